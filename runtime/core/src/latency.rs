@@ -1,0 +1,137 @@
+//! What a latency model sees and answers.
+//!
+//! The engine says *what* a step computes; a latency model says *how long* it
+//! takes. The two meet here and nowhere else: a [`StepShape`] is a flat sum
+//! over the requests of one step, so pricing costs the same for a batch of one
+//! and a batch of a thousand.
+
+/// The size of one engine step, summed over its requests.
+///
+/// All fields are sums or counts, never per-request lists. A *prefill chunk*
+/// is a piece of a sequence that is not yet in the KV cache: a prompt, or a
+/// preempted sequence being recomputed. A *decode* appends to a sequence whose
+/// known tokens are all cached but the last.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct StepShape {
+    /// Requests with a prefill chunk in this step.
+    pub prefill_requests: u64,
+    /// New tokens over all prefill chunks.
+    pub prefill_tokens: u64,
+    /// Tokens already computed or cached before each prefill chunk, summed.
+    pub prefill_context_tokens: u64,
+    /// Query-key pairs of all prefill chunks under causal attention: a chunk of
+    /// `n` tokens at depth `c` adds `n * c + n * (n + 1) / 2`.
+    pub prefill_attention_pairs: u64,
+    /// Requests whose prefill chunk reaches the end of their known tokens.
+    pub prefill_completions: u64,
+    /// Requests that decode in this step.
+    pub decode_requests: u64,
+    /// Tokens over all decodes; more than `decode_requests` with speculation.
+    pub decode_tokens: u64,
+    /// Context length of each decode including the tokens of this step, summed.
+    pub decode_context_tokens: u64,
+    /// Requests that emit at least one output token at the end of this step.
+    pub sampled_requests: u64,
+    /// Distinct KV blocks referenced by at least one request during the step.
+    pub kv_active_blocks: u64,
+    /// KV blocks that requests can use in all (the null block not counted).
+    pub kv_total_blocks: u64,
+    /// Tokens per KV block.
+    pub block_size_tokens: u64,
+    /// Requests waiting for admission after the step was scheduled.
+    pub waiting_requests: u64,
+}
+
+impl StepShape {
+    /// Number of words of [`StepShape::to_words`].
+    pub const WORDS: usize = 13;
+
+    /// The fields in declaration order; the layout of the guest boundary.
+    #[must_use]
+    pub fn to_words(&self) -> [u64; Self::WORDS] {
+        [
+            self.prefill_requests,
+            self.prefill_tokens,
+            self.prefill_context_tokens,
+            self.prefill_attention_pairs,
+            self.prefill_completions,
+            self.decode_requests,
+            self.decode_tokens,
+            self.decode_context_tokens,
+            self.sampled_requests,
+            self.kv_active_blocks,
+            self.kv_total_blocks,
+            self.block_size_tokens,
+            self.waiting_requests,
+        ]
+    }
+
+    /// Requests in the step, prefilling or decoding.
+    #[must_use]
+    pub fn batch_requests(&self) -> u64 {
+        self.prefill_requests + self.decode_requests
+    }
+}
+
+/// Consecutive steps of one engine, to be priced in one call.
+#[derive(Clone, Copy, Debug)]
+pub struct StepBatch<'a> {
+    /// Virtual time at which the first step starts.
+    pub start_ns: u64,
+    /// Virtual time at which something outside may change the schedule. A step
+    /// that would start at or after it is not priced (the first always is), so
+    /// a model with state never sees a step that does not happen.
+    pub horizon_ns: u64,
+    /// The steps in order; never empty.
+    pub shapes: &'a [StepShape],
+}
+
+/// Prices engine steps.
+///
+/// One instance belongs to one engine; it may keep state from step to step.
+/// Given the same construction and the same calls it must answer the same.
+pub trait LatencyModel: Send {
+    /// Appends the duration in nanoseconds of each step of `batch` to
+    /// `durations_ns`, in order: at least one, and no more than start before
+    /// the horizon (see [`price_until_horizon`]).
+    ///
+    /// # Errors
+    /// When the model cannot give a finite, non-negative duration.
+    fn price(
+        &mut self,
+        batch: &StepBatch<'_>,
+        durations_ns: &mut Vec<u64>,
+    ) -> Result<(), LatencyError>;
+}
+
+/// Why a step could not be priced.
+#[derive(Debug, thiserror::Error)]
+#[error("latency model `{model}` failed: {reason}")]
+pub struct LatencyError {
+    /// The model's name as the user knows it.
+    pub model: String,
+    /// What went wrong, and what to do about it.
+    pub reason: String,
+}
+
+/// Prices steps one at a time with `price_one` until the batch or its horizon
+/// ends: the loop that every native model shares.
+///
+/// # Errors
+/// The first error of `price_one`.
+pub fn price_until_horizon(
+    batch: &StepBatch<'_>,
+    durations_ns: &mut Vec<u64>,
+    mut price_one: impl FnMut(&StepShape) -> Result<u64, LatencyError>,
+) -> Result<(), LatencyError> {
+    let mut now_ns = batch.start_ns;
+    for (index, shape) in batch.shapes.iter().enumerate() {
+        if index > 0 && now_ns >= batch.horizon_ns {
+            break;
+        }
+        let duration_ns = price_one(shape)?;
+        durations_ns.push(duration_ns);
+        now_ns = now_ns.saturating_add(duration_ns);
+    }
+    Ok(())
+}

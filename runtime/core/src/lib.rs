@@ -1,0 +1,4 @@
+//! The engine state machine of vcr.
+
+pub mod latency;
+pub mod seed;
