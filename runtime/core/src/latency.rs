@@ -24,6 +24,8 @@ pub struct StepShape {
     pub prefill_attention_pairs: u64,
     /// Requests whose prefill chunk reaches the end of their known tokens.
     pub prefill_completions: u64,
+    /// Context length of each such request at the end of its chunk, summed.
+    pub prefill_completion_context_tokens: u64,
     /// Requests that decode in this step.
     pub decode_requests: u64,
     /// Tokens over all decodes; more than `decode_requests` with speculation.
@@ -44,7 +46,7 @@ pub struct StepShape {
 
 impl StepShape {
     /// Number of words of [`StepShape::to_words`].
-    pub const WORDS: usize = 13;
+    pub const WORDS: usize = 14;
 
     /// The fields in declaration order; the layout of the guest boundary.
     #[must_use]
@@ -55,6 +57,7 @@ impl StepShape {
             self.prefill_context_tokens,
             self.prefill_attention_pairs,
             self.prefill_completions,
+            self.prefill_completion_context_tokens,
             self.decode_requests,
             self.decode_tokens,
             self.decode_context_tokens,
@@ -97,11 +100,7 @@ pub trait LatencyModel: Send {
     ///
     /// # Errors
     /// When the model cannot give a finite, non-negative duration.
-    fn price(
-        &mut self,
-        batch: &StepBatch<'_>,
-        durations_ns: &mut Vec<u64>,
-    ) -> Result<(), LatencyError>;
+    fn price(&mut self, batch: &StepBatch<'_>, durations_ns: &mut Vec<u64>) -> Result<(), LatencyError>;
 }
 
 /// Why a step could not be priced.

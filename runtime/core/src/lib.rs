@@ -1,4 +1,22 @@
-//! The engine state machine of vcr.
+//! The engine state machine of vcr: what a vLLM engine decides, without a GPU.
+//!
+//! Owns requests, the KV pool, the scheduler and the shape of a step. Does no
+//! I/O, spawns nothing, reads no clock and draws no random numbers; it depends
+//! on no other crate of the workspace. Time comes from a [`latency`] model,
+//! tokens from a [`TokenSource`], and the driver decides when a step ends.
 
+mod config;
+mod engine;
+pub mod hash;
+pub mod kv_pool;
 pub mod latency;
+pub mod plan;
+mod queue;
+mod request;
+mod schedule;
 pub mod seed;
+mod update;
+
+pub use config::{ConfigError, EngineConfig, EngineConfigInput, Policy};
+pub use engine::{Engine, EngineStats, PrefixCacheStats, RejectReason, TokenSource};
+pub use request::{FinishReason, KvRole, Prompt, RequestId, RequestSpec, RequestStatus};

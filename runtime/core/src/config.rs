@@ -1,0 +1,289 @@
+//! Engine settings: raw input with vLLM's names and defaults, and the checked form.
+
+/// Order of the waiting queue and choice of the preemption victim.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Policy {
+    /// First come, first served; the newest running request is preempted.
+    #[default]
+    Fcfs,
+    /// Smallest (priority, arrival) first; the largest is preempted.
+    Priority,
+}
+
+/// Settings as a user states them. Names and defaults are vLLM 0.33's.
+#[derive(Clone, Debug, PartialEq)]
+pub struct EngineConfigInput {
+    /// Tokens per KV block.
+    pub block_size: u32,
+    /// KV blocks, the reserved null block included.
+    pub num_gpu_blocks: u32,
+    /// Most requests running at once.
+    pub max_num_seqs: u32,
+    /// Most tokens computed in one step.
+    pub max_num_batched_tokens: u32,
+    /// Longest sequence, prompt and output; none for no limit but the pool's.
+    pub max_model_len: Option<u32>,
+    /// Queue order and victim choice.
+    pub policy: Policy,
+    /// Keep full blocks for reuse by later requests with the same prefix.
+    pub enable_prefix_caching: bool,
+    /// Let a prompt be computed over several steps.
+    pub enable_chunked_prefill: bool,
+    /// Most tokens of one request per step while others exist; 0 for no cap.
+    pub long_prefill_token_threshold: u32,
+    /// Raise that cap to budget / requests when this is larger.
+    pub adaptive_long_prefill: bool,
+    /// Fraction of the pool that admissions leave free while others run.
+    pub watermark: f64,
+    /// Admit only when the whole known sequence fits, not just its first chunk.
+    pub scheduler_reserve_full_isl: bool,
+    /// A cap on running requests below `max_num_seqs`.
+    pub max_num_active_seqs: Option<u32>,
+    /// Most distinct adapters among running requests; 0 when adapters are off.
+    pub max_loras: u32,
+    /// Extra tokens a sampling request may emit in a step (multi-token
+    /// prediction as Dynamo's mocker models it); 0 for one token a step.
+    pub max_extra_tokens_per_step: u32,
+}
+
+impl Default for EngineConfigInput {
+    fn default() -> Self {
+        Self {
+            block_size: 16,
+            num_gpu_blocks: 16_385,
+            max_num_seqs: 256,
+            max_num_batched_tokens: 8_192,
+            max_model_len: None,
+            policy: Policy::Fcfs,
+            enable_prefix_caching: true,
+            enable_chunked_prefill: true,
+            long_prefill_token_threshold: 0,
+            adaptive_long_prefill: false,
+            watermark: 0.0,
+            scheduler_reserve_full_isl: true,
+            max_num_active_seqs: None,
+            max_loras: 0,
+            max_extra_tokens_per_step: 0,
+        }
+    }
+}
+
+/// One thing wrong with an [`EngineConfigInput`].
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum ConfigError {
+    /// A count that must be positive is zero.
+    #[error("`{field}` must be at least 1, but is 0")]
+    Zero {
+        /// Name of the setting.
+        field: &'static str,
+    },
+    /// Only the null block, which no request may use.
+    #[error(
+        "`num_gpu_blocks` must be at least 2, but is {num_gpu_blocks}: one block is reserved as \
+         the null block, so this engine cannot hold any request"
+    )]
+    NoUsableBlocks {
+        /// The setting's value.
+        num_gpu_blocks: u32,
+    },
+    /// A full decode batch exceeds the token budget.
+    #[error(
+        "`max_num_batched_tokens` ({tokens}) is smaller than `max_num_seqs` ({seqs}), so a full \
+         decode step cannot fit in one batch"
+    )]
+    BudgetBelowSeqs {
+        /// `max_num_batched_tokens`.
+        tokens: u32,
+        /// `max_num_seqs`.
+        seqs: u32,
+    },
+    /// Without chunking a prompt must fit in one step.
+    #[error(
+        "`max_num_batched_tokens` ({tokens}) is smaller than `max_model_len` ({model_len}) while \
+         `enable_chunked_prefill` is off, so a long prompt could never be scheduled"
+    )]
+    BudgetBelowModelLen {
+        /// `max_num_batched_tokens`.
+        tokens: u32,
+        /// `max_model_len`.
+        model_len: u32,
+    },
+    /// The longest allowed request exceeds the whole pool.
+    #[error(
+        "one request of `max_model_len` ({model_len}) tokens needs {needed} KV blocks, but only \
+         {usable} are usable; raise `num_gpu_blocks` or lower `max_model_len`"
+    )]
+    PoolBelowModelLen {
+        /// `max_model_len`.
+        model_len: u32,
+        /// Blocks that such a request needs.
+        needed: u32,
+        /// Blocks that requests can use.
+        usable: u32,
+    },
+    /// A cap that exceeds what it caps.
+    #[error("`{field}` ({value}) must not exceed `{limit_field}` ({limit})")]
+    Exceeds {
+        /// Name of the setting.
+        field: &'static str,
+        /// Its value.
+        value: u32,
+        /// Name of the limiting setting.
+        limit_field: &'static str,
+        /// The limiting value.
+        limit: u32,
+    },
+    /// The watermark is not a fraction.
+    #[error("`watermark` must be at least 0 and below 1, but is {0}")]
+    Watermark(f64),
+}
+
+/// Checked settings of one engine.
+#[derive(Clone, Debug, PartialEq)]
+pub struct EngineConfig {
+    input: EngineConfigInput,
+    watermark_blocks: u32,
+}
+
+impl EngineConfig {
+    /// Checks every field and reports every problem, not only the first.
+    ///
+    /// # Errors
+    /// Each setting, or pair of settings, with which vLLM would not start or a
+    /// request could wait for ever.
+    pub fn new(input: EngineConfigInput) -> Result<Self, Vec<ConfigError>> {
+        let mut errors = Vec::new();
+        let positive = [
+            ("block_size", input.block_size),
+            ("max_num_seqs", input.max_num_seqs),
+            ("max_num_batched_tokens", input.max_num_batched_tokens),
+            ("max_model_len", input.max_model_len.unwrap_or(1)),
+            ("max_num_active_seqs", input.max_num_active_seqs.unwrap_or(1)),
+        ];
+        errors.extend(positive.iter().filter(|(_, value)| *value == 0).map(|&(field, _)| ConfigError::Zero { field }));
+        if input.num_gpu_blocks < 2 {
+            errors.push(ConfigError::NoUsableBlocks { num_gpu_blocks: input.num_gpu_blocks });
+        }
+        if !(0.0..1.0).contains(&input.watermark) {
+            errors.push(ConfigError::Watermark(input.watermark));
+        }
+        if errors.is_empty() {
+            Self::check_pairs(&input, &mut errors);
+        }
+        if !errors.is_empty() {
+            return Err(errors);
+        }
+        let watermark_blocks = (input.watermark * f64::from(input.num_gpu_blocks)) as u32;
+        Ok(Self { input, watermark_blocks })
+    }
+
+    fn check_pairs(input: &EngineConfigInput, errors: &mut Vec<ConfigError>) {
+        let tokens = input.max_num_batched_tokens;
+        if tokens < input.max_num_seqs {
+            errors.push(ConfigError::BudgetBelowSeqs { tokens, seqs: input.max_num_seqs });
+        }
+        if let Some(active) = input.max_num_active_seqs
+            && active > input.max_num_seqs
+        {
+            errors.push(ConfigError::Exceeds {
+                field: "max_num_active_seqs",
+                value: active,
+                limit_field: "max_num_seqs",
+                limit: input.max_num_seqs,
+            });
+        }
+        let Some(model_len) = input.max_model_len else { return };
+        if !input.enable_chunked_prefill && tokens < model_len {
+            errors.push(ConfigError::BudgetBelowModelLen { tokens, model_len });
+        }
+    }
+
+    /// vLLM's start-up check that the pool holds one request of
+    /// `max_model_len`. Its scheduler alone runs without, and so does ours.
+    ///
+    /// # Errors
+    /// [`ConfigError::PoolBelowModelLen`].
+    pub fn check_longest_request_fits(&self) -> Result<(), ConfigError> {
+        let Some(model_len) = self.input.max_model_len else { return Ok(()) };
+        let needed = model_len.div_ceil(self.input.block_size);
+        let usable = self.input.num_gpu_blocks - 1;
+        if needed > usable {
+            return Err(ConfigError::PoolBelowModelLen { model_len, needed, usable });
+        }
+        Ok(())
+    }
+
+    /// Blocks that admissions leave free while others run.
+    #[must_use]
+    pub fn watermark_blocks(&self) -> u32 {
+        self.watermark_blocks
+    }
+
+    /// Most requests running at once, whichever cap is tighter.
+    #[must_use]
+    pub fn max_running(&self) -> usize {
+        self.input.max_num_active_seqs.unwrap_or(self.input.max_num_seqs) as usize
+    }
+
+    /// Longest sequence; `u32::MAX` where only the pool limits it.
+    #[must_use]
+    pub fn max_model_len(&self) -> u32 {
+        self.input.max_model_len.unwrap_or(u32::MAX)
+    }
+}
+
+impl std::ops::Deref for EngineConfig {
+    type Target = EngineConfigInput;
+
+    fn deref(&self) -> &EngineConfigInput {
+        &self.input
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_defaults_are_valid() {
+        let config = EngineConfig::new(EngineConfigInput::default()).unwrap();
+        assert_eq!(config.max_running(), 256);
+        assert_eq!(config.watermark_blocks(), 0);
+    }
+
+    #[test]
+    fn every_problem_is_reported_at_once() {
+        let errors = EngineConfig::new(EngineConfigInput {
+            block_size: 0,
+            num_gpu_blocks: 1,
+            watermark: f64::NAN,
+            ..EngineConfigInput::default()
+        })
+        .unwrap_err();
+        assert_eq!(errors.len(), 3, "{errors:?}");
+        assert_eq!(errors[0].to_string(), "`block_size` must be at least 1, but is 0");
+    }
+
+    #[test]
+    fn an_engine_that_cannot_hold_its_longest_request_is_refused() {
+        let config = EngineConfig::new(EngineConfigInput {
+            num_gpu_blocks: 11,
+            max_model_len: Some(161),
+            ..EngineConfigInput::default()
+        })
+        .unwrap();
+        let error = config.check_longest_request_fits().unwrap_err();
+        assert_eq!(error, ConfigError::PoolBelowModelLen { model_len: 161, needed: 11, usable: 10 });
+    }
+
+    #[test]
+    fn without_chunking_the_budget_must_hold_the_longest_prompt() {
+        let errors = EngineConfig::new(EngineConfigInput {
+            enable_chunked_prefill: false,
+            max_model_len: Some(10_000),
+            ..EngineConfigInput::default()
+        })
+        .unwrap_err();
+        assert_eq!(errors, [ConfigError::BudgetBelowModelLen { tokens: 8192, model_len: 10_000 }]);
+    }
+}

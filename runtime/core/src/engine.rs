@@ -1,0 +1,331 @@
+//! The engine: submit, abort, schedule, update.
+//!
+//! A sans-I/O state machine. The driver owns the clock: it calls
+//! [`Engine::schedule`] when a step may start, prices the plan's shape, and
+//! calls [`Engine::update`] when that step ends. Requests may be submitted and
+//! aborted in between, as with a real engine whose step is on the GPU.
+
+use crate::config::EngineConfig;
+use crate::kv_pool::{BlockId, KvPool};
+use crate::plan::{StepOutputs, StepPlan};
+use crate::queue::WaitingQueue;
+use crate::request::{FinishReason, KvRole, Request, RequestId, RequestSpec, RequestStatus, RequestTable};
+
+/// Chooses output tokens; the stand-in for the model.
+pub trait TokenSource {
+    /// The token at `output_index` (from 0) of the request tagged `tag`.
+    fn token(&mut self, tag: u64, output_index: u32) -> u32;
+
+    /// How many of at most `max_extra` further tokens come with it in this
+    /// step. Only asked where `max_extra_tokens_per_step` is set.
+    fn extra_tokens(&mut self, tag: u64, max_extra: u32) -> u32 {
+        let _ = (tag, max_extra);
+        0
+    }
+}
+
+/// Why a request was not accepted. It can never run on this engine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, thiserror::Error)]
+pub enum RejectReason {
+    /// There is nothing to compute.
+    #[error("the prompt is empty")]
+    EmptyPrompt,
+    /// vLLM refuses a prompt that leaves no room for an output token.
+    #[error("the prompt leaves no room for output within `max_model_len`")]
+    PromptTooLong,
+    /// Prompt and output exceed the whole pool.
+    #[error("prompt and output together need more KV blocks than the engine has")]
+    ExceedsKvPool,
+    /// Without chunking a prompt must fit into one step.
+    #[error("the prompt exceeds `max_num_batched_tokens` and chunked prefill is off")]
+    ExceedsTokenBudget,
+}
+
+/// Prefix-cache counters: of first admissions, or of admissions after preemption.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PrefixCacheStats {
+    /// Requests looked up.
+    pub requests: u64,
+    /// Tokens they had.
+    pub queried_tokens: u64,
+    /// Tokens found in the cache.
+    pub hit_tokens: u64,
+}
+
+/// Running totals of an engine.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct EngineStats {
+    /// Steps with at least one scheduled request.
+    pub steps: u64,
+    /// Preemptions.
+    pub preemptions: u64,
+    /// Lookups of first admissions.
+    pub prefix: PrefixCacheStats,
+    /// Lookups of admissions after a preemption.
+    pub preempted_prefix: PrefixCacheStats,
+}
+
+/// One simulated vLLM engine.
+#[derive(Debug)]
+pub struct Engine {
+    pub(crate) config: EngineConfig,
+    pub(crate) pool: KvPool,
+    pub(crate) requests: RequestTable,
+    /// In order of admission.
+    pub(crate) running: Vec<RequestId>,
+    pub(crate) waiting: WaitingQueue,
+    /// Requests whose remote KV has arrived; admitted before `waiting`.
+    pub(crate) kv_ready: WaitingQueue,
+    /// Requests whose blocks a transfer is filling.
+    pub(crate) num_loading: usize,
+    pub(crate) plan: StepPlan,
+    pub(crate) outputs: StepOutputs,
+    pub(crate) in_flight: bool,
+    pub(crate) stats: EngineStats,
+    pub(crate) outstanding_prefill_tokens: u64,
+    /// Scratch for prefix lookups.
+    pub(crate) hit: Vec<BlockId>,
+    /// Scratch for requests stepped over while admitting.
+    pub(crate) skipped: Vec<RequestId>,
+    next_sequence: u64,
+}
+
+impl Engine {
+    /// An idle engine with an empty cache.
+    #[must_use]
+    pub fn new(config: EngineConfig) -> Self {
+        Self {
+            pool: KvPool::new(config.num_gpu_blocks, config.enable_prefix_caching),
+            waiting: WaitingQueue::new(config.policy),
+            kv_ready: WaitingQueue::new(config.policy),
+            config,
+            requests: RequestTable::default(),
+            running: Vec::new(),
+            num_loading: 0,
+            plan: StepPlan::default(),
+            outputs: StepOutputs::default(),
+            in_flight: false,
+            stats: EngineStats::default(),
+            outstanding_prefill_tokens: 0,
+            hit: Vec::new(),
+            skipped: Vec::new(),
+            next_sequence: 0,
+        }
+    }
+
+    /// The settings.
+    #[must_use]
+    pub fn config(&self) -> &EngineConfig {
+        &self.config
+    }
+
+    /// The KV pool, to look at.
+    #[must_use]
+    pub fn pool(&self) -> &KvPool {
+        &self.pool
+    }
+
+    /// The KV pool, to record its events.
+    pub fn pool_mut(&mut self) -> &mut KvPool {
+        &mut self.pool
+    }
+
+    /// Totals since the start.
+    #[must_use]
+    pub fn stats(&self) -> &EngineStats {
+        &self.stats
+    }
+
+    /// Requests in the running list.
+    #[must_use]
+    pub fn num_running(&self) -> usize {
+        self.running.len()
+    }
+
+    /// Requests waiting for admission or for a KV transfer.
+    #[must_use]
+    pub fn num_waiting(&self) -> usize {
+        self.waiting.len() + self.kv_ready.len() + self.num_loading
+    }
+
+    /// Requests the engine knows, held KV included.
+    #[must_use]
+    pub fn num_requests(&self) -> usize {
+        self.requests.len()
+    }
+
+    /// Prefill tokens not yet computed, over waiting and running requests.
+    #[must_use]
+    pub fn outstanding_prefill_tokens(&self) -> u64 {
+        self.outstanding_prefill_tokens
+    }
+
+    /// Tags of the running list, in its order.
+    pub fn running_tags(&self) -> impl Iterator<Item = u64> + '_ {
+        self.running.iter().map(|&id| self.requests[id].tag)
+    }
+
+    /// Tags of every request that has not ended or still holds KV, by slot.
+    pub fn live_tags(&self) -> impl Iterator<Item = u64> + '_ {
+        self.requests.live().map(|request| request.tag)
+    }
+
+    /// Cached tokens that `id` found at its first admission, once admitted.
+    #[must_use]
+    pub fn cached_tokens(&self, id: RequestId) -> Option<u32> {
+        self.requests[id].cached_tokens
+    }
+
+    /// Whether a step has been scheduled and not yet applied.
+    #[must_use]
+    pub fn step_in_flight(&self) -> bool {
+        self.in_flight
+    }
+
+    /// Whether [`Engine::schedule`] could find work.
+    #[must_use]
+    pub fn has_schedulable_requests(&self) -> bool {
+        !self.running.is_empty() || self.waiting.len() + self.kv_ready.len() > 0
+    }
+
+    /// The latest plan.
+    #[must_use]
+    pub fn plan(&self) -> &StepPlan {
+        &self.plan
+    }
+
+    /// Whether a request of these lengths could ever run here.
+    ///
+    /// # Errors
+    /// The reason why it could not.
+    pub fn check(&self, prompt_tokens: u32, max_tokens: u32) -> Result<(), RejectReason> {
+        if prompt_tokens == 0 {
+            return Err(RejectReason::EmptyPrompt);
+        }
+        let model_len = self.config.max_model_len();
+        if prompt_tokens >= model_len {
+            return Err(RejectReason::PromptTooLong);
+        }
+        if !self.config.enable_chunked_prefill && prompt_tokens > self.config.max_num_batched_tokens {
+            return Err(RejectReason::ExceedsTokenBudget);
+        }
+        // The last output token is never computed, so it needs no slot.
+        let computed = u64::from(prompt_tokens) + u64::from(max_tokens.saturating_sub(1));
+        let longest = (computed + u64::from(self.config.max_extra_tokens_per_step)).min(u64::from(model_len));
+        if longest.div_ceil(u64::from(self.config.block_size)) > u64::from(self.pool.num_usable()) {
+            return Err(RejectReason::ExceedsKvPool);
+        }
+        Ok(())
+    }
+
+    /// Queues a request.
+    ///
+    /// # Errors
+    /// When it can never run here; the engine is unchanged.
+    pub fn submit(&mut self, spec: RequestSpec) -> Result<RequestId, RejectReason> {
+        self.check(spec.prompt.len_tokens, spec.max_tokens)?;
+        let sequence = self.next_sequence;
+        self.next_sequence += 1;
+        let prompt_tokens = spec.prompt.len_tokens;
+        let prefill_target_tokens = match spec.kv_role {
+            KvRole::Destination => 0,
+            KvRole::Local | KvRole::Source => prompt_tokens,
+        };
+        self.outstanding_prefill_tokens += u64::from(prefill_target_tokens);
+        let id = self.requests.insert(Request {
+            tag: spec.tag,
+            status: RequestStatus::Waiting,
+            prompt_tokens,
+            num_tokens: prompt_tokens,
+            num_computed_tokens: 0,
+            prefill_target_tokens,
+            max_tokens: spec.max_tokens,
+            stop_token: spec.stop_token,
+            priority: spec.priority,
+            arrival_ns: spec.arrival_ns,
+            sequence,
+            lora: spec.lora,
+            kv_role: spec.kv_role,
+            preemptions: 0,
+            cached_tokens: None,
+            queue_epoch: 0,
+            block_table: Vec::new(),
+            block_hashes: spec.prompt.block_hashes,
+            hasher: spec.prompt.hasher,
+            num_stored_blocks: 0,
+        });
+        self.waiting.push_back(id, &mut self.requests);
+        Ok(id)
+    }
+
+    /// Ends a request early and frees what it holds. Its outputs of a step in
+    /// flight are dropped. The caller guarantees that `id` has not ended.
+    pub fn abort(&mut self, id: RequestId) {
+        match self.requests[id].status {
+            RequestStatus::Waiting | RequestStatus::Preempted => self.waiting.leave(id, &mut self.requests),
+            RequestStatus::RemoteKvReady => self.kv_ready.leave(id, &mut self.requests),
+            RequestStatus::WaitingForRemoteKv => self.num_loading -= 1,
+            RequestStatus::Running => self.running.retain(|&other| other != id),
+            RequestStatus::HoldingKv => {}
+            RequestStatus::Finished => return,
+        }
+        self.outstanding_prefill_tokens -= u64::from(self.requests[id].outstanding_prefill_tokens());
+        self.drop_request(id);
+    }
+
+    /// Says that the transfer announced by a [`crate::plan::RemoteLoad`] is
+    /// complete: the request may be admitted, and its blocks may be hit.
+    pub fn remote_kv_arrived(&mut self, id: RequestId) {
+        assert_eq!(self.requests[id].status, RequestStatus::WaitingForRemoteKv, "no transfer was pending");
+        self.num_loading -= 1;
+        let request = &mut self.requests[id];
+        request.status = RequestStatus::RemoteKvReady;
+        request.num_computed_tokens = request.prompt_tokens;
+        let computed = request.num_computed_tokens;
+        self.store_full_blocks(id, computed);
+        // The last token is computed again, here, to get logits to sample from.
+        let request = &mut self.requests[id];
+        request.num_computed_tokens = request.num_computed_tokens.min(request.num_tokens - 1);
+        self.kv_ready.push_back(id, &mut self.requests);
+    }
+
+    /// Frees the KV of a request that ended with [`KvRole::Source`].
+    pub fn release_held_kv(&mut self, id: RequestId) {
+        assert_eq!(self.requests[id].status, RequestStatus::HoldingKv, "no KV was held");
+        self.drop_request(id);
+    }
+
+    /// Offers the blocks that are full after `num_tokens` tokens to the cache.
+    pub(crate) fn store_full_blocks(&mut self, id: RequestId, num_tokens: u32) {
+        if !self.pool.caching() {
+            return;
+        }
+        let request = &mut self.requests[id];
+        let full = num_tokens.min(request.num_tokens) / self.config.block_size;
+        let from = request.num_stored_blocks as usize;
+        let to = full as usize;
+        if to <= from {
+            return;
+        }
+        request.num_stored_blocks = full;
+        let parent = from.checked_sub(1).map(|before| request.block_hashes[before]);
+        self.pool.store(parent, &request.block_table[from..to], &request.block_hashes[from..to]);
+    }
+
+    /// Applies the end of a request that has left all lists.
+    pub(crate) fn finish(&mut self, id: RequestId, _reason: FinishReason) {
+        if self.requests[id].kv_role == KvRole::Source {
+            self.requests[id].status = RequestStatus::HoldingKv;
+        } else {
+            self.drop_request(id);
+        }
+    }
+
+    fn drop_request(&mut self, id: RequestId) {
+        self.pool.release(&self.requests[id].block_table);
+        self.requests.retire(id);
+        if !self.in_flight {
+            self.requests.recycle();
+        }
+    }
+}

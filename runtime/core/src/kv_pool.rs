@@ -1,0 +1,327 @@
+//! The paged KV pool: who owns which block, what is cached, what goes next.
+//!
+//! Owns reference counts, the free list and the map from block hash to block.
+//! Promises vLLM's order exactly (0.32 and 0.33, `vllm/v1/core/block_pool.py`):
+//! blocks are taken from the front of the free list; released blocks without a
+//! hash go to the front, hashed ones to the back; a hit on a free cached block
+//! takes it out of the list; taking a cached block drops its hash. Nothing
+//! here scans the pool.
+
+use hashbrown::HashTable;
+
+use crate::hash::BlockHash;
+
+/// Index of a KV block; block 0 is the null block and is never handed out.
+pub type BlockId = u32;
+
+const NIL: BlockId = BlockId::MAX;
+const NULL_BLOCK: BlockId = 0;
+
+/// A change of the prefix cache, in the order vLLM publishes it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum KvEvent {
+    /// Consecutive blocks of one sequence became reusable.
+    Stored {
+        /// Hash of the block before the first one; none at a sequence start.
+        parent: Option<BlockHash>,
+        /// Hashes in sequence order.
+        blocks: Vec<BlockHash>,
+    },
+    /// A cached block was evicted.
+    Removed(BlockHash),
+}
+
+#[derive(Clone, Debug)]
+struct Block {
+    /// 0 while the block is not in the cache map.
+    hash: BlockHash,
+    refs: u32,
+    prev_free: BlockId,
+    next_free: BlockId,
+    /// Blocks of equal hash form a list in order of insertion; the map names
+    /// the first.
+    next_same: BlockId,
+}
+
+/// The blocks of one engine.
+#[derive(Debug)]
+pub struct KvPool {
+    blocks: Vec<Block>,
+    first_free: BlockId,
+    last_free: BlockId,
+    num_free: u32,
+    cached: HashTable<BlockId>,
+    caching: bool,
+    events: Option<Vec<KvEvent>>,
+}
+
+impl KvPool {
+    /// A pool of `num_gpu_blocks` blocks, the null block included.
+    #[must_use]
+    pub fn new(num_gpu_blocks: u32, caching: bool) -> Self {
+        let last = num_gpu_blocks - 1;
+        let blocks = (0..num_gpu_blocks)
+            .map(|id| Block {
+                hash: 0,
+                refs: u32::from(id == NULL_BLOCK),
+                prev_free: if id <= 1 { NIL } else { id - 1 },
+                next_free: if id == NULL_BLOCK || id == last { NIL } else { id + 1 },
+                next_same: NIL,
+            })
+            .collect();
+        let any = num_gpu_blocks > 1;
+        Self {
+            blocks,
+            first_free: if any { 1 } else { NIL },
+            last_free: if any { last } else { NIL },
+            num_free: last,
+            cached: HashTable::new(),
+            caching,
+            events: None,
+        }
+    }
+
+    /// Starts or stops recording [`KvEvent`]s.
+    pub fn record_events(&mut self, on: bool) {
+        self.events = on.then(Vec::new);
+    }
+
+    /// Moves the recorded events out, oldest first.
+    pub fn take_events(&mut self) -> Vec<KvEvent> {
+        self.events.as_mut().map(std::mem::take).unwrap_or_default()
+    }
+
+    /// Whether full blocks are kept for reuse.
+    #[must_use]
+    pub fn caching(&self) -> bool {
+        self.caching
+    }
+
+    /// Blocks that no request references.
+    #[must_use]
+    pub fn num_free(&self) -> u32 {
+        self.num_free
+    }
+
+    /// Blocks that requests can use in all.
+    #[must_use]
+    pub fn num_usable(&self) -> u32 {
+        self.blocks.len() as u32 - 1
+    }
+
+    /// Blocks referenced by at least one request.
+    #[must_use]
+    pub fn num_active(&self) -> u32 {
+        self.num_usable() - self.num_free
+    }
+
+    /// The longest run of cached blocks at the start of `hashes`, appended to `hit`.
+    pub fn lookup(&self, hashes: &[BlockHash], hit: &mut Vec<BlockId>) {
+        if self.caching {
+            hit.extend(hashes.iter().map_while(|&hash| self.find(hash)));
+        }
+    }
+
+    /// Length in blocks of the longest cached run at the start of `hashes`.
+    #[must_use]
+    pub fn cached_prefix_blocks(&self, hashes: &[BlockHash]) -> u32 {
+        if !self.caching {
+            return 0;
+        }
+        hashes.iter().take_while(|&&hash| self.find(hash).is_some()).count() as u32
+    }
+
+    /// How many of `blocks` are free, and so would cost a free block to revive.
+    #[must_use]
+    pub fn count_free_among(&self, blocks: &[BlockId]) -> u32 {
+        blocks.iter().filter(|&&id| self.blocks[id as usize].refs == 0).count() as u32
+    }
+
+    /// Adds a reference to each cached block of a hit.
+    pub fn touch(&mut self, hit: &[BlockId]) {
+        for &id in hit {
+            if self.blocks[id as usize].refs == 0 {
+                self.unlink_free(id);
+            }
+            self.blocks[id as usize].refs += 1;
+        }
+    }
+
+    /// Takes `count` blocks from the front of the free list into `table`,
+    /// evicting what they cached. The caller has checked [`KvPool::num_free`].
+    pub fn allocate(&mut self, count: u32, table: &mut Vec<BlockId>) {
+        assert!(count <= self.num_free, "allocate {count} of {} free blocks", self.num_free);
+        for _ in 0..count {
+            let id = self.first_free;
+            self.unlink_free(id);
+            self.evict(id);
+            self.blocks[id as usize].refs = 1;
+            table.push(id);
+        }
+    }
+
+    /// Registers consecutive full blocks of one sequence for reuse.
+    pub fn store(&mut self, parent: Option<BlockHash>, blocks: &[BlockId], hashes: &[BlockHash]) {
+        debug_assert_eq!(blocks.len(), hashes.len());
+        if !self.caching || blocks.is_empty() {
+            return;
+        }
+        for (&id, &hash) in blocks.iter().zip(hashes) {
+            self.insert(id, hash);
+        }
+        if let Some(events) = &mut self.events {
+            events.push(KvEvent::Stored { parent, blocks: hashes.to_vec() });
+        }
+    }
+
+    /// Drops one reference to each block of a request's table, tail first.
+    pub fn release(&mut self, table: &[BlockId]) {
+        // Tail first, so that the deepest block of a chain is evicted before
+        // its parents. Blocks without a hash cannot be hit and are reused
+        // before any cached one.
+        let mut unhashed_before = self.first_free;
+        let mut first_unhashed = NIL;
+        for &id in table.iter().rev() {
+            let block = &mut self.blocks[id as usize];
+            assert!(block.refs > 0, "block {id} released more often than taken");
+            block.refs -= 1;
+            if block.refs > 0 {
+                continue;
+            }
+            if block.hash != 0 {
+                self.link_back(id);
+                if unhashed_before == NIL {
+                    unhashed_before = id;
+                }
+            } else {
+                self.link_before(id, unhashed_before);
+                if first_unhashed == NIL {
+                    first_unhashed = id;
+                }
+            }
+        }
+    }
+
+    /// Sum over all blocks of references held; for conservation checks.
+    #[must_use]
+    pub fn total_references(&self) -> u64 {
+        self.blocks[1..].iter().map(|block| u64::from(block.refs)).sum()
+    }
+
+    /// Checks every structural invariant by walking the whole pool.
+    ///
+    /// # Panics
+    /// When the free list, reference counts or cache map disagree.
+    pub fn assert_consistent(&self) {
+        let mut seen = 0;
+        let mut prev = NIL;
+        let mut id = self.first_free;
+        while id != NIL {
+            let block = &self.blocks[id as usize];
+            assert_eq!(block.refs, 0, "referenced block {id} is in the free list");
+            assert_eq!(block.prev_free, prev, "broken free list at block {id}");
+            seen += 1;
+            prev = id;
+            id = block.next_free;
+        }
+        assert_eq!(self.last_free, prev, "free list does not end at its tail");
+        assert_eq!(seen, self.num_free, "free list length");
+        let idle = self.blocks[1..].iter().filter(|block| block.refs == 0).count();
+        assert_eq!(idle as u32, self.num_free, "a block without references is not free");
+        let hashed = self.blocks.iter().filter(|block| block.hash != 0).count();
+        let mut mapped = 0;
+        for &first in &self.cached {
+            let hash = self.blocks[first as usize].hash;
+            let mut same = first;
+            while same != NIL {
+                assert_eq!(self.blocks[same as usize].hash, hash, "mixed hash list");
+                mapped += 1;
+                same = self.blocks[same as usize].next_same;
+            }
+        }
+        assert_eq!(mapped, hashed, "a hashed block is missing from the cache map");
+    }
+
+    fn find(&self, hash: BlockHash) -> Option<BlockId> {
+        self.cached.find(hash, |&id| self.blocks[id as usize].hash == hash).copied()
+    }
+
+    fn insert(&mut self, id: BlockId, hash: BlockHash) {
+        debug_assert_eq!(self.blocks[id as usize].hash, 0);
+        // Duplicates stay, and the oldest is the one that is found.
+        let mut last_same = NIL;
+        let mut next = self.find(hash).unwrap_or(NIL);
+        while next != NIL {
+            last_same = next;
+            next = self.blocks[next as usize].next_same;
+        }
+        self.blocks[id as usize].hash = hash;
+        self.blocks[id as usize].next_same = NIL;
+        if last_same == NIL {
+            let blocks = &self.blocks;
+            self.cached.insert_unique(hash, id, |&other| blocks[other as usize].hash);
+        } else {
+            self.blocks[last_same as usize].next_same = id;
+        }
+    }
+
+    fn evict(&mut self, id: BlockId) {
+        let hash = self.blocks[id as usize].hash;
+        if hash == 0 {
+            return;
+        }
+        let after = self.blocks[id as usize].next_same;
+        let blocks = &mut self.blocks;
+        if let Ok(mut entry) = self.cached.find_entry(hash, |&first| blocks[first as usize].hash == hash) {
+            let mut same = *entry.get();
+            if same == id && after == NIL {
+                entry.remove();
+            } else if same == id {
+                *entry.get_mut() = after;
+            } else {
+                while blocks[same as usize].next_same != id {
+                    same = blocks[same as usize].next_same;
+                }
+                blocks[same as usize].next_same = after;
+            }
+        }
+        self.blocks[id as usize].hash = 0;
+        self.blocks[id as usize].next_same = NIL;
+        if let Some(events) = &mut self.events {
+            events.push(KvEvent::Removed(hash));
+        }
+    }
+
+    fn unlink_free(&mut self, id: BlockId) {
+        let Block { prev_free, next_free, .. } = self.blocks[id as usize];
+        match prev_free {
+            NIL => self.first_free = next_free,
+            prev => self.blocks[prev as usize].next_free = next_free,
+        }
+        match next_free {
+            NIL => self.last_free = prev_free,
+            next => self.blocks[next as usize].prev_free = prev_free,
+        }
+        self.num_free -= 1;
+    }
+
+    fn link_back(&mut self, id: BlockId) {
+        self.link_before(id, NIL);
+    }
+
+    /// Puts `id` into the free list before `next`, or at the back if none.
+    fn link_before(&mut self, id: BlockId, next: BlockId) {
+        let prev = match next {
+            NIL => std::mem::replace(&mut self.last_free, id),
+            next => std::mem::replace(&mut self.blocks[next as usize].prev_free, id),
+        };
+        match prev {
+            NIL => self.first_free = id,
+            prev => self.blocks[prev as usize].next_free = id,
+        }
+        let block = &mut self.blocks[id as usize];
+        block.prev_free = prev;
+        block.next_free = next;
+        self.num_free += 1;
+    }
+}

@@ -1,0 +1,110 @@
+//! What a step does and what came of it: the engine's answers.
+//!
+//! Both are buffers the engine reuses from step to step.
+
+use std::ops::Range;
+
+use crate::kv_pool::BlockId;
+use crate::latency::StepShape;
+use crate::request::{FinishReason, RequestId};
+
+/// How a request came into a step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ScheduledKind {
+    /// Admitted for the first time.
+    New,
+    /// Admitted again after a preemption.
+    Resumed,
+    /// Was running already.
+    Running,
+}
+
+/// One request's part of a step.
+#[derive(Clone, Debug)]
+pub struct ScheduledRequest {
+    /// Which request.
+    pub request: RequestId,
+    /// The driver's number for it.
+    pub tag: u64,
+    /// Tokens computed in this step.
+    pub num_scheduled_tokens: u32,
+    /// Tokens computed or cached before it.
+    pub num_computed_tokens: u32,
+    /// How it came into the step.
+    pub kind: ScheduledKind,
+    /// Whether the chunk is prefill work (or a decode).
+    pub is_prefill: bool,
+    /// Blocks given in this step, as a range of [`StepPlan::block_ids`]; the
+    /// whole block table unless `kind` is `Running`.
+    pub blocks: Range<u32>,
+}
+
+/// A KV transfer into blocks that the engine has just reserved.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RemoteLoad {
+    /// The request that waits for it.
+    pub request: RequestId,
+    /// The driver's number for it.
+    pub tag: u64,
+    /// Prompt tokens found in this engine's own cache, which need no transfer.
+    pub cached_tokens: u32,
+    /// Prompt tokens to be moved.
+    pub missing_tokens: u32,
+}
+
+/// One scheduled step (vLLM's `SchedulerOutput`).
+#[derive(Clone, Debug, Default)]
+pub struct StepPlan {
+    /// Requests with work, in scheduling order; empty when nothing can run.
+    pub scheduled: Vec<ScheduledRequest>,
+    /// Block ids that `scheduled` refers to.
+    pub block_ids: Vec<BlockId>,
+    /// Tags of requests preempted while scheduling, in order.
+    pub preempted: Vec<u64>,
+    /// Transfers to start now; they hold blocks but cost no tokens.
+    pub remote_loads: Vec<RemoteLoad>,
+    /// Sum of `num_scheduled_tokens`.
+    pub total_num_scheduled_tokens: u32,
+    /// The step as a latency model sees it.
+    pub shape: StepShape,
+}
+
+impl StepPlan {
+    pub(crate) fn clear(&mut self) {
+        self.scheduled.clear();
+        self.block_ids.clear();
+        self.preempted.clear();
+        self.remote_loads.clear();
+        self.total_num_scheduled_tokens = 0;
+        self.shape = StepShape::default();
+    }
+
+    /// Block ids given to `scheduled` in this step.
+    #[must_use]
+    pub fn blocks_of(&self, scheduled: &ScheduledRequest) -> &[BlockId] {
+        &self.block_ids[scheduled.blocks.start as usize..scheduled.blocks.end as usize]
+    }
+}
+
+/// What one request got out of a step (vLLM's `EngineCoreOutput`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RequestOutput {
+    /// Which request; its slot may be reused once `finish` is set, unless its
+    /// KV is held.
+    pub request: RequestId,
+    /// The driver's number for it.
+    pub tag: u64,
+    /// Output tokens emitted in this step.
+    pub num_tokens: u32,
+    /// Set when the request ended with this step.
+    pub finish: Option<FinishReason>,
+}
+
+/// Outputs of one step, in scheduling order.
+#[derive(Clone, Debug, Default)]
+pub struct StepOutputs {
+    /// Requests that emitted tokens or ended.
+    pub outputs: Vec<RequestOutput>,
+    /// The emitted tokens, `num_tokens` for each entry of `outputs` in turn.
+    pub tokens: Vec<u32>,
+}
