@@ -194,6 +194,12 @@ impl Engine {
         &self.plan
     }
 
+    /// Outputs of the latest step applied.
+    #[must_use]
+    pub fn outputs(&self) -> &StepOutputs {
+        &self.outputs
+    }
+
     /// Whether a request of these lengths could ever run here.
     ///
     /// # Errors

@@ -1,0 +1,380 @@
+//! What a run consists of: pools, links, workloads, faults. All plain values.
+
+use std::sync::Arc;
+
+use vcr_core::EngineConfig;
+use vcr_core::latency::{LatencyError, LatencyModel};
+use vcr_random::Distribution;
+use vcr_trace::Trace;
+
+use crate::router::RouterConfig;
+
+/// Makes the latency model of one engine from the engine's seed.
+pub type LatencyFactory = Arc<dyn Fn(u64) -> Result<Box<dyn LatencyModel>, LatencyError> + Send + Sync>;
+
+/// Engines of one kind, with the router in front of them.
+#[derive(Clone)]
+pub struct PoolConfig {
+    /// Name in reports.
+    pub name: String,
+    /// Number of engines.
+    pub engines: u32,
+    /// Settings of each engine.
+    pub engine: EngineConfig,
+    /// Prices the steps of each engine.
+    pub latency: LatencyFactory,
+    /// Chooses an engine for each request.
+    pub router: RouterConfig,
+    /// With `max_extra_tokens_per_step`: the chance that the first, second, ...
+    /// extra token is accepted given that those before it were. Missing ones are 0.
+    pub acceptance_rates: Vec<f64>,
+}
+
+/// Which tokens' KV a transfer moves.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum TransferScope {
+    /// Those that the destination has not cached, as vLLM's NIXL connector does.
+    #[default]
+    Missing,
+    /// The whole prompt.
+    FullPrompt,
+}
+
+/// Which transfers contend with each other.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum LinkSharing {
+    /// All of them: one fabric between the pools.
+    #[default]
+    Shared,
+    /// Those from the same prefill engine: one link each.
+    PerPrefillEngine,
+}
+
+/// The way of KV from prefill to decode engines.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LinkConfig {
+    /// Bandwidth that concurrent transfers share; none for instant transfers.
+    pub bandwidth_bytes_per_s: Option<u64>,
+    /// Added to every transfer.
+    pub latency_ns: u64,
+    /// KV bytes of one token over all layers.
+    pub kv_bytes_per_token: u64,
+    /// Which tokens are moved.
+    pub scope: TransferScope,
+    /// Which transfers contend.
+    pub sharing: LinkSharing,
+}
+
+/// How engines are put together.
+#[derive(Clone)]
+pub enum Topology {
+    /// Every engine prefills and decodes.
+    Aggregated(PoolConfig),
+    /// Prompts are computed in one pool, outputs in another.
+    Disaggregated {
+        /// Computes prompts.
+        prefill: PoolConfig,
+        /// Generates outputs.
+        decode: PoolConfig,
+        /// Moves KV from the first to the second.
+        link: LinkConfig,
+    },
+}
+
+impl Topology {
+    /// The pools, prefill before decode.
+    #[must_use]
+    pub fn pools(&self) -> Vec<&PoolConfig> {
+        match self {
+            Self::Aggregated(pool) => vec![pool],
+            Self::Disaggregated { prefill, decode, .. } => vec![prefill, decode],
+        }
+    }
+}
+
+/// When the requests (or sessions) of a synthetic workload start.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Arrivals {
+    /// `count` of them, spread evenly over `over_ns` (0: all at once).
+    Burst {
+        /// How many.
+        count: u64,
+        /// Over how long.
+        over_ns: u64,
+    },
+    /// At a fixed rate.
+    Constant {
+        /// Starts per second.
+        rate_per_s: f64,
+        /// When to stop.
+        limit: Limit,
+    },
+    /// With exponential gaps.
+    Poisson {
+        /// Mean starts per second.
+        rate_per_s: f64,
+        /// When to stop.
+        limit: Limit,
+    },
+    /// A new one whenever one ends, so that `concurrency` are in flight.
+    ClosedLoop {
+        /// How many are in flight.
+        concurrency: u64,
+        /// When to stop.
+        limit: Limit,
+    },
+}
+
+/// Where a workload ends: at whichever comes first.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Limit {
+    /// After this many starts.
+    pub count: Option<u64>,
+    /// No starts at or after this long from the workload's start.
+    pub duration_ns: Option<u64>,
+}
+
+/// What the requests of a synthetic workload look like.
+#[derive(Clone, Debug, PartialEq)]
+pub struct RequestMix {
+    /// New prompt tokens of each turn (rounded, at least 1).
+    pub prompt_tokens: Distribution,
+    /// Output tokens of each turn (rounded, at least 1).
+    pub output_tokens: Distribution,
+    /// Leading tokens that requests share, 0 for none; part of the first turn's
+    /// prompt on top of `prompt_tokens`.
+    pub shared_prefix_tokens: u32,
+    /// How many different shared prefixes there are.
+    pub prefix_groups: u32,
+    /// Turns of a session (rounded, at least 1). Each turn's prompt is the whole
+    /// conversation so far and `prompt_tokens` new ones.
+    pub turns: Distribution,
+    /// Milliseconds between a turn's last token and the next turn.
+    pub think_time_ms: Distribution,
+}
+
+/// How a trace's timestamps are used.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum TracePacing {
+    /// As recorded, arrivals and delays divided by `speedup`.
+    Recorded {
+        /// Above 1 is faster.
+        speedup: f64,
+    },
+    /// Ignored: `concurrency` sessions are kept in flight, in file order.
+    ClosedLoop {
+        /// How many are in flight.
+        concurrency: u64,
+    },
+}
+
+/// Where a workload's requests come from.
+#[derive(Clone)]
+pub enum WorkloadSource {
+    /// Drawn at random.
+    Synthetic {
+        /// When they start.
+        arrivals: Arrivals,
+        /// What they look like.
+        mix: RequestMix,
+    },
+    /// Read from a trace.
+    Trace {
+        /// The trace, parsed once.
+        trace: Arc<Trace>,
+        /// How its timestamps are used.
+        pacing: TracePacing,
+        /// How often it is played at the same time, each copy with content of
+        /// its own; 1 for as recorded.
+        copies: u32,
+    },
+}
+
+/// A named stream of requests.
+#[derive(Clone)]
+pub struct WorkloadConfig {
+    /// Name in reports and assertions.
+    pub name: String,
+    /// Virtual time of its start.
+    pub start_ns: u64,
+    /// Scheduling priority of its requests (a trace's own are added to it).
+    pub priority: i32,
+    /// Where the requests come from.
+    pub source: WorkloadSource,
+}
+
+/// Something that goes wrong, or right again, at a virtual time.
+#[derive(Clone, Debug, PartialEq)]
+pub struct FaultConfig {
+    /// When it strikes.
+    pub at_ns: u64,
+    /// Index of the pool in [`Topology::pools`].
+    pub pool: u32,
+    /// Index of the engine in the pool.
+    pub engine: u32,
+    /// What happens.
+    pub kind: FaultKind,
+}
+
+/// What a fault does to an engine.
+#[derive(Clone, Debug, PartialEq)]
+pub enum FaultKind {
+    /// The process dies; its requests and cache are lost.
+    Crash {
+        /// It is up again, with a cold cache, after this long; none for never.
+        restart_after_ns: Option<u64>,
+    },
+    /// Steps that start meanwhile take `factor` times as long.
+    SlowDown {
+        /// Above 1 is slower.
+        factor: f64,
+        /// For how long; none for the rest of the run.
+        duration_ns: Option<u64>,
+    },
+}
+
+/// A whole run.
+#[derive(Clone)]
+pub struct RunConfig {
+    /// Name in the report.
+    pub name: String,
+    /// Every random stream derives from it.
+    pub seed: u64,
+    /// The engines.
+    pub topology: Topology,
+    /// The requests.
+    pub workloads: Vec<WorkloadConfig>,
+    /// What goes wrong.
+    pub faults: Vec<FaultConfig>,
+    /// How often a request lost to a fault is tried again from the start.
+    pub max_retries: u32,
+    /// Virtual time at which the run is cut off; unfinished requests are
+    /// counted as such and left out of the statistics.
+    pub max_time_ns: Option<u64>,
+}
+
+/// What is wrong with a [`RunConfig`].
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{place}: {problem}")]
+pub struct RunConfigError {
+    /// The part of the run it concerns.
+    pub place: String,
+    /// What is wrong, and what to do.
+    pub problem: String,
+}
+
+impl RunConfig {
+    /// Checks what cannot be expressed in the types.
+    ///
+    /// # Errors
+    /// Every problem found.
+    pub fn check(&self) -> Result<(), Vec<RunConfigError>> {
+        let mut errors = Vec::new();
+        let mut problem = |place: String, text: &str| {
+            errors.push(RunConfigError { place, problem: text.to_owned() });
+        };
+        let pools = self.topology.pools();
+        for pool in &pools {
+            if pool.engines == 0 {
+                problem(format!("pool `{}`", pool.name), "`engines` must be at least 1");
+            }
+            if pool.acceptance_rates.iter().any(|rate| !(0.0..=1.0).contains(rate)) {
+                problem(format!("pool `{}`", pool.name), "acceptance rates must lie between 0 and 1");
+            }
+        }
+        if let [prefill, decode] = pools[..]
+            && prefill.engine.block_size != decode.engine.block_size
+        {
+            problem("cluster".to_owned(), "prefill and decode engines must have the same `block_size`");
+        }
+        if let Topology::Disaggregated { link, .. } = &self.topology
+            && link.bandwidth_bytes_per_s == Some(0)
+        {
+            problem("link".to_owned(), "`bandwidth` must be positive; leave it out for instant transfers");
+        }
+        if self.workloads.is_empty() {
+            problem("run".to_owned(), "needs at least one workload");
+        }
+        for workload in &self.workloads {
+            workload.check(&mut |text| problem(format!("workload `{}`", workload.name), text));
+        }
+        for (index, fault) in self.faults.iter().enumerate() {
+            let place = format!("fault {}", index + 1);
+            match pools.get(fault.pool as usize) {
+                None => problem(place, "names a pool that does not exist"),
+                Some(pool) if fault.engine >= pool.engines => {
+                    let text = format!(
+                        "names engine {} of pool `{}`, which has engines 0 to {}",
+                        fault.engine,
+                        pool.name,
+                        pool.engines.saturating_sub(1)
+                    );
+                    problem(place, &text);
+                }
+                Some(_) => {
+                    if let FaultKind::SlowDown { factor, .. } = fault.kind
+                        && !(factor.is_finite() && factor > 0.0)
+                    {
+                        problem(place, "`factor` must be positive and finite");
+                    }
+                }
+            }
+        }
+        if errors.is_empty() { Ok(()) } else { Err(errors) }
+    }
+}
+
+impl WorkloadConfig {
+    fn check(&self, problem: &mut dyn FnMut(&str)) {
+        let positive = |value: f64| value.is_finite() && value > 0.0;
+        match &self.source {
+            WorkloadSource::Synthetic { arrivals, mix } => {
+                match arrivals {
+                    Arrivals::Burst { count: 0, .. } => problem("`count` must be at least 1"),
+                    Arrivals::Burst { .. } => {}
+                    Arrivals::Constant { rate_per_s, limit } | Arrivals::Poisson { rate_per_s, limit } => {
+                        if !positive(*rate_per_s) {
+                            problem("`rate` must be positive and finite");
+                        }
+                        limit.check(problem);
+                    }
+                    Arrivals::ClosedLoop { concurrency, limit } => {
+                        if *concurrency == 0 {
+                            problem("`concurrency` must be at least 1");
+                        }
+                        limit.check(problem);
+                    }
+                }
+                if mix.shared_prefix_tokens > 0 && mix.prefix_groups == 0 {
+                    problem("`prefix_groups` must be at least 1 with a shared prefix");
+                }
+            }
+            WorkloadSource::Trace { trace, pacing, copies } => {
+                if trace.requests.is_empty() {
+                    problem("the trace has no requests");
+                }
+                if *copies == 0 {
+                    problem("`copies` must be at least 1");
+                }
+                match pacing {
+                    TracePacing::Recorded { speedup } if !positive(*speedup) => {
+                        problem("`speedup` must be positive and finite");
+                    }
+                    TracePacing::ClosedLoop { concurrency: 0 } => problem("`concurrency` must be at least 1"),
+                    _ => {}
+                }
+            }
+        }
+    }
+}
+
+impl Limit {
+    fn check(self, problem: &mut dyn FnMut(&str)) {
+        if self.count.is_none() && self.duration_ns.is_none() {
+            problem("needs an end: give `count`, `duration`, or both");
+        }
+        if self.count == Some(0) || self.duration_ns == Some(0) {
+            problem("`count` and `duration` must be positive");
+        }
+    }
+}

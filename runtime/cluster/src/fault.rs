@@ -1,0 +1,131 @@
+//! Faults: crashes, restarts and slow-downs, and what becomes of the requests.
+
+use crate::config::FaultKind;
+use crate::event::Event;
+use crate::metrics::Counter;
+use crate::observe::Incident;
+use crate::record::{FailReason, Outcome};
+use crate::sim::{SimError, Simulation, Stage, latency_error};
+use crate::worker::Health;
+
+impl Simulation<'_> {
+    pub(crate) fn strike(&mut self, index: u32) {
+        let fault = self.config.faults[index as usize].clone();
+        let worker = self.pools[fault.pool as usize].first_worker + fault.engine;
+        match fault.kind {
+            FaultKind::Crash { restart_after_ns } => self.crash(worker, restart_after_ns),
+            FaultKind::SlowDown { factor, duration_ns } => {
+                self.observer.incident(worker, self.now_ns, Incident::SlowDown);
+                self.workers[worker as usize].slow_down(index, factor);
+                if let Some(duration_ns) = duration_ns {
+                    let end = Event::SlowDownEnd { worker, fault: index };
+                    self.events.push(self.now_ns.saturating_add(duration_ns), end);
+                }
+            }
+        }
+    }
+
+    pub(crate) fn end_slow_down(&mut self, worker: u32, fault: u32) {
+        self.observer.incident(worker, self.now_ns, Incident::SlowDownEnd);
+        self.workers[worker as usize].end_slow_down(fault);
+    }
+
+    pub(crate) fn bring_up(&mut self, index: u32) -> Result<(), SimError> {
+        self.observer.incident(index, self.now_ns, Incident::Restart);
+        let worker = &mut self.workers[index as usize];
+        let pool = worker.pool as usize;
+        worker
+            .restart(&self.pools[pool].config)
+            .map_err(|reason| latency_error(&self.pools[pool].config, worker.index, 0, self.now_ns, reason))?;
+        for tag in std::mem::take(&mut self.pools[pool].parked) {
+            // Requests that ended while parked are gone.
+            if self.live[tag as usize].is_some() {
+                self.resume_parked(tag);
+            }
+        }
+        Ok(())
+    }
+
+    fn resume_parked(&mut self, tag: u64) {
+        match self.live_mut(tag).stage {
+            Stage::Parked { pool: 0 } => self.dispatch(tag),
+            Stage::Parked { pool } => {
+                let max_tokens = self.records[tag as usize].max_tokens;
+                self.submit(tag, pool, max_tokens, vcr_core::KvRole::Destination);
+            }
+            Stage::First { .. } | Stage::Decode { .. } => {}
+        }
+    }
+
+    fn crash(&mut self, index: u32, restart_after_ns: Option<u64>) {
+        if self.workers[index as usize].health != Health::Up {
+            return;
+        }
+        self.observer.incident(index, self.now_ns, Incident::Crash);
+        let worker = &mut self.workers[index as usize];
+        let mut tags: Vec<u64> = worker.engine.live_tags().collect();
+        tags.sort_unstable();
+        let pool = worker.pool;
+        worker.crash(self.now_ns, restart_after_ns.is_some());
+        if let Some(after_ns) = restart_after_ns {
+            self.events.push(self.now_ns.saturating_add(after_ns), Event::WorkerUp { worker: index });
+        }
+        for tag in tags {
+            self.lose(tag, index);
+        }
+        if !self.pool_may_recover(pool) {
+            for tag in std::mem::take(&mut self.pools[pool as usize].parked) {
+                if self.live[tag as usize].is_some() {
+                    self.release_source(tag);
+                    self.end(tag, Outcome::Failed(FailReason::NoEngine));
+                }
+            }
+        }
+    }
+
+    /// A request loses what `crashed` held of it, and with that everything.
+    fn lose(&mut self, tag: u64, crashed: u32) {
+        self.cancel_transfer(tag);
+        let live = self.live_mut(tag);
+        let (stage, source) = (live.stage, live.source.take());
+        live.attempt += 1;
+        if let Stage::Decode { worker, id } = stage
+            && worker != crashed
+        {
+            self.workers[worker as usize].engine.abort(id);
+            self.dirty.push(worker);
+        }
+        if let Some((worker, id)) = source
+            && worker != crashed
+        {
+            self.workers[worker as usize].engine.release_held_kv(id);
+            self.dirty.push(worker);
+        }
+        let record = &mut self.records[tag as usize];
+        let wasted = u64::from(record.output_tokens);
+        let again = record.retries < self.config.max_retries;
+        record.output_tokens = 0;
+        record.scheduled_ns = None;
+        record.prefill_end_ns = None;
+        record.transfer_end_ns = None;
+        record.first_token_ns = None;
+        record.last_token_ns = None;
+        record.decode_worker = None;
+        record.retries += u32::from(again);
+        self.count(tag, Counter::WastedTokens, wasted);
+        if again {
+            self.count(tag, Counter::Retries, 1);
+            self.parked_elsewhere(tag, stage);
+            self.dispatch(tag);
+        } else {
+            self.end(tag, Outcome::Failed(FailReason::EngineCrash));
+        }
+    }
+
+    /// Takes a request off the list of those that wait for a decode worker.
+    fn parked_elsewhere(&mut self, tag: u64, stage: Stage) {
+        if let Stage::Parked { pool } = stage {
+            self.pools[pool as usize].parked.retain(|&other| other != tag);
+        }
+    }
+}

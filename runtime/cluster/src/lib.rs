@@ -1,0 +1,28 @@
+//! Clusters of simulated engines in virtual time.
+//!
+//! One call, [`simulate`], takes plain values (pools, links, workloads, faults
+//! and a seed) and gives a [`Report`]. The same values give the same bytes,
+//! always: time is integer nanoseconds, ties have a fixed order, and every
+//! random stream is named by its purpose.
+
+mod config;
+mod event;
+mod fault;
+mod lifecycle;
+mod link;
+pub mod metrics;
+pub mod observe;
+pub mod record;
+mod report;
+mod router;
+mod sim;
+mod worker;
+mod workload;
+
+pub use config::{
+    Arrivals, FaultConfig, FaultKind, LatencyFactory, Limit, LinkConfig, LinkSharing, PoolConfig, RequestMix,
+    RunConfig, RunConfigError, Topology, TracePacing, TransferScope, WorkloadConfig, WorkloadSource,
+};
+pub use report::{EngineReport, LinkReport, MetricsReport, Report, TrendReport, report_name};
+pub use router::{KvAwareConfig, RouteQuery, Router, RouterConfig, WorkerLoad};
+pub use sim::{SimError, simulate};

@@ -1,0 +1,351 @@
+//! A request's way through the cluster: arrival, routing, hand-over, end.
+
+use vcr_core::plan::{RemoteLoad, RequestOutput};
+use vcr_core::{KvRole, Prompt, RequestSpec, seed};
+
+use crate::config::{LinkConfig, LinkSharing, Topology, TransferScope};
+use crate::event::Event;
+use crate::link::TransferKey;
+use crate::metrics::{Counter, Trend};
+use crate::record::{FailReason, Outcome, RequestRecord};
+use crate::router::RouteQuery;
+use crate::sim::{Live, Simulation, Stage};
+use crate::worker::{Health, output_token};
+use crate::workload::{FollowUp, Turn};
+
+const PREFILL_POOL: u32 = 0;
+const DECODE_POOL: u32 = 1;
+
+impl Simulation<'_> {
+    /// The next session of a workload starts.
+    pub(crate) fn arrive(&mut self, index: u32) {
+        let workload = &mut self.workloads[index as usize];
+        if workload.closed_loop().is_some() {
+            if !workload.has_next(self.now_ns) {
+                return;
+            }
+            let turn = workload.start_next();
+            self.admit(index, turn);
+        } else {
+            let turn = workload.start_next();
+            if let Some(at_ns) = workload.next_start_ns() {
+                self.events.push(at_ns, Event::Arrival { workload: index });
+            }
+            self.admit(index, turn);
+        }
+    }
+
+    /// A thinking session asks its next question.
+    pub(crate) fn continue_session(&mut self, slot: u32) {
+        let Some((workload, follow_up, tag)) = self.thinking[slot as usize].take() else { return };
+        self.thinking_vacant.push(slot);
+        let output_seed = self.output_seeds[tag as usize];
+        let answer = (0..self.records[tag as usize].output_tokens).map(|index| output_token(output_seed, index));
+        if let Some(turn) = self.workloads[workload as usize].next_turn(follow_up, answer) {
+            self.admit(workload, turn);
+        }
+    }
+
+    /// A request arrives at the cluster.
+    fn admit(&mut self, workload: u32, turn: Turn) {
+        let tag = self.records.len() as u64;
+        self.records.push(RequestRecord {
+            workload,
+            session: turn.session,
+            turn: turn.turn,
+            prompt_tokens: turn.prompt.len_tokens(),
+            max_tokens: turn.max_tokens,
+            output_tokens: 0,
+            cached_tokens: 0,
+            arrival_ns: self.now_ns,
+            scheduled_ns: None,
+            prefill_end_ns: None,
+            transfer_end_ns: None,
+            first_token_ns: None,
+            last_token_ns: None,
+            end_ns: None,
+            prefill_worker: None,
+            decode_worker: None,
+            preemptions: 0,
+            retries: 0,
+            outcome: Outcome::Unfinished,
+        });
+        let stream = seed::derive(self.config.seed, "output", u64::from(workload));
+        self.output_seeds.push(seed::derive(seed::mix(stream ^ turn.session), "turn", u64::from(turn.turn)));
+        self.live.push(Some(Box::new(Live {
+            stage: Stage::Parked { pool: PREFILL_POOL },
+            source: None,
+            prompt: Some(turn.prompt),
+            priority: turn.priority,
+            follow_up: turn.follow_up,
+            attempt: 0,
+        })));
+        self.count(tag, Counter::Requests, 1);
+        self.dispatch(tag);
+    }
+
+    /// Sends a request that is nowhere to a worker of the first pool.
+    pub(crate) fn dispatch(&mut self, tag: u64) {
+        let record = &self.records[tag as usize];
+        let (prompt_tokens, max_tokens) = (record.prompt_tokens, record.max_tokens);
+        let disaggregated = self.pools.len() > 1;
+        let here = if disaggregated { max_tokens.min(1) } else { max_tokens };
+        let first_engine = &self.workers[0].engine;
+        let mut fits = first_engine.check(prompt_tokens, here);
+        if disaggregated && fits.is_ok() {
+            let decode_engine = &self.workers[self.pools[DECODE_POOL as usize].first_worker as usize].engine;
+            fits = decode_engine.check(prompt_tokens, max_tokens);
+        }
+        if let Err(reason) = fits {
+            self.end(tag, Outcome::Rejected(reason));
+            return;
+        }
+        let role = if disaggregated { KvRole::Source } else { KvRole::Local };
+        self.submit(tag, PREFILL_POOL, here, role);
+    }
+
+    /// Routes a request to a worker of `pool`, or parks it until one is up.
+    pub(crate) fn submit(&mut self, tag: u64, pool: u32, max_tokens: u32, kv_role: KvRole) {
+        let keep_prompt = self.config.max_retries > 0 || self.pools.len() > 1;
+        let live = self.live_mut(tag);
+        live.stage = Stage::Parked { pool };
+        let priority = live.priority;
+        let prompt = live.prompt.take().expect("the prompt is kept until the last submission");
+        let Some(worker) = self.route(pool, &prompt) else {
+            self.live_mut(tag).prompt = Some(prompt);
+            self.park(tag, pool);
+            return;
+        };
+        if keep_prompt {
+            self.live_mut(tag).prompt = Some(prompt.clone());
+        }
+        let spec = RequestSpec {
+            tag,
+            prompt,
+            max_tokens,
+            stop_token: None,
+            priority,
+            arrival_ns: self.records[tag as usize].arrival_ns,
+            lora: None,
+            kv_role,
+        };
+        match self.workers[worker as usize].engine.submit(spec) {
+            Ok(id) => {
+                let record = &mut self.records[tag as usize];
+                let decode = kv_role == KvRole::Destination;
+                if decode {
+                    record.decode_worker = Some(worker);
+                } else {
+                    record.prefill_worker = Some(worker);
+                }
+                self.live_mut(tag).stage =
+                    if decode { Stage::Decode { worker, id } } else { Stage::First { worker, id } };
+                self.dirty.push(worker);
+            }
+            Err(reason) => self.end(tag, Outcome::Rejected(reason)),
+        }
+    }
+
+    /// The router's choice among the workers of `pool` that are up.
+    fn route(&mut self, pool: u32, prompt: &Prompt) -> Option<u32> {
+        let pool = &mut self.pools[pool as usize];
+        let overlap = pool.router.needs_overlap();
+        let first = pool.first_worker as usize;
+        self.loads.clear();
+        for worker in &self.workers[first..first + pool.config.engines as usize] {
+            if worker.health == Health::Up {
+                let hit = if overlap { worker.engine.pool().cached_prefix_blocks(prompt.block_hashes()) } else { 0 };
+                self.loads.push(worker.load(hit));
+            }
+        }
+        if self.loads.is_empty() {
+            return None;
+        }
+        let query = RouteQuery { prompt, block_size_tokens: pool.config.engine.block_size };
+        let choice = pool.router.route(&query, &self.loads);
+        Some(pool.first_worker + self.loads[choice].worker)
+    }
+
+    fn park(&mut self, tag: u64, pool: u32) {
+        if self.pool_may_recover(pool) {
+            self.pools[pool as usize].parked.push(tag);
+        } else {
+            self.release_source(tag);
+            self.end(tag, Outcome::Failed(FailReason::NoEngine));
+        }
+    }
+
+    /// Whether a worker of `pool` is up or coming up.
+    pub(crate) fn pool_may_recover(&self, pool: u32) -> bool {
+        self.workers.iter().any(|worker| worker.pool == pool && worker.health != Health::Down)
+    }
+
+    /// A prefill worker has computed a prompt: its KV moves on.
+    pub(crate) fn end_prefill(&mut self, worker: u32, output: &RequestOutput) {
+        let tag = output.tag;
+        self.records[tag as usize].prefill_end_ns = Some(self.now_ns);
+        let max_tokens = self.records[tag as usize].max_tokens;
+        self.live_mut(tag).source = Some((worker, output.request));
+        if max_tokens == 0 {
+            self.release_source(tag);
+            self.complete(tag);
+        } else {
+            // The sampled token is not shown; the decode side samples it again.
+            self.submit(tag, DECODE_POOL, max_tokens, KvRole::Destination);
+        }
+    }
+
+    /// A decode worker has reserved blocks: their content starts to move.
+    pub(crate) fn start_transfer(&mut self, load: RemoteLoad) {
+        let live = self.live[load.tag as usize].as_ref().expect("a loading request is live");
+        let key = TransferKey { tag: load.tag, attempt: live.attempt };
+        let source = live.source.expect("the source holds the KV until it is transferred").0;
+        let config = self.link_config();
+        let tokens = match config.scope {
+            TransferScope::Missing => load.missing_tokens,
+            TransferScope::FullPrompt => load.missing_tokens + load.cached_tokens,
+        };
+        let bytes = u64::from(tokens) * config.kv_bytes_per_token;
+        let latency_ns = config.latency_ns;
+        if self.links.is_empty() || bytes == 0 {
+            let delivered = Event::TransferDelivered { tag: key.tag, attempt: key.attempt };
+            self.events.push(self.now_ns + latency_ns, delivered);
+            return;
+        }
+        let link = self.link_from(source);
+        self.links[link as usize].start(self.now_ns, key, bytes);
+        self.expect_link(link);
+    }
+
+    pub(crate) fn progress_link(&mut self, index: u32, version: u64) {
+        if self.links[index as usize].version() != version {
+            return;
+        }
+        let latency_ns = self.link_config().latency_ns;
+        while let Some(key) = self.links[index as usize].pop_complete(self.now_ns) {
+            let delivered = Event::TransferDelivered { tag: key.tag, attempt: key.attempt };
+            self.events.push(self.now_ns + latency_ns, delivered);
+        }
+        self.expect_link(index);
+    }
+
+    pub(crate) fn deliver_transfer(&mut self, tag: u64, attempt: u32) {
+        let Some(live) = self.live[tag as usize].as_deref() else { return };
+        if live.attempt != attempt {
+            return;
+        }
+        let Stage::Decode { worker, id } = live.stage else { return };
+        self.records[tag as usize].transfer_end_ns = Some(self.now_ns);
+        self.workers[worker as usize].engine.remote_kv_arrived(id);
+        self.dirty.push(worker);
+        self.release_source(tag);
+    }
+
+    /// Frees KV that a prefill worker holds for `tag`, if any does.
+    pub(crate) fn release_source(&mut self, tag: u64) {
+        if let Some((worker, id)) = self.live_mut(tag).source.take() {
+            self.workers[worker as usize].engine.release_held_kv(id);
+            self.dirty.push(worker);
+        }
+    }
+
+    pub(crate) fn cancel_transfer(&mut self, tag: u64) {
+        let live = self.live_mut(tag);
+        let (attempt, source) = (live.attempt, live.source);
+        if let Some((worker, _)) = source
+            && !self.links.is_empty()
+        {
+            let link = self.link_from(worker);
+            self.links[link as usize].cancel(self.now_ns, TransferKey { tag, attempt });
+            self.expect_link(link);
+        }
+    }
+
+    fn expect_link(&mut self, index: u32) {
+        let link = &self.links[index as usize];
+        if let Some(at_ns) = link.next_completion_ns() {
+            self.events.push(at_ns, Event::LinkProgress { link: index, version: link.version() });
+        }
+    }
+
+    fn link_from(&self, source_worker: u32) -> u32 {
+        match self.link_config().sharing {
+            LinkSharing::Shared => 0,
+            LinkSharing::PerPrefillEngine => self.workers[source_worker as usize].index,
+        }
+    }
+
+    fn link_config(&self) -> &LinkConfig {
+        match &self.config.topology {
+            Topology::Disaggregated { link, .. } => link,
+            Topology::Aggregated(_) => unreachable!("only disaggregated clusters move KV"),
+        }
+    }
+
+    /// A request has its whole output.
+    pub(crate) fn complete(&mut self, tag: u64) {
+        let record = &self.records[tag as usize];
+        let metrics = &mut self.metrics[record.workload as usize];
+        let arrival_ns = record.arrival_ns;
+        if let (Some(first_ns), Some(last_ns)) = (record.first_token_ns, record.last_token_ns) {
+            metrics.sample(Trend::Ttft, first_ns - arrival_ns);
+            metrics.sample(Trend::E2e, last_ns - arrival_ns);
+            if record.output_tokens > 1 {
+                metrics.sample(Trend::Tpot, (last_ns - first_ns) / u64::from(record.output_tokens - 1));
+            }
+        }
+        if let (Some(scheduled_ns), Some(prefill_end_ns)) = (record.scheduled_ns, record.prefill_end_ns) {
+            metrics.sample(Trend::Queue, scheduled_ns - arrival_ns);
+            metrics.sample(Trend::Prefill, prefill_end_ns - scheduled_ns);
+            if let Some(transfer_end_ns) = record.transfer_end_ns {
+                metrics.sample(Trend::Transfer, transfer_end_ns - prefill_end_ns);
+            }
+        }
+        metrics.add(Counter::PromptTokens, u64::from(record.prompt_tokens));
+        metrics.add(Counter::CachedTokens, u64::from(record.cached_tokens));
+        metrics.add(Counter::OutputTokens, u64::from(record.output_tokens));
+        self.end(tag, Outcome::Completed);
+    }
+
+    /// A request is over; its session goes on or makes room for another.
+    pub(crate) fn end(&mut self, tag: u64, outcome: Outcome) {
+        let record = &mut self.records[tag as usize];
+        assert_eq!(record.outcome, Outcome::Unfinished, "request {tag} ended twice");
+        record.outcome = outcome;
+        record.end_ns = Some(self.now_ns);
+        let (workload, preemptions) = (record.workload, record.preemptions);
+        self.ended += 1;
+        let counter = match outcome {
+            Outcome::Completed => Counter::Completed,
+            Outcome::Rejected(_) => Counter::Rejected,
+            Outcome::Failed(_) | Outcome::Unfinished => Counter::Failed,
+        };
+        self.count(tag, counter, 1);
+        self.count(tag, Counter::Preemptions, u64::from(preemptions));
+        let live = self.live[tag as usize].take().expect("the request has not ended");
+        let mut follow_up = live.follow_up;
+        // A drawn conversation cannot go on without an answer; rows of a trace
+        // stand for themselves and each of them is accounted for.
+        if outcome != Outcome::Completed && matches!(follow_up, FollowUp::Drawn(_)) {
+            follow_up = FollowUp::None;
+        }
+        match self.workloads[workload as usize].think_time_ns(&mut follow_up) {
+            Some(think_ns) => self.think(workload, follow_up, tag, think_ns),
+            None => {
+                let workload_state = &self.workloads[workload as usize];
+                if workload_state.closed_loop().is_some() && workload_state.has_next(self.now_ns) {
+                    self.events.push(self.now_ns, Event::Arrival { workload });
+                }
+            }
+        }
+    }
+
+    fn think(&mut self, workload: u32, follow_up: FollowUp, tag: u64, think_ns: u64) {
+        let slot = self.thinking_vacant.pop().unwrap_or_else(|| {
+            self.thinking.push(None);
+            self.thinking.len() as u32 - 1
+        });
+        self.thinking[slot as usize] = Some((workload, follow_up, tag));
+        self.events.push(self.now_ns.saturating_add(think_ns), Event::NextTurn { session: slot });
+    }
+}

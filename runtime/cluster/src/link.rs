@@ -1,0 +1,167 @@
+//! A link that concurrent KV transfers share.
+//!
+//! Processor sharing: `n` transfers under way each get an `n`th of the
+//! bandwidth, so a transfer's time depends on its bytes and on what else is on
+//! the link. Arithmetic is in whole 1e-9 bytes, so the same transfers finish at
+//! the same nanosecond everywhere.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+/// 1e-9 byte per byte: `bytes_per_s * ns` counts in this unit.
+const UNITS_PER_BYTE: u128 = 1_000_000_000;
+
+/// Identity of a transfer on a link.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct TransferKey {
+    pub(crate) tag: u64,
+    pub(crate) attempt: u32,
+}
+
+#[derive(Debug)]
+pub(crate) struct Link {
+    bytes_per_s: u64,
+    /// What every transfer that was under way since the start has received.
+    served_units: u128,
+    updated_ns: u64,
+    /// Transfers by the service level at which they are complete.
+    active: BinaryHeap<Reverse<(u128, TransferKey)>>,
+    /// Cancelled transfers still in `active` do not share the bandwidth.
+    cancelled: Vec<TransferKey>,
+    /// Changes whenever the next completion may have moved.
+    version: u64,
+    busy_ns: u64,
+    bytes: u64,
+}
+
+impl Link {
+    pub(crate) fn new(bytes_per_s: u64) -> Self {
+        Self {
+            bytes_per_s,
+            served_units: 0,
+            updated_ns: 0,
+            active: BinaryHeap::new(),
+            cancelled: Vec::new(),
+            version: 0,
+            busy_ns: 0,
+            bytes: 0,
+        }
+    }
+
+    pub(crate) fn version(&self) -> u64 {
+        self.version
+    }
+
+    /// Time during which at least one transfer was under way.
+    pub(crate) fn busy_ns(&self) -> u64 {
+        self.busy_ns
+    }
+
+    /// Bytes of all transfers started.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    pub(crate) fn start(&mut self, now_ns: u64, key: TransferKey, bytes: u64) {
+        self.advance(now_ns);
+        self.version += 1;
+        self.bytes += bytes;
+        self.active.push(Reverse((self.served_units + u128::from(bytes) * UNITS_PER_BYTE, key)));
+    }
+
+    pub(crate) fn cancel(&mut self, now_ns: u64, key: TransferKey) {
+        self.advance(now_ns);
+        if self.active.iter().any(|Reverse((_, other))| *other == key) {
+            self.version += 1;
+            self.cancelled.push(key);
+            self.drop_cancelled_head();
+        }
+    }
+
+    /// When the next transfer completes if nothing else happens.
+    pub(crate) fn next_completion_ns(&self) -> Option<u64> {
+        let Reverse((done_units, _)) = self.active.peek()?;
+        let remaining = done_units.saturating_sub(self.served_units);
+        let wait_ns = (remaining * self.sharers()).div_ceil(u128::from(self.bytes_per_s));
+        Some(self.updated_ns.saturating_add(u64::try_from(wait_ns).unwrap_or(u64::MAX)))
+    }
+
+    /// Takes one transfer that is complete at `now_ns`.
+    pub(crate) fn pop_complete(&mut self, now_ns: u64) -> Option<TransferKey> {
+        self.advance(now_ns);
+        let Reverse((done_units, key)) = *self.active.peek()?;
+        if done_units > self.served_units {
+            return None;
+        }
+        self.active.pop();
+        self.version += 1;
+        self.drop_cancelled_head();
+        Some(key)
+    }
+
+    fn sharers(&self) -> u128 {
+        (self.active.len() - self.cancelled.len()) as u128
+    }
+
+    fn advance(&mut self, now_ns: u64) {
+        let elapsed_ns = now_ns - self.updated_ns;
+        self.updated_ns = now_ns;
+        if !self.active.is_empty() {
+            self.busy_ns += elapsed_ns;
+            self.served_units += u128::from(elapsed_ns) * u128::from(self.bytes_per_s) / self.sharers();
+        }
+    }
+
+    fn drop_cancelled_head(&mut self) {
+        while let Some(Reverse((_, key))) = self.active.peek() {
+            let Some(at) = self.cancelled.iter().position(|other| other == key) else { return };
+            self.cancelled.swap_remove(at);
+            self.active.pop();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: u64 = 1_000_000;
+
+    fn key(tag: u64) -> TransferKey {
+        TransferKey { tag, attempt: 0 }
+    }
+
+    #[test]
+    fn a_lone_transfer_takes_its_bytes_over_the_bandwidth() {
+        // 1,000 tokens of 1e6 bytes at 64 GB/s: 15.625 ms.
+        let mut link = Link::new(64_000_000_000);
+        link.start(0, key(1), 1_000_000_000);
+        assert_eq!(link.next_completion_ns(), Some(15_625_000));
+    }
+
+    #[test]
+    fn two_transfers_halve_each_other() {
+        let mut link = Link::new(1_000_000_000);
+        link.start(0, key(1), 10_000_000);
+        link.start(5 * MS, key(2), 10_000_000);
+        // The first has 5 ms of service left, at half speed.
+        assert_eq!(link.next_completion_ns(), Some(15 * MS));
+        assert_eq!(link.pop_complete(15 * MS), Some(key(1)));
+        assert_eq!(link.pop_complete(15 * MS), None);
+        assert_eq!(link.next_completion_ns(), Some(20 * MS));
+        assert_eq!(link.pop_complete(20 * MS), Some(key(2)));
+        assert_eq!(link.next_completion_ns(), None);
+        assert_eq!(link.busy_ns(), 20 * MS);
+    }
+
+    #[test]
+    fn a_cancelled_transfer_gives_its_share_back() {
+        let mut link = Link::new(1_000_000_000);
+        link.start(0, key(1), 10_000_000);
+        link.start(0, key(2), 20_000_000);
+        link.cancel(10 * MS, key(2));
+        assert_eq!(link.next_completion_ns(), Some(15 * MS));
+        assert_eq!(link.pop_complete(15 * MS), Some(key(1)));
+        assert_eq!(link.next_completion_ns(), None);
+    }
+}

@@ -1,0 +1,157 @@
+//! What is remembered of every request: the rows of `requests.jsonl`.
+
+use serde::Serialize;
+use vcr_core::RejectReason;
+
+/// How a request ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// It has not, yet.
+    Unfinished,
+    /// With its whole output.
+    Completed,
+    /// Refused: it could never run.
+    Rejected(RejectReason),
+    /// Lost to a fault.
+    Failed(FailReason),
+}
+
+/// Why a request was lost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, thiserror::Error)]
+pub enum FailReason {
+    /// The engine that served it crashed, and no retries were left.
+    #[error("the engine crashed")]
+    EngineCrash,
+    /// Every engine of the pool is down for good.
+    #[error("no engine of the pool is up or will be")]
+    NoEngine,
+}
+
+/// One request from arrival to end. Times are virtual nanoseconds; those of a
+/// request that was tried again are of its last attempt, but for the arrival.
+#[derive(Clone, Debug)]
+pub struct RequestRecord {
+    /// Index of the workload in the run.
+    pub workload: u32,
+    /// Number of the session in the workload.
+    pub session: u64,
+    /// Position in the session, from 0.
+    pub turn: u32,
+    /// Prompt length.
+    pub prompt_tokens: u32,
+    /// Output tokens asked for.
+    pub max_tokens: u32,
+    /// Output tokens emitted.
+    pub output_tokens: u32,
+    /// Prompt tokens found in the (prefill) engine's prefix cache.
+    pub cached_tokens: u32,
+    /// When it arrived.
+    pub arrival_ns: u64,
+    /// Start of the first step with it.
+    pub scheduled_ns: Option<u64>,
+    /// End of the computation of its prompt.
+    pub prefill_end_ns: Option<u64>,
+    /// Arrival of its KV at the decode engine.
+    pub transfer_end_ns: Option<u64>,
+    /// First output token.
+    pub first_token_ns: Option<u64>,
+    /// Latest output token.
+    pub last_token_ns: Option<u64>,
+    /// When it ended, in whatever way.
+    pub end_ns: Option<u64>,
+    /// Engine that computed the prompt, as an index over all engines.
+    pub prefill_worker: Option<u32>,
+    /// Engine that generated the output, if another.
+    pub decode_worker: Option<u32>,
+    /// How often it was preempted.
+    pub preemptions: u32,
+    /// How often it was tried again.
+    pub retries: u32,
+    /// How it ended.
+    pub outcome: Outcome,
+}
+
+/// A row of `requests.jsonl`. Times in milliseconds; absent where they do not apply.
+#[derive(Debug, Serialize)]
+pub struct RequestRow<'a> {
+    id: u64,
+    workload: &'a str,
+    session: u64,
+    turn: u32,
+    status: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reason: Option<String>,
+    prompt_tokens: u32,
+    max_tokens: u32,
+    output_tokens: u32,
+    cached_tokens: u32,
+    arrival_ms: f64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    scheduled_ms: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    prefill_end_ms: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    transfer_end_ms: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    first_token_ms: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    last_token_ms: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    end_ms: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    ttft_ms: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    e2e_ms: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    engine: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    decode_engine: Option<u32>,
+    preemptions: u32,
+    retries: u32,
+}
+
+impl RequestRecord {
+    /// The row of request `id`, of the workload called `workload`.
+    #[must_use]
+    pub fn row<'a>(&self, id: u64, workload: &'a str) -> RequestRow<'a> {
+        let ms = |ns: Option<u64>| ns.map(ns_to_ms);
+        let since_arrival = |ns: Option<u64>| ns.map(|ns| ns_to_ms(ns - self.arrival_ns));
+        let (status, reason) = match self.outcome {
+            Outcome::Unfinished => ("unfinished", None),
+            Outcome::Completed => ("completed", None),
+            Outcome::Rejected(reason) => ("rejected", Some(reason.to_string())),
+            Outcome::Failed(reason) => ("failed", Some(reason.to_string())),
+        };
+        RequestRow {
+            id,
+            workload,
+            session: self.session,
+            turn: self.turn,
+            status,
+            reason,
+            prompt_tokens: self.prompt_tokens,
+            max_tokens: self.max_tokens,
+            output_tokens: self.output_tokens,
+            cached_tokens: self.cached_tokens,
+            arrival_ms: ns_to_ms(self.arrival_ns),
+            scheduled_ms: ms(self.scheduled_ns),
+            prefill_end_ms: ms(self.prefill_end_ns),
+            transfer_end_ms: ms(self.transfer_end_ns),
+            first_token_ms: ms(self.first_token_ns),
+            last_token_ms: ms(self.last_token_ns),
+            end_ms: ms(self.end_ns),
+            ttft_ms: since_arrival(self.first_token_ns),
+            e2e_ms: since_arrival(self.last_token_ns),
+            engine: self.prefill_worker,
+            decode_engine: self.decode_worker,
+            preemptions: self.preemptions,
+            retries: self.retries,
+        }
+    }
+}
+
+/// Nanoseconds as milliseconds, for people and reports.
+#[must_use]
+pub fn ns_to_ms(ns: u64) -> f64 {
+    ns as f64 / 1e6
+}

@@ -1,0 +1,301 @@
+//! The result of a run: totals, distributions, engines, links, fingerprint.
+//!
+//! Everything in it is a function of the run's configuration and seed. Maps are
+//! ordered and sums are taken in a fixed order, so two runs of one
+//! configuration serialise to the same bytes.
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+use sha2::{Digest, Sha256};
+
+use crate::metrics::{Counter, Gauge, MetricSet, MetricSummaries, Summary, Trend, Unit};
+use crate::record::{FailReason, Outcome, RequestRecord, ns_to_ms};
+use crate::sim::{SimError, Simulation};
+
+/// A trend as it is written: times in milliseconds, counts as they are.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct TrendReport {
+    /// Number of samples.
+    pub count: u64,
+    /// Arithmetic mean.
+    pub mean: f64,
+    /// Smallest sample.
+    pub min: f64,
+    /// Median.
+    pub p50: f64,
+    /// 75th percentile.
+    pub p75: f64,
+    /// 90th percentile.
+    pub p90: f64,
+    /// 95th percentile.
+    pub p95: f64,
+    /// 99th percentile.
+    pub p99: f64,
+    /// Largest sample.
+    pub max: f64,
+    /// Population standard deviation.
+    pub std: f64,
+}
+
+/// Metrics of all requests, or of those of one workload.
+#[derive(Clone, Debug, Serialize)]
+pub struct MetricsReport {
+    /// Totals by name.
+    pub counters: BTreeMap<&'static str, u64>,
+    /// Totals by name, per second of virtual time.
+    pub rates_per_s: BTreeMap<&'static str, f64>,
+    /// Single values by name (`_ms` appended to times).
+    pub gauges: BTreeMap<String, f64>,
+    /// Distributions by name (`_ms` appended to times); absent without samples.
+    pub trends: BTreeMap<String, TrendReport>,
+    /// Why requests were rejected, and how many.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub rejections: BTreeMap<String, u64>,
+    /// Why requests were lost, and how many.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub failures: BTreeMap<String, u64>,
+}
+
+/// What one engine did.
+#[derive(Clone, Debug, Serialize)]
+pub struct EngineReport {
+    /// Name of its pool.
+    pub pool: String,
+    /// Index in the pool.
+    pub engine: u32,
+    /// Steps.
+    pub steps: u64,
+    /// Share of the run spent in steps.
+    pub utilisation: f64,
+    /// Tokens computed, recomputed ones included.
+    pub computed_tokens: u64,
+    /// Preemptions.
+    pub preemptions: u64,
+    /// Largest share of KV blocks in use.
+    pub kv_peak_usage: f64,
+    /// Cached share of the tokens looked up at first admissions.
+    pub prefix_hit_ratio: f64,
+    /// Crashes.
+    pub crashes: u32,
+}
+
+/// What one link carried.
+#[derive(Clone, Debug, Serialize)]
+pub struct LinkReport {
+    /// Bytes of all transfers.
+    pub bytes: u64,
+    /// Share of the run with at least one transfer under way.
+    pub utilisation: f64,
+}
+
+/// The result of a run.
+#[derive(Clone, Debug, Serialize)]
+pub struct Report {
+    /// Version of this schema.
+    pub schema_version: u32,
+    /// Name of the run.
+    pub name: String,
+    /// The seed it ran with.
+    pub seed: u64,
+    /// Virtual time until the last request ended.
+    pub duration_ms: f64,
+    /// Requests still under way when the run was cut off.
+    pub unfinished_requests: u64,
+    /// Metrics over all workloads.
+    pub metrics: MetricsReport,
+    /// Metrics of each workload, by name.
+    pub workloads: BTreeMap<String, MetricsReport>,
+    /// The engines, pool by pool.
+    pub engines: Vec<EngineReport>,
+    /// The links between prefill and decode engines.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub links: Vec<LinkReport>,
+    /// SHA-256 over every step, every request and all of the above, as hex.
+    pub fingerprint: String,
+    /// Every request, in order of arrival.
+    #[serde(skip)]
+    pub requests: Vec<RequestRecord>,
+    /// Names of the workloads, by [`RequestRecord::workload`].
+    #[serde(skip)]
+    pub workload_names: Vec<String>,
+}
+
+impl Report {
+    /// Writes the requests as JSON lines, in order of arrival.
+    ///
+    /// # Errors
+    /// Those of the writer.
+    pub fn write_requests(&self, out: &mut dyn std::io::Write) -> std::io::Result<()> {
+        for (id, record) in self.requests.iter().enumerate() {
+            let row = record.row(id as u64, &self.workload_names[record.workload as usize]);
+            serde_json::to_writer(&mut *out, &row)?;
+            out.write_all(b"\n")?;
+        }
+        Ok(())
+    }
+}
+
+impl Simulation<'_> {
+    pub(crate) fn into_report(mut self) -> Result<Report, SimError> {
+        let duration_ns = self.records.iter().filter_map(|record| record.end_ns).max().unwrap_or(0);
+        let kv_peak = self.workers.iter().map(kv_peak_usage).fold(0.0, f64::max);
+        let seconds = duration_ns as f64 / 1e9;
+        self.step_metrics.add(Counter::Steps, self.steps);
+        let mut all = self.step_metrics.clone();
+        for set in &self.metrics {
+            all.merge(set);
+        }
+        let arrived = self.records.len() as u64;
+        if arrived > 0 && all.total(Counter::Rejected) == arrived {
+            let Outcome::Rejected(reason) = self.records[0].outcome else { unreachable!("all were rejected") };
+            return Err(SimError::NothingFits { requests: arrived, reason });
+        }
+        let records = std::mem::take(&mut self.records);
+        let names: Vec<String> = self.workloads.iter().map(|workload| workload.name().to_owned()).collect();
+        let sets = std::mem::take(&mut self.metrics);
+        let workloads = sets.into_iter().enumerate().map(|(index, set)| {
+            let own = || records.iter().filter(move |record| record.workload as usize == index);
+            (names[index].clone(), metrics_report(set, own, seconds, None))
+        });
+        let mut report = Report {
+            schema_version: 1,
+            name: self.config.name.clone(),
+            seed: self.config.seed,
+            duration_ms: ns_to_ms(duration_ns),
+            unfinished_requests: arrived - self.ended,
+            workloads: workloads.collect(),
+            metrics: metrics_report(all, || records.iter(), seconds, Some((duration_ns, kv_peak))),
+            engines: self.engine_reports(duration_ns),
+            links: self
+                .links
+                .iter()
+                .map(|link| LinkReport { bytes: link.bytes(), utilisation: share(link.busy_ns(), duration_ns) })
+                .collect(),
+            fingerprint: String::new(),
+            requests: records,
+            workload_names: names,
+        };
+        report.fingerprint = fingerprint(&report, self.step_digest);
+        Ok(report)
+    }
+
+    fn engine_reports(&self, duration_ns: u64) -> Vec<EngineReport> {
+        let reports = self.workers.iter().map(|worker| {
+            let stats = worker.engine_stats();
+            EngineReport {
+                pool: self.pools[worker.pool as usize].config.name.clone(),
+                engine: worker.index,
+                steps: stats.steps,
+                utilisation: share(worker.totals.busy_ns, duration_ns),
+                computed_tokens: worker.totals.computed_tokens,
+                preemptions: stats.preemptions,
+                kv_peak_usage: kv_peak_usage(worker),
+                prefix_hit_ratio: share(stats.prefix.hit_tokens, stats.prefix.queried_tokens),
+                crashes: worker.totals.crashes,
+            }
+        });
+        reports.collect()
+    }
+}
+
+fn kv_peak_usage(worker: &crate::worker::Worker) -> f64 {
+    share(u64::from(worker.totals.peak_active_blocks), u64::from(worker.engine.pool().num_usable()))
+}
+
+fn share(part: u64, whole: u64) -> f64 {
+    if whole == 0 { 0.0 } else { part as f64 / whole as f64 }
+}
+
+fn metrics_report<'a, I: Iterator<Item = &'a RequestRecord>>(
+    set: MetricSet,
+    records: impl Fn() -> I,
+    seconds: f64,
+    run: Option<(u64, f64)>,
+) -> MetricsReport {
+    let MetricSummaries { trends, counters } = set.into_summaries();
+    let total = |counter: Counter| counters[counter as usize];
+    let rate = |count: u64| if seconds > 0.0 { count as f64 / seconds } else { 0.0 };
+    let mut gauges = BTreeMap::from([
+        (report_name(Gauge::PrefixHitRatio.info()), share(total(Counter::CachedTokens), total(Counter::PromptTokens))),
+        (report_name(Gauge::CompletedRatio.info()), share(total(Counter::Completed), total(Counter::Requests))),
+    ]);
+    if let Some((duration_ns, kv_peak)) = run {
+        gauges.insert(report_name(Gauge::Duration.info()), ns_to_ms(duration_ns));
+        gauges.insert(report_name(Gauge::KvPeakUsage.info()), kv_peak);
+    }
+    let mut rejections = BTreeMap::new();
+    let mut failures: BTreeMap<FailReason, u64> = BTreeMap::new();
+    for record in records() {
+        match record.outcome {
+            Outcome::Rejected(reason) => *rejections.entry(reason.to_string()).or_insert(0) += 1,
+            Outcome::Failed(reason) => *failures.entry(reason).or_insert(0) += 1,
+            Outcome::Completed | Outcome::Unfinished => {}
+        }
+    }
+    // Steps serve all workloads together, so only the whole run counts them.
+    let counted = || Counter::ALL.iter().filter(|counter| run.is_some() || **counter != Counter::Steps);
+    MetricsReport {
+        counters: counted().map(|&counter| (counter.info().name, total(counter))).collect(),
+        rates_per_s: counted().map(|&counter| (counter.info().name, rate(total(counter)))).collect(),
+        gauges,
+        trends: Trend::ALL
+            .iter()
+            .filter_map(|&trend| {
+                let summary = trends[trend as usize]?;
+                Some((report_name(trend.info()), trend_report(&summary, trend.info().unit)))
+            })
+            .collect(),
+        rejections,
+        failures: failures.into_iter().map(|(reason, count)| (reason.to_string(), count)).collect(),
+    }
+}
+
+/// A metric's key in reports: its name, with its unit where it has one.
+#[must_use]
+pub fn report_name(info: crate::metrics::MetricInfo) -> String {
+    match info.unit {
+        Unit::Time => format!("{}_ms", info.name),
+        Unit::Count | Unit::Ratio => info.name.to_owned(),
+    }
+}
+
+fn trend_report(summary: &Summary, unit: Unit) -> TrendReport {
+    let scale = if unit == Unit::Time { 1e6 } else { 1.0 };
+    let of = |value: u64| value as f64 / scale;
+    TrendReport {
+        count: summary.count,
+        mean: summary.mean / scale,
+        min: of(summary.min),
+        p50: of(summary.p50),
+        p75: of(summary.p75),
+        p90: of(summary.p90),
+        p95: of(summary.p95),
+        p99: of(summary.p99),
+        max: of(summary.max),
+        std: summary.std / scale,
+    }
+}
+
+fn fingerprint(report: &Report, step_digest: u64) -> String {
+    let mut hash = Sha256::new();
+    hash.update(step_digest.to_le_bytes());
+    let mut sink = HashWriter(&mut hash);
+    // Writing to a hash cannot fail, and the report has no non-string keys.
+    report.write_requests(&mut sink).expect("a hash accepts everything");
+    serde_json::to_writer(&mut sink, report).expect("a report is serialisable");
+    hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+struct HashWriter<'a>(&'a mut Sha256);
+
+impl std::io::Write for HashWriter<'_> {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.update(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}

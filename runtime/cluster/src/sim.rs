@@ -1,0 +1,405 @@
+//! The virtual-time loop: one event after another, then steps for idle engines.
+//!
+//! Owns all state of a run. At each instant every due event is handled first;
+//! then every worker whose situation changed may start a step, in order of
+//! worker. Nothing here reads a clock or iterates in an order that could vary.
+
+use vcr_core::plan::{RemoteLoad, RequestOutput, ScheduledKind};
+use vcr_core::{Prompt, RequestId, seed};
+
+use crate::config::{LinkSharing, PoolConfig, RunConfig, RunConfigError, Topology};
+use crate::event::{Event, EventQueue};
+use crate::link::Link;
+use crate::metrics::{Counter, MetricSet, Trend};
+use crate::observe::{Observer, Progress, StepRecord};
+use crate::record::{Outcome, RequestRecord};
+use crate::report::Report;
+use crate::router::{Router, WorkerLoad};
+use crate::worker::Worker;
+use crate::workload::{FollowUp, Workload};
+
+/// Steps between two calls of [`Observer::progress`].
+const STEPS_PER_PROGRESS: u64 = 2048;
+
+/// Why a run could not be carried to its end.
+#[derive(Debug, thiserror::Error)]
+pub enum SimError {
+    /// The configuration makes no sense.
+    #[error("{}", join_lines(.0))]
+    Config(Vec<RunConfigError>),
+    /// A latency model failed; the run is void.
+    #[error("{reason} (engine {engine} of pool `{pool}`, step {step}, at {at_ms} ms of virtual time)")]
+    Latency {
+        /// Name of the pool.
+        pool: String,
+        /// Engine in the pool.
+        engine: u32,
+        /// Number of the step on that engine.
+        step: u64,
+        /// Virtual time.
+        at_ms: f64,
+        /// What the model said.
+        reason: vcr_core::latency::LatencyError,
+    },
+    /// Not one request could ever run.
+    #[error("no request could run: all {requests} were rejected, the first because {reason}")]
+    NothingFits {
+        /// How many there were.
+        requests: u64,
+        /// Reason of the first rejection.
+        reason: vcr_core::RejectReason,
+    },
+    /// Unfinished requests and nothing left to happen: a bug of the simulator.
+    #[error("the run is stuck at {at_ms} ms: {requests} request(s) unfinished, the first is {first} (this is a bug)")]
+    Stuck {
+        /// Virtual time.
+        at_ms: f64,
+        /// How many are unfinished.
+        requests: u64,
+        /// Id of the first.
+        first: u64,
+    },
+}
+
+fn join_lines(errors: &[RunConfigError]) -> String {
+    errors.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n")
+}
+
+/// Where a live request stands in the cluster.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Stage {
+    /// No worker of pool `pool` is up; waits for one.
+    Parked { pool: u32 },
+    /// On a worker that computes its prompt (and, if aggregated, its output).
+    First { worker: u32, id: RequestId },
+    /// On a decode worker.
+    Decode { worker: u32, id: RequestId },
+}
+
+/// What is known of a request until it ends.
+#[derive(Debug)]
+pub(crate) struct Live {
+    pub(crate) stage: Stage,
+    /// Prefill worker that holds the KV to be transferred.
+    pub(crate) source: Option<(u32, RequestId)>,
+    /// Kept where the request may be submitted more than once.
+    pub(crate) prompt: Option<Prompt>,
+    pub(crate) priority: i32,
+    pub(crate) follow_up: FollowUp,
+    /// Tells transfers of this attempt from those of earlier ones.
+    pub(crate) attempt: u32,
+}
+
+pub(crate) struct Pool {
+    pub(crate) config: PoolConfig,
+    /// Index of its first worker.
+    pub(crate) first_worker: u32,
+    pub(crate) router: Box<dyn Router>,
+    /// Requests that wait for a worker to come up, oldest first.
+    pub(crate) parked: Vec<u64>,
+}
+
+/// A run under way.
+pub(crate) struct Simulation<'o> {
+    pub(crate) config: RunConfig,
+    pub(crate) now_ns: u64,
+    pub(crate) events: EventQueue,
+    pub(crate) pools: Vec<Pool>,
+    pub(crate) workers: Vec<Worker>,
+    pub(crate) links: Vec<Link>,
+    pub(crate) workloads: Vec<Workload>,
+    pub(crate) records: Vec<RequestRecord>,
+    pub(crate) live: Vec<Option<Box<Live>>>,
+    pub(crate) output_seeds: Vec<u64>,
+    /// Sessions between two turns, by slot of [`Event::NextTurn`].
+    pub(crate) thinking: Vec<Option<(u32, FollowUp, u64)>>,
+    pub(crate) thinking_vacant: Vec<u32>,
+    pub(crate) metrics: Vec<MetricSet>,
+    pub(crate) step_metrics: MetricSet,
+    pub(crate) ended: u64,
+    pub(crate) steps: u64,
+    /// Rolling hash over every step of the run.
+    pub(crate) step_digest: u64,
+    /// Workers whose situation changed at this instant.
+    pub(crate) dirty: Vec<u32>,
+    pub(crate) loads: Vec<WorkerLoad>,
+    outputs: Vec<RequestOutput>,
+    remote_loads: Vec<RemoteLoad>,
+    pub(crate) observer: &'o mut dyn Observer,
+}
+
+/// Runs `config` to its end.
+///
+/// # Errors
+/// See [`SimError`]; a run that only lost requests to faults is not an error.
+pub fn simulate(config: RunConfig, observer: &mut dyn Observer) -> Result<Report, SimError> {
+    config.check().map_err(SimError::Config)?;
+    let mut simulation = Simulation::new(config, observer)?;
+    simulation.run()?;
+    simulation.into_report()
+}
+
+impl<'o> Simulation<'o> {
+    fn new(config: RunConfig, observer: &'o mut dyn Observer) -> Result<Self, SimError> {
+        let mut pools = Vec::new();
+        let mut workers = Vec::new();
+        for (pool, pool_config) in config.topology.pools().into_iter().enumerate() {
+            let first_worker = workers.len() as u32;
+            for index in 0..pool_config.engines {
+                let worker = Worker::new(pool as u32, index, pool_config, config.seed)
+                    .map_err(|reason| latency_error(pool_config, index, 0, 0, reason))?;
+                workers.push(worker);
+            }
+            pools.push(Pool {
+                first_worker,
+                router: pool_config.router.build(),
+                parked: Vec::new(),
+                config: pool_config.clone(),
+            });
+        }
+        let block_size = pools[0].config.engine.block_size;
+        let workloads: Vec<Workload> =
+            config.workloads.iter().map(|w| Workload::new(w.clone(), config.seed, block_size)).collect();
+        let mut simulation = Self {
+            now_ns: 0,
+            events: EventQueue::default(),
+            links: links(&config.topology),
+            metrics: vec![MetricSet::default(); workloads.len()],
+            step_metrics: MetricSet::default(),
+            pools,
+            workers,
+            workloads,
+            records: Vec::new(),
+            live: Vec::new(),
+            output_seeds: Vec::new(),
+            thinking: Vec::new(),
+            thinking_vacant: Vec::new(),
+            ended: 0,
+            steps: 0,
+            step_digest: 0,
+            dirty: Vec::new(),
+            loads: Vec::new(),
+            outputs: Vec::new(),
+            remote_loads: Vec::new(),
+            observer,
+            config,
+        };
+        simulation.schedule_beginnings();
+        Ok(simulation)
+    }
+
+    fn schedule_beginnings(&mut self) {
+        for (index, fault) in self.config.faults.iter().enumerate() {
+            self.events.push(fault.at_ns, Event::Fault { index: index as u32 });
+        }
+        for (index, workload) in self.workloads.iter_mut().enumerate() {
+            let arrival = Event::Arrival { workload: index as u32 };
+            match workload.closed_loop() {
+                Some(concurrency) => {
+                    for _ in 0..concurrency {
+                        self.events.push(workload.start_ns(), arrival);
+                    }
+                }
+                None => {
+                    if let Some(at_ns) = workload.next_start_ns() {
+                        self.events.push(at_ns, arrival);
+                    }
+                }
+            }
+        }
+    }
+
+    fn run(&mut self) -> Result<(), SimError> {
+        let mut next_progress = STEPS_PER_PROGRESS;
+        while let Some(at_ns) = self.events.next_time() {
+            if self.config.max_time_ns.is_some_and(|max| at_ns > max) {
+                return Ok(());
+            }
+            assert!(at_ns >= self.now_ns, "virtual time ran backwards: {} -> {at_ns}", self.now_ns);
+            self.now_ns = at_ns;
+            while let Some(event) = self.events.pop_at(at_ns) {
+                self.handle(event)?;
+            }
+            self.start_steps()?;
+            if self.steps >= next_progress {
+                next_progress = self.steps + STEPS_PER_PROGRESS;
+                let progress = self.progress();
+                self.observer.progress(&progress);
+            }
+        }
+        let arrived = self.records.len() as u64;
+        if self.ended < arrived {
+            let first = self.records.iter().position(|r| r.outcome == Outcome::Unfinished).unwrap_or(0);
+            return Err(SimError::Stuck {
+                at_ms: self.now_ns as f64 / 1e6,
+                requests: arrived - self.ended,
+                first: first as u64,
+            });
+        }
+        Ok(())
+    }
+
+    fn handle(&mut self, event: Event) -> Result<(), SimError> {
+        match event {
+            Event::StepEnd { worker, incarnation } => {
+                if self.workers[worker as usize].incarnation == incarnation {
+                    self.end_step(worker);
+                }
+            }
+            Event::LinkProgress { link, version } => self.progress_link(link, version),
+            Event::TransferDelivered { tag, attempt } => self.deliver_transfer(tag, attempt),
+            Event::Fault { index } => self.strike(index),
+            Event::WorkerUp { worker } => self.bring_up(worker)?,
+            Event::SlowDownEnd { worker, fault } => self.end_slow_down(worker, fault),
+            Event::Arrival { workload } => self.arrive(workload),
+            Event::NextTurn { session } => self.continue_session(session),
+        }
+        Ok(())
+    }
+
+    /// Lets every worker whose situation changed start a step.
+    fn start_steps(&mut self) -> Result<(), SimError> {
+        let mut dirty = std::mem::take(&mut self.dirty);
+        dirty.sort_unstable();
+        dirty.dedup();
+        for &worker in &dirty {
+            if self.workers[worker as usize].can_step() {
+                self.start_step(worker)?;
+            }
+        }
+        dirty.clear();
+        // Starting a step only ever adds events, never changes other workers.
+        debug_assert!(self.dirty.is_empty());
+        self.dirty = dirty;
+        Ok(())
+    }
+
+    fn start_step(&mut self, index: u32) -> Result<(), SimError> {
+        let worker = &mut self.workers[index as usize];
+        let now_ns = self.now_ns;
+        let plan = worker.engine.schedule();
+        for &tag in &plan.preempted {
+            self.records[tag as usize].preemptions += 1;
+        }
+        // Newly admitted requests come after all that were running.
+        for entry in plan.scheduled.iter().rev().take_while(|entry| entry.kind != ScheduledKind::Running) {
+            let record = &mut self.records[entry.tag as usize];
+            if record.scheduled_ns.is_none() {
+                record.scheduled_ns = Some(now_ns);
+                record.cached_tokens = entry.num_computed_tokens;
+            }
+        }
+        self.remote_loads.clear();
+        self.remote_loads.extend_from_slice(&plan.remote_loads);
+        let shape = plan.shape;
+        if worker.engine.step_in_flight() {
+            let step = worker.engine_stats().steps - 1;
+            let duration_ns = worker.price(now_ns, &shape).map_err(|reason| {
+                latency_error(&self.pools[worker.pool as usize].config, worker.index, step, now_ns, reason)
+            })?;
+            let end_ns = now_ns.saturating_add(duration_ns);
+            self.events.push(end_ns, Event::StepEnd { worker: index, incarnation: worker.incarnation });
+            self.steps += 1;
+            self.step_metrics.sample(Trend::StepTime, duration_ns);
+            self.step_metrics.sample(Trend::BatchSize, shape.batch_requests());
+            let work = u64::from(index) << 48 ^ shape.prefill_tokens << 24 ^ shape.decode_requests;
+            for word in [now_ns, duration_ns, work, shape.kv_active_blocks] {
+                self.step_digest = seed::mix(self.step_digest ^ word);
+            }
+            self.observer.step(&StepRecord {
+                worker: index,
+                step,
+                start_ns: now_ns,
+                end_ns,
+                plan: worker.plan(),
+                engine: &worker.engine,
+            });
+        }
+        for load in std::mem::take(&mut self.remote_loads) {
+            self.start_transfer(load);
+        }
+        Ok(())
+    }
+
+    fn end_step(&mut self, index: u32) {
+        let worker = &mut self.workers[index as usize];
+        let pool = worker.pool;
+        worker.update(&self.output_seeds, &self.pools[pool as usize].config.acceptance_rates);
+        let mut outputs = std::mem::take(&mut self.outputs);
+        outputs.clear();
+        outputs.extend_from_slice(worker.engine.outputs());
+        let prefill_only = self.pools.len() > 1 && pool == 0;
+        for output in &outputs {
+            if prefill_only {
+                self.end_prefill(index, output);
+            } else {
+                self.emit(output);
+            }
+        }
+        self.outputs = outputs;
+        self.dirty.push(index);
+    }
+
+    /// Output tokens become visible to the client.
+    fn emit(&mut self, output: &RequestOutput) {
+        let record = &mut self.records[output.tag as usize];
+        let now_ns = self.now_ns;
+        if output.num_tokens > 0 {
+            let metrics = &mut self.metrics[record.workload as usize];
+            match record.last_token_ns {
+                None => record.first_token_ns = Some(now_ns),
+                Some(last_ns) => metrics.sample(Trend::Itl, now_ns - last_ns),
+            }
+            for _ in 1..output.num_tokens {
+                // Tokens of one burst arrive together.
+                metrics.sample(Trend::Itl, 0);
+            }
+            record.last_token_ns = Some(now_ns);
+            record.output_tokens += output.num_tokens;
+        }
+        record.prefill_end_ns.get_or_insert(now_ns);
+        if output.finish.is_some() {
+            self.complete(output.tag);
+        }
+    }
+
+    fn progress(&self) -> Progress {
+        Progress {
+            now_ns: self.now_ns,
+            arrived: self.records.len() as u64,
+            ended: self.ended,
+            running: self.workers.iter().map(|w| w.engine.num_running() as u64).sum(),
+            waiting: self.workers.iter().map(|w| w.engine.num_waiting() as u64).sum(),
+            steps: self.steps,
+        }
+    }
+
+    pub(crate) fn live_mut(&mut self, tag: u64) -> &mut Live {
+        self.live[tag as usize].as_deref_mut().expect("the request has not ended")
+    }
+
+    pub(crate) fn count(&mut self, tag: u64, counter: Counter, amount: u64) {
+        let workload = self.records[tag as usize].workload;
+        self.metrics[workload as usize].add(counter, amount);
+    }
+}
+
+fn links(topology: &Topology) -> Vec<Link> {
+    let Topology::Disaggregated { prefill, link, .. } = topology else { return Vec::new() };
+    let Some(bytes_per_s) = link.bandwidth_bytes_per_s else { return Vec::new() };
+    let count = match link.sharing {
+        LinkSharing::Shared => 1,
+        LinkSharing::PerPrefillEngine => prefill.engines,
+    };
+    (0..count).map(|_| Link::new(bytes_per_s)).collect()
+}
+
+pub(crate) fn latency_error(
+    pool: &PoolConfig,
+    engine: u32,
+    step: u64,
+    now_ns: u64,
+    reason: vcr_core::latency::LatencyError,
+) -> SimError {
+    SimError::Latency { pool: pool.name.clone(), engine, step, at_ms: now_ns as f64 / 1e6, reason }
+}

@@ -1,0 +1,186 @@
+//! One engine of the cluster with its latency model and its health.
+
+use vcr_core::latency::{LatencyError, LatencyModel, StepBatch, StepShape};
+use vcr_core::plan::StepPlan;
+use vcr_core::{Engine, EngineStats, TokenSource, seed};
+use vcr_random::Stream;
+
+use crate::config::PoolConfig;
+use crate::router::WorkerLoad;
+
+/// Whether a worker takes requests.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Health {
+    Up,
+    Restarting,
+    Down,
+}
+
+/// What a worker did, over all its incarnations.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct WorkerTotals {
+    pub(crate) busy_ns: u64,
+    pub(crate) computed_tokens: u64,
+    pub(crate) peak_active_blocks: u32,
+    pub(crate) crashes: u32,
+    lost: EngineStats,
+}
+
+pub(crate) struct Worker {
+    pub(crate) pool: u32,
+    /// Index in the pool.
+    pub(crate) index: u32,
+    pub(crate) engine: Engine,
+    pub(crate) health: Health,
+    /// Counts restarts; tells stale step ends from live ones.
+    pub(crate) incarnation: u32,
+    pub(crate) totals: WorkerTotals,
+    step_end_ns: u64,
+    latency: Box<dyn LatencyModel>,
+    seed: u64,
+    acceptance: Stream,
+    slow_downs: Vec<(u32, f64)>,
+    durations_ns: Vec<u64>,
+}
+
+impl Worker {
+    pub(crate) fn new(pool: u32, index: u32, config: &PoolConfig, run_seed: u64) -> Result<Self, LatencyError> {
+        let seed = seed::derive(run_seed, &format!("engine:{}", config.name), u64::from(index));
+        Ok(Self {
+            pool,
+            index,
+            engine: Engine::new(config.engine.clone()),
+            health: Health::Up,
+            incarnation: 0,
+            totals: WorkerTotals::default(),
+            step_end_ns: 0,
+            latency: (config.latency)(seed::derive(seed, "latency", 0))?,
+            seed,
+            acceptance: Stream::new(seed, "acceptance"),
+            slow_downs: Vec::new(),
+            durations_ns: Vec::new(),
+        })
+    }
+
+    /// What a router sees of this worker.
+    pub(crate) fn load(&self, overlap_blocks: u32) -> WorkerLoad {
+        WorkerLoad {
+            worker: self.index,
+            running_requests: self.engine.num_running() as u32,
+            waiting_requests: self.engine.num_waiting() as u32,
+            active_blocks: self.engine.pool().num_active(),
+            total_blocks: self.engine.pool().num_usable(),
+            outstanding_prefill_tokens: self.engine.outstanding_prefill_tokens(),
+            overlap_blocks,
+        }
+    }
+
+    /// Whether a step may be scheduled now.
+    pub(crate) fn can_step(&self) -> bool {
+        self.health == Health::Up && !self.engine.step_in_flight() && self.engine.has_schedulable_requests()
+    }
+
+    /// How long the step of `shape` takes from `now_ns`; books it.
+    pub(crate) fn price(&mut self, now_ns: u64, shape: &StepShape) -> Result<u64, LatencyError> {
+        self.durations_ns.clear();
+        let shapes = std::slice::from_ref(shape);
+        self.latency.price(&StepBatch { start_ns: now_ns, horizon_ns: now_ns, shapes }, &mut self.durations_ns)?;
+        let mut duration_ns = self.durations_ns[0];
+        for (_, factor) in &self.slow_downs {
+            duration_ns = (duration_ns as f64 * factor).round() as u64;
+        }
+        self.totals.busy_ns += duration_ns;
+        self.totals.computed_tokens += shape.prefill_tokens + shape.decode_tokens;
+        self.totals.peak_active_blocks = self.totals.peak_active_blocks.max(self.engine.pool().num_active());
+        self.step_end_ns = now_ns.saturating_add(duration_ns);
+        Ok(duration_ns)
+    }
+
+    /// The plan of the step in flight.
+    pub(crate) fn plan(&self) -> &StepPlan {
+        self.engine.plan()
+    }
+
+    /// Loses all requests and the cache.
+    pub(crate) fn crash(&mut self, now_ns: u64, restarts: bool) {
+        // The rest of a step in flight is not spent.
+        if self.engine.step_in_flight() {
+            self.totals.busy_ns -= self.step_end_ns - now_ns;
+        }
+        add_stats(&mut self.totals.lost, self.engine.stats());
+        self.totals.crashes += 1;
+        self.engine = Engine::new(self.engine.config().clone());
+        self.incarnation += 1;
+        self.health = if restarts { Health::Restarting } else { Health::Down };
+    }
+
+    /// Comes up again as a new process.
+    pub(crate) fn restart(&mut self, config: &PoolConfig) -> Result<(), LatencyError> {
+        self.health = Health::Up;
+        self.latency = (config.latency)(seed::derive(self.seed, "latency", u64::from(self.incarnation)))?;
+        Ok(())
+    }
+
+    pub(crate) fn slow_down(&mut self, fault: u32, factor: f64) {
+        self.slow_downs.push((fault, factor));
+    }
+
+    pub(crate) fn end_slow_down(&mut self, fault: u32) {
+        self.slow_downs.retain(|(other, _)| *other != fault);
+    }
+
+    /// Ends the step in flight; outputs are in the engine.
+    pub(crate) fn update(&mut self, output_seeds: &[u64], acceptance_rates: &[f64]) {
+        let mut source = DrawnTokens { output_seeds, acceptance_rates, stream: &mut self.acceptance };
+        self.engine.update(&mut source);
+    }
+
+    /// Engine totals over all incarnations.
+    pub(crate) fn engine_stats(&self) -> EngineStats {
+        let mut all = self.totals.lost;
+        add_stats(&mut all, self.engine.stats());
+        all
+    }
+}
+
+fn add_stats(into: &mut EngineStats, from: &EngineStats) {
+    into.steps += from.steps;
+    into.preemptions += from.preemptions;
+    for (into, from) in
+        [(&mut into.prefix, &from.prefix), (&mut into.preempted_prefix, &from.preempted_prefix)]
+    {
+        into.requests += from.requests;
+        into.queried_tokens += from.queried_tokens;
+        into.hit_tokens += from.hit_tokens;
+    }
+}
+
+/// The output token at `index` of the request whose outputs are seeded so.
+pub(crate) fn output_token(output_seed: u64, index: u32) -> u32 {
+    (seed::mix(output_seed ^ u64::from(index)) >> 32) as u32
+}
+
+/// Tokens that depend on the request alone, bursts that depend on the worker.
+struct DrawnTokens<'a> {
+    output_seeds: &'a [u64],
+    acceptance_rates: &'a [f64],
+    stream: &'a mut Stream,
+}
+
+impl TokenSource for DrawnTokens<'_> {
+    fn token(&mut self, tag: u64, output_index: u32) -> u32 {
+        output_token(self.output_seeds[tag as usize], output_index)
+    }
+
+    fn extra_tokens(&mut self, _tag: u64, max_extra: u32) -> u32 {
+        let mut accepted = 0;
+        while accepted < max_extra {
+            let rate = self.acceptance_rates.get(accepted as usize).copied().unwrap_or(0.0);
+            if self.stream.unit() >= rate {
+                break;
+            }
+            accepted += 1;
+        }
+        accepted
+    }
+}

@@ -1,0 +1,278 @@
+//! Workloads at work: when the next request starts and what it asks for.
+//!
+//! Every session draws from a stream of its own, named by workload and session
+//! number, so the order in which sessions interleave never changes what they
+//! ask for.
+
+use std::sync::Arc;
+
+use vcr_core::{Prompt, seed};
+use vcr_random::Stream;
+use vcr_trace::Trace;
+
+use crate::config::{Arrivals, Limit, RequestMix, TracePacing, WorkloadConfig, WorkloadSource};
+
+const NS_PER_S: f64 = 1e9;
+const NS_PER_MS: f64 = 1e6;
+
+/// One request as its workload asks for it.
+#[derive(Debug)]
+pub(crate) struct Turn {
+    pub(crate) prompt: Prompt,
+    pub(crate) max_tokens: u32,
+    pub(crate) priority: i32,
+    /// Number of the session in its workload.
+    pub(crate) session: u64,
+    /// Position in the session, from 0.
+    pub(crate) turn: u32,
+    pub(crate) follow_up: FollowUp,
+}
+
+/// What comes after a turn has ended.
+#[derive(Debug)]
+pub(crate) enum FollowUp {
+    /// The session is over.
+    None,
+    /// A row of the workload's trace, `delay_ns` later.
+    TraceRow { row: u32, copy: u32, delay_ns: u64 },
+    /// Another drawn turn.
+    Drawn(Box<DrawnSession>),
+}
+
+/// A synthetic session between two turns.
+#[derive(Debug)]
+pub(crate) struct DrawnSession {
+    rng: Stream,
+    number: u64,
+    next_turn: u32,
+    turns: u32,
+    conversation: Prompt,
+}
+
+/// A workload and its position.
+pub(crate) struct Workload {
+    config: WorkloadConfig,
+    seed: u64,
+    block_size_tokens: u32,
+    started: u64,
+    gaps: Stream,
+    /// Order in which trace rows start: first turns by arrival.
+    first_turns: Vec<(u64, u32, u32)>,
+    last_start_ns: u64,
+}
+
+impl Workload {
+    pub(crate) fn new(config: WorkloadConfig, run_seed: u64, block_size_tokens: u32) -> Self {
+        let seed = seed::derive(run_seed, &format!("workload:{}", config.name), 0);
+        let first_turns = match &config.source {
+            WorkloadSource::Trace { trace, copies, pacing } => first_turns(trace, *copies, *pacing),
+            WorkloadSource::Synthetic { .. } => Vec::new(),
+        };
+        Self {
+            gaps: Stream::new(seed, "arrivals"),
+            last_start_ns: config.start_ns,
+            config,
+            seed,
+            block_size_tokens,
+            started: 0,
+            first_turns,
+        }
+    }
+
+    pub(crate) fn name(&self) -> &str {
+        &self.config.name
+    }
+
+    /// Sessions to start at once; the rest start as others end.
+    pub(crate) fn closed_loop(&self) -> Option<u64> {
+        match &self.config.source {
+            WorkloadSource::Synthetic { arrivals: Arrivals::ClosedLoop { concurrency, .. }, .. }
+            | WorkloadSource::Trace { pacing: TracePacing::ClosedLoop { concurrency }, .. } => Some(*concurrency),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn start_ns(&self) -> u64 {
+        self.config.start_ns
+    }
+
+    /// When the next session of an open loop starts. Called once for each.
+    pub(crate) fn next_start_ns(&mut self) -> Option<u64> {
+        let start_ns = self.config.start_ns;
+        let index = self.started;
+        let at_ns = match &self.config.source {
+            WorkloadSource::Synthetic { arrivals, .. } => match arrivals {
+                Arrivals::Burst { count, over_ns } => {
+                    let offset = u128::from(*over_ns) * u128::from(index) / u128::from(*count);
+                    (index < *count).then_some(start_ns + offset as u64)?
+                }
+                Arrivals::Constant { rate_per_s, limit } => {
+                    let at_ns = start_ns + (index as f64 * (NS_PER_S / rate_per_s)).round() as u64;
+                    limit.allows(index, at_ns - start_ns).then_some(at_ns)?
+                }
+                Arrivals::Poisson { rate_per_s, limit } => {
+                    let gap_ns = self.gaps.exponential() * (NS_PER_S / rate_per_s);
+                    let at_ns = self.last_start_ns + gap_ns.round() as u64;
+                    limit.allows(index, at_ns - start_ns).then_some(at_ns)?
+                }
+                Arrivals::ClosedLoop { .. } => return None,
+            },
+            WorkloadSource::Trace { .. } => start_ns + self.first_turns.get(index as usize)?.0,
+        };
+        self.last_start_ns = at_ns;
+        Some(at_ns)
+    }
+
+    /// Whether a closed loop has another session to start at `now_ns`.
+    pub(crate) fn has_next(&self, now_ns: u64) -> bool {
+        match &self.config.source {
+            WorkloadSource::Synthetic { arrivals: Arrivals::ClosedLoop { limit, .. }, .. } => {
+                limit.allows(self.started, now_ns - self.config.start_ns)
+            }
+            WorkloadSource::Synthetic { .. } => false,
+            WorkloadSource::Trace { .. } => (self.started as usize) < self.first_turns.len(),
+        }
+    }
+
+    /// The first turn of the next session.
+    pub(crate) fn start_next(&mut self) -> Turn {
+        let number = self.started;
+        self.started += 1;
+        match &self.config.source {
+            WorkloadSource::Synthetic { mix, .. } => {
+                let session_seed = seed::derive(self.seed, "session", number);
+                let mut rng = Stream::new(session_seed, "draws");
+                let mut conversation = Prompt::new(self.block_size_tokens, 0);
+                if mix.shared_prefix_tokens > 0 {
+                    let group = seed::mix(session_seed) % u64::from(mix.prefix_groups);
+                    let content = seed::derive(self.seed, "shared prefix", group);
+                    conversation.push_run(content, 0, mix.shared_prefix_tokens);
+                }
+                let turns = whole(mix.turns.draw(&mut rng));
+                self.draw_turn(DrawnSession { rng, number, next_turn: 0, turns, conversation })
+            }
+            WorkloadSource::Trace { .. } => {
+                let (_, row, copy) = self.first_turns[number as usize];
+                self.trace_turn(row, copy)
+            }
+        }
+    }
+
+    /// How long a user thinks before the next turn.
+    pub(crate) fn think_time_ns(&self, follow_up: &mut FollowUp) -> Option<u64> {
+        match (follow_up, &self.config.source) {
+            (FollowUp::TraceRow { delay_ns, .. }, _) => Some(*delay_ns),
+            (FollowUp::Drawn(session), WorkloadSource::Synthetic { mix, .. }) => {
+                Some((mix.think_time_ms.draw(&mut session.rng) * NS_PER_MS).max(0.0).round() as u64)
+            }
+            _ => None,
+        }
+    }
+
+    /// The turn after `follow_up`'s; `answer` gives the tokens of the last one's output.
+    pub(crate) fn next_turn(&self, follow_up: FollowUp, answer: impl Iterator<Item = u32>) -> Option<Turn> {
+        match follow_up {
+            FollowUp::None => None,
+            FollowUp::TraceRow { row, copy, .. } => Some(self.trace_turn(row, copy)),
+            FollowUp::Drawn(mut session) => {
+                session.conversation.push_tokens(answer);
+                Some(self.draw_turn(*session))
+            }
+        }
+    }
+
+    fn draw_turn(&self, mut session: DrawnSession) -> Turn {
+        let WorkloadSource::Synthetic { mix, .. } = &self.config.source else {
+            unreachable!("only synthetic workloads draw turns");
+        };
+        let RequestMix { prompt_tokens, output_tokens, .. } = mix;
+        let new_tokens = whole(prompt_tokens.draw(&mut session.rng));
+        let max_tokens = whole(output_tokens.draw(&mut session.rng));
+        let (number, turn) = (session.number, session.next_turn);
+        let content = seed::derive(seed::derive(self.seed, "user", number), "turn", u64::from(turn));
+        session.conversation.push_run(content, 0, new_tokens);
+        session.next_turn += 1;
+        let prompt = session.conversation.clone();
+        let follow_up =
+            if session.next_turn < session.turns { FollowUp::Drawn(Box::new(session)) } else { FollowUp::None };
+        Turn { prompt, max_tokens, priority: self.config.priority, session: number, turn, follow_up }
+    }
+
+    fn trace_turn(&self, row: u32, copy: u32) -> Turn {
+        let WorkloadSource::Trace { trace, pacing, .. } = &self.config.source else {
+            unreachable!("only trace workloads have rows");
+        };
+        let request = &trace.requests[row as usize];
+        let follow_up = match request.next_turn {
+            None => FollowUp::None,
+            Some(next) => {
+                let delay_ns = trace.requests[next as usize].delay_ns;
+                FollowUp::TraceRow { row: next, copy, delay_ns: pacing.scale(delay_ns) }
+            }
+        };
+        Turn {
+            prompt: trace_prompt(trace, row, copy, self.seed, self.block_size_tokens),
+            max_tokens: request.output_tokens,
+            priority: self.config.priority.saturating_add(request.priority),
+            session: u64::from(copy) * u64::from(trace.sessions) + u64::from(request.session),
+            turn: request.turn,
+            follow_up,
+        }
+    }
+}
+
+impl TracePacing {
+    fn scale(self, ns: u64) -> u64 {
+        match self {
+            // Exact where nothing is scaled: a double holds 53 bits.
+            Self::Recorded { speedup } if speedup != 1.0 => (ns as f64 / speedup).round() as u64,
+            _ => ns,
+        }
+    }
+}
+
+impl Limit {
+    fn allows(self, index: u64, elapsed_ns: u64) -> bool {
+        self.count.is_none_or(|count| index < count) && self.duration_ns.is_none_or(|duration| elapsed_ns < duration)
+    }
+}
+
+/// First turns of all copies as (arrival, row, copy), in order of arrival, then
+/// of file, then of copy.
+fn first_turns(trace: &Arc<Trace>, copies: u32, pacing: TracePacing) -> Vec<(u64, u32, u32)> {
+    let mut starts = Vec::new();
+    for (row, request) in trace.requests.iter().enumerate() {
+        if request.turn == 0 {
+            let arrival_ns = match pacing {
+                TracePacing::Recorded { .. } => pacing.scale(request.arrival_ns.unwrap_or(0)),
+                TracePacing::ClosedLoop { .. } => 0,
+            };
+            starts.extend((0..copies).map(|copy| (arrival_ns, row as u32, copy)));
+        }
+    }
+    starts.sort_unstable();
+    starts
+}
+
+fn trace_prompt(trace: &Trace, row: u32, copy: u32, seed: u64, block_size_tokens: u32) -> Prompt {
+    let request = &trace.requests[row as usize];
+    let mut prompt = Prompt::new(block_size_tokens, u64::from(copy));
+    let ids = trace.hash_ids(request);
+    if ids.is_empty() {
+        let content = seed::derive(seed, "unshared prompt", u64::from(row));
+        prompt.push_run(content, 0, request.input_tokens);
+        return prompt;
+    }
+    let mut left = request.input_tokens;
+    for &id in ids {
+        let len = left.min(trace.block_size_tokens);
+        prompt.push_run(u64::from(id), 0, len);
+        left -= len;
+    }
+    prompt
+}
+
+/// A drawn length as a whole number of at least 1.
+fn whole(value: f64) -> u32 {
+    value.round().clamp(1.0, f64::from(u32::MAX / 4)) as u32
+}

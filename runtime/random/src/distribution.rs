@@ -1,0 +1,191 @@
+//! Distributions of durations and lengths.
+
+use crate::Stream;
+
+/// A distribution of values that are never below zero.
+///
+/// The unit is the owner's: milliseconds, tokens. Means and standard deviations
+/// are those of the values themselves, also for the log-normal and gamma
+/// distributions. Nothing is rounded and no tail is cut.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Distribution {
+    /// Always the same.
+    Constant {
+        /// The value.
+        value: f64,
+    },
+    /// Equally likely from `min` up to `max`.
+    Uniform {
+        /// The smallest.
+        min: f64,
+        /// The largest.
+        max: f64,
+    },
+    /// Normal; a draw below zero is drawn again. The mean is therefore a little
+    /// above `mean` where `std` is more than a third of it.
+    Normal {
+        /// Mean before redrawing; at least 0, so that half of all draws stand.
+        mean: f64,
+        /// Standard deviation before redrawing.
+        std: f64,
+    },
+    /// Log-normal.
+    LogNormal {
+        /// Mean; above 0.
+        mean: f64,
+        /// Standard deviation.
+        std: f64,
+    },
+    /// Exponential.
+    Exponential {
+        /// Mean.
+        mean: f64,
+    },
+    /// Gamma.
+    Gamma {
+        /// Mean; above 0.
+        mean: f64,
+        /// Standard deviation.
+        std: f64,
+    },
+}
+
+/// One thing wrong with a [`Distribution`].
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum DistributionProblem {
+    /// A parameter is not a finite number in range.
+    #[error("`{parameter}` must be finite and {range}, but is {value}")]
+    OutOfRange {
+        /// Name of the parameter.
+        parameter: &'static str,
+        /// Its value.
+        value: f64,
+        /// What it may be.
+        range: &'static str,
+    },
+    /// The range is empty.
+    #[error("`min` ({min}) must not exceed `max` ({max})")]
+    EmptyRange {
+        /// Lower end.
+        min: f64,
+        /// Upper end.
+        max: f64,
+    },
+}
+
+impl Distribution {
+    /// Every problem of the parameters; values of valid ones never exceed
+    /// `most` by more than the distribution's own tail.
+    #[must_use]
+    pub fn problems(&self, most: f64) -> Vec<DistributionProblem> {
+        let mut problems = Vec::new();
+        let mut check = |parameter, value: f64, positive: bool| {
+            let fits = value.is_finite() && value <= most && if positive { value > 0.0 } else { value >= 0.0 };
+            if !fits {
+                let range = match (positive, value > most) {
+                    (_, true) => "not absurdly large",
+                    (true, _) => "above 0",
+                    (false, _) => "at least 0",
+                };
+                problems.push(DistributionProblem::OutOfRange { parameter, value, range });
+            }
+        };
+        match *self {
+            Self::Constant { value } => check("value", value, false),
+            Self::Uniform { min, max } => {
+                check("min", min, false);
+                check("max", max, false);
+                if min > max {
+                    problems.push(DistributionProblem::EmptyRange { min, max });
+                }
+            }
+            Self::Normal { mean, std } => {
+                check("mean", mean, false);
+                check("std", std, false);
+            }
+            // The logarithm and the shape divide by the mean.
+            Self::LogNormal { mean, std } | Self::Gamma { mean, std } => {
+                check("mean", mean, true);
+                check("std", std, false);
+            }
+            Self::Exponential { mean } => check("mean", mean, false),
+        }
+        problems
+    }
+
+    /// Draws one value from a distribution without [`Distribution::problems`].
+    pub fn draw(&self, stream: &mut Stream) -> f64 {
+        match *self {
+            Self::Constant { value } => value,
+            Self::Uniform { min, max } => min + (max - min) * stream.unit(),
+            Self::Normal { mean, std } => loop {
+                let value = mean + std * stream.normal();
+                if value >= 0.0 {
+                    return value;
+                }
+            },
+            Self::LogNormal { mean, std } => {
+                let spread = std / mean;
+                let variance = libm::log1p(spread * spread);
+                let location = libm::log(mean) - variance / 2.0;
+                libm::exp(location + variance.sqrt() * stream.normal())
+            }
+            Self::Exponential { mean } => mean * stream.exponential(),
+            Self::Gamma { std: 0.0, mean } => mean,
+            Self::Gamma { mean, std } => {
+                let ratio = mean / std;
+                let shape = ratio * ratio;
+                stream.gamma(shape) * (mean / shape)
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const DRAWS: usize = 200_000;
+
+    fn moments(distribution: Distribution) -> (f64, f64) {
+        let mut stream = Stream::new(7, "test");
+        let draws: Vec<f64> = (0..DRAWS).map(|_| distribution.draw(&mut stream)).collect();
+        assert!(draws.iter().all(|value| value.is_finite() && *value >= 0.0));
+        let mean = draws.iter().sum::<f64>() / DRAWS as f64;
+        let variance = draws.iter().map(|value| (value - mean).powi(2)).sum::<f64>() / DRAWS as f64;
+        (mean, variance.sqrt())
+    }
+
+    #[test]
+    fn samples_have_the_mean_and_spread_that_were_asked_for() {
+        let (mean, std) = (12.0, 3.0);
+        let half_normal = ((2.0 / std::f64::consts::PI).sqrt(), (1.0 - 2.0 / std::f64::consts::PI).sqrt());
+        let cases = [
+            (Distribution::Constant { value: 12.0 }, 12.0, 0.0),
+            (Distribution::Normal { mean, std }, 12.0, 3.0),
+            (Distribution::LogNormal { mean, std }, 12.0, 3.0),
+            (Distribution::Gamma { mean, std }, 12.0, 3.0),
+            // A shape below 1, where the boost is used.
+            (Distribution::Gamma { mean, std: 20.0 }, 12.0, 20.0),
+            (Distribution::Exponential { mean }, 12.0, 12.0),
+            (Distribution::Uniform { min: 0.0, max: 24.0 }, 12.0, 24.0 / 12f64.sqrt()),
+            (Distribution::Normal { mean: 0.0, std: 1.0 }, half_normal.0, half_normal.1),
+        ];
+        for (distribution, mean, std) in cases {
+            let (actual_mean, actual_std) = moments(distribution);
+            assert!((actual_mean - mean).abs() <= 0.02 * mean, "{distribution:?}: {actual_mean}");
+            assert!((actual_std - std).abs() <= 0.03 * std, "{distribution:?}: {actual_std}");
+        }
+    }
+
+    #[test]
+    fn problems_name_parameter_and_value() {
+        let texts = |d: Distribution| d.problems(1e9).iter().map(ToString::to_string).collect::<Vec<_>>();
+        assert_eq!(
+            texts(Distribution::LogNormal { mean: 0.0, std: f64::NAN }),
+            ["`mean` must be finite and above 0, but is 0", "`std` must be finite and at least 0, but is NaN"]
+        );
+        assert_eq!(texts(Distribution::Uniform { min: 3.0, max: 2.0 }), ["`min` (3) must not exceed `max` (2)"]);
+        assert!(texts(Distribution::Exponential { mean: 4.0 }).is_empty());
+    }
+}

@@ -1,0 +1,68 @@
+//! One stream of random numbers.
+
+use rand_pcg::Pcg64Mcg;
+use rand_pcg::rand_core::Rng as _;
+use vcr_core::seed;
+
+/// A seeded stream, named by its purpose.
+///
+/// Samplers are written here over `rand_pcg` and `libm`: the platform's
+/// logarithms differ in the last bit between machines, and how a library
+/// expands a seed or samples a shape may change between releases, while a draw
+/// here is part of a recorded fingerprint.
+#[derive(Clone, Debug)]
+pub struct Stream(Pcg64Mcg);
+
+impl Stream {
+    /// The stream of `purpose` in a run, or part of one, seeded with `seed`.
+    #[must_use]
+    pub fn new(seed: u64, purpose: &str) -> Self {
+        let word = |index| u128::from(seed::derive(seed, purpose, index));
+        Self(Pcg64Mcg::new(word(0) << 64 | word(1)))
+    }
+
+    /// Uniform in [0, 1), on a grid of 2^-53.
+    pub fn unit(&mut self) -> f64 {
+        const STEP: f64 = 1.0 / (1u64 << 53) as f64;
+        (self.0.next_u64() >> 11) as f64 * STEP
+    }
+
+    /// Uniform in (0, 1], fit for a logarithm.
+    fn unit_above_zero(&mut self) -> f64 {
+        1.0 - self.unit()
+    }
+
+    /// Exponential with mean 1, by inversion.
+    pub fn exponential(&mut self) -> f64 {
+        -libm::log(self.unit_above_zero())
+    }
+
+    /// Standard normal, by Box and Muller. The second of the pair is dropped,
+    /// so that every draw takes the same two numbers.
+    pub fn normal(&mut self) -> f64 {
+        let radius = (-2.0 * libm::log(self.unit_above_zero())).sqrt();
+        radius * libm::cos(std::f64::consts::TAU * self.unit())
+    }
+
+    /// Gamma with scale 1, by Marsaglia and Tsang, "A simple method for
+    /// generating gamma variables" (2000), with their boost for shapes below 1.
+    pub fn gamma(&mut self, shape: f64) -> f64 {
+        if shape < 1.0 {
+            let boost = libm::pow(self.unit_above_zero(), 1.0 / shape);
+            return self.gamma(shape + 1.0) * boost;
+        }
+        let d = shape - 1.0 / 3.0;
+        let c = 1.0 / (9.0 * d).sqrt();
+        loop {
+            let x = self.normal();
+            let root = 1.0 + c * x;
+            if root <= 0.0 {
+                continue;
+            }
+            let v = root * root * root;
+            if libm::log(self.unit_above_zero()) < 0.5 * x * x + d - d * v + d * libm::log(v) {
+                return d * v;
+            }
+        }
+    }
+}
