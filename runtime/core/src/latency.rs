@@ -24,6 +24,9 @@ pub struct StepShape {
     pub prefill_attention_pairs: u64,
     /// Requests whose prefill chunk reaches the end of their known tokens.
     pub prefill_completions: u64,
+    /// Context length of each completing prefill including the tokens of this
+    /// step, summed.
+    pub prefill_completion_context_tokens: u64,
     /// Requests that decode in this step.
     pub decode_requests: u64,
     /// Tokens over all decodes; more than `decode_requests` with speculation.
@@ -44,7 +47,7 @@ pub struct StepShape {
 
 impl StepShape {
     /// Number of words of [`StepShape::to_words`].
-    pub const WORDS: usize = 13;
+    pub const WORDS: usize = 14;
 
     /// The fields in declaration order; the layout of the guest boundary.
     #[must_use]
@@ -55,6 +58,7 @@ impl StepShape {
             self.prefill_context_tokens,
             self.prefill_attention_pairs,
             self.prefill_completions,
+            self.prefill_completion_context_tokens,
             self.decode_requests,
             self.decode_tokens,
             self.decode_context_tokens,
