@@ -3,6 +3,7 @@
 use crate::assemble::{Assembler, FieldProblem, Row};
 use crate::lines::Lines;
 use crate::{RowProblem, Trace, TraceError, TraceOptions, WarningKind};
+use csv_core::ReadRecordResult;
 use jiff::tz::TimeZone;
 use jiff::{Timestamp, civil};
 use std::io::BufRead;
@@ -28,10 +29,12 @@ pub(crate) fn read(
     };
     let mut lines = Lines::new(reader);
     let mut assembler = Assembler::new(options);
-    let mut cells = csv::StringRecord::new();
+    let mut splitter = Splitter::new();
     let mut header = None;
     while let Some((line, bytes)) = lines.next_row().map_err(|error| error.of(name))? {
-        split(bytes, &mut cells).map_err(|problem| at(line, (None, problem)))?;
+        let cells = splitter
+            .split(bytes)
+            .map_err(|problem| at(line, (None, problem)))?;
         match &header {
             None => header = Some(Header::new(&cells).map_err(|problem| at(line, problem))?),
             Some(header) => header
@@ -42,22 +45,69 @@ pub(crate) fn read(
     assembler.finish(name)
 }
 
-/// Splits one line into trimmed cells.
-fn split(line: &[u8], cells: &mut csv::StringRecord) -> Result<(), RowProblem> {
-    let read = csv::ReaderBuilder::new()
-        .has_headers(false)
-        .trim(csv::Trim::All)
-        .buffer_capacity(line.len().max(1))
-        .from_reader(line)
-        .read_record(cells);
-    match read {
-        Ok(_) => Ok(()),
-        Err(error) => match error.into_kind() {
-            csv::ErrorKind::Utf8 { err, .. } => Err(RowProblem::Malformed(format!(
-                "the row is not UTF-8 text: {err}"
-            ))),
-            other => Err(RowProblem::Malformed(format!("not a CSV row: {other:?}"))),
-        },
+/// Splits lines into cells, in buffers that are reused.
+///
+/// This drives the parser inside the `csv` crate directly: a `csv::Reader` per
+/// line costs more than the rest of the row.
+struct Splitter {
+    parser: csv_core::Reader,
+    text: Vec<u8>,
+    ends: Vec<usize>,
+}
+
+/// The trimmed cells of one line.
+struct Cells<'a> {
+    text: &'a str,
+    ends: &'a [usize],
+}
+
+impl Splitter {
+    fn new() -> Self {
+        Splitter {
+            // Not `default()`, which leaves the parser's table empty.
+            parser: csv_core::Reader::new(),
+            text: Vec::new(),
+            ends: Vec::new(),
+        }
+    }
+
+    fn split(&mut self, line: &[u8]) -> Result<Cells<'_>, RowProblem> {
+        // A line of n bytes has no more than n bytes of text and n + 1 cells.
+        self.text.resize(line.len() + 1, 0);
+        self.ends.resize(line.len() + 1, 0);
+        self.parser.reset();
+        let (result, _, mut bytes, mut cells) =
+            self.parser
+                .read_record(line, &mut self.text, &mut self.ends);
+        if result == ReadRecordResult::InputEmpty {
+            // The last line of a file, or an open quote: end the record here.
+            let (_, _, more_bytes, more_cells) =
+                self.parser
+                    .read_record(&[], &mut self.text[bytes..], &mut self.ends[cells..]);
+            bytes += more_bytes;
+            cells += more_cells;
+        }
+        Ok(Cells {
+            text: std::str::from_utf8(&self.text[..bytes])
+                .map_err(|e| RowProblem::Malformed(format!("the row is not UTF-8 text: {e}")))?,
+            ends: &self.ends[..cells],
+        })
+    }
+}
+
+impl<'a> Cells<'a> {
+    fn len(&self) -> usize {
+        self.ends.len()
+    }
+
+    fn get(&self, index: usize) -> &'a str {
+        let start = if index == 0 { 0 } else { self.ends[index - 1] };
+        // The parser ends cells at commas, so never inside a character.
+        self.text[start..self.ends[index]].trim()
+    }
+
+    fn iter(&self) -> impl Iterator<Item = &'a str> {
+        (0..self.len()).map(|index| self.get(index))
     }
 }
 
@@ -69,7 +119,7 @@ struct Header {
 }
 
 impl Header {
-    fn new(titles: &csv::StringRecord) -> Result<Self, FieldProblem> {
+    fn new(titles: &Cells<'_>) -> Result<Self, FieldProblem> {
         let mut positions = [0; COLUMNS.len()];
         for (position, column) in positions.iter_mut().zip(COLUMNS) {
             *position = titles
@@ -93,7 +143,7 @@ impl Header {
     fn add(
         &self,
         assembler: &mut Assembler,
-        cells: &csv::StringRecord,
+        cells: &Cells<'_>,
         line: u32,
     ) -> Result<(), FieldProblem> {
         if cells.len() != self.width {
@@ -101,7 +151,7 @@ impl Header {
             return Err((None, RowProblem::WrongCellCount { given, expected }));
         }
         let [time, context, generated] = COLUMNS;
-        let cell = |column: usize| &cells[self.positions[column]];
+        let cell = |column: usize| cells.get(self.positions[column]);
         let timestamp_ns = time_ns(cell(0)).map_err(|problem| (Some(time), problem))?;
         let input_tokens = count(cell(1)).map_err(|problem| (Some(context), problem))?;
         let output_tokens = count(cell(2)).map_err(|problem| (Some(generated), problem))?;
