@@ -332,8 +332,11 @@ impl Simulation<'_> {
         match self.workloads[workload as usize].think_time_ns(&mut follow_up) {
             Some(think_ns) => self.think(workload, follow_up, tag, think_ns),
             None => {
-                let workload_state = &self.workloads[workload as usize];
-                if workload_state.closed_loop().is_some() && workload_state.has_next(self.now_ns) {
+                let state = &self.workloads[workload as usize];
+                // A refusal takes no time: without a count to end it, a loop
+                // of refused requests would go on for ever at one instant.
+                let refused = matches!(outcome, Outcome::Rejected(_)) && !state.is_counted();
+                if state.closed_loop().is_some() && !refused && state.has_next(self.now_ns) {
                     self.events.push(self.now_ns, Event::Arrival { workload });
                 }
             }

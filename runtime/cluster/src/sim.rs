@@ -21,6 +21,9 @@ use crate::workload::{FollowUp, Workload};
 /// Steps between two calls of [`Observer::progress`].
 const STEPS_PER_PROGRESS: u64 = 2048;
 
+/// Steps at one instant after which time is taken to stand still.
+const MAX_STEPS_AT_ONE_INSTANT: u64 = 1_000_000;
+
 /// Why a run could not be carried to its end.
 #[derive(Debug, thiserror::Error)]
 pub enum SimError {
@@ -48,6 +51,15 @@ pub enum SimError {
         requests: u64,
         /// Reason of the first rejection.
         reason: vcr_core::RejectReason,
+    },
+    /// Steps take no time and requests keep coming.
+    #[error(
+        "virtual time stands still at {at_ms} ms: {MAX_STEPS_AT_ONE_INSTANT} steps took 0 ns; give the \
+         latency model a duration above zero, or the workload a `count`"
+    )]
+    TimeStandsStill {
+        /// Virtual time.
+        at_ms: f64,
     },
     /// Unfinished requests and nothing left to happen: a bug of the simulator.
     #[error("the run is stuck at {at_ms} ms: {requests} request(s) unfinished, the first is {first} (this is a bug)")]
@@ -211,11 +223,17 @@ impl<'o> Simulation<'o> {
 
     fn run(&mut self) -> Result<(), SimError> {
         let mut next_progress = STEPS_PER_PROGRESS;
+        let mut steps_before_instant = 0;
         while let Some(at_ns) = self.events.next_time() {
             if self.config.max_time_ns.is_some_and(|max| at_ns > max) {
                 return Ok(());
             }
             assert!(at_ns >= self.now_ns, "virtual time ran backwards: {} -> {at_ns}", self.now_ns);
+            if at_ns > self.now_ns {
+                steps_before_instant = self.steps;
+            } else if self.steps - steps_before_instant > MAX_STEPS_AT_ONE_INSTANT {
+                return Err(SimError::TimeStandsStill { at_ms: self.now_ns as f64 / 1e6 });
+            }
             self.now_ns = at_ns;
             while let Some(event) = self.events.pop_at(at_ns) {
                 self.handle(event)?;
@@ -327,7 +345,7 @@ impl<'o> Simulation<'o> {
         worker.update(&self.output_seeds, &self.pools[pool as usize].config.acceptance_rates);
         let mut outputs = std::mem::take(&mut self.outputs);
         outputs.clear();
-        outputs.extend_from_slice(worker.engine.outputs());
+        outputs.extend_from_slice(&worker.engine.outputs().outputs);
         let prefill_only = self.pools.len() > 1 && pool == 0;
         for output in &outputs {
             if prefill_only {

@@ -146,9 +146,7 @@ impl Worker {
 fn add_stats(into: &mut EngineStats, from: &EngineStats) {
     into.steps += from.steps;
     into.preemptions += from.preemptions;
-    for (into, from) in
-        [(&mut into.prefix, &from.prefix), (&mut into.preempted_prefix, &from.preempted_prefix)]
-    {
+    for (into, from) in [(&mut into.prefix, &from.prefix), (&mut into.preempted_prefix, &from.preempted_prefix)] {
         into.requests += from.requests;
         into.queried_tokens += from.queried_tokens;
         into.hit_tokens += from.hit_tokens;

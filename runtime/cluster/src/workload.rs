@@ -92,6 +92,14 @@ impl Workload {
         }
     }
 
+    /// Whether a closed loop ends by number and not only by time.
+    pub(crate) fn is_counted(&self) -> bool {
+        match &self.config.source {
+            WorkloadSource::Synthetic { arrivals: Arrivals::ClosedLoop { limit, .. }, .. } => limit.count.is_some(),
+            _ => true,
+        }
+    }
+
     pub(crate) fn start_ns(&self) -> u64 {
         self.config.start_ns
     }

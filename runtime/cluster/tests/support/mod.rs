@@ -1,0 +1,120 @@
+//! What the cluster's tests share: small engines, fixed prices, short runs.
+
+#![allow(dead_code, reason = "each test binary uses its own part of this module")]
+
+use std::sync::Arc;
+
+use vcr_cluster::observe::Unobserved;
+use vcr_cluster::{
+    Arrivals, LatencyFactory, LinkConfig, LinkSharing, PoolConfig, Report, RequestMix, RouterConfig, RunConfig,
+    Topology, TransferScope, WorkloadConfig, WorkloadSource, simulate,
+};
+use vcr_core::latency::{LatencyError, LatencyModel, StepBatch, price_until_horizon};
+use vcr_core::{EngineConfig, EngineConfigInput};
+use vcr_random::Distribution;
+
+pub(crate) const MS: u64 = 1_000_000;
+
+/// 2 ms a step and 10 us a prefill token.
+struct Linear;
+
+impl LatencyModel for Linear {
+    fn price(&mut self, batch: &StepBatch<'_>, durations_ns: &mut Vec<u64>) -> Result<(), LatencyError> {
+        price_until_horizon(batch, durations_ns, |shape| Ok(2 * MS + 10_000 * shape.prefill_tokens))
+    }
+}
+
+pub(crate) fn linear() -> LatencyFactory {
+    Arc::new(|_seed| Ok(Box::new(Linear)))
+}
+
+pub(crate) fn engine(num_gpu_blocks: u32) -> EngineConfig {
+    let input = EngineConfigInput {
+        num_gpu_blocks,
+        max_num_batched_tokens: 512,
+        max_num_seqs: 16,
+        ..EngineConfigInput::default()
+    };
+    EngineConfig::new(input).expect("a valid engine")
+}
+
+pub(crate) fn pool(name: &str, engines: u32, num_gpu_blocks: u32, router: RouterConfig) -> PoolConfig {
+    PoolConfig {
+        name: name.to_owned(),
+        engines,
+        engine: engine(num_gpu_blocks),
+        latency: linear(),
+        router,
+        acceptance_rates: Vec::new(),
+    }
+}
+
+pub(crate) fn link(bandwidth_bytes_per_s: Option<u64>, sharing: LinkSharing) -> LinkConfig {
+    LinkConfig {
+        bandwidth_bytes_per_s,
+        latency_ns: 1000,
+        kv_bytes_per_token: 100_000,
+        scope: TransferScope::Missing,
+        sharing,
+    }
+}
+
+pub(crate) fn constant(value: f64) -> Distribution {
+    Distribution::Constant { value }
+}
+
+pub(crate) fn mix(prompt_tokens: f64, output_tokens: f64) -> RequestMix {
+    RequestMix {
+        prompt_tokens: Distribution::Exponential { mean: prompt_tokens },
+        output_tokens: Distribution::Exponential { mean: output_tokens },
+        shared_prefix_tokens: 0,
+        prefix_groups: 0,
+        turns: constant(1.0),
+        think_time_ms: constant(0.0),
+    }
+}
+
+pub(crate) fn synthetic(name: &str, arrivals: Arrivals, mix: RequestMix) -> WorkloadConfig {
+    WorkloadConfig {
+        name: name.to_owned(),
+        start_ns: 0,
+        priority: 0,
+        source: WorkloadSource::Synthetic { arrivals, mix },
+    }
+}
+
+pub(crate) fn config(topology: Topology, workloads: Vec<WorkloadConfig>) -> RunConfig {
+    RunConfig {
+        name: "test".to_owned(),
+        seed: 1,
+        topology,
+        workloads,
+        faults: Vec::new(),
+        max_retries: 0,
+        max_time_ns: None,
+    }
+}
+
+pub(crate) fn run(config: &RunConfig) -> Report {
+    simulate(config.clone(), &mut Unobserved).expect("the run reaches its end")
+}
+
+/// Every request ended once, in one way, and tokens add up.
+pub(crate) fn assert_conserved(report: &Report) {
+    let counters = &report.metrics.counters;
+    let ends = counters["completed"] + counters["rejected"] + counters["failed"];
+    assert_eq!(ends + report.unfinished_requests, counters["requests"]);
+    assert_eq!(report.requests.len() as u64, counters["requests"]);
+    let completed = report.requests.iter().filter(|r| r.outcome == vcr_cluster::record::Outcome::Completed);
+    let mut output_tokens = 0;
+    for record in completed {
+        assert_eq!(record.output_tokens, record.max_tokens, "a completed request has its whole output");
+        assert!(record.cached_tokens < record.prompt_tokens);
+        output_tokens += u64::from(record.output_tokens);
+    }
+    assert_eq!(output_tokens, counters["output_tokens"]);
+    for name in counters.keys().filter(|name| **name != "steps") {
+        let parts: u64 = report.workloads.values().map(|workload| workload.counters[name]).sum();
+        assert_eq!(parts, counters[name], "`{name}` over workloads");
+    }
+}

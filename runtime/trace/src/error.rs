@@ -1,0 +1,159 @@
+//! Why a trace could not be read: always the file, and the line and field where
+//! there is one.
+
+use std::io;
+
+/// Why a trace could not be read.
+#[derive(Debug, thiserror::Error)]
+pub enum TraceError {
+    /// The file could not be opened or read.
+    #[error("cannot read trace `{name}`: {source}")]
+    Io {
+        /// The file, as the caller named it.
+        name: String,
+        /// The cause.
+        source: io::Error,
+    },
+    /// Neither the name nor the first line tells the format.
+    #[error(
+        "cannot tell the format of trace `{name}`: it is neither named *.jsonl or *.csv (or \
+         either with .gz) nor does it start with a JSON row or an Azure header; name the format"
+    )]
+    UnknownFormat {
+        /// The file, as the caller named it.
+        name: String,
+    },
+    /// A known format that has no reader here.
+    #[error("trace `{name}` looks like {looks_like}, which is not supported; {advice}")]
+    UnsupportedFormat {
+        /// The file, as the caller named it.
+        name: String,
+        /// What it looks like.
+        looks_like: &'static str,
+        /// What to do about it.
+        advice: &'static str,
+    },
+    /// The file holds no request.
+    #[error("trace `{name}` holds no request; give a file with at least one row")]
+    Empty {
+        /// The file, as the caller named it.
+        name: String,
+    },
+    /// A row cannot be used.
+    #[error("trace `{name}`, line {line}{}: {problem}", in_field(.field))]
+    Row {
+        /// The file, as the caller named it.
+        name: String,
+        /// 1-based line.
+        line: u32,
+        /// The field the problem lies in, if it lies in one.
+        field: Option<&'static str>,
+        /// What is wrong, and what to do about it.
+        problem: RowProblem,
+    },
+}
+
+fn in_field(field: &Option<&'static str>) -> String {
+    field.map_or_else(String::new, |name| format!(", field `{name}`"))
+}
+
+/// What is wrong with one row.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum RowProblem {
+    /// The row is not what the decoder expects.
+    #[error("{0}")]
+    Malformed(String),
+    /// The row is longer than a reader buffers.
+    #[error("the row is longer than {limit_bytes} bytes; is this a text file with one row a line?")]
+    RowTooLong {
+        /// The limit.
+        limit_bytes: u64,
+    },
+    /// The file is too large for the 32-bit indices of a trace.
+    #[error("a trace cannot hold more than {} {what}; split the file", u32::MAX)]
+    TooMany {
+        /// What there are too many of.
+        what: &'static str,
+    },
+    /// A field that every row needs is absent.
+    #[error("the field is missing; add it")]
+    Missing,
+    /// A field was given twice, perhaps under its other name.
+    #[error("the field is given twice (`{alias}` is another name of it); keep one")]
+    Duplicate {
+        /// The other accepted name, or the name itself.
+        alias: &'static str,
+    },
+    /// A prompt without tokens.
+    #[error("the prompt has no tokens; every request needs at least one")]
+    EmptyPrompt,
+    /// More prompt tokens than the hash ids can stand for.
+    #[error(
+        "{input_tokens} tokens, but {hash_ids} hash ids of {block_size_tokens} tokens cover only \
+         {covered_tokens}; correct the row or the trace block size, or read leniently to cut it"
+    )]
+    InputTooLong {
+        /// The given length.
+        input_tokens: u64,
+        /// The number of ids.
+        hash_ids: u64,
+        /// Tokens per id.
+        block_size_tokens: u32,
+        /// Their product.
+        covered_tokens: u64,
+    },
+    /// The recorded output and its stated length disagree.
+    #[error("{given} token ids for an output length of {output_tokens}; they must be equal")]
+    OutputLengthMismatch {
+        /// Number of ids.
+        given: u64,
+        /// The stated length.
+        output_tokens: u32,
+    },
+    /// The first turn of a session has no previous turn to wait for.
+    #[error("a first turn has nothing to wait for; remove the delay or use the timestamp")]
+    DelayOnFirstTurn,
+    /// A wait of less than nothing.
+    #[error("the delay is {delay_ms} ms; it must be at least 0")]
+    NegativeDelay {
+        /// The given delay.
+        delay_ms: String,
+    },
+    /// A later turn is stamped before the turn it follows.
+    #[error(
+        "turn {turn} of its session is stamped earlier than the turn before it; order the \
+         session's rows, or give an explicit delay"
+    )]
+    TurnBackwards {
+        /// The turn, from 0.
+        turn: u32,
+    },
+    /// Nothing says when the session starts.
+    #[error("a first turn needs a timestamp, unless arrivals are ignored (closed loop); add it")]
+    MissingFirstTimestamp,
+    /// A header lacks a column.
+    #[error("the header has no such column; an Azure trace has TIMESTAMP, ContextTokens and GeneratedTokens")]
+    MissingColumn,
+    /// A row with more or fewer cells than the header.
+    #[error("{given} cells, but the header has {expected}; is the row cut off?")]
+    WrongCellCount {
+        /// Cells of the row.
+        given: usize,
+        /// Cells of the header.
+        expected: usize,
+    },
+    /// A timestamp that is no date and time.
+    #[error("`{text}` is not a time such as 2023-11-16 18:15:46.6805900: {cause}")]
+    NotATime {
+        /// The text.
+        text: String,
+        /// What the time parser says.
+        cause: String,
+    },
+    /// A count that is no count.
+    #[error("`{text}` is not a whole number from 0 to {}", u32::MAX)]
+    NotACount {
+        /// The text.
+        text: String,
+    },
+}

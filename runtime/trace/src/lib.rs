@@ -1,0 +1,33 @@
+//! Workload traces: who asks when, for how much, and what the prompts share.
+//!
+//! Every reader turns a public format into one [`Trace`]. A prompt is never
+//! held as tokens, only as the ids of its content blocks, so that sixty million
+//! prompt tokens cost half a megabyte.
+//!
+//! This crate knows files and formats. It knows nothing of engines, latency or
+//! virtual time, and depends on no other crate of the project.
+//!
+//! ```
+//! use vcr_trace::{Trace, TraceFormat, TraceOptions};
+//!
+//! let rows = br#"{"timestamp": 0, "input_length": 700, "output_length": 4, "hash_ids": [7, 9]}"#;
+//! let trace = Trace::read(&rows[..], "inline", TraceFormat::Mooncake, &TraceOptions::default())?;
+//! assert_eq!(trace.requests[0].input_tokens, 700);
+//! assert_eq!(trace.hash_ids(&trace.requests[0]), [0, 1]);
+//! # Ok::<(), vcr_trace::TraceError>(())
+//! ```
+
+mod assemble;
+mod azure;
+mod error;
+mod lines;
+mod millis;
+mod mooncake;
+mod open;
+mod trace;
+mod write;
+
+pub use error::{RowProblem, TraceError};
+pub use open::{TraceFormat, TraceOptions};
+pub use trace::{ItemRange, Trace, TraceRequest, TraceWarning, WarningKind};
+pub use write::write_mooncake;

@@ -1,0 +1,108 @@
+//! The Mooncake JSONL reader, with Dynamo's extensions and aliases.
+//!
+//! The rules are those of `dynamo-mocker` 1.6, which refuses what 1.4 repaired
+//! in silence; where either ignores something, a warning counts it.
+
+mod row;
+
+use crate::assemble::{Assembler, FieldProblem, Row};
+use crate::lines::Lines;
+use crate::{RowProblem, Trace, TraceError, TraceOptions, WarningKind};
+use row::{DecodedRow, Field};
+use std::io::BufRead;
+
+/// Reads Mooncake rows to the end of the stream.
+pub(crate) fn read(reader: impl BufRead, name: &str, options: &TraceOptions) -> Result<Trace, TraceError> {
+    let at = |line, (field, problem): FieldProblem| TraceError::Row { name: name.to_owned(), line, field, problem };
+    let mut lines = Lines::new(reader);
+    let mut assembler = Assembler::new(options);
+    let mut row = DecodedRow::default();
+    loop {
+        let Some((line, bytes)) = lines.next_row().map_err(|error| error.of(name))? else {
+            return assembler.finish(name);
+        };
+        row.decode(bytes).map_err(|problem| at(line, problem))?;
+        add(&mut assembler, &mut row, line, options).map_err(|problem| at(line, problem))?;
+    }
+}
+
+/// Checks a row and hands it on, leaving `row` free for the next one.
+fn add(assembler: &mut Assembler, row: &mut DecodedRow, line: u32, options: &TraceOptions) -> Result<(), FieldProblem> {
+    for field in [Field::HashIds, Field::OutputLength] {
+        if !row.has(field) {
+            return Err((Some(field.name()), RowProblem::Missing));
+        }
+    }
+    let (input_tokens, used_ids) = prompt(assembler, row, line, options)?;
+    let output_tokens = row.output_tokens;
+    let given = row.output_token_ids.len() as u64;
+    if row.has(Field::OutputTokenIds) && given != u64::from(output_tokens) {
+        return Err((Some(Field::OutputTokenIds.name()), RowProblem::OutputLengthMismatch { given, output_tokens }));
+    }
+    let delay_ns = match row.delay {
+        None => None,
+        Some(delay) => Some(u64::try_from(delay.ns).map_err(|_| {
+            let delay_ms = (delay.ns as f64 / 1e6).to_string();
+            (Some(Field::Delay.name()), RowProblem::NegativeDelay { delay_ms })
+        })?),
+    };
+    for name in row.unknown_fields.drain(..) {
+        assembler.warn(WarningKind::UnknownField(name), line);
+    }
+    assembler.push(
+        line,
+        Row {
+            request_id: row.request_id.take(),
+            session_id: row.session_id.take(),
+            input_tokens,
+            output_tokens,
+            hash_ids: &row.hash_ids[..used_ids],
+            output_token_ids: &row.output_token_ids,
+            timestamp_ns: row.timestamp.map(|timestamp| timestamp.ns),
+            delay_ns,
+            priority: row.priority,
+            strict_priority: row.strict_priority,
+            policy_class: row.policy_class.take(),
+        },
+    )
+}
+
+/// The prompt's length, and how many of the row's hash ids belong to it.
+fn prompt(
+    assembler: &mut Assembler,
+    row: &DecodedRow,
+    line: u32,
+    options: &TraceOptions,
+) -> Result<(u32, usize), FieldProblem> {
+    let block_size_tokens = options.block_size_tokens.get();
+    let hash_ids = row.hash_ids.len() as u64;
+    // Neither can wrap: a row is at most 64 MiB of text.
+    let covered_tokens = hash_ids * u64::from(block_size_tokens);
+    let field = Some(Field::InputLength.name());
+    let mut input_tokens = covered_tokens;
+    if row.has(Field::InputLength) {
+        input_tokens = u64::from(row.input_tokens);
+        if input_tokens > covered_tokens {
+            if !options.lenient {
+                return Err((
+                    field,
+                    RowProblem::InputTooLong { input_tokens, hash_ids, block_size_tokens, covered_tokens },
+                ));
+            }
+            input_tokens = covered_tokens;
+            assembler.warn(WarningKind::InputLengthClamped, line);
+        }
+    }
+    let used_ids = input_tokens.div_ceil(u64::from(block_size_tokens)) as usize;
+    if used_ids < row.hash_ids.len() && input_tokens > 0 {
+        assembler.warn(WarningKind::SurplusHashIds, line);
+    }
+    let input_tokens = u32::try_from(input_tokens).map_err(|_| {
+        let text = format!("a prompt of {input_tokens} tokens is beyond {}", u32::MAX);
+        (field, RowProblem::Malformed(text))
+    })?;
+    Ok((input_tokens, used_ids))
+}
+
+#[cfg(test)]
+mod tests;

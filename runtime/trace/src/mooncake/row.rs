@@ -1,0 +1,249 @@
+//! Decoding one JSON row into reused buffers.
+//!
+//! A hand-written visitor instead of a derived struct: it fills the same lists
+//! row after row, knows which field it is in when something is wrong, refuses a
+//! field given under both of its names, and collects the names it does not know.
+
+use crate::RowProblem;
+use crate::assemble::FieldProblem;
+use crate::millis::Millis;
+use serde::de::{self, Deserialize, DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
+use std::fmt;
+
+/// The fields of a row.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Field {
+    RequestId,
+    SessionId,
+    InputLength,
+    OutputLength,
+    OutputTokenIds,
+    HashIds,
+    Timestamp,
+    Delay,
+    Priority,
+    StrictPriority,
+    PolicyClass,
+}
+
+/// Each field with its name and its other accepted name.
+const FIELDS: [(Field, &str, &str); 11] = [
+    (Field::RequestId, "request_id", "request_id"),
+    (Field::SessionId, "session_id", "session_id"),
+    (Field::InputLength, "input_length", "input_tokens"),
+    (Field::OutputLength, "output_length", "output_tokens"),
+    (Field::OutputTokenIds, "output_token_ids", "output_token_ids"),
+    (Field::HashIds, "hash_ids", "hash_ids"),
+    (Field::Timestamp, "timestamp", "created_time"),
+    (Field::Delay, "delay", "delay_ms"),
+    (Field::Priority, "priority", "priority"),
+    (Field::StrictPriority, "strict_priority", "strict_priority"),
+    (Field::PolicyClass, "policy_class", "policy_class"),
+];
+
+impl Field {
+    pub(super) fn name(self) -> &'static str {
+        FIELDS[self as usize].1
+    }
+
+    fn alias(self) -> &'static str {
+        FIELDS[self as usize].2
+    }
+
+    fn bit(self) -> u16 {
+        1 << self as u16
+    }
+}
+
+/// One decoded row. A field given as `null` counts as absent.
+#[derive(Default)]
+pub(super) struct DecodedRow {
+    pub(super) request_id: Option<Box<str>>,
+    pub(super) session_id: Option<Box<str>>,
+    pub(super) input_tokens: u32,
+    pub(super) output_tokens: u32,
+    pub(super) output_token_ids: Vec<u32>,
+    pub(super) hash_ids: Vec<u64>,
+    pub(super) timestamp: Option<Millis>,
+    pub(super) delay: Option<Millis>,
+    pub(super) priority: i32,
+    pub(super) strict_priority: u32,
+    pub(super) policy_class: Option<Box<str>>,
+    pub(super) unknown_fields: Vec<Box<str>>,
+    /// Fields that had a value.
+    present: u16,
+    /// Fields that occurred at all.
+    named: u16,
+    /// The field being decoded, for the error that may come.
+    current: Option<Field>,
+    /// A problem that serde's error type cannot carry.
+    problem: Option<RowProblem>,
+}
+
+impl DecodedRow {
+    /// Whether the row gives the field a value.
+    pub(super) fn has(&self, field: Field) -> bool {
+        self.present & field.bit() != 0
+    }
+
+    /// Replaces the content by that of one JSON object.
+    pub(super) fn decode(&mut self, json: &[u8]) -> Result<(), FieldProblem> {
+        self.clear();
+        let mut decoder = serde_json::Deserializer::from_slice(json);
+        (&mut *self).deserialize(&mut decoder).and_then(|()| decoder.end()).map_err(|error| {
+            let problem = self.problem.take();
+            (self.current.map(Field::name), problem.unwrap_or_else(|| RowProblem::Malformed(describe(&error))))
+        })
+    }
+
+    fn clear(&mut self) {
+        let mut output_token_ids = std::mem::take(&mut self.output_token_ids);
+        let mut hash_ids = std::mem::take(&mut self.hash_ids);
+        output_token_ids.clear();
+        hash_ids.clear();
+        *self = DecodedRow { output_token_ids, hash_ids, ..DecodedRow::default() };
+    }
+
+    fn decode_field<'de, M: MapAccess<'de>>(&mut self, field: Field, map: &mut M) -> Result<(), M::Error> {
+        let given = match field {
+            Field::RequestId => set(&mut self.request_id, map.next_value()?),
+            Field::SessionId => set(&mut self.session_id, map.next_value()?),
+            Field::PolicyClass => set(&mut self.policy_class, map.next_value()?),
+            Field::Timestamp => set(&mut self.timestamp, map.next_value()?),
+            Field::Delay => set(&mut self.delay, map.next_value()?),
+            Field::InputLength => assign(&mut self.input_tokens, map.next_value()?),
+            Field::OutputLength => assign(&mut self.output_tokens, map.next_value()?),
+            Field::Priority => assign(&mut self.priority, map.next_value()?),
+            Field::StrictPriority => assign(&mut self.strict_priority, map.next_value()?),
+            Field::OutputTokenIds => map.next_value_seed(Fill(&mut self.output_token_ids))?,
+            Field::HashIds => map.next_value_seed(Fill(&mut self.hash_ids))?,
+        };
+        if given {
+            self.present |= field.bit();
+        }
+        Ok(())
+    }
+}
+
+fn set<T>(slot: &mut Option<T>, value: Option<T>) -> bool {
+    *slot = value;
+    slot.is_some()
+}
+
+fn assign<T>(slot: &mut T, value: Option<T>) -> bool {
+    value.map(|value| *slot = value).is_some()
+}
+
+/// serde_json counts lines inside the row, where there is only one.
+fn describe(error: &serde_json::Error) -> String {
+    let text = error.to_string();
+    let cause = text.split(" at line ").next().unwrap_or(&text);
+    format!("{cause} (column {})", error.column())
+}
+
+impl<'de> DeserializeSeed<'de> for &mut DecodedRow {
+    type Value = ();
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
+        deserializer.deserialize_map(self)
+    }
+}
+
+impl<'de> Visitor<'de> for &mut DecodedRow {
+    type Value = ();
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("one JSON object a line")
+    }
+
+    fn visit_map<M: MapAccess<'de>>(self, mut map: M) -> Result<(), M::Error> {
+        while let Some(key) = map.next_key::<Key>()? {
+            match key {
+                Key::Known(field) => {
+                    self.current = Some(field);
+                    if self.named & field.bit() != 0 {
+                        let alias = field.alias();
+                        self.problem = Some(RowProblem::Duplicate { alias });
+                        return Err(de::Error::custom("duplicate field"));
+                    }
+                    self.named |= field.bit();
+                    self.decode_field(field, &mut map)?;
+                }
+                Key::Unknown(name) => {
+                    map.next_value::<IgnoredAny>()?;
+                    // Once per row and name, so that warnings count rows.
+                    if !self.unknown_fields.contains(&name) {
+                        self.unknown_fields.push(name);
+                    }
+                }
+            }
+            self.current = None;
+        }
+        Ok(())
+    }
+}
+
+enum Key {
+    Known(Field),
+    Unknown(Box<str>),
+}
+
+impl<'de> Deserialize<'de> for Key {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct KeyVisitor;
+        impl Visitor<'_> for KeyVisitor {
+            type Value = Key;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a field name")
+            }
+            fn visit_str<E: de::Error>(self, text: &str) -> Result<Key, E> {
+                Ok(FIELDS
+                    .iter()
+                    .find(|(_, name, alias)| *name == text || *alias == text)
+                    .map_or_else(|| Key::Unknown(text.into()), |entry| Key::Known(entry.0)))
+            }
+        }
+        deserializer.deserialize_identifier(KeyVisitor)
+    }
+}
+
+/// Decodes a list into an existing vector; `null` leaves it empty and answers
+/// that nothing was given.
+struct Fill<'a, T>(&'a mut Vec<T>);
+
+impl<'de, T: Deserialize<'de>> DeserializeSeed<'de> for Fill<'_, T> {
+    type Value = bool;
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<bool, D::Error> {
+        deserializer.deserialize_any(self)
+    }
+}
+
+impl<'de, T: Deserialize<'de>> Visitor<'de> for Fill<'_, T> {
+    type Value = bool;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a list of non-negative integers")
+    }
+
+    fn visit_unit<E: de::Error>(self) -> Result<bool, E> {
+        Ok(false)
+    }
+
+    fn visit_seq<S: SeqAccess<'de>>(self, mut items: S) -> Result<bool, S::Error> {
+        while let Some(item) = items.next_element()? {
+            self.0.push(item);
+        }
+        Ok(true)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_field_table_is_in_declaration_order() {
+        for (index, (field, _, _)) in FIELDS.iter().enumerate() {
+            assert_eq!(*field as usize, index);
+        }
+    }
+}

@@ -1,0 +1,220 @@
+use crate::{Trace, TraceFormat, TraceOptions, WarningKind, write_mooncake};
+use proptest::prelude::*;
+
+fn check_with(rows: &str, options: &TraceOptions) -> Result<Trace, String> {
+    Trace::read(rows.as_bytes(), "t.jsonl", TraceFormat::Mooncake, options).map_err(|error| error.to_string())
+}
+
+fn check(rows: &str) -> Result<Trace, String> {
+    check_with(rows, &TraceOptions::default())
+}
+
+fn error(rows: &str) -> String {
+    check(rows).expect_err(rows)
+}
+
+#[test]
+fn all_aliases_are_accepted() {
+    let trace = check(
+        "{\"session_id\":\"a\",\"created_time\":5,\"input_tokens\":600,\"output_tokens\":2,\"hash_ids\":[4,9]}\n\
+         \n  \r\n\
+         {\"session_id\":\"a\",\"delay_ms\":0.25,\"output_length\":0,\"hash_ids\":[4,9,11]}",
+    )
+    .unwrap();
+    let [first, second] = &trace.requests[..] else { panic!("two rows") };
+    assert_eq!((first.arrival_ns, first.next_turn), (Some(0), Some(1)));
+    assert_eq!((second.arrival_ns, second.delay_ns), (None, 250_000));
+    assert_eq!((second.turn, second.line, second.session), (1, 4, 0));
+    assert_eq!(second.input_tokens, 1536, "missing length is ids * block");
+    assert_eq!(trace.hash_ids(second), [0, 1, 2]);
+    assert_eq!((trace.distinct_hash_ids, trace.sessions), (3, 1));
+}
+
+#[test]
+fn arrivals_are_shifted_to_the_earliest_first_turn() {
+    let trace = check(
+        "{\"timestamp\":20.5,\"output_length\":1,\"hash_ids\":[1]}\n\
+         {\"session_id\":\"s\",\"timestamp\":-10,\"output_length\":1,\"hash_ids\":[1]}\n\
+         {\"timestamp\":0,\"output_length\":1,\"hash_ids\":[1]}",
+    )
+    .unwrap();
+    let arrivals: Vec<_> = trace.requests.iter().map(|r| r.arrival_ns).collect();
+    assert_eq!(arrivals, [Some(30_500_000), Some(0), Some(10_000_000)]);
+    assert_eq!(trace.sessions, 3);
+}
+
+#[test]
+fn a_delay_is_explicit_else_the_time_between_else_nothing() {
+    let row = |rest: &str| format!("{{\"session_id\":\"s\",{rest}\"output_length\":1,\"hash_ids\":[1]}}\n");
+    let rows = row("\"timestamp\":1000,")
+        + &row("\"timestamp\":1300,")
+        + &row("\"timestamp\":2000,\"delay\":7,")
+        + &row("")
+        + &row("\"timestamp\":9000,");
+    let delays: Vec<_> = check(&rows).unwrap().requests.iter().map(|r| r.delay_ns).collect();
+    assert_eq!(delays, [0, 300_000_000, 7_000_000, 0, 0]);
+    let backwards = row("\"timestamp\":1000,") + &row("\"timestamp\":999,");
+    assert!(error(&backwards).contains("line 2, field `timestamp`: turn 1 of its session"));
+}
+
+#[test]
+fn errors_name_file_line_and_field() {
+    let cases = [
+        ("{\"timestamp\":0,\"output_length\":1}", "field `hash_ids`: the field is missing"),
+        ("{\"timestamp\":0,\"hash_ids\":[1]}", "field `output_length`: the field is missing"),
+        ("{\"timestamp\":0,\"output_length\":null,\"hash_ids\":[1]}", "field `output_length`: the field is missing"),
+        ("{\"output_length\":1,\"hash_ids\":[1]}", "field `timestamp`: a first turn needs a timestamp"),
+        (
+            "{\"timestamp\":0,\"delay\":1,\"output_length\":1,\"hash_ids\":[1]}",
+            "field `delay`: a first turn has nothing to wait for",
+        ),
+        (
+            "{\"timestamp\":0,\"delay\":-1.5,\"output_length\":1,\"hash_ids\":[1]}",
+            "field `delay`: the delay is -1.5 ms",
+        ),
+        (
+            "{\"timestamp\":0,\"input_length\":0,\"output_length\":1,\"hash_ids\":[1]}",
+            "field `input_length`: the prompt has no tokens",
+        ),
+        ("{\"timestamp\":0,\"output_length\":1,\"hash_ids\":[]}", "field `input_length`: the prompt has no tokens"),
+        (
+            "{\"timestamp\":0,\"input_length\":513,\"output_length\":1,\"hash_ids\":[1]}",
+            "field `input_length`: 513 tokens, but 1 hash ids of 512 tokens cover only 512",
+        ),
+        (
+            "{\"timestamp\":0,\"output_length\":2,\"hash_ids\":[1],\"output_token_ids\":[5]}",
+            "field `output_token_ids`: 1 token ids for an output length of 2",
+        ),
+        ("{\"timestamp\":NaN,\"output_length\":1,\"hash_ids\":[1]}", "field `timestamp`: expected value"),
+        ("{\"timestamp\":1e300,\"output_length\":1,\"hash_ids\":[1]}", "field `timestamp`: invalid value"),
+        (
+            "{\"timestamp\":\"0\",\"output_length\":1,\"hash_ids\":[1]}",
+            "field `timestamp`: invalid type: string \"0\", expected a number of milliseconds",
+        ),
+        ("{\"timestamp\":0,\"output_length\":-1,\"hash_ids\":[1]}", "field `output_length`: invalid value"),
+        ("{\"timestamp\":0,\"output_length\":1,\"hash_ids\":[-1]}", "field `hash_ids`: invalid value"),
+        ("{\"timestamp\":0,\"output_length\":1,\"hash_ids\":7}", "field `hash_ids`: invalid type"),
+        ("{\"input_length\":1,\"input_tokens\":1}", "field `input_length`: the field is given twice (`input_tokens`"),
+        ("{\"timestamp\":0", ": EOF while parsing"),
+        ("[1]", ": invalid type: sequence, expected one JSON object a line"),
+        ("{} {}", ": trailing characters"),
+    ];
+    for (row, expected) in cases {
+        let good = "{\"timestamp\":0,\"output_length\":1,\"hash_ids\":[1]}\n\n";
+        let message = error(&format!("{good}{row}\n"));
+        assert!(message.starts_with("trace `t.jsonl`, line 3"), "{message}");
+        assert!(message.contains(expected), "{message}\nlacks {expected}");
+    }
+    for empty in ["", "\n\n  \n"] {
+        assert!(error(empty).contains("trace `t.jsonl` holds no request"));
+    }
+}
+
+#[test]
+fn leniency_is_counted_not_silent() {
+    let rows = "{\"timestamp\":0,\"input_length\":2000,\"output_length\":1,\"hash_ids\":[1,2],\"chat\":{\"a\":[1]}}\n\
+                {\"timestamp\":0,\"input_length\":3,\"output_length\":1,\"hash_ids\":[8,9],\"chat\":1,\"chat\":2}";
+    let options = TraceOptions { lenient: true, ..TraceOptions::default() };
+    let trace = check_with(rows, &options).unwrap();
+    assert_eq!(trace.requests[0].input_tokens, 1024);
+    assert_eq!(trace.hash_ids(&trace.requests[1]), [2], "the surplus id is not numbered");
+    let warnings: Vec<_> = trace.warnings.iter().map(|w| (w.kind.clone(), w.first_line, w.rows)).collect();
+    assert_eq!(
+        warnings,
+        [
+            (WarningKind::InputLengthClamped, 1, 1),
+            (WarningKind::UnknownField("chat".into()), 1, 2),
+            (WarningKind::SurplusHashIds, 2, 1),
+        ]
+    );
+}
+
+#[test]
+fn closed_loop_traces_need_no_timestamps() {
+    let options = TraceOptions { first_timestamp_required: false, ..TraceOptions::default() };
+    let trace = check_with("{\"output_length\":1,\"hash_ids\":[1]}", &options).unwrap();
+    assert_eq!(trace.requests[0].arrival_ns, None);
+}
+
+#[test]
+fn policies_and_recorded_tokens_are_kept() {
+    let trace = check(
+        "{\"request_id\":\"r\\u00e9\",\"timestamp\":0,\"output_length\":2,\"output_token_ids\":[7,8],\"hash_ids\":[1],\
+          \"priority\":-3,\"strict_priority\":2,\"policy_class\":\"gold\"}\n\
+         {\"timestamp\":0,\"output_length\":0,\"output_token_ids\":[],\"hash_ids\":[1],\"policy_class\":\"gold\"}",
+    )
+    .unwrap();
+    let first = &trace.requests[0];
+    assert_eq!(first.request_id.as_deref(), Some("ré"));
+    assert_eq!(trace.output_token_ids(first), [7, 8]);
+    assert_eq!((first.priority, first.strict_priority), (-3, 2));
+    assert_eq!(trace.policy_class(&trace.requests[1]), Some("gold"));
+    assert_eq!(trace.policy_classes.len(), 1);
+}
+
+/// Rows of a few sessions, as text with times of nanosecond precision.
+fn arb_rows() -> impl Strategy<Value = Vec<String>> {
+    let row = (
+        proptest::option::of(0u8..4),
+        0u64..10_000_000_000,
+        1u32..3000,
+        0u32..6,
+        proptest::bool::ANY,
+        any::<i32>(),
+        proptest::collection::vec(0u64..40, 6),
+    );
+    proptest::collection::vec(row, 1..40).prop_map(|rows| {
+        let mut started = [false; 4];
+        rows.into_iter()
+            .map(|(session, ns, input, output, tokens, priority, ids)| {
+                let mut text = format!(
+                    "\"input_length\":{input},\"output_length\":{output},\"priority\":{priority},\"hash_ids\":{ids:?}"
+                );
+                if tokens {
+                    let tokens: Vec<u32> = (0..output).collect();
+                    text += &format!(",\"output_token_ids\":{tokens:?}");
+                }
+                let ms = format!("{}.{:06}", ns / 1_000_000, ns % 1_000_000);
+                let later_turn = session.is_some_and(|s: u8| std::mem::replace(&mut started[usize::from(s)], true));
+                text += &match later_turn {
+                    true => format!(",\"delay\":{ms}"),
+                    false => format!(",\"timestamp\":{ms}"),
+                };
+                if let Some(session) = session {
+                    text += &format!(",\"session_id\":\"{session}\"");
+                }
+                format!("{{{text}}}\n")
+            })
+            .collect()
+    })
+}
+
+proptest! {
+    /// An export is the same workload: same sessions, times and shared blocks.
+    #[test]
+    fn a_written_trace_reads_back_the_same(rows in arb_rows()) {
+        let mut expected = check(&rows.concat()).unwrap();
+        let mut text = Vec::new();
+        write_mooncake(&expected, &mut text).unwrap();
+        let actual = check(std::str::from_utf8(&text).unwrap()).unwrap();
+        // The writer drops the surplus ids that the reader warned about.
+        expected.warnings.clear();
+        prop_assert_eq!(actual, expected);
+    }
+
+    /// Turn links must form one chain per session, or replay loses requests.
+    #[test]
+    fn turns_chain_through_every_session(rows in arb_rows()) {
+        let trace = check(&rows.concat()).unwrap();
+        let firsts = trace.requests.iter().filter(|r| r.turn == 0).count();
+        prop_assert_eq!(firsts, trace.sessions as usize);
+        for request in &trace.requests {
+            if let Some(next) = request.next_turn {
+                let next = &trace.requests[next as usize];
+                prop_assert_eq!((next.session, next.turn), (request.session, request.turn + 1));
+            }
+        }
+        let earliest = trace.requests.iter().filter_map(|r| r.arrival_ns).min();
+        prop_assert_eq!(earliest, Some(0));
+    }
+}

@@ -1,0 +1,156 @@
+//! The one in-memory form of a workload.
+
+use std::fmt;
+
+/// A workload: requests in file order, and what their prompts share.
+///
+/// Per-request lists live in flat arrays; a request holds ranges into them.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Trace {
+    /// The requests, in the order of the file.
+    pub requests: Vec<TraceRequest>,
+    /// Content-block ids of all prompts, renumbered densely from 0 in order of
+    /// first appearance; see [`Trace::hash_ids`].
+    pub hash_ids: Vec<u32>,
+    /// How many different ids [`Trace::hash_ids`] holds.
+    pub distinct_hash_ids: u32,
+    /// Prompt tokens that one hash id stands for.
+    pub block_size_tokens: u32,
+    /// Recorded output tokens of all requests that have them; see
+    /// [`Trace::output_token_ids`].
+    pub output_token_ids: Vec<u32>,
+    /// The policy-class names that requests refer to by index.
+    pub policy_classes: Vec<Box<str>>,
+    /// Number of sessions; a request without a session id has one of its own.
+    pub sessions: u32,
+    /// What the reader noticed and did not treat as an error, in order of first
+    /// appearance.
+    pub warnings: Vec<TraceWarning>,
+}
+
+/// One request of a workload.
+#[derive(Clone, Debug, PartialEq)]
+pub struct TraceRequest {
+    /// The request's name in the file, if it has one.
+    pub request_id: Option<Box<str>>,
+    /// 1-based line of the file it was read from.
+    pub line: u32,
+    /// Dense session number, in order of first appearance.
+    pub session: u32,
+    /// Position inside the session, from 0.
+    pub turn: u32,
+    /// Index in [`Trace::requests`] of the next turn of the session.
+    pub next_turn: Option<u32>,
+    /// Arrival of a first turn in nanoseconds after the earliest first turn.
+    /// `None` for later turns, and for first turns without a timestamp where
+    /// [`TraceOptions::first_timestamp_required`](crate::TraceOptions) is off.
+    pub arrival_ns: Option<u64>,
+    /// Nanoseconds between the completion of the previous turn and this one; 0
+    /// for first turns.
+    pub delay_ns: u64,
+    /// Prompt length; at least 1.
+    pub input_tokens: u32,
+    /// Tokens to generate; may be 0.
+    pub output_tokens: u32,
+    /// Where the prompt's ids lie in [`Trace::hash_ids`]. Empty when the source
+    /// says nothing about content: such a prompt shares nothing with any other.
+    pub hash_ids: ItemRange,
+    /// Where the recorded output lies in [`Trace::output_token_ids`]: empty, or
+    /// `output_tokens` long.
+    pub output_token_ids: ItemRange,
+    /// Scheduling priority as the source gives it; 0 if it does not.
+    pub priority: i32,
+    /// Strict priority tier as the source gives it; 0 if it does not.
+    pub strict_priority: u32,
+    /// Index in [`Trace::policy_classes`].
+    pub policy_class: Option<u32>,
+}
+
+/// A range of one of the flat arrays of a [`Trace`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ItemRange {
+    /// Index of the first item.
+    pub start: u32,
+    /// Number of items.
+    pub len: u32,
+}
+
+impl ItemRange {
+    fn of(self, items: &[u32]) -> &[u32] {
+        &items[self.start as usize..][..self.len as usize]
+    }
+}
+
+impl Trace {
+    /// The content blocks of a request's prompt, in order.
+    ///
+    /// Each id stands for [`Trace::block_size_tokens`] tokens, the last one
+    /// for what remains of `input_tokens`. Equal ids mean equal tokens; whether
+    /// they also mean a shared prefix depends on all ids before them.
+    #[must_use]
+    pub fn hash_ids(&self, request: &TraceRequest) -> &[u32] {
+        request.hash_ids.of(&self.hash_ids)
+    }
+
+    /// The recorded output tokens of a request; empty if none were recorded.
+    #[must_use]
+    pub fn output_token_ids(&self, request: &TraceRequest) -> &[u32] {
+        request.output_token_ids.of(&self.output_token_ids)
+    }
+
+    /// The name of a request's policy class.
+    #[must_use]
+    pub fn policy_class(&self, request: &TraceRequest) -> Option<&str> {
+        request.policy_class.map(|index| &*self.policy_classes[index as usize])
+    }
+
+    /// Prompt tokens over all requests.
+    #[must_use]
+    pub fn total_input_tokens(&self) -> u64 {
+        self.requests.iter().map(|r| u64::from(r.input_tokens)).sum()
+    }
+
+    /// Output tokens over all requests.
+    #[must_use]
+    pub fn total_output_tokens(&self) -> u64 {
+        self.requests.iter().map(|r| u64::from(r.output_tokens)).sum()
+    }
+}
+
+/// Something a reader noticed, counted over the file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TraceWarning {
+    /// What it is.
+    pub kind: WarningKind,
+    /// 1-based line where it first happened.
+    pub first_line: u32,
+    /// On how many rows it happened.
+    pub rows: u32,
+}
+
+/// The kinds of [`TraceWarning`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum WarningKind {
+    /// A field or column that the format does not define was ignored.
+    UnknownField(Box<str>),
+    /// `input_length` asked for more tokens than the hash ids cover and was cut
+    /// to what they cover (only with [`TraceOptions::lenient`](crate::TraceOptions)).
+    InputLengthClamped,
+    /// Hash ids beyond the end of the prompt were dropped.
+    SurplusHashIds,
+}
+
+impl fmt::Display for TraceWarning {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.kind {
+            WarningKind::UnknownField(name) => write!(f, "unknown field `{name}` was ignored")?,
+            WarningKind::InputLengthClamped => {
+                write!(f, "`input_length` was cut to the tokens that `hash_ids` cover")?;
+            }
+            WarningKind::SurplusHashIds => {
+                write!(f, "`hash_ids` beyond the end of the prompt were dropped")?;
+            }
+        }
+        write!(f, " on {} row(s), first on line {}", self.rows, self.first_line)
+    }
+}

@@ -1,0 +1,62 @@
+//! Writing a trace as Mooncake rows.
+
+use crate::Trace;
+use crate::millis::write_ms;
+use std::io::{self, Write};
+
+/// Writes a trace as Mooncake JSONL that reads back as the same requests.
+///
+/// Sessions of several turns are named `s<number>`. A prompt whose source says
+/// nothing about content gets ids of its own, since the format requires them.
+/// Times are exact (see the reader for the 49 days within which they come back
+/// exactly).
+///
+/// # Errors
+/// Those of `out`.
+pub fn write_mooncake(trace: &Trace, out: &mut impl Write) -> io::Result<()> {
+    let mut next_own_id = u64::from(trace.distinct_hash_ids);
+    for request in &trace.requests {
+        write!(out, "{{")?;
+        if let Some(id) = &request.request_id {
+            write!(out, "\"request_id\": {}, ", serde_json::to_string(id)?)?;
+        }
+        if request.turn > 0 || request.next_turn.is_some() {
+            write!(out, "\"session_id\": \"s{}\", ", request.session)?;
+        }
+        if let Some(arrival_ns) = request.arrival_ns {
+            write!(out, "\"timestamp\": ")?;
+            write_ms(out, arrival_ns)?;
+            write!(out, ", ")?;
+        }
+        if request.turn > 0 {
+            write!(out, "\"delay\": ")?;
+            write_ms(out, request.delay_ns)?;
+            write!(out, ", ")?;
+        }
+        let (input, output) = (request.input_tokens, request.output_tokens);
+        write!(out, "\"input_length\": {input}, \"output_length\": {output}, ")?;
+        if request.output_token_ids.len > 0 {
+            let ids = trace.output_token_ids(request);
+            write!(out, "\"output_token_ids\": {}, ", serde_json::to_string(ids)?)?;
+        }
+        if request.priority != 0 {
+            write!(out, "\"priority\": {}, ", request.priority)?;
+        }
+        if request.strict_priority != 0 {
+            write!(out, "\"strict_priority\": {}, ", request.strict_priority)?;
+        }
+        if let Some(class) = trace.policy_class(request) {
+            write!(out, "\"policy_class\": {}, ", serde_json::to_string(class)?)?;
+        }
+        if request.hash_ids.len > 0 {
+            let ids = trace.hash_ids(request);
+            writeln!(out, "\"hash_ids\": {}}}", serde_json::to_string(ids)?)?;
+        } else {
+            let blocks = u64::from(input.div_ceil(trace.block_size_tokens));
+            let ids: Vec<u64> = (next_own_id..next_own_id + blocks).collect();
+            next_own_id += blocks;
+            writeln!(out, "\"hash_ids\": {}}}", serde_json::to_string(&ids)?)?;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,62 @@
+//! Opening files: suffixes, compression and detection.
+
+use flate2::{Compression, write::GzEncoder};
+use std::io::Write;
+use std::path::PathBuf;
+use tempfile::TempDir;
+use vcr_trace::{Trace, TraceError, TraceFormat, TraceOptions};
+
+const MOONCAKE: &str = "{\"timestamp\": 0, \"output_length\": 1, \"hash_ids\": [1]}\n";
+const AZURE: &str = "\u{feff}TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:17:03.9799600,4808,10\n";
+
+fn file(dir: &TempDir, name: &str, bytes: &[u8]) -> PathBuf {
+    let path = dir.path().join(name);
+    std::fs::write(&path, bytes).expect("the temporary folder is writable");
+    path
+}
+
+fn packed(text: &str) -> Vec<u8> {
+    let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
+    encoder.write_all(text.as_bytes()).expect("a vector takes all");
+    encoder.finish().expect("a vector takes all")
+}
+
+#[test]
+fn formats_are_found_by_suffix_then_by_content() {
+    let dir = TempDir::new().unwrap();
+    let two_members = [packed(MOONCAKE), packed(MOONCAKE)].concat();
+    let cases: [(&str, Vec<u8>, usize); 6] = [
+        ("a.jsonl", MOONCAKE.into(), 1),
+        ("a.csv", AZURE.into(), 1),
+        ("a", MOONCAKE.into(), 1),
+        ("b.txt", AZURE.into(), 1),
+        ("b.csv.gz", packed(AZURE), 1),
+        ("c.jsonl.gz", two_members, 2),
+    ];
+    for (name, bytes, requests) in cases {
+        let trace = Trace::open(&file(&dir, name, &bytes), &TraceOptions::default()).unwrap();
+        assert_eq!(trace.requests.len(), requests, "{name}");
+    }
+}
+
+#[test]
+fn an_explicit_format_wins_over_the_suffix() {
+    let dir = TempDir::new().unwrap();
+    let path = file(&dir, "rows.csv", MOONCAKE.as_bytes());
+    let options = TraceOptions { format: Some(TraceFormat::Mooncake), ..TraceOptions::default() };
+    assert!(Trace::open(&path, &options).is_ok());
+    assert!(Trace::open(&path, &TraceOptions::default()).is_err());
+}
+
+#[test]
+fn unreadable_files_say_which() {
+    let dir = TempDir::new().unwrap();
+    let open = |path: PathBuf| Trace::open(&path, &TraceOptions::default()).unwrap_err();
+    assert!(matches!(open(dir.path().join("none.jsonl")), TraceError::Io { .. }));
+    assert!(matches!(open(file(&dir, "notes.txt", b"hello\n")), TraceError::UnknownFormat { .. }));
+    assert!(matches!(open(file(&dir, "e.jsonl", b" \n")), TraceError::Empty { .. }));
+    // A truncated archive is an error of the file, not an early end of the trace.
+    let half = packed(&MOONCAKE.repeat(500));
+    let cut = file(&dir, "cut.jsonl.gz", &half[..half.len() - 12]);
+    assert!(matches!(open(cut), TraceError::Io { .. }));
+}
