@@ -24,6 +24,7 @@ mod lines;
 mod millis;
 mod mooncake;
 mod open;
+pub mod perfetto;
 mod trace;
 mod write;
 

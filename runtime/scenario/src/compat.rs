@@ -1,0 +1,56 @@
+//! `compat.toml`: what the lines of vLLM have and do not have.
+
+use std::sync::LazyLock;
+
+use serde::Deserialize;
+
+use crate::error::{did_you_mean, nearest};
+use crate::options::Options;
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Table {
+    line: Vec<Line>,
+}
+
+/// One line of vLLM.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Line {
+    name: String,
+    /// Engine options that this line does not have.
+    #[serde(default)]
+    absent_engine_options: Vec<String>,
+}
+
+static TABLE: LazyLock<Table> = LazyLock::new(|| {
+    toml::from_str(include_str!("../../../compat.toml")).expect("the table is part of this build and checked by a test")
+});
+
+/// Notes options that `line` does not have, or that there is no such line.
+pub(crate) fn check_engine_options(line: &str, options: &mut Options<'_>) {
+    let lines = &TABLE.line;
+    let Some(found) = lines.iter().find(|known| known.name == line) else {
+        let names: Vec<&str> = lines.iter().map(|known| known.name.as_str()).collect();
+        let hint = nearest(line, names.iter().copied()).map(did_you_mean).unwrap_or_default();
+        let message = format!("`vllm_line` must be one of {}, but is \"{line}\"; {hint}", names.join(", "));
+        options.problem("vllm_line", message.trim_end_matches("; "));
+        return;
+    };
+    for name in &found.absent_engine_options {
+        if options.has(name) {
+            options.problem(name, format!("vLLM {line} has no `{name}`"));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_table_is_well_formed_and_covers_the_lines() {
+        let names: Vec<&str> = TABLE.line.iter().map(|line| line.name.as_str()).collect();
+        assert_eq!(names, ["0.27", "0.28", "0.29", "0.30", "0.31", "0.32", "0.33"]);
+    }
+}

@@ -1,0 +1,219 @@
+//! Latency models: native ones and guests.
+
+use std::sync::Arc;
+
+use rhai::{Dynamic, Engine, Map};
+use vcr_cluster::LatencyFactory;
+use vcr_core::latency::{LatencyError, LatencyModel};
+use vcr_guest::{CallFault, GuestError, GuestModule, Limits};
+use vcr_random::Distribution;
+use vcr_timing::{
+    Deployment, Fixed, FixedInput, InvalidConfig, Knobs, KnobsInput, PassSemantics, Polynomial, PolynomialInput,
+    Profile, ProfileInput, Roofline, SpeedInput,
+};
+
+use crate::context::Context;
+use crate::error::{Blame, Scripted, Thrown};
+use crate::options::Options;
+use crate::vocabulary::with_options;
+
+/// A latency model, ready to be made for any number of engines.
+#[derive(Clone)]
+pub(crate) struct LatencySpec {
+    pub(crate) factory: LatencyFactory,
+}
+
+const SEMANTICS: &[(&str, PassSemantics)] =
+    &[("dynamo-1.4", PassSemantics::Dynamo1_4), ("dynamo-1.6", PassSemantics::Dynamo1_6)];
+
+pub(crate) fn register(engine: &mut Engine, context: &Arc<Context>) {
+    with_options(engine, context, "fixed", |_, options| make_fixed(options));
+    with_options(engine, context, "knobs", |_, options| make_knobs(options));
+    with_options(engine, context, "polynomial", |_, options| make_polynomial(options));
+    with_options(engine, context, "profile", make_profile);
+    with_options(engine, context, "roofline", |_, options| make_roofline(options));
+    with_options(engine, context, "guest", make_guest);
+}
+
+/// A spec of a native model that every engine gets a copy of.
+fn copied<M: LatencyModel + Clone + Sync + 'static>(
+    model: Result<M, InvalidConfig>,
+    options: &mut Options<'_>,
+) -> Option<LatencySpec> {
+    match model {
+        Ok(model) => Some(LatencySpec { factory: Arc::new(move |_seed| Ok(Box::new(model.clone()))) }),
+        Err(error) => {
+            options.problem("", error.to_string());
+            None
+        }
+    }
+}
+
+fn finish(options: Options<'_>, spec: Option<LatencySpec>) -> Scripted<LatencySpec> {
+    options.finish()?;
+    Ok(spec.expect("a model that cannot be made is a problem of the options"))
+}
+
+fn make_fixed(mut options: Options<'_>) -> Scripted<LatencySpec> {
+    let step_ns = options.duration_ns("step");
+    let prefill_ns = options.duration_ns("prefill");
+    let decode_ns = options.duration_ns("decode");
+    let input = match (step_ns, prefill_ns, decode_ns) {
+        (Some(step_ns), None, None) => FixedInput::Step { step_ns },
+        (None, Some(prefill_ns), Some(decode_ns)) => FixedInput::Phases { prefill_ns, decode_ns },
+        _ => {
+            options.problem("step", "`fixed` needs either `step`, or both `prefill` and `decode`");
+            FixedInput::Step { step_ns: 0 }
+        }
+    };
+    let spec = copied(Fixed::new(input), &mut options);
+    finish(options, spec)
+}
+
+fn make_knobs(mut options: Options<'_>) -> Scripted<LatencySpec> {
+    let zero = Distribution::Constant { value: 0.0 };
+    let ttft = options.durations_ms("ttft");
+    let itl = options.durations_ms("itl");
+    if ttft.is_none() || itl.is_none() {
+        options.problem("", "`knobs` needs `ttft` and `itl`");
+    }
+    let input = KnobsInput {
+        ttft: ttft.unwrap_or(zero),
+        itl: itl.unwrap_or(zero),
+        prefill_ms_per_token: options.duration_ns("prefill_per_token").unwrap_or(0) as f64 / 1e6,
+        full_load_factor: options.f64("full_load_factor").unwrap_or(1.0),
+        max_num_seqs: options.u64("max_num_seqs").unwrap_or(256),
+        seed: 0,
+    };
+    if let Err(error) = Knobs::new(input.clone()) {
+        options.problem("", error.to_string());
+    }
+    options.finish()?;
+    let factory: LatencyFactory = Arc::new(move |seed| {
+        let model = Knobs::new(KnobsInput { seed, ..input.clone() });
+        let model = model.map_err(|error| LatencyError { model: "knobs".to_owned(), reason: error.to_string() })?;
+        Ok(Box::new(model))
+    });
+    Ok(LatencySpec { factory })
+}
+
+fn speed(options: &mut Options<'_>) -> SpeedInput {
+    let default = SpeedInput::default();
+    SpeedInput {
+        speedup_ratio: options.f64("speedup_ratio").unwrap_or(default.speedup_ratio),
+        decode_speedup_ratio: options.f64("decode_speedup_ratio").unwrap_or(default.decode_speedup_ratio),
+    }
+}
+
+fn make_polynomial(mut options: Options<'_>) -> Scripted<LatencySpec> {
+    let input = PolynomialInput {
+        semantics: options.choice("semantics", SEMANTICS).unwrap_or_default(),
+        prefill_only_worker: options.boolean("prefill_only").unwrap_or(false),
+        speculative: options.boolean("speculative").unwrap_or(false),
+        speed: speed(&mut options),
+    };
+    let spec = copied(Polynomial::new(input), &mut options);
+    finish(options, spec)
+}
+
+fn make_profile(context: &Context, mut options: Options<'_>) -> Scripted<LatencySpec> {
+    let path = options.string("path");
+    let path = options.required("path", path);
+    let semantics = options.choice("semantics", SEMANTICS).unwrap_or_default();
+    let prefill_only_worker = options.boolean("prefill_only").unwrap_or(false);
+    let speculative = options.boolean("speculative").unwrap_or(false);
+    let speed = speed(&mut options);
+    let default = Deployment::default();
+    let deployment = Deployment { max_kv_tokens: options.u64("max_kv_tokens").or(default.max_kv_tokens), ..default };
+    let mut spec = None;
+    if !path.is_empty() {
+        match vcr_timing::profile::read(&context.resolve(&path), deployment) {
+            Ok(tables) => {
+                let input = ProfileInput { tables, semantics, prefill_only_worker, speculative, speed };
+                spec = copied(Profile::new(input), &mut options);
+            }
+            Err(error) => options.problem("path", error.to_string()),
+        }
+    }
+    finish(options, spec)
+}
+
+fn make_roofline(mut options: Options<'_>) -> Scripted<LatencySpec> {
+    let mut map = Map::new();
+    for &name in vcr_roofline::RooflineConfig::FIELDS {
+        if let Some(value) = options.take(name) {
+            map.insert(name.into(), value);
+        }
+    }
+    let config = rhai::serde::from_dynamic::<vcr_roofline::RooflineConfig>(&Dynamic::from_map(map));
+    let spec = match config {
+        Ok(config) => match config.build() {
+            Ok(roofline) => {
+                let model = Roofline::new(roofline);
+                Some(LatencySpec { factory: Arc::new(move |_seed| Ok(Box::new(model.clone()))) })
+            }
+            Err(error) => {
+                options.problem("", format!("`roofline`: {error}"));
+                None
+            }
+        },
+        Err(error) => {
+            options.problem("", format!("`roofline`: {error}"));
+            None
+        }
+    };
+    finish(options, spec)
+}
+
+fn make_guest(context: &Context, mut options: Options<'_>) -> Scripted<LatencySpec> {
+    let path = options.string("path");
+    let path = options.required("path", path);
+    let config = options.take("config").unwrap_or_else(|| Dynamic::from_map(Map::new()));
+    let default = Limits::default();
+    let limits = Limits {
+        fuel_per_call: options.u64("fuel").unwrap_or(default.fuel_per_call),
+        memory_bytes: options.bytes("memory").map_or(default.memory_bytes, |bytes| bytes as usize),
+        ..default
+    };
+    let json = match serde_json::to_string(&config) {
+        Ok(json) => json,
+        Err(error) => {
+            options.problem("config", format!("`config` cannot be passed on as JSON: {error}"));
+            String::new()
+        }
+    };
+    let call = options.call_position();
+    options.finish()?;
+    let module = load(context, &path, limits).map_err(|error| thrown(&error).at(call))?;
+    // Makes a first instance now, so that a bad configuration costs no run.
+    module.latency_model(&json, 0).map_err(|error| thrown(&error).at(call))?;
+    let factory: LatencyFactory = Arc::new(move |seed| {
+        module
+            .latency_model(&json, seed)
+            .map_err(|error| LatencyError { model: module.name().to_owned(), reason: error.to_string() })
+    });
+    Ok(LatencySpec { factory })
+}
+
+fn load(context: &Context, path: &str, limits: Limits) -> Result<GuestModule, GuestError> {
+    let resolved = context.resolve(path);
+    if limits != Limits::default() {
+        return GuestModule::load(&resolved, limits);
+    }
+    if let Some(module) = context.state().guests.get(&resolved) {
+        return Ok(module.clone());
+    }
+    let module = GuestModule::load(&resolved, limits)?;
+    context.state().guests.insert(resolved, module.clone());
+    Ok(module)
+}
+
+/// Files and configurations are the user's; what a guest does is its own fault.
+fn thrown(error: &GuestError) -> Thrown {
+    let blame = match error {
+        GuestError::Read { .. } | GuestError::Load { .. } => Blame::Input,
+        GuestError::Call { fault: CallFault::Rejected { .. }, .. } => Blame::Input,
+        GuestError::Call { .. } | GuestError::Sandbox { .. } => Blame::Fault,
+    };
+    Thrown { blame, message: error.to_string(), hint: error.hint() }
+}

@@ -1,0 +1,227 @@
+//! `run` and `run_all`: scenarios become simulations.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use rhai::{Array, Dynamic, Engine, Map, NativeCallContext, Position};
+use vcr_cluster::observe::{Incident, Observer, Progress, StepRecord};
+use vcr_cluster::{Report, RunConfig, SimError, WorkloadConfig, simulate};
+
+use crate::cluster::ClusterSpec;
+use crate::context::Context;
+use crate::error::{Blame, Scripted, Thrown};
+use crate::fault::FaultSpec;
+use crate::options::{Options, describe};
+use crate::output::RunFiles;
+use crate::parameter;
+use crate::vocabulary::with_options;
+
+/// Seed of a run that neither the scenario nor the user seeds.
+const DEFAULT_SEED: u64 = 1;
+
+/// The result of a run, as scripts hold it.
+#[derive(Clone)]
+pub(crate) struct RunResult(pub(crate) Arc<Report>);
+
+pub(crate) fn register(engine: &mut Engine, context: &Arc<Context>) {
+    with_options(engine, context, "run", |context, options| {
+        let call = options.call_position();
+        let config = run_config(context, options)?;
+        let mut results = execute(context, vec![config], call)?;
+        Ok(results.remove(0))
+    });
+    let context = Arc::clone(context);
+    engine.register_fn("run_all", move |call: NativeCallContext<'_>, runs: Array| -> Scripted<Array> {
+        let at = call.call_position();
+        let mut configs = Vec::new();
+        for run in runs {
+            let Some(map) = run.clone().try_cast::<Map>() else {
+                let message = format!("`run_all` takes an array of maps, one a run, but found {}", describe(&run));
+                return Err(Thrown::input(message).at(at));
+            };
+            configs.push(run_config(&context, Options::new("run_all", &context.source, &call, map))?);
+        }
+        if configs.is_empty() {
+            return Err(Thrown::input("`run_all` needs at least one run").at(at));
+        }
+        Ok(execute(&context, configs, at)?.into_iter().map(Dynamic::from).collect())
+    });
+}
+
+fn run_config(context: &Context, mut options: Options<'_>) -> Scripted<RunConfig> {
+    let name = options.string("name").unwrap_or_else(|| "run".to_owned());
+    let cluster = options.made::<ClusterSpec>("cluster", "made by cluster(#{ ... })");
+    options.required::<()>("cluster", cluster.as_ref().map(|_| ()));
+    let workloads = elements::<WorkloadConfig>(&mut options, "workloads", "workloads such as burst(#{ ... })");
+    let faults = elements::<FaultSpec>(&mut options, "faults", "faults such as crash(#{ ... })");
+    let seed = options.u64("seed");
+    let max_retries = options.u32("retries").unwrap_or(0);
+    let max_time_ns = options.duration_ns("max_time");
+    let faults = match &cluster {
+        None => Vec::new(),
+        Some(cluster) => resolve_faults(&faults, cluster, &mut options),
+    };
+    for (index, workload) in workloads.iter().enumerate() {
+        if workloads[..index].iter().any(|other| other.name == workload.name) {
+            let message = format!("two workloads are called `{}`; give each a `name`", workload.name);
+            options.problem("workloads", message);
+        }
+    }
+    let call = options.call_position();
+    options.finish()?;
+    let cluster = cluster.expect("a missing cluster is a problem of the options");
+    let config = RunConfig {
+        name,
+        seed: context.options.seed.or(seed).unwrap_or(DEFAULT_SEED),
+        topology: cluster.0,
+        workloads,
+        faults,
+        max_retries,
+        max_time_ns,
+    };
+    // Found here rather than in the run, so that the position is known.
+    config.check().map_err(|errors| {
+        let lines: Vec<String> = errors.iter().map(ToString::to_string).collect();
+        Thrown::input(lines.join("\n  ")).at(call)
+    })?;
+    Ok(config)
+}
+
+fn resolve_faults(
+    specs: &[FaultSpec],
+    cluster: &ClusterSpec,
+    options: &mut Options<'_>,
+) -> Vec<vcr_cluster::FaultConfig> {
+    let mut faults = Vec::new();
+    for (index, spec) in specs.iter().enumerate() {
+        match spec.on(&cluster.0) {
+            Ok(fault) => faults.push(fault),
+            Err(problem) => options.problem("faults", format!("fault {} {problem}", index + 1)),
+        }
+    }
+    faults
+}
+
+/// The elements of an array option, all of one kind.
+fn elements<T: Clone + Send + Sync + 'static>(
+    options: &mut Options<'_>,
+    name: &'static str,
+    wanted: &str,
+) -> Vec<T> {
+    let mut found = Vec::new();
+    for (index, value) in options.array(name).unwrap_or_default().into_iter().enumerate() {
+        match value.clone().try_cast::<T>() {
+            Some(element) => found.push(element),
+            None => {
+                let message = format!("`{name}` must hold {wanted}, but element {} is {}", index + 1, describe(&value));
+                options.problem(name, message);
+            }
+        }
+    }
+    found
+}
+
+/// Runs all of `configs`, several at a time, and keeps the results in order.
+fn execute(context: &Context, mut configs: Vec<RunConfig>, call: Position) -> Scripted<Vec<RunResult>> {
+    parameter::check_all_used(context).map_err(|thrown| thrown.at(call))?;
+    let first_index = context.state().runs.len();
+    make_names_unique(context, &mut configs);
+    let threads = context.options.threads.clamp(1, configs.len());
+    let next = AtomicUsize::new(0);
+    let finished: Vec<std::sync::Mutex<Option<Result<Report, Thrown>>>> =
+        configs.iter().map(|_| std::sync::Mutex::new(None)).collect();
+    std::thread::scope(|scope| {
+        for _ in 0..threads {
+            scope.spawn(|| {
+                loop {
+                    let index = next.fetch_add(1, Ordering::Relaxed);
+                    let Some(config) = configs.get(index) else { return };
+                    let outcome = execute_one(context, config.clone(), first_index + index);
+                    if let Ok(mut slot) = finished[index].lock() {
+                        *slot = Some(outcome);
+                    }
+                }
+            });
+        }
+    });
+    let mut results = Vec::new();
+    for slot in finished {
+        let outcome = slot.into_inner().ok().flatten().expect("every run was taken by a thread that ended");
+        let report = Arc::new(outcome.map_err(|thrown| thrown.at(call))?);
+        context.state().runs.push(Arc::clone(&report));
+        results.push(RunResult(report));
+    }
+    Ok(results)
+}
+
+fn make_names_unique(context: &Context, configs: &mut [RunConfig]) {
+    let mut taken: Vec<String> = context.state().runs.iter().map(|report| report.name.clone()).collect();
+    for config in configs {
+        let base = config.name.clone();
+        let mut copy = 2;
+        while taken.contains(&config.name) {
+            config.name = format!("{base} {copy}");
+            copy += 1;
+        }
+        taken.push(config.name.clone());
+    }
+}
+
+fn execute_one(context: &Context, config: RunConfig, index: usize) -> Result<Report, Thrown> {
+    let name = config.name.clone();
+    let engines = config.topology.pools().iter().map(|p| (p.name.clone(), p.engines)).collect::<Vec<_>>();
+    let files = {
+        let state = context.state();
+        state.outputs.as_ref().map(|outputs| outputs.open_run(index, &name, &engines))
+    };
+    let files = files.transpose().map_err(|error| output_error(&error))?;
+    let mut watcher = Watcher { context, name: &name, files };
+    context.reporter.run_started(&name);
+    let result = simulate(config, &mut watcher);
+    context.reporter.run_ended(&name);
+    let report = result.map_err(|error| sim_error(&name, error))?;
+    if let Some(files) = watcher.files {
+        files.finish(&report).map_err(|error| output_error(&error))?;
+    }
+    Ok(report)
+}
+
+fn output_error(error: &std::io::Error) -> Thrown {
+    Thrown::input(format!("cannot write the output of the run: {error}"))
+}
+
+fn sim_error(name: &str, error: SimError) -> Thrown {
+    let (blame, hint) = match &error {
+        SimError::Config(_) | SimError::TimeStandsStill { .. } => (Blame::Input, None),
+        SimError::NothingFits { .. } => {
+            (Blame::Input, Some("raise `num_gpu_blocks` or `max_model_len`, or shorten the requests".to_owned()))
+        }
+        SimError::Latency { .. } | SimError::Stuck { .. } => (Blame::Fault, None),
+    };
+    Thrown { blame, message: format!("run `{name}`: {error}"), hint }
+}
+
+/// Passes what a run shows on to files and to the person who waits.
+struct Watcher<'a> {
+    context: &'a Context,
+    name: &'a str,
+    files: Option<RunFiles>,
+}
+
+impl Observer for Watcher<'_> {
+    fn step(&mut self, step: &StepRecord<'_>) {
+        if let Some(files) = &mut self.files {
+            files.step(step);
+        }
+    }
+
+    fn incident(&mut self, worker: u32, at_ns: u64, incident: Incident) {
+        if let Some(files) = &mut self.files {
+            files.incident(worker, at_ns, incident);
+        }
+    }
+
+    fn progress(&mut self, progress: &Progress) {
+        self.context.reporter.progress(self.name, progress);
+    }
+}

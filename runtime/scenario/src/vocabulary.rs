@@ -1,0 +1,104 @@
+//! The words of a scenario and how to call them.
+
+use std::sync::Arc;
+
+use rhai::packages::{Package, StandardPackage};
+use rhai::{Engine, Map, NativeCallContext};
+
+use crate::context::Context;
+use crate::error::Scripted;
+use crate::{check, cluster, distribution, fault, latency, parameter, run, workload};
+
+/// Every function of the vocabulary with its usage, for error texts and docs.
+pub const FUNCTIONS: &[(&str, &str)] = &[
+    ("param", "param(\"name\", default)"),
+    ("engine", "engine(#{ num_gpu_blocks: 16_385, ... })"),
+    ("pool", "pool(#{ engines: 2, engine: ..., latency: ..., router: \"round-robin\" })"),
+    ("cluster", "cluster(#{ engines: pool }) or cluster(#{ prefill: pool, decode: pool, link: link })"),
+    ("link", "link(#{ bandwidth: \"64GB/s\", kv_bytes_per_token: \"128KiB\" })"),
+    ("kv_bytes_per_token", "kv_bytes_per_token(\"llama-3.1-8b\")"),
+    ("kv_aware", "kv_aware(#{ overlap_score_credit: 1.0, ... })"),
+    ("fixed", "fixed(#{ step: \"10ms\" })"),
+    ("knobs", "knobs(#{ ttft: \"200ms\", itl: normal(\"12ms\", \"2ms\") })"),
+    ("polynomial", "polynomial(#{ semantics: \"dynamo-1.6\" })"),
+    ("profile", "profile(#{ path: \"profile.npz\" })"),
+    ("roofline", "roofline(#{ model: \"llama-3.1-8b\", gpu: \"h100-sxm\" })"),
+    ("guest", "guest(#{ path: \"guest.wasm\", config: #{ ... } })"),
+    ("normal", "normal(mean, std)"),
+    ("lognormal", "lognormal(mean, std)"),
+    ("gamma", "gamma(mean, std)"),
+    ("exponential", "exponential(mean)"),
+    ("uniform", "uniform(min, max)"),
+    ("burst", "burst(#{ count: 100, at: \"10s\", prompt_tokens: 512, output_tokens: 64 })"),
+    ("constant", "constant(#{ rate: \"5/s\", duration: \"1m\", prompt_tokens: 512, output_tokens: 64 })"),
+    ("poisson", "poisson(#{ rate: \"5/s\", duration: \"1m\", prompt_tokens: 512, output_tokens: 64 })"),
+    ("closed_loop", "closed_loop(#{ concurrency: 8, count: 100, prompt_tokens: 512, output_tokens: 64 })"),
+    ("trace", "trace(#{ path: \"trace.jsonl\" })"),
+    ("crash", "crash(#{ at: \"10s\", pool: \"decode\", engine: 0, restart_after: \"5s\" })"),
+    ("slow_down", "slow_down(#{ at: \"10s\", pool: \"decode\", engine: 0, factor: 3.0, duration: \"5s\" })"),
+    ("run", "run(#{ cluster: cluster, workloads: [ ... ] })"),
+    ("run_all", "run_all([ #{ name: ..., cluster: ..., workloads: ... }, ... ])"),
+    ("expect", "expect(result, \"ttft\", \"p99 < 4s\")"),
+    ("check", "check(\"what must be true\", condition)"),
+    ("value", "value(result, \"ttft\", \"p99\")"),
+];
+
+/// The function whose values have this Rust type.
+pub(crate) fn maker_of(type_name: &str) -> &'static str {
+    let makers = [
+        ("EngineSpec", "engine"),
+        ("PoolSpec", "pool"),
+        ("ClusterSpec", "cluster"),
+        ("LinkSpec", "link"),
+        ("LatencySpec", "a latency model"),
+        ("RouterConfig", "kv_aware"),
+        ("ScriptDistribution", "a distribution"),
+        ("WorkloadConfig", "a workload"),
+        ("FaultSpec", "a fault"),
+        ("RunResult", "run"),
+    ];
+    makers.iter().find(|(name, _)| type_name.contains(name)).map_or("another function", |(_, maker)| *maker)
+}
+
+/// A script engine that knows the vocabulary and can do nothing else: no
+/// modules, no files, no clock, bounded work and memory.
+pub(crate) fn engine(context: &Arc<Context>) -> Engine {
+    let mut engine = Engine::new_raw();
+    StandardPackage::new().register_into_engine(&mut engine);
+    engine
+        .set_max_operations(crate::MAX_SCRIPT_OPERATIONS)
+        .set_max_call_levels(64)
+        .set_max_expr_depths(128, 64)
+        .set_max_string_size(1 << 20)
+        .set_max_array_size(100_000)
+        .set_max_map_size(10_000)
+        .set_max_variables(10_000)
+        .disable_symbol("eval");
+    let printer = Arc::clone(context);
+    engine.on_print(move |text| printer.reporter.print(text));
+    let debugger = Arc::clone(context);
+    engine.on_debug(move |text, _, _| debugger.reporter.print(text));
+    parameter::register(&mut engine, context);
+    distribution::register(&mut engine);
+    cluster::register(&mut engine, context);
+    latency::register(&mut engine, context);
+    workload::register(&mut engine, context);
+    fault::register(&mut engine, context);
+    run::register(&mut engine, context);
+    check::register(&mut engine, context);
+    engine
+}
+
+/// Registers a function that takes one map of options.
+pub(crate) fn with_options<T: Clone + Send + Sync + 'static>(
+    engine: &mut Engine,
+    context: &Arc<Context>,
+    name: &'static str,
+    make: impl Fn(&Context, crate::options::Options<'_>) -> Scripted<T> + Send + Sync + 'static,
+) {
+    let context = Arc::clone(context);
+    engine.register_fn(name, move |call: NativeCallContext<'_>, map: Map| {
+        make(&context, crate::options::Options::new(name, &context.source, &call, map))
+    });
+}
+

@@ -1,0 +1,142 @@
+//! Workloads: bursts, rates, closed loops, sessions and traces.
+
+use std::num::NonZeroU32;
+use std::sync::Arc;
+
+use rhai::Engine;
+use vcr_cluster::{Arrivals, Limit, RequestMix, TracePacing, WorkloadConfig, WorkloadSource};
+use vcr_random::Distribution;
+use vcr_trace::{Trace, TraceError, TraceFormat, TraceOptions};
+
+use crate::context::Context;
+use crate::error::{Scripted, Thrown};
+use crate::options::Options;
+use crate::vocabulary::with_options;
+
+pub(crate) fn register(engine: &mut Engine, context: &Arc<Context>) {
+    with_options(engine, context, "burst", |_, mut options| {
+        let start_ns = options.duration_ns("at").unwrap_or(0);
+        let count = options.u64("count");
+        let arrivals = Arrivals::Burst {
+            count: options.required("count", count),
+            over_ns: options.duration_ns("over").unwrap_or(0),
+        };
+        synthetic("burst", start_ns, arrivals, options)
+    });
+    with_options(engine, context, "constant", |_, mut options| {
+        let start_ns = options.duration_ns("start").unwrap_or(0);
+        let rate_per_s = rate(&mut options);
+        let limit = limit(&mut options);
+        synthetic("constant", start_ns, Arrivals::Constant { rate_per_s, limit }, options)
+    });
+    with_options(engine, context, "poisson", |_, mut options| {
+        let start_ns = options.duration_ns("start").unwrap_or(0);
+        let rate_per_s = rate(&mut options);
+        let limit = limit(&mut options);
+        synthetic("poisson", start_ns, Arrivals::Poisson { rate_per_s, limit }, options)
+    });
+    with_options(engine, context, "closed_loop", |_, mut options| {
+        let start_ns = options.duration_ns("start").unwrap_or(0);
+        let concurrency = options.u64("concurrency");
+        let concurrency = options.required("concurrency", concurrency);
+        let limit = limit(&mut options);
+        synthetic("closed_loop", start_ns, Arrivals::ClosedLoop { concurrency, limit }, options)
+    });
+    with_options(engine, context, "trace", make_trace);
+}
+
+fn rate(options: &mut Options<'_>) -> f64 {
+    let rate_per_s = options.rate_per_s("rate");
+    options.required("rate", rate_per_s)
+}
+
+fn limit(options: &mut Options<'_>) -> Limit {
+    Limit { count: options.u64("count"), duration_ns: options.duration_ns("duration") }
+}
+
+fn synthetic(
+    kind: &str,
+    start_ns: u64,
+    arrivals: Arrivals,
+    mut options: Options<'_>,
+) -> Scripted<WorkloadConfig> {
+    let one = Distribution::Constant { value: 1.0 };
+    let prompt_tokens = options.counts("prompt_tokens");
+    let output_tokens = options.counts("output_tokens");
+    for (name, given) in [("prompt_tokens", prompt_tokens), ("output_tokens", output_tokens)] {
+        options.required(name, given.map(|_| ()));
+    }
+    let shared_prefix_tokens = options.u32("shared_prefix_tokens").unwrap_or(0);
+    let mix = RequestMix {
+        prompt_tokens: prompt_tokens.unwrap_or(one),
+        output_tokens: output_tokens.unwrap_or(one),
+        shared_prefix_tokens,
+        prefix_groups: options.u32("prefix_groups").unwrap_or(1),
+        turns: options.counts("turns").unwrap_or(one),
+        think_time_ms: options.durations_ms("think_time").unwrap_or(Distribution::Constant { value: 0.0 }),
+    };
+    let workload = named(kind, start_ns, WorkloadSource::Synthetic { arrivals, mix }, &mut options);
+    options.finish()?;
+    Ok(workload)
+}
+
+fn named(kind: &str, start_ns: u64, source: WorkloadSource, options: &mut Options<'_>) -> WorkloadConfig {
+    WorkloadConfig {
+        name: options.string("name").unwrap_or_else(|| kind.to_owned()),
+        start_ns,
+        priority: options.i32("priority").unwrap_or(0),
+        source,
+    }
+}
+
+fn make_trace(context: &Context, mut options: Options<'_>) -> Scripted<WorkloadConfig> {
+    let formats = [
+        ("auto", None),
+        ("mooncake", Some(TraceFormat::Mooncake)),
+        ("azure", Some(TraceFormat::Azure)),
+    ];
+    let path = options.string("path");
+    let path = options.required("path", path);
+    let concurrency = options.u64("concurrency");
+    let speedup = options.f64("speedup");
+    if concurrency.is_some() && speedup.is_some() {
+        options.problem("speedup", "`speedup` scales recorded arrivals, which a trace with `concurrency` ignores");
+    }
+    let pacing = match concurrency {
+        Some(concurrency) => TracePacing::ClosedLoop { concurrency },
+        None => TracePacing::Recorded { speedup: speedup.unwrap_or(1.0) },
+    };
+    let block_size = options.u32("block_size").unwrap_or(512);
+    let block_size_tokens = NonZeroU32::new(block_size).unwrap_or_else(|| {
+        options.problem("block_size", "`block_size` must be at least 1");
+        NonZeroU32::MIN
+    });
+    let read = TraceOptions {
+        format: options.choice("format", &formats).flatten(),
+        block_size_tokens,
+        lenient: options.boolean("lenient").unwrap_or(false),
+        first_timestamp_required: concurrency.is_none(),
+    };
+    let start_ns = options.duration_ns("start").unwrap_or(0);
+    let copies = options.u32("copies").unwrap_or(1);
+    let placeholder = WorkloadSource::Trace { trace: Arc::default(), pacing, copies };
+    let workload = named("trace", start_ns, placeholder, &mut options);
+    let call = options.call_position();
+    options.finish()?;
+    let trace = open(context, &path, &read).map_err(|error| Thrown::input(error.to_string()).at(call))?;
+    Ok(WorkloadConfig { source: WorkloadSource::Trace { trace, pacing, copies }, ..workload })
+}
+
+/// Reads a trace once, however often the scenario names it.
+fn open(context: &Context, path: &str, options: &TraceOptions) -> Result<Arc<Trace>, TraceError> {
+    let key = (context.resolve(path), format!("{options:?}"));
+    if let Some(trace) = context.state().traces.get(&key) {
+        return Ok(Arc::clone(trace));
+    }
+    let trace = Arc::new(Trace::open(&key.0, options)?);
+    for warning in &trace.warnings {
+        context.reporter.warn(&format!("{}: {warning}", key.0.display()));
+    }
+    context.state().traces.insert(key, Arc::clone(&trace));
+    Ok(trace)
+}
