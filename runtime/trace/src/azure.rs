@@ -72,11 +72,15 @@ impl Splitter {
     }
 
     fn split(&mut self, line: &[u8]) -> Result<Cells<'_>, RowProblem> {
+        // The whole line, not the cells: without its commas, halves of broken
+        // characters could join into a whole one that a cell then cuts.
+        let not_utf8 = |e| RowProblem::Malformed(format!("the row is not UTF-8 text: {e}"));
+        std::str::from_utf8(line).map_err(not_utf8)?;
         // A line of n bytes has no more than n bytes of text and n + 1 cells.
         self.text.resize(line.len() + 1, 0);
         self.ends.resize(line.len() + 1, 0);
         self.parser.reset();
-        let (result, _, mut bytes, mut cells) =
+        let (result, parsed, mut bytes, mut cells) =
             self.parser
                 .read_record(line, &mut self.text, &mut self.ends);
         if result == ReadRecordResult::InputEmpty {
@@ -87,9 +91,13 @@ impl Splitter {
             bytes += more_bytes;
             cells += more_cells;
         }
+        // The parser also ends rows at a lone carriage return.
+        if !line[parsed..].trim_ascii().is_empty() {
+            let text = "there is a carriage return inside the row; end rows with a line feed";
+            return Err(RowProblem::Malformed(text.to_owned()));
+        }
         Ok(Cells {
-            text: std::str::from_utf8(&self.text[..bytes])
-                .map_err(|e| RowProblem::Malformed(format!("the row is not UTF-8 text: {e}")))?,
+            text: std::str::from_utf8(&self.text[..bytes]).map_err(not_utf8)?,
             ends: &self.ends[..cells],
         })
     }
@@ -246,6 +254,18 @@ mod tests {
     }
 
     #[test]
+    fn broken_characters_around_a_comma_are_an_error() {
+        // Found by fuzzing: without the comma these bytes are one character.
+        let options = TraceOptions::default();
+        let error = read(&b"\xd2,\xbb"[..], "t.csv", &options).expect_err("not UTF-8");
+        assert!(
+            error
+                .to_string()
+                .contains("line 1: the row is not UTF-8 text")
+        );
+    }
+
+    #[test]
     fn errors_name_line_and_column() {
         let with = |row: &str| {
             check(&format!("TIMESTAMP,ContextTokens,GeneratedTokens\n{row}\n")).unwrap_err()
@@ -257,6 +277,9 @@ mod tests {
         assert!(with("2023-11-16 18:15:46,0,1").contains("the prompt has no tokens"));
         assert!(with("2023-11-16 18:15:46,1").contains("line 2: 2 cells, but the header has 3"));
         assert!(with("\n\r\n2023-11-16 18:15:46,x,1").contains("line 4, field `ContextTokens`"));
+        assert!(
+            with("2023-11-16 18:15:46,1,1\r2023-11-16 18:15:46,1,1").contains("line 2: there is")
+        );
         assert!(with("").contains("holds no request"));
         assert!(check("").unwrap_err().contains("holds no request"));
         assert!(

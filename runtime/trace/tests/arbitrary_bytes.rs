@@ -50,6 +50,16 @@ proptest! {
         read_all(&bytes);
     }
 
+    /// Few different bytes, so that commas, quotes, line ends and halves of
+    /// characters meet.
+    #[test]
+    fn structural_bytes_never_panic(
+        bytes in proptest::collection::vec(
+            proptest::sample::select(b",\"\r\n{}[]:0-\xd2\xbb\xef\xbf".to_vec()), 0..40),
+    ) {
+        read_all(&bytes);
+    }
+
     #[test]
     fn almost_rows_never_panic(text in arb_almost_rows()) {
         read_all(text.as_bytes());
