@@ -1,1 +1,37 @@
-//! x
+//! Native latency models: what a step costs, without a guest.
+//!
+//! | model | says |
+//! |---|---|
+//! | [`Fixed`] | every step, or every prefill and decode part, costs the same |
+//! | [`Knobs`] | first-token and inter-token times drawn from distributions |
+//! | [`Polynomial`] | Dynamo's default formula of new tokens and KV occupancy |
+//! | [`Profile`] | interpolation between measured points of a planner profile |
+//!
+//! Each has a raw input with public fields and a checked model that cannot be
+//! wrong; checking reports every problem at once and repairs none.
+//!
+//! Everything here is deterministic: doubles are only added, multiplied,
+//! divided and rounded, which IEEE 754 fixes to the bit, and the few
+//! transcendental functions come from the `libm` crate, never from the
+//! platform. Nothing here reads a clock or draws from a global source; only
+//! [`profile::read`] touches files.
+
+mod distribution;
+mod duration;
+mod fixed;
+mod knobs;
+mod pass;
+mod polynomial;
+mod problem;
+pub mod profile;
+mod speed;
+
+pub use distribution::Distribution;
+pub use duration::STEP_NS_MAX;
+pub use fixed::{Fixed, FixedInput};
+pub use knobs::{Knobs, KnobsInput};
+pub use pass::PassSemantics;
+pub use polynomial::{Polynomial, PolynomialInput};
+pub use problem::{ConfigProblem, InvalidConfig};
+pub use profile::Profile;
+pub use speed::SpeedInput;

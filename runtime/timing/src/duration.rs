@@ -1,0 +1,67 @@
+//! Milliseconds of formulas to the whole nanoseconds of a step.
+
+use std::time::Duration;
+use vcr_core::latency::LatencyError;
+
+/// The longest step any model here may give: a day. Anything longer is a
+/// formula outside its range or a unit mistaken, and would only end in a
+/// simulation that seems to hang.
+pub const STEP_NS_MAX: u64 = 24 * 3600 * 1_000_000_000;
+
+/// Rounds a price to the nearest nanosecond.
+///
+/// # Errors
+/// If it is not a number, negative, or beyond [`STEP_NS_MAX`].
+pub(crate) fn whole_ns(model: &str, part: &str, ms: f64) -> Result<u64, LatencyError> {
+    divided_ns(model, part, ms, 1.0)
+}
+
+/// Rounds a price to the nearest nanosecond, divides it by a speed and rounds
+/// again, each time by way of seconds in a double.
+///
+/// That is the route of std's `Duration`, and Dynamo's: its published runs at
+/// double speed differ in the last digit on any other (rounding once, or
+/// breaking ties anywhere but in the double). IEEE 754 fixes every part of it.
+///
+/// # Errors
+/// As [`whole_ns`].
+pub(crate) fn divided_ns(
+    model: &str,
+    part: &str,
+    ms: f64,
+    ratio: f64,
+) -> Result<u64, LatencyError> {
+    let whole = Duration::try_from_secs_f64(ms / 1e3);
+    let divided = whole.and_then(|whole| Duration::try_from_secs_f64(whole.as_secs_f64() / ratio));
+    match divided {
+        Ok(duration) if duration.as_nanos() <= u128::from(STEP_NS_MAX) => {
+            Ok(duration.as_nanos() as u64)
+        }
+        _ => Err(LatencyError {
+            model: model.to_owned(),
+            reason: format!(
+                "the {part} of a step comes out at {} ms, which is not between 0 and a day; check \
+                 the model's input against the sizes of this engine",
+                ms / ratio
+            ),
+        }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_durations_of_up_to_a_day_pass() {
+        let day_ms = STEP_NS_MAX as f64 / 1e6;
+        assert_eq!(whole_ns("m", "p", day_ms).ok(), Some(STEP_NS_MAX));
+        assert_eq!(whole_ns("m", "p", 0.000_000_6).ok(), Some(1));
+        assert_eq!(whole_ns("m", "p", -0.0).ok(), Some(0));
+        for ms in [day_ms + 1.0, -1.0, f64::NAN, f64::INFINITY] {
+            assert!(whole_ns("m", "p", ms).is_err(), "{ms}");
+        }
+        assert!(divided_ns("m", "p", 1.0, 1e-300).is_err());
+        assert_eq!(divided_ns("m", "p", 1.0, 1e300).ok(), Some(0));
+    }
+}

@@ -1,0 +1,136 @@
+//! The constant model.
+
+use crate::duration::STEP_NS_MAX;
+use crate::problem::{ConfigProblem, InvalidConfig, Problems};
+use vcr_core::latency::{LatencyError, LatencyModel, StepBatch, price_until_horizon};
+
+/// The constants of a [`Fixed`] model, in nanoseconds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FixedInput {
+    /// Every step costs the same, whatever is in it.
+    Step {
+        /// Duration of a step.
+        step_ns: u64,
+    },
+    /// A step costs one constant if it prefills and another if it decodes, and
+    /// the sum of both if it does both.
+    Phases {
+        /// Duration of the prefill part.
+        prefill_ns: u64,
+        /// Duration of the decode part.
+        decode_ns: u64,
+    },
+}
+
+/// A model of constants: the simplest thing whose results can be checked by
+/// hand. Constants of 0 are allowed; virtual time then stands still while
+/// tokens flow.
+#[derive(Clone, Copy, Debug)]
+pub struct Fixed {
+    input: FixedInput,
+}
+
+impl Fixed {
+    /// Checks the constants.
+    ///
+    /// # Errors
+    /// All constants above [`STEP_NS_MAX`].
+    pub fn new(input: FixedInput) -> Result<Fixed, InvalidConfig> {
+        let constants: &[(&str, u64)] = match &input {
+            FixedInput::Step { step_ns } => &[("step_ns", *step_ns)],
+            FixedInput::Phases {
+                prefill_ns,
+                decode_ns,
+            } => &[("prefill_ns", *prefill_ns), ("decode_ns", *decode_ns)],
+        };
+        let mut problems = Problems::default();
+        for (field, ns) in constants {
+            if *ns > STEP_NS_MAX {
+                problems.0.push(ConfigProblem::TooLong {
+                    field: (*field).to_owned(),
+                    value_ms: *ns as f64 / 1e6,
+                    limit_ms: STEP_NS_MAX as f64 / 1e6,
+                });
+            }
+        }
+        problems.none_or("fixed", Fixed { input })
+    }
+}
+
+impl LatencyModel for Fixed {
+    fn price(
+        &mut self,
+        batch: &StepBatch<'_>,
+        durations_ns: &mut Vec<u64>,
+    ) -> Result<(), LatencyError> {
+        price_until_horizon(batch, durations_ns, |shape| {
+            Ok(match self.input {
+                FixedInput::Step { step_ns } => step_ns,
+                FixedInput::Phases {
+                    prefill_ns,
+                    decode_ns,
+                } => {
+                    let prefill_ns = if shape.prefill_requests > 0 {
+                        prefill_ns
+                    } else {
+                        0
+                    };
+                    let decode_ns = if shape.decode_requests > 0 {
+                        decode_ns
+                    } else {
+                        0
+                    };
+                    prefill_ns + decode_ns
+                }
+            })
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use vcr_core::latency::StepShape;
+
+    fn price(input: FixedInput, shapes: &[StepShape], horizon_ns: u64) -> Vec<u64> {
+        let mut durations_ns = Vec::new();
+        let batch = StepBatch {
+            start_ns: 0,
+            horizon_ns,
+            shapes,
+        };
+        let mut model = Fixed::new(input).expect("valid");
+        model.price(&batch, &mut durations_ns).expect("priced");
+        durations_ns
+    }
+
+    #[test]
+    fn phases_add_up_and_the_horizon_ends_a_batch() {
+        let shape = |prefill_requests, decode_requests| StepShape {
+            prefill_requests,
+            decode_requests,
+            ..StepShape::default()
+        };
+        let phases = FixedInput::Phases {
+            prefill_ns: 10,
+            decode_ns: 3,
+        };
+        let shapes = [shape(1, 0), shape(0, 2), shape(1, 1), shape(0, 0)];
+        assert_eq!(price(phases, &shapes, u64::MAX), [10, 3, 13, 0]);
+        assert_eq!(price(phases, &shapes, 13), [10, 3]);
+        assert_eq!(price(phases, &shapes, 0), [10]);
+        let step = FixedInput::Step { step_ns: 5 };
+        assert_eq!(price(step, &shapes, u64::MAX), [5; 4]);
+    }
+
+    #[test]
+    fn all_problems_are_reported() {
+        let error = Fixed::new(FixedInput::Phases {
+            prefill_ns: u64::MAX,
+            decode_ns: STEP_NS_MAX + 1,
+        })
+        .expect_err("too long");
+        assert_eq!(error.problems.len(), 2);
+        assert!(error.to_string().contains("`prefill_ns` is "), "{error}");
+    }
+}

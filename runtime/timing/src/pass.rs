@@ -1,0 +1,75 @@
+//! What a Dynamo pass charges as prefill and as decode.
+//!
+//! Dynamo executes a pass as a prefill followed by a decode, not as one fused
+//! batch. Which requests the decode part covers, and how it measures occupancy,
+//! changed between its versions (`dynamo-mocker` 1.4 and `aisimulate-core` of
+//! 1.6).
+
+use vcr_core::latency::StepShape;
+
+/// Whose rules decide what the decode part of a pass covers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum PassSemantics {
+    /// Every request that emits a token takes part in the decode, also one whose
+    /// prompt just finished, so a first token costs a prefill and a decode.
+    /// Occupancy counts distinct resident blocks, each in full.
+    Dynamo1_4,
+    /// Only requests past their prompt take part in the decode; a first token
+    /// comes out of the prefill itself. Occupancy is the sum of the context
+    /// lengths of the decodes.
+    #[default]
+    Dynamo1_6,
+}
+
+/// The decode part of a pass.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct DecodeLoad {
+    /// Occupied KV tokens, as the version counts them.
+    pub(crate) active_kv_tokens: u64,
+    /// Mean context length of the requests that take part.
+    pub(crate) mean_context_tokens: f64,
+}
+
+/// Who takes part in the decode of a pass, and with how much KV.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub(crate) struct PassRules {
+    pub(crate) semantics: PassSemantics,
+    /// A prefill worker emits its single token at the end of the prefill.
+    pub(crate) prefill_only_worker: bool,
+    /// With speculation 1.6 verifies drafts right after the prompt, so that a
+    /// finishing prompt takes part in the decode as in 1.4.
+    pub(crate) speculative: bool,
+}
+
+impl PassRules {
+    /// The decode part of the pass, or `None` if nothing is charged for it.
+    pub(crate) fn decode_load(&self, shape: &StepShape) -> Option<DecodeLoad> {
+        if self.prefill_only_worker {
+            return None;
+        }
+        // Dynamo counts the tokens a sequence has when the pass starts, while
+        // the shape also counts the drafts computed in it.
+        let draft_tokens = shape.decode_tokens.saturating_sub(shape.decode_requests);
+        let decode_context_tokens = shape.decode_context_tokens.saturating_sub(draft_tokens);
+        let emitting_requests = shape.decode_requests + shape.prefill_completions;
+        let emitting_context_tokens =
+            decode_context_tokens + shape.prefill_completion_context_tokens;
+        let mean = |tokens: u64, requests: u64| tokens as f64 / requests.max(1) as f64;
+        match self.semantics {
+            PassSemantics::Dynamo1_4 => (shape.sampled_requests > 0).then(|| DecodeLoad {
+                active_kv_tokens: shape.kv_active_blocks * shape.block_size_tokens,
+                mean_context_tokens: mean(emitting_context_tokens, emitting_requests),
+            }),
+            PassSemantics::Dynamo1_6 if self.speculative => {
+                (shape.sampled_requests > 0).then(|| DecodeLoad {
+                    active_kv_tokens: emitting_context_tokens,
+                    mean_context_tokens: mean(emitting_context_tokens, emitting_requests),
+                })
+            }
+            PassSemantics::Dynamo1_6 => (shape.decode_requests > 0).then(|| DecodeLoad {
+                active_kv_tokens: decode_context_tokens,
+                mean_context_tokens: mean(decode_context_tokens, shape.decode_requests),
+            }),
+        }
+    }
+}

@@ -1,0 +1,122 @@
+//! Dynamo's default timing formula.
+
+use crate::pass::{PassRules, PassSemantics};
+use crate::problem::{InvalidConfig, Problems};
+use crate::speed::SpeedInput;
+use vcr_core::latency::{LatencyError, LatencyModel, StepBatch, StepShape, price_until_horizon};
+
+const MODEL: &str = "polynomial";
+
+/// What can be chosen about a [`Polynomial`] model; the constants are Dynamo's.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct PolynomialInput {
+    /// Which Dynamo decides what the decode part of a step covers.
+    pub semantics: PassSemantics,
+    /// Whether the engine only prefills (the prefill side of a disaggregated
+    /// pair): it charges no decode.
+    pub prefill_only_worker: bool,
+    /// Whether the engine drafts tokens. In 1.6 the decode part then covers
+    /// finishing prompts too, as it always does in 1.4.
+    pub speculative: bool,
+    /// Divisors of the times.
+    pub speed: SpeedInput,
+}
+
+/// Dynamo's polynomial: prefill by new tokens, decode by KV occupancy, and the
+/// step is the sum of the two.
+///
+/// With `n` new prefill tokens, counted through integer means as Dynamo does,
+/// prefill takes `4.209989e-07 n^2 + 1.518344e-02 n + 16.50142` ms, and exactly
+/// 0 if `n` is 0. With the share `u` of the KV cache that is occupied, decode
+/// takes `max(1, -25.74 u^2 + 54.01 u + 5.74)` ms. Each is rounded to
+/// whole nanoseconds, divided by its speed and rounded again before they are
+/// added. The constants are
+/// the same in `dynamo-mocker` 1.4 and 1.6; [`PassSemantics`] is what changed.
+///
+/// The decode time does not depend on the batch size; use a measured
+/// [`Profile`](crate::Profile) where that matters.
+#[derive(Clone, Copy, Debug)]
+pub struct Polynomial {
+    rules: PassRules,
+    speed: SpeedInput,
+}
+
+impl Polynomial {
+    /// Checks the input.
+    ///
+    /// # Errors
+    /// Every speed that is not above 0.
+    pub fn new(input: PolynomialInput) -> Result<Polynomial, InvalidConfig> {
+        let mut problems = Problems::default();
+        input.speed.check(&mut problems);
+        let rules = PassRules {
+            semantics: input.semantics,
+            prefill_only_worker: input.prefill_only_worker,
+            speculative: input.speculative,
+        };
+        let speed = input.speed;
+        problems.none_or(MODEL, Polynomial { rules, speed })
+    }
+
+    fn price_one(&self, shape: &StepShape) -> Result<u64, LatencyError> {
+        let prefill_ms = prefill_ms(new_tokens(shape));
+        let mut duration_ns = self.speed.prefill_ns(MODEL, prefill_ms)?;
+        if let Some(load) = self.rules.decode_load(shape) {
+            let total_kv_tokens = shape.kv_total_blocks * shape.block_size_tokens;
+            if total_kv_tokens == 0 {
+                return Err(LatencyError {
+                    model: MODEL.to_owned(),
+                    reason: "the engine reports a KV cache of 0 tokens, so its occupancy means \
+                             nothing; give it blocks"
+                        .to_owned(),
+                });
+            }
+            let mut occupancy = load.active_kv_tokens as f64 / total_kv_tokens as f64;
+            if self.rules.semantics == PassSemantics::Dynamo1_6 {
+                // The sum of contexts counts a shared prefix once per request
+                // and so can exceed the cache.
+                occupancy = occupancy.min(1.0);
+            }
+            duration_ns += self.speed.decode_ns(MODEL, decode_ms(occupancy))?;
+        }
+        Ok(duration_ns)
+    }
+}
+
+impl LatencyModel for Polynomial {
+    fn price(
+        &mut self,
+        batch: &StepBatch<'_>,
+        durations_ns: &mut Vec<u64>,
+    ) -> Result<(), LatencyError> {
+        price_until_horizon(batch, durations_ns, |shape| self.price_one(shape))
+    }
+}
+
+/// New prefill tokens as Dynamo counts them: requests times the difference of
+/// the integer means of where their chunks end and begin.
+fn new_tokens(shape: &StepShape) -> u64 {
+    let requests = shape.prefill_requests;
+    if requests == 0 {
+        return 0;
+    }
+    let begin_tokens = shape.prefill_context_tokens;
+    let end_tokens = begin_tokens + shape.prefill_tokens;
+    requests * (end_tokens / requests - begin_tokens / requests)
+}
+
+fn prefill_ms(new_tokens: u64) -> f64 {
+    if new_tokens == 0 {
+        return 0.0;
+    }
+    let n = new_tokens as f64;
+    4.209989e-07 * n * n + 1.518344e-02 * n + 1.650142e+01
+}
+
+fn decode_ms(occupancy: f64) -> f64 {
+    let u = occupancy;
+    (-25.74 * u * u + 54.01 * u + 5.74).max(1.0)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,97 @@
+//! Measured profiles, interpolated.
+
+mod error;
+mod read;
+mod table;
+
+pub use error::{PointsFault, PointsProblem, ProfileError};
+pub use read::{Deployment, ProfileTables, read};
+pub use table::{Column, DecodeSurface, PrefillCurve};
+
+use crate::pass::{PassRules, PassSemantics};
+use crate::problem::{InvalidConfig, Problems};
+use crate::speed::SpeedInput;
+use vcr_core::latency::{LatencyError, LatencyModel, StepBatch, StepShape, price_until_horizon};
+
+const MODEL: &str = "profile";
+
+/// What a [`Profile`] is made of.
+#[derive(Clone, Debug)]
+pub struct ProfileInput {
+    /// The measured points, from [`read()`] or built by hand.
+    pub tables: ProfileTables,
+    /// Which Dynamo decides what the decode part of a step covers.
+    pub semantics: PassSemantics,
+    /// Whether the engine only prefills: it charges no decode.
+    pub prefill_only_worker: bool,
+    /// Whether the engine drafts tokens; see
+    /// [`PolynomialInput::speculative`](crate::PolynomialInput::speculative).
+    pub speculative: bool,
+    /// Divisors of the times.
+    pub speed: SpeedInput,
+}
+
+/// A model that interpolates a planner profile: prefill by the new tokens of
+/// the step, decode by occupied KV tokens and mean context length, and the step
+/// is the sum of the two.
+///
+/// Beyond the measured range times are extrapolated linearly (how, see
+/// [`PrefillCurve`] and [`DecodeSurface`]); where that falls below zero the time
+/// is zero. Each part is rounded to whole nanoseconds, divided by its speed and
+/// rounded again before they are added. A step without new prefill tokens has no prefill part.
+#[derive(Clone, Debug)]
+pub struct Profile {
+    tables: ProfileTables,
+    rules: PassRules,
+    speed: SpeedInput,
+}
+
+impl Profile {
+    /// Checks the input; its tables have been checked already.
+    ///
+    /// # Errors
+    /// Every speed that is not above 0.
+    pub fn new(input: ProfileInput) -> Result<Profile, InvalidConfig> {
+        let mut problems = Problems::default();
+        input.speed.check(&mut problems);
+        problems.none_or(
+            MODEL,
+            Profile {
+                tables: input.tables,
+                rules: PassRules {
+                    semantics: input.semantics,
+                    prefill_only_worker: input.prefill_only_worker,
+                    speculative: input.speculative,
+                },
+                speed: input.speed,
+            },
+        )
+    }
+
+    fn price_one(&self, shape: &StepShape) -> Result<u64, LatencyError> {
+        let mut duration_ns = 0;
+        if shape.prefill_tokens > 0 {
+            let ms = self.tables.prefill.ttft_ms(shape.prefill_tokens as f64);
+            duration_ns += self.speed.prefill_ns(MODEL, ms)?;
+        }
+        if let Some(load) = self.rules.decode_load(shape) {
+            let active_kv_tokens = load.active_kv_tokens as f64;
+            let ms = self
+                .tables
+                .decode
+                .itl_ms(active_kv_tokens, load.mean_context_tokens);
+            duration_ns += self.speed.decode_ns(MODEL, ms)?;
+        }
+        Ok(duration_ns)
+    }
+}
+
+impl LatencyModel for Profile {
+    fn price(
+        &mut self,
+        batch: &StepBatch<'_>,
+        durations_ns: &mut Vec<u64>,
+    ) -> Result<(), LatencyError> {
+        price_until_horizon(batch, durations_ns, |shape| self.price_one(shape))
+    }
+}

@@ -1,0 +1,156 @@
+//! Why a profile could not be used: always the file and the array.
+
+use ndarray_npy::ReadNpzError;
+use std::io;
+
+/// What is wrong with one array of measured points.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum PointsFault {
+    /// Too few values to draw a line through.
+    #[error("has {count} value(s), but interpolation needs at least {min}")]
+    TooFew {
+        /// How many there are.
+        count: usize,
+        /// How many are needed.
+        min: usize,
+    },
+    /// Another length than its partners.
+    #[error("has {count} values where {expected} are expected ({why})")]
+    WrongLength {
+        /// How many there are.
+        count: usize,
+        /// How many there should be.
+        expected: usize,
+        /// What they must agree with.
+        why: String,
+    },
+    /// A value that is not a finite number of at least 0.
+    #[error("has the value {value} at index {index}, but needs finite numbers of at least 0")]
+    BadValue {
+        /// Where.
+        index: usize,
+        /// The value.
+        value: f64,
+    },
+    /// An axis that does not grow.
+    #[error("must grow strictly, but {value} at index {index} follows {before}")]
+    NotIncreasing {
+        /// Where.
+        index: usize,
+        /// The value.
+        value: f64,
+        /// The one before it.
+        before: f64,
+    },
+    /// The same point twice.
+    #[error("measures context length {context_tokens} at {active_kv_tokens} KV tokens twice")]
+    DuplicatePoint {
+        /// Its context length.
+        context_tokens: f64,
+        /// Its KV tokens.
+        active_kv_tokens: f64,
+    },
+    /// No context length has two points.
+    #[error(
+        "has no context length that was measured at two loads, so nothing tells how time grows with load"
+    )]
+    NoSeries,
+}
+
+/// A fault with the array it lies in.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[error("array `{array}` {fault}")]
+pub struct PointsProblem {
+    /// The array's name as the file has it.
+    pub array: String,
+    /// What is wrong.
+    pub fault: PointsFault,
+}
+
+/// Why a profile could not be read.
+#[derive(Debug, thiserror::Error)]
+pub enum ProfileError {
+    /// The path holds none of the known layouts.
+    #[error(
+        "`{path}` is no planner profile: give a .npz file, a folder with prefill.npz and \
+         decode.npz, or a profiler folder with selected_prefill_interpolation/raw_data.npz and \
+         selected_decode_interpolation/raw_data.npz"
+    )]
+    NoLayout {
+        /// The path.
+        path: String,
+    },
+    /// A file could not be opened.
+    #[error("cannot open profile `{path}`: {source}")]
+    Io {
+        /// The file.
+        path: String,
+        /// The cause.
+        source: io::Error,
+    },
+    /// A file is not an archive of arrays.
+    #[error("cannot read profile `{path}` as .npz: {source}")]
+    Archive {
+        /// The file.
+        path: String,
+        /// The cause.
+        source: Box<ReadNpzError>,
+    },
+    /// None of the arrays that could serve is there.
+    #[error("profile `{path}` has no array {wanted}; it has {present}")]
+    MissingArray {
+        /// The file.
+        path: String,
+        /// The accepted names.
+        wanted: String,
+        /// The names it has.
+        present: String,
+    },
+    /// An array cannot be read as numbers.
+    #[error("profile `{path}`, array `{array}`: {source}")]
+    Array {
+        /// The file.
+        path: String,
+        /// The array.
+        array: String,
+        /// The cause.
+        source: Box<ReadNpzError>,
+    },
+    /// An array has the wrong number of dimensions or another number of rows.
+    #[error("profile `{path}`, array `{array}` has shape {shape:?}, but {expected}")]
+    Shape {
+        /// The file.
+        path: String,
+        /// The array.
+        array: String,
+        /// Its shape.
+        shape: Vec<usize>,
+        /// What was expected.
+        expected: &'static str,
+    },
+    /// The file holds several deployments and none, or none of them, was named.
+    #[error("profile `{path}` holds {rows} deployments{names}; {advice}")]
+    ChooseDeployment {
+        /// The file.
+        path: String,
+        /// How many.
+        rows: usize,
+        /// What tells them apart.
+        names: String,
+        /// What to do.
+        advice: String,
+    },
+    /// The points cannot be interpolated.
+    #[error("profile `{path}`: {}", join(.problems))]
+    Points {
+        /// The file.
+        path: String,
+        /// Every problem; never empty.
+        problems: Vec<PointsProblem>,
+    },
+}
+
+fn join(problems: &[PointsProblem]) -> String {
+    let texts: Vec<String> = problems.iter().map(ToString::to_string).collect();
+    texts.join("; ")
+}
