@@ -37,14 +37,28 @@ pub(crate) fn divided_ns(
         Ok(duration) if duration.as_nanos() <= u128::from(STEP_NS_MAX) => {
             Ok(duration.as_nanos() as u64)
         }
-        _ => Err(LatencyError {
-            model: model.to_owned(),
-            reason: format!(
-                "the {part} of a step comes out at {} ms, which is not between 0 and a day; check \
-                 the model's input against the sizes of this engine",
-                ms / ratio
-            ),
-        }),
+        _ => Err(out_of_range(model, part, ms / ratio)),
+    }
+}
+
+/// Rounds a price in nanoseconds to a whole number, as the guest boundary does.
+///
+/// # Errors
+/// As [`whole_ns`].
+pub(crate) fn rounded_ns(model: &str, ns: f64) -> Result<u64, LatencyError> {
+    if (0.0..=STEP_NS_MAX as f64).contains(&ns) {
+        return Ok(ns.round() as u64);
+    }
+    Err(out_of_range(model, "whole", ns / 1e6))
+}
+
+fn out_of_range(model: &str, part: &str, ms: f64) -> LatencyError {
+    LatencyError {
+        model: model.to_owned(),
+        reason: format!(
+            "the {part} of a step comes out at {ms} ms, which is not between 0 and a day; check the model's \
+             input against the sizes of this engine"
+        ),
     }
 }
 

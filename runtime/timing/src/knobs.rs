@@ -27,19 +27,19 @@
 //! TTFT and ITL are drawn from streams of their own, so that more prompts do not
 //! shift the inter-token times.
 
-use crate::distribution::{Distribution, Stream};
 use crate::duration::whole_ns;
 use crate::problem::{InvalidConfig, Problems};
 use vcr_core::latency::{LatencyError, LatencyModel, StepBatch, StepShape, price_until_horizon};
+use vcr_random::{Distribution, Stream};
 
 const MODEL: &str = "knobs";
 
 /// The knobs of a [`Knobs`] model.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct KnobsInput {
-    /// Time of a step that completes a prefill.
+    /// Milliseconds of a step that completes a prefill.
     pub ttft: Distribution,
-    /// Time of a step that only decodes.
+    /// Milliseconds of a step that only decodes.
     pub itl: Distribution,
     /// Added per new prefill token, in milliseconds; 0 for none.
     pub prefill_ms_per_token: f64,
@@ -68,8 +68,8 @@ impl Knobs {
     /// Every knob that is out of range.
     pub fn new(input: KnobsInput) -> Result<Knobs, InvalidConfig> {
         let mut problems = Problems::default();
-        input.ttft.check("ttft", &mut problems);
-        input.itl.check("itl", &mut problems);
+        problems.distribution_ms("ttft", &input.ttft);
+        problems.distribution_ms("itl", &input.itl);
         problems.step_ms("prefill_ms_per_token", input.prefill_ms_per_token);
         problems.at_least("full_load_factor", input.full_load_factor, 1.0);
         problems.at_least("max_num_seqs", input.max_num_seqs as f64, 1.0);
@@ -85,9 +85,9 @@ impl Knobs {
 
     fn price_one(&mut self, shape: &StepShape) -> Result<u64, LatencyError> {
         let drawn_ms = if shape.prefill_completions > 0 {
-            self.input.ttft.draw_ms(&mut self.ttft_stream)
+            self.input.ttft.draw(&mut self.ttft_stream)
         } else if shape.decode_requests > 0 {
-            self.input.itl.draw_ms(&mut self.itl_stream)
+            self.input.itl.draw(&mut self.itl_stream)
         } else {
             0.0
         };
@@ -123,8 +123,8 @@ mod tests {
 
     fn input() -> KnobsInput {
         KnobsInput {
-            ttft: Distribution::Constant { ms: 50.0 },
-            itl: Distribution::Constant { ms: 0.4 },
+            ttft: Distribution::Constant { value: 50.0 },
+            itl: Distribution::Constant { value: 0.4 },
             prefill_ms_per_token: 0.01,
             full_load_factor: 3.0,
             max_num_seqs: 101,
@@ -177,12 +177,12 @@ mod tests {
     fn all_problems_are_reported() {
         let error = Knobs::new(KnobsInput {
             ttft: Distribution::Normal {
-                mean_ms: -1.0,
-                std_ms: f64::NAN,
+                mean: -1.0,
+                std: f64::NAN,
             },
             itl: Distribution::Uniform {
-                min_ms: 2.0,
-                max_ms: 1.0,
+                min: 2.0,
+                max: 1.0,
             },
             prefill_ms_per_token: 1e30,
             full_load_factor: 0.5,
@@ -209,8 +209,8 @@ mod tests {
         #[test]
         fn streams_are_independent(prompts in 0usize..20, seed: u64) {
             let spread = KnobsInput {
-                ttft: Distribution::Exponential { mean_ms: 9.0 },
-                itl: Distribution::LogNormal { mean_ms: 5.0, std_ms: 2.0 },
+                ttft: Distribution::Exponential { mean: 9.0 },
+                itl: Distribution::LogNormal { mean: 5.0, std: 2.0 },
                 seed,
                 ..input()
             };
@@ -225,7 +225,7 @@ mod tests {
         #[test]
         fn the_horizon_never_costs_a_draw(seed: u64, horizon_ns in 0u64..40_000_000) {
             let spread = KnobsInput {
-                itl: Distribution::Gamma { mean_ms: 5.0, std_ms: 2.0 },
+                itl: Distribution::Gamma { mean: 5.0, std: 2.0 },
                 seed,
                 ..input()
             };

@@ -6,6 +6,7 @@
 //! | [`Knobs`] | first-token and inter-token times drawn from distributions |
 //! | [`Polynomial`] | Dynamo's default formula of new tokens and KV occupancy |
 //! | [`Profile`] | interpolation between measured points of a planner profile |
+//! | [`Roofline`] | compute and memory limits of a transformer on a GPU |
 //!
 //! Each has a raw input with public fields and a checked model that cannot be
 //! wrong; checking reports every problem at once and repairs none.
@@ -16,7 +17,6 @@
 //! platform. Nothing here reads a clock or draws from a global source; only
 //! [`profile::read`] touches files.
 
-mod distribution;
 mod duration;
 mod fixed;
 mod knobs;
@@ -24,14 +24,15 @@ mod pass;
 mod polynomial;
 mod problem;
 pub mod profile;
+mod roofline;
 mod speed;
 
-pub use distribution::Distribution;
 pub use duration::STEP_NS_MAX;
 pub use fixed::{Fixed, FixedInput};
 pub use knobs::{Knobs, KnobsInput};
 pub use pass::PassSemantics;
 pub use polynomial::{Polynomial, PolynomialInput};
 pub use problem::{ConfigProblem, InvalidConfig};
-pub use profile::Profile;
+pub use profile::{Deployment, Profile, ProfileInput};
+pub use roofline::Roofline;
 pub use speed::SpeedInput;

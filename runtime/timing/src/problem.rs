@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use vcr_random::{Distribution, DistributionProblem};
+
 /// One problem of one field.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum ConfigProblem {
@@ -51,15 +53,13 @@ pub enum ConfigProblem {
         /// The limit in milliseconds.
         limit_ms: f64,
     },
-    /// A range whose ends are swapped.
-    #[error("`{field}` has its lower end {min_ms} ms above its upper end {max_ms} ms")]
-    EmptyRange {
+    /// A distribution that cannot be drawn from.
+    #[error("`{field}`: {problem}")]
+    Distribution {
         /// The field.
         field: String,
-        /// Lower end in milliseconds.
-        min_ms: f64,
-        /// Upper end in milliseconds.
-        max_ms: f64,
+        /// What is wrong with it, in milliseconds.
+        problem: DistributionProblem,
     },
 }
 
@@ -134,6 +134,13 @@ impl Problems {
                 limit_ms,
             });
         }
+    }
+
+    /// Checks that a distribution gives times that one step can last.
+    pub(crate) fn distribution_ms(&mut self, field: &str, distribution: &Distribution) {
+        let limit_ms = crate::duration::STEP_NS_MAX as f64 / 1e6;
+        let problems = distribution.problems(limit_ms).into_iter();
+        self.0.extend(problems.map(|problem| ConfigProblem::Distribution { field: field.to_owned(), problem }));
     }
 
     /// The value, if nothing was wrong.

@@ -1,0 +1,40 @@
+//! The roofline of a transformer, as a native model.
+//!
+//! The same formulas as the guest of that name; both round a step's price to
+//! whole nanoseconds in the same way, so a run gives the same bytes with either.
+
+use vcr_core::latency::{LatencyError, LatencyModel, StepBatch, price_until_horizon};
+use vcr_roofline::StepWork;
+
+use crate::duration::rounded_ns;
+
+/// A roofline, ready to price steps.
+#[derive(Clone, Copy, Debug)]
+pub struct Roofline {
+    formulas: vcr_roofline::Roofline,
+}
+
+impl Roofline {
+    /// A model that prices with checked `formulas`.
+    #[must_use]
+    pub fn new(formulas: vcr_roofline::Roofline) -> Self {
+        Self { formulas }
+    }
+}
+
+impl LatencyModel for Roofline {
+    fn price(&mut self, batch: &StepBatch<'_>, durations_ns: &mut Vec<u64>) -> Result<(), LatencyError> {
+        price_until_horizon(batch, durations_ns, |shape| {
+            let ns = self.formulas.step_ns(&StepWork {
+                prefill_tokens: shape.prefill_tokens,
+                prefill_context_tokens: shape.prefill_context_tokens,
+                prefill_attention_pairs: shape.prefill_attention_pairs,
+                decode_requests: shape.decode_requests,
+                decode_tokens: shape.decode_tokens,
+                decode_context_tokens: shape.decode_context_tokens,
+                sampled_requests: shape.sampled_requests,
+            });
+            rounded_ns("roofline", ns)
+        })
+    }
+}
