@@ -83,15 +83,24 @@ pub enum LoadProblem {
         exports: Vec<String>,
     },
     /// The component was made for an interface that this build does not know.
-    #[error("it declares guest API {declared}, but this build supports {}", supported_list())]
+    #[error(
+        "it declares guest API {declared}, but this build supports {}",
+        supported_list()
+    )]
     UnsupportedVersion {
         /// The version in the name of the export.
         declared: ApiVersion,
     },
-    /// The component does not compile, or does not fit the world it names.
+    /// The component does not compile.
     #[error("it does not compile: {reason}")]
     Compile {
         /// What the compiler says.
+        reason: String,
+    },
+    /// The component's functions have other types than its interface.
+    #[error("it does not fit the interface that it declares: {reason}")]
+    Unfit {
+        /// What the linker says.
         reason: String,
     },
 }
@@ -225,7 +234,7 @@ impl LoadProblem {
             Self::UnsupportedVersion { .. } => {
                 "rebuild the guest with the `wit/` of this build, or update the simulator"
             }
-            Self::Compile { .. } => "rebuild the guest: `vcr guest build`",
+            Self::Compile { .. } | Self::Unfit { .. } => "rebuild the guest: `vcr guest build`",
         };
         Some(hint.into())
     }
@@ -236,7 +245,9 @@ impl CallFault {
     #[must_use]
     pub fn hint(&self) -> Option<String> {
         let hint = match self {
-            Self::Rejected { .. } | Self::FailedBefore { .. } | Self::Trapped { .. } => return None,
+            Self::Rejected { .. } | Self::FailedBefore { .. } | Self::Trapped { .. } => {
+                return None;
+            }
             Self::OutOfFuel { .. } => {
                 "look for a loop that does not end; if the work is honest, raise the fuel limits"
             }

@@ -23,12 +23,19 @@ enum State {
     Alive(Box<dyn LatencyInstance>),
     /// The instance is gone: after a trap it could not be entered again, and
     /// after any other error its state is not worth trusting.
-    Failed { first: String },
+    Failed {
+        first: String,
+    },
 }
 
 impl GuestLatency {
     pub(crate) fn new(name: String, limits: Limits, instance: Box<dyn LatencyInstance>) -> Self {
-        Self { name, limits, state: State::Alive(instance), shapes: Vec::new() }
+        Self {
+            name,
+            limits,
+            state: State::Alive(instance),
+            shapes: Vec::new(),
+        }
     }
 }
 
@@ -42,17 +49,26 @@ impl LatencyModel for GuestLatency {
         let instance = match &mut self.state {
             State::Alive(instance) => instance.as_mut(),
             State::Failed { first } => {
-                let fault = CallFault::FailedBefore { first: first.clone() };
+                let fault = CallFault::FailedBefore {
+                    first: first.clone(),
+                };
                 return Err(latency_error(&self.name, &fault));
             }
         };
-        price_batch(instance, &self.limits, &mut self.shapes, batch, durations_ns).map_err(
-            |fault| {
-                durations_ns.truncate(already_priced);
-                self.state = State::Failed { first: fault.to_string() };
-                latency_error(&self.name, &fault)
-            },
+        price_batch(
+            instance,
+            &self.limits,
+            &mut self.shapes,
+            batch,
+            durations_ns,
         )
+        .map_err(|fault| {
+            durations_ns.truncate(already_priced);
+            self.state = State::Failed {
+                first: fault.to_string(),
+            };
+            latency_error(&self.name, &fault)
+        })
     }
 }
 
@@ -73,7 +89,11 @@ fn price_batch(
     durations_ns: &mut Vec<u64>,
 ) -> Result<(), CallFault> {
     let mut now_ns = batch.start_ns;
-    for (call, steps) in batch.shapes.chunks(limits.steps_per_call.max(1)).enumerate() {
+    for (call, steps) in batch
+        .shapes
+        .chunks(limits.steps_per_call.max(1))
+        .enumerate()
+    {
         if call > 0 && now_ns >= batch.horizon_ns {
             break;
         }
@@ -110,15 +130,25 @@ fn accept(
         return Err(CallFault::NoDurations { steps });
     }
     if answer.len() > steps {
-        return Err(CallFault::TooManyDurations { durations: answer.len(), steps });
+        return Err(CallFault::TooManyDurations {
+            durations: answer.len(),
+            steps,
+        });
     }
     let mut now_ns = start_ns;
     for (index, &value) in answer.iter().enumerate() {
         if index > 0 && now_ns >= horizon_ns {
-            return Err(CallFault::PastHorizon { start_ns: now_ns, horizon_ns });
+            return Err(CallFault::PastHorizon {
+                start_ns: now_ns,
+                horizon_ns,
+            });
         }
         if let Some(complaint) = complaint(value) {
-            return Err(CallFault::BadDuration { start_ns: now_ns, value, complaint });
+            return Err(CallFault::BadDuration {
+                start_ns: now_ns,
+                value,
+                complaint,
+            });
         }
         // Halves upwards, as `wit/` promises and the SDK computes.
         let duration_ns = value.round() as u64;

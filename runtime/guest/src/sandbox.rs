@@ -68,14 +68,19 @@ impl ResourceLimiter for HostState {
     ) -> wasmtime::Result<bool> {
         let limit_bytes = self.limits.memory_bytes;
         if desired > limit_bytes {
-            let fault = CallFault::Memory { asked_bytes: desired, limit_bytes };
+            let fault = CallFault::Memory {
+                asked_bytes: desired,
+                limit_bytes,
+            };
             return Err(wasmtime::Error::new(Refused(fault)));
         }
         Ok(true)
     }
 
     fn memory_grow_failed(&mut self, _error: wasmtime::Error) -> wasmtime::Result<()> {
-        let fault = CallFault::MemoryBeyondType { limit_bytes: self.limits.memory_bytes };
+        let fault = CallFault::MemoryBeyondType {
+            limit_bytes: self.limits.memory_bytes,
+        };
         Err(wasmtime::Error::new(Refused(fault)))
     }
 
@@ -87,7 +92,10 @@ impl ResourceLimiter for HostState {
     ) -> wasmtime::Result<bool> {
         let limit = self.limits.table_elements;
         if desired > limit {
-            return Err(wasmtime::Error::new(Refused(CallFault::Table { asked: desired, limit })));
+            return Err(wasmtime::Error::new(Refused(CallFault::Table {
+                asked: desired,
+                limit,
+            })));
         }
         Ok(true)
     }
@@ -115,13 +123,19 @@ pub(crate) fn fault(error: &wasmtime::Error, fuel: u64, limits: &Limits) -> Call
         Some(Trap::OutOfFuel) => return CallFault::OutOfFuel { fuel },
         Some(Trap::StackOverflow) => return CallFault::StackOverflow,
         Some(Trap::UnreachableCodeReached) => return CallFault::Panicked,
-        Some(trap) => return CallFault::Trapped { reason: trap.to_string() },
+        Some(trap) => {
+            return CallFault::Trapped {
+                reason: trap.to_string(),
+            };
+        }
         None => {}
     }
     let reason = format!("{error:#}");
     // wasmtime gives this error no type of its own.
     if reason.contains("fuel allocated for hostcalls has been exhausted") {
-        return CallFault::AnswerTooLarge { limit_bytes: limits.answer_bytes };
+        return CallFault::AnswerTooLarge {
+            limit_bytes: limits.answer_bytes,
+        };
     }
     CallFault::Trapped { reason }
 }

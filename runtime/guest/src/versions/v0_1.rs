@@ -1,12 +1,13 @@
 //! Guests made for `vcr:guest@0.1`.
 
-use wasmtime::Store;
 use wasmtime::component::{Component, Linker, ResourceAny};
+use wasmtime::{Store, Trap};
 
 use crate::error::CallFault;
 use crate::latest::{LatencyInstance, LatencyModule};
 use crate::limits::Limits;
 use crate::sandbox::{self, HostState};
+use crate::versions::OpenError;
 
 #[allow(
     missing_docs,
@@ -28,13 +29,31 @@ pub(crate) struct Module {
 }
 
 impl Module {
-    pub(crate) fn new(component: &Component) -> Result<Self, String> {
+    pub(crate) fn new(component: &Component, limits: &Limits) -> Result<Self, OpenError> {
         // Nothing is added to the linker: guests get no imports.
-        Linker::new(component.engine())
+        let prepared = Linker::new(component.engine())
             .instantiate_pre(component)
             .and_then(bindings::LatencyModelPre::new)
-            .map(|prepared| Self { prepared })
-            .map_err(|error| format!("{error:#}"))
+            .map_err(|error| OpenError::Unfit(format!("{error:#}")))?;
+        let module = Self { prepared };
+        // The types of functions are only checked in an instance.
+        module.instantiate(limits).map_err(|error| {
+            match sandbox::fault(&error, limits.fuel_per_configure, limits) {
+                CallFault::Trapped { reason } if !error.is::<Trap>() => OpenError::Unfit(reason),
+                fault => OpenError::Fault(fault),
+            }
+        })?;
+        Ok(module)
+    }
+
+    fn instantiate(
+        &self,
+        limits: &Limits,
+    ) -> wasmtime::Result<(Store<HostState>, bindings::LatencyModel)> {
+        let mut store = sandbox::store(self.prepared.engine(), limits);
+        store.set_fuel(limits.fuel_per_configure)?;
+        let guest = self.prepared.instantiate(&mut store)?;
+        Ok((store, guest))
     }
 }
 
@@ -45,19 +64,22 @@ impl LatencyModule for Module {
         config_json: &str,
         seed: u64,
     ) -> Result<Box<dyn LatencyInstance>, CallFault> {
-        let mut store = sandbox::store(self.prepared.engine(), limits);
         let fuel = limits.fuel_per_configure;
         let fault = |error: wasmtime::Error| sandbox::fault(&error, fuel, limits);
 
-        store.set_fuel(fuel).map_err(fault)?;
-        let guest = self.prepared.instantiate(&mut store).map_err(fault)?;
+        let (mut store, guest) = self.instantiate(limits).map_err(fault)?;
         let model = guest
             .vcr_guest_latency()
             .model()
             .call_configure(&mut store, config_json, seed)
             .map_err(fault)?
             .map_err(|reason| CallFault::Rejected { reason })?;
-        Ok(Box::new(Instance { store, guest, model, limits: *limits }))
+        Ok(Box::new(Instance {
+            store,
+            guest,
+            model,
+            limits: *limits,
+        }))
     }
 }
 
