@@ -102,6 +102,7 @@ impl<'a> Batch<'a> {
     ///
     /// # Errors
     /// The first error of `price_one`.
+    #[inline]
     pub fn price_each(
         &self,
         durations_ns: &mut Vec<f64>,

@@ -42,6 +42,7 @@ pub struct Step {
 impl Step {
     /// Reads the words of one step, in the order of the interface.
     #[must_use]
+    #[inline]
     pub fn from_words(start_ns: u64, words: &[u64; WORDS_PER_STEP]) -> Self {
         let [
             prefill_requests,

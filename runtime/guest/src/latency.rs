@@ -150,12 +150,25 @@ fn accept(
                 complaint,
             });
         }
-        // Halves upwards, as `wit/` promises and the SDK computes.
-        let duration_ns = value.round() as u64;
+        let duration_ns = round_ns(value);
         durations_ns.push(duration_ns);
         now_ns = now_ns.saturating_add(duration_ns);
     }
     Ok(now_ns)
+}
+
+/// The nearest whole number, halves upwards, of a valid duration: what `wit/`
+/// promises and the SDK computes. Equal to `f64::round` there, which is a call
+/// into the mathematics library on processors before SSE 4.1.
+fn round_ns(duration_ns: f64) -> u64 {
+    // At most 1e18, so it fits; signed conversions are the cheap ones.
+    let whole = duration_ns as i64;
+    let rounded = if duration_ns - whole as f64 >= 0.5 {
+        whole + 1
+    } else {
+        whole
+    };
+    rounded.unsigned_abs()
 }
 
 /// Why `value` is no duration, if it is none.
@@ -170,5 +183,22 @@ fn complaint(value: f64) -> Option<&'static str> {
         Some("negative")
     } else {
         Some("longer than 1e18 ns")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        /// A guest that rounds by other means must agree where steps start.
+        #[test]
+        fn rounding_is_that_of_std(duration_ns in 0.0f64..=DURATION_NS_MAX, halves in 0u64..1 << 50) {
+            prop_assert_eq!(round_ns(duration_ns), duration_ns.round() as u64);
+            let small_ns = halves as f64 / 2.0;
+            prop_assert_eq!(round_ns(small_ns), small_ns.round() as u64);
+        }
     }
 }

@@ -37,6 +37,7 @@ pub struct StepCost {
 impl StepCost {
     /// The time of the step. The order of the sum is part of the result's bits.
     #[must_use]
+    #[inline]
     pub fn total_ns(&self) -> f64 {
         self.gemm_ns + self.attention_ns + self.head_ns + self.all_reduce_ns + self.overhead_ns
     }
@@ -116,34 +117,42 @@ impl Roofline {
 
     /// The time of one step in nanoseconds, finite and not negative.
     #[must_use]
+    #[inline]
     pub fn step_ns(&self, work: &StepWork) -> f64 {
         self.step_cost(work).total_ns()
     }
 
     /// The time of one step, split into its parts.
     #[must_use]
+    #[inline]
     pub fn step_cost(&self, work: &StepWork) -> StepCost {
         let mut cost = StepCost {
             overhead_ns: self.step_overhead_ns,
             ..StepCost::default()
         };
 
-        let tokens = work.prefill_tokens as f64 + work.decode_tokens as f64;
+        let tokens = count(work.prefill_tokens.saturating_add(work.decode_tokens));
         // A step without tokens launches no kernel, so it reads no weights.
         if tokens > 0.0 {
-            cost.gemm_ns = (self.gemm_compute_ns_per_token * tokens).max(self.gemm_memory_ns);
+            cost.gemm_ns = larger(self.gemm_compute_ns_per_token * tokens, self.gemm_memory_ns);
             cost.all_reduce_ns = self.all_reduce_ns_per_token * tokens + self.all_reduce_fixed_ns;
 
-            let pairs = work.prefill_attention_pairs as f64 + decode_pairs(work);
-            let kv_tokens = work.prefill_context_tokens as f64
-                + work.prefill_tokens as f64
-                + work.decode_context_tokens as f64;
-            cost.attention_ns = (self.attention_compute_ns_per_pair * pairs)
-                .max(self.attention_memory_ns_per_token * kv_tokens);
+            let pairs = count(work.prefill_attention_pairs) + decode_pairs(work);
+            let kv_tokens = count(
+                work.prefill_context_tokens
+                    .saturating_add(work.prefill_tokens)
+                    .saturating_add(work.decode_context_tokens),
+            );
+            cost.attention_ns = larger(
+                self.attention_compute_ns_per_pair * pairs,
+                self.attention_memory_ns_per_token * kv_tokens,
+            );
         }
         if work.sampled_requests > 0 {
-            cost.head_ns = (self.head_compute_ns_per_request * work.sampled_requests as f64)
-                .max(self.head_memory_ns);
+            cost.head_ns = larger(
+                self.head_compute_ns_per_request * count(work.sampled_requests),
+                self.head_memory_ns,
+            );
         }
         cost
     }
@@ -151,11 +160,26 @@ impl Roofline {
 
 /// Query-key pairs of the decodes. With speculation each of a request's tokens
 /// looks at (nearly) the whole context; the sums say only how many on average.
+#[inline]
 fn decode_pairs(work: &StepWork) -> f64 {
-    if work.decode_requests == 0 {
-        return 0.0;
+    let pairs_of_one_each = count(work.decode_context_tokens);
+    if work.decode_tokens == work.decode_requests || work.decode_requests == 0 {
+        return pairs_of_one_each;
     }
-    work.decode_context_tokens as f64 * (work.decode_tokens as f64 / work.decode_requests as f64)
+    pairs_of_one_each * (count(work.decode_tokens) / count(work.decode_requests))
+}
+
+/// A count as a number. Processors convert signed integers in one instruction
+/// and unsigned ones in many, and this is on the path of every step; counts
+/// from 2^63 on, which no step has, are taken for 2^63.
+fn count(value: u64) -> f64 {
+    i64::try_from(value).unwrap_or(i64::MAX) as f64
+}
+
+/// The larger of two numbers, neither of which is NaN. `f64::max` minds NaN,
+/// which WebAssembly has no instruction for, and becomes a function call there.
+fn larger(a: f64, b: f64) -> f64 {
+    if a > b { a } else { b }
 }
 
 fn check(

@@ -29,7 +29,7 @@
 //! and the overhead stand in for these and are meant to be fitted.
 //!
 //! The crate has no dependencies, needs no std and uses only `+ - * /` and
-//! `max` on `f64`, so a native build and a WebAssembly build give the same bits.
+//! comparisons on `f64`, so a native build and a WebAssembly build give the same bits.
 
 #![no_std]
 
