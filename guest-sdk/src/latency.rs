@@ -1,0 +1,251 @@
+use alloc::format;
+use alloc::string::String;
+use alloc::vec::Vec;
+
+use serde::de::DeserializeOwned;
+
+use crate::{Step, WORDS_PER_STEP};
+
+/// The longest duration that a step may have, in nanoseconds: about 32 years.
+pub const DURATION_NS_MAX: f64 = 1e18;
+
+/// Prices the steps of one engine.
+///
+/// One value serves one engine and may keep state from step to step. It must
+/// answer the same calls alike whenever it is configured alike.
+pub trait LatencyGuest: Sized + 'static {
+    /// The model's config, read from the user's JSON. Give it
+    /// `#[serde(deny_unknown_fields)]`, so that a misspelt key is an error that
+    /// names the key, and `#[serde(default)]` where fields may be left out.
+    type Config: DeserializeOwned;
+
+    /// Makes the model of one engine.
+    ///
+    /// # Errors
+    /// When the config makes no sense; the text is shown to the user and should
+    /// name the field, its value and what to write instead.
+    fn configure(config: Self::Config, seed: u64) -> Result<Self, String>;
+
+    /// The duration of `step` in nanoseconds: finite, from 0 to
+    /// [`DURATION_NS_MAX`]. The host rounds it to a whole number. Any other
+    /// value ends the run with a report that shows it.
+    fn price(&mut self, step: &Step) -> f64;
+
+    /// Appends the duration of each step of `batch`, stopping at its horizon.
+    ///
+    /// Override it to share work between the steps of a batch or to report
+    /// trouble in words. [`Batch::price_each`] is the loop to build on.
+    ///
+    /// # Errors
+    /// Ends the run; the text is shown to the user.
+    fn price_batch(
+        &mut self,
+        batch: &Batch<'_>,
+        durations_ns: &mut Vec<f64>,
+    ) -> Result<(), String> {
+        batch.price_each(durations_ns, |step| Ok(self.price(step)))
+    }
+}
+
+/// Consecutive steps, to be priced in one call.
+#[derive(Clone, Copy, Debug)]
+pub struct Batch<'a> {
+    start_ns: u64,
+    horizon_ns: u64,
+    words: &'a [[u64; WORDS_PER_STEP]],
+}
+
+impl<'a> Batch<'a> {
+    /// Reads the flat list of the interface.
+    ///
+    /// # Errors
+    /// When the list is empty or its length is no multiple of the words of a
+    /// step: the host is then not the one this SDK was made for.
+    pub fn new(start_ns: u64, horizon_ns: u64, shapes: &'a [u64]) -> Result<Self, String> {
+        let (words, rest) = shapes.as_chunks::<WORDS_PER_STEP>();
+        if words.is_empty() || !rest.is_empty() {
+            return Err(format!(
+                "the host sent {} words, which is not a whole number of steps of {WORDS_PER_STEP}",
+                shapes.len()
+            ));
+        }
+        Ok(Self {
+            start_ns,
+            horizon_ns,
+            words,
+        })
+    }
+
+    /// Virtual time at which the first step starts, in nanoseconds.
+    #[must_use]
+    pub fn start_ns(&self) -> u64 {
+        self.start_ns
+    }
+
+    /// Virtual time from which on a step may not happen any more.
+    #[must_use]
+    pub fn horizon_ns(&self) -> u64 {
+        self.horizon_ns
+    }
+
+    /// Steps in the batch, at least one.
+    #[must_use]
+    #[expect(clippy::len_without_is_empty, reason = "a batch is never empty")]
+    pub fn len(&self) -> usize {
+        self.words.len()
+    }
+
+    /// Prices step after step until the batch or its horizon ends.
+    ///
+    /// A duration that no step can have is appended too and ends the walk: the
+    /// host refuses it by name.
+    ///
+    /// # Errors
+    /// The first error of `price_one`.
+    #[inline]
+    pub fn price_each(
+        &self,
+        durations_ns: &mut Vec<f64>,
+        mut price_one: impl FnMut(&Step) -> Result<f64, String>,
+    ) -> Result<(), String> {
+        let mut now_ns = self.start_ns;
+        for (index, words) in self.words.iter().enumerate() {
+            if index > 0 && now_ns >= self.horizon_ns {
+                break;
+            }
+            let duration_ns = price_one(&Step::from_words(now_ns, words))?;
+            durations_ns.push(duration_ns);
+            if !is_valid_duration(duration_ns) {
+                break;
+            }
+            now_ns = now_ns.saturating_add(round_ns(duration_ns));
+        }
+        Ok(())
+    }
+}
+
+/// Whether a step can take `duration_ns`.
+#[must_use]
+pub fn is_valid_duration(duration_ns: f64) -> bool {
+    // False for NaN, which is in no range.
+    (0.0..=DURATION_NS_MAX).contains(&duration_ns)
+}
+
+/// The nearest whole number, halves upwards, of a valid duration: what the host
+/// makes of it. `f64::round` is not available without std.
+fn round_ns(duration_ns: f64) -> u64 {
+    let whole = duration_ns as u64;
+    if duration_ns - whole as f64 >= 0.5 {
+        whole + 1
+    } else {
+        whole
+    }
+}
+
+/// Reads a model's config from the user's JSON.
+///
+/// # Errors
+/// When it is not JSON, or not of the shape that `C` wants; names the key.
+pub fn parse_config<C: DeserializeOwned>(json: &str) -> Result<C, String> {
+    serde_json::from_str(json).map_err(|error| format!("the config cannot be read: {error}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use alloc::string::ToString;
+    use alloc::vec;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn priced(start_ns: u64, horizon_ns: u64, durations: &[f64]) -> (Vec<f64>, Vec<u64>) {
+        let words = vec![0; WORDS_PER_STEP * durations.len()];
+        let batch = Batch::new(start_ns, horizon_ns, &words).expect("whole steps");
+        let (mut answers, mut starts) = (Vec::new(), Vec::new());
+        batch
+            .price_each(&mut answers, |step| {
+                starts.push(step.start_ns);
+                Ok(durations[starts.len() - 1])
+            })
+            .expect("no error is made");
+        (answers, starts)
+    }
+
+    #[test]
+    fn each_step_starts_where_the_rounded_one_before_ends() {
+        let (answers, starts) = priced(100, u64::MAX, &[1.5, 1.4, 0.0]);
+        assert_eq!(answers, [1.5, 1.4, 0.0]);
+        assert_eq!(starts, [100, 102, 103]);
+    }
+
+    #[test]
+    fn a_step_at_the_horizon_is_not_seen() {
+        let (answers, _) = priced(0, 20, &[10.0, 10.0, 10.0]);
+        assert_eq!(answers.len(), 2);
+        let (answers, _) = priced(50, 20, &[10.0, 10.0]);
+        assert_eq!(answers.len(), 1, "the first step is always priced");
+    }
+
+    #[test]
+    fn an_impossible_duration_ends_the_walk_and_is_passed_on() {
+        for bad in [f64::NAN, f64::INFINITY, f64::NEG_INFINITY, -1.0, 2e18] {
+            let (answers, _) = priced(0, u64::MAX, &[1.0, bad, 1.0]);
+            assert_eq!(answers.len(), 2);
+            assert_eq!(answers[1].to_bits(), bad.to_bits());
+        }
+    }
+
+    #[test]
+    fn a_ragged_list_is_refused() {
+        for length in [0, 1, 12, 14] {
+            let words = vec![0; length];
+            let error = Batch::new(0, 1, &words).expect_err("not whole steps");
+            assert!(
+                error.contains("not a whole number of steps of 13"),
+                "{error}"
+            );
+        }
+    }
+
+    #[test]
+    fn words_are_read_in_order() {
+        let words: [u64; WORDS_PER_STEP] = core::array::from_fn(|index| index as u64 + 1);
+        let step = Step::from_words(99, &words);
+        assert_eq!(step.start_ns, 99);
+        assert_eq!(step.prefill_requests, 1);
+        assert_eq!(step.prefill_attention_pairs, 4);
+        assert_eq!(step.decode_context_tokens, 8);
+        assert_eq!(step.waiting_requests, 13);
+    }
+
+    #[test]
+    fn a_misspelt_key_is_named() {
+        #[derive(Debug, serde::Deserialize)]
+        #[serde(deny_unknown_fields)]
+        struct Config {
+            #[expect(dead_code, reason = "only its name matters")]
+            factor: f64,
+        }
+        let error = parse_config::<Config>(r#"{"fcator": 2}"#).expect_err("misspelt");
+        assert!(
+            error.to_string().contains("unknown field `fcator`"),
+            "{error}"
+        );
+        assert!(parse_config::<Config>(r#"{"factor": 2}"#).is_ok());
+    }
+
+    proptest! {
+        /// Guest and host must agree where each step starts.
+        #[test]
+        fn rounding_is_that_of_std(duration_ns in 0.0f64..=DURATION_NS_MAX) {
+            prop_assert_eq!(round_ns(duration_ns), duration_ns.round() as u64);
+        }
+
+        #[test]
+        fn rounding_of_small_numbers_is_that_of_std(halves in 0u64..1_000_000) {
+            let duration_ns = halves as f64 / 2.0;
+            prop_assert_eq!(round_ns(duration_ns), duration_ns.round() as u64);
+        }
+    }
+}

@@ -1,0 +1,37 @@
+//! The roofline model as a guest.
+//!
+//! The config is a `vcr_roofline::RooflineConfig`, for example
+//! `{"model": "llama-3.1-8b", "gpu": "h100-sxm", "tensor_parallel": 2}`.
+
+#![cfg_attr(target_arch = "wasm32", no_std)]
+
+extern crate alloc;
+
+use alloc::string::{String, ToString};
+
+use vcr_guest_sdk::{LatencyGuest, Step, export_latency_model};
+use vcr_roofline::{Roofline, RooflineConfig, StepWork};
+
+struct RooflineGuest(Roofline);
+
+impl LatencyGuest for RooflineGuest {
+    type Config = RooflineConfig;
+
+    fn configure(config: RooflineConfig, _seed: u64) -> Result<Self, String> {
+        config.build().map(Self).map_err(|error| error.to_string())
+    }
+
+    fn price(&mut self, step: &Step) -> f64 {
+        self.0.step_ns(&StepWork {
+            prefill_tokens: step.prefill_tokens,
+            prefill_context_tokens: step.prefill_context_tokens,
+            prefill_attention_pairs: step.prefill_attention_pairs,
+            decode_requests: step.decode_requests,
+            decode_tokens: step.decode_tokens,
+            decode_context_tokens: step.decode_context_tokens,
+            sampled_requests: step.sampled_requests,
+        })
+    }
+}
+
+export_latency_model!(RooflineGuest);

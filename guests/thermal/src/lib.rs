@@ -1,0 +1,64 @@
+//! A GPU that gets hot, as a guest: a latency model with state.
+//!
+//! Each step is priced by a roofline and stretched by a factor that depends on
+//! how warm the GPU has become; see [`Thermal`]. The config is
+//! `{"roofline": {…}, …}` with the fields of [`ThermalConfig`].
+
+#![cfg_attr(target_arch = "wasm32", no_std)]
+
+extern crate alloc;
+
+mod decay;
+mod thermal;
+
+use alloc::string::String;
+
+use vcr_guest_sdk::{LatencyGuest, Rng, Step, export_latency_model};
+use vcr_roofline::{Roofline, RooflineConfig, StepWork};
+
+pub use crate::decay::decay;
+pub use crate::thermal::{Thermal, ThermalConfig};
+
+/// The config of the guest.
+#[derive(serde::Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Config {
+    /// The GPU when it is cool, as for the guest `roofline`.
+    roofline: RooflineConfig,
+    /// How it heats, cools and throttles.
+    #[serde(default)]
+    thermal: ThermalConfig,
+}
+
+struct ThermalGuest {
+    roofline: Roofline,
+    thermal: Thermal,
+}
+
+impl LatencyGuest for ThermalGuest {
+    type Config = Config;
+
+    fn configure(config: Config, seed: u64) -> Result<Self, String> {
+        let roofline = config
+            .roofline
+            .build()
+            .map_err(|error| alloc::format!("`roofline`: {error}"))?;
+        let thermal = Thermal::new(&config.thermal, &mut Rng::new(seed, 0))?;
+        Ok(Self { roofline, thermal })
+    }
+
+    fn price(&mut self, step: &Step) -> f64 {
+        let cool_ns = self.roofline.step_ns(&StepWork {
+            prefill_tokens: step.prefill_tokens,
+            prefill_context_tokens: step.prefill_context_tokens,
+            prefill_attention_pairs: step.prefill_attention_pairs,
+            decode_requests: step.decode_requests,
+            decode_tokens: step.decode_tokens,
+            decode_context_tokens: step.decode_context_tokens,
+            sampled_requests: step.sampled_requests,
+        });
+        self.thermal.run(step.start_ns, cool_ns)
+    }
+}
+
+export_latency_model!(ThermalGuest);

@@ -1,0 +1,121 @@
+use std::path::PathBuf;
+
+use crate::options::Route;
+
+/// Why a guest could not be built. [`BuildError::hint`] says what to do.
+#[derive(Debug, thiserror::Error)]
+pub enum BuildError {
+    /// A file or directory could not be read or written.
+    #[error("cannot {action} `{}`: {source}", path.display())]
+    Io {
+        /// What was tried: "read", "write", "create".
+        action: &'static str,
+        /// Where.
+        path: PathBuf,
+        /// Why not.
+        source: std::io::Error,
+    },
+    /// A program that the build needs is not installed.
+    #[error("`{program}` is not installed, or not on the PATH")]
+    ProgramMissing {
+        /// Its name.
+        program: String,
+    },
+    /// A program failed.
+    #[error("`{command}` failed ({status}): {message}")]
+    ProgramFailed {
+        /// The command line.
+        command: String,
+        /// How it ended.
+        status: String,
+        /// The last lines of what it said.
+        message: String,
+    },
+    /// A program answered something that cannot be understood.
+    #[error("`{command}` answered something unexpected: {reason}")]
+    BadAnswer {
+        /// The command line.
+        command: String,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// The directory holds no crate.
+    #[error("`{}` is not a crate: it has no package in its Cargo.toml", dir.display())]
+    NotACrate {
+        /// The directory.
+        dir: PathBuf,
+    },
+    /// The crate makes no WebAssembly module.
+    #[error("package `{package}` is not a guest: it has no library of type `cdylib`")]
+    NotAGuest {
+        /// The package.
+        package: String,
+    },
+    /// No package of the workspace is a guest.
+    #[error("no package in `{}` is a guest", dir.display())]
+    NoGuests {
+        /// The directory of the workspace.
+        dir: PathBuf,
+    },
+    /// `VCR_GUEST_TOOLCHAIN` has a value that means nothing.
+    #[error("`VCR_GUEST_TOOLCHAIN` is \"{value}\", but must be {}", Route::names())]
+    UnknownRoute {
+        /// The value.
+        value: String,
+    },
+    /// No way to compile for wasm32 works on this machine.
+    #[error("no compiler for {} was found{}", crate::TARGET, listed(.attempts))]
+    NoToolchain {
+        /// Each way that was tried and why it does not work.
+        attempts: Vec<(Route, String)>,
+    },
+    /// The guest does not compile. The compiler's own messages went out as
+    /// [`Progress::Cargo`](crate::Progress::Cargo).
+    #[error("the guest does not compile:\n{messages}")]
+    Compile {
+        /// The last lines of what cargo said.
+        messages: String,
+    },
+    /// The core module cannot be made into a component.
+    #[error("package `{package}` makes no component: {reason}")]
+    Component {
+        /// The package.
+        package: String,
+        /// What `wit-component` says.
+        reason: String,
+    },
+}
+
+impl BuildError {
+    /// What to do about the error, where there is something to do.
+    #[must_use]
+    pub fn hint(&self) -> Option<String> {
+        let hint = match self {
+            Self::ProgramMissing { program } if program == "cargo" || program == "rustc" => {
+                "install Rust from https://rustup.rs"
+            }
+            Self::NotACrate { .. } | Self::NoGuests { .. } => {
+                "give the directory of a guest crate, or of a workspace of guests"
+            }
+            Self::NotAGuest { .. } => {
+                "add `[lib]` with `crate-type = [\"cdylib\"]` to its Cargo.toml"
+            }
+            Self::NoToolchain { .. } => {
+                "run `rustup target add wasm32-unknown-unknown` where the network allows it"
+            }
+            Self::Component { .. } => {
+                "export a world of `wit/`; with the SDK: `export_latency_model!` in the root of \
+                 the crate"
+            }
+            _ => return None,
+        };
+        Some(hint.into())
+    }
+}
+
+fn listed(attempts: &[(Route, String)]) -> String {
+    attempts
+        .iter()
+        .map(|(route, reason)| format!("\n  {route}: {reason}"))
+        .collect()
+}

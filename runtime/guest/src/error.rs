@@ -1,0 +1,289 @@
+use std::path::PathBuf;
+
+use crate::inspect::ApiVersion;
+use crate::versions::supported_list;
+
+/// What went wrong with a guest. [`GuestError::hint`] says what to do about it.
+#[derive(Debug, thiserror::Error)]
+pub enum GuestError {
+    /// The file could not be read.
+    #[error("cannot read guest `{}`: {source}", path.display())]
+    Read {
+        /// The path as it was given.
+        path: PathBuf,
+        /// Why not.
+        source: std::io::Error,
+    },
+    /// The file is no guest that this build can run.
+    #[error("cannot load guest `{guest}`: {problem}")]
+    Load {
+        /// The path or name of the guest.
+        guest: String,
+        /// Why not.
+        problem: LoadProblem,
+    },
+    /// The guest failed in a call. Its instance is gone; the module can still
+    /// make new ones.
+    #[error("guest `{guest}` failed in `{call}`: {fault}")]
+    Call {
+        /// The name of the guest.
+        guest: String,
+        /// The call as `wit/` names it.
+        call: &'static str,
+        /// What it did.
+        fault: CallFault,
+    },
+    /// The sandbox itself could not be set up: our fault, or the machine's.
+    #[error("the WebAssembly sandbox cannot be set up: {reason}")]
+    Sandbox {
+        /// What wasmtime says.
+        reason: String,
+    },
+}
+
+/// Why a file cannot be loaded as a guest.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum LoadProblem {
+    /// The file is larger than the limit.
+    #[error("it has {size_bytes} bytes, but may have {limit_bytes}")]
+    TooLarge {
+        /// Size of the file.
+        size_bytes: u64,
+        /// [`Limits::component_bytes`](crate::Limits::component_bytes).
+        limit_bytes: u64,
+    },
+    /// The file does not begin like WebAssembly.
+    #[error("it is not a WebAssembly file")]
+    NotWebAssembly,
+    /// The file holds nothing.
+    #[error("the file is empty")]
+    Empty,
+    /// The file begins like a component but does not go on like one.
+    #[error("the component is damaged: {reason}")]
+    Damaged {
+        /// What the parser says.
+        reason: String,
+    },
+    /// A core module, as a compiler makes it, rather than a component.
+    #[error("it is a core module, not a component")]
+    CoreModule,
+    /// The component wants something from the host.
+    #[error("it imports {}, but guests get no imports", quoted(.imports))]
+    Imports {
+        /// Names of the imports.
+        imports: Vec<String>,
+    },
+    /// The component belongs to another world.
+    #[error(
+        "it is no latency model: it does not export `vcr:guest/latency`, only {}",
+        quoted(.exports)
+    )]
+    WrongWorld {
+        /// Names of the exports.
+        exports: Vec<String>,
+    },
+    /// The component was made for an interface that this build does not know.
+    #[error(
+        "it declares guest API {declared}, but this build supports {}",
+        supported_list()
+    )]
+    UnsupportedVersion {
+        /// The version in the name of the export.
+        declared: ApiVersion,
+    },
+    /// The component does not compile.
+    #[error("it does not compile: {reason}")]
+    Compile {
+        /// What the compiler says.
+        reason: String,
+    },
+    /// The component's functions have other types than its interface.
+    #[error("it does not fit the interface that it declares: {reason}")]
+    Unfit {
+        /// What the linker says.
+        reason: String,
+    },
+}
+
+/// What a guest did wrong in a call.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum CallFault {
+    /// The guest returned an error in words.
+    #[error("{reason}")]
+    Rejected {
+        /// The guest's own text.
+        reason: String,
+    },
+    /// The guest used up its fuel.
+    #[error("it looped for ever, or worked too long: used its {fuel} fuel")]
+    OutOfFuel {
+        /// The fuel it had.
+        fuel: u64,
+    },
+    /// The guest asked for more memory than it may have.
+    #[error("it asked for {asked_bytes} bytes of memory, but may have {limit_bytes}")]
+    Memory {
+        /// What the memory would have grown to.
+        asked_bytes: usize,
+        /// [`Limits::memory_bytes`](crate::Limits::memory_bytes).
+        limit_bytes: usize,
+    },
+    /// The guest asked for more memory than its own declaration, or
+    /// WebAssembly, allows.
+    #[error("it asked for more memory than it can address, and may have {limit_bytes} bytes")]
+    MemoryBeyondType {
+        /// [`Limits::memory_bytes`](crate::Limits::memory_bytes).
+        limit_bytes: usize,
+    },
+    /// The guest asked for larger tables than it may have.
+    #[error("it asked for a table of {asked} elements, but may have {limit}")]
+    Table {
+        /// What the table would have grown to.
+        asked: usize,
+        /// [`Limits::table_elements`](crate::Limits::table_elements).
+        limit: usize,
+    },
+    /// The guest nested calls too deeply.
+    #[error("it nested calls too deeply and overflowed its stack")]
+    StackOverflow,
+    /// The guest gave up.
+    #[error("it gave up: a panic, a failed assertion or memory that ran out")]
+    Panicked,
+    /// Any other trap.
+    #[error("it trapped: {reason}")]
+    Trapped {
+        /// What wasmtime says.
+        reason: String,
+    },
+    /// The answer is larger than the host copies.
+    #[error("its answer is larger than the {limit_bytes} bytes that an answer may have")]
+    AnswerTooLarge {
+        /// [`Limits::answer_bytes`](crate::Limits::answer_bytes).
+        limit_bytes: usize,
+    },
+    /// A pricing call answered no duration at all.
+    #[error("it answered no duration for {steps} steps")]
+    NoDurations {
+        /// Steps in the call.
+        steps: usize,
+    },
+    /// A pricing call answered more durations than there were steps.
+    #[error("it answered {durations} durations for {steps} steps")]
+    TooManyDurations {
+        /// Durations in the answer.
+        durations: usize,
+        /// Steps in the call.
+        steps: usize,
+    },
+    /// A duration that no step can have.
+    #[error("it priced the step starting at {start_ns} ns at {value} ns, which is {complaint}")]
+    BadDuration {
+        /// Virtual time at which the step starts.
+        start_ns: u64,
+        /// What the guest answered.
+        value: f64,
+        /// Why that cannot be.
+        complaint: &'static str,
+    },
+    /// A step was priced that would start after something may have changed.
+    #[error("it priced a step starting at {start_ns} ns, at or after the horizon {horizon_ns} ns")]
+    PastHorizon {
+        /// Virtual time at which the step would start.
+        start_ns: u64,
+        /// The horizon of the call.
+        horizon_ns: u64,
+    },
+    /// The model was called again after it had failed.
+    #[error("it had failed before: {first}")]
+    FailedBefore {
+        /// What happened the first time.
+        first: String,
+    },
+}
+
+impl GuestError {
+    /// What to do about the error, where there is something to do.
+    #[must_use]
+    pub fn hint(&self) -> Option<String> {
+        match self {
+            Self::Read { .. } => Some("build the guest first: `vcr guest build`".into()),
+            Self::Load { problem, .. } => problem.hint(),
+            Self::Call { fault, .. } => fault.hint(),
+            Self::Sandbox { .. } => None,
+        }
+    }
+}
+
+impl LoadProblem {
+    fn hint(&self) -> Option<String> {
+        let hint = match self {
+            Self::TooLarge { .. } => {
+                "build the guest in release mode, or raise the limit `component_bytes`"
+            }
+            Self::NotWebAssembly | Self::Empty | Self::Damaged { .. } => {
+                "give the path of a component; `vcr guest build` writes them to `guests/dist`"
+            }
+            Self::CoreModule => "make a component of it: `vcr guest build`",
+            Self::Imports { .. } => {
+                "build for `wasm32-unknown-unknown` without WASI; time and randomness come as \
+                 arguments"
+            }
+            Self::WrongWorld { .. } => {
+                "export the world `latency-model` of `wit/`; with the SDK: `export_latency_model!`"
+            }
+            Self::UnsupportedVersion { .. } => {
+                "rebuild the guest with the `wit/` of this build, or update the simulator"
+            }
+            Self::Compile { .. } | Self::Unfit { .. } => "rebuild the guest: `vcr guest build`",
+        };
+        Some(hint.into())
+    }
+}
+
+impl CallFault {
+    /// What to do about the fault, where there is something to do.
+    #[must_use]
+    pub fn hint(&self) -> Option<String> {
+        let hint = match self {
+            Self::Rejected { .. } | Self::FailedBefore { .. } | Self::Trapped { .. } => {
+                return None;
+            }
+            Self::OutOfFuel { .. } => {
+                "look for a loop that does not end; if the work is honest, raise the fuel limits"
+            }
+            Self::Memory { .. } | Self::MemoryBeyondType { .. } => {
+                "keep less state, or raise the limit `memory_bytes`"
+            }
+            Self::Table { .. } => "raise the limit `table_elements`",
+            Self::StackOverflow => "look for a recursion that does not end",
+            Self::Panicked => {
+                "run the guest's own tests natively; to say why it fails, return an error from \
+                 `configure` or `price_batch`"
+            }
+            Self::AnswerTooLarge { .. } => "answer one duration for each step and no more",
+            Self::NoDurations { .. } | Self::TooManyDurations { .. } | Self::PastHorizon { .. } => {
+                "answer one duration for each step that starts before the horizon, and at least one"
+            }
+            Self::BadDuration { .. } => {
+                "a duration is a finite number of nanoseconds from 0 to 1e18"
+            }
+        };
+        Some(hint.into())
+    }
+
+    /// The fault and its hint in one line.
+    pub(crate) fn with_hint(&self) -> String {
+        match self.hint() {
+            Some(hint) => format!("{self}; {hint}"),
+            None => self.to_string(),
+        }
+    }
+}
+
+fn quoted(names: &[String]) -> String {
+    if names.is_empty() {
+        return "nothing".into();
+    }
+    let quoted: Vec<String> = names.iter().map(|name| format!("`{name}`")).collect();
+    quoted.join(", ")
+}

@@ -1,0 +1,204 @@
+//! A latency model of the engine core that asks a guest.
+
+use vcr_core::latency::{LatencyError, LatencyModel, StepBatch, StepShape};
+
+use crate::error::CallFault;
+use crate::latest::LatencyInstance;
+use crate::limits::Limits;
+
+/// The longest duration that a guest may answer, in nanoseconds: about 32
+/// years. Virtual time is a `u64` of nanoseconds and ends after 584.
+pub const DURATION_NS_MAX: f64 = 1e18;
+
+/// One model in one instance of a guest.
+pub(crate) struct GuestLatency {
+    name: String,
+    limits: Limits,
+    state: State,
+    /// The flat words of a call, kept so that pricing allocates nothing here.
+    shapes: Vec<u64>,
+}
+
+enum State {
+    Alive(Box<dyn LatencyInstance>),
+    /// The instance is gone: after a trap it could not be entered again, and
+    /// after any other error its state is not worth trusting.
+    Failed {
+        first: String,
+    },
+}
+
+impl GuestLatency {
+    pub(crate) fn new(name: String, limits: Limits, instance: Box<dyn LatencyInstance>) -> Self {
+        Self {
+            name,
+            limits,
+            state: State::Alive(instance),
+            shapes: Vec::new(),
+        }
+    }
+}
+
+impl LatencyModel for GuestLatency {
+    fn price(
+        &mut self,
+        batch: &StepBatch<'_>,
+        durations_ns: &mut Vec<u64>,
+    ) -> Result<(), LatencyError> {
+        let already_priced = durations_ns.len();
+        let instance = match &mut self.state {
+            State::Alive(instance) => instance.as_mut(),
+            State::Failed { first } => {
+                let fault = CallFault::FailedBefore {
+                    first: first.clone(),
+                };
+                return Err(latency_error(&self.name, &fault));
+            }
+        };
+        price_batch(
+            instance,
+            &self.limits,
+            &mut self.shapes,
+            batch,
+            durations_ns,
+        )
+        .map_err(|fault| {
+            durations_ns.truncate(already_priced);
+            self.state = State::Failed {
+                first: fault.to_string(),
+            };
+            latency_error(&self.name, &fault)
+        })
+    }
+}
+
+#[cold]
+fn latency_error(name: &str, fault: &CallFault) -> LatencyError {
+    LatencyError {
+        model: name.to_owned(),
+        reason: format!("in `price`: {}", fault.with_hint()),
+    }
+}
+
+/// Prices a batch in calls of at most `steps_per_call` steps.
+fn price_batch(
+    instance: &mut dyn LatencyInstance,
+    limits: &Limits,
+    shapes: &mut Vec<u64>,
+    batch: &StepBatch<'_>,
+    durations_ns: &mut Vec<u64>,
+) -> Result<(), CallFault> {
+    let mut now_ns = batch.start_ns;
+    for (call, steps) in batch
+        .shapes
+        .chunks(limits.steps_per_call.max(1))
+        .enumerate()
+    {
+        if call > 0 && now_ns >= batch.horizon_ns {
+            break;
+        }
+        pack(steps, shapes);
+        let fuel = limits.price_fuel(steps.len());
+        let answer = instance.price(now_ns, batch.horizon_ns, shapes, fuel)?;
+        now_ns = accept(&answer, steps.len(), now_ns, batch.horizon_ns, durations_ns)?;
+        // The guest saw its horizon, or has a reason of its own to stop early.
+        if answer.len() < steps.len() {
+            break;
+        }
+    }
+    Ok(())
+}
+
+fn pack(steps: &[StepShape], shapes: &mut Vec<u64>) {
+    shapes.clear();
+    shapes.reserve(steps.len() * StepShape::WORDS);
+    for step in steps {
+        shapes.extend_from_slice(&step.to_words());
+    }
+}
+
+/// Checks the answer of one call, appends it in whole nanoseconds and gives the
+/// time at which its last step ends.
+fn accept(
+    answer: &[f64],
+    steps: usize,
+    start_ns: u64,
+    horizon_ns: u64,
+    durations_ns: &mut Vec<u64>,
+) -> Result<u64, CallFault> {
+    if answer.is_empty() {
+        return Err(CallFault::NoDurations { steps });
+    }
+    if answer.len() > steps {
+        return Err(CallFault::TooManyDurations {
+            durations: answer.len(),
+            steps,
+        });
+    }
+    let mut now_ns = start_ns;
+    for (index, &value) in answer.iter().enumerate() {
+        if index > 0 && now_ns >= horizon_ns {
+            return Err(CallFault::PastHorizon {
+                start_ns: now_ns,
+                horizon_ns,
+            });
+        }
+        if let Some(complaint) = complaint(value) {
+            return Err(CallFault::BadDuration {
+                start_ns: now_ns,
+                value,
+                complaint,
+            });
+        }
+        let duration_ns = round_ns(value);
+        durations_ns.push(duration_ns);
+        now_ns = now_ns.saturating_add(duration_ns);
+    }
+    Ok(now_ns)
+}
+
+/// The nearest whole number, halves upwards, of a valid duration: what `wit/`
+/// promises and the SDK computes. Equal to `f64::round` there, which is a call
+/// into the mathematics library on processors before SSE 4.1.
+fn round_ns(duration_ns: f64) -> u64 {
+    // At most 1e18, so it fits; signed conversions are the cheap ones.
+    let whole = duration_ns as i64;
+    let rounded = if duration_ns - whole as f64 >= 0.5 {
+        whole + 1
+    } else {
+        whole
+    };
+    rounded.unsigned_abs()
+}
+
+/// Why `value` is no duration, if it is none.
+fn complaint(value: f64) -> Option<&'static str> {
+    if (0.0..=DURATION_NS_MAX).contains(&value) {
+        None
+    } else if value.is_nan() {
+        Some("not a number")
+    } else if value.is_infinite() {
+        Some("infinite")
+    } else if value < 0.0 {
+        Some("negative")
+    } else {
+        Some("longer than 1e18 ns")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        /// A guest that rounds by other means must agree where steps start.
+        #[test]
+        fn rounding_is_that_of_std(duration_ns in 0.0f64..=DURATION_NS_MAX, halves in 0u64..1 << 50) {
+            prop_assert_eq!(round_ns(duration_ns), duration_ns.round() as u64);
+            let small_ns = halves as f64 / 2.0;
+            prop_assert_eq!(round_ns(small_ns), small_ns.round() as u64);
+        }
+    }
+}

@@ -1,0 +1,37 @@
+//! Loads WebAssembly guests, meters them and adapts them to the traits of the
+//! engine core. The only crate that knows wasmtime.
+//!
+//! A guest is a component of a world in `wit/`. It gets no imports, so all it
+//! knows comes in through its calls; it runs under fuel and memory limits; and
+//! whatever it does wrong - loop, trap, exhaust a limit, answer nonsense - ends
+//! as an error that names the guest and the call. Its instance is then dropped:
+//! a guest breaks its own run and nothing else.
+//!
+//! ```no_run
+//! use vcr_guest::{GuestModule, Limits};
+//!
+//! let module = GuestModule::load("guests/dist/roofline.wasm", Limits::default())?;
+//! let config = r#"{"model": "llama-3.1-8b", "gpu": "h100-sxm"}"#;
+//! let model = module.latency_model(config, 42)?;
+//! # Ok::<(), vcr_guest::GuestError>(())
+//! ```
+//!
+//! The same component, config, seed and calls give the same answers on every
+//! machine: NaNs are canonical, threads are off, relaxed SIMD is deterministic,
+//! and the limits count instructions and bytes, never time.
+
+mod error;
+mod inspect;
+mod latency;
+mod latest;
+mod limits;
+mod module;
+mod sandbox;
+mod versions;
+
+pub use error::{CallFault, GuestError, LoadProblem};
+pub use inspect::ApiVersion;
+pub use latency::DURATION_NS_MAX;
+pub use limits::Limits;
+pub use module::GuestModule;
+pub use versions::SUPPORTED_VERSIONS;

@@ -1,0 +1,142 @@
+//! The deterministic engine, and the store that every instance lives in.
+
+use std::sync::OnceLock;
+
+use wasmtime::{Config, Engine, OptLevel, ResourceLimiter, Store, Trap};
+
+use crate::error::CallFault;
+use crate::limits::Limits;
+
+/// Stack of a guest's calls. Part of the engine, so not a limit of one guest.
+const WASM_STACK_BYTES: usize = 512 << 10;
+
+/// The engine that compiles and runs every guest.
+///
+/// # Errors
+/// What wasmtime says where it cannot run on this machine.
+pub(crate) fn engine() -> Result<&'static Engine, String> {
+    static ENGINE: OnceLock<Result<Engine, String>> = OnceLock::new();
+    ENGINE
+        .get_or_init(|| Engine::new(&config()).map_err(|error| format!("{error:#}")))
+        .as_ref()
+        .map_err(Clone::clone)
+}
+
+fn config() -> Config {
+    let mut config = Config::new();
+    config
+        .wasm_component_model(true)
+        .cranelift_opt_level(OptLevel::Speed)
+        // The payload of a NaN is the one thing that arithmetic may choose. The
+        // price is about a quarter of a roofline step inside the guest.
+        .cranelift_nan_canonicalization(true)
+        .relaxed_simd_deterministic(true)
+        // Fuel bounds a call by work, so that a limit is hit on every machine
+        // or on none. There is no limit by time.
+        .consume_fuel(true)
+        .max_wasm_stack(WASM_STACK_BYTES);
+    config
+}
+
+/// What the host keeps beside an instance: the limits on its growth.
+pub(crate) struct HostState {
+    limits: Limits,
+}
+
+/// A store with the limits in force and no fuel yet.
+pub(crate) fn store(engine: &Engine, limits: &Limits) -> Store<HostState> {
+    let mut store = Store::new(engine, HostState { limits: *limits });
+    store.limiter(|state| state);
+    store.set_hostcall_fuel(limits.answer_bytes);
+    // A guest makes one model; the rest is room for what a version may add.
+    store.set_max_component_handles(64);
+    store
+}
+
+/// Why growth was refused: travels through wasmtime as the error of the trap.
+#[derive(Clone, Debug, thiserror::Error)]
+#[error("{0}")]
+struct Refused(CallFault);
+
+/// Refuses by a trap rather than by the -1 of `memory.grow`, because a guest
+/// makes an anonymous abort of that.
+impl ResourceLimiter for HostState {
+    fn memory_growing(
+        &mut self,
+        _current: usize,
+        desired: usize,
+        _maximum: Option<usize>,
+    ) -> wasmtime::Result<bool> {
+        let limit_bytes = self.limits.memory_bytes;
+        if desired > limit_bytes {
+            let fault = CallFault::Memory {
+                asked_bytes: desired,
+                limit_bytes,
+            };
+            return Err(wasmtime::Error::new(Refused(fault)));
+        }
+        Ok(true)
+    }
+
+    fn memory_grow_failed(&mut self, _error: wasmtime::Error) -> wasmtime::Result<()> {
+        let fault = CallFault::MemoryBeyondType {
+            limit_bytes: self.limits.memory_bytes,
+        };
+        Err(wasmtime::Error::new(Refused(fault)))
+    }
+
+    fn table_growing(
+        &mut self,
+        _current: usize,
+        desired: usize,
+        _maximum: Option<usize>,
+    ) -> wasmtime::Result<bool> {
+        let limit = self.limits.table_elements;
+        if desired > limit {
+            return Err(wasmtime::Error::new(Refused(CallFault::Table {
+                asked: desired,
+                limit,
+            })));
+        }
+        Ok(true)
+    }
+
+    fn instances(&self) -> usize {
+        self.limits.core_items
+    }
+
+    fn tables(&self) -> usize {
+        self.limits.core_items
+    }
+
+    fn memories(&self) -> usize {
+        self.limits.core_items
+    }
+}
+
+/// Says what the guest did, given what wasmtime made of it.
+#[cold]
+pub(crate) fn fault(error: &wasmtime::Error, fuel: u64, limits: &Limits) -> CallFault {
+    if let Some(Refused(fault)) = error.downcast_ref::<Refused>() {
+        return fault.clone();
+    }
+    match error.downcast_ref::<Trap>() {
+        Some(Trap::OutOfFuel) => return CallFault::OutOfFuel { fuel },
+        Some(Trap::StackOverflow) => return CallFault::StackOverflow,
+        Some(Trap::UnreachableCodeReached) => return CallFault::Panicked,
+        Some(trap) => {
+            return CallFault::Trapped {
+                reason: trap.to_string(),
+            };
+        }
+        None => {}
+    }
+    let reason = format!("{error:#}");
+    // wasmtime gives this error no type of its own.
+    if reason.contains("fuel allocated for hostcalls has been exhausted") {
+        return CallFault::AnswerTooLarge {
+            limit_bytes: limits.answer_bytes,
+        };
+    }
+    CallFault::Trapped { reason }
+}

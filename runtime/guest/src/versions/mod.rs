@@ -1,0 +1,50 @@
+//! One module for each version of `wit/` that this build serves, and the one
+//! place where a version is chosen.
+
+mod v0_1;
+
+use wasmtime::component::Component;
+
+use crate::error::CallFault;
+use crate::inspect::ApiVersion;
+use crate::latest::LatencyModule;
+use crate::limits::Limits;
+
+/// The versions of the guest API that this build serves, as (major, minor).
+pub const SUPPORTED_VERSIONS: &[(u64, u64)] = &[(0, 1)];
+
+pub(crate) fn is_supported(version: ApiVersion) -> bool {
+    SUPPORTED_VERSIONS.contains(&(version.major, version.minor))
+}
+
+/// The supported versions in words.
+pub(crate) fn supported_list() -> String {
+    let names: Vec<String> = SUPPORTED_VERSIONS
+        .iter()
+        .map(|(major, minor)| format!("{major}.{minor}"))
+        .collect();
+    names.join(", ")
+}
+
+/// Why a compiled component cannot be used.
+pub(crate) enum OpenError {
+    /// It does not have what the interface asks for.
+    Unfit(String),
+    /// It failed when it was first instantiated.
+    Fault(CallFault),
+}
+
+/// Prepares a compiled component as a latency model of its declared version,
+/// and instantiates it once to see that it fits.
+pub(crate) fn open_latency(
+    declared: ApiVersion,
+    component: &Component,
+    limits: &Limits,
+) -> Result<Box<dyn LatencyModule>, OpenError> {
+    match (declared.major, declared.minor) {
+        (0, 1) => Ok(Box::new(v0_1::Module::new(component, limits)?)),
+        _ => Err(OpenError::Unfit(format!(
+            "version {declared} has no adapter"
+        ))),
+    }
+}

@@ -1,0 +1,345 @@
+//! Guests that loop, hoard, crash or answer nonsense, and honest ones beside
+//! them.
+
+use vcr_guest::{CallFault, GuestError, GuestModule, Limits};
+
+use crate::wat_guest::{
+    CONFIGURE_OK, WIT, answer, answer_error, answer_list, component, core_text, guest, model, open,
+    price,
+};
+
+const LOOP: &str = "(loop $again (br $again)) (unreachable)";
+
+/// The error text of pricing two steps with a guest whose `price` is `body`.
+#[track_caller]
+fn price_error(body: &str) -> String {
+    let mut model = model(body);
+    price(model.as_mut(), 2, u64::MAX).expect_err("it must fail")
+}
+
+#[track_caller]
+fn configure_error(body: &str) -> GuestError {
+    let module = open(&guest(body, &answer(&["1"])));
+    module.latency_model("{}", 7).err().expect("it must fail")
+}
+
+#[test]
+fn honest_answers_are_rounded_halves_upwards() {
+    let mut model = model(&answer(&["0.5", "2.4"]));
+    assert_eq!(price(model.as_mut(), 2, u64::MAX), Ok(vec![1, 2]));
+    assert_eq!(
+        price(model.as_mut(), 3, u64::MAX),
+        Ok(vec![1, 2]),
+        "fewer than asked is fine"
+    );
+}
+
+#[test]
+fn the_seed_and_config_reach_the_guest() {
+    // Answers the seed plus the length of the config.
+    let configure = "
+        (i64.store (i32.const 64)
+          (i64.add (local.get $seed) (i64.extend_i32_u (local.get $config_len))))
+        (i32.store8 (i32.const 16) (i32.const 0))
+        (i32.store (i32.const 20) (call $new (i32.const 1)))
+        (i32.const 16)";
+    let body = format!(
+        "(f64.store (i32.const 1024) (f64.convert_i64_u (i64.load (i32.const 64)))) {}",
+        answer_list(1024, 1)
+    );
+    let module = open(&guest(configure, &body));
+    let mut model = module
+        .latency_model(r#"{"a":1}"#, 100)
+        .expect("it configures");
+    assert_eq!(price(model.as_mut(), 1, u64::MAX), Ok(vec![107]));
+}
+
+#[test]
+fn models_of_one_module_share_nothing() {
+    // Answers how often its instance was called.
+    let body = format!(
+        "(f64.store (i32.const 1024) (f64.convert_i32_u (global.get $calls))) {}",
+        answer_list(1024, 1)
+    );
+    let module = open(&guest(CONFIGURE_OK, &body));
+    let mut first = module.latency_model("{}", 1).expect("it configures");
+    assert_eq!(price(first.as_mut(), 1, u64::MAX), Ok(vec![1]));
+    assert_eq!(price(first.as_mut(), 1, u64::MAX), Ok(vec![2]));
+
+    let handle = std::thread::spawn(move || {
+        let mut second = module.latency_model("{}", 1).expect("it configures");
+        price(second.as_mut(), 1, u64::MAX)
+    });
+    assert_eq!(handle.join().expect("the thread ends well"), Ok(vec![1]));
+}
+
+#[test]
+fn long_batches_are_split_over_calls() {
+    // Answers one duration for each step: its index among all that were sent.
+    let body = "
+        (local $index i32)
+        (loop $each
+          (f64.store
+            (i32.add (i32.const 1024) (i32.mul (local.get $index) (i32.const 8)))
+            (f64.convert_i32_u (global.get $calls)))
+          (local.set $index (i32.add (local.get $index) (i32.const 1)))
+          (br_if $each
+            (i32.lt_u (i32.mul (local.get $index) (i32.const 13)) (local.get $words))))
+        (i32.store8 (i32.const 32) (i32.const 0))
+        (i32.store (i32.const 36) (i32.const 1024))
+        (i32.store (i32.const 40) (local.get $index))
+        (i32.const 32)";
+    let bytes = component_with_local(body);
+    let limits = Limits {
+        steps_per_call: 4,
+        ..Limits::default()
+    };
+    let module = GuestModule::from_bytes("split", &bytes, limits).expect("it loads");
+    let mut split = module.latency_model("{}", 1).expect("it configures");
+    assert_eq!(
+        price(split.as_mut(), 10, u64::MAX),
+        Ok(vec![1, 1, 1, 1, 2, 2, 2, 2, 3, 3])
+    );
+    // The first call ends at 1004 + ..., so the second never happens.
+    let mut split = module.latency_model("{}", 1).expect("it configures");
+    assert_eq!(price(split.as_mut(), 10, 1_004), Ok(vec![1, 1, 1, 1]));
+}
+
+/// As `guest`, for a `price` that begins with a local.
+fn component_with_local(price: &str) -> Vec<u8> {
+    // A local must come before the first instruction of the function.
+    let text = core_text("0.1.0", CONFIGURE_OK, "PRICE");
+    let head = "(param $shapes i32) (param $words i32) (result i32)";
+    let local = "(local $index i32)";
+    let text = text.replace(head, &format!("{head} {local}"));
+    let text = text.replace("PRICE", &price.replace(local, ""));
+    component(&text, WIT)
+}
+
+#[test]
+fn an_endless_loop_uses_up_its_fuel() {
+    assert_eq!(
+        price_error(LOOP),
+        "latency model `hostile` failed: in `price`: it looped for ever, or worked too long: used \
+         its 52000000 fuel; look for a loop that does not end; if the work is honest, raise the \
+         fuel limits"
+    );
+}
+
+#[test]
+fn eight_gigabytes_are_refused() {
+    let grow = "(drop (memory.grow (i32.const 131072))) (unreachable)";
+    assert_eq!(
+        price_error(grow),
+        "latency model `hostile` failed: in `price`: it asked for 8590000128 bytes of memory, but \
+         may have 67108864; keep less state, or raise the limit `memory_bytes`"
+    );
+}
+
+#[test]
+fn more_memory_than_the_limit_is_refused() {
+    let grow = "(drop (memory.grow (i32.const 1024))) (unreachable)";
+    assert_eq!(
+        price_error(grow),
+        "latency model `hostile` failed: in `price`: it asked for 67174400 bytes of memory, but \
+         may have 67108864; keep less state, or raise the limit `memory_bytes`"
+    );
+}
+
+#[test]
+fn memory_beyond_the_guests_own_maximum_is_refused() {
+    let grow = "(drop (memory.grow (i32.const 2))) (unreachable)";
+    let text = core_text("0.1.0", CONFIGURE_OK, grow);
+    let text = text.replace(
+        r#"(memory (export "memory") 1)"#,
+        r#"(memory (export "memory") 1 2)"#,
+    );
+    let module = open(&component(&text, WIT));
+    let mut model = module.latency_model("{}", 1).expect("it configures");
+    let text = price(model.as_mut(), 1, u64::MAX).expect_err("it has a maximum of two pages");
+    assert!(
+        text.contains("it asked for more memory than it can address"),
+        "{text}"
+    );
+}
+
+#[test]
+fn too_much_memory_to_begin_with_is_refused_at_load() {
+    let text = core_text("0.1.0", CONFIGURE_OK, &answer(&["1"]));
+    let text = text.replace(
+        r#"(memory (export "memory") 1)"#,
+        r#"(memory (export "memory") 2000)"#,
+    );
+    let error = GuestModule::from_bytes("hoarder", &component(&text, WIT), Limits::default())
+        .expect_err("125 MiB are over the limit");
+    assert_eq!(
+        error.to_string(),
+        "guest `hoarder` failed in `instantiate`: it asked for 131072000 bytes of memory, but may \
+         have 67108864"
+    );
+}
+
+#[test]
+fn memory_up_to_the_limit_is_given() {
+    let grow = "(drop (memory.grow (i32.const 1023)))";
+    let mut model = model(&format!("{grow} {}", answer(&["1"])));
+    assert_eq!(price(model.as_mut(), 1, u64::MAX), Ok(vec![1]));
+}
+
+#[test]
+fn a_huge_table_is_refused() {
+    let grow = "(drop (table.grow $table (ref.null func) (i32.const 1000000))) (unreachable)";
+    let text = price_error(grow);
+    assert!(
+        text.contains("asked for a table of 1000001 elements, but may have 100000"),
+        "{text}"
+    );
+}
+
+#[test]
+fn endless_recursion_overflows_only_its_own_stack() {
+    let text = price_error("(drop (call $recurse (i64.const 0))) (unreachable)");
+    assert!(
+        text.contains("nested calls too deeply and overflowed its stack"),
+        "{text}"
+    );
+    assert!(
+        text.ends_with("look for a recursion that does not end"),
+        "{text}"
+    );
+}
+
+#[test]
+fn a_panic_is_told_apart_from_other_traps() {
+    let text = price_error("(unreachable)");
+    assert!(text.contains("in `price`: it gave up: a panic"), "{text}");
+    let text = price_error("(drop (i32.div_u (i32.const 1) (i32.const 0))) (unreachable)");
+    assert!(
+        text.contains("it trapped: wasm trap: integer divide by zero"),
+        "{text}"
+    );
+    let text = price_error("(drop (i32.load (i32.const -8))) (unreachable)");
+    assert!(
+        text.contains("it trapped: wasm trap: out of bounds memory access"),
+        "{text}"
+    );
+}
+
+#[test]
+fn impossible_durations_are_named() {
+    for (value, told) in [
+        (
+            "nan",
+            "starting at 1005 ns at NaN ns, which is not a number",
+        ),
+        ("inf", "starting at 1005 ns at inf ns, which is infinite"),
+        ("-inf", "starting at 1005 ns at -inf ns, which is infinite"),
+        ("-1", "starting at 1005 ns at -1 ns, which is negative"),
+        (
+            "2e18",
+            "starting at 1005 ns at 2000000000000000000 ns, which is longer than 1e18 ns",
+        ),
+    ] {
+        let text = price_error(&answer(&["5", value]));
+        assert!(text.contains(told), "{text}");
+        assert!(
+            text.ends_with("a finite number of nanoseconds from 0 to 1e18"),
+            "{text}"
+        );
+    }
+    let mut zero = model(&answer(&["-0", "1e18"]));
+    assert_eq!(
+        price(zero.as_mut(), 2, u64::MAX),
+        Ok(vec![0, 1_000_000_000_000_000_000])
+    );
+}
+
+#[test]
+fn the_number_of_durations_must_fit() {
+    let text = price_error(&answer(&[]));
+    assert!(
+        text.contains("it answered no duration for 2 steps"),
+        "{text}"
+    );
+    let text = price_error(&answer(&["1", "2", "3"]));
+    assert!(
+        text.contains("it answered 3 durations for 2 steps"),
+        "{text}"
+    );
+}
+
+#[test]
+fn steps_beyond_the_horizon_must_not_be_priced() {
+    let mut greedy = model(&answer(&["10", "10"]));
+    assert_eq!(price(greedy.as_mut(), 2, 1_011), Ok(vec![10, 10]));
+    let text = price(greedy.as_mut(), 2, 1_010).expect_err("the second starts at the horizon");
+    assert!(
+        text.contains("priced a step starting at 1010 ns, at or after the horizon 1010 ns"),
+        "{text}"
+    );
+}
+
+#[test]
+fn huge_answers_are_not_copied() {
+    // More than the memory holds, and a list that the memory does hold.
+    let text = price_error(&answer_list(1024, 100_000_000));
+    assert!(text.contains("it trapped: "), "{text}");
+    let grow = "(drop (memory.grow (i32.const 16)))";
+    let text = price_error(&format!("{grow} {}", answer_list(1024, 100_000)));
+    assert!(
+        text.contains("larger than the 65536 bytes that an answer may have"),
+        "{text}"
+    );
+}
+
+#[test]
+fn an_error_in_words_is_passed_on() {
+    assert_eq!(
+        price_error(&answer_error(32)),
+        "latency model `hostile` failed: in `price`: `factor` is 0, but must be above 0"
+    );
+    let error = configure_error(&answer_error(16));
+    assert_eq!(
+        error.to_string(),
+        "guest `hostile` failed in `configure`: `factor` is 0, but must be above 0"
+    );
+    assert_eq!(error.hint(), None, "the guest has said it all");
+}
+
+#[test]
+fn configure_is_metered_too() {
+    let error = configure_error(LOOP);
+    assert_eq!(
+        error.to_string(),
+        "guest `hostile` failed in `configure`: it looped for ever, or worked too long: used its \
+         500000000 fuel"
+    );
+    let GuestError::Call { fault, .. } = configure_error("(unreachable)") else {
+        panic!("a panic is a fault of the call");
+    };
+    assert_eq!(fault, CallFault::Panicked);
+}
+
+#[test]
+fn a_failed_model_stays_failed_and_its_module_lives_on() {
+    // Traps in its second call.
+    let body = format!(
+        "(if (i32.gt_u (global.get $calls) (i32.const 1)) (then (unreachable))) {}",
+        answer(&["3"])
+    );
+    let module = open(&guest(CONFIGURE_OK, &body));
+    let mut first = module.latency_model("{}", 1).expect("it configures");
+    assert_eq!(price(first.as_mut(), 1, u64::MAX), Ok(vec![3]));
+    let text = price(first.as_mut(), 1, u64::MAX).expect_err("it traps");
+    assert!(text.contains("it gave up"), "{text}");
+    let text = price(first.as_mut(), 1, u64::MAX).expect_err("it is gone");
+    assert!(
+        text.contains("in `price`: it had failed before: it gave up"),
+        "{text}"
+    );
+
+    let mut second = module
+        .latency_model("{}", 1)
+        .expect("the module is unharmed");
+    assert_eq!(price(second.as_mut(), 1, u64::MAX), Ok(vec![3]));
+}

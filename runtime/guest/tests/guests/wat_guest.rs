@@ -1,0 +1,151 @@
+//! Small guests written as WebAssembly text, so that no test needs a compiler
+//! for wasm32. The component around the core module is made from `wit/` as for
+//! any guest.
+
+use vcr_core::latency::{LatencyModel, StepBatch, StepShape};
+use vcr_guest::{GuestModule, Limits};
+use wit_component::{ComponentEncoder, StringEncoding, embed_component_metadata};
+use wit_parser::Resolve;
+
+pub(crate) const WIT: &str = include_str!("../../../../wit/v0_1/latency-model.wit");
+
+/// Answers `Ok(handle)` from `configure`.
+pub(crate) const CONFIGURE_OK: &str = "
+    (i32.store8 (i32.const 16) (i32.const 0))
+    (i32.store (i32.const 20) (call $new (i32.const 1)))
+    (i32.const 16)";
+
+/// The core module of a guest whose two functions have the given bodies.
+pub(crate) fn core_text(api: &str, configure: &str, price: &str) -> String {
+    format!(
+        r#"(module
+  (import "[export]vcr:guest/latency@{api}" "[resource-new]model"
+    (func $new (param i32) (result i32)))
+  (memory (export "memory") 1)
+  (table $table 1 funcref)
+  (global $free (mut i32) (i32.const 8192))
+  (global $calls (mut i32) (i32.const 0))
+  (data (i32.const 512) "`factor` is 0, but must be above 0")
+  ;; A bump allocator that `price` resets.
+  (func (export "cabi_realloc") (param i32 i32 i32 i32) (result i32)
+    (local $at i32)
+    (local.set $at
+      (i32.and (i32.add (global.get $free) (i32.const 7)) (i32.const -8)))
+    (global.set $free (i32.add (local.get $at) (local.get 3)))
+    (local.get $at))
+  (func $recurse (param i64) (result i64)
+    (i64.add (call $recurse (i64.add (local.get 0) (i64.const 1))) (local.get 0)))
+  (func (export "vcr:guest/latency@{api}#[static]model.configure")
+    (param $config i32) (param $config_len i32) (param $seed i64) (result i32)
+    {configure})
+  (func (export "vcr:guest/latency@{api}#[method]model.price")
+    (param $self i32) (param $start i64) (param $horizon i64)
+    (param $shapes i32) (param $words i32) (result i32)
+    (global.set $free (i32.const 8192))
+    (global.set $calls (i32.add (global.get $calls) (i32.const 1)))
+    {price})
+)"#
+    )
+}
+
+/// Answers `Ok` with `durations` from `price`.
+pub(crate) fn answer(durations: &[&str]) -> String {
+    let stores: String = durations
+        .iter()
+        .enumerate()
+        .map(|(index, value)| {
+            format!(
+                "(f64.store (i32.const {}) (f64.const {value}))\n    ",
+                1024 + 8 * index
+            )
+        })
+        .collect();
+    format!("{stores}{}", answer_list(1024, durations.len()))
+}
+
+/// Answers `Ok` with the `length` numbers at `address`.
+pub(crate) fn answer_list(address: usize, length: usize) -> String {
+    format!(
+        "(i32.store8 (i32.const 32) (i32.const 0))
+    (i32.store (i32.const 36) (i32.const {address}))
+    (i32.store (i32.const 40) (i32.const {length}))
+    (i32.const 32)"
+    )
+}
+
+/// Answers `Err` with the text of the data segment; `at` is where the result
+/// is laid out.
+pub(crate) fn answer_error(at: usize) -> String {
+    format!(
+        "(i32.store8 (i32.const {at}) (i32.const 1))
+    (i32.store (i32.const {}) (i32.const 512))
+    (i32.store (i32.const {}) (i32.const 34))
+    (i32.const {at})",
+        at + 4,
+        at + 8
+    )
+}
+
+/// Makes a component of a core module's text for the world `latency-model` of
+/// the package text `wit`.
+pub(crate) fn component(core_text: &str, wit: &str) -> Vec<u8> {
+    let mut module = wat::parse_str(core_text).expect("the text is WebAssembly");
+    let mut resolve = Resolve::default();
+    let package = resolve
+        .push_str("latency-model.wit", wit)
+        .expect("the WIT parses");
+    let world = resolve
+        .select_world(&[package], Some("latency-model"))
+        .expect("it has the world");
+    embed_component_metadata(&mut module, &resolve, world, StringEncoding::UTF8)
+        .expect("the world can be embedded");
+    ComponentEncoder::default()
+        .validate(true)
+        .module(&module)
+        .and_then(|mut encoder| encoder.encode())
+        .expect("the module fits the world")
+}
+
+/// A guest of the current version.
+pub(crate) fn guest(configure: &str, price: &str) -> Vec<u8> {
+    component(&core_text("0.1.0", configure, price), WIT)
+}
+
+pub(crate) fn open(bytes: &[u8]) -> GuestModule {
+    GuestModule::from_bytes("hostile", bytes, Limits::default()).expect("it loads")
+}
+
+/// A configured model of a guest whose `price` has the given body.
+pub(crate) fn model(price: &str) -> Box<dyn LatencyModel> {
+    open(&guest(CONFIGURE_OK, price))
+        .latency_model("{}", 7)
+        .expect("it configures")
+}
+
+/// Prices `steps` empty steps from 1000 ns on and gives the durations or the
+/// whole error text.
+pub(crate) fn price(
+    model: &mut dyn LatencyModel,
+    steps: usize,
+    horizon_ns: u64,
+) -> Result<Vec<u64>, String> {
+    let shapes = vec![StepShape::default(); steps];
+    let batch = StepBatch {
+        start_ns: 1_000,
+        horizon_ns,
+        shapes: &shapes,
+    };
+    let mut durations_ns = vec![77];
+    let result = model.price(&batch, &mut durations_ns);
+    assert_eq!(durations_ns.remove(0), 77, "what was there stays");
+    match result {
+        Ok(()) => Ok(durations_ns),
+        Err(error) => {
+            assert!(
+                durations_ns.is_empty(),
+                "a failed call leaves nothing behind"
+            );
+            Err(error.to_string())
+        }
+    }
+}

@@ -1,0 +1,244 @@
+use alloc::string::String;
+
+use crate::{Deployment, GpuSpec, Roofline, RooflineError, TransformerSpec, presets};
+
+/// A roofline as a user writes it: preset names, and numbers that replace
+/// those of the presets. Every field may be left out as long as a preset or a
+/// default gives it a value.
+#[derive(Clone, Debug, Default, PartialEq)]
+#[cfg_attr(feature = "serde", derive(serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(default, deny_unknown_fields))]
+pub struct RooflineConfig {
+    /// Name of a model in [`presets::MODELS`].
+    pub model: Option<String>,
+    /// Name of a GPU in [`presets::GPUS`].
+    pub gpu: Option<String>,
+
+    /// See [`TransformerSpec::layers`].
+    pub layers: Option<u64>,
+    /// See [`TransformerSpec::hidden_size`].
+    pub hidden_size: Option<u64>,
+    /// See [`TransformerSpec::intermediate_size`].
+    pub intermediate_size: Option<u64>,
+    /// See [`TransformerSpec::attention_heads`].
+    pub attention_heads: Option<u64>,
+    /// See [`TransformerSpec::kv_heads`].
+    pub kv_heads: Option<u64>,
+    /// See [`TransformerSpec::head_dim`].
+    pub head_dim: Option<u64>,
+    /// See [`TransformerSpec::vocab_size`].
+    pub vocab_size: Option<u64>,
+    /// See [`TransformerSpec::weight_bytes`]; 2 where neither given nor preset.
+    pub weight_bytes: Option<f64>,
+    /// See [`TransformerSpec::kv_bytes`]; 2 where neither given nor preset.
+    pub kv_bytes: Option<f64>,
+
+    /// See [`GpuSpec::peak_flops`].
+    pub peak_flops: Option<f64>,
+    /// See [`GpuSpec::memory_bytes_per_s`].
+    pub memory_bytes_per_s: Option<f64>,
+    /// See [`GpuSpec::interconnect_bytes_per_s`].
+    pub interconnect_bytes_per_s: Option<f64>,
+
+    /// See [`Deployment::tensor_parallel`].
+    pub tensor_parallel: Option<u64>,
+    /// See [`Deployment::compute_efficiency`].
+    pub compute_efficiency: Option<f64>,
+    /// See [`Deployment::bandwidth_efficiency`].
+    pub bandwidth_efficiency: Option<f64>,
+    /// See [`Deployment::step_overhead_ns`].
+    pub step_overhead_ns: Option<f64>,
+    /// See [`Deployment::all_reduce_latency_ns`].
+    pub all_reduce_latency_ns: Option<f64>,
+}
+
+impl RooflineConfig {
+    /// A config that names two presets and changes nothing.
+    #[must_use]
+    pub fn of_presets(model: &str, gpu: &str) -> Self {
+        Self {
+            model: Some(model.into()),
+            gpu: Some(gpu.into()),
+            ..Self::default()
+        }
+    }
+
+    /// Looks up the presets, applies the overrides and checks the whole.
+    ///
+    /// # Errors
+    /// When a preset does not exist, a quantity is missing or out of range, or
+    /// the heads do not split over the GPUs.
+    pub fn build(&self) -> Result<Roofline, RooflineError> {
+        Roofline::new(&self.transformer()?, &self.gpu()?, &self.deployment())
+    }
+
+    fn transformer(&self) -> Result<TransformerSpec, RooflineError> {
+        let preset = self
+            .model
+            .as_deref()
+            .map(|name| {
+                presets::model(name).ok_or_else(|| RooflineError::UnknownPreset {
+                    field: "model",
+                    name: name.into(),
+                    known: presets::names(presets::MODELS),
+                })
+            })
+            .transpose()?;
+        let pick = |value: Option<u64>, field, get: fn(&TransformerSpec) -> u64| {
+            value
+                .or(preset.as_ref().map(get))
+                .ok_or(RooflineError::Missing {
+                    field,
+                    preset: "model",
+                })
+        };
+        Ok(TransformerSpec {
+            layers: pick(self.layers, "layers", |spec| spec.layers)?,
+            hidden_size: pick(self.hidden_size, "hidden_size", |spec| spec.hidden_size)?,
+            intermediate_size: pick(self.intermediate_size, "intermediate_size", |spec| {
+                spec.intermediate_size
+            })?,
+            attention_heads: pick(self.attention_heads, "attention_heads", |spec| {
+                spec.attention_heads
+            })?,
+            kv_heads: pick(self.kv_heads, "kv_heads", |spec| spec.kv_heads)?,
+            head_dim: pick(self.head_dim, "head_dim", |spec| spec.head_dim)?,
+            vocab_size: pick(self.vocab_size, "vocab_size", |spec| spec.vocab_size)?,
+            weight_bytes: self
+                .weight_bytes
+                .or(preset.map(|spec| spec.weight_bytes))
+                .unwrap_or(2.0),
+            kv_bytes: self
+                .kv_bytes
+                .or(preset.map(|spec| spec.kv_bytes))
+                .unwrap_or(2.0),
+        })
+    }
+
+    fn gpu(&self) -> Result<GpuSpec, RooflineError> {
+        let preset = self
+            .gpu
+            .as_deref()
+            .map(|name| {
+                presets::gpu_named(name).ok_or_else(|| RooflineError::UnknownPreset {
+                    field: "gpu",
+                    name: name.into(),
+                    known: presets::names(presets::GPUS),
+                })
+            })
+            .transpose()?;
+        let pick = |value: Option<f64>, field, get: fn(&GpuSpec) -> f64| {
+            value
+                .or(preset.as_ref().map(get))
+                .ok_or(RooflineError::Missing {
+                    field,
+                    preset: "gpu",
+                })
+        };
+        // One GPU never uses its interconnect, so nobody has to know it.
+        let unused = (self.tensor_parallel.unwrap_or(1) <= 1).then_some(1.0);
+        Ok(GpuSpec {
+            peak_flops: pick(self.peak_flops, "peak_flops", |spec| spec.peak_flops)?,
+            memory_bytes_per_s: pick(self.memory_bytes_per_s, "memory_bytes_per_s", |spec| {
+                spec.memory_bytes_per_s
+            })?,
+            interconnect_bytes_per_s: pick(
+                self.interconnect_bytes_per_s,
+                "interconnect_bytes_per_s",
+                |spec| spec.interconnect_bytes_per_s,
+            )
+            .or_else(|error| unused.ok_or(error))?,
+        })
+    }
+
+    fn deployment(&self) -> Deployment {
+        let default = Deployment::default();
+        Deployment {
+            tensor_parallel: self.tensor_parallel.unwrap_or(default.tensor_parallel),
+            compute_efficiency: self
+                .compute_efficiency
+                .unwrap_or(default.compute_efficiency),
+            bandwidth_efficiency: self
+                .bandwidth_efficiency
+                .unwrap_or(default.bandwidth_efficiency),
+            step_overhead_ns: self.step_overhead_ns.unwrap_or(default.step_overhead_ns),
+            all_reduce_latency_ns: self
+                .all_reduce_latency_ns
+                .unwrap_or(default.all_reduce_latency_ns),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use alloc::string::ToString;
+
+    use super::*;
+
+    #[test]
+    fn overrides_replace_preset_numbers() {
+        let mut config = RooflineConfig::of_presets("llama-3.1-8b", "h100-sxm");
+        config.weight_bytes = Some(1.0);
+        let spec = config.transformer().expect("the preset exists");
+        assert_eq!(spec.weight_bytes, 1.0);
+        assert_eq!(spec.layers, 32);
+    }
+
+    #[test]
+    fn every_pair_of_presets_builds() {
+        for (model, _) in presets::MODELS {
+            for (gpu, _) in presets::GPUS {
+                RooflineConfig::of_presets(model, gpu)
+                    .build()
+                    .expect("a preset is valid");
+            }
+        }
+    }
+
+    #[test]
+    fn problems_name_the_field_and_the_way_out() {
+        let unknown = RooflineConfig::of_presets("gpt-9", "h100-sxm").build();
+        let text = unknown.expect_err("no such model").to_string();
+        assert!(text.starts_with("`model` is \"gpt-9\""), "{text}");
+        assert!(text.contains("qwen3-8b"), "{text}");
+
+        let missing = RooflineConfig {
+            gpu: Some("l4".into()),
+            ..Default::default()
+        }
+        .build();
+        assert_eq!(
+            missing.expect_err("no model").to_string(),
+            "`layers` has no value; set it, or name a preset in `model`"
+        );
+
+        let mut config = RooflineConfig::of_presets("llama-3.1-8b", "h100-sxm");
+        config.compute_efficiency = Some(1.5);
+        assert_eq!(
+            config.build().expect_err("over 1").to_string(),
+            "`compute_efficiency` is 1.5, but must be above 0 and at most 1"
+        );
+
+        config.compute_efficiency = None;
+        config.tensor_parallel = Some(3);
+        assert_eq!(
+            config.build().expect_err("32 heads over 3").to_string(),
+            "`attention_heads` (32) cannot be split evenly over `tensor_parallel` (3) GPUs"
+        );
+    }
+
+    #[test]
+    fn one_gpu_needs_no_interconnect() {
+        let mut config = RooflineConfig::of_presets("llama-3.1-8b", "h100-sxm");
+        config.gpu = None;
+        config.peak_flops = Some(1e15);
+        config.memory_bytes_per_s = Some(1e12);
+        config.build().expect("one GPU talks to no other");
+        config.tensor_parallel = Some(2);
+        let text = config.build().expect_err("two GPUs do").to_string();
+        assert!(
+            text.starts_with("`interconnect_bytes_per_s` has no value"),
+            "{text}"
+        );
+    }
+}

@@ -1,0 +1,477 @@
+use crate::{Deployment, GpuSpec, RooflineError, TransformerSpec};
+
+/// What one step computes, as far as the roofline looks at it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct StepWork {
+    /// New tokens over all prefill chunks.
+    pub prefill_tokens: u64,
+    /// Cached tokens before each prefill chunk, summed.
+    pub prefill_context_tokens: u64,
+    /// Query-key pairs over all prefill chunks.
+    pub prefill_attention_pairs: u64,
+    /// Requests that decode.
+    pub decode_requests: u64,
+    /// Tokens over all decodes.
+    pub decode_tokens: u64,
+    /// Context of each decode including this step's tokens, summed.
+    pub decode_context_tokens: u64,
+    /// Requests that sample an output token.
+    pub sampled_requests: u64,
+}
+
+/// The parts of one step's time, in nanoseconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct StepCost {
+    /// The weight GEMMs of all layers.
+    pub gemm_ns: f64,
+    /// Attention of all layers.
+    pub attention_ns: f64,
+    /// The output head.
+    pub head_ns: f64,
+    /// The all-reduces of all layers.
+    pub all_reduce_ns: f64,
+    /// What every step costs.
+    pub overhead_ns: f64,
+}
+
+impl StepCost {
+    /// The time of the step. The order of the sum is part of the result's bits.
+    #[must_use]
+    #[inline]
+    pub fn total_ns(&self) -> f64 {
+        self.gemm_ns + self.attention_ns + self.head_ns + self.all_reduce_ns + self.overhead_ns
+    }
+}
+
+/// A model on its GPUs, reduced to the coefficients that a step is priced with.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Roofline {
+    gemm_compute_ns_per_token: f64,
+    gemm_memory_ns: f64,
+    attention_compute_ns_per_pair: f64,
+    attention_memory_ns_per_token: f64,
+    head_compute_ns_per_request: f64,
+    head_memory_ns: f64,
+    all_reduce_ns_per_token: f64,
+    all_reduce_fixed_ns: f64,
+    step_overhead_ns: f64,
+}
+
+const NS_PER_S: f64 = 1e9;
+
+/// Bytes of one activation element on the wire between GPUs: bf16, also where
+/// the weights are quantised.
+const ACTIVATION_BYTES: f64 = 2.0;
+
+/// All-reduces of one layer: after attention and after the MLP.
+const ALL_REDUCES_PER_LAYER: f64 = 2.0;
+
+impl Roofline {
+    /// Checks the numbers and derives the coefficients.
+    ///
+    /// # Errors
+    /// When a quantity is out of range or the heads do not split evenly over
+    /// the GPUs. Key-value heads may also be repeated: `tensor_parallel` a
+    /// multiple of `kv_heads`, as vLLM allows.
+    pub fn new(
+        model: &TransformerSpec,
+        gpu: &GpuSpec,
+        deployment: &Deployment,
+    ) -> Result<Self, RooflineError> {
+        check(model, gpu, deployment)?;
+
+        let gpus = deployment.tensor_parallel as f64;
+        let layers = model.layers as f64;
+        let ns_per_flop = NS_PER_S / (gpu.peak_flops * deployment.compute_efficiency);
+        let ns_per_byte = NS_PER_S / (gpu.memory_bytes_per_s * deployment.bandwidth_efficiency);
+
+        let layer_weights_per_gpu = layers * model.layer_weights() / gpus;
+        let head_weights_per_gpu = model.hidden_size as f64 * model.vocab_size as f64 / gpus;
+        let query_width_per_gpu = (model.attention_heads as f64 * model.head_dim as f64) / gpus;
+        // With more GPUs than key-value heads each GPU keeps one whole head.
+        let kv_heads_per_gpu = (model.kv_heads as f64 / gpus).max(1.0);
+        let kv_bytes_per_token =
+            2.0 * layers * kv_heads_per_gpu * model.head_dim as f64 * model.kv_bytes;
+
+        let all_reduces = if deployment.tensor_parallel > 1 {
+            ALL_REDUCES_PER_LAYER * layers
+        } else {
+            0.0
+        };
+        let ring_bytes_per_token =
+            2.0 * (gpus - 1.0) / gpus * model.hidden_size as f64 * ACTIVATION_BYTES;
+
+        Ok(Self {
+            gemm_compute_ns_per_token: 2.0 * layer_weights_per_gpu * ns_per_flop,
+            gemm_memory_ns: layer_weights_per_gpu * model.weight_bytes * ns_per_byte,
+            attention_compute_ns_per_pair: 4.0 * query_width_per_gpu * layers * ns_per_flop,
+            attention_memory_ns_per_token: kv_bytes_per_token * ns_per_byte,
+            head_compute_ns_per_request: 2.0 * head_weights_per_gpu * ns_per_flop,
+            head_memory_ns: head_weights_per_gpu * model.weight_bytes * ns_per_byte,
+            all_reduce_ns_per_token: all_reduces * ring_bytes_per_token * NS_PER_S
+                / gpu.interconnect_bytes_per_s,
+            all_reduce_fixed_ns: all_reduces * deployment.all_reduce_latency_ns,
+            step_overhead_ns: deployment.step_overhead_ns,
+        })
+    }
+
+    /// The time of one step in nanoseconds, finite and not negative.
+    #[must_use]
+    #[inline]
+    pub fn step_ns(&self, work: &StepWork) -> f64 {
+        self.step_cost(work).total_ns()
+    }
+
+    /// The time of one step, split into its parts.
+    #[must_use]
+    #[inline]
+    pub fn step_cost(&self, work: &StepWork) -> StepCost {
+        let mut cost = StepCost {
+            overhead_ns: self.step_overhead_ns,
+            ..StepCost::default()
+        };
+
+        let tokens = count(work.prefill_tokens.saturating_add(work.decode_tokens));
+        // A step without tokens launches no kernel, so it reads no weights.
+        if tokens > 0.0 {
+            cost.gemm_ns = larger(self.gemm_compute_ns_per_token * tokens, self.gemm_memory_ns);
+            cost.all_reduce_ns = self.all_reduce_ns_per_token * tokens + self.all_reduce_fixed_ns;
+
+            let pairs = count(work.prefill_attention_pairs) + decode_pairs(work);
+            let kv_tokens = count(
+                work.prefill_context_tokens
+                    .saturating_add(work.prefill_tokens)
+                    .saturating_add(work.decode_context_tokens),
+            );
+            cost.attention_ns = larger(
+                self.attention_compute_ns_per_pair * pairs,
+                self.attention_memory_ns_per_token * kv_tokens,
+            );
+        }
+        if work.sampled_requests > 0 {
+            cost.head_ns = larger(
+                self.head_compute_ns_per_request * count(work.sampled_requests),
+                self.head_memory_ns,
+            );
+        }
+        cost
+    }
+}
+
+/// Query-key pairs of the decodes. With speculation each of a request's tokens
+/// looks at (nearly) the whole context; the sums say only how many on average.
+#[inline]
+fn decode_pairs(work: &StepWork) -> f64 {
+    let pairs_of_one_each = count(work.decode_context_tokens);
+    if work.decode_tokens == work.decode_requests || work.decode_requests == 0 {
+        return pairs_of_one_each;
+    }
+    pairs_of_one_each * (count(work.decode_tokens) / count(work.decode_requests))
+}
+
+/// A count as a number. Processors convert signed integers in one instruction
+/// and unsigned ones in many, and this is on the path of every step; counts
+/// from 2^63 on, which no step has, are taken for 2^63.
+fn count(value: u64) -> f64 {
+    i64::try_from(value).unwrap_or(i64::MAX) as f64
+}
+
+/// The larger of two numbers, neither of which is NaN. `f64::max` minds NaN,
+/// which WebAssembly has no instruction for, and becomes a function call there.
+fn larger(a: f64, b: f64) -> f64 {
+    if a > b { a } else { b }
+}
+
+fn check(
+    model: &TransformerSpec,
+    gpu: &GpuSpec,
+    deployment: &Deployment,
+) -> Result<(), RooflineError> {
+    let counts = [
+        ("layers", model.layers),
+        ("hidden_size", model.hidden_size),
+        ("intermediate_size", model.intermediate_size),
+        ("attention_heads", model.attention_heads),
+        ("kv_heads", model.kv_heads),
+        ("head_dim", model.head_dim),
+        ("vocab_size", model.vocab_size),
+        ("tensor_parallel", deployment.tensor_parallel),
+    ];
+    for (field, value) in counts {
+        // The upper end keeps every product of them finite.
+        in_range(
+            field,
+            value as f64,
+            (1.0..=1e9).contains(&(value as f64)),
+            "1 to 1e9",
+        )?;
+    }
+
+    let quantities = [
+        ("weight_bytes", model.weight_bytes),
+        ("kv_bytes", model.kv_bytes),
+        ("peak_flops", gpu.peak_flops),
+        ("memory_bytes_per_s", gpu.memory_bytes_per_s),
+        ("interconnect_bytes_per_s", gpu.interconnect_bytes_per_s),
+    ];
+    for (field, value) in quantities {
+        in_range(
+            field,
+            value,
+            (1e-3..=1e24).contains(&value),
+            "0.001 to 1e24",
+        )?;
+    }
+
+    for (field, value) in [
+        ("compute_efficiency", deployment.compute_efficiency),
+        ("bandwidth_efficiency", deployment.bandwidth_efficiency),
+    ] {
+        in_range(
+            field,
+            value,
+            value > 0.0 && value <= 1.0,
+            "above 0 and at most 1",
+        )?;
+    }
+    for (field, value) in [
+        ("step_overhead_ns", deployment.step_overhead_ns),
+        ("all_reduce_latency_ns", deployment.all_reduce_latency_ns),
+    ] {
+        in_range(field, value, (0.0..=1e18).contains(&value), "0 to 1e18")?;
+    }
+
+    let gpus = deployment.tensor_parallel;
+    let heads = model.attention_heads;
+    if !heads.is_multiple_of(gpus) {
+        return Err(RooflineError::UnevenSplit {
+            field: "attention_heads",
+            heads,
+            tensor_parallel: gpus,
+        });
+    }
+    if !model.kv_heads.is_multiple_of(gpus) && !gpus.is_multiple_of(model.kv_heads) {
+        return Err(RooflineError::UnevenSplit {
+            field: "kv_heads",
+            heads: model.kv_heads,
+            tensor_parallel: gpus,
+        });
+    }
+    Ok(())
+}
+
+fn in_range(
+    field: &'static str,
+    value: f64,
+    holds: bool,
+    expected: &'static str,
+) -> Result<(), RooflineError> {
+    if holds {
+        Ok(())
+    } else {
+        Err(RooflineError::OutOfRange {
+            field,
+            value,
+            expected,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::presets;
+
+    /// Round numbers, so that every expectation can be worked out by hand.
+    fn tiny() -> (TransformerSpec, GpuSpec, Deployment) {
+        let model = TransformerSpec {
+            layers: 2,
+            hidden_size: 8,
+            intermediate_size: 16,
+            attention_heads: 4,
+            kv_heads: 2,
+            head_dim: 2,
+            vocab_size: 100,
+            weight_bytes: 2.0,
+            kv_bytes: 2.0,
+        };
+        let gpu = GpuSpec {
+            peak_flops: 2e9,
+            memory_bytes_per_s: 4e9,
+            interconnect_bytes_per_s: 1e9,
+        };
+        let deployment = Deployment {
+            tensor_parallel: 1,
+            compute_efficiency: 0.5,
+            bandwidth_efficiency: 0.25,
+            step_overhead_ns: 7.0,
+            all_reduce_latency_ns: 5.0,
+        };
+        // So one FLOP takes 1 ns and one byte takes 1 ns.
+        (model, gpu, deployment)
+    }
+
+    fn roofline() -> Roofline {
+        let (model, gpu, deployment) = tiny();
+        Roofline::new(&model, &gpu, &deployment).expect("the numbers are valid")
+    }
+
+    #[test]
+    fn weights_are_counted_as_published() {
+        let (model, ..) = tiny();
+        // q and o: 8 * 8 each; k and v: 8 * 4 each; MLP: 3 * 8 * 16.
+        assert_eq!(model.layer_weights(), 64.0 + 64.0 + 32.0 + 32.0 + 384.0);
+
+        // Llama 3.1 8B has 8.03e9 parameters, input embedding included.
+        let llama = presets::model("llama-3.1-8b").expect("a preset");
+        let embedding = llama.hidden_size as f64 * llama.vocab_size as f64;
+        let total = llama.layers as f64 * llama.layer_weights() + 2.0 * embedding;
+        assert!((total - 8.03e9).abs() < 0.005e9, "{total}");
+        // 128 KiB of bf16 cache for each token.
+        assert_eq!(llama.kv_bytes_per_token(), 131_072.0);
+    }
+
+    #[test]
+    fn a_small_decode_step_reads_the_weights() {
+        let work = StepWork {
+            decode_requests: 1,
+            decode_tokens: 1,
+            decode_context_tokens: 10,
+            sampled_requests: 1,
+            ..StepWork::default()
+        };
+        let cost = roofline().step_cost(&work);
+        // 2 layers * 576 weights: 2 FLOPs and 2 bytes each; they tie.
+        assert_eq!(cost.gemm_ns, 2304.0);
+        // Pairs: 4 * 8 * 2 layers * 10 = 640; bytes: 2 * 2 * 2 * 2 * 2 * 10 = 320.
+        assert_eq!(cost.attention_ns, 640.0);
+        // 800 weights, 2 FLOPs and 2 bytes each.
+        assert_eq!(cost.head_ns, 1600.0);
+        assert_eq!(cost.all_reduce_ns, 0.0);
+        assert_eq!(cost.total_ns(), 2304.0 + 640.0 + 1600.0 + 7.0);
+    }
+
+    #[test]
+    fn a_prefill_step_is_bound_by_arithmetic() {
+        let work = StepWork {
+            prefill_tokens: 4,
+            prefill_context_tokens: 100,
+            prefill_attention_pairs: 410,
+            ..StepWork::default()
+        };
+        let cost = roofline().step_cost(&work);
+        assert_eq!(cost.gemm_ns, 4.0 * 2304.0);
+        assert_eq!(cost.attention_ns, 64.0 * 410.0);
+        assert_eq!(cost.head_ns, 0.0);
+    }
+
+    #[test]
+    fn a_long_context_is_bound_by_the_cache() {
+        let (mut model, gpu, deployment) = tiny();
+        model.kv_bytes = 8.0;
+        let roofline = Roofline::new(&model, &gpu, &deployment).expect("valid");
+        let work = StepWork {
+            decode_requests: 1,
+            decode_tokens: 1,
+            decode_context_tokens: 1_000,
+            ..StepWork::default()
+        };
+        // 2 layers * (key and value) * 2 heads * 2 channels * 8 bytes = 128 bytes a token.
+        assert_eq!(roofline.step_cost(&work).attention_ns, 128_000.0);
+    }
+
+    #[test]
+    fn speculation_multiplies_the_pairs() {
+        let plain = StepWork {
+            decode_requests: 2,
+            decode_tokens: 2,
+            decode_context_tokens: 50,
+            ..StepWork::default()
+        };
+        let speculative = StepWork {
+            decode_tokens: 8,
+            ..plain
+        };
+        let (a, b) = (
+            roofline().step_cost(&plain),
+            roofline().step_cost(&speculative),
+        );
+        assert_eq!(b.attention_ns, 4.0 * a.attention_ns);
+    }
+
+    #[test]
+    fn tensor_parallelism_splits_work_and_adds_rings() {
+        let (model, gpu, mut deployment) = tiny();
+        deployment.tensor_parallel = 4;
+        let split = Roofline::new(&model, &gpu, &deployment).expect("4 heads over 4 GPUs");
+        let work = StepWork {
+            prefill_tokens: 10,
+            prefill_attention_pairs: 55,
+            sampled_requests: 1,
+            ..StepWork::default()
+        };
+        let cost = split.step_cost(&work);
+        assert_eq!(cost.gemm_ns, 10.0 * 2304.0 / 4.0);
+        assert_eq!(cost.attention_ns, 64.0 * 55.0 / 4.0);
+        assert_eq!(cost.head_ns, 400.0);
+        // 4 all-reduces; 2 * 3/4 * 8 * 2 = 24 bytes a token at 1 byte/ns, 5 ns each.
+        assert_eq!(cost.all_reduce_ns, 4.0 * (24.0 * 10.0 + 5.0));
+    }
+
+    #[test]
+    fn key_value_heads_are_repeated_beyond_their_number() {
+        let (mut model, gpu, mut deployment) = tiny();
+        deployment.tensor_parallel = 4;
+        model.kv_bytes = 1e6;
+        let split = Roofline::new(&model, &gpu, &deployment).expect("4 GPUs over 2 heads");
+        let work = StepWork {
+            prefill_tokens: 1,
+            ..StepWork::default()
+        };
+        // One head of 2 channels, key and value, 2 layers: 8 elements.
+        assert_eq!(split.step_cost(&work).attention_ns, 8e6);
+    }
+
+    #[test]
+    fn an_empty_step_costs_its_overhead() {
+        assert_eq!(roofline().step_ns(&StepWork::default()), 7.0);
+    }
+
+    #[test]
+    fn llama_8b_on_h100_decodes_at_a_believable_rate() {
+        let llama = presets::model("llama-3.1-8b").expect("a preset");
+        let h100 = presets::gpu_named("h100-sxm").expect("a preset");
+        let roofline = Roofline::new(&llama, &h100, &Deployment::default()).expect("valid");
+        let work = StepWork {
+            decode_requests: 1,
+            decode_tokens: 1,
+            decode_context_tokens: 1_000,
+            sampled_requests: 1,
+            ..StepWork::default()
+        };
+        // 7.5e9 weights * 2 bytes / (0.8 * 3.35e12 bytes/s) = 5.6 ms, and 0.5 ms overhead.
+        let step_ms = roofline.step_ns(&work) / 1e6;
+        assert!((6.0..6.3).contains(&step_ms), "{step_ms}");
+    }
+
+    #[test]
+    fn values_out_of_range_are_refused() {
+        let (model, gpu, deployment) = tiny();
+        for bad in [f64::NAN, f64::INFINITY, -1.0, 0.0] {
+            let gpu = GpuSpec {
+                peak_flops: bad,
+                ..gpu
+            };
+            let error = Roofline::new(&model, &gpu, &deployment).expect_err("not a rate");
+            assert!(matches!(
+                error,
+                RooflineError::OutOfRange {
+                    field: "peak_flops",
+                    ..
+                }
+            ));
+        }
+        let zero = TransformerSpec { layers: 0, ..model };
+        assert!(Roofline::new(&zero, &gpu, &deployment).is_err());
+    }
+}

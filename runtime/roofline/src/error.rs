@@ -1,0 +1,77 @@
+use alloc::string::String;
+use core::fmt;
+
+/// Why a roofline cannot be made from the given numbers.
+#[derive(Clone, Debug, PartialEq)]
+pub enum RooflineError {
+    /// No preset has this name.
+    UnknownPreset {
+        /// The config key that holds the name: `model` or `gpu`.
+        field: &'static str,
+        /// What was asked for.
+        name: String,
+        /// The names that exist, separated by commas.
+        known: String,
+    },
+    /// A quantity has no preset and no value.
+    Missing {
+        /// The config key of the quantity.
+        field: &'static str,
+        /// The key of a preset that would give it a value.
+        preset: &'static str,
+    },
+    /// A quantity is outside its range.
+    OutOfRange {
+        /// The config key of the quantity.
+        field: &'static str,
+        /// The value given.
+        value: f64,
+        /// The range in words.
+        expected: &'static str,
+    },
+    /// The heads cannot be split over the GPUs.
+    UnevenSplit {
+        /// The config key of the head count.
+        field: &'static str,
+        /// Heads to split.
+        heads: u64,
+        /// GPUs to split them over.
+        tensor_parallel: u64,
+    },
+}
+
+impl fmt::Display for RooflineError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::UnknownPreset { field, name, known } => {
+                write!(
+                    f,
+                    "`{field}` is \"{name}\", which is no preset; use one of {known}"
+                )
+            }
+            Self::Missing { field, preset } => {
+                write!(
+                    f,
+                    "`{field}` has no value; set it, or name a preset in `{preset}`"
+                )
+            }
+            Self::OutOfRange {
+                field,
+                value,
+                expected,
+            } => {
+                write!(f, "`{field}` is {value}, but must be {expected}")
+            }
+            Self::UnevenSplit {
+                field,
+                heads,
+                tensor_parallel,
+            } => write!(
+                f,
+                "`{field}` ({heads}) cannot be split evenly over `tensor_parallel` ({tensor_parallel}) GPUs"
+            ),
+        }
+    }
+}
+
+impl core::error::Error for RooflineError {}

@@ -1,0 +1,47 @@
+//! A roofline latency model of a dense decoder-only transformer on GPUs.
+//!
+//! A kernel takes as long as the slower of its arithmetic and its memory
+//! traffic (Williams, Waterman and Patterson, "Roofline: an insightful visual
+//! performance model for multicore architectures", CACM 52(4), 2009). An engine
+//! step is priced as three such kernels one after another - the weight GEMMs of
+//! all layers, attention, the output head - plus the all-reduces of tensor
+//! parallelism and a constant overhead:
+//!
+//! * **Weight GEMMs.** Two FLOPs per weight and token (Kaplan et al., "Scaling
+//!   laws for neural language models", 2020, section 2.1), and every weight read
+//!   once per step, whatever the batch: why decoding is bound by bandwidth and
+//!   prefill by arithmetic (Pope et al., "Efficiently scaling transformer
+//!   inference", 2022, section 2). Weights per layer follow the Llama family:
+//!   query and output projections, grouped key and value projections (Ainslie et
+//!   al., "GQA", 2023), and a gated MLP of three matrices (Shazeer, "GLU
+//!   variants improve transformer", 2020).
+//! * **Attention.** Four FLOPs per query-key pair and query channel (two for the
+//!   scores, two for the weighted values); cached keys and values read once, new
+//!   ones written once, which is what FlashAttention approaches (Dao et al.,
+//!   2022).
+//! * **Output head.** One GEMM over the requests that sample.
+//! * **All-reduce.** Two per layer (Shoeybi et al., "Megatron-LM", 2019), each a
+//!   ring that moves `2 (t - 1) / t` of the message per GPU (Patarasuk and Yuan,
+//!   "Bandwidth optimal all-reduce algorithms", 2009).
+//!
+//! Not modelled: activation traffic, mixture of experts, pipeline parallelism,
+//! sliding windows, tile quantisation, overlap of kernels. The two efficiencies
+//! and the overhead stand in for these and are meant to be fitted.
+//!
+//! The crate has no dependencies, needs no std and uses only `+ - * /` and
+//! comparisons on `f64`, so a native build and a WebAssembly build give the same bits.
+
+#![no_std]
+
+extern crate alloc;
+
+mod config;
+mod cost;
+mod error;
+pub mod presets;
+mod spec;
+
+pub use config::RooflineConfig;
+pub use cost::{Roofline, StepCost, StepWork};
+pub use error::RooflineError;
+pub use spec::{Deployment, GpuSpec, TransformerSpec};

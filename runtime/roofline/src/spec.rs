@@ -1,0 +1,81 @@
+/// The numbers of a dense decoder-only transformer that its cost depends on.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct TransformerSpec {
+    /// Decoder layers.
+    pub layers: u64,
+    /// Width of the residual stream.
+    pub hidden_size: u64,
+    /// Width of the gated MLP.
+    pub intermediate_size: u64,
+    /// Query heads.
+    pub attention_heads: u64,
+    /// Key and value heads; fewer than `attention_heads` under grouped queries.
+    pub kv_heads: u64,
+    /// Channels of one head.
+    pub head_dim: u64,
+    /// Rows of the output head.
+    pub vocab_size: u64,
+    /// Bytes of one weight: 2 for bf16, 1 for fp8, 0.5 for int4.
+    pub weight_bytes: f64,
+    /// Bytes of one cached key or value element: 2 for bf16, 1 for fp8.
+    pub kv_bytes: f64,
+}
+
+impl TransformerSpec {
+    /// Weights of the matrices of one layer (norms and biases not counted).
+    #[must_use]
+    pub fn layer_weights(&self) -> f64 {
+        let hidden = self.hidden_size as f64;
+        let query_width = self.attention_heads as f64 * self.head_dim as f64;
+        let kv_width = self.kv_heads as f64 * self.head_dim as f64;
+        let attention = hidden * (query_width + 2.0 * kv_width) + query_width * hidden;
+        let mlp = 3.0 * hidden * self.intermediate_size as f64;
+        attention + mlp
+    }
+
+    /// Bytes that one cached token takes over all layers and heads.
+    #[must_use]
+    pub fn kv_bytes_per_token(&self) -> f64 {
+        2.0 * self.layers as f64 * self.kv_heads as f64 * self.head_dim as f64 * self.kv_bytes
+    }
+}
+
+/// The numbers of one GPU, as its datasheet gives them.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct GpuSpec {
+    /// Dense peak of the tensor cores at the precision of the GEMMs, FLOP/s.
+    pub peak_flops: f64,
+    /// Peak memory bandwidth, bytes/s.
+    pub memory_bytes_per_s: f64,
+    /// Bandwidth to the other GPUs in one direction, bytes/s.
+    pub interconnect_bytes_per_s: f64,
+}
+
+/// How a model is run: everything that belongs neither to it nor to the GPU.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Deployment {
+    /// GPUs that share every layer.
+    pub tensor_parallel: u64,
+    /// Share of `peak_flops` that kernels reach, in (0, 1].
+    pub compute_efficiency: f64,
+    /// Share of `memory_bytes_per_s` that kernels reach, in (0, 1].
+    pub bandwidth_efficiency: f64,
+    /// Time of a step that depends on nothing: launches, sampling, scheduling.
+    pub step_overhead_ns: f64,
+    /// Fixed time of one all-reduce, whatever its size.
+    pub all_reduce_latency_ns: f64,
+}
+
+impl Default for Deployment {
+    /// One GPU at efficiencies that are commonly reported for large GEMMs and
+    /// long reads. They are a starting point for a fit, not a measurement.
+    fn default() -> Self {
+        Self {
+            tensor_parallel: 1,
+            compute_efficiency: 0.6,
+            bandwidth_efficiency: 0.8,
+            step_overhead_ns: 500_000.0,
+            all_reduce_latency_ns: 10_000.0,
+        }
+    }
+}
