@@ -38,11 +38,7 @@ pub trait LatencyGuest: Sized + 'static {
     ///
     /// # Errors
     /// Ends the run; the text is shown to the user.
-    fn price_batch(
-        &mut self,
-        batch: &Batch<'_>,
-        durations_ns: &mut Vec<f64>,
-    ) -> Result<(), String> {
+    fn price_batch(&mut self, batch: &Batch<'_>, durations_ns: &mut Vec<f64>) -> Result<(), String> {
         batch.price_each(durations_ns, |step| Ok(self.price(step)))
     }
 }
@@ -69,11 +65,7 @@ impl<'a> Batch<'a> {
                 shapes.len()
             ));
         }
-        Ok(Self {
-            start_ns,
-            horizon_ns,
-            words,
-        })
+        Ok(Self { start_ns, horizon_ns, words })
     }
 
     /// Virtual time at which the first step starts, in nanoseconds.
@@ -135,11 +127,7 @@ pub fn is_valid_duration(duration_ns: f64) -> bool {
 /// makes of it. `f64::round` is not available without std.
 fn round_ns(duration_ns: f64) -> u64 {
     let whole = duration_ns as u64;
-    if duration_ns - whole as f64 >= 0.5 {
-        whole + 1
-    } else {
-        whole
-    }
+    if duration_ns - whole as f64 >= 0.5 { whole + 1 } else { whole }
 }
 
 /// Reads a model's config from the user's JSON.
@@ -201,10 +189,7 @@ mod tests {
         for length in [0, 1, 12, 14] {
             let words = vec![0; length];
             let error = Batch::new(0, 1, &words).expect_err("not whole steps");
-            assert!(
-                error.contains("not a whole number of steps of 13"),
-                "{error}"
-            );
+            assert!(error.contains("not a whole number of steps of 13"), "{error}");
         }
     }
 
@@ -228,10 +213,7 @@ mod tests {
             factor: f64,
         }
         let error = parse_config::<Config>(r#"{"fcator": 2}"#).expect_err("misspelt");
-        assert!(
-            error.to_string().contains("unknown field `fcator`"),
-            "{error}"
-        );
+        assert!(error.to_string().contains("unknown field `fcator`"), "{error}");
         assert!(parse_config::<Config>(r#"{"factor": 2}"#).is_ok());
     }
 

@@ -17,10 +17,7 @@ impl Rng {
     /// each use of randomness in a guest can have its own.
     #[must_use]
     pub fn new(seed: u64, stream: u64) -> Self {
-        let mut rng = Self {
-            state: 0,
-            increment: (stream << 1) | 1,
-        };
+        let mut rng = Self { state: 0, increment: (stream << 1) | 1 };
         rng.next_u32();
         rng.state = rng.state.wrapping_add(seed);
         rng.next_u32();
@@ -61,14 +58,7 @@ mod tests {
     fn the_stream_is_the_published_one() {
         // From the output of pcg32-demo of the reference implementation.
         let mut rng = Rng::new(42, 54);
-        let expected = [
-            0xa15c_02b7,
-            0x7b47_f409,
-            0xba1d_3330,
-            0x83d2_f293,
-            0xbfa4_784b,
-            0xcbed_606e,
-        ];
+        let expected = [0xa15c_02b7, 0x7b47_f409, 0xba1d_3330, 0x83d2_f293, 0xbfa4_784b, 0xcbed_606e];
         for value in expected {
             assert_eq!(rng.next_u32(), value);
         }

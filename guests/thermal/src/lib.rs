@@ -39,10 +39,7 @@ impl LatencyGuest for ThermalGuest {
     type Config = Config;
 
     fn configure(config: Config, seed: u64) -> Result<Self, String> {
-        let roofline = config
-            .roofline
-            .build()
-            .map_err(|error| alloc::format!("`roofline`: {error}"))?;
+        let roofline = config.roofline.build().map_err(|error| alloc::format!("`roofline`: {error}"))?;
         let thermal = Thermal::new(&config.thermal, &mut Rng::new(seed, 0))?;
         Ok(Self { roofline, thermal })
     }

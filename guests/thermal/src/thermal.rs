@@ -75,32 +75,15 @@ impl Thermal {
     pub fn new(config: &ThermalConfig, rng: &mut Rng) -> Result<Self, String> {
         for (field, value, low, high) in [
             ("idle_celsius", config.idle_celsius, -100.0, 200.0),
-            (
-                "busy_celsius",
-                config.busy_celsius,
-                config.idle_celsius,
-                1_000.0,
-            ),
+            ("busy_celsius", config.busy_celsius, config.idle_celsius, 1_000.0),
             ("time_constant_s", config.time_constant_s, 1e-3, 1e6),
             ("throttle_celsius", config.throttle_celsius, -100.0, 1_000.0),
-            (
-                "slowdown_per_celsius",
-                config.slowdown_per_celsius,
-                0.0,
-                10.0,
-            ),
+            ("slowdown_per_celsius", config.slowdown_per_celsius, 0.0, 10.0),
             ("slowdown_max", config.slowdown_max, 1.0, 1_000.0),
-            (
-                "throttle_spread_celsius",
-                config.throttle_spread_celsius,
-                0.0,
-                100.0,
-            ),
+            ("throttle_spread_celsius", config.throttle_spread_celsius, 0.0, 100.0),
         ] {
             if !(low..=high).contains(&value) {
-                return Err(format!(
-                    "`thermal.{field}` is {value}, but must be {low} to {high}"
-                ));
+                return Err(format!("`thermal.{field}` is {value}, but must be {low} to {high}"));
             }
         }
         let spread = config.throttle_spread_celsius;
@@ -125,10 +108,7 @@ impl Thermal {
 
         let slowdown = self.slowdown();
         let duration_ns = cool_ns * slowdown;
-        self.approach(
-            self.idle_celsius + self.rise_celsius / slowdown,
-            duration_ns,
-        );
+        self.approach(self.idle_celsius + self.rise_celsius / slowdown, duration_ns);
         self.known_until_ns = start_ns.saturating_add(duration_ns as u64);
         duration_ns
     }
@@ -173,11 +153,7 @@ mod tests {
     #[test]
     fn load_heats_throttles_and_settles() {
         let mut gpu = thermal(&ThermalConfig::default());
-        assert_eq!(
-            gpu.run(0, STEP_NS),
-            STEP_NS,
-            "a cool GPU runs at full speed"
-        );
+        assert_eq!(gpu.run(0, STEP_NS), STEP_NS, "a cool GPU runs at full speed");
 
         let (now_ns, hot_ns) = busy(&mut gpu, 10_000_000, 600);
         // Where 35 + 60 / s = T and s = 1 + 0.04 (T - 85) meet.
@@ -199,15 +175,8 @@ mod tests {
 
     #[test]
     fn spread_moves_the_throttle_point_by_the_seed() {
-        let config = ThermalConfig {
-            throttle_spread_celsius: 5.0,
-            ..Default::default()
-        };
-        let point = |seed| {
-            Thermal::new(&config, &mut Rng::new(seed, 0))
-                .expect("valid")
-                .throttle_celsius
-        };
+        let config = ThermalConfig { throttle_spread_celsius: 5.0, ..Default::default() };
+        let point = |seed| Thermal::new(&config, &mut Rng::new(seed, 0)).expect("valid").throttle_celsius;
         assert_eq!(point(1), point(1));
         assert_ne!(point(1), point(2));
         assert!((80.0..90.0).contains(&point(3)));
@@ -215,14 +184,8 @@ mod tests {
 
     #[test]
     fn problems_name_the_field() {
-        let config = ThermalConfig {
-            slowdown_max: 0.5,
-            ..Default::default()
-        };
+        let config = ThermalConfig { slowdown_max: 0.5, ..Default::default() };
         let error = Thermal::new(&config, &mut Rng::new(1, 0)).expect_err("below 1");
-        assert_eq!(
-            error,
-            "`thermal.slowdown_max` is 0.5, but must be 1 to 1000"
-        );
+        assert_eq!(error, "`thermal.slowdown_max` is 0.5, but must be 1 to 1000");
     }
 }

@@ -53,12 +53,7 @@ impl fmt::Display for Progress<'_> {
             Self::Compiling { packages } => write!(f, "compiling {packages}"),
             Self::Cargo { line } => f.write_str(line),
             Self::Built { guest } => {
-                write!(
-                    f,
-                    "built {} ({} bytes)",
-                    guest.component.display(),
-                    guest.size_bytes
-                )
+                write!(f, "built {} ({} bytes)", guest.component.display(), guest.size_bytes)
             }
         }
     }
@@ -98,14 +93,10 @@ pub fn build(
         .find(|package| package.manifest.parent() == Some(dir))
         .ok_or_else(|| BuildError::NotACrate { dir: dir.clone() })?;
     if !package.is_guest {
-        return Err(BuildError::NotAGuest {
-            package: package.name.clone(),
-        });
+        return Err(BuildError::NotAGuest { package: package.name.clone() });
     }
     let mut built = build_packages(&workspace, &[package], out_dir, options, progress)?;
-    built.pop().ok_or_else(|| BuildError::NotAGuest {
-        package: package.name.clone(),
-    })
+    built.pop().ok_or_else(|| BuildError::NotAGuest { package: package.name.clone() })
 }
 
 /// Builds every guest of the workspace in `guests_dir`, sorted by name, into
@@ -121,11 +112,7 @@ pub fn build_workspace(
 ) -> Result<Vec<BuiltGuest>, BuildError> {
     let dir = canonical(guests_dir)?;
     let workspace = packages::workspace(&dir)?;
-    let mut guests: Vec<&Package> = workspace
-        .packages
-        .iter()
-        .filter(|package| package.is_guest)
-        .collect();
+    let mut guests: Vec<&Package> = workspace.packages.iter().filter(|package| package.is_guest).collect();
     guests.sort_by(|a, b| a.name.cmp(&b.name));
     if guests.is_empty() {
         return Err(BuildError::NoGuests { dir });
@@ -134,11 +121,7 @@ pub fn build_workspace(
 }
 
 fn canonical(dir: &Path) -> Result<PathBuf, BuildError> {
-    dir.canonicalize().map_err(|source| BuildError::Io {
-        action: "read",
-        path: dir.into(),
-        source,
-    })
+    dir.canonicalize().map_err(|source| BuildError::Io { action: "read", path: dir.into(), source })
 }
 
 /// One run of cargo for all `guests`, so that they share their dependencies.
@@ -149,24 +132,16 @@ fn build_packages(
     options: &Options,
     progress: &mut dyn FnMut(Progress<'_>),
 ) -> Result<Vec<BuiltGuest>, BuildError> {
-    fs::create_dir_all(out_dir).map_err(|source| BuildError::Io {
-        action: "create",
-        path: out_dir.into(),
-        source,
-    })?;
+    fs::create_dir_all(out_dir).map_err(|source| BuildError::Io { action: "create", path: out_dir.into(), source })?;
     let toolchain = toolchain::find(&workspace.root, options, progress)?;
 
     let names: Vec<&str> = guests.iter().map(|guest| guest.name.as_str()).collect();
-    progress(Progress::Compiling {
-        packages: &names.join(", "),
-    });
+    progress(Progress::Compiling { packages: &names.join(", ") });
     let mut cargo = cargo_build(workspace, &names, &toolchain);
-    let messages = stream(&mut cargo, |line| progress(Progress::Cargo { line })).map_err(
-        |error| match error {
-            BuildError::ProgramFailed { message, .. } => BuildError::Compile { messages: message },
-            other => other,
-        },
-    )?;
+    let messages = stream(&mut cargo, |line| progress(Progress::Cargo { line })).map_err(|error| match error {
+        BuildError::ProgramFailed { message, .. } => BuildError::Compile { messages: message },
+        other => other,
+    })?;
     let modules = packages::modules(&messages);
 
     let mut built = Vec::with_capacity(guests.len());
@@ -175,14 +150,9 @@ fn build_packages(
             .iter()
             .find(|(manifest, _)| *manifest == guest.manifest)
             .map(|(_, module)| module)
-            .ok_or_else(|| BuildError::NotAGuest {
-                package: guest.name.clone(),
-            })?;
-        let module = fs::read(module).map_err(|source| BuildError::Io {
-            action: "read",
-            path: module.clone(),
-            source,
-        })?;
+            .ok_or_else(|| BuildError::NotAGuest { package: guest.name.clone() })?;
+        let module =
+            fs::read(module).map_err(|source| BuildError::Io { action: "read", path: module.clone(), source })?;
         let bytes = component::encode(&guest.name, &module)?;
         let path = out_dir.join(format!("{}.wasm", guest.name));
         component::write(&path, &bytes)?;
@@ -226,8 +196,8 @@ fn cargo_build(workspace: &Workspace, names: &[&str], toolchain: &Toolchain) -> 
 /// Flags that replace this machine's paths, which panic messages contain, so
 /// that a guest has the same bytes wherever it is built.
 fn remap_flags(workspace: &Workspace, toolchain: &Toolchain) -> OsString {
-    let cargo_home = env::var_os("CARGO_HOME")
-        .or_else(|| env::var_os("HOME").map(|home| Path::new(&home).join(".cargo").into()));
+    let cargo_home =
+        env::var_os("CARGO_HOME").or_else(|| env::var_os("HOME").map(|home| Path::new(&home).join(".cargo").into()));
     let around = workspace.root.parent().unwrap_or(&workspace.root);
 
     let mut flags = OsString::new();

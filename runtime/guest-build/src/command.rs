@@ -21,9 +21,7 @@ pub(crate) fn program(name: impl AsRef<OsStr>, dir: &Path) -> Command {
 
 /// Runs a command to its end and gives what it wrote to stdout.
 pub(crate) fn output(command: &mut Command) -> Result<String, BuildError> {
-    let output = command
-        .output()
-        .map_err(|source| cannot_start(command, source))?;
+    let output = command.output().map_err(|source| cannot_start(command, source))?;
     if !output.status.success() {
         let said = String::from_utf8_lossy(&output.stderr);
         return Err(failed(command, output.status, &said));
@@ -35,9 +33,7 @@ pub(crate) fn output(command: &mut Command) -> Result<String, BuildError> {
 /// network that never answers.
 pub(crate) fn output_within(command: &mut Command, limit: Duration) -> Result<String, BuildError> {
     command.stdout(Stdio::piped()).stderr(Stdio::piped());
-    let mut child = command
-        .spawn()
-        .map_err(|source| cannot_start(command, source))?;
+    let mut child = command.spawn().map_err(|source| cannot_start(command, source))?;
     let stdout = read_all(child.stdout.take());
     let stderr = read_all(child.stderr.take());
     let deadline = Instant::now() + limit;
@@ -58,14 +54,9 @@ pub(crate) fn output_within(command: &mut Command, limit: Duration) -> Result<St
 
 /// Runs a command to its end, hands each line of its stderr to `on_line` as it
 /// comes, and gives its stdout. The error carries the last lines.
-pub(crate) fn stream(
-    command: &mut Command,
-    mut on_line: impl FnMut(&str),
-) -> Result<String, BuildError> {
+pub(crate) fn stream(command: &mut Command, mut on_line: impl FnMut(&str)) -> Result<String, BuildError> {
     command.stdout(Stdio::piped()).stderr(Stdio::piped());
-    let mut child = command
-        .spawn()
-        .map_err(|source| cannot_start(command, source))?;
+    let mut child = command.spawn().map_err(|source| cannot_start(command, source))?;
     let stdout = read_all(child.stdout.take());
     let mut said = String::new();
     if let Some(stderr) = child.stderr.take() {
@@ -77,9 +68,7 @@ pub(crate) fn stream(
             said.push('\n');
         }
     }
-    let status = child
-        .wait()
-        .map_err(|source| cannot_start(command, source))?;
+    let status = child.wait().map_err(|source| cannot_start(command, source))?;
     if !status.success() {
         return Err(failed(command, status, &said));
     }
@@ -115,11 +104,7 @@ fn cannot_start(command: &Command, source: std::io::Error) -> BuildError {
     if source.kind() == ErrorKind::NotFound {
         BuildError::ProgramMissing { program }
     } else {
-        BuildError::Io {
-            action: "run",
-            path: program.into(),
-            source,
-        }
+        BuildError::Io { action: "run", path: program.into(), source }
     }
 }
 
@@ -135,11 +120,7 @@ fn failed(command: &Command, status: ExitStatus, said: &str) -> BuildError {
 
 pub(crate) fn shown(command: &Command) -> String {
     let mut words = vec![command.get_program().to_string_lossy().into_owned()];
-    words.extend(
-        command
-            .get_args()
-            .map(|word| word.to_string_lossy().into_owned()),
-    );
+    words.extend(command.get_args().map(|word| word.to_string_lossy().into_owned()));
     words.join(" ")
 }
 
@@ -151,10 +132,7 @@ mod tests {
     fn a_missing_program_is_named() {
         let error = output(&mut program("vcr-no-such-program", Path::new(".")));
         let text = error.expect_err("missing").to_string();
-        assert_eq!(
-            text,
-            "`vcr-no-such-program` is not installed, or not on the PATH"
-        );
+        assert_eq!(text, "`vcr-no-such-program` is not installed, or not on the PATH");
     }
 
     #[test]

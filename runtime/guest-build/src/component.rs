@@ -16,10 +16,7 @@ pub(crate) fn encode(package: &str, module: &[u8]) -> Result<Vec<u8>, BuildError
         .validate(true)
         .module(module)
         .and_then(|mut encoder| encoder.encode())
-        .map_err(|error| BuildError::Component {
-            package: package.into(),
-            reason: format!("{error:#}"),
-        })
+        .map_err(|error| BuildError::Component { package: package.into(), reason: format!("{error:#}") })
 }
 
 /// Writes the file in one step, so that a simulator that loads it meanwhile
@@ -29,22 +26,18 @@ pub(crate) fn write(path: &Path, bytes: &[u8]) -> Result<(), BuildError> {
         return Ok(());
     }
     let partial = path.with_extension(format!("wasm.{}.partial", std::process::id()));
-    fs::write(&partial, bytes)
-        .and_then(|()| fs::rename(&partial, path))
-        .map_err(|source| BuildError::Io {
-            action: "write",
-            path: path.into(),
-            source,
-        })
+    fs::write(&partial, bytes).and_then(|()| fs::rename(&partial, path)).map_err(|source| BuildError::Io {
+        action: "write",
+        path: path.into(),
+        source,
+    })
 }
 
 /// SHA-256 in lower-case hexadecimal digits.
 pub(crate) fn digest(bytes: &[u8]) -> String {
-    Sha256::digest(bytes)
-        .iter()
-        .fold(String::new(), |mut text, byte| {
-            // Writing to a string cannot fail.
-            let _ = write!(text, "{byte:02x}");
-            text
-        })
+    Sha256::digest(bytes).iter().fold(String::new(), |mut text, byte| {
+        // Writing to a string cannot fail.
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
 }

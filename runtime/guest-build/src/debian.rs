@@ -43,10 +43,7 @@ pub(crate) fn toolchain(
             unstable(),
             ("RUSTC".into(), rustc(&prefix).into()),
             ("LD_LIBRARY_PATH".into(), lib_dir(&prefix).into()),
-            (
-                "CARGO_TARGET_WASM32_UNKNOWN_UNKNOWN_LINKER".into(),
-                linker.into(),
-            ),
+            ("CARGO_TARGET_WASM32_UNKNOWN_UNKNOWN_LINKER".into(), linker.into()),
         ],
         library_source,
     })
@@ -60,53 +57,35 @@ fn rustc(prefix: &Path) -> PathBuf {
 /// that is named after the machine.
 fn lib_dir(prefix: &Path) -> PathBuf {
     let lib = prefix.join("usr/lib");
-    subdirs(&lib)
-        .into_iter()
-        .find(|dir| dir.to_string_lossy().contains("-linux-"))
-        .unwrap_or(lib)
+    subdirs(&lib).into_iter().find(|dir| dir.to_string_lossy().contains("-linux-")).unwrap_or(lib)
 }
 
 fn library_source(prefix: &Path) -> Result<PathBuf, BuildError> {
     subdirs(&prefix.join("usr/src"))
         .into_iter()
         .find(|dir| dir.join("library").is_dir())
-        .ok_or_else(|| {
-            no_way(
-                Route::Debian,
-                "the unpacked packages hold no library source",
-            )
-        })
+        .ok_or_else(|| no_way(Route::Debian, "the unpacked packages hold no library source"))
 }
 
 /// Directories directly in `dir`, sorted; none where it cannot be read.
 fn subdirs(dir: &Path) -> Vec<PathBuf> {
-    let mut found: Vec<PathBuf> = fs::read_dir(dir)
-        .map(|entries| entries.flatten().map(|entry| entry.path()).collect())
-        .unwrap_or_default();
+    let mut found: Vec<PathBuf> =
+        fs::read_dir(dir).map(|entries| entries.flatten().map(|entry| entry.path()).collect()).unwrap_or_default();
     found.retain(|path| path.is_dir());
     found.sort();
     found
 }
 
 fn cached(cache: &Path) -> Option<PathBuf> {
-    subdirs(cache)
-        .into_iter()
-        .rev()
-        .find(|prefix| prefix.join(MARKER).exists())
+    subdirs(cache).into_iter().rev().find(|prefix| prefix.join(MARKER).exists())
 }
 
 /// The linker of the current toolchain: Debian packages one apart from its
 /// compiler, and rustup always has one.
 fn linker(dir: &Path) -> Result<PathBuf, BuildError> {
     let version = output(program("rustc", dir).arg("-vV"))?;
-    let host = version
-        .lines()
-        .find_map(|line| line.strip_prefix("host: "))
-        .unwrap_or_default();
-    let own = sysroot(dir)?
-        .join("lib/rustlib")
-        .join(host)
-        .join("bin/rust-lld");
+    let host = version.lines().find_map(|line| line.strip_prefix("host: ")).unwrap_or_default();
+    let own = sysroot(dir)?.join("lib/rustlib").join(host).join("bin/rust-lld");
     if own.exists() {
         return Ok(own);
     }
@@ -114,22 +93,13 @@ fn linker(dir: &Path) -> Result<PathBuf, BuildError> {
     std::env::split_paths(&path)
         .map(|dir| dir.join("wasm-ld"))
         .find(|candidate| candidate.exists())
-        .ok_or_else(|| {
-            no_way(
-                Route::Debian,
-                "neither `rust-lld` nor `wasm-ld` is installed",
-            )
-        })
+        .ok_or_else(|| no_way(Route::Debian, "neither `rust-lld` nor `wasm-ld` is installed"))
 }
 
 fn fetch(cache: &Path, progress: &mut dyn FnMut(Progress<'_>)) -> Result<PathBuf, BuildError> {
     let io = |action, path: &Path| {
         let path = path.to_path_buf();
-        move |source| BuildError::Io {
-            action,
-            path,
-            source,
-        }
+        move |source| BuildError::Io { action, path, source }
     };
     fs::create_dir_all(cache).map_err(io("create", cache))?;
 
@@ -138,28 +108,18 @@ fn fetch(cache: &Path, progress: &mut dyn FnMut(Progress<'_>)) -> Result<PathBuf
     let prefix = work.join("prefix");
     fs::create_dir_all(&prefix).map_err(io("create", &prefix))?;
 
-    progress(Progress::Fetching {
-        what: "Debian's Rust compiler (about 140 MB)",
-    });
+    progress(Progress::Fetching { what: "Debian's Rust compiler (about 140 MB)" });
     let fetched = unpack(&work, &prefix, &version).and_then(|()| prune(&prefix));
     let done = fetched.and_then(|()| {
         // A missing shared library shows here rather than in a cargo error.
-        output(
-            program(rustc(&prefix), &work)
-                .arg("-vV")
-                .env("LD_LIBRARY_PATH", lib_dir(&prefix)),
-        )?;
+        output(program(rustc(&prefix), &work).arg("-vV").env("LD_LIBRARY_PATH", lib_dir(&prefix)))?;
         let marker = prefix.join(MARKER);
         fs::write(&marker, &version).map_err(io("write", &marker))?;
         let place = cache.join(format!("debian-{}", file_name(&version)));
         match fs::rename(&prefix, &place) {
             // Someone else fetched the same meanwhile.
             Err(_) if place.join(MARKER).exists() => Ok(place),
-            Err(source) => Err(BuildError::Io {
-                action: "create",
-                path: place,
-                source,
-            }),
+            Err(source) => Err(BuildError::Io { action: "create", path: place, source }),
             Ok(()) => Ok(place),
         }
     });
@@ -170,10 +130,7 @@ fn fetch(cache: &Path, progress: &mut dyn FnMut(Progress<'_>)) -> Result<PathBuf
 
 /// A version as part of a file name.
 fn file_name(version: &str) -> String {
-    version.replace(
-        |c: char| !c.is_ascii_alphanumeric() && c != '.' && c != '-',
-        "_",
-    )
+    version.replace(|c: char| !c.is_ascii_alphanumeric() && c != '.' && c != '-', "_")
 }
 
 /// The version of the compiler that the package lists offer.
@@ -186,16 +143,11 @@ fn candidate(dir: &Path, progress: &mut dyn FnMut(Progress<'_>)) -> Result<Strin
         return Ok(version);
     }
     // A fresh machine or image has no package lists, or old ones.
-    progress(Progress::Fetching {
-        what: "Debian's package lists",
-    });
+    progress(Progress::Fetching { what: "Debian's package lists" });
     output(program("apt-get", dir).args(["update", "--quiet"]))?;
     ask()?.ok_or_else(|| {
         let (major, minor) = OLDEST;
-        no_way(
-            Route::Debian,
-            format!("no package `rustc-web` of version {major}.{minor} or later"),
-        )
+        no_way(Route::Debian, format!("no package `rustc-web` of version {major}.{minor} or later"))
     })
 }
 
@@ -218,12 +170,12 @@ fn is_recent(version: &str) -> bool {
 }
 
 fn unpack(work: &Path, prefix: &Path, version: &str) -> Result<(), BuildError> {
-    let (major, minor) = compiler_version(version)
-        .ok_or_else(|| no_way(Route::Debian, format!("`{version}` is no version")))?;
+    let (major, minor) =
+        compiler_version(version).ok_or_else(|| no_way(Route::Debian, format!("`{version}` is no version")))?;
     let runtime = format!("libstd-rust-web-{major}.{minor}={version}");
     let depends = output(program("apt-cache", work).args(["depends", &runtime]))?;
-    let llvm = llvm_package(&depends)
-        .ok_or_else(|| no_way(Route::Debian, format!("`{runtime}` depends on no LLVM")))?;
+    let llvm =
+        llvm_package(&depends).ok_or_else(|| no_way(Route::Debian, format!("`{runtime}` depends on no LLVM")))?;
 
     let packages = [
         format!("rustc-web={version}"),
@@ -232,17 +184,9 @@ fn unpack(work: &Path, prefix: &Path, version: &str) -> Result<(), BuildError> {
         runtime,
         llvm,
     ];
-    output(
-        program("apt-get", work)
-            .args(["download", "--quiet"])
-            .args(&packages),
-    )?;
+    output(program("apt-get", work).args(["download", "--quiet"]).args(&packages))?;
 
-    let entries = fs::read_dir(work).map_err(|source| BuildError::Io {
-        action: "read",
-        path: work.into(),
-        source,
-    })?;
+    let entries = fs::read_dir(work).map_err(|source| BuildError::Io { action: "read", path: work.into(), source })?;
     for path in entries.flatten().map(|entry| entry.path()) {
         if path.extension().is_some_and(|extension| extension == "deb") {
             output(program("dpkg", work).arg("-x").arg(&path).arg(prefix))?;
@@ -264,11 +208,7 @@ fn prune(prefix: &Path) -> Result<(), BuildError> {
     let source = library_source(prefix)?;
     for dir in subdirs(&source) {
         if dir.file_name().is_none_or(|name| name != "library") {
-            fs::remove_dir_all(&dir).map_err(|source| BuildError::Io {
-                action: "remove",
-                path: dir,
-                source,
-            })?;
+            fs::remove_dir_all(&dir).map_err(|source| BuildError::Io { action: "remove", path: dir, source })?;
         }
     }
     Ok(())

@@ -97,12 +97,8 @@ impl BuildError {
             Self::NotACrate { .. } | Self::NoGuests { .. } => {
                 "give the directory of a guest crate, or of a workspace of guests"
             }
-            Self::NotAGuest { .. } => {
-                "add `[lib]` with `crate-type = [\"cdylib\"]` to its Cargo.toml"
-            }
-            Self::NoToolchain { .. } => {
-                "run `rustup target add wasm32-unknown-unknown` where the network allows it"
-            }
+            Self::NotAGuest { .. } => "add `[lib]` with `crate-type = [\"cdylib\"]` to its Cargo.toml",
+            Self::NoToolchain { .. } => "run `rustup target add wasm32-unknown-unknown` where the network allows it",
             Self::Component { .. } => {
                 "export a world of `wit/`; with the SDK: `export_latency_model!` in the root of \
                  the crate"
@@ -114,8 +110,5 @@ impl BuildError {
 }
 
 fn listed(attempts: &[(Route, String)]) -> String {
-    attempts
-        .iter()
-        .map(|(route, reason)| format!("\n  {route}: {reason}"))
-        .collect()
+    attempts.iter().map(|(route, reason)| format!("\n  {route}: {reason}")).collect()
 }

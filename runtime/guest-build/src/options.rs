@@ -66,19 +66,12 @@ impl Options {
             Ok(value) => parse_route(&value)?,
             Err(_) => None,
         };
-        Ok(Self {
-            route,
-            cache_dir: env::var_os("VCR_CACHE_DIR").map(PathBuf::from),
-        })
+        Ok(Self { route, cache_dir: env::var_os("VCR_CACHE_DIR").map(PathBuf::from) })
     }
 
     /// The cache directory, if any is to be had.
     pub(crate) fn cache_dir(&self) -> Option<PathBuf> {
-        let set = |name| {
-            env::var_os(name)
-                .filter(|value| !value.is_empty())
-                .map(PathBuf::from)
-        };
+        let set = |name| env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
         self.cache_dir
             .clone()
             .or_else(|| set("XDG_CACHE_HOME").map(|dir| dir.join("vcr")))
@@ -94,9 +87,7 @@ fn parse_route(value: &str) -> Result<Option<Route>, BuildError> {
         .into_iter()
         .find(|route| route.name() == value)
         .map(Some)
-        .ok_or_else(|| BuildError::UnknownRoute {
-            value: value.into(),
-        })
+        .ok_or_else(|| BuildError::UnknownRoute { value: value.into() })
 }
 
 #[cfg(test)]

@@ -30,20 +30,12 @@ pub(crate) fn workspace(dir: &Path) -> Result<Workspace, BuildError> {
     let mut command = program("cargo", dir);
     command.args(["metadata", "--no-deps", "--format-version", "1"]);
     let answer = output(&mut command)?;
-    read(&answer).map_err(|reason| BuildError::BadAnswer {
-        command: shown(&command),
-        reason,
-    })
+    read(&answer).map_err(|reason| BuildError::BadAnswer { command: shown(&command), reason })
 }
 
 fn read(metadata: &str) -> Result<Workspace, String> {
     let metadata: Value = serde_json::from_str(metadata).map_err(|error| error.to_string())?;
-    let text = |value: &Value, key: &str| {
-        value[key]
-            .as_str()
-            .map(str::to_owned)
-            .ok_or_else(|| format!("no `{key}`"))
-    };
+    let text = |value: &Value, key: &str| value[key].as_str().map(str::to_owned).ok_or_else(|| format!("no `{key}`"));
     let packages = metadata["packages"]
         .as_array()
         .ok_or("no `packages`")?
@@ -52,23 +44,17 @@ fn read(metadata: &str) -> Result<Workspace, String> {
             Ok(Package {
                 name: text(package, "name")?,
                 manifest: text(package, "manifest_path")?.into(),
-                is_guest: package["targets"].as_array().is_some_and(|targets| {
-                    targets
-                        .iter()
-                        .any(|target| contains(&target["crate_types"], "cdylib"))
-                }),
+                is_guest: package["targets"]
+                    .as_array()
+                    .is_some_and(|targets| targets.iter().any(|target| contains(&target["crate_types"], "cdylib"))),
             })
         })
         .collect::<Result<_, String>>()?;
-    Ok(Workspace {
-        root: text(&metadata, "workspace_root")?.into(),
-        packages,
-    })
+    Ok(Workspace { root: text(&metadata, "workspace_root")?.into(), packages })
 }
 
 fn contains(list: &Value, word: &str) -> bool {
-    list.as_array()
-        .is_some_and(|list| list.iter().any(|item| item == word))
+    list.as_array().is_some_and(|list| list.iter().any(|item| item == word))
 }
 
 /// The core module that each artifact message of `cargo build` names, as pairs
@@ -117,9 +103,6 @@ mod tests {
             "\nnot json\n",
             r#"{"reason":"build-finished","success":true}"#,
         );
-        assert_eq!(
-            modules(messages),
-            [("/w/a/Cargo.toml".into(), "/t/a.wasm".into())]
-        );
+        assert_eq!(modules(messages), [("/w/a/Cargo.toml".into(), "/t/a.wasm".into())]);
     }
 }

@@ -30,9 +30,7 @@ pub(crate) fn find(
     options: &Options,
     progress: &mut dyn FnMut(Progress<'_>),
 ) -> Result<Toolchain, BuildError> {
-    let routes = options
-        .route
-        .map_or_else(|| Route::ALL.to_vec(), |route| vec![route]);
+    let routes = options.route.map_or_else(|| Route::ALL.to_vec(), |route| vec![route]);
     let mut attempts = Vec::new();
     for route in routes {
         let found = match route {
@@ -63,33 +61,23 @@ fn is_rust_missing(error: &BuildError) -> bool {
 /// An attempt that failed, in one line.
 fn reason(error: &BuildError) -> String {
     match error {
-        BuildError::NoToolchain { attempts } => {
-            attempts.iter().map(|(_, reason)| reason.as_str()).collect()
-        }
+        BuildError::NoToolchain { attempts } => attempts.iter().map(|(_, reason)| reason.as_str()).collect(),
         other => other.to_string().replace('\n', " "),
     }
 }
 
 /// A way that does not work, for a reason that is no failed program.
 pub(crate) fn no_way(route: Route, reason: impl Into<String>) -> BuildError {
-    BuildError::NoToolchain {
-        attempts: vec![(route, reason.into())],
-    }
+    BuildError::NoToolchain { attempts: vec![(route, reason.into())] }
 }
 
 fn installed(dir: &Path) -> Result<Toolchain, BuildError> {
-    let libdir =
-        output(program("rustc", dir).args(["--print", "target-libdir", "--target", TARGET]))?;
+    let libdir = output(program("rustc", dir).args(["--print", "target-libdir", "--target", TARGET]))?;
     let has_core = fs::read_dir(libdir.trim()).is_ok_and(|mut entries| {
-        entries.any(|entry| {
-            entry.is_ok_and(|entry| entry.file_name().to_string_lossy().starts_with("libcore-"))
-        })
+        entries.any(|entry| entry.is_ok_and(|entry| entry.file_name().to_string_lossy().starts_with("libcore-")))
     });
     if !has_core {
-        return Err(no_way(
-            Route::Installed,
-            "the current toolchain has no library for it",
-        ));
+        return Err(no_way(Route::Installed, "the current toolchain has no library for it"));
     }
     Ok(Toolchain {
         route: Route::Installed,
@@ -99,37 +87,18 @@ fn installed(dir: &Path) -> Result<Toolchain, BuildError> {
     })
 }
 
-fn add_by_rustup(
-    dir: &Path,
-    progress: &mut dyn FnMut(Progress<'_>),
-) -> Result<Toolchain, BuildError> {
-    progress(Progress::Fetching {
-        what: "the wasm32 library with rustup",
-    });
-    output_within(
-        program("rustup", dir).args(["target", "add", TARGET]),
-        RUSTUP_LIMIT,
-    )?;
-    Ok(Toolchain {
-        route: Route::Rustup,
-        ..installed(dir)?
-    })
+fn add_by_rustup(dir: &Path, progress: &mut dyn FnMut(Progress<'_>)) -> Result<Toolchain, BuildError> {
+    progress(Progress::Fetching { what: "the wasm32 library with rustup" });
+    output_within(program("rustup", dir).args(["target", "add", TARGET]), RUSTUP_LIMIT)?;
+    Ok(Toolchain { route: Route::Rustup, ..installed(dir)? })
 }
 
 fn rust_src(dir: &Path) -> Result<Toolchain, BuildError> {
     let source = library_source(&sysroot(dir)?);
     if !source.join("library/Cargo.toml").exists() {
-        return Err(no_way(
-            Route::RustSrc,
-            "the current toolchain has no component `rust-src`",
-        ));
+        return Err(no_way(Route::RustSrc, "the current toolchain has no component `rust-src`"));
     }
-    Ok(Toolchain {
-        route: Route::RustSrc,
-        args: build_std_args(),
-        env: vec![unstable()],
-        library_source: source,
-    })
+    Ok(Toolchain { route: Route::RustSrc, args: build_std_args(), env: vec![unstable()], library_source: source })
 }
 
 /// Compiles the library along with the guest.
@@ -144,9 +113,7 @@ pub(crate) fn unstable() -> (OsString, OsString) {
 
 /// The current toolchain's own directory.
 pub(crate) fn sysroot(dir: &Path) -> Result<PathBuf, BuildError> {
-    Ok(output(program("rustc", dir).args(["--print", "sysroot"]))?
-        .trim()
-        .into())
+    Ok(output(program("rustc", dir).args(["--print", "sysroot"]))?.trim().into())
 }
 
 fn library_source(sysroot: &Path) -> PathBuf {

@@ -31,25 +31,14 @@ fn the_guests_of_this_repository_build() {
         // Version 13 of layer 1: a component, not a core module.
         assert_eq!(bytes[..8], *b"\0asm\x0d\0\x01\0");
         let root = guests_dir().canonicalize().expect("it exists");
-        let root = root
-            .parent()
-            .expect("a parent")
-            .to_string_lossy()
-            .into_owned();
+        let root = root.parent().expect("a parent").to_string_lossy().into_owned();
         assert!(
-            !bytes
-                .windows(root.len())
-                .any(|window| window == root.as_bytes()),
+            !bytes.windows(root.len()).any(|window| window == root.as_bytes()),
             "the path of this machine is in the guest"
         );
     }
 
-    let again = build(
-        &guests_dir().join("thermal"),
-        out.path(),
-        &options,
-        &mut |_| {},
-    );
+    let again = build(&guests_dir().join("thermal"), out.path(), &options, &mut |_| {});
     assert_eq!(again.expect("it builds again"), built[1], "the same bytes");
 }
 
@@ -74,18 +63,11 @@ fn directories_that_are_no_guests_are_refused() {
     )
     .expect("it is writable");
     let error = refused(library.path());
-    assert_eq!(
-        error.to_string(),
-        "package `plain` is not a guest: it has no library of type `cdylib`"
-    );
+    assert_eq!(error.to_string(), "package `plain` is not a guest: it has no library of type `cdylib`");
     assert!(error.hint().is_some_and(|hint| hint.contains("crate-type")));
 
     let out = tempfile::tempdir().expect("a temporary directory");
     let error = build_workspace(library.path(), out.path(), &options, &mut |_| {});
     assert!(matches!(error, Err(BuildError::NoGuests { .. })));
-    assert!(
-        refused(Path::new("no/such/dir"))
-            .to_string()
-            .starts_with("cannot read")
-    );
+    assert!(refused(Path::new("no/such/dir")).to_string().starts_with("cannot read"));
 }

@@ -13,48 +13,31 @@ use vcr_roofline::{RooflineConfig, StepWork};
 const ROUNDS: usize = 11;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let path = std::env::args()
-        .nth(1)
-        .unwrap_or_else(|| "guests/dist/roofline.wasm".into());
+    let path = std::env::args().nth(1).unwrap_or_else(|| "guests/dist/roofline.wasm".into());
 
     let started = Instant::now();
     let module = GuestModule::load(&path, Limits::default())?;
-    println!(
-        "load and compile        {:>10.1} ms",
-        millis(started.elapsed())
-    );
+    println!("load and compile        {:>10.1} ms", millis(started.elapsed()));
 
     let config = r#"{"model": "llama-3.1-8b", "gpu": "h100-sxm"}"#;
     let started = Instant::now();
     let mut guest = module.latency_model(config, 1)?;
-    println!(
-        "first instance          {:>10.1} us",
-        millis(started.elapsed()) * 1e3
-    );
+    println!("first instance          {:>10.1} us", millis(started.elapsed()) * 1e3);
     let started = Instant::now();
     for seed in 0..100 {
         drop(module.latency_model(config, seed)?);
     }
-    println!(
-        "each further instance   {:>10.1} us",
-        millis(started.elapsed()) * 10.0
-    );
+    println!("each further instance   {:>10.1} us", millis(started.elapsed()) * 10.0);
 
     let native = RooflineConfig::of_presets("llama-3.1-8b", "h100-sxm").build()?;
     for steps in [1, 4, 16, 64, 256] {
         let shapes: Vec<StepShape> = (0..steps).map(decode_step).collect();
-        let batch = StepBatch {
-            start_ns: 0,
-            horizon_ns: u64::MAX,
-            shapes: &shapes,
-        };
+        let batch = StepBatch { start_ns: 0, horizon_ns: u64::MAX, shapes: &shapes };
         let mut durations_ns = Vec::with_capacity(steps as usize);
 
         let guest_ns = best_ns(200_000 / steps, || {
             durations_ns.clear();
-            guest
-                .price(black_box(&batch), &mut durations_ns)
-                .expect("the guest prices");
+            guest.price(black_box(&batch), &mut durations_ns).expect("the guest prices");
         });
         let native_ns = best_ns(200_000 / steps, || {
             for shape in black_box(&shapes) {

@@ -83,10 +83,7 @@ pub enum LoadProblem {
         exports: Vec<String>,
     },
     /// The component was made for an interface that this build does not know.
-    #[error(
-        "it declares guest API {declared}, but this build supports {}",
-        supported_list()
-    )]
+    #[error("it declares guest API {declared}, but this build supports {}", supported_list())]
     UnsupportedVersion {
         /// The version in the name of the export.
         declared: ApiVersion,
@@ -217,9 +214,7 @@ impl GuestError {
 impl LoadProblem {
     fn hint(&self) -> Option<String> {
         let hint = match self {
-            Self::TooLarge { .. } => {
-                "build the guest in release mode, or raise the limit `component_bytes`"
-            }
+            Self::TooLarge { .. } => "build the guest in release mode, or raise the limit `component_bytes`",
             Self::NotWebAssembly | Self::Empty | Self::Damaged { .. } => {
                 "give the path of a component; `vcr guest build` writes them to `guests/dist`"
             }
@@ -248,12 +243,8 @@ impl CallFault {
             Self::Rejected { .. } | Self::FailedBefore { .. } | Self::Trapped { .. } => {
                 return None;
             }
-            Self::OutOfFuel { .. } => {
-                "look for a loop that does not end; if the work is honest, raise the fuel limits"
-            }
-            Self::Memory { .. } | Self::MemoryBeyondType { .. } => {
-                "keep less state, or raise the limit `memory_bytes`"
-            }
+            Self::OutOfFuel { .. } => "look for a loop that does not end; if the work is honest, raise the fuel limits",
+            Self::Memory { .. } | Self::MemoryBeyondType { .. } => "keep less state, or raise the limit `memory_bytes`",
             Self::Table { .. } => "raise the limit `table_elements`",
             Self::StackOverflow => "look for a recursion that does not end",
             Self::Panicked => {
@@ -264,9 +255,7 @@ impl CallFault {
             Self::NoDurations { .. } | Self::TooManyDurations { .. } | Self::PastHorizon { .. } => {
                 "answer one duration for each step that starts before the horizon, and at least one"
             }
-            Self::BadDuration { .. } => {
-                "a duration is a finite number of nanoseconds from 0 to 1e18"
-            }
+            Self::BadDuration { .. } => "a duration is a finite number of nanoseconds from 0 to 1e18",
         };
         Some(hint.into())
     }

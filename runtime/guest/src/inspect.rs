@@ -24,11 +24,7 @@ pub struct ApiVersion {
 impl ApiVersion {
     fn parse(text: &str) -> Option<Self> {
         let mut parts = text.split('.').map(|part| part.parse::<u64>().ok());
-        let version = Self {
-            major: parts.next()??,
-            minor: parts.next()??,
-            patch: parts.next()??,
-        };
+        let version = Self { major: parts.next()??, minor: parts.next()??, patch: parts.next()?? };
         parts.next().is_none().then_some(version)
     }
 }
@@ -46,9 +42,7 @@ const LATENCY_EXPORT: &str = "vcr:guest/latency@";
 pub(crate) fn latency_version(bytes: &[u8]) -> Result<ApiVersion, LoadProblem> {
     let names = outer_names(bytes)?;
     if !names.imports.is_empty() {
-        return Err(LoadProblem::Imports {
-            imports: names.imports,
-        });
+        return Err(LoadProblem::Imports { imports: names.imports });
     }
     let declared = names
         .exports
@@ -58,12 +52,8 @@ pub(crate) fn latency_version(bytes: &[u8]) -> Result<ApiVersion, LoadProblem> {
         // A guest may serve several versions; take the newest that we know.
         .max_by_key(|version| (versions::is_supported(*version), *version));
     match declared {
-        None => Err(LoadProblem::WrongWorld {
-            exports: names.exports,
-        }),
-        Some(declared) if !versions::is_supported(declared) => {
-            Err(LoadProblem::UnsupportedVersion { declared })
-        }
+        None => Err(LoadProblem::WrongWorld { exports: names.exports }),
+        Some(declared) if !versions::is_supported(declared) => Err(LoadProblem::UnsupportedVersion { declared }),
         Some(declared) => Ok(declared),
     }
 }
@@ -82,34 +72,25 @@ fn outer_names(bytes: &[u8]) -> Result<OuterNames, LoadProblem> {
     if !bytes.starts_with(b"\0asm") {
         return Err(LoadProblem::NotWebAssembly);
     }
-    let damaged = |error: wasmparser::BinaryReaderError| LoadProblem::Damaged {
-        reason: error.to_string(),
-    };
+    let damaged = |error: wasmparser::BinaryReaderError| LoadProblem::Damaged { reason: error.to_string() };
 
     let mut names = OuterNames::default();
     let mut depth = 0_usize;
     for payload in Parser::new(0).parse_all(bytes) {
         match payload.map_err(damaged)? {
-            Payload::Version {
-                encoding: Encoding::Module,
-                ..
-            } if depth == 0 => {
+            Payload::Version { encoding: Encoding::Module, .. } if depth == 0 => {
                 return Err(LoadProblem::CoreModule);
             }
             Payload::ModuleSection { .. } | Payload::ComponentSection { .. } => depth += 1,
             Payload::End(_) => depth = depth.saturating_sub(1),
             Payload::ComponentImportSection(section) if depth == 0 => {
                 for import in section {
-                    names
-                        .imports
-                        .push(import.map_err(damaged)?.name.name.to_owned());
+                    names.imports.push(import.map_err(damaged)?.name.name.to_owned());
                 }
             }
             Payload::ComponentExportSection(section) if depth == 0 => {
                 for export in section {
-                    names
-                        .exports
-                        .push(export.map_err(damaged)?.name.name.to_owned());
+                    names.exports.push(export.map_err(damaged)?.name.name.to_owned());
                 }
             }
             _ => {}

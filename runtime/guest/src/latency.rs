@@ -30,43 +30,23 @@ enum State {
 
 impl GuestLatency {
     pub(crate) fn new(name: String, limits: Limits, instance: Box<dyn LatencyInstance>) -> Self {
-        Self {
-            name,
-            limits,
-            state: State::Alive(instance),
-            shapes: Vec::new(),
-        }
+        Self { name, limits, state: State::Alive(instance), shapes: Vec::new() }
     }
 }
 
 impl LatencyModel for GuestLatency {
-    fn price(
-        &mut self,
-        batch: &StepBatch<'_>,
-        durations_ns: &mut Vec<u64>,
-    ) -> Result<(), LatencyError> {
+    fn price(&mut self, batch: &StepBatch<'_>, durations_ns: &mut Vec<u64>) -> Result<(), LatencyError> {
         let already_priced = durations_ns.len();
         let instance = match &mut self.state {
             State::Alive(instance) => instance.as_mut(),
             State::Failed { first } => {
-                let fault = CallFault::FailedBefore {
-                    first: first.clone(),
-                };
+                let fault = CallFault::FailedBefore { first: first.clone() };
                 return Err(latency_error(&self.name, &fault));
             }
         };
-        price_batch(
-            instance,
-            &self.limits,
-            &mut self.shapes,
-            batch,
-            durations_ns,
-        )
-        .map_err(|fault| {
+        price_batch(instance, &self.limits, &mut self.shapes, batch, durations_ns).map_err(|fault| {
             durations_ns.truncate(already_priced);
-            self.state = State::Failed {
-                first: fault.to_string(),
-            };
+            self.state = State::Failed { first: fault.to_string() };
             latency_error(&self.name, &fault)
         })
     }
@@ -74,10 +54,7 @@ impl LatencyModel for GuestLatency {
 
 #[cold]
 fn latency_error(name: &str, fault: &CallFault) -> LatencyError {
-    LatencyError {
-        model: name.to_owned(),
-        reason: format!("in `price`: {}", fault.with_hint()),
-    }
+    LatencyError { model: name.to_owned(), reason: format!("in `price`: {}", fault.with_hint()) }
 }
 
 /// Prices a batch in calls of at most `steps_per_call` steps.
@@ -89,11 +66,7 @@ fn price_batch(
     durations_ns: &mut Vec<u64>,
 ) -> Result<(), CallFault> {
     let mut now_ns = batch.start_ns;
-    for (call, steps) in batch
-        .shapes
-        .chunks(limits.steps_per_call.max(1))
-        .enumerate()
-    {
+    for (call, steps) in batch.shapes.chunks(limits.steps_per_call.max(1)).enumerate() {
         if call > 0 && now_ns >= batch.horizon_ns {
             break;
         }
@@ -130,25 +103,15 @@ fn accept(
         return Err(CallFault::NoDurations { steps });
     }
     if answer.len() > steps {
-        return Err(CallFault::TooManyDurations {
-            durations: answer.len(),
-            steps,
-        });
+        return Err(CallFault::TooManyDurations { durations: answer.len(), steps });
     }
     let mut now_ns = start_ns;
     for (index, &value) in answer.iter().enumerate() {
         if index > 0 && now_ns >= horizon_ns {
-            return Err(CallFault::PastHorizon {
-                start_ns: now_ns,
-                horizon_ns,
-            });
+            return Err(CallFault::PastHorizon { start_ns: now_ns, horizon_ns });
         }
         if let Some(complaint) = complaint(value) {
-            return Err(CallFault::BadDuration {
-                start_ns: now_ns,
-                value,
-                complaint,
-            });
+            return Err(CallFault::BadDuration { start_ns: now_ns, value, complaint });
         }
         let duration_ns = round_ns(value);
         durations_ns.push(duration_ns);
@@ -163,11 +126,7 @@ fn accept(
 fn round_ns(duration_ns: f64) -> u64 {
     // At most 1e18, so it fits; signed conversions are the cheap ones.
     let whole = duration_ns as i64;
-    let rounded = if duration_ns - whole as f64 >= 0.5 {
-        whole + 1
-    } else {
-        whole
-    };
+    let rounded = if duration_ns - whole as f64 >= 0.5 { whole + 1 } else { whole };
     rounded.unsigned_abs()
 }
 

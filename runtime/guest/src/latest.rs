@@ -7,23 +7,12 @@ use crate::limits::Limits;
 /// A compiled guest that can make latency models.
 pub(crate) trait LatencyModule: Send + Sync {
     /// Makes a fresh instance and configures one model in it.
-    fn configure(
-        &self,
-        limits: &Limits,
-        config_json: &str,
-        seed: u64,
-    ) -> Result<Box<dyn LatencyInstance>, CallFault>;
+    fn configure(&self, limits: &Limits, config_json: &str, seed: u64) -> Result<Box<dyn LatencyInstance>, CallFault>;
 }
 
 /// One model inside one instance. After an error it must not be called again.
 pub(crate) trait LatencyInstance: Send {
     /// Prices the steps whose flat words are `shapes`, using up to `fuel`. What
     /// the answer means, and whether it makes sense, is for the caller to say.
-    fn price(
-        &mut self,
-        start_ns: u64,
-        horizon_ns: u64,
-        shapes: &[u64],
-        fuel: u64,
-    ) -> Result<Vec<f64>, CallFault>;
+    fn price(&mut self, start_ns: u64, horizon_ns: u64, shapes: &[u64], fuel: u64) -> Result<Vec<f64>, CallFault>;
 }

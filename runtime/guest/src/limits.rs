@@ -44,7 +44,6 @@ impl Default for Limits {
 impl Limits {
     /// Fuel of a pricing call of `steps` steps.
     pub(crate) fn price_fuel(&self, steps: usize) -> u64 {
-        self.fuel_per_call
-            .saturating_add(self.fuel_per_step.saturating_mul(steps as u64))
+        self.fuel_per_call.saturating_add(self.fuel_per_step.saturating_mul(steps as u64))
     }
 }

@@ -39,15 +39,10 @@ impl GuestModule {
     /// When the file cannot be read or is no guest that this build can run.
     pub fn load(path: impl AsRef<Path>, limits: Limits) -> Result<Self, GuestError> {
         let path = path.as_ref();
-        let bytes =
-            read_up_to(path, limits.component_bytes).map_err(|source| GuestError::Read {
-                path: path.into(),
-                source,
-            })?;
+        let bytes = read_up_to(path, limits.component_bytes)
+            .map_err(|source| GuestError::Read { path: path.into(), source })?;
         let shown = path.display().to_string();
-        let name = path
-            .file_stem()
-            .map_or_else(|| shown.clone(), |stem| stem.to_string_lossy().into_owned());
+        let name = path.file_stem().map_or_else(|| shown.clone(), |stem| stem.to_string_lossy().into_owned());
         Self::open(name, &shown, &bytes, limits)
     }
 
@@ -61,47 +56,24 @@ impl GuestModule {
     }
 
     fn open(name: String, shown: &str, bytes: &[u8], limits: Limits) -> Result<Self, GuestError> {
-        let refused = |problem| GuestError::Load {
-            guest: shown.to_owned(),
-            problem,
-        };
+        let refused = |problem| GuestError::Load { guest: shown.to_owned(), problem };
 
         let size_bytes = bytes.len() as u64;
         if size_bytes > limits.component_bytes {
             let limit_bytes = limits.component_bytes;
-            return Err(refused(LoadProblem::TooLarge {
-                size_bytes,
-                limit_bytes,
-            }));
+            return Err(refused(LoadProblem::TooLarge { size_bytes, limit_bytes }));
         }
         let api_version = inspect::latency_version(bytes).map_err(refused)?;
         let engine = sandbox::engine().map_err(|reason| GuestError::Sandbox { reason })?;
-        let component = Component::from_binary(engine, bytes).map_err(|error| {
-            refused(LoadProblem::Compile {
-                reason: format!("{error:#}"),
-            })
+        let component = Component::from_binary(engine, bytes)
+            .map_err(|error| refused(LoadProblem::Compile { reason: format!("{error:#}") }))?;
+        let latency = versions::open_latency(api_version, &component, &limits).map_err(|error| match error {
+            OpenError::Unfit(reason) => refused(LoadProblem::Unfit { reason }),
+            OpenError::Fault(fault) => GuestError::Call { guest: name.clone(), call: "instantiate", fault },
         })?;
-        let latency = versions::open_latency(api_version, &component, &limits).map_err(
-            |error| match error {
-                OpenError::Unfit(reason) => refused(LoadProblem::Unfit { reason }),
-                OpenError::Fault(fault) => GuestError::Call {
-                    guest: name.clone(),
-                    call: "instantiate",
-                    fault,
-                },
-            },
-        )?;
 
         let digest = hex(&Sha256::digest(bytes));
-        Ok(Self {
-            shared: Arc::new(Shared {
-                name,
-                digest,
-                api_version,
-                limits,
-                latency,
-            }),
-        })
+        Ok(Self { shared: Arc::new(Shared { name, digest, api_version, limits, latency }) })
     }
 
     /// The name that errors and reports use.
@@ -133,25 +105,13 @@ impl GuestModule {
     ///
     /// # Errors
     /// When the guest rejects the config or fails while it configures itself.
-    pub fn latency_model(
-        &self,
-        config_json: &str,
-        seed: u64,
-    ) -> Result<Box<dyn LatencyModel>, GuestError> {
+    pub fn latency_model(&self, config_json: &str, seed: u64) -> Result<Box<dyn LatencyModel>, GuestError> {
         let shared = &self.shared;
         let instance = shared
             .latency
             .configure(&shared.limits, config_json, seed)
-            .map_err(|fault| GuestError::Call {
-                guest: shared.name.clone(),
-                call: "configure",
-                fault,
-            })?;
-        Ok(Box::new(GuestLatency::new(
-            shared.name.clone(),
-            shared.limits,
-            instance,
-        )))
+            .map_err(|fault| GuestError::Call { guest: shared.name.clone(), call: "configure", fault })?;
+        Ok(Box::new(GuestLatency::new(shared.name.clone(), shared.limits, instance)))
     }
 }
 
@@ -169,18 +129,14 @@ impl fmt::Debug for GuestModule {
 /// it is too large.
 fn read_up_to(path: &Path, limit_bytes: u64) -> std::io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
-    File::open(path)?
-        .take(limit_bytes.saturating_add(1))
-        .read_to_end(&mut bytes)?;
+    File::open(path)?.take(limit_bytes.saturating_add(1)).read_to_end(&mut bytes)?;
     Ok(bytes)
 }
 
 fn hex(bytes: &[u8]) -> String {
-    bytes
-        .iter()
-        .fold(String::with_capacity(2 * bytes.len()), |mut text, byte| {
-            // Writing to a string cannot fail.
-            let _ = write!(text, "{byte:02x}");
-            text
-        })
+    bytes.iter().fold(String::with_capacity(2 * bytes.len()), |mut text, byte| {
+        // Writing to a string cannot fail.
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
 }

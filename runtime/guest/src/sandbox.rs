@@ -16,10 +16,7 @@ const WASM_STACK_BYTES: usize = 512 << 10;
 /// What wasmtime says where it cannot run on this machine.
 pub(crate) fn engine() -> Result<&'static Engine, String> {
     static ENGINE: OnceLock<Result<Engine, String>> = OnceLock::new();
-    ENGINE
-        .get_or_init(|| Engine::new(&config()).map_err(|error| format!("{error:#}")))
-        .as_ref()
-        .map_err(Clone::clone)
+    ENGINE.get_or_init(|| Engine::new(&config()).map_err(|error| format!("{error:#}"))).as_ref().map_err(Clone::clone)
 }
 
 fn config() -> Config {
@@ -61,42 +58,24 @@ struct Refused(CallFault);
 /// Refuses by a trap rather than by the -1 of `memory.grow`, because a guest
 /// makes an anonymous abort of that.
 impl ResourceLimiter for HostState {
-    fn memory_growing(
-        &mut self,
-        _current: usize,
-        desired: usize,
-        _maximum: Option<usize>,
-    ) -> wasmtime::Result<bool> {
+    fn memory_growing(&mut self, _current: usize, desired: usize, _maximum: Option<usize>) -> wasmtime::Result<bool> {
         let limit_bytes = self.limits.memory_bytes;
         if desired > limit_bytes {
-            let fault = CallFault::Memory {
-                asked_bytes: desired,
-                limit_bytes,
-            };
+            let fault = CallFault::Memory { asked_bytes: desired, limit_bytes };
             return Err(wasmtime::Error::new(Refused(fault)));
         }
         Ok(true)
     }
 
     fn memory_grow_failed(&mut self, _error: wasmtime::Error) -> wasmtime::Result<()> {
-        let fault = CallFault::MemoryBeyondType {
-            limit_bytes: self.limits.memory_bytes,
-        };
+        let fault = CallFault::MemoryBeyondType { limit_bytes: self.limits.memory_bytes };
         Err(wasmtime::Error::new(Refused(fault)))
     }
 
-    fn table_growing(
-        &mut self,
-        _current: usize,
-        desired: usize,
-        _maximum: Option<usize>,
-    ) -> wasmtime::Result<bool> {
+    fn table_growing(&mut self, _current: usize, desired: usize, _maximum: Option<usize>) -> wasmtime::Result<bool> {
         let limit = self.limits.table_elements;
         if desired > limit {
-            return Err(wasmtime::Error::new(Refused(CallFault::Table {
-                asked: desired,
-                limit,
-            })));
+            return Err(wasmtime::Error::new(Refused(CallFault::Table { asked: desired, limit })));
         }
         Ok(true)
     }
@@ -125,18 +104,14 @@ pub(crate) fn fault(error: &wasmtime::Error, fuel: u64, limits: &Limits) -> Call
         Some(Trap::StackOverflow) => return CallFault::StackOverflow,
         Some(Trap::UnreachableCodeReached) => return CallFault::Panicked,
         Some(trap) => {
-            return CallFault::Trapped {
-                reason: trap.to_string(),
-            };
+            return CallFault::Trapped { reason: trap.to_string() };
         }
         None => {}
     }
     let reason = format!("{error:#}");
     // wasmtime gives this error no type of its own.
     if reason.contains("fuel allocated for hostcalls has been exhausted") {
-        return CallFault::AnswerTooLarge {
-            limit_bytes: limits.answer_bytes,
-        };
+        return CallFault::AnswerTooLarge { limit_bytes: limits.answer_bytes };
     }
     CallFault::Trapped { reason }
 }

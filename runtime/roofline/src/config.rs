@@ -56,11 +56,7 @@ impl RooflineConfig {
     /// A config that names two presets and changes nothing.
     #[must_use]
     pub fn of_presets(model: &str, gpu: &str) -> Self {
-        Self {
-            model: Some(model.into()),
-            gpu: Some(gpu.into()),
-            ..Self::default()
-        }
+        Self { model: Some(model.into()), gpu: Some(gpu.into()), ..Self::default() }
     }
 
     /// Looks up the presets, applies the overrides and checks the whole.
@@ -85,33 +81,18 @@ impl RooflineConfig {
             })
             .transpose()?;
         let pick = |value: Option<u64>, field, get: fn(&TransformerSpec) -> u64| {
-            value
-                .or(preset.as_ref().map(get))
-                .ok_or(RooflineError::Missing {
-                    field,
-                    preset: "model",
-                })
+            value.or(preset.as_ref().map(get)).ok_or(RooflineError::Missing { field, preset: "model" })
         };
         Ok(TransformerSpec {
             layers: pick(self.layers, "layers", |spec| spec.layers)?,
             hidden_size: pick(self.hidden_size, "hidden_size", |spec| spec.hidden_size)?,
-            intermediate_size: pick(self.intermediate_size, "intermediate_size", |spec| {
-                spec.intermediate_size
-            })?,
-            attention_heads: pick(self.attention_heads, "attention_heads", |spec| {
-                spec.attention_heads
-            })?,
+            intermediate_size: pick(self.intermediate_size, "intermediate_size", |spec| spec.intermediate_size)?,
+            attention_heads: pick(self.attention_heads, "attention_heads", |spec| spec.attention_heads)?,
             kv_heads: pick(self.kv_heads, "kv_heads", |spec| spec.kv_heads)?,
             head_dim: pick(self.head_dim, "head_dim", |spec| spec.head_dim)?,
             vocab_size: pick(self.vocab_size, "vocab_size", |spec| spec.vocab_size)?,
-            weight_bytes: self
-                .weight_bytes
-                .or(preset.map(|spec| spec.weight_bytes))
-                .unwrap_or(2.0),
-            kv_bytes: self
-                .kv_bytes
-                .or(preset.map(|spec| spec.kv_bytes))
-                .unwrap_or(2.0),
+            weight_bytes: self.weight_bytes.or(preset.map(|spec| spec.weight_bytes)).unwrap_or(2.0),
+            kv_bytes: self.kv_bytes.or(preset.map(|spec| spec.kv_bytes)).unwrap_or(2.0),
         })
     }
 
@@ -128,25 +109,16 @@ impl RooflineConfig {
             })
             .transpose()?;
         let pick = |value: Option<f64>, field, get: fn(&GpuSpec) -> f64| {
-            value
-                .or(preset.as_ref().map(get))
-                .ok_or(RooflineError::Missing {
-                    field,
-                    preset: "gpu",
-                })
+            value.or(preset.as_ref().map(get)).ok_or(RooflineError::Missing { field, preset: "gpu" })
         };
         // One GPU never uses its interconnect, so nobody has to know it.
         let unused = (self.tensor_parallel.unwrap_or(1) <= 1).then_some(1.0);
         Ok(GpuSpec {
             peak_flops: pick(self.peak_flops, "peak_flops", |spec| spec.peak_flops)?,
-            memory_bytes_per_s: pick(self.memory_bytes_per_s, "memory_bytes_per_s", |spec| {
-                spec.memory_bytes_per_s
-            })?,
-            interconnect_bytes_per_s: pick(
-                self.interconnect_bytes_per_s,
-                "interconnect_bytes_per_s",
-                |spec| spec.interconnect_bytes_per_s,
-            )
+            memory_bytes_per_s: pick(self.memory_bytes_per_s, "memory_bytes_per_s", |spec| spec.memory_bytes_per_s)?,
+            interconnect_bytes_per_s: pick(self.interconnect_bytes_per_s, "interconnect_bytes_per_s", |spec| {
+                spec.interconnect_bytes_per_s
+            })
             .or_else(|error| unused.ok_or(error))?,
         })
     }
@@ -155,16 +127,10 @@ impl RooflineConfig {
         let default = Deployment::default();
         Deployment {
             tensor_parallel: self.tensor_parallel.unwrap_or(default.tensor_parallel),
-            compute_efficiency: self
-                .compute_efficiency
-                .unwrap_or(default.compute_efficiency),
-            bandwidth_efficiency: self
-                .bandwidth_efficiency
-                .unwrap_or(default.bandwidth_efficiency),
+            compute_efficiency: self.compute_efficiency.unwrap_or(default.compute_efficiency),
+            bandwidth_efficiency: self.bandwidth_efficiency.unwrap_or(default.bandwidth_efficiency),
             step_overhead_ns: self.step_overhead_ns.unwrap_or(default.step_overhead_ns),
-            all_reduce_latency_ns: self
-                .all_reduce_latency_ns
-                .unwrap_or(default.all_reduce_latency_ns),
+            all_reduce_latency_ns: self.all_reduce_latency_ns.unwrap_or(default.all_reduce_latency_ns),
         }
     }
 }
@@ -188,9 +154,7 @@ mod tests {
     fn every_pair_of_presets_builds() {
         for (model, _) in presets::MODELS {
             for (gpu, _) in presets::GPUS {
-                RooflineConfig::of_presets(model, gpu)
-                    .build()
-                    .expect("a preset is valid");
+                RooflineConfig::of_presets(model, gpu).build().expect("a preset is valid");
             }
         }
     }
@@ -202,11 +166,7 @@ mod tests {
         assert!(text.starts_with("`model` is \"gpt-9\""), "{text}");
         assert!(text.contains("qwen3-8b"), "{text}");
 
-        let missing = RooflineConfig {
-            gpu: Some("l4".into()),
-            ..Default::default()
-        }
-        .build();
+        let missing = RooflineConfig { gpu: Some("l4".into()), ..Default::default() }.build();
         assert_eq!(
             missing.expect_err("no model").to_string(),
             "`layers` has no value; set it, or name a preset in `model`"
@@ -236,9 +196,6 @@ mod tests {
         config.build().expect("one GPU talks to no other");
         config.tensor_parallel = Some(2);
         let text = config.build().expect_err("two GPUs do").to_string();
-        assert!(
-            text.starts_with("`interconnect_bytes_per_s` has no value"),
-            "{text}"
-        );
+        assert!(text.starts_with("`interconnect_bytes_per_s` has no value"), "{text}");
     }
 }

@@ -1,3 +1,4 @@
+use crate::check::check;
 use crate::{Deployment, GpuSpec, RooflineError, TransformerSpec};
 
 /// What one step computes, as far as the roofline looks at it.
@@ -73,11 +74,7 @@ impl Roofline {
     /// When a quantity is out of range or the heads do not split evenly over
     /// the GPUs. Key-value heads may also be repeated: `tensor_parallel` a
     /// multiple of `kv_heads`, as vLLM allows.
-    pub fn new(
-        model: &TransformerSpec,
-        gpu: &GpuSpec,
-        deployment: &Deployment,
-    ) -> Result<Self, RooflineError> {
+    pub fn new(model: &TransformerSpec, gpu: &GpuSpec, deployment: &Deployment) -> Result<Self, RooflineError> {
         check(model, gpu, deployment)?;
 
         let gpus = deployment.tensor_parallel as f64;
@@ -90,16 +87,10 @@ impl Roofline {
         let query_width_per_gpu = (model.attention_heads as f64 * model.head_dim as f64) / gpus;
         // With more GPUs than key-value heads each GPU keeps one whole head.
         let kv_heads_per_gpu = (model.kv_heads as f64 / gpus).max(1.0);
-        let kv_bytes_per_token =
-            2.0 * layers * kv_heads_per_gpu * model.head_dim as f64 * model.kv_bytes;
+        let kv_bytes_per_token = 2.0 * layers * kv_heads_per_gpu * model.head_dim as f64 * model.kv_bytes;
 
-        let all_reduces = if deployment.tensor_parallel > 1 {
-            ALL_REDUCES_PER_LAYER * layers
-        } else {
-            0.0
-        };
-        let ring_bytes_per_token =
-            2.0 * (gpus - 1.0) / gpus * model.hidden_size as f64 * ACTIVATION_BYTES;
+        let all_reduces = if deployment.tensor_parallel > 1 { ALL_REDUCES_PER_LAYER * layers } else { 0.0 };
+        let ring_bytes_per_token = 2.0 * (gpus - 1.0) / gpus * model.hidden_size as f64 * ACTIVATION_BYTES;
 
         Ok(Self {
             gemm_compute_ns_per_token: 2.0 * layer_weights_per_gpu * ns_per_flop,
@@ -108,8 +99,7 @@ impl Roofline {
             attention_memory_ns_per_token: kv_bytes_per_token * ns_per_byte,
             head_compute_ns_per_request: 2.0 * head_weights_per_gpu * ns_per_flop,
             head_memory_ns: head_weights_per_gpu * model.weight_bytes * ns_per_byte,
-            all_reduce_ns_per_token: all_reduces * ring_bytes_per_token * NS_PER_S
-                / gpu.interconnect_bytes_per_s,
+            all_reduce_ns_per_token: all_reduces * ring_bytes_per_token * NS_PER_S / gpu.interconnect_bytes_per_s,
             all_reduce_fixed_ns: all_reduces * deployment.all_reduce_latency_ns,
             step_overhead_ns: deployment.step_overhead_ns,
         })
@@ -126,10 +116,7 @@ impl Roofline {
     #[must_use]
     #[inline]
     pub fn step_cost(&self, work: &StepWork) -> StepCost {
-        let mut cost = StepCost {
-            overhead_ns: self.step_overhead_ns,
-            ..StepCost::default()
-        };
+        let mut cost = StepCost { overhead_ns: self.step_overhead_ns, ..StepCost::default() };
 
         let tokens = count(work.prefill_tokens.saturating_add(work.decode_tokens));
         // A step without tokens launches no kernel, so it reads no weights.
@@ -143,16 +130,11 @@ impl Roofline {
                     .saturating_add(work.prefill_tokens)
                     .saturating_add(work.decode_context_tokens),
             );
-            cost.attention_ns = larger(
-                self.attention_compute_ns_per_pair * pairs,
-                self.attention_memory_ns_per_token * kv_tokens,
-            );
+            cost.attention_ns =
+                larger(self.attention_compute_ns_per_pair * pairs, self.attention_memory_ns_per_token * kv_tokens);
         }
         if work.sampled_requests > 0 {
-            cost.head_ns = larger(
-                self.head_compute_ns_per_request * count(work.sampled_requests),
-                self.head_memory_ns,
-            );
+            cost.head_ns = larger(self.head_compute_ns_per_request * count(work.sampled_requests), self.head_memory_ns);
         }
         cost
     }
@@ -182,101 +164,6 @@ fn larger(a: f64, b: f64) -> f64 {
     if a > b { a } else { b }
 }
 
-fn check(
-    model: &TransformerSpec,
-    gpu: &GpuSpec,
-    deployment: &Deployment,
-) -> Result<(), RooflineError> {
-    let counts = [
-        ("layers", model.layers),
-        ("hidden_size", model.hidden_size),
-        ("intermediate_size", model.intermediate_size),
-        ("attention_heads", model.attention_heads),
-        ("kv_heads", model.kv_heads),
-        ("head_dim", model.head_dim),
-        ("vocab_size", model.vocab_size),
-        ("tensor_parallel", deployment.tensor_parallel),
-    ];
-    for (field, value) in counts {
-        // The upper end keeps every product of them finite.
-        in_range(
-            field,
-            value as f64,
-            (1.0..=1e9).contains(&(value as f64)),
-            "1 to 1e9",
-        )?;
-    }
-
-    let quantities = [
-        ("weight_bytes", model.weight_bytes),
-        ("kv_bytes", model.kv_bytes),
-        ("peak_flops", gpu.peak_flops),
-        ("memory_bytes_per_s", gpu.memory_bytes_per_s),
-        ("interconnect_bytes_per_s", gpu.interconnect_bytes_per_s),
-    ];
-    for (field, value) in quantities {
-        in_range(
-            field,
-            value,
-            (1e-3..=1e24).contains(&value),
-            "0.001 to 1e24",
-        )?;
-    }
-
-    for (field, value) in [
-        ("compute_efficiency", deployment.compute_efficiency),
-        ("bandwidth_efficiency", deployment.bandwidth_efficiency),
-    ] {
-        in_range(
-            field,
-            value,
-            value > 0.0 && value <= 1.0,
-            "above 0 and at most 1",
-        )?;
-    }
-    for (field, value) in [
-        ("step_overhead_ns", deployment.step_overhead_ns),
-        ("all_reduce_latency_ns", deployment.all_reduce_latency_ns),
-    ] {
-        in_range(field, value, (0.0..=1e18).contains(&value), "0 to 1e18")?;
-    }
-
-    let gpus = deployment.tensor_parallel;
-    let heads = model.attention_heads;
-    if !heads.is_multiple_of(gpus) {
-        return Err(RooflineError::UnevenSplit {
-            field: "attention_heads",
-            heads,
-            tensor_parallel: gpus,
-        });
-    }
-    if !model.kv_heads.is_multiple_of(gpus) && !gpus.is_multiple_of(model.kv_heads) {
-        return Err(RooflineError::UnevenSplit {
-            field: "kv_heads",
-            heads: model.kv_heads,
-            tensor_parallel: gpus,
-        });
-    }
-    Ok(())
-}
-
-fn in_range(
-    field: &'static str,
-    value: f64,
-    holds: bool,
-    expected: &'static str,
-) -> Result<(), RooflineError> {
-    if holds {
-        Ok(())
-    } else {
-        Err(RooflineError::OutOfRange {
-            field,
-            value,
-            expected,
-        })
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -295,11 +182,7 @@ mod tests {
             weight_bytes: 2.0,
             kv_bytes: 2.0,
         };
-        let gpu = GpuSpec {
-            peak_flops: 2e9,
-            memory_bytes_per_s: 4e9,
-            interconnect_bytes_per_s: 1e9,
-        };
+        let gpu = GpuSpec { peak_flops: 2e9, memory_bytes_per_s: 4e9, interconnect_bytes_per_s: 1e9 };
         let deployment = Deployment {
             tensor_parallel: 1,
             compute_efficiency: 0.5,
@@ -370,32 +253,17 @@ mod tests {
         let (mut model, gpu, deployment) = tiny();
         model.kv_bytes = 8.0;
         let roofline = Roofline::new(&model, &gpu, &deployment).expect("valid");
-        let work = StepWork {
-            decode_requests: 1,
-            decode_tokens: 1,
-            decode_context_tokens: 1_000,
-            ..StepWork::default()
-        };
+        let work =
+            StepWork { decode_requests: 1, decode_tokens: 1, decode_context_tokens: 1_000, ..StepWork::default() };
         // 2 layers * (key and value) * 2 heads * 2 channels * 8 bytes = 128 bytes a token.
         assert_eq!(roofline.step_cost(&work).attention_ns, 128_000.0);
     }
 
     #[test]
     fn speculation_multiplies_the_pairs() {
-        let plain = StepWork {
-            decode_requests: 2,
-            decode_tokens: 2,
-            decode_context_tokens: 50,
-            ..StepWork::default()
-        };
-        let speculative = StepWork {
-            decode_tokens: 8,
-            ..plain
-        };
-        let (a, b) = (
-            roofline().step_cost(&plain),
-            roofline().step_cost(&speculative),
-        );
+        let plain = StepWork { decode_requests: 2, decode_tokens: 2, decode_context_tokens: 50, ..StepWork::default() };
+        let speculative = StepWork { decode_tokens: 8, ..plain };
+        let (a, b) = (roofline().step_cost(&plain), roofline().step_cost(&speculative));
         assert_eq!(b.attention_ns, 4.0 * a.attention_ns);
     }
 
@@ -404,12 +272,8 @@ mod tests {
         let (model, gpu, mut deployment) = tiny();
         deployment.tensor_parallel = 4;
         let split = Roofline::new(&model, &gpu, &deployment).expect("4 heads over 4 GPUs");
-        let work = StepWork {
-            prefill_tokens: 10,
-            prefill_attention_pairs: 55,
-            sampled_requests: 1,
-            ..StepWork::default()
-        };
+        let work =
+            StepWork { prefill_tokens: 10, prefill_attention_pairs: 55, sampled_requests: 1, ..StepWork::default() };
         let cost = split.step_cost(&work);
         assert_eq!(cost.gemm_ns, 10.0 * 2304.0 / 4.0);
         assert_eq!(cost.attention_ns, 64.0 * 55.0 / 4.0);
@@ -424,10 +288,7 @@ mod tests {
         deployment.tensor_parallel = 4;
         model.kv_bytes = 1e6;
         let split = Roofline::new(&model, &gpu, &deployment).expect("4 GPUs over 2 heads");
-        let work = StepWork {
-            prefill_tokens: 1,
-            ..StepWork::default()
-        };
+        let work = StepWork { prefill_tokens: 1, ..StepWork::default() };
         // One head of 2 channels, key and value, 2 layers: 8 elements.
         assert_eq!(split.step_cost(&work).attention_ns, 8e6);
     }
@@ -458,18 +319,9 @@ mod tests {
     fn values_out_of_range_are_refused() {
         let (model, gpu, deployment) = tiny();
         for bad in [f64::NAN, f64::INFINITY, -1.0, 0.0] {
-            let gpu = GpuSpec {
-                peak_flops: bad,
-                ..gpu
-            };
+            let gpu = GpuSpec { peak_flops: bad, ..gpu };
             let error = Roofline::new(&model, &gpu, &deployment).expect_err("not a rate");
-            assert!(matches!(
-                error,
-                RooflineError::OutOfRange {
-                    field: "peak_flops",
-                    ..
-                }
-            ));
+            assert!(matches!(error, RooflineError::OutOfRange { field: "peak_flops", .. }));
         }
         let zero = TransformerSpec { layers: 0, ..model };
         assert!(Roofline::new(&zero, &gpu, &deployment).is_err());

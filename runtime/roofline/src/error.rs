@@ -44,32 +44,17 @@ impl fmt::Display for RooflineError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::UnknownPreset { field, name, known } => {
-                write!(
-                    f,
-                    "`{field}` is \"{name}\", which is no preset; use one of {known}"
-                )
+                write!(f, "`{field}` is \"{name}\", which is no preset; use one of {known}")
             }
             Self::Missing { field, preset } => {
-                write!(
-                    f,
-                    "`{field}` has no value; set it, or name a preset in `{preset}`"
-                )
+                write!(f, "`{field}` has no value; set it, or name a preset in `{preset}`")
             }
-            Self::OutOfRange {
-                field,
-                value,
-                expected,
-            } => {
+            Self::OutOfRange { field, value, expected } => {
                 write!(f, "`{field}` is {value}, but must be {expected}")
             }
-            Self::UnevenSplit {
-                field,
-                heads,
-                tensor_parallel,
-            } => write!(
-                f,
-                "`{field}` ({heads}) cannot be split evenly over `tensor_parallel` ({tensor_parallel}) GPUs"
-            ),
+            Self::UnevenSplit { field, heads, tensor_parallel } => {
+                write!(f, "`{field}` ({heads}) cannot be split evenly over `tensor_parallel` ({tensor_parallel}) GPUs")
+            }
         }
     }
 }

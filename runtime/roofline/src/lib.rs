@@ -35,6 +35,7 @@
 
 extern crate alloc;
 
+mod check;
 mod config;
 mod cost;
 mod error;

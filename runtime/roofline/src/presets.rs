@@ -43,46 +43,16 @@ const fn gpu(peak_tflops: f64, memory_gb_per_s: f64, interconnect_gb_per_s: f64)
 
 /// Every model preset, by name.
 pub const MODELS: &[(&str, TransformerSpec)] = &[
-    (
-        "llama-3.1-8b",
-        transformer(32, 4_096, 14_336, 32, 8, 128, 128_256),
-    ),
-    (
-        "llama-3.1-70b",
-        transformer(80, 8_192, 28_672, 64, 8, 128, 128_256),
-    ),
-    (
-        "llama-3.2-1b",
-        transformer(16, 2_048, 8_192, 32, 8, 64, 128_256),
-    ),
-    (
-        "llama-3.2-3b",
-        transformer(28, 3_072, 8_192, 24, 8, 128, 128_256),
-    ),
-    (
-        "llama-3.3-70b",
-        transformer(80, 8_192, 28_672, 64, 8, 128, 128_256),
-    ),
-    (
-        "mistral-7b",
-        transformer(32, 4_096, 14_336, 32, 8, 128, 32_768),
-    ),
-    (
-        "qwen2.5-7b",
-        transformer(28, 3_584, 18_944, 28, 4, 128, 152_064),
-    ),
-    (
-        "qwen3-0.6b",
-        transformer(28, 1_024, 3_072, 16, 8, 128, 151_936),
-    ),
-    (
-        "qwen3-8b",
-        transformer(36, 4_096, 12_288, 32, 8, 128, 151_936),
-    ),
-    (
-        "qwen3-32b",
-        transformer(64, 5_120, 25_600, 64, 8, 128, 151_936),
-    ),
+    ("llama-3.1-8b", transformer(32, 4_096, 14_336, 32, 8, 128, 128_256)),
+    ("llama-3.1-70b", transformer(80, 8_192, 28_672, 64, 8, 128, 128_256)),
+    ("llama-3.2-1b", transformer(16, 2_048, 8_192, 32, 8, 64, 128_256)),
+    ("llama-3.2-3b", transformer(28, 3_072, 8_192, 24, 8, 128, 128_256)),
+    ("llama-3.3-70b", transformer(80, 8_192, 28_672, 64, 8, 128, 128_256)),
+    ("mistral-7b", transformer(32, 4_096, 14_336, 32, 8, 128, 32_768)),
+    ("qwen2.5-7b", transformer(28, 3_584, 18_944, 28, 4, 128, 152_064)),
+    ("qwen3-0.6b", transformer(28, 1_024, 3_072, 16, 8, 128, 151_936)),
+    ("qwen3-8b", transformer(36, 4_096, 12_288, 32, 8, 128, 151_936)),
+    ("qwen3-32b", transformer(64, 5_120, 25_600, 64, 8, 128, 151_936)),
 ];
 
 /// Every GPU preset, by name.
@@ -112,10 +82,7 @@ pub fn gpu_named(name: &str) -> Option<GpuSpec> {
 }
 
 fn find<T: Copy>(table: &[(&str, T)], name: &str) -> Option<T> {
-    table
-        .iter()
-        .find(|(known, _)| *known == name)
-        .map(|(_, spec)| *spec)
+    table.iter().find(|(known, _)| *known == name).map(|(_, spec)| *spec)
 }
 
 /// The names of a table, separated by commas.

@@ -19,10 +19,7 @@ pub(crate) fn is_supported(version: ApiVersion) -> bool {
 
 /// The supported versions in words.
 pub(crate) fn supported_list() -> String {
-    let names: Vec<String> = SUPPORTED_VERSIONS
-        .iter()
-        .map(|(major, minor)| format!("{major}.{minor}"))
-        .collect();
+    let names: Vec<String> = SUPPORTED_VERSIONS.iter().map(|(major, minor)| format!("{major}.{minor}")).collect();
     names.join(", ")
 }
 
@@ -43,8 +40,6 @@ pub(crate) fn open_latency(
 ) -> Result<Box<dyn LatencyModule>, OpenError> {
     match (declared.major, declared.minor) {
         (0, 1) => Ok(Box::new(v0_1::Module::new(component, limits)?)),
-        _ => Err(OpenError::Unfit(format!(
-            "version {declared} has no adapter"
-        ))),
+        _ => Err(OpenError::Unfit(format!("version {declared} has no adapter"))),
     }
 }

@@ -46,10 +46,7 @@ impl Module {
         Ok(module)
     }
 
-    fn instantiate(
-        &self,
-        limits: &Limits,
-    ) -> wasmtime::Result<(Store<HostState>, bindings::LatencyModel)> {
+    fn instantiate(&self, limits: &Limits) -> wasmtime::Result<(Store<HostState>, bindings::LatencyModel)> {
         let mut store = sandbox::store(self.prepared.engine(), limits);
         store.set_fuel(limits.fuel_per_configure)?;
         let guest = self.prepared.instantiate(&mut store)?;
@@ -58,12 +55,7 @@ impl Module {
 }
 
 impl LatencyModule for Module {
-    fn configure(
-        &self,
-        limits: &Limits,
-        config_json: &str,
-        seed: u64,
-    ) -> Result<Box<dyn LatencyInstance>, CallFault> {
+    fn configure(&self, limits: &Limits, config_json: &str, seed: u64) -> Result<Box<dyn LatencyInstance>, CallFault> {
         let fuel = limits.fuel_per_configure;
         let fault = |error: wasmtime::Error| sandbox::fault(&error, fuel, limits);
 
@@ -74,12 +66,7 @@ impl LatencyModule for Module {
             .call_configure(&mut store, config_json, seed)
             .map_err(fault)?
             .map_err(|reason| CallFault::Rejected { reason })?;
-        Ok(Box::new(Instance {
-            store,
-            guest,
-            model,
-            limits: *limits,
-        }))
+        Ok(Box::new(Instance { store, guest, model, limits: *limits }))
     }
 }
 
@@ -92,13 +79,7 @@ struct Instance {
 }
 
 impl LatencyInstance for Instance {
-    fn price(
-        &mut self,
-        start_ns: u64,
-        horizon_ns: u64,
-        shapes: &[u64],
-        fuel: u64,
-    ) -> Result<Vec<f64>, CallFault> {
+    fn price(&mut self, start_ns: u64, horizon_ns: u64, shapes: &[u64], fuel: u64) -> Result<Vec<f64>, CallFault> {
         let fault = |error: wasmtime::Error| sandbox::fault(&error, fuel, &self.limits);
         self.store.set_fuel(fuel).map_err(fault)?;
         self.guest

@@ -4,8 +4,7 @@
 use vcr_guest::{CallFault, GuestError, GuestModule, Limits};
 
 use crate::wat_guest::{
-    CONFIGURE_OK, WIT, answer, answer_error, answer_list, component, core_text, guest, model, open,
-    price,
+    CONFIGURE_OK, WIT, answer, answer_error, answer_list, component, core_text, guest, model, open, price,
 };
 
 const LOOP: &str = "(loop $again (br $again)) (unreachable)";
@@ -27,11 +26,7 @@ fn configure_error(body: &str) -> GuestError {
 fn honest_answers_are_rounded_halves_upwards() {
     let mut model = model(&answer(&["0.5", "2.4"]));
     assert_eq!(price(model.as_mut(), 2, u64::MAX), Ok(vec![1, 2]));
-    assert_eq!(
-        price(model.as_mut(), 3, u64::MAX),
-        Ok(vec![1, 2]),
-        "fewer than asked is fine"
-    );
+    assert_eq!(price(model.as_mut(), 3, u64::MAX), Ok(vec![1, 2]), "fewer than asked is fine");
 }
 
 #[test]
@@ -43,24 +38,17 @@ fn the_seed_and_config_reach_the_guest() {
         (i32.store8 (i32.const 16) (i32.const 0))
         (i32.store (i32.const 20) (call $new (i32.const 1)))
         (i32.const 16)";
-    let body = format!(
-        "(f64.store (i32.const 1024) (f64.convert_i64_u (i64.load (i32.const 64)))) {}",
-        answer_list(1024, 1)
-    );
+    let body =
+        format!("(f64.store (i32.const 1024) (f64.convert_i64_u (i64.load (i32.const 64)))) {}", answer_list(1024, 1));
     let module = open(&guest(configure, &body));
-    let mut model = module
-        .latency_model(r#"{"a":1}"#, 100)
-        .expect("it configures");
+    let mut model = module.latency_model(r#"{"a":1}"#, 100).expect("it configures");
     assert_eq!(price(model.as_mut(), 1, u64::MAX), Ok(vec![107]));
 }
 
 #[test]
 fn models_of_one_module_share_nothing() {
     // Answers how often its instance was called.
-    let body = format!(
-        "(f64.store (i32.const 1024) (f64.convert_i32_u (global.get $calls))) {}",
-        answer_list(1024, 1)
-    );
+    let body = format!("(f64.store (i32.const 1024) (f64.convert_i32_u (global.get $calls))) {}", answer_list(1024, 1));
     let module = open(&guest(CONFIGURE_OK, &body));
     let mut first = module.latency_model("{}", 1).expect("it configures");
     assert_eq!(price(first.as_mut(), 1, u64::MAX), Ok(vec![1]));
@@ -90,16 +78,10 @@ fn long_batches_are_split_over_calls() {
         (i32.store (i32.const 40) (local.get $index))
         (i32.const 32)";
     let bytes = component_with_local(body);
-    let limits = Limits {
-        steps_per_call: 4,
-        ..Limits::default()
-    };
+    let limits = Limits { steps_per_call: 4, ..Limits::default() };
     let module = GuestModule::from_bytes("split", &bytes, limits).expect("it loads");
     let mut split = module.latency_model("{}", 1).expect("it configures");
-    assert_eq!(
-        price(split.as_mut(), 10, u64::MAX),
-        Ok(vec![1, 1, 1, 1, 2, 2, 2, 2, 3, 3])
-    );
+    assert_eq!(price(split.as_mut(), 10, u64::MAX), Ok(vec![1, 1, 1, 1, 2, 2, 2, 2, 3, 3]));
     // The first call ends at 1004 + ..., so the second never happens.
     let mut split = module.latency_model("{}", 1).expect("it configures");
     assert_eq!(price(split.as_mut(), 10, 1_004), Ok(vec![1, 1, 1, 1]));
@@ -150,26 +132,17 @@ fn more_memory_than_the_limit_is_refused() {
 fn memory_beyond_the_guests_own_maximum_is_refused() {
     let grow = "(drop (memory.grow (i32.const 2))) (unreachable)";
     let text = core_text("0.1.0", CONFIGURE_OK, grow);
-    let text = text.replace(
-        r#"(memory (export "memory") 1)"#,
-        r#"(memory (export "memory") 1 2)"#,
-    );
+    let text = text.replace(r#"(memory (export "memory") 1)"#, r#"(memory (export "memory") 1 2)"#);
     let module = open(&component(&text, WIT));
     let mut model = module.latency_model("{}", 1).expect("it configures");
     let text = price(model.as_mut(), 1, u64::MAX).expect_err("it has a maximum of two pages");
-    assert!(
-        text.contains("it asked for more memory than it can address"),
-        "{text}"
-    );
+    assert!(text.contains("it asked for more memory than it can address"), "{text}");
 }
 
 #[test]
 fn too_much_memory_to_begin_with_is_refused_at_load() {
     let text = core_text("0.1.0", CONFIGURE_OK, &answer(&["1"]));
-    let text = text.replace(
-        r#"(memory (export "memory") 1)"#,
-        r#"(memory (export "memory") 2000)"#,
-    );
+    let text = text.replace(r#"(memory (export "memory") 1)"#, r#"(memory (export "memory") 2000)"#);
     let error = GuestModule::from_bytes("hoarder", &component(&text, WIT), Limits::default())
         .expect_err("125 MiB are over the limit");
     assert_eq!(
@@ -190,23 +163,14 @@ fn memory_up_to_the_limit_is_given() {
 fn a_huge_table_is_refused() {
     let grow = "(drop (table.grow $table (ref.null func) (i32.const 1000000))) (unreachable)";
     let text = price_error(grow);
-    assert!(
-        text.contains("asked for a table of 1000001 elements, but may have 100000"),
-        "{text}"
-    );
+    assert!(text.contains("asked for a table of 1000001 elements, but may have 100000"), "{text}");
 }
 
 #[test]
 fn endless_recursion_overflows_only_its_own_stack() {
     let text = price_error("(drop (call $recurse (i64.const 0))) (unreachable)");
-    assert!(
-        text.contains("nested calls too deeply and overflowed its stack"),
-        "{text}"
-    );
-    assert!(
-        text.ends_with("look for a recursion that does not end"),
-        "{text}"
-    );
+    assert!(text.contains("nested calls too deeply and overflowed its stack"), "{text}");
+    assert!(text.ends_with("look for a recursion that does not end"), "{text}");
 }
 
 #[test]
@@ -214,58 +178,34 @@ fn a_panic_is_told_apart_from_other_traps() {
     let text = price_error("(unreachable)");
     assert!(text.contains("in `price`: it gave up: a panic"), "{text}");
     let text = price_error("(drop (i32.div_u (i32.const 1) (i32.const 0))) (unreachable)");
-    assert!(
-        text.contains("it trapped: wasm trap: integer divide by zero"),
-        "{text}"
-    );
+    assert!(text.contains("it trapped: wasm trap: integer divide by zero"), "{text}");
     let text = price_error("(drop (i32.load (i32.const -8))) (unreachable)");
-    assert!(
-        text.contains("it trapped: wasm trap: out of bounds memory access"),
-        "{text}"
-    );
+    assert!(text.contains("it trapped: wasm trap: out of bounds memory access"), "{text}");
 }
 
 #[test]
 fn impossible_durations_are_named() {
     for (value, told) in [
-        (
-            "nan",
-            "starting at 1005 ns at NaN ns, which is not a number",
-        ),
+        ("nan", "starting at 1005 ns at NaN ns, which is not a number"),
         ("inf", "starting at 1005 ns at inf ns, which is infinite"),
         ("-inf", "starting at 1005 ns at -inf ns, which is infinite"),
         ("-1", "starting at 1005 ns at -1 ns, which is negative"),
-        (
-            "2e18",
-            "starting at 1005 ns at 2000000000000000000 ns, which is longer than 1e18 ns",
-        ),
+        ("2e18", "starting at 1005 ns at 2000000000000000000 ns, which is longer than 1e18 ns"),
     ] {
         let text = price_error(&answer(&["5", value]));
         assert!(text.contains(told), "{text}");
-        assert!(
-            text.ends_with("a finite number of nanoseconds from 0 to 1e18"),
-            "{text}"
-        );
+        assert!(text.ends_with("a finite number of nanoseconds from 0 to 1e18"), "{text}");
     }
     let mut zero = model(&answer(&["-0", "1e18"]));
-    assert_eq!(
-        price(zero.as_mut(), 2, u64::MAX),
-        Ok(vec![0, 1_000_000_000_000_000_000])
-    );
+    assert_eq!(price(zero.as_mut(), 2, u64::MAX), Ok(vec![0, 1_000_000_000_000_000_000]));
 }
 
 #[test]
 fn the_number_of_durations_must_fit() {
     let text = price_error(&answer(&[]));
-    assert!(
-        text.contains("it answered no duration for 2 steps"),
-        "{text}"
-    );
+    assert!(text.contains("it answered no duration for 2 steps"), "{text}");
     let text = price_error(&answer(&["1", "2", "3"]));
-    assert!(
-        text.contains("it answered 3 durations for 2 steps"),
-        "{text}"
-    );
+    assert!(text.contains("it answered 3 durations for 2 steps"), "{text}");
 }
 
 #[test]
@@ -273,10 +213,7 @@ fn steps_beyond_the_horizon_must_not_be_priced() {
     let mut greedy = model(&answer(&["10", "10"]));
     assert_eq!(price(greedy.as_mut(), 2, 1_011), Ok(vec![10, 10]));
     let text = price(greedy.as_mut(), 2, 1_010).expect_err("the second starts at the horizon");
-    assert!(
-        text.contains("priced a step starting at 1010 ns, at or after the horizon 1010 ns"),
-        "{text}"
-    );
+    assert!(text.contains("priced a step starting at 1010 ns, at or after the horizon 1010 ns"), "{text}");
 }
 
 #[test]
@@ -286,10 +223,7 @@ fn huge_answers_are_not_copied() {
     assert!(text.contains("it trapped: "), "{text}");
     let grow = "(drop (memory.grow (i32.const 16)))";
     let text = price_error(&format!("{grow} {}", answer_list(1024, 100_000)));
-    assert!(
-        text.contains("larger than the 65536 bytes that an answer may have"),
-        "{text}"
-    );
+    assert!(text.contains("larger than the 65536 bytes that an answer may have"), "{text}");
 }
 
 #[test]
@@ -299,10 +233,7 @@ fn an_error_in_words_is_passed_on() {
         "latency model `hostile` failed: in `price`: `factor` is 0, but must be above 0"
     );
     let error = configure_error(&answer_error(16));
-    assert_eq!(
-        error.to_string(),
-        "guest `hostile` failed in `configure`: `factor` is 0, but must be above 0"
-    );
+    assert_eq!(error.to_string(), "guest `hostile` failed in `configure`: `factor` is 0, but must be above 0");
     assert_eq!(error.hint(), None, "the guest has said it all");
 }
 
@@ -323,23 +254,15 @@ fn configure_is_metered_too() {
 #[test]
 fn a_failed_model_stays_failed_and_its_module_lives_on() {
     // Traps in its second call.
-    let body = format!(
-        "(if (i32.gt_u (global.get $calls) (i32.const 1)) (then (unreachable))) {}",
-        answer(&["3"])
-    );
+    let body = format!("(if (i32.gt_u (global.get $calls) (i32.const 1)) (then (unreachable))) {}", answer(&["3"]));
     let module = open(&guest(CONFIGURE_OK, &body));
     let mut first = module.latency_model("{}", 1).expect("it configures");
     assert_eq!(price(first.as_mut(), 1, u64::MAX), Ok(vec![3]));
     let text = price(first.as_mut(), 1, u64::MAX).expect_err("it traps");
     assert!(text.contains("it gave up"), "{text}");
     let text = price(first.as_mut(), 1, u64::MAX).expect_err("it is gone");
-    assert!(
-        text.contains("in `price`: it had failed before: it gave up"),
-        "{text}"
-    );
+    assert!(text.contains("in `price`: it had failed before: it gave up"), "{text}");
 
-    let mut second = module
-        .latency_model("{}", 1)
-        .expect("the module is unharmed");
+    let mut second = module.latency_model("{}", 1).expect("the module is unharmed");
     assert_eq!(price(second.as_mut(), 1, u64::MAX), Ok(vec![3]));
 }

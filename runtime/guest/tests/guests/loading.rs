@@ -12,26 +12,19 @@ fn load_error(bytes: &[u8]) -> GuestError {
 #[track_caller]
 fn assert_refused(bytes: &[u8], message: &str, hint: &str) {
     let error = load_error(bytes);
-    assert_eq!(
-        error.to_string(),
-        format!("cannot load guest `odd`: {message}")
-    );
+    assert_eq!(error.to_string(), format!("cannot load guest `odd`: {message}"));
     let told = error.hint().expect("there is something to do");
     assert!(told.contains(hint), "{told}");
 }
 
 fn of_version(version: &str) -> Vec<u8> {
     let text = core_text(version, CONFIGURE_OK, &answer(&["4"]));
-    component(
-        &text,
-        &WIT.replace("vcr:guest@0.1.0", &format!("vcr:guest@{version}")),
-    )
+    component(&text, &WIT.replace("vcr:guest@0.1.0", &format!("vcr:guest@{version}")))
 }
 
 #[test]
 fn a_guest_of_this_version_loads_and_is_described() {
-    let module = GuestModule::from_bytes("plain", &of_version("0.1.0"), Limits::default())
-        .expect("it loads");
+    let module = GuestModule::from_bytes("plain", &of_version("0.1.0"), Limits::default()).expect("it loads");
     assert_eq!(module.name(), "plain");
     assert_eq!(module.api_version().to_string(), "0.1.0");
     assert_eq!(module.digest().len(), 64);
@@ -40,8 +33,7 @@ fn a_guest_of_this_version_loads_and_is_described() {
 
 #[test]
 fn another_patch_of_a_supported_version_runs() {
-    let module = GuestModule::from_bytes("patched", &of_version("0.1.3"), Limits::default())
-        .expect("it loads");
+    let module = GuestModule::from_bytes("patched", &of_version("0.1.3"), Limits::default()).expect("it loads");
     assert_eq!(module.api_version().to_string(), "0.1.3");
     let mut model = module.latency_model("{}", 1).expect("it configures");
     assert_eq!(price(model.as_mut(), 1, u64::MAX), Ok(vec![4]));
@@ -69,40 +61,25 @@ fn a_component_of_another_world_is_refused() {
 
 #[test]
 fn a_component_with_imports_is_refused() {
-    let wit = WIT.replace(
-        "export latency;",
-        "import clock: func() -> u64; export latency;",
-    );
+    let wit = WIT.replace("export latency;", "import clock: func() -> u64; export latency;");
     let text = core_text("0.1.0", CONFIGURE_OK, &answer(&["1"])).replacen(
         "(module",
         r#"(module (import "$root" "clock" (func $clock (result i64)))"#,
         1,
     );
-    assert_refused(
-        &component(&text, &wit),
-        "it imports `clock`, but guests get no imports",
-        "without WASI",
-    );
+    assert_refused(&component(&text, &wit), "it imports `clock`, but guests get no imports", "without WASI");
 }
 
 #[test]
 fn a_core_module_is_refused() {
     let module = wat::parse_str("(module (memory 1))").expect("the text is WebAssembly");
-    assert_refused(
-        &module,
-        "it is a core module, not a component",
-        "vcr guest build",
-    );
+    assert_refused(&module, "it is a core module, not a component", "vcr guest build");
 }
 
 #[test]
 fn files_that_are_no_webassembly_are_refused() {
     assert_refused(b"", "the file is empty", "guests/dist");
-    assert_refused(
-        b"fn main() {}\n",
-        "it is not a WebAssembly file",
-        "guests/dist",
-    );
+    assert_refused(b"fn main() {}\n", "it is not a WebAssembly file", "guests/dist");
     assert_refused(b"\0as", "it is not a WebAssembly file", "guests/dist");
 }
 
@@ -114,10 +91,7 @@ fn a_truncated_component_is_refused_at_every_length() {
         assert!(text.starts_with("cannot load guest `odd`: "), "{text}");
     }
     let text = load_error(&whole[..whole.len() / 2]).to_string();
-    assert!(
-        text.contains("the component is damaged: unexpected end"),
-        "{text}"
-    );
+    assert!(text.contains("the component is damaged: unexpected end"), "{text}");
 }
 
 /// Whatever a damaged file does, it does not take the host down.
@@ -140,40 +114,21 @@ fn a_function_of_another_type_does_not_fit() {
     let wit = WIT.replace("result<list<f64>, string>", "result<list<s64>, string>");
     let bytes = component(&core_text("0.1.0", CONFIGURE_OK, &answer(&["1"])), &wit);
     let text = load_error(&bytes).to_string();
-    assert!(
-        text.starts_with(
-            "cannot load guest `odd`: it does not fit the interface that it declares: "
-        ),
-        "{text}"
-    );
+    assert!(text.starts_with("cannot load guest `odd`: it does not fit the interface that it declares: "), "{text}");
     assert!(text.ends_with("expected `f64` found `s64`"), "{text}");
 }
 
 #[test]
 fn a_missing_file_is_named_with_the_way_out() {
     let error = GuestModule::load("no/such/guest.wasm", Limits::default()).expect_err("missing");
-    assert!(
-        error
-            .to_string()
-            .starts_with("cannot read guest `no/such/guest.wasm`: "),
-        "{error}"
-    );
-    assert_eq!(
-        error.hint().as_deref(),
-        Some("build the guest first: `vcr guest build`")
-    );
+    assert!(error.to_string().starts_with("cannot read guest `no/such/guest.wasm`: "), "{error}");
+    assert_eq!(error.hint().as_deref(), Some("build the guest first: `vcr guest build`"));
 }
 
 #[test]
 fn a_component_over_the_size_limit_is_refused() {
-    let limits = Limits {
-        component_bytes: 100,
-        ..Limits::default()
-    };
+    let limits = Limits { component_bytes: 100, ..Limits::default() };
     let bytes = guest(CONFIGURE_OK, &answer(&["1"]));
     let error = GuestModule::from_bytes("odd", &bytes, limits).expect_err("too large");
-    assert!(
-        error.to_string().ends_with("bytes, but may have 100"),
-        "{error}"
-    );
+    assert!(error.to_string().ends_with("bytes, but may have 100"), "{error}");
 }

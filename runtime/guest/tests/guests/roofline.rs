@@ -12,22 +12,13 @@ const CONFIG: &str = r#"{"model": "llama-3.3-70b", "gpu": "h100-sxm", "tensor_pa
 
 /// The built guest `name`, or nothing - loudly - where it was not built.
 fn built(name: &str) -> Option<GuestModule> {
-    let dist = std::env::var_os("VCR_GUESTS_DIST").map_or_else(
-        || PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../guests/dist"),
-        PathBuf::from,
-    );
+    let dist = std::env::var_os("VCR_GUESTS_DIST")
+        .map_or_else(|| PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../guests/dist"), PathBuf::from);
     let path = dist.join(format!("{name}.wasm"));
     if !path.exists() {
         let in_ci = std::env::var("CI").is_ok_and(|value| value == "true");
-        assert!(
-            !in_ci,
-            "{} is missing: run `vcr guest build` first",
-            path.display()
-        );
-        eprintln!(
-            "SKIPPED: {} is missing: run `vcr guest build` first",
-            path.display()
-        );
+        assert!(!in_ci, "{} is missing: run `vcr guest build` first", path.display());
+        eprintln!("SKIPPED: {} is missing: run `vcr guest build` first", path.display());
         return None;
     }
     Some(GuestModule::load(&path, Limits::default()).expect("a built guest loads"))
@@ -36,13 +27,7 @@ fn built(name: &str) -> Option<GuestModule> {
 fn shape() -> impl Strategy<Value = StepShape> {
     let tokens = 0u64..300_000;
     (
-        (
-            0u64..64,
-            tokens.clone(),
-            tokens.clone(),
-            0u64..u64::from(u32::MAX),
-            0u64..64,
-        ),
+        (0u64..64, tokens.clone(), tokens.clone(), 0u64..u64::from(u32::MAX), 0u64..64),
         (0u64..1_024, 0u64..4_096, 0u64..10_000_000, 0u64..1_024),
         (0u64..100_000, 0u64..100_000, 1u64..256, 0u64..10_000),
     )
@@ -76,15 +61,9 @@ fn work(shape: &StepShape) -> StepWork {
 }
 
 fn priced(model: &mut dyn LatencyModel, horizon_ns: u64, shapes: &[StepShape]) -> Vec<u64> {
-    let batch = StepBatch {
-        start_ns: 0,
-        horizon_ns,
-        shapes,
-    };
+    let batch = StepBatch { start_ns: 0, horizon_ns, shapes };
     let mut durations_ns = Vec::new();
-    model
-        .price(&batch, &mut durations_ns)
-        .expect("the guest prices");
+    model.price(&batch, &mut durations_ns).expect("the guest prices");
     durations_ns
 }
 
@@ -100,27 +79,21 @@ fn guest_and_native_roofline_agree() {
     let mut runner = proptest::test_runner::TestRunner::deterministic();
     let guest = RefCell::new(module.latency_model(CONFIG, 1).expect("it configures"));
     runner
-        .run(
-            &(proptest::collection::vec(shape(), 1..600), any::<bool>()),
-            |(shapes, bounded)| {
-                let horizon_ns = if bounded { 2_000_000_000 } else { u64::MAX };
-                let mut expected = Vec::new();
-                let mut now_ns = 0;
-                for (index, shape) in shapes.iter().enumerate() {
-                    if index > 0 && now_ns >= horizon_ns {
-                        break;
-                    }
-                    let duration_ns = native.step_ns(&work(shape)).round() as u64;
-                    expected.push(duration_ns);
-                    now_ns += duration_ns;
+        .run(&(proptest::collection::vec(shape(), 1..600), any::<bool>()), |(shapes, bounded)| {
+            let horizon_ns = if bounded { 2_000_000_000 } else { u64::MAX };
+            let mut expected = Vec::new();
+            let mut now_ns = 0;
+            for (index, shape) in shapes.iter().enumerate() {
+                if index > 0 && now_ns >= horizon_ns {
+                    break;
                 }
-                prop_assert_eq!(
-                    priced(guest.borrow_mut().as_mut(), horizon_ns, &shapes),
-                    expected
-                );
-                Ok(())
-            },
-        )
+                let duration_ns = native.step_ns(&work(shape)).round() as u64;
+                expected.push(duration_ns);
+                now_ns += duration_ns;
+            }
+            prop_assert_eq!(priced(guest.borrow_mut().as_mut(), horizon_ns, &shapes), expected);
+            Ok(())
+        })
         .expect("guest and native agree");
 }
 
@@ -132,21 +105,11 @@ fn mistakes_in_the_config_are_named() {
     for (config, told) in [
         (r#"{"modle": "llama-3.1-8b"}"#, "unknown field `modle`"),
         (r#"{"model": "llama-3.1-8b"}"#, "`peak_flops` has no value"),
-        (
-            r#"{"model": "llama", "gpu": "l4"}"#,
-            "`model` is \"llama\", which is no preset",
-        ),
+        (r#"{"model": "llama", "gpu": "l4"}"#, "`model` is \"llama\", which is no preset"),
         ("not json", "the config cannot be read"),
     ] {
-        let text = module
-            .latency_model(config, 1)
-            .err()
-            .expect("a mistake")
-            .to_string();
-        assert!(
-            text.starts_with("guest `roofline` failed in `configure`: "),
-            "{text}"
-        );
+        let text = module.latency_model(config, 1).err().expect("a mistake").to_string();
+        assert!(text.starts_with("guest `roofline` failed in `configure`: "), "{text}");
         assert!(text.contains(told), "{text}");
     }
 }
@@ -168,24 +131,14 @@ fn the_thermal_guest_slows_down_under_load_and_recovers() {
     };
     let durations_ns = priced(gpu.as_mut(), u64::MAX, &vec![step; 5_000]);
     let (cool_ns, hot_ns) = (durations_ns[0], durations_ns[4_999]);
-    assert!(
-        hot_ns > cool_ns + cool_ns / 10,
-        "{cool_ns} ns, then {hot_ns} ns"
-    );
+    assert!(hot_ns > cool_ns + cool_ns / 10, "{cool_ns} ns, then {hot_ns} ns");
 
     let busy_ns: u64 = durations_ns.iter().sum();
-    let rested = StepBatch {
-        start_ns: busy_ns + 60_000_000_000,
-        horizon_ns: u64::MAX,
-        shapes: &[step],
-    };
+    let rested = StepBatch { start_ns: busy_ns + 60_000_000_000, horizon_ns: u64::MAX, shapes: &[step] };
     let mut after = Vec::new();
     gpu.price(&rested, &mut after).expect("it prices");
     assert_eq!(after, [cool_ns]);
 
     let mut twin = module.latency_model(config, 1).expect("it configures");
-    assert_eq!(
-        priced(twin.as_mut(), u64::MAX, &vec![step; 5_000]),
-        durations_ns
-    );
+    assert_eq!(priced(twin.as_mut(), u64::MAX, &vec![step; 5_000]), durations_ns);
 }

@@ -53,12 +53,7 @@ pub(crate) fn answer(durations: &[&str]) -> String {
     let stores: String = durations
         .iter()
         .enumerate()
-        .map(|(index, value)| {
-            format!(
-                "(f64.store (i32.const {}) (f64.const {value}))\n    ",
-                1024 + 8 * index
-            )
-        })
+        .map(|(index, value)| format!("(f64.store (i32.const {}) (f64.const {value}))\n    ", 1024 + 8 * index))
         .collect();
     format!("{stores}{}", answer_list(1024, durations.len()))
 }
@@ -91,14 +86,9 @@ pub(crate) fn answer_error(at: usize) -> String {
 pub(crate) fn component(core_text: &str, wit: &str) -> Vec<u8> {
     let mut module = wat::parse_str(core_text).expect("the text is WebAssembly");
     let mut resolve = Resolve::default();
-    let package = resolve
-        .push_str("latency-model.wit", wit)
-        .expect("the WIT parses");
-    let world = resolve
-        .select_world(&[package], Some("latency-model"))
-        .expect("it has the world");
-    embed_component_metadata(&mut module, &resolve, world, StringEncoding::UTF8)
-        .expect("the world can be embedded");
+    let package = resolve.push_str("latency-model.wit", wit).expect("the WIT parses");
+    let world = resolve.select_world(&[package], Some("latency-model")).expect("it has the world");
+    embed_component_metadata(&mut module, &resolve, world, StringEncoding::UTF8).expect("the world can be embedded");
     ComponentEncoder::default()
         .validate(true)
         .module(&module)
@@ -117,34 +107,21 @@ pub(crate) fn open(bytes: &[u8]) -> GuestModule {
 
 /// A configured model of a guest whose `price` has the given body.
 pub(crate) fn model(price: &str) -> Box<dyn LatencyModel> {
-    open(&guest(CONFIGURE_OK, price))
-        .latency_model("{}", 7)
-        .expect("it configures")
+    open(&guest(CONFIGURE_OK, price)).latency_model("{}", 7).expect("it configures")
 }
 
 /// Prices `steps` empty steps from 1000 ns on and gives the durations or the
 /// whole error text.
-pub(crate) fn price(
-    model: &mut dyn LatencyModel,
-    steps: usize,
-    horizon_ns: u64,
-) -> Result<Vec<u64>, String> {
+pub(crate) fn price(model: &mut dyn LatencyModel, steps: usize, horizon_ns: u64) -> Result<Vec<u64>, String> {
     let shapes = vec![StepShape::default(); steps];
-    let batch = StepBatch {
-        start_ns: 1_000,
-        horizon_ns,
-        shapes: &shapes,
-    };
+    let batch = StepBatch { start_ns: 1_000, horizon_ns, shapes: &shapes };
     let mut durations_ns = vec![77];
     let result = model.price(&batch, &mut durations_ns);
     assert_eq!(durations_ns.remove(0), 77, "what was there stays");
     match result {
         Ok(()) => Ok(durations_ns),
         Err(error) => {
-            assert!(
-                durations_ns.is_empty(),
-                "a failed call leaves nothing behind"
-            );
+            assert!(durations_ns.is_empty(), "a failed call leaves nothing behind");
             Err(error.to_string())
         }
     }
