@@ -189,7 +189,7 @@ mod tests {
         for length in [0, 1, 12, 14] {
             let words = vec![0; length];
             let error = Batch::new(0, 1, &words).expect_err("not whole steps");
-            assert!(error.contains("not a whole number of steps of 13"), "{error}");
+            assert!(error.contains("not a whole number of steps of 14"), "{error}");
         }
     }
 
@@ -201,7 +201,7 @@ mod tests {
         assert_eq!(step.prefill_requests, 1);
         assert_eq!(step.prefill_attention_pairs, 4);
         assert_eq!(step.decode_context_tokens, 8);
-        assert_eq!(step.waiting_requests, 13);
+        assert_eq!(step.waiting_requests, 14);
     }
 
     #[test]

@@ -1,5 +1,5 @@
 /// Words of one step in the flat list of the interface.
-pub const WORDS_PER_STEP: usize = 13;
+pub const WORDS_PER_STEP: usize = 14;
 
 /// One engine step: when it starts and what it computes, summed over its
 /// requests.
@@ -21,6 +21,8 @@ pub struct Step {
     pub prefill_attention_pairs: u64,
     /// Prefill chunks that reach the end of their request's known tokens.
     pub prefill_completions: u64,
+    /// Context length of each such request at the end of its chunk, summed.
+    pub prefill_completion_context_tokens: u64,
     /// Requests that decode.
     pub decode_requests: u64,
     /// Tokens over all decodes; more than `decode_requests` with speculation.
@@ -50,6 +52,7 @@ impl Step {
             prefill_context_tokens,
             prefill_attention_pairs,
             prefill_completions,
+            prefill_completion_context_tokens,
             decode_requests,
             decode_tokens,
             decode_context_tokens,
@@ -66,6 +69,7 @@ impl Step {
             prefill_context_tokens,
             prefill_attention_pairs,
             prefill_completions,
+            prefill_completion_context_tokens,
             decode_requests,
             decode_tokens,
             decode_context_tokens,

@@ -325,7 +325,8 @@ fn parse_condition(text: &str) -> Result<(Statistic, Comparison, &str), Malforme
     };
     let at = text.find(['<', '>', '=', '!']).ok_or_else(form)?;
     let (left, rest) = text.split_at(at);
-    let (operator, comparison) = COMPARISONS.iter().find(|(operator, _)| rest.starts_with(operator)).ok_or_else(form)?;
+    let (operator, comparison) =
+        COMPARISONS.iter().find(|(operator, _)| rest.starts_with(operator)).ok_or_else(form)?;
     let limit = rest[operator.len()..].trim();
     if left.trim().is_empty() || limit.is_empty() {
         return Err(form());

@@ -203,10 +203,8 @@ fn make_cluster(mut options: Options<'_>) -> Scripted<ClusterSpec> {
     let prefill = options.made::<PoolSpec>("prefill", by_pool);
     let decode = options.made::<PoolSpec>("decode", by_pool);
     let link = options.made::<LinkSpec>("link", "made by link(#{ ... })");
-    let named = |pool: PoolSpec, role: &str| PoolConfig {
-        name: pool.name.unwrap_or_else(|| role.to_owned()),
-        ..pool.config
-    };
+    let named =
+        |pool: PoolSpec, role: &str| PoolConfig { name: pool.name.unwrap_or_else(|| role.to_owned()), ..pool.config };
     let topology = match (engines, prefill, decode) {
         (Some(pool), None, None) => {
             if link.is_some() {

@@ -21,24 +21,17 @@ pub(crate) fn register(engine: &mut Engine) {
         engine.register_fn(
             name,
             move |call: NativeCallContext<'_>, first: Dynamic, second: Dynamic| -> Scripted<ScriptDistribution> {
-                let made = both(name, &first, &second).map(|(first, second, is_time)| ScriptDistribution {
-                    distribution: make(first, second),
-                    is_time,
-                });
+                let made = both(name, &first, &second)
+                    .map(|(first, second, is_time)| ScriptDistribution { distribution: make(first, second), is_time });
                 made.map_err(|thrown| thrown.at(call.call_position()))
             },
         );
     }
-    engine.register_fn(
-        "exponential",
-        |call: NativeCallContext<'_>, mean: Dynamic| -> Scripted<ScriptDistribution> {
-            let made = one("exponential", &mean).map(|(mean, is_time)| ScriptDistribution {
-                distribution: Distribution::Exponential { mean },
-                is_time,
-            });
-            made.map_err(|thrown| thrown.at(call.call_position()))
-        },
-    );
+    engine.register_fn("exponential", |call: NativeCallContext<'_>, mean: Dynamic| -> Scripted<ScriptDistribution> {
+        let made = one("exponential", &mean)
+            .map(|(mean, is_time)| ScriptDistribution { distribution: Distribution::Exponential { mean }, is_time });
+        made.map_err(|thrown| thrown.at(call.call_position()))
+    });
 }
 
 fn both(name: &str, first: &Dynamic, second: &Dynamic) -> Result<(f64, f64, bool), Thrown> {

@@ -7,6 +7,7 @@ use vcr_cluster::LatencyFactory;
 use vcr_core::latency::{LatencyError, LatencyModel};
 use vcr_guest::{CallFault, GuestError, GuestModule, Limits};
 use vcr_random::Distribution;
+use vcr_roofline::RooflineConfig;
 use vcr_timing::{
     Deployment, Fixed, FixedInput, InvalidConfig, Knobs, KnobsInput, PassSemantics, Polynomial, PolynomialInput,
     Profile, ProfileInput, Roofline, SpeedInput,
@@ -123,8 +124,7 @@ fn make_profile(context: &Context, mut options: Options<'_>) -> Scripted<Latency
     let prefill_only_worker = options.boolean("prefill_only").unwrap_or(false);
     let speculative = options.boolean("speculative").unwrap_or(false);
     let speed = speed(&mut options);
-    let default = Deployment::default();
-    let deployment = Deployment { max_kv_tokens: options.u64("max_kv_tokens").or(default.max_kv_tokens), ..default };
+    let deployment = options.u64("tensor_parallel").map_or(Deployment::Only, Deployment::TensorParallel);
     let mut spec = None;
     if !path.is_empty() {
         match vcr_timing::profile::read(&context.resolve(&path), deployment) {
@@ -139,24 +139,32 @@ fn make_profile(context: &Context, mut options: Options<'_>) -> Scripted<Latency
 }
 
 fn make_roofline(mut options: Options<'_>) -> Scripted<LatencySpec> {
-    let mut map = Map::new();
-    for &name in vcr_roofline::RooflineConfig::FIELDS {
-        if let Some(value) = options.take(name) {
-            map.insert(name.into(), value);
+    let config = RooflineConfig {
+        model: options.string("model"),
+        gpu: options.string("gpu"),
+        layers: options.u64("layers"),
+        hidden_size: options.u64("hidden_size"),
+        intermediate_size: options.u64("intermediate_size"),
+        attention_heads: options.u64("attention_heads"),
+        kv_heads: options.u64("kv_heads"),
+        head_dim: options.u64("head_dim"),
+        vocab_size: options.u64("vocab_size"),
+        weight_bytes: options.f64("weight_bytes"),
+        kv_bytes: options.f64("kv_bytes"),
+        peak_flops: options.f64("peak_flops"),
+        memory_bytes_per_s: options.f64("memory_bytes_per_s"),
+        interconnect_bytes_per_s: options.f64("interconnect_bytes_per_s"),
+        tensor_parallel: options.u64("tensor_parallel"),
+        compute_efficiency: options.f64("compute_efficiency"),
+        bandwidth_efficiency: options.f64("bandwidth_efficiency"),
+        step_overhead_ns: options.f64("step_overhead_ns"),
+        all_reduce_latency_ns: options.f64("all_reduce_latency_ns"),
+    };
+    let spec = match config.build() {
+        Ok(formulas) => {
+            let model = Roofline::new(formulas);
+            Some(LatencySpec { factory: Arc::new(move |_seed| Ok(Box::new(model))) })
         }
-    }
-    let config = rhai::serde::from_dynamic::<vcr_roofline::RooflineConfig>(&Dynamic::from_map(map));
-    let spec = match config {
-        Ok(config) => match config.build() {
-            Ok(roofline) => {
-                let model = Roofline::new(roofline);
-                Some(LatencySpec { factory: Arc::new(move |_seed| Ok(Box::new(model.clone()))) })
-            }
-            Err(error) => {
-                options.problem("", format!("`roofline`: {error}"));
-                None
-            }
-        },
         Err(error) => {
             options.problem("", format!("`roofline`: {error}"));
             None

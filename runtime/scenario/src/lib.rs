@@ -95,7 +95,12 @@ pub struct Outcome {
     /// SHA-256 over the fingerprints of all runs, as hex.
     pub fingerprint: String,
     /// The runs, in order.
+    #[serde(serialize_with = "serialize_reports")]
     pub runs: Vec<Arc<Report>>,
+}
+
+fn serialize_reports<S: serde::Serializer>(reports: &[Arc<Report>], serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_seq(reports.iter().map(Arc::as_ref))
 }
 
 /// Executes the scenario at `path`.
@@ -112,13 +117,14 @@ pub fn run_file(path: &Path, options: RunOptions, reporter: Arc<dyn Reporter>) -
         message,
         hint,
     };
-    let source = std::fs::read_to_string(path)
-        .map_err(|error| input(format!("cannot read the scenario: {error}"), None))?;
+    let source =
+        std::fs::read_to_string(path).map_err(|error| input(format!("cannot read the scenario: {error}"), None))?;
     let outputs = match &options.out {
         None => None,
-        Some(folder) => Some(output::Outputs::create(folder).map_err(|error| {
-            input(format!("cannot write to `{}`: {error}", folder.display()), None)
-        })?),
+        Some(folder) => Some(
+            output::Outputs::create(folder)
+                .map_err(|error| input(format!("cannot write to `{}`: {error}", folder.display()), None))?,
+        ),
     };
     let folder = path.parent().unwrap_or(Path::new("")).to_owned();
     let claim = claim(&source);

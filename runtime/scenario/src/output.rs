@@ -210,10 +210,7 @@ impl RunFiles {
     }
 }
 
-fn scheduled_row<'a>(
-    plan: &'a StepPlan,
-    entry: &ScheduledRequest,
-) -> (u64, u32, u32, &'static str, &'a [u32]) {
+fn scheduled_row<'a>(plan: &'a StepPlan, entry: &ScheduledRequest) -> (u64, u32, u32, &'static str, &'a [u32]) {
     let kind = match entry.kind {
         ScheduledKind::New => "n",
         ScheduledKind::Resumed => "p",

@@ -103,11 +103,7 @@ fn resolve_faults(
 }
 
 /// The elements of an array option, all of one kind.
-fn elements<T: Clone + Send + Sync + 'static>(
-    options: &mut Options<'_>,
-    name: &'static str,
-    wanted: &str,
-) -> Vec<T> {
+fn elements<T: Clone + Send + Sync + 'static>(options: &mut Options<'_>, name: &'static str, wanted: &str) -> Vec<T> {
     let mut found = Vec::new();
     for (index, value) in options.array(name).unwrap_or_default().into_iter().enumerate() {
         match value.clone().try_cast::<T>() {

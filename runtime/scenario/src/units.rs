@@ -143,12 +143,9 @@ pub fn ratio(text: &str) -> Result<f64, UnitError> {
     match unit {
         "" => Ok(number),
         "%" => Ok(number / 100.0),
-        other => Err(UnitError::UnknownUnit {
-            text: text.to_owned(),
-            unit: other.to_owned(),
-            kind: "share",
-            known: "%",
-        }),
+        other => {
+            Err(UnitError::UnknownUnit { text: text.to_owned(), unit: other.to_owned(), kind: "share", known: "%" })
+        }
     }
 }
 
@@ -185,10 +182,8 @@ fn split(text: &str) -> Result<(f64, &str), UnitError> {
         .char_indices()
         .find(|&(at, c)| !(c.is_ascii_digit() || c == '.' || c == '_' || (at == 0 && (c == '-' || c == '+'))))
         .map_or(trimmed.len(), |(at, _)| at);
-    let number: f64 = trimmed[..end]
-        .replace('_', "")
-        .parse()
-        .map_err(|_| UnitError::NoNumber { text: text.to_owned() })?;
+    let number: f64 =
+        trimmed[..end].replace('_', "").parse().map_err(|_| UnitError::NoNumber { text: text.to_owned() })?;
     Ok((number, trimmed[end..].trim()))
 }
 

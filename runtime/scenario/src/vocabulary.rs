@@ -101,4 +101,3 @@ pub(crate) fn with_options<T: Clone + Send + Sync + 'static>(
         make(&context, crate::options::Options::new(name, &context.source, &call, map))
     });
 }
-

@@ -54,12 +54,7 @@ fn limit(options: &mut Options<'_>) -> Limit {
     Limit { count: options.u64("count"), duration_ns: options.duration_ns("duration") }
 }
 
-fn synthetic(
-    kind: &str,
-    start_ns: u64,
-    arrivals: Arrivals,
-    mut options: Options<'_>,
-) -> Scripted<WorkloadConfig> {
+fn synthetic(kind: &str, start_ns: u64, arrivals: Arrivals, mut options: Options<'_>) -> Scripted<WorkloadConfig> {
     let one = Distribution::Constant { value: 1.0 };
     let prompt_tokens = options.counts("prompt_tokens");
     let output_tokens = options.counts("output_tokens");
@@ -90,11 +85,7 @@ fn named(kind: &str, start_ns: u64, source: WorkloadSource, options: &mut Option
 }
 
 fn make_trace(context: &Context, mut options: Options<'_>) -> Scripted<WorkloadConfig> {
-    let formats = [
-        ("auto", None),
-        ("mooncake", Some(TraceFormat::Mooncake)),
-        ("azure", Some(TraceFormat::Azure)),
-    ];
+    let formats = [("auto", None), ("mooncake", Some(TraceFormat::Mooncake)), ("azure", Some(TraceFormat::Azure))];
     let path = options.string("path");
     let path = options.required("path", path);
     let concurrency = options.u64("concurrency");

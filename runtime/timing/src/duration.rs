@@ -25,18 +25,11 @@ pub(crate) fn whole_ns(model: &str, part: &str, ms: f64) -> Result<u64, LatencyE
 ///
 /// # Errors
 /// As [`whole_ns`].
-pub(crate) fn divided_ns(
-    model: &str,
-    part: &str,
-    ms: f64,
-    ratio: f64,
-) -> Result<u64, LatencyError> {
+pub(crate) fn divided_ns(model: &str, part: &str, ms: f64, ratio: f64) -> Result<u64, LatencyError> {
     let whole = Duration::try_from_secs_f64(ms / 1e3);
     let divided = whole.and_then(|whole| Duration::try_from_secs_f64(whole.as_secs_f64() / ratio));
     match divided {
-        Ok(duration) if duration.as_nanos() <= u128::from(STEP_NS_MAX) => {
-            Ok(duration.as_nanos() as u64)
-        }
+        Ok(duration) if duration.as_nanos() <= u128::from(STEP_NS_MAX) => Ok(duration.as_nanos() as u64),
         _ => Err(out_of_range(model, part, ms / ratio)),
     }
 }

@@ -38,10 +38,7 @@ impl Fixed {
     pub fn new(input: FixedInput) -> Result<Fixed, InvalidConfig> {
         let constants: &[(&str, u64)] = match &input {
             FixedInput::Step { step_ns } => &[("step_ns", *step_ns)],
-            FixedInput::Phases {
-                prefill_ns,
-                decode_ns,
-            } => &[("prefill_ns", *prefill_ns), ("decode_ns", *decode_ns)],
+            FixedInput::Phases { prefill_ns, decode_ns } => &[("prefill_ns", *prefill_ns), ("decode_ns", *decode_ns)],
         };
         let mut problems = Problems::default();
         for (field, ns) in constants {
@@ -58,28 +55,13 @@ impl Fixed {
 }
 
 impl LatencyModel for Fixed {
-    fn price(
-        &mut self,
-        batch: &StepBatch<'_>,
-        durations_ns: &mut Vec<u64>,
-    ) -> Result<(), LatencyError> {
+    fn price(&mut self, batch: &StepBatch<'_>, durations_ns: &mut Vec<u64>) -> Result<(), LatencyError> {
         price_until_horizon(batch, durations_ns, |shape| {
             Ok(match self.input {
                 FixedInput::Step { step_ns } => step_ns,
-                FixedInput::Phases {
-                    prefill_ns,
-                    decode_ns,
-                } => {
-                    let prefill_ns = if shape.prefill_requests > 0 {
-                        prefill_ns
-                    } else {
-                        0
-                    };
-                    let decode_ns = if shape.decode_requests > 0 {
-                        decode_ns
-                    } else {
-                        0
-                    };
+                FixedInput::Phases { prefill_ns, decode_ns } => {
+                    let prefill_ns = if shape.prefill_requests > 0 { prefill_ns } else { 0 };
+                    let decode_ns = if shape.decode_requests > 0 { decode_ns } else { 0 };
                     prefill_ns + decode_ns
                 }
             })
@@ -94,11 +76,7 @@ mod tests {
 
     fn price(input: FixedInput, shapes: &[StepShape], horizon_ns: u64) -> Vec<u64> {
         let mut durations_ns = Vec::new();
-        let batch = StepBatch {
-            start_ns: 0,
-            horizon_ns,
-            shapes,
-        };
+        let batch = StepBatch { start_ns: 0, horizon_ns, shapes };
         let mut model = Fixed::new(input).expect("valid");
         model.price(&batch, &mut durations_ns).expect("priced");
         durations_ns
@@ -106,15 +84,9 @@ mod tests {
 
     #[test]
     fn phases_add_up_and_the_horizon_ends_a_batch() {
-        let shape = |prefill_requests, decode_requests| StepShape {
-            prefill_requests,
-            decode_requests,
-            ..StepShape::default()
-        };
-        let phases = FixedInput::Phases {
-            prefill_ns: 10,
-            decode_ns: 3,
-        };
+        let shape =
+            |prefill_requests, decode_requests| StepShape { prefill_requests, decode_requests, ..StepShape::default() };
+        let phases = FixedInput::Phases { prefill_ns: 10, decode_ns: 3 };
         let shapes = [shape(1, 0), shape(0, 2), shape(1, 1), shape(0, 0)];
         assert_eq!(price(phases, &shapes, u64::MAX), [10, 3, 13, 0]);
         assert_eq!(price(phases, &shapes, 13), [10, 3]);
@@ -125,11 +97,8 @@ mod tests {
 
     #[test]
     fn all_problems_are_reported() {
-        let error = Fixed::new(FixedInput::Phases {
-            prefill_ns: u64::MAX,
-            decode_ns: STEP_NS_MAX + 1,
-        })
-        .expect_err("too long");
+        let error =
+            Fixed::new(FixedInput::Phases { prefill_ns: u64::MAX, decode_ns: STEP_NS_MAX + 1 }).expect_err("too long");
         assert_eq!(error.problems.len(), 2);
         assert!(error.to_string().contains("`prefill_ns` is "), "{error}");
     }

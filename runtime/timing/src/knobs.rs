@@ -107,11 +107,7 @@ impl Knobs {
 }
 
 impl LatencyModel for Knobs {
-    fn price(
-        &mut self,
-        batch: &StepBatch<'_>,
-        durations_ns: &mut Vec<u64>,
-    ) -> Result<(), LatencyError> {
+    fn price(&mut self, batch: &StepBatch<'_>, durations_ns: &mut Vec<u64>) -> Result<(), LatencyError> {
         price_until_horizon(batch, durations_ns, |shape| self.price_one(shape))
     }
 }
@@ -147,10 +143,7 @@ mod tests {
     }
 
     fn decode(requests: u64) -> StepShape {
-        StepShape {
-            decode_requests: requests,
-            ..StepShape::default()
-        }
+        StepShape { decode_requests: requests, ..StepShape::default() }
     }
 
     #[test]
@@ -166,24 +159,15 @@ mod tests {
         assert_eq!(price(input(), decode(1)), 400_000);
         assert_eq!(price(input(), decode(51)), 800_000);
         assert_eq!(price(input(), decode(101)), 1_200_000);
-        let lone = KnobsInput {
-            max_num_seqs: 1,
-            ..input()
-        };
+        let lone = KnobsInput { max_num_seqs: 1, ..input() };
         assert_eq!(price(lone, decode(1)), 400_000);
     }
 
     #[test]
     fn all_problems_are_reported() {
         let error = Knobs::new(KnobsInput {
-            ttft: Distribution::Normal {
-                mean: -1.0,
-                std: f64::NAN,
-            },
-            itl: Distribution::Uniform {
-                min: 2.0,
-                max: 1.0,
-            },
+            ttft: Distribution::Normal { mean: -1.0, std: f64::NAN },
+            itl: Distribution::Uniform { min: 2.0, max: 1.0 },
             prefill_ms_per_token: 1e30,
             full_load_factor: 0.5,
             max_num_seqs: 0,

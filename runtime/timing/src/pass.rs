@@ -52,20 +52,17 @@ impl PassRules {
         let draft_tokens = shape.decode_tokens.saturating_sub(shape.decode_requests);
         let decode_context_tokens = shape.decode_context_tokens.saturating_sub(draft_tokens);
         let emitting_requests = shape.decode_requests + shape.prefill_completions;
-        let emitting_context_tokens =
-            decode_context_tokens + shape.prefill_completion_context_tokens;
+        let emitting_context_tokens = decode_context_tokens + shape.prefill_completion_context_tokens;
         let mean = |tokens: u64, requests: u64| tokens as f64 / requests.max(1) as f64;
         match self.semantics {
             PassSemantics::Dynamo1_4 => (shape.sampled_requests > 0).then(|| DecodeLoad {
                 active_kv_tokens: shape.kv_active_blocks * shape.block_size_tokens,
                 mean_context_tokens: mean(emitting_context_tokens, emitting_requests),
             }),
-            PassSemantics::Dynamo1_6 if self.speculative => {
-                (shape.sampled_requests > 0).then(|| DecodeLoad {
-                    active_kv_tokens: emitting_context_tokens,
-                    mean_context_tokens: mean(emitting_context_tokens, emitting_requests),
-                })
-            }
+            PassSemantics::Dynamo1_6 if self.speculative => (shape.sampled_requests > 0).then(|| DecodeLoad {
+                active_kv_tokens: emitting_context_tokens,
+                mean_context_tokens: mean(emitting_context_tokens, emitting_requests),
+            }),
             PassSemantics::Dynamo1_6 => (shape.decode_requests > 0).then(|| DecodeLoad {
                 active_kv_tokens: decode_context_tokens,
                 mean_context_tokens: mean(decode_context_tokens, shape.decode_requests),

@@ -84,11 +84,7 @@ impl Polynomial {
 }
 
 impl LatencyModel for Polynomial {
-    fn price(
-        &mut self,
-        batch: &StepBatch<'_>,
-        durations_ns: &mut Vec<u64>,
-    ) -> Result<(), LatencyError> {
+    fn price(&mut self, batch: &StepBatch<'_>, durations_ns: &mut Vec<u64>) -> Result<(), LatencyError> {
         price_until_horizon(batch, durations_ns, |shape| self.price_one(shape))
     }
 }

@@ -42,9 +42,7 @@ pub enum ConfigProblem {
         min: f64,
     },
     /// Longer than any step.
-    #[error(
-        "`{field}` is {value_ms} ms, more than the {limit_ms} ms a step may last; is it in the right unit?"
-    )]
+    #[error("`{field}` is {value_ms} ms, more than the {limit_ms} ms a step may last; is it in the right unit?")]
     TooLong {
         /// The field.
         field: String,
@@ -128,11 +126,7 @@ impl Problems {
         let limit_ms = crate::duration::STEP_NS_MAX as f64 / 1e6;
         self.not_negative(field, value_ms);
         if value_ms.is_finite() && value_ms > limit_ms {
-            self.0.push(ConfigProblem::TooLong {
-                field: field.to_owned(),
-                value_ms,
-                limit_ms,
-            });
+            self.0.push(ConfigProblem::TooLong { field: field.to_owned(), value_ms, limit_ms });
         }
     }
 

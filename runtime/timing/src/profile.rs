@@ -76,10 +76,7 @@ impl Profile {
         }
         if let Some(load) = self.rules.decode_load(shape) {
             let active_kv_tokens = load.active_kv_tokens as f64;
-            let ms = self
-                .tables
-                .decode
-                .itl_ms(active_kv_tokens, load.mean_context_tokens);
+            let ms = self.tables.decode.itl_ms(active_kv_tokens, load.mean_context_tokens);
             duration_ns += self.speed.decode_ns(MODEL, ms)?;
         }
         Ok(duration_ns)
@@ -87,11 +84,7 @@ impl Profile {
 }
 
 impl LatencyModel for Profile {
-    fn price(
-        &mut self,
-        batch: &StepBatch<'_>,
-        durations_ns: &mut Vec<u64>,
-    ) -> Result<(), LatencyError> {
+    fn price(&mut self, batch: &StepBatch<'_>, durations_ns: &mut Vec<u64>) -> Result<(), LatencyError> {
         price_until_horizon(batch, durations_ns, |shape| self.price_one(shape))
     }
 }

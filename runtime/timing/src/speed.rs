@@ -17,10 +17,7 @@ pub struct SpeedInput {
 
 impl Default for SpeedInput {
     fn default() -> Self {
-        SpeedInput {
-            speedup_ratio: 1.0,
-            decode_speedup_ratio: 1.0,
-        }
+        SpeedInput { speedup_ratio: 1.0, decode_speedup_ratio: 1.0 }
     }
 }
 

@@ -13,17 +13,11 @@ use vcr_timing::{PassSemantics, Profile, SpeedInput};
 /// A folder of the shared sample data beside the repository. Where it is missing
 /// the test says so and passes, except in CI, where nothing may be skipped.
 fn sample(relative: &str) -> Option<PathBuf> {
-    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR"))
-        .join("../../../shared/data/profiles")
-        .join(relative);
+    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../../shared/data/profiles").join(relative);
     if path.exists() {
         return Some(path);
     }
-    assert!(
-        std::env::var("CI").as_deref() != Ok("true"),
-        "sample data is missing in CI: {}",
-        path.display()
-    );
+    assert!(std::env::var("CI").as_deref() != Ok("true"), "sample data is missing in CI: {}", path.display());
     eprintln!("SKIPPED: sample data is missing: {}", path.display());
     None
 }
@@ -31,8 +25,7 @@ fn sample(relative: &str) -> Option<PathBuf> {
 fn write_grid(path: &Path, itl: &Array2<f64>) {
     let mut npz = NpzWriter::new(File::create(path).expect("a writable folder"));
     let add = |npz: &mut NpzWriter<File>, name: &str, values: &[f64]| {
-        npz.add_array(name, &Array1::from_vec(values.to_vec()))
-            .expect("written");
+        npz.add_array(name, &Array1::from_vec(values.to_vec())).expect("written");
     };
     add(&mut npz, "prefill_isl", &[100.0, 1100.0, 2100.0]);
     add(&mut npz, "prefill_ttft_ms", &[20.0, 40.0, 70.0]);
@@ -56,19 +49,10 @@ fn read_grid(itl: &Array2<f64>) -> Result<ProfileTables, String> {
 #[test]
 fn a_grid_is_interpolated_and_continued() {
     let tables = read_grid(&grid_itl()).unwrap();
-    for (tokens, ms) in [
-        (100.0, 20.0),
-        (600.0, 30.0),
-        (1600.0, 55.0),
-        (3100.0, 100.0),
-    ] {
+    for (tokens, ms) in [(100.0, 20.0), (600.0, 30.0), (1600.0, 55.0), (3100.0, 100.0)] {
         assert_eq!(tables.prefill.ttft_ms(tokens), ms);
     }
-    assert_eq!(
-        tables.prefill.ttft_ms(0.0),
-        18.0,
-        "the first line continues"
-    );
+    assert_eq!(tables.prefill.ttft_ms(0.0), 18.0, "the first line continues");
     for (kv, context, ms) in [
         (0.0, 100.0, 4.0),
         (500.0, 200.0, 7.0),
@@ -98,10 +82,7 @@ fn a_step_is_the_sum_of_its_parts() {
         semantics,
         prefill_only_worker: false,
         speculative: false,
-        speed: SpeedInput {
-            speedup_ratio,
-            decode_speedup_ratio: 2.0,
-        },
+        speed: SpeedInput { speedup_ratio, decode_speedup_ratio: 2.0 },
     };
     let shape = StepShape {
         prefill_requests: 1,
@@ -119,27 +100,17 @@ fn a_step_is_the_sum_of_its_parts() {
     };
     let price = |input| {
         let mut durations_ns = Vec::new();
-        let batch = StepBatch {
-            start_ns: 0,
-            horizon_ns: u64::MAX,
-            shapes: &[shape],
-        };
+        let batch = StepBatch { start_ns: 0, horizon_ns: u64::MAX, shapes: &[shape] };
         let mut model = Profile::new(input).unwrap();
         model.price(&batch, &mut durations_ns).unwrap();
         durations_ns[0]
     };
     // 1.6: 400 KV tokens at a mean of 200; (5.6 + 7.6) / 2 ms, halved.
-    assert_eq!(
-        price(input(PassSemantics::Dynamo1_6, 1.0)),
-        30_000_000 + 3_300_000
-    );
+    assert_eq!(price(input(PassSemantics::Dynamo1_6, 1.0)), 30_000_000 + 3_300_000);
     // 1.4: 10 blocks of 100 tokens, at a mean of 1000 / 3.
     let mean_context_ms = 8.0 + 2.0 * (1000.0 / 3.0 - 100.0) / 200.0;
     let decode_ns = (mean_context_ms / 2.0 * 1e6_f64).round() as u64;
-    assert_eq!(
-        price(input(PassSemantics::Dynamo1_4, 1.0)),
-        30_000_000 + decode_ns
-    );
+    assert_eq!(price(input(PassSemantics::Dynamo1_4, 1.0)), 30_000_000 + decode_ns);
     assert!(Profile::new(input(PassSemantics::Dynamo1_4, -1.0)).is_err());
 }
 
@@ -148,15 +119,9 @@ fn problems_name_file_and_array() {
     let mut bad = grid_itl();
     bad[[1, 1]] = f64::NAN;
     let message = read_grid(&bad).unwrap_err();
-    assert!(
-        message.contains("grid.npz`: array `decode_itl` has the value NaN at index 3"),
-        "{message}"
-    );
+    assert!(message.contains("grid.npz`: array `decode_itl` has the value NaN at index 3"), "{message}");
     let message = read_grid(&Array2::zeros((2, 2))).unwrap_err();
-    assert!(
-        message.contains("array `decode_itl` has shape [2, 2], but must"),
-        "{message}"
-    );
+    assert!(message.contains("array `decode_itl` has shape [2, 2], but must"), "{message}");
 
     let dir = TempDir::new().unwrap();
     let only = |path: &Path| read(path, Deployment::Only).unwrap_err().to_string();
@@ -166,8 +131,7 @@ fn problems_name_file_and_array() {
     assert!(only(dir.path()).contains("prefill.npz` as .npz: "));
     let mut npz = NpzWriter::new(File::create(&path).unwrap());
     npz.add_array("prefill_isl", &array![5i64, 5]).unwrap();
-    npz.add_array("prefill_ttft", &array![1.0f32, 2.0, 3.0])
-        .unwrap();
+    npz.add_array("prefill_ttft", &array![1.0f32, 2.0, 3.0]).unwrap();
     npz.finish().unwrap();
     let message = only(dir.path());
     for part in [
@@ -177,18 +141,14 @@ fn problems_name_file_and_array() {
         assert!(message.contains(part), "{message}\nlacks {part}");
     }
     write_grid(&path, &grid_itl());
-    assert!(
-        only(dir.path()).contains("cannot open profile `"),
-        "decode.npz is missing"
-    );
+    assert!(only(dir.path()).contains("cannot open profile `"), "decode.npz is missing");
     std::fs::write(dir.path().join("decode.npz"), std::fs::read(&path).unwrap()).unwrap();
     assert!(read(dir.path(), Deployment::Only).is_ok());
 }
 
 #[test]
 fn the_profiler_folder_is_the_same_profile_as_its_export() {
-    let (Some(raw), Some(export)) = (sample("raw-h200-tp1"), sample("h200-llama-3.1-8b-fp8-tp1"))
-    else {
+    let (Some(raw), Some(export)) = (sample("raw-h200-tp1"), sample("h200-llama-3.1-8b-fp8-tp1")) else {
         return;
     };
     let raw = read(&raw, Deployment::Only).unwrap();
@@ -208,10 +168,7 @@ fn one_of_several_deployments_must_be_named() {
         return;
     };
     let message = read(&path, Deployment::Only).unwrap_err().to_string();
-    assert!(
-        message.contains("holds 3 deployments (tensor-parallel sizes [8.0, 4.0, 2.0])"),
-        "{message}"
-    );
+    assert!(message.contains("holds 3 deployments (tensor-parallel sizes [8.0, 4.0, 2.0])"), "{message}");
     assert!(read(&path, Deployment::TensorParallel(16)).is_err());
     assert!(read(&path, Deployment::Row(3)).is_err());
     let tp4 = read(&path, Deployment::TensorParallel(4)).unwrap();
@@ -233,22 +190,13 @@ fn a_context_measured_once_borrows_a_slope() {
             column("itl", itl.to_vec()),
         )
     };
-    let sweep = surface(
-        &[30.0, 20.0, 10.0, 50.0],
-        &[1.0, 1.0, 1.0, 2.0],
-        &[7.0, 9.0, 3.0, 20.0],
-    )
-    .unwrap();
+    let sweep = surface(&[30.0, 20.0, 10.0, 50.0], &[1.0, 1.0, 1.0, 2.0], &[7.0, 9.0, 3.0, 20.0]).unwrap();
     assert_eq!(sweep.itl_ms(15.0, 1.0), 6.0);
     assert_eq!(sweep.itl_ms(40.0, 1.0), 9.0, "the mean slope is 0.2");
     assert_eq!(sweep.itl_ms(60.0, 2.0), 22.0);
     assert_eq!(sweep.itl_ms(50.0, 1.5), 15.5);
     let twice = surface(&[1.0, 1.0], &[2.0, 2.0], &[1.0, 3.0]).unwrap_err();
-    assert!(
-        twice[0]
-            .to_string()
-            .contains("measures context length 2 at 1 KV tokens twice")
-    );
+    assert!(twice[0].to_string().contains("measures context length 2 at 1 KV tokens twice"));
     let single = surface(&[1.0, 2.0], &[1.0, 2.0], &[1.0, 3.0]).unwrap_err();
     assert!(single[0].to_string().contains("no context length"));
 }

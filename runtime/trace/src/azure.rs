@@ -16,30 +16,17 @@ const COLUMNS: [&str; 3] = ["TIMESTAMP", "ContextTokens", "GeneratedTokens"];
 /// The lines are split here, not by the csv reader, whose line numbers are off
 /// after blank lines and in files with Windows line ends. A cell therefore
 /// cannot span lines, which no cell of this format does.
-pub(crate) fn read(
-    reader: impl BufRead,
-    name: &str,
-    options: &TraceOptions,
-) -> Result<Trace, TraceError> {
-    let at = |line, (field, problem): FieldProblem| TraceError::Row {
-        name: name.to_owned(),
-        line,
-        field,
-        problem,
-    };
+pub(crate) fn read(reader: impl BufRead, name: &str, options: &TraceOptions) -> Result<Trace, TraceError> {
+    let at = |line, (field, problem): FieldProblem| TraceError::Row { name: name.to_owned(), line, field, problem };
     let mut lines = Lines::new(reader);
     let mut assembler = Assembler::new(options);
     let mut splitter = Splitter::new();
     let mut header = None;
     while let Some((line, bytes)) = lines.next_row().map_err(|error| error.of(name))? {
-        let cells = splitter
-            .split(bytes)
-            .map_err(|problem| at(line, (None, problem)))?;
+        let cells = splitter.split(bytes).map_err(|problem| at(line, (None, problem)))?;
         match &header {
             None => header = Some(Header::new(&cells).map_err(|problem| at(line, problem))?),
-            Some(header) => header
-                .add(&mut assembler, &cells, line)
-                .map_err(|problem| at(line, problem))?,
+            Some(header) => header.add(&mut assembler, &cells, line).map_err(|problem| at(line, problem))?,
         }
     }
     assembler.finish(name)
@@ -80,14 +67,11 @@ impl Splitter {
         self.text.resize(line.len() + 1, 0);
         self.ends.resize(line.len() + 1, 0);
         self.parser.reset();
-        let (result, parsed, mut bytes, mut cells) =
-            self.parser
-                .read_record(line, &mut self.text, &mut self.ends);
+        let (result, parsed, mut bytes, mut cells) = self.parser.read_record(line, &mut self.text, &mut self.ends);
         if result == ReadRecordResult::InputEmpty {
             // The last line of a file, or an open quote: end the record here.
             let (_, _, more_bytes, more_cells) =
-                self.parser
-                    .read_record(&[], &mut self.text[bytes..], &mut self.ends[cells..]);
+                self.parser.read_record(&[], &mut self.text[bytes..], &mut self.ends[cells..]);
             bytes += more_bytes;
             cells += more_cells;
         }
@@ -96,10 +80,7 @@ impl Splitter {
             let text = "there is a carriage return inside the row; end rows with a line feed";
             return Err(RowProblem::Malformed(text.to_owned()));
         }
-        Ok(Cells {
-            text: std::str::from_utf8(&self.text[..bytes]).map_err(not_utf8)?,
-            ends: &self.ends[..cells],
-        })
+        Ok(Cells { text: std::str::from_utf8(&self.text[..bytes]).map_err(not_utf8)?, ends: &self.ends[..cells] })
     }
 }
 
@@ -130,10 +111,8 @@ impl Header {
     fn new(titles: &Cells<'_>) -> Result<Self, FieldProblem> {
         let mut positions = [0; COLUMNS.len()];
         for (position, column) in positions.iter_mut().zip(COLUMNS) {
-            *position = titles
-                .iter()
-                .position(|title| title == column)
-                .ok_or((Some(column), RowProblem::MissingColumn))?;
+            *position =
+                titles.iter().position(|title| title == column).ok_or((Some(column), RowProblem::MissingColumn))?;
         }
         Ok(Header {
             width: titles.len(),
@@ -148,12 +127,7 @@ impl Header {
     }
 
     /// Adds one row of cells.
-    fn add(
-        &self,
-        assembler: &mut Assembler,
-        cells: &Cells<'_>,
-        line: u32,
-    ) -> Result<(), FieldProblem> {
+    fn add(&self, assembler: &mut Assembler, cells: &Cells<'_>, line: u32) -> Result<(), FieldProblem> {
         if cells.len() != self.width {
             let (given, expected) = (cells.len(), self.width);
             return Err((None, RowProblem::WrongCellCount { given, expected }));
@@ -169,22 +143,12 @@ impl Header {
         for title in &self.unknown {
             assembler.warn(WarningKind::UnknownField(title.clone()), line);
         }
-        assembler.push(
-            line,
-            Row {
-                input_tokens,
-                output_tokens,
-                timestamp_ns: Some(timestamp_ns),
-                ..Row::default()
-            },
-        )
+        assembler.push(line, Row { input_tokens, output_tokens, timestamp_ns: Some(timestamp_ns), ..Row::default() })
     }
 }
 
 fn count(text: &str) -> Result<u32, RowProblem> {
-    text.parse().map_err(|_| RowProblem::NotACount {
-        text: text.to_owned(),
-    })
+    text.parse().map_err(|_| RowProblem::NotACount { text: text.to_owned() })
 }
 
 /// Nanoseconds since 1970. The 2023 files have no offset and are taken as UTC;
@@ -192,24 +156,14 @@ fn count(text: &str) -> Result<u32, RowProblem> {
 fn time_ns(text: &str) -> Result<i64, RowProblem> {
     // A civil time would swallow an offset and ignore it, so look for one first:
     // after the date, a sign or a Z can be nothing else.
-    let has_offset = text
-        .bytes()
-        .skip("2023-11-16".len())
-        .any(|byte| matches!(byte, b'+' | b'-' | b'Z' | b'z'));
+    let has_offset = text.bytes().skip("2023-11-16".len()).any(|byte| matches!(byte, b'+' | b'-' | b'Z' | b'z'));
     let absolute = if has_offset {
         text.parse::<Timestamp>()
     } else {
-        text.parse::<civil::DateTime>()
-            .and_then(|local| local.to_zoned(TimeZone::UTC))
-            .map(|zoned| zoned.timestamp())
+        text.parse::<civil::DateTime>().and_then(|local| local.to_zoned(TimeZone::UTC)).map(|zoned| zoned.timestamp())
     };
-    let not_a_time = |cause: String| RowProblem::NotATime {
-        text: text.to_owned(),
-        cause,
-    };
-    let ns = absolute
-        .map_err(|error| not_a_time(error.to_string()))?
-        .as_nanosecond();
+    let not_a_time = |cause: String| RowProblem::NotATime { text: text.to_owned(), cause };
+    let ns = absolute.map_err(|error| not_a_time(error.to_string()))?.as_nanosecond();
     i64::try_from(ns).map_err(|_| not_a_time("beyond 292 years from 1970".to_owned()))
 }
 
@@ -247,10 +201,7 @@ mod tests {
         )
         .unwrap();
         assert_eq!(trace.requests[1].arrival_ns, Some(1_000));
-        assert_eq!(
-            trace.warnings[0].to_string(),
-            "unknown field `Region` was ignored on 2 row(s), first on line 2"
-        );
+        assert_eq!(trace.warnings[0].to_string(), "unknown field `Region` was ignored on 2 row(s), first on line 2");
     }
 
     #[test]
@@ -258,18 +209,12 @@ mod tests {
         // Found by fuzzing: without the comma these bytes are one character.
         let options = TraceOptions::default();
         let error = read(&b"\xd2,\xbb"[..], "t.csv", &options).expect_err("not UTF-8");
-        assert!(
-            error
-                .to_string()
-                .contains("line 1: the row is not UTF-8 text")
-        );
+        assert!(error.to_string().contains("line 1: the row is not UTF-8 text"));
     }
 
     #[test]
     fn errors_name_line_and_column() {
-        let with = |row: &str| {
-            check(&format!("TIMESTAMP,ContextTokens,GeneratedTokens\n{row}\n")).unwrap_err()
-        };
+        let with = |row: &str| check(&format!("TIMESTAMP,ContextTokens,GeneratedTokens\n{row}\n")).unwrap_err();
         assert!(with("yesterday,1,1").starts_with("trace `t.csv`, line 2, field `TIMESTAMP`: "));
         assert!(with("2023-02-30 00:00:00,1,1").contains("line 2, field `TIMESTAMP`"));
         assert!(with("2023-11-16 18:15:46,-1,1").contains("`-1` is not a whole number"));
@@ -277,9 +222,7 @@ mod tests {
         assert!(with("2023-11-16 18:15:46,0,1").contains("the prompt has no tokens"));
         assert!(with("2023-11-16 18:15:46,1").contains("line 2: 2 cells, but the header has 3"));
         assert!(with("\n\r\n2023-11-16 18:15:46,x,1").contains("line 4, field `ContextTokens`"));
-        assert!(
-            with("2023-11-16 18:15:46,1,1\r2023-11-16 18:15:46,1,1").contains("line 2: there is")
-        );
+        assert!(with("2023-11-16 18:15:46,1,1\r2023-11-16 18:15:46,1,1").contains("line 2: there is"));
         assert!(with("").contains("holds no request"));
         assert!(check("").unwrap_err().contains("holds no request"));
         assert!(

@@ -72,7 +72,7 @@ fn long_batches_are_split_over_calls() {
             (f64.convert_i32_u (global.get $calls)))
           (local.set $index (i32.add (local.get $index) (i32.const 1)))
           (br_if $each
-            (i32.lt_u (i32.mul (local.get $index) (i32.const 13)) (local.get $words))))
+            (i32.lt_u (i32.mul (local.get $index) (i32.const 14)) (local.get $words))))
         (i32.store8 (i32.const 32) (i32.const 0))
         (i32.store (i32.const 36) (i32.const 1024))
         (i32.store (i32.const 40) (local.get $index))

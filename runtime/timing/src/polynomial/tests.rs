@@ -12,10 +12,7 @@ use proptest::prelude::*;
 const POOL_BLOCKS: u64 = 16384;
 
 fn model(semantics: PassSemantics) -> Polynomial {
-    checked(PolynomialInput {
-        semantics,
-        ..PolynomialInput::default()
-    })
+    checked(PolynomialInput { semantics, ..PolynomialInput::default() })
 }
 
 fn checked(input: PolynomialInput) -> Polynomial {
@@ -24,11 +21,7 @@ fn checked(input: PolynomialInput) -> Polynomial {
 
 fn ms(model: &Polynomial, shapes: &[StepShape]) -> f64 {
     let mut durations_ns = Vec::new();
-    let batch = StepBatch {
-        start_ns: 0,
-        horizon_ns: u64::MAX,
-        shapes,
-    };
+    let batch = StepBatch { start_ns: 0, horizon_ns: u64::MAX, shapes };
     let mut model = *model;
     model.price(&batch, &mut durations_ns).expect("priced");
     durations_ns.iter().sum::<u64>() as f64 / 1e6
@@ -72,30 +65,18 @@ fn decode(context: u64) -> StepShape {
 
 /// Row R from its prefill to its last token.
 fn row_r() -> [StepShape; 4] {
-    [
-        chunk(0, 1000, true, true),
-        decode(1001),
-        decode(1002),
-        decode(1003),
-    ]
+    [chunk(0, 1000, true, true), decode(1001), decode(1002), decode(1003)]
 }
 
 fn in_pool(blocks: u64, shapes: &[StepShape]) -> Vec<StepShape> {
-    shapes
-        .iter()
-        .map(|shape| StepShape {
-            kv_total_blocks: blocks,
-            ..*shape
-        })
-        .collect()
+    shapes.iter().map(|shape| StepShape { kv_total_blocks: blocks, ..*shape }).collect()
 }
 
 #[test]
 fn a_lone_request() {
-    for (semantics, ttft, itl, duration) in [
-        (Dynamo1_4, "37.898579", "5.792720", "55.276739"),
-        (Dynamo1_6, "32.105859", "5.791587", "49.480621"),
-    ] {
+    for (semantics, ttft, itl, duration) in
+        [(Dynamo1_4, "37.898579", "5.792720", "55.276739"), (Dynamo1_6, "32.105859", "5.791587", "49.480621")]
+    {
         let model = model(semantics);
         assert_ms(ms(&model, &row_r()[..1]), ttft);
         assert_ms(ms(&model, &row_r()[1..]) / 3.0, itl);
@@ -135,16 +116,10 @@ fn two_equal_requests_in_one_step() {
 #[test]
 fn a_session_of_two_turns() {
     // The second turn, 250 ms later, finds 15 of its 24 blocks.
-    let second = [
-        chunk(960, 540, true, true),
-        decode(1501),
-        decode(1502),
-        decode(1503),
-    ];
-    for (semantics, duration, mean_ttft) in [
-        (Dynamo1_4, "353.376224", "34.270440"),
-        (Dynamo1_6, "341.755799", "28.464550"),
-    ] {
+    let second = [chunk(960, 540, true, true), decode(1501), decode(1502), decode(1503)];
+    for (semantics, duration, mean_ttft) in
+        [(Dynamo1_4, "353.376224", "34.270440"), (Dynamo1_6, "341.755799", "28.464550")]
+    {
         let model = model(semantics);
         assert_ms(ms(&model, &row_r()) + 250.0 + ms(&model, &second), duration);
         let ttft_sum = ms(&model, &row_r()[..1]) + ms(&model, &second[..1]);
@@ -154,16 +129,11 @@ fn a_session_of_two_turns() {
 
 #[test]
 fn a_long_prompt_in_chunks() {
-    let chunks = [
-        chunk(0, 8192, false, false),
-        chunk(8192, 8192, false, false),
-        chunk(16384, 3616, true, true),
-    ];
+    let chunks = [chunk(0, 8192, false, false), chunk(8192, 8192, false, false), chunk(16384, 3616, true, true)];
     let decodes = [decode(20001), decode(20002), decode(20003)];
-    for (semantics, ttft, duration) in [
-        (Dynamo1_4, "421.945741", "442.232980"),
-        (Dynamo1_6, "415.183328", "435.466016"),
-    ] {
+    for (semantics, ttft, duration) in
+        [(Dynamo1_4, "421.945741", "442.232980"), (Dynamo1_6, "415.183328", "435.466016")]
+    {
         let model = model(semantics);
         assert_ms(ms(&model, &chunks), ttft);
         assert_ms(ms(&model, &chunks) + ms(&model, &decodes), duration);
@@ -175,10 +145,7 @@ fn twice_the_speed() {
     for (semantics, duration) in [(Dynamo1_4, "27.638370"), (Dynamo1_6, "24.740311")] {
         let model = checked(PolynomialInput {
             semantics,
-            speed: SpeedInput {
-                speedup_ratio: 2.0,
-                ..SpeedInput::default()
-            },
+            speed: SpeedInput { speedup_ratio: 2.0, ..SpeedInput::default() },
             ..PolynomialInput::default()
         });
         assert_ms(ms(&model, &row_r()), duration);
@@ -196,15 +163,9 @@ fn a_nearly_full_pool() {
 fn a_disaggregated_pair() {
     // The decode worker starts from the 1000 tokens that were sent over.
     let first = decode(1000);
-    for (semantics, ttft, duration) in [
-        (Dynamo1_4, "37.898579", "55.276739"),
-        (Dynamo1_6, "37.897344", "55.272106"),
-    ] {
-        let prefill_worker = checked(PolynomialInput {
-            semantics,
-            prefill_only_worker: true,
-            ..PolynomialInput::default()
-        });
+    for (semantics, ttft, duration) in [(Dynamo1_4, "37.898579", "55.276739"), (Dynamo1_6, "37.897344", "55.272106")] {
+        let prefill_worker =
+            checked(PolynomialInput { semantics, prefill_only_worker: true, ..PolynomialInput::default() });
         let prefill = ms(&prefill_worker, &row_r()[..1]);
         assert_ms(prefill, "32.105859");
         let decode_worker = model(semantics);
@@ -228,11 +189,7 @@ fn drafts_of_two_that_are_always_accepted() {
     let mut passes = vec![chunk(0, 1000, true, true)];
     passes.extend([1003, 1006, 1009, 1012, 1015].map(verify));
     for (semantics, duration) in [(Dynamo1_4, "66.862179"), (Dynamo1_6, "66.857082")] {
-        let model = checked(PolynomialInput {
-            semantics,
-            speculative: true,
-            ..PolynomialInput::default()
-        });
+        let model = checked(PolynomialInput { semantics, speculative: true, ..PolynomialInput::default() });
         assert_ms(ms(&model, &passes), duration);
     }
 }
@@ -246,10 +203,7 @@ fn contexts_beyond_the_pool_count_as_full_in_1_6() {
 #[test]
 fn nonsense_is_refused() {
     let error = Polynomial::new(PolynomialInput {
-        speed: SpeedInput {
-            speedup_ratio: 0.0,
-            decode_speedup_ratio: f64::NAN,
-        },
+        speed: SpeedInput { speedup_ratio: 0.0, decode_speedup_ratio: f64::NAN },
         ..PolynomialInput::default()
     })
     .expect_err("no speed");
@@ -259,9 +213,7 @@ fn nonsense_is_refused() {
          0; `decode_speedup_ratio` must be a finite number, but is NaN"
     );
     let no_pool = in_pool(0, &[decode(5)]);
-    let error = model(Dynamo1_6)
-        .price_one(&no_pool[0])
-        .expect_err("no pool");
+    let error = model(Dynamo1_6).price_one(&no_pool[0]).expect_err("no pool");
     assert!(error.to_string().contains("KV cache of 0 tokens"));
 }
 

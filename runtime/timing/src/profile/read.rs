@@ -68,10 +68,7 @@ fn layout(path: &Path) -> Result<(PathBuf, PathBuf), ProfileError> {
     }
     for (prefill, decode) in [
         ("prefill.npz", "decode.npz"),
-        (
-            "selected_prefill_interpolation/raw_data.npz",
-            "selected_decode_interpolation/raw_data.npz",
-        ),
+        ("selected_prefill_interpolation/raw_data.npz", "selected_decode_interpolation/raw_data.npz"),
     ] {
         let files = (path.join(prefill), path.join(decode));
         // One of the two is enough to know the layout; opening names the other.
@@ -93,21 +90,11 @@ struct Archive {
 impl Archive {
     fn open(path: &Path) -> Result<Archive, ProfileError> {
         let shown = path.display().to_string();
-        let file = File::open(path).map_err(|source| ProfileError::Io {
-            path: shown.clone(),
-            source,
-        })?;
-        let not_npz = |source| ProfileError::Archive {
-            path: shown.clone(),
-            source: Box::new(source),
-        };
+        let file = File::open(path).map_err(|source| ProfileError::Io { path: shown.clone(), source })?;
+        let not_npz = |source| ProfileError::Archive { path: shown.clone(), source: Box::new(source) };
         let mut npz = NpzReader::new(BufReader::new(file)).map_err(not_npz)?;
         let names = npz.names().map_err(not_npz)?;
-        Ok(Archive {
-            path: shown,
-            names,
-            npz,
-        })
+        Ok(Archive { path: shown, names, npz })
     }
 
     fn prefill(&mut self, deployment: Deployment) -> Result<PrefillCurve, ProfileError> {
@@ -154,11 +141,7 @@ impl Archive {
         let max_kv = self.column("max_kv_tokens", row)?;
         let [max_kv_tokens] = max_kv.values[..] else {
             let array = self.array("max_kv_tokens")?;
-            return Err(self.shape(
-                "max_kv_tokens",
-                &array,
-                "must hold one number per deployment",
-            ));
+            return Err(self.shape("max_kv_tokens", &array, "must hold one number per deployment"));
         };
         for share in &mut kv.values {
             *share *= max_kv_tokens;
@@ -168,29 +151,19 @@ impl Archive {
 
     /// The first of the names that the file has.
     fn one_of(&self, wanted: &[&'static str]) -> Result<&'static str, ProfileError> {
-        wanted
-            .iter()
-            .find(|name| self.names.iter().any(|present| present == *name))
-            .copied()
-            .ok_or_else(|| ProfileError::MissingArray {
+        wanted.iter().find(|name| self.names.iter().any(|present| present == *name)).copied().ok_or_else(|| {
+            ProfileError::MissingArray {
                 path: self.path.clone(),
                 wanted: format!("`{}`", wanted.join("` or `")),
                 present: format!("`{}`", self.names.join("`, `")),
-            })
+            }
+        })
     }
 
     /// The row of the wanted deployment; 0 where the arrays have no rows.
-    fn deployment_row(
-        &mut self,
-        array: &str,
-        deployment: Deployment,
-    ) -> Result<usize, ProfileError> {
+    fn deployment_row(&mut self, array: &str, deployment: Deployment) -> Result<usize, ProfileError> {
         let values = self.array(array)?;
-        let rows = if values.ndim() == 2 {
-            values.shape()[0]
-        } else {
-            1
-        };
+        let rows = if values.ndim() == 2 { values.shape()[0] } else { 1 };
         let sizes: Vec<f64> = match self.names.iter().any(|name| name == "tp") {
             true => self.array("tp")?.iter().copied().collect(),
             false => Vec::new(),
@@ -207,11 +180,7 @@ impl Archive {
         chosen.ok_or_else(|| ProfileError::ChooseDeployment {
             path: self.path.clone(),
             rows,
-            names: if sizes.is_empty() {
-                String::new()
-            } else {
-                format!(" (tensor-parallel sizes {sizes:?})")
-            },
+            names: if sizes.is_empty() { String::new() } else { format!(" (tensor-parallel sizes {sizes:?})") },
             advice: match deployment {
                 Deployment::Only => "name one by row or tensor-parallel size".to_owned(),
                 Deployment::Row(row) => format!("row {row} is not among them (rows count from 0)"),
@@ -243,9 +212,7 @@ impl Archive {
         let array = match as_f64 {
             Err(error) if is_other_type(&error) => match self.typed::<i64>(name) {
                 Err(error) if is_other_type(&error) => match self.typed::<f32>(name) {
-                    Err(error) if is_other_type(&error) => {
-                        self.typed::<i32>(name).map(|a| a.mapv(f64::from))
-                    }
+                    Err(error) if is_other_type(&error) => self.typed::<i32>(name).map(|a| a.mapv(f64::from)),
                     other => other.map(|a| a.mapv(f64::from)),
                 },
                 // Token counts are far below 2^53.
@@ -265,12 +232,7 @@ impl Archive {
     }
 
     fn shape(&self, name: &str, array: &ArrayD<f64>, expected: &'static str) -> ProfileError {
-        ProfileError::Shape {
-            path: self.path.clone(),
-            array: name.to_owned(),
-            shape: array.shape().to_vec(),
-            expected,
-        }
+        ProfileError::Shape { path: self.path.clone(), array: name.to_owned(), shape: array.shape().to_vec(), expected }
     }
 
     fn points(&self, problems: Vec<PointsProblem>) -> ProfileError {

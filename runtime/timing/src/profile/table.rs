@@ -23,11 +23,7 @@ impl Column {
         if let Some((expected, why)) = expected
             && expected != count
         {
-            problems.push(self.problem(PointsFault::WrongLength {
-                count,
-                expected,
-                why,
-            }));
+            problems.push(self.problem(PointsFault::WrongLength { count, expected, why }));
         }
         let bad = |value: &f64| !value.is_finite() || *value < 0.0;
         if let Some(index) = self.values.iter().position(bad) {
@@ -71,10 +67,7 @@ impl PrefillCurve {
     pub fn new(new_tokens: Column, ttft_ms: Column) -> Result<PrefillCurve, Vec<PointsProblem>> {
         let mut problems = Vec::new();
         new_tokens.check_axis(2, &mut problems);
-        let expected = (
-            new_tokens.values.len(),
-            format!("as in `{}`", new_tokens.name),
-        );
+        let expected = (new_tokens.values.len(), format!("as in `{}`", new_tokens.name));
         ttft_ms.check(Some(expected), &mut problems);
         if !problems.is_empty() {
             return Err(problems);
@@ -125,10 +118,7 @@ impl DecodeSurface {
         active_kv_tokens.check_axis(2, &mut problems);
         context_tokens.check_axis(1, &mut problems);
         let contexts = context_tokens.values.len();
-        let why = format!(
-            "one per `{}` and `{}`",
-            active_kv_tokens.name, context_tokens.name
-        );
+        let why = format!("one per `{}` and `{}`", active_kv_tokens.name, context_tokens.name);
         let expected = active_kv_tokens.values.len() * contexts;
         itl_ms.check(Some((expected, why)), &mut problems);
         if !problems.is_empty() {
@@ -140,11 +130,7 @@ impl DecodeSurface {
             Series::with_end_segments(kv.copied().zip(times.copied()).collect())
         };
         let contexts = context_tokens.values.iter().copied().enumerate();
-        Ok(DecodeSurface {
-            rows: contexts
-                .map(|(index, context)| (context, row(index)))
-                .collect(),
-        })
+        Ok(DecodeSurface { rows: contexts.map(|(index, context)| (context, row(index))).collect() })
     }
 
     /// A profiler's sweep: three columns of equal length, one point each, in any
@@ -179,10 +165,9 @@ impl DecodeSurface {
         for pair in points.windows(2) {
             let [(context_tokens, (kv, _)), next] = [pair[0], pair[1]];
             if context_tokens == next.0 && kv == next.1.0 {
-                problems.push(active_kv_tokens.problem(PointsFault::DuplicatePoint {
-                    context_tokens,
-                    active_kv_tokens: kv,
-                }));
+                problems.push(
+                    active_kv_tokens.problem(PointsFault::DuplicatePoint { context_tokens, active_kv_tokens: kv }),
+                );
             }
         }
         let rows: Vec<(f64, Vec<(f64, f64)>)> = points
@@ -211,17 +196,11 @@ impl DecodeSurface {
         if let [(_, only)] = &self.rows[..] {
             return only.at(active_kv_tokens).max(0.0);
         }
-        let above = self
-            .rows
-            .partition_point(|(context, _)| *context <= mean_context_tokens)
-            .clamp(1, self.rows.len() - 1);
+        let above =
+            self.rows.partition_point(|(context, _)| *context <= mean_context_tokens).clamp(1, self.rows.len() - 1);
         let [(low_context, low), (high_context, high)] = [&self.rows[above - 1], &self.rows[above]];
-        line(
-            (*low_context, low.at(active_kv_tokens)),
-            (*high_context, high.at(active_kv_tokens)),
-            mean_context_tokens,
-        )
-        .max(0.0)
+        line((*low_context, low.at(active_kv_tokens)), (*high_context, high.at(active_kv_tokens)), mean_context_tokens)
+            .max(0.0)
     }
 }
 
@@ -258,20 +237,12 @@ impl Series {
     fn with_end_segments(points: Vec<(f64, f64)>) -> Series {
         let slope = |a: (f64, f64), b: (f64, f64)| (b.1 - a.1) / (b.0 - a.0);
         let last = points.len() - 1;
-        Series {
-            slope_before: slope(points[0], points[1]),
-            slope_after: slope(points[last - 1], points[last]),
-            points,
-        }
+        Series { slope_before: slope(points[0], points[1]), slope_after: slope(points[last - 1], points[last]), points }
     }
 
     /// Continues both ends with one slope.
     fn with_slope(points: Vec<(f64, f64)>, slope: f64) -> Series {
-        Series {
-            points,
-            slope_before: slope,
-            slope_after: slope,
-        }
+        Series { points, slope_before: slope, slope_after: slope }
     }
 
     fn at(&self, x: f64) -> f64 {

@@ -1,0 +1,44 @@
+//! What the exit code says.
+
+use std::process::ExitCode;
+
+use vcr_scenario::Blame;
+
+/// How a command ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Exit {
+    /// All went well and every promise was kept.
+    Passed = 0,
+    /// At least one promise was broken.
+    BrokenPromise = 1,
+    /// Bad usage or bad input.
+    BadInput = 2,
+    /// A guest or an engine failed.
+    Fault = 3,
+}
+
+impl From<Exit> for ExitCode {
+    fn from(exit: Exit) -> Self {
+        Self::from(exit as u8)
+    }
+}
+
+impl From<Blame> for Exit {
+    fn from(blame: Blame) -> Self {
+        match blame {
+            Blame::Input => Self::BadInput,
+            Blame::Fault => Self::Fault,
+        }
+    }
+}
+
+/// Prints an error as every command does: what, then what to do.
+pub(crate) fn print_error(message: &dyn std::fmt::Display, hint: Option<&str>) {
+    use anstyle::{AnsiColor, Style};
+    let red = Style::new().bold().fg_color(Some(AnsiColor::Red.into()));
+    let cyan = Style::new().bold().fg_color(Some(AnsiColor::Cyan.into()));
+    anstream::eprintln!("{red}error{red:#}: {message}");
+    if let Some(hint) = hint {
+        anstream::eprintln!("\n{cyan}hint{cyan:#}: {hint}");
+    }
+}

@@ -1,0 +1,87 @@
+//! `vcr guest build`.
+
+use std::io::IsTerminal;
+use std::path::{Path, PathBuf};
+
+use vcr_guest_build::{BuildError, BuiltGuest, Options, Progress, build, build_workspace};
+
+use crate::args::BuildArgs;
+use crate::exit::{Exit, print_error};
+
+fn build_all(args: &BuildArgs) -> Result<Vec<BuiltGuest>, BuildError> {
+    let options = Options::from_env()?;
+    let default = [PathBuf::from("guests")];
+    let paths = if args.paths.is_empty() { &default[..] } else { &args.paths[..] };
+    let spinner = spinner(args.quiet);
+    let mut report = |progress: Progress<'_>| show(&progress, spinner.as_ref(), args.quiet);
+    let mut built = Vec::new();
+    for path in paths {
+        // A workspace holds guests; a guest lies in one.
+        if path.join("src").is_dir() {
+            let out = args.out.clone().unwrap_or_else(|| beside(path));
+            built.push(build(path, &out, &options, &mut report)?);
+        } else {
+            let out = args.out.clone().unwrap_or_else(|| path.join("dist"));
+            built.extend(build_workspace(path, &out, &options, &mut report)?);
+        }
+    }
+    if let Some(spinner) = spinner {
+        spinner.finish_and_clear();
+    }
+    Ok(built)
+}
+
+pub(crate) fn build_command(args: &BuildArgs) -> Exit {
+    match build_all(args) {
+        Ok(built) if args.json => {
+            let rows: Vec<_> = built.iter().map(row).collect();
+            println!("{:#}", serde_json::Value::Array(rows));
+            Exit::Passed
+        }
+        Ok(built) => {
+            for guest in &built {
+                println!("{}  {} bytes  sha256 {}", guest.component.display(), guest.size_bytes, guest.digest);
+            }
+            Exit::Passed
+        }
+        Err(error) => {
+            print_error(&error, error.hint().as_deref());
+            Exit::BadInput
+        }
+    }
+}
+
+fn row(guest: &BuiltGuest) -> serde_json::Value {
+    serde_json::json!({
+        "name": guest.name,
+        "component": guest.component.display().to_string(),
+        "size_bytes": guest.size_bytes,
+        "sha256": guest.digest,
+        "toolchain": guest.route.name(),
+    })
+}
+
+/// `dist` of the workspace that a guest lies in.
+fn beside(guest: &Path) -> PathBuf {
+    guest.parent().unwrap_or(Path::new(".")).join("dist")
+}
+
+fn spinner(quiet: bool) -> Option<indicatif::ProgressBar> {
+    if quiet || !std::io::stderr().is_terminal() {
+        return None;
+    }
+    let spinner = indicatif::ProgressBar::new_spinner();
+    spinner.enable_steady_tick(std::time::Duration::from_millis(100));
+    Some(spinner)
+}
+
+/// Lines of cargo move past on a terminal; elsewhere only the stages are told.
+fn show(progress: &Progress<'_>, spinner: Option<&indicatif::ProgressBar>, quiet: bool) {
+    match (spinner, progress) {
+        (Some(spinner), Progress::Cargo { .. }) => spinner.set_message(progress.to_string()),
+        (Some(spinner), _) => spinner.println(progress.to_string()),
+        (None, Progress::Cargo { .. }) => {}
+        (None, _) if quiet => {}
+        (None, _) => eprintln!("{progress}"),
+    }
+}

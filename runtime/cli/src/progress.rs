@@ -1,0 +1,77 @@
+//! Live progress on a terminal: a line for every run that is under way.
+
+use std::collections::BTreeMap;
+use std::io::IsTerminal;
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
+use vcr_cluster::observe::Progress;
+use vcr_scenario::Reporter;
+use vcr_scenario::units::format_ns;
+
+/// Shows runs on standard error, if that is a terminal.
+pub(crate) struct TerminalReporter {
+    quiet: bool,
+    lines: Option<MultiProgress>,
+    bars: Mutex<BTreeMap<String, ProgressBar>>,
+}
+
+impl TerminalReporter {
+    pub(crate) fn new(quiet: bool) -> Self {
+        let shown = !quiet && std::io::stderr().is_terminal();
+        Self { quiet, lines: shown.then(MultiProgress::new), bars: Mutex::default() }
+    }
+
+    fn bars(&self) -> std::sync::MutexGuard<'_, BTreeMap<String, ProgressBar>> {
+        self.bars.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn line(&self, text: &str) {
+        match &self.lines {
+            Some(lines) => lines.suspend(|| anstream::eprintln!("{text}")),
+            None => anstream::eprintln!("{text}"),
+        }
+    }
+}
+
+impl Reporter for TerminalReporter {
+    fn run_started(&self, name: &str) {
+        let Some(lines) = &self.lines else { return };
+        let style =
+            ProgressStyle::with_template("{spinner} {prefix}  {msg}").unwrap_or(ProgressStyle::default_spinner());
+        let bar = lines.add(ProgressBar::new_spinner().with_style(style).with_prefix(name.to_owned()));
+        bar.enable_steady_tick(Duration::from_millis(100));
+        self.bars().insert(name.to_owned(), bar);
+    }
+
+    fn progress(&self, name: &str, progress: &Progress) {
+        let bars = self.bars();
+        let Some(bar) = bars.get(name) else { return };
+        bar.set_message(format!(
+            "{} virtual · {} of {} requests done · {} running, {} waiting · {} steps",
+            format_ns(progress.now_ns as f64),
+            progress.ended,
+            progress.arrived,
+            progress.running,
+            progress.waiting,
+            progress.steps,
+        ));
+    }
+
+    fn run_ended(&self, name: &str) {
+        if let Some(bar) = self.bars().remove(name) {
+            bar.finish_and_clear();
+        }
+    }
+
+    fn print(&self, text: &str) {
+        self.line(text);
+    }
+
+    fn warn(&self, text: &str) {
+        if !self.quiet {
+            self.line(&format!("warning: {text}"));
+        }
+    }
+}
