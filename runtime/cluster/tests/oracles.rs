@@ -1,0 +1,299 @@
+//! Dynamo's published runs, number for number.
+//!
+//! Each case is a tiny trace that was replayed with `python -m dynamo.replay`
+//! 1.4.2 and with the native function of 1.6.1; its results are compared to the
+//! last digit that was printed, under the preset of the matching version.
+
+mod support;
+
+use std::sync::Arc;
+
+use support::{assert_conserved, config, run};
+use vcr_cluster::{
+    LatencyFactory, LinkConfig, LinkSharing, PoolConfig, Report, RouterConfig, RunConfig, Topology, TracePacing,
+    TransferScope, WorkloadConfig, WorkloadSource,
+};
+use vcr_core::{EngineConfig, EngineConfigInput};
+use vcr_timing::{PassSemantics, Polynomial, PolynomialInput, SpeedInput};
+use vcr_trace::{Trace, TraceFormat, TraceOptions};
+
+use PassSemantics::{Dynamo1_4, Dynamo1_6};
+
+const BOTH: [PassSemantics; 2] = [Dynamo1_4, Dynamo1_6];
+
+/// The row most cases are made of: 1,000 tokens in, 4 out.
+const R: &str = r#"{"timestamp": 0, "input_length": 1000, "output_length": 4, "hash_ids": [1, 2]}"#;
+
+#[derive(Clone, Copy)]
+struct Case<'a> {
+    rows: &'a str,
+    usable_blocks: u32,
+    speedup_ratio: f64,
+    burst: u32,
+    enable_chunked_prefill: bool,
+    kv_bytes_per_token: u64,
+}
+
+const DEFAULT: Case<'static> = Case {
+    rows: R,
+    usable_blocks: 16_384,
+    speedup_ratio: 1.0,
+    burst: 0,
+    enable_chunked_prefill: true,
+    kv_bytes_per_token: 0,
+};
+
+impl Case<'_> {
+    fn pool(&self, name: &str, semantics: PassSemantics, prefill_only_worker: bool) -> PoolConfig {
+        let input = PolynomialInput {
+            semantics,
+            prefill_only_worker,
+            speculative: self.burst > 0,
+            speed: SpeedInput { speedup_ratio: self.speedup_ratio, ..SpeedInput::default() },
+        };
+        let model = Polynomial::new(input).expect("valid");
+        let latency: LatencyFactory = Arc::new(move |_seed| Ok(Box::new(model)));
+        let engine = EngineConfig::new(EngineConfigInput {
+            block_size: 64,
+            num_gpu_blocks: self.usable_blocks + 1,
+            max_extra_tokens_per_step: self.burst,
+            enable_chunked_prefill: self.enable_chunked_prefill,
+            ..EngineConfigInput::default()
+        });
+        PoolConfig {
+            name: name.to_owned(),
+            engines: 1,
+            engine: engine.expect("valid"),
+            latency,
+            router: RouterConfig::RoundRobin,
+            acceptance_rates: vec![1.0; self.burst as usize],
+        }
+    }
+
+    fn config(&self, topology: Topology) -> RunConfig {
+        let trace = Trace::read(self.rows.as_bytes(), "case", TraceFormat::Mooncake, &TraceOptions::default());
+        let source = WorkloadSource::Trace {
+            trace: Arc::new(trace.expect("a valid trace")),
+            pacing: TracePacing::Recorded { speedup: 1.0 },
+            copies: 1,
+        };
+        config(topology, vec![WorkloadConfig { name: "case".to_owned(), start_ns: 0, priority: 0, source }])
+    }
+
+    fn aggregated(&self, semantics: PassSemantics) -> Report {
+        let report = run(&self.config(Topology::Aggregated(self.pool("engines", semantics, false))));
+        assert_conserved(&report);
+        report
+    }
+
+    fn disaggregated(&self, semantics: PassSemantics) -> Report {
+        let link = LinkConfig {
+            bandwidth_bytes_per_s: (self.kv_bytes_per_token > 0).then_some(64_000_000_000),
+            latency_ns: 0,
+            kv_bytes_per_token: self.kv_bytes_per_token,
+            scope: TransferScope::FullPrompt,
+            sharing: LinkSharing::Shared,
+        };
+        let topology = Topology::Disaggregated {
+            prefill: self.pool("prefill", semantics, true),
+            decode: self.pool("decode", semantics, false),
+            link,
+        };
+        let report = run(&self.config(topology));
+        assert_conserved(&report);
+        report
+    }
+}
+
+fn mean(report: &Report, trend: &str) -> String {
+    format!("{:.6}", report.metrics.trends[trend].mean)
+}
+
+fn duration(report: &Report) -> String {
+    format!("{:.6}", report.duration_ms)
+}
+
+fn reuse(report: &Report) -> f64 {
+    report.metrics.gauges["prefix_hit_ratio"]
+}
+
+/// Checks one figure under both presets.
+#[track_caller]
+fn check(case: Case<'_>, figure: impl Fn(&Report) -> String, expected: [&str; 2]) {
+    let got = BOTH.map(|semantics| figure(&case.aggregated(semantics)));
+    assert_eq!(got, expected);
+}
+
+#[test]
+fn a_lone_request() {
+    check(DEFAULT, |r| mean(r, "ttft_ms"), ["37.898579", "32.105859"]);
+    check(DEFAULT, |r| mean(r, "itl_ms"), ["5.792720", "5.791587"]);
+    check(DEFAULT, duration, ["55.276739", "49.480621"]);
+}
+
+#[test]
+fn a_request_for_one_token() {
+    let case =
+        Case { rows: r#"{"timestamp": 0, "input_length": 1000, "output_length": 1, "hash_ids": [1, 2]}"#, ..DEFAULT };
+    check(case, |r| mean(r, "ttft_ms"), ["37.898579", "32.105859"]);
+    check(case, duration, ["37.898579", "32.105859"]);
+}
+
+#[test]
+fn a_request_for_no_token_completes_without_samples() {
+    let case =
+        Case { rows: r#"{"timestamp": 0, "input_length": 1000, "output_length": 0, "hash_ids": [1, 2]}"#, ..DEFAULT };
+    check(case, duration, ["32.105859", "32.105859"]);
+    for semantics in BOTH {
+        let report = case.aggregated(semantics);
+        assert_eq!(report.metrics.counters["completed"], 1);
+        assert!(!report.metrics.trends.contains_key("ttft_ms"));
+    }
+}
+
+#[test]
+fn the_same_request_again_later() {
+    let case = Case {
+        rows: concat!(
+            r#"{"timestamp": 0, "input_length": 1000, "output_length": 4, "hash_ids": [1, 2]}"#,
+            "\n",
+            r#"{"timestamp": 5000, "input_length": 1000, "output_length": 4, "hash_ids": [1, 2]}"#,
+        ),
+        ..DEFAULT
+    };
+    check(case, |r| mean(r, "ttft_ms"), ["30.400365", "24.607645"]);
+    check(case, |r| format!("{}", reuse(r)), ["0.48", "0.48"]);
+}
+
+#[test]
+fn the_same_request_twice_in_one_pass() {
+    let case = Case {
+        rows: concat!(
+            r#"{"timestamp": 0, "input_length": 1000, "output_length": 4, "hash_ids": [1, 2]}"#,
+            "\n",
+            r#"{"timestamp": 0, "input_length": 1000, "output_length": 4, "hash_ids": [1, 2]}"#,
+        ),
+        ..DEFAULT
+    };
+    check(case, |r| mean(r, "ttft_ms"), ["38.543563", "32.747550"]);
+    check(case, |r| format!("{}", reuse(r)), ["0.48", "0.48"]);
+}
+
+#[test]
+fn a_full_hit_recomputes_its_last_block() {
+    let case = Case {
+        rows: concat!(
+            r#"{"timestamp": 0, "input_length": 1024, "output_length": 4, "hash_ids": [1, 2]}"#,
+            "\n",
+            r#"{"timestamp": 5000, "input_length": 1024, "output_length": 4, "hash_ids": [1, 2]}"#,
+        ),
+        ..DEFAULT
+    };
+    check(case, |r| format!("{}", reuse(r)), ["0.46875", "0.46875"]);
+}
+
+#[test]
+fn a_session_waits_for_its_answer_and_the_delay() {
+    let case = Case {
+        rows: concat!(
+            r#"{"session_id": "a", "timestamp": 0, "input_length": 1000, "output_length": 4, "hash_ids": [1, 2]}"#,
+            "\n",
+            r#"{"session_id": "a", "delay": 250, "input_length": 1500, "output_length": 4, "hash_ids": [1, 2, 3]}"#,
+        ),
+        ..DEFAULT
+    };
+    check(case, duration, ["353.376224", "341.755799"]);
+    check(case, |r| mean(r, "ttft_ms"), ["34.270440", "28.464550"]);
+    check(case, |r| format!("{}", reuse(r)), ["0.384", "0.384"]);
+}
+
+#[test]
+fn gaps_between_timestamps_of_a_session_count_from_the_answer() {
+    let case = Case {
+        rows: concat!(
+            r#"{"session_id": "a", "timestamp": 1000, "input_length": 1000, "output_length": 4, "hash_ids": [1, 2]}"#,
+            "\n",
+            r#"{"session_id": "a", "timestamp": 1300, "input_length": 1500, "output_length": 4, "hash_ids": [1, 2, 3]}"#,
+        ),
+        ..DEFAULT
+    };
+    check(case, duration, ["403.376224", "391.755799"]);
+}
+
+/// 20,000 tokens over 40 ids: chunks of 8,192, 8,192 and 3,616.
+const LONG: &str = concat!(
+    r#"{"timestamp": 0, "input_length": 20000, "output_length": 4, "hash_ids": "#,
+    "[1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17,18,19,20,21,22,23,24,25,26,27,28,29,30,31,32,33,34,35,36,37,38,39,40]}",
+);
+
+#[test]
+fn a_long_prompt_is_computed_in_chunks() {
+    let case = Case { rows: LONG, ..DEFAULT };
+    check(case, |r| mean(r, "ttft_ms"), ["421.945741", "415.183328"]);
+    check(case, duration, ["442.232980", "435.466016"]);
+}
+
+#[test]
+fn without_chunking_it_is_rejected_where_the_peer_ends_in_a_dead_end() {
+    let rows = format!("{LONG}\n{R}");
+    let case = Case { rows: &rows, enable_chunked_prefill: false, ..DEFAULT };
+    for semantics in BOTH {
+        let report = case.aggregated(semantics);
+        assert_eq!(report.metrics.counters["rejected"], 1);
+        assert_eq!(report.metrics.counters["completed"], 1);
+        let reason = "the prompt exceeds `max_num_batched_tokens` and chunked prefill is off";
+        assert_eq!(report.metrics.rejections[reason], 1);
+    }
+}
+
+#[test]
+fn twice_the_speed() {
+    check(Case { speedup_ratio: 2.0, ..DEFAULT }, duration, ["27.638370", "24.740311"]);
+}
+
+#[test]
+fn a_prompt_larger_than_the_pool_is_rejected_and_its_neighbour_runs() {
+    let case = Case {
+        rows: concat!(
+            r#"{"timestamp": 0, "input_length": 1000, "output_length": 4, "hash_ids": [1, 2]}"#,
+            "\n",
+            r#"{"timestamp": 0, "input_length": 2048, "output_length": 4, "hash_ids": [3, 4, 5, 6]}"#,
+        ),
+        usable_blocks: 20,
+        ..DEFAULT
+    };
+    check(case, |r| mean(r, "itl_ms"), ["32.474400", "32.246339"]);
+    for semantics in BOTH {
+        let counters = case.aggregated(semantics).metrics.counters;
+        assert_eq!((counters["completed"], counters["rejected"], counters["requests"]), (1, 1, 2));
+    }
+}
+
+#[test]
+fn one_prefill_and_one_decode_worker() {
+    let got = BOTH.map(|semantics| {
+        let report = DEFAULT.disaggregated(semantics);
+        (mean(&report, "ttft_ms"), duration(&report))
+    });
+    let expected = [("37.898579", "55.276739"), ("37.897344", "55.272106")];
+    assert_eq!(got, expected.map(|(ttft, duration)| (ttft.to_owned(), duration.to_owned())));
+}
+
+#[test]
+fn a_transfer_of_a_megabyte_a_token() {
+    let case = Case { kv_bytes_per_token: 1_000_000, ..DEFAULT };
+    let got = BOTH.map(|semantics| mean(&case.disaggregated(semantics), "ttft_ms"));
+    assert_eq!(got, ["53.523579", "53.522344"]);
+}
+
+#[test]
+fn multi_token_prediction_with_certain_acceptance() {
+    let case = Case {
+        rows: r#"{"timestamp": 0, "input_length": 1000, "output_length": 16, "hash_ids": [1, 2]}"#,
+        burst: 2,
+        ..DEFAULT
+    };
+    check(case, duration, ["66.862179", "66.857082"]);
+    check(case, |r| mean(r, "itl_ms"), ["1.930907", "1.930649"]);
+    check(case, |r| r.metrics.counters["steps"].to_string(), ["6", "6"]);
+}
