@@ -1,0 +1,64 @@
+//! The Mooncake synthetic trace on four engines, parsing included.
+//!
+//! Workload: 3,993 requests over 1,022 s of virtual time, 61.2 M prompt tokens,
+//! 595 k output tokens; 4 engines of 16,384 blocks of 64 tokens, round robin.
+//! Reported per second of wall time: simulated requests and output tokens. The
+//! roofline runs natively and as a guest; loading the guest is not in the loop.
+//! The peer's figure on the same trace: `benches/peers/dynamo.sh`.
+
+use std::sync::Arc;
+
+use criterion::{BenchmarkGroup, Criterion, Throughput, criterion_group, criterion_main, measurement::WallTime};
+use vcr_benches::{guest_path, mooncake_path, replay};
+use vcr_cluster::LatencyFactory;
+use vcr_core::latency::LatencyError;
+use vcr_guest::{GuestModule, Limits};
+use vcr_roofline::RooflineConfig;
+use vcr_timing::{Polynomial, PolynomialInput, Roofline};
+
+fn polynomial() -> LatencyFactory {
+    let model = Polynomial::new(PolynomialInput::default()).expect("the defaults are valid");
+    Arc::new(move |_seed| Ok(Box::new(model)))
+}
+
+fn native_roofline() -> LatencyFactory {
+    let formulas = RooflineConfig::of_presets("llama-3.1-8b", "h100-sxm").build().expect("both presets exist");
+    Arc::new(move |_seed| Ok(Box::new(Roofline::new(formulas))))
+}
+
+fn guest_roofline() -> Option<LatencyFactory> {
+    let module = GuestModule::load(guest_path("roofline")?, Limits::default()).expect("the guest loads");
+    let config = r#"{"model": "llama-3.1-8b", "gpu": "h100-sxm"}"#;
+    Some(Arc::new(move |seed| {
+        let model = module.latency_model(config, seed);
+        model.map_err(|error| LatencyError { model: "roofline".to_owned(), reason: error.to_string() })
+    }))
+}
+
+fn compare(group: &mut BenchmarkGroup<'_, WallTime>, latencies: &[(&str, LatencyFactory)]) {
+    let Some(path) = mooncake_path() else { return };
+    for (name, latency) in latencies {
+        let report = replay(&path, Arc::clone(latency));
+        let counters = &report.metrics.counters;
+        let steps = counters["steps"];
+        println!("{name}: {} requests, {} output tokens, {steps} steps", counters["completed"], counters["output_tokens"]);
+        for (unit, amount) in [("requests", counters["completed"]), ("output tokens", counters["output_tokens"])] {
+            group.throughput(Throughput::Elements(amount));
+            group.bench_function(format!("{name}, {unit}"), |bencher| {
+                bencher.iter(|| replay(&path, Arc::clone(latency)));
+            });
+        }
+    }
+}
+
+fn mooncake(criterion: &mut Criterion) {
+    let mut group = criterion.benchmark_group("mooncake_4_engines");
+    group.sample_size(20);
+    let mut latencies = vec![("polynomial", polynomial()), ("native roofline", native_roofline())];
+    latencies.extend(guest_roofline().map(|latency| ("guest roofline", latency)));
+    compare(&mut group, &latencies);
+    group.finish();
+}
+
+criterion_group!(benches, mooncake);
+criterion_main!(benches);

@@ -1,0 +1,69 @@
+//! What the benchmarks share: the Mooncake cluster and where its trace lies.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use vcr_cluster::observe::Unobserved;
+use vcr_cluster::{
+    LatencyFactory, PoolConfig, Report, RouterConfig, RunConfig, Topology, TracePacing, WorkloadConfig, WorkloadSource,
+    simulate,
+};
+use vcr_core::{EngineConfig, EngineConfigInput};
+use vcr_trace::{Trace, TraceOptions};
+
+/// The Mooncake synthetic trace (3,993 requests, 61.2 M prompt tokens, 595 k
+/// output tokens), or nothing, loudly, where it is absent.
+#[must_use]
+pub fn mooncake_path() -> Option<PathBuf> {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shared/data/workloads/mooncake_synthetic.jsonl");
+    if path.exists() {
+        return Some(path);
+    }
+    println!("SKIPPED: no trace at {}", path.display());
+    None
+}
+
+/// The guest of that name, or nothing, loudly, where it has not been built.
+#[must_use]
+pub fn guest_path(name: &str) -> Option<PathBuf> {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../guests/dist/{name}.wasm"));
+    if path.exists() {
+        return Some(path);
+    }
+    println!("SKIPPED: no guest at {}; build it with `vcr guest build`", path.display());
+    None
+}
+
+/// Reads a trace and replays it on four engines of Dynamo's default size, round
+/// robin, steps priced by `latency`.
+///
+/// # Panics
+/// When the trace cannot be read or the run fails: there is nothing to measure.
+#[must_use]
+pub fn replay(path: &Path, latency: LatencyFactory) -> Report {
+    let trace = Trace::open(path, &TraceOptions::default()).expect("the trace is readable");
+    let engine = EngineConfig::new(EngineConfigInput { block_size: 64, ..EngineConfigInput::default() });
+    let pool = PoolConfig {
+        name: "engines".to_owned(),
+        engines: 4,
+        engine: engine.expect("the defaults are valid"),
+        latency,
+        router: RouterConfig::RoundRobin,
+        acceptance_rates: Vec::new(),
+    };
+    let source = WorkloadSource::Trace {
+        trace: Arc::new(trace),
+        pacing: TracePacing::Recorded { speedup: 1.0 },
+        copies: 1,
+    };
+    let config = RunConfig {
+        name: "mooncake".to_owned(),
+        seed: 1,
+        topology: Topology::Aggregated(pool),
+        workloads: vec![WorkloadConfig { name: "trace".to_owned(), start_ns: 0, priority: 0, source }],
+        faults: Vec::new(),
+        max_retries: 0,
+        max_time_ns: None,
+    };
+    simulate(config, &mut Unobserved).expect("the run reaches its end")
+}

@@ -1,0 +1,273 @@
+//! What must hold of the engine and its pool whatever is asked of them.
+
+use std::collections::BTreeMap;
+
+use proptest::prelude::*;
+use vcr_core::kv_pool::{BlockId, KvEvent, KvPool};
+use vcr_core::{
+    Engine, EngineConfig, EngineConfigInput, FinishReason, KvRole, Policy, Prompt, RejectReason, RequestId,
+    RequestSpec, TokenSource,
+};
+
+/// Tokens that depend on request and position alone; every 37th is a stop token.
+struct Tokens;
+
+impl TokenSource for Tokens {
+    fn token(&mut self, tag: u64, output_index: u32) -> u32 {
+        (tag as u32).wrapping_mul(31).wrapping_add(output_index * 7) % 37
+    }
+
+    fn extra_tokens(&mut self, tag: u64, max_extra: u32) -> u32 {
+        tag as u32 % (max_extra + 1)
+    }
+}
+
+#[derive(Clone, Debug)]
+enum Action {
+    Submit { prompt_tokens: u32, shared: bool, max_tokens: u32, priority: i32, role: KvRole, stops: bool },
+    Abort { which: usize },
+    AbortMidStep { which: usize },
+    Step,
+    Deliver,
+}
+
+fn arb_action() -> impl Strategy<Value = Action> {
+    let role = prop_oneof![4 => Just(KvRole::Local), 1 => Just(KvRole::Source), 1 => Just(KvRole::Destination)];
+    let submit = (1..200u32, any::<bool>(), 0..40u32, -2..3i32, role, any::<bool>()).prop_map(
+        |(prompt_tokens, shared, max_tokens, priority, role, stops)| Action::Submit {
+            prompt_tokens,
+            shared,
+            max_tokens,
+            priority,
+            role,
+            stops,
+        },
+    );
+    prop_oneof![
+        3 => submit,
+        1 => any::<usize>().prop_map(|which| Action::Abort { which }),
+        1 => any::<usize>().prop_map(|which| Action::AbortMidStep { which }),
+        6 => Just(Action::Step),
+        1 => Just(Action::Deliver),
+    ]
+}
+
+fn arb_config() -> impl Strategy<Value = EngineConfig> {
+    let sizes = (1..20u32, 4..80u32, 1..12u32, 12..300u32);
+    let switches = (any::<bool>(), any::<bool>(), any::<bool>(), any::<bool>(), any::<bool>());
+    let caps = (prop_oneof![Just(0), 5..50u32], 0.0..0.2f64, 0..3u32, proptest::option::of(20..400u32));
+    (sizes, switches, caps).prop_map(|((block_size, num_gpu_blocks, seqs, budget), switches, caps)| {
+        let (caching, chunking, priority, adaptive, reserve) = switches;
+        let (threshold, watermark, extra, max_model_len) = caps;
+        let input = EngineConfigInput {
+            block_size,
+            num_gpu_blocks,
+            max_num_seqs: seqs,
+            max_num_batched_tokens: if chunking { budget } else { budget.max(max_model_len.unwrap_or(0)) },
+            max_model_len,
+            policy: if priority { Policy::Priority } else { Policy::Fcfs },
+            enable_prefix_caching: caching,
+            enable_chunked_prefill: chunking,
+            long_prefill_token_threshold: threshold,
+            adaptive_long_prefill: adaptive,
+            watermark,
+            scheduler_reserve_full_isl: reserve,
+            max_num_active_seqs: None,
+            max_loras: 0,
+            max_extra_tokens_per_step: extra,
+        };
+        EngineConfig::new(input).expect("drawn to be valid")
+    })
+}
+
+/// The driver's view of an engine, against which the engine is checked.
+struct Driver {
+    engine: Engine,
+    live: BTreeMap<u64, (RequestId, u32)>,
+    held: BTreeMap<u64, RequestId>,
+    loading: Vec<(u64, RequestId)>,
+    emitted: BTreeMap<u64, u32>,
+    next_tag: u64,
+}
+
+impl Driver {
+    fn new(config: EngineConfig) -> Self {
+        Self {
+            engine: Engine::new(config),
+            live: BTreeMap::new(),
+            held: BTreeMap::new(),
+            loading: Vec::new(),
+            emitted: BTreeMap::new(),
+            next_tag: 0,
+        }
+    }
+
+    fn act(&mut self, action: &Action) {
+        match action {
+            Action::Submit { prompt_tokens, shared, max_tokens, priority, role, stops } => {
+                let tag = self.next_tag;
+                self.next_tag += 1;
+                let mut prompt = Prompt::new(self.engine.config().block_size, 0);
+                prompt.push_run(if *shared { 1 } else { 1000 + tag }, 0, *prompt_tokens);
+                let spec = RequestSpec {
+                    tag,
+                    prompt,
+                    max_tokens: *max_tokens,
+                    stop_token: stops.then_some(5),
+                    priority: *priority,
+                    arrival_ns: 0,
+                    lora: None,
+                    kv_role: *role,
+                };
+                match self.engine.submit(spec) {
+                    Ok(id) => {
+                        self.live.insert(tag, (id, *max_tokens));
+                    }
+                    Err(reason) => assert_ne!(reason, RejectReason::EmptyPrompt),
+                }
+            }
+            Action::Abort { which } => self.abort(*which),
+            Action::AbortMidStep { which } => self.step(Some(*which)),
+            Action::Step => self.step(None),
+            Action::Deliver => {
+                if let Some((tag, id)) = self.loading.pop()
+                    && self.live.contains_key(&tag)
+                {
+                    self.engine.remote_kv_arrived(id);
+                }
+                if let Some((_, id)) = self.held.pop_first() {
+                    self.engine.release_held_kv(id);
+                }
+            }
+        }
+        self.engine.pool().assert_consistent();
+        assert!(self.engine.num_running() <= self.engine.config().max_running());
+    }
+
+    fn abort(&mut self, which: usize) {
+        let Some((&tag, &(id, _))) = self.live.iter().nth(which % self.live.len().max(1)) else { return };
+        self.live.remove(&tag);
+        self.engine.abort(id);
+    }
+
+    fn step(&mut self, abort_mid_step: Option<usize>) {
+        let budget = self.engine.config().max_num_batched_tokens;
+        let plan = self.engine.schedule();
+        assert!(plan.total_num_scheduled_tokens <= budget, "the token budget was exceeded");
+        let sum: u32 = plan.scheduled.iter().map(|entry| entry.num_scheduled_tokens).sum();
+        assert_eq!(sum, plan.total_num_scheduled_tokens);
+        let shape = plan.shape;
+        assert_eq!(shape.prefill_tokens + shape.decode_tokens, u64::from(sum));
+        assert_eq!(shape.batch_requests(), plan.scheduled.len() as u64);
+        self.loading.extend(plan.remote_loads.iter().map(|load| (load.tag, load.request)));
+        if let Some(which) = abort_mid_step {
+            self.abort(which);
+        }
+        if !self.engine.step_in_flight() {
+            return;
+        }
+        let outputs = self.engine.update(&mut Tokens).outputs.clone();
+        for output in outputs {
+            let (id, max_tokens) = *self.live.get(&output.tag).expect("output of a request that has ended");
+            assert_eq!(id, output.request);
+            let emitted = self.emitted.entry(output.tag).or_default();
+            *emitted += output.num_tokens;
+            assert!(*emitted <= max_tokens, "more tokens than asked for");
+            match output.finish {
+                None => {}
+                Some(FinishReason::Abort) => panic!("aborted requests have no output"),
+                Some(_) => {
+                    self.live.remove(&output.tag);
+                    // Held KV stays; the engine counts it among its requests.
+                    if self.engine.live_tags().any(|tag| tag == output.tag) {
+                        self.held.insert(output.tag, id);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Runs on until nothing is left.
+    fn drain(&mut self) {
+        for _ in 0..200_000 {
+            if self.live.is_empty() && self.held.is_empty() {
+                return;
+            }
+            self.act(&Action::Deliver);
+            self.act(&Action::Step);
+        }
+        panic!("{} requests never end: {:?}", self.live.len(), self.live);
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
+
+    /// No request is lost, none ends twice, and no block is.
+    #[test]
+    fn every_request_ends_once_and_every_block_comes_back(
+        config in arb_config(),
+        actions in proptest::collection::vec(arb_action(), 1..120),
+    ) {
+        let mut driver = Driver::new(config);
+        for action in &actions {
+            driver.act(action);
+        }
+        driver.drain();
+        prop_assert_eq!(driver.engine.pool().total_references(), 0);
+        prop_assert_eq!(driver.engine.pool().num_active(), 0);
+        prop_assert_eq!(driver.engine.num_requests(), 0);
+        prop_assert_eq!(driver.engine.num_waiting(), 0);
+        prop_assert_eq!(driver.engine.outstanding_prefill_tokens(), 0);
+    }
+
+    /// The pool keeps its promises against a plain model of tables and a cache.
+    #[test]
+    fn the_pool_agrees_with_its_events(
+        blocks in 2..40u32,
+        actions in proptest::collection::vec((0..4u8, 1..6u32, 0..8u64), 1..200),
+    ) {
+        let mut pool = KvPool::new(blocks, true);
+        pool.record_events(true);
+        let mut tables: Vec<Vec<BlockId>> = Vec::new();
+        let mut cached: BTreeMap<u64, u32> = BTreeMap::new();
+        for (action, count, content) in actions {
+            match action {
+                // A request with `count` blocks of one content: hit, allocate, store.
+                0 | 1 => {
+                    let hashes: Vec<u64> = (0..u64::from(count)).map(|depth| (content << 8 | depth) + 1).collect();
+                    let mut table = Vec::new();
+                    pool.lookup(&hashes, &mut table);
+                    let hit = table.len();
+                    let missing = count - hit as u32;
+                    if missing + pool.count_free_among(&table) > pool.num_free() {
+                        continue;
+                    }
+                    pool.touch(&table);
+                    pool.allocate(missing, &mut table);
+                    if action == 0 {
+                        pool.store(hit.checked_sub(1).map(|at| hashes[at]), &table[hit..], &hashes[hit..]);
+                    }
+                    tables.push(table);
+                }
+                _ if !tables.is_empty() => {
+                    let table = tables.swap_remove(count as usize % tables.len());
+                    pool.release(&table);
+                }
+                _ => {}
+            }
+            pool.assert_consistent();
+            let held: u64 = tables.iter().map(|table| table.len() as u64).sum();
+            prop_assert_eq!(pool.total_references(), held);
+            for event in pool.take_events() {
+                match event {
+                    KvEvent::Stored { blocks, .. } => blocks.iter().for_each(|&hash| *cached.entry(hash).or_default() += 1),
+                    KvEvent::Removed(hash) => *cached.get_mut(&hash).expect("removed what was stored") -= 1,
+                }
+            }
+            for (&hash, &copies) in &cached {
+                prop_assert_eq!(pool.cached_prefix_blocks(&[hash]), u32::from(copies > 0));
+            }
+        }
+    }
+}
