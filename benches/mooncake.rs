@@ -41,7 +41,10 @@ fn compare(group: &mut BenchmarkGroup<'_, WallTime>, latencies: &[(&str, Latency
         let report = replay(&path, Arc::clone(latency));
         let counters = &report.metrics.counters;
         let steps = counters["steps"];
-        println!("{name}: {} requests, {} output tokens, {steps} steps", counters["completed"], counters["output_tokens"]);
+        println!(
+            "{name}: {} requests, {} output tokens, {steps} steps",
+            counters["completed"], counters["output_tokens"]
+        );
         for (unit, amount) in [("requests", counters["completed"]), ("output tokens", counters["output_tokens"])] {
             group.throughput(Throughput::Elements(amount));
             group.bench_function(format!("{name}, {unit}"), |bencher| {

@@ -123,8 +123,13 @@ fn text_without_position(error: &EvalAltResult) -> String {
 
 /// The valid name closest to a mistyped one, if any is close.
 pub(crate) fn nearest<'a>(name: &str, valid: impl Iterator<Item = &'a str>) -> Option<&'a str> {
-    let scored = valid.map(|candidate| (strsim::damerau_levenshtein(name, candidate), candidate));
-    let (distance, best) = scored.min()?;
+    // Among equally close names the one of equal length: letters get swapped
+    // more often than lost.
+    let length = |text: &str| text.chars().count();
+    let scored = valid.map(|candidate| {
+        (strsim::damerau_levenshtein(name, candidate), length(name).abs_diff(length(candidate)), candidate)
+    });
+    let (distance, _, best) = scored.min()?;
     (distance <= 2 || distance * 3 <= name.chars().count()).then_some(best)
 }
 

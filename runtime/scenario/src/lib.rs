@@ -16,6 +16,8 @@ mod latency;
 mod options;
 mod output;
 mod parameter;
+mod precheck;
+mod promise;
 mod run;
 pub mod units;
 mod vocabulary;
@@ -158,6 +160,7 @@ fn execute(context: &Arc<context::Context>, file: &str) -> Result<(), ScenarioEr
             hint: None,
         }
     })?;
+    precheck::check(&script).map_err(|error| error::from_script(file, &error))?;
     engine.run_ast(&script).map_err(|error| error::from_script(file, &error))?;
     let unused = parameter::check_all_used(context);
     unused.map_err(|thrown| ScenarioError {
