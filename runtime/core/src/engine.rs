@@ -9,7 +9,7 @@ use crate::config::EngineConfig;
 use crate::kv_pool::{BlockId, KvPool};
 use crate::plan::{StepOutputs, StepPlan};
 use crate::queue::WaitingQueue;
-use crate::request::{FinishReason, KvRole, Request, RequestId, RequestSpec, RequestStatus, RequestTable};
+use crate::request::{KvRole, Request, RequestId, RequestSpec, RequestStatus, RequestTable};
 
 /// Chooses output tokens; the stand-in for the model.
 pub trait TokenSource {
@@ -39,6 +39,9 @@ pub enum RejectReason {
     /// Without chunking a prompt must fit into one step.
     #[error("the prompt exceeds `max_num_batched_tokens` and chunked prefill is off")]
     ExceedsTokenBudget,
+    /// The request names an adapter, but `max_loras` is 0.
+    #[error("the request names an adapter, but the engine has none")]
+    AdaptersOff,
 }
 
 /// Prefix-cache counters: of first admissions, or of admissions after preemption.
@@ -170,12 +173,6 @@ impl Engine {
         self.requests.live().map(|request| request.tag)
     }
 
-    /// Cached tokens that `id` found at its first admission, once admitted.
-    #[must_use]
-    pub fn cached_tokens(&self, id: RequestId) -> Option<u32> {
-        self.requests[id].cached_tokens
-    }
-
     /// Whether a step has been scheduled and not yet applied.
     #[must_use]
     pub fn step_in_flight(&self) -> bool {
@@ -230,6 +227,9 @@ impl Engine {
     /// When it can never run here; the engine is unchanged.
     pub fn submit(&mut self, spec: RequestSpec) -> Result<RequestId, RejectReason> {
         self.check(spec.prompt.len_tokens, spec.max_tokens)?;
+        if spec.lora.is_some() && self.config.max_loras == 0 {
+            return Err(RejectReason::AdaptersOff);
+        }
         let sequence = self.next_sequence;
         self.next_sequence += 1;
         let prompt_tokens = spec.prompt.len_tokens;
@@ -252,8 +252,6 @@ impl Engine {
             sequence,
             lora: spec.lora,
             kv_role: spec.kv_role,
-            preemptions: 0,
-            cached_tokens: None,
             queue_epoch: 0,
             block_table: Vec::new(),
             block_hashes: spec.prompt.block_hashes,
@@ -319,7 +317,7 @@ impl Engine {
     }
 
     /// Applies the end of a request that has left all lists.
-    pub(crate) fn finish(&mut self, id: RequestId, _reason: FinishReason) {
+    pub(crate) fn finish(&mut self, id: RequestId) {
         if self.requests[id].kv_role == KvRole::Source {
             self.requests[id].status = RequestStatus::HoldingKv;
         } else {

@@ -103,3 +103,62 @@ impl WaitingQueue {
         Entry::of(id, &requests[id])
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::config::{EngineConfig, EngineConfigInput};
+    use crate::request::{KvRole, Prompt, RequestSpec};
+
+    /// Requests with the given priorities, all queued by submission order.
+    fn queued(policy: Policy, priorities: &[i32]) -> crate::Engine {
+        let config = EngineConfig::new(EngineConfigInput { policy, ..EngineConfigInput::default() }).unwrap();
+        let mut engine = crate::Engine::new(config);
+        for (tag, &priority) in priorities.iter().enumerate() {
+            let mut prompt = Prompt::new(16, 0);
+            prompt.push_run(tag as u64, 0, 8);
+            let spec = RequestSpec {
+                tag: tag as u64,
+                prompt,
+                max_tokens: 1,
+                stop_token: None,
+                priority,
+                arrival_ns: 0,
+                lora: None,
+                kv_role: KvRole::Local,
+            };
+            engine.submit(spec).unwrap();
+        }
+        engine
+    }
+
+    proptest! {
+        /// Whoever leaves early leaves no trace, and the rest keep their order.
+        #[test]
+        fn order_survives_departures(
+            priority_policy in any::<bool>(),
+            priorities in proptest::collection::vec(-3..3i32, 1..40),
+            gone in proptest::collection::vec(any::<bool>(), 40),
+        ) {
+            let policy = if priority_policy { Policy::Priority } else { Policy::Fcfs };
+            let mut engine = queued(policy, &priorities);
+            let mut expected: Vec<(i32, u64)> = Vec::new();
+            for (tag, &priority) in priorities.iter().enumerate() {
+                let id = RequestId(tag as u32);
+                if gone[tag] {
+                    engine.waiting.leave(id, &mut engine.requests);
+                } else {
+                    expected.push((if priority_policy { priority } else { 0 }, tag as u64));
+                }
+            }
+            expected.sort_unstable();
+            prop_assert_eq!(engine.waiting.len(), expected.len());
+            let popped: Vec<u64> =
+                std::iter::from_fn(|| engine.waiting.pop(&mut engine.requests)).map(|id| u64::from(id.0)).collect();
+            prop_assert_eq!(popped, expected.into_iter().map(|(_, tag)| tag).collect::<Vec<_>>());
+            prop_assert_eq!(engine.waiting.len(), 0);
+        }
+    }
+}

@@ -144,9 +144,6 @@ pub(crate) struct Request {
     pub(crate) sequence: u64,
     pub(crate) lora: Option<u32>,
     pub(crate) kv_role: KvRole,
-    pub(crate) preemptions: u32,
-    /// Cached prompt tokens found at first admission.
-    pub(crate) cached_tokens: Option<u32>,
     /// Bumped whenever the request enters or leaves a queue, so that stale
     /// queue entries can be told from live ones.
     pub(crate) queue_epoch: u32,

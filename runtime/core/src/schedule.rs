@@ -155,7 +155,6 @@ impl Engine {
         request.num_computed_tokens = 0;
         request.prefill_target_tokens = request.num_tokens;
         request.status = RequestStatus::Preempted;
-        request.preemptions += 1;
         self.outstanding_prefill_tokens += u64::from(request.num_tokens);
         self.stats.preemptions += 1;
         plan.preempted.push(request.tag);
@@ -285,14 +284,11 @@ impl Engine {
     }
 
     fn count_lookup(&mut self, id: RequestId, cached: u32) {
-        let request = &mut self.requests[id];
-        let resumed = request.status == RequestStatus::Preempted;
-        if request.cached_tokens.is_none() {
-            request.cached_tokens = Some(cached);
-        }
         if !self.pool.caching() {
             return;
         }
+        let request = &self.requests[id];
+        let resumed = request.status == RequestStatus::Preempted;
         let stats = if resumed { &mut self.stats.preempted_prefix } else { &mut self.stats.prefix };
         stats.requests += 1;
         stats.queried_tokens += u64::from(request.num_tokens);

@@ -44,6 +44,6 @@ mod tests {
     fn the_mapping_is_frozen() {
         // A change here changes every recorded fingerprint.
         assert_eq!(mix(0), 0xe220_a839_7b1d_cdaf);
-        assert_eq!(derive(42, "arrivals", 7), derive(42, "arrivals", 7));
+        assert_eq!(derive(42, "arrivals", 7), 16_617_599_543_082_573_585);
     }
 }

@@ -31,9 +31,9 @@ impl Engine {
                 num_tokens: (out.tokens.len() - tokens_before) as u32,
                 finish,
             });
-            if let Some(reason) = finish {
+            if finish.is_some() {
                 any_finished = true;
-                self.finish(entry.request, reason);
+                self.finish(entry.request);
             }
         }
         if any_finished {

@@ -17,8 +17,10 @@ pub(crate) struct ScriptDistribution {
     pub(crate) is_time: bool,
 }
 
-/// The largest mean a distribution may have; beyond it something is a typo.
-const MOST: f64 = 1e12;
+/// The largest parameter of a distribution of tokens or turns, and of
+/// milliseconds; beyond it something is a typo that would fill the memory.
+const MOST_COUNT: f64 = 1e7;
+const MOST_MS: f64 = 1e12;
 
 struct Problem {
     position: Position,
@@ -168,12 +170,12 @@ impl<'s> Options<'s> {
     pub(crate) fn counts(&mut self, name: &'static str) -> Option<Distribution> {
         let value = self.take(name)?;
         if let Some(number) = as_number(&value) {
-            return self.valid(name, Distribution::Constant { value: number });
+            return self.valid(name, Distribution::Constant { value: number }, MOST_COUNT);
         }
         let scripted = value.clone().try_cast::<ScriptDistribution>().filter(|scripted| !scripted.is_time);
         let wanted = "a number, or a distribution such as normal(512, 128)";
         let scripted = self.check(name, scripted, wanted, &value)?;
-        self.valid(name, scripted.distribution)
+        self.valid(name, scripted.distribution, MOST_COUNT)
     }
 
     /// A distribution of durations in milliseconds; a duration is a constant.
@@ -186,7 +188,7 @@ impl<'s> Options<'s> {
         }
         let scripted = value.clone().try_cast::<ScriptDistribution>().filter(|scripted| scripted.is_time);
         let scripted = self.check(name, scripted, wanted, &value)?;
-        self.valid(name, scripted.distribution)
+        self.valid(name, scripted.distribution, MOST_MS)
     }
 
     /// A value made by another function of the vocabulary.
@@ -210,8 +212,8 @@ impl<'s> Options<'s> {
         None
     }
 
-    fn valid(&mut self, name: &'static str, distribution: Distribution) -> Option<Distribution> {
-        let problems = distribution.problems(MOST);
+    fn valid(&mut self, name: &'static str, distribution: Distribution, most: f64) -> Option<Distribution> {
+        let problems = distribution.problems(most);
         if problems.is_empty() {
             return Some(distribution);
         }
