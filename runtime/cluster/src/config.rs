@@ -325,6 +325,16 @@ impl RunConfig {
 }
 
 impl WorkloadConfig {
+    /// Whether the end of a request can bring about another's arrival.
+    pub(crate) fn is_chained(&self) -> bool {
+        match &self.source {
+            WorkloadSource::Synthetic { arrivals: Arrivals::ClosedLoop { .. }, .. } => true,
+            WorkloadSource::Synthetic { mix, .. } => mix.turns != Distribution::Constant { value: 1.0 },
+            WorkloadSource::Trace { pacing: TracePacing::ClosedLoop { .. }, .. } => true,
+            WorkloadSource::Trace { trace, .. } => trace.requests.iter().any(|request| request.next_turn.is_some()),
+        }
+    }
+
     fn check(&self, problem: &mut dyn FnMut(&str)) {
         let positive = |value: f64| value.is_finite() && value > 0.0;
         match &self.source {

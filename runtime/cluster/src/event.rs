@@ -32,27 +32,61 @@ pub(crate) enum Event {
 }
 
 /// Events by time.
+///
+/// Ends of steps are kept apart, pool by pool: there are many of them, and they
+/// concern an engine only where requests go from one engine to another.
 #[derive(Debug, Default)]
 pub(crate) struct EventQueue {
-    heap: BinaryHeap<Reverse<(u64, Event, u64)>>,
+    step_ends: Vec<BinaryHeap<Entry>>,
+    others: BinaryHeap<Entry>,
     scheduled: u64,
 }
 
+type Entry = Reverse<(u64, Event, u64)>;
+
 impl EventQueue {
+    pub(crate) fn new(pools: usize) -> Self {
+        Self { step_ends: (0..pools).map(|_| BinaryHeap::new()).collect(), ..Self::default() }
+    }
+
+    /// Schedules anything but the end of a step.
     pub(crate) fn push(&mut self, at_ns: u64, event: Event) {
-        self.heap.push(Reverse((at_ns, event, self.scheduled)));
+        self.others.push(Reverse((at_ns, event, self.scheduled)));
+        self.scheduled += 1;
+    }
+
+    /// Schedules the end of a step in `pool`.
+    pub(crate) fn push_step_end(&mut self, pool: u32, at_ns: u64, event: Event) {
+        self.step_ends[pool as usize].push(Reverse((at_ns, event, self.scheduled)));
         self.scheduled += 1;
     }
 
     pub(crate) fn next_time(&self) -> Option<u64> {
-        self.heap.peek().map(|Reverse((at_ns, ..))| *at_ns)
+        self.step_ends.iter().chain([&self.others]).filter_map(next_of).min()
+    }
+
+    /// When the next event other than the end of a step happens.
+    pub(crate) fn next_other(&self) -> Option<u64> {
+        next_of(&self.others)
+    }
+
+    /// When the next step of `pool` ends.
+    pub(crate) fn next_step_end(&self, pool: u32) -> Option<u64> {
+        next_of(&self.step_ends[pool as usize])
     }
 
     /// The next event if it happens at `at_ns`.
     pub(crate) fn pop_at(&mut self, at_ns: u64) -> Option<Event> {
-        let due = self.next_time() == Some(at_ns);
-        due.then(|| self.heap.pop().map(|Reverse((_, event, _))| event)).flatten()
+        let heaps = self.step_ends.iter_mut().chain([&mut self.others]);
+        // `Reverse` makes the earliest entry the largest.
+        let first = heaps.max_by(|a, b| a.peek().cmp(&b.peek()))?;
+        let due = next_of(first) == Some(at_ns);
+        due.then(|| first.pop().map(|Reverse((_, event, _))| event)).flatten()
     }
+}
+
+fn next_of(heap: &BinaryHeap<Entry>) -> Option<u64> {
+    heap.peek().map(|Reverse((at_ns, ..))| *at_ns)
 }
 
 #[cfg(test)]
@@ -61,13 +95,16 @@ mod tests {
 
     #[test]
     fn equal_times_go_by_kind_then_by_order() {
-        let mut queue = EventQueue::default();
+        let mut queue = EventQueue::new(2);
         queue.push(5, Event::Arrival { workload: 0 });
-        queue.push(5, Event::StepEnd { worker: 1, incarnation: 0 });
+        queue.push_step_end(1, 5, Event::StepEnd { worker: 1, incarnation: 0 });
+        queue.push_step_end(0, 5, Event::StepEnd { worker: 0, incarnation: 3 });
         queue.push(3, Event::Arrival { workload: 1 });
         assert_eq!(queue.next_time(), Some(3));
         assert_eq!(queue.pop_at(3), Some(Event::Arrival { workload: 1 }));
         assert_eq!(queue.pop_at(3), None);
+        assert_eq!((queue.next_other(), queue.next_step_end(0)), (Some(5), Some(5)));
+        assert_eq!(queue.pop_at(5), Some(Event::StepEnd { worker: 0, incarnation: 3 }));
         assert_eq!(queue.pop_at(5), Some(Event::StepEnd { worker: 1, incarnation: 0 }));
         assert_eq!(queue.pop_at(5), Some(Event::Arrival { workload: 0 }));
     }

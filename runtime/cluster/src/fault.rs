@@ -1,11 +1,12 @@
 //! Faults: crashes, restarts and slow-downs, and what becomes of the requests.
 
 use crate::config::FaultKind;
+use crate::error::{SimError, latency_error};
 use crate::event::Event;
 use crate::metrics::Counter;
 use crate::observe::Incident;
 use crate::record::{FailReason, Outcome};
-use crate::sim::{SimError, Simulation, Stage, latency_error};
+use crate::sim::{Simulation, Stage};
 use crate::worker::Health;
 
 impl Simulation<'_> {

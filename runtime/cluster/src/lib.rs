@@ -6,6 +6,7 @@
 //! random stream is named by its purpose.
 
 mod config;
+mod error;
 mod event;
 mod fault;
 mod lifecycle;
@@ -23,6 +24,7 @@ pub use config::{
     Arrivals, FaultConfig, FaultKind, LatencyFactory, Limit, LinkConfig, LinkSharing, PoolConfig, RequestMix,
     RunConfig, RunConfigError, Topology, TracePacing, TransferScope, WorkloadConfig, WorkloadSource,
 };
+pub use error::SimError;
 pub use report::{EngineReport, LinkReport, MetricsReport, Report, TrendReport, report_name};
 pub use router::{KvAwareConfig, RouteQuery, Router, RouterConfig, WorkerLoad};
-pub use sim::{SimError, simulate};
+pub use sim::simulate;

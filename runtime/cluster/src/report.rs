@@ -9,9 +9,10 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 use sha2::{Digest, Sha256};
 
+use crate::error::SimError;
 use crate::metrics::{Counter, Gauge, MetricSet, MetricSummaries, Summary, Trend, Unit};
 use crate::record::{FailReason, Outcome, RequestRecord, ns_to_ms};
-use crate::sim::{SimError, Simulation};
+use crate::sim::Simulation;
 
 /// A trend as it is written: times in milliseconds, counts as they are.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]

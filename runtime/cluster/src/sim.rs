@@ -7,7 +7,8 @@
 use vcr_core::plan::{RemoteLoad, RequestOutput, ScheduledKind};
 use vcr_core::{Prompt, RequestId, seed};
 
-use crate::config::{LinkSharing, PoolConfig, RunConfig, RunConfigError, Topology};
+use crate::config::{LinkSharing, PoolConfig, RunConfig, Topology, WorkloadConfig};
+use crate::error::{MAX_STEPS_AT_ONE_INSTANT, SimError, latency_error};
 use crate::event::{Event, EventQueue};
 use crate::link::Link;
 use crate::metrics::{Counter, MetricSet, Trend};
@@ -20,62 +21,6 @@ use crate::workload::{FollowUp, Workload};
 
 /// Steps between two calls of [`Observer::progress`].
 const STEPS_PER_PROGRESS: u64 = 2048;
-
-/// Steps at one instant after which time is taken to stand still.
-const MAX_STEPS_AT_ONE_INSTANT: u64 = 1_000_000;
-
-/// Why a run could not be carried to its end.
-#[derive(Debug, thiserror::Error)]
-pub enum SimError {
-    /// The configuration makes no sense.
-    #[error("{}", join_lines(.0))]
-    Config(Vec<RunConfigError>),
-    /// A latency model failed; the run is void.
-    #[error("{reason} (engine {engine} of pool `{pool}`, step {step}, at {at_ms} ms of virtual time)")]
-    Latency {
-        /// Name of the pool.
-        pool: String,
-        /// Engine in the pool.
-        engine: u32,
-        /// Number of the step on that engine.
-        step: u64,
-        /// Virtual time.
-        at_ms: f64,
-        /// What the model said.
-        reason: vcr_core::latency::LatencyError,
-    },
-    /// Not one request could ever run.
-    #[error("no request could run: all {requests} were rejected, the first because {reason}")]
-    NothingFits {
-        /// How many there were.
-        requests: u64,
-        /// Reason of the first rejection.
-        reason: vcr_core::RejectReason,
-    },
-    /// Steps take no time and requests keep coming.
-    #[error(
-        "virtual time stands still at {at_ms} ms: {MAX_STEPS_AT_ONE_INSTANT} steps took 0 ns; give the \
-         latency model a duration above zero, or the workload a `count`"
-    )]
-    TimeStandsStill {
-        /// Virtual time.
-        at_ms: f64,
-    },
-    /// Unfinished requests and nothing left to happen: a bug of the simulator.
-    #[error("the run is stuck at {at_ms} ms: {requests} request(s) unfinished, the first is {first} (this is a bug)")]
-    Stuck {
-        /// Virtual time.
-        at_ms: f64,
-        /// How many are unfinished.
-        requests: u64,
-        /// Id of the first.
-        first: u64,
-    },
-}
-
-fn join_lines(errors: &[RunConfigError]) -> String {
-    errors.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n")
-}
 
 /// Where a live request stands in the cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -128,6 +73,8 @@ pub(crate) struct Simulation<'o> {
     pub(crate) thinking_vacant: Vec<u32>,
     pub(crate) metrics: Vec<MetricSet>,
     pub(crate) step_metrics: MetricSet,
+    /// Whether the end of a request can bring about another's arrival.
+    chained: bool,
     pub(crate) ended: u64,
     pub(crate) steps: u64,
     /// Rolling hash over every step of the run.
@@ -174,7 +121,7 @@ impl<'o> Simulation<'o> {
             config.workloads.iter().map(|w| Workload::new(w.clone(), config.seed, block_size)).collect();
         let mut simulation = Self {
             now_ns: 0,
-            events: EventQueue::default(),
+            events: EventQueue::new(pools.len()),
             links: links(&config.topology),
             metrics: vec![MetricSet::default(); workloads.len()],
             step_metrics: MetricSet::default(),
@@ -186,6 +133,7 @@ impl<'o> Simulation<'o> {
             output_seeds: Vec::new(),
             thinking: Vec::new(),
             thinking_vacant: Vec::new(),
+            chained: config.workloads.iter().any(WorkloadConfig::is_chained),
             ended: 0,
             steps: 0,
             step_digest: 0,
@@ -280,10 +228,17 @@ impl<'o> Simulation<'o> {
         let mut dirty = std::mem::take(&mut self.dirty);
         dirty.sort_unstable();
         dirty.dedup();
+        dirty.retain(|&worker| self.workers[worker as usize].can_step());
+        // All of them are scheduled before the first is priced: what a transfer
+        // brings may end a stretch of steps that could be told in advance.
         for &worker in &dirty {
-            if self.workers[worker as usize].can_step() {
-                self.start_step(worker)?;
-            }
+            // A step that did nothing but preempt has made room for another.
+            while self.schedule_step(worker) {}
+        }
+        dirty.retain(|&worker| self.workers[worker as usize].engine.step_in_flight());
+        for (position, &worker) in dirty.iter().enumerate() {
+            let is_last = position + 1 == dirty.len();
+            self.price_step(worker, is_last)?;
         }
         dirty.clear();
         // Starting a step only ever adds events, never changes other workers.
@@ -292,7 +247,8 @@ impl<'o> Simulation<'o> {
         Ok(())
     }
 
-    fn start_step(&mut self, index: u32) -> Result<(), SimError> {
+    /// Lets a worker decide its next step. True if it should decide again.
+    fn schedule_step(&mut self, index: u32) -> bool {
         let worker = &mut self.workers[index as usize];
         let now_ns = self.now_ns;
         let plan = worker.engine.schedule();
@@ -307,36 +263,66 @@ impl<'o> Simulation<'o> {
                 record.cached_tokens = entry.num_computed_tokens;
             }
         }
+        let only_preempted = plan.scheduled.is_empty() && !plan.preempted.is_empty();
         self.remote_loads.clear();
         self.remote_loads.extend_from_slice(&plan.remote_loads);
-        let shape = plan.shape;
-        if worker.engine.step_in_flight() {
-            let step = worker.engine_stats().steps - 1;
-            let duration_ns = worker.price(now_ns, &shape).map_err(|reason| {
-                latency_error(&self.pools[worker.pool as usize].config, worker.index, step, now_ns, reason)
-            })?;
-            let end_ns = now_ns.saturating_add(duration_ns);
-            self.events.push(end_ns, Event::StepEnd { worker: index, incarnation: worker.incarnation });
-            self.steps += 1;
-            self.step_metrics.sample(Trend::StepTime, duration_ns);
-            self.step_metrics.sample(Trend::BatchSize, shape.batch_requests());
-            let work = u64::from(index) << 48 ^ shape.prefill_tokens << 24 ^ shape.decode_requests;
-            for word in [now_ns, duration_ns, work, shape.kv_active_blocks] {
-                self.step_digest = seed::mix(self.step_digest ^ word);
-            }
-            self.observer.step(&StepRecord {
-                worker: index,
-                step,
-                start_ns: now_ns,
-                end_ns,
-                plan: worker.plan(),
-                engine: &worker.engine,
-            });
-        }
-        for load in std::mem::take(&mut self.remote_loads) {
+        let mut loads = std::mem::take(&mut self.remote_loads);
+        for &load in &loads {
             self.start_transfer(load);
         }
+        loads.clear();
+        self.remote_loads = loads;
+        only_preempted
+    }
+
+    /// Gives the step that `index` has just scheduled its duration. `is_last`
+    /// unless other workers have yet to be priced at this instant.
+    fn price_step(&mut self, index: u32, is_last: bool) -> Result<(), SimError> {
+        let now_ns = self.now_ns;
+        let horizon_ns = self.horizon_ns(self.workers[index as usize].pool, is_last);
+        let worker = &mut self.workers[index as usize];
+        let shape = worker.plan().shape;
+        let step = worker.engine_stats().steps - 1;
+
+        let duration_ns = worker.price(now_ns, horizon_ns, &shape).map_err(|reason| {
+            latency_error(&self.pools[worker.pool as usize].config, worker.index, step, now_ns, reason)
+        })?;
+        let end_ns = now_ns.saturating_add(duration_ns);
+        let end = Event::StepEnd { worker: index, incarnation: worker.incarnation };
+        self.events.push_step_end(worker.pool, end_ns, end);
+        self.steps += 1;
+        self.step_metrics.sample(Trend::StepTime, duration_ns);
+        self.step_metrics.sample(Trend::BatchSize, shape.batch_requests());
+        let work = u64::from(index) << 48 ^ shape.prefill_tokens << 24 ^ shape.decode_requests;
+        for word in [now_ns, duration_ns, work, shape.kv_active_blocks] {
+            self.step_digest = seed::mix(self.step_digest ^ word);
+        }
+        self.observer.step(&StepRecord {
+            worker: index,
+            step,
+            start_ns: now_ns,
+            end_ns,
+            plan: worker.plan(),
+            engine: &worker.engine,
+        });
         Ok(())
+    }
+
+    /// Until when nothing from outside can reach an engine of `pool`.
+    ///
+    /// What is not in the queue yet comes out of a step of another engine: the
+    /// end of a request that another waits for, or a prompt that moves on to
+    /// decode. A prefill engine that waits for blocks may start such a step as
+    /// soon as any decode engine takes a prompt from it.
+    fn horizon_ns(&self, pool: u32, all_priced: bool) -> u64 {
+        let feeding_workers = &self.workers[..self.pools[pool as usize].first_worker as usize];
+        let any_pool = self.chained || feeding_workers.iter().any(Worker::can_step);
+        if any_pool && !all_priced {
+            return self.now_ns;
+        }
+        let feeding_pools = if any_pool { self.pools.len() as u32 } else { pool };
+        let steps = (0..feeding_pools).filter_map(|other| self.events.next_step_end(other));
+        self.events.next_other().into_iter().chain(steps).min().unwrap_or(u64::MAX)
     }
 
     fn end_step(&mut self, index: u32) {
@@ -410,14 +396,4 @@ fn links(topology: &Topology) -> Vec<Link> {
         LinkSharing::PerPrefillEngine => prefill.engines,
     };
     (0..count).map(|_| Link::new(bytes_per_s)).collect()
-}
-
-pub(crate) fn latency_error(
-    pool: &PoolConfig,
-    engine: u32,
-    step: u64,
-    now_ns: u64,
-    reason: vcr_core::latency::LatencyError,
-) -> SimError {
-    SimError::Latency { pool: pool.name.clone(), engine, step, at_ms: now_ns as f64 / 1e6, reason }
 }

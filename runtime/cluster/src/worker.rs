@@ -1,5 +1,7 @@
 //! One engine of the cluster with its latency model and its health.
 
+use std::collections::VecDeque;
+
 use vcr_core::latency::{LatencyError, LatencyModel, StepBatch, StepShape};
 use vcr_core::plan::StepPlan;
 use vcr_core::{Engine, EngineStats, TokenSource, seed};
@@ -40,6 +42,10 @@ pub(crate) struct Worker {
     seed: u64,
     acceptance: Stream,
     slow_downs: Vec<(u32, f64)>,
+    /// Steps that have been priced and not yet taken.
+    priced: VecDeque<(StepShape, u64)>,
+    /// Scratch of a pricing call.
+    shapes: Vec<StepShape>,
     durations_ns: Vec<u64>,
 }
 
@@ -58,6 +64,8 @@ impl Worker {
             seed,
             acceptance: Stream::new(seed, "acceptance"),
             slow_downs: Vec::new(),
+            priced: VecDeque::new(),
+            shapes: Vec::new(),
             durations_ns: Vec::new(),
         })
     }
@@ -80,12 +88,14 @@ impl Worker {
         self.health == Health::Up && !self.engine.step_in_flight() && self.engine.has_schedulable_requests()
     }
 
-    /// How long the step of `shape` takes from `now_ns`; books it.
-    pub(crate) fn price(&mut self, now_ns: u64, shape: &StepShape) -> Result<u64, LatencyError> {
-        self.durations_ns.clear();
-        let shapes = std::slice::from_ref(shape);
-        self.latency.price(&StepBatch { start_ns: now_ns, horizon_ns: now_ns, shapes }, &mut self.durations_ns)?;
-        let mut duration_ns = self.durations_ns[0];
+    /// How long the step of `shape` takes from `now_ns`; books it. Nothing from
+    /// outside reaches the engine before `horizon_ns`.
+    pub(crate) fn price(&mut self, now_ns: u64, horizon_ns: u64, shape: &StepShape) -> Result<u64, LatencyError> {
+        if self.priced.is_empty() {
+            self.price_ahead(now_ns, horizon_ns, shape)?;
+        }
+        let (expected, mut duration_ns) = self.priced.pop_front().expect("pricing answers at least one step");
+        assert_eq!(expected, *shape, "a step was priced that did not happen");
         for (_, factor) in &self.slow_downs {
             duration_ns = (duration_ns as f64 * factor).round() as u64;
         }
@@ -94,6 +104,22 @@ impl Worker {
         self.totals.peak_active_blocks = self.totals.peak_active_blocks.max(self.engine.pool().num_active());
         self.step_end_ns = now_ns.saturating_add(duration_ns);
         Ok(duration_ns)
+    }
+
+    /// Prices the step in flight and, where that pays, those that must follow.
+    fn price_ahead(&mut self, now_ns: u64, horizon_ns: u64, shape: &StepShape) -> Result<(), LatencyError> {
+        self.shapes.clear();
+        self.shapes.push(*shape);
+        // A slow-down is not known to the model, so its steps would start at
+        // other times than it is told.
+        if self.latency.prefers_batches() && self.slow_downs.is_empty() && now_ns < horizon_ns {
+            self.engine.predict_decode_steps(Engine::MOST_PREDICTED_STEPS, &mut self.shapes);
+        }
+        self.durations_ns.clear();
+        let batch = StepBatch { start_ns: now_ns, horizon_ns, shapes: &self.shapes };
+        self.latency.price(&batch, &mut self.durations_ns)?;
+        self.priced.extend(self.shapes.iter().copied().zip(self.durations_ns.iter().copied()));
+        Ok(())
     }
 
     /// The plan of the step in flight.
@@ -110,6 +136,7 @@ impl Worker {
         add_stats(&mut self.totals.lost, self.engine.stats());
         self.totals.crashes += 1;
         self.engine = Engine::new(self.engine.config().clone());
+        self.priced.clear();
         self.incarnation += 1;
         self.health = if restarts { Health::Restarting } else { Health::Down };
     }

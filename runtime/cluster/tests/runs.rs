@@ -3,11 +3,11 @@
 mod support;
 
 use proptest::prelude::*;
-use support::{MS, assert_conserved, config, constant, link, mix, pool, run, synthetic};
+use support::{MS, assert_conserved, config, constant, linear_in_batches, link, mix, pool, run, synthetic};
 use vcr_cluster::record::{FailReason, Outcome};
 use vcr_cluster::{
-    Arrivals, FaultConfig, FaultKind, KvAwareConfig, Limit, LinkSharing, RequestMix, RouterConfig, RunConfig, SimError,
-    Topology, observe::Unobserved, simulate,
+    Arrivals, FaultConfig, FaultKind, KvAwareConfig, Limit, LinkSharing, PoolConfig, RequestMix, RouterConfig,
+    RunConfig, SimError, Topology, observe::Unobserved, simulate,
 };
 use vcr_random::Distribution;
 
@@ -218,6 +218,17 @@ fn a_cut_off_run_counts_what_is_unfinished() {
     assert!(report.unfinished_requests > 0);
 }
 
+fn priced_in_batches(config: RunConfig) -> RunConfig {
+    let batched = |pool: PoolConfig| PoolConfig { latency: linear_in_batches(), ..pool };
+    let topology = match config.topology {
+        Topology::Aggregated(pool) => Topology::Aggregated(batched(pool)),
+        Topology::Disaggregated { prefill, decode, link } => {
+            Topology::Disaggregated { prefill: batched(prefill), decode: batched(decode), link }
+        }
+    };
+    RunConfig { topology, ..config }
+}
+
 fn arb_router() -> impl Strategy<Value = RouterConfig> {
     prop_oneof![
         Just(RouterConfig::RoundRobin),
@@ -257,7 +268,7 @@ proptest! {
             let Topology::Disaggregated { prefill, decode, link } = disaggregated(blocks, Some(1 << 30)) else {
                 unreachable!()
             };
-            Topology::Disaggregated { prefill: vcr_cluster::PoolConfig { router, ..prefill }, decode, link }
+            Topology::Disaggregated { prefill: PoolConfig { router, ..prefill }, decode, link }
         } else {
             Topology::Aggregated(pool("engines", 2, blocks, router))
         };
@@ -283,7 +294,9 @@ proptest! {
             Ok(report) => {
                 assert_conserved(&report);
                 prop_assert_eq!(report.unfinished_requests, 0);
-                prop_assert_eq!(report.fingerprint, run(&run_config).fingerprint);
+                prop_assert_eq!(&report.fingerprint, &run(&run_config).fingerprint);
+                // Pricing ahead must not change what happens.
+                prop_assert_eq!(report.fingerprint, run(&priced_in_batches(run_config)).fingerprint);
             }
             Err(SimError::NothingFits { .. }) => {}
             Err(error) => prop_assert!(false, "{}", error),

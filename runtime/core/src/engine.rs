@@ -182,7 +182,12 @@ impl Engine {
     /// Whether [`Engine::schedule`] could find work.
     #[must_use]
     pub fn has_schedulable_requests(&self) -> bool {
-        !self.running.is_empty() || self.waiting.len() + self.kv_ready.len() > 0
+        !self.running.is_empty() || self.has_waiting_requests()
+    }
+
+    /// Whether a request could be admitted if there were room.
+    pub(crate) fn has_waiting_requests(&self) -> bool {
+        self.waiting.len() + self.kv_ready.len() > 0
     }
 
     /// The latest plan.

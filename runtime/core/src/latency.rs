@@ -101,6 +101,12 @@ pub trait LatencyModel: Send {
     /// # Errors
     /// When the model cannot give a finite, non-negative duration.
     fn price(&mut self, batch: &StepBatch<'_>, durations_ns: &mut Vec<u64>) -> Result<(), LatencyError>;
+
+    /// Whether a call is so costly that the caller should look for steps to
+    /// price together.
+    fn prefers_batches(&self) -> bool {
+        false
+    }
 }
 
 /// Why a step could not be priced.

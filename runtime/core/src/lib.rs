@@ -10,6 +10,7 @@ mod engine;
 pub mod hash;
 pub mod kv_pool;
 pub mod latency;
+mod lookahead;
 pub mod plan;
 mod queue;
 mod request;

@@ -35,7 +35,8 @@ impl Engine {
     /// Decides the next step and marks its tokens as computed.
     ///
     /// The plan is empty when nothing can run; then there is nothing to
-    /// [`Engine::update`] either.
+    /// [`Engine::update`] either. A plan that is empty but for preemptions has
+    /// made room that the next call may use.
     ///
     /// # Panics
     /// When the previous step was not applied: a driver bug.

@@ -221,6 +221,31 @@ proptest! {
         prop_assert_eq!(driver.engine.outstanding_prefill_tokens(), 0);
     }
 
+    /// Steps told in advance are the steps that come.
+    #[test]
+    fn predicted_steps_happen(
+        config in arb_config(),
+        requests in proptest::collection::vec((1..120u32, any::<bool>(), 1..60u32), 1..12),
+    ) {
+        let mut driver = Driver::new(config);
+        for &(prompt_tokens, shared, max_tokens) in &requests {
+            let role = KvRole::Local;
+            driver.act(&Action::Submit { prompt_tokens, shared, max_tokens, priority: 0, role, stops: false });
+        }
+        let mut predicted = Vec::new();
+        while driver.engine.has_schedulable_requests() {
+            let shape = driver.engine.schedule().shape;
+            if predicted.is_empty() {
+                driver.engine.predict_decode_steps(7, &mut predicted);
+                predicted.reverse();
+            } else {
+                prop_assert_eq!(predicted.pop(), Some(shape));
+            }
+            driver.engine.update(&mut Tokens);
+        }
+        prop_assert_eq!(predicted.len(), 0, "steps were told that did not come");
+    }
+
     /// The pool keeps its promises against a plain model of tables and a cache.
     #[test]
     fn the_pool_agrees_with_its_events(
@@ -270,4 +295,21 @@ proptest! {
             }
         }
     }
+}
+
+#[test]
+fn a_stretch_of_decode_is_told_up_to_its_end() {
+    let mut driver = Driver::new(EngineConfig::new(EngineConfigInput::default()).expect("valid"));
+    let role = KvRole::Local;
+    driver.act(&Action::Submit { prompt_tokens: 30, shared: false, max_tokens: 20, priority: 0, role, stops: false });
+    driver.act(&Action::Step);
+    driver.engine.schedule();
+    let mut shapes = Vec::new();
+    driver.engine.predict_decode_steps(Engine::MOST_PREDICTED_STEPS, &mut shapes);
+    // The prefill gave one token and the step in flight gives the second.
+    assert_eq!(shapes.len(), 18);
+    let contexts: Vec<u64> = shapes.iter().map(|shape| shape.decode_context_tokens).collect();
+    assert_eq!(contexts, (32..50).collect::<Vec<u64>>());
+    let blocks: Vec<u64> = shapes.iter().map(|shape| shape.kv_active_blocks).collect();
+    assert_eq!((blocks[0], blocks[1], blocks[17]), (2, 3, 4));
 }

@@ -35,6 +35,10 @@ impl GuestLatency {
 }
 
 impl LatencyModel for GuestLatency {
+    fn prefers_batches(&self) -> bool {
+        true
+    }
+
     fn price(&mut self, batch: &StepBatch<'_>, durations_ns: &mut Vec<u64>) -> Result<(), LatencyError> {
         let already_priced = durations_ns.len();
         let instance = match &mut self.state {

@@ -16,16 +16,27 @@ use vcr_random::Distribution;
 pub(crate) const MS: u64 = 1_000_000;
 
 /// 2 ms a step and 10 us a prefill token.
-struct Linear;
+struct Linear {
+    prefers_batches: bool,
+}
 
 impl LatencyModel for Linear {
     fn price(&mut self, batch: &StepBatch<'_>, durations_ns: &mut Vec<u64>) -> Result<(), LatencyError> {
         price_until_horizon(batch, durations_ns, |shape| Ok(2 * MS + 10_000 * shape.prefill_tokens))
     }
+
+    fn prefers_batches(&self) -> bool {
+        self.prefers_batches
+    }
 }
 
 pub(crate) fn linear() -> LatencyFactory {
-    Arc::new(|_seed| Ok(Box::new(Linear)))
+    Arc::new(|_seed| Ok(Box::new(Linear { prefers_batches: false })))
+}
+
+/// The same prices, asked for in batches.
+pub(crate) fn linear_in_batches() -> LatencyFactory {
+    Arc::new(|_seed| Ok(Box::new(Linear { prefers_batches: true })))
 }
 
 pub(crate) fn engine(num_gpu_blocks: u32) -> EngineConfig {

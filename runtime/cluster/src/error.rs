@@ -1,0 +1,65 @@
+//! Why a run could not be carried to its end.
+
+use vcr_core::latency::LatencyError;
+
+use crate::config::{PoolConfig, RunConfigError};
+
+/// Steps at one instant after which time is taken to stand still.
+pub(crate) const MAX_STEPS_AT_ONE_INSTANT: u64 = 1_000_000;
+
+/// Why a run could not be carried to its end.
+#[derive(Debug, thiserror::Error)]
+pub enum SimError {
+    /// The configuration makes no sense.
+    #[error("{}", join_lines(.0))]
+    Config(Vec<RunConfigError>),
+    /// A latency model failed; the run is void.
+    #[error("{reason} (engine {engine} of pool `{pool}`, step {step}, at {at_ms} ms of virtual time)")]
+    Latency {
+        /// Name of the pool.
+        pool: String,
+        /// Engine in the pool.
+        engine: u32,
+        /// Number of the step on that engine.
+        step: u64,
+        /// Virtual time.
+        at_ms: f64,
+        /// What the model said.
+        reason: LatencyError,
+    },
+    /// Not one request could ever run.
+    #[error("no request could run: all {requests} were rejected, the first because {reason}")]
+    NothingFits {
+        /// How many there were.
+        requests: u64,
+        /// Reason of the first rejection.
+        reason: vcr_core::RejectReason,
+    },
+    /// Steps take no time and requests keep coming.
+    #[error(
+        "virtual time stands still at {at_ms} ms: {MAX_STEPS_AT_ONE_INSTANT} steps took 0 ns; give the \
+         latency model a duration above zero, or the workload a `count`"
+    )]
+    TimeStandsStill {
+        /// Virtual time.
+        at_ms: f64,
+    },
+    /// Unfinished requests and nothing left to happen: a bug of the simulator.
+    #[error("the run is stuck at {at_ms} ms: {requests} request(s) unfinished, the first is {first} (this is a bug)")]
+    Stuck {
+        /// Virtual time.
+        at_ms: f64,
+        /// How many are unfinished.
+        requests: u64,
+        /// Id of the first.
+        first: u64,
+    },
+}
+
+fn join_lines(errors: &[RunConfigError]) -> String {
+    errors.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n")
+}
+
+pub(crate) fn latency_error(pool: &PoolConfig, engine: u32, step: u64, now_ns: u64, reason: LatencyError) -> SimError {
+    SimError::Latency { pool: pool.name.clone(), engine, step, at_ms: now_ns as f64 / 1e6, reason }
+}
