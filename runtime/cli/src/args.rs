@@ -5,15 +5,31 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand};
 use clap_complete::Shell;
 
-const EXIT_CODES: &str = "Exit codes:
+/// The exit codes, as the help of every command lists them. A macro, because
+/// only literals can be put together into one.
+macro_rules! with_exit_codes {
+    ($($text:literal)?) => {
+        concat!(
+            $($text, "\n\n",)?
+            "Exit codes:
   0  every promise was kept
   1  a promise was broken
   2  bad usage, script or input file
-  3  a guest or an engine failed";
+  3  a guest or an engine failed"
+        )
+    };
+}
+
+/// As above, for commands that keep no promises.
+macro_rules! with_plain_exit_codes {
+    ($text:literal) => {
+        concat!($text, "\n\nExit codes:\n  0  all went well\n  2  bad usage or input file")
+    };
+}
 
 /// A simulator of the vLLM engine with scripted workloads and WebAssembly guests.
 #[derive(Debug, Parser)]
-#[command(name = "vcr", version, max_term_width = 100, after_help = EXIT_CODES)]
+#[command(name = "vcr", version, max_term_width = 100, after_help = with_exit_codes!())]
 pub(crate) struct Cli {
     #[command(subcommand)]
     pub(crate) command: Command,
@@ -25,6 +41,7 @@ pub(crate) enum Command {
     #[command(after_help = RUN_EXAMPLES)]
     Run(RunArgs),
     /// Work with WebAssembly guests.
+    #[command(after_help = GUEST_EXAMPLES)]
     Guest {
         #[command(subcommand)]
         command: GuestCommand,
@@ -44,30 +61,35 @@ pub(crate) enum GuestCommand {
     Build(BuildArgs),
 }
 
-const RUN_EXAMPLES: &str = "Examples:
+const RUN_EXAMPLES: &str = with_exit_codes!(
+    "Examples:
   vcr run scenarios/pd_burst.rhai
   vcr run scenarios/pd_burst.rhai -e burst=400 --seed 7
   vcr run scenarios/pd_burst.rhai --json > report.json
-  vcr run scenarios/pd_burst.rhai --out out    # report, requests, steps, Perfetto trace
+  vcr run scenarios/pd_burst.rhai --out out    # report, requests, steps, Perfetto trace"
+);
 
-Exit codes:
-  0  every promise was kept
-  1  a promise was broken
-  2  bad usage, script or input file
-  3  a guest or an engine failed";
-
-const BUILD_EXAMPLES: &str = "Examples:
+const BUILD_EXAMPLES: &str = with_plain_exit_codes!(
+    "Examples:
   vcr guest build                     # every guest of ./guests, into guests/dist
   vcr guest build guests/roofline     # one guest
   vcr guest build my-guest --out .
 
 A guest is compiled with the first of these that works: an installed wasm32 target, one that
 rustup can add, the toolchain's own library source, or Debian's rustc-web packages (downloaded
-once, never installed). VCR_GUEST_TOOLCHAIN picks one: installed, rustup, rust-src or debian.";
+once, never installed). VCR_GUEST_TOOLCHAIN picks one: installed, rustup, rust-src or debian."
+);
 
-const COMPLETIONS_EXAMPLES: &str = "Examples:
+const GUEST_EXAMPLES: &str = with_plain_exit_codes!(
+    "Examples:
+  vcr guest build                     # every guest of ./guests, into guests/dist"
+);
+
+const COMPLETIONS_EXAMPLES: &str = with_plain_exit_codes!(
+    "Examples:
   vcr completions bash > ~/.local/share/bash-completion/completions/vcr
-  vcr completions zsh > ~/.zfunc/_vcr";
+  vcr completions zsh > ~/.zfunc/_vcr"
+);
 
 /// Options of `vcr run`.
 #[derive(Debug, Args)]

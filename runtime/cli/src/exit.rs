@@ -1,5 +1,7 @@
 //! What the exit code says.
 
+use std::fmt;
+use std::io::{self, ErrorKind, Write};
 use std::process::ExitCode;
 
 use vcr_scenario::Blame;
@@ -33,12 +35,30 @@ impl From<Blame> for Exit {
 }
 
 /// Prints an error as every command does: what, then what to do.
-pub(crate) fn print_error(message: &dyn std::fmt::Display, hint: Option<&str>) {
+pub(crate) fn print_error(message: &dyn fmt::Display, hint: Option<&str>) {
     use anstyle::{AnsiColor, Style};
     let red = Style::new().bold().fg_color(Some(AnsiColor::Red.into()));
     let cyan = Style::new().bold().fg_color(Some(AnsiColor::Cyan.into()));
-    anstream::eprintln!("{red}error{red:#}: {message}");
+    tell(format_args!("{red}error{red:#}: {message}"));
     if let Some(hint) = hint {
-        anstream::eprintln!("\n{cyan}hint{cyan:#}: {hint}");
+        tell(format_args!("\n{cyan}hint{cyan:#}: {hint}"));
+    }
+}
+
+/// Prints a line to standard error.
+pub(crate) fn tell(line: fmt::Arguments<'_>) {
+    // A standard error that takes nothing leaves nobody to tell so.
+    let _ = writeln!(anstream::stderr(), "{line}");
+}
+
+/// How a command ends whose results went to standard output.
+pub(crate) fn printed(written: io::Result<()>, otherwise: Exit) -> Exit {
+    match written {
+        // A reader that has seen enough, such as `head`, is no failure.
+        Err(error) if error.kind() != ErrorKind::BrokenPipe => {
+            print_error(&format!("cannot print the results: {error}"), None);
+            Exit::BadInput
+        }
+        _ => otherwise,
     }
 }

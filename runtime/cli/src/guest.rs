@@ -1,12 +1,12 @@
 //! `vcr guest build`.
 
-use std::io::IsTerminal;
+use std::io::{self, IsTerminal, Write};
 use std::path::{Path, PathBuf};
 
 use vcr_guest_build::{BuildError, BuiltGuest, Options, Progress, build, build_workspace};
 
 use crate::args::BuildArgs;
-use crate::exit::{Exit, print_error};
+use crate::exit::{Exit, print_error, printed, tell};
 
 fn build_all(args: &BuildArgs) -> Result<Vec<BuiltGuest>, BuildError> {
     let options = Options::from_env()?;
@@ -33,22 +33,24 @@ fn build_all(args: &BuildArgs) -> Result<Vec<BuiltGuest>, BuildError> {
 
 pub(crate) fn build_command(args: &BuildArgs) -> Exit {
     match build_all(args) {
-        Ok(built) if args.json => {
-            let rows: Vec<_> = built.iter().map(row).collect();
-            println!("{:#}", serde_json::Value::Array(rows));
-            Exit::Passed
-        }
-        Ok(built) => {
-            for guest in &built {
-                println!("{}  {} bytes  sha256 {}", guest.component.display(), guest.size_bytes, guest.digest);
-            }
-            Exit::Passed
-        }
+        Ok(built) => printed(print(args, &built), Exit::Passed),
         Err(error) => {
             print_error(&error, error.hint().as_deref());
             Exit::BadInput
         }
     }
+}
+
+fn print(args: &BuildArgs, built: &[BuiltGuest]) -> io::Result<()> {
+    let mut out = io::stdout().lock();
+    if args.json {
+        let rows: Vec<_> = built.iter().map(row).collect();
+        return writeln!(out, "{:#}", serde_json::Value::Array(rows));
+    }
+    for guest in built {
+        writeln!(out, "{}  {} bytes  sha256 {}", guest.component.display(), guest.size_bytes, guest.digest)?;
+    }
+    Ok(())
 }
 
 fn row(guest: &BuiltGuest) -> serde_json::Value {
@@ -82,6 +84,6 @@ fn show(progress: &Progress<'_>, spinner: Option<&indicatif::ProgressBar>, quiet
         (Some(spinner), _) => spinner.println(progress.to_string()),
         (None, Progress::Cargo { .. }) => {}
         (None, _) if quiet => {}
-        (None, _) => eprintln!("{progress}"),
+        (None, _) => tell(format_args!("{progress}")),
     }
 }

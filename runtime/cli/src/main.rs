@@ -7,6 +7,7 @@ mod progress;
 mod run;
 mod summary;
 
+use std::io::Write;
 use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser};
@@ -20,8 +21,10 @@ fn main() -> ExitCode {
         Command::Run(args) => run::run(&args),
         Command::Guest { command: GuestCommand::Build(args) } => guest::build_command(&args),
         Command::Completions { shell } => {
-            clap_complete::generate(shell, &mut Cli::command(), "vcr", &mut std::io::stdout());
-            Exit::Passed
+            // Into memory first: the generator panics when a write fails.
+            let mut script = Vec::new();
+            clap_complete::generate(shell, &mut Cli::command(), "vcr", &mut script);
+            exit::printed(std::io::stdout().write_all(&script), Exit::Passed)
         }
     };
     exit.into()

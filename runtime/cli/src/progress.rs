@@ -10,6 +10,8 @@ use vcr_cluster::observe::Progress;
 use vcr_scenario::Reporter;
 use vcr_scenario::units::format_ns;
 
+use crate::exit::tell;
+
 /// Shows runs on standard error, if that is a terminal.
 pub(crate) struct TerminalReporter {
     quiet: bool,
@@ -29,8 +31,8 @@ impl TerminalReporter {
 
     fn line(&self, text: &str) {
         match &self.lines {
-            Some(lines) => lines.suspend(|| anstream::eprintln!("{text}")),
-            None => anstream::eprintln!("{text}"),
+            Some(lines) => lines.suspend(|| tell(format_args!("{text}"))),
+            None => tell(format_args!("{text}")),
         }
     }
 }

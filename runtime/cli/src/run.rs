@@ -5,11 +5,12 @@ use std::io::Write;
 use std::sync::Arc;
 use std::time::Instant;
 
+use vcr_cluster::Report;
 use vcr_scenario::units::format_ns;
 use vcr_scenario::{Outcome, RunOptions, run_file};
 
 use crate::args::RunArgs;
-use crate::exit::{Exit, print_error};
+use crate::exit::{Exit, print_error, printed, tell};
 use crate::progress::TerminalReporter;
 use crate::summary;
 
@@ -36,17 +37,11 @@ pub(crate) fn run(args: &RunArgs) -> Exit {
             return error.blame.into();
         }
     };
-    if let Err(error) = print(args, &outcome) {
-        // A reader that has seen enough, such as `head`, is no failure.
-        if error.kind() != std::io::ErrorKind::BrokenPipe {
-            print_error(&format!("cannot print the results: {error}"), None);
-            return Exit::BadInput;
-        }
-    }
-    if !args.quiet {
+    let written = print(args, &outcome);
+    if !args.quiet && written.is_ok() {
         print_closing(args, &outcome, started);
     }
-    if outcome.passed { Exit::Passed } else { Exit::BrokenPromise }
+    printed(written, if outcome.passed { Exit::Passed } else { Exit::BrokenPromise })
 }
 
 fn print(args: &RunArgs, outcome: &Outcome) -> std::io::Result<()> {
@@ -65,20 +60,47 @@ fn print(args: &RunArgs, outcome: &Outcome) -> std::io::Result<()> {
 fn print_closing(args: &RunArgs, outcome: &Outcome, started: Instant) {
     let virtual_ns: f64 = outcome.runs.iter().map(|run| run.duration_ms * 1e6).sum();
     let wall_ns = started.elapsed().as_nanos() as f64;
-    anstream::eprintln!("{} of virtual time in {}", format_ns(virtual_ns), format_ns(wall_ns));
+    tell(format_args!("{} of virtual time in {}", format_ns(virtual_ns), format_ns(wall_ns)));
     if let Some(folder) = &args.out {
-        anstream::eprintln!("wrote report.json, requests.jsonl, steps.jsonl, trace.json to {}", folder.display());
+        tell(format_args!("wrote report.json, requests.jsonl, steps.jsonl, trace.json to {}", folder.display()));
     }
     if !outcome.passed {
-        let mut command = format!("vcr run {}", args.file.display());
-        for (key, value) in &outcome.parameters {
-            if args.parameters.iter().any(|(given, _)| given == key) {
-                command.push_str(&format!(" -e {key}={value}"));
-            }
-        }
-        if let Some(run) = outcome.runs.first() {
-            command.push_str(&format!(" --seed {}", run.seed));
-        }
-        anstream::eprintln!("reproduce with: {command}");
+        tell(format_args!("reproduce with: {}", command_again(args, &outcome.runs)));
+    }
+}
+
+/// The command that does the same again, to be pasted into a shell.
+fn command_again(args: &RunArgs, runs: &[Arc<Report>]) -> String {
+    let mut command = format!("vcr run {}", quoted(&args.file.display().to_string()));
+    for (key, value) in &args.parameters {
+        command.push_str(&format!(" -e {}", quoted(&format!("{key}={value}"))));
+    }
+    // One seed for all would change runs that the scenario seeds differently.
+    if let Some((first, others)) = runs.split_first()
+        && others.iter().all(|run| run.seed == first.seed)
+    {
+        command.push_str(&format!(" --seed {}", first.seed));
+    }
+    command
+}
+
+/// A word as a POSIX shell takes it.
+fn quoted(word: &str) -> String {
+    let is_plain = |c: char| c.is_alphanumeric() || "_-./=:,+@%".contains(c);
+    if !word.is_empty() && word.chars().all(is_plain) {
+        return word.to_owned();
+    }
+    format!("'{}'", word.replace('\'', r"'\''"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_are_quoted_where_a_shell_would_split_them() {
+        assert_eq!(quoted("scenarios/pd_burst.rhai"), "scenarios/pd_burst.rhai");
+        assert_eq!(quoted("name=two words"), "'name=two words'");
+        assert_eq!(quoted("it's"), r"'it'\''s'");
     }
 }

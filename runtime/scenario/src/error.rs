@@ -82,6 +82,11 @@ pub(crate) fn from_script(file: &str, error: &EvalAltResult) -> ScenarioError {
             format!("the script did not end within {} operations", crate::MAX_SCRIPT_OPERATIONS),
             Some("look for a loop that never ends; runs themselves do not count".to_owned()),
         ),
+        EvalAltResult::ErrorStackOverflow(_) => scenario(
+            Blame::Input,
+            format!("the script nests calls deeper than {} levels", crate::vocabulary::MAX_CALL_LEVELS),
+            Some("look for a function that calls itself without end".to_owned()),
+        ),
         EvalAltResult::ErrorFunctionNotFound(signature, _) => unknown_function(signature, &scenario),
         other => scenario(Blame::Input, text_without_position(other), None),
     }
@@ -100,7 +105,10 @@ fn unknown_function(
         ),
         None => {
             let names = crate::vocabulary::FUNCTIONS.iter().map(|(known, _)| *known);
-            scenario(Blame::Input, format!("there is no function `{name}`"), nearest(name, names).map(did_you_mean))
+            let known: Vec<&str> = names.clone().collect();
+            let hint =
+                nearest(name, names).map_or_else(|| format!("a scenario can call {}", known.join(", ")), did_you_mean);
+            scenario(Blame::Input, format!("there is no function `{name}`"), Some(hint))
         }
     }
 }

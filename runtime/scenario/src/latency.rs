@@ -56,6 +56,7 @@ fn finish(options: Options<'_>, spec: Option<LatencySpec>) -> Scripted<LatencySp
 }
 
 fn make_fixed(mut options: Options<'_>) -> Scripted<LatencySpec> {
+    let given = ["step", "prefill", "decode"].map(|name| options.has(name));
     let step_ns = options.duration_ns("step");
     let prefill_ns = options.duration_ns("prefill");
     let decode_ns = options.duration_ns("decode");
@@ -63,7 +64,10 @@ fn make_fixed(mut options: Options<'_>) -> Scripted<LatencySpec> {
         (Some(step_ns), None, None) => FixedInput::Step { step_ns },
         (None, Some(prefill_ns), Some(decode_ns)) => FixedInput::Phases { prefill_ns, decode_ns },
         _ => {
-            options.problem("step", "`fixed` needs either `step`, or both `prefill` and `decode`");
+            // The right ones with a wrong value have been complained about already.
+            if !matches!(given, [true, false, false] | [false, true, true]) {
+                options.problem("step", "`fixed` needs either `step`, or both `prefill` and `decode`");
+            }
             FixedInput::Step { step_ns: 0 }
         }
     };
@@ -75,9 +79,8 @@ fn make_knobs(mut options: Options<'_>) -> Scripted<LatencySpec> {
     let zero = Distribution::Constant { value: 0.0 };
     let ttft = options.durations_ms("ttft");
     let itl = options.durations_ms("itl");
-    if ttft.is_none() || itl.is_none() {
-        options.problem("", "`knobs` needs `ttft` and `itl`");
-    }
+    options.required("ttft", ttft.map(|_| ()));
+    options.required("itl", itl.map(|_| ()));
     let input = KnobsInput {
         ttft: ttft.unwrap_or(zero),
         itl: itl.unwrap_or(zero),

@@ -133,18 +133,18 @@ pub fn run_file(path: &Path, options: RunOptions, reporter: Arc<dyn Reporter>) -
     let context = Arc::new(context::Context::new(source, folder, options, reporter, outputs));
     execute(&context, &file)?;
     let outcome = outcome(&context, path, claim);
-    let state = context.state();
-    if let Some(outputs) = &state.outputs {
-        let written = outputs.finish(outcome.runs.len(), &outcome);
-        written.map_err(|error| input(format!("cannot write the outputs: {error}"), None))?;
-    }
-    drop(state);
     if outcome.runs.is_empty() {
         return Err(input(
             "the scenario made no run".to_owned(),
             Some("call run(#{ cluster: ..., workloads: [ ... ] })".to_owned()),
         ));
     }
+    let state = context.state();
+    if let Some(outputs) = &state.outputs {
+        let written = outputs.finish(outcome.runs.len(), &outcome);
+        written.map_err(|error| input(format!("cannot write the outputs: {error}"), None))?;
+    }
+    drop(state);
     Ok(outcome)
 }
 

@@ -310,6 +310,6 @@ pub(crate) fn describe(value: &Dynamic) -> String {
         "()" => "nothing".to_owned(),
         "map" => "a map".to_owned(),
         "array" => "an array".to_owned(),
-        other => format!("a value made by `{}`", crate::vocabulary::maker_of(other)),
+        other => crate::vocabulary::kind_of(other).to_owned(),
     }
 }

@@ -7,6 +7,7 @@
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use serde::Serialize;
 use vcr_cluster::Report;
@@ -20,16 +21,32 @@ const PARTS: [&str; 3] = ["requests.jsonl", "steps.jsonl", "trace.json"];
 /// Where the outputs of a scenario go.
 pub(crate) struct Outputs {
     folder: PathBuf,
+    /// How many runs have parts, or had.
+    runs_opened: AtomicUsize,
+}
+
+/// Parts that were not joined belong to a scenario that failed, and must not be
+/// taken for results.
+impl Drop for Outputs {
+    fn drop(&mut self) {
+        for index in 0..*self.runs_opened.get_mut() {
+            for kind in PARTS {
+                // Most often it has been joined and is gone.
+                let _ = std::fs::remove_file(self.part(index, kind));
+            }
+        }
+    }
 }
 
 impl Outputs {
     pub(crate) fn create(folder: &Path) -> io::Result<Self> {
         std::fs::create_dir_all(folder)?;
-        Ok(Self { folder: folder.to_owned() })
+        Ok(Self { folder: folder.to_owned(), runs_opened: AtomicUsize::new(0) })
     }
 
     /// Opens the parts of run number `index`.
     pub(crate) fn open_run(&self, index: usize, name: &str, pools: &[(String, u32)]) -> io::Result<RunFiles> {
+        self.runs_opened.fetch_max(index + 1, Ordering::Relaxed);
         let open = |kind| File::create(self.part(index, kind)).map(BufWriter::new);
         let engines = pools.iter().flat_map(|(pool, count)| (0..*count).map(move |engine| (pool.clone(), engine)));
         let engines: Vec<(String, u32)> = engines.collect();

@@ -9,6 +9,9 @@ use crate::context::Context;
 use crate::error::Scripted;
 use crate::{check, cluster, distribution, fault, latency, parameter, run, workload};
 
+/// How deep the calls of a script may nest.
+pub(crate) const MAX_CALL_LEVELS: usize = 64;
+
 /// Every function of the vocabulary with its usage, for error texts and docs.
 pub const FUNCTIONS: &[(&str, &str)] = &[
     ("param", "param(\"name\", default)"),
@@ -43,21 +46,21 @@ pub const FUNCTIONS: &[(&str, &str)] = &[
     ("value", "value(result, \"ttft\", \"p99\")"),
 ];
 
-/// The function whose values have this Rust type.
-pub(crate) fn maker_of(type_name: &str) -> &'static str {
-    let makers = [
-        ("EngineSpec", "engine"),
-        ("PoolSpec", "pool"),
-        ("ClusterSpec", "cluster"),
-        ("LinkSpec", "link"),
+/// A value of this Rust type, as an error names it.
+pub(crate) fn kind_of(type_name: &str) -> &'static str {
+    let kinds = [
+        ("EngineSpec", "an engine"),
+        ("PoolSpec", "a pool"),
+        ("ClusterSpec", "a cluster"),
+        ("LinkSpec", "a link"),
         ("LatencySpec", "a latency model"),
-        ("RouterConfig", "kv_aware"),
+        ("RouterConfig", "a router"),
         ("ScriptDistribution", "a distribution"),
         ("WorkloadConfig", "a workload"),
         ("FaultSpec", "a fault"),
-        ("RunResult", "run"),
+        ("RunResult", "the result of a run"),
     ];
-    makers.iter().find(|(name, _)| type_name.contains(name)).map_or("another function", |(_, maker)| *maker)
+    kinds.iter().find(|(name, _)| type_name.contains(name)).map_or("something else", |(_, kind)| *kind)
 }
 
 /// A script engine that knows the vocabulary and can do nothing else: no
@@ -67,7 +70,7 @@ pub(crate) fn engine(context: &Arc<Context>) -> Engine {
     StandardPackage::new().register_into_engine(&mut engine);
     engine
         .set_max_operations(crate::MAX_SCRIPT_OPERATIONS)
-        .set_max_call_levels(64)
+        .set_max_call_levels(MAX_CALL_LEVELS)
         .set_max_expr_depths(128, 64)
         .set_max_string_size(1 << 20)
         .set_max_array_size(100_000)

@@ -1,0 +1,97 @@
+//! A guest that goes wrong in the way its config names.
+//!
+//! The config is `{"wrong": "loop", "after": 3}`: three honest steps of 10 ms,
+//! then the fault, which is `none` if nothing is named.
+
+#![cfg_attr(target_arch = "wasm32", no_std)]
+
+extern crate alloc;
+
+use alloc::string::{String, ToString};
+
+use vcr_guest_sdk::{LatencyGuest, Step, export_latency_model, serde};
+
+/// What an honest step takes.
+const HONEST_NS: f64 = 10_000_000.0;
+
+#[derive(Clone, Copy, serde::Deserialize)]
+#[serde(crate = "vcr_guest_sdk::serde", rename_all = "kebab-case")]
+enum Wrong {
+    None,
+    Loop,
+    Panic,
+    Recurse,
+    EightGigabytes,
+    NotANumber,
+    Negative,
+    Infinite,
+    TooLong,
+    RejectConfig,
+    LoopInConfig,
+    PanicInConfig,
+}
+
+#[derive(serde::Deserialize)]
+#[serde(crate = "vcr_guest_sdk::serde", deny_unknown_fields)]
+struct Config {
+    wrong: Wrong,
+    #[serde(default)]
+    after: u64,
+}
+
+struct Hostile {
+    wrong: Wrong,
+    honest_steps_left: u64,
+}
+
+impl LatencyGuest for Hostile {
+    type Config = Config;
+
+    fn configure(config: Config, _seed: u64) -> Result<Self, String> {
+        match config.wrong {
+            Wrong::RejectConfig => return Err("`wrong` is \"reject-config\", so it is rejected".to_string()),
+            Wrong::LoopInConfig => loop_for_ever(),
+            Wrong::PanicInConfig => panic!("as asked"),
+            _ => {}
+        }
+        Ok(Self { wrong: config.wrong, honest_steps_left: config.after })
+    }
+
+    fn price(&mut self, step: &Step) -> f64 {
+        if self.honest_steps_left > 0 {
+            self.honest_steps_left -= 1;
+            return HONEST_NS;
+        }
+        match self.wrong {
+            Wrong::Loop => loop_for_ever(),
+            Wrong::Panic => panic!("as asked"),
+            Wrong::Recurse => recurse(step.start_ns) as f64,
+            Wrong::EightGigabytes => grow(),
+            Wrong::NotANumber => f64::NAN,
+            Wrong::Negative => -1.0,
+            Wrong::Infinite => f64::INFINITY,
+            Wrong::TooLong => 2e18,
+            _ => HONEST_NS,
+        }
+    }
+}
+
+fn loop_for_ever() -> ! {
+    loop {
+        core::hint::black_box(());
+    }
+}
+
+#[expect(unconditional_recursion, reason = "that is what is wrong with it")]
+fn recurse(depth: u64) -> u64 {
+    core::hint::black_box(recurse(depth + 1) + 1)
+}
+
+fn grow() -> f64 {
+    // 8 GiB are 131,072 pages of 64 KiB.
+    #[cfg(target_arch = "wasm32")]
+    core::arch::wasm32::memory_grow(0, 131_072);
+    HONEST_NS
+}
+
+export_latency_model!(Hostile);

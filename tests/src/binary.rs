@@ -1,0 +1,79 @@
+//! The binary under test.
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::OnceLock;
+use std::time::SystemTime;
+
+use crate::root;
+
+/// The `vcr` binary of this checkout, built if need be.
+///
+/// Cargo tells tests only the binaries of their own package, so it is looked for
+/// beside the test itself. Test runners give each test a process, so the check
+/// for a stale binary must be cheap: it reads the list of sources that cargo
+/// leaves beside the binary, and only asks cargo when one of them is newer.
+///
+/// # Panics
+/// When it does not build.
+#[must_use]
+pub fn vcr() -> &'static Path {
+    static BINARY: OnceLock<PathBuf> = OnceLock::new();
+    BINARY.get_or_init(|| {
+        let binary = profile_dir().join("vcr").with_extension(std::env::consts::EXE_EXTENSION);
+        let _lock = lock("binary");
+        if !is_fresh(&binary) {
+            build();
+        }
+        assert!(binary.exists(), "cargo built `vcr`, but not as {}", binary.display());
+        binary
+    })
+}
+
+/// The folder that cargo puts binaries in: `target/release`.
+fn profile_dir() -> PathBuf {
+    let test = std::env::current_exe().expect("a test has a file");
+    let deps = test.parent().expect("the file lies in a folder");
+    deps.parent().expect("tests lie in `deps` of the profile's folder").to_owned()
+}
+
+/// A folder for what tests leave for each other, beside the profile's.
+pub(crate) fn scratch_dir() -> PathBuf {
+    let dir = profile_dir().with_file_name("vcr-tests");
+    fs::create_dir_all(&dir).expect("the target folder is writable");
+    dir
+}
+
+/// Tests that run side by side build a thing once.
+pub(crate) fn lock(what: &str) -> File {
+    let file = File::create(scratch_dir().join(format!("{what}.lock"))).expect("the target folder is writable");
+    file.lock().expect("files can be locked");
+    file
+}
+
+pub(crate) fn modified(path: &Path) -> Option<SystemTime> {
+    fs::metadata(path).and_then(|metadata| metadata.modified()).ok()
+}
+
+fn is_fresh(binary: &Path) -> bool {
+    let (Some(built), Ok(list)) = (modified(binary), fs::read_to_string(binary.with_extension("d"))) else {
+        return false;
+    };
+    let sources = || list.split_whitespace().skip(1).map(Path::new);
+    // A target folder may be shared by several checkouts.
+    let is_ours = sources().any(|source| source == root().join("runtime/cli/src/main.rs"));
+    is_ours && sources().all(|source| modified(source).is_some_and(|changed| changed <= built))
+}
+
+fn build() {
+    let target = profile_dir().parent().expect("the profile's folder lies in the target's").to_owned();
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let status = Command::new(cargo)
+        .args(["build", "--release", "--package", "vcr"])
+        .current_dir(root())
+        .env("CARGO_TARGET_DIR", target)
+        .status()
+        .expect("cargo starts");
+    assert!(status.success(), "`vcr` does not build");
+}

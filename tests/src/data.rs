@@ -1,0 +1,52 @@
+//! Published traces, which are too large to ship: `shared/` beside the repository.
+
+use std::path::{Path, PathBuf};
+
+use crate::{root, skip};
+
+/// A file of the sample workloads; none where they are missing.
+#[must_use]
+pub fn sample(relative: &str) -> Option<PathBuf> {
+    let path = root().join("../shared/data/workloads").join(relative);
+    if let Ok(path) = path.canonicalize() {
+        return Some(path);
+    }
+    skip(&format!("sample data is missing: {}", path.display()));
+    None
+}
+
+/// What a trace asks for in all.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sums {
+    /// Requests.
+    pub requests: u64,
+    /// Prompt tokens.
+    pub prompt_tokens: u64,
+    /// Output tokens.
+    pub output_tokens: u64,
+}
+
+/// The sums of a trace file, read by other code than the simulator's.
+///
+/// # Panics
+/// When the file is neither Mooncake JSONL nor an Azure CSV.
+#[must_use]
+pub fn sample_sums(path: &Path) -> Sums {
+    let text = std::fs::read_to_string(path).expect("a sample can be read");
+    let is_csv = path.extension().is_some_and(|extension| extension == "csv");
+    let mut sums = Sums { requests: 0, prompt_tokens: 0, output_tokens: 0 };
+    for line in text.lines().skip(usize::from(is_csv)) {
+        let (prompt, output) = if is_csv {
+            let mut cells = line.trim().split(',').skip(1).map(|cell| cell.parse().expect("a count"));
+            (cells.next().expect("a prompt"), cells.next().expect("an output"))
+        } else {
+            let row: serde_json::Value = serde_json::from_str(line).expect("a row is JSON");
+            let count = |field: &str| row[field].as_u64().expect("a count");
+            (count("input_length"), count("output_length"))
+        };
+        sums.requests += 1;
+        sums.prompt_tokens += prompt;
+        sums.output_tokens += output;
+    }
+    sums
+}

@@ -1,0 +1,134 @@
+//! Running the binary in a folder of its own.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+use crate::vcr;
+
+/// A folder with scenarios and their inputs, removed in the end.
+pub struct Folder(TempDir);
+
+/// What a command said.
+#[derive(Debug)]
+pub struct Said {
+    /// Exit code.
+    pub code: i32,
+    /// Standard output.
+    pub stdout: String,
+    /// Standard error.
+    pub stderr: String,
+}
+
+impl Default for Folder {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Folder {
+    /// An empty folder.
+    ///
+    /// # Panics
+    /// When there is no temporary folder to be had.
+    #[must_use]
+    pub fn new() -> Self {
+        Self(tempfile::tempdir().expect("a temporary folder"))
+    }
+
+    /// A folder with one scenario, `test.rhai`.
+    #[must_use]
+    pub fn with(scenario: &str) -> Self {
+        let folder = Self::new();
+        folder.write("test.rhai", scenario);
+        folder
+    }
+
+    /// Its path.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        self.0.path()
+    }
+
+    /// Writes a file and gives its path.
+    ///
+    /// # Panics
+    /// When it cannot be written.
+    pub fn write(&self, name: &str, contents: impl AsRef<[u8]>) -> PathBuf {
+        let path = self.path().join(name);
+        std::fs::write(&path, contents).expect("a temporary folder is writable");
+        path
+    }
+
+    /// Runs `vcr` in the folder.
+    ///
+    /// # Panics
+    /// When it panics, is killed, or says something that is no text.
+    #[track_caller]
+    #[must_use]
+    pub fn vcr(&self, args: &[&str]) -> Said {
+        let mut command = Command::new(vcr());
+        command.args(args).current_dir(self.path());
+        for name in ["VCR_GUEST_TOOLCHAIN", "VCR_CACHE_DIR", "CLICOLOR_FORCE", "COLUMNS"] {
+            command.env_remove(name);
+        }
+        Said::of(&mut command)
+    }
+
+    /// Runs `test.rhai` with more arguments.
+    #[track_caller]
+    #[must_use]
+    pub fn run(&self, args: &[&str]) -> Said {
+        self.vcr(&[&["run", "test.rhai"], args].concat())
+    }
+}
+
+impl Said {
+    /// Runs a command to its end.
+    ///
+    /// # Panics
+    /// When it panics, is killed, or says something that is no text.
+    #[track_caller]
+    pub fn of(command: &mut Command) -> Self {
+        let output = command.output().expect("the command starts");
+        let text = |bytes| String::from_utf8(bytes).expect("all output is text");
+        let (stdout, stderr) = (text(output.stdout), text(output.stderr));
+        let code = output.status.code();
+        let code = code.unwrap_or_else(|| panic!("the command was killed: {}\n{stderr}", output.status));
+        // Whatever the input, a panic is a bug.
+        assert!(!stderr.contains("panicked at"), "the command panicked:\n{stderr}");
+        Self { code, stdout, stderr }
+    }
+
+    /// The same, given that it ended with this code.
+    #[track_caller]
+    #[must_use]
+    pub fn ended(self, code: i32) -> Self {
+        assert_eq!(self.code, code, "stdout:\n{}\nstderr:\n{}", self.stdout, self.stderr);
+        self
+    }
+
+    /// Asserts that it failed with this code and said these things, all of them
+    /// on standard error.
+    #[track_caller]
+    pub fn failed(self, code: i32, needles: &[&str]) {
+        let said = self.ended(code);
+        assert_eq!(said.stdout, "", "an error prints no results");
+        assert!(said.stderr.starts_with("error: "), "{}", said.stderr);
+        for needle in needles {
+            assert!(said.stderr.contains(needle), "`{needle}` is not in:\n{}", said.stderr);
+        }
+    }
+
+    /// Its results, from `--json`.
+    ///
+    /// # Panics
+    /// When they are no JSON.
+    #[track_caller]
+    #[must_use]
+    pub fn json(&self) -> Value {
+        serde_json::from_str(&self.stdout).unwrap_or_else(|error| panic!("{error} in:\n{}", self.stdout))
+    }
+}

@@ -1,0 +1,59 @@
+//! Guests as `vcr guest build` makes them.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::binary::{lock, modified, scratch_dir};
+use crate::{Said, root, skip, vcr};
+
+/// A guest of `guests/`; none where `vcr guest build` has not been run.
+#[must_use]
+pub fn shipped_guest(name: &str) -> Option<PathBuf> {
+    let path = root().join("guests/dist").join(format!("{name}.wasm"));
+    if path.exists() {
+        return Some(path);
+    }
+    skip(&format!("{} is missing; run `vcr guest build`", path.display()));
+    None
+}
+
+/// The guest of `tests/guests/hostile`, whose config picks what it does wrong.
+/// None where there is no compiler for it.
+///
+/// It is written with the project's SDK rather than as WebAssembly text, so that
+/// it follows the interface by itself.
+///
+/// # Panics
+/// When it does not compile.
+#[must_use]
+pub fn hostile_guest() -> Option<PathBuf> {
+    let source = root().join("tests/guests/hostile");
+    let out = scratch_dir().join("guests");
+    let guest = out.join("hostile.wasm");
+    // The component's own time will not do: it is left alone when its bytes
+    // have not changed.
+    let stamp = out.join("hostile.stamp");
+    let _lock = lock("guests");
+    let inputs = [source.clone(), root().join("guest-sdk"), root().join("wit")];
+    let changed = inputs.iter().filter_map(|input| newest(input)).max();
+    if guest.exists() && modified(&stamp) > changed {
+        return Some(guest);
+    }
+    let mut command = Command::new(vcr());
+    command.args(["guest", "build", "--quiet", "--out"]).arg(&out).arg(&source);
+    let said = Said::of(command.env("CARGO_TARGET_DIR", scratch_dir().join("guests-target")));
+    if said.code != 0 && said.stderr.contains("no compiler for ") {
+        skip(&said.stderr);
+        return None;
+    }
+    let _ = said.ended(0);
+    fs::write(stamp, "").expect("the target folder is writable");
+    Some(guest)
+}
+
+/// The latest change of anything in a folder.
+fn newest(folder: &Path) -> Option<std::time::SystemTime> {
+    let entries = fs::read_dir(folder).ok()?.filter_map(Result::ok).map(|entry| entry.path());
+    entries.filter_map(|path| if path.is_dir() { newest(&path) } else { modified(&path) }).max()
+}

@@ -1,0 +1,31 @@
+//! What the black-box tests share: the binary under test, folders to run it in,
+//! guests and sample data.
+//!
+//! The tests know the program as its users do: arguments and files go in, an
+//! exit code, two streams and files come out.
+
+mod binary;
+mod data;
+mod folder;
+mod guests;
+
+pub use binary::vcr;
+pub use data::{Sums, sample, sample_sums};
+pub use folder::{Folder, Said};
+pub use guests::{hostile_guest, shipped_guest};
+
+use std::path::{Path, PathBuf};
+
+/// The root of the repository.
+#[must_use]
+pub fn root() -> PathBuf {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    root.canonicalize().expect("the tests lie in the repository")
+}
+
+/// Says that a test cannot run on this machine. In CI nothing may be skipped.
+#[track_caller]
+pub fn skip(reason: &str) {
+    assert!(std::env::var("CI").as_deref() != Ok("true"), "nothing may be skipped in CI: {reason}");
+    eprintln!("SKIPPED: {reason}");
+}

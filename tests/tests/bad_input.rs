@@ -1,0 +1,372 @@
+//! Every mistake a user can make in a script or a trace: the place, the cause
+//! and the way out are told, with the right exit code and without a panic.
+
+use vcr_tests::{Folder, sample};
+
+/// A cluster `c` and a workload `w`, in line 1, for scripts that go on from there.
+const HEAD: &str = r#"let c = cluster(#{ engines: pool(#{ engines: 2, latency: fixed(#{ step: "10ms" }) }) }); let w = burst(#{ count: 2, prompt_tokens: 100, output_tokens: 10 });"#;
+
+/// Asserts that a whole script is refused as bad input.
+#[track_caller]
+fn refused(script: &str, needles: &[&str]) {
+    Folder::with(script).run(&[]).failed(2, needles);
+}
+
+/// Asserts that a script is refused whose second line is `line`.
+#[track_caller]
+fn line_refused(line: &str, needles: &[&str]) {
+    refused(&format!("{HEAD}\n{line}\n"), needles);
+}
+
+/// Asserts that a promise on a run is refused. It stands in line 3.
+#[track_caller]
+fn promise_refused(arguments: &str, needles: &[&str]) {
+    let run = "let r = run(#{ cluster: c, workloads: [ w ] });";
+    line_refused(&format!("{run}\nexpect(r, {arguments});"), &[&["error: test.rhai:3:1: "], needles].concat());
+}
+
+#[test]
+fn scripts_that_are_no_scenarios() {
+    refused("", &["error: test.rhai: the scenario made no run", "hint: call run("]);
+    refused(HEAD, &["error: test.rhai: the scenario made no run"]);
+    refused("let x = ;", &["error: test.rhai:1:9: "]);
+    refused("let x = 1;\nlet c = cluster(#{", &["error: test.rhai:2:19: ", "'}'"]);
+    refused("throw \"enough\";", &["error: test.rhai:1:1: the script threw: enough"]);
+    refused("let x = nowhere;", &["error: test.rhai:1:9: ", "nowhere"]);
+    refused("import \"other\" as other;", &["error: test.rhai:1:8: ", "other"]);
+    refused("eval(\"1\");", &["error: test.rhai:1:1: ", "eval"]);
+}
+
+#[test]
+fn files_that_are_no_scripts() {
+    let folder = Folder::new();
+    folder.vcr(&["run", "missing.rhai"]).failed(2, &["missing.rhai: cannot read the scenario"]);
+    folder.vcr(&["run", "."]).failed(2, &["cannot read the scenario"]);
+    folder.write("binary.rhai", [0xff, 0xfe, 0x00]);
+    folder.vcr(&["run", "binary.rhai"]).failed(2, &["binary.rhai: cannot read the scenario", "UTF-8"]);
+}
+
+#[test]
+fn a_script_that_never_ends_is_stopped() {
+    refused(
+        "let x = 0;\nloop { x += 1; }",
+        &["error: test.rhai:2:", "the script did not end within", "hint: look for a loop"],
+    );
+    refused(
+        "fn f() { f() }\nf();",
+        &["error: test.rhai:1:10: ", "nests calls", "hint: look for a function that calls itself"],
+    );
+    refused("let s = \"x\";\nloop { s += s; }", &["error: test.rhai:2:", "too large"]);
+}
+
+#[test]
+fn unknown_functions() {
+    refused(
+        "let c = clutser(#{});",
+        &["error: test.rhai:1:9: there is no function `clutser`", "hint: did you mean `cluster`?"],
+    );
+    refused(
+        "let c = frobnicate(1);",
+        &["there is no function `frobnicate`", "hint: a scenario can call param, engine, "],
+    );
+    let usage = "hint: call it as `cluster(#{ engines: pool })";
+    refused(
+        "let c = cluster(1);",
+        &["error: test.rhai:1:9: `cluster` was called with arguments it does not take", usage],
+    );
+}
+
+#[test]
+fn unknown_options_are_named_with_their_place_and_the_nearest() {
+    let script = "let l = fixed(#{ step: \"10ms\" });\nlet p = pool(#{\n  engines: 2,\n  latency: l,\n  ruoter: \"kv-aware\",\n});";
+    refused(script, &["error: test.rhai:5:3: `pool` has no option `ruoter`", "hint: did you mean `router`?"]);
+    refused(
+        "let e = engine(#{ zebra: 1 });",
+        &["error: test.rhai:1:19: `engine` has no option `zebra`", "hint: `engine` takes ", "num_gpu_blocks"],
+    );
+    // Keys of another call on the same lines are not mistaken for it.
+    let script = "let l = fixed(#{ step: \"10ms\" }); let e = engine(#{ step: 3 });";
+    refused(script, &["error: test.rhai:1:53: `engine` has no option `step`"]);
+}
+
+#[test]
+fn all_problems_of_a_call_are_told_at_once() {
+    let script = "let e = engine(#{\n  block_size: \"big\",\n  num_gpu_block: 100,\n});";
+    let first = "error: test.rhai:2:3: `block_size` must be a whole number";
+    refused(script, &[first, "\n  3:3: `engine` has no option `num_gpu_block` (did you mean `num_gpu_blocks`?)"]);
+}
+
+#[test]
+fn values_of_a_wrong_type_or_range() {
+    let pool = |option: &str| format!("pool(#{{ latency: fixed(#{{ step: \"1ms\" }}), {option} }});");
+    refused(
+        &pool("engines: \"two\""),
+        &["error: test.rhai:1:43: `engines` must be a whole number", "the text \"two\""],
+    );
+    refused(&pool("engines: -1"), &["`engines` must be a whole number of at least 0", "the number -1"]);
+    refused(&pool("engines: 5_000_000_000"), &["below 2^32", "the number 5000000000"]);
+    refused(&pool("engines: 0"), &["`engines` must be at least 1"]);
+    refused(&pool("router: \"kv-awake\""), &["`router` must be", "did you mean `kv-aware`?"]);
+    refused(
+        &pool("engine: fixed(#{ step: \"1ms\" })"),
+        &["`engine` must be made by engine(#{ ... }), but is a latency model"],
+    );
+    refused("pool(#{ engines: 2 });", &["error: test.rhai:1:1: `pool` needs the option `latency`"]);
+    refused("engine(#{ enable_prefix_caching: 1 });", &["`enable_prefix_caching` must be true or false"]);
+    refused(
+        "engine(#{ policy: \"fcsf\" });",
+        &["`policy` must be one of \"fcfs\", \"priority\"", "did you mean `fcfs`?"],
+    );
+    refused("engine(#{ vllm_line: \"0.31.1\" });", &["`vllm_line` must be one of"]);
+    line_refused(
+        "run(#{ cluster: c, workloads: w });",
+        &["error: test.rhai:2:20: `workloads` must be an array, but is a workload"],
+    );
+    line_refused(
+        "run(#{ cluster: c, workloads: [ w, 3 ] });",
+        &["`workloads` must hold workloads", "element 2 is the number 3"],
+    );
+    line_refused(
+        "run(#{ cluster: 3, workloads: [ w ] });",
+        &["error: test.rhai:2:8: `cluster` must be made by cluster(#{ ... })"],
+    );
+    line_refused("run_all([ 3 ]);", &["`run_all` takes an array of maps", "the number 3"]);
+    line_refused("run_all([]);", &["`run_all` needs at least one run"]);
+    line_refused(
+        "burst(#{ count: 1, prompt_tokens: -1, output_tokens: 1 });",
+        &["`prompt_tokens`", "at least 0, but is -1"],
+    );
+    line_refused("burst(#{ count: 1, prompt_tokens: 1, output_tokens: 0.0/0.0 });", &["`output_tokens`", "NaN"]);
+    line_refused(
+        "burst(#{ count: 1, prompt_tokens: normal(\"1s\", \"1s\"), output_tokens: 1 });",
+        &["`prompt_tokens` must be a number"],
+    );
+}
+
+#[test]
+fn missing_and_unknown_units() {
+    let no_unit = "error: test.rhai:1:9: `step` must be a duration such as \"250ms\"";
+    refused("fixed(#{ step: \"10\" });", &[no_unit, "`10` has no unit; write for example `250ms`"]);
+    refused("fixed(#{ step: 10 });", &[no_unit, "but is the number 10"]);
+    refused("fixed(#{ step: \"10 parsecs\" });", &[no_unit, "`parsecs` in `10 parsecs` is not a unit of time", "ms"]);
+    refused("fixed(#{ step: \"-1ms\" });", &["`-1ms` is negative or too large"]);
+    refused("fixed(#{ step: \"soon\" });", &["`soon` does not start with a number"]);
+    refused("link(#{ bandwidth: \"64GB\" });", &["`GB` in `64GB` is not a unit of bandwidth", "GB/s"]);
+    line_refused(
+        "constant(#{ rate: \"5\", count: 1, prompt_tokens: 1, output_tokens: 1 });",
+        &["`rate` must be a rate", "`5` has no unit"],
+    );
+}
+
+/// One mistake, one complaint: what follows from it is left out.
+#[test]
+fn a_wrong_value_is_not_also_called_missing() {
+    for script in ["fixed(#{ step: \"10\" });", "knobs(#{ ttft: \"10\", itl: \"1ms\" });"] {
+        let said = Folder::with(script).run(&[]).ended(2);
+        assert_eq!(said.stderr.trim_end().lines().count(), 1, "{}", said.stderr);
+    }
+}
+
+#[test]
+fn unknown_metrics_statistics_and_workloads() {
+    promise_refused(r#""tfft", "p99 < 1s""#, &["there is no metric `tfft`", "hint: did you mean `ttft`?"]);
+    promise_refused(r#""happiness", "p99 < 1s""#, &["there is no metric `happiness`", "hint: metrics are ttft, itl, "]);
+    promise_refused(r#""ttft", "p98 < 1s""#, &["there is no statistic `p98`", "hint: did you mean `p9"]);
+    promise_refused(r#""ttft", "typical < 1s""#, &["there is no statistic `typical`", "hint: statistics are p50, "]);
+    promise_refused(r#""ttft", "value < 1s""#, &["`ttft` has no `value`", "hint: it can be asked for p50, "]);
+    promise_refused(r#""duration", "p99 < 1s""#, &["`duration` has no `p99`", "hint: it can be asked for value"]);
+    promise_refused(
+        r#""ttft{workload:brust}", "p99 < 1s""#,
+        &["the run `run` has no workload `brust`", "hint: did you mean `burst`?"],
+    );
+    promise_refused(r#""ttft{workload:evening}", "p99 < 1s""#, &["has no workload `evening`", "hint: it has burst"]);
+    promise_refused(r#""ttft{pool:x}", "p99 < 1s""#, &["is not of the form `metric{workload:NAME}`"]);
+    promise_refused(r#""steps{workload:burst}", "count < 1""#, &["`steps` belongs to engines"]);
+    promise_refused(r#""ttft", "p99 < 4""#, &["`4` has no unit"]);
+    promise_refused(r#""ttft", "fast""#, &["`fast` is not a condition", "hint: write a statistic"]);
+    promise_refused(r#""ttft", "p99 <""#, &["`p99 <` is not a condition"]);
+}
+
+#[test]
+fn workloads_that_cannot_be() {
+    let run = |workloads: &str| format!("run(#{{ cluster: c, workloads: {workloads} }});");
+    line_refused(&run("[ w, w ]"), &["error: test.rhai:2:20: two workloads are called `burst`; give each a `name`"]);
+    line_refused(&run("[]"), &["error: test.rhai:2:1: ", "at least one workload"]);
+    let endless = "[ closed_loop(#{ concurrency: 2, prompt_tokens: 1, output_tokens: 1 }) ]";
+    line_refused(&run(endless), &["workload `closed_loop`: needs an end: give `count`, `duration`, or both"]);
+    let zero = "[ closed_loop(#{ concurrency: 2, duration: \"0s\", prompt_tokens: 1, output_tokens: 1 }) ]";
+    line_refused(&run(zero), &["workload `closed_loop`: `count` and `duration` must be positive"]);
+    let nobody = "[ closed_loop(#{ concurrency: 0, count: 2, prompt_tokens: 1, output_tokens: 1 }) ]";
+    line_refused(&run(nobody), &["workload `closed_loop`: `concurrency` must be at least 1"]);
+    let never = "[ poisson(#{ rate: 0, count: 2, prompt_tokens: 1, output_tokens: 1 }) ]";
+    line_refused(&run(never), &["workload `poisson`: `rate` must be positive and finite"]);
+}
+
+/// A closed loop of instant requests would go on for ever at one point in time.
+#[test]
+fn time_that_stands_still_is_told() {
+    let script = r#"let c = cluster(#{ engines: pool(#{ latency: fixed(#{ step: "0ms" }) }) });
+run(#{ cluster: c, workloads: [ closed_loop(#{ concurrency: 2, duration: "1s", prompt_tokens: 1, output_tokens: 1 }) ] });"#;
+    refused(
+        script,
+        &["error: test.rhai:2:1: run `run`: virtual time stands still", "give the latency model a duration"],
+    );
+}
+
+#[test]
+fn engines_that_can_hold_no_request() {
+    refused(
+        "engine(#{ num_gpu_blocks: 1 });",
+        &["error: test.rhai:1:11: `num_gpu_blocks` must be at least 2, but is 1", "cannot hold any request"],
+    );
+    let script = r#"let e = engine(#{ num_gpu_blocks: 8 });
+let c = cluster(#{ engines: pool(#{ engine: e, latency: fixed(#{ step: "10ms" }) }) });
+run(#{ cluster: c, workloads: [ burst(#{ count: 2, prompt_tokens: 1000, output_tokens: 10 }) ] });"#;
+    let told =
+        "no request could run: all 2 were rejected, the first because prompt and output together need more KV blocks";
+    refused(script, &["error: test.rhai:3:1: run `run`: ", told, "hint: raise `num_gpu_blocks`"]);
+}
+
+#[test]
+fn clusters_that_do_not_fit_together() {
+    let pools = r#"let p = pool(#{ latency: fixed(#{ step: "1ms" }) });"#;
+    let two = format!(
+        "{pools}\nlet q = pool(#{{ engine: engine(#{{ block_size: 32 }}), latency: fixed(#{{ step: \"1ms\" }}) }});"
+    );
+    refused(
+        &format!("{pools}\ncluster(#{{ prefill: p }});"),
+        &["error: test.rhai:2:1: `cluster` needs either `engines`, or both"],
+    );
+    refused(
+        &format!("{pools}\ncluster(#{{ engines: p, link: link(#{{}}) }});"),
+        &["error: test.rhai:2:25: `link` joins prefill and decode"],
+    );
+    refused(&format!("{two}\ncluster(#{{ prefill: p, decode: q }});"), &["must have the same `block_size`"]);
+    refused("link(#{ bandwidth: \"1GB/s\" });", &["`link` needs the option `kv_bytes_per_token`"]);
+    refused(
+        "kv_bytes_per_token(\"llama-3.1-8c\");",
+        &["there is no model `llama-3.1-8c`", "hint: did you mean `llama-3.1-8b`?"],
+    );
+}
+
+#[test]
+fn faults_on_what_does_not_exist() {
+    let run = |fault: &str| format!("run(#{{ cluster: c, workloads: [ w ], faults: [ {fault} ] }});");
+    line_refused(
+        &run("crash(#{ at: \"1s\", pool: \"engine\" })"),
+        &["fault 1 names the pool `engine`, but the cluster has engines", "did you mean `engines`?"],
+    );
+    line_refused(
+        &run("crash(#{ at: \"1s\", engine: 2 })"),
+        &["fault 1: names engine 2 of pool `engines`, which has engines 0 to 1"],
+    );
+    line_refused(&run("crash(#{})"), &["`crash` needs the option `at`"]);
+    line_refused(&run("slow_down(#{ at: \"1s\", factor: 0 })"), &["`factor` must be positive and finite, but is 0"]);
+    line_refused(&run("w"), &["`faults` must hold faults", "element 1 is a workload"]);
+}
+
+#[test]
+fn parameters_from_the_command_line() {
+    let script = format!("{HEAD}\nlet n = param(\"count\", 3);\nrun(#{{ cluster: c, workloads: [ w ] }});");
+    let folder = Folder::with(&script);
+    folder.run(&["-e", "cuont=4"]).failed(2, &["the scenario has no parameter `cuont`", "hint: did you mean `count`?"]);
+    folder
+        .run(&["-e", "count=many"])
+        .failed(2, &["error: test.rhai:2:9: parameter `count` must be a whole number, but is `many`"]);
+    folder.run(&["-e", "count=1", "-e", "count=2"]).failed(2, &["the parameter `count` is given twice"]);
+    folder.run(&["-e", "count"]).failed(2, &["write it as KEY=VALUE"]);
+    folder.run(&["-e", "=1"]).failed(2, &["write it as KEY=VALUE"]);
+    let _ = folder.run(&["-e", "count=4", "-q"]).ended(0);
+    Folder::with(HEAD).run(&["-e", "x=1"]).failed(2, &["no parameter `x`", "hint: it takes none"]);
+}
+
+#[test]
+fn outputs_that_cannot_be_written() {
+    let folder = Folder::with(&format!("{HEAD}\nrun(#{{ cluster: c, workloads: [ w ] }});"));
+    folder.write("file", "");
+    folder.run(&["--out", "file"]).failed(2, &["cannot write to `file`"]);
+    folder.run(&["--out", "file/below"]).failed(2, &["cannot write to `file/below`"]);
+    let empty = Folder::with(HEAD);
+    empty.run(&["--out", "out"]).failed(2, &["the scenario made no run"]);
+}
+
+/// A run that fails half-way leaves no parts behind that look like results.
+#[test]
+fn a_failed_scenario_leaves_no_parts() {
+    let script =
+        format!("{HEAD}\nlet r = run(#{{ cluster: c, workloads: [ w ] }});\nexpect(r, \"tfft\", \"p99 < 1s\");");
+    let folder = Folder::with(&script);
+    folder.run(&["--out", "out"]).failed(2, &["there is no metric `tfft`"]);
+    let left: Vec<_> =
+        std::fs::read_dir(folder.path().join("out")).unwrap().map(|entry| entry.unwrap().path()).collect();
+    assert_eq!(left, Vec::<std::path::PathBuf>::new());
+}
+
+const ROW: &str = r#"{"timestamp": 0, "input_length": 10, "output_length": 5, "hash_ids": [1]}"#;
+
+/// Asserts that a trace of these contents is refused.
+#[track_caller]
+fn trace_refused(name: &str, contents: &str, needles: &[&str]) {
+    let folder =
+        Folder::with(&format!("{HEAD}\nrun(#{{ cluster: c, workloads: [ trace(#{{ path: \"{name}\" }}) ] }});"));
+    folder.write(name, contents);
+    let place = "error: test.rhai:2:33: ";
+    folder.run(&[]).failed(2, &[&[place, &format!("trace `{name}`")], needles].concat());
+}
+
+#[test]
+fn malformed_trace_lines_are_named_by_file_line_and_field() {
+    let second = |row: &str| format!("{ROW}\n{row}\n");
+    let missing = r#"{"timestamp": 5, "input_length": 10, "hash_ids": [1]}"#;
+    trace_refused("t.jsonl", &second(missing), &["line 2, field `output_length`: the field is missing; add it"]);
+    let negative = r#"{"timestamp": 5, "input_length": -10, "output_length": 5, "hash_ids": [1]}"#;
+    trace_refused("t.jsonl", &second(negative), &["line 2, field `input_length`"]);
+    let text = r#"{"timestamp": 5, "input_length": 10, "output_length": "five", "hash_ids": [1]}"#;
+    trace_refused("t.jsonl", &second(text), &["line 2, field `output_length`"]);
+    let long = r#"{"timestamp": 5, "input_length": 9000, "output_length": 5, "hash_ids": [1]}"#;
+    trace_refused(
+        "t.jsonl",
+        &second(long),
+        &["line 2, field `input_length`: 9000 tokens, but 1 hash ids of 512 tokens cover only 512"],
+    );
+    let untimed = r#"{"input_length": 10, "output_length": 5, "hash_ids": [1]}"#;
+    trace_refused("t.jsonl", untimed, &["line 1, field `timestamp`"]);
+    trace_refused("t.jsonl", &second("{\"timestamp\": 5, \"input_len"), &["line 2: "]);
+    trace_refused("t.jsonl", &second("[1, 2]"), &["line 2: "]);
+    trace_refused("t.jsonl", "", &["holds no request"]);
+    trace_refused("t.dat", "hello\n", &["cannot tell the format"]);
+}
+
+#[test]
+fn malformed_azure_lines_are_named_by_file_line_and_field() {
+    let head = "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:17:03.9799600,4808,10\n";
+    let second = |row: &str| format!("{head}{row}\n");
+    trace_refused(
+        "a.csv",
+        &second("2023-11-16 18:17:04.03,many,8"),
+        &["line 3, field `ContextTokens`: `many` is not a whole number"],
+    );
+    trace_refused("a.csv", &second("yesterday,3180,8"), &["line 3, field `TIMESTAMP`: `yesterday` is not a time"]);
+    trace_refused("a.csv", &second("2023-11-16 18:17:04.03,3180"), &["line 3: 2 cells, but the header has 3"]);
+    trace_refused(
+        "a.csv",
+        "TIMESTAMP,ContextTokens\n",
+        &["line 1, field `GeneratedTokens`: the header has no such column"],
+    );
+}
+
+#[test]
+fn a_missing_trace_is_named() {
+    line_refused("trace(#{ path: \"nowhere.jsonl\" });", &["error: test.rhai:2:1: cannot read trace `nowhere.jsonl`"]);
+    line_refused("trace(#{});", &["`trace` needs the option `path`"]);
+    line_refused("profile(#{ path: \"nowhere.npz\" });", &["error: test.rhai:2:11: ", "nowhere.npz"]);
+}
+
+#[test]
+fn relatives_of_the_trace_formats_are_refused_by_name() {
+    for name in ["agentic-mooncake", "applied-compute-agentic", "dynamo-standard", "dynamo-agentic"] {
+        let Some(path) = sample(&format!("formats/{name}.jsonl")) else { return };
+        let line = format!("trace(#{{ path: \"{}\" }});", path.display());
+        line_refused(&line, &["error: test.rhai:2:1: ", name, "which is not supported"]);
+    }
+}

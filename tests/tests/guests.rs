@@ -1,0 +1,212 @@
+//! Guests from the outside: honest ones that must equal native models, and files
+//! and components that must only fail their own run.
+
+use std::path::Path;
+
+use vcr_tests::{Folder, hostile_guest, shipped_guest};
+use wit_component::{ComponentEncoder, StringEncoding, embed_component_metadata};
+use wit_parser::Resolve;
+
+/// A scenario of one run priced by `latency`. The latency model stands in line 1,
+/// the run in line 4.
+fn priced_by(latency: &str) -> String {
+    format!(
+        r#"let latency = {latency};
+let c = cluster(#{{ engines: pool(#{{ engines: 2, engine: engine(#{{ num_gpu_blocks: 2000 }}), latency: latency }}) }});
+let work = poisson(#{{ rate: "30/s", count: 80, prompt_tokens: lognormal(400, 300), output_tokens: uniform(5, 80) }});
+let r = run(#{{ name: "priced", cluster: c, workloads: [ work ] }});
+expect(r, "completed", "count == 80");
+"#
+    )
+}
+
+fn guest_at(path: &Path, config: &str) -> String {
+    format!("guest(#{{ path: \"{}\", config: {config} }})", path.display())
+}
+
+#[test]
+fn the_roofline_as_a_guest_equals_the_native_one() {
+    let Some(path) = shipped_guest("roofline") else { return };
+    for config in [
+        r#"#{ model: "llama-3.1-8b", gpu: "h100-sxm" }"#,
+        r#"#{ model: "llama-3.1-8b", gpu: "h100-sxm", tensor_parallel: 2, compute_efficiency: 0.5, kv_bytes: 1.0 }"#,
+    ] {
+        let run = |latency: &str| {
+            let outcome = Folder::with(&priced_by(latency)).run(&["--json"]).ended(0).json();
+            outcome["runs"][0].clone()
+        };
+        let native = run(&format!("roofline({config})"));
+        let guest = run(&guest_at(&path, config));
+        assert_eq!(guest["metrics"], native["metrics"], "{config}");
+        assert_eq!(guest, native, "the whole report, with the fingerprint over every step: {config}");
+    }
+}
+
+#[test]
+fn each_engine_has_a_guest_of_its_own_state() {
+    let Some(path) = shipped_guest("thermal") else { return };
+    let config = r#"#{ roofline: #{ model: "llama-3.1-8b", gpu: "h100-sxm" } }"#;
+    let folder = Folder::with(&priced_by(&guest_at(&path, config)));
+    let first = folder.run(&["--json"]).ended(0);
+    assert_eq!(folder.run(&["--json"]).ended(0).stdout, first.stdout, "state starts afresh with every run");
+}
+
+/// Runs a scenario priced by the file at `path`, which must be refused.
+#[track_caller]
+fn refused(folder: &Folder, path: &str, needles: &[&str]) {
+    folder.write("test.rhai", priced_by(&guest_at(Path::new(path), "#{}")));
+    let place = "error: test.rhai:1:15: ";
+    folder.run(&["--json"]).failed(2, &[&[place, path, "\nhint: "], needles].concat());
+}
+
+#[test]
+fn files_that_are_no_guests_are_refused_with_the_way_out() {
+    let folder = Folder::new();
+    refused(&folder, "missing.wasm", &["cannot read guest `missing.wasm`", "vcr guest build"]);
+    std::fs::create_dir(folder.path().join("folder.wasm")).expect("it is writable");
+    refused(&folder, "folder.wasm", &["cannot read guest `folder.wasm`"]);
+    folder.write("text.wasm", "fn main() {}\n");
+    refused(&folder, "text.wasm", &["it is not a WebAssembly file"]);
+    folder.write("empty.wasm", "");
+    refused(&folder, "empty.wasm", &["the file is empty"]);
+    folder.write("core.wasm", wat::parse_str("(module (memory 1))").unwrap());
+    refused(&folder, "core.wasm", &["it is a core module, not a component"]);
+}
+
+#[test]
+fn a_truncated_guest_is_refused() {
+    let Some(path) = shipped_guest("roofline") else { return };
+    let whole = std::fs::read(path).expect("it can be read");
+    let folder = Folder::new();
+    for length in [4, 8, 9, whole.len() / 3, whole.len() - 1] {
+        folder.write("cut.wasm", &whole[..length]);
+        refused(&folder, "cut.wasm", &["cannot load guest `cut.wasm`"]);
+    }
+}
+
+#[test]
+fn a_guest_of_another_world_is_refused() {
+    let wit = "package other:thing@1.0.0; world thing { export run: func() -> u32; }";
+    let folder = Folder::new();
+    folder.write("other.wasm", component(wit, r#"(module (func (export "run") (result i32) (i32.const 1)))"#));
+    refused(&folder, "other.wasm", &["it does not export `vcr:guest/latency`", "`run`"]);
+}
+
+#[test]
+fn a_guest_of_another_version_is_refused_by_number() {
+    let wit = "package vcr:guest@0.9.0;
+        interface latency { answer: func() -> u32; }
+        world latency-model { export latency; }";
+    let text = r#"(module (func (export "vcr:guest/latency@0.9.0#answer") (result i32) (i32.const 1)))"#;
+    let folder = Folder::new();
+    folder.write("newer.wasm", component(wit, text));
+    refused(&folder, "newer.wasm", &["it declares guest API 0.9.0, but this build supports 0.1"]);
+}
+
+#[test]
+fn a_guest_with_other_functions_than_it_declares_is_refused() {
+    let wit = "package vcr:guest@0.1.0;
+        interface latency { answer: func() -> u32; }
+        world latency-model { export latency; }";
+    let text = r#"(module (func (export "vcr:guest/latency@0.1.0#answer") (result i32) (i32.const 1)))"#;
+    let folder = Folder::new();
+    folder.write("unfit.wasm", component(wit, text));
+    refused(&folder, "unfit.wasm", &["it does not fit the interface that it declares"]);
+}
+
+#[test]
+fn a_guest_that_wants_something_from_the_host_is_refused() {
+    let wit = "package vcr:guest@0.1.0;
+        interface latency { answer: func() -> u32; }
+        world latency-model { import clock: func() -> u64; export latency; }";
+    let text = r#"(module
+        (import "$root" "clock" (func $clock (result i64)))
+        (func (export "vcr:guest/latency@0.1.0#answer") (result i32) (i32.wrap_i64 (call $clock))))"#;
+    let folder = Folder::new();
+    folder.write("curious.wasm", component(wit, text));
+    refused(&folder, "curious.wasm", &["it imports `clock`, but guests get no imports"]);
+}
+
+/// A component of a core module's text for the only world of a package's text.
+fn component(wit: &str, core_text: &str) -> Vec<u8> {
+    let mut module = wat::parse_str(core_text).expect("the text is WebAssembly");
+    let mut resolve = Resolve::default();
+    let package = resolve.push_str("test.wit", wit).expect("the WIT parses");
+    let world = resolve.select_world(&[package], None).expect("it has one world");
+    embed_component_metadata(&mut module, &resolve, world, StringEncoding::UTF8).expect("the world can be embedded");
+    let encoder = ComponentEncoder::default().validate(true).module(&module);
+    encoder.and_then(|mut encoder| encoder.encode()).expect("the module fits the world")
+}
+
+/// Runs a scenario with the hostile guest, which must go wrong as `wrong` says.
+#[track_caller]
+fn goes_wrong(wrong: &str, after: u32, code: i32, needles: &[&str]) {
+    let Some(path) = hostile_guest() else { return };
+    let config = format!("#{{ wrong: \"{wrong}\", after: {after} }}");
+    let folder = Folder::with(&priced_by(&guest_at(&path, &config)));
+    folder.run(&[]).failed(code, &[needles, &["`hostile`"]].concat());
+}
+
+/// As a run fails: with the run, its engine, the step and the call.
+const IN_THE_RUN: &[&str] = &["error: test.rhai:4:9: ", "`priced`", "`engines`", "step"];
+
+#[test]
+fn an_honest_answer_of_the_hostile_guest_passes() {
+    let Some(path) = hostile_guest() else { return };
+    let folder = Folder::with(&priced_by(&guest_at(&path, "#{ wrong: \"none\" }")));
+    let outcome = folder.run(&["--json"]).ended(0).json();
+    let steps = &outcome["runs"][0]["metrics"]["trends"]["step_ms"];
+    assert_eq!((&steps["min"], &steps["max"]), (&10.0.into(), &10.0.into()));
+}
+
+#[test]
+fn a_guest_that_loops_for_ever_is_stopped() {
+    goes_wrong("loop", 0, 3, &[IN_THE_RUN, &["it looped for ever"]].concat());
+}
+
+#[test]
+fn a_guest_that_traps_fails_the_run() {
+    goes_wrong("panic", 0, 3, &[IN_THE_RUN, &["it gave up"]].concat());
+}
+
+#[test]
+fn a_guest_that_recurses_without_end_is_stopped() {
+    goes_wrong("recurse", 0, 3, &[IN_THE_RUN, &["overflowed its stack"]].concat());
+}
+
+#[test]
+fn a_guest_that_asks_for_eight_gigabytes_is_stopped() {
+    goes_wrong("eight-gigabytes", 0, 3, &[IN_THE_RUN, &["it asked for 85", "bytes of memory, but may have"]].concat());
+}
+
+#[test]
+fn impossible_durations_fail_the_run() {
+    for (wrong, told) in [
+        ("not-a-number", "NaN ns, which is not a number"),
+        ("negative", "-1 ns, which is negative"),
+        ("infinite", "inf ns, which is infinite"),
+        ("too-long", "which is longer than 1e18 ns"),
+    ] {
+        goes_wrong(wrong, 0, 3, &[IN_THE_RUN, &[told]].concat());
+    }
+}
+
+#[test]
+fn the_error_of_a_later_step_names_that_step() {
+    // Two engines take turns, so the sixth step of one of them is the first bad one.
+    goes_wrong("negative", 5, 3, &["step 5 ", "which is negative"]);
+}
+
+#[test]
+fn a_rejected_config_is_bad_input_and_found_before_any_run() {
+    let place = "error: test.rhai:1:15: ";
+    goes_wrong("reject-config", 0, 2, &[place, "`configure`", "`wrong` is \"reject-config\", so it is rejected"]);
+    goes_wrong("unheard-of", 0, 2, &[place, "`configure`", "unknown variant `unheard-of`", "`not-a-number`"]);
+}
+
+#[test]
+fn faults_while_configuring_are_the_guests() {
+    let place = "error: test.rhai:1:15: ";
+    goes_wrong("loop-in-config", 0, 3, &[place, "`configure`", "it looped for ever"]);
+    goes_wrong("panic-in-config", 0, 3, &[place, "`configure`", "it gave up"]);
+}

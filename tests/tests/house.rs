@@ -1,0 +1,230 @@
+//! Rules that hold across crates: who may depend on whom, who may do what.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use serde_json::Value;
+use vcr_tests::root;
+use wit_parser::Resolve;
+
+/// What each native crate may depend on, of ours, when it is built. A crate
+/// only names crates above it, so dependencies point one way.
+const MAY_DEPEND_ON: &[(&str, &[&str])] = &[
+    ("vcr-core", &[]),
+    ("vcr-roofline", &[]),
+    ("vcr-trace", &[]),
+    ("vcr-guest-build", &[]),
+    ("vcr-guest-sdk", &[]),
+    ("vcr-random", &["vcr-core"]),
+    ("vcr-guest", &["vcr-core"]),
+    ("vcr-timing", &["vcr-core", "vcr-random", "vcr-roofline"]),
+    ("vcr-cluster", &["vcr-core", "vcr-random", "vcr-trace"]),
+    (
+        "vcr-scenario",
+        &["vcr-cluster", "vcr-core", "vcr-guest", "vcr-random", "vcr-roofline", "vcr-timing", "vcr-trace"],
+    ),
+    ("vcr", &["vcr-cluster", "vcr-guest-build", "vcr-scenario"]),
+];
+
+/// Outside crates that only one of ours may use.
+const ONLY_USER: &[(&str, &str)] =
+    &[("wasmtime", "vcr-guest"), ("rhai", "vcr-scenario"), ("clap", "vcr"), ("ndarray-npy", "vcr-timing")];
+
+/// A crate of the workspace.
+struct Package {
+    name: String,
+    folder: PathBuf,
+    /// Names of what it needs to be built, and of what its tests need besides.
+    needs: BTreeSet<String>,
+    dev_needs: BTreeSet<String>,
+}
+
+impl Package {
+    /// Tests and benches may use anything.
+    fn is_about_others(&self) -> bool {
+        self.folder == root().join("tests") || self.folder.starts_with(root().join("benches"))
+    }
+}
+
+fn packages() -> Vec<Package> {
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let output = Command::new(cargo)
+        .args(["metadata", "--format-version", "1", "--no-deps", "--offline"])
+        .current_dir(root())
+        .output()
+        .expect("cargo starts");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let metadata: Value = serde_json::from_slice(&output.stdout).expect("cargo answers JSON");
+    let packages = metadata["packages"].as_array().expect("it has packages");
+    packages.iter().map(package).collect()
+}
+
+fn package(value: &Value) -> Package {
+    let text = |value: &Value| value.as_str().expect("a text").to_owned();
+    let dependencies = value["dependencies"].as_array().expect("a list");
+    let needs = |is_dev: bool| {
+        let of_kind = dependencies.iter().filter(|dependency| (dependency["kind"] == "dev") == is_dev);
+        of_kind.map(|dependency| text(&dependency["name"])).collect()
+    };
+    let manifest = PathBuf::from(text(&value["manifest_path"]));
+    Package {
+        name: text(&value["name"]),
+        folder: manifest.parent().expect("a manifest lies in a folder").to_owned(),
+        needs: needs(false),
+        dev_needs: needs(true),
+    }
+}
+
+#[test]
+fn dependencies_point_down_only() {
+    let allowed: BTreeMap<&str, &[&str]> = MAY_DEPEND_ON.iter().copied().collect();
+    for (index, (name, below)) in MAY_DEPEND_ON.iter().enumerate() {
+        let above: Vec<&str> = MAY_DEPEND_ON[..index].iter().map(|(name, _)| *name).collect();
+        assert!(below.iter().all(|needed| above.contains(needed)), "the row of {name} points upwards");
+    }
+    let packages = packages();
+    let ours: BTreeSet<&str> = packages.iter().map(|package| package.name.as_str()).collect();
+    for package in packages.iter().filter(|package| !package.is_about_others()) {
+        let Some(allowed) = allowed.get(package.name.as_str()) else {
+            panic!("{} is new: say in this table what it may depend on", package.name);
+        };
+        for needed in package.needs.iter().filter(|needed| ours.contains(needed.as_str())) {
+            assert!(allowed.contains(&needed.as_str()), "{} may not depend on {needed}", package.name);
+        }
+    }
+    for (name, _) in MAY_DEPEND_ON {
+        assert!(ours.contains(name), "{name} is gone: take its row away");
+    }
+}
+
+#[test]
+fn the_core_depends_on_nothing_of_ours_not_even_in_its_tests() {
+    let packages = packages();
+    let core = packages.iter().find(|package| package.name == "vcr-core").expect("there is a core");
+    let needs = || core.needs.iter().chain(&core.dev_needs);
+    assert!(needs().all(|needed| !needed.starts_with("vcr")), "{:?}", needs().collect::<Vec<_>>());
+    // Not even the means for I/O or serialisation.
+    for banned in ["serde", "serde_json", "tokio", "rand", "libc", "log", "tracing"] {
+        assert!(!core.needs.contains(banned), "the core may not depend on {banned}");
+    }
+}
+
+#[test]
+fn heavy_dependencies_have_one_user() {
+    for package in packages().iter().filter(|package| !package.is_about_others()) {
+        for (dependency, user) in ONLY_USER {
+            let needs = package.needs.contains(*dependency) || package.dev_needs.contains(*dependency);
+            assert!(!needs || package.name == *user, "{} may not use {dependency}, only {user} may", package.name);
+        }
+    }
+}
+
+/// Calls that would tie a simulation to the machine it runs on, and what to do
+/// instead. `serde_json` and files are the business of the crates above.
+const BANNED_IN_SIMULATION: &[(&str, &str)] = &[
+    ("std::fs", "the callers read and write files"),
+    ("std::io::std", "the callers own the streams"),
+    ("std::net", "the simulator opens no socket"),
+    ("std::env", "settings are arguments"),
+    ("std::process", "the simulator starts no process"),
+    ("std::thread", "one run is one thread"),
+    ("std::time", "time is virtual and always an argument"),
+    ("Instant", "time is virtual and always an argument"),
+    ("SystemTime", "time is virtual and always an argument"),
+    ("HashMap", "its order differs from run to run; use BTreeMap or a flat array"),
+    ("HashSet", "its order differs from run to run; use BTreeSet or a flat array"),
+    ("RandomState", "its seed differs from run to run"),
+    ("DefaultHasher", "it differs between toolchains"),
+    ("thread_rng", "randomness comes from named streams of the run's seed"),
+    ("rand::", "randomness comes from named streams of the run's seed"),
+    ("tokio", "the simulator is synchronous"),
+    ("println!", "the callers print"),
+    ("eprintln!", "the callers print"),
+    ("dbg!", "the callers print"),
+];
+
+const BANNED_IN_CORE: &[(&str, &str)] = &[
+    ("serde", "the core has no wire or file format"),
+    ("std::io", "the core does no I/O"),
+    ("std::sync", "the core is one state machine on one thread"),
+];
+
+#[test]
+fn the_simulation_touches_nothing_of_the_machine() {
+    let mut found = Vec::new();
+    for crate_name in ["core", "cluster"] {
+        let files = rust_files(&root().join("runtime").join(crate_name).join("src"));
+        assert!(files.len() > 5, "the scan misses the sources of {crate_name}");
+        for file in files {
+            let more = if crate_name == "core" { BANNED_IN_CORE } else { &[] };
+            found.extend(banned_words(&file, BANNED_IN_SIMULATION.iter().chain(more)));
+        }
+    }
+    assert!(found.is_empty(), "{}", found.join("\n"));
+}
+
+#[test]
+fn the_scan_sees_code_and_passes_over_comments_and_tests() {
+    let folder = vcr_tests::Folder::new();
+    let text =
+        "use std::fs;\n// HashMap in a comment\nlet t = Instant::now();\n#[cfg(test)]\nmod tests { use std::env; }\n";
+    let found = banned_words(&folder.write("a.rs", text), BANNED_IN_SIMULATION.iter());
+    assert_eq!(found.len(), 2, "{found:?}");
+    assert!(found[0].contains("a.rs:1: `std::fs`"), "{found:?}");
+    assert!(found[1].contains("a.rs:3: `Instant`"), "{found:?}");
+}
+
+fn banned_words<'a>(file: &Path, banned: impl Iterator<Item = &'a (&'a str, &'a str)> + Clone) -> Vec<String> {
+    let text = std::fs::read_to_string(file).expect("a source can be read");
+    let mut found = Vec::new();
+    for (index, line) in text.lines().enumerate() {
+        // By convention the tests of a module are its last item.
+        if line.trim() == "#[cfg(test)]" {
+            break;
+        }
+        if line.trim_start().starts_with("//") {
+            continue;
+        }
+        for (word, instead) in banned.clone().filter(|(word, _)| line.contains(word)) {
+            found.push(format!("{}:{}: `{word}` is banned here: {instead}", file.display(), index + 1));
+        }
+    }
+    found
+}
+
+fn rust_files(folder: &Path) -> Vec<PathBuf> {
+    let mut files = Vec::new();
+    for entry in std::fs::read_dir(folder).expect("the folder exists") {
+        let path = entry.expect("the folder can be listed").path();
+        if path.is_dir() {
+            files.extend(rust_files(&path));
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            files.push(path);
+        }
+    }
+    files.sort();
+    files
+}
+
+/// Each folder `wit/vX_Y` holds the package of that version, with our world.
+#[test]
+fn the_interfaces_parse_and_lie_in_the_folder_of_their_version() {
+    let entries = std::fs::read_dir(root().join("wit")).expect("there are interfaces");
+    let folders: Vec<PathBuf> = entries.map(|entry| entry.expect("it can be listed").path()).collect();
+    let versions: Vec<&PathBuf> = folders.iter().filter(|path| path.is_dir()).collect();
+    assert!(!versions.is_empty(), "no version of the interface was found");
+    for folder in versions {
+        let mut resolve = Resolve::default();
+        let (package, _) = resolve.push_dir(folder).unwrap_or_else(|error| panic!("{}: {error:?}", folder.display()));
+        let name = &resolve.packages[package].name;
+        assert_eq!(format!("{}:{}", name.namespace, name.name), "vcr:guest");
+        let version = name.version.as_ref().expect("the package has a version");
+        let expected = format!("v{}_{}", version.major, version.minor);
+        assert_eq!(folder.file_name().and_then(|name| name.to_str()), Some(expected.as_str()));
+        assert!(resolve.packages[package].worlds.contains_key("latency-model"), "{}", folder.display());
+        for (_, world) in &resolve.worlds {
+            assert!(world.imports.is_empty(), "guests get no imports, but `{}` has some", world.name);
+        }
+    }
+}
