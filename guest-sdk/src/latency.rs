@@ -196,7 +196,7 @@ mod tests {
 
     #[test]
     fn a_ragged_list_is_refused() {
-        for length in [0, 1, 12, 14] {
+        for length in [0, 1, 13, 15] {
             let words = vec![0; length];
             let error = Batch::new(0, 1, &words).expect_err("not whole steps");
             assert!(error.contains("not a whole number of steps of 14"), "{error}");
@@ -210,7 +210,8 @@ mod tests {
         assert_eq!(step.start_ns, 99);
         assert_eq!(step.prefill_requests, 1);
         assert_eq!(step.prefill_attention_pairs, 4);
-        assert_eq!(step.decode_context_tokens, 8);
+        assert_eq!(step.prefill_completion_context_tokens, 6);
+        assert_eq!(step.decode_context_tokens, 9);
         assert_eq!(step.waiting_requests, 14);
     }
 
