@@ -11,11 +11,11 @@
 
 use alloc::string::String;
 use alloc::vec::Vec;
-use core::cell::RefCell;
 use core::marker::PhantomData;
 
-use crate::{Batch, LatencyGuest, parse_config};
-use exports::vcr::guest::latency::{Guest, GuestModel, Model};
+use crate::LatencyGuest;
+use crate::slot::ModelSlot;
+use exports::vcr::guest::latency::Guest;
 
 wit_bindgen::generate!({
     path: "../wit/v0_1",
@@ -24,27 +24,61 @@ wit_bindgen::generate!({
     default_bindings_module: "vcr_guest_sdk::bindings",
 });
 
+/// A guest with a place for its one model.
+pub trait Exported: LatencyGuest {
+    fn slot() -> &'static ModelSlot<Self>;
+}
+
 /// The exported component of a guest.
 pub struct Component<G>(PhantomData<G>);
 
-/// The exported resource: a model behind the shared reference that the
-/// interface hands out. The host never calls one instance twice at a time.
-pub struct ModelCell<G>(RefCell<G>);
-
-impl<G: LatencyGuest> Guest for Component<G> {
-    type Model = ModelCell<G>;
-}
-
-impl<G: LatencyGuest> GuestModel for ModelCell<G> {
-    fn configure(config: String, seed: u64) -> Result<Model, String> {
-        let guest = G::configure(parse_config(&config)?, seed)?;
-        Ok(Model::new(Self(RefCell::new(guest))))
+impl<G: Exported> Guest for Component<G> {
+    fn configure(config: String, seed: u64) -> Result<(), String> {
+        G::slot().configure(&config, seed)
     }
 
-    fn price(&self, start_ns: u64, horizon_ns: u64, shapes: Vec<u64>) -> Result<Vec<f64>, String> {
-        let batch = Batch::new(start_ns, horizon_ns, &shapes)?;
-        let mut durations_ns = Vec::with_capacity(batch.len());
-        self.0.borrow_mut().price_batch(&batch, &mut durations_ns)?;
-        Ok(durations_ns)
+    fn price(start_ns: u64, horizon_ns: u64, shapes: Vec<u64>) -> Result<Vec<f64>, String> {
+        G::slot().price(start_ns, horizon_ns, &shapes)
+    }
+
+    #[inline]
+    fn price_step(
+        start_ns: u64,
+        prefill_requests: u64,
+        prefill_tokens: u64,
+        prefill_context_tokens: u64,
+        prefill_attention_pairs: u64,
+        prefill_completions: u64,
+        prefill_completion_context_tokens: u64,
+        decode_requests: u64,
+        decode_tokens: u64,
+        decode_context_tokens: u64,
+        sampled_requests: u64,
+        kv_active_blocks: u64,
+        kv_total_blocks: u64,
+        block_size_tokens: u64,
+        waiting_requests: u64,
+    ) -> f64 {
+        let words = [
+            prefill_requests,
+            prefill_tokens,
+            prefill_context_tokens,
+            prefill_attention_pairs,
+            prefill_completions,
+            prefill_completion_context_tokens,
+            decode_requests,
+            decode_tokens,
+            decode_context_tokens,
+            sampled_requests,
+            kv_active_blocks,
+            kv_total_blocks,
+            block_size_tokens,
+            waiting_requests,
+        ];
+        G::slot().price_step(start_ns, &words)
+    }
+
+    fn trouble() -> String {
+        G::slot().trouble()
     }
 }

@@ -53,6 +53,9 @@ mod latency;
 mod rng;
 #[cfg(all(target_arch = "wasm32", feature = "runtime"))]
 mod runtime;
+#[cfg(any(target_arch = "wasm32", test))]
+#[doc(hidden)]
+pub mod slot;
 mod step;
 
 pub use latency::{Batch, DURATION_NS_MAX, LatencyGuest, is_valid_duration, parse_config};
@@ -68,8 +71,15 @@ macro_rules! export_latency_model {
     ($guest:ty) => {
         #[cfg(target_arch = "wasm32")]
         const _: () = {
-            type Exported = $crate::bindings::Component<$guest>;
-    $crate::bindings::export!(Exported with_types_in $crate::bindings);
+            impl $crate::bindings::Exported for $guest {
+                fn slot() -> &'static $crate::slot::ModelSlot<Self> {
+                    static SLOT: $crate::slot::ModelSlot<$guest> = $crate::slot::ModelSlot::new();
+                    &SLOT
+                }
+            }
+
+            type Component = $crate::bindings::Component<$guest>;
+    $crate::bindings::export!(Component with_types_in $crate::bindings);
         };
 
         #[cfg(not(target_arch = "wasm32"))]

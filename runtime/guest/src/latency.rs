@@ -48,7 +48,7 @@ impl LatencyModel for GuestLatency {
                 return Err(latency_error(&self.name, &fault));
             }
         };
-        price_batch(instance, &self.limits, &mut self.shapes, batch, durations_ns).map_err(|fault| {
+        price(instance, &self.limits, &mut self.shapes, batch, durations_ns).map_err(|fault| {
             durations_ns.truncate(already_priced);
             self.state = State::Failed { first: fault.to_string() };
             latency_error(&self.name, &fault)
@@ -59,6 +59,46 @@ impl LatencyModel for GuestLatency {
 #[cold]
 fn latency_error(name: &str, fault: &CallFault) -> LatencyError {
     LatencyError { model: name.to_owned(), reason: format!("in `price`: {}", fault.with_hint()) }
+}
+
+/// Prices a batch by the call that is cheapest for its length.
+fn price(
+    instance: &mut dyn LatencyInstance,
+    limits: &Limits,
+    shapes: &mut Vec<u64>,
+    batch: &StepBatch<'_>,
+    durations_ns: &mut Vec<u64>,
+) -> Result<(), CallFault> {
+    if let [shape] = batch.shapes {
+        durations_ns.push(price_step(instance, limits, batch.start_ns, shape)?);
+        return Ok(());
+    }
+    price_batch(instance, limits, shapes, batch, durations_ns)
+}
+
+/// Prices one step and gives its duration in whole nanoseconds.
+fn price_step(
+    instance: &mut dyn LatencyInstance,
+    limits: &Limits,
+    start_ns: u64,
+    shape: &StepShape,
+) -> Result<u64, CallFault> {
+    let fuel = limits.price_fuel(1);
+    let value = instance.price_step(start_ns, shape, fuel)?;
+    match complaint(value) {
+        None => Ok(round_ns(value)),
+        Some(complaint) => Err(trouble(instance, fuel, CallFault::BadDuration { start_ns, value, complaint })),
+    }
+}
+
+/// Puts the guest's own words in the place of `fault`, if it has any.
+#[cold]
+fn trouble(instance: &mut dyn LatencyInstance, fuel: u64, fault: CallFault) -> CallFault {
+    match instance.trouble(fuel) {
+        Ok(reason) if !reason.is_empty() => CallFault::Rejected { reason },
+        // Where asking fails too, what failed first is the one to report.
+        Ok(_) | Err(_) => fault,
+    }
 }
 
 /// Prices a batch in calls of at most `steps_per_call` steps.

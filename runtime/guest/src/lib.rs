@@ -16,10 +16,15 @@
 //! # Ok::<(), vcr_guest::GuestError>(())
 //! ```
 //!
+//! A guest loaded from a file is compiled once: the machine code is kept in the
+//! user's cache folder, or in the folder that `VCR_GUEST_CACHE` names, or not at
+//! all where that is set but empty.
+//!
 //! The same component, config, seed and calls give the same answers on every
 //! machine: NaNs are canonical, threads are off, relaxed SIMD is deterministic,
 //! and the limits count instructions and bytes, never time.
 
+mod cache;
 mod error;
 mod inspect;
 mod latency;

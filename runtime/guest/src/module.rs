@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use sha2::{Digest as _, Sha256};
 use vcr_core::latency::LatencyModel;
+use wasmtime::Engine;
 use wasmtime::component::Component;
 
 use crate::error::{GuestError, LoadProblem};
@@ -43,7 +44,7 @@ impl GuestModule {
             .map_err(|source| GuestError::Read { path: path.into(), source })?;
         let shown = path.display().to_string();
         let name = path.file_stem().map_or_else(|| shown.clone(), |stem| stem.to_string_lossy().into_owned());
-        Self::open(name, &shown, &bytes, limits)
+        Self::open(name, &shown, &bytes, limits, sandbox::engine_for_files)
     }
 
     /// Checks and compiles a component that is already in memory, known as
@@ -52,10 +53,16 @@ impl GuestModule {
     /// # Errors
     /// When the bytes are no guest that this build can run.
     pub fn from_bytes(name: &str, bytes: &[u8], limits: Limits) -> Result<Self, GuestError> {
-        Self::open(name.to_owned(), name, bytes, limits)
+        Self::open(name.to_owned(), name, bytes, limits, sandbox::engine_for_bytes)
     }
 
-    fn open(name: String, shown: &str, bytes: &[u8], limits: Limits) -> Result<Self, GuestError> {
+    fn open(
+        name: String,
+        shown: &str,
+        bytes: &[u8],
+        limits: Limits,
+        engine: fn() -> Result<&'static Engine, String>,
+    ) -> Result<Self, GuestError> {
         let refused = |problem| GuestError::Load { guest: shown.to_owned(), problem };
 
         let size_bytes = bytes.len() as u64;
@@ -64,7 +71,8 @@ impl GuestModule {
             return Err(refused(LoadProblem::TooLarge { size_bytes, limit_bytes }));
         }
         let api_version = inspect::latency_version(bytes).map_err(refused)?;
-        let engine = sandbox::engine().map_err(|reason| GuestError::Sandbox { reason })?;
+        // Only now: most files that are no guests never need an engine.
+        let engine = engine().map_err(|reason| GuestError::Sandbox { reason })?;
         let component = Component::from_binary(engine, bytes)
             .map_err(|error| refused(LoadProblem::Compile { reason: format!("{error:#}") }))?;
         let latency = versions::open_latency(api_version, &component, &limits).map_err(|error| match error {

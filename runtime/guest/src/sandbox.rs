@@ -4,26 +4,45 @@ use std::sync::OnceLock;
 
 use wasmtime::{Config, Engine, OptLevel, ResourceLimiter, Store, Trap};
 
+use crate::cache;
 use crate::error::CallFault;
 use crate::limits::Limits;
 
 /// Stack of a guest's calls. Part of the engine, so not a limit of one guest.
 const WASM_STACK_BYTES: usize = 512 << 10;
 
-/// The engine that compiles and runs every guest.
+/// The engine that compiles and runs every guest that is loaded from a file.
+/// What it compiles it keeps on disk, so that a guest is compiled once and not
+/// once a run.
 ///
 /// # Errors
 /// What wasmtime says where it cannot run on this machine.
-pub(crate) fn engine() -> Result<&'static Engine, String> {
+pub(crate) fn engine_for_files() -> Result<&'static Engine, String> {
     static ENGINE: OnceLock<Result<Engine, String>> = OnceLock::new();
-    ENGINE.get_or_init(|| Engine::new(&config()).map_err(|error| format!("{error:#}"))).as_ref().map_err(Clone::clone)
+    ENGINE.get_or_init(|| engine_of(config().cache(cache::open()))).as_ref().map_err(Clone::clone)
+}
+
+/// The same for guests that are in memory, and may be made to be thrown away:
+/// they leave nothing on disk.
+///
+/// # Errors
+/// What wasmtime says where it cannot run on this machine.
+pub(crate) fn engine_for_bytes() -> Result<&'static Engine, String> {
+    static ENGINE: OnceLock<Result<Engine, String>> = OnceLock::new();
+    ENGINE.get_or_init(|| engine_of(&config())).as_ref().map_err(Clone::clone)
+}
+
+fn engine_of(config: &Config) -> Result<Engine, String> {
+    Engine::new(config).map_err(|error| format!("{error:#}"))
 }
 
 fn config() -> Config {
     let mut config = Config::new();
     config
         .wasm_component_model(true)
-        .cranelift_opt_level(OptLevel::Speed)
+        // Guests come optimised by their own compiler. A second time makes a
+        // roofline no faster and takes a third longer to compile.
+        .cranelift_opt_level(OptLevel::None)
         // The payload of a NaN is the one thing that arithmetic may choose. The
         // price is about a quarter of a roofline step inside the guest.
         .cranelift_nan_canonicalization(true)
@@ -31,6 +50,8 @@ fn config() -> Config {
         // Fuel bounds a call by work, so that a limit is hit on every machine
         // or on none. There is no limit by time.
         .consume_fuel(true)
+        // A trap is told by its kind alone, so nobody needs to walk its stack.
+        .wasm_backtrace_max_frames(None)
         .max_wasm_stack(WASM_STACK_BYTES);
     config
 }
@@ -45,8 +66,8 @@ pub(crate) fn store(engine: &Engine, limits: &Limits) -> Store<HostState> {
     let mut store = Store::new(engine, HostState { limits: *limits });
     store.limiter(|state| state);
     store.set_hostcall_fuel(limits.answer_bytes);
-    // A guest makes one model; the rest is room for what a version may add.
-    store.set_max_component_handles(64);
+    // The interface has no resources.
+    store.set_max_component_handles(0);
     store
 }
 

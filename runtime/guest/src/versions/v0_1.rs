@@ -1,6 +1,7 @@
 //! Guests made for `vcr:guest@0.1`.
 
-use wasmtime::component::{Component, Linker, ResourceAny};
+use vcr_core::latency::StepShape;
+use wasmtime::component::{Component, Linker};
 use wasmtime::{Store, Trap};
 
 use crate::error::CallFault;
@@ -60,21 +61,18 @@ impl LatencyModule for Module {
         let fault = |error: wasmtime::Error| sandbox::fault(&error, fuel, limits);
 
         let (mut store, guest) = self.instantiate(limits).map_err(fault)?;
-        let model = guest
+        guest
             .vcr_guest_latency()
-            .model()
             .call_configure(&mut store, config_json, seed)
             .map_err(fault)?
             .map_err(|reason| CallFault::Rejected { reason })?;
-        Ok(Box::new(Instance { store, guest, model, limits: *limits }))
+        Ok(Box::new(Instance { store, guest, limits: *limits }))
     }
 }
 
 struct Instance {
     store: Store<HostState>,
     guest: bindings::LatencyModel,
-    /// Never dropped by hand: it ends with the store.
-    model: ResourceAny,
     limits: Limits,
 }
 
@@ -84,9 +82,40 @@ impl LatencyInstance for Instance {
         self.store.set_fuel(fuel).map_err(fault)?;
         self.guest
             .vcr_guest_latency()
-            .model()
-            .call_price(&mut self.store, self.model, start_ns, horizon_ns, shapes)
+            .call_price(&mut self.store, start_ns, horizon_ns, shapes)
             .map_err(fault)?
             .map_err(|reason| CallFault::Rejected { reason })
+    }
+
+    fn price_step(&mut self, start_ns: u64, shape: &StepShape, fuel: u64) -> Result<f64, CallFault> {
+        let fault = |error: wasmtime::Error| sandbox::fault(&error, fuel, &self.limits);
+        self.store.set_fuel(fuel).map_err(fault)?;
+        self.guest
+            .vcr_guest_latency()
+            .call_price_step(
+                &mut self.store,
+                start_ns,
+                shape.prefill_requests,
+                shape.prefill_tokens,
+                shape.prefill_context_tokens,
+                shape.prefill_attention_pairs,
+                shape.prefill_completions,
+                shape.prefill_completion_context_tokens,
+                shape.decode_requests,
+                shape.decode_tokens,
+                shape.decode_context_tokens,
+                shape.sampled_requests,
+                shape.kv_active_blocks,
+                shape.kv_total_blocks,
+                shape.block_size_tokens,
+                shape.waiting_requests,
+            )
+            .map_err(fault)
+    }
+
+    fn trouble(&mut self, fuel: u64) -> Result<String, CallFault> {
+        let fault = |error: wasmtime::Error| sandbox::fault(&error, fuel, &self.limits);
+        self.store.set_fuel(fuel).map_err(fault)?;
+        self.guest.vcr_guest_latency().call_trouble(&mut self.store).map_err(fault)
     }
 }

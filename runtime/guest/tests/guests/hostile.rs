@@ -1,24 +1,42 @@
 //! Guests that loop, hoard, crash or answer nonsense, and honest ones beside
 //! them.
 
+use vcr_core::latency::{StepBatch, StepShape};
 use vcr_guest::{CallFault, GuestError, GuestModule, Limits};
 
-use crate::wat_guest::{
-    CONFIGURE_OK, WIT, answer, answer_error, answer_list, component, core_text, guest, model, open, price,
-};
+use crate::wat_guest::{Bodies, WIT, answer, answer_error, answer_list, component, core_text, model, open, price};
 
 const LOOP: &str = "(loop $again (br $again)) (unreachable)";
 
 /// The error text of pricing two steps with a guest whose `price` is `body`.
 #[track_caller]
-fn price_error(body: &str) -> String {
+fn list_error(body: &str) -> String {
     let mut model = model(body);
     price(model.as_mut(), 2, u64::MAX).expect_err("it must fail")
 }
 
+/// The error text of pricing one step with a guest whose `price-step` is
+/// `body`.
+#[track_caller]
+fn step_error(body: &str) -> String {
+    let mut model = Bodies::of_step(body).model();
+    price(model.as_mut(), 1, u64::MAX).expect_err("it must fail")
+}
+
+/// The error text of a guest both of whose pricing functions are `body`, which
+/// is the same text but for the fuel.
+#[track_caller]
+fn price_error(body: &str) -> String {
+    let text = list_error(body);
+    assert_eq!(step_error(body), text.replace("52000000 fuel", "51000000 fuel"));
+    text
+}
+
 #[track_caller]
 fn configure_error(body: &str) -> GuestError {
-    let module = open(&guest(body, &answer(&["1"])));
+    let answer = answer(&["1"]);
+    let bodies = Bodies { configure: body, ..Bodies::of_price(&answer) };
+    let module = open(&bodies.component());
     module.latency_model("{}", 7).err().expect("it must fail")
 }
 
@@ -36,11 +54,10 @@ fn the_seed_and_config_reach_the_guest() {
         (i64.store (i32.const 64)
           (i64.add (local.get $seed) (i64.extend_i32_u (local.get $config_len))))
         (i32.store8 (i32.const 16) (i32.const 0))
-        (i32.store (i32.const 20) (call $new (i32.const 1)))
         (i32.const 16)";
     let body =
         format!("(f64.store (i32.const 1024) (f64.convert_i64_u (i64.load (i32.const 64)))) {}", answer_list(1024, 1));
-    let module = open(&guest(configure, &body));
+    let module = open(&Bodies { configure, ..Bodies::of_price(&body) }.component());
     let mut model = module.latency_model(r#"{"a":1}"#, 100).expect("it configures");
     assert_eq!(price(model.as_mut(), 1, u64::MAX), Ok(vec![107]));
 }
@@ -49,7 +66,7 @@ fn the_seed_and_config_reach_the_guest() {
 fn models_of_one_module_share_nothing() {
     // Answers how often its instance was called.
     let body = format!("(f64.store (i32.const 1024) (f64.convert_i32_u (global.get $calls))) {}", answer_list(1024, 1));
-    let module = open(&guest(CONFIGURE_OK, &body));
+    let module = open(&Bodies::of_price(&body).component());
     let mut first = module.latency_model("{}", 1).expect("it configures");
     assert_eq!(price(first.as_mut(), 1, u64::MAX), Ok(vec![1]));
     assert_eq!(price(first.as_mut(), 1, u64::MAX), Ok(vec![2]));
@@ -63,9 +80,8 @@ fn models_of_one_module_share_nothing() {
 
 #[test]
 fn long_batches_are_split_over_calls() {
-    // Answers one duration for each step: its index among all that were sent.
+    // Answers for each step how many calls there were.
     let body = "
-        (local $index i32)
         (loop $each
           (f64.store
             (i32.add (i32.const 1024) (i32.mul (local.get $index) (i32.const 8)))
@@ -77,7 +93,7 @@ fn long_batches_are_split_over_calls() {
         (i32.store (i32.const 36) (i32.const 1024))
         (i32.store (i32.const 40) (local.get $index))
         (i32.const 32)";
-    let bytes = component_with_local(body);
+    let bytes = Bodies::of_price(body).component();
     let limits = Limits { steps_per_call: 4, ..Limits::default() };
     let module = GuestModule::from_bytes("split", &bytes, limits).expect("it loads");
     let mut split = module.latency_model("{}", 1).expect("it configures");
@@ -85,17 +101,6 @@ fn long_batches_are_split_over_calls() {
     // The first call ends at 1004 + ..., so the second never happens.
     let mut split = module.latency_model("{}", 1).expect("it configures");
     assert_eq!(price(split.as_mut(), 10, 1_004), Ok(vec![1, 1, 1, 1]));
-}
-
-/// As `guest`, for a `price` that begins with a local.
-fn component_with_local(price: &str) -> Vec<u8> {
-    // A local must come before the first instruction of the function.
-    let text = core_text("0.1.0", CONFIGURE_OK, "PRICE");
-    let head = "(param $shapes i32) (param $words i32) (result i32)";
-    let local = "(local $index i32)";
-    let text = text.replace(head, &format!("{head} {local}"));
-    let text = text.replace("PRICE", &price.replace(local, ""));
-    component(&text, WIT)
 }
 
 #[test]
@@ -131,7 +136,7 @@ fn more_memory_than_the_limit_is_refused() {
 #[test]
 fn memory_beyond_the_guests_own_maximum_is_refused() {
     let grow = "(drop (memory.grow (i32.const 2))) (unreachable)";
-    let text = core_text("0.1.0", CONFIGURE_OK, grow);
+    let text = core_text("0.1.0", &Bodies::of_price(grow));
     let text = text.replace(r#"(memory (export "memory") 1)"#, r#"(memory (export "memory") 1 2)"#);
     let module = open(&component(&text, WIT));
     let mut model = module.latency_model("{}", 1).expect("it configures");
@@ -141,7 +146,7 @@ fn memory_beyond_the_guests_own_maximum_is_refused() {
 
 #[test]
 fn too_much_memory_to_begin_with_is_refused_at_load() {
-    let text = core_text("0.1.0", CONFIGURE_OK, &answer(&["1"]));
+    let text = core_text("0.1.0", &Bodies::of_price(&answer(&["1"])));
     let text = text.replace(r#"(memory (export "memory") 1)"#, r#"(memory (export "memory") 2000)"#);
     let error = GuestModule::from_bytes("hoarder", &component(&text, WIT), Limits::default())
         .expect_err("125 MiB are over the limit");
@@ -192,8 +197,11 @@ fn impossible_durations_are_named() {
         ("-1", "starting at 1005 ns at -1 ns, which is negative"),
         ("2e18", "starting at 1005 ns at 2000000000000000000 ns, which is longer than 1e18 ns"),
     ] {
-        let text = price_error(&answer(&["5", value]));
+        let text = list_error(&answer(&["5", value]));
         assert!(text.contains(told), "{text}");
+        assert!(text.ends_with("a finite number of nanoseconds from 0 to 1e18"), "{text}");
+        let text = step_error(&format!("(f64.const {value})"));
+        assert!(text.contains(&told.replace("1005", "1000")), "{text}");
         assert!(text.ends_with("a finite number of nanoseconds from 0 to 1e18"), "{text}");
     }
     let mut zero = model(&answer(&["-0", "1e18"]));
@@ -202,9 +210,9 @@ fn impossible_durations_are_named() {
 
 #[test]
 fn the_number_of_durations_must_fit() {
-    let text = price_error(&answer(&[]));
+    let text = list_error(&answer(&[]));
     assert!(text.contains("it answered no duration for 2 steps"), "{text}");
-    let text = price_error(&answer(&["1", "2", "3"]));
+    let text = list_error(&answer(&["1", "2", "3"]));
     assert!(text.contains("it answered 3 durations for 2 steps"), "{text}");
 }
 
@@ -219,22 +227,64 @@ fn steps_beyond_the_horizon_must_not_be_priced() {
 #[test]
 fn huge_answers_are_not_copied() {
     // More than the memory holds, and a list that the memory does hold.
-    let text = price_error(&answer_list(1024, 100_000_000));
+    let text = list_error(&answer_list(1024, 100_000_000));
     assert!(text.contains("it trapped: "), "{text}");
     let grow = "(drop (memory.grow (i32.const 16)))";
-    let text = price_error(&format!("{grow} {}", answer_list(1024, 100_000)));
+    let text = list_error(&format!("{grow} {}", answer_list(1024, 100_000)));
     assert!(text.contains("larger than the 65536 bytes that an answer may have"), "{text}");
 }
 
 #[test]
 fn an_error_in_words_is_passed_on() {
-    assert_eq!(
-        price_error(&answer_error(32)),
-        "latency model `hostile` failed: in `price`: `factor` is 0, but must be above 0"
-    );
+    let told = "latency model `hostile` failed: in `price`: `factor` is 0, but must be above 0";
+    assert_eq!(list_error(&answer_error(32)), told);
+    let mut single = model(&answer_error(32));
+    assert_eq!(price(single.as_mut(), 1, u64::MAX), Err(told.to_owned()), "by way of `trouble`");
     let error = configure_error(&answer_error(16));
     assert_eq!(error.to_string(), "guest `hostile` failed in `configure`: `factor` is 0, but must be above 0");
     assert_eq!(error.hint(), None, "the guest has said it all");
+}
+
+#[test]
+fn trouble_takes_the_place_of_any_bad_number_and_of_no_good_one() {
+    let words = "(i32.store (i32.const 48) (i32.const 512)) (i32.store (i32.const 52) (i32.const 10)) (i32.const 48)";
+    for bad in ["nan", "inf", "-1", "2e18"] {
+        let step = format!("(f64.const {bad})");
+        let mut model = Bodies { trouble: words, ..Bodies::of_step(&step) }.model();
+        let text = price(model.as_mut(), 1, u64::MAX).expect_err("it is no duration");
+        assert_eq!(text, "latency model `hostile` failed: in `price`: `factor` i");
+        let again = price(model.as_mut(), 1, u64::MAX).expect_err("it is gone");
+        assert!(again.contains("it had failed before: `factor` i"), "{again}");
+    }
+    let mut model = Bodies { trouble: "(unreachable)", ..Bodies::of_step("(f64.const 3)") }.model();
+    assert_eq!(price(model.as_mut(), 1, u64::MAX), Ok(vec![3]));
+}
+
+#[test]
+fn a_guest_that_fails_in_its_trouble_is_told_by_its_number() {
+    let huge = "(drop (memory.grow (i32.const 16)))
+        (i32.store (i32.const 48) (i32.const 0)) (i32.store (i32.const 52) (i32.const 1000000)) (i32.const 48)";
+    let outside = "(i32.store (i32.const 48) (i32.const 512)) (i32.store (i32.const 52) (i32.const -1)) (i32.const 48)";
+    for trouble in [LOOP, "(unreachable)", "(drop (memory.grow (i32.const 131072))) (unreachable)", huge, outside] {
+        let mut model = Bodies { trouble, ..Bodies::of_step("(f64.const nan)") }.model();
+        let text = price(model.as_mut(), 1, u64::MAX).expect_err("a NaN is no duration");
+        assert!(text.contains("starting at 1000 ns at NaN ns, which is not a number; a duration is"), "{text}");
+    }
+}
+
+#[test]
+fn the_words_of_a_step_arrive_in_order() {
+    // The start, then the first and the last word, as digits.
+    let step = "
+        (f64.convert_i64_u
+          (i64.add (i64.mul (local.get $start) (i64.const 100))
+            (i64.add (i64.mul (local.get $word0) (i64.const 10)) (local.get $word13))))";
+    let mut model = Bodies::of_step(step).model();
+    let shape = StepShape { prefill_requests: 3, waiting_requests: 7, ..StepShape::default() };
+    let batch = StepBatch { start_ns: 5, horizon_ns: 0, shapes: &[shape] };
+    let mut durations_ns = Vec::new();
+    model.price(&batch, &mut durations_ns).expect("it prices");
+    assert_eq!(durations_ns, [537]);
 }
 
 #[test]
@@ -255,7 +305,7 @@ fn configure_is_metered_too() {
 fn a_failed_model_stays_failed_and_its_module_lives_on() {
     // Traps in its second call.
     let body = format!("(if (i32.gt_u (global.get $calls) (i32.const 1)) (then (unreachable))) {}", answer(&["3"]));
-    let module = open(&guest(CONFIGURE_OK, &body));
+    let module = open(&Bodies::of_price(&body).component());
     let mut first = module.latency_model("{}", 1).expect("it configures");
     assert_eq!(price(first.as_mut(), 1, u64::MAX), Ok(vec![3]));
     let text = price(first.as_mut(), 1, u64::MAX).expect_err("it traps");

@@ -2,7 +2,7 @@
 
 use vcr_guest::{GuestError, GuestModule, Limits};
 
-use crate::wat_guest::{CONFIGURE_OK, WIT, answer, component, core_text, guest, price};
+use crate::wat_guest::{Bodies, WIT, answer, component, core_text, price};
 
 #[track_caller]
 fn load_error(bytes: &[u8]) -> GuestError {
@@ -18,7 +18,7 @@ fn assert_refused(bytes: &[u8], message: &str, hint: &str) {
 }
 
 fn of_version(version: &str) -> Vec<u8> {
-    let text = core_text(version, CONFIGURE_OK, &answer(&["4"]));
+    let text = core_text(version, &Bodies::of_price(&answer(&["4"])));
     component(&text, &WIT.replace("vcr:guest@0.1.0", &format!("vcr:guest@{version}")))
 }
 
@@ -62,7 +62,7 @@ fn a_component_of_another_world_is_refused() {
 #[test]
 fn a_component_with_imports_is_refused() {
     let wit = WIT.replace("export latency;", "import clock: func() -> u64; export latency;");
-    let text = core_text("0.1.0", CONFIGURE_OK, &answer(&["1"])).replacen(
+    let text = core_text("0.1.0", &Bodies::of_price(&answer(&["1"]))).replacen(
         "(module",
         r#"(module (import "$root" "clock" (func $clock (result i64)))"#,
         1,
@@ -85,7 +85,7 @@ fn files_that_are_no_webassembly_are_refused() {
 
 #[test]
 fn a_truncated_component_is_refused_at_every_length() {
-    let whole = guest(CONFIGURE_OK, &answer(&["1"]));
+    let whole = Bodies::of_price(&answer(&["1"])).component();
     for length in (4..whole.len()).step_by(37) {
         let text = load_error(&whole[..length]).to_string();
         assert!(text.starts_with("cannot load guest `odd`: "), "{text}");
@@ -97,7 +97,7 @@ fn a_truncated_component_is_refused_at_every_length() {
 /// Whatever a damaged file does, it does not take the host down.
 #[test]
 fn flipped_bytes_never_panic_the_host() {
-    let whole = guest(CONFIGURE_OK, &answer(&["1"]));
+    let whole = Bodies::of_price(&answer(&["1"])).component();
     for position in (8..whole.len()).step_by(29) {
         let mut damaged = whole.clone();
         damaged[position] ^= 0x5a;
@@ -105,6 +105,7 @@ fn flipped_bytes_never_panic_the_host() {
             && let Ok(mut model) = module.latency_model("{}", 1)
         {
             let _ = price(model.as_mut(), 2, u64::MAX);
+            let _ = price(model.as_mut(), 1, u64::MAX);
         }
     }
 }
@@ -112,10 +113,20 @@ fn flipped_bytes_never_panic_the_host() {
 #[test]
 fn a_function_of_another_type_does_not_fit() {
     let wit = WIT.replace("result<list<f64>, string>", "result<list<s64>, string>");
-    let bytes = component(&core_text("0.1.0", CONFIGURE_OK, &answer(&["1"])), &wit);
+    let bytes = component(&core_text("0.1.0", &Bodies::of_price(&answer(&["1"]))), &wit);
     let text = load_error(&bytes).to_string();
     assert!(text.starts_with("cannot load guest `odd`: it does not fit the interface that it declares: "), "{text}");
     assert!(text.ends_with("expected `f64` found `s64`"), "{text}");
+}
+
+#[test]
+fn a_missing_function_does_not_fit() {
+    let wit = WIT.replace("trouble: func() -> string;", "");
+    let bodies = Bodies::of_step("(f64.const 1)");
+    let text = core_text("0.1.0", &bodies).replace(r#"(func (export "vcr:guest/latency@0.1.0#trouble")"#, "(func");
+    let text = load_error(&component(&text, &wit)).to_string();
+    assert!(text.contains("it does not fit the interface that it declares: "), "{text}");
+    assert!(text.contains("does not have export `trouble`"), "{text}");
 }
 
 #[test]
@@ -128,7 +139,7 @@ fn a_missing_file_is_named_with_the_way_out() {
 #[test]
 fn a_component_over_the_size_limit_is_refused() {
     let limits = Limits { component_bytes: 100, ..Limits::default() };
-    let bytes = guest(CONFIGURE_OK, &answer(&["1"]));
+    let bytes = Bodies::of_price(&answer(&["1"])).component();
     let error = GuestModule::from_bytes("odd", &bytes, limits).expect_err("too large");
     assert!(error.to_string().ends_with("bytes, but may have 100"), "{error}");
 }

@@ -27,7 +27,7 @@ fn built(name: &str) -> Option<GuestModule> {
 fn shape() -> impl Strategy<Value = StepShape> {
     let tokens = 0u64..300_000;
     (
-        (0u64..64, tokens.clone(), tokens.clone(), 0u64..u64::from(u32::MAX), 0u64..64),
+        (0u64..64, tokens.clone(), tokens.clone(), 0u64..u64::from(u32::MAX), 0u64..64, tokens),
         (0u64..1_024, 0u64..4_096, 0u64..10_000_000, 0u64..1_024),
         (0u64..100_000, 0u64..100_000, 1u64..256, 0u64..10_000),
     )
@@ -37,6 +37,7 @@ fn shape() -> impl Strategy<Value = StepShape> {
             prefill_context_tokens: prefill.2,
             prefill_attention_pairs: prefill.3,
             prefill_completions: prefill.4,
+            prefill_completion_context_tokens: prefill.5,
             decode_requests: decode.0,
             decode_tokens: decode.1,
             decode_context_tokens: decode.2,
@@ -91,10 +92,47 @@ fn guest_and_native_roofline_agree() {
                 expected.push(duration_ns);
                 now_ns += duration_ns;
             }
-            prop_assert_eq!(priced(guest.borrow_mut().as_mut(), horizon_ns, &shapes), expected);
+            prop_assert_eq!(&priced(guest.borrow_mut().as_mut(), horizon_ns, &shapes), &expected);
+            let singly = priced_singly(guest.borrow_mut().as_mut(), &shapes[..expected.len()]);
+            prop_assert_eq!(singly, expected);
             Ok(())
         })
         .expect("guest and native agree");
+}
+
+/// Prices `shapes` back to back, each in a call of its own.
+fn priced_singly(model: &mut dyn LatencyModel, shapes: &[StepShape]) -> Vec<u64> {
+    let (mut now_ns, mut durations_ns) = (0, Vec::new());
+    for shape in shapes {
+        let batch = StepBatch { start_ns: now_ns, horizon_ns: now_ns, shapes: std::slice::from_ref(shape) };
+        model.price(&batch, &mut durations_ns).expect("the guest prices");
+        now_ns += durations_ns[durations_ns.len() - 1];
+    }
+    durations_ns
+}
+
+/// With state or without, it does not matter by which call a step is priced.
+#[test]
+fn steps_one_by_one_cost_what_they_cost_in_a_batch() {
+    let thermal = r#"{"roofline": {"model": "llama-3.1-8b", "gpu": "h100-sxm"},
+                      "thermal": {"time_constant_s": 2.0, "throttle_celsius": 40.0}}"#;
+    for (name, config) in [("roofline", CONFIG), ("thermal", thermal)] {
+        let Some(module) = built(name) else {
+            return;
+        };
+        let mut runner = proptest::test_runner::TestRunner::deterministic();
+        runner
+            .run(&proptest::collection::vec(shape(), 1..100), |shapes| {
+                let mut single = module.latency_model(config, 1).expect("it configures");
+                let mut listed = module.latency_model(config, 1).expect("it configures");
+                prop_assert_eq!(
+                    priced_singly(single.as_mut(), &shapes),
+                    priced(listed.as_mut(), u64::MAX, &shapes)
+                );
+                Ok(())
+            })
+            .expect("both calls agree");
+    }
 }
 
 #[test]

@@ -9,18 +9,60 @@ use wit_parser::Resolve;
 
 pub(crate) const WIT: &str = include_str!("../../../../wit/v0_1/latency-model.wit");
 
-/// Answers `Ok(handle)` from `configure`.
-pub(crate) const CONFIGURE_OK: &str = "
-    (i32.store8 (i32.const 16) (i32.const 0))
-    (i32.store (i32.const 20) (call $new (i32.const 1)))
-    (i32.const 16)";
+/// Answers `Ok` from `configure`.
+pub(crate) const CONFIGURE_OK: &str = "(i32.store8 (i32.const 16) (i32.const 0)) (i32.const 16)";
 
-/// The core module of a guest whose two functions have the given bodies.
-pub(crate) fn core_text(api: &str, configure: &str, price: &str) -> String {
+/// Answers from `price-step` what `price` answers for a list of one step, as
+/// the interface demands; the words of an error are kept for `trouble`.
+pub(crate) const STEP_AS_LIST: &str = "
+    (local.set $result
+      (call $price (local.get $start) (local.get $start) (i32.const 4096) (i32.const 14)))
+    (if (result f64) (i32.load8_u (local.get $result))
+      (then
+        (i32.store (i32.const 48) (i32.load offset=4 (local.get $result)))
+        (i32.store (i32.const 52) (i32.load offset=8 (local.get $result)))
+        (f64.const nan))
+      (else (f64.load (i32.load offset=4 (local.get $result)))))";
+
+/// Answers from `trouble` the words that `STEP_AS_LIST` has kept.
+pub(crate) const TROUBLE_KEPT: &str = "(i32.const 48)";
+
+/// The bodies of a guest's functions.
+#[derive(Clone, Copy)]
+pub(crate) struct Bodies<'a> {
+    pub(crate) configure: &'a str,
+    pub(crate) price: &'a str,
+    pub(crate) price_step: &'a str,
+    pub(crate) trouble: &'a str,
+}
+
+impl<'a> Bodies<'a> {
+    /// A guest that configures well, and prices alike by either call.
+    pub(crate) fn of_price(price: &'a str) -> Self {
+        Self { configure: CONFIGURE_OK, price, price_step: STEP_AS_LIST, trouble: TROUBLE_KEPT }
+    }
+
+    /// A guest whose `price` is never called.
+    pub(crate) fn of_step(price_step: &'a str) -> Self {
+        Self { price_step, ..Self::of_price("(unreachable)") }
+    }
+
+    /// A component of the current version.
+    pub(crate) fn component(&self) -> Vec<u8> {
+        component(&core_text("0.1.0", self), WIT)
+    }
+
+    /// A configured model.
+    pub(crate) fn model(&self) -> Box<dyn LatencyModel> {
+        open(&self.component()).latency_model("{}", 7).expect("it configures")
+    }
+}
+
+/// The core module of a guest whose functions have the given bodies.
+pub(crate) fn core_text(api: &str, bodies: &Bodies<'_>) -> String {
+    let Bodies { configure, price, price_step, trouble } = bodies;
     format!(
         r#"(module
-  (import "[export]vcr:guest/latency@{api}" "[resource-new]model"
-    (func $new (param i32) (result i32)))
   (memory (export "memory") 1)
   (table $table 1 funcref)
   (global $free (mut i32) (i32.const 8192))
@@ -35,15 +77,22 @@ pub(crate) fn core_text(api: &str, configure: &str, price: &str) -> String {
     (local.get $at))
   (func $recurse (param i64) (result i64)
     (i64.add (call $recurse (i64.add (local.get 0) (i64.const 1))) (local.get 0)))
-  (func (export "vcr:guest/latency@{api}#[static]model.configure")
+  (func (export "vcr:guest/latency@{api}#configure")
     (param $config i32) (param $config_len i32) (param $seed i64) (result i32)
     {configure})
-  (func (export "vcr:guest/latency@{api}#[method]model.price")
-    (param $self i32) (param $start i64) (param $horizon i64)
-    (param $shapes i32) (param $words i32) (result i32)
+  (func $price (export "vcr:guest/latency@{api}#price")
+    (param $start i64) (param $horizon i64) (param $shapes i32) (param $words i32) (result i32)
+    (local $index i32)
     (global.set $free (i32.const 8192))
     (global.set $calls (i32.add (global.get $calls) (i32.const 1)))
     {price})
+  (func (export "vcr:guest/latency@{api}#price-step")
+    (param $start i64) (param $word0 i64)
+    (param i64 i64 i64 i64 i64 i64 i64 i64 i64 i64 i64 i64) (param $word13 i64) (result f64)
+    (local $result i32)
+    {price_step})
+  (func (export "vcr:guest/latency@{api}#trouble") (result i32)
+    {trouble})
 )"#
     )
 }
@@ -96,18 +145,13 @@ pub(crate) fn component(core_text: &str, wit: &str) -> Vec<u8> {
         .expect("the module fits the world")
 }
 
-/// A guest of the current version.
-pub(crate) fn guest(configure: &str, price: &str) -> Vec<u8> {
-    component(&core_text("0.1.0", configure, price), WIT)
-}
-
 pub(crate) fn open(bytes: &[u8]) -> GuestModule {
     GuestModule::from_bytes("hostile", bytes, Limits::default()).expect("it loads")
 }
 
 /// A configured model of a guest whose `price` has the given body.
 pub(crate) fn model(price: &str) -> Box<dyn LatencyModel> {
-    open(&guest(CONFIGURE_OK, price)).latency_model("{}", 7).expect("it configures")
+    Bodies::of_price(price).model()
 }
 
 /// Prices `steps` empty steps from 1000 ns on and gives the durations or the
