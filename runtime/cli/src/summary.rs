@@ -77,9 +77,9 @@ fn write_checks<'a>(out: &mut dyn Write, checks: impl Iterator<Item = &'a Check>
 fn write_run(out: &mut dyn Write, run: &Report) -> io::Result<()> {
     let duration = format_ns(run.duration_ms * 1e6);
     writeln!(out, "\n  {BOLD}RUN {}{BOLD:#}  {DIM}seed {}, {duration} of virtual time{DIM:#}", run.name, run.seed)?;
-    writeln!(out, "{}", trend_table(run))?;
+    write_table(out, &trend_table(run))?;
     write_totals(out, run)?;
-    writeln!(out, "{}", engine_table(run))?;
+    write_table(out, &engine_table(run))?;
     for (index, link) in run.links.iter().enumerate() {
         let gigabytes = link.bytes as f64 / 1e9;
         writeln!(out, "  link {index}: {gigabytes:.2} GB moved, busy {:.1}% of the time", link.utilisation * 100.0)?;
@@ -159,6 +159,10 @@ fn engine_table(run: &Report) -> Table {
     }
     align_right(&mut table);
     table
+}
+
+fn write_table(out: &mut dyn Write, table: &Table) -> io::Result<()> {
+    table.lines().try_for_each(|line| writeln!(out, "{}", line.trim_end()))
 }
 
 /// A table without lines, whose columns are as wide as their content.

@@ -187,6 +187,8 @@ pub enum WorkloadSource {
         /// How often it is played at the same time, each copy with content of
         /// its own; 1 for as recorded.
         copies: u32,
+        /// By how much later each copy starts than the one before it.
+        stagger_ns: u64,
     },
 }
 
@@ -248,8 +250,8 @@ pub struct RunConfig {
     pub faults: Vec<FaultConfig>,
     /// How often a request lost to a fault is tried again from the start.
     pub max_retries: u32,
-    /// Virtual time at which the run is cut off; unfinished requests are
-    /// counted as such and left out of the statistics.
+    /// Virtual time at which the run is cut off. Unfinished requests are counted
+    /// as such; of the statistics only gaps between tokens include them.
     pub max_time_ns: Option<u64>,
 }
 
@@ -286,6 +288,14 @@ impl RunConfig {
             && prefill.engine.block_size != decode.engine.block_size
         {
             problem("cluster".to_owned(), "prefill and decode engines must have the same `block_size`");
+        }
+        if let [prefill, decode] = pools[..]
+            && prefill.name == decode.name
+        {
+            problem(
+                "cluster".to_owned(),
+                "two pools have the same `name`; faults and reports could not tell them apart",
+            );
         }
         if let Topology::Disaggregated { link, .. } = &self.topology
             && link.bandwidth_bytes_per_s == Some(0)
@@ -359,7 +369,7 @@ impl WorkloadConfig {
                     problem("`prefix_groups` must be at least 1 with a shared prefix");
                 }
             }
-            WorkloadSource::Trace { trace, pacing, copies } => {
+            WorkloadSource::Trace { trace, pacing, copies, .. } => {
                 if trace.requests.is_empty() {
                     problem("the trace has no requests");
                 }

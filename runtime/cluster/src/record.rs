@@ -103,9 +103,9 @@ pub struct RequestRow<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     e2e_ms: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    engine: Option<u32>,
+    engine: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    decode_engine: Option<u32>,
+    decode_engine: Option<&'a str>,
     preemptions: u32,
     retries: u32,
 }
@@ -113,7 +113,8 @@ pub struct RequestRow<'a> {
 impl RequestRecord {
     /// The row of request `id`, of the workload called `workload`.
     #[must_use]
-    pub fn row<'a>(&self, id: u64, workload: &'a str) -> RequestRow<'a> {
+    pub fn row<'a>(&self, id: u64, workload: &'a str, engine_names: &'a [String]) -> RequestRow<'a> {
+        let engine = |worker: Option<u32>| worker.map(|worker| engine_names[worker as usize].as_str());
         let ms = |ns: Option<u64>| ns.map(ns_to_ms);
         let since_arrival = |ns: Option<u64>| ns.map(|ns| ns_to_ms(ns - self.arrival_ns));
         let (status, reason) = match self.outcome {
@@ -142,8 +143,8 @@ impl RequestRecord {
             end_ms: ms(self.end_ns),
             ttft_ms: since_arrival(self.first_token_ns),
             e2e_ms: since_arrival(self.last_token_ns),
-            engine: self.prefill_worker,
-            decode_engine: self.decode_worker,
+            engine: engine(self.prefill_worker),
+            decode_engine: engine(self.decode_worker),
             preemptions: self.preemptions,
             retries: self.retries,
         }

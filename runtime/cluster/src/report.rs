@@ -11,8 +11,9 @@ use sha2::{Digest, Sha256};
 
 use crate::error::SimError;
 use crate::metrics::{Counter, Gauge, MetricSet, MetricSummaries, Summary, Trend, Unit};
-use crate::record::{FailReason, Outcome, RequestRecord, ns_to_ms};
+use crate::record::{FailReason, Outcome, RequestRecord, RequestRow, ns_to_ms};
 use crate::sim::Simulation;
+use crate::worker::Worker;
 
 /// A trend as it is written: times in milliseconds, counts as they are.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
@@ -120,16 +121,27 @@ pub struct Report {
     /// Names of the workloads, by [`RequestRecord::workload`].
     #[serde(skip)]
     pub workload_names: Vec<String>,
+    /// Names of the engines, by [`RequestRecord::prefill_worker`].
+    #[serde(skip)]
+    pub engine_names: Vec<String>,
 }
 
 impl Report {
+    /// The rows of `requests.jsonl`, in order of arrival.
+    pub fn request_rows(&self) -> impl Iterator<Item = RequestRow<'_>> {
+        let rows = self.requests.iter().enumerate();
+        rows.map(|(id, record)| {
+            let workload = &self.workload_names[record.workload as usize];
+            record.row(id as u64, workload, &self.engine_names)
+        })
+    }
+
     /// Writes the requests as JSON lines, in order of arrival.
     ///
     /// # Errors
     /// Those of the writer.
     pub fn write_requests(&self, out: &mut dyn std::io::Write) -> std::io::Result<()> {
-        for (id, record) in self.requests.iter().enumerate() {
-            let row = record.row(id as u64, &self.workload_names[record.workload as usize]);
+        for row in self.request_rows() {
             serde_json::to_writer(&mut *out, &row)?;
             out.write_all(b"\n")?;
         }
@@ -139,7 +151,9 @@ impl Report {
 
 impl Simulation<'_> {
     pub(crate) fn into_report(mut self) -> Result<Report, SimError> {
-        let duration_ns = self.records.iter().filter_map(|record| record.end_ns).max().unwrap_or(0);
+        let last_end_ns = self.records.iter().filter_map(|record| record.end_ns).max().unwrap_or(0);
+        let was_cut_off = self.ended < self.records.len() as u64;
+        let duration_ns = self.config.max_time_ns.filter(|_| was_cut_off).unwrap_or(last_end_ns);
         let kv_peak = self.workers.iter().map(kv_peak_usage).fold(0.0, f64::max);
         let seconds = duration_ns as f64 / 1e9;
         self.step_metrics.add(Counter::Steps, self.steps);
@@ -176,9 +190,14 @@ impl Simulation<'_> {
             fingerprint: String::new(),
             requests: records,
             workload_names: names,
+            engine_names: self.workers.iter().map(|worker| self.engine_name(worker)).collect(),
         };
         report.fingerprint = fingerprint(&report, self.step_digest);
         Ok(report)
+    }
+
+    fn engine_name(&self, worker: &Worker) -> String {
+        format!("{} {}", self.pools[worker.pool as usize].config.name, worker.index)
     }
 
     fn engine_reports(&self, duration_ns: u64) -> Vec<EngineReport> {
@@ -200,7 +219,7 @@ impl Simulation<'_> {
     }
 }
 
-fn kv_peak_usage(worker: &crate::worker::Worker) -> f64 {
+fn kv_peak_usage(worker: &Worker) -> f64 {
     share(u64::from(worker.totals.peak_active_blocks), u64::from(worker.engine.pool().num_usable()))
 }
 

@@ -4,10 +4,12 @@
 //! then every worker whose situation changed may start a step, in order of
 //! worker. Nothing here reads a clock or iterates in an order that could vary.
 
+use std::sync::Arc;
+
 use vcr_core::plan::{RemoteLoad, RequestOutput, ScheduledKind};
 use vcr_core::{Prompt, RequestId, seed};
 
-use crate::config::{LinkSharing, PoolConfig, RunConfig, Topology, WorkloadConfig};
+use crate::config::{LinkSharing, PoolConfig, RunConfig, Topology, WorkloadConfig, WorkloadSource};
 use crate::error::{MAX_STEPS_AT_ONE_INSTANT, SimError, latency_error};
 use crate::event::{Event, EventQueue};
 use crate::link::Link;
@@ -118,7 +120,7 @@ impl<'o> Simulation<'o> {
         }
         let block_size = pools[0].config.engine.block_size;
         let workloads: Vec<Workload> =
-            config.workloads.iter().map(|w| Workload::new(w.clone(), config.seed, block_size)).collect();
+            (0..config.workloads.len()).map(|index| workload(&config, index, block_size)).collect();
         let mut simulation = Self {
             now_ns: 0,
             events: EventQueue::new(pools.len()),
@@ -291,8 +293,6 @@ impl<'o> Simulation<'o> {
         let end = Event::StepEnd { worker: index, incarnation: worker.incarnation };
         self.events.push_step_end(worker.pool, end_ns, end);
         self.steps += 1;
-        self.step_metrics.sample(Trend::StepTime, duration_ns);
-        self.step_metrics.sample(Trend::BatchSize, shape.batch_requests());
         let work = u64::from(index) << 48 ^ shape.prefill_tokens << 24 ^ shape.decode_requests;
         for word in [now_ns, duration_ns, work, shape.kv_active_blocks] {
             self.step_digest = seed::mix(self.step_digest ^ word);
@@ -328,6 +328,9 @@ impl<'o> Simulation<'o> {
     fn end_step(&mut self, index: u32) {
         let worker = &mut self.workers[index as usize];
         let pool = worker.pool;
+        // Steps that a crash cuts off are none.
+        self.step_metrics.sample(Trend::StepTime, self.now_ns - worker.step_start_ns);
+        self.step_metrics.sample(Trend::BatchSize, worker.plan().shape.batch_requests());
         worker.update(&self.output_seeds, &self.pools[pool as usize].config.acceptance_rates);
         let mut outputs = std::mem::take(&mut self.outputs);
         outputs.clear();
@@ -386,6 +389,16 @@ impl<'o> Simulation<'o> {
         let workload = self.records[tag as usize].workload;
         self.metrics[workload as usize].add(counter, amount);
     }
+}
+
+fn workload(config: &RunConfig, index: usize, block_size_tokens: u32) -> Workload {
+    let own = &config.workloads[index];
+    let same_trace = |other: &WorkloadConfig| match (&own.source, &other.source) {
+        (WorkloadSource::Trace { trace: a, .. }, WorkloadSource::Trace { trace: b, .. }) => Arc::ptr_eq(a, b),
+        _ => false,
+    };
+    let first_of_trace = config.workloads.iter().position(same_trace).unwrap_or(index);
+    Workload::new(own.clone(), config.seed, block_size_tokens, first_of_trace)
 }
 
 fn links(topology: &Topology) -> Vec<Link> {

@@ -37,6 +37,7 @@ pub(crate) struct Worker {
     /// Counts restarts; tells stale step ends from live ones.
     pub(crate) incarnation: u32,
     pub(crate) totals: WorkerTotals,
+    pub(crate) step_start_ns: u64,
     step_end_ns: u64,
     latency: Box<dyn LatencyModel>,
     seed: u64,
@@ -59,6 +60,7 @@ impl Worker {
             health: Health::Up,
             incarnation: 0,
             totals: WorkerTotals::default(),
+            step_start_ns: 0,
             step_end_ns: 0,
             latency: (config.latency)(seed::derive(seed, "latency", 0))?,
             seed,
@@ -102,6 +104,7 @@ impl Worker {
         self.totals.busy_ns += duration_ns;
         self.totals.computed_tokens += shape.prefill_tokens + shape.decode_tokens;
         self.totals.peak_active_blocks = self.totals.peak_active_blocks.max(self.engine.pool().num_active());
+        self.step_start_ns = now_ns;
         self.step_end_ns = now_ns.saturating_add(duration_ns);
         Ok(duration_ns)
     }

@@ -54,6 +54,9 @@ pub(crate) struct Workload {
     config: WorkloadConfig,
     seed: u64,
     block_size_tokens: u32,
+    /// Salt of a trace's content: the same for workloads that play the same
+    /// trace, since equal ids of different traces mean nothing.
+    content_salt: u64,
     started: u64,
     gaps: Stream,
     /// Order in which trace rows start: first turns by arrival.
@@ -62,10 +65,14 @@ pub(crate) struct Workload {
 }
 
 impl Workload {
-    pub(crate) fn new(config: WorkloadConfig, run_seed: u64, block_size_tokens: u32) -> Self {
+    /// A workload at its beginning. `first_of_trace` is the index of the first
+    /// workload of the run that plays the same trace.
+    pub(crate) fn new(config: WorkloadConfig, run_seed: u64, block_size_tokens: u32, first_of_trace: usize) -> Self {
         let seed = seed::derive(run_seed, &format!("workload:{}", config.name), 0);
         let first_turns = match &config.source {
-            WorkloadSource::Trace { trace, copies, pacing } => first_turns(trace, *copies, *pacing),
+            WorkloadSource::Trace { trace, copies, stagger_ns, pacing } => {
+                first_turns(trace, *copies, *stagger_ns, *pacing)
+            }
             WorkloadSource::Synthetic { .. } => Vec::new(),
         };
         Self {
@@ -74,6 +81,7 @@ impl Workload {
             config,
             seed,
             block_size_tokens,
+            content_salt: seed::derive(0, "trace", first_of_trace as u64),
             started: 0,
             first_turns,
         }
@@ -219,13 +227,31 @@ impl Workload {
             }
         };
         Turn {
-            prompt: trace_prompt(trace, row, copy, self.seed, self.block_size_tokens),
+            prompt: self.trace_prompt(trace, row, copy),
             max_tokens: request.output_tokens,
             priority: self.config.priority.saturating_add(request.priority),
             session: u64::from(copy) * u64::from(trace.sessions) + u64::from(request.session),
             turn: request.turn,
             follow_up,
         }
+    }
+
+    fn trace_prompt(&self, trace: &Trace, row: u32, copy: u32) -> Prompt {
+        let request = &trace.requests[row as usize];
+        let mut prompt = Prompt::new(self.block_size_tokens, self.content_salt ^ u64::from(copy));
+        let ids = trace.hash_ids(request);
+        if ids.is_empty() {
+            let content = seed::derive(self.seed, "unshared prompt", u64::from(row));
+            prompt.push_run(content, 0, request.input_tokens);
+            return prompt;
+        }
+        let mut left = request.input_tokens;
+        for &id in ids {
+            let len = left.min(trace.block_size_tokens);
+            prompt.push_run(u64::from(id), 0, len);
+            left -= len;
+        }
+        prompt
     }
 }
 
@@ -247,37 +273,21 @@ impl Limit {
 
 /// First turns of all copies as (arrival, row, copy), in order of arrival, then
 /// of file, then of copy.
-fn first_turns(trace: &Arc<Trace>, copies: u32, pacing: TracePacing) -> Vec<(u64, u32, u32)> {
+fn first_turns(trace: &Arc<Trace>, copies: u32, stagger_ns: u64, pacing: TracePacing) -> Vec<(u64, u32, u32)> {
     let mut starts = Vec::new();
     for (row, request) in trace.requests.iter().enumerate() {
         if request.turn == 0 {
-            let arrival_ns = match pacing {
-                TracePacing::Recorded { .. } => pacing.scale(request.arrival_ns.unwrap_or(0)),
+            let arrival_ns = |copy| match pacing {
+                TracePacing::Recorded { .. } => {
+                    pacing.scale(request.arrival_ns.unwrap_or(0)).saturating_add(stagger_ns * u64::from(copy))
+                }
                 TracePacing::ClosedLoop { .. } => 0,
             };
-            starts.extend((0..copies).map(|copy| (arrival_ns, row as u32, copy)));
+            starts.extend((0..copies).map(|copy| (arrival_ns(copy), row as u32, copy)));
         }
     }
     starts.sort_unstable();
     starts
-}
-
-fn trace_prompt(trace: &Trace, row: u32, copy: u32, seed: u64, block_size_tokens: u32) -> Prompt {
-    let request = &trace.requests[row as usize];
-    let mut prompt = Prompt::new(block_size_tokens, u64::from(copy));
-    let ids = trace.hash_ids(request);
-    if ids.is_empty() {
-        let content = seed::derive(seed, "unshared prompt", u64::from(row));
-        prompt.push_run(content, 0, request.input_tokens);
-        return prompt;
-    }
-    let mut left = request.input_tokens;
-    for &id in ids {
-        let len = left.min(trace.block_size_tokens);
-        prompt.push_run(u64::from(id), 0, len);
-        left -= len;
-    }
-    prompt
 }
 
 /// A drawn length as a whole number of at least 1.

@@ -76,6 +76,7 @@ impl Case<'_> {
             trace: Arc::new(trace.expect("a valid trace")),
             pacing: TracePacing::Recorded { speedup: 1.0 },
             copies: 1,
+            stagger_ns: 0,
         };
         config(topology, vec![WorkloadConfig { name: "case".to_owned(), start_ns: 0, priority: 0, source }])
     }

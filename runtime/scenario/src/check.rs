@@ -50,15 +50,11 @@ pub(crate) fn register(engine: &mut Engine, context: &Arc<Context>) {
     );
     let shared = Arc::clone(context);
     engine.register_fn("check", move |subject: ImmutableString, passed: bool| -> bool {
-        shared.state().checks.push(Check {
-            run: None,
-            subject: subject.to_string(),
-            condition: None,
-            observed: None,
-            observed_text: None,
-            passed,
-        });
-        passed
+        note(&shared, &subject, passed, None)
+    });
+    let shared = Arc::clone(context);
+    engine.register_fn("check", move |subject: ImmutableString, passed: bool, observed: ImmutableString| -> bool {
+        note(&shared, &subject, passed, Some(observed.to_string()))
     });
     engine.register_fn(
         "value",
@@ -66,4 +62,17 @@ pub(crate) fn register(engine: &mut Engine, context: &Arc<Context>) {
             value(&result.0, &metric, &statistic).map_err(|error| Thrown::from(error).at(call.call_position()))
         },
     );
+}
+
+/// Notes a condition that the script has worked out itself.
+fn note(context: &Context, subject: &str, passed: bool, observed_text: Option<String>) -> bool {
+    context.state().checks.push(Check {
+        run: None,
+        subject: subject.to_owned(),
+        condition: None,
+        observed: None,
+        observed_text,
+        passed,
+    });
+    passed
 }

@@ -212,9 +212,9 @@ impl RunFiles {
             #[serde(flatten)]
             row: R,
         }
-        for (id, record) in report.requests.iter().enumerate() {
+        for (id, (record, row)) in report.requests.iter().zip(report.request_rows()).enumerate() {
             let workload = &report.workload_names[record.workload as usize];
-            let row = Row { of: &self.name, row: record.row(id as u64, workload) };
+            let row = Row { of: &self.name, row };
             serde_json::to_writer(&mut self.requests, &row)?;
             self.requests.write_all(b"\n")?;
             for (phase, start_ns, end_ns) in phases(record) {

@@ -42,7 +42,7 @@ pub const FUNCTIONS: &[(&str, &str)] = &[
     ("run", "run(#{ cluster: cluster, workloads: [ ... ] })"),
     ("run_all", "run_all([ #{ name: ..., cluster: ..., workloads: ... }, ... ])"),
     ("expect", "expect(result, \"ttft\", \"p99 < 4s\")"),
-    ("check", "check(\"what must be true\", condition)"),
+    ("check", "check(\"what must be true\", condition) or check(..., condition, \"what was seen\")"),
     ("value", "value(result, \"ttft\", \"p99\")"),
 ];
 
@@ -76,7 +76,9 @@ pub(crate) fn engine(context: &Arc<Context>) -> Engine {
         .set_max_array_size(100_000)
         .set_max_map_size(10_000)
         .set_max_variables(10_000)
-        .disable_symbol("eval");
+        .disable_symbol("eval")
+        // Would end a script well before its promises are looked at.
+        .disable_symbol("exit");
     let printer = Arc::clone(context);
     engine.on_print(move |text| printer.reporter.print(text));
     let debugger = Arc::clone(context);

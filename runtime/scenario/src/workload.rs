@@ -110,12 +110,18 @@ fn make_trace(context: &Context, mut options: Options<'_>) -> Scripted<WorkloadC
     };
     let start_ns = options.duration_ns("start").unwrap_or(0);
     let copies = options.u32("copies").unwrap_or(1);
-    let placeholder = WorkloadSource::Trace { trace: Arc::default(), pacing, copies };
+    let stagger_ns = options.duration_ns("stagger").unwrap_or(0);
+    let placeholder = WorkloadSource::Trace { trace: Arc::default(), pacing, copies, stagger_ns };
     let workload = named("trace", start_ns, placeholder, &mut options);
     let call = options.call_position();
     options.finish()?;
-    let trace = open(context, &path, &read).map_err(|error| Thrown::input(error.to_string()).at(call))?;
-    Ok(WorkloadConfig { source: WorkloadSource::Trace { trace, pacing, copies }, ..workload })
+    let trace = open(context, &path, &read).map_err(|error| {
+        let thrown = Thrown::input(error.to_string());
+        let of_row = matches!(error, TraceError::Row { .. });
+        let hint = "`block_size` is the number of tokens of one hash id; `lenient: true` cuts prompts to their ids";
+        if of_row { thrown.hint(hint) } else { thrown }.at(call)
+    })?;
+    Ok(WorkloadConfig { source: WorkloadSource::Trace { trace, pacing, copies, stagger_ns }, ..workload })
 }
 
 /// Reads a trace once, however often the scenario names it.
