@@ -26,11 +26,7 @@ impl<G: LatencyGuest> ModelSlot<G> {
     #[must_use]
     #[expect(clippy::new_without_default, reason = "a static needs a constant")]
     pub const fn new() -> Self {
-        Self {
-            model: RefCell::new(None),
-            durations_ns: RefCell::new(Vec::new()),
-            trouble: Cell::new(String::new()),
-        }
+        Self { model: RefCell::new(None), durations_ns: RefCell::new(Vec::new()), trouble: Cell::new(String::new()) }
     }
 
     /// Makes the model.

@@ -125,10 +125,7 @@ fn steps_one_by_one_cost_what_they_cost_in_a_batch() {
             .run(&proptest::collection::vec(shape(), 1..100), |shapes| {
                 let mut single = module.latency_model(config, 1).expect("it configures");
                 let mut listed = module.latency_model(config, 1).expect("it configures");
-                prop_assert_eq!(
-                    priced_singly(single.as_mut(), &shapes),
-                    priced(listed.as_mut(), u64::MAX, &shapes)
-                );
+                prop_assert_eq!(priced_singly(single.as_mut(), &shapes), priced(listed.as_mut(), u64::MAX, &shapes));
                 Ok(())
             })
             .expect("both calls agree");
