@@ -1,6 +1,9 @@
-//! Measures what a call to the roofline guest costs over the native model.
+//! Measures what a call to a guest costs over the native roofline.
 //!
 //! `cargo run --release -p vcr-guest --example call_cost -- guests/dist/roofline.wasm`
+//!
+//! A second argument is the config, for a guest other than a roofline. Set
+//! `VCR_GUEST_CACHE=` to see what compiling costs.
 
 use std::hint::black_box;
 use std::time::{Duration, Instant};
@@ -19,13 +22,13 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let module = GuestModule::load(&path, Limits::default())?;
     println!("load and compile        {:>10.1} ms", millis(started.elapsed()));
 
-    let config = r#"{"model": "llama-3.1-8b", "gpu": "h100-sxm"}"#;
+    let config = std::env::args().nth(2).unwrap_or_else(|| r#"{"model": "llama-3.1-8b", "gpu": "h100-sxm"}"#.into());
     let started = Instant::now();
-    let mut guest = module.latency_model(config, 1)?;
+    let mut guest = module.latency_model(&config, 1)?;
     println!("first instance          {:>10.1} us", millis(started.elapsed()) * 1e3);
     let started = Instant::now();
     for seed in 0..100 {
-        drop(module.latency_model(config, seed)?);
+        drop(module.latency_model(&config, seed)?);
     }
     println!("each further instance   {:>10.1} us", millis(started.elapsed()) * 10.0);
 
