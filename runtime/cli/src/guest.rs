@@ -3,6 +3,7 @@
 use std::io::{self, IsTerminal, Write};
 use std::path::{Path, PathBuf};
 
+use vcr_guest::{GuestModule, Limits};
 use vcr_guest_build::{BuildError, BuiltGuest, Options, Progress, build, build_workspace};
 
 use crate::args::BuildArgs;
@@ -32,13 +33,22 @@ fn build_all(args: &BuildArgs) -> Result<Vec<BuiltGuest>, BuildError> {
 }
 
 pub(crate) fn build_command(args: &BuildArgs) -> Exit {
-    match build_all(args) {
-        Ok(built) => printed(print(args, &built), Exit::Passed),
+    let built = match build_all(args) {
+        Ok(built) => built,
         Err(error) => {
             print_error(&error, error.hint().as_deref());
-            Exit::BadInput
+            return Exit::BadInput;
+        }
+    };
+    // A guest that the host refuses is not built; and what the host compiles
+    // for this is kept, so that the first run starts at once.
+    for guest in &built {
+        if let Err(error) = GuestModule::load(&guest.component, Limits::default()) {
+            print_error(&error, error.hint().as_deref());
+            return Exit::BadInput;
         }
     }
+    printed(print(args, &built), Exit::Passed)
 }
 
 fn print(args: &BuildArgs, built: &[BuiltGuest]) -> io::Result<()> {
