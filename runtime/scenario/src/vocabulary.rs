@@ -6,7 +6,7 @@ use rhai::packages::{Package, StandardPackage};
 use rhai::{Engine, Map, NativeCallContext};
 
 use crate::context::Context;
-use crate::error::Scripted;
+use crate::error::{Scripted, Thrown};
 use crate::{check, cluster, distribution, fault, latency, parameter, run, workload};
 
 /// How deep the calls of a script may nest.
@@ -76,9 +76,9 @@ pub(crate) fn engine(context: &Arc<Context>) -> Engine {
         .set_max_array_size(100_000)
         .set_max_map_size(10_000)
         .set_max_variables(10_000)
-        .disable_symbol("eval")
-        // Would end a script well before its promises are looked at.
-        .disable_symbol("exit");
+        .disable_symbol("eval");
+    refuse(&mut engine, "exit", "a scenario cannot end before its promises are looked at; to fail it, use `throw`");
+    refuse(&mut engine, "sleep", "a scenario has no wall clock; times are options such as `at` and `start`");
     let printer = Arc::clone(context);
     engine.on_print(move |text| printer.reporter.print(text));
     let debugger = Arc::clone(context);
@@ -92,6 +92,17 @@ pub(crate) fn engine(context: &Arc<Context>) -> Engine {
     run::register(&mut engine, context);
     check::register(&mut engine, context);
     engine
+}
+
+/// Puts an error in the place of a function of the language.
+fn refuse(engine: &mut Engine, name: &'static str, reason: &'static str) {
+    let error = move |call: &NativeCallContext<'_>| -> Scripted<()> {
+        Err(Thrown::input(format!("`{name}`: {reason}")).at(call.call_position()))
+    };
+    engine.register_fn(name, move |call: NativeCallContext<'_>| error(&call));
+    engine.register_fn(name, move |call: NativeCallContext<'_>, _: i64| error(&call));
+    engine.register_fn(name, move |call: NativeCallContext<'_>, _: f64| error(&call));
+    engine.register_fn(name, move |call: NativeCallContext<'_>, _: rhai::Dynamic| error(&call));
 }
 
 /// Registers a function that takes one map of options.
