@@ -51,8 +51,12 @@ pub fn replay(path: &Path, latency: LatencyFactory) -> Report {
         router: RouterConfig::RoundRobin,
         acceptance_rates: Vec::new(),
     };
-    let source =
-        WorkloadSource::Trace { trace: Arc::new(trace), pacing: TracePacing::Recorded { speedup: 1.0 }, copies: 1 };
+    let source = WorkloadSource::Trace {
+        trace: Arc::new(trace),
+        pacing: TracePacing::Recorded { speedup: 1.0 },
+        copies: 1,
+        stagger_ns: 0,
+    };
     let config = RunConfig {
         name: "mooncake".to_owned(),
         seed: 1,

@@ -67,6 +67,7 @@ pub struct LinkConfig {
 
 /// How engines are put together.
 #[derive(Clone)]
+#[expect(clippy::large_enum_variant, reason = "a run has one of them")]
 pub enum Topology {
     /// Every engine prefills and decodes.
     Aggregated(PoolConfig),

@@ -89,12 +89,12 @@ fn make_knobs(mut options: Options<'_>) -> Scripted<LatencySpec> {
         max_num_seqs: options.u64("max_num_seqs").unwrap_or(256),
         seed: 0,
     };
-    if let Err(error) = Knobs::new(input.clone()) {
+    if let Err(error) = Knobs::new(input) {
         options.problem("", error.to_string());
     }
     options.finish()?;
     let factory: LatencyFactory = Arc::new(move |seed| {
-        let model = Knobs::new(KnobsInput { seed, ..input.clone() });
+        let model = Knobs::new(KnobsInput { seed, ..input });
         let model = model.map_err(|error| LatencyError { model: "knobs".to_owned(), reason: error.to_string() })?;
         Ok(Box::new(model))
     });
