@@ -33,7 +33,10 @@ fn scripts_that_are_no_scenarios() {
     refused("let x = 1;\nlet c = cluster(#{", &["error: test.rhai:2:19: ", "'}'"]);
     refused("throw \"enough\";", &["error: test.rhai:1:1: the script threw: enough"]);
     refused("let x = nowhere;", &["error: test.rhai:1:9: ", "nowhere"]);
-    refused("import \"other\" as other;", &["error: test.rhai:1:8: ", "other"]);
+    refused("import \"other\" as other;", &["error: test.rhai:1:1: ", "import"]);
+    refused("exit(0);", &["error: test.rhai:1:1: ", "`exit`", "promises"]);
+    refused("sleep(1);", &["error: test.rhai:1:1: ", "`sleep`"]);
+    refused("let now = timestamp();", &["error: test.rhai:1:11: ", "there is no function `timestamp`"]);
     refused("eval(\"1\");", &["error: test.rhai:1:1: ", "eval"]);
 }
 
@@ -54,7 +57,7 @@ fn a_script_that_never_ends_is_stopped() {
     );
     refused(
         "fn f() { f() }\nf();",
-        &["error: test.rhai:1:10: ", "nests calls", "hint: look for a function that calls itself"],
+        &["error: test.rhai:2:1: ", "the script nests calls", "hint: look for a function that calls itself"],
     );
     refused("let s = \"x\";\nloop { s += s; }", &["error: test.rhai:2:", "too large"]);
 }
@@ -145,7 +148,7 @@ fn values_of_a_wrong_type_or_range() {
 
 #[test]
 fn missing_and_unknown_units() {
-    let no_unit = "error: test.rhai:1:9: `step` must be a duration such as \"250ms\"";
+    let no_unit = "error: test.rhai:1:10: `step` must be a duration such as \"250ms\"";
     refused("fixed(#{ step: \"10\" });", &[no_unit, "`10` has no unit; write for example `250ms`"]);
     refused("fixed(#{ step: 10 });", &[no_unit, "but is the number 10"]);
     refused("fixed(#{ step: \"10 parsecs\" });", &[no_unit, "`parsecs` in `10 parsecs` is not a unit of time", "ms"]);
@@ -239,7 +242,7 @@ fn clusters_that_do_not_fit_together() {
     );
     refused(
         &format!("{pools}\ncluster(#{{ engines: p, link: link(#{{}}) }});"),
-        &["error: test.rhai:2:25: `link` joins prefill and decode"],
+        &["error: test.rhai:2:24: `link` joins prefill and decode"],
     );
     refused(&format!("{two}\ncluster(#{{ prefill: p, decode: q }});"), &["must have the same `block_size`"]);
     refused("link(#{ bandwidth: \"1GB/s\" });", &["`link` needs the option `kv_bytes_per_token`"]);
@@ -359,7 +362,7 @@ fn malformed_azure_lines_are_named_by_file_line_and_field() {
 fn a_missing_trace_is_named() {
     line_refused("trace(#{ path: \"nowhere.jsonl\" });", &["error: test.rhai:2:1: cannot read trace `nowhere.jsonl`"]);
     line_refused("trace(#{});", &["`trace` needs the option `path`"]);
-    line_refused("profile(#{ path: \"nowhere.npz\" });", &["error: test.rhai:2:11: ", "nowhere.npz"]);
+    line_refused("profile(#{ path: \"nowhere.npz\" });", &["error: test.rhai:2:12: ", "nowhere.npz"]);
 }
 
 #[test]

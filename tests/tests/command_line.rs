@@ -14,7 +14,7 @@ let w = burst(#{ count: n, prompt_tokens: 100, output_tokens: 10 });
 let r = run(#{ name: "base", cluster: c, workloads: [ w ] });
 expect(r, "ttft", "p99 < 10s");
 expect(r, "completed", "count == 20");
-check("the mean is no more than the maximum", value(r, "ttft", "mean") <= value(r, "ttft", "max"));
+check("sane", value(r, "ttft", "mean") <= value(r, "ttft", "max"));
 "#;
 
 #[test]
@@ -31,7 +31,7 @@ fn the_summary_shows_promises_then_metrics_then_the_fingerprint() {
         at("PROMISES"),
         at("✓  base  ttft"),
         at("✓  base  completed  count == 20  20"),
-        at("✓        the mean is no more than the maximum"),
+        at("✓        sane"),
         at("RUN base  seed 1"),
         at("ttft"),
         at("requests: 20 arrived, 20 completed"),
@@ -71,10 +71,11 @@ fn a_promise_without_samples_is_broken() {
 
 #[test]
 fn the_reproduce_line_leaves_seeds_alone_that_differ() {
-    let script = r#"let c = cluster(#{ engines: pool(#{ latency: fixed(#{ step: "10ms" }) }) });
+    let script = r#"let why = param("why", "");
+let c = cluster(#{ engines: pool(#{ latency: fixed(#{ step: "10ms" }) }) });
 let w = burst(#{ count: 1, prompt_tokens: 100, output_tokens: 10 });
 run_all([ #{ cluster: c, workloads: [ w ], seed: 3 }, #{ cluster: c, workloads: [ w ], seed: 4 } ]);
-check("never", param("why", "") == "because");"#;
+check("never", why == "because");"#;
     let said = Folder::with(script).run(&["-e", "why=no reason"]).ended(1);
     assert!(said.stderr.contains("reproduce with: vcr run test.rhai -e 'why=no reason'\n"), "{}", said.stderr);
 }
@@ -157,9 +158,9 @@ fn bad_usage_is_bad_input() {
     let folder = Folder::new();
     folder.vcr(&["run"]).failed(2, &["<FILE>"]);
     folder.vcr(&["run", "x.rhai", "--sead", "1"]).failed(2, &["--sead", "--seed"]);
-    folder.vcr(&["run", "x.rhai", "--seed", "-1"]).failed(2, &["--seed"]);
+    folder.vcr(&["run", "x.rhai", "--seed=-1"]).failed(2, &["--seed"]);
     folder.vcr(&["run", "x.rhai", "--threads", "0"]).failed(2, &["--threads"]);
-    folder.vcr(&["rnu"]).failed(2, &["rnu", "run"]);
+    folder.vcr(&["rnu"]).failed(2, &["rnu", "--help"]);
     folder.vcr(&["completions", "tcsh"]).failed(2, &["bash"]);
     assert_eq!(folder.vcr(&[]).code, 2);
     folder.vcr(&["guest", "build", "nowhere"]).failed(2, &["cannot read `nowhere`"]);

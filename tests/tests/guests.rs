@@ -193,8 +193,9 @@ fn impossible_durations_fail_the_run() {
 
 #[test]
 fn the_error_of_a_later_step_names_that_step() {
-    // Two engines take turns, so the sixth step of one of them is the first bad one.
-    goes_wrong("negative", 5, 3, &["step 5 ", "which is negative"]);
+    // Steps count from 0, so five honest ones come first; decodes are priced
+    // together, and the model's own words tell when the bad one starts.
+    goes_wrong("negative", 5, 3, &["one of the steps 1 to ", "it priced the step starting at ", "which is negative"]);
 }
 
 #[test]

@@ -24,7 +24,7 @@ const MAY_DEPEND_ON: &[(&str, &[&str])] = &[
         "vcr-scenario",
         &["vcr-cluster", "vcr-core", "vcr-guest", "vcr-random", "vcr-roofline", "vcr-timing", "vcr-trace"],
     ),
-    ("vcr", &["vcr-cluster", "vcr-guest-build", "vcr-scenario"]),
+    ("vcr", &["vcr-cluster", "vcr-guest", "vcr-guest-build", "vcr-scenario"]),
 ];
 
 /// Outside crates that only one of ours may use.

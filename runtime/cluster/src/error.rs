@@ -1,5 +1,7 @@
 //! Why a run could not be carried to its end.
 
+use std::ops::Range;
+
 use vcr_core::latency::LatencyError;
 
 use crate::config::{PoolConfig, RunConfigError};
@@ -14,14 +16,16 @@ pub enum SimError {
     #[error("{}", join_lines(.0))]
     Config(Vec<RunConfigError>),
     /// A latency model failed; the run is void.
-    #[error("{reason} (engine {engine} of pool `{pool}`, step {step}, at {at_ms} ms of virtual time)")]
+    #[error("{reason} (engine {engine} of pool `{pool}`, {}, at {at_ms} ms of virtual time)", name_steps(*step, *steps))]
     Latency {
         /// Name of the pool.
         pool: String,
         /// Engine in the pool.
         engine: u32,
-        /// Number of the step on that engine.
+        /// Number of the (first) step on that engine.
         step: u64,
+        /// How many steps were priced in that call.
+        steps: u64,
         /// Virtual time.
         at_ms: f64,
         /// What the model said.
@@ -56,10 +60,32 @@ pub enum SimError {
     },
 }
 
+fn name_steps(first: u64, count: u64) -> String {
+    match count {
+        1 => format!("step {first}"),
+        _ => format!("one of the steps {first} to {}", first + count - 1),
+    }
+}
+
 fn join_lines(errors: &[RunConfigError]) -> String {
     errors.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n")
 }
 
-pub(crate) fn latency_error(pool: &PoolConfig, engine: u32, step: u64, now_ns: u64, reason: LatencyError) -> SimError {
-    SimError::Latency { pool: pool.name.clone(), engine, step, at_ms: now_ns as f64 / 1e6, reason }
+/// The failure of an engine's model in a call that priced `steps`.
+pub(crate) fn latency_error(
+    pool: &PoolConfig,
+    engine: u32,
+    steps: Range<u64>,
+    now_ns: u64,
+    reason: LatencyError,
+) -> SimError {
+    let at_ms = now_ns as f64 / 1e6;
+    SimError::Latency {
+        pool: pool.name.clone(),
+        engine,
+        step: steps.start,
+        steps: steps.end - steps.start,
+        at_ms,
+        reason,
+    }
 }

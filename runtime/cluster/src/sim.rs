@@ -108,7 +108,7 @@ impl<'o> Simulation<'o> {
             let first_worker = workers.len() as u32;
             for index in 0..pool_config.engines {
                 let worker = Worker::new(pool as u32, index, pool_config, config.seed)
-                    .map_err(|reason| latency_error(pool_config, index, 0, 0, reason))?;
+                    .map_err(|reason| latency_error(pool_config, index, 0..1, 0, reason))?;
                 workers.push(worker);
             }
             pools.push(Pool {
@@ -287,7 +287,8 @@ impl<'o> Simulation<'o> {
         let step = worker.engine_stats().steps - 1;
 
         let duration_ns = worker.price(now_ns, horizon_ns, &shape).map_err(|reason| {
-            latency_error(&self.pools[worker.pool as usize].config, worker.index, step, now_ns, reason)
+            let steps = step..step + worker.num_priced();
+            latency_error(&self.pools[worker.pool as usize].config, worker.index, steps, now_ns, reason)
         })?;
         let end_ns = now_ns.saturating_add(duration_ns);
         let end = Event::StepEnd { worker: index, incarnation: worker.incarnation };

@@ -109,6 +109,11 @@ impl Worker {
         Ok(duration_ns)
     }
 
+    /// Steps of the latest call to the latency model.
+    pub(crate) fn num_priced(&self) -> u64 {
+        self.shapes.len() as u64
+    }
+
     /// Prices the step in flight and, where that pays, those that must follow.
     fn price_ahead(&mut self, now_ns: u64, horizon_ns: u64, shape: &StepShape) -> Result<(), LatencyError> {
         self.shapes.clear();

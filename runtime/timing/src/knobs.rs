@@ -176,9 +176,9 @@ mod tests {
         .expect_err("nothing is right");
         let text = error.to_string();
         for part in [
-            "`ttft.mean_ms` must be at least 0, but is -1",
-            "`ttft.std_ms` must be a finite number",
-            "`itl` has its lower end 2 ms above",
+            "`ttft`: `mean` must be finite and at least 0, but is -1",
+            "`ttft`: `std` must be finite and at least 0, but is NaN",
+            "`itl`: `min` (2) must not exceed `max` (1)",
             "`prefill_ms_per_token` is ",
             "`full_load_factor` must be at least 1, but is 0.5",
             "`max_num_seqs` must be at least 1, but is 0",

@@ -1,0 +1,21 @@
+# vcr and its guests, built from source.
+#
+#   docker build -t vcr .
+#   docker run --rm vcr                              # the main job
+#   docker run --rm -v "$PWD:/work" vcr run /work/my.rhai
+
+FROM rust:1.95-bookworm AS build
+RUN rustup target add wasm32-unknown-unknown
+WORKDIR /src
+COPY . .
+RUN cargo build --release && target/release/vcr guest build
+
+FROM debian:bookworm-slim
+RUN useradd --create-home vcr
+COPY --from=build /src/target/release/vcr /usr/local/bin/vcr
+COPY --from=build /src/scenarios /opt/vcr/scenarios
+COPY --from=build /src/guests/dist /opt/vcr/guests/dist
+USER vcr
+WORKDIR /opt/vcr
+ENTRYPOINT ["vcr"]
+CMD ["run", "scenarios/pd_burst.rhai"]
