@@ -195,7 +195,7 @@ fn impossible_durations_fail_the_run() {
 fn the_error_of_a_later_step_names_that_step() {
     // Steps count from 0, so five honest ones come first; decodes are priced
     // together, and the model's own words tell when the bad one starts.
-    goes_wrong("negative", 5, 3, &["one of the steps 1 to ", "it priced the step starting at ", "which is negative"]);
+    goes_wrong("negative", 5, 3, &["one of the steps 2 to ", "it priced the step starting at ", "which is negative"]);
 }
 
 #[test]

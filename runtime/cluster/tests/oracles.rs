@@ -242,7 +242,7 @@ fn without_chunking_it_is_rejected_where_the_peer_ends_in_a_dead_end() {
         let report = case.aggregated(semantics);
         assert_eq!(report.metrics.counters["rejected"], 1);
         assert_eq!(report.metrics.counters["completed"], 1);
-        let reason = "the prompt exceeds `max_num_batched_tokens` and chunked prefill is off";
+        let reason = "prompt and output together exceed `max_num_batched_tokens` and chunked prefill is off";
         assert_eq!(report.metrics.rejections[reason], 1);
     }
 }

@@ -36,8 +36,9 @@ pub enum RejectReason {
     /// Prompt and output exceed the whole pool.
     #[error("prompt and output together need more KV blocks than the engine has")]
     ExceedsKvPool,
-    /// Without chunking a prompt must fit into one step.
-    #[error("the prompt exceeds `max_num_batched_tokens` and chunked prefill is off")]
+    /// Without chunking prompt and output must fit into one step, in which they
+    /// are computed again after a preemption.
+    #[error("prompt and output together exceed `max_num_batched_tokens` and chunked prefill is off")]
     ExceedsTokenBudget,
     /// The request names an adapter, but `max_loras` is 0.
     #[error("the request names an adapter, but the engine has none")]
@@ -214,12 +215,14 @@ impl Engine {
         if prompt_tokens >= model_len {
             return Err(RejectReason::PromptTooLong);
         }
-        if !self.config.enable_chunked_prefill && prompt_tokens > self.config.max_num_batched_tokens {
-            return Err(RejectReason::ExceedsTokenBudget);
-        }
         // The last output token is never computed, so it needs no slot.
         let computed = u64::from(prompt_tokens) + u64::from(max_tokens.saturating_sub(1));
         let longest = (computed + u64::from(self.config.max_extra_tokens_per_step)).min(u64::from(model_len));
+        // After a preemption all of it is computed again, and without chunking
+        // in one step.
+        if !self.config.enable_chunked_prefill && longest > u64::from(self.config.max_num_batched_tokens) {
+            return Err(RejectReason::ExceedsTokenBudget);
+        }
         if longest.div_ceil(u64::from(self.config.block_size)) > u64::from(self.pool.num_usable()) {
             return Err(RejectReason::ExceedsKvPool);
         }
