@@ -24,6 +24,14 @@ const BOTH: [PassSemantics; 2] = [Dynamo1_4, Dynamo1_6];
 /// The row most cases are made of: 1,000 tokens in, 4 out.
 const R: &str = r#"{"timestamp": 0, "input_length": 1000, "output_length": 4, "hash_ids": [1, 2]}"#;
 
+/// One prompt of `input_tokens` at 0, and the same again at `again_ms`.
+fn twice(again_ms: u32, input_tokens: u32) -> String {
+    let row = |at_ms| {
+        format!(r#"{{"timestamp": {at_ms}, "input_length": {input_tokens}, "output_length": 4, "hash_ids": [1, 2]}}"#)
+    };
+    format!("{}\n{}", row(0), row(again_ms))
+}
+
 #[derive(Clone, Copy)]
 struct Case<'a> {
     rows: &'a str,
@@ -154,42 +162,21 @@ fn a_request_for_no_token_completes_without_samples() {
 
 #[test]
 fn the_same_request_again_later() {
-    let case = Case {
-        rows: concat!(
-            r#"{"timestamp": 0, "input_length": 1000, "output_length": 4, "hash_ids": [1, 2]}"#,
-            "\n",
-            r#"{"timestamp": 5000, "input_length": 1000, "output_length": 4, "hash_ids": [1, 2]}"#,
-        ),
-        ..DEFAULT
-    };
+    let case = Case { rows: &twice(5000, 1000), ..DEFAULT };
     check(case, |r| mean(r, "ttft_ms"), ["30.400365", "24.607645"]);
     check(case, |r| format!("{}", reuse(r)), ["0.48", "0.48"]);
 }
 
 #[test]
 fn the_same_request_twice_in_one_pass() {
-    let case = Case {
-        rows: concat!(
-            r#"{"timestamp": 0, "input_length": 1000, "output_length": 4, "hash_ids": [1, 2]}"#,
-            "\n",
-            r#"{"timestamp": 0, "input_length": 1000, "output_length": 4, "hash_ids": [1, 2]}"#,
-        ),
-        ..DEFAULT
-    };
+    let case = Case { rows: &twice(0, 1000), ..DEFAULT };
     check(case, |r| mean(r, "ttft_ms"), ["38.543563", "32.747550"]);
     check(case, |r| format!("{}", reuse(r)), ["0.48", "0.48"]);
 }
 
 #[test]
 fn a_full_hit_recomputes_its_last_block() {
-    let case = Case {
-        rows: concat!(
-            r#"{"timestamp": 0, "input_length": 1024, "output_length": 4, "hash_ids": [1, 2]}"#,
-            "\n",
-            r#"{"timestamp": 5000, "input_length": 1024, "output_length": 4, "hash_ids": [1, 2]}"#,
-        ),
-        ..DEFAULT
-    };
+    let case = Case { rows: &twice(5000, 1024), ..DEFAULT };
     check(case, |r| format!("{}", reuse(r)), ["0.46875", "0.46875"]);
 }
 

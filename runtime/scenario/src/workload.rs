@@ -70,18 +70,15 @@ fn synthetic(kind: &str, start_ns: u64, arrivals: Arrivals, mut options: Options
         turns: options.counts("turns").unwrap_or(one),
         think_time_ms: options.durations_ms("think_time").unwrap_or(Distribution::Constant { value: 0.0 }),
     };
-    let workload = named(kind, start_ns, WorkloadSource::Synthetic { arrivals, mix }, &mut options);
+    let (name, priority) = name_and_priority(kind, &mut options);
     options.finish()?;
-    Ok(workload)
+    Ok(WorkloadConfig { name, start_ns, priority, source: WorkloadSource::Synthetic { arrivals, mix } })
 }
 
-fn named(kind: &str, start_ns: u64, source: WorkloadSource, options: &mut Options<'_>) -> WorkloadConfig {
-    WorkloadConfig {
-        name: options.string("name").unwrap_or_else(|| kind.to_owned()),
-        start_ns,
-        priority: options.i32("priority").unwrap_or(0),
-        source,
-    }
+/// The name and priority that every workload may have.
+fn name_and_priority(kind: &str, options: &mut Options<'_>) -> (String, i32) {
+    let name = options.string("name").unwrap_or_else(|| kind.to_owned());
+    (name, options.i32("priority").unwrap_or(0))
 }
 
 fn make_trace(context: &Context, mut options: Options<'_>) -> Scripted<WorkloadConfig> {
@@ -111,8 +108,7 @@ fn make_trace(context: &Context, mut options: Options<'_>) -> Scripted<WorkloadC
     let start_ns = options.duration_ns("start").unwrap_or(0);
     let copies = options.u32("copies").unwrap_or(1);
     let stagger_ns = options.duration_ns("stagger").unwrap_or(0);
-    let placeholder = WorkloadSource::Trace { trace: Arc::default(), pacing, copies, stagger_ns };
-    let workload = named("trace", start_ns, placeholder, &mut options);
+    let (name, priority) = name_and_priority("trace", &mut options);
     let call = options.call_position();
     options.finish()?;
     let trace = open(context, &path, &read).map_err(|error| {
@@ -121,7 +117,8 @@ fn make_trace(context: &Context, mut options: Options<'_>) -> Scripted<WorkloadC
         let hint = "`block_size` is the number of tokens of one hash id; `lenient: true` cuts prompts to their ids";
         if of_row { thrown.hint(hint) } else { thrown }.at(call)
     })?;
-    Ok(WorkloadConfig { source: WorkloadSource::Trace { trace, pacing, copies, stagger_ns }, ..workload })
+    let source = WorkloadSource::Trace { trace, pacing, copies, stagger_ns };
+    Ok(WorkloadConfig { name, start_ns, priority, source })
 }
 
 /// Reads a trace once, however often the scenario names it.
