@@ -207,6 +207,19 @@ fn workloads_that_cannot_be() {
 
 /// A closed loop of instant requests would go on for ever at one point in time.
 #[test]
+fn sizes_that_would_fill_the_memory_are_refused() {
+    let engines =
+        "let latency = fixed(#{ step: \"1ms\" }); let p = pool(#{ engines: 4_000_000_000, latency: latency });";
+    line_refused(
+        &format!("{engines}\nrun(#{{ cluster: cluster(#{{ engines: p }}), workloads: [ w ] }});"),
+        &["error: test.rhai:3:1: ", "has 4000000000 engines", "KV blocks in all"],
+    );
+    let endless = "burst(#{ count: 9_000_000_000, prompt_tokens: 1, output_tokens: 1 })";
+    line_refused(&format!("run(#{{ cluster: c, workloads: [ {endless} ] }});"), &["`count` is 9000000000"]);
+    line_refused("burst(#{ count: 1, prompt_tokens: 1e12, output_tokens: 1 });", &["`prompt_tokens`", "1000000000000"]);
+}
+
+#[test]
 fn time_that_stands_still_is_told() {
     let script = r#"let c = cluster(#{ engines: pool(#{ latency: fixed(#{ step: "0ms" }) }) });
 run(#{ cluster: c, workloads: [ closed_loop(#{ concurrency: 2, duration: "1s", prompt_tokens: 1, output_tokens: 1 }) ] });"#;

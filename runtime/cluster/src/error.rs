@@ -4,7 +4,8 @@ use std::ops::Range;
 
 use vcr_core::latency::LatencyError;
 
-use crate::config::{PoolConfig, RunConfigError};
+use crate::config::PoolConfig;
+use crate::validate::RunConfigError;
 
 /// Steps at one instant after which time is taken to stand still.
 pub(crate) const MAX_STEPS_AT_ONE_INSTANT: u64 = 1_000_000;

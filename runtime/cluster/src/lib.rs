@@ -17,14 +17,16 @@ pub mod record;
 mod report;
 mod router;
 mod sim;
+mod validate;
 mod worker;
 mod workload;
 
 pub use config::{
     Arrivals, FaultConfig, FaultKind, LatencyFactory, Limit, LinkConfig, LinkSharing, PoolConfig, RequestMix,
-    RunConfig, RunConfigError, Topology, TracePacing, TransferScope, WorkloadConfig, WorkloadSource,
+    RunConfig, Topology, TracePacing, TransferScope, WorkloadConfig, WorkloadSource,
 };
 pub use error::SimError;
 pub use report::{EngineReport, LinkReport, MetricsReport, Report, TrendReport, report_name};
 pub use router::{KvAwareConfig, RouteQuery, Router, RouterConfig, WorkerLoad};
 pub use sim::simulate;
+pub use validate::RunConfigError;
