@@ -2,7 +2,7 @@
 #
 #   docker build -t vcr .
 #   docker run --rm vcr                              # the main job
-#   docker run --rm -v "$PWD:/work" vcr run /work/my.rhai
+#   docker run --rm -v "$PWD:/mine" vcr run /mine/my.rhai
 
 FROM rust:1.95-bookworm AS build
 RUN rustup target add wasm32-unknown-unknown
