@@ -1,10 +1,10 @@
 //! Models and GPUs by name.
 //!
-//! Model numbers come from the `config.json` published with each model on
-//! Hugging Face. GPU numbers come from NVIDIA's datasheets: dense bf16 tensor
-//! throughput (half of the figure "with sparsity" where only that is printed),
-//! peak memory bandwidth, and NVLink or PCIe bandwidth in one direction (half of
-//! the bidirectional figure).
+//! Model numbers are meant to be those of the `config.json` published with each
+//! model, GPU numbers those of NVIDIA's datasheets: dense bf16 tensor throughput,
+//! peak memory bandwidth, and NVLink or PCIe bandwidth in one direction. Only
+//! llama-3.1-8b is tested against published sizes; check a preset before relying
+//! on its absolute times.
 
 use alloc::string::String;
 
