@@ -1,5 +1,8 @@
 //! Engine settings: raw input with vLLM's names and defaults, and the checked form.
 
+/// Bound on drafts per request and step, far above what drafters propose.
+const MOST_SPECULATIVE_TOKENS: u32 = 1_000;
+
 /// Order of the waiting queue and choice of the preemption victim.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Policy {
@@ -10,7 +13,23 @@ pub enum Policy {
     Priority,
 }
 
-/// Settings as a user states them. Names and defaults are vLLM 0.33's.
+/// Whose scheduler rules hold, where two lines of vLLM differ.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum SchedulerRules {
+    /// vLLM 0.32. A priority victim that needed the room itself ends the loop
+    /// over running requests; adapters of running requests that got no tokens
+    /// in this step do not count against the cap; the output of a step commits
+    /// full blocks under async scheduling only.
+    V0_32,
+    /// vLLM 0.33. The loop goes on with the next request; every running
+    /// request's adapter counts; the output of a step commits full blocks with
+    /// drafts, too.
+    #[default]
+    V0_33,
+}
+
+/// Settings as a user states them. Names and defaults are vLLM 0.33's, but for
+/// `async_scheduling`, which is off unless asked for.
 #[derive(Clone, Debug, PartialEq)]
 pub struct EngineConfigInput {
     /// Tokens per KV block.
@@ -44,6 +63,13 @@ pub struct EngineConfigInput {
     /// Extra tokens a sampling request may emit in a step (multi-token
     /// prediction as Dynamo's mocker models it); 0 for one token a step.
     pub max_extra_tokens_per_step: u32,
+    /// Draft tokens proposed for a request's next step by a drafter without KV
+    /// of its own (vLLM's n-gram speculation); 0 for none.
+    pub num_speculative_tokens: u32,
+    /// Decide each step before the outputs of the one before are known.
+    pub async_scheduling: bool,
+    /// Which line's rules hold.
+    pub rules: SchedulerRules,
 }
 
 impl Default for EngineConfigInput {
@@ -64,6 +90,9 @@ impl Default for EngineConfigInput {
             max_num_active_seqs: None,
             max_loras: 0,
             max_extra_tokens_per_step: 0,
+            num_speculative_tokens: 0,
+            async_scheduling: false,
+            rules: SchedulerRules::default(),
         }
     }
 }
@@ -133,6 +162,38 @@ pub enum ConfigError {
         /// The limiting value.
         limit: u32,
     },
+    /// More than any engine runs with.
+    #[error("`{field}` must be at most {most}, but is {value}")]
+    TooLarge {
+        /// Name of the setting.
+        field: &'static str,
+        /// Its value.
+        value: u32,
+        /// The largest value taken.
+        most: u32,
+    },
+    /// Settings of which only one can be had.
+    #[error("`{field}` cannot be combined with `{other_field}`: {reason}")]
+    Exclusive {
+        /// Name of the setting.
+        field: &'static str,
+        /// Name of the other one.
+        other_field: &'static str,
+        /// Why.
+        reason: &'static str,
+    },
+    /// A capped request could not carry its drafts, and vLLM's scheduler stops
+    /// with an assertion when one is admitted so.
+    #[error(
+        "`long_prefill_token_threshold` ({threshold}) must exceed `num_speculative_tokens` ({drafts}), or vLLM \
+         cannot admit a request with its drafts"
+    )]
+    ThresholdBelowDrafts {
+        /// `long_prefill_token_threshold`.
+        threshold: u32,
+        /// `num_speculative_tokens`.
+        drafts: u32,
+    },
     /// The watermark is not a fraction.
     #[error("`watermark` must be at least 0 and below 1, but is {0}")]
     Watermark(f64),
@@ -164,6 +225,13 @@ impl EngineConfig {
         if input.num_gpu_blocks < 2 {
             errors.push(ConfigError::NoUsableBlocks { num_gpu_blocks: input.num_gpu_blocks });
         }
+        if input.num_speculative_tokens > MOST_SPECULATIVE_TOKENS {
+            errors.push(ConfigError::TooLarge {
+                field: "num_speculative_tokens",
+                value: input.num_speculative_tokens,
+                most: MOST_SPECULATIVE_TOKENS,
+            });
+        }
         if !(0.0..1.0).contains(&input.watermark) {
             errors.push(ConfigError::Watermark(input.watermark));
         }
@@ -192,9 +260,38 @@ impl EngineConfig {
                 limit: input.max_num_seqs,
             });
         }
+        let (threshold, drafts) = (input.long_prefill_token_threshold, input.num_speculative_tokens);
+        if threshold > 0 && threshold <= drafts {
+            errors.push(ConfigError::ThresholdBelowDrafts { threshold, drafts });
+        }
+        Self::check_bursts(input, errors);
         let Some(model_len) = input.max_model_len else { return };
+        if threshold > model_len {
+            errors.push(ConfigError::Exceeds {
+                field: "long_prefill_token_threshold",
+                value: threshold,
+                limit_field: "max_model_len",
+                limit: model_len,
+            });
+        }
         if !input.enable_chunked_prefill && tokens < model_len {
             errors.push(ConfigError::BudgetBelowModelLen { tokens, model_len });
+        }
+    }
+
+    /// Dynamo's bursts come with the last token of a step, and there is no
+    /// rule for what they mean where drafts or steps in flight exist.
+    fn check_bursts(input: &EngineConfigInput, errors: &mut Vec<ConfigError>) {
+        if input.max_extra_tokens_per_step == 0 {
+            return;
+        }
+        let field = "max_extra_tokens_per_step";
+        let mut exclude = |other_field, reason| errors.push(ConfigError::Exclusive { field, other_field, reason });
+        if input.num_speculative_tokens > 0 {
+            exclude("num_speculative_tokens", "both say how many tokens a step may emit");
+        }
+        if input.async_scheduling {
+            exclude("async_scheduling", "the next step would be decided before the burst is known");
         }
     }
 
@@ -223,6 +320,12 @@ impl EngineConfig {
     #[must_use]
     pub fn max_running(&self) -> usize {
         self.input.max_num_active_seqs.unwrap_or(self.input.max_num_seqs) as usize
+    }
+
+    /// Steps that may be scheduled before the oldest of them is applied.
+    #[must_use]
+    pub fn max_steps_in_flight(&self) -> usize {
+        if self.input.async_scheduling { 2 } else { 1 }
     }
 
     /// Longest sequence; `u32::MAX` where only the pool limits it.

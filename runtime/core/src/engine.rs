@@ -9,7 +9,8 @@ use crate::config::EngineConfig;
 use crate::kv_pool::{BlockId, KvPool};
 use crate::plan::{StepOutputs, StepPlan};
 use crate::queue::WaitingQueue;
-use crate::request::{KvRole, Request, RequestId, RequestSpec, RequestStatus, RequestTable};
+use crate::request::{Flags, KvRole, Request, RequestId, RequestSpec, RequestStatus};
+use crate::table::RequestTable;
 
 /// Chooses output tokens; the stand-in for the model.
 pub trait TokenSource {
@@ -21,6 +22,20 @@ pub trait TokenSource {
     fn extra_tokens(&mut self, tag: u64, max_extra: u32) -> u32 {
         let _ = (tag, max_extra);
         0
+    }
+
+    /// How many of the `num_drafts` (at least 1) drafts verified in this step
+    /// are accepted, from the first on.
+    fn accepted_drafts(&mut self, tag: u64, num_drafts: u32) -> u32 {
+        let _ = (tag, num_drafts);
+        0
+    }
+
+    /// How many of at most `most` drafts are proposed for the next step. Not
+    /// asked under async scheduling, where the number is always `most`.
+    fn proposed_drafts(&mut self, tag: u64, most: u32) -> u32 {
+        let _ = tag;
+        most
     }
 }
 
@@ -56,6 +71,17 @@ pub struct PrefixCacheStats {
     pub hit_tokens: u64,
 }
 
+/// Counters of speculative decoding.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SpecDecodeStats {
+    /// Requests that had drafts verified, counted once a step.
+    pub num_drafts: u64,
+    /// Drafts verified.
+    pub num_draft_tokens: u64,
+    /// Drafts accepted.
+    pub num_accepted_tokens: u64,
+}
+
 /// Running totals of an engine.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct EngineStats {
@@ -67,6 +93,15 @@ pub struct EngineStats {
     pub prefix: PrefixCacheStats,
     /// Lookups of admissions after a preemption.
     pub preempted_prefix: PrefixCacheStats,
+    /// Drafts verified and accepted.
+    pub spec_decode: SpecDecodeStats,
+}
+
+/// Which queue a request waits in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum QueueKind {
+    Waiting,
+    KvReady,
 }
 
 /// One simulated vLLM engine.
@@ -82,15 +117,25 @@ pub struct Engine {
     pub(crate) kv_ready: WaitingQueue,
     /// Requests whose blocks a transfer is filling.
     pub(crate) num_loading: usize,
-    pub(crate) plan: StepPlan,
+    /// The steps in flight and the latest step, whichever are fewer than two.
+    pub(crate) plans: [StepPlan; 2],
+    /// Index of the latest plan.
+    pub(crate) newest: usize,
+    /// Index of the oldest plan in flight, if any is.
+    pub(crate) oldest: usize,
+    pub(crate) steps_in_flight: usize,
+    /// Steps applied since the start.
+    pub(crate) applied_steps: u64,
     pub(crate) outputs: StepOutputs,
-    pub(crate) in_flight: bool,
     pub(crate) stats: EngineStats,
     pub(crate) outstanding_prefill_tokens: u64,
     /// Scratch for prefix lookups.
     pub(crate) hit: Vec<BlockId>,
-    /// Scratch for requests stepped over while admitting.
-    pub(crate) skipped: Vec<RequestId>,
+    /// Scratch for requests stepped over while admitting, with the queue each
+    /// was taken from.
+    pub(crate) skipped: Vec<(QueueKind, RequestId)>,
+    /// Tags of requests preempted since the last plan took them over.
+    pub(crate) preempted_outside: Vec<u64>,
     next_sequence: u64,
 }
 
@@ -106,13 +151,17 @@ impl Engine {
             requests: RequestTable::default(),
             running: Vec::new(),
             num_loading: 0,
-            plan: StepPlan::default(),
+            plans: Default::default(),
+            newest: 0,
+            oldest: 0,
+            steps_in_flight: 0,
+            applied_steps: 0,
             outputs: StepOutputs::default(),
-            in_flight: false,
             stats: EngineStats::default(),
             outstanding_prefill_tokens: 0,
             hit: Vec::new(),
             skipped: Vec::new(),
+            preempted_outside: Vec::new(),
             next_sequence: 0,
         }
     }
@@ -177,7 +226,19 @@ impl Engine {
     /// Whether a step has been scheduled and not yet applied.
     #[must_use]
     pub fn step_in_flight(&self) -> bool {
-        self.in_flight
+        self.steps_in_flight > 0
+    }
+
+    /// Steps scheduled and not yet applied; up to two under async scheduling.
+    #[must_use]
+    pub fn steps_in_flight(&self) -> usize {
+        self.steps_in_flight
+    }
+
+    /// Whether another step may be scheduled before one is applied.
+    #[must_use]
+    pub fn may_schedule(&self) -> bool {
+        self.steps_in_flight < self.config.max_steps_in_flight()
     }
 
     /// Whether [`Engine::schedule`] could find work.
@@ -194,7 +255,7 @@ impl Engine {
     /// The latest plan.
     #[must_use]
     pub fn plan(&self) -> &StepPlan {
-        &self.plan
+        &self.plans[self.newest]
     }
 
     /// Outputs of the latest step applied.
@@ -240,32 +301,12 @@ impl Engine {
         }
         let sequence = self.next_sequence;
         self.next_sequence += 1;
-        let prompt_tokens = spec.prompt.len_tokens;
-        let prefill_target_tokens = match spec.kv_role {
-            KvRole::Destination => 0,
-            KvRole::Local | KvRole::Source => prompt_tokens,
-        };
-        self.outstanding_prefill_tokens += u64::from(prefill_target_tokens);
-        let id = self.requests.insert(Request {
-            tag: spec.tag,
-            status: RequestStatus::Waiting,
-            prompt_tokens,
-            num_tokens: prompt_tokens,
-            num_computed_tokens: 0,
-            prefill_target_tokens,
-            max_tokens: spec.max_tokens,
-            stop_token: spec.stop_token,
-            priority: spec.priority,
-            arrival_ns: spec.arrival_ns,
-            sequence,
-            lora: spec.lora,
-            kv_role: spec.kv_role,
-            queue_epoch: 0,
-            block_table: Vec::new(),
-            block_hashes: spec.prompt.block_hashes,
-            hasher: spec.prompt.hasher,
-            num_stored_blocks: 0,
-        });
+        let request = Request::new(spec, sequence, self.config.block_size, self.config.max_model_len());
+        self.outstanding_prefill_tokens += u64::from(request.prefill_target_tokens);
+        let id = self.requests.insert(request);
+        if !self.pool.caching() {
+            self.requests[id].next_store_tokens = u32::MAX;
+        }
         self.waiting.push_back(id, &mut self.requests);
         Ok(id)
     }
@@ -307,21 +348,46 @@ impl Engine {
         self.drop_request(id);
     }
 
-    /// Offers the blocks that are full after `num_tokens` tokens to the cache.
+    /// Drops the whole prefix cache (vLLM's `reset_prefix_cache`). With
+    /// `preempt_running` all running requests are preempted first, to be
+    /// computed again, and what steps in flight still bring for them is dropped.
+    ///
+    /// Gives false, and leaves the cache as it is, while blocks are in use.
+    pub fn reset_prefix_cache(&mut self, preempt_running: bool) -> bool {
+        if preempt_running {
+            while let Some(id) = self.running.pop() {
+                self.preempt(id);
+                self.requests[id].flags.set(Flags::DROPS_STALE, true);
+            }
+        }
+        self.pool.reset_cache()
+    }
+
+    /// Offers the blocks that are full after `num_tokens` tokens to the cache,
+    /// as far as their tokens are known.
+    #[inline]
     pub(crate) fn store_full_blocks(&mut self, id: RequestId, num_tokens: u32) {
-        if !self.pool.caching() {
-            return;
+        let request = &self.requests[id];
+        if num_tokens.min(request.num_tokens) >= request.next_store_tokens {
+            self.store_more_blocks(id, num_tokens);
         }
+    }
+
+    #[cold]
+    fn store_more_blocks(&mut self, id: RequestId, num_tokens: u32) {
+        let block_size = self.config.block_size;
         let request = &mut self.requests[id];
-        let full = num_tokens.min(request.num_tokens) / self.config.block_size;
-        let from = request.num_stored_blocks as usize;
+        let full = num_tokens.min(request.num_tokens) / block_size;
+        let from = (request.next_store_tokens / block_size - 1) as usize;
         let to = full as usize;
-        if to <= from {
-            return;
-        }
-        request.num_stored_blocks = full;
+        request.next_store_tokens = (full + 1).saturating_mul(block_size);
         let parent = from.checked_sub(1).map(|before| request.block_hashes[before]);
-        self.pool.store(parent, &request.block_table[from..to], &request.block_hashes[from..to]);
+        let tokens = if request.flags.has(Flags::KEEPS_TOKENS) {
+            &request.tokens[from * block_size as usize..to * block_size as usize]
+        } else {
+            &[]
+        };
+        self.pool.store(request.tag, parent, &request.block_table[from..to], &request.block_hashes[from..to], tokens);
     }
 
     /// Applies the end of a request that has left all lists.
@@ -333,11 +399,9 @@ impl Engine {
         }
     }
 
-    fn drop_request(&mut self, id: RequestId) {
+    pub(crate) fn drop_request(&mut self, id: RequestId) {
         self.pool.release(&self.requests[id].block_table);
-        self.requests.retire(id);
-        if !self.in_flight {
-            self.requests.recycle();
-        }
+        self.requests.retire(id, self.stats.steps);
+        self.requests.recycle(self.applied_steps);
     }
 }

@@ -29,8 +29,13 @@ impl ChainHasher {
     /// Appends one token; gives the hash of the block it completes, if any.
     #[inline]
     pub fn push_token(&mut self, token: u32) -> Option<BlockHash> {
-        self.state = fold(self.state, u64::from(token) | 1 << 32);
+        self.state = fold_token(self.state, token);
         self.advance(1)
+    }
+
+    /// The running state, to be continued with [`fold_token`].
+    pub(crate) fn state(&self) -> u64 {
+        self.state
     }
 
     /// Appends `len_tokens` tokens of content `content` starting `offset_tokens`
@@ -57,8 +62,20 @@ impl ChainHasher {
             return None;
         }
         self.filled_tokens = 0;
-        Some(self.state.max(1))
+        Some(identity(self.state))
     }
+}
+
+/// The running state after one more token.
+#[inline]
+pub(crate) fn fold_token(state: u64, token: u32) -> u64 {
+    fold(state, u64::from(token) | 1 << 32)
+}
+
+/// The identity of a block whose last token led to `state`.
+#[inline]
+pub(crate) fn identity(state: u64) -> BlockHash {
+    state.max(1)
 }
 
 /// One round of a folded 64 x 64 -> 128 bit multiplication.

@@ -10,26 +10,13 @@
 use hashbrown::HashTable;
 
 use crate::hash::BlockHash;
+use crate::kv_event::KvEventLog;
 
 /// Index of a KV block; block 0 is the null block and is never handed out.
 pub type BlockId = u32;
 
 const NIL: BlockId = BlockId::MAX;
 const NULL_BLOCK: BlockId = 0;
-
-/// A change of the prefix cache, in the order vLLM publishes it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum KvEvent {
-    /// Consecutive blocks of one sequence became reusable.
-    Stored {
-        /// Hash of the block before the first one; none at a sequence start.
-        parent: Option<BlockHash>,
-        /// Hashes in sequence order.
-        blocks: Vec<BlockHash>,
-    },
-    /// A cached block was evicted.
-    Removed(BlockHash),
-}
 
 #[derive(Clone, Debug)]
 struct Block {
@@ -52,7 +39,7 @@ pub struct KvPool {
     num_free: u32,
     cached: HashTable<BlockId>,
     caching: bool,
-    events: Option<Vec<KvEvent>>,
+    events: Option<KvEventLog>,
 }
 
 impl KvPool {
@@ -81,14 +68,23 @@ impl KvPool {
         }
     }
 
-    /// Starts or stops recording [`KvEvent`]s.
+    /// Starts or stops recording events. Whoever translates them must start
+    /// before the first request.
     pub fn record_events(&mut self, on: bool) {
-        self.events = on.then(Vec::new);
+        self.events = on.then(KvEventLog::default);
     }
 
-    /// Moves the recorded events out, oldest first.
-    pub fn take_events(&mut self) -> Vec<KvEvent> {
-        self.events.as_mut().map(std::mem::take).unwrap_or_default()
+    /// Events recorded since the log was last cleared; none while recording is off.
+    #[must_use]
+    pub fn events(&self) -> Option<&KvEventLog> {
+        self.events.as_ref()
+    }
+
+    /// Forgets the recorded events.
+    pub fn clear_events(&mut self) {
+        if let Some(events) = &mut self.events {
+            events.clear();
+        }
     }
 
     /// Whether full blocks are kept for reuse.
@@ -160,8 +156,16 @@ impl KvPool {
         }
     }
 
-    /// Registers consecutive full blocks of one sequence for reuse.
-    pub fn store(&mut self, parent: Option<BlockHash>, blocks: &[BlockId], hashes: &[BlockHash]) {
+    /// Registers consecutive full blocks of one sequence for reuse. `tokens`
+    /// are theirs, if known; they and the request's `tag` only go into the events.
+    pub fn store(
+        &mut self,
+        tag: u64,
+        parent: Option<BlockHash>,
+        blocks: &[BlockId],
+        hashes: &[BlockHash],
+        tokens: &[u32],
+    ) {
         debug_assert_eq!(blocks.len(), hashes.len());
         if !self.caching || blocks.is_empty() {
             return;
@@ -170,8 +174,25 @@ impl KvPool {
             self.insert(id, hash);
         }
         if let Some(events) = &mut self.events {
-            events.push(KvEvent::Stored { parent, blocks: hashes.to_vec() });
+            events.stored(tag, parent, hashes, tokens);
         }
+    }
+
+    /// Forgets every cached block. False, and nothing done, while any block is
+    /// referenced (vLLM's `reset_prefix_cache`).
+    pub fn reset_cache(&mut self) -> bool {
+        if self.num_active() > 0 {
+            return false;
+        }
+        self.cached.clear();
+        for block in &mut self.blocks {
+            block.hash = 0;
+            block.next_same = NIL;
+        }
+        if let Some(events) = &mut self.events {
+            events.cleared();
+        }
+        true
     }
 
     /// Drops one reference to each block of a request's table, tail first.
@@ -288,7 +309,7 @@ impl KvPool {
         self.blocks[id as usize].hash = 0;
         self.blocks[id as usize].next_same = NIL;
         if let Some(events) = &mut self.events {
-            events.push(KvEvent::Removed(hash));
+            events.removed(hash);
         }
     }
 

@@ -8,6 +8,7 @@
 mod config;
 mod engine;
 pub mod hash;
+pub mod kv_event;
 pub mod kv_pool;
 pub mod latency;
 mod lookahead;
@@ -16,8 +17,9 @@ mod queue;
 mod request;
 mod schedule;
 pub mod seed;
+mod table;
 mod update;
 
-pub use config::{ConfigError, EngineConfig, EngineConfigInput, Policy};
+pub use config::{ConfigError, EngineConfig, EngineConfigInput, Policy, SchedulerRules};
 pub use engine::{Engine, EngineStats, PrefixCacheStats, RejectReason, TokenSource};
 pub use request::{FinishReason, KvRole, Prompt, RequestId, RequestSpec, RequestStatus};

@@ -34,6 +34,10 @@ pub struct ScheduledRequest {
     pub kind: ScheduledKind,
     /// Whether the chunk is prefill work (or a decode).
     pub is_prefill: bool,
+    /// Whether it reaches the last known token, so that the step samples.
+    pub samples: bool,
+    /// Draft tokens among those scheduled, to be verified.
+    pub num_draft_tokens: u16,
     /// Blocks given in this step, as a range of [`StepPlan::block_ids`]; the
     /// whole block table unless `kind` is `Running`.
     pub blocks: Range<u32>,
@@ -52,6 +56,28 @@ pub struct RemoteLoad {
     pub missing_tokens: u32,
 }
 
+/// Why a step admitted no more of the requests that wait.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum AdmissionStop {
+    /// All were admitted, or stepped over: by the adapter cap, or because output
+    /// from before a preemption is still on its way.
+    #[default]
+    Drained,
+    /// The token budget was used up.
+    Budget,
+    /// As many run as may (`max_num_seqs`, `max_num_active_seqs`).
+    Seats,
+    /// The next request's KV did not fit into the free blocks.
+    Blocks,
+    /// The step preempted a request, so it admits none.
+    Preemption,
+    /// The next request did not fit into the rest of the budget, and chunked
+    /// prefill is off.
+    Unchunkable,
+    /// The next request's drafts did not fit into the rest of the budget.
+    Drafts,
+}
+
 /// One scheduled step (vLLM's `SchedulerOutput`).
 #[derive(Clone, Debug, Default)]
 pub struct StepPlan {
@@ -63,6 +89,8 @@ pub struct StepPlan {
     pub preempted: Vec<u64>,
     /// Transfers to start now; they hold blocks but cost no tokens.
     pub remote_loads: Vec<RemoteLoad>,
+    /// What ended the admission of waiting requests.
+    pub admission_stop: AdmissionStop,
     /// Sum of `num_scheduled_tokens`.
     pub total_num_scheduled_tokens: u32,
     /// The step as a latency model sees it.
@@ -75,6 +103,7 @@ impl StepPlan {
         self.block_ids.clear();
         self.preempted.clear();
         self.remote_loads.clear();
+        self.admission_stop = AdmissionStop::Drained;
         self.total_num_scheduled_tokens = 0;
         self.shape = StepShape::default();
     }
@@ -96,6 +125,10 @@ pub struct RequestOutput {
     pub tag: u64,
     /// Output tokens emitted in this step.
     pub num_tokens: u32,
+    /// Tokens the model gave; more than `num_tokens` where a stop cut drafts off.
+    pub num_sampled_tokens: u32,
+    /// Draft tokens proposed for the request's next step.
+    pub num_draft_tokens: u32,
     /// Set when the request ended with this step.
     pub finish: Option<FinishReason>,
 }

@@ -7,37 +7,41 @@ use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 
 use crate::config::Policy;
-use crate::request::{Request, RequestId, RequestTable};
+use crate::request::{Request, RequestId};
+use crate::table::RequestTable;
 
+/// Names a request for as long as it does not leave the queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Entry {
-    priority: i32,
-    arrival_ns: u64,
-    sequence: u64,
+struct Ticket {
     id: RequestId,
     epoch: u32,
 }
 
-impl Entry {
-    fn of(id: RequestId, request: &Request) -> Self {
-        Self {
-            priority: request.priority,
-            arrival_ns: request.arrival_ns,
-            sequence: request.sequence,
-            id,
-            epoch: request.queue_epoch,
-        }
-    }
-
-    fn is_live(&self, requests: &RequestTable) -> bool {
+impl Ticket {
+    fn is_live(self, requests: &RequestTable) -> bool {
         requests[self.id].queue_epoch == self.epoch
+    }
+}
+
+/// A place in priority order; smaller is served first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Ranked {
+    priority: i32,
+    arrival_ns: u64,
+    sequence: u64,
+    ticket: Ticket,
+}
+
+impl Ranked {
+    fn of(request: &Request, ticket: Ticket) -> Self {
+        Self { priority: request.priority, arrival_ns: request.arrival_ns, sequence: request.sequence, ticket }
     }
 }
 
 #[derive(Debug)]
 enum Order {
-    Fcfs(VecDeque<Entry>),
-    Priority(BinaryHeap<Reverse<Entry>>),
+    Fcfs(VecDeque<Ticket>),
+    Priority(BinaryHeap<Reverse<Ranked>>),
 }
 
 #[derive(Debug)]
@@ -61,32 +65,32 @@ impl WaitingQueue {
 
     /// Queues a request behind all others (FCFS) or by its priority.
     pub(crate) fn push_back(&mut self, id: RequestId, requests: &mut RequestTable) {
-        let entry = self.enter(id, requests);
+        let ticket = self.enter(id, requests);
         match &mut self.order {
-            Order::Fcfs(queue) => queue.push_back(entry),
-            Order::Priority(heap) => heap.push(Reverse(entry)),
+            Order::Fcfs(queue) => queue.push_back(ticket),
+            Order::Priority(heap) => heap.push(Reverse(Ranked::of(&requests[id], ticket))),
         }
     }
 
     /// Queues a request before all others (FCFS) or by its priority.
     pub(crate) fn push_front(&mut self, id: RequestId, requests: &mut RequestTable) {
-        let entry = self.enter(id, requests);
+        let ticket = self.enter(id, requests);
         match &mut self.order {
-            Order::Fcfs(queue) => queue.push_front(entry),
-            Order::Priority(heap) => heap.push(Reverse(entry)),
+            Order::Fcfs(queue) => queue.push_front(ticket),
+            Order::Priority(heap) => heap.push(Reverse(Ranked::of(&requests[id], ticket))),
         }
     }
 
     /// Takes the request whose turn it is.
     pub(crate) fn pop(&mut self, requests: &mut RequestTable) -> Option<RequestId> {
         loop {
-            let entry = match &mut self.order {
+            let ticket = match &mut self.order {
                 Order::Fcfs(queue) => queue.pop_front()?,
-                Order::Priority(heap) => heap.pop()?.0,
+                Order::Priority(heap) => heap.pop()?.0.ticket,
             };
-            if entry.is_live(requests) {
-                self.leave(entry.id, requests);
-                return Some(entry.id);
+            if ticket.is_live(requests) {
+                self.leave(ticket.id, requests);
+                return Some(ticket.id);
             }
         }
     }
@@ -97,10 +101,10 @@ impl WaitingQueue {
         self.len -= 1;
     }
 
-    fn enter(&mut self, id: RequestId, requests: &mut RequestTable) -> Entry {
+    fn enter(&mut self, id: RequestId, requests: &mut RequestTable) -> Ticket {
         self.len += 1;
         requests[id].queue_epoch += 1;
-        Entry::of(id, &requests[id])
+        Ticket { id, epoch: requests[id].queue_epoch }
     }
 }
 
@@ -110,7 +114,7 @@ mod tests {
 
     use super::*;
     use crate::config::{EngineConfig, EngineConfigInput};
-    use crate::request::{KvRole, Prompt, RequestSpec};
+    use crate::request::{Prompt, RequestSpec};
 
     /// Requests with the given priorities, all queued by submission order.
     fn queued(policy: Policy, priorities: &[i32]) -> crate::Engine {
@@ -119,16 +123,7 @@ mod tests {
         for (tag, &priority) in priorities.iter().enumerate() {
             let mut prompt = Prompt::new(16, 0);
             prompt.push_run(tag as u64, 0, 8);
-            let spec = RequestSpec {
-                tag: tag as u64,
-                prompt,
-                max_tokens: 1,
-                stop_token: None,
-                priority,
-                arrival_ns: 0,
-                lora: None,
-                kv_role: KvRole::Local,
-            };
+            let spec = RequestSpec { priority, ..RequestSpec::new(tag as u64, prompt, 1) };
             engine.submit(spec).unwrap();
         }
         engine

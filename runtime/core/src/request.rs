@@ -1,9 +1,6 @@
-//! A request inside the engine, and the table that holds them.
-//!
-//! Requests are dense ids here; a slot is reused once its request is finished
-//! and no step in flight refers to it.
+//! A request inside the engine.
 
-use crate::hash::{BlockHash, ChainHasher};
+use crate::hash::{self, BlockHash, ChainHasher};
 use crate::kv_pool::BlockId;
 
 /// Dense id of a live request of one engine.
@@ -18,31 +15,59 @@ impl RequestId {
     }
 }
 
-/// A prompt as the engine needs it: its length and the identity of its blocks.
+/// A prompt as the engine needs it: its length, the identity of its blocks
+/// and, where someone wants to see them in KV events, its tokens.
 #[derive(Clone, Debug)]
 pub struct Prompt {
     pub(crate) len_tokens: u32,
+    /// Empty unless the tokens are kept.
+    pub(crate) tokens: Vec<u32>,
+    /// Empty until the request is first looked at if the tokens are kept.
     pub(crate) block_hashes: Vec<BlockHash>,
     pub(crate) hasher: ChainHasher,
+    pub(crate) keeps_tokens: bool,
 }
 
 impl Prompt {
-    /// An empty prompt to which tokens and runs are added.
+    /// An empty prompt to which tokens and runs are added; only their hashes
+    /// are kept.
     #[must_use]
     pub fn new(block_size_tokens: u32, salt: u64) -> Self {
-        Self { len_tokens: 0, block_hashes: Vec::new(), hasher: ChainHasher::new(block_size_tokens, salt) }
+        let hasher = ChainHasher::new(block_size_tokens, salt);
+        Self { len_tokens: 0, tokens: Vec::new(), block_hashes: Vec::new(), hasher, keeps_tokens: false }
+    }
+
+    /// A prompt whose tokens are kept, and those of its outputs with them.
+    /// Blocks are hashed when the request's turn comes, so that waiting costs
+    /// the tokens alone.
+    ///
+    /// # Panics
+    /// With more than `u32::MAX` tokens.
+    #[must_use]
+    pub fn of_tokens(tokens: Vec<u32>, block_size_tokens: u32, salt: u64) -> Self {
+        let len_tokens = u32::try_from(tokens.len()).expect("a prompt has fewer than 2^32 tokens");
+        let hasher = ChainHasher::new(block_size_tokens, salt);
+        Self { len_tokens, tokens, block_hashes: Vec::new(), hasher, keeps_tokens: true }
     }
 
     /// Appends single tokens.
     pub fn push_tokens(&mut self, tokens: impl IntoIterator<Item = u32>) {
         for token in tokens {
             self.len_tokens += 1;
-            self.block_hashes.extend(self.hasher.push_token(token));
+            if self.keeps_tokens {
+                self.tokens.push(token);
+            } else {
+                self.block_hashes.extend(self.hasher.push_token(token));
+            }
         }
     }
 
     /// Appends a run of shared content; see [`ChainHasher::push_run`].
+    ///
+    /// # Panics
+    /// If the tokens are kept: a run has none.
     pub fn push_run(&mut self, content: u64, offset_tokens: u32, len_tokens: u32) {
+        assert!(!self.keeps_tokens, "a run has no tokens to keep");
         self.len_tokens += len_tokens;
         self.hasher.push_run(content, offset_tokens, len_tokens, &mut self.block_hashes);
     }
@@ -53,7 +78,7 @@ impl Prompt {
         self.len_tokens
     }
 
-    /// Hashes of the full blocks, first to last.
+    /// Hashes of the full blocks, first to last; none while the tokens are kept.
     #[must_use]
     pub fn block_hashes(&self) -> &[BlockHash] {
         &self.block_hashes
@@ -94,10 +119,32 @@ pub struct RequestSpec {
     pub lora: Option<u32>,
     /// Where the prompt's KV comes from and goes to.
     pub kv_role: KvRole,
+    /// Compute the whole prompt even where the cache holds it, as vLLM does
+    /// for requests with prompt logprobs. The cache is filled all the same.
+    pub skip_reading_prefix_cache: bool,
+}
+
+impl RequestSpec {
+    /// A request of default priority that ends by length alone.
+    #[must_use]
+    pub fn new(tag: u64, prompt: Prompt, max_tokens: u32) -> Self {
+        Self {
+            tag,
+            prompt,
+            max_tokens,
+            stop_token: None,
+            priority: 0,
+            arrival_ns: 0,
+            lora: None,
+            kv_role: KvRole::Local,
+            skip_reading_prefix_cache: false,
+        }
+    }
 }
 
 /// Where a request stands. Names are vLLM's `RequestStatus`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
 pub enum RequestStatus {
     /// In the waiting queue, never scheduled.
     Waiting,
@@ -126,105 +173,172 @@ pub enum FinishReason {
     Abort,
 }
 
+/// Fields in this order, so that what every step reads shares one cache line.
 #[derive(Debug)]
+#[repr(C)]
 pub(crate) struct Request {
     pub(crate) tag: u64,
-    pub(crate) status: RequestStatus,
-    pub(crate) prompt_tokens: u32,
+    /// Of the block hash chain over all known tokens.
+    pub(crate) hash_state: u64,
     /// Known tokens: prompt and outputs so far.
     pub(crate) num_tokens: u32,
-    /// Tokens whose KV is computed, or will be by the step in flight.
+    /// Tokens whose KV is computed, or will be by the steps in flight.
     pub(crate) num_computed_tokens: u32,
+    pub(crate) prompt_tokens: u32,
     /// A chunk that starts below this depth is prefill work, at or above it decode.
     pub(crate) prefill_target_tokens: u32,
+    /// Known tokens at which the request ends by length.
+    pub(crate) end_tokens: u32,
+    /// Slots of the block table.
+    pub(crate) capacity_tokens: u32,
+    /// Known tokens at which the next block hash is complete.
+    pub(crate) next_hash_tokens: u32,
+    /// Tokens at which the next block is full and offered to the prefix cache.
+    pub(crate) next_store_tokens: u32,
+    /// Scheduled in steps that have not been applied.
+    pub(crate) num_in_flight_tokens: u32,
+    /// Of these, such that were scheduled before a preemption: their output is
+    /// delivered, but says nothing about what is computed now.
+    pub(crate) num_stale_tokens: u32,
+    /// Output tokens that steps in flight will bring if every draft is accepted.
+    pub(crate) num_output_placeholders: u16,
+    /// Draft tokens to be verified in the next step.
+    pub(crate) num_draft_tokens: u16,
+    pub(crate) status: RequestStatus,
+    pub(crate) flags: Flags,
+
     pub(crate) max_tokens: u32,
-    pub(crate) stop_token: Option<u32>,
+    pub(crate) stop_token: u32,
     pub(crate) priority: i32,
     pub(crate) arrival_ns: u64,
     pub(crate) sequence: u64,
     pub(crate) lora: Option<u32>,
-    pub(crate) kv_role: KvRole,
     /// Bumped whenever the request enters or leaves a queue, so that stale
     /// queue entries can be told from live ones.
     pub(crate) queue_epoch: u32,
+    pub(crate) kv_role: KvRole,
     pub(crate) block_table: Vec<BlockId>,
     pub(crate) block_hashes: Vec<BlockHash>,
-    pub(crate) hasher: ChainHasher,
-    /// Leading blocks already offered to the prefix cache.
-    pub(crate) num_stored_blocks: u32,
+    /// Known tokens, if they are kept.
+    pub(crate) tokens: Vec<u32>,
+}
+
+/// What is true of a request, one bit each.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Flags(u8);
+
+impl Flags {
+    pub(crate) const HAS_STOP_TOKEN: Self = Self(1);
+    pub(crate) const KEEPS_TOKENS: Self = Self(1 << 1);
+    /// `block_hashes` covers all known tokens.
+    pub(crate) const HASHED: Self = Self(1 << 2);
+    /// Its latest chunk ended before the last known token.
+    pub(crate) const PREFILL_CHUNK: Self = Self(1 << 3);
+    pub(crate) const SKIPS_LOOKUP: Self = Self(1 << 4);
+    /// Stale output is dropped, not delivered.
+    pub(crate) const DROPS_STALE: Self = Self(1 << 5);
+
+    #[inline]
+    pub(crate) fn has(self, flag: Self) -> bool {
+        self.0 & flag.0 != 0
+    }
+
+    #[inline]
+    pub(crate) fn set(&mut self, flag: Self, on: bool) {
+        if on {
+            self.0 |= flag.0;
+        } else {
+            self.0 &= !flag.0;
+        }
+    }
 }
 
 impl Request {
+    pub(crate) fn new(spec: RequestSpec, sequence: u64, block_size_tokens: u32, max_model_len: u32) -> Self {
+        let Prompt { len_tokens, tokens, block_hashes, hasher, keeps_tokens } = spec.prompt;
+        let mut flags = Flags::default();
+        flags.set(Flags::HAS_STOP_TOKEN, spec.stop_token.is_some());
+        flags.set(Flags::KEEPS_TOKENS, keeps_tokens);
+        flags.set(Flags::HASHED, !keeps_tokens);
+        flags.set(Flags::SKIPS_LOOKUP, spec.skip_reading_prefix_cache);
+        let prefill_target_tokens = match spec.kv_role {
+            KvRole::Destination => 0,
+            KvRole::Local | KvRole::Source => len_tokens,
+        };
+        Self {
+            tag: spec.tag,
+            hash_state: hasher.state(),
+            num_tokens: len_tokens,
+            num_computed_tokens: 0,
+            prompt_tokens: len_tokens,
+            prefill_target_tokens,
+            end_tokens: len_tokens.saturating_add(spec.max_tokens).min(max_model_len),
+            capacity_tokens: 0,
+            next_hash_tokens: (block_hashes.len() as u32 + 1).saturating_mul(block_size_tokens),
+            next_store_tokens: block_size_tokens,
+            num_in_flight_tokens: 0,
+            num_stale_tokens: 0,
+            num_output_placeholders: 0,
+            num_draft_tokens: 0,
+            status: RequestStatus::Waiting,
+            flags,
+            max_tokens: spec.max_tokens,
+            stop_token: spec.stop_token.unwrap_or_default(),
+            priority: spec.priority,
+            arrival_ns: spec.arrival_ns,
+            sequence,
+            lora: spec.lora,
+            queue_epoch: 0,
+            kv_role: spec.kv_role,
+            block_table: Vec::new(),
+            block_hashes,
+            tokens,
+        }
+    }
+
+    #[inline]
     pub(crate) fn num_output_tokens(&self) -> u32 {
         self.num_tokens - self.prompt_tokens
     }
 
     /// Tokens still to be computed before the request decodes.
+    #[inline]
     pub(crate) fn outstanding_prefill_tokens(&self) -> u32 {
         self.prefill_target_tokens.saturating_sub(self.num_computed_tokens)
     }
-}
 
-/// Slots of live requests.
-#[derive(Debug, Default)]
-pub(crate) struct RequestTable {
-    slots: Vec<Request>,
-    vacant: Vec<u32>,
-    /// Finished while a step in flight may still name them.
-    retired: Vec<u32>,
-}
+    /// Completes `block_hashes`, if the tokens were only kept so far.
+    pub(crate) fn ensure_hashed(&mut self, block_size_tokens: u32) {
+        if self.flags.has(Flags::HASHED) {
+            return;
+        }
+        self.flags.set(Flags::HASHED, true);
+        self.block_hashes.reserve_exact((self.end_tokens / block_size_tokens) as usize);
+        let tokens = std::mem::take(&mut self.tokens);
+        for (index, &token) in tokens.iter().enumerate() {
+            self.extend_hash(index as u32 + 1, token, block_size_tokens);
+        }
+        self.tokens = tokens;
+    }
 
-impl RequestTable {
-    pub(crate) fn insert(&mut self, request: Request) -> RequestId {
-        match self.vacant.pop() {
-            Some(slot) => {
-                // Queues may still hold entries of the slot's former owner.
-                let epoch = self.slots[slot as usize].queue_epoch + 1;
-                self.slots[slot as usize] = Request { queue_epoch: epoch, ..request };
-                RequestId(slot)
-            }
-            None => {
-                self.slots.push(request);
-                RequestId(self.slots.len() as u32 - 1)
-            }
+    /// Appends an output token.
+    #[inline]
+    pub(crate) fn push_output(&mut self, token: u32, caching: bool, block_size_tokens: u32) {
+        self.num_tokens += 1;
+        if caching {
+            self.extend_hash(self.num_tokens, token, block_size_tokens);
+        }
+        if self.flags.has(Flags::KEEPS_TOKENS) {
+            self.tokens.push(token);
         }
     }
 
-    pub(crate) fn retire(&mut self, id: RequestId) {
-        let request = &mut self[id];
-        request.status = RequestStatus::Finished;
-        request.queue_epoch += 1;
-        request.block_table = Vec::new();
-        request.block_hashes = Vec::new();
-        self.retired.push(id.0);
-    }
-
-    /// Lets retired slots be reused; only while no step is in flight.
-    pub(crate) fn recycle(&mut self) {
-        self.vacant.append(&mut self.retired);
-    }
-
-    pub(crate) fn len(&self) -> usize {
-        self.slots.len() - self.vacant.len() - self.retired.len()
-    }
-
-    pub(crate) fn live(&self) -> impl Iterator<Item = &Request> {
-        self.slots.iter().filter(|request| request.status != RequestStatus::Finished)
-    }
-}
-
-impl std::ops::Index<RequestId> for RequestTable {
-    type Output = Request;
-
     #[inline]
-    fn index(&self, id: RequestId) -> &Request {
-        &self.slots[id.0 as usize]
-    }
-}
-
-impl std::ops::IndexMut<RequestId> for RequestTable {
-    #[inline]
-    fn index_mut(&mut self, id: RequestId) -> &mut Request {
-        &mut self.slots[id.0 as usize]
+    fn extend_hash(&mut self, num_tokens: u32, token: u32, block_size_tokens: u32) {
+        self.hash_state = hash::fold_token(self.hash_state, token);
+        if num_tokens == self.next_hash_tokens {
+            self.block_hashes.push(hash::identity(self.hash_state));
+            self.next_hash_tokens += block_size_tokens;
+        }
     }
 }

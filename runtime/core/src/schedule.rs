@@ -5,11 +5,16 @@
 //! first, in order of admission; then, if nothing was preempted, waiting ones
 //! while budget, seats and blocks last.
 
-use crate::config::Policy;
-use crate::engine::Engine;
+use crate::config::{Policy, SchedulerRules};
+use crate::engine::{Engine, QueueKind};
 use crate::latency::StepShape;
-use crate::plan::{RemoteLoad, ScheduledKind, ScheduledRequest, StepPlan};
-use crate::request::{KvRole, RequestId, RequestStatus};
+use crate::plan::{AdmissionStop, RemoteLoad, ScheduledKind, ScheduledRequest, StepPlan};
+use crate::queue::WaitingQueue;
+use crate::request::{Flags, KvRole, Request, RequestId, RequestStatus};
+
+/// Entries a block table is given room for beyond what its request holds when
+/// it is admitted, so that decoding rarely moves a table.
+const MOST_SPARE_TABLE_BLOCKS: u32 = 256;
 
 /// What an attempt to admit one waiting request led to.
 enum Admission {
@@ -20,15 +25,19 @@ enum Admission {
     /// Only it is blocked; those behind may pass.
     SteppedOver,
     /// Nothing behind it may pass.
-    Blocked,
+    Blocked(AdmissionStop),
 }
 
-/// What admissions of one step share.
-struct AdmissionScan {
+/// What the decisions of one step share.
+struct Scan {
     budget: u32,
     per_request_cap: u32,
-    /// Distinct adapters of running requests; unused while adapters are off.
+    /// Distinct adapters that count against the cap; unused while adapters are off.
     loras: Vec<u32>,
+    /// Whether a request went on with its prompt in this step.
+    prefill_running: bool,
+    /// Requests preempted by this step.
+    num_preempted: usize,
 }
 
 impl Engine {
@@ -39,25 +48,37 @@ impl Engine {
     /// made room that the next call may use.
     ///
     /// # Panics
-    /// When the previous step was not applied: a driver bug.
+    /// When no further step may be in flight (see [`Engine::may_schedule`]): a
+    /// driver bug.
     pub fn schedule(&mut self) -> &StepPlan {
-        assert!(!self.in_flight, "scheduled a step while one is in flight");
-        let mut plan = std::mem::take(&mut self.plan);
+        assert!(self.may_schedule(), "scheduled a step while {} are in flight", self.steps_in_flight);
+        let slot = if self.steps_in_flight > 0 { self.oldest ^ 1 } else { self.newest ^ 1 };
+        let mut plan = std::mem::take(&mut self.plans[slot]);
         plan.clear();
-        let mut scan = AdmissionScan {
+        plan.preempted.append(&mut self.preempted_outside);
+        let mut scan = Scan {
             budget: self.config.max_num_batched_tokens,
             per_request_cap: self.per_request_cap(),
             loras: Vec::new(),
+            prefill_running: false,
+            num_preempted: 0,
         };
         self.schedule_running(&mut plan, &mut scan);
-        if plan.preempted.is_empty() {
-            self.schedule_waiting(&mut plan, &mut scan);
-        }
+        plan.admission_stop = match scan.num_preempted {
+            0 => self.schedule_waiting(&mut plan, &mut scan),
+            _ => AdmissionStop::Preemption,
+        };
         self.commit_plan(&mut plan);
-        self.in_flight = !plan.scheduled.is_empty();
-        self.stats.steps += u64::from(self.in_flight);
-        self.plan = plan;
-        &self.plan
+        if !plan.scheduled.is_empty() {
+            self.stats.steps += 1;
+            if self.steps_in_flight == 0 {
+                self.oldest = slot;
+            }
+            self.steps_in_flight += 1;
+        }
+        self.newest = slot;
+        self.plans[slot] = plan;
+        &self.plans[slot]
     }
 
     /// The long-prefill cap of this step; `u32::MAX` when it does not apply.
@@ -74,48 +95,54 @@ impl Engine {
         threshold
     }
 
-    fn schedule_running(&mut self, plan: &mut StepPlan, scan: &mut AdmissionScan) {
+    fn schedule_running(&mut self, plan: &mut StepPlan, scan: &mut Scan) {
         let mut index = 0;
         while index < self.running.len() && scan.budget > 0 {
             let id = self.running[index];
-            let request = &self.requests[id];
+            let request = &mut self.requests[id];
             let computed = request.num_computed_tokens;
-            let tokens = (request.num_tokens - computed)
-                .min(scan.per_request_cap)
-                .min(scan.budget)
-                .min(self.config.max_model_len() - 1 - computed);
+            let tokens = running_chunk(request, self.config.max_model_len(), scan);
             if tokens == 0 {
                 index += 1;
                 continue;
             }
             let before = request.block_table.len();
-            if !self.make_room(id, computed + tokens, &mut index, plan, &mut scan.budget) {
-                // The request itself was the victim.
+            let slots_tokens = computed + tokens + self.config.max_extra_tokens_per_step;
+            if slots_tokens > request.capacity_tokens
+                && !self.make_room(id, computed + tokens, &mut index, plan, scan)
+            {
+                if self.config.policy == Policy::Priority && self.config.rules == SchedulerRules::V0_33 {
+                    continue;
+                }
                 break;
             }
             self.store_full_blocks(id, computed + tokens);
-            push_scheduled(plan, self, id, tokens, ScheduledKind::Running, before);
             scan.budget -= tokens;
             index += 1;
+            let request = &mut self.requests[id];
+            scan.prefill_running |= request.flags.has(Flags::PREFILL_CHUNK);
+            let drafts = take_drafts(request, tokens);
+            push_scheduled(plan, request, id, tokens, drafts, ScheduledKind::Running, before);
         }
     }
 
     /// Gives `id` blocks for `num_tokens` tokens, preempting until they fit.
     /// False when `id` itself had to go.
+    #[cold]
     fn make_room(
         &mut self,
         id: RequestId,
         num_tokens: u32,
         index: &mut usize,
         plan: &mut StepPlan,
-        budget: &mut u32,
+        scan: &mut Scan,
     ) -> bool {
         let needed = self.blocks_for(num_tokens);
         loop {
             let have = self.requests[id].block_table.len() as u32;
             let missing = needed.saturating_sub(have);
             if missing <= self.pool.num_free() {
-                self.pool.allocate(missing, &mut self.requests[id].block_table);
+                self.grow_table(id, missing);
                 return true;
             }
             let victim = self.choose_victim();
@@ -127,13 +154,21 @@ impl Engine {
             }
             // Only a priority victim can have been scheduled earlier in this step.
             if let Some(at) = plan.scheduled.iter().position(|entry| entry.request == victim) {
-                *budget += plan.scheduled.remove(at).num_scheduled_tokens;
+                scan.budget += plan.scheduled.remove(at).num_scheduled_tokens;
             }
-            self.preempt(victim, plan);
+            self.preempt(victim);
+            plan.preempted.append(&mut self.preempted_outside);
+            scan.num_preempted += 1;
             if victim == id {
                 return false;
             }
         }
+    }
+
+    fn grow_table(&mut self, id: RequestId, count: u32) {
+        let request = &mut self.requests[id];
+        self.pool.allocate(count, &mut request.block_table);
+        request.capacity_tokens = (request.block_table.len() as u32).saturating_mul(self.config.block_size);
     }
 
     fn choose_victim(&self) -> RequestId {
@@ -147,50 +182,107 @@ impl Engine {
         victim.expect("the request that needs room is running")
     }
 
-    fn preempt(&mut self, id: RequestId, plan: &mut StepPlan) {
+    /// Takes the KV of a request that has left the running list and queues it
+    /// to be computed again.
+    pub(crate) fn preempt(&mut self, id: RequestId) {
         self.pool.release(&self.requests[id].block_table);
         let request = &mut self.requests[id];
         self.outstanding_prefill_tokens -= u64::from(request.outstanding_prefill_tokens());
         request.block_table.clear();
-        request.num_stored_blocks = 0;
+        request.capacity_tokens = 0;
+        if self.pool.caching() {
+            request.next_store_tokens = self.config.block_size;
+        }
         request.num_computed_tokens = 0;
         request.prefill_target_tokens = request.num_tokens;
+        request.num_draft_tokens = 0;
+        request.num_output_placeholders = 0;
+        // What was resampled must not be delivered a second time.
+        if request.num_stale_tokens == 0 {
+            request.flags.set(Flags::DROPS_STALE, false);
+        }
+        request.num_stale_tokens = request.num_in_flight_tokens;
         request.status = RequestStatus::Preempted;
         self.outstanding_prefill_tokens += u64::from(request.num_tokens);
         self.stats.preemptions += 1;
-        plan.preempted.push(request.tag);
+        self.preempted_outside.push(request.tag);
         self.waiting.push_front(id, &mut self.requests);
     }
 
-    fn schedule_waiting(&mut self, plan: &mut StepPlan, scan: &mut AdmissionScan) {
+    fn schedule_waiting(&mut self, plan: &mut StepPlan, scan: &mut Scan) -> AdmissionStop {
         if self.config.max_loras > 0 {
-            for &id in &self.running {
-                note_lora(&mut scan.loras, self.requests[id].lora);
-            }
+            self.note_running_loras(plan, scan);
         }
-        while scan.budget > 0 && self.running.len() < self.config.max_running() {
-            let from_ready = self.kv_ready.len() > 0;
-            let queue = if from_ready { &mut self.kv_ready } else { &mut self.waiting };
-            let Some(id) = queue.pop(&mut self.requests) else { break };
+        let stop = self.admit_waiting(plan, scan);
+        while let Some((kind, id)) = self.skipped.pop() {
+            self.push_waiting_front(kind, id);
+        }
+        stop
+    }
+
+    fn admit_waiting(&mut self, plan: &mut StepPlan, scan: &mut Scan) -> AdmissionStop {
+        loop {
+            let kind = if self.kv_ready.len() > 0 { QueueKind::KvReady } else { QueueKind::Waiting };
+            if !self.has_waiting_requests() {
+                return AdmissionStop::Drained;
+            }
+            if scan.budget == 0 {
+                return AdmissionStop::Budget;
+            }
+            if self.running.len() >= self.config.max_running() {
+                return AdmissionStop::Seats;
+            }
+            let id = self.pop_waiting(kind).expect("some request waits");
             match self.admit(id, plan, scan) {
                 Admission::Admitted { scheduled_tokens } => scan.budget -= scheduled_tokens,
                 Admission::Loading => {}
-                Admission::SteppedOver => self.skipped.push(id),
-                Admission::Blocked => {
-                    let queue = if from_ready { &mut self.kv_ready } else { &mut self.waiting };
-                    queue.push_front(id, &mut self.requests);
-                    break;
+                Admission::SteppedOver => self.skipped.push((kind, id)),
+                Admission::Blocked(stop) => {
+                    self.push_waiting_front(kind, id);
+                    return stop;
                 }
             }
         }
-        while let Some(id) = self.skipped.pop() {
-            self.waiting.push_front(id, &mut self.requests);
+    }
+
+    fn pop_waiting(&mut self, kind: QueueKind) -> Option<RequestId> {
+        let queue: &mut WaitingQueue = match kind {
+            QueueKind::Waiting => &mut self.waiting,
+            QueueKind::KvReady => &mut self.kv_ready,
+        };
+        queue.pop(&mut self.requests)
+    }
+
+    fn push_waiting_front(&mut self, kind: QueueKind, id: RequestId) {
+        let queue: &mut WaitingQueue = match kind {
+            QueueKind::Waiting => &mut self.waiting,
+            QueueKind::KvReady => &mut self.kv_ready,
+        };
+        queue.push_front(id, &mut self.requests);
+    }
+
+    fn note_running_loras(&self, plan: &StepPlan, scan: &mut Scan) {
+        match self.config.rules {
+            SchedulerRules::V0_32 => {
+                for entry in &plan.scheduled {
+                    note_lora(&mut scan.loras, self.requests[entry.request].lora);
+                }
+            }
+            SchedulerRules::V0_33 => {
+                for &id in &self.running {
+                    note_lora(&mut scan.loras, self.requests[id].lora);
+                }
+            }
         }
     }
 
     /// Tries to admit one request that has just been taken off its queue.
-    fn admit(&mut self, id: RequestId, plan: &mut StepPlan, scan: &mut AdmissionScan) -> Admission {
+    fn admit(&mut self, id: RequestId, plan: &mut StepPlan, scan: &mut Scan) -> Admission {
         let request = &self.requests[id];
+        // Output that is still to be delivered must not be sampled again.
+        if request.num_stale_tokens > 0 && !request.flags.has(Flags::DROPS_STALE) {
+            return Admission::SteppedOver;
+        }
         if let Some(lora) = request.lora
             && scan.loras.len() >= self.config.max_loras as usize
             && !scan.loras.contains(&lora)
@@ -207,15 +299,23 @@ impl Engine {
             computed = self.lookup_prefix(id);
         }
         let mut tokens = num_tokens - computed;
+        let mut drafts = 0;
         if !remote {
+            if self.pads_with_drafts(tokens, computed, plan, scan) {
+                drafts = self.config.num_speculative_tokens;
+                if tokens + drafts > scan.budget {
+                    return Admission::Blocked(AdmissionStop::Drafts);
+                }
+                tokens += drafts;
+            }
             tokens = tokens.min(scan.per_request_cap);
             if !self.config.enable_chunked_prefill && tokens > scan.budget {
-                return Admission::Blocked;
+                return Admission::Blocked(AdmissionStop::Unchunkable);
             }
             tokens = tokens.min(scan.budget);
         }
         if !self.allocate_admission(id, computed + tokens, num_tokens) {
-            return Admission::Blocked;
+            return Admission::Blocked(AdmissionStop::Blocks);
         }
         if !ready {
             self.count_lookup(id, computed);
@@ -229,14 +329,34 @@ impl Engine {
         self.requests[id].status = RequestStatus::Running;
         self.running.push(id);
         let kind = if first || ready { ScheduledKind::New } else { ScheduledKind::Resumed };
-        push_scheduled(plan, self, id, tokens, kind, 0);
+        push_scheduled(plan, &self.requests[id], id, tokens, drafts as u16, kind, 0);
         Admission::Admitted { scheduled_tokens: tokens }
+    }
+
+    /// Whether a request with one token left is admitted with room for drafts,
+    /// so that a batch of decodes stays uniform.
+    fn pads_with_drafts(&self, tokens: u32, computed: u32, plan: &StepPlan, scan: &Scan) -> bool {
+        let drafts = self.config.num_speculative_tokens;
+        // What runs was scheduled before anything was admitted.
+        let any_running = plan.scheduled.first().is_some_and(|entry| entry.kind == ScheduledKind::Running);
+        drafts > 0
+            && tokens == 1
+            && !scan.prefill_running
+            && (any_running || computed > 0)
+            && computed.saturating_add(drafts + 2) <= self.config.max_model_len()
     }
 
     /// Fills `self.hit` with the cached blocks that `id` can reuse and gives
     /// the tokens they hold. At least one token is always left to compute.
     fn lookup_prefix(&mut self, id: RequestId) -> u32 {
-        let request = &self.requests[id];
+        if !self.pool.caching() {
+            return 0;
+        }
+        let request = &mut self.requests[id];
+        request.ensure_hashed(self.config.block_size);
+        if request.flags.has(Flags::SKIPS_LOOKUP) {
+            return 0;
+        }
         let most = ((request.num_tokens - 1) / self.config.block_size) as usize;
         let usable = most.min(request.block_hashes.len());
         let mut hit = std::mem::take(&mut self.hit);
@@ -263,10 +383,15 @@ impl Engine {
             return false;
         }
         self.pool.touch(&self.hit);
+        let longest = self.blocks_for(self.requests[id].end_tokens).min(self.pool.num_usable());
         let request = &mut self.requests[id];
+        if reused > 0 {
+            request.next_store_tokens = (reused + 1).saturating_mul(self.config.block_size);
+        }
+        let spare = longest.min(held + reused + needed + MOST_SPARE_TABLE_BLOCKS) - held.min(longest);
+        request.block_table.reserve_exact(spare as usize);
         request.block_table.extend_from_slice(&self.hit);
-        request.num_stored_blocks = request.num_stored_blocks.max(reused);
-        self.pool.allocate(needed - revived, &mut request.block_table);
+        self.grow_table(id, needed - revived);
         true
     }
 
@@ -285,10 +410,10 @@ impl Engine {
     }
 
     fn count_lookup(&mut self, id: RequestId, cached: u32) {
-        if !self.pool.caching() {
+        let request = &self.requests[id];
+        if !self.pool.caching() || request.flags.has(Flags::SKIPS_LOOKUP) {
             return;
         }
-        let request = &self.requests[id];
         let resumed = request.status == RequestStatus::Preempted;
         let stats = if resumed { &mut self.stats.preempted_prefix } else { &mut self.stats.prefix };
         stats.requests += 1;
@@ -320,22 +445,60 @@ impl Engine {
             ..StepShape::default()
         };
         let mut total = 0;
-        for entry in &plan.scheduled {
-            let end = entry.num_computed_tokens + entry.num_scheduled_tokens;
+        for entry in &mut plan.scheduled {
             let request = &mut self.requests[entry.request];
+            let end = entry.num_computed_tokens + entry.num_scheduled_tokens;
             if entry.is_prefill {
                 let after = request.prefill_target_tokens.saturating_sub(end);
                 let before = request.outstanding_prefill_tokens();
                 self.outstanding_prefill_tokens -= u64::from(before - after);
             }
             request.num_computed_tokens = end;
-            let samples = end >= request.num_tokens && request.max_tokens > 0;
-            add_to_shape(&mut shape, entry, end >= request.num_tokens, samples);
+            request.num_in_flight_tokens += entry.num_scheduled_tokens;
+            entry.samples = end >= request.num_tokens + u32::from(request.num_output_placeholders);
+            request.flags.set(Flags::PREFILL_CHUNK, !entry.samples);
+            if self.config.async_scheduling && entry.samples {
+                request.num_output_placeholders += 1 + entry.num_draft_tokens;
+                request.num_draft_tokens = self.config.num_speculative_tokens as u16;
+            }
+            let emits = entry.samples && request.max_tokens > 0;
+            add_to_shape(&mut shape, entry, emits);
             total += entry.num_scheduled_tokens;
         }
         plan.total_num_scheduled_tokens = total;
         plan.shape = shape;
     }
+}
+
+/// Tokens of a running request that this step may compute.
+#[inline]
+fn running_chunk(request: &Request, max_model_len: u32, scan: &Scan) -> u32 {
+    let computed = request.num_computed_tokens;
+    let placeholders = u32::from(request.num_output_placeholders);
+    // The steps in flight bring its last token even if no draft is accepted.
+    if placeholders > 0
+        && computed + 2 - placeholders >= request.prompt_tokens.saturating_add(request.max_tokens)
+    {
+        return 0;
+    }
+    let known = request.num_tokens + u32::from(request.num_draft_tokens) + placeholders;
+    (known - computed)
+        .min(scan.per_request_cap)
+        .min(scan.budget)
+        .min((max_model_len - 1).saturating_sub(computed))
+}
+
+/// Drafts among the `tokens` about to be scheduled. The rest is forgotten.
+#[inline]
+fn take_drafts(request: &mut Request, tokens: u32) -> u16 {
+    if request.num_draft_tokens == 0 {
+        return 0;
+    }
+    let known = request.num_tokens + u32::from(request.num_output_placeholders);
+    let beyond = (request.num_computed_tokens + tokens).saturating_sub(known);
+    let drafts = request.num_draft_tokens.min(beyond as u16);
+    request.num_draft_tokens = 0;
+    drafts
 }
 
 fn note_lora(loras: &mut Vec<u32>, lora: Option<u32>) {
@@ -346,15 +509,16 @@ fn note_lora(loras: &mut Vec<u32>, lora: Option<u32>) {
     }
 }
 
+#[inline]
 fn push_scheduled(
     plan: &mut StepPlan,
-    engine: &Engine,
+    request: &Request,
     id: RequestId,
     tokens: u32,
+    num_draft_tokens: u16,
     kind: ScheduledKind,
     first_block: usize,
 ) {
-    let request = &engine.requests[id];
     let start = plan.block_ids.len() as u32;
     plan.block_ids.extend_from_slice(&request.block_table[first_block..]);
     plan.scheduled.push(ScheduledRequest {
@@ -364,11 +528,14 @@ fn push_scheduled(
         num_computed_tokens: request.num_computed_tokens,
         kind,
         is_prefill: request.num_computed_tokens < request.prefill_target_tokens,
+        samples: false,
+        num_draft_tokens,
         blocks: start..plan.block_ids.len() as u32,
     });
 }
 
-fn add_to_shape(shape: &mut StepShape, entry: &ScheduledRequest, completes: bool, samples: bool) {
+#[inline]
+fn add_to_shape(shape: &mut StepShape, entry: &ScheduledRequest, emits: bool) {
     let tokens = u64::from(entry.num_scheduled_tokens);
     let depth = u64::from(entry.num_computed_tokens);
     if entry.is_prefill {
@@ -376,7 +543,7 @@ fn add_to_shape(shape: &mut StepShape, entry: &ScheduledRequest, completes: bool
         shape.prefill_tokens += tokens;
         shape.prefill_context_tokens += depth;
         shape.prefill_attention_pairs += tokens * depth + tokens * (tokens + 1) / 2;
-        if completes {
+        if entry.samples {
             shape.prefill_completions += 1;
             shape.prefill_completion_context_tokens += depth + tokens;
         }
@@ -385,5 +552,5 @@ fn add_to_shape(shape: &mut StepShape, entry: &ScheduledRequest, completes: bool
         shape.decode_tokens += tokens;
         shape.decode_context_tokens += depth + tokens;
     }
-    shape.sampled_requests += u64::from(samples);
+    shape.sampled_requests += u64::from(emits);
 }

@@ -1,0 +1,87 @@
+//! The table of live requests.
+//!
+//! Owns the slots that dense ids name. A slot is reused once its request has
+//! ended and every step that named it has been applied.
+
+use std::collections::VecDeque;
+
+use crate::request::{Request, RequestId, RequestStatus};
+
+/// Slots of live requests.
+#[derive(Debug, Default)]
+pub(crate) struct RequestTable {
+    slots: Vec<Request>,
+    vacant: Vec<u32>,
+    /// Ended, each with the number of the last step that may name it.
+    retired: VecDeque<(u64, u32)>,
+}
+
+impl RequestTable {
+    pub(crate) fn insert(&mut self, request: Request) -> RequestId {
+        match self.vacant.pop() {
+            Some(slot) => {
+                // Queues may still hold entries of the slot's former owner.
+                let epoch = self.slots[slot as usize].queue_epoch + 1;
+                self.slots[slot as usize] = Request { queue_epoch: epoch, ..request };
+                RequestId(slot)
+            }
+            None => {
+                self.grow();
+                self.slots.push(request);
+                RequestId(self.slots.len() as u32 - 1)
+            }
+        }
+    }
+
+    /// Grows by a sixteenth: a long queue shall not pay for one twice as long.
+    fn grow(&mut self) {
+        if self.slots.len() == self.slots.capacity() {
+            self.slots.reserve_exact(self.slots.len() / 16 + 64);
+        }
+    }
+
+    /// Frees what a request holds. Its slot is reused after step `last_step`.
+    pub(crate) fn retire(&mut self, id: RequestId, last_step: u64) {
+        let request = &mut self[id];
+        request.status = RequestStatus::Finished;
+        request.queue_epoch += 1;
+        request.block_table = Vec::new();
+        request.block_hashes = Vec::new();
+        request.tokens = Vec::new();
+        self.retired.push_back((last_step, id.0));
+    }
+
+    /// Lets slots be reused whose steps, up to `applied_steps`, are applied.
+    pub(crate) fn recycle(&mut self, applied_steps: u64) {
+        while let Some(&(last_step, slot)) = self.retired.front()
+            && last_step <= applied_steps
+        {
+            self.retired.pop_front();
+            self.vacant.push(slot);
+        }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.slots.len() - self.vacant.len() - self.retired.len()
+    }
+
+    pub(crate) fn live(&self) -> impl Iterator<Item = &Request> {
+        self.slots.iter().filter(|request| request.status != RequestStatus::Finished)
+    }
+}
+
+impl std::ops::Index<RequestId> for RequestTable {
+    type Output = Request;
+
+    #[inline]
+    fn index(&self, id: RequestId) -> &Request {
+        &self.slots[id.0 as usize]
+    }
+}
+
+impl std::ops::IndexMut<RequestId> for RequestTable {
+    #[inline]
+    fn index_mut(&mut self, id: RequestId) -> &mut Request {
+        &mut self.slots[id.0 as usize]
+    }
+}

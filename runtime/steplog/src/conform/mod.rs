@@ -1,0 +1,64 @@
+//! The proof of exactness: a recording is replayed through the core.
+//!
+//! A recording says what was added and aborted before each step and what the
+//! model answered; everything else in it is a decision, which the core has to
+//! make in the same way. Two schemas are read: recordings of the scheduler
+//! alone, and captures of a live engine.
+
+mod live;
+mod report;
+mod scheduler;
+
+use std::path::{Path, PathBuf};
+
+pub use report::{CaseReport, Mismatch};
+
+use crate::error::LogError;
+
+/// Every recording at `path`: the folder itself, or its sub-folders in order of
+/// name.
+///
+/// # Errors
+/// When a folder cannot be read or holds no recording.
+pub fn cases(path: &Path) -> Result<Vec<PathBuf>, LogError> {
+    if !path.exists() {
+        return Err(LogError::file(path, "there is no such file or folder"));
+    }
+    if is_case(path) {
+        return Ok(vec![path.to_owned()]);
+    }
+    let mut found = Vec::new();
+    if path.is_dir() {
+        for entry in std::fs::read_dir(path).map_err(LogError::io(path))? {
+            let folder = entry.map_err(LogError::io(path))?.path();
+            if is_case(&folder) {
+                found.push(folder);
+            }
+        }
+    }
+    if found.is_empty() {
+        let problem = "no recording here: one is a folder with `requests.jsonl`, `steps.jsonl` and \
+                       `config.json` (of the scheduler) or `engine.json` (of a live engine)";
+        return Err(LogError::file(path, problem));
+    }
+    found.sort();
+    Ok(found)
+}
+
+fn is_case(folder: &Path) -> bool {
+    let settings = ["config.json", "engine.json"];
+    folder.join("steps.jsonl").is_file() && settings.iter().any(|name| folder.join(name).is_file())
+}
+
+/// Replays the recording in `folder`.
+///
+/// # Errors
+/// When it cannot be read or asks for what the core does not do. A decision
+/// that differs is not an error; it is in the report.
+pub fn replay(folder: &Path) -> Result<CaseReport, LogError> {
+    if folder.join("config.json").is_file() {
+        scheduler::replay(folder)
+    } else {
+        todo!()
+    }
+}

@@ -1,0 +1,80 @@
+//! What a replay found.
+
+use serde::Serialize;
+use serde_json::Value;
+
+/// The first difference between the recording and the core.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Mismatch {
+    /// Line of `steps.jsonl`, from 1.
+    pub line: u64,
+    /// Number of the schedule, or of the schedule whose result was applied.
+    pub step: Option<u64>,
+    /// The first field that differs.
+    pub field: &'static str,
+    /// What the core decided.
+    pub ours: Value,
+    /// What was recorded.
+    pub theirs: Value,
+    /// What ended admission in our step, while requests waited.
+    pub why: Option<String>,
+}
+
+/// How one recording fared.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct CaseReport {
+    /// Name of its folder.
+    pub case: String,
+    /// Schedules compared.
+    pub steps: u64,
+    /// Values of fields compared and found equal.
+    pub fields: u64,
+    /// KV events compared.
+    pub events: u64,
+    /// Of these, block hashes that agree with vLLM's own, bit for bit; only
+    /// captures of a live engine have them.
+    pub hashes: u64,
+    /// What could not be compared, in words.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub notes: Vec<String>,
+    /// The first difference; none if every field of every line agrees.
+    pub mismatch: Option<Mismatch>,
+}
+
+impl CaseReport {
+    pub(crate) fn new(folder: &std::path::Path) -> Self {
+        let name = folder.file_name().unwrap_or(folder.as_os_str());
+        Self {
+            case: name.to_string_lossy().into_owned(),
+            steps: 0,
+            fields: 0,
+            events: 0,
+            hashes: 0,
+            notes: Vec::new(),
+            mismatch: None,
+        }
+    }
+
+    /// Compares one field. `Err` carries the difference.
+    pub(crate) fn compare<T: PartialEq + Serialize>(
+        &mut self,
+        field: &'static str,
+        ours: &T,
+        theirs: &T,
+    ) -> Result<(), Difference> {
+        if ours == theirs {
+            self.fields += 1;
+            return Ok(());
+        }
+        let value = |side: &T| serde_json::to_value(side).unwrap_or(Value::Null);
+        Err(Difference { field, ours: value(ours), theirs: value(theirs) })
+    }
+}
+
+/// One field of which the two sides differ.
+#[derive(Debug)]
+pub(crate) struct Difference {
+    pub(crate) field: &'static str,
+    pub(crate) ours: Value,
+    pub(crate) theirs: Value,
+}

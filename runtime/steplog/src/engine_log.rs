@@ -1,0 +1,195 @@
+//! From an engine to the lines of its log.
+
+use std::collections::{HashMap, VecDeque};
+
+use vcr_core::hash::BlockHash;
+use vcr_core::kv_event::KvEvent;
+use vcr_core::plan::{AdmissionStop, ScheduledKind, StepPlan};
+use vcr_core::{Engine, EngineStats, FinishReason, PrefixCacheStats};
+
+use crate::line::{Id, Scheduled, StepEvent, StepLine};
+
+/// Writes the log of one engine, whose requests are named by their tags.
+///
+/// The driver tells it of everything it does to the engine, in order, and takes
+/// a line out after each iteration of its loop. For KV events to be in the
+/// lines, the engine's pool must record them from the start.
+#[derive(Debug, Default)]
+pub struct EngineLog {
+    numbers: HashMap<BlockHash, u64>,
+    /// Ended since the latest schedule.
+    ended: Vec<u64>,
+    /// Numbers of the steps in flight, oldest first, empty ones included.
+    in_flight: VecDeque<(u64, bool)>,
+    schedules: u64,
+    lines: u64,
+    stats: EngineStats,
+    line: StepLine,
+    any: bool,
+}
+
+impl EngineLog {
+    /// A log of an engine that has done nothing yet.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// A request was submitted.
+    pub fn added(&mut self, tag: u64) {
+        self.line.add.push(tag.into());
+        self.any = true;
+    }
+
+    /// A live request was aborted.
+    pub fn aborted(&mut self, tag: u64) {
+        self.line.abort.push(tag.into());
+        self.ended.push(tag);
+        self.any = true;
+    }
+
+    /// The engine has decided a step, maybe an empty one.
+    pub fn scheduled(&mut self, engine: &Engine) {
+        let plan = engine.plan();
+        let number = self.schedules;
+        self.schedules += 1;
+        self.in_flight.push_back((number, plan.scheduled.is_empty()));
+        let line = &mut self.line;
+        line.s = Some(number);
+        line.sched = Some(scheduled_rows(plan));
+        line.tot = Some(plan.total_num_scheduled_tokens);
+        line.pre = in_order(plan.preempted.clone());
+        line.flush = in_order(std::mem::take(&mut self.ended));
+        line.run = Some(engine.running_tags().map(Id::from).collect());
+        line.wait = Some(engine.num_waiting() as u64);
+        line.free = Some(engine.pool().num_free());
+        line.why = (engine.num_waiting() > 0).then(|| stop_word(plan.admission_stop).to_owned());
+        self.any = true;
+    }
+
+    /// Whether the result of a non-empty step is the next to be applied; false
+    /// too while no step is in flight.
+    #[must_use]
+    pub fn next_needs_update(&self) -> bool {
+        self.in_flight.front().is_some_and(|&(_, empty)| !empty)
+    }
+
+    /// The result of the oldest step in flight was applied; an empty step has
+    /// nothing to apply, but its place in the log is the same. The events of
+    /// the pool are taken over; the driver clears them.
+    pub fn applied(&mut self, engine: &Engine) {
+        let Some((number, empty)) = self.in_flight.pop_front() else { return };
+        self.any = true;
+        let line = &mut self.line;
+        line.u = Some(number);
+        line.out = Some(Vec::new());
+        if !empty {
+            self.outputs(engine);
+        }
+        let before = std::mem::replace(&mut self.stats, *engine.stats());
+        self.line.pc = prefix_delta(&before, &self.stats);
+        if let Some(log) = engine.pool().events() {
+            for event in log.iter() {
+                let event = self.event(event);
+                self.line.ev.push(event);
+            }
+        }
+    }
+
+    fn outputs(&mut self, engine: &Engine) {
+        let line = &mut self.line;
+        let drafting = engine.config().num_speculative_tokens > 0 && !engine.config().async_scheduling;
+        for output in &engine.outputs().outputs {
+            let id = Id::from(output.tag);
+            if output.num_sampled_tokens != 1 {
+                line.sampled.insert(output.tag, output.num_sampled_tokens);
+            }
+            if drafting {
+                line.drafts.push((id.clone(), output.num_draft_tokens));
+            }
+            if let Some(reason) = output.finish {
+                self.ended.push(output.tag);
+                line.fin.push((id.clone(), reason_word(reason).to_owned()));
+            }
+            line.out.get_or_insert_default().push((id, output.num_tokens));
+        }
+    }
+
+    fn event(&mut self, event: KvEvent<'_>) -> StepEvent {
+        match event {
+            KvEvent::Stored { parent, blocks, .. } => StepEvent::Stored(
+                parent.map(|hash| self.number(hash)),
+                blocks.iter().map(|&hash| self.number(hash)).collect(),
+            ),
+            KvEvent::Removed(hash) => StepEvent::Removed(vec![self.number(hash)]),
+            KvEvent::Cleared => StepEvent::Cleared,
+        }
+    }
+
+    fn number(&mut self, hash: BlockHash) -> u64 {
+        let next = self.numbers.len() as u64;
+        *self.numbers.entry(hash).or_insert(next)
+    }
+
+    /// The line of the iteration that ends here; none if nothing happened.
+    pub fn take_line(&mut self) -> Option<StepLine> {
+        let iteration = self.lines;
+        self.lines += 1;
+        let line = std::mem::take(&mut self.line);
+        std::mem::take(&mut self.any).then(|| StepLine { i: Some(iteration), ..line })
+    }
+}
+
+fn scheduled_rows(plan: &StepPlan) -> Vec<Scheduled> {
+    let rows = plan.scheduled.iter().map(|entry| Scheduled {
+        request: entry.tag.into(),
+        tokens: entry.num_scheduled_tokens,
+        computed: entry.num_computed_tokens,
+        kind: match entry.kind {
+            ScheduledKind::New => 'n',
+            ScheduledKind::Resumed => 'p',
+            ScheduledKind::Running => 'r',
+        },
+        blocks: plan.blocks_of(entry).to_vec(),
+        drafts: u32::from(entry.num_draft_tokens),
+    });
+    rows.collect()
+}
+
+fn in_order(mut tags: Vec<u64>) -> Vec<Id> {
+    tags.sort_unstable();
+    tags.into_iter().map(Id::from).collect()
+}
+
+/// The word for `why`.
+pub(crate) fn stop_word(stop: AdmissionStop) -> &'static str {
+    match stop {
+        AdmissionStop::Drained => "stepped over",
+        AdmissionStop::Budget => "budget",
+        AdmissionStop::Seats => "cap",
+        AdmissionStop::Blocks => "blocks",
+        AdmissionStop::Preemption => "preemption",
+        AdmissionStop::Unchunkable => "no chunking",
+        AdmissionStop::Drafts => "drafts",
+    }
+}
+
+fn reason_word(reason: FinishReason) -> &'static str {
+    match reason {
+        FinishReason::Stop => "stop",
+        FinishReason::Length => "length",
+        FinishReason::Abort => "abort",
+    }
+}
+
+fn prefix_delta(before: &EngineStats, after: &EngineStats) -> Option<[u64; 6]> {
+    let words = |stats: &PrefixCacheStats| [stats.requests, stats.queried_tokens, stats.hit_tokens];
+    let mut delta = [0; 6];
+    let pairs = [(&before.prefix, &after.prefix), (&before.preempted_prefix, &after.preempted_prefix)];
+    for (half, (before, after)) in delta.chunks_exact_mut(3).zip(pairs) {
+        for ((into, before), after) in half.iter_mut().zip(words(before)).zip(words(after)) {
+            *into = after - before;
+        }
+    }
+    (delta != [0; 6]).then_some(delta)
+}

@@ -1,0 +1,49 @@
+//! What can be wrong with a log.
+
+use std::path::PathBuf;
+
+/// Why a log or a recording could not be read.
+#[derive(Debug, thiserror::Error)]
+pub enum LogError {
+    /// The file system said no.
+    #[error("cannot read {}: {error}", path.display())]
+    Io {
+        /// The file or folder.
+        path: PathBuf,
+        /// What it said.
+        error: std::io::Error,
+    },
+    /// A line is not what the schema says.
+    #[error("{}, line {line}: {problem}", path.display())]
+    Line {
+        /// The file.
+        path: PathBuf,
+        /// Its line, from 1.
+        line: u64,
+        /// What is wrong, with the field if it is known.
+        problem: String,
+    },
+    /// A file as a whole is not what it should be.
+    #[error("{}: {problem}", path.display())]
+    File {
+        /// The file or folder.
+        path: PathBuf,
+        /// What is wrong and what would be right.
+        problem: String,
+    },
+}
+
+impl LogError {
+    pub(crate) fn io(path: impl Into<PathBuf>) -> impl FnOnce(std::io::Error) -> Self {
+        let path = path.into();
+        move |error| Self::Io { path, error }
+    }
+
+    pub(crate) fn line(path: impl Into<PathBuf>, line: u64, problem: impl ToString) -> Self {
+        Self::Line { path: path.into(), line, problem: problem.to_string() }
+    }
+
+    pub(crate) fn file(path: impl Into<PathBuf>, problem: impl ToString) -> Self {
+        Self::File { path: path.into(), problem: problem.to_string() }
+    }
+}

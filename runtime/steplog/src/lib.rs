@@ -1,0 +1,22 @@
+//! Step logs: what an engine decided, step by step, in the schema in which the
+//! real vLLM scheduler was recorded.
+//!
+//! Owns that schema ([`StepLine`]), the writer that turns an engine into lines
+//! ([`EngineLog`]), the reader, the comparison of two logs ([`diff`]), the words
+//! for why a step is as it is ([`explain`]), and the proof of exactness
+//! ([`conform`]): a recording is replayed through the core and every field of
+//! every line must agree.
+
+pub mod conform;
+pub mod diff;
+mod engine_log;
+mod error;
+pub mod explain;
+mod line;
+mod live;
+mod read;
+
+pub use engine_log::EngineLog;
+pub use error::LogError;
+pub use line::{Id, Scheduled, StepEvent, StepLine};
+pub use read::{LogKind, StepLog};
