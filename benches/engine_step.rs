@@ -5,7 +5,7 @@
 //! in the pool. Reported per second: output tokens.
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
-use vcr_core::{Engine, EngineConfig, EngineConfigInput, KvRole, Prompt, RequestSpec, TokenSource};
+use vcr_core::{Engine, EngineConfig, EngineConfigInput, Prompt, RequestSpec, TokenSource};
 
 const RUNNING: u64 = 256;
 
@@ -23,16 +23,7 @@ fn decoding_engine(num_gpu_blocks: u32) -> Engine {
     for tag in 0..RUNNING {
         let mut prompt = Prompt::new(16, 0);
         prompt.push_run(tag, 0, 512);
-        let spec = RequestSpec {
-            tag,
-            prompt,
-            max_tokens: 1_000,
-            stop_token: None,
-            priority: 0,
-            arrival_ns: 0,
-            lora: None,
-            kv_role: KvRole::Local,
-        };
+        let spec = RequestSpec::new(tag, prompt, 1_000);
         engine.submit(spec).expect("it fits");
     }
     while engine.outstanding_prefill_tokens() > 0 {

@@ -120,14 +120,10 @@ impl Simulation<'_> {
             self.live_mut(tag).prompt = Some(prompt.clone());
         }
         let spec = RequestSpec {
-            tag,
-            prompt,
-            max_tokens,
-            stop_token: None,
             priority,
             arrival_ns: self.records[tag as usize].arrival_ns,
-            lora: None,
             kv_role,
+            ..RequestSpec::new(tag, prompt, max_tokens)
         };
         match self.workers[worker as usize].engine.submit(spec) {
             Ok(id) => {

@@ -182,18 +182,6 @@ pub enum ConfigError {
         /// Why.
         reason: &'static str,
     },
-    /// A capped request could not carry its drafts, and vLLM's scheduler stops
-    /// with an assertion when one is admitted so.
-    #[error(
-        "`long_prefill_token_threshold` ({threshold}) must exceed `num_speculative_tokens` ({drafts}), or vLLM \
-         cannot admit a request with its drafts"
-    )]
-    ThresholdBelowDrafts {
-        /// `long_prefill_token_threshold`.
-        threshold: u32,
-        /// `num_speculative_tokens`.
-        drafts: u32,
-    },
     /// The watermark is not a fraction.
     #[error("`watermark` must be at least 0 and below 1, but is {0}")]
     Watermark(f64),
@@ -260,16 +248,12 @@ impl EngineConfig {
                 limit: input.max_num_seqs,
             });
         }
-        let (threshold, drafts) = (input.long_prefill_token_threshold, input.num_speculative_tokens);
-        if threshold > 0 && threshold <= drafts {
-            errors.push(ConfigError::ThresholdBelowDrafts { threshold, drafts });
-        }
         Self::check_bursts(input, errors);
         let Some(model_len) = input.max_model_len else { return };
-        if threshold > model_len {
+        if input.long_prefill_token_threshold > model_len {
             errors.push(ConfigError::Exceeds {
                 field: "long_prefill_token_threshold",
-                value: threshold,
+                value: input.long_prefill_token_threshold,
                 limit_field: "max_model_len",
                 limit: model_len,
             });

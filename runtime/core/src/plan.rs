@@ -126,9 +126,9 @@ pub struct RequestOutput {
     /// Output tokens emitted in this step.
     pub num_tokens: u32,
     /// Tokens the model gave; more than `num_tokens` where a stop cut drafts off.
-    pub num_sampled_tokens: u32,
+    pub num_sampled_tokens: u16,
     /// Draft tokens proposed for the request's next step.
-    pub num_draft_tokens: u32,
+    pub num_draft_tokens: u16,
     /// Set when the request ended with this step.
     pub finish: Option<FinishReason>,
 }
@@ -140,4 +140,45 @@ pub struct StepOutputs {
     pub outputs: Vec<RequestOutput>,
     /// The emitted tokens, `num_tokens` for each entry of `outputs` in turn.
     pub tokens: Vec<u32>,
+}
+
+impl StepShape {
+    /// Counts a request's part of a step in. `emits` unless the request asks for
+    /// no output.
+    #[inline]
+    pub(crate) fn add(&mut self, entry: &ScheduledRequest, emits: bool) {
+        let tokens = u64::from(entry.num_scheduled_tokens);
+        let depth = u64::from(entry.num_computed_tokens);
+        self.sampled_requests += u64::from(entry.samples && emits);
+        if !entry.is_prefill {
+            self.decode_requests += 1;
+            self.decode_tokens += tokens;
+            self.decode_context_tokens += depth + tokens;
+            return;
+        }
+        self.prefill_requests += 1;
+        self.prefill_tokens += tokens;
+        self.prefill_context_tokens += depth;
+        self.prefill_attention_pairs += tokens * depth + tokens * (tokens + 1) / 2;
+        if entry.samples {
+            self.prefill_completions += 1;
+            self.prefill_completion_context_tokens += depth + tokens;
+        }
+    }
+
+    /// Counts it out again.
+    pub(crate) fn remove(&mut self, entry: &ScheduledRequest, emits: bool) {
+        let mut part = Self::default();
+        part.add(entry, emits);
+        self.sampled_requests -= part.sampled_requests;
+        self.decode_requests -= part.decode_requests;
+        self.decode_tokens -= part.decode_tokens;
+        self.decode_context_tokens -= part.decode_context_tokens;
+        self.prefill_requests -= part.prefill_requests;
+        self.prefill_tokens -= part.prefill_tokens;
+        self.prefill_context_tokens -= part.prefill_context_tokens;
+        self.prefill_attention_pairs -= part.prefill_attention_pairs;
+        self.prefill_completions -= part.prefill_completions;
+        self.prefill_completion_context_tokens -= part.prefill_completion_context_tokens;
+    }
 }

@@ -175,7 +175,7 @@ pub enum FinishReason {
 
 /// Fields in this order, so that what every step reads shares one cache line.
 #[derive(Debug)]
-#[repr(C)]
+#[repr(C, align(64))]
 pub(crate) struct Request {
     pub(crate) tag: u64,
     /// Of the block hash chain over all known tokens.

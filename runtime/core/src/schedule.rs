@@ -7,7 +7,6 @@
 
 use crate::config::{Policy, SchedulerRules};
 use crate::engine::{Engine, QueueKind};
-use crate::latency::StepShape;
 use crate::plan::{AdmissionStop, RemoteLoad, ScheduledKind, ScheduledRequest, StepPlan};
 use crate::queue::WaitingQueue;
 use crate::request::{Flags, KvRole, Request, RequestId, RequestStatus};
@@ -52,7 +51,8 @@ impl Engine {
     /// driver bug.
     pub fn schedule(&mut self) -> &StepPlan {
         assert!(self.may_schedule(), "scheduled a step while {} are in flight", self.steps_in_flight);
-        let slot = if self.steps_in_flight > 0 { self.oldest ^ 1 } else { self.newest ^ 1 };
+        // The same buffer again where it is free, since it is in the CPU's cache.
+        let slot = if self.steps_in_flight > 0 { self.oldest ^ 1 } else { self.newest };
         let mut plan = std::mem::take(&mut self.plans[slot]);
         plan.clear();
         plan.preempted.append(&mut self.preempted_outside);
@@ -68,7 +68,10 @@ impl Engine {
             0 => self.schedule_waiting(&mut plan, &mut scan),
             _ => AdmissionStop::Preemption,
         };
-        self.commit_plan(&mut plan);
+        plan.shape.kv_active_blocks = u64::from(self.pool.num_active());
+        plan.shape.kv_total_blocks = u64::from(self.pool.num_usable());
+        plan.shape.block_size_tokens = u64::from(self.config.block_size);
+        plan.shape.waiting_requests = self.num_waiting() as u64;
         if !plan.scheduled.is_empty() {
             self.stats.steps += 1;
             if self.steps_in_flight == 0 {
@@ -96,33 +99,30 @@ impl Engine {
     }
 
     fn schedule_running(&mut self, plan: &mut StepPlan, scan: &mut Scan) {
+        let max_model_len = self.config.max_model_len();
+        let extra = self.config.max_extra_tokens_per_step;
         let mut index = 0;
         while index < self.running.len() && scan.budget > 0 {
             let id = self.running[index];
-            let request = &mut self.requests[id];
-            let computed = request.num_computed_tokens;
-            let tokens = running_chunk(request, self.config.max_model_len(), scan);
+            let request = &self.requests[id];
+            let tokens = running_chunk(request, max_model_len, scan);
             if tokens == 0 {
                 index += 1;
                 continue;
             }
-            let before = request.block_table.len();
-            let slots_tokens = computed + tokens + self.config.max_extra_tokens_per_step;
-            if slots_tokens > request.capacity_tokens
-                && !self.make_room(id, computed + tokens, &mut index, plan, scan)
-            {
+            let end = request.num_computed_tokens + tokens;
+            let first_block = plan.block_ids.len() as u32;
+            if end + extra > request.capacity_tokens && !self.make_room(id, end, &mut index, plan, scan) {
                 if self.config.policy == Policy::Priority && self.config.rules == SchedulerRules::V0_33 {
                     continue;
                 }
                 break;
             }
-            self.store_full_blocks(id, computed + tokens);
-            scan.budget -= tokens;
+            self.store_full_blocks(id, end);
             index += 1;
-            let request = &mut self.requests[id];
-            scan.prefill_running |= request.flags.has(Flags::PREFILL_CHUNK);
-            let drafts = take_drafts(request, tokens);
-            push_scheduled(plan, request, id, tokens, drafts, ScheduledKind::Running, before);
+            scan.budget -= tokens;
+            scan.prefill_running |= self.requests[id].flags.has(Flags::PREFILL_CHUNK);
+            self.commit(plan, id, ScheduledKind::Running, tokens, None, first_block);
         }
     }
 
@@ -143,6 +143,7 @@ impl Engine {
             let missing = needed.saturating_sub(have);
             if missing <= self.pool.num_free() {
                 self.grow_table(id, missing);
+                plan.block_ids.extend_from_slice(&self.requests[id].block_table[have as usize..]);
                 return true;
             }
             let victim = self.choose_victim();
@@ -154,7 +155,9 @@ impl Engine {
             }
             // Only a priority victim can have been scheduled earlier in this step.
             if let Some(at) = plan.scheduled.iter().position(|entry| entry.request == victim) {
-                scan.budget += plan.scheduled.remove(at).num_scheduled_tokens;
+                let entry = plan.scheduled.remove(at);
+                scan.budget += entry.num_scheduled_tokens;
+                self.take_back(plan, &entry);
             }
             self.preempt(victim);
             plan.preempted.append(&mut self.preempted_outside);
@@ -309,6 +312,8 @@ impl Engine {
                 tokens += drafts;
             }
             tokens = tokens.min(scan.per_request_cap);
+            // vLLM's scheduler stops with an assertion where the cap cuts drafts off.
+            drafts = drafts.min(tokens - 1);
             if !self.config.enable_chunked_prefill && tokens > scan.budget {
                 return Admission::Blocked(AdmissionStop::Unchunkable);
             }
@@ -329,7 +334,9 @@ impl Engine {
         self.requests[id].status = RequestStatus::Running;
         self.running.push(id);
         let kind = if first || ready { ScheduledKind::New } else { ScheduledKind::Resumed };
-        push_scheduled(plan, &self.requests[id], id, tokens, drafts as u16, kind, 0);
+        let first_block = plan.block_ids.len() as u32;
+        plan.block_ids.extend_from_slice(&self.requests[id].block_table);
+        self.commit(plan, id, kind, tokens, Some(drafts as u16), first_block);
         Admission::Admitted { scheduled_tokens: tokens }
     }
 
@@ -435,38 +442,57 @@ impl Engine {
         slots.div_ceil(self.config.block_size)
     }
 
-    /// Sums the shape and advances computed tokens, in one pass.
-    fn commit_plan(&mut self, plan: &mut StepPlan) {
-        let mut shape = StepShape {
-            kv_active_blocks: u64::from(self.pool.num_active()),
-            kv_total_blocks: u64::from(self.pool.num_usable()),
-            block_size_tokens: u64::from(self.config.block_size),
-            waiting_requests: self.num_waiting() as u64,
-            ..StepShape::default()
-        };
-        let mut total = 0;
-        for entry in &mut plan.scheduled {
-            let request = &mut self.requests[entry.request];
-            let end = entry.num_computed_tokens + entry.num_scheduled_tokens;
-            if entry.is_prefill {
-                let after = request.prefill_target_tokens.saturating_sub(end);
-                let before = request.outstanding_prefill_tokens();
-                self.outstanding_prefill_tokens -= u64::from(before - after);
-            }
-            request.num_computed_tokens = end;
-            request.num_in_flight_tokens += entry.num_scheduled_tokens;
-            entry.samples = end >= request.num_tokens + u32::from(request.num_output_placeholders);
-            request.flags.set(Flags::PREFILL_CHUNK, !entry.samples);
-            if self.config.async_scheduling && entry.samples {
-                request.num_output_placeholders += 1 + entry.num_draft_tokens;
-                request.num_draft_tokens = self.config.num_speculative_tokens as u16;
-            }
-            let emits = entry.samples && request.max_tokens > 0;
-            add_to_shape(&mut shape, entry, emits);
-            total += entry.num_scheduled_tokens;
+    /// Enters a chunk of `tokens` into the plan and marks it as computed. Its
+    /// drafts are those that the request carries unless `drafts` says otherwise.
+    #[inline(always)]
+    fn commit(
+        &mut self,
+        plan: &mut StepPlan,
+        id: RequestId,
+        kind: ScheduledKind,
+        tokens: u32,
+        drafts: Option<u16>,
+        first_block: u32,
+    ) {
+        let request = &mut self.requests[id];
+        let num_draft_tokens = drafts.unwrap_or_else(|| take_drafts(request, tokens));
+        let computed = request.num_computed_tokens;
+        let end = computed + tokens;
+        let is_prefill = computed < request.prefill_target_tokens;
+        if is_prefill {
+            self.outstanding_prefill_tokens -= u64::from(request.prefill_target_tokens.min(end) - computed);
         }
-        plan.total_num_scheduled_tokens = total;
-        plan.shape = shape;
+        let samples = end >= request.num_tokens + u32::from(request.num_output_placeholders);
+        request.num_computed_tokens = end;
+        request.num_in_flight_tokens += tokens;
+        request.flags.set(Flags::PREFILL_CHUNK, !samples);
+        if samples && self.config.async_scheduling {
+            request.num_output_placeholders += 1 + num_draft_tokens;
+            request.num_draft_tokens = self.config.num_speculative_tokens as u16;
+        }
+        let entry = ScheduledRequest {
+            request: id,
+            tag: request.tag,
+            num_scheduled_tokens: tokens,
+            num_computed_tokens: computed,
+            kind,
+            is_prefill,
+            samples,
+            num_draft_tokens,
+            blocks: first_block..plan.block_ids.len() as u32,
+        };
+        plan.shape.add(&entry, request.end_tokens > request.prompt_tokens);
+        plan.total_num_scheduled_tokens += tokens;
+        plan.scheduled.push(entry);
+    }
+
+    /// Undoes [`Engine::commit`] for a request that is about to be preempted,
+    /// as far as the preemption does not.
+    fn take_back(&mut self, plan: &mut StepPlan, entry: &ScheduledRequest) {
+        let request = &mut self.requests[entry.request];
+        plan.shape.remove(entry, request.end_tokens > request.prompt_tokens);
+        plan.total_num_scheduled_tokens -= entry.num_scheduled_tokens;
+        request.num_in_flight_tokens -= entry.num_scheduled_tokens;
     }
 }
 
@@ -507,50 +533,4 @@ fn note_lora(loras: &mut Vec<u32>, lora: Option<u32>) {
     {
         loras.push(lora);
     }
-}
-
-#[inline]
-fn push_scheduled(
-    plan: &mut StepPlan,
-    request: &Request,
-    id: RequestId,
-    tokens: u32,
-    num_draft_tokens: u16,
-    kind: ScheduledKind,
-    first_block: usize,
-) {
-    let start = plan.block_ids.len() as u32;
-    plan.block_ids.extend_from_slice(&request.block_table[first_block..]);
-    plan.scheduled.push(ScheduledRequest {
-        request: id,
-        tag: request.tag,
-        num_scheduled_tokens: tokens,
-        num_computed_tokens: request.num_computed_tokens,
-        kind,
-        is_prefill: request.num_computed_tokens < request.prefill_target_tokens,
-        samples: false,
-        num_draft_tokens,
-        blocks: start..plan.block_ids.len() as u32,
-    });
-}
-
-#[inline]
-fn add_to_shape(shape: &mut StepShape, entry: &ScheduledRequest, emits: bool) {
-    let tokens = u64::from(entry.num_scheduled_tokens);
-    let depth = u64::from(entry.num_computed_tokens);
-    if entry.is_prefill {
-        shape.prefill_requests += 1;
-        shape.prefill_tokens += tokens;
-        shape.prefill_context_tokens += depth;
-        shape.prefill_attention_pairs += tokens * depth + tokens * (tokens + 1) / 2;
-        if entry.samples {
-            shape.prefill_completions += 1;
-            shape.prefill_completion_context_tokens += depth + tokens;
-        }
-    } else {
-        shape.decode_requests += 1;
-        shape.decode_tokens += tokens;
-        shape.decode_context_tokens += depth + tokens;
-    }
-    shape.sampled_requests += u64::from(emits);
 }

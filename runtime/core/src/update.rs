@@ -27,7 +27,11 @@ impl Engine {
         out.outputs.clear();
         out.tokens.clear();
         let mut any_finished = false;
+        let plain = self.decodes_plainly();
         for entry in &plan.scheduled {
+            if plain && self.apply_plain(entry, source, &mut out) {
+                continue;
+            }
             let Some(output) = self.apply(entry, source, &mut out.tokens) else { continue };
             any_finished |= output.finish.is_some();
             out.outputs.push(output);
@@ -45,8 +49,49 @@ impl Engine {
         &self.outputs
     }
 
+    /// Whether a step gives every request that samples one token, and nothing
+    /// of it is known in advance or taken back.
+    fn decodes_plainly(&self) -> bool {
+        !self.config.async_scheduling
+            && self.config.num_speculative_tokens == 0
+            && self.config.max_extra_tokens_per_step == 0
+    }
+
+    /// [`Engine::apply`] for a request that goes on after this step, so that a
+    /// step of many costs little more than its tokens. False if it may end here.
+    #[inline(always)]
+    fn apply_plain<S: TokenSource + ?Sized>(
+        &mut self,
+        entry: &ScheduledRequest,
+        source: &mut S,
+        out: &mut StepOutputs,
+    ) -> bool {
+        let request = &mut self.requests[entry.request];
+        let goes_on = request.status == RequestStatus::Running
+            && request.num_stale_tokens == 0
+            && request.num_tokens + 1 < request.end_tokens
+            && !request.flags.has(Flags::HAS_STOP_TOKEN);
+        if !goes_on {
+            return false;
+        }
+        request.num_in_flight_tokens -= entry.num_scheduled_tokens;
+        if entry.samples {
+            let token = source.token(entry.tag, request.num_output_tokens());
+            request.push_output(token, self.pool.caching(), self.config.block_size);
+            out.tokens.push(token);
+            out.outputs.push(RequestOutput {
+                request: entry.request,
+                tag: entry.tag,
+                num_tokens: 1,
+                num_sampled_tokens: 1,
+                num_draft_tokens: 0,
+                finish: None,
+            });
+        }
+        true
+    }
+
     /// Applies one request's part of a step.
-    #[inline]
     fn apply<S: TokenSource + ?Sized>(
         &mut self,
         entry: &ScheduledRequest,
@@ -86,14 +131,13 @@ impl Engine {
             request: id,
             tag: entry.tag,
             num_tokens: sampled.num_kept_tokens,
-            num_sampled_tokens: sampled.num_tokens,
-            num_draft_tokens,
+            num_sampled_tokens: sampled.num_tokens as u16,
+            num_draft_tokens: num_draft_tokens as u16,
             finish: sampled.finish,
         })
     }
 
     /// Appends this step's tokens of one request until they stop it.
-    #[inline]
     fn sample<S: TokenSource + ?Sized>(
         &mut self,
         entry: &ScheduledRequest,

@@ -3,10 +3,11 @@
 use std::collections::BTreeMap;
 
 use proptest::prelude::*;
-use vcr_core::kv_pool::{BlockId, KvEvent, KvPool};
+use vcr_core::kv_event::KvEvent;
+use vcr_core::kv_pool::{BlockId, KvPool};
 use vcr_core::{
     Engine, EngineConfig, EngineConfigInput, FinishReason, KvRole, Policy, Prompt, RejectReason, RequestId,
-    RequestSpec, TokenSource,
+    RequestSpec, SchedulerRules, TokenSource,
 };
 
 /// Tokens that depend on request and position alone; every 37th is a stop token.
@@ -75,6 +76,9 @@ fn arb_config() -> impl Strategy<Value = EngineConfig> {
             max_num_active_seqs: None,
             max_loras: 0,
             max_extra_tokens_per_step: extra,
+            num_speculative_tokens: 0,
+            async_scheduling: false,
+            rules: SchedulerRules::default(),
         };
         EngineConfig::new(input).expect("drawn to be valid")
     })
@@ -110,14 +114,10 @@ impl Driver {
                 let mut prompt = Prompt::new(self.engine.config().block_size, 0);
                 prompt.push_run(if *shared { 1 } else { 1000 + tag }, 0, *prompt_tokens);
                 let spec = RequestSpec {
-                    tag,
-                    prompt,
-                    max_tokens: *max_tokens,
                     stop_token: stops.then_some(5),
                     priority: *priority,
-                    arrival_ns: 0,
-                    lora: None,
                     kv_role: *role,
+                    ..RequestSpec::new(tag, prompt, *max_tokens)
                 };
                 match self.engine.submit(spec) {
                     Ok(id) => {
@@ -271,7 +271,7 @@ proptest! {
                     pool.touch(&table);
                     pool.allocate(missing, &mut table);
                     if action == 0 {
-                        pool.store(hit.checked_sub(1).map(|at| hashes[at]), &table[hit..], &hashes[hit..]);
+                        pool.store(content, hit.checked_sub(1).map(|at| hashes[at]), &table[hit..], &hashes[hit..], &[]);
                     }
                     tables.push(table);
                 }
@@ -284,12 +284,14 @@ proptest! {
             pool.assert_consistent();
             let held: u64 = tables.iter().map(|table| table.len() as u64).sum();
             prop_assert_eq!(pool.total_references(), held);
-            for event in pool.take_events() {
+            for event in pool.events().expect("recording").iter() {
                 match event {
                     KvEvent::Stored { blocks, .. } => blocks.iter().for_each(|&hash| *cached.entry(hash).or_default() += 1),
                     KvEvent::Removed(hash) => *cached.get_mut(&hash).expect("removed what was stored") -= 1,
+                    KvEvent::Cleared => cached.clear(),
                 }
             }
+            pool.clear_events();
             for (&hash, &copies) in &cached {
                 prop_assert_eq!(pool.cached_prefix_blocks(&[hash]), u32::from(copies > 0));
             }

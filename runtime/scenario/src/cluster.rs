@@ -57,9 +57,8 @@ pub(crate) fn register(engine: &mut Engine, context: &Arc<Context>) {
 fn make_engine(mut options: Options<'_>) -> Scripted<EngineSpec> {
     let default = EngineConfigInput::default();
     let policies = [("fcfs", Policy::Fcfs), ("priority", Policy::Priority)];
-    if let Some(line) = options.string("vllm_line") {
-        compat::check_engine_options(&line, &mut options);
-    }
+    let line = options.string("vllm_line");
+    let rules = line.map(|line| compat::check_line(&line, &mut options)).unwrap_or_default();
     let input = EngineConfigInput {
         block_size: options.u32("block_size").unwrap_or(default.block_size),
         num_gpu_blocks: options.u32("num_gpu_blocks").unwrap_or(default.num_gpu_blocks),
@@ -76,6 +75,9 @@ fn make_engine(mut options: Options<'_>) -> Scripted<EngineSpec> {
         max_num_active_seqs: options.u32("max_num_active_seqs"),
         max_loras: 0,
         max_extra_tokens_per_step: options.u32("max_extra_tokens_per_step").unwrap_or(0),
+        num_speculative_tokens: 0,
+        async_scheduling: false,
+        rules,
     };
     let rates = options.array("acceptance_rates").unwrap_or_default();
     let acceptance_rates: Vec<f64> = rates.iter().filter_map(crate::options::as_number).collect();

@@ -3,6 +3,7 @@
 use std::sync::LazyLock;
 
 use serde::Deserialize;
+use vcr_core::SchedulerRules;
 
 use crate::error::{did_you_mean, nearest};
 use crate::options::Options;
@@ -18,30 +19,52 @@ struct Table {
 #[serde(deny_unknown_fields)]
 struct Line {
     name: String,
+    /// Whose decisions its engine makes.
+    scheduler_rules: Rules,
     /// Engine options that this line does not have.
     #[serde(default)]
     absent_engine_options: Vec<String>,
+}
+
+/// Names of [`SchedulerRules`] in the table.
+#[derive(Clone, Copy, Deserialize)]
+enum Rules {
+    #[serde(rename = "0.32")]
+    V0_32,
+    #[serde(rename = "0.33")]
+    V0_33,
+}
+
+impl From<Rules> for SchedulerRules {
+    fn from(rules: Rules) -> Self {
+        match rules {
+            Rules::V0_32 => Self::V0_32,
+            Rules::V0_33 => Self::V0_33,
+        }
+    }
 }
 
 static TABLE: LazyLock<Table> = LazyLock::new(|| {
     toml::from_str(include_str!("../../../compat.toml")).expect("the table is part of this build and checked by a test")
 });
 
-/// Notes options that `line` does not have, or that there is no such line.
-pub(crate) fn check_engine_options(line: &str, options: &mut Options<'_>) {
+/// The rules of `line`. Notes options that it does not have, or that there is
+/// no such line.
+pub(crate) fn check_line(line: &str, options: &mut Options<'_>) -> SchedulerRules {
     let lines = &TABLE.line;
     let Some(found) = lines.iter().find(|known| known.name == line) else {
         let names: Vec<&str> = lines.iter().map(|known| known.name.as_str()).collect();
         let hint = nearest(line, names.iter().copied()).map(did_you_mean).unwrap_or_default();
         let message = format!("`vllm_line` must be one of {}, but is \"{line}\"; {hint}", names.join(", "));
         options.problem("vllm_line", message.trim_end_matches("; "));
-        return;
+        return SchedulerRules::default();
     };
     for name in &found.absent_engine_options {
         if options.has(name) {
             options.problem(name, format!("vLLM {line} has no `{name}`"));
         }
     }
+    found.scheduler_rules.into()
 }
 
 #[cfg(test)]

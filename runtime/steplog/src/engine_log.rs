@@ -102,10 +102,10 @@ impl EngineLog {
         for output in &engine.outputs().outputs {
             let id = Id::from(output.tag);
             if output.num_sampled_tokens != 1 {
-                line.sampled.insert(output.tag, output.num_sampled_tokens);
+                line.sampled.insert(output.tag, u32::from(output.num_sampled_tokens));
             }
             if drafting {
-                line.drafts.push((id.clone(), output.num_draft_tokens));
+                line.drafts.push((id.clone(), u32::from(output.num_draft_tokens)));
             }
             if let Some(reason) = output.finish {
                 self.ended.push(output.tag);
