@@ -14,6 +14,7 @@ const MAY_DEPEND_ON: &[(&str, &[&str])] = &[
     ("vcr-core", &[]),
     ("vcr-roofline", &[]),
     ("vcr-trace", &[]),
+    ("vcr-block-hash", &[]),
     ("vcr-guest-build", &[]),
     ("vcr-guest-sdk", &[]),
     ("vcr-random", &["vcr-core"]),

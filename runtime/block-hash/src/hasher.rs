@@ -1,0 +1,109 @@
+//! From a block's content to its hash.
+
+use std::fmt::Write as _;
+
+use crate::cbor::Cbor;
+use crate::encode::{encode_block, encode_text};
+use crate::pickle::Pickle;
+use crate::{Digest, ExtraKey, HashAlgorithm, VllmLine};
+
+/// `DEFAULT_NONE_HASH_SEED`.
+const DEFAULT_SEED: &str = "vllm-none-hash";
+
+/// What the hash before the first block is made from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Seed<'a> {
+    /// The environment variable `PYTHONHASHSEED`. Set to nothing it is set.
+    PythonHashSeed(&'a str),
+    /// The variable is not set.
+    Unset {
+        /// Stands for the bytes that vLLM draws at its start, in the cases in
+        /// which it does ([`BlockHasher::draws_seed`]).
+        random: [u8; 32],
+    },
+}
+
+/// Hashes blocks as one vLLM engine does.
+///
+/// Allocates nothing for a block once its buffer has grown to the size of one.
+#[derive(Debug)]
+pub struct BlockHasher {
+    algorithm: HashAlgorithm,
+    line: VllmLine,
+    none_hash: Digest,
+    buffer: Buffer,
+}
+
+#[derive(Debug)]
+enum Buffer {
+    Pickle(Pickle),
+    Cbor(Cbor),
+}
+
+impl Buffer {
+    fn text(&mut self, text: &str) -> &[u8] {
+        match self {
+            Self::Pickle(out) => encode_text(out, text),
+            Self::Cbor(out) => encode_text(out, text),
+        }
+    }
+}
+
+impl BlockHasher {
+    /// A hasher as an engine of `line` has it.
+    #[must_use]
+    pub fn new(algorithm: HashAlgorithm, line: VllmLine, seed: Seed<'_>) -> Self {
+        let mut buffer =
+            if algorithm.reads_cbor() { Buffer::Cbor(Cbor::default()) } else { Buffer::Pickle(Pickle::default()) };
+        let none_hash = none_hash(algorithm, line, seed, &mut buffer);
+        Self { algorithm, line, none_hash, buffer }
+    }
+
+    /// Whether an engine without `PYTHONHASHSEED` starts from random bytes, so
+    /// that its hashes are those of no other process.
+    #[must_use]
+    pub fn draws_seed(algorithm: HashAlgorithm, line: VllmLine) -> bool {
+        !line.has_fixed_seed() || !algorithm.is_cryptographic()
+    }
+
+    /// vLLM's `NONE_HASH`, which stands for the parent of a first block.
+    #[must_use]
+    pub fn none_hash(&self) -> &Digest {
+        &self.none_hash
+    }
+
+    /// The hash of the block of `tokens` that follows `parent`.
+    ///
+    /// # Panics
+    ///
+    /// If `extra` is not in the order of [`ExtraKey`].
+    #[must_use]
+    pub fn hash_block(&mut self, parent: Option<&Digest>, tokens: &[u32], extra: &[ExtraKey<'_>]) -> Digest {
+        assert!(extra.is_sorted_by_key(ExtraKey::rank), "extra keys out of order: {extra:?}");
+        let parent = parent.unwrap_or(&self.none_hash);
+        let bytes = match &mut self.buffer {
+            Buffer::Pickle(out) => encode_block(out, self.line, parent, tokens, extra),
+            Buffer::Cbor(out) => encode_block(out, self.line, parent, tokens, extra),
+        };
+        self.algorithm.digest(bytes)
+    }
+}
+
+/// `init_none_hash`.
+fn none_hash(algorithm: HashAlgorithm, line: VllmLine, seed: Seed<'_>, buffer: &mut Buffer) -> Digest {
+    let mut hash_of = |text: &str| algorithm.digest(buffer.text(text));
+    match seed {
+        Seed::PythonHashSeed(seed) => hash_of(seed),
+        Seed::Unset { .. } if !BlockHasher::draws_seed(algorithm, line) => hash_of(DEFAULT_SEED),
+        Seed::Unset { random } if line.has_fixed_seed() => hash_of(&hex(&random)),
+        // To 0.28 the bytes themselves are the hash, whatever the algorithm's length.
+        Seed::Unset { random } => Digest::new(&random),
+    }
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().fold(String::new(), |mut text, byte| {
+        write!(text, "{byte:02x}").expect("a string takes all");
+        text
+    })
+}

@@ -1,0 +1,40 @@
+//! vLLM's own hashes of KV blocks, as they leave an engine in KV events.
+//!
+//! A router that follows the KV events of real engines computes these hashes
+//! itself from the tokens of a prompt. So they must be vLLM's, byte for byte:
+//! [`BlockHasher`] writes the same pickle or CBOR that CPython writes for
+//! `(parent, tokens, extra keys)` and hashes it with the same function.
+//! [`EngineHashes`] gives the blocks of an engine, which has faster names for
+//! them, their hashes for as long as they are cached.
+//!
+//! Rules are those of vLLM 0.27 to 0.33 (`vllm/v1/core/kv_cache_utils.py`,
+//! `vllm/utils/hashing.py`) under CPython 3.11; 3.10 to 3.13 pickle alike.
+//!
+//! What is not reproduced:
+//!
+//! * Lookahead hashing, an option of 0.33 for draft models
+//!   (`num_hash_lookahead_tokens`), where hashes cover tokens after the block.
+//! * Groups of layers whose blocks are larger than the hashed ones. vLLM then
+//!   takes the hash of the last hashed block within; so can a caller.
+//! * An engine in the process of its frontend
+//!   (`VLLM_ENABLE_V1_MULTIPROCESSING=0`). Pickle writes an object that it has
+//!   seen before as a reference, and strings that have not come over a socket
+//!   may be one object there. [`ExtraKey`] says which are taken to be.
+//! * A `PYTHONHASHSEED` that is not UTF-8.
+
+mod algorithm;
+mod cbor;
+mod digest;
+mod encode;
+mod engine_hashes;
+mod extra_key;
+mod hasher;
+mod line;
+mod pickle;
+
+pub use algorithm::{HashAlgorithm, UnknownAlgorithm};
+pub use digest::Digest;
+pub use engine_hashes::{EngineHashes, EngineHashesError};
+pub use extra_key::ExtraKey;
+pub use hasher::{BlockHasher, Seed};
+pub use line::VllmLine;
