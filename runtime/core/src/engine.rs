@@ -278,7 +278,11 @@ impl Engine {
         }
         // The last output token is never computed, so it needs no slot.
         let computed = u64::from(prompt_tokens) + u64::from(max_tokens.saturating_sub(1));
-        let longest = (computed + u64::from(self.config.max_extra_tokens_per_step)).min(u64::from(model_len));
+        // Drafts need slots, too. Where the model length is known vLLM's
+        // start-up check has seen to them.
+        let drafts = if self.config.max_model_len.is_none() { self.config.num_speculative_tokens } else { 0 };
+        let beyond = self.config.max_extra_tokens_per_step.max(drafts);
+        let longest = (computed + u64::from(beyond)).min(u64::from(model_len));
         // After a preemption all of it is computed again, and without chunking
         // in one step.
         if !self.config.enable_chunked_prefill && longest > u64::from(self.config.max_num_batched_tokens) {

@@ -304,7 +304,9 @@ impl Engine {
         let mut tokens = num_tokens - computed;
         let mut drafts = 0;
         if !remote {
-            if self.pads_with_drafts(tokens, computed, plan, scan) {
+            // A request that holds its KV already must not wait for more blocks,
+            // for which vLLM keeps a reserve.
+            if !ready && self.pads_with_drafts(tokens, computed, plan, scan) {
                 drafts = self.config.num_speculative_tokens;
                 if tokens + drafts > scan.budget {
                     return Admission::Blocked(AdmissionStop::Drafts);

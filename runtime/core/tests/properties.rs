@@ -10,7 +10,7 @@ use vcr_core::{
     RequestSpec, SchedulerRules, TokenSource,
 };
 
-/// Tokens that depend on request and position alone; every 37th is a stop token.
+/// Answers that depend on request and position alone; every 37th token is a stop token.
 struct Tokens;
 
 impl TokenSource for Tokens {
@@ -21,6 +21,14 @@ impl TokenSource for Tokens {
     fn extra_tokens(&mut self, tag: u64, max_extra: u32) -> u32 {
         tag as u32 % (max_extra + 1)
     }
+
+    fn accepted_drafts(&mut self, tag: u64, num_drafts: u32) -> u32 {
+        (tag as u32 * 5 + 1) % (num_drafts + 1)
+    }
+
+    fn proposed_drafts(&mut self, tag: u64, most: u32) -> u32 {
+        (tag as u32 * 3 + 2) % (most + 1)
+    }
 }
 
 #[derive(Clone, Debug)]
@@ -30,6 +38,7 @@ enum Action {
     AbortMidStep { which: usize },
     Step,
     Deliver,
+    ResetCache { preempt_running: bool },
 }
 
 fn arb_action() -> impl Strategy<Value = Action> {
@@ -50,20 +59,31 @@ fn arb_action() -> impl Strategy<Value = Action> {
         1 => any::<usize>().prop_map(|which| Action::AbortMidStep { which }),
         6 => Just(Action::Step),
         1 => Just(Action::Deliver),
+        1 => any::<bool>().prop_map(|preempt_running| Action::ResetCache { preempt_running }),
     ]
 }
 
 fn arb_config() -> impl Strategy<Value = EngineConfig> {
     let sizes = (1..20u32, 4..80u32, 1..12u32, 12..300u32);
     let switches = (any::<bool>(), any::<bool>(), any::<bool>(), any::<bool>(), any::<bool>());
-    let caps = (prop_oneof![Just(0), 5..50u32], 0.0..0.2f64, 0..3u32, proptest::option::of(20..400u32));
-    (sizes, switches, caps).prop_map(|((block_size, num_gpu_blocks, seqs, budget), switches, caps)| {
+    let caps = (prop_oneof![Just(0), 5..50u32], 0.0..0.2f64, proptest::option::of(50..400u32), 0..3u32);
+    let modes = prop_oneof![
+        // Dynamo's bursts exclude drafts and async scheduling.
+        1 => (0..3u32, Just(0), Just(false)),
+        2 => (Just(0), 0..5u32, any::<bool>()),
+    ];
+    (sizes, switches, caps, modes, any::<bool>()).prop_map(|(sizes, switches, caps, modes, older)| {
+        let (block_size, num_gpu_blocks, max_num_seqs, budget) = sizes;
         let (caching, chunking, priority, adaptive, reserve) = switches;
-        let (threshold, watermark, extra, max_model_len) = caps;
+        let (threshold, watermark, max_model_len, max_loras) = caps;
+        let (max_extra_tokens_per_step, num_speculative_tokens, async_scheduling) = modes;
+        // Without room for the longest request a padded admission may never fit.
+        let max_model_len = max_model_len.or((num_speculative_tokens > 0).then_some(300));
+        let longest_blocks = max_model_len.unwrap_or(0).div_ceil(block_size) + 1;
         let input = EngineConfigInput {
             block_size,
-            num_gpu_blocks,
-            max_num_seqs: seqs,
+            num_gpu_blocks: if num_speculative_tokens > 0 { num_gpu_blocks.max(longest_blocks) } else { num_gpu_blocks },
+            max_num_seqs,
             max_num_batched_tokens: if chunking { budget } else { budget.max(max_model_len.unwrap_or(0)) },
             max_model_len,
             policy: if priority { Policy::Priority } else { Policy::Fcfs },
@@ -74,11 +94,11 @@ fn arb_config() -> impl Strategy<Value = EngineConfig> {
             watermark,
             scheduler_reserve_full_isl: reserve,
             max_num_active_seqs: None,
-            max_loras: 0,
-            max_extra_tokens_per_step: extra,
-            num_speculative_tokens: 0,
-            async_scheduling: false,
-            rules: SchedulerRules::default(),
+            max_loras,
+            max_extra_tokens_per_step,
+            num_speculative_tokens,
+            async_scheduling,
+            rules: if older { SchedulerRules::V0_32 } else { SchedulerRules::V0_33 },
         };
         EngineConfig::new(input).expect("drawn to be valid")
     })
@@ -91,17 +111,22 @@ struct Driver {
     held: BTreeMap<u64, RequestId>,
     loading: Vec<(u64, RequestId)>,
     emitted: BTreeMap<u64, u32>,
+    /// What the events say is cached: copies by hash.
+    cached: BTreeMap<u64, u32>,
     next_tag: u64,
 }
 
 impl Driver {
     fn new(config: EngineConfig) -> Self {
+        let mut engine = Engine::new(config);
+        engine.pool_mut().record_events(true);
         Self {
-            engine: Engine::new(config),
+            engine,
             live: BTreeMap::new(),
             held: BTreeMap::new(),
             loading: Vec::new(),
             emitted: BTreeMap::new(),
+            cached: BTreeMap::new(),
             next_tag: 0,
         }
     }
@@ -111,13 +136,15 @@ impl Driver {
             Action::Submit { prompt_tokens, shared, max_tokens, priority, role, stops } => {
                 let tag = self.next_tag;
                 self.next_tag += 1;
-                let mut prompt = Prompt::new(self.engine.config().block_size, 0);
-                prompt.push_run(if *shared { 1 } else { 1000 + tag }, 0, *prompt_tokens);
+                let adapters = self.engine.config().max_loras > 0 && tag % 3 > 0;
+                let lora = adapters.then_some((tag % 4) as u32);
                 let spec = RequestSpec {
                     stop_token: stops.then_some(5),
                     priority: *priority,
+                    lora,
                     kv_role: *role,
-                    ..RequestSpec::new(tag, prompt, *max_tokens)
+                    skip_reading_prefix_cache: tag.is_multiple_of(7),
+                    ..RequestSpec::new(tag, self.prompt(tag, *prompt_tokens, *shared, lora), *max_tokens)
                 };
                 match self.engine.submit(spec) {
                     Ok(id) => {
@@ -139,9 +166,51 @@ impl Driver {
                     self.engine.release_held_kv(id);
                 }
             }
+            Action::ResetCache { preempt_running } => {
+                let in_use = self.engine.pool().num_active() > 0;
+                let reset = self.engine.reset_prefix_cache(*preempt_running);
+                assert!(reset || in_use, "a cache of which no block is in use is reset");
+            }
         }
+        self.follow_events();
         self.engine.pool().assert_consistent();
         assert!(self.engine.num_running() <= self.engine.config().max_running());
+    }
+
+    /// Every other prompt keeps its tokens, to be hashed when its turn comes.
+    fn prompt(&self, tag: u64, len_tokens: u32, shared: bool, lora: Option<u32>) -> Prompt {
+        let block_size = self.engine.config().block_size;
+        let salt = lora.map_or(0, |lora| u64::from(lora) + 1);
+        let content = if shared { 1 } else { 1000 + tag as u32 };
+        if tag.is_multiple_of(2) {
+            return Prompt::of_tokens((0..len_tokens).map(|index| content * 512 + index).collect(), block_size, salt);
+        }
+        let mut prompt = Prompt::new(block_size, salt);
+        prompt.push_run(u64::from(content), 0, len_tokens);
+        prompt
+    }
+
+    /// Replays the events; what they say is cached must be what the pool finds.
+    fn follow_events(&mut self) {
+        let pool = self.engine.pool_mut();
+        for event in pool.events().expect("recording").iter() {
+            match event {
+                KvEvent::Stored { parent, blocks, .. } => {
+                    let known = parent.is_none_or(|parent| self.cached.get(&parent).is_some_and(|&copies| copies > 0));
+                    assert!(known, "stored after a block that is not cached");
+                    blocks.iter().for_each(|&hash| *self.cached.entry(hash).or_default() += 1);
+                }
+                KvEvent::Removed(hash) => {
+                    let copies = self.cached.get_mut(&hash).expect("removed what was stored");
+                    *copies = copies.checked_sub(1).expect("removed as often as stored");
+                }
+                KvEvent::Cleared => self.cached.values_mut().for_each(|copies| *copies = 0),
+            }
+        }
+        pool.clear_events();
+        for (&hash, &copies) in &self.cached {
+            assert_eq!(pool.cached_prefix_blocks(&[hash]), u32::from(copies > 0), "events and cache disagree");
+        }
     }
 
     fn abort(&mut self, which: usize) {
@@ -150,7 +219,19 @@ impl Driver {
         self.engine.abort(id);
     }
 
+    /// One turn of vLLM's loop: a step is scheduled if another may be in
+    /// flight, and the oldest is applied if no more may be or can.
     fn step(&mut self, abort_mid_step: Option<usize>) {
+        let scheduled = self.engine.may_schedule() && self.schedule();
+        if let Some(which) = abort_mid_step {
+            self.abort(which);
+        }
+        if self.engine.step_in_flight() && !(scheduled && self.engine.may_schedule()) {
+            self.update();
+        }
+    }
+
+    fn schedule(&mut self) -> bool {
         let budget = self.engine.config().max_num_batched_tokens;
         let plan = self.engine.schedule();
         assert!(plan.total_num_scheduled_tokens <= budget, "the token budget was exceeded");
@@ -159,13 +240,15 @@ impl Driver {
         let shape = plan.shape;
         assert_eq!(shape.prefill_tokens + shape.decode_tokens, u64::from(sum));
         assert_eq!(shape.batch_requests(), plan.scheduled.len() as u64);
+        for entry in &plan.scheduled {
+            assert!(entry.num_scheduled_tokens > u32::from(entry.num_draft_tokens), "drafts follow a known token");
+            assert!(self.live.contains_key(&entry.tag), "scheduled a request that has ended");
+        }
         self.loading.extend(plan.remote_loads.iter().map(|load| (load.tag, load.request)));
-        if let Some(which) = abort_mid_step {
-            self.abort(which);
-        }
-        if !self.engine.step_in_flight() {
-            return;
-        }
+        !plan.scheduled.is_empty()
+    }
+
+    fn update(&mut self) {
         let outputs = self.engine.update(&mut Tokens).outputs.clone();
         for output in outputs {
             let (id, max_tokens) = *self.live.get(&output.tag).expect("output of a request that has ended");
@@ -190,7 +273,7 @@ impl Driver {
     /// Runs on until nothing is left.
     fn drain(&mut self) {
         for _ in 0..200_000 {
-            if self.live.is_empty() && self.held.is_empty() {
+            if self.live.is_empty() && self.held.is_empty() && !self.engine.step_in_flight() {
                 return;
             }
             self.act(&Action::Deliver);
@@ -233,8 +316,14 @@ proptest! {
             driver.act(&Action::Submit { prompt_tokens, shared, max_tokens, priority: 0, role, stops: false });
         }
         let mut predicted = Vec::new();
+        prop_assume!(driver.engine.config().max_steps_in_flight() == 1);
         while driver.engine.has_schedulable_requests() {
-            let shape = driver.engine.schedule().shape;
+            let plan = driver.engine.schedule();
+            if plan.scheduled.is_empty() {
+                prop_assert!(!plan.preempted.is_empty(), "nothing was scheduled, and nothing will be");
+                continue;
+            }
+            let shape = plan.shape;
             if predicted.is_empty() {
                 driver.engine.predict_decode_steps(7, &mut predicted);
                 predicted.reverse();

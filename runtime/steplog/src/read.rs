@@ -8,6 +8,7 @@ use serde_json::Value;
 
 use crate::error::LogError;
 use crate::line::StepLine;
+use crate::live::LiveLog;
 
 /// Which schema a log has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,7 +44,8 @@ impl StepLog {
         let first = lines.next().transpose()?;
         let is_live = first.as_ref().is_some_and(|(_, value)| value.get("kind").is_some());
         if is_live {
-            todo!()
+            let log = LiveLog::read(&path)?;
+            return Ok(Self { lines: log.lines(), settings: log.settings, kind: LogKind::Live, path });
         }
         let mut parsed = Vec::new();
         for line in first.into_iter().map(Ok).chain(lines) {

@@ -179,7 +179,7 @@ impl Replay {
             live: HashMap::new(),
             ended: Vec::new(),
             answers: RecordedTokens::default(),
-            events: EventCheck::new(folder, &file.engine_args, report)?,
+            events: EventCheck::new(folder, &file.engine_args, log.engine.block_size, report)?,
         })
     }
 
@@ -247,9 +247,9 @@ impl Replay {
         report.compare("stopped", &stopped, &step.stopped)?;
         report.compare("free_blocks_after", &self.engine.pool().num_free(), &step.free_blocks_after)?;
         let log = self.engine.pool().events().expect("events are recorded");
-        self.events.batch(log, report)?;
+        let outcome = self.events.batch(log, report);
         self.engine.pool_mut().clear_events();
-        Ok(())
+        Ok(outcome?)
     }
 
     fn add(&mut self, added: &LiveAdded) -> Result<(), String> {

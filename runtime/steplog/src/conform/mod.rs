@@ -6,6 +6,7 @@
 //! alone, and captures of a live engine.
 
 mod live;
+mod live_events;
 mod report;
 mod scheduler;
 
@@ -59,6 +60,6 @@ pub fn replay(folder: &Path) -> Result<CaseReport, LogError> {
     if folder.join("config.json").is_file() {
         scheduler::replay(folder)
     } else {
-        todo!()
+        live::replay(folder)
     }
 }
