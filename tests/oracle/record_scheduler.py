@@ -1,0 +1,162 @@
+#!/usr/bin/env python3
+"""Records what vLLM's V1 scheduler decides on random cases, or re-drives recorded ones.
+
+    record_scheduler.py MODEL_DIR OUT_DIR [--cases N] [--seed S] [--only NAME...]
+    record_scheduler.py MODEL_DIR --redrive CASE_DIR...
+"""
+
+import argparse
+import json
+import os
+import sys
+import traceback
+from pathlib import Path
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")
+os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
+os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
+
+from random_cases import Hashed, draw  # noqa: E402
+from vllm_driver import VLLM_VERSION, Drive  # noqa: E402
+
+ITERATIONS_MAX = 2500
+REDRIVE_ITERATIONS_MAX = 100_000
+REQUEST_KEYS = ["id", "at", "prompt", "max_tokens", "prio", "lora", "stop_at", "abort_at", "after", "gap"]
+
+
+class Recorded:
+    """Answers as a recording has them: one token, unless it says otherwise."""
+
+    def __init__(self, steps):
+        self._sampled = {}
+        self._drafts = {}
+        for line in steps:
+            if "u" in line:
+                self._sampled[line["u"]] = line.get("sampled", {})
+                self._drafts[line["u"]] = dict(line.get("drafts", ()))
+
+    def sampled(self, schedule, request, drafts, outputs):
+        return self._sampled.get(schedule, {}).get(str(request), 1)
+
+    def proposed(self, schedule, request, outputs):
+        return self._drafts.get(schedule, {}).get(request, 0)
+
+
+def read_lines(path):
+    with open(path, encoding="utf-8") as file:
+        return [json.loads(line) for line in file]
+
+
+def difference(recorded, now):
+    """The keys of two lines that differ, as text."""
+    keys = [key for key in {**recorded, **now} if recorded.get(key) != now.get(key)]
+    return "\n".join(f"  {key}: recorded {recorded.get(key)}\n  {key}: now      {now.get(key)}" for key in keys)
+
+
+def redrive(case, model):
+    """Drives the requests of a recorded case again; true if every line is the same."""
+    recorded = json.loads((case / "config.json").read_text(encoding="utf-8"))
+    requests = read_lines(case / "requests.jsonl")
+    steps = read_lines(case / "steps.jsonl")
+    config = {key: value for key, value in recorded["config"].items() if key != "effective"}
+    add_order = [identity for line in steps for identity in line.get("add", ())]
+    drive = Drive(config, requests, model, Recorded(steps), REDRIVE_ITERATIONS_MAX, add_order)
+    if drive.effective != recorded["config"]["effective"]:
+        print(f"{case.name}: the effective settings differ")
+        print(difference(recorded["config"]["effective"], drive.effective))
+        return False
+    lines = drive.run()
+    for number, expected in enumerate(steps, start=1):
+        line = next(lines, {})
+        if line != expected:
+            print(f"{case.name}: line {number} differs (iteration {expected['i']})")
+            print(difference(expected, line))
+            return False
+    extra = next(lines, None)
+    if extra is not None:
+        print(f"{case.name}: {len(steps)} lines are equal, but there is one more: {extra}")
+        return False
+    if drive.stats() != recorded["stats"] or drive.batch_queue_size != recorded["batch_queue"]:
+        print(f"{case.name}: the totals differ")
+        print(difference(recorded["stats"], drive.stats()))
+        return False
+    print(f"{case.name}: {len(steps)} lines are equal")
+    return True
+
+
+def record(out, name, seed, number, model):
+    """Drives one random case; what vLLM itself does not survive goes to refused.jsonl."""
+    config, requests = draw(seed, number)
+    drive = None
+    try:
+        drive = Drive(config, requests, model, Hashed(seed, number, config["spec"]), ITERATIONS_MAX)
+        for _ in drive.run():
+            pass
+    except Exception as error:
+        refused = {
+            "name": name,
+            "vllm": VLLM_VERSION,
+            "config": config,
+            "lines": len(drive.steps) if drive else None,
+            "error": last_frames(error),
+        }
+        with open(out / "refused.jsonl", "a", encoding="utf-8") as file:
+            file.write(json.dumps(refused) + "\n")
+        print(f"{name}: refused: {type(error).__name__}: {error}", flush=True)
+        return
+    write_case(out / name, name, drive, requests, config)
+    print(f"{name}: {len(requests)} requests, {len(drive.steps)} lines", flush=True)
+
+
+def last_frames(error):
+    """Where an error came from, innermost last, without the place of installation."""
+    frames = traceback.extract_tb(error.__traceback__)[-3:]
+    places = [f"{Path(frame.filename).name}:{frame.lineno} {frame.name}: {frame.line}" for frame in frames]
+    return [*places, f"{type(error).__name__}: {error}"]
+
+
+def write_case(folder, name, drive, requests, config):
+    folder.mkdir(parents=True, exist_ok=True)
+    head = {
+        "name": name,
+        "vllm": VLLM_VERSION,
+        "config": {**config, "effective": drive.effective},
+        "stats": drive.stats(),
+        "batch_queue": drive.batch_queue_size,
+    }
+    (folder / "config.json").write_text(json.dumps(head, indent=1) + "\n", encoding="utf-8")
+    requests = [{key: one[key] for key in REQUEST_KEYS if key in one} for one in requests]
+    for file, lines in [("requests.jsonl", requests), ("steps.jsonl", drive.steps)]:
+        with open(folder / file, "w", encoding="utf-8") as stream:
+            for line in lines:
+                stream.write(json.dumps(line, separators=(",", ":")) + "\n")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("model", help="a folder with the configuration of a small model")
+    parser.add_argument("out", nargs="?", type=Path, help="where the cases are written, a folder each")
+    parser.add_argument("--cases", type=int, default=40, help="how many cases are drawn")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--only", nargs="+", metavar="NAME", help="of these, record only the named")
+    parser.add_argument("--redrive", nargs="+", type=Path, metavar="CASE_DIR", help="compare with recorded cases")
+    arguments = parser.parse_args()
+    if arguments.redrive:
+        equal = [redrive(case, arguments.model) for case in arguments.redrive]
+        return 0 if all(equal) else 1
+    if arguments.out is None:
+        parser.error("OUT_DIR is missing")
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    if not arguments.only:
+        (arguments.out / "refused.jsonl").write_text("", encoding="utf-8")
+    for number in range(arguments.cases):
+        name = f"random-{arguments.seed}-{number:03}"
+        if not arguments.only or name in arguments.only:
+            record(arguments.out, name, arguments.seed, number, arguments.model)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,468 @@
+"""Drives vLLM's own V1 scheduler without an engine, and writes down what it decides.
+
+The model is pretended: the j-th output token of request r is
+(100000 + r) * 4096 + j, or the stop token at `stop_at`. How many tokens a step
+returns and how many drafts follow is asked of an object given to `Drive`.
+"""
+
+import heapq
+from collections import Counter, deque
+from importlib.metadata import version
+
+from vllm.config import (
+    CacheConfig,
+    KVEventsConfig,
+    LoRAConfig,
+    ModelConfig,
+    SchedulerConfig,
+    SpeculativeConfig,
+    VllmConfig,
+)
+from vllm.distributed.kv_events import BlockRemoved, BlockStored
+from vllm.lora.request import LoRARequest
+from vllm.sampling_params import SamplingParams
+from vllm.utils.hashing import get_hash_fn_by_name
+from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
+from vllm.v1.core.sched.async_scheduler import AsyncScheduler
+from vllm.v1.core.sched.scheduler import Scheduler
+from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec
+from vllm.v1.outputs import DraftTokenIds, ModelRunnerOutput
+from vllm.v1.request import Request, RequestStatus
+from vllm.v1.structured_output import StructuredOutputManager
+
+STOP_TOKEN = 7
+TOKENS_PER_SEGMENT = 4096
+FIRST_OUTPUT_SEGMENT = 100_000
+# Less the local part, which names the build.
+VLLM_VERSION = version("vllm").split("+")[0]
+
+
+class DidNotFinish(Exception):
+    """The scheduler makes no progress, or the case is longer than allowed."""
+
+
+class EventNumbers:
+    """Stands in for the KV event publisher; numbers block hashes by first appearance."""
+
+    def __init__(self):
+        self._numbers = {}
+        self._events = []
+
+    def publish(self, batch):
+        for event in batch.events:
+            if isinstance(event, BlockStored):
+                parent = event.parent_block_hash
+                parent = None if parent is None else self._number(parent)
+                self._events.append(["S", parent, self._numbers_of(event)])
+            elif isinstance(event, BlockRemoved):
+                self._events.append(["R", self._numbers_of(event)])
+            else:
+                self._events.append(["C"])
+
+    def shutdown(self):
+        pass
+
+    def take(self):
+        events, self._events = self._events, []
+        return events
+
+    def _numbers_of(self, event):
+        return [self._number(block_hash) for block_hash in event.block_hashes]
+
+    def _number(self, block_hash):
+        return self._numbers.setdefault(block_hash, len(self._numbers))
+
+
+def vllm_config(config, model):
+    """The configuration objects a server would build from the same arguments."""
+    model_config = ModelConfig(model=model, max_model_len=config["max_model_len"], dtype="bfloat16")
+    scheduler_config = SchedulerConfig(
+        max_model_len=config["max_model_len"],
+        is_encoder_decoder=False,
+        max_num_seqs=config["max_num_seqs"],
+        max_num_batched_tokens=config["max_num_batched_tokens"],
+        max_num_active_seqs=config["max_num_active_seqs"],
+        enable_chunked_prefill=config["chunked_prefill"],
+        long_prefill_token_threshold=config["long_prefill_token_threshold"],
+        long_prefill_token_threshold_adaptive=config["adaptive"],
+        policy=config["policy"],
+        watermark=config["watermark"],
+        scheduler_reserve_full_isl=config["reserve_full_isl"],
+    )
+    cache_config = CacheConfig(
+        block_size=config["block_size"], enable_prefix_caching=config["prefix_caching"]
+    )
+    parts = {}
+    if config["max_loras"]:
+        parts["lora_config"] = LoRAConfig(max_loras=config["max_loras"], max_cpu_loras=16)
+    built = VllmConfig(
+        model_config=model_config,
+        scheduler_config=scheduler_config,
+        cache_config=cache_config,
+        kv_events_config=KVEventsConfig(enable_kv_cache_events=True, publisher="null"),
+        **parts,
+    )
+    if config["spec"]:
+        built.speculative_config = SpeculativeConfig(
+            method="ngram",
+            num_speculative_tokens=config["spec"],
+            prompt_lookup_max=4,
+            prompt_lookup_min=2,
+            target_model_config=built.model_config,
+            target_parallel_config=built.parallel_config,
+        )
+    # The CPU platform adjusts these for its own worker, which is not used here.
+    built.scheduler_config.async_scheduling = config["async_scheduling"]
+    built.scheduler_config.enable_chunked_prefill = config["chunked_prefill"]
+    built.cache_config.enable_prefix_caching = config["prefix_caching"]
+    built.cache_config.block_size = config["block_size"]
+    built.cache_config.num_gpu_blocks = config["num_blocks"]
+    return built
+
+
+def new_scheduler(config, model):
+    """A scheduler over one group of full-attention layers."""
+    built = vllm_config(config, model)
+    heads = built.model_config.get_num_kv_heads(built.parallel_config)
+    spec = FullAttentionSpec(
+        block_size=config["block_size"],
+        num_kv_heads=heads,
+        head_size=built.model_config.get_head_size(),
+        dtype=built.model_config.dtype,
+    )
+    layers = [f"layers.{index}" for index in range(built.model_config.get_total_num_hidden_layers())]
+    kv_cache = KVCacheConfig(
+        num_blocks=config["num_blocks"],
+        kv_cache_tensors=[],
+        kv_cache_groups=[KVCacheGroupSpec(layers, spec)],
+    )
+    scheduler_class = AsyncScheduler if config["async_scheduling"] else Scheduler
+    return scheduler_class(
+        vllm_config=built,
+        kv_cache_config=kv_cache,
+        structured_output_manager=StructuredOutputManager(built),
+        block_size=config["block_size"],
+        log_stats=True,
+    )
+
+
+def effective(scheduler):
+    """The settings as the scheduler holds them."""
+    speculative = scheduler.vllm_config.speculative_config
+    return {
+        "max_num_scheduled_tokens": scheduler.max_num_scheduled_tokens,
+        "max_num_running_reqs": scheduler.max_num_running_reqs,
+        "max_num_active_reqs": scheduler.max_num_active_reqs,
+        "max_num_batched_tokens": scheduler.scheduler_config.max_num_batched_tokens,
+        "chunked_prefill": scheduler.scheduler_config.enable_chunked_prefill,
+        "policy": scheduler.policy.value,
+        "long_prefill_token_threshold": scheduler.scheduler_config.long_prefill_token_threshold,
+        "adaptive": scheduler.adaptive_long_prefill_threshold,
+        "watermark_blocks": scheduler.kv_cache_manager.watermark_blocks,
+        "reserve_full_isl": scheduler.scheduler_reserve_full_isl,
+        "prefix_caching": scheduler.kv_cache_manager.enable_caching,
+        "num_spec_tokens": scheduler.num_spec_tokens,
+        "num_lookahead_tokens": scheduler.num_lookahead_tokens,
+        "max_model_len": scheduler.max_model_len,
+        "free_blocks": scheduler.kv_cache_manager.block_pool.get_num_free_blocks(),
+        "scheduler": type(scheduler).__name__,
+        "use_v2_model_runner": scheduler.use_v2_model_runner,
+        "draft_slots": speculative.max_num_new_slots_for_drafting if speculative else 0,
+    }
+
+
+class Drive:
+    """One run of one case, an iteration of the engine's loop at a time.
+
+    `answers` is the pretended model: `sampled(schedule, request, drafts, outputs)`
+    says how many tokens a request gets that already has `outputs` (it may be
+    asked after the request has finished), `proposed(schedule, request, outputs)`
+    how many drafts its next step is offered.
+
+    `requests` are the dictionaries of requests.jsonl. A request without `at`
+    waits for `after`; `abort_on` (an event) and `abort_in` (iterations after
+    it) become `abort_at` when the event happens. All three are filled in.
+    """
+
+    def __init__(self, config, requests, model, answers, iterations_max, add_order=None):
+        self.config = config
+        self.scheduler = new_scheduler(config, model)
+        self.effective = effective(self.scheduler)
+        self.batch_queue_size = self.scheduler.vllm_config.max_concurrent_batches
+        self.steps = []
+        self._requests = {request["id"]: request for request in requests}
+        self._answers = answers
+        self._iterations_max = iterations_max
+        self._events = EventNumbers()
+        self.scheduler.kv_event_publisher = self._events
+        self._hasher = self._block_hasher()
+        self._iteration = 0
+        self._added = 0
+        self._schedules = 0
+        self._idle_schedules = 0
+        self._in_flight = deque()
+        self._outputs = Counter()
+        self._done = set()
+        self._to_add = []
+        self._to_abort = {}
+        self._followers = {}
+        order = {identity: index for index, identity in enumerate(add_order or ())}
+        for request in requests:
+            identity = request["id"]
+            if "at" in request:
+                heapq.heappush(self._to_add, (request["at"], order.get(identity, identity), identity))
+            else:
+                self._followers.setdefault(request["after"], []).append(identity)
+            if "abort_at" in request:
+                self._to_abort.setdefault(request["abort_at"], []).append(identity)
+
+    def run(self):
+        """Yields the lines of steps.jsonl."""
+        while self._to_add or self._in_flight or self.scheduler.has_requests():
+            if self._iteration >= self._iterations_max:
+                raise DidNotFinish(f"not finished after {self._iterations_max} iterations")
+            line = {"i": self._iteration}
+            self._add(line)
+            self._abort(line)
+            self._step(line)
+            if len(line) > 1:
+                self.steps.append(line)
+                yield line
+            self._iteration += 1
+
+    def stats(self):
+        """Totals over the run; the last iteration is the one that finds nothing to do."""
+        counters = [line["pc"] for line in self.steps if "pc" in line]
+        events = [event for line in self.steps for event in line.get("ev", ())]
+        return {
+            "iterations": self._iteration + 1,
+            "schedules": self._schedules,
+            "preemptions": sum(len(line.get("pre", ())) for line in self.steps),
+            "tokens": sum(tokens for line in self.steps for _, tokens in line.get("out", ())),
+            "hits": sum(counter[2] for counter in counters),
+            "queries": sum(counter[1] for counter in counters),
+            "aborted": sum(len(line.get("abort", ())) for line in self.steps),
+            "max_running": max((len(line.get("run", ())) for line in self.steps), default=0),
+            "evicted": sum(len(event[1]) for event in events if event[0] == "R"),
+        }
+
+    def _block_hasher(self):
+        if not self.config["prefix_caching"]:
+            return None
+        hash_function = get_hash_fn_by_name(
+            self.scheduler.cache_config.prefix_caching_hash_algo
+        )
+        init_none_hash(hash_function)
+        return get_request_block_hasher(self.config["block_size"], hash_function)
+
+    def _add(self, line):
+        added = []
+        while self._to_add and self._to_add[0][0] <= self._iteration:
+            identity = heapq.heappop(self._to_add)[2]
+            self.scheduler.add_request(self._new_request(self._requests[identity]))
+            added.append(identity)
+        if added:
+            line["add"] = added
+        self._happened("add", added)
+
+    def _new_request(self, request):
+        prompt = [
+            segment * TOKENS_PER_SEGMENT + index
+            for segment, length in request["prompt"]
+            for index in range(length)
+        ]
+        lora = request.get("lora")
+        self._added += 1
+        return Request(
+            request_id=str(request["id"]),
+            prompt_token_ids=prompt,
+            sampling_params=SamplingParams(
+                max_tokens=request["max_tokens"], ignore_eos=True, stop_token_ids=[STOP_TOKEN]
+            ),
+            pooling_params=None,
+            arrival_time=float(self._added),
+            lora_request=LoRARequest(f"lora-{lora}", lora, f"lora-{lora}") if lora else None,
+            priority=request["prio"],
+            block_hasher=self._hasher,
+        )
+
+    def _abort(self, line):
+        aborted = []
+        # One call each: a call with several ids frees them in the order of a set.
+        for identity in sorted(self._to_abort.pop(self._iteration, ())):
+            if self.scheduler.finish_requests(str(identity), RequestStatus.FINISHED_ABORTED):
+                aborted.append(identity)
+        if aborted:
+            line["abort"] = aborted
+        self._finished(aborted)
+
+    def _step(self, line):
+        """One turn of the engine's loop, with or without a queue of batches."""
+        scheduler = self.scheduler
+        if scheduler.has_requests():
+            output = scheduler.schedule()
+            returns = {
+                name
+                for name in output.num_scheduled_tokens
+                if not scheduler.requests[name].is_prefill_chunk
+            }
+            self._in_flight.append((self._schedules, output, returns))
+            self._write_schedule(line, output)
+            self._schedules += 1
+            self._watch_progress(output)
+            executed = output.total_num_scheduled_tokens > 0
+            if len(self._in_flight) < self.batch_queue_size and (
+                executed or scheduler.has_requests()
+            ):
+                return
+        if self._in_flight:
+            self._update(line, *self._in_flight.popleft())
+
+    def _watch_progress(self, output):
+        idle = not output.num_scheduled_tokens and not self._to_add and not self._to_abort
+        self._idle_schedules = self._idle_schedules + 1 if idle else 0
+        if self._idle_schedules > 20:
+            raise DidNotFinish(
+                f"stalled in iteration {self._iteration}: nothing is scheduled, "
+                f"{len(self.scheduler.running)} running, {len(self.scheduler.waiting)} waiting"
+            )
+
+    def _write_schedule(self, line, output):
+        scheduler = self.scheduler
+        new = {request.req_id: request for request in output.scheduled_new_reqs}
+        cached = output.scheduled_cached_reqs
+        place = {name: index for index, name in enumerate(cached.req_ids)}
+        scheduled = []
+        for name, tokens in output.num_scheduled_tokens.items():
+            if name in new:
+                kind, computed, blocks = "n", new[name].num_computed_tokens, new[name].block_ids
+            else:
+                kind = "p" if name in cached.resumed_req_ids else "r"
+                computed = cached.num_computed_tokens[place[name]]
+                blocks = cached.new_block_ids[place[name]]
+            entry = [int(name), tokens, computed, kind, list(blocks[0]) if blocks else []]
+            drafts = output.scheduled_spec_decode_tokens.get(name)
+            scheduled.append(entry + [len(drafts)] if drafts else entry)
+        line["s"] = self._schedules
+        line["sched"] = scheduled
+        line["tot"] = output.total_num_scheduled_tokens
+        preempted = sorted(map(int, output.preempted_req_ids or ()))
+        if preempted:
+            line["pre"] = preempted
+        if output.finished_req_ids:
+            line["flush"] = sorted(map(int, output.finished_req_ids))
+        line["run"] = [int(request.request_id) for request in scheduler.running]
+        line["wait"] = scheduler.get_request_counts()[1]
+        line["free"] = scheduler.kv_cache_manager.block_pool.get_num_free_blocks()
+        self._happened("schedule", [entry[0] for entry in scheduled])
+        self._happened("preempt", preempted)
+
+    def _update(self, line, number, output, returns):
+        """Answers the schedule `number` and applies the answer."""
+        names = list(output.num_scheduled_tokens)
+        tokens = []
+        sampled = {}
+        for name in names:
+            count = 0
+            if name in returns:
+                drafts = len(output.scheduled_spec_decode_tokens.get(name, ()))
+                count = self._answers.sampled(number, int(name), drafts, self._outputs[int(name)])
+                if count != 1:
+                    sampled[name] = count
+            tokens.append(self._tokens(int(name), count))
+        answer = ModelRunnerOutput(
+            req_ids=names,
+            req_id_to_index={name: index for index, name in enumerate(names)},
+            sampled_token_ids=tokens,
+        )
+        results = self.scheduler.update_from_output(output, answer)
+        outputs = [result for client in results.values() for result in client.outputs]
+        self._write_counters(line, results)
+        line["u"] = number
+        if sampled:
+            line["sampled"] = sampled
+        line["out"] = [[int(one.request_id), len(one.new_token_ids)] for one in outputs]
+        for identity, count in line["out"]:
+            self._outputs[identity] += count
+        if self.config["spec"] and not self.config["async_scheduling"]:
+            self._propose(line, number)
+        finished = [one for one in outputs if one.finish_reason is not None]
+        if finished:
+            line["fin"] = [[int(one.request_id), str(one.finish_reason)] for one in finished]
+        events = self._events.take()
+        if events:
+            line["ev"] = events
+        self._happened("output", [identity for identity, _ in line["out"]])
+        self._finished([int(one.request_id) for one in finished])
+
+    def _tokens(self, identity, count):
+        first = self._outputs[identity]
+        stop_at = self._requests[identity].get("stop_at")
+        segment = (FIRST_OUTPUT_SEGMENT + identity) * TOKENS_PER_SEGMENT
+        return [
+            STOP_TOKEN if index == stop_at else segment + index
+            for index in range(first, first + count)
+        ]
+
+    def _write_counters(self, line, results):
+        stats = next(one.scheduler_stats for one in results.values() if one.scheduler_stats)
+        cache = stats.prefix_cache_stats
+        counters = [
+            cache.requests,
+            cache.queries,
+            cache.hits,
+            cache.preempted_requests,
+            cache.preempted_queries,
+            cache.preempted_hits,
+        ]
+        if any(counters):
+            line["pc"] = counters
+
+    def _propose(self, line, number):
+        """Without async scheduling the drafts are handed over after the step."""
+        drafts = [
+            [identity, self._answers.proposed(number, identity, self._outputs[identity])]
+            for identity, _ in line["out"]
+        ]
+        if drafts:
+            line["drafts"] = drafts
+            names = [str(identity) for identity, _ in drafts]
+            tokens = [[0] * count for _, count in drafts]
+            self.scheduler.update_draft_token_ids(DraftTokenIds(names, tokens))
+
+    def _happened(self, event, identities):
+        """Sets the iteration of the aborts that wait for this event."""
+        for identity in identities:
+            request = self._requests[identity]
+            if request.get("abort_on") != event:
+                continue
+            del request["abort_on"]
+            at = self._iteration + request.pop("abort_in")
+            multiple = request.pop("abort_multiple", 1)
+            at = (at + multiple - 1) // multiple * multiple
+            if at == self._iteration and event != "add":
+                at += multiple
+            request["abort_at"] = at
+            self._to_abort.setdefault(at, []).append(identity)
+
+    def _finished(self, identities):
+        for identity in identities:
+            if identity in self._done:
+                continue
+            self._done.add(identity)
+            for follower in self._followers.pop(identity, ()):
+                self._follow(self._requests[follower], self._requests[identity])
+
+    def _follow(self, request, earlier):
+        """A further turn repeats the earlier prompt and its answer, less the stop token."""
+        identity = earlier["id"]
+        answer = self._outputs[identity]
+        if "stop_at" in earlier:
+            answer = min(answer, earlier["stop_at"])
+        prompt = list(earlier["prompt"])
+        if answer:
+            prompt.append([FIRST_OUTPUT_SEGMENT + identity, answer])
+        request["prompt"] = prompt + request["prompt"]
+        request["at"] = self._iteration + request["gap"]
+        entry = (request["at"], len(self._requests) + request["id"], request["id"])
+        heapq.heappush(self._to_add, entry)
