@@ -504,16 +504,11 @@ fn running_chunk(request: &Request, max_model_len: u32, scan: &Scan) -> u32 {
     let computed = request.num_computed_tokens;
     let placeholders = u32::from(request.num_output_placeholders);
     // The steps in flight bring its last token even if no draft is accepted.
-    if placeholders > 0
-        && computed + 2 - placeholders >= request.prompt_tokens.saturating_add(request.max_tokens)
-    {
+    if placeholders > 0 && computed + 2 - placeholders >= request.prompt_tokens.saturating_add(request.max_tokens) {
         return 0;
     }
     let known = request.num_tokens + u32::from(request.num_draft_tokens) + placeholders;
-    (known - computed)
-        .min(scan.per_request_cap)
-        .min(scan.budget)
-        .min((max_model_len - 1).saturating_sub(computed))
+    (known - computed).min(scan.per_request_cap).min(scan.budget).min((max_model_len - 1).saturating_sub(computed))
 }
 
 /// Drafts among the `tokens` about to be scheduled. The rest is forgotten.

@@ -82,7 +82,11 @@ fn arb_config() -> impl Strategy<Value = EngineConfig> {
         let longest_blocks = max_model_len.unwrap_or(0).div_ceil(block_size) + 1;
         let input = EngineConfigInput {
             block_size,
-            num_gpu_blocks: if num_speculative_tokens > 0 { num_gpu_blocks.max(longest_blocks) } else { num_gpu_blocks },
+            num_gpu_blocks: if num_speculative_tokens > 0 {
+                num_gpu_blocks.max(longest_blocks)
+            } else {
+                num_gpu_blocks
+            },
             max_num_seqs,
             max_num_batched_tokens: if chunking { budget } else { budget.max(max_model_len.unwrap_or(0)) },
             max_model_len,

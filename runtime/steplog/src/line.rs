@@ -112,9 +112,8 @@ impl<'de> Deserialize<'de> for StepEvent {
             Removed(char, Vec<u64>),
             Cleared((char,)),
         }
-        let expected = || {
-            serde::de::Error::custom("expected [\"S\", parent or null, [blocks]], [\"R\", [blocks]] or [\"C\"]")
-        };
+        let expected =
+            || serde::de::Error::custom("expected [\"S\", parent or null, [blocks]], [\"R\", [blocks]] or [\"C\"]");
         match Row::deserialize(deserializer).map_err(|_| expected())? {
             Row::Stored('S', parent, blocks) => Ok(Self::Stored(parent, blocks)),
             Row::Removed('R', blocks) => Ok(Self::Removed(blocks)),

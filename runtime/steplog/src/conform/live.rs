@@ -194,14 +194,14 @@ impl Replay {
         if !self.engine.may_schedule() {
             return Err("scheduled while as many steps were in flight as may be".to_owned().into());
         }
-        let plan = self.engine.schedule();
+        self.engine.schedule();
+        let plan = self.engine.plan();
         report.steps += 1;
         report.compare("sched", &rows(plan, &self.names), &step.sched)?;
         report.compare("total", &plan.total_num_scheduled_tokens, &step.total)?;
-        let preempted = self.sorted_names(&plan.preempted);
-        report.compare("preempted", &preempted, &sorted(&step.preempted))?;
-        let finished = self.sorted_names(&self.ended);
-        self.ended.clear();
+        report.compare("preempted", &self.sorted_names(&plan.preempted), &sorted(&step.preempted))?;
+        let ended = std::mem::take(&mut self.ended);
+        let finished = self.sorted_names(&ended);
         report.compare("finished", &finished, &sorted(&step.finished))?;
         report.compare("running", &(self.engine.num_running() as u64), &step.running)?;
         report.compare("waiting", &(self.engine.num_waiting() as u64), &step.waiting)?;

@@ -73,14 +73,7 @@ impl EventCheck {
             let hasher = BlockHasher::new(algorithm, line, Seed::Unset { random: [0; 32] });
             NonZeroU32::new(block_size_tokens).map(|size| EngineHashes::new(hasher, size))
         };
-        Ok(Self {
-            captured,
-            next_seq: 0,
-            not_captured: 0,
-            theirs_of: HashMap::new(),
-            ours_of: HashMap::new(),
-            hashes,
-        })
+        Ok(Self { captured, next_seq: 0, not_captured: 0, theirs_of: HashMap::new(), ours_of: HashMap::new(), hashes })
     }
 
     /// Compares what a step published.
@@ -138,9 +131,16 @@ impl EventCheck {
     ) -> Result<(), Difference> {
         report.events += 1;
         let their_blocks = match (ours, theirs) {
-            (KvEvent::Stored { parent, blocks, tokens, .. }, LiveEvent::BlockStored { block_hashes, parent_block_hash, token_ids }) => {
+            (
+                KvEvent::Stored { parent, blocks, tokens, .. },
+                LiveEvent::BlockStored { block_hashes, parent_block_hash, token_ids },
+            ) => {
                 report.compare("blocks of a stored event", &blocks.len(), &block_hashes.len())?;
-                report.compare("whether a stored event has a parent", &parent.is_some(), &parent_block_hash.is_some())?;
+                report.compare(
+                    "whether a stored event has a parent",
+                    &parent.is_some(),
+                    &parent_block_hash.is_some(),
+                )?;
                 if let (Some(ours), Some(theirs)) = (parent, parent_block_hash) {
                     self.same_block("parent of a stored event", ours, *theirs, report)?;
                 }

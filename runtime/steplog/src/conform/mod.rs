@@ -57,9 +57,5 @@ fn is_case(folder: &Path) -> bool {
 /// When it cannot be read or asks for what the core does not do. A decision
 /// that differs is not an error; it is in the report.
 pub fn replay(folder: &Path) -> Result<CaseReport, LogError> {
-    if folder.join("config.json").is_file() {
-        scheduler::replay(folder)
-    } else {
-        live::replay(folder)
-    }
+    if folder.join("config.json").is_file() { scheduler::replay(folder) } else { live::replay(folder) }
 }
