@@ -1,13 +1,21 @@
-//! One decode step of an engine with 256 running requests.
+//! What the engine core costs.
 //!
-//! Workload: 256 requests with prompts of 512 tokens, all decoding; prefix
-//! caching on, blocks of 16 tokens; the same with 40,000 and 1,000,000 blocks
-//! in the pool. Reported per second: output tokens.
+//! * `decode_step`: one step of 256 running requests that all decode, with
+//!   1,000, 40,000 and 1,000,000 KV blocks and nothing waiting, and with 40,000
+//!   blocks and 30,000 requests waiting for a seat.
+//! * `skip`: the same 256 requests, 64 steps at a time.
+//!
+//! Prefix caching is on, blocks hold 16 tokens, prompts 512 (16 where there are
+//! only 1,000 blocks). Reported per second: output tokens.
 
-use criterion::{Criterion, Throughput, criterion_group, criterion_main};
+use criterion::{BatchSize, Criterion, Throughput, criterion_group, criterion_main};
 use vcr_core::{Engine, EngineConfig, EngineConfigInput, Prompt, RequestSpec, TokenSource};
 
 const RUNNING: u64 = 256;
+/// Steps that are measured together, so that taking the time costs nothing.
+const STEPS: usize = 36;
+/// Stretches that are measured together.
+const STRETCHES: usize = 8;
 
 struct Counting;
 
@@ -17,16 +25,30 @@ impl TokenSource for Counting {
     }
 }
 
-fn decoding_engine(num_gpu_blocks: u32) -> Engine {
+fn request(tag: u64, prompt_tokens: u32) -> RequestSpec {
+    let mut prompt = Prompt::new(16, 0);
+    prompt.push_run(tag, 0, prompt_tokens);
+    // Outputs that do not end while they are measured, and fit.
+    let max_tokens = if prompt_tokens < 32 { STEPS as u32 + 7 } else { 1_000 };
+    RequestSpec::new(tag, prompt, max_tokens)
+}
+
+fn decoding_engine(num_gpu_blocks: u32, waiting: u64) -> Engine {
     let config = EngineConfig::new(EngineConfigInput { num_gpu_blocks, ..EngineConfigInput::default() });
     let mut engine = Engine::new(config.expect("a valid configuration"));
+    let prompt_tokens = if num_gpu_blocks < 10_000 { 16 } else { 512 };
     for tag in 0..RUNNING {
-        let mut prompt = Prompt::new(16, 0);
-        prompt.push_run(tag, 0, 512);
-        let spec = RequestSpec::new(tag, prompt, 1_000);
-        engine.submit(spec).expect("it fits");
+        engine.submit(request(tag, prompt_tokens)).expect("it fits");
     }
     while engine.outstanding_prefill_tokens() > 0 {
+        engine.schedule();
+        engine.update(&mut Counting);
+    }
+    for tag in 0..waiting {
+        engine.submit(request(RUNNING + tag, 512)).expect("it fits");
+    }
+    // The set-up has filled the CPU's caches with something else.
+    for _ in 0..4 {
         engine.schedule();
         engine.update(&mut Counting);
     }
@@ -35,24 +57,49 @@ fn decoding_engine(num_gpu_blocks: u32) -> Engine {
 
 fn decode_step(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("decode_step_256_running");
-    group.throughput(Throughput::Elements(RUNNING));
-    for num_gpu_blocks in [40_000, 1_000_000] {
-        group.bench_function(format!("{num_gpu_blocks} blocks"), |bencher| {
-            let mut engine = decoding_engine(num_gpu_blocks);
-            let mut steps_left = 900;
-            bencher.iter(|| {
-                if steps_left == 0 {
-                    engine = decoding_engine(num_gpu_blocks);
-                    steps_left = 900;
+    group.throughput(Throughput::Elements(RUNNING * STEPS as u64));
+    for (num_gpu_blocks, waiting) in [(1_000, 0), (40_000, 0), (1_000_000, 0), (40_000, 30_000)] {
+        let name = format!("{STEPS} steps, {num_gpu_blocks} blocks, {waiting} waiting");
+        group.bench_function(name, |bencher| {
+            let setup = || decoding_engine(num_gpu_blocks, waiting);
+            let steps = |mut engine: Engine| {
+                for _ in 0..STEPS {
+                    engine.schedule();
+                    engine.update(&mut Counting);
                 }
-                steps_left -= 1;
-                engine.schedule();
-                engine.update(&mut Counting);
-            });
+                engine
+            };
+            bencher.iter_batched(setup, steps, BatchSize::PerIteration);
         });
     }
     group.finish();
 }
 
-criterion_group!(benches, decode_step);
+fn skip(criterion: &mut Criterion) {
+    let mut group = criterion.benchmark_group("skip_256_running");
+    group.throughput(Throughput::Elements(RUNNING * (STRETCHES * Engine::MOST_PREDICTED_STEPS) as u64));
+    for num_gpu_blocks in [40_000, 1_000_000] {
+        group.bench_function(format!("{num_gpu_blocks} blocks"), |bencher| {
+            let setup = || {
+                let mut engine = decoding_engine(num_gpu_blocks, 0);
+                engine.schedule();
+                engine
+            };
+            let stretches = |mut engine: Engine| {
+                let mut shapes = Vec::new();
+                for _ in 0..STRETCHES {
+                    shapes.clear();
+                    engine.predict_decode_steps(Engine::MOST_PREDICTED_STEPS, &mut shapes);
+                    assert_eq!(shapes.len(), Engine::MOST_PREDICTED_STEPS);
+                    engine.decode_ahead(&shapes, &mut Counting);
+                }
+                engine
+            };
+            bencher.iter_batched(setup, stretches, BatchSize::PerIteration);
+        });
+    }
+    group.finish();
+}
+
+criterion_group!(benches, decode_step, skip);
 criterion_main!(benches);

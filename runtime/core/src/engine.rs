@@ -10,6 +10,7 @@ use crate::kv_pool::{BlockId, KvPool};
 use crate::plan::{StepOutputs, StepPlan};
 use crate::queue::WaitingQueue;
 use crate::request::{Flags, KvRole, Request, RequestId, RequestSpec, RequestStatus};
+use crate::stretch::DecodeStretch;
 use crate::table::RequestTable;
 
 /// Chooses output tokens; the stand-in for the model.
@@ -127,6 +128,7 @@ pub struct Engine {
     /// Steps applied since the start.
     pub(crate) applied_steps: u64,
     pub(crate) outputs: StepOutputs,
+    pub(crate) stretch: DecodeStretch,
     pub(crate) stats: EngineStats,
     pub(crate) outstanding_prefill_tokens: u64,
     /// Scratch for prefix lookups.
@@ -157,6 +159,7 @@ impl Engine {
             steps_in_flight: 0,
             applied_steps: 0,
             outputs: StepOutputs::default(),
+            stretch: DecodeStretch::default(),
             stats: EngineStats::default(),
             outstanding_prefill_tokens: 0,
             hit: Vec::new(),

@@ -17,6 +17,7 @@ mod queue;
 mod request;
 mod schedule;
 pub mod seed;
+pub mod stretch;
 mod table;
 mod update;
 

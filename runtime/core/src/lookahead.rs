@@ -1,37 +1,32 @@
 //! Steps that can be told in advance: stretches of pure decode.
 //!
-//! While nothing arrives, nothing waits and nobody ends, each decode step is
-//! the one before with every context a token longer. A latency model that is
-//! costly to call can then price many steps at once.
+//! While nothing arrives, nothing can be admitted and nobody ends, each decode
+//! step is the one before with every context a token longer. Such steps can be
+//! priced together and applied at once, at the cost of their tokens and of the
+//! blocks they fill; what comes out is what single steps would have given.
 
 use crate::engine::Engine;
 use crate::latency::StepShape;
+use crate::plan::AdmissionStop;
 use crate::request::Flags;
 
 impl Engine {
     /// Appends the shapes of up to `most` steps that follow the one in flight,
     /// as long as no request is submitted or aborted and no transfer completes.
+    /// [`Engine::decode_ahead`] makes them happen.
     ///
     /// Appends nothing unless the step in flight is a decode of every request;
     /// ends before the first step without all of them, or without free blocks.
     pub fn predict_decode_steps(&self, most: usize, shapes: &mut Vec<StepShape>) {
-        let plan = self.plan();
-        let decoding = plan.scheduled.len();
-        let told = self.steps_in_flight == 1
-            && plan.shape.decode_requests == decoding as u64
-            && decoding == self.running.len()
-            && !self.has_waiting_requests()
-            && !self.config.async_scheduling
-            && self.config.num_speculative_tokens == 0
-            && self.config.max_extra_tokens_per_step == 0;
-        if !told {
+        if !self.repeats_itself() {
             return;
         }
         let most = self.steps_until_first_end(most);
         // New blocks by step, then their running sum.
         let mut new_blocks = [0u32; Self::MOST_PREDICTED_STEPS];
         let most = most.min(new_blocks.len());
-        for entry in &self.plan().scheduled {
+        let plan = self.plan();
+        for entry in &plan.scheduled {
             let request = &self.requests[entry.request];
             let mut step = (request.capacity_tokens - request.num_computed_tokens) as usize;
             while step < most {
@@ -39,7 +34,7 @@ impl Engine {
                 step += self.config.block_size as usize;
             }
         }
-        let mut shape = self.plan().shape;
+        let mut shape = plan.shape;
         let mut free_blocks = self.pool.num_free();
         for &blocks in &new_blocks[..most] {
             if blocks > free_blocks {
@@ -52,11 +47,36 @@ impl Engine {
         }
     }
 
+    /// Whether the step after the one in flight is the same again, one token on.
+    pub(crate) fn repeats_itself(&self) -> bool {
+        let plan = self.plan();
+        let decoding = plan.scheduled.len();
+        self.steps_in_flight == 1
+            && self.decodes_plainly()
+            && plan.shape.decode_requests == decoding as u64
+            && decoding == self.running.len()
+            && self.repeated_stop().is_some()
+    }
+
+    /// What ends admission in a step that decodes what runs, if that can be
+    /// told without looking at the requests that wait.
+    pub(crate) fn repeated_stop(&self) -> Option<AdmissionStop> {
+        if !self.has_waiting_requests() {
+            Some(AdmissionStop::Drained)
+        } else if self.running.len() as u32 == self.config.max_num_batched_tokens {
+            Some(AdmissionStop::Budget)
+        } else if self.running.len() >= self.config.max_running() {
+            Some(AdmissionStop::Seats)
+        } else {
+            None
+        }
+    }
+
     /// Most steps that [`Engine::predict_decode_steps`] tells at once.
     pub const MOST_PREDICTED_STEPS: usize = 64;
 
     /// Steps after the one in flight that all of its requests are part of.
-    fn steps_until_first_end(&self, most: usize) -> usize {
+    pub(crate) fn steps_until_first_end(&self, most: usize) -> usize {
         let mut steps = most;
         for entry in &self.plan().scheduled {
             let request = &self.requests[entry.request];

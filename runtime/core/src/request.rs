@@ -307,13 +307,23 @@ impl Request {
         self.prefill_target_tokens.saturating_sub(self.num_computed_tokens)
     }
 
+    /// Makes room for `blocks` more blocks and what goes with them, so that a
+    /// request that runs does not allocate.
+    pub(crate) fn reserve(&mut self, blocks: usize, block_size_tokens: usize) {
+        self.block_table.reserve_exact(blocks);
+        self.block_hashes.reserve_exact(blocks);
+        if self.flags.has(Flags::KEEPS_TOKENS) {
+            let more = (self.end_tokens - self.num_tokens) as usize;
+            self.tokens.reserve_exact(more.min(blocks * block_size_tokens));
+        }
+    }
+
     /// Completes `block_hashes`, if the tokens were only kept so far.
     pub(crate) fn ensure_hashed(&mut self, block_size_tokens: u32) {
         if self.flags.has(Flags::HASHED) {
             return;
         }
         self.flags.set(Flags::HASHED, true);
-        self.block_hashes.reserve_exact((self.end_tokens / block_size_tokens) as usize);
         let tokens = std::mem::take(&mut self.tokens);
         for (index, &token) in tokens.iter().enumerate() {
             self.extend_hash(index as u32 + 1, token, block_size_tokens);

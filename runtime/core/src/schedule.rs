@@ -168,7 +168,7 @@ impl Engine {
         }
     }
 
-    fn grow_table(&mut self, id: RequestId, count: u32) {
+    pub(crate) fn grow_table(&mut self, id: RequestId, count: u32) {
         let request = &mut self.requests[id];
         self.pool.allocate(count, &mut request.block_table);
         request.capacity_tokens = (request.block_table.len() as u32).saturating_mul(self.config.block_size);
@@ -398,7 +398,7 @@ impl Engine {
             request.next_store_tokens = (reused + 1).saturating_mul(self.config.block_size);
         }
         let spare = longest.min(held + reused + needed + MOST_SPARE_TABLE_BLOCKS) - held.min(longest);
-        request.block_table.reserve_exact(spare as usize);
+        request.reserve(spare as usize, self.config.block_size as usize);
         request.block_table.extend_from_slice(&self.hit);
         self.grow_table(id, needed - revived);
         true

@@ -51,7 +51,7 @@ impl Engine {
 
     /// Whether a step gives every request that samples one token, and nothing
     /// of it is known in advance or taken back.
-    fn decodes_plainly(&self) -> bool {
+    pub(crate) fn decodes_plainly(&self) -> bool {
         !self.config.async_scheduling
             && self.config.num_speculative_tokens == 0
             && self.config.max_extra_tokens_per_step == 0

@@ -1,0 +1,178 @@
+//! Many steps of pure decode applied at once.
+//!
+//! What [`crate::lookahead`] has told is made to happen at the cost of its
+//! tokens and of the blocks they fill, with no work per request and step. Block
+//! ids, events and their order are those of single steps.
+
+use crate::engine::{Engine, TokenSource};
+use crate::kv_pool::BlockId;
+use crate::latency::StepShape;
+use crate::plan::{AdmissionStop, RequestOutput, ScheduledKind};
+
+/// A block given to a request within a [`DecodeStretch`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BlockGrant {
+    /// Step of the stretch, from 1.
+    pub step: u32,
+    /// Index of the request in [`crate::plan::StepPlan::scheduled`].
+    pub entry: u32,
+    /// The block.
+    pub block: BlockId,
+}
+
+/// What [`Engine::decode_ahead`] did, step by step.
+#[derive(Debug, Default)]
+pub struct DecodeStretch {
+    /// Steps applied, and as many scheduled.
+    pub steps: u32,
+    /// Blocks given by the scheduled steps, in order.
+    pub grants: Vec<BlockGrant>,
+    /// KV events in the pool's log at the end of each scheduled step.
+    pub events_by_step: Vec<u32>,
+    /// What blocks need, by request and then by step.
+    due: Vec<Due>,
+    /// The same by step and then by request.
+    due_by_step: Vec<Due>,
+}
+
+/// A request needs a block in a step, or fills one.
+#[derive(Clone, Copy, Debug, Default)]
+struct Due {
+    step: u32,
+    entry: u32,
+    grows: bool,
+}
+
+impl Engine {
+    /// Applies the step in flight and the `shapes.len() - 1` after it, and
+    /// leaves the last of `shapes` in flight: what as many calls of
+    /// [`Engine::update`] and [`Engine::schedule`] in turn would do.
+    ///
+    /// Each request in [`Engine::outputs`] has one token for each step applied.
+    /// `shapes` are steps that [`Engine::predict_decode_steps`] has told, from
+    /// the first on.
+    ///
+    /// # Panics
+    /// When `shapes` is empty, or more than were told: a driver bug.
+    pub fn decode_ahead<S: TokenSource + ?Sized>(&mut self, shapes: &[StepShape], source: &mut S) -> &DecodeStretch {
+        let told = self.repeats_itself() && self.steps_until_first_end(shapes.len()) == shapes.len();
+        assert!(told && !shapes.is_empty(), "{} steps were skipped that had not been told", shapes.len());
+        let stop = self.repeated_stop().expect("the step repeats itself");
+        let steps = shapes.len() as u32;
+        self.stretch.begin(steps);
+        self.decode_tokens(steps, source);
+        self.fill_blocks(steps);
+        self.repeat_plan(shapes[shapes.len() - 1], steps, stop);
+        self.stats.steps += u64::from(steps);
+        self.applied_steps += u64::from(steps);
+        self.requests.recycle(self.applied_steps);
+        &self.stretch
+    }
+
+    /// Gives every request its tokens, and notes at which steps its blocks are
+    /// full or used up.
+    fn decode_tokens<S: TokenSource + ?Sized>(&mut self, steps: u32, source: &mut S) {
+        let caching = self.pool.caching();
+        let block_size = self.config.block_size;
+        let out = &mut self.outputs;
+        out.outputs.clear();
+        out.tokens.clear();
+        for (index, entry) in self.plans[self.newest].scheduled.iter().enumerate() {
+            let request = &mut self.requests[entry.request];
+            let computed = request.num_computed_tokens;
+            let mut note = |first_tokens: u32, grows| {
+                for step in (first_tokens - computed..=steps).step_by(block_size as usize) {
+                    self.stretch.due.push(Due { step, entry: index as u32, grows });
+                }
+            };
+            // A block that is needed is taken before the one it fills is offered.
+            note(request.capacity_tokens.saturating_add(1), true);
+            note(request.next_store_tokens, false);
+            let first = request.num_output_tokens();
+            for output_index in first..first + steps {
+                let token = source.token(entry.tag, output_index);
+                out.tokens.push(token);
+                request.push_output(token, caching, block_size);
+            }
+            request.num_computed_tokens += steps;
+            out.outputs.push(RequestOutput {
+                request: entry.request,
+                tag: entry.tag,
+                num_tokens: steps,
+                num_sampled_tokens: steps as u16,
+                num_draft_tokens: 0,
+                finish: None,
+            });
+        }
+    }
+
+    /// Takes and offers blocks, in the order in which single steps would.
+    fn fill_blocks(&mut self, steps: u32) {
+        self.stretch.order_by_step();
+        let due = std::mem::take(&mut self.stretch.due_by_step);
+        let mut next = 0;
+        for step in 1..=steps {
+            while let Some(&Due { entry, grows, .. }) = due.get(next).filter(|due| due.step == step) {
+                next += 1;
+                let id = self.plans[self.newest].scheduled[entry as usize].request;
+                if grows {
+                    self.grow_table(id, 1);
+                    let block = *self.requests[id].block_table.last().expect("it has just grown");
+                    self.stretch.grants.push(BlockGrant { step, entry, block });
+                } else {
+                    let computed = self.requests[id].num_computed_tokens - (steps - step);
+                    self.store_full_blocks(id, computed);
+                }
+            }
+            let events = self.pool.events().map_or(0, |events| events.len());
+            self.stretch.events_by_step.push(events as u32);
+        }
+        self.stretch.due_by_step = due;
+    }
+
+    /// Makes the plan in flight that of the stretch's last step.
+    fn repeat_plan(&mut self, shape: StepShape, steps: u32, stop: AdmissionStop) {
+        let plan = &mut self.plans[self.newest];
+        plan.block_ids.clear();
+        plan.preempted.clear();
+        plan.remote_loads.clear();
+        plan.shape = shape;
+        plan.admission_stop = stop;
+        let last = self.stretch.grants.partition_point(|grant| grant.step < steps);
+        let mut grants = self.stretch.grants[last..].iter().peekable();
+        for (index, entry) in plan.scheduled.iter_mut().enumerate() {
+            let first = plan.block_ids.len() as u32;
+            plan.block_ids.extend(grants.next_if(|grant| grant.entry == index as u32).map(|grant| grant.block));
+            entry.num_computed_tokens += steps;
+            entry.kind = ScheduledKind::Running;
+            entry.blocks = first..plan.block_ids.len() as u32;
+        }
+    }
+}
+
+impl DecodeStretch {
+    fn begin(&mut self, steps: u32) {
+        self.steps = steps;
+        self.grants.clear();
+        self.events_by_step.clear();
+        self.due.clear();
+    }
+
+    /// Counting sort, which keeps the order of requests within a step.
+    fn order_by_step(&mut self) {
+        let mut ends = [0u32; Engine::MOST_PREDICTED_STEPS + 2];
+        for due in &self.due {
+            ends[due.step as usize + 1] += 1;
+        }
+        for step in 1..ends.len() {
+            ends[step] += ends[step - 1];
+        }
+        self.due_by_step.clear();
+        self.due_by_step.resize(self.due.len(), Due::default());
+        for &due in &self.due {
+            let place = &mut ends[due.step as usize];
+            self.due_by_step[*place as usize] = due;
+            *place += 1;
+        }
+    }
+}

@@ -1,0 +1,150 @@
+//! What the engine allocates: nothing for a token, little for a request that waits.
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+
+use vcr_core::{Engine, EngineConfig, EngineConfigInput, Prompt, RequestSpec, TokenSource};
+
+thread_local! {
+    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
+    static BYTES: Cell<i64> = const { Cell::new(0) };
+}
+
+/// Counts what the calling thread allocates.
+struct Counting;
+
+fn count(allocations: u64, bytes: i64) {
+    ALLOCATIONS.with(|all| all.set(all.get() + allocations));
+    BYTES.with(|all| all.set(all.get() + bytes));
+}
+
+// SAFETY: every call is passed on to the system's allocator as it came.
+#[expect(unsafe_code, reason = "an allocator is unsafe by its trait")]
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        count(1, layout.size() as i64);
+        // SAFETY: the caller's promise is the one asked for.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        count(0, -(layout.size() as i64));
+        // SAFETY: as above.
+        unsafe { System.dealloc(pointer, layout) }
+    }
+
+    unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, new_size: usize) -> *mut u8 {
+        count(1, new_size as i64 - layout.size() as i64);
+        // SAFETY: as above.
+        unsafe { System.realloc(pointer, layout, new_size) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+struct Tokens;
+
+impl TokenSource for Tokens {
+    fn token(&mut self, tag: u64, output_index: u32) -> u32 {
+        tag as u32 * 4096 + output_index
+    }
+
+    fn accepted_drafts(&mut self, tag: u64, num_drafts: u32) -> u32 {
+        tag as u32 % (num_drafts + 1)
+    }
+}
+
+fn prompt(tag: u64) -> Prompt {
+    Prompt::of_tokens((0..512).map(|index| tag as u32 * 4096 + index).collect(), 16, 0)
+}
+
+/// An engine whose 128 requests have decoded for a while, in a pool whose free
+/// blocks are all cached, so that every new block evicts one.
+fn decoding_engine(input: EngineConfigInput) -> Engine {
+    let config = EngineConfigInput { num_gpu_blocks: 128 * 110, max_model_len: Some(4_096), ..input };
+    let mut engine = Engine::new(EngineConfig::new(config).expect("valid"));
+    engine.pool_mut().record_events(true);
+    for round in 0..3 {
+        for request in 0..128 {
+            let tag = round * 128 + request;
+            let max_tokens = if round < 2 { 200 } else { 2_000 };
+            engine.submit(RequestSpec::new(tag, prompt(tag), max_tokens)).expect("it fits");
+        }
+        for _ in 0..400 {
+            turn(&mut engine);
+        }
+    }
+    engine
+}
+
+/// One turn of the engine's loop.
+fn turn(engine: &mut Engine) {
+    if engine.may_schedule() {
+        engine.schedule();
+    }
+    if !engine.may_schedule() {
+        engine.update(&mut Tokens);
+    }
+    engine.pool_mut().clear_events();
+}
+
+#[test]
+fn a_token_allocates_nothing() {
+    let plain = EngineConfigInput::default();
+    let modes = [
+        ("plain", plain.clone()),
+        ("async", EngineConfigInput { async_scheduling: true, ..plain.clone() }),
+        ("drafts", EngineConfigInput { num_speculative_tokens: 1, ..plain }),
+    ];
+    for (name, input) in modes {
+        let mut engine = decoding_engine(input);
+        assert_eq!(engine.num_running(), 128, "{name}: every request decodes");
+        let before = ALLOCATIONS.get();
+        let mut tokens = 0;
+        for _ in 0..100 {
+            turn(&mut engine);
+            tokens += engine.outputs().tokens.len();
+        }
+        assert_eq!(ALLOCATIONS.get() - before, 0, "{name}: {tokens} tokens allocated");
+        assert!(tokens >= 100 * 128, "{name}: only {tokens} tokens came");
+        assert_eq!(engine.stats().preemptions, 0, "{name}: the pool was to be large enough");
+    }
+}
+
+#[test]
+fn a_skipped_token_allocates_nothing() {
+    let mut engine = decoding_engine(EngineConfigInput::default());
+    let mut shapes = Vec::with_capacity(Engine::MOST_PREDICTED_STEPS);
+    let mut skip = |engine: &mut Engine| {
+        engine.schedule();
+        shapes.clear();
+        engine.predict_decode_steps(16, &mut shapes);
+        assert_eq!(shapes.len(), 16);
+        engine.decode_ahead(&shapes, &mut Tokens);
+        engine.update(&mut Tokens);
+        engine.pool_mut().clear_events();
+    };
+    // The first stretch makes room for the others.
+    skip(&mut engine);
+    let before = ALLOCATIONS.get();
+    (0..5).for_each(|_| skip(&mut engine));
+    assert_eq!(ALLOCATIONS.get() - before, 0);
+}
+
+#[test]
+fn a_waiting_request_costs_its_tokens_and_little_more() {
+    const REQUESTS: u64 = 10_000;
+    let config = EngineConfigInput { max_num_seqs: 1, max_model_len: Some(4_096), ..EngineConfigInput::default() };
+    let mut engine = Engine::new(EngineConfig::new(config).expect("valid"));
+    let before = BYTES.get();
+    for tag in 0..REQUESTS {
+        engine.submit(RequestSpec::new(tag, prompt(tag), 100)).expect("it fits");
+    }
+    // A step looks at the first of them and lets the others wait.
+    engine.schedule();
+    assert_eq!(engine.num_waiting() as u64, REQUESTS - 1);
+    let bytes_each = (BYTES.get() - before) as u64 / REQUESTS;
+    println!("{bytes_each} bytes for each request of 512 prompt tokens that waits");
+    assert!(bytes_each <= 2_300, "a waiting request costs {bytes_each} bytes");
+}
