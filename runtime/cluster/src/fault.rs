@@ -94,6 +94,7 @@ impl Simulation<'_> {
             && worker != crashed
         {
             self.workers[worker as usize].engine.abort(id);
+            self.observer.aborted(worker, tag);
             self.dirty.push(worker);
         }
         if let Some((worker, id)) = source

@@ -137,6 +137,9 @@ impl Simulation<'_> {
                 self.live_mut(tag).stage =
                     if decode { Stage::Decode { worker, id } } else { Stage::First { worker, id } };
                 self.dirty.push(worker);
+                if self.wants_steps {
+                    self.observer.submitted(worker, tag);
+                }
             }
             Err(reason) => self.end(tag, Outcome::Rejected(reason)),
         }

@@ -111,12 +111,12 @@ pub struct Samples {
 }
 
 impl Samples {
-    /// Adds a sample.
+    /// Adds `times` equal samples.
     #[inline]
-    pub fn push(&mut self, value: u64) {
+    pub fn push(&mut self, value: u64, times: u64) {
         match self.runs.last_mut() {
-            Some((last, count)) if *last == value => *count += 1,
-            _ => self.runs.push((value, 1)),
+            Some((last, count)) if *last == value => *count += times,
+            _ => self.runs.push((value, times)),
         }
     }
 
@@ -124,6 +124,12 @@ impl Samples {
     #[must_use]
     pub fn summarise(mut self) -> Option<Summary> {
         self.runs.sort_unstable();
+        // One run a value, so that the sums below do not show how they came.
+        self.runs.dedup_by(|later, earlier| {
+            let same = later.0 == earlier.0;
+            earlier.1 += u64::from(same) * later.1;
+            same
+        });
         let count: u64 = self.runs.iter().map(|(_, count)| count).sum();
         let (min, max) = (self.runs.first()?.0, self.runs.last()?.0);
         let sum: u128 = self.runs.iter().map(|&(value, count)| u128::from(value) * u128::from(count)).sum();
@@ -196,7 +202,12 @@ pub(crate) struct MetricSet {
 impl MetricSet {
     #[inline]
     pub(crate) fn sample(&mut self, trend: Trend, value: u64) {
-        self.trends[trend as usize].push(value);
+        self.sample_times(trend, value, 1);
+    }
+
+    #[inline]
+    pub(crate) fn sample_times(&mut self, trend: Trend, value: u64, times: u64) {
+        self.trends[trend as usize].push(value, times);
     }
 
     #[inline]
@@ -236,7 +247,7 @@ mod tests {
 
     fn summary(values: impl IntoIterator<Item = u64>) -> Summary {
         let mut samples = Samples::default();
-        values.into_iter().for_each(|value| samples.push(value));
+        values.into_iter().for_each(|value| samples.push(value, 1));
         samples.summarise().unwrap()
     }
 

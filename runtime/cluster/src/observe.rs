@@ -3,13 +3,11 @@
 use vcr_core::Engine;
 use vcr_core::plan::StepPlan;
 
-/// A step that has just been scheduled and priced.
+/// A step that starts and has just been priced.
 #[derive(Clone, Copy, Debug)]
 pub struct StepRecord<'a> {
     /// Engine as an index over all engines of the run.
     pub worker: u32,
-    /// Number of the step on its engine, from 0.
-    pub step: u64,
     /// When it starts.
     pub start_ns: u64,
     /// When it ends.
@@ -51,11 +49,32 @@ pub enum Incident {
 }
 
 /// Watches a run. Nothing it does can change the run.
+///
+/// Engines are named by their index over all engines of the run.
 pub trait Observer {
-    /// A step was scheduled.
-    fn step(&mut self, _step: &StepRecord<'_>) {}
+    /// Whether it wants to see each step. If not, stretches of decode are
+    /// applied at once, and only incidents and progress are told.
+    fn wants_steps(&self) -> bool {
+        false
+    }
 
-    /// An engine changed its health.
+    /// A request entered an engine.
+    fn submitted(&mut self, _worker: u32, _tag: u64) {}
+
+    /// A request was taken from an engine that goes on without it.
+    fn aborted(&mut self, _worker: u32, _tag: u64) {}
+
+    /// An engine decided a step, or only to preempt.
+    fn scheduled(&mut self, _worker: u32, _engine: &Engine) {}
+
+    /// A step starts.
+    fn started(&mut self, _step: &StepRecord<'_>) {}
+
+    /// The result of a step was applied. KV events are in the engine's pool.
+    fn applied(&mut self, _worker: u32, _start_ns: u64, _end_ns: u64, _engine: &Engine) {}
+
+    /// An engine changed its health. One that crashed has lost its steps in
+    /// flight.
     fn incident(&mut self, _worker: u32, _at_ns: u64, _incident: Incident) {}
 
     /// Called now and then.

@@ -192,7 +192,7 @@ impl Simulation<'_> {
             workload_names: names,
             engine_names: self.workers.iter().map(|worker| self.engine_name(worker)).collect(),
         };
-        report.fingerprint = fingerprint(&report, self.step_digest);
+        report.fingerprint = fingerprint(&report, self.workers.iter().map(|worker| worker.step_digest));
         Ok(report)
     }
 
@@ -297,9 +297,11 @@ fn trend_report(summary: &Summary, unit: Unit) -> TrendReport {
     }
 }
 
-fn fingerprint(report: &Report, step_digest: u64) -> String {
+fn fingerprint(report: &Report, step_digests: impl Iterator<Item = u64>) -> String {
     let mut hash = Sha256::new();
-    hash.update(step_digest.to_le_bytes());
+    for digest in step_digests {
+        hash.update(digest.to_le_bytes());
+    }
     let mut sink = HashWriter(&mut hash);
     // Writing to a hash cannot fail, and the report has no non-string keys.
     report.write_requests(&mut sink).expect("a hash accepts everything");

@@ -6,8 +6,9 @@
 
 use std::sync::Arc;
 
+use vcr_core::latency::StepShape;
 use vcr_core::plan::{RemoteLoad, RequestOutput, ScheduledKind};
-use vcr_core::{Prompt, RequestId, seed};
+use vcr_core::{Prompt, RequestId};
 
 use crate::config::{LinkSharing, PoolConfig, RunConfig, Topology, WorkloadConfig, WorkloadSource};
 use crate::error::{MAX_STEPS_AT_ONE_INSTANT, SimError, latency_error};
@@ -79,13 +80,16 @@ pub(crate) struct Simulation<'o> {
     chained: bool,
     pub(crate) ended: u64,
     pub(crate) steps: u64,
-    /// Rolling hash over every step of the run.
-    pub(crate) step_digest: u64,
     /// Workers whose situation changed at this instant.
     pub(crate) dirty: Vec<u32>,
     pub(crate) loads: Vec<WorkerLoad>,
     outputs: Vec<RequestOutput>,
     remote_loads: Vec<RemoteLoad>,
+    /// Scratch: steps that an engine starts or goes through at once.
+    taken: Vec<(StepShape, u64)>,
+    /// Scratch: requests of each workload that decode in a stretch.
+    decoding: Vec<u64>,
+    pub(crate) wants_steps: bool,
     pub(crate) observer: &'o mut dyn Observer,
 }
 
@@ -107,7 +111,7 @@ impl<'o> Simulation<'o> {
         for (pool, pool_config) in config.topology.pools().into_iter().enumerate() {
             let first_worker = workers.len() as u32;
             for index in 0..pool_config.engines {
-                let worker = Worker::new(pool as u32, index, pool_config, config.seed)
+                let worker = Worker::new(pool as u32, index, pool_config, config.seed, observer.wants_steps())
                     .map_err(|reason| latency_error(pool_config, index, 0..1, 0, reason))?;
                 workers.push(worker);
             }
@@ -138,11 +142,13 @@ impl<'o> Simulation<'o> {
             chained: config.workloads.iter().any(WorkloadConfig::is_chained),
             ended: 0,
             steps: 0,
-            step_digest: 0,
             dirty: Vec::new(),
             loads: Vec::new(),
             outputs: Vec::new(),
             remote_loads: Vec::new(),
+            taken: Vec::new(),
+            decoding: Vec::new(),
+            wants_steps: observer.wants_steps(),
             observer,
             config,
         };
@@ -225,22 +231,20 @@ impl<'o> Simulation<'o> {
         Ok(())
     }
 
-    /// Lets every worker whose situation changed start a step.
+    /// Lets every worker whose situation changed decide and start steps.
     fn start_steps(&mut self) -> Result<(), SimError> {
         let mut dirty = std::mem::take(&mut self.dirty);
         dirty.sort_unstable();
         dirty.dedup();
-        dirty.retain(|&worker| self.workers[worker as usize].can_step());
         // All of them are scheduled before the first is priced: what a transfer
         // brings may end a stretch of steps that could be told in advance.
         for &worker in &dirty {
-            // A step that did nothing but preempt has made room for another.
-            while self.schedule_step(worker) {}
+            while self.workers[worker as usize].can_step() && self.schedule_step(worker) {}
         }
-        dirty.retain(|&worker| self.workers[worker as usize].engine.step_in_flight());
+        dirty.retain(|&worker| self.workers[worker as usize].can_start());
         for (position, &worker) in dirty.iter().enumerate() {
             let is_last = position + 1 == dirty.len();
-            self.price_step(worker, is_last)?;
+            self.start_step(worker, is_last)?;
         }
         dirty.clear();
         // Starting a step only ever adds events, never changes other workers.
@@ -249,7 +253,7 @@ impl<'o> Simulation<'o> {
         Ok(())
     }
 
-    /// Lets a worker decide its next step. True if it should decide again.
+    /// Lets a worker decide its next step. False if that came to nothing.
     fn schedule_step(&mut self, index: u32) -> bool {
         let worker = &mut self.workers[index as usize];
         let now_ns = self.now_ns;
@@ -265,47 +269,63 @@ impl<'o> Simulation<'o> {
                 record.cached_tokens = entry.num_computed_tokens;
             }
         }
-        let only_preempted = plan.scheduled.is_empty() && !plan.preempted.is_empty();
+        // A step that did nothing but preempt has made room for another.
+        let any = !plan.scheduled.is_empty() || !plan.preempted.is_empty();
         self.remote_loads.clear();
         self.remote_loads.extend_from_slice(&plan.remote_loads);
+        if any && self.wants_steps {
+            self.observer.scheduled(index, &worker.engine);
+        }
         let mut loads = std::mem::take(&mut self.remote_loads);
         for &load in &loads {
             self.start_transfer(load);
         }
         loads.clear();
         self.remote_loads = loads;
-        only_preempted
+        any
     }
 
-    /// Gives the step that `index` has just scheduled its duration. `is_last`
-    /// unless other workers have yet to be priced at this instant.
-    fn price_step(&mut self, index: u32, is_last: bool) -> Result<(), SimError> {
+    /// Starts the oldest step that `index` has scheduled, and goes through those
+    /// that must follow unless they are watched. `is_last` unless other workers
+    /// have yet to start at this instant.
+    fn start_step(&mut self, index: u32, is_last: bool) -> Result<(), SimError> {
         let now_ns = self.now_ns;
-        let horizon_ns = self.horizon_ns(self.workers[index as usize].pool, is_last);
+        let pool = self.workers[index as usize].pool;
+        let horizon_ns = self.horizon_ns(pool, is_last);
         let worker = &mut self.workers[index as usize];
-        let shape = worker.plan().shape;
-        let step = worker.engine_stats().steps - 1;
-
-        let duration_ns = worker.price(now_ns, horizon_ns, &shape).map_err(|reason| {
+        // A prompt that is computed for another pool ends with its first token.
+        let ahead = !self.wants_steps && (pool > 0 || self.pools.len() == 1);
+        let mut taken = std::mem::take(&mut self.taken);
+        taken.clear();
+        worker.price(now_ns, horizon_ns, ahead, &mut taken).map_err(|reason| {
+            let step = worker.engine_stats().steps - worker.engine.steps_in_flight() as u64;
             let steps = step..step + worker.num_priced();
-            latency_error(&self.pools[worker.pool as usize].config, worker.index, steps, now_ns, reason)
+            latency_error(&self.pools[pool as usize].config, worker.index, steps, now_ns, reason)
         })?;
-        let end_ns = now_ns.saturating_add(duration_ns);
-        let end = Event::StepEnd { worker: index, incarnation: worker.incarnation };
-        self.events.push_step_end(worker.pool, end_ns, end);
-        self.steps += 1;
-        let work = u64::from(index) << 48 ^ shape.prefill_tokens << 24 ^ shape.decode_requests;
-        for word in [now_ns, duration_ns, work, shape.kv_active_blocks] {
-            self.step_digest = seed::mix(self.step_digest ^ word);
+        self.steps += taken.len() as u64;
+        if taken.len() > 1 {
+            worker.skip(&taken, &self.output_seeds);
+            self.emit_stretch(index, &taken);
         }
-        self.observer.step(&StepRecord {
-            worker: index,
-            step,
-            start_ns: now_ns,
-            end_ns,
-            plan: worker.plan(),
-            engine: &worker.engine,
-        });
+        let worker = &mut self.workers[index as usize];
+        let mut start_ns = now_ns;
+        for &(shape, duration_ns) in &taken {
+            worker.book(start_ns, &shape, duration_ns);
+            start_ns = start_ns.saturating_add(duration_ns);
+        }
+        let end = Event::StepEnd { worker: index, incarnation: worker.incarnation };
+        self.events.push_step_end(pool, start_ns, end);
+        if self.wants_steps {
+            let plan = worker.plan();
+            self.observer.started(&StepRecord {
+                worker: index,
+                start_ns: now_ns,
+                end_ns: start_ns,
+                plan,
+                engine: &worker.engine,
+            });
+        }
+        self.taken = taken;
         Ok(())
     }
 
@@ -323,16 +343,23 @@ impl<'o> Simulation<'o> {
         }
         let feeding_pools = if any_pool { self.pools.len() as u32 } else { pool };
         let steps = (0..feeding_pools).filter_map(|other| self.events.next_step_end(other));
-        self.events.next_other().into_iter().chain(steps).min().unwrap_or(u64::MAX)
+        // Steps that start after the last instant of the run do not happen.
+        let end = self.config.max_time_ns.map(|max| max.saturating_add(1));
+        self.events.next_other().into_iter().chain(steps).chain(end).min().unwrap_or(u64::MAX)
     }
 
     fn end_step(&mut self, index: u32) {
         let worker = &mut self.workers[index as usize];
         let pool = worker.pool;
+        let start_ns = worker.step_start_ns;
         // Steps that a crash cuts off are none.
-        self.step_metrics.sample(Trend::StepTime, self.now_ns - worker.step_start_ns);
+        self.step_metrics.sample(Trend::StepTime, self.now_ns - start_ns);
         self.step_metrics.sample(Trend::BatchSize, worker.plan().shape.batch_requests());
         worker.update(&self.output_seeds, &self.pools[pool as usize].config.acceptance_rates);
+        if self.wants_steps {
+            self.observer.applied(index, start_ns, self.now_ns, &worker.engine);
+            worker.engine.pool_mut().clear_events();
+        }
         let mut outputs = std::mem::take(&mut self.outputs);
         outputs.clear();
         outputs.extend_from_slice(&worker.engine.outputs().outputs);
@@ -368,6 +395,38 @@ impl<'o> Simulation<'o> {
         record.prefill_end_ns.get_or_insert(now_ns);
         if output.finish.is_some() {
             self.complete(output.tag);
+        }
+    }
+
+    /// The tokens of all steps of a stretch but the last, which is under way.
+    fn emit_stretch(&mut self, index: u32, taken: &[(StepShape, u64)]) {
+        let ended = &taken[..taken.len() - 1];
+        let mut ends_ns = self.now_ns;
+        let first_end_ns = self.now_ns.saturating_add(taken[0].1);
+        for (shape, duration_ns) in ended {
+            ends_ns = ends_ns.saturating_add(*duration_ns);
+            self.step_metrics.sample(Trend::StepTime, *duration_ns);
+            self.step_metrics.sample(Trend::BatchSize, shape.batch_requests());
+        }
+        self.decoding.clear();
+        self.decoding.resize(self.metrics.len(), 0);
+        for output in &self.workers[index as usize].engine.outputs().outputs {
+            let record = &mut self.records[output.tag as usize];
+            match record.last_token_ns {
+                None => record.first_token_ns = Some(first_end_ns),
+                Some(last_ns) => {
+                    self.metrics[record.workload as usize].sample(Trend::Itl, first_end_ns - last_ns);
+                }
+            }
+            record.prefill_end_ns.get_or_insert(first_end_ns);
+            record.last_token_ns = Some(ends_ns);
+            record.output_tokens += output.num_tokens;
+            self.decoding[record.workload as usize] += 1;
+        }
+        for (metrics, &requests) in self.metrics.iter_mut().zip(&self.decoding) {
+            for (_, duration_ns) in ended[1..].iter().filter(|_| requests > 0) {
+                metrics.sample_times(Trend::Itl, *duration_ns, requests);
+            }
         }
     }
 

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use vcr_core::latency::{LatencyError, LatencyModel, StepBatch, StepShape};
 use vcr_core::plan::StepPlan;
-use vcr_core::{Engine, EngineStats, TokenSource, seed};
+use vcr_core::{Engine, EngineConfig, EngineStats, TokenSource, seed};
 use vcr_random::Stream;
 
 use crate::config::PoolConfig;
@@ -37,13 +37,17 @@ pub(crate) struct Worker {
     /// Counts restarts; tells stale step ends from live ones.
     pub(crate) incarnation: u32,
     pub(crate) totals: WorkerTotals,
+    /// Whether the oldest step in flight has started.
+    pub(crate) executing: bool,
     pub(crate) step_start_ns: u64,
     step_end_ns: u64,
+    /// Rolling hash over its steps.
+    pub(crate) step_digest: u64,
     latency: Box<dyn LatencyModel>,
     seed: u64,
     acceptance: Stream,
     slow_downs: Vec<(u32, f64)>,
-    /// Steps that have been priced and not yet taken.
+    /// Steps that have been priced and not yet taken, with the time each takes.
     priced: VecDeque<(StepShape, u64)>,
     /// Scratch of a pricing call.
     shapes: Vec<StepShape>,
@@ -51,17 +55,25 @@ pub(crate) struct Worker {
 }
 
 impl Worker {
-    pub(crate) fn new(pool: u32, index: u32, config: &PoolConfig, run_seed: u64) -> Result<Self, LatencyError> {
+    pub(crate) fn new(
+        pool: u32,
+        index: u32,
+        config: &PoolConfig,
+        run_seed: u64,
+        records_events: bool,
+    ) -> Result<Self, LatencyError> {
         let seed = seed::derive(run_seed, &format!("engine:{}", config.name), u64::from(index));
         Ok(Self {
             pool,
             index,
-            engine: Engine::new(config.engine.clone()),
+            engine: new_engine(&config.engine, records_events),
             health: Health::Up,
             incarnation: 0,
             totals: WorkerTotals::default(),
+            executing: false,
             step_start_ns: 0,
             step_end_ns: 0,
+            step_digest: 0,
             latency: (config.latency)(seed::derive(seed, "latency", 0))?,
             seed,
             acceptance: Stream::new(seed, "acceptance"),
@@ -87,26 +99,52 @@ impl Worker {
 
     /// Whether a step may be scheduled now.
     pub(crate) fn can_step(&self) -> bool {
-        self.health == Health::Up && !self.engine.step_in_flight() && self.engine.has_schedulable_requests()
+        self.health == Health::Up && self.engine.may_schedule() && self.engine.has_schedulable_requests()
     }
 
-    /// How long the step of `shape` takes from `now_ns`; books it. Nothing from
-    /// outside reaches the engine before `horizon_ns`.
-    pub(crate) fn price(&mut self, now_ns: u64, horizon_ns: u64, shape: &StepShape) -> Result<u64, LatencyError> {
+    /// Whether a step waits to be started.
+    pub(crate) fn can_start(&self) -> bool {
+        self.health == Health::Up && !self.executing && self.engine.step_in_flight()
+    }
+
+    /// Prices the oldest step in flight, which starts now, and with `ahead`
+    /// those that must follow it, as far as they start before `horizon_ns`:
+    /// until then nothing from outside reaches the engine. Appends the steps to
+    /// be taken, with the time each takes.
+    pub(crate) fn price(
+        &mut self,
+        now_ns: u64,
+        horizon_ns: u64,
+        ahead: bool,
+        taken: &mut Vec<(StepShape, u64)>,
+    ) -> Result<(), LatencyError> {
         if self.priced.is_empty() {
-            self.price_ahead(now_ns, horizon_ns, shape)?;
+            self.price_ahead(now_ns, horizon_ns, ahead)?;
         }
-        let (expected, mut duration_ns) = self.priced.pop_front().expect("pricing answers at least one step");
-        assert_eq!(expected, *shape, "a step was priced that did not happen");
-        for (_, factor) in &self.slow_downs {
-            duration_ns = (duration_ns as f64 * factor).round() as u64;
+        let expected = self.priced.front().map(|(shape, _)| *shape);
+        assert_eq!(expected, Some(self.engine.oldest_plan().shape), "a step was priced that did not happen");
+        let many = if ahead { self.priced.len() } else { 1 };
+        for (shape, mut duration_ns) in self.priced.drain(..many) {
+            for (_, factor) in &self.slow_downs {
+                duration_ns = (duration_ns as f64 * factor).round() as u64;
+            }
+            taken.push((shape, duration_ns));
         }
+        Ok(())
+    }
+
+    /// Books a step that starts at `start_ns`.
+    pub(crate) fn book(&mut self, start_ns: u64, shape: &StepShape, duration_ns: u64) {
+        self.executing = true;
         self.totals.busy_ns += duration_ns;
         self.totals.computed_tokens += shape.prefill_tokens + shape.decode_tokens;
-        self.totals.peak_active_blocks = self.totals.peak_active_blocks.max(self.engine.pool().num_active());
-        self.step_start_ns = now_ns;
-        self.step_end_ns = now_ns.saturating_add(duration_ns);
-        Ok(duration_ns)
+        self.totals.peak_active_blocks = self.totals.peak_active_blocks.max(shape.kv_active_blocks as u32);
+        self.step_start_ns = start_ns;
+        self.step_end_ns = start_ns.saturating_add(duration_ns);
+        let work = shape.prefill_tokens << 24 ^ shape.decode_requests;
+        for word in [start_ns, duration_ns, work, shape.kv_active_blocks] {
+            self.step_digest = seed::mix(self.step_digest ^ word);
+        }
     }
 
     /// Steps of the latest call to the latency model.
@@ -114,13 +152,15 @@ impl Worker {
         self.shapes.len() as u64
     }
 
-    /// Prices the step in flight and, where that pays, those that must follow.
-    fn price_ahead(&mut self, now_ns: u64, horizon_ns: u64, shape: &StepShape) -> Result<(), LatencyError> {
+    /// Prices the step that starts now and, if `ahead` or where that pays,
+    /// those that must follow.
+    fn price_ahead(&mut self, now_ns: u64, horizon_ns: u64, ahead: bool) -> Result<(), LatencyError> {
         self.shapes.clear();
-        self.shapes.push(*shape);
+        self.shapes.push(self.engine.oldest_plan().shape);
         // A slow-down is not known to the model, so its steps would start at
         // other times than it is told.
-        if self.latency.prefers_batches() && self.slow_downs.is_empty() && now_ns < horizon_ns {
+        let several = ahead || self.latency.prefers_batches();
+        if several && self.slow_downs.is_empty() && now_ns < horizon_ns {
             self.engine.predict_decode_steps(Engine::MOST_PREDICTED_STEPS, &mut self.shapes);
         }
         self.durations_ns.clear();
@@ -130,20 +170,22 @@ impl Worker {
         Ok(())
     }
 
-    /// The plan of the step in flight.
+    /// The plan of the step that executes.
     pub(crate) fn plan(&self) -> &StepPlan {
-        self.engine.plan()
+        self.engine.oldest_plan()
     }
 
     /// Loses all requests and the cache.
     pub(crate) fn crash(&mut self, now_ns: u64, restarts: bool) {
         // The rest of a step in flight is not spent.
-        if self.engine.step_in_flight() {
+        if self.executing {
             self.totals.busy_ns -= self.step_end_ns - now_ns;
         }
+        self.executing = false;
         add_stats(&mut self.totals.lost, self.engine.stats());
         self.totals.crashes += 1;
-        self.engine = Engine::new(self.engine.config().clone());
+        let records_events = self.engine.pool().events().is_some();
+        self.engine = new_engine(&self.engine.config().clone(), records_events);
         self.priced.clear();
         self.incarnation += 1;
         self.health = if restarts { Health::Restarting } else { Health::Down };
@@ -164,10 +206,20 @@ impl Worker {
         self.slow_downs.retain(|(other, _)| *other != fault);
     }
 
-    /// Ends the step in flight; outputs are in the engine.
+    /// Ends the step that was executing; outputs are in the engine.
     pub(crate) fn update(&mut self, output_seeds: &[u64], acceptance_rates: &[f64]) {
         let mut source = DrawnTokens { output_seeds, acceptance_rates, stream: &mut self.acceptance };
         self.engine.update(&mut source);
+        self.executing = false;
+    }
+
+    /// Goes through the steps before the last of `taken`, which then is the one
+    /// in flight; outputs of all of them are in the engine.
+    pub(crate) fn skip(&mut self, taken: &[(StepShape, u64)], output_seeds: &[u64]) {
+        self.shapes.clear();
+        self.shapes.extend(taken[1..].iter().map(|(shape, _)| *shape));
+        let mut source = DrawnTokens { output_seeds, acceptance_rates: &[], stream: &mut self.acceptance };
+        self.engine.decode_ahead(&self.shapes, &mut source);
     }
 
     /// Engine totals over all incarnations.
@@ -178,9 +230,19 @@ impl Worker {
     }
 }
 
+fn new_engine(config: &EngineConfig, records_events: bool) -> Engine {
+    let mut engine = Engine::new(config.clone());
+    engine.pool_mut().record_events(records_events);
+    engine
+}
+
 fn add_stats(into: &mut EngineStats, from: &EngineStats) {
     into.steps += from.steps;
     into.preemptions += from.preemptions;
+    let (drafts, more) = (&mut into.spec_decode, &from.spec_decode);
+    drafts.num_drafts += more.num_drafts;
+    drafts.num_draft_tokens += more.num_draft_tokens;
+    drafts.num_accepted_tokens += more.num_accepted_tokens;
     for (into, from) in [(&mut into.prefix, &from.prefix), (&mut into.preempted_prefix, &from.preempted_prefix)] {
         into.requests += from.requests;
         into.queried_tokens += from.queried_tokens;
@@ -206,8 +268,19 @@ impl TokenSource for DrawnTokens<'_> {
     }
 
     fn extra_tokens(&mut self, _tag: u64, max_extra: u32) -> u32 {
+        self.accepted(max_extra)
+    }
+
+    fn accepted_drafts(&mut self, _tag: u64, num_drafts: u32) -> u32 {
+        self.accepted(num_drafts)
+    }
+}
+
+impl DrawnTokens<'_> {
+    /// How many of `most` tokens in a row are accepted.
+    fn accepted(&mut self, most: u32) -> u32 {
         let mut accepted = 0;
-        while accepted < max_extra {
+        while accepted < most {
             let rate = self.acceptance_rates.get(accepted as usize).copied().unwrap_or(0.0);
             if self.stream.unit() >= rate {
                 break;

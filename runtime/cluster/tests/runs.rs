@@ -4,11 +4,13 @@ mod support;
 
 use proptest::prelude::*;
 use support::{MS, assert_conserved, config, constant, linear_in_batches, link, mix, pool, run, synthetic};
+use vcr_cluster::observe::{Observer, StepRecord, Unobserved};
 use vcr_cluster::record::{FailReason, Outcome};
 use vcr_cluster::{
-    Arrivals, FaultConfig, FaultKind, KvAwareConfig, Limit, LinkSharing, PoolConfig, RequestMix, RouterConfig,
-    RunConfig, SimError, Topology, observe::Unobserved, simulate,
+    Arrivals, FaultConfig, FaultKind, KvAwareConfig, Limit, LinkSharing, PoolConfig, Report, RequestMix, RouterConfig,
+    RunConfig, SimError, Topology, simulate,
 };
+use vcr_core::{EngineConfig, EngineConfigInput};
 use vcr_random::Distribution;
 
 fn burst(count: u64) -> Arrivals {
@@ -218,15 +220,54 @@ fn a_cut_off_run_counts_what_is_unfinished() {
     assert!(report.unfinished_requests > 0);
 }
 
-fn priced_in_batches(config: RunConfig) -> RunConfig {
-    let batched = |pool: PoolConfig| PoolConfig { latency: linear_in_batches(), ..pool };
+/// The same run with every pool changed.
+fn with_pools(config: RunConfig, change: impl Fn(PoolConfig) -> PoolConfig) -> RunConfig {
     let topology = match config.topology {
-        Topology::Aggregated(pool) => Topology::Aggregated(batched(pool)),
+        Topology::Aggregated(pool) => Topology::Aggregated(change(pool)),
         Topology::Disaggregated { prefill, decode, link } => {
-            Topology::Disaggregated { prefill: batched(prefill), decode: batched(decode), link }
+            Topology::Disaggregated { prefill: change(prefill), decode: change(decode), link }
         }
     };
     RunConfig { topology, ..config }
+}
+
+fn priced_in_batches(config: RunConfig) -> RunConfig {
+    with_pools(config, |pool| PoolConfig { latency: linear_in_batches(), ..pool })
+}
+
+/// Engines that run ahead of their outputs or verify drafts.
+fn in_mode(config: RunConfig, async_scheduling: bool, num_speculative_tokens: u32) -> RunConfig {
+    with_pools(config, |pool| {
+        let input =
+            EngineConfigInput { async_scheduling, num_speculative_tokens, ..EngineConfigInput::clone(&pool.engine) };
+        let engine = EngineConfig::new(input).expect("a valid engine");
+        PoolConfig { engine, acceptance_rates: vec![0.7, 0.4], ..pool }
+    })
+}
+
+/// Sees every step, so that none is skipped.
+#[derive(Default)]
+struct Watching {
+    steps: u64,
+}
+
+impl Observer for Watching {
+    fn wants_steps(&self) -> bool {
+        true
+    }
+
+    fn started(&mut self, step: &StepRecord<'_>) {
+        assert!(step.start_ns <= step.end_ns);
+        self.steps += 1;
+    }
+}
+
+fn watched(config: &RunConfig) -> Report {
+    let mut watching = Watching::default();
+    let report = simulate(config.clone(), &mut watching).expect("it runs unwatched");
+    let steps: u64 = report.engines.iter().map(|engine| engine.steps).sum();
+    assert!(watching.steps <= steps, "{} steps were seen of {steps}", watching.steps);
+    report
 }
 
 fn arb_router() -> impl Strategy<Value = RouterConfig> {
@@ -262,6 +303,7 @@ proptest! {
         faults in proptest::collection::vec(arb_fault(2), 0..6),
         retries in 0..3u32,
         turns in 1.0..4.0f64,
+        (async_scheduling, drafts) in (any::<bool>(), prop_oneof![3 => Just(0), 1 => 1..3u32]),
         seed in any::<u64>(),
     ) {
         let topology = if split {
@@ -290,13 +332,15 @@ proptest! {
         run_config.faults = faults.into_iter().map(|f| FaultConfig { pool: f.pool % pools, ..f }).collect();
         run_config.max_retries = retries;
         run_config.seed = seed;
+        let run_config = in_mode(run_config, async_scheduling, drafts);
         match simulate(run_config.clone(), &mut Unobserved) {
             Ok(report) => {
                 assert_conserved(&report);
                 prop_assert_eq!(report.unfinished_requests, 0);
                 prop_assert_eq!(&report.fingerprint, &run(&run_config).fingerprint);
-                // Pricing ahead must not change what happens.
-                prop_assert_eq!(report.fingerprint, run(&priced_in_batches(run_config)).fingerprint);
+                // Going through steps at once, or pricing them so, changes nothing.
+                prop_assert_eq!(&report.fingerprint, &watched(&run_config).fingerprint);
+                prop_assert_eq!(report.fingerprint, watched(&priced_in_batches(run_config)).fingerprint);
             }
             Err(SimError::NothingFits { .. }) => {}
             Err(error) => prop_assert!(false, "{}", error),

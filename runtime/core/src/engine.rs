@@ -261,6 +261,13 @@ impl Engine {
         &self.plans[self.newest]
     }
 
+    /// The oldest plan in flight, whose result is applied next; the latest plan
+    /// if none is.
+    #[must_use]
+    pub fn oldest_plan(&self) -> &StepPlan {
+        if self.steps_in_flight > 0 { &self.plans[self.oldest] } else { self.plan() }
+    }
+
     /// Outputs of the latest step applied.
     #[must_use]
     pub fn outputs(&self) -> &StepOutputs {

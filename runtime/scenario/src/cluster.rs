@@ -75,8 +75,8 @@ fn make_engine(mut options: Options<'_>) -> Scripted<EngineSpec> {
         max_num_active_seqs: options.u32("max_num_active_seqs"),
         max_loras: 0,
         max_extra_tokens_per_step: options.u32("max_extra_tokens_per_step").unwrap_or(0),
-        num_speculative_tokens: 0,
-        async_scheduling: false,
+        num_speculative_tokens: options.u32("num_speculative_tokens").unwrap_or(0),
+        async_scheduling: options.boolean("async_scheduling").unwrap_or(false),
         rules,
     };
     let rates = options.array("acceptance_rates").unwrap_or_default();

@@ -13,7 +13,8 @@ use serde::Serialize;
 use vcr_cluster::Report;
 use vcr_cluster::observe::{Incident, StepRecord};
 use vcr_cluster::record::{RequestRecord, ns_to_ms};
-use vcr_core::plan::{ScheduledKind, ScheduledRequest, StepPlan};
+use vcr_core::Engine;
+use vcr_steplog::{EngineLog, StepLine};
 use vcr_trace::perfetto::PerfettoWriter;
 
 const PARTS: [&str; 3] = ["requests.jsonl", "steps.jsonl", "trace.json"];
@@ -59,6 +60,7 @@ impl Outputs {
         }
         Ok(RunFiles {
             name: name.to_owned(),
+            logs: engines.iter().map(|_| EngineSteps::default()).collect(),
             engines,
             process,
             requests: open(PARTS[0])?,
@@ -107,37 +109,78 @@ pub(crate) struct RunFiles {
     process: u64,
     requests: BufWriter<File>,
     steps: BufWriter<File>,
+    /// By engine of the run.
+    logs: Vec<EngineSteps>,
     trace: PerfettoWriter<BufWriter<File>>,
     /// The first error of an observation, which has nobody to report it to.
     failure: Option<io::Error>,
 }
 
-/// A line of `steps.jsonl`. `sched`, `tot`, `pre`, `run`, `wait` and `free` mean
-/// what they mean in recordings of the real scheduler: for each scheduled request
-/// its id, its tokens, its computed tokens, its kind (`n`ew, `p`reempted before,
-/// `r`unning) and its new blocks; all tokens; preempted ids; the running list;
-/// how many wait; how many blocks are free.
-#[derive(Serialize)]
-struct StepRow<'a> {
-    of: &'a str,
-    pool: &'a str,
-    engine: u32,
-    s: u64,
-    start_ms: f64,
-    duration_ms: f64,
-    sched: Vec<(u64, u32, u32, &'static str, &'a [u32])>,
-    tot: u32,
-    #[serde(skip_serializing_if = "<[u64]>::is_empty")]
-    pre: &'a [u64],
-    run: Vec<u64>,
-    wait: usize,
-    free: u32,
+/// The step log of one engine, as far as it is not written.
+#[derive(Default)]
+struct EngineSteps {
+    log: EngineLog,
+    /// A schedule is in the line that is being put together.
+    scheduled: bool,
+    /// Requests that came after that schedule, and so belong to the next line.
+    submitted_later: Vec<u64>,
+}
+
+impl EngineSteps {
+    fn take_line(&mut self) -> Option<StepLine> {
+        self.scheduled = false;
+        let line = self.log.take_line();
+        for tag in self.submitted_later.drain(..) {
+            self.log.added(tag);
+        }
+        line
+    }
 }
 
 impl RunFiles {
-    pub(crate) fn step(&mut self, step: &StepRecord<'_>) {
-        let outcome = self.write_step(step).and_then(|()| self.trace_step(step));
+    pub(crate) fn submitted(&mut self, worker: u32, tag: u64) {
+        let steps = &mut self.logs[worker as usize];
+        if steps.scheduled {
+            steps.submitted_later.push(tag);
+        } else {
+            steps.log.added(tag);
+        }
+    }
+
+    pub(crate) fn aborted(&mut self, worker: u32, tag: u64) {
+        // Within a line an abort comes before the schedule.
+        if self.logs[worker as usize].scheduled {
+            self.write_line(worker, None);
+        }
+        self.logs[worker as usize].log.aborted(tag);
+    }
+
+    pub(crate) fn scheduled(&mut self, worker: u32, engine: &Engine) {
+        if self.logs[worker as usize].scheduled {
+            self.write_line(worker, None);
+        }
+        let steps = &mut self.logs[worker as usize];
+        steps.log.scheduled(engine);
+        steps.scheduled = true;
+        if engine.plan().scheduled.is_empty() && !engine.step_in_flight() {
+            steps.log.applied(engine);
+            self.write_line(worker, None);
+        }
+    }
+
+    pub(crate) fn started(&mut self, step: &StepRecord<'_>) {
+        let outcome = self.trace_step(step);
         self.keep(outcome);
+    }
+
+    pub(crate) fn applied(&mut self, worker: u32, start_ns: u64, end_ns: u64, engine: &Engine) {
+        let log = &mut self.logs[worker as usize].log;
+        // Steps that did nothing but preempt have no result.
+        while log.next_is_empty() {
+            log.applied(engine);
+        }
+        log.applied(engine);
+        self.write_line(worker, Some((start_ns, end_ns)));
     }
 
     pub(crate) fn incident(&mut self, worker: u32, at_ns: u64, incident: Incident) {
@@ -147,7 +190,27 @@ impl RunFiles {
             Incident::SlowDown => "slow-down",
             Incident::SlowDownEnd => "slow-down ends",
         };
+        if incident == Incident::Crash {
+            // Another engine takes its place; steps in flight came to nothing.
+            self.write_line(worker, None);
+            self.logs[worker as usize] = EngineSteps::default();
+        }
         let outcome = self.trace.instant(self.process, u64::from(worker) + 1, name, at_ns);
+        self.keep(outcome);
+    }
+
+    /// Writes what an engine's log has; the step whose result is in it took
+    /// place between the two times.
+    fn write_line(&mut self, worker: u32, times_ns: Option<(u64, u64)>) {
+        let Some(mut line) = self.logs[worker as usize].take_line() else { return };
+        let (pool, engine) = &self.engines[worker as usize];
+        line.of = Some(self.name.clone());
+        line.pool = Some(pool.clone());
+        line.engine = Some(*engine);
+        line.start_ms = times_ns.map(|(start_ns, _)| ns_to_ms(start_ns));
+        line.duration_ms = times_ns.map(|(start_ns, end_ns)| ns_to_ms(end_ns - start_ns));
+        let outcome = serde_json::to_writer(&mut self.steps, &line).map_err(io::Error::from);
+        let outcome = outcome.and_then(|()| self.steps.write_all(b"\n"));
         self.keep(outcome);
     }
 
@@ -155,27 +218,6 @@ impl RunFiles {
         if let Err(error) = outcome {
             self.failure.get_or_insert(error);
         }
-    }
-
-    fn write_step(&mut self, step: &StepRecord<'_>) -> io::Result<()> {
-        let plan: &StepPlan = step.plan;
-        let (pool, engine) = &self.engines[step.worker as usize];
-        let row = StepRow {
-            of: &self.name,
-            pool,
-            engine: *engine,
-            s: step.step,
-            start_ms: ns_to_ms(step.start_ns),
-            duration_ms: ns_to_ms(step.end_ns - step.start_ns),
-            sched: plan.scheduled.iter().map(|entry| scheduled_row(plan, entry)).collect(),
-            tot: plan.total_num_scheduled_tokens,
-            pre: &plan.preempted,
-            run: step.engine.running_tags().collect(),
-            wait: step.engine.num_waiting(),
-            free: step.engine.pool().num_free(),
-        };
-        serde_json::to_writer(&mut self.steps, &row)?;
-        self.steps.write_all(b"\n")
     }
 
     fn trace_step(&mut self, step: &StepRecord<'_>) -> io::Result<()> {
@@ -203,6 +245,9 @@ impl RunFiles {
 
     /// Writes the requests and closes the parts.
     pub(crate) fn finish(mut self, report: &Report) -> io::Result<()> {
+        for worker in 0..self.logs.len() as u32 {
+            self.write_line(worker, None);
+        }
         if let Some(error) = self.failure {
             return Err(error);
         }
@@ -225,15 +270,6 @@ impl RunFiles {
         self.steps.flush()?;
         self.trace.flush()
     }
-}
-
-fn scheduled_row<'a>(plan: &'a StepPlan, entry: &ScheduledRequest) -> (u64, u32, u32, &'static str, &'a [u32]) {
-    let kind = match entry.kind {
-        ScheduledKind::New => "n",
-        ScheduledKind::Resumed => "p",
-        ScheduledKind::Running => "r",
-    };
-    (entry.tag, entry.num_scheduled_tokens, entry.num_computed_tokens, kind, plan.blocks_of(entry))
 }
 
 /// The phases of a request's life that have both ends.

@@ -205,9 +205,37 @@ struct Watcher<'a> {
 }
 
 impl Observer for Watcher<'_> {
-    fn step(&mut self, step: &StepRecord<'_>) {
+    fn wants_steps(&self) -> bool {
+        self.files.is_some()
+    }
+
+    fn submitted(&mut self, worker: u32, tag: u64) {
         if let Some(files) = &mut self.files {
-            files.step(step);
+            files.submitted(worker, tag);
+        }
+    }
+
+    fn aborted(&mut self, worker: u32, tag: u64) {
+        if let Some(files) = &mut self.files {
+            files.aborted(worker, tag);
+        }
+    }
+
+    fn scheduled(&mut self, worker: u32, engine: &vcr_core::Engine) {
+        if let Some(files) = &mut self.files {
+            files.scheduled(worker, engine);
+        }
+    }
+
+    fn started(&mut self, step: &StepRecord<'_>) {
+        if let Some(files) = &mut self.files {
+            files.started(step);
+        }
+    }
+
+    fn applied(&mut self, worker: u32, start_ns: u64, end_ns: u64, engine: &vcr_core::Engine) {
+        if let Some(files) = &mut self.files {
+            files.applied(worker, start_ns, end_ns, engine);
         }
     }
 

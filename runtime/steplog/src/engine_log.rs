@@ -74,6 +74,12 @@ impl EngineLog {
         self.in_flight.front().is_some_and(|&(_, empty)| !empty)
     }
 
+    /// Whether an empty step is the next whose place comes.
+    #[must_use]
+    pub fn next_is_empty(&self) -> bool {
+        self.in_flight.front().is_some_and(|&(_, empty)| empty)
+    }
+
     /// The result of the oldest step in flight was applied; an empty step has
     /// nothing to apply, but its place in the log is the same. The events of
     /// the pool are taken over; the driver clears them.
