@@ -137,6 +137,18 @@ pub enum ConfigError {
         /// `max_model_len`.
         model_len: u32,
     },
+    /// A request that waits with one token to compute would never be admitted:
+    /// vLLM adds room for its drafts, which then exceed the budget.
+    #[error(
+        "`max_num_batched_tokens` ({tokens}) must exceed `num_speculative_tokens` ({drafts}), or a request \
+         found in the cache could never be admitted with its drafts"
+    )]
+    BudgetBelowDrafts {
+        /// `max_num_batched_tokens`.
+        tokens: u32,
+        /// `num_speculative_tokens`.
+        drafts: u32,
+    },
     /// The longest allowed request exceeds the whole pool.
     #[error(
         "one request of `max_model_len` ({model_len}) tokens needs {needed} KV blocks, but only \
@@ -279,19 +291,26 @@ impl EngineConfig {
         }
     }
 
-    /// vLLM's start-up check that the pool holds one request of
-    /// `max_model_len`. Its scheduler alone runs without, and so does ours.
+    /// What vLLM checks, or should, when an engine starts: that the pool holds
+    /// one request of `max_model_len`, and that a request fits into a step with
+    /// its drafts. Its scheduler alone runs without, and so does ours.
     ///
     /// # Errors
-    /// [`ConfigError::PoolBelowModelLen`].
-    pub fn check_longest_request_fits(&self) -> Result<(), ConfigError> {
-        let Some(model_len) = self.input.max_model_len else { return Ok(()) };
-        let needed = model_len.div_ceil(self.input.block_size);
-        let usable = self.input.num_gpu_blocks - 1;
-        if needed > usable {
-            return Err(ConfigError::PoolBelowModelLen { model_len, needed, usable });
+    /// [`ConfigError::PoolBelowModelLen`], [`ConfigError::BudgetBelowDrafts`].
+    pub fn check_start_up(&self) -> Result<(), Vec<ConfigError>> {
+        let mut errors = Vec::new();
+        let (tokens, drafts) = (self.input.max_num_batched_tokens, self.input.num_speculative_tokens);
+        if tokens <= drafts {
+            errors.push(ConfigError::BudgetBelowDrafts { tokens, drafts });
         }
-        Ok(())
+        if let Some(model_len) = self.input.max_model_len {
+            let needed = model_len.div_ceil(self.input.block_size);
+            let usable = self.input.num_gpu_blocks - 1;
+            if needed > usable {
+                errors.push(ConfigError::PoolBelowModelLen { model_len, needed, usable });
+            }
+        }
+        if errors.is_empty() { Ok(()) } else { Err(errors) }
     }
 
     /// Blocks that admissions leave free while others run.
@@ -359,8 +378,8 @@ mod tests {
             ..EngineConfigInput::default()
         })
         .unwrap();
-        let error = config.check_longest_request_fits().unwrap_err();
-        assert_eq!(error, ConfigError::PoolBelowModelLen { model_len: 161, needed: 11, usable: 10 });
+        let errors = config.check_start_up().unwrap_err();
+        assert_eq!(errors, [ConfigError::PoolBelowModelLen { model_len: 161, needed: 11, usable: 10 }]);
     }
 
     #[test]

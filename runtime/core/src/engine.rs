@@ -10,6 +10,7 @@ use crate::kv_pool::{BlockId, KvPool};
 use crate::plan::{StepOutputs, StepPlan};
 use crate::queue::WaitingQueue;
 use crate::request::{Flags, KvRole, Request, RequestId, RequestSpec, RequestStatus};
+use crate::stats::EngineStats;
 use crate::stretch::DecodeStretch;
 use crate::table::RequestTable;
 
@@ -56,46 +57,13 @@ pub enum RejectReason {
     /// are computed again after a preemption.
     #[error("prompt and output together exceed `max_num_batched_tokens` and chunked prefill is off")]
     ExceedsTokenBudget,
+    /// vLLM's engine core stops with an assertion here; this one goes on with
+    /// the request it has.
+    #[error("a request of the same number is under way")]
+    DuplicateRequest,
     /// The request names an adapter, but `max_loras` is 0.
     #[error("the request names an adapter, but the engine has none")]
     AdaptersOff,
-}
-
-/// Prefix-cache counters: of first admissions, or of admissions after preemption.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct PrefixCacheStats {
-    /// Requests looked up.
-    pub requests: u64,
-    /// Tokens they had.
-    pub queried_tokens: u64,
-    /// Tokens found in the cache.
-    pub hit_tokens: u64,
-}
-
-/// Counters of speculative decoding.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct SpecDecodeStats {
-    /// Requests that had drafts verified, counted once a step.
-    pub num_drafts: u64,
-    /// Drafts verified.
-    pub num_draft_tokens: u64,
-    /// Drafts accepted.
-    pub num_accepted_tokens: u64,
-}
-
-/// Running totals of an engine.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct EngineStats {
-    /// Steps with at least one scheduled request.
-    pub steps: u64,
-    /// Preemptions.
-    pub preemptions: u64,
-    /// Lookups of first admissions.
-    pub prefix: PrefixCacheStats,
-    /// Lookups of admissions after a preemption.
-    pub preempted_prefix: PrefixCacheStats,
-    /// Drafts verified and accepted.
-    pub spec_decode: SpecDecodeStats,
 }
 
 /// Which queue a request waits in.
@@ -226,6 +194,14 @@ impl Engine {
         self.requests.live().map(|request| request.tag)
     }
 
+    /// The live request tagged `tag`, if there is one. Clients name requests
+    /// that the engine has never seen or that have ended; such names mean
+    /// nothing, as in vLLM.
+    #[must_use]
+    pub fn find(&self, tag: u64) -> Option<RequestId> {
+        self.requests.find(tag)
+    }
+
     /// Whether a step has been scheduled and not yet applied.
     #[must_use]
     pub fn step_in_flight(&self) -> bool {
@@ -310,6 +286,9 @@ impl Engine {
     /// When it can never run here; the engine is unchanged.
     pub fn submit(&mut self, spec: RequestSpec) -> Result<RequestId, RejectReason> {
         self.check(spec.prompt.len_tokens, spec.max_tokens)?;
+        if self.find(spec.tag).is_some() {
+            return Err(RejectReason::DuplicateRequest);
+        }
         if spec.lora.is_some() && self.config.max_loras == 0 {
             return Err(RejectReason::AdaptersOff);
         }

@@ -5,6 +5,7 @@
 //! on no other crate of the workspace. Time comes from a [`latency`] model,
 //! tokens from a [`TokenSource`], and the driver decides when a step ends.
 
+mod admit;
 mod config;
 mod engine;
 pub mod hash;
@@ -17,10 +18,12 @@ mod queue;
 mod request;
 mod schedule;
 pub mod seed;
+mod stats;
 pub mod stretch;
 mod table;
 mod update;
 
 pub use config::{ConfigError, EngineConfig, EngineConfigInput, Policy, SchedulerRules};
-pub use engine::{Engine, EngineStats, PrefixCacheStats, RejectReason, TokenSource};
+pub use engine::{Engine, RejectReason, TokenSource};
 pub use request::{FinishReason, KvRole, Prompt, RequestId, RequestSpec, RequestStatus};
+pub use stats::{EngineStats, PrefixCacheStats, SpecDecodeStats};

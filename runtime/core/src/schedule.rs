@@ -6,37 +6,20 @@
 //! while budget, seats and blocks last.
 
 use crate::config::{Policy, SchedulerRules};
-use crate::engine::{Engine, QueueKind};
-use crate::plan::{AdmissionStop, RemoteLoad, ScheduledKind, ScheduledRequest, StepPlan};
-use crate::queue::WaitingQueue;
-use crate::request::{Flags, KvRole, Request, RequestId, RequestStatus};
-
-/// Entries a block table is given room for beyond what its request holds when
-/// it is admitted, so that decoding rarely moves a table.
-const MOST_SPARE_TABLE_BLOCKS: u32 = 256;
-
-/// What an attempt to admit one waiting request led to.
-enum Admission {
-    /// It runs.
-    Admitted { scheduled_tokens: u32 },
-    /// Its transfer starts; it waits without a seat.
-    Loading,
-    /// Only it is blocked; those behind may pass.
-    SteppedOver,
-    /// Nothing behind it may pass.
-    Blocked(AdmissionStop),
-}
+use crate::engine::Engine;
+use crate::plan::{AdmissionStop, ScheduledKind, ScheduledRequest, StepPlan};
+use crate::request::{Flags, Request, RequestId, RequestStatus};
 
 /// What the decisions of one step share.
-struct Scan {
-    budget: u32,
-    per_request_cap: u32,
+pub(crate) struct Scan {
+    pub(crate) budget: u32,
+    pub(crate) per_request_cap: u32,
     /// Distinct adapters that count against the cap; unused while adapters are off.
-    loras: Vec<u32>,
+    pub(crate) loras: Vec<u32>,
     /// Whether a request went on with its prompt in this step.
-    prefill_running: bool,
+    pub(crate) prefill_running: bool,
     /// Requests preempted by this step.
-    num_preempted: usize,
+    pub(crate) num_preempted: usize,
 }
 
 impl Engine {
@@ -212,242 +195,10 @@ impl Engine {
         self.waiting.push_front(id, &mut self.requests);
     }
 
-    fn schedule_waiting(&mut self, plan: &mut StepPlan, scan: &mut Scan) -> AdmissionStop {
-        if self.config.max_loras > 0 {
-            self.note_running_loras(plan, scan);
-        }
-        let stop = self.admit_waiting(plan, scan);
-        while let Some((kind, id)) = self.skipped.pop() {
-            self.push_waiting_front(kind, id);
-        }
-        stop
-    }
-
-    fn admit_waiting(&mut self, plan: &mut StepPlan, scan: &mut Scan) -> AdmissionStop {
-        loop {
-            let kind = if self.kv_ready.len() > 0 { QueueKind::KvReady } else { QueueKind::Waiting };
-            if !self.has_waiting_requests() {
-                return AdmissionStop::Drained;
-            }
-            if scan.budget == 0 {
-                return AdmissionStop::Budget;
-            }
-            if self.running.len() >= self.config.max_running() {
-                return AdmissionStop::Seats;
-            }
-            let id = self.pop_waiting(kind).expect("some request waits");
-            match self.admit(id, plan, scan) {
-                Admission::Admitted { scheduled_tokens } => scan.budget -= scheduled_tokens,
-                Admission::Loading => {}
-                Admission::SteppedOver => self.skipped.push((kind, id)),
-                Admission::Blocked(stop) => {
-                    self.push_waiting_front(kind, id);
-                    return stop;
-                }
-            }
-        }
-    }
-
-    fn pop_waiting(&mut self, kind: QueueKind) -> Option<RequestId> {
-        let queue: &mut WaitingQueue = match kind {
-            QueueKind::Waiting => &mut self.waiting,
-            QueueKind::KvReady => &mut self.kv_ready,
-        };
-        queue.pop(&mut self.requests)
-    }
-
-    fn push_waiting_front(&mut self, kind: QueueKind, id: RequestId) {
-        let queue: &mut WaitingQueue = match kind {
-            QueueKind::Waiting => &mut self.waiting,
-            QueueKind::KvReady => &mut self.kv_ready,
-        };
-        queue.push_front(id, &mut self.requests);
-    }
-
-    fn note_running_loras(&self, plan: &StepPlan, scan: &mut Scan) {
-        match self.config.rules {
-            SchedulerRules::V0_32 => {
-                for entry in &plan.scheduled {
-                    note_lora(&mut scan.loras, self.requests[entry.request].lora);
-                }
-            }
-            SchedulerRules::V0_33 => {
-                for &id in &self.running {
-                    note_lora(&mut scan.loras, self.requests[id].lora);
-                }
-            }
-        }
-    }
-
-    /// Tries to admit one request that has just been taken off its queue.
-    fn admit(&mut self, id: RequestId, plan: &mut StepPlan, scan: &mut Scan) -> Admission {
-        let request = &self.requests[id];
-        // Output that is still to be delivered must not be sampled again.
-        if request.num_stale_tokens > 0 && !request.flags.has(Flags::DROPS_STALE) {
-            return Admission::SteppedOver;
-        }
-        if let Some(lora) = request.lora
-            && scan.loras.len() >= self.config.max_loras as usize
-            && !scan.loras.contains(&lora)
-        {
-            return Admission::SteppedOver;
-        }
-        let ready = request.status == RequestStatus::RemoteKvReady;
-        let first = request.status == RequestStatus::Waiting;
-        let remote = first && request.kv_role == KvRole::Destination;
-        let num_tokens = request.num_tokens;
-        let mut computed = request.num_computed_tokens;
-        self.hit.clear();
-        if !ready {
-            computed = self.lookup_prefix(id);
-        }
-        let mut tokens = num_tokens - computed;
-        let mut drafts = 0;
-        if !remote {
-            // A request that holds its KV already must not wait for more blocks,
-            // for which vLLM keeps a reserve.
-            if !ready && self.pads_with_drafts(tokens, computed, plan, scan) {
-                drafts = self.config.num_speculative_tokens;
-                if tokens + drafts > scan.budget {
-                    return Admission::Blocked(AdmissionStop::Drafts);
-                }
-                tokens += drafts;
-            }
-            tokens = tokens.min(scan.per_request_cap);
-            // vLLM's scheduler stops with an assertion where the cap cuts drafts off.
-            drafts = drafts.min(tokens - 1);
-            if !self.config.enable_chunked_prefill && tokens > scan.budget {
-                return Admission::Blocked(AdmissionStop::Unchunkable);
-            }
-            tokens = tokens.min(scan.budget);
-        }
-        if !self.allocate_admission(id, computed + tokens, num_tokens) {
-            return Admission::Blocked(AdmissionStop::Blocks);
-        }
-        if !ready {
-            self.count_lookup(id, computed);
-        }
-        self.set_computed(id, computed);
-        if remote {
-            return self.start_remote_load(id, plan);
-        }
-        self.store_full_blocks(id, computed + tokens);
-        note_lora(&mut scan.loras, self.requests[id].lora);
-        self.requests[id].status = RequestStatus::Running;
-        self.running.push(id);
-        let kind = if first || ready { ScheduledKind::New } else { ScheduledKind::Resumed };
-        let first_block = plan.block_ids.len() as u32;
-        plan.block_ids.extend_from_slice(&self.requests[id].block_table);
-        self.commit(plan, id, kind, tokens, Some(drafts as u16), first_block);
-        Admission::Admitted { scheduled_tokens: tokens }
-    }
-
-    /// Whether a request with one token left is admitted with room for drafts,
-    /// so that a batch of decodes stays uniform.
-    fn pads_with_drafts(&self, tokens: u32, computed: u32, plan: &StepPlan, scan: &Scan) -> bool {
-        let drafts = self.config.num_speculative_tokens;
-        // What runs was scheduled before anything was admitted.
-        let any_running = plan.scheduled.first().is_some_and(|entry| entry.kind == ScheduledKind::Running);
-        drafts > 0
-            && tokens == 1
-            && !scan.prefill_running
-            && (any_running || computed > 0)
-            && computed.saturating_add(drafts + 2) <= self.config.max_model_len()
-    }
-
-    /// Fills `self.hit` with the cached blocks that `id` can reuse and gives
-    /// the tokens they hold. At least one token is always left to compute.
-    fn lookup_prefix(&mut self, id: RequestId) -> u32 {
-        if !self.pool.caching() {
-            return 0;
-        }
-        let request = &mut self.requests[id];
-        request.ensure_hashed(self.config.block_size);
-        if request.flags.has(Flags::SKIPS_LOOKUP) {
-            return 0;
-        }
-        let most = ((request.num_tokens - 1) / self.config.block_size) as usize;
-        let usable = most.min(request.block_hashes.len());
-        let mut hit = std::mem::take(&mut self.hit);
-        self.pool.lookup(&request.block_hashes[..usable], &mut hit);
-        if self.config.max_extra_tokens_per_step > 0 {
-            // Multi-token prediction computes the last cached block again.
-            hit.pop();
-        }
-        self.hit = hit;
-        self.hit.len() as u32 * self.config.block_size
-    }
-
-    /// Takes the hit and new blocks for an admission, or nothing.
-    fn allocate_admission(&mut self, id: RequestId, slots_tokens: u32, full_tokens: u32) -> bool {
-        let held = self.requests[id].block_table.len() as u32;
-        let reused = self.hit.len() as u32;
-        // A hit on a free block takes that block out of the free list.
-        let revived = self.pool.count_free_among(&self.hit);
-        let cost = |tokens: u32| (self.blocks_for(tokens)).saturating_sub(held + reused) + revived;
-        let needed = cost(slots_tokens);
-        let watermark = if self.running.is_empty() { 0 } else { self.config.watermark_blocks() };
-        let must_fit = if self.config.scheduler_reserve_full_isl { cost(full_tokens) } else { needed };
-        if must_fit.max(needed) + watermark > self.pool.num_free() {
-            return false;
-        }
-        self.pool.touch(&self.hit);
-        let longest = self.blocks_for(self.requests[id].end_tokens).min(self.pool.num_usable());
-        let request = &mut self.requests[id];
-        if reused > 0 {
-            request.next_store_tokens = (reused + 1).saturating_mul(self.config.block_size);
-        }
-        let spare = longest.min(held + reused + needed + MOST_SPARE_TABLE_BLOCKS) - held.min(longest);
-        request.reserve(spare as usize, self.config.block_size as usize);
-        request.block_table.extend_from_slice(&self.hit);
-        self.grow_table(id, needed - revived);
-        true
-    }
-
-    fn start_remote_load(&mut self, id: RequestId, plan: &mut StepPlan) -> Admission {
-        let request = &mut self.requests[id];
-        let cached_tokens = request.num_computed_tokens;
-        request.status = RequestStatus::WaitingForRemoteKv;
-        self.num_loading += 1;
-        plan.remote_loads.push(RemoteLoad {
-            request: id,
-            tag: request.tag,
-            cached_tokens,
-            missing_tokens: request.prompt_tokens - cached_tokens,
-        });
-        Admission::Loading
-    }
-
-    fn count_lookup(&mut self, id: RequestId, cached: u32) {
-        let request = &self.requests[id];
-        if !self.pool.caching() || request.flags.has(Flags::SKIPS_LOOKUP) {
-            return;
-        }
-        let resumed = request.status == RequestStatus::Preempted;
-        let stats = if resumed { &mut self.stats.preempted_prefix } else { &mut self.stats.prefix };
-        stats.requests += 1;
-        stats.queried_tokens += u64::from(request.num_tokens);
-        stats.hit_tokens += u64::from(cached);
-    }
-
-    fn set_computed(&mut self, id: RequestId, computed: u32) {
-        let request = &mut self.requests[id];
-        let before = request.outstanding_prefill_tokens();
-        request.num_computed_tokens = computed;
-        let after = request.outstanding_prefill_tokens();
-        self.outstanding_prefill_tokens -= u64::from(before - after);
-    }
-
-    /// Blocks for `num_tokens` tokens and the slots of a burst.
-    fn blocks_for(&self, num_tokens: u32) -> u32 {
-        let slots = num_tokens.saturating_add(self.config.max_extra_tokens_per_step).min(self.config.max_model_len());
-        slots.div_ceil(self.config.block_size)
-    }
-
     /// Enters a chunk of `tokens` into the plan and marks it as computed. Its
     /// drafts are those that the request carries unless `drafts` says otherwise.
     #[inline(always)]
-    fn commit(
+    pub(crate) fn commit(
         &mut self,
         plan: &mut StepPlan,
         id: RequestId,
@@ -522,12 +273,4 @@ fn take_drafts(request: &mut Request, tokens: u32) -> u16 {
     let drafts = request.num_draft_tokens.min(beyond as u16);
     request.num_draft_tokens = 0;
     drafts
-}
-
-fn note_lora(loras: &mut Vec<u32>, lora: Option<u32>) {
-    if let Some(lora) = lora
-        && !loras.contains(&lora)
-    {
-        loras.push(lora);
-    }
 }

@@ -5,19 +5,36 @@
 
 use std::collections::VecDeque;
 
+use hashbrown::HashTable;
+
 use crate::request::{Request, RequestId, RequestStatus};
+use crate::seed::mix;
 
 /// Slots of live requests.
 #[derive(Debug, Default)]
 pub(crate) struct RequestTable {
     slots: Vec<Request>,
     vacant: Vec<u32>,
+    /// Slots of live requests by their tags.
+    by_tag: HashTable<u32>,
     /// Ended, each with the number of the last step that may name it.
     retired: VecDeque<(u64, u32)>,
 }
 
 impl RequestTable {
     pub(crate) fn insert(&mut self, request: Request) -> RequestId {
+        let tag = request.tag;
+        let id = self.place(request);
+        let slots = &self.slots;
+        self.by_tag.insert_unique(mix(tag), id.0, |&slot| mix(slots[slot as usize].tag));
+        id
+    }
+
+    pub(crate) fn find(&self, tag: u64) -> Option<RequestId> {
+        self.by_tag.find(mix(tag), |&slot| self.slots[slot as usize].tag == tag).map(|&slot| RequestId(slot))
+    }
+
+    fn place(&mut self, request: Request) -> RequestId {
         match self.vacant.pop() {
             Some(slot) => {
                 // Queues may still hold entries of the slot's former owner.
@@ -42,6 +59,10 @@ impl RequestTable {
 
     /// Frees what a request holds. Its slot is reused after step `last_step`.
     pub(crate) fn retire(&mut self, id: RequestId, last_step: u64) {
+        let tag = self[id].tag;
+        if let Ok(entry) = self.by_tag.find_entry(mix(tag), |&slot| slot == id.0) {
+            entry.remove();
+        }
         let request = &mut self[id];
         request.status = RequestStatus::Finished;
         request.queue_epoch += 1;
@@ -62,7 +83,7 @@ impl RequestTable {
     }
 
     pub(crate) fn len(&self) -> usize {
-        self.slots.len() - self.vacant.len() - self.retired.len()
+        self.by_tag.len()
     }
 
     pub(crate) fn live(&self) -> impl Iterator<Item = &Request> {

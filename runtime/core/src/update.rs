@@ -3,7 +3,8 @@
 use crate::config::SchedulerRules;
 use crate::engine::{Engine, TokenSource};
 use crate::plan::{RequestOutput, ScheduledRequest, StepOutputs};
-use crate::request::{FinishReason, Flags, RequestId, RequestStatus};
+use crate::request::{FinishReason, Flags, Request, RequestId, RequestStatus};
+use crate::stats::SpecDecodeStats;
 
 /// What the model gave one request.
 struct Sampled {
@@ -186,11 +187,11 @@ impl Engine {
 
     /// Asks how many drafts are accepted and takes the others back.
     fn verify_drafts<S: TokenSource + ?Sized>(
-        request: &mut crate::request::Request,
+        request: &mut Request,
         entry: &ScheduledRequest,
         stale: bool,
         source: &mut S,
-        stats: &mut crate::engine::SpecDecodeStats,
+        stats: &mut SpecDecodeStats,
     ) -> u32 {
         let drafts = u32::from(entry.num_draft_tokens);
         let accepted = source.accepted_drafts(entry.tag, drafts).min(drafts);

@@ -84,10 +84,7 @@ fn make_engine(mut options: Options<'_>) -> Scripted<EngineSpec> {
     if acceptance_rates.len() < rates.len() {
         options.problem("acceptance_rates", "`acceptance_rates` must be numbers between 0 and 1");
     }
-    let checked = EngineConfig::new(input).and_then(|config| match config.check_longest_request_fits() {
-        Ok(()) => Ok(config),
-        Err(error) => Err(vec![error]),
-    });
+    let checked = EngineConfig::new(input).and_then(|config| config.check_start_up().map(|()| config));
     let config = match checked {
         Ok(config) => Some(config),
         Err(errors) => {

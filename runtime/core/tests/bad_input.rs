@@ -1,0 +1,163 @@
+//! What vLLM refuses is refused, in words that say what to do; what it ignores
+//! is ignored.
+
+use vcr_core::{
+    ConfigError, Engine, EngineConfig, EngineConfigInput, FinishReason, Prompt, RejectReason, RequestSpec, TokenSource,
+};
+
+struct Ones;
+
+impl TokenSource for Ones {
+    fn token(&mut self, _tag: u64, _output_index: u32) -> u32 {
+        1
+    }
+}
+
+fn input() -> EngineConfigInput {
+    EngineConfigInput { num_gpu_blocks: 33, max_model_len: Some(256), ..EngineConfigInput::default() }
+}
+
+fn engine(input: EngineConfigInput) -> Engine {
+    Engine::new(EngineConfig::new(input).expect("a valid configuration"))
+}
+
+fn request(tag: u64, prompt_tokens: u32, max_tokens: u32) -> RequestSpec {
+    RequestSpec::new(tag, Prompt::of_tokens((0..prompt_tokens).collect(), 16, 0), max_tokens)
+}
+
+fn refusal(input: EngineConfigInput) -> String {
+    let errors = match EngineConfig::new(input) {
+        Ok(config) => config.check_start_up().expect_err("it is to be refused"),
+        Err(errors) => errors,
+    };
+    assert_eq!(errors.len(), 1, "one thing is wrong: {errors:?}");
+    errors[0].to_string()
+}
+
+#[test]
+fn configurations_with_which_vllm_does_not_start_are_refused_by_name() {
+    let cases: [(EngineConfigInput, &[&str]); 9] = [
+        (EngineConfigInput { block_size: 0, ..input() }, &["`block_size`", "at least 1"]),
+        (EngineConfigInput { num_gpu_blocks: 1, ..input() }, &["`num_gpu_blocks`", "null block"]),
+        (
+            EngineConfigInput { num_gpu_blocks: 16, ..input() },
+            &["`max_model_len` (256)", "needs 16 KV blocks", "only 15 are usable"],
+        ),
+        (
+            EngineConfigInput { max_num_batched_tokens: 100, ..input() },
+            &["`max_num_batched_tokens` (100)", "`max_num_seqs` (256)"],
+        ),
+        (
+            EngineConfigInput {
+                max_num_batched_tokens: 255,
+                max_num_seqs: 8,
+                enable_chunked_prefill: false,
+                ..input()
+            },
+            &["`max_num_batched_tokens` (255)", "`max_model_len` (256)", "`enable_chunked_prefill`"],
+        ),
+        (
+            EngineConfigInput { max_num_active_seqs: Some(257), ..input() },
+            &["`max_num_active_seqs` (257)", "`max_num_seqs` (256)"],
+        ),
+        (
+            EngineConfigInput { long_prefill_token_threshold: 257, ..input() },
+            &["`long_prefill_token_threshold` (257)", "`max_model_len` (256)"],
+        ),
+        (EngineConfigInput { watermark: 1.0, ..input() }, &["`watermark`", "below 1"]),
+        (
+            EngineConfigInput { max_num_seqs: 4, max_num_batched_tokens: 4, num_speculative_tokens: 4, ..input() },
+            &["`max_num_batched_tokens` (4)", "`num_speculative_tokens` (4)"],
+        ),
+    ];
+    for (input, words) in cases {
+        let text = refusal(input);
+        for word in words {
+            assert!(text.contains(word), "\"{text}\" does not say {word}");
+        }
+    }
+}
+
+#[test]
+fn bursts_of_dynamo_exclude_drafts_and_async_scheduling() {
+    let both = EngineConfigInput {
+        max_extra_tokens_per_step: 1,
+        num_speculative_tokens: 2,
+        async_scheduling: true,
+        ..input()
+    };
+    let errors = EngineConfig::new(both).expect_err("neither goes together");
+    let fields: Vec<&str> = errors
+        .iter()
+        .map(|error| match error {
+            ConfigError::Exclusive { other_field, .. } => *other_field,
+            other => panic!("{other}"),
+        })
+        .collect();
+    assert_eq!(fields, ["num_speculative_tokens", "async_scheduling"]);
+}
+
+#[test]
+fn a_prompt_must_leave_room_for_an_answer() {
+    let mut engine = engine(input());
+    assert_eq!(engine.submit(request(0, 0, 1)), Err(RejectReason::EmptyPrompt));
+    assert_eq!(engine.submit(request(0, 257, 1)), Err(RejectReason::PromptTooLong));
+    assert_eq!(engine.submit(request(0, 256, 1)), Err(RejectReason::PromptTooLong));
+    engine.submit(request(0, 255, 1)).expect("one token is left");
+}
+
+#[test]
+fn an_answer_ends_at_the_model_length() {
+    let mut engine = engine(input());
+    engine.submit(request(0, 250, 1_000)).expect("it is cut, not refused");
+    let mut tokens = 0;
+    let finish = loop {
+        engine.schedule();
+        let output = engine.update(&mut Ones).outputs[0];
+        tokens += output.num_tokens;
+        if let Some(finish) = output.finish {
+            break finish;
+        }
+    };
+    assert_eq!((tokens, finish), (6, FinishReason::Length));
+}
+
+#[test]
+fn a_request_that_can_never_fit_is_refused() {
+    let mut engine = engine(EngineConfigInput { max_model_len: None, ..input() });
+    assert_eq!(engine.submit(request(0, 500, 14)), Err(RejectReason::ExceedsKvPool));
+    engine.submit(request(0, 500, 13)).expect("the last token needs no slot");
+}
+
+#[test]
+fn an_adapter_needs_an_engine_with_adapters() {
+    let spec = RequestSpec { lora: Some(3), ..request(0, 10, 1) };
+    assert_eq!(engine(input()).submit(spec.clone()), Err(RejectReason::AdaptersOff));
+    engine(EngineConfigInput { max_loras: 1, ..input() }).submit(spec).expect("now it has one");
+}
+
+#[test]
+fn a_second_request_of_the_same_number_is_refused_and_the_first_goes_on() {
+    let mut engine = engine(input());
+    let id = engine.submit(request(7, 20, 2)).expect("it fits");
+    assert_eq!(engine.submit(request(7, 20, 2)), Err(RejectReason::DuplicateRequest));
+    assert_eq!(engine.find(7), Some(id));
+    for _ in 0..2 {
+        engine.schedule();
+        engine.update(&mut Ones);
+    }
+    assert_eq!(engine.find(7), None);
+    engine.submit(request(7, 20, 2)).expect("the number is free again");
+}
+
+#[test]
+fn names_that_mean_nothing_abort_nothing() {
+    let mut engine = engine(input());
+    let id = engine.submit(request(7, 20, 2)).expect("it fits");
+    assert_eq!(engine.find(8), None);
+    engine.abort(id);
+    assert_eq!(engine.find(7), None);
+    // A second abort of the same request does nothing.
+    engine.abort(id);
+    assert_eq!((engine.num_waiting(), engine.num_requests()), (0, 0));
+}
