@@ -120,6 +120,20 @@ fn values_of_a_wrong_type_or_range() {
         "engine(#{ policy: \"fcsf\" });",
         &["`policy` must be one of \"fcfs\", \"priority\"", "did you mean `fcfs`?"],
     );
+    refused(
+        "engine(#{ sliding_window: 4096 });",
+        &["test.rhai:1:11", "`sliding_window` is not simulated", "full attention"],
+    );
+    refused("engine(#{ pipeline_parallel_size: 2 });", &["`pipeline_parallel_size` is not simulated", "one stage"]);
+    refused("engine(#{ kv_transfer_config: #{} });", &["`kv_transfer_config` is not simulated", "link"]);
+    refused(
+        "engine(#{ vllm_line: \"0.30\", async_scheduling: true });",
+        &["vLLM 0.30 has other rules for `async_scheduling`"],
+    );
+    refused(
+        "engine(#{ num_speculative_tokens: 3, max_num_seqs: 2, max_num_batched_tokens: 3 });",
+        &["`max_num_batched_tokens` (3)", "`num_speculative_tokens` (3)"],
+    );
     refused("engine(#{ vllm_line: \"0.31.1\" });", &["`vllm_line` must be one of"]);
     line_refused(
         "run(#{ cluster: c, workloads: w });",

@@ -223,6 +223,12 @@ impl KvPool {
         }
     }
 
+    /// The free blocks, the one that is taken next first.
+    pub fn free_blocks(&self) -> impl Iterator<Item = BlockId> + '_ {
+        let listed = |id: BlockId| (id != NIL).then_some(id);
+        std::iter::successors(listed(self.first_free), move |&id| listed(self.blocks[id as usize].next_free))
+    }
+
     /// Sum over all blocks of references held; for conservation checks.
     #[must_use]
     pub fn total_references(&self) -> u64 {
@@ -236,14 +242,12 @@ impl KvPool {
     pub fn assert_consistent(&self) {
         let mut seen = 0;
         let mut prev = NIL;
-        let mut id = self.first_free;
-        while id != NIL {
+        for id in self.free_blocks() {
             let block = &self.blocks[id as usize];
             assert_eq!(block.refs, 0, "referenced block {id} is in the free list");
             assert_eq!(block.prev_free, prev, "broken free list at block {id}");
             seen += 1;
             prev = id;
-            id = block.next_free;
         }
         assert_eq!(self.last_free, prev, "free list does not end at its tail");
         assert_eq!(seen, self.num_free, "free list length");

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use proptest::prelude::*;
 use vcr_core::kv_event::KvEvent;
-use vcr_core::kv_pool::{BlockId, KvPool};
+use vcr_core::kv_pool::BlockId;
 use vcr_core::latency::StepShape;
 use vcr_core::plan::ScheduledKind;
 use vcr_core::{
@@ -444,58 +444,6 @@ proptest! {
         most in 1..Engine::MOST_PREDICTED_STEPS,
     ) {
         prop_assert_eq!(history(config.clone(), &requests, Some(most)), history(config, &requests, None));
-    }
-
-    /// The pool keeps its promises against a plain model of tables and a cache.
-    #[test]
-    fn the_pool_agrees_with_its_events(
-        blocks in 2..40u32,
-        actions in proptest::collection::vec((0..4u8, 1..6u32, 0..8u64), 1..200),
-    ) {
-        let mut pool = KvPool::new(blocks, true);
-        pool.record_events(true);
-        let mut tables: Vec<Vec<BlockId>> = Vec::new();
-        let mut cached: BTreeMap<u64, u32> = BTreeMap::new();
-        for (action, count, content) in actions {
-            match action {
-                // A request with `count` blocks of one content: hit, allocate, store.
-                0 | 1 => {
-                    let hashes: Vec<u64> = (0..u64::from(count)).map(|depth| (content << 8 | depth) + 1).collect();
-                    let mut table = Vec::new();
-                    pool.lookup(&hashes, &mut table);
-                    let hit = table.len();
-                    let missing = count - hit as u32;
-                    if missing + pool.count_free_among(&table) > pool.num_free() {
-                        continue;
-                    }
-                    pool.touch(&table);
-                    pool.allocate(missing, &mut table);
-                    if action == 0 {
-                        pool.store(content, hit.checked_sub(1).map(|at| hashes[at]), &table[hit..], &hashes[hit..], &[]);
-                    }
-                    tables.push(table);
-                }
-                _ if !tables.is_empty() => {
-                    let table = tables.swap_remove(count as usize % tables.len());
-                    pool.release(&table);
-                }
-                _ => {}
-            }
-            pool.assert_consistent();
-            let held: u64 = tables.iter().map(|table| table.len() as u64).sum();
-            prop_assert_eq!(pool.total_references(), held);
-            for event in pool.events().expect("recording").iter() {
-                match event {
-                    KvEvent::Stored { blocks, .. } => blocks.iter().for_each(|&hash| *cached.entry(hash).or_default() += 1),
-                    KvEvent::Removed(hash) => *cached.get_mut(&hash).expect("removed what was stored") -= 1,
-                    KvEvent::Cleared => cached.clear(),
-                }
-            }
-            pool.clear_events();
-            for (&hash, &copies) in &cached {
-                prop_assert_eq!(pool.cached_prefix_blocks(&[hash]), u32::from(copies > 0));
-            }
-        }
     }
 }
 

@@ -57,6 +57,7 @@ pub(crate) fn register(engine: &mut Engine, context: &Arc<Context>) {
 fn make_engine(mut options: Options<'_>) -> Scripted<EngineSpec> {
     let default = EngineConfigInput::default();
     let policies = [("fcfs", Policy::Fcfs), ("priority", Policy::Priority)];
+    compat::refuse_unsupported(&mut options);
     let line = options.string("vllm_line");
     let rules = line.map(|line| compat::check_line(&line, &mut options)).unwrap_or_default();
     let input = EngineConfigInput {

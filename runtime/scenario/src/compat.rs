@@ -12,6 +12,15 @@ use crate::options::Options;
 #[serde(deny_unknown_fields)]
 struct Table {
     line: Vec<Line>,
+    unsupported: Vec<Unsupported>,
+}
+
+/// Settings of vLLM that are not simulated.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Unsupported {
+    options: Vec<String>,
+    reason: String,
 }
 
 /// One line of vLLM.
@@ -24,6 +33,9 @@ struct Line {
     /// Engine options that this line does not have.
     #[serde(default)]
     absent_engine_options: Vec<String>,
+    /// Engine options that this line has, with rules that are not followed.
+    #[serde(default)]
+    differing_engine_options: Vec<String>,
 }
 
 /// Names of [`SchedulerRules`] in the table.
@@ -64,7 +76,22 @@ pub(crate) fn check_line(line: &str, options: &mut Options<'_>) -> SchedulerRule
             options.problem(name, format!("vLLM {line} has no `{name}`"));
         }
     }
+    for name in &found.differing_engine_options {
+        if options.has(name) {
+            let text = format!("vLLM {line} has other rules for `{name}` than later lines, and they are not simulated");
+            options.problem(name, text);
+        }
+    }
     found.scheduler_rules.into()
+}
+
+/// Refuses settings of vLLM that are not simulated, each with its reason.
+pub(crate) fn refuse_unsupported(options: &mut Options<'_>) {
+    for Unsupported { options: names, reason } in &TABLE.unsupported {
+        for name in names {
+            options.refuse(name, &format!("`{name}` is not simulated: {reason}"));
+        }
+    }
 }
 
 #[cfg(test)]
@@ -74,6 +101,7 @@ mod tests {
     #[test]
     fn the_table_is_well_formed_and_covers_the_lines() {
         let names: Vec<&str> = TABLE.line.iter().map(|line| line.name.as_str()).collect();
+        assert!(TABLE.unsupported.iter().all(|settings| !settings.options.is_empty()));
         assert_eq!(names, ["0.27", "0.28", "0.29", "0.30", "0.31", "0.32", "0.33"]);
     }
 }

@@ -64,6 +64,14 @@ impl<'s> Options<'s> {
         self.problems.push(Problem { position: self.position_of(name), message: message.into(), hint: None });
     }
 
+    /// Notes the problem with an option that must not be given, if it is.
+    pub(crate) fn refuse(&mut self, name: &str, message: &str) {
+        if self.map.contains_key(name) {
+            self.problem(name, message);
+            self.map.remove(name);
+        }
+    }
+
     /// Ends the reading: fails if an option was unknown or had a problem.
     pub(crate) fn finish(mut self) -> Scripted<()> {
         let left: Vec<String> = self.map.keys().map(ToString::to_string).collect();

@@ -142,7 +142,7 @@ impl EngineLog {
         let iteration = self.lines;
         self.lines += 1;
         let line = std::mem::take(&mut self.line);
-        std::mem::take(&mut self.any).then(|| StepLine { i: Some(iteration), ..line })
+        std::mem::take(&mut self.any).then_some(StepLine { i: Some(iteration), ..line })
     }
 }
 

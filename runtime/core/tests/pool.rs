@@ -1,0 +1,158 @@
+//! The KV pool against a plain model of vLLM's.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use proptest::prelude::*;
+use vcr_core::kv_event::KvEvent;
+use vcr_core::kv_pool::{BlockId, KvPool};
+
+/// vLLM's block pool as plainly as it can be written.
+struct PlainPool {
+    free: VecDeque<BlockId>,
+    refs: Vec<u32>,
+    hashes: Vec<Option<u64>>,
+    /// Blocks that hold a hash, the oldest first.
+    cached: BTreeMap<u64, Vec<BlockId>>,
+    events: Vec<String>,
+}
+
+impl PlainPool {
+    fn new(blocks: u32) -> Self {
+        Self {
+            free: (1..blocks).collect(),
+            refs: vec![0; blocks as usize],
+            hashes: vec![None; blocks as usize],
+            cached: BTreeMap::new(),
+            events: Vec::new(),
+        }
+    }
+
+    fn lookup(&self, hashes: &[u64]) -> Vec<BlockId> {
+        let first = |hash: &u64| self.cached.get(hash)?.first().copied();
+        hashes.iter().map_while(first).collect()
+    }
+
+    fn take(&mut self, hit: &[BlockId], missing: u32) -> Vec<BlockId> {
+        for &id in hit {
+            self.free.retain(|&free| free != id);
+            self.refs[id as usize] += 1;
+        }
+        let mut table = hit.to_vec();
+        for _ in 0..missing {
+            let id = self.free.pop_front().expect("enough are free");
+            if let Some(hash) = self.hashes[id as usize].take() {
+                let copies = self.cached.get_mut(&hash).expect("it is cached");
+                copies.retain(|&copy| copy != id);
+                if copies.is_empty() {
+                    self.cached.remove(&hash);
+                }
+                self.events.push(format!("removed {hash}"));
+            }
+            self.refs[id as usize] = 1;
+            table.push(id);
+        }
+        table
+    }
+
+    fn store(&mut self, parent: Option<u64>, blocks: &[BlockId], hashes: &[u64]) {
+        for (&id, &hash) in blocks.iter().zip(hashes) {
+            self.hashes[id as usize] = Some(hash);
+            self.cached.entry(hash).or_default().push(id);
+        }
+        if !blocks.is_empty() {
+            self.events.push(format!("stored {hashes:?} after {parent:?}"));
+        }
+    }
+
+    fn release(&mut self, table: &[BlockId]) {
+        let mut unhashed = Vec::new();
+        for &id in table.iter().rev() {
+            self.refs[id as usize] -= 1;
+            if self.refs[id as usize] > 0 {
+                continue;
+            }
+            match self.hashes[id as usize] {
+                Some(_) => self.free.push_back(id),
+                None => unhashed.push(id),
+            }
+        }
+        // As one batch, its first block first.
+        for id in unhashed.into_iter().rev() {
+            self.free.push_front(id);
+        }
+    }
+
+    fn reset(&mut self) -> bool {
+        if self.refs.iter().any(|&refs| refs > 0) {
+            return false;
+        }
+        self.hashes.fill(None);
+        self.cached.clear();
+        self.events.push("cleared".to_owned());
+        true
+    }
+}
+
+fn describe(event: KvEvent<'_>) -> String {
+    match event {
+        KvEvent::Stored { parent, blocks, .. } => format!("stored {blocks:?} after {parent:?}"),
+        KvEvent::Removed(hash) => format!("removed {hash}"),
+        KvEvent::Cleared => "cleared".to_owned(),
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 400, failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// The pool keeps its promises against a plain model of it: the order of
+    /// the free list, references, what is cached and what it announces.
+    #[test]
+    fn the_pool_agrees_with_a_plain_one(
+        blocks in 2..40u32,
+        actions in proptest::collection::vec((0..5u8, 1..6u32, 0..8u64), 1..200),
+    ) {
+        let mut pool = KvPool::new(blocks, true);
+        pool.record_events(true);
+        let mut plain = PlainPool::new(blocks);
+        let mut tables: Vec<Vec<BlockId>> = Vec::new();
+        for (action, count, content) in actions {
+            match action {
+                // A request with `count` blocks of one content: hit, allocate, store.
+                0 | 1 => {
+                    let hashes: Vec<u64> = (0..u64::from(count)).map(|depth| (content << 8 | depth) + 1).collect();
+                    let mut table = Vec::new();
+                    pool.lookup(&hashes, &mut table);
+                    prop_assert_eq!(&table, &plain.lookup(&hashes));
+                    let hit = table.len();
+                    let missing = count - hit as u32;
+                    if missing + pool.count_free_among(&table) > pool.num_free() {
+                        continue;
+                    }
+                    pool.touch(&table);
+                    pool.allocate(missing, &mut table);
+                    prop_assert_eq!(&table, &plain.take(&table[..hit], missing));
+                    if action == 0 {
+                        let parent = hit.checked_sub(1).map(|at| hashes[at]);
+                        pool.store(content, parent, &table[hit..], &hashes[hit..], &[]);
+                        plain.store(parent, &table[hit..], &hashes[hit..]);
+                    }
+                    tables.push(table);
+                }
+                2 | 3 if !tables.is_empty() => {
+                    let table = tables.swap_remove(count as usize % tables.len());
+                    pool.release(&table);
+                    plain.release(&table);
+                }
+                4 => prop_assert_eq!(pool.reset_cache(), plain.reset()),
+                _ => {}
+            }
+            pool.assert_consistent();
+            prop_assert_eq!(pool.free_blocks().collect::<Vec<_>>(), plain.free.iter().copied().collect::<Vec<_>>());
+            let held: u64 = tables.iter().map(|table| table.len() as u64).sum();
+            prop_assert_eq!(pool.total_references(), held);
+            let events: Vec<String> = pool.events().expect("recording").iter().map(describe).collect();
+            pool.clear_events();
+            prop_assert_eq!(events, std::mem::take(&mut plain.events));
+        }
+    }
+}
