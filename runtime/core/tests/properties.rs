@@ -142,7 +142,7 @@ impl Driver {
             Action::Submit { prompt_tokens, shared, max_tokens, priority, role, stops } => {
                 let tag = self.next_tag;
                 self.next_tag += 1;
-                let adapters = self.engine.config().max_loras > 0 && tag % 3 > 0;
+                let adapters = self.engine.config().max_loras > 0 && !tag.is_multiple_of(3);
                 let lora = adapters.then_some((tag % 4) as u32);
                 let spec = RequestSpec {
                     stop_token: stops.then_some(5),
