@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Records what vLLM's V1 scheduler decides on random cases, or re-drives recorded ones.
 
-    record_scheduler.py MODEL_DIR OUT_DIR [--cases N] [--seed S] [--only NAME...]
+    record_scheduler.py MODEL_DIR OUT_DIR [--cases N] [--seed S] [--only NAME...] [--model-runner-v2]
     record_scheduler.py MODEL_DIR --redrive CASE_DIR...
 """
 
@@ -62,7 +62,8 @@ def redrive(case, model):
     steps = read_lines(case / "steps.jsonl")
     config = {key: value for key, value in recorded["config"].items() if key != "effective"}
     add_order = [identity for line in steps for identity in line.get("add", ())]
-    drive = Drive(config, requests, model, Recorded(steps), REDRIVE_ITERATIONS_MAX, add_order)
+    v2 = recorded["config"]["effective"]["use_v2_model_runner"]
+    drive = Drive(config, requests, model, Recorded(steps), REDRIVE_ITERATIONS_MAX, add_order, v2)
     if drive.effective != recorded["config"]["effective"]:
         print(f"{case.name}: the effective settings differ")
         print(difference(recorded["config"]["effective"], drive.effective))
@@ -86,12 +87,13 @@ def redrive(case, model):
     return True
 
 
-def record(out, name, seed, number, model):
+def record(out, name, seed, number, model, model_runner_v2):
     """Drives one random case; what vLLM itself does not survive goes to refused.jsonl."""
     config, requests = draw(seed, number)
     drive = None
     try:
-        drive = Drive(config, requests, model, Hashed(seed, number, config["spec"]), ITERATIONS_MAX)
+        answers = Hashed(seed, number, config["spec"])
+        drive = Drive(config, requests, model, answers, ITERATIONS_MAX, None, model_runner_v2)
         for _ in drive.run():
             pass
     except Exception as error:
@@ -141,6 +143,7 @@ def main():
     parser.add_argument("--cases", type=int, default=40, help="how many cases are drawn")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--only", nargs="+", metavar="NAME", help="of these, record only the named")
+    parser.add_argument("--model-runner-v2", action="store_true", help="schedule for vLLM's second model runner")
     parser.add_argument("--redrive", nargs="+", type=Path, metavar="CASE_DIR", help="compare with recorded cases")
     arguments = parser.parse_args()
     if arguments.redrive:
@@ -154,7 +157,7 @@ def main():
     for number in range(arguments.cases):
         name = f"random-{arguments.seed}-{number:03}"
         if not arguments.only or name in arguments.only:
-            record(arguments.out, name, arguments.seed, number, arguments.model)
+            record(arguments.out, name, arguments.seed, number, arguments.model, arguments.model_runner_v2)
     return 0
 
 

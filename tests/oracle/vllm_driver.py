@@ -120,7 +120,7 @@ def vllm_config(config, model):
     return built
 
 
-def new_scheduler(config, model):
+def new_scheduler(config, model, model_runner_v2):
     """A scheduler over one group of full-attention layers."""
     built = vllm_config(config, model)
     heads = built.model_config.get_num_kv_heads(built.parallel_config)
@@ -137,13 +137,17 @@ def new_scheduler(config, model):
         kv_cache_groups=[KVCacheGroupSpec(layers, spec)],
     )
     scheduler_class = AsyncScheduler if config["async_scheduling"] else Scheduler
-    return scheduler_class(
+    scheduler = scheduler_class(
         vllm_config=built,
         kv_cache_config=kv_cache,
         structured_output_manager=StructuredOutputManager(built),
         block_size=config["block_size"],
         log_stats=True,
     )
+    # The settings refuse the second model runner where there is no Triton; all
+    # the scheduler does with it is to tell of resumed requests as of new ones.
+    scheduler.use_v2_model_runner = model_runner_v2
+    return scheduler
 
 
 def effective(scheduler):
@@ -184,9 +188,11 @@ class Drive:
     it) become `abort_at` when the event happens. All three are filled in.
     """
 
-    def __init__(self, config, requests, model, answers, iterations_max, add_order=None):
+    def __init__(
+        self, config, requests, model, answers, iterations_max, add_order=None, model_runner_v2=False
+    ):
         self.config = config
-        self.scheduler = new_scheduler(config, model)
+        self.scheduler = new_scheduler(config, model, model_runner_v2)
         self.effective = effective(self.scheduler)
         self.batch_queue_size = self.scheduler.vllm_config.max_concurrent_batches
         self.steps = []

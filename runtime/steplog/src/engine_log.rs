@@ -56,7 +56,7 @@ impl EngineLog {
         self.in_flight.push_back((number, plan.scheduled.is_empty()));
         let line = &mut self.line;
         line.s = Some(number);
-        line.sched = Some(scheduled_rows(plan));
+        line.sched = Some(scheduled_rows(plan, Id::from));
         line.tot = Some(plan.total_num_scheduled_tokens);
         line.pre = in_order(plan.preempted.clone());
         line.flush = in_order(std::mem::take(&mut self.ended));
@@ -137,6 +137,14 @@ impl EngineLog {
         *self.numbers.entry(hash).or_insert(next)
     }
 
+    /// Nothing happened in the iterations before this one; false if there is a
+    /// line of it already.
+    pub fn idle_until(&mut self, iteration: u64) -> bool {
+        let is_ahead = self.lines <= iteration;
+        self.lines = self.lines.max(iteration);
+        is_ahead
+    }
+
     /// The line of the iteration that ends here; none if nothing happened.
     pub fn take_line(&mut self) -> Option<StepLine> {
         let iteration = self.lines;
@@ -146,9 +154,10 @@ impl EngineLog {
     }
 }
 
-fn scheduled_rows(plan: &StepPlan) -> Vec<Scheduled> {
+/// The rows of a plan, with requests named by their tags.
+pub(crate) fn scheduled_rows(plan: &StepPlan, id_of: impl Fn(u64) -> Id) -> Vec<Scheduled> {
     let rows = plan.scheduled.iter().map(|entry| Scheduled {
-        request: entry.tag.into(),
+        request: id_of(entry.tag),
         tokens: entry.num_scheduled_tokens,
         computed: entry.num_computed_tokens,
         kind: match entry.kind {

@@ -31,6 +31,21 @@ pub enum LogError {
         /// What is wrong and what would be right.
         problem: String,
     },
+    /// A recording of what the core does not do. It is refused, never replayed
+    /// by rules that are nearly right.
+    #[error("{}{}: {what}; this is out of scope, and docs/exactness.md says what is in it", path.display(), of_line(*line))]
+    OutOfScope {
+        /// The file.
+        path: PathBuf,
+        /// Its line, from 1, if it has lines.
+        line: Option<u64>,
+        /// What the recording uses.
+        what: String,
+    },
+}
+
+fn of_line(line: Option<u64>) -> String {
+    line.map(|line| format!(", line {line}")).unwrap_or_default()
 }
 
 impl LogError {
@@ -41,6 +56,10 @@ impl LogError {
 
     pub(crate) fn line(path: impl Into<PathBuf>, line: u64, problem: impl ToString) -> Self {
         Self::Line { path: path.into(), line, problem: problem.to_string() }
+    }
+
+    pub(crate) fn out_of_scope(path: impl Into<PathBuf>, line: Option<u64>, what: impl ToString) -> Self {
+        Self::OutOfScope { path: path.into(), line, what: what.to_string() }
     }
 
     pub(crate) fn file(path: impl Into<PathBuf>, problem: impl ToString) -> Self {

@@ -12,6 +12,7 @@ pub mod diff;
 mod engine_log;
 mod error;
 pub mod explain;
+mod jsonl;
 mod line;
 mod live;
 mod read;

@@ -5,10 +5,11 @@
 
 use std::collections::BTreeMap;
 
-use serde::{Deserialize, Serialize};
+use serde::de::{Error, SeqAccess, Unexpected, Visitor};
+use serde::{Deserialize, Deserializer, Serialize};
 
 /// A request as its log names it.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(untagged)]
 pub enum Id {
     /// By number, as in recordings of the scheduler and in our own logs.
@@ -26,6 +27,28 @@ impl std::fmt::Display for Id {
     }
 }
 
+impl<'de> Deserialize<'de> for Id {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct IdVisitor;
+        impl Visitor<'_> for IdVisitor {
+            type Value = Id;
+
+            fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.write_str("a request's number or name")
+            }
+
+            fn visit_u64<E>(self, number: u64) -> Result<Id, E> {
+                Ok(Id::Number(number))
+            }
+
+            fn visit_str<E>(self, name: &str) -> Result<Id, E> {
+                Ok(Id::Name(name.to_owned()))
+            }
+        }
+        deserializer.deserialize_any(IdVisitor)
+    }
+}
+
 impl From<u64> for Id {
     fn from(number: u64) -> Self {
         Self::Number(number)
@@ -33,6 +56,7 @@ impl From<u64> for Id {
 }
 
 /// One request's part of a step, in JSON `[request, tokens, computed, kind, [blocks], drafts?]`.
+/// Drafts are told where there are any.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Scheduled {
     /// Which request.
@@ -49,6 +73,14 @@ pub struct Scheduled {
     pub drafts: u32,
 }
 
+/// What vLLM's second model runner is told: a request that comes back after a
+/// preemption is a new one to it.
+pub(crate) fn hide_resumed(rows: &mut [Scheduled]) {
+    for row in rows.iter_mut().filter(|row| row.kind == 'p') {
+        row.kind = 'n';
+    }
+}
+
 impl Serialize for Scheduled {
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let Self { request, tokens, computed, kind, blocks, drafts } = self;
@@ -60,24 +92,53 @@ impl Serialize for Scheduled {
 }
 
 impl<'de> Deserialize<'de> for Scheduled {
-    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        #[derive(Deserialize)]
-        #[serde(untagged)]
-        enum Row {
-            WithDrafts(Id, u32, u32, char, Vec<u32>, u32),
-            Plain(Id, u32, u32, char, Vec<u32>),
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Row;
+        impl<'de> Visitor<'de> for Row {
+            type Value = Scheduled;
+
+            fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.write_str("[request, tokens, computed tokens, kind, [blocks], drafts if any]")
+            }
+
+            fn visit_seq<A: SeqAccess<'de>>(self, mut row: A) -> Result<Scheduled, A::Error> {
+                let scheduled = Scheduled {
+                    request: element(&mut row, 0, &self)?,
+                    tokens: element(&mut row, 1, &self)?,
+                    computed: element(&mut row, 2, &self)?,
+                    kind: kind(element(&mut row, 3, &self)?)?,
+                    blocks: element(&mut row, 4, &self)?,
+                    drafts: row.next_element()?.unwrap_or(0),
+                };
+                end(row, 6, &self)?;
+                Ok(scheduled)
+            }
         }
-        let row = Row::deserialize(deserializer).map_err(|_| {
-            serde::de::Error::custom("expected [request, tokens, computed tokens, kind, [blocks], drafts if any]")
-        })?;
-        Ok(match row {
-            Row::WithDrafts(request, tokens, computed, kind, blocks, drafts) => {
-                Self { request, tokens, computed, kind, blocks, drafts }
-            }
-            Row::Plain(request, tokens, computed, kind, blocks) => {
-                Self { request, tokens, computed, kind, blocks, drafts: 0 }
-            }
-        })
+        deserializer.deserialize_seq(Row)
+    }
+}
+
+fn kind<E: Error>(kind: char) -> Result<char, E> {
+    match kind {
+        'n' | 'p' | 'r' => Ok(kind),
+        other => Err(E::invalid_value(Unexpected::Char(other), &"\"n\", \"p\" or \"r\"")),
+    }
+}
+
+/// The element at `index` of a row, which must be there.
+fn element<'de, A: SeqAccess<'de>, T: Deserialize<'de>>(
+    row: &mut A,
+    index: usize,
+    visitor: &impl Visitor<'de>,
+) -> Result<T, A::Error> {
+    row.next_element()?.ok_or_else(|| A::Error::invalid_length(index, visitor))
+}
+
+/// Nothing may follow the `len` elements that were read.
+fn end<'de, A: SeqAccess<'de>>(mut row: A, len: usize, visitor: &impl Visitor<'de>) -> Result<(), A::Error> {
+    match row.next_element::<serde::de::IgnoredAny>()? {
+        None => Ok(()),
+        Some(_) => Err(A::Error::invalid_length(len + 1, visitor)),
     }
 }
 
@@ -104,24 +165,35 @@ impl Serialize for StepEvent {
 }
 
 impl<'de> Deserialize<'de> for StepEvent {
-    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        #[derive(Deserialize)]
-        #[serde(untagged)]
-        enum Row {
-            Stored(char, Option<u64>, Vec<u64>),
-            Removed(char, Vec<u64>),
-            Cleared((char,)),
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Row;
+        impl<'de> Visitor<'de> for Row {
+            type Value = StepEvent;
+
+            fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.write_str("[\"S\", parent or null, [blocks]], [\"R\", [blocks]] or [\"C\"]")
+            }
+
+            fn visit_seq<A: SeqAccess<'de>>(self, mut row: A) -> Result<StepEvent, A::Error> {
+                let (event, len) = match element(&mut row, 0, &self)? {
+                    'S' => (StepEvent::Stored(element(&mut row, 1, &self)?, element(&mut row, 2, &self)?), 3),
+                    'R' => (StepEvent::Removed(element(&mut row, 1, &self)?), 2),
+                    'C' => (StepEvent::Cleared, 1),
+                    other => return Err(A::Error::invalid_value(Unexpected::Char(other), &self)),
+                };
+                end(row, len, &self)?;
+                Ok(event)
+            }
         }
-        let expected =
-            || serde::de::Error::custom("expected [\"S\", parent or null, [blocks]], [\"R\", [blocks]] or [\"C\"]");
-        match Row::deserialize(deserializer).map_err(|_| expected())? {
-            Row::Stored('S', parent, blocks) => Ok(Self::Stored(parent, blocks)),
-            Row::Removed('R', blocks) => Ok(Self::Removed(blocks)),
-            Row::Cleared(('C',)) => Ok(Self::Cleared),
-            _ => Err(expected()),
-        }
+        deserializer.deserialize_seq(Row)
     }
 }
+
+/// The keys of a line in a recording of the scheduler.
+pub(crate) const RECORDED_KEYS: &[&str] = &[
+    "i", "add", "abort", "s", "sched", "tot", "pre", "flush", "run", "wait", "free", "pc", "u", "sampled", "out",
+    "drafts", "fin", "ev",
+];
 
 /// One line: what was added and aborted, the schedule that followed, and what
 /// came of the schedule whose result was applied then (the same one, or under

@@ -1,20 +1,27 @@
 //! The schema of a live capture, and its lines in terms of [`StepLine`].
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
+use serde::de::IgnoredAny;
 use serde::{Deserialize, Deserializer};
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use crate::error::LogError;
+use crate::jsonl::{JsonLines, from_text};
 use crate::line::{Id, Scheduled, StepLine};
 
 /// The first line: what the scheduler was told.
 #[derive(Clone, Debug, Deserialize)]
 pub(crate) struct LiveEngine {
+    /// "engine", by which a capture is known.
+    #[serde(rename = "kind")]
+    _kind: IgnoredAny,
     pub(crate) num_gpu_blocks: u32,
     pub(crate) block_size: u32,
+    pub(crate) hash_block_size: Option<u32>,
     pub(crate) max_num_seqs: u32,
     pub(crate) max_num_active_reqs: Option<u32>,
+    pub(crate) max_num_scheduled_tokens: Option<u32>,
     pub(crate) max_num_batched_tokens: u32,
     pub(crate) max_model_len: u32,
     pub(crate) policy: String,
@@ -26,6 +33,15 @@ pub(crate) struct LiveEngine {
     pub(crate) watermark: f64,
     pub(crate) max_loras: Option<u32>,
     pub(crate) num_spec_tokens: u32,
+    #[serde(default)]
+    pub(crate) use_v2_model_runner: bool,
+    pub(crate) free_blocks_at_start: Option<u32>,
+    /// Monotonic seconds at which the scheduler was made.
+    #[serde(default, rename = "t")]
+    _t: IgnoredAny,
+    /// What is not known here.
+    #[serde(flatten)]
+    pub(crate) rest: Map<String, Value>,
 }
 
 /// A request that reached the scheduler.
@@ -84,37 +100,37 @@ fn pairs<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<(String, u32)
 
 /// The settings and the steps of a capture, with the numbers of their lines.
 pub(crate) struct LiveLog {
+    pub(crate) path: PathBuf,
     pub(crate) engine: LiveEngine,
     /// The first line as it stands.
-    pub(crate) settings: serde_json::Map<String, Value>,
+    pub(crate) settings: Map<String, Value>,
     pub(crate) steps: Vec<(u64, LiveStep)>,
 }
 
 impl LiveLog {
     pub(crate) fn read(path: &Path) -> Result<Self, LogError> {
-        let file = std::fs::File::open(path).map_err(LogError::io(path))?;
-        let mut lines = std::io::BufRead::lines(std::io::BufReader::new(file)).zip(1u64..);
-        let mut next = || match lines.next() {
-            None => Ok(None),
-            Some((Ok(text), number)) => Ok(Some((text, number))),
-            Some((Err(error), _)) => Err(LogError::Io { path: path.to_owned(), error }),
-        };
-        let Some((head, _)) = next()? else { return Err(LogError::file(path, "the log is empty")) };
-        let settings: serde_json::Map<String, Value> =
-            serde_json::from_str(&head).map_err(|error| LogError::line(path, 1, error))?;
+        let mut lines = JsonLines::open(path)?;
+        match lines.next().transpose()? {
+            Some(head) => Self::of_lines(&head, lines),
+            None => Err(LogError::file(lines.path(), "the log is empty")),
+        }
+    }
+
+    /// The capture that begins with the line `head`.
+    pub(crate) fn of_lines((number, head): &(u64, String), lines: JsonLines<'_>) -> Result<Self, LogError> {
+        let path = lines.path().to_owned();
+        let wrong = |number, problem| LogError::line(&path, number, problem);
+        let settings: Map<String, Value> = from_text(head).map_err(|problem| wrong(*number, problem))?;
         if settings.get("kind").and_then(Value::as_str) != Some("engine") {
-            return Err(LogError::line(path, 1, "the first line of a live capture has `kind` \"engine\""));
+            return Err(wrong(*number, "the first line of a live capture has `kind` \"engine\"".to_owned()));
         }
-        let engine = serde_json::from_str(&head).map_err(|error| LogError::line(path, 1, error))?;
+        let engine = from_text(head).map_err(|problem| wrong(*number, problem))?;
         let mut steps = Vec::new();
-        while let Some((text, number)) = next()? {
-            if !text.trim().is_empty() {
-                // From text: the order of an object's entries is lost in a `Value`.
-                let step = serde_json::from_str(&text).map_err(|error| LogError::line(path, number, error))?;
-                steps.push((number, step));
-            }
+        for line in lines {
+            let (number, text) = line?;
+            steps.push((number, from_text(&text).map_err(|problem| wrong(number, problem))?));
         }
-        Ok(Self { engine, settings, steps })
+        Ok(Self { path, engine, settings, steps })
     }
 
     /// The steps as lines. What a live capture does not say stays unset.
@@ -139,13 +155,18 @@ fn step_line(step: &LiveStep) -> StepLine {
         u: Some(step.step),
         out: Some(step.emitted.iter().map(|(name, tokens)| (named(name), *tokens)).collect()),
         fin: step.stopped.iter().map(|(name, reason)| (named(name), reason.clone())).collect(),
-        start_ms: step.t.first().map(|seconds| seconds * 1e3),
+        start_ms: step.t.first().and_then(|&begin| milliseconds(begin)),
         duration_ms: match step.t[..] {
-            [begin, .., end] => Some((end - begin) * 1e3),
+            [begin, .., end] => milliseconds(end - begin),
             _ => None,
         },
         ..StepLine::default()
     }
+}
+
+/// None beyond what can be written.
+fn milliseconds(seconds: f64) -> Option<f64> {
+    Some(seconds * 1e3).filter(|ms| ms.is_finite())
 }
 
 pub(crate) fn sorted(names: &[String]) -> Vec<String> {

@@ -1,12 +1,12 @@
 //! Reading a log, in whichever schema.
 
-use std::fs::File;
-use std::io::{BufRead, BufReader};
+use std::io::BufRead;
 use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
 use crate::error::LogError;
+use crate::jsonl::{JsonLines, from_text, keys, read_whole};
 use crate::line::StepLine;
 use crate::live::LiveLog;
 
@@ -34,55 +34,70 @@ pub struct StepLog {
 }
 
 impl StepLog {
-    /// Reads a log file, or `steps.jsonl` of a folder.
+    /// Reads a log file, or `steps.jsonl` of a folder. Where there is no such
+    /// file, the one with `.gz` behind its name is read.
     ///
     /// # Errors
     /// When it cannot be read, or a line is in neither schema.
     pub fn read(path: &Path) -> Result<Self, LogError> {
         let path = if path.is_dir() { path.join("steps.jsonl") } else { path.to_owned() };
-        let mut lines = json_lines(&path)?;
+        let mut log = Self::of_lines(JsonLines::open(&path)?)?;
+        if log.kind == LogKind::Scheduler {
+            log.settings = settings_beside(&path)?;
+        }
+        Ok(log)
+    }
+
+    /// Reads a log from anywhere; errors call it `name`. The settings of one
+    /// that does not tell them itself are empty.
+    ///
+    /// ```
+    /// let line = br#"{"s":0,"sched":[[7,16,0,"n",[1]]],"tot":16,"run":[7],"wait":0,"free":8}"#;
+    /// let log = vcr_steplog::StepLog::parse("example".as_ref(), &line[..]).unwrap();
+    /// assert_eq!(log.lines[0].tot, Some(16));
+    ///
+    /// let error = vcr_steplog::StepLog::parse("example".as_ref(), &b"{\"tot\":-1}"[..]).unwrap_err();
+    /// assert_eq!(error.to_string(), "example, line 1: `tot`: invalid value: integer `-1`, expected u32 at column 9");
+    /// ```
+    ///
+    /// # Errors
+    /// When it cannot be read, or a line is in neither schema.
+    pub fn parse(name: &Path, reader: impl BufRead) -> Result<Self, LogError> {
+        Self::of_lines(JsonLines::of(name, reader))
+    }
+
+    fn of_lines(mut lines: JsonLines<'_>) -> Result<Self, LogError> {
+        let path = lines.path().to_owned();
         let first = lines.next().transpose()?;
-        let is_live = first.as_ref().is_some_and(|(_, value)| value.get("kind").is_some());
-        if is_live {
-            let log = LiveLog::read(&path)?;
+        if let Some(head) = first.as_ref().filter(|(_, text)| is_live(text)) {
+            let log = LiveLog::of_lines(head, lines)?;
             return Ok(Self { lines: log.lines(), settings: log.settings, kind: LogKind::Live, path });
         }
         let mut parsed = Vec::new();
         for line in first.into_iter().map(Ok).chain(lines) {
-            let (number, value) = line?;
-            parsed.push(step_line(&path, number, value)?);
+            let (number, text) = line?;
+            parsed.push(step_line(&text).map_err(|problem| LogError::line(&path, number, problem))?);
         }
-        let settings = settings_beside(&path)?;
-        Ok(Self { path, kind: LogKind::Scheduler, lines: parsed, settings })
+        Ok(Self { path, kind: LogKind::Scheduler, lines: parsed, settings: serde_json::Map::new() })
     }
 }
 
-/// The lines of a file as JSON, with their numbers from 1. Empty lines are passed over.
-pub(crate) fn json_lines(
-    path: &Path,
-) -> Result<impl Iterator<Item = Result<(u64, Value), LogError>> + use<>, LogError> {
-    let file = File::open(path).map_err(LogError::io(path))?;
-    let path = path.to_owned();
-    let lines = BufReader::new(file).lines().zip(1u64..);
-    Ok(lines.filter_map(move |(line, number)| match line {
-        Err(error) => Some(Err(LogError::Io { path: path.clone(), error })),
-        Ok(text) if text.trim().is_empty() => None,
-        Ok(text) => Some(
-            serde_json::from_str(&text)
-                .map(|value| (number, value))
-                .map_err(|error| LogError::line(&path, number, format_args!("not JSON: {error}"))),
-        ),
-    }))
+/// Whether a first line is that of a live capture.
+fn is_live(text: &str) -> bool {
+    keys(text).is_ok_and(|keys| keys.iter().any(|key| key == "kind"))
 }
 
-pub(crate) fn step_line(path: &Path, number: u64, value: Value) -> Result<StepLine, LogError> {
-    if !value.is_object() {
-        return Err(LogError::line(path, number, "a line of a step log is a JSON object"));
+pub(crate) fn step_line(text: &str) -> Result<StepLine, String> {
+    if !text.trim_start().starts_with('{') {
+        // What is no JSON at all is told as such.
+        let value: Value = from_text(text)?;
+        let kind = if value.is_array() { "an array" } else { "a single value" };
+        return Err(format!("a line of a step log is a JSON object, but this is {kind}"));
     }
-    let line: StepLine = serde_json::from_value(value).map_err(|error| LogError::line(path, number, error))?;
+    let line: StepLine = from_text(text)?;
     if line.s.is_none() && line.u.is_none() && line.add.is_empty() && line.abort.is_empty() {
         let problem = "neither a schedule (`s`), nor a result (`u`), nor an `add` or `abort`: is this a step log?";
-        return Err(LogError::line(path, number, problem));
+        return Err(problem.to_owned());
     }
     Ok(line)
 }
@@ -92,7 +107,6 @@ fn settings_beside(log: &Path) -> Result<serde_json::Map<String, Value>, LogErro
     if !path.is_file() {
         return Ok(serde_json::Map::new());
     }
-    let text = std::fs::read_to_string(&path).map_err(LogError::io(&path))?;
-    let value: Value = serde_json::from_str(&text).map_err(|error| LogError::file(&path, error))?;
+    let value: Value = read_whole(&path)?;
     Ok(value.get("config").and_then(Value::as_object).cloned().unwrap_or_default())
 }

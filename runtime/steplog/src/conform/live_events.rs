@@ -6,7 +6,7 @@
 //! tells all tokens of a block and of those before it, its hash is computed as
 //! vLLM computes it and must be theirs, bit for bit.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::num::NonZeroU32;
 use std::path::Path;
 
@@ -16,10 +16,12 @@ use vcr_block_hash::{BlockHasher, EngineHashes, HashAlgorithm, Seed, VllmLine};
 use vcr_core::hash::BlockHash;
 use vcr_core::kv_event::{KvEvent, KvEventLog};
 
-use super::live::FIRST_UNKNOWN_TOKEN;
-use super::report::{CaseReport, Difference};
-use super::scheduler::read_all;
+use super::answers::FIRST_UNKNOWN_TOKEN;
+use super::capture::Capture;
+use super::report::{CaseReport, Difference, EventPlace};
+use super::scope::EventScope;
 use crate::error::LogError;
+use crate::jsonl::{is_there, read_all, resolved};
 
 /// A line of `kv_events.jsonl`.
 #[derive(Deserialize)]
@@ -31,14 +33,57 @@ struct LiveBatch {
 #[derive(Deserialize)]
 #[serde(tag = "type")]
 enum LiveEvent {
-    BlockStored { block_hashes: Vec<u64>, parent_block_hash: Option<u64>, token_ids: Vec<u32> },
-    BlockRemoved { block_hashes: Vec<u64> },
+    BlockStored(LiveStored),
+    BlockRemoved { block_hashes: Vec<u64>, medium: Option<String>, group_idx: Option<u32> },
     AllBlocksCleared,
+}
+
+#[derive(Deserialize)]
+struct LiveStored {
+    block_hashes: Vec<u64>,
+    parent_block_hash: Option<u64>,
+    token_ids: Vec<u32>,
+    block_size: Option<u32>,
+    medium: Option<String>,
+    group_idx: Option<u32>,
+    kv_cache_spec_kind: Option<String>,
+    lookahead_token_ids: Option<Value>,
+}
+
+impl LiveEvent {
+    fn scope(&self) -> EventScope<'_> {
+        match self {
+            Self::BlockStored(stored) => EventScope {
+                kind: stored.kv_cache_spec_kind.as_deref(),
+                group: stored.group_idx,
+                medium: stored.medium.as_deref(),
+                block_size: stored.block_size,
+                looks_ahead: stored.lookahead_token_ids.is_some(),
+            },
+            Self::BlockRemoved { medium, group_idx, .. } => EventScope {
+                kind: None,
+                group: *group_idx,
+                medium: medium.as_deref(),
+                block_size: None,
+                looks_ahead: false,
+            },
+            Self::AllBlocksCleared => {
+                EventScope { kind: None, group: None, medium: None, block_size: None, looks_ahead: false }
+            }
+        }
+    }
+}
+
+/// A batch and the line it stands in.
+struct Captured {
+    line: u64,
+    events: Vec<LiveEvent>,
 }
 
 /// Compares an engine's events with a capture.
 pub(super) struct EventCheck {
-    captured: Option<HashMap<u64, Vec<LiveEvent>>>,
+    /// By number; none where no events were captured.
+    captured: Option<HashMap<u64, Captured>>,
     /// Number of the next batch.
     next_seq: u64,
     not_captured: u64,
@@ -46,34 +91,37 @@ pub(super) struct EventCheck {
     ours_of: HashMap<u64, BlockHash>,
     /// None where vLLM's seed is not known.
     hashes: Option<EngineHashes>,
+    /// Requests with an adapter: vLLM hashes its path too, which no event tells.
+    with_adapter: HashSet<u64>,
 }
 
 impl EventCheck {
-    pub(super) fn new(
-        folder: &Path,
-        engine_args: &Map<String, Value>,
-        block_size_tokens: u32,
-        report: &mut CaseReport,
-    ) -> Result<Self, LogError> {
+    pub(super) fn read(folder: &Path, capture: &Capture, report: &mut CaseReport) -> Result<Self, LogError> {
         let path = folder.join("kv_events.jsonl");
-        let captured = if path.is_file() {
-            Some(read_all::<LiveBatch>(&path)?.into_iter().map(|batch| (batch.seq, batch.batch.1)).collect())
+        let block_size = capture.config.block_size;
+        let captured = if is_there(&path) {
+            Some(captured(&resolved(&path), block_size)?)
         } else {
             report.notes.push("no `kv_events.jsonl`, so KV events are not compared".to_owned());
             None
         };
-        let named = engine_args.get("prefix_caching_hash_algo").and_then(Value::as_str).unwrap_or("sha256");
-        let algorithm: HashAlgorithm =
-            named.parse().map_err(|error| LogError::file(folder.join("engine.json"), error))?;
-        let line = VllmLine::V0_31;
-        let hashes = if BlockHasher::draws_seed(algorithm, line) {
-            report.notes.push(format!("{named} hashes start from a seed that is drawn at start-up: not compared"));
-            None
-        } else {
-            let hasher = BlockHasher::new(algorithm, line, Seed::Unset { random: [0; 32] });
-            NonZeroU32::new(block_size_tokens).map(|size| EngineHashes::new(hasher, size))
-        };
-        Ok(Self { captured, next_seq: 0, not_captured: 0, theirs_of: HashMap::new(), ours_of: HashMap::new(), hashes })
+        let hasher =
+            hasher(&capture.args, report).map_err(|error| LogError::file(folder.join("engine.json"), error))?;
+        let hashes = NonZeroU32::new(block_size).zip(hasher).map(|(size, hasher)| EngineHashes::new(hasher, size));
+        Ok(Self {
+            captured,
+            next_seq: 0,
+            not_captured: 0,
+            theirs_of: HashMap::new(),
+            ours_of: HashMap::new(),
+            hashes,
+            with_adapter: HashSet::new(),
+        })
+    }
+
+    /// A request names an adapter.
+    pub(super) fn has_adapter(&mut self, tag: u64) {
+        self.with_adapter.insert(tag);
     }
 
     /// Compares what a step published.
@@ -89,14 +137,19 @@ impl EventCheck {
         if theirs.is_none() {
             self.not_captured += 1;
         }
-        if let Some(theirs) = &theirs {
-            report.compare("number of KV events", &log.len(), &theirs.len())?;
-        }
         for (index, event) in log.iter().enumerate() {
             let known = self.vllm_hashes(event);
-            if let Some(theirs) = &theirs {
-                self.event(event, &theirs[index], known.as_deref(), report)?;
-            }
+            let Some(Captured { line, events }) = &theirs else { continue };
+            let place = EventPlace { line: *line, event: index };
+            let Some(theirs) = events.get(index) else { break };
+            self.event(event, theirs, known.as_deref(), report)
+                .map_err(|difference| Difference { event: Some(place), ..difference })?;
+        }
+        if let Some(Captured { line, events }) = &theirs {
+            let place = EventPlace { line: *line, event: events.len().min(log.len()) };
+            report
+                .compare("number of KV events", &log.len(), &events.len())
+                .map_err(|difference| Difference { event: Some(place), ..difference })?;
         }
         Ok(())
     }
@@ -105,8 +158,9 @@ impl EventCheck {
     fn vllm_hashes(&mut self, event: KvEvent<'_>) -> Option<Vec<u64>> {
         let hashes = self.hashes.as_mut()?;
         match event {
-            KvEvent::Stored { parent, blocks, tokens, .. } => {
-                if tokens.is_empty() || tokens.iter().any(|&token| token >= FIRST_UNKNOWN_TOKEN) {
+            KvEvent::Stored { tag, parent, blocks, tokens } => {
+                let unknown = tokens.is_empty() || tokens.iter().any(|&token| token >= FIRST_UNKNOWN_TOKEN);
+                if unknown || self.with_adapter.contains(&tag) {
                     return None;
                 }
                 let mut digests = Vec::new();
@@ -131,30 +185,20 @@ impl EventCheck {
     ) -> Result<(), Difference> {
         report.events += 1;
         let their_blocks = match (ours, theirs) {
-            (
-                KvEvent::Stored { parent, blocks, tokens, .. },
-                LiveEvent::BlockStored { block_hashes, parent_block_hash, token_ids },
-            ) => {
-                report.compare("blocks of a stored event", &blocks.len(), &block_hashes.len())?;
-                report.compare(
-                    "whether a stored event has a parent",
-                    &parent.is_some(),
-                    &parent_block_hash.is_some(),
-                )?;
-                if let (Some(ours), Some(theirs)) = (parent, parent_block_hash) {
-                    self.same_block("parent of a stored event", ours, *theirs, report)?;
-                }
-                for (&ours, &theirs) in blocks.iter().zip(block_hashes) {
-                    self.same_block("blocks of a stored event", ours, theirs, report)?;
+            (KvEvent::Stored { parent, blocks, tokens, .. }, LiveEvent::BlockStored(theirs)) => {
+                report.compare("blocks of a stored event", &blocks.len(), &theirs.block_hashes.len())?;
+                let has_parent = theirs.parent_block_hash.is_some();
+                report.compare("whether a stored event has a parent", &parent.is_some(), &has_parent)?;
+                if let Some((ours, theirs)) = parent.zip(theirs.parent_block_hash) {
+                    self.same_block("parent of a stored event", ours, theirs, report)?;
                 }
                 if known.is_some() {
-                    report.compare("tokens of a stored event", &tokens, &token_ids.as_slice())?;
+                    report.compare("tokens of a stored event", &tokens, &theirs.token_ids.as_slice())?;
                 }
-                block_hashes
+                &theirs.block_hashes
             }
-            (KvEvent::Removed(ours), LiveEvent::BlockRemoved { block_hashes }) => {
+            (KvEvent::Removed(_), LiveEvent::BlockRemoved { block_hashes, .. }) => {
                 report.compare("blocks of a removed event", &1, &block_hashes.len())?;
-                self.same_block("block of a removed event", ours, block_hashes[0], report)?;
                 block_hashes
             }
             (KvEvent::Cleared, LiveEvent::AllBlocksCleared) => return Ok(()),
@@ -163,6 +207,19 @@ impl EventCheck {
         if let Some(known) = known {
             report.compare("block hashes", &known, &their_blocks.as_slice())?;
             report.hashes += known.len() as u64;
+        }
+        match ours {
+            KvEvent::Stored { blocks, .. } => {
+                for (&ours, &theirs) in blocks.iter().zip(their_blocks) {
+                    self.same_block("blocks of a stored event", ours, theirs, report)?;
+                }
+            }
+            KvEvent::Removed(ours) => {
+                for &theirs in their_blocks {
+                    self.same_block("block of a removed event", ours, theirs, report)?;
+                }
+            }
+            KvEvent::Cleared => {}
         }
         Ok(())
     }
@@ -177,19 +234,57 @@ impl EventCheck {
         let known_theirs = *self.theirs_of.entry(ours).or_insert(theirs);
         let known_ours = *self.ours_of.entry(theirs).or_insert(ours);
         if known_theirs != theirs || known_ours != ours {
-            return Err(Difference { field, ours: json!(known_theirs), theirs: json!(theirs) });
+            return Err(Difference { field, ours: json!(known_theirs), theirs: json!(theirs), event: None });
         }
         report.fields += 1;
         Ok(())
     }
 
-    /// Says what was left out.
-    pub(super) fn note(&self, report: &mut CaseReport) {
-        if self.not_captured > 0 && self.captured.is_some() {
+    /// Looks for what was captured and did not happen here, and says what was
+    /// left out.
+    pub(super) fn finish(&self, report: &mut CaseReport) -> Result<(), Difference> {
+        let Some(captured) = &self.captured else { return Ok(()) };
+        let batches = captured.keys().map(|seq| seq.saturating_add(1)).max().unwrap_or(0);
+        if batches > self.next_seq {
+            report.compare("batches of KV events", &self.next_seq, &batches)?;
+        }
+        if self.not_captured > 0 {
             let first = "published before the capture's subscriber had joined, or lost";
             report.notes.push(format!("{} batches of KV events were {first}", self.not_captured));
         }
+        if !self.with_adapter.is_empty() && self.hashes.is_some() {
+            let why = "an adapter's path is hashed too, and the capture does not tell it";
+            report.notes.push(format!("hashes of requests with adapters are not compared: {why}"));
+        }
+        Ok(())
     }
+}
+
+fn captured(path: &Path, block_size: u32) -> Result<HashMap<u64, Captured>, LogError> {
+    let mut captured = HashMap::new();
+    for (line, LiveBatch { seq, batch: (_, events, _) }) in read_all::<LiveBatch>(path)? {
+        for event in &events {
+            event.scope().check(block_size).map_err(|what| LogError::out_of_scope(path, Some(line), what))?;
+        }
+        if captured.insert(seq, Captured { line, events }).is_some() {
+            return Err(LogError::line(path, line, format_args!("`seq`: batch {seq} is there twice")));
+        }
+    }
+    Ok(captured)
+}
+
+/// None where vLLM's seed is not known.
+fn hasher(engine_args: &Map<String, Value>, report: &mut CaseReport) -> Result<Option<BlockHasher>, String> {
+    let named = engine_args.get("prefix_caching_hash_algo").and_then(Value::as_str).unwrap_or("sha256");
+    let algorithm: HashAlgorithm =
+        named.parse().map_err(|error| format!("`engine_args.prefix_caching_hash_algo`: {error}"))?;
+    // The lines replayed here hash alike.
+    let line = VllmLine::V0_31;
+    if BlockHasher::draws_seed(algorithm, line) {
+        report.notes.push(format!("{named} hashes start from a seed that is drawn at start-up: not compared"));
+        return Ok(None);
+    }
+    Ok(Some(BlockHasher::new(algorithm, line, Seed::Unset { random: [0; 32] })))
 }
 
 fn kind_of(event: KvEvent<'_>) -> &'static str {
@@ -202,7 +297,7 @@ fn kind_of(event: KvEvent<'_>) -> &'static str {
 
 fn their_kind(event: &LiveEvent) -> &'static str {
     match event {
-        LiveEvent::BlockStored { .. } => "BlockStored",
+        LiveEvent::BlockStored(_) => "BlockStored",
         LiveEvent::BlockRemoved { .. } => "BlockRemoved",
         LiveEvent::AllBlocksCleared => "AllBlocksCleared",
     }

@@ -3,18 +3,28 @@
 //! A recording says what was added and aborted before each step and what the
 //! model answered; everything else in it is a decision, which the core has to
 //! make in the same way. Two schemas are read: recordings of the scheduler
-//! alone, and captures of a live engine.
+//! alone, and captures of a live engine. Files may be packed with gzip, with
+//! `.gz` behind their names.
+//!
+//! A recording of what the core does not do is refused by name: a comparison
+//! of nearly the same thing would prove nothing.
 
+mod answers;
+mod capture;
+mod case;
 mod live;
 mod live_events;
 mod report;
 mod scheduler;
+mod scope;
 
 use std::path::{Path, PathBuf};
 
-pub use report::{CaseReport, Mismatch};
+pub use report::{CaseReport, EventPlace, Mismatch};
+pub use scheduler::{ReplayedLine, ReplayedLines};
 
 use crate::error::LogError;
+use crate::jsonl::is_there;
 
 /// Every recording at `path`: the folder itself, or its sub-folders in order of
 /// name.
@@ -38,8 +48,8 @@ pub fn cases(path: &Path) -> Result<Vec<PathBuf>, LogError> {
         }
     }
     if found.is_empty() {
-        let problem = "no recording here: one is a folder with `requests.jsonl`, `steps.jsonl` and \
-                       `config.json` (of the scheduler) or `engine.json` (of a live engine)";
+        let problem = "no recording here: one is a folder with `requests.jsonl`, `steps.jsonl` (either may be \
+                       packed: `.jsonl.gz`) and `config.json` (of the scheduler) or `engine.json` (of a live engine)";
         return Err(LogError::file(path, problem));
     }
     found.sort();
@@ -48,7 +58,7 @@ pub fn cases(path: &Path) -> Result<Vec<PathBuf>, LogError> {
 
 fn is_case(folder: &Path) -> bool {
     let settings = ["config.json", "engine.json"];
-    folder.join("steps.jsonl").is_file() && settings.iter().any(|name| folder.join(name).is_file())
+    is_there(&folder.join("steps.jsonl")) && settings.iter().any(|name| folder.join(name).is_file())
 }
 
 /// Replays the recording in `folder`.
@@ -57,5 +67,23 @@ fn is_case(folder: &Path) -> bool {
 /// When it cannot be read or asks for what the core does not do. A decision
 /// that differs is not an error; it is in the report.
 pub fn replay(folder: &Path) -> Result<CaseReport, LogError> {
-    if folder.join("config.json").is_file() { scheduler::replay(folder) } else { live::replay(folder) }
+    if is_of_scheduler(folder) { scheduler::replay(folder) } else { live::replay(folder) }
+}
+
+/// The lines of a recording of the scheduler, each with what the core did in
+/// its place. The replay goes on after a difference; what follows one may differ
+/// because of it.
+///
+/// # Errors
+/// When the recording cannot be read, asks for what the core does not do, or is
+/// a live capture.
+pub fn replay_lines(folder: &Path) -> Result<ReplayedLines, LogError> {
+    if is_of_scheduler(folder) {
+        return ReplayedLines::new(folder);
+    }
+    Err(LogError::file(folder, "only recordings of the scheduler (with a `config.json`) are replayed line by line"))
+}
+
+fn is_of_scheduler(folder: &Path) -> bool {
+    folder.join("config.json").is_file()
 }

@@ -8,6 +8,9 @@ use serde_json::Value;
 pub struct Mismatch {
     /// Line of `steps.jsonl`, from 1.
     pub line: u64,
+    /// Where in `kv_events.jsonl`, if the difference is there.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub event: Option<EventPlace>,
     /// Number of the schedule, or of the schedule whose result was applied.
     pub step: Option<u64>,
     /// The first field that differs.
@@ -18,6 +21,33 @@ pub struct Mismatch {
     pub theirs: Value,
     /// What ended admission in our step, while requests waited.
     pub why: Option<String>,
+}
+
+impl std::fmt::Display for Mismatch {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { line, event, step, field, ours, theirs, why } = self;
+        write!(f, "line {line}")?;
+        if let Some(step) = step {
+            write!(f, " (step {step})")?;
+        }
+        if let Some(EventPlace { line, event }) = event {
+            write!(f, ", line {line} of kv_events.jsonl, event {event}")?;
+        }
+        write!(f, ", `{field}`:\n  ours     {ours}\n  recorded {theirs}")?;
+        match why {
+            Some(why) => write!(f, "\n  ours admitted no more because of: {why}"),
+            None => Ok(()),
+        }
+    }
+}
+
+/// A KV event of a live capture.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct EventPlace {
+    /// Line of `kv_events.jsonl`, from 1.
+    pub line: u64,
+    /// Which event of that line, from 0.
+    pub event: usize,
 }
 
 /// How one recording fared.
@@ -67,7 +97,7 @@ impl CaseReport {
             return Ok(());
         }
         let value = |side: &T| serde_json::to_value(side).unwrap_or(Value::Null);
-        Err(Difference { field, ours: value(ours), theirs: value(theirs) })
+        Err(Difference { field, ours: value(ours), theirs: value(theirs), event: None })
     }
 }
 
@@ -77,4 +107,12 @@ pub(crate) struct Difference {
     pub(crate) field: &'static str,
     pub(crate) ours: Value,
     pub(crate) theirs: Value,
+    pub(crate) event: Option<EventPlace>,
+}
+
+impl Difference {
+    pub(crate) fn at(self, line: u64, step: Option<u64>, why: Option<String>) -> Mismatch {
+        let Self { field, ours, theirs, event } = self;
+        Mismatch { line, event, step, field, ours, theirs, why }
+    }
 }

@@ -3,17 +3,16 @@
 use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
 
-use serde::Deserialize;
-use serde::de::DeserializeOwned;
-use vcr_core::{
-    Engine, EngineConfig, EngineConfigInput, Policy, Prompt, RequestId, RequestSpec, SchedulerRules, TokenSource,
-};
+use vcr_core::{Engine, Prompt, RequestId, RequestSpec, TokenSource};
 
-use super::report::{CaseReport, Difference, Mismatch};
+use super::case::{Case, CaseRequest};
+use super::report::{CaseReport, Difference};
+use super::scope::ADDED_TWICE;
 use crate::engine_log::EngineLog;
 use crate::error::LogError;
-use crate::line::{Id, StepLine};
-use crate::read::{json_lines, step_line};
+use crate::jsonl::{JsonLines, unknown_key};
+use crate::line::{Id, RECORDED_KEYS, StepLine, hide_resumed};
+use crate::read::step_line;
 
 /// What the pretended model returns where a request is to stop.
 const STOP_TOKEN: u32 = 7;
@@ -22,119 +21,78 @@ const SEGMENT_TOKENS: u32 = 4096;
 /// The segment of a request's outputs is its id plus this.
 const FIRST_OUTPUT_SEGMENT: u32 = 100_000;
 
-#[derive(Deserialize)]
-struct CaseFile {
-    /// The release that was recorded; 0.32.0 where nothing is said.
-    vllm: Option<String>,
-    config: CaseConfig,
+/// A recorded line and ours.
+#[derive(Clone, Debug)]
+pub struct ReplayedLine {
+    /// Line of `steps.jsonl`, from 1.
+    pub line: u64,
+    /// As it was recorded.
+    pub recorded: StepLine,
+    /// What the core did in its place. It says `why`, which vLLM does not.
+    pub ours: StepLine,
 }
 
-#[derive(Deserialize)]
-struct CaseConfig {
-    block_size: u32,
-    num_blocks: u32,
-    max_num_seqs: u32,
-    max_num_batched_tokens: u32,
-    max_model_len: u32,
-    policy: PolicyName,
-    prefix_caching: bool,
-    chunked_prefill: bool,
-    long_prefill_token_threshold: u32,
-    adaptive: bool,
-    watermark: f64,
-    reserve_full_isl: bool,
-    max_num_active_seqs: Option<u32>,
-    max_loras: u32,
-    spec: u32,
-    async_scheduling: bool,
+/// A recording of the scheduler on its way through the core, line by line. It
+/// ends with the first line that cannot be replayed.
+pub struct ReplayedLines {
+    lines: JsonLines<'static>,
+    replay: Replay,
+    /// How many schedules the recorder made, if it says so.
+    schedules: Option<u64>,
+    has_failed: bool,
 }
 
-#[derive(Clone, Copy, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub(super) enum PolicyName {
-    Fcfs,
-    Priority,
-}
+impl ReplayedLines {
+    pub(super) fn new(folder: &Path) -> Result<Self, LogError> {
+        let case = Case::read(folder)?;
+        let lines = JsonLines::open(&folder.join("steps.jsonl"))?;
+        Ok(Self { schedules: case.schedules, replay: Replay::new(case), lines, has_failed: false })
+    }
 
-impl From<PolicyName> for Policy {
-    fn from(name: PolicyName) -> Self {
-        match name {
-            PolicyName::Fcfs => Self::Fcfs,
-            PolicyName::Priority => Self::Priority,
+    fn replayed(&mut self, line: u64, text: &str) -> Result<ReplayedLine, LogError> {
+        let path = self.lines.path();
+        let wrong = |problem| LogError::line(path, line, problem);
+        let recorded = step_line(text).map_err(wrong)?;
+        if let Some(key) = unknown_key(text, RECORDED_KEYS).map_err(wrong)? {
+            return Err(LogError::out_of_scope(path, Some(line), format!("`{key}` of a step is not known here")));
         }
+        let ours = self.replay.play(&recorded).map_err(wrong)?;
+        Ok(ReplayedLine { line, recorded, ours })
     }
 }
 
-#[derive(Deserialize)]
-struct CaseRequest {
-    id: u64,
-    prompt: Vec<(u32, u32)>,
-    max_tokens: u32,
-    prio: i32,
-    lora: Option<u32>,
-    stop_at: Option<u32>,
-}
+impl Iterator for ReplayedLines {
+    type Item = Result<ReplayedLine, LogError>;
 
-/// The rules of a release named `0.32.0`, `0.33` and so on.
-pub(super) fn rules_of(version: &str) -> Result<SchedulerRules, String> {
-    let mut numbers = version.split(['.', '+']).map(|part| part.parse::<u32>().ok());
-    match (numbers.next().flatten(), numbers.next().flatten()) {
-        (Some(0), Some(33)) => Ok(SchedulerRules::V0_33),
-        (Some(0), Some(32)) => Ok(SchedulerRules::V0_32),
-        _ => Err(format!("recorded with vLLM \"{version}\"; the rules known here are those of 0.32 and 0.33")),
-    }
-}
-
-/// The model's answers of the line being replayed.
-#[derive(Default)]
-struct RecordedAnswers {
-    stop_at: HashMap<u64, u32>,
-    sampled: BTreeMap<u64, u32>,
-    drafts: HashMap<u64, u32>,
-}
-
-impl TokenSource for RecordedAnswers {
-    fn token(&mut self, tag: u64, output_index: u32) -> u32 {
-        if self.stop_at.get(&tag) == Some(&output_index) {
-            return STOP_TOKEN;
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.has_failed {
+            return None;
         }
-        (FIRST_OUTPUT_SEGMENT + tag as u32).wrapping_mul(SEGMENT_TOKENS).wrapping_add(output_index)
+        let line = self.lines.next()?;
+        let replayed = line.and_then(|(line, text)| self.replayed(line, &text));
+        self.has_failed = replayed.is_err();
+        Some(replayed)
     }
-
-    fn accepted_drafts(&mut self, tag: u64, _num_drafts: u32) -> u32 {
-        self.sampled.get(&tag).map_or(0, |tokens| tokens.saturating_sub(1))
-    }
-
-    fn proposed_drafts(&mut self, tag: u64, _most: u32) -> u32 {
-        self.drafts.get(&tag).copied().unwrap_or(0)
-    }
-}
-
-struct Replay {
-    engine: Engine,
-    log: EngineLog,
-    requests: HashMap<u64, CaseRequest>,
-    live: HashMap<u64, RequestId>,
-    answers: RecordedAnswers,
-    num_added: u64,
 }
 
 pub(super) fn replay(folder: &Path) -> Result<CaseReport, LogError> {
-    let mut replay = Replay::new(folder)?;
     let mut report = CaseReport::new(folder);
-    let path = folder.join("steps.jsonl");
-    for line in json_lines(&path)? {
-        let (number, value) = line?;
-        let theirs = step_line(&path, number, value)?;
-        let step = theirs.s.or(theirs.u);
-        let ours = replay.play(&theirs).map_err(|problem| LogError::line(&path, number, problem))?;
-        report.steps += u64::from(theirs.s.is_some());
-        report.events += theirs.ev.len() as u64;
-        if let Err(Difference { field, ours: our_value, theirs }) = compare(&mut report, &ours, &theirs) {
-            let mismatch = Mismatch { line: number, step, field, ours: our_value, theirs, why: ours.why };
-            report.mismatch = Some(mismatch);
-            break;
+    let mut lines = ReplayedLines::new(folder)?;
+    for replayed in &mut lines {
+        let ReplayedLine { line, recorded, ours } = replayed?;
+        report.steps += u64::from(recorded.s.is_some());
+        report.events += recorded.ev.len() as u64;
+        if let Err(difference) = compare(&mut report, &ours, &recorded) {
+            report.mismatch = Some(difference.at(line, recorded.s.or(recorded.u), ours.why));
+            return Ok(report);
         }
+    }
+    if report.steps == 0 {
+        return Err(LogError::file(lines.lines.path(), "there is no schedule in it"));
+    }
+    if let Some(all) = lines.schedules.filter(|all| *all != report.steps) {
+        let note = format!("{} schedules are in `steps.jsonl`, but the recorder made {all}", report.steps);
+        report.notes.push(note);
     }
     Ok(report)
 }
@@ -150,67 +108,130 @@ fn compare(report: &mut CaseReport, ours: &StepLine, theirs: &StepLine) -> Resul
     report.compare("free", &ours.free, &theirs.free)?;
     report.compare("u", &ours.u, &theirs.u)?;
     report.compare("out", &ours.out, &theirs.out)?;
+    report.compare("sampled", &ours.sampled, &theirs.sampled)?;
     report.compare("fin", &ours.fin, &theirs.fin)?;
     report.compare("drafts", &ours.drafts, &theirs.drafts)?;
     report.compare("pc", &ours.pc, &theirs.pc)?;
     report.compare("ev", &ours.ev, &theirs.ev)
 }
 
+/// The model's answers of the line being replayed.
+#[derive(Default)]
+struct RecordedAnswers {
+    stop_at: HashMap<u64, u32>,
+    sampled: BTreeMap<u64, u32>,
+    drafts: HashMap<u64, u32>,
+}
+
+impl TokenSource for RecordedAnswers {
+    fn token(&mut self, tag: u64, output_index: u32) -> u32 {
+        if self.stop_at.get(&tag) == Some(&output_index) {
+            return STOP_TOKEN;
+        }
+        let segment = FIRST_OUTPUT_SEGMENT.wrapping_add(tag as u32);
+        segment.wrapping_mul(SEGMENT_TOKENS).wrapping_add(output_index)
+    }
+
+    fn accepted_drafts(&mut self, tag: u64, _num_drafts: u32) -> u32 {
+        self.sampled.get(&tag).map_or(0, |tokens| tokens.saturating_sub(1))
+    }
+
+    fn proposed_drafts(&mut self, tag: u64, _most: u32) -> u32 {
+        self.drafts.get(&tag).copied().unwrap_or(0)
+    }
+}
+
+struct Replay {
+    engine: Engine,
+    hides_resumed: bool,
+    log: EngineLog,
+    requests: HashMap<u64, CaseRequest>,
+    live: HashMap<u64, RequestId>,
+    answers: RecordedAnswers,
+    num_added: u64,
+}
+
 impl Replay {
-    fn new(folder: &Path) -> Result<Self, LogError> {
-        let path = folder.join("config.json");
-        let text = std::fs::read_to_string(&path).map_err(LogError::io(&path))?;
-        let case: CaseFile = serde_json::from_str(&text).map_err(|error| LogError::file(&path, error))?;
-        let config = engine_config(&case).map_err(|problem| LogError::file(&path, problem))?;
-        let requests: Vec<CaseRequest> = read_all(&folder.join("requests.jsonl"))?;
-        let stop_at = requests.iter().filter_map(|request| Some((request.id, request.stop_at?))).collect();
-        let mut engine = Engine::new(config);
+    fn new(case: Case) -> Self {
+        let stop_at = case.requests.values().filter_map(|request| Some((request.id, request.stop_at?))).collect();
+        let mut engine = Engine::new(case.config);
         engine.pool_mut().record_events(true);
-        Ok(Self {
+        Self {
             engine,
+            hides_resumed: case.hides_resumed,
             log: EngineLog::new(),
-            requests: requests.into_iter().map(|request| (request.id, request)).collect(),
+            requests: case.requests,
             live: HashMap::new(),
             answers: RecordedAnswers { stop_at, ..RecordedAnswers::default() },
             num_added: 0,
-        })
+        }
     }
 
     /// Does to the engine what the line says was done, and gives our line.
     fn play(&mut self, theirs: &StepLine) -> Result<StepLine, String> {
+        if let Some(iteration) = theirs.i
+            && !self.log.idle_until(iteration)
+        {
+            return Err(format!("`i`: iteration {iteration} does not come after that of the line before"));
+        }
         for id in &theirs.add {
-            self.add(number(id)?)?;
+            self.add(number("add", id)?)?;
         }
         for id in &theirs.abort {
-            self.abort(number(id)?);
+            self.abort(number("abort", id)?);
         }
         if theirs.s.is_some() {
             if !self.engine.may_schedule() {
-                return Err("a schedule was made while as many steps were in flight as may be".to_owned());
+                return Err("`s`: a schedule was made while as many steps were in flight as may be".to_owned());
             }
             self.engine.schedule();
             self.log.scheduled(&self.engine);
         }
+        let mut dropped: BTreeMap<u64, u32> = BTreeMap::new();
         if theirs.u.is_some() {
-            self.answers.sampled.clone_from(&theirs.sampled);
-            self.answers.drafts.clear();
-            for (id, drafts) in &theirs.drafts {
-                self.answers.drafts.insert(number(id)?, *drafts);
-            }
-            if self.log.next_needs_update() {
-                self.engine.update(&mut self.answers);
-            }
-            self.log.applied(&self.engine);
-            self.engine.pool_mut().clear_events();
+            // The model also answers for those aborted meanwhile; nobody reads it.
+            let answers = theirs.sampled.iter().filter(|(tag, _)| !self.live.contains_key(tag));
+            dropped.extend(answers);
+            self.update(theirs)?;
+        }
+        let mut ours = self.log.take_line().unwrap_or_default();
+        ours.sampled.extend(dropped);
+        if self.hides_resumed {
+            hide_resumed(ours.sched.as_deref_mut().unwrap_or_default());
+        }
+        Ok(ours)
+    }
+
+    fn update(&mut self, theirs: &StepLine) -> Result<(), String> {
+        self.answers.sampled.clone_from(&theirs.sampled);
+        self.answers.drafts.clear();
+        for (id, drafts) in &theirs.drafts {
+            self.answers.drafts.insert(number("drafts", id)?, *drafts);
+        }
+        let is_empty = !self.log.next_needs_update();
+        if !is_empty {
+            self.engine.update(&mut self.answers);
+        }
+        self.log.applied(&self.engine);
+        self.engine.pool_mut().clear_events();
+        if !is_empty {
             for output in self.engine.outputs().outputs.iter().filter(|output| output.finish.is_some()) {
                 self.live.remove(&output.tag);
             }
         }
-        Ok(self.log.take_line().unwrap_or_default())
+        Ok(())
     }
 
     fn add(&mut self, tag: u64) -> Result<(), String> {
-        let request = self.requests.get(&tag).ok_or_else(|| format!("request {tag} is not in `requests.jsonl`"))?;
+        if self.live.contains_key(&tag) {
+            return Err(format!("`add`: request {tag} {ADDED_TWICE}"));
+        }
+        let request =
+            self.requests.get(&tag).ok_or_else(|| format!("`add`: request {tag} is not in `requests.jsonl`"))?;
+        let cannot_run = |reason| format!("`add`: request {tag} cannot run here: {reason}");
+        let len = request.prompt.iter().map(|&(_, len)| u64::from(len)).sum::<u64>();
+        // Before the tokens are made: a slip may ask for billions.
+        self.engine.check(u32::try_from(len).unwrap_or(u32::MAX), request.max_tokens).map_err(cannot_run)?;
         // Adapters separate prompts that are otherwise equal.
         let salt = request.lora.map_or(0, |lora| u64::from(lora) + 1);
         let mut prompt = Prompt::new(self.engine.config().block_size, salt);
@@ -226,15 +247,13 @@ impl Replay {
             ..RequestSpec::new(tag, prompt, request.max_tokens)
         };
         self.num_added += 1;
-        let id = self.engine.submit(spec).map_err(|reason| format!("request {tag} cannot run here: {reason}"))?;
-        if self.live.insert(tag, id).is_some() {
-            return Err(format!("request {tag} is added a second time while it runs"));
-        }
+        let id = self.engine.submit(spec).map_err(cannot_run)?;
+        self.live.insert(tag, id);
         self.log.added(tag);
         Ok(())
     }
 
-    /// Aborts of requests that have ended do nothing, as in vLLM.
+    /// Aborts of requests that have ended, or never were, do nothing, as in vLLM.
     fn abort(&mut self, tag: u64) {
         if let Some(id) = self.live.remove(&tag) {
             self.engine.abort(id);
@@ -243,47 +262,12 @@ impl Replay {
     }
 }
 
-fn engine_config(case: &CaseFile) -> Result<EngineConfig, String> {
-    let config = &case.config;
-    let input = EngineConfigInput {
-        block_size: config.block_size,
-        num_gpu_blocks: config.num_blocks,
-        max_num_seqs: config.max_num_seqs,
-        max_num_batched_tokens: config.max_num_batched_tokens,
-        max_model_len: Some(config.max_model_len),
-        policy: config.policy.into(),
-        enable_prefix_caching: config.prefix_caching,
-        enable_chunked_prefill: config.chunked_prefill,
-        long_prefill_token_threshold: config.long_prefill_token_threshold,
-        adaptive_long_prefill: config.adaptive,
-        watermark: config.watermark,
-        scheduler_reserve_full_isl: config.reserve_full_isl,
-        max_num_active_seqs: config.max_num_active_seqs,
-        max_loras: config.max_loras,
-        max_extra_tokens_per_step: 0,
-        num_speculative_tokens: config.spec,
-        async_scheduling: config.async_scheduling,
-        rules: case.vllm.as_deref().map_or(Ok(SchedulerRules::V0_32), rules_of)?,
-    };
-    EngineConfig::new(input).map_err(|errors| {
-        let errors: Vec<String> = errors.iter().map(ToString::to_string).collect();
-        errors.join("; ")
-    })
-}
-
-/// The number of a request.
-fn number(id: &Id) -> Result<u64, String> {
+/// The number of a request named in a field.
+fn number(field: &str, id: &Id) -> Result<u64, String> {
     match id {
         Id::Number(number) => Ok(*number),
-        Id::Name(name) => Err(format!("request \"{name}\" has a name; recordings of the scheduler number them")),
+        Id::Name(name) => {
+            Err(format!("`{field}`: request \"{name}\" has a name; recordings of the scheduler number them"))
+        }
     }
-}
-
-pub(super) fn read_all<T: DeserializeOwned>(path: &Path) -> Result<Vec<T>, LogError> {
-    json_lines(path)?
-        .map(|line| {
-            let (number, value) = line?;
-            serde_json::from_value(value).map_err(|error| LogError::line(path, number, error))
-        })
-        .collect()
 }

@@ -1,0 +1,102 @@
+//! What the model of a live engine answered.
+
+use std::collections::{HashMap, VecDeque};
+
+use vcr_core::TokenSource;
+
+use super::capture::Capture;
+
+/// Tokens from here on stand for such as the capture does not tell.
+pub(super) const FIRST_UNKNOWN_TOKEN: u32 = 0xf000_0000;
+/// The stop token of a request where the capture does not tell it.
+const UNKNOWN_STOP_TOKEN: u32 = u32::MAX;
+
+/// The model's answers.
+pub(super) struct RecordedTokens {
+    /// By tag.
+    answers: Vec<Answer>,
+    /// Ends that are still to come, by id.
+    ends: HashMap<String, VecDeque<End>>,
+    /// Tokens that the step being applied emitted, by tag.
+    pub(super) emitted: HashMap<u64, u32>,
+    /// Drafts that its requests carried into their next step, by tag.
+    pub(super) drafts: HashMap<u64, u32>,
+}
+
+/// What the model returned for one request.
+struct Answer {
+    /// What is missing is unknown.
+    tokens: Vec<u32>,
+    /// Index of the token that stopped it, where that token is not known.
+    unknown_stop_at: Option<u32>,
+}
+
+/// How a request ended: after how many tokens, and why.
+struct End {
+    tokens: u32,
+    is_stop: bool,
+}
+
+impl RecordedTokens {
+    pub(super) fn of(capture: &Capture) -> Self {
+        Self { answers: Vec::new(), ends: ends(capture), emitted: HashMap::new(), drafts: HashMap::new() }
+    }
+
+    /// Gets the answer for the next tag ready, which is the request `id`, and
+    /// gives the token that stops it, if one does.
+    pub(super) fn add(&mut self, capture: &Capture, id: &str) -> Option<u32> {
+        // Samples of one request have no outputs of their own in the capture.
+        let has_own = capture.caller_id(id) == id;
+        let tokens = capture.outputs.get(id).filter(|_| has_own).cloned().unwrap_or_default();
+        let end = self.ends.get_mut(id).and_then(VecDeque::pop_front).filter(|end| end.is_stop);
+        let last = end.and_then(|end| end.tokens.checked_sub(1));
+        let stop = last.and_then(|last| {
+            let (last, before) = tokens.get(..=last as usize)?.split_last()?;
+            // It may have come before without stopping it (`min_tokens`).
+            (!before.contains(last)).then_some(*last)
+        });
+        let unknown_stop_at = last.filter(|_| stop.is_none());
+        self.answers.push(Answer { tokens, unknown_stop_at });
+        stop.or(unknown_stop_at.map(|_| UNKNOWN_STOP_TOKEN))
+    }
+}
+
+/// The ends of all requests; an id may come again after its end.
+fn ends(capture: &Capture) -> HashMap<String, VecDeque<End>> {
+    let mut tokens: HashMap<&str, u32> = HashMap::new();
+    let mut ends: HashMap<String, VecDeque<End>> = HashMap::new();
+    for (_, step) in &capture.log.steps {
+        for name in &step.aborted {
+            let end = End { tokens: tokens.remove(name.as_str()).unwrap_or(0), is_stop: false };
+            ends.entry(name.clone()).or_default().push_back(end);
+        }
+        for (name, emitted) in &step.emitted {
+            let total = tokens.entry(name).or_default();
+            *total = total.saturating_add(*emitted);
+        }
+        for (name, reason) in &step.stopped {
+            let end = End { tokens: tokens.remove(name.as_str()).unwrap_or(0), is_stop: reason == "stop" };
+            ends.entry(name.clone()).or_default().push_back(end);
+        }
+    }
+    ends
+}
+
+impl TokenSource for RecordedTokens {
+    fn token(&mut self, tag: u64, output_index: u32) -> u32 {
+        let answer = &self.answers[tag as usize];
+        if answer.unknown_stop_at == Some(output_index) {
+            return UNKNOWN_STOP_TOKEN;
+        }
+        let known = answer.tokens.get(output_index as usize).copied();
+        known.unwrap_or(FIRST_UNKNOWN_TOKEN | output_index)
+    }
+
+    fn accepted_drafts(&mut self, tag: u64, _num_drafts: u32) -> u32 {
+        self.emitted.get(&tag).map_or(0, |tokens| tokens.saturating_sub(1))
+    }
+
+    fn proposed_drafts(&mut self, tag: u64, _most: u32) -> u32 {
+        self.drafts.get(&tag).copied().unwrap_or(0)
+    }
+}

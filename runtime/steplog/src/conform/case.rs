@@ -1,0 +1,217 @@
+//! The files of a recording of the scheduler, but for its steps.
+
+use std::collections::HashMap;
+use std::path::Path;
+
+use serde::Deserialize;
+use serde_json::{Map, Value, json};
+use vcr_core::{EngineConfig, EngineConfigInput, Policy, SchedulerRules};
+
+use super::scope::rules_of;
+use crate::error::LogError;
+use crate::jsonl::{JsonLines, from_text, read_whole, unknown_key};
+
+/// `config.json`.
+#[derive(Deserialize)]
+struct CaseFile {
+    /// The release that was recorded; 0.32.0 where nothing is said.
+    vllm: Option<String>,
+    config: CaseConfig,
+    batch_queue: Option<u32>,
+    stats: Option<CaseStats>,
+}
+
+#[derive(Deserialize)]
+struct CaseStats {
+    schedules: Option<u64>,
+}
+
+#[derive(Deserialize)]
+struct CaseConfig {
+    block_size: u32,
+    num_blocks: u32,
+    max_num_seqs: u32,
+    max_num_batched_tokens: u32,
+    max_model_len: u32,
+    policy: PolicyName,
+    prefix_caching: bool,
+    chunked_prefill: bool,
+    long_prefill_token_threshold: u32,
+    adaptive: bool,
+    watermark: f64,
+    reserve_full_isl: bool,
+    max_num_active_seqs: Option<u32>,
+    max_loras: u32,
+    spec: u32,
+    async_scheduling: bool,
+    /// What the scheduler made of the above.
+    effective: Option<Map<String, Value>>,
+    /// What is not known here.
+    #[serde(flatten)]
+    rest: Map<String, Value>,
+}
+
+#[derive(Clone, Copy, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum PolicyName {
+    Fcfs,
+    Priority,
+}
+
+impl From<PolicyName> for Policy {
+    fn from(name: PolicyName) -> Self {
+        match name {
+            PolicyName::Fcfs => Self::Fcfs,
+            PolicyName::Priority => Self::Priority,
+        }
+    }
+}
+
+/// A line of `requests.jsonl`.
+#[derive(Deserialize)]
+pub(super) struct CaseRequest {
+    pub(super) id: u64,
+    /// Segments of tokens: which, and how many of it.
+    pub(super) prompt: Vec<(u32, u32)>,
+    pub(super) max_tokens: u32,
+    pub(super) prio: i32,
+    pub(super) lora: Option<u32>,
+    /// Output index at which the model returns the stop token.
+    pub(super) stop_at: Option<u32>,
+}
+
+/// Its keys. Those that say when a request comes and goes are not read: the
+/// steps say it.
+const REQUEST_KEYS: &[&str] =
+    &["id", "at", "prompt", "max_tokens", "prio", "lora", "stop_at", "abort_at", "after", "gap"];
+
+/// What was recorded, but for the steps.
+pub(super) struct Case {
+    pub(super) config: EngineConfig,
+    /// The recording was made for vLLM's second model runner, which is not told
+    /// that a request was there before.
+    pub(super) hides_resumed: bool,
+    pub(super) requests: HashMap<u64, CaseRequest>,
+    /// How many schedules the recorder made, if it says so.
+    pub(super) schedules: Option<u64>,
+}
+
+impl Case {
+    pub(super) fn read(folder: &Path) -> Result<Self, LogError> {
+        let path = folder.join("config.json");
+        let refuse = |what: String| LogError::out_of_scope(&path, None, what);
+        let file: CaseFile = read_whole(&path)?;
+        if let Some(key) = file.config.rest.keys().next() {
+            return Err(refuse(format!("`config.{key}` is a setting not known here")));
+        }
+        let rules = file.vllm.as_deref().map_or(Ok(SchedulerRules::V0_32), rules_of).map_err(&refuse)?;
+        let config = file.config.checked(rules).map_err(|problem| LogError::file(&path, problem))?;
+        let in_flight = config.max_steps_in_flight() as u32;
+        if let Some(most) = file.batch_queue.filter(|most| *most != in_flight) {
+            let what = format!("`batch_queue` is {most}: up to {most} steps in flight, where {in_flight} may be");
+            return Err(refuse(what));
+        }
+        let mut hides_resumed = false;
+        if let Some(effective) = &file.config.effective {
+            check_effective(effective, &config).map_err(&refuse)?;
+            hides_resumed = effective.get("use_v2_model_runner") == Some(&Value::Bool(true));
+        }
+        Ok(Self {
+            config,
+            hides_resumed,
+            requests: read_requests(&folder.join("requests.jsonl"))?,
+            schedules: file.stats.and_then(|stats| stats.schedules),
+        })
+    }
+}
+
+impl CaseConfig {
+    fn checked(&self, rules: SchedulerRules) -> Result<EngineConfig, String> {
+        let input = EngineConfigInput {
+            block_size: self.block_size,
+            num_gpu_blocks: self.num_blocks,
+            max_num_seqs: self.max_num_seqs,
+            max_num_batched_tokens: self.max_num_batched_tokens,
+            max_model_len: Some(self.max_model_len),
+            policy: self.policy.into(),
+            enable_prefix_caching: self.prefix_caching,
+            enable_chunked_prefill: self.chunked_prefill,
+            long_prefill_token_threshold: self.long_prefill_token_threshold,
+            adaptive_long_prefill: self.adaptive,
+            watermark: self.watermark,
+            scheduler_reserve_full_isl: self.reserve_full_isl,
+            max_num_active_seqs: self.max_num_active_seqs,
+            max_loras: self.max_loras,
+            max_extra_tokens_per_step: 0,
+            num_speculative_tokens: self.spec,
+            async_scheduling: self.async_scheduling,
+            rules,
+        };
+        checked(input)
+    }
+}
+
+/// The checked form, or all problems in one line.
+pub(super) fn checked(input: EngineConfigInput) -> Result<EngineConfig, String> {
+    EngineConfig::new(input).map_err(|errors| {
+        let errors: Vec<String> = errors.iter().map(ToString::to_string).collect();
+        errors.join("; ")
+    })
+}
+
+/// Compares what the scheduler held with what these settings are here.
+fn check_effective(effective: &Map<String, Value>, config: &EngineConfig) -> Result<(), String> {
+    let budget = "the token budget of a step is `max_num_batched_tokens`";
+    let own_kv = "drafters with KV of their own are not known here";
+    let as_asked = "the scheduler held another value than was asked for";
+    let policy = if config.policy == Policy::Fcfs { "fcfs" } else { "priority" };
+    let class = if config.async_scheduling { "AsyncScheduler" } else { "Scheduler" };
+    let expected = [
+        ("scheduler", json!(class), "the rules known here are those of vLLM's two classes"),
+        ("draft_slots", json!(0), own_kv),
+        ("num_lookahead_tokens", json!(0), own_kv),
+        ("max_num_scheduled_tokens", json!(config.max_num_batched_tokens), budget),
+        ("max_num_batched_tokens", json!(config.max_num_batched_tokens), as_asked),
+        ("max_num_running_reqs", json!(config.max_num_seqs), as_asked),
+        ("max_num_active_reqs", json!(config.max_running()), as_asked),
+        ("chunked_prefill", json!(config.enable_chunked_prefill), as_asked),
+        ("policy", json!(policy), as_asked),
+        ("long_prefill_token_threshold", json!(config.long_prefill_token_threshold), as_asked),
+        ("adaptive", json!(config.adaptive_long_prefill), as_asked),
+        ("watermark_blocks", json!(config.watermark_blocks()), as_asked),
+        ("reserve_full_isl", json!(config.scheduler_reserve_full_isl), as_asked),
+        ("prefix_caching", json!(config.enable_prefix_caching), as_asked),
+        ("num_spec_tokens", json!(config.num_speculative_tokens), as_asked),
+        ("max_model_len", json!(config.max_model_len()), as_asked),
+        ("free_blocks", json!(config.num_gpu_blocks - 1), "all blocks but the null block are free at the start"),
+    ];
+    for (key, ours, why) in &expected {
+        if let Some(theirs) = effective.get(*key).filter(|theirs| *theirs != ours) {
+            return Err(format!("`effective.{key}` is {theirs}, where {ours} is expected: {why}"));
+        }
+    }
+    let is_known = |key: &str| key == "use_v2_model_runner" || expected.iter().any(|(known, ..)| *known == key);
+    match effective.keys().find(|key| !is_known(key)) {
+        Some(key) => Err(format!("`effective.{key}` is a setting not known here")),
+        None => Ok(()),
+    }
+}
+
+fn read_requests(path: &Path) -> Result<HashMap<u64, CaseRequest>, LogError> {
+    let lines = JsonLines::open(path)?;
+    let path = lines.path().to_owned();
+    let mut requests: HashMap<u64, CaseRequest> = HashMap::new();
+    for line in lines {
+        let (number, text) = line?;
+        let wrong = |problem: String| LogError::line(&path, number, problem);
+        let request: CaseRequest = from_text(&text).map_err(wrong)?;
+        if let Some(key) = unknown_key(&text, REQUEST_KEYS).map_err(wrong)? {
+            let what = format!("`{key}` of request {} is not known here", request.id);
+            return Err(LogError::out_of_scope(&path, Some(number), what));
+        }
+        if let Some(twice) = requests.insert(request.id, request) {
+            return Err(wrong(format!("`id`: request {} is there twice", twice.id)));
+        }
+    }
+    Ok(requests)
+}

@@ -1,0 +1,169 @@
+//! What the core does not do, and how a recording shows that it was done.
+
+use serde_json::{Map, Value};
+use vcr_core::SchedulerRules;
+
+use crate::live::LiveEngine;
+
+/// vLLM's words are "duplicate request id".
+pub(super) const ADDED_TWICE: &str =
+    "is added a second time while it is in the engine; vLLM's engine core stops with an assertion there";
+
+/// The rules of a release named `0.32.0`, `0.33` and so on.
+pub(super) fn rules_of(version: &str) -> Result<SchedulerRules, String> {
+    let mut numbers = version.split(['.', '+']).map(|part| part.parse::<u32>().ok());
+    match (numbers.next().flatten(), numbers.next().flatten()) {
+        (Some(0), Some(33)) => Ok(SchedulerRules::V0_33),
+        (Some(0), Some(32)) => Ok(SchedulerRules::V0_32),
+        _ => Err(format!("recorded with vLLM \"{version}\"; the rules known here are those of 0.32 and 0.33")),
+    }
+}
+
+/// Engine arguments that must be absent, null or off, and what they ask for.
+const MUST_BE_OFF: &[(&str, &str)] = &[
+    ("kv_transfer_config", "a KV connector"),
+    ("kv_connector", "a KV connector"),
+    ("kv_offloading_size", "a KV connector that offloads"),
+    ("ec_transfer_config", "an encoder-cache connector"),
+    ("diffusion_config", "a diffusion model"),
+    ("spec_model", "a draft model"),
+];
+
+/// Engine arguments that must be absent or at most 1, and what they ask for.
+const MUST_BE_ONE: &[(&str, &str)] = &[
+    ("pipeline_parallel_size", "pipeline parallelism"),
+    ("decode_context_parallel_size", "context parallelism of decodes"),
+    ("prefill_context_parallel_size", "context parallelism of prefills"),
+    ("prefill_schedule_interval", "admissions in some steps only"),
+];
+
+/// Drafters without KV of their own: they change nothing in the scheduler but
+/// how many drafts there are.
+const DRAFTERS: &[&str] = &["ngram", "suffix"];
+
+/// Checks the arguments of a live engine.
+pub(super) fn check_engine_args(args: &Map<String, Value>) -> Result<(), String> {
+    for (key, value) in args {
+        let name = key.trim_start_matches('-').replace('-', "_");
+        let is = |(known, _): &&(&str, &str)| *known == name;
+        if let Some((_, what)) = MUST_BE_OFF.iter().find(is).filter(|_| !is_off(value)) {
+            return Err(format!("`engine_args.{key}` is {value}: {what}"));
+        }
+        if let Some((_, what)) = MUST_BE_ONE.iter().find(is).filter(|_| !is_at_most_one(value)) {
+            return Err(format!("`engine_args.{key}` is {value}: {what}"));
+        }
+    }
+    drafter(args).map(drop)
+}
+
+/// The drafter that the arguments name, if any.
+fn drafter(args: &Map<String, Value>) -> Result<Option<String>, String> {
+    let argument = |name: &str| args.get(name).or_else(|| args.get(&name.replace('_', "-")));
+    let mut config = argument("speculative_config").cloned().unwrap_or_default();
+    // A command line has it as text.
+    if let Some(text) = config.as_str() {
+        config = serde_json::from_str(text)
+            .map_err(|error| format!("`engine_args.speculative_config` is not JSON: {error}"))?;
+    }
+    let method = match (config.get("method"), argument("spec_method")) {
+        (Some(method), _) | (None, Some(method)) if !method.is_null() => Some(method.clone()),
+        // Without a method vLLM takes it from the model, and this one is none.
+        _ => config.get("model").filter(|model| *model == "ngram" || *model == "[ngram]").map(|_| "ngram".into()),
+    };
+    match method {
+        None if is_off(&config) => Ok(None),
+        None => Err("`engine_args.speculative_config` names no `method`".to_owned()),
+        Some(method) => match method.as_str().filter(|name| DRAFTERS.contains(name)) {
+            None => Err(format!(
+                "`engine_args.speculative_config.method` is {method}: drafters with KV of their own look ahead; \
+                 known here are {}",
+                DRAFTERS.join(" and ")
+            )),
+            Some(_) if !is_off(config.get("num_speculative_tokens_per_batch_size").unwrap_or(&Value::Null)) => {
+                Err("`engine_args.speculative_config.num_speculative_tokens_per_batch_size`: drafts that depend on \
+                     the batch"
+                    .to_owned())
+            }
+            Some(name) => Ok(Some(name.to_owned())),
+        },
+    }
+}
+
+/// Checks what the scheduler of a live engine was told.
+pub(super) fn check_live_engine(engine: &LiveEngine, args: &Map<String, Value>) -> Result<(), String> {
+    if let Some((key, value)) = engine.rest.iter().find(|(_, value)| !is_off(value)) {
+        return Err(format!("`{key}` is {value}: a setting not known here"));
+    }
+    let block_size = engine.block_size;
+    if let Some(hashed) = engine.hash_block_size.filter(|hashed| *hashed != block_size) {
+        return Err(format!("`hash_block_size` is {hashed} and `block_size` {block_size}: hashes of parts of blocks"));
+    }
+    let batched = engine.max_num_batched_tokens;
+    if let Some(scheduled) = engine.max_num_scheduled_tokens.filter(|scheduled| *scheduled != batched) {
+        return Err(format!(
+            "`max_num_scheduled_tokens` is {scheduled} and `max_num_batched_tokens` {batched}: \
+             a token budget of its own"
+        ));
+    }
+    if engine.num_spec_tokens > 0 && drafter(args)?.is_none() {
+        return Err(format!(
+            "`num_spec_tokens` is {}, but `engine_args` of `engine.json` does not say whose drafts these are \
+             (`speculative_config`)",
+            engine.num_spec_tokens
+        ));
+    }
+    let usable = engine.num_gpu_blocks.saturating_sub(1);
+    if let Some(free) = engine.free_blocks_at_start.filter(|free| *free != usable) {
+        return Err(format!(
+            "`free_blocks_at_start` is {free}, where all {usable} but the null block are free: \
+             blocks that someone else holds"
+        ));
+    }
+    Ok(())
+}
+
+/// What a live engine's events say of the layers whose blocks they are about.
+pub(super) struct EventScope<'a> {
+    pub(super) kind: Option<&'a str>,
+    pub(super) group: Option<u32>,
+    pub(super) medium: Option<&'a str>,
+    pub(super) block_size: Option<u32>,
+    pub(super) looks_ahead: bool,
+}
+
+impl EventScope<'_> {
+    /// Checks that they are full-attention layers of one group on the GPU.
+    pub(super) fn check(&self, block_size: u32) -> Result<(), String> {
+        if let Some(kind) = self.kind.filter(|kind| *kind != "full_attention") {
+            return Err(format!("`kv_cache_spec_kind` is \"{kind}\": layers other than full attention"));
+        }
+        if let Some(group) = self.group.filter(|group| *group > 0) {
+            return Err(format!("`group_idx` is {group}: more than one group of layers"));
+        }
+        if let Some(medium) = self.medium.filter(|medium| *medium != "GPU") {
+            return Err(format!("`medium` is \"{medium}\": blocks elsewhere than on the GPU"));
+        }
+        if let Some(size) = self.block_size.filter(|size| *size != block_size) {
+            return Err(format!("`block_size` is {size} and the engine's {block_size}: blocks of several sizes"));
+        }
+        if self.looks_ahead {
+            return Err("`lookahead_token_ids`: hashes that cover tokens after the block".to_owned());
+        }
+        Ok(())
+    }
+}
+
+fn is_off(value: &Value) -> bool {
+    match value {
+        Value::Null | Value::Bool(false) => true,
+        Value::Number(number) => number.as_f64() == Some(0.0),
+        Value::String(text) => text.is_empty(),
+        Value::Array(values) => values.is_empty(),
+        Value::Object(entries) => entries.is_empty(),
+        Value::Bool(true) => false,
+    }
+}
+
+fn is_at_most_one(value: &Value) -> bool {
+    is_off(value) || value.as_u64() == Some(1)
+}

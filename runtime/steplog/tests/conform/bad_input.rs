@@ -1,0 +1,224 @@
+//! Recordings that are not whole or not right: the file, the line and the field
+//! are told, and nothing panics.
+
+use vcr_steplog::conform;
+
+use crate::recordings::{CaseCopy, group, with_text, with_value};
+
+const SCHEDULER: &str = "random-0.33/random-1-057";
+const LIVE: &str = "vllm-cpu/wire";
+
+/// Asserts that a recording is refused with these words.
+#[track_caller]
+fn told(copy: &CaseCopy, words: &[&str]) {
+    let error = copy.error();
+    assert!(words.iter().all(|word| error.contains(word)), "{words:?} are not all in: {error}");
+}
+
+/// Changes line 6 of a file.
+#[track_caller]
+fn line_told(case: &str, file: &str, edit: impl Fn(&str) -> Option<String>, words: &[&str]) {
+    let copy = CaseCopy::of(case);
+    copy.edit_line(file, 6, |line| edit(line).unwrap_or_else(|| panic!("it cannot be changed: {line}")));
+    let place = format!("{file}, line 6: ");
+    told(&copy, &[&[place.as_str()], words].concat());
+}
+
+fn with(key: &'static str, value: &'static str) -> impl Fn(&str) -> Option<String> {
+    move |line| with_text(line, key, |_| Some(value.to_owned()))
+}
+
+#[test]
+fn lines_that_are_not_json() {
+    let half = |line: &str| Some(line[..line.len() / 2].to_owned());
+    for (case, file) in [
+        (SCHEDULER, "steps.jsonl"),
+        (SCHEDULER, "requests.jsonl"),
+        (LIVE, "steps.jsonl"),
+        (LIVE, "requests.jsonl"),
+        (LIVE, "tokens.jsonl"),
+        (LIVE, "kv_events.jsonl"),
+    ] {
+        line_told(case, file, half, &["not JSON: EOF while parsing"]);
+        line_told(case, file, |_| Some("nonsense".to_owned()), &["not JSON: expected "]);
+    }
+    line_told(SCHEDULER, "steps.jsonl", |_| Some("[1, 2]".to_owned()), &["a JSON object, but this is an array"]);
+    line_told(SCHEDULER, "steps.jsonl", |_| Some("{}".to_owned()), &["is this a step log?"]);
+}
+
+#[test]
+fn settings_that_are_not_json_or_not_settings() {
+    for (case, file) in [(SCHEDULER, "config.json"), (LIVE, "engine.json")] {
+        let copy = CaseCopy::of(case);
+        copy.write(file, "{\"config\":");
+        told(&copy, &[file, "not JSON: "]);
+        copy.write(file, "[]");
+        told(&copy, &[file]);
+    }
+    let copy = CaseCopy::of(SCHEDULER);
+    copy.edit_json("config.json", |file| file["config"]["spec"] = "two".into());
+    told(&copy, &["config.json: `config.spec`: invalid type: string \"two\", expected u32"]);
+    copy.edit_json("config.json", |file| {
+        file["config"].as_object_mut().expect("an object").remove("spec");
+    });
+    told(&copy, &["config.json: `config`: missing field `spec`"]);
+    let copy = CaseCopy::of(SCHEDULER);
+    copy.edit_json("config.json", |file| file["config"]["block_size"] = 0.into());
+    told(&copy, &["config.json: `block_size` must be at least 1, but is 0"]);
+}
+
+#[test]
+fn values_of_a_wrong_type() {
+    let steps = "steps.jsonl";
+    line_told(SCHEDULER, steps, with("wait", "\"many\""), &["`wait`: invalid type: string \"many\", expected u64"]);
+    line_told(SCHEDULER, steps, with("tot", "-1"), &["`tot`: invalid value: integer `-1`, expected u32"]);
+    line_told(SCHEDULER, steps, with("run", "[0.5]"), &["`run[0]`: ", "expected a request's number or name"]);
+    line_told(SCHEDULER, steps, with("sched", "[[1,2,3]]"), &["`sched[0]`: invalid length 3, expected [request, "]);
+    line_told(SCHEDULER, steps, with("sched", "[[1,2,3,\"q\",[]]]"), &["`sched[0]", "expected \"n\", \"p\" or \"r\""]);
+    line_told(SCHEDULER, steps, with("sched", "[[1,2,3,\"n\",[],0,0]]"), &["`sched[0]", "invalid length 7"]);
+    line_told(SCHEDULER, steps, with("sched", "[[1,2,3,\"n\",[4294967296]]]"), &["`sched[0][4][0]`: ", "expected u32"]);
+    line_told(SCHEDULER, steps, with("u", "{}"), &["`u`: invalid type: map"]);
+    line_told(SCHEDULER, "requests.jsonl", with("prompt", "[[1]]"), &["`prompt[0]`: invalid length 1"]);
+    line_told(SCHEDULER, "requests.jsonl", with("id", "\"a\""), &["`id`: invalid type: string"]);
+    line_told(LIVE, steps, with("free_blocks", "1.5"), &["`free_blocks`: invalid type: floating point"]);
+    line_told(LIVE, steps, with("emitted", "[1]"), &["`emitted`: ", "an object of tokens by request"]);
+    line_told(LIVE, "requests.jsonl", with("prompt", "[-4]"), &["`prompt[0]`: invalid value"]);
+    line_told(LIVE, "kv_events.jsonl", with("seq", "null"), &["`seq`: invalid type: null"]);
+    let event = "[0,[{\"type\":\"BlockStolen\"}],0]";
+    line_told(LIVE, "kv_events.jsonl", with("batch", event), &["`batch[1][0]", "unknown variant `BlockStolen`"]);
+}
+
+#[test]
+fn ids_that_are_there_twice() {
+    let copy = CaseCopy::of(SCHEDULER);
+    let second = copy.text("requests.jsonl").lines().nth(1).expect("a second request").to_owned();
+    copy.edit_line("requests.jsonl", 6, |_| second);
+    told(&copy, &["requests.jsonl, line 6: `id`: request 1 is there twice"]);
+    for (file, id) in [("requests.jsonl", "w1"), ("tokens.jsonl", "w1")] {
+        let line = with_text(CaseCopy::of(LIVE).text(file).lines().nth(5).expect("a line"), "id", |_| {
+            Some("\"w1\"".to_owned())
+        });
+        let copy = CaseCopy::of(LIVE);
+        copy.edit_line(file, 6, |_| line.expect("it has an id"));
+        told(&copy, &[file, &format!("line 6: `id`: request {id} is there twice")]);
+    }
+    let copy = CaseCopy::of(LIVE);
+    let second = copy.text("kv_events.jsonl").lines().nth(1).expect("a second batch").to_owned();
+    copy.edit_line("kv_events.jsonl", 6, |_| second);
+    told(&copy, &["kv_events.jsonl, line 6: `seq`: batch 1 is there twice"]);
+}
+
+#[test]
+fn requests_that_are_unknown_or_run_already() {
+    let add = |ids: &str| {
+        let copy = CaseCopy::of(SCHEDULER);
+        let line = copy.edit_first("steps.jsonl", |line| with_text(line, "add", |_| Some(ids.to_owned())));
+        (copy, format!("steps.jsonl, line {line}: `add`: "))
+    };
+    let (copy, place) = add("[0,4711]");
+    told(&copy, &[&place, "request 4711 is not in `requests.jsonl`"]);
+    let (copy, place) = add("[0,0]");
+    told(&copy, &[&place, "request 0 is added a second time while it is in the engine", "assertion"]);
+    let (copy, place) = add("[\"r0\"]");
+    told(&copy, &[&place, "request \"r0\" has a name"]);
+
+    let copy = CaseCopy::of(LIVE);
+    let line = copy.edit_first("steps.jsonl", |line| {
+        with_text(line, "added", |text| {
+            let one = text.strip_prefix('[')?.strip_suffix(']').filter(|one| !one.is_empty())?;
+            Some(format!("[{one},{one}]"))
+        })
+    });
+    told(&copy, &[&format!("steps.jsonl, line {line}: `added`: request "), "a second time", "assertion"]);
+}
+
+/// Lengths that would fill the memory are refused before they do.
+#[test]
+fn requests_that_cannot_run() {
+    let copy = CaseCopy::of(SCHEDULER);
+    copy.edit_line("requests.jsonl", 1, |line| {
+        with_text(line, "prompt", |_| Some("[[1,4000000000],[2,4000000000]]".to_owned())).expect("it has a prompt")
+    });
+    told(&copy, &["`add`: request 0 cannot run here: the prompt leaves no room"]);
+    let copy = CaseCopy::of(LIVE);
+    copy.edit_line("steps.jsonl", 2, |line| line.replace("\"prompt\":200", "\"prompt\":4000000000"));
+    told(&copy, &["steps.jsonl, line 2: `added`: request warm0 cannot run here"]);
+    copy.edit_line("steps.jsonl", 2, |line| {
+        line.replace("\"id\":\"warm0\",\"prompt\":4000000000", "\"id\":\"w0\",\"prompt\":7")
+    });
+    told(&copy, &["request w0 reached the scheduler with 7 prompt tokens, but `requests.jsonl` has 70"]);
+}
+
+#[test]
+fn steps_in_an_impossible_order() {
+    let copy = CaseCopy::of(SCHEDULER);
+    copy.edit_line("steps.jsonl", 6, |line| with_text(line, "i", |_| Some("0".to_owned())).expect("it has one"));
+    told(&copy, &["steps.jsonl, line 6: `i`: iteration 0 does not come after"]);
+
+    let copy = CaseCopy::of(LIVE);
+    copy.edit_line("steps.jsonl", 6, |line| with_text(line, "t", |_| Some("[9e9,9e9,1,2]".to_owned())).expect("times"));
+    told(&copy, &["steps.jsonl, line 6: `t`: the result is applied before"]);
+
+    let copy = CaseCopy::of(LIVE);
+    copy.edit_line("steps.jsonl", 6, |line| with_text(line, "t", |_| Some("[1,1,9e9,9e9]".to_owned())).expect("times"));
+    told(&copy, &["steps.jsonl, line 6: `t`: the schedule is made before that of an earlier step"]);
+
+    // The result of a step comes after the next schedule, though nothing is asynchronous.
+    let copy = CaseCopy::of(LIVE);
+    copy.edit_line("steps.jsonl", 6, |line| {
+        with_value(line, "t", |times| {
+            times[2] = 9e9.into();
+            true
+        })
+        .expect("times")
+    });
+    told(&copy, &["steps.jsonl, line 7: scheduled while as many steps were in flight as may be"]);
+}
+
+#[test]
+fn recordings_that_are_empty_or_cut_off() {
+    let copy = CaseCopy::of(SCHEDULER);
+    copy.write("steps.jsonl", "\n");
+    told(&copy, &["steps.jsonl: there is no schedule in it"]);
+    let copy = CaseCopy::of(LIVE);
+    let head = copy.text("steps.jsonl").lines().next().expect("a head").to_owned();
+    copy.write("steps.jsonl", &head);
+    told(&copy, &["steps.jsonl: there is no step in it"]);
+    copy.write("steps.jsonl", "");
+    told(&copy, &["steps.jsonl: the log is empty"]);
+    copy.remove("steps.jsonl");
+    told(&copy, &["cannot read ", "steps.jsonl"]);
+
+    // As far as it goes a recording may be right, but it is not all of it.
+    let copy = CaseCopy::of(SCHEDULER);
+    let text = copy.text("steps.jsonl");
+    copy.write("steps.jsonl", &text.lines().take(20).map(|line| format!("{line}\n")).collect::<String>());
+    let report = copy.replay().expect("it can be replayed");
+    assert_eq!(report.mismatch, None);
+    assert!(report.notes[0].contains(" schedules are in `steps.jsonl`, but the recorder made "), "{:?}", report.notes);
+}
+
+#[test]
+fn packed_recordings_that_are_cut_off() {
+    for (case, file) in [(SCHEDULER, "steps.jsonl"), (SCHEDULER, "requests.jsonl"), (LIVE, "kv_events.jsonl")] {
+        let bytes = std::fs::read(group(case).join(format!("{file}.gz"))).expect("it is packed");
+        let copy = CaseCopy::of(case);
+        copy.remove(file);
+        std::fs::write(copy.folder().join(format!("{file}.gz")), &bytes[..bytes.len() * 2 / 3])
+            .expect("it can be written");
+        told(&copy, &[&format!("{file}.gz: the packed data is cut off; "), " whole lines were read"]);
+        std::fs::write(copy.folder().join(format!("{file}.gz")), &bytes).expect("it can be written");
+        assert_eq!(copy.replay().expect("it can be replayed").mismatch, None);
+    }
+}
+
+#[test]
+fn folders_that_are_no_recordings() {
+    let folder = tempfile::tempdir().expect("there is a place for temporary files");
+    let error = conform::cases(folder.path()).expect_err("it is empty").to_string();
+    assert!(error.contains("no recording here") && error.contains(".jsonl.gz"), "{error}");
+    let error = conform::cases(&folder.path().join("missing")).expect_err("it is missing").to_string();
+    assert!(error.contains("no such file or folder"), "{error}");
+    let error = conform::replay_lines(&group(LIVE)).err().expect("it is a live capture").to_string();
+    assert!(error.contains("only recordings of the scheduler"), "{error}");
+}

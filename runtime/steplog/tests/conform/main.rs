@@ -1,0 +1,10 @@
+//! The proof of exactness against recordings of the real schedulers, and the
+//! proof of that proof: it fails where it should, and refuses what it cannot
+//! judge.
+
+mod bad_input;
+mod can_fail;
+mod lines;
+mod recordings;
+mod refused;
+mod reproduced;

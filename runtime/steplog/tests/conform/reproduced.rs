@@ -1,0 +1,141 @@
+//! Every recording is reproduced, field by field.
+
+use std::path::Path;
+
+use serde_json::Value;
+use vcr_steplog::conform::{self, CaseReport};
+use vcr_steplog::{LogKind, StepLog};
+
+use crate::recordings::{CaseCopy, cases, group, json_of, root, say, text_of};
+
+/// Replays all recordings in a folder and tells the totals.
+#[track_caller]
+fn all_reproduced(folder: &Path) -> Vec<CaseReport> {
+    let mut reports = Vec::new();
+    let mut failures = Vec::new();
+    for case in cases(folder) {
+        match conform::replay(&case) {
+            Ok(report) => {
+                failures.extend(report.mismatch.as_ref().map(|mismatch| format!("{}: {mismatch}", report.case)));
+                reports.push(report);
+            }
+            Err(error) => failures.push(error.to_string()),
+        }
+    }
+    assert!(failures.is_empty(), "{} of {} differ:\n{}", failures.len(), reports.len(), failures.join("\n"));
+    let sum = |of: fn(&CaseReport) -> u64| reports.iter().map(of).sum::<u64>();
+    say(&format!(
+        "{}: {} recordings are reproduced: {} steps, {} fields, {} KV events, {} block hashes",
+        folder.strip_prefix(root()).unwrap_or(folder).display(),
+        reports.len(),
+        sum(|report| report.steps),
+        sum(|report| report.fields),
+        sum(|report| report.events),
+        sum(|report| report.hashes),
+    ));
+    reports
+}
+
+#[test]
+fn the_recorded_workloads() {
+    assert_eq!(all_reproduced(&group("vllm-scheduler")).len(), 34);
+}
+
+#[test]
+fn the_random_cases() {
+    for name in ["random-0.32", "random-0.33"] {
+        assert_eq!(all_reproduced(&group(name)).len(), 24);
+    }
+}
+
+/// vLLM's second model runner is told of resumed requests as of new ones.
+#[test]
+fn the_cases_of_the_second_model_runner() {
+    assert_eq!(all_reproduced(&group("runner-v2")).len(), 4);
+    for case in cases(&group("runner-v2")) {
+        let config = json_of(&case, "config.json");
+        assert!(config["stats"]["preemptions"].as_u64() > Some(10), "{}", case.display());
+        assert!(!text_of(&case, "steps.jsonl").contains("\"p\""), "{}", case.display());
+    }
+}
+
+#[test]
+fn the_live_captures() {
+    let reports = all_reproduced(&group("vllm-cpu"));
+    assert_eq!(reports.len(), 5);
+    for report in &reports {
+        assert!(report.hashes > 0, "{}: no block hash was compared", report.case);
+        // The subscriber to KV events may miss the first one; all else is compared.
+        assert!(report.notes.iter().all(|note| note.starts_with("1 batches")), "{}: {:?}", report.case, report.notes);
+    }
+}
+
+/// The recordings as they were handed out lie beside a checkout, if anywhere.
+#[test]
+fn the_recordings_beside_the_checkout() {
+    for name in ["vllm-scheduler", "vllm-cpu"] {
+        let folder = root().join("../shared/data").join(name);
+        if folder.is_dir() {
+            all_reproduced(&folder);
+            continue;
+        }
+        let missing = format!("{} is not there: its recordings are NOT checked", folder.display());
+        assert!(std::env::var_os("CI").is_none(), "{missing}");
+        say(&format!("skipped: {missing}"));
+    }
+}
+
+/// The lines that the replay writes are those of the recorder, with every key.
+#[test]
+fn our_lines_are_the_recorded_lines() {
+    let mut lines = 0;
+    for name in ["vllm-scheduler", "random-0.32", "random-0.33", "runner-v2"] {
+        for case in cases(&group(name)) {
+            let text = text_of(&case, "steps.jsonl");
+            let mut recorded = text.lines();
+            for replayed in conform::replay_lines(&case).expect("it can be replayed") {
+                let replayed = replayed.expect("every line can be replayed");
+                let mut ours = serde_json::to_value(&replayed.ours).expect("a line is JSON");
+                // vLLM does not say why it admits no more.
+                ours.as_object_mut().expect("a line is an object").remove("why");
+                let theirs: Value = serde_json::from_str(recorded.next().expect("as many lines")).expect("JSON");
+                assert_eq!(ours, theirs, "{}, line {}", case.display(), replayed.line);
+                lines += 1;
+            }
+            assert_eq!(recorded.next(), None, "{}", case.display());
+        }
+    }
+    say(&format!("{lines} lines are written as they were recorded"));
+}
+
+#[test]
+fn packed_logs_are_read_like_plain_ones() {
+    for (case, kind) in [("random-0.33/random-1-057", LogKind::Scheduler), ("vllm-cpu/wire", LogKind::Live)] {
+        let packed = StepLog::read(&group(case)).expect("it can be read");
+        let copy = CaseCopy::of(case);
+        let plain = StepLog::read(copy.folder()).expect("it can be read");
+        assert_eq!((packed.kind, plain.kind), (kind, kind));
+        assert_eq!((packed.lines, packed.settings), (plain.lines, plain.settings));
+        assert!(packed.path.ends_with("steps.jsonl.gz") && plain.path.ends_with("steps.jsonl"));
+        let by_name = StepLog::read(&packed.path).expect("it can be read");
+        assert_eq!(by_name.kind, kind);
+    }
+}
+
+/// Cases in which two lines of vLLM decide differently are told apart, so the
+/// rules of each are those of its line.
+#[test]
+fn the_rules_of_one_line_do_not_reproduce_the_other() {
+    for (name, other, least) in [("random-0.33", "0.32.0", 12), ("random-0.32", "0.33.0", 12)] {
+        let mut differ = Vec::new();
+        for case in cases(&group(name)) {
+            let case_name = case.file_name().expect("a case has a name").to_string_lossy().into_owned();
+            let copy = CaseCopy::of(&format!("{name}/{case_name}"));
+            copy.edit_json("config.json", |config| config["vllm"] = other.into());
+            let report = copy.replay().expect("it can be replayed");
+            differ.extend(report.mismatch.map(|mismatch| format!("{case_name}: {}", mismatch.field)));
+        }
+        say(&format!("with the rules of {other}, {} of {name} differ: {}", differ.len(), differ.join(", ")));
+        assert!(differ.len() >= least, "only {differ:?}");
+    }
+}
