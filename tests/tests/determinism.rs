@@ -100,7 +100,9 @@ fn assert_outputs_are_whole(files: &BTreeMap<String, Vec<u8>>) {
         assert!(order.into_iter().eq(runs.iter().map(|run| &run["name"])), "{kind} has the runs in order");
         let counter = if kind == "steps.jsonl" { "steps" } else { "requests" };
         for run in runs {
-            let rows = rows.iter().filter(|row| row["of"] == run["name"]).count();
+            let of_run = rows.iter().filter(|row| row["of"] == run["name"]);
+            // A log also says what came to an engine after its last step.
+            let rows = of_run.filter(|row| kind != "steps.jsonl" || row["tot"].as_u64() > Some(0)).count();
             assert_eq!(run["metrics"]["counters"][counter], rows, "{counter} of {}", run["name"]);
         }
     }

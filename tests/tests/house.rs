@@ -20,12 +20,22 @@ const MAY_DEPEND_ON: &[(&str, &[&str])] = &[
     ("vcr-random", &["vcr-core"]),
     ("vcr-guest", &["vcr-core"]),
     ("vcr-timing", &["vcr-core", "vcr-random", "vcr-roofline"]),
+    ("vcr-steplog", &["vcr-block-hash", "vcr-core"]),
     ("vcr-cluster", &["vcr-core", "vcr-random", "vcr-trace"]),
     (
         "vcr-scenario",
-        &["vcr-cluster", "vcr-core", "vcr-guest", "vcr-random", "vcr-roofline", "vcr-timing", "vcr-trace"],
+        &[
+            "vcr-cluster",
+            "vcr-core",
+            "vcr-guest",
+            "vcr-random",
+            "vcr-roofline",
+            "vcr-steplog",
+            "vcr-timing",
+            "vcr-trace",
+        ],
     ),
-    ("vcr", &["vcr-cluster", "vcr-guest", "vcr-guest-build", "vcr-scenario"]),
+    ("vcr", &["vcr-cluster", "vcr-guest", "vcr-guest-build", "vcr-scenario", "vcr-steplog"]),
 ];
 
 /// Outside crates that only one of ours may use.
