@@ -10,14 +10,21 @@
 pub mod conform;
 pub mod diff;
 mod engine_log;
+mod entry;
 mod error;
 pub mod explain;
 mod jsonl;
 mod line;
 mod live;
 mod read;
+mod settings;
+mod steps;
+#[cfg(test)]
+mod testing;
 
 pub use engine_log::EngineLog;
+pub use entry::{FirstEntry, first_entry};
 pub use error::LogError;
 pub use line::{Id, Scheduled, StepEvent, StepLine};
 pub use read::{LogKind, StepLog};
+pub use steps::{EngineName, Step, Steps};

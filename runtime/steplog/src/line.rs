@@ -222,7 +222,8 @@ pub struct StepLine {
     /// Number of the schedule made.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub s: Option<u64>,
-    /// Virtual time at which the step starts.
+    /// When the step starts whose result is in the line: virtual time, or the
+    /// clock of a live engine.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub start_ms: Option<f64>,
     /// How long it takes.

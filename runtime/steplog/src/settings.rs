@@ -1,0 +1,45 @@
+//! The settings of an engine, under the names of either schema.
+
+use serde_json::{Map, Value};
+
+use crate::read::StepLog;
+
+/// What explanations need; none or zero where the log does not say.
+#[derive(Debug, Default)]
+pub(crate) struct Settings<'a> {
+    pub(crate) budget: Option<u64>,
+    /// Most requests running at once.
+    pub(crate) cap: Option<u64>,
+    pub(crate) policy: Option<&'a str>,
+    pub(crate) chunked_prefill: Option<bool>,
+    pub(crate) long_prefill_threshold: u64,
+    pub(crate) is_adaptive: bool,
+    pub(crate) watermark: Option<f64>,
+    pub(crate) max_loras: u64,
+    pub(crate) num_drafts: u64,
+    pub(crate) is_async: bool,
+}
+
+impl<'a> Settings<'a> {
+    pub(crate) fn of(log: &'a StepLog) -> Self {
+        let number = |names: &[&str]| first(&log.settings, names).and_then(Value::as_u64);
+        let flag = |name: &str| log.settings.get(name).and_then(Value::as_bool);
+        Self {
+            budget: number(&["max_num_batched_tokens"]),
+            cap: number(&["max_num_active_seqs", "max_num_active_reqs", "max_num_seqs"]),
+            policy: log.settings.get("policy").and_then(Value::as_str),
+            chunked_prefill: flag("chunked_prefill"),
+            long_prefill_threshold: number(&["long_prefill_token_threshold"]).unwrap_or(0),
+            is_adaptive: flag("adaptive").unwrap_or(false),
+            watermark: log.settings.get("watermark").and_then(Value::as_f64),
+            max_loras: number(&["max_loras"]).unwrap_or(0),
+            num_drafts: number(&["spec", "num_spec_tokens"]).unwrap_or(0),
+            is_async: flag("async_scheduling").unwrap_or(false),
+        }
+    }
+}
+
+/// The first of these settings that is set.
+fn first<'a>(settings: &'a Map<String, Value>, names: &[&str]) -> Option<&'a Value> {
+    names.iter().filter_map(|name| settings.get(*name)).find(|value| !value.is_null())
+}
