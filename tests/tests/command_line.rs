@@ -138,7 +138,8 @@ fn what_a_script_prints_is_kept_apart_from_results() {
 #[test]
 fn the_help_of_every_command_has_examples_and_exit_codes() {
     let folder = Folder::new();
-    for command in [&["run"][..], &["guest"], &["guest", "build"], &["completions"]] {
+    let inspect = [&["inspect"][..], &["inspect", "conform"], &["inspect", "steps"]];
+    for command in [&["run"][..], &["guest"], &["guest", "build"], &["completions"]].into_iter().chain(inspect) {
         let help = folder.vcr(&[command, &["--help"]].concat()).ended(0).stdout;
         let line = format!("  vcr {}", command.join(" "));
         assert!(help.contains("Examples:\n") && help.contains(&line), "{help}");
@@ -160,6 +161,8 @@ fn bad_usage_is_bad_input() {
     folder.vcr(&["run", "x.rhai", "--sead", "1"]).failed(2, &["--sead", "--seed"]);
     folder.vcr(&["run", "x.rhai", "--seed=-1"]).failed(2, &["--seed"]);
     folder.vcr(&["run", "x.rhai", "--threads", "0"]).failed(2, &["--threads"]);
+    folder.vcr(&["inspect", "conform"]).failed(2, &["<PATH>"]);
+    folder.vcr(&["inspect", "steps"]).failed(2, &["<LOG>"]);
     folder.vcr(&["rnu"]).failed(2, &["rnu", "--help"]);
     folder.vcr(&["completions", "tcsh"]).failed(2, &["bash"]);
     assert_eq!(folder.vcr(&[]).code, 2);
@@ -171,7 +174,7 @@ fn bad_usage_is_bad_input() {
 fn completions_name_the_commands() {
     for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
         let script = Folder::new().vcr(&["completions", shell]).ended(0).stdout;
-        for word in ["completions", "guest", "threads"] {
+        for word in ["completions", "guest", "threads", "inspect", "conform"] {
             assert!(script.contains(word), "{shell}: {word}");
         }
     }

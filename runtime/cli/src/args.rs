@@ -8,10 +8,10 @@ use clap_complete::Shell;
 /// The exit codes, as the help of every command lists them. A macro, because
 /// only literals can be put together into one.
 macro_rules! with_exit_codes {
-    ($($text:literal)?) => {
+    ($text:literal) => {
         concat!(
-            $($text, "\n\n",)?
-            "Exit codes:
+            $text,
+            "\n\nExit codes:
   0  every promise was kept
   1  a promise was broken
   2  bad usage, script or input file
@@ -20,6 +20,13 @@ macro_rules! with_exit_codes {
     };
 }
 
+/// As above, for all commands together.
+const EXIT_CODES: &str = "Exit codes:
+  0  every promise was kept; what was compared is equal
+  1  a promise was broken, or a difference was found
+  2  bad usage, script or input file
+  3  a guest or an engine failed";
+
 /// As above, for commands that keep no promises.
 macro_rules! with_plain_exit_codes {
     ($text:literal) => {
@@ -27,9 +34,23 @@ macro_rules! with_plain_exit_codes {
     };
 }
 
+/// As above, for commands that compare.
+macro_rules! with_comparison_exit_codes {
+    ($text:literal, $equal:literal, $different:literal) => {
+        concat!(
+            $text,
+            "\n\nExit codes:\n  0  ",
+            $equal,
+            "\n  1  ",
+            $different,
+            "\n  2  bad usage, or an input that cannot be read or is out of scope"
+        )
+    };
+}
+
 /// A simulator of the vLLM engine with scripted workloads and WebAssembly guests.
 #[derive(Debug, Parser)]
-#[command(name = "vcr", version, max_term_width = 100, after_help = with_exit_codes!())]
+#[command(name = "vcr", version, max_term_width = 100, after_help = EXIT_CODES)]
 pub(crate) struct Cli {
     #[command(subcommand)]
     pub(crate) command: Command,
@@ -46,6 +67,12 @@ pub(crate) enum Command {
         #[command(subcommand)]
         command: GuestCommand,
     },
+    /// Look into logs of engine steps, and prove them against the engine core.
+    #[command(after_help = INSPECT_EXAMPLES)]
+    Inspect {
+        #[command(subcommand)]
+        command: InspectCommand,
+    },
     /// Print a completion script for a shell.
     #[command(after_help = COMPLETIONS_EXAMPLES)]
     Completions {
@@ -59,6 +86,16 @@ pub(crate) enum GuestCommand {
     /// Build guests from source into components.
     #[command(after_help = BUILD_EXAMPLES)]
     Build(BuildArgs),
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum InspectCommand {
+    /// Replay recordings of a real engine and compare every decision.
+    #[command(after_help = CONFORM_EXAMPLES)]
+    Conform(ConformArgs),
+    /// Show the steps of a log, explain one of them, or compare two logs.
+    #[command(after_help = STEPS_EXAMPLES)]
+    Steps(StepsArgs),
 }
 
 const RUN_EXAMPLES: &str = with_exit_codes!(
@@ -78,6 +115,36 @@ const BUILD_EXAMPLES: &str = with_plain_exit_codes!(
 A guest is compiled with the first of these that works: an installed wasm32 target, one that
 rustup can add, the toolchain's own library source, or Debian's rustc-web packages (downloaded
 once, never installed). VCR_GUEST_TOOLCHAIN picks one: installed, rustup, rust-src or debian."
+);
+
+const INSPECT_EXAMPLES: &str = with_comparison_exit_codes!(
+    "Examples:
+  vcr inspect conform recordings/     # does the core decide as the recorded engine did?
+  vcr inspect steps out --step 200    # what was in step 200, and why",
+    "all went well; what was compared is equal",
+    "a difference was found"
+);
+
+const CONFORM_EXAMPLES: &str = with_comparison_exit_codes!(
+    "Examples:
+  vcr inspect conform recordings/
+  vcr inspect conform recordings/fcfs-preempt captures/burst
+  vcr inspect conform recordings/ --json > conform.json
+
+A recording is a folder with `steps.jsonl`, `requests.jsonl`, and `config.json` (of the
+scheduler alone) or `engine.json` (of a live engine). docs/step-logs.md says how to make one.",
+    "every decision of every recording is the same",
+    "a decision differs"
+);
+
+const STEPS_EXAMPLES: &str = with_comparison_exit_codes!(
+    "Examples:
+  vcr inspect steps out                                # steps.jsonl of `vcr run --out out`
+  vcr inspect steps out --engine decode/1 --from 300 --limit 20
+  vcr inspect steps recordings/fcfs-preempt --step 200
+  vcr inspect steps out --diff other-out               # the first step that differs",
+    "all went well; with --diff: the logs are equal",
+    "with --diff: the logs differ"
 );
 
 const GUEST_EXAMPLES: &str = with_plain_exit_codes!(
@@ -141,6 +208,62 @@ pub(crate) struct BuildArgs {
     pub(crate) quiet: bool,
 }
 
+/// Options of `vcr inspect conform`.
+#[derive(Debug, Args)]
+pub(crate) struct ConformArgs {
+    /// Recordings, or folders of recordings.
+    #[arg(required = true, value_name = "PATH")]
+    pub(crate) paths: Vec<PathBuf>,
+
+    /// Print the reports as JSON.
+    #[arg(long)]
+    pub(crate) json: bool,
+
+    /// Print no progress, and of the results only differences.
+    #[arg(short, long)]
+    pub(crate) quiet: bool,
+}
+
+/// Options of `vcr inspect steps`.
+#[derive(Debug, Args)]
+pub(crate) struct StepsArgs {
+    /// A step log, or the folder that its steps.jsonl lies in.
+    pub(crate) log: PathBuf,
+
+    /// Show step N in full, and why it is as it is.
+    #[arg(long, value_name = "N", conflicts_with_all = ["from", "limit", "diff"])]
+    pub(crate) step: Option<u64>,
+
+    /// Compare with another log, step by step.
+    #[arg(long, value_name = "OTHER", conflicts_with_all = ["from", "limit"])]
+    pub(crate) diff: Option<PathBuf>,
+
+    /// Only this engine.
+    #[arg(long, value_name = "POOL/INDEX", value_parser = engine)]
+    pub(crate) engine: Option<(String, u32)>,
+
+    /// Only this run of the scenario.
+    #[arg(long, value_name = "RUN")]
+    pub(crate) of: Option<String>,
+
+    /// Begin with step N.
+    #[arg(long, value_name = "N")]
+    pub(crate) from: Option<u64>,
+
+    /// Show so many steps [default: 40; with --json all].
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) limit: Option<u32>,
+
+    /// Print JSON instead of tables.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+fn engine(text: &str) -> Result<(String, u32), String> {
+    let parts = text.rsplit_once('/').and_then(|(pool, index)| Some((pool.to_owned(), index.parse().ok()?)));
+    parts.filter(|(pool, _)| !pool.is_empty()).ok_or_else(|| "write it as POOL/INDEX, such as decode/0".to_owned())
+}
+
 fn parameter(text: &str) -> Result<(String, String), String> {
     match text.split_once('=') {
         Some((key, value)) if !key.is_empty() => Ok((key.to_owned(), value.to_owned())),
@@ -163,5 +286,13 @@ mod tests {
         assert_eq!(parameter("a=b=c"), Ok(("a".to_owned(), "b=c".to_owned())));
         assert!(parameter("=b").is_err());
         assert!(parameter("a").is_err());
+    }
+
+    #[test]
+    fn engines_are_a_pool_and_an_index() {
+        assert_eq!(engine("decode/1"), Ok(("decode".to_owned(), 1)));
+        for wrong in ["decode", "decode/", "/1", "decode/x", "decode/-1"] {
+            assert!(engine(wrong).is_err(), "{wrong}");
+        }
     }
 }

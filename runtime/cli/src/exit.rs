@@ -11,8 +11,8 @@ use vcr_scenario::Blame;
 pub(crate) enum Exit {
     /// All went well and every promise was kept.
     Passed = 0,
-    /// At least one promise was broken.
-    BrokenPromise = 1,
+    /// At least one promise was broken, or what was compared is not equal.
+    CheckFailed = 1,
     /// Bad usage or bad input.
     BadInput = 2,
     /// A guest or an engine failed.

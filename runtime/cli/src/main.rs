@@ -3,8 +3,10 @@
 mod args;
 mod exit;
 mod guest;
+mod inspect;
 mod progress;
 mod run;
+mod style;
 mod summary;
 
 use std::io::Write;
@@ -12,7 +14,7 @@ use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser};
 
-use args::{Cli, Command, GuestCommand};
+use args::{Cli, Command, GuestCommand, InspectCommand};
 use exit::Exit;
 
 fn main() -> ExitCode {
@@ -20,6 +22,8 @@ fn main() -> ExitCode {
     let exit = match cli.command {
         Command::Run(args) => run::run(&args),
         Command::Guest { command: GuestCommand::Build(args) } => guest::build_command(&args),
+        Command::Inspect { command: InspectCommand::Conform(args) } => inspect::conform(&args),
+        Command::Inspect { command: InspectCommand::Steps(args) } => inspect::steps(&args),
         Command::Completions { shell } => {
             // Into memory first: the generator panics when a write fails.
             let mut script = Vec::new();

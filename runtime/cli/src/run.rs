@@ -41,7 +41,7 @@ pub(crate) fn run(args: &RunArgs) -> Exit {
     if !args.quiet && written.is_ok() {
         print_closing(args, &outcome, started);
     }
-    printed(written, if outcome.passed { Exit::Passed } else { Exit::BrokenPromise })
+    printed(written, if outcome.passed { Exit::Passed } else { Exit::CheckFailed })
 }
 
 fn print(args: &RunArgs, outcome: &Outcome) -> std::io::Result<()> {

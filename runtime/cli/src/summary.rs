@@ -2,17 +2,13 @@
 
 use std::io::{self, Write};
 
-use anstyle::{AnsiColor, Style};
-use comfy_table::{CellAlignment, Table, presets};
+use comfy_table::Table;
 use vcr_cluster::metrics::{Trend, Unit};
 use vcr_cluster::{MetricsReport, Report, TrendReport, report_name};
 use vcr_scenario::units::format_ns;
 use vcr_scenario::{Check, Outcome};
 
-const BOLD: Style = Style::new().bold();
-const DIM: Style = Style::new().dimmed();
-const GREEN: Style = Style::new().fg_color(Some(anstyle::Color::Ansi(AnsiColor::Green)));
-const RED: Style = Style::new().fg_color(Some(anstyle::Color::Ansi(AnsiColor::Red)));
+use crate::style::{BOLD, DIM, GREEN, RED, align_right, bare_table, write_table};
 
 /// Writes everything.
 pub(crate) fn write(out: &mut dyn Write, outcome: &Outcome) -> io::Result<()> {
@@ -159,21 +155,4 @@ fn engine_table(run: &Report) -> Table {
     }
     align_right(&mut table);
     table
-}
-
-fn write_table(out: &mut dyn Write, table: &Table) -> io::Result<()> {
-    table.lines().try_for_each(|line| writeln!(out, "{}", line.trim_end()))
-}
-
-/// A table without lines, whose columns are as wide as their content.
-fn bare_table() -> Table {
-    let mut table = Table::new();
-    table.load_style(presets::NOTHING);
-    table
-}
-
-fn align_right(table: &mut Table) {
-    for column in table.column_iter_mut().skip(1) {
-        column.set_cell_alignment(CellAlignment::Right);
-    }
 }

@@ -1,0 +1,42 @@
+//! `vcr inspect`: what logs of engine steps say, in tables and words.
+
+mod conform;
+mod diff;
+mod step;
+mod steps;
+mod text;
+
+use crate::args::StepsArgs;
+use crate::exit::{Exit, print_error};
+
+pub(crate) use conform::conform;
+
+use vcr_steplog::{LogError, StepLog, Steps};
+
+pub(crate) fn steps(args: &StepsArgs) -> Exit {
+    if args.diff.is_some() {
+        return diff::diff(args);
+    }
+    let log = match open(args) {
+        Ok(log) => log,
+        Err(error) => return refused(&error),
+    };
+    let steps = Steps::of(&log);
+    match args.step {
+        Some(number) => step::step(args, &steps, number),
+        None => steps::table(args, &steps),
+    }
+}
+
+/// The log that is asked about, as far as it is asked about.
+fn open(args: &StepsArgs) -> Result<StepLog, LogError> {
+    let mut log = StepLog::read(&args.log)?;
+    let engine = args.engine.as_ref().map(|(pool, index)| (pool.as_str(), *index));
+    log.keep(args.of.as_deref(), engine)?;
+    Ok(log)
+}
+
+fn refused(error: &LogError) -> Exit {
+    print_error(error, None);
+    Exit::BadInput
+}

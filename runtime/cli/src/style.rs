@@ -1,0 +1,28 @@
+//! Colours and tables, alike in every command.
+
+use std::io::{self, Write};
+
+use anstyle::{AnsiColor, Color, Style};
+use comfy_table::{CellAlignment, Table, presets};
+
+pub(crate) const BOLD: Style = Style::new().bold();
+pub(crate) const DIM: Style = Style::new().dimmed();
+pub(crate) const GREEN: Style = Style::new().fg_color(Some(Color::Ansi(AnsiColor::Green)));
+pub(crate) const RED: Style = Style::new().fg_color(Some(Color::Ansi(AnsiColor::Red)));
+
+pub(crate) fn write_table(out: &mut dyn Write, table: &Table) -> io::Result<()> {
+    table.lines().try_for_each(|line| writeln!(out, "{}", line.trim_end()))
+}
+
+/// A table without lines, whose columns are as wide as their content.
+pub(crate) fn bare_table() -> Table {
+    let mut table = Table::new();
+    table.load_style(presets::NOTHING);
+    table
+}
+
+pub(crate) fn align_right(table: &mut Table) {
+    for column in table.column_iter_mut().skip(1) {
+        column.set_cell_alignment(CellAlignment::Right);
+    }
+}
