@@ -249,8 +249,8 @@ impl EventCheck {
             report.compare("batches of KV events", &self.next_seq, &batches)?;
         }
         if self.not_captured > 0 {
-            let first = "published before the capture's subscriber had joined, or lost";
-            report.notes.push(format!("{} batches of KV events were {first}", self.not_captured));
+            let why = "published before the capture's subscriber had joined, or lost";
+            report.notes.push(format!("batches of KV events missing from the capture: {} ({why})", self.not_captured));
         }
         if !self.with_adapter.is_empty() && self.hashes.is_some() {
             let why = "an adapter's path is hashed too, and the capture does not tell it";

@@ -26,8 +26,11 @@ pub use scheduler::{ReplayedLine, ReplayedLines};
 use crate::error::LogError;
 use crate::jsonl::is_there;
 
-/// Every recording at `path`: the folder itself, or its sub-folders in order of
-/// name.
+/// Folders below folders that are looked into for recordings.
+const DEEPEST: u32 = 4;
+
+/// Every recording at `path`: the folder itself, or those in its sub-folders,
+/// in order of their paths.
 ///
 /// # Errors
 /// When a folder cannot be read or holds no recording.
@@ -40,12 +43,7 @@ pub fn cases(path: &Path) -> Result<Vec<PathBuf>, LogError> {
     }
     let mut found = Vec::new();
     if path.is_dir() {
-        for entry in std::fs::read_dir(path).map_err(LogError::io(path))? {
-            let folder = entry.map_err(LogError::io(path))?.path();
-            if is_case(&folder) {
-                found.push(folder);
-            }
-        }
+        collect(path, DEEPEST, &mut found)?;
     }
     if found.is_empty() {
         let problem = "no recording here: one is a folder with `requests.jsonl`, `steps.jsonl` (either may be \
@@ -54,6 +52,18 @@ pub fn cases(path: &Path) -> Result<Vec<PathBuf>, LogError> {
     }
     found.sort();
     Ok(found)
+}
+
+fn collect(folder: &Path, deepest: u32, found: &mut Vec<PathBuf>) -> Result<(), LogError> {
+    for entry in std::fs::read_dir(folder).map_err(LogError::io(folder))? {
+        let inner = entry.map_err(LogError::io(folder))?.path();
+        if is_case(&inner) {
+            found.push(inner);
+        } else if deepest > 1 && inner.is_dir() {
+            collect(&inner, deepest - 1, found)?;
+        }
+    }
+    Ok(())
 }
 
 fn is_case(folder: &Path) -> bool {
