@@ -10,11 +10,12 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use serde::Serialize;
+use serde_json::{Map, Value};
 use vcr_cluster::Report;
 use vcr_cluster::observe::{Incident, StepRecord};
 use vcr_cluster::record::{RequestRecord, ns_to_ms};
 use vcr_core::Engine;
-use vcr_steplog::{EngineLog, StepLine};
+use vcr_steplog::{EngineLog, StepLine, settings_of};
 use vcr_trace::perfetto::PerfettoWriter;
 
 const PARTS: [&str; 3] = ["requests.jsonl", "steps.jsonl", "trace.json"];
@@ -124,6 +125,9 @@ struct EngineSteps {
     scheduled: bool,
     /// Requests that came after that schedule, and so belong to the next line.
     submitted_later: Vec<u64>,
+    /// The engine's settings, until they are written, and whether they were.
+    settings: Option<Map<String, Value>>,
+    told_settings: bool,
 }
 
 impl EngineSteps {
@@ -160,6 +164,10 @@ impl RunFiles {
             self.write_line(worker, None);
         }
         let steps = &mut self.logs[worker as usize];
+        if !steps.told_settings {
+            steps.settings = Some(settings_of(engine.config()));
+            steps.told_settings = true;
+        }
         steps.log.scheduled(engine);
         steps.scheduled = true;
         if engine.plan().scheduled.is_empty() && !engine.step_in_flight() {
@@ -203,6 +211,7 @@ impl RunFiles {
     /// place between the two times.
     fn write_line(&mut self, worker: u32, times_ns: Option<(u64, u64)>) {
         let Some(mut line) = self.logs[worker as usize].take_line() else { return };
+        line.settings = self.logs[worker as usize].settings.take();
         let (pool, engine) = &self.engines[worker as usize];
         line.of = Some(self.name.clone());
         line.pool = Some(pool.clone());

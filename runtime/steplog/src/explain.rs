@@ -71,7 +71,7 @@ pub fn admission(steps: &Steps<'_>, step: &Step<'_>) -> Admission {
     if let Some(word) = &line.why {
         return Admission { stops: vec![word.clone()], source: Source::Log, ..nothing };
     }
-    match inferred(&Settings::of(steps.log), step) {
+    match inferred(&steps.settings_of(step), step) {
         Some(stops) if line.wait.is_some() => {
             Admission { stops: stops.into_iter().map(str::to_owned).collect(), source: Source::Settings, ..nothing }
         }
@@ -166,7 +166,7 @@ fn clause(word: &str, settings: &Settings<'_>, step: Option<&Step<'_>>) -> Strin
 #[must_use]
 pub fn explain(steps: &Steps<'_>, index: usize) -> Explanation {
     let step = &steps.steps[index];
-    let settings = Settings::of(steps.log);
+    let settings = steps.settings_of(step);
     let admission = admission(steps, step);
     let mut sentences = Vec::new();
     sentences.extend(of_emptiness(step));

@@ -27,4 +27,5 @@ pub use entry::{FirstEntry, first_entry};
 pub use error::LogError;
 pub use line::{Id, Scheduled, StepEvent, StepLine};
 pub use read::{LogKind, StepLog};
+pub use settings::settings_of;
 pub use steps::{EngineName, Step, Steps};

@@ -210,6 +210,9 @@ pub struct StepLine {
     /// Index of the engine in its pool.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub engine: Option<u32>,
+    /// The engine's settings, in its first line.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub settings: Option<serde_json::Map<String, serde_json::Value>>,
     /// Iteration of the engine's loop.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub i: Option<u64>,

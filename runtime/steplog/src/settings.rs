@@ -1,8 +1,7 @@
 //! The settings of an engine, under the names of either schema.
 
-use serde_json::{Map, Value};
-
-use crate::read::StepLog;
+use serde_json::{Map, Value, json};
+use vcr_core::{EngineConfig, Policy};
 
 /// What explanations need; none or zero where the log does not say.
 #[derive(Debug, Default)]
@@ -21,17 +20,17 @@ pub(crate) struct Settings<'a> {
 }
 
 impl<'a> Settings<'a> {
-    pub(crate) fn of(log: &'a StepLog) -> Self {
-        let number = |names: &[&str]| first(&log.settings, names).and_then(Value::as_u64);
-        let flag = |name: &str| log.settings.get(name).and_then(Value::as_bool);
+    pub(crate) fn of(told: &'a Map<String, Value>) -> Self {
+        let number = |names: &[&str]| first(told, names).and_then(Value::as_u64);
+        let flag = |name: &str| told.get(name).and_then(Value::as_bool);
         Self {
             budget: number(&["max_num_batched_tokens"]),
             cap: number(&["max_num_active_seqs", "max_num_active_reqs", "max_num_seqs"]),
-            policy: log.settings.get("policy").and_then(Value::as_str),
+            policy: told.get("policy").and_then(Value::as_str),
             chunked_prefill: flag("chunked_prefill"),
             long_prefill_threshold: number(&["long_prefill_token_threshold"]).unwrap_or(0),
             is_adaptive: flag("adaptive").unwrap_or(false),
-            watermark: log.settings.get("watermark").and_then(Value::as_f64),
+            watermark: told.get("watermark").and_then(Value::as_f64),
             max_loras: number(&["max_loras"]).unwrap_or(0),
             num_drafts: number(&["spec", "num_spec_tokens"]).unwrap_or(0),
             is_async: flag("async_scheduling").unwrap_or(false),
@@ -42,4 +41,34 @@ impl<'a> Settings<'a> {
 /// The first of these settings that is set.
 fn first<'a>(settings: &'a Map<String, Value>, names: &[&str]) -> Option<&'a Value> {
     names.iter().filter_map(|name| settings.get(*name)).find(|value| !value.is_null())
+}
+
+/// The settings of an engine of ours, under the names of the recordings.
+#[must_use]
+pub fn settings_of(config: &EngineConfig) -> Map<String, Value> {
+    let settings = json!({
+        "block_size": config.block_size,
+        "num_blocks": config.num_gpu_blocks,
+        "max_num_seqs": config.max_num_seqs,
+        "max_num_batched_tokens": config.max_num_batched_tokens,
+        "max_model_len": config.max_model_len,
+        "policy": match config.policy {
+            Policy::Fcfs => "fcfs",
+            Policy::Priority => "priority",
+        },
+        "prefix_caching": config.enable_prefix_caching,
+        "chunked_prefill": config.enable_chunked_prefill,
+        "long_prefill_token_threshold": config.long_prefill_token_threshold,
+        "adaptive": config.adaptive_long_prefill,
+        "watermark": config.watermark,
+        "reserve_full_isl": config.scheduler_reserve_full_isl,
+        "max_num_active_seqs": config.max_num_active_seqs,
+        "max_loras": config.max_loras,
+        "spec": config.num_speculative_tokens,
+        "async_scheduling": config.async_scheduling,
+    });
+    match settings {
+        Value::Object(settings) => settings,
+        _ => Map::new(),
+    }
 }

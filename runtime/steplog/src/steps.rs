@@ -8,10 +8,12 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fmt;
 
 use serde::Serialize;
+use serde_json::{Map, Value};
 
 use crate::error::LogError;
 use crate::line::{Id, StepLine};
 use crate::read::StepLog;
+use crate::settings::Settings;
 
 /// An engine as its log names it. Recordings are of one engine, without a name.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
@@ -103,6 +105,8 @@ pub struct Steps<'a> {
     pub engines: Vec<EngineName>,
     /// Their steps.
     pub steps: Vec<Step<'a>>,
+    /// What is known of the engines' settings, in the same order.
+    settings: Vec<&'a Map<String, Value>>,
 }
 
 /// What is known of an engine in the middle of its log.
@@ -123,10 +127,14 @@ impl<'a> Steps<'a> {
     pub fn of(log: &'a StepLog) -> Self {
         let engines = log.engines();
         let index_of: BTreeMap<&EngineName, usize> = engines.iter().zip(0..).collect();
+        let mut settings = vec![&log.settings; engines.len()];
         let mut cursors: Vec<Cursor<'a>> = engines.iter().map(|_| Cursor::default()).collect();
         let mut steps: Vec<Step<'a>> = Vec::new();
         for line in &log.lines {
             let engine = index_of[&line.engine_name()];
+            if let Some(told) = &line.settings {
+                settings[engine] = told;
+            }
             let cursor = &mut cursors[engine];
             cursor.add.extend(&line.add);
             cursor.abort.extend(&line.abort);
@@ -151,7 +159,12 @@ impl<'a> Steps<'a> {
                 cursor.running.remove(id);
             }
         }
-        Self { log, engines, steps }
+        Self { log, engines, steps, settings }
+    }
+
+    /// What is known of the settings of a step's engine.
+    pub(crate) fn settings_of(&self, step: &Step<'_>) -> Settings<'a> {
+        Settings::of(self.settings[step.engine])
     }
 
     /// The name of a step's engine.
