@@ -41,7 +41,7 @@ pub trait TokenSource {
     }
 }
 
-/// Why a request was not accepted. It can never run on this engine.
+/// Why a request was not accepted, or would never end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, thiserror::Error)]
 pub enum RejectReason {
     /// There is nothing to compute.
@@ -250,18 +250,30 @@ impl Engine {
         &self.outputs
     }
 
-    /// Whether a request of these lengths could ever run here.
+    /// Whether vLLM would take a prompt of this length.
+    ///
+    /// # Errors
+    /// The reason why it would not.
+    pub fn check_prompt(&self, prompt_tokens: u32) -> Result<(), RejectReason> {
+        if prompt_tokens == 0 {
+            return Err(RejectReason::EmptyPrompt);
+        }
+        if prompt_tokens >= self.config.max_model_len() {
+            return Err(RejectReason::PromptTooLong);
+        }
+        Ok(())
+    }
+
+    /// Whether a request of these lengths could run here to its end. One that
+    /// could not may be submitted all the same, as to vLLM's scheduler: a stop or
+    /// an abort may end it before. Otherwise it would wait for ever, so drivers
+    /// that cannot wait ask before.
     ///
     /// # Errors
     /// The reason why it could not.
     pub fn check(&self, prompt_tokens: u32, max_tokens: u32) -> Result<(), RejectReason> {
-        if prompt_tokens == 0 {
-            return Err(RejectReason::EmptyPrompt);
-        }
+        self.check_prompt(prompt_tokens)?;
         let model_len = self.config.max_model_len();
-        if prompt_tokens >= model_len {
-            return Err(RejectReason::PromptTooLong);
-        }
         // The last output token is never computed, so it needs no slot.
         let computed = u64::from(prompt_tokens) + u64::from(max_tokens.saturating_sub(1));
         // Drafts need slots, too. Where the model length is known vLLM's
@@ -283,9 +295,9 @@ impl Engine {
     /// Queues a request.
     ///
     /// # Errors
-    /// When it can never run here; the engine is unchanged.
+    /// When vLLM would not take it; the engine is unchanged.
     pub fn submit(&mut self, spec: RequestSpec) -> Result<RequestId, RejectReason> {
-        self.check(spec.prompt.len_tokens, spec.max_tokens)?;
+        self.check_prompt(spec.prompt.len_tokens)?;
         if self.find(spec.tag).is_some() {
             return Err(RejectReason::DuplicateRequest);
         }

@@ -152,7 +152,8 @@ impl Driver {
                     skip_reading_prefix_cache: tag.is_multiple_of(7),
                     ..RequestSpec::new(tag, self.prompt(tag, *prompt_tokens, *shared, lora), *max_tokens)
                 };
-                match self.engine.submit(spec) {
+                let fits = self.engine.check(*prompt_tokens, *max_tokens);
+                match fits.and_then(|()| self.engine.submit(spec)) {
                     Ok(id) => {
                         self.live.insert(tag, (id, *max_tokens));
                     }

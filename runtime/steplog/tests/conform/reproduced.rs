@@ -66,7 +66,12 @@ fn the_live_captures() {
     for report in &reports {
         assert!(report.hashes > 0, "{}: no block hash was compared", report.case);
         // The subscriber to KV events may miss the first one; all else is compared.
-        assert!(report.notes.iter().all(|note| note.contains("missing from the capture: 1 ")), "{}: {:?}", report.case, report.notes);
+        assert!(
+            report.notes.iter().all(|note| note.contains("missing from the capture: 1 ")),
+            "{}: {:?}",
+            report.case,
+            report.notes
+        );
     }
 }
 
