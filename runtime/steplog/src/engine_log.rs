@@ -14,6 +14,38 @@ use crate::line::{Id, Scheduled, StepEvent, StepLine};
 /// The driver tells it of everything it does to the engine, in order, and takes
 /// a line out after each iteration of its loop. For KV events to be in the
 /// lines, the engine's pool must record them from the start.
+///
+/// ```
+/// use vcr_core::{Engine, EngineConfig, EngineConfigInput, Prompt, RequestSpec, TokenSource};
+/// use vcr_steplog::EngineLog;
+///
+/// struct Sevens;
+/// impl TokenSource for Sevens {
+///     fn token(&mut self, _tag: u64, _output_index: u32) -> u32 {
+///         7
+///     }
+/// }
+///
+/// let mut engine = Engine::new(EngineConfig::new(EngineConfigInput::default()).unwrap());
+/// engine.pool_mut().record_events(true);
+/// let mut log = EngineLog::new();
+///
+/// let prompt = Prompt::of_tokens((0..20).collect(), 16, 0);
+/// engine.submit(RequestSpec::new(3, prompt, 1)).unwrap();
+/// log.added(3);
+/// engine.schedule();
+/// log.scheduled(&engine);
+/// engine.update(&mut Sevens);
+/// log.applied(&engine);
+/// engine.pool_mut().clear_events();
+///
+/// let line = serde_json::to_string(&log.take_line().unwrap()).unwrap();
+/// assert_eq!(
+///     line,
+///     r#"{"i":0,"add":[3],"s":0,"sched":[[3,20,0,"n",[1,2]]],"tot":20,"run":[3],"wait":0,"free":16382,"#.to_owned()
+///         + r#""pc":[1,20,0,0,0,0],"u":0,"out":[[3,1]],"fin":[[3,"length"]],"ev":[["S",null,[0]]]}"#
+/// );
+/// ```
 #[derive(Debug, Default)]
 pub struct EngineLog {
     numbers: HashMap<BlockHash, u64>,
