@@ -74,6 +74,14 @@ fn files_that_are_no_guests_are_refused_with_the_way_out() {
 }
 
 #[test]
+fn limits_that_no_guest_can_keep_are_the_scripts_own_fault() {
+    let folder = Folder::with(r#"guest(#{ path: "any.wasm", memory: 0 });"#);
+    folder.run(&[]).failed(2, &["test.rhai:1:28: `memory` must be at least 64KiB"]);
+    folder.write("test.rhai", r#"guest(#{ path: "any.wasm", fuel: 0 });"#);
+    folder.run(&[]).failed(2, &["test.rhai:1:28: `fuel` must be at least 1"]);
+}
+
+#[test]
 fn a_truncated_guest_is_refused() {
     let Some(path) = shipped_guest("roofline") else { return };
     let whole = std::fs::read(path).expect("it can be read");

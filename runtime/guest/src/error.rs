@@ -214,7 +214,7 @@ impl GuestError {
 impl LoadProblem {
     fn hint(&self) -> Option<String> {
         let hint = match self {
-            Self::TooLarge { .. } => "build the guest in release mode, or raise the limit `component_bytes`",
+            Self::TooLarge { .. } => "build the guest in release mode, or raise the limit on its size",
             Self::NotWebAssembly | Self::Empty | Self::Damaged { .. } => {
                 "give the path of a component; `vcr guest build` writes them to `guests/dist`"
             }
@@ -243,9 +243,11 @@ impl CallFault {
             Self::Rejected { .. } | Self::FailedBefore { .. } | Self::Trapped { .. } => {
                 return None;
             }
-            Self::OutOfFuel { .. } => "look for a loop that does not end; if the work is honest, raise the fuel limits",
-            Self::Memory { .. } | Self::MemoryBeyondType { .. } => "keep less state, or raise the limit `memory_bytes`",
-            Self::Table { .. } => "raise the limit `table_elements`",
+            Self::OutOfFuel { .. } => {
+                "look for a loop that does not end; if the work is honest, raise its limit of fuel"
+            }
+            Self::Memory { .. } | Self::MemoryBeyondType { .. } => "keep less state, or raise its limit of memory",
+            Self::Table { .. } => "raise its limit of table elements",
             Self::StackOverflow => "look for a recursion that does not end",
             Self::Panicked => {
                 "run the guest's own tests natively; to say why it fails, return an error from \

@@ -176,6 +176,9 @@ fn make_roofline(mut options: Options<'_>) -> Scripted<LatencySpec> {
     finish(options, spec)
 }
 
+/// The unit in which WebAssembly memory grows.
+const WASM_PAGE_BYTES: usize = 64 << 10;
+
 fn make_guest(context: &Context, mut options: Options<'_>) -> Scripted<LatencySpec> {
     let path = options.string("path");
     let path = options.required("path", path);
@@ -186,6 +189,13 @@ fn make_guest(context: &Context, mut options: Options<'_>) -> Scripted<LatencySp
         memory_bytes: options.bytes("memory").map_or(default.memory_bytes, |bytes| bytes as usize),
         ..default
     };
+    // Limits that no guest can keep are a slip of the script, not of the guest.
+    if limits.fuel_per_call == 0 {
+        options.problem("fuel", "`fuel` must be at least 1");
+    }
+    if limits.memory_bytes < WASM_PAGE_BYTES {
+        options.problem("memory", "`memory` must be at least 64KiB, one page of WebAssembly memory");
+    }
     let json = match serde_json::to_string(&config) {
         Ok(json) => json,
         Err(error) => {

@@ -108,8 +108,8 @@ fn an_endless_loop_uses_up_its_fuel() {
     assert_eq!(
         price_error(LOOP),
         "latency model `hostile` failed: in `price`: it looped for ever, or worked too long: used \
-         its 52000000 fuel; look for a loop that does not end; if the work is honest, raise the \
-         fuel limits"
+         its 52000000 fuel; look for a loop that does not end; if the work is honest, raise its \
+         limit of fuel"
     );
 }
 
@@ -119,7 +119,7 @@ fn eight_gigabytes_are_refused() {
     assert_eq!(
         price_error(grow),
         "latency model `hostile` failed: in `price`: it asked for 8590000128 bytes of memory, but \
-         may have 67108864; keep less state, or raise the limit `memory_bytes`"
+         may have 67108864; keep less state, or raise its limit of memory"
     );
 }
 
@@ -129,7 +129,7 @@ fn more_memory_than_the_limit_is_refused() {
     assert_eq!(
         price_error(grow),
         "latency model `hostile` failed: in `price`: it asked for 67174400 bytes of memory, but \
-         may have 67108864; keep less state, or raise the limit `memory_bytes`"
+         may have 67108864; keep less state, or raise its limit of memory"
     );
 }
 
