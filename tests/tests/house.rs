@@ -46,6 +46,7 @@ const ONLY_USER: &[(&str, &str)] = &[
     ("clap", "vcr"),
     ("ndarray-npy", "vcr-timing"),
     ("rmp", "vcr-wire"),
+    ("zmq", "vcr-wire"),
 ];
 
 /// A crate of the workspace.

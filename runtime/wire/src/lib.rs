@@ -1,9 +1,13 @@
-//! vLLM's engine-core protocol, lines 0.27 to 0.33: the messages, from
-//! both sides.
+//! vLLM's engine-core protocol, lines 0.27 to 0.33: MessagePack over ZeroMQ,
+//! from both sides.
 //!
 //! A *frontend* (vllm-rs or the Python API server) binds every socket and sends
-//! [`Request`]s; an *engine* connects and answers with [`EngineCoreOutputs`];
-//! a [`KvEventBatch`] tells subscribers what is in an engine's cache.
+//! [`Request`]s; an *engine* connects and answers with [`EngineCoreOutputs`]. An
+//! [`EngineLink`] is the engine's end, a [`FrontendLink`] the frontend's, and a
+//! [`KvEventPublisher`] tells subscribers what is in an engine's cache. The
+//! messages can be used without sockets: without the feature `sockets` this
+//! crate is a codec. With it, libzmq is built from the sources that come with
+//! its crate, which takes a C++ compiler (Debian: `g++`) and nothing else.
 //!
 //! Decoders are tolerant, since one binary meets seven lines: arrays are read by
 //! index with defaults for a missing tail, further elements and unknown keys are
@@ -32,6 +36,8 @@ mod codec;
 mod handshake;
 mod kv_events;
 mod lines;
+#[cfg(feature = "sockets")]
+mod link;
 mod lora;
 mod output;
 mod request;
@@ -46,6 +52,11 @@ pub use kv_events::{
     BlockHash, BlockRemoved, BlockStored, KvEvent, KvEventBatch, KvEventMessage, RemovedTag, StoredTag, decode_sequence,
 };
 pub use lines::{Line, LineEvidence, LineRules, UnknownLine, WakeUpResult};
+#[cfg(feature = "sockets")]
+pub use link::{
+    DataAddress, EngineGreeting, EngineInputs, EngineLink, EngineLinkConfig, EngineOutputs, FrontendConfig,
+    FrontendLink, FrontendListener, FrontendMessage, KvEventPublisher, LinkError, Received, Source, Transport,
+};
 pub use lora::{LoraLayout, LoraRequest};
 pub use output::{
     ENGINE_CORE_DEAD, EngineCoreEvent, EngineCoreOutput, EngineCoreOutputs, EngineMessage, EventType, FinishReason,
