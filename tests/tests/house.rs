@@ -15,6 +15,7 @@ const MAY_DEPEND_ON: &[(&str, &[&str])] = &[
     ("vcr-roofline", &[]),
     ("vcr-trace", &[]),
     ("vcr-block-hash", &[]),
+    ("vcr-wire", &[]),
     ("vcr-guest-build", &[]),
     ("vcr-guest-sdk", &[]),
     ("vcr-random", &["vcr-core"]),
@@ -39,8 +40,14 @@ const MAY_DEPEND_ON: &[(&str, &[&str])] = &[
 ];
 
 /// Outside crates that only one of ours may use.
-const ONLY_USER: &[(&str, &str)] =
-    &[("wasmtime", "vcr-guest"), ("rhai", "vcr-scenario"), ("clap", "vcr"), ("ndarray-npy", "vcr-timing")];
+const ONLY_USER: &[(&str, &str)] = &[
+    ("wasmtime", "vcr-guest"),
+    ("rhai", "vcr-scenario"),
+    ("clap", "vcr"),
+    ("ndarray-npy", "vcr-timing"),
+    ("rmp", "vcr-wire"),
+    ("zmq", "vcr-wire"),
+];
 
 /// A crate of the workspace.
 struct Package {

@@ -13,6 +13,9 @@ use crate::options::Options;
 struct Table {
     line: Vec<Line>,
     unsupported: Vec<Unsupported>,
+    /// What `vcr-wire` reads of the same file.
+    #[serde(rename = "wire")]
+    _wire: serde::de::IgnoredAny,
 }
 
 /// Settings of vLLM that are not simulated.

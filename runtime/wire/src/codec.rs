@@ -1,0 +1,11 @@
+//! MessagePack: a cursor, a writer, and one declaration per structure from
+//! which its decoder and its encoder both come.
+
+pub(crate) mod error;
+pub(crate) mod field;
+pub(crate) mod read;
+pub(crate) mod structs;
+pub(crate) mod value;
+pub(crate) mod write;
+
+pub(crate) use structs::{Elements, array_struct, array_wire, int_enum, map_struct};

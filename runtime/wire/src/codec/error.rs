@@ -1,0 +1,136 @@
+//! What is wrong with bytes that came from outside.
+
+use std::fmt;
+
+/// Why a message could not be decoded: where in it, and what stood there.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{message}{}: {problem} (byte {at})", Path(path))]
+pub struct DecodeError {
+    /// The message, as the protocol calls it.
+    pub message: &'static str,
+    /// The way from the message to the value, outermost step last.
+    pub path: Vec<Step>,
+    /// What is wrong with the value.
+    pub problem: Problem,
+    /// Offset in the frame, in bytes.
+    pub at: usize,
+}
+
+/// One step from a value into a part of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// A field of a positional array: its index and its name.
+    Element(usize, &'static str),
+    /// A field of a map.
+    Key(&'static str),
+    /// An item of a list.
+    Item(usize),
+}
+
+/// What is wrong with a value.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Problem {
+    /// The frame ends within the value.
+    #[error("the frame ends here, {expected} was expected")]
+    Truncated {
+        /// What was to be read.
+        expected: &'static str,
+    },
+    /// A value of another type.
+    #[error("{expected} was expected, but this is {found}")]
+    Unexpected {
+        /// What was to be read.
+        expected: &'static str,
+        /// What stood there.
+        found: &'static str,
+    },
+    /// A number that the field cannot hold.
+    #[error("{expected} was expected, but this is {found}")]
+    OutOfRange {
+        /// What the field can hold.
+        expected: &'static str,
+        /// The number.
+        found: i128,
+    },
+    /// A text that the field does not know.
+    #[error("one of {expected} was expected, but this is \"{found}\"")]
+    UnknownText {
+        /// The texts that it knows.
+        expected: &'static str,
+        /// The text, shortened.
+        found: String,
+    },
+    /// A text that is not UTF-8.
+    #[error("this text is not UTF-8")]
+    NotUtf8,
+    /// A field that must be there is not.
+    #[error("it is missing")]
+    Missing,
+    /// Values within values beyond [`crate::Value::MAX_DEPTH`].
+    #[error("values are nested too deeply")]
+    TooDeep,
+    /// Bytes after the end of the message.
+    #[error("{bytes} bytes follow the end of the message")]
+    Trailing {
+        /// How many.
+        bytes: usize,
+    },
+    /// A message of the wrong number of frames.
+    #[error("{expected} was expected, but the message has {found} frames")]
+    Frames {
+        /// What the message is made of.
+        expected: &'static str,
+        /// How many frames it has.
+        found: usize,
+    },
+    /// A tensor that points to a frame that the message does not have.
+    #[error("it refers to frame {index}, but {frames} frames follow the payload")]
+    NoSuchFrame {
+        /// Index in the message, the payload being 0.
+        index: u64,
+        /// Frames after the payload.
+        frames: usize,
+    },
+    /// A tensor whose bytes do not fit its shape.
+    #[error("{bytes} bytes do not fit a tensor of type {dtype} and this shape")]
+    Shape {
+        /// The type of one number.
+        dtype: String,
+        /// How many bytes there are.
+        bytes: usize,
+    },
+}
+
+impl DecodeError {
+    /// An error at offset `at`, not yet placed in a message.
+    pub(crate) fn new(problem: Problem, at: usize) -> Self {
+        Self { message: "message", path: Vec::new(), problem, at }
+    }
+
+    /// The same error, seen from the value that holds the faulty one.
+    pub(crate) fn within(mut self, step: Step) -> Self {
+        self.path.push(step);
+        self
+    }
+
+    /// The same error, in `message`.
+    pub(crate) fn of(mut self, message: &'static str) -> Self {
+        self.message = message;
+        self
+    }
+}
+
+struct Path<'a>(&'a [Step]);
+
+impl fmt::Display for Path<'_> {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for step in self.0.iter().rev() {
+            match step {
+                Step::Element(index, name) => write!(out, ", element {index} `{name}`")?,
+                Step::Key(key) => write!(out, ", key `{key}`")?,
+                Step::Item(index) => write!(out, ", item {index}")?,
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,265 @@
+//! Structures of the protocol, declared once.
+
+use std::ops::Range;
+
+use super::error::DecodeError;
+use super::read::Reader;
+use super::write;
+
+/// A positional array.
+pub(crate) trait Elements: Sized {
+    /// Names of the elements, for errors.
+    const NAMES: &[&str];
+
+    fn read_elements(reader: &mut Reader<'_>) -> Result<Self, DecodeError>;
+
+    /// The length of the shortest array that says the same to someone who knows
+    /// the first `known` elements.
+    fn shortest(&self, known: usize) -> usize;
+
+    /// Writes some elements, without the header of the array.
+    fn write_range(&self, out: &mut Vec<u8>, range: Range<usize>);
+
+    /// Writes the first `len` elements.
+    fn write_elements(&self, out: &mut Vec<u8>, len: usize) {
+        let len = len.min(Self::NAMES.len());
+        write::array(out, len);
+        self.write_range(out, 0..len);
+    }
+}
+
+/// A map of named fields. Unknown keys are passed over, absent ones have their
+/// default. A `required` field must be there, an `always` field is always
+/// written, a `sparse` one only if it is not its default.
+macro_rules! map_struct {
+    (
+        $(#[$meta:meta])*
+        $name:ident, $message:literal {
+            $($(#[$field_meta:meta])* $mode:ident $field:ident $(as $key:literal)?: $type:ty = $default:expr,)*
+        }
+    ) => {
+        $(#[$meta])*
+        #[derive(Clone, Debug, PartialEq)]
+        pub struct $name {
+            $($(#[$field_meta])* pub $field: $type,)*
+        }
+
+        impl Default for $name {
+            fn default() -> Self {
+                Self { $($field: $default,)* }
+            }
+        }
+
+        impl $crate::codec::field::Wire for $name {
+            fn read(
+                reader: &mut $crate::codec::read::Reader<'_>,
+            ) -> Result<Self, $crate::codec::error::DecodeError> {
+                #[allow(non_camel_case_types, dead_code)]
+                enum Field { $($field,)* Count }
+                use $crate::codec::error::Step;
+                let mut value = Self::default();
+                let mut seen = [false; Field::Count as usize];
+                for _ in 0..reader.map()? {
+                    match reader.key()? {
+                        $(Some($crate::codec::structs::key!($field $($key)?)) => {
+                            const KEY: &str = $crate::codec::structs::key!($field $($key)?);
+                            value.$field = $crate::codec::field::Wire::read_or(reader, $default)
+                                .map_err(|error| error.within(Step::Key(KEY)))?;
+                            seen[Field::$field as usize] = true;
+                        })*
+                        _ => reader.skip()?,
+                    }
+                }
+                $($crate::codec::structs::require!(
+                    $mode, reader, seen[Field::$field as usize], $crate::codec::structs::key!($field $($key)?)
+                );)*
+                let _ = seen;
+                Ok(value)
+            }
+
+            fn write(&self, out: &mut Vec<u8>) {
+                let len = 0 $(+ usize::from($crate::codec::structs::is_written!($mode, self.$field, $default)))*;
+                $crate::codec::write::map(out, len);
+                $(if $crate::codec::structs::is_written!($mode, self.$field, $default) {
+                    $crate::codec::write::str(out, $crate::codec::structs::key!($field $($key)?));
+                    $crate::codec::field::Wire::write(&self.$field, out);
+                })*
+            }
+        }
+
+        impl $name {
+            /// Decodes a map with these keys.
+            ///
+            /// # Errors
+            ///
+            /// When the bytes are not one such map.
+            pub fn decode(frame: &[u8]) -> Result<Self, $crate::DecodeError> {
+                $crate::codec::read::whole($message, frame, $crate::codec::field::Wire::read)
+            }
+
+            /// Appends the map to `out`.
+            pub fn encode(&self, out: &mut Vec<u8>) {
+                $crate::codec::field::Wire::write(self, out);
+            }
+        }
+    };
+}
+
+/// A positional array. A missing tail has its defaults, further elements are
+/// passed over; the first `required` elements must be there.
+macro_rules! array_struct {
+    (
+        $(#[$meta:meta])*
+        $name:ident, $required:literal required {
+            $($(#[$field_meta:meta])* $field:ident: $type:ty = $default:expr,)*
+        }
+    ) => {
+        $(#[$meta])*
+        #[derive(Clone, Debug, PartialEq)]
+        pub struct $name {
+            $($(#[$field_meta])* pub $field: $type,)*
+        }
+
+        impl Default for $name {
+            fn default() -> Self {
+                Self { $($field: $default,)* }
+            }
+        }
+
+        impl $crate::codec::structs::Elements for $name {
+            const NAMES: &[&str] = &[$(stringify!($field)),*];
+
+            fn read_elements(
+                reader: &mut $crate::codec::read::Reader<'_>,
+            ) -> Result<Self, $crate::codec::error::DecodeError> {
+                use $crate::codec::error::{Problem, Step};
+                let mut value = Self::default();
+                let len = reader.array()?;
+                if len < $required {
+                    return Err(reader.error(Problem::Missing).within(Step::Element(len, Self::NAMES[len])));
+                }
+                let mut index = 0;
+                $(
+                    if index < len {
+                        value.$field = $crate::codec::field::Wire::read_or(reader, $default)
+                            .map_err(|error| error.within(Step::Element(index, stringify!($field))))?;
+                    }
+                    index += 1;
+                )*
+                for _ in index..len {
+                    reader.skip()?;
+                }
+                Ok(value)
+            }
+
+            fn shortest(&self, known: usize) -> usize {
+                let mut shortest = $required;
+                let mut index = 0;
+                $(
+                    index += 1;
+                    if index <= known && self.$field != $default {
+                        shortest = index.max($required);
+                    }
+                )*
+                shortest
+            }
+
+            fn write_range(&self, out: &mut Vec<u8>, range: std::ops::Range<usize>) {
+                let mut index = 0;
+                $(
+                    if range.contains(&index) {
+                        $crate::codec::field::Wire::write(&self.$field, out);
+                    }
+                    index += 1;
+                )*
+                let _ = index;
+            }
+        }
+    };
+}
+
+/// Declares that an array struct has one form on the wire: all its elements,
+/// or the shortest array.
+macro_rules! array_wire {
+    ($name:ident, $len:ident) => {
+        impl $crate::codec::field::Wire for $name {
+            fn read(reader: &mut $crate::codec::read::Reader<'_>) -> Result<Self, $crate::codec::error::DecodeError> {
+                $crate::codec::structs::Elements::read_elements(reader)
+            }
+
+            fn write(&self, out: &mut Vec<u8>) {
+                use $crate::codec::structs::Elements;
+                self.write_elements(out, $crate::codec::structs::len!($len, self));
+            }
+        }
+    };
+}
+
+macro_rules! len {
+    (full, $value:expr) => {
+        <Self as $crate::codec::structs::Elements>::NAMES.len()
+    };
+    (shortest, $value:expr) => {
+        $value.shortest(usize::MAX)
+    };
+}
+
+macro_rules! key {
+    ($field:ident) => {
+        stringify!($field)
+    };
+    ($field:ident $key:literal) => {
+        $key
+    };
+}
+
+macro_rules! require {
+    (required, $reader:expr, $seen:expr, $key:expr) => {
+        if !$seen {
+            return Err($reader.error($crate::codec::error::Problem::Missing).within(Step::Key($key)));
+        }
+    };
+    ($mode:ident, $reader:expr, $seen:expr, $key:expr) => {};
+}
+
+macro_rules! is_written {
+    (sparse, $value:expr, $default:expr) => {
+        $value != $default
+    };
+    ($mode:ident, $value:expr, $default:expr) => {
+        true
+    };
+}
+
+/// An enumeration that travels as an integer.
+macro_rules! int_enum {
+    (
+        $(#[$meta:meta])*
+        $name:ident, $expected:literal { $($(#[$variant_meta:meta])* $variant:ident = $number:literal,)* }
+    ) => {
+        $(#[$meta])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub enum $name {
+            $($(#[$variant_meta])* $variant = $number,)*
+        }
+
+        impl $crate::codec::field::Wire for $name {
+            fn read(
+                reader: &mut $crate::codec::read::Reader<'_>,
+            ) -> Result<Self, $crate::codec::error::DecodeError> {
+                use $crate::codec::error::{DecodeError, Problem};
+                let at = reader.offset();
+                match reader.integer()? {
+                    $($number => Ok(Self::$variant),)*
+                    found => Err(DecodeError::new(Problem::OutOfRange { expected: $expected, found }, at)),
+                }
+            }
+
+            fn write(&self, out: &mut Vec<u8>) {
+                $crate::codec::write::uint(out, *self as u64);
+            }
+        }
+    };
+}
+
+pub(crate) use {array_struct, array_wire, int_enum, is_written, key, len, map_struct, require};

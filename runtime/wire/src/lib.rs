@@ -1,0 +1,71 @@
+//! vLLM's engine-core protocol, lines 0.27 to 0.33: MessagePack over ZeroMQ,
+//! from both sides.
+//!
+//! A *frontend* (vllm-rs or the Python API server) binds every socket and sends
+//! [`Request`]s; an *engine* connects and answers with [`EngineCoreOutputs`]. An
+//! [`EngineLink`] is the engine's end, a [`FrontendLink`] the frontend's, and a
+//! [`KvEventPublisher`] tells subscribers what is in an engine's cache. The
+//! messages can be used without sockets: without the feature `sockets` this
+//! crate is a codec. With it, libzmq is built from the sources that come with
+//! its crate, which takes a C++ compiler (Debian: `g++`) and nothing else.
+//!
+//! Decoders are tolerant, since one binary meets seven lines: arrays are read by
+//! index with defaults for a missing tail, further elements and unknown keys are
+//! passed over. Encoders write the shortest array that says the same, since
+//! frontends accept shorter arrays than they know, but not longer ones. What
+//! the lines differ in is in `compat.toml`, see [`LineRules`].
+//!
+//! What came from outside is never trusted: no bytes panic a decoder, and none
+//! make it allocate more than a fixed multiple of their number.
+//!
+//! ```
+//! use vcr_wire::{EngineCoreOutputs, Line, StepEncoder, StepEnd};
+//!
+//! let rules = Line::V0_33.rules();
+//! let mut step = StepEncoder::new(rules);
+//! step.tokens("cmpl-1", &[9707], None);
+//! let mut frame = Vec::new();
+//! step.finish(StepEnd { timestamp: 1.5, ..StepEnd::default() }, &mut frame);
+//!
+//! let outputs = EngineCoreOutputs::decode(&frame)?;
+//! assert_eq!(outputs.outputs[0].new_token_ids, [9707]);
+//! # Ok::<(), vcr_wire::DecodeError>(())
+//! ```
+
+mod codec;
+mod handshake;
+mod kv_events;
+mod lines;
+#[cfg(feature = "sockets")]
+mod link;
+mod lora;
+mod output;
+mod request;
+mod sampling;
+mod stats;
+mod tensor;
+
+pub use codec::error::{DecodeError, Problem, Step};
+pub use codec::value::{Integer, Raw, Value};
+pub use handshake::{Addresses, Dtype, EngineHandshake, EngineStatus, Init, KvEventsConfig, ReadyResponse};
+pub use kv_events::{
+    BlockHash, BlockRemoved, BlockStored, KvEvent, KvEventBatch, KvEventMessage, RemovedTag, StoredTag, decode_sequence,
+};
+pub use lines::{Line, LineEvidence, LineRules, UnknownLine, WakeUpResult};
+#[cfg(feature = "sockets")]
+pub use link::{
+    DataAddress, EngineGreeting, EngineInputs, EngineLink, EngineLinkConfig, EngineOutputs, FrontendConfig,
+    FrontendLink, FrontendListener, FrontendMessage, KvEventPublisher, LinkError, Received, Source, Transport,
+};
+pub use lora::{LoraLayout, LoraRequest};
+pub use output::{
+    ENGINE_CORE_DEAD, EngineCoreEvent, EngineCoreOutput, EngineCoreOutputs, EngineMessage, EventType, FinishReason,
+    RequestError, StepEncoder, StepEnd, StopReason, UtilityOutput, UtilityResult,
+};
+pub use request::{EngineCoreRequest, MmFeature, PlaceholderRange, Request, StartDpWave, UtilityCall, encode_abort};
+pub use sampling::{LogitBias, OutputKind, PoolingParams, RepetitionDetection, SamplingParams, StopStrings};
+pub use stats::{
+    HitsBySource, IterationDetails, KvCacheEvictionEvent, KvFetchStages, PrefillStats, PrefixCacheStats,
+    RequestSpecDecodeMetrics, SchedulerStats, SpecDecodingStats,
+};
+pub use tensor::{LogprobRows, Logprobs, Tensor, TensorData};

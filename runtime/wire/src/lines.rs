@@ -1,0 +1,231 @@
+//! What the lines of vLLM have on the wire, and how to tell them apart.
+
+use std::fmt;
+use std::str::FromStr;
+use std::sync::LazyLock;
+
+use serde::Deserialize;
+
+use crate::codec::error::DecodeError;
+use crate::codec::read::whole;
+use crate::lora::LoraLayout;
+
+/// A line (minor release) of vLLM.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Deserialize)]
+pub enum Line {
+    /// 0.27
+    #[serde(rename = "0.27")]
+    V0_27,
+    /// 0.28
+    #[serde(rename = "0.28")]
+    V0_28,
+    /// 0.29
+    #[serde(rename = "0.29")]
+    V0_29,
+    /// 0.30
+    #[serde(rename = "0.30")]
+    V0_30,
+    /// 0.31
+    #[serde(rename = "0.31")]
+    V0_31,
+    /// 0.32
+    #[serde(rename = "0.32")]
+    V0_32,
+    /// 0.33
+    #[serde(rename = "0.33")]
+    V0_33,
+}
+
+impl Line {
+    /// All lines, oldest first.
+    pub const ALL: [Self; 7] =
+        [Self::V0_27, Self::V0_28, Self::V0_29, Self::V0_30, Self::V0_31, Self::V0_32, Self::V0_33];
+
+    /// Its name, `0.27` to `0.33`.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        ["0.27", "0.28", "0.29", "0.30", "0.31", "0.32", "0.33"][self as usize]
+    }
+
+    /// Its row of the table of lines.
+    #[must_use]
+    pub fn rules(self) -> &'static LineRules {
+        &TABLE.wire[self as usize]
+    }
+}
+
+impl fmt::Display for Line {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str(self.name())
+    }
+}
+
+/// There is no such line.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the line of vLLM must be one of 0.27 to 0.33, but is \"{0}\"")]
+pub struct UnknownLine(String);
+
+impl FromStr for Line {
+    type Err = UnknownLine;
+
+    fn from_str(text: &str) -> Result<Self, UnknownLine> {
+        let found = Self::ALL.into_iter().find(|line| line.name() == text);
+        found.ok_or_else(|| UnknownLine(text.to_owned()))
+    }
+}
+
+/// What `wake_up` must return: frontends of a line refuse the other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum WakeUpResult {
+    /// Nothing.
+    Nil,
+    /// Whether the engine is awake.
+    Bool,
+}
+
+/// A row of `compat.toml`: what a line has on the wire.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LineRules {
+    /// The line.
+    pub line: Line,
+    /// The release whose own frontend the tests drive, if any.
+    pub tested: Option<String>,
+    /// Elements of an `EngineCoreRequest`.
+    pub request_len: usize,
+    /// Elements of an `EngineCoreOutputs` that frontends accept at most.
+    pub outputs_len: usize,
+    /// Elements of an `EngineCoreOutput` that the line knows.
+    pub output_len: usize,
+    /// Elements of a LoRA request of vllm-rs.
+    lora_len: usize,
+    /// What `wake_up` returns.
+    pub wake_up_result: WakeUpResult,
+    /// Whether an idle engine announces a wave that a request begins. Up to
+    /// 0.32 frontends do that.
+    pub engine_starts_waves: bool,
+    /// Keys of the scheduler's statistics that only some lines have.
+    pub scheduler_stats_keys: Vec<String>,
+    /// Keys of `BlockStored` that only some lines have.
+    pub block_stored_keys: Vec<String>,
+}
+
+impl LineRules {
+    /// The layout in which vllm-rs of this line writes an adapter.
+    #[must_use]
+    pub fn lora_layout(&self) -> LoraLayout {
+        if self.lora_len == 7 { LoraLayout::Seven } else { LoraLayout::Six }
+    }
+}
+
+#[derive(Deserialize)]
+struct Table {
+    wire: Vec<LineRules>,
+}
+
+static TABLE: LazyLock<Table> = LazyLock::new(|| {
+    toml::from_str(include_str!("../../../compat.toml")).expect("the table is part of this build and checked by a test")
+});
+
+/// The lines from which a frontend may be, by what it sent.
+///
+/// Nothing in the handshake tells them apart; the first ADD does in part.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LineEvidence {
+    /// The oldest line that sends this.
+    pub oldest: Line,
+    /// The newest line that sends this.
+    pub newest: Line,
+}
+
+impl LineEvidence {
+    /// What the payload of an ADD says: its length and tell-tale keys.
+    ///
+    /// # Errors
+    ///
+    /// When the bytes are no array as ADD is one.
+    pub fn from_add(payload: &[u8]) -> Result<Self, DecodeError> {
+        let mut tell_tales = TellTales::default();
+        whole("ADD", payload, |reader| {
+            tell_tales.len = reader.array()?;
+            for index in 0..tell_tales.len {
+                match index {
+                    // Only maps and arrays; anything else tells nothing.
+                    3 if reader.clone().map().is_ok() => {
+                        for _ in 0..reader.map()? {
+                            match reader.key()? {
+                                Some("watermarking") => tell_tales.watermarking = true,
+                                Some("_watermarking_skipped") => tell_tales.is_newer_python = true,
+                                Some("routed_experts_prompt_start") => tell_tales.routed_experts = true,
+                                _ => {}
+                            }
+                            reader.skip()?;
+                        }
+                    }
+                    6 => {
+                        tell_tales.lora_len = reader.clone().array().unwrap_or(0);
+                        reader.skip()?;
+                    }
+                    18 if reader.clone().map().is_ok() => {
+                        for _ in 0..reader.map()? {
+                            tell_tales.is_newer_rust |= reader.key()? == Some("chat_template_kwargs");
+                            reader.skip()?;
+                        }
+                    }
+                    _ => reader.skip()?,
+                }
+            }
+            Ok(())
+        })?;
+        Ok(tell_tales.evidence())
+    }
+
+    /// What the name of a utility call says besides, if anything.
+    #[must_use]
+    pub fn with_utility(self, method: &str) -> Self {
+        // The user's `/pause` has this name from 0.33 on.
+        if method == "pause_generation" { Self { oldest: Line::V0_33, newest: Line::V0_33 } } else { self }
+    }
+
+    /// `default`, if it is one of the lines; otherwise the nearest that is.
+    #[must_use]
+    pub fn pick(self, default: Line) -> Line {
+        default.clamp(self.oldest, self.newest)
+    }
+}
+
+/// What differs in an ADD from line to line.
+#[derive(Default)]
+struct TellTales {
+    len: usize,
+    lora_len: usize,
+    /// vllm-rs writes it from 0.30 on, the Python server when it is set.
+    watermarking: bool,
+    /// vllm-rs writes it from 0.29 on.
+    routed_experts: bool,
+    /// A key that the Python server has from 0.32 on.
+    is_newer_python: bool,
+    /// vllm-rs of 0.32 and later.
+    is_newer_rust: bool,
+}
+
+impl TellTales {
+    fn evidence(&self) -> LineEvidence {
+        use Line::{V0_27, V0_28, V0_29, V0_30, V0_31, V0_32, V0_33};
+        let (oldest, newest) = match self.len {
+            ..=20 => (V0_27, V0_27),
+            21 if self.watermarking => (V0_30, V0_30),
+            21 if self.routed_experts => (V0_29, V0_30),
+            21 => (V0_28, V0_30),
+            // vllm-rs keeps the layout of seven up to 0.32, the Python server
+            // up to 0.31.
+            _ if self.lora_len == 6 && self.is_newer_rust => (V0_33, V0_33),
+            _ if self.lora_len == 7 && self.is_newer_rust => (V0_32, V0_32),
+            _ if self.lora_len == 7 => (V0_31, V0_32),
+            _ if self.is_newer_rust || self.is_newer_python || self.lora_len == 6 => (V0_32, V0_33),
+            _ => (V0_31, V0_33),
+        };
+        LineEvidence { oldest, newest }
+    }
+}

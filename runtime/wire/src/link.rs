@@ -1,0 +1,17 @@
+//! The sockets of both ends.
+
+mod engine;
+mod error;
+mod frontend;
+mod handshake;
+mod inputs;
+mod kv_publisher;
+mod transport;
+
+pub use engine::{EngineGreeting, EngineLink, EngineLinkConfig, EngineOutputs};
+pub use error::LinkError;
+pub use frontend::{FrontendLink, FrontendMessage};
+pub use handshake::{DataAddress, FrontendConfig, FrontendListener};
+pub use inputs::{EngineInputs, Received, Source};
+pub use kv_publisher::KvEventPublisher;
+pub use transport::Transport;

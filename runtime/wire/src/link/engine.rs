@@ -1,0 +1,264 @@
+//! The engine's end.
+
+use std::time::Duration;
+
+use zmq::Socket;
+
+use super::error::LinkError;
+use super::inputs::EngineInputs;
+use super::transport::{Deadline, Linger, Transport, connect, send, try_receive};
+use crate::handshake::{EngineHandshake, EngineStatus, Init, ReadyResponse};
+use crate::output::ENGINE_CORE_DEAD;
+
+/// How an engine presents itself.
+#[derive(Clone, Debug)]
+pub struct EngineLinkConfig {
+    /// The frontend's handshake socket, `tcp://...` or `ipc://...`.
+    pub handshake_address: String,
+    /// The engine's number among those of a deployment.
+    pub rank: u16,
+    /// Whether the frontend started this engine itself; a Python frontend
+    /// insists on the right answer.
+    pub local: bool,
+    /// True, unless the frontend balances load itself.
+    pub headless: bool,
+    /// What a Python frontend of a mixture of experts compares with its own.
+    pub parallel_config_hash: Option<String>,
+    /// How long to wait for INIT, and for a coordinator.
+    pub timeout: Duration,
+}
+
+impl EngineLinkConfig {
+    /// An engine apart from its frontend, with the real engine's patience of
+    /// five minutes.
+    #[must_use]
+    pub fn new(handshake_address: impl Into<String>, rank: u16) -> Self {
+        Self {
+            handshake_address: handshake_address.into(),
+            rank,
+            local: false,
+            headless: true,
+            parallel_config_hash: None,
+            timeout: Duration::from_secs(300),
+        }
+    }
+
+    fn handshake(&self, status: EngineStatus) -> Vec<u8> {
+        let parallel_config_hash = self.parallel_config_hash.clone().filter(|_| status == EngineStatus::Ready);
+        let handshake = EngineHandshake { status, local: self.local, headless: self.headless, parallel_config_hash };
+        let mut frame = Vec::new();
+        handshake.encode(&mut frame);
+        frame
+    }
+}
+
+/// An engine that knows its frontend and is starting.
+pub struct EngineGreeting {
+    transport: Transport,
+    config: EngineLinkConfig,
+    handshake: Socket,
+    init: Init,
+}
+
+impl EngineGreeting {
+    /// Says HELLO and waits for INIT.
+    ///
+    /// # Errors
+    ///
+    /// When the address cannot be used, nobody answers in time, or the answer
+    /// is no INIT.
+    pub fn hello(transport: &Transport, config: EngineLinkConfig) -> Result<Self, LinkError> {
+        let handshake = transport.socket(zmq::DEALER, Linger::Handshake)?;
+        let identity = config.rank.to_le_bytes();
+        handshake.set_identity(&identity).map_err(LinkError::socket("set an identity"))?;
+        connect(&handshake, &config.handshake_address)?;
+        send(&handshake, [config.handshake(EngineStatus::Hello)]).map_err(LinkError::socket("say HELLO"))?;
+
+        let address = &config.handshake_address;
+        let deadline = Deadline::after(config.timeout);
+        let silent = || {
+            // It must not be delivered to a frontend that starts later.
+            _ = handshake.set_linger(0);
+            LinkError::Silent {
+                address: address.clone(),
+                expected: format!(
+                    "INIT was expected; is it a frontend's handshake address, and is this the only engine {}?",
+                    config.rank
+                ),
+                waited: config.timeout,
+            }
+        };
+        let frames = receive(&handshake, deadline)?.ok_or_else(silent)?;
+        let decode_error =
+            |source| LinkError::Decode { from: format!("the frontend at {address}"), source: Box::new(source) };
+        let init = Init::decode(frames.first().map_or(&[], Vec::as_slice)).map_err(decode_error)?;
+        let (inputs, outputs) = (init.addresses.inputs.len(), init.addresses.outputs.len());
+        if inputs != outputs || inputs == 0 {
+            return Err(LinkError::UnpairedAddresses { inputs, outputs });
+        }
+        Ok(Self { transport: transport.clone(), config, handshake, init })
+    }
+
+    /// What the frontend said.
+    #[must_use]
+    pub fn init(&self) -> &Init {
+        &self.init
+    }
+
+    /// Connects to everything INIT names, registers with every API server,
+    /// passes the coordinator's gate and says READY.
+    ///
+    /// `dp_stats_address` of `ready` is filled in from INIT.
+    ///
+    /// # Errors
+    ///
+    /// When an address cannot be used, or the coordinator does not open its
+    /// gate in time.
+    pub fn ready(self, ready: &ReadyResponse) -> Result<EngineLink, LinkError> {
+        let addresses = &self.init.addresses;
+        let ready =
+            ReadyResponse { dp_stats_address: addresses.frontend_stats_publish_address.clone(), ..ready.clone() };
+        let mut registration = Vec::new();
+        ready.encode(&mut registration);
+
+        // Before the registration, which makes requests come and so outputs.
+        let outputs = self.connect_outputs()?;
+        let mut coordinator = None;
+        if let Some(address) = &addresses.coordinator_input {
+            let socket = self.transport.socket(zmq::XSUB, Linger::None)?;
+            connect(&socket, address)?;
+            // To everything.
+            send(&socket, [[1]]).map_err(LinkError::socket("subscribe to the coordinator"))?;
+            coordinator = Some(socket);
+        }
+        let mut inputs = Vec::new();
+        for address in &addresses.inputs {
+            let socket = self.transport.socket(zmq::DEALER, Linger::Output)?;
+            let limit = i32::try_from(self.transport.max_waiting_requests).unwrap_or(i32::MAX);
+            socket.set_rcvhwm(limit).map_err(LinkError::socket("limit waiting requests"))?;
+            socket.set_identity(&self.config.rank.to_le_bytes()).map_err(LinkError::socket("set an identity"))?;
+            let monitor = self.transport.monitor(&socket)?;
+            connect(&socket, address)?;
+            send(&socket, [&registration]).map_err(LinkError::socket("register"))?;
+            inputs.push((socket, monitor));
+        }
+        if let Some(socket) = &coordinator {
+            self.pass_gate(socket)?;
+        }
+        send(&self.handshake, [self.config.handshake(EngineStatus::Ready)]).map_err(LinkError::socket("say READY"))?;
+        Ok(EngineLink { init: self.init, inputs: EngineInputs::new(inputs, coordinator), outputs })
+    }
+
+    fn connect_outputs(&self) -> Result<EngineOutputs, LinkError> {
+        let push = |address: &String| {
+            let socket = self.transport.socket(zmq::PUSH, Linger::Output)?;
+            connect(&socket, address)?;
+            Ok(socket)
+        };
+        let addresses = &self.init.addresses;
+        let clients = addresses.outputs.iter().map(push).collect::<Result<_, _>>()?;
+        let coordinator = addresses.coordinator_output.as_ref().map(push).transpose()?;
+        Ok(EngineOutputs { clients, coordinator })
+    }
+
+    /// The coordinator says READY when all engines have subscribed.
+    fn pass_gate(&self, socket: &Socket) -> Result<(), LinkError> {
+        let deadline = Deadline::after(self.config.timeout);
+        while let Some(frames) = receive(socket, deadline)? {
+            if frames == [b"READY"] {
+                return Ok(());
+            }
+        }
+        Err(LinkError::Silent {
+            address: self.init.addresses.coordinator_input.clone().unwrap_or_default(),
+            expected: "the coordinator's READY was expected; it comes when all engines have subscribed".to_owned(),
+            waited: self.config.timeout,
+        })
+    }
+}
+
+/// The next message, waiting through signals until the time is over.
+fn receive(socket: &Socket, deadline: Deadline) -> Result<Option<Vec<Vec<u8>>>, LinkError> {
+    loop {
+        if let Some(frames) = try_receive(socket)? {
+            return Ok(Some(frames));
+        }
+        if !deadline.wait(std::iter::once(socket))? && deadline.is_over() {
+            return Ok(None);
+        }
+    }
+}
+
+/// An engine that serves. Its halves may live on two threads.
+pub struct EngineLink {
+    /// What the frontend said.
+    pub init: Init,
+    /// Where requests come from.
+    pub inputs: EngineInputs,
+    /// Where outputs go.
+    pub outputs: EngineOutputs,
+}
+
+/// Where an engine's outputs go.
+pub struct EngineOutputs {
+    clients: Vec<Socket>,
+    coordinator: Option<Socket>,
+}
+
+impl EngineOutputs {
+    /// How many API servers there are.
+    #[must_use]
+    pub fn clients(&self) -> usize {
+        self.clients.len()
+    }
+
+    /// Whether there is a coordinator.
+    #[must_use]
+    pub fn has_coordinator(&self) -> bool {
+        self.coordinator.is_some()
+    }
+
+    /// Sends a message of one frame to an API server. Never blocks: what a slow
+    /// one has not taken waits without a limit, so stop sending to one that is
+    /// [lost](super::Received::FrontendLost).
+    ///
+    /// # Errors
+    ///
+    /// When there is no such API server, or the library fails.
+    pub fn send(&self, client: usize, frame: &[u8]) -> Result<(), LinkError> {
+        self.send_frames(client, &[frame])
+    }
+
+    /// Sends a message with the bytes of large tensors behind it.
+    ///
+    /// # Errors
+    ///
+    /// When there is no such API server, or the library fails.
+    pub fn send_frames(&self, client: usize, frames: &[impl AsRef<[u8]>]) -> Result<(), LinkError> {
+        let clients = self.clients.len();
+        let socket = self.clients.get(client).ok_or(LinkError::NoSuchClient { client, clients })?;
+        send(socket, frames).map_err(LinkError::socket("send outputs"))
+    }
+
+    /// Sends statistics or the start or end of a wave to the coordinator.
+    ///
+    /// # Errors
+    ///
+    /// When there is no coordinator, or the library fails.
+    pub fn send_to_coordinator(&self, frame: &[u8]) -> Result<(), LinkError> {
+        let socket = self.coordinator.as_ref().ok_or(LinkError::NoCoordinator)?;
+        send(socket, [frame]).map_err(LinkError::socket("tell the coordinator"))
+    }
+
+    /// Tells every API server that this engine is dead.
+    ///
+    /// # Errors
+    ///
+    /// When the library fails.
+    pub fn send_dead(&self) -> Result<(), LinkError> {
+        for socket in &self.clients {
+            send(socket, [ENGINE_CORE_DEAD]).map_err(LinkError::socket("say that the engine is dead"))?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,102 @@
+//! Why two ends cannot talk.
+
+use std::time::Duration;
+
+use crate::codec::error::DecodeError;
+
+/// Why a link could not be made or used.
+#[derive(Debug, thiserror::Error)]
+pub enum LinkError {
+    /// Something else listens there.
+    #[error("the address {address} is in use by another process")]
+    AddressInUse {
+        /// The address.
+        address: String,
+    },
+    /// It is not written as an address, or there is no such interface.
+    #[error("{address} cannot be used: {reason}")]
+    BadAddress {
+        /// The address.
+        address: String,
+        /// What the library says.
+        reason: zmq::Error,
+    },
+    /// The other end did not say what it had to.
+    #[error("nothing came from {address} within {} s: {expected}", waited.as_secs_f64())]
+    Silent {
+        /// Where it should be.
+        address: String,
+        /// What was expected, and why it may not have come.
+        expected: String,
+        /// How long.
+        waited: Duration,
+    },
+    /// The other end said something else.
+    #[error("{from} is no peer of this protocol")]
+    Decode {
+        /// Who.
+        from: String,
+        /// What is wrong.
+        source: Box<DecodeError>,
+    },
+    /// An engine has a number that no engine has here.
+    #[error(
+        "an engine with the identity {identity} came, but the engines here are 0 to {last}, as 2 bytes little-endian"
+    )]
+    UnknownEngine {
+        /// Its identity, in hex.
+        identity: String,
+        /// The highest number of an engine.
+        last: u16,
+    },
+    /// An engine did something twice or too early.
+    #[error("engine {rank} said {said}, but had {already}")]
+    OutOfOrder {
+        /// The engine.
+        rank: u16,
+        /// What it said.
+        said: &'static str,
+        /// What it had or had not said before.
+        already: &'static str,
+    },
+    /// The frontend has fewer inputs than outputs, or the reverse.
+    #[error("INIT has {inputs} input addresses but {outputs} output addresses")]
+    UnpairedAddresses {
+        /// Inputs.
+        inputs: usize,
+        /// Outputs.
+        outputs: usize,
+    },
+    /// There is no such API server.
+    #[error("there is no API server {client}: the frontend has {clients}")]
+    NoSuchClient {
+        /// The one that was meant.
+        client: usize,
+        /// How many there are.
+        clients: usize,
+    },
+    /// There is no such engine, or it is gone.
+    #[error("engine {rank} is not connected")]
+    NoSuchEngine {
+        /// The one that was meant.
+        rank: u16,
+    },
+    /// There is no coordinator.
+    #[error("the frontend has no coordinator")]
+    NoCoordinator,
+    /// The library failed.
+    #[error("cannot {doing}")]
+    Socket {
+        /// What was tried.
+        doing: &'static str,
+        /// What the library says.
+        source: zmq::Error,
+    },
+}
+
+impl LinkError {
+    /// For `map_err`: the library failed while `doing` something.
+    pub(super) fn socket(doing: &'static str) -> impl Fn(zmq::Error) -> Self {
+        move |source| Self::Socket { doing, source }
+    }
+}

@@ -1,0 +1,148 @@
+//! Where an engine's requests come from.
+
+use std::time::Duration;
+
+use zmq::Socket;
+
+use super::error::LinkError;
+use super::transport::{Deadline, try_receive};
+use crate::codec::error::DecodeError;
+use crate::lines::LineEvidence;
+use crate::request::{EngineCoreRequest, Request};
+
+/// Which socket a message came on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Source {
+    /// That of an API server, by its index.
+    Client(usize),
+    /// That of the coordinator.
+    Coordinator,
+}
+
+/// Something that came in.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Received {
+    /// A request.
+    Request {
+        /// Where it came from.
+        source: Source,
+        /// What it says.
+        request: Request,
+        /// Bytes of its large tensors: the frames behind the payload.
+        aux: Vec<Vec<u8>>,
+    },
+    /// A message that could not be decoded. Others are not concerned.
+    Malformed {
+        /// Where it came from.
+        source: Source,
+        /// What is wrong with it.
+        error: DecodeError,
+        /// The request it would have been, whose frontend waits.
+        request_id: Option<String>,
+    },
+    /// The connection to an API server ended. The library tries to connect
+    /// again, but whoever listens there then does not know this engine.
+    FrontendLost {
+        /// The API server.
+        client: usize,
+    },
+}
+
+/// The receiving half of an engine's link.
+pub struct EngineInputs {
+    /// Sockets of the API servers, each with its monitor.
+    clients: Vec<(Socket, Socket)>,
+    coordinator: Option<Socket>,
+    /// The client that is asked first, so that none starves another.
+    first: usize,
+    evidence: Option<LineEvidence>,
+}
+
+impl EngineInputs {
+    pub(super) fn new(clients: Vec<(Socket, Socket)>, coordinator: Option<Socket>) -> Self {
+        Self { clients, coordinator, first: 0, evidence: None }
+    }
+
+    /// From which lines the frontend may be, by what it has sent; `None` before
+    /// its first ADD.
+    #[must_use]
+    pub fn line_evidence(&self) -> Option<LineEvidence> {
+        self.evidence
+    }
+
+    /// Waits for something to come in. `None`: nothing came in time, or a
+    /// signal came first.
+    ///
+    /// # Errors
+    ///
+    /// When the library fails.
+    pub fn receive(&mut self, timeout: Duration) -> Result<Option<Received>, LinkError> {
+        let deadline = Deadline::after(timeout);
+        loop {
+            if let Some(received) = self.try_receive()? {
+                return Ok(Some(received));
+            }
+            let clients = self.clients.iter().flat_map(|(socket, monitor)| [socket, monitor]);
+            if !deadline.wait(clients.chain(&self.coordinator))? {
+                return Ok(None);
+            }
+        }
+    }
+
+    /// What has come in already, if anything.
+    ///
+    /// # Errors
+    ///
+    /// When the library fails.
+    pub fn try_receive(&mut self) -> Result<Option<Received>, LinkError> {
+        if let Some(socket) = &self.coordinator {
+            while let Some(frames) = try_receive(socket)? {
+                // Said again whenever an engine joins.
+                if frames != [b"READY"] {
+                    return Ok(Some(self.received(Source::Coordinator, frames)));
+                }
+            }
+        }
+        let clients = self.clients.len();
+        for offset in 0..clients {
+            let client = (self.first + offset) % clients;
+            if let Some(frames) = try_receive(&self.clients[client].0)? {
+                self.first = (client + 1) % clients;
+                return Ok(Some(self.received(Source::Client(client), frames)));
+            }
+        }
+        for (client, (_, monitor)) in self.clients.iter().enumerate() {
+            // Only ends of connections are watched, so any event is one.
+            if try_receive(monitor)?.is_some() {
+                return Ok(Some(Received::FrontendLost { client }));
+            }
+        }
+        Ok(None)
+    }
+
+    fn received(&mut self, source: Source, mut frames: Vec<Vec<u8>>) -> Received {
+        match Request::decode(&frames) {
+            Ok(request) => {
+                self.note(&request, &frames[1]);
+                Received::Request { source, request, aux: frames.split_off(2) }
+            }
+            Err(error) => {
+                let payload = frames.get(1).filter(|_| frames[0] == [0]);
+                let request_id = payload.and_then(|payload| EngineCoreRequest::peek_id(payload)).map(str::to_owned);
+                Received::Malformed { source, error, request_id }
+            }
+        }
+    }
+
+    /// The first ADD tells most of the line; only an adapter in a later one
+    /// would tell more, which is not worth a second look at each.
+    fn note(&mut self, request: &Request, payload: &[u8]) {
+        match request {
+            Request::Add(_) if self.evidence.is_none() => self.evidence = LineEvidence::from_add(payload).ok(),
+            Request::Utility(call) => {
+                self.evidence = self.evidence.map(|evidence| evidence.with_utility(&call.method));
+            }
+            _ => {}
+        }
+    }
+}

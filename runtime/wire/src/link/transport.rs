@@ -1,0 +1,155 @@
+//! Sockets with the settings of the protocol.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use zmq::{Context, Socket, SocketType};
+
+use super::error::LinkError;
+
+/// What all sockets of a process share: the library's threads and limits.
+#[derive(Clone)]
+pub struct Transport {
+    context: Context,
+    /// Frames beyond this many bytes are refused: the library closes the
+    /// connection that they came on.
+    pub max_frame_bytes: u64,
+    /// Messages that wait for being received on each input, before the sender
+    /// has to keep them; 0 is no limit, as in vLLM.
+    pub max_waiting_requests: u32,
+    /// Names for the monitors of sockets.
+    monitors: Arc<AtomicU64>,
+}
+
+impl Default for Transport {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// How long a socket that is closed tries to deliver what waits in it. Those
+/// of the real engine.
+#[derive(Clone, Copy)]
+pub(super) enum Linger {
+    Handshake = 5000,
+    /// Long enough for the dead marker.
+    Output = 4000,
+    None = 0,
+}
+
+impl Transport {
+    /// With frames of up to 1 GiB and no limit of waiting requests.
+    #[must_use]
+    pub fn new() -> Self {
+        let (context, monitors) = (Context::new(), Arc::default());
+        Self { context, max_frame_bytes: 1 << 30, max_waiting_requests: 0, monitors }
+    }
+
+    /// A socket without limits of waiting messages: a slow peer must neither
+    /// block the other end nor lose anything.
+    pub(super) fn socket(&self, kind: SocketType, linger: Linger) -> Result<Socket, LinkError> {
+        let make = || {
+            let socket = self.context.socket(kind)?;
+            socket.set_linger(linger as i32)?;
+            socket.set_sndhwm(0)?;
+            socket.set_rcvhwm(0)?;
+            socket.set_maxmsgsize(i64::try_from(self.max_frame_bytes).unwrap_or(i64::MAX))?;
+            Ok(socket)
+        };
+        make().map_err(LinkError::socket("make a socket"))
+    }
+
+    /// A socket that tells when connections of `socket` end.
+    pub(super) fn monitor(&self, socket: &Socket) -> Result<Socket, LinkError> {
+        let name = format!("inproc://vcr-monitor-{}", self.monitors.fetch_add(1, Ordering::Relaxed));
+        let make = || {
+            socket.monitor(&name, zmq::SocketEvent::DISCONNECTED as i32)?;
+            let monitor = self.context.socket(zmq::PAIR)?;
+            monitor.set_linger(0)?;
+            monitor.connect(&name)?;
+            Ok(monitor)
+        };
+        make().map_err(LinkError::socket("watch a connection"))
+    }
+}
+
+/// Connects; the peer need not be there yet.
+pub(super) fn connect(socket: &Socket, address: &str) -> Result<(), LinkError> {
+    socket.connect(address).map_err(|reason| LinkError::BadAddress { address: address.to_owned(), reason })
+}
+
+/// Binds and returns the address with its port filled in.
+pub(super) fn bind(socket: &Socket, address: &str) -> Result<String, LinkError> {
+    socket.bind(address).map_err(|reason| match reason {
+        zmq::Error::EADDRINUSE => LinkError::AddressInUse { address: address.to_owned() },
+        reason => LinkError::BadAddress { address: address.to_owned(), reason },
+    })?;
+    let bound = socket.get_last_endpoint().map_err(LinkError::socket("ask for an address"))?;
+    Ok(bound.unwrap_or_else(|_| address.to_owned()))
+}
+
+/// A time at which waiting ends.
+#[derive(Clone, Copy)]
+pub(super) struct Deadline(Option<Instant>);
+
+impl Deadline {
+    pub(super) fn after(timeout: Duration) -> Self {
+        // Beyond what the clock can say is for ever.
+        Self(Instant::now().checked_add(timeout))
+    }
+
+    /// Waits for a message on one of `sockets`. `false`: the time is over, or
+    /// a signal came, which the caller may want to look at.
+    pub(super) fn wait<'a>(self, sockets: impl Iterator<Item = &'a Socket>) -> Result<bool, LinkError> {
+        let mut items: Vec<_> = sockets.map(|socket| socket.as_poll_item(zmq::POLLIN)).collect();
+        loop {
+            let milliseconds = match self.0 {
+                None => -1,
+                Some(deadline) => {
+                    let left = deadline.saturating_duration_since(Instant::now());
+                    // Rounded up: the library waits whole milliseconds, and a
+                    // wait of none would be a busy loop until the time is over.
+                    i64::try_from(left.as_micros().div_ceil(1000)).unwrap_or(i64::MAX)
+                }
+            };
+            match zmq::poll(&mut items, milliseconds) {
+                Ok(0) if milliseconds == 0 => return Ok(false),
+                Ok(0) => {}
+                Ok(_) => return Ok(true),
+                Err(zmq::Error::EINTR) => return Ok(false),
+                Err(source) => return Err(LinkError::Socket { doing: "wait for a message", source }),
+            }
+        }
+    }
+
+    pub(super) fn is_over(self) -> bool {
+        self.0.is_some_and(|deadline| deadline <= Instant::now())
+    }
+}
+
+/// The frames of a message, if one waits.
+pub(super) fn try_receive(socket: &Socket) -> Result<Option<Vec<Vec<u8>>>, LinkError> {
+    loop {
+        match socket.recv_multipart(zmq::DONTWAIT) {
+            Ok(frames) => return Ok(Some(frames)),
+            Err(zmq::Error::EAGAIN) => return Ok(None),
+            Err(zmq::Error::EINTR) => {}
+            Err(source) => return Err(LinkError::Socket { doing: "receive a message", source }),
+        }
+    }
+}
+
+/// Sends frames. Never blocks: nothing limits what may wait.
+pub(super) fn send<F: AsRef<[u8]>>(socket: &Socket, frames: impl IntoIterator<Item = F>) -> Result<(), zmq::Error> {
+    let mut frames = frames.into_iter().peekable();
+    while let Some(frame) = frames.next() {
+        let more = if frames.peek().is_some() { zmq::SNDMORE } else { 0 };
+        while let Err(error) = socket.send(frame.as_ref(), more | zmq::DONTWAIT) {
+            if error != zmq::Error::EINTR {
+                return Err(error);
+            }
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,208 @@
+//! What a frontend sends to an engine.
+
+use crate::codec::error::{DecodeError, Problem};
+use crate::codec::field::Wire;
+use crate::codec::read::{Reader, whole};
+use crate::codec::value::{Integer, Raw, Value};
+use crate::codec::{Elements, array_struct, array_wire, map_struct, write};
+use crate::lines::LineRules;
+use crate::lora::LoraRequest;
+use crate::sampling::{PoolingParams, SamplingParams};
+use crate::tensor::Tensor;
+
+array_struct! {
+    /// A request, as the message ADD carries it.
+    EngineCoreRequest, 1 required {
+        /// The frontend's internal name, by which outputs and aborts refer to it.
+        request_id: String = String::new(),
+        /// The prompt.
+        prompt_token_ids: Option<Vec<u32>> = None,
+        /// Images, audio and video in it.
+        mm_features: Option<Vec<MmFeature>> = None,
+        /// How to generate.
+        sampling_params: Option<SamplingParams> = None,
+        /// How to pool, if no text is wanted.
+        pooling_params: Option<PoolingParams> = None,
+        /// Wall-clock seconds since 1970.
+        arrival_time: f64 = 0.0,
+        /// The adapter it uses.
+        lora_request: Option<LoraRequest> = None,
+        /// Keeps its blocks apart from those of requests with another salt.
+        cache_salt: Option<String> = None,
+        /// The engine it must run on.
+        data_parallel_rank: Option<u32> = None,
+        /// Embeddings in place of tokens.
+        prompt_embeds: Option<Tensor> = None,
+        /// Which positions are tokens, if some are embeddings.
+        prompt_is_token_ids: Option<Vec<bool>> = None,
+        /// The API server that waits for its outputs.
+        client_index: u32 = 0,
+        /// The wave in which the frontend believes the engines to be.
+        current_wave: u32 = 0,
+        /// Smaller is more urgent.
+        priority: i64 = 0,
+        /// Headers of distributed tracing.
+        trace_headers: Option<Raw> = None,
+        /// Whether more input will follow.
+        resumable: bool = false,
+        /// The name that users see.
+        external_req_id: Option<String> = None,
+        /// Whether reasoning is over already.
+        reasoning_ended: Option<bool> = None,
+        /// Arguments of the reasoning parser.
+        reasoning_parser_kwargs: Option<Raw> = None,
+        /// Whether it is to be finished at once, to release remote KV blocks.
+        abort_immediately: bool = false,
+        /// The session it belongs to; from 0.28.
+        session_id: Option<String> = None,
+        /// Hints about the KV cache; from 0.31.
+        kv_hints: Option<Value> = None,
+    }
+}
+array_wire!(EngineCoreRequest, full);
+
+map_struct! {
+    /// An image, audio or video of a prompt.
+    MmFeature, "mm_features" {
+        /// Its tensors by name; `None` when the engine should have it cached.
+        always data: Option<Raw> = None,
+        /// `image`, `audio` or `video`.
+        always modality: String = String::new(),
+        /// What the prefix cache knows it by.
+        always identifier: String = String::new(),
+        /// Where it stands in the prompt.
+        always mm_position: PlaceholderRange = PlaceholderRange::default(),
+        /// What the cache of processed inputs knows it by.
+        always mm_hash: Option<String> = None,
+    }
+}
+
+map_struct! {
+    /// The positions of a prompt that stand for an image, audio or video.
+    PlaceholderRange, "mm_position" {
+        /// The first position.
+        always offset: u64 = 0,
+        /// How many.
+        always length: u64 = 0,
+        /// Which of them take an embedding; `None`: all.
+        always is_embed: Option<Tensor> = None,
+    }
+}
+
+array_struct! {
+    /// A wave of requests begins: engines without work must step, too.
+    StartDpWave, 1 required {
+        /// The wave.
+        wave: u32 = 0,
+        /// The engine that knows already.
+        exclude_engine_index: Option<u32> = None,
+    }
+}
+array_wire!(StartDpWave, full);
+
+array_struct! {
+    /// A call of one of the engine's own functions.
+    UtilityCall, 4 required {
+        /// The API server that waits for the result.
+        client_index: u32 = 0,
+        /// Returned with the result.
+        call_id: Integer = Integer::from(0u64),
+        /// The function.
+        method: String = String::new(),
+        /// Its arguments.
+        args: Vec<Value> = Vec::new(),
+    }
+}
+array_wire!(UtilityCall, full);
+
+/// A message from a frontend, or from a coordinator.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Request {
+    /// Run this request.
+    Add(Box<EngineCoreRequest>),
+    /// Forget these requests, known or not.
+    Abort(Vec<String>),
+    /// A wave begins.
+    StartDpWave(StartDpWave),
+    /// Call a function.
+    Utility(UtilityCall),
+}
+
+impl Request {
+    /// Decodes the frames of one message: its type, its payload. What follows
+    /// are the bytes of large tensors.
+    ///
+    /// # Errors
+    ///
+    /// When this is no message of the protocol.
+    pub fn decode(frames: &[impl AsRef<[u8]>]) -> Result<Self, DecodeError> {
+        let [kind, payload, ..] = frames else {
+            let problem = Problem::Frames { expected: "a type and a payload", found: frames.len() };
+            return Err(DecodeError::new(problem, 0).of("request"));
+        };
+        let payload = payload.as_ref();
+        match kind.as_ref() {
+            [0] => whole("ADD", payload, EngineCoreRequest::read).map(|request| Self::Add(Box::new(request))),
+            [1] => whole("ABORT", payload, Vec::read).map(Self::Abort),
+            [2] => whole("START_DP_WAVE", payload, StartDpWave::read).map(Self::StartDpWave),
+            [3] => whole("UTILITY", payload, UtilityCall::read).map(Self::Utility),
+            other => {
+                let (expected, found) = ("a request type from 0 to 3", other.first().map_or(-1, |byte| (*byte).into()));
+                Err(DecodeError::new(Problem::OutOfRange { expected, found }, 0).of("request"))
+            }
+        }
+    }
+
+    /// The byte that announces this message.
+    #[must_use]
+    pub fn kind(&self) -> u8 {
+        match self {
+            Self::Add(_) => 0,
+            Self::Abort(_) => 1,
+            Self::StartDpWave(_) => 2,
+            Self::Utility(_) => 3,
+        }
+    }
+
+    /// Appends the payload to `out`, as frontends of a line write it.
+    pub fn encode(&self, out: &mut Vec<u8>, rules: &LineRules) {
+        match self {
+            Self::Add(request) => request.encode(out, rules),
+            Self::Abort(ids) => encode_abort(out, ids),
+            Self::StartDpWave(wave) => wave.write(out),
+            Self::Utility(call) => call.write(out),
+        }
+    }
+}
+
+impl EngineCoreRequest {
+    /// Decodes the payload of an ADD.
+    ///
+    /// # Errors
+    ///
+    /// When it is none.
+    pub fn decode(payload: &[u8]) -> Result<Self, DecodeError> {
+        whole("ADD", payload, Self::read)
+    }
+
+    /// Appends the payload of an ADD, as long as frontends of a line make it.
+    pub fn encode(&self, out: &mut Vec<u8>, rules: &LineRules) {
+        self.write_elements(out, rules.request_len);
+    }
+
+    /// The name of a request that may not be decodable otherwise, so that its
+    /// frontend can be told.
+    #[must_use]
+    pub fn peek_id(payload: &[u8]) -> Option<&str> {
+        let mut reader = Reader::new(payload);
+        (reader.array().ok()? > 0).then(|| reader.str().ok())?
+    }
+}
+
+/// Appends the payload of an ABORT of `ids`.
+pub fn encode_abort(out: &mut Vec<u8>, ids: &[impl AsRef<str>]) {
+    write::array(out, ids.len());
+    for id in ids {
+        write::str(out, id.as_ref());
+    }
+}

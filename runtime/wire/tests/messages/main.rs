@@ -1,0 +1,8 @@
+//! The messages: as recorded, made up, and broken.
+
+mod arbitrary;
+mod garbage;
+mod lines;
+mod recorded;
+mod round_trips;
+mod shapes;

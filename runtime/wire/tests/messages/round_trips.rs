@@ -1,0 +1,112 @@
+//! What is written is read back, whatever it says.
+
+use proptest::collection::vec;
+use proptest::option::of;
+use proptest::prelude::*;
+use vcr_wire::*;
+
+use super::arbitrary::*;
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(128))]
+
+    #[test]
+    fn requests(request in request()) {
+        let mut payload = Vec::new();
+        request.encode(&mut payload, Line::V0_33.rules());
+        let frames = [vec![request.kind()], payload.clone()];
+        prop_assert_eq!(Request::decode(&frames), Ok(request.clone()));
+        if let Request::Add(add) = &request {
+            prop_assert_eq!(EngineCoreRequest::peek_id(&payload), Some(add.request_id.as_str()));
+        }
+    }
+
+    /// Lines differ in their tails only, and an older frontend or engine must
+    /// see the same in what both know.
+    #[test]
+    fn requests_of_every_line(add in add()) {
+        for line in Line::ALL {
+            let mut payload = Vec::new();
+            add.encode(&mut payload, line.rules());
+            let mut expected = add.clone();
+            expected.session_id = expected.session_id.filter(|_| line >= Line::V0_28);
+            expected.kv_hints = expected.kv_hints.filter(|_| line >= Line::V0_31);
+            prop_assert_eq!(EngineCoreRequest::decode(&payload), Ok(expected));
+            let evidence = LineEvidence::from_add(&payload).expect("it is ADD");
+            let is_possible = add.lora_request.is_some() || (evidence.oldest..=evidence.newest).contains(&line);
+            prop_assert!(is_possible || add.sampling_params.is_some(), "{:?}", evidence);
+        }
+    }
+
+    #[test]
+    fn messages_of_an_engine(outputs in outputs()) {
+        let mut frame = Vec::new();
+        outputs.encode(&mut frame, Line::V0_33.rules());
+        prop_assert_eq!(EngineMessage::decode(&[frame]), Ok(EngineMessage::Outputs(Box::new(outputs))));
+    }
+
+    #[test]
+    fn events_of_the_cache(events in vec(kv_event(), 0..4), ts in number(), rank in of(any::<u32>())) {
+        let batch = KvEventBatch { ts, events, data_parallel_rank: rank };
+        let mut payload = Vec::new();
+        batch.encode(&mut payload);
+        prop_assert_eq!(KvEventBatch::decode(&payload), Ok(batch));
+    }
+
+    #[test]
+    fn the_handshake(init in init(), ready in ready(), hash in of(text()), flags in any::<[bool; 3]>()) {
+        let status = if flags[0] { EngineStatus::Hello } else { EngineStatus::Ready };
+        let said = EngineHandshake { status, local: flags[1], headless: flags[2], parallel_config_hash: hash };
+        let encoded = |encode: &dyn Fn(&mut Vec<u8>)| { let mut out = Vec::new(); encode(&mut out); out };
+        prop_assert_eq!(Init::decode(&encoded(&|out| init.encode(out))), Ok(init));
+        prop_assert_eq!(ReadyResponse::decode(&encoded(&|out| ready.encode(out))), Ok(ready));
+        prop_assert_eq!(EngineHandshake::decode(&encoded(&|out| said.encode(out))), Ok(said));
+    }
+
+    /// The encoder of steps says what the encoder of whole messages says.
+    #[test]
+    fn steps_are_messages(
+        outputs in vec((text(), tokens(), of((finish(), of(stop_reason())))), 0..20),
+        rich in vec(output(), 0..2),
+        stats in of(scheduler_stats()),
+        finished in any::<bool>(),
+        version in of(text()),
+        line in prop::sample::select(Line::ALL.to_vec()),
+    ) {
+        let rules = line.rules();
+        let mut step = StepEncoder::new(rules);
+        let mut expected = EngineCoreOutputs {
+            engine_index: 3,
+            // Never shorter than a message with outputs and a time.
+            timestamp: 1.5,
+            scheduler_stats: stats.clone(),
+            weight_version: version.clone(),
+            ..EngineCoreOutputs::default()
+        };
+        for (request_id, new_token_ids, finish) in outputs {
+            step.tokens(&request_id, &new_token_ids, finish.as_ref().map(|(reason, stop)| (*reason, stop.as_ref())));
+            if finished {
+                step.finished(&request_id);
+                expected.finished_requests.get_or_insert_default().push(request_id.clone());
+            }
+            let (finish_reason, stop_reason) = finish.map_or((None, None), |(reason, stop)| (Some(reason), stop));
+            let output = EngineCoreOutput { request_id, new_token_ids, finish_reason, stop_reason, ..EngineCoreOutput::default() };
+            expected.outputs.push(output);
+        }
+        for output in rich {
+            step.output(&output);
+            expected.outputs.push(output);
+        }
+        let end = StepEnd {
+            engine_index: 3,
+            timestamp: 1.5,
+            scheduler_stats: stats.as_ref(),
+            weight_version: version.as_deref(),
+        };
+        let (mut frame, mut whole) = (Vec::new(), Vec::new());
+        step.finish(end, &mut frame);
+        expected.encode(&mut whole, rules);
+        prop_assert_eq!(&frame, &whole);
+        prop_assert!(step.is_empty());
+    }
+}
