@@ -1,6 +1,6 @@
 //! Many steps of pure decode applied at once.
 //!
-//! What [`crate::lookahead`] has told is made to happen at the cost of its
+//! What [`Engine::predict_decode_steps`] has told is made to happen at the cost of its
 //! tokens and of the blocks they fill, with no work per request and step. Block
 //! ids, events and their order are those of single steps.
 

@@ -1,8 +1,9 @@
 //! An engine of ours behind the real Rust frontend of vLLM 0.33.0.
 //!
 //! The frontend is the file `vllm/vllm-rs` of the official wheel, at
-//! `target/frontends/0.33.0/vllm-rs` or where `VCR_VLLM_RS` says; without it
-//! the test says so and passes. The model is a vocabulary of a few words.
+//! `target/frontends/0.33.0/vllm-rs` (`tests/frontends/fetch.sh` puts it there)
+//! or where `VCR_VLLM_RS` says, which then must be right. Without it the test
+//! says so and passes. The model is a vocabulary of a few words.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -22,11 +23,13 @@ const FOREVER: u32 = 5;
 
 fn binary() -> Option<PathBuf> {
     let named = std::env::var_os("VCR_VLLM_RS").map(PathBuf::from);
+    let must_be_there = named.is_some();
     let path =
         named.unwrap_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/frontends/0.33.0/vllm-rs"));
     if path.is_file() {
         return Some(path);
     }
+    assert!(!must_be_there, "VCR_VLLM_RS names {}, and there is no such file", path.display());
     println!("SKIPPED: no frontend of vLLM 0.33.0 at {}", path.display());
     None
 }
