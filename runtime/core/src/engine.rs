@@ -104,6 +104,8 @@ pub struct Engine {
     /// Scratch for requests stepped over while admitting, with the queue each
     /// was taken from.
     pub(crate) skipped: Vec<(QueueKind, RequestId)>,
+    /// Scratch for the adapters that count against the cap.
+    pub(crate) loras: Vec<u32>,
     /// Tags of requests preempted since the last plan took them over.
     pub(crate) preempted_outside: Vec<u64>,
     next_sequence: u64,
@@ -132,6 +134,7 @@ impl Engine {
             outstanding_prefill_tokens: 0,
             hit: Vec::new(),
             skipped: Vec::new(),
+            loras: Vec::new(),
             preempted_outside: Vec::new(),
             next_sequence: 0,
         }

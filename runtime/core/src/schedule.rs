@@ -42,7 +42,7 @@ impl Engine {
         let mut scan = Scan {
             budget: self.config.max_num_batched_tokens,
             per_request_cap: self.per_request_cap(),
-            loras: Vec::new(),
+            loras: std::mem::take(&mut self.loras),
             prefill_running: false,
             num_preempted: 0,
         };
@@ -51,6 +51,8 @@ impl Engine {
             0 => self.schedule_waiting(&mut plan, &mut scan),
             _ => AdmissionStop::Preemption,
         };
+        scan.loras.clear();
+        self.loras = scan.loras;
         plan.shape.kv_active_blocks = u64::from(self.pool.num_active());
         plan.shape.kv_total_blocks = u64::from(self.pool.num_usable());
         plan.shape.block_size_tokens = u64::from(self.config.block_size);

@@ -69,7 +69,8 @@ fn decoding_engine(input: EngineConfigInput) -> Engine {
         for request in 0..128 {
             let tag = round * 128 + request;
             let max_tokens = if round < 2 { 200 } else { 2_000 };
-            engine.submit(RequestSpec::new(tag, prompt(tag), max_tokens)).expect("it fits");
+            let lora = (engine.config().max_loras > 0).then_some(tag as u32 % 3);
+            engine.submit(RequestSpec { lora, ..RequestSpec::new(tag, prompt(tag), max_tokens) }).expect("it fits");
         }
         for _ in 0..400 {
             turn(&mut engine);
@@ -95,6 +96,7 @@ fn a_token_allocates_nothing() {
     let modes = [
         ("plain", plain.clone()),
         ("async", EngineConfigInput { async_scheduling: true, ..plain.clone() }),
+        ("adapters", EngineConfigInput { max_loras: 3, ..plain.clone() }),
         ("drafts", EngineConfigInput { num_speculative_tokens: 1, ..plain }),
     ];
     for (name, input) in modes {

@@ -2,7 +2,7 @@
 
 use crate::codec::error::{DecodeError, Problem};
 use crate::codec::field::Wire;
-use crate::codec::read::Reader;
+use crate::codec::read::{Reader, is_ext};
 use crate::codec::value::{Raw, Value};
 use crate::codec::{array_struct, array_wire, write};
 
@@ -39,16 +39,7 @@ impl Wire for TensorData {
         use rmp::Marker;
         match reader.peek() {
             Some(Marker::FixMap(_) | Marker::Map16 | Marker::Map32) => Raw::read(reader).map(Self::Shared),
-            Some(
-                Marker::FixExt1
-                | Marker::FixExt2
-                | Marker::FixExt4
-                | Marker::FixExt8
-                | Marker::FixExt16
-                | Marker::Ext8
-                | Marker::Ext16
-                | Marker::Ext32,
-            ) => {
+            Some(marker) if is_ext(marker) => {
                 let at = reader.offset();
                 let (code, bytes) = reader.ext()?;
                 if code != INLINE {

@@ -273,16 +273,7 @@ impl<'a> Reader<'a> {
                     self.at += 1;
                     return Err(self.unexpected(expected, Marker::Reserved));
                 }
-                Some(
-                    Marker::FixExt1
-                    | Marker::FixExt2
-                    | Marker::FixExt4
-                    | Marker::FixExt8
-                    | Marker::FixExt16
-                    | Marker::Ext8
-                    | Marker::Ext16
-                    | Marker::Ext32,
-                ) => _ = self.ext()?,
+                Some(marker) if is_ext(marker) => _ = self.ext()?,
                 Some(_) => _ = self.integer()?,
                 None => return Err(self.error(Problem::Truncated { expected })),
             }
@@ -314,14 +305,13 @@ fn name(marker: Marker) -> &'static str {
         Marker::FixArray(_) | Marker::Array16 | Marker::Array32 => "an array",
         Marker::FixMap(_) | Marker::Map16 | Marker::Map32 => "a map",
         Marker::Reserved => "the byte c1, which MessagePack does not use",
-        Marker::FixExt1
-        | Marker::FixExt2
-        | Marker::FixExt4
-        | Marker::FixExt8
-        | Marker::FixExt16
-        | Marker::Ext8
-        | Marker::Ext16
-        | Marker::Ext32 => "an extension value",
+        marker if is_ext(marker) => "an extension value",
         _ => "an integer",
     }
+}
+
+/// Whether an extension value begins with this marker.
+pub(crate) fn is_ext(marker: Marker) -> bool {
+    use Marker::{Ext8, Ext16, Ext32, FixExt1, FixExt2, FixExt4, FixExt8, FixExt16};
+    matches!(marker, FixExt1 | FixExt2 | FixExt4 | FixExt8 | FixExt16 | Ext8 | Ext16 | Ext32)
 }

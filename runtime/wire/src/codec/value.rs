@@ -5,7 +5,7 @@ use std::fmt;
 
 use super::error::{DecodeError, Problem, Step};
 use super::field::Wire;
-use super::read::{Reader, whole};
+use super::read::{Reader, is_ext, whole};
 use super::write;
 
 /// Any integer of MessagePack: from -2^63 to 2^64 - 1.
@@ -173,14 +173,7 @@ impl Value {
                 }
                 Self::Map(pairs)
             }
-            Marker::FixExt1
-            | Marker::FixExt2
-            | Marker::FixExt4
-            | Marker::FixExt8
-            | Marker::FixExt16
-            | Marker::Ext8
-            | Marker::Ext16
-            | Marker::Ext32 => {
+            marker if is_ext(marker) => {
                 let (code, bytes) = reader.ext()?;
                 Self::Ext(code, bytes.to_vec())
             }
