@@ -8,6 +8,7 @@
 mod admit;
 mod config;
 mod engine;
+pub mod fault;
 pub mod hash;
 pub mod kv_event;
 pub mod kv_pool;
@@ -21,6 +22,7 @@ pub mod seed;
 mod stats;
 pub mod stretch;
 mod table;
+pub mod tokens;
 mod update;
 
 pub use config::{ConfigError, EngineConfig, EngineConfigInput, Policy, SchedulerRules};

@@ -1,0 +1,111 @@
+//! Who decides what goes wrong in an engine, and when.
+
+/// What happened in an engine since the last call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FaultEvent<'a> {
+    /// A request came in.
+    Arrived {
+        /// Names the request from now on: a dense number that another request
+        /// gets after this one has ended.
+        slot: u32,
+        /// Its name at the frontend.
+        request_id: &'a str,
+        /// Tokens of its prompt.
+        prompt_tokens: u32,
+        /// Output tokens it may have.
+        max_tokens: u32,
+        /// Its priority; lower is sooner.
+        priority: i32,
+        /// The adapter it runs with, where it has one.
+        lora: Option<u32>,
+    },
+    /// Output tokens a request has so far, after a step that gave it some.
+    Emitted {
+        /// The request.
+        slot: u32,
+        /// All of its output tokens.
+        output_tokens: u32,
+    },
+    /// A request is over, for whatever reason.
+    Ended {
+        /// The request; its slot is free again.
+        slot: u32,
+    },
+    /// A utility call is about to be answered. At most one in a batch.
+    Utility {
+        /// Its name.
+        method: &'a str,
+    },
+}
+
+/// What an injector is told in one call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FaultBatch<'a> {
+    /// The time; never less than in the call before.
+    pub now_ns: u64,
+    /// Steps that the engine has finished.
+    pub step: u64,
+    /// What happened since the last call, oldest first; may be empty.
+    pub events: &'a [FaultEvent<'a>],
+}
+
+/// Something that goes wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FaultAction {
+    /// The request ends with an error.
+    FailRequest {
+        /// The request: one that has arrived and not ended.
+        slot: u32,
+    },
+    /// The engine does nothing for so long.
+    Stall {
+        /// How long, at most [`DURATION_NS_MAX`].
+        duration_ns: u64,
+    },
+    /// The engine dies; it comes back after so long, if at all.
+    Crash {
+        /// How long until it is back, at most [`DURATION_NS_MAX`].
+        restart_after_ns: Option<u64>,
+    },
+    /// The output message that is sent next is lost.
+    DropMessage,
+    /// The output message that is sent next is sent twice.
+    DuplicateMessage,
+    /// The output message that is sent next cannot be read.
+    CorruptMessage,
+    /// The output message that is sent next is late.
+    DelayMessage {
+        /// By how much, at most [`DURATION_NS_MAX`].
+        by_ns: u64,
+    },
+    /// The next batch of KV events is lost.
+    LoseKvEvents,
+    /// The utility call announced in this batch fails.
+    FailUtility,
+}
+
+/// The longest duration in an action, in nanoseconds: about 32 years.
+pub const DURATION_NS_MAX: u64 = 1_000_000_000_000_000_000;
+
+/// Decides what goes wrong in one engine.
+///
+/// It may keep state from call to call. Given the same construction and the
+/// same calls it must answer the same.
+pub trait FailureInjector: Send {
+    /// Appends to `actions` what goes wrong now, in the order in which it does.
+    ///
+    /// # Errors
+    /// When the injector cannot decide. What was appended then means nothing,
+    /// and the injector must not be asked again.
+    fn decide(&mut self, batch: &FaultBatch<'_>, actions: &mut Vec<FaultAction>) -> Result<(), FaultError>;
+}
+
+/// Why an injector could not decide.
+#[derive(Debug, thiserror::Error)]
+#[error("failure injector `{injector}` failed: {reason}")]
+pub struct FaultError {
+    /// The injector's name as the user knows it.
+    pub injector: String,
+    /// What went wrong, and what to do about it.
+    pub reason: String,
+}
