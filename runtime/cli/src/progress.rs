@@ -8,7 +8,7 @@ use std::time::Duration;
 use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
 use vcr_cluster::observe::Progress;
 use vcr_scenario::Reporter;
-use vcr_scenario::units::format_ns;
+use vcr_units::format_ns;
 
 use crate::exit::tell;
 

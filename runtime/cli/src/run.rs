@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use vcr_cluster::Report;
-use vcr_scenario::units::format_ns;
+use vcr_units::format_ns;
 use vcr_scenario::{Outcome, RunOptions, run_file};
 
 use crate::args::RunArgs;

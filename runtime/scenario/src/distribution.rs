@@ -5,7 +5,7 @@ use vcr_random::Distribution;
 
 use crate::error::{Scripted, Thrown};
 use crate::options::{ScriptDistribution, as_number, as_text, describe};
-use crate::units;
+use vcr_units as units;
 
 type Make = fn(f64, f64) -> Distribution;
 

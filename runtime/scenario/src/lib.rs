@@ -19,7 +19,6 @@ mod parameter;
 mod precheck;
 mod promise;
 mod run;
-pub mod units;
 mod vocabulary;
 mod workload;
 

@@ -8,7 +8,7 @@ use rhai::{Array, Dynamic, ImmutableString, Map, NativeCallContext, Position};
 use vcr_random::Distribution;
 
 use crate::error::{Scripted, Thrown, did_you_mean, nearest};
-use crate::units::{self, UnitError};
+use vcr_units::{self as units, UnitError};
 
 /// A distribution as scripts make it: of durations (in milliseconds) or of counts.
 #[derive(Clone, Copy, Debug)]

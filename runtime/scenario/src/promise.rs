@@ -7,7 +7,7 @@ use vcr_cluster::{MetricsReport, Report, report_name};
 
 use crate::check::Check;
 use crate::error::{Thrown, did_you_mean, nearest};
-use crate::units;
+use vcr_units as units;
 
 /// What a metric can be asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -6,7 +6,9 @@ mod frontend;
 mod handshake;
 mod inputs;
 mod kv_publisher;
+mod notices;
 mod transport;
+mod wait;
 
 pub use engine::{EngineGreeting, EngineLink, EngineLinkConfig, EngineOutputs};
 pub use error::LinkError;
@@ -14,4 +16,6 @@ pub use frontend::{FrontendLink, FrontendMessage};
 pub use handshake::{DataAddress, FrontendConfig, FrontendListener};
 pub use inputs::{EngineInputs, Received, Source};
 pub use kv_publisher::KvEventPublisher;
+pub use notices::{NoticeBoard, NoticeSender};
 pub use transport::Transport;
+pub use wait::{Waiter, Waker, monotonic_ns};

@@ -1,5 +1,7 @@
 //! The engine's end.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use zmq::Socket;
@@ -26,6 +28,8 @@ pub struct EngineLinkConfig {
     pub parallel_config_hash: Option<String>,
     /// How long to wait for INIT, and for a coordinator.
     pub timeout: Duration,
+    /// Set by another thread, it ends the waiting.
+    pub stop: Arc<AtomicBool>,
 }
 
 impl EngineLinkConfig {
@@ -40,6 +44,7 @@ impl EngineLinkConfig {
             headless: true,
             parallel_config_hash: None,
             timeout: Duration::from_secs(300),
+            stop: Arc::default(),
         }
     }
 
@@ -65,8 +70,8 @@ impl EngineGreeting {
     ///
     /// # Errors
     ///
-    /// When the address cannot be used, nobody answers in time, or the answer
-    /// is no INIT.
+    /// When the address cannot be used, nobody answers in time, the waiting is
+    /// stopped, or the answer is no INIT.
     pub fn hello(transport: &Transport, config: EngineLinkConfig) -> Result<Self, LinkError> {
         let handshake = transport.socket(zmq::DEALER, Linger::Handshake)?;
         let identity = config.rank.to_le_bytes();
@@ -88,7 +93,14 @@ impl EngineGreeting {
                 waited: config.timeout,
             }
         };
-        let frames = receive(&handshake, deadline)?.ok_or_else(silent)?;
+        let frames = match receive(&handshake, deadline, &config.stop) {
+            Ok(Some(frames)) => frames,
+            Ok(None) => return Err(silent()),
+            Err(error) => {
+                _ = handshake.set_linger(0);
+                return Err(error);
+            }
+        };
         let decode_error =
             |source| LinkError::Decode { from: format!("the frontend at {address}"), source: Box::new(source) };
         let init = Init::decode(frames.first().map_or(&[], Vec::as_slice)).map_err(decode_error)?;
@@ -164,7 +176,7 @@ impl EngineGreeting {
     /// The coordinator says READY when all engines have subscribed.
     fn pass_gate(&self, socket: &Socket) -> Result<(), LinkError> {
         let deadline = Deadline::after(self.config.timeout);
-        while let Some(frames) = receive(socket, deadline)? {
+        while let Some(frames) = receive(socket, deadline, &self.config.stop)? {
             if frames == [b"READY"] {
                 return Ok(());
             }
@@ -177,13 +189,20 @@ impl EngineGreeting {
     }
 }
 
+/// How often a waiting thread looks whether it should stop.
+const STOP_INTERVAL: Duration = Duration::from_millis(50);
+
 /// The next message, waiting through signals until the time is over.
-fn receive(socket: &Socket, deadline: Deadline) -> Result<Option<Vec<Vec<u8>>>, LinkError> {
+fn receive(socket: &Socket, deadline: Deadline, stop: &AtomicBool) -> Result<Option<Vec<Vec<u8>>>, LinkError> {
     loop {
         if let Some(frames) = try_receive(socket)? {
             return Ok(Some(frames));
         }
-        if !deadline.wait(std::iter::once(socket))? && deadline.is_over() {
+        if stop.load(Ordering::Relaxed) {
+            return Err(LinkError::Stopped);
+        }
+        let pause = deadline.at_most(STOP_INTERVAL);
+        if !pause.wait(std::iter::once(socket))? && deadline.is_over() {
             return Ok(None);
         }
     }

@@ -31,6 +31,9 @@ pub enum LinkError {
         /// How long.
         waited: Duration,
     },
+    /// Another thread ended the waiting.
+    #[error("the waiting was stopped")]
+    Stopped,
     /// The other end said something else.
     #[error("{from} is no peer of this protocol")]
     Decode {
@@ -84,6 +87,14 @@ pub enum LinkError {
     /// There is no coordinator.
     #[error("the frontend has no coordinator")]
     NoCoordinator,
+    /// The operating system failed.
+    #[error("cannot {doing}")]
+    System {
+        /// What was tried.
+        doing: &'static str,
+        /// What the system says.
+        source: std::io::Error,
+    },
     /// The library failed.
     #[error("cannot {doing}")]
     Socket {
@@ -98,5 +109,10 @@ impl LinkError {
     /// For `map_err`: the library failed while `doing` something.
     pub(super) fn socket(doing: &'static str) -> impl Fn(zmq::Error) -> Self {
         move |source| Self::Socket { doing, source }
+    }
+
+    /// For `map_err`: the operating system failed while `doing` something.
+    pub(super) fn system<E: Into<std::io::Error>>(doing: &'static str) -> impl Fn(E) -> Self {
+        move |source| Self::System { doing, source: source.into() }
     }
 }

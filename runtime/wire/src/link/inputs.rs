@@ -82,8 +82,7 @@ impl EngineInputs {
             if let Some(received) = self.try_receive()? {
                 return Ok(Some(received));
             }
-            let clients = self.clients.iter().flat_map(|(socket, monitor)| [socket, monitor]);
-            if !deadline.wait(clients.chain(&self.coordinator))? {
+            if !deadline.wait(self.sockets())? {
                 return Ok(None);
             }
         }
@@ -95,6 +94,25 @@ impl EngineInputs {
     ///
     /// When the library fails.
     pub fn try_receive(&mut self) -> Result<Option<Received>, LinkError> {
+        if let Some(message) = self.try_receive_message()? {
+            return Ok(Some(message));
+        }
+        for (client, (_, monitor)) in self.clients.iter().enumerate() {
+            // Only ends of connections are watched, so any event is one.
+            if try_receive(monitor)?.is_some() {
+                return Ok(Some(Received::FrontendLost { client }));
+            }
+        }
+        Ok(None)
+    }
+
+    /// A message that has come in already, if any; says nothing of ends of
+    /// connections, and so costs less.
+    ///
+    /// # Errors
+    ///
+    /// When the library fails.
+    pub fn try_receive_message(&mut self) -> Result<Option<Received>, LinkError> {
         if let Some(socket) = &self.coordinator {
             while let Some(frames) = try_receive(socket)? {
                 // Said again whenever an engine joins.
@@ -111,13 +129,12 @@ impl EngineInputs {
                 return Ok(Some(self.received(Source::Client(client), frames)));
             }
         }
-        for (client, (_, monitor)) in self.clients.iter().enumerate() {
-            // Only ends of connections are watched, so any event is one.
-            if try_receive(monitor)?.is_some() {
-                return Ok(Some(Received::FrontendLost { client }));
-            }
-        }
         Ok(None)
+    }
+
+    /// What to watch for messages and for ends of connections.
+    pub(super) fn sockets(&self) -> impl Iterator<Item = &Socket> {
+        self.clients.iter().flat_map(|(socket, monitor)| [socket, monitor]).chain(&self.coordinator)
     }
 
     fn received(&mut self, source: Source, mut frames: Vec<Vec<u8>>) -> Received {

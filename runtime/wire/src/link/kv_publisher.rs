@@ -93,6 +93,11 @@ impl KvEventPublisher {
         Ok(sequence)
     }
 
+    /// What to watch for those who ask for batches again.
+    pub(super) fn socket(&self) -> Option<&Socket> {
+        self.replay.as_ref()
+    }
+
     /// Answers those who ask for batches again, and returns how many asked.
     /// To be called between steps; vLLM does it ten times a second.
     ///

@@ -123,6 +123,16 @@ impl Deadline {
         }
     }
 
+    /// This one, or the end of `timeout` if that comes first.
+    pub(super) fn at_most(self, timeout: Duration) -> Self {
+        let other = Self::after(timeout);
+        match (self.0, other.0) {
+            (Some(own), Some(other)) => Self(Some(own.min(other))),
+            (None, other) => Self(other),
+            (own, None) => Self(own),
+        }
+    }
+
     pub(super) fn is_over(self) -> bool {
         self.0.is_some_and(|deadline| deadline <= Instant::now())
     }
