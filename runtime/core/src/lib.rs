@@ -20,6 +20,7 @@ mod request;
 mod schedule;
 pub mod seed;
 mod stats;
+mod stop;
 pub mod stretch;
 mod table;
 pub mod tokens;
@@ -29,3 +30,4 @@ pub use config::{ConfigError, EngineConfig, EngineConfigInput, Policy, Scheduler
 pub use engine::{Engine, RejectReason, TokenSource};
 pub use request::{FinishReason, KvRole, Prompt, RequestId, RequestSpec, RequestStatus};
 pub use stats::{EngineStats, PrefixCacheStats, SpecDecodeStats};
+pub use stop::{Repetition, StopRules};

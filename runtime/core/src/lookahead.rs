@@ -80,7 +80,7 @@ impl Engine {
         let mut steps = most;
         for entry in &self.plan().scheduled {
             let request = &self.requests[entry.request];
-            if request.flags.has(Flags::HAS_STOP_TOKEN) {
+            if request.flags.has(Flags::HAS_STOPS) {
                 return 0;
             }
             let left = request.end_tokens - request.num_tokens;

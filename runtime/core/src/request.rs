@@ -2,6 +2,7 @@
 
 use crate::hash::{self, BlockHash, ChainHasher};
 use crate::kv_pool::BlockId;
+use crate::stop::StopRules;
 
 /// Dense id of a live request of one engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -109,8 +110,8 @@ pub struct RequestSpec {
     /// alone: it completes without output (vLLM's API refuses this; replayed
     /// traces contain it).
     pub max_tokens: u32,
-    /// A sampled token that ends the request.
-    pub stop_token: Option<u32>,
+    /// What ends the request before that, if anything may.
+    pub stops: Option<Box<StopRules>>,
     /// Smaller is served first under the priority policy.
     pub priority: i32,
     /// Arrival time; breaks ties of priority, before order of submission.
@@ -132,7 +133,7 @@ impl RequestSpec {
             tag,
             prompt,
             max_tokens,
-            stop_token: None,
+            stops: None,
             priority: 0,
             arrival_ns: 0,
             lora: None,
@@ -169,6 +170,8 @@ pub enum FinishReason {
     Stop,
     /// `max_tokens` or the model length was reached.
     Length,
+    /// The outputs repeated themselves too often.
+    Repetition,
     /// Aborted by the client.
     Abort,
 }
@@ -208,8 +211,8 @@ pub(crate) struct Request {
     pub(crate) flags: Flags,
 
     pub(crate) max_tokens: u32,
-    pub(crate) stop_token: u32,
     pub(crate) priority: i32,
+    pub(crate) stops: Option<Box<StopRules>>,
     pub(crate) arrival_ns: u64,
     pub(crate) sequence: u64,
     pub(crate) lora: Option<u32>,
@@ -219,16 +222,21 @@ pub(crate) struct Request {
     pub(crate) kv_role: KvRole,
     pub(crate) block_table: Vec<BlockId>,
     pub(crate) block_hashes: Vec<BlockHash>,
-    /// Known tokens, if they are kept.
+    /// Known tokens, or the outputs alone, if they are kept.
     pub(crate) tokens: Vec<u32>,
 }
+
+// What follows the first line is read when a request comes, ends or samples
+// with rules; another line would cost every request that waits.
+const _: () = assert!(std::mem::offset_of!(Request, max_tokens) == 64 && size_of::<Request>() == 192);
 
 /// What is true of a request, one bit each.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Flags(u8);
 
 impl Flags {
-    pub(crate) const HAS_STOP_TOKEN: Self = Self(1);
+    /// It may end before its length.
+    pub(crate) const HAS_STOPS: Self = Self(1);
     pub(crate) const KEEPS_TOKENS: Self = Self(1 << 1);
     /// `block_hashes` covers all known tokens.
     pub(crate) const HASHED: Self = Self(1 << 2);
@@ -237,6 +245,9 @@ impl Flags {
     pub(crate) const SKIPS_LOOKUP: Self = Self(1 << 4);
     /// Stale output is dropped, not delivered.
     pub(crate) const DROPS_STALE: Self = Self(1 << 5);
+    /// Outputs are kept though the prompt's tokens are not.
+    pub(crate) const KEEPS_OUTPUTS: Self = Self(1 << 6);
+    pub(crate) const KEEPS_ANY: Self = Self(Self::KEEPS_TOKENS.0 | Self::KEEPS_OUTPUTS.0);
 
     #[inline]
     pub(crate) fn has(self, flag: Self) -> bool {
@@ -257,8 +268,11 @@ impl Request {
     pub(crate) fn new(spec: RequestSpec, sequence: u64, block_size_tokens: u32, max_model_len: u32) -> Self {
         let Prompt { len_tokens, tokens, block_hashes, hasher, keeps_tokens } = spec.prompt;
         let mut flags = Flags::default();
-        flags.set(Flags::HAS_STOP_TOKEN, spec.stop_token.is_some());
+        let stops = spec.stops.and_then(StopRules::prepared);
+        flags.set(Flags::HAS_STOPS, stops.is_some());
         flags.set(Flags::KEEPS_TOKENS, keeps_tokens);
+        let asks_outputs = stops.as_ref().is_some_and(|stops| stops.repetition.is_some());
+        flags.set(Flags::KEEPS_OUTPUTS, asks_outputs && !keeps_tokens);
         flags.set(Flags::HASHED, !keeps_tokens);
         flags.set(Flags::SKIPS_LOOKUP, spec.skip_reading_prefix_cache);
         let prefill_target_tokens = match spec.kv_role {
@@ -283,8 +297,8 @@ impl Request {
             status: RequestStatus::Waiting,
             flags,
             max_tokens: spec.max_tokens,
-            stop_token: spec.stop_token.unwrap_or_default(),
             priority: spec.priority,
+            stops,
             arrival_ns: spec.arrival_ns,
             sequence,
             lora: spec.lora,
@@ -312,7 +326,7 @@ impl Request {
     pub(crate) fn reserve(&mut self, blocks: usize, block_size_tokens: usize) {
         self.block_table.reserve_exact(blocks);
         self.block_hashes.reserve_exact(blocks);
-        if self.flags.has(Flags::KEEPS_TOKENS) {
+        if self.flags.has(Flags::KEEPS_ANY) {
             let more = (self.end_tokens - self.num_tokens) as usize;
             self.tokens.reserve_exact(more.min(blocks * block_size_tokens));
         }
@@ -338,9 +352,27 @@ impl Request {
         if caching {
             self.extend_hash(self.num_tokens, token, block_size_tokens);
         }
-        if self.flags.has(Flags::KEEPS_TOKENS) {
+        if self.flags.has(Flags::KEEPS_ANY) {
             self.tokens.push(token);
         }
+    }
+
+    /// Whether the request ends with its latest output, `token`.
+    pub(crate) fn finish_after(&self, token: u32) -> Option<FinishReason> {
+        let stops = self.stops.as_deref();
+        if stops.is_some_and(|stops| stops.end_at_token(token)) {
+            return Some(FinishReason::Stop);
+        }
+        if self.num_tokens >= self.end_tokens {
+            return Some(FinishReason::Length);
+        }
+        let repeats = stops.is_some_and(|stops| stops.end_by_repetition(self.kept_outputs()));
+        repeats.then_some(FinishReason::Repetition)
+    }
+
+    /// The outputs so far; none unless they are kept.
+    fn kept_outputs(&self) -> &[u32] {
+        if self.flags.has(Flags::KEEPS_TOKENS) { &self.tokens[self.prompt_tokens as usize..] } else { &self.tokens }
     }
 
     #[inline]

@@ -69,6 +69,7 @@ impl RequestTable {
         request.block_table = Vec::new();
         request.block_hashes = Vec::new();
         request.tokens = Vec::new();
+        request.stops = None;
         self.retired.push_back((last_step, id.0));
     }
 

@@ -71,7 +71,7 @@ impl Engine {
         let goes_on = request.status == RequestStatus::Running
             && request.num_stale_tokens == 0
             && request.num_tokens + 1 < request.end_tokens
-            && !request.flags.has(Flags::HAS_STOP_TOKEN);
+            && !request.flags.has(Flags::HAS_STOPS);
         if !goes_on {
             return false;
         }
@@ -171,11 +171,7 @@ impl Engine {
             num_kept_tokens += 1;
             tokens.push(token);
             request.push_output(token, caching, block_size);
-            if request.flags.has(Flags::HAS_STOP_TOKEN) && request.stop_token == token {
-                finish = Some(FinishReason::Stop);
-            } else if request.num_tokens >= request.end_tokens {
-                finish = Some(FinishReason::Length);
-            }
+            finish = request.finish_after(token);
         }
         if stale {
             // It is to be computed again with the rest.

@@ -2,7 +2,8 @@
 //! is ignored.
 
 use vcr_core::{
-    ConfigError, Engine, EngineConfig, EngineConfigInput, FinishReason, Prompt, RejectReason, RequestSpec, TokenSource,
+    ConfigError, Engine, EngineConfig, EngineConfigInput, FinishReason, Prompt, RejectReason, RequestSpec, StopRules,
+    TokenSource,
 };
 
 struct Ones;
@@ -128,7 +129,7 @@ fn a_request_that_can_never_end_by_itself_is_told() {
     assert_eq!(engine.check(500, 14), Err(RejectReason::ExceedsKvPool));
     assert_eq!(engine.check(500, 13), Ok(()), "the last token needs no slot");
     // As by vLLM's scheduler it is taken: a stop may end it before the pool does.
-    let spec = RequestSpec { stop_token: Some(1), ..request(0, 500, 1_000) };
+    let spec = RequestSpec { stops: Some(Box::new(StopRules::of_token(1))), ..request(0, 500, 1_000) };
     engine.submit(spec).expect("the prompt fits");
     engine.schedule();
     assert_eq!(engine.update(&mut Ones).outputs[0].finish, Some(FinishReason::Stop));

@@ -3,7 +3,7 @@
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
-use vcr_core::{Engine, EngineConfig, EngineConfigInput, Prompt, RequestSpec, TokenSource};
+use vcr_core::{Engine, EngineConfig, EngineConfigInput, Prompt, Repetition, RequestSpec, StopRules, TokenSource};
 
 thread_local! {
     static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
@@ -59,9 +59,15 @@ fn prompt(tag: u64) -> Prompt {
     Prompt::of_tokens((0..512).map(|index| tag as u32 * 4096 + index).collect(), 16, 0)
 }
 
+fn run(content: u64) -> Prompt {
+    let mut prompt = Prompt::new(16, 0);
+    prompt.push_run(content, 0, 512);
+    prompt
+}
+
 /// An engine whose 128 requests have decoded for a while, in a pool whose free
 /// blocks are all cached, so that every new block evicts one.
-fn decoding_engine(input: EngineConfigInput) -> Engine {
+fn decoding_engine(input: EngineConfigInput, stops: Option<&StopRules>) -> Engine {
     let config = EngineConfigInput { num_gpu_blocks: 128 * 110, max_model_len: Some(4_096), ..input };
     let mut engine = Engine::new(EngineConfig::new(config).expect("valid"));
     engine.pool_mut().record_events(true);
@@ -70,7 +76,10 @@ fn decoding_engine(input: EngineConfigInput) -> Engine {
             let tag = round * 128 + request;
             let max_tokens = if round < 2 { 200 } else { 2_000 };
             let lora = (engine.config().max_loras > 0).then_some(tag as u32 % 3);
-            engine.submit(RequestSpec { lora, ..RequestSpec::new(tag, prompt(tag), max_tokens) }).expect("it fits");
+            let stops = stops.map(|stops| Box::new(stops.clone()));
+            // Of some the engine knows no tokens but those it is asked to look at.
+            let prompt = if stops.is_some() && tag % 2 == 0 { run(tag) } else { prompt(tag) };
+            engine.submit(RequestSpec { lora, stops, ..RequestSpec::new(tag, prompt, max_tokens) }).expect("it fits");
         }
         for _ in 0..400 {
             turn(&mut engine);
@@ -93,14 +102,17 @@ fn turn(engine: &mut Engine) {
 #[test]
 fn a_token_allocates_nothing() {
     let plain = EngineConfigInput::default();
+    let repetition = Repetition { max_pattern_tokens: 8, min_pattern_tokens: 1, min_count: 3 };
+    let stops = StopRules { tokens: vec![u32::MAX], min_tokens: 0, repetition: Some(repetition) };
     let modes = [
-        ("plain", plain.clone()),
-        ("async", EngineConfigInput { async_scheduling: true, ..plain.clone() }),
-        ("adapters", EngineConfigInput { max_loras: 3, ..plain.clone() }),
-        ("drafts", EngineConfigInput { num_speculative_tokens: 1, ..plain }),
+        ("plain", plain.clone(), None),
+        ("stops", plain.clone(), Some(&stops)),
+        ("async", EngineConfigInput { async_scheduling: true, ..plain.clone() }, None),
+        ("adapters", EngineConfigInput { max_loras: 3, ..plain.clone() }, None),
+        ("drafts", EngineConfigInput { num_speculative_tokens: 1, ..plain }, None),
     ];
-    for (name, input) in modes {
-        let mut engine = decoding_engine(input);
+    for (name, input, stops) in modes {
+        let mut engine = decoding_engine(input, stops);
         assert_eq!(engine.num_running(), 128, "{name}: every request decodes");
         let before = ALLOCATIONS.get();
         let mut tokens = 0;
@@ -116,7 +128,7 @@ fn a_token_allocates_nothing() {
 
 #[test]
 fn a_skipped_token_allocates_nothing() {
-    let mut engine = decoding_engine(EngineConfigInput::default());
+    let mut engine = decoding_engine(EngineConfigInput::default(), None);
     let mut shapes = Vec::with_capacity(Engine::MOST_PREDICTED_STEPS);
     let mut skip = |engine: &mut Engine| {
         engine.schedule();

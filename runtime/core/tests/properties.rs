@@ -8,8 +8,8 @@ use vcr_core::kv_pool::BlockId;
 use vcr_core::latency::StepShape;
 use vcr_core::plan::ScheduledKind;
 use vcr_core::{
-    Engine, EngineConfig, EngineConfigInput, FinishReason, KvRole, Policy, Prompt, RejectReason, RequestId,
-    RequestSpec, SchedulerRules, TokenSource,
+    Engine, EngineConfig, EngineConfigInput, FinishReason, KvRole, Policy, Prompt, RejectReason, Repetition, RequestId,
+    RequestSpec, SchedulerRules, StopRules, TokenSource,
 };
 
 /// Answers that depend on request and position alone; every 37th token is a stop token.
@@ -31,6 +31,12 @@ impl TokenSource for Tokens {
     fn proposed_drafts(&mut self, tag: u64, most: u32) -> u32 {
         (tag as u32 * 3 + 2) % (most + 1)
     }
+}
+
+/// Rules each of which ends some requests.
+fn stop_rules() -> StopRules {
+    let repetition = Repetition { max_pattern_tokens: 40, min_pattern_tokens: 2, min_count: 2 };
+    StopRules { tokens: vec![36, 5], min_tokens: 3, repetition: Some(repetition) }
 }
 
 #[derive(Clone, Debug)]
@@ -145,7 +151,7 @@ impl Driver {
                 let adapters = self.engine.config().max_loras > 0 && !tag.is_multiple_of(3);
                 let lora = adapters.then_some((tag % 4) as u32);
                 let spec = RequestSpec {
-                    stop_token: stops.then_some(5),
+                    stops: stops.then(|| Box::new(stop_rules())),
                     priority: *priority,
                     lora,
                     kv_role: *role,

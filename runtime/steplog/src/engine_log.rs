@@ -221,10 +221,12 @@ pub(crate) fn stop_word(stop: AdmissionStop) -> &'static str {
     }
 }
 
-fn reason_word(reason: FinishReason) -> &'static str {
+/// The word for the end of a request.
+pub(crate) fn reason_word(reason: FinishReason) -> &'static str {
     match reason {
         FinishReason::Stop => "stop",
         FinishReason::Length => "length",
+        FinishReason::Repetition => "repetition",
         FinishReason::Abort => "abort",
     }
 }

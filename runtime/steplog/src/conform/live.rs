@@ -6,14 +6,14 @@
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::path::Path;
 
-use vcr_core::{Engine, FinishReason, Prompt, RequestId, RequestSpec};
+use vcr_core::{Engine, Prompt, RequestId, RequestSpec, StopRules};
 
 use super::answers::RecordedTokens;
 use super::capture::Capture;
 use super::live_events::EventCheck;
 use super::report::{CaseReport, Difference};
 use super::scope::ADDED_TWICE;
-use crate::engine_log::{scheduled_rows, stop_word};
+use crate::engine_log::{reason_word, scheduled_rows, stop_word};
 use crate::error::LogError;
 use crate::line::{Id, hide_resumed};
 use crate::live::{LiveAdded, LiveStep, sorted};
@@ -191,8 +191,7 @@ impl<'a> Replay<'a> {
                 let name = &self.names[output.tag as usize];
                 emitted.push((name.clone(), output.num_tokens));
                 if let Some(reason) = output.finish {
-                    let reason = if reason == FinishReason::Stop { "stop" } else { "length" };
-                    stopped.push((name.clone(), reason.to_owned()));
+                    stopped.push((name.clone(), reason_word(reason).to_owned()));
                     self.live.remove(&output.tag);
                     self.ended.push(output.tag);
                 }
@@ -232,7 +231,7 @@ impl<'a> Replay<'a> {
         let prompt = self.prompt(added, tag)?;
         let stop_token = self.answers.add(self.capture, name);
         let spec = RequestSpec {
-            stop_token,
+            stops: stop_token.map(|token| Box::new(StopRules::of_token(token))),
             priority: added.prio,
             // Of positive numbers, larger ones have larger bits.
             arrival_ns: added.arrival.to_bits(),

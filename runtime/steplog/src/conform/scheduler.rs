@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
 
-use vcr_core::{Engine, Prompt, RequestId, RequestSpec, TokenSource};
+use vcr_core::{Engine, Prompt, RequestId, RequestSpec, StopRules, TokenSource};
 
 use super::case::{Case, CaseRequest};
 use super::report::{CaseReport, Difference};
@@ -239,7 +239,7 @@ impl Replay {
             prompt.push_tokens((0..len).map(|index| segment.wrapping_mul(SEGMENT_TOKENS).wrapping_add(index)));
         }
         let spec = RequestSpec {
-            stop_token: Some(STOP_TOKEN),
+            stops: Some(Box::new(StopRules::of_token(STOP_TOKEN))),
             priority: request.prio,
             // The order of adding stands for the time of arrival.
             arrival_ns: self.num_added,
