@@ -42,17 +42,19 @@ impl Engine {
 
     fn admit_waiting(&mut self, plan: &mut StepPlan, scan: &mut Scan) -> AdmissionStop {
         loop {
-            let kind = if self.kv_ready.len() > 0 { QueueKind::KvReady } else { QueueKind::Waiting };
             if !self.has_waiting_requests() {
                 return AdmissionStop::Drained;
             }
+            let Some(kind) = self.next_queue() else {
+                return AdmissionStop::Paused;
+            };
             if scan.budget == 0 {
                 return AdmissionStop::Budget;
             }
             if self.running.len() >= self.config.max_running() {
                 return AdmissionStop::Seats;
             }
-            let id = self.pop_waiting(kind).expect("some request waits");
+            let id = self.pop_waiting(kind).expect("some request waits in the queue whose turn it is");
             match self.admit(id, plan, scan) {
                 Admission::Admitted { scheduled_tokens } => scan.budget -= scheduled_tokens,
                 Admission::Loading => {}

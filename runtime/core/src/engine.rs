@@ -7,6 +7,7 @@
 
 use crate::config::EngineConfig;
 use crate::kv_pool::{BlockId, KvPool};
+use crate::pause::PauseState;
 use crate::plan::{StepOutputs, StepPlan};
 use crate::queue::WaitingQueue;
 use crate::request::{Flags, KvRole, Request, RequestId, RequestSpec, RequestStatus};
@@ -86,6 +87,7 @@ pub struct Engine {
     pub(crate) kv_ready: WaitingQueue,
     /// Requests whose blocks a transfer is filling.
     pub(crate) num_loading: usize,
+    pub(crate) pause_state: PauseState,
     /// The steps in flight and the latest step, whichever are fewer than two.
     pub(crate) plans: [StepPlan; 2],
     /// Index of the latest plan.
@@ -123,6 +125,7 @@ impl Engine {
             requests: RequestTable::default(),
             running: Vec::new(),
             num_loading: 0,
+            pause_state: PauseState::Unpaused,
             plans: Default::default(),
             newest: 0,
             oldest: 0,
@@ -221,17 +224,6 @@ impl Engine {
     #[must_use]
     pub fn may_schedule(&self) -> bool {
         self.steps_in_flight < self.config.max_steps_in_flight()
-    }
-
-    /// Whether [`Engine::schedule`] could find work.
-    #[must_use]
-    pub fn has_schedulable_requests(&self) -> bool {
-        !self.running.is_empty() || self.has_waiting_requests()
-    }
-
-    /// Whether a request could be admitted if there were room.
-    pub(crate) fn has_waiting_requests(&self) -> bool {
-        self.waiting.len() + self.kv_ready.len() > 0
     }
 
     /// The latest plan.

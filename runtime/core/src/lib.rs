@@ -14,6 +14,7 @@ pub mod kv_event;
 pub mod kv_pool;
 pub mod latency;
 mod lookahead;
+mod pause;
 pub mod plan;
 mod queue;
 mod request;
@@ -28,6 +29,7 @@ mod update;
 
 pub use config::{ConfigError, EngineConfig, EngineConfigInput, Policy, SchedulerRules};
 pub use engine::{Engine, RejectReason, TokenSource};
+pub use pause::PauseState;
 pub use request::{FinishReason, KvRole, Prompt, RequestId, RequestSpec, RequestStatus};
 pub use stats::{EngineStats, PrefixCacheStats, SpecDecodeStats};
 pub use stop::{Repetition, StopRules};

@@ -7,12 +7,14 @@
 
 use crate::engine::Engine;
 use crate::latency::StepShape;
+use crate::pause::PauseState;
 use crate::plan::AdmissionStop;
 use crate::request::Flags;
 
 impl Engine {
     /// Appends the shapes of up to `most` steps that follow the one in flight,
-    /// as long as no request is submitted or aborted and no transfer completes.
+    /// as long as no request is submitted or aborted, no transfer completes and
+    /// the pause state stays.
     /// [`Engine::decode_ahead`] makes them happen.
     ///
     /// Appends nothing unless the step in flight is a decode of every request;
@@ -52,6 +54,7 @@ impl Engine {
         let plan = self.plan();
         let decoding = plan.scheduled.len();
         self.steps_in_flight == 1
+            && self.pause_state != PauseState::PausedAll
             && self.decodes_plainly()
             && plan.shape.decode_requests == decoding as u64
             && decoding == self.running.len()
@@ -63,6 +66,8 @@ impl Engine {
     pub(crate) fn repeated_stop(&self) -> Option<AdmissionStop> {
         if !self.has_waiting_requests() {
             Some(AdmissionStop::Drained)
+        } else if self.next_queue().is_none() {
+            Some(AdmissionStop::Paused)
         } else if self.running.len() as u32 == self.config.max_num_batched_tokens {
             Some(AdmissionStop::Budget)
         } else if self.running.len() >= self.config.max_running() {

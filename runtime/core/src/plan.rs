@@ -76,6 +76,8 @@ pub enum AdmissionStop {
     Unchunkable,
     /// The next request's drafts did not fit into the rest of the budget.
     Drafts,
+    /// The scheduler is paused ([`crate::PauseState`]).
+    Paused,
 }
 
 /// One scheduled step (vLLM's `SchedulerOutput`).

@@ -7,6 +7,7 @@
 
 use crate::config::{Policy, SchedulerRules};
 use crate::engine::Engine;
+use crate::pause::PauseState;
 use crate::plan::{AdmissionStop, ScheduledKind, ScheduledRequest, StepPlan};
 use crate::request::{Flags, Request, RequestId, RequestStatus};
 
@@ -25,8 +26,8 @@ pub(crate) struct Scan {
 impl Engine {
     /// Decides the next step and marks its tokens as computed.
     ///
-    /// The plan is empty when nothing can run; then there is nothing to
-    /// [`Engine::update`] either. A plan that is empty but for preemptions has
+    /// The plan is empty when nothing can run, or nothing may because of
+    /// [`PauseState`]; then there is nothing to [`Engine::update`] either. A plan that is empty but for preemptions has
     /// made room that the next call may use.
     ///
     /// # Panics
@@ -40,7 +41,10 @@ impl Engine {
         plan.clear();
         plan.preempted.append(&mut self.preempted_outside);
         let mut scan = Scan {
-            budget: self.config.max_num_batched_tokens,
+            budget: match self.pause_state {
+                PauseState::PausedAll => 0,
+                PauseState::Unpaused | PauseState::PausedNew => self.config.max_num_batched_tokens,
+            },
             per_request_cap: self.per_request_cap(),
             loras: std::mem::take(&mut self.loras),
             prefill_running: false,

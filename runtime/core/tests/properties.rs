@@ -1,15 +1,15 @@
 //! What must hold of the engine and its pool whatever is asked of them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use proptest::prelude::*;
 use vcr_core::kv_event::KvEvent;
 use vcr_core::kv_pool::BlockId;
 use vcr_core::latency::StepShape;
-use vcr_core::plan::ScheduledKind;
+use vcr_core::plan::{AdmissionStop, ScheduledKind};
 use vcr_core::{
-    Engine, EngineConfig, EngineConfigInput, FinishReason, KvRole, Policy, Prompt, RejectReason, Repetition, RequestId,
-    RequestSpec, SchedulerRules, StopRules, TokenSource,
+    Engine, EngineConfig, EngineConfigInput, FinishReason, KvRole, PauseState, Policy, Prompt, RejectReason,
+    Repetition, RequestId, RequestSpec, SchedulerRules, StopRules, TokenSource,
 };
 
 /// Answers that depend on request and position alone; every 37th token is a stop token.
@@ -47,6 +47,7 @@ enum Action {
     Step,
     Deliver,
     ResetCache { preempt_running: bool },
+    Pause(PauseState),
 }
 
 fn arb_action() -> impl Strategy<Value = Action> {
@@ -68,6 +69,11 @@ fn arb_action() -> impl Strategy<Value = Action> {
         6 => Just(Action::Step),
         1 => Just(Action::Deliver),
         1 => any::<bool>().prop_map(|preempt_running| Action::ResetCache { preempt_running }),
+        1 => prop_oneof![
+            2 => Just(PauseState::Unpaused),
+            2 => Just(PauseState::PausedNew),
+            1 => Just(PauseState::PausedAll),
+        ].prop_map(Action::Pause),
     ]
 }
 
@@ -122,6 +128,8 @@ struct Driver {
     live: BTreeMap<u64, (RequestId, u32)>,
     held: BTreeMap<u64, RequestId>,
     loading: Vec<(u64, RequestId)>,
+    /// Tags of those whose transfer has ended and that have not run since.
+    loaded: BTreeSet<u64>,
     emitted: BTreeMap<u64, u32>,
     /// What the events say is cached: copies by hash.
     cached: BTreeMap<u64, u32>,
@@ -137,6 +145,7 @@ impl Driver {
             live: BTreeMap::new(),
             held: BTreeMap::new(),
             loading: Vec::new(),
+            loaded: BTreeSet::new(),
             emitted: BTreeMap::new(),
             cached: BTreeMap::new(),
             next_tag: 0,
@@ -174,6 +183,7 @@ impl Driver {
                     && self.live.contains_key(&tag)
                 {
                     self.engine.remote_kv_arrived(id);
+                    self.loaded.insert(tag);
                 }
                 if let Some((_, id)) = self.held.pop_first() {
                     self.engine.release_held_kv(id);
@@ -184,10 +194,23 @@ impl Driver {
                 let reset = self.engine.reset_prefix_cache(*preempt_running);
                 assert!(reset || in_use, "a cache of which no block is in use is reset");
             }
+            Action::Pause(state) => self.engine.set_pause_state(*state),
         }
+        self.check_unfinished();
         self.follow_events();
         self.engine.pool().assert_consistent();
         assert!(self.engine.num_running() <= self.engine.config().max_running());
+    }
+
+    /// What the engine says it goes on with under its pause state.
+    fn check_unfinished(&self) {
+        let unfinished = self.engine.num_unfinished();
+        let running = self.engine.num_running();
+        match self.engine.pause_state() {
+            PauseState::Unpaused => assert_eq!(unfinished, self.live.len()),
+            PauseState::PausedNew => assert!((running..=self.live.len()).contains(&unfinished)),
+            PauseState::PausedAll => assert_eq!(unfinished, 0),
+        }
     }
 
     /// Every other prompt keeps its tokens, to be hashed when its turn comes.
@@ -246,7 +269,13 @@ impl Driver {
 
     fn schedule(&mut self) -> bool {
         let budget = self.engine.config().max_num_batched_tokens;
+        let pause_state = self.engine.pause_state();
+        let may_find_work = self.engine.has_schedulable_requests();
         let plan = self.engine.schedule();
+        assert!(may_find_work || (plan.scheduled.is_empty() && plan.remote_loads.is_empty()));
+        if pause_state != PauseState::Unpaused {
+            assert!(plan.remote_loads.is_empty(), "a transfer was started during a pause");
+        }
         assert!(plan.total_num_scheduled_tokens <= budget, "the token budget was exceeded");
         let sum: u32 = plan.scheduled.iter().map(|entry| entry.num_scheduled_tokens).sum();
         assert_eq!(sum, plan.total_num_scheduled_tokens);
@@ -256,6 +285,13 @@ impl Driver {
         for entry in &plan.scheduled {
             assert!(entry.num_scheduled_tokens > u32::from(entry.num_draft_tokens), "drafts follow a known token");
             assert!(self.live.contains_key(&entry.tag), "scheduled a request that has ended");
+            let goes_on = entry.kind == ScheduledKind::Running || self.loaded.contains(&entry.tag);
+            match pause_state {
+                PauseState::Unpaused => {}
+                PauseState::PausedNew => assert!(goes_on, "admitted a request during a pause"),
+                PauseState::PausedAll => panic!("scheduled a request during a pause"),
+            }
+            self.loaded.remove(&entry.tag);
         }
         self.loading.extend(plan.remote_loads.iter().map(|load| (load.tag, load.request)));
         !plan.scheduled.is_empty()
@@ -285,6 +321,7 @@ impl Driver {
 
     /// Runs on until nothing is left.
     fn drain(&mut self) {
+        self.engine.set_pause_state(PauseState::Unpaused);
         for _ in 0..200_000 {
             if self.live.is_empty() && self.held.is_empty() && !self.engine.step_in_flight() {
                 return;
@@ -316,13 +353,19 @@ fn with_requests(config: EngineConfig, requests: &Requests) -> Engine {
 /// blocks, and the KV events up to its schedule; then tokens given.
 #[derive(Debug, PartialEq)]
 enum Happened {
-    Scheduled { requests: Vec<(u64, u32, u32, ScheduledKind, Vec<BlockId>)>, num_events: usize, waiting: u64 },
+    Scheduled {
+        requests: Vec<(u64, u32, u32, ScheduledKind, Vec<BlockId>)>,
+        num_events: usize,
+        waiting: u64,
+        stop: AdmissionStop,
+    },
     Given(Vec<(u64, u32)>),
     Events(Vec<String>),
 }
 
-/// Runs all requests to their ends, skipping up to `most` steps at a time.
-fn history(config: EngineConfig, requests: &Requests, most: Option<usize>) -> Vec<Happened> {
+/// Runs all requests to their ends, skipping up to `most` steps at a time. With
+/// `pauses` none is admitted before all that run have ended.
+fn history(config: EngineConfig, requests: &Requests, most: Option<usize>, pauses: bool) -> Vec<Happened> {
     let mut engine = with_requests(config, requests);
     let mut history = Vec::new();
     let mut shapes = Vec::new();
@@ -332,7 +375,12 @@ fn history(config: EngineConfig, requests: &Requests, most: Option<usize>) -> Ve
             history.push(scheduled(&engine));
             let empty = engine.plan().scheduled.is_empty();
             if empty && !engine.step_in_flight() && engine.plan().preempted.is_empty() {
-                break;
+                if engine.pause_state() == PauseState::Unpaused {
+                    break;
+                }
+                engine.set_pause_state(PauseState::Unpaused);
+            } else if pauses {
+                engine.set_pause_state(PauseState::PausedNew);
             }
         }
         shapes.clear();
@@ -360,6 +408,7 @@ fn scheduled(engine: &Engine) -> Happened {
         requests: rows.collect(),
         num_events: engine.pool().events().expect("recording").len(),
         waiting: engine.num_waiting() as u64,
+        stop: plan.admission_stop,
     }
 }
 
@@ -394,6 +443,7 @@ fn skip(engine: &mut Engine, shapes: &[StepShape], history: &mut Vec<Happened>) 
             requests: requests.collect(),
             num_events: events_by_step[step as usize - 1] as usize,
             waiting,
+            stop: engine.plan().admission_stop,
         });
     }
     // The plan left in flight is the last of them.
@@ -449,8 +499,10 @@ proptest! {
         config in arb_config(),
         requests in arb_requests(),
         most in 1..Engine::MOST_PREDICTED_STEPS,
+        pauses in any::<bool>(),
     ) {
-        prop_assert_eq!(history(config.clone(), &requests, Some(most)), history(config, &requests, None));
+        let skipped = history(config.clone(), &requests, Some(most), pauses);
+        prop_assert_eq!(skipped, history(config, &requests, None, pauses));
     }
 }
 

@@ -218,6 +218,7 @@ pub(crate) fn stop_word(stop: AdmissionStop) -> &'static str {
         AdmissionStop::Preemption => "preemption",
         AdmissionStop::Unchunkable => "no chunking",
         AdmissionStop::Drafts => "drafts",
+        AdmissionStop::Paused => "paused",
     }
 }
 

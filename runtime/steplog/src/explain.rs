@@ -148,6 +148,9 @@ fn clause(word: &str, settings: &Settings<'_>, step: Option<&Step<'_>>) -> Strin
     if is(AdmissionStop::Drafts) {
         return "the next request's drafts did not fit into the rest of the budget".to_owned();
     }
+    if is(AdmissionStop::Paused) {
+        return "the scheduler was paused".to_owned();
+    }
     if is(AdmissionStop::Drained) {
         return "those that wait were stepped over: their KV is still on its way, their adapters would have been too \
                 many, or output from before a preemption is yet to come"
@@ -421,5 +424,6 @@ mod tests {
         assert!(explanation.sentences.contains(&"1 request waits: the log says \"moonlight\"".to_owned()));
         assert_eq!(stop_clause("budget"), "the step's budget of tokens was used up");
         assert_eq!(stop_clause("cap"), "as many requests ran as may");
+        assert_eq!(stop_clause("paused"), "the scheduler was paused");
     }
 }

@@ -1,0 +1,67 @@
+//! Pausing the scheduler, and what that leaves to be done.
+
+use crate::engine::{Engine, QueueKind};
+
+/// How much an engine schedules. Names are vLLM's.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum PauseState {
+    /// Everything.
+    #[default]
+    Unpaused,
+    /// What runs, and what waits with KV that a transfer has brought. Other
+    /// requests are taken and wait, among them those that are preempted. (vLLM
+    /// up to 0.31 lets requests with KV wait, too, and leaves them out of
+    /// [`Engine::num_unfinished`].)
+    PausedNew,
+    /// Nothing. Steps in flight may still be applied.
+    PausedAll,
+}
+
+impl Engine {
+    /// How much is scheduled now.
+    #[must_use]
+    pub fn pause_state(&self) -> PauseState {
+        self.pause_state
+    }
+
+    /// Says how much is scheduled from the next step on.
+    pub fn set_pause_state(&mut self, state: PauseState) {
+        self.pause_state = state;
+    }
+
+    /// Requests on which the engine goes on to work (vLLM's
+    /// `get_num_unfinished_requests`): without a pause all that run or wait,
+    /// under [`PauseState::PausedNew`] those that run, load KV or have loaded
+    /// it, under [`PauseState::PausedAll`] none.
+    #[must_use]
+    pub fn num_unfinished(&self) -> usize {
+        match self.pause_state {
+            PauseState::Unpaused => self.num_running() + self.num_waiting(),
+            PauseState::PausedNew => self.num_running() + self.kv_ready.len() + self.num_loading,
+            PauseState::PausedAll => 0,
+        }
+    }
+
+    /// Whether [`Engine::schedule`] could find work.
+    #[must_use]
+    pub fn has_schedulable_requests(&self) -> bool {
+        let runs = !self.running.is_empty() && self.pause_state != PauseState::PausedAll;
+        runs || (self.has_waiting_requests() && self.next_queue().is_some())
+    }
+
+    /// Whether a request could be admitted if there were room and no pause.
+    pub(crate) fn has_waiting_requests(&self) -> bool {
+        self.waiting.len() + self.kv_ready.len() > 0
+    }
+
+    /// The queue whose turn it is if any request waits; none if the pause keeps
+    /// them all out.
+    pub(crate) fn next_queue(&self) -> Option<QueueKind> {
+        match self.pause_state {
+            PauseState::PausedAll => None,
+            _ if self.kv_ready.len() > 0 => Some(QueueKind::KvReady),
+            PauseState::PausedNew => None,
+            PauseState::Unpaused => Some(QueueKind::Waiting),
+        }
+    }
+}
