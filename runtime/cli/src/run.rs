@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use vcr_cluster::Report;
-use vcr_units::format_ns;
 use vcr_scenario::{Outcome, RunOptions, run_file};
+use vcr_units::format_ns;
 
 use crate::args::RunArgs;
 use crate::exit::{Exit, print_error, printed, tell};

@@ -5,8 +5,8 @@ use std::io::{self, Write};
 use comfy_table::Table;
 use vcr_cluster::metrics::{Trend, Unit};
 use vcr_cluster::{MetricsReport, Report, TrendReport, report_name};
-use vcr_units::format_ns;
 use vcr_scenario::{Check, Outcome};
+use vcr_units::format_ns;
 
 use crate::style::{BOLD, DIM, GREEN, RED, align_right, bare_table, write_table};
 

@@ -342,6 +342,13 @@ impl Engine {
         self.kv_ready.push_back(id, &mut self.requests);
     }
 
+    /// The blocks of a request that runs or whose KV is held, in the order of
+    /// its tokens.
+    #[must_use]
+    pub fn block_table(&self, id: RequestId) -> &[BlockId] {
+        &self.requests[id].block_table
+    }
+
     /// Frees the KV of a request that ended with [`KvRole::Source`].
     pub fn release_held_kv(&mut self, id: RequestId) {
         assert_eq!(self.requests[id].status, RequestStatus::HoldingKv, "no KV was held");

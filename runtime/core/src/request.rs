@@ -5,7 +5,7 @@ use crate::kv_pool::BlockId;
 use crate::stop::StopRules;
 
 /// Dense id of a live request of one engine.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RequestId(pub(crate) u32);
 
 impl RequestId {

@@ -109,6 +109,9 @@ pub struct LineRules {
     pub scheduler_stats_keys: Vec<String>,
     /// Keys of `BlockStored` that only some lines have.
     pub block_stored_keys: Vec<String>,
+    /// Keys of the `kv_transfer_params` of a finished prompt that only some
+    /// lines have.
+    pub kv_transfer_keys: Vec<String>,
 }
 
 impl LineRules {

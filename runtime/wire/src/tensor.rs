@@ -101,6 +101,18 @@ impl Tensor {
         Ok(bytes.chunks_exact(size).map(read).collect())
     }
 
+    /// A tensor of torch, of 32-bit floats.
+    ///
+    /// # Panics
+    ///
+    /// When there are more or fewer numbers than the shape says.
+    #[must_use]
+    pub fn of_f32(shape: &[usize], numbers: impl IntoIterator<Item = f32>) -> Self {
+        let bytes: Vec<u8> = numbers.into_iter().flat_map(f32::to_le_bytes).collect();
+        assert_eq!(bytes.len(), 4 * shape.iter().product::<usize>(), "numbers that do not fill the shape");
+        Self::of("float32", shape, bytes)
+    }
+
     fn of(dtype: &str, shape: &[usize], bytes: Vec<u8>) -> Self {
         let shape = shape.iter().map(|dimension| *dimension as u64).collect();
         Self { dtype: dtype.to_owned(), shape, data: TensorData::Inline(bytes) }

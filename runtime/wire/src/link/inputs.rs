@@ -97,6 +97,21 @@ impl EngineInputs {
         if let Some(message) = self.try_receive_message()? {
             return Ok(Some(message));
         }
+        self.try_receive_loss()
+    }
+
+    /// How many API servers there are.
+    #[must_use]
+    pub fn clients(&self) -> usize {
+        self.clients.len()
+    }
+
+    /// The end of a connection, if one has come to an end.
+    ///
+    /// # Errors
+    ///
+    /// When the library fails.
+    pub fn try_receive_loss(&mut self) -> Result<Option<Received>, LinkError> {
         for (client, (_, monitor)) in self.clients.iter().enumerate() {
             // Only ends of connections are watched, so any event is one.
             if try_receive(monitor)?.is_some() {

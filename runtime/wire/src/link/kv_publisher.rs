@@ -76,6 +76,24 @@ impl KvEventPublisher {
     ///
     /// When the library fails.
     pub fn publish(&mut self, batch: &KvEventBatch) -> Result<u64, LinkError> {
+        let sequence = self.keep(batch);
+        if let Some((_, payload)) = self.buffer.back() {
+            let frames = [self.config.topic.as_bytes(), &sequence.to_be_bytes(), payload];
+            send(&self.publisher, frames).map_err(LinkError::socket("publish events"))?;
+        }
+        self.trim();
+        Ok(sequence)
+    }
+
+    /// Takes a batch that subscribers are to miss: it is counted and can be
+    /// asked for, but is not sent.
+    pub fn withhold(&mut self, batch: &KvEventBatch) -> u64 {
+        let sequence = self.keep(batch);
+        self.trim();
+        sequence
+    }
+
+    fn keep(&mut self, batch: &KvEventBatch) -> u64 {
         let mut payload = Vec::new();
         if batch.data_parallel_rank.is_none() {
             KvEventBatch { data_parallel_rank: Some(self.rank.into()), ..batch.clone() }.encode(&mut payload);
@@ -84,13 +102,14 @@ impl KvEventPublisher {
         }
         let sequence = self.sequence;
         self.sequence += 1;
-        let frames = [self.config.topic.as_bytes(), &sequence.to_be_bytes(), &payload];
-        send(&self.publisher, frames).map_err(LinkError::socket("publish events"))?;
         self.buffer.push_back((sequence, payload));
+        sequence
+    }
+
+    fn trim(&mut self) {
         while self.buffer.len() as u64 > self.config.buffer_steps {
             self.buffer.pop_front();
         }
-        Ok(sequence)
     }
 
     /// What to watch for those who ask for batches again.

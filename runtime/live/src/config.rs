@@ -1,0 +1,191 @@
+//! What a live engine is.
+
+use std::sync::Arc;
+
+use vcr_block_hash::HashAlgorithm;
+use vcr_core::EngineConfig;
+use vcr_core::fault::{FailureInjector, FaultError};
+use vcr_core::latency::{LatencyError, LatencyModel};
+use vcr_core::tokens::{BatchTokenSource, TokenError};
+use vcr_random::Distribution;
+use vcr_wire::{Dtype, KvEventsConfig, Line};
+
+use crate::faults::FaultRule;
+
+/// Makes the latency model of an engine from its seed.
+pub type LatencyFactory = Arc<dyn Fn(u64) -> Result<Box<dyn LatencyModel>, LatencyError> + Send + Sync>;
+/// Makes a guest that chooses tokens, from its seed.
+pub type TokenSourceFactory = Arc<dyn Fn(u64) -> Result<Box<dyn BatchTokenSource>, TokenError> + Send + Sync>;
+/// Makes a guest that injects failures, from its seed.
+pub type InjectorFactory = Arc<dyn Fn(u64) -> Result<Box<dyn FailureInjector>, FaultError> + Send + Sync>;
+
+/// Engines of one process behind one frontend.
+#[derive(Clone)]
+pub struct LiveConfig {
+    /// How they present themselves.
+    pub identity: Identity,
+    /// What they decide by.
+    pub engine: EngineConfig,
+    /// What a step takes.
+    pub latency: LatencyFactory,
+    /// What that is called.
+    pub latency_name: String,
+    /// All durations of steps and transfers are divided by this.
+    pub time_scale: f64,
+    /// What they answer.
+    pub tokens: TokenSettings,
+    /// Base of every random stream.
+    pub seed: u64,
+    /// What is said with the outputs.
+    pub stats: StatsSettings,
+    /// Where they publish what their caches hold, if they do.
+    pub kv_events: Option<KvEventSettings>,
+    /// How KV moves between prefill and decode engines.
+    pub transfer: TransferSettings,
+    /// What goes wrong.
+    pub faults: Vec<FaultRule>,
+    /// A guest that says what goes wrong.
+    pub injector: Option<InjectorFactory>,
+    /// What they take at most.
+    pub limits: Limits,
+    /// How long a shutdown waits for requests under way, in nanoseconds; 0
+    /// aborts them at once, as in vLLM.
+    pub shutdown_timeout_ns: u64,
+}
+
+/// How engines present themselves to a frontend.
+#[derive(Clone, Debug)]
+pub struct Identity {
+    /// The frontend's handshake socket, `tcp://...` or `ipc://...`.
+    pub handshake_address: String,
+    /// Number of the first engine of this process.
+    pub first_rank: u16,
+    /// Engines of this process.
+    pub num_ranks: u16,
+    /// Whose frontend it is; `None` finds out.
+    pub line: Option<Line>,
+    /// The version to report; `None` says the line's.
+    pub vllm_version: Option<String>,
+    /// Any name of this process; the rank is appended where there are several.
+    pub instance_id: String,
+    /// The name of the model, for topics and logs.
+    pub model_name: String,
+    /// The type of the weights.
+    pub dtype: Dtype,
+    /// Workers of each engine.
+    pub tensor_parallel_size: u32,
+    /// Whether the frontend started this process itself.
+    pub is_local: bool,
+    /// True, unless the frontend balances load itself.
+    pub is_headless: bool,
+    /// What a Python frontend of a mixture of experts compares with its own.
+    pub parallel_config_hash: Option<String>,
+    /// Whether the model is a mixture of experts, whose engines run in waves;
+    /// `None` goes by what the frontend says.
+    pub is_moe: Option<bool>,
+}
+
+impl Identity {
+    /// The line to be spoken as long as the frontend has not shown its own.
+    #[must_use]
+    pub fn default_line(&self) -> Line {
+        self.line.unwrap_or(Line::V0_33)
+    }
+}
+
+/// Where tokens come from.
+#[derive(Clone)]
+pub enum TokenChoice {
+    /// Drawn from a seed made of the request's content.
+    Random,
+    /// The prompt again, then the end of the text.
+    Echo,
+    /// Those of a list, by prompt or in turn.
+    Listed(Arc<crate::tokens::TokenList>),
+    /// A guest chooses them.
+    Guest(TokenSourceFactory),
+}
+
+/// What engines answer.
+#[derive(Clone)]
+pub struct TokenSettings {
+    /// Where tokens come from.
+    pub choice: TokenChoice,
+    /// Drawn tokens are below this.
+    pub vocab_size: u32,
+    /// Output tokens before the end of the text, for requests that have an
+    /// end-of-text token; `None`: they go on to their length.
+    pub output_tokens: Option<Distribution>,
+    /// Probability that a draft is accepted if the one before it was, by place.
+    pub acceptance_rates: Vec<f64>,
+    /// Numbers in an embedding; `None` refuses requests for pooling.
+    pub embedding_dimensions: Option<u32>,
+}
+
+/// What is said with the outputs, as vLLM's options have it.
+#[derive(Clone, Copy, Debug)]
+pub struct StatsSettings {
+    /// Whether counts and events of requests are sent (`--disable-log-stats`
+    /// sends none).
+    pub log_stats: bool,
+    /// Whether each step says what it did.
+    pub iteration_details: bool,
+    /// One log line at the start and end of each request.
+    pub log_requests: bool,
+}
+
+/// Where engines publish what their caches hold.
+#[derive(Clone, Debug)]
+pub struct KvEventSettings {
+    /// The sockets, as of rank 0.
+    pub config: KvEventsConfig,
+    /// How blocks are hashed.
+    pub algorithm: HashAlgorithm,
+    /// `PYTHONHASHSEED` of the engine that is imitated.
+    pub hash_seed: Option<String>,
+    /// Send whole digests instead of their last eight bytes.
+    pub whole_digests: bool,
+}
+
+/// How KV moves between prefill and decode engines.
+#[derive(Clone, Debug)]
+pub struct TransferSettings {
+    /// The name other engines know this one by.
+    pub engine_id: String,
+    /// Where notices of decode engines arrive.
+    pub side_channel_host: String,
+    /// The port of rank 0; those of others follow.
+    pub side_channel_port: u16,
+    /// What every transfer takes.
+    pub latency_ns: u64,
+    /// What every moved token takes besides.
+    pub per_token_ns: u64,
+    /// How long blocks are held for a decode engine that does not come.
+    pub lease_ns: u64,
+}
+
+/// What an engine takes at most.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// Requests known at once; at more, no further messages are read until
+    /// some have ended, so that they wait at their sender.
+    pub max_requests: usize,
+    /// Prompt tokens of those requests.
+    pub max_prompt_tokens: u64,
+    /// Messages received and not looked at yet, on each connection; further
+    /// ones wait at their sender. 0 is no limit.
+    pub max_waiting_messages: u32,
+    /// Messages larger than this end the connection.
+    pub max_frame_bytes: u64,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            max_requests: 200_000,
+            max_prompt_tokens: 256 << 20,
+            max_waiting_messages: 10_000,
+            max_frame_bytes: 1 << 30,
+        }
+    }
+}

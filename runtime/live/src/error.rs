@@ -1,0 +1,32 @@
+//! Why an engine cannot go on.
+
+use vcr_core::fault::FaultError;
+use vcr_core::latency::LatencyError;
+use vcr_core::tokens::TokenError;
+use vcr_wire::LinkError;
+
+/// Why an engine cannot start or go on.
+#[derive(Debug, thiserror::Error)]
+pub enum LiveError {
+    /// Its link failed.
+    #[error(transparent)]
+    Link(#[from] LinkError),
+    /// Its latency model failed.
+    #[error(transparent)]
+    Latency(#[from] LatencyError),
+    /// Its token source failed.
+    #[error(transparent)]
+    Tokens(#[from] TokenError),
+    /// Its failure injector failed.
+    #[error(transparent)]
+    Injector(#[from] FaultError),
+    /// A thread could not be started.
+    #[error("cannot start a thread")]
+    Thread(#[source] std::io::Error),
+    /// A thread ended by a panic: a bug.
+    #[error("engine {rank} panicked; this is a bug of vcr")]
+    Panicked {
+        /// The engine's number.
+        rank: u16,
+    },
+}

@@ -1,0 +1,155 @@
+//! What an engine's cache holds, told to subscribers.
+
+use std::num::NonZeroU32;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use vcr_block_hash::{BlockHasher, Digest, EngineHashes, ExtraKey, Seed, VllmLine};
+use vcr_core::Engine;
+use vcr_core::kv_event::KvEvent as CoreEvent;
+use vcr_wire::{BlockHash, BlockRemoved, BlockStored, KvEvent, KvEventBatch, KvEventPublisher, Line, LinkError, Value};
+
+use crate::config::KvEventSettings;
+use crate::requests::{BlockKeys, Requests};
+
+/// Where the blocks of this engine live.
+const MEDIUM: &str = "GPU";
+
+/// The publisher of one engine's events.
+pub(crate) struct KvEvents {
+    publisher: KvEventPublisher,
+    settings: KvEventSettings,
+    hashes: EngineHashes,
+    line: Line,
+    digests: Vec<Digest>,
+    pub(crate) published: u64,
+    pub(crate) lost: u64,
+}
+
+impl KvEvents {
+    pub(crate) fn new(publisher: KvEventPublisher, settings: KvEventSettings, line: Line, block_size: u32) -> Self {
+        let hashes = new_hashes(&settings, line, block_size);
+        Self { publisher, settings, hashes, line, digests: Vec::new(), published: 0, lost: 0 }
+    }
+
+    pub(crate) fn publisher(&self) -> &KvEventPublisher {
+        &self.publisher
+    }
+
+    /// Starts again with an empty cache, for a frontend of this line.
+    pub(crate) fn restart(&mut self, line: Line, block_size: u32) {
+        self.line = line;
+        self.hashes = new_hashes(&self.settings, line, block_size);
+    }
+
+    /// Publishes what has happened in `engine`'s cache since the last call,
+    /// unless the batch `is_lost`.
+    ///
+    /// # Errors
+    /// When the library fails.
+    pub(crate) fn publish(&mut self, engine: &mut Engine, requests: &Requests, is_lost: bool) -> Result<(), LinkError> {
+        let Some(log) = engine.pool().events().filter(|log| !log.is_empty()) else { return Ok(()) };
+        let block_size = engine.config().block_size;
+        let mut events = Vec::with_capacity(log.len());
+        for event in log.iter() {
+            events.push(match event {
+                CoreEvent::Stored { tag, parent, blocks, tokens } => {
+                    let keys = requests.get(tag).and_then(|request| request.extras.as_ref()?.block_keys.as_ref());
+                    self.stored(keys, parent, blocks, tokens, block_size)
+                }
+                CoreEvent::Removed(block) => {
+                    let digest = self.hashes.removed(block).expect("the engine removes what it has stored");
+                    KvEvent::BlockRemoved(Box::new(BlockRemoved {
+                        block_hashes: vec![self.name(&digest)],
+                        medium: Some(MEDIUM.to_owned()),
+                        group_idx: Some(0),
+                        ..BlockRemoved::default()
+                    }))
+                }
+                CoreEvent::Cleared => {
+                    self.hashes.cleared();
+                    KvEvent::AllBlocksCleared
+                }
+            });
+        }
+        engine.pool_mut().clear_events();
+        let ts = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0.0, |now| now.as_secs_f64());
+        let num_events = events.len() as u64;
+        let batch = KvEventBatch { ts, events, data_parallel_rank: None };
+        if is_lost {
+            self.lost += num_events;
+            self.publisher.withhold(&batch);
+        } else {
+            self.published += num_events;
+            self.publisher.publish(&batch)?;
+        }
+        Ok(())
+    }
+
+    fn stored(
+        &mut self,
+        keys: Option<&BlockKeys>,
+        parent: Option<u64>,
+        blocks: &[u64],
+        tokens: &[u32],
+        block_size: u32,
+    ) -> KvEvent {
+        let none = BlockKeys::default();
+        let keys = keys.unwrap_or(&none);
+        let lora = keys.lora.as_ref().map(|(name, path, _)| ExtraKey::Lora { name, path });
+        let rest: Vec<_> = lora.into_iter().collect();
+        let salt = keys.cache_salt.as_deref().map(ExtraKey::CacheSalt);
+        let first: Vec<_> = rest.iter().copied().chain(salt).collect();
+        let starts = parent.is_none();
+        self.digests.clear();
+        let extra_of = |index| if starts && index == 0 { first.as_slice() } else { rest.as_slice() };
+        let parent = self
+            .hashes
+            .stored(parent, blocks, tokens, extra_of, &mut self.digests)
+            .expect("the engine stores after what it has stored, with all tokens of the blocks");
+        // In events the keys stand as they are, on every line.
+        let lora_name = keys.lora.as_ref().map(|(name, ..)| name.clone());
+        let texts = |index: usize| {
+            let salt = keys.cache_salt.clone().filter(|_| starts && index == 0);
+            let texts: Vec<_> = lora_name.iter().cloned().chain(salt).map(Value::Str).collect();
+            (!texts.is_empty()).then_some(texts)
+        };
+        let extra_keys: Vec<_> = (0..blocks.len()).map(texts).collect();
+        KvEvent::BlockStored(Box::new(BlockStored {
+            block_hashes: self.digests.iter().map(|digest| self.name(digest)).collect(),
+            parent_block_hash: parent.as_ref().map(|digest| self.name(digest)),
+            token_ids: tokens.to_vec(),
+            block_size: block_size.into(),
+            lora_id: keys.lora.as_ref().map(|(.., int_id)| *int_id),
+            medium: Some(MEDIUM.to_owned()),
+            lora_name: lora_name.clone(),
+            extra_keys: Some(extra_keys),
+            group_idx: Some(0),
+            kv_cache_spec_kind: Some("full_attention".to_owned()),
+            session_id: keys
+                .session_id
+                .clone()
+                .filter(|_| self.line.rules().block_stored_keys.iter().any(|key| key == "session_id")),
+            ..BlockStored::default()
+        }))
+    }
+
+    fn name(&self, digest: &Digest) -> BlockHash {
+        if self.settings.whole_digests {
+            BlockHash::Digest(digest.as_bytes().to_vec())
+        } else {
+            BlockHash::Int(digest.low_u64())
+        }
+    }
+}
+
+fn new_hashes(settings: &KvEventSettings, line: Line, block_size: u32) -> EngineHashes {
+    let minor = 27 + line as u32;
+    let line = VllmLine::of_release(0, minor).expect("all lines of the protocol have hashes");
+    let seed = match &settings.hash_seed {
+        Some(seed) => Seed::PythonHashSeed(seed),
+        // Fixed where vLLM draws, so that runs can be compared.
+        None => Seed::Unset { random: [0; 32] },
+    };
+    let block_size = NonZeroU32::new(block_size).expect("a checked setting");
+    EngineHashes::new(BlockHasher::new(settings.algorithm, line, seed), block_size)
+}

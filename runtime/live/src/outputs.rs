@@ -1,0 +1,228 @@
+//! What goes to frontends: one message a step to each that has something in it.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+use vcr_wire::{
+    EngineCoreOutput, EngineCoreOutputs, EngineOutputs, FinishReason, LineRules, LinkError, RequestError,
+    SchedulerStats, StepEncoder, StepEnd, UtilityOutput,
+};
+
+use crate::faults::Faults;
+
+/// The outputs of one engine.
+pub(crate) struct Outputs {
+    link: EngineOutputs,
+    engine_index: u32,
+    rules: &'static LineRules,
+    /// By API server.
+    encoders: Vec<StepEncoder>,
+    /// API servers that are gone.
+    lost: Vec<bool>,
+    frame: Vec<u8>,
+    /// Messages to be sent later: when, in which order, to whom.
+    delayed: BinaryHeap<Reverse<(u64, u64, usize, Vec<u8>)>>,
+    num_delayed: u64,
+    pub(crate) weight_version: Option<String>,
+    pub(crate) messages: u64,
+    pub(crate) bytes: u64,
+}
+
+impl Outputs {
+    pub(crate) fn new(link: EngineOutputs, rank: u16, rules: &'static LineRules) -> Self {
+        let clients = link.clients();
+        Self {
+            engine_index: rank.into(),
+            rules,
+            encoders: (0..clients).map(|_| StepEncoder::new(rules)).collect(),
+            lost: vec![false; clients],
+            frame: Vec::new(),
+            delayed: BinaryHeap::new(),
+            num_delayed: 0,
+            weight_version: None,
+            messages: 0,
+            bytes: 0,
+            link,
+        }
+    }
+
+    /// Speaks as another line from now on. Nothing has been gathered.
+    pub(crate) fn set_line(&mut self, rules: &'static LineRules) {
+        self.rules = rules;
+        for encoder in &mut self.encoders {
+            *encoder = StepEncoder::new(rules);
+        }
+    }
+
+    pub(crate) fn has_coordinator(&self) -> bool {
+        self.link.has_coordinator()
+    }
+
+    /// Whether a request may name this API server.
+    pub(crate) fn has_client(&self, client: u32) -> bool {
+        (client as usize) < self.encoders.len()
+    }
+
+    /// Gathers outputs for an API server.
+    #[inline]
+    pub(crate) fn encoder(&mut self, client: u32) -> &mut StepEncoder {
+        &mut self.encoders[client as usize]
+    }
+
+    /// Sends to nobody there any more. `true` if all are gone.
+    pub(crate) fn lose_client(&mut self, client: usize) -> bool {
+        self.lost[client] = true;
+        self.lost.iter().all(|lost| *lost)
+    }
+
+    /// Sends what was gathered, with the counts to one of those who get
+    /// something, or to the first if nobody does.
+    ///
+    /// # Errors
+    /// When the library fails.
+    pub(crate) fn send_step(
+        &mut self,
+        stats: Option<&SchedulerStats>,
+        now_ns: u64,
+        faults: &mut Faults,
+        fault_now_ns: u64,
+    ) -> Result<(), LinkError> {
+        let first = self.encoders.iter().position(|encoder| !encoder.is_empty());
+        let stats_for = stats.map(|_| first.unwrap_or(0));
+        for client in 0..self.encoders.len() {
+            if self.encoders[client].is_empty() && stats_for != Some(client) {
+                continue;
+            }
+            let end = StepEnd {
+                engine_index: self.engine_index,
+                scheduler_stats: stats.filter(|_| stats_for == Some(client)),
+                timestamp: now_ns as f64 / 1e9,
+                weight_version: self.weight_version.as_deref(),
+            };
+            let mut frame = std::mem::take(&mut self.frame);
+            frame.clear();
+            self.encoders[client].finish(end, &mut frame);
+            let sent = self.send(client, &frame, faults, fault_now_ns);
+            self.frame = frame;
+            sent?;
+        }
+        Ok(())
+    }
+
+    /// Ends requests apart from any step, as vLLM does at a shutdown, a pause
+    /// or a refusal.
+    ///
+    /// # Errors
+    /// When the library fails.
+    pub(crate) fn send_finish(
+        &mut self,
+        client: u32,
+        ids: &[&str],
+        reason: FinishReason,
+        error: Option<&RequestError>,
+        now_ns: u64,
+    ) -> Result<(), LinkError> {
+        let output = |id: &&str| EngineCoreOutput {
+            request_id: (*id).to_owned(),
+            finish_reason: Some(reason),
+            error: error.cloned(),
+            ..EngineCoreOutput::default()
+        };
+        let message = EngineCoreOutputs {
+            outputs: ids.iter().map(output).collect(),
+            finished_requests: Some(ids.iter().map(|id| (*id).to_owned()).collect()),
+            timestamp: now_ns as f64 / 1e9,
+            ..self.message()
+        };
+        self.send_message(client, &message)
+    }
+
+    /// Answers a utility call.
+    ///
+    /// # Errors
+    /// When the library fails.
+    pub(crate) fn send_utility(&mut self, client: u32, output: UtilityOutput) -> Result<(), LinkError> {
+        let message = EngineCoreOutputs { utility_output: Some(output), ..self.message() };
+        self.send_message(client, &message)
+    }
+
+    fn message(&self) -> EngineCoreOutputs {
+        EngineCoreOutputs { engine_index: self.engine_index, ..EngineCoreOutputs::default() }
+    }
+
+    fn send_message(&mut self, client: u32, message: &EngineCoreOutputs) -> Result<(), LinkError> {
+        let mut frame = Vec::new();
+        message.encode(&mut frame, self.rules);
+        self.deliver(client as usize, &frame)
+    }
+
+    /// Tells the coordinator.
+    ///
+    /// # Errors
+    /// When the library fails.
+    pub(crate) fn tell_coordinator(&self, message: EngineCoreOutputs) -> Result<(), LinkError> {
+        let mut frame = Vec::new();
+        EngineCoreOutputs { engine_index: self.engine_index, ..message }.encode(&mut frame, self.rules);
+        self.link.send_to_coordinator(&frame)
+    }
+
+    /// Says that the engine is dead.
+    ///
+    /// # Errors
+    /// When the library fails.
+    pub(crate) fn send_dead(&self) -> Result<(), LinkError> {
+        self.link.send_dead()
+    }
+
+    fn send(&mut self, client: usize, frame: &[u8], faults: &mut Faults, fault_now_ns: u64) -> Result<(), LinkError> {
+        let fate = faults.message(frame.len(), fault_now_ns);
+        if fate.is_dropped {
+            return Ok(());
+        }
+        let mut changed;
+        let mut frame = frame;
+        if fate.is_corrupt {
+            changed = frame.to_vec();
+            let at = faults.corrupt_byte(changed.len());
+            changed[at] ^= 0x55;
+            frame = &changed;
+        }
+        for _ in 0..1 + u32::from(fate.is_duplicated) {
+            match fate.at_ns {
+                Some(at_ns) => {
+                    self.num_delayed += 1;
+                    self.delayed.push(Reverse((at_ns, self.num_delayed, client, frame.to_vec())));
+                }
+                None => self.deliver(client, frame)?,
+            }
+        }
+        Ok(())
+    }
+
+    fn deliver(&mut self, client: usize, frame: &[u8]) -> Result<(), LinkError> {
+        if self.lost.get(client).copied().unwrap_or(true) {
+            return Ok(());
+        }
+        self.messages += 1;
+        self.bytes += frame.len() as u64;
+        self.link.send(client, frame)
+    }
+
+    /// When the next delayed message is due, on the clock of faults.
+    pub(crate) fn next_delayed_ns(&self) -> Option<u64> {
+        self.delayed.peek().map(|Reverse((at_ns, ..))| *at_ns)
+    }
+
+    /// Sends delayed messages whose time has come.
+    ///
+    /// # Errors
+    /// When the library fails.
+    pub(crate) fn send_delayed(&mut self, fault_now_ns: u64) -> Result<(), LinkError> {
+        while self.next_delayed_ns().is_some_and(|at_ns| at_ns <= fault_now_ns) {
+            if let Some(Reverse((_, _, client, frame))) = self.delayed.pop() {
+                self.deliver(client, &frame)?;
+            }
+        }
+        Ok(())
+    }
+}

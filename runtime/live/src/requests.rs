@@ -1,0 +1,187 @@
+//! The requests that an engine knows, by slot, tag and name.
+
+use hashbrown::HashTable;
+use vcr_core::RequestId;
+use vcr_wire::{EngineCoreEvent, EventType};
+use xxhash_rust::xxh3::xxh3_64;
+
+/// What the frontend must be told of a request, besides its tokens.
+#[derive(Debug)]
+pub(crate) struct LiveRequest {
+    /// The frontend's internal name for it.
+    pub(crate) id: Box<str>,
+    /// The driver's number for it in the engine.
+    pub(crate) tag: u64,
+    /// The engine's number for it.
+    pub(crate) core: RequestId,
+    /// The API server that waits for it.
+    pub(crate) client: u32,
+    pub(crate) prompt_tokens: u32,
+    /// Output tokens so far.
+    pub(crate) output_tokens: u32,
+    /// Prompt tokens found in the engine's own cache.
+    pub(crate) local_cached_tokens: u32,
+    /// Prompt tokens that another engine computed.
+    pub(crate) external_tokens: u32,
+    /// The token that ends a text; what else stops it is named to the frontend.
+    pub(crate) eos_token: Option<u32>,
+    /// Whether the next output is the first.
+    pub(crate) is_silent: bool,
+    /// What happened to it since its last output.
+    pub(crate) events: Vec<EngineCoreEvent>,
+    /// What few requests have.
+    pub(crate) extras: Option<Box<Extras>>,
+}
+
+/// What few requests have.
+#[derive(Debug, Default)]
+pub(crate) struct Extras {
+    /// Likeliest tokens to report for each output token.
+    pub(crate) logprobs: Option<u32>,
+    /// Logprobs of the prompt: how many likeliest tokens, and the prompt.
+    pub(crate) prompt_logprobs: Option<(u32, Vec<u32>)>,
+    /// Sampling without randomness.
+    pub(crate) is_greedy: bool,
+    /// Seed of what is drawn for it.
+    pub(crate) seed: u64,
+    /// Whether an embedding is wanted instead of tokens.
+    pub(crate) is_pooling: bool,
+    /// Whether a decode engine will fetch its KV.
+    pub(crate) is_prefill_only: bool,
+    /// Where its KV comes from.
+    pub(crate) remote: Option<RemoteKv>,
+    /// Names that go into the identity of its blocks.
+    pub(crate) block_keys: Option<BlockKeys>,
+    /// Output tokens after which it fails, and how.
+    pub(crate) failure: Option<PlannedFailure>,
+    /// Output tokens after which the engine does something to itself.
+    pub(crate) engine_fault: Option<(u32, crate::faults::Due)>,
+}
+
+/// The engine that holds a prompt's KV.
+#[derive(Clone, Debug)]
+pub(crate) struct RemoteKv {
+    /// Where it listens for notices.
+    pub(crate) address: String,
+    /// Its own name for the request.
+    pub(crate) request_id: String,
+}
+
+/// Names that go into the identity of a request's blocks.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct BlockKeys {
+    /// Name and path of the adapter.
+    pub(crate) lora: Option<(String, String, u64)>,
+    pub(crate) cache_salt: Option<String>,
+    pub(crate) session_id: Option<String>,
+}
+
+/// How a request will fail.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct PlannedFailure {
+    pub(crate) after_tokens: u32,
+    pub(crate) finish: vcr_wire::FinishReason,
+}
+
+/// Requests by slot; slots are reused, tags are not.
+#[derive(Debug, Default)]
+pub(crate) struct Requests {
+    slots: Vec<Option<LiveRequest>>,
+    free: Vec<u32>,
+    by_id: HashTable<u32>,
+    /// Counted up with every request; the upper half of its tag.
+    generation: u32,
+    prompt_tokens: u64,
+}
+
+fn hash_of(id: &str) -> u64 {
+    xxh3_64(id.as_bytes())
+}
+
+/// The slot of a tag.
+#[inline]
+pub(crate) fn slot_of(tag: u64) -> usize {
+    tag as u32 as usize
+}
+
+impl Requests {
+    pub(crate) fn len(&self) -> usize {
+        self.slots.len() - self.free.len()
+    }
+
+    /// Prompt tokens of all requests.
+    pub(crate) fn prompt_tokens(&self) -> u64 {
+        self.prompt_tokens
+    }
+
+    /// The tag that the next request gets.
+    pub(crate) fn next_tag(&self) -> u64 {
+        let slot = self.free.last().copied().unwrap_or(self.slots.len() as u32);
+        u64::from(self.generation) << 32 | u64::from(slot)
+    }
+
+    /// Takes a request whose tag is [`Requests::next_tag`].
+    pub(crate) fn insert(&mut self, request: LiveRequest) {
+        debug_assert_eq!(request.tag, self.next_tag());
+        self.generation = self.generation.wrapping_add(1);
+        self.prompt_tokens += u64::from(request.prompt_tokens);
+        let slot = slot_of(request.tag) as u32;
+        let slots = &mut self.slots;
+        let hash = hash_of(&request.id);
+        if self.free.pop().is_some() {
+            slots[slot as usize] = Some(request);
+        } else {
+            slots.push(Some(request));
+        }
+        self.by_id.insert_unique(hash, slot, |&slot| {
+            let known = slots[slot as usize].as_ref();
+            hash_of(&known.expect("slots in the table are taken").id)
+        });
+    }
+
+    /// Forgets a request.
+    pub(crate) fn remove(&mut self, tag: u64) -> Option<LiveRequest> {
+        let slot = slot_of(tag) as u32;
+        let request = self.slots.get_mut(slot as usize)?.take_if(|request| request.tag == tag)?;
+        self.prompt_tokens -= u64::from(request.prompt_tokens);
+        if let Ok(entry) = self.by_id.find_entry(hash_of(&request.id), |&other| other == slot) {
+            entry.remove();
+        }
+        self.free.push(slot);
+        Some(request)
+    }
+
+    #[inline]
+    pub(crate) fn get(&self, tag: u64) -> Option<&LiveRequest> {
+        self.slots.get(slot_of(tag))?.as_ref().filter(|request| request.tag == tag)
+    }
+
+    #[inline]
+    pub(crate) fn get_mut(&mut self, tag: u64) -> Option<&mut LiveRequest> {
+        self.slots.get_mut(slot_of(tag))?.as_mut().filter(|request| request.tag == tag)
+    }
+
+    /// The request of this name.
+    pub(crate) fn find(&self, id: &str) -> Option<&LiveRequest> {
+        let of_slot = |slot: u32| self.slots[slot as usize].as_ref();
+        let slot = self.by_id.find(hash_of(id), |&slot| of_slot(slot).is_some_and(|request| &*request.id == id))?;
+        of_slot(*slot)
+    }
+
+    /// All requests, by slot.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &LiveRequest> {
+        self.slots.iter().flatten()
+    }
+}
+
+impl LiveRequest {
+    pub(crate) fn event(&mut self, kind: EventType, timestamp: f64) {
+        self.events.push(EngineCoreEvent { kind, timestamp });
+    }
+
+    /// Whether its next output is nothing but tokens.
+    #[inline]
+    pub(crate) fn is_plain(&self) -> bool {
+        !self.is_silent && self.extras.is_none() && self.events.is_empty()
+    }
+}

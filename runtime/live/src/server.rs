@@ -1,0 +1,431 @@
+//! One engine while it serves: everything it owns, and its loop.
+//!
+//! One thread does all of it: it takes what frontends send, lets the engine
+//! core decide steps, waits until their ends, and sends what they gave. A step
+//! starts at the instant at which the one before it ended, not when this
+//! thread noticed, so that delays of the thread never add up.
+
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, VecDeque};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use vcr_core::fault::FailureInjector;
+use vcr_core::latency::LatencyModel;
+use vcr_core::{Engine, PauseState, RequestId};
+use vcr_wire::{EngineInputs, FinishReason, Line, Received, Transport, Waiter, monotonic_ns};
+
+use crate::adapters::Adapters;
+use crate::config::LiveConfig;
+use crate::error::LiveError;
+use crate::faults::Faults;
+use crate::handle::{Command, Counters, EngineState, Shared};
+use crate::kv_events::KvEvents;
+use crate::outputs::Outputs;
+use crate::pause::Pauses;
+use crate::requests::Requests;
+use crate::stats::{StatsKeeper, usage};
+use crate::tokens::Tokens;
+use crate::transfer::Transfers;
+use crate::waves::Waves;
+
+/// Behind by more than this, the loop does not catch up but starts anew: the
+/// process was stopped, and nobody wants the steps that it missed.
+const CATCH_UP_NS: u64 = 1_000_000_000;
+/// Messages taken at once while a step is due.
+const MESSAGES_PER_STEP: u32 = 256;
+/// How old what others see of this engine may be.
+const SNAPSHOT_NS: u64 = 50_000_000;
+
+/// Why an engine serves no longer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum End {
+    /// It was told to stop.
+    ShutDown,
+    /// Its frontends are gone.
+    FrontendLost,
+    /// A fault: it is gone, and comes back after so long, if at all.
+    Crashed { restart_ns: Option<u64> },
+}
+
+/// How far a shutdown is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Shutdown {
+    Running,
+    /// Requests under way are waited for until then.
+    Draining {
+        until_ns: u64,
+    },
+}
+
+/// A step on the imagined GPU.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Flight {
+    pub(crate) start_ns: u64,
+    pub(crate) end_ns: u64,
+}
+
+/// One engine with its links.
+pub(crate) struct Server {
+    pub(crate) config: Arc<LiveConfig>,
+    pub(crate) transport: Transport,
+    pub(crate) shared: Arc<[Shared]>,
+    /// Place among the engines of this process.
+    pub(crate) index: usize,
+    pub(crate) rank: u16,
+    pub(crate) line: Line,
+    /// Whether the frontend has shown its line.
+    pub(crate) line_is_known: bool,
+    pub(crate) engine: Engine,
+    pub(crate) latency: Box<dyn LatencyModel>,
+    pub(crate) latency_name: String,
+    pub(crate) time_scale: f64,
+    pub(crate) tokens: Tokens,
+    pub(crate) requests: Requests,
+    pub(crate) stats: StatsKeeper,
+    pub(crate) outputs: Outputs,
+    pub(crate) kv_events: Option<KvEvents>,
+    pub(crate) adapters: Adapters,
+    pub(crate) pauses: Pauses,
+    pub(crate) waves: Option<Arc<Waves>>,
+    pub(crate) transfers: Transfers,
+    /// Transfers under way: when they end, and for whom.
+    pub(crate) loads: BinaryHeap<Reverse<(u64, u64)>>,
+    pub(crate) faults: Faults,
+    pub(crate) injector: Option<Box<dyn FailureInjector>>,
+    pub(crate) happened: Vec<crate::injector::Happened>,
+    /// Steps that were decided, oldest first.
+    pub(crate) pipeline: VecDeque<Flight>,
+    /// When the step that was applied last has ended, if the next one follows
+    /// it at once.
+    pub(crate) follows_ns: Option<u64>,
+    /// Whether something has changed since no step could be decided.
+    pub(crate) may_decide: bool,
+    /// Whether a last message must say that nothing is left.
+    pub(crate) owes_stats: bool,
+    pub(crate) stalled_until_ns: u64,
+    pub(crate) shutdown: Shutdown,
+    pub(crate) end: Option<End>,
+    /// What former incarnations have counted.
+    pub(crate) base: Counters,
+    pub(crate) counters: Counters,
+    /// Waiting and running requests, as the coordinator was told.
+    pub(crate) told_counts: (usize, usize),
+    pub(crate) is_full: bool,
+    /// When it began to serve: zero on the clock of faults and models.
+    pub(crate) origin_ns: u64,
+    pub(crate) snapshot_ns: u64,
+    pub(crate) released: Vec<(RequestId, bool)>,
+}
+
+impl Server {
+    pub(crate) fn shared(&self) -> &Shared {
+        &self.shared[self.index]
+    }
+
+    /// Nanoseconds since it began to serve.
+    pub(crate) fn since_start_ns(&self, now_ns: u64) -> u64 {
+        now_ns.saturating_sub(self.origin_ns)
+    }
+
+    /// Serves until something ends it.
+    pub(crate) fn run(&mut self, inputs: &mut EngineInputs, waiter: &Waiter) -> Result<End, LiveError> {
+        loop {
+            let now_ns = monotonic_ns();
+            self.receive(inputs, now_ns)?;
+            self.obey(now_ns)?;
+            self.fire_timers(now_ns)?;
+            self.apply_due(now_ns)?;
+            if let Some(end) = self.end {
+                return Ok(end);
+            }
+            self.decide_steps(now_ns)?;
+            self.settle(now_ns)?;
+            if let Some(end) = self.end {
+                return Ok(end);
+            }
+            let until_ns = self.next_wake_ns(now_ns);
+            if until_ns.is_none_or(|until_ns| until_ns > now_ns) {
+                let events = self.kv_events.as_ref().map(KvEvents::publisher);
+                waiter.wait(inputs, events, self.transfers.board(), until_ns)?;
+            }
+        }
+    }
+
+    /// Takes what has come in, as long as no step is due.
+    fn receive(&mut self, inputs: &mut EngineInputs, now_ns: u64) -> Result<(), LiveError> {
+        let mut left = MESSAGES_PER_STEP;
+        while left > 0 && !self.holds_back() {
+            let Some(received) = inputs.try_receive_message()? else { break };
+            self.handle(received, inputs, now_ns)?;
+            left -= 1;
+        }
+        // Looked for when there is nothing else: a lost frontend sends nothing.
+        if left == MESSAGES_PER_STEP {
+            while let Some(received) = inputs.try_receive_loss()? {
+                self.handle(received, inputs, now_ns)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether the limit of requests is reached, so that further ones wait at
+    /// their sender. While it is paused nothing would ever end, and what is to
+    /// resume it comes the same way: then requests are refused instead.
+    fn holds_back(&mut self) -> bool {
+        let is_full = self.is_at_limit();
+        if is_full && !self.is_full {
+            self.counters.full += 1;
+            tracing::warn!(
+                rank = self.rank,
+                requests = self.requests.len(),
+                prompt_tokens = self.requests.prompt_tokens(),
+                "the limit of requests is reached; further messages wait until some have ended"
+            );
+        }
+        self.is_full = is_full;
+        is_full && self.engine.pause_state() == PauseState::Unpaused
+    }
+
+    pub(crate) fn is_at_limit(&self) -> bool {
+        let limits = &self.config.limits;
+        self.requests.len() >= limits.max_requests || self.requests.prompt_tokens() >= limits.max_prompt_tokens
+    }
+
+    fn handle(&mut self, received: Received, inputs: &EngineInputs, now_ns: u64) -> Result<(), LiveError> {
+        match received {
+            Received::Request { source, request, aux: _ } => {
+                if !self.line_is_known {
+                    self.learn_line(inputs)?;
+                }
+                self.handle_request(source, request, now_ns)
+            }
+            Received::Malformed { source, error, request_id } => {
+                self.handle_malformed(source, &error, request_id.as_deref(), now_ns)
+            }
+            Received::FrontendLost { client } => self.handle_loss(client),
+        }
+    }
+
+    /// Speaks as the frontend's line, once it has shown it.
+    fn learn_line(&mut self, inputs: &EngineInputs) -> Result<(), LiveError> {
+        let Some(evidence) = inputs.line_evidence() else { return Ok(()) };
+        self.line_is_known = true;
+        if let Some(line) = self.config.identity.line {
+            if evidence.pick(line) != line {
+                tracing::warn!(
+                    rank = self.rank,
+                    "the frontend's requests look like those of vLLM {} to {}, but --vllm-line says {line}",
+                    evidence.oldest,
+                    evidence.newest
+                );
+            }
+            return Ok(());
+        }
+        let line = evidence.pick(self.line);
+        tracing::info!(
+            rank = self.rank,
+            "the frontend is of vLLM {}; speaking as to {line}",
+            if evidence.oldest == evidence.newest {
+                line.to_string()
+            } else {
+                format!("{} to {}", evidence.oldest, evidence.newest)
+            }
+        );
+        if line != self.line {
+            self.line = line;
+            self.outputs.set_line(line.rules());
+            self.stats.set_line(line.rules());
+            if let Some(events) = &mut self.kv_events {
+                // Nothing has been stored: the first request is just coming.
+                events.restart(line, self.engine.config().block_size);
+            }
+        }
+        Ok(())
+    }
+
+    /// Does what other threads want.
+    fn obey(&mut self, now_ns: u64) -> Result<(), LiveError> {
+        if self.shutdown == Shutdown::Running && self.shared().stop.load(Ordering::Relaxed) {
+            self.begin_shutdown(now_ns)?;
+        }
+        while let Some(command) = self.shared().next_command() {
+            self.snapshot_ns = 0;
+            match command {
+                Command::SetLatency { factory, name } => {
+                    let seed = vcr_core::seed::derive(self.config.seed, "latency", u64::from(self.rank));
+                    match factory(seed) {
+                        Ok(model) => (self.latency, self.latency_name) = (model, name),
+                        Err(error) => tracing::error!(rank = self.rank, "the latency model stays as it is: {error}"),
+                    }
+                }
+                Command::SetTimeScale(scale) => self.time_scale = scale,
+                Command::AddFault(rule) => self.faults.add(rule),
+                Command::ClearFaults => self.faults.clear(),
+                Command::SetPaused(true) => self.engine.set_pause_state(PauseState::PausedAll),
+                Command::SetPaused(false) => self.resume(),
+                Command::ResetPrefixCache => _ = self.reset_prefix_cache(true),
+            }
+        }
+        Ok(())
+    }
+
+    /// vLLM: requests under way are aborted at once, unless there is a time
+    /// for them.
+    fn begin_shutdown(&mut self, now_ns: u64) -> Result<(), LiveError> {
+        let timeout_ns = self.config.shutdown_timeout_ns;
+        tracing::info!(rank = self.rank, requests = self.requests.len(), "shutting down");
+        self.shutdown = Shutdown::Draining { until_ns: now_ns.saturating_add(timeout_ns) };
+        if timeout_ns == 0 {
+            self.abort_all(now_ns)?;
+        }
+        self.snapshot_ns = 0;
+        Ok(())
+    }
+
+    /// Ends all requests, and tells their frontends.
+    pub(crate) fn abort_all(&mut self, now_ns: u64) -> Result<(), LiveError> {
+        let mut aborted = Vec::new();
+        self.engine.abort_all(|tag| aborted.push(tag));
+        let mut by_client: Vec<(u32, Vec<Box<str>>)> = Vec::new();
+        for tag in aborted {
+            let Some(request) = self.forget(tag, FinishReason::Abort) else { continue };
+            match by_client.iter_mut().find(|(client, _)| *client == request.client) {
+                Some((_, ids)) => ids.push(request.id),
+                None => by_client.push((request.client, vec![request.id])),
+            }
+        }
+        for (client, ids) in by_client {
+            let ids: Vec<&str> = ids.iter().map(|id| &**id).collect();
+            self.outputs.send_finish(client, &ids, FinishReason::Abort, None, now_ns)?;
+        }
+        self.may_decide = true;
+        Ok(())
+    }
+
+    /// What is due by the clock, besides steps.
+    fn fire_timers(&mut self, now_ns: u64) -> Result<(), LiveError> {
+        while let Some(&Reverse((due_ns, tag))) = self.loads.peek()
+            && due_ns <= now_ns
+        {
+            self.loads.pop();
+            self.finish_load(tag)?;
+        }
+        self.release_fetched(now_ns)?;
+        let since_start_ns = self.since_start_ns(now_ns);
+        self.outputs.send_delayed(since_start_ns)?;
+        if let Some(events) = &self.kv_events {
+            events.publisher().serve_replays()?;
+        }
+        while let Some(due) = self.faults.due(since_start_ns) {
+            self.suffer(due, now_ns)?;
+        }
+        Ok(())
+    }
+
+    /// What follows from everything else.
+    fn settle(&mut self, now_ns: u64) -> Result<(), LiveError> {
+        self.send_owed_stats(now_ns)?;
+        self.finish_pauses()?;
+        self.tell_coordinator_counts()?;
+        if let Shutdown::Draining { until_ns } = self.shutdown {
+            if until_ns <= now_ns && self.requests.len() > 0 {
+                self.abort_all(now_ns)?;
+            }
+            if self.engine.num_unfinished() == 0 && self.pipeline.is_empty() {
+                self.end = Some(End::ShutDown);
+            }
+        }
+        if now_ns >= self.snapshot_ns {
+            self.publish_snapshot(now_ns);
+        }
+        Ok(())
+    }
+
+    /// When the loop must go on although nothing comes in; at once if a step
+    /// could be decided now.
+    fn next_wake_ns(&self, now_ns: u64) -> Option<u64> {
+        let since_start = |at_ns: u64| self.origin_ns.saturating_add(at_ns);
+        let step_ns = self.pipeline.front().map(|flight| flight.end_ns.max(self.stalled_until_ns));
+        let stall_ns = (self.stalled_until_ns > now_ns).then_some(self.stalled_until_ns);
+        let drain_ns = match self.shutdown {
+            Shutdown::Draining { until_ns } => Some(until_ns.max(now_ns + 1)),
+            Shutdown::Running => None,
+        };
+        // What others see goes on changing while there is work.
+        let snapshot_ns = (self.snapshot_ns > now_ns && self.engine.num_requests() > 0).then_some(self.snapshot_ns);
+        let times = [
+            step_ns,
+            stall_ns,
+            drain_ns,
+            snapshot_ns,
+            self.loads.peek().map(|Reverse((due_ns, _))| *due_ns),
+            self.transfers.next_lease_end_ns(),
+            self.outputs.next_delayed_ns().map(since_start),
+            self.faults.next_due_ns(self.since_start_ns(now_ns)).map(since_start),
+        ];
+        times.into_iter().flatten().min()
+    }
+
+    /// Where a step that ended at `end_ns` lets the next one start.
+    pub(crate) fn follow(&mut self, end_ns: u64, now_ns: u64) {
+        let late_ns = now_ns.saturating_sub(end_ns);
+        if late_ns > 1_000_000 {
+            self.counters.late_steps += 1;
+        }
+        self.counters.max_late_ns = self.counters.max_late_ns.max(late_ns);
+        self.follows_ns = (late_ns <= CATCH_UP_NS).then_some(end_ns);
+    }
+
+    /// What this incarnation and the ones before it have counted.
+    pub(crate) fn all_counters(&self) -> Counters {
+        let stats = self.engine.stats();
+        let own = Counters {
+            preemptions: stats.preemptions,
+            prefix_queries: stats.prefix.queried_tokens,
+            prefix_hits: stats.prefix.hit_tokens,
+            draft_tokens: stats.spec_decode.num_draft_tokens,
+            accepted_tokens: stats.spec_decode.num_accepted_tokens,
+            messages: self.outputs.messages,
+            message_bytes: self.outputs.bytes,
+            ..self.counters
+        };
+        // Faults and the publisher of KV events outlive an incarnation.
+        Counters {
+            kv_events: self.kv_events.as_ref().map_or(0, |events| events.published),
+            kv_events_lost: self.kv_events.as_ref().map_or(0, |events| events.lost),
+            faults: self.faults.injected,
+            ..self.base.plus(&own)
+        }
+    }
+
+    /// Shows others how things are at the end.
+    pub(crate) fn snapshot_now(&mut self) {
+        self.publish_snapshot(monotonic_ns());
+    }
+
+    fn publish_snapshot(&mut self, now_ns: u64) {
+        self.snapshot_ns = now_ns + SNAPSHOT_NS;
+        let counters = self.all_counters();
+        let state = match self.shutdown {
+            Shutdown::Draining { .. } => EngineState::Draining,
+            Shutdown::Running if self.stalled_until_ns > now_ns => EngineState::Stalled,
+            Shutdown::Running => EngineState::Serving,
+        };
+        self.shared().update(|snapshot| {
+            snapshot.state = state;
+            snapshot.line = self.line_is_known.then_some(self.line);
+            snapshot.num_running = self.engine.num_running();
+            snapshot.num_waiting = self.engine.num_waiting();
+            snapshot.is_paused = self.engine.pause_state() != PauseState::Unpaused;
+            snapshot.is_sleeping = self.pauses.is_asleep();
+            snapshot.kv_cache_usage = usage(&self.engine);
+            snapshot.num_held_prompts = self.transfers.num_held();
+            snapshot.latency.clone_from(&self.latency_name);
+            snapshot.time_scale = self.time_scale;
+            snapshot.faults.clear();
+            snapshot.faults.extend(self.faults.rules().map(ToString::to_string));
+            snapshot.counters = counters;
+        });
+    }
+}

@@ -1,0 +1,398 @@
+//! Steps: decided, waited for, and told.
+
+use std::cmp::Reverse;
+use std::time::Duration;
+
+use vcr_core::latency::StepBatch;
+use vcr_core::plan::{RequestOutput, ScheduledKind};
+use vcr_wire::{
+    EngineCoreOutput, EngineCoreOutputs, EventType, FinishReason, LogprobRows, PrefillStats, SchedulerStats,
+    StopReason, Tensor,
+};
+
+use crate::error::LiveError;
+use crate::faults::Due;
+use crate::incoming::finish_reason;
+use crate::injector::Happened;
+use crate::logprobs::{self, Position};
+use crate::requests::{LiveRequest, slot_of};
+use crate::server::{End, Flight, Server};
+use crate::transfer::Finished;
+
+/// What a step brought besides its outputs.
+#[derive(Default)]
+struct Aftermath {
+    ended: Vec<(u64, FinishReason)>,
+    /// Requests that a fault ends although the engine goes on with them.
+    failed: Vec<(u64, FinishReason)>,
+    due: Vec<Due>,
+}
+
+impl Server {
+    /// Decides steps as long as the engine may and has work.
+    pub(crate) fn decide_steps(&mut self, now_ns: u64) -> Result<(), LiveError> {
+        let follows_ns = self.follows_ns.take();
+        if self.stalled_until_ns > now_ns {
+            return Ok(());
+        }
+        while self.may_decide && self.engine.may_schedule() {
+            if !self.engine.has_schedulable_requests() {
+                self.may_decide = false;
+                break;
+            }
+            let after_ns = self.pipeline.back().map(|flight| flight.end_ns);
+            self.decide_step(after_ns.or(follows_ns).unwrap_or(now_ns), now_ns)?;
+        }
+        Ok(())
+    }
+
+    fn decide_step(&mut self, start_ns: u64, now_ns: u64) -> Result<(), LiveError> {
+        let plan = self.engine.schedule();
+        if self.config.stats.log_stats {
+            let timestamp = now_ns as f64 / 1e9;
+            for &tag in &plan.preempted {
+                if let Some(request) = self.requests.get_mut(tag) {
+                    request.event(EventType::Preempted, timestamp);
+                }
+            }
+        }
+        // Newly admitted requests come after all that were running.
+        for entry in plan.scheduled.iter().rev().take_while(|entry| entry.kind != ScheduledKind::Running) {
+            let Some(request) = self.requests.get_mut(entry.tag) else { continue };
+            if entry.kind == ScheduledKind::New && request.external_tokens == 0 {
+                request.local_cached_tokens = entry.num_computed_tokens;
+            }
+            if self.config.stats.log_stats {
+                request.event(EventType::Scheduled, now_ns as f64 / 1e9);
+            }
+        }
+        for load in &plan.remote_loads {
+            if let Some(request) = self.requests.get_mut(load.tag) {
+                request.local_cached_tokens = load.cached_tokens;
+                request.external_tokens = load.missing_tokens;
+            }
+            let takes_ns = self.transfers.duration_ns(load.missing_tokens) as f64 / self.time_scale;
+            self.loads.push(Reverse((now_ns.saturating_add(takes_ns as u64), load.tag)));
+        }
+        if plan.scheduled.is_empty() {
+            // A step that did nothing but preempt has made room for another.
+            self.may_decide = !plan.preempted.is_empty();
+            return Ok(());
+        }
+        let since_start_ns = start_ns.saturating_sub(self.origin_ns);
+        let shapes = [plan.shape];
+        let batch = StepBatch { start_ns: since_start_ns, horizon_ns: since_start_ns, shapes: &shapes };
+        let mut durations_ns = Vec::new();
+        self.latency.price(&batch, &mut durations_ns)?;
+        // A model answers for the first step whatever the horizon.
+        let duration_ns = durations_ns.first().map_or(0.0, |duration_ns| *duration_ns as f64 / self.time_scale);
+        self.pipeline.push_back(Flight { start_ns, end_ns: start_ns.saturating_add(duration_ns as u64) });
+        Ok(())
+    }
+
+    /// Applies the oldest step, if it has ended.
+    pub(crate) fn apply_due(&mut self, now_ns: u64) -> Result<(), LiveError> {
+        let Some(flight) = self.pipeline.front().copied() else { return Ok(()) };
+        if flight.end_ns > now_ns || self.stalled_until_ns > now_ns {
+            return Ok(());
+        }
+        self.pipeline.pop_front();
+        let plan = self.engine.oldest_plan();
+        let requests = &self.requests;
+        self.tokens.prepare(plan, |tag| requests.get(tag).map(|request| request.output_tokens))?;
+        let settings = self.config.stats;
+        let details = settings.iteration_details.then(|| self.stats.iteration(plan, flight.end_ns - flight.start_ns));
+        let mut aftermath = Aftermath::default();
+        self.tell_outputs(now_ns, &mut aftermath)?;
+        for &(tag, reason) in &aftermath.ended {
+            self.forget(tag, reason);
+        }
+        for &(tag, reason) in &aftermath.failed {
+            if let Some(request) = self.forget(tag, reason) {
+                self.engine.abort(request.core);
+            }
+        }
+        self.counters.steps += 1;
+        self.counters.busy_ns += flight.end_ns - flight.start_ns;
+        self.owes_stats = !aftermath.ended.is_empty() || !aftermath.failed.is_empty();
+        self.send_step(settings.log_stats, details, now_ns)?;
+        self.publish_kv_events(now_ns)?;
+        self.ask_injector(now_ns)?;
+        for due in aftermath.due {
+            self.suffer(due, now_ns)?;
+        }
+        self.finish_wave()?;
+        self.follow(flight.end_ns, now_ns);
+        self.may_decide = true;
+        Ok(())
+    }
+
+    fn send_step(
+        &mut self,
+        log_stats: bool,
+        details: Option<vcr_wire::IterationDetails>,
+        now_ns: u64,
+    ) -> Result<(), LiveError> {
+        let place = self.waves.as_ref().map(|waves| waves.place()).unwrap_or_default();
+        let since_start_ns = self.since_start_ns(now_ns);
+        let stats = log_stats.then(|| self.stats.take(&self.engine, place, details));
+        Ok(self.outputs.send_step(stats, now_ns, &mut self.faults, since_start_ns)?)
+    }
+
+    /// As vLLM's engine makes one more empty step when its last request is
+    /// gone: frontends learn that nothing runs any more.
+    pub(crate) fn send_owed_stats(&mut self, now_ns: u64) -> Result<(), LiveError> {
+        if !self.owes_stats || self.engine.num_unfinished() > 0 || !self.pipeline.is_empty() {
+            return Ok(());
+        }
+        self.owes_stats = false;
+        if self.config.stats.log_stats {
+            self.send_step(true, None, now_ns)?;
+        }
+        self.publish_kv_events(now_ns)?;
+        self.finish_wave()
+    }
+
+    pub(crate) fn publish_kv_events(&mut self, now_ns: u64) -> Result<(), LiveError> {
+        let since_start_ns = self.since_start_ns(now_ns);
+        let Some(events) = &mut self.kv_events else { return Ok(()) };
+        let is_lost = self.faults.loses_kv_events(since_start_ns);
+        Ok(events.publish(&mut self.engine, &self.requests, is_lost)?)
+    }
+
+    /// Applies the step in the engine, and gathers what each request got.
+    fn tell_outputs(&mut self, now_ns: u64, aftermath: &mut Aftermath) -> Result<(), LiveError> {
+        self.engine.update(&mut self.tokens);
+        let outputs = self.engine.outputs();
+        let mut tokens = outputs.tokens.as_slice();
+        for output in &outputs.outputs {
+            let (own, later) = tokens.split_at(output.num_tokens as usize);
+            tokens = later;
+            let Some(request) = self.requests.get_mut(output.tag) else { continue };
+            request.output_tokens += output.num_tokens;
+            self.counters.generation_tokens += u64::from(output.num_tokens);
+            if output.num_sampled_tokens > 1 {
+                self.stats.drafts_verified(u32::from(output.num_sampled_tokens) - 1);
+            }
+            if self.injector.is_some() {
+                let slot = slot_of(output.tag) as u32;
+                self.happened.push(Happened::Emitted { slot, output_tokens: request.output_tokens });
+            }
+            let finish = output.finish.map(finish_reason);
+            if request.is_plain() {
+                let stop = finish.and_then(|finish| stop_reason(finish, own, request.eos_token));
+                let finish = finish.map(|finish| (finish, stop.as_ref()));
+                self.outputs.encoder(request.client).tokens(&request.id, own, finish);
+                if let Some((reason, _)) = finish {
+                    aftermath.ended.push((output.tag, reason));
+                    if self.outputs.has_coordinator() {
+                        self.outputs.encoder(request.client).finished(&request.id);
+                    }
+                }
+                continue;
+            }
+            let reason = planned_end(request, output, finish, aftermath);
+            let mut message = EngineCoreOutput {
+                request_id: String::from(&*request.id),
+                new_token_ids: own.to_vec(),
+                finish_reason: reason,
+                stop_reason: reason.and_then(|reason| stop_reason(reason, own, request.eos_token)),
+                events: (!request.events.is_empty()).then(|| std::mem::take(&mut request.events)),
+                ..EngineCoreOutput::default()
+            };
+            if std::mem::take(&mut request.is_silent) && self.config.stats.log_stats {
+                message.prefill_stats = Some(prefill_stats(request, self.engine.config().block_size));
+            }
+            add_extras(request, own, self.tokens.vocab_size(), &mut message);
+            if let Some(extras) = request.extras.as_deref() {
+                if extras.is_pooling && reason == Some(FinishReason::Length) {
+                    let dimensions = self.config.tokens.embedding_dimensions.unwrap_or(0);
+                    message.pooling_output = Some(embedding(extras.seed, dimensions));
+                    message.finish_reason = Some(FinishReason::Stop);
+                }
+                let is_whole = matches!(reason, Some(FinishReason::Length | FinishReason::Stop));
+                if extras.is_prefill_only && is_whole {
+                    let finished = Finished {
+                        id: &request.id,
+                        core: output.request,
+                        blocks: self.engine.block_table(output.request),
+                        num_tokens: request.prompt_tokens + request.output_tokens,
+                        cached_tokens: request.local_cached_tokens + request.external_tokens,
+                        tensor_parallel_size: self.config.identity.tensor_parallel_size,
+                        line: self.line,
+                    };
+                    message.kv_transfer_params = Some(self.transfers.hold(&self.transport, &finished, now_ns)?);
+                }
+            }
+            if self.outputs.has_coordinator() && reason.is_some() {
+                self.outputs.encoder(request.client).finished(&request.id);
+            }
+            self.outputs.encoder(request.client).output(&message);
+        }
+        Ok(())
+    }
+
+    /// Does to the engine what a fault wants.
+    pub(crate) fn suffer(&mut self, due: Due, now_ns: u64) -> Result<(), LiveError> {
+        match due {
+            Due::Stall { for_ns } => {
+                tracing::warn!(rank = self.rank, duration = ?Duration::from_nanos(for_ns), "a fault stalls the engine");
+                let until_ns = now_ns.saturating_add(for_ns);
+                self.stalled_until_ns = self.stalled_until_ns.max(until_ns);
+                // What was computing goes on where it stood.
+                for flight in &mut self.pipeline {
+                    flight.end_ns = flight.end_ns.saturating_add(for_ns);
+                }
+            }
+            Due::Crash { restart_ns, says_so } => {
+                tracing::warn!(rank = self.rank, restart_after = ?restart_ns.map(Duration::from_nanos), "a fault ends the engine");
+                if says_so {
+                    self.outputs.send_dead()?;
+                }
+                self.end = Some(End::Crashed { restart_ns });
+            }
+        }
+        self.snapshot_ns = 0;
+        Ok(())
+    }
+
+    /// A transfer is complete.
+    pub(crate) fn finish_load(&mut self, tag: u64) -> Result<(), LiveError> {
+        // Aborted in the meantime, and its blocks with it.
+        let Some(core) = self.requests.get(tag).map(|request| request.core) else { return Ok(()) };
+        self.engine.remote_kv_arrived(core);
+        self.may_decide = true;
+        self.release_remote(tag)
+    }
+
+    /// Frees blocks that decode engines have fetched, or never will.
+    pub(crate) fn release_fetched(&mut self, now_ns: u64) -> Result<(), LiveError> {
+        let mut released = std::mem::take(&mut self.released);
+        self.transfers.released(now_ns, &mut released)?;
+        for (core, is_expired) in released.drain(..) {
+            self.engine.release_held_kv(core);
+            self.counters.leases_expired += u64::from(is_expired);
+            if is_expired {
+                tracing::warn!(
+                    rank = self.rank,
+                    "no decode engine fetched a prompt's KV in time; its blocks are freed"
+                );
+            }
+            self.may_decide = true;
+        }
+        self.released = released;
+        Ok(())
+    }
+
+    /// Tells the coordinator if the wave is over.
+    fn finish_wave(&mut self) -> Result<(), LiveError> {
+        let Some(waves) = &self.waves else { return Ok(()) };
+        if let Some(wave) = waves.stepped(self.index, self.engine.num_unfinished() > 0) {
+            let message = EngineCoreOutputs { wave_complete: Some(wave), ..EngineCoreOutputs::default() };
+            self.outputs.tell_coordinator(message)?;
+        }
+        Ok(())
+    }
+
+    /// Tells the coordinator how many requests there are, if that has changed.
+    pub(crate) fn tell_coordinator_counts(&mut self) -> Result<(), LiveError> {
+        let counts = (self.engine.num_waiting(), self.engine.num_running());
+        if !self.outputs.has_coordinator() || counts == self.told_counts {
+            return Ok(());
+        }
+        self.told_counts = counts;
+        let place = self.waves.as_ref().map(|waves| waves.place()).unwrap_or_default();
+        let stats = SchedulerStats {
+            num_waiting_reqs: counts.0 as u64,
+            num_running_reqs: counts.1 as u64,
+            kv_cache_usage: crate::stats::usage(&self.engine),
+            current_wave: place.wave,
+            step_counter: place.step,
+            ..SchedulerStats::of_line(self.line.rules())
+        };
+        let message = EngineCoreOutputs { scheduler_stats: Some(stats), ..EngineCoreOutputs::default() };
+        Ok(self.outputs.tell_coordinator(message)?)
+    }
+}
+
+/// How the request ends with this output: by itself, or by a fault.
+fn planned_end(
+    request: &mut LiveRequest,
+    output: &RequestOutput,
+    finish: Option<FinishReason>,
+    aftermath: &mut Aftermath,
+) -> Option<FinishReason> {
+    let output_tokens = request.output_tokens;
+    if let Some(extras) = &mut request.extras
+        && let Some((_, due)) = extras.engine_fault.take_if(|(after, _)| *after <= output_tokens)
+    {
+        aftermath.due.push(due);
+    }
+    if let Some(finish) = finish {
+        aftermath.ended.push((output.tag, finish));
+        return Some(finish);
+    }
+    let failure = request.extras.as_ref().and_then(|extras| extras.failure)?;
+    if output_tokens < failure.after_tokens {
+        return None;
+    }
+    aftermath.failed.push((output.tag, failure.finish));
+    Some(failure.finish)
+}
+
+/// What stopped a request, where its reason does not say it.
+fn stop_reason(finish: FinishReason, tokens: &[u32], eos_token: Option<u32>) -> Option<StopReason> {
+    match finish {
+        FinishReason::Stop => {
+            tokens.last().filter(|token| Some(**token) != eos_token).map(|token| StopReason::Token(*token))
+        }
+        FinishReason::Repetition => Some(StopReason::Text("repetition_detected".to_owned())),
+        _ => None,
+    }
+}
+
+fn prefill_stats(request: &LiveRequest, block_size: u32) -> PrefillStats {
+    let prompt = request.prompt_tokens;
+    let cached = request.local_cached_tokens + request.external_tokens;
+    PrefillStats {
+        num_prompt_tokens: prompt.into(),
+        num_computed_tokens: prompt.saturating_sub(cached).into(),
+        num_cached_tokens: cached.into(),
+        num_local_cached_tokens: request.local_cached_tokens.into(),
+        num_external_cached_tokens: request.external_tokens.into(),
+        num_cache_creation_tokens: (prompt / block_size * block_size).saturating_sub(cached).into(),
+    }
+}
+
+/// Logprobs, as far as the request wants them.
+fn add_extras(request: &mut LiveRequest, tokens: &[u32], vocab_size: u32, message: &mut EngineCoreOutput) {
+    let Some(extras) = request.extras.as_deref_mut() else { return };
+    let (seed, is_greedy) = (extras.seed, extras.is_greedy);
+    let row = |index, token| Position { seed, index, token, is_greedy };
+    if let Some(k) = extras.logprobs.filter(|_| !tokens.is_empty()) {
+        let first = request.output_tokens - tokens.len() as u32;
+        let positions = tokens.iter().zip(first..).map(|(token, index)| row(index, *token));
+        message.new_logprobs = Some(logprobs::rows(positions, k, vocab_size).sampled());
+    }
+    // Told once, with the first output.
+    if let Some((k, prompt)) = extras.prompt_logprobs.take() {
+        // The first token has no context to be predicted from.
+        let positions = prompt.iter().zip(0..).skip(1).map(|(token, index)| Position {
+            // Apart from those of outputs, and not chosen by the model.
+            seed: !seed,
+            index,
+            token: *token,
+            is_greedy: false,
+        });
+        let rows: LogprobRows = logprobs::rows(positions, k, vocab_size);
+        message.new_prompt_logprobs_tensors = Some(rows.prompt());
+    }
+}
+
+/// A vector of length 1 in a direction drawn from the seed.
+fn embedding(seed: u64, dimensions: u32) -> Tensor {
+    let mut stream = vcr_random::Stream::new(seed, "live.embedding");
+    let drawn: Vec<f64> = (0..dimensions).map(|_| stream.normal()).collect();
+    let length = drawn.iter().map(|number| number * number).sum::<f64>().sqrt().max(f64::MIN_POSITIVE);
+    Tensor::of_f32(&[dimensions as usize], drawn.iter().map(|number| (number / length) as f32))
+}

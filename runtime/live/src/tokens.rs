@@ -1,0 +1,299 @@
+//! Where output tokens come from.
+//!
+//! Everything drawn comes from a seed that is made of the request's content:
+//! its prompt, adapter, sampling seed and place among the completions of one
+//! call. Its name is no part of it, so a frontend that makes up names gets the
+//! same text for the same prompt.
+
+use std::collections::HashMap;
+use std::collections::VecDeque;
+
+use vcr_core::TokenSource;
+use vcr_core::plan::StepPlan;
+use vcr_core::seed::mix;
+use vcr_core::tokens::{BatchTokenSource, TokenError, TokenRequest, TokenWant};
+use vcr_random::Stream;
+
+use crate::config::{TokenChoice, TokenSettings};
+use crate::requests::slot_of;
+
+/// Outputs to be given in turn, or to the prompt they belong to.
+#[derive(Clone, Debug, Default)]
+pub struct TokenList {
+    /// Outputs without a prompt, served in turn, again from the first.
+    pub in_turn: Vec<Vec<u32>>,
+    /// Outputs by prompt.
+    pub by_prompt: HashMap<Vec<u32>, Vec<u32>>,
+}
+
+/// What the source must know of a request.
+pub(crate) struct Asked<'a> {
+    pub(crate) tag: u64,
+    pub(crate) seed: u64,
+    pub(crate) prompt: &'a [u32],
+    pub(crate) max_tokens: u32,
+    pub(crate) min_tokens: u32,
+    pub(crate) eos_token: Option<u32>,
+    pub(crate) stop_tokens: &'a [u32],
+    /// The only tokens that may be drawn; none given: all may.
+    pub(crate) allowed_tokens: &'a [u32],
+    pub(crate) structured_output: &'a str,
+}
+
+/// What is remembered of a request.
+#[derive(Default)]
+struct Slot {
+    seed: u64,
+    /// Place of the end of the text; `u32::MAX` where there is none.
+    eos_index: u32,
+    eos_token: u32,
+    min_tokens: u32,
+    /// Place in `fetched` of the first token that a guest chose for this step.
+    fetched_from: usize,
+    fetched_index: u32,
+    /// Tokens to be given before any are drawn.
+    listed: Box<[u32]>,
+    stop_tokens: Box<[u32]>,
+    allowed_tokens: Box<[u32]>,
+}
+
+/// The tokens of one engine.
+pub(crate) struct Tokens {
+    settings: TokenSettings,
+    guest: Option<Guest>,
+    slots: Vec<Slot>,
+    acceptance: Stream,
+    next_in_turn: usize,
+}
+
+/// A source that is asked once a step.
+struct Guest {
+    source: Box<dyn BatchTokenSource>,
+    /// Requests it has not heard of.
+    started: VecDeque<Started>,
+    ended: Vec<u32>,
+    wants: Vec<TokenWant>,
+    fetched: Vec<u32>,
+}
+
+struct Started {
+    slot: u32,
+    seed: u64,
+    prompt: Vec<u32>,
+    max_tokens: u32,
+    min_tokens: u32,
+    eos_token: Option<u32>,
+    stop_tokens: Vec<u32>,
+    structured_output: String,
+}
+
+impl Tokens {
+    /// The source of an engine.
+    ///
+    /// # Errors
+    /// When a guest cannot be made.
+    pub(crate) fn new(settings: TokenSettings, seed: u64) -> Result<Self, TokenError> {
+        let guest = match &settings.choice {
+            TokenChoice::Guest(make) => Some(Guest {
+                source: make(seed)?,
+                started: VecDeque::new(),
+                ended: Vec::new(),
+                wants: Vec::new(),
+                fetched: Vec::new(),
+            }),
+            _ => None,
+        };
+        let acceptance = Stream::new(seed, "live.acceptance");
+        Ok(Self { settings, guest, slots: Vec::new(), acceptance, next_in_turn: 0 })
+    }
+
+    pub(crate) fn vocab_size(&self) -> u32 {
+        self.settings.vocab_size
+    }
+
+    /// Whether anybody looks at structured-output requests.
+    pub(crate) fn wants_structure(&self) -> bool {
+        self.guest.is_some()
+    }
+
+    /// Remembers a request that is about to be submitted.
+    pub(crate) fn start(&mut self, asked: &Asked<'_>) {
+        let index = slot_of(asked.tag);
+        if self.slots.len() <= index {
+            self.slots.resize_with(index + 1, Slot::default);
+        }
+        let (listed, eos_index) = self.text(asked);
+        self.slots[index] = Slot {
+            seed: asked.seed,
+            eos_index: if asked.eos_token.is_some() { eos_index.max(asked.min_tokens) } else { u32::MAX },
+            eos_token: asked.eos_token.unwrap_or(u32::MAX),
+            min_tokens: asked.min_tokens,
+            fetched_from: 0,
+            fetched_index: u32::MAX,
+            listed,
+            stop_tokens: if asked.min_tokens > 0 { asked.stop_tokens.into() } else { Box::default() },
+            allowed_tokens: asked.allowed_tokens.into(),
+        };
+        if let Some(guest) = &mut self.guest {
+            guest.started.push_back(Started {
+                slot: index as u32,
+                seed: asked.seed,
+                prompt: asked.prompt.to_vec(),
+                max_tokens: asked.max_tokens,
+                min_tokens: asked.min_tokens,
+                eos_token: asked.eos_token,
+                stop_tokens: asked.stop_tokens.to_vec(),
+                structured_output: asked.structured_output.to_owned(),
+            });
+        }
+    }
+
+    /// Tokens given in advance, and where the text ends.
+    fn text(&mut self, asked: &Asked<'_>) -> (Box<[u32]>, u32) {
+        let drawn_end = || {
+            let tokens = self.settings.output_tokens.as_ref()?;
+            let drawn = tokens.draw(&mut Stream::new(asked.seed, "live.output-tokens")).round();
+            Some((drawn as u32).max(1))
+        };
+        match &self.settings.choice {
+            TokenChoice::Random => (Box::default(), drawn_end().unwrap_or(u32::MAX)),
+            TokenChoice::Guest(_) => (Box::default(), u32::MAX),
+            TokenChoice::Echo => (asked.prompt.into(), asked.prompt.len() as u32),
+            TokenChoice::Listed(list) => {
+                let own = list.by_prompt.get(asked.prompt).map(Vec::as_slice);
+                let listed = own.or_else(|| {
+                    let in_turn = list.in_turn.get(self.next_in_turn % list.in_turn.len().max(1))?;
+                    self.next_in_turn += 1;
+                    Some(in_turn)
+                });
+                let listed = listed.unwrap_or_default();
+                (listed.into(), listed.len() as u32)
+            }
+        }
+    }
+
+    /// Forgets a request that has ended.
+    pub(crate) fn end(&mut self, tag: u64) {
+        let index = slot_of(tag);
+        let Some(slot) = self.slots.get_mut(index) else { return };
+        *slot = Slot::default();
+        if let Some(guest) = &mut self.guest {
+            let slot = index as u32;
+            let num_started = guest.started.len();
+            guest.started.retain(|started| started.slot != slot);
+            // One it never heard of has not ended for it.
+            if guest.started.len() == num_started {
+                guest.ended.push(slot);
+            }
+        }
+    }
+
+    /// Lets a guest choose all tokens that the step `plan` may give.
+    ///
+    /// # Errors
+    /// When the guest fails.
+    pub(crate) fn prepare(
+        &mut self,
+        plan: &StepPlan,
+        output_tokens: impl Fn(u64) -> Option<u32>,
+    ) -> Result<(), TokenError> {
+        let Some(guest) = &mut self.guest else { return Ok(()) };
+        guest.wants.clear();
+        let mut total = 0;
+        for entry in plan.scheduled.iter().filter(|entry| entry.samples) {
+            let Some(first_index) = output_tokens(entry.tag) else { continue };
+            let (slot, count) = (slot_of(entry.tag), 1 + u32::from(entry.num_draft_tokens));
+            self.slots[slot].fetched_from = total;
+            self.slots[slot].fetched_index = first_index;
+            guest.wants.push(TokenWant { slot: slot as u32, first_index, count });
+            total += count as usize;
+        }
+        if guest.wants.is_empty() {
+            return Ok(());
+        }
+        let started: Vec<_> = guest.started.iter().map(Started::request).collect();
+        guest.fetched.clear();
+        guest.source.step(&started, &guest.ended, &guest.wants, &mut guest.fetched)?;
+        guest.started.clear();
+        guest.ended.clear();
+        Ok(())
+    }
+}
+
+impl Started {
+    fn request(&self) -> TokenRequest<'_> {
+        TokenRequest {
+            slot: self.slot,
+            seed: self.seed,
+            prompt: &self.prompt,
+            max_tokens: self.max_tokens,
+            min_tokens: self.min_tokens,
+            eos_token: self.eos_token,
+            stop_tokens: &self.stop_tokens,
+            structured_output: &self.structured_output,
+        }
+    }
+}
+
+impl Slot {
+    /// The token at `index` if nobody chose one.
+    fn drawn(&self, index: u32, vocab_size: u32) -> u32 {
+        let draw = mix(self.seed ^ u64::from(index)) >> 32;
+        if !self.allowed_tokens.is_empty() {
+            return self.allowed_tokens[draw as usize % self.allowed_tokens.len()];
+        }
+        let mut token = (draw % u64::from(vocab_size)) as u32;
+        // The next one that may stand here; there is none if all stop it.
+        for _ in 0..=self.stop_tokens.len() + 1 {
+            if token != self.eos_token && !self.is_masked(token, index) {
+                break;
+            }
+            token = (token + 1) % vocab_size;
+        }
+        token
+    }
+
+    /// vLLM keeps stop tokens from being sampled before `min_tokens`.
+    fn is_masked(&self, token: u32, index: u32) -> bool {
+        index < self.min_tokens && (token == self.eos_token || self.stop_tokens.contains(&token))
+    }
+}
+
+impl TokenSource for Tokens {
+    #[inline]
+    fn token(&mut self, tag: u64, output_index: u32) -> u32 {
+        let slot = &self.slots[slot_of(tag)];
+        if output_index == slot.eos_index {
+            return slot.eos_token;
+        }
+        let mut given = slot.listed.get(output_index as usize).copied();
+        if let Some(guest) = &self.guest
+            && let Some(place) = output_index.checked_sub(slot.fetched_index)
+        {
+            given = guest.fetched.get(slot.fetched_from + place as usize).copied();
+        }
+        match given {
+            Some(token) if !slot.is_masked(token, output_index) => token,
+            _ => slot.drawn(output_index, self.settings.vocab_size),
+        }
+    }
+
+    fn accepted_drafts(&mut self, _tag: u64, num_drafts: u32) -> u32 {
+        let rates = self.settings.acceptance_rates.iter().copied().chain(std::iter::repeat(0.0));
+        rates.take(num_drafts as usize).take_while(|rate| self.acceptance.unit() < *rate).count() as u32
+    }
+}
+
+/// Appends to a running digest of a prompt.
+pub(crate) fn content_seed(base: u64, prompt: &[u32], extra: u64) -> u64 {
+    let mut hasher = xxhash_rust::xxh3::Xxh3::with_seed(base);
+    let mut bytes = [0; 256];
+    for tokens in prompt.chunks(64) {
+        for (token, word) in tokens.iter().zip(bytes.chunks_exact_mut(4)) {
+            word.copy_from_slice(&token.to_le_bytes());
+        }
+        hasher.update(&bytes[..tokens.len() * 4]);
+    }
+    hasher.update(&extra.to_le_bytes());
+    hasher.digest()
+}
