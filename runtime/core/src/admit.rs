@@ -6,7 +6,7 @@
 
 use crate::config::SchedulerRules;
 use crate::engine::{Engine, QueueKind};
-use crate::plan::{AdmissionStop, RemoteLoad, ScheduledKind, StepPlan};
+use crate::plan::{AdmissionStop, ScheduledKind, StepPlan};
 use crate::queue::WaitingQueue;
 use crate::request::{Flags, KvRole, RequestId, RequestStatus};
 use crate::schedule::Scan;
@@ -56,15 +56,28 @@ impl Engine {
             }
             let id = self.pop_waiting(kind).expect("some request waits in the queue whose turn it is");
             match self.admit(id, plan, scan) {
-                Admission::Admitted { scheduled_tokens } => scan.budget -= scheduled_tokens,
-                Admission::Loading => {}
-                Admission::SteppedOver => self.skipped.push((kind, id)),
+                Admission::Admitted { scheduled_tokens } => {
+                    scan.budget -= scheduled_tokens;
+                    self.set_deferred(id, false);
+                }
+                Admission::Loading => self.set_deferred(id, true),
+                Admission::SteppedOver => {
+                    self.skipped.push((kind, id));
+                    self.set_deferred(id, true);
+                }
                 Admission::Blocked(stop) => {
                     self.push_waiting_front(kind, id);
                     return stop;
                 }
             }
         }
+    }
+
+    /// Counts a request among those of [`Engine::num_skipped_waiting`], or no more.
+    pub(crate) fn set_deferred(&mut self, id: RequestId, deferred: bool) {
+        let was = std::mem::replace(&mut self.requests[id].deferred, deferred);
+        self.num_deferred -= usize::from(was);
+        self.num_deferred += usize::from(deferred);
     }
 
     fn pop_waiting(&mut self, kind: QueueKind) -> Option<RequestId> {
@@ -148,7 +161,8 @@ impl Engine {
         }
         self.set_computed(id, computed);
         if remote {
-            return self.start_remote_load(id, plan);
+            self.start_remote_load(id, plan);
+            return Admission::Loading;
         }
         self.store_full_blocks(id, computed + tokens);
         note_lora(&mut scan.loras, self.requests[id].lora);
@@ -221,20 +235,6 @@ impl Engine {
         request.block_table.extend_from_slice(&self.hit);
         self.grow_table(id, needed - revived);
         true
-    }
-
-    fn start_remote_load(&mut self, id: RequestId, plan: &mut StepPlan) -> Admission {
-        let request = &mut self.requests[id];
-        let cached_tokens = request.num_computed_tokens;
-        request.status = RequestStatus::WaitingForRemoteKv;
-        self.num_loading += 1;
-        plan.remote_loads.push(RemoteLoad {
-            request: id,
-            tag: request.tag,
-            cached_tokens,
-            missing_tokens: request.prompt_tokens - cached_tokens,
-        });
-        Admission::Loading
     }
 
     fn count_lookup(&mut self, id: RequestId, cached: u32) {

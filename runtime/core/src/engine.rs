@@ -1,4 +1,4 @@
-//! The engine: submit, abort, schedule, update.
+//! The engine: what it is made of, and how requests come to it.
 //!
 //! A sans-I/O state machine. The driver owns the clock: it calls
 //! [`Engine::schedule`] when a step may start, prices the plan's shape, and
@@ -10,7 +10,7 @@ use crate::kv_pool::{BlockId, KvPool};
 use crate::pause::PauseState;
 use crate::plan::{StepOutputs, StepPlan};
 use crate::queue::WaitingQueue;
-use crate::request::{Flags, KvRole, Request, RequestId, RequestSpec, RequestStatus};
+use crate::request::{Flags, Request, RequestId, RequestSpec};
 use crate::stats::EngineStats;
 use crate::stretch::DecodeStretch;
 use crate::table::RequestTable;
@@ -87,6 +87,8 @@ pub struct Engine {
     pub(crate) kv_ready: WaitingQueue,
     /// Requests whose blocks a transfer is filling.
     pub(crate) num_loading: usize,
+    /// Requests that are [`Request::deferred`].
+    pub(crate) num_deferred: usize,
     pub(crate) pause_state: PauseState,
     /// The steps in flight and the latest step, whichever are fewer than two.
     pub(crate) plans: [StepPlan; 2],
@@ -125,6 +127,7 @@ impl Engine {
             requests: RequestTable::default(),
             running: Vec::new(),
             num_loading: 0,
+            num_deferred: 0,
             pause_state: PauseState::Unpaused,
             plans: Default::default(),
             newest: 0,
@@ -178,6 +181,19 @@ impl Engine {
         self.waiting.len() + self.kv_ready.len() + self.num_loading
     }
 
+    /// Of [`Engine::num_waiting`] those that were passed over and not admitted
+    /// since: because their KV is or was loading, for their adapter, or because
+    /// output from before a preemption was on its way (vLLM 0.31 to 0.33,
+    /// `deferred_waiting`).
+    ///
+    /// vLLM 0.27 to 0.30 keep the same requests in a queue of their own and count
+    /// that. There the numbers differ only as the decisions do: that queue is
+    /// tried first, so it may empty sooner.
+    #[must_use]
+    pub fn num_skipped_waiting(&self) -> usize {
+        self.num_deferred
+    }
+
     /// Requests the engine knows, held KV included.
     #[must_use]
     pub fn num_requests(&self) -> usize {
@@ -197,7 +213,7 @@ impl Engine {
 
     /// Tags of every request that has not ended or still holds KV, by slot.
     pub fn live_tags(&self) -> impl Iterator<Item = u64> + '_ {
-        self.requests.live().map(|request| request.tag)
+        self.requests.live_ids().map(|id| self.requests[id].tag)
     }
 
     /// The live request tagged `tag`, if there is one. Clients name requests
@@ -311,48 +327,11 @@ impl Engine {
         Ok(id)
     }
 
-    /// Ends a request early and frees what it holds. Its outputs of a step in
-    /// flight are dropped. The caller guarantees that `id` has not ended.
-    pub fn abort(&mut self, id: RequestId) {
-        match self.requests[id].status {
-            RequestStatus::Waiting | RequestStatus::Preempted => self.waiting.leave(id, &mut self.requests),
-            RequestStatus::RemoteKvReady => self.kv_ready.leave(id, &mut self.requests),
-            RequestStatus::WaitingForRemoteKv => self.num_loading -= 1,
-            RequestStatus::Running => self.running.retain(|&other| other != id),
-            RequestStatus::HoldingKv => {}
-            RequestStatus::Finished => return,
-        }
-        self.outstanding_prefill_tokens -= u64::from(self.requests[id].outstanding_prefill_tokens());
-        self.drop_request(id);
-    }
-
-    /// Says that the transfer announced by a [`crate::plan::RemoteLoad`] is
-    /// complete: the request may be admitted, and its blocks may be hit.
-    pub fn remote_kv_arrived(&mut self, id: RequestId) {
-        assert_eq!(self.requests[id].status, RequestStatus::WaitingForRemoteKv, "no transfer was pending");
-        self.num_loading -= 1;
-        let request = &mut self.requests[id];
-        request.status = RequestStatus::RemoteKvReady;
-        request.num_computed_tokens = request.prompt_tokens;
-        let computed = request.num_computed_tokens;
-        self.store_full_blocks(id, computed);
-        // The last token is computed again, here, to get logits to sample from.
-        let request = &mut self.requests[id];
-        request.num_computed_tokens = request.num_computed_tokens.min(request.num_tokens - 1);
-        self.kv_ready.push_back(id, &mut self.requests);
-    }
-
     /// The blocks of a request that runs or whose KV is held, in the order of
     /// its tokens.
     #[must_use]
     pub fn block_table(&self, id: RequestId) -> &[BlockId] {
         &self.requests[id].block_table
-    }
-
-    /// Frees the KV of a request that ended with [`KvRole::Source`].
-    pub fn release_held_kv(&mut self, id: RequestId) {
-        assert_eq!(self.requests[id].status, RequestStatus::HoldingKv, "no KV was held");
-        self.drop_request(id);
     }
 
     /// Drops the whole prefix cache (vLLM's `reset_prefix_cache`). With
@@ -395,20 +374,5 @@ impl Engine {
             &[]
         };
         self.pool.store(request.tag, parent, &request.block_table[from..to], &request.block_hashes[from..to], tokens);
-    }
-
-    /// Applies the end of a request that has left all lists.
-    pub(crate) fn finish(&mut self, id: RequestId) {
-        if self.requests[id].kv_role == KvRole::Source {
-            self.requests[id].status = RequestStatus::HoldingKv;
-        } else {
-            self.drop_request(id);
-        }
-    }
-
-    pub(crate) fn drop_request(&mut self, id: RequestId) {
-        self.pool.release(&self.requests[id].block_table);
-        self.requests.retire(id, self.stats.steps);
-        self.requests.recycle(self.applied_steps);
     }
 }

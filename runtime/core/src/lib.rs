@@ -7,6 +7,7 @@
 
 mod admit;
 mod config;
+mod depart;
 mod engine;
 pub mod fault;
 pub mod hash;
@@ -17,6 +18,7 @@ mod lookahead;
 mod pause;
 pub mod plan;
 mod queue;
+mod remote_kv;
 mod request;
 mod schedule;
 pub mod seed;

@@ -28,7 +28,10 @@ pub struct ScheduledRequest {
     pub tag: u64,
     /// Tokens computed in this step.
     pub num_scheduled_tokens: u32,
-    /// Tokens computed or cached before it.
+    /// Tokens computed or cached before it. Of a request of kind `New` they came
+    /// from this engine's cache, unless a [`RemoteLoad`] of it has arrived: then
+    /// they are all of its prompt but the last token, which is computed again,
+    /// and the load says where they came from.
     pub num_computed_tokens: u32,
     /// How it came into the step.
     pub kind: ScheduledKind,

@@ -220,6 +220,8 @@ pub(crate) struct Request {
     /// queue entries can be told from live ones.
     pub(crate) queue_epoch: u32,
     pub(crate) kv_role: KvRole,
+    /// Stepped over, or loading KV, and not admitted since.
+    pub(crate) deferred: bool,
     pub(crate) block_table: Vec<BlockId>,
     pub(crate) block_hashes: Vec<BlockHash>,
     /// Known tokens, or the outputs alone, if they are kept.
@@ -304,6 +306,7 @@ impl Request {
             lora: spec.lora,
             queue_epoch: 0,
             kv_role: spec.kv_role,
+            deferred: false,
             block_table: Vec::new(),
             block_hashes,
             tokens,

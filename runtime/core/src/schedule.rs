@@ -177,16 +177,8 @@ impl Engine {
     /// Takes the KV of a request that has left the running list and queues it
     /// to be computed again.
     pub(crate) fn preempt(&mut self, id: RequestId) {
-        self.pool.release(&self.requests[id].block_table);
+        self.forget_kv(id);
         let request = &mut self.requests[id];
-        self.outstanding_prefill_tokens -= u64::from(request.outstanding_prefill_tokens());
-        request.block_table.clear();
-        request.capacity_tokens = 0;
-        if self.pool.caching() {
-            request.next_store_tokens = self.config.block_size;
-        }
-        request.num_computed_tokens = 0;
-        request.prefill_target_tokens = request.num_tokens;
         request.num_draft_tokens = 0;
         request.num_output_placeholders = 0;
         // What was resampled must not be delivered a second time.
@@ -195,7 +187,6 @@ impl Engine {
         }
         request.num_stale_tokens = request.num_in_flight_tokens;
         request.status = RequestStatus::Preempted;
-        self.outstanding_prefill_tokens += u64::from(request.num_tokens);
         self.stats.preemptions += 1;
         self.preempted_outside.push(request.tag);
         self.waiting.push_front(id, &mut self.requests);

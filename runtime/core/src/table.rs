@@ -87,8 +87,10 @@ impl RequestTable {
         self.by_tag.len()
     }
 
-    pub(crate) fn live(&self) -> impl Iterator<Item = &Request> {
-        self.slots.iter().filter(|request| request.status != RequestStatus::Finished)
+    /// Requests that have not ended or still hold KV, by slot.
+    pub(crate) fn live_ids(&self) -> impl Iterator<Item = RequestId> {
+        let ids = (0..self.slots.len() as u32).map(RequestId);
+        ids.filter(|&id| self[id].status != RequestStatus::Finished)
     }
 }
 

@@ -46,6 +46,8 @@ enum Action {
     AbortMidStep { which: usize },
     Step,
     Deliver,
+    FailTransfer,
+    AbortAll,
     ResetCache { preempt_running: bool },
     Pause(PauseState),
 }
@@ -63,13 +65,15 @@ fn arb_action() -> impl Strategy<Value = Action> {
         },
     );
     prop_oneof![
-        3 => submit,
-        1 => any::<usize>().prop_map(|which| Action::Abort { which }),
-        1 => any::<usize>().prop_map(|which| Action::AbortMidStep { which }),
-        6 => Just(Action::Step),
-        1 => Just(Action::Deliver),
-        1 => any::<bool>().prop_map(|preempt_running| Action::ResetCache { preempt_running }),
-        1 => prop_oneof![
+        6 => submit,
+        2 => any::<usize>().prop_map(|which| Action::Abort { which }),
+        2 => any::<usize>().prop_map(|which| Action::AbortMidStep { which }),
+        12 => Just(Action::Step),
+        1 => Just(Action::AbortAll),
+        2 => Just(Action::Deliver),
+        1 => Just(Action::FailTransfer),
+        2 => any::<bool>().prop_map(|preempt_running| Action::ResetCache { preempt_running }),
+        2 => prop_oneof![
             2 => Just(PauseState::Unpaused),
             2 => Just(PauseState::PausedNew),
             1 => Just(PauseState::PausedAll),
@@ -189,6 +193,19 @@ impl Driver {
                     self.engine.release_held_kv(id);
                 }
             }
+            Action::FailTransfer => {
+                if let Some((tag, id)) = self.loading.pop()
+                    && self.live.contains_key(&tag)
+                {
+                    self.engine.remote_kv_failed(id);
+                }
+            }
+            Action::AbortAll => {
+                let mut aborted = Vec::new();
+                self.engine.abort_all(|tag| aborted.push(tag));
+                assert!(aborted.iter().eq(self.live.keys()), "all that live are aborted in order of their arrival");
+                self.live.clear();
+            }
             Action::ResetCache { preempt_running } => {
                 let in_use = self.engine.pool().num_active() > 0;
                 let reset = self.engine.reset_prefix_cache(*preempt_running);
@@ -206,6 +223,8 @@ impl Driver {
     fn check_unfinished(&self) {
         let unfinished = self.engine.num_unfinished();
         let running = self.engine.num_running();
+        let loading = self.loading.iter().filter(|(tag, _)| self.live.contains_key(tag)).count();
+        assert!((loading..=self.engine.num_waiting()).contains(&self.engine.num_skipped_waiting()));
         match self.engine.pause_state() {
             PauseState::Unpaused => assert_eq!(unfinished, self.live.len()),
             PauseState::PausedNew => assert!((running..=self.live.len()).contains(&unfinished)),
@@ -468,6 +487,7 @@ proptest! {
         prop_assert_eq!(driver.engine.pool().num_active(), 0);
         prop_assert_eq!(driver.engine.num_requests(), 0);
         prop_assert_eq!(driver.engine.num_waiting(), 0);
+        prop_assert_eq!(driver.engine.num_skipped_waiting(), 0);
         prop_assert_eq!(driver.engine.outstanding_prefill_tokens(), 0);
     }
 

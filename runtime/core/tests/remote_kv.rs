@@ -1,0 +1,138 @@
+//! Requests that wait for KV from elsewhere, or were stepped over, and aborts.
+
+use vcr_core::plan::{RemoteLoad, ScheduledKind};
+use vcr_core::{Engine, EngineConfig, EngineConfigInput, KvRole, Prompt, RequestId, RequestSpec, TokenSource};
+
+struct Ones;
+
+impl TokenSource for Ones {
+    fn token(&mut self, _tag: u64, _output_index: u32) -> u32 {
+        1
+    }
+}
+
+fn engine(input: EngineConfigInput) -> Engine {
+    let config = EngineConfigInput { num_gpu_blocks: 41, ..input };
+    let mut engine = Engine::new(EngineConfig::new(config).expect("valid"));
+    engine.pool_mut().record_events(true);
+    engine
+}
+
+/// A request of 40 tokens, thus of two full blocks of 16 and a half one.
+fn request(tag: u64, content: u64, kv_role: KvRole) -> RequestSpec {
+    let mut prompt = Prompt::new(16, 0);
+    prompt.push_run(content, 0, 40);
+    RequestSpec { kv_role, ..RequestSpec::new(tag, prompt, 20) }
+}
+
+fn loading(engine: &mut Engine, tag: u64, content: u64) -> (RequestId, RemoteLoad) {
+    let id = engine.submit(request(tag, content, KvRole::Destination)).expect("it fits");
+    let loads = &engine.schedule().remote_loads;
+    let load = *loads.iter().find(|load| load.request == id).expect("its load starts");
+    if engine.step_in_flight() {
+        engine.update(&mut Ones);
+    }
+    (id, load)
+}
+
+/// Tag, kind, depth and tokens of what is scheduled.
+fn step(engine: &mut Engine) -> Vec<(u64, ScheduledKind, u32, u32)> {
+    let rows = engine.schedule().scheduled.iter();
+    let rows = rows.map(|entry| (entry.tag, entry.kind, entry.num_computed_tokens, entry.num_scheduled_tokens));
+    let rows = rows.collect();
+    if engine.step_in_flight() {
+        engine.update(&mut Ones);
+    }
+    rows
+}
+
+#[test]
+fn a_failed_transfer_leaves_nothing_and_the_prompt_is_computed_here() {
+    let mut engine = engine(EngineConfigInput::default());
+    let (id, load) = loading(&mut engine, 0, 7);
+    assert_eq!((load.cached_tokens, load.missing_tokens, engine.pool().num_active()), (0, 40, 3));
+    assert_eq!(engine.outstanding_prefill_tokens(), 0);
+    engine.submit(request(1, 8, KvRole::Local)).expect("it fits");
+    engine.remote_kv_failed(id);
+    assert_eq!((engine.num_waiting(), engine.pool().num_active()), (2, 0));
+    assert_eq!(engine.outstanding_prefill_tokens(), 80);
+    assert!(engine.pool().events().expect("recording").iter().next().is_none(), "nothing is offered to the cache");
+    // It was first, and no second load is asked for.
+    assert_eq!(step(&mut engine), [(0, ScheduledKind::New, 0, 40), (1, ScheduledKind::New, 0, 40)]);
+    assert!(engine.plan().remote_loads.is_empty());
+    assert_eq!(engine.outstanding_prefill_tokens(), 0);
+    assert_eq!(engine.stats().prefix.requests, 3, "as in vLLM it was looked up twice");
+}
+
+#[test]
+fn after_a_failed_transfer_the_cache_still_helps() {
+    let mut engine = engine(EngineConfigInput::default());
+    engine.submit(request(0, 7, KvRole::Local)).expect("it fits");
+    step(&mut engine);
+    let (id, load) = loading(&mut engine, 1, 7);
+    assert_eq!((load.cached_tokens, load.missing_tokens), (32, 8));
+    engine.remote_kv_failed(id);
+    assert_eq!(step(&mut engine)[1], (1, ScheduledKind::New, 32, 8));
+}
+
+#[test]
+fn what_was_loaded_is_hit_by_others() {
+    let mut engine = engine(EngineConfigInput::default());
+    let (id, _) = loading(&mut engine, 0, 7);
+    engine.remote_kv_arrived(id);
+    engine.submit(request(1, 7, KvRole::Local)).expect("it fits");
+    assert_eq!(step(&mut engine), [(0, ScheduledKind::New, 39, 1), (1, ScheduledKind::New, 32, 8)]);
+}
+
+#[test]
+fn an_abort_during_a_transfer_frees_its_blocks() {
+    let mut engine = engine(EngineConfigInput::default());
+    let (id, _) = loading(&mut engine, 0, 7);
+    engine.abort(id);
+    assert_eq!((engine.num_requests(), engine.num_waiting(), engine.num_skipped_waiting()), (0, 0, 0));
+    assert_eq!(engine.pool().num_active(), 0);
+    engine.pool().assert_consistent();
+    // Nothing of it is in the cache.
+    engine.submit(request(1, 7, KvRole::Local)).expect("it fits");
+    assert_eq!(step(&mut engine), [(1, ScheduledKind::New, 0, 40)]);
+}
+
+#[test]
+fn requests_are_skipped_until_they_are_admitted() {
+    let mut engine = engine(EngineConfigInput { max_loras: 1, ..EngineConfigInput::default() });
+    let (id, _) = loading(&mut engine, 0, 7);
+    let add = |engine: &mut Engine, tag, lora| {
+        engine.submit(RequestSpec { lora: Some(lora), ..request(tag, tag, KvRole::Local) }).expect("it fits")
+    };
+    let first = add(&mut engine, 1, 1);
+    add(&mut engine, 2, 2);
+    assert_eq!((engine.num_waiting(), engine.num_skipped_waiting()), (3, 1));
+    step(&mut engine);
+    assert_eq!((engine.num_waiting(), engine.num_skipped_waiting()), (2, 2), "one loads, one has another adapter");
+    engine.remote_kv_arrived(id);
+    assert_eq!((engine.num_waiting(), engine.num_skipped_waiting()), (2, 2), "it is not admitted yet");
+    step(&mut engine);
+    assert_eq!((engine.num_waiting(), engine.num_skipped_waiting()), (1, 1));
+    engine.abort(first);
+    step(&mut engine);
+    assert_eq!((engine.num_waiting(), engine.num_skipped_waiting()), (0, 0));
+}
+
+#[test]
+fn all_are_aborted_in_order_and_held_kv_stays() {
+    let mut engine = engine(EngineConfigInput { max_num_seqs: 2, ..EngineConfigInput::default() });
+    engine.submit(RequestSpec { max_tokens: 1, ..request(9, 9, KvRole::Source) }).expect("it fits");
+    step(&mut engine);
+    loading(&mut engine, 4, 4);
+    for tag in [8, 1, 5] {
+        engine.submit(request(tag, tag, KvRole::Local)).expect("it fits");
+    }
+    engine.schedule();
+    let mut aborted = Vec::new();
+    engine.abort_all(|tag| aborted.push(tag));
+    assert_eq!(aborted, [4, 8, 1, 5]);
+    assert_eq!(engine.live_tags().collect::<Vec<_>>(), [9], "its KV is held");
+    assert!(engine.update(&mut Ones).outputs.is_empty());
+    engine.release_held_kv(engine.find(9).expect("it is held"));
+    assert_eq!((engine.num_requests(), engine.pool().num_active()), (0, 0));
+}
