@@ -1,37 +1,16 @@
 //! What must hold of the engine and its pool whatever is asked of them.
 
+mod support;
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use proptest::prelude::*;
+use support::{Tokens, arb_config, request};
 use vcr_core::kv_event::KvEvent;
-use vcr_core::kv_pool::BlockId;
-use vcr_core::latency::StepShape;
-use vcr_core::plan::{AdmissionStop, ScheduledKind};
+use vcr_core::plan::ScheduledKind;
 use vcr_core::{
-    Engine, EngineConfig, EngineConfigInput, FinishReason, KvRole, PauseState, Policy, Prompt, RejectReason,
-    Repetition, RequestId, RequestSpec, SchedulerRules, StopRules, TokenSource,
+    Engine, EngineConfig, FinishReason, KvRole, PauseState, RejectReason, Repetition, RequestId, RequestSpec, StopRules,
 };
-
-/// Answers that depend on request and position alone; every 37th token is a stop token.
-struct Tokens;
-
-impl TokenSource for Tokens {
-    fn token(&mut self, tag: u64, output_index: u32) -> u32 {
-        (tag as u32).wrapping_mul(31).wrapping_add(output_index * 7) % 37
-    }
-
-    fn extra_tokens(&mut self, tag: u64, max_extra: u32) -> u32 {
-        tag as u32 % (max_extra + 1)
-    }
-
-    fn accepted_drafts(&mut self, tag: u64, num_drafts: u32) -> u32 {
-        (tag as u32 * 5 + 1) % (num_drafts + 1)
-    }
-
-    fn proposed_drafts(&mut self, tag: u64, most: u32) -> u32 {
-        (tag as u32 * 3 + 2) % (most + 1)
-    }
-}
 
 /// Rules each of which ends some requests.
 fn stop_rules() -> StopRules {
@@ -81,51 +60,6 @@ fn arb_action() -> impl Strategy<Value = Action> {
     ]
 }
 
-fn arb_config() -> impl Strategy<Value = EngineConfig> {
-    let sizes = (1..20u32, 4..80u32, 1..12u32, 12..300u32);
-    let switches = (any::<bool>(), any::<bool>(), any::<bool>(), any::<bool>(), any::<bool>());
-    let caps = (prop_oneof![Just(0), 5..50u32], 0.0..0.2f64, proptest::option::of(50..400u32), 0..3u32);
-    let modes = prop_oneof![
-        // Dynamo's bursts exclude drafts and async scheduling.
-        1 => (0..3u32, Just(0), Just(false)),
-        2 => (Just(0), 0..5u32, any::<bool>()),
-    ];
-    (sizes, switches, caps, modes, any::<bool>()).prop_map(|(sizes, switches, caps, modes, older)| {
-        let (block_size, num_gpu_blocks, max_num_seqs, budget) = sizes;
-        let (caching, chunking, priority, adaptive, reserve) = switches;
-        let (threshold, watermark, max_model_len, max_loras) = caps;
-        let (max_extra_tokens_per_step, num_speculative_tokens, async_scheduling) = modes;
-        // Without room for the longest request a padded admission may never fit.
-        let max_model_len = max_model_len.or((num_speculative_tokens > 0).then_some(300));
-        let longest_blocks = max_model_len.unwrap_or(0).div_ceil(block_size) + 1;
-        let input = EngineConfigInput {
-            block_size,
-            num_gpu_blocks: if num_speculative_tokens > 0 {
-                num_gpu_blocks.max(longest_blocks)
-            } else {
-                num_gpu_blocks
-            },
-            max_num_seqs,
-            max_num_batched_tokens: if chunking { budget } else { budget.max(max_model_len.unwrap_or(0)) },
-            max_model_len,
-            policy: if priority { Policy::Priority } else { Policy::Fcfs },
-            enable_prefix_caching: caching,
-            enable_chunked_prefill: chunking,
-            long_prefill_token_threshold: threshold,
-            adaptive_long_prefill: adaptive,
-            watermark,
-            scheduler_reserve_full_isl: reserve,
-            max_num_active_seqs: None,
-            max_loras,
-            max_extra_tokens_per_step,
-            num_speculative_tokens,
-            async_scheduling,
-            rules: if older { SchedulerRules::V0_32 } else { SchedulerRules::V0_33 },
-        };
-        EngineConfig::new(input).expect("drawn to be valid")
-    })
-}
-
 /// The driver's view of an engine, against which the engine is checked.
 struct Driver {
     engine: Engine,
@@ -161,15 +95,11 @@ impl Driver {
             Action::Submit { prompt_tokens, shared, max_tokens, priority, role, stops } => {
                 let tag = self.next_tag;
                 self.next_tag += 1;
-                let adapters = self.engine.config().max_loras > 0 && !tag.is_multiple_of(3);
-                let lora = adapters.then_some((tag % 4) as u32);
                 let spec = RequestSpec {
                     stops: stops.then(|| Box::new(stop_rules())),
                     priority: *priority,
-                    lora,
                     kv_role: *role,
-                    skip_reading_prefix_cache: tag.is_multiple_of(7),
-                    ..RequestSpec::new(tag, self.prompt(tag, *prompt_tokens, *shared, lora), *max_tokens)
+                    ..request(self.engine.config(), tag, *prompt_tokens, *shared, *max_tokens)
                 };
                 let fits = self.engine.check(*prompt_tokens, *max_tokens);
                 match fits.and_then(|()| self.engine.submit(spec)) {
@@ -230,19 +160,6 @@ impl Driver {
             PauseState::PausedNew => assert!((running..=self.live.len()).contains(&unfinished)),
             PauseState::PausedAll => assert_eq!(unfinished, 0),
         }
-    }
-
-    /// Every other prompt keeps its tokens, to be hashed when its turn comes.
-    fn prompt(&self, tag: u64, len_tokens: u32, shared: bool, lora: Option<u32>) -> Prompt {
-        let block_size = self.engine.config().block_size;
-        let salt = lora.map_or(0, |lora| u64::from(lora) + 1);
-        let content = if shared { 1 } else { 1000 + tag as u32 };
-        if tag.is_multiple_of(2) {
-            return Prompt::of_tokens((0..len_tokens).map(|index| content * 512 + index).collect(), block_size, salt);
-        }
-        let mut prompt = Prompt::new(block_size, salt);
-        prompt.push_run(u64::from(content), 0, len_tokens);
-        prompt
     }
 
     /// Replays the events; what they say is cached must be what the pool finds.
@@ -352,123 +269,6 @@ impl Driver {
     }
 }
 
-type Requests = Vec<(u32, bool, u32)>;
-
-/// Requests with a prompt length, whether they share a prompt, and a number of tokens.
-fn arb_requests() -> impl Strategy<Value = Requests> {
-    proptest::collection::vec((1..120u32, any::<bool>(), 1..60u32), 1..12)
-}
-
-fn with_requests(config: EngineConfig, requests: &Requests) -> Engine {
-    let mut driver = Driver::new(config);
-    for &(prompt_tokens, shared, max_tokens) in requests {
-        let role = KvRole::Local;
-        driver.act(&Action::Submit { prompt_tokens, shared, max_tokens, priority: 0, role, stops: false });
-    }
-    driver.engine
-}
-
-/// A step as a log would show it: requests with tokens, depth, kind and new
-/// blocks, and the KV events up to its schedule; then tokens given.
-#[derive(Debug, PartialEq)]
-enum Happened {
-    Scheduled {
-        requests: Vec<(u64, u32, u32, ScheduledKind, Vec<BlockId>)>,
-        num_events: usize,
-        waiting: u64,
-        stop: AdmissionStop,
-    },
-    Given(Vec<(u64, u32)>),
-    Events(Vec<String>),
-}
-
-/// Runs all requests to their ends, skipping up to `most` steps at a time. With
-/// `pauses` none is admitted before all that run have ended.
-fn history(config: EngineConfig, requests: &Requests, most: Option<usize>, pauses: bool) -> Vec<Happened> {
-    let mut engine = with_requests(config, requests);
-    let mut history = Vec::new();
-    let mut shapes = Vec::new();
-    loop {
-        if engine.may_schedule() {
-            engine.schedule();
-            history.push(scheduled(&engine));
-            let empty = engine.plan().scheduled.is_empty();
-            if empty && !engine.step_in_flight() && engine.plan().preempted.is_empty() {
-                if engine.pause_state() == PauseState::Unpaused {
-                    break;
-                }
-                engine.set_pause_state(PauseState::Unpaused);
-            } else if pauses {
-                engine.set_pause_state(PauseState::PausedNew);
-            }
-        }
-        shapes.clear();
-        engine.predict_decode_steps(most.unwrap_or(0), &mut shapes);
-        if !shapes.is_empty() {
-            skip(&mut engine, &shapes, &mut history);
-        }
-        if engine.step_in_flight() {
-            engine.update(&mut Tokens);
-            given(&engine, &mut history);
-        }
-    }
-    let events = engine.pool().events().expect("recording").iter().map(|event| format!("{event:?}"));
-    history.push(Happened::Events(events.collect()));
-    history
-}
-
-fn scheduled(engine: &Engine) -> Happened {
-    let plan = engine.plan();
-    let rows = plan.scheduled.iter().map(|entry| {
-        let blocks = plan.blocks_of(entry).to_vec();
-        (entry.tag, entry.num_scheduled_tokens, entry.num_computed_tokens, entry.kind, blocks)
-    });
-    Happened::Scheduled {
-        requests: rows.collect(),
-        num_events: engine.pool().events().expect("recording").len(),
-        waiting: engine.num_waiting() as u64,
-        stop: plan.admission_stop,
-    }
-}
-
-fn given(engine: &Engine, history: &mut Vec<Happened>) {
-    let mut tokens = engine.outputs().tokens.iter();
-    let outputs = engine.outputs().outputs.iter();
-    let given = outputs.flat_map(|output| {
-        let own = tokens.by_ref().take(output.num_tokens as usize);
-        own.map(|&token| (output.tag, token)).collect::<Vec<_>>()
-    });
-    history.push(Happened::Given(given.collect()));
-}
-
-/// Skips a stretch and tells what happened in it, step by step.
-fn skip(engine: &mut Engine, shapes: &[StepShape], history: &mut Vec<Happened>) {
-    let before: Vec<(u64, u32)> =
-        engine.plan().scheduled.iter().map(|entry| (entry.tag, entry.num_computed_tokens)).collect();
-    let waiting = engine.num_waiting() as u64;
-    let stretch = engine.decode_ahead(shapes, &mut Tokens);
-    let (steps, grants) = (stretch.steps, stretch.grants.clone());
-    let events_by_step = stretch.events_by_step.clone();
-    assert_eq!(steps as usize, shapes.len());
-    for step in 1..=steps {
-        let outputs = engine.outputs();
-        let row = outputs.tokens.chunks_exact(steps as usize).zip(&before);
-        history.push(Happened::Given(row.map(|(tokens, &(tag, _))| (tag, tokens[step as usize - 1])).collect()));
-        let requests = before.iter().enumerate().map(|(index, &(tag, computed))| {
-            let own = grants.iter().filter(|grant| grant.step == step && grant.entry == index as u32);
-            (tag, 1, computed + step, ScheduledKind::Running, own.map(|grant| grant.block).collect())
-        });
-        history.push(Happened::Scheduled {
-            requests: requests.collect(),
-            num_events: events_by_step[step as usize - 1] as usize,
-            waiting,
-            stop: engine.plan().admission_stop,
-        });
-    }
-    // The plan left in flight is the last of them.
-    assert_eq!(history.last(), Some(&scheduled(engine)));
-}
-
 proptest! {
     #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
 
@@ -490,55 +290,4 @@ proptest! {
         prop_assert_eq!(driver.engine.num_skipped_waiting(), 0);
         prop_assert_eq!(driver.engine.outstanding_prefill_tokens(), 0);
     }
-
-    /// Steps told in advance are the steps that come.
-    #[test]
-    fn predicted_steps_happen(config in arb_config(), requests in arb_requests()) {
-        let mut engine = with_requests(config, &requests);
-        let mut predicted = Vec::new();
-        while engine.has_schedulable_requests() || engine.step_in_flight() {
-            if engine.may_schedule() {
-                let shape = engine.schedule().shape;
-                if shape.batch_requests() > 0 && predicted.is_empty() {
-                    engine.predict_decode_steps(7, &mut predicted);
-                    predicted.reverse();
-                } else if let Some(told) = predicted.pop() {
-                    prop_assert_eq!(told, shape);
-                }
-            }
-            if engine.step_in_flight() {
-                engine.update(&mut Tokens);
-            }
-        }
-        prop_assert_eq!(predicted.len(), 0, "steps were told that did not come");
-    }
-
-    /// A stretch applied at once is the same as its steps one by one.
-    #[test]
-    fn a_skipped_stretch_is_its_steps(
-        config in arb_config(),
-        requests in arb_requests(),
-        most in 1..Engine::MOST_PREDICTED_STEPS,
-        pauses in any::<bool>(),
-    ) {
-        let skipped = history(config.clone(), &requests, Some(most), pauses);
-        prop_assert_eq!(skipped, history(config, &requests, None, pauses));
-    }
-}
-
-#[test]
-fn a_stretch_of_decode_is_told_up_to_its_end() {
-    let mut driver = Driver::new(EngineConfig::new(EngineConfigInput::default()).expect("valid"));
-    let role = KvRole::Local;
-    driver.act(&Action::Submit { prompt_tokens: 30, shared: false, max_tokens: 20, priority: 0, role, stops: false });
-    driver.act(&Action::Step);
-    driver.engine.schedule();
-    let mut shapes = Vec::new();
-    driver.engine.predict_decode_steps(Engine::MOST_PREDICTED_STEPS, &mut shapes);
-    // The prefill gave one token and the step in flight gives the second.
-    assert_eq!(shapes.len(), 18);
-    let contexts: Vec<u64> = shapes.iter().map(|shape| shape.decode_context_tokens).collect();
-    assert_eq!(contexts, (32..50).collect::<Vec<u64>>());
-    let blocks: Vec<u64> = shapes.iter().map(|shape| shape.kv_active_blocks).collect();
-    assert_eq!((blocks[0], blocks[1], blocks[17]), (2, 3, 4));
 }
