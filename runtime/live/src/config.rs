@@ -101,7 +101,7 @@ pub enum TokenChoice {
     /// The prompt again, then the end of the text.
     Echo,
     /// Those of a list, by prompt or in turn.
-    Listed(Arc<crate::tokens::TokenList>),
+    Listed(Arc<crate::token_list::TokenList>),
     /// A guest chooses them.
     Guest(TokenSourceFactory),
 }
@@ -160,6 +160,8 @@ pub struct TransferSettings {
     pub latency_ns: u64,
     /// What every moved token takes besides.
     pub per_token_ns: u64,
+    /// Standard deviation of the sum.
+    pub std_dev_ns: u64,
     /// How long blocks are held for a decode engine that does not come.
     pub lease_ns: u64,
 }

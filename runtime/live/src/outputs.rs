@@ -10,6 +10,9 @@ use vcr_wire::{
 
 use crate::faults::Faults;
 
+/// A message to be sent later: when, in which order, to whom.
+type Delayed = Reverse<(u64, u64, usize, Vec<u8>)>;
+
 /// The outputs of one engine.
 pub(crate) struct Outputs {
     link: EngineOutputs,
@@ -20,8 +23,7 @@ pub(crate) struct Outputs {
     /// API servers that are gone.
     lost: Vec<bool>,
     frame: Vec<u8>,
-    /// Messages to be sent later: when, in which order, to whom.
-    delayed: BinaryHeap<Reverse<(u64, u64, usize, Vec<u8>)>>,
+    delayed: BinaryHeap<Delayed>,
     num_delayed: u64,
     pub(crate) weight_version: Option<String>,
     pub(crate) messages: u64,

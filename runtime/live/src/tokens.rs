@@ -5,7 +5,6 @@
 //! call. Its name is no part of it, so a frontend that makes up names gets the
 //! same text for the same prompt.
 
-use std::collections::HashMap;
 use std::collections::VecDeque;
 
 use vcr_core::TokenSource;
@@ -16,15 +15,6 @@ use vcr_random::Stream;
 
 use crate::config::{TokenChoice, TokenSettings};
 use crate::requests::slot_of;
-
-/// Outputs to be given in turn, or to the prompt they belong to.
-#[derive(Clone, Debug, Default)]
-pub struct TokenList {
-    /// Outputs without a prompt, served in turn, again from the first.
-    pub in_turn: Vec<Vec<u32>>,
-    /// Outputs by prompt.
-    pub by_prompt: HashMap<Vec<u32>, Vec<u32>>,
-}
 
 /// What the source must know of a request.
 pub(crate) struct Asked<'a> {

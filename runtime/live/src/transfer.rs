@@ -8,6 +8,7 @@
 use std::collections::HashMap;
 
 use vcr_core::RequestId;
+use vcr_random::Stream;
 use vcr_wire::{Line, LinkError, NoticeBoard, NoticeSender, Transport, Value};
 
 use crate::config::TransferSettings;
@@ -71,10 +72,11 @@ pub(crate) struct Transfers {
     held: HashMap<String, Held>,
     /// The earliest end of a lease, or before it.
     next_lease_end_ns: Option<u64>,
+    draws: Stream,
 }
 
 impl Transfers {
-    pub(crate) fn new(settings: &TransferSettings, transport: &Transport, rank: u16, ranks: u16) -> Self {
+    pub(crate) fn new(settings: &TransferSettings, transport: &Transport, rank: u16, ranks: u16, seed: u64) -> Self {
         let engine_id = if ranks > 1 { format!("{}_dp{rank}", settings.engine_id) } else { settings.engine_id.clone() };
         Self {
             settings: settings.clone(),
@@ -84,6 +86,7 @@ impl Transfers {
             sender: NoticeSender::new(transport),
             held: HashMap::new(),
             next_lease_end_ns: None,
+            draws: Stream::new(seed, "live.transfers"),
         }
     }
 
@@ -96,8 +99,13 @@ impl Transfers {
     }
 
     /// What moving so many tokens takes.
-    pub(crate) fn duration_ns(&self, tokens: u32) -> u64 {
-        self.settings.latency_ns.saturating_add(self.settings.per_token_ns.saturating_mul(tokens.into()))
+    pub(crate) fn duration_ns(&mut self, tokens: u32) -> u64 {
+        let settings = &self.settings;
+        let mean_ns = settings.latency_ns.saturating_add(settings.per_token_ns.saturating_mul(tokens.into()));
+        if settings.std_dev_ns == 0 {
+            return mean_ns;
+        }
+        (mean_ns as f64 + self.draws.normal() * settings.std_dev_ns as f64).max(0.0) as u64
     }
 
     /// Holds the blocks of a finished prompt, and gives what the decode engine
@@ -181,12 +189,6 @@ impl Transfers {
     /// When a lease may end.
     pub(crate) fn next_lease_end_ns(&self) -> Option<u64> {
         self.next_lease_end_ns
-    }
-
-    /// Forgets everything: the engine starts again.
-    pub(crate) fn clear(&mut self) {
-        self.held.clear();
-        self.next_lease_end_ns = None;
     }
 }
 

@@ -63,6 +63,11 @@ static TABLE: LazyLock<Table> = LazyLock::new(|| {
     toml::from_str(include_str!("../../../compat.toml")).expect("the table is part of this build and checked by a test")
 });
 
+/// The rules of `line`, if there is such a line.
+pub(crate) fn rules(line: &str) -> Option<SchedulerRules> {
+    TABLE.line.iter().find(|known| known.name == line).map(|known| known.scheduler_rules.into())
+}
+
 /// The rules of `line`. Notes options that it does not have, or that there is
 /// no such line.
 pub(crate) fn check_line(line: &str, options: &mut Options<'_>) -> SchedulerRules {

@@ -11,6 +11,7 @@ mod compat;
 mod context;
 mod distribution;
 mod error;
+pub mod expression;
 mod fault;
 mod latency;
 mod options;

@@ -1,0 +1,83 @@
+//! Outputs from a file: one JSON object a line.
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+
+use serde::Deserialize;
+
+/// Outputs to be given in turn, or to the prompt they belong to.
+#[derive(Clone, Debug, Default)]
+pub struct TokenList {
+    /// Outputs without a prompt, served in turn, again from the first.
+    pub in_turn: Vec<Vec<u32>>,
+    /// Outputs by prompt.
+    pub by_prompt: HashMap<Vec<u32>, Vec<u32>>,
+}
+
+/// Why a file gives no outputs.
+#[derive(Debug, thiserror::Error)]
+pub enum TokenListError {
+    /// It cannot be read.
+    #[error("cannot read {}", path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// What the system says.
+        source: std::io::Error,
+    },
+    /// A line is none.
+    #[error("{}:{line}: {reason}", path.display())]
+    Line {
+        /// The file.
+        path: PathBuf,
+        /// Counted from 1.
+        line: usize,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// There is none in it.
+    #[error("{} holds no outputs", path.display())]
+    Empty {
+        /// The file.
+        path: PathBuf,
+    },
+}
+
+#[derive(Deserialize)]
+struct Row {
+    output_token_ids: Vec<u32>,
+    prompt_token_ids: Option<Vec<u32>>,
+}
+
+impl TokenList {
+    /// Reads lines of `{"output_token_ids": [...], "prompt_token_ids": [...]}`;
+    /// the prompt may be left out, other keys are passed over.
+    ///
+    /// # Errors
+    /// When the file cannot be read, a line is no such object, or there is none.
+    pub fn read(path: &Path) -> Result<Self, TokenListError> {
+        let read_error = |source| TokenListError::Read { path: path.to_owned(), source };
+        let mut list = Self::default();
+        for (index, line) in BufReader::new(File::open(path).map_err(read_error)?).lines().enumerate() {
+            let line = line.map_err(read_error)?;
+            if line.trim().is_empty() {
+                continue;
+            }
+            let line_error = |reason| TokenListError::Line { path: path.to_owned(), line: index + 1, reason };
+            let row: Row = serde_json::from_str(&line).map_err(|error| line_error(error.to_string()))?;
+            if row.output_token_ids.is_empty() {
+                return Err(line_error("`output_token_ids` is empty; every request gets at least one token".to_owned()));
+            }
+            match row.prompt_token_ids {
+                Some(prompt) => _ = list.by_prompt.insert(prompt, row.output_token_ids),
+                None => list.in_turn.push(row.output_token_ids),
+            }
+        }
+        if list.in_turn.is_empty() && list.by_prompt.is_empty() {
+            return Err(TokenListError::Empty { path: path.to_owned() });
+        }
+        Ok(list)
+    }
+}

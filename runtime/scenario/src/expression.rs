@@ -1,0 +1,91 @@
+//! Single words of the vocabulary, for commands that take one as an option:
+//! `knobs(#{ ttft: "200ms", itl: "10ms" })`.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use rhai::Dynamic;
+use vcr_cluster::LatencyFactory;
+use vcr_core::SchedulerRules;
+use vcr_random::Distribution;
+
+use crate::context::Context;
+use crate::error::{self, Blame, ScenarioError};
+use crate::latency::LatencySpec;
+use crate::options::{ScriptDistribution, as_number};
+use crate::{RunOptions, Silent, compat, vocabulary};
+
+/// The latency model that `source` makes. Relative paths in it start at
+/// `folder`; `name` says in errors where it was written.
+///
+/// # Errors
+/// When it is no expression of the vocabulary, or makes something else.
+pub fn latency(name: &str, source: &str, folder: &Path) -> Result<LatencyFactory, ScenarioError> {
+    let value = evaluate(name, source, folder)?;
+    let spec = value.try_cast::<LatencySpec>().ok_or_else(|| {
+        wrong(name, "it is no latency model", "write one as in scenarios: knobs(#{ ttft: \"200ms\", itl: \"10ms\" })")
+    })?;
+    Ok(spec.factory)
+}
+
+/// The distribution of counts that `source` makes; a number is one, too.
+///
+/// # Errors
+/// When it is no expression of the vocabulary, or makes something else.
+pub fn count_distribution(name: &str, source: &str) -> Result<Distribution, ScenarioError> {
+    let value = evaluate(name, source, Path::new(""))?;
+    if let Some(value) = as_number(&value) {
+        return Ok(Distribution::Constant { value });
+    }
+    match value.try_cast::<ScriptDistribution>() {
+        Some(made) if !made.is_time => Ok(made.distribution),
+        _ => Err(wrong(name, "it is no distribution of counts", "write a number, or for example lognormal(200, 80)")),
+    }
+}
+
+/// Whose scheduler rules a line of vLLM has (`0.27` to `0.33`).
+#[must_use]
+pub fn scheduler_rules(line: &str) -> Option<SchedulerRules> {
+    compat::rules(line)
+}
+
+fn wrong(name: &str, message: &str, hint: &str) -> ScenarioError {
+    ScenarioError {
+        blame: Blame::Input,
+        file: name.to_owned(),
+        at: None,
+        message: message.to_owned(),
+        hint: Some(hint.to_owned()),
+    }
+}
+
+fn evaluate(name: &str, source: &str, folder: &Path) -> Result<Dynamic, ScenarioError> {
+    let options = RunOptions::default();
+    let context = Arc::new(Context::new(source.to_owned(), folder.to_owned(), options, Arc::new(Silent), None));
+    let engine = vocabulary::engine(&context);
+    engine.eval_expression::<Dynamic>(source).map_err(|error| error::from_script(name, &error))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_word_of_the_vocabulary_is_enough() {
+        let made = latency("--latency", "fixed(#{ step: \"10ms\" })", Path::new(""));
+        assert!(made.is_ok());
+        assert_eq!(count_distribution("--n", "200").ok(), Some(Distribution::Constant { value: 200.0 }));
+        assert_eq!(
+            count_distribution("--n", "uniform(1, 5)").ok(),
+            Some(Distribution::Uniform { min: 1.0, max: 5.0 })
+        );
+    }
+
+    #[test]
+    fn anything_else_is_refused_with_its_place() {
+        let error = |source| latency("--latency", source, Path::new("")).err().expect("it is wrong").to_string();
+        assert!(error("7").starts_with("--latency: it is no latency model"));
+        assert!(error("fixed(#{ stp: \"10ms\" })").starts_with("--latency:1:"), "{}", error("fixed(#{ stp: 1 })"));
+        assert!(error("nothing(1)").contains("there is no function `nothing`"));
+    }
+}
