@@ -97,7 +97,7 @@ fn a_guest_of_another_world_is_refused() {
     let wit = "package other:thing@1.0.0; world thing { export run: func() -> u32; }";
     let folder = Folder::new();
     folder.write("other.wasm", component(wit, r#"(module (func (export "run") (result i32) (i32.const 1)))"#));
-    refused(&folder, "other.wasm", &["it does not export `vcr:guest/latency`", "`run`"]);
+    refused(&folder, "other.wasm", &["it is no guest", "`vcr:guest/latency`", "only `run`"]);
 }
 
 #[test]

@@ -225,7 +225,7 @@ fn rust_files(folder: &Path) -> Vec<PathBuf> {
     files
 }
 
-/// Each folder `wit/vX_Y` holds the package of that version, with our world.
+/// Each folder `wit/vX_Y` holds the package of that version, with our worlds.
 #[test]
 fn the_interfaces_parse_and_lie_in_the_folder_of_their_version() {
     let entries = std::fs::read_dir(root().join("wit")).expect("there are interfaces");
@@ -240,7 +240,9 @@ fn the_interfaces_parse_and_lie_in_the_folder_of_their_version() {
         let version = name.version.as_ref().expect("the package has a version");
         let expected = format!("v{}_{}", version.major, version.minor);
         assert_eq!(folder.file_name().and_then(|name| name.to_str()), Some(expected.as_str()));
-        assert!(resolve.packages[package].worlds.contains_key("latency-model"), "{}", folder.display());
+        for world in ["latency-model", "token-source", "failure-injector"] {
+            assert!(resolve.packages[package].worlds.contains_key(world), "{} has no `{world}`", folder.display());
+        }
         for (_, world) in &resolve.worlds {
             assert!(world.imports.is_empty(), "guests get no imports, but `{}` has some", world.name);
         }

@@ -2,6 +2,7 @@ use std::path::PathBuf;
 
 use crate::inspect::ApiVersion;
 use crate::versions::supported_list;
+use crate::world::World;
 
 /// What went wrong with a guest. [`GuestError::hint`] says what to do about it.
 #[derive(Debug, thiserror::Error)]
@@ -73,14 +74,31 @@ pub enum LoadProblem {
         /// Names of the imports.
         imports: Vec<String>,
     },
-    /// The component belongs to another world.
-    #[error(
-        "it is no latency model: it does not export `vcr:guest/latency`, only {}",
-        quoted(.exports)
-    )]
-    WrongWorld {
+    /// The component belongs to none of our worlds.
+    #[error("it is no guest: it exports none of {}, only {}", interfaces(), quoted(.exports))]
+    NoWorld {
         /// Names of the exports.
         exports: Vec<String>,
+    },
+    /// The component would belong to several worlds.
+    #[error("it is both a {first} and a {second}, but a guest is of one world")]
+    SeveralWorlds {
+        /// One of them.
+        first: World,
+        /// Another one.
+        second: World,
+    },
+    /// The component belongs to another world than is needed of it.
+    #[error(
+        "it is a {found} (world `{}`), but a {expected} (world `{}`) is needed",
+        .found.name(),
+        .expected.name()
+    )]
+    OtherWorld {
+        /// The world it belongs to.
+        found: World,
+        /// The one it should belong to.
+        expected: World,
     },
     /// The component was made for an interface that this build does not know.
     #[error("it declares guest API {declared}, but this build supports {}", supported_list())]
@@ -190,12 +208,59 @@ pub enum CallFault {
         /// The horizon of the call.
         horizon_ns: u64,
     },
-    /// The model was called again after it had failed.
+    /// A call for tokens answered too few or too many.
+    #[error("it answered {given} tokens, but {wanted} were wanted")]
+    TokenCount {
+        /// Tokens in the answer.
+        given: usize,
+        /// Tokens of all wants.
+        wanted: usize,
+    },
+    /// An answer is no list of actions.
+    #[error("it answered {words} words, but an action has 3")]
+    RaggedActions {
+        /// Words in the answer.
+        words: usize,
+    },
+    /// An action that cannot be.
+    #[error("its action {index}, the words {words:?}, {problem}")]
+    BadAction {
+        /// Index of the action in the answer.
+        index: usize,
+        /// The action as it was answered.
+        words: [u64; 3],
+        /// Why that cannot be.
+        problem: ActionProblem,
+    },
+    /// The instance was called again after it had failed.
     #[error("it had failed before: {first}")]
     FailedBefore {
         /// What happened the first time.
         first: String,
     },
+}
+
+/// What is wrong with an action of a failure injector.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ActionProblem {
+    /// Its kind means nothing.
+    #[error("is of no kind: kinds are 0 to 8")]
+    UnknownKind,
+    /// It fails a request that is not there.
+    #[error("fails a request that is not there: none in that slot has arrived and neither ended nor been failed")]
+    NoSuchRequest,
+    /// It takes longer than time lasts.
+    #[error("takes longer than 1e18 ns")]
+    TooLong,
+    /// It does not say whether the engine comes back.
+    #[error("does not say whether the engine comes back: word 2 is 1, or words 1 and 2 are 0")]
+    NoRestart,
+    /// It fails a utility call where there is none.
+    #[error("fails a utility call, but none was announced")]
+    NoUtilityCall,
+    /// It has words beyond its arguments.
+    #[error("has a word that is not 0 beyond those of its kind")]
+    UnusedWord,
 }
 
 impl GuestError {
@@ -223,8 +288,16 @@ impl LoadProblem {
                 "build for `wasm32-unknown-unknown` without WASI; time and randomness come as \
                  arguments"
             }
-            Self::WrongWorld { .. } => {
-                "export the world `latency-model` of `wit/`; with the SDK: `export_latency_model!`"
+            Self::NoWorld { .. } | Self::SeveralWorlds { .. } => {
+                let names: Vec<String> = World::ALL.iter().map(|world| format!("`{}`", world.sdk_macro())).collect();
+                return Some(format!("export one world of `wit/`; with the SDK: {}", one_of(&names)));
+            }
+            Self::OtherWorld { expected, .. } => {
+                return Some(format!(
+                    "give a guest that exports the world `{}`; with the SDK: `{}`",
+                    expected.name(),
+                    expected.sdk_macro()
+                ));
             }
             Self::UnsupportedVersion { .. } => {
                 "rebuild the guest with the `wit/` of this build, or update the simulator"
@@ -249,13 +322,14 @@ impl CallFault {
             Self::Memory { .. } | Self::MemoryBeyondType { .. } => "keep less state, or raise its limit of memory",
             Self::Table { .. } => "raise its limit of table elements",
             Self::StackOverflow => "look for a recursion that does not end",
-            Self::Panicked => {
-                "run the guest's own tests natively; to say why it fails, return an error from \
-                 `configure` or `price_batch`"
-            }
-            Self::AnswerTooLarge { .. } => "answer one duration for each step and no more",
+            Self::Panicked => "run the guest's own tests natively; to say why it fails, return an error",
+            Self::AnswerTooLarge { .. } => "answer what was asked for and no more",
             Self::NoDurations { .. } | Self::TooManyDurations { .. } | Self::PastHorizon { .. } => {
                 "answer one duration for each step that starts before the horizon, and at least one"
+            }
+            Self::TokenCount { .. } => "answer exactly `count` tokens for each want, those of one want after another",
+            Self::RaggedActions { .. } | Self::BadAction { .. } => {
+                "`wit/` lists the kinds of actions and their words; the SDK makes them of a `FaultAction`"
             }
             Self::BadDuration { .. } => "a duration is a finite number of nanoseconds from 0 to 1e18",
         };
@@ -268,6 +342,19 @@ impl CallFault {
             Some(hint) => format!("{self}; {hint}"),
             None => self.to_string(),
         }
+    }
+}
+
+/// The interfaces of all worlds, quoted.
+fn interfaces() -> String {
+    quoted(&World::ALL.map(|world| world.interface().to_owned()))
+}
+
+/// Names as "a, b or c".
+fn one_of(names: &[String]) -> String {
+    match names {
+        [some @ .., last] if !some.is_empty() => format!("{} or {last}", some.join(", ")),
+        names => names.concat(),
     }
 }
 

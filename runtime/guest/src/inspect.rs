@@ -8,6 +8,7 @@ use wasmparser::{Encoding, Parser, Payload};
 
 use crate::error::LoadProblem;
 use crate::versions;
+use crate::world::World;
 
 /// Version of the guest API, as the names of a component's exports declare it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -35,27 +36,28 @@ impl fmt::Display for ApiVersion {
     }
 }
 
-const LATENCY_EXPORT: &str = "vcr:guest/latency@";
-
-/// Checks that `bytes` are a component that exports a latency model and imports
-/// nothing, and gives the version of the interface it was made for.
-pub(crate) fn latency_version(bytes: &[u8]) -> Result<ApiVersion, LoadProblem> {
+/// Checks that `bytes` are a component that exports the interface of one world
+/// and imports nothing, and gives that world and the version it was made for.
+pub(crate) fn declared(bytes: &[u8]) -> Result<(World, ApiVersion), LoadProblem> {
     let names = outer_names(bytes)?;
     if !names.imports.is_empty() {
         return Err(LoadProblem::Imports { imports: names.imports });
     }
-    let declared = names
-        .exports
-        .iter()
-        .filter_map(|name| name.strip_prefix(LATENCY_EXPORT))
-        .filter_map(ApiVersion::parse)
-        // A guest may serve several versions; take the newest that we know.
-        .max_by_key(|version| (versions::is_supported(*version), *version));
-    match declared {
-        None => Err(LoadProblem::WrongWorld { exports: names.exports }),
-        Some(declared) if !versions::is_supported(declared) => Err(LoadProblem::UnsupportedVersion { declared }),
-        Some(declared) => Ok(declared),
+    let found: Vec<(World, ApiVersion)> =
+        World::ALL.into_iter().filter_map(|world| Some((world, newest(&names.exports, world)?))).collect();
+    match found[..] {
+        [] => Err(LoadProblem::NoWorld { exports: names.exports }),
+        [(_, declared)] if !versions::is_supported(declared) => Err(LoadProblem::UnsupportedVersion { declared }),
+        [found] => Ok(found),
+        [(first, _), (second, _), ..] => Err(LoadProblem::SeveralWorlds { first, second }),
     }
+}
+
+/// The version of a world's interface among `exports`. A guest may serve several
+/// versions; this is the newest that we know.
+fn newest(exports: &[String], world: World) -> Option<ApiVersion> {
+    let names = exports.iter().filter_map(|name| name.strip_prefix(world.interface())?.strip_prefix('@'));
+    names.filter_map(ApiVersion::parse).max_by_key(|version| (versions::is_supported(*version), *version))
 }
 
 #[derive(Default)]

@@ -4,7 +4,8 @@ use vcr_core::latency::{LatencyError, LatencyModel, StepBatch, StepShape};
 
 use crate::error::CallFault;
 use crate::latest::LatencyInstance;
-use crate::limits::Limits;
+use crate::limits::{Budget, Limits};
+use crate::running::Running;
 
 /// The longest duration that a guest may answer, in nanoseconds: about 32
 /// years. Virtual time is a `u64` of nanoseconds and ends after 584.
@@ -12,25 +13,15 @@ pub const DURATION_NS_MAX: f64 = 1e18;
 
 /// One model in one instance of a guest.
 pub(crate) struct GuestLatency {
-    name: String,
     limits: Limits,
-    state: State,
+    running: Running<dyn LatencyInstance>,
     /// The flat words of a call, kept so that pricing allocates nothing here.
     shapes: Vec<u64>,
 }
 
-enum State {
-    Alive(Box<dyn LatencyInstance>),
-    /// The instance is gone: after a trap it could not be entered again, and
-    /// after any other error its state is not worth trusting.
-    Failed {
-        first: String,
-    },
-}
-
 impl GuestLatency {
     pub(crate) fn new(name: String, limits: Limits, instance: Box<dyn LatencyInstance>) -> Self {
-        Self { name, limits, state: State::Alive(instance), shapes: Vec::new() }
+        Self { limits, running: Running::new(name, instance), shapes: Vec::new() }
     }
 }
 
@@ -40,25 +31,14 @@ impl LatencyModel for GuestLatency {
     }
 
     fn price(&mut self, batch: &StepBatch<'_>, durations_ns: &mut Vec<u64>) -> Result<(), LatencyError> {
-        let already_priced = durations_ns.len();
-        let instance = match &mut self.state {
-            State::Alive(instance) => instance.as_mut(),
-            State::Failed { first } => {
-                let fault = CallFault::FailedBefore { first: first.clone() };
-                return Err(latency_error(&self.name, &fault));
-            }
-        };
-        price(instance, &self.limits, &mut self.shapes, batch, durations_ns).map_err(|fault| {
-            durations_ns.truncate(already_priced);
-            self.state = State::Failed { first: fault.to_string() };
-            latency_error(&self.name, &fault)
+        let priced_before = durations_ns.len();
+        let Self { limits, running, shapes } = self;
+        let result = running.call("price", |instance| price(instance, limits, shapes, batch, durations_ns));
+        result.map_err(|failure| {
+            durations_ns.truncate(priced_before);
+            LatencyError { model: failure.guest, reason: failure.reason }
         })
     }
-}
-
-#[cold]
-fn latency_error(name: &str, fault: &CallFault) -> LatencyError {
-    LatencyError { model: name.to_owned(), reason: format!("in `price`: {}", fault.with_hint()) }
 }
 
 /// Prices a batch by the call that is cheapest for its length.
@@ -83,18 +63,18 @@ fn price_step(
     start_ns: u64,
     shape: &StepShape,
 ) -> Result<u64, CallFault> {
-    let fuel = limits.price_fuel(1);
-    let value = instance.price_step(start_ns, shape, fuel)?;
+    let budget = limits.price_budget(1);
+    let value = instance.price_step(start_ns, shape, budget)?;
     match complaint(value) {
         None => Ok(round_ns(value)),
-        Some(complaint) => Err(trouble(instance, fuel, CallFault::BadDuration { start_ns, value, complaint })),
+        Some(complaint) => Err(trouble(instance, budget, CallFault::BadDuration { start_ns, value, complaint })),
     }
 }
 
 /// Puts the guest's own words in the place of `fault`, if it has any.
 #[cold]
-fn trouble(instance: &mut dyn LatencyInstance, fuel: u64, fault: CallFault) -> CallFault {
-    match instance.trouble(fuel) {
+fn trouble(instance: &mut dyn LatencyInstance, budget: Budget, fault: CallFault) -> CallFault {
+    match instance.trouble(budget) {
         Ok(reason) if !reason.is_empty() => CallFault::Rejected { reason },
         // Where asking fails too, what failed first is the one to report.
         Ok(_) | Err(_) => fault,
@@ -115,8 +95,8 @@ fn price_batch(
             break;
         }
         pack(steps, shapes);
-        let fuel = limits.price_fuel(steps.len());
-        let answer = instance.price(now_ns, batch.horizon_ns, shapes, fuel)?;
+        let budget = limits.price_budget(steps.len());
+        let answer = instance.price(now_ns, batch.horizon_ns, shapes, budget)?;
         now_ns = accept(&answer, steps.len(), now_ns, batch.horizon_ns, durations_ns)?;
         // The guest saw its horizon, or has a reason of its own to stop early.
         if answer.len() < steps.len() {

@@ -4,24 +4,61 @@
 use vcr_core::latency::StepShape;
 
 use crate::error::CallFault;
-use crate::limits::Limits;
+use crate::limits::{Budget, Limits};
 
-/// A compiled guest that can make latency models.
-pub(crate) trait LatencyModule: Send + Sync {
-    /// Makes a fresh instance and configures it as one model.
-    fn configure(&self, limits: &Limits, config_json: &str, seed: u64) -> Result<Box<dyn LatencyInstance>, CallFault>;
+/// A compiled guest of any world.
+pub(crate) enum OpenGuest {
+    Latency(Box<dyn Maker<dyn LatencyInstance>>),
+    Tokens(Box<dyn Maker<dyn TokenInstance>>),
+    Faults(Box<dyn Maker<dyn FaultInstance>>),
 }
 
-/// One instance, which is one model. After an error it must not be called again.
+/// A compiled guest that can make instances `I`.
+pub(crate) trait Maker<I: ?Sized>: Send + Sync {
+    /// Makes a fresh instance and configures it.
+    fn configure(&self, limits: &Limits, config_json: &str, seed: u64) -> Result<Box<I>, CallFault>;
+}
+
+/// One instance that is one latency model. What its answers mean, and whether
+/// they make sense, is for the caller to say, as it is for all instances; and
+/// none may be called again after an error.
 pub(crate) trait LatencyInstance: Send {
-    /// Prices the steps whose flat words are `shapes`, using up to `fuel`. What
-    /// the answer means, and whether it makes sense, is for the caller to say.
-    fn price(&mut self, start_ns: u64, horizon_ns: u64, shapes: &[u64], fuel: u64) -> Result<Vec<f64>, CallFault>;
+    /// Prices the steps whose flat words are `shapes`.
+    fn price(&mut self, start_ns: u64, horizon_ns: u64, shapes: &[u64], budget: Budget) -> Result<Vec<f64>, CallFault>;
 
     /// Prices one step as `price` would, but cheaper.
-    fn price_step(&mut self, start_ns: u64, shape: &StepShape, fuel: u64) -> Result<f64, CallFault>;
+    fn price_step(&mut self, start_ns: u64, shape: &StepShape, budget: Budget) -> Result<f64, CallFault>;
 
     /// The guest's words for why `price_step` answered a number that is no
     /// duration. The last call.
-    fn trouble(&mut self, fuel: u64) -> Result<String, CallFault>;
+    fn trouble(&mut self, budget: Budget) -> Result<String, CallFault>;
+}
+
+/// The flat lists of a call for tokens, as `wit/` describes them.
+#[derive(Debug, Default)]
+pub(crate) struct TokenCall {
+    pub(crate) started: Vec<u64>,
+    pub(crate) request_tokens: Vec<u32>,
+    pub(crate) structured_outputs: Vec<String>,
+    pub(crate) ended: Vec<u32>,
+    pub(crate) wants: Vec<u32>,
+}
+
+/// One instance that is one token source.
+pub(crate) trait TokenInstance: Send {
+    /// Gives the tokens of one step.
+    fn step(&mut self, call: &TokenCall, budget: Budget) -> Result<Vec<u32>, CallFault>;
+}
+
+/// One instance that is one failure injector.
+pub(crate) trait FaultInstance: Send {
+    /// Gives the flat words of what goes wrong.
+    fn decide(
+        &mut self,
+        now_ns: u64,
+        step: u64,
+        events: &[u64],
+        texts: &[String],
+        budget: Budget,
+    ) -> Result<Vec<u64>, CallFault>;
 }

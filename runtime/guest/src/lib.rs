@@ -26,17 +26,22 @@
 
 mod cache;
 mod error;
+mod faults;
 mod inspect;
 mod latency;
 mod latest;
 mod limits;
 mod module;
+mod running;
 mod sandbox;
+mod tokens;
 mod versions;
+mod world;
 
-pub use error::{CallFault, GuestError, LoadProblem};
+pub use error::{ActionProblem, CallFault, GuestError, LoadProblem};
 pub use inspect::ApiVersion;
 pub use latency::DURATION_NS_MAX;
 pub use limits::Limits;
 pub use module::GuestModule;
 pub use versions::SUPPORTED_VERSIONS;
+pub use world::World;

@@ -2,17 +2,22 @@
 /// machine, so a run that passes on one passes on all.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Fuel to instantiate and configure one model. One unit is about one
+    /// Fuel to instantiate and configure one instance. One unit is about one
     /// WebAssembly instruction; 500 million take around a second.
     pub fuel_per_configure: u64,
-    /// Fuel of one pricing call, however few steps it has.
+    /// Fuel of one call, however little it is about.
     pub fuel_per_call: u64,
-    /// Fuel that each step of a pricing call adds. A roofline uses some hundred
-    /// units a step.
-    pub fuel_per_step: u64,
+    /// Fuel that each thing adds that a call is about: a step to be priced, a
+    /// request that starts or ends, a token wanted, an event. A roofline uses
+    /// some hundred units a step.
+    pub fuel_per_item: u64,
     /// Steps of one pricing call; a longer batch is split over several calls.
     /// Bounds the list that the guest has to take into its memory.
     pub steps_per_call: usize,
+    /// Prompts, stop tokens and structured outputs of the requests that start in
+    /// one call for tokens, in bytes; more requests are spread over several
+    /// calls. A longer request has a call to itself.
+    pub request_bytes_per_call: usize,
     /// Linear memory of one instance, in bytes. An instance serves one engine.
     pub memory_bytes: usize,
     /// Elements of the tables of one instance.
@@ -20,6 +25,7 @@ pub struct Limits {
     /// Core instances, memories and tables, each, inside one component.
     pub core_items: usize,
     /// Bytes that one answer may make the host copy: results and error texts.
+    /// Grows with what a call asks for, where that has no limit of its own.
     pub answer_bytes: usize,
     /// Size of a component file, in bytes, checked before it is compiled.
     pub component_bytes: u64,
@@ -30,8 +36,9 @@ impl Default for Limits {
         Self {
             fuel_per_configure: 500_000_000,
             fuel_per_call: 50_000_000,
-            fuel_per_step: 1_000_000,
+            fuel_per_item: 1_000_000,
             steps_per_call: 256,
+            request_bytes_per_call: 8 << 20,
             memory_bytes: 64 << 20,
             table_elements: 100_000,
             core_items: 16,
@@ -42,8 +49,30 @@ impl Default for Limits {
 }
 
 impl Limits {
-    /// Fuel of a pricing call of `steps` steps.
-    pub(crate) fn price_fuel(&self, steps: usize) -> u64 {
-        self.fuel_per_call.saturating_add(self.fuel_per_step.saturating_mul(steps as u64))
+    /// For instantiating and configuring.
+    pub(crate) fn configure_budget(&self) -> Budget {
+        Budget { fuel: self.fuel_per_configure, answer_bytes: self.answer_bytes }
     }
+
+    /// For a call about `items` things whose honest answer may have
+    /// `expected_bytes`.
+    pub(crate) fn budget(&self, items: usize, expected_bytes: usize) -> Budget {
+        Budget {
+            fuel: self.fuel_per_call.saturating_add(self.fuel_per_item.saturating_mul(items as u64)),
+            answer_bytes: self.answer_bytes.saturating_add(expected_bytes),
+        }
+    }
+
+    /// For a call that prices `steps` steps. Their number is limited, and so is
+    /// what they may answer.
+    pub(crate) fn price_budget(&self, steps: usize) -> Budget {
+        self.budget(steps, 0)
+    }
+}
+
+/// What one call may use.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Budget {
+    pub(crate) fuel: u64,
+    pub(crate) answer_bytes: usize,
 }

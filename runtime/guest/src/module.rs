@@ -5,20 +5,26 @@ use std::path::Path;
 use std::sync::Arc;
 
 use sha2::{Digest as _, Sha256};
+use vcr_core::fault::FailureInjector;
 use vcr_core::latency::LatencyModel;
+use vcr_core::tokens::BatchTokenSource;
 use wasmtime::Engine;
 use wasmtime::component::Component;
 
 use crate::error::{GuestError, LoadProblem};
+use crate::faults::GuestFaults;
 use crate::inspect::{self, ApiVersion};
 use crate::latency::GuestLatency;
-use crate::latest::LatencyModule;
+use crate::latest::{Maker, OpenGuest};
 use crate::limits::Limits;
+use crate::tokens::GuestTokens;
 use crate::versions::OpenError;
+use crate::world::World;
 use crate::{sandbox, versions};
 
-/// A guest, compiled once. Cloning shares the compiled code, and every thread
-/// may make models from it; each model has an instance to itself.
+/// A guest of one world, compiled once. Cloning shares the compiled code, and
+/// every thread may make models, sources or injectors from it; each has an
+/// instance to itself.
 #[derive(Clone)]
 pub struct GuestModule {
     shared: Arc<Shared>,
@@ -26,10 +32,13 @@ pub struct GuestModule {
 
 struct Shared {
     name: String,
+    /// What errors about the file call it.
+    shown: String,
     digest: String,
+    world: World,
     api_version: ApiVersion,
     limits: Limits,
-    latency: Box<dyn LatencyModule>,
+    guest: OpenGuest,
 }
 
 impl GuestModule {
@@ -70,18 +79,19 @@ impl GuestModule {
             let limit_bytes = limits.component_bytes;
             return Err(refused(LoadProblem::TooLarge { size_bytes, limit_bytes }));
         }
-        let api_version = inspect::latency_version(bytes).map_err(refused)?;
+        let (world, api_version) = inspect::declared(bytes).map_err(refused)?;
         // Only now: most files that are no guests never need an engine.
         let engine = engine().map_err(|reason| GuestError::Sandbox { reason })?;
         let component = Component::from_binary(engine, bytes)
             .map_err(|error| refused(LoadProblem::Compile { reason: format!("{error:#}") }))?;
-        let latency = versions::open_latency(api_version, &component, &limits).map_err(|error| match error {
+        let guest = versions::open(world, api_version, &component, &limits).map_err(|error| match error {
             OpenError::Unfit(reason) => refused(LoadProblem::Unfit { reason }),
             OpenError::Fault(fault) => GuestError::Call { guest: name.clone(), call: "instantiate", fault },
         })?;
 
         let digest = hex(&Sha256::digest(bytes));
-        Ok(Self { shared: Arc::new(Shared { name, digest, api_version, limits, latency }) })
+        let shown = shown.to_owned();
+        Ok(Self { shared: Arc::new(Shared { name, shown, digest, world, api_version, limits, guest }) })
     }
 
     /// The name that errors and reports use.
@@ -96,13 +106,19 @@ impl GuestModule {
         &self.shared.digest
     }
 
+    /// What the guest is, and so which of the functions below it answers.
+    #[must_use]
+    pub fn world(&self) -> World {
+        self.shared.world
+    }
+
     /// The version of the guest API that the component was made for.
     #[must_use]
     pub fn api_version(&self) -> ApiVersion {
         self.shared.api_version
     }
 
-    /// The limits that its models run under.
+    /// The limits that its instances run under.
     #[must_use]
     pub fn limits(&self) -> &Limits {
         &self.shared.limits
@@ -112,14 +128,55 @@ impl GuestModule {
     /// is one JSON document; what belongs in it is the guest's to say.
     ///
     /// # Errors
-    /// When the guest rejects the config or fails while it configures itself.
+    /// When the guest is of another world, rejects the config or fails while it
+    /// configures itself.
     pub fn latency_model(&self, config_json: &str, seed: u64) -> Result<Box<dyn LatencyModel>, GuestError> {
-        let shared = &self.shared;
-        let instance = shared
-            .latency
-            .configure(&shared.limits, config_json, seed)
-            .map_err(|fault| GuestError::Call { guest: shared.name.clone(), call: "configure", fault })?;
-        Ok(Box::new(GuestLatency::new(shared.name.clone(), shared.limits, instance)))
+        let OpenGuest::Latency(maker) = &self.shared.guest else {
+            return Err(self.of_other_world(World::LatencyModel));
+        };
+        let instance = self.configure(maker.as_ref(), config_json, seed)?;
+        Ok(Box::new(GuestLatency::new(self.shared.name.clone(), self.shared.limits, instance)))
+    }
+
+    /// Makes the token source of one engine, as
+    /// [`latency_model`](Self::latency_model) makes its model.
+    ///
+    /// # Errors
+    /// When the guest is of another world, rejects the config or fails while it
+    /// configures itself.
+    pub fn token_source(&self, config_json: &str, seed: u64) -> Result<Box<dyn BatchTokenSource>, GuestError> {
+        let OpenGuest::Tokens(maker) = &self.shared.guest else {
+            return Err(self.of_other_world(World::TokenSource));
+        };
+        let instance = self.configure(maker.as_ref(), config_json, seed)?;
+        Ok(Box::new(GuestTokens::new(self.shared.name.clone(), self.shared.limits, instance)))
+    }
+
+    /// Makes the failure injector of one engine, as
+    /// [`latency_model`](Self::latency_model) makes its model.
+    ///
+    /// # Errors
+    /// When the guest is of another world, rejects the config or fails while it
+    /// configures itself.
+    pub fn failure_injector(&self, config_json: &str, seed: u64) -> Result<Box<dyn FailureInjector>, GuestError> {
+        let OpenGuest::Faults(maker) = &self.shared.guest else {
+            return Err(self.of_other_world(World::FailureInjector));
+        };
+        let instance = self.configure(maker.as_ref(), config_json, seed)?;
+        Ok(Box::new(GuestFaults::new(self.shared.name.clone(), self.shared.limits, instance)))
+    }
+
+    fn configure<I: ?Sized>(&self, maker: &dyn Maker<I>, config_json: &str, seed: u64) -> Result<Box<I>, GuestError> {
+        maker.configure(&self.shared.limits, config_json, seed).map_err(|fault| GuestError::Call {
+            guest: self.shared.name.clone(),
+            call: "configure",
+            fault,
+        })
+    }
+
+    fn of_other_world(&self, expected: World) -> GuestError {
+        let problem = LoadProblem::OtherWorld { found: self.shared.world, expected };
+        GuestError::Load { guest: self.shared.shown.clone(), problem }
     }
 }
 
@@ -128,6 +185,7 @@ impl fmt::Debug for GuestModule {
         f.debug_struct("GuestModule")
             .field("name", &self.shared.name)
             .field("digest", &self.shared.digest)
+            .field("world", &self.shared.world)
             .field("api_version", &self.shared.api_version)
             .finish_non_exhaustive()
     }

@@ -6,7 +6,7 @@ use wasmtime::{Config, Engine, OptLevel, ResourceLimiter, Store, Trap};
 
 use crate::cache;
 use crate::error::CallFault;
-use crate::limits::Limits;
+use crate::limits::{Budget, Limits};
 
 /// Stack of a guest's calls. Part of the engine, so not a limit of one guest.
 const WASM_STACK_BYTES: usize = 512 << 10;
@@ -61,14 +61,19 @@ pub(crate) struct HostState {
     limits: Limits,
 }
 
-/// A store with the limits in force and no fuel yet.
+/// A store with the limits in force and nothing allotted to a call yet.
 pub(crate) fn store(engine: &Engine, limits: &Limits) -> Store<HostState> {
     let mut store = Store::new(engine, HostState { limits: *limits });
     store.limiter(|state| state);
-    store.set_hostcall_fuel(limits.answer_bytes);
-    // The interface has no resources.
+    // The interfaces have no resources.
     store.set_max_component_handles(0);
     store
+}
+
+/// Lets the next call use so much.
+pub(crate) fn allot(store: &mut Store<HostState>, budget: Budget) -> wasmtime::Result<()> {
+    store.set_hostcall_fuel(budget.answer_bytes);
+    store.set_fuel(budget.fuel)
 }
 
 /// Why growth was refused: travels through wasmtime as the error of the trap.
@@ -116,12 +121,12 @@ impl ResourceLimiter for HostState {
 
 /// Says what the guest did, given what wasmtime made of it.
 #[cold]
-pub(crate) fn fault(error: &wasmtime::Error, fuel: u64, limits: &Limits) -> CallFault {
+pub(crate) fn fault(error: &wasmtime::Error, budget: Budget) -> CallFault {
     if let Some(Refused(fault)) = error.downcast_ref::<Refused>() {
         return fault.clone();
     }
     match error.downcast_ref::<Trap>() {
-        Some(Trap::OutOfFuel) => return CallFault::OutOfFuel { fuel },
+        Some(Trap::OutOfFuel) => return CallFault::OutOfFuel { fuel: budget.fuel },
         Some(Trap::StackOverflow) => return CallFault::StackOverflow,
         Some(Trap::UnreachableCodeReached) => return CallFault::Panicked,
         Some(trap) => {
@@ -132,7 +137,7 @@ pub(crate) fn fault(error: &wasmtime::Error, fuel: u64, limits: &Limits) -> Call
     let reason = format!("{error:#}");
     // wasmtime gives this error no type of its own.
     if reason.contains("fuel allocated for hostcalls has been exhausted") {
-        return CallFault::AnswerTooLarge { limit_bytes: limits.answer_bytes };
+        return CallFault::AnswerTooLarge { limit_bytes: budget.answer_bytes };
     }
     CallFault::Trapped { reason }
 }

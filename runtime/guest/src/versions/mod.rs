@@ -7,8 +7,9 @@ use wasmtime::component::Component;
 
 use crate::error::CallFault;
 use crate::inspect::ApiVersion;
-use crate::latest::LatencyModule;
+use crate::latest::OpenGuest;
 use crate::limits::Limits;
+use crate::world::World;
 
 /// The versions of the guest API that this build serves, as (major, minor).
 pub const SUPPORTED_VERSIONS: &[(u64, u64)] = &[(0, 1)];
@@ -31,15 +32,16 @@ pub(crate) enum OpenError {
     Fault(CallFault),
 }
 
-/// Prepares a compiled component as a latency model of its declared version,
-/// and instantiates it once to see that it fits.
-pub(crate) fn open_latency(
+/// Prepares a compiled component as a guest of the world and version that it
+/// declares, and instantiates it once to see that it fits.
+pub(crate) fn open(
+    world: World,
     declared: ApiVersion,
     component: &Component,
     limits: &Limits,
-) -> Result<Box<dyn LatencyModule>, OpenError> {
+) -> Result<OpenGuest, OpenError> {
     match (declared.major, declared.minor) {
-        (0, 1) => Ok(Box::new(v0_1::Module::new(component, limits)?)),
+        (0, 1) => v0_1::open(world, component, limits),
         _ => Err(OpenError::Unfit(format!("version {declared} has no adapter"))),
     }
 }

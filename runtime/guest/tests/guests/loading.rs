@@ -1,8 +1,8 @@
 //! Files that are guests, and files that are not.
 
-use vcr_guest::{GuestError, GuestModule, Limits};
+use vcr_guest::{GuestError, GuestModule, Limits, World};
 
-use crate::wat_guest::{Bodies, WIT, answer, component, core_text, price};
+use crate::wat_guest::{Bodies, WIT, answer, component, core_text, failure_injector, price, token_source};
 
 #[track_caller]
 fn load_error(bytes: &[u8]) -> GuestError {
@@ -54,8 +54,53 @@ fn a_component_of_another_world_is_refused() {
     let text = r#"(module (func (export "run") (result i32) (i32.const 1)))"#;
     assert_refused(
         &component(text, wit),
-        "it is no latency model: it does not export `vcr:guest/latency`, only `run`",
-        "export the world `latency-model`",
+        "it is no guest: it exports none of `vcr:guest/latency`, `vcr:guest/tokens`, `vcr:guest/faults`, only `run`",
+        "export one world of `wit/`; with the SDK: `export_latency_model!`, `export_token_source!` or \
+         `export_failure_injector!`",
+    );
+}
+
+#[test]
+fn a_guest_knows_its_world_and_serves_no_other() {
+    let latency = Bodies::of_price(&answer(&["1"])).component();
+    let guests = [
+        (World::LatencyModel, latency),
+        (World::TokenSource, token_source("(unreachable)")),
+        (World::FailureInjector, failure_injector("(unreachable)")),
+    ];
+    for (world, bytes) in &guests {
+        let module = GuestModule::from_bytes("odd", bytes, Limits::default()).expect("it loads");
+        assert_eq!(module.world(), *world);
+        let outcomes = [
+            (World::LatencyModel, module.latency_model("{}", 1).err()),
+            (World::TokenSource, module.token_source("{}", 1).err()),
+            (World::FailureInjector, module.failure_injector("{}", 1).err()),
+        ];
+        for (wanted, error) in outcomes {
+            assert_eq!(error.is_none(), wanted == *world, "{world} as {wanted}");
+            let Some(error) = error else { continue };
+            let (found_name, wanted_name) = (world.name(), wanted.name());
+            let told =
+                format!("it is a {world} (world `{found_name}`), but a {wanted} (world `{wanted_name}`) is needed");
+            assert_eq!(error.to_string(), format!("cannot load guest `odd`: {told}"));
+            assert!(error.hint().is_some_and(|hint| hint.contains(wanted_name)), "{:?}", error.hint());
+        }
+    }
+}
+
+#[test]
+fn a_guest_of_two_worlds_is_refused() {
+    let wit = "package vcr:guest@0.1.0;
+        interface latency { answer: func() -> u32; }
+        interface faults { answer: func() -> u32; }
+        world both { export latency; export faults; }";
+    let text = r#"(module
+        (func (export "vcr:guest/latency@0.1.0#answer") (result i32) (i32.const 1))
+        (func (export "vcr:guest/faults@0.1.0#answer") (result i32) (i32.const 1)))"#;
+    assert_refused(
+        &component(text, wit),
+        "it is both a latency model and a failure injector, but a guest is of one world",
+        "export one world",
     );
 }
 

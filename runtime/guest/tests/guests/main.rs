@@ -1,6 +1,9 @@
 //! What guests do to the host, and what the host makes of it.
 
+mod built;
+mod faults;
 mod hostile;
 mod loading;
 mod roofline;
+mod tokens;
 mod wat_guest;

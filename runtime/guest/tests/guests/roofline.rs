@@ -1,28 +1,14 @@
 //! The real roofline guest against the native model: same numbers, to the bit.
 
 use std::cell::RefCell;
-use std::path::PathBuf;
 
 use proptest::prelude::*;
 use vcr_core::latency::{LatencyModel, StepBatch, StepShape};
-use vcr_guest::{GuestModule, Limits};
 use vcr_roofline::{RooflineConfig, StepWork};
 
-const CONFIG: &str = r#"{"model": "llama-3.3-70b", "gpu": "h100-sxm", "tensor_parallel": 4}"#;
+use crate::built::built;
 
-/// The built guest `name`, or nothing - loudly - where it was not built.
-fn built(name: &str) -> Option<GuestModule> {
-    let dist = std::env::var_os("VCR_GUESTS_DIST")
-        .map_or_else(|| PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../guests/dist"), PathBuf::from);
-    let path = dist.join(format!("{name}.wasm"));
-    if !path.exists() {
-        let in_ci = std::env::var("CI").is_ok_and(|value| value == "true");
-        assert!(!in_ci, "{} is missing: run `vcr guest build` first", path.display());
-        eprintln!("SKIPPED: {} is missing: run `vcr guest build` first", path.display());
-        return None;
-    }
-    Some(GuestModule::load(&path, Limits::default()).expect("a built guest loads"))
-}
+const CONFIG: &str = r#"{"model": "llama-3.3-70b", "gpu": "h100-sxm", "tensor_parallel": 4}"#;
 
 fn shape() -> impl Strategy<Value = StepShape> {
     let tokens = 0u64..300_000;

@@ -8,6 +8,8 @@ use wit_component::{ComponentEncoder, StringEncoding, embed_component_metadata};
 use wit_parser::Resolve;
 
 pub(crate) const WIT: &str = include_str!("../../../../wit/v0_1/latency-model.wit");
+const TOKENS_WIT: &str = include_str!("../../../../wit/v0_1/token-source.wit");
+const FAULTS_WIT: &str = include_str!("../../../../wit/v0_1/failure-injector.wit");
 
 /// Answers `Ok` from `configure`.
 pub(crate) const CONFIGURE_OK: &str = "(i32.store8 (i32.const 16) (i32.const 0)) (i32.const 16)";
@@ -58,33 +60,16 @@ impl<'a> Bodies<'a> {
     }
 }
 
-/// The core module of a guest whose functions have the given bodies.
+/// The core module of a latency model whose functions have the given bodies.
 pub(crate) fn core_text(api: &str, bodies: &Bodies<'_>) -> String {
     let Bodies { configure, price, price_step, trouble } = bodies;
-    format!(
-        r#"(module
-  (memory (export "memory") 1)
-  (table $table 1 funcref)
-  (global $free (mut i32) (i32.const 8192))
-  (global $calls (mut i32) (i32.const 0))
-  (data (i32.const 512) "`factor` is 0, but must be above 0")
-  ;; A bump allocator that `price` resets.
-  (func (export "cabi_realloc") (param i32 i32 i32 i32) (result i32)
-    (local $at i32)
-    (local.set $at
-      (i32.and (i32.add (global.get $free) (i32.const 7)) (i32.const -8)))
-    (global.set $free (i32.add (local.get $at) (local.get 3)))
-    (local.get $at))
-  (func $recurse (param i64) (result i64)
-    (i64.add (call $recurse (i64.add (local.get 0) (i64.const 1))) (local.get 0)))
-  (func (export "vcr:guest/latency@{api}#configure")
-    (param $config i32) (param $config_len i32) (param $seed i64) (result i32)
-    {configure})
+    let configure = configure_text(&format!("vcr:guest/latency@{api}"), configure);
+    module_text(&format!(
+        r#"{configure}
   (func $price (export "vcr:guest/latency@{api}#price")
     (param $start i64) (param $horizon i64) (param $shapes i32) (param $words i32) (result i32)
     (local $index i32)
-    (global.set $free (i32.const 8192))
-    (global.set $calls (i32.add (global.get $calls) (i32.const 1)))
+    {BEGIN_CALL}
     {price})
   (func (export "vcr:guest/latency@{api}#price-step")
     (param $start i64) (param $word0 i64)
@@ -92,7 +77,74 @@ pub(crate) fn core_text(api: &str, bodies: &Bodies<'_>) -> String {
     (local $result i32)
     {price_step})
   (func (export "vcr:guest/latency@{api}#trouble") (result i32)
-    {trouble})
+    {trouble})"#
+    ))
+}
+
+/// A token source with the given body of `step`.
+pub(crate) fn token_source(step: &str) -> Vec<u8> {
+    let configure = configure_text("vcr:guest/tokens@0.1.0", CONFIGURE_OK);
+    let text = module_text(&format!(
+        r#"{configure}
+  (func (export "vcr:guest/tokens@0.1.0#step")
+    (param $started i32) (param $started_len i32) (param $tokens i32) (param $tokens_len i32)
+    (param $texts i32) (param $texts_len i32) (param $ended i32) (param $ended_len i32)
+    (param $wants i32) (param $wants_len i32) (result i32)
+    {BEGIN_CALL}
+    {step})"#
+    ));
+    component(&text, TOKENS_WIT)
+}
+
+/// A failure injector with the given body of `decide`.
+pub(crate) fn failure_injector(decide: &str) -> Vec<u8> {
+    let configure = configure_text("vcr:guest/faults@0.1.0", CONFIGURE_OK);
+    let text = module_text(&format!(
+        r#"{configure}
+  (func (export "vcr:guest/faults@0.1.0#decide")
+    (param $now i64) (param $step i64) (param $events i32) (param $events_len i32)
+    (param $texts i32) (param $texts_len i32) (result i32)
+    (local $index i32)
+    {BEGIN_CALL}
+    {decide})"#
+    ));
+    component(&text, FAULTS_WIT)
+}
+
+/// What every call but `configure` begins with: the allocator starts anew, as
+/// what it gave to the call before is of no use any more.
+const BEGIN_CALL: &str = "(global.set $free (i32.const 8192))
+    (global.set $calls (i32.add (global.get $calls) (i32.const 1)))";
+
+fn configure_text(interface: &str, configure: &str) -> String {
+    format!(
+        r#"(func (export "{interface}#configure")
+    (param $config i32) (param $config_len i32) (param $seed i64) (result i32)
+    {configure})"#
+    )
+}
+
+/// A core module of the given functions, and of what their bodies may use.
+fn module_text(functions: &str) -> String {
+    format!(
+        r#"(module
+  (memory (export "memory") 1)
+  (table $table 1 funcref)
+  (global $free (mut i32) (i32.const 8192))
+  (global $calls (mut i32) (i32.const 0))
+  (data (i32.const 512) "`factor` is 0, but must be above 0")
+  ;; A bump allocator.
+  (func (export "cabi_realloc") (param i32 i32 i32 i32) (result i32)
+    (local $at i32)
+    (local.set $at
+      (i32.and (i32.add (global.get $free) (i32.const 7)) (i32.const -8)))
+    (global.set $free (i32.add (local.get $at) (local.get 3)))
+    (if (i32.gt_u (global.get $free) (i32.mul (memory.size) (i32.const 65536)))
+      (then (drop (memory.grow (i32.add (i32.shr_u (local.get 3) (i32.const 16)) (i32.const 1))))))
+    (local.get $at))
+  (func $recurse (param i64) (result i64)
+    (i64.add (call $recurse (i64.add (local.get 0) (i64.const 1))) (local.get 0)))
+  {functions}
 )"#
     )
 }
@@ -107,12 +159,28 @@ pub(crate) fn answer(durations: &[&str]) -> String {
     format!("{stores}{}", answer_list(1024, durations.len()))
 }
 
+/// Answers `Ok` with `words` in a list of the integer type `of`.
+pub(crate) fn answer_words(of: &str, words: &[u64]) -> String {
+    let bytes = if of == "i64" { 8 } else { 4 };
+    let stores: String = words
+        .iter()
+        .enumerate()
+        .map(|(index, word)| format!("({of}.store (i32.const {}) ({of}.const {word}))\n    ", 1024 + bytes * index))
+        .collect();
+    format!("{stores}{}", answer_list(1024, words.len()))
+}
+
 /// Answers `Ok` with the `length` numbers at `address`.
 pub(crate) fn answer_list(address: usize, length: usize) -> String {
+    answer_at(&format!("(i32.const {address})"), &format!("(i32.const {length})"))
+}
+
+/// The same for an address and a length that are computed.
+pub(crate) fn answer_at(address: &str, length: &str) -> String {
     format!(
         "(i32.store8 (i32.const 32) (i32.const 0))
-    (i32.store (i32.const 36) (i32.const {address}))
-    (i32.store (i32.const 40) (i32.const {length}))
+    (i32.store (i32.const 36) {address})
+    (i32.store (i32.const 40) {length})
     (i32.const 32)"
     )
 }
@@ -130,13 +198,13 @@ pub(crate) fn answer_error(at: usize) -> String {
     )
 }
 
-/// Makes a component of a core module's text for the world `latency-model` of
-/// the package text `wit`.
+/// Makes a component of a core module's text for the only world of the package
+/// text `wit`.
 pub(crate) fn component(core_text: &str, wit: &str) -> Vec<u8> {
     let mut module = wat::parse_str(core_text).expect("the text is WebAssembly");
     let mut resolve = Resolve::default();
-    let package = resolve.push_str("latency-model.wit", wit).expect("the WIT parses");
-    let world = resolve.select_world(&[package], Some("latency-model")).expect("it has the world");
+    let package = resolve.push_str("test.wit", wit).expect("the WIT parses");
+    let world = resolve.select_world(&[package], None).expect("it has one world");
     embed_component_metadata(&mut module, &resolve, world, StringEncoding::UTF8).expect("the world can be embedded");
     ComponentEncoder::default()
         .validate(true)
