@@ -1,9 +1,18 @@
 //! What a vcr guest is written with.
 //!
-//! A guest implements [`LatencyGuest`] for a type of its own and names it in
-//! [`export_latency_model!`]. The SDK reads the JSON config, unpacks the flat
-//! words of the interface into a [`Step`], walks a batch up to its horizon and
-//! brings the allocator and panic handler that a `no_std` component needs.
+//! A guest is of one world of `wit/`. It implements the trait of that world for a
+//! type of its own and names it in the world's macro:
+//!
+//! | world | trait | macro |
+//! |---|---|---|
+//! | `latency-model` | [`LatencyGuest`] | [`export_latency_model!`] |
+//! | `token-source` | [`TokenGuest`] | [`export_token_source!`] |
+//! | `failure-injector` | [`FaultGuest`] | [`export_failure_injector!`] |
+//!
+//! The SDK reads the JSON config, unpacks the flat words of the interface - into
+//! a [`Step`], a [`TokenRequest`], a [`FaultEvent`] -, keeps book where the
+//! interface asks for it and brings the allocator and panic handler that a
+//! `no_std` component needs.
 //!
 //! ```
 //! use vcr_guest_sdk::{LatencyGuest, Step, export_latency_model, serde};
@@ -37,7 +46,8 @@
 //!
 //! Guests get no imports: no clock, no randomness but the seed (see [`Rng`]),
 //! no files. A panic fails the run, and its message does not reach the user; to
-//! say why, return an error from `configure` or `price_batch`.
+//! say why, return an error from `configure`, `price_batch`, `start`,
+//! `next_token` or `decide`.
 
 #![no_std]
 
@@ -49,7 +59,12 @@ pub use serde;
 #[cfg(target_arch = "wasm32")]
 #[doc(hidden)]
 pub mod bindings;
+#[cfg(any(target_arch = "wasm32", test))]
+mod fault_words;
+mod faults;
 mod latency;
+#[cfg(any(target_arch = "wasm32", test))]
+mod pricing;
 mod rng;
 #[cfg(all(target_arch = "wasm32", feature = "runtime"))]
 mod runtime;
@@ -57,10 +72,21 @@ mod runtime;
 #[doc(hidden)]
 pub mod slot;
 mod step;
+#[cfg(any(target_arch = "wasm32", test))]
+mod token_table;
+mod tokens;
 
+pub use faults::{FaultAction, FaultBatch, FaultEvent, FaultGuest};
 pub use latency::{Batch, DURATION_NS_MAX, LatencyGuest, is_valid_duration, parse_config};
+#[cfg(any(target_arch = "wasm32", test))]
+#[doc(hidden)]
+pub use pricing::Pricing;
 pub use rng::Rng;
 pub use step::{Step, WORDS_PER_STEP};
+#[cfg(any(target_arch = "wasm32", test))]
+#[doc(hidden)]
+pub use token_table::TokenTable;
+pub use tokens::{TokenGuest, TokenRequest};
 
 /// Exports a [`LatencyGuest`] as the component's latency model.
 ///
@@ -69,23 +95,53 @@ pub use step::{Step, WORDS_PER_STEP};
 #[macro_export]
 macro_rules! export_latency_model {
     ($guest:ty) => {
+        $crate::__export!($guest, $crate::LatencyGuest, latency, $crate::Pricing<$guest>);
+    };
+}
+
+/// Exports a [`TokenGuest`] as the component's token source; otherwise like
+/// [`export_latency_model!`].
+#[macro_export]
+macro_rules! export_token_source {
+    ($guest:ty) => {
+        $crate::__export!($guest, $crate::TokenGuest, tokens, $crate::TokenTable<$guest>);
+    };
+}
+
+/// Exports a [`FaultGuest`] as the component's failure injector; otherwise like
+/// [`export_latency_model!`].
+#[macro_export]
+macro_rules! export_failure_injector {
+    ($guest:ty) => {
+        $crate::__export!($guest, $crate::FaultGuest, faults, $guest);
+    };
+}
+
+/// Exports a guest that implements `$trait` by way of the bindings `$world`;
+/// `$kept` is what an instance keeps.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! __export {
+    ($guest:ty, $trait:path, $world:ident, $kept:ty) => {
         #[cfg(target_arch = "wasm32")]
         const _: () = {
             impl $crate::bindings::Exported for $guest {
-                fn slot() -> &'static $crate::slot::ModelSlot<Self> {
-                    static SLOT: $crate::slot::ModelSlot<$guest> = $crate::slot::ModelSlot::new();
+                type Kept = $kept;
+
+                fn slot() -> &'static $crate::slot::Slot<Self::Kept> {
+                    static SLOT: $crate::slot::Slot<$kept> = $crate::slot::Slot::new();
                     &SLOT
                 }
             }
 
-            type Component = $crate::bindings::Component<$guest>;
-    $crate::bindings::export!(Component with_types_in $crate::bindings);
+            type Component = $crate::bindings::$world::Component<$guest>;
+    $crate::bindings::$world::export!(Component with_types_in $crate::bindings::$world);
         };
 
         #[cfg(not(target_arch = "wasm32"))]
         const _: () = {
-            const fn is_a_latency_guest<T: $crate::LatencyGuest>() {}
-            is_a_latency_guest::<$guest>();
+            const fn is_a_guest<T: $trait>() {}
+            is_a_guest::<$guest>();
         };
     };
 }

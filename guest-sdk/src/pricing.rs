@@ -1,56 +1,31 @@
 use alloc::string::String;
 use alloc::vec::Vec;
-use core::cell::{Cell, RefCell};
 
-use crate::{Batch, LatencyGuest, WORDS_PER_STEP, parse_config};
+use crate::{Batch, LatencyGuest, WORDS_PER_STEP};
 
-/// The one model of an instance, and what its calls keep between them.
-///
-/// It is a static of the guest, because the functions of the interface take no
-/// `self`: passing a handle would cost more than pricing a step does.
-pub struct ModelSlot<G> {
-    model: RefCell<Option<G>>,
+/// A model as the interface calls it, and what its calls keep between them.
+pub struct Pricing<G> {
+    model: G,
     /// Where a single step is priced to; kept, so that pricing allocates once.
-    durations_ns: RefCell<Vec<f64>>,
-    trouble: Cell<String>,
+    durations_ns: Vec<f64>,
+    trouble: String,
 }
 
-// SAFETY: without atomics a module of wasm32 has no threads, so nothing is ever
-// shared between any.
-#[cfg(all(target_arch = "wasm32", not(target_feature = "atomics")))]
-#[expect(unsafe_code, reason = "a static must be `Sync`, even where there is one thread")]
-unsafe impl<G> Sync for ModelSlot<G> {}
-
-impl<G: LatencyGuest> ModelSlot<G> {
-    /// A slot without a model.
+impl<G: LatencyGuest> Pricing<G> {
+    /// A model that has priced nothing.
     #[must_use]
-    #[expect(clippy::new_without_default, reason = "a static needs a constant")]
-    pub const fn new() -> Self {
-        Self { model: RefCell::new(None), durations_ns: RefCell::new(Vec::new()), trouble: Cell::new(String::new()) }
-    }
-
-    /// Makes the model.
-    ///
-    /// # Errors
-    /// When the config cannot be read, when the guest rejects it, or when there
-    /// is a model already.
-    pub fn configure(&self, config: &str, seed: u64) -> Result<(), String> {
-        let mut model = self.model.borrow_mut();
-        if model.is_some() {
-            return Err(String::from("the host called `configure` twice"));
-        }
-        *model = Some(G::configure(parse_config(config)?, seed)?);
-        Ok(())
+    pub fn new(model: G) -> Self {
+        Self { model, durations_ns: Vec::new(), trouble: String::new() }
     }
 
     /// Prices the steps of a flat list.
     ///
     /// # Errors
     /// What the guest says, or that the host does not keep to the interface.
-    pub fn price(&self, start_ns: u64, horizon_ns: u64, shapes: &[u64]) -> Result<Vec<f64>, String> {
+    pub fn price(&mut self, start_ns: u64, horizon_ns: u64, shapes: &[u64]) -> Result<Vec<f64>, String> {
         let batch = Batch::new(start_ns, horizon_ns, shapes)?;
         let mut durations_ns = Vec::with_capacity(batch.len());
-        self.price_batch(&batch, &mut durations_ns)?;
+        self.model.price_batch(&batch, &mut durations_ns)?;
         Ok(durations_ns)
     }
 
@@ -58,36 +33,27 @@ impl<G: LatencyGuest> ModelSlot<G> {
     /// guest need not know which call the host made. Whatever goes wrong makes a
     /// NaN and leaves its words with [`trouble`](Self::trouble).
     #[inline]
-    pub fn price_step(&self, start_ns: u64, words: &[u64; WORDS_PER_STEP]) -> f64 {
-        let mut durations_ns = self.durations_ns.borrow_mut();
-        durations_ns.clear();
-        let result = self.price_batch(&Batch::of_step(start_ns, words), &mut durations_ns);
-        match (result, durations_ns.as_slice()) {
+    pub fn price_step(&mut self, start_ns: u64, words: &[u64; WORDS_PER_STEP]) -> f64 {
+        self.durations_ns.clear();
+        let result = self.model.price_batch(&Batch::of_step(start_ns, words), &mut self.durations_ns);
+        match (result, self.durations_ns.as_slice()) {
             (Ok(()), [duration_ns]) => *duration_ns,
-            (result, durations_ns) => self.in_trouble(result, durations_ns.len()),
+            (result, _) => self.in_trouble(result),
         }
     }
 
     /// The words of what went wrong in the last step; empty where there are
     /// none.
-    pub fn trouble(&self) -> String {
-        self.trouble.take()
-    }
-
-    #[inline]
-    fn price_batch(&self, batch: &Batch<'_>, durations_ns: &mut Vec<f64>) -> Result<(), String> {
-        match &mut *self.model.borrow_mut() {
-            Some(model) => model.price_batch(batch, durations_ns),
-            None => Err(String::from("the host prices a step before it called `configure`")),
-        }
+    pub fn trouble(&mut self) -> String {
+        core::mem::take(&mut self.trouble)
     }
 
     #[cold]
-    fn in_trouble(&self, result: Result<(), String>, durations: usize) -> f64 {
-        self.trouble.set(match result {
+    fn in_trouble(&mut self, result: Result<(), String>) -> f64 {
+        self.trouble = match result {
             Err(words) => words,
-            Ok(()) => alloc::format!("`price_batch` answered {durations} durations for 1 step"),
-        });
+            Ok(()) => alloc::format!("`price_batch` answered {} durations for 1 step", self.durations_ns.len()),
+        };
         f64::NAN
     }
 }
@@ -95,16 +61,9 @@ impl<G: LatencyGuest> ModelSlot<G> {
 #[cfg(test)]
 mod tests {
     use alloc::format;
-    use alloc::string::ToString;
 
     use super::*;
     use crate::Step;
-
-    #[derive(serde::Deserialize)]
-    #[serde(deny_unknown_fields)]
-    struct Config {
-        factor: f64,
-    }
 
     /// Counts its steps in its prices, and has trouble with the third.
     struct Counting {
@@ -113,10 +72,10 @@ mod tests {
     }
 
     impl LatencyGuest for Counting {
-        type Config = Config;
+        type Config = f64;
 
-        fn configure(config: Config, _seed: u64) -> Result<Self, String> {
-            Ok(Self { factor: config.factor, steps: 0 })
+        fn configure(factor: f64, _seed: u64) -> Result<Self, String> {
+            Ok(Self { factor, steps: 0 })
         }
 
         fn price(&mut self, step: &Step) -> f64 {
@@ -132,16 +91,14 @@ mod tests {
         }
     }
 
-    fn slot() -> ModelSlot<Counting> {
-        let slot = ModelSlot::new();
-        slot.configure(r#"{"factor": 100}"#, 1).expect("a good config");
-        slot
+    fn counting() -> Pricing<Counting> {
+        Pricing::new(Counting { factor: 100.0, steps: 0 })
     }
 
     #[test]
     fn a_step_is_priced_as_a_batch_of_one() {
         let words: [u64; WORDS_PER_STEP] = core::array::from_fn(|index| index as u64);
-        let (single, listed) = (slot(), slot());
+        let (mut single, mut listed) = (counting(), counting());
         for start_ns in [1_000, 2_000] {
             assert_eq!(listed.price(start_ns, 0, &words), Ok(alloc::vec![single.price_step(start_ns, &words)]));
         }
@@ -152,24 +109,12 @@ mod tests {
         assert_eq!(single.trouble(), "", "it was told");
     }
 
-    #[test]
-    fn a_host_that_keeps_no_order_is_told() {
-        let words = [0; WORDS_PER_STEP];
-        let slot = ModelSlot::<Counting>::new();
-        assert!(slot.price_step(0, &words).is_nan());
-        assert!(slot.trouble().contains("before it called `configure`"));
-        assert!(slot.price(0, 0, &words).is_err());
-        assert!(slot.configure("{}", 1).expect_err("no factor").to_string().contains("`factor`"));
-        assert_eq!(slot.configure(r#"{"factor": 1}"#, 1), Ok(()), "a rejected config makes no model");
-        assert!(slot.configure(r#"{"factor": 1}"#, 1).is_err());
-    }
-
     struct Silent;
 
     impl LatencyGuest for Silent {
-        type Config = Config;
+        type Config = ();
 
-        fn configure(_config: Config, _seed: u64) -> Result<Self, String> {
+        fn configure(_config: (), _seed: u64) -> Result<Self, String> {
             Ok(Self)
         }
 
@@ -184,9 +129,8 @@ mod tests {
 
     #[test]
     fn no_duration_is_trouble() {
-        let slot = ModelSlot::<Silent>::new();
-        slot.configure(r#"{"factor": 1}"#, 1).expect("a good config");
-        assert!(slot.price_step(0, &[0; WORDS_PER_STEP]).is_nan());
-        assert_eq!(slot.trouble(), "`price_batch` answered 0 durations for 1 step");
+        let mut pricing = Pricing::new(Silent);
+        assert!(pricing.price_step(0, &[0; WORDS_PER_STEP]).is_nan());
+        assert_eq!(pricing.trouble(), "`price_batch` answered 0 durations for 1 step");
     }
 }

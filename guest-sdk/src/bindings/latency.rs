@@ -1,6 +1,3 @@
-//! The component interface, generated from `wit/`, and its adapter to
-//! [`LatencyGuest`](crate::LatencyGuest).
-
 #![allow(
     missing_docs,
     unreachable_pub,
@@ -13,32 +10,27 @@ use alloc::string::String;
 use alloc::vec::Vec;
 use core::marker::PhantomData;
 
-use crate::LatencyGuest;
-use crate::slot::ModelSlot;
+use super::Exported;
+use crate::{LatencyGuest, Pricing, parse_config};
 use exports::vcr::guest::latency::Guest;
 
 wit_bindgen::generate!({
     path: "../wit/v0_1",
     world: "latency-model",
     pub_export_macro: true,
-    default_bindings_module: "vcr_guest_sdk::bindings",
+    default_bindings_module: "vcr_guest_sdk::bindings::latency",
 });
-
-/// A guest with a place for its one model.
-pub trait Exported: LatencyGuest {
-    fn slot() -> &'static ModelSlot<Self>;
-}
 
 /// The exported component of a guest.
 pub struct Component<G>(PhantomData<G>);
 
-impl<G: Exported> Guest for Component<G> {
+impl<G: LatencyGuest + Exported<Kept = Pricing<G>>> Guest for Component<G> {
     fn configure(config: String, seed: u64) -> Result<(), String> {
-        G::slot().configure(&config, seed)
+        G::slot().configure(|| Ok(Pricing::new(G::configure(parse_config(&config)?, seed)?)))
     }
 
     fn price(start_ns: u64, horizon_ns: u64, shapes: Vec<u64>) -> Result<Vec<f64>, String> {
-        G::slot().price(start_ns, horizon_ns, &shapes)
+        G::slot().with(|pricing| pricing.price(start_ns, horizon_ns, &shapes))
     }
 
     #[inline]
@@ -75,10 +67,11 @@ impl<G: Exported> Guest for Component<G> {
             block_size_tokens,
             waiting_requests,
         ];
-        G::slot().price_step(start_ns, &words)
+        // A host that has not configured the guest learns why from `trouble`.
+        G::slot().with(|pricing| Ok(pricing.price_step(start_ns, &words))).unwrap_or(f64::NAN)
     }
 
     fn trouble() -> String {
-        G::slot().trouble()
+        G::slot().with(|pricing| Ok(pricing.trouble())).unwrap_or_else(|words| words)
     }
 }

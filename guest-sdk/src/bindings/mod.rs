@@ -1,0 +1,16 @@
+//! The component interfaces, generated from `wit/`, and their adapters to the
+//! traits of guests: a module for each world.
+
+pub mod faults;
+pub mod latency;
+pub mod tokens;
+
+use crate::slot::Slot;
+
+/// A guest with a place for itself.
+pub trait Exported: Sized {
+    /// The guest and what its calls keep between them.
+    type Kept: 'static;
+
+    fn slot() -> &'static Slot<Self::Kept>;
+}

@@ -1,0 +1,41 @@
+#![allow(
+    missing_docs,
+    unreachable_pub,
+    unsafe_code,
+    clippy::all,
+    reason = "generated code follows the rules of its generator"
+)]
+
+use alloc::string::String;
+use alloc::vec::Vec;
+use core::marker::PhantomData;
+
+use super::Exported;
+use crate::{TokenGuest, TokenTable, parse_config};
+use exports::vcr::guest::tokens::Guest;
+
+wit_bindgen::generate!({
+    path: "../wit/v0_1",
+    world: "token-source",
+    pub_export_macro: true,
+    default_bindings_module: "vcr_guest_sdk::bindings::tokens",
+});
+
+/// The exported component of a guest.
+pub struct Component<G>(PhantomData<G>);
+
+impl<G: TokenGuest + Exported<Kept = TokenTable<G>>> Guest for Component<G> {
+    fn configure(config: String, seed: u64) -> Result<(), String> {
+        G::slot().configure(|| Ok(TokenTable::new(G::configure(parse_config(&config)?, seed)?)))
+    }
+
+    fn step(
+        started: Vec<u64>,
+        request_tokens: Vec<u32>,
+        structured_outputs: Vec<String>,
+        ended: Vec<u32>,
+        wants: Vec<u32>,
+    ) -> Result<Vec<u32>, String> {
+        G::slot().with(|table| table.step(&started, &request_tokens, &structured_outputs, &ended, &wants))
+    }
+}

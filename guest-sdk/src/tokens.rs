@@ -1,0 +1,63 @@
+use alloc::string::String;
+
+use serde::de::DeserializeOwned;
+
+/// Chooses the output tokens of one engine's requests.
+///
+/// One value serves one engine. What it keeps of a request while that runs is a
+/// value of its own, [`Request`](Self::Request). It must answer the same calls
+/// alike whenever it is configured alike.
+pub trait TokenGuest: Sized + 'static {
+    /// The source's config, read from the user's JSON. Give it
+    /// `#[serde(deny_unknown_fields)]`, so that a misspelt key is an error that
+    /// names the key, and `#[serde(default)]` where fields may be left out.
+    type Config: DeserializeOwned;
+
+    /// What is kept of a request from its start to its end.
+    type Request;
+
+    /// Makes the source of one engine. Most sources draw from the seeds of the
+    /// requests instead of `seed`, so that a request gets the same output on
+    /// every engine.
+    ///
+    /// # Errors
+    /// When the config makes no sense; the text is shown to the user and should
+    /// name the field, its value and what to write instead.
+    fn configure(config: Self::Config, seed: u64) -> Result<Self, String>;
+
+    /// A request starts, whose tokens will be wanted.
+    ///
+    /// # Errors
+    /// Ends the run; the text is shown to the user.
+    fn start(&mut self, request: &TokenRequest<'_>) -> Result<Self::Request, String>;
+
+    /// Output token `index` of a request; indices rise from 0 one by one.
+    ///
+    /// To end the output, answer the request's end token or one of its stop
+    /// tokens. A few more may be wanted behind it; those are thrown away.
+    ///
+    /// # Errors
+    /// Ends the run; the text is shown to the user.
+    fn next_token(&mut self, request: &mut Self::Request, index: u32) -> Result<u32, String>;
+}
+
+/// A request that starts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TokenRequest<'a> {
+    /// Derived from what the request contains, so that the same request gets
+    /// the same output wherever it runs.
+    pub seed: u64,
+    /// The prompt's tokens.
+    pub prompt: &'a [u32],
+    /// The output ends with this many tokens at the latest.
+    pub max_tokens: u32,
+    /// Before it has this many tokens nothing ends the output.
+    pub min_tokens: u32,
+    /// The token that ends the output, where one does.
+    pub eos_token: Option<u32>,
+    /// Further tokens that end the output.
+    pub stop_tokens: &'a [u32],
+    /// The frontend's structured-output request as JSON, empty where there is
+    /// none.
+    pub structured_output: &'a str,
+}
