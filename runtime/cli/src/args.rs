@@ -5,6 +5,8 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand};
 use clap_complete::Shell;
 
+use crate::play::args::PlayArgs;
+
 /// The exit codes, as the help of every command lists them. A macro, because
 /// only literals can be put together into one.
 macro_rules! with_exit_codes {
@@ -61,6 +63,9 @@ pub(crate) enum Command {
     /// Run a scenario in virtual time and check its promises.
     #[command(after_help = RUN_EXAMPLES)]
     Run(RunArgs),
+    /// Stand behind a real vLLM frontend as its engine, in real time.
+    #[command(after_help = play_help())]
+    Play(Box<PlayArgs>),
     /// Work with WebAssembly guests.
     #[command(after_help = GUEST_EXAMPLES)]
     Guest {
@@ -97,6 +102,26 @@ pub(crate) enum InspectCommand {
     #[command(after_help = STEPS_EXAMPLES)]
     Steps(StepsArgs),
 }
+
+/// Examples of `vcr play`, and how faults are written.
+fn play_help() -> String {
+    format!("{PLAY_EXAMPLES}\n\nFaults are written {}", vcr_live::FaultRule::SYNTAX)
+}
+
+const PLAY_EXAMPLES: &str = "Examples:
+  vllm-rs serve MODEL --data-parallel-address 127.0.0.1 --data-parallel-rpc-port 29550 \\
+      --data-parallel-size 1 --data-parallel-size-local 0 &
+  vcr play --handshake-address tcp://127.0.0.1:29550 --inter-token-latency 10ms
+  vcr play --time-to-first-token 200ms --inter-token-latency 10ms --max-num-seqs 64
+  vcr play --latency 'roofline(#{ model: \"llama-3.1-8b\", gpu: \"h100-sxm\" })'
+  vcr play --latency guests/dist/thermal.wasm --data-parallel-size 2
+  vcr play --enable-kv-cache-events --kv-events-endpoint 'tcp://*:5557' --num-gpu-blocks 4096
+  vcr play --fault error:rate=0.05,after=10 --fault stall:for=2s,at=30s
+
+Exit codes:
+  0  stopped by a signal, after the requests under way
+  2  bad usage, or an address that cannot be used
+  3  a guest or an engine failed";
 
 const RUN_EXAMPLES: &str = with_exit_codes!(
     "Examples:

@@ -4,6 +4,7 @@ mod args;
 mod exit;
 mod guest;
 mod inspect;
+mod play;
 mod progress;
 mod run;
 mod style;
@@ -21,6 +22,7 @@ fn main() -> ExitCode {
     let cli = Cli::parse();
     let exit = match cli.command {
         Command::Run(args) => run::run(&args),
+        Command::Play(args) => play::play(&args),
         Command::Guest { command: GuestCommand::Build(args) } => guest::build_command(&args),
         Command::Inspect { command: InspectCommand::Conform(args) } => inspect::conform(&args),
         Command::Inspect { command: InspectCommand::Steps(args) } => inspect::steps(&args),

@@ -239,7 +239,13 @@ impl Server {
         let salt = salt_of(&block_keys, images.map(|image| image.identifier.as_str()));
         let seed = self.content_seed(&request.request_id, params, &prompt, salt);
         let kv = params.kv_transfer_params().map_or(KvParams::Local, KvParams::of);
-        let kv_role = self.kv_role(&request.request_id, &kv);
+        let prompt_logprobs = params.prompt_logprobs.map(|k| (self.num_logprobs(k), prompt.clone()));
+        let skip_reading_prefix_cache = params.skip_reading_prefix_cache.unwrap_or(prompt_logprobs.is_some());
+        let kv_role = match self.kv_role(&request.request_id, &kv) {
+            // What is not to be read from a cache is not fetched, either.
+            KvRole::Destination if skip_reading_prefix_cache => KvRole::Local,
+            role => role,
+        };
         let max_tokens = if is_pooling { 0 } else { params.max_tokens.unwrap_or(u32::MAX) };
         self.start_tokens(tag, seed, params, &prompt, max_tokens);
 
@@ -269,8 +275,6 @@ impl Server {
             Some((0, due)) => (Some(due), None),
             other => (None, other),
         };
-        let prompt_logprobs = params.prompt_logprobs.map(|k| (self.num_logprobs(k), prompt.clone()));
-        let skip_reading_prefix_cache = params.skip_reading_prefix_cache.unwrap_or(prompt_logprobs.is_some());
         let extras = Extras {
             logprobs: params.logprobs.map(|k| self.num_logprobs(k)),
             prompt_logprobs,

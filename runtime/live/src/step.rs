@@ -3,6 +3,7 @@
 use std::cmp::Reverse;
 use std::time::Duration;
 
+use vcr_core::EngineConfig;
 use vcr_core::latency::StepBatch;
 use vcr_core::plan::{RequestOutput, ScheduledKind};
 use vcr_wire::{
@@ -201,7 +202,7 @@ impl Server {
                 ..EngineCoreOutput::default()
             };
             if std::mem::take(&mut request.is_silent) && self.config.stats.log_stats {
-                message.prefill_stats = Some(prefill_stats(request, self.engine.config().block_size));
+                message.prefill_stats = Some(prefill_stats(request, self.engine.config()));
             }
             add_extras(request, own, self.tokens.vocab_size(), &mut message);
             if let Some(extras) = request.extras.as_deref() {
@@ -351,16 +352,18 @@ fn stop_reason(finish: FinishReason, tokens: &[u32], eos_token: Option<u32>) -> 
     }
 }
 
-fn prefill_stats(request: &LiveRequest, block_size: u32) -> PrefillStats {
+fn prefill_stats(request: &LiveRequest, config: &EngineConfig) -> PrefillStats {
     let prompt = request.prompt_tokens;
     let cached = request.local_cached_tokens + request.external_tokens;
+    let block_size = config.block_size;
+    let (full_blocks, is_caching) = (prompt / block_size * block_size, config.enable_prefix_caching);
     PrefillStats {
         num_prompt_tokens: prompt.into(),
         num_computed_tokens: prompt.saturating_sub(cached).into(),
         num_cached_tokens: cached.into(),
         num_local_cached_tokens: request.local_cached_tokens.into(),
         num_external_cached_tokens: request.external_tokens.into(),
-        num_cache_creation_tokens: (prompt / block_size * block_size).saturating_sub(cached).into(),
+        num_cache_creation_tokens: if is_caching { full_blocks.saturating_sub(cached).into() } else { 0 },
     }
 }
 

@@ -68,7 +68,9 @@ impl TokenList {
             let line_error = |reason| TokenListError::Line { path: path.to_owned(), line: index + 1, reason };
             let row: Row = serde_json::from_str(&line).map_err(|error| line_error(error.to_string()))?;
             if row.output_token_ids.is_empty() {
-                return Err(line_error("`output_token_ids` is empty; every request gets at least one token".to_owned()));
+                return Err(line_error(
+                    "`output_token_ids` is empty; every request gets at least one token".to_owned(),
+                ));
             }
             match row.prompt_token_ids {
                 Some(prompt) => _ = list.by_prompt.insert(prompt, row.output_token_ids),

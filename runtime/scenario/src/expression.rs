@@ -75,10 +75,7 @@ mod tests {
         let made = latency("--latency", "fixed(#{ step: \"10ms\" })", Path::new(""));
         assert!(made.is_ok());
         assert_eq!(count_distribution("--n", "200").ok(), Some(Distribution::Constant { value: 200.0 }));
-        assert_eq!(
-            count_distribution("--n", "uniform(1, 5)").ok(),
-            Some(Distribution::Uniform { min: 1.0, max: 5.0 })
-        );
+        assert_eq!(count_distribution("--n", "uniform(1, 5)").ok(), Some(Distribution::Uniform { min: 1.0, max: 5.0 }));
     }
 
     #[test]

@@ -1,9 +1,11 @@
 //! From options to the settings of live engines.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
+use vcr_core::fault::FaultError;
 use vcr_core::latency::LatencyError;
+use vcr_core::tokens::TokenError;
 use vcr_core::{EngineConfig, EngineConfigInput, Policy};
 use vcr_guest::{GuestModule, Limits as GuestLimits};
 use vcr_live::{
@@ -273,6 +275,25 @@ fn faults(args: &FaultArgs) -> Result<Vec<FaultRule>, Unusable> {
     Ok(rules)
 }
 
-fn load_guest(path: &Path) -> Result<GuestModule, Unusable> {
-    Ok(GuestModule::load(path, GuestLimits::default())?)
+fn injector(args: &FaultArgs) -> Result<Option<InjectorFactory>, Unusable> {
+    let Some(path) = &args.failure_injector else { return Ok(None) };
+    let config = args.failure_injector_config.clone().unwrap_or_else(|| "{}".to_owned());
+    let module = GuestModule::load(path, GuestLimits::default())?;
+    module.failure_injector(&config, 0)?;
+    Ok(Some(Arc::new(move |seed| {
+        module
+            .failure_injector(&config, seed)
+            .map_err(|error| FaultError { injector: module.name().to_owned(), reason: error.to_string() })
+    })))
+}
+
+fn token_guest(path: &Path, config: Option<&str>) -> Result<TokenChoice, Unusable> {
+    let config = config.unwrap_or("{}").to_owned();
+    let module = GuestModule::load(path, GuestLimits::default())?;
+    module.token_source(&config, 0)?;
+    Ok(TokenChoice::Guest(Arc::new(move |seed| {
+        module
+            .token_source(&config, seed)
+            .map_err(|error| TokenError { r#source: module.name().to_owned(), reason: error.to_string() })
+    })))
 }
