@@ -242,6 +242,7 @@ impl Rank {
             is_full: false,
             origin_ns,
             snapshot_ns: 0,
+            is_shown: false,
             released: Vec::new(),
             engine,
             config: Arc::clone(config),

@@ -115,6 +115,8 @@ pub(crate) struct Server {
     /// When it began to serve: zero on the clock of faults and models.
     pub(crate) origin_ns: u64,
     pub(crate) snapshot_ns: u64,
+    /// Whether others see it as it is.
+    pub(crate) is_shown: bool,
     pub(crate) released: Vec<(RequestId, bool)>,
 }
 
@@ -193,6 +195,7 @@ impl Server {
     }
 
     fn handle(&mut self, received: Received, inputs: &EngineInputs, now_ns: u64) -> Result<(), LiveError> {
+        self.is_shown = false;
         match received {
             Received::Request { source, request, aux: _ } => {
                 if !self.line_is_known {
@@ -250,7 +253,7 @@ impl Server {
             self.begin_shutdown(now_ns)?;
         }
         while let Some(command) = self.shared().next_command() {
-            self.snapshot_ns = 0;
+            self.show_soon();
             match command {
                 Command::SetLatency { factory, name } => {
                     let seed = vcr_core::seed::derive(self.config.seed, "latency", u64::from(self.rank));
@@ -279,7 +282,7 @@ impl Server {
         if timeout_ns == 0 {
             self.abort_all(now_ns)?;
         }
-        self.snapshot_ns = 0;
+        self.show_soon();
         Ok(())
     }
 
@@ -336,7 +339,7 @@ impl Server {
                 self.end = Some(End::ShutDown);
             }
         }
-        if now_ns >= self.snapshot_ns {
+        if !self.is_shown && now_ns >= self.snapshot_ns {
             self.publish_snapshot(now_ns);
         }
         Ok(())
@@ -352,8 +355,7 @@ impl Server {
             Shutdown::Draining { until_ns } => Some(until_ns.max(now_ns + 1)),
             Shutdown::Running => None,
         };
-        // What others see goes on changing while there is work.
-        let snapshot_ns = (self.snapshot_ns > now_ns && self.engine.num_requests() > 0).then_some(self.snapshot_ns);
+        let snapshot_ns = (!self.is_shown).then_some(self.snapshot_ns);
         let times = [
             step_ns,
             stall_ns,
@@ -404,8 +406,15 @@ impl Server {
         self.publish_snapshot(monotonic_ns());
     }
 
+    /// Lets others see at once what has changed.
+    pub(crate) fn show_soon(&mut self) {
+        self.snapshot_ns = 0;
+        self.is_shown = false;
+    }
+
     fn publish_snapshot(&mut self, now_ns: u64) {
         self.snapshot_ns = now_ns + SNAPSHOT_NS;
+        self.is_shown = true;
         let counters = self.all_counters();
         let state = match self.shutdown {
             Shutdown::Draining { .. } => EngineState::Draining,

@@ -113,6 +113,7 @@ impl Server {
                 self.engine.abort(request.core);
             }
         }
+        self.is_shown = false;
         self.counters.steps += 1;
         self.counters.busy_ns += flight.end_ns - flight.start_ns;
         self.owes_stats = !aftermath.ended.is_empty() || !aftermath.failed.is_empty();
@@ -253,12 +254,13 @@ impl Server {
                 self.end = Some(End::Crashed { restart_ns });
             }
         }
-        self.snapshot_ns = 0;
+        self.show_soon();
         Ok(())
     }
 
     /// A transfer is complete.
     pub(crate) fn finish_load(&mut self, tag: u64) -> Result<(), LiveError> {
+        self.is_shown = false;
         // Aborted in the meantime, and its blocks with it.
         let Some(core) = self.requests.get(tag).map(|request| request.core) else { return Ok(()) };
         self.engine.remote_kv_arrived(core);
@@ -270,6 +272,7 @@ impl Server {
     pub(crate) fn release_fetched(&mut self, now_ns: u64) -> Result<(), LiveError> {
         let mut released = std::mem::take(&mut self.released);
         self.transfers.released(now_ns, &mut released)?;
+        self.is_shown &= released.is_empty();
         for (core, is_expired) in released.drain(..) {
             self.engine.release_held_kv(core);
             self.counters.leases_expired += u64::from(is_expired);

@@ -38,7 +38,7 @@ impl Server {
         } else {
             self.call(&method, &args, client, call_id)
         };
-        self.snapshot_ns = 0;
+        self.show_soon();
         let output = match outcome {
             Outcome::Returned(value) => UtilityOutput::returned(call_id, value),
             Outcome::Failed(reason) => {
