@@ -159,7 +159,6 @@ impl Server {
         self.requests.insert(LiveRequest { core, ..live });
         self.may_decide = true;
         if abort_immediately {
-            self.release_remote(tag)?;
             self.abort_tag(tag);
             return Ok(());
         }
@@ -397,7 +396,14 @@ impl Server {
 
     /// Takes a request out of the tables: it has ended.
     pub(crate) fn forget(&mut self, tag: u64, reason: FinishReason) -> Option<LiveRequest> {
+        if let Some(events) = &mut self.kv_events {
+            // While it is known what went into the names of its blocks.
+            events.gather(&mut self.engine, &self.requests);
+        }
         let request = self.requests.remove(tag)?;
+        if let Some(remote) = request.extras.as_ref().and_then(|extras| extras.remote.as_ref()) {
+            self.release_remote(remote);
+        }
         self.tokens.end(tag);
         self.counters.finished[reason as usize] += 1;
         if self.injector.is_some() {
@@ -415,14 +421,12 @@ impl Server {
         Some(request)
     }
 
-    /// Lets the prefill engine of a request go.
-    pub(crate) fn release_remote(&mut self, tag: u64) -> Result<(), LiveError> {
-        let remote: Option<RemoteKv> =
-            self.requests.get(tag).and_then(|request| request.extras.as_ref()?.remote.clone());
-        if let Some(remote) = remote {
-            self.transfers.tell(&remote)?;
+    /// Lets the prefill engine of a request go: its KV has been read, or never
+    /// will be.
+    pub(crate) fn release_remote(&mut self, remote: &RemoteKv) {
+        if let Err(error) = self.transfers.tell(remote) {
+            tracing::warn!(rank = self.rank, address = remote.address, "the prefill engine cannot be told: {error}");
         }
-        Ok(())
     }
 
     /// Whether anything is paused by a frontend.

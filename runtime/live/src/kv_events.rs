@@ -21,6 +21,8 @@ pub(crate) struct KvEvents {
     hashes: EngineHashes,
     line: Line,
     digests: Vec<Digest>,
+    /// What has happened since the last batch.
+    gathered: Vec<KvEvent>,
     pub(crate) published: u64,
     pub(crate) lost: u64,
 }
@@ -28,30 +30,30 @@ pub(crate) struct KvEvents {
 impl KvEvents {
     pub(crate) fn new(publisher: KvEventPublisher, settings: KvEventSettings, line: Line, block_size: u32) -> Self {
         let hashes = new_hashes(&settings, line, block_size);
-        Self { publisher, settings, hashes, line, digests: Vec::new(), published: 0, lost: 0 }
+        Self { publisher, settings, hashes, line, digests: Vec::new(), gathered: Vec::new(), published: 0, lost: 0 }
     }
 
     pub(crate) fn publisher(&self) -> &KvEventPublisher {
         &self.publisher
     }
 
-    /// Starts again with an empty cache, for a frontend of this line.
+    /// Starts again with an empty cache, and tells subscribers so if they have
+    /// heard of anything in it.
     pub(crate) fn restart(&mut self, line: Line, block_size: u32) {
         self.line = line;
+        self.gathered.clear();
+        if self.published + self.lost > 0 {
+            self.gathered.push(KvEvent::AllBlocksCleared);
+        }
         self.hashes = new_hashes(&self.settings, line, block_size);
     }
 
-    /// Publishes what has happened in `engine`'s cache since the last call,
-    /// unless the batch `is_lost`.
-    ///
-    /// # Errors
-    /// When the library fails.
-    pub(crate) fn publish(&mut self, engine: &mut Engine, requests: &Requests, is_lost: bool) -> Result<(), LinkError> {
-        let Some(log) = engine.pool().events().filter(|log| !log.is_empty()) else { return Ok(()) };
+    /// Takes what has happened in `engine`'s cache since the last call.
+    pub(crate) fn gather(&mut self, engine: &mut Engine, requests: &Requests) {
+        let Some(log) = engine.pool().events().filter(|log| !log.is_empty()) else { return };
         let block_size = engine.config().block_size;
-        let mut events = Vec::with_capacity(log.len());
         for event in log.iter() {
-            events.push(match event {
+            let event = match event {
                 CoreEvent::Stored { tag, parent, blocks, tokens } => {
                     let keys = requests.get(tag).and_then(|request| request.extras.as_ref()?.block_keys.as_ref());
                     self.stored(keys, parent, blocks, tokens, block_size)
@@ -69,10 +71,23 @@ impl KvEvents {
                     self.hashes.cleared();
                     KvEvent::AllBlocksCleared
                 }
-            });
+            };
+            self.gathered.push(event);
         }
         engine.pool_mut().clear_events();
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.gathered.is_empty()
+    }
+
+    /// Publishes what was gathered, unless the batch `is_lost`.
+    ///
+    /// # Errors
+    /// When the library fails.
+    pub(crate) fn publish(&mut self, is_lost: bool) -> Result<(), LinkError> {
         let ts = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0.0, |now| now.as_secs_f64());
+        let events = std::mem::take(&mut self.gathered);
         let num_events = events.len() as u64;
         let batch = KvEventBatch { ts, events, data_parallel_rank: None };
         if is_lost {

@@ -48,7 +48,7 @@ pub(crate) struct Extras {
     pub(crate) is_pooling: bool,
     /// Whether a decode engine will fetch its KV.
     pub(crate) is_prefill_only: bool,
-    /// Where its KV comes from.
+    /// Where its KV comes from, as long as that engine holds it.
     pub(crate) remote: Option<RemoteKv>,
     /// Names that go into the identity of its blocks.
     pub(crate) block_keys: Option<BlockKeys>,

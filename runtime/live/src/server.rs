@@ -312,7 +312,7 @@ impl Server {
             && due_ns <= now_ns
         {
             self.loads.pop();
-            self.finish_load(tag)?;
+            self.finish_load(tag);
         }
         self.release_fetched(now_ns)?;
         let since_start_ns = self.since_start_ns(now_ns);

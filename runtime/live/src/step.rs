@@ -158,8 +158,12 @@ impl Server {
     pub(crate) fn publish_kv_events(&mut self, now_ns: u64) -> Result<(), LiveError> {
         let since_start_ns = self.since_start_ns(now_ns);
         let Some(events) = &mut self.kv_events else { return Ok(()) };
+        events.gather(&mut self.engine, &self.requests);
+        if events.is_empty() {
+            return Ok(());
+        }
         let is_lost = self.faults.loses_kv_events(since_start_ns);
-        Ok(events.publish(&mut self.engine, &self.requests, is_lost)?)
+        Ok(events.publish(is_lost)?)
     }
 
     /// Applies the step in the engine, and gathers what each request got.
@@ -259,13 +263,16 @@ impl Server {
     }
 
     /// A transfer is complete.
-    pub(crate) fn finish_load(&mut self, tag: u64) -> Result<(), LiveError> {
+    pub(crate) fn finish_load(&mut self, tag: u64) {
         self.is_shown = false;
         // Aborted in the meantime, and its blocks with it.
-        let Some(core) = self.requests.get(tag).map(|request| request.core) else { return Ok(()) };
-        self.engine.remote_kv_arrived(core);
+        let Some(request) = self.requests.get_mut(tag) else { return };
+        let remote = request.extras.as_mut().and_then(|extras| extras.remote.take());
+        self.engine.remote_kv_arrived(request.core);
         self.may_decide = true;
-        self.release_remote(tag)
+        if let Some(remote) = remote {
+            self.release_remote(&remote);
+        }
     }
 
     /// Frees blocks that decode engines have fetched, or never will.

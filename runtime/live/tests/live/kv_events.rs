@@ -1,1 +1,203 @@
+//! What subscribers hear of an engine's cache, and that it is the truth.
 
+use std::collections::BTreeSet;
+
+use vcr_block_hash::HashAlgorithm;
+
+use super::*;
+
+struct Subscriber {
+    events: zmq::Socket,
+    replay: zmq::Socket,
+}
+
+fn with_events(change: impl FnOnce(&mut LiveConfig)) -> (Bench, Subscriber) {
+    let mut config = config();
+    let name = format!("vcr-live-test-{}-{:?}", std::process::id(), std::thread::current().id());
+    let address = |kind: &str| format!("ipc://{}/{name}-{kind}", std::env::temp_dir().display());
+    config.kv_events = Some(KvEventSettings {
+        config: KvEventsConfig {
+            endpoint: address("events"),
+            replay_endpoint: Some(address("replay")),
+            topic: "kv@test".to_owned(),
+            ..KvEventsConfig::default()
+        },
+        algorithm: HashAlgorithm::Sha256,
+        hash_seed: None,
+        whole_digests: false,
+    });
+    change(&mut config);
+    let context = zmq::Context::new();
+    let events = context.socket(zmq::SUB).expect("it is made");
+    events.set_subscribe(b"kv@").expect("it is set");
+    events.set_rcvtimeo(30_000).expect("it is set");
+    let bench = Bench::new(config);
+    let published = bench.frontend.engines[0].kv_events_config.clone().expect("it says where");
+    events.connect(&published.endpoint).expect("it is an address");
+    let replay = context.socket(zmq::DEALER).expect("it is made");
+    replay.set_rcvtimeo(30_000).expect("it is set");
+    replay.connect(&published.replay_endpoint.expect("it has one")).expect("it is an address");
+    (bench, Subscriber { events, replay })
+}
+
+impl Subscriber {
+    fn next(&self) -> (u64, KvEventBatch) {
+        let frames = self.events.recv_multipart(0).expect("a batch comes");
+        assert_eq!(frames[0], b"kv@test");
+        (
+            u64::from_be_bytes(frames[1][..].try_into().expect("8 bytes")),
+            KvEventBatch::decode(&frames[2]).expect("it decodes"),
+        )
+    }
+
+    /// All batches from `start` on.
+    fn replayed(&self, start: u64) -> Vec<(u64, KvEventBatch)> {
+        self.replay.send_multipart([&b""[..], &start.to_be_bytes()], 0).expect("it is sent");
+        let mut batches = Vec::new();
+        loop {
+            let frames = self.replay.recv_multipart(0).expect("an answer comes");
+            let sequence = u64::from_be_bytes(frames[2][..].try_into().expect("8 bytes"));
+            if sequence == u64::MAX {
+                return batches;
+            }
+            batches.push((sequence, KvEventBatch::decode(&frames[3]).expect("it decodes")));
+        }
+    }
+}
+
+fn stored(batch: &KvEventBatch) -> Vec<&BlockStored> {
+    batch
+        .events
+        .iter()
+        .filter_map(|event| match event {
+            KvEvent::BlockStored(stored) => Some(&**stored),
+            _ => None,
+        })
+        .collect()
+}
+
+/// Subscriptions take a moment, and nobody says when they are there: until
+/// then batches are missed, which the replay shows, too.
+fn subscribed(bench: &Bench, subscriber: &Subscriber) -> u64 {
+    subscriber.events.set_rcvtimeo(50).expect("it is set");
+    for index in 0..200u32 {
+        bench.run(&format!("probe{index}"), &[5000 + index; 16], 2);
+        if let Ok(frames) = subscriber.events.recv_multipart(0) {
+            subscriber.events.set_rcvtimeo(30_000).expect("it is set");
+            return u64::from_be_bytes(frames[1][..].try_into().expect("8 bytes"));
+        }
+    }
+    panic!("the subscriber hears nothing");
+}
+
+/// The hashes are vLLM's: those of the reference's vectors.
+#[test]
+fn blocks_have_the_names_that_vllm_gives_them() {
+    let (bench, subscriber) = with_events(|_| {});
+    let start = subscribed(&bench, &subscriber) + 1;
+    bench.run("a", &prompt(20), 1);
+    let (sequence, batch) = subscriber.next();
+    assert_eq!((sequence, batch.data_parallel_rank), (start, Some(0)));
+    let [block] = stored(&batch)[..] else { panic!("one block is full: {batch:?}") };
+    // The last 8 bytes of the SHA-256 of tokens 1 to 16 behind vLLM's own seed.
+    assert_eq!(block.block_hashes, [BlockHash::Int(0x137b_b037_547f_4caf)]);
+    assert_eq!((block.parent_block_hash.as_ref(), block.token_ids.as_slice()), (None, &prompt(16)[..]));
+    assert_eq!((block.block_size, block.medium.as_deref()), (16, Some("GPU")));
+}
+
+/// A model of the cache that hears only events must know what the engine
+/// finds.
+#[test]
+fn who_listens_knows_what_is_cached() {
+    let (bench, subscriber) = with_events(|config| {
+        config.engine = engine_config(EngineConfigInput {
+            num_gpu_blocks: 12,
+            max_model_len: Some(100),
+            ..EngineConfigInput::default()
+        });
+    });
+    let mut next = subscribed(&bench, &subscriber) + 1;
+    let mut known: BTreeSet<BlockHash> = BTreeSet::new();
+    for (_, batch) in subscriber.replayed(0) {
+        apply(&mut known, &batch);
+    }
+    for round in 0..20u32 {
+        let start = round * 7 % 40;
+        bench.run(&format!("r{round}"), &(start..start + 50).collect::<Vec<_>>(), 3);
+    }
+    assert_eq!(bench.call("reset_prefix_cache", vec![]), Ok(true.into()));
+    bench.run("last", &prompt(20), 2);
+    let mut evicted = 0;
+    loop {
+        let (sequence, batch) = subscriber.next();
+        assert_eq!(sequence, next, "none is missing");
+        next += 1;
+        evicted += batch.events.iter().filter(|event| matches!(event, KvEvent::BlockRemoved(_))).count();
+        apply(&mut known, &batch);
+        if stored(&batch).iter().any(|block| block.token_ids == prompt(16)) {
+            break;
+        }
+    }
+    assert!(evicted > 0, "the cache is too small for all");
+    assert_eq!(known.len(), 1, "the reset was told");
+    // Asked for again, everything comes again.
+    let replayed = subscriber.replayed(next - 2);
+    assert_eq!(replayed.iter().map(|(sequence, _)| *sequence).collect::<Vec<_>>(), [next - 2, next - 1]);
+}
+
+fn apply(known: &mut BTreeSet<BlockHash>, batch: &KvEventBatch) {
+    for event in &batch.events {
+        match event {
+            KvEvent::BlockStored(stored) => {
+                if let Some(parent) = &stored.parent_block_hash {
+                    assert!(known.contains(parent), "a block behind one that is not there");
+                }
+                known.extend(stored.block_hashes.iter().cloned());
+            }
+            KvEvent::BlockRemoved(removed) => {
+                for block in &removed.block_hashes {
+                    assert!(known.remove(block), "a block that was not there");
+                }
+            }
+            KvEvent::AllBlocksCleared => known.clear(),
+        }
+    }
+}
+
+#[test]
+fn lost_events_leave_a_gap_that_a_replay_fills() {
+    let (bench, subscriber) = with_events(|_| {});
+    let last = subscribed(&bench, &subscriber);
+    bench.handle().command(None, &Command::AddFault("kv-event-loss:count=1".parse().expect("it is a fault")));
+    bench.wait_for("it is in force", |snapshot| !snapshot.faults.is_empty());
+    bench.run("lost", &prompt(20), 1);
+    bench.run("heard", &prompt(40)[20..], 1);
+    let (sequence, _) = subscriber.next();
+    assert_eq!(sequence, last + 2);
+    let replayed = subscriber.replayed(last + 1);
+    assert_eq!(stored(&replayed[0].1)[0].token_ids, prompt(16));
+}
+
+/// Adapters, salts and sessions are in the names and beside them.
+#[test]
+fn keys_go_with_the_blocks() {
+    let (bench, subscriber) = with_events(|_| {});
+    subscribed(&bench, &subscriber);
+    let salted = EngineCoreRequest {
+        cache_salt: Some("s1".to_owned()),
+        session_id: Some("talk".to_owned()),
+        ..request("a", &prompt(36), params(1))
+    };
+    bench.send(Request::Add(Box::new(salted)));
+    bench.collect(&["a"]);
+    let (_, batch) = subscriber.next();
+    let blocks = stored(&batch);
+    let keys = blocks[0].extra_keys.clone().expect("they are there");
+    assert_eq!(keys, [Some(vec!["s1".into()]), None], "a salt is in the first block alone");
+    assert_eq!(blocks[0].session_id.as_deref(), Some("talk"));
+    bench.run("b", &prompt(36), 1);
+    let (_, batch) = subscriber.next();
+    let plain = stored(&batch);
+    assert_eq!(blocks[0].block_hashes[0], BlockHash::Int(0x91d8_11f0_264d_fc11));
+    assert_ne!(plain[0].block_hashes, blocks[0].block_hashes);
+}

@@ -108,10 +108,8 @@ fn echo_and_lists_give_what_they_hold() {
     assert_eq!((one.tokens, one.finish), (vec![10, 11, 12, 2], Some(FinishReason::Stop)));
 
     let mut listed = config();
-    let list = TokenList {
-        in_turn: vec![vec![1, 2], vec![3]],
-        by_prompt: [(vec![7, 7], vec![8, 9])].into_iter().collect(),
-    };
+    let list =
+        TokenList { in_turn: vec![vec![1, 2], vec![3]], by_prompt: [(vec![7, 7], vec![8, 9])].into_iter().collect() };
     listed.tokens.choice = TokenChoice::Listed(Arc::new(list));
     let bench = Bench::new(listed);
     assert_eq!(bench.run("a", &[5], 2), [1, 2]);
@@ -123,8 +121,7 @@ fn echo_and_lists_give_what_they_hold() {
 #[test]
 fn logprobs_come_with_every_token_and_for_the_prompt() {
     let bench = Bench::new(config());
-    let params =
-        SamplingParams { logprobs: Some(3), prompt_logprobs: Some(0), temperature: 0.0, ..params(4) };
+    let params = SamplingParams { logprobs: Some(3), prompt_logprobs: Some(0), temperature: 0.0, ..params(4) };
     bench.send(Request::Add(Box::new(request("a", &prompt(20), params.clone()))));
     let one = bench.collect(&["a"]).remove(0);
     for output in &one.outputs {
@@ -291,7 +288,12 @@ fn adapters_are_loaded_listed_pinned_and_removed() {
     // A request loads what it names, and its blocks are its own.
     let text = bench.run("plain", &prompt(20), 10);
     let with = EngineCoreRequest {
-        lora_request: Some(LoraRequest { name: "x".to_owned(), int_id: 3, path: "/x".to_owned(), ..Default::default() }),
+        lora_request: Some(LoraRequest {
+            name: "x".to_owned(),
+            int_id: 3,
+            path: "/x".to_owned(),
+            ..Default::default()
+        }),
         ..request("with", &prompt(20), params(10))
     };
     bench.send(Request::Add(Box::new(with)));

@@ -44,7 +44,8 @@ fn a_request_starts_a_wave_and_its_end_ends_it() {
         let request = EngineCoreRequest { current_wave: wave, ..request("a", &prompt(20), params(3)) };
         bench.send_to(1, Request::Add(Box::new(request)));
         assert_eq!(next_wave_message(&bench).start_wave, Some(wave), "an idle engine announces the wave");
-        bench.frontend
+        bench
+            .frontend
             .start_wave(StartDpWave { wave, exclude_engine_index: Some(1) }, bench.rules)
             .expect("it is sent");
         let ended = bench.collect(&["a"]).remove(0);
