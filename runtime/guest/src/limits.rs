@@ -5,6 +5,8 @@ pub struct Limits {
     /// Fuel to instantiate and configure one instance. One unit is about one
     /// WebAssembly instruction; 500 million take around a second.
     pub fuel_per_configure: u64,
+    /// Fuel that each byte of the config adds: to read JSON takes about half of it.
+    pub fuel_per_config_byte: u64,
     /// Fuel of one call, however little it is about.
     pub fuel_per_call: u64,
     /// Fuel that each thing adds that a call is about: a step to be priced, a
@@ -35,6 +37,7 @@ impl Default for Limits {
     fn default() -> Self {
         Self {
             fuel_per_configure: 500_000_000,
+            fuel_per_config_byte: 200,
             fuel_per_call: 50_000_000,
             fuel_per_item: 1_000_000,
             steps_per_call: 256,
@@ -49,9 +52,10 @@ impl Default for Limits {
 }
 
 impl Limits {
-    /// For instantiating and configuring.
-    pub(crate) fn configure_budget(&self) -> Budget {
-        Budget { fuel: self.fuel_per_configure, answer_bytes: self.answer_bytes }
+    /// For instantiating, and configuring with a config of so many bytes.
+    pub(crate) fn configure_budget(&self, config_bytes: usize) -> Budget {
+        let reading = self.fuel_per_config_byte.saturating_mul(config_bytes as u64);
+        Budget { fuel: self.fuel_per_configure.saturating_add(reading), answer_bytes: self.answer_bytes }
     }
 
     /// For a call about `items` things whose honest answer may have

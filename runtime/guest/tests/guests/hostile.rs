@@ -293,7 +293,7 @@ fn configure_is_metered_too() {
     assert_eq!(
         error.to_string(),
         "guest `hostile` failed in `configure`: it looped for ever, or worked too long: used its \
-         500000000 fuel"
+         500000400 fuel"
     );
     let GuestError::Call { fault, .. } = configure_error("(unreachable)") else {
         panic!("a panic is a fault of the call");

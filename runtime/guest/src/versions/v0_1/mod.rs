@@ -80,7 +80,7 @@ impl<B: Bindings> Module<B> {
             .map_err(|error| OpenError::Unfit(format!("{error:#}")))?;
         let module = Self { engine, prepared };
         // The types of functions are only checked in an instance.
-        let budget = limits.configure_budget();
+        let budget = limits.configure_budget(0);
         module.instantiate(limits, budget).map_err(|error| match sandbox::fault(&error, budget) {
             CallFault::Trapped { reason } if !error.is::<Trap>() => OpenError::Unfit(reason),
             fault => OpenError::Fault(fault),
@@ -97,7 +97,7 @@ impl<B: Bindings> Module<B> {
 
     /// Makes a fresh instance and configures it.
     fn configured(&self, limits: &Limits, config_json: &str, seed: u64) -> Result<Instance<B>, CallFault> {
-        let budget = limits.configure_budget();
+        let budget = limits.configure_budget(config_json.len());
         let fault = |error: wasmtime::Error| sandbox::fault(&error, budget);
         let Instance { mut store, guest } = self.instantiate(limits, budget).map_err(fault)?;
         guest
