@@ -101,6 +101,18 @@ fn a_guest_of_another_world_is_refused() {
 }
 
 #[test]
+fn a_guest_of_another_of_our_worlds_is_refused_by_name() {
+    for (name, found) in [
+        ("json-tokens", "it is a token source (world `token-source`)"),
+        ("chaos", "it is a failure injector (world `failure-injector`)"),
+    ] {
+        let Some(path) = shipped_guest(name) else { return };
+        let path = path.to_str().expect("a path in UTF-8");
+        refused(&Folder::new(), path, &[found, "but a latency model (world `latency-model`) is needed"]);
+    }
+}
+
+#[test]
 fn a_guest_of_another_version_is_refused_by_number() {
     let wit = "package vcr:guest@0.9.0;
         interface latency { answer: func() -> u32; }

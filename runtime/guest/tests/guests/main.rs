@@ -5,5 +5,6 @@ mod faults;
 mod hostile;
 mod loading;
 mod roofline;
+mod shipped;
 mod tokens;
 mod wat_guest;

@@ -1,0 +1,82 @@
+use alloc::string::String;
+use core::ops::RangeInclusive;
+
+use vcr_guest_sdk::{FaultAction, Rng};
+
+/// A rule at work.
+pub(crate) struct Rule {
+    trigger: Trigger,
+    from_ns: u64,
+    every: u32,
+    probability: f64,
+    action: Action,
+    rng: Rng,
+    /// How often it could have happened.
+    chances: u32,
+}
+
+/// What a rule waits for.
+pub(crate) enum Trigger {
+    Time,
+    Request { request_id: String, prompt_tokens: RangeInclusive<u32>, after_tokens: u32 },
+    Utility { method: String },
+}
+
+/// What a rule does.
+pub(crate) enum Action {
+    /// Fails the request that it happens to.
+    FailRequest,
+    /// Fails the utility call that it happens to.
+    FailUtility,
+    Other(FaultAction),
+}
+
+impl Rule {
+    pub(crate) fn new(trigger: Trigger, from_ns: u64, every: u32, probability: f64, action: Action, rng: Rng) -> Self {
+        Self { trigger, from_ns, every, probability, action, rng, chances: 0 }
+    }
+
+    /// What the rule does now because of the time alone.
+    pub(crate) fn at_time(&mut self, now_ns: u64) -> Option<FaultAction> {
+        let is_due = matches!(self.trigger, Trigger::Time) && now_ns >= self.from_ns && self.chances == 0;
+        if is_due && self.takes_its_chance() { self.action(None) } else { None }
+    }
+
+    /// What the rule does when a utility call is answered.
+    pub(crate) fn at_utility(&mut self, now_ns: u64, name: &str) -> Option<FaultAction> {
+        let is_due =
+            matches!(&self.trigger, Trigger::Utility { method } if name.contains(method)) && now_ns >= self.from_ns;
+        if is_due && self.takes_its_chance() { self.action(None) } else { None }
+    }
+
+    /// Whether the rule may happen to a request.
+    pub(crate) fn is_about(&self, name: &str, tokens: u32) -> bool {
+        matches!(&self.trigger, Trigger::Request { request_id, prompt_tokens, .. }
+            if name.contains(request_id) && prompt_tokens.contains(&tokens))
+    }
+
+    /// Whether the rule may happen to a request with so many output tokens.
+    pub(crate) fn is_due(&self, now_ns: u64, output_tokens: u32) -> bool {
+        let has_enough = matches!(self.trigger, Trigger::Request { after_tokens, .. } if output_tokens >= after_tokens);
+        has_enough && now_ns >= self.from_ns
+    }
+
+    /// What the rule does to the request in `slot`, for which it is due.
+    pub(crate) fn happen(&mut self, slot: u32) -> Option<FaultAction> {
+        if self.takes_its_chance() { self.action(Some(slot)) } else { None }
+    }
+
+    /// Whether the rule happens, now that it could.
+    fn takes_its_chance(&mut self) -> bool {
+        self.chances = self.chances.wrapping_add(1);
+        self.chances.is_multiple_of(self.every) && self.rng.uniform() < self.probability
+    }
+
+    fn action(&self, slot: Option<u32>) -> Option<FaultAction> {
+        match self.action {
+            Action::FailRequest => slot.map(|slot| FaultAction::FailRequest { slot }),
+            Action::FailUtility => Some(FaultAction::FailUtility),
+            Action::Other(action) => Some(action),
+        }
+    }
+}

@@ -1,0 +1,131 @@
+//! What a model with structured outputs says, as a guest.
+//!
+//! A request with a structured output gets valid JSON of the kind it asks for
+//! (`json_object`, `json` with a [`Schema`], `choice`), any other one random
+//! words; both end with the request's end token. What is said depends on the
+//! seed of the request alone. The config is a [`Config`], for example
+//! `{"vocabulary": {"{": 90, "}": 92, "true": 1904, ...}}`.
+
+#![cfg_attr(target_arch = "wasm32", no_std)]
+
+extern crate alloc;
+
+mod choice;
+mod entries;
+mod numbers;
+mod output;
+mod schema;
+mod vocabulary;
+mod words;
+mod writer;
+
+use alloc::format;
+use alloc::string::String;
+use alloc::vec::Vec;
+
+use vcr_guest_sdk::{Rng, TokenGuest, TokenRequest, export_token_source};
+
+pub use crate::choice::Wanted;
+use crate::entries::Entries;
+pub use crate::output::Output;
+pub use crate::schema::Schema;
+use crate::vocabulary::Vocabulary;
+use crate::words::Words;
+use crate::writer::{GENEROSITY_MAX, document};
+
+/// The config of the guest: what its tokens mean, and how much it says.
+#[derive(Clone, Debug, serde::Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Config {
+    /// Tokens of pieces of text. Of several that fit, the longest is taken.
+    #[serde(default)]
+    vocabulary: Entries<u32>,
+    /// The tokens of the 256 single bytes, for what the vocabulary lacks.
+    #[serde(default)]
+    byte_tokens: Option<Vec<u32>>,
+    /// The fewest and the most words of an answer without a structured output.
+    #[serde(default = "usual_words")]
+    words: [u32; 2],
+}
+
+fn usual_words() -> [u32; 2] {
+    [10, 60]
+}
+
+/// The source of one engine.
+pub struct JsonTokens {
+    vocabulary: Vocabulary,
+    words: [u32; 2],
+}
+
+impl TokenGuest for JsonTokens {
+    type Config = Config;
+    type Request = Output;
+
+    fn configure(config: Config, _seed: u64) -> Result<Self, String> {
+        let [fewest, most] = config.words;
+        if fewest > most {
+            return Err(format!("`words` is [{fewest}, {most}], but the first must be the lesser"));
+        }
+        let vocabulary = Vocabulary::new(config.vocabulary.0, config.byte_tokens)?;
+        Ok(Self { vocabulary, words: config.words })
+    }
+
+    fn start(&mut self, request: &TokenRequest<'_>) -> Result<Output, String> {
+        let space = self.vocabulary.tokens(" ")?;
+        let output = Output::new(request, space[0]);
+        if request.structured_output.is_empty() {
+            let words = Words::new(Rng::new(request.seed, 0), self.words);
+            return Ok(output.with_words(words));
+        }
+        match Wanted::parse(request.structured_output)? {
+            Wanted::Choice(choices) => Ok(output.with_choice(self.choose(&choices, request)?)),
+            Wanted::Json(schema) => {
+                let tokens = self
+                    .document(&schema, request)
+                    .map_err(|problem| format!("the structured output cannot be made: {problem}"))?;
+                Ok(output.with_json(tokens))
+            }
+        }
+    }
+
+    fn next_token(&mut self, output: &mut Output, index: u32) -> Result<u32, String> {
+        output.next_token(index, &self.vocabulary)
+    }
+}
+
+impl JsonTokens {
+    /// One of the choices; one that is long enough and not too long if there is
+    /// any such.
+    fn choose(&self, choices: &[String], request: &TokenRequest<'_>) -> Result<Vec<u32>, String> {
+        let mut all = choices.iter().map(|choice| self.vocabulary.tokens(choice)).collect::<Result<Vec<_>, _>>()?;
+        let fits = |tokens: &Vec<u32>| {
+            let length = tokens.len() as u64;
+            length >= u64::from(request.min_tokens) && length < u64::from(request.max_tokens)
+        };
+        if all.iter().any(fits) {
+            all.retain(fits);
+        }
+        let chosen = numbers::below(&mut Rng::new(request.seed, 0), all.len() as u32) as usize;
+        Ok(all.swap_remove(chosen))
+    }
+
+    /// A document that ends before the output must: where the first one is too
+    /// long, less and less is said.
+    fn document(&self, schema: &Schema, request: &TokenRequest<'_>) -> Result<Vec<u32>, String> {
+        let mut made = Ok(Vec::new());
+        for generosity in (0..=GENEROSITY_MAX).rev() {
+            let text = document(schema, Rng::new(request.seed, 0), generosity);
+            made = text.and_then(|text| self.vocabulary.tokens(&text));
+            if made.as_ref().is_ok_and(|tokens| tokens.len() < request.max_tokens as usize) {
+                break;
+            }
+        }
+        made
+    }
+}
+
+export_token_source!(JsonTokens);
+
+#[cfg(test)]
+mod tests;

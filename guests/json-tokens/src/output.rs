@@ -1,0 +1,65 @@
+use alloc::collections::VecDeque;
+use alloc::string::String;
+use alloc::vec::Vec;
+
+use vcr_guest_sdk::TokenRequest;
+
+use crate::vocabulary::Vocabulary;
+use crate::words::Words;
+
+/// What is said to one request.
+pub struct Output {
+    /// Tokens to be given next.
+    tokens: VecDeque<u32>,
+    /// What comes then, where it is words.
+    words: Option<Words>,
+    /// Ends the output, where a token does.
+    end: Option<u32>,
+    min_tokens: u32,
+    /// Fills what is wanted beyond what there is to say.
+    filler: u32,
+    has_begun: bool,
+}
+
+impl Output {
+    /// An output of nothing yet. JSON may have spaces behind it, so that is what
+    /// fills where the output may not end.
+    pub(crate) fn new(request: &TokenRequest<'_>, space: u32) -> Self {
+        let end = request.eos_token.or(request.stop_tokens.first().copied());
+        let min_tokens = request.min_tokens;
+        Self { tokens: VecDeque::new(), words: None, end, min_tokens, filler: space, has_begun: false }
+    }
+
+    pub(crate) fn with_words(self, words: Words) -> Self {
+        Self { words: Some(words), ..self }
+    }
+
+    pub(crate) fn with_json(self, tokens: Vec<u32>) -> Self {
+        Self { tokens: tokens.into(), ..self }
+    }
+
+    /// Behind a choice not even a space is allowed, only its end.
+    pub(crate) fn with_choice(self, tokens: Vec<u32>) -> Self {
+        Self { tokens: tokens.into(), filler: self.end.unwrap_or(self.filler), ..self }
+    }
+
+    pub(crate) fn next_token(&mut self, index: u32, vocabulary: &Vocabulary) -> Result<u32, String> {
+        if let Some(token) = self.tokens.pop_front() {
+            return Ok(token);
+        }
+        let may_end = index >= self.min_tokens;
+        match (&mut self.words, self.end) {
+            (Some(words), Some(end)) if words.are_over() && may_end => Ok(end),
+            (Some(words), _) => {
+                let mut text = String::from(if self.has_begun { " " } else { "" });
+                text += words.next_word();
+                self.has_begun = true;
+                self.tokens.extend(vocabulary.tokens(&text)?);
+                // A word has letters, so it has tokens.
+                Ok(self.tokens.pop_front().unwrap_or(self.filler))
+            }
+            (None, Some(end)) if may_end => Ok(end),
+            (None, _) => Ok(self.filler),
+        }
+    }
+}

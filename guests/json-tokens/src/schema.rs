@@ -1,0 +1,114 @@
+use alloc::boxed::Box;
+use alloc::string::String;
+use alloc::vec::Vec;
+
+use serde::de::{Deserialize, Deserializer, IgnoredAny};
+use serde_json::Value;
+
+use crate::entries::Entries;
+
+/// A JSON schema, as far as this guest follows it. Keywords that would bind
+/// what is written and are not known here are an error; those that bind nothing
+/// are read over.
+#[derive(Clone, Debug, Default, serde::Deserialize)]
+#[serde(default, deny_unknown_fields, rename_all = "camelCase")]
+pub struct Schema {
+    #[serde(rename = "type", deserialize_with = "one_or_many")]
+    pub(crate) types: Vec<Type>,
+    #[serde(rename = "enum")]
+    pub(crate) values: Option<Vec<Value>>,
+    #[serde(rename = "const", deserialize_with = "even_null")]
+    pub(crate) constant: Option<Value>,
+    pub(crate) any_of: Vec<Schema>,
+    pub(crate) one_of: Vec<Schema>,
+    #[serde(rename = "$ref")]
+    pub(crate) reference: Option<String>,
+    #[serde(rename = "$defs", alias = "definitions")]
+    pub(crate) definitions: Entries<Schema>,
+    /// In the order of the output.
+    pub(crate) properties: Entries<Schema>,
+    pub(crate) required: Vec<String>,
+    pub(crate) items: Option<Box<Schema>>,
+    pub(crate) min_items: u32,
+    pub(crate) max_items: Option<u32>,
+    pub(crate) min_length: u32,
+    pub(crate) max_length: Option<u32>,
+    pub(crate) minimum: Option<f64>,
+    pub(crate) maximum: Option<f64>,
+    pub(crate) exclusive_minimum: Option<f64>,
+    pub(crate) exclusive_maximum: Option<f64>,
+    // Nothing is written that is not in `properties`.
+    #[serde(rename = "additionalProperties")]
+    _additional_properties: Option<IgnoredAny>,
+    #[serde(rename = "title")]
+    _title: Option<IgnoredAny>,
+    #[serde(rename = "description")]
+    _description: Option<IgnoredAny>,
+    #[serde(rename = "default")]
+    _default: Option<IgnoredAny>,
+    #[serde(rename = "examples")]
+    _examples: Option<IgnoredAny>,
+    #[serde(rename = "discriminator")]
+    _discriminator: Option<IgnoredAny>,
+    #[serde(rename = "$schema")]
+    _schema: Option<IgnoredAny>,
+    #[serde(rename = "$id")]
+    _id: Option<IgnoredAny>,
+    #[serde(rename = "$comment")]
+    _comment: Option<IgnoredAny>,
+}
+
+/// What a value is. In the order of how little there is to write at least.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Type {
+    Integer,
+    Null,
+    Boolean,
+    Number,
+    String,
+    Array,
+    Object,
+}
+
+impl Schema {
+    /// Objects of whatever there is.
+    pub(crate) fn any_object() -> Self {
+        Self { types: Vec::from([Type::Object]), ..Self::default() }
+    }
+
+    /// What the values may be; any kind where the schema does not say.
+    pub(crate) fn types(&self) -> &[Type] {
+        match self.types[..] {
+            [] if !self.properties.0.is_empty() => &[Type::Object],
+            [] if self.items.is_some() => &[Type::Array],
+            [] => &[Type::String, Type::Integer, Type::Boolean],
+            _ => &self.types,
+        }
+    }
+
+    /// The schemas that a value must fit one of; none where it has no choice.
+    pub(crate) fn alternatives(&self) -> &[Schema] {
+        if self.any_of.is_empty() { &self.one_of } else { &self.any_of }
+    }
+}
+
+/// Reads one type or a list of them.
+fn one_or_many<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Type>, D::Error> {
+    #[derive(serde::Deserialize)]
+    #[serde(untagged)]
+    enum Types {
+        One(Type),
+        Many(Vec<Type>),
+    }
+
+    Ok(match Types::deserialize(deserializer)? {
+        Types::One(one) => Vec::from([one]),
+        Types::Many(many) => many,
+    })
+}
+
+/// Reads a value that, where it is null, is still there.
+fn even_null<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Value>, D::Error> {
+    Value::deserialize(deserializer).map(Some)
+}

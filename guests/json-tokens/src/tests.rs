@@ -1,0 +1,222 @@
+use serde_json::{Value, json};
+
+use super::*;
+
+const EOS: u32 = 999;
+
+/// Each byte is its own token, and some pieces are more.
+fn guest() -> JsonTokens {
+    let config = json!({ "byte_tokens": (0..256).collect::<Vec<u32>>(), "vocabulary": { "\": ": 300, "true": 301 } });
+    JsonTokens::configure(serde_json::from_value(config).expect("a config"), 1).expect("it is good")
+}
+
+fn request(structured_output: &str, seed: u64) -> TokenRequest<'_> {
+    TokenRequest { seed, max_tokens: 2_000, eos_token: Some(EOS), structured_output, ..TokenRequest::default() }
+}
+
+/// What is said up to the end token, or up to the most tokens.
+fn said(request: &TokenRequest<'_>) -> (String, Vec<u32>) {
+    let mut guest = guest();
+    let mut output = guest.start(request).expect("it starts");
+    let (mut text, mut tokens) = (Vec::new(), Vec::new());
+    for index in 0..request.max_tokens {
+        let token = guest.next_token(&mut output, index).expect("it goes on");
+        tokens.push(token);
+        match token {
+            EOS if index >= request.min_tokens => break,
+            EOS => {}
+            300 => text.extend(b"\": "),
+            301 => text.extend(b"true"),
+            byte => text.push(u8::try_from(byte).expect("a byte")),
+        }
+    }
+    (String::from_utf8(text).expect("whole characters"), tokens)
+}
+
+/// What is said for a schema, as JSON, for many seeds.
+fn documents(schema: &Value) -> Vec<Value> {
+    let wanted = json!({ "json": schema, "regex": null, "_backend": "xgrammar" }).to_string();
+    (0..100)
+        .map(|seed| {
+            let (text, tokens) = said(&request(&wanted, seed));
+            assert_eq!(tokens.last(), Some(&EOS), "{text}");
+            serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error}: {text}"))
+        })
+        .collect()
+}
+
+#[test]
+fn a_json_object_is_one() {
+    let mut sizes = Vec::new();
+    for seed in 0..100 {
+        let (text, _) = said(&request(r#"{"json_object": true}"#, seed));
+        let value: Value = serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error}: {text}"));
+        sizes.push(value.as_object().expect("an object").len());
+    }
+    assert!(sizes.iter().any(|size| *size > 2), "{sizes:?}");
+}
+
+#[test]
+fn a_schema_is_followed() {
+    let schema = json!({
+        "title": "Order", "type": "object", "additionalProperties": false,
+        "properties": {
+            "name": { "type": "string", "minLength": 3, "maxLength": 8 },
+            "count": { "type": "integer", "minimum": 1, "maximum": 5 },
+            "price": { "type": "number", "exclusiveMinimum": 0, "maximum": 9.5 },
+            "paid": { "type": "boolean" },
+            "color": { "enum": ["red", "gr\u{fc}n", 7, null] },
+            "version": { "const": 2 },
+            "note": { "anyOf": [{ "type": "string" }, { "type": "null" }] },
+            "lines": { "type": "array", "items": { "$ref": "#/$defs/Line" }, "minItems": 1, "maxItems": 3 },
+            "a \"quoted\" key": { "type": ["integer", "null"] }
+        },
+        "required": ["name", "count", "price", "color", "version", "lines"],
+        "$defs": { "Line": {
+            "type": "object", "properties": { "sku": { "type": "string" } }, "required": ["sku"]
+        } }
+    });
+    let mut optional = [0, 0];
+    for value in documents(&schema) {
+        let name = value["name"].as_str().expect("a string");
+        assert!((3..=8).contains(&name.len()), "{name}");
+        assert!((1..=5).contains(&value["count"].as_i64().expect("an integer")));
+        let price = value["price"].as_f64().expect("a number");
+        assert!(price > 0.0 && price <= 9.5, "{price}");
+        assert!([json!("red"), json!("gr\u{fc}n"), json!(7), Value::Null].contains(&value["color"]));
+        assert_eq!(value["version"], 2);
+        let lines = value["lines"].as_array().expect("an array");
+        assert!((1..=3).contains(&lines.len()));
+        assert!(lines.iter().all(|line| line["sku"].is_string()));
+        optional[usize::from(value.get("paid").is_some_and(Value::is_boolean))] += 1;
+        assert!(value.get("note").is_none_or(|note| note.is_string() || note.is_null()));
+        assert!(value.get("a \"quoted\" key").is_none_or(|value| value.is_i64() || value.is_null()));
+    }
+    assert!(optional[0] > 20 && optional[1] > 20, "{optional:?}");
+}
+
+#[test]
+fn properties_come_in_the_order_of_the_schema() {
+    let wanted = r#"{"json": "{\"properties\": {\"zeta\": {}, \"alpha\": {}}, \"required\": [\"alpha\", \"zeta\"]}"}"#;
+    let (text, _) = said(&request(wanted, 1));
+    assert!(text.starts_with("{\"zeta\": ") && text.contains(", \"alpha\": "), "{text}");
+}
+
+#[test]
+fn a_schema_that_refers_to_itself_ends() {
+    let schema = json!({
+        "$ref": "#/$defs/Node",
+        "$defs": { "Node": {
+            "type": "object",
+            "properties": { "value": { "type": "integer" }, "next": { "anyOf": [{ "$ref": "#/$defs/Node" }, { "type": "null" }] } },
+            "required": ["value", "next"]
+        } }
+    });
+    assert!(documents(&schema).iter().any(|node| node["next"]["value"].is_i64()));
+    let endless = r##"{"json": {"properties": {"a": {"$ref": "#"}}, "required": ["a"]}}"##;
+    let error = guest().start(&request(endless, 1)).err().expect("it has no end");
+    assert_eq!(error, "the structured output cannot be made: the schema leads more than 40 values deep");
+}
+
+#[test]
+fn documents_get_smaller_where_room_is_scarce() {
+    let wanted = json!({ "json": {
+        "type": "object",
+        "properties": {
+            "id": { "type": "integer", "maximum": 9, "minimum": 0 },
+            "text": { "type": "string" },
+            "tags": { "type": "array", "items": { "type": "string" } }
+        },
+        "required": ["id", "tags"]
+    } })
+    .to_string();
+    for seed in 0..100 {
+        let tight = TokenRequest { max_tokens: 22, ..request(&wanted, seed) };
+        let (text, tokens) = said(&tight);
+        assert_eq!(tokens.last(), Some(&EOS), "{text}");
+        serde_json::from_str::<Value>(&text).unwrap_or_else(|error| panic!("{error}: {text}"));
+        let tighter = TokenRequest { max_tokens: 5, ..request(&wanted, seed) };
+        assert_eq!(said(&tighter).1.len(), 5, "what does not fit is cut off");
+    }
+}
+
+#[test]
+fn an_output_that_may_not_end_stays_json() {
+    let wanted = r#"{"json": {"type": "integer", "minimum": 1, "maximum": 9}}"#;
+    for (min_tokens, eos_token) in [(10, Some(EOS)), (0, None)] {
+        let request = TokenRequest { min_tokens, eos_token, max_tokens: 20, ..request(wanted, 1) };
+        let (text, tokens) = said(&request);
+        assert_eq!(tokens.len(), if eos_token.is_some() { 11 } else { 20 });
+        assert!(serde_json::from_str::<u32>(&text).is_ok(), "{text:?}");
+    }
+    let stopped = TokenRequest { eos_token: None, stop_tokens: &[400, 401], ..request(wanted, 1) };
+    let mut guest = guest();
+    let mut output = guest.start(&stopped).expect("it starts");
+    guest.next_token(&mut output, 0).expect("a digit");
+    assert_eq!(guest.next_token(&mut output, 1), Ok(400), "a stop token ends as well");
+}
+
+#[test]
+fn a_choice_is_one_of_them_and_fits_if_it_can() {
+    let wanted = r#"{"choice": ["no", "yes", "perhaps"]}"#;
+    let all: Vec<String> = (0..50).map(|seed| said(&request(wanted, seed)).0).collect();
+    for choice in ["no", "yes", "perhaps"] {
+        assert!(all.iter().any(|said| said == choice), "{choice}");
+    }
+    assert!(all.iter().all(|said| ["no", "yes", "perhaps"].contains(&said.as_str())));
+    for seed in 0..50 {
+        assert_eq!(said(&TokenRequest { min_tokens: 4, ..request(wanted, seed) }).0, "perhaps");
+        assert_eq!(said(&TokenRequest { max_tokens: 3, ..request(wanted, seed) }).0, "no");
+        let (text, tokens) = said(&TokenRequest { min_tokens: 9, ..request(r#"{"choice": ["a"]}"#, seed) });
+        assert_eq!((text.as_str(), tokens.len()), ("a", 10), "nothing is said behind it");
+    }
+}
+
+#[test]
+fn other_requests_get_words_by_their_seed() {
+    let (text, tokens) = said(&request("", 5));
+    let count = text.split(' ').count();
+    assert!((10..=60).contains(&count), "{count}");
+    assert!(text.split(' ').all(|word| words::WORDS.contains(&word)), "{text}");
+    assert_eq!(tokens.last(), Some(&EOS));
+    assert_eq!(said(&request("", 5)).1, tokens);
+    assert_ne!(said(&request("", 6)).1, tokens);
+    let (_, tokens) = said(&TokenRequest { min_tokens: 1_000, ..request("", 5) });
+    assert!(tokens.len() > 1_000 && tokens[..1_000].iter().all(|token| *token != EOS));
+    assert_eq!(said(&TokenRequest { eos_token: None, ..request("", 5) }).1.len(), 2_000);
+}
+
+#[test]
+fn what_cannot_be_followed_is_named() {
+    for (wanted, told) in [
+        ("nonsense", "the structured output cannot be read"),
+        (r#"{"regex": "a+"}"#, "by `regex` is not supported"),
+        (r#"{"grammar": "root ::= 1"}"#, "by `grammar` is not supported"),
+        (r#"{"choice": []}"#, "an empty `choice`"),
+        (r#"{"json_object": false}"#, "neither `json`, `json_object` nor `choice`"),
+        (r#"{"json": {"type": "string", "pattern": "a+"}}"#, "unknown field `pattern`"),
+        (r#"{"json": {"type": "text"}}"#, "the schema of the output cannot be followed"),
+        (r#"{"json": {"enum": []}}"#, "an empty `enum`"),
+        (r##"{"json": {"$ref": "#/$defs/Gone"}}"##, "its `$ref` is `#/$defs/Gone`"),
+        (r#"{"json": {"type": "array", "minItems": 3, "maxItems": 2}}"#, "no array of 3 to 2 items"),
+        (r#"{"json": {"properties": {"a": {}}, "required": ["b"]}}"#, "`required` names `b`"),
+        (r#"{"json": {"type": "string", "minLength": 2000000}}"#, "no string of 2000000"),
+        (r#"{"json": {"type": "array", "items": {"const": "0123456789"}, "minItems": 1000000}}"#, "65536 bytes"),
+    ] {
+        let error = guest().start(&request(wanted, 1)).err().expect(told);
+        assert!(error.contains(told), "{error}");
+    }
+}
+
+#[test]
+fn mistakes_in_the_config_are_named() {
+    for (config, told) in [
+        (r#"{}"#, "the vocabulary has no piece for `{`"),
+        (r#"{"byte_tokens": []}"#, "`byte_tokens` has 0 tokens"),
+        (r#"{"byte_tokens": [1], "words": [5, 2]}"#, "`words` is [5, 2]"),
+    ] {
+        let config = serde_json::from_str(config).expect("it can be read");
+        let error = JsonTokens::configure(config, 1).err().expect(told);
+        assert!(error.contains(told), "{error}");
+    }
+}
