@@ -7,6 +7,43 @@ use serde::de::DeserializeOwned;
 /// One value serves one engine. What it keeps of a request while that runs is a
 /// value of its own, [`Request`](Self::Request). It must answer the same calls
 /// alike whenever it is configured alike.
+///
+/// ```
+/// use vcr_guest_sdk::{TokenGuest, TokenRequest, export_token_source, serde};
+///
+/// #[derive(serde::Deserialize)]
+/// #[serde(crate = "vcr_guest_sdk::serde", deny_unknown_fields)]
+/// struct Config {}
+///
+/// /// Says the prompt again, and stops.
+/// struct Echo;
+///
+/// impl TokenGuest for Echo {
+///     type Config = Config;
+///     type Request = (Vec<u32>, u32);
+///
+///     fn configure(_config: Config, _seed: u64) -> Result<Self, String> {
+///         Ok(Self)
+///     }
+///
+///     fn start(&mut self, request: &TokenRequest<'_>) -> Result<Self::Request, String> {
+///         let end = request.eos_token.ok_or("`echo` needs requests with an end token")?;
+///         Ok((request.prompt.to_vec(), end))
+///     }
+///
+///     fn next_token(&mut self, (prompt, end): &mut Self::Request, index: u32) -> Result<u32, String> {
+///         Ok(prompt.get(index as usize).copied().unwrap_or(*end))
+///     }
+/// }
+///
+/// export_token_source!(Echo);
+///
+/// let mut echo = Echo;
+/// let request = TokenRequest { prompt: &[5], eos_token: Some(2), ..TokenRequest::default() };
+/// let mut kept = echo.start(&request)?;
+/// assert_eq!([echo.next_token(&mut kept, 0)?, echo.next_token(&mut kept, 1)?], [5, 2]);
+/// # Ok::<(), String>(())
+/// ```
 pub trait TokenGuest: Sized + 'static {
     /// The source's config, read from the user's JSON. Give it
     /// `#[serde(deny_unknown_fields)]`, so that a misspelt key is an error that
