@@ -38,11 +38,8 @@ struct Slot {
     eos_index: u32,
     eos_token: u32,
     min_tokens: u32,
-    /// Place in `fetched` of the first token that a guest chose for this step.
-    fetched_from: usize,
-    fetched_index: u32,
-    /// Tokens to be given before any are drawn.
-    listed: Box<[u32]>,
+    /// Tokens to be given before any are drawn; a guest's are added step by step.
+    listed: Vec<u32>,
     stop_tokens: Box<[u32]>,
     allowed_tokens: Box<[u32]>,
 }
@@ -118,8 +115,6 @@ impl Tokens {
             eos_index: if asked.eos_token.is_some() { eos_index.max(asked.min_tokens) } else { u32::MAX },
             eos_token: asked.eos_token.unwrap_or(u32::MAX),
             min_tokens: asked.min_tokens,
-            fetched_from: 0,
-            fetched_index: u32::MAX,
             listed,
             stop_tokens: if asked.min_tokens > 0 { asked.stop_tokens.into() } else { Box::default() },
             allowed_tokens: asked.allowed_tokens.into(),
@@ -139,15 +134,15 @@ impl Tokens {
     }
 
     /// Tokens given in advance, and where the text ends.
-    fn text(&mut self, asked: &Asked<'_>) -> (Box<[u32]>, u32) {
+    fn text(&mut self, asked: &Asked<'_>) -> (Vec<u32>, u32) {
         let drawn_end = || {
             let tokens = self.settings.output_tokens.as_ref()?;
             let drawn = tokens.draw(&mut Stream::new(asked.seed, "live.output-tokens")).round();
             Some((drawn as u32).max(1))
         };
         match &self.settings.choice {
-            TokenChoice::Random => (Box::default(), drawn_end().unwrap_or(u32::MAX)),
-            TokenChoice::Guest(_) => (Box::default(), u32::MAX),
+            TokenChoice::Random => (Vec::new(), drawn_end().unwrap_or(u32::MAX)),
+            TokenChoice::Guest(_) => (Vec::new(), u32::MAX),
             TokenChoice::Echo => (asked.prompt.into(), asked.prompt.len() as u32),
             TokenChoice::Listed(list) => {
                 let own = list.by_prompt.get(asked.prompt).map(Vec::as_slice);
@@ -189,14 +184,15 @@ impl Tokens {
     ) -> Result<(), TokenError> {
         let Some(guest) = &mut self.guest else { return Ok(()) };
         guest.wants.clear();
-        let mut total = 0;
         for entry in plan.scheduled.iter().filter(|entry| entry.samples) {
-            let Some(first_index) = output_tokens(entry.tag) else { continue };
-            let (slot, count) = (slot_of(entry.tag), 1 + u32::from(entry.num_draft_tokens));
-            self.slots[slot].fetched_from = total;
-            self.slots[slot].fetched_index = first_index;
-            guest.wants.push(TokenWant { slot: slot as u32, first_index, count });
-            total += count as usize;
+            let Some(output_tokens) = output_tokens(entry.tag) else { continue };
+            let slot = slot_of(entry.tag);
+            // Tokens behind a rejected draft were chosen in an earlier step.
+            let first_index = self.slots[slot].listed.len() as u32;
+            let needed = output_tokens + 1 + u32::from(entry.num_draft_tokens);
+            if needed > first_index {
+                guest.wants.push(TokenWant { slot: slot as u32, first_index, count: needed - first_index });
+            }
         }
         if guest.wants.is_empty() {
             return Ok(());
@@ -206,6 +202,17 @@ impl Tokens {
         guest.source.step(&started, &guest.ended, &guest.wants, &mut guest.fetched)?;
         guest.started.clear();
         guest.ended.clear();
+        let wanted: usize = guest.wants.iter().map(|want| want.count as usize).sum();
+        if guest.fetched.len() != wanted {
+            let reason = format!("it gave {} tokens where {wanted} were wanted", guest.fetched.len());
+            return Err(TokenError { r#source: "guest".to_owned(), reason });
+        }
+        let mut chosen = guest.fetched.as_slice();
+        for want in &guest.wants {
+            let (own, later) = chosen.split_at(want.count as usize);
+            self.slots[want.slot as usize].listed.extend_from_slice(own);
+            chosen = later;
+        }
         Ok(())
     }
 }
@@ -256,13 +263,7 @@ impl TokenSource for Tokens {
         if output_index == slot.eos_index {
             return slot.eos_token;
         }
-        let mut given = slot.listed.get(output_index as usize).copied();
-        if let Some(guest) = &self.guest
-            && let Some(place) = output_index.checked_sub(slot.fetched_index)
-        {
-            given = guest.fetched.get(slot.fetched_from + place as usize).copied();
-        }
-        match given {
+        match slot.listed.get(output_index as usize).copied() {
             Some(token) if !slot.is_masked(token, output_index) => token,
             _ => slot.drawn(output_index, self.settings.vocab_size),
         }

@@ -50,16 +50,43 @@ pub enum Received {
 
 /// The receiving half of an engine's link.
 pub struct EngineInputs {
-    /// Sockets of the API servers, each with its monitor.
-    clients: Vec<(Socket, Socket)>,
+    clients: Vec<Client>,
     coordinator: Option<Socket>,
     /// The client that is asked first, so that none starves another.
     first: usize,
     evidence: Option<LineEvidence>,
 }
 
+/// The input of one API server.
+struct Client {
+    socket: Socket,
+    monitor: Socket,
+    /// Whether somebody has answered there. The launcher of several API servers
+    /// holds their addresses before they run; a connection that nobody answers
+    /// ends after half a minute and is made again, which is no loss.
+    is_connected: bool,
+}
+
+impl Client {
+    /// Whether its connection has come to an end.
+    fn is_lost(&mut self) -> Result<bool, LinkError> {
+        while let Some(frames) = try_receive(&self.monitor)? {
+            let event =
+                frames.first().and_then(|frame| frame.first_chunk()).map_or(0, |event| u16::from_le_bytes(*event));
+            if event == zmq::SocketEvent::HANDSHAKE_SUCCEEDED as u16 {
+                self.is_connected = true;
+            } else if std::mem::take(&mut self.is_connected) {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+}
+
 impl EngineInputs {
     pub(super) fn new(clients: Vec<(Socket, Socket)>, coordinator: Option<Socket>) -> Self {
+        let client = |(socket, monitor)| Client { socket, monitor, is_connected: false };
+        let clients = clients.into_iter().map(client).collect();
         Self { clients, coordinator, first: 0, evidence: None }
     }
 
@@ -112,9 +139,8 @@ impl EngineInputs {
     ///
     /// When the library fails.
     pub fn try_receive_loss(&mut self) -> Result<Option<Received>, LinkError> {
-        for (client, (_, monitor)) in self.clients.iter().enumerate() {
-            // Only ends of connections are watched, so any event is one.
-            if try_receive(monitor)?.is_some() {
+        for (client, connection) in self.clients.iter_mut().enumerate() {
+            if connection.is_lost()? {
                 return Ok(Some(Received::FrontendLost { client }));
             }
         }
@@ -139,7 +165,7 @@ impl EngineInputs {
         let clients = self.clients.len();
         for offset in 0..clients {
             let client = (self.first + offset) % clients;
-            if let Some(frames) = try_receive(&self.clients[client].0)? {
+            if let Some(frames) = try_receive(&self.clients[client].socket)? {
                 self.first = (client + 1) % clients;
                 return Ok(Some(self.received(Source::Client(client), frames)));
             }
@@ -149,7 +175,7 @@ impl EngineInputs {
 
     /// What to watch for messages and for ends of connections.
     pub(super) fn sockets(&self) -> impl Iterator<Item = &Socket> {
-        self.clients.iter().flat_map(|(socket, monitor)| [socket, monitor]).chain(&self.coordinator)
+        self.clients.iter().flat_map(|client| [&client.socket, &client.monitor]).chain(&self.coordinator)
     }
 
     fn received(&mut self, source: Source, mut frames: Vec<Vec<u8>>) -> Received {

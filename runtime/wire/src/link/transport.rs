@@ -60,11 +60,13 @@ impl Transport {
         make().map_err(LinkError::socket("make a socket"))
     }
 
-    /// A socket that tells when connections of `socket` end.
+    /// A socket that tells when connections of `socket` are made and when they
+    /// end.
     pub(super) fn monitor(&self, socket: &Socket) -> Result<Socket, LinkError> {
         let name = format!("inproc://vcr-monitor-{}", self.monitors.fetch_add(1, Ordering::Relaxed));
         let make = || {
-            socket.monitor(&name, zmq::SocketEvent::DISCONNECTED as i32)?;
+            let events = zmq::SocketEvent::HANDSHAKE_SUCCEEDED as i32 | zmq::SocketEvent::DISCONNECTED as i32;
+            socket.monitor(&name, events)?;
             let monitor = self.context.socket(zmq::PAIR)?;
             monitor.set_linger(0)?;
             monitor.connect(&name)?;
