@@ -3,9 +3,9 @@
 use std::cmp::Reverse;
 use std::time::Duration;
 
-use vcr_core::EngineConfig;
 use vcr_core::latency::StepBatch;
 use vcr_core::plan::{RequestOutput, ScheduledKind};
+use vcr_core::{EngineConfig, RequestId};
 use vcr_wire::{
     EngineCoreOutput, EngineCoreOutputs, EventType, FinishReason, LogprobRows, PrefillStats, SchedulerStats,
     StopReason, Tensor,
@@ -26,6 +26,8 @@ struct Aftermath {
     ended: Vec<(u64, FinishReason)>,
     /// Requests that a fault ends although the engine goes on with them.
     failed: Vec<(u64, FinishReason)>,
+    /// Requests whose blocks nobody will fetch.
+    unheld: Vec<RequestId>,
     due: Vec<Due>,
 }
 
@@ -112,6 +114,9 @@ impl Server {
             if let Some(request) = self.forget(tag, reason) {
                 self.engine.abort(request.core);
             }
+        }
+        for &core in &aftermath.unheld {
+            self.engine.release_held_kv(core);
         }
         self.is_shown = false;
         self.counters.steps += 1;
@@ -227,7 +232,17 @@ impl Server {
                         tensor_parallel_size: self.config.identity.tensor_parallel_size,
                         line: self.line,
                     };
-                    message.kv_transfer_params = Some(self.transfers.hold(&self.transport, &finished, now_ns)?);
+                    match self.transfers.hold(&self.transport, &finished, now_ns) {
+                        Ok(params) => message.kv_transfer_params = Some(params),
+                        Err(error) => {
+                            tracing::error!(
+                                rank = self.rank,
+                                request = &*request.id,
+                                "no decode engine can be told of this prompt (see --side-channel-port): {error}"
+                            );
+                            aftermath.unheld.push(output.request);
+                        }
+                    }
                 }
             }
             if self.outputs.has_coordinator() && reason.is_some() {

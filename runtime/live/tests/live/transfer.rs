@@ -112,3 +112,17 @@ fn an_abort_lets_the_prefill_engine_go() {
     assert_eq!(told, ["one", "two"]);
     assert_eq!(bench.run("next", &prompt(10), 2).len(), 2);
 }
+
+/// Its own requests go on; the router gets no parameters and an error is logged.
+#[test]
+fn a_side_channel_in_use_holds_nothing() {
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").expect("there is a free port");
+    let mut config = config();
+    config.transfer.side_channel_port = taken.local_addr().expect("it has one").port();
+    let bench = Bench::new(config);
+    bench.send(with_kv("p", &prompt(100), 1, prefill_only()));
+    let computed = bench.collect(&["p"]).remove(0);
+    assert_eq!((computed.finish, &computed.outputs[0].kv_transfer_params), (Some(FinishReason::Length), &None));
+    bench.wait_for("nothing is held", |snapshot| snapshot.num_held_prompts == 0 && snapshot.kv_cache_usage == 0.0);
+    assert_eq!(bench.run("next", &prompt(10), 2).len(), 2);
+}
