@@ -78,7 +78,11 @@ impl Rank {
             let EngineLink { init, mut inputs, outputs } = link;
             let mut server = self.server(&init, outputs, kv_events.take(), faults)?;
             tracing::info!(rank = self.number(), api_servers = inputs.clients(), "serving");
-            let end = server.run(&mut inputs, &self.waiter)?;
+            let end = server.run(&mut inputs, &self.waiter).inspect_err(|_| {
+                // As vLLM's engine does when it cannot go on; there is nobody
+                // left to hear of a second failure.
+                _ = server.outputs.send_dead();
+            })?;
             server.snapshot_now();
             self.base = server.all_counters();
             (kv_events, faults) = (server.kv_events.take(), server.faults);

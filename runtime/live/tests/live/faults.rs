@@ -156,3 +156,20 @@ fn an_injector_decides_by_what_it_hears() {
     assert!(bench.call("profile", vec![]).is_err());
     assert_eq!(bench.call("is_sleeping", vec![]), Ok(false.into()));
 }
+
+/// As vLLM: whoever waits is told that there is nobody any more.
+#[test]
+fn an_engine_that_cannot_go_on_says_so() {
+    struct Fails;
+    impl LatencyModel for Fails {
+        fn price(&mut self, _: &StepBatch<'_>, _: &mut Vec<u64>) -> Result<(), LatencyError> {
+            Err(LatencyError { model: "fails".to_owned(), reason: "on purpose".to_owned() })
+        }
+    }
+    let bench = Bench::new(LiveConfig { latency: Arc::new(|_| Ok(Box::new(Fails))), ..config() });
+    bench.add("a", &prompt(20), 10);
+    let message = bench.frontend.receive(PATIENCE).expect("it works").expect("it comes");
+    assert_eq!(message.decode(), Ok(EngineMessage::Dead));
+    let error = bench.stop().expect_err("it failed").to_string();
+    assert!(error.contains("fails") && error.contains("on purpose"), "{error}");
+}
