@@ -1,5 +1,5 @@
 //! What the black-box tests share: the binary under test, folders to run it in,
-//! guests and sample data.
+//! guests, sample data, and real frontends of vLLM.
 //!
 //! The tests know the program as its users do: arguments and files go in, an
 //! exit code, two streams and files come out.
@@ -7,12 +7,21 @@
 mod binary;
 mod data;
 mod folder;
+mod frontend;
 mod guests;
+mod play;
+mod python;
 
 pub use binary::vcr;
 pub use data::{Sums, sample, sample_sums};
 pub use folder::{Folder, Said};
+pub(crate) use frontend::fetched;
+pub use frontend::{
+    Answer, Events, FRONTENDS, Frontend, FrontendOptions, Streamed, free_port, frontend_model, releases,
+};
 pub use guests::{hostile_guest, shipped_guest};
+pub use play::Play;
+pub use python::{Program, PythonPackages, python_packages};
 
 use std::path::{Path, PathBuf};
 

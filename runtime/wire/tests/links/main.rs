@@ -1,9 +1,8 @@
-//! The sockets: both ends of ours, and ours against the real frontend.
+//! The sockets, both ends of ours.
 
 mod kv_events;
 mod pair;
 mod refused;
-mod vllm_rs;
 
 use std::path::Path;
 use std::thread;

@@ -1,0 +1,73 @@
+//! Python programs that stand for other people's software.
+
+use std::fs::File;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+use crate::{fetched, root};
+
+/// Where the packages are that such programs need.
+#[derive(Clone, Debug)]
+pub struct PythonPackages(PathBuf);
+
+/// The packages that `tests/frontends/fetch.sh` has fetched. None, said
+/// loudly, where it has not.
+#[must_use]
+pub fn python_packages() -> Option<PythonPackages> {
+    fetched("python").map(PythonPackages)
+}
+
+/// A running program that prints JSON lines; killed in the end.
+#[derive(Debug)]
+pub struct Program {
+    process: Child,
+    folder: TempDir,
+}
+
+impl PythonPackages {
+    /// Starts a program of this repository.
+    ///
+    /// # Panics
+    /// When there is no Python.
+    #[must_use]
+    pub fn run(&self, program: &str, args: &[&str]) -> Program {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let create = |name: &str| File::create(folder.path().join(name)).expect("a temporary folder is writable");
+        let process = Command::new("python3")
+            .arg(root().join(program))
+            .args(args)
+            .env("PYTHONPATH", &self.0)
+            .stdin(Stdio::null())
+            .stdout(create("lines"))
+            .stderr(create("errors"))
+            .spawn()
+            .expect("there is a python3");
+        Program { process, folder }
+    }
+}
+
+impl Program {
+    /// What it has printed so far, whole lines only.
+    ///
+    /// # Panics
+    /// When it has ended, or printed something else.
+    #[track_caller]
+    pub fn lines(&mut self) -> Vec<Value> {
+        let read = |name: &str| std::fs::read_to_string(self.folder.path().join(name)).unwrap_or_default();
+        let status = self.process.try_wait().expect("a process has a status");
+        assert!(status.is_none(), "the program ended: {}", read("errors"));
+        let text = read("lines");
+        let whole = text.rsplit_once('\n').map_or("", |(whole, _)| whole);
+        whole.lines().map(|line| serde_json::from_str(line).expect("a line is JSON")).collect()
+    }
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        _ = self.process.kill();
+        _ = self.process.wait();
+    }
+}

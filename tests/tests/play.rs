@@ -1,0 +1,461 @@
+//! `vcr play` behind real frontends of vLLM.
+//!
+//! Each test runs with the frontend of every release that has been fetched for
+//! it: those of [`FRONTENDS`], or of all lines where `VCR_ALL_LINES` is set.
+
+use std::io::Write as _;
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+use vcr_tests::{Frontend, FrontendOptions, Play, releases, shipped_guest};
+
+/// Answers of development routes, such as `/sleep`.
+fn dev() -> FrontendOptions {
+    FrontendOptions { env: vec![("VLLM_SERVER_DEV_MODE".to_owned(), "1".to_owned())], ..FrontendOptions::default() }
+}
+
+/// A frontend and engines that serve.
+fn served(version: &str, options: &FrontendOptions, args: &[&str]) -> Option<(Frontend, Play)> {
+    let mut frontend = Frontend::start(version, options)?;
+    let mut all = vec!["--max-model-len", "4096"];
+    let engines = options.engines.to_string();
+    all.extend(["--data-parallel-size", &engines]);
+    all.extend(args);
+    let play = Play::start(&frontend.handshake_address(), &all);
+    frontend.wait_until_it_serves();
+    Some((frontend, play))
+}
+
+/// Runs a check with each release.
+fn with_each(options: &FrontendOptions, args: &[&str], check: impl Fn(&str, &Frontend, &Play)) {
+    for version in releases() {
+        eprintln!("vLLM {version}");
+        if let Some((frontend, play)) = served(version, options, args) {
+            check(version, &frontend, &play);
+        }
+    }
+}
+
+/// Whether a release is of this line or a later one.
+fn is_from(version: &str, line: u32) -> bool {
+    version.split('.').nth(1).and_then(|minor| minor.parse::<u32>().ok()).expect("a version has parts") >= line
+}
+
+fn text(answer: &Value) -> &str {
+    answer["choices"][0]["text"].as_str().expect("a completion has a text")
+}
+
+/// What a metric of the frontend says, summed over its labels.
+fn metric(frontend: &Frontend, name: &str) -> f64 {
+    let metrics = frontend.get("/metrics").ok();
+    let lines = metrics.as_str().expect("metrics are text").lines();
+    let values = lines.filter(|line| line.starts_with(&format!("{name}{{")));
+    values.filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok()).sum()
+}
+
+#[track_caller]
+fn wait_until(what: &str, mut is_true: impl FnMut() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while !is_true() {
+        assert!(Instant::now() < deadline, "{what}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+#[test]
+fn completions_and_chats_whole_and_streamed() {
+    with_each(&FrontendOptions::default(), &[], |version, frontend, play| {
+        let answer = frontend.complete(&json!("Hello world"), &json!({"max_tokens": 7}));
+        assert_eq!(answer["usage"]["completion_tokens"], 7);
+        assert_eq!(answer["choices"][0]["finish_reason"], "length");
+        let streamed = frontend.stream_completion(&json!("Hello world"), &json!({"max_tokens": 7}));
+        assert_eq!(streamed.text, text(&answer), "the same prompt gives the same text");
+        let line = version.rsplit_once('.').expect("a version has parts").0;
+        assert!(play.log().contains(line), "it knows the line: {}", play.log());
+
+        let chat = frontend.chat("Hi", &json!({"max_tokens": 5}));
+        assert_eq!(chat["choices"][0]["message"]["role"], "assistant");
+        let more = json!({"max_tokens": 5, "stream_options": {"include_usage": true}});
+        let streamed = frontend.stream_chat("Hi", &more);
+        assert_eq!(chat["choices"][0]["message"]["content"], json!(streamed.text));
+        assert_eq!(
+            (streamed.finish_reason.as_deref(), &streamed.usage["completion_tokens"]),
+            (Some("length"), &json!(5))
+        );
+        assert!(streamed.events.len() >= 6, "token by token");
+
+        let seeded = |seed: u64| {
+            text(&frontend.complete(&json!("Hello world"), &json!({"max_tokens": 7, "seed": seed}))).to_owned()
+        };
+        assert_eq!(seeded(5), seeded(5));
+        assert_ne!(seeded(5), seeded(6));
+        wait_until("all is idle", || metric(frontend, "vllm:num_requests_running") == 0.0);
+        assert_eq!(metric(frontend, "vllm:generation_tokens_total"), 7.0 * 6.0 + 5.0 * 2.0);
+    });
+}
+
+#[test]
+fn logprobs_of_outputs_and_prompts() {
+    with_each(&FrontendOptions::default(), &[], |_, frontend, _| {
+        let answer =
+            frontend.complete(&json!("Hello world"), &json!({"max_tokens": 4, "logprobs": 3, "temperature": 0}));
+        let logprobs = &answer["choices"][0]["logprobs"];
+        let own = logprobs["token_logprobs"].as_array().expect("one for each token");
+        assert_eq!(own.len(), 4);
+        for (own, top) in own.iter().zip(logprobs["top_logprobs"].as_array().expect("one map for each token")) {
+            let best = top.as_object().expect("a map").values().filter_map(Value::as_f64).fold(f64::MIN, f64::max);
+            assert_eq!(own.as_f64(), Some(best), "greedy takes the likeliest");
+        }
+        let chat = frontend.chat("Hi", &json!({"max_tokens": 3, "logprobs": true, "top_logprobs": 2}));
+        let content = chat["choices"][0]["logprobs"]["content"].as_array().expect("one for each token");
+        assert!(
+            content.len() == 3
+                && content.iter().all(|token| token["top_logprobs"].as_array().is_some_and(|top| top.len() == 2))
+        );
+        let answer = frontend.complete(&json!([1, 2, 3, 4]), &json!({"max_tokens": 1, "prompt_logprobs": 1}));
+        let prompt = answer["choices"][0]["prompt_logprobs"].as_array().expect("one for each token");
+        assert_eq!((prompt.len(), &prompt[0]), (4, &Value::Null));
+    });
+}
+
+/// Stops of the engine and of the frontend.
+#[test]
+fn texts_end_where_they_are_told() {
+    with_each(&FrontendOptions::default(), &["--output-tokens", "9"], |_, frontend, play| {
+        let answer = frontend.complete(&json!("Hello world"), &json!({"max_tokens": 50}));
+        assert_eq!(
+            (&answer["choices"][0]["finish_reason"], &answer["usage"]["completion_tokens"]),
+            (&json!("stop"), &json!(10))
+        );
+        let answer = frontend.complete(&json!("Hello world"), &json!({"max_tokens": 50, "min_tokens": 20}));
+        assert_eq!(answer["usage"]["completion_tokens"], 21);
+        let answer = frontend.complete(&json!("Hello world"), &json!({"max_tokens": 30, "ignore_eos": true}));
+        assert_eq!(
+            (&answer["choices"][0]["finish_reason"], &answer["usage"]["completion_tokens"]),
+            (&json!("length"), &json!(30))
+        );
+        // A stop text is the frontend's: it ends the stream and aborts the rest.
+        let long = text(&answer).to_owned();
+        let stop: String = long.chars().skip(long.chars().count() / 2).take(4).collect();
+        let more = json!({"max_tokens": 30, "ignore_eos": true, "stop": stop});
+        let stopped = frontend.complete(&json!("Hello world"), &more);
+        assert_eq!(stopped["choices"][0]["finish_reason"], "stop");
+        assert!(long.starts_with(text(&stopped)) && text(&stopped).len() < long.len());
+        assert!(!play.log().contains("ERROR"), "{}", play.log());
+    });
+}
+
+#[test]
+fn a_prefix_is_found_again() {
+    with_each(&FrontendOptions::default(), &["--block-size", "16"], |_, frontend, _| {
+        let prompt: Vec<u32> = (1000..1100).collect();
+        frontend.complete(&json!(prompt), &json!({"max_tokens": 1}));
+        frontend.complete(&json!(prompt), &json!({"max_tokens": 1}));
+        wait_until("the hits are counted", || metric(frontend, "vllm:prefix_cache_hits_total") == 96.0);
+        frontend.complete(&json!(prompt), &json!({"max_tokens": 1, "cache_salt": "mine"}));
+        wait_until("the queries are counted", || metric(frontend, "vllm:prefix_cache_queries_total") == 300.0);
+        assert_eq!(metric(frontend, "vllm:prefix_cache_hits_total"), 96.0, "a salt keeps others out");
+    });
+}
+
+/// Structured output is served from the token source; the shipped guest knows
+/// what JSON is, and the frontend's parser must be content with it.
+#[test]
+fn structured_output_and_tools() {
+    let Some(tokens) = tokens_of_json() else { return };
+    let Some(guest) = shipped_guest("json-tokens") else { return };
+    let guest = guest.to_str().expect("a path in text");
+    let options = FrontendOptions {
+        args: ["--enable-auto-tool-choice", "--tool-call-parser", "hermes"].map(str::to_owned).to_vec(),
+        ..FrontendOptions::default()
+    };
+    with_each(&options, &["--tokens", guest, "--tokens-config", &tokens.to_string()], |_, frontend, _| {
+        let schema = json!({
+            "type": "object",
+            "properties": {"city": {"type": "string"}, "days": {"type": "integer"}},
+            "required": ["city", "days"],
+            "additionalProperties": false,
+        });
+        let format = json!({"type": "json_schema", "json_schema": {"name": "trip", "schema": schema}});
+        let chat = frontend.chat("Where to?", &json!({"max_tokens": 300, "response_format": format}));
+        let content = chat["choices"][0]["message"]["content"].as_str().expect("it says something");
+        let trip: Value = serde_json::from_str(content).unwrap_or_else(|error| panic!("{error}: {content}"));
+        assert!(trip["city"].is_string() && trip["days"].is_i64(), "{trip}");
+        assert_eq!(chat["choices"][0]["finish_reason"], "stop");
+
+        let tool = json!({"type": "function", "function": {"name": "go", "parameters": schema}});
+        let choice = json!({"type": "function", "function": {"name": "go"}});
+        let chat = frontend.chat("Go!", &json!({"max_tokens": 300, "tools": [tool], "tool_choice": choice}));
+        let call = &chat["choices"][0]["message"]["tool_calls"][0]["function"];
+        assert_eq!(call["name"], "go", "{chat}");
+        let arguments: Value = serde_json::from_str(call["arguments"].as_str().expect("a text")).expect("it is JSON");
+        assert!(arguments["city"].is_string() && arguments["days"].is_i64(), "{arguments}");
+    });
+}
+
+/// The tokens of single characters in the frontends' tokenizer, as the guest's
+/// configuration; as printable ASCII stands in byte-level vocabularies.
+fn tokens_of_json() -> Option<Value> {
+    let path = vcr_tests::frontend_model()?.join("tokenizer.json");
+    let tokenizer: Value = serde_json::from_slice(&std::fs::read(path).expect("it is readable")).expect("it is JSON");
+    let vocabulary = tokenizer["model"]["vocab"].as_object().expect("a tokenizer has a vocabulary");
+    let pieces = (' '..='~').filter_map(|character| {
+        // Byte-level vocabularies write a space as this letter.
+        let piece = if character == ' ' { "\u{120}".to_owned() } else { character.to_string() };
+        Some((character.to_string(), vocabulary.get(&piece)?.clone()))
+    });
+    Some(json!({"vocabulary": pieces.collect::<serde_json::Map<_, _>>()}))
+}
+
+#[test]
+fn a_client_that_goes_away_aborts_its_request() {
+    with_each(&FrontendOptions::default(), &["--inter-token-latency", "5ms"], |_, frontend, play| {
+        let body = json!({"prompt": "Hello world", "max_tokens": 4000, "ignore_eos": true});
+        let mut events = frontend.stream("/v1/completions", &body);
+        assert!(events.next().is_some());
+        drop(events);
+        let ended = play.wait_for("reason=Abort");
+        assert!(ended.contains("ended"), "{ended}");
+        wait_until("nothing runs", || metric(frontend, "vllm:num_requests_running") == 0.0);
+        assert_eq!(frontend.complete(&json!("Next"), &json!({"max_tokens": 2}))["usage"]["completion_tokens"], 2);
+    });
+}
+
+#[test]
+fn sleeping_pausing_and_resetting() {
+    with_each(&dev(), &[], |version, frontend, _| {
+        let post = |path: &str| frontend.post(path, &json!({}));
+        assert_eq!(post("/reset_prefix_cache").status, 200);
+        assert_eq!(post("/sleep?level=1").status, 200);
+        assert_eq!(frontend.get("/is_sleeping").ok()["is_sleeping"], true);
+        assert_eq!(post("/wake_up").status, 200, "what it returns is a matter of the line");
+        assert_eq!(frontend.get("/is_sleeping").ok()["is_sleeping"], false);
+        assert_eq!(post("/pause?mode=keep").status, 200);
+        assert_eq!(frontend.get("/is_paused").ok()["is_paused"], true);
+        assert_eq!(post("/resume").status, 200);
+        assert_eq!(frontend.get("/is_paused").ok()["is_paused"], false);
+        assert_eq!(post("/reset_mm_cache").status, 200);
+        let called = frontend.post("/collective_rpc", &json!({"method": "anything"})).ok();
+        assert_eq!(called["results"], json!([null]));
+        if is_from(version, 33) {
+            assert_eq!(post("/pause?mode=abort").status, 200);
+            let refused = frontend.post("/v1/completions", &json!({"prompt": "Hi", "max_tokens": 2}));
+            assert_eq!(refused.status, 503, "{}", refused.body);
+            assert_eq!(post("/resume").status, 200);
+        }
+        assert_eq!(frontend.complete(&json!("Next"), &json!({"max_tokens": 2}))["usage"]["completion_tokens"], 2);
+    });
+}
+
+#[test]
+fn adapters_are_loaded_and_used() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let path = folder.path().to_str().expect("a path in text");
+    let mut options = dev();
+    options.env.push(("VLLM_ALLOW_RUNTIME_LORA_UPDATING".to_owned(), "1".to_owned()));
+    options.env.push(("VLLM_RUNTIME_LORA_ALLOWED_PATH_PREFIXES".to_owned(), path.to_owned()));
+    with_each(&options, &["--max-loras", "2"], |_, frontend, _| {
+        let load = json!({"lora_name": "mine", "lora_path": path});
+        let answer = frontend.post("/v1/load_lora_adapter", &load);
+        assert_eq!(answer.status, 200, "{}", answer.body);
+        let plain = frontend.complete(&json!("Hello world"), &json!({"max_tokens": 5}));
+        let adapted = frontend.complete(&json!("Hello world"), &json!({"max_tokens": 5, "model": "mine"}));
+        assert_ne!(text(&plain), text(&adapted));
+        assert_eq!(frontend.post("/v1/unload_lora_adapter", &json!({"lora_name": "mine"})).status, 200);
+        let unknown = frontend.post("/v1/completions", &json!({"prompt": "Hi", "model": "mine"}));
+        assert_eq!(unknown.status, 404, "{}", unknown.body);
+    });
+}
+
+#[test]
+fn prefill_on_one_engine_and_decode_on_another() {
+    for version in releases() {
+        let port = vcr_tests::free_port().to_string();
+        let options = FrontendOptions::default();
+        let Some((prefill, _prefill_engine)) = served(version, &options, &["--side-channel-port", &port]) else {
+            return;
+        };
+        let Some((decode, decode_engine)) = served(version, &options, &["--kv-cache-transfer-latency", "20ms"]) else {
+            return;
+        };
+        let prompt: Vec<u32> = (1000..1100).collect();
+        let ask = json!({"do_remote_decode": true, "do_remote_prefill": false});
+        let computed = prefill.complete(&json!(prompt), &json!({"max_tokens": 1, "kv_transfer_params": ask}));
+        let params = &computed["kv_transfer_params"];
+        assert_eq!(
+            (&params["do_remote_prefill"], &params["remote_port"]),
+            (&json!(true), &json!(port.parse::<u16>().expect("it is one")))
+        );
+        assert_eq!(params["remote_registration_generation"].is_u64(), is_from(version, 33));
+        wait_until("the blocks are held", || metric(&prefill, "vllm:kv_cache_usage_perc") > 0.0);
+        let answer = decode.complete(&json!(prompt), &json!({"max_tokens": 5, "kv_transfer_params": params}));
+        assert_eq!(answer["usage"]["completion_tokens"], 5);
+        assert_eq!(metric(&decode, "vllm:prompt_tokens_total"), 100.0);
+        assert!(text(&answer).starts_with(text(&computed)), "the same content gives the same text");
+        // Something must happen for the frontend to hear of it.
+        prefill.complete(&json!("Next"), &json!({"max_tokens": 1}));
+        wait_until("the blocks are free", || metric(&prefill, "vllm:kv_cache_usage_perc") == 0.0);
+        assert!(!decode_engine.log().contains("WARN"), "{}", decode_engine.log());
+    }
+}
+
+#[test]
+fn two_engines_and_waves() {
+    for is_moe in [false, true] {
+        let options = FrontendOptions { engines: 2, is_moe, ..dev() };
+        with_each(&options, &["--inter-token-latency", "5ms"], |_, frontend, play| {
+            // In several waves, with idle time in between.
+            for _ in 0..2 {
+                std::thread::scope(|scope| {
+                    let ask = |index: u32| {
+                        move || {
+                            let answer = frontend.complete(&json!([7, 8, index]), &json!({"max_tokens": 40}));
+                            assert_eq!(answer["usage"]["completion_tokens"], 40);
+                        }
+                    };
+                    for index in 0..6 {
+                        scope.spawn(ask(index));
+                    }
+                });
+                std::thread::sleep(Duration::from_millis(50));
+            }
+            let started = |rank: &str| {
+                play.log()
+                    .lines()
+                    .filter(|line| line.contains("started") && line.contains(&format!("rank={rank} ")))
+                    .count()
+            };
+            assert_eq!(started("0") + started("1"), 12);
+            assert!(started("0") >= 2 && started("1") >= 2, "both get some: {}", play.log());
+            let called = frontend.post("/collective_rpc", &json!({"method": "anything"})).ok();
+            assert_eq!(called["results"].as_array().map(Vec::len), Some(2), "each engine answers");
+        });
+    }
+}
+
+#[test]
+fn what_fails_in_the_engine_is_an_error_for_the_client() {
+    let faults = ["--fault", "error:prompt=7", "--fault", "error:prompt=8,after=3", "--fault", "dead:prompt=9,after=2"];
+    with_each(&FrontendOptions::default(), &faults, |version, frontend, play| {
+        let ask = |len: u32| {
+            frontend.post("/v1/completions", &json!({"prompt": (100..100 + len).collect::<Vec<_>>(), "max_tokens": 6}))
+        };
+        assert_eq!(ask(6).status, 200);
+        for len in [7, 8] {
+            let failed = ask(len);
+            assert_eq!(failed.status, 500, "{}", failed.body);
+        }
+        // Too long for this engine, and told so.
+        let long = frontend.post("/v1/completions", &json!({"prompt": vec![5; 4096], "max_tokens": 6}));
+        assert_eq!(long.status, 400, "{version}: {}", long.body);
+        assert_eq!(ask(6).status, 200, "others are not concerned");
+        assert_eq!(frontend.get("/health").status, 200);
+        assert_eq!(ask(9).status, 500);
+        play.wait_for("a fault ends the engine");
+        wait_until("the frontend knows that its engine is dead", || frontend.get("/health").status == 503);
+    });
+}
+
+#[test]
+fn a_restarted_frontend_gets_its_engine_back() {
+    for version in releases() {
+        let port = vcr_tests::free_port();
+        let options = FrontendOptions { handshake_port: Some(port), ..FrontendOptions::default() };
+        let Some((frontend, play)) = served(version, &options, &["--inter-token-latency", "5ms"]) else { return };
+        let body = json!({"prompt": "Hello world", "max_tokens": 4000, "ignore_eos": true});
+        let mut events = frontend.stream("/v1/completions", &body);
+        assert!(events.next().is_some());
+        drop(frontend);
+        play.wait_for("waiting for a frontend to come back");
+        let Some(mut again) = Frontend::start(version, &options) else { return };
+        again.wait_until_it_serves();
+        assert_eq!(again.complete(&json!("Next"), &json!({"max_tokens": 2}))["usage"]["completion_tokens"], 2);
+        assert_eq!(metric(&again, "vllm:num_requests_running"), 0.0, "what the old one wanted is forgotten");
+    }
+}
+
+#[test]
+fn a_stop_signal_drains_or_aborts() {
+    for version in releases() {
+        for (timeout, reason) in [("30s", "length"), ("0s", "abort")] {
+            let args = ["--inter-token-latency", "10ms", "--shutdown-timeout", timeout];
+            let Some((frontend, mut play)) = served(version, &FrontendOptions::default(), &args) else { return };
+            let body = json!({"prompt": "Hello world", "max_tokens": 60, "ignore_eos": true});
+            let mut events = frontend.stream("/v1/completions", &body);
+            assert!(events.next().is_some());
+            play.terminate();
+            let reasons: Vec<_> =
+                events.filter_map(|event| event["choices"][0]["finish_reason"].as_str().map(str::to_owned)).collect();
+            assert_eq!(reasons, [reason], "vLLM {version}");
+            assert!(play.wait().success(), "a signal is no failure");
+        }
+    }
+}
+
+/// The events are read by a subscriber that shares nothing with vcr.
+#[test]
+fn kv_events_reach_an_independent_subscriber() {
+    let Some(python) = vcr_tests::python_packages() else { return };
+    for version in releases() {
+        let port = vcr_tests::free_port();
+        let endpoint = format!("tcp://*:{port}");
+        let args = ["--enable-kv-cache-events", "--kv-events-endpoint", &endpoint, "--num-gpu-blocks", "300"];
+        let Some((frontend, _play)) = served(version, &FrontendOptions::default(), &args) else { return };
+        let mut subscriber = python.run("tests/frontends/kv_subscriber.py", &[&format!("tcp://127.0.0.1:{port}")]);
+        // It prints a line as soon as it hears anything.
+        let mut index = 0;
+        while subscriber.lines().is_empty() {
+            index += 1;
+            assert!(index < 500, "the subscriber hears nothing");
+            frontend.complete(&json!(vec![index; 20]), &json!({"max_tokens": 1}));
+        }
+        frontend.complete(&json!((1..=40).collect::<Vec<_>>()), &json!({"max_tokens": 1}));
+        wait_until("the subscriber has heard of the blocks", || {
+            subscriber.lines().iter().any(|batch| {
+                let event = &batch["events"][0];
+                event["type"] == "BlockStored" && event["token_ids"] == json!((1..=32).collect::<Vec<_>>())
+            })
+        });
+        let lines = subscriber.lines();
+        let batch = lines.iter().rfind(|batch| batch["events"][0]["token_ids"][0] == 1).expect("it was just there");
+        let event = &batch["events"][0];
+        assert_eq!((&event["block_size"], &event["medium"], &batch["rank"]), (&json!(16), &json!("GPU"), &json!(0)));
+        if is_from(version, 29) {
+            // vLLM's own name of a block of the tokens 1 to 16, without a seed.
+            assert_eq!(event["block_hashes"][0], json!(0x137b_b037_547f_4caf_u64));
+        }
+    }
+}
+
+#[test]
+fn options_that_cannot_be_used_are_told() {
+    let run = |args: &[&str]| {
+        let output = std::process::Command::new(vcr_tests::vcr()).arg("play").args(args).output().expect("it starts");
+        (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
+    };
+    let mut list = tempfile::NamedTempFile::with_suffix(".jsonl").expect("a temporary file");
+    writeln!(list, "{{\"output_token_ids\": [1, 2]}}\n{{\"output_token_ids\": [1, -2]}}").expect("it is writable");
+    let list = list.path().to_str().expect("a path in text");
+    for (args, wanted) in [
+        (&["--vllm-line", "0.26"][..], "one of 0.27 to 0.33"),
+        (&["--handshake-address", "nonsense"], "nonsense cannot be used"),
+        (&["--num-gpu-blocks", "1"], "`num_gpu_blocks` must be at least 2"),
+        (&["--max-num-batched-tokens", "10"], "is smaller than `max_num_seqs`"),
+        (&["--latency", "fixed(#{ stp: \"1ms\" })"], "stp"),
+        (&["--latency", "no-such-guest.wasm"], "no-such-guest.wasm"),
+        (&["--inter-token-latency", "10"], "has no unit"),
+        (&["--inter-token-latency", "10ms", "--latency", "7"], "cannot be used with"),
+        (&["--fault", "eror:rate=1"], "there is no `eror`"),
+        (&["--tokens", "nothing"], "no such source and no such file"),
+        (&["--tokens", list], "jsonl:2: "),
+        (&["--output-tokens", "\"10ms\""], "--output-tokens"),
+        (&["--failure-injection-rate", "2"], "must be from 0 to 1"),
+        (&["--failure-injection-rate", "0.5", "--failure-types", "x"], "must be error, abort"),
+        (&["--time-scale", "0"], "--time-scale must be more than 0"),
+        (&["--enable-kv-cache-events", "--no-enable-prefix-caching"], "needs prefix caching"),
+    ] {
+        let (code, said) = run(args);
+        assert_eq!(code, Some(2), "{args:?}: {said}");
+        assert!(said.contains(wanted), "{args:?}: {said}");
+    }
+}
