@@ -1,0 +1,245 @@
+//! A frontend of ours with one engine behind it.
+
+use std::time::{Duration, Instant};
+
+use clap::ValueEnum;
+use vcr_core::seed::{derive, mix};
+use vcr_wire::{
+    DataAddress, EngineCoreOutputs, EngineCoreRequest, EngineMessage, FinishReason, FrontendConfig, FrontendLink,
+    FrontendListener, Integer, Line, LineRules, OutputKind, Request, SamplingParams, Transport, UtilityCall,
+    monotonic_ns,
+};
+
+use crate::Failure;
+use crate::process::{Cpu, Process, own_cpu};
+
+/// Longer than any engine is silent while it has work.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// Drawn tokens are below this, as in most vocabularies.
+const VOCAB_SIZE: u64 = 32_000;
+
+/// What engines are started with.
+pub(crate) struct Setup {
+    /// The words of the command; `{address}` is the handshake address.
+    pub(crate) engine: Vec<String>,
+    pub(crate) sockets: Sockets,
+    pub(crate) seed: u64,
+}
+
+/// What carries requests and outputs.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub(crate) enum Sockets {
+    /// Sockets of the file system.
+    Ipc,
+    /// The loopback interface.
+    Tcp,
+}
+
+impl Setup {
+    /// The command with its address and further options filled in.
+    pub(crate) fn command(&self, address: &str, options: &[String]) -> Vec<String> {
+        let words = self.engine.iter().map(|word| word.replace("{address}", address));
+        words.chain(options.iter().cloned()).collect()
+    }
+}
+
+/// Requests of one shape, so many at a time.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Load {
+    pub(crate) requests: u64,
+    pub(crate) at_once: u64,
+    pub(crate) prompt_tokens: u32,
+    pub(crate) output_tokens: u32,
+}
+
+/// What a load took.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Spent {
+    pub(crate) requests: u64,
+    pub(crate) tokens: u64,
+    pub(crate) messages: u64,
+    pub(crate) wall_s: f64,
+    pub(crate) engine: Cpu,
+    pub(crate) client: Cpu,
+}
+
+/// A message that has come, and when.
+pub(crate) struct Arrival {
+    pub(crate) at_ns: u64,
+    pub(crate) outputs: Box<EngineCoreOutputs>,
+}
+
+/// A frontend with its engine, which ends with it.
+pub(crate) struct Client {
+    pub(crate) engine: Process,
+    link: FrontendLink,
+    rules: &'static LineRules,
+    seed: u64,
+    /// Requests sent so far.
+    sent: u64,
+    calls: u64,
+    /// Tokens that each request still has to get; 0 when it has ended.
+    left: Vec<u32>,
+    /// Holds the sockets, if they are files.
+    _folder: tempfile::TempDir,
+}
+
+impl Client {
+    /// Starts an engine and waits until it serves.
+    pub(crate) fn start(setup: &Setup, options: &[String]) -> Result<Self, Failure> {
+        let folder = tempfile::tempdir()?;
+        let (handshake_address, data) = match setup.sockets {
+            Sockets::Ipc => (
+                format!("ipc://{}/handshake", folder.path().display()),
+                DataAddress::Ipc { folder: folder.path().to_owned() },
+            ),
+            Sockets::Tcp => ("tcp://127.0.0.1:*".to_owned(), DataAddress::Tcp { host: "127.0.0.1".to_owned() }),
+        };
+        let config = FrontendConfig { handshake_address, data, clients: 1, engines: 1, coordinator: false };
+        let listener = FrontendListener::bind(&Transport::new(), config)?;
+        let engine = Process::start(&setup.command(listener.handshake_address(), options))?;
+        let link = listener.accept(PATIENCE)?;
+        Ok(Self {
+            engine,
+            link,
+            rules: Line::V0_33.rules(),
+            seed: derive(setup.seed, "bench.prompts", 0),
+            sent: 0,
+            calls: 0,
+            left: Vec::new(),
+            _folder: folder,
+        })
+    }
+
+    /// Sends a request whose prompt no other one has.
+    pub(crate) fn send(&mut self, prompt_tokens: u32, output_tokens: u32) -> Result<(), Failure> {
+        let index = self.sent;
+        let base = mix(self.seed ^ index);
+        let prompt = (0..u64::from(prompt_tokens)).map(|place| ((mix(base ^ place) >> 32) % VOCAB_SIZE) as u32);
+        let request = EngineCoreRequest {
+            request_id: name(index),
+            prompt_token_ids: Some(prompt.collect()),
+            sampling_params: Some(SamplingParams {
+                temperature: 0.6,
+                top_p: 0.95,
+                top_k: 20,
+                max_tokens: Some(output_tokens),
+                output_kind: OutputKind::Delta,
+                eos_token_id: Some(VOCAB_SIZE as u32),
+                all_stop_token_ids: vec![VOCAB_SIZE as u32],
+                ..SamplingParams::default()
+            }),
+            ..EngineCoreRequest::default()
+        };
+        self.link.send(0, 0, &Request::Add(Box::new(request)), &[], self.rules)?;
+        self.left.push(output_tokens);
+        self.sent += 1;
+        Ok(())
+    }
+
+    /// Waits for the next message; none is an error.
+    pub(crate) fn receive(&mut self) -> Result<Arrival, Failure> {
+        let message = self.link.receive(PATIENCE)?;
+        let at_ns = monotonic_ns();
+        let Some(message) = message else {
+            self.engine.check()?;
+            return Err(format!("the engine was silent for {} s", PATIENCE.as_secs()).into());
+        };
+        match message.decode()? {
+            EngineMessage::Outputs(outputs) => Ok(Arrival { at_ns, outputs }),
+            EngineMessage::Dead => Err("the engine says that it is dead".into()),
+        }
+    }
+
+    /// Checks outputs against what was asked for. Returns how many tokens came
+    /// and how many requests have ended.
+    pub(crate) fn note(&mut self, outputs: &EngineCoreOutputs) -> Result<(u64, u64), Failure> {
+        let (mut tokens, mut ended) = (0, 0);
+        for output in &outputs.outputs {
+            let id = &output.request_id;
+            let index = index(id).ok_or_else(|| format!("the engine speaks of {id}, which nobody sent"))?;
+            let left = self.left.get_mut(index).ok_or_else(|| format!("{id} was not sent yet"))?;
+            let new = output.new_token_ids.len() as u32;
+            *left = left.checked_sub(new).ok_or_else(|| format!("{id} got more tokens than it wants"))?;
+            tokens += u64::from(new);
+            match output.finish_reason {
+                None if *left > 0 => {}
+                Some(FinishReason::Length) if *left == 0 => ended += 1,
+                other => return Err(format!("{id} ended as {other:?} with {left} tokens to come").into()),
+            }
+        }
+        Ok((tokens, ended))
+    }
+
+    /// Calls a function of the engine that does nothing, and waits for the
+    /// answer: everything sent before has been taken then.
+    pub(crate) fn wait_until_taken(&mut self) -> Result<(), Failure> {
+        self.calls += 1;
+        let call_id = Integer::from(self.calls);
+        let call = UtilityCall { call_id, method: "is_sleeping".to_owned(), ..UtilityCall::default() };
+        self.link.send(0, 0, &Request::Utility(call), &[], self.rules)?;
+        loop {
+            let arrival = self.receive()?;
+            self.note(&arrival.outputs)?;
+            if arrival.outputs.utility_output.is_some_and(|answer| answer.call_id == call_id) {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Aborts all requests that were sent, in messages of so many.
+    pub(crate) fn abort_all(&mut self, in_a_message: u64) -> Result<(), Failure> {
+        for first in (0..self.sent).step_by(in_a_message as usize) {
+            let ids = (first..self.sent.min(first + in_a_message)).map(name).collect();
+            self.link.send(0, 0, &Request::Abort(ids), &[], self.rules)?;
+        }
+        Ok(())
+    }
+
+    /// Sends a load, a new request for each that has ended, and waits for all.
+    pub(crate) fn closed_loop(&mut self, load: Load) -> Result<Spent, Failure> {
+        let (engine, client) = (self.engine.cpu()?, own_cpu()?);
+        let started = Instant::now();
+        let (mut to_send, mut running) = (load.requests, 0);
+        let mut spent =
+            Spent { requests: 0, tokens: 0, messages: 0, wall_s: 0.0, engine: Cpu::default(), client: Cpu::default() };
+        while to_send > 0 || running > 0 {
+            while to_send > 0 && running < load.at_once {
+                self.send(load.prompt_tokens, load.output_tokens)?;
+                to_send -= 1;
+                running += 1;
+            }
+            let arrival = self.receive()?;
+            let (tokens, ended) = self.note(&arrival.outputs)?;
+            spent.messages += 1;
+            spent.tokens += tokens;
+            spent.requests += ended;
+            running -= ended;
+        }
+        spent.wall_s = started.elapsed().as_secs_f64();
+        // What it does for the last message may not be done yet.
+        self.wait_until_taken()?;
+        spent.engine = self.engine.cpu()?.since(engine);
+        spent.client = own_cpu()?.since(client);
+        Ok(spent)
+    }
+}
+
+impl Spent {
+    pub(crate) fn engine_us_per_request(&self) -> f64 {
+        self.engine.total_ns as f64 / 1e3 / self.requests as f64
+    }
+
+    pub(crate) fn engine_us_per_token(&self) -> f64 {
+        self.engine.total_ns as f64 / 1e3 / self.tokens as f64
+    }
+}
+
+/// As long as the names that vllm-rs gives.
+fn name(index: u64) -> String {
+    format!("cmpl-{index:032x}-0")
+}
+
+fn index(id: &str) -> Option<usize> {
+    usize::from_str_radix(id.strip_prefix("cmpl-")?.get(..32)?, 16).ok()
+}

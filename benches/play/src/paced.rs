@@ -1,0 +1,111 @@
+//! How exactly an engine keeps a latency between tokens.
+
+use crate::Failure;
+use crate::client::{Client, Setup};
+use crate::process::{Cpu, own_cpu};
+use crate::report::Sheet;
+
+/// Streams at a fixed latency between their tokens.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Pace {
+    pub(crate) streams: u64,
+    pub(crate) interval_ns: u64,
+    pub(crate) duration_ns: u64,
+    /// Target of the error of gaps at the 99th percentile, in milliseconds.
+    pub(crate) p99_ms: Option<f64>,
+    /// Target of the whole stream's drift, in milliseconds.
+    pub(crate) drift_ms: Option<f64>,
+}
+
+/// The instants at which steps were told, in nanoseconds.
+#[derive(Default)]
+struct Instants(Vec<u64>);
+
+impl Instants {
+    /// What the gaps differ from the interval, without sign, in order of size.
+    fn gap_errors(&self, interval_ns: u64) -> Vec<u64> {
+        let gaps = self.0.windows(2).map(|pair| pair[1].saturating_sub(pair[0]));
+        let mut errors: Vec<u64> = gaps.map(|gap| gap.abs_diff(interval_ns)).collect();
+        errors.sort_unstable();
+        errors
+    }
+
+    /// How much later the last one is than the first says.
+    fn drift_ms(&self, interval_ns: u64) -> f64 {
+        let (Some(first), Some(last)) = (self.0.first(), self.0.last()) else { return 0.0 };
+        let expected_ns = (self.0.len() as u64 - 1) * interval_ns;
+        ((last - first) as f64 - expected_ns as f64) / 1e6
+    }
+
+    fn add_to(&self, sheet: &mut Sheet, clock: &str, pace: &Pace) {
+        let errors = self.gap_errors(pace.interval_ns);
+        let at = |share: f64| errors[((errors.len() - 1) as f64 * share) as usize] as f64 / 1e6;
+        sheet
+            .figure(format!("gap error by {clock}, median"), at(0.5), "ms")
+            .figure(format!("gap error by {clock}, 99 %"), at(0.99), "ms")
+            .at_most(pace.p99_ms)
+            .figure(format!("gap error by {clock}, most"), at(1.0), "ms")
+            .figure(format!("drift by {clock}"), self.drift_ms(pace.interval_ns), "ms")
+            .at_most(pace.drift_ms);
+    }
+}
+
+/// Runs all streams at once and looks at the steps in which each gets a token.
+pub(crate) fn paced(setup: &Setup, pace: Pace) -> Result<Sheet, Failure> {
+    const PROMPT_TOKENS: u32 = 64;
+    let mut sheet = Sheet::new(format!(
+        "paced: {} streams, a token every {} ms, {} s",
+        pace.streams,
+        pace.interval_ns as f64 / 1e6,
+        pace.duration_ns as f64 / 1e9
+    ));
+    let tokens = (pace.duration_ns / pace.interval_ns.max(1)).max(10) as u32;
+    let blocks = pace.streams * (u64::from(PROMPT_TOKENS + tokens) / 16 + 2) + 1;
+    let options = [
+        "--inter-token-latency".to_owned(),
+        format!("{}ns", pace.interval_ns),
+        "--max-num-seqs".to_owned(),
+        pace.streams.to_string(),
+        "--num-gpu-blocks".to_owned(),
+        blocks.to_string(),
+    ];
+    let mut client = Client::start(setup, &options)?;
+    client.wait_until_taken()?;
+    for _ in 0..pace.streams {
+        client.send(PROMPT_TOKENS, tokens)?;
+    }
+    let (mut by_engine, mut by_client) = (Instants::default(), Instants::default());
+    let (mut engine, mut own) = (Cpu::default(), Cpu::default());
+    let (mut ended, mut apart) = (0, 0_u64);
+    while ended < pace.streams {
+        let arrival = client.receive()?;
+        let (tokens, finished) = client.note(&arrival.outputs)?;
+        ended += finished;
+        // Until all streams run, steps also compute prompts; and they end in
+        // the steps in which they began.
+        if tokens == pace.streams && ended == 0 {
+            by_engine.0.push((arrival.outputs.timestamp * 1e9).round() as u64);
+            by_client.0.push(arrival.at_ns);
+            if by_engine.0.len() == 1 {
+                (engine, own) = (client.engine.cpu()?, own_cpu()?);
+            }
+        } else if !by_engine.0.is_empty() && ended == 0 {
+            apart += 1;
+        }
+    }
+    if by_engine.0.len() < 2 {
+        return Err("no two steps had all streams in them: choose a longer duration".into());
+    }
+    let (engine, own) = (client.engine.cpu()?.since(engine), own_cpu()?.since(own));
+    by_engine.add_to(&mut sheet, "the engine's clock", &pace);
+    by_client.add_to(&mut sheet, "the client's clock", &pace);
+    let (steps, told) = (by_engine.0.len() as f64, by_engine.0.len() as f64 * pace.streams as f64);
+    sheet
+        .figure("steps", steps, "")
+        .figure("messages without all streams", apart as f64, "")
+        .figure("engine CPU per step", engine.total_ns as f64 / 1e3 / steps, "us")
+        .figure("  of it in the thread of libzmq", engine.io_ns as f64 / 1e3 / steps, "us")
+        .figure("engine CPU per token", engine.total_ns as f64 / 1e3 / told, "us")
+        .figure("client CPU per token", own.total_ns as f64 / 1e3 / told, "us");
+    Ok(sheet)
+}
