@@ -146,11 +146,10 @@ impl Server {
             if let Some(end) = self.end {
                 return Ok(end);
             }
-            let until_ns = self.next_wake_ns(now_ns);
-            if until_ns.is_none_or(|until_ns| until_ns > now_ns) {
-                let events = self.kv_events.as_ref().map(KvEvents::publisher);
-                waiter.wait(inputs, events, self.transfers.board(), until_ns)?;
-            }
+            let events = self.kv_events.as_ref().map(KvEvents::publisher);
+            let (board, until_ns) = (self.transfers.board(), self.next_wake_ns(now_ns));
+            // A message that nobody takes would end every wait at once.
+            waiter.wait(inputs, !self.is_holding_back(), events, board, until_ns)?;
         }
     }
 
@@ -186,7 +185,11 @@ impl Server {
             );
         }
         self.is_full = is_full;
-        is_full && self.engine.pause_state() == PauseState::Unpaused
+        self.is_holding_back()
+    }
+
+    fn is_holding_back(&self) -> bool {
+        self.is_at_limit() && self.engine.pause_state() == PauseState::Unpaused
     }
 
     pub(crate) fn is_at_limit(&self) -> bool {

@@ -158,7 +158,7 @@ impl EngineGreeting {
             self.pass_gate(socket)?;
         }
         send(&self.handshake, [self.config.handshake(EngineStatus::Ready)]).map_err(LinkError::socket("say READY"))?;
-        Ok(EngineLink { init: self.init, inputs: EngineInputs::new(inputs, coordinator), outputs })
+        Ok(EngineLink { init: self.init, inputs: EngineInputs::new(inputs, coordinator)?, outputs })
     }
 
     fn connect_outputs(&self) -> Result<EngineOutputs, LinkError> {

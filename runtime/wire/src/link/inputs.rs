@@ -1,5 +1,6 @@
 //! Where an engine's requests come from.
 
+use std::os::fd::RawFd;
 use std::time::Duration;
 
 use zmq::Socket;
@@ -48,10 +49,36 @@ pub enum Received {
     },
 }
 
+/// A socket that is asked only when something may have come in on it: asking
+/// takes a call of the system even where there is nothing.
+pub(super) struct Inlet {
+    socket: Socket,
+    /// Readable from the first event after a vain attempt to receive.
+    pub(super) fd: RawFd,
+    /// Whether the last attempt was not in vain, or `fd` was readable since.
+    pub(super) may_have_message: bool,
+}
+
+impl Inlet {
+    fn new(socket: Socket) -> Result<Self, LinkError> {
+        let fd = socket.get_fd().map_err(LinkError::socket("watch a socket"))?;
+        Ok(Self { socket, fd, may_have_message: true })
+    }
+
+    fn try_receive(&mut self) -> Result<Option<Vec<Vec<u8>>>, LinkError> {
+        if !self.may_have_message {
+            return Ok(None);
+        }
+        let frames = try_receive(&self.socket)?;
+        self.may_have_message = frames.is_some();
+        Ok(frames)
+    }
+}
+
 /// The receiving half of an engine's link.
 pub struct EngineInputs {
     clients: Vec<Client>,
-    coordinator: Option<Socket>,
+    coordinator: Option<Inlet>,
     /// The client that is asked first, so that none starves another.
     first: usize,
     evidence: Option<LineEvidence>,
@@ -59,8 +86,8 @@ pub struct EngineInputs {
 
 /// The input of one API server.
 struct Client {
-    socket: Socket,
-    monitor: Socket,
+    socket: Inlet,
+    monitor: Inlet,
     /// Whether somebody has answered there. The launcher of several API servers
     /// holds their addresses before they run; a connection that nobody answers
     /// ends after half a minute and is made again, which is no loss.
@@ -70,7 +97,7 @@ struct Client {
 impl Client {
     /// Whether its connection has come to an end.
     fn is_lost(&mut self) -> Result<bool, LinkError> {
-        while let Some(frames) = try_receive(&self.monitor)? {
+        while let Some(frames) = self.monitor.try_receive()? {
             let event =
                 frames.first().and_then(|frame| frame.first_chunk()).map_or(0, |event| u16::from_le_bytes(*event));
             if event == zmq::SocketEvent::HANDSHAKE_SUCCEEDED as u16 {
@@ -84,10 +111,15 @@ impl Client {
 }
 
 impl EngineInputs {
-    pub(super) fn new(clients: Vec<(Socket, Socket)>, coordinator: Option<Socket>) -> Self {
-        let client = |(socket, monitor)| Client { socket, monitor, is_connected: false };
-        let clients = clients.into_iter().map(client).collect();
-        Self { clients, coordinator, first: 0, evidence: None }
+    /// Of the API servers' sockets, each with its monitor, and of that of the
+    /// coordinator.
+    pub(super) fn new(sockets: Vec<(Socket, Socket)>, coordinator: Option<Socket>) -> Result<Self, LinkError> {
+        let client = |(socket, monitor)| {
+            Ok(Client { socket: Inlet::new(socket)?, monitor: Inlet::new(monitor)?, is_connected: false })
+        };
+        let clients = sockets.into_iter().map(client).collect::<Result<_, _>>()?;
+        let coordinator = coordinator.map(Inlet::new).transpose()?;
+        Ok(Self { clients, coordinator, first: 0, evidence: None })
     }
 
     /// From which lines the frontend may be, by what it has sent; `None` before
@@ -121,6 +153,9 @@ impl EngineInputs {
     ///
     /// When the library fails.
     pub fn try_receive(&mut self) -> Result<Option<Received>, LinkError> {
+        for inlet in self.inlets(true) {
+            inlet.may_have_message = true;
+        }
         if let Some(message) = self.try_receive_message()? {
             return Ok(Some(message));
         }
@@ -133,11 +168,14 @@ impl EngineInputs {
         self.clients.len()
     }
 
-    /// The end of a connection, if one has come to an end.
+    /// The end of a connection, if one had come to an end when a [`Waiter`]
+    /// last looked.
     ///
     /// # Errors
     ///
     /// When the library fails.
+    ///
+    /// [`Waiter`]: super::Waiter
     pub fn try_receive_loss(&mut self) -> Result<Option<Received>, LinkError> {
         for (client, connection) in self.clients.iter_mut().enumerate() {
             if connection.is_lost()? {
@@ -147,15 +185,17 @@ impl EngineInputs {
         Ok(None)
     }
 
-    /// A message that has come in already, if any; says nothing of ends of
-    /// connections, and so costs less.
+    /// A message that had come in when a [`Waiter`] last looked, if any. Where
+    /// there was none, this costs nothing.
     ///
     /// # Errors
     ///
     /// When the library fails.
+    ///
+    /// [`Waiter`]: super::Waiter
     pub fn try_receive_message(&mut self) -> Result<Option<Received>, LinkError> {
-        if let Some(socket) = &self.coordinator {
-            while let Some(frames) = try_receive(socket)? {
+        if let Some(coordinator) = &mut self.coordinator {
+            while let Some(frames) = coordinator.try_receive()? {
                 // Said again whenever an engine joins.
                 if frames != [b"READY"] {
                     return Ok(Some(self.received(Source::Coordinator, frames)));
@@ -165,7 +205,7 @@ impl EngineInputs {
         let clients = self.clients.len();
         for offset in 0..clients {
             let client = (self.first + offset) % clients;
-            if let Some(frames) = try_receive(&self.clients[client].socket)? {
+            if let Some(frames) = self.clients[client].socket.try_receive()? {
                 self.first = (client + 1) % clients;
                 return Ok(Some(self.received(Source::Client(client), frames)));
             }
@@ -173,9 +213,21 @@ impl EngineInputs {
         Ok(None)
     }
 
-    /// What to watch for messages and for ends of connections.
-    pub(super) fn sockets(&self) -> impl Iterator<Item = &Socket> {
-        self.clients.iter().flat_map(|client| [&client.socket, &client.monitor]).chain(&self.coordinator)
+    /// What to watch for ends of connections and, if they are wanted, for
+    /// messages.
+    pub(super) fn inlets(&mut self, messages: bool) -> impl Iterator<Item = &mut Inlet> {
+        let coordinator = self.coordinator.as_mut().filter(move |_| messages);
+        let clients = self.clients.iter_mut();
+        let of_clients =
+            clients.flat_map(move |client| [Some(&mut client.monitor), Some(&mut client.socket).filter(|_| messages)]);
+        of_clients.flatten().chain(coordinator)
+    }
+
+    fn sockets(&self) -> impl Iterator<Item = &Socket> {
+        let clients = self.clients.iter();
+        clients
+            .flat_map(|client| [&client.socket.socket, &client.monitor.socket])
+            .chain(self.coordinator.as_ref().map(|inlet| &inlet.socket))
     }
 
     fn received(&mut self, source: Source, mut frames: Vec<Vec<u8>>) -> Received {

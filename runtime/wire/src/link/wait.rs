@@ -1,5 +1,6 @@
 //! Waiting for messages, for other threads and for an instant.
 
+use std::cell::Cell;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
 
@@ -29,6 +30,8 @@ pub fn monotonic_ns() -> u64 {
 /// is neither.
 pub struct Waiter {
     timer: OwnedFd,
+    /// What the timer was set to last.
+    timer_ns: Cell<u64>,
     waker: Waker,
 }
 
@@ -56,7 +59,7 @@ impl Waiter {
             timerfd_create(TimerfdClockId::Monotonic, flags).map_err(LinkError::system::<Errno>("make a timer"))?;
         let flags = EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC;
         let bell = eventfd(0, flags).map_err(LinkError::system::<Errno>("make a bell"))?;
-        Ok(Self { timer, waker: Waker(Arc::new(bell)) })
+        Ok(Self { timer, timer_ns: Cell::new(0), waker: Waker(Arc::new(bell)) })
     }
 
     /// What other threads end the waiting with.
@@ -67,40 +70,60 @@ impl Waiter {
 
     /// Waits until something may have come in on any of these, someone calls
     /// [`Waker::wake`], a signal comes, or [`monotonic_ns`] has reached
-    /// `until_ns`. `true` if it was someone's call.
+    /// `until_ns`; at an instant that has passed it only looks. Without
+    /// `messages`, those of frontends and coordinators are left where they are.
+    /// `true` if it was someone's call.
+    ///
+    /// Inputs of which not everything was received end it at once. Of `events`
+    /// and `notices` everything must have been: only what comes later is
+    /// noticed.
     ///
     /// # Errors
     ///
     /// When the library or the system fails.
     pub fn wait(
         &self,
-        inputs: &EngineInputs,
+        inputs: &mut EngineInputs,
+        messages: bool,
         events: Option<&KvEventPublisher>,
         notices: Option<&NoticeBoard>,
         until_ns: Option<u64>,
     ) -> Result<bool, LinkError> {
-        let mut items = vec![
-            zmq::PollItem::from_fd(self.waker.0.as_raw_fd(), zmq::POLLIN),
-            zmq::PollItem::from_fd(self.timer.as_raw_fd(), zmq::POLLIN),
-        ];
+        // What has been taken from the system, but not from the library, does
+        // not show on any descriptor.
+        let is_left = inputs.inlets(messages).any(|inlet| inlet.may_have_message);
+        let is_over = is_left || until_ns.is_some_and(|until_ns| until_ns <= monotonic_ns());
+        // Descriptors instead of the library's sockets, which it would ask
+        // twice for each wait, one by one.
+        let readable = |fd| zmq::PollItem::from_fd(fd, zmq::POLLIN);
+        let mut items = vec![readable(self.waker.0.as_raw_fd())];
+        items.extend(inputs.inlets(messages).map(|inlet| readable(inlet.fd)));
         let others = events.and_then(KvEventPublisher::socket).into_iter().chain(notices.map(NoticeBoard::socket));
-        items.extend(inputs.sockets().chain(others).map(|socket| socket.as_poll_item(zmq::POLLIN)));
-        if let Some(until_ns) = until_ns {
-            self.set_timer(until_ns)?;
+        for socket in others {
+            items.push(readable(socket.get_fd().map_err(LinkError::socket("watch a socket"))?));
         }
-        match zmq::poll(&mut items, -1) {
-            Ok(_) | Err(zmq::Error::EINTR) => {}
+        if let Some(until_ns) = until_ns.filter(|_| !is_over) {
+            self.set_timer(until_ns)?;
+            // Otherwise an old alarm does no harm: nobody looks at it.
+            items.push(readable(self.timer.as_raw_fd()));
+        }
+        match zmq::poll(&mut items, if is_over { 0 } else { -1 }) {
+            Ok(0) | Err(zmq::Error::EINTR) => return Ok(false),
+            Ok(_) => {}
             Err(source) => return Err(LinkError::Socket { doing: "wait for a message", source }),
         }
-        if until_ns.is_some() {
-            // Nobody looks at an old alarm again.
-            self.set_timer(0)?;
+        for (inlet, item) in inputs.inlets(messages).zip(&items[1..]) {
+            inlet.may_have_message |= item.is_readable();
         }
-        Ok(rustix::io::read(&*self.waker.0, &mut [0; 8]).is_ok())
+        Ok(items[0].is_readable() && rustix::io::read(&*self.waker.0, &mut [0; 8]).is_ok())
     }
 
-    /// Sets the alarm to an instant of the monotonic clock; 0 takes it away.
+    /// Sets the alarm to an instant of the monotonic clock.
     fn set_timer(&self, at_ns: u64) -> Result<(), LinkError> {
+        if self.timer_ns.replace(at_ns) == at_ns {
+            // It has not gone off, or the instant would have passed.
+            return Ok(());
+        }
         let at = Timespec { tv_sec: (at_ns / 1_000_000_000) as i64, tv_nsec: (at_ns % 1_000_000_000) as i64 };
         let alarm = Itimerspec { it_interval: Timespec { tv_sec: 0, tv_nsec: 0 }, it_value: at };
         timerfd_settime(&self.timer, TimerfdTimerFlags::ABSTIME, &alarm)

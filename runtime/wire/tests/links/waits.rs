@@ -1,0 +1,66 @@
+//! What ends the waiting of an engine, and what does not.
+
+use vcr_wire::*;
+
+use super::*;
+
+fn in_a_moment() -> Option<u64> {
+    Some(monotonic_ns() + MOMENT.as_nanos() as u64)
+}
+
+fn next_id(engine: &mut EngineLink) -> Option<String> {
+    match engine.inputs.try_receive_message().expect("it works")? {
+        Received::Request { request: Request::Add(request), .. } => Some(request.request_id),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn messages_end_it_if_they_are_wanted() {
+    let (frontend, mut engines) = linked(over_tcp(1, 1));
+    let engine = &mut engines[0];
+    let waiter = Waiter::new().expect("there are descriptors");
+    assert_eq!(next_id(engine), None);
+    assert_eq!(engine.inputs.try_receive_loss().expect("it works"), None);
+    for id in ["a", "b"] {
+        frontend.send(0, 0, &add(id, 0), &[], Line::V0_33.rules()).expect("it is sent");
+    }
+
+    // As if the engine could take no more: they neither end it nor get lost.
+    let until_ns = in_a_moment();
+    assert!(!waiter.wait(&mut engine.inputs, false, None, None, until_ns).expect("it works"));
+    assert!(Some(monotonic_ns()) >= until_ns, "something ended the waiting early");
+    assert_eq!(next_id(engine), None, "nobody looked for messages");
+
+    // Without a limit: it would hang if they did not end it.
+    waiter.wait(&mut engine.inputs, true, None, None, None).expect("it works");
+    assert_eq!(next_id(engine).as_deref(), Some("a"));
+    // The library has the other one, so that no descriptor tells of it.
+    waiter.wait(&mut engine.inputs, true, None, None, None).expect("it works");
+    assert_eq!(next_id(engine).as_deref(), Some("b"));
+    assert_eq!(next_id(engine), None);
+
+    let until_ns = in_a_moment();
+    assert!(!waiter.wait(&mut engine.inputs, true, None, None, until_ns).expect("it works"));
+    assert!(Some(monotonic_ns()) >= until_ns, "something ended the waiting early");
+}
+
+#[test]
+fn a_call_and_a_lost_frontend_end_it() {
+    let (frontend, mut engines) = linked(over_tcp(1, 1));
+    let engine = &mut engines[0];
+    let waiter = Waiter::new().expect("there are descriptors");
+    assert_eq!(next_id(engine), None);
+    assert_eq!(engine.inputs.try_receive_loss().expect("it works"), None);
+
+    let waker = waiter.waker();
+    let calling = thread::spawn(move || waker.wake());
+    assert!(waiter.wait(&mut engine.inputs, true, None, None, None).expect("it works"));
+    calling.join().expect("no panic");
+
+    drop(frontend);
+    while !matches!(engine.inputs.try_receive_loss().expect("it works"), Some(Received::FrontendLost { client: 0 })) {
+        // Even while nothing is taken.
+        waiter.wait(&mut engine.inputs, false, None, None, None).expect("it works");
+    }
+}
