@@ -30,11 +30,18 @@ impl Instants {
         errors
     }
 
-    /// How much later the last one is than the first says.
+    /// How much later than the first steps the last ones are, by the medians
+    /// of a tenth of all: single ones may be late without the stream drifting.
     fn drift_ms(&self, interval_ns: u64) -> f64 {
-        let (Some(first), Some(last)) = (self.0.first(), self.0.last()) else { return 0.0 };
-        let expected_ns = (self.0.len() as u64 - 1) * interval_ns;
-        ((last - first) as f64 - expected_ns as f64) / 1e6
+        let on_grid = |(step, at_ns): (usize, &u64)| *at_ns as i64 - (step as u64 * interval_ns) as i64;
+        let late_ns: Vec<i64> = self.0.iter().enumerate().map(on_grid).collect();
+        let median_ns = |steps: &[i64]| {
+            let mut sorted = steps.to_vec();
+            sorted.sort_unstable();
+            sorted[sorted.len() / 2]
+        };
+        let tenth = late_ns.len().div_ceil(10);
+        (median_ns(&late_ns[late_ns.len() - tenth..]) - median_ns(&late_ns[..tenth])) as f64 / 1e6
     }
 
     fn add_to(&self, sheet: &mut Sheet, clock: &str, pace: &Pace) {
