@@ -346,6 +346,9 @@ impl Server {
             Some(value) if self.tokens.wants_structure() => crate::json::of_value(value),
             _ => String::new(),
         };
+        if !structured_output.is_empty() {
+            tracing::debug!(rank = self.rank, structured_output, "the request wants structured output");
+        }
         self.tokens.start(&Asked {
             tag,
             seed,

@@ -78,7 +78,8 @@ impl Rank {
             let EngineLink { init, mut inputs, outputs } = link;
             let mut server = self.server(&init, outputs, kv_events.take(), faults)?;
             tracing::info!(rank = self.number(), api_servers = inputs.clients(), "serving");
-            let end = server.run(&mut inputs, &self.waiter).inspect_err(|_| {
+            let end = server.run(&mut inputs, &self.waiter).inspect_err(|error| {
+                tracing::error!(rank = self.number(), "the engine cannot go on: {error}");
                 // As vLLM's engine does when it cannot go on; there is nobody
                 // left to hear of a second failure.
                 _ = server.outputs.send_dead();
