@@ -224,7 +224,8 @@ impl Frontend {
     fn send(&self, path: &str, body: &Value) -> Response<Body> {
         let mut body = body.clone();
         body.as_object_mut().expect("a body is an object").entry("model").or_insert_with(|| json!(MODEL));
-        self.agent.post(self.url(path)).send_json(body).expect("the frontend answers")
+        let request = self.agent.post(self.url(path)).header("Content-Type", "application/json");
+        request.send(body.to_string()).expect("the frontend answers")
     }
 
     /// The whole answer to a chat of one message, with `more` in its request.
