@@ -18,6 +18,7 @@ const MAY_DEPEND_ON: &[(&str, &[&str])] = &[
     ("vcr-wire", &[]),
     ("vcr-guest-build", &[]),
     ("vcr-guest-sdk", &[]),
+    ("vcr-units", &[]),
     ("vcr-random", &["vcr-core"]),
     ("vcr-guest", &["vcr-core"]),
     ("vcr-timing", &["vcr-core", "vcr-random", "vcr-roofline"]),
@@ -34,9 +35,27 @@ const MAY_DEPEND_ON: &[(&str, &[&str])] = &[
             "vcr-steplog",
             "vcr-timing",
             "vcr-trace",
+            "vcr-units",
         ],
     ),
-    ("vcr", &["vcr-cluster", "vcr-guest", "vcr-guest-build", "vcr-scenario", "vcr-steplog"]),
+    ("vcr-live", &["vcr-block-hash", "vcr-core", "vcr-random", "vcr-units", "vcr-wire"]),
+    ("vcr-control", &["vcr-live"]),
+    (
+        "vcr",
+        &[
+            "vcr-block-hash",
+            "vcr-cluster",
+            "vcr-control",
+            "vcr-core",
+            "vcr-guest",
+            "vcr-guest-build",
+            "vcr-live",
+            "vcr-scenario",
+            "vcr-steplog",
+            "vcr-units",
+            "vcr-wire",
+        ],
+    ),
 ];
 
 /// Outside crates that only one of ours may use.
@@ -45,6 +64,10 @@ const ONLY_USER: &[(&str, &str)] = &[
     ("rhai", "vcr-scenario"),
     ("clap", "vcr"),
     ("ndarray-npy", "vcr-timing"),
+    ("axum", "vcr-control"),
+    ("hyper", "vcr-control"),
+    ("prometheus-client", "vcr-control"),
+    ("tokio", "vcr-control"),
     ("rmp", "vcr-wire"),
     ("zmq", "vcr-wire"),
 ];

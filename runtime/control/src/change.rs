@@ -1,0 +1,113 @@
+//! What changes engines.
+
+use axum::Json;
+use axum::extract::State;
+use axum::http::StatusCode;
+use vcr_live::{Command, FaultRule, FaultRuleError, LatencyFactory, Snapshot};
+
+use crate::answer::Refusal;
+use crate::ask::{Asked, FaultChange, LatencyChange, Nothing, TimeScaleChange, WhichEngine};
+use crate::routes::Context;
+use crate::view::{Engines, StateView};
+use crate::{LatencyReader, UnusableModel};
+
+/// The engines that were told. They do it between two steps, or, without a
+/// frontend, when they have one: hence the status.
+type Told = Result<(StatusCode, Json<Engines<StateView>>), Refusal>;
+
+fn told(mut engines: Vec<Snapshot>, wanted: Option<u16>) -> Told {
+    engines.retain(|snapshot| wanted.is_none_or(|rank| snapshot.rank == rank));
+    Ok((StatusCode::ACCEPTED, Json(Engines::of(&engines, StateView::of))))
+}
+
+impl Context {
+    fn tell(&self, engine: Option<u16>, what: &str, command: &Command) -> Told {
+        self.check(engine)?;
+        self.engines.command(engine, command);
+        match engine {
+            Some(rank) => tracing::info!(rank, "told to {what}"),
+            None => tracing::info!("all engines are told to {what}"),
+        }
+        told(self.engines.snapshots(), engine)
+    }
+
+    /// Refuses engines that are not here.
+    fn check(&self, engine: Option<u16>) -> Result<(), Refusal> {
+        let Some(rank) = engine else { return Ok(()) };
+        let snapshots = self.engines.snapshots();
+        if snapshots.iter().any(|snapshot| snapshot.rank == rank) {
+            return Ok(());
+        }
+        let refusal = Refusal::new(StatusCode::NOT_FOUND, format!("there is no engine {rank}"));
+        Err(match &snapshots[..] {
+            [first, .., last] => refusal.hint(format!("engines here are {} to {}", first.rank, last.rank)),
+            [only] => refusal.hint(format!("the engine here is {}", only.rank)),
+            [] => refusal,
+        })
+    }
+}
+
+pub(crate) async fn latency(State(context): State<Context>, Asked(change): Asked<LatencyChange>) -> Told {
+    context.check(change.engine)?;
+    let config = change.config.map(|config| serde_json::Value::from(config).to_string());
+    let reader = context.latency.clone();
+    // A guest is compiled here, which others need not wait for.
+    let making = tokio::task::spawn_blocking(move || make(&reader, &change.model, config.as_deref()));
+    let made = making.await.map_err(|error| {
+        Refusal::new(StatusCode::INTERNAL_SERVER_ERROR, format!("making the model failed, a bug of vcr: {error}"))
+    })?;
+    let (factory, name) = made.map_err(|UnusableModel { message, hint }| {
+        let refusal = Refusal::bad(message);
+        if let Some(hint) = hint { refusal.hint(hint) } else { refusal }
+    })?;
+    let what = format!("price steps by {name}");
+    context.tell(change.engine, &what, &Command::SetLatency { factory, name })
+}
+
+/// Makes the model once, so that what cannot be made is told to whoever asked.
+fn make(reader: &LatencyReader, model: &str, config: Option<&str>) -> Result<(LatencyFactory, String), UnusableModel> {
+    let (factory, name) = reader(model, config)?;
+    factory(0).map_err(|error| UnusableModel { message: error.to_string(), hint: None })?;
+    Ok((factory, name))
+}
+
+pub(crate) async fn time_scale(State(context): State<Context>, Asked(change): Asked<TimeScaleChange>) -> Told {
+    let factor = change.factor;
+    // JSON has no infinity, so nothing else can be wrong with a number.
+    if factor <= 0.0 {
+        return Err(Refusal::bad("`factor` must be more than 0").hint("2.0 makes everything twice as fast"));
+    }
+    context.tell(change.engine, &format!("divide times by {factor}"), &Command::SetTimeScale(factor))
+}
+
+pub(crate) async fn add_fault(State(context): State<Context>, Asked(change): Asked<FaultChange>) -> Told {
+    let wrong = |error: FaultRuleError| {
+        Refusal::bad(error.to_string()).hint(format!("faults are written {}", FaultRule::SYNTAX))
+    };
+    let rule: FaultRule = change.fault.parse().map_err(wrong)?;
+    context.tell(change.engine, &format!("suffer {rule}"), &Command::AddFault(rule))
+}
+
+pub(crate) async fn clear_faults(State(context): State<Context>, Asked(which): Asked<WhichEngine>) -> Told {
+    context.tell(which.engine, "suffer no faults", &Command::ClearFaults)
+}
+
+pub(crate) async fn pause(State(context): State<Context>, Asked(which): Asked<WhichEngine>) -> Told {
+    context.tell(which.engine, "pause", &Command::SetPaused(true))
+}
+
+pub(crate) async fn resume(State(context): State<Context>, Asked(which): Asked<WhichEngine>) -> Told {
+    context.tell(which.engine, "resume", &Command::SetPaused(false))
+}
+
+pub(crate) async fn reset_prefix_cache(State(context): State<Context>, Asked(which): Asked<WhichEngine>) -> Told {
+    context.tell(which.engine, "drop the prefix cache", &Command::ResetPrefixCache)
+}
+
+/// All engines end, as at a signal: a part of a deployment is no use to it.
+pub(crate) async fn shut_down(State(context): State<Context>, Asked(Nothing {}): Asked<Nothing>) -> Told {
+    let snapshots = context.engines.snapshots();
+    tracing::info!("all engines are told to shut down");
+    context.engines.shut_down();
+    told(snapshots, None)
+}

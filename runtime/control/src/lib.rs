@@ -1,0 +1,55 @@
+//! The control plane: live engines watched and changed over HTTP.
+//!
+//! There are two parts, each at an address of its own. The *metrics* part only
+//! tells (`/metrics`, `/healthz`) and may be served anywhere. The *admin* part
+//! tells that and more, and changes engines while they serve; whoever reaches
+//! it can stop them, so it is refused addresses that other machines reach.
+//! `docs/live.md` is the reference of both.
+//!
+//! Owns a thread, sockets and the wording of answers. What a command does is
+//! `vcr-live`'s business, and what a latency model is called is its caller's,
+//! who gives a [`LatencyReader`].
+//!
+//! ```no_run
+//! # fn parts() -> (vcr_live::LiveEngines, vcr_control::LatencyReader) { unimplemented!() }
+//! use vcr_control::{Addresses, Listeners};
+//!
+//! // Before the engines, so that a bad address is told before they show up.
+//! let listeners = Listeners::bind(&Addresses { metrics: None, admin: Some("127.0.0.1:9090") })?;
+//! let (engines, latency) = parts();
+//! let control = listeners.serve(engines.handle(), latency)?;
+//! engines.wait()?;
+//! drop(control);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+mod answer;
+mod ask;
+mod change;
+mod counts;
+mod listen;
+mod metrics;
+mod routes;
+mod server;
+mod view;
+
+use std::sync::Arc;
+
+use vcr_live::LatencyFactory;
+
+pub use listen::{Addresses, ControlError, Listeners};
+pub use server::ControlPlane;
+
+/// Makes a latency model of what a user wrote, and of a guest's configuration,
+/// a JSON text, if there is one. Also says what the model is called.
+pub type LatencyReader =
+    Arc<dyn Fn(&str, Option<&str>) -> Result<(LatencyFactory, String), UnusableModel> + Send + Sync>;
+
+/// Why a text is no latency model.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UnusableModel {
+    /// What is wrong.
+    pub message: String,
+    /// What to do about it.
+    pub hint: Option<String>,
+}

@@ -1,0 +1,151 @@
+//! Where the control plane listens.
+
+use std::io;
+use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
+
+use vcr_live::EnginesHandle;
+
+use crate::LatencyReader;
+use crate::server::ControlPlane;
+
+/// Where to listen, as `HOST:PORT`; port 0 takes a free one. A part without an
+/// address is not served.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Addresses<'a> {
+    /// For the part that only tells; any address.
+    pub metrics: Option<&'a str>,
+    /// For all of it; a loopback address.
+    pub admin: Option<&'a str>,
+}
+
+/// Why an address cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum ControlError {
+    /// It is none, or its name is not known.
+    #[error("`{address}` is no address to listen at")]
+    NoAddress {
+        /// What was given.
+        address: String,
+        /// Why.
+        source: io::Error,
+    },
+    /// The admin part would be within reach of other machines.
+    #[error("{address} is no loopback address: whoever reached the admin part there could change and stop engines")]
+    NotLoopback {
+        /// The address, as it was resolved.
+        address: SocketAddr,
+    },
+    /// It is taken, or not this machine's.
+    #[error("cannot listen at `{address}`")]
+    Bind {
+        /// What was given.
+        address: String,
+        /// Why.
+        source: io::Error,
+    },
+}
+
+/// What is served at an address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Part {
+    Metrics,
+    Admin,
+}
+
+/// Sockets that listen and are not answered yet.
+#[derive(Debug)]
+pub struct Listeners {
+    pub(crate) bound: Vec<(Part, TcpListener)>,
+}
+
+impl Listeners {
+    /// Listens at `addresses`.
+    ///
+    /// # Errors
+    /// When one cannot be used, or is not allowed.
+    pub fn bind(addresses: &Addresses<'_>) -> Result<Self, ControlError> {
+        let wanted = [(Part::Metrics, addresses.metrics), (Part::Admin, addresses.admin)];
+        let given = wanted.into_iter().filter_map(|(part, address)| Some((part, address?)));
+        let bound = given.map(|(part, address)| Ok((part, listen(part, address)?)));
+        Ok(Self { bound: bound.collect::<Result<_, ControlError>>()? })
+    }
+
+    /// Where the metrics part is, if it is served.
+    #[must_use]
+    pub fn metrics_address(&self) -> Option<SocketAddr> {
+        self.address(Part::Metrics)
+    }
+
+    /// Where the admin part is, if it is served.
+    #[must_use]
+    pub fn admin_address(&self) -> Option<SocketAddr> {
+        self.address(Part::Admin)
+    }
+
+    fn address(&self, wanted: Part) -> Option<SocketAddr> {
+        let found = self.bound.iter().find(|(part, _)| *part == wanted);
+        found.and_then(|(_, listener)| listener.local_addr().ok())
+    }
+
+    /// Answers for `engines` until the result is dropped.
+    ///
+    /// # Errors
+    /// When the system has no more threads or descriptors.
+    pub fn serve(self, engines: EnginesHandle, latency: LatencyReader) -> io::Result<ControlPlane> {
+        ControlPlane::start(self, engines, latency)
+    }
+}
+
+fn listen(part: Part, address: &str) -> Result<TcpListener, ControlError> {
+    let no_address = |source| ControlError::NoAddress { address: address.to_owned(), source };
+    let resolved: Vec<SocketAddr> = address.to_socket_addrs().map_err(no_address)?.collect();
+    if part == Part::Admin
+        && let Some(address) = resolved.iter().find(|address| !address.ip().is_loopback())
+    {
+        return Err(ControlError::NotLoopback { address: *address });
+    }
+    let taken = |source| ControlError::Bind { address: address.to_owned(), source };
+    let listener = TcpListener::bind(&resolved[..]).map_err(taken)?;
+    listener.set_nonblocking(true).map_err(taken)?;
+    Ok(listener)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn admin(address: &str) -> Result<Listeners, ControlError> {
+        Listeners::bind(&Addresses { admin: Some(address), ..Addresses::default() })
+    }
+
+    #[test]
+    fn port_0_takes_a_free_one() {
+        let both = Addresses { metrics: Some("0.0.0.0:0"), admin: Some("localhost:0") };
+        let listeners = Listeners::bind(&both).expect("there are free ports");
+        let metrics = listeners.metrics_address().expect("it is served");
+        let admin = listeners.admin_address().expect("it is served");
+        assert!(metrics.port() != 0 && admin.port() != 0 && metrics.port() != admin.port());
+        assert!(admin.ip().is_loopback() && metrics.ip().is_unspecified());
+    }
+
+    #[test]
+    fn the_admin_part_stays_on_this_machine() {
+        for address in ["0.0.0.0:0", "[::]:0", "192.0.2.1:0"] {
+            let error = admin(address).expect_err(address);
+            assert!(matches!(error, ControlError::NotLoopback { .. }), "{address}: {error}");
+        }
+    }
+
+    #[test]
+    fn an_address_that_cannot_be_used_is_named() {
+        for address in ["", "9090", "127.0.0.1", "127.0.0.1:99999", "127.0.0.1:port"] {
+            let error = admin(address).expect_err(address);
+            assert!(matches!(error, ControlError::NoAddress { .. }), "{address}: {error}");
+            assert!(error.to_string().contains(address), "{address}: {error}");
+        }
+        let taken = TcpListener::bind("127.0.0.1:0").expect("there is a free port");
+        let address = taken.local_addr().expect("it has one").to_string();
+        let error = admin(&address).expect_err("it is taken");
+        assert!(matches!(error, ControlError::Bind { .. }), "{error}");
+    }
+}

@@ -1,0 +1,143 @@
+//! Engines in OpenMetrics' text format, which Prometheus reads.
+
+use std::fmt;
+
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeGaugeValue, NoLabelSet, text};
+use prometheus_client::metrics::MetricType;
+use prometheus_client::metrics::exemplar::Exemplar;
+use prometheus_client::registry::{Registry, Unit};
+use vcr_live::{Counters, EngineState, EnginesHandle, Snapshot};
+
+use crate::counts::{Amount, Count, counts, seconds};
+
+/// The type of the text, for its header.
+pub(crate) const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+
+/// Counters here have no example of what they counted.
+const NO_EXEMPLAR: Option<&Exemplar<NoLabelSet, f64>> = None;
+
+/// All metrics of `engines`, taken anew each time they are written.
+pub(crate) fn registry(engines: EnginesHandle) -> Registry {
+    let mut registry = Registry::with_prefix("vcr");
+    registry.register_collector(Box::new(EngineCollector(engines)));
+    registry
+}
+
+/// The text of all metrics as they are now.
+pub(crate) fn exposition(registry: &Registry) -> String {
+    let mut out = String::new();
+    text::encode(&mut out, registry).expect("a String takes all that is written to it");
+    out
+}
+
+struct EngineCollector(EnginesHandle);
+
+impl fmt::Debug for EngineCollector {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str("EngineCollector")
+    }
+}
+
+impl Collector for EngineCollector {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        let snapshots = self.0.snapshots();
+        let mut page = Page { encoder: &mut encoder, snapshots: &snapshots };
+        page.information()?;
+        page.gauges()?;
+        page.counters()?;
+        page.finished()
+    }
+}
+
+/// A scrape.
+struct Page<'a, 'e> {
+    encoder: &'a mut DescriptorEncoder<'e>,
+    snapshots: &'a [Snapshot],
+}
+
+fn engine(snapshot: &Snapshot) -> (&'static str, String) {
+    ("engine", snapshot.rank.to_string())
+}
+
+impl Page<'_, '_> {
+    fn information(&mut self) -> fmt::Result {
+        let mut metric = self.encoder.encode_descriptor("build", "The program.", None, MetricType::Info)?;
+        metric.encode_info(&[("version", env!("CARGO_PKG_VERSION"))])?;
+
+        let help = "An engine: the line of its frontend, once it is known, and what prices its steps.";
+        let mut metric = self.encoder.encode_descriptor("engine", help, None, MetricType::Info)?;
+        for snapshot in self.snapshots {
+            let line = snapshot.line.map_or("", |line| line.name()).to_owned();
+            metric.encode_info(&[engine(snapshot), ("vllm_line", line), ("latency", snapshot.latency.clone())])?;
+        }
+
+        // A gauge for each state, since this library has no state sets.
+        let help = "1 in the state that the engine is in, 0 in all others.";
+        let mut metric = self.encoder.encode_descriptor("engine_state", help, None, MetricType::Gauge)?;
+        for snapshot in self.snapshots {
+            for state in EngineState::ALL {
+                let labels = [engine(snapshot), ("state", state.name().to_owned())];
+                metric.encode_family(&labels)?.encode_gauge(&u32::from(snapshot.state == state))?;
+            }
+        }
+        Ok(())
+    }
+
+    fn gauges(&mut self) -> fmt::Result {
+        self.gauge("requests_running", "Requests that compute or generate.", None, |it| it.num_running as u64)?;
+        self.gauge("requests_waiting", "Requests that wait.", None, |it| it.num_waiting as u64)?;
+        self.gauge("kv_cache_usage_ratio", "Share of the KV blocks in use, 0 to 1.", None, |it| it.kv_cache_usage)?;
+        self.gauge("kv_cache_blocks", "KV blocks, the null block included.", None, |it| it.num_gpu_blocks)?;
+        let help = "Finished prompts whose KV blocks are held for a decode engine.";
+        self.gauge("prompts_held", help, None, |it| it.num_held_prompts as u64)?;
+        self.gauge("paused", "1 if nothing is scheduled on purpose.", None, |it| u32::from(it.is_paused))?;
+        self.gauge("sleeping", "1 if the engine sleeps.", None, |it| u32::from(it.is_sleeping))?;
+        self.gauge("time_scale_ratio", "What durations are divided by.", None, |it| it.time_scale)?;
+        self.gauge("faults_in_force", "Faults that may happen.", None, |it| it.faults.len() as u64)?;
+        let help = "How long after its end the latest step was applied, in seconds.";
+        self.gauge("step_lateness_max", help, Some(Unit::Seconds), |it| seconds(it.counters.max_late_ns))
+    }
+
+    fn gauge<V: EncodeGaugeValue>(
+        &mut self,
+        name: &str,
+        help: &str,
+        unit: Option<Unit>,
+        value: impl Fn(&Snapshot) -> V,
+    ) -> fmt::Result {
+        let mut metric = self.encoder.encode_descriptor(name, help, unit.as_ref(), MetricType::Gauge)?;
+        for snapshot in self.snapshots {
+            metric.encode_family(&[engine(snapshot)])?.encode_gauge(&value(snapshot))?;
+        }
+        Ok(())
+    }
+
+    fn counters(&mut self) -> fmt::Result {
+        let all: Vec<_> = self.snapshots.iter().map(|snapshot| counts(&snapshot.counters)).collect();
+        for (index, Count { name, unit, help, .. }) in counts(&Counters::default()).into_iter().enumerate() {
+            let mut metric = self.encoder.encode_descriptor(name, help, unit.as_ref(), MetricType::Counter)?;
+            for (snapshot, counts) in self.snapshots.iter().zip(&all) {
+                let labels = [engine(snapshot)];
+                let mut sample = metric.encode_family(&labels)?;
+                match counts[index].amount {
+                    Amount::Whole(amount) => sample.encode_counter(&amount, NO_EXEMPLAR)?,
+                    Amount::Seconds(amount) => sample.encode_counter(&amount, NO_EXEMPLAR)?,
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn finished(&mut self) -> fmt::Result {
+        let help = "Requests that ended, by reason.";
+        let mut metric = self.encoder.encode_descriptor("requests_finished", help, None, MetricType::Counter)?;
+        for snapshot in self.snapshots {
+            for (reason, amount) in snapshot.counters.finished_by_reason() {
+                let labels = [engine(snapshot), ("reason", reason.to_owned())];
+                metric.encode_family(&labels)?.encode_counter(&amount, NO_EXEMPLAR)?;
+            }
+        }
+        Ok(())
+    }
+}

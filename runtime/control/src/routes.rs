@@ -1,0 +1,88 @@
+//! What is found where.
+
+use std::sync::Arc;
+
+use axum::extract::State;
+use axum::http::{Method, StatusCode, Uri, header};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post};
+use axum::{Json, Router};
+use prometheus_client::registry::Registry;
+use vcr_live::EnginesHandle;
+
+use crate::LatencyReader;
+use crate::answer::Refusal;
+use crate::view::{EngineView, Engines, FaultsView, Health};
+use crate::{change, metrics};
+
+const METRICS_PATHS: &str = "GET /metrics, GET /healthz";
+const ADMIN_PATHS: &str = "GET /metrics, GET /healthz, GET /engines, POST /latency, POST /time-scale, \
+    GET, POST or DELETE /faults, POST /pause, POST /resume, POST /reset-prefix-cache, POST /shutdown";
+
+/// What all answers are made of.
+#[derive(Clone)]
+pub(crate) struct Context {
+    pub(crate) engines: EnginesHandle,
+    pub(crate) latency: LatencyReader,
+    registry: Arc<Registry>,
+}
+
+impl Context {
+    pub(crate) fn new(engines: EnginesHandle, latency: LatencyReader) -> Self {
+        let registry = Arc::new(metrics::registry(engines.clone()));
+        Self { engines, latency, registry }
+    }
+}
+
+/// The part that only tells.
+pub(crate) fn metrics_routes(context: Context) -> Router {
+    finished(telling(), METRICS_PATHS, context)
+}
+
+/// All of it.
+pub(crate) fn admin_routes(context: Context) -> Router {
+    let routes = telling()
+        .route("/engines", get(engines))
+        .route("/latency", post(change::latency))
+        .route("/time-scale", post(change::time_scale))
+        .route("/faults", get(faults).post(change::add_fault).delete(change::clear_faults))
+        .route("/pause", post(change::pause))
+        .route("/resume", post(change::resume))
+        .route("/reset-prefix-cache", post(change::reset_prefix_cache))
+        .route("/shutdown", post(change::shut_down));
+    finished(routes, ADMIN_PATHS, context)
+}
+
+fn telling() -> Router<Context> {
+    Router::new().route("/metrics", get(metrics)).route("/healthz", get(health))
+}
+
+fn finished(routes: Router<Context>, paths: &'static str, context: Context) -> Router {
+    let hint = move || format!("there are {paths}");
+    let not_found = move |uri: Uri| async move {
+        Refusal::new(StatusCode::NOT_FOUND, format!("there is nothing at {}", uri.path())).hint(hint())
+    };
+    let not_allowed = move |method: Method, uri: Uri| async move {
+        let message = format!("{} cannot be asked with {method}", uri.path());
+        Refusal::new(StatusCode::METHOD_NOT_ALLOWED, message).hint(hint())
+    };
+    routes.fallback(not_found).method_not_allowed_fallback(not_allowed).with_state(context)
+}
+
+async fn metrics(State(context): State<Context>) -> Response {
+    ([(header::CONTENT_TYPE, metrics::CONTENT_TYPE)], metrics::exposition(&context.registry)).into_response()
+}
+
+async fn health(State(context): State<Context>) -> Response {
+    let health = Health::of(&context.engines.snapshots());
+    let status = if health.is_ok() { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
+    (status, Json(health)).into_response()
+}
+
+async fn engines(State(context): State<Context>) -> Json<Engines<EngineView>> {
+    Json(Engines::of(&context.engines.snapshots(), EngineView::of))
+}
+
+async fn faults(State(context): State<Context>) -> Json<Engines<FaultsView>> {
+    Json(Engines::of(&context.engines.snapshots(), FaultsView::of))
+}
