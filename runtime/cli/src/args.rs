@@ -117,6 +117,7 @@ const PLAY_EXAMPLES: &str = "Examples:
   vcr play --latency guests/dist/thermal.wasm --data-parallel-size 2
   vcr play --enable-kv-cache-events --kv-events-endpoint 'tcp://*:5557' --num-gpu-blocks 4096
   vcr play --fault error:rate=0.05,after=10 --fault stall:for=2s,at=30s
+  vcr play --metrics-address 0.0.0.0:9091 --admin-address 127.0.0.1:9090
 
 Exit codes:
   0  stopped by a signal, after the requests under way

@@ -6,6 +6,8 @@ use clap::{Args, ValueEnum};
 use vcr_live::FaultRule;
 use vcr_units as units;
 
+use super::control::ControlArgs;
+
 /// Options of `vcr play`, by what they concern.
 #[derive(Debug, Args)]
 pub(crate) struct PlayArgs {
@@ -23,6 +25,8 @@ pub(crate) struct PlayArgs {
     pub(crate) transfer: TransferArgs,
     #[command(flatten)]
     pub(crate) faults: FaultArgs,
+    #[command(flatten)]
+    pub(crate) control: ControlArgs,
     #[command(flatten)]
     pub(crate) process: ProcessArgs,
 }

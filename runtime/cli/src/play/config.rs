@@ -144,15 +144,30 @@ fn engine(args: &EngineArgs, link: &LinkArgs) -> Result<EngineConfig, Unusable> 
 
 /// The model, and what to call it.
 fn latency(args: &TimingArgs) -> Result<(LatencyFactory, String), Unusable> {
-    let source = match &args.latency {
-        Some(text) if text.ends_with(".wasm") => {
-            return latency_guest(Path::new(text), args.latency_config.as_deref().unwrap_or("{}"));
-        }
-        Some(text) => text.clone(),
-        None => knobs(args),
-    };
-    let factory = expression::latency("--latency", &source, Path::new(""))?;
-    Ok((factory, source))
+    match &args.latency {
+        Some(text) => named_latency("--latency", text, args.latency_config.as_deref()),
+        None => named_latency("--latency", &knobs(args), None),
+    }
+}
+
+/// The model that a user, at the place `place`, calls `text`, and what to call
+/// it.
+pub(crate) fn named_latency(
+    place: &str,
+    text: &str,
+    guest_config: Option<&str>,
+) -> Result<(LatencyFactory, String), Unusable> {
+    if text.ends_with(".wasm") {
+        return latency_guest(Path::new(text), guest_config.unwrap_or("{}"));
+    }
+    if guest_config.is_some() {
+        return Err(Unusable {
+            message: format!("{place}: only guests take a configuration"),
+            hint: Some("name the path of a .wasm guest, or put the settings into the model's own map".to_owned()),
+        });
+    }
+    let factory = expression::latency(place, text, Path::new(""))?;
+    Ok((factory, text.to_owned()))
 }
 
 fn latency_guest(path: &Path, config: &str) -> Result<(LatencyFactory, String), Unusable> {

@@ -2,6 +2,7 @@
 
 pub(crate) mod args;
 mod config;
+mod control;
 
 use std::io::IsTerminal;
 use std::sync::Arc;
@@ -11,6 +12,7 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::filter::LevelFilter;
+use vcr_control::Listeners;
 use vcr_live::{EnginesHandle, LiveEngines, LiveError};
 
 use crate::exit::{Exit, print_error};
@@ -19,14 +21,15 @@ use args::PlayArgs;
 /// Serves until a signal, or until an engine cannot go on.
 pub(crate) fn play(args: &PlayArgs) -> Exit {
     log(args.process.quiet);
-    let config = match config::live_config(args) {
-        Ok(config) => config,
+    let prepared = config::live_config(args).and_then(|config| Ok((config, control::listen(&args.control)?)));
+    let (config, listeners) = match prepared {
+        Ok(prepared) => prepared,
         Err(unusable) => {
             print_error(&unusable.message, unusable.hint.as_deref());
             return Exit::BadInput;
         }
     };
-    match serve(config) {
+    match serve(config, listeners) {
         Ok(()) => Exit::Passed,
         Err(error) => {
             print_error(&with_causes(&error), None);
@@ -39,10 +42,14 @@ pub(crate) fn play(args: &PlayArgs) -> Exit {
     }
 }
 
-fn serve(config: vcr_live::LiveConfig) -> Result<(), LiveError> {
+fn serve(config: vcr_live::LiveConfig, listeners: Listeners) -> Result<(), LiveError> {
     let engines = LiveEngines::start(config)?;
     stop_on_signals(engines.handle())?;
-    engines.wait()
+    let control = listeners.serve(engines.handle(), control::latency_reader()).map_err(LiveError::Thread)?;
+    let ended = engines.wait();
+    // Until here whoever asked for the end gets his answer.
+    drop(control);
+    ended
 }
 
 /// The first signal ends the engines as vLLM's do, the second one at once.

@@ -1,0 +1,45 @@
+//! The control plane's options, and its way to latency models.
+
+use std::sync::Arc;
+
+use clap::Args;
+use vcr_control::{Addresses, ControlError, LatencyReader, Listeners, UnusableModel};
+
+use super::config::{Unusable, named_latency};
+use super::with_causes;
+
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Control plane (port 0 takes a free one)")]
+pub(crate) struct ControlArgs {
+    /// Serve /metrics and /healthz at this HOST:PORT.
+    #[arg(long, value_name = "ADDRESS", env = "VCR_METRICS_ADDRESS")]
+    pub(crate) metrics_address: Option<String>,
+
+    /// Serve these, and what changes engines while they run, at this loopback HOST:PORT.
+    #[arg(long, value_name = "ADDRESS", env = "VCR_ADMIN_ADDRESS")]
+    pub(crate) admin_address: Option<String>,
+}
+
+/// Listens where the options say.
+pub(crate) fn listen(args: &ControlArgs) -> Result<Listeners, Unusable> {
+    let addresses = Addresses { metrics: args.metrics_address.as_deref(), admin: args.admin_address.as_deref() };
+    Listeners::bind(&addresses)
+        .map_err(|error| Unusable { hint: Some(hint(&error).to_owned()), message: with_causes(&error) })
+}
+
+fn hint(error: &ControlError) -> &'static str {
+    match error {
+        ControlError::NoAddress { .. } => "write it as HOST:PORT, such as 127.0.0.1:9090",
+        ControlError::NotLoopback { .. } => {
+            "say 127.0.0.1:PORT or [::1]:PORT; --metrics-address takes any address, and serves what changes nothing"
+        }
+        ControlError::Bind { .. } => "port 0 takes a free one",
+    }
+}
+
+/// Reads models as `--latency` does.
+pub(crate) fn latency_reader() -> LatencyReader {
+    Arc::new(|text, guest_config| {
+        named_latency("model", text, guest_config).map_err(|Unusable { message, hint }| UnusableModel { message, hint })
+    })
+}
