@@ -50,6 +50,10 @@ pub enum EngineState {
 }
 
 impl EngineState {
+    /// All of them.
+    pub const ALL: [Self; 6] =
+        [Self::Connecting, Self::Serving, Self::Stalled, Self::Crashed, Self::Draining, Self::Stopped];
+
     /// A word for it.
     #[must_use]
     pub fn name(self) -> &'static str {
@@ -156,6 +160,13 @@ pub struct Counters {
 }
 
 impl Counters {
+    /// Requests that ended, by the reason's name.
+    #[must_use]
+    pub fn finished_by_reason(&self) -> [(&'static str, u64); 5] {
+        let [stop, length, abort, error, repetition] = self.finished;
+        [("stop", stop), ("length", length), ("abort", abort), ("error", error), ("repetition", repetition)]
+    }
+
     /// The sum of both; of maxima the larger one.
     #[must_use]
     pub fn plus(&self, other: &Self) -> Self {
