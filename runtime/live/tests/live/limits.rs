@@ -38,7 +38,8 @@ fn a_request_that_cannot_be_decoded_is_answered() {
 #[test]
 fn what_cannot_be_simulated_is_refused_with_a_reason() {
     let bench = Bench::new(config());
-    let cases: [(&str, &dyn Fn(&mut EngineCoreRequest), &str); 6] = [
+    type Case<'a> = (&'a str, &'a dyn Fn(&mut EngineCoreRequest), &'a str);
+    let cases: [Case<'_>; 6] = [
         ("embeds", &|request| request.prompt_embeds = Some(Tensor::of_f32(&[1], [0.0])), "embeddings"),
         ("resumable", &|request| request.resumable = true, "streaming input"),
         ("neither", &|request| request.sampling_params = None, "neither sampling nor pooling"),
