@@ -25,7 +25,7 @@ def manifest_of(original: str) -> str:
     tables = re.split(r"^(?=\[)", original, flags=re.MULTILINE)
     kept = ("[workspace.package]", "[workspace.dependencies]", "[workspace.lints")
     members = ", ".join(f'"{member}"' for member in ["conformance", *(f"src/{crate}" for crate in CRATES)])
-    head = f'[workspace]\nmembers = [{members}]\nresolver = "3"\n\n[profile.dev]\ndebug = "line-tables-only"\n\n'
+    head = f'[workspace]\nmembers = [{members}]\nresolver = "3"\n\n[profile.dev]\ndebug = false\nincremental = false\n\n'
     return head + GIT_ZEROMQ.sub(ZEROMQ, "".join(table for table in tables if table.startswith(kept)))
 
 
