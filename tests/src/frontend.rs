@@ -230,28 +230,24 @@ impl Frontend {
 
     /// The whole answer to a chat of one message, with `more` in its request.
     #[track_caller]
-    #[must_use]
     pub fn chat(&self, message: &str, more: &Value) -> Value {
         self.post("/v1/chat/completions", &chat_body(message, more)).ok()
     }
 
     /// The same, as a stream.
     #[track_caller]
-    #[must_use]
     pub fn stream_chat(&self, message: &str, more: &Value) -> Streamed {
         Streamed::of(self.stream("/v1/chat/completions", &chat_body(message, more)))
     }
 
     /// The whole answer to a prompt, a text or tokens.
     #[track_caller]
-    #[must_use]
     pub fn complete(&self, prompt: &Value, more: &Value) -> Value {
         self.post("/v1/completions", &with(json!({ "prompt": prompt }), more)).ok()
     }
 
     /// The same, as a stream.
     #[track_caller]
-    #[must_use]
     pub fn stream_completion(&self, prompt: &Value, more: &Value) -> Streamed {
         Streamed::of(self.stream("/v1/completions", &with(json!({ "prompt": prompt }), more)))
     }
