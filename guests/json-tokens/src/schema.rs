@@ -37,9 +37,8 @@ pub struct Schema {
     pub(crate) maximum: Option<f64>,
     pub(crate) exclusive_minimum: Option<f64>,
     pub(crate) exclusive_maximum: Option<f64>,
-    // Nothing is written that is not in `properties`.
-    #[serde(rename = "additionalProperties")]
-    _additional_properties: Option<IgnoredAny>,
+    /// Only `false` matters: then an object has no keys of ours.
+    pub(crate) additional_properties: Option<Value>,
     #[serde(rename = "title")]
     _title: Option<IgnoredAny>,
     #[serde(rename = "description")]
@@ -75,6 +74,13 @@ impl Schema {
     /// Objects of whatever there is.
     pub(crate) fn any_object() -> Self {
         Self { types: Vec::from([Type::Object]), ..Self::default() }
+    }
+
+    /// Whether the keys of an object are ours to choose: where the schema names
+    /// any, those are all that is written.
+    pub(crate) fn has_free_keys(&self) -> bool {
+        let names_none = self.properties.0.is_empty() && self.required.is_empty();
+        names_none && self.additional_properties != Some(Value::Bool(false))
     }
 
     /// What the values may be; any kind where the schema does not say.

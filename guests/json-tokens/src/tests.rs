@@ -57,6 +57,12 @@ fn a_json_object_is_one() {
 }
 
 #[test]
+fn an_object_of_no_keys_is_empty() {
+    let schema = json!({ "type": "object", "properties": {}, "additionalProperties": false });
+    assert!(documents(&schema).iter().all(|document| *document == json!({})));
+}
+
+#[test]
 fn a_schema_is_followed() {
     let schema = json!({
         "title": "Order", "type": "object", "additionalProperties": false,

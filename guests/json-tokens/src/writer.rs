@@ -83,7 +83,7 @@ impl<'a> Writer<'a> {
             Some(Type::Number) => self.text += &numbers::number(schema, &mut self.rng)?,
             Some(Type::String) => self.string(schema)?,
             Some(Type::Array) => self.array(schema)?,
-            Some(Type::Object) if schema.properties.0.is_empty() && schema.required.is_empty() => self.any_object()?,
+            Some(Type::Object) if schema.has_free_keys() => self.any_object()?,
             Some(Type::Object) => self.object(schema)?,
         }
         Ok(())
