@@ -46,6 +46,10 @@ pub struct Config {
     /// The fewest and the most words of an answer without a structured output.
     #[serde(default = "usual_words")]
     words: [u32; 2],
+    /// Whether a structured output that cannot be followed ends the run, rather
+    /// than being ignored.
+    #[serde(default)]
+    strict: bool,
 }
 
 fn usual_words() -> [u32; 2] {
@@ -56,6 +60,7 @@ fn usual_words() -> [u32; 2] {
 pub struct JsonTokens {
     vocabulary: Vocabulary,
     words: [u32; 2],
+    is_strict: bool,
 }
 
 impl TokenGuest for JsonTokens {
@@ -68,16 +73,39 @@ impl TokenGuest for JsonTokens {
             return Err(format!("`words` is [{fewest}, {most}], but the first must be the lesser"));
         }
         let vocabulary = Vocabulary::new(config.vocabulary.0, config.byte_tokens)?;
-        Ok(Self { vocabulary, words: config.words })
+        Ok(Self { vocabulary, words: config.words, is_strict: config.strict })
     }
 
     fn start(&mut self, request: &TokenRequest<'_>) -> Result<Output, String> {
-        let space = self.vocabulary.tokens(" ")?;
-        let output = Output::new(request, space[0]);
         if request.structured_output.is_empty() {
-            let words = Words::new(Rng::new(request.seed, 0), self.words);
-            return Ok(output.with_words(words));
+            return self.speak(request);
         }
+        match self.follow(request) {
+            // One request of many must not end a live engine.
+            Err(_) if !self.is_strict => self.speak(request),
+            output => output,
+        }
+    }
+
+    fn next_token(&mut self, output: &mut Output, index: u32) -> Result<u32, String> {
+        output.next_token(index, &self.vocabulary)
+    }
+}
+
+impl JsonTokens {
+    fn output(&self, request: &TokenRequest<'_>) -> Result<Output, String> {
+        let space = self.vocabulary.tokens(" ")?;
+        Ok(Output::new(request, space[0]))
+    }
+
+    /// Words, whatever was asked for.
+    fn speak(&self, request: &TokenRequest<'_>) -> Result<Output, String> {
+        Ok(self.output(request)?.with_words(Words::new(Rng::new(request.seed, 0), self.words)))
+    }
+
+    /// The structured output that was asked for.
+    fn follow(&self, request: &TokenRequest<'_>) -> Result<Output, String> {
+        let output = self.output(request)?;
         match Wanted::parse(request.structured_output)? {
             Wanted::Choice(choices) => Ok(output.with_choice(self.choose(&choices, request)?)),
             Wanted::Json(schema) => {
@@ -89,12 +117,6 @@ impl TokenGuest for JsonTokens {
         }
     }
 
-    fn next_token(&mut self, output: &mut Output, index: u32) -> Result<u32, String> {
-        output.next_token(index, &self.vocabulary)
-    }
-}
-
-impl JsonTokens {
     /// One of the choices; one that is long enough and not too long if there is
     /// any such.
     fn choose(&self, choices: &[String], request: &TokenRequest<'_>) -> Result<Vec<u32>, String> {

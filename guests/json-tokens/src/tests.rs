@@ -6,7 +6,8 @@ const EOS: u32 = 999;
 
 /// Each byte is its own token, and some pieces are more.
 fn guest() -> JsonTokens {
-    let config = json!({ "byte_tokens": (0..256).collect::<Vec<u32>>(), "vocabulary": { "\": ": 300, "true": 301 } });
+    let bytes: Vec<u32> = (0..256).collect();
+    let config = json!({ "byte_tokens": bytes, "vocabulary": { "\": ": 300, "true": 301 }, "strict": true });
     JsonTokens::configure(serde_json::from_value(config).expect("a config"), 1).expect("it is good")
 }
 
@@ -211,6 +212,12 @@ fn what_cannot_be_followed_is_named() {
     ] {
         let error = guest().start(&request(wanted, 1)).err().expect(told);
         assert!(error.contains(told), "{error}");
+        let mut lenient = JsonTokens { is_strict: false, ..guest() };
+        let mut output = lenient.start(&request(wanted, 1)).expect("it says something else");
+        let mut plain = lenient.start(&request("", 1)).expect("it starts");
+        for index in 0..400 {
+            assert_eq!(lenient.next_token(&mut output, index), lenient.next_token(&mut plain, index));
+        }
     }
 }
 

@@ -101,7 +101,6 @@ fn json_tokens_says_in_words_what_it_cannot_do() {
         error.starts_with("guest `json-tokens` failed in `configure`: the vocabulary has no piece for `{`"),
         "{error}"
     );
-    let mut source = module.token_source(&vocabulary(), 1).expect("it configures");
     let request = TokenRequest {
         slot: 0,
         seed: 1,
@@ -112,7 +111,11 @@ fn json_tokens_says_in_words_what_it_cannot_do() {
         stop_tokens: &[],
         structured_output: r#"{"regex": "a+"}"#,
     };
-    let error = source.step(&[request], &[], &[], &mut Vec::new()).expect_err("it knows no regular expressions");
+    let mut lenient = module.token_source(&vocabulary(), 1).expect("it configures");
+    assert_eq!(outputs(lenient.as_mut(), &[request])[&0].len(), 500, "it speaks as to anyone");
+    let strict = vocabulary().replacen('{', r#"{"strict": true, "#, 1);
+    let mut strict = module.token_source(&strict, 1).expect("it configures");
+    let error = strict.step(&[request], &[], &[], &mut Vec::new()).expect_err("it knows no regular expressions");
     assert_eq!(
         error.to_string(),
         "token source `json-tokens` failed: in `step`: a structured output by `regex` is not supported: only json, \
