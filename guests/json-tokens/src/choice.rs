@@ -1,3 +1,4 @@
+use alloc::borrow::Cow;
 use alloc::boxed::Box;
 use alloc::format;
 use alloc::string::String;
@@ -6,7 +7,7 @@ use alloc::vec::Vec;
 use serde::de::IgnoredAny;
 use serde_json::value::RawValue;
 
-use crate::Schema;
+use crate::{Format, Schema};
 
 /// What a request's output must be like.
 #[derive(Debug)]
@@ -15,6 +16,8 @@ pub enum Wanted {
     Choice(Vec<String>),
     /// JSON of this schema.
     Json(Box<Schema>),
+    /// A text of this format.
+    Text(Format),
 }
 
 /// vLLM's `StructuredOutputsParams`. Its flags say how a grammar is made of
@@ -27,7 +30,8 @@ struct Params {
     choice: Option<Vec<String>>,
     regex: Option<IgnoredAny>,
     grammar: Option<IgnoredAny>,
-    structural_tag: Option<IgnoredAny>,
+    /// A structural tag, or the text of one.
+    structural_tag: Option<Box<RawValue>>,
 }
 
 impl Wanted {
@@ -38,27 +42,30 @@ impl Wanted {
     pub fn parse(text: &str) -> Result<Self, String> {
         let unread = |error: serde_json::Error| format!("the structured output cannot be read: {error}");
         let params: Params = serde_json::from_str(text).map_err(unread)?;
-        let unknown = [
-            ("regex", params.regex.is_some()),
-            ("grammar", params.grammar.is_some()),
-            ("structural_tag", params.structural_tag.is_some()),
-        ];
+        let unknown = [("regex", params.regex.is_some()), ("grammar", params.grammar.is_some())];
         if let Some((name, _)) = unknown.iter().find(|(_, is_given)| *is_given) {
-            return Err(format!("a structured output by `{name}` is not supported: only json, json_object and choice"));
+            return Err(format!(
+                "a structured output by `{name}` is not supported: only json, json_object, choice and structural_tag"
+            ));
         }
         match params {
             Params { choice: Some(choices), .. } if choices.is_empty() => {
                 Err("the structured output has an empty `choice`".into())
             }
             Params { choice: Some(choices), .. } => Ok(Self::Choice(choices)),
-            Params { json: Some(json), .. } => {
-                // A text is a schema in quotes.
-                let quoted: Option<String> = serde_json::from_str(json.get()).ok();
-                let schema = serde_json::from_str(quoted.as_deref().unwrap_or(json.get()));
-                schema.map(Self::Json).map_err(|error| format!("the schema of the output cannot be followed: {error}"))
-            }
+            Params { json: Some(json), .. } => serde_json::from_str(&unquoted(&json))
+                .map(Self::Json)
+                .map_err(|error| format!("the schema of the output cannot be followed: {error}")),
+            Params { structural_tag: Some(tag), .. } => Format::parse(&unquoted(&tag))
+                .map(Self::Text)
+                .map_err(|error| format!("the structural tag of the output cannot be followed: {error}")),
             Params { json_object: Some(true), .. } => Ok(Self::Json(Box::new(Schema::any_object()))),
-            _ => Err("the structured output has neither `json`, `json_object` nor `choice`".into()),
+            _ => Err("the structured output has neither `json`, `json_object`, `choice` nor `structural_tag`".into()),
         }
     }
+}
+
+/// The JSON of a value that is JSON, or a text with JSON in it.
+fn unquoted(value: &RawValue) -> Cow<'_, str> {
+    serde_json::from_str(value.get()).map_or(Cow::Borrowed(value.get()), Cow::<str>::Owned)
 }

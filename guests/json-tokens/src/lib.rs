@@ -1,9 +1,9 @@
 //! What a model with structured outputs says, as a guest.
 //!
 //! A request with a structured output gets valid JSON of the kind it asks for
-//! (`json_object`, `json` with a [`Schema`], `choice`), any other one random
-//! words; both end with the request's end token. What is said depends on the
-//! seed of the request alone. The config is a [`Config`], for example
+//! (`json_object`, `json` with a [`Schema`], `choice`, `structural_tag` with a
+//! [`Format`]), any other one random words; both end with the request's end
+//! token. What is said depends on the seed of the request alone. The config is a [`Config`], for example
 //! `{"vocabulary": {"{": 90, "}": 92, "true": 1904, ...}}`.
 
 #![cfg_attr(target_arch = "wasm32", no_std)]
@@ -15,6 +15,7 @@ mod entries;
 mod numbers;
 mod output;
 mod schema;
+mod structural;
 mod vocabulary;
 mod words;
 mod writer;
@@ -29,6 +30,7 @@ pub use crate::choice::Wanted;
 use crate::entries::Entries;
 pub use crate::output::Output;
 pub use crate::schema::Schema;
+pub use crate::structural::Format;
 use crate::vocabulary::Vocabulary;
 use crate::words::Words;
 use crate::writer::{GENEROSITY_MAX, document};
@@ -106,13 +108,16 @@ impl JsonTokens {
     /// The structured output that was asked for.
     fn follow(&self, request: &TokenRequest<'_>) -> Result<Output, String> {
         let output = self.output(request)?;
+        let unmade = |problem| format!("the structured output cannot be made: {problem}");
         match Wanted::parse(request.structured_output)? {
-            Wanted::Choice(choices) => Ok(output.with_choice(self.choose(&choices, request)?)),
+            Wanted::Choice(choices) => Ok(output.with_text(self.choose(&choices, request)?)),
             Wanted::Json(schema) => {
-                let tokens = self
-                    .document(&schema, request)
-                    .map_err(|problem| format!("the structured output cannot be made: {problem}"))?;
-                Ok(output.with_json(tokens))
+                let tokens = self.fitting(request, |rng, generosity| document(&schema, rng, generosity));
+                Ok(output.with_json(tokens.map_err(unmade)?))
+            }
+            Wanted::Text(format) => {
+                let tokens = self.fitting(request, |mut rng, generosity| format.text(&mut rng, generosity));
+                Ok(output.with_text(tokens.map_err(unmade)?))
             }
         }
     }
@@ -132,13 +137,16 @@ impl JsonTokens {
         Ok(all.swap_remove(chosen))
     }
 
-    /// A document that ends before the output must: where the first one is too
+    /// A text that ends before the output must: where the first one is too
     /// long, less and less is said.
-    fn document(&self, schema: &Schema, request: &TokenRequest<'_>) -> Result<Vec<u32>, String> {
+    fn fitting(
+        &self,
+        request: &TokenRequest<'_>,
+        text: impl Fn(Rng, u32) -> Result<String, String>,
+    ) -> Result<Vec<u32>, String> {
         let mut made = Ok(Vec::new());
         for generosity in (0..=GENEROSITY_MAX).rev() {
-            let text = document(schema, Rng::new(request.seed, 0), generosity);
-            made = text.and_then(|text| self.vocabulary.tokens(&text));
+            made = text(Rng::new(request.seed, 0), generosity).and_then(|text| self.vocabulary.tokens(&text));
             if made.as_ref().is_ok_and(|tokens| tokens.len() < request.max_tokens as usize) {
                 break;
             }

@@ -38,8 +38,8 @@ impl Output {
         Self { tokens: tokens.into(), ..self }
     }
 
-    /// Behind a choice not even a space is allowed, only its end.
-    pub(crate) fn with_choice(self, tokens: Vec<u32>) -> Self {
+    /// Behind this text not even a space is allowed, only its end.
+    pub(crate) fn with_text(self, tokens: Vec<u32>) -> Self {
         Self { tokens: tokens.into(), filler: self.end.unwrap_or(self.filler), ..self }
     }
 

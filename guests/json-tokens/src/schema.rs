@@ -83,6 +83,13 @@ impl Schema {
         names_none && self.additional_properties != Some(Value::Bool(false))
     }
 
+    /// Whether every value fits.
+    pub(crate) fn is_any(&self) -> bool {
+        let says_nothing = self.types.is_empty() && self.properties.0.is_empty() && self.items.is_none();
+        let is_free = self.values.is_none() && self.constant.is_none() && self.reference.is_none();
+        says_nothing && is_free && self.alternatives().is_empty()
+    }
+
     /// What the values may be; any kind where the schema does not say.
     pub(crate) fn types(&self) -> &[Type] {
         match self.types[..] {
@@ -99,18 +106,22 @@ impl Schema {
     }
 }
 
-/// Reads one type or a list of them.
-fn one_or_many<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Type>, D::Error> {
+/// Reads one or a list of them.
+pub(crate) fn one_or_many<'de, D, T>(deserializer: D) -> Result<Vec<T>, D::Error>
+where
+    D: Deserializer<'de>,
+    T: Deserialize<'de>,
+{
     #[derive(serde::Deserialize)]
     #[serde(untagged)]
-    enum Types {
-        One(Type),
-        Many(Vec<Type>),
+    enum Given<T> {
+        One(T),
+        Many(Vec<T>),
     }
 
-    Ok(match Types::deserialize(deserializer)? {
-        Types::One(one) => Vec::from([one]),
-        Types::Many(many) => many,
+    Ok(match Given::deserialize(deserializer)? {
+        Given::One(one) => Vec::from([one]),
+        Given::Many(many) => many,
     })
 }
 

@@ -2,6 +2,8 @@ use serde_json::{Value, json};
 
 use super::*;
 
+mod tags;
+
 const EOS: u32 = 999;
 
 /// Each byte is its own token, and some pieces are more.
@@ -200,7 +202,7 @@ fn what_cannot_be_followed_is_named() {
         (r#"{"regex": "a+"}"#, "by `regex` is not supported"),
         (r#"{"grammar": "root ::= 1"}"#, "by `grammar` is not supported"),
         (r#"{"choice": []}"#, "an empty `choice`"),
-        (r#"{"json_object": false}"#, "neither `json`, `json_object` nor `choice`"),
+        (r#"{"json_object": false}"#, "neither `json`, `json_object`, `choice` nor `structural_tag`"),
         (r#"{"json": {"type": "string", "pattern": "a+"}}"#, "unknown field `pattern`"),
         (r#"{"json": {"type": "text"}}"#, "the schema of the output cannot be followed"),
         (r#"{"json": {"enum": []}}"#, "an empty `enum`"),

@@ -50,7 +50,13 @@ impl Vocabulary {
         while at < text.len() {
             let (length, token) = self.longest(&text.as_bytes()[at..]).ok_or_else(|| {
                 let rest = text.get(at..).and_then(|rest| rest.chars().next());
-                format!("the vocabulary has no piece for `{}`", rest.unwrap_or(char::REPLACEMENT_CHARACTER))
+                match rest.unwrap_or(char::REPLACEMENT_CHARACTER) {
+                    // As the config writes it.
+                    control if control.is_control() => {
+                        format!("the vocabulary has no piece for `{}`", control.escape_default())
+                    }
+                    other => format!("the vocabulary has no piece for `{other}`"),
+                }
             })?;
             tokens.push(token);
             at += length;
@@ -122,5 +128,6 @@ mod tests {
         let pieces = NEEDED.chars().enumerate().map(|(token, piece)| (String::from(piece), token as u32)).collect();
         let vocabulary = Vocabulary::new(pieces, None).expect("it has all that is needed");
         assert_eq!(vocabulary.tokens("a\u{e9}"), Err("the vocabulary has no piece for `\u{e9}`".into()));
+        assert_eq!(vocabulary.tokens("a\n"), Err("the vocabulary has no piece for `\\n`".into()));
     }
 }

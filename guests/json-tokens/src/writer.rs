@@ -210,6 +210,6 @@ fn least(schema: &Schema) -> Type {
     schema.types().iter().min().copied().unwrap_or(Type::Null)
 }
 
-fn pick<'a, T>(items: &'a [T], rng: &mut Rng) -> Option<&'a T> {
+pub(crate) fn pick<'a, T>(items: &'a [T], rng: &mut Rng) -> Option<&'a T> {
     if items.is_empty() { None } else { items.get(below(rng, items.len() as u32) as usize) }
 }

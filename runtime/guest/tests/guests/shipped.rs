@@ -119,7 +119,7 @@ fn json_tokens_says_in_words_what_it_cannot_do() {
     assert_eq!(
         error.to_string(),
         "token source `json-tokens` failed: in `step`: a structured output by `regex` is not supported: only json, \
-         json_object and choice"
+         json_object, choice and structural_tag"
     );
 }
 

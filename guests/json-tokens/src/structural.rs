@@ -1,0 +1,151 @@
+use alloc::boxed::Box;
+use alloc::string::String;
+use alloc::vec::Vec;
+use core::fmt;
+
+use serde::de::value::MapAccessDeserializer;
+use serde::de::{Deserialize, Deserializer, Error, MapAccess, Visitor};
+use vcr_guest_sdk::Rng;
+
+use crate::schema::{Schema, one_or_many};
+use crate::words::word;
+use crate::writer::{document, pick};
+
+/// A text made of fixed and free parts: xgrammar's formats of structural tags,
+/// as far as this guest follows them.
+#[derive(Debug, serde::Deserialize)]
+#[serde(tag = "type", rename_all = "snake_case")]
+pub enum Format {
+    ConstString {
+        value: String,
+    },
+    JsonSchema {
+        #[serde(rename = "json_schema", deserialize_with = "schema")]
+        schema: Box<Schema>,
+        #[serde(rename = "style")]
+        _style: Option<Style>,
+    },
+    AnyText,
+    Sequence {
+        elements: Vec<Format>,
+    },
+    Or {
+        elements: Vec<Format>,
+    },
+    Tag(Tag),
+    TriggeredTags {
+        tags: Vec<Tag>,
+    },
+    TagsWithSeparator {
+        tags: Vec<Tag>,
+    },
+}
+
+/// How values of a schema are written. The other styles are an error.
+#[derive(Debug, serde::Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Style {
+    Json,
+}
+
+#[derive(Debug, serde::Deserialize)]
+pub struct Tag {
+    begin: String,
+    content: Box<Format>,
+    /// Any of these ends it.
+    #[serde(deserialize_with = "one_or_many")]
+    end: Vec<String>,
+}
+
+/// A whole structural tag: a format, or the tags of the older form.
+#[derive(serde::Deserialize)]
+struct StructuralTag {
+    format: Option<Format>,
+    structures: Option<Vec<Structure>>,
+}
+
+#[derive(serde::Deserialize)]
+struct Structure {
+    begin: String,
+    #[serde(deserialize_with = "schema")]
+    schema: Box<Schema>,
+    end: String,
+}
+
+impl Format {
+    /// Reads a structural tag.
+    ///
+    /// # Errors
+    /// When it cannot be read, or has a part that this guest does not know.
+    pub(crate) fn parse(text: &str) -> Result<Self, serde_json::Error> {
+        match serde_json::from_str(text)? {
+            StructuralTag { format: Some(format), .. } => Ok(format),
+            StructuralTag { structures: Some(structures), .. } => {
+                Ok(Self::TriggeredTags { tags: structures.into_iter().map(Tag::from).collect() })
+            }
+            StructuralTag { .. } => Err(Error::custom("it has neither `format` nor `structures`")),
+        }
+    }
+
+    /// A random text of this format. Where tags may be left out or repeated, it
+    /// has exactly one.
+    ///
+    /// # Errors
+    /// When nothing can fit it, or nothing that is not too long.
+    pub(crate) fn text(&self, rng: &mut Rng, generosity: u32) -> Result<String, String> {
+        match self {
+            Self::ConstString { value } => Ok(value.clone()),
+            Self::JsonSchema { schema, .. } => document(schema, Rng::new(rng.next_u64(), 0), generosity),
+            Self::AnyText => Ok((0..2 * generosity).map(|_| word(rng)).collect::<Vec<_>>().join(" ")),
+            Self::Sequence { elements } => elements.iter().map(|element| element.text(rng, generosity)).collect(),
+            Self::Or { elements } => pick(elements, rng).ok_or("an `or` has no elements")?.text(rng, generosity),
+            Self::Tag(tag) => tag.text(rng, generosity),
+            Self::TriggeredTags { tags } | Self::TagsWithSeparator { tags } => {
+                pick(tags, rng).ok_or("there are no tags")?.text(rng, generosity)
+            }
+        }
+    }
+}
+
+impl Tag {
+    fn text(&self, rng: &mut Rng, generosity: u32) -> Result<String, String> {
+        let content = self.content.text(rng, generosity)?;
+        let end = pick(&self.end, rng).map_or("", String::as_str);
+        Ok([&self.begin, content.as_str(), end].concat())
+    }
+}
+
+impl From<Structure> for Tag {
+    fn from(Structure { begin, schema, end }: Structure) -> Self {
+        Self { begin, content: Box::new(Format::JsonSchema { schema, _style: None }), end: Vec::from([end]) }
+    }
+}
+
+/// Reads a schema, the text of one, or `true`. Where any value would do it is an
+/// object, since that is what the parsers of tool calls want.
+fn schema<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Box<Schema>, D::Error> {
+    struct Any;
+
+    impl<'de> Visitor<'de> for Any {
+        type Value = Schema;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("a schema, its text, or `true`")
+        }
+
+        fn visit_bool<E: Error>(self, is_any: bool) -> Result<Schema, E> {
+            if is_any { Ok(Schema::default()) } else { Err(E::custom("nothing fits the schema `false`")) }
+        }
+
+        fn visit_str<E: Error>(self, text: &str) -> Result<Schema, E> {
+            serde_json::from_str(text).map_err(E::custom)
+        }
+
+        fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Schema, A::Error> {
+            Schema::deserialize(MapAccessDeserializer::new(map))
+        }
+    }
+
+    let schema = deserializer.deserialize_any(Any)?;
+    Ok(Box::new(if schema.is_any() { Schema::any_object() } else { schema }))
+}
