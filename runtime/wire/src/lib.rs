@@ -55,8 +55,8 @@ pub use lines::{Line, LineEvidence, LineRules, UnknownLine, WakeUpResult};
 #[cfg(feature = "sockets")]
 pub use link::{
     DataAddress, EngineGreeting, EngineInputs, EngineLink, EngineLinkConfig, EngineOutputs, FrontendConfig,
-    FrontendLink, FrontendListener, FrontendMessage, KvEventPublisher, LinkError, NoticeBoard, NoticeSender, Received,
-    Source, Transport, Waiter, Waker, monotonic_ns,
+    FrontendLink, FrontendListener, FrontendMessage, KvEventPublisher, KvEventSubscriber, LinkError, NoticeBoard,
+    NoticeSender, Received, Source, Transport, Waiter, Waker, monotonic_ns,
 };
 pub use lora::{LoraLayout, LoraRequest};
 pub use output::{

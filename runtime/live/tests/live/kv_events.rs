@@ -6,12 +6,7 @@ use vcr_block_hash::HashAlgorithm;
 
 use super::*;
 
-struct Subscriber {
-    events: zmq::Socket,
-    replay: zmq::Socket,
-}
-
-fn with_events(change: impl FnOnce(&mut LiveConfig)) -> (Bench, Subscriber) {
+fn with_events(change: impl FnOnce(&mut LiveConfig)) -> (Bench, KvEventSubscriber) {
     let mut config = config();
     let name = format!("vcr-live-test-{}-{:?}", std::process::id(), std::thread::current().id());
     let address = |kind: &str| format!("ipc://{}/{name}-{kind}", std::env::temp_dir().display());
@@ -27,42 +22,23 @@ fn with_events(change: impl FnOnce(&mut LiveConfig)) -> (Bench, Subscriber) {
         whole_digests: false,
     });
     change(&mut config);
-    let context = zmq::Context::new();
-    let events = context.socket(zmq::SUB).expect("it is made");
-    events.set_subscribe(b"kv@").expect("it is set");
-    events.set_rcvtimeo(30_000).expect("it is set");
     let bench = Bench::new(config);
     let published = bench.frontend.engines[0].kv_events_config.clone().expect("it says where");
-    events.connect(&published.endpoint).expect("it is an address");
-    let replay = context.socket(zmq::DEALER).expect("it is made");
-    replay.set_rcvtimeo(30_000).expect("it is set");
-    replay.connect(&published.replay_endpoint.expect("it has one")).expect("it is an address");
-    (bench, Subscriber { events, replay })
+    let replay = published.replay_endpoint.as_deref();
+    let subscriber = KvEventSubscriber::connect(&Transport::new(), &published.endpoint, replay, "kv@");
+    (bench, subscriber.expect("they are addresses"))
 }
 
-impl Subscriber {
-    fn next(&self) -> (u64, KvEventBatch) {
-        let frames = self.events.recv_multipart(0).expect("a batch comes");
-        assert_eq!(frames[0], b"kv@test");
-        (
-            u64::from_be_bytes(frames[1][..].try_into().expect("8 bytes")),
-            KvEventBatch::decode(&frames[2]).expect("it decodes"),
-        )
-    }
+fn next(subscriber: &KvEventSubscriber) -> (u64, KvEventBatch) {
+    let message = subscriber.receive(PATIENCE).expect("it works").expect("a batch comes");
+    assert_eq!(message.topic, "kv@test");
+    (message.sequence, message.batch)
+}
 
-    /// All batches from `start` on.
-    fn replayed(&self, start: u64) -> Vec<(u64, KvEventBatch)> {
-        self.replay.send_multipart([&b""[..], &start.to_be_bytes()], 0).expect("it is sent");
-        let mut batches = Vec::new();
-        loop {
-            let frames = self.replay.recv_multipart(0).expect("an answer comes");
-            let sequence = u64::from_be_bytes(frames[2][..].try_into().expect("8 bytes"));
-            if sequence == u64::MAX {
-                return batches;
-            }
-            batches.push((sequence, KvEventBatch::decode(&frames[3]).expect("it decodes")));
-        }
-    }
+/// All batches from `start` on.
+fn replayed(subscriber: &KvEventSubscriber, start: u64) -> Vec<(u64, KvEventBatch)> {
+    let messages = subscriber.replay(start, PATIENCE).expect("an answer comes");
+    messages.into_iter().map(|message| (message.sequence, message.batch)).collect()
 }
 
 fn stored(batch: &KvEventBatch) -> Vec<&BlockStored> {
@@ -78,13 +54,11 @@ fn stored(batch: &KvEventBatch) -> Vec<&BlockStored> {
 
 /// Subscriptions take a moment, and nobody says when they are there: until
 /// then batches are missed, which the replay shows, too.
-fn subscribed(bench: &Bench, subscriber: &Subscriber) -> u64 {
-    subscriber.events.set_rcvtimeo(50).expect("it is set");
+fn subscribed(bench: &Bench, subscriber: &KvEventSubscriber) -> u64 {
     for index in 0..200u32 {
         bench.run(&format!("probe{index}"), &[5000 + index; 16], 2);
-        if let Ok(frames) = subscriber.events.recv_multipart(0) {
-            subscriber.events.set_rcvtimeo(30_000).expect("it is set");
-            return u64::from_be_bytes(frames[1][..].try_into().expect("8 bytes"));
+        if let Some(message) = subscriber.receive(Duration::from_millis(50)).expect("it works") {
+            return message.sequence;
         }
     }
     panic!("the subscriber hears nothing");
@@ -96,7 +70,7 @@ fn blocks_have_the_names_that_vllm_gives_them() {
     let (bench, subscriber) = with_events(|_| {});
     let start = subscribed(&bench, &subscriber) + 1;
     bench.run("a", &prompt(20), 1);
-    let (sequence, batch) = subscriber.next();
+    let (sequence, batch) = next(&subscriber);
     assert_eq!((sequence, batch.data_parallel_rank), (start, Some(0)));
     let [block] = stored(&batch)[..] else { panic!("one block is full: {batch:?}") };
     // The last 8 bytes of the SHA-256 of tokens 1 to 16 behind vLLM's own seed.
@@ -116,9 +90,9 @@ fn who_listens_knows_what_is_cached() {
             ..EngineConfigInput::default()
         });
     });
-    let mut next = subscribed(&bench, &subscriber) + 1;
+    let mut expected = subscribed(&bench, &subscriber) + 1;
     let mut known: BTreeSet<BlockHash> = BTreeSet::new();
-    for (_, batch) in subscriber.replayed(0) {
+    for (_, batch) in replayed(&subscriber, 0) {
         apply(&mut known, &batch);
     }
     for round in 0..20u32 {
@@ -129,9 +103,9 @@ fn who_listens_knows_what_is_cached() {
     bench.run("last", &prompt(20), 2);
     let mut evicted = 0;
     loop {
-        let (sequence, batch) = subscriber.next();
-        assert_eq!(sequence, next, "none is missing");
-        next += 1;
+        let (sequence, batch) = next(&subscriber);
+        assert_eq!(sequence, expected, "none is missing");
+        expected += 1;
         evicted += batch.events.iter().filter(|event| matches!(event, KvEvent::BlockRemoved(_))).count();
         apply(&mut known, &batch);
         if stored(&batch).iter().any(|block| block.token_ids == prompt(16)) {
@@ -141,8 +115,8 @@ fn who_listens_knows_what_is_cached() {
     assert!(evicted > 0, "the cache is too small for all");
     assert_eq!(known.len(), 1, "the reset was told");
     // Asked for again, everything comes again.
-    let replayed = subscriber.replayed(next - 2);
-    assert_eq!(replayed.iter().map(|(sequence, _)| *sequence).collect::<Vec<_>>(), [next - 2, next - 1]);
+    let replayed = replayed(&subscriber, expected - 2);
+    assert_eq!(replayed.iter().map(|(sequence, _)| *sequence).collect::<Vec<_>>(), [expected - 2, expected - 1]);
 }
 
 fn apply(known: &mut BTreeSet<BlockHash>, batch: &KvEventBatch) {
@@ -172,9 +146,9 @@ fn lost_events_leave_a_gap_that_a_replay_fills() {
     bench.wait_for("it is in force", |snapshot| !snapshot.faults.is_empty());
     bench.run("lost", &prompt(20), 1);
     bench.run("heard", &prompt(40)[20..], 1);
-    let (sequence, _) = subscriber.next();
+    let (sequence, _) = next(&subscriber);
     assert_eq!(sequence, last + 2);
-    let replayed = subscriber.replayed(last + 1);
+    let replayed = replayed(&subscriber, last + 1);
     assert_eq!(stored(&replayed[0].1)[0].token_ids, prompt(16));
 }
 
@@ -190,13 +164,13 @@ fn keys_go_with_the_blocks() {
     };
     bench.send(Request::Add(Box::new(salted)));
     bench.collect(&["a"]);
-    let (_, batch) = subscriber.next();
+    let (_, batch) = next(&subscriber);
     let blocks = stored(&batch);
     let keys = blocks[0].extra_keys.clone().expect("they are there");
     assert_eq!(keys, [Some(vec!["s1".into()]), None], "a salt is in the first block alone");
     assert_eq!(blocks[0].session_id.as_deref(), Some("talk"));
     bench.run("b", &prompt(36), 1);
-    let (_, batch) = subscriber.next();
+    let (_, batch) = next(&subscriber);
     let plain = stored(&batch);
     assert_eq!(blocks[0].block_hashes[0], BlockHash::Int(0x91d8_11f0_264d_fc11));
     assert_ne!(plain[0].block_hashes, blocks[0].block_hashes);

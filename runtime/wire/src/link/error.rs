@@ -84,6 +84,9 @@ pub enum LinkError {
         /// The one that was meant.
         rank: u16,
     },
+    /// The publisher's replay endpoint is not known.
+    #[error("there is no replay endpoint to ask for past events")]
+    NoReplay,
     /// There is no coordinator.
     #[error("the frontend has no coordinator")]
     NoCoordinator,

@@ -10,7 +10,7 @@ use crate::handshake::KvEventsConfig;
 use crate::kv_events::{KvEventBatch, decode_sequence};
 
 /// The sequence number behind the last batch of a replay: -1.
-const END_OF_REPLAY: [u8; 8] = [0xff; 8];
+pub(super) const END_OF_REPLAY: [u8; 8] = [0xff; 8];
 
 /// Publishes what happens to an engine's cache, and again what a subscriber
 /// has missed.
