@@ -323,7 +323,7 @@ impl Server {
         if let Some(events) = &self.kv_events {
             events.publisher().serve_replays()?;
         }
-        while let Some(due) = self.faults.due(since_start_ns) {
+        while let Some(due) = self.faults.due(since_start_ns, false) {
             self.suffer(due, now_ns)?;
         }
         Ok(())

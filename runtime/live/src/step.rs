@@ -125,7 +125,8 @@ impl Server {
         self.send_step(settings.log_stats, details, now_ns)?;
         self.publish_kv_events(now_ns)?;
         self.ask_injector(now_ns)?;
-        for due in aftermath.due {
+        let by_step = self.faults.due(self.since_start_ns(now_ns), true);
+        for due in aftermath.due.into_iter().chain(by_step) {
             self.suffer(due, now_ns)?;
         }
         self.finish_wave()?;

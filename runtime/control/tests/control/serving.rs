@@ -42,17 +42,10 @@ fn generate(frontend: &FrontendLink, rank: u16, id: &str, max_tokens: u32) {
     }
 }
 
-/// Lets an engine show how things are: without requests it looks at that only
-/// when something wakes it.
-fn refresh(site: &Site, rank: u16) {
-    site.post("/reset-prefix-cache", format!("{{\"engine\": {rank}}}")).of_status(202);
-}
-
 #[test]
 fn what_an_engine_did_is_in_its_metrics() {
     let (site, frontend) = serving(2);
     generate(&frontend, 1, "a", 5);
-    refresh(&site, 1);
     site.wait_until(|snapshot| snapshot.rank == 0 || snapshot.counters.finished[1] == 1);
     let text = site.get("/metrics").text;
     for line in [
@@ -83,7 +76,6 @@ fn changes_are_carried_out() {
     site.wait_until(|snapshot| snapshot.is_paused == (snapshot.rank == 0));
 
     generate(&frontend, 1, "doomed", 5);
-    refresh(&site, 1);
     site.wait_until(|snapshot| snapshot.rank == 0 || snapshot.counters.faults == 1);
     let engines = site.get("/engines").json();
     assert_eq!(engines["engines"][1]["requests_finished"]["error"], 1);

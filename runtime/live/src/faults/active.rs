@@ -157,10 +157,13 @@ impl Faults {
         planned
     }
 
-    /// What the engine does to itself now. Asked before each step.
-    pub(crate) fn due(&mut self, now_ns: u64) -> Option<Due> {
+    /// What the engine does to itself now. Rules that leave something to chance
+    /// or to counting are asked once for each step, `is_step`; the others
+    /// whenever their time may have come.
+    pub(crate) fn due(&mut self, now_ns: u64, is_step: bool) -> Option<Due> {
         for active in &mut self.active {
-            if active.rule.is_for_requests() {
+            let goes_by_steps = active.rule.rate < 1.0 || active.rule.nth > 1;
+            if active.rule.is_for_requests() || goes_by_steps != is_step {
                 continue;
             }
             let due = match active.rule.kind {
@@ -297,10 +300,20 @@ mod tests {
     fn a_timed_fault_strikes_once_and_announces_itself() {
         let mut faults = faults(&["stall:for=1s,at=5s"]);
         assert_eq!(faults.next_due_ns(0), Some(5_000_000_000));
-        assert_eq!(faults.due(4_999_999_999), None);
-        assert_eq!(faults.due(5_000_000_001), Some(Due::Stall { for_ns: 1_000_000_000 }));
-        assert_eq!(faults.due(5_000_000_002), None);
+        assert_eq!(faults.due(4_999_999_999, false), None);
+        assert_eq!(faults.due(5_000_000_001, false), Some(Due::Stall { for_ns: 1_000_000_000 }));
+        assert_eq!(faults.due(5_000_000_002, false), None);
         assert_eq!(faults.next_due_ns(0), None);
+    }
+
+    /// Without an end to it the engine would do nothing else for ever.
+    #[test]
+    fn what_an_engine_does_to_itself_it_does_once() {
+        let mut faults = faults(&["stall:for=1s", "crash:nth=3,count=2"]);
+        assert_eq!(faults.due(0, false), Some(Due::Stall { for_ns: 1_000_000_000 }));
+        assert_eq!(faults.due(1, false), None);
+        let steps: Vec<_> = (0..12).filter(|step| faults.due(*step, true).is_some()).collect();
+        assert_eq!(steps, [2, 5], "every third step, twice");
     }
 
     #[test]

@@ -136,6 +136,12 @@ and every kind takes
   rate=0.1  nth=10  count=3  at=10s  from=10s  until=20s
   request=PART-OF-ID  prompt=100..200  lora=NAME  priority=5";
 
+    /// Whether it would leave an engine nothing else to do.
+    fn never_ends(&self) -> bool {
+        let is_of_engine = matches!(self.kind, FaultKind::Stall { .. } | FaultKind::Crash { .. });
+        is_of_engine && !self.is_for_requests() && self.rate >= 1.0 && self.nth == 1
+    }
+
     /// Whether it concerns requests, one by one.
     pub(crate) fn is_for_requests(&self) -> bool {
         match self.kind {
@@ -287,12 +293,13 @@ impl FromStr for FaultRule {
             Some(0) => Err(keys.error(format!("`{key}` must be at least 1"))),
             value => Ok(value),
         };
-        Ok(Self {
+        let count = positive("count")?;
+        let mut rule = Self {
             kind,
             rate: keys.get("rate", probability)?.unwrap_or(1.0),
             nth: positive("nth")?.map_or(1, |nth| u32::try_from(nth).unwrap_or(u32::MAX)),
             window_ns: (at_ns.or(from_ns).unwrap_or(0), until_ns.unwrap_or(u64::MAX)),
-            count: positive("count")?.unwrap_or(if at_ns.is_some() { 1 } else { u64::MAX }),
+            count: count.unwrap_or(if at_ns.is_some() { 1 } else { u64::MAX }),
             requests: RequestMatch {
                 id: keys.text("request").map(str::to_owned),
                 prompt_tokens: keys.get("prompt", token_range)?.unwrap_or(0..=u32::MAX),
@@ -300,7 +307,11 @@ impl FromStr for FaultRule {
                 priority: keys.get("priority", str::parse::<i64>)?,
             },
             text: text.to_owned(),
-        })
+        };
+        if count.is_none() && rule.never_ends() {
+            rule.count = 1;
+        }
+        Ok(rule)
     }
 }
 
