@@ -8,6 +8,7 @@
 //! here scans the pool.
 
 use hashbrown::HashTable;
+use hashbrown::hash_table::Entry;
 
 use crate::hash::BlockHash;
 use crate::kv_event::KvEventLog;
@@ -62,7 +63,8 @@ impl KvPool {
             first_free: if any { 1 } else { NIL },
             last_free: if any { last } else { NIL },
             num_free: last,
-            cached: HashTable::new(),
+            // Whole from the start: growing would look at every block again.
+            cached: HashTable::with_capacity(if caching { num_gpu_blocks as usize } else { 0 }),
             caching,
             events: None,
         }
@@ -273,20 +275,23 @@ impl KvPool {
 
     fn insert(&mut self, id: BlockId, hash: BlockHash) {
         debug_assert_eq!(self.blocks[id as usize].hash, 0);
+        let blocks = &mut self.blocks;
+        let is_same = |&other: &BlockId| blocks[other as usize].hash == hash;
+        let first = match self.cached.entry(hash, is_same, |&other| blocks[other as usize].hash) {
+            Entry::Vacant(entry) => {
+                entry.insert(id);
+                None
+            }
+            Entry::Occupied(entry) => Some(*entry.get()),
+        };
+        blocks[id as usize].hash = hash;
+        blocks[id as usize].next_same = NIL;
         // Duplicates stay, and the oldest is the one that is found.
-        let mut last_same = NIL;
-        let mut next = self.find(hash).unwrap_or(NIL);
-        while next != NIL {
-            last_same = next;
-            next = self.blocks[next as usize].next_same;
-        }
-        self.blocks[id as usize].hash = hash;
-        self.blocks[id as usize].next_same = NIL;
-        if last_same == NIL {
-            let blocks = &self.blocks;
-            self.cached.insert_unique(hash, id, |&other| blocks[other as usize].hash);
-        } else {
-            self.blocks[last_same as usize].next_same = id;
+        if let Some(mut last_same) = first {
+            while blocks[last_same as usize].next_same != NIL {
+                last_same = blocks[last_same as usize].next_same;
+            }
+            blocks[last_same as usize].next_same = id;
         }
     }
 

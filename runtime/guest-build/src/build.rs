@@ -124,7 +124,8 @@ fn canonical(dir: &Path) -> Result<PathBuf, BuildError> {
     dir.canonicalize().map_err(|source| BuildError::Io { action: "read", path: dir.into(), source })
 }
 
-/// One run of cargo for all `guests`, so that they share their dependencies.
+/// A run of cargo for each of `guests`: in one for all of them, what one guest
+/// asks of a shared dependency would change the bytes of the others.
 fn build_packages(
     workspace: &Workspace,
     guests: &[&Package],
@@ -135,17 +136,15 @@ fn build_packages(
     fs::create_dir_all(out_dir).map_err(|source| BuildError::Io { action: "create", path: out_dir.into(), source })?;
     let toolchain = toolchain::find(&workspace.root, options, progress)?;
 
-    let names: Vec<&str> = guests.iter().map(|guest| guest.name.as_str()).collect();
-    progress(Progress::Compiling { packages: &names.join(", ") });
-    let mut cargo = cargo_build(workspace, &names, &toolchain);
-    let messages = stream(&mut cargo, |line| progress(Progress::Cargo { line })).map_err(|error| match error {
-        BuildError::ProgramFailed { message, .. } => BuildError::Compile { messages: message },
-        other => other,
-    })?;
-    let modules = packages::modules(&messages);
-
     let mut built = Vec::with_capacity(guests.len());
     for guest in guests {
+        progress(Progress::Compiling { packages: &guest.name });
+        let mut cargo = cargo_build(workspace, &guest.name, &toolchain);
+        let messages = stream(&mut cargo, |line| progress(Progress::Cargo { line })).map_err(|error| match error {
+            BuildError::ProgramFailed { message, .. } => BuildError::Compile { messages: message },
+            other => other,
+        })?;
+        let modules = packages::modules(&messages);
         let module = modules
             .iter()
             .find(|(manifest, _)| *manifest == guest.manifest)
@@ -169,15 +168,12 @@ fn build_packages(
     Ok(built)
 }
 
-fn cargo_build(workspace: &Workspace, names: &[&str], toolchain: &Toolchain) -> Command {
+fn cargo_build(workspace: &Workspace, name: &str, toolchain: &Toolchain) -> Command {
     let mut cargo = program("cargo", &workspace.root);
     cargo
-        .args(["build", "--release", "--lib", "--target", TARGET])
+        .args(["build", "--release", "--lib", "--target", TARGET, "--package", name])
         .arg("--message-format=json-render-diagnostics")
         .args(&toolchain.args);
-    for name in names {
-        cargo.args(["--package", name]);
-    }
 
     // Settings meant for native builds would change a guest's bytes.
     for (name, _) in env::vars_os() {
