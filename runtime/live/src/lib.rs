@@ -15,6 +15,8 @@
 //! ```
 
 mod adapters;
+mod admit;
+mod answer;
 mod config;
 mod engines;
 mod error;
@@ -30,6 +32,7 @@ mod pause;
 mod rank;
 mod requests;
 mod server;
+mod show;
 mod stats;
 mod step;
 mod token_list;

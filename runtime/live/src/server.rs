@@ -19,12 +19,12 @@ use crate::adapters::Adapters;
 use crate::config::LiveConfig;
 use crate::error::LiveError;
 use crate::faults::Faults;
-use crate::handle::{Command, Counters, EngineState, Shared};
+use crate::handle::{Command, Counters, Shared};
 use crate::kv_events::KvEvents;
 use crate::outputs::Outputs;
 use crate::pause::Pauses;
 use crate::requests::Requests;
-use crate::stats::{StatsKeeper, usage};
+use crate::stats::StatsKeeper;
 use crate::tokens::Tokens;
 use crate::transfer::Transfers;
 use crate::waves::Waves;
@@ -34,8 +34,6 @@ use crate::waves::Waves;
 const CATCH_UP_NS: u64 = 1_000_000_000;
 /// Messages taken at once while a step is due.
 const MESSAGES_PER_STEP: u32 = 256;
-/// How old what others see of this engine may be.
-const SNAPSHOT_NS: u64 = 50_000_000;
 
 /// Why an engine serves no longer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -380,64 +378,5 @@ impl Server {
         }
         self.counters.max_late_ns = self.counters.max_late_ns.max(late_ns);
         self.follows_ns = (late_ns <= CATCH_UP_NS).then_some(end_ns);
-    }
-
-    /// What this incarnation and the ones before it have counted.
-    pub(crate) fn all_counters(&self) -> Counters {
-        let stats = self.engine.stats();
-        let own = Counters {
-            preemptions: stats.preemptions,
-            prefix_queries: stats.prefix.queried_tokens,
-            prefix_hits: stats.prefix.hit_tokens,
-            draft_tokens: stats.spec_decode.num_draft_tokens,
-            accepted_tokens: stats.spec_decode.num_accepted_tokens,
-            messages: self.outputs.messages,
-            message_bytes: self.outputs.bytes,
-            ..self.counters
-        };
-        // Faults and the publisher of KV events outlive an incarnation.
-        Counters {
-            kv_events: self.kv_events.as_ref().map_or(0, |events| events.published),
-            kv_events_lost: self.kv_events.as_ref().map_or(0, |events| events.lost),
-            faults: self.faults.injected,
-            ..self.base.plus(&own)
-        }
-    }
-
-    /// Shows others how things are at the end.
-    pub(crate) fn snapshot_now(&mut self) {
-        self.publish_snapshot(monotonic_ns());
-    }
-
-    /// Lets others see at once what has changed.
-    pub(crate) fn show_soon(&mut self) {
-        self.snapshot_ns = 0;
-        self.is_shown = false;
-    }
-
-    fn publish_snapshot(&mut self, now_ns: u64) {
-        self.snapshot_ns = now_ns + SNAPSHOT_NS;
-        self.is_shown = true;
-        let counters = self.all_counters();
-        let state = match self.shutdown {
-            Shutdown::Draining { .. } => EngineState::Draining,
-            Shutdown::Running if self.stalled_until_ns > now_ns => EngineState::Stalled,
-            Shutdown::Running => EngineState::Serving,
-        };
-        self.shared().update(|snapshot| {
-            snapshot.state = state;
-            snapshot.line = self.line_is_known.then_some(self.line);
-            snapshot.num_running = self.engine.num_running();
-            snapshot.num_waiting = self.engine.num_waiting();
-            snapshot.is_paused = self.engine.pause_state() != PauseState::Unpaused;
-            snapshot.is_sleeping = self.pauses.is_asleep();
-            snapshot.kv_cache_usage = usage(&self.engine);
-            snapshot.num_held_prompts = self.transfers.num_held();
-            snapshot.latency.clone_from(&self.latency_name);
-            snapshot.time_scale = self.time_scale;
-            snapshot.faults.clear();
-            snapshot.faults.extend(self.faults.rules().map(ToString::to_string));
-            snapshot.counters = counters;
-        });
     }
 }
