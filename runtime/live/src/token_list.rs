@@ -83,3 +83,36 @@ impl TokenList {
         Ok(list)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn read(bytes: &[u8]) -> Result<TokenList, TokenListError> {
+        let file = tempfile::NamedTempFile::new().expect("there is room");
+        std::fs::write(file.path(), bytes).expect("it is writable");
+        TokenList::read(file.path())
+    }
+
+    #[test]
+    fn outputs_come_with_and_without_prompts() {
+        let list = read(
+            b"{\"output_token_ids\": [1, 2]}\n\n{\"output_token_ids\": [3], \"prompt_token_ids\": [4], \"x\": 1}\n",
+        );
+        let list = list.expect("it is well formed");
+        assert_eq!((list.in_turn, list.by_prompt.get(&vec![4])), (vec![vec![1, 2]], Some(&vec![3])));
+        let error =
+            read(b"{\"output_token_ids\": [1]}\n{\"output_token_ids\": []}").expect_err("no output").to_string();
+        assert!(error.contains(":2: `output_token_ids` is empty"), "{error}");
+        assert!(matches!(read(b"\n"), Err(TokenListError::Empty { .. })));
+    }
+
+    proptest! {
+        #[test]
+        fn any_file_is_a_list_or_an_error(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+            _ = read(&bytes);
+        }
+    }
+}

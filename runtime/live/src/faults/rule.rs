@@ -357,4 +357,20 @@ mod tests {
             assert!(error.contains(wanted), "{text}: {error}");
         }
     }
+
+    proptest::proptest! {
+        /// Rules come from users and over HTTP.
+        #[test]
+        fn any_text_is_a_rule_or_an_error(
+            text in "(slow-start|stall|error|crash|late|drop|[a-z-]{0,9})(:([a-z]{1,8}=[-0-9a-z.%/=]{0,9},?){0,4})?",
+            garbage in ".{0,60}",
+        ) {
+            for text in [text, garbage] {
+                if let Ok(rule) = text.parse::<FaultRule>() {
+                    proptest::prop_assert_eq!(rule.to_string(), text);
+                    proptest::prop_assert!((0.0..=1.0).contains(&rule.rate) && rule.nth >= 1 && rule.count >= 1);
+                }
+            }
+        }
+    }
 }

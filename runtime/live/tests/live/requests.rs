@@ -351,3 +351,30 @@ fn each_step_tells_what_it_did_and_what_is_left() {
     assert_eq!((steps[0].num_running_reqs, steps[1].num_running_reqs), (1, 0));
     assert_eq!((steps[0].prefix_cache_stats.queries, steps[1].prefix_cache_stats.queries), (40, 0), "deltas");
 }
+
+/// Images stand as placeholder tokens in the prompt; their tensors come in
+/// frames of their own, and nobody looks at them.
+#[test]
+fn prompts_with_different_images_share_nothing() {
+    let bench = Bench::new(config());
+    let ask = |id: &str, image: &str| {
+        let feature = MmFeature {
+            modality: "image".to_owned(),
+            identifier: image.to_owned(),
+            mm_position: PlaceholderRange { offset: 4, length: 30, ..PlaceholderRange::default() },
+            ..MmFeature::default()
+        };
+        let request = EngineCoreRequest { mm_features: Some(vec![feature]), ..request(id, &[7; 50], params(4)) };
+        let aux = [vec![0; 4096], vec![1; 300]];
+        bench.frontend.send(0, 0, &Request::Add(Box::new(request)), &aux, bench.rules).expect("it is sent");
+        let one = bench.collect(&[id]).remove(0);
+        let stats = one.outputs[0].prefill_stats.clone().expect("the first output has them");
+        (one.tokens, stats.num_cached_tokens)
+    };
+    let (cat, cached) = ask("a", "cat");
+    assert_eq!(cached, 0);
+    assert_eq!(ask("b", "cat"), (cat.clone(), 48));
+    let (dog, cached) = ask("c", "dog");
+    assert_eq!(cached, 0);
+    assert_ne!(dog, cat, "the image is part of the content");
+}
