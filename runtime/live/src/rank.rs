@@ -212,6 +212,7 @@ impl Rank {
             rank,
             line,
             line_is_known: false,
+            refuses_all: None,
             latency: (config.latency)(seed("latency"))?,
             latency_name: config.latency_name.clone(),
             time_scale: config.time_scale,

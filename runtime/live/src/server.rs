@@ -74,6 +74,8 @@ pub(crate) struct Server {
     pub(crate) line: Line,
     /// Whether the frontend has shown its line.
     pub(crate) line_is_known: bool,
+    /// Why this frontend cannot be served, if it cannot.
+    pub(crate) refuses_all: Option<String>,
     pub(crate) engine: Engine,
     pub(crate) latency: Box<dyn LatencyModel>,
     pub(crate) latency_name: String,
@@ -215,6 +217,23 @@ impl Server {
     fn learn_line(&mut self, inputs: &EngineInputs) -> Result<(), LiveError> {
         let Some(evidence) = inputs.line_evidence() else { return Ok(()) };
         self.line_is_known = true;
+        if evidence.is_too_old() {
+            let sentence = format!(
+                "the frontend is older than vLLM 0.27: its requests have {} elements, those of 0.27 to 0.33 have 20 to \
+                 22; vcr play serves none of them",
+                evidence.request_len
+            );
+            tracing::error!(rank = self.rank, "{sentence}");
+            self.refuses_all = Some(sentence);
+            return Ok(());
+        }
+        if evidence.is_newer() {
+            tracing::warn!(
+                rank = self.rank,
+                "the frontend is newer than vLLM 0.33: its requests have {} elements; what they say beyond 22 is passed over",
+                evidence.request_len
+            );
+        }
         if let Some(line) = self.config.identity.line {
             if evidence.pick(line) != line {
                 tracing::warn!(
@@ -225,6 +244,9 @@ impl Server {
                 );
             }
             return Ok(());
+        }
+        if evidence.oldest.rules().outputs_len < self.line.rules().outputs_len {
+            self.outputs.leave_weight_version_out();
         }
         let line = evidence.pick(self.line);
         tracing::info!(

@@ -140,6 +140,9 @@ pub struct LineEvidence {
     pub oldest: Line,
     /// The newest line that sends this.
     pub newest: Line,
+    /// Elements of its ADD: fewer than 20 before 0.27, perhaps more than 22
+    /// after 0.33.
+    pub request_len: usize,
 }
 
 impl LineEvidence {
@@ -172,7 +175,7 @@ impl LineEvidence {
                     }
                     18 if reader.clone().map().is_ok() => {
                         for _ in 0..reader.map()? {
-                            tell_tales.is_newer_rust |= reader.key()? == Some("chat_template_kwargs");
+                            tell_tales.is_rust |= reader.key()? == Some("chat_template_kwargs");
                             reader.skip()?;
                         }
                     }
@@ -188,7 +191,21 @@ impl LineEvidence {
     #[must_use]
     pub fn with_utility(self, method: &str) -> Self {
         // The user's `/pause` has this name from 0.33 on.
-        if method == "pause_generation" { Self { oldest: Line::V0_33, newest: Line::V0_33 } } else { self }
+        if method == "pause_generation" { Self { oldest: Line::V0_33, newest: Line::V0_33, ..self } } else { self }
+    }
+
+    /// Whether the frontend is of a release before all lines, whose requests
+    /// mean other things.
+    #[must_use]
+    pub fn is_too_old(self) -> bool {
+        self.request_len < Line::V0_27.rules().request_len
+    }
+
+    /// Whether the frontend is of a release after all lines, with requests that
+    /// say more than is understood.
+    #[must_use]
+    pub fn is_newer(self) -> bool {
+        self.request_len > Line::V0_33.rules().request_len
     }
 
     /// `default`, if it is one of the lines; otherwise the nearest that is.
@@ -209,8 +226,8 @@ struct TellTales {
     routed_experts: bool,
     /// A key that the Python server has from 0.32 on.
     is_newer_python: bool,
-    /// vllm-rs of 0.32 and later.
-    is_newer_rust: bool,
+    /// vllm-rs, which writes this from 0.31 on.
+    is_rust: bool,
 }
 
 impl TellTales {
@@ -223,12 +240,11 @@ impl TellTales {
             21 => (V0_28, V0_30),
             // vllm-rs keeps the layout of seven up to 0.32, the Python server
             // up to 0.31.
-            _ if self.lora_len == 6 && self.is_newer_rust => (V0_33, V0_33),
-            _ if self.lora_len == 7 && self.is_newer_rust => (V0_32, V0_32),
+            _ if self.lora_len == 6 && self.is_rust => (V0_33, V0_33),
             _ if self.lora_len == 7 => (V0_31, V0_32),
-            _ if self.is_newer_rust || self.is_newer_python || self.lora_len == 6 => (V0_32, V0_33),
+            _ if self.is_newer_python || self.lora_len == 6 => (V0_32, V0_33),
             _ => (V0_31, V0_33),
         };
-        LineEvidence { oldest, newest }
+        LineEvidence { oldest, newest, request_len: self.len }
     }
 }

@@ -184,3 +184,28 @@ fn a_frontend_that_comes_back_finds_its_engine() {
     engines.handle().shut_down();
     engines.wait().expect("it ends well");
 }
+
+/// Its requests mean other things; those of a newer one only say more.
+#[test]
+fn an_older_frontend_is_refused_and_a_newer_one_served() {
+    for (len, is_served) in [(19, false), (20, true), (25, true)] {
+        let bench = Bench::new(config());
+        let mut payload = Vec::new();
+        add("a", &prompt(20), 2).encode(&mut payload, bench.rules);
+        // The header of an array of 22, and the elements that are nil anyway.
+        assert_eq!(payload[..3], [0xdc, 0, 22]);
+        payload[2] = len;
+        if len < 22 {
+            payload.truncate(payload.len() - usize::from(22 - len));
+        } else {
+            payload.extend(std::iter::repeat_n(0xc0, usize::from(len - 22)));
+        }
+        bench.frontend.send_frames(0, 0, [&[0][..], &payload]).expect("it is sent");
+        let one = bench.collect(&["a"]).remove(0);
+        assert_eq!(one.tokens.len(), if is_served { 2 } else { 0 }, "{len} elements");
+        if !is_served {
+            let message = one.outputs[0].error.clone().expect("it says why").message;
+            assert!(message.contains("older than vLLM 0.27") && message.contains("19 elements"), "{message}");
+        }
+    }
+}

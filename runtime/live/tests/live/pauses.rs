@@ -99,7 +99,9 @@ fn the_cache_is_reset_only_when_nobody_uses_it() {
 
 #[test]
 fn every_call_of_the_protocol_is_answered() {
-    let bench = Bench::new(config());
+    let mut config = config();
+    config.identity.line = Some(Line::V0_33);
+    let bench = Bench::new(config);
     for (method, args, wanted) in [
         ("get_supported_tasks", vec![], Value::Array(vec!["generate".into()])),
         ("reset_mm_cache", vec![], Value::Nil),
@@ -121,9 +123,14 @@ fn every_call_of_the_protocol_is_answered() {
     assert_eq!(error, "Call to dance method failed: 'EngineCoreProc' object has no attribute 'dance'");
     assert!(bench.call("release_kv_cache_memory", vec![]).unwrap_err().contains("requires a completed pause"));
     assert!(bench.call("add_lora", vec![]).is_err());
-    // The version of the weights goes with every message of this line.
+    // The version of the weights goes with every message of this line, and with
+    // none that a frontend of 0.31 might get, which would drop the message.
     bench.add("a", &prompt(20), 1);
     assert_eq!(bench.next().weight_version.as_deref(), Some("v2"));
+    let bench = Bench::new(self::config());
+    bench.call("set_weight_version", vec!["v2".into()]).expect("it is taken");
+    bench.add("a", &prompt(20), 1);
+    assert_eq!(bench.next().weight_version, None);
 }
 
 fn utility(method: &str, args: Vec<Value>) -> UtilityCall {

@@ -59,17 +59,17 @@ fn an_add_reveals_its_line() {
     assert_eq!(evidence(Line::V0_31, |_| {}), (Line::V0_31, Line::V0_33));
     assert_eq!(evidence(Line::V0_31, lora(LoraLayout::Seven)), (Line::V0_31, Line::V0_32));
     assert_eq!(evidence(Line::V0_32, lora(LoraLayout::Six)), (Line::V0_32, Line::V0_33));
-    assert_eq!(evidence(Line::V0_32, rust), (Line::V0_32, Line::V0_33));
+    assert_eq!(evidence(Line::V0_32, rust), (Line::V0_31, Line::V0_33));
     let rust_with = |layout| {
         move |request: &mut EngineCoreRequest| {
             rust(request);
             lora(layout)(request);
         }
     };
-    assert_eq!(evidence(Line::V0_32, rust_with(LoraLayout::Seven)), (Line::V0_32, Line::V0_32));
+    assert_eq!(evidence(Line::V0_32, rust_with(LoraLayout::Seven)), (Line::V0_31, Line::V0_32));
     assert_eq!(evidence(Line::V0_33, rust_with(LoraLayout::Six)), (Line::V0_33, Line::V0_33));
 
-    let open = LineEvidence { oldest: Line::V0_31, newest: Line::V0_33 };
+    let open = LineEvidence { oldest: Line::V0_31, newest: Line::V0_33, request_len: 22 };
     assert_eq!(open.pick(Line::V0_32), Line::V0_32);
     assert_eq!(open.pick(Line::V0_27), Line::V0_31);
     assert_eq!(open.with_utility("sleep"), open);
