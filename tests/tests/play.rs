@@ -420,7 +420,9 @@ fn kv_events_reach_an_independent_subscriber() {
     for version in releases() {
         let port = vcr_tests::free_port();
         let endpoint = format!("tcp://*:{port}");
+        let topic = ["--kv-events-topic", "kv@{engine}@{model}", "--engine-id", "e0", "--model-name", "sim"];
         let args = ["--enable-kv-cache-events", "--kv-events-endpoint", &endpoint, "--num-gpu-blocks", "300"];
+        let args = [&args[..], &topic[..]].concat();
         let Some((frontend, _play)) = served(version, &FrontendOptions::default(), &args) else { return };
         let mut subscriber = python.run("tests/frontends/kv_subscriber.py", &[&format!("tcp://127.0.0.1:{port}")]);
         // It prints a line as soon as it hears anything.
@@ -440,6 +442,7 @@ fn kv_events_reach_an_independent_subscriber() {
         let lines = subscriber.lines();
         let batch = lines.iter().rfind(|batch| batch["events"][0]["token_ids"][0] == 1).expect("it was just there");
         let event = &batch["events"][0];
+        assert_eq!(batch["topic"], "kv@e0@sim");
         assert_eq!((&event["block_size"], &event["medium"], &batch["rank"]), (&json!(16), &json!("GPU"), &json!(0)));
         if is_from(version, 29) {
             // vLLM's own name of a block of the tokens 1 to 16, without a seed.

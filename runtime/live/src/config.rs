@@ -68,8 +68,6 @@ pub struct Identity {
     pub vllm_version: Option<String>,
     /// Any name of this process; the rank is appended where there are several.
     pub instance_id: String,
-    /// The name of the model, for topics and logs.
-    pub model_name: String,
     /// The type of the weights.
     pub dtype: Dtype,
     /// Workers of each engine.

@@ -306,7 +306,8 @@ pub(crate) struct EventArgs {
     #[arg(long, value_name = "ADDRESS")]
     pub(crate) kv_events_replay_endpoint: Option<String>,
 
-    /// First frame of every message [default: none, as in vLLM].
+    /// First frame of every message, such as `kv@{engine}@{model}` with the names of both
+    /// [default: empty, as in vLLM].
     #[arg(long, value_name = "TEXT", default_value = "")]
     pub(crate) kv_events_topic: String,
 

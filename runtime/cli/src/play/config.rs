@@ -66,7 +66,7 @@ pub(crate) fn live_config(args: &PlayArgs) -> Result<LiveConfig, Unusable> {
             iteration_details: args.events.enable_logging_iteration_details,
             log_requests: process.log_requests,
         },
-        kv_events: kv_events(&args.events, args.engine.no_enable_prefix_caching)?,
+        kv_events: kv_events(&args.events, &args.link, args.engine.no_enable_prefix_caching)?,
         transfer: TransferSettings {
             engine_id: args.link.engine_id.clone(),
             side_channel_host: transfer.side_channel_host.clone(),
@@ -96,7 +96,6 @@ fn identity(args: &LinkArgs) -> Identity {
         line: args.vllm_line.0,
         vllm_version: args.vllm_version.clone(),
         instance_id: args.engine_id.clone(),
-        model_name: args.model_name.clone(),
         dtype: match args.dtype {
             DtypeArg::Float16 => Dtype::Float16,
             DtypeArg::Bfloat16 => Dtype::Bfloat16,
@@ -243,7 +242,7 @@ fn tokens(args: &PlayArgs) -> Result<TokenSettings, Unusable> {
     })
 }
 
-fn kv_events(args: &EventArgs, no_prefix_caching: bool) -> Result<Option<KvEventSettings>, Unusable> {
+fn kv_events(args: &EventArgs, link: &LinkArgs, no_prefix_caching: bool) -> Result<Option<KvEventSettings>, Unusable> {
     if !args.enable_kv_cache_events {
         return Ok(None);
     }
@@ -256,7 +255,7 @@ fn kv_events(args: &EventArgs, no_prefix_caching: bool) -> Result<Option<KvEvent
             endpoint: args.kv_events_endpoint.clone(),
             replay_endpoint: args.kv_events_replay_endpoint.clone(),
             buffer_steps: args.kv_events_buffer_steps,
-            topic: args.kv_events_topic.clone(),
+            topic: args.kv_events_topic.replace("{engine}", &link.engine_id).replace("{model}", &link.model_name),
             ..KvEventsConfig::default()
         },
         algorithm: match args.prefix_caching_hash_algo {

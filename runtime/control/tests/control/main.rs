@@ -71,7 +71,6 @@ fn config(handshake_address: &str, num_ranks: u16) -> LiveConfig {
             line: None,
             vllm_version: None,
             instance_id: "test".to_owned(),
-            model_name: String::new(),
             dtype: Dtype::Bfloat16,
             tensor_parallel_size: 1,
             is_local: false,

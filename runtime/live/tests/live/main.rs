@@ -47,7 +47,6 @@ fn config() -> LiveConfig {
             line: None,
             vllm_version: None,
             instance_id: "test".to_owned(),
-            model_name: String::new(),
             dtype: Dtype::Bfloat16,
             tensor_parallel_size: 2,
             is_local: false,
