@@ -173,7 +173,7 @@ fn requests_tell_the_line_of_their_frontend() {
     for (version, oldest, newest) in [
         ("0.27.1", Line::V0_27, Line::V0_27),
         ("0.30.0", Line::V0_30, Line::V0_30),
-        ("0.33.0", Line::V0_32, Line::V0_33),
+        ("0.33.0", Line::V0_31, Line::V0_33),
     ] {
         let Some((frontend, seen)) = echo(version) else { continue };
         let _: Value = frontend.complete(&json!(TEXT), &json!({}));
