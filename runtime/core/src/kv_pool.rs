@@ -7,9 +7,6 @@
 //! takes it out of the list; taking a cached block drops its hash. Nothing
 //! here scans the pool.
 
-use hashbrown::HashTable;
-use hashbrown::hash_table::Entry;
-
 use crate::hash::BlockHash;
 use crate::kv_event::KvEventLog;
 
@@ -26,9 +23,8 @@ struct Block {
     refs: u32,
     prev_free: BlockId,
     next_free: BlockId,
-    /// Blocks of equal hash form a list in order of insertion; the map names
-    /// the first.
-    next_same: BlockId,
+    /// Cached blocks of one bucket form a list in order of insertion.
+    next_in_bucket: BlockId,
 }
 
 /// The blocks of one engine.
@@ -38,7 +34,12 @@ pub struct KvPool {
     first_free: BlockId,
     last_free: BlockId,
     num_free: u32,
-    cached: HashTable<BlockId>,
+    /// The cache map: of each bucket of hashes, the block that was cached first.
+    ///
+    /// In a large pool every look at memory leaves the CPU's near caches. A
+    /// bucket is one such look, and since eviction takes the oldest block, that
+    /// block stands at the head of its bucket's list.
+    buckets: Vec<BlockId>,
     caching: bool,
     events: Option<KvEventLog>,
 }
@@ -54,7 +55,7 @@ impl KvPool {
                 refs: u32::from(id == NULL_BLOCK),
                 prev_free: if id <= 1 { NIL } else { id - 1 },
                 next_free: if id == NULL_BLOCK || id == last { NIL } else { id + 1 },
-                next_same: NIL,
+                next_in_bucket: NIL,
             })
             .collect();
         let any = num_gpu_blocks > 1;
@@ -63,8 +64,7 @@ impl KvPool {
             first_free: if any { 1 } else { NIL },
             last_free: if any { last } else { NIL },
             num_free: last,
-            // Whole from the start: growing would look at every block again.
-            cached: HashTable::with_capacity(if caching { num_gpu_blocks as usize } else { 0 }),
+            buckets: if caching { vec![NIL; num_buckets(num_gpu_blocks)] } else { Vec::new() },
             caching,
             events: None,
         }
@@ -186,10 +186,10 @@ impl KvPool {
         if self.num_active() > 0 {
             return false;
         }
-        self.cached.clear();
+        self.buckets.fill(NIL);
         for block in &mut self.blocks {
             block.hash = 0;
-            block.next_same = NIL;
+            block.next_in_bucket = NIL;
         }
         if let Some(events) = &mut self.events {
             events.cleared();
@@ -257,69 +257,74 @@ impl KvPool {
         assert_eq!(idle as u32, self.num_free, "a block without references is not free");
         let hashed = self.blocks.iter().filter(|block| block.hash != 0).count();
         let mut mapped = 0;
-        for &first in &self.cached {
-            let hash = self.blocks[first as usize].hash;
-            let mut same = first;
-            while same != NIL {
-                assert_eq!(self.blocks[same as usize].hash, hash, "mixed hash list");
+        for (bucket, &first) in self.buckets.iter().enumerate() {
+            let mut cached = first;
+            while cached != NIL {
+                let block = &self.blocks[cached as usize];
+                assert!(block.hash != 0, "block {cached} without a hash is in the cache map");
+                assert_eq!(self.bucket_of(block.hash), bucket, "block {cached} is in the wrong bucket");
                 mapped += 1;
-                same = self.blocks[same as usize].next_same;
+                cached = block.next_in_bucket;
             }
         }
         assert_eq!(mapped, hashed, "a hashed block is missing from the cache map");
     }
 
+    fn bucket_of(&self, hash: BlockHash) -> usize {
+        // The hash is well mixed; its low bits will do.
+        hash as usize & (self.buckets.len() - 1)
+    }
+
+    /// Of the blocks with this hash, the one that was cached first.
     fn find(&self, hash: BlockHash) -> Option<BlockId> {
-        self.cached.find(hash, |&id| self.blocks[id as usize].hash == hash).copied()
+        let mut cached = self.buckets[self.bucket_of(hash)];
+        while cached != NIL {
+            let block = &self.blocks[cached as usize];
+            if block.hash == hash {
+                return Some(cached);
+            }
+            cached = block.next_in_bucket;
+        }
+        None
     }
 
     fn insert(&mut self, id: BlockId, hash: BlockHash) {
         debug_assert_eq!(self.blocks[id as usize].hash, 0);
-        let blocks = &mut self.blocks;
-        let is_same = |&other: &BlockId| blocks[other as usize].hash == hash;
-        let first = match self.cached.entry(hash, is_same, |&other| blocks[other as usize].hash) {
-            Entry::Vacant(entry) => {
-                entry.insert(id);
-                None
-            }
-            Entry::Occupied(entry) => Some(*entry.get()),
-        };
-        blocks[id as usize].hash = hash;
-        blocks[id as usize].next_same = NIL;
-        // Duplicates stay, and the oldest is the one that is found.
-        if let Some(mut last_same) = first {
-            while blocks[last_same as usize].next_same != NIL {
-                last_same = blocks[last_same as usize].next_same;
-            }
-            blocks[last_same as usize].next_same = id;
+        let bucket = self.bucket_of(hash);
+        self.blocks[id as usize].hash = hash;
+        self.blocks[id as usize].next_in_bucket = NIL;
+        match self.last_in_bucket_before(bucket, NIL) {
+            Some(last) => self.blocks[last as usize].next_in_bucket = id,
+            None => self.buckets[bucket] = id,
         }
     }
 
     fn evict(&mut self, id: BlockId) {
-        let hash = self.blocks[id as usize].hash;
+        let Block { hash, next_in_bucket, .. } = self.blocks[id as usize];
         if hash == 0 {
             return;
         }
-        let after = self.blocks[id as usize].next_same;
-        let blocks = &mut self.blocks;
-        if let Ok(mut entry) = self.cached.find_entry(hash, |&first| blocks[first as usize].hash == hash) {
-            let mut same = *entry.get();
-            if same == id && after == NIL {
-                entry.remove();
-            } else if same == id {
-                *entry.get_mut() = after;
-            } else {
-                while blocks[same as usize].next_same != id {
-                    same = blocks[same as usize].next_same;
-                }
-                blocks[same as usize].next_same = after;
-            }
+        let bucket = self.bucket_of(hash);
+        match self.last_in_bucket_before(bucket, id) {
+            Some(before) => self.blocks[before as usize].next_in_bucket = next_in_bucket,
+            None => self.buckets[bucket] = next_in_bucket,
         }
         self.blocks[id as usize].hash = 0;
-        self.blocks[id as usize].next_same = NIL;
+        self.blocks[id as usize].next_in_bucket = NIL;
         if let Some(events) = &mut self.events {
             events.removed(hash);
         }
+    }
+
+    /// The block whose successor in `bucket` is `end`; none if that is the first.
+    fn last_in_bucket_before(&self, bucket: usize, end: BlockId) -> Option<BlockId> {
+        let mut before = None;
+        let mut cached = self.buckets[bucket];
+        while cached != end {
+            before = Some(cached);
+            cached = self.blocks[cached as usize].next_in_bucket;
+        }
+        before
     }
 
     fn unlink_free(&mut self, id: BlockId) {
@@ -354,4 +359,9 @@ impl KvPool {
         block.next_free = next;
         self.num_free += 1;
     }
+}
+
+/// At most one cached block per bucket on average.
+fn num_buckets(num_gpu_blocks: u32) -> usize {
+    (num_gpu_blocks as usize).next_power_of_two()
 }
