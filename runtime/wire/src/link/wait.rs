@@ -23,6 +23,10 @@ pub fn monotonic_ns() -> u64 {
     now.tv_sec.unsigned_abs() * 1_000_000_000 + now.tv_nsec.unsigned_abs()
 }
 
+/// Steps without any duration follow each other within microseconds; a look at
+/// every descriptor between two of them would cost as much as the step.
+const LOOK_INTERVAL_NS: u64 = 50_000;
+
 /// Waits on behalf of one engine.
 ///
 /// The library's own timeouts are whole milliseconds, and those of the
@@ -32,6 +36,8 @@ pub struct Waiter {
     timer: OwnedFd,
     /// What the timer was set to last.
     timer_ns: Cell<u64>,
+    /// When the descriptors were looked at last.
+    looked_ns: Cell<u64>,
     waker: Waker,
 }
 
@@ -59,7 +65,7 @@ impl Waiter {
             timerfd_create(TimerfdClockId::Monotonic, flags).map_err(LinkError::system::<Errno>("make a timer"))?;
         let flags = EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC;
         let bell = eventfd(0, flags).map_err(LinkError::system::<Errno>("make a bell"))?;
-        Ok(Self { timer, timer_ns: Cell::new(0), waker: Waker(Arc::new(bell)) })
+        Ok(Self { timer, timer_ns: Cell::new(0), looked_ns: Cell::new(0), waker: Waker(Arc::new(bell)) })
     }
 
     /// What other threads end the waiting with.
@@ -70,9 +76,10 @@ impl Waiter {
 
     /// Waits until something may have come in on any of these, someone calls
     /// [`Waker::wake`], a signal comes, or [`monotonic_ns`] has reached
-    /// `until_ns`; at an instant that has passed it only looks. Without
-    /// `messages`, those of frontends and coordinators are left where they are.
-    /// `true` if it was someone's call.
+    /// `until_ns`; at an instant that has passed it only looks, and not even
+    /// that within 50 microseconds of the last look. Without `messages`, those
+    /// of frontends and coordinators are left where they are. `true` if it was
+    /// someone's call.
     ///
     /// Inputs of which not everything was received end it at once. Of `events`
     /// and `notices` everything must have been: only what comes later is
@@ -92,7 +99,12 @@ impl Waiter {
         // What has been taken from the system, but not from the library, does
         // not show on any descriptor.
         let is_left = inputs.inlets(messages).any(|inlet| inlet.may_have_message);
-        let is_over = is_left || until_ns.is_some_and(|until_ns| until_ns <= monotonic_ns());
+        let now_ns = monotonic_ns();
+        let is_over = is_left || until_ns.is_some_and(|until_ns| until_ns <= now_ns);
+        if is_over && now_ns < self.looked_ns.get() + LOOK_INTERVAL_NS {
+            return Ok(false);
+        }
+        self.looked_ns.set(now_ns);
         // Descriptors instead of the library's sockets, which it would ask
         // twice for each wait, one by one.
         let readable = |fd| zmq::PollItem::from_fd(fd, zmq::POLLIN);
