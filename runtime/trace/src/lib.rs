@@ -19,6 +19,7 @@
 
 mod assemble;
 mod azure;
+pub mod capture;
 mod error;
 mod lines;
 mod millis;

@@ -1,0 +1,316 @@
+//! The lines of a capture.
+//!
+//! Times are whole nanoseconds: `*_at_ns` and `arrival_ns` since the capture
+//! began, everything else of a request since that request arrived.
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+use super::hash::{BlockHash, HashScheme};
+
+/// What the first line says it is.
+pub const CAPTURE_FORMAT: &str = "vcr.capture";
+/// The version of the schema that is written.
+pub const CAPTURE_VERSION: u32 = 1;
+
+/// One line.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+pub enum CaptureLine {
+    /// The first line of every file.
+    Meta(Box<CaptureMeta>),
+    /// An engine has presented itself.
+    Engine(Box<EngineRecord>),
+    /// A request has arrived.
+    Arrival(Arrival),
+    /// A request is over.
+    Request(Box<RequestRecord>),
+    /// A step has ended.
+    Step(Box<StepRecord>),
+    /// An engine's cache has changed.
+    Kv(KvRecord),
+    /// The traffic broke off.
+    Break(Break),
+    /// The last line of a capture that was ended in order.
+    End(CaptureEnd),
+}
+
+/// What a capture is of.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct CaptureMeta {
+    /// [`CAPTURE_FORMAT`].
+    pub format: String,
+    /// Version of the schema: [`CAPTURE_VERSION`].
+    pub version: u32,
+    /// Place of this file among those of a rotated capture, from 0.
+    #[serde(default)]
+    pub part: u32,
+    /// What made it: `record`, `guidellm`, `vllm-vcr`, ...
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub source: Option<String>,
+    /// When it began, in nanoseconds since 1970.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub started_unix_ns: Option<u64>,
+    /// The model.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub model: Option<String>,
+    /// The accelerator.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gpu: Option<String>,
+    /// Version of the engine.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub vllm_version: Option<String>,
+    /// Prompt tokens that one hash covers.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub block_size_tokens: Option<u32>,
+    /// How hashes were computed.
+    #[serde(default)]
+    pub hash: HashScheme,
+    /// What the lines hold beyond shapes and times.
+    #[serde(default)]
+    pub holds: Holds,
+    /// What model, engine and hardware come to, as one hash.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fingerprint: Option<String>,
+    /// Whatever else its maker had to say.
+    #[serde(flatten)]
+    pub other: Map<String, Value>,
+}
+
+/// What a capture holds beyond shapes and times.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Holds {
+    /// The tokens of answers.
+    pub output_tokens: bool,
+    /// The tokens of prompts.
+    pub prompt_tokens: bool,
+    /// Steps.
+    pub steps: bool,
+    /// What entered and left caches.
+    pub kv_events: bool,
+}
+
+/// An engine, as it presented itself.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct EngineRecord {
+    /// Its number in the deployment.
+    pub rank: u32,
+    /// When.
+    pub at_ns: u64,
+    /// Version of vLLM it reports.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub vllm_version: Option<String>,
+    /// Everything else it reported.
+    pub settings: Map<String, Value>,
+    /// SHA-256 over the model's name and those settings that results depend on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fingerprint: Option<String>,
+}
+
+/// A request that has arrived; its `request` line follows when it is over.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Arrival {
+    /// Its name on the wire.
+    pub id: String,
+    /// When.
+    pub arrival_ns: u64,
+    /// Length of its prompt.
+    pub prompt_tokens: u32,
+}
+
+/// A request that is over.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct RequestRecord {
+    /// Its name on the wire, made up by the frontend.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub id: Option<String>,
+    /// The name that its sender gave it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub external_id: Option<String>,
+    /// The API server it came from.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub client: u32,
+    /// The engine it ran on.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub rank: u32,
+    /// When it arrived, since the capture began; `None` where nobody knows.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub arrival_ns: Option<u64>,
+    /// Requests under way when it arrived, itself included.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub concurrency: Option<u32>,
+    /// Length of the prompt; always given.
+    pub prompt_tokens: u32,
+    /// Prompt tokens that were in the engine's cache.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub cached_tokens: u32,
+    /// Prompt tokens that came from elsewhere.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub external_cached_tokens: u32,
+    /// Chained hashes of the prompt's full blocks.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub block_hashes: Vec<BlockHash>,
+    /// Hash of the whole prompt.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub prompt_hash: Option<BlockHash>,
+    /// The prompt; only on request.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub prompt_token_ids: Option<Vec<u32>>,
+    /// Length of the answer; always given.
+    pub output_tokens: u32,
+    /// The answer; only on request.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub output_token_ids: Option<Vec<u32>>,
+    /// From its arrival to its first output.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ttft_ns: Option<u64>,
+    /// Tokens of the first output, where that is not 1.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub first_tokens: Option<u32>,
+    /// From each output with tokens to the next one.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub gap_ns: Vec<u64>,
+    /// Tokens of the outputs after the first; absent where each has one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub gap_tokens: Option<Vec<u32>>,
+    /// In place of gaps, where only their mean is known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub gap_summary: Option<GapSummary>,
+    /// What else was in the steps of its outputs.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub steps: Option<StepContext>,
+    /// `stop`, `length`, `abort`, `error` or `repetition`; `None` if it was not
+    /// over when the capture ended.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub finish_reason: Option<String>,
+    /// The token or text that stopped it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub stop_reason: Option<Value>,
+    /// From its arrival to its end, which may come without tokens.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub end_ns: Option<u64>,
+    /// From its arrival to its admission, by the engine's account.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub queue_ns: Option<u64>,
+    /// How often it lost its blocks.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub preemptions: u32,
+    /// Its sampling or pooling parameters, without those at their defaults.
+    #[serde(skip_serializing_if = "Map::is_empty")]
+    pub params: Map<String, Value>,
+    /// Smaller is more urgent.
+    #[serde(skip_serializing_if = "is_zero_i64")]
+    pub priority: i64,
+    /// The adapter it used.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub lora: Option<String>,
+    /// The session it belongs to.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub session: Option<String>,
+    /// What its images, audio and video are known by.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub mm_hashes: Vec<String>,
+    /// Where its KV went or came from: `prefill` or `decode`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub kv_role: Option<String>,
+    /// Why it failed, in words.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
+}
+
+/// Gaps of which only the mean is known.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GapSummary {
+    /// Their mean.
+    pub mean_ns: u64,
+    /// How many there were.
+    pub count: u32,
+}
+
+/// What else was in the steps of a request's outputs: one item for each output
+/// with tokens, the first included.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct StepContext {
+    /// Requests that were running.
+    pub running: Vec<u32>,
+    /// Requests that were waiting.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub waiting: Vec<u32>,
+    /// Prompt tokens that were computed in the same step.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub prefill_tokens: Vec<u32>,
+}
+
+/// A step, as far as an engine's message tells.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct StepRecord {
+    /// The engine.
+    pub rank: u32,
+    /// Place among the steps of that engine, from 0.
+    pub step: u64,
+    /// When its message passed.
+    pub at_ns: u64,
+    /// The message's timestamp on the engine's own monotonic clock.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub engine_ns: Option<u64>,
+    /// Requests with output.
+    pub outputs: u32,
+    /// Tokens they got.
+    pub tokens: u32,
+    /// Requests that ended.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub finished: u32,
+    /// The scheduler's statistics as the engine sent them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub scheduler: Option<Value>,
+}
+
+/// A batch of KV events.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct KvRecord {
+    /// The engine.
+    pub rank: u32,
+    /// When it passed.
+    pub at_ns: u64,
+    /// The publisher's number of the batch.
+    pub sequence: u64,
+    /// The events as the engine sent them.
+    pub events: Value,
+}
+
+/// The traffic broke off.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Break {
+    /// When.
+    pub at_ns: u64,
+    /// What happened, in words.
+    pub reason: String,
+    /// The engine it concerns, if it concerns one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rank: Option<u32>,
+}
+
+/// A capture was ended in order.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CaptureEnd {
+    /// When.
+    pub at_ns: u64,
+    /// Requests that are over, in this file.
+    pub requests: u64,
+    /// Requests that were still under way, in this file.
+    pub unfinished: u64,
+    /// Whether the capture goes on in the next file.
+    #[serde(default)]
+    pub continues: bool,
+}
+
+fn is_zero(number: &u32) -> bool {
+    *number == 0
+}
+
+fn is_zero_i64(number: &i64) -> bool {
+    *number == 0
+}

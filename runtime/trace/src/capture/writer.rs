@@ -1,0 +1,100 @@
+//! Writing captures, a line at a time.
+
+use std::fs::File;
+use std::io::{self, BufWriter, Write};
+use std::path::Path;
+
+use flate2::Compression;
+use flate2::write::GzEncoder;
+
+use super::record::{CaptureLine, CaptureMeta};
+
+/// zstd's own default.
+const ZSTD_LEVEL: i32 = 3;
+
+/// Writes one file of a capture.
+///
+/// Nothing is certain to be on its way to the disk before [`flush`], nor whole
+/// before [`finish`].
+///
+/// [`flush`]: CaptureWriter::flush
+/// [`finish`]: CaptureWriter::finish
+pub struct CaptureWriter {
+    out: Packed,
+    line: Vec<u8>,
+    written_bytes: u64,
+}
+
+enum Packed {
+    Plain(BufWriter<File>),
+    Gz(GzEncoder<BufWriter<File>>),
+    Zst(zstd::Encoder<'static, BufWriter<File>>),
+}
+
+impl CaptureWriter {
+    /// Makes the file, packed as its suffix says, and writes the first line.
+    ///
+    /// # Errors
+    /// When the file exists already, or cannot be written.
+    pub fn create(path: &Path, meta: CaptureMeta) -> io::Result<Self> {
+        let file = BufWriter::with_capacity(1 << 16, File::create_new(path)?);
+        let out = match path.extension().and_then(|suffix| suffix.to_str()) {
+            Some("gz") => Packed::Gz(GzEncoder::new(file, Compression::default())),
+            Some("zst") => Packed::Zst(zstd::Encoder::new(file, ZSTD_LEVEL)?),
+            _ => Packed::Plain(file),
+        };
+        let mut writer = Self { out, line: Vec::new(), written_bytes: 0 };
+        writer.write(&CaptureLine::Meta(Box::new(meta)))?;
+        Ok(writer)
+    }
+
+    /// Writes a line.
+    ///
+    /// # Errors
+    /// Those of the file.
+    pub fn write(&mut self, line: &CaptureLine) -> io::Result<()> {
+        self.line.clear();
+        serde_json::to_writer(&mut self.line, line)?;
+        self.line.push(b'\n');
+        self.written_bytes += self.line.len() as u64;
+        self.out.as_write().write_all(&self.line)
+    }
+
+    /// Bytes written so far, before packing.
+    #[must_use]
+    pub fn written_bytes(&self) -> u64 {
+        self.written_bytes
+    }
+
+    /// Hands everything written so far to the system, so that a reader finds it
+    /// even if this process ends at once.
+    ///
+    /// # Errors
+    /// Those of the file.
+    pub fn flush(&mut self) -> io::Result<()> {
+        self.out.as_write().flush()
+    }
+
+    /// Ends the file.
+    ///
+    /// # Errors
+    /// Those of the file.
+    pub fn finish(self) -> io::Result<()> {
+        match self.out {
+            Packed::Plain(file) => file,
+            Packed::Gz(packed) => packed.finish()?,
+            Packed::Zst(packed) => packed.finish()?,
+        }
+        .flush()
+    }
+}
+
+impl Packed {
+    fn as_write(&mut self) -> &mut dyn Write {
+        match self {
+            Self::Plain(file) => file,
+            Self::Gz(packed) => packed,
+            Self::Zst(packed) => packed,
+        }
+    }
+}
