@@ -1,0 +1,18 @@
+//! Replaying a capture: which record answers which request.
+//!
+//! A [`Deck`] holds the records of a capture: their places in the file, and a
+//! tree of their prompts. A [`Matcher`] gives them to requests, each once, by
+//! the content of their prompts, so that it does not matter which names a
+//! frontend makes up. [`Counts`] and [`Divergence`] say what did not match.
+//!
+//! This crate knows captures. It knows nothing of engines, sockets or time.
+
+mod counts;
+mod deck;
+mod index;
+mod matcher;
+
+pub use counts::{Counts, Divergence, Divergences};
+pub use deck::{Deck, DeckBuilder, DeckOptions, Expectation, Head, ReplayError};
+pub use index::Row;
+pub use matcher::{Asked, Match, MatchBy, Matcher, Unmatched};
