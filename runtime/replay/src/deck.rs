@@ -48,6 +48,7 @@ enum Store {
 
 /// The records of a capture in order of arrival.
 pub struct Deck {
+    path: PathBuf,
     meta: CaptureMeta,
     tree: PromptTree,
     /// By row: where it is in the store.
@@ -133,7 +134,7 @@ impl DeckBuilder {
         self.sessions.extend(head.session.map(|session| (name_key(session), pushed)));
     }
 
-    fn finish(self, meta: CaptureMeta, store: Store) -> Deck {
+    fn finish(self, path: PathBuf, meta: CaptureMeta, store: Store) -> Deck {
         // Those without an arrival come last, in the order of the capture.
         let mut order: Vec<u32> = (0..self.positions.len() as u32).collect();
         order.sort_by_key(|&pushed| self.arrivals_ns[pushed as usize].unwrap_or(u64::MAX));
@@ -148,6 +149,7 @@ impl DeckBuilder {
             names
         };
         Deck {
+            path,
             meta,
             tree: self.tree.finish(&order),
             positions: order.iter().map(|&pushed| self.positions[pushed as usize]).collect(),
@@ -176,7 +178,13 @@ impl Deck {
             };
             builder.push(&head, position);
         }
-        builder.finish(meta, Store::Memory(records))
+        builder.finish(PathBuf::new(), meta, Store::Memory(records))
+    }
+
+    /// The file; empty for records in memory.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
     }
 
     /// What the capture says of itself.

@@ -3,7 +3,8 @@
 //! A [`Deck`] holds the records of a capture: their places in the file, and a
 //! tree of their prompts. A [`Matcher`] gives them to requests, each once, by
 //! the content of their prompts, so that it does not matter which names a
-//! frontend makes up. [`Counts`] and [`Divergence`] say what did not match.
+//! frontend makes up. A [`Replay`] is what several engines share of it, and
+//! counts what did not match.
 //!
 //! This crate knows captures. It knows nothing of engines, sockets or time.
 
@@ -11,8 +12,10 @@ mod counts;
 mod deck;
 mod index;
 mod matcher;
+mod session;
 
 pub use counts::{Counts, Divergence, Divergences};
 pub use deck::{Deck, DeckBuilder, DeckOptions, Expectation, Head, ReplayError};
 pub use index::Row;
 pub use matcher::{Asked, Match, MatchBy, Matcher, Unmatched};
+pub use session::{Answer, Replay, ReplayReport};
