@@ -7,6 +7,7 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use crate::faults::{ArrivedRequest, Due};
 use crate::injector::Happened;
+use crate::replay::Script;
 use crate::requests::{BlockKeys, Extras, LiveRequest, slot_of};
 use crate::server::Server;
 use crate::tokens::{Asked, content_seed};
@@ -21,7 +22,7 @@ pub(crate) struct Admitted {
 
 impl Server {
     /// Nothing is refused here any more.
-    pub(crate) fn admit(&mut self, request: EngineCoreRequest, now_ns: u64) -> Admitted {
+    pub(crate) fn admit(&mut self, request: EngineCoreRequest, script: Option<&Script>, now_ns: u64) -> Admitted {
         let tag = self.requests.next_tag();
         let default = SamplingParams::default();
         let is_pooling = request.pooling_params.is_some();
@@ -44,8 +45,13 @@ impl Server {
             KvRole::Destination if skip_reading_prefix_cache => KvRole::Local,
             role => role,
         };
-        let max_tokens = if is_pooling { 0 } else { params.max_tokens.unwrap_or(u32::MAX) };
-        self.start_tokens(tag, seed, params, &prompt, max_tokens);
+        let max_tokens = match script {
+            Some(script) => script.end.after_tokens,
+            None if is_pooling => 0,
+            None => params.max_tokens.unwrap_or(u32::MAX),
+        };
+        let recorded = script.map(|script| script.tokens.as_slice()).filter(|tokens| !tokens.is_empty());
+        self.start_tokens(tag, seed, params, &prompt, max_tokens, recorded);
 
         let arrived = ArrivedRequest {
             id: &request.request_id,
@@ -85,10 +91,12 @@ impl Server {
                 _ => None,
             },
             block_keys: (self.kv_events.is_some() && !block_keys.is_empty()).then_some(block_keys),
+            recorded_end: script.map(|script| script.end.clone()),
             failure: planned.failure,
             engine_fault,
         };
-        let stops = stop_rules(params).filter(|_| !is_pooling);
+        // A recorded answer ends where it ended.
+        let stops = stop_rules(params).filter(|_| !is_pooling && script.is_none());
         let block_size = self.engine.config().block_size;
         let prompt = if self.kv_events.is_some() {
             Prompt::of_tokens(prompt, block_size, salt)
@@ -110,11 +118,11 @@ impl Server {
             id: request.request_id.into_boxed_str(),
             tag,
             // Replaced when the engine has taken it.
-            core: vcr_core::RequestId::default(),
+            core: None,
             client: request.client_index,
             prompt_tokens,
             output_tokens: 0,
-            local_cached_tokens: 0,
+            local_cached_tokens: script.map_or(0, |script| script.cached_tokens.min(prompt_tokens)),
             external_tokens: 0,
             eos_token: params.eos_token_id,
             is_silent: true,
@@ -140,7 +148,15 @@ impl Server {
         content_seed(self.config.seed, prompt, vcr_core::seed::mix(seed ^ place.rotate_left(32)) ^ salt)
     }
 
-    fn start_tokens(&mut self, tag: u64, seed: u64, params: &SamplingParams, prompt: &[u32], max_tokens: u32) {
+    fn start_tokens(
+        &mut self,
+        tag: u64,
+        seed: u64,
+        params: &SamplingParams,
+        prompt: &[u32],
+        max_tokens: u32,
+        recorded: Option<&[u32]>,
+    ) {
         let structured_output = match &params.structured_outputs {
             Some(value) if self.tokens.wants_structure() => crate::json::of_value(value),
             _ => String::new(),
@@ -158,6 +174,7 @@ impl Server {
             stop_tokens: params.stop_token_ids.as_deref().unwrap_or_default(),
             allowed_tokens: params.allowed_token_ids.as_deref().unwrap_or_default(),
             structured_output: &structured_output,
+            recorded,
         });
     }
 
@@ -187,6 +204,7 @@ impl Extras {
             || self.is_prefill_only
             || self.remote.is_some()
             || self.block_keys.is_some()
+            || self.recorded_end.is_some()
             || self.failure.is_some()
             || self.engine_fault.is_some()
     }

@@ -17,6 +17,15 @@ pub(crate) fn stop_reason(finish: FinishReason, tokens: &[u32], eos_token: Optio
     }
 }
 
+/// What stopped this request: as recorded, if its answer is.
+pub(crate) fn reason_of_stop(request: &LiveRequest, finish: FinishReason, tokens: &[u32]) -> Option<StopReason> {
+    let recorded = request.extras.as_ref().and_then(|extras| extras.recorded_end.as_ref());
+    match recorded.filter(|end| end.after_tokens == request.output_tokens) {
+        Some(end) => end.stop_reason.clone(),
+        None => stop_reason(finish, tokens, request.eos_token),
+    }
+}
+
 pub(crate) fn prefill_stats(request: &LiveRequest, config: &EngineConfig) -> PrefillStats {
     let prompt = request.prompt_tokens;
     let cached = request.local_cached_tokens + request.external_tokens;

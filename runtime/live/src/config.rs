@@ -11,6 +11,7 @@ use vcr_random::Distribution;
 use vcr_wire::{Dtype, KvEventsConfig, Line};
 
 use crate::faults::FaultRule;
+use crate::replay::ReplaySettings;
 
 /// Makes the latency model of an engine from its seed.
 pub type LatencyFactory = Arc<dyn Fn(u64) -> Result<Box<dyn LatencyModel>, LatencyError> + Send + Sync>;
@@ -34,6 +35,8 @@ pub struct LiveConfig {
     pub time_scale: f64,
     /// What they answer.
     pub tokens: TokenSettings,
+    /// The capture that they replay, if they do.
+    pub replay: Option<ReplaySettings>,
     /// Base of every random stream.
     pub seed: u64,
     /// What is said with the outputs.

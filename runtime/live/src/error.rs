@@ -20,6 +20,9 @@ pub enum LiveError {
     /// Its failure injector failed.
     #[error(transparent)]
     Injector(#[from] FaultError),
+    /// A record of the capture that it replays cannot be read.
+    #[error(transparent)]
+    Replay(#[from] vcr_replay::ReplayError),
     /// A thread could not be started.
     #[error("cannot start a thread")]
     Thread(#[source] std::io::Error),

@@ -157,6 +157,10 @@ pub struct Counters {
     pub full: u64,
     /// Leases of KV blocks that ended before a decode engine came.
     pub leases_expired: u64,
+    /// Requests that were answered from a capture.
+    pub replayed: u64,
+    /// Requests that were not in it.
+    pub unmatched: u64,
 }
 
 impl Counters {
@@ -197,6 +201,8 @@ impl Counters {
             frontends_lost: self.frontends_lost + other.frontends_lost,
             full: self.full + other.full,
             leases_expired: self.leases_expired + other.leases_expired,
+            replayed: self.replayed + other.replayed,
+            unmatched: self.unmatched + other.unmatched,
         }
     }
 }
@@ -218,6 +224,12 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 impl Shared {
     pub(crate) fn new(waker: Waker, stop: Arc<AtomicBool>, snapshot: Snapshot) -> Self {
         Self { commands: Mutex::default(), snapshot: Mutex::new(snapshot), waker, stop }
+    }
+
+    /// Ends the engine as a signal does.
+    pub(crate) fn stop_soon(&self) {
+        self.stop.store(true, Ordering::Relaxed);
+        self.waker.wake();
     }
 
     pub(crate) fn next_command(&self) -> Option<Command> {

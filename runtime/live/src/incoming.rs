@@ -6,6 +6,7 @@ use vcr_wire::{DecodeError, EngineCoreOutputs, EngineCoreRequest, FinishReason, 
 use crate::admit::Admitted;
 use crate::error::LiveError;
 use crate::injector::Happened;
+use crate::replay::{Found, Script};
 use crate::requests::{LiveRequest, RemoteKv, slot_of};
 use crate::server::{End, Server, Shutdown};
 
@@ -128,15 +129,40 @@ impl Server {
         }
         let wave = request.current_wave;
         let abort_immediately = request.abort_immediately;
-        let Admitted { spec, live, due } = self.admit(request, now_ns);
-        let tag = live.tag;
-        let submitted = self.engine.submit(spec);
-        let core = match submitted {
-            Ok(core) => core,
-            Err(reason) => {
-                self.tokens.end(tag);
-                return self.refuse(client, &live.id, &Refusal::invalid(reason.to_string()), now_ns);
+        let script = match self.find_script(&request)? {
+            Found::Refused(message) => {
+                let refusal = Refusal { code: "replay_mismatch", message, retryable: false };
+                return self.refuse(client, &request.request_id, &refusal, now_ns);
             }
+            Found::Nothing => None,
+            Found::Script(script) => Some(script),
+        };
+        if let Some(script) = &script
+            && script.times.is_none()
+            && script.end.after_tokens == 0
+        {
+            // There is no step with which it could end.
+            self.counters.requests += 1;
+            return self.finish_apart(client, &request.request_id, script.end.reason, None, now_ns);
+        }
+        let Admitted { spec, live, due } = self.admit(request, script.as_deref(), now_ns);
+        let tag = live.tag;
+        let played = script.and_then(|script| {
+            let Script { times, end, .. } = *script;
+            times.map(|times| (times, end))
+        });
+        let core = match played {
+            Some((times, end)) => {
+                self.player.start(tag, now_ns, times, end);
+                None
+            }
+            None => match self.engine.submit(spec) {
+                Ok(core) => Some(core),
+                Err(reason) => {
+                    self.tokens.end(tag);
+                    return self.refuse(client, &live.id, &Refusal::invalid(reason.to_string()), now_ns);
+                }
+            },
         };
         self.counters.requests += 1;
         self.counters.prompt_tokens += u64::from(live.prompt_tokens);
@@ -223,11 +249,19 @@ impl Server {
     }
 
     pub(crate) fn abort_tag(&mut self, tag: u64) {
-        if let Some(request) = self.forget(tag, FinishReason::Abort) {
-            self.engine.abort(request.core);
-            self.may_decide = true;
+        if self.drop_request(tag, FinishReason::Abort).is_some() {
             self.owes_stats = true;
         }
+    }
+
+    /// Forgets a request, and takes it from the engine if that has it still.
+    pub(crate) fn drop_request(&mut self, tag: u64, reason: FinishReason) -> Option<LiveRequest> {
+        let request = self.forget(tag, reason)?;
+        if let Some(core) = request.core {
+            self.engine.abort(core);
+            self.may_decide = true;
+        }
+        Some(request)
     }
 
     /// Takes a request out of the tables: it has ended.
@@ -241,6 +275,7 @@ impl Server {
             self.release_remote(remote);
         }
         self.tokens.end(tag);
+        self.player.remove(tag);
         self.counters.finished[reason as usize] += 1;
         if self.injector.is_some() {
             self.happened.push(Happened::Ended { slot: slot_of(tag) as u32 });

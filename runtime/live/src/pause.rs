@@ -76,7 +76,7 @@ impl Server {
 
     /// Answers pauses that are complete: no request is under way, and no step.
     pub(crate) fn finish_pauses(&mut self) -> Result<(), LiveError> {
-        if self.pauses.pending.is_empty() || self.engine.num_unfinished() > 0 || !self.pipeline.is_empty() {
+        if self.pauses.pending.is_empty() || self.num_unfinished() > 0 || !self.pipeline.is_empty() {
             return Ok(());
         }
         for call in std::mem::take(&mut self.pauses.pending) {
@@ -126,9 +126,7 @@ impl Server {
     pub(crate) fn fail_slot(&mut self, slot: u32, now_ns: u64) -> Result<(), LiveError> {
         let found = self.requests.iter().find(|request| crate::requests::slot_of(request.tag) == slot as usize);
         let Some(tag) = found.map(|request| request.tag) else { return Ok(()) };
-        if let Some(request) = self.forget(tag, FinishReason::Error) {
-            self.engine.abort(request.core);
-            self.may_decide = true;
+        if let Some(request) = self.drop_request(tag, FinishReason::Error) {
             self.outputs.send_finish(request.client, &[&request.id], FinishReason::Error, None, now_ns)?;
         }
         Ok(())

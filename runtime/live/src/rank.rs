@@ -235,6 +235,8 @@ impl Rank {
             faults,
             injector,
             happened: Vec::new(),
+            player: Default::default(),
+            prompt_chain: Default::default(),
             pipeline: Default::default(),
             follows_ns: None,
             may_decide: true,

@@ -5,6 +5,8 @@ use vcr_core::RequestId;
 use vcr_wire::{EngineCoreEvent, EventType};
 use xxhash_rust::xxh3::xxh3_64;
 
+use crate::replay::RecordedEnd;
+
 /// What the frontend must be told of a request, besides its tokens.
 #[derive(Debug)]
 pub(crate) struct LiveRequest {
@@ -12,8 +14,8 @@ pub(crate) struct LiveRequest {
     pub(crate) id: Box<str>,
     /// The driver's number for it in the engine.
     pub(crate) tag: u64,
-    /// The engine's number for it.
-    pub(crate) core: RequestId,
+    /// The engine's number for it; none if it is answered at recorded times.
+    pub(crate) core: Option<RequestId>,
     /// The API server that waits for it.
     pub(crate) client: u32,
     pub(crate) prompt_tokens: u32,
@@ -52,6 +54,8 @@ pub(crate) struct Extras {
     pub(crate) remote: Option<RemoteKv>,
     /// Names that go into the identity of its blocks.
     pub(crate) block_keys: Option<BlockKeys>,
+    /// How its recorded answer ended.
+    pub(crate) recorded_end: Option<RecordedEnd>,
     /// Output tokens after which it fails, and how.
     pub(crate) failure: Option<PlannedFailure>,
     /// Output tokens after which the engine does something to itself.

@@ -13,6 +13,7 @@ use std::sync::atomic::Ordering;
 use vcr_core::fault::FailureInjector;
 use vcr_core::latency::LatencyModel;
 use vcr_core::{Engine, PauseState, RequestId};
+use vcr_trace::capture::PromptChain;
 use vcr_wire::{EngineInputs, FinishReason, Line, Received, Transport, Waiter, monotonic_ns};
 
 use crate::adapters::Adapters;
@@ -23,6 +24,7 @@ use crate::handle::{Command, Counters, Shared};
 use crate::kv_events::KvEvents;
 use crate::outputs::Outputs;
 use crate::pause::Pauses;
+use crate::player::Player;
 use crate::requests::Requests;
 use crate::stats::StatsKeeper;
 use crate::tokens::Tokens;
@@ -94,6 +96,10 @@ pub(crate) struct Server {
     pub(crate) faults: Faults,
     pub(crate) injector: Option<Box<dyn FailureInjector>>,
     pub(crate) happened: Vec<crate::injector::Happened>,
+    /// Requests that are answered at recorded times.
+    pub(crate) player: Player,
+    /// The hashes of the latest prompt, kept for its memory.
+    pub(crate) prompt_chain: PromptChain,
     /// Steps that were decided, oldest first.
     pub(crate) pipeline: VecDeque<Flight>,
     /// When the step that was applied last has ended, if the next one follows
@@ -138,6 +144,7 @@ impl Server {
             self.obey(now_ns)?;
             self.fire_timers(now_ns)?;
             self.apply_due(now_ns)?;
+            self.play_due(now_ns)?;
             if let Some(end) = self.end {
                 return Ok(end);
             }
@@ -311,7 +318,7 @@ impl Server {
 
     /// Ends all requests, and tells their frontends.
     pub(crate) fn abort_all(&mut self, now_ns: u64) -> Result<(), LiveError> {
-        let mut aborted = Vec::new();
+        let mut aborted: Vec<u64> = self.player.tags().collect();
         self.engine.abort_all(|tag| aborted.push(tag));
         let mut by_client: Vec<(u32, Vec<Box<str>>)> = Vec::new();
         for tag in aborted {
@@ -358,7 +365,7 @@ impl Server {
             if until_ns <= now_ns && self.requests.len() > 0 {
                 self.abort_all(now_ns)?;
             }
-            if self.engine.num_unfinished() == 0 && self.pipeline.is_empty() {
+            if self.num_unfinished() == 0 && self.pipeline.is_empty() {
                 self.end = Some(End::ShutDown);
             }
         }
@@ -381,6 +388,7 @@ impl Server {
         let snapshot_ns = (!self.is_shown).then_some(self.snapshot_ns);
         let times = [
             step_ns,
+            self.player.next_due_ns().map(|due_ns| due_ns.max(self.stalled_until_ns)),
             stall_ns,
             drain_ns,
             snapshot_ns,

@@ -56,8 +56,9 @@ impl Server {
         self.shared().update(|snapshot| {
             snapshot.state = state;
             snapshot.line = self.line_is_known.then_some(self.line);
-            snapshot.num_running = self.engine.num_running();
-            snapshot.num_waiting = self.engine.num_waiting();
+            let (silent, playing) = self.player.counts();
+            snapshot.num_running = self.engine.num_running() + playing;
+            snapshot.num_waiting = self.engine.num_waiting() + silent;
             snapshot.is_paused = self.engine.pause_state() != PauseState::Unpaused;
             snapshot.is_sleeping = self.pauses.is_asleep();
             snapshot.kv_cache_usage = usage(&self.engine);

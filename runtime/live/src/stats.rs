@@ -8,6 +8,8 @@ use vcr_wire::{IterationDetails, LineRules, PrefixCacheStats, SchedulerStats, Sp
 pub(crate) struct StatsKeeper {
     told: EngineStats,
     was_reset: bool,
+    /// Lookups that records tell of, since the last message.
+    recorded: PrefixCacheStats,
     iteration_index: u64,
     /// Accepted drafts by their place, since the last message.
     accepted_at: Vec<u64>,
@@ -27,6 +29,7 @@ impl StatsKeeper {
         Self {
             told: EngineStats::default(),
             was_reset: false,
+            recorded: PrefixCacheStats::default(),
             iteration_index: 0,
             accepted_at: Vec::new(),
             message: SchedulerStats::of_line(rules),
@@ -41,6 +44,13 @@ impl StatsKeeper {
     /// The prefix cache was reset.
     pub(crate) fn cache_reset(&mut self) {
         self.was_reset = true;
+    }
+
+    /// A request looked for its prompt in the prefix cache, as its record tells.
+    pub(crate) fn looked_up(&mut self, prompt_tokens: u64, cached_tokens: u64) {
+        self.recorded.requests += 1;
+        self.recorded.queries += prompt_tokens;
+        self.recorded.hits += cached_tokens;
     }
 
     /// Drafts of one request were verified, `accepted` of them for good.
@@ -75,10 +85,12 @@ impl StatsKeeper {
         details
     }
 
-    /// The counts as they are now. Deltas start again.
+    /// The counts as they are now, with those `(waiting, running)` that the
+    /// engine does not know. Deltas start again.
     pub(crate) fn take(
         &mut self,
         engine: &Engine,
+        (also_waiting, also_running): (usize, usize),
         place: WavePlace,
         details: Option<IterationDetails>,
     ) -> &SchedulerStats {
@@ -86,18 +98,19 @@ impl StatsKeeper {
         let told = std::mem::replace(&mut self.told, now);
         let skipped = engine.num_skipped_waiting() as u64;
         let message = &mut self.message;
-        message.num_running_reqs = engine.num_running() as u64;
+        message.num_running_reqs = (engine.num_running() + also_running) as u64;
         message.num_skipped_waiting_reqs = skipped;
-        message.num_waiting_reqs = (engine.num_waiting() as u64).saturating_sub(skipped);
+        message.num_waiting_reqs = ((engine.num_waiting() + also_waiting) as u64).saturating_sub(skipped);
         message.kv_cache_usage = usage(engine);
         (message.current_wave, message.step_counter) = (place.wave, place.step);
         message.iteration_details = details;
         let hits_by_source = message.prefix_cache_stats.hits_by_source.take();
+        let recorded = std::mem::take(&mut self.recorded);
         message.prefix_cache_stats = PrefixCacheStats {
             reset: std::mem::take(&mut self.was_reset),
-            requests: now.prefix.requests - told.prefix.requests,
-            queries: now.prefix.queried_tokens - told.prefix.queried_tokens,
-            hits: now.prefix.hit_tokens - told.prefix.hit_tokens,
+            requests: now.prefix.requests - told.prefix.requests + recorded.requests,
+            queries: now.prefix.queried_tokens - told.prefix.queried_tokens + recorded.queries,
+            hits: now.prefix.hit_tokens - told.prefix.hit_tokens + recorded.hits,
             preempted_requests: now.preempted_prefix.requests - told.preempted_prefix.requests,
             preempted_queries: now.preempted_prefix.queried_tokens - told.preempted_prefix.queried_tokens,
             preempted_hits: now.preempted_prefix.hit_tokens - told.preempted_prefix.hit_tokens,

@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use vcr_core::RequestId;
 use vcr_core::latency::StepBatch;
-use vcr_core::plan::{RequestOutput, ScheduledKind};
+use vcr_core::plan::ScheduledKind;
 use vcr_wire::{EngineCoreOutput, EngineCoreOutputs, EventType, FinishReason, SchedulerStats};
 
-use crate::answer::{add_extras, embedding, prefill_stats, stop_reason};
+use crate::answer::{add_extras, embedding, prefill_stats, reason_of_stop, stop_reason};
 use crate::error::LiveError;
 use crate::faults::Due;
 use crate::incoming::finish_reason;
@@ -19,13 +19,15 @@ use crate::transfer::Finished;
 
 /// What a step brought besides its outputs.
 #[derive(Default)]
-struct Aftermath {
+pub(crate) struct Aftermath {
     ended: Vec<(u64, FinishReason)>,
     /// Requests that a fault ends although the engine goes on with them.
     failed: Vec<(u64, FinishReason)>,
+    /// Requests that end with a message of their own, after that of the step.
+    pub(crate) apart: Vec<(u64, FinishReason)>,
     /// Requests whose blocks nobody will fetch.
     unheld: Vec<RequestId>,
-    due: Vec<Due>,
+    pub(crate) due: Vec<Due>,
 }
 
 impl Server {
@@ -104,22 +106,15 @@ impl Server {
         let details = settings.iteration_details.then(|| self.stats.iteration(plan, flight.end_ns - flight.start_ns));
         let mut aftermath = Aftermath::default();
         self.tell_outputs(now_ns, &mut aftermath)?;
-        for &(tag, reason) in &aftermath.ended {
-            self.forget(tag, reason);
-        }
-        for &(tag, reason) in &aftermath.failed {
-            if let Some(request) = self.forget(tag, reason) {
-                self.engine.abort(request.core);
-            }
-        }
+        self.end_requests(&aftermath);
         for &core in &aftermath.unheld {
             self.engine.release_held_kv(core);
         }
         self.is_shown = false;
         self.counters.steps += 1;
         self.counters.busy_ns += flight.end_ns - flight.start_ns;
-        self.owes_stats = !aftermath.ended.is_empty() || !aftermath.failed.is_empty();
         self.send_step(settings.log_stats, details, now_ns)?;
+        self.end_apart(&aftermath, now_ns)?;
         self.publish_kv_events(now_ns)?;
         self.ask_injector(now_ns)?;
         let by_step = self.faults.due(self.since_start_ns(now_ns), true);
@@ -132,7 +127,28 @@ impl Server {
         Ok(())
     }
 
-    fn send_step(
+    /// Forgets those that have ended.
+    pub(crate) fn end_requests(&mut self, aftermath: &Aftermath) {
+        for &(tag, reason) in &aftermath.ended {
+            self.forget(tag, reason);
+        }
+        for &(tag, reason) in &aftermath.failed {
+            self.drop_request(tag, reason);
+        }
+        self.owes_stats = !aftermath.ended.is_empty() || !aftermath.failed.is_empty() || !aftermath.apart.is_empty();
+    }
+
+    /// Ends those that end with a message of their own.
+    pub(crate) fn end_apart(&mut self, aftermath: &Aftermath, now_ns: u64) -> Result<(), LiveError> {
+        for &(tag, reason) in &aftermath.apart {
+            if let Some(request) = self.forget(tag, reason) {
+                self.outputs.send_finish(request.client, &[&request.id], reason, None, now_ns)?;
+            }
+        }
+        Ok(())
+    }
+
+    pub(crate) fn send_step(
         &mut self,
         log_stats: bool,
         details: Option<vcr_wire::IterationDetails>,
@@ -140,14 +156,15 @@ impl Server {
     ) -> Result<(), LiveError> {
         let place = self.waves.as_ref().map(|waves| waves.place()).unwrap_or_default();
         let since_start_ns = self.since_start_ns(now_ns);
-        let stats = log_stats.then(|| self.stats.take(&self.engine, place, details));
+        let playing = self.player.counts();
+        let stats = log_stats.then(|| self.stats.take(&self.engine, playing, place, details));
         Ok(self.outputs.send_step(stats, now_ns, &mut self.faults, since_start_ns)?)
     }
 
     /// As vLLM's engine makes one more empty step when its last request is
     /// gone: frontends learn that nothing runs any more.
     pub(crate) fn send_owed_stats(&mut self, now_ns: u64) -> Result<(), LiveError> {
-        if !self.owes_stats || self.engine.num_unfinished() > 0 || !self.pipeline.is_empty() {
+        if !self.owes_stats || self.num_unfinished() > 0 || !self.pipeline.is_empty() {
             return Ok(());
         }
         self.owes_stats = false;
@@ -200,12 +217,12 @@ impl Server {
                 }
                 continue;
             }
-            let reason = planned_end(request, output, finish, aftermath);
+            let reason = planned_end(request, output.tag, finish, aftermath);
             let mut message = EngineCoreOutput {
                 request_id: String::from(&*request.id),
                 new_token_ids: own.to_vec(),
                 finish_reason: reason,
-                stop_reason: reason.and_then(|reason| stop_reason(reason, own, request.eos_token)),
+                stop_reason: reason.and_then(|reason| reason_of_stop(request, reason, own)),
                 events: (!request.events.is_empty()).then(|| std::mem::take(&mut request.events)),
                 ..EngineCoreOutput::default()
             };
@@ -281,7 +298,9 @@ impl Server {
         // Aborted in the meantime, and its blocks with it.
         let Some(request) = self.requests.get_mut(tag) else { return };
         let remote = request.extras.as_mut().and_then(|extras| extras.remote.take());
-        self.engine.remote_kv_arrived(request.core);
+        if let Some(core) = request.core {
+            self.engine.remote_kv_arrived(core);
+        }
         self.may_decide = true;
         if let Some(remote) = remote {
             self.release_remote(&remote);
@@ -311,7 +330,7 @@ impl Server {
     /// Tells the coordinator if the wave is over.
     fn finish_wave(&mut self) -> Result<(), LiveError> {
         let Some(waves) = &self.waves else { return Ok(()) };
-        if let Some(wave) = waves.stepped(self.index, self.engine.num_unfinished() > 0) {
+        if let Some(wave) = waves.stepped(self.index, self.num_unfinished() > 0) {
             let message = EngineCoreOutputs { wave_complete: Some(wave), ..EngineCoreOutputs::default() };
             self.outputs.tell_coordinator(message)?;
         }
@@ -320,7 +339,8 @@ impl Server {
 
     /// Tells the coordinator how many requests there are, if that has changed.
     pub(crate) fn tell_coordinator_counts(&mut self) -> Result<(), LiveError> {
-        let counts = (self.engine.num_waiting(), self.engine.num_running());
+        let (silent, playing) = self.player.counts();
+        let counts = (self.engine.num_waiting() + silent, self.engine.num_running() + playing);
         if !self.outputs.has_coordinator() || counts == self.told_counts {
             return Ok(());
         }
@@ -339,10 +359,11 @@ impl Server {
     }
 }
 
-/// How the request ends with this output: by itself, or by a fault.
-fn planned_end(
+/// How the request ends with this output: by itself, as recorded, or by a
+/// fault.
+pub(crate) fn planned_end(
     request: &mut LiveRequest,
-    output: &RequestOutput,
+    tag: u64,
     finish: Option<FinishReason>,
     aftermath: &mut Aftermath,
 ) -> Option<FinishReason> {
@@ -352,14 +373,24 @@ fn planned_end(
     {
         aftermath.due.push(due);
     }
+    let extras = request.extras.as_ref();
     if let Some(finish) = finish {
-        aftermath.ended.push((output.tag, finish));
+        let recorded = extras.and_then(|extras| extras.recorded_end.as_ref());
+        let finish = match recorded.filter(|end| end.after_tokens == output_tokens) {
+            Some(end) if !end.comes_with_tokens() => {
+                aftermath.apart.push((tag, end.reason));
+                return None;
+            }
+            Some(end) => end.reason,
+            None => finish,
+        };
+        aftermath.ended.push((tag, finish));
         return Some(finish);
     }
-    let failure = request.extras.as_ref().and_then(|extras| extras.failure)?;
+    let failure = extras.and_then(|extras| extras.failure)?;
     if output_tokens < failure.after_tokens {
         return None;
     }
-    aftermath.failed.push((output.tag, failure.finish));
+    aftermath.failed.push((tag, failure.finish));
     Some(failure.finish)
 }

@@ -28,6 +28,8 @@ pub(crate) struct Asked<'a> {
     /// The only tokens that may be drawn; none given: all may.
     pub(crate) allowed_tokens: &'a [u32],
     pub(crate) structured_output: &'a str,
+    /// Its recorded answer, if it has one; nothing of it is masked.
+    pub(crate) recorded: Option<&'a [u32]>,
 }
 
 /// What is remembered of a request.
@@ -108,6 +110,11 @@ impl Tokens {
         let index = slot_of(asked.tag);
         if self.slots.len() <= index {
             self.slots.resize_with(index + 1, Slot::default);
+        }
+        if let Some(recorded) = asked.recorded {
+            let listed = recorded.to_vec();
+            self.slots[index] = Slot { seed: asked.seed, eos_index: u32::MAX, listed, ..Slot::default() };
+            return;
         }
         let (listed, eos_index) = self.text(asked);
         self.slots[index] = Slot {

@@ -131,7 +131,7 @@ impl Server {
     }
 
     fn release_kv_cache_memory(&mut self) -> Outcome {
-        if !self.is_paused() || self.engine.num_unfinished() > 0 || !self.pipeline.is_empty() {
+        if !self.is_paused() || self.num_unfinished() > 0 || !self.pipeline.is_empty() {
             return Outcome::Failed("release_kv_cache_memory() requires a completed pause first".to_owned());
         }
         if self.pauses.is_asleep() {

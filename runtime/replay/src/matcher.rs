@@ -28,11 +28,12 @@ pub enum Unmatched {
     /// They are answered as if there were no capture.
     #[default]
     Random,
-    /// They fail, and say where they diverged.
+    /// They fail, and say where they diverged. Nothing but the very prompt of a
+    /// record is a match.
     Error,
     /// They get the record that shares most of their prompt.
     Nearest,
-    /// They fail, and so does the run.
+    /// The same, and the run fails with them.
     Fail,
 }
 
@@ -156,7 +157,9 @@ impl Matcher {
         if let Some(row) = ends.filter_map(|places| self.unused.first(places)).min() {
             return Match::Exact(row);
         }
-        if let Some(&last) = blocks.last()
+        let takes_other_tails = matches!(self.policy, Unmatched::Random | Unmatched::Nearest);
+        if takes_other_tails
+            && let Some(&last) = blocks.last()
             && let Some(row) = tree.of_last_block(last).and_then(|places| self.unused.first(places))
         {
             return Match::SameBlocks(row);

@@ -4,6 +4,7 @@ mod faults;
 mod kv_events;
 mod limits;
 mod pauses;
+mod replay;
 mod requests;
 mod transfer;
 mod waves;
@@ -65,6 +66,7 @@ fn config() -> LiveConfig {
             acceptance_rates: Vec::new(),
             embedding_dimensions: None,
         },
+        replay: None,
         seed: 7,
         stats: StatsSettings { log_stats: true, iteration_details: false, log_requests: false },
         kv_events: None,

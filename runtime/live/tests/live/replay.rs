@@ -1,0 +1,154 @@
+//! Answers from a capture.
+
+use vcr_replay::{Deck, MatchBy, Replay, Unmatched};
+use vcr_trace::capture::{CaptureMeta, ExtraKeys, RequestRecord};
+
+use super::*;
+
+const MS: u64 = 1_000_000;
+
+/// The record of a prompt: outputs of so many tokens, since its arrival.
+fn record(prompt: &[u32], outputs: &[(u64, u32)], finish: &str) -> RequestRecord {
+    let hasher = Deck::of_records(CaptureMeta::default(), Vec::new()).hasher();
+    let chain = hasher.chain(prompt, &ExtraKeys::default());
+    let num_tokens: u32 = outputs.iter().map(|(_, tokens)| tokens).sum();
+    let first = outputs.first();
+    RequestRecord {
+        prompt_tokens: prompt.len() as u32,
+        cached_tokens: 5,
+        block_hashes: chain.blocks,
+        prompt_hash: Some(chain.whole),
+        output_tokens: num_tokens,
+        // Apart from those of other prompts.
+        output_token_ids: Some((0..num_tokens).map(|index| prompt[0] * 100 + index).collect()),
+        ttft_ns: first.map(|(at_ns, _)| *at_ns),
+        first_tokens: first.map(|(_, tokens)| *tokens),
+        gap_ns: outputs.windows(2).map(|pair| pair[1].0 - pair[0].0).collect(),
+        gap_tokens: Some(outputs.iter().skip(1).map(|(_, tokens)| *tokens).collect()),
+        finish_reason: Some(finish.to_owned()),
+        end_ns: Some(outputs.last().map_or(10 * MS, |(at_ns, _)| *at_ns)),
+        ..RequestRecord::default()
+    }
+}
+
+fn replaying(records: Vec<RequestRecord>, times: bool, policy: Unmatched) -> (Bench, Arc<Replay>) {
+    let deck = Deck::of_records(CaptureMeta::default(), records);
+    let replay = Arc::new(Replay::new(deck, MatchBy::Content, policy).expect("records have hashes"));
+    let settings = ReplaySettings { replay: Arc::clone(&replay), tokens: true, times };
+    (Bench::new(LiveConfig { replay: Some(settings), ..config() }), replay)
+}
+
+#[test]
+fn recorded_tokens_come_back_in_steps_of_the_model() {
+    let prompts = [prompt(20), vec![7; 9]];
+    let records = vec![record(&prompts[0], &[(0, 3)], "stop"), record(&prompts[1], &[(0, 2), (1, 2)], "length")];
+    let (bench, replay) = replaying(records, false, Unmatched::Random);
+    // Whatever stops the request by itself, the recorded answer is what it gets.
+    let params = SamplingParams { stop_token_ids: Some(vec![101]), eos_token_id: Some(100), ..params(50) };
+    bench.send(Request::Add(Box::new(request("a", &prompts[0], params))));
+    bench.add("b", &prompts[1], 50);
+    let ended = bench.collect(&["a", "b"]);
+    assert_eq!((ended[0].tokens.as_slice(), ended[0].finish), (&[100, 101, 102][..], Some(FinishReason::Stop)));
+    assert_eq!(ended[0].outputs.len(), 3, "the model's steps give one token each");
+    assert_eq!(ended[0].outputs[2].stop_reason, None, "as recorded");
+    assert_eq!(ended[1].tokens, [700, 701, 702, 703]);
+    assert_eq!(replay.report().counts.exact, 2);
+    assert_eq!(replay.report().unused, 0);
+}
+
+#[test]
+fn a_request_that_wants_less_gets_less() {
+    let (bench, _) = replaying(vec![record(&prompt(20), &[(0, 9)], "stop")], false, Unmatched::Random);
+    bench.add("a", &prompt(20), 4);
+    let one = bench.collect(&["a"]).remove(0);
+    assert_eq!((one.tokens.as_slice(), one.finish), (&[100, 101, 102, 103][..], Some(FinishReason::Length)));
+}
+
+#[test]
+fn recorded_times_of_many_requests_do_not_disturb_each_other() {
+    let prompts = [vec![1; 20], vec![2; 20]];
+    let records = vec![
+        record(&prompts[0], &[(10 * MS, 1), (300 * MS, 4), (310 * MS, 1)], "stop"),
+        record(&prompts[1], &[(20 * MS, 2), (30 * MS, 1), (40 * MS, 1), (305 * MS, 1)], "length"),
+    ];
+    let (bench, _) = replaying(records, true, Unmatched::Random);
+    bench.add("a", &prompts[0], 50);
+    bench.add("b", &prompts[1], 50);
+    let mut order = Vec::new();
+    let mut num_ended = 0;
+    while num_ended < 2 {
+        for output in bench.next().outputs {
+            num_ended += usize::from(output.finish_reason.is_some());
+            if let Some(stats) = &output.prefill_stats {
+                assert_eq!(stats.num_local_cached_tokens, 5, "as recorded");
+            }
+            order.push((output.request_id, output.new_token_ids.len()));
+        }
+    }
+    let order: Vec<(&str, usize)> = order.iter().map(|(id, tokens)| (id.as_str(), *tokens)).collect();
+    assert_eq!(order, [("a", 1), ("b", 2), ("b", 1), ("b", 1), ("a", 4), ("b", 1), ("a", 1)]);
+    bench.wait_for("all is over", |snapshot| snapshot.num_running + snapshot.num_waiting == 0);
+}
+
+#[test]
+fn aborted_requests_come_back_as_such() {
+    let prompts = [vec![1; 20], vec![2; 20], vec![3; 20]];
+    for times in [false, true] {
+        let records = vec![
+            record(&prompts[0], &[(MS, 2)], "abort"),
+            record(&prompts[1], &[], "abort"),
+            record(&prompts[2], &[(MS, 1)], "error"),
+        ];
+        let (bench, _) = replaying(records, times, Unmatched::Random);
+        for (id, prompt) in ["a", "b", "c"].into_iter().zip(&prompts) {
+            bench.add(id, prompt, 50);
+        }
+        let ended = bench.collect(&["a", "b", "c"]);
+        let ends: Vec<_> = ended.iter().map(|one| (one.tokens.len(), one.finish)).collect();
+        let expected = [(2, Some(FinishReason::Abort)), (0, Some(FinishReason::Abort)), (1, Some(FinishReason::Error))];
+        assert_eq!(ends, expected, "recorded times: {times}");
+        assert!(ended[0].outputs.last().expect("it ended").new_token_ids.is_empty(), "its end comes apart");
+    }
+}
+
+#[test]
+fn a_request_can_be_aborted_between_recorded_times() {
+    let (bench, _) =
+        replaying(vec![record(&prompt(20), &[(0, 1), (3_600_000 * MS, 1)], "stop")], true, Unmatched::Random);
+    bench.add("a", &prompt(20), 50);
+    assert_eq!(bench.next().outputs[0].new_token_ids, [100]);
+    bench.send(Request::Abort(vec!["a".to_owned()]));
+    bench.wait_for("it is gone", |snapshot| snapshot.num_running == 0 && snapshot.counters.aborted == 1);
+    bench.add("b", &prompt(20), 3);
+    assert_eq!(bench.collect(&["b"])[0].tokens.len(), 3, "the record is used up, so the engine answers");
+}
+
+#[test]
+fn what_is_not_in_the_capture_fails_where_it_must() {
+    let (bench, replay) = replaying(vec![record(&prompt(40), &[(0, 1)], "stop")], true, Unmatched::Error);
+    let mut other = prompt(40);
+    other[20] = 0;
+    bench.add("a", &other, 5);
+    let one = bench.collect(&["a"]).remove(0);
+    let error = one.outputs[0].error.as_ref().expect("it says why");
+    assert_eq!(error.code, "replay_mismatch");
+    assert!(error.message.contains("number 1, from token 16"), "{}", error.message);
+    assert_eq!(bench.collect_one("b", &prompt(40)), Some(FinishReason::Stop), "others are served");
+    assert_eq!(replay.report().counts.unmatched, 1);
+}
+
+#[test]
+fn a_strict_replay_ends_with_the_first_request_that_is_not_in_it() {
+    let (mut bench, replay) = replaying(vec![record(&prompt(40), &[(0, 1)], "stop")], true, Unmatched::Fail);
+    bench.add("a", &prompt(39), 5);
+    assert_eq!(bench.collect(&["a"])[0].finish, Some(FinishReason::Error));
+    bench.engines.take().expect("they run").wait().expect("they end by themselves");
+    assert!(replay.report().has_failed);
+}
+
+impl Bench {
+    fn collect_one(&self, id: &str, prompt: &[u32]) -> Option<FinishReason> {
+        self.add(id, prompt, 50);
+        self.collect(&[id])[0].finish
+    }
+}
