@@ -116,13 +116,13 @@ impl RecordedTimes {
         };
         push(after_ns, record.first_tokens.unwrap_or(1));
         for (index, gap_ns) in record.gap_ns.iter().enumerate() {
-            after_ns += gap_ns;
+            after_ns = after_ns.saturating_add(*gap_ns);
             let tokens = record.gap_tokens.as_ref().and_then(|tokens| tokens.get(index));
             push(after_ns, tokens.copied().unwrap_or(1));
         }
         if let Some(summary) = record.gap_summary.filter(|_| record.gap_ns.is_empty()) {
             for _ in 0..summary.count {
-                after_ns += summary.mean_ns;
+                after_ns = after_ns.saturating_add(summary.mean_ns);
                 push(after_ns, 1);
             }
         }

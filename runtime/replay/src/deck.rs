@@ -2,7 +2,10 @@
 
 use std::path::{Path, PathBuf};
 
-use vcr_trace::capture::{BlockHash, CaptureMeta, PromptHasher, RequestRecord};
+use vcr_trace::capture::{
+    BlockHash, CaptureError, CaptureFile, CaptureLine, CaptureMeta, CapturePosition, CaptureReader, CaptureSummary,
+    PromptHasher, ReadOptions, RequestRecord,
+};
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::index::{PromptTree, PromptTreeBuilder, Row, end_by_length};
@@ -11,48 +14,44 @@ use crate::index::{PromptTree, PromptTreeBuilder, Row, end_by_length};
 const DEFAULT_BLOCK_SIZE_TOKENS: u32 = 16;
 
 /// What matching must know of a record.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Head<'a> {
-    /// When it arrived, since the capture began.
-    pub arrival_ns: Option<u64>,
-    /// Length of its prompt.
-    pub prompt_tokens: u32,
-    /// Hashes of its full blocks.
-    pub block_hashes: &'a [BlockHash],
-    /// Hash of its prompt.
-    pub prompt_hash: Option<BlockHash>,
-    /// Its name on the wire.
-    pub id: Option<&'a str>,
-    /// The name its sender gave it.
-    pub external_id: Option<&'a str>,
-    /// Its session.
-    pub session: Option<&'a str>,
+#[derive(Clone, Copy)]
+struct Head<'a> {
+    arrival_ns: Option<u64>,
+    prompt_tokens: u32,
+    block_hashes: &'a [BlockHash],
+    prompt_hash: Option<BlockHash>,
+    id: Option<&'a str>,
+    external_id: Option<&'a str>,
+    session: Option<&'a str>,
 }
 
 /// Collects the records of a deck.
 #[derive(Debug, Default)]
-pub struct DeckBuilder {
+struct DeckBuilder {
     tree: PromptTreeBuilder,
     /// By record, in the order of the capture.
     arrivals_ns: Vec<Option<u64>>,
-    positions: Vec<u64>,
     ids: Vec<(u64, Row)>,
     sessions: Vec<(u64, Row)>,
     has_hashes: bool,
 }
 
-/// Where records are.
+/// Where records are, by row.
 enum Store {
+    File(Box<CaptureFile>, Vec<CapturePosition>),
     Memory(Vec<RequestRecord>),
 }
+
+/// Lines among which an engine presents itself.
+const FIRST_LINES: usize = 10_000;
 
 /// The records of a capture in order of arrival.
 pub struct Deck {
     path: PathBuf,
     meta: CaptureMeta,
+    summary: CaptureSummary,
     tree: PromptTree,
-    /// By row: where it is in the store.
-    positions: Vec<u64>,
+    num_records: u32,
     ids: Vec<(u64, Row)>,
     sessions: Vec<(u64, Row)>,
     has_hashes: bool,
@@ -80,6 +79,9 @@ pub struct Expectation {
 /// Why a capture cannot be replayed.
 #[derive(Debug, thiserror::Error)]
 pub enum ReplayError {
+    /// It cannot be read.
+    #[error(transparent)]
+    Capture(#[from] CaptureError),
     /// It holds no request.
     #[error("{}: the capture holds no request that is over, so there is nothing to replay", path.display())]
     Empty {
@@ -120,23 +122,24 @@ pub(crate) fn name_key(name: &str) -> u64 {
 }
 
 impl DeckBuilder {
-    /// Adds the next record of the capture, which is at `position`.
-    pub fn push(&mut self, head: &Head<'_>, position: u64) {
-        let pushed = self.positions.len() as Row;
+    /// Adds the next record of the capture.
+    fn push(&mut self, head: &Head<'_>) {
+        let pushed = self.arrivals_ns.len() as Row;
         let last = head.block_hashes.last().copied();
         let end = head.prompt_hash.unwrap_or_else(|| end_by_length(last, head.prompt_tokens));
         self.has_hashes |= head.prompt_hash.is_some() || last.is_some();
         self.tree.push(head.block_hashes.iter().copied(), end);
         self.arrivals_ns.push(head.arrival_ns);
-        self.positions.push(position);
         let names = head.external_id.into_iter().chain(head.id.filter(|id| Some(*id) != head.external_id));
         self.ids.extend(names.map(|name| (name_key(name), pushed)));
         self.sessions.extend(head.session.map(|session| (name_key(session), pushed)));
     }
 
-    fn finish(self, path: PathBuf, meta: CaptureMeta, store: Store) -> Deck {
+    /// The deck, its records in order of arrival. `store` is what holds them,
+    /// given the place of each of them in the capture.
+    fn finish(self, path: PathBuf, meta: CaptureMeta, store: impl FnOnce(&[u32]) -> Store) -> Deck {
         // Those without an arrival come last, in the order of the capture.
-        let mut order: Vec<u32> = (0..self.positions.len() as u32).collect();
+        let mut order: Vec<u32> = (0..self.arrivals_ns.len() as u32).collect();
         order.sort_by_key(|&pushed| self.arrivals_ns[pushed as usize].unwrap_or(u64::MAX));
         let mut row_of = vec![0; order.len()];
         for (row, &pushed) in (0..).zip(&order) {
@@ -151,12 +154,13 @@ impl DeckBuilder {
         Deck {
             path,
             meta,
+            summary: CaptureSummary::default(),
             tree: self.tree.finish(&order),
-            positions: order.iter().map(|&pushed| self.positions[pushed as usize]).collect(),
+            num_records: order.len() as u32,
             ids: by_row(self.ids),
             sessions: by_row(self.sessions),
             has_hashes: self.has_hashes,
-            store,
+            store: store(&order),
         }
     }
 }
@@ -166,7 +170,7 @@ impl Deck {
     #[must_use]
     pub fn of_records(meta: CaptureMeta, records: Vec<RequestRecord>) -> Self {
         let mut builder = DeckBuilder::default();
-        for (record, position) in records.iter().zip(0..) {
+        for record in &records {
             let head = Head {
                 arrival_ns: record.arrival_ns,
                 prompt_tokens: record.prompt_tokens,
@@ -176,9 +180,52 @@ impl Deck {
                 external_id: record.external_id.as_deref(),
                 session: record.session.as_deref(),
             };
-            builder.push(&head, position);
+            builder.push(&head);
         }
-        builder.finish(PathBuf::new(), meta, Store::Memory(records))
+        let mut records: Vec<_> = records.into_iter().map(Some).collect();
+        let by_row = |order: &[u32]| {
+            let taken = order.iter().map(|&pushed| records[pushed as usize].take().unwrap_or_default());
+            Store::Memory(taken.collect())
+        };
+        builder.finish(PathBuf::new(), meta, by_row)
+    }
+
+    /// Opens a capture and reads it once. Records stay in the file.
+    ///
+    /// # Errors
+    /// When it cannot be read, is of something else than expected, or empty.
+    pub fn open(path: &Path, options: &DeckOptions) -> Result<Self, ReplayError> {
+        let read = ReadOptions { lenient: options.lenient };
+        let file = CaptureFile::open(path, &read)?;
+        options.expected.check(path, file.meta(), &read)?;
+        let mut builder = DeckBuilder::default();
+        let mut positions = Vec::new();
+        let summary = file.scan(|head| {
+            positions.push(head.position);
+            builder.push(&Head {
+                arrival_ns: head.arrival_ns,
+                prompt_tokens: head.prompt_tokens,
+                block_hashes: head.block_hashes,
+                prompt_hash: head.prompt_hash,
+                id: head.id,
+                external_id: head.external_id,
+                session: head.session,
+            });
+        })?;
+        if positions.is_empty() {
+            return Err(ReplayError::Empty { path: path.to_owned() });
+        }
+        let meta = file.meta().clone();
+        let by_row = |order: &[u32]| {
+            Store::File(Box::new(file), order.iter().map(|&pushed| positions[pushed as usize]).collect())
+        };
+        Ok(Self { summary, ..builder.finish(path.to_owned(), meta, by_row) })
+    }
+
+    /// What reading it has shown: how it breaks off, what was skipped.
+    #[must_use]
+    pub fn summary(&self) -> &CaptureSummary {
+        &self.summary
     }
 
     /// The file; empty for records in memory.
@@ -206,7 +253,7 @@ impl Deck {
     /// How many records there are.
     #[must_use]
     pub fn num_records(&self) -> u32 {
-        self.positions.len() as u32
+        self.num_records
     }
 
     /// Whether records can be told apart by their prompts.
@@ -220,9 +267,9 @@ impl Deck {
     /// # Errors
     /// When the file has changed or cannot be read any more.
     pub fn record(&self, row: Row) -> Result<RequestRecord, ReplayError> {
-        let position = self.positions[row as usize];
         match &self.store {
-            Store::Memory(records) => Ok(records[position as usize].clone()),
+            Store::File(file, positions) => Ok(file.record_at(positions[row as usize])?),
+            Store::Memory(records) => Ok(records[row as usize].clone()),
         }
     }
 
@@ -230,7 +277,11 @@ impl Deck {
     #[must_use]
     pub fn memory_bytes(&self) -> usize {
         let names = (self.ids.capacity() + self.sessions.capacity()) * size_of::<(u64, Row)>();
-        self.tree.memory_bytes() + self.positions.capacity() * size_of::<u64>() + names
+        let positions = match &self.store {
+            Store::File(_, positions) => positions.capacity() * size_of::<CapturePosition>(),
+            Store::Memory(_) => 0,
+        };
+        self.tree.memory_bytes() + positions + names
     }
 
     /// Different prefixes that the index tells apart.
@@ -261,21 +312,41 @@ fn rows_of<'a>(names: &'a [(u64, Row)], name: &str) -> impl Iterator<Item = Row>
 
 impl Expectation {
     /// Whether a capture is what it must be.
-    fn check(&self, meta: &CaptureMeta, path: &Path) -> Result<(), ReplayError> {
-        let unexpected = |what, found: &Option<String>, expected: &str| ReplayError::Unexpected {
+    fn check(&self, path: &Path, meta: &CaptureMeta, read: &ReadOptions) -> Result<(), ReplayError> {
+        let unexpected = |what, found: Option<String>, expected: &str| ReplayError::Unexpected {
             path: path.to_owned(),
             what,
-            found: found.clone(),
+            found,
             expected: expected.to_owned(),
         };
-        if let Some(expected) = &self.fingerprint
-            && meta.fingerprint.as_ref() != Some(expected)
-        {
-            return Err(unexpected("fingerprint", &meta.fingerprint, expected));
+        if let Some(expected) = &self.fingerprint {
+            let found = match &meta.fingerprint {
+                Some(fingerprint) => Some(fingerprint.clone()),
+                None => engine_fingerprint(path, read)?,
+            };
+            if found.as_ref() != Some(expected) {
+                return Err(unexpected("fingerprint", found, expected));
+            }
         }
         match (&self.model, &meta.model) {
-            (Some(expected), Some(found)) if expected != found => Err(unexpected("model", &meta.model, expected)),
+            (Some(expected), Some(found)) if expected != found => {
+                Err(unexpected("model", Some(found.clone()), expected))
+            }
             _ => Ok(()),
         }
     }
+}
+
+/// The fingerprint of the first engine that has one. Engines present themselves
+/// after the first line was written.
+fn engine_fingerprint(path: &Path, read: &ReadOptions) -> Result<Option<String>, CaptureError> {
+    let mut reader = CaptureReader::open(path, read)?;
+    for _ in 0..FIRST_LINES {
+        match reader.next_line()? {
+            Some((_, CaptureLine::Engine(engine))) if engine.fingerprint.is_some() => return Ok(engine.fingerprint),
+            Some(_) => {}
+            None => break,
+        }
+    }
+    Ok(None)
 }

@@ -15,7 +15,7 @@ mod matcher;
 mod session;
 
 pub use counts::{Counts, Divergence, Divergences};
-pub use deck::{Deck, DeckBuilder, DeckOptions, Expectation, Head, ReplayError};
+pub use deck::{Deck, DeckOptions, Expectation, ReplayError};
 pub use index::Row;
 pub use matcher::{Asked, Match, MatchBy, Matcher, Unmatched};
 pub use session::{Answer, Replay, ReplayReport};
