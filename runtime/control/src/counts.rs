@@ -37,7 +37,7 @@ pub(crate) fn seconds(nanoseconds: u64) -> f64 {
 /// All counts of an engine, always in the same order. Requests that ended are
 /// counted by their reason, which makes them no single count, and a maximum is
 /// none.
-pub(crate) fn counts(counters: &Counters) -> [Count; 24] {
+pub(crate) fn counts(counters: &Counters) -> [Count; 26] {
     // All by name, so that a new one is not forgotten here.
     let Counters {
         requests,
@@ -66,6 +66,8 @@ pub(crate) fn counts(counters: &Counters) -> [Count; 24] {
         frontends_lost,
         full,
         leases_expired,
+        replayed,
+        unmatched,
     } = *counters;
     let whole = |name, help, amount| Count { name, unit: None, help, amount: Amount::Whole(amount) };
     [
@@ -103,5 +105,7 @@ pub(crate) fn counts(counters: &Counters) -> [Count; 24] {
         whole("frontends_lost", "Frontends that were lost.", frontends_lost),
         whole("limit_reached", "How often the limit of requests was reached.", full),
         whole("leases_expired", "Leases of KV blocks that ended before a decode engine came.", leases_expired),
+        whole("requests_replayed", "Requests that were answered from a capture.", replayed),
+        whole("requests_unmatched", "Requests that were not in the capture.", unmatched),
     ]
 }

@@ -23,6 +23,7 @@ struct Head<'a> {
     id: Option<&'a str>,
     external_id: Option<&'a str>,
     session: Option<&'a str>,
+    has_tokens: bool,
 }
 
 /// Collects the records of a deck.
@@ -34,6 +35,7 @@ struct DeckBuilder {
     ids: Vec<(u64, Row)>,
     sessions: Vec<(u64, Row)>,
     has_hashes: bool,
+    num_with_tokens: u32,
 }
 
 /// Where records are, by row.
@@ -55,6 +57,7 @@ pub struct Deck {
     ids: Vec<(u64, Row)>,
     sessions: Vec<(u64, Row)>,
     has_hashes: bool,
+    num_with_tokens: u32,
     store: Store,
 }
 
@@ -90,10 +93,10 @@ pub enum ReplayError {
     },
     /// It is of something else.
     #[error(
-        "{}: the capture is of {what} {}, but {expected} was expected; replay a capture of that, or drop the option that \
+        "{}: the capture's {what} is {}, but {expected} was expected; replay a capture of that, or drop the option that \
          expects it",
         path.display(),
-        found.as_deref().unwrap_or("an unknown one")
+        found.as_deref().unwrap_or("not known")
     )]
     Unexpected {
         /// The file.
@@ -129,6 +132,7 @@ impl DeckBuilder {
         let end = head.prompt_hash.unwrap_or_else(|| end_by_length(last, head.prompt_tokens));
         self.has_hashes |= head.prompt_hash.is_some() || last.is_some();
         self.tree.push(head.block_hashes.iter().copied(), end);
+        self.num_with_tokens += u32::from(head.has_tokens);
         self.arrivals_ns.push(head.arrival_ns);
         let names = head.external_id.into_iter().chain(head.id.filter(|id| Some(*id) != head.external_id));
         self.ids.extend(names.map(|name| (name_key(name), pushed)));
@@ -160,6 +164,7 @@ impl DeckBuilder {
             ids: by_row(self.ids),
             sessions: by_row(self.sessions),
             has_hashes: self.has_hashes,
+            num_with_tokens: self.num_with_tokens,
             store: store(&order),
         }
     }
@@ -179,6 +184,7 @@ impl Deck {
                 id: record.id.as_deref(),
                 external_id: record.external_id.as_deref(),
                 session: record.session.as_deref(),
+                has_tokens: record.output_tokens == 0 || record.output_token_ids.is_some(),
             };
             builder.push(&head);
         }
@@ -210,6 +216,7 @@ impl Deck {
                 id: head.id,
                 external_id: head.external_id,
                 session: head.session,
+                has_tokens: head.has_tokens,
             });
         })?;
         if positions.is_empty() {
@@ -254,6 +261,12 @@ impl Deck {
     #[must_use]
     pub fn num_records(&self) -> u32 {
         self.num_records
+    }
+
+    /// How many of them hold the tokens of their answer, or have none to hold.
+    #[must_use]
+    pub fn num_with_tokens(&self) -> u32 {
+        self.num_with_tokens
     }
 
     /// Whether records can be told apart by their prompts.

@@ -7,6 +7,7 @@ use vcr_live::FaultRule;
 use vcr_units as units;
 
 use super::control::ControlArgs;
+use super::replay::ReplayArgs;
 
 /// Options of `vcr play`, by what they concern.
 #[derive(Debug, Args)]
@@ -19,6 +20,8 @@ pub(crate) struct PlayArgs {
     pub(crate) timing: TimingArgs,
     #[command(flatten)]
     pub(crate) tokens: TokenArgs,
+    #[command(flatten)]
+    pub(crate) replay: ReplayArgs,
     #[command(flatten)]
     pub(crate) events: EventArgs,
     #[command(flatten)]
@@ -231,6 +234,17 @@ pub(crate) struct TimingArgs {
     /// Divide all times by this.
     #[arg(long, value_name = "FACTOR", default_value_t = 1.0)]
     pub(crate) time_scale: f64,
+}
+
+impl TimingArgs {
+    /// Whether any latency was asked for.
+    pub(crate) fn is_given(&self) -> bool {
+        self.latency.is_some()
+            || self.time_to_first_token.is_some()
+            || self.inter_token_latency.is_some()
+            || self.prefill_overhead.is_some()
+            || self.prefill_time_per_token.is_some()
+    }
 }
 
 const KNOBS: [&str; 8] = [

@@ -16,6 +16,7 @@ use vcr_scenario::expression;
 use vcr_wire::{Dtype, KvEventsConfig};
 
 use super::args::{DtypeArg, EngineArgs, EventArgs, FaultArgs, HashArg, LinkArgs, PlayArgs, PolicyArg, TimingArgs};
+use super::replay;
 
 /// Longest sequence unless one is given: more than most models take.
 const MODEL_LEN: u32 = 131_072;
@@ -60,6 +61,7 @@ pub(crate) fn live_config(args: &PlayArgs) -> Result<LiveConfig, Unusable> {
         latency_name,
         time_scale: args.timing.time_scale,
         tokens: tokens(args)?,
+        replay: replay::settings(&args.replay, &args.timing, &args.link.model_name)?,
         seed: args.tokens.seed,
         stats: StatsSettings {
             log_stats: !args.events.disable_log_stats,

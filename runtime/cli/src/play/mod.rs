@@ -3,6 +3,7 @@
 pub(crate) mod args;
 mod config;
 mod control;
+mod replay;
 
 use std::io::IsTerminal;
 use std::sync::Arc;
@@ -29,8 +30,14 @@ pub(crate) fn play(args: &PlayArgs) -> Exit {
             return Exit::BadInput;
         }
     };
-    match serve(config, listeners) {
-        Ok(()) => Exit::Passed,
+    let replay = config.replay.clone();
+    let served = serve(config, listeners);
+    let replayed = replay.map_or(Ok(Exit::Passed), |settings| replay::finish(&args.replay, &settings.replay));
+    match served {
+        Ok(()) => replayed.unwrap_or_else(|unusable| {
+            print_error(&unusable.message, unusable.hint.as_deref());
+            Exit::BadInput
+        }),
         Err(error) => {
             print_error(&with_causes(&error), None);
             match error {

@@ -81,6 +81,8 @@ pub struct RequestHead<'a> {
     pub finish_reason: Option<FinishReason>,
     /// From its arrival to its end; see [`RequestRecord::duration_ns`].
     pub duration_ns: Option<u64>,
+    /// Whether the tokens of its answer are there, or it has none.
+    pub has_tokens: bool,
 }
 
 impl<'a> RequestHead<'a> {
@@ -98,6 +100,7 @@ impl<'a> RequestHead<'a> {
             lora: record.lora.as_deref(),
             finish_reason: record.finish_reason.as_deref().and_then(FinishReason::parse),
             duration_ns: record.duration_ns(),
+            has_tokens: record.output_tokens == 0 || record.output_token_ids.is_some(),
         }
     }
 }

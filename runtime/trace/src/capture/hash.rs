@@ -138,7 +138,8 @@ impl PromptHasher {
             HashScheme::Fnv1a => {
                 bytes.extend(parent.to_le_bytes());
                 bytes.extend(tokens.iter().flat_map(|token| token.to_le_bytes()));
-                keys.write(is_first, bytes);
+                // Images are no part of it.
+                ExtraKeys { images: &[], ..*keys }.write(is_first, bytes);
                 fnv1a(bytes)
             }
         }

@@ -1,0 +1,216 @@
+//! Options of `vcr play` that replay a capture, and what is said of it.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use clap::{Args, ValueEnum};
+use vcr_live::ReplaySettings;
+use vcr_replay::{Deck, DeckOptions, Expectation, MatchBy, Replay, ReplayReport, Unmatched};
+
+use super::args::TimingArgs;
+use super::config::Unusable;
+use crate::exit::Exit;
+
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Replay of a capture")]
+pub(crate) struct ReplayArgs {
+    /// Answer from this capture: with its tokens, at its times.
+    #[arg(long, value_name = "CAPTURE", conflicts_with_all = ["replay_tokens", "replay_steps"])]
+    pub(crate) replay: Option<PathBuf>,
+
+    /// Answer with the tokens of this capture, in steps of the latency model.
+    #[arg(long, value_name = "CAPTURE")]
+    pub(crate) replay_tokens: Option<PathBuf>,
+
+    /// Answer at the times of this capture.
+    #[arg(long, value_name = "CAPTURE")]
+    pub(crate) replay_steps: Option<PathBuf>,
+
+    /// When answers come [default: recorded; model if a latency is given].
+    #[arg(long, value_enum, value_name = "WHEN", requires = "replay")]
+    pub(crate) replay_times: Option<TimesArg>,
+
+    /// How requests find their records [default: content; index if no record has hashes].
+    #[arg(long, value_enum, value_name = "HOW")]
+    pub(crate) replay_match: Option<MatchArg>,
+
+    /// What becomes of requests that are not in the capture.
+    #[arg(long, value_enum, value_name = "POLICY", default_value = "random", conflicts_with = "strict")]
+    pub(crate) replay_unmatched: UnmatchedArg,
+
+    /// End with exit code 1 at the first request that is not in the capture.
+    #[arg(long, alias = "replay-strict")]
+    pub(crate) strict: bool,
+
+    /// Skip lines of the capture that cannot be used, and count them.
+    #[arg(long)]
+    pub(crate) lenient: bool,
+
+    /// Refuse a capture of another model, engine or hardware than this fingerprint's.
+    #[arg(long, alias = "expect-config-hash", value_name = "HASH")]
+    pub(crate) expect_fingerprint: Option<String>,
+
+    /// Write what was matched and what was not to this file, at the end.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) replay_report: Option<PathBuf>,
+}
+
+/// When recorded answers come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum TimesArg {
+    /// As they came, each request by its own arrival; --time-scale makes them faster.
+    Recorded,
+    /// In steps of the engine, which the latency model prices.
+    Model,
+}
+
+/// How requests find their records.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub(crate) enum MatchArg {
+    /// By their prompts, whatever their names.
+    #[value(alias = "prefix")]
+    Content,
+    /// In order of arrival.
+    Index,
+    /// By the name their sender gave them.
+    Id,
+    /// By session, in order within it.
+    Session,
+}
+
+/// What becomes of requests that are not in the capture.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub(crate) enum UnmatchedArg {
+    /// They are answered as without a capture.
+    Random,
+    /// They fail, and say where their prompt diverged.
+    Error,
+    /// They get the record that shares most of their prompt.
+    Nearest,
+}
+
+/// The capture to be replayed, if there is one.
+pub(crate) fn settings(
+    args: &ReplayArgs,
+    timing: &TimingArgs,
+    model_name: &str,
+) -> Result<Option<ReplaySettings>, Unusable> {
+    let (path, tokens, times) = match (&args.replay, &args.replay_tokens, &args.replay_steps) {
+        (Some(path), ..) => {
+            let otherwise = if timing.is_given() { TimesArg::Model } else { TimesArg::Recorded };
+            (path, true, args.replay_times.unwrap_or(otherwise) == TimesArg::Recorded)
+        }
+        (None, Some(tokens), Some(steps)) if tokens != steps => {
+            return Err(Unusable {
+                message: "--replay-tokens and --replay-steps name two captures, but a request has one record"
+                    .to_owned(),
+                hint: Some("name the same capture in both, which is what --replay does".to_owned()),
+            });
+        }
+        (None, Some(path), steps) => (path, true, steps.is_some()),
+        (None, None, Some(path)) => (path, false, true),
+        (None, None, None) => return unused(args).map(|()| None),
+    };
+    if times && timing.is_given() && args.replay.is_none() {
+        return Err(Unusable {
+            message: "--replay-steps plays recorded times, so no other latency can be given".to_owned(),
+            hint: Some("use --replay-tokens with a latency; --time-scale makes recorded times faster".to_owned()),
+        });
+    }
+    let replay = open(path, args, model_name)?;
+    tell_what_it_is(&replay, path, tokens);
+    Ok(Some(ReplaySettings { replay: Arc::new(replay), tokens, times }))
+}
+
+/// Options that mean nothing without a capture.
+fn unused(args: &ReplayArgs) -> Result<(), Unusable> {
+    let given = [
+        ("--strict", args.strict),
+        ("--lenient", args.lenient),
+        ("--expect-fingerprint", args.expect_fingerprint.is_some()),
+        ("--replay-report", args.replay_report.is_some()),
+    ];
+    match given.iter().find(|(_, is_given)| *is_given) {
+        Some((name, _)) => Err(Unusable {
+            message: format!("{name} needs a capture to replay"),
+            hint: Some("name one with --replay CAPTURE".to_owned()),
+        }),
+        None => Ok(()),
+    }
+}
+
+fn open(path: &Path, args: &ReplayArgs, model_name: &str) -> Result<Replay, Unusable> {
+    let expected = Expectation {
+        fingerprint: args.expect_fingerprint.clone(),
+        model: (!model_name.is_empty()).then(|| model_name.to_owned()),
+    };
+    let unusable = |error: vcr_replay::ReplayError| Unusable { message: error.to_string(), hint: None };
+    let deck = Deck::open(path, &DeckOptions { lenient: args.lenient, expected }).map_err(unusable)?;
+    let by = match args.replay_match {
+        Some(MatchArg::Content) => MatchBy::Content,
+        Some(MatchArg::Index) => MatchBy::Index,
+        Some(MatchArg::Id) => MatchBy::Id,
+        Some(MatchArg::Session) => MatchBy::Session,
+        None if deck.has_hashes() => MatchBy::Content,
+        None => {
+            tracing::warn!("no record has hashes of its prompt, so requests get records in order of arrival");
+            MatchBy::Index
+        }
+    };
+    let policy = match args.replay_unmatched {
+        _ if args.strict => Unmatched::Fail,
+        UnmatchedArg::Random => Unmatched::Random,
+        UnmatchedArg::Error => Unmatched::Error,
+        UnmatchedArg::Nearest => Unmatched::Nearest,
+    };
+    Replay::new(deck, by, policy).map_err(unusable)
+}
+
+fn tell_what_it_is(replay: &Replay, path: &Path, wants_tokens: bool) {
+    let deck = replay.deck();
+    for warning in &deck.summary().warnings {
+        tracing::warn!("{warning}");
+    }
+    tracing::info!(
+        capture = %path.display(),
+        records = deck.num_records(),
+        prefixes = deck.num_prefixes(),
+        index_bytes = deck.memory_bytes(),
+        "replaying"
+    );
+    if wants_tokens && deck.num_with_tokens() < deck.num_records() {
+        tracing::warn!(
+            records = deck.num_records() - deck.num_with_tokens(),
+            "records hold no output tokens, so random ones are sent; record with --record-tokens"
+        );
+    }
+}
+
+/// Says what the replay came to. A strict one that met a request it does not
+/// hold has failed.
+pub(crate) fn finish(args: &ReplayArgs, replay: &Replay) -> Result<Exit, Unusable> {
+    let report = replay.report();
+    log(&report);
+    if let Some(path) = &args.replay_report {
+        let written = serde_json::to_string_pretty(&report).map_err(std::io::Error::from);
+        let written = written.and_then(|text| fs::write(path, text + "\n"));
+        written.map_err(|error| Unusable {
+            message: format!("--replay-report: cannot write {}: {error}", path.display()),
+            hint: None,
+        })?;
+    }
+    Ok(if report.has_failed { Exit::CheckFailed } else { Exit::Passed })
+}
+
+fn log(report: &ReplayReport) {
+    let counts = &report.counts;
+    tracing::info!(
+        exact = counts.exact,
+        same_blocks = counts.same_blocks,
+        nearest = counts.nearest,
+        unmatched = counts.unmatched,
+        unused = report.unused,
+        "the replay is over"
+    );
+}
