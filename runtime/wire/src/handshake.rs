@@ -73,6 +73,37 @@ map_struct! {
     }
 }
 
+impl Init {
+    /// The INIT `frame` with other addresses. Those that `addresses` does not
+    /// name and everything else stay as they are, unknown keys included.
+    ///
+    /// # Errors
+    ///
+    /// When the frame is no INIT.
+    pub fn readdress(frame: &[u8], addresses: &Addresses) -> Result<Vec<u8>, DecodeError> {
+        Self::decode(frame)?;
+        let mut init = Value::decode(frame)?;
+        let list = |texts: &[String]| Value::Array(texts.iter().map(|text| text.as_str().into()).collect());
+        let one = |text: &Option<String>| text.as_deref().map(Value::from);
+        let inner = init.get_mut("addresses").and_then(Value::as_map_mut);
+        for (key, value) in inner.into_iter().flatten() {
+            let other = match key.as_str() {
+                Some("inputs") => Some(list(&addresses.inputs)),
+                Some("outputs") => Some(list(&addresses.outputs)),
+                Some("coordinator_input") => one(&addresses.coordinator_input),
+                Some("coordinator_output") => one(&addresses.coordinator_output),
+                _ => None,
+            };
+            if let Some(other) = other {
+                *value = other;
+            }
+        }
+        let mut out = Vec::new();
+        init.encode(&mut out);
+        Ok(out)
+    }
+}
+
 /// The type of the model's weights.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Dtype {

@@ -56,7 +56,8 @@ pub use lines::{Line, LineEvidence, LineRules, UnknownLine, WakeUpResult};
 pub use link::{
     DataAddress, EngineGreeting, EngineInputs, EngineLink, EngineLinkConfig, EngineOutputs, FrontendConfig,
     FrontendLink, FrontendListener, FrontendMessage, KvEventPublisher, KvEventSubscriber, LinkError, NoticeBoard,
-    NoticeSender, Received, Source, Transport, Waiter, Waker, monotonic_ns,
+    NoticeSender, Passed, Received, Relay, RelayConfig, RelayNotice, RelayPath, RelayTap, Source, Transport, Waiter,
+    Waker, monotonic_ns,
 };
 pub use lora::{LoraLayout, LoraRequest};
 pub use output::{

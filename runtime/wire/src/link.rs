@@ -8,6 +8,9 @@ mod inputs;
 mod kv_publisher;
 mod kv_subscriber;
 mod notices;
+mod relay;
+mod relay_lane;
+mod relay_pump;
 mod transport;
 mod wait;
 
@@ -19,5 +22,6 @@ pub use inputs::{EngineInputs, Received, Source};
 pub use kv_publisher::KvEventPublisher;
 pub use kv_subscriber::KvEventSubscriber;
 pub use notices::{NoticeBoard, NoticeSender};
+pub use relay::{Passed, Relay, RelayConfig, RelayNotice, RelayPath, RelayTap};
 pub use transport::Transport;
 pub use wait::{Waiter, Waker, monotonic_ns};

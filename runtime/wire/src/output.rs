@@ -211,6 +211,23 @@ impl EngineCoreOutputs {
         whole("EngineCoreOutputs", frame, Self::read_elements)
     }
 
+    /// The scheduler's statistics in the first frame of a message as they were
+    /// sent, with keys that [`SchedulerStats`] does not know.
+    ///
+    /// # Errors
+    ///
+    /// When the frame is no such message.
+    pub fn raw_scheduler_stats(frame: &[u8]) -> Result<Option<Value>, DecodeError> {
+        let mut reader = Reader::new(frame);
+        if reader.array()? < 3 {
+            return Ok(None);
+        }
+        reader.skip()?;
+        reader.skip()?;
+        let stats = Value::read(&mut reader)?;
+        Ok((stats != Value::Nil).then_some(stats))
+    }
+
     /// Appends the message to `out`, as short as it can be. What frontends of
     /// the line do not know is left out.
     pub fn encode(&self, out: &mut Vec<u8>, rules: &LineRules) {

@@ -114,6 +114,17 @@ impl Value {
         pairs.iter().find(|(name, _)| name.as_str() == Some(key)).map(|(_, value)| value)
     }
 
+    /// As [`get`](Self::get), to be changed.
+    pub fn get_mut(&mut self, key: &str) -> Option<&mut Value> {
+        let pairs = self.as_map_mut()?;
+        pairs.iter_mut().find(|(name, _)| name.as_str() == Some(key)).map(|(_, value)| value)
+    }
+
+    /// The pairs, if this is a map.
+    pub fn as_map_mut(&mut self) -> Option<&mut Vec<(Value, Value)>> {
+        if let Value::Map(pairs) = self { Some(pairs) } else { None }
+    }
+
     /// The text, if this is one.
     #[must_use]
     pub fn as_str(&self) -> Option<&str> {

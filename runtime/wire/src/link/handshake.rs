@@ -26,7 +26,7 @@ pub enum DataAddress {
 }
 
 impl DataAddress {
-    fn of(&self, name: &str, client: usize) -> String {
+    pub(super) fn of(&self, name: &str, client: usize) -> String {
         match self {
             Self::Tcp { host } => format!("tcp://{host}:*"),
             Self::Ipc { folder } => format!("ipc://{}/{name}-{client}", folder.display()),

@@ -52,7 +52,7 @@ pub enum Received {
 /// A socket that is asked only when something may have come in on it: asking
 /// takes a call of the system even where there is nothing.
 pub(super) struct Inlet {
-    socket: Socket,
+    pub(super) socket: Socket,
     /// Readable from the first event after a vain attempt to receive.
     pub(super) fd: RawFd,
     /// Whether the last attempt was not in vain, or `fd` was readable since.
@@ -60,12 +60,12 @@ pub(super) struct Inlet {
 }
 
 impl Inlet {
-    fn new(socket: Socket) -> Result<Self, LinkError> {
+    pub(super) fn new(socket: Socket) -> Result<Self, LinkError> {
         let fd = socket.get_fd().map_err(LinkError::socket("watch a socket"))?;
         Ok(Self { socket, fd, may_have_message: true })
     }
 
-    fn try_receive(&mut self) -> Result<Option<Vec<Vec<u8>>>, LinkError> {
+    pub(super) fn try_receive(&mut self) -> Result<Option<Vec<Vec<u8>>>, LinkError> {
         if !self.may_have_message {
             return Ok(None);
         }
@@ -84,19 +84,22 @@ pub struct EngineInputs {
     evidence: Option<LineEvidence>,
 }
 
-/// The input of one API server.
-struct Client {
-    socket: Inlet,
-    monitor: Inlet,
+/// Watches whether somebody is at the other end of a socket.
+pub(super) struct Watch {
+    pub(super) monitor: Inlet,
     /// Whether somebody has answered there. The launcher of several API servers
     /// holds their addresses before they run; a connection that nobody answers
     /// ends after half a minute and is made again, which is no loss.
     is_connected: bool,
 }
 
-impl Client {
-    /// Whether its connection has come to an end.
-    fn is_lost(&mut self) -> Result<bool, LinkError> {
+impl Watch {
+    pub(super) fn new(monitor: Socket) -> Result<Self, LinkError> {
+        Ok(Self { monitor: Inlet::new(monitor)?, is_connected: false })
+    }
+
+    /// Whether a connection has come to an end.
+    pub(super) fn is_lost(&mut self) -> Result<bool, LinkError> {
         while let Some(frames) = self.monitor.try_receive()? {
             let event =
                 frames.first().and_then(|frame| frame.first_chunk()).map_or(0, |event| u16::from_le_bytes(*event));
@@ -110,13 +113,17 @@ impl Client {
     }
 }
 
+/// The input of one API server.
+struct Client {
+    socket: Inlet,
+    watch: Watch,
+}
+
 impl EngineInputs {
     /// Of the API servers' sockets, each with its monitor, and of that of the
     /// coordinator.
     pub(super) fn new(sockets: Vec<(Socket, Socket)>, coordinator: Option<Socket>) -> Result<Self, LinkError> {
-        let client = |(socket, monitor)| {
-            Ok(Client { socket: Inlet::new(socket)?, monitor: Inlet::new(monitor)?, is_connected: false })
-        };
+        let client = |(socket, monitor)| Ok(Client { socket: Inlet::new(socket)?, watch: Watch::new(monitor)? });
         let clients = sockets.into_iter().map(client).collect::<Result<_, _>>()?;
         let coordinator = coordinator.map(Inlet::new).transpose()?;
         Ok(Self { clients, coordinator, first: 0, evidence: None })
@@ -178,7 +185,7 @@ impl EngineInputs {
     /// [`Waiter`]: super::Waiter
     pub fn try_receive_loss(&mut self) -> Result<Option<Received>, LinkError> {
         for (client, connection) in self.clients.iter_mut().enumerate() {
-            if connection.is_lost()? {
+            if connection.watch.is_lost()? {
                 return Ok(Some(Received::FrontendLost { client }));
             }
         }
@@ -218,15 +225,15 @@ impl EngineInputs {
     pub(super) fn inlets(&mut self, messages: bool) -> impl Iterator<Item = &mut Inlet> {
         let coordinator = self.coordinator.as_mut().filter(move |_| messages);
         let clients = self.clients.iter_mut();
-        let of_clients =
-            clients.flat_map(move |client| [Some(&mut client.monitor), Some(&mut client.socket).filter(|_| messages)]);
+        let of_clients = clients
+            .flat_map(move |client| [Some(&mut client.watch.monitor), Some(&mut client.socket).filter(|_| messages)]);
         of_clients.flatten().chain(coordinator)
     }
 
     fn sockets(&self) -> impl Iterator<Item = &Socket> {
         let clients = self.clients.iter();
         clients
-            .flat_map(|client| [&client.socket.socket, &client.monitor.socket])
+            .flat_map(|client| [&client.socket.socket, &client.watch.monitor.socket])
             .chain(self.coordinator.as_ref().map(|inlet| &inlet.socket))
     }
 

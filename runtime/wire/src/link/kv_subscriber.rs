@@ -46,8 +46,17 @@ impl KvEventSubscriber {
     ///
     /// When the library fails, or something else came.
     pub fn receive(&self, timeout: Duration) -> Result<Option<KvEventMessage>, LinkError> {
-        let Some(frames) = receive(&self.events, timeout)? else { return Ok(None) };
+        let Some(frames) = self.receive_frames(timeout)? else { return Ok(None) };
         KvEventMessage::decode(&frames).map(Some).map_err(malformed)
+    }
+
+    /// The same, but only its frames.
+    ///
+    /// # Errors
+    ///
+    /// When the library fails.
+    pub fn receive_frames(&self, timeout: Duration) -> Result<Option<Vec<Vec<u8>>>, LinkError> {
+        receive(&self.events, timeout)
     }
 
     /// Asks for the batches that the engine still has from `start` on, and

@@ -1,7 +1,7 @@
 //! Waiting for messages, for other threads and for an instant.
 
 use std::cell::Cell;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
 
 use rustix::event::{EventfdFlags, eventfd};
@@ -46,6 +46,22 @@ pub struct Waiter {
 pub struct Waker(Arc<OwnedFd>);
 
 impl Waker {
+    pub(super) fn new() -> Result<Self, LinkError> {
+        let flags = EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC;
+        let bell = eventfd(0, flags).map_err(LinkError::system::<Errno>("make a bell"))?;
+        Ok(Self(Arc::new(bell)))
+    }
+
+    /// Readable when someone has called.
+    pub(super) fn fd(&self) -> RawFd {
+        self.0.as_raw_fd()
+    }
+
+    /// Whether someone has called since the last time.
+    pub(super) fn take_call(&self) -> bool {
+        rustix::io::read(&*self.0, &mut [0; 8]).is_ok()
+    }
+
     /// Ends the present waiting, or the next one if there is none.
     pub fn wake(&self) {
         // Fails only when it was woken 2^64 times without looking.
@@ -63,9 +79,7 @@ impl Waiter {
         let flags = TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC;
         let timer =
             timerfd_create(TimerfdClockId::Monotonic, flags).map_err(LinkError::system::<Errno>("make a timer"))?;
-        let flags = EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC;
-        let bell = eventfd(0, flags).map_err(LinkError::system::<Errno>("make a bell"))?;
-        Ok(Self { timer, timer_ns: Cell::new(0), looked_ns: Cell::new(0), waker: Waker(Arc::new(bell)) })
+        Ok(Self { timer, timer_ns: Cell::new(0), looked_ns: Cell::new(0), waker: Waker::new()? })
     }
 
     /// What other threads end the waiting with.
@@ -108,7 +122,7 @@ impl Waiter {
         // Descriptors instead of the library's sockets, which it would ask
         // twice for each wait, one by one.
         let readable = |fd| zmq::PollItem::from_fd(fd, zmq::POLLIN);
-        let mut items = vec![readable(self.waker.0.as_raw_fd())];
+        let mut items = vec![readable(self.waker.fd())];
         items.extend(inputs.inlets(messages).map(|inlet| readable(inlet.fd)));
         let others = events.and_then(KvEventPublisher::socket).into_iter().chain(notices.map(NoticeBoard::socket));
         for socket in others {
@@ -127,7 +141,7 @@ impl Waiter {
         for (inlet, item) in inputs.inlets(messages).zip(&items[1..]) {
             inlet.may_have_message |= item.is_readable();
         }
-        Ok(items[0].is_readable() && rustix::io::read(&*self.waker.0, &mut [0; 8]).is_ok())
+        Ok(items[0].is_readable() && self.waker.take_call())
     }
 
     /// Sets the alarm to an instant of the monotonic clock.

@@ -1,0 +1,82 @@
+//! What was recorded so far, for whoever watches.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use serde::Serialize;
+
+/// A count that one thread changes and others read.
+#[derive(Debug, Default)]
+pub(crate) struct Count(AtomicU64);
+
+impl Count {
+    pub(crate) fn add(&self, more: u64) {
+        self.0.fetch_add(more, Ordering::Relaxed);
+    }
+
+    pub(crate) fn set(&self, value: u64) {
+        self.0.store(value, Ordering::Relaxed);
+    }
+
+    pub(crate) fn get(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+macro_rules! counts {
+    ($($(#[$meta:meta])* $name:ident,)*) => {
+        #[derive(Debug, Default)]
+        pub(crate) struct Counts {
+            $(pub(crate) $name: Count,)*
+        }
+
+        /// What was recorded.
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+        pub struct RecordSummary {
+            $($(#[$meta])* pub $name: u64,)*
+        }
+
+        impl Counts {
+            pub(crate) fn summary(&self) -> RecordSummary {
+                RecordSummary { $($name: self.$name.get(),)* }
+            }
+        }
+    };
+}
+
+counts! {
+    /// Engines that have presented themselves, each time counted.
+    engines,
+    /// Requests that have arrived.
+    arrivals,
+    /// Requests that are over.
+    requests,
+    /// Those of them that were aborted.
+    aborted,
+    /// Requests that are under way, or were when the capture ended.
+    open,
+    /// Requests that were given up because what came of them was not recorded.
+    broken,
+    /// Tokens that requests got.
+    tokens,
+    /// Messages with outputs or statistics.
+    steps,
+    /// Batches of KV events.
+    kv_batches,
+    /// Messages that were handed on but not recorded: the recorder was behind,
+    /// or the capture could not be written.
+    lost_messages,
+    /// Their bytes.
+    lost_bytes,
+    /// Messages that were handed on but could not be read.
+    undecodable,
+    /// Messages whose receiver was not connected.
+    undeliverable,
+    /// Messages from somebody who does not belong here, left out.
+    strays,
+    /// Outputs of requests that are not known, or over.
+    unmatched_outputs,
+    /// Breaks in the traffic.
+    breaks,
+    /// Files of the capture.
+    parts,
+}

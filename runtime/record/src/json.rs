@@ -1,0 +1,116 @@
+//! Values of the wire as JSON.
+
+use serde_json::{Map, Number, Value};
+use vcr_wire::{PoolingParams, SamplingParams, Value as Wire};
+
+/// A value as JSON. Bytes become hexadecimal digits; what JSON has no number
+/// for becomes null.
+pub(crate) fn json(value: &Wire) -> Value {
+    match value {
+        Wire::Nil => Value::Null,
+        Wire::Bool(value) => (*value).into(),
+        Wire::Int(value) => match (value.as_u64(), value.as_i64()) {
+            (Some(value), _) => value.into(),
+            (None, value) => value.map_or(Value::Null, Value::from),
+        },
+        Wire::F32(value) => float((*value).into()),
+        Wire::F64(value) => float(*value),
+        Wire::Str(text) => text.as_str().into(),
+        Wire::Bin(bytes) | Wire::Ext(_, bytes) => hex(bytes).into(),
+        Wire::Array(items) => items.iter().map(json).collect(),
+        Wire::Map(pairs) => Value::Object(pairs.iter().map(|(key, value)| (key_text(key), json(value))).collect()),
+    }
+}
+
+/// Digits of bytes.
+pub(crate) fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn key_text(key: &Wire) -> String {
+    key.as_str().map_or_else(|| json(key).to_string(), str::to_owned)
+}
+
+fn float(value: f64) -> Value {
+    Number::from_f64(value).map_or(Value::Null, Value::Number)
+}
+
+/// A message of the wire, which this process encoded itself.
+fn encoded(encode: impl FnOnce(&mut Vec<u8>)) -> Value {
+    let mut bytes = Vec::new();
+    encode(&mut bytes);
+    Wire::decode(&bytes).map_or(Value::Null, |value| json(&value))
+}
+
+/// Sampling parameters without those at their defaults. Tokens that are to be
+/// generated are left out unless tokens may be told.
+pub(crate) fn sampling(params: &SamplingParams, with_tokens: bool) -> Map<String, Value> {
+    let Value::Object(mut params) = encoded(|out| params.encode(out)) else { return Map::new() };
+    if !with_tokens {
+        params.remove("trace_decode_token_ids");
+    }
+    params.values_mut().for_each(shorten);
+    params
+}
+
+/// Frontends hold numbers such as 0.95 in 32 bits; in 64 bits they would have
+/// digits that nobody asked for.
+fn shorten(value: &mut Value) {
+    let Some(number) = value.as_f64().filter(|_| value.is_f64()) else { return };
+    let short = number as f32;
+    if f64::from(short) == number
+        && let Ok(number) = short.to_string().parse()
+    {
+        *value = float(number);
+    }
+}
+
+/// Pooling parameters without those at their defaults.
+pub(crate) fn pooling(params: &PoolingParams) -> Map<String, Value> {
+    let skip = params.skip_reading_prefix_cache;
+    let all = [
+        ("task", params.task.as_deref().map(Value::from)),
+        ("dimensions", params.dimensions.map(Value::from)),
+        ("use_activation", params.use_activation.map(Value::from)),
+        ("step_tag_id", params.step_tag_id.map(Value::from)),
+        ("returned_token_ids", params.returned_token_ids.clone().map(Value::from)),
+        ("requires_token_ids", params.requires_token_ids.then_some(Value::Bool(true))),
+        ("skip_reading_prefix_cache", skip.map(Value::from)),
+        ("extra_kwargs", params.extra_kwargs.as_ref().map(json)),
+    ];
+    all.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?))).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn parameters_at_their_defaults_are_left_out() {
+        let params = SamplingParams {
+            temperature: f64::from(0.6_f32),
+            top_p: 0.5,
+            max_tokens: Some(7),
+            seed: Some(5_u64.into()),
+            ..SamplingParams::default()
+        };
+        assert_eq!(
+            Value::Object(sampling(&params, false)),
+            json!({"temperature": 0.6, "top_p": 0.5, "max_tokens": 7, "seed": 5})
+        );
+        assert!(sampling(&SamplingParams::default(), true).is_empty());
+        let params = PoolingParams { task: Some("embed".to_owned()), ..PoolingParams::default() };
+        assert_eq!(Value::Object(pooling(&params)), json!({"task": "embed"}));
+    }
+
+    #[test]
+    fn every_value_has_a_json() {
+        let value = Wire::Map(vec![
+            (1_u64.into(), Wire::Bin(vec![0, 255])),
+            ("b".into(), Wire::Array(vec![Wire::F64(f64::NAN), Wire::F32(0.5), u64::MAX.into(), Wire::Nil])),
+            ("c".into(), Wire::Int((-1_i64).into())),
+        ]);
+        assert_eq!(json(&value), json!({"1": "00ff", "b": [null, 0.5, u64::MAX, null], "c": -1}));
+    }
+}

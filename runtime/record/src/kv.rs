@@ -1,0 +1,94 @@
+//! KV events, as lines of a capture.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use serde_json::Value;
+use vcr_wire::{DecodeError, KvEventBatch, KvEventSubscriber, Transport, Value as Wire, decode_sequence, monotonic_ns};
+
+use crate::error::RecordError;
+use crate::json::json;
+use crate::queue::Queue;
+
+/// How often a subscriber looks whether it should end.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// What of events tells tokens, or secrets of tenants.
+const TELLING: [&str; 3] = ["token_ids", "lookahead_token_ids", "extra_keys"];
+
+/// Hears what is published at `endpoint` until `stop`. `rank` is that of
+/// batches that do not say theirs.
+pub(crate) fn subscribe(
+    transport: &Transport,
+    endpoint: &str,
+    rank: u32,
+    queue: Arc<Queue>,
+    stop: Arc<AtomicBool>,
+) -> Result<JoinHandle<()>, RecordError> {
+    let subscriber = KvEventSubscriber::connect(transport, endpoint, None, "")?;
+    let hear = move || {
+        while !stop.load(Ordering::Relaxed) {
+            match subscriber.receive_frames(PAUSE) {
+                Ok(None) => {}
+                Ok(Some(frames)) => {
+                    // What is no batch is found to be none by who decodes it.
+                    let sequence = frames.get(1).and_then(|frame| decode_sequence(frame).ok()).unwrap_or(u64::MAX);
+                    let payload = frames.get(2).map_or(&[][..], Vec::as_slice);
+                    queue.push_kv(monotonic_ns(), rank, sequence, payload);
+                }
+                Err(error) => {
+                    tracing::error!("KV events are not recorded any more: {error}");
+                    return;
+                }
+            }
+        }
+    };
+    thread::Builder::new().name("kv-events".to_owned()).spawn(hear).map_err(RecordError::Thread)
+}
+
+/// The engine and the events of a batch as they were sent; without what tells
+/// tokens, unless those may be told.
+pub(crate) fn kv_events(payload: &[u8], with_tokens: bool) -> Result<(Option<u32>, Value), DecodeError> {
+    // The one to know that it is a batch, the other for keys nobody knows yet.
+    let rank = KvEventBatch::decode(payload)?.data_parallel_rank;
+    let batch = Wire::decode(payload)?;
+    let mut events = batch.as_array().and_then(|batch| batch.get(1)).map_or(Value::Null, json);
+    if !with_tokens {
+        for event in events.as_array_mut().into_iter().flatten().filter_map(Value::as_object_mut) {
+            TELLING.iter().for_each(|key| _ = event.remove(*key));
+        }
+    }
+    Ok((rank, events))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+    use vcr_wire::{BlockHash, BlockStored, KvEvent};
+
+    #[test]
+    fn events_tell_no_tokens_unless_they_may() {
+        let stored = BlockStored {
+            block_hashes: vec![BlockHash::Int(7)],
+            token_ids: vec![1, 2],
+            extra_keys: Some(vec![Some(vec!["salt".into()])]),
+            block_size: 2,
+            ..BlockStored::default()
+        };
+        let events = vec![KvEvent::BlockStored(Box::new(stored)), KvEvent::AllBlocksCleared];
+        let mut payload = Vec::new();
+        KvEventBatch { ts: 1.0, events, data_parallel_rank: Some(3) }.encode(&mut payload);
+        let (rank, events) = kv_events(&payload, false).expect("a batch");
+        assert_eq!(
+            (rank, &events[0]["block_hashes"], &events[1]["type"]),
+            (Some(3), &json!([7]), &json!("AllBlocksCleared"))
+        );
+        assert!(TELLING.iter().all(|key| events[0].get(key).is_none()), "{events}");
+        let (_, events) = kv_events(&payload, true).expect("a batch");
+        assert_eq!(events[0]["token_ids"], json!([1, 2]));
+        assert!(kv_events(b"\x93", true).is_err());
+    }
+}

@@ -1,0 +1,233 @@
+//! The files of a capture.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use vcr_trace::capture::{CaptureEnd, CaptureLine, CaptureMeta, CaptureWriter, EngineRecord};
+
+use crate::error::RecordError;
+
+/// What was written longer ago than this is on its way to the disk.
+const FLUSH_INTERVAL: Duration = Duration::from_millis(100);
+
+/// When a new file is begun.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Rotation {
+    /// When a file has so many bytes before packing.
+    pub size_bytes: Option<u64>,
+    /// When a file is so old.
+    pub time: Option<Duration>,
+}
+
+impl Rotation {
+    fn is_wanted(self) -> bool {
+        self != Self::default()
+    }
+}
+
+/// The files, one after the other. The first one is made when there is
+/// something to write, so that its first line can say who serves.
+pub(crate) struct Parts {
+    path: PathBuf,
+    rotation: Rotation,
+    meta: CaptureMeta,
+    open: Option<Open>,
+    /// Files begun so far.
+    begun: u32,
+}
+
+struct Open {
+    writer: CaptureWriter,
+    path: PathBuf,
+    begun: Instant,
+    /// Requests that are over, in this file.
+    requests: u64,
+    /// Whether there is more in it than who serves.
+    is_used: bool,
+    is_flushed: bool,
+    flushed: Instant,
+}
+
+impl Parts {
+    /// Looks whether files can be made at `path`; those of an earlier capture
+    /// are removed if `replace` says so.
+    pub(crate) fn new(path: &Path, rotation: Rotation, replace: bool, meta: CaptureMeta) -> Result<Self, RecordError> {
+        split(path).ok_or_else(|| RecordError::Suffix { path: path.to_owned() })?;
+        let write = |source| RecordError::Write { path: path.to_owned(), source };
+        for part in 0.. {
+            let old = part_path(path, part);
+            if !old.try_exists().map_err(write)? {
+                break;
+            }
+            if !replace {
+                return Err(RecordError::Exists { path: old });
+            }
+            fs::remove_file(&old).map_err(|source| RecordError::Write { path: old.clone(), source })?;
+            if !rotation.is_wanted() {
+                break;
+            }
+        }
+        // Better now than when the first engine has come.
+        drop(fs::File::create_new(path).map_err(write)?);
+        fs::remove_file(path).map_err(write)?;
+        Ok(Self { path: path.to_owned(), rotation, meta, open: None, begun: 0 })
+    }
+
+    /// What the next file's first line says.
+    pub(crate) fn meta_mut(&mut self) -> &mut CaptureMeta {
+        &mut self.meta
+    }
+
+    /// Files begun so far.
+    pub(crate) fn begun(&self) -> u32 {
+        self.begun
+    }
+
+    /// Writes a line.
+    pub(crate) fn write(&mut self, line: &CaptureLine) -> Result<(), RecordError> {
+        let open = self.open()?;
+        open.requests += u64::from(is_over(line));
+        open.is_used |= !matches!(line, CaptureLine::Engine(_));
+        open.is_flushed = false;
+        open.writer.write(line).map_err(|source| RecordError::Write { path: open.path.clone(), source })
+    }
+
+    /// Whether this file has what belongs in one.
+    pub(crate) fn is_full(&self) -> bool {
+        self.open.as_ref().filter(|open| open.is_used).is_some_and(|open| {
+            self.rotation.size_bytes.is_some_and(|limit| open.writer.written_bytes() >= limit)
+                || self.rotation.time.is_some_and(|limit| open.begun.elapsed() >= limit)
+        })
+    }
+
+    /// Ends this file; the next one begins with the same engines.
+    pub(crate) fn rotate<'a>(
+        &mut self,
+        at_ns: u64,
+        unfinished: u64,
+        engines: impl Iterator<Item = &'a EngineRecord>,
+    ) -> Result<(), RecordError> {
+        self.end(at_ns, unfinished, true)?;
+        for engine in engines {
+            self.write(&CaptureLine::Engine(Box::new(engine.clone())))?;
+        }
+        Ok(())
+    }
+
+    /// Ends this file, and with it the capture unless it `continues`.
+    pub(crate) fn end(&mut self, at_ns: u64, unfinished: u64, continues: bool) -> Result<(), RecordError> {
+        let requests = self.open()?.requests;
+        self.write(&CaptureLine::End(CaptureEnd { at_ns, requests, unfinished, continues }))?;
+        let Some(Open { writer, path, .. }) = self.open.take() else { return Ok(()) };
+        writer.finish().map_err(|source| RecordError::Write { path, source })
+    }
+
+    /// Hands on what was written, unless that was done a moment ago.
+    pub(crate) fn flush(&mut self) -> Result<(), RecordError> {
+        let Some(open) = self.open.as_mut().filter(|open| !open.is_flushed) else { return Ok(()) };
+        if open.flushed.elapsed() < FLUSH_INTERVAL {
+            return Ok(());
+        }
+        (open.is_flushed, open.flushed) = (true, Instant::now());
+        open.writer.flush().map_err(|source| RecordError::Write { path: open.path.clone(), source })
+    }
+
+    fn open(&mut self) -> Result<&mut Open, RecordError> {
+        if self.open.is_none() {
+            let path = part_path(&self.path, self.begun);
+            let meta = CaptureMeta { part: self.begun, ..self.meta.clone() };
+            let writer = CaptureWriter::create(&path, meta)
+                .map_err(|source| RecordError::Write { path: path.clone(), source })?;
+            self.begun += 1;
+            let now = Instant::now();
+            self.open =
+                Some(Open { writer, path, begun: now, requests: 0, is_used: false, is_flushed: false, flushed: now });
+        }
+        Ok(self.open.as_mut().expect("it was opened above"))
+    }
+}
+
+fn is_over(line: &CaptureLine) -> bool {
+    matches!(line, CaptureLine::Request(record) if record.finish_reason.is_some())
+}
+
+/// A file's name in its two parts, the second beginning with `.jsonl`.
+fn split(path: &Path) -> Option<(&str, &str)> {
+    let name = path.file_name()?.to_str()?;
+    let suffix = [".jsonl", ".jsonl.gz", ".jsonl.zst"].into_iter().find(|suffix| name.ends_with(suffix))?;
+    let stem = name.strip_suffix(suffix).filter(|stem| !stem.is_empty())?;
+    Some((stem, suffix))
+}
+
+/// `NAME.jsonl`, `NAME.1.jsonl`, ...
+fn part_path(path: &Path, part: u32) -> PathBuf {
+    match split(path) {
+        Some((stem, suffix)) if part > 0 => path.with_file_name(format!("{stem}.{part}{suffix}")),
+        _ => path.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use vcr_trace::capture::Break;
+
+    fn line() -> CaptureLine {
+        CaptureLine::Break(Break { reason: "x".repeat(100), ..Break::default() })
+    }
+
+    #[test]
+    fn parts_have_numbers_before_their_suffix() {
+        for (name, first) in
+            [("a.jsonl", "a.1.jsonl"), ("a.b.jsonl.gz", "a.b.1.jsonl.gz"), ("a.jsonl.zst", "a.1.jsonl.zst")]
+        {
+            assert_eq!(part_path(Path::new(name), 0), Path::new(name));
+            assert_eq!(part_path(&Path::new("x").join(name), 1), Path::new("x").join(first));
+        }
+        for wrong in ["a.json", "a", ".jsonl", "a.jsonl.xz"] {
+            assert!(split(Path::new(wrong)).is_none(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn nothing_is_replaced_unless_allowed() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let path = folder.path().join("a.jsonl");
+        let rotation = Rotation { size_bytes: Some(1), time: None };
+        let new = |replace| Parts::new(&path, rotation, replace, CaptureMeta::default());
+        for part in 0..2 {
+            fs::write(part_path(&path, part), "mine").expect("it is writable");
+        }
+        assert!(matches!(new(false), Err(RecordError::Exists { .. })));
+        assert!(new(true).is_ok());
+        assert!(!part_path(&path, 1).exists(), "a part of an old capture must not seem to be one of the new");
+        let missing = Parts::new(&folder.path().join("no/a.jsonl"), rotation, false, CaptureMeta::default());
+        assert!(matches!(missing, Err(RecordError::Write { .. })));
+    }
+
+    #[test]
+    fn a_full_file_is_followed_by_one_with_the_same_engines() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let path = folder.path().join("a.jsonl");
+        let rotation = Rotation { size_bytes: Some(400), time: None };
+        let mut parts = Parts::new(&path, rotation, false, CaptureMeta::default()).expect("it is writable");
+        let engine = EngineRecord { rank: 3, ..EngineRecord::default() };
+        for _ in 0..4 {
+            parts.write(&line()).expect("it is writable");
+            if parts.is_full() {
+                parts.rotate(7, 2, [&engine].into_iter()).expect("it is writable");
+            }
+        }
+        parts.end(8, 0, false).expect("it is writable");
+        assert_eq!(parts.begun(), 2);
+        let text = fs::read_to_string(part_path(&path, 1)).expect("there is a second part");
+        let lines: Vec<CaptureLine> = text.lines().map(|line| serde_json::from_str(line).expect("a line")).collect();
+        assert!(matches!(&lines[0], CaptureLine::Meta(meta) if meta.part == 1));
+        assert!(matches!(&lines[1], CaptureLine::Engine(engine) if engine.rank == 3));
+        assert!(matches!(lines.last(), Some(CaptureLine::End(CaptureEnd { continues: false, .. }))));
+        let first = fs::read_to_string(&path).expect("there is a first part");
+        let last: CaptureLine = serde_json::from_str(first.lines().last().expect("lines")).expect("a line");
+        assert_eq!(last, CaptureLine::End(CaptureEnd { at_ns: 7, requests: 0, unfinished: 2, continues: true }));
+    }
+}

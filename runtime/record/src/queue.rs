@@ -1,0 +1,235 @@
+//! What waits between the relay and the recorder.
+//!
+//! The relay must never wait for the recorder, so what waits is bounded: once
+//! there is no room, everything is dropped and counted until the recorder has
+//! taken what waits. Where that happened it finds an [`Item`] that says so.
+
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use vcr_wire::{Passed, RelayNotice, RelayPath, RelayTap};
+
+/// Room that is kept when nothing waits.
+const SPARE_BYTES: usize = 1 << 20;
+
+/// One thing that the relay, or a subscriber of KV events, has to tell.
+#[derive(Clone, Debug)]
+pub(crate) struct Item {
+    /// When, on the system's monotonic clock.
+    pub(crate) at_ns: u64,
+    pub(crate) rank: u32,
+    pub(crate) what: What,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) enum What {
+    /// A message, whose first two frames are so long.
+    Passed { path: RelayPath, lengths: [usize; 2] },
+    /// Something about connections.
+    Noticed(RelayNotice),
+    /// A batch of KV events: the number of the publisher's batch, and the
+    /// length of its payload.
+    Kv { sequence: u64, length: usize },
+    /// Here, so many messages had no room, up to this instant.
+    Lost { messages: u64, bytes: u64 },
+}
+
+impl Item {
+    /// How many messages it stands for.
+    pub(crate) fn messages(&self) -> u64 {
+        match self.what {
+            What::Passed { .. } | What::Kv { .. } => 1,
+            What::Lost { messages, .. } => messages,
+            What::Noticed(_) => 0,
+        }
+    }
+}
+
+/// Things in their order, the bytes of all messages behind each other.
+#[derive(Debug, Default)]
+pub(crate) struct Batch {
+    bytes: Vec<u8>,
+    items: Vec<Item>,
+}
+
+impl Batch {
+    /// Each with the bytes of its frames.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (&Item, [&[u8]; 2])> {
+        let mut rest = self.bytes.as_slice();
+        self.items.iter().map(move |item| {
+            let lengths = match item.what {
+                What::Passed { lengths, .. } => lengths,
+                What::Kv { length, .. } => [length, 0],
+                What::Noticed(_) | What::Lost { .. } => [0, 0],
+            };
+            let mut take = |length| rest.split_off(..length).expect("all frames were copied");
+            (item, [take(lengths[0]), take(lengths[1])])
+        })
+    }
+
+    fn clear(&mut self) {
+        self.items.clear();
+        self.items.shrink_to(SPARE_BYTES / size_of::<Item>());
+        self.bytes.clear();
+        self.bytes.shrink_to(SPARE_BYTES);
+    }
+
+    fn size_bytes(&self) -> usize {
+        self.bytes.len() + self.items.len() * size_of::<Item>()
+    }
+}
+
+#[derive(Debug, Default)]
+struct State {
+    waiting: Batch,
+    /// Bytes of what the recorder took and has not given back.
+    taken_bytes: usize,
+    lost: Lost,
+    is_closed: bool,
+}
+
+#[derive(Debug, Default)]
+struct Lost {
+    messages: u64,
+    bytes: u64,
+    rank: u32,
+    at_ns: u64,
+}
+
+/// The queue itself.
+#[derive(Debug)]
+pub(crate) struct Queue {
+    state: Mutex<State>,
+    /// Rung when the recorder should not sleep on.
+    bell: Condvar,
+    limit_bytes: usize,
+}
+
+impl Queue {
+    /// For so many bytes, those included that the recorder is at.
+    pub(crate) fn new(limit_bytes: usize) -> Self {
+        Self { state: Mutex::default(), bell: Condvar::new(), limit_bytes }
+    }
+
+    /// Swaps `batch` with what waits, after `pause` at most; sooner if much
+    /// waits or nothing more will come. `false`: it was the last time.
+    pub(crate) fn take(&self, batch: &mut Batch, pause: Duration) -> bool {
+        batch.clear();
+        let mut state = self.lock();
+        state.taken_bytes = 0;
+        let is_calm = |state: &mut State| !state.is_closed && state.waiting.size_bytes() < self.limit_bytes / 4;
+        let waited = self.bell.wait_timeout_while(state, pause, is_calm);
+        state = waited.unwrap_or_else(PoisonError::into_inner).0;
+        std::mem::swap(&mut state.waiting, batch);
+        let lost = std::mem::take(&mut state.lost);
+        if lost.messages > 0 {
+            let what = What::Lost { messages: lost.messages, bytes: lost.bytes };
+            batch.items.push(Item { at_ns: lost.at_ns, rank: lost.rank, what });
+        }
+        state.taken_bytes = batch.size_bytes();
+        !state.is_closed
+    }
+
+    /// Nothing more will come.
+    pub(crate) fn close(&self) {
+        self.lock().is_closed = true;
+        self.bell.notify_all();
+    }
+
+    fn push(&self, item: Item, frames: [&[u8]; 2]) {
+        let mut state = self.lock();
+        let bytes = frames[0].len() + frames[1].len();
+        let size_bytes = bytes + size_of::<Item>();
+        let in_use_bytes = state.waiting.size_bytes() + state.taken_bytes;
+        if state.lost.messages > 0 || in_use_bytes + size_bytes > self.limit_bytes {
+            state.lost.messages += 1;
+            state.lost.bytes += bytes as u64;
+            (state.lost.rank, state.lost.at_ns) = (item.rank, item.at_ns);
+            return;
+        }
+        state.waiting.items.push(item);
+        state.waiting.bytes.extend_from_slice(frames[0]);
+        state.waiting.bytes.extend_from_slice(frames[1]);
+        if in_use_bytes + size_bytes > self.limit_bytes / 4 {
+            drop(state);
+            self.bell.notify_one();
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A batch of KV events has come.
+    pub(crate) fn push_kv(&self, at_ns: u64, rank: u32, sequence: u64, payload: &[u8]) {
+        self.push(Item { at_ns, rank, what: What::Kv { sequence, length: payload.len() } }, [payload, &[]]);
+    }
+}
+
+/// The relay's end.
+pub(crate) struct Tap<'a>(pub(crate) &'a Queue);
+
+impl RelayTap for Tap<'_> {
+    fn passed(&mut self, message: Passed<'_>) {
+        let Passed { at_ns, rank, path, mut head, .. } = message;
+        match path {
+            // What follows the first frame is not needed to understand it.
+            RelayPath::Outputs { .. } | RelayPath::Registration { .. } => head[1] = &[],
+            RelayPath::Request { .. } => {}
+            // Nothing of this is recorded.
+            RelayPath::Subscription | RelayPath::Wave | RelayPath::Control => return,
+        }
+        let lengths = head.map(<[u8]>::len);
+        self.0.push(Item { at_ns, rank, what: What::Passed { path, lengths } }, head);
+    }
+
+    fn noticed(&mut self, rank: u32, at_ns: u64, notice: RelayNotice) {
+        self.0.push(Item { at_ns, rank, what: What::Noticed(notice) }, [&[], &[]]);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PATH: RelayPath = RelayPath::Request { client: 0 };
+
+    fn pass(queue: &Queue, at_ns: u64, head: [&[u8]; 2]) {
+        Tap(queue).passed(Passed { at_ns, rank: 1, path: PATH, frames: 2, head });
+    }
+
+    #[test]
+    fn messages_come_out_as_they_went_in() {
+        let queue = Queue::new(1 << 20);
+        pass(&queue, 1, [b"a", b"bc"]);
+        Tap(&queue).noticed(0, 2, RelayNotice::Ready);
+        queue.push_kv(3, 0, 7, b"def");
+        queue.close();
+        let mut batch = Batch::default();
+        assert!(!queue.take(&mut batch, Duration::ZERO), "it was the last");
+        let frames: Vec<_> = batch.iter().map(|(item, frames)| (item.at_ns, frames)).collect();
+        assert_eq!(frames, [(1, [&b"a"[..], b"bc"]), (2, [b"", b""]), (3, [b"def", b""])]);
+    }
+
+    /// The relay goes on, and what it had no room for is told in its place.
+    #[test]
+    fn a_full_queue_counts_what_it_drops() {
+        let queue = Queue::new(3 * (size_of::<Item>() + 10));
+        for at_ns in 0..10 {
+            pass(&queue, at_ns, [b"", &[0; 10]]);
+        }
+        let mut batch = Batch::default();
+        assert!(queue.take(&mut batch, Duration::from_secs(60)), "it does not sleep when much waits");
+        let items: Vec<_> = batch.iter().map(|(item, _)| item.clone()).collect();
+        assert_eq!(items.len(), 4);
+        assert!(matches!(items[3], Item { at_ns: 9, what: What::Lost { messages: 7, bytes: 70 }, .. }), "{items:?}");
+
+        // While the recorder is at those, they still count.
+        pass(&queue, 10, [b"", &[0; 10]]);
+        assert!(queue.take(&mut batch, Duration::from_secs(60)));
+        assert!(matches!(batch.iter().next(), Some((Item { what: What::Lost { messages: 1, .. }, .. }, _))));
+        pass(&queue, 11, [b"", &[0; 10]]);
+        assert!(queue.take(&mut batch, Duration::ZERO));
+        assert!(matches!(batch.iter().next(), Some((Item { what: What::Passed { .. }, at_ns: 11, .. }, _))));
+    }
+}

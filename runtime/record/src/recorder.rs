@@ -1,0 +1,223 @@
+//! The threads of a recorder: one relays, one writes, and one for each
+//! publisher of KV events hears those.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use tempfile::TempDir;
+use vcr_trace::capture::{CAPTURE_FORMAT, CAPTURE_VERSION, CaptureMeta, HashScheme, Holds, PromptHasher};
+use vcr_wire::{DataAddress, Relay, RelayConfig, Transport, Waker, monotonic_ns};
+
+use crate::counts::{Counts, RecordSummary};
+use crate::error::RecordError;
+use crate::kv::subscribe;
+use crate::parts::{Parts, Rotation};
+use crate::queue::{Batch, Queue, Tap};
+use crate::request::Detail;
+use crate::scribe::Scribe;
+
+/// How long messages wait to be written down while there are few of them: the
+/// recorder is not woken for each.
+const PAUSE: Duration = Duration::from_millis(10);
+
+/// What is recorded, and where.
+#[derive(Clone, Debug)]
+pub struct RecordConfig {
+    /// The real frontend's handshake socket.
+    pub frontend_handshake: String,
+    /// Where engines say HELLO in its place; port `*` takes a free one.
+    pub engine_handshake: String,
+    /// The host at which the other sockets listen for engines; `None`: they are
+    /// files in a temporary folder.
+    pub bind_host: Option<String>,
+    /// Publishers of KV events, the first being that of engine 0.
+    pub kv_events: Vec<String>,
+    /// The capture's first file.
+    pub out: PathBuf,
+    /// Whether files of these names may be replaced.
+    pub replace: bool,
+    /// When another file is begun.
+    pub rotation: Rotation,
+    /// Name of the model.
+    pub model: Option<String>,
+    /// Name of the accelerator.
+    pub gpu: Option<String>,
+    /// Prompt tokens that one hash covers.
+    pub block_size_tokens: u32,
+    /// Whether the tokens of answers are written.
+    pub output_tokens: bool,
+    /// Whether the tokens of prompts are written.
+    pub prompt_tokens: bool,
+    /// What may wait to be written down.
+    pub queue_bytes: usize,
+}
+
+impl RecordConfig {
+    fn meta(&self) -> CaptureMeta {
+        let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        CaptureMeta {
+            format: CAPTURE_FORMAT.to_owned(),
+            version: CAPTURE_VERSION,
+            source: Some("record".to_owned()),
+            started_unix_ns: since_1970.as_nanos().try_into().ok(),
+            model: self.model.clone(),
+            gpu: self.gpu.clone(),
+            block_size_tokens: Some(self.block_size_tokens),
+            hash: HashScheme::Xxh3,
+            holds: Holds {
+                output_tokens: self.output_tokens,
+                prompt_tokens: self.prompt_tokens,
+                steps: true,
+                kv_events: !self.kv_events.is_empty(),
+            },
+            ..CaptureMeta::default()
+        }
+    }
+
+    fn detail(&self) -> Detail {
+        let hasher = PromptHasher { scheme: HashScheme::Xxh3, block_size_tokens: self.block_size_tokens, none_seed: 0 };
+        Detail { hasher, prompts: self.prompt_tokens, tokens: self.output_tokens }
+    }
+
+    fn check(&self) -> Result<(), RecordError> {
+        if self.block_size_tokens == 0 {
+            return Err(RecordError::Setting { setting: "the block size", expected: "at least 1 token" });
+        }
+        Ok(())
+    }
+}
+
+/// A recorder at work.
+pub struct Recorder {
+    relay: JoinHandle<Result<(), RecordError>>,
+    scribe: JoinHandle<Result<(), RecordError>>,
+    subscribers: Vec<JoinHandle<()>>,
+    queue: Arc<Queue>,
+    handle: RecorderHandle,
+    engine_handshake: String,
+    /// Holds the sockets, if they are files.
+    _folder: Option<TempDir>,
+}
+
+/// Looks at a recorder, and ends it, from any thread.
+#[derive(Clone, Debug)]
+pub struct RecorderHandle {
+    counts: Arc<Counts>,
+    stop: Arc<AtomicBool>,
+    waker: Waker,
+}
+
+impl RecorderHandle {
+    /// Ends the relay; the capture is ended in order.
+    pub fn stop(&self) {
+        self.stop.store(true, Ordering::Relaxed);
+        self.waker.wake();
+    }
+
+    /// What was recorded so far.
+    #[must_use]
+    pub fn summary(&self) -> RecordSummary {
+        self.counts.summary()
+    }
+}
+
+impl Recorder {
+    /// Listens for engines, and begins to relay and to record.
+    ///
+    /// # Errors
+    /// When an address or a file cannot be used.
+    pub fn start(config: &RecordConfig) -> Result<Self, RecordError> {
+        config.check()?;
+        let parts = Parts::new(&config.out, config.rotation, config.replace, config.meta())?;
+        let (folder, data) = match &config.bind_host {
+            Some(host) => (None, DataAddress::Tcp { host: host.clone() }),
+            None => {
+                let folder = tempfile::Builder::new().prefix("vcr-").tempdir().map_err(RecordError::Folder)?;
+                let path = folder.path().to_owned();
+                (Some(folder), DataAddress::Ipc { folder: path })
+            }
+        };
+        let transport = Transport::new();
+        let relay_config = RelayConfig {
+            frontend_handshake: config.frontend_handshake.clone(),
+            engine_handshake: config.engine_handshake.clone(),
+            data,
+        };
+        let mut relay = Relay::bind(&transport, relay_config)?;
+        let engine_handshake = relay.engine_handshake().to_owned();
+        tracing::info!(engines = engine_handshake, frontend = config.frontend_handshake, "waiting for engines");
+        let counts = Arc::<Counts>::default();
+        let handle = RecorderHandle { counts: Arc::clone(&counts), stop: Arc::default(), waker: relay.waker() };
+        let queue = Arc::new(Queue::new(config.queue_bytes));
+
+        let scribe = Scribe::new(parts, config.detail(), monotonic_ns(), Arc::clone(&counts));
+        let source = Arc::clone(&queue);
+        let scribe = spawn("scribe", move || write_down(&source, scribe, &counts))?;
+        let mut subscribers = Vec::new();
+        for (endpoint, rank) in config.kv_events.iter().zip(0..) {
+            subscribers.push(subscribe(&transport, endpoint, rank, Arc::clone(&queue), Arc::clone(&handle.stop))?);
+        }
+        let (tapped, stop) = (Arc::clone(&queue), Arc::clone(&handle.stop));
+        let relay = spawn("relay", move || Ok(relay.run(&mut Tap(&tapped), &stop)?))?;
+        Ok(Self { relay, scribe, subscribers, queue, handle, engine_handshake, _folder: folder })
+    }
+
+    /// Where engines say HELLO, the port filled in.
+    #[must_use]
+    pub fn engine_handshake(&self) -> &str {
+        &self.engine_handshake
+    }
+
+    /// What others look at it with.
+    #[must_use]
+    pub fn handle(&self) -> RecorderHandle {
+        self.handle.clone()
+    }
+
+    /// Waits for the end of the relay, and ends the capture.
+    ///
+    /// # Errors
+    /// When the sockets failed, or the capture could not be written; relaying
+    /// has gone on in the latter case.
+    pub fn wait(self) -> Result<RecordSummary, RecordError> {
+        let relayed = self.relay.join().unwrap_or(Err(RecordError::Panicked("relay")));
+        self.handle.stop();
+        for subscriber in self.subscribers {
+            subscriber.join().map_err(|_| RecordError::Panicked("subscriber"))?;
+        }
+        self.queue.close();
+        let written = self.scribe.join().unwrap_or(Err(RecordError::Panicked("recorder")));
+        relayed.and(written).map(|()| self.handle.summary())
+    }
+}
+
+fn spawn<T: Send + 'static>(
+    name: &str,
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Result<JoinHandle<T>, RecordError> {
+    thread::Builder::new().name(name.to_owned()).spawn(work).map_err(RecordError::Thread)
+}
+
+/// Writes down what waits until nothing more will come.
+fn write_down(queue: &Queue, mut scribe: Scribe, counts: &Counts) -> Result<(), RecordError> {
+    let mut batch = Batch::default();
+    let mut goes_on = true;
+    while goes_on {
+        goes_on = queue.take(&mut batch, PAUSE);
+        let mut things = batch.iter();
+        let noted = things.try_for_each(|(item, frames)| scribe.note(item, frames)).and_then(|()| scribe.flush());
+        if let Err(error) = noted {
+            tracing::error!("the capture ends here, but relaying goes on: {error}");
+            counts.lost_messages.add(1 + things.map(|(item, _)| item.messages()).sum::<u64>());
+            while goes_on {
+                goes_on = queue.take(&mut batch, PAUSE);
+                counts.lost_messages.add(batch.iter().map(|(item, _)| item.messages()).sum());
+            }
+            return Err(error);
+        }
+    }
+    scribe.end(monotonic_ns())
+}

@@ -1,0 +1,235 @@
+//! One request under way, put together from what is said of it.
+
+use vcr_trace::capture::{ExtraKeys, PromptHasher, RequestRecord, StepContext};
+use vcr_wire::{EngineCoreOutput, EngineCoreRequest, EventType, FinishReason, StopReason, Value};
+
+use crate::json;
+
+/// What of a request is written down, and how.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Detail {
+    pub(crate) hasher: PromptHasher,
+    pub(crate) prompts: bool,
+    pub(crate) tokens: bool,
+}
+
+/// When a message was sent, or passed.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Stamp {
+    /// When it passed, on this machine's monotonic clock.
+    pub(crate) at_ns: u64,
+    /// When the engine sent it, by its own clock, if it says so.
+    pub(crate) engine_ns: Option<u64>,
+}
+
+impl Stamp {
+    /// How much later this is; by the engine's account where it can be.
+    fn since_ns(self, earlier: Self) -> u64 {
+        match (self.engine_ns, earlier.engine_ns) {
+            (Some(now), Some(earlier)) => now.saturating_sub(earlier),
+            _ => self.at_ns.saturating_sub(earlier.at_ns),
+        }
+    }
+}
+
+/// What an engine last said of its load.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Load {
+    pub(crate) running: u32,
+    pub(crate) waiting: u32,
+    /// Prompt tokens of its step, if it tells what its steps do.
+    pub(crate) prefill_tokens: Option<u32>,
+}
+
+/// A request that is not over.
+#[derive(Debug)]
+pub(crate) struct OpenRequest {
+    /// Place among all requests, by arrival.
+    pub(crate) number: u64,
+    record: RequestRecord,
+    arrived_ns: u64,
+    /// Of its last output with tokens.
+    last: Option<Stamp>,
+    /// When the engine took it in, by its clock, in seconds.
+    queued_s: Option<f64>,
+    /// Tokens of the outputs after the first.
+    gap_tokens: Vec<u32>,
+    /// As long as every output has one.
+    steps: Option<StepContext>,
+}
+
+impl OpenRequest {
+    /// One that has arrived at `arrived_ns`, which the capture calls
+    /// `since_start_ns`.
+    pub(crate) fn new(
+        request: EngineCoreRequest,
+        rank: u32,
+        client: usize,
+        arrived_ns: u64,
+        since_start_ns: u64,
+        detail: &Detail,
+    ) -> Self {
+        let images: Vec<String> = request.mm_features.iter().flatten().map(mm_name).collect();
+        let lora = request.lora_request.map(|lora| lora.name);
+        let images_text: Vec<&str> = images.iter().map(String::as_str).collect();
+        let keys = ExtraKeys { lora: lora.as_deref(), cache_salt: request.cache_salt.as_deref(), images: &images_text };
+        let chain = request.prompt_token_ids.as_deref().map(|tokens| detail.hasher.chain(tokens, &keys));
+        let embeds = request.prompt_embeds.as_ref().and_then(|tensor| tensor.shape.first().copied());
+        let prompt_tokens = request.prompt_token_ids.as_ref().map_or(embeds.unwrap_or(0), |tokens| tokens.len() as u64);
+        let transfer = request.sampling_params.as_ref().and_then(|params| params.kv_transfer_params());
+        let kv_role = transfer.and_then(kv_role).map(str::to_owned);
+        let params = match (&request.sampling_params, &request.pooling_params) {
+            (_, Some(pooling)) => json::pooling(pooling),
+            (Some(sampling), None) => json::sampling(sampling, detail.tokens),
+            (None, None) => serde_json::Map::new(),
+        };
+        let (block_hashes, prompt_hash) = chain.map_or((Vec::new(), None), |chain| (chain.blocks, Some(chain.whole)));
+        let record = RequestRecord {
+            id: Some(request.request_id),
+            external_id: request.external_req_id,
+            client: saturated(client as u64),
+            rank,
+            arrival_ns: Some(since_start_ns),
+            prompt_tokens: saturated(prompt_tokens),
+            block_hashes,
+            prompt_hash,
+            prompt_token_ids: request.prompt_token_ids.filter(|_| detail.prompts),
+            output_token_ids: detail.tokens.then(Vec::new),
+            params,
+            priority: request.priority,
+            lora,
+            session: request.session_id,
+            mm_hashes: images,
+            kv_role,
+            ..RequestRecord::default()
+        };
+        let steps = Some(StepContext::default());
+        Self { number: 0, record, arrived_ns, last: None, queued_s: None, gap_tokens: Vec::new(), steps }
+    }
+
+    /// Its place among all requests, and how many are under way with it.
+    pub(crate) fn placed(mut self, number: u64, concurrency: u32) -> Self {
+        self.number = number;
+        self.record.concurrency = Some(concurrency);
+        self
+    }
+
+    /// Length of its prompt.
+    pub(crate) fn prompt_tokens(&self) -> u32 {
+        self.record.prompt_tokens
+    }
+
+    /// The API server it came from.
+    pub(crate) fn client(&self) -> usize {
+        self.record.client as usize
+    }
+
+    /// What a step gave it. `load` is what the engine last said of its load.
+    pub(crate) fn output(&mut self, output: &EngineCoreOutput, stamp: Stamp, load: Option<&Load>) {
+        for event in output.events.iter().flatten() {
+            match event.kind {
+                EventType::Queued => self.queued_s = Some(event.timestamp),
+                EventType::Scheduled => self.scheduled(event.timestamp),
+                EventType::Preempted => self.record.preemptions += 1,
+            }
+        }
+        if let Some(stats) = &output.prefill_stats {
+            let external = stats.num_external_cached_tokens;
+            self.record.external_cached_tokens = saturated(external);
+            self.record.cached_tokens = saturated(stats.num_cached_tokens.saturating_sub(external));
+        }
+        if !output.new_token_ids.is_empty() {
+            self.tokens(&output.new_token_ids, stamp, load);
+        }
+        if let Some(error) = &output.error {
+            self.record.error = Some(format!("{}: {}", error.code, error.message));
+        }
+        self.record.stop_reason = output.stop_reason.as_ref().map(|reason| match reason {
+            StopReason::Token(token) => (*token).into(),
+            StopReason::Text(text) => text.as_str().into(),
+        });
+    }
+
+    /// Only its first admission: what comes after is a preemption's.
+    fn scheduled(&mut self, at_s: f64) {
+        if let (Some(queued_s), None) = (self.queued_s, self.record.queue_ns) {
+            self.record.queue_ns = Some(((at_s - queued_s) * 1e9).round().max(0.0) as u64);
+        }
+    }
+
+    fn tokens(&mut self, tokens: &[u32], stamp: Stamp, load: Option<&Load>) {
+        let count = saturated(tokens.len() as u64);
+        match self.last.replace(stamp) {
+            None => {
+                self.record.ttft_ns = Some(stamp.at_ns.saturating_sub(self.arrived_ns));
+                self.record.first_tokens = (count != 1).then_some(count);
+            }
+            Some(last) => {
+                self.record.gap_ns.push(stamp.since_ns(last));
+                self.gap_tokens.push(count);
+            }
+        }
+        self.record.output_tokens = self.record.output_tokens.saturating_add(count);
+        if let Some(kept) = &mut self.record.output_token_ids {
+            kept.extend_from_slice(tokens);
+        }
+        match (&mut self.steps, load) {
+            (Some(steps), Some(load)) => {
+                steps.running.push(load.running);
+                steps.waiting.push(load.waiting);
+                steps.prefill_tokens.extend(load.prefill_tokens);
+            }
+            (steps, _) => *steps = None,
+        }
+    }
+
+    /// It ended at `at_ns`, for a reason that the engine or the frontend gave.
+    pub(crate) fn ended(mut self, at_ns: u64, reason: &str) -> RequestRecord {
+        self.record.end_ns = Some(at_ns.saturating_sub(self.arrived_ns));
+        self.record.finish_reason = Some(reason.to_owned());
+        self.unfinished(None)
+    }
+
+    /// Its record as far as it got, and why it got no further.
+    pub(crate) fn unfinished(self, error: Option<&str>) -> RequestRecord {
+        let Self { mut record, gap_tokens, steps, .. } = self;
+        record.gap_tokens = gap_tokens.iter().any(|count| *count != 1).then_some(gap_tokens);
+        record.steps = steps.filter(|steps| !steps.running.is_empty()).map(|mut steps| {
+            // An engine tells of all its steps what they do, or of none.
+            if steps.prefill_tokens.len() != steps.running.len() {
+                steps.prefill_tokens.clear();
+            }
+            steps
+        });
+        if record.error.is_none() {
+            record.error = error.map(str::to_owned);
+        }
+        record
+    }
+}
+
+/// The word of a capture for why a request ended.
+pub(crate) fn reason_name(reason: FinishReason) -> &'static str {
+    match reason {
+        FinishReason::Stop => "stop",
+        FinishReason::Length => "length",
+        FinishReason::Abort => "abort",
+        FinishReason::Error => "error",
+        FinishReason::Repetition => "repetition",
+    }
+}
+
+fn mm_name(feature: &vcr_wire::MmFeature) -> String {
+    feature.mm_hash.clone().unwrap_or_else(|| feature.identifier.clone())
+}
+
+/// Which part a request has in a deployment that computes prompts apart.
+fn kv_role(params: &Value) -> Option<&'static str> {
+    let is_set = |key: &str| params.get(key).and_then(Value::as_bool).unwrap_or(false);
+    if is_set("do_remote_decode") { Some("prefill") } else { is_set("do_remote_prefill").then_some("decode") }
+}
+
+/// A count as captures have it; none comes near the limit.
+pub(crate) fn saturated(count: u64) -> u32 {
+    count.try_into().unwrap_or(u32::MAX)
+}
