@@ -40,6 +40,7 @@ const MAY_DEPEND_ON: &[(&str, &[&str])] = &[
     ),
     ("vcr-live", &["vcr-block-hash", "vcr-core", "vcr-random", "vcr-units", "vcr-wire"]),
     ("vcr-control", &["vcr-live"]),
+    ("vcr-record", &["vcr-trace", "vcr-wire"]),
     (
         "vcr",
         &[
@@ -50,6 +51,7 @@ const MAY_DEPEND_ON: &[(&str, &[&str])] = &[
             "vcr-guest",
             "vcr-guest-build",
             "vcr-live",
+            "vcr-record",
             "vcr-scenario",
             "vcr-steplog",
             "vcr-units",

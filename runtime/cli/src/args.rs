@@ -6,6 +6,7 @@ use clap::{Args, Parser, Subcommand};
 use clap_complete::Shell;
 
 use crate::play::args::PlayArgs;
+use crate::record::args::RecordArgs;
 
 /// The exit codes, as the help of every command lists them. A macro, because
 /// only literals can be put together into one.
@@ -66,6 +67,9 @@ pub(crate) enum Command {
     /// Stand behind a real vLLM frontend as its engine, in real time.
     #[command(after_help = play_help())]
     Play(Box<PlayArgs>),
+    /// Stand between a real vLLM frontend and its engines, and write down what passes.
+    #[command(after_help = RECORD_EXAMPLES)]
+    Record(Box<RecordArgs>),
     /// Work with WebAssembly guests.
     #[command(after_help = GUEST_EXAMPLES)]
     Guest {
@@ -123,6 +127,25 @@ Exit codes:
   0  stopped by a signal, after the requests under way
   2  bad usage, or an address that cannot be used
   3  a guest or an engine failed";
+
+const RECORD_EXAMPLES: &str = "Examples:
+  vllm-rs serve MODEL --data-parallel-address 127.0.0.1 --data-parallel-rpc-port 29550 \\
+      --data-parallel-size 1 --data-parallel-size-local 0 &
+  vcr record --out day.jsonl.zst --model llama-3.1-8b --gpu h100-sxm &
+  vllm serve MODEL --headless --data-parallel-address 127.0.0.1 --data-parallel-rpc-port 29560
+  vcr record --out day.jsonl.gz --rotate-size 1GB --rotate-time 10m
+  vcr record --out kv.jsonl --kv-events tcp://127.0.0.1:5557
+  vcr record --out far.jsonl --engine-handshake tcp://0.0.0.0:29560 --bind-host 10.0.0.5
+
+What a capture discloses: lengths and times of requests, sampling parameters with stop texts,
+schemas and the like, names of adapters and sessions, and hashes of every block of each prompt.
+Who can guess a prompt can tell by those hashes whether it was sent. Texts can be read only with
+--record-tokens (answers) and --record-prompts. docs/record.md says more.
+
+Exit codes:
+  0  stopped by a signal, all that passed was written or counted
+  2  bad usage, or an address or a file that cannot be used
+  3  the capture could not be written to its end, or the sockets failed";
 
 const RUN_EXAMPLES: &str = with_exit_codes!(
     "Examples:

@@ -6,7 +6,9 @@ mod guest;
 mod inspect;
 mod play;
 mod progress;
+mod record;
 mod run;
+mod service;
 mod style;
 mod summary;
 
@@ -23,6 +25,7 @@ fn main() -> ExitCode {
     let exit = match cli.command {
         Command::Run(args) => run::run(&args),
         Command::Play(args) => play::play(&args),
+        Command::Record(args) => record::record(&args),
         Command::Guest { command: GuestCommand::Build(args) } => guest::build_command(&args),
         Command::Inspect { command: InspectCommand::Conform(args) } => inspect::conform(&args),
         Command::Inspect { command: InspectCommand::Steps(args) } => inspect::steps(&args),

@@ -213,7 +213,7 @@ mod tests {
         let rotation = Rotation { size_bytes: Some(400), time: None };
         let mut parts = Parts::new(&path, rotation, false, CaptureMeta::default()).expect("it is writable");
         let engine = EngineRecord { rank: 3, ..EngineRecord::default() };
-        for _ in 0..4 {
+        while parts.begun() < 2 {
             parts.write(&line()).expect("it is writable");
             if parts.is_full() {
                 parts.rotate(7, 2, [&engine].into_iter()).expect("it is writable");

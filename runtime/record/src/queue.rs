@@ -117,7 +117,9 @@ impl Queue {
         batch.clear();
         let mut state = self.lock();
         state.taken_bytes = 0;
-        let is_calm = |state: &mut State| !state.is_closed && state.waiting.size_bytes() < self.limit_bytes / 4;
+        let is_calm = |state: &mut State| {
+            !state.is_closed && state.lost.messages == 0 && state.waiting.size_bytes() < self.limit_bytes / 4
+        };
         let waited = self.bell.wait_timeout_while(state, pause, is_calm);
         state = waited.unwrap_or_else(PoisonError::into_inner).0;
         std::mem::swap(&mut state.waiting, batch);
@@ -145,6 +147,7 @@ impl Queue {
             state.lost.messages += 1;
             state.lost.bytes += bytes as u64;
             (state.lost.rank, state.lost.at_ns) = (item.rank, item.at_ns);
+            self.bell.notify_one();
             return;
         }
         state.waiting.items.push(item);

@@ -1,0 +1,144 @@
+//! `vcr record`: a proxy that writes captures.
+
+pub(crate) mod args;
+
+use std::io::{IsTerminal, Write};
+use std::time::Duration;
+
+use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
+use vcr_record::{RecordConfig, RecordError, RecordSummary, Recorder, RecorderHandle, Rotation};
+
+use crate::exit::{Exit, print_error, printed};
+use crate::service::{log, stop_on_signals, with_causes};
+use args::RecordArgs;
+
+/// Relays and records until a signal.
+pub(crate) fn record(args: &RecordArgs) -> Exit {
+    let shown = !args.quiet && std::io::stderr().is_terminal();
+    let lines = shown.then(MultiProgress::new);
+    log(args.quiet, lines.clone());
+    match config(args).and_then(|config| serve(&config, lines)) {
+        Ok(summary) => {
+            let written = print_summary(&summary, args);
+            printed(written, Exit::Passed)
+        }
+        Err(Failed { error, was_serving }) => {
+            let hint = matches!(error, RecordError::Exists { .. }).then_some("--force replaces it");
+            print_error(&with_causes(&error), hint);
+            if was_serving { Exit::Fault } else { Exit::BadInput }
+        }
+    }
+}
+
+/// Why it ended. What fails before it serves was given by the user.
+struct Failed {
+    error: RecordError,
+    was_serving: bool,
+}
+
+impl From<RecordError> for Failed {
+    fn from(error: RecordError) -> Self {
+        Self { error, was_serving: false }
+    }
+}
+
+fn serve(config: &RecordConfig, lines: Option<MultiProgress>) -> Result<RecordSummary, Failed> {
+    let recorder = Recorder::start(config)?;
+    let handle = recorder.handle();
+    stop_on_signals(move || handle.stop()).map_err(RecordError::Thread)?;
+    let bar = lines.map(|lines| show_progress(&lines, recorder.handle())).transpose()?;
+    let ended = recorder.wait();
+    if let Some(bar) = bar {
+        bar.finish_and_clear();
+    }
+    ended.map_err(|error| Failed { error, was_serving: true })
+}
+
+fn config(args: &RecordArgs) -> Result<RecordConfig, Failed> {
+    let bind_host = match (&args.bind_host, host_of(&args.engine_handshake)) {
+        (Some(host), _) => Some(host.clone()),
+        (None, Some("*" | "0.0.0.0" | "[::]")) => {
+            let expected = "given: engines must be told a host at which they reach this proxy";
+            return Err(RecordError::Setting { setting: "--bind-host", expected }.into());
+        }
+        (None, Some("127.0.0.1" | "localhost" | "[::1]") | None) => None,
+        (None, Some(host)) => Some(host.to_owned()),
+    };
+    Ok(RecordConfig {
+        frontend_handshake: args.frontend_handshake.clone(),
+        engine_handshake: args.engine_handshake.clone(),
+        bind_host,
+        kv_events: args.kv_events.clone(),
+        out: args.out.clone(),
+        replace: args.force,
+        rotation: Rotation { size_bytes: args.rotate_size, time: args.rotate_time.map(Duration::from_nanos) },
+        model: args.model.clone(),
+        gpu: args.gpu.clone(),
+        block_size_tokens: args.block_size,
+        output_tokens: args.record_tokens,
+        prompt_tokens: args.record_prompts,
+        queue_bytes: args.queue_size.try_into().unwrap_or(usize::MAX),
+    })
+}
+
+/// The host of a `tcp://` address.
+fn host_of(address: &str) -> Option<&str> {
+    Some(address.strip_prefix("tcp://")?.rsplit_once(':')?.0)
+}
+
+/// A line that tells what was recorded so far.
+fn show_progress(lines: &MultiProgress, handle: RecorderHandle) -> Result<ProgressBar, RecordError> {
+    let style = ProgressStyle::with_template("{spinner} {msg}").unwrap_or(ProgressStyle::default_spinner());
+    let bar = lines.add(ProgressBar::new_spinner().with_style(style));
+    let shown = bar.clone();
+    let show = move || {
+        while !shown.is_finished() {
+            let now = handle.summary();
+            shown.set_message(format!(
+                "{} of {} requests done · {} tokens · {} steps · {} messages lost",
+                now.requests, now.arrivals, now.tokens, now.steps, now.lost_messages,
+            ));
+            shown.tick();
+            std::thread::sleep(Duration::from_millis(200));
+        }
+    };
+    std::thread::Builder::new().name("progress".to_owned()).spawn(show).map_err(RecordError::Thread)?;
+    Ok(bar)
+}
+
+fn print_summary(summary: &RecordSummary, args: &RecordArgs) -> std::io::Result<()> {
+    let mut out = anstream::stdout();
+    if args.json {
+        return writeln!(out, "{}", serde_json::to_string_pretty(summary)?);
+    }
+    if args.quiet {
+        return Ok(());
+    }
+    let RecordSummary { requests, aborted, open, broken, tokens, steps, parts, .. } = summary;
+    writeln!(out, "{requests} requests ({aborted} aborted), {tokens} tokens, {steps} steps in {parts} file(s)")?;
+    if open + broken > 0 {
+        writeln!(out, "unfinished: {open} requests; given up: {broken}")?;
+    }
+    let missing = [
+        (summary.lost_messages, "messages were not recorded"),
+        (summary.undecodable, "messages could not be read"),
+        (summary.undeliverable, "messages had no receiver"),
+        (summary.breaks, "breaks in the traffic"),
+    ];
+    for (count, what) in missing.into_iter().filter(|(count, _)| *count > 0) {
+        writeln!(out, "{count} {what}")?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hosts_are_between_scheme_and_port() {
+        assert_eq!(host_of("tcp://10.0.0.1:5580"), Some("10.0.0.1"));
+        assert_eq!(host_of("tcp://[::1]:5580"), Some("[::1]"));
+        assert_eq!(host_of("ipc:///tmp/a"), None);
+    }
+}
