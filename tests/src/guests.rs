@@ -5,7 +5,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::binary::{lock, modified, scratch_dir};
-use crate::{Said, root, skip, vcr};
+use serde_json::{Value, json};
+
+use crate::{Said, frontend_model, root, skip, vcr};
 
 /// A guest of `guests/`; none where `vcr guest build` has not been run.
 #[must_use]
@@ -56,4 +58,26 @@ pub fn hostile_guest() -> Option<PathBuf> {
 fn newest(folder: &Path) -> Option<std::time::SystemTime> {
     let entries = fs::read_dir(folder).ok()?.filter_map(Result::ok).map(|entry| entry.path());
     entries.filter_map(|path| if path.is_dir() { newest(&path) } else { modified(&path) }).max()
+}
+
+/// The tokens of single characters in the frontends' tokenizer, as the guest's
+/// configuration: printable ASCII, and line breaks for tool calls.
+///
+/// # Panics
+/// When the frontends' tokenizer is none.
+#[must_use]
+pub fn json_tokens() -> Option<Value> {
+    let path = frontend_model()?.join("tokenizer.json");
+    let tokenizer: Value = serde_json::from_slice(&std::fs::read(path).expect("it is readable")).expect("it is JSON");
+    let vocabulary = tokenizer["model"]["vocab"].as_object().expect("a tokenizer has a vocabulary");
+    let pieces = (' '..='~').chain(['\n']).filter_map(|character| {
+        // Byte-level vocabularies write what cannot be seen as other letters.
+        let piece = match character {
+            ' ' => '\u{120}',
+            '\n' => '\u{10a}',
+            seen => seen,
+        };
+        Some((character.to_string(), vocabulary.get(&piece.to_string())?.clone()))
+    });
+    Some(json!({"vocabulary": pieces.collect::<serde_json::Map<_, _>>()}))
 }

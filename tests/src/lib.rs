@@ -9,8 +9,8 @@ mod data;
 mod folder;
 mod frontend;
 mod guests;
-mod play;
 mod python;
+mod service;
 
 pub use binary::vcr;
 pub use data::{Sums, sample, sample_sums};
@@ -19,9 +19,9 @@ pub(crate) use frontend::fetched;
 pub use frontend::{
     Answer, Events, FRONTENDS, Frontend, FrontendOptions, Streamed, free_port, frontend_model, releases,
 };
-pub use guests::{hostile_guest, shipped_guest};
-pub use play::Play;
+pub use guests::{hostile_guest, json_tokens, shipped_guest};
 pub use python::{Program, PythonPackages, python_packages};
+pub use service::Service;
 
 use std::path::{Path, PathBuf};
 

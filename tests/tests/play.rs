@@ -7,7 +7,7 @@ use std::io::Write as _;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
-use vcr_tests::{Frontend, FrontendOptions, Play, releases, shipped_guest};
+use vcr_tests::{Frontend, FrontendOptions, Service, json_tokens, releases, shipped_guest};
 
 /// Answers of development routes, such as `/sleep`.
 fn dev() -> FrontendOptions {
@@ -15,19 +15,19 @@ fn dev() -> FrontendOptions {
 }
 
 /// A frontend and engines that serve.
-fn served(version: &str, options: &FrontendOptions, args: &[&str]) -> Option<(Frontend, Play)> {
+fn served(version: &str, options: &FrontendOptions, args: &[&str]) -> Option<(Frontend, Service)> {
     let mut frontend = Frontend::start(version, options)?;
     let mut all = vec!["--max-model-len", "4096"];
     let engines = options.engines.to_string();
     all.extend(["--data-parallel-size", &engines]);
     all.extend(args);
-    let play = Play::start(&frontend.handshake_address(), &all);
+    let play = Service::play(&frontend.handshake_address(), &all);
     frontend.wait_until_it_serves();
     Some((frontend, play))
 }
 
 /// Runs a check with each release.
-fn with_each(options: &FrontendOptions, args: &[&str], check: impl Fn(&str, &Frontend, &Play)) {
+fn with_each(options: &FrontendOptions, args: &[&str], check: impl Fn(&str, &Frontend, &Service)) {
     for version in releases() {
         eprintln!("vLLM {version}");
         if let Some((frontend, play)) = served(version, options, args) {
@@ -164,7 +164,7 @@ fn a_prefix_is_found_again() {
 /// what JSON is, and the frontend's parser must be content with it.
 #[test]
 fn structured_output_and_tools() {
-    let Some(tokens) = tokens_of_json() else { return };
+    let Some(tokens) = json_tokens() else { return };
     let Some(guest) = shipped_guest("json-tokens") else { return };
     let guest = guest.to_str().expect("a path in text");
     let options = FrontendOptions {
@@ -199,24 +199,6 @@ fn structured_output_and_tools() {
             assert!(has_all || !is_strict && arguments.is_object(), "{arguments}");
         }
     });
-}
-
-/// The tokens of single characters in the frontends' tokenizer, as the guest's
-/// configuration: printable ASCII, and line breaks for tool calls.
-fn tokens_of_json() -> Option<Value> {
-    let path = vcr_tests::frontend_model()?.join("tokenizer.json");
-    let tokenizer: Value = serde_json::from_slice(&std::fs::read(path).expect("it is readable")).expect("it is JSON");
-    let vocabulary = tokenizer["model"]["vocab"].as_object().expect("a tokenizer has a vocabulary");
-    let pieces = (' '..='~').chain(['\n']).filter_map(|character| {
-        // Byte-level vocabularies write what cannot be seen as other letters.
-        let piece = match character {
-            ' ' => '\u{120}',
-            '\n' => '\u{10a}',
-            seen => seen,
-        };
-        Some((character.to_string(), vocabulary.get(&piece.to_string())?.clone()))
-    });
-    Some(json!({"vocabulary": pieces.collect::<serde_json::Map<_, _>>()}))
 }
 
 #[test]

@@ -1,0 +1,256 @@
+//! A capture made behind a real frontend, played back behind a fresh one.
+
+use std::path::{Path, PathBuf};
+
+use serde_json::{Value, json};
+use tempfile::TempDir;
+use vcr_tests::{Frontend, FrontendOptions, Service, json_tokens, shipped_guest};
+use vcr_trace::capture::{CaptureLine, CaptureReader, ReadOptions, RequestRecord};
+
+const VERSION: &str = "0.33.0";
+
+/// A frontend, a recorder and an engine, in this order.
+struct Chain {
+    frontend: Frontend,
+    recorder: Service,
+    engine: Service,
+    capture: PathBuf,
+}
+
+impl Chain {
+    /// None where the frontend has not been fetched.
+    fn start(options: &FrontendOptions, folder: &Path, name: &str, engine: &[&str]) -> Option<Self> {
+        let mut frontend = Frontend::start(VERSION, options)?;
+        let capture = folder.join(name);
+        let out = capture.to_str().expect("a path in text");
+        let record = ["--out", out, "--record-tokens", "--record-prompts", "--model", "sim"];
+        let (recorder, address) = Service::record(&frontend.handshake_address(), &record);
+        let engine = Service::play(&address, &[&["--max-model-len", "4096", "--max-loras", "2"], engine].concat());
+        frontend.wait_until_it_serves();
+        Some(Self { frontend, recorder, engine, capture })
+    }
+
+    /// Ends the recorder, then the engine, and gives the records and how the
+    /// engine ended.
+    fn end(mut self) -> (Vec<RequestRecord>, Option<i32>) {
+        self.recorder.terminate();
+        assert!(self.recorder.wait().success());
+        self.engine.terminate();
+        let code = self.engine.wait().code();
+        (records(&self.capture), code)
+    }
+}
+
+/// The requests of a capture in order of arrival.
+fn records(capture: &Path) -> Vec<RequestRecord> {
+    let mut reader = CaptureReader::open(capture, &ReadOptions::default()).expect("a capture");
+    let mut records = Vec::new();
+    while let Some((_, line)) = reader.next_line().expect("a capture that is whole") {
+        if let CaptureLine::Request(record) = line {
+            records.push(*record);
+        }
+    }
+    assert_eq!(reader.summary().broken_off, None, "it was ended in order");
+    records.sort_by_key(|record| record.arrival_ns);
+    records
+}
+
+fn adapters(folder: &TempDir) -> FrontendOptions {
+    let path = folder.path().to_str().expect("a path in text").to_owned();
+    FrontendOptions {
+        env: vec![
+            ("VLLM_ALLOW_RUNTIME_LORA_UPDATING".to_owned(), "1".to_owned()),
+            ("VLLM_RUNTIME_LORA_ALLOWED_PATH_PREFIXES".to_owned(), path),
+        ],
+        ..FrontendOptions::default()
+    }
+}
+
+/// Asks for all kinds of answers, one after another and at once, and gives what
+/// came of each. `is_first`: whoever goes away does so, which is not repeated.
+fn mixed_workload(frontend: &Frontend, adapter: &TempDir, is_first: bool) -> Vec<Value> {
+    let path = adapter.path().to_str().expect("a path in text");
+    let loaded = frontend.post("/v1/load_lora_adapter", &json!({"lora_name": "mine", "lora_path": path}));
+    assert_eq!(loaded.status, 200, "{}", loaded.body);
+    let mut answers = Vec::new();
+    let mut keep = |answer: &Value| answers.push(answer["choices"].clone());
+    keep(&frontend.complete(&json!("Hello world"), &json!({"max_tokens": 7})));
+    keep(&frontend.complete(&json!("Hello world"), &json!({"max_tokens": 9, "seed": 3})));
+    keep(&frontend.complete(&json!("Hello world"), &json!({"max_tokens": 5, "model": "mine"})));
+    keep(&frontend.complete(&json!("Salted"), &json!({"max_tokens": 4, "cache_salt": "tenant"})));
+    let probable = frontend.complete(&json!("Probable"), &json!({"max_tokens": 4, "logprobs": 1}));
+    keep(&json!({"choices": probable["choices"][0]["text"]}));
+
+    // A conversation: what was answered is asked again, with more.
+    let mut messages = vec![json!({"role": "user", "content": "Begin the story of a lighthouse and of its keeper."})];
+    for turn in 0..3 {
+        let chat = frontend.post("/v1/chat/completions", &json!({"messages": messages, "max_tokens": 20})).ok();
+        let said = chat["choices"][0]["message"]["content"].clone();
+        keep(&json!({"choices": said}));
+        messages.push(json!({"role": "assistant", "content": said}));
+        messages.push(json!({"role": "user", "content": format!("Go on, part {turn}.")}));
+    }
+
+    let body = json!({"prompt": "Interrupted", "max_tokens": 4000, "ignore_eos": true});
+    let mut events = frontend.stream("/v1/completions", &body);
+    let begin: String =
+        (0..4).filter_map(|_| Some(events.next()?["choices"][0]["text"].as_str()?.to_owned())).collect();
+    keep(&json!({ "choices": begin }));
+    if is_first {
+        drop(events);
+    } else {
+        let last = events.last().expect("it ends by itself");
+        assert_eq!(last["choices"][0]["finish_reason"], "abort", "{last}");
+    }
+
+    let at_once: Vec<Value> = std::thread::scope(|scope| {
+        let ask = |number: usize| {
+            move || {
+                let more = json!({"max_tokens": 30 + number});
+                frontend.stream_completion(&json!(format!("At once, number {}", number / 2)), &more).text
+            }
+        };
+        let asked: Vec<_> = (0..8).map(|number| scope.spawn(ask(number / 2 * 2))).collect();
+        asked.into_iter().map(|thread| json!(thread.join().expect("an answer"))).collect()
+    });
+    answers.extend(at_once);
+    answers
+}
+
+#[test]
+fn a_mixed_workload_comes_back_token_by_token() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let adapter = tempfile::tempdir().expect("a temporary folder");
+    let options = adapters(&adapter);
+    let live = ["--inter-token-latency", "2ms", "--time-to-first-token", "5ms"];
+    let Some(chain) = Chain::start(&options, folder.path(), "live.jsonl.gz", &live) else { return };
+    let answers = mixed_workload(&chain.frontend, &adapter, true);
+    chain.engine.wait_for("reason=Abort");
+    let capture = chain.capture.clone();
+    let (recorded, _) = chain.end();
+    let reasons = |records: &[RequestRecord], reason: &str| {
+        records.iter().filter(|record| record.finish_reason.as_deref() == Some(reason)).count()
+    };
+    assert_eq!((recorded.len(), reasons(&recorded, "abort")), (17, 1));
+
+    let capture = capture.to_str().expect("a path in text");
+    for (number, times) in ["recorded", "model"].into_iter().enumerate() {
+        let report = folder.path().join("report.json");
+        let report_path = report.to_str().expect("a path in text");
+        let again =
+            ["--replay", capture, "--replay-times", times, "--strict", "--replay-report", report_path, "--seed", "99"];
+        let name = format!("again-{number}.jsonl");
+        let chain = Chain::start(&options, folder.path(), &name, &again).expect("it is fetched");
+        assert_eq!(mixed_workload(&chain.frontend, &adapter, false), answers, "times: {times}");
+        let (replayed, code) = chain.end();
+        assert_eq!(code, Some(0));
+        let report: Value = serde_json::from_slice(&std::fs::read(report).expect("a report")).expect("it is JSON");
+        assert_eq!((&report["exact"], &report["unused"], &report["unmatched"]), (&json!(17), &json!(0), &json!(0)));
+        same_answers(&recorded, &replayed);
+        assert_eq!(reasons(&replayed, "abort"), 1);
+    }
+}
+
+/// Whether requests of the same prompt got the same tokens, in order of arrival.
+fn same_answers(recorded: &[RequestRecord], replayed: &[RequestRecord]) {
+    let sorted = |records: &[RequestRecord]| {
+        let mut records: Vec<_> = records.to_vec();
+        records.sort_by_key(|record| (record.prompt_hash, record.output_token_ids.clone()));
+        records
+    };
+    let (recorded, replayed) = (sorted(recorded), sorted(replayed));
+    assert_eq!(recorded.len(), replayed.len());
+    for (old, new) in recorded.iter().zip(&replayed) {
+        assert_eq!(old.prompt_hash, new.prompt_hash);
+        assert_eq!(old.prompt_token_ids, new.prompt_token_ids);
+        assert_eq!(old.output_token_ids, new.output_token_ids, "{old:?}");
+        assert_eq!(old.finish_reason, new.finish_reason, "{old:?}");
+    }
+}
+
+#[test]
+fn a_strict_replay_ends_at_a_prompt_that_is_not_in_the_capture() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let options = FrontendOptions::default();
+    let Some(chain) = Chain::start(&options, folder.path(), "live.jsonl", &[]) else { return };
+    chain.frontend.complete(&json!("Known"), &json!({"max_tokens": 3}));
+    let capture = chain.capture.clone();
+    chain.end();
+
+    let mut frontend = Frontend::start(VERSION, &options).expect("it is fetched");
+    let capture = capture.to_str().expect("a path in text");
+    let mut engine = Service::play(&frontend.handshake_address(), &["--replay", capture, "--strict"]);
+    frontend.wait_until_it_serves();
+    frontend.complete(&json!("Known"), &json!({"max_tokens": 3}));
+    let refused = frontend.post("/v1/completions", &json!({"prompt": "Unknown", "max_tokens": 3}));
+    assert!(refused.status >= 400, "{}", refused.body);
+    assert_eq!(engine.wait().code(), Some(1));
+    assert!(engine.log().contains("the first block that differs is number 0"), "{}", engine.log());
+}
+
+/// An agent that calls a tool until it has been told three numbers, and sums
+/// them up.
+fn agent(frontend: &Frontend) -> Vec<Value> {
+    let schema = json!({
+        "type": "object",
+        "properties": {"city": {"type": "string"}, "days": {"type": "integer"}},
+        "required": ["city", "days"],
+        "additionalProperties": false,
+    });
+    let tool = json!({"name": "price", "description": "The price of a trip.", "parameters": schema, "strict": true});
+    let tools = json!([{"type": "function", "function": tool}]);
+    let choice = json!({"type": "function", "function": {"name": "price"}});
+    let mut messages = vec![json!({"role": "user", "content": "Plan three trips, and tell me what each costs."})];
+    for turn in 0..4 {
+        let mut body = json!({"messages": messages, "max_tokens": 300});
+        if turn < 3 {
+            body["tools"] = tools.clone();
+            body["tool_choice"] = choice.clone();
+        }
+        let chat = frontend.post("/v1/chat/completions", &body).ok();
+        let mut said = chat["choices"][0]["message"].clone();
+        let Some(call) = said["tool_calls"].get_mut(0) else {
+            messages.push(json!({"role": "assistant", "content": said["content"]}));
+            continue;
+        };
+        // The frontend makes it up.
+        call["id"] = json!(format!("call-{turn}"));
+        let arguments = call["function"]["arguments"].as_str().expect("a text").to_owned();
+        let price = price(&serde_json::from_str(&arguments).unwrap_or_else(|error| panic!("{error}: {arguments}")));
+        messages.push(json!({"role": "assistant", "content": "", "tool_calls": [call.clone()]}));
+        messages.push(json!({"role": "tool", "tool_call_id": format!("call-{turn}"), "content": price.to_string()}));
+    }
+    messages
+}
+
+/// The tool: the same arguments always cost the same.
+fn price(trip: &Value) -> i64 {
+    let letters = trip["city"].as_str().expect("a city").bytes().map(i64::from).sum::<i64>();
+    letters.wrapping_add(trip["days"].as_i64().unwrap_or(1).wrapping_mul(7))
+}
+
+#[test]
+fn an_agent_recorded_once_plays_offline() {
+    let Some(tokens) = json_tokens() else { return };
+    let Some(guest) = shipped_guest("json-tokens") else { return };
+    let guest = guest.to_str().expect("a path in text");
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let options = FrontendOptions {
+        args: ["--enable-auto-tool-choice", "--tool-call-parser", "hermes"].map(str::to_owned).to_vec(),
+        ..FrontendOptions::default()
+    };
+    let config = tokens.to_string();
+    let live = ["--tokens", guest, "--tokens-config", &config];
+    let Some(chain) = Chain::start(&options, folder.path(), "agent.jsonl.zst", &live) else { return };
+    let transcript = agent(&chain.frontend);
+    assert!(transcript.iter().filter(|message| message["role"] == "tool").count() == 3, "{transcript:?}");
+    let capture = chain.capture.clone();
+    chain.end();
+
+    let mut frontend = Frontend::start(VERSION, &options).expect("it is fetched");
+    let capture = capture.to_str().expect("a path in text");
+    // No guest: whatever it says comes from the capture.
+    let _engine = Service::play(&frontend.handshake_address(), &["--replay", capture, "--strict"]);
+    frontend.wait_until_it_serves();
+    assert_eq!(agent(&frontend), transcript);
+}
