@@ -38,7 +38,8 @@ const MAY_DEPEND_ON: &[(&str, &[&str])] = &[
             "vcr-units",
         ],
     ),
-    ("vcr-live", &["vcr-block-hash", "vcr-core", "vcr-random", "vcr-units", "vcr-wire"]),
+    ("vcr-replay", &["vcr-trace"]),
+    ("vcr-live", &["vcr-block-hash", "vcr-core", "vcr-random", "vcr-replay", "vcr-trace", "vcr-units", "vcr-wire"]),
     ("vcr-control", &["vcr-live"]),
     ("vcr-record", &["vcr-trace", "vcr-wire"]),
     (

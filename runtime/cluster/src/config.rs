@@ -154,6 +154,16 @@ pub struct RequestMix {
     pub think_time_ms: Distribution,
 }
 
+/// When the answers to a trace's requests come.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Answers {
+    /// When the cluster's engines give them.
+    #[default]
+    Simulated,
+    /// As recorded, where the trace says it; such requests reach no engine.
+    Recorded,
+}
+
 /// How a trace's timestamps are used.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum TracePacing {
@@ -190,6 +200,8 @@ pub enum WorkloadSource {
         copies: u32,
         /// By how much later each copy starts than the one before it.
         stagger_ns: u64,
+        /// When its answers come.
+        answers: Answers,
     },
 }
 

@@ -15,6 +15,8 @@ use std::collections::BinaryHeap;
 pub(crate) enum Event {
     /// A worker's step ends, unless the worker was restarted since.
     StepEnd { worker: u32, incarnation: u32 },
+    /// Something happens to a request that is answered as recorded.
+    Played { tag: u64 },
     /// A link's next transfer completes, unless its load changed since.
     LinkProgress { link: u32, version: u64 },
     /// The last byte of a transfer arrives.

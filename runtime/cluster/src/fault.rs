@@ -54,7 +54,7 @@ impl Simulation<'_> {
                 let max_tokens = self.records[tag as usize].max_tokens;
                 self.submit(tag, pool, max_tokens, vcr_core::KvRole::Destination);
             }
-            Stage::First { .. } | Stage::Decode { .. } => {}
+            Stage::First { .. } | Stage::Decode { .. } | Stage::Played { .. } => {}
         }
     }
 

@@ -13,6 +13,7 @@ mod lifecycle;
 mod link;
 pub mod metrics;
 pub mod observe;
+mod play;
 pub mod record;
 mod report;
 mod router;
@@ -22,7 +23,7 @@ mod worker;
 mod workload;
 
 pub use config::{
-    Arrivals, FaultConfig, FaultKind, LatencyFactory, Limit, LinkConfig, LinkSharing, PoolConfig, RequestMix,
+    Answers, Arrivals, FaultConfig, FaultKind, LatencyFactory, Limit, LinkConfig, LinkSharing, PoolConfig, RequestMix,
     RunConfig, Topology, TracePacing, TransferScope, WorkloadConfig, WorkloadSource,
 };
 pub use error::SimError;

@@ -81,7 +81,10 @@ impl Simulation<'_> {
             attempt: 0,
         })));
         self.count(tag, Counter::Requests, 1);
-        self.dispatch(tag);
+        match turn.played_row {
+            Some(row) => self.start_playing(tag, row),
+            None => self.dispatch(tag),
+        }
     }
 
     /// Sends a request that is nowhere to a worker of the first pool.

@@ -22,6 +22,12 @@ pub enum FailReason {
     /// The engine that served it crashed, and no retries were left.
     #[error("the engine crashed")]
     EngineCrash,
+    /// Its client gave it up.
+    #[error("its client gave it up, as recorded")]
+    Aborted,
+    /// It failed when it was recorded.
+    #[error("it failed, as recorded")]
+    Recorded,
     /// Every engine of the pool is down for good.
     #[error("no engine of the pool is up or will be")]
     NoEngine,

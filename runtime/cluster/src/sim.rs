@@ -34,6 +34,8 @@ pub(crate) enum Stage {
     First { worker: u32, id: RequestId },
     /// On a decode worker.
     Decode { worker: u32, id: RequestId },
+    /// Nowhere: it is answered as recorded. The next output is of this number.
+    Played { row: u32, next_output: u32 },
 }
 
 /// What is known of a request until it ends.
@@ -220,6 +222,7 @@ impl<'o> Simulation<'o> {
                     self.end_step(worker);
                 }
             }
+            Event::Played { tag } => self.play(tag),
             Event::LinkProgress { link, version } => self.progress_link(link, version),
             Event::TransferDelivered { tag, attempt } => self.deliver_transfer(tag, attempt),
             Event::Fault { index } => self.strike(index),
@@ -368,7 +371,10 @@ impl<'o> Simulation<'o> {
             if prefill_only {
                 self.end_prefill(index, output);
             } else {
-                self.emit(output);
+                self.emit(output.tag, output.num_tokens);
+                if output.finish.is_some() {
+                    self.complete(output.tag);
+                }
             }
         }
         self.outputs = outputs;
@@ -376,26 +382,23 @@ impl<'o> Simulation<'o> {
     }
 
     /// Output tokens become visible to the client.
-    fn emit(&mut self, output: &RequestOutput) {
-        let record = &mut self.records[output.tag as usize];
+    pub(crate) fn emit(&mut self, tag: u64, num_tokens: u32) {
+        let record = &mut self.records[tag as usize];
         let now_ns = self.now_ns;
-        if output.num_tokens > 0 {
+        if num_tokens > 0 {
             let metrics = &mut self.metrics[record.workload as usize];
             match record.last_token_ns {
                 None => record.first_token_ns = Some(now_ns),
                 Some(last_ns) => metrics.sample(Trend::Itl, now_ns - last_ns),
             }
-            for _ in 1..output.num_tokens {
+            for _ in 1..num_tokens {
                 // Tokens of one burst arrive together.
                 metrics.sample(Trend::Itl, 0);
             }
             record.last_token_ns = Some(now_ns);
-            record.output_tokens += output.num_tokens;
+            record.output_tokens += num_tokens;
         }
         record.prefill_end_ns.get_or_insert(now_ns);
-        if output.finish.is_some() {
-            self.complete(output.tag);
-        }
     }
 
     /// The tokens of all steps of a stretch but the last, which is under way.

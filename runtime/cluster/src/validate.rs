@@ -1,6 +1,8 @@
 //! Checking a run before it begins: what its types cannot rule out.
 
-use crate::config::{Arrivals, FaultKind, Limit, RunConfig, Topology, TracePacing, WorkloadConfig, WorkloadSource};
+use crate::config::{
+    Answers, Arrivals, FaultKind, Limit, RunConfig, Topology, TracePacing, WorkloadConfig, WorkloadSource,
+};
 
 /// Sizes beyond which a run would fill the memory before it began; whoever asks
 /// for more has mistyped a number.
@@ -124,9 +126,12 @@ impl WorkloadConfig {
                     problem("`prefix_groups` must be at least 1 with a shared prefix");
                 }
             }
-            WorkloadSource::Trace { trace, pacing, copies, .. } => {
+            WorkloadSource::Trace { trace, pacing, copies, answers, .. } => {
                 if trace.requests.is_empty() {
                     problem("the trace has no requests");
+                }
+                if *answers == Answers::Recorded && trace.answer_times.len() != trace.requests.len() {
+                    problem("the trace was read without the times of its answers");
                 }
                 if *copies == 0 {
                     problem("`copies` must be at least 1");

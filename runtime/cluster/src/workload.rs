@@ -8,9 +8,9 @@ use std::sync::Arc;
 
 use vcr_core::{Prompt, seed};
 use vcr_random::Stream;
-use vcr_trace::Trace;
+use vcr_trace::{AnswerTimes, OutputTime, Trace};
 
-use crate::config::{Arrivals, Limit, RequestMix, TracePacing, WorkloadConfig, WorkloadSource};
+use crate::config::{Answers, Arrivals, Limit, RequestMix, TracePacing, WorkloadConfig, WorkloadSource};
 
 const NS_PER_S: f64 = 1e9;
 const NS_PER_MS: f64 = 1e6;
@@ -26,6 +26,8 @@ pub(crate) struct Turn {
     /// Position in the session, from 0.
     pub(crate) turn: u32,
     pub(crate) follow_up: FollowUp,
+    /// The row of the trace that is answered as recorded, if it is.
+    pub(crate) played_row: Option<u32>,
 }
 
 /// What comes after a turn has ended.
@@ -70,7 +72,7 @@ impl Workload {
     pub(crate) fn new(config: WorkloadConfig, run_seed: u64, block_size_tokens: u32, first_of_trace: usize) -> Self {
         let seed = seed::derive(run_seed, &format!("workload:{}", config.name), 0);
         let first_turns = match &config.source {
-            WorkloadSource::Trace { trace, copies, stagger_ns, pacing } => {
+            WorkloadSource::Trace { trace, copies, stagger_ns, pacing, .. } => {
                 first_turns(trace, *copies, *stagger_ns, *pacing)
             }
             WorkloadSource::Synthetic { .. } => Vec::new(),
@@ -211,13 +213,15 @@ impl Workload {
         let prompt = session.conversation.clone();
         let follow_up =
             if session.next_turn < session.turns { FollowUp::Drawn(Box::new(session)) } else { FollowUp::None };
-        Turn { prompt, max_tokens, priority: self.config.priority, session: number, turn, follow_up }
+        let priority = self.config.priority;
+        Turn { prompt, max_tokens, priority, session: number, turn, follow_up, played_row: None }
     }
 
     fn trace_turn(&self, row: u32, copy: u32) -> Turn {
-        let WorkloadSource::Trace { trace, pacing, .. } = &self.config.source else {
+        let WorkloadSource::Trace { trace, pacing, answers, .. } = &self.config.source else {
             unreachable!("only trace workloads have rows");
         };
+        let is_played = *answers == Answers::Recorded && trace.answer_times[row as usize].is_some();
         let request = &trace.requests[row as usize];
         let follow_up = match request.next_turn {
             None => FollowUp::None,
@@ -233,7 +237,18 @@ impl Workload {
             session: u64::from(copy) * u64::from(trace.sessions) + u64::from(request.session),
             turn: request.turn,
             follow_up,
+            played_row: is_played.then_some(row),
         }
+    }
+
+    /// When a recorded answer came, as the workload is paced. The caller has the
+    /// row from [`Turn::played_row`].
+    pub(crate) fn answer_times(&self, row: u32) -> PacedAnswer<'_> {
+        let WorkloadSource::Trace { trace, pacing, .. } = &self.config.source else {
+            unreachable!("only trace workloads have rows");
+        };
+        let times = trace.answer_times[row as usize].as_ref().expect("the row is answered as recorded");
+        PacedAnswer { pacing: *pacing, times, outputs: trace.outputs(times) }
     }
 
     fn trace_prompt(&self, trace: &Trace, row: u32, copy: u32) -> Prompt {
@@ -252,6 +267,30 @@ impl Workload {
             left -= len;
         }
         prompt
+    }
+}
+
+/// A recorded answer of a workload.
+pub(crate) struct PacedAnswer<'a> {
+    pacing: TracePacing,
+    pub(crate) times: &'a AnswerTimes,
+    outputs: &'a [OutputTime],
+}
+
+impl PacedAnswer<'_> {
+    /// Nanoseconds from the arrival to the admission.
+    pub(crate) fn queue_ns(&self) -> u64 {
+        self.pacing.scale(self.times.queue_ns)
+    }
+
+    /// Nanoseconds from the arrival to an output, or to the end after the last.
+    pub(crate) fn after_ns(&self, output: u32) -> u64 {
+        self.pacing.scale(self.outputs.get(output as usize).map_or(self.times.end_ns, |output| output.after_ns))
+    }
+
+    /// Tokens of an output; none behind the last.
+    pub(crate) fn num_tokens(&self, output: u32) -> Option<u32> {
+        self.outputs.get(output as usize).map(|output| output.num_tokens)
     }
 }
 

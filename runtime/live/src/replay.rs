@@ -104,28 +104,17 @@ impl RecordedTimes {
     /// `None` if the record has no times.
     fn of(record: &RequestRecord, num_tokens: u32, time_scale: f64) -> Option<Self> {
         let scaled = |ns: u64| (ns as f64 / time_scale) as u64;
-        let mut outputs = Vec::with_capacity(record.gap_ns.len() + 1);
         let mut left_tokens = num_tokens;
-        let mut after_ns = record.ttft_ns.or(record.end_ns)?;
-        let mut push = |after_ns: u64, num_tokens: u32| {
-            let num_tokens = num_tokens.min(left_tokens);
-            left_tokens -= num_tokens;
-            if num_tokens > 0 {
-                outputs.push(RecordedOutput { after_ns: scaled(after_ns), num_tokens });
-            }
-        };
-        push(after_ns, record.first_tokens.unwrap_or(1));
-        for (index, gap_ns) in record.gap_ns.iter().enumerate() {
-            after_ns = after_ns.saturating_add(*gap_ns);
-            let tokens = record.gap_tokens.as_ref().and_then(|tokens| tokens.get(index));
-            push(after_ns, tokens.copied().unwrap_or(1));
-        }
-        if let Some(summary) = record.gap_summary.filter(|_| record.gap_ns.is_empty()) {
-            for _ in 0..summary.count {
-                after_ns = after_ns.saturating_add(summary.mean_ns);
-                push(after_ns, 1);
-            }
-        }
+        let mut outputs: Vec<_> = record
+            .output_times()?
+            .into_iter()
+            .map(|(after_ns, tokens)| {
+                let num_tokens = tokens.min(left_tokens);
+                left_tokens -= num_tokens;
+                RecordedOutput { after_ns: scaled(after_ns), num_tokens }
+            })
+            .collect();
+        outputs.retain(|output| output.num_tokens > 0);
         let is_cut = record.output_tokens > num_tokens;
         let last_ns = outputs.last().map_or(0, |output| output.after_ns);
         let end_ns = record.end_ns.filter(|_| !is_cut).map_or(last_ns, |end_ns| scaled(end_ns).max(last_ns));

@@ -4,7 +4,7 @@ use std::num::NonZeroU32;
 use std::sync::Arc;
 
 use rhai::Engine;
-use vcr_cluster::{Arrivals, Limit, RequestMix, TracePacing, WorkloadConfig, WorkloadSource};
+use vcr_cluster::{Answers, Arrivals, Limit, RequestMix, TracePacing, WorkloadConfig, WorkloadSource};
 use vcr_random::Distribution;
 use vcr_trace::{Trace, TraceError, TraceFormat, TraceOptions};
 
@@ -82,7 +82,14 @@ fn name_and_priority(kind: &str, options: &mut Options<'_>) -> (String, i32) {
 }
 
 fn make_trace(context: &Context, mut options: Options<'_>) -> Scripted<WorkloadConfig> {
-    let formats = [("auto", None), ("mooncake", Some(TraceFormat::Mooncake)), ("azure", Some(TraceFormat::Azure))];
+    let formats = [
+        ("auto", None),
+        ("mooncake", Some(TraceFormat::Mooncake)),
+        ("azure", Some(TraceFormat::Azure)),
+        ("capture", Some(TraceFormat::Capture)),
+    ];
+    let answers = [("simulated", Answers::Simulated), ("recorded", Answers::Recorded)];
+    let answers = options.choice("answers", &answers).unwrap_or_default();
     let path = options.string("path");
     let path = options.required("path", path);
     let concurrency = options.u64("concurrency");
@@ -104,6 +111,7 @@ fn make_trace(context: &Context, mut options: Options<'_>) -> Scripted<WorkloadC
         block_size_tokens,
         lenient: options.boolean("lenient").unwrap_or(false),
         first_timestamp_required: concurrency.is_none(),
+        answer_times: answers == Answers::Recorded,
     };
     let start_ns = options.duration_ns("start").unwrap_or(0);
     let copies = options.u32("copies").unwrap_or(1);
@@ -117,7 +125,11 @@ fn make_trace(context: &Context, mut options: Options<'_>) -> Scripted<WorkloadC
         let hint = "`block_size` is the number of tokens of one hash id; `lenient: true` cuts prompts to their ids";
         if of_row { thrown.hint(hint) } else { thrown }.at(call)
     })?;
-    let source = WorkloadSource::Trace { trace, pacing, copies, stagger_ns };
+    if answers == Answers::Recorded && trace.answer_times.iter().all(Option::is_none) {
+        let hint = "only captures hold times, as `vcr record` makes them; leave `answers` out to simulate them";
+        return Err(Thrown::input(format!("{path} does not say when its answers came")).hint(hint).at(call));
+    }
+    let source = WorkloadSource::Trace { trace, pacing, copies, stagger_ns, answers };
     Ok(WorkloadConfig { name, start_ns, priority, source })
 }
 

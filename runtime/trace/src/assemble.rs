@@ -1,6 +1,9 @@
 //! Rows become a trace: dense ids, sessions, times relative to the start.
 
-use crate::{ItemRange, RowProblem, Trace, TraceError, TraceOptions, TraceRequest, TraceWarning, WarningKind};
+use crate::{
+    AnswerTimes, ItemRange, OutputTime, RowProblem, Trace, TraceError, TraceOptions, TraceRequest, TraceWarning,
+    WarningKind,
+};
 use std::collections::HashMap;
 
 /// One decoded row, whatever its format.
@@ -20,6 +23,8 @@ pub(crate) struct Row<'a> {
     pub(crate) priority: i32,
     pub(crate) strict_priority: u32,
     pub(crate) policy_class: Option<Box<str>>,
+    /// When its answer came, and the outputs of that.
+    pub(crate) times: Option<(AnswerTimes, &'a [OutputTime])>,
 }
 
 /// A field and what is wrong with it.
@@ -36,6 +41,7 @@ struct OpenSession {
 pub(crate) struct Assembler {
     trace: Trace,
     first_timestamp_required: bool,
+    answer_times: bool,
     // These maps are looked up, never iterated, so their order cannot show.
     dense_hash_ids: HashMap<u64, u32>,
     open_sessions: HashMap<Box<str>, OpenSession>,
@@ -50,6 +56,7 @@ impl Assembler {
         Assembler {
             trace: Trace { block_size_tokens: options.block_size_tokens.get(), ..Trace::default() },
             first_timestamp_required: options.first_timestamp_required,
+            answer_times: options.answer_times,
             dense_hash_ids: HashMap::new(),
             open_sessions: HashMap::new(),
             dense_policy_classes: HashMap::new(),
@@ -92,6 +99,10 @@ impl Assembler {
         let len = index_of(row.output_token_ids.len(), "output token ids")?;
         self.trace.output_token_ids.extend_from_slice(row.output_token_ids);
         let policy_class = row.policy_class.map(|name| self.policy_class(name));
+        if self.answer_times {
+            let times = row.times.map(|(times, outputs)| self.push_outputs(times, outputs)).transpose()?;
+            self.trace.answer_times.push(times);
+        }
         self.trace.requests.push(TraceRequest {
             request_id: row.request_id,
             line,
@@ -150,6 +161,13 @@ impl Assembler {
                 .insert(id.clone(), OpenSession { session, last_request: index, last_timestamp_ns: row.timestamp_ns });
         }
         Ok((session, 0, 0))
+    }
+
+    fn push_outputs(&mut self, times: AnswerTimes, outputs: &[OutputTime]) -> Result<AnswerTimes, FieldProblem> {
+        let start = index_of(self.trace.output_times.len(), "outputs")?;
+        let len = index_of(outputs.len(), "outputs")?;
+        self.trace.output_times.extend_from_slice(outputs);
+        Ok(AnswerTimes { outputs: ItemRange { start, len }, ..times })
     }
 
     fn push_hash_ids(&mut self, ids: &[u64], has_own_tail: bool) -> Result<ItemRange, FieldProblem> {

@@ -31,5 +31,5 @@ mod write;
 
 pub use error::{RowProblem, TraceError};
 pub use open::{TraceFormat, TraceOptions};
-pub use trace::{ItemRange, Trace, TraceRequest, TraceWarning, WarningKind};
+pub use trace::{AnswerEnd, AnswerTimes, ItemRange, OutputTime, Trace, TraceRequest, TraceWarning, WarningKind};
 pub use write::write_mooncake;

@@ -18,7 +18,7 @@ pub enum TraceFormat {
     /// anything with another.
     Azure,
     /// A capture, or a trace of vllm-vcr: what an engine was asked. Its arrivals,
-    /// prompts, answers and sessions are read, not how long anything took.
+    /// prompts, answers and sessions are read; when answers came only on request.
     Capture,
 }
 
@@ -38,6 +38,8 @@ pub struct TraceOptions {
     /// Whether every first turn needs a timestamp. Off for closed-loop replay,
     /// which ignores arrivals.
     pub first_timestamp_required: bool,
+    /// Keep when the recorded answers of a capture came.
+    pub answer_times: bool,
 }
 
 impl Default for TraceOptions {
@@ -47,6 +49,7 @@ impl Default for TraceOptions {
             block_size_tokens: const { NonZeroU32::new(512).expect("512 is not 0") },
             lenient: false,
             first_timestamp_required: true,
+            answer_times: false,
         }
     }
 }

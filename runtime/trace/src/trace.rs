@@ -19,6 +19,11 @@ pub struct Trace {
     /// Recorded output tokens of all requests that have them; see
     /// [`Trace::output_token_ids`].
     pub output_token_ids: Vec<u32>,
+    /// When recorded answers came, by request; empty unless
+    /// [`TraceOptions::answer_times`](crate::TraceOptions) asks for them.
+    pub answer_times: Vec<Option<AnswerTimes>>,
+    /// The outputs of those answers; see [`AnswerTimes::outputs`].
+    pub output_times: Vec<OutputTime>,
     /// The policy-class names that requests refer to by index.
     pub policy_classes: Vec<Box<str>>,
     /// Number of sessions; a request without a session id has one of its own.
@@ -66,6 +71,42 @@ pub struct TraceRequest {
     pub policy_class: Option<u32>,
 }
 
+/// When a recorded answer came. Times are nanoseconds since the arrival of its
+/// request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AnswerTimes {
+    /// How long the request waited for its admission.
+    pub queue_ns: u64,
+    /// When it ended; not before its last output.
+    pub end_ns: u64,
+    /// Prompt tokens that were in the engine's cache.
+    pub cached_tokens: u32,
+    /// How it ended.
+    pub end: AnswerEnd,
+    /// Where its outputs lie in [`Trace::output_times`].
+    pub outputs: ItemRange,
+}
+
+/// How a recorded answer ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AnswerEnd {
+    /// By itself.
+    Whole,
+    /// Its client gave it up, or the capture ended before.
+    Aborted,
+    /// With an error.
+    Failed,
+}
+
+/// One output of a recorded answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OutputTime {
+    /// Nanoseconds since the arrival of the request.
+    pub after_ns: u64,
+    /// Tokens in it.
+    pub num_tokens: u32,
+}
+
 /// A range of one of the flat arrays of a [`Trace`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ItemRange {
@@ -76,7 +117,7 @@ pub struct ItemRange {
 }
 
 impl ItemRange {
-    fn of(self, items: &[u32]) -> &[u32] {
+    fn of<T>(self, items: &[T]) -> &[T] {
         &items[self.start as usize..][..self.len as usize]
     }
 }
@@ -96,6 +137,12 @@ impl Trace {
     #[must_use]
     pub fn output_token_ids(&self, request: &TraceRequest) -> &[u32] {
         request.output_token_ids.of(&self.output_token_ids)
+    }
+
+    /// The outputs of a recorded answer, in order.
+    #[must_use]
+    pub fn outputs(&self, times: &AnswerTimes) -> &[OutputTime] {
+        times.outputs.of(&self.output_times)
     }
 
     /// The name of a request's policy class.

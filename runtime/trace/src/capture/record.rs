@@ -350,6 +350,31 @@ impl RequestRecord {
         self.finish_reason.is_some() || self.end_ns.is_some()
     }
 
+    /// When its outputs came, in nanoseconds since its arrival, and how many
+    /// tokens each had; empty if it had none. Where only the mean of the gaps is
+    /// known, that is every gap. `None` if no times are known.
+    #[must_use]
+    pub fn output_times(&self) -> Option<Vec<(u64, u32)>> {
+        let mut after_ns = self.ttft_ns.or(self.end_ns)?;
+        let mut times = Vec::with_capacity(self.gap_ns.len() + 1);
+        if self.output_tokens == 0 {
+            return Some(times);
+        }
+        times.push((after_ns, self.first_tokens.unwrap_or(1)));
+        for (index, gap_ns) in self.gap_ns.iter().enumerate() {
+            after_ns = after_ns.saturating_add(*gap_ns);
+            let tokens = self.gap_tokens.as_ref().and_then(|tokens| tokens.get(index));
+            times.push((after_ns, tokens.copied().unwrap_or(1)));
+        }
+        if let Some(summary) = self.gap_summary.filter(|_| self.gap_ns.is_empty()) {
+            times.extend((0..summary.count).map(|_| {
+                after_ns = after_ns.saturating_add(summary.mean_ns);
+                (after_ns, 1)
+            }));
+        }
+        Some(times)
+    }
+
     /// From its arrival to its end in nanoseconds: as given, else to its last
     /// output as far as gaps are known.
     #[must_use]

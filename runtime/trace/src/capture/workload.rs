@@ -7,9 +7,12 @@ use std::ops::Range;
 
 use super::file::CapturePosition;
 use super::reader::CaptureReader;
-use super::record::{CaptureLine, RequestRecord};
+use super::record::{CaptureLine, FinishReason, RequestRecord};
 use crate::assemble::{Assembler, Row};
-use crate::{RowProblem, Trace, TraceError, TraceOptions, TraceWarning, WarningKind};
+use crate::{
+    AnswerEnd, AnswerTimes, ItemRange, OutputTime, RowProblem, Trace, TraceError, TraceOptions, TraceWarning,
+    WarningKind,
+};
 
 /// What is kept of a request until all have been read.
 struct Request {
@@ -29,6 +32,8 @@ struct Request {
     has_own_tail: bool,
     /// Where its answer lies in `Workload::output_token_ids`.
     answer: Range<usize>,
+    /// When it came, and where its outputs lie in `Workload::output_times`.
+    times: Option<(AnswerTimes, Range<usize>)>,
     priority: i64,
 }
 
@@ -46,6 +51,7 @@ struct Workload {
     /// its blocks, where it is known.
     hashes: Vec<u64>,
     output_token_ids: Vec<u32>,
+    output_times: Vec<OutputTime>,
     /// The files, by the number that positions give.
     names: Vec<String>,
 }
@@ -61,7 +67,7 @@ pub(crate) fn read(mut reader: CaptureReader<'_>, options: &TraceOptions) -> Res
         if let CaptureLine::Request(record) = line {
             workload.names.resize(position.file as usize + 1, String::new());
             reader.file_name().clone_into(&mut workload.names[position.file as usize]);
-            workload.add(position, *record, options.block_size_tokens.get());
+            workload.add(position, *record, &options);
         }
     }
     let mut assembler = Assembler::new(&options);
@@ -74,7 +80,8 @@ pub(crate) fn read(mut reader: CaptureReader<'_>, options: &TraceOptions) -> Res
 }
 
 impl Workload {
-    fn add(&mut self, position: CapturePosition, record: RequestRecord, block_size_tokens: u32) {
+    fn add(&mut self, position: CapturePosition, record: RequestRecord, options: &TraceOptions) {
+        let block_size_tokens = options.block_size_tokens.get();
         let start = self.hashes.len();
         self.hashes.extend(record.block_hashes.iter().map(|hash| hash.0));
         let chain = start..self.hashes.len();
@@ -85,7 +92,9 @@ impl Workload {
         self.hashes.extend(tail_hash.map(|hash| hash.0));
         let answer_start = self.output_token_ids.len();
         self.output_token_ids.extend(record.output_token_ids.iter().flatten());
+        let times = options.answer_times.then(|| self.add_times(&record)).flatten();
         self.requests.push(Request {
+            times,
             position,
             arrival_ns: record.arrival_ns,
             duration_ns: record.duration_ns().unwrap_or(0),
@@ -100,6 +109,25 @@ impl Workload {
             name: record.external_id.or(record.id).map(Into::into),
             session: record.session.map(Into::into),
         });
+    }
+
+    fn add_times(&mut self, record: &RequestRecord) -> Option<(AnswerTimes, Range<usize>)> {
+        let outputs = record.output_times()?;
+        let last_ns = outputs.last().map_or(0, |(after_ns, _)| *after_ns);
+        let times = AnswerTimes {
+            queue_ns: record.queue_ns.unwrap_or(0),
+            end_ns: record.end_ns.map_or(last_ns, |end_ns| end_ns.max(last_ns)),
+            cached_tokens: record.cached_tokens,
+            end: match record.finish_reason.as_deref().and_then(FinishReason::parse) {
+                Some(FinishReason::Stop | FinishReason::Length | FinishReason::Repetition) => AnswerEnd::Whole,
+                Some(FinishReason::Error) => AnswerEnd::Failed,
+                Some(FinishReason::Abort) | None => AnswerEnd::Aborted,
+            },
+            outputs: ItemRange::default(),
+        };
+        let start = self.output_times.len();
+        self.output_times.extend(outputs.into_iter().map(|(after_ns, num_tokens)| OutputTime { after_ns, num_tokens }));
+        Some((times, start..self.output_times.len()))
     }
 
     /// Hands the requests on: in order of arrival, or in the order of the file
@@ -135,6 +163,7 @@ impl Workload {
             output_token_ids: &self.output_token_ids[request.answer.clone()],
             timestamp_ns: timestamp_ns.map_err(|_| beyond("arrival_ns", "292 years"))?,
             delay_ns: turn.think_ns,
+            times: request.times.as_ref().map(|(times, outputs)| (*times, &self.output_times[outputs.clone()])),
             priority: i32::try_from(request.priority).map_err(|_| beyond("priority", "32 bits"))?,
             ..Row::default()
         })
