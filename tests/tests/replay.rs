@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 use tempfile::TempDir;
-use vcr_tests::{Frontend, FrontendOptions, Service, json_tokens, shipped_guest};
+use vcr_tests::{Folder, Frontend, FrontendOptions, Said, Service, json_tokens, shipped_guest};
 use vcr_trace::capture::{CaptureLine, CaptureReader, ReadOptions, RequestRecord};
 
 const VERSION: &str = "0.33.0";
@@ -253,4 +253,56 @@ fn an_agent_recorded_once_plays_offline() {
     let _engine = Service::play(&frontend.handshake_address(), &["--replay", capture, "--strict"]);
     frontend.wait_until_it_serves();
     assert_eq!(agent(&frontend), transcript);
+}
+
+/// What a capture says, in a run that promises it.
+fn run_capture(answers: &str, promises: &str) -> Said {
+    let lines = [
+        json!({"kind": "meta", "format": "vcr.capture", "version": 1}),
+        json!({"kind": "request", "id": "a", "arrival_ns": 1_000_000_000, "prompt_tokens": 40, "cached_tokens": 16,
+            "output_tokens": 6, "first_tokens": 1, "ttft_ns": 30_000_000, "gap_ns": [10_000_000, 20_000_000],
+            "gap_tokens": [4, 1], "finish_reason": "stop", "session": "s", "queue_ns": 5_000_000}),
+        json!({"kind": "request", "id": "b", "arrival_ns": 1_100_000_000, "prompt_tokens": 20, "output_tokens": 2,
+            "ttft_ns": 50_000_000, "gap_ns": [500_000_000], "end_ns": 700_000_000, "finish_reason": "abort"}),
+        json!({"kind": "request", "id": "c", "arrival_ns": 2_060_000_000, "prompt_tokens": 60, "output_tokens": 1,
+            "ttft_ns": 70_000_000, "finish_reason": "length", "session": "s"}),
+        json!({"kind": "end", "at_ns": 3_000_000_000u64, "requests": 3, "unfinished": 0}),
+    ];
+    let capture: String = lines.iter().map(|line| format!("{line}\n")).collect();
+    let folder = Folder::with(&format!(
+        r#"//! A capture in virtual time.
+let seen = run(#{{
+    workloads: [trace(#{{ path: "day.jsonl", answers: "{answers}", speedup: 2.0 }})],
+    cluster: cluster(#{{ engines: pool(#{{ engines: 1, latency: fixed(#{{ step: "1ms" }}) }}) }}),
+}});
+{promises}
+"#
+    ));
+    folder.write("day.jsonl", capture);
+    folder.vcr(&["run", "test.rhai"])
+}
+
+#[test]
+fn a_capture_plays_in_virtual_time_as_it_was() {
+    // All times are halved. The second request of the session waits for the first one's answer, and a second.
+    let said = run_capture(
+        "recorded",
+        r#"
+expect(seen, "requests", "count == 3");
+expect(seen, "completed", "count == 2");
+expect(seen, "failed", "count == 1");
+expect(seen, "ttft", "min == 15ms");
+expect(seen, "ttft", "max == 35ms");
+expect(seen, "itl", "max == 250ms");
+expect(seen, "itl", "count == 6");
+expect(seen, "e2e", "min == 30ms");
+expect(seen, "steps", "count == 0");
+"#,
+    );
+    assert_eq!(said.code, 0, "{said:?}");
+    let said = run_capture("simulated", r#"expect(seen, "completed", "count == 3");"#);
+    assert_eq!(said.code, 0, "{said:?}");
+    let said = run_capture("as it was", "");
+    assert_eq!(said.code, 2, "{said:?}");
+    assert!(said.stderr.contains("recorded"), "{said:?}");
 }
