@@ -1,11 +1,15 @@
 //! No input may panic a reader. The fuzz targets look deeper; this runs on
 //! every build.
 
+use std::io::Write;
+
+use flate2::{Compression, write::GzEncoder};
 use proptest::prelude::*;
+use vcr_trace::capture::{CaptureReader, ReadOptions, VllmVcrWriter};
 use vcr_trace::{Trace, TraceFormat, TraceOptions, write_mooncake};
 
 fn read_all(bytes: &[u8]) {
-    for format in [TraceFormat::Mooncake, TraceFormat::Azure] {
+    for format in [TraceFormat::Mooncake, TraceFormat::Azure, TraceFormat::Capture] {
         for lenient in [false, true] {
             let options = TraceOptions { lenient, first_timestamp_required: !lenient, ..TraceOptions::default() };
             if let Ok(trace) = Trace::read(bytes, "arbitrary", format, &options) {
@@ -14,6 +18,51 @@ fn read_all(bytes: &[u8]) {
             }
         }
     }
+}
+
+/// Whatever a reader of captures takes can be written in both formats; it ends,
+/// and after an error it goes on.
+fn read_capture(bytes: &[u8]) {
+    for lenient in [false, true] {
+        let Ok(mut reader) = CaptureReader::from_reader(bytes, "arbitrary", &ReadOptions { lenient }) else { continue };
+        let mut writer = VllmVcrWriter::new(std::io::sink(), reader.meta()).expect("a sink takes all");
+        loop {
+            match reader.next_line() {
+                Ok(None) => break,
+                Ok(Some((_, line))) => {
+                    serde_json::to_string(&line).expect("a line is JSON");
+                    writer.write(&line).expect("a sink takes all");
+                }
+                Err(error) => assert!(!lenient || error.to_string().contains("damaged"), "{error}"),
+            }
+        }
+        assert!(lenient || reader.summary().skipped_lines == 0);
+    }
+}
+
+/// Pieces of captures of both formats.
+fn arb_almost_captures() -> impl Strategy<Value = String> {
+    let start = prop_oneof![
+        Just("{\"kind\":\"meta\",\"format\":\"vcr.capture\",\"version\":1,\"block_size_tokens\":4}\n"),
+        Just("{\"meta\":{\"block_size\":4}}\n"),
+        Just("{\"prompt_tokens\":5,\"output_tokens\":1,\"ttft_ms\":1.5}\n"),
+    ];
+    let piece = prop_oneof![
+        Just("{\"kind\":\"request\",\"prompt_tokens\":5,".to_owned()),
+        Just("{\"prompt_tokens\":5,\"ttft_ms\":2,".to_owned()),
+        Just("\"output_tokens\":2,\"gap_ns\":[5],".to_owned()),
+        Just("\"output_tokens\":2,\"itl_ms\":[0.5],".to_owned()),
+        Just("\"block_hashes\":[\"00000000000000ff\"],".to_owned()),
+        Just("\"itl_ctx\":{\"num_running\":[1],\"prefill_tokens\":[0]},".to_owned()),
+        Just("{\"kind\":\"arrival\",\"id\":\"a\",\"arrival_ns\":1,\"prompt_tokens\":1}\n".to_owned()),
+        Just("{\"kind\":\"end\",\"at_ns\":1,\"requests\":0,\"unfinished\":0,\"continues\":true}\n".to_owned()),
+        Just("\"id\":\"a\",".to_owned()),
+        Just("\"x\":null}\n".to_owned()),
+        any::<i64>().prop_map(|x| format!("\"end_ns\":{x},")),
+        any::<f64>().prop_map(|x| format!("\"arrival_ms\":{x:e},")),
+        "[\\[\\]\\{\\}\",:0-9 \n\\\\]{0,6}",
+    ];
+    (start, proptest::collection::vec(piece, 0..24)).prop_map(|(start, pieces)| start.to_owned() + &pieces.concat())
 }
 
 /// Pieces that get past the first checks far more often than random bytes do.
@@ -59,5 +108,26 @@ proptest! {
     #[test]
     fn almost_rows_never_panic(text in arb_almost_rows()) {
         read_all(text.as_bytes());
+    }
+
+    #[test]
+    fn almost_captures_never_panic(text in arb_almost_captures(), cut in 0..1000usize) {
+        read_all(text.as_bytes());
+        read_capture(text.as_bytes());
+        read_capture(&text.as_bytes()[..cut.min(text.len())]);
+    }
+
+    /// Archives that stop anywhere, or are damaged anywhere.
+    #[test]
+    fn damaged_archives_never_panic(text in arb_almost_captures(), place in 0..400usize, byte in any::<u8>()) {
+        let mut gz = GzEncoder::new(Vec::new(), Compression::fast());
+        gz.write_all(text.as_bytes()).expect("a vector takes all");
+        let zst = zstd::encode_all(text.as_bytes(), 1).expect("a vector takes all");
+        for mut packed in [gz.finish().expect("a vector takes all"), zst] {
+            read_capture(&packed[..place.min(packed.len())]);
+            let place = place % packed.len();
+            packed[place] = byte;
+            read_capture(&packed);
+        }
     }
 }

@@ -39,9 +39,7 @@ impl<'de> Deserialize<'de> for BlockHash {
             }
 
             fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<BlockHash, E> {
-                let is_hash = text.len() == 16 && text.bytes().all(|byte| byte.is_ascii_hexdigit());
-                let hash = is_hash.then(|| u64::from_str_radix(text, 16).ok()).flatten();
-                hash.map(BlockHash).ok_or_else(|| E::invalid_value(Unexpected::Str(text), &self))
+                parse(text).map(BlockHash).ok_or_else(|| E::invalid_value(Unexpected::Str(text), &self))
             }
 
             fn visit_u64<E>(self, number: u64) -> Result<BlockHash, E> {
@@ -50,6 +48,12 @@ impl<'de> Deserialize<'de> for BlockHash {
         }
         deserializer.deserialize_any(HashVisitor)
     }
+}
+
+/// In one pass: captures hold millions of them.
+fn parse(text: &str) -> Option<u64> {
+    let digits: &[u8; 16] = text.as_bytes().try_into().ok()?;
+    digits.iter().try_fold(0, |hash, digit| Some(hash << 4 | u64::from(char::from(*digit).to_digit(16)?)))
 }
 
 /// How the hashes of a capture were computed.
@@ -192,6 +196,28 @@ mod tests {
             ExtraKeys { images: &["c"], ..ExtraKeys::default() },
         ] {
             assert_ne!(HASHER.chain(&[1], &keys).whole, plain.whole, "{keys:?}");
+        }
+    }
+
+    /// The vectors of `docs/captures.md`, for whoever writes captures without us.
+    #[test]
+    fn hashes_are_those_of_the_documentation() {
+        let tokens: Vec<u32> = (1..=9).collect();
+        let keys = ExtraKeys { lora: Some("a"), cache_salt: Some("tenant"), images: &["i1"] };
+        let text = |scheme, keys: &ExtraKeys<'_>| {
+            let chain = PromptHasher { scheme, ..HASHER }.chain(&tokens, keys);
+            let hashes = chain.blocks.iter().chain([&chain.whole]).map(BlockHash::to_string);
+            hashes.collect::<Vec<_>>().join(" ")
+        };
+        let page = include_str!("../../../../docs/captures.md");
+        for (name, scheme, keys) in [
+            ("xxh3-64", HashScheme::Xxh3, &ExtraKeys::default()),
+            ("xxh3-64, keys", HashScheme::Xxh3, &keys),
+            ("fnv1a-64", HashScheme::Fnv1a, &ExtraKeys::default()),
+            ("fnv1a-64, keys", HashScheme::Fnv1a, &keys),
+        ] {
+            let row = format!("{name}: {}", text(scheme, keys));
+            assert!(page.contains(&row), "the page lacks `{row}`");
         }
     }
 

@@ -87,7 +87,7 @@ impl Workload {
         let chain = start..self.hashes.len();
         let full_blocks = (record.prompt_tokens / block_size_tokens) as usize;
         let has_content = chain.len() == full_blocks && (full_blocks > 0 || record.prompt_hash.is_some());
-        let has_tail = has_content && record.prompt_tokens % block_size_tokens != 0;
+        let has_tail = has_content && !record.prompt_tokens.is_multiple_of(block_size_tokens);
         let tail_hash = record.prompt_hash.filter(|_| has_tail);
         self.hashes.extend(tail_hash.map(|hash| hash.0));
         let answer_start = self.output_token_ids.len();
