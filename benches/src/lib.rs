@@ -52,6 +52,7 @@ pub fn replay(path: &Path, latency: LatencyFactory) -> Report {
         acceptance_rates: Vec::new(),
     };
     let source = WorkloadSource::Trace {
+        answers: vcr_cluster::Answers::Simulated,
         trace: Arc::new(trace),
         pacing: TracePacing::Recorded { speedup: 1.0 },
         copies: 1,

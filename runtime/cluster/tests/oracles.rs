@@ -10,8 +10,8 @@ use std::sync::Arc;
 
 use support::{assert_conserved, config, run};
 use vcr_cluster::{
-    LatencyFactory, LinkConfig, LinkSharing, PoolConfig, Report, RouterConfig, RunConfig, Topology, TracePacing,
-    TransferScope, WorkloadConfig, WorkloadSource,
+    Answers, LatencyFactory, LinkConfig, LinkSharing, PoolConfig, Report, RouterConfig, RunConfig, Topology,
+    TracePacing, TransferScope, WorkloadConfig, WorkloadSource,
 };
 use vcr_core::{EngineConfig, EngineConfigInput};
 use vcr_timing::{PassSemantics, Polynomial, PolynomialInput, SpeedInput};
@@ -85,6 +85,7 @@ impl Case<'_> {
             pacing: TracePacing::Recorded { speedup: 1.0 },
             copies: 1,
             stagger_ns: 0,
+            answers: Answers::Simulated,
         };
         config(topology, vec![WorkloadConfig { name: "case".to_owned(), start_ns: 0, priority: 0, source }])
     }

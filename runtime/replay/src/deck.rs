@@ -131,7 +131,7 @@ impl DeckBuilder {
         let last = head.block_hashes.last().copied();
         let end = head.prompt_hash.unwrap_or_else(|| end_by_length(last, head.prompt_tokens));
         self.has_hashes |= head.prompt_hash.is_some() || last.is_some();
-        self.tree.push(head.block_hashes.iter().copied(), end);
+        self.tree.push(head.block_hashes, end);
         self.num_with_tokens += u32::from(head.has_tokens);
         self.arrivals_ns.push(head.arrival_ns);
         let names = head.external_id.into_iter().chain(head.id.filter(|id| Some(*id) != head.external_id));

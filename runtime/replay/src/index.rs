@@ -69,11 +69,10 @@ pub(crate) struct PromptTreeBuilder {
 impl PromptTreeBuilder {
     /// Adds the node `hash` below `parent`, or finds it.
     fn node(&mut self, parent: u32, hash: BlockHash, is_tail: bool) -> u32 {
-        let nodes = &mut self.tree.nodes;
-        let known = self.tree.by_hash.find(hash.0, |&node| nodes[node as usize].hash == hash.0);
-        if let Some(&node) = known {
+        if let Some(node) = self.tree.find_node(hash) {
             return node;
         }
+        let nodes = &mut self.tree.nodes;
         let node = nodes.len() as u32;
         nodes.push(Node { hash: hash.0, parent, num_ending: 0, num_same: 0, num_below: 0, first_place: 0 });
         self.is_tail.push(is_tail);
@@ -83,9 +82,12 @@ impl PromptTreeBuilder {
 
     /// Adds the next record: the hashes of its full blocks, and that of its
     /// end, which is the last block's if it ends with a block.
-    pub(crate) fn push(&mut self, blocks: impl Iterator<Item = BlockHash>, end: BlockHash) {
-        let mut last = NO_NODE;
-        for hash in blocks {
+    pub(crate) fn push(&mut self, blocks: &[BlockHash], end: BlockHash) {
+        // Of a chain that is known up to some block, everything before is known.
+        let num_known = blocks.partition_point(|&hash| self.tree.find_node(hash).is_some());
+        let (known, new) = blocks.split_at(num_known);
+        let mut last = known.last().and_then(|&hash| self.tree.find_node(hash)).unwrap_or(NO_NODE);
+        for &hash in new {
             last = self.node(last, hash, false);
         }
         let end = self.node(last, end, true);
@@ -141,9 +143,12 @@ impl PromptTreeBuilder {
 }
 
 impl PromptTree {
+    fn find_node(&self, hash: BlockHash) -> Option<u32> {
+        self.by_hash.find(hash.0, |&node| self.nodes[node as usize].hash == hash.0).copied()
+    }
+
     fn find(&self, hash: BlockHash) -> Option<&Node> {
-        let node = self.by_hash.find(hash.0, |&node| self.nodes[node as usize].hash == hash.0)?;
-        Some(&self.nodes[*node as usize])
+        self.find_node(hash).map(|node| &self.nodes[node as usize])
     }
 
     /// The records whose chain goes through `hash`.
