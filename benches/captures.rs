@@ -1,6 +1,6 @@
 //! Reading a capture: each line checked, and the heads of requests for replay.
 //!
-//! Workload: a plain capture of 256 MB: 24,000 requests with arrival lines, each
+//! Workload: a plain capture of 260 MB: 48,000 requests with arrival lines, each
 //! of 1,600 prompt tokens (100 block hashes), 201 output tokens with their ids,
 //! 200 gaps of about 20 ms and sampling parameters. Reported per second of wall
 //! time on one core: bytes of the file. `record_at` is one record at a time.
@@ -15,7 +15,7 @@ use vcr_trace::capture::{
     CaptureReader, CaptureWriter, ReadOptions, RequestRecord,
 };
 
-const REQUESTS: u64 = 24_000;
+const REQUESTS: u64 = 48_000;
 const GAPS: u64 = 200;
 const BLOCKS: u64 = 100;
 const BLOCK_TOKENS: u32 = 16;
