@@ -4,8 +4,8 @@ use std::path::PathBuf;
 
 use serde_json::Value;
 use vcr_trace::capture::{
-    CaptureFormat, CaptureLine, CaptureMeta, CaptureReader, HashScheme, ReadOptions, RequestRecord, VllmVcrDropped,
-    VllmVcrWriter,
+    BrokenOff, CaptureFile, CaptureFormat, CaptureLine, CaptureMeta, CaptureReader, HashScheme, ReadOptions,
+    RequestRecord, VllmVcrDropped, VllmVcrWriter,
 };
 
 /// The folder of samples. Where it is missing the test says so and passes,
@@ -121,6 +121,21 @@ fn the_meta_line_may_be_absent() {
     assert_eq!(records.len(), 1);
     assert_eq!(records[0].ttft_ns, Some(1_500_000));
     assert_eq!(records[0].end_ns, Some(1_500_000));
+}
+
+#[test]
+fn their_traces_are_not_rotated_and_may_break_off() {
+    let folder = tempfile::TempDir::new().expect("a folder");
+    let row = "{\"prompt_tokens\":3,\"output_tokens\":1,\"ttft_ms\":1.5}\n";
+    std::fs::write(folder.path().join("t.1.jsonl"), row).expect("writable");
+    let path = folder.path().join("t.jsonl");
+    std::fs::write(&path, format!("{row}{}", &row[..20])).expect("writable");
+    let mut reader = CaptureReader::open(&path, &ReadOptions::default()).expect("a trace");
+    assert!(reader.next_line().expect("whole").is_some());
+    assert!(reader.next_line().expect("a clean break").is_none());
+    assert_eq!(reader.summary().broken_off, Some(BrokenOff::HalfLine));
+    let file = CaptureFile::open(&path, &ReadOptions::default()).expect("a trace");
+    assert_eq!(file.scan(|_| ()).expect("a clean break"), reader.summary());
 }
 
 #[test]

@@ -119,8 +119,10 @@ impl CaptureFile {
         let (format, meta) = (start.format(), start.meta().clone());
         drop(start);
         let mut files = vec![opened];
-        while let Some(next) = names.as_ref().and_then(|names| names.find(meta.part + files.len() as u32)) {
+        let mut part = meta.part.saturating_add(1);
+        while let Some(next) = names.as_ref().and_then(|names| names.find(part)) {
             files.push(OpenPart::open(&next)?);
+            part = part.saturating_add(1);
         }
         Ok(Self { options: *options, format, meta, names, files })
     }

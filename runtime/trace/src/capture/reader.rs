@@ -174,6 +174,10 @@ impl<'a> CaptureReader<'a> {
     /// The names of the parts after the one that was opened as `file`, asked for
     /// as `path`.
     pub(super) fn part_names(&self, path: &Path, file: &Path) -> Result<Option<PartNames>, CaptureError> {
+        // Only ours are rotated.
+        if self.format() == CaptureFormat::VllmVcr {
+            return Ok(None);
+        }
         let part = self.meta().part;
         let names = PartNames::of(file, part);
         if let (true, Some(names)) = (part > 0 && path.is_dir(), &names) {
@@ -188,7 +192,7 @@ impl<'a> CaptureReader<'a> {
     fn next_part(&mut self) -> Result<(), CaptureError> {
         let is_cut = self.lines.reader().is_cut;
         self.is_done = true;
-        let part = self.meta().part + self.intake.files();
+        let part = self.meta().part.saturating_add(self.intake.files());
         let line = self.lines.line();
         let next = self.next_name(part);
         if !self.intake.end_file(line, is_cut, next.as_deref())? {

@@ -184,8 +184,9 @@ pub struct RequestRecord {
     /// What else was in the steps of its outputs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub steps: Option<StepContext>,
-    /// `stop`, `length`, `abort`, `error` or `repetition`; `None` if it was not
-    /// over when the capture ended.
+    /// `stop`, `length`, `abort`, `error` or `repetition`; `None` if nobody
+    /// knows, or it was not over when the capture ended: see
+    /// [`is_over`](RequestRecord::is_over).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub finish_reason: Option<String>,
     /// The token or text that stopped it.
