@@ -28,6 +28,13 @@ pub(crate) fn throughput(setup: &Setup, load: Load, limits: Limits) -> Result<Sh
     let spent = client.closed_loop(load)?;
     add_spent(&mut sheet, &spent, limits);
     sheet.figure("engine memory, most", client.engine.memory()?.peak as f64 / MIB, "MiB");
+    if let Some(relay) = &client.relay {
+        let per_token = |ns: u64| ns as f64 / 1e3 / spent.tokens as f64;
+        sheet
+            .figure("relay CPU per token", per_token(spent.relay.total_ns), "us")
+            .figure("relay CPU per message", spent.relay.total_ns as f64 / 1e3 / spent.messages as f64, "us")
+            .figure("relay memory, most", relay.memory()?.peak as f64 / MIB, "MiB");
+    }
     Ok(sheet)
 }
 

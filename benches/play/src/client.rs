@@ -11,7 +11,7 @@ use vcr_wire::{
 };
 
 use crate::Failure;
-use crate::process::{Cpu, Process, own_cpu};
+use crate::process::{Cpu, Process, free_port, own_cpu};
 
 /// Longer than any engine is silent while it has work.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -22,6 +22,9 @@ const VOCAB_SIZE: u64 = 32_000;
 pub(crate) struct Setup {
     /// The words of the command; `{address}` is the handshake address.
     pub(crate) engine: Vec<String>,
+    /// The words of a command that stands between both, if one is to; `{frontend}`
+    /// is the address it goes to, `{engines}` that at which it waits.
+    pub(crate) relay: Vec<String>,
     pub(crate) sockets: Sockets,
     pub(crate) seed: u64,
 }
@@ -41,6 +44,16 @@ impl Setup {
         let words = self.engine.iter().map(|word| word.replace("{address}", address));
         words.chain(options.iter().cloned()).collect()
     }
+
+    /// Starts the command between, if there is one, and says where the engine
+    /// has to go.
+    pub(crate) fn start_relay(&self, frontend: &str, engines: &str) -> Result<(Option<Process>, String), Failure> {
+        if self.relay.is_empty() {
+            return Ok((None, frontend.to_owned()));
+        }
+        let words = self.relay.iter().map(|word| word.replace("{frontend}", frontend).replace("{engines}", engines));
+        Ok((Some(Process::start(&words.collect::<Vec<_>>())?), engines.to_owned()))
+    }
 }
 
 /// Requests of one shape, so many at a time.
@@ -53,13 +66,14 @@ pub(crate) struct Load {
 }
 
 /// What a load took.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Spent {
     pub(crate) requests: u64,
     pub(crate) tokens: u64,
     pub(crate) messages: u64,
     pub(crate) wall_s: f64,
     pub(crate) engine: Cpu,
+    pub(crate) relay: Cpu,
     pub(crate) client: Cpu,
 }
 
@@ -72,6 +86,7 @@ pub(crate) struct Arrival {
 /// A frontend with its engine, which ends with it.
 pub(crate) struct Client {
     pub(crate) engine: Process,
+    pub(crate) relay: Option<Process>,
     link: FrontendLink,
     rules: &'static LineRules,
     seed: u64,
@@ -88,19 +103,26 @@ impl Client {
     /// Starts an engine and waits until it serves.
     pub(crate) fn start(setup: &Setup, options: &[String]) -> Result<Self, Failure> {
         let folder = tempfile::tempdir()?;
-        let (handshake_address, data) = match setup.sockets {
+        let (handshake_address, engines, data) = match setup.sockets {
             Sockets::Ipc => (
                 format!("ipc://{}/handshake", folder.path().display()),
+                format!("ipc://{}/engines", folder.path().display()),
                 DataAddress::Ipc { folder: folder.path().to_owned() },
             ),
-            Sockets::Tcp => ("tcp://127.0.0.1:*".to_owned(), DataAddress::Tcp { host: "127.0.0.1".to_owned() }),
+            Sockets::Tcp => (
+                "tcp://127.0.0.1:*".to_owned(),
+                format!("tcp://127.0.0.1:{}", free_port()?),
+                DataAddress::Tcp { host: "127.0.0.1".to_owned() },
+            ),
         };
         let config = FrontendConfig { handshake_address, data, clients: 1, engines: 1, coordinator: false };
         let listener = FrontendListener::bind(&Transport::new(), config)?;
-        let engine = Process::start(&setup.command(listener.handshake_address(), options))?;
+        let (relay, address) = setup.start_relay(listener.handshake_address(), &engines)?;
+        let engine = Process::start(&setup.command(&address, options))?;
         let link = listener.accept(PATIENCE)?;
         Ok(Self {
             engine,
+            relay,
             link,
             rules: Line::V0_33.rules(),
             seed: derive(setup.seed, "bench.prompts", 0),
@@ -196,13 +218,17 @@ impl Client {
         Ok(())
     }
 
+    /// What the command between has used.
+    pub(crate) fn relay_cpu(&self) -> Result<Cpu, Failure> {
+        self.relay.as_ref().map_or(Ok(Cpu::default()), Process::cpu)
+    }
+
     /// Sends a load, a new request for each that has ended, and waits for all.
     pub(crate) fn closed_loop(&mut self, load: Load) -> Result<Spent, Failure> {
-        let (engine, client) = (self.engine.cpu()?, own_cpu()?);
+        let (engine, relay, client) = (self.engine.cpu()?, self.relay_cpu()?, own_cpu()?);
         let started = Instant::now();
         let (mut to_send, mut running) = (load.requests, 0);
-        let mut spent =
-            Spent { requests: 0, tokens: 0, messages: 0, wall_s: 0.0, engine: Cpu::default(), client: Cpu::default() };
+        let mut spent = Spent::default();
         while to_send > 0 || running > 0 {
             while to_send > 0 && running < load.at_once {
                 self.send(load.prompt_tokens, load.output_tokens)?;
@@ -220,6 +246,7 @@ impl Client {
         // What it does for the last message may not be done yet.
         self.wait_until_taken()?;
         spent.engine = self.engine.cpu()?.since(engine);
+        spent.relay = self.relay_cpu()?.since(relay);
         spent.client = own_cpu()?.since(client);
         Ok(spent)
     }

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 use std::io::{Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, poll};
@@ -10,7 +10,7 @@ use vcr_core::seed::{derive, mix};
 
 use crate::Failure;
 use crate::client::{Load, Setup};
-use crate::process::{Process, own_cpu};
+use crate::process::{Cpu, Process, free_port, own_cpu};
 use crate::report::Sheet;
 
 /// For the frontend to start and to find its engine.
@@ -45,7 +45,9 @@ pub(crate) fn through_frontend(
     });
     let mut frontend = Process::start(&words.collect::<Vec<_>>())?;
     let options = ["--max-num-seqs".to_owned(), load.at_once.to_string()];
-    let mut engine = Process::start(&setup.command(&format!("tcp://127.0.0.1:{handshake_port}"), &options))?;
+    let (frontend_address, engines) = (local(handshake_port), local(free_port()?));
+    let (relay, address) = setup.start_relay(&frontend_address, &engines)?;
+    let mut engine = Process::start(&setup.command(&address, &options))?;
     let deadline = Instant::now() + START;
     while !is_healthy(http_port) {
         frontend.check()?;
@@ -64,13 +66,15 @@ pub(crate) fn through_frontend(
     let seed = derive(setup.seed, "bench.http", 0);
     let warm_up = load.at_once.max(load.requests / 10);
     drive(&mut connections, model, seed, 0..warm_up, load)?;
-    let before = (engine.cpu()?, frontend.cpu()?, own_cpu()?);
+    let relay_cpu = || relay.as_ref().map_or(Ok(Cpu::default()), Process::cpu);
+    let before = (engine.cpu()?, frontend.cpu()?, own_cpu()?, relay_cpu()?);
     let started = Instant::now();
     drive(&mut connections, model, seed, warm_up..warm_up + load.requests, load)?;
     let wall_s = started.elapsed().as_secs_f64();
     let engine_cpu = engine.cpu()?.since(before.0).total_ns as f64;
     let frontend_cpu = frontend.cpu()?.since(before.1).total_ns as f64;
     let own = own_cpu()?.since(before.2).total_ns as f64;
+    let between = relay_cpu()?.since(before.3).total_ns as f64;
     let tokens = (load.requests * u64::from(load.output_tokens)) as f64;
     sheet
         .figure("requests", load.requests as f64 / wall_s, "/s")
@@ -80,12 +84,14 @@ pub(crate) fn through_frontend(
         .figure("client CPU per token", own / 1e3 / tokens, "us")
         .figure("the engine's share of the chain", engine_cpu / (engine_cpu + frontend_cpu) * 100.0, "%")
         .at_most(at_most);
+    if relay.is_some() {
+        sheet.figure("relay CPU per token", between / 1e3 / tokens, "us");
+    }
     Ok(sheet)
 }
 
-/// A port that nobody has at the moment.
-fn free_port() -> Result<u16, Failure> {
-    Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?.port())
+fn local(port: u16) -> String {
+    format!("tcp://127.0.0.1:{port}")
 }
 
 fn is_healthy(port: u16) -> bool {

@@ -12,6 +12,13 @@
 //! cargo run --release -p vcr-bench-play -- paced --streams 64 --interval 1ms --duration 60s
 //! ```
 //!
+//! With `--relay` something stands between client and engine:
+//!
+//! ```text
+//! cargo run --release -p vcr-bench-play -- paced --streams 64 --relay "target/release/vcr record --quiet --force
+//!   --out /tmp/bench.jsonl --frontend-handshake {frontend} --engine-handshake {engines}"
+//! ```
+//!
 //! `http` drives a real frontend with the engine behind it. That of vLLM 0.33,
 //! as `tests/frontends/fetch.sh` gets it, with the folder of a model's
 //! configuration and tokenizer:
@@ -49,6 +56,11 @@ struct Cli {
     #[arg(long, global = true, value_name = "COMMAND")]
     #[arg(default_value = "target/release/vcr play --quiet --handshake-address {address}")]
     engine: String,
+
+    /// A command to stand between both, such as `vcr record`; {frontend} is where it goes, {engines}
+    /// where it waits for the engine.
+    #[arg(long, global = true, value_name = "COMMAND", default_value = "")]
+    relay: String,
 
     /// What carries requests and outputs.
     #[arg(long, global = true, value_enum, default_value = "ipc")]
@@ -169,6 +181,7 @@ fn main() -> ExitCode {
     let cli = Cli::parse();
     let setup = Setup {
         engine: cli.engine.split_whitespace().map(str::to_owned).collect(),
+        relay: cli.relay.split_whitespace().map(str::to_owned).collect(),
         sockets: cli.sockets,
         seed: cli.seed,
     };

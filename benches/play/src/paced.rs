@@ -82,7 +82,7 @@ pub(crate) fn paced(setup: &Setup, pace: Pace) -> Result<Sheet, Failure> {
         client.send(PROMPT_TOKENS, tokens)?;
     }
     let (mut by_engine, mut by_client) = (Instants::default(), Instants::default());
-    let (mut engine, mut own) = (Cpu::default(), Cpu::default());
+    let (mut engine, mut own, mut relay) = (Cpu::default(), Cpu::default(), Cpu::default());
     let (mut ended, mut apart) = (0, 0_u64);
     while ended < pace.streams {
         let arrival = client.receive()?;
@@ -94,7 +94,7 @@ pub(crate) fn paced(setup: &Setup, pace: Pace) -> Result<Sheet, Failure> {
             by_engine.0.push((arrival.outputs.timestamp * 1e9).round() as u64);
             by_client.0.push(arrival.at_ns);
             if by_engine.0.len() == 1 {
-                (engine, own) = (client.engine.cpu()?, own_cpu()?);
+                (engine, own, relay) = (client.engine.cpu()?, own_cpu()?, client.relay_cpu()?);
             }
         } else if !by_engine.0.is_empty() && ended == 0 {
             apart += 1;
@@ -104,6 +104,8 @@ pub(crate) fn paced(setup: &Setup, pace: Pace) -> Result<Sheet, Failure> {
         return Err("no two steps had all streams in them: choose a longer duration".into());
     }
     let (engine, own) = (client.engine.cpu()?.since(engine), own_cpu()?.since(own));
+    let between = client.relay_cpu()?.since(relay);
+    add_ages(&mut sheet, &by_engine, &by_client);
     by_engine.add_to(&mut sheet, "the engine's clock", &pace);
     by_client.add_to(&mut sheet, "the client's clock", &pace);
     let (steps, told) = (by_engine.0.len() as f64, by_engine.0.len() as f64 * pace.streams as f64);
@@ -114,5 +116,24 @@ pub(crate) fn paced(setup: &Setup, pace: Pace) -> Result<Sheet, Failure> {
         .figure("  of it in the thread of libzmq", engine.io_ns as f64 / 1e3 / steps, "us")
         .figure("engine CPU per token", engine.total_ns as f64 / 1e3 / told, "us")
         .figure("client CPU per token", own.total_ns as f64 / 1e3 / told, "us");
+    if client.relay.is_some() {
+        sheet
+            .figure("relay CPU per step", between.total_ns as f64 / 1e3 / steps, "us")
+            .figure("  of it in the thread of libzmq", between.io_ns as f64 / 1e3 / steps, "us")
+            .figure("relay CPU per token", between.total_ns as f64 / 1e3 / told, "us");
+    }
     Ok(sheet)
+}
+
+/// How old messages are when they come: both ends read the same clock.
+fn add_ages(sheet: &mut Sheet, by_engine: &Instants, by_client: &Instants) {
+    let ages = by_engine.0.iter().zip(&by_client.0).map(|(sent, came)| came.saturating_sub(*sent));
+    let mut ages: Vec<u64> = ages.collect();
+    ages.sort_unstable();
+    let at = |share: f64| ages[((ages.len() - 1) as f64 * share) as usize] as f64 / 1e3;
+    sheet.figure("age of a message, median", at(0.5), "us").figure("age of a message, 99 %", at(0.99), "us").figure(
+        "age of a message, most",
+        at(1.0),
+        "us",
+    );
 }

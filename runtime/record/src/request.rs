@@ -233,3 +233,6 @@ fn kv_role(params: &Value) -> Option<&'static str> {
 pub(crate) fn saturated(count: u64) -> u32 {
     count.try_into().unwrap_or(u32::MAX)
 }
+
+#[cfg(test)]
+mod tests;
