@@ -69,10 +69,6 @@ counts! {
     lost_bytes,
     /// Messages that were handed on but could not be read.
     undecodable,
-    /// Messages whose receiver was not connected.
-    undeliverable,
-    /// Messages from somebody who does not belong here, left out.
-    strays,
     /// Outputs of requests that are not known, or over.
     unmatched_outputs,
     /// Breaks in the traffic.

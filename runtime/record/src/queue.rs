@@ -179,8 +179,6 @@ impl RelayTap for Tap<'_> {
             // What follows the first frame is not needed to understand it.
             RelayPath::Outputs { .. } | RelayPath::Registration { .. } => head[1] = &[],
             RelayPath::Request { .. } => {}
-            // Nothing of this is recorded.
-            RelayPath::Subscription | RelayPath::Wave | RelayPath::Control => return,
         }
         let lengths = head.map(<[u8]>::len);
         self.0.push(Item { at_ns, rank, what: What::Passed { path, lengths } }, head);

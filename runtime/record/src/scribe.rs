@@ -55,7 +55,6 @@ impl Scribe {
             What::Passed { path: RelayPath::Request { client }, .. } => self.request(item, *client, &frames)?,
             What::Passed { path: RelayPath::Outputs { client }, .. } => self.outputs(item, *client, frames[0])?,
             What::Passed { path: RelayPath::Registration { .. }, .. } => self.registration(item, frames[0])?,
-            What::Passed { .. } => {}
             What::Noticed(notice) => self.notice(item, notice)?,
             What::Kv { sequence, .. } => self.kv(item, *sequence, frames[0])?,
             What::Lost { messages, bytes } => self.lost(item.at_ns, *messages, *bytes)?,
@@ -258,16 +257,7 @@ impl Scribe {
             RelayNotice::EngineLost => {
                 self.interrupted(item, "the connection of the engine came to an end", |_| true)?
             }
-            RelayNotice::Undeliverable { path } => {
-                self.counts.undeliverable.add(1);
-                self.complain(rank, &format!("a message had no receiver: {path:?}"));
-                self.break_off(item.at_ns, Some(rank), "a message had no receiver, and was not delivered")?;
-            }
-            RelayNotice::Stray => {
-                self.counts.strays.add(1);
-                self.complain(rank, "somebody else sent a message in this engine's place; it was left out");
-            }
-            RelayNotice::Refused { reason } => tracing::error!(rank, "a handshake cannot be served: {reason}"),
+            RelayNotice::Refused { reason } => self.complain(rank, reason),
         }
         Ok(())
     }

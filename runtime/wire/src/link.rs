@@ -9,10 +9,12 @@ mod kv_publisher;
 mod kv_subscriber;
 mod notices;
 mod relay;
-mod relay_lane;
-mod relay_pump;
+mod relay_pipe;
+mod relay_pipes;
+mod stream;
 mod transport;
 mod wait;
+mod zmtp;
 
 pub use engine::{EngineGreeting, EngineLink, EngineLinkConfig, EngineOutputs};
 pub use error::LinkError;

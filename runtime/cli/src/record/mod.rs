@@ -122,7 +122,6 @@ fn print_summary(summary: &RecordSummary, args: &RecordArgs) -> std::io::Result<
     let missing = [
         (summary.lost_messages, "messages were not recorded"),
         (summary.undecodable, "messages could not be read"),
-        (summary.undeliverable, "messages had no receiver"),
         (summary.breaks, "breaks in the traffic"),
     ];
     for (count, what) in missing.into_iter().filter(|(count, _)| *count > 0) {

@@ -1,9 +1,9 @@
 //! A relay between engines and their frontend that changes nothing.
 //!
 //! To an engine it is the frontend, to the frontend it is each of the engines.
-//! Frames are handed on as they came, before anyone looks at them; the one
-//! exception is INIT, in which the frontend's addresses are replaced by the
-//! relay's own.
+//! On the handshake socket it hands messages on, and changes one: in INIT the
+//! frontend's addresses are replaced by the relay's own. Connections to those
+//! are mere pipes, whose bytes are handed on before anyone looks at them.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -12,9 +12,8 @@ use zmq::PollItem;
 use super::error::LinkError;
 use super::handshake::DataAddress;
 use super::inputs::Inlet;
-use super::relay_lane::{Data, Lane};
-use super::relay_pump::Head;
-use super::transport::{Linger, Transport, bind, send};
+use super::relay_pipes::Pipes;
+use super::transport::{Linger, Transport, bind, connect, send};
 use super::wait::{Waker, monotonic_ns};
 use crate::handshake::{EngineHandshake, EngineStatus, Init};
 
@@ -47,12 +46,6 @@ pub enum RelayPath {
         /// The API server.
         client: usize,
     },
-    /// From the engine to the coordinator: what it wants to hear.
-    Subscription,
-    /// From the coordinator to the engine.
-    Wave,
-    /// From the engine to the coordinator.
-    Control,
 }
 
 /// A message that was handed on.
@@ -94,15 +87,7 @@ pub enum RelayNotice {
     },
     /// The connection of the engine came to an end.
     EngineLost,
-    /// A message could not be handed on, since its receiver is not connected.
-    Undeliverable {
-        /// Between which sockets.
-        path: RelayPath,
-    },
-    /// A message of an identity that does not belong to this socket was left
-    /// out.
-    Stray,
-    /// A handshake could not be served.
+    /// A handshake or a connection could not be served.
     Refused {
         /// Why.
         reason: String,
@@ -119,6 +104,36 @@ pub trait RelayTap {
     fn noticed(&mut self, rank: u32, at_ns: u64, notice: RelayNotice);
 }
 
+/// One engine's way to its frontend, from its HELLO on.
+struct Lane {
+    /// Tells it from earlier ones of the same engine.
+    number: u64,
+    identity: Vec<u8>,
+    rank: u32,
+    /// Bears the engine's identity, and goes to the frontend's handshake; until
+    /// READY.
+    handshake: Option<Inlet>,
+}
+
+impl Lane {
+    fn open(
+        transport: &Transport,
+        number: u64,
+        identity: Vec<u8>,
+        frontend_handshake: &str,
+    ) -> Result<Self, LinkError> {
+        let socket = transport.socket(zmq::DEALER, Linger::Handshake)?;
+        socket.set_identity(&identity).map_err(LinkError::socket("set an identity"))?;
+        connect(&socket, frontend_handshake)?;
+        let rank = rank_of(&identity);
+        Ok(Self { number, identity, rank, handshake: Some(Inlet::new(socket)?) })
+    }
+}
+
+fn rank_of(identity: &[u8]) -> u32 {
+    identity.iter().rev().fold(0, |rank, byte| rank << 8 | u32::from(*byte))
+}
+
 /// Stands between engines and their frontend.
 pub struct Relay {
     transport: Transport,
@@ -126,11 +141,9 @@ pub struct Relay {
     handshake: Inlet,
     engine_handshake: String,
     lanes: Vec<Lane>,
-    /// Whether `lanes` has other sockets than when they were last waited for.
-    is_changed: bool,
-    /// Lanes opened so far, for the names of their sockets.
+    /// Lanes opened so far.
     opened: u64,
-    head: Head,
+    pipes: Pipes,
     waker: Waker,
 }
 
@@ -145,16 +158,16 @@ impl Relay {
         // An engine that was killed and started again is the same to us.
         socket.set_router_handover(true).map_err(LinkError::socket("take an engine back"))?;
         let engine_handshake = bind(&socket, &config.engine_handshake)?;
+        let waker = Waker::new()?;
         Ok(Self {
             transport: transport.clone(),
             config,
             handshake: Inlet::new(socket)?,
             engine_handshake,
             lanes: Vec::new(),
-            is_changed: true,
             opened: 0,
-            head: Head::default(),
-            waker: Waker::new()?,
+            pipes: Pipes::new(waker.clone()).map_err(LinkError::system("watch connections"))?,
+            waker,
         })
     }
 
@@ -174,50 +187,45 @@ impl Relay {
     ///
     /// # Errors
     ///
-    /// When the library fails.
+    /// When the library or the system fails.
     pub fn run(&mut self, tap: &mut impl RelayTap, stop: &AtomicBool) -> Result<(), LinkError> {
         let mut items = Vec::new();
         while !stop.load(Ordering::Relaxed) {
-            for lane in &mut self.lanes {
-                lane.pump(&mut self.head, tap)?;
-            }
+            self.pipes.pump(tap).map_err(LinkError::system("hand bytes on"))?;
             self.greet_engines(tap)?;
             self.greet_frontend(tap)?;
-            if std::mem::take(&mut self.is_changed) {
-                items = self.watched();
-            }
             self.wait(&mut items)?;
         }
         Ok(())
     }
 
-    /// The handshake first, then the lanes; and the bell at the end.
-    fn inlets(&mut self) -> impl Iterator<Item = &mut Inlet> {
-        std::iter::once(&mut self.handshake).chain(self.lanes.iter_mut().flat_map(Lane::inlets))
-    }
-
-    fn watched(&mut self) -> Vec<PollItem<'static>> {
-        let bell = self.waker.fd();
-        let fds: Vec<_> = self.inlets().map(|inlet| inlet.fd).chain([bell]).collect();
-        fds.into_iter().map(|fd| PollItem::from_fd(fd, zmq::POLLIN)).collect()
-    }
-
-    /// Waits until something has come in anywhere; only looks if something may
-    /// be left to be moved.
-    fn wait(&mut self, items: &mut [PollItem<'static>]) -> Result<(), LinkError> {
-        let is_left = self.inlets().any(|inlet| inlet.may_have_message);
+    /// Waits until something has come in anywhere.
+    fn wait(&mut self, items: &mut Vec<PollItem<'static>>) -> Result<(), LinkError> {
+        let readable = |fd| PollItem::from_fd(fd, zmq::POLLIN);
+        items.clear();
+        items.extend([readable(self.waker.fd()), readable(self.pipes.fd())]);
+        let is_left = self.inlets().fold(false, |is_left, inlet| {
+            items.push(readable(inlet.fd));
+            is_left || inlet.may_have_message
+        });
         match zmq::poll(items, if is_left { 0 } else { -1 }) {
             Ok(0) | Err(zmq::Error::EINTR) => return Ok(()),
             Ok(_) => {}
             Err(source) => return Err(LinkError::Socket { doing: "wait for a message", source }),
         }
-        if items.last().is_some_and(PollItem::is_readable) {
+        if items[0].is_readable() {
             self.waker.take_call();
         }
-        for (inlet, item) in self.inlets().zip(items.iter()) {
+        for (inlet, item) in self.inlets().zip(&items[2..]) {
             inlet.may_have_message |= item.is_readable();
         }
         Ok(())
+    }
+
+    /// The sockets of handshakes.
+    fn inlets(&mut self) -> impl Iterator<Item = &mut Inlet> {
+        let lanes = self.lanes.iter_mut().filter_map(|lane| lane.handshake.as_mut());
+        std::iter::once(&mut self.handshake).chain(lanes)
     }
 
     /// Hands on what engines say on the handshake socket.
@@ -228,27 +236,29 @@ impl Relay {
             let known = self.lanes.iter().position(|lane| lane.identity == identity);
             let index = match known {
                 Some(index) if status != Some(EngineStatus::Hello) => index,
-                _ => match self.open(identity, known) {
-                    Ok(index) => {
-                        let notice = RelayNotice::Hello { again: known.is_some() };
-                        tap.noticed(self.lanes[index].rank, monotonic_ns(), notice);
-                        index
-                    }
-                    Err((rank, error)) => {
-                        tap.noticed(rank, monotonic_ns(), RelayNotice::Refused { reason: error.to_string() });
+                _ => {
+                    let rank = rank_of(&identity);
+                    let notice = match self.open(identity, known) {
+                        Ok(()) => RelayNotice::Hello { again: known.is_some() },
+                        Err(error) => RelayNotice::Refused { reason: error.to_string() },
+                    };
+                    let is_refused = matches!(notice, RelayNotice::Refused { .. });
+                    tap.noticed(rank, monotonic_ns(), notice);
+                    if is_refused {
                         continue;
                     }
-                },
+                    self.lanes.len() - 1
+                }
             };
             let lane = &mut self.lanes[index];
             let Some(handshake) = &mut lane.handshake else { continue };
             send(&handshake.socket, &frames).map_err(LinkError::socket("hand a greeting on"))?;
+            // Sending may have eaten the sign that something has come in.
             handshake.may_have_message = true;
             if status == Some(EngineStatus::Ready) {
                 // As the engine does: nothing more is said here, and one that
                 // takes its place must not find its name in use.
                 lane.handshake = None;
-                self.is_changed = true;
                 tap.noticed(lane.rank, monotonic_ns(), RelayNotice::Ready);
             }
         }
@@ -256,34 +266,34 @@ impl Relay {
     }
 
     /// A new lane, in place of one that the engine had before.
-    fn open(&mut self, identity: Vec<u8>, known: Option<usize>) -> Result<usize, (u32, LinkError)> {
-        self.is_changed = true;
-        let rank = known.map(|index| self.lanes.swap_remove(index).rank);
-        let lane = Lane::open(&self.transport, identity, &self.config.frontend_handshake);
-        self.lanes.push(lane.map_err(|error| (rank.unwrap_or_default(), error))?);
-        Ok(self.lanes.len() - 1)
+    fn open(&mut self, identity: Vec<u8>, known: Option<usize>) -> Result<(), LinkError> {
+        if let Some(index) = known {
+            let before = self.lanes.swap_remove(index);
+            self.pipes.close(before.number);
+        }
+        self.opened += 1;
+        self.lanes.push(Lane::open(&self.transport, self.opened, identity, &self.config.frontend_handshake)?);
+        Ok(())
     }
 
     /// Hands on what the frontend says to engines on the handshake socket.
     fn greet_frontend(&mut self, tap: &mut impl RelayTap) -> Result<(), LinkError> {
         for lane in &mut self.lanes {
             while let Some(mut frames) = lane.handshake.as_mut().map(Inlet::try_receive).transpose()?.flatten() {
-                if let Some(init) = frames.first().and_then(|frame| Init::decode(frame).ok()) {
-                    self.opened += 1;
-                    self.is_changed = true;
-                    match open_data(&self.transport, lane, &init, &self.config.data, self.opened) {
-                        Ok((data, addresses)) => {
-                            let (clients, coordinator) = (data.clients(), data.has_coordinator());
-                            lane.data = Some(data);
-                            // It was decoded a moment ago.
-                            frames[0] = Init::readdress(&frames[0], &addresses).unwrap_or_default();
-                            tap.noticed(lane.rank, monotonic_ns(), RelayNotice::Init { clients, coordinator });
-                        }
-                        Err(error) => {
-                            let reason = error.to_string();
-                            tap.noticed(lane.rank, monotonic_ns(), RelayNotice::Refused { reason });
-                            continue;
-                        }
+                if let Some(frame) = frames.first_mut()
+                    && let Ok(init) = Init::decode(frame)
+                {
+                    let notice = match readdress(&mut self.pipes, lane, frame, &init, &self.config.data) {
+                        Ok(()) => RelayNotice::Init {
+                            clients: init.addresses.inputs.len(),
+                            coordinator: init.addresses.coordinator_input.is_some(),
+                        },
+                        Err(error) => RelayNotice::Refused { reason: error.to_string() },
+                    };
+                    let is_refused = matches!(notice, RelayNotice::Refused { .. });
+                    tap.noticed(lane.rank, monotonic_ns(), notice);
+                    if is_refused {
+                        continue;
                     }
                 }
                 let message = std::iter::once(&lane.identity).chain(&frames);
@@ -295,12 +305,23 @@ impl Relay {
     }
 }
 
-fn open_data(
-    transport: &Transport,
+/// Puts the relay's own addresses in the place of the frontend's.
+fn readdress(
+    pipes: &mut Pipes,
     lane: &Lane,
+    frame: &mut Vec<u8>,
     init: &Init,
     at: &DataAddress,
-    opened: u64,
-) -> Result<(Data, crate::handshake::Addresses), LinkError> {
-    Data::open(transport, &lane.identity, &init.addresses, at, &opened.to_string())
+) -> Result<(), LinkError> {
+    let theirs = &init.addresses;
+    let (inputs, outputs) = (theirs.inputs.len(), theirs.outputs.len());
+    if inputs != outputs || inputs == 0 {
+        return Err(LinkError::UnpairedAddresses { inputs, outputs });
+    }
+    pipes.close(lane.number);
+    let ours = pipes.open(lane.number, lane.rank, theirs, at).map_err(LinkError::system("listen for an engine"))?;
+    let from = || "the frontend".to_owned();
+    *frame =
+        Init::readdress(frame, &ours).map_err(|source| LinkError::Decode { from: from(), source: Box::new(source) })?;
+    Ok(())
 }

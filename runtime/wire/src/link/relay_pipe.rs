@@ -1,0 +1,199 @@
+//! One connection of an engine, and that to its frontend which goes with it.
+//!
+//! Bytes are handed on as they come, so identities, subscriptions and frames of
+//! any size arrive as if nobody stood between, and a peer that does not read
+//! slows the other one down as it would without a relay.
+
+use std::io::{self, ErrorKind};
+
+use rustix::event::epoll::{self, EventData, EventFlags};
+use rustix::fd::OwnedFd;
+
+use super::relay::{Passed, RelayPath, RelayTap};
+use super::stream::Stream;
+use super::wait::monotonic_ns;
+use super::zmtp::Zmtp;
+
+/// What is read at once, and so the most that waits for a slow peer.
+pub(super) const BUFFER_BYTES: usize = 256 << 10;
+
+/// Which of the two ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum End {
+    Engine = 0,
+    Frontend = 1,
+}
+
+/// What a connection is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Purpose {
+    /// Requests of an API server.
+    Input { client: usize },
+    /// Outputs for an API server.
+    Output { client: usize },
+    /// Talk with the coordinator.
+    Coordinator,
+}
+
+impl Purpose {
+    /// What the messages that come from one end are, if anybody wants to hear
+    /// of them.
+    fn path(self, from: End) -> Option<RelayPath> {
+        match (self, from) {
+            (Self::Input { client }, End::Engine) => Some(RelayPath::Registration { client }),
+            (Self::Input { client }, End::Frontend) => Some(RelayPath::Request { client }),
+            (Self::Output { client }, End::Engine) => Some(RelayPath::Outputs { client }),
+            (Self::Output { .. }, End::Frontend) | (Self::Coordinator, _) => None,
+        }
+    }
+}
+
+/// Two connections, each of which gets what the other one gives.
+pub(super) struct Pipe {
+    pub(super) lane: u64,
+    pub(super) rank: u32,
+    pub(super) purpose: Purpose,
+    /// By [`End`].
+    sides: [Side; 2],
+    /// The end that has closed its connection.
+    closed: Option<End>,
+}
+
+struct Side {
+    stream: Stream,
+    /// What came from the other side and could not be written yet.
+    pending: Vec<u8>,
+    /// What is listened for.
+    flags: EventFlags,
+    /// Follows what comes from here.
+    messages: Option<(RelayPath, Zmtp)>,
+}
+
+impl Pipe {
+    pub(super) fn new(lane: u64, rank: u32, purpose: Purpose, engine: Stream, frontend: Stream) -> Self {
+        let side = |stream, end| {
+            let messages = purpose.path(end).map(|path| (path, Zmtp::new()));
+            Side { stream, pending: Vec::new(), flags: EventFlags::IN, messages }
+        };
+        let sides = [side(engine, End::Engine), side(frontend, End::Frontend)];
+        Self { lane, rank, purpose, sides, closed: None }
+    }
+
+    /// Listens on both ends, by the names `key` and `key + 1`.
+    pub(super) fn watch(&self, epoll: &OwnedFd, key: u64) -> io::Result<()> {
+        for (side, key) in self.sides.iter().zip(key..) {
+            epoll::add(epoll, &side.stream, EventData::new_u64(key), side.flags)?;
+        }
+        Ok(())
+    }
+
+    /// Moves what can be moved both ways. Returns the end that closed its
+    /// connection, once everything that it had sent was handed on.
+    pub(super) fn pump(
+        &mut self,
+        epoll: &OwnedFd,
+        key: u64,
+        buffer: &mut [u8],
+        tap: &mut impl RelayTap,
+    ) -> io::Result<Option<End>> {
+        let rank = self.rank;
+        for (end, other) in [(End::Engine, End::Frontend), (End::Frontend, End::Engine)] {
+            let [engine, frontend] = &mut self.sides;
+            let (from, to) = if end == End::Engine { (engine, frontend) } else { (frontend, engine) };
+            if !to.flush() {
+                // Nobody is left to take it.
+                to.pending.clear();
+                self.closed = Some(other);
+            } else if self.closed.is_none() && to.pending.is_empty() && !from.carry(to, rank, buffer, tap) {
+                self.closed = Some(end);
+            }
+        }
+        let [engine, frontend] = &mut self.sides;
+        if self.closed.is_some() && engine.pending.is_empty() && frontend.pending.is_empty() {
+            return Ok(self.closed);
+        }
+        let is_open = self.closed.is_none();
+        let wanted = |own: &Side, other: &Side| {
+            let read = if is_open && other.pending.is_empty() { EventFlags::IN } else { EventFlags::empty() };
+            read | if own.pending.is_empty() { EventFlags::empty() } else { EventFlags::OUT }
+        };
+        let flags = [wanted(engine, frontend), wanted(frontend, engine)];
+        for ((side, flags), key) in [engine, frontend].into_iter().zip(flags).zip(key..) {
+            side.listen_for(flags, epoll, key)?;
+        }
+        Ok(None)
+    }
+
+    /// Whether one of its ends speaks another protocol.
+    pub(super) fn is_foreign(&self) -> bool {
+        self.sides.iter().filter_map(|side| side.messages.as_ref()).any(|(_, messages)| messages.is_foreign())
+    }
+}
+
+impl Side {
+    fn listen_for(&mut self, flags: EventFlags, epoll: &OwnedFd, key: u64) -> io::Result<()> {
+        let before = std::mem::replace(&mut self.flags, flags);
+        let data = EventData::new_u64(key);
+        match (before.is_empty(), flags.is_empty()) {
+            _ if before == flags => {}
+            (true, _) => epoll::add(epoll, &self.stream, data, flags)?,
+            // That a connection is closed is told even to those who listen for
+            // nothing, again and again.
+            (false, true) => epoll::delete(epoll, &self.stream)?,
+            (false, false) => epoll::modify(epoll, &self.stream, data, flags)?,
+        }
+        Ok(())
+    }
+
+    /// Writes what waits. `false`: nobody takes it any more.
+    fn flush(&mut self) -> bool {
+        let Self { stream, pending, .. } = self;
+        match write(stream, pending) {
+            Some(written) => {
+                pending.drain(..written);
+                true
+            }
+            None => false,
+        }
+    }
+
+    /// Hands on what has come from here, then tells of it. `false`: nothing
+    /// more will come.
+    fn carry(&mut self, to: &mut Self, rank: u32, buffer: &mut [u8], tap: &mut impl RelayTap) -> bool {
+        let count = loop {
+            match self.stream.read(buffer) {
+                Ok(0) => return false,
+                Ok(count) => break count,
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => return error.kind() == ErrorKind::WouldBlock,
+            }
+        };
+        let at_ns = monotonic_ns();
+        let bytes = &buffer[..count];
+        // Whether somebody has taken them is found out at the next turn.
+        let written = write(&mut to.stream, bytes).unwrap_or(0);
+        to.pending.extend_from_slice(&bytes[written..]);
+        if let Some((path, messages)) = &mut self.messages {
+            let path = *path;
+            messages.feed(bytes, |message| {
+                tap.passed(Passed { at_ns, rank, path, frames: message.frames, head: message.head });
+            });
+        }
+        true
+    }
+}
+
+/// Writes as much as the other end takes now. `None`: it takes nothing any more.
+fn write(stream: &mut Stream, bytes: &[u8]) -> Option<usize> {
+    let mut written = 0;
+    while written < bytes.len() {
+        match stream.write(&bytes[written..]) {
+            Ok(0) => return None,
+            Ok(count) => written += count,
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            Err(error) if error.kind() == ErrorKind::WouldBlock => break,
+            Err(_) => return None,
+        }
+    }
+    Some(written)
+}
