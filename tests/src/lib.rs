@@ -9,8 +9,10 @@ mod data;
 mod folder;
 mod frontend;
 mod guests;
+mod play;
 mod python;
-mod service;
+mod record;
+mod running;
 
 pub use binary::vcr;
 pub use data::{Sums, sample, sample_sums};
@@ -20,8 +22,10 @@ pub use frontend::{
     Answer, Events, FRONTENDS, Frontend, FrontendOptions, Streamed, free_port, frontend_model, releases,
 };
 pub use guests::{hostile_guest, json_tokens, shipped_guest};
+pub use play::Play;
 pub use python::{Program, PythonPackages, python_packages};
-pub use service::Service;
+pub use record::{Record, capture};
+pub use running::Running;
 
 use std::path::{Path, PathBuf};
 

@@ -7,7 +7,7 @@ use std::io::Write as _;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
-use vcr_tests::{Frontend, FrontendOptions, Service, json_tokens, releases, shipped_guest};
+use vcr_tests::{Frontend, FrontendOptions, Play, json_tokens, releases, shipped_guest};
 
 /// Answers of development routes, such as `/sleep`.
 fn dev() -> FrontendOptions {
@@ -15,19 +15,19 @@ fn dev() -> FrontendOptions {
 }
 
 /// A frontend and engines that serve.
-fn served(version: &str, options: &FrontendOptions, args: &[&str]) -> Option<(Frontend, Service)> {
+fn served(version: &str, options: &FrontendOptions, args: &[&str]) -> Option<(Frontend, Play)> {
     let mut frontend = Frontend::start(version, options)?;
     let mut all = vec!["--max-model-len", "4096"];
     let engines = options.engines.to_string();
     all.extend(["--data-parallel-size", &engines]);
     all.extend(args);
-    let play = Service::play(&frontend.handshake_address(), &all);
+    let play = Play::start(&frontend.handshake_address(), &all);
     frontend.wait_until_it_serves();
     Some((frontend, play))
 }
 
 /// Runs a check with each release.
-fn with_each(options: &FrontendOptions, args: &[&str], check: impl Fn(&str, &Frontend, &Service)) {
+fn with_each(options: &FrontendOptions, args: &[&str], check: impl Fn(&str, &Frontend, &Play)) {
     for version in releases() {
         eprintln!("vLLM {version}");
         if let Some((frontend, play)) = served(version, options, args) {

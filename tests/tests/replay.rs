@@ -25,7 +25,7 @@ impl Chain {
         let out = capture.to_str().expect("a path in text");
         let record = ["--out", out, "--record-tokens", "--record-prompts", "--model", "sim"];
         let (recorder, address) = Service::record(&frontend.handshake_address(), &record);
-        let engine = Service::play(&address, &[&["--max-model-len", "4096", "--max-loras", "2"], engine].concat());
+        let engine = Play::start(&address, &[&["--max-model-len", "4096", "--max-loras", "2"], engine].concat());
         frontend.wait_until_it_serves();
         Some(Self { frontend, recorder, engine, capture })
     }
@@ -179,7 +179,7 @@ fn a_strict_replay_ends_at_a_prompt_that_is_not_in_the_capture() {
 
     let mut frontend = Frontend::start(VERSION, &options).expect("it is fetched");
     let capture = capture.to_str().expect("a path in text");
-    let mut engine = Service::play(&frontend.handshake_address(), &["--replay", capture, "--strict"]);
+    let mut engine = Play::start(&frontend.handshake_address(), &["--replay", capture, "--strict"]);
     frontend.wait_until_it_serves();
     frontend.complete(&json!("Known"), &json!({"max_tokens": 3}));
     let refused = frontend.post("/v1/completions", &json!({"prompt": "Unknown", "max_tokens": 3}));
@@ -250,7 +250,7 @@ fn an_agent_recorded_once_plays_offline() {
     let mut frontend = Frontend::start(VERSION, &options).expect("it is fetched");
     let capture = capture.to_str().expect("a path in text");
     // No guest: whatever it says comes from the capture.
-    let _engine = Service::play(&frontend.handshake_address(), &["--replay", capture, "--strict"]);
+    let _engine = Play::start(&frontend.handshake_address(), &["--replay", capture, "--strict"]);
     frontend.wait_until_it_serves();
     assert_eq!(agent(&frontend), transcript);
 }

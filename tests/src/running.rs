@@ -1,4 +1,4 @@
-//! `vcr play` and `vcr record` as processes of their own.
+//! Commands of `vcr` that go on until they are told to stop.
 
 use std::fs::File;
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -7,55 +7,32 @@ use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 
-use crate::{free_port, vcr};
+use crate::vcr;
 
 /// Long enough for a machine that is busy with something else.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A running `vcr play` or `vcr record`, killed in the end. A test that fails
-/// prints its log.
+/// A running command, killed in the end. A test that fails prints its log.
 #[derive(Debug)]
-pub struct Service {
-    command: &'static str,
+pub struct Running {
     process: Child,
+    command: String,
     folder: TempDir,
 }
 
-impl Service {
-    /// Starts engines that go to `handshake_address`.
-    ///
-    /// # Panics
-    /// When there is no such binary.
-    #[must_use]
-    pub fn play(handshake_address: &str, args: &[&str]) -> Self {
-        let own = ["--handshake-address", handshake_address, "--log-requests"];
-        Self::start("play", &[&own[..], args].concat())
-    }
-
-    /// Starts a recorder between the frontend at `handshake_address` and engines
-    /// that go to the other address, which is given back.
-    ///
-    /// # Panics
-    /// When there is no such binary.
-    #[must_use]
-    pub fn record(handshake_address: &str, args: &[&str]) -> (Self, String) {
-        let engines = format!("tcp://127.0.0.1:{}", free_port());
-        let own = ["--frontend-handshake", handshake_address, "--engine-handshake", &engines];
-        (Self::start("record", &[&own[..], args].concat()), engines)
-    }
-
-    fn start(command: &'static str, args: &[&str]) -> Self {
+impl Running {
+    /// Starts `vcr` with these arguments.
+    pub(crate) fn start(args: &[&str]) -> Self {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let output = File::create(folder.path().join("log")).expect("a temporary folder is writable");
         let process = Command::new(vcr())
-            .arg(command)
             .args(args)
             .stdin(Stdio::null())
             .stdout(output.try_clone().expect("a handle of a file"))
             .stderr(output)
             .spawn()
             .expect("the binary starts");
-        Self { command, process, folder }
+        Self { process, command: format!("vcr {}", args[0]), folder }
     }
 
     /// What it has printed.
@@ -76,7 +53,7 @@ impl Service {
             if let Some(line) = self.log().lines().find(|line| line.contains(text)) {
                 return line.to_owned();
             }
-            assert!(Instant::now() < deadline, "`vcr {}` never said `{text}`", self.command);
+            assert!(Instant::now() < deadline, "`{}` never said `{text}`", self.command);
             thread::sleep(Duration::from_millis(10));
         }
     }
@@ -90,6 +67,15 @@ impl Service {
         assert!(status.success(), "the process has ended before");
     }
 
+    /// Sends SIGKILL, and waits for the end.
+    ///
+    /// # Panics
+    /// When it has ended before.
+    pub fn kill(&mut self) {
+        self.process.kill().expect("it runs");
+        self.wait();
+    }
+
     /// Waits for its end.
     ///
     /// # Panics
@@ -101,18 +87,18 @@ impl Service {
             if let Some(status) = self.process.try_wait().expect("a process has a status") {
                 return status;
             }
-            assert!(Instant::now() < deadline, "`vcr {}` does not end", self.command);
+            assert!(Instant::now() < deadline, "`{}` does not end", self.command);
             thread::sleep(Duration::from_millis(10));
         }
     }
 }
 
-impl Drop for Service {
+impl Drop for Running {
     fn drop(&mut self) {
         _ = self.process.kill();
         _ = self.process.wait();
         if thread::panicking() {
-            eprintln!("vcr {} said:\n{}", self.command, self.log());
+            eprintln!("{} said:\n{}", self.command, self.log());
         }
     }
 }
