@@ -5,20 +5,20 @@ use vcr_wire::{PoolingParams, SamplingParams, Value as Wire};
 
 /// A value as JSON. Bytes become hexadecimal digits; what JSON has no number
 /// for becomes null.
-pub(crate) fn json(value: &Wire) -> Value {
+pub(crate) fn json(value: Wire) -> Value {
     match value {
         Wire::Nil => Value::Null,
-        Wire::Bool(value) => (*value).into(),
+        Wire::Bool(value) => value.into(),
         Wire::Int(value) => match (value.as_u64(), value.as_i64()) {
             (Some(value), _) => value.into(),
             (None, value) => value.map_or(Value::Null, Value::from),
         },
-        Wire::F32(value) => float((*value).into()),
-        Wire::F64(value) => float(*value),
-        Wire::Str(text) => text.as_str().into(),
-        Wire::Bin(bytes) | Wire::Ext(_, bytes) => hex(bytes).into(),
-        Wire::Array(items) => items.iter().map(json).collect(),
-        Wire::Map(pairs) => Value::Object(pairs.iter().map(|(key, value)| (key_text(key), json(value))).collect()),
+        Wire::F32(value) => float(value.into()),
+        Wire::F64(value) => float(value),
+        Wire::Str(text) => text.into(),
+        Wire::Bin(bytes) | Wire::Ext(_, bytes) => hex(&bytes).into(),
+        Wire::Array(items) => items.into_iter().map(json).collect(),
+        Wire::Map(pairs) => Value::Object(pairs.into_iter().map(|(key, value)| (key_text(key), json(value))).collect()),
     }
 }
 
@@ -27,8 +27,11 @@ pub(crate) fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-fn key_text(key: &Wire) -> String {
-    key.as_str().map_or_else(|| json(key).to_string(), str::to_owned)
+fn key_text(key: Wire) -> String {
+    match key {
+        Wire::Str(text) => text,
+        key => json(key).to_string(),
+    }
 }
 
 fn float(value: f64) -> Value {
@@ -39,7 +42,7 @@ fn float(value: f64) -> Value {
 fn encoded(encode: impl FnOnce(&mut Vec<u8>)) -> Value {
     let mut bytes = Vec::new();
     encode(&mut bytes);
-    Wire::decode(&bytes).map_or(Value::Null, |value| json(&value))
+    Wire::decode(&bytes).map_or(Value::Null, json)
 }
 
 /// Sampling parameters without those at their defaults. Tokens that are to be
@@ -76,7 +79,7 @@ pub(crate) fn pooling(params: &PoolingParams) -> Map<String, Value> {
         ("returned_token_ids", params.returned_token_ids.clone().map(Value::from)),
         ("requires_token_ids", params.requires_token_ids.then_some(Value::Bool(true))),
         ("skip_reading_prefix_cache", skip.map(Value::from)),
-        ("extra_kwargs", params.extra_kwargs.as_ref().map(json)),
+        ("extra_kwargs", params.extra_kwargs.clone().map(json)),
     ];
     all.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?))).collect()
 }
@@ -111,6 +114,6 @@ mod tests {
             ("b".into(), Wire::Array(vec![Wire::F64(f64::NAN), Wire::F32(0.5), u64::MAX.into(), Wire::Nil])),
             ("c".into(), Wire::Int((-1_i64).into())),
         ]);
-        assert_eq!(json(&value), json!({"1": "00ff", "b": [null, 0.5, u64::MAX, null], "c": -1}));
+        assert_eq!(super::json(value), json!({"1": "00ff", "b": [null, 0.5, u64::MAX, null], "c": -1}));
     }
 }

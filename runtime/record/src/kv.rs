@@ -53,8 +53,7 @@ pub(crate) fn subscribe(
 pub(crate) fn kv_events(payload: &[u8], with_tokens: bool) -> Result<(Option<u32>, Value), DecodeError> {
     // The one to know that it is a batch, the other for keys nobody knows yet.
     let rank = KvEventBatch::decode(payload)?.data_parallel_rank;
-    let batch = Wire::decode(payload)?;
-    let mut events = batch.as_array().and_then(|batch| batch.get(1)).map_or(Value::Null, json);
+    let mut events = json(Wire::decode(payload)?).get_mut(1).map_or(Value::Null, Value::take);
     if !with_tokens {
         for event in events.as_array_mut().into_iter().flatten().filter_map(Value::as_object_mut) {
             TELLING.iter().for_each(|key| _ = event.remove(*key));

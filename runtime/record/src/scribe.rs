@@ -193,13 +193,13 @@ impl Scribe {
         engine.steps += 1;
         self.counts.steps.add(1);
         // It was decoded as a message a moment ago.
-        let scheduler = EngineCoreOutputs::raw_scheduler_stats(frame).ok().flatten().map(|stats| json(&stats));
+        let scheduler = EngineCoreOutputs::raw_scheduler_stats(frame).ok().flatten().map(json);
         self.parts.write(&CaptureLine::Step(Box::new(StepRecord { step: number, at_ns, scheduler, ..step })))
     }
 
     /// An engine presents itself, to each API server.
     fn registration(&mut self, item: &Item, frame: &[u8]) -> Result<(), RecordError> {
-        let settings = match Wire::decode(frame).map(|value| json(&value)) {
+        let settings = match Wire::decode(frame).map(json) {
             Ok(Value::Object(settings)) => settings,
             Ok(_) => return Ok(()),
             Err(error) => return self.undecodable(item, frame.len(), "an engine", &error),

@@ -197,3 +197,67 @@ fn write(stream: &mut Stream, bytes: &[u8]) -> Option<usize> {
     }
     Some(written)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read, Write};
+    use std::os::unix::net::UnixStream;
+    use std::thread;
+
+    use rustix::event::epoll::CreateFlags;
+
+    use super::*;
+    use crate::link::relay::RelayNotice;
+
+    struct Deaf;
+
+    impl RelayTap for Deaf {
+        fn passed(&mut self, _: Passed<'_>) {}
+        fn noticed(&mut self, _: u32, _: u64, _: RelayNotice) {}
+    }
+
+    fn end() -> (UnixStream, Stream) {
+        let (theirs, ours) = UnixStream::pair().expect("the system has sockets");
+        ours.set_nonblocking(true).expect("it can");
+        (theirs, Stream::Unix(ours))
+    }
+
+    /// Whoever reads slowly gets everything, also what was sent just before the
+    /// other end closed; and little of it waits here.
+    #[test]
+    fn a_slow_reader_gets_all() {
+        let ((mut engine, ours), (mut frontend, theirs)) = (end(), end());
+        let mut pipe = Pipe::new(0, 0, Purpose::Output { client: 0 }, ours, theirs);
+        let epoll = epoll::create(CreateFlags::CLOEXEC).expect("the system has one");
+        pipe.watch(&epoll, 0).expect("both can be watched");
+        let bytes: Vec<u8> = (0..8_u32 << 20).map(|index| (index % 251) as u8).collect();
+        let sent = bytes.clone();
+        let sending = thread::spawn(move || engine.write_all(&sent).expect("somebody reads"));
+        let reading = thread::spawn(move || {
+            let (mut all, mut part) = (Vec::new(), [0; 10_000]);
+            loop {
+                match frontend.read(&mut part).expect("it can be read") {
+                    0 => return all,
+                    count => all.extend_from_slice(&part[..count]),
+                }
+                thread::yield_now();
+            }
+        });
+        let mut buffer = vec![0; BUFFER_BYTES];
+        let closed = loop {
+            let mut events = Vec::with_capacity(4);
+            epoll::wait(&epoll, rustix::buffer::spare_capacity(&mut events), None).expect("it waits");
+            if let Some(closed) = pipe.pump(&epoll, 0, &mut buffer, &mut Deaf).expect("it works") {
+                break closed;
+            }
+            assert!(
+                pipe.sides.iter().all(|side| side.pending.len() <= BUFFER_BYTES),
+                "more waits than is read at once"
+            );
+        };
+        assert_eq!(closed, End::Engine);
+        drop(pipe);
+        sending.join().expect("no panic");
+        assert!(reading.join().expect("no panic") == bytes, "every byte arrived, in order");
+    }
+}

@@ -92,3 +92,29 @@ fn parameters_are_found_where_frontends_put_them() {
     assert_eq!(params.logit_bias, Some(LogitBias(vec![(5, 1.0)])));
     assert_eq!(params.stop, Some(StopStrings(vec!["x".to_owned()])));
 }
+
+/// What a relay does to INIT: other addresses, and nothing else.
+#[test]
+fn init_keeps_all_but_its_addresses() {
+    let init = |input: &str| {
+        Value::Map(vec![
+            ("new".into(), Value::F32(0.5)),
+            (
+                "addresses".into(),
+                Value::Map(vec![
+                    ("inputs".into(), Value::Array(vec![input.into()])),
+                    ("outputs".into(), Value::Array(vec!["out".into()])),
+                    ("coordinator_input".into(), Value::Nil),
+                    ("frontend_stats_publish_address".into(), "stats".into()),
+                ]),
+            ),
+            ("parallel_config".into(), Value::Map(vec![("data_parallel_size".into(), 2_u64.into())])),
+        ])
+    };
+    let mut frame = Vec::new();
+    init("in").encode(&mut frame);
+    let ours = Addresses { inputs: vec!["ours".to_owned()], outputs: vec!["out".to_owned()], ..Addresses::default() };
+    let changed = Init::readdress(&frame, &ours).expect("it is an INIT");
+    assert_eq!(Value::decode(&changed), Ok(init("ours")));
+    assert!(Init::readdress(b"\x80", &ours).is_err());
+}
