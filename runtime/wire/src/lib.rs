@@ -4,10 +4,11 @@
 //! A *frontend* (vllm-rs or the Python API server) binds every socket and sends
 //! [`Request`]s; an *engine* connects and answers with [`EngineCoreOutputs`]. An
 //! [`EngineLink`] is the engine's end, a [`FrontendLink`] the frontend's, and a
-//! [`KvEventPublisher`] tells subscribers what is in an engine's cache, and a
-//! [`Relay`] stands between both and listens. The messages can be used without sockets: without the feature `sockets` this
-//! crate is a codec. With it, libzmq is built from the sources that come with
-//! its crate, which takes a C++ compiler (Debian: `g++`) and nothing else.
+//! [`KvEventPublisher`] tells subscribers what is in an engine's cache. A
+//! [`Relay`] stands between both ends and listens. The messages can be used
+//! without sockets: without the feature `sockets` this crate is a codec. With
+//! it, libzmq is built from the sources that come with its crate, which takes a
+//! C++ compiler (Debian: `g++`) and nothing else.
 //!
 //! Decoders are tolerant, since one binary meets seven lines: arrays are read by
 //! index with defaults for a missing tail, further elements and unknown keys are
