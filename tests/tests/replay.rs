@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 use tempfile::TempDir;
-use vcr_tests::{Folder, Frontend, FrontendOptions, Said, Service, json_tokens, shipped_guest};
+use vcr_tests::{Folder, Frontend, FrontendOptions, Play, Record, Said, json_tokens, shipped_guest};
 use vcr_trace::capture::{CaptureLine, CaptureReader, ReadOptions, RequestRecord};
 
 const VERSION: &str = "0.33.0";
@@ -12,8 +12,8 @@ const VERSION: &str = "0.33.0";
 /// A frontend, a recorder and an engine, in this order.
 struct Chain {
     frontend: Frontend,
-    recorder: Service,
-    engine: Service,
+    recorder: Record,
+    engine: Play,
     capture: PathBuf,
 }
 
@@ -22,10 +22,9 @@ impl Chain {
     fn start(options: &FrontendOptions, folder: &Path, name: &str, engine: &[&str]) -> Option<Self> {
         let mut frontend = Frontend::start(VERSION, options)?;
         let capture = folder.join(name);
-        let out = capture.to_str().expect("a path in text");
-        let record = ["--out", out, "--record-tokens", "--record-prompts", "--model", "sim"];
-        let (recorder, address) = Service::record(&frontend.handshake_address(), &record);
-        let engine = Play::start(&address, &[&["--max-model-len", "4096", "--max-loras", "2"], engine].concat());
+        let record = ["--record-tokens", "--record-prompts", "--model", "sim"];
+        let recorder = Record::start(&frontend.handshake_address(), &capture, &record);
+        let engine = Play::start(recorder.engine_handshake(), &[&["--max-model-len", "4096", "--max-loras", "2"], engine].concat());
         frontend.wait_until_it_serves();
         Some(Self { frontend, recorder, engine, capture })
     }
@@ -33,8 +32,7 @@ impl Chain {
     /// Ends the recorder, then the engine, and gives the records and how the
     /// engine ended.
     fn end(mut self) -> (Vec<RequestRecord>, Option<i32>) {
-        self.recorder.terminate();
-        assert!(self.recorder.wait().success());
+        self.recorder.end();
         self.engine.terminate();
         let code = self.engine.wait().code();
         (records(&self.capture), code)
