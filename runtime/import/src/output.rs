@@ -4,6 +4,7 @@ use vcr_trace::capture::{
     CAPTURE_FORMAT, CAPTURE_VERSION, CaptureEnd, CaptureLine, CaptureMeta, EngineRecord, RequestRecord,
 };
 
+use crate::error::Problem;
 use crate::{Format, ImportError, Sink};
 
 /// What an import came to.
@@ -64,6 +65,9 @@ impl Tally {
     }
 
     pub(crate) fn notes_of(&mut self, what: &str, count: u64) {
+        if count == 0 {
+            return;
+        }
         match self.notes.iter_mut().find(|note| note.what == what) {
             Some(note) => note.count += count,
             None => self.notes.push(Note { what: what.to_owned(), count }),
@@ -109,14 +113,14 @@ impl<'a> Out<'a> {
         self.line(CaptureLine::Engine(Box::new(engine)))
     }
 
+    /// Writes a request that was checked.
     pub(crate) fn request(&mut self, record: RequestRecord) -> Result<(), ImportError> {
         let end_ns = record.arrival_ns.unwrap_or(0).saturating_add(record.end_ns.unwrap_or(0));
         self.last_ns = self.last_ns.max(end_ns);
         self.line(CaptureLine::Request(Box::new(record)))
     }
 
-    /// Writes requests in the order of their arrivals, as times since the
-    /// earliest; gives the earliest.
+    /// Writes the last line and gives the account.
     pub(crate) fn finish(mut self, format: Format, name: &str) -> Result<Imported, ImportError> {
         if self.requests == 0 && format != Format::Capture {
             return Err(ImportError::Empty { name: name.to_owned(), skipped: self.tally.skipped });
@@ -148,4 +152,23 @@ pub(crate) fn since_earliest(requests: &mut [Timed]) -> Option<i128> {
         timed.record.arrival_ns = since.map(|since| u64::try_from(since).unwrap_or(u64::MAX));
     }
     earliest
+}
+
+/// Refuses what no reader of captures takes: empty prompts, more cached tokens
+/// than there are, and times whose sum does not fit.
+pub(crate) fn checked(record: RequestRecord) -> Result<RequestRecord, Problem> {
+    if record.prompt_tokens == 0 {
+        return Err(Problem::new("", "the prompt has no tokens; every request needs at least one"));
+    }
+    if record.cached_tokens > record.prompt_tokens {
+        let text = format!("{} cached tokens in a prompt of {}", record.cached_tokens, record.prompt_tokens);
+        return Err(Problem::new("", text));
+    }
+    let gaps_ns = record.gap_summary.map_or(Some(0), |gaps| gaps.mean_ns.checked_mul(u64::from(gaps.count)));
+    let sum = |parts: [Option<u64>; 3]| parts.into_iter().try_fold(0u64, |sum, part| sum.checked_add(part?));
+    let arrival_ns = Some(record.arrival_ns.unwrap_or(0));
+    let fits = sum([arrival_ns, Some(record.ttft_ns.unwrap_or(0)), gaps_ns]).is_some()
+        && sum([arrival_ns, Some(record.end_ns.unwrap_or(0)), Some(0)]).is_some()
+        && sum([arrival_ns, Some(record.queue_ns.unwrap_or(0)), Some(0)]).is_some();
+    if fits { Ok(record) } else { Err(Problem::new("", "its times add up to more than 584 years; correct them")) }
 }
