@@ -272,7 +272,8 @@ mod tests {
 
     #[test]
     fn what_only_one_side_has_is_counted() {
-        let found = compare(side([request(0, Some(1), &[]), request(1, Some(2), &[])]), side([request(0, Some(3), &[])]));
+        let found =
+            compare(side([request(0, Some(1), &[]), request(1, Some(2), &[])]), side([request(0, Some(3), &[])]));
         assert_eq!((found.matched, found.only_left, found.only_right), (0, 2, 1));
         assert!(!found.is_equal());
     }

@@ -11,8 +11,8 @@ use vcr_trace::capture::{BlockHash, CaptureMeta, RequestRecord};
 
 use crate::error::{Place, Problem, decode};
 use crate::input::Rows;
-use crate::output::{Out, Timed, since_earliest};
-use crate::time::{duration_ns, started_unix_ns};
+use crate::output::{Out, Timed, checked, since_earliest};
+use crate::time::{clock_ns, duration_ns, started_unix_ns};
 use crate::{Format, ImportError};
 
 const END_OF_REQUEST: &str = "request_end";
@@ -99,9 +99,6 @@ impl Request {
                 format!("{given} hashes for {input_length} tokens in blocks of {block_size}; there must be {all}");
             return Err(Problem::new("request.replay.input_sequence_hashes", text));
         }
-        if input_length == 0 {
-            return Err(Problem::new("request.replay.input_length", "the prompt has no tokens; remove the request"));
-        }
         // Where the last block is cut, its hash is that of the whole prompt.
         let whole = input_sequence_hashes.last().copied().filter(|_| given == all as usize);
         input_sequence_hashes.truncate(full as usize);
@@ -117,7 +114,7 @@ impl Request {
             session,
             ..RequestRecord::default()
         };
-        let at_ns = duration_ns("request.request_received_ms", self.request_received_ms, 1e6)?;
-        Ok(Timed { at_ns: Some(i128::from(at_ns)), record })
+        let at_ns = clock_ns("request.request_received_ms", self.request_received_ms, 1_000_000)?;
+        Ok(Timed { at_ns: Some(at_ns), record: checked(record)? })
     }
 }

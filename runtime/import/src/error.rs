@@ -5,6 +5,7 @@ use std::fmt;
 use std::io;
 
 use vcr_trace::TraceError;
+use vcr_trace::capture::CaptureError;
 
 /// Why a file could not be imported or written.
 #[derive(Debug, thiserror::Error)]
@@ -40,6 +41,9 @@ pub enum ImportError {
     /// A workload trace could not be read.
     #[error(transparent)]
     Trace(#[from] TraceError),
+    /// A capture could not be read.
+    #[error(transparent)]
+    Capture(#[from] CaptureError),
     /// A data set is text, which only a tokenizer turns into tokens.
     #[error(
         "`{name}` is a data set of prompts and responses, which needs the tokenizer of the model they are for; \

@@ -13,7 +13,7 @@ use vcr_trace::capture::{CaptureMeta, GapSummary, RequestRecord};
 
 use crate::error::{Place, Problem, decode};
 use crate::input::elements::Each;
-use crate::output::{Out, Tally, Timed, since_earliest};
+use crate::output::{Out, Tally, Timed, checked, since_earliest};
 use crate::time::{duration_ns, started_unix_ns, unix_ns};
 use crate::{Format, ImportError};
 
@@ -109,7 +109,7 @@ impl Stats {
             error: self.info.error,
             ..RequestRecord::default()
         };
-        Ok(Timed { at_ns, record })
+        Ok(Timed { at_ns, record: checked(record)? })
     }
 }
 

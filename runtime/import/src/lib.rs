@@ -22,6 +22,7 @@ mod input;
 mod llmservingsim;
 mod otel;
 mod output;
+mod own;
 pub mod summary;
 mod time;
 mod workload;
@@ -30,7 +31,7 @@ use std::io::{self, BufRead};
 use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
 
-use vcr_trace::capture::CaptureLine;
+use vcr_trace::capture::{CaptureLine, CaptureReader};
 
 pub use error::{ImportError, Place};
 pub use format::Format;
@@ -72,9 +73,7 @@ impl ImportOptions {
 pub fn import(path: &Path, options: &ImportOptions, sink: &mut Sink<'_>) -> Result<Imported, ImportError> {
     let name = path.display().to_string();
     if path.is_dir() {
-        let mut out = Out::new(sink, options.lenient);
-        llmservingsim::read_run(path, options, &mut out)?;
-        return out.finish(Format::LlmServingSim, &name);
+        return import_folder(path, &name, options, sink);
     }
     let (start, reader) = input::peek(input::open(path)?, &name)?;
     let format = match options.format {
@@ -83,6 +82,7 @@ pub fn import(path: &Path, options: &ImportOptions, sink: &mut Sink<'_>) -> Resu
     };
     let mut out = Out::new(sink, options.lenient);
     match format {
+        Format::Capture => own::read(CaptureReader::open(path, &own::rules(options))?, &mut out)?,
         Format::LlmServingSim => llmservingsim::read_file(path, reader, options, &mut out)?,
         Format::Dataset if start.starts_with(dataset::PARQUET_MAGIC) => {
             dataset::read_parquet_file(path, options, &mut out)?;
@@ -90,6 +90,23 @@ pub fn import(path: &Path, options: &ImportOptions, sink: &mut Sink<'_>) -> Resu
         format => read(reader, &start, &name, format, options, &mut out)?,
     }
     out.finish(format, &name)
+}
+
+/// A folder holds a run of LLMServingSim, or else the parts of a capture.
+fn import_folder(
+    path: &Path,
+    name: &str,
+    options: &ImportOptions,
+    sink: &mut Sink<'_>,
+) -> Result<Imported, ImportError> {
+    let is_run = path.join("meta.json").is_file() && path.join("requests.jsonl").is_file();
+    let format = options.format.unwrap_or(if is_run { Format::LlmServingSim } else { Format::Capture });
+    let mut out = Out::new(sink, options.lenient);
+    match format {
+        Format::LlmServingSim => llmservingsim::read_run(path, options, &mut out)?,
+        _ => own::read(CaptureReader::open(path, &own::rules(options))?, &mut out)?,
+    }
+    out.finish(format, name)
 }
 
 /// Imports a stream of a known format, unpacked; `name` is what errors call it.
@@ -117,7 +134,7 @@ fn read(
     out: &mut Out<'_>,
 ) -> Result<(), ImportError> {
     match format {
-        Format::Capture => unreachable!("placeholder"),
+        Format::Capture => own::read(CaptureReader::from_reader(reader, name, &own::rules(options))?, out),
         Format::Guidellm => guidellm::read(reader, name, out),
         Format::Mooncake | Format::Azure => workload::read(reader, name, format, options, out),
         Format::AgenticMooncake => agentic::read_mooncake(reader, name, options, out),

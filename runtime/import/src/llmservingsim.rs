@@ -18,12 +18,13 @@ use vcr_trace::capture::{
 
 use crate::error::{Place, Problem, decode};
 use crate::input::{self, Rows, of_bytes};
-use crate::output::{Out, Tally, Timed, since_earliest};
+use crate::output::{Out, Tally, Timed, checked, since_earliest};
 use crate::time::{clock_ns, started_unix_ns, unix_ns};
 use crate::workload::as_workload;
 use crate::{Format, ImportError, ImportOptions};
 
 const VLLM_BLOCK_TOKENS: u32 = 16;
+const NS_PER_S: u32 = 1_000_000_000;
 
 /// A request of a run. Times are seconds: `arrival_time` since 1970, the others
 /// on the engine's clock.
@@ -164,10 +165,10 @@ fn read_run_rows(
 impl RunRow {
     /// The request on the engine's clock, and when it was sent, since 1970.
     fn timed(self) -> Result<(Timed, Option<i128>), Problem> {
-        let queued_ns = clock_ns("queued_ts", self.queued_ts)?;
+        let queued_ns = clock_ns("queued_ts", self.queued_ts, NS_PER_S)?;
         let since = |field: &str, seconds: Option<f64>| {
             let Some(seconds) = seconds else { return Ok(None) };
-            let ns = u64::try_from(clock_ns(field, seconds)? - queued_ns);
+            let ns = u64::try_from(clock_ns(field, seconds, NS_PER_S)? - queued_ns);
             ns.map(Some).map_err(|_| Problem::new(field, "the time is before `queued_ts`; correct the row"))
         };
         let ttft_ns = since("first_token_ts", self.first_token_ts)?;
@@ -191,7 +192,7 @@ impl RunRow {
             ..RequestRecord::default()
         };
         let sent_ns = self.arrival_time.map(|seconds| unix_ns("arrival_time", seconds)).transpose()?;
-        Ok((Timed { at_ns: Some(queued_ns), record }, sent_ns))
+        Ok((Timed { at_ns: Some(queued_ns), record: checked(record)? }, sent_ns))
     }
 }
 
@@ -298,6 +299,6 @@ impl WorkloadRow {
         };
         hash(&mut record, self.input_tok_ids.as_deref().unwrap_or_default(), hasher);
         record.prompt_token_ids = self.input_tok_ids;
-        Ok(record)
+        checked(record)
     }
 }

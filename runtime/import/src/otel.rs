@@ -11,8 +11,8 @@ use serde_json::{Map, Value, json};
 use vcr_trace::capture::{CaptureMeta, GapSummary, RequestRecord};
 
 use crate::error::{Place, Problem, decode};
-use crate::output::{Out, Timed, since_earliest};
-use crate::time::{duration_ns, started_unix_ns};
+use crate::output::{Out, Timed, checked, since_earliest};
+use crate::time::{duration_ns, started_unix_ns, whole_unix_ns};
 use crate::{Format, ImportError};
 
 /// Prompt and answer lengths, by the names of the conventions and of vLLM.
@@ -180,9 +180,9 @@ fn of_span(span: Value) -> Result<Option<(Timed, Option<String>)>, Problem> {
         error: span.status.message.filter(|message| failed && !message.is_empty()),
         ..RequestRecord::default()
     };
-    let at_ns = Some(i128::from(span.start_time_unix_nano.0));
+    let at_ns = Some(whole_unix_ns("startTimeUnixNano", span.start_time_unix_nano.0)?);
     let model = text("gen_ai.request.model").or_else(|| text("gen_ai.response.model"));
-    Ok(Some((Timed { at_ns, record }, model)))
+    Ok(Some((Timed { at_ns, record: checked(record)? }, model)))
 }
 
 impl Status {

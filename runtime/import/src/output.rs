@@ -1,7 +1,7 @@
 //! Where importers put what they read, and what they count on the way.
 
 use vcr_trace::capture::{
-    CAPTURE_FORMAT, CAPTURE_VERSION, CaptureEnd, CaptureLine, CaptureMeta, EngineRecord, RequestRecord,
+    BrokenOff, CAPTURE_FORMAT, CAPTURE_VERSION, CaptureEnd, CaptureLine, CaptureMeta, EngineRecord, RequestRecord,
 };
 
 use crate::error::Problem;
@@ -18,6 +18,8 @@ pub struct Imported {
     pub skipped: u64,
     /// The first error that was skipped, in words.
     pub first_skipped: Option<String>,
+    /// How it breaks off, if it is a capture that does.
+    pub broken_off: Option<BrokenOff>,
     /// What was left out or taken for something, in order of first appearance.
     pub notes: Vec<Note>,
 }
@@ -59,6 +61,12 @@ impl Tally {
         self.lenient
     }
 
+    /// Takes over what another reader has skipped.
+    pub(crate) fn skipped_elsewhere(&mut self, count: u64, first: Option<String>) {
+        self.skipped += count;
+        self.first_skipped = self.first_skipped.take().or(first);
+    }
+
     /// Counts something that is left out.
     pub(crate) fn note(&mut self, what: &str) {
         self.notes_of(what, 1);
@@ -81,21 +89,17 @@ pub(crate) struct Out<'a> {
     pub(crate) tally: Tally,
     requests: u64,
     last_ns: u64,
-    ended: bool,
+    pub(crate) broken_off: Option<BrokenOff>,
 }
 
 impl<'a> Out<'a> {
     pub(crate) fn new(sink: &'a mut Sink<'_>, lenient: bool) -> Self {
-        Self { sink, tally: Tally::new(lenient), requests: 0, last_ns: 0, ended: false }
+        Self { sink, tally: Tally::new(lenient), requests: 0, last_ns: 0, broken_off: None }
     }
 
     /// Writes a line as it is.
     pub(crate) fn line(&mut self, line: CaptureLine) -> Result<(), ImportError> {
-        match &line {
-            CaptureLine::Request(_) => self.requests += 1,
-            CaptureLine::End(_) => self.ended = true,
-            _ => {}
-        }
+        self.requests += u64::from(matches!(line, CaptureLine::Request(_)));
         (self.sink)(line).map_err(|source| ImportError::Write { source })
     }
 
@@ -125,12 +129,12 @@ impl<'a> Out<'a> {
         if self.requests == 0 && format != Format::Capture {
             return Err(ImportError::Empty { name: name.to_owned(), skipped: self.tally.skipped });
         }
-        if !self.ended && format != Format::Capture {
+        if format != Format::Capture {
             let end = CaptureEnd { at_ns: self.last_ns, requests: self.requests, unfinished: 0, continues: false };
             self.line(CaptureLine::End(end))?;
         }
         let Tally { skipped, first_skipped, notes, .. } = self.tally;
-        Ok(Imported { format, requests: self.requests, skipped, first_skipped, notes })
+        Ok(Imported { format, requests: self.requests, skipped, first_skipped, broken_off: self.broken_off, notes })
     }
 }
 

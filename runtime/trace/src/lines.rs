@@ -12,6 +12,7 @@ pub(crate) struct Lines<R> {
     reader: R,
     buffer: Vec<u8>,
     line: u32,
+    read_bytes: u64,
 }
 
 /// Why there is no next line.
@@ -40,7 +41,7 @@ impl LineError {
 
 impl<R: BufRead> Lines<R> {
     pub(crate) fn new(reader: R) -> Self {
-        Lines { reader, buffer: Vec::new(), line: 0 }
+        Lines { reader, buffer: Vec::new(), line: 0, read_bytes: 0 }
     }
 
     /// The next line that is not blank, with its 1-based number; `None` at the
@@ -50,6 +51,7 @@ impl<R: BufRead> Lines<R> {
             self.buffer.clear();
             let mut limited = self.reader.by_ref().take(MAX_ROW_BYTES + 1);
             let bytes = limited.read_until(b'\n', &mut self.buffer).map_err(LineError::Io)?;
+            self.read_bytes += bytes as u64;
             if bytes == 0 {
                 return Ok(None);
             }
@@ -57,10 +59,41 @@ impl<R: BufRead> Lines<R> {
             if bytes as u64 > MAX_ROW_BYTES {
                 return Err(LineError::TooLong { line: self.line });
             }
-            let from = if self.line == 1 && self.buffer.starts_with(b"\xef\xbb\xbf") { 3 } else { 0 };
-            if !self.buffer[from..].trim_ascii().is_empty() {
-                return Ok(Some((self.line, &self.buffer[from..])));
+            if self.line == 1 && self.buffer.starts_with(b"\xef\xbb\xbf") {
+                self.buffer.drain(..3);
+            }
+            if !self.buffer.trim_ascii().is_empty() {
+                return Ok(Some((self.line, &self.buffer)));
             }
         }
     }
+
+    /// The row that was read last.
+    pub(crate) fn row(&self) -> &[u8] {
+        &self.buffer
+    }
+
+    /// The 1-based number of the line that was read last.
+    pub(crate) fn line(&self) -> u32 {
+        self.line
+    }
+
+    /// Where the row that was read last starts, in bytes from the start of the
+    /// stream.
+    pub(crate) fn row_offset_bytes(&self) -> u64 {
+        self.read_bytes - self.buffer.len() as u64
+    }
+
+    /// What the lines are read from.
+    pub(crate) fn reader(&self) -> &R {
+        &self.reader
+    }
+}
+
+/// What a decoder says of a row; it counts lines inside the row, where there is
+/// only one.
+pub(crate) fn describe(error: &serde_json::Error) -> String {
+    let text = error.to_string();
+    let cause = text.split(" at line ").next().unwrap_or(&text);
+    format!("{cause} (column {})", error.column())
 }

@@ -9,9 +9,10 @@ use serde::Serialize;
 use vcr_trace::capture::{Break, CaptureLine, CaptureMeta, RequestRecord};
 
 pub use quantiles::Quantiles;
-pub(crate) use quantiles::Samples;
+use quantiles::Samples;
 pub use steps::StepSummary;
 use steps::StepTally;
+pub(crate) use steps::scheduler_number;
 
 /// Concurrencies that are told apart one by one; more are put together.
 const MAX_CLASSES: usize = 12;
@@ -208,7 +209,7 @@ impl SummaryBuilder {
     }
 
     fn add_times(&mut self, request: &RequestRecord) {
-        let duration_ns = duration_ns(request);
+        let duration_ns = request.duration_ns();
         let times = self.classes.entry(request.concurrency).or_default();
         times.requests += 1;
         request.ttft_ns.into_iter().for_each(|ns| times.ttft_ns.add(ns));
@@ -302,16 +303,6 @@ impl SummaryBuilder {
             is_ended: self.is_ended,
         }
     }
-}
-
-/// From arrival to end: as given, else to the last output that is known.
-pub(crate) fn duration_ns(request: &RequestRecord) -> Option<u64> {
-    request.end_ns.or_else(|| {
-        let gaps = request.gap_summary.unwrap_or_default();
-        let of_means = gaps.mean_ns.saturating_mul(u64::from(gaps.count));
-        let of_gaps = request.gap_ns.iter().fold(0u64, |sum, gap| sum.saturating_add(*gap));
-        Some(request.ttft_ns?.saturating_add(of_gaps).saturating_add(of_means))
-    })
 }
 
 /// Most requests under way, and their average over time.

@@ -20,7 +20,14 @@ fn sample() -> Vec<CaptureLine> {
     };
     let step = |step, at_ns, running| {
         let scheduler = Some(json!({"num_running_reqs": running, "num_waiting_reqs": 0, "kv_cache_usage": 0.25}));
-        CaptureLine::Step(Box::new(StepRecord { step, at_ns, tokens: 2, outputs: 1, scheduler, ..StepRecord::default() }))
+        CaptureLine::Step(Box::new(StepRecord {
+            step,
+            at_ns,
+            tokens: 2,
+            outputs: 1,
+            scheduler,
+            ..StepRecord::default()
+        }))
     };
     let unfinished = RequestRecord { prompt_tokens: 20, output_tokens: 0, ..RequestRecord::default() };
     let means = RequestRecord {
@@ -47,7 +54,10 @@ fn every_number_is_as_computed_by_hand() {
     let mut builder = SummaryBuilder::default();
     sample().iter().for_each(|line| builder.add(line));
     let summary = builder.finish();
-    assert_eq!((summary.requests, summary.prompt_tokens, summary.output_tokens, summary.cached_tokens), (4, 101, 11, 20));
+    assert_eq!(
+        (summary.requests, summary.prompt_tokens, summary.output_tokens, summary.cached_tokens),
+        (4, 101, 11, 20)
+    );
     let finished: Vec<_> = summary.finished.iter().map(|(reason, count)| (reason.as_str(), *count)).collect();
     assert_eq!(finished, [("ended", 1), ("stop", 2), ("unfinished", 1)]);
     // From 0 to 10 + 20 ms.

@@ -7,7 +7,7 @@
 
 use std::fmt;
 
-use serde::de::{Error as _, Unexpected, Visitor};
+use serde::de::{Unexpected, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
 
@@ -48,7 +48,7 @@ impl<'de> Deserialize<'de> for BlockHash {
                 Ok(BlockHash(number))
             }
         }
-        deserializer.deserialize_any(HashVisitor).map_err(D::Error::custom)
+        deserializer.deserialize_any(HashVisitor)
     }
 }
 

@@ -5,13 +5,28 @@
 //! when what they tell is over, so that a file that breaks off holds everything
 //! that had ended. `docs/captures.md` is the page of the format.
 
+mod check;
+mod decode;
+mod error;
+mod file;
 mod hash;
+mod intake;
+mod parts;
+mod reader;
 mod record;
+mod summary;
+mod vllm_vcr;
 mod writer;
 
+pub use decode::CaptureFormat;
+pub use error::{CaptureError, CaptureProblem};
+pub use file::{CaptureFile, CapturePosition, RequestHead};
 pub use hash::{BlockHash, ExtraKeys, HashScheme, PromptChain, PromptHasher};
+pub use reader::{CaptureReader, ReadOptions};
 pub use record::{
-    Arrival, Break, CAPTURE_FORMAT, CAPTURE_VERSION, CaptureEnd, CaptureLine, CaptureMeta, EngineRecord, GapSummary,
-    Holds, KvRecord, RequestRecord, StepContext, StepRecord,
+    Arrival, Break, CAPTURE_FORMAT, CAPTURE_VERSION, CaptureEnd, CaptureLine, CaptureMeta, EngineRecord, FinishReason,
+    GapSummary, Holds, KvRecord, RequestRecord, StepContext, StepRecord,
 };
+pub use summary::{BrokenOff, CaptureSummary, CaptureWarning, CaptureWarningKind};
+pub use vllm_vcr::{VllmVcrDropped, VllmVcrWriter};
 pub use writer::CaptureWriter;

@@ -3,7 +3,11 @@
 //! Times are whole nanoseconds: `*_at_ns` and `arrival_ns` since the capture
 //! began, everything else of a request since that request arrived.
 
-use serde::{Deserialize, Serialize};
+use std::borrow::Cow;
+use std::fmt;
+
+use serde::de::{IgnoredAny, MapAccess, Visitor};
+use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Map, Value};
 
 use super::hash::{BlockHash, HashScheme};
@@ -121,107 +125,109 @@ pub struct Arrival {
 
 /// A request that is over.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(default)]
 pub struct RequestRecord {
     /// Its name on the wire, made up by the frontend.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub id: Option<String>,
     /// The name that its sender gave it.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub external_id: Option<String>,
     /// The API server it came from.
-    #[serde(skip_serializing_if = "is_zero")]
+    #[serde(default, skip_serializing_if = "is_zero")]
     pub client: u32,
     /// The engine it ran on.
-    #[serde(skip_serializing_if = "is_zero")]
+    #[serde(default, skip_serializing_if = "is_zero")]
     pub rank: u32,
     /// When it arrived, since the capture began; `None` where nobody knows.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub arrival_ns: Option<u64>,
     /// From the end of the turn before it in its session to its arrival, where
     /// the source knows that in place of the arrival itself.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub think_ns: Option<u64>,
     /// Requests under way when it arrived, itself included.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub concurrency: Option<u32>,
     /// Length of the prompt; always given.
     pub prompt_tokens: u32,
     /// Prompt tokens that were in the engine's cache.
-    #[serde(skip_serializing_if = "is_zero")]
+    #[serde(default, skip_serializing_if = "is_zero")]
     pub cached_tokens: u32,
     /// Prompt tokens that came from elsewhere.
-    #[serde(skip_serializing_if = "is_zero")]
+    #[serde(default, skip_serializing_if = "is_zero")]
     pub external_cached_tokens: u32,
     /// Chained hashes of the prompt's full blocks.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub block_hashes: Vec<BlockHash>,
     /// Hash of the whole prompt.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub prompt_hash: Option<BlockHash>,
     /// The prompt; only on request.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub prompt_token_ids: Option<Vec<u32>>,
     /// Length of the answer; always given.
     pub output_tokens: u32,
     /// The answer; only on request.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub output_token_ids: Option<Vec<u32>>,
     /// From its arrival to its first output.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ttft_ns: Option<u64>,
     /// Tokens of the first output, where that is not 1.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub first_tokens: Option<u32>,
     /// From each output with tokens to the next one.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub gap_ns: Vec<u64>,
     /// Tokens of the outputs after the first; absent where each has one.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gap_tokens: Option<Vec<u32>>,
     /// In place of gaps, where only their mean is known.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gap_summary: Option<GapSummary>,
     /// What else was in the steps of its outputs.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub steps: Option<StepContext>,
     /// `stop`, `length`, `abort`, `error` or `repetition`; `None` if it was not
     /// over when the capture ended.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub finish_reason: Option<String>,
     /// The token or text that stopped it.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stop_reason: Option<Value>,
     /// From its arrival to its end, which may come without tokens.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub end_ns: Option<u64>,
     /// From its arrival to its admission, by the engine's account.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub queue_ns: Option<u64>,
     /// How often it lost its blocks.
-    #[serde(skip_serializing_if = "is_zero")]
+    #[serde(default, skip_serializing_if = "is_zero")]
     pub preemptions: u32,
     /// Its sampling or pooling parameters, without those at their defaults.
-    #[serde(skip_serializing_if = "Map::is_empty")]
+    #[serde(default, skip_serializing_if = "Map::is_empty")]
     pub params: Map<String, Value>,
     /// Smaller is more urgent.
-    #[serde(skip_serializing_if = "is_zero_i64")]
+    #[serde(default, skip_serializing_if = "is_zero_i64")]
     pub priority: i64,
     /// The adapter it used.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lora: Option<String>,
     /// The session it belongs to.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub session: Option<String>,
     /// What its images, audio and video are known by.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub mm_hashes: Vec<String>,
     /// Where its KV went or came from: `prefill` or `decode`.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kv_role: Option<String>,
     /// Why it failed, in words.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
+    /// Fields that this version does not know, kept as they are.
+    #[serde(flatten, deserialize_with = "unknown_fields")]
+    pub other: Map<String, Value>,
 }
 
 /// Gaps of which only the mean is known.
@@ -309,6 +315,81 @@ pub struct CaptureEnd {
     /// Whether the capture goes on in the next file.
     #[serde(default)]
     pub continues: bool,
+}
+
+/// Why a request ended, as vLLM names it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum FinishReason {
+    /// A stop token or text.
+    Stop,
+    /// Its limit.
+    Length,
+    /// Its client.
+    Abort,
+    /// A failure.
+    Error,
+    /// It repeated itself.
+    Repetition,
+}
+
+impl FinishReason {
+    /// The reason of that name in [`RequestRecord::finish_reason`].
+    #[must_use]
+    pub fn parse(name: &str) -> Option<Self> {
+        match name {
+            "stop" => Some(Self::Stop),
+            "length" => Some(Self::Length),
+            "abort" => Some(Self::Abort),
+            "error" => Some(Self::Error),
+            "repetition" => Some(Self::Repetition),
+            _ => None,
+        }
+    }
+}
+
+impl RequestRecord {
+    /// Whether it ended while the capture ran.
+    #[must_use]
+    pub fn is_over(&self) -> bool {
+        self.finish_reason.is_some() || self.end_ns.is_some()
+    }
+
+    /// From its arrival to its end in nanoseconds: as given, else to its last
+    /// output as far as gaps are known.
+    #[must_use]
+    pub fn duration_ns(&self) -> Option<u64> {
+        self.end_ns.or_else(|| {
+            let gaps_ns: u64 = self.gap_ns.iter().fold(0, |sum, gap_ns| sum.saturating_add(*gap_ns));
+            let summary = self.gap_summary.unwrap_or_default();
+            let known_ns = gaps_ns.saturating_add(summary.mean_ns.saturating_mul(u64::from(summary.count)));
+            Some(self.ttft_ns?.saturating_add(known_ns))
+        })
+    }
+}
+
+/// All but the `kind`, which says which line it is.
+fn unknown_fields<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Map<String, Value>, D::Error> {
+    struct Fields;
+    impl<'de> Visitor<'de> for Fields {
+        type Value = Map<String, Value>;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("one JSON object a line")
+        }
+
+        fn visit_map<M: MapAccess<'de>>(self, mut map: M) -> Result<Self::Value, M::Error> {
+            let mut fields = Map::new();
+            while let Some(name) = map.next_key::<Cow<'de, str>>()? {
+                if name == "kind" {
+                    map.next_value::<IgnoredAny>()?;
+                } else {
+                    fields.insert(name.into_owned(), map.next_value()?);
+                }
+            }
+            Ok(fields)
+        }
+    }
+    deserializer.deserialize_map(Fields)
 }
 
 fn is_zero(number: &u32) -> bool {

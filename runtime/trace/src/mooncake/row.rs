@@ -6,6 +6,7 @@
 
 use crate::RowProblem;
 use crate::assemble::FieldProblem;
+use crate::lines::describe;
 use crate::millis::Millis;
 use serde::de::{self, Deserialize, DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use std::fmt;
@@ -132,13 +133,6 @@ fn set<T>(slot: &mut Option<T>, value: Option<T>) -> bool {
 
 fn assign<T>(slot: &mut T, value: Option<T>) -> bool {
     value.map(|value| *slot = value).is_some()
-}
-
-/// serde_json counts lines inside the row, where there is only one.
-fn describe(error: &serde_json::Error) -> String {
-    let text = error.to_string();
-    let cause = text.split(" at line ").next().unwrap_or(&text);
-    format!("{cause} (column {})", error.column())
 }
 
 impl<'de> DeserializeSeed<'de> for &mut DecodedRow {

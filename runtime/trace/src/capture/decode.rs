@@ -1,0 +1,130 @@
+//! One line of text to one line of a capture.
+
+use std::borrow::Cow;
+
+use serde::Deserialize;
+use serde::de::{DeserializeOwned, IgnoredAny};
+
+use super::check::Flaw;
+use super::error::CaptureProblem;
+use super::record::CaptureLine;
+use super::vllm_vcr;
+use crate::lines::describe;
+
+/// The formats that a reader of captures knows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CaptureFormat {
+    /// The one described in `docs/captures.md`.
+    Capture,
+    /// A trace of vllm-vcr.
+    VllmVcr,
+}
+
+/// What gives the format of a first line away.
+#[derive(Deserialize)]
+struct FirstLine<'a> {
+    #[serde(borrow)]
+    kind: Option<Cow<'a, str>>,
+    meta: Option<IgnoredAny>,
+    ttft_ms: Option<IgnoredAny>,
+}
+
+/// The format of the capture that starts with `row`; `None` if none does.
+pub(super) fn detect(row: &[u8]) -> Option<CaptureFormat> {
+    let first: FirstLine<'_> = serde_json::from_slice(row).ok()?;
+    match first.kind {
+        Some(kind) => (kind == "meta").then_some(CaptureFormat::Capture),
+        None => (first.meta.is_some() || first.ttft_ms.is_some()).then_some(CaptureFormat::VllmVcr),
+    }
+}
+
+/// Whether the first row of a trace of vllm-vcr is a record, not the meta line.
+pub(super) fn lacks_meta(row: &[u8]) -> bool {
+    serde_json::from_slice::<FirstLine<'_>>(row).is_ok_and(|first| first.meta.is_none())
+}
+
+/// Whether a row is the start of a JSON object, but not the whole of it.
+pub(super) fn is_cut_off(row: &[u8]) -> bool {
+    serde_json::from_slice::<IgnoredAny>(row).is_err_and(|error| error.is_eof())
+}
+
+/// Decodes a line.
+pub(super) fn decode(format: CaptureFormat, row: &[u8]) -> Result<CaptureLine, Flaw> {
+    match format {
+        CaptureFormat::Capture => decode_own(row),
+        CaptureFormat::VllmVcr => vllm_vcr::decode(row),
+    }
+}
+
+/// The kind is looked at first: serde would otherwise hold the whole line in a
+/// form without types, at several times the cost.
+fn decode_own(row: &[u8]) -> Result<CaptureLine, Flaw> {
+    Ok(match &*kind_of(row)? {
+        "meta" => CaptureLine::Meta(typed(row)?),
+        "engine" => CaptureLine::Engine(typed(row)?),
+        "arrival" => CaptureLine::Arrival(typed(row)?),
+        "request" => CaptureLine::Request(typed(row)?),
+        "step" => CaptureLine::Step(typed(row)?),
+        "kv" => CaptureLine::Kv(typed(row)?),
+        "break" => CaptureLine::Break(typed(row)?),
+        "end" => CaptureLine::End(typed(row)?),
+        kind => return Err(Flaw::of("kind", CaptureProblem::UnknownKind { kind: kind.to_owned() })),
+    })
+}
+
+fn kind_of(row: &[u8]) -> Result<Cow<'_, str>, Flaw> {
+    #[derive(Deserialize)]
+    struct KindOnly<'a> {
+        #[serde(borrow)]
+        kind: Cow<'a, str>,
+    }
+    // As it is written; in any other place or spelling it takes a second pass.
+    if let Some(rest) = row.strip_prefix(b"{\"kind\":\"")
+        && let Some(kind) = rest.split(|byte| *byte == b'"').next()
+        && kind.iter().all(u8::is_ascii_lowercase)
+        && let Ok(kind) = std::str::from_utf8(kind)
+        && kind.len() < rest.len()
+    {
+        return Ok(Cow::Borrowed(kind));
+    }
+    match serde_json::from_slice::<KindOnly<'_>>(row) {
+        Ok(line) => Ok(line.kind),
+        Err(_) => Err(explain::<KindOnly<'_>>(row)),
+    }
+}
+
+/// Decodes a line as `T`; what is wrong is only looked for when something is.
+pub(super) fn typed<T: DeserializeOwned>(row: &[u8]) -> Result<T, Flaw> {
+    serde_json::from_slice(row).map_err(|_| explain::<T>(row))
+}
+
+fn explain<'de, T: Deserialize<'de>>(row: &'de [u8]) -> Flaw {
+    let mut decoder = serde_json::Deserializer::from_slice(row);
+    let (path, error) = match serde_path_to_error::deserialize::<_, T>(&mut decoder) {
+        Err(error) => (error.path().to_string(), error.into_inner()),
+        Ok(_) => match decoder.end() {
+            Err(error) => (String::from("."), error),
+            Ok(()) => return Flaw::of_line(CaptureProblem::Malformed("not a line of a capture".to_owned())),
+        },
+    };
+    let text = describe(&error);
+    if error.is_eof() {
+        return Flaw::of_line(CaptureProblem::CutOff(text));
+    }
+    let missing = text.strip_prefix("missing field `").and_then(|rest| rest.split('`').next());
+    if let Some(field) = missing {
+        let field = if path == "." { field.to_owned() } else { format!("{path}.{field}") };
+        return Flaw { field: Some(field), problem: CaptureProblem::Missing };
+    }
+    let field = (path != "." && path != "?").then_some(path);
+    Flaw { field, problem: CaptureProblem::Malformed(in_plain_words(&text)) }
+}
+
+/// Names the ranges that Rust's types stand for.
+fn in_plain_words(text: &str) -> String {
+    let mut plain = text.to_owned();
+    for (word, meaning) in [("u32", u64::from(u32::MAX)), ("u64", u64::MAX)] {
+        plain = plain.replace(&format!("expected {word}"), &format!("expected a whole number from 0 to {meaning}"));
+    }
+    plain
+}

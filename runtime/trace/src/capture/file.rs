@@ -1,0 +1,235 @@
+//! A capture as replay needs it: one pass for the heads of its requests, then
+//! each record when its turn comes, so that no more than a few are in memory.
+
+use std::fs::File;
+use std::io::{self, BufReader, Read, Seek, SeekFrom, Write};
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+
+use super::check::{BlockRule, Flaw, check};
+use super::decode::{CaptureFormat, decode};
+use super::error::{CaptureError, CaptureProblem};
+use super::hash::BlockHash;
+use super::parts::{self, PartNames, Unpacked};
+use super::reader::{CaptureReader, Parts, ReadOptions};
+use super::record::{CaptureLine, CaptureMeta, FinishReason, RequestRecord};
+use super::summary::CaptureSummary;
+
+const BUFFER_BYTES: usize = 256 << 10;
+
+/// A capture that is read record by record, in any order, from any thread.
+///
+/// Packed files are unpacked once, into temporary files without a name.
+pub struct CaptureFile {
+    options: ReadOptions,
+    format: CaptureFormat,
+    meta: CaptureMeta,
+    names: Option<PartNames>,
+    files: Vec<OpenPart>,
+}
+
+struct OpenPart {
+    name: String,
+    file: File,
+    /// Whether it was an archive that stops in its middle.
+    is_cut: bool,
+}
+
+/// Where a request line lies in a [`CaptureFile`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CapturePosition {
+    /// Place of its file among those that are read, from 0.
+    pub(super) file: u32,
+    pub(super) line: u32,
+    pub(super) offset_bytes: u64,
+    pub(super) len_bytes: u32,
+}
+
+impl CapturePosition {
+    /// The 1-based line in its file.
+    #[must_use]
+    pub fn line(&self) -> u32 {
+        self.line
+    }
+}
+
+/// What a request is found and ordered by. The fields are those of its
+/// [`RequestRecord`].
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct RequestHead<'a> {
+    /// Where its line lies.
+    pub position: CapturePosition,
+    /// When it arrived.
+    pub arrival_ns: Option<u64>,
+    /// Length of its prompt.
+    pub prompt_tokens: u32,
+    /// Length of its answer.
+    pub output_tokens: u32,
+    /// Chained hashes of the prompt's full blocks.
+    pub block_hashes: &'a [BlockHash],
+    /// Hash of the whole prompt.
+    pub prompt_hash: Option<BlockHash>,
+    /// Its name on the wire.
+    pub id: Option<&'a str>,
+    /// The name that its sender gave it.
+    pub external_id: Option<&'a str>,
+    /// The session it belongs to.
+    pub session: Option<&'a str>,
+    /// The adapter it used.
+    pub lora: Option<&'a str>,
+    /// Why it ended.
+    pub finish_reason: Option<FinishReason>,
+    /// From its arrival to its end; see [`RequestRecord::duration_ns`].
+    pub duration_ns: Option<u64>,
+}
+
+impl<'a> RequestHead<'a> {
+    fn of(position: CapturePosition, record: &'a RequestRecord) -> Self {
+        Self {
+            position,
+            arrival_ns: record.arrival_ns,
+            prompt_tokens: record.prompt_tokens,
+            output_tokens: record.output_tokens,
+            block_hashes: &record.block_hashes,
+            prompt_hash: record.prompt_hash,
+            id: record.id.as_deref(),
+            external_id: record.external_id.as_deref(),
+            session: record.session.as_deref(),
+            lora: record.lora.as_deref(),
+            finish_reason: record.finish_reason.as_deref().and_then(FinishReason::parse),
+            duration_ns: record.duration_ns(),
+        }
+    }
+}
+
+impl CaptureFile {
+    /// Opens a capture as [`CaptureReader::open`] does, with all its parts.
+    ///
+    /// # Errors
+    /// When a file cannot be read or unpacked, or does not start as a capture
+    /// does.
+    pub fn open(path: &Path, options: &ReadOptions) -> Result<Self, CaptureError> {
+        let first = parts::first_file(path)?;
+        let opened = OpenPart::open(&first)?;
+        let start = CaptureReader::start(opened.stream(), opened.name.clone(), Parts::None, options)?;
+        let names = start.part_names(path, &first)?;
+        let (format, meta) = (start.format(), start.meta().clone());
+        drop(start);
+        let mut files = vec![opened];
+        while let Some(next) = names.as_ref().and_then(|names| names.find(meta.part + files.len() as u32)) {
+            files.push(OpenPart::open(&next)?);
+        }
+        Ok(Self { options: *options, format, meta, names, files })
+    }
+
+    /// What the first line says of the capture.
+    #[must_use]
+    pub fn meta(&self) -> &CaptureMeta {
+        &self.meta
+    }
+
+    /// The format it is in.
+    #[must_use]
+    pub fn format(&self) -> CaptureFormat {
+        self.format
+    }
+
+    /// Reads and checks the whole capture and hands the head of each request to
+    /// `each`, in file order.
+    ///
+    /// # Errors
+    /// Those of [`CaptureReader::next_line`].
+    pub fn scan(&self, mut each: impl FnMut(&RequestHead<'_>)) -> Result<CaptureSummary, CaptureError> {
+        let mut streams: Vec<_> = self.files.iter().map(|part| (part.name.clone(), part.stream())).collect();
+        let (name, first) = streams.remove(0);
+        let parts = Parts::Open { names: self.names.as_ref(), streams: streams.into_iter() };
+        let mut reader = CaptureReader::start(first, name, parts, &self.options)?;
+        while let Some((position, line)) = reader.next_placed()? {
+            if let CaptureLine::Request(record) = line {
+                each(&RequestHead::of(position, &record));
+            }
+        }
+        Ok(reader.summary())
+    }
+
+    /// The record at a position that [`scan`](CaptureFile::scan) gave.
+    ///
+    /// # Errors
+    /// When the file cannot be read, or has been changed since.
+    pub fn record_at(&self, position: CapturePosition) -> Result<RequestRecord, CaptureError> {
+        let part = &self.files[position.file as usize];
+        let mut row = vec![0; position.len_bytes as usize];
+        let read = part.file.read_exact_at(&mut row, position.offset_bytes);
+        read.map_err(|source| CaptureError::Io { name: part.name.clone(), source })?;
+        let of_line = |Flaw { field, problem }| CaptureError::Line {
+            name: part.name.clone(),
+            line: position.line,
+            field,
+            problem,
+        };
+        match decode(self.format, &row).map_err(of_line)? {
+            CaptureLine::Request(record) => {
+                check(&record, BlockRule::of(&self.meta, self.format)).map_err(of_line)?;
+                Ok(*record)
+            }
+            _ => {
+                let text = "a request line was here when the capture was opened, but is not now".to_owned();
+                Err(of_line(Flaw::of_line(CaptureProblem::Malformed(text))))
+            }
+        }
+    }
+}
+
+impl OpenPart {
+    fn open(path: &Path) -> Result<Self, CaptureError> {
+        let name = path.display().to_string();
+        let io_error = |source| CaptureError::Io { name: name.clone(), source };
+        let mut stream = parts::open(path).map_err(io_error)?;
+        if !stream.is_packed {
+            drop(stream);
+            let file = File::open(path).map_err(io_error)?;
+            return Ok(Self { name, file, is_cut: false });
+        }
+        let mut unpacked = tempfile::tempfile().map_err(io_error)?;
+        io::copy(&mut stream, &mut unpacked).and_then(|_| unpacked.flush()).map_err(|source| CaptureError::Packed {
+            name: name.clone(),
+            line: lines_of(&mut unpacked),
+            source,
+        })?;
+        Ok(Self { is_cut: stream.is_cut, name, file: unpacked })
+    }
+
+    /// A stream over the whole file that leaves its position alone.
+    fn stream(&self) -> Unpacked<'_> {
+        let cursor = Cursor { file: &self.file, offset_bytes: 0 };
+        Unpacked::whole(BufReader::with_capacity(BUFFER_BYTES, cursor), self.is_cut)
+    }
+}
+
+/// How many lines were unpacked before the damage, as well as can be told.
+fn lines_of(unpacked: &mut File) -> u32 {
+    let mut lines = 0u32;
+    let mut buffer = vec![0; BUFFER_BYTES];
+    if unpacked.seek(SeekFrom::Start(0)).is_err() {
+        return lines;
+    }
+    while let Ok(bytes @ 1..) = unpacked.read(&mut buffer) {
+        let ends = buffer[..bytes].iter().filter(|byte| **byte == b'\n').count();
+        lines = lines.saturating_add(ends as u32);
+    }
+    lines
+}
+
+/// Reads a shared file from a place of its own.
+struct Cursor<'a> {
+    file: &'a File,
+    offset_bytes: u64,
+}
+
+impl Read for Cursor<'_> {
+    fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
+        let bytes = self.file.read_at(out, self.offset_bytes)?;
+        self.offset_bytes += bytes as u64;
+        Ok(bytes)
+    }
+}

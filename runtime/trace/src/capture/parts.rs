@@ -1,0 +1,178 @@
+//! The files of a capture: what a rotated one's are called, which of them a
+//! folder holds, and how they are unpacked.
+//!
+//! The parts of `NAME.jsonl` are `NAME.1.jsonl`, `NAME.2.jsonl` and so on, each
+//! packed or not.
+
+use std::fs::File;
+use std::io::{self, BufRead, BufReader, Read};
+use std::path::{Path, PathBuf};
+
+use flate2::bufread::MultiGzDecoder;
+
+use super::error::CaptureError;
+
+/// Large enough that the cost of a call does not show.
+const BUFFER_BYTES: usize = 256 << 10;
+/// The packings by suffix; none is the first.
+const PACKINGS: [&str; 3] = ["", ".gz", ".zst"];
+
+/// How the parts of one capture are called.
+#[derive(Clone, Debug)]
+pub(super) struct PartNames {
+    folder: PathBuf,
+    /// The name without number, suffix and packing.
+    base: String,
+    suffix: String,
+    packing: &'static str,
+}
+
+impl PartNames {
+    /// The names of the capture that has `path` as part `part`. A name that does
+    /// not end with the number of its part has no parts after it.
+    pub(super) fn of(path: &Path, part: u32) -> Option<Self> {
+        let name = path.file_name()?.to_str()?;
+        let (stem, packing) = without_packing(name);
+        let (base, suffix) = stem.rsplit_once('.').unwrap_or((stem, ""));
+        let base = if part == 0 { base } else { base.strip_suffix(&format!(".{part}"))? };
+        let folder = path.parent().unwrap_or(Path::new("")).to_owned();
+        Some(Self { folder, base: base.to_owned(), suffix: suffix.to_owned(), packing })
+    }
+
+    /// What the file of a part is called, packed like the one that is known.
+    pub(super) fn expected(&self, part: u32) -> PathBuf {
+        self.with_packing(part, self.packing)
+    }
+
+    /// The file of a part, however it is packed, if it is there.
+    pub(super) fn find(&self, part: u32) -> Option<PathBuf> {
+        let packings = std::iter::once(self.packing).chain(PACKINGS);
+        packings.map(|packing| self.with_packing(part, packing)).find(|path| path.exists())
+    }
+
+    fn with_packing(&self, part: u32, packing: &str) -> PathBuf {
+        let number = if part == 0 { String::new() } else { format!(".{part}") };
+        let dot = if self.suffix.is_empty() { "" } else { "." };
+        self.folder.join(format!("{}{number}{dot}{}{packing}", self.base, self.suffix))
+    }
+}
+
+fn without_packing(name: &str) -> (&str, &'static str) {
+    let packed = PACKINGS.iter().skip(1).find_map(|packing| Some((name.strip_suffix(packing)?, *packing)));
+    packed.unwrap_or((name, ""))
+}
+
+/// The file that a capture starts with: the path itself, or the one that the
+/// folder `path` holds.
+pub(super) fn first_file(path: &Path) -> Result<PathBuf, CaptureError> {
+    if !path.is_dir() {
+        return Ok(path.to_owned());
+    }
+    let name = path.display().to_string();
+    let io_error = |source| CaptureError::Io { name: name.clone(), source };
+    let mut names = Vec::new();
+    for entry in std::fs::read_dir(path).map_err(io_error)? {
+        let entry = entry.map_err(io_error)?.file_name();
+        names.extend(entry.to_str().filter(|entry| without_packing(entry).0.ends_with(".jsonl")).map(str::to_owned));
+    }
+    names.sort();
+    let mut first = names.iter().filter(|entry| !is_later_part(entry, &names));
+    match (first.next(), first.next()) {
+        (Some(only), None) => Ok(path.join(only)),
+        _ => {
+            let found = names.iter().filter(|entry| !is_later_part(entry, &names)).cloned().collect();
+            Err(CaptureError::Folder { name, found })
+        }
+    }
+}
+
+/// Whether a name is that of a part after the first of another file in `names`,
+/// or after one that is missing while its neighbours are there.
+fn is_later_part(name: &str, names: &[String]) -> bool {
+    let Some((base, number)) = part_number(name) else { return false };
+    let is_of_base = |other: &String| {
+        let stem = without_packing(other).0.strip_suffix(".jsonl");
+        stem == Some(base) || part_number(other).is_some_and(|(its, before)| its == base && before < number)
+    };
+    names.iter().any(is_of_base)
+}
+
+/// `NAME` and 3 of `NAME.3.jsonl.gz`.
+fn part_number(name: &str) -> Option<(&str, u32)> {
+    let stem = without_packing(name).0.strip_suffix(".jsonl")?;
+    let (base, number) = stem.rsplit_once('.')?;
+    Some((base, number.parse().ok()?))
+}
+
+/// Opens a file to be unpacked on the way.
+pub(super) fn open(path: &Path) -> io::Result<Unpacked<'static>> {
+    let file = File::open(path)?;
+    // Some systems open a folder and only fail to read it, without its name.
+    if file.metadata()?.is_dir() {
+        return Err(io::Error::from(io::ErrorKind::IsADirectory));
+    }
+    unpack(BufReader::with_capacity(BUFFER_BYTES, file))
+}
+
+/// Unpacks a stream that its first bytes tell to be packed.
+pub(super) fn unpack<'a>(mut packed: impl BufRead + 'a) -> io::Result<Unpacked<'a>> {
+    let start = packed.fill_buf()?;
+    let (is_gz, is_zst) = (start.starts_with(&[0x1f, 0x8b]), start.starts_with(&[0x28, 0xb5, 0x2f, 0xfd]));
+    let inner: Box<dyn BufRead + 'a> = if is_gz {
+        Box::new(BufReader::with_capacity(BUFFER_BYTES, MultiGzDecoder::new(packed)))
+    } else if is_zst {
+        let unpacked = zstd::Decoder::with_buffer(packed)?;
+        Box::new(BufReader::with_capacity(BUFFER_BYTES, unpacked))
+    } else {
+        Box::new(packed)
+    };
+    Ok(Unpacked { is_packed: is_gz || is_zst, ..Unpacked::whole(inner, false) })
+}
+
+/// An unpacked stream. An archive that stops in its middle ends there, as a
+/// plain file would, and says so.
+pub(super) struct Unpacked<'a> {
+    inner: Box<dyn BufRead + 'a>,
+    /// Whether the stream was packed.
+    pub(super) is_packed: bool,
+    /// Whether the archive stops in its middle; known at the end.
+    pub(super) is_cut: bool,
+    has_ended: bool,
+}
+
+impl<'a> Unpacked<'a> {
+    /// A stream that is not packed, or no longer; `is_cut` is what is known of
+    /// the archive it came from.
+    pub(super) fn whole(stream: impl BufRead + 'a, is_cut: bool) -> Self {
+        Self { inner: Box::new(stream), is_packed: false, is_cut, has_ended: false }
+    }
+}
+
+impl Read for Unpacked<'_> {
+    fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
+        let available = self.fill_buf()?;
+        let bytes = available.len().min(out.len());
+        out[..bytes].copy_from_slice(&available[..bytes]);
+        self.consume(bytes);
+        Ok(bytes)
+    }
+}
+
+impl BufRead for Unpacked<'_> {
+    fn fill_buf(&mut self) -> io::Result<&[u8]> {
+        if self.has_ended {
+            return Ok(&[]);
+        }
+        match self.inner.fill_buf() {
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
+                (self.is_cut, self.has_ended) = (true, true);
+                Ok(&[])
+            }
+            other => other,
+        }
+    }
+
+    fn consume(&mut self, bytes: usize) {
+        self.inner.consume(bytes);
+    }
+}

@@ -1,0 +1,158 @@
+//! What a capture came to when it was read to its end.
+
+use std::fmt;
+
+use super::check::Flaw;
+use super::error::CaptureProblem;
+
+/// What reading a capture to its end has shown.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct CaptureSummary {
+    /// Request lines that were read.
+    pub requests: u64,
+    /// Requests that had arrived and of which nothing more is known.
+    pub under_way: u64,
+    /// Lines that were skipped; 0 unless read leniently.
+    pub skipped_lines: u64,
+    /// How the capture breaks off; `None` if it was ended in order.
+    pub broken_off: Option<BrokenOff>,
+    /// What was noticed and is no error, in order of first appearance.
+    pub warnings: Vec<CaptureWarning>,
+}
+
+/// How a capture breaks off. Everything before is whole.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BrokenOff {
+    /// After a whole line that is not the `end` line.
+    NoEndLine,
+    /// In the middle of a line.
+    HalfLine,
+    /// In the middle of an archive.
+    CutArchive,
+    /// Before a file that is missing; only if read leniently.
+    MissingPart,
+}
+
+/// Something a reader noticed, counted over one file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CaptureWarning {
+    /// What it is.
+    pub kind: CaptureWarningKind,
+    /// The file.
+    pub name: String,
+    /// 1-based line where it first happened.
+    pub first_line: u32,
+    /// On how many lines it happened.
+    pub lines: u32,
+}
+
+/// The kinds of [`CaptureWarning`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum CaptureWarningKind {
+    /// A field that the format does not define; it is kept in the record.
+    UnknownField(String),
+    /// Lines that cannot be used were skipped; only if read leniently.
+    Skipped {
+        /// The field of the first of them, if the problem lies in one.
+        field: Option<String>,
+        /// What is wrong with the first of them.
+        problem: CaptureProblem,
+    },
+    /// The file breaks off.
+    BrokenOff {
+        /// How.
+        how: BrokenOff,
+        /// Requests that were under way.
+        under_way: u64,
+    },
+    /// The parts before this one were not read.
+    StartsLater {
+        /// The part that was read first.
+        part: u32,
+    },
+}
+
+impl fmt::Display for BrokenOff {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::NoEndLine => "without an `end` line",
+            Self::HalfLine => "in the middle of a line",
+            Self::CutArchive => "in the middle of the archive",
+            Self::MissingPart => "before a file that is missing",
+        })
+    }
+}
+
+impl fmt::Display for CaptureWarning {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { kind, name, first_line, lines } = self;
+        match kind {
+            CaptureWarningKind::UnknownField(field) => {
+                write!(f, "`{name}`: unknown field `{field}` on {lines} line(s), first on line {first_line}")
+            }
+            CaptureWarningKind::Skipped { field, problem } => {
+                write!(f, "`{name}`: {lines} line(s) skipped, first line {first_line}")?;
+                field.iter().try_for_each(|field| write!(f, ", field `{field}`"))?;
+                write!(f, ": {problem}")
+            }
+            CaptureWarningKind::BrokenOff { how, under_way } => {
+                write!(f, "`{name}` breaks off {how} after line {first_line}; {under_way} request(s) were under way")
+            }
+            CaptureWarningKind::StartsLater { part } => {
+                write!(f, "`{name}` is part {part} of a capture; the parts before it are not read")
+            }
+        }
+    }
+}
+
+/// The warnings of a capture, alike ones counted together.
+#[derive(Default)]
+pub(super) struct Warnings {
+    list: Vec<CaptureWarning>,
+}
+
+impl Warnings {
+    /// Counts an unknown field.
+    pub(super) fn unknown_field(&mut self, name: &str, line: u32, field: &str) {
+        let is_same =
+            |kind: &CaptureWarningKind| matches!(kind, CaptureWarningKind::UnknownField(known) if known == field);
+        if !self.counted(name, is_same) {
+            self.add(name, line, CaptureWarningKind::UnknownField(field.to_owned()));
+        }
+    }
+
+    /// Counts a line that was skipped.
+    pub(super) fn skipped(&mut self, name: &str, line: u32, flaw: Flaw) {
+        let Flaw { field, problem } = flaw;
+        let is_same = |kind: &CaptureWarningKind| match kind {
+            CaptureWarningKind::Skipped { field: its, problem: known } => {
+                let is_same_kind = std::mem::discriminant(known) == std::mem::discriminant(&problem);
+                is_same_kind && without_index(its.as_deref()) == without_index(field.as_deref())
+            }
+            _ => false,
+        };
+        if !self.counted(name, is_same) {
+            self.add(name, line, CaptureWarningKind::Skipped { field, problem });
+        }
+    }
+
+    /// Counts one more of a warning that is known already.
+    fn counted(&mut self, name: &str, is_same: impl Fn(&CaptureWarningKind) -> bool) -> bool {
+        let known = self.list.iter_mut().find(|warning| warning.name == name && is_same(&warning.kind));
+        known.map(|known| known.lines += 1).is_some()
+    }
+
+    /// Adds a warning that happens once in a file.
+    pub(super) fn add(&mut self, name: &str, line: u32, kind: CaptureWarningKind) {
+        self.list.push(CaptureWarning { kind, name: name.to_owned(), first_line: line, lines: 1 });
+    }
+
+    pub(super) fn list(&self) -> &[CaptureWarning] {
+        &self.list
+    }
+}
+
+/// `gap_tokens` of `gap_tokens[7]`: the place differs from line to line.
+fn without_index(field: Option<&str>) -> Option<&str> {
+    field.and_then(|field| field.split('[').next())
+}

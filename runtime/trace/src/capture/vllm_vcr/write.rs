@@ -1,0 +1,244 @@
+//! Our lines to theirs.
+
+use std::collections::BTreeMap;
+use std::io::{self, Write};
+
+use serde::{Serialize, Serializer};
+use serde_json::{Map, Value};
+
+use crate::capture::hash::{BlockHash, HashScheme};
+use crate::capture::record::{CaptureLine, CaptureMeta, RequestRecord};
+
+/// What a trace of vllm-vcr could not hold.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct VllmVcrDropped {
+    /// Requests that were not over.
+    pub unfinished: u64,
+    /// Requests without the times that their schema asks for: that of the first
+    /// output, and, with more than one output token, the gaps or their mean.
+    pub without_times: u64,
+    /// Requests whose field of that name was left out.
+    pub fields: BTreeMap<&'static str, u64>,
+    /// Lines of that kind.
+    pub lines: BTreeMap<&'static str, u64>,
+}
+
+/// Writes a capture as a trace of vllm-vcr, a line at a time.
+pub struct VllmVcrWriter<W: Write> {
+    out: W,
+    dropped: VllmVcrDropped,
+}
+
+#[derive(Serialize)]
+struct MetaLine<'a> {
+    meta: Meta<'a>,
+}
+
+#[derive(Serialize)]
+struct Meta<'a> {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    model: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    gpu: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    source: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    block_size: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    config_hash: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    vllm_version: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    hash: Option<HashScheme>,
+    #[serde(flatten)]
+    other: &'a Map<String, Value>,
+}
+
+#[derive(Serialize)]
+struct Record<'a> {
+    prompt_tokens: u32,
+    #[serde(skip_serializing_if = "is_zero")]
+    cached_tokens: u32,
+    output_tokens: u32,
+    ttft_ms: Ms,
+    #[serde(skip_serializing_if = "<[u64]>::is_empty", serialize_with = "many_ms")]
+    itl_ms: &'a [u64],
+    #[serde(skip_serializing_if = "Option::is_none")]
+    itl_tokens: Option<&'a [u32]>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    itl_summary: Option<Summary>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    concurrency: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    arrival_ms: Option<Ms>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    itl_ctx: Option<Context<'a>>,
+    #[serde(skip_serializing_if = "<[BlockHash]>::is_empty", serialize_with = "as_numbers")]
+    block_hashes: &'a [BlockHash],
+    #[serde(skip_serializing_if = "<[String]>::is_empty")]
+    mm_hashes: &'a [String],
+    #[serde(skip_serializing_if = "Option::is_none")]
+    output_token_ids: Option<&'a [u32]>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    finish_reason: Option<&'a str>,
+    #[serde(flatten)]
+    other: &'a Map<String, Value>,
+}
+
+/// Nanoseconds, written as milliseconds. Times below 2^32 ms come back exactly.
+#[derive(Clone, Copy)]
+struct Ms(u64);
+
+impl Serialize for Ms {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_f64(self.0 as f64 / 1e6)
+    }
+}
+
+#[derive(Serialize)]
+struct Summary {
+    mean_ms: Ms,
+    count: u32,
+}
+
+#[derive(Serialize)]
+struct Context<'a> {
+    num_running: &'a [u32],
+    prefill_tokens: &'a [u32],
+}
+
+impl<W: Write> VllmVcrWriter<W> {
+    /// Starts a trace with the meta line.
+    ///
+    /// # Errors
+    /// Those of `out`.
+    pub fn new(out: W, meta: &CaptureMeta) -> io::Result<Self> {
+        let mut writer = Self { out, dropped: VllmVcrDropped::default() };
+        writer.write_json(&MetaLine {
+            meta: Meta {
+                model: meta.model.as_deref(),
+                gpu: meta.gpu.as_deref(),
+                source: meta.source.as_deref(),
+                block_size: meta.block_size_tokens,
+                config_hash: meta.fingerprint.as_deref(),
+                vllm_version: meta.vllm_version.as_deref(),
+                hash: (meta.hash != HashScheme::Fnv1a).then_some(meta.hash),
+                other: &meta.other,
+            },
+        })?;
+        Ok(writer)
+    }
+
+    /// Writes a line as far as their schema holds it, and counts what it does
+    /// not. Arrivals and the ends of files are neither written nor counted.
+    ///
+    /// # Errors
+    /// Those of `out`.
+    pub fn write(&mut self, line: &CaptureLine) -> io::Result<()> {
+        let kind = match line {
+            CaptureLine::Request(record) => return self.write_record(record),
+            CaptureLine::Meta(_) | CaptureLine::Arrival(_) | CaptureLine::End(_) => return Ok(()),
+            CaptureLine::Engine(_) => "engine",
+            CaptureLine::Step(_) => "step",
+            CaptureLine::Kv(_) => "kv",
+            CaptureLine::Break(_) => "break",
+        };
+        *self.dropped.lines.entry(kind).or_default() += 1;
+        Ok(())
+    }
+
+    /// Ends the trace and says what it could not hold.
+    ///
+    /// # Errors
+    /// Those of `out`.
+    pub fn finish(mut self) -> io::Result<VllmVcrDropped> {
+        self.out.flush()?;
+        Ok(self.dropped)
+    }
+
+    fn write_record(&mut self, record: &RequestRecord) -> io::Result<()> {
+        if !record.is_over() {
+            self.dropped.unfinished += 1;
+            return Ok(());
+        }
+        let are_gaps_known = record.output_tokens <= 1 || !record.gap_ns.is_empty() || record.gap_summary.is_some();
+        let (Some(ttft_ns), true) = (record.ttft_ns, are_gaps_known) else {
+            self.dropped.without_times += 1;
+            return Ok(());
+        };
+        for (field, is_given) in fields_left_out(record) {
+            if is_given {
+                *self.dropped.fields.entry(field).or_default() += 1;
+            }
+        }
+        self.write_json(&Record {
+            prompt_tokens: record.prompt_tokens,
+            // Theirs counts both; a sum beyond the prompt would be refused.
+            cached_tokens: record.cached_tokens.saturating_add(record.external_cached_tokens).min(record.prompt_tokens),
+            output_tokens: record.output_tokens,
+            ttft_ms: Ms(ttft_ns),
+            itl_ms: &record.gap_ns,
+            itl_tokens: record.gap_tokens.as_deref(),
+            itl_summary: record
+                .gap_summary
+                .map(|summary| Summary { mean_ms: Ms(summary.mean_ns), count: summary.count }),
+            concurrency: record.concurrency,
+            arrival_ms: record.arrival_ns.map(Ms),
+            itl_ctx: context(record),
+            block_hashes: &record.block_hashes,
+            mm_hashes: &record.mm_hashes,
+            output_token_ids: record.output_token_ids.as_deref(),
+            finish_reason: record.finish_reason.as_deref(),
+            other: &record.other,
+        })
+    }
+
+    fn write_json(&mut self, line: &impl Serialize) -> io::Result<()> {
+        serde_json::to_writer(&mut self.out, line)?;
+        self.out.write_all(b"\n")
+    }
+}
+
+/// Their context starts with the second output, and holds both lists.
+fn context(record: &RequestRecord) -> Option<Context<'_>> {
+    let steps = record.steps.as_ref()?;
+    let (_, num_running) = steps.running.split_first()?;
+    let (_, prefill_tokens) = steps.prefill_tokens.split_first()?;
+    Some(Context { num_running, prefill_tokens })
+}
+
+/// The fields that their schema does not have, and whether a record has them.
+/// The end of a request is left out without a word: it follows from its gaps.
+fn fields_left_out(record: &RequestRecord) -> [(&'static str, bool); 16] {
+    let steps = record.steps.as_ref();
+    [
+        ("id", record.id.is_some()),
+        ("external_id", record.external_id.is_some()),
+        ("client", record.client != 0),
+        ("rank", record.rank != 0),
+        ("prompt_hash", record.prompt_hash.is_some()),
+        ("prompt_token_ids", record.prompt_token_ids.is_some()),
+        ("steps", steps.is_some() && context(record).is_none()),
+        ("steps.waiting", steps.is_some_and(|steps| !steps.waiting.is_empty())),
+        ("stop_reason", record.stop_reason.is_some()),
+        ("queue_ns", record.queue_ns.is_some()),
+        ("preemptions", record.preemptions != 0),
+        ("params", !record.params.is_empty()),
+        ("priority", record.priority != 0),
+        ("lora", record.lora.is_some()),
+        ("session", record.session.is_some()),
+        ("kv_role or error", record.kv_role.is_some() || record.error.is_some()),
+    ]
+}
+
+fn many_ms<S: Serializer>(times_ns: &[u64], serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_seq(times_ns.iter().copied().map(Ms))
+}
+
+fn as_numbers<S: Serializer>(hashes: &[BlockHash], serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_seq(hashes.iter().map(|hash| hash.0))
+}
+
+fn is_zero(number: &u32) -> bool {
+    *number == 0
+}
