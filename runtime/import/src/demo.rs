@@ -249,3 +249,58 @@ fn token(stream: &mut Stream) -> u32 {
 fn draw(stream: &mut Stream, mean: f64, std: f64, min: f64, max: f64) -> f64 {
     Distribution::LogNormal { mean, std }.draw(stream).clamp(min, max)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::summary::SummaryBuilder;
+    use vcr_trace::capture::{CaptureReader, ReadOptions};
+
+    fn lines(options: &DemoOptions) -> Vec<CaptureLine> {
+        let mut lines = Vec::new();
+        let mut sink = |line| {
+            lines.push(line);
+            Ok(())
+        };
+        write(options, &mut sink).expect("nothing can fail");
+        lines
+    }
+
+    fn options(seed: u64) -> DemoOptions {
+        DemoOptions {
+            requests: NonZeroU64::new(300).expect("not 0"),
+            seed,
+            requests_per_s: 4.0,
+            block_size_tokens: NonZeroU32::new(16).expect("not 0"),
+            speculative: true,
+            tokens: true,
+        }
+    }
+
+    #[test]
+    fn a_demonstration_is_a_capture_with_all_that_it_promises() {
+        let lines = lines(&options(1));
+        let text: String = lines.iter().map(|line| serde_json::to_string(line).expect("JSON") + "\n").collect();
+        let mut reader =
+            CaptureReader::from_reader(text.as_bytes(), "demo", &ReadOptions::default()).expect("a capture");
+        let mut builder = SummaryBuilder::default();
+        while let Some((_, line)) = reader.next_line().expect("a line") {
+            builder.add(&line);
+        }
+        assert_eq!(reader.summary().broken_off, None);
+        let summary = builder.finish();
+        assert_eq!(summary.requests, 300);
+        assert!(summary.finished.contains_key("abort") && summary.finished.contains_key("length"));
+        assert!(summary.sessions.is_some_and(|sessions| sessions.max_turns > 1));
+        assert!(summary.prefixes.is_some_and(|prefixes| prefixes.shared > 0.2));
+        assert!(summary.bursts.is_some_and(|bursts| bursts.tokens_per_output > 2.0));
+        let ttft = summary.ttft_ns.expect("first tokens");
+        assert!(ttft.p99 > 2 * ttft.p50, "the tail is heavy: {ttft:?}");
+    }
+
+    #[test]
+    fn the_seed_decides_everything() {
+        assert_eq!(lines(&options(7)), lines(&options(7)));
+        assert_ne!(lines(&options(7)), lines(&options(8)));
+    }
+}
