@@ -12,6 +12,8 @@ pub(crate) struct Row<'a> {
     pub(crate) output_tokens: u32,
     /// The source's own ids; none if it says nothing about content.
     pub(crate) hash_ids: &'a [u64],
+    /// Whether one more block follows those, with content that no other has.
+    pub(crate) has_own_tail: bool,
     pub(crate) output_token_ids: &'a [u32],
     pub(crate) timestamp_ns: Option<i64>,
     pub(crate) delay_ns: Option<u64>,
@@ -63,6 +65,7 @@ impl Assembler {
             WarningKind::UnknownField(name) => name.clone(),
             WarningKind::InputLengthClamped => "\0clamped".into(),
             WarningKind::SurplusHashIds => "\0surplus".into(),
+            WarningKind::Capture(text) => text.clone(),
         };
         let warnings = &mut self.trace.warnings;
         let index = *self.warning_index.entry(key).or_insert_with(|| {
@@ -72,6 +75,11 @@ impl Assembler {
         warnings[index].rows += 1;
     }
 
+    /// Adds a warning that is counted already.
+    pub(crate) fn note(&mut self, warning: TraceWarning) {
+        self.trace.warnings.push(warning);
+    }
+
     /// Adds the row of `line`.
     pub(crate) fn push(&mut self, line: u32, row: Row<'_>) -> Result<(), FieldProblem> {
         if row.input_tokens == 0 {
@@ -79,7 +87,7 @@ impl Assembler {
         }
         let index = index_of(self.trace.requests.len(), "requests")?;
         let (session, turn, delay_ns) = self.place(index, &row)?;
-        let hash_ids = self.push_hash_ids(row.hash_ids)?;
+        let hash_ids = self.push_hash_ids(row.hash_ids, row.has_own_tail)?;
         let start = index_of(self.trace.output_token_ids.len(), "output token ids")?;
         let len = index_of(row.output_token_ids.len(), "output token ids")?;
         self.trace.output_token_ids.extend_from_slice(row.output_token_ids);
@@ -144,10 +152,10 @@ impl Assembler {
         Ok((session, 0, 0))
     }
 
-    fn push_hash_ids(&mut self, ids: &[u64]) -> Result<ItemRange, FieldProblem> {
+    fn push_hash_ids(&mut self, ids: &[u64], has_own_tail: bool) -> Result<ItemRange, FieldProblem> {
         let range = ItemRange {
             start: index_of(self.trace.hash_ids.len(), "hash ids")?,
-            len: index_of(ids.len(), "hash ids")?,
+            len: index_of(ids.len() + usize::from(has_own_tail), "hash ids")?,
         };
         let distinct = &mut self.trace.distinct_hash_ids;
         self.trace.hash_ids.extend(ids.iter().map(|id| {
@@ -156,6 +164,10 @@ impl Assembler {
                 *distinct - 1
             })
         }));
+        if has_own_tail {
+            self.trace.hash_ids.push(*distinct);
+            *distinct += 1;
+        }
         Ok(range)
     }
 

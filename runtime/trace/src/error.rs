@@ -3,6 +3,8 @@
 
 use std::io;
 
+use crate::capture::CaptureError;
+
 /// Why a trace could not be read.
 #[derive(Debug, thiserror::Error)]
 pub enum TraceError {
@@ -39,6 +41,9 @@ pub enum TraceError {
         /// The file, as the caller named it.
         name: String,
     },
+    /// A capture cannot be read.
+    #[error(transparent)]
+    Capture(#[from] CaptureError),
     /// A row cannot be used.
     #[error("trace `{name}`, line {line}{}: {problem}", in_field(.field))]
     Row {

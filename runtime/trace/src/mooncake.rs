@@ -57,6 +57,7 @@ fn add(assembler: &mut Assembler, row: &mut DecodedRow, line: u32, options: &Tra
             input_tokens,
             output_tokens,
             hash_ids: &row.hash_ids[..used_ids],
+            has_own_tail: false,
             output_token_ids: &row.output_token_ids,
             timestamp_ns: row.timestamp.map(|timestamp| timestamp.ns),
             delay_ns,

@@ -1,7 +1,7 @@
 //! Opening a trace: which format, packed or not, and with which rules.
 
+use crate::capture::{self, CaptureReader, ReadOptions};
 use crate::{Trace, TraceError, azure, mooncake};
-use flate2::bufread::MultiGzDecoder;
 use std::fs::File;
 use std::io::{BufRead, BufReader};
 use std::num::NonZeroU32;
@@ -17,6 +17,9 @@ pub enum TraceFormat {
     /// `GeneratedTokens`. It says nothing of content, so no prompt shares
     /// anything with another.
     Azure,
+    /// A capture, or a trace of vllm-vcr: what an engine was asked. Its arrivals,
+    /// prompts, answers and sessions are read, not how long anything took.
+    Capture,
 }
 
 /// The rules a trace is read with.
@@ -25,10 +28,12 @@ pub struct TraceOptions {
     /// The format; `None` finds it out from the file's name, else from its
     /// first line.
     pub format: Option<TraceFormat>,
-    /// Prompt tokens that one hash id stands for; 512 in the published traces.
+    /// Prompt tokens that one hash id stands for; 512 in the published traces. A
+    /// capture says it itself.
     pub block_size_tokens: NonZeroU32,
-    /// Cut an `input_length` that its hash ids do not cover, and count a
-    /// warning, where it is otherwise an error.
+    /// Cut an `input_length` that its hash ids do not cover, or skip the line of
+    /// a capture that cannot be used, and count a warning, where it is otherwise
+    /// an error.
     pub lenient: bool,
     /// Whether every first turn needs a timestamp. Off for closed-loop replay,
     /// which ignores arrivals.
@@ -50,22 +55,37 @@ impl Default for TraceOptions {
 const BUFFER_BYTES: usize = 128 << 10;
 
 impl Trace {
-    /// Reads a trace file; one whose name ends in `.gz` is unpacked on the way.
+    /// Reads a trace file; a packed one (gzip, zstd) is unpacked on the way. A
+    /// capture may be a folder or the first of several files.
     ///
     /// # Errors
     /// [`TraceError`], always naming the file, and the line and field where
     /// there is one. A trace is read whole or not at all.
     pub fn open(path: &Path, options: &TraceOptions) -> Result<Trace, TraceError> {
         let name = path.display().to_string();
-        let file = File::open(path).map_err(|source| TraceError::Io { name: name.clone(), source })?;
-        let reader = BufReader::with_capacity(BUFFER_BYTES, file);
-        let stem = name.strip_suffix(".gz");
-        if let Some(stem) = stem {
-            let unpacked = BufReader::with_capacity(BUFFER_BYTES, MultiGzDecoder::new(reader));
-            Self::detect_and_read(unpacked, &name, stem, options)
-        } else {
-            Self::detect_and_read(reader, &name, &name, options)
+        let io_error = |source| TraceError::Io { name: name.clone(), source };
+        let is_capture = options.format == Some(TraceFormat::Capture);
+        if is_capture || path.is_dir() {
+            return Self::open_capture(path, options);
         }
+        let file = File::open(path).map_err(io_error)?;
+        let (mut reader, _) = capture::unpack(BufReader::with_capacity(BUFFER_BYTES, file)).map_err(io_error)?;
+        let stem = name.strip_suffix(".gz").or_else(|| name.strip_suffix(".zst")).unwrap_or(&name);
+        let format = match options.format {
+            Some(format) => format,
+            None => detect(&name, stem, reader.fill_buf().map_err(io_error)?)?,
+        };
+        if format == TraceFormat::Capture {
+            drop(reader);
+            return Self::open_capture(path, options);
+        }
+        Self::read(reader, &name, format, options)
+    }
+
+    /// It knows its other files itself.
+    fn open_capture(path: &Path, options: &TraceOptions) -> Result<Trace, TraceError> {
+        let read = ReadOptions { lenient: options.lenient };
+        capture::read_workload(CaptureReader::open(path, &read)?, options)
     }
 
     /// Reads a trace from any stream. `name` is what errors call it;
@@ -82,23 +102,11 @@ impl Trace {
         match format {
             TraceFormat::Mooncake => mooncake::read(reader, name, options),
             TraceFormat::Azure => azure::read(reader, name, options),
-        }
-    }
-
-    fn detect_and_read(
-        mut reader: impl BufRead,
-        name: &str,
-        stem: &str,
-        options: &TraceOptions,
-    ) -> Result<Trace, TraceError> {
-        let format = match options.format {
-            Some(format) => format,
-            None => {
-                let start = reader.fill_buf().map_err(|source| TraceError::Io { name: name.to_owned(), source })?;
-                detect(name, stem, start)?
+            TraceFormat::Capture => {
+                let read = ReadOptions { lenient: options.lenient };
+                capture::read_workload(CaptureReader::from_reader(reader, name, &read)?, options)
             }
-        };
-        Self::read(reader, name, format, options)
+        }
     }
 }
 
@@ -111,6 +119,9 @@ fn detect(name: &str, stem: &str, start: &[u8]) -> Result<TraceFormat, TraceErro
     }
     let row = text.split(|byte| *byte == b'\n').next().unwrap_or(text);
     if row.starts_with(b"{") {
+        if is_capture(row) {
+            return Ok(TraceFormat::Capture);
+        }
         refuse_relatives(name, row)?;
     }
     let suffix = Path::new(stem).extension().and_then(|e| e.to_str());
@@ -121,6 +132,14 @@ fn detect(name: &str, stem: &str, start: &[u8]) -> Result<TraceFormat, TraceErro
         _ if row.starts_with(b"TIMESTAMP") => Ok(TraceFormat::Azure),
         _ => Err(TraceError::UnknownFormat { name: name.to_owned() }),
     }
+}
+
+/// Whether a capture starts with such a row, of which the end may be missing.
+fn is_capture(row: &[u8]) -> bool {
+    const FIRST_KEYS_BYTES: usize = 4096;
+    let starts = &row[..row.len().min(FIRST_KEYS_BYTES)];
+    let has = |key: &[u8]| starts.windows(key.len()).any(|window| window == key);
+    capture::detect(row).is_some() || has(b"\"vcr.capture\"") || has(b"\"ttft_ms\"")
 }
 
 /// Relatives of the Mooncake format would fail on some field far from the

@@ -138,6 +138,9 @@ pub enum WarningKind {
     InputLengthClamped,
     /// Hash ids beyond the end of the prompt were dropped.
     SurplusHashIds,
+    /// What the reader of a capture noticed, in words that tell the file and how
+    /// often; see [`CaptureWarning`](crate::capture::CaptureWarning).
+    Capture(Box<str>),
 }
 
 impl fmt::Display for TraceWarning {
@@ -150,6 +153,7 @@ impl fmt::Display for TraceWarning {
             WarningKind::SurplusHashIds => {
                 write!(f, "`hash_ids` beyond the end of the prompt were dropped")?;
             }
+            WarningKind::Capture(text) => return f.write_str(text),
         }
         write!(f, " on {} row(s), first on line {}", self.rows, self.first_line)
     }

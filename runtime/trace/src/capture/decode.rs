@@ -30,7 +30,7 @@ struct FirstLine<'a> {
 }
 
 /// The format of the capture that starts with `row`; `None` if none does.
-pub(super) fn detect(row: &[u8]) -> Option<CaptureFormat> {
+pub(crate) fn detect(row: &[u8]) -> Option<CaptureFormat> {
     let first: FirstLine<'_> = serde_json::from_slice(row).ok()?;
     match first.kind {
         Some(kind) => (kind == "meta").then_some(CaptureFormat::Capture),

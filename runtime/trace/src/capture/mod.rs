@@ -16,12 +16,15 @@ mod reader;
 mod record;
 mod summary;
 mod vllm_vcr;
+mod workload;
 mod writer;
 
 pub use decode::CaptureFormat;
+pub(crate) use decode::detect;
 pub use error::{CaptureError, CaptureProblem};
 pub use file::{CaptureFile, CapturePosition, RequestHead};
 pub use hash::{BlockHash, ExtraKeys, HashScheme, PromptChain, PromptHasher};
+pub(crate) use parts::unpack;
 pub use reader::{CaptureReader, ReadOptions};
 pub use record::{
     Arrival, Break, CAPTURE_FORMAT, CAPTURE_VERSION, CaptureEnd, CaptureLine, CaptureMeta, EngineRecord, FinishReason,
@@ -29,4 +32,9 @@ pub use record::{
 };
 pub use summary::{BrokenOff, CaptureSummary, CaptureWarning, CaptureWarningKind};
 pub use vllm_vcr::{VllmVcrDropped, VllmVcrWriter};
+pub(crate) use workload::read as read_workload;
 pub use writer::CaptureWriter;
+
+/// The JSON Schema (draft 2020-12) of one line of a capture of
+/// [`CAPTURE_VERSION`].
+pub const CAPTURE_SCHEMA: &str = include_str!("../../schema/capture.v1.schema.json");

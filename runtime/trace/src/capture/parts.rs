@@ -111,22 +111,22 @@ pub(super) fn open(path: &Path) -> io::Result<Unpacked<'static>> {
     if file.metadata()?.is_dir() {
         return Err(io::Error::from(io::ErrorKind::IsADirectory));
     }
-    unpack(BufReader::with_capacity(BUFFER_BYTES, file))
+    Unpacked::new(BufReader::with_capacity(BUFFER_BYTES, file))
 }
 
-/// Unpacks a stream that its first bytes tell to be packed.
-pub(super) fn unpack<'a>(mut packed: impl BufRead + 'a) -> io::Result<Unpacked<'a>> {
+/// Unpacks a stream that its first bytes tell to be packed, and says whether it
+/// was.
+pub(crate) fn unpack<'a>(mut packed: impl BufRead + 'a) -> io::Result<(Box<dyn BufRead + 'a>, bool)> {
     let start = packed.fill_buf()?;
     let (is_gz, is_zst) = (start.starts_with(&[0x1f, 0x8b]), start.starts_with(&[0x28, 0xb5, 0x2f, 0xfd]));
-    let inner: Box<dyn BufRead + 'a> = if is_gz {
+    let unpacked: Box<dyn BufRead + 'a> = if is_gz {
         Box::new(BufReader::with_capacity(BUFFER_BYTES, MultiGzDecoder::new(packed)))
     } else if is_zst {
-        let unpacked = zstd::Decoder::with_buffer(packed)?;
-        Box::new(BufReader::with_capacity(BUFFER_BYTES, unpacked))
+        Box::new(BufReader::with_capacity(BUFFER_BYTES, zstd::Decoder::with_buffer(packed)?))
     } else {
         Box::new(packed)
     };
-    Ok(Unpacked { is_packed: is_gz || is_zst, ..Unpacked::whole(inner, false) })
+    Ok((unpacked, is_gz || is_zst))
 }
 
 /// An unpacked stream. An archive that stops in its middle ends there, as a
@@ -141,6 +141,12 @@ pub(super) struct Unpacked<'a> {
 }
 
 impl<'a> Unpacked<'a> {
+    /// A stream that may be packed.
+    pub(super) fn new(packed: impl BufRead + 'a) -> io::Result<Self> {
+        let (inner, is_packed) = unpack(packed)?;
+        Ok(Self { inner, is_packed, is_cut: false, has_ended: false })
+    }
+
     /// A stream that is not packed, or no longer; `is_cut` is what is known of
     /// the archive it came from.
     pub(super) fn whole(stream: impl BufRead + 'a, is_cut: bool) -> Self {

@@ -84,7 +84,7 @@ impl<'a> CaptureReader<'a> {
     /// See [`CaptureReader::open`].
     pub fn from_reader(reader: impl BufRead + 'a, name: &str, options: &ReadOptions) -> Result<Self, CaptureError> {
         let name = name.to_owned();
-        let stream = parts::unpack(reader).map_err(|source| CaptureError::Io { name: name.clone(), source })?;
+        let stream = Unpacked::new(reader).map_err(|source| CaptureError::Io { name: name.clone(), source })?;
         Self::start(stream, name, Parts::None, options)
     }
 

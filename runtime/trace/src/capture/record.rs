@@ -77,7 +77,7 @@ pub struct CaptureMeta {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fingerprint: Option<String>,
     /// Whatever else its maker had to say.
-    #[serde(flatten)]
+    #[serde(flatten, deserialize_with = "unknown_fields")]
     pub other: Map<String, Value>,
 }
 

@@ -1,0 +1,197 @@
+//! A capture as a workload: who asked when, for how much, what prompts share,
+//! and which request answers which.
+
+use std::collections::HashMap;
+use std::num::NonZeroU32;
+use std::ops::Range;
+
+use super::file::CapturePosition;
+use super::reader::CaptureReader;
+use super::record::{CaptureLine, RequestRecord};
+use crate::assemble::{Assembler, Row};
+use crate::{RowProblem, Trace, TraceError, TraceOptions, TraceWarning, WarningKind};
+
+/// What is kept of a request until all have been read.
+struct Request {
+    position: CapturePosition,
+    name: Option<Box<str>>,
+    session: Option<Box<str>>,
+    arrival_ns: Option<u64>,
+    duration_ns: u64,
+    prompt_tokens: u32,
+    output_tokens: u32,
+    /// Where the hashes of its full blocks lie in `Workload::hashes`.
+    chain: Range<usize>,
+    /// Whether the hash of what follows its full blocks comes right after them.
+    has_hashed_tail: bool,
+    /// Whether what its full blocks leave has content of its own, which no
+    /// `prompt_hash` tells apart.
+    has_own_tail: bool,
+    /// Where its answer lies in `Workload::output_token_ids`.
+    answer: Range<usize>,
+    priority: i64,
+}
+
+/// Where a request stands in its session.
+struct Turn {
+    session: Box<str>,
+    /// From the end of the turn before; `None` for the first.
+    think_ns: Option<u64>,
+}
+
+#[derive(Default)]
+struct Workload {
+    requests: Vec<Request>,
+    /// Block hashes of all prompts; the hash of a prompt's tail follows those of
+    /// its blocks, where it is known.
+    hashes: Vec<u64>,
+    output_token_ids: Vec<u32>,
+    /// The files, by the number that positions give.
+    names: Vec<String>,
+}
+
+/// Reads a capture to its end as a workload.
+pub(crate) fn read(mut reader: CaptureReader<'_>, options: &TraceOptions) -> Result<Trace, TraceError> {
+    let mut options = options.clone();
+    if let Some(tokens) = reader.meta().block_size_tokens.and_then(NonZeroU32::new) {
+        options.block_size_tokens = tokens;
+    }
+    let mut workload = Workload::default();
+    while let Some((position, line)) = reader.next_placed()? {
+        if let CaptureLine::Request(record) = line {
+            workload.names.resize(position.file as usize + 1, String::new());
+            reader.file_name().clone_into(&mut workload.names[position.file as usize]);
+            workload.add(position, *record, options.block_size_tokens.get());
+        }
+    }
+    let mut assembler = Assembler::new(&options);
+    for warning in reader.summary().warnings {
+        let kind = WarningKind::Capture(warning.to_string().into());
+        assembler.note(TraceWarning { kind, first_line: warning.first_line, rows: warning.lines });
+    }
+    workload.assemble(&mut assembler)?;
+    assembler.finish(reader.file_name())
+}
+
+impl Workload {
+    fn add(&mut self, position: CapturePosition, record: RequestRecord, block_size_tokens: u32) {
+        let start = self.hashes.len();
+        self.hashes.extend(record.block_hashes.iter().map(|hash| hash.0));
+        let chain = start..self.hashes.len();
+        let full_blocks = (record.prompt_tokens / block_size_tokens) as usize;
+        let has_content = chain.len() == full_blocks && (full_blocks > 0 || record.prompt_hash.is_some());
+        let has_tail = has_content && record.prompt_tokens % block_size_tokens != 0;
+        let tail_hash = record.prompt_hash.filter(|_| has_tail);
+        self.hashes.extend(tail_hash.map(|hash| hash.0));
+        let answer_start = self.output_token_ids.len();
+        self.output_token_ids.extend(record.output_token_ids.iter().flatten());
+        self.requests.push(Request {
+            position,
+            arrival_ns: record.arrival_ns,
+            duration_ns: record.duration_ns().unwrap_or(0),
+            prompt_tokens: record.prompt_tokens,
+            output_tokens: record.output_tokens,
+            // Hashes of fewer or more blocks than it has tell nothing.
+            chain: if has_content { chain } else { start..start },
+            has_hashed_tail: tail_hash.is_some(),
+            has_own_tail: has_tail && tail_hash.is_none(),
+            answer: answer_start..self.output_token_ids.len(),
+            priority: record.priority,
+            name: record.external_id.or(record.id).map(Into::into),
+            session: record.session.map(Into::into),
+        });
+    }
+
+    /// Hands the requests on: in order of arrival, or in the order of the file
+    /// if the arrival of some is not known.
+    fn assemble(&mut self, assembler: &mut Assembler) -> Result<(), TraceError> {
+        if self.requests.iter().all(|request| request.arrival_ns.is_some()) {
+            self.requests.sort_by_key(|request| request.arrival_ns);
+        }
+        for (index, turn) in self.turns().into_iter().enumerate() {
+            let request = &self.requests[index];
+            let pushed = self.row(request, turn).and_then(|row| assembler.push(request.position.line, row));
+            pushed.map_err(|(field, problem)| TraceError::Row {
+                name: self.names[request.position.file as usize].clone(),
+                line: request.position.line,
+                field: field.map(name_in_captures),
+                problem,
+            })?;
+        }
+        Ok(())
+    }
+
+    fn row(&self, request: &Request, turn: Turn) -> Result<Row<'_>, (Option<&'static str>, RowProblem)> {
+        let beyond = |field, range: &str| (Some(field), RowProblem::Malformed(format!("the number is beyond {range}")));
+        let timestamp_ns = request.arrival_ns.map(i64::try_from).transpose();
+        let ids_end = request.chain.end + usize::from(request.has_hashed_tail);
+        Ok(Row {
+            request_id: request.name.clone(),
+            session_id: Some(turn.session),
+            input_tokens: request.prompt_tokens,
+            output_tokens: request.output_tokens,
+            hash_ids: &self.hashes[request.chain.start..ids_end],
+            has_own_tail: request.has_own_tail,
+            output_token_ids: &self.output_token_ids[request.answer.clone()],
+            timestamp_ns: timestamp_ns.map_err(|_| beyond("arrival_ns", "292 years"))?,
+            delay_ns: turn.think_ns,
+            priority: i32::try_from(request.priority).map_err(|_| beyond("priority", "32 bits"))?,
+            ..Row::default()
+        })
+    }
+
+    /// The session of each request: the one it names, else that of the request
+    /// it continues.
+    fn turns(&self) -> Vec<Turn> {
+        // These maps are looked up, never iterated, so their order cannot show.
+        let mut last_of_session: HashMap<&str, usize> = HashMap::new();
+        let mut last_of_chain: HashMap<(usize, u64), usize> = HashMap::new();
+        let mut is_continued = vec![false; self.requests.len()];
+        let mut turns: Vec<Turn> = Vec::with_capacity(self.requests.len());
+        for (index, request) in self.requests.iter().enumerate() {
+            let parent = match &request.session {
+                Some(name) => last_of_session.insert(name, index),
+                None => {
+                    let chain = &self.hashes[request.chain.clone()];
+                    // A hash covers all before it, so that its depth and it are the whole chain.
+                    let parent = (1..chain.len()).rev().find_map(|depth| last_of_chain.get(&(depth, chain[depth - 1])));
+                    let parent = parent.copied().filter(|parent| !is_continued[*parent]);
+                    if let Some(last) = chain.last() {
+                        last_of_chain.insert((chain.len(), *last), index);
+                    }
+                    parent
+                }
+            };
+            turns.push(match parent {
+                Some(parent) => {
+                    is_continued[parent] = true;
+                    let session = turns[parent].session.clone();
+                    Turn { session, think_ns: Some(self.think_ns(&self.requests[parent], request)) }
+                }
+                None => Turn { session: session_key(request, index), think_ns: None },
+            });
+        }
+        turns
+    }
+
+    /// From the end of `parent` to the arrival of `child`; nothing if it did not
+    /// wait for the end, or times are not known.
+    fn think_ns(&self, parent: &Request, child: &Request) -> u64 {
+        let (Some(parent_ns), Some(child_ns)) = (parent.arrival_ns, child.arrival_ns) else { return 0 };
+        child_ns.saturating_sub(parent_ns).saturating_sub(parent.duration_ns)
+    }
+}
+
+/// Names of sessions and numbers of those without one must not meet.
+fn session_key(request: &Request, index: usize) -> Box<str> {
+    request.session.as_ref().map_or_else(|| format!("#{index}"), |name| format!("={name}")).into()
+}
+
+/// What a field of a row is called in a capture.
+fn name_in_captures(field: &'static str) -> &'static str {
+    match field {
+        "timestamp" => "arrival_ns",
+        "input_length" => "prompt_tokens",
+        other => other,
+    }
+}

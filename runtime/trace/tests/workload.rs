@@ -1,0 +1,144 @@
+//! Captures as workloads.
+
+use tempfile::TempDir;
+use vcr_trace::{RowProblem, Trace, TraceError, TraceFormat, TraceOptions};
+
+const META: &str = r#"{"kind":"meta","format":"vcr.capture","version":1,"block_size_tokens":4}"#;
+
+/// A request line of so many prompt tokens with whatever else it has.
+fn request(prompt_tokens: u32, rest: &str) -> String {
+    format!(
+        "{{\"kind\":\"request\",\"prompt_tokens\":{prompt_tokens},\"output_tokens\":2,\"finish_reason\":\"stop\"{rest}}}"
+    )
+}
+
+fn read_with(lines: &[String], options: &TraceOptions) -> Result<Trace, TraceError> {
+    let text = format!("{META}\n{}\n", lines.join("\n"));
+    Trace::read(text.as_bytes(), "t", TraceFormat::Capture, options)
+}
+
+fn read(lines: &[String]) -> Trace {
+    read_with(lines, &TraceOptions::default()).expect("a workload")
+}
+
+fn ids(trace: &Trace) -> Vec<&[u32]> {
+    trace.requests.iter().map(|request| trace.hash_ids(request)).collect()
+}
+
+#[test]
+fn prompts_share_what_their_hashes_say() {
+    let trace = read(&[
+        request(8, r#","arrival_ns":1,"block_hashes":[11,12]"#),
+        request(10, r#","arrival_ns":2,"block_hashes":[11,13],"prompt_hash":99"#),
+        request(10, r#","arrival_ns":3,"block_hashes":[11,13],"prompt_hash":99"#),
+        request(10, r#","arrival_ns":4,"block_hashes":[11,13]"#),
+        request(10, r#","arrival_ns":5,"block_hashes":[11,13]"#),
+        request(3, r#","arrival_ns":6,"prompt_hash":98"#),
+        request(3, r#","arrival_ns":7,"prompt_hash":98"#),
+        request(9, r#","arrival_ns":8"#),
+    ]);
+    assert_eq!(trace.block_size_tokens, 4);
+    let expected: [&[u32]; 8] = [&[0, 1], &[0, 2, 3], &[0, 2, 3], &[0, 2, 4], &[0, 2, 5], &[6], &[6], &[]];
+    assert_eq!(ids(&trace), expected);
+    assert_eq!(trace.distinct_hash_ids, 7);
+}
+
+#[test]
+fn requests_come_in_order_of_arrival_from_0() {
+    let trace = read(&[
+        request(1, r#","arrival_ns":500,"id":"late""#),
+        request(1, r#","arrival_ns":200,"id":"early","external_id":"mine","priority":-3"#),
+        request(1, r#","arrival_ns":500,"id":"last","output_token_ids":[7,8]"#),
+    ]);
+    let names: Vec<_> = trace.requests.iter().map(|request| request.request_id.as_deref()).collect();
+    assert_eq!(names, [Some("mine"), Some("late"), Some("last")]);
+    let arrivals: Vec<_> = trace.requests.iter().map(|request| request.arrival_ns).collect();
+    assert_eq!(arrivals, [Some(0), Some(300), Some(300)]);
+    assert_eq!((trace.requests[0].priority, trace.requests[0].line), (-3, 3));
+    assert_eq!(trace.output_token_ids(&trace.requests[2]), [7, 8]);
+    assert_eq!(trace.sessions, 3);
+}
+
+#[test]
+fn named_sessions_wait_for_the_turn_before() {
+    let trace = read(&[
+        request(1, r#","arrival_ns":100,"end_ns":50,"session":"s""#),
+        request(1, r#","arrival_ns":170,"ttft_ns":10,"gap_ns":[20],"session":"s""#),
+        request(1, r#","arrival_ns":180,"session":"s""#),
+        request(1, r#","arrival_ns":105,"session":"t""#),
+    ]);
+    let turns: Vec<_> = trace
+        .requests
+        .iter()
+        .map(|request| (request.session, request.turn, request.delay_ns, request.arrival_ns))
+        .collect();
+    // The third came before the second was over, so that it does not wait.
+    assert_eq!(turns, [(0, 0, 0, Some(0)), (1, 0, 0, Some(5)), (0, 1, 20, None), (0, 2, 0, None)]);
+}
+
+#[test]
+fn a_longer_chain_continues_the_deepest_it_starts_with() {
+    let trace = read(&[
+        request(4, r#","arrival_ns":0,"end_ns":10,"block_hashes":[1]"#),
+        request(9, r#","arrival_ns":15,"end_ns":10,"block_hashes":[1,2]"#),
+        request(12, r#","arrival_ns":40,"end_ns":10,"block_hashes":[1,2,3]"#),
+        // What it starts with has been continued already.
+        request(12, r#","arrival_ns":50,"end_ns":10,"block_hashes":[1,2,4]"#),
+        // Equal chains are no proper prefixes of each other.
+        request(12, r#","arrival_ns":60,"end_ns":10,"block_hashes":[1,2,4]"#),
+        request(16, r#","arrival_ns":80,"end_ns":10,"block_hashes":[1,2,4,5]"#),
+    ]);
+    let turns: Vec<_> =
+        trace.requests.iter().map(|request| (request.session, request.turn, request.delay_ns)).collect();
+    assert_eq!(turns, [(0, 0, 0), (0, 1, 5), (0, 2, 15), (1, 0, 0), (2, 0, 0), (2, 1, 10)]);
+}
+
+#[test]
+fn unknown_arrivals_keep_the_order_of_the_file() {
+    let lines =
+        [request(1, r#","arrival_ns":9,"id":"a""#), request(1, r#","id":"b""#), request(1, r#","arrival_ns":3"#)];
+    let error = read_with(&lines, &TraceOptions::default()).expect_err("an arrival is missing");
+    let is_right = matches!(
+        &error,
+        TraceError::Row { line: 3, field: Some("arrival_ns"), problem: RowProblem::MissingFirstTimestamp, .. }
+    );
+    assert!(is_right, "{error}");
+    let options = TraceOptions { first_timestamp_required: false, ..TraceOptions::default() };
+    let trace = read_with(&lines, &options).expect("a workload");
+    let arrivals: Vec<_> = trace.requests.iter().map(|request| request.arrival_ns).collect();
+    assert_eq!(arrivals, [Some(6), None, Some(0)]);
+}
+
+#[test]
+fn captures_and_traces_of_vllm_vcr_are_told_by_their_first_line() {
+    let folder = TempDir::new().expect("a folder");
+    let capture = format!("{META}\n{}\n", request(1, r#","arrival_ns":1"#));
+    let meta = r#"{"meta": {"model": "m", "block_size": 16}}"#;
+    let theirs = r#"{"prompt_tokens": 20, "output_tokens": 1, "ttft_ms": 1.5, "arrival_ms": 0, "block_hashes": [5]}"#;
+    for (name, text, block_size_tokens) in [
+        ("own.jsonl", capture.clone(), 4),
+        ("own.txt", capture.clone(), 4),
+        ("theirs.jsonl", format!("{meta}\n{theirs}\n"), 16),
+        ("bare.jsonl", format!("{theirs}\n"), 512),
+    ] {
+        let path = folder.path().join(name);
+        std::fs::write(&path, text).expect("writable");
+        let options = TraceOptions { lenient: name.starts_with("bare"), ..TraceOptions::default() };
+        let trace = Trace::open(&path, &options).unwrap_or_else(|error| panic!("{name}: {error}"));
+        assert_eq!((trace.requests.len(), trace.block_size_tokens), (1, block_size_tokens), "{name}");
+    }
+    let nested = folder.path().join("nested");
+    std::fs::create_dir(&nested).expect("writable");
+    std::fs::write(nested.join("c.jsonl"), &capture).expect("writable");
+    let trace = Trace::open(&nested, &TraceOptions::default()).expect("a folder that holds one");
+    assert!(trace.warnings[0].to_string().contains("breaks off without an `end` line"), "{:?}", trace.warnings);
+}
+
+#[test]
+fn lenient_reading_skips_lines_and_says_so() {
+    let lines = ["{}".to_owned(), request(1, r#","arrival_ns":1"#)];
+    assert!(matches!(read_with(&lines, &TraceOptions::default()), Err(TraceError::Capture(_))));
+    let trace = read_with(&lines, &TraceOptions { lenient: true, ..TraceOptions::default() }).expect("the rest");
+    assert_eq!(trace.requests.len(), 1);
+    assert_eq!((trace.warnings[0].first_line, trace.warnings[0].rows), (2, 1));
+}
