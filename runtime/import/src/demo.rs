@@ -110,7 +110,7 @@ pub fn write(options: &DemoOptions, sink: &mut Sink<'_>) -> io::Result<()> {
 }
 
 fn take(records: &mut BTreeMap<u64, RequestRecord>, number: u64) -> CaptureLine {
-    CaptureLine::Request(Box::new(records.remove(&number).unwrap_or_default()))
+    CaptureLine::Request(Box::new(records.remove(&number).expect("every request under way has its record")))
 }
 
 fn meta(options: &DemoOptions) -> CaptureMeta {

@@ -11,7 +11,7 @@ use std::io::{self, BufWriter, Write};
 use std::path::Path;
 use std::str::FromStr;
 
-use vcr_trace::capture::{CaptureLine, CaptureMeta, CaptureWriter, VllmVcrDropped, VllmVcrWriter};
+use vcr_trace::capture::{CaptureEnd, CaptureLine, CaptureMeta, CaptureWriter, VllmVcrDropped, VllmVcrWriter};
 
 use crate::Note;
 use mooncake::MooncakeExport;
@@ -75,6 +75,8 @@ pub struct Exporter<'a> {
     path: &'a Path,
     target: Target,
     writer: Option<Writer>,
+    /// What the ends of the parts so far have counted.
+    ended: CaptureEnd,
 }
 
 enum Writer {
@@ -88,7 +90,7 @@ impl<'a> Exporter<'a> {
     /// An exporter that makes its file when the first line comes.
     #[must_use]
     pub fn new(path: &'a Path, target: Target) -> Self {
-        Self { path, target, writer: None }
+        Self { path, target, writer: None, ended: CaptureEnd::default() }
     }
 
     /// Writes a line; the first must be the meta line.
@@ -104,6 +106,13 @@ impl<'a> Exporter<'a> {
             (None, _) => Err(io::Error::other("a capture begins with its meta line")),
             // The parts of a rotated capture become one.
             (Some(_), CaptureLine::Meta(_)) => Ok(()),
+            (Some(Writer::Capture(writer)), CaptureLine::End(end)) => {
+                let ended = &mut self.ended;
+                ended.requests = ended.requests.saturating_add(end.requests);
+                ended.unfinished = ended.unfinished.saturating_add(end.unfinished);
+                ended.at_ns = end.at_ns;
+                if end.continues { Ok(()) } else { writer.write(&CaptureLine::End(ended.clone())) }
+            }
             (Some(Writer::Capture(writer)), line) => writer.write(&line),
             (Some(Writer::VllmVcr(writer)), line) => writer.write(&line),
             (Some(Writer::Mooncake(writer)), line) => {

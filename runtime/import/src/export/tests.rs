@@ -107,6 +107,23 @@ fn captures_come_back_as_they_were() {
 }
 
 #[test]
+fn parts_of_a_capture_become_one() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("out.jsonl");
+    let mut exporter = Exporter::new(&path, Target::Capture);
+    let end = |at_ns, requests, continues| CaptureLine::End(CaptureEnd { at_ns, requests, unfinished: 1, continues });
+    let [meta, request, ..] = &sample()[..] else { panic!("there are lines") };
+    for line in [meta.clone(), request.clone(), end(5, 1, true), request.clone(), end(9, 2, false)] {
+        exporter.add(line).expect("a line");
+    }
+    exporter.finish().expect("an end");
+    let text = std::fs::read_to_string(&path).expect("a text");
+    let last: CaptureLine = serde_json::from_str(text.lines().last().expect("a line")).expect("JSON");
+    assert_eq!(last, CaptureLine::End(CaptureEnd { at_ns: 9, requests: 3, unfinished: 2, continues: false }));
+    assert_eq!(text.lines().count(), 4);
+}
+
+#[test]
 fn nothing_is_overwritten_and_tables_are_not_packed() {
     let folder = tempfile::tempdir().expect("a folder");
     for (name, target) in [("a.jsonl", Target::Capture), ("a.csv", Target::Csv)] {

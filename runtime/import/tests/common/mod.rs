@@ -9,24 +9,24 @@ use vcr_trace::capture::{CaptureLine, CaptureMeta, RequestRecord};
 
 /// Everything an import gave.
 #[derive(Debug)]
-pub struct Read {
-    pub account: Imported,
-    pub meta: CaptureMeta,
-    pub requests: Vec<RequestRecord>,
-    pub lines: Vec<CaptureLine>,
+pub(crate) struct Read {
+    pub(crate) account: Imported,
+    pub(crate) meta: CaptureMeta,
+    pub(crate) requests: Vec<RequestRecord>,
+    pub(crate) lines: Vec<CaptureLine>,
 }
 
 impl Read {
-    pub fn sum(&self, count: impl Fn(&RequestRecord) -> u32) -> u64 {
+    pub(crate) fn sum(&self, count: impl Fn(&RequestRecord) -> u32) -> u64 {
         self.requests.iter().map(|request| u64::from(count(request))).sum()
     }
 }
 
-pub fn imported(path: &Path, options: &ImportOptions) -> Result<Read, ImportError> {
+pub(crate) fn imported(path: &Path, options: &ImportOptions) -> Result<Read, ImportError> {
     gathered(|sink| import(path, options, sink))
 }
 
-pub fn of_text(text: &str, format: Format, options: &ImportOptions) -> Result<Read, ImportError> {
+pub(crate) fn of_text(text: &str, format: Format, options: &ImportOptions) -> Result<Read, ImportError> {
     gathered(|sink| import_bytes(text.as_bytes(), "file", format, options, sink))
 }
 
@@ -48,12 +48,12 @@ fn gathered(
 
 /// A file of the shared sample data beside the repository. Where it is missing
 /// the test says so and passes, except in CI, where nothing may be skipped.
-pub fn sample(relative: &str) -> Option<PathBuf> {
+pub(crate) fn sample(relative: &str) -> Option<PathBuf> {
     beside("../../../shared/data", relative)
 }
 
 /// The tokenizer that `tests/frontends/fetch.sh` fetches.
-pub fn shipped_tokenizer() -> Option<PathBuf> {
+pub(crate) fn shipped_tokenizer() -> Option<PathBuf> {
     beside("../../target/frontends/model", "tokenizer.json")
 }
 
