@@ -70,8 +70,8 @@ impl Format {
         Self::ALL.map(Self::name).join(", ")
     }
 
-    /// Finds the format from the name of a file, without `.gz` and `.zst`, and
-    /// from its first bytes.
+    /// Finds the format from the first bytes of a file, unpacked, and from its
+    /// name.
     ///
     /// # Errors
     /// When they say nothing.
@@ -82,11 +82,12 @@ impl Format {
         }
         let text = start.strip_prefix(b"\xef\xbb\xbf").unwrap_or(start).trim_ascii_start();
         let row = text.split(|byte| *byte == b'\n').next().unwrap_or(text).trim_ascii_end();
+        let stem = name.strip_suffix(".gz").or_else(|| name.strip_suffix(".zst")).unwrap_or(name);
         match text.first() {
             Some(b'{') => of_row(row).or_else(|| of_document(text)).ok_or_else(unknown),
             Some(b'[') => Ok(Self::Dataset),
             Some(_) if row.starts_with(b"TIMESTAMP") => Ok(Self::Azure),
-            Some(_) if name.ends_with(".csv") => Ok(Self::Dataset),
+            Some(_) if stem.ends_with(".csv") => Ok(Self::Dataset),
             _ => Err(unknown()),
         }
     }
@@ -164,7 +165,9 @@ mod tests {
         ] {
             assert_eq!(Format::detect("file", start.as_bytes()).expect(start), format, "{start}");
         }
-        assert_eq!(Format::detect("a.csv", b"prompt,response\n").expect("csv"), Format::Dataset);
+        for name in ["a.csv", "a.csv.gz", "a.csv.zst"] {
+            assert_eq!(Format::detect(name, b"prompt,response\n").expect("csv"), Format::Dataset);
+        }
         for (name, start) in [("a", ""), ("a", "hello"), ("a.json", "{\"x\": 1}"), ("a.json", "{\n")] {
             let error = Format::detect(name, start.as_bytes()).expect_err(start).to_string();
             assert!(error.starts_with("cannot tell the format of `a"), "{error}");
