@@ -49,7 +49,9 @@ pub(super) fn write_to(
         Ok(file) => file,
         Err(error) => return not_written(path, &error, false),
     };
-    let mut out = anstream::StripStream::new(BufWriter::new(file));
+    let mut file = BufWriter::new(file);
+    let plain: &mut dyn Write = &mut file;
+    let mut out = anstream::StripStream::new(plain);
     match write(&mut out).and_then(|()| out.flush()) {
         Ok(()) => otherwise,
         Err(error) => not_written(path, &error, true),
