@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand};
 use clap_complete::Shell;
 
+use crate::inspect::captures::args as captures;
 use crate::play::args::PlayArgs;
 use crate::record::args::RecordArgs;
 
@@ -51,6 +52,8 @@ macro_rules! with_comparison_exit_codes {
     };
 }
 
+pub(crate) use {with_comparison_exit_codes, with_plain_exit_codes};
+
 /// A simulator of the vLLM engine with scripted workloads and WebAssembly guests.
 #[derive(Debug, Parser)]
 #[command(name = "vcr", version, max_term_width = 100, after_help = EXIT_CODES)]
@@ -76,7 +79,7 @@ pub(crate) enum Command {
         #[command(subcommand)]
         command: GuestCommand,
     },
-    /// Look into logs of engine steps, and prove them against the engine core.
+    /// Look into captures and logs of engine steps, convert them, and prove them against the engine core.
     #[command(after_help = INSPECT_EXAMPLES)]
     Inspect {
         #[command(subcommand)]
@@ -99,6 +102,24 @@ pub(crate) enum GuestCommand {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum InspectCommand {
+    /// Say what a capture holds, in numbers.
+    #[command(after_help = captures::SUMMARIZE_EXAMPLES)]
+    Summarize(captures::SummarizeArgs),
+    /// Convert reports, traces, spans and data sets to captures, and captures to other formats.
+    #[command(after_help = captures::CONVERT_EXAMPLES)]
+    Convert(captures::ConvertArgs),
+    /// Show a capture in Perfetto.
+    #[command(after_help = captures::PERFETTO_EXAMPLES)]
+    Perfetto(captures::PerfettoArgs),
+    /// Compare two captures: what was asked, what was answered.
+    #[command(after_help = captures::DIFF_EXAMPLES)]
+    Diff(captures::DiffArgs),
+    /// Make up a capture: heavy tails, bursts, sessions, shared prefixes.
+    #[command(after_help = captures::DEMO_EXAMPLES)]
+    GenDemo(captures::DemoArgs),
+    /// Print the JSON Schema of captures.
+    #[command(after_help = captures::SCHEMA_EXAMPLES)]
+    Schema,
     /// Replay recordings of a real engine and compare every decision.
     #[command(after_help = CONFORM_EXAMPLES)]
     Conform(ConformArgs),
@@ -168,6 +189,7 @@ once, never installed). VCR_GUEST_TOOLCHAIN picks one: installed, rustup, rust-s
 
 const INSPECT_EXAMPLES: &str = with_comparison_exit_codes!(
     "Examples:
+  vcr inspect summarize capture.jsonl # what a capture holds
   vcr inspect conform recordings/     # does the core decide as the recorded engine did?
   vcr inspect steps out --step 200    # what was in step 200, and why",
     "all went well; what was compared is equal",

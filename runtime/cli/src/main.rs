@@ -19,6 +19,7 @@ use clap::{CommandFactory, Parser};
 
 use args::{Cli, Command, GuestCommand, InspectCommand};
 use exit::Exit;
+use inspect::captures;
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
@@ -27,8 +28,7 @@ fn main() -> ExitCode {
         Command::Play(args) => play::play(&args),
         Command::Record(args) => record::record(&args),
         Command::Guest { command: GuestCommand::Build(args) } => guest::build_command(&args),
-        Command::Inspect { command: InspectCommand::Conform(args) } => inspect::conform(&args),
-        Command::Inspect { command: InspectCommand::Steps(args) } => inspect::steps(&args),
+        Command::Inspect { command } => inspect(&command),
         Command::Completions { shell } => {
             // Into memory first: the generator panics when a write fails.
             let mut script = Vec::new();
@@ -37,4 +37,17 @@ fn main() -> ExitCode {
         }
     };
     exit.into()
+}
+
+fn inspect(command: &InspectCommand) -> Exit {
+    match command {
+        InspectCommand::Summarize(args) => captures::summarize(args),
+        InspectCommand::Convert(args) => captures::convert(args),
+        InspectCommand::Perfetto(args) => captures::perfetto(args),
+        InspectCommand::Diff(args) => captures::diff(args),
+        InspectCommand::GenDemo(args) => captures::gen_demo(args),
+        InspectCommand::Schema => captures::schema(),
+        InspectCommand::Conform(args) => inspect::conform(args),
+        InspectCommand::Steps(args) => inspect::steps(args),
+    }
 }

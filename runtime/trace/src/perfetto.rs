@@ -43,9 +43,9 @@ struct Name<'a> {
 }
 
 /// Pairs as a JSON object.
-struct Pairs<'a>(&'a [(&'a str, u64)]);
+struct Pairs<'a, V>(&'a [(&'a str, V)]);
 
-impl Serialize for Pairs<'_> {
+impl<V: Serialize + Copy> Serialize for Pairs<'_, V> {
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_map(self.0.iter().copied())
     }
@@ -114,6 +114,15 @@ impl<W: Write> PerfettoWriter<W> {
         self.event(&TraceEvent { ts: Some(micros(at_ns)), args: Some(Pairs(values)), ..blank("C", process, name) })
     }
 
+    /// A counter that need not be whole, from an instant on.
+    ///
+    /// # Errors
+    /// Those of the writer.
+    pub fn gauge(&mut self, process: u64, name: &str, at_ns: u64, value: f64) -> io::Result<()> {
+        let values = Pairs(&[("value", value)]);
+        self.event(&TraceEvent { ts: Some(micros(at_ns)), args: Some(values), ..blank("C", process, name) })
+    }
+
     /// A span of something that has no track of its own; spans of one `id` in
     /// one `category` share a lane.
     ///
@@ -151,6 +160,16 @@ impl<W: Write> PerfettoWriter<W> {
             s: Some("t"),
             ..blank::<()>("i", process, name)
         })
+    }
+
+    /// Writes what stands behind the last event, and hands everything to the
+    /// writer below.
+    ///
+    /// # Errors
+    /// Those of the writer.
+    pub fn end_document(&mut self) -> io::Result<()> {
+        self.out.write_all(Self::FOOTER)?;
+        self.out.flush()
     }
 
     /// Hands everything to the writer below.

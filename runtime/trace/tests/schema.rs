@@ -67,7 +67,9 @@ prop_compose! {
         prompt_tokens in 1..30u32,
         names in (arb_text(), arb_text(), arb_text(), arb_text(), arb_text(), arb_text()),
         ranks in (0..3u32, 0..3u32, option::of(1..9u32), 0..3u32, any::<i64>()),
-        times in (option::of(arb_ns()), option::of(arb_ns()), option::of(arb_ns()), option::of(arb_ns())),
+        times in (
+            option::of(arb_ns()), option::of(arb_ns()), option::of(arb_ns()), option::of(arb_ns()), option::of(arb_ns()),
+        ),
         hashes in option::of(arb_hash()),
         ids in any::<(bool, bool, bool, u32)>(),
         cached in (0..30u32, 0..30u32),
@@ -86,6 +88,7 @@ prop_compose! {
             client: ranks.0,
             rank: ranks.1,
             arrival_ns: times.0,
+            think_ns: times.4,
             concurrency: ranks.2,
             prompt_tokens,
             cached_tokens: cached.0.min(prompt_tokens),

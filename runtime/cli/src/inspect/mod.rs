@@ -1,5 +1,6 @@
-//! `vcr inspect`: what logs of engine steps say, in tables and words.
+//! `vcr inspect`: what captures and logs of engine steps say, in tables and words.
 
+pub(crate) mod captures;
 mod conform;
 mod diff;
 mod step;

@@ -141,6 +141,10 @@ pub struct RequestRecord {
     /// When it arrived, since the capture began; `None` where nobody knows.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub arrival_ns: Option<u64>,
+    /// From the end of the turn before it in its session to its arrival, where
+    /// the source knows that in place of the arrival itself.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub think_ns: Option<u64>,
     /// Requests under way when it arrived, itself included.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub concurrency: Option<u32>,

@@ -20,6 +20,7 @@ struct Request {
     name: Option<Box<str>>,
     session: Option<Box<str>>,
     arrival_ns: Option<u64>,
+    think_ns: Option<u64>,
     duration_ns: u64,
     prompt_tokens: u32,
     output_tokens: u32,
@@ -95,6 +96,7 @@ impl Workload {
         let times = options.answer_times.then(|| self.add_times(&record)).flatten();
         self.requests.push(Request {
             times,
+            think_ns: record.think_ns,
             position,
             arrival_ns: record.arrival_ns,
             duration_ns: record.duration_ns().unwrap_or(0),
@@ -203,9 +205,12 @@ impl Workload {
         turns
     }
 
-    /// From the end of `parent` to the arrival of `child`; nothing if it did not
-    /// wait for the end, or times are not known.
+    /// From the end of `parent` to the arrival of `child`: as given, else from
+    /// their times; nothing if it did not wait for the end, or they are not known.
     fn think_ns(&self, parent: &Request, child: &Request) -> u64 {
+        if let Some(think_ns) = child.think_ns {
+            return think_ns;
+        }
         let (Some(parent_ns), Some(child_ns)) = (parent.arrival_ns, child.arrival_ns) else { return 0 };
         child_ns.saturating_sub(parent_ns).saturating_sub(parent.duration_ns)
     }

@@ -1,0 +1,216 @@
+//! The command line of what looks into captures.
+
+use std::num::{NonZeroU32, NonZeroU64};
+use std::path::PathBuf;
+
+use clap::Args;
+use vcr_import::export::Target;
+use vcr_import::export::perfetto::PerfettoFormat;
+use vcr_import::{Format, ImportOptions};
+
+use crate::args::{with_comparison_exit_codes, with_plain_exit_codes};
+
+pub(crate) const SUMMARIZE_EXAMPLES: &str = with_plain_exit_codes!(
+    "Examples:
+  vcr inspect summarize capture.jsonl.zst
+  vcr inspect summarize report.json            # a report of guidellm, or anything else that converts
+  vcr inspect summarize capture.jsonl --json | jq .ttft_ns.p99
+
+docs/inspect.md lists the formats and explains the numbers."
+);
+
+pub(crate) const CONVERT_EXAMPLES: &str = with_plain_exit_codes!(
+    "Examples:
+  vcr inspect convert report.json -o capture.jsonl.zst
+  vcr inspect convert prompts.parquet --tokenizer tokenizer.json -o capture.jsonl.gz
+  vcr inspect convert spans.json --from otel -o capture.jsonl --lenient
+  vcr inspect convert capture.jsonl --to mooncake -o trace.jsonl
+  vcr inspect convert capture.jsonl -o requests.csv
+
+docs/inspect.md says what each format keeps and loses."
+);
+
+pub(crate) const PERFETTO_EXAMPLES: &str = with_plain_exit_codes!(
+    "Examples:
+  vcr inspect perfetto capture.jsonl -o trace.pftrace          # open it in ui.perfetto.dev
+  vcr inspect perfetto capture.jsonl -o trace.json --format json"
+);
+
+pub(crate) const DIFF_EXAMPLES: &str = with_comparison_exit_codes!(
+    "Examples:
+  vcr inspect diff before.jsonl after.jsonl
+  vcr inspect diff before.jsonl after.jsonl --json
+
+Requests are matched by the hash of their prompts, else by the hashes of their blocks, else by
+their names, else by their order; among equals, by their arrivals. Times are shown side by side
+and never count as a difference.",
+    "the same was asked and answered",
+    "requests, tokens, lengths, finish reasons or cached tokens differ"
+);
+
+pub(crate) const DEMO_EXAMPLES: &str = with_plain_exit_codes!(
+    "Examples:
+  vcr inspect gen-demo -o demo.jsonl
+  vcr inspect gen-demo -o demo.jsonl.zst --requests 10000 --seed 7 --speculative"
+);
+
+pub(crate) const SCHEMA_EXAMPLES: &str = with_plain_exit_codes!(
+    "Examples:
+  vcr inspect schema > capture.schema.json"
+);
+
+/// How any input is read.
+#[derive(Debug, Args)]
+pub(crate) struct InputArgs {
+    /// Format of the input [default: found out from its content].
+    #[arg(long, value_name = "FORMAT", help_heading = "Input")]
+    pub(crate) from: Option<Format>,
+
+    /// Skip and count what cannot be used, which is otherwise an error.
+    #[arg(long, help_heading = "Input")]
+    pub(crate) lenient: bool,
+
+    /// The tokenizer.json that turns a data set into tokens.
+    #[arg(long, value_name = "FILE", help_heading = "Input")]
+    pub(crate) tokenizer: Option<PathBuf>,
+
+    /// The workload of an LLMServingSim run [default: the one it names, if it lies beside it].
+    #[arg(long, value_name = "FILE", help_heading = "Input")]
+    pub(crate) workload: Option<PathBuf>,
+
+    /// Prompt tokens of a block, where the input does not say it [default: 512 for Mooncake rows, else 16].
+    #[arg(long, value_name = "TOKENS", help_heading = "Input")]
+    pub(crate) block_size: Option<NonZeroU32>,
+}
+
+impl InputArgs {
+    pub(super) fn options(&self) -> ImportOptions {
+        ImportOptions {
+            format: self.from,
+            lenient: self.lenient,
+            block_size_tokens: self.block_size,
+            tokenizer: self.tokenizer.clone(),
+            workload: self.workload.clone(),
+        }
+    }
+}
+
+/// Options of `vcr inspect summarize`.
+#[derive(Debug, Args)]
+pub(crate) struct SummarizeArgs {
+    /// A capture, or anything that can be converted to one.
+    pub(crate) file: PathBuf,
+
+    #[command(flatten)]
+    pub(crate) input: InputArgs,
+
+    /// Write to a file instead of standard output.
+    #[arg(short, long, value_name = "FILE")]
+    pub(crate) output: Option<PathBuf>,
+
+    /// Print JSON instead of tables.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Options of `vcr inspect convert`.
+#[derive(Debug, Args)]
+pub(crate) struct ConvertArgs {
+    /// What to convert: a file, or the folder of a run of LLMServingSim.
+    pub(crate) file: PathBuf,
+
+    /// The file to write, which must not exist; .gz and .zst pack captures.
+    #[arg(short, long, value_name = "FILE")]
+    pub(crate) output: PathBuf,
+
+    /// What to write [default: csv for *.csv, else capture] [known: capture, vllm-vcr, mooncake, csv].
+    #[arg(long, value_name = "FORMAT")]
+    pub(crate) to: Option<Target>,
+
+    #[command(flatten)]
+    pub(crate) input: InputArgs,
+
+    /// Print what was converted as JSON.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Options of `vcr inspect perfetto`.
+#[derive(Debug, Args)]
+pub(crate) struct PerfettoArgs {
+    /// A capture, or anything that can be converted to one.
+    pub(crate) file: PathBuf,
+
+    /// The file to write, which must not exist.
+    #[arg(short, long, value_name = "FILE")]
+    pub(crate) output: PathBuf,
+
+    /// json, or proto: Perfetto's own format [default: json for *.json, else proto].
+    #[arg(long, value_name = "FORMAT")]
+    pub(crate) format: Option<PerfettoFormat>,
+
+    #[command(flatten)]
+    pub(crate) input: InputArgs,
+}
+
+/// Options of `vcr inspect diff`.
+#[derive(Debug, Args)]
+pub(crate) struct DiffArgs {
+    /// The first capture, or anything that can be converted to one.
+    pub(crate) left: PathBuf,
+
+    /// The second one.
+    pub(crate) right: PathBuf,
+
+    #[command(flatten)]
+    pub(crate) input: InputArgs,
+
+    /// Show so many requests that differ [with --json: all].
+    #[arg(long, value_name = "N", default_value_t = 20)]
+    pub(crate) limit: usize,
+
+    /// Write to a file instead of standard output.
+    #[arg(short, long, value_name = "FILE")]
+    pub(crate) output: Option<PathBuf>,
+
+    /// Print JSON instead of tables.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Options of `vcr inspect gen-demo`.
+#[derive(Debug, Args)]
+pub(crate) struct DemoArgs {
+    /// The file to write, which must not exist; .gz and .zst pack it.
+    #[arg(short, long, value_name = "FILE")]
+    pub(crate) output: PathBuf,
+
+    /// Requests.
+    #[arg(long, value_name = "N", default_value = "200")]
+    pub(crate) requests: NonZeroU64,
+
+    /// Seed of everything that is drawn.
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub(crate) seed: u64,
+
+    /// Arrivals a second, on average.
+    #[arg(long, value_name = "RATE", default_value_t = 4.0, value_parser = rate)]
+    pub(crate) rate: f64,
+
+    /// Prompt tokens of a block.
+    #[arg(long, value_name = "TOKENS", default_value = "16")]
+    pub(crate) block_size: NonZeroU32,
+
+    /// Outputs of several tokens, as with speculative decoding.
+    #[arg(long)]
+    pub(crate) speculative: bool,
+
+    /// Keep the tokens of prompts and answers.
+    #[arg(long)]
+    pub(crate) tokens: bool,
+}
+
+fn rate(text: &str) -> Result<f64, String> {
+    let rate = text.parse().ok().filter(|rate: &f64| (1e-3..=1e6).contains(rate));
+    rate.ok_or_else(|| "give a number from 0.001 to 1000000".to_owned())
+}

@@ -1,0 +1,203 @@
+//! Data sets of prompts and responses: JSON, JSONL, CSV and Parquet.
+//!
+//! A tokenizer turns both into tokens, without special tokens and chat
+//! templates; the result is a workload whose answers are known.
+
+mod keys;
+mod table;
+
+use std::fs::File;
+use std::io::BufRead;
+use std::path::Path;
+
+use serde::de::{Deserializer, IgnoredAny, MapAccess, Visitor};
+use serde_json::{Map, Value, json};
+use tokenizers::Tokenizer;
+use vcr_trace::capture::{CaptureMeta, ExtraKeys, HashScheme, Holds, PromptChain, PromptHasher, RequestRecord};
+
+use crate::error::{Place, Problem};
+use crate::input::Rows;
+use crate::input::elements::Each;
+use crate::output::Out;
+use crate::workload::as_workload;
+use crate::{Format, ImportError, ImportOptions};
+
+pub(crate) use keys::KNOWN_KEYS;
+
+/// How a Parquet file begins.
+pub(crate) const PARQUET_MAGIC: &[u8] = b"PAR1";
+/// Keys under which a JSON object has its rows.
+pub(crate) const SPLITS: [&str; 4] = ["train", "validation", "test", "data"];
+
+const VLLM_BLOCK_TOKENS: u32 = 16;
+
+/// Reads a data set that is a stream; `start` are its first bytes.
+pub(crate) fn read(
+    reader: impl BufRead,
+    start: &[u8],
+    name: &str,
+    options: &ImportOptions,
+    out: &mut Out<'_>,
+) -> Result<(), ImportError> {
+    let mut rows = Dataset::begin(name, options, out)?;
+    let text = start.strip_prefix(b"\xef\xbb\xbf").unwrap_or(start).trim_ascii_start();
+    match text.first() {
+        Some(b'[') => rows.read_document(reader),
+        Some(b'{') if !has_whole_first_row(text) => rows.read_document(reader),
+        Some(b'{') => rows.read_lines(reader),
+        _ if text.starts_with(PARQUET_MAGIC) => table::read_parquet_stream(reader, name, &mut rows),
+        _ => table::read_csv(reader, name, &mut rows),
+    }
+}
+
+/// Reads a Parquet file.
+pub(crate) fn read_parquet_file(path: &Path, options: &ImportOptions, out: &mut Out<'_>) -> Result<(), ImportError> {
+    let name = path.display().to_string();
+    let file = File::open(path).map_err(|source| ImportError::Read { name: name.clone(), source })?;
+    let mut rows = Dataset::begin(&name, options, out)?;
+    table::read_parquet(file, &name, &mut rows)
+}
+
+/// Whether the first line is a row, and not the beginning of a document. A
+/// document on one line has a split in it.
+fn has_whole_first_row(text: &[u8]) -> bool {
+    let row = text.split(|byte| *byte == b'\n').next().unwrap_or(text);
+    match serde_json::from_slice::<Map<String, Value>>(row) {
+        Ok(row) => !SPLITS.iter().any(|split| row.get(*split).is_some_and(Value::is_array)),
+        // A first row longer than what was looked at.
+        Err(_) => KNOWN_KEYS.iter().any(|key| row.starts_with(format!("{{\"{key}\"").as_bytes())),
+    }
+}
+
+/// A data set on its way into a capture.
+pub(super) struct Dataset<'a, 'o> {
+    name: &'a str,
+    tokenizer: Tokenizer,
+    hasher: PromptHasher,
+    chain: PromptChain,
+    out: &'a mut Out<'o>,
+}
+
+impl<'a, 'o> Dataset<'a, 'o> {
+    fn begin(name: &'a str, options: &ImportOptions, out: &'a mut Out<'o>) -> Result<Self, ImportError> {
+        let path = options.tokenizer.as_ref().ok_or_else(|| ImportError::NoTokenizer { name: name.to_owned() })?;
+        let tokenizer = Tokenizer::from_file(path)
+            .map_err(|error| ImportError::Tokenizer { name: path.display().to_string(), problem: error.to_string() })?;
+        let block_size_tokens = options.block_size_tokens(VLLM_BLOCK_TOKENS);
+        out.meta(
+            Format::Dataset,
+            CaptureMeta {
+                block_size_tokens: Some(block_size_tokens),
+                holds: Holds { output_tokens: true, prompt_tokens: true, ..Holds::default() },
+                other: as_workload(),
+                ..CaptureMeta::default()
+            },
+        )?;
+        let hasher = PromptHasher { scheme: HashScheme::Xxh3, block_size_tokens, none_seed: 0 };
+        Ok(Self { name, tokenizer, hasher, chain: PromptChain::default(), out })
+    }
+
+    /// Adds a row; one that is none is skipped if that is allowed.
+    pub(super) fn add(&mut self, place: Place, row: &Map<String, Value>) -> Result<(), ImportError> {
+        match self.record(row) {
+            Ok(record) => self.out.request(record),
+            Err(problem) => self.refuse(place, problem),
+        }
+    }
+
+    pub(super) fn refuse(&mut self, place: Place, problem: Problem) -> Result<(), ImportError> {
+        self.out.tally.refuse(problem.at(self.name, place))
+    }
+
+    fn record(&mut self, row: &Map<String, Value>) -> Result<RequestRecord, Problem> {
+        let pair = keys::pair(row)?;
+        let prompt = self.tokens(pair.prompt_key, &pair.prompt)?;
+        let answer = self.tokens(pair.response_key, &pair.response)?;
+        if prompt.is_empty() {
+            return Err(Problem::new(pair.prompt_key, "the prompt has no tokens; every request needs at least one"));
+        }
+        self.hasher.chain_into(&prompt, &ExtraKeys::default(), &mut self.chain);
+        let count = |key, tokens: &[u32]| {
+            u32::try_from(tokens.len()).map_err(|_| Problem::new(key, "the text has too many tokens"))
+        };
+        let output_tokens = count(pair.response_key, &answer)?;
+        Ok(RequestRecord {
+            prompt_tokens: count(pair.prompt_key, &prompt)?,
+            block_hashes: self.chain.blocks.clone(),
+            prompt_hash: Some(self.chain.whole),
+            prompt_token_ids: Some(prompt),
+            output_tokens,
+            output_token_ids: Some(answer),
+            params: Map::from_iter([("max_tokens".to_owned(), json!(output_tokens))]),
+            ..RequestRecord::default()
+        })
+    }
+
+    fn tokens(&self, key: &'static str, text: &str) -> Result<Vec<u32>, Problem> {
+        let encoding = self.tokenizer.encode_fast(text, false);
+        encoding.map(|encoding| encoding.get_ids().to_vec()).map_err(|error| Problem::new(key, error.to_string()))
+    }
+
+    fn read_lines(&mut self, reader: impl BufRead) -> Result<(), ImportError> {
+        let mut rows = Rows::new(reader, self.name);
+        while let Some((line, row)) = rows.next_as::<Map<String, Value>>(&mut self.out.tally)? {
+            self.add(Place::Line(line), &row)?;
+        }
+        Ok(())
+    }
+
+    fn read_document(&mut self, reader: impl BufRead) -> Result<(), ImportError> {
+        let mut failed = None;
+        let mut deserializer = serde_json::Deserializer::from_reader(reader);
+        let name = self.name;
+        let document = Document { rows: self, failed: &mut failed };
+        let read = deserializer.deserialize_any(document).and_then(|()| deserializer.end());
+        match (failed, read) {
+            (Some(error), _) => Err(error),
+            (None, Err(error)) => Err(Problem::new("", error.to_string()).at(name, Place::File)),
+            (None, Ok(())) => Ok(()),
+        }
+    }
+}
+
+/// An array of rows, or an object that has such under the names of splits.
+struct Document<'r, 'a, 'o> {
+    rows: &'r mut Dataset<'a, 'o>,
+    failed: &'r mut Option<ImportError>,
+}
+
+impl Document<'_, '_, '_> {
+    /// A function that adds rows of an array called `split`.
+    fn adder<'s>(rows: &'s mut Dataset<'_, '_>, split: &'s str) -> impl FnMut(usize, Value) -> Result<(), ImportError> {
+        move |index, value| {
+            let place = Place::Path(format!("{split}[{index}]"));
+            match value {
+                Value::Object(row) => rows.add(place, &row),
+                _ => rows.refuse(place, Problem::new("", "a row must be an object; correct the file")),
+            }
+        }
+    }
+}
+
+impl<'de> Visitor<'de> for Document<'_, '_, '_> {
+    type Value = ();
+
+    fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "an array of rows, or an object with one of {}", SPLITS.join(", "))
+    }
+
+    fn visit_seq<A: serde::de::SeqAccess<'de>>(self, array: A) -> Result<(), A::Error> {
+        Each { of: &mut Self::adder(self.rows, ""), failed: self.failed }.visit_seq(array).map(drop)
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
+        while let Some(key) = map.next_key::<String>()? {
+            if !SPLITS.contains(&key.as_str()) {
+                map.next_value::<IgnoredAny>()?;
+                continue;
+            }
+            map.next_value_seed(Each { of: &mut Self::adder(self.rows, &key), failed: &mut *self.failed })?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,149 @@
+//! Why something could not be imported: always the file, and the place in it
+//! and the field where there is one.
+
+use std::fmt;
+use std::io;
+
+use vcr_trace::TraceError;
+use vcr_trace::capture::CaptureError;
+
+/// Why a file could not be imported or written.
+#[derive(Debug, thiserror::Error)]
+pub enum ImportError {
+    /// The file could not be opened or read.
+    #[error("cannot read `{name}`: {source}")]
+    Read {
+        /// The file, as the caller named it.
+        name: String,
+        /// The cause.
+        source: io::Error,
+    },
+    /// Neither name nor content tells the format.
+    #[error("cannot tell the format of `{name}`; name it (known: {known})")]
+    UnknownFormat {
+        /// The file, as the caller named it.
+        name: String,
+        /// All formats.
+        known: String,
+    },
+    /// Something in the file cannot be used.
+    #[error("`{name}`{}{}: {problem}", at(.place), in_field(.field))]
+    Item {
+        /// The file, as the caller named it.
+        name: String,
+        /// Where in the file.
+        place: Place,
+        /// The field the problem lies in; empty if it lies in none.
+        field: String,
+        /// What is wrong, and what to do about it.
+        problem: String,
+    },
+    /// A workload trace could not be read.
+    #[error(transparent)]
+    Trace(#[from] TraceError),
+    /// A capture could not be read.
+    #[error(transparent)]
+    Capture(#[from] CaptureError),
+    /// A data set is text, which only a tokenizer turns into tokens.
+    #[error(
+        "`{name}` is a data set of prompts and responses, which needs the tokenizer of the model they are for; \
+         name its tokenizer.json"
+    )]
+    NoTokenizer {
+        /// The file, as the caller named it.
+        name: String,
+    },
+    /// The tokenizer is none.
+    #[error("cannot use the tokenizer `{name}`: {problem}; give the tokenizer.json of a model")]
+    Tokenizer {
+        /// Its file.
+        name: String,
+        /// What the library says.
+        problem: String,
+    },
+    /// The file holds no request.
+    #[error("`{name}` holds no request that can be imported{}", and_skipped(*.skipped))]
+    Empty {
+        /// The file, as the caller named it.
+        name: String,
+        /// Items that were skipped.
+        skipped: u64,
+    },
+    /// What was imported could not be written.
+    #[error("cannot write: {source}")]
+    Write {
+        /// The cause.
+        source: io::Error,
+    },
+}
+
+/// Where in a file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// Nowhere in particular.
+    File,
+    /// A line, from 1.
+    Line(u64),
+    /// A row of a table, from 1, without its header.
+    Row(u64),
+    /// A path through a document, such as `benchmarks[0].requests`.
+    Path(String),
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::File => f.write_str("the file"),
+            Self::Line(line) => write!(f, "line {line}"),
+            Self::Row(row) => write!(f, "row {row}"),
+            Self::Path(path) => f.write_str(path),
+        }
+    }
+}
+
+/// What is wrong with one item: a field, which may be empty, and the problem.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Problem {
+    pub(crate) field: String,
+    pub(crate) text: String,
+}
+
+impl Problem {
+    pub(crate) fn new(field: &str, text: impl Into<String>) -> Self {
+        Self { field: field.to_owned(), text: text.into() }
+    }
+
+    /// As an error of a place in a file.
+    pub(crate) fn at(self, name: &str, place: Place) -> ImportError {
+        ImportError::Item { name: name.to_owned(), place, field: self.field, problem: self.text }
+    }
+}
+
+/// Reads a value of JSON; what is wrong is told with the field it is in.
+pub(crate) fn decode<'de, T, D>(deserializer: D) -> Result<T, Problem>
+where
+    T: serde::Deserialize<'de>,
+    D: serde::Deserializer<'de>,
+    D::Error: fmt::Display,
+{
+    serde_path_to_error::deserialize(deserializer).map_err(|error| {
+        let path = error.path().to_string();
+        let field = if path == "." { String::new() } else { path };
+        Problem { field, text: error.inner().to_string() }
+    })
+}
+
+fn at(place: &Place) -> String {
+    match place {
+        Place::File => String::new(),
+        place => format!(", {place}"),
+    }
+}
+
+fn in_field(field: &str) -> String {
+    if field.is_empty() { String::new() } else { format!(", field `{field}`") }
+}
+
+fn and_skipped(skipped: u64) -> String {
+    if skipped == 0 { String::new() } else { format!("; {skipped} items were skipped") }
+}

@@ -1,0 +1,205 @@
+//! Captures for other tools and for people.
+
+mod mooncake;
+pub mod perfetto;
+mod proto;
+mod table;
+
+use std::fmt;
+use std::fs::File;
+use std::io::{self, BufWriter, Write};
+use std::path::Path;
+use std::str::FromStr;
+
+use vcr_trace::capture::{CaptureEnd, CaptureLine, CaptureMeta, CaptureWriter, VllmVcrDropped, VllmVcrWriter};
+
+use crate::Note;
+use mooncake::MooncakeExport;
+use table::TableExport;
+
+/// What a capture can be written as.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Target {
+    /// A capture.
+    Capture,
+    /// A trace of vllm-vcr.
+    VllmVcr,
+    /// Mooncake rows.
+    Mooncake,
+    /// A table with one row for each request.
+    Csv,
+}
+
+impl Target {
+    /// All of them.
+    pub const ALL: [Self; 4] = [Self::Capture, Self::VllmVcr, Self::Mooncake, Self::Csv];
+
+    /// The name on the command line.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Capture => "capture",
+            Self::VllmVcr => "vllm-vcr",
+            Self::Mooncake => "mooncake",
+            Self::Csv => "csv",
+        }
+    }
+
+    /// What the suffix of a file asks for: a table, or else a capture.
+    #[must_use]
+    pub fn of(path: &Path) -> Self {
+        if path.extension().is_some_and(|suffix| suffix == "csv") { Self::Csv } else { Self::Capture }
+    }
+}
+
+impl fmt::Display for Target {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl FromStr for Target {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let known = || Self::ALL.map(Self::name).join(", ");
+        let found = Self::ALL.into_iter().find(|target| target.name() == text);
+        found.ok_or_else(|| format!("there is no format `{text}` to write; known: {}", known()))
+    }
+}
+
+/// Writes the lines of one capture to a file that must not exist yet.
+///
+/// Captures are packed as the suffix says; the other formats are never packed.
+pub struct Exporter<'a> {
+    path: &'a Path,
+    target: Target,
+    writer: Option<Writer>,
+    /// What the ends of the parts so far have counted.
+    ended: CaptureEnd,
+}
+
+enum Writer {
+    Capture(CaptureWriter),
+    VllmVcr(VllmVcrWriter<BufWriter<File>>),
+    Mooncake(MooncakeExport<BufWriter<File>>),
+    Csv(TableExport<BufWriter<File>>),
+}
+
+impl<'a> Exporter<'a> {
+    /// An exporter that makes its file when the first line comes.
+    #[must_use]
+    pub fn new(path: &'a Path, target: Target) -> Self {
+        Self { path, target, writer: None, ended: CaptureEnd::default() }
+    }
+
+    /// Writes a line; the first must be the meta line.
+    ///
+    /// # Errors
+    /// Those of the file.
+    pub fn add(&mut self, line: CaptureLine) -> io::Result<()> {
+        match (&mut self.writer, line) {
+            (None, CaptureLine::Meta(meta)) => {
+                self.writer = Some(self.begin(*meta)?);
+                Ok(())
+            }
+            (None, _) => Err(io::Error::other("a capture begins with its meta line")),
+            // The parts of a rotated capture become one.
+            (Some(_), CaptureLine::Meta(_)) => Ok(()),
+            (Some(Writer::Capture(writer)), CaptureLine::End(end)) => {
+                let ended = &mut self.ended;
+                ended.requests = ended.requests.saturating_add(end.requests);
+                ended.unfinished = ended.unfinished.saturating_add(end.unfinished);
+                ended.at_ns = end.at_ns;
+                if end.continues { Ok(()) } else { writer.write(&CaptureLine::End(ended.clone())) }
+            }
+            (Some(Writer::Capture(writer)), line) => writer.write(&line),
+            (Some(Writer::VllmVcr(writer)), line) => writer.write(&line),
+            (Some(Writer::Mooncake(writer)), line) => {
+                writer.add(line);
+                Ok(())
+            }
+            (Some(Writer::Csv(writer)), line) => writer.add(&line),
+        }
+    }
+
+    fn begin(&self, meta: CaptureMeta) -> io::Result<Writer> {
+        if self.target == Target::Capture {
+            return CaptureWriter::create(self.path, CaptureMeta { part: 0, ..meta }).map(Writer::Capture);
+        }
+        if self.path.extension().is_some_and(|suffix| suffix == "gz" || suffix == "zst") {
+            return Err(io::Error::other("only captures are packed; leave the suffix away"));
+        }
+        let file = BufWriter::new(File::create_new(self.path)?);
+        Ok(match self.target {
+            Target::Mooncake => Writer::Mooncake(MooncakeExport::new(file, &meta)),
+            Target::Csv => Writer::Csv(TableExport::new(file)?),
+            _ => Writer::VllmVcr(VllmVcrWriter::new(file, &meta)?),
+        })
+    }
+
+    /// Whether the file was made.
+    #[must_use]
+    pub fn has_begun(&self) -> bool {
+        self.writer.is_some()
+    }
+
+    /// Ends the file; says what it cannot hold.
+    ///
+    /// # Errors
+    /// Those of the file.
+    pub fn finish(self) -> io::Result<Vec<Note>> {
+        match self.writer {
+            None => Ok(Vec::new()),
+            Some(Writer::Capture(writer)) => writer.finish().map(|()| Vec::new()),
+            Some(Writer::VllmVcr(writer)) => writer.finish().map(|dropped| notes(&dropped)),
+            Some(Writer::Mooncake(writer)) => writer.finish(),
+            Some(Writer::Csv(writer)) => writer.finish(),
+        }
+    }
+}
+
+fn notes(dropped: &VllmVcrDropped) -> Vec<Note> {
+    let note = |count: u64, what: String| Note { what, count };
+    let mut notes = vec![
+        note(dropped.unfinished, "requests that were not over".to_owned()),
+        note(dropped.without_times, "requests without the times that vllm-vcr asks for".to_owned()),
+    ];
+    notes.extend(dropped.fields.iter().map(|(field, count)| note(*count, format!("requests lost their `{field}`"))));
+    notes.extend(dropped.lines.iter().map(|(kind, count)| note(*count, format!("`{kind}` lines"))));
+    notes.retain(|note| note.count > 0);
+    notes
+}
+
+/// Counts lines that a format has no place for.
+#[derive(Default)]
+struct LineTally([u64; 5]);
+
+impl LineTally {
+    const KINDS: [&'static str; 5] = ["engine", "step", "kv", "break", "arrival"];
+
+    fn count(&mut self, line: &CaptureLine) {
+        let kind = match line {
+            CaptureLine::Engine(_) => 0,
+            CaptureLine::Step(_) => 1,
+            CaptureLine::Kv(_) => 2,
+            CaptureLine::Break(_) => 3,
+            CaptureLine::Arrival(_) => 4,
+            CaptureLine::Meta(_) | CaptureLine::Request(_) | CaptureLine::End(_) => return,
+        };
+        self.0[kind] += 1;
+    }
+
+    /// Arrivals are told by their requests too.
+    fn notes(&self) -> Vec<Note> {
+        let counted = Self::KINDS.iter().zip(self.0).filter(|(kind, count)| *count > 0 && **kind != "arrival");
+        counted.map(|(kind, count)| Note { what: format!("`{kind}` lines"), count }).collect()
+    }
+}
+
+fn flushed(mut out: impl Write) -> io::Result<()> {
+    out.flush()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,147 @@
+//! Captures from and for other tools.
+//!
+//! An importer turns what another tool recorded into the lines of a capture:
+//! [`import`]. The exporters of [`export`] show captures to other tools;
+//! [`summary`] and [`compare`] say what they hold in numbers, and [`demo`]
+//! makes one up. This crate knows files and formats, and prints nothing.
+//!
+//! What a source says is kept or counted: an importer that must leave something
+//! out says so in the [`Imported::notes`] of its answer.
+
+mod agentic;
+mod chain;
+pub mod compare;
+mod dataset;
+pub mod demo;
+mod dynamo;
+mod error;
+pub mod export;
+mod format;
+mod guidellm;
+mod input;
+mod llmservingsim;
+mod otel;
+mod output;
+mod own;
+pub mod summary;
+mod time;
+mod workload;
+
+use std::io::{self, BufRead};
+use std::num::NonZeroU32;
+use std::path::{Path, PathBuf};
+
+use vcr_trace::capture::{CaptureLine, CaptureReader};
+
+pub use error::{ImportError, Place};
+pub use format::Format;
+use output::Out;
+pub use output::{Imported, Note};
+
+/// Where the lines of an import go.
+pub type Sink<'a> = dyn FnMut(CaptureLine) -> io::Result<()> + 'a;
+
+/// How to import.
+#[derive(Clone, Debug, Default)]
+pub struct ImportOptions {
+    /// The format; `None` finds it out.
+    pub format: Option<Format>,
+    /// Skip and count what cannot be used, which otherwise ends the import.
+    pub lenient: bool,
+    /// Prompt tokens that one hash covers, or that one id of a workload stands
+    /// for. `None`: what the file says, else what is usual (512 for Mooncake
+    /// rows, 16 elsewhere).
+    pub block_size_tokens: Option<NonZeroU32>,
+    /// The `tokenizer.json` for data sets.
+    pub tokenizer: Option<PathBuf>,
+    /// The workload of an LLMServingSim run, which has the tokens of its
+    /// prompts. `None` takes the one the run names, if it lies beside it.
+    pub workload: Option<PathBuf>,
+}
+
+impl ImportOptions {
+    fn block_size_tokens(&self, usual: u32) -> u32 {
+        self.block_size_tokens.map_or(usual, NonZeroU32::get)
+    }
+}
+
+/// Imports a file, or the folder of an LLMServingSim run, as lines of a capture.
+///
+/// # Errors
+/// [`ImportError`], always naming the file, and the place and the field where
+/// there is one. Lines may have gone to `sink` before.
+pub fn import(path: &Path, options: &ImportOptions, sink: &mut Sink<'_>) -> Result<Imported, ImportError> {
+    let name = path.display().to_string();
+    if path.is_dir() {
+        return import_folder(path, &name, options, sink);
+    }
+    let (start, reader) = input::peek(input::open(path)?, &name)?;
+    let format = match options.format {
+        Some(format) => format,
+        None => Format::detect(&name, &start)?,
+    };
+    let mut out = Out::new(sink, options.lenient);
+    match format {
+        Format::Capture => own::read(CaptureReader::open(path, &own::rules(options))?, &mut out)?,
+        Format::LlmServingSim => llmservingsim::read_file(path, reader, options, &mut out)?,
+        Format::Dataset if start.starts_with(dataset::PARQUET_MAGIC) => {
+            dataset::read_parquet_file(path, options, &mut out)?;
+        }
+        format => read(reader, &start, &name, format, options, &mut out)?,
+    }
+    out.finish(format, &name)
+}
+
+/// A folder holds a run of LLMServingSim, or else the parts of a capture.
+fn import_folder(
+    path: &Path,
+    name: &str,
+    options: &ImportOptions,
+    sink: &mut Sink<'_>,
+) -> Result<Imported, ImportError> {
+    let is_run = path.join("meta.json").is_file() && path.join("requests.jsonl").is_file();
+    let format = options.format.unwrap_or(if is_run { Format::LlmServingSim } else { Format::Capture });
+    let mut out = Out::new(sink, options.lenient);
+    match format {
+        Format::LlmServingSim => llmservingsim::read_run(path, options, &mut out)?,
+        _ => own::read(CaptureReader::open(path, &own::rules(options))?, &mut out)?,
+    }
+    out.finish(format, name)
+}
+
+/// Imports a stream of a known format, unpacked; `name` is what errors call it.
+///
+/// # Errors
+/// See [`import`].
+pub fn import_bytes(
+    bytes: &[u8],
+    name: &str,
+    format: Format,
+    options: &ImportOptions,
+    sink: &mut Sink<'_>,
+) -> Result<Imported, ImportError> {
+    let mut out = Out::new(sink, options.lenient);
+    read(bytes, bytes, name, format, options, &mut out)?;
+    out.finish(format, name)
+}
+
+fn read(
+    reader: impl BufRead,
+    start: &[u8],
+    name: &str,
+    format: Format,
+    options: &ImportOptions,
+    out: &mut Out<'_>,
+) -> Result<(), ImportError> {
+    match format {
+        Format::Capture => own::read(CaptureReader::from_reader(reader, name, &own::rules(options))?, out),
+        Format::Guidellm => guidellm::read(reader, name, out),
+        Format::Mooncake | Format::Azure => workload::read(reader, name, format, options, out),
+        Format::AgenticMooncake => agentic::read_mooncake(reader, name, options, out),
+        Format::AppliedCompute => agentic::read_applied_compute(reader, name, options, out),
+        Format::DynamoTrace => dynamo::read(reader, name, out),
+        Format::LlmServingSim => llmservingsim::read_rows(reader, name, None, options, out),
+        Format::Dataset => dataset::read(reader, start, name, options, out),
+        Format::Otel => otel::read(reader, name, out),
+    }
+}

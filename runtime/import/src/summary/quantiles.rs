@@ -1,0 +1,126 @@
+//! Quantiles of samples, some of which are means of several.
+
+use serde::Serialize;
+
+/// What samples come to. All in the unit of the samples, nanoseconds for times.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Quantiles {
+    /// How many there are.
+    pub count: u64,
+    /// Their mean.
+    pub mean: f64,
+    /// Half of them are no larger.
+    pub p50: u64,
+    /// Nine of ten are no larger.
+    pub p90: u64,
+    /// 99 of 100 are no larger.
+    pub p99: u64,
+    /// The largest.
+    pub max: u64,
+}
+
+/// Samples on their way to quantiles.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Samples {
+    single: Vec<u64>,
+    /// Means, with the number of samples each stands for.
+    means: Vec<(u64, u64)>,
+}
+
+impl Samples {
+    pub(crate) fn add(&mut self, sample: u64) {
+        self.single.push(sample);
+    }
+
+    pub(crate) fn extend(&mut self, samples: &[u64]) {
+        self.single.extend_from_slice(samples);
+    }
+
+    /// Adds `count` samples of which only the mean is known.
+    pub(crate) fn add_mean(&mut self, mean: u64, count: u64) {
+        if count > 0 {
+            self.means.push((mean, count));
+        }
+    }
+
+    pub(crate) fn append(&mut self, other: &Self) {
+        self.single.extend_from_slice(&other.single);
+        self.means.extend_from_slice(&other.means);
+    }
+
+    /// Samples that are known only by their means.
+    pub(crate) fn of_means(&self) -> u64 {
+        self.means.iter().map(|(_, count)| count).sum()
+    }
+
+    /// The quantiles; `None` without samples. A quantile is the smallest sample
+    /// that enough of them do not exceed; nothing is interpolated.
+    pub(crate) fn quantiles(mut self) -> Option<Quantiles> {
+        self.single.sort_unstable();
+        self.means.sort_unstable();
+        let count = self.single.len() as u64 + self.of_means();
+        let sum = self.single.iter().map(|sample| u128::from(*sample)).sum::<u128>()
+            + self.means.iter().map(|(mean, count)| u128::from(*mean) * u128::from(*count)).sum::<u128>();
+        let max = self.single.last().max(self.means.last().map(|(mean, _)| mean)).copied()?;
+        let at = |percent: u64| self.ranked((u128::from(count) * u128::from(percent)).div_ceil(100) as u64);
+        Some(Quantiles { count, mean: sum as f64 / count as f64, p50: at(50), p90: at(90), p99: at(99), max })
+    }
+
+    /// The sample of that rank, from 1; both lists are sorted.
+    fn ranked(&self, rank: u64) -> u64 {
+        let (mut singles, mut means) = (self.single.iter().peekable(), self.means.iter().peekable());
+        if self.means.is_empty() {
+            return self.single[(rank - 1) as usize];
+        }
+        let mut seen = 0;
+        let mut last = 0;
+        while seen < rank {
+            match (singles.peek(), means.peek()) {
+                (Some(single), mean) if mean.is_none_or(|(mean, _)| single <= &mean) => {
+                    last = **single;
+                    seen += 1;
+                    singles.next();
+                }
+                (_, Some((mean, count))) => {
+                    last = *mean;
+                    seen += count;
+                    means.next();
+                }
+                (_, None) => break,
+            }
+        }
+        last
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn quantiles_are_samples() {
+        let mut samples = Samples::default();
+        assert_eq!(samples.clone().quantiles(), None);
+        samples.extend(&[30, 10, 20, 40]);
+        let expected = Quantiles { count: 4, mean: 25.0, p50: 20, p90: 40, p99: 40, max: 40 };
+        assert_eq!(samples.quantiles(), Some(expected));
+    }
+
+    proptest! {
+        /// A mean of one counts as the sample itself.
+        #[test]
+        fn means_weigh_what_they_stand_for(all in prop::collection::vec((0u64..50, 1u64..5), 1..20)) {
+            let (mut single, mut means) = (Samples::default(), Samples::default());
+            for (index, (sample, count)) in all.iter().enumerate() {
+                single.extend(&vec![*sample; *count as usize]);
+                if index % 2 == 0 {
+                    means.add_mean(*sample, *count);
+                } else {
+                    means.extend(&vec![*sample; *count as usize]);
+                }
+            }
+            prop_assert_eq!(single.quantiles(), means.quantiles());
+        }
+    }
+}

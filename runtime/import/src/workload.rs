@@ -1,0 +1,83 @@
+//! Mooncake rows and Azure tables: workloads without answers.
+
+use std::io::BufRead;
+use std::num::NonZeroU32;
+
+use serde_json::{Map, Value, json};
+use vcr_trace::capture::{CaptureMeta, Holds, RequestRecord};
+use vcr_trace::{Trace, TraceFormat, TraceOptions, TraceRequest};
+
+use crate::output::Out;
+use crate::{Format, ImportError, ImportOptions, chain};
+
+/// What the meta line of a workload says besides: that nobody answered.
+pub(crate) fn as_workload() -> Map<String, Value> {
+    Map::from_iter([("workload".to_owned(), json!(true))])
+}
+
+pub(crate) fn read(
+    reader: impl BufRead,
+    name: &str,
+    format: Format,
+    options: &ImportOptions,
+    out: &mut Out<'_>,
+) -> Result<(), ImportError> {
+    let defaults = TraceOptions::default();
+    let trace_options = TraceOptions {
+        block_size_tokens: options.block_size_tokens.unwrap_or(defaults.block_size_tokens),
+        lenient: options.lenient,
+        first_timestamp_required: false,
+        ..defaults
+    };
+    let trace_format = if format == Format::Azure { TraceFormat::Azure } else { TraceFormat::Mooncake };
+    let trace = Trace::read(reader, name, trace_format, &trace_options)?;
+    for warning in &trace.warnings {
+        out.tally.notes_of(&format!("rows with a warning: {warning}"), u64::from(warning.rows));
+    }
+    let has_answers = !trace.output_token_ids.is_empty();
+    let block_size_tokens = NonZeroU32::new(trace.block_size_tokens).filter(|_| !trace.hash_ids.is_empty());
+    out.meta(
+        format,
+        CaptureMeta {
+            block_size_tokens: block_size_tokens.map(NonZeroU32::get),
+            holds: Holds { output_tokens: has_answers, ..Holds::default() },
+            other: as_workload(),
+            ..CaptureMeta::default()
+        },
+    )?;
+    for request in &trace.requests {
+        let record = record(&trace, request);
+        out.request(record)?;
+    }
+    Ok(())
+}
+
+fn record(trace: &Trace, request: &TraceRequest) -> RequestRecord {
+    let ids = trace.hash_ids(request);
+    let (block_hashes, prompt_hash) =
+        chain::of_ids(ids.iter().map(|id| u64::from(*id)), request.input_tokens, trace.block_size_tokens);
+    let answer = trace.output_token_ids(request);
+    let mut params = Map::new();
+    params.insert("max_tokens".to_owned(), json!(request.output_tokens));
+    if request.strict_priority != 0 {
+        params.insert("strict_priority".to_owned(), json!(request.strict_priority));
+    }
+    if let Some(class) = trace.policy_class(request) {
+        params.insert("policy_class".to_owned(), json!(class));
+    }
+    let in_session = request.turn > 0 || request.next_turn.is_some();
+    RequestRecord {
+        id: request.request_id.as_deref().map(str::to_owned),
+        arrival_ns: request.arrival_ns,
+        think_ns: (request.turn > 0).then_some(request.delay_ns),
+        prompt_tokens: request.input_tokens,
+        block_hashes,
+        prompt_hash: (!ids.is_empty()).then_some(prompt_hash),
+        output_tokens: request.output_tokens,
+        output_token_ids: (!answer.is_empty()).then(|| answer.to_vec()),
+        params,
+        priority: i64::from(request.priority),
+        session: in_session.then(|| format!("s{}", request.session)),
+        ..RequestRecord::default()
+    }
+}

@@ -1,0 +1,68 @@
+//! What the tests of importers share.
+
+#![allow(dead_code, reason = "each test binary uses its own part")]
+
+use std::path::{Path, PathBuf};
+
+use vcr_import::{Format, ImportError, ImportOptions, Imported, import, import_bytes};
+use vcr_trace::capture::{CaptureLine, CaptureMeta, RequestRecord};
+
+/// Everything an import gave.
+#[derive(Debug)]
+pub(crate) struct Read {
+    pub(crate) account: Imported,
+    pub(crate) meta: CaptureMeta,
+    pub(crate) requests: Vec<RequestRecord>,
+    pub(crate) lines: Vec<CaptureLine>,
+}
+
+impl Read {
+    pub(crate) fn sum(&self, count: impl Fn(&RequestRecord) -> u32) -> u64 {
+        self.requests.iter().map(|request| u64::from(count(request))).sum()
+    }
+}
+
+pub(crate) fn imported(path: &Path, options: &ImportOptions) -> Result<Read, ImportError> {
+    gathered(|sink| import(path, options, sink))
+}
+
+pub(crate) fn of_text(text: &str, format: Format, options: &ImportOptions) -> Result<Read, ImportError> {
+    gathered(|sink| import_bytes(text.as_bytes(), "file", format, options, sink))
+}
+
+fn gathered(
+    import: impl FnOnce(&mut dyn FnMut(CaptureLine) -> std::io::Result<()>) -> Result<Imported, ImportError>,
+) -> Result<Read, ImportError> {
+    let mut lines = Vec::new();
+    let account = import(&mut |line| {
+        lines.push(line);
+        Ok(())
+    })?;
+    let CaptureLine::Meta(meta) = &lines[0] else { panic!("the first line is no meta line") };
+    let requests = lines.iter().filter_map(|line| match line {
+        CaptureLine::Request(request) => Some((**request).clone()),
+        _ => None,
+    });
+    Ok(Read { account, meta: (**meta).clone(), requests: requests.collect(), lines: lines.clone() })
+}
+
+/// A file of the shared sample data beside the repository. Where it is missing
+/// the test says so and passes, except in CI, where nothing may be skipped.
+pub(crate) fn sample(relative: &str) -> Option<PathBuf> {
+    beside("../../../shared/data", relative)
+}
+
+/// The tokenizer that `tests/frontends/fetch.sh` fetches.
+pub(crate) fn shipped_tokenizer() -> Option<PathBuf> {
+    beside("../../target/frontends/model", "tokenizer.json")
+}
+
+fn beside(folder: &str, relative: &str) -> Option<PathBuf> {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(folder).join(relative);
+    if path.exists() {
+        return Some(path);
+    }
+    assert!(std::env::var("CI").as_deref() != Ok("true"), "missing in CI: {}", path.display());
+    eprintln!("SKIPPED: missing: {}", path.display());
+    None
+}
