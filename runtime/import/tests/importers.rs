@@ -25,7 +25,7 @@ fn read(text: &str, format: Format) -> Read {
 }
 
 fn refused(text: &str, format: Format) -> String {
-    of_text(text, format, &ImportOptions::default()).err().expect("refused").to_string()
+    of_text(text, format, &ImportOptions::default()).expect_err("refused").to_string()
 }
 
 /// A report with these lists of requests.
@@ -146,7 +146,7 @@ fn spans_that_cannot_be_used_are_named() {
         refused("{}", Format::Otel).contains("field `resourceSpans`")
             || refused("{}", Format::Otel).contains("missing field")
     );
-    let error = of_text(&document(&[without]), Format::Otel, &lenient()).err().expect("nothing is left").to_string();
+    let error = of_text(&document(&[without]), Format::Otel, &lenient()).expect_err("nothing is left").to_string();
     assert!(error.ends_with("holds no request that can be imported; 1 items were skipped"), "{error}");
 }
 
@@ -240,7 +240,7 @@ fn runs_of_llmservingsim_use_the_clock_of_the_engine() {
     assert!(first.prompt_hash.is_some() && first.prompt_hash != second.prompt_hash);
     assert_eq!(read.meta.started_unix_ns, Some(1_700_000_000_000_000_000));
     fs::write(path("load.jsonl"), load.replace("\"input_toks\":3", "\"input_toks\":4")).expect("a file");
-    let error = imported(folder.path(), &ImportOptions::default()).err().expect("another workload").to_string();
+    let error = imported(folder.path(), &ImportOptions::default()).expect_err("another workload").to_string();
     assert!(error.contains("line 2, field `input_toks`: 3 prompt tokens, but"), "{error}");
     let early = rows.replace("\"first_token_ts\":11.0", "\"first_token_ts\":9.0");
     assert!(refused(&early, Format::LlmServingSim).contains("field `first_token_ts`: the time is before `queued_ts`"));
@@ -276,7 +276,7 @@ fn data_sets_in_every_shape_give_the_same_requests() {
     }
     let path = folder.path().join("bad.json");
     fs::write(&path, "{\"train\":[{\"prompt\":\"a\",\"response\":\"b\"},{\"prompt\":\"a\"},7]}").expect("a file");
-    let error = imported(&path, &options).err().expect("no response").to_string();
+    let error = imported(&path, &options).expect_err("no response").to_string();
     assert!(error.contains("train[1]: the row has no response"), "{error}");
     let read = imported(&path, &ImportOptions { lenient: true, ..options }).expect("one row");
     assert_eq!((read.account.requests, read.account.skipped), (1, 2));
@@ -296,7 +296,7 @@ fn parquet_files_are_read_row_by_row() {
     let bytes = fs::read(&path).expect("a file");
     let cut = folder.path().join("cut.parquet");
     fs::write(&cut, &bytes[..bytes.len() - 9]).expect("a file");
-    assert!(imported(&cut, &options).err().expect("cut").to_string().starts_with("`"));
+    assert!(imported(&cut, &options).expect_err("cut").to_string().starts_with("`"));
 }
 
 fn write_parquet(path: &std::path::Path, rows: &[(&str, &str)]) {
@@ -346,7 +346,7 @@ fn what_importers_write_is_a_capture() {
 
 proptest! {
     /// Files are the work of strangers: whatever they hold, the answer is
-    /// requests or an error, and what is written can be read.
+    /// requests or an error.
     #[test]
     fn no_bytes_make_an_importer_panic(index in 1usize..10, bytes in prop::collection::vec(any::<u8>(), 0..200)) {
         let format = Format::ALL[index];

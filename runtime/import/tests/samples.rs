@@ -95,7 +95,7 @@ fn the_replay_formats_of_dynamo() {
 #[test]
 fn dependencies_that_a_capture_cannot_say() {
     let Some(path) = sample("workloads/formats/agentic-mooncake.jsonl") else { return };
-    let error = imported(&path, &ImportOptions::default()).err().expect("refused").to_string();
+    let error = imported(&path, &ImportOptions::default()).expect_err("refused").to_string();
     assert!(error.contains("line 3, field `dependencies`: `agent-child` waits for `agent-root`"), "{error}");
     let read = imported(&path, &lenient()).expect("rows");
     let rows: Vec<_> = read.requests.iter().map(|r| (r.session.as_deref(), r.arrival_ns, r.think_ns)).collect();
@@ -146,7 +146,7 @@ fn runs_of_llmservingsim_with_their_workload() {
 #[test]
 fn a_data_set_through_a_real_tokenizer() {
     let Some(path) = sample("captures/datasets/hf_dataset_sample.jsonl") else { return };
-    let error = imported(&path, &ImportOptions::default()).err().expect("no tokenizer").to_string();
+    let error = imported(&path, &ImportOptions::default()).expect_err("no tokenizer").to_string();
     assert!(error.contains("needs the tokenizer of the model"), "{error}");
     let Some(tokenizer) = shipped_tokenizer() else { return };
     let options = ImportOptions { tokenizer: Some(tokenizer), ..ImportOptions::default() };
