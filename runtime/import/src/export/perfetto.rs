@@ -20,7 +20,7 @@ use crate::summary::scheduler_number;
 pub enum PerfettoFormat {
     /// Trace events as JSON, which `chrome://tracing` reads too.
     Json,
-    /// Perfetto's own packets, a quarter of the size.
+    /// Perfetto's own packets, less than half the size.
     Proto,
 }
 
