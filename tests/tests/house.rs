@@ -55,6 +55,7 @@ const MAY_DEPEND_ON: &[(&str, &[&str])] = &[
             "vcr-import",
             "vcr-live",
             "vcr-record",
+            "vcr-replay",
             "vcr-scenario",
             "vcr-steplog",
             "vcr-trace",

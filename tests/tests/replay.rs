@@ -24,7 +24,10 @@ impl Chain {
         let capture = folder.join(name);
         let record = ["--record-tokens", "--record-prompts", "--model", "sim"];
         let recorder = Record::start(&frontend.handshake_address(), &capture, &record);
-        let engine = Play::start(recorder.engine_handshake(), &[&["--max-model-len", "4096", "--max-loras", "2"], engine].concat());
+        let engine = Play::start(
+            recorder.engine_handshake(),
+            &[&["--max-model-len", "4096", "--max-loras", "2"], engine].concat(),
+        );
         frontend.wait_until_it_serves();
         Some(Self { frontend, recorder, engine, capture })
     }
@@ -32,7 +35,8 @@ impl Chain {
     /// Ends the recorder, then the engine, and gives the records and how the
     /// engine ended.
     fn end(mut self) -> (Vec<RequestRecord>, Option<i32>) {
-        self.recorder.end();
+        self.recorder.terminate();
+        assert!(self.recorder.wait().success(), "a signal is no failure");
         self.engine.terminate();
         let code = self.engine.wait().code();
         (records(&self.capture), code)
