@@ -79,6 +79,7 @@ const ONLY_USER: &[(&str, &str)] = &[
     ("prometheus-client", "vcr-control"),
     ("tokio", "vcr-control"),
     ("rmp", "vcr-wire"),
+    ("rmp-serde", "vcr-record"),
     ("zmq", "vcr-wire"),
 ];
 

@@ -4,7 +4,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use vcr_trace::capture::{CaptureEnd, CaptureLine, CaptureMeta, CaptureWriter, EngineRecord};
+use serde::Serialize;
+use vcr_trace::capture::{CaptureEnd, CaptureLine, CaptureMeta, CaptureWriter, EngineRecord, StepRecord};
 
 use crate::error::RecordError;
 
@@ -82,6 +83,14 @@ impl Parts {
     /// Files begun so far.
     pub(crate) fn begun(&self) -> u32 {
         self.begun
+    }
+
+    /// Writes the line of a step.
+    pub(crate) fn write_step<S: Serialize>(&mut self, step: &StepRecord<S>) -> Result<(), RecordError> {
+        let open = self.open()?;
+        open.is_used = true;
+        open.is_flushed = false;
+        open.writer.write_step(step).map_err(|source| RecordError::Write { path: open.path.clone(), source })
     }
 
     /// Writes a line.

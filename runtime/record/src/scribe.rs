@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use serde_json::Value;
+use serde_transcode::Transcoder;
 use vcr_trace::capture::{Arrival, Break, CaptureLine, EngineRecord, KvRecord, RequestRecord, StepRecord};
 use vcr_wire::{
     DecodeError, EngineCoreOutputs, EngineCoreRequest, EngineMessage, RelayNotice, RelayPath, Request, Value as Wire,
@@ -192,9 +193,22 @@ impl Scribe {
         let number = engine.steps;
         engine.steps += 1;
         self.counts.steps.add(1);
-        // It was decoded as a message a moment ago.
-        let scheduler = EngineCoreOutputs::raw_scheduler_stats(frame).ok().flatten().map(json);
-        self.parts.write(&CaptureLine::Step(Box::new(StepRecord { step: number, at_ns, scheduler, ..step })))
+        // It was decoded as a message a moment ago. An engine may send this a
+        // hundred thousand times a second: no tree of values is made of it.
+        let stats = EngineCoreOutputs::raw_scheduler_stats(frame).ok().flatten();
+        let mut stats = stats.map(rmp_serde::Deserializer::from_read_ref);
+        let scheduler = stats.as_mut().map(Transcoder::new);
+        let StepRecord { rank, engine_ns, outputs, tokens, finished, .. } = step;
+        self.parts.write_step(&StepRecord {
+            rank,
+            step: number,
+            at_ns,
+            engine_ns,
+            outputs,
+            tokens,
+            finished,
+            scheduler,
+        })
     }
 
     /// An engine presents itself, to each API server.

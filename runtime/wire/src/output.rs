@@ -217,15 +217,19 @@ impl EngineCoreOutputs {
     /// # Errors
     ///
     /// When the frame is no such message.
-    pub fn raw_scheduler_stats(frame: &[u8]) -> Result<Option<Value>, DecodeError> {
+    pub fn raw_scheduler_stats(frame: &[u8]) -> Result<Option<&[u8]>, DecodeError> {
         let mut reader = Reader::new(frame);
         if reader.array()? < 3 {
             return Ok(None);
         }
         reader.skip()?;
         reader.skip()?;
-        let stats = Value::read(&mut reader)?;
-        Ok((stats != Value::Nil).then_some(stats))
+        if reader.take_nil() {
+            return Ok(None);
+        }
+        let start = reader.offset();
+        reader.skip()?;
+        Ok(Some(reader.since(start)))
     }
 
     /// Appends the message to `out`, as short as it can be. What frontends of

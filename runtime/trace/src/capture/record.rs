@@ -257,7 +257,7 @@ pub struct StepContext {
 
 /// A step, as far as an engine's message tells.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct StepRecord {
+pub struct StepRecord<S = Value> {
     /// The engine.
     pub rank: u32,
     /// Place among the steps of that engine, from 0.
@@ -276,7 +276,7 @@ pub struct StepRecord {
     pub finished: u32,
     /// The scheduler's statistics as the engine sent them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub scheduler: Option<Value>,
+    pub scheduler: Option<S>,
 }
 
 /// A batch of KV events.

@@ -7,7 +7,9 @@ use std::path::Path;
 use flate2::Compression;
 use flate2::write::GzEncoder;
 
-use super::record::{CaptureLine, CaptureMeta};
+use serde::Serialize;
+
+use super::record::{CaptureLine, CaptureMeta, StepRecord};
 
 /// zstd's own default.
 const ZSTD_LEVEL: i32 = 3;
@@ -53,11 +55,30 @@ impl CaptureWriter {
     /// # Errors
     /// Those of the file.
     pub fn write(&mut self, line: &CaptureLine) -> io::Result<()> {
+        self.write_line(line)
+    }
+
+    fn write_line(&mut self, line: &impl Serialize) -> io::Result<()> {
         self.line.clear();
         serde_json::to_writer(&mut self.line, line)?;
         self.line.push(b'\n');
         self.written_bytes += self.line.len() as u64;
         self.out.as_write().write_all(&self.line)
+    }
+
+    /// Writes the line of a step whose statistics are in any form that can be
+    /// written as JSON.
+    ///
+    /// # Errors
+    /// Those of the file and of the statistics, of which nothing is written then.
+    pub fn write_step<S: Serialize>(&mut self, step: &StepRecord<S>) -> io::Result<()> {
+        #[derive(Serialize)]
+        struct Line<'a, S> {
+            kind: &'static str,
+            #[serde(flatten)]
+            step: &'a StepRecord<S>,
+        }
+        self.write_line(&Line { kind: "step", step })
     }
 
     /// Bytes written so far, before packing.
