@@ -152,3 +152,33 @@ impl Bench {
         self.collect(&[id])[0].finish
     }
 }
+
+/// Completions of one call are requests of the same prompt, with their place
+/// before a name that the frontend made up.
+#[test]
+fn completions_of_one_call_get_their_records_in_order() {
+    let child = |first_token: u32| RequestRecord {
+        output_token_ids: Some(vec![first_token, 2]),
+        ..record(&prompt(20), &[(0, 1), (1, 1)], "length")
+    };
+    let (bench, replay) = replaying(vec![child(10), child(11)], false, Unmatched::Fail);
+    for id in ["0_cmpl-new", "1_cmpl-new"] {
+        let params = SamplingParams { n: 2, ..params(50) };
+        bench.send(Request::Add(Box::new(request(id, &prompt(20), params))));
+    }
+    let ended = bench.collect(&["0_cmpl-new", "1_cmpl-new"]);
+    assert_eq!((ended[0].tokens.as_slice(), ended[1].tokens.as_slice()), (&[10, 2][..], &[11, 2][..]));
+    assert_eq!(replay.report().counts.exact, 2);
+}
+
+/// As a diffusion model gives them, at once and many at a time.
+#[test]
+fn blocks_of_many_tokens_come_back_whole() {
+    let outputs = [(0, 64), (1, 64), (2, 64)];
+    let (bench, _) = replaying(vec![record(&prompt(20), &outputs, "length")], true, Unmatched::Fail);
+    bench.add("a", &prompt(20), 500);
+    let one = bench.collect(&["a"]).remove(0);
+    let lengths: Vec<usize> = one.outputs.iter().map(|output| output.new_token_ids.len()).collect();
+    assert_eq!(lengths, [64, 64, 64]);
+    assert_eq!(one.tokens, (100..292).collect::<Vec<u32>>());
+}
