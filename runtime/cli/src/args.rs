@@ -143,9 +143,12 @@ const PLAY_EXAMPLES: &str = "Examples:
   vcr play --enable-kv-cache-events --kv-events-endpoint 'tcp://*:5557' --num-gpu-blocks 4096
   vcr play --fault error:rate=0.05,after=10 --fault stall:for=2s,at=30s
   vcr play --metrics-address 0.0.0.0:9091 --admin-address 127.0.0.1:9090
+  vcr play --replay day.jsonl.zst --strict --replay-report report.json
+  vcr play --replay day.jsonl.zst --replay-times model --inter-token-latency 10ms
 
 Exit codes:
   0  stopped by a signal, after the requests under way
+  1  with --strict: a request was not in the capture
   2  bad usage, or an address that cannot be used
   3  a guest or an engine failed";
 
