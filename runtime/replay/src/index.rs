@@ -32,11 +32,30 @@ struct Node {
     first_place: u32,
 }
 
+/// A node as the table of hashes has it. It has half of the hash itself, so that
+/// a table that grows need not look at the nodes.
+#[derive(Clone, Copy, Debug)]
+struct Entry {
+    half: u32,
+    node: u32,
+}
+
+impl Entry {
+    fn new(hash: u64, node: u32) -> Self {
+        Self { half: hash as u32, node }
+    }
+
+    /// What the table sorts by: all of its bits depend on all of the half's.
+    fn key(self) -> u64 {
+        u64::from(self.half).wrapping_mul(0x9e37_79b9_7f4a_7c15)
+    }
+}
+
 /// Where the prompts of a capture agree.
 #[derive(Debug, Default)]
 pub(crate) struct PromptTree {
     nodes: Vec<Node>,
-    by_hash: HashTable<u32>,
+    by_hash: HashTable<Entry>,
     /// By record: its place in order of visits.
     place_of_row: Vec<u32>,
 }
@@ -67,30 +86,30 @@ pub(crate) struct PromptTreeBuilder {
 }
 
 impl PromptTreeBuilder {
-    /// Adds the node `hash` below `parent`, or finds it.
-    fn node(&mut self, parent: u32, hash: BlockHash, is_tail: bool) -> u32 {
-        if let Some(node) = self.tree.find_node(hash) {
-            return node;
-        }
+    /// Adds the node `hash`, which is not there, below `parent`.
+    fn add(&mut self, parent: u32, hash: BlockHash, is_tail: bool) -> u32 {
         let nodes = &mut self.tree.nodes;
         let node = nodes.len() as u32;
         nodes.push(Node { hash: hash.0, parent, num_ending: 0, num_same: 0, num_below: 0, first_place: 0 });
         self.is_tail.push(is_tail);
-        self.tree.by_hash.insert_unique(hash.0, node, |&other| nodes[other as usize].hash);
+        let entry = Entry::new(hash.0, node);
+        self.tree.by_hash.insert_unique(entry.key(), entry, |other| other.key());
         node
     }
 
     /// Adds the next record: the hashes of its full blocks, and that of its
     /// end, which is the last block's if it ends with a block.
     pub(crate) fn push(&mut self, blocks: &[BlockHash], end: BlockHash) {
-        // Of a chain that is known up to some block, everything before is known.
+        // Of a chain that is known up to some block, everything before is known,
+        // and nothing behind it.
         let num_known = blocks.partition_point(|&hash| self.tree.find_node(hash).is_some());
         let (known, new) = blocks.split_at(num_known);
         let mut last = known.last().and_then(|&hash| self.tree.find_node(hash)).unwrap_or(NO_NODE);
         for &hash in new {
-            last = self.node(last, hash, false);
+            last = self.add(last, hash, false);
         }
-        let end = self.node(last, end, true);
+        let known_end = if blocks.last() == Some(&end) { Some(last) } else { self.tree.find_node(end) };
+        let end = known_end.unwrap_or_else(|| self.add(last, end, true));
         self.end_of_row.push(end);
     }
 
@@ -144,7 +163,9 @@ impl PromptTreeBuilder {
 
 impl PromptTree {
     fn find_node(&self, hash: BlockHash) -> Option<u32> {
-        self.by_hash.find(hash.0, |&node| self.nodes[node as usize].hash == hash.0).copied()
+        let asked = Entry::new(hash.0, NO_NODE);
+        let is_it = |entry: &Entry| entry.half == asked.half && self.nodes[entry.node as usize].hash == hash.0;
+        self.by_hash.find(asked.key(), is_it).map(|entry| entry.node)
     }
 
     fn find(&self, hash: BlockHash) -> Option<&Node> {
