@@ -103,12 +103,12 @@ fn a_guest_of_another_world_is_refused() {
 #[test]
 fn a_guest_of_another_of_our_worlds_is_refused_by_name() {
     for (name, found) in [
-        ("json-tokens", "it is a token source (world `token-source`)"),
-        ("chaos", "it is a failure injector (world `failure-injector`)"),
+        ("json-tokens", "the guest `json-tokens` is a token source (world `token-source`)"),
+        ("chaos", "the guest `chaos` is a failure injector (world `failure-injector`)"),
     ] {
         let Some(path) = shipped_guest(name) else { return };
         let path = path.to_str().expect("a path in UTF-8");
-        refused(&Folder::new(), path, &[found, "but a latency model (world `latency-model`) is needed"]);
+        refused(&Folder::new(), path, &[found, "`latency` must be a latency model (world `latency-model`)"]);
     }
 }
 
@@ -120,7 +120,7 @@ fn a_guest_of_another_version_is_refused_by_number() {
     let text = r#"(module (func (export "vcr:guest/latency@0.9.0#answer") (result i32) (i32.const 1)))"#;
     let folder = Folder::new();
     folder.write("newer.wasm", component(wit, text));
-    refused(&folder, "newer.wasm", &["it declares guest API 0.9.0, but this build supports 0.1"]);
+    refused(&folder, "newer.wasm", &["it declares guest API 0.9.0, but this build supports 0.1, 0.2"]);
 }
 
 #[test]

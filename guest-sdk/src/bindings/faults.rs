@@ -15,7 +15,7 @@ use crate::{FaultGuest, fault_words, parse_config};
 use exports::vcr::guest::faults::Guest;
 
 wit_bindgen::generate!({
-    path: "../wit/v0_1",
+    path: "../wit/v0_2",
     world: "failure-injector",
     pub_export_macro: true,
     default_bindings_module: "vcr_guest_sdk::bindings::faults",

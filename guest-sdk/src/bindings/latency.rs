@@ -15,7 +15,7 @@ use crate::{LatencyGuest, Pricing, parse_config};
 use exports::vcr::guest::latency::Guest;
 
 wit_bindgen::generate!({
-    path: "../wit/v0_1",
+    path: "../wit/v0_2",
     world: "latency-model",
     pub_export_macro: true,
     default_bindings_module: "vcr_guest_sdk::bindings::latency",

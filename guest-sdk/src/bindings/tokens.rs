@@ -15,7 +15,7 @@ use crate::{TokenGuest, TokenTable, parse_config};
 use exports::vcr::guest::tokens::Guest;
 
 wit_bindgen::generate!({
-    path: "../wit/v0_1",
+    path: "../wit/v0_2",
     world: "token-source",
     pub_export_macro: true,
     default_bindings_module: "vcr_guest_sdk::bindings::tokens",

@@ -11,6 +11,8 @@ pub(crate) enum OpenGuest {
     Latency(Box<dyn Maker<dyn LatencyInstance>>),
     Tokens(Box<dyn Maker<dyn TokenInstance>>),
     Faults(Box<dyn Maker<dyn FaultInstance>>),
+    Policy(Box<dyn Maker<dyn PolicyInstance>>),
+    Router(Box<dyn Maker<dyn RouterInstance>>),
 }
 
 /// A compiled guest that can make instances `I`.
@@ -61,4 +63,38 @@ pub(crate) trait FaultInstance: Send {
         texts: &[String],
         budget: Budget,
     ) -> Result<Vec<u64>, CallFault>;
+}
+
+/// What a policy is told before a step, as `wit/` describes it.
+#[derive(Debug, Default)]
+pub(crate) struct PolicyCall {
+    pub(crate) now_ns: u64,
+    pub(crate) budget_tokens: u32,
+    pub(crate) seats: u32,
+    pub(crate) free_blocks: u32,
+    pub(crate) total_blocks: u32,
+    pub(crate) events: Vec<u64>,
+    pub(crate) progress: Vec<u32>,
+}
+
+/// One instance that is one scheduler policy.
+pub(crate) trait PolicyInstance: Send {
+    /// Gives the flat words of the preferences that change.
+    fn decide(&mut self, call: &PolicyCall, budget: Budget) -> Result<Vec<u64>, CallFault>;
+}
+
+/// What a router is told of a request, as `wit/` describes it.
+#[derive(Debug, Default)]
+pub(crate) struct RouteCall {
+    pub(crate) now_ns: u64,
+    pub(crate) ended: Vec<u64>,
+    pub(crate) request: Vec<u64>,
+    pub(crate) blocks: Vec<u64>,
+    pub(crate) workers: Vec<u64>,
+}
+
+/// One instance that is one router.
+pub(crate) trait RouterInstance: Send {
+    /// Gives the index of an engine, or what refuses the request.
+    fn route(&mut self, call: &RouteCall, budget: Budget) -> Result<u32, CallFault>;
 }

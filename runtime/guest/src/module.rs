@@ -124,6 +124,21 @@ impl GuestModule {
         &self.shared.limits
     }
 
+    /// Configures an instance and throws it away, to see whether it takes the
+    /// config.
+    ///
+    /// # Errors
+    /// When it does not.
+    pub fn try_config(&self, config_json: &str) -> Result<(), GuestError> {
+        match &self.shared.guest {
+            OpenGuest::Latency(maker) => self.configure(maker.as_ref(), config_json, 0).map(drop),
+            OpenGuest::Tokens(maker) => self.configure(maker.as_ref(), config_json, 0).map(drop),
+            OpenGuest::Faults(maker) => self.configure(maker.as_ref(), config_json, 0).map(drop),
+            OpenGuest::Policy(maker) => self.configure(maker.as_ref(), config_json, 0).map(drop),
+            OpenGuest::Router(maker) => self.configure(maker.as_ref(), config_json, 0).map(drop),
+        }
+    }
+
     /// Makes the latency model of one engine in a fresh instance. `config_json`
     /// is one JSON document; what belongs in it is the guest's to say.
     ///

@@ -9,10 +9,16 @@ pub enum World {
     TokenSource,
     /// Decides what goes wrong.
     FailureInjector,
+    /// Says who is served first, who gives way, and in what chunks.
+    SchedulerPolicy,
+    /// Chooses the engine that takes a request.
+    Router,
 }
 
 impl World {
-    pub(crate) const ALL: [Self; 3] = [Self::LatencyModel, Self::TokenSource, Self::FailureInjector];
+    /// All of them, in the order in which they are listed to people.
+    pub const ALL: [Self; 5] =
+        [Self::LatencyModel, Self::SchedulerPolicy, Self::Router, Self::FailureInjector, Self::TokenSource];
 
     /// Its name in `wit/`.
     #[must_use]
@@ -21,6 +27,8 @@ impl World {
             Self::LatencyModel => "latency-model",
             Self::TokenSource => "token-source",
             Self::FailureInjector => "failure-injector",
+            Self::SchedulerPolicy => "scheduler-policy",
+            Self::Router => "router",
         }
     }
 
@@ -30,6 +38,8 @@ impl World {
             Self::LatencyModel => "vcr:guest/latency",
             Self::TokenSource => "vcr:guest/tokens",
             Self::FailureInjector => "vcr:guest/faults",
+            Self::SchedulerPolicy => "vcr:guest/scheduling",
+            Self::Router => "vcr:guest/routing",
         }
     }
 
@@ -39,6 +49,8 @@ impl World {
             Self::LatencyModel => "export_latency_model!",
             Self::TokenSource => "export_token_source!",
             Self::FailureInjector => "export_failure_injector!",
+            Self::SchedulerPolicy => "export_scheduler_policy!",
+            Self::Router => "export_router!",
         }
     }
 }
@@ -50,6 +62,8 @@ impl fmt::Display for World {
             Self::LatencyModel => "latency model",
             Self::TokenSource => "token source",
             Self::FailureInjector => "failure injector",
+            Self::SchedulerPolicy => "scheduler policy",
+            Self::Router => "router",
         })
     }
 }

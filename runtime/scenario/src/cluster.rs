@@ -9,7 +9,7 @@ use vcr_core::{EngineConfig, EngineConfigInput, Policy};
 use crate::compat;
 use crate::context::Context;
 use crate::error::{Scripted, Thrown, did_you_mean, nearest};
-use crate::latency::LatencySpec;
+use crate::latency;
 use crate::options::{Options, as_text, describe};
 use crate::vocabulary::with_options;
 
@@ -107,7 +107,7 @@ fn make_pool(mut options: Options<'_>) -> Scripted<PoolSpec> {
     let name = options.string("name");
     let engines = options.u32("engines").unwrap_or(1);
     let engine = options.made::<EngineSpec>("engine", "made by engine(#{ ... })");
-    let latency = options.made::<LatencySpec>("latency", "a latency model such as fixed(#{ step: \"10ms\" })");
+    let latency = latency::option(&mut options);
     let router = router(&mut options).unwrap_or_default();
     if engines == 0 {
         options.problem("engines", "`engines` must be at least 1");

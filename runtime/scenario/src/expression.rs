@@ -22,8 +22,9 @@ use crate::{RunOptions, Silent, compat, vocabulary};
 /// When it is no expression of the vocabulary, or makes something else.
 pub fn latency(name: &str, source: &str, folder: &Path) -> Result<LatencyFactory, ScenarioError> {
     let value = evaluate(name, source, folder)?;
-    let spec = value.try_cast::<LatencySpec>().ok_or_else(|| {
-        wrong(name, "it is no latency model", "write one as in scenarios: knobs(#{ ttft: \"200ms\", itl: \"10ms\" })")
+    let spec = LatencySpec::of(&value).map_err(|what| {
+        let hint = "write one as in scenarios: knobs(#{ ttft: \"200ms\", itl: \"10ms\" })";
+        wrong(name, &format!("it must be {what}"), hint)
     })?;
     Ok(spec.factory)
 }
@@ -81,7 +82,7 @@ mod tests {
     #[test]
     fn anything_else_is_refused_with_its_place() {
         let error = |source| latency("--latency", source, Path::new("")).err().expect("it is wrong").to_string();
-        assert!(error("7").starts_with("--latency: it is no latency model"));
+        assert!(error("7").starts_with("--latency: it must be a latency model"));
         assert!(error("fixed(#{ stp: \"10ms\" })").starts_with("--latency:1:"), "{}", error("fixed(#{ stp: 1 })"));
         assert!(error("nothing(1)").contains("there is no function `nothing`"));
     }

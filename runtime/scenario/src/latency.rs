@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use rhai::{Dynamic, Engine, Map};
+use rhai::{Dynamic, Engine};
 use vcr_cluster::LatencyFactory;
 use vcr_core::latency::{LatencyError, LatencyModel};
-use vcr_guest::{CallFault, GuestError, GuestModule, Limits};
+use vcr_guest::World;
 use vcr_random::Distribution;
 use vcr_roofline::RooflineConfig;
 use vcr_timing::{
@@ -14,14 +14,43 @@ use vcr_timing::{
 };
 
 use crate::context::Context;
-use crate::error::{Blame, Scripted, Thrown};
-use crate::options::Options;
+use crate::error::Scripted;
+use crate::guest::GuestSpec;
+use crate::options::{Options, describe};
 use crate::vocabulary::with_options;
 
 /// A latency model, ready to be made for any number of engines.
 #[derive(Clone)]
 pub(crate) struct LatencySpec {
     pub(crate) factory: LatencyFactory,
+}
+
+impl LatencySpec {
+    /// What a script gave as a latency model: a native one, or a guest of that
+    /// world.
+    ///
+    /// # Errors
+    /// What is wrong with it, in words.
+    pub(crate) fn of(value: &Dynamic) -> Result<Self, String> {
+        if let Some(spec) = value.clone().try_cast::<Self>() {
+            return Ok(spec);
+        }
+        let Some(guest) = value.clone().try_cast::<GuestSpec>() else {
+            return Err(format!("a latency model such as fixed(#{{ step: \"10ms\" }}), but is {}", describe(value)));
+        };
+        guest.must_be(World::LatencyModel)?;
+        let factory: LatencyFactory = Arc::new(move |seed| {
+            let made = guest.module.latency_model(&guest.config_json, seed);
+            made.map_err(|error| LatencyError { model: guest.module.name().to_owned(), reason: error.to_string() })
+        });
+        Ok(Self { factory })
+    }
+}
+
+/// The option `latency`.
+pub(crate) fn option(options: &mut Options<'_>) -> Option<LatencySpec> {
+    let value = options.take("latency")?;
+    LatencySpec::of(&value).map_err(|what| options.problem("latency", format!("`latency` must be {what}"))).ok()
 }
 
 const SEMANTICS: &[(&str, PassSemantics)] =
@@ -33,7 +62,6 @@ pub(crate) fn register(engine: &mut Engine, context: &Arc<Context>) {
     with_options(engine, context, "polynomial", |_, options| make_polynomial(options));
     with_options(engine, context, "profile", make_profile);
     with_options(engine, context, "roofline", |_, options| make_roofline(options));
-    with_options(engine, context, "guest", make_guest);
 }
 
 /// A spec of a native model that every engine gets a copy of.
@@ -174,67 +202,4 @@ fn make_roofline(mut options: Options<'_>) -> Scripted<LatencySpec> {
         }
     };
     finish(options, spec)
-}
-
-/// The unit in which WebAssembly memory grows.
-const WASM_PAGE_BYTES: usize = 64 << 10;
-
-fn make_guest(context: &Context, mut options: Options<'_>) -> Scripted<LatencySpec> {
-    let path = options.string("path");
-    let path = options.required("path", path);
-    let config = options.take("config").unwrap_or_else(|| Dynamic::from_map(Map::new()));
-    let default = Limits::default();
-    let limits = Limits {
-        fuel_per_call: options.u64("fuel").unwrap_or(default.fuel_per_call),
-        memory_bytes: options.bytes("memory").map_or(default.memory_bytes, |bytes| bytes as usize),
-        ..default
-    };
-    // Limits that no guest can keep are a slip of the script, not of the guest.
-    if limits.fuel_per_call == 0 {
-        options.problem("fuel", "`fuel` must be at least 1");
-    }
-    if limits.memory_bytes < WASM_PAGE_BYTES {
-        options.problem("memory", "`memory` must be at least 64KiB, one page of WebAssembly memory");
-    }
-    let json = match serde_json::to_string(&config) {
-        Ok(json) => json,
-        Err(error) => {
-            options.problem("config", format!("`config` cannot be passed on as JSON: {error}"));
-            String::new()
-        }
-    };
-    let call = options.call_position();
-    options.finish()?;
-    let module = load(context, &path, limits).map_err(|error| thrown(&error).at(call))?;
-    // Makes a first instance now, so that a bad configuration costs no run.
-    module.latency_model(&json, 0).map_err(|error| thrown(&error).at(call))?;
-    let factory: LatencyFactory = Arc::new(move |seed| {
-        module
-            .latency_model(&json, seed)
-            .map_err(|error| LatencyError { model: module.name().to_owned(), reason: error.to_string() })
-    });
-    Ok(LatencySpec { factory })
-}
-
-fn load(context: &Context, path: &str, limits: Limits) -> Result<GuestModule, GuestError> {
-    let resolved = context.resolve(path);
-    if limits != Limits::default() {
-        return GuestModule::load(&resolved, limits);
-    }
-    if let Some(module) = context.state().guests.get(&resolved) {
-        return Ok(module.clone());
-    }
-    let module = GuestModule::load(&resolved, limits)?;
-    context.state().guests.insert(resolved, module.clone());
-    Ok(module)
-}
-
-/// Files and configurations are the user's; what a guest does is its own fault.
-fn thrown(error: &GuestError) -> Thrown {
-    let blame = match error {
-        GuestError::Read { .. } | GuestError::Load { .. } => Blame::Input,
-        GuestError::Call { fault: CallFault::Rejected { .. }, .. } => Blame::Input,
-        GuestError::Call { .. } | GuestError::Sandbox { .. } => Blame::Fault,
-    };
-    Thrown { blame, message: error.to_string(), hint: error.hint() }
 }

@@ -13,6 +13,7 @@ mod distribution;
 mod error;
 pub mod expression;
 mod fault;
+mod guest;
 mod latency;
 mod options;
 mod output;

@@ -7,7 +7,7 @@ use rhai::{Engine, Map, NativeCallContext};
 
 use crate::context::Context;
 use crate::error::{Scripted, Thrown};
-use crate::{check, cluster, distribution, fault, latency, parameter, run, workload};
+use crate::{check, cluster, distribution, fault, guest, latency, parameter, run, workload};
 
 /// How deep the calls of a script may nest.
 pub(crate) const MAX_CALL_LEVELS: usize = 64;
@@ -54,6 +54,7 @@ pub(crate) fn kind_of(type_name: &str) -> &'static str {
         ("ClusterSpec", "a cluster"),
         ("LinkSpec", "a link"),
         ("LatencySpec", "a latency model"),
+        ("GuestSpec", "a guest"),
         ("RouterConfig", "a router"),
         ("ScriptDistribution", "a distribution"),
         ("WorkloadConfig", "a workload"),
@@ -87,6 +88,7 @@ pub(crate) fn engine(context: &Arc<Context>) -> Engine {
     distribution::register(&mut engine);
     cluster::register(&mut engine, context);
     latency::register(&mut engine, context);
+    guest::register(&mut engine, context);
     workload::register(&mut engine, context);
     fault::register(&mut engine, context);
     run::register(&mut engine, context);

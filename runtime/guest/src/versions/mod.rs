@@ -1,7 +1,10 @@
 //! One module for each version of `wit/` that this build serves, and the one
 //! place where a version is chosen.
 
+mod instance;
 mod v0_1;
+mod v0_2;
+mod worlds;
 
 use wasmtime::component::Component;
 
@@ -12,7 +15,7 @@ use crate::limits::Limits;
 use crate::world::World;
 
 /// The versions of the guest API that this build serves, as (major, minor).
-pub const SUPPORTED_VERSIONS: &[(u64, u64)] = &[(0, 1)];
+pub const SUPPORTED_VERSIONS: &[(u64, u64)] = &[(0, 1), (0, 2)];
 
 pub(crate) fn is_supported(version: ApiVersion) -> bool {
     SUPPORTED_VERSIONS.contains(&(version.major, version.minor))
@@ -42,6 +45,7 @@ pub(crate) fn open(
 ) -> Result<OpenGuest, OpenError> {
     match (declared.major, declared.minor) {
         (0, 1) => v0_1::open(world, component, limits),
+        (0, 2) => v0_2::open(world, component, limits),
         _ => Err(OpenError::Unfit(format!("version {declared} has no adapter"))),
     }
 }

@@ -43,7 +43,7 @@ fn another_patch_of_a_supported_version_runs() {
 fn an_unknown_version_is_named() {
     assert_refused(
         &of_version("0.9.0"),
-        "it declares guest API 0.9.0, but this build supports 0.1",
+        "it declares guest API 0.9.0, but this build supports 0.1, 0.2",
         "rebuild the guest with the `wit/` of this build",
     );
 }
@@ -54,9 +54,10 @@ fn a_component_of_another_world_is_refused() {
     let text = r#"(module (func (export "run") (result i32) (i32.const 1)))"#;
     assert_refused(
         &component(text, wit),
-        "it is no guest: it exports none of `vcr:guest/latency`, `vcr:guest/tokens`, `vcr:guest/faults`, only `run`",
-        "export one world of `wit/`; with the SDK: `export_latency_model!`, `export_token_source!` or \
-         `export_failure_injector!`",
+        "it is no guest: it exports none of `vcr:guest/latency`, `vcr:guest/scheduling`, `vcr:guest/routing`, \
+         `vcr:guest/faults`, `vcr:guest/tokens`, only `run`",
+        "export one world of `wit/`; with the SDK: `export_latency_model!`, `export_scheduler_policy!`, \
+         `export_router!`, `export_failure_injector!` or `export_token_source!`",
     );
 }
 

@@ -1,0 +1,124 @@
+//! What the adapters of all versions have in common: how a component becomes a
+//! module of a world, and a module an instance.
+
+use wasmtime::component::{Component, InstancePre, Linker};
+use wasmtime::{Store, Trap};
+
+use crate::error::CallFault;
+use crate::limits::{Budget, Limits};
+use crate::sandbox::{self, HostState};
+use crate::versions::OpenError;
+
+/// What the generated types of each world have in common.
+pub(super) trait Bindings: Sized {
+    /// A component, type-checked against the world.
+    type Prepared: Send + Sync;
+
+    fn prepare(component: InstancePre<HostState>) -> wasmtime::Result<Self::Prepared>;
+    fn instantiate(prepared: &Self::Prepared, store: &mut Store<HostState>) -> wasmtime::Result<Self>;
+    fn call_configure(
+        &self,
+        store: &mut Store<HostState>,
+        config_json: &str,
+        seed: u64,
+    ) -> wasmtime::Result<Result<(), String>>;
+}
+
+/// Implements [`Bindings`] for the generated types of a world.
+macro_rules! impl_bindings {
+    ($world:ty, $prepared:ty, $interface:ident) => {
+        impl $crate::versions::instance::Bindings for $world {
+            type Prepared = $prepared;
+
+            fn prepare(component: ::wasmtime::component::InstancePre<HostState>) -> ::wasmtime::Result<Self::Prepared> {
+                <$prepared>::new(component)
+            }
+
+            fn instantiate(prepared: &$prepared, store: &mut ::wasmtime::Store<HostState>) -> ::wasmtime::Result<Self> {
+                prepared.instantiate(store)
+            }
+
+            fn call_configure(
+                &self,
+                store: &mut ::wasmtime::Store<HostState>,
+                config_json: &str,
+                seed: u64,
+            ) -> ::wasmtime::Result<Result<(), String>> {
+                self.$interface().call_configure(store, config_json, seed)
+            }
+        }
+    };
+}
+pub(super) use impl_bindings;
+
+/// A compiled guest of the world of `B`.
+pub(super) struct Module<B: Bindings> {
+    engine: wasmtime::Engine,
+    prepared: B::Prepared,
+}
+
+impl<B: Bindings> Module<B> {
+    pub(super) fn new(component: &Component, limits: &Limits) -> Result<Self, OpenError> {
+        let engine = component.engine().clone();
+        // Nothing is added to the linker: guests get no imports.
+        let prepared = Linker::new(&engine)
+            .instantiate_pre(component)
+            .and_then(B::prepare)
+            .map_err(|error| OpenError::Unfit(format!("{error:#}")))?;
+        let module = Self { engine, prepared };
+        // The types of functions are only checked in an instance.
+        let budget = limits.configure_budget(0);
+        module.instantiate(limits, budget).map_err(|error| match sandbox::fault(&error, budget) {
+            CallFault::Trapped { reason } if !error.is::<Trap>() => OpenError::Unfit(reason),
+            fault => OpenError::Fault(fault),
+        })?;
+        Ok(module)
+    }
+
+    fn instantiate(&self, limits: &Limits, budget: Budget) -> wasmtime::Result<Instance<B>> {
+        let mut store = sandbox::store(&self.engine, limits);
+        sandbox::allot(&mut store, budget)?;
+        let guest = B::instantiate(&self.prepared, &mut store)?;
+        Ok(Instance { store, guest })
+    }
+
+    /// Makes a fresh instance and configures it.
+    pub(super) fn configured(&self, limits: &Limits, config_json: &str, seed: u64) -> Result<Instance<B>, CallFault> {
+        let budget = limits.configure_budget(config_json.len());
+        let fault = |error: wasmtime::Error| sandbox::fault(&error, budget);
+        let Instance { mut store, guest } = self.instantiate(limits, budget).map_err(fault)?;
+        guest
+            .call_configure(&mut store, config_json, seed)
+            .map_err(fault)?
+            .map_err(|reason| CallFault::Rejected { reason })?;
+        Ok(Instance { store, guest })
+    }
+}
+
+/// One instance of a guest of the world of `B`.
+pub(super) struct Instance<B> {
+    store: Store<HostState>,
+    guest: B,
+}
+
+impl<B> Instance<B> {
+    /// Makes a call that may use so much.
+    pub(super) fn call<R>(
+        &mut self,
+        budget: Budget,
+        call: impl FnOnce(&B, &mut Store<HostState>) -> wasmtime::Result<R>,
+    ) -> Result<R, CallFault> {
+        sandbox::allot(&mut self.store, budget)
+            .and_then(|()| call(&self.guest, &mut self.store))
+            .map_err(|error| sandbox::fault(&error, budget))
+    }
+
+    /// The same for a function that may answer an error in words.
+    pub(super) fn call_fallible<R>(
+        &mut self,
+        budget: Budget,
+        call: impl FnOnce(&B, &mut Store<HostState>) -> wasmtime::Result<Result<R, String>>,
+    ) -> Result<R, CallFault> {
+        self.call(budget, call)?.map_err(|reason| CallFault::Rejected { reason })
+    }
+}

@@ -1,0 +1,19 @@
+use crate::versions::worlds::routing_adapter;
+
+pub(super) use bindings::Router as Bindings;
+
+#[allow(
+    missing_docs,
+    unreachable_pub,
+    unsafe_code,
+    clippy::all,
+    reason = "generated code follows the rules of its generator"
+)]
+mod bindings {
+    wasmtime::component::bindgen!({
+        path: "../../wit/v0_2",
+        world: "router",
+    });
+}
+
+routing_adapter!();

@@ -1,0 +1,1 @@
+//! Finds guests by reference.
