@@ -144,7 +144,7 @@ fn a_guest_that_wants_something_from_the_host_is_refused() {
         (func (export "vcr:guest/latency@0.1.0#answer") (result i32) (i32.wrap_i64 (call $clock))))"#;
     let folder = Folder::new();
     folder.write("curious.wasm", component(wit, text));
-    refused(&folder, "curious.wasm", &["it imports `clock`, but guests get no imports"]);
+    refused(&folder, "curious.wasm", &["it imports `clock`, which it is not given"]);
 }
 
 /// A component of a core module's text for the only world of a package's text.
