@@ -44,8 +44,8 @@
 //! `#![cfg_attr(target_arch = "wasm32", no_std)]`; on any other target it is an
 //! ordinary library whose tests run with `cargo test`.
 //!
-//! Guests get no imports: no clock, no randomness but the seed (see [`Rng`]),
-//! no files. A panic fails the run, and its message does not reach the user; to
+//! Guests have no clock, no randomness but the seed (see [`Rng`]) and no files.
+//! What they want to tell beside their answers goes through [`observe`]. A panic fails the run, and its message does not reach the user; to
 //! say why, return an error from `configure`, `price_batch`, `start`,
 //! `next_token` or `decide`.
 
@@ -63,6 +63,7 @@ pub mod bindings;
 mod fault_words;
 mod faults;
 mod latency;
+pub mod observe;
 #[cfg(any(target_arch = "wasm32", test))]
 mod pricing;
 mod rng;

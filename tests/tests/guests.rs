@@ -144,7 +144,7 @@ fn a_guest_that_wants_something_from_the_host_is_refused() {
         (func (export "vcr:guest/latency@0.1.0#answer") (result i32) (i32.wrap_i64 (call $clock))))"#;
     let folder = Folder::new();
     folder.write("curious.wasm", component(wit, text));
-    refused(&folder, "curious.wasm", &["it imports `clock`, but guests get no imports"]);
+    refused(&folder, "curious.wasm", &["it imports `clock`, which it is not given"]);
 }
 
 /// A component of a core module's text for the only world of a package's text.
@@ -230,4 +230,121 @@ fn faults_while_configuring_are_the_guests() {
     let place = "error: test.rhai:1:15: ";
     goes_wrong("loop-in-config", 0, 3, &[place, "`configure`", "it looped for ever"]);
     goes_wrong("panic-in-config", 0, 3, &[place, "`configure`", "it gave up"]);
+}
+
+#[test]
+fn a_hoarder_and_a_chatterbox_are_stopped() {
+    goes_wrong("many-small-growths", 0, 3, &[IN_THE_RUN, &["bytes of memory, but may have"]].concat());
+    goes_wrong("flood", 0, 3, &[IN_THE_RUN, &["`observe` more than 1024 times in one call"]].concat());
+}
+
+/// A scenario priced by the hostile guest with a fallback, and by `more` options.
+fn with_fallback(path: &Path, wrong: &str, after: u32, fallback: &str) -> String {
+    let config = format!("#{{ wrong: \"{wrong}\", after: {after} }}");
+    let path = path.display();
+    priced_by(&format!("guest(#{{ path: \"{path}\", config: {config}, fallback: {fallback} }})"))
+}
+
+/// Honest steps take 10 ms, and so do those of the fallback: whenever the guest
+/// fails, every step starts when it would have started.
+#[test]
+fn a_fallback_goes_on_where_the_guest_failed() {
+    let Some(path) = hostile_guest() else { return };
+    let run = |scenario: &str| Folder::with(scenario).run(&["--json"]).ended(0).json();
+    let honest = run(&priced_by(&guest_at(&path, "#{ wrong: \"none\" }")));
+    for (wrong, after) in [("panic", 0), ("loop", 7), ("negative", 13), ("flood", 40), ("eight-gigabytes", 100)] {
+        let outcome = run(&with_fallback(&path, wrong, after, "fixed(#{ step: \"10ms\" })"));
+        assert_eq!(outcome["fingerprint"], honest["fingerprint"], "{wrong} after {after} steps");
+        assert_eq!(outcome["guests"][0]["failures"], 2, "one of each engine: {wrong}");
+        let first = outcome["guests"][0]["first_failure"].as_str().expect("it is told");
+        assert!(first.contains("`hostile` failed: in `price`"), "{first}");
+    }
+    let summary = Folder::with(&with_fallback(&path, "panic", 3, "fixed(#{ step: \"10ms\" })")).run(&[]).ended(0).stdout;
+    assert!(summary.contains("hostile: 2 instances failed and its fallback went on: "), "{summary}");
+}
+
+#[test]
+fn a_fallback_that_is_none_is_refused() {
+    let Some(path) = hostile_guest() else { return };
+    let folder = Folder::with(&with_fallback(&path, "none", 0, "7"));
+    folder.run(&[]).failed(2, &["`latency` must be a guest whose `fallback` is a latency model such as", "but is 7"]);
+}
+
+/// A run beside one whose guest fails is the run that it is alone.
+#[test]
+fn a_hostile_guest_changes_no_other_run() {
+    let Some(path) = hostile_guest() else { return };
+    let runs = |hostile: &str| {
+        format!(
+            r#"let cluster_of = |latency| cluster(#{{ engines: pool(#{{ engines: 2, latency: latency }}) }});
+let work = poisson(#{{ rate: "30/s", count: 80, prompt_tokens: 300, output_tokens: uniform(5, 80) }});
+let runs = [ #{{ name: "honest", cluster: cluster_of.call(roofline(#{{ model: "llama-3.1-8b", gpu: "h100-sxm" }})), workloads: [ work ] }} ];
+{hostile}
+run_all(runs);
+"#
+        )
+    };
+    let hostile: String = ["loop", "recurse", "many-small-growths", "flood", "chatter"]
+        .into_iter()
+        .map(|wrong| {
+            let guest = format!(
+                r#"guest(#{{ path: "{}", config: #{{ wrong: "{wrong}" }}, fallback: fixed(#{{ step: "1ms" }}) }})"#,
+                path.display()
+            );
+            format!("runs.push(#{{ name: \"{wrong}\", cluster: cluster_of.call({guest}), workloads: [ work ] }});\n")
+        })
+        .collect();
+    let alone = Folder::with(&runs("")).run(&["--json"]).ended(0).json();
+    let beside = Folder::with(&runs(&hostile)).run(&["--json", "--threads", "4"]).ended(0).json();
+    assert_eq!(beside["runs"].as_array().expect("a list").len(), 6);
+    assert_eq!(beside["runs"][0], alone["runs"][0]);
+}
+
+#[test]
+fn what_a_guest_tells_is_in_the_report_and_in_the_trace() {
+    let Some(path) = shipped_guest("thermal") else { return };
+    let config = r#"#{ roofline: #{ model: "llama-3.1-8b", gpu: "h100-sxm" }, thermal: #{ time_constant_s: 0.2 } }"#;
+    let folder = Folder::with(&priced_by(&guest_at(&path, config)));
+    let told = folder.run(&["--json"]).ended(0).json()["guests"].clone();
+    assert_eq!((&told[0]["name"], &told[0]["world"]), (&"thermal".into(), &"latency-model".into()));
+    assert_eq!(told[0]["digest"].as_str().map(str::len), Some(64));
+    assert_eq!((&told[0]["seats"], &told[0]["failures"]), (&2.into(), &0.into()));
+    for (engine, seat) in told[0]["told"].as_array().expect("a list").iter().enumerate() {
+        assert_eq!((&seat["run"], &seat["pool"], &seat["engine"]), (&"priced".into(), &"engines".into(), &engine.into()));
+        assert!(seat["counters"]["throttled_steps"].as_u64() > Some(0), "{seat}");
+        let gauge = &seat["gauges"]["temperature_celsius"];
+        assert!(gauge["min"].as_f64() < gauge["max"].as_f64(), "{seat}");
+    }
+    assert_eq!(folder.run(&["--json", "--out", "out"]).ended(0).json()["guests"], told, "files change nothing");
+    let read = |name: &str| std::fs::read_to_string(folder.path().join("out").join(name));
+    let trace = read("trace.json").expect("it was written");
+    assert!(trace.contains("engines 0 thermal: temperature_celsius") && trace.contains("throttling begins"));
+    assert!(read("guests.jsonl").is_err(), "it has logged nothing");
+}
+
+#[test]
+fn what_a_guest_logs_is_in_a_file_and_within_its_limits() {
+    let Some(path) = hostile_guest() else { return };
+    let folder = Folder::with(&priced_by(&guest_at(&path, "#{ wrong: \"chatter\", after: 3 }")));
+    let outcome = folder.run(&["--json", "--out", "out"]).ended(0).json();
+    let lines = std::fs::read_to_string(folder.path().join("out/guests.jsonl")).expect("it has logged");
+    // A mebibyte for each of the two engines, 10,016 bytes a line.
+    assert_eq!(lines.lines().count(), 2 * ((1 << 20) / 10_016));
+    assert!(lines.starts_with(r#"{"of":"priced","guest":"hostile","pool":"engines","engine":0,"text":"blah "#));
+    let dropped = outcome["guests"][0]["told"][0]["dropped"].as_u64().expect("a number");
+    assert!(dropped > 1000, "{dropped}");
+}
+
+#[test]
+fn a_guest_in_a_registry_needs_a_digest() {
+    let folder = Folder::with(r#"guest(#{ path: "oci://localhost:1/guests/roofline:1" });"#);
+    folder.run(&[]).failed(2, &["names no digest", "hint: `vcr guest pull oci://localhost:1/guests/roofline:1`"]);
+    folder.write("test.rhai", r#"guest(#{ path: "oci://roofline" });"#);
+    folder.run(&[]).failed(2, &["`oci://roofline` is no reference to a guest: it names no registry"]);
+}
+
+#[test]
+fn unknown_grants_are_told() {
+    let folder = Folder::with(r#"guest(#{ path: "any.wasm", wasi: ["clocks", "files"] });"#);
+    folder.run(&[]).failed(2, &[r#"`wasi` may hold "clocks", "random", "stdio", "environment", but holds"#]);
 }

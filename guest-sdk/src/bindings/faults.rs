@@ -17,6 +17,7 @@ use exports::vcr::guest::faults::Guest;
 wit_bindgen::generate!({
     path: "../wit/v0_2",
     world: "failure-injector",
+    with: { "vcr:guest/observe@0.2.0": crate::bindings::observe::vcr::guest::observe },
     pub_export_macro: true,
     default_bindings_module: "vcr_guest_sdk::bindings::faults",
 });

@@ -1,8 +1,9 @@
 //! The component interfaces, generated from `wit/`, and their adapters to the
-//! traits of guests: a module for each world.
+//! traits of guests: a module for each world, and one for what all may import.
 
 pub mod faults;
 pub mod latency;
+pub mod observe;
 pub mod tokens;
 
 use crate::slot::Slot;

@@ -2,13 +2,15 @@
 //!
 //! Each step is priced by a roofline and stretched by a factor that depends on
 //! how warm the GPU has become; see [`Thermal`]. The config is
-//! `{"roofline": {…}, …}` with the fields of [`ThermalConfig`].
+//! `{"roofline": {…}, …}` with the fields of [`ThermalConfig`]. It tells its
+//! temperature and when it throttles; see [`Diary`].
 
 #![cfg_attr(target_arch = "wasm32", no_std)]
 
 extern crate alloc;
 
 mod decay;
+mod diary;
 mod thermal;
 
 use alloc::string::String;
@@ -17,6 +19,7 @@ use vcr_guest_sdk::{LatencyGuest, Rng, Step, export_latency_model};
 use vcr_roofline::{Roofline, RooflineConfig, StepWork};
 
 pub use crate::decay::decay;
+pub use crate::diary::Diary;
 pub use crate::thermal::{Thermal, ThermalConfig};
 
 /// The config of the guest.
@@ -33,6 +36,7 @@ struct Config {
 struct ThermalGuest {
     roofline: Roofline,
     thermal: Thermal,
+    diary: Diary,
 }
 
 impl LatencyGuest for ThermalGuest {
@@ -41,7 +45,7 @@ impl LatencyGuest for ThermalGuest {
     fn configure(config: Config, seed: u64) -> Result<Self, String> {
         let roofline = config.roofline.build().map_err(|error| alloc::format!("`roofline`: {error}"))?;
         let thermal = Thermal::new(&config.thermal, &mut Rng::new(seed, 0))?;
-        Ok(Self { roofline, thermal })
+        Ok(Self { roofline, thermal, diary: Diary::default() })
     }
 
     fn price(&mut self, step: &Step) -> f64 {
@@ -54,7 +58,9 @@ impl LatencyGuest for ThermalGuest {
             decode_context_tokens: step.decode_context_tokens,
             sampled_requests: step.sampled_requests,
         });
-        self.thermal.run(step.start_ns, cool_ns)
+        let duration_ns = self.thermal.run(step.start_ns, cool_ns);
+        self.diary.step(&self.thermal, step.start_ns.saturating_add(duration_ns as u64));
+        duration_ns
     }
 }
 

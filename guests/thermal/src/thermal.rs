@@ -119,6 +119,12 @@ impl Thermal {
         self.celsius
     }
 
+    /// Whether it is so hot that the clocks fall.
+    #[must_use]
+    pub fn is_throttling(&self) -> bool {
+        self.celsius > self.throttle_celsius
+    }
+
     fn slowdown(&self) -> f64 {
         let excess = (self.celsius - self.throttle_celsius).max(0.0);
         (1.0 + excess * self.slowdown_per_celsius).min(self.slowdown_max)

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand};
 use clap_complete::Shell;
 
+use crate::guest_registry::{self, PullArgs, PushArgs};
 use crate::inspect::captures::args as captures;
 use crate::play::args::PlayArgs;
 use crate::record::args::RecordArgs;
@@ -98,6 +99,12 @@ pub(crate) enum GuestCommand {
     /// Build guests from source into components.
     #[command(after_help = BUILD_EXAMPLES)]
     Build(BuildArgs),
+    /// Get a guest from an OCI registry, and print the reference to put into scenarios.
+    #[command(after_help = guest_registry::PULL_EXAMPLES)]
+    Pull(PullArgs),
+    /// Put a guest into an OCI registry.
+    #[command(after_help = guest_registry::PUSH_EXAMPLES)]
+    Push(PushArgs),
 }
 
 #[derive(Debug, Subcommand)]

@@ -3,6 +3,7 @@
 mod args;
 mod exit;
 mod guest;
+mod guest_registry;
 mod inspect;
 mod play;
 mod progress;
@@ -28,6 +29,8 @@ fn main() -> ExitCode {
         Command::Play(args) => play::play(&args),
         Command::Record(args) => record::record(&args),
         Command::Guest { command: GuestCommand::Build(args) } => guest::build_command(&args),
+        Command::Guest { command: GuestCommand::Pull(args) } => guest_registry::pull(&args),
+        Command::Guest { command: GuestCommand::Push(args) } => guest_registry::push(&args),
         Command::Inspect { command } => inspect(&command),
         Command::Completions { shell } => {
             // Into memory first: the generator panics when a write fails.

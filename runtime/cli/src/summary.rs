@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use comfy_table::Table;
 use vcr_cluster::metrics::{Trend, Unit};
 use vcr_cluster::{MetricsReport, Report, TrendReport, report_name};
-use vcr_scenario::{Check, Outcome};
+use vcr_scenario::{Check, GuestReport, Outcome};
 use vcr_units::format_ns;
 
 use crate::style::{BOLD, DIM, GREEN, RED, align_right, bare_table, write_table};
@@ -27,6 +27,7 @@ pub(crate) fn write(out: &mut dyn Write, outcome: &Outcome) -> io::Result<()> {
     for run in &outcome.runs {
         write_run(out, run)?;
     }
+    write_guests(out, &outcome.guests)?;
     writeln!(out, "\n  fingerprint {}", outcome.fingerprint)?;
     write_verdict(out, outcome)
 }
@@ -108,6 +109,34 @@ fn trend_row(label: String, summary: &TrendReport, unit: Unit) -> Vec<String> {
     };
     let values = [summary.mean, summary.min, summary.p50, summary.p90, summary.p95, summary.p99, summary.max].map(show);
     std::iter::once(label).chain(values).chain([summary.count.to_string()]).collect()
+}
+
+/// Which guests took part, and how they fared.
+fn write_guests(out: &mut dyn Write, guests: &[GuestReport]) -> io::Result<()> {
+    if guests.is_empty() {
+        return Ok(());
+    }
+    writeln!(out, "\n  {BOLD}GUESTS{BOLD:#}")?;
+    let mut table = bare_table();
+    for guest in guests {
+        table.add_row([format!("  {}", guest.name), guest.world.to_owned(), format!("sha256 {}", guest.digest)]);
+    }
+    write_table(out, &table)?;
+    for guest in guests.iter().filter(|guest| guest.failures > 0) {
+        let reason = guest.first_failure.as_deref().unwrap_or_default();
+        writeln!(out, "  {}: {} failed and its fallback went on: {reason}", guest.name, instances(guest.failures))?;
+    }
+    for guest in guests {
+        let dropped: u64 = guest.told.iter().map(|seat| seat.dropped).sum();
+        if dropped > 0 {
+            writeln!(out, "  {}: {dropped} notes were dropped", guest.name)?;
+        }
+    }
+    Ok(())
+}
+
+fn instances(number: u64) -> String {
+    if number == 1 { "1 instance".to_owned() } else { format!("{number} instances") }
 }
 
 fn write_totals(out: &mut dyn Write, run: &Report) -> io::Result<()> {

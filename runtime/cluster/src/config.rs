@@ -3,14 +3,15 @@
 use std::sync::Arc;
 
 use vcr_core::EngineConfig;
+use vcr_core::Seat;
 use vcr_core::latency::{LatencyError, LatencyModel};
 use vcr_random::Distribution;
 use vcr_trace::Trace;
 
 use crate::router::RouterConfig;
 
-/// Makes the latency model of one engine from the engine's seed.
-pub type LatencyFactory = Arc<dyn Fn(u64) -> Result<Box<dyn LatencyModel>, LatencyError> + Send + Sync>;
+/// Makes the latency model of one engine from its seat.
+pub type LatencyFactory = Arc<dyn Fn(&Seat<'_>) -> Result<Box<dyn LatencyModel>, LatencyError> + Send + Sync>;
 
 /// Engines of one kind, with the router in front of them.
 #[derive(Clone)]

@@ -36,7 +36,7 @@ impl Simulation<'_> {
         let worker = &mut self.workers[index as usize];
         let pool = worker.pool as usize;
         worker
-            .restart(&self.pools[pool].config)
+            .restart(&self.config.name, &self.pools[pool].config)
             .map_err(|reason| latency_error(&self.pools[pool].config, worker.index, 0..1, self.now_ns, reason))?;
         for tag in std::mem::take(&mut self.pools[pool].parked) {
             // Requests that ended while parked are gone.

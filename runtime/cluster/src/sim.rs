@@ -113,7 +113,7 @@ impl<'o> Simulation<'o> {
         for (pool, pool_config) in config.topology.pools().into_iter().enumerate() {
             let first_worker = workers.len() as u32;
             for index in 0..pool_config.engines {
-                let worker = Worker::new(pool as u32, index, pool_config, config.seed, observer.wants_steps())
+                let worker = Worker::new(pool as u32, index, pool_config, &config, observer.wants_steps())
                     .map_err(|reason| latency_error(pool_config, index, 0..1, 0, reason))?;
                 workers.push(worker);
             }

@@ -4,10 +4,10 @@ use std::collections::VecDeque;
 
 use vcr_core::latency::{LatencyError, LatencyModel, StepBatch, StepShape};
 use vcr_core::plan::StepPlan;
-use vcr_core::{Engine, EngineConfig, EngineStats, TokenSource, seed};
+use vcr_core::{Engine, EngineConfig, EngineStats, Seat, TokenSource, seed};
 use vcr_random::Stream;
 
-use crate::config::PoolConfig;
+use crate::config::{PoolConfig, RunConfig};
 use crate::router::WorkerLoad;
 
 /// Whether a worker takes requests.
@@ -59,10 +59,10 @@ impl Worker {
         pool: u32,
         index: u32,
         config: &PoolConfig,
-        run_seed: u64,
+        run: &RunConfig,
         records_events: bool,
     ) -> Result<Self, LatencyError> {
-        let seed = seed::derive(run_seed, &format!("engine:{}", config.name), u64::from(index));
+        let seed = seed::derive(run.seed, &format!("engine:{}", config.name), u64::from(index));
         Ok(Self {
             pool,
             index,
@@ -74,7 +74,7 @@ impl Worker {
             step_start_ns: 0,
             step_end_ns: 0,
             step_digest: 0,
-            latency: (config.latency)(seed::derive(seed, "latency", 0))?,
+            latency: (config.latency)(&seat(&run.name, config, index, seed, 0))?,
             seed,
             acceptance: Stream::new(seed, "acceptance"),
             slow_downs: Vec::new(),
@@ -192,9 +192,9 @@ impl Worker {
     }
 
     /// Comes up again as a new process.
-    pub(crate) fn restart(&mut self, config: &PoolConfig) -> Result<(), LatencyError> {
+    pub(crate) fn restart(&mut self, run: &str, config: &PoolConfig) -> Result<(), LatencyError> {
         self.health = Health::Up;
-        self.latency = (config.latency)(seed::derive(self.seed, "latency", u64::from(self.incarnation)))?;
+        self.latency = (config.latency)(&seat(run, config, self.index, self.seed, self.incarnation))?;
         Ok(())
     }
 
@@ -248,6 +248,13 @@ fn add_stats(into: &mut EngineStats, from: &EngineStats) {
         into.queried_tokens += from.queried_tokens;
         into.hit_tokens += from.hit_tokens;
     }
+}
+
+/// The seat of the latency model of an engine with this seed, after so many
+/// restarts.
+fn seat<'a>(run: &'a str, pool: &'a PoolConfig, index: u32, seed: u64, incarnation: u32) -> Seat<'a> {
+    let seed = seed::derive(seed, "latency", u64::from(incarnation));
+    Seat { run, pool: &pool.name, engine: Some(index), seed }
 }
 
 /// The output token at `index` of the request whose outputs are seeded so.

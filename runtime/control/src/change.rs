@@ -3,7 +3,7 @@
 use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
-use vcr_live::{Command, FaultRule, FaultRuleError, LatencyFactory, Snapshot};
+use vcr_live::{Command, FaultRule, FaultRuleError, LatencyFactory, Seat, Snapshot};
 
 use crate::answer::Refusal;
 use crate::ask::{Asked, FaultChange, LatencyChange, Nothing, TimeScaleChange, WhichEngine};
@@ -67,7 +67,7 @@ pub(crate) async fn latency(State(context): State<Context>, Asked(change): Asked
 /// Makes the model once, so that what cannot be made is told to whoever asked.
 fn make(reader: &LatencyReader, model: &str, config: Option<&str>) -> Result<(LatencyFactory, String), UnusableModel> {
     let (factory, name) = reader(model, config)?;
-    factory(0).map_err(|error| UnusableModel { message: error.to_string(), hint: None })?;
+    factory(&Seat::of_seed(0)).map_err(|error| UnusableModel { message: error.to_string(), hint: None })?;
     Ok((factory, name))
 }
 

@@ -45,6 +45,33 @@ pub use server::ControlPlane;
 pub type LatencyReader =
     Arc<dyn Fn(&str, Option<&str>) -> Result<(LatencyFactory, String), UnusableModel> + Send + Sync>;
 
+/// Reads what the guests of the engines have told, in a fixed order.
+pub type GuestReader = Arc<dyn Fn() -> Vec<GuestSample> + Send + Sync>;
+
+/// Something that a guest has told of an engine.
+#[derive(Clone, Debug, PartialEq)]
+pub struct GuestSample {
+    /// The guest's name.
+    pub guest: String,
+    /// Number of the engine.
+    pub engine: u32,
+    /// What it is.
+    pub value: GuestValue,
+}
+
+/// A value that a guest has told, or that is known of it.
+#[derive(Clone, Debug, PartialEq)]
+pub enum GuestValue {
+    /// A counter and its total.
+    Counter(String, u64),
+    /// A gauge and its latest value.
+    Gauge(String, f64),
+    /// Notes that were dropped.
+    Dropped(u64),
+    /// Failures after which its fallback went on.
+    Failures(u64),
+}
+
 /// Why a text is no latency model.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UnusableModel {

@@ -1,12 +1,13 @@
 //! Where the control plane listens.
 
+use std::fmt;
 use std::io;
 use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
 
 use vcr_live::EnginesHandle;
 
-use crate::LatencyReader;
 use crate::server::ControlPlane;
+use crate::{GuestReader, LatencyReader};
 
 /// Where to listen, as `HOST:PORT`; port 0 takes a free one. A part without an
 /// address is not served.
@@ -53,9 +54,15 @@ pub(crate) enum Part {
 }
 
 /// Sockets that listen and are not answered yet.
-#[derive(Debug)]
 pub struct Listeners {
     pub(crate) bound: Vec<(Part, TcpListener)>,
+    pub(crate) guests: Option<GuestReader>,
+}
+
+impl fmt::Debug for Listeners {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.debug_struct("Listeners").field("bound", &self.bound).finish_non_exhaustive()
+    }
 }
 
 impl Listeners {
@@ -67,7 +74,13 @@ impl Listeners {
         let wanted = [(Part::Metrics, addresses.metrics), (Part::Admin, addresses.admin)];
         let given = wanted.into_iter().filter_map(|(part, address)| Some((part, address?)));
         let bound = given.map(|(part, address)| Ok((part, listen(part, address)?)));
-        Ok(Self { bound: bound.collect::<Result<_, ControlError>>()? })
+        Ok(Self { bound: bound.collect::<Result<_, ControlError>>()?, guests: None })
+    }
+
+    /// Tells in the metrics what guests tell, too.
+    #[must_use]
+    pub fn with_guests(self, guests: GuestReader) -> Self {
+        Self { guests: Some(guests), ..self }
     }
 
     /// Where the metrics part is, if it is served.

@@ -10,6 +10,7 @@ use prometheus_client::registry::{Registry, Unit};
 use vcr_live::{Counters, EngineState, EnginesHandle, Snapshot};
 
 use crate::counts::{Amount, Count, counts, seconds};
+use crate::{GuestReader, GuestSample, GuestValue};
 
 /// The type of the text, for its header.
 pub(crate) const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -18,9 +19,12 @@ pub(crate) const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0
 const NO_EXEMPLAR: Option<&Exemplar<NoLabelSet, f64>> = None;
 
 /// All metrics of `engines`, taken anew each time they are written.
-pub(crate) fn registry(engines: EnginesHandle) -> Registry {
+pub(crate) fn registry(engines: EnginesHandle, guests: Option<GuestReader>) -> Registry {
     let mut registry = Registry::with_prefix("vcr");
     registry.register_collector(Box::new(EngineCollector(engines)));
+    if let Some(guests) = guests {
+        registry.register_collector(Box::new(GuestCollector(guests)));
+    }
     registry
 }
 
@@ -48,6 +52,67 @@ impl Collector for EngineCollector {
         page.counters()?;
         page.finished()
     }
+}
+
+struct GuestCollector(GuestReader);
+
+impl fmt::Debug for GuestCollector {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str("GuestCollector")
+    }
+}
+
+impl Collector for GuestCollector {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        let samples = (self.0)();
+        let whole = |sample: &GuestSample| match &sample.value {
+            GuestValue::Counter(name, total) => Some((Some(name.clone()), *total)),
+            _ => None,
+        };
+        guest_counter(&mut encoder, "guest_metric", "A counter that a guest tells.", &samples, whole)?;
+        let mut metric =
+            encoder.encode_descriptor("guest_gauge", "A gauge that a guest tells.", None, MetricType::Gauge)?;
+        for sample in &samples {
+            if let GuestValue::Gauge(name, value) = &sample.value {
+                metric.encode_family(&guest_labels(sample, Some(name.clone())))?.encode_gauge(value)?;
+            }
+        }
+        let help = "Notes of a guest that were dropped, because it tells too much.";
+        let dropped = |sample: &GuestSample| match sample.value {
+            GuestValue::Dropped(total) => Some((None, total)),
+            _ => None,
+        };
+        guest_counter(&mut encoder, "guest_notes_dropped", help, &samples, dropped)?;
+        let help = "Failures of a guest after which its fallback went on.";
+        let failures = |sample: &GuestSample| match sample.value {
+            GuestValue::Failures(total) => Some((None, total)),
+            _ => None,
+        };
+        guest_counter(&mut encoder, "guest_failures", help, &samples, failures)
+    }
+}
+
+/// Writes a counter of those samples that have it.
+fn guest_counter(
+    encoder: &mut DescriptorEncoder<'_>,
+    name: &str,
+    help: &str,
+    samples: &[GuestSample],
+    value: impl Fn(&GuestSample) -> Option<(Option<String>, u64)>,
+) -> fmt::Result {
+    let mut metric = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
+    for sample in samples {
+        if let Some((name, total)) = value(sample) {
+            metric.encode_family(&guest_labels(sample, name))?.encode_counter(&total, NO_EXEMPLAR)?;
+        }
+    }
+    Ok(())
+}
+
+fn guest_labels(sample: &GuestSample, name: Option<String>) -> Vec<(&'static str, String)> {
+    let mut labels = vec![("guest", sample.guest.clone()), ("engine", sample.engine.to_string())];
+    labels.extend(name.map(|name| ("name", name)));
+    labels
 }
 
 /// A scrape.

@@ -10,10 +10,9 @@ use axum::{Json, Router};
 use prometheus_client::registry::Registry;
 use vcr_live::EnginesHandle;
 
-use crate::LatencyReader;
 use crate::answer::Refusal;
 use crate::view::{EngineView, Engines, FaultsView, Health};
-use crate::{change, metrics};
+use crate::{GuestReader, LatencyReader, change, metrics};
 
 const METRICS_PATHS: &str = "GET /metrics, GET /healthz";
 const ADMIN_PATHS: &str = "GET /metrics, GET /healthz, GET /engines, POST /latency, POST /time-scale, \
@@ -28,8 +27,8 @@ pub(crate) struct Context {
 }
 
 impl Context {
-    pub(crate) fn new(engines: EnginesHandle, latency: LatencyReader) -> Self {
-        let registry = Arc::new(metrics::registry(engines.clone()));
+    pub(crate) fn new(engines: EnginesHandle, latency: LatencyReader, guests: Option<GuestReader>) -> Self {
+        let registry = Arc::new(metrics::registry(engines.clone(), guests));
         Self { engines, latency, registry }
     }
 }

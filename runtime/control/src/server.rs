@@ -57,7 +57,7 @@ impl ControlPlane {
             .thread_name("control-model")
             .max_blocking_threads(MAX_BLOCKING)
             .build()?;
-        let context = Context::new(engines, latency);
+        let context = Context::new(engines, latency, listeners.guests);
         let (stop, stopped) = watch::channel(());
         let mut parts = JoinSet::new();
         for (part, listener) in listeners.bound {

@@ -21,6 +21,7 @@ mod queue;
 mod remote_kv;
 mod request;
 mod schedule;
+mod seat;
 pub mod seed;
 mod stats;
 mod stop;
@@ -33,5 +34,6 @@ pub use config::{ConfigError, EngineConfig, EngineConfigInput, Policy, Scheduler
 pub use engine::{Engine, RejectReason, TokenSource};
 pub use pause::PauseState;
 pub use request::{FinishReason, KvRole, Prompt, RequestId, RequestSpec, RequestStatus};
+pub use seat::Seat;
 pub use stats::{EngineStats, PrefixCacheStats, SpecDecodeStats};
 pub use stop::{Repetition, StopRules};

@@ -1,93 +1,312 @@
 //! Where compiled guests are kept from run to run.
+//!
+//! An entry is machine code, and as trusted as this program is: whoever could
+//! write one could do anything. So it lies in a folder that the user alone can
+//! write to, is made by this program alone, and is never taken from anywhere
+//! else. It is found by the hash of the component, the version of the compiler
+//! and its settings, so it never goes stale; it appears whole or not at all; and
+//! one that is damaged is made again. The cache saves time and is never needed:
+//! where anything is wrong with it, guests are compiled.
 
 use std::ffi::OsString;
+use std::fs::{self, DirBuilder, File};
+use std::hash::{Hash as _, Hasher};
+use std::io::{self, Write as _};
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
 
-use wasmtime::{Cache, CacheConfig};
+use sha2::{Digest as _, Sha256};
+use wasmtime::Engine;
+use wasmtime::component::Component;
+use xxhash_rust::xxh3::xxh3_128;
+
+use crate::digest::hex;
 
 /// Names the folder that compiled guests are kept in, in place of the usual one
 /// of the user; empty to keep none.
 const FOLDER_VARIABLE: &str = "VCR_GUEST_CACHE";
 
-/// The cache of compiled guests, or none where there is no place for one: it
-/// saves time and is never needed.
-///
-/// An entry is found by the hash of the component, the settings of the compiler
-/// and its version, so it never goes stale; old ones are cleared away. It is
-/// machine code and as trusted as this program is, so it belongs in a folder
-/// that only the user can write to, which the usual one is.
-pub(crate) fn open() -> Option<Cache> {
-    open_in(std::env::var_os(FOLDER_VARIABLE))
+/// Entries that nobody has asked for in this time are cleared away.
+const KEPT_FOR: Duration = Duration::from_secs(30 * 24 * 3600);
+
+/// An entry's time of use is kept up to date to this.
+const USE_IS_KNOWN_TO: Duration = Duration::from_secs(24 * 3600);
+
+/// All entries together; beyond it the least recently used are cleared away.
+const BYTES_MAX: u64 = 1 << 30;
+
+/// A folder of compiled guests.
+pub(crate) struct Cache {
+    folder: PathBuf,
 }
 
-/// The cache in `folder`, or in the usual one.
-fn open_in(folder: Option<OsString>) -> Option<Cache> {
-    let mut config = CacheConfig::new();
-    match folder {
-        Some(folder) if folder.is_empty() => return None,
-        Some(folder) => {
-            // The cache wants an absolute path.
-            config.with_directory(std::path::absolute(folder).ok()?);
-        }
-        None => {}
+impl Cache {
+    /// The cache that the environment names, or the usual one; none where there
+    /// is no place for one that only the user can write to.
+    pub(crate) fn from_env() -> Option<Self> {
+        let folder = match std::env::var_os(FOLDER_VARIABLE) {
+            Some(folder) if folder.is_empty() => return None,
+            Some(folder) => PathBuf::from(folder),
+            None => usual_folder(std::env::var_os("XDG_CACHE_HOME"), std::env::var_os("HOME"))?,
+        };
+        Self::open(folder)
     }
-    // Compressing much-used entries again would take a core from the run.
-    config.with_optimized_compression_usage_counter_threshold(u64::MAX);
-    Cache::new(config).ok()
+
+    fn open(folder: PathBuf) -> Option<Self> {
+        let made = DirBuilder::new().recursive(true).mode(0o700).create(&folder);
+        (made.is_ok() && is_private(&folder)).then_some(Self { folder })
+    }
+
+    /// The compiled form of the component `bytes`, whose SHA-256 is `digest`:
+    /// the one that was kept, or a fresh one that is kept from now on.
+    ///
+    /// # Errors
+    /// What the compiler says.
+    pub(crate) fn compiled(&self, engine: &Engine, digest: &str, bytes: &[u8]) -> wasmtime::Result<Component> {
+        let entry = self.folder.join(entry_name(engine, digest));
+        if let Some(component) = read(engine, &entry) {
+            return Ok(component);
+        }
+        let component = Component::from_binary(engine, bytes)?;
+        // Without an entry the next run compiles too, which is all that happens.
+        if let Ok(image) = component.serialize() {
+            let _ = self.keep(&entry, &image);
+        }
+        Ok(component)
+    }
+
+    fn keep(&self, entry: &Path, image: &[u8]) -> io::Result<()> {
+        write_whole(&self.folder, entry, image)?;
+        write_whole(&self.folder, &seal_of(entry), seal(image).as_bytes())?;
+        self.prune(SystemTime::now(), BYTES_MAX)
+    }
+
+    /// Clears away what was not used for long, and the least recently used of
+    /// what is too much.
+    fn prune(&self, now: SystemTime, bytes_max: u64) -> io::Result<()> {
+        let mut entries = Vec::new();
+        for file in fs::read_dir(&self.folder)? {
+            let file = file?;
+            let about = file.metadata()?;
+            entries.push((about.modified()?, file.path(), about.len()));
+        }
+        // The latest first; names settle the order of equal times.
+        entries.sort_by(|a, b| b.cmp(a));
+        let mut bytes = 0_u64;
+        for (used, path, size_bytes) in entries {
+            bytes = bytes.saturating_add(size_bytes);
+            let is_old = now.duration_since(used).is_ok_and(|age| age > KEPT_FOR);
+            if is_old || bytes > bytes_max {
+                fs::remove_file(path)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The folder for what programs can make again.
+fn usual_folder(cache_home: Option<OsString>, home: Option<OsString>) -> Option<PathBuf> {
+    let given = |folder: Option<OsString>| folder.filter(|folder| !folder.is_empty()).map(PathBuf::from);
+    let base = given(cache_home).or_else(|| Some(given(home)?.join(".cache")))?;
+    Some(base.join("vcr").join("compiled-guests"))
+}
+
+/// Whether nobody but the user can put anything into a folder.
+fn is_private(folder: &Path) -> bool {
+    let Ok(about) = fs::metadata(folder) else { return false };
+    // Who we are is told by what the system says of our process, where it does.
+    let is_ours = fs::metadata("/proc/self").map_or(true, |own| own.uid() == about.uid());
+    about.is_dir() && is_ours && about.mode() & 0o022 == 0
+}
+
+/// The name of the entry of a component: which one it is, and by what compiler
+/// and settings it is compiled.
+fn entry_name(engine: &Engine, digest: &str) -> String {
+    let mut hash = Sha(Sha256::new());
+    digest.hash(&mut hash);
+    engine.precompile_compatibility_hash().hash(&mut hash);
+    format!("{}.cwasm", hex(&hash.0.finalize()))
+}
+
+/// SHA-256 as a hasher, so that different settings have different names.
+struct Sha(Sha256);
+
+impl Hasher for Sha {
+    fn write(&mut self, bytes: &[u8]) {
+        self.0.update(bytes);
+    }
+
+    fn finish(&self) -> u64 {
+        let digest = self.0.clone().finalize();
+        u64::from_le_bytes(*digest.first_chunk().expect("32 bytes hold 8"))
+    }
+}
+
+/// The file beside an entry that tells whether it is whole.
+fn seal_of(entry: &Path) -> PathBuf {
+    entry.with_extension("seal")
+}
+
+/// What that file says: a hash against damage, as against strangers the folder
+/// is closed.
+fn seal(image: &[u8]) -> String {
+    format!("{:032x} {}\n", xxh3_128(image), image.len())
+}
+
+/// The entry, if it is there and whole.
+fn read(engine: &Engine, entry: &Path) -> Option<Component> {
+    let image = fs::read(entry).ok()?;
+    if fs::read_to_string(seal_of(entry)).ok()? != seal(&image) {
+        return None;
+    }
+    // Refuses by itself what another version or other settings have made.
+    // SAFETY: it is, byte for byte, what this program has written into a folder
+    // that the user alone can write to; the name holds the compiler's version.
+    #[expect(unsafe_code, reason = "compiled code is trusted, and the safety comment says why it may be")]
+    let component = unsafe { Component::deserialize_file(engine, entry) }.ok()?;
+    touch(entry);
+    Some(component)
+}
+
+/// Notes that an entry is in use. Where that fails it is cleared away sooner.
+fn touch(entry: &Path) {
+    let now = SystemTime::now();
+    for path in [entry, &seal_of(entry)] {
+        let used = fs::metadata(path).and_then(|about| about.modified());
+        if used.is_ok_and(|used| now.duration_since(used).is_ok_and(|age| age > USE_IS_KNOWN_TO)) {
+            let _ = File::options().append(true).open(path).and_then(|file| file.set_modified(now));
+        }
+    }
+}
+
+/// Writes a file that others see whole or not at all.
+fn write_whole(folder: &Path, path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    // Two processes, or threads, that write the same entry keep apart.
+    let unique = format!(".{name}.{}.{:?}", std::process::id(), std::thread::current().id());
+    let draft = folder.join(unique);
+    let written = File::options()
+        .write(true)
+        .create(true)
+        .truncate(true)
+        .mode(0o600)
+        .open(&draft)
+        .and_then(|mut file| file.write_all(bytes))
+        .and_then(|()| fs::rename(&draft, path));
+    if written.is_err() {
+        let _ = fs::remove_file(&draft);
+    }
+    written
 }
 
 #[cfg(test)]
 mod tests {
-    use wasmtime::component::Component;
-    use wasmtime::{Config, Engine};
+    use std::os::unix::fs::PermissionsExt as _;
+
+    use wasmtime::Config;
 
     use super::*;
 
     const COMPONENT: &str = "(component (core module (func (export \"f\"))))";
+    const DIGEST: &str = "the digest";
 
-    fn compile(cache: &Cache) {
-        let mut config = Config::new();
-        config.cache(Some(cache.clone()));
-        let engine = Engine::new(&config).expect("the machine can run wasmtime");
+    fn folder() -> (tempfile::TempDir, Cache) {
+        let folder = tempfile::tempdir().expect("a folder");
+        let cache = Cache::open(folder.path().join("deep/down")).expect("the folder will do");
+        (folder, cache)
+    }
+
+    fn compile(cache: &Cache, engine: &Engine) {
         let bytes = wat::parse_str(COMPONENT).expect("the text is WebAssembly");
-        Component::from_binary(&engine, &bytes).expect("it compiles");
+        cache.compiled(engine, DIGEST, &bytes).expect("it compiles");
+    }
+
+    fn names(cache: &Cache) -> Vec<PathBuf> {
+        let mut names: Vec<_> =
+            fs::read_dir(&cache.folder).expect("it is there").map(|file| file.expect("it is there").path()).collect();
+        names.sort();
+        names
     }
 
     #[test]
     fn a_component_is_compiled_once() {
-        let folder = tempfile::tempdir().expect("a folder");
-        let first = open_in(Some(folder.path().into())).expect("the folder will do");
-        compile(&first);
-        assert_eq!((first.cache_hits(), first.cache_misses()), (0, 1));
-        let second = open_in(Some(folder.path().into())).expect("the folder will do");
-        compile(&second);
-        assert_eq!((second.cache_hits(), second.cache_misses()), (1, 0));
+        let (_folder, cache) = folder();
+        let engine = Engine::default();
+        let entry = cache.folder.join(entry_name(&engine, DIGEST));
+        assert!(read(&engine, &entry).is_none());
+        compile(&cache, &engine);
+        assert!(read(&engine, &entry).is_some());
+        assert_eq!(names(&cache), [entry.clone(), seal_of(&entry)], "and no draft is left");
+        // Bytes that cannot be compiled: only the entry can answer.
+        cache.compiled(&engine, DIGEST, b"").expect("it was kept");
+    }
+
+    #[test]
+    fn other_settings_have_another_entry() {
+        let (_folder, cache) = folder();
+        let other = Engine::new(Config::new().consume_fuel(true)).expect("the machine can run wasmtime");
+        compile(&cache, &Engine::default());
+        compile(&cache, &other);
+        assert_eq!(names(&cache).len(), 4);
     }
 
     #[test]
     fn a_damaged_entry_is_compiled_anew() {
-        let folder = tempfile::tempdir().expect("a folder");
-        let cache = open_in(Some(folder.path().into())).expect("the folder will do");
-        compile(&cache);
-        let mut entries = 0;
-        let versions = std::fs::read_dir(folder.path().join("modules")).expect("it was made");
-        for version in versions {
-            for entry in std::fs::read_dir(version.expect("it is there").path()).expect("a folder") {
-                std::fs::write(entry.expect("it is there").path(), b"not compressed").expect("it can be written");
-                entries += 1;
-            }
+        let (_folder, cache) = folder();
+        let engine = Engine::default();
+        compile(&cache, &engine);
+        let entry = cache.folder.join(entry_name(&engine, DIGEST));
+        let whole = fs::read(&entry).expect("it was written");
+        let mut flipped = whole.clone();
+        flipped[whole.len() / 2] ^= 1;
+        for damaged in [&whole[..whole.len() / 2], &flipped, &[]] {
+            fs::write(&entry, damaged).expect("it is ours");
+            assert!(read(&engine, &entry).is_none());
+            compile(&cache, &engine);
+            assert!(fs::read(&entry).expect("it was written") == whole, "it is mended");
         }
-        assert!(entries > 0);
-        compile(&cache);
-        assert_eq!((cache.cache_hits(), cache.cache_misses()), (0, 2));
+        fs::remove_file(seal_of(&entry)).expect("it is ours");
+        assert!(read(&engine, &entry).is_none(), "nobody says that it is whole");
     }
 
     #[test]
-    fn there_need_be_no_cache() {
-        assert!(open_in(Some(OsString::new())).is_none());
-        // A file is no folder: the guest is compiled all the same.
+    fn a_folder_that_others_can_write_to_is_not_used() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let open = |mode| {
+            fs::set_permissions(folder.path(), fs::Permissions::from_mode(mode)).expect("it is ours");
+            Cache::open(folder.path().to_owned()).is_some()
+        };
+        assert!(open(0o700) && open(0o755));
+        assert!(!open(0o777) && !open(0o770) && !open(0o1777));
+        let (_other, cache) = self::folder();
+        let about = fs::metadata(&cache.folder).expect("it was made");
+        assert_eq!(about.mode() & 0o777, 0o700);
+        // A file is no folder.
         let file = tempfile::NamedTempFile::new().expect("a file");
-        if let Some(cache) = open_in(Some(file.path().into())) {
-            compile(&cache);
+        assert!(Cache::open(file.path().to_owned()).is_none());
+    }
+
+    #[test]
+    fn what_is_old_or_too_much_is_cleared_away() {
+        let (_folder, cache) = folder();
+        let now = SystemTime::now();
+        for (name, age_days) in [("old", 31), ("middle", 20), ("new", 1)] {
+            let file = File::create(cache.folder.join(name)).expect("it is ours");
+            file.set_len(100).expect("there is room");
+            file.set_modified(now - Duration::from_secs(age_days * 24 * 3600)).expect("it is ours");
         }
+        cache.prune(now, 1000).expect("it can be listed");
+        assert_eq!(names(&cache), [cache.folder.join("middle"), cache.folder.join("new")]);
+        cache.prune(now, 150).expect("it can be listed");
+        assert_eq!(names(&cache), [cache.folder.join("new")]);
+    }
+
+    #[test]
+    fn the_usual_folder_is_the_users() {
+        let text = |text: &str| Some(OsString::from(text));
+        assert_eq!(usual_folder(text("/c"), text("/h")), Some("/c/vcr/compiled-guests".into()));
+        assert_eq!(usual_folder(text(""), text("/h")), Some("/h/.cache/vcr/compiled-guests".into()));
+        assert_eq!(usual_folder(None, None), None);
     }
 }

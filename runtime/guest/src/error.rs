@@ -1,7 +1,9 @@
 use std::path::PathBuf;
+use std::time::Duration;
 
 use crate::inspect::ApiVersion;
 use crate::versions::supported_list;
+use crate::wasi::granting;
 use crate::world::World;
 
 /// What went wrong with a guest. [`GuestError::hint`] says what to do about it.
@@ -68,10 +70,10 @@ pub enum LoadProblem {
     /// A core module, as a compiler makes it, rather than a component.
     #[error("it is a core module, not a component")]
     CoreModule,
-    /// The component wants something from the host.
-    #[error("it imports {}, but guests get no imports", quoted(.imports))]
+    /// The component wants something from the host that it is not given.
+    #[error("it imports {}, which it is not given", quoted(.imports))]
     Imports {
-        /// Names of the imports.
+        /// Names of those imports.
         imports: Vec<String>,
     },
     /// The component belongs to none of our worlds.
@@ -134,6 +136,18 @@ pub enum CallFault {
     OutOfFuel {
         /// The fuel it had.
         fuel: u64,
+    },
+    /// The guest took more real time than a call may, in a live engine.
+    #[error("it took longer than the {limit:?} that a call may take")]
+    TimedOut {
+        /// [`Limits::wall_time_per_call`](crate::Limits::wall_time_per_call).
+        limit: Duration,
+    },
+    /// The guest told too much in one call.
+    #[error("it called functions of `observe` more than {limit} times in one call")]
+    ToldTooOften {
+        /// [`Limits::observe_calls_per_call`](crate::Limits::observe_calls_per_call).
+        limit: u32,
     },
     /// The guest asked for more memory than it may have.
     #[error("it asked for {asked_bytes} bytes of memory, but may have {limit_bytes}")]
@@ -284,10 +298,7 @@ impl LoadProblem {
                 "give the path of a component; `vcr guest build` writes them to `guests/dist`"
             }
             Self::CoreModule => "make a component of it: `vcr guest build`",
-            Self::Imports { .. } => {
-                "build for `wasm32-unknown-unknown` without WASI; time and randomness come as \
-                 arguments"
-            }
+            Self::Imports { imports } => return Some(imports_hint(imports)),
             Self::NoWorld { .. } | Self::SeveralWorlds { .. } => {
                 let names: Vec<String> = World::ALL.iter().map(|world| format!("`{}`", world.sdk_macro())).collect();
                 return Some(format!("export one world of `wit/`; with the SDK: {}", one_of(&names)));
@@ -319,6 +330,8 @@ impl CallFault {
             Self::OutOfFuel { .. } => {
                 "look for a loop that does not end; if the work is honest, raise its limit of fuel"
             }
+            Self::TimedOut { .. } => "look for a loop that does not end; if the work is honest, raise the time",
+            Self::ToldTooOften { .. } => "sum up what is told, and tell it once a call",
             Self::Memory { .. } | Self::MemoryBeyondType { .. } => "keep less state, or raise its limit of memory",
             Self::Table { .. } => "raise its limit of table elements",
             Self::StackOverflow => "look for a recursion that does not end",
@@ -343,6 +356,28 @@ impl CallFault {
             None => self.to_string(),
         }
     }
+}
+
+/// What to do about imports that are not given.
+fn imports_hint(imports: &[String]) -> String {
+    let mut grants: Vec<String> = Vec::new();
+    for import in imports {
+        // Of several grants that give an interface, one that is needed anyway.
+        let mut giving = granting(import).map(|name| format!("\"{name}\""));
+        let Some(first) = giving.next() else {
+            return "build for `wasm32-unknown-unknown` without WASI: there are no files and no sockets; time and \
+                    randomness come as arguments"
+                .to_owned();
+        };
+        if !grants.contains(&first) && !giving.any(|other| grants.contains(&other)) {
+            grants.push(first);
+        }
+    }
+    format!(
+        "build for `wasm32-unknown-unknown` without WASI, as time and randomness come as arguments; or grant it \
+         where the guest is named: `wasi: [{}]`",
+        grants.join(", ")
+    )
 }
 
 /// The interfaces of all worlds, quoted.

@@ -8,7 +8,11 @@ use wasmparser::{Encoding, Parser, Payload};
 
 use crate::error::LoadProblem;
 use crate::versions;
+use crate::wasi::WasiGrants;
 use crate::world::World;
+
+/// The one interface of ours that a guest may import, without the version.
+const OBSERVE: &str = "vcr:guest/observe";
 
 /// Version of the guest API, as the names of a component's exports declare it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -37,11 +41,14 @@ impl fmt::Display for ApiVersion {
 }
 
 /// Checks that `bytes` are a component that exports the interface of one world
-/// and imports nothing, and gives that world and the version it was made for.
-pub(crate) fn declared(bytes: &[u8]) -> Result<(World, ApiVersion), LoadProblem> {
+/// and imports no more than it may, and gives that world and the version it was
+/// made for.
+pub(crate) fn declared(bytes: &[u8], grants: WasiGrants) -> Result<(World, ApiVersion), LoadProblem> {
     let names = outer_names(bytes)?;
-    if !names.imports.is_empty() {
-        return Err(LoadProblem::Imports { imports: names.imports });
+    let may_not = |import: &String| !is_observe(import) && !grants.allows(import);
+    let imports: Vec<String> = names.imports.into_iter().filter(may_not).collect();
+    if !imports.is_empty() {
+        return Err(LoadProblem::Imports { imports });
     }
     let found: Vec<(World, ApiVersion)> =
         World::ALL.into_iter().filter_map(|world| Some((world, newest(&names.exports, world)?))).collect();
@@ -51,6 +58,13 @@ pub(crate) fn declared(bytes: &[u8]) -> Result<(World, ApiVersion), LoadProblem>
         [found] => Ok(found),
         [(first, _), (second, _), ..] => Err(LoadProblem::SeveralWorlds { first, second }),
     }
+}
+
+/// Whether `import` is the interface by which guests tell something, in a version
+/// that has it.
+fn is_observe(import: &str) -> bool {
+    let version = import.strip_prefix(OBSERVE).and_then(|rest| rest.strip_prefix('@')).and_then(ApiVersion::parse);
+    version.is_some_and(|version| versions::offers_observe(version))
 }
 
 /// The version of a world's interface among `exports`. A guest may serve several

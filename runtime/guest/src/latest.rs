@@ -1,10 +1,13 @@
 //! What a guest is to the rest of this crate, whatever version of `wit/` it was
 //! made for. No name of a binding generator appears here.
 
+use std::sync::Arc;
+
 use vcr_core::latency::StepShape;
 
 use crate::error::CallFault;
 use crate::limits::{Budget, Limits};
+use crate::observe::NoteSink;
 
 /// A compiled guest of any world.
 pub(crate) enum OpenGuest {
@@ -18,7 +21,16 @@ pub(crate) enum OpenGuest {
 /// A compiled guest that can make instances `I`.
 pub(crate) trait Maker<I: ?Sized>: Send + Sync {
     /// Makes a fresh instance and configures it.
-    fn configure(&self, limits: &Limits, config_json: &str, seed: u64) -> Result<Box<I>, CallFault>;
+    fn configure(&self, setup: Setup<'_>) -> Result<Box<I>, CallFault>;
+}
+
+/// What an instance is made of, beside the code.
+pub(crate) struct Setup<'a> {
+    pub(crate) limits: &'a Limits,
+    pub(crate) config_json: &'a str,
+    pub(crate) seed: u64,
+    /// Who hears what it tells.
+    pub(crate) sink: Option<Arc<dyn NoteSink>>,
 }
 
 /// One instance that is one latency model. What its answers mean, and whether

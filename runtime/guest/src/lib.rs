@@ -1,9 +1,10 @@
 //! Loads WebAssembly guests, meters them and adapts them to the traits of the
 //! engine core. The only crate that knows wasmtime.
 //!
-//! A guest is a component of a world in `wit/`. It gets no imports, so all it
-//! knows comes in through its calls; it runs under fuel and memory limits; and
-//! whatever it does wrong - loop, trap, exhaust a limit, answer nonsense - ends
+//! A guest is a component of a world in `wit/`. All it knows comes in through its
+//! calls: it may import what only takes ([`NoteSink`]), and of WASI what a user
+//! grants, in forms that are the same in every run ([`WasiGrants`]). It runs under
+//! fuel and memory limits, live ones under a limit of time too; and whatever it does wrong - loop, trap, exhaust a limit, answer nonsense - ends
 //! as an error that names the guest and the call. Its instance is then dropped:
 //! a guest breaks its own run and nothing else.
 //!
@@ -22,26 +23,34 @@
 //!
 //! The same component, config, seed and calls give the same answers on every
 //! machine: NaNs are canonical, threads are off, relaxed SIMD is deterministic,
-//! and the limits count instructions and bytes, never time.
+//! and the limits of runs in virtual time count instructions and bytes.
 
 mod cache;
+mod digest;
 mod error;
+mod fallback;
 mod faults;
 mod inspect;
 mod latency;
 mod latest;
 mod limits;
 mod module;
+mod observe;
 mod running;
 mod sandbox;
 mod tokens;
 mod versions;
+mod wasi;
+mod watchdog;
 mod world;
 
 pub use error::{ActionProblem, CallFault, GuestError, LoadProblem};
+pub use fallback::{FailureSink, NoFaults, WithFallback};
 pub use inspect::ApiVersion;
 pub use latency::DURATION_NS_MAX;
 pub use limits::Limits;
 pub use module::GuestModule;
+pub use observe::{GaugeSummary, Note, NoteSink, Told};
 pub use versions::SUPPORTED_VERSIONS;
+pub use wasi::WasiGrants;
 pub use world::World;

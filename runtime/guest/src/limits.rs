@@ -1,5 +1,9 @@
-/// What a guest may use. Every limit counts something that is the same on every
-/// machine, so a run that passes on one passes on all.
+use std::time::Duration;
+
+use crate::wasi::WasiGrants;
+
+/// What a guest may use. Every limit but that of live engines counts something
+/// that is the same on every machine, so a run that passes on one passes on all.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// Fuel to instantiate and configure one instance. One unit is about one
@@ -31,6 +35,20 @@ pub struct Limits {
     pub answer_bytes: usize,
     /// Size of a component file, in bytes, checked before it is compiled.
     pub component_bytes: u64,
+    /// Calls of the functions of `observe` that an instance may make in one of
+    /// its own calls.
+    pub observe_calls_per_call: u32,
+    /// Names of counters and gauges of one instance.
+    pub observe_names: usize,
+    /// Bytes that one instance may tell over its life: texts, and 16 for each
+    /// annotation, line and value of a gauge. As many again may be written to
+    /// the standard outputs of WASI.
+    pub observe_bytes: u64,
+    /// Real time of one call, for live engines, which share it with a frontend
+    /// that waits. `None`: the clock of the machine decides nothing.
+    pub wall_time_per_call: Option<Duration>,
+    /// The parts of WASI that a guest may import.
+    pub wasi: WasiGrants,
 }
 
 impl Default for Limits {
@@ -47,6 +65,11 @@ impl Default for Limits {
             core_items: 16,
             answer_bytes: 64 << 10,
             component_bytes: 64 << 20,
+            observe_calls_per_call: 1024,
+            observe_names: 64,
+            observe_bytes: 1 << 20,
+            wall_time_per_call: None,
+            wasi: WasiGrants::default(),
         }
     }
 }

@@ -1,22 +1,23 @@
-use std::fmt::{self, Write as _};
+use std::fmt;
 use std::fs::File;
 use std::io::Read as _;
 use std::path::Path;
 use std::sync::Arc;
 
-use sha2::{Digest as _, Sha256};
 use vcr_core::fault::FailureInjector;
 use vcr_core::latency::LatencyModel;
 use vcr_core::tokens::BatchTokenSource;
-use wasmtime::Engine;
 use wasmtime::component::Component;
 
+use crate::cache::Cache;
+use crate::digest::digest;
 use crate::error::{GuestError, LoadProblem};
 use crate::faults::GuestFaults;
 use crate::inspect::{self, ApiVersion};
 use crate::latency::GuestLatency;
-use crate::latest::{Maker, OpenGuest};
+use crate::latest::{Maker, OpenGuest, Setup};
 use crate::limits::Limits;
+use crate::observe::NoteSink;
 use crate::tokens::GuestTokens;
 use crate::versions::OpenError;
 use crate::world::World;
@@ -28,6 +29,8 @@ use crate::{sandbox, versions};
 #[derive(Clone)]
 pub struct GuestModule {
     shared: Arc<Shared>,
+    /// Who hears what the instances tell that are made from this handle.
+    sink: Option<Arc<dyn NoteSink>>,
 }
 
 struct Shared {
@@ -49,20 +52,30 @@ impl GuestModule {
     /// When the file cannot be read or is no guest that this build can run.
     pub fn load(path: impl AsRef<Path>, limits: Limits) -> Result<Self, GuestError> {
         let path = path.as_ref();
-        let bytes = read_up_to(path, limits.component_bytes)
-            .map_err(|source| GuestError::Read { path: path.into(), source })?;
         let shown = path.display().to_string();
         let name = path.file_stem().map_or_else(|| shown.clone(), |stem| stem.to_string_lossy().into_owned());
-        Self::open(name, &shown, &bytes, limits, sandbox::engine_for_files)
+        Self::load_as(&name, path, limits)
+    }
+
+    /// The same for a file whose name is not the guest's, which is known as
+    /// `name`.
+    ///
+    /// # Errors
+    /// When the file cannot be read or is no guest that this build can run.
+    pub fn load_as(name: &str, path: impl AsRef<Path>, limits: Limits) -> Result<Self, GuestError> {
+        let path = path.as_ref();
+        let bytes = read_up_to(path, limits.component_bytes)
+            .map_err(|source| GuestError::Read { path: path.into(), source })?;
+        Self::open(name.to_owned(), &path.display().to_string(), &bytes, limits, Cache::from_env())
     }
 
     /// Checks and compiles a component that is already in memory, known as
-    /// `name`.
+    /// `name`. It may be made to be thrown away, so it leaves nothing on disk.
     ///
     /// # Errors
     /// When the bytes are no guest that this build can run.
     pub fn from_bytes(name: &str, bytes: &[u8], limits: Limits) -> Result<Self, GuestError> {
-        Self::open(name.to_owned(), name, bytes, limits, sandbox::engine_for_bytes)
+        Self::open(name.to_owned(), name, bytes, limits, None)
     }
 
     fn open(
@@ -70,7 +83,7 @@ impl GuestModule {
         shown: &str,
         bytes: &[u8],
         limits: Limits,
-        engine: fn() -> Result<&'static Engine, String>,
+        cache: Option<Cache>,
     ) -> Result<Self, GuestError> {
         let refused = |problem| GuestError::Load { guest: shown.to_owned(), problem };
 
@@ -79,19 +92,35 @@ impl GuestModule {
             let limit_bytes = limits.component_bytes;
             return Err(refused(LoadProblem::TooLarge { size_bytes, limit_bytes }));
         }
-        let (world, api_version) = inspect::declared(bytes).map_err(refused)?;
+        let (world, api_version) = inspect::declared(bytes, limits.wasi).map_err(refused)?;
         // Only now: most files that are no guests never need an engine.
-        let engine = engine().map_err(|reason| GuestError::Sandbox { reason })?;
-        let component = Component::from_binary(engine, bytes)
-            .map_err(|error| refused(LoadProblem::Compile { reason: format!("{error:#}") }))?;
+        let engine = match limits.wall_time_per_call {
+            Some(_) => sandbox::watched_engine(),
+            None => sandbox::engine(),
+        };
+        let engine = engine.map_err(|reason| GuestError::Sandbox { reason })?;
+        let digest = digest(bytes);
+        let compiled = match cache {
+            Some(cache) => cache.compiled(engine, &digest, bytes),
+            None => Component::from_binary(engine, bytes),
+        };
+        let component =
+            compiled.map_err(|error| refused(LoadProblem::Compile { reason: format!("{error:#}") }))?;
         let guest = versions::open(world, api_version, &component, &limits).map_err(|error| match error {
             OpenError::Unfit(reason) => refused(LoadProblem::Unfit { reason }),
             OpenError::Fault(fault) => GuestError::Call { guest: name.clone(), call: "instantiate", fault },
         })?;
 
-        let digest = hex(&Sha256::digest(bytes));
         let shown = shown.to_owned();
-        Ok(Self { shared: Arc::new(Shared { name, shown, digest, world, api_version, limits, guest }) })
+        let shared = Arc::new(Shared { name, shown, digest, world, api_version, limits, guest });
+        Ok(Self { shared, sink: None })
+    }
+
+    /// The same guest, whose instances tell `sink` what they tell; without one
+    /// nobody hears it.
+    #[must_use]
+    pub fn observed_by(&self, sink: Arc<dyn NoteSink>) -> Self {
+        Self { shared: Arc::clone(&self.shared), sink: Some(sink) }
     }
 
     /// The name that errors and reports use.
@@ -182,7 +211,8 @@ impl GuestModule {
     }
 
     fn configure<I: ?Sized>(&self, maker: &dyn Maker<I>, config_json: &str, seed: u64) -> Result<Box<I>, GuestError> {
-        maker.configure(&self.shared.limits, config_json, seed).map_err(|fault| GuestError::Call {
+        let setup = Setup { limits: &self.shared.limits, config_json, seed, sink: self.sink.clone() };
+        maker.configure(setup).map_err(|fault| GuestError::Call {
             guest: self.shared.name.clone(),
             call: "configure",
             fault,
@@ -212,12 +242,4 @@ fn read_up_to(path: &Path, limit_bytes: u64) -> std::io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     File::open(path)?.take(limit_bytes.saturating_add(1)).read_to_end(&mut bytes)?;
     Ok(bytes)
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().fold(String::with_capacity(2 * bytes.len()), |mut text, byte| {
-        // Writing to a string cannot fail.
-        let _ = write!(text, "{byte:02x}");
-        text
-    })
 }

@@ -1,39 +1,38 @@
 //! The deterministic engine, and the store that every instance lives in.
 
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 use wasmtime::{Config, Engine, OptLevel, ResourceLimiter, Store, Trap};
 
-use crate::cache;
 use crate::error::CallFault;
 use crate::limits::{Budget, Limits};
+use crate::observe::{NoteSink, Teller};
+use crate::wasi::{self, WasiState};
+use crate::watchdog;
 
 /// Stack of a guest's calls. Part of the engine, so not a limit of one guest.
 const WASM_STACK_BYTES: usize = 512 << 10;
 
-/// The engine that compiles and runs every guest that is loaded from a file.
-/// What it compiles it keeps on disk, so that a guest is compiled once and not
-/// once a run.
+/// The engine that compiles and runs every guest.
 ///
 /// # Errors
 /// What wasmtime says where it cannot run on this machine.
-pub(crate) fn engine_for_files() -> Result<&'static Engine, String> {
+pub(crate) fn engine() -> Result<&'static Engine, String> {
     static ENGINE: OnceLock<Result<Engine, String>> = OnceLock::new();
-    ENGINE.get_or_init(|| engine_of(config().cache(cache::open()))).as_ref().map_err(Clone::clone)
+    let made = ENGINE.get_or_init(|| Engine::new(&config()).map_err(|error| format!("{error:#}")));
+    made.as_ref().map_err(Clone::clone)
 }
 
-/// The same for guests that are in memory, and may be made to be thrown away:
-/// they leave nothing on disk.
+/// The engine, with a clock that runs: what limits of real time need.
 ///
 /// # Errors
-/// What wasmtime says where it cannot run on this machine.
-pub(crate) fn engine_for_bytes() -> Result<&'static Engine, String> {
-    static ENGINE: OnceLock<Result<Engine, String>> = OnceLock::new();
-    ENGINE.get_or_init(|| engine_of(&config())).as_ref().map_err(Clone::clone)
-}
-
-fn engine_of(config: &Config) -> Result<Engine, String> {
-    Engine::new(config).map_err(|error| format!("{error:#}"))
+/// What wasmtime or the system says where they cannot.
+pub(crate) fn watched_engine() -> Result<&'static Engine, String> {
+    static WATCHED: OnceLock<()> = OnceLock::new();
+    let engine = engine()?;
+    watchdog::watch(engine, &WATCHED).map_err(|error| error.to_string())?;
+    Ok(engine)
 }
 
 fn config() -> Config {
@@ -48,38 +47,62 @@ fn config() -> Config {
         .cranelift_nan_canonicalization(true)
         .relaxed_simd_deterministic(true)
         // Fuel bounds a call by work, so that a limit is hit on every machine
-        // or on none. There is no limit by time.
+        // or on none.
         .consume_fuel(true)
+        // Live engines bound a call by real time too. The test costs a few
+        // nanoseconds a call, and one engine serves both kinds.
+        .epoch_interruption(true)
         // A trap is told by its kind alone, so nobody needs to walk its stack.
         .wasm_backtrace_max_frames(None)
         .max_wasm_stack(WASM_STACK_BYTES);
     config
 }
 
-/// What the host keeps beside an instance: the limits on its growth.
+/// What the host keeps beside an instance: the limits on its growth, and what
+/// it tells.
 pub(crate) struct HostState {
     limits: Limits,
+    pub(crate) teller: Teller,
+    pub(crate) wasi: Option<Box<WasiState>>,
+}
+
+/// What a fresh instance is given beside its limits.
+pub(crate) struct Endowment {
+    /// Source of the randomness that is granted.
+    pub(crate) seed: u64,
+    /// Who hears what it tells.
+    pub(crate) sink: Option<Arc<dyn NoteSink>>,
 }
 
 /// A store with the limits in force and nothing allotted to a call yet.
-pub(crate) fn store(engine: &Engine, limits: &Limits) -> Store<HostState> {
-    let mut store = Store::new(engine, HostState { limits: *limits });
+pub(crate) fn store(engine: &Engine, limits: &Limits, endowment: Endowment) -> Store<HostState> {
+    let Endowment { seed, sink } = endowment;
+    let wasi = WasiState::new(limits.wasi, seed, limits.observe_bytes, sink.clone());
+    // The interfaces of `wit/` have no resources.
+    let handles = if wasi.is_some() { wasi::HANDLES_MAX } else { 0 };
+    let mut store = Store::new(engine, HostState { limits: *limits, teller: Teller::new(limits, sink), wasi });
     store.limiter(|state| state);
-    // The interfaces have no resources.
-    store.set_max_component_handles(0);
+    store.set_max_component_handles(handles);
+    store.set_epoch_deadline(watchdog::NEVER_TICKS);
     store
 }
 
 /// Lets the next call use so much.
 pub(crate) fn allot(store: &mut Store<HostState>, budget: Budget) -> wasmtime::Result<()> {
     store.set_hostcall_fuel(budget.answer_bytes);
+    let state = store.data_mut();
+    state.teller.begin_call();
+    if let Some(limit) = state.limits.wall_time_per_call {
+        store.set_epoch_deadline(watchdog::ticks(limit));
+    }
     store.set_fuel(budget.fuel)
 }
 
-/// Why growth was refused: travels through wasmtime as the error of the trap.
+/// Why the host refused something: travels through wasmtime as the error of the
+/// trap.
 #[derive(Clone, Debug, thiserror::Error)]
 #[error("{0}")]
-struct Refused(CallFault);
+pub(crate) struct Refused(pub(crate) CallFault);
 
 /// Refuses by a trap rather than by the -1 of `memory.grow`, because a guest
 /// makes an anonymous abort of that.
@@ -121,12 +144,15 @@ impl ResourceLimiter for HostState {
 
 /// Says what the guest did, given what wasmtime made of it.
 #[cold]
-pub(crate) fn fault(error: &wasmtime::Error, budget: Budget) -> CallFault {
+pub(crate) fn fault(error: &wasmtime::Error, budget: Budget, limits: &Limits) -> CallFault {
     if let Some(Refused(fault)) = error.downcast_ref::<Refused>() {
         return fault.clone();
     }
     match error.downcast_ref::<Trap>() {
         Some(Trap::OutOfFuel) => return CallFault::OutOfFuel { fuel: budget.fuel },
+        Some(Trap::Interrupt) => {
+            return CallFault::TimedOut { limit: limits.wall_time_per_call.unwrap_or(Duration::ZERO) };
+        }
         Some(Trap::StackOverflow) => return CallFault::StackOverflow,
         Some(Trap::UnreachableCodeReached) => return CallFault::Panicked,
         Some(trap) => {

@@ -3,22 +3,22 @@
 use std::sync::Arc;
 
 use vcr_block_hash::HashAlgorithm;
-use vcr_core::EngineConfig;
 use vcr_core::fault::{FailureInjector, FaultError};
 use vcr_core::latency::{LatencyError, LatencyModel};
 use vcr_core::tokens::{BatchTokenSource, TokenError};
+use vcr_core::{EngineConfig, Seat};
 use vcr_random::Distribution;
 use vcr_wire::{Dtype, KvEventsConfig, Line};
 
 use crate::faults::FaultRule;
 use crate::replay::ReplaySettings;
 
-/// Makes the latency model of an engine from its seed.
-pub type LatencyFactory = Arc<dyn Fn(u64) -> Result<Box<dyn LatencyModel>, LatencyError> + Send + Sync>;
-/// Makes a guest that chooses tokens, from its seed.
-pub type TokenSourceFactory = Arc<dyn Fn(u64) -> Result<Box<dyn BatchTokenSource>, TokenError> + Send + Sync>;
-/// Makes a guest that injects failures, from its seed.
-pub type InjectorFactory = Arc<dyn Fn(u64) -> Result<Box<dyn FailureInjector>, FaultError> + Send + Sync>;
+/// Makes the latency model of an engine from its seat.
+pub type LatencyFactory = Arc<dyn Fn(&Seat<'_>) -> Result<Box<dyn LatencyModel>, LatencyError> + Send + Sync>;
+/// Makes a guest that chooses tokens, from its seat.
+pub type TokenSourceFactory = Arc<dyn Fn(&Seat<'_>) -> Result<Box<dyn BatchTokenSource>, TokenError> + Send + Sync>;
+/// Makes a guest that injects failures, from its seat.
+pub type InjectorFactory = Arc<dyn Fn(&Seat<'_>) -> Result<Box<dyn FailureInjector>, FaultError> + Send + Sync>;
 
 /// Engines of one process behind one frontend.
 #[derive(Clone)]

@@ -53,3 +53,4 @@ pub use faults::{FaultKind, FaultRule, FaultRuleError, RequestMatch};
 pub use handle::{Command, Counters, EngineState, EnginesHandle, Snapshot};
 pub use replay::ReplaySettings;
 pub use token_list::{TokenList, TokenListError};
+pub use vcr_core::Seat;

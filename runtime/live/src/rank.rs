@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use vcr_core::seed::derive;
-use vcr_core::{Engine, EngineConfig};
+use vcr_core::{Engine, EngineConfig, Seat};
 use vcr_wire::{
     EngineGreeting, EngineLink, EngineLinkConfig, Init, KvEventPublisher, LinkError, ReadyResponse, Transport, Value,
     Waiter, monotonic_ns,
@@ -200,8 +200,9 @@ impl Rank {
         let config = &self.config;
         let rank = self.number();
         let seed = |purpose| derive(config.seed, purpose, rank.into());
+        let seat = |purpose| seat(config.seed, purpose, rank);
         let line = config.identity.default_line();
-        let injector = config.injector.as_ref().map(|make| make(seed("live.injector"))).transpose()?;
+        let injector = config.injector.as_ref().map(|make| make(&seat("live.injector"))).transpose()?;
         let mut engine = Engine::new(EngineConfig::clone(&config.engine));
         engine.pool_mut().record_events(kv_events.is_some());
         let origin_ns = monotonic_ns();
@@ -213,10 +214,10 @@ impl Rank {
             line,
             line_is_known: false,
             refuses_all: None,
-            latency: (config.latency)(seed("latency"))?,
+            latency: (config.latency)(&seat("latency"))?,
             latency_name: config.latency_name.clone(),
             time_scale: config.time_scale,
-            tokens: Tokens::new(config.tokens.clone(), seed("live.tokens"))?,
+            tokens: Tokens::new(config.tokens.clone(), &seat("live.tokens"))?,
             requests: Requests::default(),
             stats: StatsKeeper::new(line.rules()),
             outputs: Outputs::new(outputs, rank, line.rules()),
@@ -267,4 +268,10 @@ impl Rank {
         let is_moe = has_settings || addresses.frontend_stats_publish_address.is_none();
         self.config.identity.is_moe.unwrap_or(is_moe).then(|| Arc::clone(&self.waves))
     }
+}
+
+/// The seat at engine `rank` of what serves `purpose`.
+pub(crate) fn seat(base_seed: u64, purpose: &str, rank: u16) -> Seat<'static> {
+    let engine = Some(u32::from(rank));
+    Seat { engine, ..Seat::of_seed(derive(base_seed, purpose, rank.into())) }
 }

@@ -25,6 +25,7 @@ use crate::kv_events::KvEvents;
 use crate::outputs::Outputs;
 use crate::pause::Pauses;
 use crate::player::Player;
+use crate::rank::seat;
 use crate::requests::Requests;
 use crate::stats::StatsKeeper;
 use crate::tokens::Tokens;
@@ -286,8 +287,7 @@ impl Server {
             self.show_soon();
             match command {
                 Command::SetLatency { factory, name } => {
-                    let seed = vcr_core::seed::derive(self.config.seed, "latency", u64::from(self.rank));
-                    match factory(seed) {
+                    match factory(&seat(self.config.seed, "latency", self.rank)) {
                         Ok(model) => (self.latency, self.latency_name) = (model, name),
                         Err(error) => tracing::error!(rank = self.rank, "the latency model stays as it is: {error}"),
                     }

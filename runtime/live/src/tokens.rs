@@ -7,10 +7,10 @@
 
 use std::collections::VecDeque;
 
-use vcr_core::TokenSource;
 use vcr_core::plan::StepPlan;
 use vcr_core::seed::mix;
 use vcr_core::tokens::{BatchTokenSource, TokenError, TokenRequest, TokenWant};
+use vcr_core::{Seat, TokenSource};
 use vcr_random::Stream;
 
 use crate::config::{TokenChoice, TokenSettings};
@@ -81,10 +81,10 @@ impl Tokens {
     ///
     /// # Errors
     /// When a guest cannot be made.
-    pub(crate) fn new(settings: TokenSettings, seed: u64) -> Result<Self, TokenError> {
+    pub(crate) fn new(settings: TokenSettings, seat: &Seat<'_>) -> Result<Self, TokenError> {
         let guest = match &settings.choice {
             TokenChoice::Guest(make) => Some(Guest {
-                source: make(seed)?,
+                source: make(seat)?,
                 started: VecDeque::new(),
                 ended: Vec::new(),
                 wants: Vec::new(),
@@ -92,7 +92,7 @@ impl Tokens {
             }),
             _ => None,
         };
-        let acceptance = Stream::new(seed, "live.acceptance");
+        let acceptance = Stream::new(seat.seed, "live.acceptance");
         Ok(Self { settings, guest, slots: Vec::new(), acceptance, next_in_turn: 0 })
     }
 

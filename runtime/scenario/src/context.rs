@@ -10,6 +10,7 @@ use vcr_trace::Trace;
 
 use crate::check::Check;
 use crate::output::Outputs;
+use crate::told::Recorder;
 use crate::{Reporter, RunOptions};
 
 /// State shared by the vocabulary functions of one script.
@@ -19,6 +20,8 @@ pub(crate) struct Context {
     pub(crate) folder: PathBuf,
     pub(crate) options: RunOptions,
     pub(crate) reporter: Arc<dyn Reporter>,
+    /// The guests, and what they tell.
+    pub(crate) recorder: Arc<Recorder>,
     state: Mutex<State>,
 }
 
@@ -42,8 +45,9 @@ impl Context {
         reporter: Arc<dyn Reporter>,
         outputs: Option<Outputs>,
     ) -> Self {
+        let recorder = Arc::new(Recorder::new(outputs.is_some()));
         let state = Mutex::new(State { outputs, ..State::default() });
-        Self { source, folder, options, reporter, state }
+        Self { source, folder, options, reporter, recorder, state }
     }
 
     pub(crate) fn state(&self) -> MutexGuard<'_, State> {

@@ -4,11 +4,14 @@
 use std::sync::Arc;
 
 use rhai::{Dynamic, Engine, Map};
-use vcr_guest::{CallFault, GuestError, GuestModule, Limits, World};
+use vcr_core::Seat;
+use vcr_guest::{CallFault, FailureSink, GuestError, GuestModule, Limits, WasiGrants, World};
+use vcr_registry::{GuestReference, RegistryError, Store};
 
 use crate::context::Context;
 use crate::error::{Blame, Scripted, Thrown};
-use crate::options::Options;
+use crate::options::{Options, describe};
+use crate::told::Recorder;
 use crate::vocabulary::with_options;
 
 /// The unit in which WebAssembly memory grows.
@@ -19,6 +22,12 @@ const WASM_PAGE_BYTES: usize = 64 << 10;
 pub(crate) struct GuestSpec {
     pub(crate) module: GuestModule,
     pub(crate) config_json: String,
+    /// What takes its place where an instance fails: whatever else the option
+    /// takes that the guest is given to, to be read by whoever reads that.
+    pub(crate) fallback: Option<Dynamic>,
+    /// Its number among the guests of the scenario.
+    number: usize,
+    recorder: Arc<Recorder>,
 }
 
 impl GuestSpec {
@@ -35,6 +44,16 @@ impl GuestSpec {
         let (wanted, is) = (expected.name(), found.name());
         Err(format!("a {expected} (world `{wanted}`), but the guest `{name}` is a {found} (world `{is}`)"))
     }
+
+    /// The guest for one seat: what its instance tells is recorded there.
+    pub(crate) fn at(&self, seat: &Seat<'_>) -> GuestModule {
+        self.module.observed_by(self.recorder.sink(self.number, seat))
+    }
+
+    /// Who hears that the instance at `seat` has failed and its fallback goes on.
+    pub(crate) fn failure_sink(&self, seat: &Seat<'_>) -> FailureSink {
+        self.recorder.failure_sink(self.number, seat)
+    }
 }
 
 pub(crate) fn register(engine: &mut Engine, context: &Arc<Context>) {
@@ -45,8 +64,10 @@ fn make_guest(context: &Context, mut options: Options<'_>) -> Scripted<GuestSpec
     let path = options.string("path");
     let path = options.required("path", path);
     let config = options.take("config").unwrap_or_else(|| Dynamic::from_map(Map::new()));
+    let fallback = options.take("fallback");
     let default = Limits::default();
     let limits = Limits {
+        wasi: wasi_grants(&mut options),
         fuel_per_call: options.u64("fuel").unwrap_or(default.fuel_per_call),
         memory_bytes: options.bytes("memory").map_or(default.memory_bytes, |bytes| bytes as usize),
         ..default
@@ -67,23 +88,54 @@ fn make_guest(context: &Context, mut options: Options<'_>) -> Scripted<GuestSpec
     };
     let call = options.call_position();
     options.finish()?;
-    let module = load(context, &path, limits).map_err(|error| thrown(&error).at(call))?;
+    let module = load(context, &path, limits).map_err(|thrown| thrown.at(call))?;
     // Makes a first instance now, so that a bad configuration costs no run.
     module.try_config(&json).map_err(|error| thrown(&error).at(call))?;
-    Ok(GuestSpec { module, config_json: json })
+    let number = context.recorder.list(&module, &json);
+    Ok(GuestSpec { module, config_json: json, fallback, number, recorder: Arc::clone(&context.recorder) })
 }
 
-fn load(context: &Context, path: &str, limits: Limits) -> Result<GuestModule, GuestError> {
-    let resolved = context.resolve(path);
+/// The option `wasi`: the parts that the guest may import.
+fn wasi_grants(options: &mut Options<'_>) -> WasiGrants {
+    let mut grants = WasiGrants::default();
+    for name in options.array("wasi").unwrap_or_default() {
+        let text = name.clone().into_string().unwrap_or_default();
+        if !grants.grant(&text) {
+            let names = WasiGrants::names().map(|name| format!("\"{name}\"")).join(", ");
+            options.problem("wasi", format!("`wasi` may hold {names}, but holds {}", describe(&name)));
+        }
+    }
+    grants
+}
+
+/// The guest at a path, or at a digest in a registry.
+fn load(context: &Context, path: &str, limits: Limits) -> Result<GuestModule, Thrown> {
+    let reference = GuestReference::parse(path).map_err(|error| not_found(&error))?;
+    let (name, resolved) = match &reference {
+        GuestReference::Path(path) => (None, context.folder.join(path)),
+        GuestReference::Oci(reference) => {
+            let found = Store::from_env().and_then(|store| store.find(reference));
+            let found = found.map_err(|error| not_found(&error))?;
+            (Some(found.name), found.path)
+        }
+    };
+    let loaded = || match &name {
+        Some(name) => GuestModule::load_as(name, &resolved, limits),
+        None => GuestModule::load(&resolved, limits),
+    };
     if limits != Limits::default() {
-        return GuestModule::load(&resolved, limits);
+        return loaded().map_err(|error| thrown(&error));
     }
     if let Some(module) = context.state().guests.get(&resolved) {
         return Ok(module.clone());
     }
-    let module = GuestModule::load(&resolved, limits)?;
+    let module = loaded().map_err(|error| thrown(&error))?;
     context.state().guests.insert(resolved, module.clone());
     Ok(module)
+}
+
+fn not_found(error: &RegistryError) -> Thrown {
+    Thrown { blame: Blame::Input, message: error.to_string(), hint: error.hint() }
 }
 
 /// Files and configurations are the user's; what a guest does is its own fault.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use rhai::{Dynamic, Engine};
 use vcr_cluster::LatencyFactory;
 use vcr_core::latency::{LatencyError, LatencyModel};
-use vcr_guest::World;
+use vcr_guest::{WithFallback, World};
 use vcr_random::Distribution;
 use vcr_roofline::RooflineConfig;
 use vcr_timing::{
@@ -39,9 +39,15 @@ impl LatencySpec {
             return Err(format!("a latency model such as fixed(#{{ step: \"10ms\" }}), but is {}", describe(value)));
         };
         guest.must_be(World::LatencyModel)?;
-        let factory: LatencyFactory = Arc::new(move |seed| {
-            let made = guest.module.latency_model(&guest.config_json, seed);
-            made.map_err(|error| LatencyError { model: guest.module.name().to_owned(), reason: error.to_string() })
+        let fallback = guest.fallback.as_ref().map(Self::of).transpose();
+        let fallback = fallback.map_err(|what| format!("a guest whose `fallback` is {what}"))?;
+        let factory: LatencyFactory = Arc::new(move |seat| {
+            let made = guest.at(seat).latency_model(&guest.config_json, seat.seed);
+            let made = made
+                .map_err(|error| LatencyError { model: guest.module.name().to_owned(), reason: error.to_string() });
+            let Some(fallback) = &fallback else { return made };
+            let fallback = (fallback.factory)(seat)?;
+            Ok(Box::new(WithFallback::<dyn LatencyModel>::new(made, fallback, guest.failure_sink(seat))))
         });
         Ok(Self { factory })
     }
@@ -70,7 +76,7 @@ fn copied<M: LatencyModel + Clone + Sync + 'static>(
     options: &mut Options<'_>,
 ) -> Option<LatencySpec> {
     match model {
-        Ok(model) => Some(LatencySpec { factory: Arc::new(move |_seed| Ok(Box::new(model.clone()))) }),
+        Ok(model) => Some(LatencySpec { factory: Arc::new(move |_seat| Ok(Box::new(model.clone()))) }),
         Err(error) => {
             options.problem("", error.to_string());
             None
@@ -121,8 +127,8 @@ fn make_knobs(mut options: Options<'_>) -> Scripted<LatencySpec> {
         options.problem("", error.to_string());
     }
     options.finish()?;
-    let factory: LatencyFactory = Arc::new(move |seed| {
-        let model = Knobs::new(KnobsInput { seed, ..input });
+    let factory: LatencyFactory = Arc::new(move |seat| {
+        let model = Knobs::new(KnobsInput { seed: seat.seed, ..input });
         let model = model.map_err(|error| LatencyError { model: "knobs".to_owned(), reason: error.to_string() })?;
         Ok(Box::new(model))
     });
@@ -194,7 +200,7 @@ fn make_roofline(mut options: Options<'_>) -> Scripted<LatencySpec> {
     let spec = match config.build() {
         Ok(formulas) => {
             let model = Roofline::new(formulas);
-            Some(LatencySpec { factory: Arc::new(move |_seed| Ok(Box::new(model))) })
+            Some(LatencySpec { factory: Arc::new(move |_seat| Ok(Box::new(model))) })
         }
         Err(error) => {
             options.problem("", format!("`roofline`: {error}"));

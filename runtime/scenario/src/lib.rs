@@ -21,6 +21,7 @@ mod parameter;
 mod precheck;
 mod promise;
 mod run;
+mod told;
 mod vocabulary;
 mod workload;
 
@@ -35,6 +36,7 @@ use vcr_cluster::observe::Progress;
 
 pub use check::Check;
 pub use error::{Blame, ScenarioError};
+pub use told::{GaugeReport, GuestReport, SeatReport};
 pub use vocabulary::FUNCTIONS;
 
 /// Script operations after which a scenario counts as never ending.
@@ -97,6 +99,9 @@ pub struct Outcome {
     pub checks: Vec<Check>,
     /// SHA-256 over the fingerprints of all runs, as hex.
     pub fingerprint: String,
+    /// The guests that took part, in the order of the script.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub guests: Vec<GuestReport>,
     /// The runs, in order.
     #[serde(serialize_with = "serialize_reports")]
     pub runs: Vec<Arc<Report>>,
@@ -188,6 +193,7 @@ fn outcome(context: &context::Context, path: &Path, claim: Option<String>) -> Ou
         passed: state.checks.iter().all(|check| check.passed),
         checks: state.checks.clone(),
         fingerprint: hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect(),
+        guests: context.recorder.reports(),
         runs: state.runs.clone(),
     }
 }

@@ -1,4 +1,5 @@
-//! `--out DIR`: requests, steps and a trace, one file each for all runs.
+//! `--out DIR`: requests, steps, a trace and what guests log, one file each for
+//! all runs.
 //!
 //! Runs may go on side by side, so each writes parts of its own, and the parts
 //! are joined in the order of the runs: the files are the same whatever the
@@ -18,7 +19,12 @@ use vcr_core::Engine;
 use vcr_steplog::{EngineLog, StepLine, settings_of};
 use vcr_trace::perfetto::PerfettoWriter;
 
-const PARTS: [&str; 3] = ["requests.jsonl", "steps.jsonl", "trace.json"];
+use crate::told::SeatOfRun;
+
+const PARTS: [&str; 4] = ["requests.jsonl", "steps.jsonl", "trace.json", GUESTS];
+
+/// The log of guests: only there where one has logged.
+const GUESTS: &str = "guests.jsonl";
 
 /// Where the outputs of a scenario go.
 pub(crate) struct Outputs {
@@ -66,6 +72,7 @@ impl Outputs {
             process,
             requests: open(PARTS[0])?,
             steps: open(PARTS[1])?,
+            guests: open(GUESTS)?,
             trace,
             failure: None,
         })
@@ -90,6 +97,9 @@ impl Outputs {
                 whole.write_all(PerfettoWriter::<File>::FOOTER)?;
             }
             whole.flush()?;
+            if kind == GUESTS && whole.get_ref().metadata()?.len() == 0 {
+                std::fs::remove_file(self.folder.join(kind))?;
+            }
         }
         let mut out = BufWriter::new(File::create(self.folder.join("report.json"))?);
         serde_json::to_writer_pretty(&mut out, report)?;
@@ -110,6 +120,7 @@ pub(crate) struct RunFiles {
     process: u64,
     requests: BufWriter<File>,
     steps: BufWriter<File>,
+    guests: BufWriter<File>,
     /// By engine of the run.
     logs: Vec<EngineSteps>,
     trace: PerfettoWriter<BufWriter<File>>,
@@ -252,8 +263,8 @@ impl RunFiles {
         self.trace.counter(self.process, &format!("{pool} {engine}"), step.start_ns, &counters)
     }
 
-    /// Writes the requests and closes the parts.
-    pub(crate) fn finish(mut self, report: &Report) -> io::Result<()> {
+    /// Writes what guests told, the requests, and closes the parts.
+    pub(crate) fn finish(mut self, report: &Report, seats: &[SeatOfRun]) -> io::Result<()> {
         for worker in 0..self.logs.len() as u32 {
             self.write_line(worker, None);
         }
@@ -275,9 +286,53 @@ impl RunFiles {
                 self.trace.span(self.process + 1, id as u64, workload, phase, start_ns, end_ns)?;
             }
         }
+        for seat in seats {
+            self.trace_notes(seat)?;
+            self.write_lines(seat)?;
+        }
         self.requests.flush()?;
         self.steps.flush()?;
+        self.guests.flush()?;
         self.trace.flush()
+    }
+
+    /// The courses of gauges, and annotations on the track of the engine; those
+    /// of a guest that serves a whole pool have a track before all engines.
+    fn trace_notes(&mut self, seat: &SeatOfRun) -> io::Result<()> {
+        let (place, thread) = match seat.engine {
+            Some(engine) => {
+                let is_seat = |(pool, index): &(String, u32)| *pool == seat.pool && *index == engine;
+                let worker = self.engines.iter().position(is_seat);
+                (format!("{} {engine}", seat.pool), worker.map_or(0, |worker| worker as u64 + 1))
+            }
+            None => (seat.pool.clone(), 0),
+        };
+        for (name, at_ns, value) in &seat.notes.courses {
+            self.trace.gauge(self.process, &format!("{place} {}: {name}", seat.guest), *at_ns, *value)?;
+        }
+        for (at_ns, text) in &seat.notes.annotations {
+            self.trace.instant(self.process, thread, text, *at_ns)?;
+        }
+        Ok(())
+    }
+
+    fn write_lines(&mut self, seat: &SeatOfRun) -> io::Result<()> {
+        #[derive(Serialize)]
+        struct Line<'a> {
+            of: &'a str,
+            guest: &'a str,
+            pool: &'a str,
+            #[serde(skip_serializing_if = "Option::is_none")]
+            engine: Option<u32>,
+            text: &'a str,
+        }
+        for text in &seat.notes.lines {
+            let line =
+                Line { of: &self.name, guest: &seat.guest, pool: &seat.pool, engine: seat.engine, text };
+            serde_json::to_writer(&mut self.guests, &line)?;
+            self.guests.write_all(b"\n")?;
+        }
+        Ok(())
     }
 }
 

@@ -177,7 +177,7 @@ fn execute_one(context: &Context, config: RunConfig, index: usize) -> Result<Rep
     context.reporter.run_ended(&name);
     let report = result.map_err(|error| sim_error(&name, error))?;
     if let Some(files) = watcher.files {
-        files.finish(&report).map_err(|error| output_error(&error))?;
+        files.finish(&report, &context.recorder.of_run(&name)).map_err(|error| output_error(&error))?;
     }
     Ok(report)
 }

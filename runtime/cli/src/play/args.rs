@@ -1,12 +1,11 @@
 //! Options of `vcr play`.
 
-use std::path::PathBuf;
-
 use clap::{Args, ValueEnum};
 use vcr_live::FaultRule;
 use vcr_units as units;
 
 use super::control::ControlArgs;
+use super::guests::GuestArgs;
 use super::replay::ReplayArgs;
 
 /// Options of `vcr play`, by what they concern.
@@ -29,12 +28,14 @@ pub(crate) struct PlayArgs {
     #[command(flatten)]
     pub(crate) faults: FaultArgs,
     #[command(flatten)]
+    pub(crate) guests: GuestArgs,
+    #[command(flatten)]
     pub(crate) control: ControlArgs,
     #[command(flatten)]
     pub(crate) process: ProcessArgs,
 }
 
-fn duration(text: &str) -> Result<u64, units::UnitError> {
+pub(crate) fn duration(text: &str) -> Result<u64, units::UnitError> {
     units::duration_ns(text)
 }
 
@@ -191,7 +192,7 @@ pub(crate) enum PolicyArg {
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Timing (none: as fast as possible)")]
 pub(crate) struct TimingArgs {
-    /// A latency model as in scenarios, or the path of a .wasm guest.
+    /// A latency model as in scenarios, or a guest: its .wasm file or oci:// reference.
     #[arg(long, value_name = "MODEL", conflicts_with_all = KNOBS)]
     pub(crate) latency: Option<String>,
 
@@ -261,7 +262,7 @@ const KNOBS: [&str; 8] = [
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Tokens")]
 pub(crate) struct TokenArgs {
-    /// Where tokens come from: `random`, `echo`, a .jsonl file, or the path of a .wasm guest.
+    /// Where tokens come from: `random`, `echo`, a .jsonl file, or a guest.
     #[arg(long, value_name = "SOURCE", default_value = "random")]
     pub(crate) tokens: String,
 
@@ -386,9 +387,9 @@ pub(crate) struct FaultArgs {
     #[arg(long, value_name = "REASONS", value_delimiter = ',', default_value = "error")]
     pub(crate) failure_types: Vec<String>,
 
-    /// A guest that decides what goes wrong.
+    /// A guest that decides what goes wrong: its .wasm file or oci:// reference.
     #[arg(long, value_name = "GUEST")]
-    pub(crate) failure_injector: Option<PathBuf>,
+    pub(crate) failure_injector: Option<String>,
 
     /// Its configuration, as JSON.
     #[arg(long, value_name = "JSON", requires = "failure_injector")]

@@ -3,11 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use vcr_core::fault::FaultError;
-use vcr_core::latency::LatencyError;
-use vcr_core::tokens::TokenError;
 use vcr_core::{EngineConfig, EngineConfigInput, Policy};
-use vcr_guest::{GuestModule, Limits as GuestLimits};
 use vcr_live::{
     FaultRule, Identity, InjectorFactory, KvEventSettings, LatencyFactory, Limits, LiveConfig, StatsSettings,
     TokenChoice, TokenList, TokenSettings, TransferSettings,
@@ -16,6 +12,7 @@ use vcr_scenario::expression;
 use vcr_wire::{Dtype, KvEventsConfig};
 
 use super::args::{DtypeArg, EngineArgs, EventArgs, FaultArgs, HashArg, LinkArgs, PlayArgs, PolicyArg, TimingArgs};
+use super::guests::{LiveGuests, is_guest};
 use super::replay;
 
 /// Longest sequence unless one is given: more than most models take.
@@ -40,6 +37,12 @@ impl From<vcr_scenario::ScenarioError> for Unusable {
     }
 }
 
+impl From<vcr_registry::RegistryError> for Unusable {
+    fn from(error: vcr_registry::RegistryError) -> Self {
+        Self { message: error.to_string(), hint: error.hint() }
+    }
+}
+
 impl From<vcr_guest::GuestError> for Unusable {
     fn from(error: vcr_guest::GuestError) -> Self {
         Self { message: error.to_string(), hint: error.hint() }
@@ -47,8 +50,8 @@ impl From<vcr_guest::GuestError> for Unusable {
 }
 
 /// The settings that the options ask for.
-pub(crate) fn live_config(args: &PlayArgs) -> Result<LiveConfig, Unusable> {
-    let (latency, latency_name) = latency(&args.timing)?;
+pub(crate) fn live_config(args: &PlayArgs, guests: &LiveGuests) -> Result<LiveConfig, Unusable> {
+    let (latency, latency_name) = latency(args, guests)?;
     if !(args.timing.time_scale > 0.0 && args.timing.time_scale.is_finite()) {
         return Err(Unusable::new("--time-scale must be more than 0"));
     }
@@ -60,7 +63,7 @@ pub(crate) fn live_config(args: &PlayArgs) -> Result<LiveConfig, Unusable> {
         latency,
         latency_name,
         time_scale: args.timing.time_scale,
-        tokens: tokens(args)?,
+        tokens: tokens(args, guests)?,
         replay: replay::settings(&args.replay, &args.timing, &args.link.model_name)?,
         seed: args.tokens.seed,
         stats: StatsSettings {
@@ -79,7 +82,7 @@ pub(crate) fn live_config(args: &PlayArgs) -> Result<LiveConfig, Unusable> {
             lease_ns: transfer.kv_lease,
         },
         faults: faults(&args.faults)?,
-        injector: injector(&args.faults)?,
+        injector: injector(args, guests)?,
         limits: Limits {
             max_requests: process.max_requests.max(1),
             max_prompt_tokens: process.max_prompt_tokens.max(1),
@@ -144,22 +147,33 @@ fn engine(args: &EngineArgs, link: &LinkArgs) -> Result<EngineConfig, Unusable> 
 }
 
 /// The model, and what to call it.
-fn latency(args: &TimingArgs) -> Result<(LatencyFactory, String), Unusable> {
-    match &args.latency {
-        Some(text) => named_latency("--latency", text, args.latency_config.as_deref()),
-        None => named_latency("--latency", &knobs(args), None),
+fn latency(args: &PlayArgs, guests: &LiveGuests) -> Result<(LatencyFactory, String), Unusable> {
+    let fallback = args.guests.latency_fallback.as_ref();
+    let fallback = fallback.map(|text| named_latency(guests, "--latency-fallback", text, None, None)).transpose()?;
+    let fallback = fallback.map(|(factory, _)| factory);
+    match &args.timing.latency {
+        Some(text) => named_latency(guests, "--latency", text, args.timing.latency_config.as_deref(), fallback),
+        None => named_latency(guests, "--latency", &knobs(&args.timing), None, None),
     }
 }
 
 /// The model that a user, at the place `place`, calls `text`, and what to call
-/// it.
+/// it. A guest may have a fallback.
 pub(crate) fn named_latency(
+    guests: &LiveGuests,
     place: &str,
     text: &str,
     guest_config: Option<&str>,
+    fallback: Option<LatencyFactory>,
 ) -> Result<(LatencyFactory, String), Unusable> {
-    if text.ends_with(".wasm") {
-        return latency_guest(Path::new(text), guest_config.unwrap_or("{}"));
+    if is_guest(text) {
+        return guests.latency(text, guest_config.unwrap_or("{}"), fallback);
+    }
+    if fallback.is_some() {
+        return Err(Unusable {
+            message: format!("{place}: only guests take a fallback"),
+            hint: Some("leave --latency-fallback out: a native model does not fail".to_owned()),
+        });
     }
     if guest_config.is_some() {
         return Err(Unusable {
@@ -169,19 +183,6 @@ pub(crate) fn named_latency(
     }
     let factory = expression::latency(place, text, Path::new(""))?;
     Ok((factory, text.to_owned()))
-}
-
-fn latency_guest(path: &Path, config: &str) -> Result<(LatencyFactory, String), Unusable> {
-    let module = GuestModule::load(path, GuestLimits::default())?;
-    // Made once now, so that a bad configuration is told before anything starts.
-    module.latency_model(config, 0)?;
-    let (name, config) = (module.name().to_owned(), config.to_owned());
-    let factory: LatencyFactory = Arc::new(move |seed| {
-        module
-            .latency_model(&config, seed)
-            .map_err(|error| LatencyError { model: module.name().to_owned(), reason: error.to_string() })
-    });
-    Ok((factory, name))
 }
 
 /// The options of single times, in the words of scenarios.
@@ -205,12 +206,15 @@ fn knobs(args: &TimingArgs) -> String {
     )
 }
 
-fn tokens(args: &PlayArgs) -> Result<TokenSettings, Unusable> {
+fn tokens(args: &PlayArgs, guests: &LiveGuests) -> Result<TokenSettings, Unusable> {
     let tokens = &args.tokens;
     let choice = match tokens.tokens.as_str() {
         "random" => TokenChoice::Random,
         "echo" => TokenChoice::Echo,
-        path if path.ends_with(".wasm") => token_guest(Path::new(path), tokens.tokens_config.as_deref())?,
+        guest if is_guest(guest) => {
+            let config = tokens.tokens_config.as_deref().unwrap_or("{}");
+            TokenChoice::Guest(guests.tokens(guest, config)?)
+        }
         path if Path::new(path).is_file() => {
             let list = TokenList::read(Path::new(path)).map_err(|error| Unusable::new(error.to_string()))?;
             TokenChoice::Listed(Arc::new(list))
@@ -291,25 +295,8 @@ fn faults(args: &FaultArgs) -> Result<Vec<FaultRule>, Unusable> {
     Ok(rules)
 }
 
-fn injector(args: &FaultArgs) -> Result<Option<InjectorFactory>, Unusable> {
-    let Some(path) = &args.failure_injector else { return Ok(None) };
-    let config = args.failure_injector_config.clone().unwrap_or_else(|| "{}".to_owned());
-    let module = GuestModule::load(path, GuestLimits::default())?;
-    module.failure_injector(&config, 0)?;
-    Ok(Some(Arc::new(move |seed| {
-        module
-            .failure_injector(&config, seed)
-            .map_err(|error| FaultError { injector: module.name().to_owned(), reason: error.to_string() })
-    })))
-}
-
-fn token_guest(path: &Path, config: Option<&str>) -> Result<TokenChoice, Unusable> {
-    let config = config.unwrap_or("{}").to_owned();
-    let module = GuestModule::load(path, GuestLimits::default())?;
-    module.token_source(&config, 0)?;
-    Ok(TokenChoice::Guest(Arc::new(move |seed| {
-        module
-            .token_source(&config, seed)
-            .map_err(|error| TokenError { r#source: module.name().to_owned(), reason: error.to_string() })
-    })))
+fn injector(args: &PlayArgs, guests: &LiveGuests) -> Result<Option<InjectorFactory>, Unusable> {
+    let Some(guest) = &args.faults.failure_injector else { return Ok(None) };
+    let config = args.faults.failure_injector_config.as_deref().unwrap_or("{}");
+    guests.injector(guest, config, args.guests.failure_injector_fallback).map(Some)
 }

@@ -6,6 +6,7 @@ use clap::Args;
 use vcr_control::{Addresses, ControlError, LatencyReader, Listeners, UnusableModel};
 
 use super::config::{Unusable, named_latency};
+use super::guests::LiveGuests;
 use super::with_causes;
 
 #[derive(Debug, Args)]
@@ -38,8 +39,9 @@ fn hint(error: &ControlError) -> &'static str {
 }
 
 /// Reads models as `--latency` does.
-pub(crate) fn latency_reader() -> LatencyReader {
-    Arc::new(|text, guest_config| {
-        named_latency("model", text, guest_config).map_err(|Unusable { message, hint }| UnusableModel { message, hint })
+pub(crate) fn latency_reader(guests: LiveGuests) -> LatencyReader {
+    Arc::new(move |text, guest_config| {
+        named_latency(&guests, "model", text, guest_config, None)
+            .map_err(|Unusable { message, hint }| UnusableModel { message, hint })
     })
 }

@@ -6,8 +6,10 @@ use wasmtime::{Store, Trap};
 
 use crate::error::CallFault;
 use crate::limits::{Budget, Limits};
-use crate::sandbox::{self, HostState};
+use crate::latest::Setup;
+use crate::sandbox::{self, Endowment, HostState};
 use crate::versions::OpenError;
+use crate::wasi;
 
 /// What the generated types of each world have in common.
 pub(super) trait Bindings: Sized {
@@ -58,50 +60,68 @@ pub(super) struct Module<B: Bindings> {
 }
 
 impl<B: Bindings> Module<B> {
-    pub(super) fn new(component: &Component, limits: &Limits) -> Result<Self, OpenError> {
+    /// `link` adds what the version of the interface offers to guests; what of
+    /// WASI is granted is the same for all.
+    pub(super) fn new(component: &Component, limits: &Limits, link: Link) -> Result<Self, OpenError> {
         let engine = component.engine().clone();
-        // Nothing is added to the linker: guests get no imports.
-        let prepared = Linker::new(&engine)
-            .instantiate_pre(component)
+        let mut linker = Linker::new(&engine);
+        let prepared = link(&mut linker)
+            .and_then(|()| wasi::link(&mut linker, limits.wasi))
+            .and_then(|()| linker.instantiate_pre(component))
             .and_then(B::prepare)
             .map_err(|error| OpenError::Unfit(format!("{error:#}")))?;
         let module = Self { engine, prepared };
         // The types of functions are only checked in an instance.
         let budget = limits.configure_budget(0);
-        module.instantiate(limits, budget).map_err(|error| match sandbox::fault(&error, budget) {
+        let trial = Endowment { seed: 0, sink: None };
+        module.instantiate(limits, budget, trial).map_err(|error| match sandbox::fault(&error, budget, limits) {
             CallFault::Trapped { reason } if !error.is::<Trap>() => OpenError::Unfit(reason),
             fault => OpenError::Fault(fault),
         })?;
         Ok(module)
     }
 
-    fn instantiate(&self, limits: &Limits, budget: Budget) -> wasmtime::Result<Instance<B>> {
-        let mut store = sandbox::store(&self.engine, limits);
+    fn instantiate(&self, limits: &Limits, budget: Budget, endowment: Endowment) -> wasmtime::Result<Instance<B>> {
+        let mut store = sandbox::store(&self.engine, limits, endowment);
         sandbox::allot(&mut store, budget)?;
         let guest = B::instantiate(&self.prepared, &mut store)?;
-        Ok(Instance { store, guest })
+        Ok(Instance { store, guest, limits: *limits })
     }
 
     /// Makes a fresh instance and configures it.
-    pub(super) fn configured(&self, limits: &Limits, config_json: &str, seed: u64) -> Result<Instance<B>, CallFault> {
+    pub(super) fn configured(&self, setup: Setup<'_>) -> Result<Instance<B>, CallFault> {
+        let Setup { limits, config_json, seed, sink } = setup;
         let budget = limits.configure_budget(config_json.len());
-        let fault = |error: wasmtime::Error| sandbox::fault(&error, budget);
-        let Instance { mut store, guest } = self.instantiate(limits, budget).map_err(fault)?;
-        guest
-            .call_configure(&mut store, config_json, seed)
+        let fault = |error: wasmtime::Error| sandbox::fault(&error, budget, limits);
+        let mut instance = self.instantiate(limits, budget, Endowment { seed, sink }).map_err(fault)?;
+        instance
+            .guest
+            .call_configure(&mut instance.store, config_json, seed)
             .map_err(fault)?
             .map_err(|reason| CallFault::Rejected { reason })?;
-        Ok(Instance { store, guest })
+        Ok(instance)
     }
 }
+
+/// Adds what a version offers to guests.
+pub(super) type Link = fn(&mut Linker<HostState>) -> wasmtime::Result<()>;
 
 /// One instance of a guest of the world of `B`.
 pub(super) struct Instance<B> {
     store: Store<HostState>,
     guest: B,
+    limits: Limits,
 }
 
 impl<B> Instance<B> {
+    /// Tells the time of the call that comes.
+    pub(super) fn at(&mut self, now_ns: u64) -> &mut Self {
+        if let Some(wasi) = &self.store.data().wasi {
+            wasi.set_now(now_ns);
+        }
+        self
+    }
+
     /// Makes a call that may use so much.
     pub(super) fn call<R>(
         &mut self,
@@ -110,7 +130,7 @@ impl<B> Instance<B> {
     ) -> Result<R, CallFault> {
         sandbox::allot(&mut self.store, budget)
             .and_then(|()| call(&self.guest, &mut self.store))
-            .map_err(|error| sandbox::fault(&error, budget))
+            .map_err(|error| sandbox::fault(&error, budget, &self.limits))
     }
 
     /// The same for a function that may answer an error in words.

@@ -21,6 +21,11 @@ pub(crate) fn is_supported(version: ApiVersion) -> bool {
     SUPPORTED_VERSIONS.contains(&(version.major, version.minor))
 }
 
+/// Whether guests of that version may import `observe`.
+pub(crate) fn offers_observe(version: ApiVersion) -> bool {
+    is_supported(version) && (version.major, version.minor) >= (0, 2)
+}
+
 /// The supported versions in words.
 pub(crate) fn supported_list() -> String {
     let names: Vec<String> = SUPPORTED_VERSIONS.iter().map(|(major, minor)| format!("{major}.{minor}")).collect();

@@ -8,21 +8,16 @@ macro_rules! latency_adapter {
         use vcr_core::latency::StepShape;
 
         use $crate::error::CallFault;
-        use $crate::latest::{LatencyInstance, Maker};
-        use $crate::limits::{Budget, Limits};
+        use $crate::latest::{LatencyInstance, Maker, Setup};
+        use $crate::limits::Budget;
         use $crate::sandbox::HostState;
         use $crate::versions::instance::{Instance, Module};
 
         $crate::versions::instance::impl_bindings!(Bindings, bindings::LatencyModelPre<HostState>, vcr_guest_latency);
 
         impl Maker<dyn LatencyInstance> for Module<Bindings> {
-            fn configure(
-                &self,
-                limits: &Limits,
-                config_json: &str,
-                seed: u64,
-            ) -> Result<Box<dyn LatencyInstance>, CallFault> {
-                Ok(Box::new(self.configured(limits, config_json, seed)?))
+            fn configure(&self, setup: Setup<'_>) -> Result<Box<dyn LatencyInstance>, CallFault> {
+                Ok(Box::new(self.configured(setup)?))
             }
         }
 
@@ -34,13 +29,13 @@ macro_rules! latency_adapter {
                 shapes: &[u64],
                 budget: Budget,
             ) -> Result<Vec<f64>, CallFault> {
-                self.call_fallible(budget, |guest, store| {
+                self.at(start_ns).call_fallible(budget, |guest, store| {
                     guest.vcr_guest_latency().call_price(store, start_ns, horizon_ns, shapes)
                 })
             }
 
             fn price_step(&mut self, start_ns: u64, shape: &StepShape, budget: Budget) -> Result<f64, CallFault> {
-                self.call(budget, |guest, store| {
+                self.at(start_ns).call(budget, |guest, store| {
                     guest.vcr_guest_latency().call_price_step(
                         store,
                         start_ns,
@@ -74,21 +69,16 @@ pub(super) use latency_adapter;
 macro_rules! tokens_adapter {
     () => {
         use $crate::error::CallFault;
-        use $crate::latest::{Maker, TokenCall, TokenInstance};
-        use $crate::limits::{Budget, Limits};
+        use $crate::latest::{Maker, Setup, TokenCall, TokenInstance};
+        use $crate::limits::Budget;
         use $crate::sandbox::HostState;
         use $crate::versions::instance::{Instance, Module};
 
         $crate::versions::instance::impl_bindings!(Bindings, bindings::TokenSourcePre<HostState>, vcr_guest_tokens);
 
         impl Maker<dyn TokenInstance> for Module<Bindings> {
-            fn configure(
-                &self,
-                limits: &Limits,
-                config_json: &str,
-                seed: u64,
-            ) -> Result<Box<dyn TokenInstance>, CallFault> {
-                Ok(Box::new(self.configured(limits, config_json, seed)?))
+            fn configure(&self, setup: Setup<'_>) -> Result<Box<dyn TokenInstance>, CallFault> {
+                Ok(Box::new(self.configured(setup)?))
             }
         }
 
@@ -114,21 +104,16 @@ pub(super) use tokens_adapter;
 macro_rules! faults_adapter {
     () => {
         use $crate::error::CallFault;
-        use $crate::latest::{FaultInstance, Maker};
-        use $crate::limits::{Budget, Limits};
+        use $crate::latest::{FaultInstance, Maker, Setup};
+        use $crate::limits::Budget;
         use $crate::sandbox::HostState;
         use $crate::versions::instance::{Instance, Module};
 
         $crate::versions::instance::impl_bindings!(Bindings, bindings::FailureInjectorPre<HostState>, vcr_guest_faults);
 
         impl Maker<dyn FaultInstance> for Module<Bindings> {
-            fn configure(
-                &self,
-                limits: &Limits,
-                config_json: &str,
-                seed: u64,
-            ) -> Result<Box<dyn FaultInstance>, CallFault> {
-                Ok(Box::new(self.configured(limits, config_json, seed)?))
+            fn configure(&self, setup: Setup<'_>) -> Result<Box<dyn FaultInstance>, CallFault> {
+                Ok(Box::new(self.configured(setup)?))
             }
         }
 
@@ -141,7 +126,7 @@ macro_rules! faults_adapter {
                 texts: &[String],
                 budget: Budget,
             ) -> Result<Vec<u64>, CallFault> {
-                self.call_fallible(budget, |guest, store| {
+                self.at(now_ns).call_fallible(budget, |guest, store| {
                     guest.vcr_guest_faults().call_decide(store, now_ns, step, events, texts)
                 })
             }
@@ -154,8 +139,8 @@ pub(super) use faults_adapter;
 macro_rules! scheduling_adapter {
     () => {
         use $crate::error::CallFault;
-        use $crate::latest::{Maker, PolicyCall, PolicyInstance};
-        use $crate::limits::{Budget, Limits};
+        use $crate::latest::{Maker, PolicyCall, PolicyInstance, Setup};
+        use $crate::limits::Budget;
         use $crate::sandbox::HostState;
         use $crate::versions::instance::{Instance, Module};
 
@@ -166,19 +151,14 @@ macro_rules! scheduling_adapter {
         );
 
         impl Maker<dyn PolicyInstance> for Module<Bindings> {
-            fn configure(
-                &self,
-                limits: &Limits,
-                config_json: &str,
-                seed: u64,
-            ) -> Result<Box<dyn PolicyInstance>, CallFault> {
-                Ok(Box::new(self.configured(limits, config_json, seed)?))
+            fn configure(&self, setup: Setup<'_>) -> Result<Box<dyn PolicyInstance>, CallFault> {
+                Ok(Box::new(self.configured(setup)?))
             }
         }
 
         impl PolicyInstance for Instance<Bindings> {
             fn decide(&mut self, call: &PolicyCall, budget: Budget) -> Result<Vec<u64>, CallFault> {
-                self.call_fallible(budget, |guest, store| {
+                self.at(call.now_ns).call_fallible(budget, |guest, store| {
                     guest.vcr_guest_scheduling().call_decide(
                         store,
                         call.now_ns,
@@ -200,27 +180,22 @@ pub(super) use scheduling_adapter;
 macro_rules! routing_adapter {
     () => {
         use $crate::error::CallFault;
-        use $crate::latest::{Maker, RouteCall, RouterInstance};
-        use $crate::limits::{Budget, Limits};
+        use $crate::latest::{Maker, RouteCall, RouterInstance, Setup};
+        use $crate::limits::Budget;
         use $crate::sandbox::HostState;
         use $crate::versions::instance::{Instance, Module};
 
         $crate::versions::instance::impl_bindings!(Bindings, bindings::RouterPre<HostState>, vcr_guest_routing);
 
         impl Maker<dyn RouterInstance> for Module<Bindings> {
-            fn configure(
-                &self,
-                limits: &Limits,
-                config_json: &str,
-                seed: u64,
-            ) -> Result<Box<dyn RouterInstance>, CallFault> {
-                Ok(Box::new(self.configured(limits, config_json, seed)?))
+            fn configure(&self, setup: Setup<'_>) -> Result<Box<dyn RouterInstance>, CallFault> {
+                Ok(Box::new(self.configured(setup)?))
             }
         }
 
         impl RouterInstance for Instance<Bindings> {
             fn route(&mut self, call: &RouteCall, budget: Budget) -> Result<u32, CallFault> {
-                self.call_fallible(budget, |guest, store| {
+                self.at(call.now_ns).call_fallible(budget, |guest, store| {
                     guest.vcr_guest_routing().call_route(
                         store,
                         call.now_ns,

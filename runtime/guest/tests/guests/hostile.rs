@@ -1,6 +1,9 @@
 //! Guests that loop, hoard, crash or answer nonsense, and honest ones beside
 //! them.
 
+use std::time::Duration;
+
+use proptest::prelude::*;
 use vcr_core::latency::{StepBatch, StepShape};
 use vcr_guest::{CallFault, GuestError, GuestModule, Limits};
 
@@ -11,16 +14,26 @@ const LOOP: &str = "(loop $again (br $again)) (unreachable)";
 /// The error text of pricing two steps with a guest whose `price` is `body`.
 #[track_caller]
 fn list_error(body: &str) -> String {
-    let mut model = model(body);
-    price(model.as_mut(), 2, u64::MAX).expect_err("it must fail")
+    error_of_all(&Bodies::of_price(body), 2)
+}
+
+/// The error text of pricing so many steps with a guest, whatever version of
+/// the interface it was made for.
+#[track_caller]
+fn error_of_all(bodies: &Bodies<'_>, steps: usize) -> String {
+    let [first, second] = bodies.components().map(|bytes| {
+        let mut model = open(&bytes).latency_model("{}", 7).expect("it configures");
+        price(model.as_mut(), steps, u64::MAX).expect_err("it must fail")
+    });
+    assert_eq!(first, second, "all versions fail alike");
+    first
 }
 
 /// The error text of pricing one step with a guest whose `price-step` is
 /// `body`.
 #[track_caller]
 fn step_error(body: &str) -> String {
-    let mut model = Bodies::of_step(body).model();
-    price(model.as_mut(), 1, u64::MAX).expect_err("it must fail")
+    error_of_all(&Bodies::of_step(body), 1)
 }
 
 /// The error text of a guest both of whose pricing functions are `body`, which
@@ -315,4 +328,132 @@ fn a_failed_model_stays_failed_and_its_module_lives_on() {
 
     let mut second = module.latency_model("{}", 1).expect("the module is unharmed");
     assert_eq!(price(second.as_mut(), 1, u64::MAX), Ok(vec![3]));
+}
+
+#[test]
+fn a_bomb_of_many_small_growths_is_refused_at_the_same_limit() {
+    let text = list_error("(loop $again (drop (memory.grow (i32.const 1))) (br $again)) (unreachable)");
+    assert!(text.contains("asked for 67174400 bytes of memory, but may have 67108864"), "{text}");
+}
+
+#[test]
+fn a_start_function_that_loops_is_found_when_the_guest_is_loaded() {
+    let text = core_text("0.1.0", &Bodies::of_price(&answer(&["1"])));
+    let text = text.replace("(func $recurse", "(start $spin) (func $spin (loop $on (br $on))) (func $recurse");
+    let error = GuestModule::from_bytes("spinner", &component(&text, WIT), Limits::default());
+    let error = error.expect_err("it never starts").to_string();
+    assert!(error.starts_with("guest `spinner` failed in `instantiate`: it looped for ever"), "{error}");
+}
+
+#[test]
+fn more_memories_and_tables_than_a_component_may_have_are_refused() {
+    for (item, kind) in [("(memory 1)", "memory"), ("(table 1 funcref)", "table")] {
+        let text = core_text("0.1.0", &Bodies::of_price(&answer(&["1"])));
+        let text = text.replace("(func $recurse", &format!("{} (func $recurse", item.repeat(20)));
+        let error = GuestModule::from_bytes("hoarder", &component(&text, WIT), Limits::default());
+        let error = error.expect_err("16 are enough").to_string();
+        assert!(error.contains("`hoarder`") && error.contains(kind), "{error}");
+    }
+}
+
+#[test]
+fn a_hundred_megabytes_are_refused_before_anybody_looks_at_them() {
+    let mut bytes = b"\0asm\x0d\0\x01\0".to_vec();
+    bytes.resize(100 << 20, 0);
+    let error = GuestModule::from_bytes("huge", &bytes, Limits::default()).expect_err("too large");
+    assert!(error.to_string().ends_with("it has 104857600 bytes, but may have 67108864"), "{error}");
+    let file = tempfile::NamedTempFile::new().expect("a file");
+    file.as_file().set_len(1 << 40).expect("a file may have holes");
+    let error = GuestModule::load(file.path(), Limits::default()).expect_err("too large");
+    assert!(error.to_string().contains("it has 67108865 bytes"), "not even read: {error}");
+}
+
+#[test]
+fn huge_texts_are_not_copied() {
+    let words = "(drop (memory.grow (i32.const 32)))
+        (i32.store8 (i32.const 32) (i32.const 1))
+        (i32.store (i32.const 36) (i32.const 512)) (i32.store (i32.const 40) (i32.const 1000000)) (i32.const 32)";
+    let text = list_error(words);
+    assert!(text.contains("larger than the 65536 bytes that an answer may have"), "{text}");
+}
+
+/// Whatever a guest leaves in its memory, globals and tables, the next one
+/// begins with what the component says.
+#[test]
+fn a_dirty_instance_leaves_nothing_to_the_next() {
+    // Answers a sum of what is there, and dirties all of it; traps in the end.
+    let body = format!(
+        "(f64.store (i32.const 1024)
+           (f64.convert_i64_u (i64.add (i64.load (i32.const 60000)) (i64.extend_i32_u (global.get $calls)))))
+         (f64.store (i32.const 1024) (f64.add (f64.load (i32.const 1024))
+           (f64.convert_i32_u (i32.add (memory.size) (table.size $table)))))
+         (i64.store (i32.const 60000) (i64.const 77))
+         (drop (table.grow $table (ref.null func) (i32.const 5)))
+         (drop (memory.grow (i32.const 1)))
+         (if (i32.gt_u (global.get $calls) (i32.const 3)) (then (unreachable)))
+         {}",
+        answer_list(1024, 1)
+    );
+    let module = open(&Bodies::of_price(&body).component());
+    let life = || {
+        let mut model = module.latency_model("{}", 1).expect("it configures");
+        let calls: Vec<_> = (0..5).map(|_| price(model.as_mut(), 1, u64::MAX)).collect();
+        calls
+    };
+    let first = life();
+    assert_eq!(first[..2], [Ok(vec![3]), Ok(vec![87])]);
+    assert!(first[3].is_err() && first[4].is_err());
+    assert_eq!(life(), first);
+}
+
+/// A guest that works for ever within its fuel is stopped by the clock in live
+/// engines, and by nothing but fuel in virtual time.
+#[test]
+fn the_watchdog_of_live_engines_stops_what_fuel_does_not() {
+    let limit = Duration::from_millis(40);
+    let limits = Limits { fuel_per_call: u64::MAX / 2, wall_time_per_call: Some(limit), ..Limits::default() };
+    for bytes in Bodies::of_price(LOOP).components() {
+        let module = GuestModule::from_bytes("slow", &bytes, limits).expect("it loads");
+        let mut model = module.latency_model("{}", 1).expect("it configures");
+        let text = price(model.as_mut(), 1, u64::MAX).expect_err("it never answers");
+        assert!(text.contains("it took longer than the 40ms that a call may take"), "{text}");
+    }
+    // A quick one is never stopped, however long it lives.
+    let bytes = Bodies::of_price(&answer(&["3"])).component();
+    let module = GuestModule::from_bytes("quick", &bytes, limits).expect("it loads");
+    let mut model = module.latency_model("{}", 1).expect("it configures");
+    for _ in 0..3 {
+        std::thread::sleep(limit);
+        assert_eq!(price(model.as_mut(), 1, u64::MAX), Ok(vec![3]));
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
+
+    /// A real component, damaged anywhere: it is refused, fails or answers, and
+    /// the host lives on.
+    #[test]
+    fn no_damage_of_a_real_component_reaches_the_host(
+        length in any::<prop::sample::Index>(),
+        flips in prop::collection::vec((any::<prop::sample::Index>(), 1_u8..), 0..4),
+        is_cut in any::<bool>(),
+    ) {
+        let whole: &[u8] = include_bytes!("../../../../tests/guests/fixtures/roofline-0.1.wasm");
+        let kept = if is_cut { length.index(whole.len()) } else { whole.len() };
+        let mut damaged = whole[..kept].to_vec();
+        for (place, bits) in flips {
+            if !damaged.is_empty() {
+                let place = place.index(damaged.len());
+                damaged[place] ^= bits;
+            }
+        }
+        let limits = Limits { fuel_per_configure: 50_000_000, fuel_per_call: 5_000_000, ..Limits::default() };
+        if let Ok(module) = GuestModule::from_bytes("odd", &damaged, limits)
+            && let Ok(mut model) = module.latency_model(r#"{"model": "llama-3.1-8b", "gpu": "h100-sxm"}"#, 1)
+        {
+            let _ = price(model.as_mut(), 2, u64::MAX);
+            let _ = price(model.as_mut(), 1, u64::MAX);
+        }
+    }
 }

@@ -113,7 +113,7 @@ fn a_component_with_imports_is_refused() {
         r#"(module (import "$root" "clock" (func $clock (result i64)))"#,
         1,
     );
-    assert_refused(&component(&text, &wit), "it imports `clock`, but guests get no imports", "without WASI");
+    assert_refused(&component(&text, &wit), "it imports `clock`, which it is not given", "without WASI");
 }
 
 #[test]

@@ -6,5 +6,8 @@ mod hostile;
 mod loading;
 mod roofline;
 mod shipped;
+mod told;
 mod tokens;
+mod versions;
+mod wasi;
 mod wat_guest;

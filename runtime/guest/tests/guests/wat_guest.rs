@@ -8,6 +8,8 @@ use wit_component::{ComponentEncoder, StringEncoding, embed_component_metadata};
 use wit_parser::Resolve;
 
 pub(crate) const WIT: &str = include_str!("../../../../wit/v0_1/latency-model.wit");
+const WIT_0_2: &str = include_str!("../../../../wit/v0_2/latency-model.wit");
+const OBSERVE_WIT: &str = include_str!("../../../../wit/v0_2/observe.wit");
 const TOKENS_WIT: &str = include_str!("../../../../wit/v0_1/token-source.wit");
 const FAULTS_WIT: &str = include_str!("../../../../wit/v0_1/failure-injector.wit");
 
@@ -49,15 +51,44 @@ impl<'a> Bodies<'a> {
         Self { price_step, ..Self::of_price("(unreachable)") }
     }
 
-    /// A component of the current version.
+    /// A component of the oldest version, which needs nothing but its exports.
     pub(crate) fn component(&self) -> Vec<u8> {
         component(&core_text("0.1.0", self), WIT)
+    }
+
+    /// A component of version 0.2, whose functions may tell something:
+    /// `$count`, `$gauge`, `$annotate` and `$log` are imported.
+    pub(crate) fn component_0_2(&self) -> Vec<u8> {
+        let text = with_imports(&core_text("0.2.0", self), OBSERVE_IMPORTS);
+        component(&text, &wit_0_2())
+    }
+
+    /// The components of all versions.
+    pub(crate) fn components(&self) -> [Vec<u8>; 2] {
+        [self.component(), self.component_0_2()]
     }
 
     /// A configured model.
     pub(crate) fn model(&self) -> Box<dyn LatencyModel> {
         open(&self.component()).latency_model("{}", 7).expect("it configures")
     }
+}
+
+/// The functions of `observe`, as a core module imports them.
+const OBSERVE_IMPORTS: &str = r#"
+  (import "vcr:guest/observe@0.2.0" "count" (func $count (param i32 i32 i64)))
+  (import "vcr:guest/observe@0.2.0" "gauge" (func $gauge (param i32 i32 i64 f64)))
+  (import "vcr:guest/observe@0.2.0" "annotate" (func $annotate (param i64 i32 i32)))
+  (import "vcr:guest/observe@0.2.0" "log" (func $log (param i32 i32)))"#;
+
+/// The text of a core module with imports, which come first.
+pub(crate) fn with_imports(core_text: &str, imports: &str) -> String {
+    core_text.replacen("(module", &format!("(module{imports}"), 1)
+}
+
+/// The package of version 0.2, as far as latency models need it, as one text.
+fn wit_0_2() -> String {
+    format!("{WIT_0_2}\n{}", OBSERVE_WIT.replacen("package vcr:guest@0.2.0;", "", 1))
 }
 
 /// The core module of a latency model whose functions have the given bodies.

@@ -8,8 +8,10 @@
 extern crate alloc;
 
 use alloc::string::{String, ToString};
+use alloc::vec;
+use alloc::vec::Vec;
 
-use vcr_guest_sdk::{LatencyGuest, Step, export_latency_model, serde};
+use vcr_guest_sdk::{LatencyGuest, Step, export_latency_model, observe, serde};
 
 /// What an honest step takes.
 const HONEST_NS: f64 = 10_000_000.0;
@@ -22,6 +24,9 @@ enum Wrong {
     Panic,
     Recurse,
     EightGigabytes,
+    ManySmallGrowths,
+    Flood,
+    Chatter,
     NotANumber,
     Negative,
     Infinite,
@@ -67,6 +72,9 @@ impl LatencyGuest for Hostile {
             Wrong::Panic => panic!("as asked"),
             Wrong::Recurse => recurse(step.start_ns) as f64,
             Wrong::EightGigabytes => grow(),
+            Wrong::ManySmallGrowths => hoard(),
+            Wrong::Flood => flood(),
+            Wrong::Chatter => chatter(step.start_ns),
             Wrong::NotANumber => f64::NAN,
             Wrong::Negative => -1.0,
             Wrong::Infinite => f64::INFINITY,
@@ -91,6 +99,34 @@ fn grow() -> f64 {
     // 8 GiB are 131,072 pages of 64 KiB.
     #[cfg(target_arch = "wasm32")]
     core::arch::wasm32::memory_grow(0, 131_072);
+    HONEST_NS
+}
+
+/// Keeps ever more, a little at a time.
+fn hoard() -> f64 {
+    let mut kept: Vec<Vec<u64>> = Vec::new();
+    loop {
+        kept.push(vec![1; 512]);
+        core::hint::black_box(&kept);
+    }
+}
+
+/// Tells more in one call than anybody may.
+fn flood() -> f64 {
+    for _ in 0..1_000_000 {
+        observe::count("floods", 1);
+    }
+    HONEST_NS
+}
+
+/// Tells in each call more than an instance may over its life, and is honest
+/// otherwise.
+fn chatter(at_ns: u64) -> f64 {
+    let text = "blah ".repeat(2_000);
+    for _ in 0..100 {
+        observe::log(&text);
+    }
+    observe::annotate(at_ns, &text);
     HONEST_NS
 }
 

@@ -2,6 +2,7 @@
 
 mod faults;
 mod latency;
+mod observe;
 mod routing;
 mod scheduling;
 mod tokens;
@@ -16,10 +17,10 @@ use crate::world::World;
 
 pub(crate) fn open(world: World, component: &Component, limits: &Limits) -> Result<OpenGuest, OpenError> {
     Ok(match world {
-        World::LatencyModel => OpenGuest::Latency(Box::new(Module::<latency::Bindings>::new(component, limits)?)),
-        World::TokenSource => OpenGuest::Tokens(Box::new(Module::<tokens::Bindings>::new(component, limits)?)),
-        World::FailureInjector => OpenGuest::Faults(Box::new(Module::<faults::Bindings>::new(component, limits)?)),
-        World::SchedulerPolicy => OpenGuest::Policy(Box::new(Module::<scheduling::Bindings>::new(component, limits)?)),
-        World::Router => OpenGuest::Router(Box::new(Module::<routing::Bindings>::new(component, limits)?)),
+        World::LatencyModel => OpenGuest::Latency(Box::new(Module::<latency::Bindings>::new(component, limits, observe::link)?)),
+        World::TokenSource => OpenGuest::Tokens(Box::new(Module::<tokens::Bindings>::new(component, limits, observe::link)?)),
+        World::FailureInjector => OpenGuest::Faults(Box::new(Module::<faults::Bindings>::new(component, limits, observe::link)?)),
+        World::SchedulerPolicy => OpenGuest::Policy(Box::new(Module::<scheduling::Bindings>::new(component, limits, observe::link)?)),
+        World::Router => OpenGuest::Router(Box::new(Module::<routing::Bindings>::new(component, limits, observe::link)?)),
     })
 }

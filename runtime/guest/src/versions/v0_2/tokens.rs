@@ -13,6 +13,7 @@ mod bindings {
     wasmtime::component::bindgen!({
         path: "../../wit/v0_2",
         world: "token-source",
+        with: { "vcr:guest/observe@0.2.0": crate::versions::v0_2::observe::bindings::vcr::guest::observe },
     });
 }
 

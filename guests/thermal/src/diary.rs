@@ -1,0 +1,49 @@
+use vcr_guest_sdk::observe;
+
+use crate::Thermal;
+
+/// A change of temperature that is worth a point in the trace, in degrees.
+const NOTABLE_CELSIUS: f64 = 0.25;
+
+/// Tells how warm the GPU is and when it throttles, where that has changed.
+#[derive(Clone, Debug, Default)]
+pub struct Diary {
+    told_celsius: Option<f64>,
+    is_throttling: bool,
+}
+
+impl Diary {
+    /// Tells of a step that ended at `end_ns` and has left the GPU like this.
+    pub fn step(&mut self, gpu: &Thermal, end_ns: u64) {
+        if gpu.is_throttling() {
+            observe::count("throttled_steps", 1);
+        }
+        if gpu.is_throttling() != self.is_throttling {
+            self.is_throttling = gpu.is_throttling();
+            observe::annotate(end_ns, if self.is_throttling { "throttling begins" } else { "throttling ends" });
+        }
+        if self.is_notable(gpu.celsius()) {
+            self.told_celsius = Some(gpu.celsius());
+            observe::gauge("temperature_celsius", end_ns, gpu.celsius());
+        }
+    }
+
+    fn is_notable(&self, celsius: f64) -> bool {
+        // No `abs` without std.
+        self.told_celsius.is_none_or(|told| celsius >= told + NOTABLE_CELSIUS || celsius <= told - NOTABLE_CELSIUS)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn small_changes_are_not_worth_a_word() {
+        let mut diary = Diary::default();
+        assert!(diary.is_notable(35.0), "the first is");
+        diary.told_celsius = Some(35.0);
+        assert!(!diary.is_notable(35.2) && !diary.is_notable(34.8));
+        assert!(diary.is_notable(35.25) && diary.is_notable(34.75));
+    }
+}

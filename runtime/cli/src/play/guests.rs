@@ -1,0 +1,191 @@
+//! The guests of live engines: how they are loaded, what they tell, and what
+//! goes on where one fails.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use clap::Args;
+use vcr_control::{GuestReader, GuestSample, GuestValue};
+use vcr_core::fault::{FailureInjector, FaultError};
+use vcr_core::latency::{LatencyError, LatencyModel};
+use vcr_core::tokens::TokenError;
+use vcr_guest::{FailureSink, GuestModule, Limits, NoFaults, Note, NoteSink, Told, WithFallback};
+use vcr_live::{InjectorFactory, LatencyFactory, Seat, TokenSourceFactory};
+use vcr_registry::{GuestReference, Store};
+
+use super::config::Unusable;
+
+/// Whether a word names a guest rather than something that is built in.
+pub(crate) fn is_guest(word: &str) -> bool {
+    word.ends_with(".wasm") || GuestReference::is_oci(word)
+}
+
+#[derive(Clone, Debug, Args)]
+#[command(next_help_heading = "Guests")]
+pub(crate) struct GuestArgs {
+    /// Longest time that a call of a guest may take.
+    #[arg(long, value_name = "TIME", default_value = "500ms", value_parser = super::args::duration)]
+    pub(crate) guest_timeout: u64,
+
+    /// The latency model that goes on where the guest of --latency fails [default: the engine fails].
+    #[arg(long, value_name = "MODEL", requires = "latency")]
+    pub(crate) latency_fallback: Option<String>,
+
+    /// Let nothing go wrong where the guest of --failure-injector fails [default: the engine fails].
+    #[arg(long, requires = "failure_injector")]
+    pub(crate) failure_injector_fallback: bool,
+}
+
+/// All guests of this process, and what they have told.
+#[derive(Clone)]
+pub(crate) struct LiveGuests {
+    limits: Limits,
+    told: Arc<Mutex<BTreeMap<(String, u32), Arc<SeatNotes>>>>,
+}
+
+/// What a guest has told of one engine.
+struct SeatNotes {
+    guest: String,
+    engine: u32,
+    kept: Mutex<Kept>,
+}
+
+#[derive(Default)]
+struct Kept {
+    told: Told,
+    failures: u64,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // Sums are whole whoever panicked beside them.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl NoteSink for SeatNotes {
+    fn note(&self, note: Note<'_>) {
+        lock(&self.kept).told.add(&note);
+        let Self { guest, engine, .. } = self;
+        match note {
+            Note::Line { text } => tracing::info!("guest {guest} of engine {engine}: {text}"),
+            Note::Annotation { text, .. } => tracing::debug!("guest {guest} of engine {engine}: {text}"),
+            _ => {}
+        }
+    }
+}
+
+impl LiveGuests {
+    pub(crate) fn new(args: &GuestArgs) -> Self {
+        let wall_time_per_call = Some(Duration::from_nanos(args.guest_timeout));
+        Self { limits: Limits { wall_time_per_call, ..Limits::default() }, told: Arc::default() }
+    }
+
+    /// Loads a guest and says which one it is.
+    fn load(&self, reference: &str) -> Result<GuestModule, Unusable> {
+        let module = match GuestReference::parse(reference)? {
+            GuestReference::Path(path) => GuestModule::load(path, self.limits)?,
+            GuestReference::Oci(reference) => {
+                let found = Store::from_env()?.find(&reference)?;
+                GuestModule::load_as(&found.name, &found.path, self.limits)?
+            }
+        };
+        tracing::info!("guest {}: a {}, sha256 {}", module.name(), module.world(), module.digest());
+        Ok(module)
+    }
+
+    fn seat(&self, module: &GuestModule, seat: &Seat<'_>) -> Arc<SeatNotes> {
+        let engine = seat.engine.unwrap_or_default();
+        let guest = module.name().to_owned();
+        let fresh = || Arc::new(SeatNotes { guest: guest.clone(), engine, kept: Mutex::default() });
+        Arc::clone(lock(&self.told).entry((guest.clone(), engine)).or_insert_with(fresh))
+    }
+
+    /// The guest for an engine, whose instance tells what it tells of that one.
+    fn at(&self, module: &GuestModule, seat: &Seat<'_>) -> GuestModule {
+        // A trial is nobody's.
+        if seat.engine.is_none() { module.clone() } else { module.observed_by(self.seat(module, seat)) }
+    }
+
+    fn failure_sink(&self, module: &GuestModule, seat: &Seat<'_>) -> FailureSink {
+        let notes = self.seat(module, seat);
+        Arc::new(move |reason| {
+            lock(&notes.kept).failures += 1;
+            tracing::error!("guest {} of engine {} failed, its fallback goes on: {reason}", notes.guest, notes.engine);
+        })
+    }
+
+    /// The latency model that is a guest, and its name. `fallback` takes its
+    /// place where it fails.
+    pub(crate) fn latency(
+        &self,
+        reference: &str,
+        config: &str,
+        fallback: Option<LatencyFactory>,
+    ) -> Result<(LatencyFactory, String), Unusable> {
+        let module = self.load(reference)?;
+        // Made once now, so that a bad configuration is told before anything starts.
+        module.latency_model(config, 0)?;
+        let (guests, name, config) = (self.clone(), module.name().to_owned(), config.to_owned());
+        let factory: LatencyFactory = Arc::new(move |seat| {
+            let made = guests.at(&module, seat).latency_model(&config, seat.seed);
+            let made =
+                made.map_err(|error| LatencyError { model: module.name().to_owned(), reason: error.to_string() });
+            let Some(fallback) = &fallback else { return made };
+            let failed = guests.failure_sink(&module, seat);
+            Ok(Box::new(WithFallback::<dyn LatencyModel>::new(made, fallback(seat)?, failed)))
+        });
+        Ok((factory, name))
+    }
+
+    /// The token source that is a guest.
+    pub(crate) fn tokens(&self, reference: &str, config: &str) -> Result<TokenSourceFactory, Unusable> {
+        let module = self.load(reference)?;
+        module.token_source(config, 0)?;
+        let (guests, config) = (self.clone(), config.to_owned());
+        Ok(Arc::new(move |seat| {
+            let made = guests.at(&module, seat).token_source(&config, seat.seed);
+            made.map_err(|error| TokenError { r#source: module.name().to_owned(), reason: error.to_string() })
+        }))
+    }
+
+    /// The failure injector that is a guest; with a fallback, nothing goes wrong
+    /// any more where it fails.
+    pub(crate) fn injector(
+        &self,
+        reference: &str,
+        config: &str,
+        has_fallback: bool,
+    ) -> Result<InjectorFactory, Unusable> {
+        let module = self.load(reference)?;
+        module.failure_injector(config, 0)?;
+        let (guests, config) = (self.clone(), config.to_owned());
+        Ok(Arc::new(move |seat| {
+            let made = guests.at(&module, seat).failure_injector(&config, seat.seed);
+            let made =
+                made.map_err(|error| FaultError { injector: module.name().to_owned(), reason: error.to_string() });
+            if !has_fallback {
+                return made;
+            }
+            let failed = guests.failure_sink(&module, seat);
+            Ok(Box::new(WithFallback::<dyn FailureInjector>::new(made, Box::new(NoFaults), failed)))
+        }))
+    }
+
+    /// What the metrics say of guests, by name and engine.
+    pub(crate) fn reader(&self) -> GuestReader {
+        let told = Arc::clone(&self.told);
+        Arc::new(move || {
+            let seats: Vec<_> = lock(&told).values().cloned().collect();
+            seats.iter().flat_map(|seat| samples(seat)).collect()
+        })
+    }
+}
+
+fn samples(seat: &SeatNotes) -> Vec<GuestSample> {
+    let kept = lock(&seat.kept);
+    let counters = kept.told.counters.iter().map(|(name, total)| GuestValue::Counter(name.clone(), *total));
+    let gauges = kept.told.gauges.iter().map(|(name, gauge)| GuestValue::Gauge(name.clone(), gauge.last));
+    let known = [GuestValue::Dropped(kept.told.dropped), GuestValue::Failures(kept.failures)];
+    let sample = |value| GuestSample { guest: seat.guest.clone(), engine: seat.engine, value };
+    counters.chain(gauges).chain(known).map(sample).collect()
+}

@@ -1,0 +1,224 @@
+//! What goes on where a guest has failed.
+//!
+//! A pair of a guest and something that takes its place. The first failure of
+//! the guest is the end of it: the call that failed is made to the fallback,
+//! and so are all that follow.
+
+use std::sync::Arc;
+
+use vcr_core::fault::{FailureInjector, FaultAction, FaultBatch, FaultError};
+use vcr_core::latency::{LatencyError, LatencyModel, StepBatch};
+use vcr_core::tokens::{BatchTokenSource, TokenError, TokenRequest, TokenWant};
+
+/// Hears of the failure of a guest whose fallback goes on.
+pub type FailureSink = Arc<dyn Fn(&str) + Send + Sync>;
+
+/// A guest, as long as it does not fail, and from then on its fallback.
+pub struct WithFallback<T: ?Sized> {
+    guest: Option<Box<T>>,
+    fallback: Box<T>,
+    failed: FailureSink,
+}
+
+impl<T: ?Sized> WithFallback<T> {
+    /// A guest and what takes its place. Where the guest could not even be made,
+    /// the fallback has its place from the beginning.
+    pub fn new<E: std::fmt::Display>(guest: Result<Box<T>, E>, fallback: Box<T>, failed: FailureSink) -> Self {
+        let guest = guest.inspect_err(|error| failed(&error.to_string())).ok();
+        Self { guest, fallback, failed }
+    }
+
+    /// Makes a call to whichever is in charge.
+    fn call<R, E: std::fmt::Display>(&mut self, mut call: impl FnMut(&mut T) -> Result<R, E>) -> Result<R, E> {
+        if let Some(guest) = &mut self.guest {
+            match call(guest) {
+                Ok(answer) => return Ok(answer),
+                Err(error) => {
+                    (self.failed)(&error.to_string());
+                    self.guest = None;
+                }
+            }
+        }
+        call(&mut self.fallback)
+    }
+}
+
+/// A guest that fails in the middle of a batch has priced none of it, so the
+/// fallback prices all of it and no step starts before its predecessor ends.
+impl LatencyModel for WithFallback<dyn LatencyModel> {
+    fn price(&mut self, batch: &StepBatch<'_>, durations_ns: &mut Vec<u64>) -> Result<(), LatencyError> {
+        let priced_before = durations_ns.len();
+        self.call(|model| {
+            durations_ns.truncate(priced_before);
+            model.price(batch, durations_ns)
+        })
+    }
+
+    fn prefers_batches(&self) -> bool {
+        self.guest.as_ref().unwrap_or(&self.fallback).prefers_batches()
+    }
+}
+
+/// The fallback hears of every request that starts or ends while the guest is
+/// still in charge, so that it knows those that it inherits.
+impl BatchTokenSource for WithFallback<dyn BatchTokenSource> {
+    fn step(
+        &mut self,
+        started: &[TokenRequest<'_>],
+        ended: &[u32],
+        wants: &[TokenWant],
+        tokens: &mut Vec<u32>,
+    ) -> Result<(), TokenError> {
+        let Some(guest) = &mut self.guest else { return self.fallback.step(started, ended, wants, tokens) };
+        let given_before = tokens.len();
+        match guest.step(started, ended, wants, tokens) {
+            Ok(()) => self.fallback.step(started, ended, &[], tokens),
+            Err(error) => {
+                tokens.truncate(given_before);
+                (self.failed)(&error.to_string());
+                self.guest = None;
+                self.fallback.step(started, ended, wants, tokens)
+            }
+        }
+    }
+}
+
+impl FailureInjector for WithFallback<dyn FailureInjector> {
+    fn decide(&mut self, batch: &FaultBatch<'_>, actions: &mut Vec<FaultAction>) -> Result<(), FaultError> {
+        let decided_before = actions.len();
+        self.call(|injector| {
+            actions.truncate(decided_before);
+            injector.decide(batch, actions)
+        })
+    }
+}
+
+/// Lets nothing go wrong: the fallback of failure injectors.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct NoFaults;
+
+impl FailureInjector for NoFaults {
+    fn decide(&mut self, _batch: &FaultBatch<'_>, _actions: &mut Vec<FaultAction>) -> Result<(), FaultError> {
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+
+    use vcr_core::latency::{StepShape, price_until_horizon};
+
+    use super::*;
+
+    /// Prices steps at a constant, until it has priced so many.
+    struct Steps {
+        step_ns: u64,
+        left: u64,
+    }
+
+    impl LatencyModel for Steps {
+        fn price(&mut self, batch: &StepBatch<'_>, durations_ns: &mut Vec<u64>) -> Result<(), LatencyError> {
+            let Self { step_ns, left } = self;
+            price_until_horizon(batch, durations_ns, |_| {
+                let error = || LatencyError { model: "steps".to_owned(), reason: "it is tired".to_owned() };
+                *left = left.checked_sub(1).ok_or_else(error)?;
+                Ok(*step_ns)
+            })
+        }
+
+        fn prefers_batches(&self) -> bool {
+            self.left < u64::MAX
+        }
+    }
+
+    fn failures() -> (FailureSink, Arc<Mutex<Vec<String>>>) {
+        let heard = Arc::new(Mutex::new(Vec::new()));
+        let kept = Arc::clone(&heard);
+        (Arc::new(move |reason: &str| kept.lock().expect("nobody panicked").push(reason.to_owned())), heard)
+    }
+
+    #[test]
+    fn a_batch_in_which_the_guest_fails_is_priced_by_the_fallback_alone() {
+        let (sink, heard) = failures();
+        let guest: Result<Box<dyn LatencyModel>, LatencyError> = Ok(Box::new(Steps { step_ns: 5, left: 3 }));
+        let mut model =
+            WithFallback::<dyn LatencyModel>::new(guest, Box::new(Steps { step_ns: 7, left: u64::MAX }), sink);
+        let shapes = [StepShape::default(); 2];
+        let batch = StepBatch { start_ns: 0, horizon_ns: u64::MAX, shapes: &shapes };
+        let mut durations_ns = vec![1];
+        assert!(model.prefers_batches());
+        model.price(&batch, &mut durations_ns).expect("the guest prices");
+        model.price(&batch, &mut durations_ns).expect("the fallback prices");
+        model.price(&batch, &mut durations_ns).expect("the fallback goes on");
+        assert_eq!(durations_ns, [1, 5, 5, 7, 7, 7, 7]);
+        assert!(!model.prefers_batches(), "as its fallback does");
+        assert_eq!(*heard.lock().expect("nobody panicked"), ["latency model `steps` failed: it is tired"]);
+    }
+
+    #[test]
+    fn a_guest_that_cannot_be_made_is_a_failure_too() {
+        let (sink, heard) = failures();
+        let guest: Result<Box<dyn FailureInjector>, &str> = Err("no memory");
+        let mut injector = WithFallback::<dyn FailureInjector>::new(guest, Box::new(NoFaults), sink);
+        let batch = FaultBatch { now_ns: 0, step: 0, events: &[] };
+        let mut actions = Vec::new();
+        injector.decide(&batch, &mut actions).expect("nothing goes wrong");
+        assert!(actions.is_empty());
+        assert_eq!(*heard.lock().expect("nobody panicked"), ["no memory"]);
+    }
+
+    /// Answers the slot and index of each token, and fails at one index.
+    struct Slots {
+        known: Vec<u32>,
+        fails_at: u32,
+        base: u32,
+    }
+
+    impl BatchTokenSource for Slots {
+        fn step(
+            &mut self,
+            started: &[TokenRequest<'_>],
+            ended: &[u32],
+            wants: &[TokenWant],
+            tokens: &mut Vec<u32>,
+        ) -> Result<(), TokenError> {
+            self.known.retain(|slot| !ended.contains(slot));
+            self.known.extend(started.iter().map(|request| request.slot));
+            for want in wants {
+                assert!(self.known.contains(&want.slot), "it never heard of slot {}", want.slot);
+                tokens.push(self.base + want.first_index);
+                if want.first_index == self.fails_at {
+                    return Err(TokenError { source: "slots".to_owned(), reason: "as asked".to_owned() });
+                }
+            }
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_fallback_knows_the_requests_that_it_inherits() {
+        let (sink, heard) = failures();
+        let slots = |fails_at, base| Box::new(Slots { known: Vec::new(), fails_at, base });
+        let guest: Result<Box<dyn BatchTokenSource>, TokenError> = Ok(slots(2, 100));
+        let mut source = WithFallback::<dyn BatchTokenSource>::new(guest, slots(u32::MAX, 200), sink);
+        let request = TokenRequest {
+            slot: 4,
+            seed: 1,
+            prompt: &[],
+            max_tokens: 9,
+            min_tokens: 0,
+            eos_token: None,
+            stop_tokens: &[],
+            structured_output: "",
+        };
+        let want = |first_index| [TokenWant { slot: 4, first_index, count: 1 }];
+        let mut tokens = Vec::new();
+        source.step(&[request], &[], &want(0), &mut tokens).expect("the guest answers");
+        for index in 1..4 {
+            source.step(&[], &[], &want(index), &mut tokens).expect("one of them answers");
+        }
+        assert_eq!(tokens, [100, 101, 202, 203]);
+        assert_eq!(heard.lock().expect("nobody panicked").len(), 1);
+    }
+}

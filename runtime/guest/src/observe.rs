@@ -1,0 +1,336 @@
+//! What guests tell beside their answers, and how much of it is heard.
+//!
+//! An instance tells counts, gauges, annotations and lines of a log. Here it is
+//! checked and bounded; a [`NoteSink`] keeps what passes. Nothing of it reaches
+//! a decision, so a run with a sink decides as one without.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use crate::error::CallFault;
+use crate::limits::Limits;
+
+/// The longest name of a counter or a gauge, in bytes: what `wit/` promises.
+const NAME_BYTES_MAX: usize = 64;
+
+/// What a note costs of the bytes over an instance's life, beside its text.
+const NOTE_BYTES: u64 = 16;
+
+/// Something that a guest told.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Note<'a> {
+    /// A counter grew.
+    Count {
+        /// Its name.
+        name: &'a str,
+        /// By how much.
+        by: u64,
+    },
+    /// A gauge has a value.
+    Gauge {
+        /// Its name.
+        name: &'a str,
+        /// From when on, in nanoseconds.
+        at_ns: u64,
+        /// The value, finite.
+        value: f64,
+        /// Whether its course may be kept: `false` where the instance has told
+        /// too much for that.
+        in_course: bool,
+    },
+    /// An instant is marked.
+    Annotation {
+        /// The instant in nanoseconds.
+        at_ns: u64,
+        /// In these words.
+        text: &'a str,
+    },
+    /// A line of the log.
+    Line {
+        /// The line.
+        text: &'a str,
+    },
+    /// Something was told that no limit or rule lets through.
+    Dropped,
+}
+
+/// Keeps what the instances of a guest tell.
+pub trait NoteSink: Send + Sync {
+    /// Takes one note. Those of one instance come in the order in which it told
+    /// them.
+    fn note(&self, note: Note<'_>);
+}
+
+/// A gauge, summed up.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct GaugeSummary {
+    /// The latest value.
+    pub last: f64,
+    /// The least value.
+    pub min: f64,
+    /// The greatest value.
+    pub max: f64,
+}
+
+/// Counters and gauges by name, and what was dropped: the part of what is told
+/// that does not grow.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Told {
+    /// Totals of counters.
+    pub counters: BTreeMap<String, u64>,
+    /// Gauges.
+    pub gauges: BTreeMap<String, GaugeSummary>,
+    /// Notes that were dropped.
+    pub dropped: u64,
+}
+
+impl Told {
+    /// Adds a note; those that are neither counts nor gauges leave no trace.
+    pub fn add(&mut self, note: &Note<'_>) {
+        match *note {
+            Note::Count { name, by } => {
+                let total = entry(&mut self.counters, name, || 0);
+                *total = total.saturating_add(by);
+            }
+            Note::Gauge { name, value, in_course, .. } => {
+                let gauge = entry(&mut self.gauges, name, || GaugeSummary { last: value, min: value, max: value });
+                *gauge = GaugeSummary { last: value, min: gauge.min.min(value), max: gauge.max.max(value) };
+                self.dropped += u64::from(!in_course);
+            }
+            Note::Dropped => self.dropped += 1,
+            Note::Annotation { .. } | Note::Line { .. } => {}
+        }
+    }
+
+    /// Whether nothing was told.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
+/// The value of `name`, made where there is none. Names are few and told often,
+/// so a known one is not copied.
+fn entry<'m, V>(map: &'m mut BTreeMap<String, V>, name: &str, make: impl FnOnce() -> V) -> &'m mut V {
+    if !map.contains_key(name) {
+        map.insert(name.to_owned(), make());
+    }
+    map.get_mut(name).expect("it was inserted where it was not there")
+}
+
+/// What one instance has told, as far as its limits need to know.
+pub(crate) struct Teller {
+    sink: Option<Arc<dyn NoteSink>>,
+    names: BTreeMap<String, Kind>,
+    names_max: usize,
+    /// Calls of the functions of `observe` that are left in this call.
+    calls_left: u32,
+    calls_per_call: u32,
+    bytes_left: u64,
+}
+
+/// What a name is of.
+enum Kind {
+    Counter,
+    /// A gauge, and its latest time.
+    Gauge(u64),
+}
+
+impl Teller {
+    pub(crate) fn new(limits: &Limits, sink: Option<Arc<dyn NoteSink>>) -> Self {
+        Self {
+            sink,
+            names: BTreeMap::new(),
+            names_max: limits.observe_names,
+            calls_left: limits.observe_calls_per_call,
+            calls_per_call: limits.observe_calls_per_call,
+            bytes_left: limits.observe_bytes,
+        }
+    }
+
+    /// Another call of the instance begins.
+    pub(crate) fn begin_call(&mut self) {
+        self.calls_left = self.calls_per_call;
+    }
+
+    /// # Errors
+    /// When there were too many calls of `observe` in this call.
+    pub(crate) fn count(&mut self, name: &str, by: u64) -> Result<(), CallFault> {
+        self.admit()?;
+        match self.kind(name, || Kind::Counter) {
+            Some(Kind::Counter) => self.tell(Note::Count { name, by }),
+            _ => self.tell(Note::Dropped),
+        }
+        Ok(())
+    }
+
+    /// # Errors
+    /// When there were too many calls of `observe` in this call.
+    pub(crate) fn gauge(&mut self, name: &str, at_ns: u64, value: f64) -> Result<(), CallFault> {
+        self.admit()?;
+        let is_allowed = value.is_finite()
+            && match self.kind(name, || Kind::Gauge(at_ns)) {
+                Some(Kind::Gauge(latest_ns)) if at_ns >= *latest_ns => {
+                    *latest_ns = at_ns;
+                    true
+                }
+                _ => false,
+            };
+        if is_allowed {
+            let in_course = self.spend(0);
+            self.tell(Note::Gauge { name, at_ns, value, in_course });
+        } else {
+            self.tell(Note::Dropped);
+        }
+        Ok(())
+    }
+
+    /// # Errors
+    /// When there were too many calls of `observe` in this call.
+    pub(crate) fn annotate(&mut self, at_ns: u64, text: &str) -> Result<(), CallFault> {
+        self.admit()?;
+        let note = if self.spend(text.len()) { Note::Annotation { at_ns, text } } else { Note::Dropped };
+        self.tell(note);
+        Ok(())
+    }
+
+    /// # Errors
+    /// When there were too many calls of `observe` in this call.
+    pub(crate) fn log(&mut self, text: &str) -> Result<(), CallFault> {
+        self.admit()?;
+        let note = if self.spend(text.len()) { Note::Line { text } } else { Note::Dropped };
+        self.tell(note);
+        Ok(())
+    }
+
+    fn admit(&mut self) -> Result<(), CallFault> {
+        let fault = CallFault::ToldTooOften { limit: self.calls_per_call };
+        self.calls_left = self.calls_left.checked_sub(1).ok_or(fault)?;
+        Ok(())
+    }
+
+    /// What `name` is of, where it may be a name.
+    fn kind(&mut self, name: &str, new: impl FnOnce() -> Kind) -> Option<&mut Kind> {
+        if !self.names.contains_key(name) {
+            if self.names.len() >= self.names_max || !is_name(name) {
+                return None;
+            }
+            self.names.insert(name.to_owned(), new());
+        }
+        self.names.get_mut(name)
+    }
+
+    /// Takes a note with so much text from the bytes that are left, if it fits.
+    fn spend(&mut self, text_bytes: usize) -> bool {
+        match self.bytes_left.checked_sub(NOTE_BYTES + text_bytes as u64) {
+            Some(left) => {
+                self.bytes_left = left;
+                true
+            }
+            None => false,
+        }
+    }
+
+    fn tell(&self, note: Note<'_>) {
+        if let Some(sink) = &self.sink {
+            sink.note(note);
+        }
+    }
+}
+
+/// Whether `text` may be the name of a counter or a gauge.
+fn is_name(text: &str) -> bool {
+    let is_inner = |c: u8| c.is_ascii_lowercase() || c.is_ascii_digit() || c == b'_';
+    text.len() <= NAME_BYTES_MAX
+        && text.bytes().next().is_some_and(|first| first.is_ascii_lowercase())
+        && text.bytes().all(is_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+
+    use super::*;
+
+    #[derive(Default)]
+    struct Kept(Mutex<Vec<String>>);
+
+    impl NoteSink for Kept {
+        fn note(&self, note: Note<'_>) {
+            self.0.lock().expect("nobody panicked").push(format!("{note:?}"));
+        }
+    }
+
+    fn teller(limits: Limits) -> (Teller, Arc<Kept>) {
+        let kept = Arc::new(Kept::default());
+        (Teller::new(&limits, Some(kept.clone())), kept)
+    }
+
+    fn dropped(kept: &Kept) -> usize {
+        kept.0.lock().expect("nobody panicked").iter().filter(|note| *note == "Dropped").count()
+    }
+
+    #[test]
+    fn names_are_those_of_the_interface() {
+        for good in ["a", "steps_total", "gpu0_celsius", &"x".repeat(64)] {
+            assert!(is_name(good), "{good}");
+        }
+        for bad in ["", "A", "0a", "_a", "a-b", "a b", "ä", &"x".repeat(65)] {
+            assert!(!is_name(bad), "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_name_is_of_one_kind_and_names_are_few() {
+        let (mut teller, kept) = teller(Limits { observe_names: 2, ..Limits::default() });
+        teller.count("a", 1).expect("few calls");
+        teller.gauge("a", 0, 1.0).expect("few calls");
+        assert_eq!(dropped(&kept), 1, "it is a counter");
+        teller.gauge("b", 5, 1.0).expect("few calls");
+        teller.gauge("b", 4, 1.0).expect("few calls");
+        assert_eq!(dropped(&kept), 2, "time went backwards");
+        teller.gauge("b", 6, f64::NAN).expect("few calls");
+        assert_eq!(dropped(&kept), 3, "it is not finite");
+        teller.count("c", 1).expect("few calls");
+        assert_eq!(dropped(&kept), 4, "there are two names already");
+        teller.count("a", 1).expect("few calls");
+        assert_eq!(dropped(&kept), 4);
+    }
+
+    #[test]
+    fn beyond_its_bytes_only_sums_are_heard() {
+        let (mut teller, kept) = teller(Limits { observe_bytes: 40, ..Limits::default() });
+        teller.gauge("g", 1, 1.0).expect("few calls");
+        teller.gauge("g", 2, 2.0).expect("few calls");
+        teller.gauge("g", 3, 3.0).expect("few calls");
+        teller.log("a line that does not fit").expect("few calls");
+        teller.annotate(3, "neither").expect("few calls");
+        let notes = kept.0.lock().expect("nobody panicked").clone();
+        assert!(notes[1].contains("in_course: true") && notes[2].contains("in_course: false"), "{notes:?}");
+        assert_eq!(notes[3..], ["Dropped", "Dropped"]);
+    }
+
+    #[test]
+    fn too_many_calls_in_one_call_are_a_fault_and_the_next_call_starts_anew() {
+        let (mut teller, _) = teller(Limits { observe_calls_per_call: 2, ..Limits::default() });
+        for _ in 0..2 {
+            teller.begin_call();
+            teller.count("a", 1).expect("the first");
+            teller.log("b").expect("the second");
+            assert_eq!(teller.count("a", 1), Err(CallFault::ToldTooOften { limit: 2 }));
+        }
+    }
+
+    #[test]
+    fn sums_are_kept_by_name() {
+        let mut told = Told::default();
+        told.add(&Note::Count { name: "n", by: u64::MAX });
+        told.add(&Note::Count { name: "n", by: 2 });
+        for value in [3.0, 1.0, 2.0] {
+            told.add(&Note::Gauge { name: "g", at_ns: 0, value, in_course: value > 1.0 });
+        }
+        assert_eq!(told.counters["n"], u64::MAX, "a counter stays where it cannot grow");
+        assert_eq!(told.gauges["g"], GaugeSummary { last: 2.0, min: 1.0, max: 3.0 });
+        assert_eq!(told.dropped, 1);
+    }
+}

@@ -1,0 +1,60 @@
+//! The one interface that guests of this version may import, whatever their
+//! world.
+
+use wasmtime::component::{HasSelf, Linker};
+
+use crate::error::CallFault;
+use crate::sandbox::{HostState, Refused};
+
+use bindings::vcr::guest::observe as generated;
+
+#[allow(
+    missing_docs,
+    unreachable_pub,
+    unsafe_code,
+    clippy::all,
+    reason = "generated code follows the rules of its generator"
+)]
+pub(super) mod bindings {
+    wasmtime::component::bindgen!({
+        path: "../../wit/v0_2",
+        inline: "
+            package vcr:host;
+
+            world observer {
+                import vcr:guest/observe@0.2.0;
+            }
+        ",
+        imports: { default: trappable },
+    });
+}
+
+/// Offers the interface.
+///
+/// # Errors
+/// When it is offered already.
+pub(super) fn link(linker: &mut Linker<HostState>) -> wasmtime::Result<()> {
+    generated::add_to_linker::<HostState, HasSelf<HostState>>(linker, |state| state)
+}
+
+impl generated::Host for HostState {
+    fn count(&mut self, name: String, by: u64) -> wasmtime::Result<()> {
+        self.teller.count(&name, by).map_err(refused)
+    }
+
+    fn gauge(&mut self, name: String, at_ns: u64, value: f64) -> wasmtime::Result<()> {
+        self.teller.gauge(&name, at_ns, value).map_err(refused)
+    }
+
+    fn annotate(&mut self, at_ns: u64, text: String) -> wasmtime::Result<()> {
+        self.teller.annotate(at_ns, &text).map_err(refused)
+    }
+
+    fn log(&mut self, text: String) -> wasmtime::Result<()> {
+        self.teller.log(&text).map_err(refused)
+    }
+}
+
+fn refused(fault: CallFault) -> wasmtime::Error {
+    wasmtime::Error::new(Refused(fault))
+}

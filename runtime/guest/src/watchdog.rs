@@ -1,0 +1,54 @@
+//! Ends calls that take too long by the clock.
+//!
+//! Only live engines ask for that: their guests share the real time with a
+//! frontend that waits. A run in virtual time is bounded by fuel alone, since a
+//! limit by the clock would be hit on one machine and not on another.
+
+use std::sync::OnceLock;
+use std::time::Duration;
+
+use wasmtime::Engine;
+
+/// How exactly time is kept.
+const TICK: Duration = Duration::from_millis(5);
+
+/// A deadline that does not come, in ticks from now.
+pub(crate) const NEVER_TICKS: u64 = u64::MAX / 2;
+
+/// Ticks after which a call has surely had `limit`: the first may come at once.
+pub(crate) fn ticks(limit: Duration) -> u64 {
+    let whole = limit.as_nanos().div_ceil(TICK.as_nanos());
+    u64::try_from(whole).unwrap_or(NEVER_TICKS).saturating_add(1).min(NEVER_TICKS)
+}
+
+/// Lets the deadlines of all instances of `engine` come nearer, from now until
+/// the process ends.
+///
+/// # Errors
+/// When the system has no more threads.
+pub(crate) fn watch(engine: &'static Engine, watched: &OnceLock<()>) -> std::io::Result<()> {
+    let tick = move || {
+        loop {
+            std::thread::sleep(TICK);
+            engine.increment_epoch();
+        }
+    };
+    // One ticker, whoever asks: with two, deadlines would come too soon.
+    if watched.set(()).is_ok() {
+        std::thread::Builder::new().name("vcr-guest-watchdog".to_owned()).spawn(tick)?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_limit_is_never_cut_short_and_never_overflows() {
+        assert_eq!(ticks(Duration::ZERO), 1);
+        assert_eq!(ticks(Duration::from_millis(1)), 2);
+        assert_eq!(ticks(Duration::from_millis(500)), 101);
+        assert_eq!(ticks(Duration::MAX), NEVER_TICKS);
+    }
+}

@@ -1,0 +1,123 @@
+//! What guests tell through `observe`, and how much of it is heard.
+
+use std::sync::{Arc, Mutex};
+
+use vcr_guest::{GuestModule, Limits, Note, NoteSink, Told};
+
+use crate::wat_guest::{Bodies, WIT, answer, component, core_text, price, with_imports};
+
+/// Keeps all notes, as text and summed up.
+#[derive(Default)]
+struct Kept(Mutex<(Vec<String>, Told)>);
+
+impl NoteSink for Kept {
+    fn note(&self, note: Note<'_>) {
+        let mut kept = self.0.lock().expect("nobody panicked");
+        kept.0.push(format!("{note:?}"));
+        kept.1.add(&note);
+    }
+}
+
+impl Kept {
+    fn told(&self) -> Told {
+        self.0.lock().expect("nobody panicked").1.clone()
+    }
+}
+
+/// Prices one step with a guest of 0.2 that does `body` first, and gives what it
+/// told and what came of it.
+fn tell(body: &str, limits: Limits) -> (Arc<Kept>, Result<Vec<u64>, String>) {
+    let text = format!("{body} {}", answer(&["5"]));
+    let module = GuestModule::from_bytes("teller", &Bodies::of_price(&text).component_0_2(), limits).expect("it loads");
+    let kept = Arc::new(Kept::default());
+    let sink = Arc::clone(&kept);
+    let mut model = module.observed_by(sink).latency_model("{}", 1).expect("it configures");
+    let priced = price(model.as_mut(), 1, u64::MAX);
+    (kept, priced)
+}
+
+/// The data segment of these guests begins with "`factor`": from its second
+/// byte on there is a name of six letters.
+const NAME: &str = "(i32.const 513) (i32.const 6)";
+
+#[test]
+fn notes_come_in_the_order_in_which_they_were_told() {
+    let body = format!(
+        "(call $count {NAME} (i64.const 2))
+         (call $count {NAME} (i64.const 3))
+         (call $gauge (i32.const 514) (i32.const 2) (i64.const 7) (f64.const 1.5))
+         (call $annotate (i64.const 9) {NAME})
+         (call $log {NAME})"
+    );
+    let (kept, priced) = tell(&body, Limits::default());
+    assert_eq!(priced, Ok(vec![5]));
+    let (notes, told) = kept.0.lock().expect("nobody panicked").clone();
+    assert_eq!(
+        notes,
+        [
+            r#"Count { name: "factor", by: 2 }"#,
+            r#"Count { name: "factor", by: 3 }"#,
+            r#"Gauge { name: "ac", at_ns: 7, value: 1.5, in_course: true }"#,
+            r#"Annotation { at_ns: 9, text: "factor" }"#,
+            r#"Line { text: "factor" }"#,
+        ]
+    );
+    assert_eq!((told.counters["factor"], told.gauges["ac"].last, told.dropped), (5, 1.5, 0));
+}
+
+#[test]
+fn a_guest_that_nobody_hears_answers_the_same() {
+    let body = format!("(call $log {NAME}) {}", answer(&["5"]));
+    let module = GuestModule::from_bytes("teller", &Bodies::of_price(&body).component_0_2(), Limits::default());
+    let mut model = module.expect("it loads").latency_model("{}", 1).expect("it configures");
+    assert_eq!(price(model.as_mut(), 1, u64::MAX), Ok(vec![5]));
+}
+
+#[test]
+fn a_flood_ends_the_instance_at_a_number_of_calls() {
+    let flood = |calls: u32| {
+        format!(
+            "(loop $again
+               (call $count {NAME} (i64.const 1))
+               (local.set $index (i32.add (local.get $index) (i32.const 1)))
+               (br_if $again (i32.lt_u (local.get $index) (i32.const {calls}))))"
+        )
+    };
+    let (kept, priced) = tell(&flood(1024), Limits::default());
+    assert_eq!((priced, kept.told().counters["factor"]), (Ok(vec![5]), 1024));
+    let (kept, priced) = tell(&flood(1_000_000), Limits::default());
+    let text = priced.expect_err("it floods");
+    assert!(text.contains("it called functions of `observe` more than 1024 times in one call; sum up"), "{text}");
+    assert_eq!(kept.told().counters["factor"], 1024);
+}
+
+#[test]
+fn too_much_text_is_dropped_and_counted() {
+    let body = format!("(call $log {NAME}) (call $log {NAME}) (call $annotate (i64.const 1) {NAME})");
+    let (kept, priced) = tell(&body, Limits { observe_bytes: 30, ..Limits::default() });
+    assert_eq!((priced, kept.told().dropped), (Ok(vec![5]), 2));
+}
+
+#[test]
+fn texts_that_are_none_or_too_long_to_copy_end_the_instance() {
+    let grow = "(drop (memory.grow (i32.const 16)))";
+    let (_, priced) = tell(&format!("{grow} (call $log (i32.const 0) (i32.const 1000000))"), Limits::default());
+    let text = priced.expect_err("a megabyte in one call");
+    assert!(text.contains("larger than the 65536 bytes"), "{text}");
+    let (_, priced) = tell("(call $log (i32.const -8) (i32.const 100))", Limits::default());
+    assert!(priced.expect_err("it is outside of the memory").contains("it trapped"), "outside");
+    // 0xff is no UTF-8.
+    let (_, priced) =
+        tell("(i32.store8 (i32.const 600) (i32.const 255)) (call $log (i32.const 600) (i32.const 1))", Limits::default());
+    assert!(priced.expect_err("it is no text").contains("it trapped"), "no text");
+}
+
+#[test]
+fn guests_of_0_1_have_nothing_to_tell() {
+    let wit = WIT.replace("export latency;", "import observe; export latency;")
+        + "interface observe { log: func(text: string); }";
+    let imports = r#" (import "vcr:guest/observe@0.1.0" "log" (func $log (param i32 i32)))"#;
+    let text = with_imports(&core_text("0.1.0", &Bodies::of_price(&answer(&["1"]))), imports);
+    let error = GuestModule::from_bytes("old", &component(&text, &wit), Limits::default()).expect_err("it is older");
+    assert!(error.to_string().contains("it imports `vcr:guest/observe@0.1.0`, which it is not given"), "{error}");
+}

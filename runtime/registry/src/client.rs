@@ -1,0 +1,210 @@
+//! The distribution protocol, as far as guests need it.
+
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use oci_client::Client;
+use oci_client::client::{ClientConfig, ClientProtocol};
+use oci_client::errors::OciDistributionError;
+use oci_client::manifest::{OCI_IMAGE_MEDIA_TYPE, OciDescriptor, OciImageManifest};
+use oci_client::secrets::RegistryAuth;
+use tokio::io::AsyncWrite;
+
+use crate::error::RegistryError;
+use crate::reference::OciReference;
+use crate::store::sha256;
+
+/// What a component is in a registry, as other tools of WebAssembly have it.
+const COMPONENT_MEDIA_TYPE: &str = "application/wasm";
+const OLD_COMPONENT_MEDIA_TYPE: &str = "application/vnd.wasm.content.layer.v1+wasm";
+const CONFIG_MEDIA_TYPE: &str = "application/vnd.wasm.config.v0+json";
+
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+/// The longest silence of a registry.
+const READ_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// A conversation with one registry.
+pub(crate) struct Conversation<'a> {
+    reference: &'a OciReference,
+    auth: RegistryAuth,
+    client: Client,
+    runtime: tokio::runtime::Runtime,
+    what: &'static str,
+}
+
+/// What a registry gave: bytes whose digests have been checked.
+pub(crate) struct Pulled {
+    pub(crate) manifest_digest: String,
+    pub(crate) manifest: Vec<u8>,
+    pub(crate) component: Vec<u8>,
+}
+
+impl<'a> Conversation<'a> {
+    pub(crate) fn new(
+        reference: &'a OciReference,
+        auth: RegistryAuth,
+        what: &'static str,
+    ) -> Result<Self, RegistryError> {
+        // Fails where somebody has chosen one already, which is as good.
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        let protocol = if reference.is_local() { ClientProtocol::Http } else { ClientProtocol::Https };
+        let client = Client::new(ClientConfig {
+            protocol,
+            connect_timeout: Some(CONNECT_TIMEOUT),
+            read_timeout: Some(READ_TIMEOUT),
+            user_agent: concat!("vcr/", env!("CARGO_PKG_VERSION")),
+            ..ClientConfig::default()
+        });
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build();
+        let reason = |error: io::Error| RegistryError::Registry {
+            what,
+            reference: reference.to_string(),
+            reason: error.to_string(),
+        };
+        Ok(Self { reference, auth, client, runtime: runtime.map_err(reason)?, what })
+    }
+
+    /// Gets the component, of at most `bytes_max` bytes.
+    pub(crate) fn pull(&self, bytes_max: u64) -> Result<Pulled, RegistryError> {
+        let image = self.reference.inner();
+        let manifest = self.client.pull_manifest_raw(image, &self.auth, &[OCI_IMAGE_MEDIA_TYPE]);
+        let (manifest, _) = self.runtime.block_on(manifest).map_err(|error| self.failed(&error))?;
+        let manifest_digest = sha256(&manifest);
+        if let Some(expected) = self.reference.digest() {
+            self.check(expected, &manifest_digest)?;
+        }
+        let layer = component_layer(self.reference, &manifest)?;
+        let size_bytes = u64::try_from(layer.size).unwrap_or(u64::MAX);
+        if size_bytes > bytes_max {
+            return Err(self.no_guest(format!("it has {size_bytes} bytes, but may have {bytes_max}")));
+        }
+        let mut bytes = Bounded { bytes: Vec::new(), bytes_max: size_bytes };
+        self.runtime
+            .block_on(self.client.pull_blob(image, &layer, &mut bytes))
+            .map_err(|error| self.failed(&error))?;
+        self.check(&layer.digest, &sha256(&bytes.bytes))?;
+        Ok(Pulled { manifest_digest, manifest: manifest.to_vec(), component: bytes.bytes })
+    }
+
+    /// Puts a component there and gives the digest of its manifest.
+    pub(crate) fn push(&self, component: Vec<u8>) -> Result<String, RegistryError> {
+        let image = self.reference.inner();
+        let layer = descriptor(COMPONENT_MEDIA_TYPE, &component);
+        // Nothing in it depends on the time or the place, so the same component
+        // always has the same digest.
+        let config = serde_json::json!({
+            "architecture": "wasm",
+            "os": "wasip2",
+            "layerDigests": [layer.digest],
+        });
+        let config = config.to_string().into_bytes();
+        let manifest = OciImageManifest {
+            media_type: Some(OCI_IMAGE_MEDIA_TYPE.to_owned()),
+            config: descriptor(CONFIG_MEDIA_TYPE, &config),
+            layers: vec![layer.clone()],
+            ..OciImageManifest::default()
+        };
+        let config_digest = manifest.config.digest.clone();
+        let manifest = serde_json::to_vec(&manifest).expect("a manifest is plain texts and numbers");
+        let digest = sha256(&manifest);
+        let push = async {
+            self.client.store_auth_if_needed(image.resolve_registry(), &self.auth).await;
+            let operation = oci_client::RegistryOperation::Push;
+            self.client.auth(image, &self.auth, operation).await?;
+            self.client.push_blob(image, component, &layer.digest).await?;
+            self.client.push_blob(image, config, &config_digest).await?;
+            let media_type = OCI_IMAGE_MEDIA_TYPE.parse().expect("it is letters and dots");
+            self.client.push_manifest_raw(image, manifest, media_type).await
+        };
+        self.runtime.block_on(push).map_err(|error| self.failed(&error))?;
+        Ok(digest)
+    }
+
+    fn check(&self, expected: &str, actual: &str) -> Result<(), RegistryError> {
+        if expected == actual {
+            return Ok(());
+        }
+        Err(RegistryError::Mismatch {
+            reference: self.reference.to_string(),
+            expected: expected.to_owned(),
+            actual: actual.to_owned(),
+        })
+    }
+
+    fn no_guest(&self, problem: String) -> RegistryError {
+        RegistryError::NoGuest { reference: self.reference.to_string(), problem }
+    }
+
+    /// The error of the protocol, with its causes.
+    fn failed(&self, error: &OciDistributionError) -> RegistryError {
+        let reference = self.reference.to_string();
+        if let OciDistributionError::DigestError(oci_client::errors::DigestError::VerificationError {
+            expected,
+            actual,
+        }) = error
+        {
+            return RegistryError::Mismatch { reference, expected: expected.clone(), actual: actual.clone() };
+        }
+        let mut reason = error.to_string();
+        let mut cause = std::error::Error::source(error);
+        while let Some(inner) = cause {
+            let text = inner.to_string();
+            if !reason.contains(&text) {
+                reason.push_str(": ");
+                reason.push_str(&text);
+            }
+            cause = inner.source();
+        }
+        RegistryError::Registry { what: self.what, reference, reason }
+    }
+}
+
+fn descriptor(media_type: &str, bytes: &[u8]) -> OciDescriptor {
+    OciDescriptor {
+        media_type: media_type.to_owned(),
+        digest: sha256(bytes),
+        size: bytes.len() as i64,
+        ..OciDescriptor::default()
+    }
+}
+
+/// The one layer of a manifest that is a component.
+pub(crate) fn component_layer(reference: &OciReference, manifest: &[u8]) -> Result<OciDescriptor, RegistryError> {
+    let no_guest = |problem: String| RegistryError::NoGuest { reference: reference.to_string(), problem };
+    let manifest: OciImageManifest = serde_json::from_slice(manifest)
+        .map_err(|error| no_guest(format!("its manifest is not that of an artifact: {error}")))?;
+    match &manifest.layers[..] {
+        [layer] if [COMPONENT_MEDIA_TYPE, OLD_COMPONENT_MEDIA_TYPE].contains(&layer.media_type.as_str()) => {
+            Ok(layer.clone())
+        }
+        [layer] => Err(no_guest(format!("its layer is of the type `{}`", layer.media_type))),
+        layers => Err(no_guest(format!("it has {} layers, but a component has one", layers.len()))),
+    }
+}
+
+/// Bytes up to a limit: a registry may send more than it has announced.
+struct Bounded {
+    bytes: Vec<u8>,
+    bytes_max: u64,
+}
+
+impl AsyncWrite for Bounded {
+    fn poll_write(mut self: Pin<&mut Self>, _: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        if (self.bytes.len() + bytes.len()) as u64 > self.bytes_max {
+            let message = format!("the registry sent more than the {} bytes that it announced", self.bytes_max);
+            return Poll::Ready(Err(io::Error::other(message)));
+        }
+        self.bytes.extend_from_slice(bytes);
+        Poll::Ready(Ok(bytes.len()))
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+}

@@ -1,0 +1,162 @@
+//! Guests on disk, each under the digest of its manifest.
+
+use std::fmt::Write as _;
+use std::fs::{self, DirBuilder, File};
+use std::io::{self, Write as _};
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
+
+use sha2::{Digest as _, Sha256};
+
+use crate::auth::DockerConfig;
+use crate::client::{Conversation, Pulled, component_layer};
+use crate::error::RegistryError;
+use crate::reference::OciReference;
+
+/// Names the folder that pulled guests are kept in, in place of the usual one.
+const FOLDER_VARIABLE: &str = "VCR_GUEST_STORE";
+
+/// The largest component that is pulled.
+const COMPONENT_BYTES_MAX: u64 = 64 << 20;
+
+/// A guest that is on disk.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Found {
+    /// What it is called.
+    pub name: String,
+    /// The component.
+    pub path: PathBuf,
+    /// The reference with its digest.
+    pub pinned: OciReference,
+}
+
+/// A folder of guests that were pulled, and who asks for more.
+#[derive(Clone, Debug)]
+pub struct Store {
+    folder: PathBuf,
+    docker: DockerConfig,
+}
+
+impl Store {
+    /// The folder that the environment names, or the usual one of the user.
+    ///
+    /// # Errors
+    /// When neither is known.
+    pub fn from_env() -> Result<Self, RegistryError> {
+        let given = |name| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+        let usual = || {
+            let base = given("XDG_CACHE_HOME").or_else(|| Some(given("HOME")?.join(".cache")))?;
+            Some(base.join("vcr").join("guests"))
+        };
+        let folder = given(FOLDER_VARIABLE).or_else(usual).ok_or_else(|| RegistryError::Store {
+            path: PathBuf::new(),
+            reason: "the environment names no folder for it".to_owned(),
+        })?;
+        Ok(Self { folder, docker: DockerConfig::from_env() })
+    }
+
+    /// A folder of one's own.
+    #[must_use]
+    pub fn new(folder: PathBuf, docker: DockerConfig) -> Self {
+        Self { folder, docker }
+    }
+
+    /// The guest that a reference with a digest names: from the folder, or from
+    /// its registry if it is not there or not what it should be.
+    ///
+    /// # Errors
+    /// When there is no digest, or the guest cannot be had.
+    pub fn find(&self, reference: &OciReference) -> Result<Found, RegistryError> {
+        let Some(digest) = reference.digest() else {
+            return Err(RegistryError::NoDigest { reference: reference.to_string() });
+        };
+        if let Some(path) = self.kept(reference, digest) {
+            return Ok(Found { name: reference.name().to_owned(), path, pinned: reference.clone() });
+        }
+        self.pull(reference)
+    }
+
+    /// Gets a guest from its registry, by tag or digest.
+    ///
+    /// # Errors
+    /// When the registry cannot be asked, or gives something else.
+    pub fn pull(&self, reference: &OciReference) -> Result<Found, RegistryError> {
+        let auth = self.docker.auth(reference.registry())?;
+        let pulled = Conversation::new(reference, auth, "pull")?.pull(COMPONENT_BYTES_MAX)?;
+        let path = self.keep(&pulled)?;
+        let pinned = reference.pinned(&pulled.manifest_digest);
+        Ok(Found { name: reference.name().to_owned(), path, pinned })
+    }
+
+    /// Puts the component at `path` into a registry and gives the reference with
+    /// its digest.
+    ///
+    /// # Errors
+    /// When the file cannot be read or the registry does not take it.
+    pub fn push(&self, path: &Path, reference: &OciReference) -> Result<OciReference, RegistryError> {
+        let component = fs::read(path).map_err(|source| RegistryError::Read { path: path.to_owned(), source })?;
+        if let Some(digest) = reference.digest() {
+            let problem = format!("the digest ({digest}) comes of what is pushed; name a tag");
+            return Err(RegistryError::BadReference { text: reference.to_string(), problem });
+        }
+        let auth = self.docker.auth(reference.registry())?;
+        let digest = Conversation::new(reference, auth, "push")?.push(component)?;
+        Ok(reference.pinned(&digest))
+    }
+
+    /// The component of the manifest with this digest, if both are there and
+    /// whole.
+    fn kept(&self, reference: &OciReference, digest: &str) -> Option<PathBuf> {
+        let manifest = fs::read(self.manifest_path(digest)).ok()?;
+        if sha256(&manifest) != digest {
+            return None;
+        }
+        let layer = component_layer(reference, &manifest).ok()?;
+        let path = self.component_path(&layer.digest);
+        let component = fs::read(&path).ok()?;
+        (sha256(&component) == layer.digest).then_some(path)
+    }
+
+    fn keep(&self, pulled: &Pulled) -> Result<PathBuf, RegistryError> {
+        let failed = |error: io::Error| RegistryError::Store { path: self.folder.clone(), reason: error.to_string() };
+        DirBuilder::new().recursive(true).mode(0o700).create(&self.folder).map_err(failed)?;
+        let path = self.component_path(&sha256(&pulled.component));
+        write_whole(&path, &pulled.component).map_err(failed)?;
+        write_whole(&self.manifest_path(&pulled.manifest_digest), &pulled.manifest).map_err(failed)?;
+        Ok(path)
+    }
+
+    fn manifest_path(&self, digest: &str) -> PathBuf {
+        self.folder.join(format!("{}.json", digest.replace(':', "-")))
+    }
+
+    fn component_path(&self, digest: &str) -> PathBuf {
+        self.folder.join(format!("{}.wasm", digest.replace(':', "-")))
+    }
+}
+
+/// Writes a file that others see whole or not at all.
+fn write_whole(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let draft = path.with_extension(format!("{}-{:?}", std::process::id(), std::thread::current().id()));
+    let written = File::options()
+        .write(true)
+        .create(true)
+        .truncate(true)
+        .mode(0o600)
+        .open(&draft)
+        .and_then(|mut file| file.write_all(bytes))
+        .and_then(|()| fs::rename(&draft, path));
+    if written.is_err() {
+        let _ = fs::remove_file(&draft);
+    }
+    written
+}
+
+/// `sha256:` and the digest in lower-case hexadecimal digits.
+pub(crate) fn sha256(bytes: &[u8]) -> String {
+    Sha256::digest(bytes).iter().fold("sha256:".to_owned(), |mut text, byte| {
+        // Writing to a string cannot fail.
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
+}
