@@ -32,13 +32,14 @@ mod latency;
 mod latest;
 mod limits;
 mod module;
+mod policy;
 mod running;
 mod sandbox;
 mod tokens;
 mod versions;
 mod world;
 
-pub use error::{ActionProblem, CallFault, GuestError, LoadProblem};
+pub use error::{ActionProblem, CallFault, GuestError, LoadProblem, PreferenceFault};
 pub use inspect::ApiVersion;
 pub use latency::DURATION_NS_MAX;
 pub use limits::Limits;
