@@ -113,6 +113,8 @@ impl Simulation<'_> {
         let live = self.live_mut(tag);
         live.stage = Stage::Parked { pool };
         let priority = live.priority;
+        let workload = self.records[tag as usize].workload;
+        let tenant = self.config.workloads[workload as usize].tenant;
         let prompt = live.prompt.take().expect("the prompt is kept until the last submission");
         let Some(worker) = self.route(pool, &prompt) else {
             self.live_mut(tag).prompt = Some(prompt);
@@ -124,6 +126,7 @@ impl Simulation<'_> {
         }
         let spec = RequestSpec {
             priority,
+            tenant,
             arrival_ns: self.records[tag as usize].arrival_ns,
             kv_role,
             ..RequestSpec::new(tag, prompt, max_tokens)

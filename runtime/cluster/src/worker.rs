@@ -1,13 +1,15 @@
-//! One engine of the cluster with its latency model and its health.
+//! One engine of the cluster with its latency model, its policy and its health.
 
 use std::collections::VecDeque;
 
 use vcr_core::latency::{LatencyError, LatencyModel, StepBatch, StepShape};
 use vcr_core::plan::StepPlan;
+use vcr_core::policy::{PolicyError, SchedulingPolicy};
 use vcr_core::{Engine, EngineConfig, EngineStats, TokenSource, seed};
 use vcr_random::Stream;
 
 use crate::config::PoolConfig;
+use crate::error::SpawnError;
 use crate::router::WorkerLoad;
 
 /// Whether a worker takes requests.
@@ -44,6 +46,7 @@ pub(crate) struct Worker {
     /// Rolling hash over its steps.
     pub(crate) step_digest: u64,
     latency: Box<dyn LatencyModel>,
+    policy: Option<Box<dyn SchedulingPolicy>>,
     seed: u64,
     acceptance: Stream,
     slow_downs: Vec<(u32, f64)>,
@@ -61,7 +64,7 @@ impl Worker {
         config: &PoolConfig,
         run_seed: u64,
         records_events: bool,
-    ) -> Result<Self, LatencyError> {
+    ) -> Result<Self, SpawnError> {
         let seed = seed::derive(run_seed, &format!("engine:{}", config.name), u64::from(index));
         Ok(Self {
             pool,
@@ -75,6 +78,7 @@ impl Worker {
             step_end_ns: 0,
             step_digest: 0,
             latency: (config.latency)(seed::derive(seed, "latency", 0))?,
+            policy: new_policy(config, seed, 0)?,
             seed,
             acceptance: Stream::new(seed, "acceptance"),
             slow_downs: Vec::new(),
@@ -94,6 +98,14 @@ impl Worker {
             total_blocks: self.engine.pool().num_usable(),
             outstanding_prefill_tokens: self.engine.outstanding_prefill_tokens(),
             overlap_blocks,
+        }
+    }
+
+    /// Asks the policy, if there is one, before a step is scheduled.
+    pub(crate) fn consult(&mut self, now_ns: u64) -> Result<(), PolicyError> {
+        match &mut self.policy {
+            Some(policy) => self.engine.consult(policy.as_mut(), now_ns),
+            None => Ok(()),
         }
     }
 
@@ -192,9 +204,10 @@ impl Worker {
     }
 
     /// Comes up again as a new process.
-    pub(crate) fn restart(&mut self, config: &PoolConfig) -> Result<(), LatencyError> {
+    pub(crate) fn restart(&mut self, config: &PoolConfig) -> Result<(), SpawnError> {
         self.health = Health::Up;
         self.latency = (config.latency)(seed::derive(self.seed, "latency", u64::from(self.incarnation)))?;
+        self.policy = new_policy(config, self.seed, self.incarnation)?;
         Ok(())
     }
 
@@ -228,6 +241,15 @@ impl Worker {
         add_stats(&mut all, self.engine.stats());
         all
     }
+}
+
+fn new_policy(
+    config: &PoolConfig,
+    seed: u64,
+    incarnation: u32,
+) -> Result<Option<Box<dyn SchedulingPolicy>>, PolicyError> {
+    let seed = seed::derive(seed, "policy", u64::from(incarnation));
+    config.policy.as_ref().map(|factory| factory(seed)).transpose()
 }
 
 fn new_engine(config: &EngineConfig, records_events: bool) -> Engine {

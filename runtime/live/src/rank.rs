@@ -202,6 +202,7 @@ impl Rank {
         let seed = |purpose| derive(config.seed, purpose, rank.into());
         let line = config.identity.default_line();
         let injector = config.injector.as_ref().map(|make| make(seed("live.injector"))).transpose()?;
+        let policy = config.policy.as_ref().map(|make| make(seed("policy"))).transpose()?;
         let mut engine = Engine::new(EngineConfig::clone(&config.engine));
         engine.pool_mut().record_events(kv_events.is_some());
         let origin_ns = monotonic_ns();
@@ -253,6 +254,7 @@ impl Rank {
             is_shown: false,
             released: Vec::new(),
             engine,
+            policy,
             config: Arc::clone(config),
         })
     }

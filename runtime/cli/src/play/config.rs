@@ -5,17 +5,18 @@ use std::sync::Arc;
 
 use vcr_core::fault::FaultError;
 use vcr_core::latency::LatencyError;
+use vcr_core::policy::PolicyError;
 use vcr_core::tokens::TokenError;
 use vcr_core::{EngineConfig, EngineConfigInput, Policy};
 use vcr_guest::{GuestModule, Limits as GuestLimits};
 use vcr_live::{
-    FaultRule, Identity, InjectorFactory, KvEventSettings, LatencyFactory, Limits, LiveConfig, StatsSettings,
-    TokenChoice, TokenList, TokenSettings, TransferSettings,
+    FaultRule, Identity, InjectorFactory, KvEventSettings, LatencyFactory, Limits, LiveConfig, PolicyFactory,
+    StatsSettings, TokenChoice, TokenList, TokenSettings, TransferSettings,
 };
 use vcr_scenario::expression;
 use vcr_wire::{Dtype, KvEventsConfig};
 
-use super::args::{DtypeArg, EngineArgs, EventArgs, FaultArgs, HashArg, LinkArgs, PlayArgs, PolicyArg, TimingArgs};
+use super::args::{DtypeArg, EngineArgs, EventArgs, FaultArgs, HashArg, LinkArgs, PlayArgs, TimingArgs};
 use super::replay;
 
 /// Longest sequence unless one is given: more than most models take.
@@ -49,6 +50,7 @@ impl From<vcr_guest::GuestError> for Unusable {
 /// The settings that the options ask for.
 pub(crate) fn live_config(args: &PlayArgs) -> Result<LiveConfig, Unusable> {
     let (latency, latency_name) = latency(&args.timing)?;
+    let (ranking, policy) = policy(&args.engine)?;
     if !(args.timing.time_scale > 0.0 && args.timing.time_scale.is_finite()) {
         return Err(Unusable::new("--time-scale must be more than 0"));
     }
@@ -56,7 +58,8 @@ pub(crate) fn live_config(args: &PlayArgs) -> Result<LiveConfig, Unusable> {
     let transfer = &args.transfer;
     Ok(LiveConfig {
         identity: identity(&args.link),
-        engine: engine(&args.engine, &args.link)?,
+        engine: engine(&args.engine, &args.link, ranking)?,
+        policy,
         latency,
         latency_name,
         time_scale: args.timing.time_scale,
@@ -111,7 +114,7 @@ fn identity(args: &LinkArgs) -> Identity {
     }
 }
 
-fn engine(args: &EngineArgs, link: &LinkArgs) -> Result<EngineConfig, Unusable> {
+fn engine(args: &EngineArgs, link: &LinkArgs, policy: Policy) -> Result<EngineConfig, Unusable> {
     let line = link.vllm_line.0.unwrap_or(vcr_wire::Line::V0_33);
     let capacity = args.num_gpu_blocks.saturating_sub(1).saturating_mul(args.block_size);
     let input = EngineConfigInput {
@@ -120,10 +123,7 @@ fn engine(args: &EngineArgs, link: &LinkArgs) -> Result<EngineConfig, Unusable> 
         max_num_seqs: args.max_num_seqs,
         max_num_batched_tokens: args.max_num_batched_tokens,
         max_model_len: Some(args.max_model_len.unwrap_or(capacity.clamp(1, MODEL_LEN))),
-        policy: match args.scheduling_policy {
-            PolicyArg::Fcfs => Policy::Fcfs,
-            PolicyArg::Priority => Policy::Priority,
-        },
+        policy,
         enable_prefix_caching: !args.no_enable_prefix_caching,
         enable_chunked_prefill: !args.no_enable_chunked_prefill,
         long_prefill_token_threshold: args.long_prefill_token_threshold,
@@ -141,6 +141,39 @@ fn engine(args: &EngineArgs, link: &LinkArgs) -> Result<EngineConfig, Unusable> 
     let config = EngineConfig::new(input).map_err(several)?;
     config.check_start_up().map_err(several)?;
     Ok(config)
+}
+
+/// What engines follow, and what ranks for them.
+fn policy(args: &EngineArgs) -> Result<(Policy, Option<PolicyFactory>), Unusable> {
+    let (place, text) = ("--scheduling-policy", args.scheduling_policy.as_str());
+    let guest_config = args.scheduling_policy_config.as_deref();
+    if text.ends_with(".wasm") {
+        let factory = policy_guest(Path::new(text), guest_config.unwrap_or("{}"))?;
+        return Ok((Policy::Ranked, Some(factory)));
+    }
+    if guest_config.is_some() {
+        return Err(only_guests_are_configured(place, "policy"));
+    }
+    Ok(expression::policy(place, text, Path::new(""))?)
+}
+
+fn policy_guest(path: &Path, config: &str) -> Result<PolicyFactory, Unusable> {
+    let module = GuestModule::load(path, GuestLimits::default())?;
+    // Made once now, so that a bad configuration is told before anything starts.
+    module.scheduler_policy(config, 0)?;
+    let config = config.to_owned();
+    Ok(Arc::new(move |seed| {
+        module
+            .scheduler_policy(&config, seed)
+            .map_err(|error| PolicyError { policy: module.name().to_owned(), reason: error.to_string() })
+    }))
+}
+
+fn only_guests_are_configured(place: &str, what: &str) -> Unusable {
+    Unusable {
+        message: format!("{place}: only guests take a configuration"),
+        hint: Some(format!("name the path of a .wasm guest, or put the settings into the {what}'s own map")),
+    }
 }
 
 /// The model, and what to call it.
@@ -162,10 +195,7 @@ pub(crate) fn named_latency(
         return latency_guest(Path::new(text), guest_config.unwrap_or("{}"));
     }
     if guest_config.is_some() {
-        return Err(Unusable {
-            message: format!("{place}: only guests take a configuration"),
-            hint: Some("name the path of a .wasm guest, or put the settings into the model's own map".to_owned()),
-        });
+        return Err(only_guests_are_configured(place, "model"));
     }
     let factory = expression::latency(place, text, Path::new(""))?;
     Ok((factory, text.to_owned()))
