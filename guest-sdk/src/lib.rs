@@ -8,9 +8,10 @@
 //! | `latency-model` | [`LatencyGuest`] | [`export_latency_model!`] |
 //! | `token-source` | [`TokenGuest`] | [`export_token_source!`] |
 //! | `failure-injector` | [`FaultGuest`] | [`export_failure_injector!`] |
+//! | `scheduler-policy` | [`PolicyGuest`] | [`export_scheduler_policy!`] |
 //!
 //! The SDK reads the JSON config, unpacks the flat words of the interface - into
-//! a [`Step`], a [`TokenRequest`], a [`FaultEvent`] -, keeps book where the
+//! a [`Step`], a [`TokenRequest`], a [`FaultEvent`], a [`PolicyEvent`] -, keeps book where the
 //! interface asks for it and brings the allocator and panic handler that a
 //! `no_std` component needs.
 //!
@@ -64,6 +65,9 @@ mod fault_words;
 mod faults;
 mod latency;
 pub mod observe;
+mod policy;
+#[cfg(any(target_arch = "wasm32", test))]
+mod policy_words;
 #[cfg(any(target_arch = "wasm32", test))]
 mod pricing;
 mod rng;
@@ -79,6 +83,10 @@ mod tokens;
 
 pub use faults::{FaultAction, FaultBatch, FaultEvent, FaultGuest};
 pub use latency::{Batch, DURATION_NS_MAX, LatencyGuest, is_valid_duration, parse_config};
+pub use policy::{PolicyBatch, PolicyEvent, PolicyGuest, Preference, Progress};
+#[cfg(any(target_arch = "wasm32", test))]
+#[doc(hidden)]
+pub use policy_words::{Policy, PolicyNumbers};
 #[cfg(any(target_arch = "wasm32", test))]
 #[doc(hidden)]
 pub use pricing::Pricing;
@@ -115,6 +123,15 @@ macro_rules! export_token_source {
 macro_rules! export_failure_injector {
     ($guest:ty) => {
         $crate::__export!($guest, $crate::FaultGuest, faults, $guest);
+    };
+}
+
+/// Exports a [`PolicyGuest`] as the component's scheduler policy; otherwise like
+/// [`export_latency_model!`].
+#[macro_export]
+macro_rules! export_scheduler_policy {
+    ($guest:ty) => {
+        $crate::__export!($guest, $crate::PolicyGuest, scheduling, $crate::Policy<$guest>);
     };
 }
 

@@ -4,6 +4,7 @@
 pub mod faults;
 pub mod latency;
 pub mod observe;
+pub mod scheduling;
 pub mod tokens;
 
 use crate::slot::Slot;

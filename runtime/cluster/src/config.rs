@@ -5,6 +5,7 @@ use std::sync::Arc;
 use vcr_core::EngineConfig;
 use vcr_core::Seat;
 use vcr_core::latency::{LatencyError, LatencyModel};
+use vcr_core::policy::{PolicyError, SchedulingPolicy};
 use vcr_random::Distribution;
 use vcr_trace::Trace;
 
@@ -12,6 +13,9 @@ use crate::router::RouterConfig;
 
 /// Makes the latency model of one engine from its seat.
 pub type LatencyFactory = Arc<dyn Fn(&Seat<'_>) -> Result<Box<dyn LatencyModel>, LatencyError> + Send + Sync>;
+
+/// Makes the scheduling policy of one engine from a seed of the engine's.
+pub type PolicyFactory = Arc<dyn Fn(&Seat<'_>) -> Result<Box<dyn SchedulingPolicy>, PolicyError> + Send + Sync>;
 
 /// Engines of one kind, with the router in front of them.
 #[derive(Clone)]
@@ -24,6 +28,9 @@ pub struct PoolConfig {
     pub engine: EngineConfig,
     /// Prices the steps of each engine.
     pub latency: LatencyFactory,
+    /// Ranks the requests of each engine; with [`vcr_core::Policy::Ranked`] and
+    /// only then.
+    pub policy: Option<PolicyFactory>,
     /// Chooses an engine for each request.
     pub router: RouterConfig,
     /// With `max_extra_tokens_per_step`: the chance that the first, second, ...
@@ -215,6 +222,8 @@ pub struct WorkloadConfig {
     pub start_ns: u64,
     /// Scheduling priority of its requests (a trace's own are added to it).
     pub priority: i32,
+    /// Whose its requests are, for policies that ask; 0 for nobody's.
+    pub tenant: u64,
     /// Where the requests come from.
     pub source: WorkloadSource,
 }

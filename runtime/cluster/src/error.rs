@@ -3,6 +3,7 @@
 use std::ops::Range;
 
 use vcr_core::latency::LatencyError;
+use vcr_core::policy::PolicyError;
 
 use crate::config::PoolConfig;
 use crate::validate::RunConfigError;
@@ -31,6 +32,20 @@ pub enum SimError {
         at_ms: f64,
         /// What the model said.
         reason: LatencyError,
+    },
+    /// A scheduling policy failed; the run is void.
+    #[error("{reason} (engine {engine} of pool `{pool}`, before step {step}, at {at_ms} ms of virtual time)")]
+    Policy {
+        /// Name of the pool.
+        pool: String,
+        /// Engine in the pool.
+        engine: u32,
+        /// Number of the step on that engine that was to be decided.
+        step: u64,
+        /// Virtual time.
+        at_ms: f64,
+        /// What is wrong.
+        reason: PolicyError,
     },
     /// Not one request could ever run.
     #[error("no request could run: all {requests} were rejected, the first because {reason}")]
@@ -61,6 +76,14 @@ pub enum SimError {
     },
 }
 
+/// Why an engine cannot come up.
+#[derive(Debug, thiserror::Error)]
+#[error(transparent)]
+pub(crate) enum SpawnError {
+    Latency(#[from] LatencyError),
+    Policy(#[from] PolicyError),
+}
+
 fn name_steps(first: u64, count: u64) -> String {
     match count {
         1 => format!("step {first}"),
@@ -89,4 +112,17 @@ pub(crate) fn latency_error(
         at_ms,
         reason,
     }
+}
+
+/// The failure of an engine that was to come up.
+pub(crate) fn spawn_error(pool: &PoolConfig, engine: u32, now_ns: u64, error: SpawnError) -> SimError {
+    match error {
+        SpawnError::Latency(reason) => latency_error(pool, engine, 0..1, now_ns, reason),
+        SpawnError::Policy(reason) => policy_error(pool, engine, 0, now_ns, reason),
+    }
+}
+
+/// The failure of an engine's policy before `step`.
+pub(crate) fn policy_error(pool: &PoolConfig, engine: u32, step: u64, now_ns: u64, reason: PolicyError) -> SimError {
+    SimError::Policy { pool: pool.name.clone(), engine, step, at_ms: now_ns as f64 / 1e6, reason }
 }

@@ -23,8 +23,8 @@ mod worker;
 mod workload;
 
 pub use config::{
-    Answers, Arrivals, FaultConfig, FaultKind, LatencyFactory, Limit, LinkConfig, LinkSharing, PoolConfig, RequestMix,
-    RunConfig, Topology, TracePacing, TransferScope, WorkloadConfig, WorkloadSource,
+    Answers, Arrivals, FaultConfig, FaultKind, LatencyFactory, Limit, LinkConfig, LinkSharing, PolicyFactory,
+    PoolConfig, RequestMix, RunConfig, Topology, TracePacing, TransferScope, WorkloadConfig, WorkloadSource,
 };
 pub use error::SimError;
 pub use report::{EngineReport, LinkReport, MetricsReport, Report, TrendReport, report_name};

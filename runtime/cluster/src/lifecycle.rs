@@ -110,6 +110,8 @@ impl Simulation<'_> {
     /// Routes a request to a worker of `pool`, or parks it until one is up.
     pub(crate) fn submit(&mut self, tag: u64, pool: u32, max_tokens: u32, kv_role: KvRole) {
         let keep_prompt = self.config.max_retries > 0 || self.pools.len() > 1;
+        let workload = self.records[tag as usize].workload;
+        let tenant = self.config.workloads[workload as usize].tenant;
         let live = self.live_mut(tag);
         live.stage = Stage::Parked { pool };
         let priority = live.priority;
@@ -124,6 +126,7 @@ impl Simulation<'_> {
         }
         let spec = RequestSpec {
             priority,
+            tenant,
             arrival_ns: self.records[tag as usize].arrival_ns,
             kv_role,
             ..RequestSpec::new(tag, prompt, max_tokens)

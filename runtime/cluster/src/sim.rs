@@ -11,7 +11,7 @@ use vcr_core::plan::{RemoteLoad, RequestOutput, ScheduledKind};
 use vcr_core::{Prompt, RequestId};
 
 use crate::config::{LinkSharing, PoolConfig, RunConfig, Topology, WorkloadConfig, WorkloadSource};
-use crate::error::{MAX_STEPS_AT_ONE_INSTANT, SimError, latency_error};
+use crate::error::{MAX_STEPS_AT_ONE_INSTANT, SimError, latency_error, policy_error, spawn_error};
 use crate::event::{Event, EventQueue};
 use crate::link::Link;
 use crate::metrics::{Counter, MetricSet, Trend};
@@ -114,7 +114,7 @@ impl<'o> Simulation<'o> {
             let first_worker = workers.len() as u32;
             for index in 0..pool_config.engines {
                 let worker = Worker::new(pool as u32, index, pool_config, &config, observer.wants_steps())
-                    .map_err(|reason| latency_error(pool_config, index, 0..1, 0, reason))?;
+                    .map_err(|error| spawn_error(pool_config, index, 0, error))?;
                 workers.push(worker);
             }
             pools.push(Pool {
@@ -242,7 +242,7 @@ impl<'o> Simulation<'o> {
         // All of them are scheduled before the first is priced: what a transfer
         // brings may end a stretch of steps that could be told in advance.
         for &worker in &dirty {
-            while self.workers[worker as usize].can_step() && self.schedule_step(worker) {}
+            while self.workers[worker as usize].can_step() && self.schedule_step(worker)? {}
         }
         dirty.retain(|&worker| self.workers[worker as usize].can_start());
         for (position, &worker) in dirty.iter().enumerate() {
@@ -257,9 +257,13 @@ impl<'o> Simulation<'o> {
     }
 
     /// Lets a worker decide its next step. False if that came to nothing.
-    fn schedule_step(&mut self, index: u32) -> bool {
+    fn schedule_step(&mut self, index: u32) -> Result<bool, SimError> {
         let worker = &mut self.workers[index as usize];
         let now_ns = self.now_ns;
+        worker.consult(now_ns).map_err(|reason| {
+            let pool = &self.pools[worker.pool as usize].config;
+            policy_error(pool, worker.index, worker.engine_stats().steps, now_ns, reason)
+        })?;
         let plan = worker.engine.schedule();
         for &tag in &plan.preempted {
             self.records[tag as usize].preemptions += 1;
@@ -285,7 +289,7 @@ impl<'o> Simulation<'o> {
         }
         loads.clear();
         self.remote_loads = loads;
-        any
+        Ok(any)
     }
 
     /// Starts the oldest step that `index` has scheduled, and goes through those

@@ -1,5 +1,7 @@
 //! Checking a run before it begins: what its types cannot rule out.
 
+use vcr_core::Policy;
+
 use crate::config::{
     Answers, Arrivals, FaultKind, Limit, RunConfig, Topology, TracePacing, WorkloadConfig, WorkloadSource,
 };
@@ -35,6 +37,10 @@ impl RunConfig {
         for pool in &pools {
             if pool.engines == 0 {
                 problem(format!("pool `{}`", pool.name), "`engines` must be at least 1");
+            }
+            if pool.policy.is_some() != (pool.engine.policy == Policy::Ranked) {
+                let text = "has a scheduling policy that its engines do not follow, or none that they could";
+                problem(format!("pool `{}`", pool.name), text);
             }
             if pool.acceptance_rates.iter().any(|rate| !(0.0..=1.0).contains(rate)) {
                 problem(format!("pool `{}`", pool.name), "acceptance rates must lie between 0 and 1");

@@ -1,13 +1,15 @@
-//! One engine of the cluster with its latency model and its health.
+//! One engine of the cluster with its latency model, its policy and its health.
 
 use std::collections::VecDeque;
 
 use vcr_core::latency::{LatencyError, LatencyModel, StepBatch, StepShape};
 use vcr_core::plan::StepPlan;
+use vcr_core::policy::{PolicyError, SchedulingPolicy};
 use vcr_core::{Engine, EngineConfig, EngineStats, Seat, TokenSource, seed};
 use vcr_random::Stream;
 
 use crate::config::{PoolConfig, RunConfig};
+use crate::error::SpawnError;
 use crate::router::WorkerLoad;
 
 /// Whether a worker takes requests.
@@ -44,6 +46,7 @@ pub(crate) struct Worker {
     /// Rolling hash over its steps.
     pub(crate) step_digest: u64,
     latency: Box<dyn LatencyModel>,
+    policy: Option<Box<dyn SchedulingPolicy>>,
     seed: u64,
     acceptance: Stream,
     slow_downs: Vec<(u32, f64)>,
@@ -61,7 +64,7 @@ impl Worker {
         config: &PoolConfig,
         run: &RunConfig,
         records_events: bool,
-    ) -> Result<Self, LatencyError> {
+    ) -> Result<Self, SpawnError> {
         let seed = seed::derive(run.seed, &format!("engine:{}", config.name), u64::from(index));
         Ok(Self {
             pool,
@@ -74,7 +77,8 @@ impl Worker {
             step_start_ns: 0,
             step_end_ns: 0,
             step_digest: 0,
-            latency: (config.latency)(&seat(&run.name, config, index, seed, 0))?,
+            latency: (config.latency)(&seat(&run.name, config, index, "latency", seed, 0))?,
+            policy: new_policy(&seat(&run.name, config, index, "policy", seed, 0), config)?,
             seed,
             acceptance: Stream::new(seed, "acceptance"),
             slow_downs: Vec::new(),
@@ -94,6 +98,14 @@ impl Worker {
             total_blocks: self.engine.pool().num_usable(),
             outstanding_prefill_tokens: self.engine.outstanding_prefill_tokens(),
             overlap_blocks,
+        }
+    }
+
+    /// Asks the policy, if there is one, before a step is scheduled.
+    pub(crate) fn consult(&mut self, now_ns: u64) -> Result<(), PolicyError> {
+        match &mut self.policy {
+            Some(policy) => self.engine.consult(policy.as_mut(), now_ns),
+            None => Ok(()),
         }
     }
 
@@ -192,9 +204,11 @@ impl Worker {
     }
 
     /// Comes up again as a new process.
-    pub(crate) fn restart(&mut self, run: &str, config: &PoolConfig) -> Result<(), LatencyError> {
+    pub(crate) fn restart(&mut self, run: &str, config: &PoolConfig) -> Result<(), SpawnError> {
         self.health = Health::Up;
-        self.latency = (config.latency)(&seat(run, config, self.index, self.seed, self.incarnation))?;
+        let seat = |purpose| seat(run, config, self.index, purpose, self.seed, self.incarnation);
+        self.latency = (config.latency)(&seat("latency"))?;
+        self.policy = new_policy(&seat("policy"), config)?;
         Ok(())
     }
 
@@ -230,6 +244,10 @@ impl Worker {
     }
 }
 
+fn new_policy(seat: &Seat<'_>, config: &PoolConfig) -> Result<Option<Box<dyn SchedulingPolicy>>, PolicyError> {
+    config.policy.as_ref().map(|make| make(seat)).transpose()
+}
+
 fn new_engine(config: &EngineConfig, records_events: bool) -> Engine {
     let mut engine = Engine::new(config.clone());
     engine.pool_mut().record_events(records_events);
@@ -250,10 +268,10 @@ fn add_stats(into: &mut EngineStats, from: &EngineStats) {
     }
 }
 
-/// The seat of the latency model of an engine with this seed, after so many
+/// The seat of what serves `purpose` at an engine with this seed, after so many
 /// restarts.
-fn seat<'a>(run: &'a str, pool: &'a PoolConfig, index: u32, seed: u64, incarnation: u32) -> Seat<'a> {
-    let seed = seed::derive(seed, "latency", u64::from(incarnation));
+fn seat<'a>(run: &'a str, pool: &'a PoolConfig, index: u32, purpose: &str, seed: u64, incarnation: u32) -> Seat<'a> {
+    let seed = seed::derive(seed, purpose, u64::from(incarnation));
     Seat { run, pool: &pool.name, engine: Some(index), seed }
 }
 

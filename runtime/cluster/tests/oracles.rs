@@ -73,6 +73,7 @@ impl Case<'_> {
             engines: 1,
             engine: engine.expect("valid"),
             latency,
+            policy: None,
             router: RouterConfig::RoundRobin,
             acceptance_rates: vec![1.0; self.burst as usize],
         }
@@ -87,7 +88,7 @@ impl Case<'_> {
             stagger_ns: 0,
             answers: Answers::Simulated,
         };
-        config(topology, vec![WorkloadConfig { name: "case".to_owned(), start_ns: 0, priority: 0, source }])
+        config(topology, vec![WorkloadConfig { name: "case".to_owned(), start_ns: 0, priority: 0, tenant: 0, source }])
     }
 
     fn aggregated(&self, semantics: PassSemantics) -> Report {

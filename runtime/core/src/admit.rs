@@ -145,7 +145,7 @@ impl Engine {
                 }
                 tokens += drafts;
             }
-            tokens = tokens.min(scan.per_request_cap);
+            tokens = tokens.min(scan.per_request_cap).min(self.chunk_cap(id));
             // vLLM's scheduler stops with an assertion where the cap cuts drafts off.
             drafts = drafts.min(tokens - 1);
             if !self.config.enable_chunked_prefill && tokens > scan.budget {
@@ -168,6 +168,7 @@ impl Engine {
         note_lora(&mut scan.loras, self.requests[id].lora);
         self.requests[id].status = RequestStatus::Running;
         self.running.push(id);
+        self.tell_admitted(id, computed);
         let kind = if first || ready { ScheduledKind::New } else { ScheduledKind::Resumed };
         let first_block = plan.block_ids.len() as u32;
         plan.block_ids.extend_from_slice(&self.requests[id].block_table);

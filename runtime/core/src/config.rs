@@ -11,6 +11,10 @@ pub enum Policy {
     Fcfs,
     /// Smallest (priority, arrival) first; the largest is preempted.
     Priority,
+    /// As a [`crate::policy::SchedulingPolicy`] says, which the driver has the
+    /// engine [`consult`](crate::Engine::consult) before each step. vLLM has no
+    /// such thing; what it does under `priority` is done with other ranks.
+    Ranked,
 }
 
 /// Whose scheduler rules hold, where two lines of vLLM differ.

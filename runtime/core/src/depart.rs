@@ -18,6 +18,9 @@ impl Engine {
         }
         self.set_deferred(id, false);
         self.outstanding_prefill_tokens -= u64::from(self.requests[id].outstanding_prefill_tokens());
+        if self.requests[id].status != RequestStatus::HoldingKv {
+            self.tell_ended(id);
+        }
         self.drop_request(id);
     }
 
@@ -40,6 +43,7 @@ impl Engine {
     /// Applies the end of a request that has left all lists.
     pub(crate) fn finish(&mut self, id: RequestId) {
         self.set_deferred(id, false);
+        self.tell_ended(id);
         if self.requests[id].kv_role == KvRole::Source {
             self.requests[id].status = RequestStatus::HoldingKv;
         } else {

@@ -6,6 +6,7 @@
 //! aborted in between, as with a real engine whose step is on the GPU.
 
 use crate::config::EngineConfig;
+use crate::consult::PolicyBook;
 use crate::kv_pool::{BlockId, KvPool};
 use crate::pause::PauseState;
 use crate::plan::{StepOutputs, StepPlan};
@@ -112,6 +113,8 @@ pub struct Engine {
     pub(crate) loras: Vec<u32>,
     /// Tags of requests preempted since the last plan took them over.
     pub(crate) preempted_outside: Vec<u64>,
+    /// What is kept for a policy that ranks, if one does.
+    pub(crate) policy_book: Option<Box<PolicyBook>>,
     next_sequence: u64,
 }
 
@@ -123,6 +126,7 @@ impl Engine {
             pool: KvPool::new(config.num_gpu_blocks, config.enable_prefix_caching),
             waiting: WaitingQueue::new(config.policy),
             kv_ready: WaitingQueue::new(config.policy),
+            policy_book: PolicyBook::of(config.policy),
             config,
             requests: RequestTable::default(),
             running: Vec::new(),
@@ -317,12 +321,14 @@ impl Engine {
         }
         let sequence = self.next_sequence;
         self.next_sequence += 1;
+        let (priority, tenant) = (spec.priority, spec.tenant);
         let request = Request::new(spec, sequence, self.config.block_size, self.config.max_model_len());
         self.outstanding_prefill_tokens += u64::from(request.prefill_target_tokens);
         let id = self.requests.insert(request);
         if !self.pool.caching() {
             self.requests[id].next_store_tokens = u32::MAX;
         }
+        self.tell_arrived(id, priority, tenant);
         self.waiting.push_back(id, &mut self.requests);
         Ok(id)
     }

@@ -7,6 +7,7 @@
 
 mod admit;
 mod config;
+mod consult;
 mod depart;
 mod engine;
 pub mod fault;
@@ -17,6 +18,7 @@ pub mod latency;
 mod lookahead;
 mod pause;
 pub mod plan;
+pub mod policy;
 mod queue;
 mod remote_kv;
 mod request;

@@ -54,6 +54,7 @@ impl Engine {
         let plan = self.plan();
         let decoding = plan.scheduled.len();
         self.steps_in_flight == 1
+            && !self.policy_book.as_ref().is_some_and(|book| book.has_news())
             && self.pause_state != PauseState::PausedAll
             && self.decodes_plainly()
             && plan.shape.decode_requests == decoding as u64

@@ -1,7 +1,7 @@
-//! The waiting queue, in FCFS or priority order.
+//! The waiting queue, in FCFS order or by rank.
 //!
-//! Entries of requests that left (by abort or admission from elsewhere) are
-//! dropped when they surface, so nothing searches the queue.
+//! Entries of requests that left (by abort, by admission from elsewhere or for
+//! another place) are dropped when they surface, so nothing searches the queue.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
@@ -9,6 +9,9 @@ use std::collections::{BinaryHeap, VecDeque};
 use crate::config::Policy;
 use crate::request::{Request, RequestId};
 use crate::table::RequestTable;
+
+/// Places that were left and are kept however few requests wait.
+const MOST_LEFT_PLACES: usize = 64;
 
 /// Names a request for as long as it does not leave the queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -23,10 +26,10 @@ impl Ticket {
     }
 }
 
-/// A place in priority order; smaller is served first.
+/// A place by rank; smaller is served first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Ranked {
-    priority: i32,
+    rank: i64,
     arrival_ns: u64,
     sequence: u64,
     ticket: Ticket,
@@ -34,14 +37,14 @@ struct Ranked {
 
 impl Ranked {
     fn of(request: &Request, ticket: Ticket) -> Self {
-        Self { priority: request.priority, arrival_ns: request.arrival_ns, sequence: request.sequence, ticket }
+        Self { rank: request.rank, arrival_ns: request.arrival_ns, sequence: request.sequence, ticket }
     }
 }
 
 #[derive(Debug)]
 enum Order {
     Fcfs(VecDeque<Ticket>),
-    Priority(BinaryHeap<Reverse<Ranked>>),
+    Ranked(BinaryHeap<Reverse<Ranked>>),
 }
 
 #[derive(Debug)]
@@ -54,7 +57,7 @@ impl WaitingQueue {
     pub(crate) fn new(policy: Policy) -> Self {
         let order = match policy {
             Policy::Fcfs => Order::Fcfs(VecDeque::new()),
-            Policy::Priority => Order::Priority(BinaryHeap::new()),
+            Policy::Priority | Policy::Ranked => Order::Ranked(BinaryHeap::new()),
         };
         Self { order, len: 0 }
     }
@@ -63,21 +66,21 @@ impl WaitingQueue {
         self.len
     }
 
-    /// Queues a request behind all others (FCFS) or by its priority.
+    /// Queues a request behind all others (FCFS) or by its rank.
     pub(crate) fn push_back(&mut self, id: RequestId, requests: &mut RequestTable) {
         let ticket = self.enter(id, requests);
         match &mut self.order {
             Order::Fcfs(queue) => queue.push_back(ticket),
-            Order::Priority(heap) => heap.push(Reverse(Ranked::of(&requests[id], ticket))),
+            Order::Ranked(heap) => enter_heap(heap, Ranked::of(&requests[id], ticket), self.len, requests),
         }
     }
 
-    /// Queues a request before all others (FCFS) or by its priority.
+    /// Queues a request before all others (FCFS) or by its rank.
     pub(crate) fn push_front(&mut self, id: RequestId, requests: &mut RequestTable) {
         let ticket = self.enter(id, requests);
         match &mut self.order {
             Order::Fcfs(queue) => queue.push_front(ticket),
-            Order::Priority(heap) => heap.push(Reverse(Ranked::of(&requests[id], ticket))),
+            Order::Ranked(heap) => enter_heap(heap, Ranked::of(&requests[id], ticket), self.len, requests),
         }
     }
 
@@ -86,7 +89,7 @@ impl WaitingQueue {
         loop {
             let ticket = match &mut self.order {
                 Order::Fcfs(queue) => queue.pop_front()?,
-                Order::Priority(heap) => heap.pop()?.0.ticket,
+                Order::Ranked(heap) => heap.pop()?.0.ticket,
             };
             if ticket.is_live(requests) {
                 self.leave(ticket.id, requests);
@@ -106,6 +109,16 @@ impl WaitingQueue {
         requests[id].queue_epoch += 1;
         Ticket { id, epoch: requests[id].queue_epoch }
     }
+}
+
+/// Adds a place to a heap whose queue has `len` requests. Places that were left
+/// stay until they surface, which one behind all others may never do: they go
+/// where they are the greater part.
+fn enter_heap(heap: &mut BinaryHeap<Reverse<Ranked>>, place: Ranked, len: usize, requests: &RequestTable) {
+    if heap.len() >= 2 * len + MOST_LEFT_PLACES {
+        heap.retain(|Reverse(place)| place.ticket.is_live(requests));
+    }
+    heap.push(Reverse(place));
 }
 
 #[cfg(test)]

@@ -112,8 +112,10 @@ pub struct RequestSpec {
     pub max_tokens: u32,
     /// What ends the request before that, if anything may.
     pub stops: Option<Box<StopRules>>,
-    /// Smaller is served first under the priority policy.
+    /// Smaller is served first under the priority policy; ranked ones are told.
     pub priority: i32,
+    /// Whose request it is, for policies that ask; 0 where nobody told.
+    pub tenant: u64,
     /// Arrival time; breaks ties of priority, before order of submission.
     pub arrival_ns: u64,
     /// Adapter id, if any.
@@ -135,6 +137,7 @@ impl RequestSpec {
             max_tokens,
             stops: None,
             priority: 0,
+            tenant: 0,
             arrival_ns: 0,
             lora: None,
             kv_role: KvRole::Local,
@@ -211,14 +214,16 @@ pub(crate) struct Request {
     pub(crate) flags: Flags,
 
     pub(crate) max_tokens: u32,
-    pub(crate) priority: i32,
-    pub(crate) stops: Option<Box<StopRules>>,
-    pub(crate) arrival_ns: u64,
-    pub(crate) sequence: u64,
     pub(crate) lora: Option<u32>,
     /// Bumped whenever the request enters or leaves a queue, so that stale
     /// queue entries can be told from live ones.
     pub(crate) queue_epoch: u32,
+    /// Place in a queue by rank, smaller first: the priority, or what a policy
+    /// has said.
+    pub(crate) rank: i64,
+    pub(crate) stops: Option<Box<StopRules>>,
+    pub(crate) arrival_ns: u64,
+    pub(crate) sequence: u64,
     pub(crate) kv_role: KvRole,
     /// Stepped over, or loading KV, and not admitted since.
     pub(crate) deferred: bool,
@@ -299,7 +304,7 @@ impl Request {
             status: RequestStatus::Waiting,
             flags,
             max_tokens: spec.max_tokens,
-            priority: spec.priority,
+            rank: spec.priority.into(),
             stops,
             arrival_ns: spec.arrival_ns,
             sequence,

@@ -9,6 +9,7 @@ use crate::config::{Policy, SchedulerRules};
 use crate::engine::Engine;
 use crate::pause::PauseState;
 use crate::plan::{AdmissionStop, ScheduledKind, ScheduledRequest, StepPlan};
+use crate::policy::NO_CHUNK_CAP;
 use crate::request::{Flags, Request, RequestId, RequestStatus};
 
 /// What the decisions of one step share.
@@ -41,10 +42,7 @@ impl Engine {
         plan.clear();
         plan.preempted.append(&mut self.preempted_outside);
         let mut scan = Scan {
-            budget: match self.pause_state {
-                PauseState::PausedAll => 0,
-                PauseState::Unpaused | PauseState::PausedNew => self.config.max_num_batched_tokens,
-            },
+            budget: self.step_budget(),
             per_request_cap: self.per_request_cap(),
             loras: std::mem::take(&mut self.loras),
             prefill_running: false,
@@ -73,6 +71,19 @@ impl Engine {
         &self.plans[slot]
     }
 
+    /// Tokens that a step may compute.
+    pub(crate) fn step_budget(&self) -> u32 {
+        match self.pause_state {
+            PauseState::PausedAll => 0,
+            PauseState::Unpaused | PauseState::PausedNew => self.config.max_num_batched_tokens,
+        }
+    }
+
+    /// The most tokens that a policy lets a request compute in one step.
+    pub(crate) fn chunk_cap(&self, id: RequestId) -> u32 {
+        self.policy_book.as_ref().map_or(NO_CHUNK_CAP, |book| book.chunk_cap(id))
+    }
+
     /// The long-prefill cap of this step; `u32::MAX` when it does not apply.
     fn per_request_cap(&self) -> u32 {
         let requests = self.running.len() + self.num_waiting();
@@ -94,15 +105,19 @@ impl Engine {
         while index < self.running.len() && scan.budget > 0 {
             let id = self.running[index];
             let request = &self.requests[id];
-            let tokens = running_chunk(request, max_model_len, scan);
+            let mut tokens = running_chunk(request, max_model_len, scan);
             if tokens == 0 {
                 index += 1;
                 continue;
             }
+            // No cap is below one token, so plain decodes are not looked up.
+            if tokens > 1 {
+                tokens = tokens.min(self.chunk_cap(id));
+            }
             let end = request.num_computed_tokens + tokens;
             let first_block = plan.block_ids.len() as u32;
             if end + extra > request.capacity_tokens && !self.make_room(id, end, &mut index, plan, scan) {
-                if self.config.policy == Policy::Priority && self.config.rules == SchedulerRules::V0_33 {
+                if self.config.policy != Policy::Fcfs && self.config.rules == SchedulerRules::V0_33 {
                     continue;
                 }
                 break;
@@ -142,7 +157,7 @@ impl Engine {
             if position < *index {
                 *index -= 1;
             }
-            // Only a priority victim can have been scheduled earlier in this step.
+            // Only a victim by rank can have been scheduled earlier in this step.
             if let Some(at) = plan.scheduled.iter().position(|entry| entry.request == victim) {
                 let entry = plan.scheduled.remove(at);
                 scan.budget += entry.num_scheduled_tokens;
@@ -163,12 +178,20 @@ impl Engine {
         request.capacity_tokens = (request.block_table.len() as u32).saturating_mul(self.config.block_size);
     }
 
+    fn eviction_rank(&self, id: RequestId) -> i64 {
+        self.policy_book.as_ref().map_or(0, |book| book.eviction_rank(id))
+    }
+
     fn choose_victim(&self) -> RequestId {
         let victim = match self.config.policy {
             Policy::Fcfs => self.running.last().copied(),
             Policy::Priority => self.running.iter().copied().max_by_key(|&id| {
                 let request = &self.requests[id];
-                (request.priority, request.arrival_ns, request.sequence)
+                (request.rank, request.arrival_ns, request.sequence)
+            }),
+            Policy::Ranked => self.running.iter().copied().max_by_key(|&id| {
+                let request = &self.requests[id];
+                (self.eviction_rank(id), request.arrival_ns, request.sequence)
             }),
         };
         victim.expect("the request that needs room is running")
@@ -189,6 +212,7 @@ impl Engine {
         request.status = RequestStatus::Preempted;
         self.stats.preemptions += 1;
         self.preempted_outside.push(request.tag);
+        self.tell_preempted(id);
         self.waiting.push_front(id, &mut self.requests);
     }
 

@@ -3,7 +3,11 @@
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
-use vcr_core::{Engine, EngineConfig, EngineConfigInput, Prompt, Repetition, RequestSpec, StopRules, TokenSource};
+use vcr_core::policy::{PolicyBatch, PolicyError, Preference, SchedulingPolicy};
+use vcr_core::{
+    Engine, EngineConfig, EngineConfigInput, PauseState, Policy, Prompt, Repetition, RequestSpec, StopRules,
+    TokenSource,
+};
 
 thread_local! {
     static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
@@ -144,6 +148,60 @@ fn a_skipped_token_allocates_nothing() {
     let before = ALLOCATIONS.get();
     (0..5).for_each(|_| skip(&mut engine));
     assert_eq!(ALLOCATIONS.get() - before, 0);
+}
+
+/// Says another rank of everybody in each call.
+struct Restless {
+    slots: u32,
+    calls: i64,
+}
+
+impl SchedulingPolicy for Restless {
+    fn name(&self) -> &str {
+        "restless"
+    }
+
+    fn decide(&mut self, batch: &PolicyBatch<'_>, preferences: &mut Vec<Preference>) -> Result<(), PolicyError> {
+        self.calls += 1;
+        preferences
+            .extend(batch.progress.iter().map(|of| Preference::EvictionRank { slot: of.slot, rank: self.calls }));
+        let rank = |slot: u32| i64::from(slot) * self.calls % 11;
+        preferences.extend((128..self.slots).map(|slot| Preference::AdmissionRank { slot, rank: rank(slot) }));
+        Ok(())
+    }
+}
+
+#[test]
+fn asking_a_policy_allocates_nothing() {
+    let input = EngineConfigInput { policy: Policy::Ranked, ..EngineConfigInput::default() };
+    let mut engine = Engine::new(EngineConfig::new(input).expect("valid"));
+    let running: Vec<_> =
+        (0..128).map(|tag| engine.submit(RequestSpec::new(tag, prompt(tag), 500)).expect("it fits")).collect();
+    let mut policy = Restless { slots: 128, calls: 0 };
+    let mut turn = |engine: &mut Engine, slots: u32| {
+        policy.slots = slots;
+        engine.consult(&mut policy, 0).expect("it says what it may");
+        engine.schedule();
+        engine.update(&mut Tokens);
+        policy.calls
+    };
+    (0..20).for_each(|_| _ = turn(&mut engine, 128));
+    // From here on others wait and are ranked anew whenever one of these goes.
+    engine.set_pause_state(PauseState::PausedNew);
+    for tag in 200..400 {
+        engine.submit(RequestSpec::new(tag, prompt(tag), 5)).expect("it fits");
+    }
+    let mut leavers = running.into_iter();
+    let mut leave = |engine: &mut Engine| {
+        engine.abort(leavers.next().expect("more run than leave"));
+        turn(engine, 328)
+    };
+    // By then the list of free slots has room for all of them.
+    let calls = (0..70).map(|_| leave(&mut engine)).max();
+    let before = ALLOCATIONS.get();
+    let calls_after = (0..50).map(|_| leave(&mut engine)).max();
+    assert_eq!(ALLOCATIONS.get() - before, 0);
+    assert_eq!(calls_after, calls.map(|calls| calls + 50), "it was asked before each step");
 }
 
 #[test]

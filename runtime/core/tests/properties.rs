@@ -5,7 +5,7 @@ mod support;
 use std::collections::{BTreeMap, BTreeSet};
 
 use proptest::prelude::*;
-use support::{Tokens, arb_config, request};
+use support::{Tokens, Whims, arb_config, request};
 use vcr_core::kv_event::KvEvent;
 use vcr_core::plan::ScheduledKind;
 use vcr_core::{
@@ -63,6 +63,9 @@ fn arb_action() -> impl Strategy<Value = Action> {
 /// The driver's view of an engine, against which the engine is checked.
 struct Driver {
     engine: Engine,
+    /// Asked before each step; minds only engines that are ranked by a policy.
+    policy: Whims,
+    steps: u64,
     live: BTreeMap<u64, (RequestId, u32)>,
     held: BTreeMap<u64, RequestId>,
     loading: Vec<(u64, RequestId)>,
@@ -75,11 +78,13 @@ struct Driver {
 }
 
 impl Driver {
-    fn new(config: EngineConfig) -> Self {
+    fn new(config: EngineConfig, seed: u64) -> Self {
         let mut engine = Engine::new(config);
         engine.pool_mut().record_events(true);
         Self {
             engine,
+            policy: Whims::new(seed),
+            steps: 0,
             live: BTreeMap::new(),
             held: BTreeMap::new(),
             loading: Vec::new(),
@@ -207,6 +212,8 @@ impl Driver {
         let budget = self.engine.config().max_num_batched_tokens;
         let pause_state = self.engine.pause_state();
         let may_find_work = self.engine.has_schedulable_requests();
+        self.steps += 1;
+        self.engine.consult(&mut self.policy, self.steps).expect("it says what it may");
         let plan = self.engine.schedule();
         assert!(may_find_work || (plan.scheduled.is_empty() && plan.remote_loads.is_empty()));
         if pause_state != PauseState::Unpaused {
@@ -277,8 +284,9 @@ proptest! {
     fn every_request_ends_once_and_every_block_comes_back(
         config in arb_config(),
         actions in proptest::collection::vec(arb_action(), 1..120),
+        whims in any::<u64>(),
     ) {
-        let mut driver = Driver::new(config);
+        let mut driver = Driver::new(config, whims);
         for action in &actions {
             driver.act(action);
         }

@@ -3,7 +3,7 @@
 mod support;
 
 use proptest::prelude::*;
-use support::{Tokens, arb_config, request};
+use support::{Tokens, Whims, arb_config, request};
 use vcr_core::kv_pool::BlockId;
 use vcr_core::latency::StepShape;
 use vcr_core::plan::{AdmissionStop, ScheduledKind};
@@ -46,10 +46,13 @@ enum Happened {
 /// `pauses` none is admitted before all that run have ended.
 fn history(config: EngineConfig, requests: &Requests, most: Option<usize>, pauses: bool) -> Vec<Happened> {
     let mut engine = with_requests(config, requests);
+    // Asked only where the engine is ranked by a policy.
+    let mut policy = Whims::new(7);
     let mut history = Vec::new();
     let mut shapes = Vec::new();
     loop {
         if engine.may_schedule() {
+            engine.consult(&mut policy, 0).expect("it says what it may");
             engine.schedule();
             history.push(scheduled(&engine));
             let empty = engine.plan().scheduled.is_empty();
@@ -136,9 +139,11 @@ proptest! {
     #[test]
     fn predicted_steps_happen(config in arb_config(), requests in arb_requests()) {
         let mut engine = with_requests(config, &requests);
+        let mut policy = Whims::new(9);
         let mut predicted = Vec::new();
         while engine.has_schedulable_requests() || engine.step_in_flight() {
             if engine.may_schedule() {
+                engine.consult(&mut policy, 0).expect("it says what it may");
                 let shape = engine.schedule().shape;
                 if shape.batch_requests() > 0 && predicted.is_empty() {
                     engine.predict_decode_steps(7, &mut predicted);

@@ -1,6 +1,8 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use vcr_core::policy::PreferenceProblem;
+
 use crate::inspect::ApiVersion;
 use crate::versions::supported_list;
 use crate::wasi::granting;
@@ -246,6 +248,22 @@ pub enum CallFault {
         /// Why that cannot be.
         problem: ActionProblem,
     },
+    /// An answer is no list of preferences.
+    #[error("it answered {words} words, but a preference has 3")]
+    RaggedPreferences {
+        /// Words in the answer.
+        words: usize,
+    },
+    /// A preference that cannot be.
+    #[error("its preference {index}, the words {words:?}, {problem}")]
+    BadPreference {
+        /// Index of the preference in the answer.
+        index: usize,
+        /// The preference as it was answered.
+        words: [u64; 3],
+        /// Why that cannot be.
+        problem: PreferenceFault,
+    },
     /// The instance was called again after it had failed.
     #[error("it had failed before: {first}")]
     FailedBefore {
@@ -275,6 +293,17 @@ pub enum ActionProblem {
     /// It has words beyond its arguments.
     #[error("has a word that is not 0 beyond those of its kind")]
     UnusedWord,
+}
+
+/// What is wrong with a preference of a scheduler policy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum PreferenceFault {
+    /// Its kind means nothing.
+    #[error("is of no kind: kinds are 0 to 2")]
+    UnknownKind,
+    /// It is none that any policy may have.
+    #[error(transparent)]
+    Unfit(#[from] PreferenceProblem),
 }
 
 impl GuestError {
@@ -343,6 +372,9 @@ impl CallFault {
             Self::TokenCount { .. } => "answer exactly `count` tokens for each want, those of one want after another",
             Self::RaggedActions { .. } | Self::BadAction { .. } => {
                 "`wit/` lists the kinds of actions and their words; the SDK makes them of a `FaultAction`"
+            }
+            Self::RaggedPreferences { .. } | Self::BadPreference { .. } => {
+                "`wit/` lists the kinds of preferences and their words; the SDK makes them of a `Preference`"
             }
             Self::BadDuration { .. } => "a duration is a finite number of nanoseconds from 0 to 1e18",
         };

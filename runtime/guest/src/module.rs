@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use vcr_core::fault::FailureInjector;
 use vcr_core::latency::LatencyModel;
+use vcr_core::policy::SchedulingPolicy;
 use vcr_core::tokens::BatchTokenSource;
 use wasmtime::component::Component;
 
@@ -18,6 +19,7 @@ use crate::latency::GuestLatency;
 use crate::latest::{Maker, OpenGuest, Setup};
 use crate::limits::Limits;
 use crate::observe::NoteSink;
+use crate::policy::GuestPolicy;
 use crate::tokens::GuestTokens;
 use crate::versions::OpenError;
 use crate::world::World;
@@ -208,6 +210,20 @@ impl GuestModule {
         };
         let instance = self.configure(maker.as_ref(), config_json, seed)?;
         Ok(Box::new(GuestFaults::new(self.shared.name.clone(), self.shared.limits, instance)))
+    }
+
+    /// Makes the scheduler policy of one engine, as
+    /// [`latency_model`](Self::latency_model) makes its model.
+    ///
+    /// # Errors
+    /// When the guest is of another world, rejects the config or fails while it
+    /// configures itself.
+    pub fn scheduler_policy(&self, config_json: &str, seed: u64) -> Result<Box<dyn SchedulingPolicy>, GuestError> {
+        let OpenGuest::Policy(maker) = &self.shared.guest else {
+            return Err(self.of_other_world(World::SchedulerPolicy));
+        };
+        let instance = self.configure(maker.as_ref(), config_json, seed)?;
+        Ok(Box::new(GuestPolicy::new(self.shared.name.clone(), self.shared.limits, instance)))
     }
 
     fn configure<I: ?Sized>(&self, maker: &dyn Maker<I>, config_json: &str, seed: u64) -> Result<Box<I>, GuestError> {

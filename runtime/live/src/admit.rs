@@ -35,6 +35,7 @@ impl Server {
             session_id: request.session_id.clone(),
         };
         let images = request.mm_features.iter().flatten();
+        let tenant = tenant_of(&block_keys);
         let salt = salt_of(&block_keys, images.map(|image| image.identifier.as_str()));
         let seed = self.content_seed(&request.request_id, params, &prompt, salt);
         let kv = params.kv_transfer_params().map_or(KvParams::Local, KvParams::of);
@@ -108,7 +109,12 @@ impl Server {
         let spec = RequestSpec {
             stops,
             priority,
-            arrival_ns: (request.arrival_time.max(0.0) * 1e9) as u64,
+            tenant,
+            // Policies are told all times on one clock.
+            arrival_ns: match self.policy {
+                Some(_) => since_start_ns,
+                None => (request.arrival_time.max(0.0) * 1e9) as u64,
+            },
             lora,
             kv_role,
             skip_reading_prefix_cache,
@@ -230,6 +236,17 @@ fn salt_of<'a>(keys: &BlockKeys, images: impl Iterator<Item = &'a str>) -> u64 {
     }
     images.for_each(|image| fold(3, image));
     salt
+}
+
+/// Whose request it is, as far as frontends tell: what `cache_salt` says, which is
+/// there to keep tenants apart, or the number of the adapter; 0 where neither is
+/// given. A salt that is no number is a tenant as well, by its hash.
+fn tenant_of(keys: &BlockKeys) -> u64 {
+    match (&keys.cache_salt, &keys.lora) {
+        (Some(salt), _) => salt.parse().unwrap_or_else(|_| xxh3_64(salt.as_bytes())),
+        (None, Some((_, _, number))) => *number,
+        (None, None) => 0,
+    }
 }
 
 fn stop_rules(params: &SamplingParams) -> Option<Box<StopRules>> {

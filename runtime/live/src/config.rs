@@ -5,6 +5,7 @@ use std::sync::Arc;
 use vcr_block_hash::HashAlgorithm;
 use vcr_core::fault::{FailureInjector, FaultError};
 use vcr_core::latency::{LatencyError, LatencyModel};
+use vcr_core::policy::{PolicyError, SchedulingPolicy};
 use vcr_core::tokens::{BatchTokenSource, TokenError};
 use vcr_core::{EngineConfig, Seat};
 use vcr_random::Distribution;
@@ -15,6 +16,8 @@ use crate::replay::ReplaySettings;
 
 /// Makes the latency model of an engine from its seat.
 pub type LatencyFactory = Arc<dyn Fn(&Seat<'_>) -> Result<Box<dyn LatencyModel>, LatencyError> + Send + Sync>;
+/// Makes the scheduling policy of an engine from its seat.
+pub type PolicyFactory = Arc<dyn Fn(&Seat<'_>) -> Result<Box<dyn SchedulingPolicy>, PolicyError> + Send + Sync>;
 /// Makes a guest that chooses tokens, from its seat.
 pub type TokenSourceFactory = Arc<dyn Fn(&Seat<'_>) -> Result<Box<dyn BatchTokenSource>, TokenError> + Send + Sync>;
 /// Makes a guest that injects failures, from its seat.
@@ -27,6 +30,8 @@ pub struct LiveConfig {
     pub identity: Identity,
     /// What they decide by.
     pub engine: EngineConfig,
+    /// What ranks their requests; with [`vcr_core::Policy::Ranked`] and only then.
+    pub policy: Option<PolicyFactory>,
     /// What a step takes.
     pub latency: LatencyFactory,
     /// What that is called.

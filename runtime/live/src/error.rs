@@ -2,6 +2,7 @@
 
 use vcr_core::fault::FaultError;
 use vcr_core::latency::LatencyError;
+use vcr_core::policy::PolicyError;
 use vcr_core::tokens::TokenError;
 use vcr_wire::LinkError;
 
@@ -14,6 +15,9 @@ pub enum LiveError {
     /// Its latency model failed.
     #[error(transparent)]
     Latency(#[from] LatencyError),
+    /// Its scheduling policy failed.
+    #[error(transparent)]
+    Policy(#[from] PolicyError),
     /// Its token source failed.
     #[error(transparent)]
     Tokens(#[from] TokenError),

@@ -44,8 +44,8 @@ mod utilities;
 mod waves;
 
 pub use config::{
-    Identity, InjectorFactory, KvEventSettings, LatencyFactory, Limits, LiveConfig, StatsSettings, TokenChoice,
-    TokenSettings, TokenSourceFactory, TransferSettings,
+    Identity, InjectorFactory, KvEventSettings, LatencyFactory, Limits, LiveConfig, PolicyFactory, StatsSettings,
+    TokenChoice, TokenSettings, TokenSourceFactory, TransferSettings,
 };
 pub use engines::LiveEngines;
 pub use error::LiveError;

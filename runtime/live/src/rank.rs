@@ -203,6 +203,7 @@ impl Rank {
         let seat = |purpose| seat(config.seed, purpose, rank);
         let line = config.identity.default_line();
         let injector = config.injector.as_ref().map(|make| make(&seat("live.injector"))).transpose()?;
+        let policy = config.policy.as_ref().map(|make| make(&seat("policy"))).transpose()?;
         let mut engine = Engine::new(EngineConfig::clone(&config.engine));
         engine.pool_mut().record_events(kv_events.is_some());
         let origin_ns = monotonic_ns();
@@ -254,6 +255,7 @@ impl Rank {
             is_shown: false,
             released: Vec::new(),
             engine,
+            policy,
             config: Arc::clone(config),
         })
     }

@@ -12,6 +12,7 @@ use std::sync::atomic::Ordering;
 
 use vcr_core::fault::FailureInjector;
 use vcr_core::latency::LatencyModel;
+use vcr_core::policy::SchedulingPolicy;
 use vcr_core::{Engine, PauseState, RequestId};
 use vcr_trace::capture::PromptChain;
 use vcr_wire::{EngineInputs, FinishReason, Line, Received, Transport, Waiter, monotonic_ns};
@@ -80,6 +81,7 @@ pub(crate) struct Server {
     /// Why this frontend cannot be served, if it cannot.
     pub(crate) refuses_all: Option<String>,
     pub(crate) engine: Engine,
+    pub(crate) policy: Option<Box<dyn SchedulingPolicy>>,
     pub(crate) latency: Box<dyn LatencyModel>,
     pub(crate) latency_name: String,
     pub(crate) time_scale: f64,

@@ -49,6 +49,9 @@ impl Server {
     }
 
     fn decide_step(&mut self, start_ns: u64, now_ns: u64) -> Result<(), LiveError> {
+        if let Some(policy) = &mut self.policy {
+            self.engine.consult(policy.as_mut(), now_ns.saturating_sub(self.origin_ns))?;
+        }
         let plan = self.engine.schedule();
         if self.config.stats.log_stats {
             let timestamp = now_ns as f64 / 1e9;

@@ -3,20 +3,23 @@
 use std::sync::Arc;
 
 use rhai::{Engine, ImmutableString, NativeCallContext};
-use vcr_cluster::{KvAwareConfig, LinkConfig, LinkSharing, PoolConfig, RouterConfig, Topology, TransferScope};
-use vcr_core::{EngineConfig, EngineConfigInput, Policy};
+use vcr_cluster::{
+    KvAwareConfig, LinkConfig, LinkSharing, PolicyFactory, PoolConfig, RouterConfig, Topology, TransferScope,
+};
+use vcr_core::{EngineConfig, EngineConfigInput};
 
 use crate::compat;
 use crate::context::Context;
 use crate::error::{Scripted, Thrown, did_you_mean, nearest};
-use crate::latency;
 use crate::options::{Options, as_text, describe};
 use crate::vocabulary::with_options;
+use crate::{latency, policy};
 
 /// Checked engine settings.
 #[derive(Clone)]
 pub(crate) struct EngineSpec {
     config: EngineConfig,
+    policy: Option<PolicyFactory>,
     acceptance_rates: Vec<f64>,
 }
 
@@ -56,17 +59,17 @@ pub(crate) fn register(engine: &mut Engine, context: &Arc<Context>) {
 
 fn make_engine(mut options: Options<'_>) -> Scripted<EngineSpec> {
     let default = EngineConfigInput::default();
-    let policies = [("fcfs", Policy::Fcfs), ("priority", Policy::Priority)];
     compat::refuse_unsupported(&mut options);
     let line = options.string("vllm_line");
     let rules = line.map(|line| compat::check_line(&line, &mut options)).unwrap_or_default();
+    let policy = policy::option(&mut options);
     let input = EngineConfigInput {
         block_size: options.u32("block_size").unwrap_or(default.block_size),
         num_gpu_blocks: options.u32("num_gpu_blocks").unwrap_or(default.num_gpu_blocks),
         max_num_seqs: options.u32("max_num_seqs").unwrap_or(default.max_num_seqs),
         max_num_batched_tokens: options.u32("max_num_batched_tokens").unwrap_or(default.max_num_batched_tokens),
         max_model_len: options.u32("max_model_len"),
-        policy: options.choice("policy", &policies).unwrap_or_default(),
+        policy: policy.as_ref().map(|spec| spec.policy).unwrap_or_default(),
         enable_prefix_caching: options.boolean("enable_prefix_caching").unwrap_or(true),
         enable_chunked_prefill: options.boolean("enable_chunked_prefill").unwrap_or(true),
         long_prefill_token_threshold: options.u32("long_prefill_token_threshold").unwrap_or(0),
@@ -100,7 +103,7 @@ fn make_engine(mut options: Options<'_>) -> Scripted<EngineSpec> {
     };
     options.finish()?;
     let config = config.expect("an invalid configuration is a problem of the options");
-    Ok(EngineSpec { config, acceptance_rates })
+    Ok(EngineSpec { config, policy: policy.and_then(|spec| spec.factory), acceptance_rates })
 }
 
 fn make_pool(mut options: Options<'_>) -> Scripted<PoolSpec> {
@@ -121,6 +124,7 @@ fn make_pool(mut options: Options<'_>) -> Scripted<PoolSpec> {
         Some(engine) => engine,
         None => EngineSpec {
             config: EngineConfig::new(EngineConfigInput::default()).expect("the defaults are valid"),
+            policy: None,
             acceptance_rates: Vec::new(),
         },
     };
@@ -129,6 +133,7 @@ fn make_pool(mut options: Options<'_>) -> Scripted<PoolSpec> {
         engines,
         engine: engine.config,
         latency: latency.factory,
+        policy: engine.policy,
         router,
         acceptance_rates: engine.acceptance_rates,
     };

@@ -5,14 +5,15 @@ use std::path::Path;
 use std::sync::Arc;
 
 use rhai::Dynamic;
-use vcr_cluster::LatencyFactory;
-use vcr_core::SchedulerRules;
+use vcr_cluster::{LatencyFactory, PolicyFactory};
+use vcr_core::{Policy, SchedulerRules};
 use vcr_random::Distribution;
 
 use crate::context::Context;
 use crate::error::{self, Blame, ScenarioError};
 use crate::latency::LatencySpec;
 use crate::options::{ScriptDistribution, as_number};
+use crate::policy::PolicySpec;
 use crate::{RunOptions, Silent, compat, vocabulary};
 
 /// The latency model that `source` makes. Relative paths in it start at
@@ -27,6 +28,32 @@ pub fn latency(name: &str, source: &str, folder: &Path) -> Result<LatencyFactory
         wrong(name, &format!("it must be {what}"), hint)
     })?;
     Ok(spec.factory)
+}
+
+/// The scheduling policy that `source` names or makes: what engines follow, and
+/// what ranks for them, where that is not their own rules. A name stands as it
+/// is; otherwise like [`latency`].
+///
+/// # Errors
+/// When it is no expression of the vocabulary, or makes something else.
+pub fn policy(name: &str, source: &str, folder: &Path) -> Result<(Policy, Option<PolicyFactory>), ScenarioError> {
+    let is_word = source.chars().all(|character| character.is_ascii_alphanumeric() || "-_".contains(character));
+    let value = if is_word { Dynamic::from(source.to_owned()) } else { evaluate(name, source, folder)? };
+    let spec = PolicySpec::of(&value).map_err(|what| {
+        let hint = "write a name, or an expression as in scenarios: fair_share(#{ weights: #{ \"3\": 2.0 } })";
+        wrong(name, &format!("it must be {what}"), hint)
+    })?;
+    Ok((spec.policy, spec.factory))
+}
+
+/// Like [`policy`], for what takes the place of a guest that ranks: also
+/// `fcfs` and `priority` become something that ranks.
+///
+/// # Errors
+/// As there.
+pub fn ranking_policy(name: &str, source: &str, folder: &Path) -> Result<PolicyFactory, ScenarioError> {
+    let (policy, factory) = policy(name, source, folder)?;
+    Ok(PolicySpec { policy, factory }.into_ranking())
 }
 
 /// The distribution of counts that `source` makes; a number is one, too.
@@ -75,6 +102,10 @@ mod tests {
     fn one_word_of_the_vocabulary_is_enough() {
         let made = latency("--latency", "fixed(#{ step: \"10ms\" })", Path::new(""));
         assert!(made.is_ok());
+        let made = |source| policy("--policy", source, Path::new("")).map(|(policy, ranks)| (policy, ranks.is_some()));
+        assert_eq!(made("priority").ok(), Some((Policy::Priority, false)));
+        assert_eq!(made("fair-share").ok(), Some((Policy::Ranked, true)));
+        assert_eq!(made("shortest_prompt_first(#{ aging_tokens_per_s: 9 })").ok(), Some((Policy::Ranked, true)));
         assert_eq!(count_distribution("--n", "200").ok(), Some(Distribution::Constant { value: 200.0 }));
         assert_eq!(count_distribution("--n", "uniform(1, 5)").ok(), Some(Distribution::Uniform { min: 1.0, max: 5.0 }));
     }
@@ -84,6 +115,9 @@ mod tests {
         let error = |source| latency("--latency", source, Path::new("")).err().expect("it is wrong").to_string();
         assert!(error("7").starts_with("--latency: it must be a latency model"));
         assert!(error("fixed(#{ stp: \"10ms\" })").starts_with("--latency:1:"), "{}", error("fixed(#{ stp: 1 })"));
+        let error_of = |source| policy("--policy", source, Path::new("")).err().expect("it is wrong").to_string();
+        assert!(error_of("fsfs").contains("did you mean"), "{}", error_of("fsfs"));
+        assert!(error_of("fixed(#{ step: \"1ms\" })").contains("but is a latency model"));
         assert!(error("nothing(1)").contains("there is no function `nothing`"));
     }
 }

@@ -18,6 +18,7 @@ mod latency;
 mod options;
 mod output;
 mod parameter;
+mod policy;
 mod precheck;
 mod promise;
 mod run;

@@ -7,7 +7,7 @@ use rhai::{Engine, Map, NativeCallContext};
 
 use crate::context::Context;
 use crate::error::{Scripted, Thrown};
-use crate::{check, cluster, distribution, fault, guest, latency, parameter, run, workload};
+use crate::{check, cluster, distribution, fault, guest, latency, parameter, policy, run, workload};
 
 /// How deep the calls of a script may nest.
 pub(crate) const MAX_CALL_LEVELS: usize = 64;
@@ -26,6 +26,8 @@ pub const FUNCTIONS: &[(&str, &str)] = &[
     ("polynomial", "polynomial(#{ semantics: \"dynamo-1.6\" })"),
     ("profile", "profile(#{ path: \"profile.npz\" })"),
     ("roofline", "roofline(#{ model: \"llama-3.1-8b\", gpu: \"h100-sxm\" })"),
+    ("shortest_prompt_first", "shortest_prompt_first(#{ aging_tokens_per_s: 200, max_chunk_tokens: 2_048 })"),
+    ("fair_share", "fair_share(#{ weights: #{ \"3\": 2.0 }, default_weight: 1.0 })"),
     ("guest", "guest(#{ path: \"guest.wasm\", config: #{ ... } })"),
     ("normal", "normal(mean, std)"),
     ("lognormal", "lognormal(mean, std)"),
@@ -54,6 +56,7 @@ pub(crate) fn kind_of(type_name: &str) -> &'static str {
         ("ClusterSpec", "a cluster"),
         ("LinkSpec", "a link"),
         ("LatencySpec", "a latency model"),
+        ("PolicySpec", "a scheduling policy"),
         ("GuestSpec", "a guest"),
         ("RouterConfig", "a router"),
         ("ScriptDistribution", "a distribution"),
@@ -88,6 +91,7 @@ pub(crate) fn engine(context: &Arc<Context>) -> Engine {
     distribution::register(&mut engine);
     cluster::register(&mut engine, context);
     latency::register(&mut engine, context);
+    policy::register(&mut engine, context);
     guest::register(&mut engine, context);
     workload::register(&mut engine, context);
     fault::register(&mut engine, context);

@@ -70,15 +70,24 @@ fn synthetic(kind: &str, start_ns: u64, arrivals: Arrivals, mut options: Options
         turns: options.counts("turns").unwrap_or(one),
         think_time_ms: options.durations_ms("think_time").unwrap_or(Distribution::Constant { value: 0.0 }),
     };
-    let (name, priority) = name_and_priority(kind, &mut options);
+    let Whose { name, priority, tenant } = whose(kind, &mut options);
     options.finish()?;
-    Ok(WorkloadConfig { name, start_ns, priority, source: WorkloadSource::Synthetic { arrivals, mix } })
+    Ok(WorkloadConfig { name, start_ns, priority, tenant, source: WorkloadSource::Synthetic { arrivals, mix } })
 }
 
-/// The name and priority that every workload may have.
-fn name_and_priority(kind: &str, options: &mut Options<'_>) -> (String, i32) {
-    let name = options.string("name").unwrap_or_else(|| kind.to_owned());
-    (name, options.i32("priority").unwrap_or(0))
+/// What every workload may say of its requests.
+struct Whose {
+    name: String,
+    priority: i32,
+    tenant: u64,
+}
+
+fn whose(kind: &str, options: &mut Options<'_>) -> Whose {
+    Whose {
+        name: options.string("name").unwrap_or_else(|| kind.to_owned()),
+        priority: options.i32("priority").unwrap_or(0),
+        tenant: options.u64("tenant").unwrap_or(0),
+    }
 }
 
 fn make_trace(context: &Context, mut options: Options<'_>) -> Scripted<WorkloadConfig> {
@@ -116,7 +125,7 @@ fn make_trace(context: &Context, mut options: Options<'_>) -> Scripted<WorkloadC
     let start_ns = options.duration_ns("start").unwrap_or(0);
     let copies = options.u32("copies").unwrap_or(1);
     let stagger_ns = options.duration_ns("stagger").unwrap_or(0);
-    let (name, priority) = name_and_priority("trace", &mut options);
+    let Whose { name, priority, tenant } = whose("trace", &mut options);
     let call = options.call_position();
     options.finish()?;
     let trace = open(context, &path, &read).map_err(|error| {
@@ -130,7 +139,7 @@ fn make_trace(context: &Context, mut options: Options<'_>) -> Scripted<WorkloadC
         return Err(Thrown::input(format!("{path} does not say when its answers came")).hint(hint).at(call));
     }
     let source = WorkloadSource::Trace { trace, pacing, copies, stagger_ns, answers };
-    Ok(WorkloadConfig { name, start_ns, priority, source })
+    Ok(WorkloadConfig { name, start_ns, priority, tenant, source })
 }
 
 /// Reads a trace once, however often the scenario names it.

@@ -55,6 +55,7 @@ pub fn settings_of(config: &EngineConfig) -> Map<String, Value> {
         "policy": match config.policy {
             Policy::Fcfs => "fcfs",
             Policy::Priority => "priority",
+            Policy::Ranked => "ranked",
         },
         "prefix_caching": config.enable_prefix_caching,
         "chunked_prefill": config.enable_chunked_prefill,

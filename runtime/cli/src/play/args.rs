@@ -147,9 +147,14 @@ pub(crate) struct EngineArgs {
     #[arg(long, value_name = "TOKENS", default_value_t = 0)]
     pub(crate) long_prefill_token_threshold: u32,
 
-    /// Order of the waiting queue.
-    #[arg(long, value_enum, default_value = "fcfs")]
-    pub(crate) scheduling_policy: PolicyArg,
+    /// Who is admitted first and who gives way: fcfs, priority, shortest-prompt-first or fair-share, an expression as in
+    /// scenarios, or the path of a .wasm guest.
+    #[arg(long, value_name = "POLICY", default_value = "fcfs")]
+    pub(crate) scheduling_policy: String,
+
+    /// The guest's configuration.
+    #[arg(long, value_name = "JSON", requires = "scheduling_policy")]
+    pub(crate) scheduling_policy_config: Option<String>,
 
     /// Most adapters in one step; 0 refuses requests that name one.
     #[arg(long, value_name = "N", default_value_t = 0)]
@@ -178,15 +183,6 @@ pub(crate) struct EngineArgs {
     /// Probability that the first, second, ... draft is accepted if those before it were.
     #[arg(long, value_name = "RATES", value_delimiter = ',', requires = "num_speculative_tokens")]
     pub(crate) acceptance_rates: Vec<f64>,
-}
-
-/// Order of the waiting queue.
-#[derive(Clone, Copy, Debug, ValueEnum)]
-pub(crate) enum PolicyArg {
-    /// First come, first served.
-    Fcfs,
-    /// Smallest priority first, then first come.
-    Priority,
 }
 
 #[derive(Debug, Args)]

@@ -5,13 +5,13 @@ use std::sync::Arc;
 
 use vcr_core::{EngineConfig, EngineConfigInput, Policy};
 use vcr_live::{
-    FaultRule, Identity, InjectorFactory, KvEventSettings, LatencyFactory, Limits, LiveConfig, StatsSettings,
-    TokenChoice, TokenList, TokenSettings, TransferSettings,
+    FaultRule, Identity, InjectorFactory, KvEventSettings, LatencyFactory, Limits, LiveConfig, PolicyFactory,
+    StatsSettings, TokenChoice, TokenList, TokenSettings, TransferSettings,
 };
 use vcr_scenario::expression;
 use vcr_wire::{Dtype, KvEventsConfig};
 
-use super::args::{DtypeArg, EngineArgs, EventArgs, FaultArgs, HashArg, LinkArgs, PlayArgs, PolicyArg, TimingArgs};
+use super::args::{DtypeArg, EngineArgs, EventArgs, FaultArgs, HashArg, LinkArgs, PlayArgs, TimingArgs};
 use super::guests::{LiveGuests, is_guest};
 use super::replay;
 
@@ -52,6 +52,7 @@ impl From<vcr_guest::GuestError> for Unusable {
 /// The settings that the options ask for.
 pub(crate) fn live_config(args: &PlayArgs, guests: &LiveGuests) -> Result<LiveConfig, Unusable> {
     let (latency, latency_name) = latency(args, guests)?;
+    let (ranking, policy) = policy(args, guests)?;
     if !(args.timing.time_scale > 0.0 && args.timing.time_scale.is_finite()) {
         return Err(Unusable::new("--time-scale must be more than 0"));
     }
@@ -59,7 +60,8 @@ pub(crate) fn live_config(args: &PlayArgs, guests: &LiveGuests) -> Result<LiveCo
     let transfer = &args.transfer;
     Ok(LiveConfig {
         identity: identity(&args.link),
-        engine: engine(&args.engine, &args.link)?,
+        engine: engine(&args.engine, &args.link, ranking)?,
+        policy,
         latency,
         latency_name,
         time_scale: args.timing.time_scale,
@@ -114,7 +116,7 @@ fn identity(args: &LinkArgs) -> Identity {
     }
 }
 
-fn engine(args: &EngineArgs, link: &LinkArgs) -> Result<EngineConfig, Unusable> {
+fn engine(args: &EngineArgs, link: &LinkArgs, policy: Policy) -> Result<EngineConfig, Unusable> {
     let line = link.vllm_line.0.unwrap_or(vcr_wire::Line::V0_33);
     let capacity = args.num_gpu_blocks.saturating_sub(1).saturating_mul(args.block_size);
     let input = EngineConfigInput {
@@ -123,10 +125,7 @@ fn engine(args: &EngineArgs, link: &LinkArgs) -> Result<EngineConfig, Unusable> 
         max_num_seqs: args.max_num_seqs,
         max_num_batched_tokens: args.max_num_batched_tokens,
         max_model_len: Some(args.max_model_len.unwrap_or(capacity.clamp(1, MODEL_LEN))),
-        policy: match args.scheduling_policy {
-            PolicyArg::Fcfs => Policy::Fcfs,
-            PolicyArg::Priority => Policy::Priority,
-        },
+        policy,
         enable_prefix_caching: !args.no_enable_prefix_caching,
         enable_chunked_prefill: !args.no_enable_chunked_prefill,
         long_prefill_token_threshold: args.long_prefill_token_threshold,
@@ -144,6 +143,41 @@ fn engine(args: &EngineArgs, link: &LinkArgs) -> Result<EngineConfig, Unusable> 
     let config = EngineConfig::new(input).map_err(several)?;
     config.check_start_up().map_err(several)?;
     Ok(config)
+}
+
+/// What engines follow, and what ranks for them.
+fn policy(args: &PlayArgs, guests: &LiveGuests) -> Result<(Policy, Option<PolicyFactory>), Unusable> {
+    let (place, text) = ("--scheduling-policy", args.engine.scheduling_policy.as_str());
+    let guest_config = args.engine.scheduling_policy_config.as_deref();
+    let fallback = args.guests.scheduling_policy_fallback.as_ref();
+    if is_guest(text) {
+        let fallback = fallback
+            .map(|text| expression::ranking_policy("--scheduling-policy-fallback", text, Path::new("")))
+            .transpose()?;
+        let factory = guests.policy(text, guest_config.unwrap_or("{}"), fallback)?;
+        return Ok((Policy::Ranked, Some(factory)));
+    }
+    if fallback.is_some() {
+        return Err(only_guests_have_fallbacks(place, "--scheduling-policy-fallback", "policy"));
+    }
+    if guest_config.is_some() {
+        return Err(only_guests_are_configured(place, "policy"));
+    }
+    Ok(expression::policy(place, text, Path::new(""))?)
+}
+
+fn only_guests_have_fallbacks(place: &str, option: &str, what: &str) -> Unusable {
+    Unusable {
+        message: format!("{place}: only guests take a fallback"),
+        hint: Some(format!("leave {option} out: a native {what} does not fail")),
+    }
+}
+
+fn only_guests_are_configured(place: &str, what: &str) -> Unusable {
+    Unusable {
+        message: format!("{place}: only guests take a configuration"),
+        hint: Some(format!("name the path of a .wasm guest, or put the settings into the {what}'s own map")),
+    }
 }
 
 /// The model, and what to call it.
@@ -170,16 +204,10 @@ pub(crate) fn named_latency(
         return guests.latency(text, guest_config.unwrap_or("{}"), fallback);
     }
     if fallback.is_some() {
-        return Err(Unusable {
-            message: format!("{place}: only guests take a fallback"),
-            hint: Some("leave --latency-fallback out: a native model does not fail".to_owned()),
-        });
+        return Err(only_guests_have_fallbacks(place, "--latency-fallback", "model"));
     }
     if guest_config.is_some() {
-        return Err(Unusable {
-            message: format!("{place}: only guests take a configuration"),
-            hint: Some("name the path of a .wasm guest, or put the settings into the model's own map".to_owned()),
-        });
+        return Err(only_guests_are_configured(place, "model"));
     }
     let factory = expression::latency(place, text, Path::new(""))?;
     Ok((factory, text.to_owned()))

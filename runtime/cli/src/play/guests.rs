@@ -9,9 +9,10 @@ use clap::Args;
 use vcr_control::{GuestReader, GuestSample, GuestValue};
 use vcr_core::fault::{FailureInjector, FaultError};
 use vcr_core::latency::{LatencyError, LatencyModel};
+use vcr_core::policy::PolicyError;
 use vcr_core::tokens::TokenError;
-use vcr_guest::{FailureSink, GuestModule, Limits, NoFaults, Note, NoteSink, Told, WithFallback};
-use vcr_live::{InjectorFactory, LatencyFactory, Seat, TokenSourceFactory};
+use vcr_guest::{FailureSink, GuestModule, Limits, NoFaults, Note, NoteSink, PolicyWithFallback, Told, WithFallback};
+use vcr_live::{InjectorFactory, LatencyFactory, PolicyFactory, Seat, TokenSourceFactory};
 use vcr_registry::{GuestReference, Store};
 
 use super::config::Unusable;
@@ -31,6 +32,10 @@ pub(crate) struct GuestArgs {
     /// The latency model that goes on where the guest of --latency fails [default: the engine fails].
     #[arg(long, value_name = "MODEL", requires = "latency")]
     pub(crate) latency_fallback: Option<String>,
+
+    /// The policy that goes on where the guest of --scheduling-policy fails [default: the engine fails].
+    #[arg(long, value_name = "POLICY")]
+    pub(crate) scheduling_policy_fallback: Option<String>,
 
     /// Let nothing go wrong where the guest of --failure-injector fails [default: the engine fails].
     #[arg(long, requires = "failure_injector")]
@@ -135,6 +140,26 @@ impl LiveGuests {
             Ok(Box::new(WithFallback::<dyn LatencyModel>::new(made, fallback(seat)?, failed)))
         });
         Ok((factory, name))
+    }
+
+    /// The scheduler policy that is a guest. `fallback` takes its place where it
+    /// fails.
+    pub(crate) fn policy(
+        &self,
+        reference: &str,
+        config: &str,
+        fallback: Option<PolicyFactory>,
+    ) -> Result<PolicyFactory, Unusable> {
+        let module = self.load(reference)?;
+        module.scheduler_policy(config, 0)?;
+        let (guests, config) = (self.clone(), config.to_owned());
+        Ok(Arc::new(move |seat| {
+            let made = guests.at(&module, seat).scheduler_policy(&config, seat.seed);
+            let made = made.map_err(|error| PolicyError { policy: module.name().to_owned(), reason: error.to_string() });
+            let Some(fallback) = &fallback else { return made };
+            let failed = guests.failure_sink(&module, seat);
+            Ok(Box::new(PolicyWithFallback::new(made, fallback(seat)?, failed)))
+        }))
     }
 
     /// The token source that is a guest.

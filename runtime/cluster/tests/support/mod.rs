@@ -55,6 +55,7 @@ pub(crate) fn pool(name: &str, engines: u32, num_gpu_blocks: u32, router: Router
         engines,
         engine: engine(num_gpu_blocks),
         latency: linear(),
+        policy: None,
         router,
         acceptance_rates: Vec::new(),
     }
@@ -90,6 +91,7 @@ pub(crate) fn synthetic(name: &str, arrivals: Arrivals, mix: RequestMix) -> Work
         name: name.to_owned(),
         start_ns: 0,
         priority: 0,
+        tenant: 0,
         source: WorkloadSource::Synthetic { arrivals, mix },
     }
 }

@@ -104,6 +104,7 @@ fn config(handshake_address: &str, num_ranks: u16) -> LiveConfig {
         },
         faults: Vec::new(),
         injector: None,
+        policy: None,
         limits: Limits::default(),
         shutdown_timeout_ns: 0,
     }

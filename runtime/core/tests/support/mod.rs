@@ -1,6 +1,10 @@
-//! Random engines and requests for the property tests.
+//! Random engines, requests and policies for the property tests.
 
 use proptest::prelude::*;
+use vcr_core::policy::{
+    NO_CHUNK_CAP, PolicyBatch, PolicyError, PolicyEvent, Preference, PreferenceCheck, SchedulingPolicy,
+};
+use vcr_core::seed::mix;
 use vcr_core::{EngineConfig, EngineConfigInput, Policy, Prompt, RequestSpec, SchedulerRules, TokenSource};
 
 /// Answers that depend on request and position alone; every 37th token is a stop token.
@@ -27,7 +31,8 @@ impl TokenSource for Tokens {
 /// Settings that pass all checks.
 pub(crate) fn arb_config() -> impl Strategy<Value = EngineConfig> {
     let sizes = (1..20u32, 4..80u32, 1..12u32, 12..300u32);
-    let switches = (any::<bool>(), any::<bool>(), any::<bool>(), any::<bool>(), any::<bool>());
+    let policy = prop_oneof![Just(Policy::Fcfs), Just(Policy::Priority), Just(Policy::Ranked)];
+    let switches = (any::<bool>(), any::<bool>(), policy, any::<bool>(), any::<bool>());
     let caps = (prop_oneof![Just(0), 5..50u32], 0.0..0.2f64, proptest::option::of(50..400u32), 0..3u32);
     let modes = prop_oneof![
         // Dynamo's bursts exclude drafts and async scheduling.
@@ -36,7 +41,7 @@ pub(crate) fn arb_config() -> impl Strategy<Value = EngineConfig> {
     ];
     (sizes, switches, caps, modes, any::<bool>()).prop_map(|(sizes, switches, caps, modes, older)| {
         let (block_size, num_gpu_blocks, max_num_seqs, budget) = sizes;
-        let (caching, chunking, priority, adaptive, reserve) = switches;
+        let (caching, chunking, policy, adaptive, reserve) = switches;
         let (threshold, watermark, max_model_len, max_loras) = caps;
         let (max_extra_tokens_per_step, num_speculative_tokens, async_scheduling) = modes;
         // Without room for the longest request a padded admission may never fit.
@@ -52,7 +57,7 @@ pub(crate) fn arb_config() -> impl Strategy<Value = EngineConfig> {
             max_num_seqs,
             max_num_batched_tokens: if chunking { budget } else { budget.max(max_model_len.unwrap_or(0)) },
             max_model_len,
-            policy: if priority { Policy::Priority } else { Policy::Fcfs },
+            policy,
             enable_prefix_caching: caching,
             enable_chunked_prefill: chunking,
             long_prefill_token_threshold: threshold,
@@ -93,4 +98,82 @@ pub(crate) fn request(
     };
     let skip_reading_prefix_cache = tag.is_multiple_of(7);
     RequestSpec { lora, skip_reading_prefix_cache, ..RequestSpec::new(tag, prompt, max_tokens) }
+}
+
+/// A policy that says anything it may, from a seed and what it is told: extreme
+/// ranks, caps of one token, of waiting and running requests alike. It checks
+/// what the engine tells it.
+pub(crate) struct Whims {
+    state: u64,
+    check: PreferenceCheck,
+    /// By slot: whether it is there, and whether it runs.
+    slots: Vec<Option<bool>>,
+    now_ns: u64,
+}
+
+impl Whims {
+    pub(crate) fn new(seed: u64) -> Self {
+        Self { state: seed, check: PreferenceCheck::default(), slots: Vec::new(), now_ns: 0 }
+    }
+
+    fn draw(&mut self, below: u64) -> u64 {
+        self.state = mix(self.state);
+        self.state % below
+    }
+
+    fn follow(&mut self, event: &PolicyEvent) {
+        self.check.note(event);
+        match *event {
+            PolicyEvent::Arrived { slot, prompt_tokens, .. } => {
+                let slot = slot as usize;
+                self.slots.resize(self.slots.len().max(slot + 1), None);
+                assert_eq!(self.slots[slot].replace(false), None, "slot {slot} was given away twice");
+                self.state = mix(self.state ^ u64::from(prompt_tokens));
+            }
+            PolicyEvent::Admitted { slot, .. } => {
+                assert_eq!(self.slots[slot as usize].replace(true), Some(false), "only who waits is admitted");
+            }
+            PolicyEvent::Preempted { slot } => {
+                assert_eq!(self.slots[slot as usize].replace(false), Some(true), "only who runs is preempted");
+            }
+            PolicyEvent::Ended { slot, computed_tokens, output_tokens } => {
+                assert!(self.slots[slot as usize].take().is_some(), "nobody ends twice");
+                self.state = mix(self.state ^ u64::from(computed_tokens) << 32 ^ u64::from(output_tokens));
+            }
+        }
+    }
+}
+
+impl SchedulingPolicy for Whims {
+    fn name(&self) -> &str {
+        "whims"
+    }
+
+    fn decide(&mut self, batch: &PolicyBatch<'_>, preferences: &mut Vec<Preference>) -> Result<(), PolicyError> {
+        assert!(!batch.events.is_empty() && batch.now_ns >= self.now_ns);
+        self.now_ns = batch.now_ns;
+        batch.events.iter().for_each(|event| self.follow(event));
+        for progress in batch.progress {
+            assert_eq!(self.slots[progress.slot as usize], Some(true), "progress of a request that does not run");
+            self.state =
+                mix(self.state ^ u64::from(progress.computed_tokens) << 32 ^ u64::from(progress.output_tokens));
+        }
+        self.check.begin_answer();
+        for slot in (0..self.slots.len() as u32).filter(|&slot| self.slots[slot as usize].is_some()).collect::<Vec<_>>()
+        {
+            let rank = [i64::MIN, -1, 0, 1, 2, i64::MAX][self.draw(6) as usize];
+            let tokens = [1, 2, 7, NO_CHUNK_CAP][self.draw(4) as usize];
+            let kinds = self.draw(8);
+            let said = [
+                Preference::AdmissionRank { slot, rank },
+                Preference::EvictionRank { slot, rank: rank.wrapping_neg() },
+                Preference::ChunkCap { slot, tokens },
+            ];
+            preferences.extend(said.into_iter().enumerate().filter(|(kind, _)| kinds >> kind & 1 == 1).map(|(_, p)| p));
+        }
+        for preference in preferences {
+            assert_eq!(self.check.check(preference), Ok(()));
+        }
+        Ok(())
+    }
 }

@@ -4,6 +4,7 @@ mod built;
 mod faults;
 mod hostile;
 mod loading;
+mod policies;
 mod roofline;
 mod shipped;
 mod told;

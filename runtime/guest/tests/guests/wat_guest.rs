@@ -13,6 +13,8 @@ const OBSERVE_WIT: &str = include_str!("../../../../wit/v0_2/observe.wit");
 const TOKENS_WIT: &str = include_str!("../../../../wit/v0_1/token-source.wit");
 const FAULTS_WIT: &str = include_str!("../../../../wit/v0_1/failure-injector.wit");
 
+const SCHEDULING_WIT: &str = include_str!("../../../../wit/v0_2/scheduler-policy.wit");
+
 /// Answers `Ok` from `configure`.
 pub(crate) const CONFIGURE_OK: &str = "(i32.store8 (i32.const 16) (i32.const 0)) (i32.const 16)";
 
@@ -140,6 +142,22 @@ pub(crate) fn failure_injector(decide: &str) -> Vec<u8> {
     {decide})"#
     ));
     component(&text, FAULTS_WIT)
+}
+
+/// A scheduler policy with the given body of `decide`.
+pub(crate) fn scheduler_policy(decide: &str) -> Vec<u8> {
+    let configure = configure_text("vcr:guest/scheduling@0.2.0", CONFIGURE_OK);
+    let text = module_text(&format!(
+        r#"{configure}
+  (func (export "vcr:guest/scheduling@0.2.0#decide")
+    (param $now i64) (param $budget i32) (param $seats i32) (param $free_blocks i32) (param $total_blocks i32)
+    (param $events i32) (param $events_len i32) (param $progress i32) (param $progress_len i32) (result i32)
+    (local $index i32)
+    {BEGIN_CALL}
+    {decide})"#
+    ));
+    // What a guest may import stands in another file of the package.
+    component(&text, &SCHEDULING_WIT.replace("import observe;", ""))
 }
 
 /// What every call but `configure` begins with: the allocator starts anew, as

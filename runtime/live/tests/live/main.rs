@@ -81,6 +81,7 @@ fn config() -> LiveConfig {
         },
         faults: Vec::new(),
         injector: None,
+        policy: None,
         limits: Limits::default(),
         shutdown_timeout_ns: 0,
     }

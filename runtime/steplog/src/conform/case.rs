@@ -164,7 +164,11 @@ fn check_effective(effective: &Map<String, Value>, config: &EngineConfig) -> Res
     let budget = "the token budget of a step is `max_num_batched_tokens`";
     let own_kv = "drafters with KV of their own are not known here";
     let as_asked = "the scheduler held another value than was asked for";
-    let policy = if config.policy == Policy::Fcfs { "fcfs" } else { "priority" };
+    let policy = match config.policy {
+        Policy::Fcfs => "fcfs",
+        Policy::Priority => "priority",
+        Policy::Ranked => return Err("`policy`: vLLM's scheduler has no ranks from outside".to_owned()),
+    };
     let class = if config.async_scheduling { "AsyncScheduler" } else { "Scheduler" };
     let expected = [
         ("scheduler", json!(class), "the rules known here are those of vLLM's two classes"),

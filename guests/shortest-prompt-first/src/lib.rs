@@ -1,0 +1,31 @@
+//! Shortest prompt first as a guest.
+//!
+//! The config is a `vcr_policy::ShortestPromptFirstConfig`, for example
+//! `{"aging_tokens_per_s": 200, "max_chunk_tokens": 2048}`.
+
+#![cfg_attr(target_arch = "wasm32", no_std)]
+
+extern crate alloc;
+
+use alloc::string::{String, ToString};
+use alloc::vec::Vec;
+
+use vcr_guest_sdk::{PolicyBatch, PolicyGuest, Preference, export_scheduler_policy};
+use vcr_policy::{ShortestPromptFirst, ShortestPromptFirstConfig, guest};
+
+struct ShortestPromptFirstGuest(ShortestPromptFirst);
+
+impl PolicyGuest for ShortestPromptFirstGuest {
+    type Config = ShortestPromptFirstConfig;
+
+    fn configure(config: ShortestPromptFirstConfig, _seed: u64) -> Result<Self, String> {
+        config.build().map(Self).map_err(|error| error.to_string())
+    }
+
+    fn decide(&mut self, batch: &PolicyBatch<'_>, preferences: &mut Vec<Preference>) -> Result<(), String> {
+        guest::decide(&mut self.0, batch, preferences);
+        Ok(())
+    }
+}
+
+export_scheduler_policy!(ShortestPromptFirstGuest);

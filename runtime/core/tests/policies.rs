@@ -1,0 +1,187 @@
+//! What an engine tells its policy, and what it does of what that says.
+
+use vcr_core::policy::{NO_CHUNK_CAP, PolicyBatch, PolicyError, PolicyEvent, Preference, Progress, SchedulingPolicy};
+use vcr_core::{Engine, EngineConfig, EngineConfigInput, Policy, Prompt, RequestSpec, TokenSource};
+
+struct Zeros;
+
+impl TokenSource for Zeros {
+    fn token(&mut self, _tag: u64, _output_index: u32) -> u32 {
+        0
+    }
+}
+
+/// Answers one list after another, and remembers what it was told.
+#[derive(Default)]
+struct Scripted {
+    answers: Vec<Vec<Preference>>,
+    events: Vec<Vec<PolicyEvent>>,
+    progress: Vec<Vec<Progress>>,
+}
+
+impl SchedulingPolicy for Scripted {
+    fn name(&self) -> &str {
+        "scripted"
+    }
+
+    fn decide(&mut self, batch: &PolicyBatch<'_>, preferences: &mut Vec<Preference>) -> Result<(), PolicyError> {
+        let call = self.events.len();
+        self.events.push(batch.events.to_vec());
+        self.progress.push(batch.progress.to_vec());
+        preferences.extend(self.answers.get(call).into_iter().flatten());
+        Ok(())
+    }
+}
+
+fn engine(input: EngineConfigInput) -> Engine {
+    let input = EngineConfigInput { policy: Policy::Ranked, enable_prefix_caching: false, ..input };
+    Engine::new(EngineConfig::new(input).expect("valid"))
+}
+
+fn submit(engine: &mut Engine, tag: u64, prompt_tokens: u32, max_tokens: u32) -> u32 {
+    let mut prompt = Prompt::new(16, 0);
+    prompt.push_run(tag, 0, prompt_tokens);
+    let spec = RequestSpec { tenant: 40 + tag, priority: -3, ..RequestSpec::new(tag, prompt, max_tokens) };
+    engine.submit(spec).expect("it fits").index() as u32
+}
+
+fn step(engine: &mut Engine, policy: &mut Scripted) -> Vec<(u64, u32)> {
+    engine.consult(policy, 0).expect("it says what it may");
+    let scheduled = engine.schedule().scheduled.iter().map(|entry| (entry.tag, entry.num_scheduled_tokens));
+    let scheduled = scheduled.collect();
+    engine.update(&mut Zeros);
+    scheduled
+}
+
+fn admission(slot: u32, rank: i64) -> Preference {
+    Preference::AdmissionRank { slot, rank }
+}
+
+#[test]
+fn a_request_is_told_from_its_arrival_to_its_end() {
+    let mut engine = engine(EngineConfigInput::default());
+    let mut policy = Scripted::default();
+    let slot = submit(&mut engine, 2, 10, 3);
+    for _ in 0..3 {
+        step(&mut engine, &mut policy);
+    }
+    engine.consult(&mut policy, 0).expect("it says nothing");
+    let arrived = PolicyEvent::Arrived {
+        slot,
+        arrival_ns: 0,
+        prompt_tokens: 10,
+        max_tokens: 3,
+        priority: -3,
+        lora: None,
+        tenant: 42,
+    };
+    let ended = PolicyEvent::Ended { slot, computed_tokens: 12, output_tokens: 3 };
+    let admitted = PolicyEvent::Admitted { slot, cached_tokens: 0 };
+    // Before the third step nothing had happened but a decode.
+    assert_eq!(policy.events, [vec![arrived], vec![admitted], vec![ended]]);
+    let progress = Progress { slot, computed_tokens: 10, output_tokens: 1 };
+    assert_eq!(policy.progress, [vec![], vec![progress], vec![]]);
+}
+
+#[test]
+fn the_lowest_rank_is_admitted_first_and_may_change_while_it_waits() {
+    let mut engine = engine(EngineConfigInput { max_num_seqs: 1, ..EngineConfigInput::default() });
+    let slots: Vec<u32> = (0..4).map(|tag| submit(&mut engine, tag, 8, 1)).collect();
+    let mut policy = Scripted {
+        answers: vec![
+            vec![admission(slots[0], 5), admission(slots[1], i64::MAX), admission(slots[2], i64::MIN)],
+            vec![admission(slots[1], -1)],
+        ],
+        ..Scripted::default()
+    };
+    let order: Vec<u64> = (0..4).map(|_| step(&mut engine, &mut policy)[0].0).collect();
+    assert_eq!(order, [2, 1, 3, 0]);
+}
+
+#[test]
+fn the_greatest_eviction_rank_gives_way() {
+    let input = EngineConfigInput { num_gpu_blocks: 7, max_num_seqs: 3, ..EngineConfigInput::default() };
+    let mut engine = engine(input);
+    let slots: Vec<u32> = (0..3).map(|tag| submit(&mut engine, tag, 31, 40)).collect();
+    let evicted = Preference::EvictionRank { slot: slots[0], rank: 1 };
+    let mut policy = Scripted { answers: vec![vec![evicted]], ..Scripted::default() };
+    let preempted = (0..4).find_map(|_| {
+        engine.consult(&mut policy, 0).expect("it says what it may");
+        let preempted = engine.schedule().preempted.first().copied();
+        engine.update(&mut Zeros);
+        preempted
+    });
+    assert_eq!(preempted, Some(0), "the first that came has the greatest rank");
+    engine.consult(&mut policy, 0).expect("it says nothing");
+    let told = policy.events.last().expect("it was asked");
+    assert_eq!(told[0], PolicyEvent::Preempted { slot: slots[0] });
+}
+
+#[test]
+fn a_chunk_cap_holds_for_waiting_and_running_requests() {
+    let mut engine = engine(EngineConfigInput { max_num_batched_tokens: 300, ..EngineConfigInput::default() });
+    let slots = [submit(&mut engine, 0, 250, 1), submit(&mut engine, 1, 400, 1)];
+    let cap = |tokens| Preference::ChunkCap { slot: slots[0], tokens };
+    let mut policy = Scripted { answers: vec![vec![cap(100)], vec![], vec![cap(NO_CHUNK_CAP)]], ..Scripted::default() };
+    assert_eq!(step(&mut engine, &mut policy), [(0, 100), (1, 200)]);
+    assert_eq!(step(&mut engine, &mut policy), [(0, 100), (1, 200)]);
+    submit(&mut engine, 2, 10, 1);
+    assert_eq!(step(&mut engine, &mut policy), [(0, 50), (2, 10)]);
+}
+
+/// Answers something else that it must not each time.
+#[test]
+fn an_offence_is_named_and_nothing_of_the_answer_holds() {
+    let cases = [
+        (vec![admission(9, 1)], "its preference 0, admission rank 1 of slot 9, is of a request that is not there"),
+        (
+            vec![admission(0, 1), admission(0, 2)],
+            "its preference 1, admission rank 2 of slot 0, is the second of its kind",
+        ),
+        (
+            vec![admission(0, 9), Preference::ChunkCap { slot: 0, tokens: 0 }],
+            "chunk cap 0 of slot 0, lets the request compute nothing",
+        ),
+    ];
+    for (answer, told) in cases {
+        let mut engine = engine(EngineConfigInput { max_num_seqs: 1, ..EngineConfigInput::default() });
+        submit(&mut engine, 0, 8, 1);
+        submit(&mut engine, 1, 8, 1);
+        let mut policy = Scripted { answers: vec![answer], ..Scripted::default() };
+        let error = engine.consult(&mut policy, 0).expect_err("it must not say that").to_string();
+        assert!(error.starts_with("scheduler policy `scripted` failed: "), "{error}");
+        assert!(error.contains(told), "{error}");
+        assert_eq!(engine.schedule().scheduled[0].tag, 0, "the first that came goes first");
+    }
+}
+
+#[test]
+fn ranks_that_change_for_ever_leave_no_heap_of_old_places() {
+    let mut engine = engine(EngineConfigInput { max_num_seqs: 1, ..EngineConfigInput::default() });
+    let slots: Vec<u32> = (0..50).map(|tag| submit(&mut engine, tag, 8, 2_000)).collect();
+    for turn in 0..1_000 {
+        // Each call needs an event.
+        submit(&mut engine, 1_000 + turn, 8, 1);
+        let ranks = slots.iter().map(|&slot| admission(slot, (turn as i64 * 7 + i64::from(slot) * 13) % 101)).collect();
+        let mut policy = Scripted { answers: vec![ranks], ..Scripted::default() };
+        engine.consult(&mut policy, turn).expect("it says what it may");
+        if turn == 0 {
+            engine.schedule();
+            engine.update(&mut Zeros);
+        }
+    }
+    assert_eq!(engine.num_waiting(), 50 + 1_000 - 1);
+    let text = format!("{engine:?}");
+    let places = text.matches("Reverse(").count();
+    assert!(places < 4_000, "{places} places for {} requests", engine.num_waiting());
+}
+
+#[test]
+fn an_engine_of_another_policy_asks_nobody() {
+    let config = EngineConfig::new(EngineConfigInput::default()).expect("valid");
+    let mut engine = Engine::new(config);
+    submit(&mut engine, 0, 8, 1);
+    let mut policy = Scripted::default();
+    engine.consult(&mut policy, 0).expect("nobody was asked");
+    assert!(policy.events.is_empty());
+}

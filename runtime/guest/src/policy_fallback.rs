@@ -1,0 +1,230 @@
+//! What goes on where a scheduler policy has failed.
+//!
+//! Preferences last, so whoever takes over has to say all of its own at once,
+//! and must have heard of every request that is there.
+
+use vcr_core::policy::{NO_CHUNK_CAP, PolicyBatch, PolicyError, PolicyEvent, Preference, SchedulingPolicy};
+
+use crate::fallback::FailureSink;
+
+/// A guest, as long as it does not fail, and from then on its fallback.
+pub struct PolicyWithFallback {
+    guest: Option<Box<dyn SchedulingPolicy>>,
+    fallback: Box<dyn SchedulingPolicy>,
+    failed: FailureSink,
+    /// By slot: what the fallback wants of the request there, if one is.
+    wanted: Vec<Option<Wanted>>,
+    /// What the fallback says in a call.
+    said: Vec<Preference>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Wanted {
+    admission_rank: i64,
+    eviction_rank: i64,
+    chunk_cap: u32,
+}
+
+impl PolicyWithFallback {
+    /// A guest and what takes its place. Where the guest could not even be made,
+    /// the fallback has its place from the beginning.
+    #[must_use]
+    pub fn new(
+        guest: Result<Box<dyn SchedulingPolicy>, PolicyError>,
+        fallback: Box<dyn SchedulingPolicy>,
+        failed: FailureSink,
+    ) -> Self {
+        let guest = guest.inspect_err(|error| failed(&error.to_string())).ok();
+        Self { guest, fallback, failed, wanted: Vec::new(), said: Vec::new() }
+    }
+
+    fn note(&mut self, event: &PolicyEvent) {
+        match *event {
+            PolicyEvent::Arrived { slot, .. } => {
+                let slot = slot as usize;
+                if slot >= self.wanted.len() {
+                    self.wanted.resize(slot + 1, None);
+                }
+                self.wanted[slot] = Some(Wanted { admission_rank: 0, eviction_rank: 0, chunk_cap: NO_CHUNK_CAP });
+            }
+            PolicyEvent::Ended { slot, .. } => self.wanted[slot as usize] = None,
+            PolicyEvent::Admitted { .. } | PolicyEvent::Preempted { .. } => {}
+        }
+    }
+
+    /// Remembers what the fallback has said.
+    fn remember(&mut self) {
+        for preference in &self.said {
+            let wanted = self.wanted.get_mut(preference.slot() as usize).and_then(Option::as_mut);
+            // Whatever is said of nobody is found out where it is done.
+            let Some(wanted) = wanted else { continue };
+            match *preference {
+                Preference::AdmissionRank { rank, .. } => wanted.admission_rank = rank,
+                Preference::EvictionRank { rank, .. } => wanted.eviction_rank = rank,
+                Preference::ChunkCap { tokens, .. } => wanted.chunk_cap = tokens,
+            }
+        }
+    }
+
+    /// All that the fallback wants: the guest may have said otherwise of any.
+    fn say_all(&self, preferences: &mut Vec<Preference>) {
+        for (slot, wanted) in (0..).zip(&self.wanted) {
+            let Some(Wanted { admission_rank, eviction_rank, chunk_cap }) = *wanted else { continue };
+            preferences.extend([
+                Preference::AdmissionRank { slot, rank: admission_rank },
+                Preference::EvictionRank { slot, rank: eviction_rank },
+                Preference::ChunkCap { slot, tokens: chunk_cap },
+            ]);
+        }
+    }
+}
+
+impl SchedulingPolicy for PolicyWithFallback {
+    fn name(&self) -> &str {
+        self.guest.as_ref().unwrap_or(&self.fallback).name()
+    }
+
+    fn decide(&mut self, batch: &PolicyBatch<'_>, preferences: &mut Vec<Preference>) -> Result<(), PolicyError> {
+        let Some(guest) = &mut self.guest else { return self.fallback.decide(batch, preferences) };
+        let said_before = preferences.len();
+        let outcome = guest.decide(batch, preferences);
+        batch.events.iter().for_each(|event| self.note(event));
+        self.said.clear();
+        self.fallback.decide(batch, &mut self.said)?;
+        self.remember();
+        if let Err(error) = outcome {
+            (self.failed)(&error.to_string());
+            self.guest = None;
+            preferences.truncate(said_before);
+            self.say_all(preferences);
+        }
+        Ok(())
+    }
+}
+
+/// The ranks by which vLLM's own policies go, for fallbacks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RanksOfEngine {
+    /// By arrival.
+    Fcfs,
+    /// By priority, then by arrival.
+    Priority,
+}
+
+impl SchedulingPolicy for RanksOfEngine {
+    fn name(&self) -> &str {
+        match self {
+            Self::Fcfs => "fcfs",
+            Self::Priority => "priority",
+        }
+    }
+
+    fn decide(&mut self, batch: &PolicyBatch<'_>, preferences: &mut Vec<Preference>) -> Result<(), PolicyError> {
+        if *self == Self::Fcfs {
+            return Ok(());
+        }
+        // A slot may come and go in one batch; what is said holds for who has it
+        // in the end.
+        let mut ended = Vec::new();
+        for event in batch.events.iter().rev() {
+            match *event {
+                PolicyEvent::Ended { slot, .. } => ended.push(slot),
+                PolicyEvent::Arrived { slot, priority, .. } => {
+                    if let Some(gone) = ended.iter().position(|other| *other == slot) {
+                        ended.swap_remove(gone);
+                        continue;
+                    }
+                    let rank = i64::from(priority);
+                    preferences
+                        .extend([Preference::AdmissionRank { slot, rank }, Preference::EvictionRank { slot, rank }]);
+                }
+                PolicyEvent::Admitted { .. } | PolicyEvent::Preempted { .. } => {}
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Arc, Mutex};
+
+    use super::*;
+
+    /// Ranks by the length of the prompt, until it is tired.
+    struct Tired {
+        calls_left: u32,
+    }
+
+    impl SchedulingPolicy for Tired {
+        fn name(&self) -> &str {
+            "tired"
+        }
+
+        fn decide(&mut self, batch: &PolicyBatch<'_>, preferences: &mut Vec<Preference>) -> Result<(), PolicyError> {
+            for event in batch.events {
+                if let PolicyEvent::Arrived { slot, prompt_tokens, .. } = *event {
+                    preferences.push(Preference::AdmissionRank { slot, rank: prompt_tokens.into() });
+                    preferences.push(Preference::ChunkCap { slot, tokens: 1 });
+                }
+            }
+            let error = || PolicyError { policy: "tired".to_owned(), reason: "it is tired".to_owned() };
+            self.calls_left = self.calls_left.checked_sub(1).ok_or_else(error)?;
+            Ok(())
+        }
+    }
+
+    fn arrived(slot: u32, priority: i32) -> PolicyEvent {
+        let (arrival_ns, prompt_tokens, max_tokens, tenant) = (0, 100, 1, 0);
+        PolicyEvent::Arrived { slot, arrival_ns, prompt_tokens, max_tokens, priority, lora: None, tenant }
+    }
+
+    fn ask(policy: &mut dyn SchedulingPolicy, events: &[PolicyEvent]) -> Vec<Preference> {
+        let batch = PolicyBatch {
+            now_ns: 0,
+            budget_tokens: 1,
+            seats: 1,
+            free_blocks: 1,
+            total_blocks: 1,
+            events,
+            progress: &[],
+        };
+        let mut preferences = Vec::new();
+        policy.decide(&batch, &mut preferences).expect("the fallback does not fail");
+        preferences
+    }
+
+    #[test]
+    fn who_takes_over_undoes_what_the_guest_has_said() {
+        let heard = Arc::new(Mutex::new(Vec::new()));
+        let kept = Arc::clone(&heard);
+        let failed: FailureSink = Arc::new(move |reason| kept.lock().expect("nobody panics").push(reason.to_owned()));
+        let guest: Box<dyn SchedulingPolicy> = Box::new(Tired { calls_left: 1 });
+        let mut policy = PolicyWithFallback::new(Ok(guest), Box::new(RanksOfEngine::Priority), failed);
+        let first = ask(&mut policy, &[arrived(0, 7), arrived(1, -3)]);
+        assert_eq!(first[0], Preference::AdmissionRank { slot: 0, rank: 100 }, "the guest decides");
+        let gone = PolicyEvent::Ended { slot: 0, computed_tokens: 0, output_tokens: 0 };
+        let second = ask(&mut policy, &[gone, arrived(2, 5)]);
+        let of = |slot, rank| {
+            let tokens = NO_CHUNK_CAP;
+            [
+                Preference::AdmissionRank { slot, rank },
+                Preference::EvictionRank { slot, rank },
+                Preference::ChunkCap { slot, tokens },
+            ]
+        };
+        assert_eq!(second, [of(1, -3), of(2, 5)].concat());
+        assert_eq!(heard.lock().expect("nobody panics").len(), 1);
+        let third = ask(&mut policy, &[arrived(0, 9)]);
+        assert_eq!(third, of(0, 9)[..2], "from then on only what changes is said");
+        assert_eq!(policy.name(), "priority");
+    }
+
+    #[test]
+    fn nothing_is_said_of_a_request_that_came_and_went_in_one_call() {
+        let gone = PolicyEvent::Ended { slot: 0, computed_tokens: 0, output_tokens: 0 };
+        assert_eq!(ask(&mut RanksOfEngine::Priority, &[arrived(0, 1), gone]), []);
+        let said = ask(&mut RanksOfEngine::Priority, &[arrived(0, 1), gone, arrived(0, 2)]);
+        assert_eq!(said[0], Preference::AdmissionRank { slot: 0, rank: 2 });
+    }
+}

@@ -1,0 +1,169 @@
+//! Scheduling policies from the outside: what they are for, that guests decide
+//! as their native twins, and what becomes of those that go wrong.
+
+use serde_json::Value;
+use vcr_tests::{Folder, shipped_guest};
+use wit_component::{ComponentEncoder, StringEncoding, embed_component_metadata};
+use wit_parser::Resolve;
+
+/// A scenario of one run of `workloads` on two engines under `policy`, which
+/// stands in line 1.
+fn under(policy: &str, workloads: &str) -> String {
+    format!(
+        r#"let policy = {policy};
+let c = cluster(#{{ engines: pool(#{{
+    engines: 2,
+    engine: engine(#{{ policy: policy, num_gpu_blocks: 900, max_num_seqs: 24, max_num_batched_tokens: 1024 }}),
+    latency: roofline(#{{ model: "llama-3.1-8b", gpu: "a100-80gb" }}),
+}}) }});
+run(#{{ name: "ranked", cluster: c, workloads: [ {workloads} ] }});
+"#
+    )
+}
+
+/// Few long prompts among many short ones, more than there is room for.
+const MIXED: &str = r#"
+    poisson(#{ name: "short", rate: "30/s", count: 400, prompt_tokens: uniform(20, 200), output_tokens: 30, tenant: 1 }),
+    poisson(#{ name: "long", rate: "4/s", count: 50, prompt_tokens: uniform(3000, 6000), output_tokens: 30, tenant: 2 })"#;
+
+/// A tenant that asks for everything at once, and one that asks now and then.
+const FLOOD: &str = r#"
+    burst(#{ name: "flood", count: 600, prompt_tokens: uniform(300, 600), output_tokens: uniform(20, 100), tenant: 1 }),
+    constant(#{ name: "light", rate: "2/s", count: 20, prompt_tokens: 300, output_tokens: 40, tenant: 2 })"#;
+
+/// The report of the run.
+#[track_caller]
+fn report(policy: &str, workloads: &str) -> Value {
+    Folder::with(&under(policy, workloads)).run(&["--json"]).ended(0).json()["runs"][0].clone()
+}
+
+/// A statistic of the time to the first token, in milliseconds.
+fn ttft_ms(report: &Value, workload: Option<&str>, statistic: &str) -> f64 {
+    let metrics = match workload {
+        Some(name) => &report["workloads"][name],
+        None => &report["metrics"],
+    };
+    let value = &metrics["trends"]["ttft"][statistic];
+    value.as_f64().unwrap_or_else(|| panic!("no {statistic} of {workload:?} in {metrics}"))
+}
+
+#[test]
+fn the_shortest_prompt_first_lowers_the_mean_time_to_the_first_token() {
+    let fcfs = report("\"fcfs\"", MIXED);
+    let shortest = report("\"shortest-prompt-first\"", MIXED);
+    let (before, after) = (ttft_ms(&fcfs, None, "mean"), ttft_ms(&shortest, None, "mean"));
+    assert!(after < 0.7 * before, "fcfs {before} ms, shortest prompt first {after} ms");
+    // Those who pay are the long ones, and ageing limits what they pay.
+    let longest = |report: &Value| ttft_ms(report, Some("long"), "max");
+    let aged = report("shortest_prompt_first(#{ aging_tokens_per_s: 400 })", MIXED);
+    assert!(longest(&shortest) > longest(&fcfs));
+    assert!(longest(&aged) < longest(&shortest), "aged {}, not {}", longest(&aged), longest(&shortest));
+}
+
+#[test]
+fn a_fair_share_keeps_a_light_tenant_from_waiting_behind_a_flood() {
+    let light = |policy: &str| ttft_ms(&report(policy, FLOOD), Some("light"), "p90");
+    let (fcfs, fair) = (light("\"fcfs\""), light("\"fair-share\""));
+    assert!(fair < 0.25 * fcfs, "fcfs {fcfs} ms, fair share {fair} ms");
+}
+
+#[test]
+fn a_tenant_of_more_weight_is_served_sooner() {
+    let two = r#"
+        burst(#{ name: "a", count: 200, prompt_tokens: 400, output_tokens: 60, tenant: 1 }),
+        burst(#{ name: "b", count: 200, prompt_tokens: 400, output_tokens: 60, tenant: 2 })"#;
+    let median = |report: &Value, name| ttft_ms(report, Some(name), "p50");
+    let even = report("fair_share(#{})", two);
+    let (a, b) = (median(&even, "a"), median(&even, "b"));
+    assert!((0.9..1.1).contains(&(a / b)), "{a} ms and {b} ms");
+    let uneven = report(r#"fair_share(#{ weights: #{ "2": 4.0 } })"#, two);
+    let (a, b) = (median(&uneven, "a"), median(&uneven, "b"));
+    assert!(b < 0.7 * a, "{b} ms is not much sooner than {a} ms");
+}
+
+#[test]
+fn a_guest_decides_as_its_native_twin() {
+    let cases = [
+        ("shortest-prompt-first", "shortest_prompt_first", "#{ aging_tokens_per_s: 100, max_chunk_tokens: 512 }"),
+        ("fair-share", "fair_share", r#"#{ weights: #{ "2": 2.5 }, default_weight: 0.5 }"#),
+    ];
+    for (name, function, config) in cases {
+        let Some(path) = shipped_guest(name) else { return };
+        let native = report(&format!("{function}({config})"), MIXED);
+        let guest = report(&format!("guest(#{{ path: \"{}\", config: {config} }})", path.display()), MIXED);
+        assert_eq!(guest, native, "the whole report, with the fingerprint over every step: {name}");
+        assert_ne!(native["fingerprint"], report("\"fcfs\"", MIXED)["fingerprint"], "{name} decides as fcfs");
+    }
+}
+
+#[test]
+fn an_engine_that_comes_back_has_a_policy_that_knows_nothing() {
+    let scenario = under("\"fair-share\"", FLOOD).replace(
+        "run(#{ name: \"ranked\",",
+        "run(#{ name: \"ranked\", retries: 3, faults: [ crash(#{ at: \"2s\", engine: 0, restart_after: \"1s\" }) ],",
+    );
+    let folder = Folder::with(&scenario);
+    let first = folder.run(&["--json"]).ended(0);
+    let counters = &first.json()["runs"][0]["metrics"]["counters"];
+    assert_eq!(counters["completed"], 620, "{counters}");
+    assert_eq!(folder.run(&["--json"]).ended(0).stdout, first.stdout, "again the same bytes");
+}
+
+#[test]
+fn steps_that_are_watched_are_those_that_are_skipped() {
+    let folder = Folder::with(&under("\"fair-share\"", MIXED));
+    let skipped = folder.run(&["--json"]).ended(0).json();
+    let watched = folder.run(&["--json", "--out", "out"]).ended(0).json();
+    assert_eq!(skipped["fingerprint"], watched["fingerprint"]);
+}
+
+#[test]
+fn what_is_no_policy_is_refused_with_its_place() {
+    let refused = |policy: &str, needles: &[&str]| {
+        Folder::with(&under(policy, MIXED)).run(&["--json"]).failed(2, needles);
+    };
+    refused("\"fair-shares\"", &["test.rhai:4:", "`policy` must be one of \"fcfs\", ", "did you mean `fair-share`"]);
+    refused("7", &["test.rhai:4:", "but is the number 7"]);
+    refused("fixed(#{ step: \"1ms\" })", &["`policy` must be one of", "but is a latency model"]);
+    refused("fair_share(#{ weights: #{ \"a\": 1.0 } })", &["test.rhai:1:", "by tenant, a whole number, not `a`"]);
+    refused("fair_share(#{ weights: #{ \"1\": 0.0 } })", &["test.rhai:1:", "the weight of tenant 1"]);
+    refused("shortest_prompt_first(#{ aging: 3 })", &["test.rhai:1:", "did you mean `aging_tokens_per_s`"]);
+    refused("shortest_prompt_first(#{ max_chunk_tokens: 0 })", &["test.rhai:1:", "must be at least 1, but is 0"]);
+    let Some(path) = shipped_guest("roofline") else { return };
+    let config = r#"config: #{ model: "llama-3.1-8b", gpu: "h100-sxm" }"#;
+    let latency = format!("guest(#{{ path: \"{}\", {config} }})", path.display());
+    refused(&latency, &["`policy` must be a scheduler policy (world `scheduler-policy`), but the guest `roofline` is"]);
+}
+
+/// A policy that answers two words, which is no preference.
+fn ragged_policy() -> Vec<u8> {
+    let text = r#"(module
+      (memory (export "memory") 1)
+      (func (export "cabi_realloc") (param i32 i32 i32 i32) (result i32) (i32.const 8192))
+      (func (export "vcr:guest/scheduling@0.2.0#configure") (param i32 i32 i64) (result i32)
+        (i32.store8 (i32.const 16) (i32.const 0)) (i32.const 16))
+      (func (export "vcr:guest/scheduling@0.2.0#decide")
+        (param i64 i32 i32 i32 i32 i32 i32 i32 i32) (result i32)
+        (i32.store8 (i32.const 32) (i32.const 0))
+        (i32.store (i32.const 36) (i32.const 64))
+        (i32.store (i32.const 40) (i32.const 2))
+        (i32.const 32)))"#;
+    let mut module = wat::parse_str(text).expect("the text is WebAssembly");
+    let mut resolve = Resolve::default();
+    let (package, _) = resolve.push_dir(vcr_tests::root().join("wit/v0_2")).expect("the WIT parses");
+    let world = resolve.select_world(&[package], Some("scheduler-policy")).expect("it has the world");
+    embed_component_metadata(&mut module, &resolve, world, StringEncoding::UTF8).expect("the world can be embedded");
+    let encoder = ComponentEncoder::default().validate(true).module(&module);
+    encoder.and_then(|mut encoder| encoder.encode()).expect("the module fits the world")
+}
+
+#[test]
+fn a_policy_that_fails_fails_the_run_and_is_named() {
+    let folder = Folder::with(&under("guest(#{ path: \"ragged.wasm\" })", MIXED));
+    folder.write("ragged.wasm", ragged_policy());
+    let told = [
+        "run `ranked`: scheduler policy `ragged` failed: in `decide`: it answered 2 words, but a preference has 3",
+        "of pool `engines`, before step 0, at ",
+    ];
+    folder.run(&["--json"]).failed(3, &told);
+}
