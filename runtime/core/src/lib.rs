@@ -20,6 +20,7 @@ pub mod plan;
 mod queue;
 mod remote_kv;
 mod request;
+pub mod route;
 mod schedule;
 pub mod seed;
 mod stats;
