@@ -3,6 +3,7 @@
 use std::ops::Range;
 
 use vcr_core::latency::LatencyError;
+use vcr_core::route::RouteError;
 
 use crate::config::PoolConfig;
 use crate::validate::RunConfigError;
@@ -31,6 +32,18 @@ pub enum SimError {
         at_ms: f64,
         /// What the model said.
         reason: LatencyError,
+    },
+    /// A router failed, or answered what cannot be; the run is void.
+    #[error("{reason} ({} of pool `{pool}`, at {at_ms} ms of virtual time)", name_request(*request))]
+    Route {
+        /// Name of the pool.
+        pool: String,
+        /// Number of the request to be routed; none while the router was made.
+        request: Option<u64>,
+        /// Virtual time.
+        at_ms: f64,
+        /// What the router said.
+        reason: RouteError,
     },
     /// Not one request could ever run.
     #[error("no request could run: all {requests} were rejected, the first because {reason}")]
@@ -65,6 +78,13 @@ fn name_steps(first: u64, count: u64) -> String {
     match count {
         1 => format!("step {first}"),
         _ => format!("one of the steps {first} to {}", first + count - 1),
+    }
+}
+
+fn name_request(request: Option<u64>) -> String {
+    match request {
+        Some(request) => format!("for request {request}, in front"),
+        None => "when it was made, in front".to_owned(),
     }
 }
 

@@ -5,6 +5,7 @@
 //! always: time is integer nanoseconds, ties have a fixed order, and every
 //! random stream is named by its purpose.
 
+mod affinity;
 mod config;
 mod error;
 mod event;
@@ -28,6 +29,9 @@ pub use config::{
 };
 pub use error::SimError;
 pub use report::{EngineReport, LinkReport, MetricsReport, Report, TrendReport, report_name};
-pub use router::{KvAwareConfig, RouteQuery, Router, RouterConfig, WorkerLoad};
+pub use router::{
+    Choice, EndedRequest, KvAwareConfig, RouteError, RoutePhase, RouteQuery, Router, RouterConfig, RouterFactory,
+    WorkerLoad,
+};
 pub use sim::simulate;
 pub use validate::RunConfigError;

@@ -12,6 +12,8 @@ pub enum Outcome {
     Completed,
     /// Refused: it could never run.
     Rejected(RejectReason),
+    /// Refused by the router: all engines had too much to do.
+    Shed,
     /// Lost to a fault.
     Failed(FailReason),
 }
@@ -127,6 +129,7 @@ impl RequestRecord {
             Outcome::Unfinished => ("unfinished", None),
             Outcome::Completed => ("completed", None),
             Outcome::Rejected(reason) => ("rejected", Some(reason.to_string())),
+            Outcome::Shed => ("shed", None),
             Outcome::Failed(reason) => ("failed", Some(reason.to_string())),
         };
         RequestRow {

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use vcr_core::latency::StepShape;
 use vcr_core::plan::{RemoteLoad, RequestOutput, ScheduledKind};
-use vcr_core::{Prompt, RequestId};
+use vcr_core::{Prompt, RequestId, seed};
 
 use crate::config::{LinkSharing, PoolConfig, RunConfig, Topology, WorkloadConfig, WorkloadSource};
 use crate::error::{MAX_STEPS_AT_ONE_INSTANT, SimError, latency_error};
@@ -50,6 +50,8 @@ pub(crate) struct Live {
     pub(crate) follow_up: FollowUp,
     /// Tells transfers of this attempt from those of earlier ones.
     pub(crate) attempt: u32,
+    /// The worker of each pool that it was last routed to, by index in the pool.
+    pub(crate) routed: [Option<u32>; 2],
 }
 
 pub(crate) struct Pool {
@@ -117,12 +119,14 @@ impl<'o> Simulation<'o> {
                     .map_err(|reason| latency_error(pool_config, index, 0..1, 0, reason))?;
                 workers.push(worker);
             }
-            pools.push(Pool {
-                first_worker,
-                router: pool_config.router.build(),
-                parked: Vec::new(),
-                config: pool_config.clone(),
-            });
+            let router_seed = seed::derive(config.seed, &format!("router:{}", pool_config.name), 0);
+            let router = pool_config.router.build(router_seed).map_err(|reason| SimError::Route {
+                pool: pool_config.name.clone(),
+                request: None,
+                at_ms: 0.0,
+                reason,
+            })?;
+            pools.push(Pool { first_worker, router, parked: Vec::new(), config: pool_config.clone() });
         }
         let block_size = pools[0].config.engine.block_size;
         let workloads: Vec<Workload> =
@@ -219,17 +223,17 @@ impl<'o> Simulation<'o> {
         match event {
             Event::StepEnd { worker, incarnation } => {
                 if self.workers[worker as usize].incarnation == incarnation {
-                    self.end_step(worker);
+                    self.end_step(worker)?;
                 }
             }
             Event::Played { tag } => self.play(tag),
             Event::LinkProgress { link, version } => self.progress_link(link, version),
             Event::TransferDelivered { tag, attempt } => self.deliver_transfer(tag, attempt),
-            Event::Fault { index } => self.strike(index),
+            Event::Fault { index } => self.strike(index)?,
             Event::WorkerUp { worker } => self.bring_up(worker)?,
             Event::SlowDownEnd { worker, fault } => self.end_slow_down(worker, fault),
-            Event::Arrival { workload } => self.arrive(workload),
-            Event::NextTurn { session } => self.continue_session(session),
+            Event::Arrival { workload } => self.arrive(workload)?,
+            Event::NextTurn { session } => self.continue_session(session)?,
         }
         Ok(())
     }
@@ -351,7 +355,7 @@ impl<'o> Simulation<'o> {
         self.events.next_other().into_iter().chain(steps).chain(end).min().unwrap_or(u64::MAX)
     }
 
-    fn end_step(&mut self, index: u32) {
+    fn end_step(&mut self, index: u32) -> Result<(), SimError> {
         let worker = &mut self.workers[index as usize];
         let pool = worker.pool;
         let start_ns = worker.step_start_ns;
@@ -369,7 +373,7 @@ impl<'o> Simulation<'o> {
         let prefill_only = self.pools.len() > 1 && pool == 0;
         for output in &outputs {
             if prefill_only {
-                self.end_prefill(index, output);
+                self.end_prefill(index, output)?;
             } else {
                 self.emit(output.tag, output.num_tokens);
                 if output.finish.is_some() {
@@ -379,6 +383,7 @@ impl<'o> Simulation<'o> {
         }
         self.outputs = outputs;
         self.dirty.push(index);
+        Ok(())
     }
 
     /// Output tokens become visible to the client.

@@ -90,6 +90,7 @@ impl Worker {
             worker: self.index,
             running_requests: self.engine.num_running() as u32,
             waiting_requests: self.engine.num_waiting() as u32,
+            max_num_seqs: self.engine.config().max_num_seqs,
             active_blocks: self.engine.pool().num_active(),
             total_blocks: self.engine.pool().num_usable(),
             outstanding_prefill_tokens: self.engine.outstanding_prefill_tokens(),
