@@ -7,10 +7,11 @@
 //! |---|---|---|
 //! | `latency-model` | [`LatencyGuest`] | [`export_latency_model!`] |
 //! | `token-source` | [`TokenGuest`] | [`export_token_source!`] |
+//! | `router` | [`RouterGuest`] | [`export_router!`] |
 //! | `failure-injector` | [`FaultGuest`] | [`export_failure_injector!`] |
 //!
 //! The SDK reads the JSON config, unpacks the flat words of the interface - into
-//! a [`Step`], a [`TokenRequest`], a [`FaultEvent`] -, keeps book where the
+//! a [`Step`], a [`TokenRequest`], a [`FaultEvent`], a [`RouteRequest`] -, keeps book where the
 //! interface asks for it and brings the allocator and panic handler that a
 //! `no_std` component needs.
 //!
@@ -47,7 +48,7 @@
 //! Guests get no imports: no clock, no randomness but the seed (see [`Rng`]),
 //! no files. A panic fails the run, and its message does not reach the user; to
 //! say why, return an error from `configure`, `price_batch`, `start`,
-//! `next_token` or `decide`.
+//! `next_token`, `decide` or `route`.
 
 #![no_std]
 
@@ -66,6 +67,9 @@ mod latency;
 #[cfg(any(target_arch = "wasm32", test))]
 mod pricing;
 mod rng;
+#[cfg(any(target_arch = "wasm32", test))]
+mod route_words;
+mod router;
 #[cfg(all(target_arch = "wasm32", feature = "runtime"))]
 mod runtime;
 #[cfg(any(target_arch = "wasm32", test))]
@@ -82,6 +86,7 @@ pub use latency::{Batch, DURATION_NS_MAX, LatencyGuest, is_valid_duration, parse
 #[doc(hidden)]
 pub use pricing::Pricing;
 pub use rng::Rng;
+pub use router::{Choice, EndedRequest, RoutePhase, RouteRequest, RouterGuest, WorkerLoad, Workers};
 pub use step::{Step, WORDS_PER_STEP};
 #[cfg(any(target_arch = "wasm32", test))]
 #[doc(hidden)]
@@ -114,6 +119,15 @@ macro_rules! export_token_source {
 macro_rules! export_failure_injector {
     ($guest:ty) => {
         $crate::__export!($guest, $crate::FaultGuest, faults, $guest);
+    };
+}
+
+/// Exports a [`RouterGuest`] as the component's router; otherwise like
+/// [`export_latency_model!`].
+#[macro_export]
+macro_rules! export_router {
+    ($guest:ty) => {
+        $crate::__export!($guest, $crate::RouterGuest, routing, $guest);
     };
 }
 

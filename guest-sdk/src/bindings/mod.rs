@@ -3,6 +3,7 @@
 
 pub mod faults;
 pub mod latency;
+pub mod routing;
 pub mod tokens;
 
 use crate::slot::Slot;

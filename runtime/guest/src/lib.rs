@@ -32,6 +32,7 @@ mod latency;
 mod latest;
 mod limits;
 mod module;
+mod router;
 mod running;
 mod sandbox;
 mod tokens;
