@@ -50,6 +50,8 @@ pub fn replay(path: &Path, latency: LatencyFactory) -> Report {
         latency,
         router: RouterConfig::RoundRobin,
         acceptance_rates: Vec::new(),
+        failures: None,
+        tokens: None,
     };
     let source = WorkloadSource::Trace {
         answers: vcr_cluster::Answers::Simulated,

@@ -2,8 +2,10 @@
 
 use std::ops::Range;
 
+use vcr_core::fault::FaultError;
 use vcr_core::latency::LatencyError;
 use vcr_core::route::RouteError;
+use vcr_core::tokens::TokenError;
 
 use crate::config::PoolConfig;
 use crate::validate::RunConfigError;
@@ -44,6 +46,30 @@ pub enum SimError {
         at_ms: f64,
         /// What the router said.
         reason: RouteError,
+    },
+    /// A failure injector failed; the run is void.
+    #[error("{reason} (engine {engine} of pool `{pool}`, at {at_ms} ms of virtual time)")]
+    Failures {
+        /// Name of the pool.
+        pool: String,
+        /// Engine in the pool.
+        engine: u32,
+        /// Virtual time.
+        at_ms: f64,
+        /// What the injector said.
+        reason: FaultError,
+    },
+    /// A token source failed; the run is void.
+    #[error("{reason} (engine {engine} of pool `{pool}`, at {at_ms} ms of virtual time)")]
+    Tokens {
+        /// Name of the pool.
+        pool: String,
+        /// Engine in the pool.
+        engine: u32,
+        /// Virtual time.
+        at_ms: f64,
+        /// What the source said.
+        reason: TokenError,
     },
     /// Not one request could ever run.
     #[error("no request could run: all {requests} were rejected, the first because {reason}")]
@@ -90,6 +116,24 @@ fn name_request(request: Option<u64>) -> String {
 
 fn join_lines(errors: &[RunConfigError]) -> String {
     errors.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n")
+}
+
+/// Why a worker cannot be made, or made again.
+#[derive(Debug)]
+pub(crate) enum MakeError {
+    Latency(LatencyError),
+    Failures(FaultError),
+    Tokens(TokenError),
+}
+
+/// The failure of what makes the parts of an engine that stand around it.
+pub(crate) fn make_error(pool: &PoolConfig, engine: u32, now_ns: u64, error: MakeError) -> SimError {
+    let (name, at_ms) = (pool.name.clone(), now_ns as f64 / 1e6);
+    match error {
+        MakeError::Latency(reason) => latency_error(pool, engine, 0..1, now_ns, reason),
+        MakeError::Failures(reason) => SimError::Failures { pool: name, engine, at_ms, reason },
+        MakeError::Tokens(reason) => SimError::Tokens { pool: name, engine, at_ms, reason },
+    }
 }
 
 /// The failure of an engine's model in a call that priced `steps`.

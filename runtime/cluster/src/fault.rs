@@ -1,7 +1,7 @@
 //! Faults: crashes, restarts and slow-downs, and what becomes of the requests.
 
 use crate::config::FaultKind;
-use crate::error::{SimError, latency_error};
+use crate::error::{SimError, make_error};
 use crate::event::Event;
 use crate::metrics::Counter;
 use crate::observe::Incident;
@@ -38,7 +38,7 @@ impl Simulation<'_> {
         let pool = worker.pool as usize;
         worker
             .restart(&self.pools[pool].config)
-            .map_err(|reason| latency_error(&self.pools[pool].config, worker.index, 0..1, self.now_ns, reason))?;
+            .map_err(|error| make_error(&self.pools[pool].config, worker.index, self.now_ns, error))?;
         for tag in std::mem::take(&mut self.pools[pool].parked) {
             // Requests that ended while parked are gone.
             if self.live[tag as usize].is_some() {
@@ -96,6 +96,7 @@ impl Simulation<'_> {
             && worker != crashed
         {
             self.workers[worker as usize].engine.abort(id);
+            self.workers[worker as usize].forget(tag);
             self.observer.aborted(worker, tag);
             self.dirty.push(worker);
         }

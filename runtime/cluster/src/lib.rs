@@ -10,6 +10,7 @@ mod config;
 mod error;
 mod event;
 mod fault;
+mod injector;
 mod lifecycle;
 mod link;
 pub mod metrics;
@@ -19,13 +20,15 @@ pub mod record;
 mod report;
 mod router;
 mod sim;
+mod tokens;
 mod validate;
 mod worker;
 mod workload;
 
 pub use config::{
-    Answers, Arrivals, FaultConfig, FaultKind, LatencyFactory, Limit, LinkConfig, LinkSharing, PoolConfig, RequestMix,
-    RunConfig, Topology, TracePacing, TransferScope, WorkloadConfig, WorkloadSource,
+    Answers, Arrivals, FaultConfig, FaultKind, InjectorFactory, LatencyFactory, Limit, LinkConfig, LinkSharing,
+    PoolConfig, RequestMix, RunConfig, TokenConfig, TokenFactory, Topology, TracePacing, TransferScope, WorkloadConfig,
+    WorkloadSource,
 };
 pub use error::SimError;
 pub use report::{EngineReport, LinkReport, MetricsReport, Report, TrendReport, report_name};

@@ -1,7 +1,7 @@
 //! A request's way through the cluster: arrival, routing, hand-over, end.
 
 use vcr_core::plan::{RemoteLoad, RequestOutput};
-use vcr_core::{KvRole, Prompt, RequestSpec, seed};
+use vcr_core::{KvRole, Prompt, RequestSpec, StopRules, seed};
 
 use crate::config::{LinkConfig, LinkSharing, Topology, TransferScope};
 use crate::error::SimError;
@@ -11,6 +11,7 @@ use crate::metrics::{Counter, Trend};
 use crate::record::{FailReason, Outcome, RequestRecord};
 use crate::router::{Choice, EndedRequest, RouteError, RoutePhase, RouteQuery};
 use crate::sim::{Live, Simulation, Stage};
+use crate::tokens::made_up;
 use crate::worker::{Health, output_token};
 use crate::workload::{FollowUp, Turn};
 
@@ -51,7 +52,12 @@ impl Simulation<'_> {
         let Some((workload, follow_up, tag)) = self.thinking[slot as usize].take() else { return Ok(()) };
         self.thinking_vacant.push(slot);
         let output_seed = self.output_seeds[tag as usize];
-        let answer = (0..self.records[tag as usize].output_tokens).map(|index| output_token(output_seed, index));
+        let chosen = self.answers.remove(&tag);
+        let token = |index: u32| match &chosen {
+            Some(tokens) => tokens[index as usize],
+            None => output_token(output_seed, index),
+        };
+        let answer = (0..self.records[tag as usize].output_tokens).map(token);
         match self.workloads[workload as usize].next_turn(follow_up, answer) {
             Some(turn) => self.admit(workload, turn),
             None => Ok(()),
@@ -145,7 +151,13 @@ impl Simulation<'_> {
         if keep_prompt {
             self.live_mut(tag).prompt = Some(prompt.clone());
         }
+        let eos_token = self.pools[pool as usize].config.tokens.as_ref().and_then(|tokens| tokens.eos_token);
+        let shown = self.workers[worker as usize].tokens.as_ref().map(|_| {
+            let block_size_tokens = self.pools[pool as usize].config.engine.block_size;
+            (seed::derive(self.config.seed, "tokens", prompt.content_hash()), made_up(&prompt, block_size_tokens))
+        });
         let spec = RequestSpec {
+            stops: eos_token.map(|token| Box::new(StopRules::of_token(token))),
             priority,
             arrival_ns: self.records[tag as usize].arrival_ns,
             kv_role,
@@ -166,10 +178,24 @@ impl Simulation<'_> {
                 if self.wants_steps {
                     self.observer.submitted(worker, tag);
                 }
+                if let (Some(tokens), Some((seed, prompt))) = (&mut self.workers[worker as usize].tokens, shown) {
+                    tokens.start(tag, seed, prompt, max_tokens, eos_token);
+                }
+                self.announce(worker, tag, max_tokens);
             }
             Err(reason) => self.end(tag, Outcome::Rejected(reason)),
         }
         Ok(())
+    }
+
+    /// Tells the injector of a worker, if it has one, of a request.
+    fn announce(&mut self, worker: u32, tag: u64, max_tokens: u32) {
+        let Some(injector) = self.workers[worker as usize].injector.as_deref_mut() else { return };
+        let record = &self.records[tag as usize];
+        let workload = self.workloads[record.workload as usize].name();
+        let name = format!("{workload}-{}-{}", record.session, record.turn);
+        let priority = self.live[tag as usize].as_deref().map_or(0, |live| live.priority);
+        injector.arrived(tag, name, record.prompt_tokens, max_tokens, priority);
     }
 
     /// The router's choice among the workers of `pool` that are up.

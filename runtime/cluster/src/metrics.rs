@@ -91,6 +91,8 @@ metric_enum! {
         CachedTokens = "cached_tokens", Count, "Those found in a prefix cache.";
         OutputTokens = "output_tokens", Count, "Output tokens of completed requests.";
         WastedTokens = "wasted_tokens", Count, "Output tokens of attempts that a fault cut off.";
+        Stalls = "stalls", Count, "Times that a failure injector stalled an engine.";
+        IgnoredFaults = "ignored_faults", Count, "Wishes of failure injectors that mean nothing in virtual time.";
         Shed = "shed", Count, "Requests refused by a router because all engines had too much to do.";
     }
 }
@@ -110,13 +112,13 @@ impl Counter {
     /// it is not 0, so that reports of other runs do not change with it.
     #[must_use]
     pub const fn is_occasional(self) -> bool {
-        matches!(self, Self::Shed)
+        matches!(self, Self::Shed | Self::Stalls | Self::IgnoredFaults)
     }
 
     /// Whether only the whole run has it: engines serve all workloads together.
     #[must_use]
     pub const fn is_of_whole_run(self) -> bool {
-        matches!(self, Self::Steps)
+        matches!(self, Self::Steps | Self::Stalls | Self::IgnoredFaults)
     }
 }
 

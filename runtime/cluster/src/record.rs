@@ -30,6 +30,9 @@ pub enum FailReason {
     /// It failed when it was recorded.
     #[error("it failed, as recorded")]
     Recorded,
+    /// A failure injector failed it.
+    #[error("a failure was injected")]
+    Injected,
     /// Every engine of the pool is down for good.
     #[error("no engine of the pool is up or will be")]
     NoEngine,

@@ -4,6 +4,7 @@
 //! then every worker whose situation changed may start a step, in order of
 //! worker. Nothing here reads a clock or iterates in an order that could vary.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use vcr_core::latency::StepShape;
@@ -11,7 +12,7 @@ use vcr_core::plan::{RemoteLoad, RequestOutput, ScheduledKind};
 use vcr_core::{Prompt, RequestId, seed};
 
 use crate::config::{LinkSharing, PoolConfig, RunConfig, Topology, WorkloadConfig, WorkloadSource};
-use crate::error::{MAX_STEPS_AT_ONE_INSTANT, SimError, latency_error};
+use crate::error::{MAX_STEPS_AT_ONE_INSTANT, MakeError, SimError, latency_error, make_error};
 use crate::event::{Event, EventQueue};
 use crate::link::Link;
 use crate::metrics::{Counter, MetricSet, Trend};
@@ -78,9 +79,12 @@ pub(crate) struct Simulation<'o> {
     /// Sessions between two turns, by slot of [`Event::NextTurn`].
     pub(crate) thinking: Vec<Option<(u32, FollowUp, u64)>>,
     pub(crate) thinking_vacant: Vec<u32>,
+    /// Chosen outputs of requests whose session goes on.
+    pub(crate) answers: BTreeMap<u64, Vec<u32>>,
     pub(crate) metrics: Vec<MetricSet>,
     pub(crate) step_metrics: MetricSet,
-    /// Whether the end of a request can bring about another's arrival.
+    /// Whether the end of any step can bring about the arrival of a request
+    /// anywhere: because another ends, or because of an injected crash.
     chained: bool,
     pub(crate) ended: u64,
     pub(crate) steps: u64,
@@ -116,7 +120,7 @@ impl<'o> Simulation<'o> {
             let first_worker = workers.len() as u32;
             for index in 0..pool_config.engines {
                 let worker = Worker::new(pool as u32, index, pool_config, config.seed, observer.wants_steps())
-                    .map_err(|reason| latency_error(pool_config, index, 0..1, 0, reason))?;
+                    .map_err(|error| make_error(pool_config, index, 0, error))?;
                 workers.push(worker);
             }
             let router_seed = seed::derive(config.seed, &format!("router:{}", pool_config.name), 0);
@@ -145,7 +149,9 @@ impl<'o> Simulation<'o> {
             output_seeds: Vec::new(),
             thinking: Vec::new(),
             thinking_vacant: Vec::new(),
-            chained: config.workloads.iter().any(WorkloadConfig::is_chained),
+            answers: BTreeMap::new(),
+            chained: config.workloads.iter().any(WorkloadConfig::is_chained)
+                || config.topology.pools().iter().any(|pool| pool.failures.is_some()),
             ended: 0,
             steps: 0,
             dirty: Vec::new(),
@@ -232,6 +238,7 @@ impl<'o> Simulation<'o> {
             Event::Fault { index } => self.strike(index)?,
             Event::WorkerUp { worker } => self.bring_up(worker)?,
             Event::SlowDownEnd { worker, fault } => self.end_slow_down(worker, fault),
+            Event::StallEnd { worker, incarnation } => self.end_stall(worker, incarnation),
             Event::Arrival { workload } => self.arrive(workload)?,
             Event::NextTurn { session } => self.continue_session(session)?,
         }
@@ -301,7 +308,7 @@ impl<'o> Simulation<'o> {
         let horizon_ns = self.horizon_ns(pool, is_last);
         let worker = &mut self.workers[index as usize];
         // A prompt that is computed for another pool ends with its first token.
-        let ahead = !self.wants_steps && (pool > 0 || self.pools.len() == 1);
+        let ahead = !self.wants_steps && !worker.takes_single_steps() && (pool > 0 || self.pools.len() == 1);
         let mut taken = std::mem::take(&mut self.taken);
         taken.clear();
         worker.price(now_ns, horizon_ns, ahead, &mut taken).map_err(|reason| {
@@ -362,7 +369,10 @@ impl<'o> Simulation<'o> {
         // Steps that a crash cuts off are none.
         self.step_metrics.sample(Trend::StepTime, self.now_ns - start_ns);
         self.step_metrics.sample(Trend::BatchSize, worker.plan().shape.batch_requests());
-        worker.update(&self.output_seeds, &self.pools[pool as usize].config.acceptance_rates);
+        let config = &self.pools[pool as usize].config;
+        worker
+            .update(&self.output_seeds, &config.acceptance_rates, &self.records)
+            .map_err(|reason| make_error(config, worker.index, self.now_ns, MakeError::Tokens(reason)))?;
         if self.wants_steps {
             self.observer.applied(index, start_ns, self.now_ns, &worker.engine);
             worker.engine.pool_mut().clear_events();
@@ -377,13 +387,25 @@ impl<'o> Simulation<'o> {
             } else {
                 self.emit(output.tag, output.num_tokens);
                 if output.finish.is_some() {
+                    self.keep_answer(index, output.tag);
                     self.complete(output.tag);
                 }
             }
         }
+        self.inject(index, &outputs)?;
         self.outputs = outputs;
         self.dirty.push(index);
         Ok(())
+    }
+
+    /// Keeps the chosen output of a request that is about to be complete, if the
+    /// next turn of its session needs it.
+    fn keep_answer(&mut self, index: u32, tag: u64) {
+        let Some(tokens) = &mut self.workers[index as usize].tokens else { return };
+        let answer = tokens.end(tag);
+        if matches!(self.live_mut(tag).follow_up, FollowUp::Drawn(_)) {
+            self.answers.insert(tag, answer);
+        }
     }
 
     /// Output tokens become visible to the client.

@@ -75,6 +75,8 @@ impl Case<'_> {
             latency,
             router: RouterConfig::RoundRobin,
             acceptance_rates: vec![1.0; self.burst as usize],
+            failures: None,
+            tokens: None,
         }
     }
 

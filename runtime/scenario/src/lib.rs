@@ -20,6 +20,7 @@ mod output;
 mod parameter;
 mod precheck;
 mod promise;
+mod router;
 mod run;
 mod vocabulary;
 mod workload;

@@ -240,8 +240,15 @@ impl Subject {
         match self.metric {
             Metric::Gauge(gauge) => metrics.gauges.get(&report_name(gauge.info())).copied(),
             Metric::Counter(counter) => match statistic {
-                Statistic::Rate => metrics.rates_per_s.get(counter.info().name).copied(),
-                _ => metrics.counters.get(counter.info().name).map(|&count| count as f64),
+                // Reports leave out occasional counters that are 0.
+                Statistic::Rate => {
+                    let rate = metrics.rates_per_s.get(counter.info().name).copied();
+                    rate.or(counter.is_occasional().then_some(0.0))
+                }
+                _ => {
+                    let count = metrics.counters.get(counter.info().name).map(|&count| count as f64);
+                    count.or(counter.is_occasional().then_some(0.0))
+                }
             },
             Metric::Trend(trend) => {
                 let summary = metrics.trends.get(&report_name(trend.info()))?;

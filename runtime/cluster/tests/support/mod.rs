@@ -57,6 +57,8 @@ pub(crate) fn pool(name: &str, engines: u32, num_gpu_blocks: u32, router: Router
         latency: linear(),
         router,
         acceptance_rates: Vec::new(),
+        failures: None,
+        tokens: None,
     }
 }
 
