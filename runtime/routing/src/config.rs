@@ -78,7 +78,8 @@ impl fmt::Display for AffinityError {
                 write!(f, "`{field}` must be {expected}, but is {value}")
             }
             Self::NoSpeed => f.write_str(
-                "`max_queue_ms` needs `prefill_tokens_per_s`, the prompt tokens that an engine computes in a second",
+                "a limit of the queue in time needs `prefill_tokens_per_s`, the prompt tokens that an engine computes in \
+                 a second",
             ),
         }
     }

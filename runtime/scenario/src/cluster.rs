@@ -10,7 +10,7 @@ use crate::context::Context;
 use crate::error::{Scripted, Thrown, did_you_mean, nearest};
 use crate::options::Options;
 use crate::vocabulary::with_options;
-use crate::{compat, latency, router};
+use crate::{compat, latency, pool_guest, router};
 
 /// Checked engine settings.
 #[derive(Clone)]
@@ -107,6 +107,8 @@ fn make_pool(mut options: Options<'_>) -> Scripted<PoolSpec> {
     let engine = options.made::<EngineSpec>("engine", "made by engine(#{ ... })");
     let latency = latency::option(&mut options);
     let router = router::option(&mut options).unwrap_or_default();
+    let failures = pool_guest::failures(&mut options);
+    let tokens = pool_guest::tokens(&mut options);
     if engines == 0 {
         options.problem("engines", "`engines` must be at least 1");
     }
@@ -129,6 +131,8 @@ fn make_pool(mut options: Options<'_>) -> Scripted<PoolSpec> {
         latency: latency.factory,
         router,
         acceptance_rates: engine.acceptance_rates,
+        failures,
+        tokens,
     };
     Ok(PoolSpec { name, config })
 }

@@ -18,6 +18,7 @@ mod latency;
 mod options;
 mod output;
 mod parameter;
+mod pool_guest;
 mod precheck;
 mod promise;
 mod router;

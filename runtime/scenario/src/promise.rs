@@ -225,10 +225,8 @@ impl Subject {
     fn is_of_engines(&self) -> bool {
         matches!(
             self.metric,
-            Metric::Trend(Trend::StepTime | Trend::BatchSize)
-                | Metric::Counter(Counter::Steps)
-                | Metric::Gauge(Gauge::Duration | Gauge::KvPeakUsage)
-        )
+            Metric::Trend(Trend::StepTime | Trend::BatchSize) | Metric::Gauge(Gauge::Duration | Gauge::KvPeakUsage)
+        ) || matches!(self.metric, Metric::Counter(counter) if counter.is_of_whole_run())
     }
 
     /// The value, in milliseconds for times; none without samples.

@@ -86,7 +86,7 @@ fn make_prefix_affinity(mut options: Options<'_>) -> Scripted<RouterConfig> {
         load_factor: options.f64("load_factor").unwrap_or(default.load_factor),
         prefix_blocks: options.u32("prefix_blocks").unwrap_or(default.prefix_blocks),
         max_waiting: options.u32("max_waiting"),
-        max_queue_ms: options.f64("max_queue_ms"),
+        max_queue_ms: options.duration_ns("max_queue").map(|limit_ns| limit_ns as f64 / 1e6),
         prefill_tokens_per_s: options.f64("prefill_tokens_per_s"),
         priority_factor: options.f64("priority_factor").unwrap_or(default.priority_factor),
     };
