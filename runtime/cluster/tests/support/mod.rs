@@ -4,6 +4,7 @@
 
 use std::sync::Arc;
 
+use vcr_cluster::metrics::Counter;
 use vcr_cluster::observe::Unobserved;
 use vcr_cluster::{
     Arrivals, LatencyFactory, LinkConfig, LinkSharing, MetricsReport, PoolConfig, Report, RequestMix, RouterConfig,
@@ -127,9 +128,10 @@ pub(crate) fn assert_conserved(report: &Report) {
         output_tokens += u64::from(record.output_tokens);
     }
     assert_eq!(output_tokens, counters["output_tokens"]);
-    for name in counters.keys().filter(|name| **name != "steps") {
-        let of = |workload: &MetricsReport| workload.counters.get(name).copied().unwrap_or(0);
+    for counter in Counter::ALL.iter().filter(|counter| !counter.is_of_whole_run()) {
+        let name = counter.info().name;
+        let of = |metrics: &MetricsReport| metrics.counters.get(name).copied().unwrap_or(0);
         let parts: u64 = report.workloads.values().map(of).sum();
-        assert_eq!(parts, counters[name], "`{name}` over workloads");
+        assert_eq!(parts, of(&report.metrics), "`{name}` over workloads");
     }
 }
