@@ -5,6 +5,7 @@ mod faults;
 mod hostile;
 mod loading;
 mod roofline;
+mod router;
 mod shipped;
 mod tokens;
 mod wat_guest;
