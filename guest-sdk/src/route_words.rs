@@ -159,13 +159,14 @@ mod tests {
             words[index] = word;
             words
         };
-        let cases: [(&[u64], Vec<u64>, &[u64], &str); 6] = [
-            (&[1, 2], REQUEST.to_vec(), &WORKERS, "whole number of ended requests"),
-            (&[], vec![1, 2, 3], &WORKERS, "3 words for a request, which has 10"),
+        let all = WORKERS.as_slice();
+        let cases = [
+            (&[1, 2][..], REQUEST.to_vec(), all, "whole number of ended requests"),
+            (&[], vec![1, 2, 3], all, "3 words for a request, which has 10"),
             (&[], REQUEST.to_vec(), &WORKERS[..9], "9 words, which is not a whole number of engines"),
-            (&[], changed(8, 3), &WORKERS, "unknown phase 3"),
-            (&[], changed(3, 1 << 40), &WORKERS, "the priority 1099511627776"),
-            (&[], changed(1, 1 << 32), &WORKERS, "sent 4294967296 where"),
+            (&[], changed(8, 3), all, "unknown phase 3"),
+            (&[], changed(3, 1 << 40), all, "the priority 1099511627776"),
+            (&[], changed(1, 1 << 32), all, "sent 4294967296 where"),
         ];
         for (ended, request, workers, told) in cases {
             let mut guest = Checking { answer: Ok(Choice::Shed), ended: Vec::new() };
