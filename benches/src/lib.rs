@@ -51,6 +51,8 @@ pub fn replay(path: &Path, latency: LatencyFactory) -> Report {
         policy: None,
         router: RouterConfig::RoundRobin,
         acceptance_rates: Vec::new(),
+        failures: None,
+        tokens: None,
     };
     let source = WorkloadSource::Trace {
         answers: vcr_cluster::Answers::Simulated,

@@ -7,11 +7,13 @@
 //! |---|---|---|
 //! | `latency-model` | [`LatencyGuest`] | [`export_latency_model!`] |
 //! | `token-source` | [`TokenGuest`] | [`export_token_source!`] |
+//! | `router` | [`RouterGuest`] | [`export_router!`] |
 //! | `failure-injector` | [`FaultGuest`] | [`export_failure_injector!`] |
 //! | `scheduler-policy` | [`PolicyGuest`] | [`export_scheduler_policy!`] |
 //!
 //! The SDK reads the JSON config, unpacks the flat words of the interface - into
-//! a [`Step`], a [`TokenRequest`], a [`FaultEvent`], a [`PolicyEvent`] -, keeps book where the
+//! a [`Step`], a [`TokenRequest`], a [`FaultEvent`], a [`PolicyEvent`], a
+//! [`RouteRequest`] -, keeps book where the
 //! interface asks for it and brings the allocator and panic handler that a
 //! `no_std` component needs.
 //!
@@ -48,7 +50,7 @@
 //! Guests have no clock, no randomness but the seed (see [`Rng`]) and no files.
 //! What they want to tell beside their answers goes through [`observe`]. A panic fails the run, and its message does not reach the user; to
 //! say why, return an error from `configure`, `price_batch`, `start`,
-//! `next_token` or `decide`.
+//! `next_token`, `decide` or `route`.
 
 #![no_std]
 
@@ -71,6 +73,9 @@ mod policy_words;
 #[cfg(any(target_arch = "wasm32", test))]
 mod pricing;
 mod rng;
+#[cfg(any(target_arch = "wasm32", test))]
+mod route_words;
+mod router;
 #[cfg(all(target_arch = "wasm32", feature = "runtime"))]
 mod runtime;
 #[cfg(any(target_arch = "wasm32", test))]
@@ -91,6 +96,7 @@ pub use policy_words::{Policy, PolicyNumbers};
 #[doc(hidden)]
 pub use pricing::Pricing;
 pub use rng::Rng;
+pub use router::{Choice, EndedRequest, RoutePhase, RouteRequest, RouterGuest, WorkerLoad, Workers};
 pub use step::{Step, WORDS_PER_STEP};
 #[cfg(any(target_arch = "wasm32", test))]
 #[doc(hidden)]
@@ -132,6 +138,15 @@ macro_rules! export_failure_injector {
 macro_rules! export_scheduler_policy {
     ($guest:ty) => {
         $crate::__export!($guest, $crate::PolicyGuest, scheduling, $crate::Policy<$guest>);
+    };
+}
+
+/// Exports a [`RouterGuest`] as the component's router; otherwise like
+/// [`export_latency_model!`].
+#[macro_export]
+macro_rules! export_router {
+    ($guest:ty) => {
+        $crate::__export!($guest, $crate::RouterGuest, routing, $guest);
     };
 }
 

@@ -6,6 +6,8 @@ use std::process::Command;
 
 use crate::binary::{lock, modified, scratch_dir};
 use serde_json::{Value, json};
+use wit_component::{ComponentEncoder, StringEncoding, embed_component_metadata};
+use wit_parser::Resolve;
 
 use crate::{Said, frontend_model, root, skip, vcr};
 
@@ -52,6 +54,21 @@ pub fn hostile_guest() -> Option<PathBuf> {
     let _ = said.ended(0);
     fs::write(stamp, "").expect("the target folder is writable");
     Some(guest)
+}
+
+/// A component of a core module's text for the only world of a package's text.
+///
+/// # Panics
+/// When the texts are no WebAssembly and no WIT, or do not fit.
+#[must_use]
+pub fn component(wit: &str, core_text: &str) -> Vec<u8> {
+    let mut module = wat::parse_str(core_text).expect("the text is WebAssembly");
+    let mut resolve = Resolve::default();
+    let package = resolve.push_str("test.wit", wit).expect("the WIT parses");
+    let world = resolve.select_world(&[package], None).expect("it has one world");
+    embed_component_metadata(&mut module, &resolve, world, StringEncoding::UTF8).expect("the world can be embedded");
+    let encoder = ComponentEncoder::default().validate(true).module(&module);
+    encoder.and_then(|mut encoder| encoder.encode()).expect("the module fits the world")
 }
 
 /// The latest change of anything in a folder.

@@ -3,9 +3,7 @@
 
 use std::path::Path;
 
-use vcr_tests::{Folder, hostile_guest, shipped_guest};
-use wit_component::{ComponentEncoder, StringEncoding, embed_component_metadata};
-use wit_parser::Resolve;
+use vcr_tests::{Folder, component, hostile_guest, shipped_guest};
 
 /// A scenario of one run priced by `latency`. The latency model stands in line 1,
 /// the run in line 4.
@@ -145,17 +143,6 @@ fn a_guest_that_wants_something_from_the_host_is_refused() {
     let folder = Folder::new();
     folder.write("curious.wasm", component(wit, text));
     refused(&folder, "curious.wasm", &["it imports `clock`, which it is not given"]);
-}
-
-/// A component of a core module's text for the only world of a package's text.
-fn component(wit: &str, core_text: &str) -> Vec<u8> {
-    let mut module = wat::parse_str(core_text).expect("the text is WebAssembly");
-    let mut resolve = Resolve::default();
-    let package = resolve.push_str("test.wit", wit).expect("the WIT parses");
-    let world = resolve.select_world(&[package], None).expect("it has one world");
-    embed_component_metadata(&mut module, &resolve, world, StringEncoding::UTF8).expect("the world can be embedded");
-    let encoder = ComponentEncoder::default().validate(true).module(&module);
-    encoder.and_then(|mut encoder| encoder.encode()).expect("the module fits the world")
 }
 
 /// Runs a scenario with the hostile guest, which must go wrong as `wrong` says.

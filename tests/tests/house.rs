@@ -13,6 +13,7 @@ use wit_parser::{Resolve, WorldItem};
 const MAY_DEPEND_ON: &[(&str, &[&str])] = &[
     ("vcr-core", &[]),
     ("vcr-roofline", &[]),
+    ("vcr-routing", &[]),
     ("vcr-trace", &[]),
     ("vcr-block-hash", &[]),
     ("vcr-wire", &[]),
@@ -26,7 +27,7 @@ const MAY_DEPEND_ON: &[(&str, &[&str])] = &[
     ("vcr-guest", &["vcr-core"]),
     ("vcr-timing", &["vcr-core", "vcr-random", "vcr-roofline"]),
     ("vcr-steplog", &["vcr-block-hash", "vcr-core"]),
-    ("vcr-cluster", &["vcr-core", "vcr-random", "vcr-trace"]),
+    ("vcr-cluster", &["vcr-core", "vcr-random", "vcr-routing", "vcr-trace"]),
     (
         "vcr-scenario",
         &[
@@ -37,6 +38,7 @@ const MAY_DEPEND_ON: &[(&str, &[&str])] = &[
             "vcr-random",
             "vcr-registry",
             "vcr-roofline",
+            "vcr-routing",
             "vcr-steplog",
             "vcr-timing",
             "vcr-trace",

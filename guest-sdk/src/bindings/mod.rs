@@ -4,6 +4,7 @@
 pub mod faults;
 pub mod latency;
 pub mod observe;
+pub mod routing;
 pub mod scheduling;
 pub mod tokens;
 

@@ -1,5 +1,5 @@
 use alloc::string::String;
-use core::ops::RangeInclusive;
+use core::ops::{Range, RangeInclusive};
 
 use vcr_guest_sdk::{FaultAction, Rng};
 
@@ -7,6 +7,8 @@ use vcr_guest_sdk::{FaultAction, Rng};
 pub(crate) struct Rule {
     trigger: Trigger,
     from_ns: u64,
+    /// It does not happen any more from then on.
+    until_ns: u64,
     every: u32,
     probability: f64,
     action: Action,
@@ -32,20 +34,33 @@ pub(crate) enum Action {
 }
 
 impl Rule {
-    pub(crate) fn new(trigger: Trigger, from_ns: u64, every: u32, probability: f64, action: Action, rng: Rng) -> Self {
-        Self { trigger, from_ns, every, probability, action, rng, chances: 0 }
+    /// A rule that happens within the times of `window_ns`.
+    pub(crate) fn new(
+        trigger: Trigger,
+        window_ns: Range<u64>,
+        every: u32,
+        probability: f64,
+        action: Action,
+        rng: Rng,
+    ) -> Self {
+        let Range { start: from_ns, end: until_ns } = window_ns;
+        Self { trigger, from_ns, until_ns, every, probability, action, rng, chances: 0 }
+    }
+
+    fn is_in_window(&self, now_ns: u64) -> bool {
+        (self.from_ns..self.until_ns).contains(&now_ns)
     }
 
     /// What the rule does now because of the time alone.
     pub(crate) fn at_time(&mut self, now_ns: u64) -> Option<FaultAction> {
-        let is_due = matches!(self.trigger, Trigger::Time) && now_ns >= self.from_ns && self.chances == 0;
+        let is_due = matches!(self.trigger, Trigger::Time) && self.is_in_window(now_ns) && self.chances == 0;
         if is_due && self.takes_its_chance() { self.action(None) } else { None }
     }
 
     /// What the rule does when a utility call is answered.
     pub(crate) fn at_utility(&mut self, now_ns: u64, name: &str) -> Option<FaultAction> {
         let is_due =
-            matches!(&self.trigger, Trigger::Utility { method } if name.contains(method)) && now_ns >= self.from_ns;
+            matches!(&self.trigger, Trigger::Utility { method } if name.contains(method)) && self.is_in_window(now_ns);
         if is_due && self.takes_its_chance() { self.action(None) } else { None }
     }
 
@@ -58,7 +73,7 @@ impl Rule {
     /// Whether the rule may happen to a request with so many output tokens.
     pub(crate) fn is_due(&self, now_ns: u64, output_tokens: u32) -> bool {
         let has_enough = matches!(self.trigger, Trigger::Request { after_tokens, .. } if output_tokens >= after_tokens);
-        has_enough && now_ns >= self.from_ns
+        has_enough && self.is_in_window(now_ns)
     }
 
     /// What the rule does to the request in `slot`, for which it is due.

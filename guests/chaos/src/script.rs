@@ -21,7 +21,8 @@ pub struct Script {
 ///
 /// A rule with `match` or `after_tokens` is about requests and happens once to
 /// each that fits. One with `utility` is about utility calls. One with neither
-/// happens once, at `at_ms`.
+/// happens once, at `at_ms`. With `until_ms` it happens within a window: a burst
+/// of errors, for example.
 #[derive(Clone, Debug, serde::Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RuleScript {
@@ -39,6 +40,9 @@ pub struct RuleScript {
     /// It does not happen before this time.
     #[serde(default)]
     at_ms: Option<f64>,
+    /// It does not happen at this time or later.
+    #[serde(default)]
+    until_ms: Option<f64>,
     /// It happens to every so-manieth request or call that it could happen to.
     #[serde(default = "one")]
     every: u32,
@@ -123,6 +127,11 @@ impl RuleScript {
             return Err(format!("`probability` is {}, but must be 0 to 1", self.probability));
         }
         let from_ns = self.at_ms.map(|ms| nanoseconds("at_ms", ms)).transpose()?;
+        let until_ns = self.until_ms.map(|ms| nanoseconds("until_ms", ms)).transpose()?;
+        let window_ns = from_ns.unwrap_or(0)..until_ns.unwrap_or(u64::MAX);
+        if window_ns.is_empty() {
+            return Err("`until_ms` must be later than `at_ms`".into());
+        }
         let trigger = match (self.matches, self.after_tokens, self.utility) {
             (None, None, None) if from_ns.is_none() => {
                 return Err("it never happens: give `match`, `after_tokens`, `utility` or `at_ms`".into());
@@ -154,7 +163,7 @@ impl RuleScript {
             (Action::FailUtility, _) => return Err("`fail_utility` needs `utility`".into()),
             (Action::Other(_), _) => {}
         }
-        Ok(Rule::new(trigger, from_ns.unwrap_or(0), self.every, self.probability, action, rng))
+        Ok(Rule::new(trigger, window_ns, self.every, self.probability, action, rng))
     }
 }
 

@@ -81,6 +81,15 @@ fn a_rule_about_requests_may_wait_for_a_time() {
 }
 
 #[test]
+fn a_burst_is_a_window() {
+    let mut chaos = chaos(r#"{"match": {}, "at_ms": 10, "until_ms": 20, "action": "fail_request"}"#);
+    assert_eq!(decide(&mut chaos, 9 * MS, &[arrived(0, "a", 1)]), []);
+    assert_eq!(decide(&mut chaos, 19 * MS, &[arrived(1, "b", 1)]), [FAIL_1]);
+    let later = [FaultEvent::Emitted { slot: 0, output_tokens: 1 }, arrived(2, "c", 1)];
+    assert_eq!(decide(&mut chaos, 20 * MS, &later), []);
+}
+
+#[test]
 fn a_request_fails_once_and_only_while_it_is_there() {
     let mut chaos = chaos(r#"{"match": {}, "action": "fail_request"}, {"after_tokens": 0, "action": "fail_request"}"#);
     assert_eq!(decide(&mut chaos, 0, &[arrived(0, "a", 1)]), [FAIL_0]);
@@ -116,6 +125,7 @@ fn mistakes_in_the_script_are_named() {
         (r#"{"match": {}, "every": 0, "action": "drop_message"}"#, "`every` is 0"),
         (r#"{"match": {}, "probability": 1.5, "action": "drop_message"}"#, "`probability` is 1.5"),
         (r#"{"at_ms": -1, "action": "drop_message"}"#, "`at_ms` is -1, but must be 0 to 1e12"),
+        (r#"{"at_ms": 5, "until_ms": 5, "action": "drop_message"}"#, "`until_ms` must be later than `at_ms`"),
         (r#"{"at_ms": 1, "every": 2, "action": "drop_message"}"#, "the rule is about neither"),
         (r#"{"at_ms": 1, "action": "fail_request"}"#, "`fail_request` needs `match` or `after_tokens`"),
         (r#"{"match": {}, "action": "fail_utility"}"#, "`fail_utility` needs `utility`"),

@@ -144,7 +144,8 @@ fn write_totals(out: &mut dyn Write, run: &Report) -> io::Result<()> {
     let count = |name: &str| metrics.counters.get(name).copied().unwrap_or_default();
     let rate = |name: &str| metrics.rates_per_s.get(name).copied().unwrap_or_default();
     write!(out, "  requests: {} arrived, {} completed", count("requests"), count("completed"))?;
-    for (name, amount) in [("rejected", count("rejected")), ("failed", count("failed"))] {
+    for name in ["rejected", "shed", "failed"] {
+        let amount = count(name);
         if amount > 0 {
             write!(out, ", {amount} {name}")?;
         }

@@ -4,8 +4,10 @@ use std::sync::Arc;
 
 use vcr_core::EngineConfig;
 use vcr_core::Seat;
+use vcr_core::fault::{FailureInjector, FaultError};
 use vcr_core::latency::{LatencyError, LatencyModel};
 use vcr_core::policy::{PolicyError, SchedulingPolicy};
+use vcr_core::tokens::{BatchTokenSource, TokenError};
 use vcr_random::Distribution;
 use vcr_trace::Trace;
 
@@ -14,8 +16,23 @@ use crate::router::RouterConfig;
 /// Makes the latency model of one engine from its seat.
 pub type LatencyFactory = Arc<dyn Fn(&Seat<'_>) -> Result<Box<dyn LatencyModel>, LatencyError> + Send + Sync>;
 
-/// Makes the scheduling policy of one engine from a seed of the engine's.
+/// Makes the scheduling policy of one engine from its seat.
 pub type PolicyFactory = Arc<dyn Fn(&Seat<'_>) -> Result<Box<dyn SchedulingPolicy>, PolicyError> + Send + Sync>;
+
+/// Makes the failure injector of one engine from its seat.
+pub type InjectorFactory = Arc<dyn Fn(&Seat<'_>) -> Result<Box<dyn FailureInjector>, FaultError> + Send + Sync>;
+
+/// Makes the token source of one engine from its seat.
+pub type TokenFactory = Arc<dyn Fn(&Seat<'_>) -> Result<Box<dyn BatchTokenSource>, TokenError> + Send + Sync>;
+
+/// Who chooses the output tokens of a pool's engines.
+#[derive(Clone)]
+pub struct TokenConfig {
+    /// Makes the source of each engine.
+    pub source: TokenFactory,
+    /// The token that ends an output before its length, if one does.
+    pub eos_token: Option<u32>,
+}
 
 /// Engines of one kind, with the router in front of them.
 #[derive(Clone)]
@@ -36,6 +53,10 @@ pub struct PoolConfig {
     /// With `max_extra_tokens_per_step`: the chance that the first, second, ...
     /// extra token is accepted given that those before it were. Missing ones are 0.
     pub acceptance_rates: Vec<f64>,
+    /// Makes things go wrong in each engine.
+    pub failures: Option<InjectorFactory>,
+    /// Chooses the output tokens of each engine; without it they are drawn.
+    pub tokens: Option<TokenConfig>,
 }
 
 /// Which tokens' KV a transfer moves.

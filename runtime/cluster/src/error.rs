@@ -2,8 +2,11 @@
 
 use std::ops::Range;
 
+use vcr_core::fault::FaultError;
 use vcr_core::latency::LatencyError;
 use vcr_core::policy::PolicyError;
+use vcr_core::route::RouteError;
+use vcr_core::tokens::TokenError;
 
 use crate::config::PoolConfig;
 use crate::validate::RunConfigError;
@@ -47,6 +50,42 @@ pub enum SimError {
         /// What is wrong.
         reason: PolicyError,
     },
+    /// A router failed, or answered what cannot be; the run is void.
+    #[error("{reason} ({} of pool `{pool}`, at {at_ms} ms of virtual time)", name_request(*request))]
+    Route {
+        /// Name of the pool.
+        pool: String,
+        /// Number of the request to be routed; none while the router was made.
+        request: Option<u64>,
+        /// Virtual time.
+        at_ms: f64,
+        /// What the router said.
+        reason: RouteError,
+    },
+    /// A failure injector failed; the run is void.
+    #[error("{reason} (engine {engine} of pool `{pool}`, at {at_ms} ms of virtual time)")]
+    Failures {
+        /// Name of the pool.
+        pool: String,
+        /// Engine in the pool.
+        engine: u32,
+        /// Virtual time.
+        at_ms: f64,
+        /// What the injector said.
+        reason: FaultError,
+    },
+    /// A token source failed; the run is void.
+    #[error("{reason} (engine {engine} of pool `{pool}`, at {at_ms} ms of virtual time)")]
+    Tokens {
+        /// Name of the pool.
+        pool: String,
+        /// Engine in the pool.
+        engine: u32,
+        /// Virtual time.
+        at_ms: f64,
+        /// What the source said.
+        reason: TokenError,
+    },
     /// Not one request could ever run.
     #[error("no request could run: all {requests} were rejected, the first because {reason}")]
     NothingFits {
@@ -76,14 +115,6 @@ pub enum SimError {
     },
 }
 
-/// Why an engine cannot come up.
-#[derive(Debug, thiserror::Error)]
-#[error(transparent)]
-pub(crate) enum SpawnError {
-    Latency(#[from] LatencyError),
-    Policy(#[from] PolicyError),
-}
-
 fn name_steps(first: u64, count: u64) -> String {
     match count {
         1 => format!("step {first}"),
@@ -91,8 +122,35 @@ fn name_steps(first: u64, count: u64) -> String {
     }
 }
 
+fn name_request(request: Option<u64>) -> String {
+    match request {
+        Some(request) => format!("for request {request}, in front"),
+        None => "when it was made, in front".to_owned(),
+    }
+}
+
 fn join_lines(errors: &[RunConfigError]) -> String {
     errors.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n")
+}
+
+/// Why a worker cannot be made, or made again.
+#[derive(Debug)]
+pub(crate) enum MakeError {
+    Latency(LatencyError),
+    Policy(PolicyError),
+    Failures(FaultError),
+    Tokens(TokenError),
+}
+
+/// The failure of what makes the parts of an engine that stand around it.
+pub(crate) fn make_error(pool: &PoolConfig, engine: u32, now_ns: u64, error: MakeError) -> SimError {
+    let (name, at_ms) = (pool.name.clone(), now_ns as f64 / 1e6);
+    match error {
+        MakeError::Latency(reason) => latency_error(pool, engine, 0..1, now_ns, reason),
+        MakeError::Policy(reason) => policy_error(pool, engine, 0, now_ns, reason),
+        MakeError::Failures(reason) => SimError::Failures { pool: name, engine, at_ms, reason },
+        MakeError::Tokens(reason) => SimError::Tokens { pool: name, engine, at_ms, reason },
+    }
 }
 
 /// The failure of an engine's model in a call that priced `steps`.
@@ -111,14 +169,6 @@ pub(crate) fn latency_error(
         steps: steps.end - steps.start,
         at_ms,
         reason,
-    }
-}
-
-/// The failure of an engine that was to come up.
-pub(crate) fn spawn_error(pool: &PoolConfig, engine: u32, now_ns: u64, error: SpawnError) -> SimError {
-    match error {
-        SpawnError::Latency(reason) => latency_error(pool, engine, 0..1, now_ns, reason),
-        SpawnError::Policy(reason) => policy_error(pool, engine, 0, now_ns, reason),
     }
 }
 

@@ -27,6 +27,8 @@ pub(crate) enum Event {
     WorkerUp { worker: u32 },
     /// A slow-down of a worker is over.
     SlowDownEnd { worker: u32, fault: u32 },
+    /// A stall of a worker may be over, unless the worker was restarted since.
+    StallEnd { worker: u32, incarnation: u32 },
     /// A workload's next request or session starts.
     Arrival { workload: u32 },
     /// A session's next turn starts.

@@ -1,7 +1,7 @@
 //! Faults: crashes, restarts and slow-downs, and what becomes of the requests.
 
 use crate::config::FaultKind;
-use crate::error::{SimError, spawn_error};
+use crate::error::{SimError, make_error};
 use crate::event::Event;
 use crate::metrics::Counter;
 use crate::observe::Incident;
@@ -10,11 +10,11 @@ use crate::sim::{Simulation, Stage};
 use crate::worker::Health;
 
 impl Simulation<'_> {
-    pub(crate) fn strike(&mut self, index: u32) {
+    pub(crate) fn strike(&mut self, index: u32) -> Result<(), SimError> {
         let fault = self.config.faults[index as usize].clone();
         let worker = self.pools[fault.pool as usize].first_worker + fault.engine;
         match fault.kind {
-            FaultKind::Crash { restart_after_ns } => self.crash(worker, restart_after_ns),
+            FaultKind::Crash { restart_after_ns } => self.crash(worker, restart_after_ns)?,
             FaultKind::SlowDown { factor, duration_ns } => {
                 self.observer.incident(worker, self.now_ns, Incident::SlowDown);
                 self.workers[worker as usize].slow_down(index, factor);
@@ -24,6 +24,7 @@ impl Simulation<'_> {
                 }
             }
         }
+        Ok(())
     }
 
     pub(crate) fn end_slow_down(&mut self, worker: u32, fault: u32) {
@@ -37,30 +38,30 @@ impl Simulation<'_> {
         let pool = worker.pool as usize;
         worker
             .restart(&self.config.name, &self.pools[pool].config)
-            .map_err(|error| spawn_error(&self.pools[pool].config, worker.index, self.now_ns, error))?;
+            .map_err(|error| make_error(&self.pools[pool].config, worker.index, self.now_ns, error))?;
         for tag in std::mem::take(&mut self.pools[pool].parked) {
             // Requests that ended while parked are gone.
             if self.live[tag as usize].is_some() {
-                self.resume_parked(tag);
+                self.resume_parked(tag)?;
             }
         }
         Ok(())
     }
 
-    fn resume_parked(&mut self, tag: u64) {
+    fn resume_parked(&mut self, tag: u64) -> Result<(), SimError> {
         match self.live_mut(tag).stage {
             Stage::Parked { pool: 0 } => self.dispatch(tag),
             Stage::Parked { pool } => {
                 let max_tokens = self.records[tag as usize].max_tokens;
-                self.submit(tag, pool, max_tokens, vcr_core::KvRole::Destination);
+                self.submit(tag, pool, max_tokens, vcr_core::KvRole::Destination)
             }
-            Stage::First { .. } | Stage::Decode { .. } | Stage::Played { .. } => {}
+            Stage::First { .. } | Stage::Decode { .. } | Stage::Played { .. } => Ok(()),
         }
     }
 
-    fn crash(&mut self, index: u32, restart_after_ns: Option<u64>) {
+    pub(crate) fn crash(&mut self, index: u32, restart_after_ns: Option<u64>) -> Result<(), SimError> {
         if self.workers[index as usize].health != Health::Up {
-            return;
+            return Ok(());
         }
         self.observer.incident(index, self.now_ns, Incident::Crash);
         let worker = &mut self.workers[index as usize];
@@ -72,7 +73,7 @@ impl Simulation<'_> {
             self.events.push(self.now_ns.saturating_add(after_ns), Event::WorkerUp { worker: index });
         }
         for tag in tags {
-            self.lose(tag, index);
+            self.lose(tag, index)?;
         }
         if !self.pool_may_recover(pool) {
             for tag in std::mem::take(&mut self.pools[pool as usize].parked) {
@@ -82,10 +83,11 @@ impl Simulation<'_> {
                 }
             }
         }
+        Ok(())
     }
 
     /// A request loses what `crashed` held of it, and with that everything.
-    fn lose(&mut self, tag: u64, crashed: u32) {
+    fn lose(&mut self, tag: u64, crashed: u32) -> Result<(), SimError> {
         self.cancel_transfer(tag);
         let live = self.live_mut(tag);
         let (stage, source) = (live.stage, live.source.take());
@@ -94,6 +96,7 @@ impl Simulation<'_> {
             && worker != crashed
         {
             self.workers[worker as usize].engine.abort(id);
+            self.workers[worker as usize].forget(tag);
             self.observer.aborted(worker, tag);
             self.dirty.push(worker);
         }
@@ -118,9 +121,10 @@ impl Simulation<'_> {
         if again {
             self.count(tag, Counter::Retries, 1);
             self.parked_elsewhere(tag, stage);
-            self.dispatch(tag);
+            self.dispatch(tag)
         } else {
             self.end(tag, Outcome::Failed(FailReason::EngineCrash));
+            Ok(())
         }
     }
 

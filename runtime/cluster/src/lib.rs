@@ -5,10 +5,12 @@
 //! always: time is integer nanoseconds, ties have a fixed order, and every
 //! random stream is named by its purpose.
 
+mod affinity;
 mod config;
 mod error;
 mod event;
 mod fault;
+mod injector;
 mod lifecycle;
 mod link;
 pub mod metrics;
@@ -18,16 +20,21 @@ pub mod record;
 mod report;
 mod router;
 mod sim;
+mod tokens;
 mod validate;
 mod worker;
 mod workload;
 
 pub use config::{
-    Answers, Arrivals, FaultConfig, FaultKind, LatencyFactory, Limit, LinkConfig, LinkSharing, PolicyFactory,
-    PoolConfig, RequestMix, RunConfig, Topology, TracePacing, TransferScope, WorkloadConfig, WorkloadSource,
+    Answers, Arrivals, FaultConfig, FaultKind, InjectorFactory, LatencyFactory, Limit, LinkConfig, LinkSharing,
+    PolicyFactory, PoolConfig, RequestMix, RunConfig, TokenConfig, TokenFactory, Topology, TracePacing, TransferScope,
+    WorkloadConfig, WorkloadSource,
 };
 pub use error::SimError;
 pub use report::{EngineReport, LinkReport, MetricsReport, Report, TrendReport, report_name};
-pub use router::{KvAwareConfig, RouteQuery, Router, RouterConfig, WorkerLoad};
+pub use router::{
+    Choice, EndedRequest, KvAwareConfig, RouteError, RoutePhase, RouteQuery, Router, RouterConfig, RouterFactory,
+    WorkerLoad,
+};
 pub use sim::simulate;
 pub use validate::RunConfigError;

@@ -1,53 +1,71 @@
 //! A request's way through the cluster: arrival, routing, hand-over, end.
 
 use vcr_core::plan::{RemoteLoad, RequestOutput};
-use vcr_core::{KvRole, Prompt, RequestSpec, seed};
+use vcr_core::{KvRole, Prompt, RequestSpec, StopRules, seed};
 
 use crate::config::{LinkConfig, LinkSharing, Topology, TransferScope};
+use crate::error::SimError;
 use crate::event::Event;
 use crate::link::TransferKey;
 use crate::metrics::{Counter, Trend};
 use crate::record::{FailReason, Outcome, RequestRecord};
-use crate::router::RouteQuery;
+use crate::router::{Choice, EndedRequest, RouteError, RoutePhase, RouteQuery};
 use crate::sim::{Live, Simulation, Stage};
+use crate::tokens::made_up;
 use crate::worker::{Health, output_token};
 use crate::workload::{FollowUp, Turn};
 
 const PREFILL_POOL: u32 = 0;
 const DECODE_POOL: u32 = 1;
 
+/// What a router made of a request.
+enum Routed {
+    /// This worker, counted over all engines, takes it.
+    To(u32),
+    /// It is refused.
+    Shed,
+    /// No worker is up that could take it.
+    Nowhere,
+}
+
 impl Simulation<'_> {
     /// The next session of a workload starts.
-    pub(crate) fn arrive(&mut self, index: u32) {
+    pub(crate) fn arrive(&mut self, index: u32) -> Result<(), SimError> {
         let workload = &mut self.workloads[index as usize];
         if workload.closed_loop().is_some() {
             if !workload.has_next(self.now_ns) {
-                return;
+                return Ok(());
             }
             let turn = workload.start_next();
-            self.admit(index, turn);
+            self.admit(index, turn)
         } else {
             let turn = workload.start_next();
             if let Some(at_ns) = workload.next_start_ns() {
                 self.events.push(at_ns, Event::Arrival { workload: index });
             }
-            self.admit(index, turn);
+            self.admit(index, turn)
         }
     }
 
     /// A thinking session asks its next question.
-    pub(crate) fn continue_session(&mut self, slot: u32) {
-        let Some((workload, follow_up, tag)) = self.thinking[slot as usize].take() else { return };
+    pub(crate) fn continue_session(&mut self, slot: u32) -> Result<(), SimError> {
+        let Some((workload, follow_up, tag)) = self.thinking[slot as usize].take() else { return Ok(()) };
         self.thinking_vacant.push(slot);
         let output_seed = self.output_seeds[tag as usize];
-        let answer = (0..self.records[tag as usize].output_tokens).map(|index| output_token(output_seed, index));
-        if let Some(turn) = self.workloads[workload as usize].next_turn(follow_up, answer) {
-            self.admit(workload, turn);
+        let chosen = self.answers.remove(&tag);
+        let token = |index: u32| match &chosen {
+            Some(tokens) => tokens[index as usize],
+            None => output_token(output_seed, index),
+        };
+        let answer = (0..self.records[tag as usize].output_tokens).map(token);
+        match self.workloads[workload as usize].next_turn(follow_up, answer) {
+            Some(turn) => self.admit(workload, turn),
+            None => Ok(()),
         }
     }
 
     /// A request arrives at the cluster.
-    fn admit(&mut self, workload: u32, turn: Turn) {
+    fn admit(&mut self, workload: u32, turn: Turn) -> Result<(), SimError> {
         let tag = self.records.len() as u64;
         self.records.push(RequestRecord {
             workload,
@@ -79,16 +97,20 @@ impl Simulation<'_> {
             priority: turn.priority,
             follow_up: turn.follow_up,
             attempt: 0,
+            routed: [None; 2],
         })));
         self.count(tag, Counter::Requests, 1);
         match turn.played_row {
-            Some(row) => self.start_playing(tag, row),
+            Some(row) => {
+                self.start_playing(tag, row);
+                Ok(())
+            }
             None => self.dispatch(tag),
         }
     }
 
     /// Sends a request that is nowhere to a worker of the first pool.
-    pub(crate) fn dispatch(&mut self, tag: u64) {
+    pub(crate) fn dispatch(&mut self, tag: u64) -> Result<(), SimError> {
         let record = &self.records[tag as usize];
         let (prompt_tokens, max_tokens) = (record.prompt_tokens, record.max_tokens);
         let disaggregated = self.pools.len() > 1;
@@ -101,14 +123,14 @@ impl Simulation<'_> {
         }
         if let Err(reason) = fits {
             self.end(tag, Outcome::Rejected(reason));
-            return;
+            return Ok(());
         }
         let role = if disaggregated { KvRole::Source } else { KvRole::Local };
-        self.submit(tag, PREFILL_POOL, here, role);
+        self.submit(tag, PREFILL_POOL, here, role)
     }
 
     /// Routes a request to a worker of `pool`, or parks it until one is up.
-    pub(crate) fn submit(&mut self, tag: u64, pool: u32, max_tokens: u32, kv_role: KvRole) {
+    pub(crate) fn submit(&mut self, tag: u64, pool: u32, max_tokens: u32, kv_role: KvRole) -> Result<(), SimError> {
         let keep_prompt = self.config.max_retries > 0 || self.pools.len() > 1;
         let workload = self.records[tag as usize].workload;
         let tenant = self.config.workloads[workload as usize].tenant;
@@ -116,15 +138,28 @@ impl Simulation<'_> {
         live.stage = Stage::Parked { pool };
         let priority = live.priority;
         let prompt = live.prompt.take().expect("the prompt is kept until the last submission");
-        let Some(worker) = self.route(pool, &prompt) else {
-            self.live_mut(tag).prompt = Some(prompt);
-            self.park(tag, pool);
-            return;
+        let worker = match self.route(tag, pool, &prompt, kv_role)? {
+            Routed::To(worker) => worker,
+            Routed::Shed => {
+                self.end(tag, Outcome::Shed);
+                return Ok(());
+            }
+            Routed::Nowhere => {
+                self.live_mut(tag).prompt = Some(prompt);
+                self.park(tag, pool);
+                return Ok(());
+            }
         };
         if keep_prompt {
             self.live_mut(tag).prompt = Some(prompt.clone());
         }
+        let eos_token = self.pools[pool as usize].config.tokens.as_ref().and_then(|tokens| tokens.eos_token);
+        let shown = self.workers[worker as usize].tokens.as_ref().map(|_| {
+            let block_size_tokens = self.pools[pool as usize].config.engine.block_size;
+            (seed::derive(self.config.seed, "tokens", prompt.content_hash()), made_up(&prompt, block_size_tokens))
+        });
         let spec = RequestSpec {
+            stops: eos_token.map(|token| Box::new(StopRules::of_token(token))),
             priority,
             tenant,
             arrival_ns: self.records[tag as usize].arrival_ns,
@@ -146,14 +181,30 @@ impl Simulation<'_> {
                 if self.wants_steps {
                     self.observer.submitted(worker, tag);
                 }
+                if let (Some(tokens), Some((seed, prompt))) = (&mut self.workers[worker as usize].tokens, shown) {
+                    tokens.start(tag, seed, prompt, max_tokens, eos_token);
+                }
+                self.announce(worker, tag, max_tokens);
             }
             Err(reason) => self.end(tag, Outcome::Rejected(reason)),
         }
+        Ok(())
+    }
+
+    /// Tells the injector of a worker, if it has one, of a request.
+    fn announce(&mut self, worker: u32, tag: u64, max_tokens: u32) {
+        let Some(injector) = self.workers[worker as usize].injector.as_deref_mut() else { return };
+        let record = &self.records[tag as usize];
+        let workload = self.workloads[record.workload as usize].name();
+        let name = format!("{workload}-{}-{}", record.session, record.turn);
+        let priority = self.live[tag as usize].as_deref().map_or(0, |live| live.priority);
+        injector.arrived(tag, name, record.prompt_tokens, max_tokens, priority);
     }
 
     /// The router's choice among the workers of `pool` that are up.
-    fn route(&mut self, pool: u32, prompt: &Prompt) -> Option<u32> {
-        let pool = &mut self.pools[pool as usize];
+    fn route(&mut self, tag: u64, pool: u32, prompt: &Prompt, kv_role: KvRole) -> Result<Routed, SimError> {
+        let index = pool as usize;
+        let pool = &mut self.pools[index];
         let overlap = pool.router.needs_overlap();
         let first = pool.first_worker as usize;
         self.loads.clear();
@@ -164,11 +215,59 @@ impl Simulation<'_> {
             }
         }
         if self.loads.is_empty() {
-            return None;
+            return Ok(Routed::Nowhere);
         }
-        let query = RouteQuery { prompt, block_size_tokens: pool.config.engine.block_size };
-        let choice = pool.router.route(&query, &self.loads);
-        Some(pool.first_worker + self.loads[choice].worker)
+        let record = &self.records[tag as usize];
+        let live = self.live[tag as usize].as_deref_mut().expect("the request has not ended");
+        let query = RouteQuery {
+            now_ns: self.now_ns,
+            request: tag,
+            prompt_tokens: record.prompt_tokens,
+            max_tokens: record.max_tokens,
+            priority: live.priority,
+            lora: None,
+            tenant: self.config.workloads[record.workload as usize].tenant,
+            // Sessions are numbered within their workload.
+            session: u64::from(record.workload) << 48 | record.session,
+            block_size_tokens: pool.config.engine.block_size,
+            phase: match kv_role {
+                KvRole::Local => RoutePhase::Whole,
+                KvRole::Source => RoutePhase::Prefill,
+                KvRole::Destination => RoutePhase::Decode,
+            },
+            may_shed: live.routed == [None; 2],
+            blocks: prompt.block_hashes(),
+        };
+        let refused = |what: String| RouteError { router: "router".to_owned(), reason: what };
+        let choice = pool.router.route(&query, &self.loads).and_then(|choice| match choice {
+            Choice::Shed if query.may_shed => Ok(Routed::Shed),
+            Choice::Shed => Err(refused("it refused a request that has been with an engine before".to_owned())),
+            Choice::Worker(position) => match self.loads.get(position) {
+                Some(load) => {
+                    live.routed[index] = Some(load.worker);
+                    Ok(Routed::To(pool.first_worker + load.worker))
+                }
+                None => Err(refused(format!("it chose position {position} of {} engines", self.loads.len()))),
+            },
+        });
+        choice.map_err(|reason| SimError::Route {
+            pool: pool.config.name.clone(),
+            request: Some(tag),
+            at_ms: self.now_ns as f64 / 1e6,
+            reason,
+        })
+    }
+
+    /// Tells the routers that have routed it that a request is over.
+    fn tell_routers(&mut self, tag: u64, routed: [Option<u32>; 2], failed: bool) {
+        let output_tokens = self.records[tag as usize].output_tokens;
+        for (pool, worker) in self.pools.iter_mut().zip(routed) {
+            if let Some(worker) = worker
+                && pool.router.needs_ended()
+            {
+                pool.router.ended(&EndedRequest { request: tag, worker, output_tokens, failed });
+            }
+        }
     }
 
     fn park(&mut self, tag: u64, pool: u32) {
@@ -186,7 +285,7 @@ impl Simulation<'_> {
     }
 
     /// A prefill worker has computed a prompt: its KV moves on.
-    pub(crate) fn end_prefill(&mut self, worker: u32, output: &RequestOutput) {
+    pub(crate) fn end_prefill(&mut self, worker: u32, output: &RequestOutput) -> Result<(), SimError> {
         let tag = output.tag;
         self.records[tag as usize].prefill_end_ns = Some(self.now_ns);
         let max_tokens = self.records[tag as usize].max_tokens;
@@ -194,9 +293,10 @@ impl Simulation<'_> {
         if max_tokens == 0 {
             self.release_source(tag);
             self.complete(tag);
+            Ok(())
         } else {
             // The sampled token is not shown; the decode side samples it again.
-            self.submit(tag, DECODE_POOL, max_tokens, KvRole::Destination);
+            self.submit(tag, DECODE_POOL, max_tokens, KvRole::Destination)
         }
     }
 
@@ -323,11 +423,13 @@ impl Simulation<'_> {
         let counter = match outcome {
             Outcome::Completed => Counter::Completed,
             Outcome::Rejected(_) => Counter::Rejected,
+            Outcome::Shed => Counter::Shed,
             Outcome::Failed(_) | Outcome::Unfinished => Counter::Failed,
         };
         self.count(tag, counter, 1);
         self.count(tag, Counter::Preemptions, u64::from(preemptions));
         let live = self.live[tag as usize].take().expect("the request has not ended");
+        self.tell_routers(tag, live.routed, outcome != Outcome::Completed);
         let mut follow_up = live.follow_up;
         // A drawn conversation cannot go on without an answer; rows of a trace
         // stand for themselves and each of them is accounted for.
@@ -340,7 +442,7 @@ impl Simulation<'_> {
                 let state = &self.workloads[workload as usize];
                 // A refusal takes no time: without a count to end it, a loop
                 // of refused requests would go on for ever at one instant.
-                let refused = matches!(outcome, Outcome::Rejected(_)) && !state.is_counted();
+                let refused = matches!(outcome, Outcome::Rejected(_) | Outcome::Shed) && !state.is_counted();
                 if state.closed_loop().is_some() && !refused && state.has_next(self.now_ns) {
                     self.events.push(self.now_ns, Event::Arrival { workload });
                 }

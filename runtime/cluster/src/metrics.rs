@@ -91,6 +91,9 @@ metric_enum! {
         CachedTokens = "cached_tokens", Count, "Those found in a prefix cache.";
         OutputTokens = "output_tokens", Count, "Output tokens of completed requests.";
         WastedTokens = "wasted_tokens", Count, "Output tokens of attempts that a fault cut off.";
+        Stalls = "stalls", Count, "Times that a failure injector stalled an engine.";
+        IgnoredFaults = "ignored_faults", Count, "Wishes of failure injectors that mean nothing in virtual time.";
+        Shed = "shed", Count, "Requests refused by a router because all engines had too much to do.";
     }
 }
 
@@ -101,6 +104,21 @@ metric_enum! {
         PrefixHitRatio = "prefix_hit_ratio", Ratio, "Cached share of the prompt tokens of completed requests.";
         CompletedRatio = "completed_ratio", Ratio, "Completed share of the requests that arrived.";
         KvPeakUsage = "kv_peak_usage", Ratio, "Largest share of an engine's KV blocks in use.";
+    }
+}
+
+impl Counter {
+    /// Whether it counts what most runs cannot have. Reports name it only where
+    /// it is not 0, so that reports of other runs do not change with it.
+    #[must_use]
+    pub const fn is_occasional(self) -> bool {
+        matches!(self, Self::Shed | Self::Stalls | Self::IgnoredFaults)
+    }
+
+    /// Whether only the whole run has it: engines serve all workloads together.
+    #[must_use]
+    pub const fn is_of_whole_run(self) -> bool {
+        matches!(self, Self::Steps | Self::Stalls | Self::IgnoredFaults)
     }
 }
 

@@ -46,6 +46,10 @@ pub enum Incident {
     SlowDown,
     /// A slow-down is over.
     SlowDownEnd,
+    /// An engine does nothing for a while.
+    Stall,
+    /// It goes on.
+    StallEnd,
 }
 
 /// Watches a run. Nothing it does can change the run.

@@ -12,6 +12,8 @@ pub enum Outcome {
     Completed,
     /// Refused: it could never run.
     Rejected(RejectReason),
+    /// Refused by the router: all engines had too much to do.
+    Shed,
     /// Lost to a fault.
     Failed(FailReason),
 }
@@ -28,6 +30,9 @@ pub enum FailReason {
     /// It failed when it was recorded.
     #[error("it failed, as recorded")]
     Recorded,
+    /// A failure injector failed it.
+    #[error("a failure was injected")]
+    Injected,
     /// Every engine of the pool is down for good.
     #[error("no engine of the pool is up or will be")]
     NoEngine,
@@ -127,6 +132,7 @@ impl RequestRecord {
             Outcome::Unfinished => ("unfinished", None),
             Outcome::Completed => ("completed", None),
             Outcome::Rejected(reason) => ("rejected", Some(reason.to_string())),
+            Outcome::Shed => ("shed", None),
             Outcome::Failed(reason) => ("failed", Some(reason.to_string())),
         };
         RequestRow {

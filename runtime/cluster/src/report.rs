@@ -250,11 +250,13 @@ fn metrics_report<'a, I: Iterator<Item = &'a RequestRecord>>(
         match record.outcome {
             Outcome::Rejected(reason) => *rejections.entry(reason.to_string()).or_insert(0) += 1,
             Outcome::Failed(reason) => *failures.entry(reason).or_insert(0) += 1,
-            Outcome::Completed | Outcome::Unfinished => {}
+            Outcome::Completed | Outcome::Shed | Outcome::Unfinished => {}
         }
     }
-    // Steps serve all workloads together, so only the whole run counts them.
-    let counted = || Counter::ALL.iter().filter(|counter| run.is_some() || **counter != Counter::Steps);
+    let is_counted = |counter: Counter| {
+        (run.is_some() || !counter.is_of_whole_run()) && (total(counter) > 0 || !counter.is_occasional())
+    };
+    let counted = || Counter::ALL.iter().filter(|counter| is_counted(**counter));
     MetricsReport {
         counters: counted().map(|&counter| (counter.info().name, total(counter))).collect(),
         rates_per_s: counted().map(|&counter| (counter.info().name, rate(total(counter)))).collect(),

@@ -1,49 +1,19 @@
 //! Routers: which worker of a pool takes a request.
 
-use vcr_core::Prompt;
+use std::fmt;
+use std::sync::Arc;
 
-/// What a router may know of a worker when it decides.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct WorkerLoad {
-    /// Index of the worker in its pool.
-    pub worker: u32,
-    /// Requests in the running list.
-    pub running_requests: u32,
-    /// Requests waiting for admission or a transfer.
-    pub waiting_requests: u32,
-    /// KV blocks referenced by at least one request.
-    pub active_blocks: u32,
-    /// KV blocks in all.
-    pub total_blocks: u32,
-    /// Prompt tokens assigned to the worker and not yet computed.
-    pub outstanding_prefill_tokens: u64,
-    /// Leading prompt blocks of the request in the worker's prefix cache; 0
-    /// unless [`Router::needs_overlap`].
-    pub overlap_blocks: u32,
-}
+use vcr_core::Seat;
+pub use vcr_core::route::{Choice, EndedRequest, RouteError, RoutePhase, RouteQuery, Router, WorkerLoad};
+use vcr_routing::AffinityConfig;
 
-/// The request to be routed.
-#[derive(Clone, Copy, Debug)]
-pub struct RouteQuery<'a> {
-    /// Its prompt.
-    pub prompt: &'a Prompt,
-    /// Tokens per KV block in the pool.
-    pub block_size_tokens: u32,
-}
+use crate::affinity::Affine;
 
-/// Chooses among the workers of one pool that are up.
-pub trait Router: Send {
-    /// Index into `workers`, which is never empty and ordered by worker.
-    fn route(&mut self, query: &RouteQuery<'_>, workers: &[WorkerLoad]) -> usize;
+/// Makes the router of one pool from its seat.
+pub type RouterFactory = Arc<dyn Fn(&Seat<'_>) -> Result<Box<dyn Router>, RouteError> + Send + Sync>;
 
-    /// Whether [`WorkerLoad::overlap_blocks`] should be filled in.
-    fn needs_overlap(&self) -> bool {
-        false
-    }
-}
-
-/// The routers that come with vcr.
-#[derive(Clone, Debug, Default, PartialEq)]
+/// What chooses among the engines of a pool.
+#[derive(Clone, Default)]
 pub enum RouterConfig {
     /// Workers in turn, in order of arrival.
     #[default]
@@ -52,6 +22,22 @@ pub enum RouterConfig {
     LeastLoaded,
     /// Cheapest by uncached prefill plus KV blocks in use.
     KvAware(KvAwareConfig),
+    /// By prefix, with bounded loads and shedding.
+    PrefixAffinity(AffinityConfig),
+    /// Made by the caller: a guest, for example.
+    Made(RouterFactory),
+}
+
+impl fmt::Debug for RouterConfig {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::RoundRobin => f.write_str("RoundRobin"),
+            Self::LeastLoaded => f.write_str("LeastLoaded"),
+            Self::KvAware(config) => f.debug_tuple("KvAware").field(config).finish(),
+            Self::PrefixAffinity(config) => f.debug_tuple("PrefixAffinity").field(config).finish(),
+            Self::Made(_) => f.write_str("Made"),
+        }
+    }
 }
 
 /// Weights of the KV-aware router's cost. Names follow Dynamo's router.
@@ -73,13 +59,17 @@ impl Default for KvAwareConfig {
 
 impl RouterConfig {
     /// A router in its initial state.
-    #[must_use]
-    pub fn build(&self) -> Box<dyn Router> {
-        match self {
+    ///
+    /// # Errors
+    /// When its config makes no sense, or its maker fails.
+    pub fn build(&self, seat: &Seat<'_>) -> Result<Box<dyn Router>, RouteError> {
+        Ok(match self {
             Self::RoundRobin => Box::new(RoundRobin { next_worker: 0 }),
             Self::LeastLoaded => Box::new(LeastLoaded),
             Self::KvAware(config) => Box::new(KvAware { config: *config }),
-        }
+            Self::PrefixAffinity(config) => Box::new(Affine::new(*config, seat.seed)?),
+            Self::Made(make) => make(seat)?,
+        })
     }
 }
 
@@ -88,20 +78,21 @@ struct RoundRobin {
 }
 
 impl Router for RoundRobin {
-    fn route(&mut self, _query: &RouteQuery<'_>, workers: &[WorkerLoad]) -> usize {
+    fn route(&mut self, _query: &RouteQuery<'_>, workers: &[WorkerLoad]) -> Result<Choice, RouteError> {
         // Workers that are down are absent; the turn passes to the next one up.
         let choice = workers.iter().position(|load| load.worker >= self.next_worker).unwrap_or(0);
         self.next_worker = workers[choice].worker + 1;
-        choice
+        Ok(Choice::Worker(choice))
     }
 }
 
 struct LeastLoaded;
 
 impl Router for LeastLoaded {
-    fn route(&mut self, _query: &RouteQuery<'_>, workers: &[WorkerLoad]) -> usize {
+    fn route(&mut self, _query: &RouteQuery<'_>, workers: &[WorkerLoad]) -> Result<Choice, RouteError> {
         let load = |w: &WorkerLoad| (w.running_requests + w.waiting_requests, w.outstanding_prefill_tokens, w.worker);
-        (0..workers.len()).min_by_key(|&index| load(&workers[index])).unwrap_or(0)
+        let choice = (0..workers.len()).min_by_key(|&index| load(&workers[index])).unwrap_or(0);
+        Ok(Choice::Worker(choice))
     }
 }
 
@@ -114,10 +105,10 @@ struct KvAware {
 impl KvAware {
     fn cost(&self, query: &RouteQuery<'_>, load: &WorkerLoad) -> f64 {
         let block = f64::from(query.block_size_tokens);
-        let prompt_tokens = u64::from(query.prompt.len_tokens());
+        let prompt_tokens = u64::from(query.prompt_tokens);
         let prefill_blocks = (load.outstanding_prefill_tokens + prompt_tokens) as f64 / block;
         let credit = self.config.overlap_score_credit * f64::from(load.overlap_blocks);
-        let new_blocks = query.prompt.len_tokens().div_ceil(query.block_size_tokens) - load.overlap_blocks;
+        let new_blocks = query.prompt_tokens.div_ceil(query.block_size_tokens) - load.overlap_blocks;
         let requests = load.running_requests + load.waiting_requests;
         self.config.prefill_load_scale * (prefill_blocks - credit).max(0.0)
             + f64::from(load.active_blocks + new_blocks)
@@ -126,7 +117,7 @@ impl KvAware {
 }
 
 impl Router for KvAware {
-    fn route(&mut self, query: &RouteQuery<'_>, workers: &[WorkerLoad]) -> usize {
+    fn route(&mut self, query: &RouteQuery<'_>, workers: &[WorkerLoad]) -> Result<Choice, RouteError> {
         let mut best = 0;
         let mut best_cost = f64::INFINITY;
         for (index, load) in workers.iter().enumerate() {
@@ -137,7 +128,7 @@ impl Router for KvAware {
                 best_cost = cost;
             }
         }
-        best
+        Ok(Choice::Worker(best))
     }
 
     fn needs_overlap(&self) -> bool {
@@ -153,17 +144,31 @@ mod tests {
         (0..count).map(|worker| WorkerLoad { worker, total_blocks: 100, ..WorkerLoad::default() }).collect()
     }
 
-    fn prompt(tokens: u32) -> Prompt {
-        let mut prompt = Prompt::new(16, 0);
-        prompt.push_run(1, 0, tokens);
-        prompt
+    fn query(blocks: &[u64]) -> RouteQuery<'_> {
+        RouteQuery {
+            now_ns: 0,
+            request: 0,
+            prompt_tokens: 64,
+            max_tokens: 8,
+            priority: 0,
+            lora: None,
+            tenant: 0,
+            session: 0,
+            block_size_tokens: 16,
+            phase: RoutePhase::Whole,
+            may_shed: true,
+            blocks,
+        }
     }
 
     fn choices(router: &RouterConfig, loads: &[WorkerLoad], times: usize) -> Vec<u32> {
-        let prompt = prompt(64);
-        let query = RouteQuery { prompt: &prompt, block_size_tokens: 16 };
-        let mut router = router.build();
-        (0..times).map(|_| loads[router.route(&query, loads)].worker).collect()
+        let query = query(&[1, 2, 3, 4]);
+        let mut router = router.build(&Seat::of_seed(1)).expect("it can be made");
+        let choices = (0..times).map(|_| match router.route(&query, loads) {
+            Ok(Choice::Worker(position)) => loads[position].worker,
+            answer => panic!("{answer:?}"),
+        });
+        choices.collect()
     }
 
     #[test]
@@ -200,5 +205,27 @@ mod tests {
         assert_eq!(choices(&router, &two, 1), [0]);
         two[0].running_requests = 1;
         assert_eq!(choices(&router, &two, 1), [1]);
+    }
+
+    #[test]
+    fn prefix_affinity_sees_caches_and_refuses_what_may_be_refused() {
+        let config = AffinityConfig { max_waiting: Some(2), ..AffinityConfig::default() };
+        let affine = RouterConfig::PrefixAffinity(config);
+        let mut two = loads(2);
+        two[1].overlap_blocks = 4;
+        assert_eq!(choices(&affine, &two, 1), [1]);
+        two[0].waiting_requests = 3;
+        two[1].waiting_requests = 3;
+        let mut router = affine.build(&Seat::of_seed(1)).expect("it can be made");
+        assert_eq!(router.route(&query(&[1]), &two), Ok(Choice::Shed));
+        let served = RouteQuery { may_shed: false, ..query(&[1]) };
+        assert_eq!(router.route(&served, &two), Ok(Choice::Worker(1)));
+    }
+
+    #[test]
+    fn a_bad_config_is_an_error_that_names_the_router() {
+        let affine = RouterConfig::PrefixAffinity(AffinityConfig { load_factor: 0.0, ..AffinityConfig::default() });
+        let error = affine.build(&Seat::of_seed(1)).err().expect("it is bad").to_string();
+        assert_eq!(error, "router `prefix_affinity` failed: `load_factor` must be 1 to 1e6, but is 0");
     }
 }

@@ -4,14 +4,15 @@
 //! then every worker whose situation changed may start a step, in order of
 //! worker. Nothing here reads a clock or iterates in an order that could vary.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use vcr_core::latency::StepShape;
 use vcr_core::plan::{RemoteLoad, RequestOutput, ScheduledKind};
-use vcr_core::{Prompt, RequestId};
+use vcr_core::{Prompt, RequestId, Seat, seed};
 
 use crate::config::{LinkSharing, PoolConfig, RunConfig, Topology, WorkloadConfig, WorkloadSource};
-use crate::error::{MAX_STEPS_AT_ONE_INSTANT, SimError, latency_error, policy_error, spawn_error};
+use crate::error::{MAX_STEPS_AT_ONE_INSTANT, MakeError, SimError, latency_error, make_error, policy_error};
 use crate::event::{Event, EventQueue};
 use crate::link::Link;
 use crate::metrics::{Counter, MetricSet, Trend};
@@ -50,6 +51,8 @@ pub(crate) struct Live {
     pub(crate) follow_up: FollowUp,
     /// Tells transfers of this attempt from those of earlier ones.
     pub(crate) attempt: u32,
+    /// The worker of each pool that it was last routed to, by index in the pool.
+    pub(crate) routed: [Option<u32>; 2],
 }
 
 pub(crate) struct Pool {
@@ -76,9 +79,12 @@ pub(crate) struct Simulation<'o> {
     /// Sessions between two turns, by slot of [`Event::NextTurn`].
     pub(crate) thinking: Vec<Option<(u32, FollowUp, u64)>>,
     pub(crate) thinking_vacant: Vec<u32>,
+    /// Chosen outputs of requests whose session goes on.
+    pub(crate) answers: BTreeMap<u64, Vec<u32>>,
     pub(crate) metrics: Vec<MetricSet>,
     pub(crate) step_metrics: MetricSet,
-    /// Whether the end of a request can bring about another's arrival.
+    /// Whether the end of any step can bring about the arrival of a request
+    /// anywhere: because another ends, or because of an injected crash.
     chained: bool,
     pub(crate) ended: u64,
     pub(crate) steps: u64,
@@ -114,15 +120,18 @@ impl<'o> Simulation<'o> {
             let first_worker = workers.len() as u32;
             for index in 0..pool_config.engines {
                 let worker = Worker::new(pool as u32, index, pool_config, &config, observer.wants_steps())
-                    .map_err(|error| spawn_error(pool_config, index, 0, error))?;
+                    .map_err(|error| make_error(pool_config, index, 0, error))?;
                 workers.push(worker);
             }
-            pools.push(Pool {
-                first_worker,
-                router: pool_config.router.build(),
-                parked: Vec::new(),
-                config: pool_config.clone(),
-            });
+            let router_seed = seed::derive(config.seed, &format!("router:{}", pool_config.name), 0);
+            let seat = Seat { run: &config.name, pool: &pool_config.name, engine: None, seed: router_seed };
+            let router = pool_config.router.build(&seat).map_err(|reason| SimError::Route {
+                pool: pool_config.name.clone(),
+                request: None,
+                at_ms: 0.0,
+                reason,
+            })?;
+            pools.push(Pool { first_worker, router, parked: Vec::new(), config: pool_config.clone() });
         }
         let block_size = pools[0].config.engine.block_size;
         let workloads: Vec<Workload> =
@@ -141,7 +150,9 @@ impl<'o> Simulation<'o> {
             output_seeds: Vec::new(),
             thinking: Vec::new(),
             thinking_vacant: Vec::new(),
-            chained: config.workloads.iter().any(WorkloadConfig::is_chained),
+            answers: BTreeMap::new(),
+            chained: config.workloads.iter().any(WorkloadConfig::is_chained)
+                || config.topology.pools().iter().any(|pool| pool.failures.is_some()),
             ended: 0,
             steps: 0,
             dirty: Vec::new(),
@@ -219,17 +230,18 @@ impl<'o> Simulation<'o> {
         match event {
             Event::StepEnd { worker, incarnation } => {
                 if self.workers[worker as usize].incarnation == incarnation {
-                    self.end_step(worker);
+                    self.end_step(worker)?;
                 }
             }
             Event::Played { tag } => self.play(tag),
             Event::LinkProgress { link, version } => self.progress_link(link, version),
             Event::TransferDelivered { tag, attempt } => self.deliver_transfer(tag, attempt),
-            Event::Fault { index } => self.strike(index),
+            Event::Fault { index } => self.strike(index)?,
             Event::WorkerUp { worker } => self.bring_up(worker)?,
             Event::SlowDownEnd { worker, fault } => self.end_slow_down(worker, fault),
-            Event::Arrival { workload } => self.arrive(workload),
-            Event::NextTurn { session } => self.continue_session(session),
+            Event::StallEnd { worker, incarnation } => self.end_stall(worker, incarnation),
+            Event::Arrival { workload } => self.arrive(workload)?,
+            Event::NextTurn { session } => self.continue_session(session)?,
         }
         Ok(())
     }
@@ -301,7 +313,7 @@ impl<'o> Simulation<'o> {
         let horizon_ns = self.horizon_ns(pool, is_last);
         let worker = &mut self.workers[index as usize];
         // A prompt that is computed for another pool ends with its first token.
-        let ahead = !self.wants_steps && (pool > 0 || self.pools.len() == 1);
+        let ahead = !self.wants_steps && !worker.takes_single_steps() && (pool > 0 || self.pools.len() == 1);
         let mut taken = std::mem::take(&mut self.taken);
         taken.clear();
         worker.price(now_ns, horizon_ns, ahead, &mut taken).map_err(|reason| {
@@ -355,14 +367,17 @@ impl<'o> Simulation<'o> {
         self.events.next_other().into_iter().chain(steps).chain(end).min().unwrap_or(u64::MAX)
     }
 
-    fn end_step(&mut self, index: u32) {
+    fn end_step(&mut self, index: u32) -> Result<(), SimError> {
         let worker = &mut self.workers[index as usize];
         let pool = worker.pool;
         let start_ns = worker.step_start_ns;
         // Steps that a crash cuts off are none.
         self.step_metrics.sample(Trend::StepTime, self.now_ns - start_ns);
         self.step_metrics.sample(Trend::BatchSize, worker.plan().shape.batch_requests());
-        worker.update(&self.output_seeds, &self.pools[pool as usize].config.acceptance_rates);
+        let config = &self.pools[pool as usize].config;
+        worker
+            .update(&self.output_seeds, &config.acceptance_rates, &self.records)
+            .map_err(|reason| make_error(config, worker.index, self.now_ns, MakeError::Tokens(reason)))?;
         if self.wants_steps {
             self.observer.applied(index, start_ns, self.now_ns, &worker.engine);
             worker.engine.pool_mut().clear_events();
@@ -373,16 +388,29 @@ impl<'o> Simulation<'o> {
         let prefill_only = self.pools.len() > 1 && pool == 0;
         for output in &outputs {
             if prefill_only {
-                self.end_prefill(index, output);
+                self.end_prefill(index, output)?;
             } else {
                 self.emit(output.tag, output.num_tokens);
                 if output.finish.is_some() {
+                    self.keep_answer(index, output.tag);
                     self.complete(output.tag);
                 }
             }
         }
+        self.inject(index, &outputs)?;
         self.outputs = outputs;
         self.dirty.push(index);
+        Ok(())
+    }
+
+    /// Keeps the chosen output of a request that is about to be complete, if the
+    /// next turn of its session needs it.
+    fn keep_answer(&mut self, index: u32, tag: u64) {
+        let Some(tokens) = &mut self.workers[index as usize].tokens else { return };
+        let answer = tokens.end(tag);
+        if matches!(self.live_mut(tag).follow_up, FollowUp::Drawn(_)) {
+            self.answers.insert(tag, answer);
+        }
     }
 
     /// Output tokens become visible to the client.

@@ -74,6 +74,12 @@ impl RunConfig {
         {
             problem("link".to_owned(), "`bandwidth` must be positive; leave it out for instant transfers");
         }
+        if let [prefill, _] = pools[..]
+            && prefill.tokens.is_some()
+        {
+            let text = "`tokens` belongs to the decode pool: no token of a prefill pool is shown to anyone";
+            problem(format!("pool `{}`", prefill.name), text);
+        }
         if self.workloads.is_empty() {
             problem("run".to_owned(), "needs at least one workload");
         }

@@ -5,12 +5,16 @@ use std::collections::VecDeque;
 use vcr_core::latency::{LatencyError, LatencyModel, StepBatch, StepShape};
 use vcr_core::plan::StepPlan;
 use vcr_core::policy::{PolicyError, SchedulingPolicy};
+use vcr_core::tokens::TokenError;
 use vcr_core::{Engine, EngineConfig, EngineStats, Seat, TokenSource, seed};
 use vcr_random::Stream;
 
 use crate::config::{PoolConfig, RunConfig};
-use crate::error::SpawnError;
+use crate::error::MakeError;
+use crate::injector::Injector;
+use crate::record::RequestRecord;
 use crate::router::WorkerLoad;
+use crate::tokens::ChosenTokens;
 
 /// Whether a worker takes requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,6 +51,12 @@ pub(crate) struct Worker {
     pub(crate) step_digest: u64,
     latency: Box<dyn LatencyModel>,
     policy: Option<Box<dyn SchedulingPolicy>>,
+    /// Makes things go wrong; it outlives the engine's incarnations.
+    pub(crate) injector: Option<Box<Injector>>,
+    /// Chooses output tokens, where they are not drawn.
+    pub(crate) tokens: Option<Box<ChosenTokens>>,
+    /// Until when it does nothing, if it does nothing.
+    stalled_until_ns: Option<u64>,
     seed: u64,
     acceptance: Stream,
     slow_downs: Vec<(u32, f64)>,
@@ -64,8 +74,11 @@ impl Worker {
         config: &PoolConfig,
         run: &RunConfig,
         records_events: bool,
-    ) -> Result<Self, SpawnError> {
+    ) -> Result<Self, MakeError> {
         let seed = seed::derive(run.seed, &format!("engine:{}", config.name), u64::from(index));
+        let seat = |purpose| seat(&run.name, config, index, purpose, seed, 0);
+        let injector = config.failures.as_ref().map(|make| make(&seat("failures")));
+        let injector = injector.transpose().map_err(MakeError::Failures)?;
         Ok(Self {
             pool,
             index,
@@ -77,8 +90,11 @@ impl Worker {
             step_start_ns: 0,
             step_end_ns: 0,
             step_digest: 0,
-            latency: (config.latency)(&seat(&run.name, config, index, "latency", seed, 0))?,
-            policy: new_policy(&seat(&run.name, config, index, "policy", seed, 0), config)?,
+            latency: (config.latency)(&seat("latency")).map_err(MakeError::Latency)?,
+            policy: new_policy(&seat("policy"), config)?,
+            injector: injector.map(|injector| Box::new(Injector::new(injector))),
+            tokens: tokens(&seat("tokens"), config)?,
+            stalled_until_ns: None,
             seed,
             acceptance: Stream::new(seed, "acceptance"),
             slow_downs: Vec::new(),
@@ -94,6 +110,7 @@ impl Worker {
             worker: self.index,
             running_requests: self.engine.num_running() as u32,
             waiting_requests: self.engine.num_waiting() as u32,
+            max_num_seqs: self.engine.config().max_num_seqs,
             active_blocks: self.engine.pool().num_active(),
             total_blocks: self.engine.pool().num_usable(),
             outstanding_prefill_tokens: self.engine.outstanding_prefill_tokens(),
@@ -111,12 +128,41 @@ impl Worker {
 
     /// Whether a step may be scheduled now.
     pub(crate) fn can_step(&self) -> bool {
-        self.health == Health::Up && self.engine.may_schedule() && self.engine.has_schedulable_requests()
+        self.may_work() && self.engine.may_schedule() && self.engine.has_schedulable_requests()
     }
 
     /// Whether a step waits to be started.
     pub(crate) fn can_start(&self) -> bool {
-        self.health == Health::Up && !self.executing && self.engine.step_in_flight()
+        self.may_work() && !self.executing && self.engine.step_in_flight()
+    }
+
+    /// Whether it is up and not stalled.
+    fn may_work(&self) -> bool {
+        self.health == Health::Up && self.stalled_until_ns.is_none()
+    }
+
+    /// Whether each of its steps must be taken by itself, because someone may
+    /// end a request, or the engine, after any of them.
+    pub(crate) fn takes_single_steps(&self) -> bool {
+        self.injector.is_some() || self.tokens.is_some()
+    }
+
+    /// Does nothing until then, or longer if it is stalled for longer already.
+    pub(crate) fn stall(&mut self, until_ns: u64) {
+        self.stalled_until_ns = Some(self.stalled_until_ns.map_or(until_ns, |other_ns| other_ns.max(until_ns)));
+    }
+
+    /// Goes on, if that is due. Gives whether it does.
+    pub(crate) fn end_stall(&mut self, now_ns: u64) -> bool {
+        self.stalled_until_ns.take_if(|until_ns| *until_ns <= now_ns).is_some()
+    }
+
+    /// A request has left the engine. Gives the tokens that were chosen for it.
+    pub(crate) fn forget(&mut self, tag: u64) -> Vec<u32> {
+        if let Some(injector) = &mut self.injector {
+            injector.ended(tag);
+        }
+        self.tokens.as_mut().map_or(Vec::new(), |tokens| tokens.end(tag))
     }
 
     /// Prices the oldest step in flight, which starts now, and with `ahead`
@@ -171,7 +217,7 @@ impl Worker {
         self.shapes.push(self.engine.oldest_plan().shape);
         // A slow-down is not known to the model, so its steps would start at
         // other times than it is told.
-        let several = ahead || self.latency.prefers_batches();
+        let several = (ahead || self.latency.prefers_batches()) && !self.takes_single_steps();
         if several && self.slow_downs.is_empty() && now_ns < horizon_ns {
             self.engine.predict_decode_steps(Engine::MOST_PREDICTED_STEPS, &mut self.shapes);
         }
@@ -199,16 +245,21 @@ impl Worker {
         let records_events = self.engine.pool().events().is_some();
         self.engine = new_engine(&self.engine.config().clone(), records_events);
         self.priced.clear();
+        self.stalled_until_ns = None;
+        if let Some(injector) = &mut self.injector {
+            injector.ended_all();
+        }
         self.incarnation += 1;
         self.health = if restarts { Health::Restarting } else { Health::Down };
     }
 
     /// Comes up again as a new process.
-    pub(crate) fn restart(&mut self, run: &str, config: &PoolConfig) -> Result<(), SpawnError> {
+    pub(crate) fn restart(&mut self, run: &str, config: &PoolConfig) -> Result<(), MakeError> {
         self.health = Health::Up;
         let seat = |purpose| seat(run, config, self.index, purpose, self.seed, self.incarnation);
-        self.latency = (config.latency)(&seat("latency"))?;
+        self.latency = (config.latency)(&seat("latency")).map_err(MakeError::Latency)?;
         self.policy = new_policy(&seat("policy"), config)?;
+        self.tokens = tokens(&seat("tokens"), config)?;
         Ok(())
     }
 
@@ -221,10 +272,29 @@ impl Worker {
     }
 
     /// Ends the step that was executing; outputs are in the engine.
-    pub(crate) fn update(&mut self, output_seeds: &[u64], acceptance_rates: &[f64]) {
-        let mut source = DrawnTokens { output_seeds, acceptance_rates, stream: &mut self.acceptance };
-        self.engine.update(&mut source);
+    ///
+    /// # Errors
+    /// When the token source fails.
+    pub(crate) fn update(
+        &mut self,
+        output_seeds: &[u64],
+        acceptance_rates: &[f64],
+        records: &[RequestRecord],
+    ) -> Result<(), TokenError> {
+        let acceptance = Acceptance { rates: acceptance_rates, stream: &mut self.acceptance };
+        match &mut self.tokens {
+            None => {
+                self.engine.update(&mut DrawnTokens { output_seeds, acceptance });
+            }
+            Some(tokens) => {
+                let more = self.engine.config().max_extra_tokens_per_step;
+                let output_tokens = |tag: u64| records[tag as usize].output_tokens;
+                tokens.prepare(self.engine.oldest_plan(), more, output_tokens)?;
+                self.engine.update(&mut tokens.of_step(acceptance));
+            }
+        }
         self.executing = false;
+        Ok(())
     }
 
     /// Goes through the steps before the last of `taken`, which then is the one
@@ -232,7 +302,8 @@ impl Worker {
     pub(crate) fn skip(&mut self, taken: &[(StepShape, u64)], output_seeds: &[u64]) {
         self.shapes.clear();
         self.shapes.extend(taken[1..].iter().map(|(shape, _)| *shape));
-        let mut source = DrawnTokens { output_seeds, acceptance_rates: &[], stream: &mut self.acceptance };
+        let acceptance = Acceptance { rates: &[], stream: &mut self.acceptance };
+        let mut source = DrawnTokens { output_seeds, acceptance };
         self.engine.decode_ahead(&self.shapes, &mut source);
     }
 
@@ -244,14 +315,21 @@ impl Worker {
     }
 }
 
-fn new_policy(seat: &Seat<'_>, config: &PoolConfig) -> Result<Option<Box<dyn SchedulingPolicy>>, PolicyError> {
-    config.policy.as_ref().map(|make| make(seat)).transpose()
+fn new_policy(seat: &Seat<'_>, config: &PoolConfig) -> Result<Option<Box<dyn SchedulingPolicy>>, MakeError> {
+    config.policy.as_ref().map(|make| make(seat)).transpose().map_err(MakeError::Policy)
 }
 
 fn new_engine(config: &EngineConfig, records_events: bool) -> Engine {
     let mut engine = Engine::new(config.clone());
     engine.pool_mut().record_events(records_events);
     engine
+}
+
+/// The token source of an incarnation of an engine, if its pool has any.
+fn tokens(seat: &Seat<'_>, config: &PoolConfig) -> Result<Option<Box<ChosenTokens>>, MakeError> {
+    let Some(tokens) = &config.tokens else { return Ok(None) };
+    let source = (tokens.source)(seat).map_err(MakeError::Tokens)?;
+    Ok(Some(Box::new(ChosenTokens::new(source))))
 }
 
 fn add_stats(into: &mut EngineStats, from: &EngineStats) {
@@ -283,8 +361,7 @@ pub(crate) fn output_token(output_seed: u64, index: u32) -> u32 {
 /// Tokens that depend on the request alone, bursts that depend on the worker.
 struct DrawnTokens<'a> {
     output_seeds: &'a [u64],
-    acceptance_rates: &'a [f64],
-    stream: &'a mut Stream,
+    acceptance: Acceptance<'a>,
 }
 
 impl TokenSource for DrawnTokens<'_> {
@@ -293,20 +370,26 @@ impl TokenSource for DrawnTokens<'_> {
     }
 
     fn extra_tokens(&mut self, _tag: u64, max_extra: u32) -> u32 {
-        self.accepted(max_extra)
+        self.acceptance.accepted(max_extra)
     }
 
     fn accepted_drafts(&mut self, _tag: u64, num_drafts: u32) -> u32 {
-        self.accepted(num_drafts)
+        self.acceptance.accepted(num_drafts)
     }
 }
 
-impl DrawnTokens<'_> {
+/// How many further tokens come with one.
+pub(crate) struct Acceptance<'a> {
+    rates: &'a [f64],
+    stream: &'a mut Stream,
+}
+
+impl Acceptance<'_> {
     /// How many of `most` tokens in a row are accepted.
-    fn accepted(&mut self, most: u32) -> u32 {
+    pub(crate) fn accepted(&mut self, most: u32) -> u32 {
         let mut accepted = 0;
         while accepted < most {
-            let rate = self.acceptance_rates.get(accepted as usize).copied().unwrap_or(0.0);
+            let rate = self.rates.get(accepted as usize).copied().unwrap_or(0.0);
             if self.stream.unit() >= rate {
                 break;
             }

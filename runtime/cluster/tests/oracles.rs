@@ -76,6 +76,8 @@ impl Case<'_> {
             policy: None,
             router: RouterConfig::RoundRobin,
             acceptance_rates: vec![1.0; self.burst as usize],
+            failures: None,
+            tokens: None,
         }
     }
 

@@ -12,6 +12,7 @@ use vcr_cluster::{
 };
 use vcr_core::{EngineConfig, EngineConfigInput};
 use vcr_random::Distribution;
+use vcr_routing::AffinityConfig;
 
 fn burst(count: u64) -> Arrivals {
     Arrivals::Burst { count, over_ns: 20 * MS }
@@ -275,6 +276,7 @@ fn arb_router() -> impl Strategy<Value = RouterConfig> {
         Just(RouterConfig::RoundRobin),
         Just(RouterConfig::LeastLoaded),
         Just(RouterConfig::KvAware(KvAwareConfig::default())),
+        Just(RouterConfig::PrefixAffinity(AffinityConfig { max_waiting: Some(1), ..AffinityConfig::default() })),
     ]
 }
 

@@ -22,6 +22,7 @@ pub mod policy;
 mod queue;
 mod remote_kv;
 mod request;
+pub mod route;
 mod schedule;
 mod seat;
 pub mod seed;

@@ -79,6 +79,13 @@ impl Prompt {
         self.len_tokens
     }
 
+    /// A number that stands for all of its tokens, those behind the last full
+    /// block too; of an empty prompt while the tokens are kept.
+    #[must_use]
+    pub fn content_hash(&self) -> u64 {
+        self.hasher.state()
+    }
+
     /// Hashes of the full blocks, first to last; none while the tokens are kept.
     #[must_use]
     pub fn block_hashes(&self) -> &[BlockHash] {

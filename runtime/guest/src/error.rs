@@ -264,6 +264,22 @@ pub enum CallFault {
         /// Why that cannot be.
         problem: PreferenceFault,
     },
+    /// A router chose an engine that it was not shown.
+    #[error("it chose the engine {chosen} for request {request}, but those that are up are {up}")]
+    NoSuchWorker {
+        /// The index that it answered.
+        chosen: u32,
+        /// Number of the request.
+        request: u64,
+        /// Indices of the engines that it was shown, in words.
+        up: String,
+    },
+    /// A router refused a request that it had to take.
+    #[error("it refused request {request}, which has been with an engine before")]
+    MustBeServed {
+        /// Number of the request.
+        request: u64,
+    },
     /// The instance was called again after it had failed.
     #[error("it had failed before: {first}")]
     FailedBefore {
@@ -376,6 +392,8 @@ impl CallFault {
             Self::RaggedPreferences { .. } | Self::BadPreference { .. } => {
                 "`wit/` lists the kinds of preferences and their words; the SDK makes them of a `Preference`"
             }
+            Self::NoSuchWorker { .. } => "answer the index of one of `workers`, or 2^32 - 1 to refuse the request",
+            Self::MustBeServed { .. } => "refuse a request only where word 9 of `request` is 1",
             Self::BadDuration { .. } => "a duration is a finite number of nanoseconds from 0 to 1e18",
         };
         Some(hint.into())

@@ -38,6 +38,7 @@ mod module;
 mod observe;
 mod policy;
 mod policy_fallback;
+mod router;
 mod running;
 mod sandbox;
 mod tokens;

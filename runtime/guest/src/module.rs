@@ -7,6 +7,7 @@ use std::sync::Arc;
 use vcr_core::fault::FailureInjector;
 use vcr_core::latency::LatencyModel;
 use vcr_core::policy::SchedulingPolicy;
+use vcr_core::route::Router;
 use vcr_core::tokens::BatchTokenSource;
 use wasmtime::component::Component;
 
@@ -20,6 +21,7 @@ use crate::latest::{Maker, OpenGuest, Setup};
 use crate::limits::Limits;
 use crate::observe::NoteSink;
 use crate::policy::GuestPolicy;
+use crate::router::GuestRouter;
 use crate::tokens::GuestTokens;
 use crate::versions::OpenError;
 use crate::world::World;
@@ -224,6 +226,20 @@ impl GuestModule {
         };
         let instance = self.configure(maker.as_ref(), config_json, seed)?;
         Ok(Box::new(GuestPolicy::new(self.shared.name.clone(), self.shared.limits, instance)))
+    }
+
+    /// Makes the router of one pool, as [`latency_model`](Self::latency_model)
+    /// makes the model of an engine.
+    ///
+    /// # Errors
+    /// When the guest is of another world, rejects the config or fails while it
+    /// configures itself.
+    pub fn router(&self, config_json: &str, seed: u64) -> Result<Box<dyn Router>, GuestError> {
+        let OpenGuest::Router(maker) = &self.shared.guest else {
+            return Err(self.of_other_world(World::Router));
+        };
+        let instance = self.configure(maker.as_ref(), config_json, seed)?;
+        Ok(Box::new(GuestRouter::new(self.shared.name.clone(), self.shared.limits, instance)))
     }
 
     fn configure<I: ?Sized>(&self, maker: &dyn Maker<I>, config_json: &str, seed: u64) -> Result<Box<I>, GuestError> {

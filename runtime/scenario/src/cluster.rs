@@ -3,17 +3,14 @@
 use std::sync::Arc;
 
 use rhai::{Engine, ImmutableString, NativeCallContext};
-use vcr_cluster::{
-    KvAwareConfig, LinkConfig, LinkSharing, PolicyFactory, PoolConfig, RouterConfig, Topology, TransferScope,
-};
+use vcr_cluster::{LinkConfig, LinkSharing, PolicyFactory, PoolConfig, Topology, TransferScope};
 use vcr_core::{EngineConfig, EngineConfigInput};
 
-use crate::compat;
 use crate::context::Context;
 use crate::error::{Scripted, Thrown, did_you_mean, nearest};
-use crate::options::{Options, as_text, describe};
+use crate::options::Options;
 use crate::vocabulary::with_options;
-use crate::{latency, policy};
+use crate::{compat, latency, policy, pool_guest, router};
 
 /// Checked engine settings.
 #[derive(Clone)]
@@ -43,7 +40,6 @@ pub(crate) fn register(engine: &mut Engine, context: &Arc<Context>) {
     with_options(engine, context, "pool", |_, options| make_pool(options));
     with_options(engine, context, "link", |_, options| make_link(options));
     with_options(engine, context, "cluster", |_, options| make_cluster(options));
-    with_options(engine, context, "kv_aware", |_, options| make_kv_aware(options));
     engine.register_fn("kv_bytes_per_token", |call: NativeCallContext<'_>, model: ImmutableString| -> Scripted<i64> {
         let found = vcr_roofline::presets::model(&model);
         found.map(|spec| spec.kv_bytes_per_token() as i64).ok_or_else(|| {
@@ -111,7 +107,9 @@ fn make_pool(mut options: Options<'_>) -> Scripted<PoolSpec> {
     let engines = options.u32("engines").unwrap_or(1);
     let engine = options.made::<EngineSpec>("engine", "made by engine(#{ ... })");
     let latency = latency::option(&mut options);
-    let router = router(&mut options).unwrap_or_default();
+    let router = router::option(&mut options).unwrap_or_default();
+    let failures = pool_guest::failures(&mut options);
+    let tokens = pool_guest::tokens(&mut options);
     if engines == 0 {
         options.problem("engines", "`engines` must be at least 1");
     }
@@ -136,48 +134,10 @@ fn make_pool(mut options: Options<'_>) -> Scripted<PoolSpec> {
         policy: engine.policy,
         router,
         acceptance_rates: engine.acceptance_rates,
+        failures,
+        tokens,
     };
     Ok(PoolSpec { name, config })
-}
-
-/// A router by name, or one with weights.
-fn router(options: &mut Options<'_>) -> Option<RouterConfig> {
-    let value = options.take("router")?;
-    if let Some(config) = value.clone().try_cast::<RouterConfig>() {
-        return Some(config);
-    }
-    let known = ["round-robin", "least-loaded", "kv-aware"];
-    let text = as_text(&value);
-    match text.as_deref() {
-        Some("round-robin") => Some(RouterConfig::RoundRobin),
-        Some("least-loaded") => Some(RouterConfig::LeastLoaded),
-        Some("kv-aware") => Some(RouterConfig::KvAware(KvAwareConfig::default())),
-        _ => {
-            let close = text.as_deref().and_then(|text| nearest(text, known.into_iter()));
-            let hint = close.map(|close| format!("; {}", did_you_mean(close))).unwrap_or_default();
-            let list = "\"round-robin\", \"least-loaded\", \"kv-aware\" or kv_aware(#{ ... })";
-            options.problem("router", format!("`router` must be {list}, but is {}{hint}", describe(&value)));
-            None
-        }
-    }
-}
-
-fn make_kv_aware(mut options: Options<'_>) -> Scripted<RouterConfig> {
-    let default = KvAwareConfig::default();
-    let mut weight = |name: &'static str, default: f64| {
-        let value = options.f64(name).unwrap_or(default);
-        if !(value.is_finite() && value >= 0.0) {
-            options.problem(name, format!("`{name}` must be finite and at least 0, but is {value}"));
-        }
-        value
-    };
-    let config = KvAwareConfig {
-        overlap_score_credit: weight("overlap_score_credit", default.overlap_score_credit),
-        prefill_load_scale: weight("prefill_load_scale", default.prefill_load_scale),
-        decode_active_request_weight: weight("decode_active_request_weight", default.decode_active_request_weight),
-    };
-    options.finish()?;
-    Ok(RouterConfig::KvAware(config))
 }
 
 fn make_link(mut options: Options<'_>) -> Scripted<LinkSpec> {

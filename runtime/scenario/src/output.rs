@@ -208,6 +208,8 @@ impl RunFiles {
             Incident::Restart => "restart",
             Incident::SlowDown => "slow-down",
             Incident::SlowDownEnd => "slow-down ends",
+            Incident::Stall => "stall",
+            Incident::StallEnd => "stall ends",
         };
         if incident == Incident::Crash {
             // Another engine takes its place; steps in flight came to nothing.

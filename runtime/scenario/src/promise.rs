@@ -225,10 +225,8 @@ impl Subject {
     fn is_of_engines(&self) -> bool {
         matches!(
             self.metric,
-            Metric::Trend(Trend::StepTime | Trend::BatchSize)
-                | Metric::Counter(Counter::Steps)
-                | Metric::Gauge(Gauge::Duration | Gauge::KvPeakUsage)
-        )
+            Metric::Trend(Trend::StepTime | Trend::BatchSize) | Metric::Gauge(Gauge::Duration | Gauge::KvPeakUsage)
+        ) || matches!(self.metric, Metric::Counter(counter) if counter.is_of_whole_run())
     }
 
     /// The value, in milliseconds for times; none without samples.
@@ -240,8 +238,15 @@ impl Subject {
         match self.metric {
             Metric::Gauge(gauge) => metrics.gauges.get(&report_name(gauge.info())).copied(),
             Metric::Counter(counter) => match statistic {
-                Statistic::Rate => metrics.rates_per_s.get(counter.info().name).copied(),
-                _ => metrics.counters.get(counter.info().name).map(|&count| count as f64),
+                // Reports leave out occasional counters that are 0.
+                Statistic::Rate => {
+                    let rate = metrics.rates_per_s.get(counter.info().name).copied();
+                    rate.or(counter.is_occasional().then_some(0.0))
+                }
+                _ => {
+                    let count = metrics.counters.get(counter.info().name).map(|&count| count as f64);
+                    count.or(counter.is_occasional().then_some(0.0))
+                }
             },
             Metric::Trend(trend) => {
                 let summary = metrics.trends.get(&report_name(trend.info()))?;

@@ -192,7 +192,12 @@ fn sim_error(name: &str, error: SimError) -> Thrown {
         SimError::NothingFits { .. } => {
             (Blame::Input, Some("raise `num_gpu_blocks` or `max_model_len`, or shorten the requests".to_owned()))
         }
-        SimError::Latency { .. } | SimError::Policy { .. } | SimError::Stuck { .. } => (Blame::Fault, None),
+        SimError::Latency { .. }
+        | SimError::Policy { .. }
+        | SimError::Route { .. }
+        | SimError::Failures { .. }
+        | SimError::Tokens { .. }
+        | SimError::Stuck { .. } => (Blame::Fault, None),
     };
     Thrown { blame, message: format!("run `{name}`: {error}"), hint }
 }

@@ -7,7 +7,7 @@ use rhai::{Engine, Map, NativeCallContext};
 
 use crate::context::Context;
 use crate::error::{Scripted, Thrown};
-use crate::{check, cluster, distribution, fault, guest, latency, parameter, policy, run, workload};
+use crate::{check, cluster, distribution, fault, guest, latency, parameter, policy, router, run, workload};
 
 /// How deep the calls of a script may nest.
 pub(crate) const MAX_CALL_LEVELS: usize = 64;
@@ -21,6 +21,7 @@ pub const FUNCTIONS: &[(&str, &str)] = &[
     ("link", "link(#{ bandwidth: \"64GB/s\", kv_bytes_per_token: \"128KiB\" })"),
     ("kv_bytes_per_token", "kv_bytes_per_token(\"llama-3.1-8b\")"),
     ("kv_aware", "kv_aware(#{ overlap_score_credit: 1.0, ... })"),
+    ("prefix_affinity", "prefix_affinity(#{ load_factor: 1.25, max_waiting: 32, ... })"),
     ("fixed", "fixed(#{ step: \"10ms\" })"),
     ("knobs", "knobs(#{ ttft: \"200ms\", itl: normal(\"12ms\", \"2ms\") })"),
     ("polynomial", "polynomial(#{ semantics: \"dynamo-1.6\" })"),
@@ -90,6 +91,7 @@ pub(crate) fn engine(context: &Arc<Context>) -> Engine {
     parameter::register(&mut engine, context);
     distribution::register(&mut engine);
     cluster::register(&mut engine, context);
+    router::register(&mut engine, context);
     latency::register(&mut engine, context);
     policy::register(&mut engine, context);
     guest::register(&mut engine, context);

@@ -4,10 +4,11 @@
 
 use std::sync::Arc;
 
+use vcr_cluster::metrics::Counter;
 use vcr_cluster::observe::Unobserved;
 use vcr_cluster::{
-    Arrivals, LatencyFactory, LinkConfig, LinkSharing, PoolConfig, Report, RequestMix, RouterConfig, RunConfig,
-    Topology, TransferScope, WorkloadConfig, WorkloadSource, simulate,
+    Arrivals, LatencyFactory, LinkConfig, LinkSharing, MetricsReport, PoolConfig, Report, RequestMix, RouterConfig,
+    RunConfig, Topology, TransferScope, WorkloadConfig, WorkloadSource, simulate,
 };
 use vcr_core::latency::{LatencyError, LatencyModel, StepBatch, price_until_horizon};
 use vcr_core::{EngineConfig, EngineConfigInput};
@@ -58,6 +59,8 @@ pub(crate) fn pool(name: &str, engines: u32, num_gpu_blocks: u32, router: Router
         policy: None,
         router,
         acceptance_rates: Vec::new(),
+        failures: None,
+        tokens: None,
     }
 }
 
@@ -115,7 +118,8 @@ pub(crate) fn run(config: &RunConfig) -> Report {
 /// Every request ended once, in one way, and tokens add up.
 pub(crate) fn assert_conserved(report: &Report) {
     let counters = &report.metrics.counters;
-    let ends = counters["completed"] + counters["rejected"] + counters["failed"];
+    let shed = counters.get("shed").copied().unwrap_or(0);
+    let ends = counters["completed"] + counters["rejected"] + counters["failed"] + shed;
     assert_eq!(ends + report.unfinished_requests, counters["requests"]);
     assert_eq!(report.requests.len() as u64, counters["requests"]);
     let completed = report.requests.iter().filter(|r| r.outcome == vcr_cluster::record::Outcome::Completed);
@@ -126,8 +130,10 @@ pub(crate) fn assert_conserved(report: &Report) {
         output_tokens += u64::from(record.output_tokens);
     }
     assert_eq!(output_tokens, counters["output_tokens"]);
-    for name in counters.keys().filter(|name| **name != "steps") {
-        let parts: u64 = report.workloads.values().map(|workload| workload.counters[name]).sum();
-        assert_eq!(parts, counters[name], "`{name}` over workloads");
+    for counter in Counter::ALL.iter().filter(|counter| !counter.is_of_whole_run()) {
+        let name = counter.info().name;
+        let of = |metrics: &MetricsReport| metrics.counters.get(name).copied().unwrap_or(0);
+        let parts: u64 = report.workloads.values().map(of).sum();
+        assert_eq!(parts, of(&report.metrics), "`{name}` over workloads");
     }
 }

@@ -6,6 +6,7 @@ mod hostile;
 mod loading;
 mod policies;
 mod roofline;
+mod router;
 mod shipped;
 mod told;
 mod tokens;

@@ -14,6 +14,7 @@ const TOKENS_WIT: &str = include_str!("../../../../wit/v0_1/token-source.wit");
 const FAULTS_WIT: &str = include_str!("../../../../wit/v0_1/failure-injector.wit");
 
 const SCHEDULING_WIT: &str = include_str!("../../../../wit/v0_2/scheduler-policy.wit");
+const ROUTER_WIT: &str = include_str!("../../../../wit/v0_2/router.wit");
 
 /// Answers `Ok` from `configure`.
 pub(crate) const CONFIGURE_OK: &str = "(i32.store8 (i32.const 16) (i32.const 0)) (i32.const 16)";
@@ -158,6 +159,25 @@ pub(crate) fn scheduler_policy(decide: &str) -> Vec<u8> {
     ));
     // What a guest may import stands in another file of the package.
     component(&text, &SCHEDULING_WIT.replace("import observe;", ""))
+}
+
+/// A router with the given body of `route`.
+pub(crate) fn router(route: &str) -> Vec<u8> {
+    let configure = configure_text("vcr:guest/routing@0.2.0", CONFIGURE_OK);
+    let text = module_text(&format!(
+        r#"{configure}
+  (func (export "vcr:guest/routing@0.2.0#route")
+    (param $now i64) (param $ended i32) (param $ended_len i32) (param $request i32) (param $request_len i32)
+    (param $blocks i32) (param $blocks_len i32) (param $workers i32) (param $workers_len i32) (result i32)
+    {BEGIN_CALL}
+    {route})"#
+    ));
+    component(&text, &ROUTER_WIT.replace("import observe;", ""))
+}
+
+/// Answers `Ok` with a number that is computed.
+pub(crate) fn answer_number(number: &str) -> String {
+    format!("(i32.store8 (i32.const 32) (i32.const 0)) (i32.store (i32.const 36) {number}) (i32.const 32)")
 }
 
 /// What every call but `configure` begins with: the allocator starts anew, as

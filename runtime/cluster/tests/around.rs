@@ -1,0 +1,302 @@
+//! What stands around engines: routers that refuse and fail, failure injectors
+//! and token sources, all native here.
+
+mod support;
+
+use std::sync::{Arc, Mutex};
+
+use support::{
+    MS, assert_conserved, config, constant, engine, linear, linear_in_batches, link, mix, pool, run, synthetic,
+};
+use vcr_cluster::observe::Unobserved;
+use vcr_cluster::record::{FailReason, Outcome};
+use vcr_cluster::{
+    Arrivals, Choice, EndedRequest, InjectorFactory, LatencyFactory, LinkSharing, PoolConfig, RequestMix, RouteError,
+    RouteQuery, Router, RouterConfig, RouterFactory, RunConfig, TokenConfig, Topology, WorkerLoad, WorkloadConfig,
+    simulate,
+};
+use vcr_core::fault::{FailureInjector, FaultAction, FaultBatch, FaultError, FaultEvent};
+use vcr_core::tokens::{BatchTokenSource, TokenError, TokenRequest, TokenWant};
+
+/// Requests of one size, all at once.
+fn burst(name: &str, count: u64, prompt_tokens: u32, output_tokens: u32) -> WorkloadConfig {
+    let sizes = RequestMix {
+        prompt_tokens: constant(prompt_tokens.into()),
+        output_tokens: constant(output_tokens.into()),
+        ..mix(1.0, 1.0)
+    };
+    synthetic(name, Arrivals::Burst { count, over_ns: 0 }, sizes)
+}
+
+fn one_pool(pool: PoolConfig) -> RunConfig {
+    config(Topology::Aggregated(pool), vec![burst("work", 40, 64, 20)])
+}
+
+/// A router that answers by a function, and tells what it is told.
+struct Scripted<F> {
+    answer: F,
+    told: Arc<Mutex<Vec<EndedRequest>>>,
+}
+
+impl<F: FnMut(&RouteQuery<'_>, &[WorkerLoad]) -> Choice + Send> Router for Scripted<F> {
+    fn route(&mut self, query: &RouteQuery<'_>, workers: &[WorkerLoad]) -> Result<Choice, RouteError> {
+        Ok((self.answer)(query, workers))
+    }
+
+    fn needs_ended(&self) -> bool {
+        true
+    }
+
+    fn ended(&mut self, request: &EndedRequest) {
+        self.told.lock().expect("nobody panics").push(*request);
+    }
+}
+
+type Told = Arc<Mutex<Vec<EndedRequest>>>;
+
+fn scripted<F>(answer: F) -> (RouterConfig, Told)
+where
+    F: FnMut(&RouteQuery<'_>, &[WorkerLoad]) -> Choice + Clone + Send + Sync + 'static,
+{
+    let told = Told::default();
+    let of_router = Arc::clone(&told);
+    let factory: RouterFactory =
+        Arc::new(move |_seed| Ok(Box::new(Scripted { answer: answer.clone(), told: Arc::clone(&of_router) })));
+    (RouterConfig::Made(factory), told)
+}
+
+#[test]
+fn shed_requests_are_counted_apart_and_nothing_is_lost() {
+    let (router, told) =
+        scripted(|query, _| if query.request.is_multiple_of(4) { Choice::Shed } else { Choice::Worker(1) });
+    let report = run(&one_pool(pool("engines", 2, 2000, router)));
+    assert_conserved(&report);
+    assert_eq!((report.metrics.counters["shed"], report.metrics.counters["completed"]), (10, 30));
+    let shed = report.requests.iter().filter(|record| record.outcome == Outcome::Shed);
+    assert!(shed.clone().all(|record| record.prefill_worker.is_none() && record.end_ns == Some(record.arrival_ns)));
+    assert_eq!(shed.count(), 10);
+    let told = told.lock().expect("nobody panics");
+    assert_eq!(told.len(), 30, "of requests that it refused the router is told nothing");
+    assert!(told.iter().all(|ended| ended.worker == 1 && ended.output_tokens == 20 && !ended.failed));
+}
+
+#[test]
+fn both_routers_of_a_split_cluster_hear_of_ends_and_only_the_first_may_refuse() {
+    let (prefill, told_prefill) = scripted(|query, _| {
+        assert!(query.may_shed);
+        Choice::Worker(0)
+    });
+    let (decode, told_decode) = scripted(|query, workers| {
+        assert!(!query.may_shed && query.blocks.len() == 4 && query.prompt_tokens == 64);
+        Choice::Worker(query.request as usize % workers.len())
+    });
+    let topology = |decode| Topology::Disaggregated {
+        prefill: pool("prefill", 2, 2000, prefill.clone()),
+        decode: pool("decode", 2, 2000, decode),
+        link: link(None, LinkSharing::Shared),
+    };
+    let report = run(&config(topology(decode), vec![burst("work", 10, 64, 20)]));
+    assert_conserved(&report);
+    let workers =
+        |told: &Told| told.lock().expect("nobody panics").iter().map(|ended| ended.worker).collect::<Vec<_>>();
+    assert_eq!(workers(&told_prefill), [0; 10]);
+    let mut of_decode = workers(&told_decode);
+    of_decode.sort_unstable();
+    assert_eq!(of_decode, [[0; 5], [1; 5]].concat());
+
+    let (refusing, _) = scripted(|_, _| Choice::Shed);
+    let failed = simulate(config(topology(refusing), vec![burst("work", 10, 64, 20)]), &mut Unobserved);
+    let text = failed.expect_err("a prompt was computed for it").to_string();
+    assert!(text.contains("it refused a request that has been with an engine before"), "{text}");
+    assert!(text.contains("for request 0, in front of pool `decode`, at "), "{text}");
+}
+
+#[test]
+fn a_choice_of_no_engine_and_an_error_end_the_run_and_name_the_pool() {
+    let (far, _) = scripted(|_, _| Choice::Worker(2));
+    let failed = simulate(one_pool(pool("engines", 2, 2000, far)), &mut Unobserved);
+    let text = failed.expect_err("there are two engines").to_string();
+    assert_eq!(
+        text,
+        "router `router` failed: it chose position 2 of 2 engines (for request 0, in front of pool `engines`, at 0 ms \
+         of virtual time)"
+    );
+    let unmade: RouterFactory =
+        Arc::new(|_seed| Err(RouteError { router: "mine".to_owned(), reason: "no reason".to_owned() }));
+    let failed = simulate(one_pool(pool("engines", 2, 2000, RouterConfig::Made(unmade))), &mut Unobserved);
+    let text = failed.expect_err("it cannot be made").to_string();
+    assert_eq!(
+        text,
+        "router `mine` failed: no reason (when it was made, in front of pool `engines`, at 0 ms of virtual time)"
+    );
+}
+
+/// Answers a list of actions at some of its calls.
+struct Planned(fn(&FaultBatch<'_>) -> Vec<FaultAction>);
+
+impl FailureInjector for Planned {
+    fn decide(&mut self, batch: &FaultBatch<'_>, actions: &mut Vec<FaultAction>) -> Result<(), FaultError> {
+        actions.extend(self.0(batch));
+        Ok(())
+    }
+}
+
+fn failing(plan: fn(&FaultBatch<'_>) -> Vec<FaultAction>) -> PoolConfig {
+    let factory: InjectorFactory = Arc::new(move |_seed| Ok(Box::new(Planned(plan))));
+    PoolConfig { failures: Some(factory), ..pool("engines", 2, 2000, RouterConfig::RoundRobin) }
+}
+
+#[test]
+fn an_injector_that_does_nothing_changes_nothing() {
+    let plain = run(&one_pool(pool("engines", 2, 2000, RouterConfig::RoundRobin)));
+    for latency in [linear(), linear_in_batches()] {
+        let watched = run(&one_pool(PoolConfig { latency, ..failing(|_| Vec::new()) }));
+        assert_eq!(watched.fingerprint, plain.fingerprint);
+    }
+}
+
+#[test]
+fn injected_failures_end_requests_for_good() {
+    let plan = |batch: &FaultBatch<'_>| {
+        let failed = batch.events.iter().filter_map(|event| match *event {
+            FaultEvent::Emitted { slot, output_tokens: 5 } if slot < 3 => Some(FaultAction::FailRequest { slot }),
+            _ => None,
+        });
+        failed.collect()
+    };
+    for latency in [linear(), linear_in_batches()] {
+        let report = run(&RunConfig { max_retries: 3, ..one_pool(PoolConfig { latency, ..failing(plan) }) });
+        assert_conserved(&report);
+        let failed: Vec<_> =
+            report.requests.iter().filter(|r| r.outcome == Outcome::Failed(FailReason::Injected)).collect();
+        assert!(failed.len() >= 6, "three slots of each engine at least, not {}", failed.len());
+        assert!(failed.iter().all(|record| record.output_tokens == 5 && record.retries == 0));
+        assert_eq!(report.metrics.counters["wasted_tokens"], 5 * failed.len() as u64);
+        assert_eq!(report.metrics.failures["a failure was injected"], failed.len() as u64);
+    }
+}
+
+#[test]
+fn a_stalled_engine_does_nothing_until_it_is_over() {
+    let stall = |batch: &FaultBatch<'_>| {
+        if batch.step == 3 { vec![FaultAction::Stall { duration_ns: 500 * MS }] } else { vec![] }
+    };
+    let plain = run(&one_pool(pool("engines", 2, 2000, RouterConfig::RoundRobin)));
+    let report = run(&one_pool(failing(stall)));
+    assert_conserved(&report);
+    assert_eq!(report.metrics.counters["stalls"], 2);
+    assert_eq!(report.metrics.counters["completed"], 40);
+    assert_eq!(report.duration_ms, plain.duration_ms + 500.0);
+    assert_eq!(report.metrics.counters["steps"], plain.metrics.counters["steps"]);
+    assert!(!report.workloads["work"].counters.contains_key("stalls"), "engines serve all workloads together");
+}
+
+#[test]
+fn an_injected_crash_is_a_crash_and_happens_once() {
+    let crash = |batch: &FaultBatch<'_>| match batch.step {
+        4 => vec![
+            FaultAction::Crash { restart_after_ns: Some(50 * MS) },
+            FaultAction::Stall { duration_ns: MS },
+            FaultAction::DropMessage,
+        ],
+        _ => Vec::new(),
+    };
+    let lost = run(&one_pool(failing(crash)));
+    assert_conserved(&lost);
+    assert_eq!(lost.engines.iter().map(|engine| engine.crashes).collect::<Vec<_>>(), [1, 1]);
+    assert!(lost.metrics.failures.contains_key("the engine crashed"), "{:?}", lost.metrics.failures);
+    assert_eq!(lost.metrics.counters["ignored_faults"], 4, "a stall of what is dead and a message, twice");
+    let again = run(&RunConfig { max_retries: 2, ..one_pool(failing(crash)) });
+    assert_conserved(&again);
+    assert_eq!(again.metrics.counters["completed"], 40);
+}
+
+#[test]
+fn an_injector_that_fails_ends_the_run_and_is_named() {
+    struct Broken;
+    impl FailureInjector for Broken {
+        fn decide(&mut self, _: &FaultBatch<'_>, _: &mut Vec<FaultAction>) -> Result<(), FaultError> {
+            Err(FaultError { injector: "broken".to_owned(), reason: "it is".to_owned() })
+        }
+    }
+    let factory: InjectorFactory = Arc::new(|_seed| Ok(Box::new(Broken)));
+    let failed = simulate(
+        one_pool(PoolConfig { failures: Some(factory), ..pool("engines", 1, 2000, RouterConfig::RoundRobin) }),
+        &mut Unobserved,
+    );
+    let text = failed.expect_err("it fails").to_string();
+    assert!(text.starts_with("failure injector `broken` failed: it is (engine 0 of pool `engines`, at "), "{text}");
+}
+
+const EOS: u32 = 7;
+
+/// Ends each output after as many tokens as its prompt's first one says.
+#[derive(Default)]
+struct Ending(Vec<u32>);
+
+impl BatchTokenSource for Ending {
+    fn step(
+        &mut self,
+        started: &[TokenRequest<'_>],
+        _ended: &[u32],
+        wants: &[TokenWant],
+        tokens: &mut Vec<u32>,
+    ) -> Result<(), TokenError> {
+        for request in started {
+            assert_eq!((request.prompt.len(), request.eos_token, request.max_tokens), (64, Some(EOS), 20));
+            self.0.resize(self.0.len().max(request.slot as usize + 1), 0);
+            self.0[request.slot as usize] = request.prompt[0] % 10;
+        }
+        for want in wants {
+            let end = self.0[want.slot as usize];
+            let indices = want.first_index..want.first_index + want.count;
+            tokens.extend(indices.map(|index| if index == end { EOS } else { 1_000 + index }));
+        }
+        Ok(())
+    }
+}
+
+fn ending(latency: LatencyFactory, async_scheduling: bool) -> PoolConfig {
+    let tokens = TokenConfig { source: Arc::new(|_seed| Ok(Box::<Ending>::default())), eos_token: Some(EOS) };
+    let plain = pool("engines", 2, 2000, RouterConfig::RoundRobin);
+    let input = vcr_core::EngineConfigInput { async_scheduling, ..engine_input() };
+    let engine = vcr_core::EngineConfig::new(input).expect("a valid engine");
+    PoolConfig { tokens: Some(tokens), latency, engine, ..plain }
+}
+
+fn engine_input() -> vcr_core::EngineConfigInput {
+    let small = engine(2000);
+    vcr_core::EngineConfigInput {
+        num_gpu_blocks: small.num_gpu_blocks,
+        max_num_batched_tokens: small.max_num_batched_tokens,
+        max_num_seqs: small.max_num_seqs,
+        ..vcr_core::EngineConfigInput::default()
+    }
+}
+
+#[test]
+fn a_token_source_decides_how_long_outputs_are() {
+    let lengths = |latency, async_scheduling| {
+        let report = run(&one_pool(ending(latency, async_scheduling)));
+        assert_eq!(report.metrics.counters["completed"], 40);
+        report.requests.iter().map(|record| record.output_tokens).collect::<Vec<_>>()
+    };
+    let expected = lengths(linear(), false);
+    assert!(expected.iter().all(|length| (1..=10).contains(length)), "{expected:?}");
+    assert!(expected.iter().any(|length| *length != expected[0]), "prompts differ");
+    assert_eq!(lengths(linear_in_batches(), false), expected);
+    assert_eq!(lengths(linear(), true), expected, "steps decided in advance give nobody more");
+}
+
+#[test]
+fn tokens_of_a_prefill_pool_are_refused() {
+    let prefill = PoolConfig { name: "prefill".to_owned(), ..ending(linear(), false) };
+    let topology = Topology::Disaggregated {
+        prefill,
+        decode: pool("decode", 2, 2000, RouterConfig::RoundRobin),
+        link: link(None, LinkSharing::Shared),
+    };
+    let failed = simulate(config(topology, vec![burst("work", 4, 64, 20)]), &mut Unobserved);
+    let text = failed.expect_err("it is no use").to_string();
+    assert!(text.starts_with("pool `prefill`: `tokens` belongs to the decode pool"), "{text}");
+}

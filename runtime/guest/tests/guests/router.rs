@@ -1,0 +1,148 @@
+//! Routers: what reaches them, and what the host makes of their answers.
+
+use vcr_core::route::{Choice, EndedRequest, RoutePhase, RouteQuery, Router, WorkerLoad};
+
+use crate::wat_guest::{answer_error, answer_number, open, router};
+
+fn guest(route: &str) -> Box<dyn Router> {
+    open(&router(route)).router("{}", 7).expect("it configures")
+}
+
+fn query() -> RouteQuery<'static> {
+    RouteQuery {
+        now_ns: 5_000,
+        request: 9,
+        prompt_tokens: 40,
+        max_tokens: 20,
+        priority: -2,
+        lora: None,
+        tenant: 3,
+        session: 77,
+        block_size_tokens: 16,
+        phase: RoutePhase::Decode,
+        may_shed: true,
+        blocks: &[1 << 63, 12],
+    }
+}
+
+/// The engines 1, 4 and 6; the others of the pool are down.
+fn workers() -> [WorkerLoad; 3] {
+    let load = |worker| WorkerLoad {
+        worker,
+        running_requests: 10,
+        waiting_requests: 11,
+        max_num_seqs: 12,
+        active_blocks: 13,
+        total_blocks: 14,
+        outstanding_prefill_tokens: 15,
+        overlap_blocks: 16,
+    };
+    [load(1), load(4), load(6)]
+}
+
+/// The answer, or the whole error text.
+fn route(router: &mut dyn Router, query: &RouteQuery<'_>) -> Result<Choice, String> {
+    router.route(query, &workers()).map_err(|error| error.to_string())
+}
+
+/// Whether a condition about what the guest is told holds: then it chooses the
+/// engine 4, and the engine 1 otherwise.
+#[track_caller]
+fn assert_told(condition: &str, ended: &[EndedRequest]) {
+    let body = answer_number(&format!("(select (i32.const 4) (i32.const 1) {condition})"));
+    let mut router = guest(&body);
+    for request in ended {
+        router.ended(request);
+    }
+    assert_eq!(route(router.as_mut(), &query()), Ok(Choice::Worker(1)), "the second position: {condition}");
+}
+
+fn word_is(list: &str, index: usize, word: u64) -> String {
+    format!("(i64.eq (i64.load offset={} (local.get ${list})) (i64.const {}))", 8 * index, word.cast_signed())
+}
+
+#[test]
+fn all_words_arrive_in_order() {
+    let request = [9, 40, 20, (-2_i64).cast_unsigned(), u64::MAX, 3, 77, 16, 2, 1];
+    for (index, word) in request.into_iter().enumerate() {
+        assert_told(&word_is("request", index, word), &[]);
+    }
+    for (index, word) in [4, 10, 11, 12, 13, 14, 15, 16].into_iter().enumerate() {
+        assert_told(&word_is("workers", 8 + index, word), &[]);
+    }
+    assert_told(&word_is("blocks", 0, 1 << 63), &[]);
+    assert_told("(i64.eq (local.get $now) (i64.const 5000))", &[]);
+    for (list, length) in [("request", 10), ("blocks", 2), ("workers", 24), ("ended", 0)] {
+        assert_told(&format!("(i32.eq (local.get ${list}_len) (i32.const {length}))"), &[]);
+    }
+    let ended = [
+        EndedRequest { request: 1 << 40, worker: 4, output_tokens: 8, failed: false },
+        EndedRequest { request: 2, worker: 1, output_tokens: 0, failed: true },
+    ];
+    for (index, word) in [1 << 40, 4, 8, 0, 2, 1, 0, 1].into_iter().enumerate() {
+        assert_told(&word_is("ended", index, word), &ended);
+    }
+}
+
+#[test]
+fn what_has_ended_is_told_once() {
+    let mut router = guest(&answer_number("(select (i32.const 6) (i32.const 1) (local.get $ended_len))"));
+    router.ended(&EndedRequest { request: 1, worker: 4, output_tokens: 8, failed: false });
+    assert_eq!(route(router.as_mut(), &query()), Ok(Choice::Worker(2)));
+    assert_eq!(route(router.as_mut(), &query()), Ok(Choice::Worker(0)));
+}
+
+#[test]
+fn an_engine_that_is_not_up_or_not_there_is_named_with_those_that_are() {
+    for chosen in [0_u32, 5, 7, u32::MAX - 1] {
+        let text = route(guest(&answer_number(&format!("(i32.const {})", chosen.cast_signed()))).as_mut(), &query());
+        let told = format!(
+            "router `hostile` failed: in `route`: it chose the engine {chosen} for request 9, but those that are up \
+             are 1, 4, 6; answer the index of one of `workers`, or 2^32 - 1 to refuse the request"
+        );
+        assert_eq!(text, Err(told));
+    }
+}
+
+#[test]
+fn only_a_request_that_no_engine_had_may_be_refused() {
+    let mut refusing = guest(&answer_number("(i32.const -1)"));
+    assert_eq!(route(refusing.as_mut(), &query()), Ok(Choice::Shed));
+    let served = RouteQuery { may_shed: false, ..query() };
+    let text = route(refusing.as_mut(), &served).expect_err("it was with an engine");
+    assert_eq!(
+        text,
+        "router `hostile` failed: in `route`: it refused request 9, which has been with an engine before; refuse a \
+         request only where word 9 of `request` is 1"
+    );
+}
+
+#[test]
+fn hostile_routers_are_stopped() {
+    let huge_text = "(i32.store8 (i32.const 32) (i32.const 1))
+        (drop (memory.grow (i32.const 100)))
+        (i32.store (i32.const 36) (i32.const 0))
+        (i32.store (i32.const 40) (i32.const 4000000))
+        (i32.const 32)";
+    for (body, told) in [
+        ("(loop $again (br $again)) (unreachable)", "used its 54000000 fuel"),
+        ("(unreachable)", "it gave up: a panic"),
+        ("(drop (memory.grow (i32.const 1024))) (unreachable)", "bytes of memory, but may have 67108864"),
+        (huge_text, "its answer is larger than the 65536 bytes that an answer may have"),
+    ] {
+        let text = route(guest(body).as_mut(), &query()).expect_err(told);
+        assert!(text.contains(told), "{text}");
+    }
+    let mut router = guest(&answer_error(32));
+    let text = route(router.as_mut(), &query()).expect_err("it answers an error");
+    assert_eq!(text, "router `hostile` failed: in `route`: `factor` is 0, but must be above 0");
+    let text = route(router.as_mut(), &query()).expect_err("it is gone");
+    assert!(text.contains("in `route`: it had failed before: `factor` is 0"), "{text}");
+}
+
+#[test]
+fn a_router_is_no_latency_model() {
+    let module = open(&router(&answer_number("(i32.const 1)")));
+    let text = module.latency_model("{}", 7).err().expect("it is a router").to_string();
+    assert!(text.contains("it is a router (world `router`), but a latency model"), "{text}");
+}

@@ -1,0 +1,117 @@
+use core::fmt;
+
+/// How prefix affinity weighs, bounds and sheds.
+#[derive(Clone, Copy, Debug, PartialEq)]
+#[cfg_attr(feature = "serde", derive(serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(default, deny_unknown_fields))]
+pub struct AffinityConfig {
+    /// Worth of a cached prompt token, in prompt tokens to be computed; 0 to 1e6.
+    pub overlap_weight: f64,
+    /// Prompt tokens that each request of an engine counts for; 0 to 1e9.
+    pub request_tokens: f64,
+    /// How many times the mean number of requests an engine may have; 1 to 1e6.
+    pub load_factor: f64,
+    /// Blocks at the beginning of a prompt that choose its engine where no cache
+    /// has any of it; at least 1.
+    pub prefix_blocks: u32,
+    /// A request is refused where every engine has more waiting than this; none
+    /// for no such limit.
+    pub max_waiting: Option<u32>,
+    /// A request is refused where every engine has prompt tokens to compute for
+    /// longer than this, in milliseconds at `prefill_tokens_per_s`; none for no
+    /// such limit.
+    pub max_queue_ms: Option<f64>,
+    /// Prompt tokens that an engine computes in a second; needed with
+    /// `max_queue_ms`.
+    pub prefill_tokens_per_s: Option<f64>,
+    /// Both limits are multiplied by this for each number of priority above 0,
+    /// and divided for each below; above 0 and at most 1.
+    pub priority_factor: f64,
+}
+
+impl Default for AffinityConfig {
+    fn default() -> Self {
+        Self {
+            overlap_weight: 1.0,
+            request_tokens: 128.0,
+            load_factor: 1.25,
+            prefix_blocks: 4,
+            max_waiting: None,
+            max_queue_ms: None,
+            prefill_tokens_per_s: None,
+            priority_factor: 0.5,
+        }
+    }
+}
+
+/// What is wrong with an [`AffinityConfig`].
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum AffinityError {
+    /// A number is outside its range.
+    OutOfRange {
+        /// The config key.
+        field: &'static str,
+        /// Its value.
+        value: f64,
+        /// The range in words.
+        expected: &'static str,
+    },
+    /// A limit in time without the speed that makes tokens of it.
+    NoSpeed,
+}
+
+impl AffinityError {
+    /// The config key that it is about.
+    #[must_use]
+    pub fn field(&self) -> &'static str {
+        match self {
+            Self::OutOfRange { field, .. } => field,
+            Self::NoSpeed => "prefill_tokens_per_s",
+        }
+    }
+}
+
+impl fmt::Display for AffinityError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::OutOfRange { field, value, expected } => {
+                write!(f, "`{field}` must be {expected}, but is {value}")
+            }
+            Self::NoSpeed => f.write_str(
+                "a limit of the queue in time needs `prefill_tokens_per_s`, the prompt tokens that an engine computes in \
+                 a second",
+            ),
+        }
+    }
+}
+
+impl core::error::Error for AffinityError {}
+
+impl AffinityConfig {
+    /// Checks every number.
+    ///
+    /// # Errors
+    /// The first that makes no sense.
+    pub fn check(&self) -> Result<(), AffinityError> {
+        let in_range = |field, value: f64, holds: bool, expected| {
+            if holds { Ok(()) } else { Err(AffinityError::OutOfRange { field, value, expected }) }
+        };
+        let Self { overlap_weight, request_tokens, load_factor, prefix_blocks, priority_factor, .. } = *self;
+        in_range("overlap_weight", overlap_weight, (0.0..=1e6).contains(&overlap_weight), "0 to 1e6")?;
+        in_range("request_tokens", request_tokens, (0.0..=1e9).contains(&request_tokens), "0 to 1e9")?;
+        in_range("load_factor", load_factor, (1.0..=1e6).contains(&load_factor), "1 to 1e6")?;
+        in_range("prefix_blocks", f64::from(prefix_blocks), prefix_blocks > 0, "at least 1")?;
+        let factor_holds = priority_factor > 0.0 && priority_factor <= 1.0;
+        in_range("priority_factor", priority_factor, factor_holds, "above 0 and at most 1")?;
+        if let Some(ms) = self.max_queue_ms {
+            in_range("max_queue_ms", ms, (0.0..=1e12).contains(&ms), "0 to 1e12")?;
+        }
+        if let Some(speed) = self.prefill_tokens_per_s {
+            in_range("prefill_tokens_per_s", speed, speed > 0.0 && speed <= 1e12, "above 0 and at most 1e12")?;
+        }
+        match (self.max_queue_ms, self.prefill_tokens_per_s) {
+            (Some(_), None) => Err(AffinityError::NoSpeed),
+            _ => Ok(()),
+        }
+    }
+}

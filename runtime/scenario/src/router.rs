@@ -1,0 +1,104 @@
+//! Routers: by name, with weights, or guests.
+
+use std::sync::Arc;
+
+use rhai::{Dynamic, Engine};
+use vcr_cluster::{KvAwareConfig, RouteError, Router, RouterConfig, RouterFactory};
+use vcr_guest::{WithFallback, World};
+use vcr_routing::AffinityConfig;
+
+use crate::context::Context;
+use crate::error::{Scripted, did_you_mean, nearest};
+use crate::guest::GuestSpec;
+use crate::options::{Options, as_text, describe};
+use crate::vocabulary::with_options;
+
+const NAMES: [&str; 4] = ["round-robin", "least-loaded", "kv-aware", "prefix-affinity"];
+
+pub(crate) fn register(engine: &mut Engine, context: &Arc<Context>) {
+    with_options(engine, context, "kv_aware", |_, options| make_kv_aware(options));
+    with_options(engine, context, "prefix_affinity", |_, options| make_prefix_affinity(options));
+}
+
+/// The option `router`.
+pub(crate) fn option(options: &mut Options<'_>) -> Option<RouterConfig> {
+    let value = options.take("router")?;
+    of(&value).map_err(|what| options.problem("router", format!("`router` must be {what}"))).ok()
+}
+
+/// What a script gave as a router: a name, one with weights, or a guest of that
+/// world.
+fn of(value: &Dynamic) -> Result<RouterConfig, String> {
+    if let Some(config) = value.clone().try_cast::<RouterConfig>() {
+        return Ok(config);
+    }
+    if let Some(guest) = value.clone().try_cast::<GuestSpec>() {
+        guest.must_be(World::Router)?;
+        let fallback = guest.fallback.as_ref().map(of).transpose();
+        let fallback = fallback.map_err(|what| format!("a guest whose `fallback` is {what}"))?;
+        return Ok(RouterConfig::Made(factory(guest, fallback)));
+    }
+    let text = as_text(value);
+    match text.as_deref() {
+        Some("round-robin") => Ok(RouterConfig::RoundRobin),
+        Some("least-loaded") => Ok(RouterConfig::LeastLoaded),
+        Some("kv-aware") => Ok(RouterConfig::KvAware(KvAwareConfig::default())),
+        Some("prefix-affinity") => Ok(RouterConfig::PrefixAffinity(AffinityConfig::default())),
+        _ => {
+            let close = text.as_deref().and_then(|text| nearest(text, NAMES.into_iter()));
+            let hint = close.map(|close| format!("; {}", did_you_mean(close))).unwrap_or_default();
+            let names = NAMES.map(|name| format!("\"{name}\"")).join(", ");
+            let made = "kv_aware(#{ ... }), prefix_affinity(#{ ... }) or a guest";
+            Err(format!("{names}, {made}, but is {}{hint}", describe(value)))
+        }
+    }
+}
+
+/// Makes the routers of a guest.
+fn factory(guest: GuestSpec, fallback: Option<RouterConfig>) -> RouterFactory {
+    Arc::new(move |seat| {
+        let made = guest.at(seat).router(&guest.config_json, seat.seed);
+        let made =
+            made.map_err(|error| RouteError { router: guest.module.name().to_owned(), reason: error.to_string() });
+        let Some(fallback) = &fallback else { return made };
+        let fallback = fallback.build(seat)?;
+        Ok(Box::new(WithFallback::<dyn Router>::new(made, fallback, guest.failure_sink(seat))))
+    })
+}
+
+fn make_kv_aware(mut options: Options<'_>) -> Scripted<RouterConfig> {
+    let default = KvAwareConfig::default();
+    let mut weight = |name: &'static str, default: f64| {
+        let value = options.f64(name).unwrap_or(default);
+        if !(value.is_finite() && value >= 0.0) {
+            options.problem(name, format!("`{name}` must be finite and at least 0, but is {value}"));
+        }
+        value
+    };
+    let config = KvAwareConfig {
+        overlap_score_credit: weight("overlap_score_credit", default.overlap_score_credit),
+        prefill_load_scale: weight("prefill_load_scale", default.prefill_load_scale),
+        decode_active_request_weight: weight("decode_active_request_weight", default.decode_active_request_weight),
+    };
+    options.finish()?;
+    Ok(RouterConfig::KvAware(config))
+}
+
+fn make_prefix_affinity(mut options: Options<'_>) -> Scripted<RouterConfig> {
+    let default = AffinityConfig::default();
+    let config = AffinityConfig {
+        overlap_weight: options.f64("overlap_weight").unwrap_or(default.overlap_weight),
+        request_tokens: options.f64("request_tokens").unwrap_or(default.request_tokens),
+        load_factor: options.f64("load_factor").unwrap_or(default.load_factor),
+        prefix_blocks: options.u32("prefix_blocks").unwrap_or(default.prefix_blocks),
+        max_waiting: options.u32("max_waiting"),
+        max_queue_ms: options.duration_ns("max_queue").map(|limit_ns| limit_ns as f64 / 1e6),
+        prefill_tokens_per_s: options.f64("prefill_tokens_per_s"),
+        priority_factor: options.f64("priority_factor").unwrap_or(default.priority_factor),
+    };
+    if let Err(error) = config.check() {
+        options.problem(error.field(), error.to_string());
+    }
+    options.finish()?;
+    Ok(RouterConfig::PrefixAffinity(config))
+}

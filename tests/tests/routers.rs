@@ -1,0 +1,310 @@
+//! Routers, failure injectors and token sources in scenarios: what they do to a
+//! cluster, and that nothing is lost by it.
+
+use std::fmt::Write as _;
+use std::path::Path;
+
+use serde_json::Value;
+use vcr_tests::{Folder, component, root, shipped_guest};
+
+/// Four engines with small caches, and requests of sixteen kinds that share a
+/// prefix of a thousand tokens each.
+fn shared_prefixes(router: &str) -> String {
+    format!(
+        r#"let small = engine(#{{ num_gpu_blocks: 700 }});
+let p = pool(#{{ engines: 4, engine: small, latency: polynomial(#{{}}), router: {router} }});
+let work = poisson(#{{ name: "chat", rate: "12/s", count: 300, shared_prefix_tokens: 1024, prefix_groups: 16,
+    prompt_tokens: uniform(20, 200), output_tokens: uniform(5, 40) }});
+run(#{{ name: "shared", seed: 3, cluster: cluster(#{{ engines: p }}), workloads: [ work ] }});
+"#
+    )
+}
+
+/// More than two small engines can do, of two priorities; an engine dies on the
+/// way.
+fn overload(router: &str) -> String {
+    format!(
+        r#"let small = engine(#{{ num_gpu_blocks: 300, max_num_seqs: 4 }});
+let p = pool(#{{ engines: 2, engine: small, latency: fixed(#{{ step: "20ms" }}), router: {router} }});
+let work = |name, priority| burst(#{{ name: name, over: "1s", count: 60, priority: priority,
+    shared_prefix_tokens: 64, prefix_groups: 4, prompt_tokens: 100, output_tokens: uniform(10, 40) }});
+run(#{{ name: "overload", seed: 5, retries: 1, cluster: cluster(#{{ engines: p }}),
+    workloads: [ work.call("urgent", 0), work.call("batch", 2) ],
+    faults: [ crash(#{{ at: "500ms", engine: 1, restart_after: "200ms" }}) ] }});
+"#
+    )
+}
+
+const LIMITS: &str = "#{ max_waiting: 8, load_factor: 1.5 }";
+
+fn first_run(script: &str) -> Value {
+    Folder::with(script).run(&["--json"]).ended(0).json()["runs"][0].clone()
+}
+
+fn guest_at(path: &Path, config: &str) -> String {
+    format!("guest(#{{ path: \"{}\", config: {config} }})", path.display())
+}
+
+fn count(value: &Value) -> u64 {
+    value.as_u64().unwrap_or_else(|| panic!("{value} is no count"))
+}
+
+/// Each request that arrived has ended, in one way.
+#[track_caller]
+fn assert_conserved(metrics: &Value) {
+    let counters = &metrics["counters"];
+    let of = |name: &str| counters.get(name).map_or(0, count);
+    assert_eq!(of("completed") + of("rejected") + of("failed") + of("shed"), of("requests"), "{counters}");
+}
+
+#[test]
+fn affinity_finds_more_prefixes_than_turns_do() {
+    let hits = |router: &str| {
+        let run = first_run(&shared_prefixes(router));
+        assert_conserved(&run["metrics"]);
+        assert_eq!(run["metrics"]["counters"]["completed"], 300);
+        assert_eq!(run["metrics"]["counters"].get("shed"), None, "nobody is refused without a limit");
+        run["metrics"]["gauges"]["prefix_hit_ratio"].as_f64().expect("a share")
+    };
+    let (in_turn, affine) = (hits("\"round-robin\""), hits("prefix_affinity(#{})"));
+    assert!(affine > in_turn + 0.1, "{affine} against {in_turn}");
+}
+
+#[test]
+fn overload_sheds_the_less_urgent_first_and_loses_nothing() {
+    let run = first_run(&overload(&format!("prefix_affinity({LIMITS})")));
+    assert_conserved(&run["metrics"]);
+    let shed = |workload: &str| {
+        let metrics = &run["workloads"][workload];
+        assert_conserved(metrics);
+        metrics["counters"].get("shed").map_or(0, count)
+    };
+    let (urgent, batch) = (shed("urgent"), shed("batch"));
+    assert!(batch > 2 * urgent && batch > 10, "{batch} of the batch, {urgent} of the urgent");
+    assert_eq!(count(&run["metrics"]["counters"]["shed"]), urgent + batch);
+
+    let text = Folder::with(&overload(&format!("prefix_affinity({LIMITS})"))).run(&[]).ended(0).stdout;
+    assert!(text.contains(&format!(", {} shed", urgent + batch)), "{text}");
+    let rows = Folder::with(&overload(&format!("prefix_affinity({LIMITS})")));
+    let _ = rows.run(&["--quiet", "--out", "out"]).ended(0);
+    let requests = std::fs::read_to_string(rows.path().join("out/requests.jsonl")).expect("it was written");
+    assert_eq!(requests.matches(r#""status":"shed""#).count() as u64, urgent + batch);
+}
+
+#[test]
+fn shed_requests_are_a_metric_that_promises_know_even_where_there_are_none() {
+    let promises = |script: String, condition: &str| {
+        let script =
+            script.replace("run(#{ name", "let r = run(#{ name") + "expect(r, \"shed\", \"" + condition + "\");\n";
+        Folder::with(&script).run(&["--quiet"]).code
+    };
+    assert_eq!(promises(overload(&format!("prefix_affinity({LIMITS})")), "count > 0"), 0);
+    assert_eq!(promises(overload("\"least-loaded\""), "count == 0"), 0);
+    assert_eq!(promises(overload("\"least-loaded\""), "count > 0"), 1);
+}
+
+#[test]
+fn the_guest_routes_as_its_native_twin_does() {
+    let Some(path) = shipped_guest("prefix-affinity") else { return };
+    for (scenario, config) in [
+        (shared_prefixes as fn(&str) -> String, "#{}"),
+        (overload, LIMITS),
+        (overload, "#{ max_waiting: 3, priority_factor: 0.7, prefix_blocks: 1, request_tokens: 50.0 }"),
+    ] {
+        let native = first_run(&scenario(&format!("prefix_affinity({config})")));
+        let guest = first_run(&scenario(&guest_at(&path, config)));
+        assert_eq!(guest["metrics"], native["metrics"], "{config}");
+        assert_eq!(guest, native, "the whole report, with the fingerprint over every step: {config}");
+    }
+}
+
+#[test]
+fn guests_in_a_split_cluster_do_not_depend_on_threads() {
+    let (Some(affinity), Some(chaos)) = (shipped_guest("prefix-affinity"), shipped_guest("chaos")) else { return };
+    let rules = r#"#{ rules: [
+        #{ match: #{ request_id: "chat" }, after_tokens: 3, probability: 0.1, action: "fail_request" },
+        #{ match: #{}, after_tokens: 5, every: 9, action: #{ stall: #{ ms: 30 } } },
+        #{ at_ms: 900, action: #{ crash: #{ restart_after_ms: 100 } } } ] }"#;
+    let (router, failures) = (guest_at(&affinity, "#{ prefix_blocks: 2 }"), guest_at(&chaos, rules));
+    let script = format!(
+        r#"let side = |n| pool(#{{ engines: n, engine: engine(#{{ num_gpu_blocks: 900 }}), latency: polynomial(#{{}}),
+    router: {router}, failures: {failures} }});
+let split = cluster(#{{ prefill: side.call(2), decode: side.call(3),
+    link: link(#{{ bandwidth: "2GB/s", kv_bytes_per_token: "128KiB" }}) }});
+let work = poisson(#{{ name: "chat", rate: "20/s", count: 60, turns: uniform(1, 3), shared_prefix_tokens: 128,
+    prefix_groups: 3, prompt_tokens: uniform(20, 200), output_tokens: uniform(5, 40) }});
+let runs = [];
+for seed in 1..5 {{ runs.push(#{{ name: "split", seed: seed, retries: 2, cluster: split, workloads: [ work ] }}) }}
+run_all(runs);
+"#
+    );
+    let folder = Folder::with(&script);
+    let said = |threads: &str| folder.run(&["--json", "--threads", threads]).ended(0);
+    let one = said("1");
+    assert_eq!(said("4").stdout, one.stdout);
+    for run in one.json()["runs"].as_array().expect("it lists runs") {
+        assert_conserved(&run["metrics"]);
+        assert!(run["metrics"]["failures"]["a failure was injected"].as_u64() > Some(0), "{}", run["metrics"]);
+        assert!(run["engines"].as_array().expect("a list").iter().all(|engine| engine["crashes"] == 1));
+    }
+}
+
+/// One engine, ten requests of a workload, and chaos by these rules.
+fn with_chaos(path: &Path, rules: &str) -> Value {
+    let failures = guest_at(path, &format!("#{{ rules: [ {rules} ] }}"));
+    first_run(&format!(
+        r#"let p = pool(#{{ latency: fixed(#{{ step: "10ms" }}), failures: {failures} }});
+let work = burst(#{{ name: "work", count: 10, over: "100ms", prompt_tokens: 50, output_tokens: 20 }});
+run(#{{ name: "chaos", cluster: cluster(#{{ engines: p }}), workloads: [ work ] }});
+"#
+    ))
+}
+
+#[test]
+fn chaos_goes_wrong_as_scripted() {
+    let Some(path) = shipped_guest("chaos") else { return };
+    let plain = with_chaos(&path, "");
+    let plain_ms = plain["duration_ms"].as_f64().expect("a time");
+    assert_eq!(plain["metrics"]["counters"]["completed"], 10);
+
+    let failed =
+        with_chaos(&path, r#"#{ match: #{ request_id: "work-3-" }, after_tokens: 4, action: "fail_request" }"#);
+    assert_eq!(failed["metrics"]["failures"]["a failure was injected"], 1);
+    assert_eq!(failed["metrics"]["counters"]["wasted_tokens"], 4);
+
+    let burst = r#"#{ match: #{}, at_ms: 45, until_ms: 75, action: "fail_request" }"#;
+    let burst = with_chaos(&path, burst);
+    let lost = count(&burst["metrics"]["failures"]["a failure was injected"]);
+    assert!((5..=8).contains(&lost), "those that were there in the window, and none that came later: {lost}");
+    assert_eq!(count(&burst["metrics"]["counters"]["completed"]), 10 - lost);
+
+    let stall = with_chaos(
+        &path,
+        r#"#{ match: #{ request_id: "work-0-" }, after_tokens: 5, action: #{ stall: #{ ms: 700 } } }"#,
+    );
+    assert_eq!(stall["metrics"]["counters"]["stalls"], 1);
+    assert_eq!(stall["metrics"]["counters"]["completed"], 10);
+    let longest_ms = stall["metrics"]["trends"]["itl_ms"]["max"].as_f64().expect("a time");
+    assert!((710.0..720.0).contains(&longest_ms), "a step and the stall: {longest_ms}");
+    assert!(stall["duration_ms"].as_f64() > Some(plain_ms + 600.0));
+
+    let crash = with_chaos(&path, r#"#{ at_ms: 60, action: #{ crash: #{ restart_after_ms: 40 } } }"#);
+    assert_eq!(crash["engines"][0]["crashes"], 1);
+    assert!(crash["metrics"]["failures"]["the engine crashed"].as_u64() > Some(0));
+    assert!(crash["metrics"]["counters"]["completed"].as_u64() > Some(0), "later ones find it up again");
+
+    let dropped = with_chaos(&path, r#"#{ match: #{}, action: "drop_message" }"#);
+    assert_eq!(dropped["metrics"]["counters"]["ignored_faults"], 10, "there is no wire to lose anything on");
+    assert_eq!(dropped["metrics"]["trends"], plain["metrics"]["trends"]);
+}
+
+#[test]
+fn a_token_source_ends_outputs_and_its_words_are_in_the_cache() {
+    let Some(path) = shipped_guest("json-tokens") else { return };
+    let script = |tokens: &str| {
+        format!(
+            r#"let bytes = [];
+for byte in 0..256 {{ bytes.push(byte) }}
+let p = pool(#{{ engines: 2, latency: fixed(#{{ step: "10ms" }}), {tokens} }});
+let work = burst(#{{ name: "work", count: 20, turns: 2, prompt_tokens: uniform(40, 90), output_tokens: 2000 }});
+run(#{{ name: "words", cluster: cluster(#{{ engines: p }}), workloads: [ work ] }});
+"#
+        )
+    };
+    let source = guest_at(&path, "#{ vocabulary: #{}, byte_tokens: bytes, words: [3, 8] }");
+    let run = first_run(&script(&format!("tokens: {source}, eos_token: 999")));
+    assert_conserved(&run["metrics"]);
+    let counters = &run["metrics"]["counters"];
+    assert_eq!(counters["completed"], 40);
+    let mean = count(&counters["output_tokens"]) / 40;
+    assert!((10..80).contains(&mean), "some words of some letters each, and not 2000: {mean}");
+    assert!(count(&counters["cached_tokens"]) > 500, "second turns find the first, answers included: {counters}");
+    assert_eq!(run, first_run(&script(&format!("tokens: {source}, eos_token: 999"))));
+}
+
+/// A router written as text, whose `route` has this body.
+fn router_of_text(folder: &Folder, route: &str) -> String {
+    let wit = std::fs::read_to_string(root().join("wit/v0_2/router.wit")).expect("there is the interface");
+    let text = format!(
+        r#"(module
+  (memory (export "memory") 4)
+  (global $free (mut i32) (i32.const 8192))
+  (data (i32.const 512) "out of ideas")
+  (func (export "cabi_realloc") (param i32 i32 i32 i32) (result i32)
+    (local $at i32)
+    (local.set $at (i32.and (i32.add (global.get $free) (i32.const 7)) (i32.const -8)))
+    (global.set $free (i32.add (local.get $at) (local.get 3)))
+    (local.get $at))
+  (func (export "vcr:guest/routing@0.2.0#configure") (param i32 i32 i64) (result i32)
+    (i32.store8 (i32.const 16) (i32.const 0)) (i32.const 16))
+  (func (export "vcr:guest/routing@0.2.0#route")
+    (param $now i64) (param i32 i32) (param $request i32) (param i32 i32 i32) (param $workers i32) (param i32)
+    (result i32)
+    (global.set $free (i32.const 8192))
+    {route}))"#
+    );
+    folder.write("router.wasm", component(&wit.replace("  import observe;\n", ""), &text));
+    "guest(#{ path: \"router.wasm\" })".to_owned()
+}
+
+/// Answers a number.
+fn answer(number: &str) -> String {
+    format!("(i32.store8 (i32.const 32) (i32.const 0)) (i32.store (i32.const 36) {number}) (i32.const 32)")
+}
+
+#[test]
+fn hostile_routers_fail_the_run_and_are_named_with_pool_and_time() {
+    let first_word = "(i32.wrap_i64 (i64.load (local.get $request)))";
+    // Refuses whatever comes after the crash, requests that were served among it.
+    let refuses_late =
+        answer("(select (i32.const -1) (i32.const 1) (i64.ge_u (local.get $now) (i64.const 500000000)))");
+    for (body, told) in [
+        (answer("(i32.const 2)"), "it chose the engine 2 for request 0, but those that are up are 0, 1"),
+        (answer("(i32.const 1)"), "it chose the engine 1 for request"),
+        (refuses_late, ", which has been with an engine before"),
+        ("(loop $again (br $again)) (unreachable)".to_owned(), "it looped for ever, or worked too long"),
+        ("(unreachable)".to_owned(), "it gave up"),
+        (
+            "(i32.store8 (i32.const 32) (i32.const 1)) (i32.store (i32.const 36) (i32.const 0))
+             (i32.store (i32.const 40) (i32.const 200000)) (i32.const 32)"
+                .to_owned(),
+            "its answer is larger than the 65536 bytes",
+        ),
+        (
+            "(i32.store8 (i32.const 32) (i32.const 1)) (i32.store (i32.const 36) (i32.const 512))
+             (i32.store (i32.const 40) (i32.const 12)) (i32.const 32)"
+                .to_owned(),
+            "in `route`: out of ideas",
+        ),
+        (answer(first_word), "it chose the engine 2 for request 2, but those that are up are 0, 1"),
+    ] {
+        let folder = Folder::new();
+        let router = router_of_text(&folder, &body);
+        folder.write("test.rhai", overload(&router));
+        let place = "in front of pool `engines`, at ";
+        folder.run(&[]).failed(3, &["run `overload`: router `router` failed: in `route`: ", told, place]);
+    }
+}
+
+#[test]
+fn what_is_no_router_no_injector_and_no_source_is_refused_by_name() {
+    let folder = Folder::new();
+    let router = router_of_text(&folder, &answer("(i32.const 0)"));
+    let mut refused = |options: &str, needles: &[&str]| {
+        let mut script = String::new();
+        let _ = writeln!(script, "pool(#{{ latency: fixed(#{{ step: \"1ms\" }}), {options} }});");
+        folder.write("test.rhai", script);
+        folder.run(&[]).failed(2, needles);
+    };
+    refused("router: 5", &["`router` must be \"round-robin\"", "prefix_affinity(#{ ... }) or a guest, but is"]);
+    refused("router: \"prefix-afinity\"", &["did you mean `prefix-affinity`"]);
+    refused(&format!("latency_: {router}"), &["has no option `latency_`"]);
+    refused(
+        &format!("failures: {router}"),
+        &["`failures` must be a failure injector (world `failure-injector`), but the guest `router` is a router"],
+    );
+    refused("tokens: \"words\"", &["`tokens` must be a token source such as guest(#{ path: \"guest.wasm\" })"]);
+    refused("eos_token: 3", &["`eos_token` needs `tokens`"]);
+    refused("router: prefix_affinity(#{ load_factor: 0.5 })", &["`load_factor` must be 1 to 1e6, but is 0.5"]);
+    refused("router: prefix_affinity(#{ max_queue: \"1s\" })", &["needs `prefill_tokens_per_s`"]);
+}
