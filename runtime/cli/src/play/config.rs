@@ -1,5 +1,6 @@
 //! From options to the settings of live engines.
 
+use std::num::NonZeroU32;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -213,7 +214,8 @@ fn tokens(args: &PlayArgs, guests: &LiveGuests) -> Result<TokenSettings, Unusabl
         "echo" => TokenChoice::Echo,
         guest if is_guest(guest) => {
             let config = tokens.tokens_config.as_deref().unwrap_or("{}");
-            TokenChoice::Guest(guests.tokens(guest, config)?)
+            let fallback = NonZeroU32::new(tokens.vocab_size).filter(|_| args.guests.tokens_fallback);
+            TokenChoice::Guest(guests.tokens(guest, config, fallback)?)
         }
         path if Path::new(path).is_file() => {
             let list = TokenList::read(Path::new(path)).map_err(|error| Unusable::new(error.to_string()))?;

@@ -2,6 +2,7 @@
 //! goes on where one fails.
 
 use std::collections::BTreeMap;
+use std::num::NonZeroU32;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -9,8 +10,8 @@ use clap::Args;
 use vcr_control::{GuestReader, GuestSample, GuestValue};
 use vcr_core::fault::{FailureInjector, FaultError};
 use vcr_core::latency::{LatencyError, LatencyModel};
-use vcr_core::tokens::TokenError;
-use vcr_guest::{FailureSink, GuestModule, Limits, NoFaults, Note, NoteSink, Told, WithFallback};
+use vcr_core::tokens::{BatchTokenSource, TokenError};
+use vcr_guest::{FailureSink, GuestModule, Limits, NoFaults, Note, NoteSink, SeededTokens, Told, WithFallback};
 use vcr_live::{InjectorFactory, LatencyFactory, Seat, TokenSourceFactory};
 use vcr_registry::{GuestReference, Store};
 
@@ -31,6 +32,10 @@ pub(crate) struct GuestArgs {
     /// The latency model that goes on where the guest of --latency fails [default: the engine fails].
     #[arg(long, value_name = "MODEL", requires = "latency")]
     pub(crate) latency_fallback: Option<String>,
+
+    /// Go on with random tokens where the guest of --tokens fails [default: the engine fails].
+    #[arg(long)]
+    pub(crate) tokens_fallback: bool,
 
     /// Let nothing go wrong where the guest of --failure-injector fails [default: the engine fails].
     #[arg(long, requires = "failure_injector")]
@@ -137,14 +142,25 @@ impl LiveGuests {
         Ok((factory, name))
     }
 
-    /// The token source that is a guest.
-    pub(crate) fn tokens(&self, reference: &str, config: &str) -> Result<TokenSourceFactory, Unusable> {
+    /// The token source that is a guest. With a fallback, given as the size of
+    /// the vocabulary, tokens are drawn at random where it fails.
+    pub(crate) fn tokens(
+        &self,
+        reference: &str,
+        config: &str,
+        fallback: Option<NonZeroU32>,
+    ) -> Result<TokenSourceFactory, Unusable> {
         let module = self.load(reference)?;
         module.token_source(config, 0)?;
         let (guests, config) = (self.clone(), config.to_owned());
         Ok(Arc::new(move |seat| {
             let made = guests.at(&module, seat).token_source(&config, seat.seed);
-            made.map_err(|error| TokenError { r#source: module.name().to_owned(), reason: error.to_string() })
+            let made =
+                made.map_err(|error| TokenError { r#source: module.name().to_owned(), reason: error.to_string() });
+            let Some(vocab_size) = fallback else { return made };
+            let failed = guests.failure_sink(&module, seat);
+            let fallback = Box::new(SeededTokens::new(vocab_size));
+            Ok(Box::new(WithFallback::<dyn BatchTokenSource>::new(made, fallback, failed)))
         }))
     }
 
