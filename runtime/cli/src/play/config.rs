@@ -228,6 +228,12 @@ fn tokens(args: &PlayArgs, guests: &LiveGuests) -> Result<TokenSettings, Unusabl
             });
         }
     };
+    if args.guests.tokens_fallback && !matches!(choice, TokenChoice::Guest(_)) {
+        return Err(Unusable {
+            message: "--tokens-fallback: only guests take a fallback".to_owned(),
+            hint: Some("leave it out: other sources do not fail".to_owned()),
+        });
+    }
     let output_tokens = match &tokens.output_tokens {
         Some(text) => {
             let distribution = expression::count_distribution("--output-tokens", text)?;
