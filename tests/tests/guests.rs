@@ -246,7 +246,8 @@ fn a_fallback_goes_on_where_the_guest_failed() {
         let first = outcome["guests"][0]["first_failure"].as_str().expect("it is told");
         assert!(first.contains("`hostile` failed: in `price`"), "{first}");
     }
-    let summary = Folder::with(&with_fallback(&path, "panic", 3, "fixed(#{ step: \"10ms\" })")).run(&[]).ended(0).stdout;
+    let summary =
+        Folder::with(&with_fallback(&path, "panic", 3, "fixed(#{ step: \"10ms\" })")).run(&[]).ended(0).stdout;
     assert!(summary.contains("hostile: 2 instances failed and its fallback went on: "), "{summary}");
 }
 
@@ -254,7 +255,9 @@ fn a_fallback_goes_on_where_the_guest_failed() {
 fn a_fallback_that_is_none_is_refused() {
     let Some(path) = hostile_guest() else { return };
     let folder = Folder::with(&with_fallback(&path, "none", 0, "7"));
-    folder.run(&[]).failed(2, &["`latency` must be a guest whose `fallback` is a latency model such as", "but is 7"]);
+    folder
+        .run(&[])
+        .failed(2, &["`latency` must be a guest whose `fallback` is a latency model such as", "but is the number 7"]);
 }
 
 /// A run beside one whose guest fails is the run that it is alone.
@@ -297,7 +300,10 @@ fn what_a_guest_tells_is_in_the_report_and_in_the_trace() {
     assert_eq!(told[0]["digest"].as_str().map(str::len), Some(64));
     assert_eq!((&told[0]["seats"], &told[0]["failures"]), (&2.into(), &0.into()));
     for (engine, seat) in told[0]["told"].as_array().expect("a list").iter().enumerate() {
-        assert_eq!((&seat["run"], &seat["pool"], &seat["engine"]), (&"priced".into(), &"engines".into(), &engine.into()));
+        assert_eq!(
+            (&seat["run"], &seat["pool"], &seat["engine"]),
+            (&"priced".into(), &"engines".into(), &engine.into())
+        );
         assert!(seat["counters"]["throttled_steps"].as_u64() > Some(0), "{seat}");
         let gauge = &seat["gauges"]["temperature_celsius"];
         assert!(gauge["min"].as_f64() < gauge["max"].as_f64(), "{seat}");

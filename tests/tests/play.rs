@@ -7,7 +7,7 @@ use std::io::Write as _;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
-use vcr_tests::{Frontend, FrontendOptions, Play, json_tokens, releases, shipped_guest};
+use vcr_tests::{Frontend, FrontendOptions, Play, free_port, hostile_guest, json_tokens, releases, shipped_guest};
 
 /// Answers of development routes, such as `/sleep`.
 fn dev() -> FrontendOptions {
@@ -359,6 +359,28 @@ fn what_fails_in_the_engine_is_an_error_for_the_client() {
     });
 }
 
+/// A guest that fails in the middle of an answer, and is replaced: the client
+/// sees nothing of it, and the metrics do.
+#[test]
+fn a_fallback_goes_on_where_a_guest_fails() {
+    let Some(guest) = hostile_guest() else { return };
+    let guest = guest.to_str().expect("a path in text");
+    let metrics = format!("127.0.0.1:{}", free_port());
+    let args = ["--latency", guest, "--latency-config", r#"{"wrong": "loop", "after": 3}"#]
+        .into_iter()
+        .chain(["--latency-fallback", "fixed(#{ step: \"1ms\" })", "--metrics-address", &metrics])
+        .collect::<Vec<_>>();
+    with_each(&FrontendOptions::default(), &args, |_, frontend, play| {
+        assert!(play.log().contains("guest hostile: a latency model, sha256 "), "{}", play.log());
+        let answer = frontend.post("/v1/completions", &json!({"prompt": [1, 2, 3], "max_tokens": 8}));
+        assert_eq!(answer.status, 200, "{}", answer.body);
+        play.wait_for("guest hostile of engine 0 failed, its fallback goes on: ");
+        let told = ureq::get(format!("http://{metrics}/metrics")).call().expect("it is served");
+        let told = told.into_body().read_to_string().expect("it is text");
+        assert!(told.contains(r#"vcr_guest_failures_total{guest="hostile",engine="0"} 1"#), "{told}");
+    });
+}
+
 #[test]
 fn a_restarted_frontend_gets_its_engine_back() {
     for version in releases() {
@@ -449,6 +471,14 @@ fn options_that_cannot_be_used_are_told() {
         (&["--max-num-batched-tokens", "10"], "is smaller than `max_num_seqs`"),
         (&["--latency", "fixed(#{ stp: \"1ms\" })"], "stp"),
         (&["--latency", "no-such-guest.wasm"], "no-such-guest.wasm"),
+        (&["--latency", "oci://localhost:1/a:1"], "names no digest"),
+        (&["--latency", "fixed(#{ step: \"1ms\" })", "--latency-fallback", "7"], "must be a latency model"),
+        (
+            &["--latency", "fixed(#{ step: \"1ms\" })", "--latency-fallback", "fixed(#{ step: \"1ms\" })"],
+            "only guests take a fallback",
+        ),
+        (&["--tokens", "echo", "--tokens-fallback"], "only guests take a fallback"),
+        (&["--failure-injector-fallback"], "--failure-injector"),
         (&["--inter-token-latency", "10"], "has no unit"),
         (&["--inter-token-latency", "10ms", "--latency", "7"], "cannot be used with"),
         (&["--fault", "eror:rate=1"], "there is no `eror`"),

@@ -72,7 +72,9 @@ fn print_found(args: &PullArgs, found: &Found) -> std::io::Result<()> {
 
 pub(crate) fn push(args: &PushArgs) -> Exit {
     // What the simulator would refuse is of no use in a registry either.
-    if let Err(error) = GuestModule::load(&args.file, Limits { wasi: vcr_guest::WasiGrants::all(), ..Limits::default() }) {
+    if let Err(error) =
+        GuestModule::load(&args.file, Limits { wasi: vcr_guest::WasiGrants::all(), ..Limits::default() })
+    {
         print_error(&error, error.hint().as_deref());
         return Exit::BadInput;
     }

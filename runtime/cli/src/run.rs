@@ -62,7 +62,11 @@ fn print_closing(args: &RunArgs, outcome: &Outcome, started: Instant) {
     let wall_ns = started.elapsed().as_nanos() as f64;
     tell(format_args!("{} of virtual time in {}", format_ns(virtual_ns), format_ns(wall_ns)));
     if let Some(folder) = &args.out {
-        tell(format_args!("wrote report.json, requests.jsonl, steps.jsonl, trace.json to {}", folder.display()));
+        let guests = if folder.join("guests.jsonl").exists() { ", guests.jsonl" } else { "" };
+        tell(format_args!(
+            "wrote report.json, requests.jsonl, steps.jsonl, trace.json{guests} to {}",
+            folder.display()
+        ));
     }
     if !outcome.passed {
         tell(format_args!("reproduce with: {}", command_again(args, &outcome.runs)));

@@ -206,3 +206,34 @@ impl Page<'_, '_> {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+
+    #[test]
+    fn guests_are_told_apart_by_name_engine_and_metric() {
+        let sample = |engine, value| GuestSample { guest: "thermal".to_owned(), engine, value };
+        let reader: GuestReader = Arc::new(move || {
+            vec![
+                sample(0, GuestValue::Counter("throttled_steps".to_owned(), 7)),
+                sample(0, GuestValue::Gauge("temperature_celsius".to_owned(), 71.5)),
+                sample(0, GuestValue::Dropped(2)),
+                sample(1, GuestValue::Failures(1)),
+            ]
+        });
+        let mut registry = Registry::with_prefix("vcr");
+        registry.register_collector(Box::new(GuestCollector(reader)));
+        let text = exposition(&registry);
+        for line in [
+            r#"vcr_guest_metric_total{guest="thermal",engine="0",name="throttled_steps"} 7"#,
+            r#"vcr_guest_gauge{guest="thermal",engine="0",name="temperature_celsius"} 71.5"#,
+            r#"vcr_guest_notes_dropped_total{guest="thermal",engine="0"} 2"#,
+            r#"vcr_guest_failures_total{guest="thermal",engine="1"} 1"#,
+        ] {
+            assert!(text.lines().any(|told| told == line), "{line} is not in:\n{text}");
+        }
+    }
+}

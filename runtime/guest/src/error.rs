@@ -338,7 +338,7 @@ impl GuestError {
 impl LoadProblem {
     fn hint(&self) -> Option<String> {
         let hint = match self {
-            Self::TooLarge { .. } => "build the guest in release mode, or raise the limit on its size",
+            Self::TooLarge { .. } => "build the guest in release mode, without what it does not use",
             Self::NotWebAssembly | Self::Empty | Self::Damaged { .. } => {
                 "give the path of a component; `vcr guest build` writes them to `guests/dist`"
             }
@@ -372,13 +372,11 @@ impl CallFault {
             Self::Rejected { .. } | Self::FailedBefore { .. } | Self::Trapped { .. } => {
                 return None;
             }
-            Self::OutOfFuel { .. } => {
-                "look for a loop that does not end; if the work is honest, raise its limit of fuel"
-            }
+            Self::OutOfFuel { .. } => "look for a loop that does not end; if the work is honest, raise its `fuel`",
             Self::TimedOut { .. } => "look for a loop that does not end; if the work is honest, raise the time",
             Self::ToldTooOften { .. } => "sum up what is told, and tell it once a call",
-            Self::Memory { .. } | Self::MemoryBeyondType { .. } => "keep less state, or raise its limit of memory",
-            Self::Table { .. } => "raise its limit of table elements",
+            Self::Memory { .. } | Self::MemoryBeyondType { .. } => "keep less state, or raise its `memory`",
+            Self::Table { .. } => "tables hold functions and references: have fewer of them",
             Self::StackOverflow => "look for a recursion that does not end",
             Self::Panicked => "run the guest's own tests natively; to say why it fails, return an error",
             Self::AnswerTooLarge { .. } => "answer what was asked for and no more",

@@ -4,10 +4,13 @@
 //! the guest is the end of it: the call that failed is made to the fallback,
 //! and so are all that follow.
 
+use std::num::NonZeroU32;
 use std::sync::Arc;
 
 use vcr_core::fault::{FailureInjector, FaultAction, FaultBatch, FaultError};
 use vcr_core::latency::{LatencyError, LatencyModel, StepBatch};
+use vcr_core::route::{Choice, EndedRequest, RouteError, RouteQuery, Router, WorkerLoad};
+use vcr_core::seed;
 use vcr_core::tokens::{BatchTokenSource, TokenError, TokenRequest, TokenWant};
 
 /// Hears of the failure of a guest whose fallback goes on.
@@ -83,6 +86,28 @@ impl BatchTokenSource for WithFallback<dyn BatchTokenSource> {
     }
 }
 
+/// Both hear of requests that are over: the fallback of those, too, that the
+/// guest has routed.
+impl Router for WithFallback<dyn Router> {
+    fn route(&mut self, query: &RouteQuery<'_>, workers: &[WorkerLoad]) -> Result<Choice, RouteError> {
+        self.call(|router| router.route(query, workers))
+    }
+
+    fn needs_overlap(&self) -> bool {
+        self.fallback.needs_overlap() || self.guest.as_ref().is_some_and(|guest| guest.needs_overlap())
+    }
+
+    fn needs_ended(&self) -> bool {
+        self.fallback.needs_ended() || self.guest.as_ref().is_some_and(|guest| guest.needs_ended())
+    }
+
+    fn ended(&mut self, request: &EndedRequest) {
+        for router in self.guest.iter_mut().chain([&mut self.fallback]).filter(|router| router.needs_ended()) {
+            router.ended(request);
+        }
+    }
+}
+
 impl FailureInjector for WithFallback<dyn FailureInjector> {
     fn decide(&mut self, batch: &FaultBatch<'_>, actions: &mut Vec<FaultAction>) -> Result<(), FaultError> {
         let decided_before = actions.len();
@@ -90,6 +115,48 @@ impl FailureInjector for WithFallback<dyn FailureInjector> {
             actions.truncate(decided_before);
             injector.decide(batch, actions)
         })
+    }
+}
+
+/// Draws tokens from the seeds of the requests: the fallback of token sources.
+/// An output goes on to its limit, since no token of it is meant to end it.
+#[derive(Clone, Debug)]
+pub struct SeededTokens {
+    vocab_size: NonZeroU32,
+    /// By slot; those of requests that have ended mean nothing.
+    seeds: Vec<u64>,
+}
+
+impl SeededTokens {
+    /// A source of tokens below `vocab_size`.
+    #[must_use]
+    pub fn new(vocab_size: NonZeroU32) -> Self {
+        Self { vocab_size, seeds: Vec::new() }
+    }
+}
+
+impl BatchTokenSource for SeededTokens {
+    fn step(
+        &mut self,
+        started: &[TokenRequest<'_>],
+        _ended: &[u32],
+        wants: &[TokenWant],
+        tokens: &mut Vec<u32>,
+    ) -> Result<(), TokenError> {
+        for request in started {
+            let slot = request.slot as usize;
+            if self.seeds.len() <= slot {
+                self.seeds.resize(slot + 1, 0);
+            }
+            self.seeds[slot] = request.seed;
+        }
+        for want in wants {
+            let seed = self.seeds[want.slot as usize];
+            let indices = (want.first_index..).take(want.count as usize);
+            let drawn = indices.map(|index| seed::mix(seed ^ u64::from(index)) % u64::from(self.vocab_size.get()));
+            tokens.extend(drawn.map(|token| token as u32));
+        }
+        Ok(())
     }
 }
 
@@ -194,6 +261,32 @@ mod tests {
             }
             Ok(())
         }
+    }
+
+    #[test]
+    fn seeded_tokens_are_those_of_the_request_wherever_it_runs() {
+        let drawn = |slot, calls: &[(u32, u32)]| {
+            let mut source = SeededTokens::new(NonZeroU32::new(50).expect("it is not 0"));
+            let request = TokenRequest {
+                slot,
+                seed: 9,
+                prompt: &[1],
+                max_tokens: 9,
+                min_tokens: 0,
+                eos_token: None,
+                stop_tokens: &[],
+                structured_output: "",
+            };
+            source.step(&[request], &[], &[], &mut Vec::new()).expect("it starts");
+            let mut tokens = Vec::new();
+            for (first_index, count) in calls {
+                let want = TokenWant { slot, first_index: *first_index, count: *count };
+                source.step(&[], &[], &[want], &mut tokens).expect("it answers");
+            }
+            tokens
+        };
+        assert_eq!(drawn(0, &[(0, 8)]), drawn(5, &[(0, 3), (3, 5)]));
+        assert!(drawn(0, &[(0, 100)]).iter().all(|token| *token < 50));
     }
 
     #[test]

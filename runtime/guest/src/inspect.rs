@@ -64,7 +64,7 @@ pub(crate) fn declared(bytes: &[u8], grants: WasiGrants) -> Result<(World, ApiVe
 /// that has it.
 fn is_observe(import: &str) -> bool {
     let version = import.strip_prefix(OBSERVE).and_then(|rest| rest.strip_prefix('@')).and_then(ApiVersion::parse);
-    version.is_some_and(|version| versions::offers_observe(version))
+    version.is_some_and(versions::offers_observe)
 }
 
 /// The version of a world's interface among `exports`. A guest may serve several

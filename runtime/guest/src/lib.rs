@@ -48,7 +48,7 @@ mod watchdog;
 mod world;
 
 pub use error::{ActionProblem, CallFault, GuestError, LoadProblem, PreferenceFault};
-pub use fallback::{FailureSink, NoFaults, WithFallback};
+pub use fallback::{FailureSink, NoFaults, SeededTokens, WithFallback};
 pub use inspect::ApiVersion;
 pub use latency::DURATION_NS_MAX;
 pub use limits::Limits;

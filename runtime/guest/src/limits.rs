@@ -45,11 +45,15 @@ pub struct Limits {
     /// the standard outputs of WASI.
     pub observe_bytes: u64,
     /// Real time of one call, for live engines, which share it with a frontend
-    /// that waits. `None`: the clock of the machine decides nothing.
+    /// that waits; to instantiate and configure an instance may take ten times
+    /// as long. `None`: the clock of the machine decides nothing.
     pub wall_time_per_call: Option<Duration>,
     /// The parts of WASI that a guest may import.
     pub wasi: WasiGrants,
 }
+
+/// The real time of configuring, in calls: a large config takes long to read.
+const CONFIGURE_CALLS: u32 = 10;
 
 impl Default for Limits {
     fn default() -> Self {
@@ -78,7 +82,11 @@ impl Limits {
     /// For instantiating, and configuring with a config of so many bytes.
     pub(crate) fn configure_budget(&self, config_bytes: usize) -> Budget {
         let reading = self.fuel_per_config_byte.saturating_mul(config_bytes as u64);
-        Budget { fuel: self.fuel_per_configure.saturating_add(reading), answer_bytes: self.answer_bytes }
+        Budget {
+            fuel: self.fuel_per_configure.saturating_add(reading),
+            answer_bytes: self.answer_bytes,
+            wall_time: self.wall_time_per_call.map(|limit| limit.saturating_mul(CONFIGURE_CALLS)),
+        }
     }
 
     /// For a call about `items` things whose honest answer may have
@@ -87,6 +95,7 @@ impl Limits {
         Budget {
             fuel: self.fuel_per_call.saturating_add(self.fuel_per_item.saturating_mul(items as u64)),
             answer_bytes: self.answer_bytes.saturating_add(expected_bytes),
+            wall_time: self.wall_time_per_call,
         }
     }
 
@@ -102,4 +111,6 @@ impl Limits {
 pub(crate) struct Budget {
     pub(crate) fuel: u64,
     pub(crate) answer_bytes: usize,
+    /// Real time, where that is limited.
+    pub(crate) wall_time: Option<Duration>,
 }

@@ -82,13 +82,7 @@ impl GuestModule {
         Self::open(name.to_owned(), name, bytes, limits, None)
     }
 
-    fn open(
-        name: String,
-        shown: &str,
-        bytes: &[u8],
-        limits: Limits,
-        cache: Option<Cache>,
-    ) -> Result<Self, GuestError> {
+    fn open(name: String, shown: &str, bytes: &[u8], limits: Limits, cache: Option<Cache>) -> Result<Self, GuestError> {
         let refused = |problem| GuestError::Load { guest: shown.to_owned(), problem };
 
         let size_bytes = bytes.len() as u64;
@@ -108,8 +102,7 @@ impl GuestModule {
             Some(cache) => cache.compiled(engine, &digest, bytes),
             None => Component::from_binary(engine, bytes),
         };
-        let component =
-            compiled.map_err(|error| refused(LoadProblem::Compile { reason: format!("{error:#}") }))?;
+        let component = compiled.map_err(|error| refused(LoadProblem::Compile { reason: format!("{error:#}") }))?;
         let guest = versions::open(world, api_version, &component, &limits).map_err(|error| match error {
             OpenError::Unfit(reason) => refused(LoadProblem::Unfit { reason }),
             OpenError::Fault(fault) => GuestError::Call { guest: name.clone(), call: "instantiate", fault },

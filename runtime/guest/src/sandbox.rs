@@ -90,9 +90,8 @@ pub(crate) fn store(engine: &Engine, limits: &Limits, endowment: Endowment) -> S
 /// Lets the next call use so much.
 pub(crate) fn allot(store: &mut Store<HostState>, budget: Budget) -> wasmtime::Result<()> {
     store.set_hostcall_fuel(budget.answer_bytes);
-    let state = store.data_mut();
-    state.teller.begin_call();
-    if let Some(limit) = state.limits.wall_time_per_call {
+    store.data_mut().teller.begin_call();
+    if let Some(limit) = budget.wall_time {
         store.set_epoch_deadline(watchdog::ticks(limit));
     }
     store.set_fuel(budget.fuel)
@@ -144,14 +143,14 @@ impl ResourceLimiter for HostState {
 
 /// Says what the guest did, given what wasmtime made of it.
 #[cold]
-pub(crate) fn fault(error: &wasmtime::Error, budget: Budget, limits: &Limits) -> CallFault {
+pub(crate) fn fault(error: &wasmtime::Error, budget: Budget) -> CallFault {
     if let Some(Refused(fault)) = error.downcast_ref::<Refused>() {
         return fault.clone();
     }
     match error.downcast_ref::<Trap>() {
         Some(Trap::OutOfFuel) => return CallFault::OutOfFuel { fuel: budget.fuel },
         Some(Trap::Interrupt) => {
-            return CallFault::TimedOut { limit: limits.wall_time_per_call.unwrap_or(Duration::ZERO) };
+            return CallFault::TimedOut { limit: budget.wall_time.unwrap_or(Duration::ZERO) };
         }
         Some(Trap::StackOverflow) => return CallFault::StackOverflow,
         Some(Trap::UnreachableCodeReached) => return CallFault::Panicked,

@@ -288,12 +288,10 @@ impl Server {
         while let Some(command) = self.shared().next_command() {
             self.show_soon();
             match command {
-                Command::SetLatency { factory, name } => {
-                    match factory(&seat(self.config.seed, "latency", self.rank)) {
-                        Ok(model) => (self.latency, self.latency_name) = (model, name),
-                        Err(error) => tracing::error!(rank = self.rank, "the latency model stays as it is: {error}"),
-                    }
-                }
+                Command::SetLatency { factory, name } => match factory(&seat(self.config.seed, "latency", self.rank)) {
+                    Ok(model) => (self.latency, self.latency_name) = (model, name),
+                    Err(error) => tracing::error!(rank = self.rank, "the latency model stays as it is: {error}"),
+                },
                 Command::SetTimeScale(scale) => self.time_scale = scale,
                 Command::AddFault(rule) => self.faults.add(rule),
                 Command::ClearFaults => self.faults.clear(),

@@ -81,9 +81,7 @@ impl<'a> Conversation<'a> {
             return Err(self.no_guest(format!("it has {size_bytes} bytes, but may have {bytes_max}")));
         }
         let mut bytes = Bounded { bytes: Vec::new(), bytes_max: size_bytes };
-        self.runtime
-            .block_on(self.client.pull_blob(image, &layer, &mut bytes))
-            .map_err(|error| self.failed(&error))?;
+        self.runtime.block_on(self.client.pull_blob(image, &layer, &mut bytes)).map_err(|error| self.failed(&error))?;
         self.check(&layer.digest, &sha256(&bytes.bytes))?;
         Ok(Pulled { manifest_digest, manifest: manifest.to_vec(), component: bytes.bytes })
     }

@@ -152,9 +152,7 @@ fn whoever_logged_in_is_let_in() {
 #[test]
 fn an_artifact_that_is_no_component_is_refused() {
     let it = Fixture::new();
-    let layer = |media_type: &str| {
-        serde_json::json!({ "mediaType": media_type, "digest": format!("sha256:{}", "0".repeat(64)), "size": 3 })
-    };
+    let layer = |media_type: &str| serde_json::json!({ "mediaType": media_type, "digest": format!("sha256:{}", "0".repeat(64)), "size": 3 });
     let manifest = |layers: serde_json::Value| {
         serde_json::json!({
             "schemaVersion": 2,

@@ -43,8 +43,8 @@ impl LatencySpec {
         let fallback = fallback.map_err(|what| format!("a guest whose `fallback` is {what}"))?;
         let factory: LatencyFactory = Arc::new(move |seat| {
             let made = guest.at(seat).latency_model(&guest.config_json, seat.seed);
-            let made = made
-                .map_err(|error| LatencyError { model: guest.module.name().to_owned(), reason: error.to_string() });
+            let made =
+                made.map_err(|error| LatencyError { model: guest.module.name().to_owned(), reason: error.to_string() });
             let Some(fallback) = &fallback else { return made };
             let fallback = (fallback.factory)(seat)?;
             Ok(Box::new(WithFallback::<dyn LatencyModel>::new(made, fallback, guest.failure_sink(seat))))

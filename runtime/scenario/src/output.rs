@@ -329,8 +329,7 @@ impl RunFiles {
             text: &'a str,
         }
         for text in &seat.notes.lines {
-            let line =
-                Line { of: &self.name, guest: &seat.guest, pool: &seat.pool, engine: seat.engine, text };
+            let line = Line { of: &self.name, guest: &seat.guest, pool: &seat.pool, engine: seat.engine, text };
             serde_json::to_writer(&mut self.guests, &line)?;
             self.guests.write_all(b"\n")?;
         }

@@ -1,5 +1,6 @@
 //! From options to the settings of live engines.
 
+use std::num::NonZeroU32;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -241,7 +242,8 @@ fn tokens(args: &PlayArgs, guests: &LiveGuests) -> Result<TokenSettings, Unusabl
         "echo" => TokenChoice::Echo,
         guest if is_guest(guest) => {
             let config = tokens.tokens_config.as_deref().unwrap_or("{}");
-            TokenChoice::Guest(guests.tokens(guest, config)?)
+            let fallback = NonZeroU32::new(tokens.vocab_size).filter(|_| args.guests.tokens_fallback);
+            TokenChoice::Guest(guests.tokens(guest, config, fallback)?)
         }
         path if Path::new(path).is_file() => {
             let list = TokenList::read(Path::new(path)).map_err(|error| Unusable::new(error.to_string()))?;
@@ -254,6 +256,12 @@ fn tokens(args: &PlayArgs, guests: &LiveGuests) -> Result<TokenSettings, Unusabl
             });
         }
     };
+    if args.guests.tokens_fallback && !matches!(choice, TokenChoice::Guest(_)) {
+        return Err(Unusable {
+            message: "--tokens-fallback: only guests take a fallback".to_owned(),
+            hint: Some("leave it out: other sources do not fail".to_owned()),
+        });
+    }
     let output_tokens = match &tokens.output_tokens {
         Some(text) => {
             let distribution = expression::count_distribution("--output-tokens", text)?;

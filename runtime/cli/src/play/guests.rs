@@ -2,6 +2,7 @@
 //! goes on where one fails.
 
 use std::collections::BTreeMap;
+use std::num::NonZeroU32;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -10,8 +11,10 @@ use vcr_control::{GuestReader, GuestSample, GuestValue};
 use vcr_core::fault::{FailureInjector, FaultError};
 use vcr_core::latency::{LatencyError, LatencyModel};
 use vcr_core::policy::PolicyError;
-use vcr_core::tokens::TokenError;
-use vcr_guest::{FailureSink, GuestModule, Limits, NoFaults, Note, NoteSink, PolicyWithFallback, Told, WithFallback};
+use vcr_core::tokens::{BatchTokenSource, TokenError};
+use vcr_guest::{
+    FailureSink, GuestModule, Limits, NoFaults, Note, NoteSink, PolicyWithFallback, SeededTokens, Told, WithFallback,
+};
 use vcr_live::{InjectorFactory, LatencyFactory, PolicyFactory, Seat, TokenSourceFactory};
 use vcr_registry::{GuestReference, Store};
 
@@ -36,6 +39,10 @@ pub(crate) struct GuestArgs {
     /// The policy that goes on where the guest of --scheduling-policy fails [default: the engine fails].
     #[arg(long, value_name = "POLICY")]
     pub(crate) scheduling_policy_fallback: Option<String>,
+
+    /// Go on with random tokens where the guest of --tokens fails [default: the engine fails].
+    #[arg(long)]
+    pub(crate) tokens_fallback: bool,
 
     /// Let nothing go wrong where the guest of --failure-injector fails [default: the engine fails].
     #[arg(long, requires = "failure_injector")]
@@ -162,14 +169,25 @@ impl LiveGuests {
         }))
     }
 
-    /// The token source that is a guest.
-    pub(crate) fn tokens(&self, reference: &str, config: &str) -> Result<TokenSourceFactory, Unusable> {
+    /// The token source that is a guest. With a fallback, given as the size of
+    /// the vocabulary, tokens are drawn at random where it fails.
+    pub(crate) fn tokens(
+        &self,
+        reference: &str,
+        config: &str,
+        fallback: Option<NonZeroU32>,
+    ) -> Result<TokenSourceFactory, Unusable> {
         let module = self.load(reference)?;
         module.token_source(config, 0)?;
         let (guests, config) = (self.clone(), config.to_owned());
         Ok(Arc::new(move |seat| {
             let made = guests.at(&module, seat).token_source(&config, seat.seed);
-            made.map_err(|error| TokenError { r#source: module.name().to_owned(), reason: error.to_string() })
+            let made =
+                made.map_err(|error| TokenError { r#source: module.name().to_owned(), reason: error.to_string() });
+            let Some(vocab_size) = fallback else { return made };
+            let failed = guests.failure_sink(&module, seat);
+            let fallback = Box::new(SeededTokens::new(vocab_size));
+            Ok(Box::new(WithFallback::<dyn BatchTokenSource>::new(made, fallback, failed)))
         }))
     }
 

@@ -18,8 +18,7 @@ use guests::LiveGuests;
 pub(crate) fn play(args: &PlayArgs) -> Exit {
     log(args.process.quiet, None);
     let guests = LiveGuests::new(&args.guests);
-    let prepared =
-        config::live_config(args, &guests).and_then(|config| Ok((config, control::listen(&args.control)?)));
+    let prepared = config::live_config(args, &guests).and_then(|config| Ok((config, control::listen(&args.control)?)));
     let (config, listeners) = match prepared {
         Ok(prepared) => prepared,
         Err(unusable) => {

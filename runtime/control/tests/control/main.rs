@@ -49,8 +49,9 @@ fn reader() -> LatencyReader {
         }
         match (text, text.parse::<u64>()) {
             ("broken", _) => {
-                let make = |_| Err(LatencyError { model: "broken".to_owned(), reason: "it is broken".to_owned() });
-                Ok((Arc::new(make), text.to_owned()))
+                let error = || LatencyError { model: "broken".to_owned(), reason: "it is broken".to_owned() };
+                let make: LatencyFactory = Arc::new(move |_| Err(error()));
+                Ok((make, text.to_owned()))
             }
             (_, Ok(milliseconds)) => Ok((fixed(milliseconds * 1_000_000), format!("{milliseconds} ms"))),
             _ => Err(UnusableModel {

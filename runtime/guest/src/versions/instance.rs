@@ -5,8 +5,8 @@ use wasmtime::component::{Component, InstancePre, Linker};
 use wasmtime::{Store, Trap};
 
 use crate::error::CallFault;
-use crate::limits::{Budget, Limits};
 use crate::latest::Setup;
+use crate::limits::{Budget, Limits};
 use crate::sandbox::{self, Endowment, HostState};
 use crate::versions::OpenError;
 use crate::wasi;
@@ -74,7 +74,7 @@ impl<B: Bindings> Module<B> {
         // The types of functions are only checked in an instance.
         let budget = limits.configure_budget(0);
         let trial = Endowment { seed: 0, sink: None };
-        module.instantiate(limits, budget, trial).map_err(|error| match sandbox::fault(&error, budget, limits) {
+        module.instantiate(limits, budget, trial).map_err(|error| match sandbox::fault(&error, budget) {
             CallFault::Trapped { reason } if !error.is::<Trap>() => OpenError::Unfit(reason),
             fault => OpenError::Fault(fault),
         })?;
@@ -85,14 +85,14 @@ impl<B: Bindings> Module<B> {
         let mut store = sandbox::store(&self.engine, limits, endowment);
         sandbox::allot(&mut store, budget)?;
         let guest = B::instantiate(&self.prepared, &mut store)?;
-        Ok(Instance { store, guest, limits: *limits })
+        Ok(Instance { store, guest })
     }
 
     /// Makes a fresh instance and configures it.
     pub(super) fn configured(&self, setup: Setup<'_>) -> Result<Instance<B>, CallFault> {
         let Setup { limits, config_json, seed, sink } = setup;
         let budget = limits.configure_budget(config_json.len());
-        let fault = |error: wasmtime::Error| sandbox::fault(&error, budget, limits);
+        let fault = |error: wasmtime::Error| sandbox::fault(&error, budget);
         let mut instance = self.instantiate(limits, budget, Endowment { seed, sink }).map_err(fault)?;
         instance
             .guest
@@ -110,7 +110,6 @@ pub(super) type Link = fn(&mut Linker<HostState>) -> wasmtime::Result<()>;
 pub(super) struct Instance<B> {
     store: Store<HostState>,
     guest: B,
-    limits: Limits,
 }
 
 impl<B> Instance<B> {
@@ -130,7 +129,7 @@ impl<B> Instance<B> {
     ) -> Result<R, CallFault> {
         sandbox::allot(&mut self.store, budget)
             .and_then(|()| call(&self.guest, &mut self.store))
-            .map_err(|error| sandbox::fault(&error, budget, &self.limits))
+            .map_err(|error| sandbox::fault(&error, budget))
     }
 
     /// The same for a function that may answer an error in words.

@@ -122,7 +122,7 @@ fn an_endless_loop_uses_up_its_fuel() {
         price_error(LOOP),
         "latency model `hostile` failed: in `price`: it looped for ever, or worked too long: used \
          its 52000000 fuel; look for a loop that does not end; if the work is honest, raise its \
-         limit of fuel"
+         `fuel`"
     );
 }
 
@@ -132,7 +132,7 @@ fn eight_gigabytes_are_refused() {
     assert_eq!(
         price_error(grow),
         "latency model `hostile` failed: in `price`: it asked for 8590000128 bytes of memory, but \
-         may have 67108864; keep less state, or raise its limit of memory"
+         may have 67108864; keep less state, or raise its `memory`"
     );
 }
 
@@ -142,7 +142,7 @@ fn more_memory_than_the_limit_is_refused() {
     assert_eq!(
         price_error(grow),
         "latency model `hostile` failed: in `price`: it asked for 67174400 bytes of memory, but \
-         may have 67108864; keep less state, or raise its limit of memory"
+         may have 67108864; keep less state, or raise its `memory`"
     );
 }
 

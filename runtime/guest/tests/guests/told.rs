@@ -107,8 +107,10 @@ fn texts_that_are_none_or_too_long_to_copy_end_the_instance() {
     let (_, priced) = tell("(call $log (i32.const -8) (i32.const 100))", Limits::default());
     assert!(priced.expect_err("it is outside of the memory").contains("it trapped"), "outside");
     // 0xff is no UTF-8.
-    let (_, priced) =
-        tell("(i32.store8 (i32.const 600) (i32.const 255)) (call $log (i32.const 600) (i32.const 1))", Limits::default());
+    let (_, priced) = tell(
+        "(i32.store8 (i32.const 600) (i32.const 255)) (call $log (i32.const 600) (i32.const 1))",
+        Limits::default(),
+    );
     assert!(priced.expect_err("it is no text").contains("it trapped"), "no text");
 }
 

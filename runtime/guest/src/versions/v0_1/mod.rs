@@ -15,9 +15,15 @@ use crate::world::World;
 
 pub(crate) fn open(world: World, component: &Component, limits: &Limits) -> Result<OpenGuest, OpenError> {
     Ok(match world {
-        World::LatencyModel => OpenGuest::Latency(Box::new(Module::<latency::Bindings>::new(component, limits, offer_nothing)?)),
-        World::TokenSource => OpenGuest::Tokens(Box::new(Module::<tokens::Bindings>::new(component, limits, offer_nothing)?)),
-        World::FailureInjector => OpenGuest::Faults(Box::new(Module::<faults::Bindings>::new(component, limits, offer_nothing)?)),
+        World::LatencyModel => {
+            OpenGuest::Latency(Box::new(Module::<latency::Bindings>::new(component, limits, offer_nothing)?))
+        }
+        World::TokenSource => {
+            OpenGuest::Tokens(Box::new(Module::<tokens::Bindings>::new(component, limits, offer_nothing)?))
+        }
+        World::FailureInjector => {
+            OpenGuest::Faults(Box::new(Module::<faults::Bindings>::new(component, limits, offer_nothing)?))
+        }
         World::SchedulerPolicy | World::Router => {
             return Err(OpenError::Unfit(format!("version 0.1 has no world `{}`", world.name())));
         }

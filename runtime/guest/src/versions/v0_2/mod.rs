@@ -17,10 +17,20 @@ use crate::world::World;
 
 pub(crate) fn open(world: World, component: &Component, limits: &Limits) -> Result<OpenGuest, OpenError> {
     Ok(match world {
-        World::LatencyModel => OpenGuest::Latency(Box::new(Module::<latency::Bindings>::new(component, limits, observe::link)?)),
-        World::TokenSource => OpenGuest::Tokens(Box::new(Module::<tokens::Bindings>::new(component, limits, observe::link)?)),
-        World::FailureInjector => OpenGuest::Faults(Box::new(Module::<faults::Bindings>::new(component, limits, observe::link)?)),
-        World::SchedulerPolicy => OpenGuest::Policy(Box::new(Module::<scheduling::Bindings>::new(component, limits, observe::link)?)),
-        World::Router => OpenGuest::Router(Box::new(Module::<routing::Bindings>::new(component, limits, observe::link)?)),
+        World::LatencyModel => {
+            OpenGuest::Latency(Box::new(Module::<latency::Bindings>::new(component, limits, observe::link)?))
+        }
+        World::TokenSource => {
+            OpenGuest::Tokens(Box::new(Module::<tokens::Bindings>::new(component, limits, observe::link)?))
+        }
+        World::FailureInjector => {
+            OpenGuest::Faults(Box::new(Module::<faults::Bindings>::new(component, limits, observe::link)?))
+        }
+        World::SchedulerPolicy => {
+            OpenGuest::Policy(Box::new(Module::<scheduling::Bindings>::new(component, limits, observe::link)?))
+        }
+        World::Router => {
+            OpenGuest::Router(Box::new(Module::<routing::Bindings>::new(component, limits, observe::link)?))
+        }
     })
 }
