@@ -25,6 +25,7 @@ pub const FUNCTIONS: &[(&str, &str)] = &[
     ("knobs", "knobs(#{ ttft: \"200ms\", itl: normal(\"12ms\", \"2ms\") })"),
     ("polynomial", "polynomial(#{ semantics: \"dynamo-1.6\" })"),
     ("profile", "profile(#{ path: \"profile.npz\" })"),
+    ("trained_physics", "trained_physics(#{ coefficients: \"fit.json\", model: \"llama-3.1-8b\", gpu: \"h100-sxm\" })"),
     ("roofline", "roofline(#{ model: \"llama-3.1-8b\", gpu: \"h100-sxm\" })"),
     ("guest", "guest(#{ path: \"guest.wasm\", config: #{ ... } })"),
     ("normal", "normal(mean, std)"),
