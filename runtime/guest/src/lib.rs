@@ -25,6 +25,8 @@
 //! and the limits count instructions and bytes, never time.
 
 mod cache;
+mod check;
+mod describe;
 mod error;
 mod faults;
 mod inspect;
@@ -38,6 +40,8 @@ mod tokens;
 mod versions;
 mod world;
 
+pub use check::{CallCost, Check, CheckReport, Outcome, Used, check};
+pub use describe::{DeclaredMemory, Description, FileKind};
 pub use error::{ActionProblem, CallFault, GuestError, LoadProblem};
 pub use inspect::ApiVersion;
 pub use latency::DURATION_NS_MAX;

@@ -56,14 +56,23 @@ fn config() -> Config {
     config
 }
 
-/// What the host keeps beside an instance: the limits on its growth.
+/// What the host keeps beside an instance: the limits on its growth, and how far
+/// it has grown.
 pub(crate) struct HostState {
     limits: Limits,
+    memory_bytes: usize,
+}
+
+impl HostState {
+    /// Bytes of the largest linear memory.
+    pub(crate) fn memory_bytes(&self) -> usize {
+        self.memory_bytes
+    }
 }
 
 /// A store with the limits in force and nothing allotted to a call yet.
 pub(crate) fn store(engine: &Engine, limits: &Limits) -> Store<HostState> {
-    let mut store = Store::new(engine, HostState { limits: *limits });
+    let mut store = Store::new(engine, HostState { limits: *limits, memory_bytes: 0 });
     store.limiter(|state| state);
     // The interfaces have no resources.
     store.set_max_component_handles(0);
@@ -90,6 +99,7 @@ impl ResourceLimiter for HostState {
             let fault = CallFault::Memory { asked_bytes: desired, limit_bytes };
             return Err(wasmtime::Error::new(Refused(fault)));
         }
+        self.memory_bytes = self.memory_bytes.max(desired);
         Ok(true)
     }
 

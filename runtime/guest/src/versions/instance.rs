@@ -5,6 +5,7 @@ use wasmtime::component::{Component, InstancePre, Linker};
 use wasmtime::{Store, Trap};
 
 use crate::error::CallFault;
+use crate::latest::Metered;
 use crate::limits::{Budget, Limits};
 use crate::sandbox::{self, HostState};
 use crate::versions::OpenError;
@@ -92,6 +93,17 @@ impl<B: Bindings> Module<B> {
             .map_err(fault)?
             .map_err(|reason| CallFault::Rejected { reason })?;
         Ok(Instance { store, guest })
+    }
+}
+
+impl<B> Metered for Instance<B> {
+    fn fuel_left(&self) -> u64 {
+        // A store without fuel is none of ours.
+        self.store.get_fuel().unwrap_or(0)
+    }
+
+    fn memory_bytes(&self) -> usize {
+        self.store.data().memory_bytes()
     }
 }
 
