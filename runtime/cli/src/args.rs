@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand};
 use clap_complete::Shell;
 
+use crate::guest::args::{self as guest, CheckArgs, InspectArgs, NewArgs};
 use crate::guest_registry::{self, PullArgs, PushArgs};
 use crate::inspect::captures::args as captures;
 use crate::play::args::PlayArgs;
@@ -75,7 +76,7 @@ pub(crate) enum Command {
     #[command(after_help = RECORD_EXAMPLES)]
     Record(Box<RecordArgs>),
     /// Work with WebAssembly guests.
-    #[command(after_help = GUEST_EXAMPLES)]
+    #[command(after_help = guest::GUEST_EXAMPLES)]
     Guest {
         #[command(subcommand)]
         command: GuestCommand,
@@ -96,9 +97,18 @@ pub(crate) enum Command {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum GuestCommand {
+    /// Begin a guest: a project that builds and passes its own test.
+    #[command(after_help = guest::NEW_EXAMPLES)]
+    New(NewArgs),
     /// Build guests from source into components.
     #[command(after_help = BUILD_EXAMPLES)]
     Build(BuildArgs),
+    /// Say what a component is, what it wants and whether this build can run it.
+    #[command(after_help = guest::INSPECT_EXAMPLES)]
+    Inspect(InspectArgs),
+    /// Put a guest through thousands of calls, and check every answer.
+    #[command(after_help = guest::CHECK_EXAMPLES)]
+    Check(CheckArgs),
     /// Get a guest from an OCI registry, and print the reference to put into scenarios.
     #[command(after_help = guest_registry::PULL_EXAMPLES)]
     Pull(PullArgs),
@@ -191,6 +201,7 @@ const BUILD_EXAMPLES: &str = with_plain_exit_codes!(
   vcr guest build                     # every guest of ./guests, into guests/dist
   vcr guest build guests/roofline     # one guest
   vcr guest build my-guest --out .
+  vcr guest build guests-python/per-token        # a guest in Python, by componentize-py
 
 A guest is compiled with the first of these that works: an installed wasm32 target, one that
 rustup can add, the toolchain's own library source, or Debian's rustc-web packages (downloaded
@@ -226,11 +237,6 @@ const STEPS_EXAMPLES: &str = with_comparison_exit_codes!(
   vcr inspect steps out --diff other-out               # the first step that differs",
     "all went well; with --diff: the logs are equal",
     "with --diff: the logs differ"
-);
-
-const GUEST_EXAMPLES: &str = with_plain_exit_codes!(
-    "Examples:
-  vcr guest build                     # every guest of ./guests, into guests/dist"
 );
 
 const COMPLETIONS_EXAMPLES: &str = with_plain_exit_codes!(

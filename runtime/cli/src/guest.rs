@@ -1,10 +1,21 @@
-//! `vcr guest build`.
+//! `vcr guest build`, and the other commands about guests.
+
+pub(crate) mod args;
+mod check;
+mod inspect;
+mod new;
 
 use std::io::{self, IsTerminal, Write};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use vcr_guest::{GuestModule, Limits};
-use vcr_guest_build::{BuildError, BuiltGuest, Options, Progress, build, build_workspace};
+use vcr_guest_build::{
+    BuildError, BuiltGuest, Options, Progress, build, build_python, build_workspace, default_out_dir, is_python,
+};
+
+pub(crate) use check::check_command;
+pub(crate) use inspect::inspect_command;
+pub(crate) use new::new_command;
 
 use crate::args::BuildArgs;
 use crate::exit::{Exit, print_error, printed, tell};
@@ -17,9 +28,11 @@ fn build_all(args: &BuildArgs) -> Result<Vec<BuiltGuest>, BuildError> {
     let mut report = |progress: Progress<'_>| show(&progress, spinner.as_ref(), args.quiet);
     let mut built = Vec::new();
     for path in paths {
-        // A workspace holds guests; a guest lies in one.
-        if path.join("src").is_dir() {
-            let out = args.out.clone().unwrap_or_else(|| beside(path));
+        // A workspace holds guests; a guest lies in one, or is one.
+        let is_python = is_python(path);
+        if is_python || path.join("src").is_dir() {
+            let out = args.out.clone().map_or_else(|| default_out_dir(path), Ok)?;
+            let build = if is_python { build_python } else { build };
             built.push(build(path, &out, &options, &mut report)?);
         } else {
             let out = args.out.clone().unwrap_or_else(|| path.join("dist"));
@@ -69,13 +82,8 @@ fn row(guest: &BuiltGuest) -> serde_json::Value {
         "component": guest.component.display().to_string(),
         "size_bytes": guest.size_bytes,
         "sha256": guest.digest,
-        "toolchain": guest.route.name(),
+        "toolchain": guest.toolchain,
     })
-}
-
-/// `dist` of the workspace that a guest lies in.
-fn beside(guest: &Path) -> PathBuf {
-    guest.parent().unwrap_or(Path::new(".")).join("dist")
 }
 
 fn spinner(quiet: bool) -> Option<indicatif::ProgressBar> {

@@ -28,9 +28,7 @@ fn main() -> ExitCode {
         Command::Run(args) => run::run(&args),
         Command::Play(args) => play::play(&args),
         Command::Record(args) => record::record(&args),
-        Command::Guest { command: GuestCommand::Build(args) } => guest::build_command(&args),
-        Command::Guest { command: GuestCommand::Pull(args) } => guest_registry::pull(&args),
-        Command::Guest { command: GuestCommand::Push(args) } => guest_registry::push(&args),
+        Command::Guest { command } => guest(&command),
         Command::Inspect { command } => inspect(&command),
         Command::Completions { shell } => {
             // Into memory first: the generator panics when a write fails.
@@ -40,6 +38,17 @@ fn main() -> ExitCode {
         }
     };
     exit.into()
+}
+
+fn guest(command: &GuestCommand) -> Exit {
+    match command {
+        GuestCommand::New(args) => guest::new_command(args),
+        GuestCommand::Build(args) => guest::build_command(args),
+        GuestCommand::Inspect(args) => guest::inspect_command(args),
+        GuestCommand::Check(args) => guest::check_command(args),
+        GuestCommand::Pull(args) => guest_registry::pull(args),
+        GuestCommand::Push(args) => guest_registry::push(args),
+    }
 }
 
 fn inspect(command: &InspectCommand) -> Exit {

@@ -11,6 +11,7 @@ use crate::command::{program, stream};
 use crate::error::BuildError;
 use crate::options::{Options, Route};
 use crate::packages::{self, Package, Workspace};
+use crate::python::is_python;
 use crate::toolchain::{self, Toolchain};
 use crate::{TARGET, component};
 
@@ -33,7 +34,7 @@ pub enum Progress<'a> {
         /// The packages, separated by commas.
         packages: &'a str,
     },
-    /// A line of cargo's own output.
+    /// A line of the compiler's own output.
     Cargo {
         /// The line.
         line: &'a str,
@@ -70,8 +71,9 @@ pub struct BuiltGuest {
     pub size_bytes: u64,
     /// SHA-256 of that file, in lower-case hexadecimal digits.
     pub digest: String,
-    /// How the compiler was found. The bytes depend on it.
-    pub route: Route,
+    /// What it was compiled with, and how that was found: the name of a [`Route`],
+    /// or a tool and its version. The bytes depend on it.
+    pub toolchain: String,
 }
 
 /// Builds the guest crate in `dir` into `out_dir/NAME.wasm`.
@@ -120,6 +122,16 @@ pub fn build_workspace(
     build_packages(&workspace, &guests, out_dir, options, progress)
 }
 
+/// Where the guest in `dir` goes unless somebody says otherwise: `dist` of the
+/// workspace that it lies in, which may be the guest itself.
+///
+/// # Errors
+/// When `dir` is no crate.
+pub fn default_out_dir(dir: &Path) -> Result<PathBuf, BuildError> {
+    let root = if is_python(dir) { dir.to_path_buf() } else { packages::workspace(&canonical(dir)?)?.root };
+    Ok(root.join("dist"))
+}
+
 fn canonical(dir: &Path) -> Result<PathBuf, BuildError> {
     dir.canonicalize().map_err(|source| BuildError::Io { action: "read", path: dir.into(), source })
 }
@@ -160,7 +172,7 @@ fn build_packages(
             component: path,
             size_bytes: bytes.len() as u64,
             digest: component::digest(&bytes),
-            route: toolchain.route,
+            toolchain: toolchain.route.name().to_owned(),
         };
         progress(Progress::Built { guest: &done });
         built.push(done);

@@ -76,6 +76,31 @@ pub enum BuildError {
         /// The last lines of what cargo said.
         messages: String,
     },
+    /// A project in Python is not as it must be.
+    #[error("`{}` is no guest in Python: {problem}", path.display())]
+    BadProject {
+        /// Its `pyproject.toml`.
+        path: PathBuf,
+        /// What is wrong with it.
+        problem: ProjectProblem,
+    },
+    /// The Python of this machine is too old.
+    #[error("guests in Python need Python {needed} or later to be built, but `python3` is {found}")]
+    OldPython {
+        /// The version that was found.
+        found: String,
+        /// The oldest that will do.
+        needed: String,
+    },
+    /// componentize-py cannot be installed.
+    #[error("componentize-py cannot be installed: {reason}")]
+    NoComponentizePy {
+        /// What failed.
+        reason: String,
+    },
+    /// There is no place to keep what is fetched.
+    #[error("there is no cache directory: neither `VCR_CACHE_DIR` nor `HOME` is set")]
+    NoCache,
     /// The core module cannot be made into a component.
     #[error("package `{package}` makes no component: {reason}")]
     Component {
@@ -83,6 +108,43 @@ pub enum BuildError {
         package: String,
         /// What `wit-component` says.
         reason: String,
+    },
+}
+
+/// What is wrong with a project in Python.
+#[derive(Debug, thiserror::Error)]
+pub enum ProjectProblem {
+    /// It is no TOML, or has other fields than it may.
+    #[error("it cannot be read: {reason}")]
+    Unreadable {
+        /// What the parser says.
+        reason: String,
+    },
+    /// It has no name.
+    #[error("it has no `name` in the table `project`")]
+    NoName,
+    /// Its name will not do.
+    #[error("`{name}` cannot be the name of a file")]
+    BadName {
+        /// The name.
+        name: String,
+    },
+    /// It does not say that it is a guest.
+    #[error("it has no table `tool.vcr`, which says what `world` it is of and where the interface lies (`wit`)")]
+    NoSettings,
+    /// The module of the guest is not there.
+    #[error("its module `{}` is missing", module.display())]
+    NoModule {
+        /// The file.
+        module: PathBuf,
+    },
+    /// The interface has no such world.
+    #[error("there is no world `{world}` in its interface: `{}` is missing", path.display())]
+    NoWorld {
+        /// The world.
+        world: String,
+        /// Where it would be.
+        path: PathBuf,
     },
 }
 
@@ -94,6 +156,14 @@ impl BuildError {
             Self::ProgramMissing { program } if program == "cargo" || program == "rustc" => {
                 "install Rust from https://rustup.rs"
             }
+            Self::ProgramMissing { program } if program == "python3" => "install Python from https://www.python.org",
+            Self::OldPython { .. } => "put a later `python3` on the PATH",
+            Self::NoComponentizePy { .. } => {
+                "it comes from the Python package index: look at the network, at pip's settings, and whether Python \
+                 has its module `venv`"
+            }
+            Self::BadProject { .. } => "`vcr guest new --lang python` makes a project to compare with",
+            Self::NoCache => "name a folder in `VCR_CACHE_DIR`",
             Self::NotACrate { .. } | Self::NoGuests { .. } => {
                 "give the directory of a guest crate, or of a workspace of guests"
             }

@@ -19,6 +19,9 @@
 //! # Ok::<(), vcr_guest_build::BuildError>(())
 //! ```
 //!
+//! A guest in Python is put into a component by componentize-py instead, which is
+//! installed into the cache directory.
+//!
 //! Nothing is installed outside rustup's own toolchain and the cache directory.
 
 mod build;
@@ -28,11 +31,13 @@ mod debian;
 mod error;
 mod options;
 mod packages;
+mod python;
 mod toolchain;
 
-pub use build::{BuiltGuest, Progress, build, build_workspace};
-pub use error::BuildError;
+pub use build::{BuiltGuest, Progress, build, build_workspace, default_out_dir};
+pub use error::{BuildError, ProjectProblem};
 pub use options::{Options, Route};
+pub use python::{build_python, is_python};
 
 /// The target that guests are compiled for.
 pub const TARGET: &str = "wasm32-unknown-unknown";

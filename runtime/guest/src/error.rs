@@ -336,7 +336,9 @@ impl GuestError {
 }
 
 impl LoadProblem {
-    fn hint(&self) -> Option<String> {
+    /// What to do about the problem.
+    #[must_use]
+    pub fn hint(&self) -> Option<String> {
         let hint = match self {
             Self::TooLarge { .. } => "build the guest in release mode, without what it does not use",
             Self::NotWebAssembly | Self::Empty | Self::Damaged { .. } => {
@@ -395,6 +397,20 @@ impl CallFault {
             Self::BadDuration { .. } => "a duration is a finite number of nanoseconds from 0 to 1e18",
         };
         Some(hint.into())
+    }
+
+    /// Whether it is an answer that cannot be, rather than a call that failed.
+    pub(crate) fn is_about_answer(&self) -> bool {
+        matches!(
+            self,
+            Self::NoDurations { .. }
+                | Self::TooManyDurations { .. }
+                | Self::BadDuration { .. }
+                | Self::PastHorizon { .. }
+                | Self::TokenCount { .. }
+                | Self::RaggedActions { .. }
+                | Self::BadAction { .. }
+        )
     }
 
     /// The fault and its hint in one line.

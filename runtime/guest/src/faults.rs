@@ -11,7 +11,7 @@ use crate::running::Running;
 
 /// Words of an event, and of an action, in the flat lists of a call.
 const EVENT_WORDS: usize = 6;
-const ACTION_WORDS: usize = 3;
+pub(crate) const ACTION_WORDS: usize = 3;
 
 /// The word of a request without an adapter.
 const NO_LORA: u64 = u64::MAX;
@@ -55,7 +55,12 @@ impl FailureInjector for GuestFaults {
 
 /// Packs events into flat lists and keeps book of the requests. Gives whether
 /// there is a utility call among them.
-fn tell(batch: &[FaultEvent<'_>], live: &mut BTreeSet<u32>, events: &mut Vec<u64>, texts: &mut Vec<String>) -> bool {
+pub(crate) fn tell(
+    batch: &[FaultEvent<'_>],
+    live: &mut BTreeSet<u32>,
+    events: &mut Vec<u64>,
+    texts: &mut Vec<String>,
+) -> bool {
     let mut has_utility = false;
     events.clear();
     texts.clear();
@@ -85,7 +90,7 @@ fn tell(batch: &[FaultEvent<'_>], live: &mut BTreeSet<u32>, events: &mut Vec<u64
 }
 
 /// Checks the answer of one call and appends what it says.
-fn accept(
+pub(crate) fn accept(
     answer: &[u64],
     live: &mut BTreeSet<u32>,
     has_utility: bool,

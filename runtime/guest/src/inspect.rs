@@ -74,6 +74,13 @@ fn newest(exports: &[String], world: World) -> Option<ApiVersion> {
     names.filter_map(ApiVersion::parse).max_by_key(|version| (versions::is_supported(*version), *version))
 }
 
+/// The world and version that the name of an export stands for, if any.
+pub(crate) fn world_of(export: &str) -> Option<(World, ApiVersion)> {
+    let (interface, version) = export.split_once('@')?;
+    let world = World::ALL.into_iter().find(|world| world.interface() == interface)?;
+    Some((world, ApiVersion::parse(version)?))
+}
+
 #[derive(Default)]
 struct OuterNames {
     imports: Vec<String>,

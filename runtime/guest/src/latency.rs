@@ -65,6 +65,17 @@ fn price_step(
 ) -> Result<u64, CallFault> {
     let budget = limits.price_budget(1);
     let value = instance.price_step(start_ns, shape, budget)?;
+    checked_step(instance, budget, start_ns, value)
+}
+
+/// Checks what `price-step` answered for the step that starts at `start_ns`, and
+/// gives it in whole nanoseconds.
+pub(crate) fn checked_step(
+    instance: &mut dyn LatencyInstance,
+    budget: Budget,
+    start_ns: u64,
+    value: f64,
+) -> Result<u64, CallFault> {
     match complaint(value) {
         None => Ok(round_ns(value)),
         Some(complaint) => Err(trouble(instance, budget, CallFault::BadDuration { start_ns, value, complaint })),
@@ -106,7 +117,7 @@ fn price_batch(
     Ok(())
 }
 
-fn pack(steps: &[StepShape], shapes: &mut Vec<u64>) {
+pub(crate) fn pack(steps: &[StepShape], shapes: &mut Vec<u64>) {
     shapes.clear();
     shapes.reserve(steps.len() * StepShape::WORDS);
     for step in steps {
@@ -116,7 +127,7 @@ fn pack(steps: &[StepShape], shapes: &mut Vec<u64>) {
 
 /// Checks the answer of one call, appends it in whole nanoseconds and gives the
 /// time at which its last step ends.
-fn accept(
+pub(crate) fn accept(
     answer: &[f64],
     steps: usize,
     start_ns: u64,

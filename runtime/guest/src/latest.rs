@@ -33,10 +33,19 @@ pub(crate) struct Setup<'a> {
     pub(crate) sink: Option<Arc<dyn NoteSink>>,
 }
 
+/// What the last call of an instance has cost.
+pub(crate) trait Metered {
+    /// Fuel of its budget that it has not used.
+    fn fuel_left(&self) -> u64;
+
+    /// Bytes of the largest of the instance's memories, which never shrink.
+    fn memory_bytes(&self) -> usize;
+}
+
 /// One instance that is one latency model. What its answers mean, and whether
 /// they make sense, is for the caller to say, as it is for all instances; and
 /// none may be called again after an error.
-pub(crate) trait LatencyInstance: Send {
+pub(crate) trait LatencyInstance: Metered + Send {
     /// Prices the steps whose flat words are `shapes`.
     fn price(&mut self, start_ns: u64, horizon_ns: u64, shapes: &[u64], budget: Budget) -> Result<Vec<f64>, CallFault>;
 
@@ -59,13 +68,13 @@ pub(crate) struct TokenCall {
 }
 
 /// One instance that is one token source.
-pub(crate) trait TokenInstance: Send {
+pub(crate) trait TokenInstance: Metered + Send {
     /// Gives the tokens of one step.
     fn step(&mut self, call: &TokenCall, budget: Budget) -> Result<Vec<u32>, CallFault>;
 }
 
 /// One instance that is one failure injector.
-pub(crate) trait FaultInstance: Send {
+pub(crate) trait FaultInstance: Metered + Send {
     /// Gives the flat words of what goes wrong.
     fn decide(
         &mut self,
@@ -90,7 +99,7 @@ pub(crate) struct PolicyCall {
 }
 
 /// One instance that is one scheduler policy.
-pub(crate) trait PolicyInstance: Send {
+pub(crate) trait PolicyInstance: Metered + Send {
     /// Gives the flat words of the preferences that change.
     fn decide(&mut self, call: &PolicyCall, budget: Budget) -> Result<Vec<u64>, CallFault>;
 }
@@ -106,7 +115,7 @@ pub(crate) struct RouteCall {
 }
 
 /// One instance that is one router.
-pub(crate) trait RouterInstance: Send {
+pub(crate) trait RouterInstance: Metered + Send {
     /// Gives the index of an engine, or what refuses the request.
     fn route(&mut self, call: &RouteCall, budget: Budget) -> Result<u32, CallFault>;
 }

@@ -26,6 +26,8 @@
 //! and the limits of runs in virtual time count instructions and bytes.
 
 mod cache;
+mod check;
+mod describe;
 mod digest;
 mod error;
 mod fallback;
@@ -47,6 +49,8 @@ mod wasi;
 mod watchdog;
 mod world;
 
+pub use check::{CallCost, Check, CheckReport, Outcome, Used, check};
+pub use describe::{DeclaredMemory, Description, FileKind};
 pub use error::{ActionProblem, CallFault, GuestError, LoadProblem, PreferenceFault};
 pub use fallback::{FailureSink, NoFaults, SeededTokens, WithFallback};
 pub use inspect::ApiVersion;

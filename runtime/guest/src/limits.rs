@@ -66,7 +66,7 @@ impl Default for Limits {
             request_bytes_per_call: 8 << 20,
             memory_bytes: 64 << 20,
             table_elements: 100_000,
-            core_items: 16,
+            core_items: 64,
             answer_bytes: 64 << 10,
             component_bytes: 64 << 20,
             observe_calls_per_call: 1024,

@@ -156,13 +156,23 @@ impl GuestModule {
     /// # Errors
     /// When it does not.
     pub fn try_config(&self, config_json: &str) -> Result<(), GuestError> {
+        self.try_config_with(config_json, 0)
+    }
+
+    /// The same with a seed.
+    pub(crate) fn try_config_with(&self, config_json: &str, seed: u64) -> Result<(), GuestError> {
         match &self.shared.guest {
-            OpenGuest::Latency(maker) => self.configure(maker.as_ref(), config_json, 0).map(drop),
-            OpenGuest::Tokens(maker) => self.configure(maker.as_ref(), config_json, 0).map(drop),
-            OpenGuest::Faults(maker) => self.configure(maker.as_ref(), config_json, 0).map(drop),
-            OpenGuest::Policy(maker) => self.configure(maker.as_ref(), config_json, 0).map(drop),
-            OpenGuest::Router(maker) => self.configure(maker.as_ref(), config_json, 0).map(drop),
+            OpenGuest::Latency(maker) => self.configure(maker.as_ref(), config_json, seed).map(drop),
+            OpenGuest::Tokens(maker) => self.configure(maker.as_ref(), config_json, seed).map(drop),
+            OpenGuest::Faults(maker) => self.configure(maker.as_ref(), config_json, seed).map(drop),
+            OpenGuest::Policy(maker) => self.configure(maker.as_ref(), config_json, seed).map(drop),
+            OpenGuest::Router(maker) => self.configure(maker.as_ref(), config_json, seed).map(drop),
         }
+    }
+
+    /// The compiled guest, for who makes instances of its own.
+    pub(crate) fn open_guest(&self) -> &OpenGuest {
+        &self.shared.guest
     }
 
     /// Makes the latency model of one engine in a fresh instance. `config_json`
@@ -263,7 +273,7 @@ impl fmt::Debug for GuestModule {
 
 /// Reads a file, but not much more than `limit_bytes` of it: enough to see that
 /// it is too large.
-fn read_up_to(path: &Path, limit_bytes: u64) -> std::io::Result<Vec<u8>> {
+pub(crate) fn read_up_to(path: &Path, limit_bytes: u64) -> std::io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     File::open(path)?.take(limit_bytes.saturating_add(1)).read_to_end(&mut bytes)?;
     Ok(bytes)

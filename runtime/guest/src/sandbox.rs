@@ -58,12 +58,20 @@ fn config() -> Config {
     config
 }
 
-/// What the host keeps beside an instance: the limits on its growth, and what
-/// it tells.
+/// What the host keeps beside an instance: the limits on its growth, how far it
+/// has grown, and what it tells.
 pub(crate) struct HostState {
     limits: Limits,
+    memory_bytes: usize,
     pub(crate) teller: Teller,
     pub(crate) wasi: Option<Box<WasiState>>,
+}
+
+impl HostState {
+    /// Bytes of the largest linear memory.
+    pub(crate) fn memory_bytes(&self) -> usize {
+        self.memory_bytes
+    }
 }
 
 /// What a fresh instance is given beside its limits.
@@ -80,7 +88,8 @@ pub(crate) fn store(engine: &Engine, limits: &Limits, endowment: Endowment) -> S
     let wasi = WasiState::new(limits.wasi, seed, limits.observe_bytes, sink.clone());
     // The interfaces of `wit/` have no resources.
     let handles = if wasi.is_some() { wasi::HANDLES_MAX } else { 0 };
-    let mut store = Store::new(engine, HostState { limits: *limits, teller: Teller::new(limits, sink), wasi });
+    let state = HostState { limits: *limits, memory_bytes: 0, teller: Teller::new(limits, sink), wasi };
+    let mut store = Store::new(engine, state);
     store.limiter(|state| state);
     store.set_max_component_handles(handles);
     store.set_epoch_deadline(watchdog::NEVER_TICKS);
@@ -112,6 +121,7 @@ impl ResourceLimiter for HostState {
             let fault = CallFault::Memory { asked_bytes: desired, limit_bytes };
             return Err(wasmtime::Error::new(Refused(fault)));
         }
+        self.memory_bytes = self.memory_bytes.max(desired);
         Ok(true)
     }
 

@@ -102,9 +102,9 @@ fn size_bytes(request: &TokenRequest<'_>) -> usize {
 
 impl TokenCall {
     /// Words of a request in `started`.
-    const REQUEST_WORDS: usize = 8;
+    pub(crate) const REQUEST_WORDS: usize = 8;
 
-    fn clear(&mut self) {
+    pub(crate) fn clear(&mut self) {
         self.started.clear();
         self.request_tokens.clear();
         self.structured_outputs.clear();
@@ -117,7 +117,7 @@ impl TokenCall {
         self.started.is_empty() && self.ended.is_empty()
     }
 
-    fn start(&mut self, request: &TokenRequest<'_>) {
+    pub(crate) fn start(&mut self, request: &TokenRequest<'_>) {
         let words: [u64; Self::REQUEST_WORDS] = [
             u64::from(request.slot),
             request.seed,

@@ -68,7 +68,7 @@ impl RooflineConfig {
         Roofline::new(&self.transformer()?, &self.gpu()?, &self.deployment())
     }
 
-    fn transformer(&self) -> Result<TransformerSpec, RooflineError> {
+    pub(crate) fn transformer(&self) -> Result<TransformerSpec, RooflineError> {
         let preset = self
             .model
             .as_deref()
@@ -96,7 +96,7 @@ impl RooflineConfig {
         })
     }
 
-    fn gpu(&self) -> Result<GpuSpec, RooflineError> {
+    pub(crate) fn gpu(&self) -> Result<GpuSpec, RooflineError> {
         let preset = self
             .gpu
             .as_deref()
@@ -123,7 +123,7 @@ impl RooflineConfig {
         })
     }
 
-    fn deployment(&self) -> Deployment {
+    pub(crate) fn deployment(&self) -> Deployment {
         let default = Deployment::default();
         Deployment {
             tensor_parallel: self.tensor_parallel.unwrap_or(default.tensor_parallel),

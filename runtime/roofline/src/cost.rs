@@ -58,14 +58,14 @@ pub struct Roofline {
     step_overhead_ns: f64,
 }
 
-const NS_PER_S: f64 = 1e9;
+pub(crate) const NS_PER_S: f64 = 1e9;
 
 /// Bytes of one activation element on the wire between GPUs: bf16, also where
 /// the weights are quantised.
-const ACTIVATION_BYTES: f64 = 2.0;
+pub(crate) const ACTIVATION_BYTES: f64 = 2.0;
 
 /// All-reduces of one layer: after attention and after the MLP.
-const ALL_REDUCES_PER_LAYER: f64 = 2.0;
+pub(crate) const ALL_REDUCES_PER_LAYER: f64 = 2.0;
 
 impl Roofline {
     /// Checks the numbers and derives the coefficients.
@@ -143,7 +143,7 @@ impl Roofline {
 /// Query-key pairs of the decodes. With speculation each of a request's tokens
 /// looks at (nearly) the whole context; the sums say only how many on average.
 #[inline]
-fn decode_pairs(work: &StepWork) -> f64 {
+pub(crate) fn decode_pairs(work: &StepWork) -> f64 {
     let pairs_of_one_each = count(work.decode_context_tokens);
     if work.decode_tokens == work.decode_requests || work.decode_requests == 0 {
         return pairs_of_one_each;
@@ -154,7 +154,7 @@ fn decode_pairs(work: &StepWork) -> f64 {
 /// A count as a number. Processors convert signed integers in one instruction
 /// and unsigned ones in many, and this is on the path of every step; counts
 /// from 2^63 on, which no step has, are taken for 2^63.
-fn count(value: u64) -> f64 {
+pub(crate) fn count(value: u64) -> f64 {
     i64::try_from(value).unwrap_or(i64::MAX) as f64
 }
 

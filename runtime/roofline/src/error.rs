@@ -38,6 +38,16 @@ pub enum RooflineError {
         /// GPUs to split them over.
         tensor_parallel: u64,
     },
+    /// A quantity of experts has no value.
+    MissingOfExperts {
+        /// The config key of the quantity.
+        field: &'static str,
+    },
+    /// A quantity of experts has a value, but there are none.
+    NoMoeLayers {
+        /// The config key of the quantity.
+        field: &'static str,
+    },
 }
 
 impl fmt::Display for RooflineError {
@@ -48,6 +58,12 @@ impl fmt::Display for RooflineError {
             }
             Self::Missing { field, preset } => {
                 write!(f, "`{field}` has no value; set it, or name a preset in `{preset}`")
+            }
+            Self::MissingOfExperts { field } => {
+                write!(f, "`{field}` has no value, but `moe_layers` says that there are experts")
+            }
+            Self::NoMoeLayers { field } => {
+                write!(f, "`{field}` is set, but no layer has experts: set `moe_layers`")
             }
             Self::OutOfRange { field, value, expected } => {
                 write!(f, "`{field}` is {value}, but must be {expected}")

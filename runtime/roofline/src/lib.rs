@@ -28,6 +28,9 @@
 //! sliding windows, tile quantisation, overlap of kernels. The two efficiencies
 //! and the overhead stand in for these and are meant to be fitted.
 //!
+//! Beside it stands a model of the same physics whose terms are weighted by
+//! coefficients that were fitted: [`Physics`].
+//!
 //! The crate has no dependencies, needs no std and uses only `+ - * /` and
 //! comparisons on `f64`, so a native build and a WebAssembly build give the same bits.
 
@@ -39,10 +42,12 @@ mod check;
 mod config;
 mod cost;
 mod error;
+mod physics;
 pub mod presets;
 mod spec;
 
 pub use config::RooflineConfig;
 pub use cost::{Roofline, StepCost, StepWork};
 pub use error::RooflineError;
+pub use physics::{Coefficients, Physics, PhysicsConfig};
 pub use spec::{Deployment, GpuSpec, TransformerSpec};

@@ -1,5 +1,7 @@
 //! Latency models: native ones and guests.
 
+mod physics;
+
 use std::sync::Arc;
 
 use rhai::{Dynamic, Engine};
@@ -68,6 +70,7 @@ pub(crate) fn register(engine: &mut Engine, context: &Arc<Context>) {
     with_options(engine, context, "polynomial", |_, options| make_polynomial(options));
     with_options(engine, context, "profile", make_profile);
     with_options(engine, context, "roofline", |_, options| make_roofline(options));
+    with_options(engine, context, "trained_physics", physics::make);
 }
 
 /// A spec of a native model that every engine gets a copy of.

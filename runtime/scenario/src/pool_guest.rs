@@ -46,7 +46,11 @@ pub(crate) fn tokens(options: &mut Options<'_>) -> Option<TokenConfig> {
             return made;
         }
         let failed = guest.failure_sink(seat);
-        Ok(Box::new(WithFallback::<dyn BatchTokenSource>::new(made, Box::new(SeededTokens::new(NonZeroU32::MAX)), failed)))
+        Ok(Box::new(WithFallback::<dyn BatchTokenSource>::new(
+            made,
+            Box::new(SeededTokens::new(NonZeroU32::MAX)),
+            failed,
+        )))
     });
     Some(TokenConfig { source, eos_token })
 }

@@ -6,6 +6,7 @@
 //! | [`Knobs`] | first-token and inter-token times drawn from distributions |
 //! | [`Polynomial`] | Dynamo's default formula of new tokens and KV occupancy |
 //! | [`Profile`] | interpolation between measured points of a planner profile |
+//! | [`Physics`] | the same limits, weighted by coefficients that were fitted |
 //! | [`Roofline`] | compute and memory limits of a transformer on a GPU |
 //!
 //! Each has a raw input with public fields and a checked model that cannot be
@@ -21,6 +22,7 @@ mod duration;
 mod fixed;
 mod knobs;
 mod pass;
+mod physics;
 mod polynomial;
 mod problem;
 pub mod profile;
@@ -31,6 +33,7 @@ pub use duration::STEP_NS_MAX;
 pub use fixed::{Fixed, FixedInput};
 pub use knobs::{Knobs, KnobsInput};
 pub use pass::PassSemantics;
+pub use physics::Physics;
 pub use polynomial::{Polynomial, PolynomialInput};
 pub use problem::{ConfigProblem, InvalidConfig};
 pub use profile::{Deployment, Profile, ProfileInput};

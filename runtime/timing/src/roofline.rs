@@ -3,7 +3,7 @@
 //! The same formulas as the guest of that name; both round a step's price to
 //! whole nanoseconds in the same way, so a run gives the same bytes with either.
 
-use vcr_core::latency::{LatencyError, LatencyModel, StepBatch, price_until_horizon};
+use vcr_core::latency::{LatencyError, LatencyModel, StepBatch, StepShape, price_until_horizon};
 use vcr_roofline::StepWork;
 
 use crate::duration::rounded_ns;
@@ -24,17 +24,19 @@ impl Roofline {
 
 impl LatencyModel for Roofline {
     fn price(&mut self, batch: &StepBatch<'_>, durations_ns: &mut Vec<u64>) -> Result<(), LatencyError> {
-        price_until_horizon(batch, durations_ns, |shape| {
-            let ns = self.formulas.step_ns(&StepWork {
-                prefill_tokens: shape.prefill_tokens,
-                prefill_context_tokens: shape.prefill_context_tokens,
-                prefill_attention_pairs: shape.prefill_attention_pairs,
-                decode_requests: shape.decode_requests,
-                decode_tokens: shape.decode_tokens,
-                decode_context_tokens: shape.decode_context_tokens,
-                sampled_requests: shape.sampled_requests,
-            });
-            rounded_ns("roofline", ns)
-        })
+        price_until_horizon(batch, durations_ns, |shape| rounded_ns("roofline", self.formulas.step_ns(&work(shape))))
+    }
+}
+
+/// What the formulas look at.
+pub(crate) fn work(shape: &StepShape) -> StepWork {
+    StepWork {
+        prefill_tokens: shape.prefill_tokens,
+        prefill_context_tokens: shape.prefill_context_tokens,
+        prefill_attention_pairs: shape.prefill_attention_pairs,
+        decode_requests: shape.decode_requests,
+        decode_tokens: shape.decode_tokens,
+        decode_context_tokens: shape.decode_context_tokens,
+        sampled_requests: shape.sampled_requests,
     }
 }

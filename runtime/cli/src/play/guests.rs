@@ -162,7 +162,8 @@ impl LiveGuests {
         let (guests, config) = (self.clone(), config.to_owned());
         Ok(Arc::new(move |seat| {
             let made = guests.at(&module, seat).scheduler_policy(&config, seat.seed);
-            let made = made.map_err(|error| PolicyError { policy: module.name().to_owned(), reason: error.to_string() });
+            let made =
+                made.map_err(|error| PolicyError { policy: module.name().to_owned(), reason: error.to_string() });
             let Some(fallback) = &fallback else { return made };
             let failed = guests.failure_sink(&module, seat);
             Ok(Box::new(PolicyWithFallback::new(made, fallback(seat)?, failed)))

@@ -5,7 +5,7 @@ use wasmtime::component::{Component, InstancePre, Linker};
 use wasmtime::{Store, Trap};
 
 use crate::error::CallFault;
-use crate::latest::Setup;
+use crate::latest::{Metered, Setup};
 use crate::limits::{Budget, Limits};
 use crate::sandbox::{self, Endowment, HostState};
 use crate::versions::OpenError;
@@ -105,6 +105,17 @@ impl<B: Bindings> Module<B> {
 
 /// Adds what a version offers to guests.
 pub(super) type Link = fn(&mut Linker<HostState>) -> wasmtime::Result<()>;
+
+impl<B> Metered for Instance<B> {
+    fn fuel_left(&self) -> u64 {
+        // A store without fuel is none of ours.
+        self.store.get_fuel().unwrap_or(0)
+    }
+
+    fn memory_bytes(&self) -> usize {
+        self.store.data().memory_bytes()
+    }
+}
 
 /// One instance of a guest of the world of `B`.
 pub(super) struct Instance<B> {

@@ -1,0 +1,136 @@
+//! Runs a guest in the real host from the guest's own `cargo test`.
+//!
+//! The host is the program `vcr`, named by the variable `VCR` or found on the
+//! `PATH`. Where there is none the test is skipped, loudly; where the variable
+//! `CI` is `true` nothing may be skipped, and it fails.
+//!
+//! ```no_run
+//! use vcr_guest_harness::Host;
+//!
+//! let Some(host) = Host::find() else { return };
+//! let guest = host.build(env!("CARGO_MANIFEST_DIR")).expect("it builds");
+//! let report = guest.check(r#"{"ns_per_token": 20000}"#, 7).expect("it can be checked");
+//! report.assert_passed();
+//! assert!(report.call("price-step").expect("steps were priced").fuel_mean < 2_000.0);
+//! ```
+
+mod error;
+mod report;
+
+use std::env;
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+pub use error::HarnessError;
+pub use report::{CallCost, Check, Report, Used};
+
+/// The variable that names the program.
+const PROGRAM_VARIABLE: &str = "VCR";
+
+/// The program that builds and runs guests.
+#[derive(Clone, Debug)]
+pub struct Host {
+    program: PathBuf,
+}
+
+impl Host {
+    /// The host of this machine. Where there is none, says so on standard error
+    /// and gives nothing, so that the test can return.
+    ///
+    /// # Panics
+    /// When there is none and the variable `CI` is `true`.
+    #[must_use]
+    #[track_caller]
+    pub fn find() -> Option<Self> {
+        let named = env::var_os(PROGRAM_VARIABLE).filter(|value| !value.is_empty()).map(PathBuf::from);
+        let program = named.or_else(on_path).filter(|program| program.is_file());
+        if program.is_none() {
+            let reason = "no `vcr`: name the program in the variable `VCR`, or put it on the PATH";
+            assert!(env::var("CI").as_deref() != Ok("true"), "nothing may be skipped in CI: {reason}");
+            eprintln!("SKIPPED: {reason}");
+        }
+        program.map(|program| Self { program })
+    }
+
+    /// A host whose program is known.
+    #[must_use]
+    pub fn of_program(program: impl Into<PathBuf>) -> Self {
+        Self { program: program.into() }
+    }
+
+    /// Builds the guest in a folder, into its `dist`.
+    ///
+    /// # Errors
+    /// When it does not build; the error has the compiler's words.
+    pub fn build(&self, folder: impl AsRef<Path>) -> Result<Guest, HarnessError> {
+        let arguments = ["guest".as_ref(), "build".as_ref(), "--quiet".as_ref(), "--json".as_ref()];
+        let output = self.run(&[&arguments[..], &[folder.as_ref().as_os_str()]].concat())?;
+        if !output.status.success() {
+            return Err(failed("build", &output));
+        }
+        let built: Vec<report::Built> = read("build", &output)?;
+        let [built] = &built[..] else {
+            return Err(HarnessError::SeveralGuests { folder: folder.as_ref().into(), guests: built.len() });
+        };
+        Ok(self.guest(&built.component))
+    }
+
+    /// A guest that is built already.
+    #[must_use]
+    pub fn guest(&self, component: impl Into<PathBuf>) -> Guest {
+        Guest { host: self.clone(), component: component.into() }
+    }
+
+    fn run(&self, arguments: &[&OsStr]) -> Result<Output, HarnessError> {
+        let run = Command::new(&self.program).args(arguments).output();
+        run.map_err(|source| HarnessError::NoHost { program: self.program.clone(), source })
+    }
+}
+
+/// A component, and the host that runs it.
+#[derive(Clone, Debug)]
+pub struct Guest {
+    host: Host,
+    component: PathBuf,
+}
+
+impl Guest {
+    /// Where the component lies.
+    #[must_use]
+    pub fn component(&self) -> &Path {
+        &self.component
+    }
+
+    /// Puts the guest through `vcr guest check`. Checks that fail are in the
+    /// report.
+    ///
+    /// # Errors
+    /// When the guest cannot be loaded, refuses the config or fails while it
+    /// configures itself; the error has the host's words.
+    pub fn check(&self, config_json: &str, seed: u64) -> Result<Report, HarnessError> {
+        let seed = seed.to_string();
+        let arguments = ["guest", "check", "--json", "--config", config_json, "--seed", &seed].map(OsStr::new);
+        let output = self.host.run(&[&arguments[..], &[self.component.as_os_str()]].concat())?;
+        // Whatever the exit code: where there is a report, it says it all.
+        if output.stdout.is_empty() {
+            return Err(failed("check", &output));
+        }
+        read("check", &output)
+    }
+}
+
+fn on_path() -> Option<PathBuf> {
+    let name = Path::new("vcr").with_extension(env::consts::EXE_EXTENSION);
+    let path = env::var_os("PATH")?;
+    env::split_paths(&path).map(|folder| folder.join(&name)).find(|program| program.is_file())
+}
+
+fn failed(command: &'static str, output: &Output) -> HarnessError {
+    let message = String::from_utf8_lossy(&output.stderr).trim_end().to_owned();
+    HarnessError::Failed { command, code: output.status.code(), message }
+}
+
+fn read<'a, T: serde::Deserialize<'a>>(command: &'static str, output: &'a Output) -> Result<T, HarnessError> {
+    serde_json::from_slice(&output.stdout).map_err(|source| HarnessError::BadAnswer { command, source })
+}

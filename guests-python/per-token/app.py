@@ -1,0 +1,17 @@
+"""Prices steps by their tokens, in Python: an example, and what the tests build."""
+
+from vcr_guest import GuestError, LatencyModel, Step, known_fields, latency, number
+
+
+class PerToken(LatencyModel):
+    def __init__(self, config, seed):
+        known_fields(config, ["ns_per_token"])
+        self.ns_per_token = number(config, "ns_per_token")
+        if not 0 < self.ns_per_token <= 1e12:
+            raise GuestError(f"`ns_per_token` is {self.ns_per_token}, but must be above 0 and at most 1e12")
+
+    def price(self, step: Step) -> float:
+        return self.ns_per_token * step.tokens()
+
+
+Latency = latency(PerToken)

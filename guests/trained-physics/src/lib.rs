@@ -1,0 +1,39 @@
+//! Trained physics as a guest.
+//!
+//! The config is a `vcr_roofline::PhysicsConfig`, for example
+//! `{"coefficients": {...}, "model": "llama-3.1-8b", "gpu": "h100-sxm"}`, with the
+//! coefficients as a file of them has them.
+
+#![cfg_attr(target_arch = "wasm32", no_std)]
+
+extern crate alloc;
+
+use alloc::string::{String, ToString};
+
+use vcr_guest_sdk::{LatencyGuest, Step, export_latency_model};
+use vcr_roofline::{Physics, PhysicsConfig, StepWork};
+
+struct PhysicsGuest(Physics);
+
+impl LatencyGuest for PhysicsGuest {
+    type Config = PhysicsConfig;
+
+    fn configure(config: PhysicsConfig, _seed: u64) -> Result<Self, String> {
+        config.build().map(Self).map_err(|error| error.to_string())
+    }
+
+    fn price(&mut self, step: &Step) -> f64 {
+        let work = StepWork {
+            prefill_tokens: step.prefill_tokens,
+            prefill_context_tokens: step.prefill_context_tokens,
+            prefill_attention_pairs: step.prefill_attention_pairs,
+            decode_requests: step.decode_requests,
+            decode_tokens: step.decode_tokens,
+            decode_context_tokens: step.decode_context_tokens,
+            sampled_requests: step.sampled_requests,
+        };
+        self.0.step_ns(&work, step.batch_requests())
+    }
+}
+
+export_latency_model!(PhysicsGuest);

@@ -1,0 +1,106 @@
+//! Options of the commands about guests.
+
+use std::path::PathBuf;
+
+use clap::Args;
+use vcr_guest_template::Language;
+
+use crate::args::with_plain_exit_codes;
+
+pub(crate) const GUEST_EXAMPLES: &str = with_plain_exit_codes!(
+    "Examples:
+  vcr guest new my-model --world latency-model   # a project that builds and passes its test
+  vcr guest build my-model                       # into my-model/dist/my-model.wasm
+  vcr guest check my-model/dist/my-model.wasm    # thousands of calls, all rules
+  vcr guest inspect my-model/dist/my-model.wasm  # what it is, and what it wants"
+);
+
+pub(crate) const NEW_EXAMPLES: &str = with_plain_exit_codes!(
+    "Examples:
+  vcr guest new my-model --world latency-model
+  vcr guest new first-come --world scheduler-policy --path ~/guests/first-come
+  vcr guest new my-model --world latency-model --lang python
+
+The worlds: latency-model, scheduler-policy, router, failure-injector, token-source. A project
+needs nothing of the simulator but the binary: the SDK and the interface lie in its `vendor`."
+);
+
+pub(crate) const INSPECT_EXAMPLES: &str = with_plain_exit_codes!(
+    "Examples:
+  vcr guest inspect guests/dist/roofline.wasm
+  vcr guest inspect guests/dist/roofline.wasm --json
+  vcr guest inspect newer.wasm        # also what this build cannot run
+
+Nothing is compiled or run: `vcr guest check` does that."
+);
+
+pub(crate) const CHECK_EXAMPLES: &str = "Examples:
+  vcr guest check guests/dist/roofline.wasm --config '{\"model\": \"llama-3.1-8b\", \"gpu\": \"h100-sxm\"}'
+  vcr guest check my-model/dist/my-model.wasm --config my-model/config.json --seed 7
+  vcr guest check my-model/dist/my-model.wasm --json > check.json
+
+A check makes thousands of calls as an engine would, drawn from the seed, in the real sandbox
+under the usual limits: every answer must keep to the interface, and instances configured alike
+must answer alike, alone, in turns, and however the host puts its work into calls.
+
+Exit codes:
+  0  every check passed
+  1  a check failed
+  2  bad usage, a file that is no guest of this build, or a config that the guest refuses
+  3  the guest failed: it trapped, used up a limit, or answered an error";
+
+/// Options of `vcr guest new`.
+#[derive(Debug, Args)]
+pub(crate) struct NewArgs {
+    /// Name of the guest: lower-case letters, digits and hyphens, a letter first.
+    pub(crate) name: String,
+
+    /// What it decides: latency-model, scheduler-policy, router, failure-injector or token-source.
+    #[arg(long, value_name = "WORLD")]
+    pub(crate) world: String,
+
+    /// What it is written in: rust or python.
+    #[arg(long, value_name = "LANGUAGE", default_value = "rust", value_parser = language)]
+    pub(crate) lang: Language,
+
+    /// Where the project goes; must not exist [default: ./NAME].
+    #[arg(long, value_name = "DIR")]
+    pub(crate) path: Option<PathBuf>,
+}
+
+/// Options of `vcr guest inspect`.
+#[derive(Debug, Args)]
+pub(crate) struct InspectArgs {
+    /// The file.
+    pub(crate) path: PathBuf,
+
+    /// Print JSON instead of a table.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Options of `vcr guest check`.
+#[derive(Debug, Args)]
+pub(crate) struct CheckArgs {
+    /// The component.
+    pub(crate) path: PathBuf,
+
+    /// The guest's config: a JSON document, or the name of a file that holds one.
+    #[arg(long, value_name = "JSON|FILE", default_value = "{}")]
+    pub(crate) config: String,
+
+    /// What the guest is seeded with, and the calls are drawn from.
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub(crate) seed: u64,
+
+    /// Print JSON instead of a table.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+fn language(text: &str) -> Result<Language, String> {
+    Language::ALL
+        .into_iter()
+        .find(|language| language.name() == text)
+        .ok_or_else(|| "it must be rust or python".to_owned())
+}

@@ -1,0 +1,162 @@
+//! `vcr guest check`.
+
+use std::fs;
+use std::io::{self, Write};
+use std::time::Instant;
+
+use serde_json::{Value, json};
+use vcr_guest::{CallCost, CallFault, CheckReport, GuestError, GuestModule, Limits, Outcome, Used};
+
+use crate::exit::{Exit, print_error, printed};
+use crate::guest::args::CheckArgs;
+use crate::style::{BOLD, DIM, GREEN, RED, align_right, bare_table, write_table};
+
+pub(crate) fn check_command(args: &CheckArgs) -> Exit {
+    let config_json = match config(&args.config) {
+        Ok(config_json) => config_json,
+        Err(message) => {
+            print_error(&message, Some("give a JSON document such as '{}', or a file that holds one"));
+            return Exit::BadInput;
+        }
+    };
+    let start = Instant::now();
+    let clock_ns = || start.elapsed().as_nanos() as u64;
+    let checked = GuestModule::load(&args.path, Limits::default())
+        .and_then(|module| vcr_guest::check(&module, &config_json, args.seed, &clock_ns));
+    let report = match checked {
+        Ok(report) => report,
+        Err(error) => {
+            print_error(&error, error.hint().as_deref());
+            return blamed(&error);
+        }
+    };
+    let mut out = io::stdout().lock();
+    let written = if args.json {
+        writeln!(out, "{:#}", row(&report, args.seed))
+    } else {
+        write_report(&mut anstream::AutoStream::auto(out), &report)
+    };
+    let exit = if report.has_failed_call() {
+        Exit::Fault
+    } else if report.has_passed() {
+        Exit::Passed
+    } else {
+        Exit::CheckFailed
+    };
+    printed(written, exit)
+}
+
+/// The config as JSON: the text itself where it is some, else the content of the
+/// file of that name.
+fn config(text: &str) -> Result<String, String> {
+    let is_json = |text: &str| serde_json::from_str::<Value>(text).map_err(|error| error.to_string());
+    if text.trim_start().starts_with('{') {
+        return is_json(text).map(|_| text.to_owned()).map_err(|error| format!("`--config` is no JSON: {error}"));
+    }
+    let read = fs::read_to_string(text).map_err(|error| format!("cannot read the config `{text}`: {error}"))?;
+    is_json(&read).map_err(|error| format!("the config `{text}` is no JSON: {error}"))?;
+    Ok(read)
+}
+
+/// Whose fault it is that a guest cannot be checked.
+fn blamed(error: &GuestError) -> Exit {
+    match error {
+        GuestError::Call { fault: CallFault::Rejected { .. }, .. } => Exit::BadInput,
+        GuestError::Call { .. } | GuestError::Sandbox { .. } => Exit::Fault,
+        GuestError::Read { .. } | GuestError::Load { .. } => Exit::BadInput,
+    }
+}
+
+fn row(report: &CheckReport, seed: u64) -> Value {
+    let checks = report.checks.iter().map(|check| {
+        let (outcome, reason) = in_words(&check.outcome);
+        json!({"name": check.name, "claim": check.claim, "outcome": outcome, "reason": reason})
+    });
+    let calls = report.calls.iter().map(|cost| {
+        json!({
+            "function": cost.function,
+            "calls": cost.calls,
+            "items": cost.items,
+            "fuel_most": used(cost.fuel_most),
+            "fuel_mean": cost.fuel_mean,
+            "answer_bytes_most": used(cost.answer_bytes_most),
+            "median_ns": cost.median_ns,
+        })
+    });
+    json!({
+        "guest": report.guest,
+        "world": report.world.name(),
+        "api_version": report.api_version.to_string(),
+        "sha256": report.digest,
+        "seed": seed,
+        "passed": report.has_passed(),
+        "checks": checks.collect::<Value>(),
+        "configure_fuel": used(report.configure_fuel),
+        "memory_bytes": used(report.memory_bytes),
+        "calls": calls.collect::<Value>(),
+    })
+}
+
+fn used(used: Used) -> Value {
+    json!({"used": used.used, "limit": used.limit, "share": used.share()})
+}
+
+fn in_words(outcome: &Outcome) -> (&'static str, Option<&str>) {
+    match outcome {
+        Outcome::Passed => ("passed", None),
+        Outcome::Broken { reason } => ("broken", Some(reason)),
+        Outcome::GuestFailed { reason } => ("guest failed", Some(reason)),
+    }
+}
+
+fn write_report(out: &mut dyn Write, report: &CheckReport) -> io::Result<()> {
+    let (world, version) = (report.world.name(), report.api_version);
+    writeln!(
+        out,
+        "\n  {BOLD}{}{BOLD:#}  {DIM}{world}, guest API {version}, sha256 {}{DIM:#}\n",
+        report.guest, report.digest
+    )?;
+    for check in &report.checks {
+        match &check.outcome {
+            Outcome::Passed => writeln!(out, "  {GREEN}✓{GREEN:#} {:<12} {}", check.name, check.claim)?,
+            Outcome::Broken { reason } | Outcome::GuestFailed { reason } => {
+                writeln!(out, "  {RED}✗{RED:#} {:<12} {}\n    {reason}", check.name, check.claim)?;
+            }
+        }
+    }
+    writeln!(out, "\n  {BOLD}LIMITS{BOLD:#}")?;
+    let mut table = bare_table();
+    table.add_row(["    used at most", "used", "of", "share"]);
+    let mut add = |what: String, used: Used| {
+        table.add_row([what, used.used.to_string(), used.limit.to_string(), format!("{:.2} %", 100.0 * used.share())]);
+    };
+    add("    fuel of `configure`".to_owned(), report.configure_fuel);
+    add("    bytes of memory".to_owned(), report.memory_bytes);
+    for cost in &report.calls {
+        add(format!("    fuel of `{}`", cost.function), cost.fuel_most);
+    }
+    for cost in report.calls.iter().filter(|cost| cost.answer_bytes_most.used > 0) {
+        add(format!("    bytes that `{}` answers", cost.function), cost.answer_bytes_most);
+    }
+    align_right(&mut table);
+    write_table(out, &table)?;
+    write_costs(out, &report.calls)
+}
+
+/// What calls cost. Times are of this machine, at this moment.
+fn write_costs(out: &mut dyn Write, calls: &[CallCost]) -> io::Result<()> {
+    writeln!(out, "\n  {BOLD}COST OF A CALL{BOLD:#}")?;
+    let mut table = bare_table();
+    table.add_row(["    function", "calls", "items", "mean fuel", "median ns"]);
+    for cost in calls {
+        table.add_row([
+            format!("    {}", cost.function),
+            cost.calls.to_string(),
+            format!("{:.1}", cost.items as f64 / cost.calls as f64),
+            format!("{:.0}", cost.fuel_mean),
+            cost.median_ns.to_string(),
+        ]);
+    }
+    align_right(&mut table);
+    write_table(out, &table)
+}

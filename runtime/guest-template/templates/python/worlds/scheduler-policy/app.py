@@ -1,0 +1,31 @@
+"""Serves short prompts first, but nobody waits for ever."""
+
+from vcr_guest import (
+    Arrived,
+    Decision,
+    GuestError,
+    Preferences,
+    SchedulerPolicy,
+    known_fields,
+    number,
+    scheduling,
+)
+
+
+class ShortestFirst(SchedulerPolicy):
+    def __init__(self, config, seed):
+        known_fields(config, ["tokens_per_second"])
+        #: What a second of waiting is worth, in tokens of prompt.
+        self.tokens_per_second = number(config, "tokens_per_second", 0)
+        if not 0 <= self.tokens_per_second <= 1e9:
+            raise GuestError(f"`tokens_per_second` is {self.tokens_per_second}, but must be from 0 to 1e9")
+
+    def decide(self, decision: Decision, preferences: Preferences) -> None:
+        for event in decision.events:
+            if isinstance(event, Arrived):
+                # All age alike, so the time of arrival says it once and for all.
+                age = int(event.arrival_ns * self.tokens_per_second / 1e9)
+                preferences.wait_at(event.slot, event.prompt_tokens + age)
+
+
+Scheduling = scheduling(ShortestFirst)

@@ -1,0 +1,35 @@
+"""The guest, natively: `python3 -m unittest`."""
+
+import sys
+import unittest
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent / "vendor"))
+
+from app import ShortestFirst
+from vcr_guest import Arrived, Decision, GuestError, Preferences
+
+
+def words(config, *events):
+    preferences = Preferences()
+    decision = Decision(0, 2048, 8, 100, 100, list(events), [])
+    ShortestFirst(config, 0).decide(decision, preferences)
+    return preferences.words
+
+
+class Order(unittest.TestCase):
+    def test_a_request_waits_at_the_length_of_its_prompt(self):
+        event = Arrived(slot=3, arrival_ns=0, prompt_tokens=50, max_tokens=9, priority=0, lora=None, tenant=0)
+        self.assertEqual(words({}, event), [0, 3, 50])
+
+    def test_who_comes_later_waits_behind(self):
+        event = Arrived(slot=3, arrival_ns=2_000_000_000, prompt_tokens=50, max_tokens=9, priority=0, lora=None, tenant=0)
+        self.assertEqual(words({"tokens_per_second": 100}, event), [0, 3, 250])
+
+    def test_a_misspelt_field_is_named(self):
+        with self.assertRaisesRegex(GuestError, "unknown field `tokens`"):
+            ShortestFirst({"tokens": 1}, 0)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,28 @@
+//! The guest in the real host: built, sandboxed, called thousands of times.
+//!
+//! Needs the program `vcr`, on the PATH or named by the variable `VCR`.
+
+use vcr_guest_harness::Host;
+
+const CONFIG: &str = include_str!("../config.json");
+
+#[test]
+fn the_guest_passes_every_check() {
+    let Some(host) = Host::find() else { return };
+    let guest = host.build(env!("CARGO_MANIFEST_DIR")).expect("it builds");
+    let report = guest.check(CONFIG, 7).expect("it can be checked");
+    report.assert_passed();
+    assert_eq!(report.world, "{{world}}");
+    // A guest is called for every step: what it costs is worth a look.
+    for call in &report.calls {
+        assert!(call.fuel_most.share < 0.5, "`{}` nears its limit: {:?}", call.function, call.fuel_most);
+    }
+}
+
+#[test]
+fn a_misspelt_key_is_named() {
+    let Some(host) = Host::find() else { return };
+    let guest = host.build(env!("CARGO_MANIFEST_DIR")).expect("it builds");
+    let error = guest.check(r#"{"no_such_key": 1}"#, 7).expect_err("there is no such key");
+    assert!(error.to_string().contains("no_such_key"), "{error}");
+}

@@ -1,0 +1,71 @@
+//! Prices steps by their tokens, slower the more requests share one.
+
+#![cfg_attr(target_arch = "wasm32", no_std)]
+
+extern crate alloc;
+
+use alloc::string::String;
+use vcr_guest_sdk::{LatencyGuest, Step, export_latency_model};
+
+/// What the user writes; `config.json` has an example.
+#[derive(Debug, serde::Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Config {
+    /// What every step costs.
+    ns_per_step: f64,
+    /// What each new token adds.
+    ns_per_token: f64,
+    /// What each request adds.
+    #[serde(default)]
+    ns_per_request: f64,
+}
+
+struct Model(Config);
+
+impl LatencyGuest for Model {
+    type Config = Config;
+
+    fn configure(config: Config, _seed: u64) -> Result<Self, String> {
+        for (field, value) in [
+            ("ns_per_step", config.ns_per_step),
+            ("ns_per_token", config.ns_per_token),
+            ("ns_per_request", config.ns_per_request),
+        ] {
+            if !(0.0..=1e12).contains(&value) {
+                return Err(alloc::format!("`{field}` is {value}, but must be from 0 to 1e12 nanoseconds"));
+            }
+        }
+        Ok(Self(config))
+    }
+
+    fn price(&mut self, step: &Step) -> f64 {
+        let Self(config) = self;
+        config.ns_per_step
+            + config.ns_per_token * step.tokens() as f64
+            + config.ns_per_request * step.batch_requests() as f64
+    }
+}
+
+export_latency_model!(Model);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn config(ns_per_token: f64) -> Config {
+        Config { ns_per_step: 1_000.0, ns_per_token, ns_per_request: 100.0 }
+    }
+
+    #[test]
+    fn a_step_costs_its_tokens_and_requests() {
+        let mut model = Model::configure(config(10.0), 0).expect("the config is valid");
+        let step = Step { decode_requests: 2, decode_tokens: 2, ..Step::default() };
+        assert_eq!(model.price(&step), 1_000.0 + 20.0 + 200.0);
+    }
+
+    #[test]
+    fn a_negative_price_is_refused_by_name() {
+        let error = Model::configure(config(-1.0), 0).err().expect("prices are not negative");
+        assert!(error.contains("`ns_per_token` is -1"), "{error}");
+    }
+}

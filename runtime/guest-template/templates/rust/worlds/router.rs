@@ -1,0 +1,100 @@
+//! Sends a request to the engine that has the least to do for it, where a block of
+//! its prompt in the cache is worth a block of load; refuses it where all are full.
+
+#![cfg_attr(target_arch = "wasm32", no_std)]
+
+extern crate alloc;
+
+use alloc::string::String;
+use vcr_guest_sdk::{Choice, RouteRequest, RouterGuest, WorkerLoad, Workers, export_router};
+
+/// What the user writes; `config.json` has an example.
+#[derive(Debug, serde::Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Config {
+    /// What a block in the cache is worth, in blocks of load.
+    cached_block_weight: u32,
+    /// A request is refused where every engine has more waiting than this.
+    max_waiting: Option<u32>,
+}
+
+struct Router(Config);
+
+impl Router {
+    /// What the engine would have to do: the lower, the better.
+    fn cost(&self, load: &WorkerLoad) -> i64 {
+        let cached = i64::from(load.overlap_blocks) * i64::from(self.0.cached_block_weight);
+        i64::from(load.active_blocks) - cached
+    }
+
+    fn has_room(&self, load: &WorkerLoad) -> bool {
+        self.0.max_waiting.is_none_or(|most| load.waiting_requests <= most)
+    }
+}
+
+impl RouterGuest for Router {
+    type Config = Config;
+
+    fn configure(config: Config, _seed: u64) -> Result<Self, String> {
+        Ok(Self(config))
+    }
+
+    fn route(&mut self, request: &RouteRequest<'_>, workers: Workers<'_>) -> Result<Choice, String> {
+        // Of equal ones, the first: an order that everybody can follow.
+        let best = |only_with_room: bool| {
+            let open = workers.iter().filter(|load| !only_with_room || self.has_room(load));
+            open.min_by_key(|load| self.cost(load)).map(|load| load.worker)
+        };
+        match best(true) {
+            Some(worker) => Ok(Choice::Worker(worker)),
+            None if request.may_shed => Ok(Choice::Shed),
+            None => best(false).map(Choice::Worker).ok_or_else(|| "there are no engines".into()),
+        }
+    }
+}
+
+export_router!(Router);
+
+#[cfg(test)]
+mod tests {
+    use vcr_guest_sdk::RoutePhase;
+
+    use super::*;
+
+    fn request(may_shed: bool) -> RouteRequest<'static> {
+        RouteRequest {
+            now_ns: 0,
+            request: 1,
+            prompt_tokens: 100,
+            max_tokens: 10,
+            priority: 0,
+            lora: None,
+            tenant: 0,
+            session: 0,
+            block_size_tokens: 16,
+            phase: RoutePhase::Whole,
+            may_shed,
+            blocks: &[],
+        }
+    }
+
+    /// Two engines: words as `wit/` lists them.
+    fn choice(waiting: u64, cached: u64, may_shed: bool) -> Choice {
+        let words = [0, 5, waiting, 64, 40, 1_000, 0, 0, 1, 5, waiting, 64, 50, 1_000, 0, cached];
+        let workers = Workers::of_words(&words).expect("whole engines");
+        let mut router = Router(Config { cached_block_weight: 2, max_waiting: Some(8) });
+        router.route(&request(may_shed), workers).expect("there are engines")
+    }
+
+    #[test]
+    fn a_cached_prefix_outweighs_some_load() {
+        assert_eq!(choice(0, 0, true), Choice::Worker(0));
+        assert_eq!(choice(0, 6, true), Choice::Worker(1));
+    }
+
+    #[test]
+    fn a_request_is_refused_where_all_are_full_and_it_may_be() {
+        assert_eq!(choice(9, 0, true), Choice::Shed);
+        assert_eq!(choice(9, 0, false), Choice::Worker(0));
+    }
+}

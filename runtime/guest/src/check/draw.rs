@@ -1,0 +1,59 @@
+//! Random numbers of a workload: the same for the same seed, everywhere.
+
+use vcr_core::seed;
+
+/// A seeded stream.
+pub(super) struct Draw {
+    seed: u64,
+    purpose: &'static str,
+    drawn: u64,
+}
+
+impl Draw {
+    pub(super) fn new(seed: u64, purpose: &'static str) -> Self {
+        Self { seed, purpose, drawn: 0 }
+    }
+
+    /// 64 uniform bits.
+    pub(super) fn bits(&mut self) -> u64 {
+        let bits = seed::derive(self.seed, self.purpose, self.drawn);
+        self.drawn += 1;
+        bits
+    }
+
+    /// Uniform from 0 to below `bound`, which is not 0.
+    pub(super) fn below(&mut self, bound: u64) -> u64 {
+        self.bits() % bound
+    }
+
+    /// Uniform from `least` to `most`, both included.
+    pub(super) fn within(&mut self, least: u64, most: u64) -> u64 {
+        least + self.below(most - least + 1)
+    }
+
+    /// True once in `times`.
+    pub(super) fn once_in(&mut self, times: u64) -> bool {
+        self.below(times) == 0
+    }
+
+    /// A length with a long tail: each doubling from `least` up to `most` is as
+    /// likely as the others.
+    pub(super) fn length(&mut self, least: u64, most: u64) -> u64 {
+        let doublings = u64::from((most / least.max(1)).max(1).ilog2());
+        let low = least << self.below(doublings + 1);
+        self.within(low, (2 * low).min(most).max(low)).min(most)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lengths_stay_in_their_range_and_reach_both_ends() {
+        let mut draw = Draw::new(7, "lengths");
+        let lengths: Vec<u64> = (0..2_000).map(|_| draw.length(4, 4_096)).collect();
+        assert!(lengths.iter().all(|length| (4..=4_096).contains(length)));
+        assert!(lengths.iter().any(|length| *length < 8) && lengths.iter().any(|length| *length > 2_048));
+    }
+}

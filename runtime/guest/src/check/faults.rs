@@ -1,0 +1,186 @@
+//! Lets requests come, emit and end, and obeys what the injector says.
+
+use std::collections::BTreeSet;
+
+use vcr_core::fault::{FaultAction, FaultEvent};
+
+use crate::check::draw::Draw;
+use crate::check::{Driver, Split, Step, Table, Trouble};
+use crate::faults;
+use crate::latest::FaultInstance;
+
+/// Engine steps of the workload, and requests that run at most.
+const STEPS: u64 = 3_000;
+const SLOTS: u32 = 64;
+
+/// What utility calls are called.
+const METHODS: [&str; 4] = ["sleep", "wake_up", "reset_prefix_cache", "add_lora"];
+
+/// Words of an event on the wire.
+const EVENT_WORDS: usize = 6;
+
+/// The workload of a failure injector.
+pub(super) struct Suffering {
+    draw: Draw,
+    steps: u64,
+    now_ns: u64,
+    requests: u64,
+    free: Vec<u32>,
+    running: Vec<Live>,
+    /// Slots of the requests that may still be failed.
+    may_fail: BTreeSet<u32>,
+    /// Requests that end in the next call: failed, or lost with their engine.
+    doomed: Vec<u32>,
+    events: Vec<u64>,
+    texts: Vec<String>,
+}
+
+/// A request that runs.
+struct Live {
+    slot: u32,
+    tokens: u32,
+    max_tokens: u32,
+}
+
+/// An event that owns its text.
+enum Told {
+    Arrived { slot: u32, request_id: String, prompt_tokens: u32, max_tokens: u32, priority: i32, lora: Option<u32> },
+    Emitted { slot: u32, output_tokens: u32 },
+    Ended { slot: u32 },
+    Utility { method: &'static str },
+}
+
+impl Told {
+    fn event(&self) -> FaultEvent<'_> {
+        match self {
+            Self::Arrived { slot, request_id, prompt_tokens, max_tokens, priority, lora } => FaultEvent::Arrived {
+                slot: *slot,
+                request_id,
+                prompt_tokens: *prompt_tokens,
+                max_tokens: *max_tokens,
+                priority: *priority,
+                lora: *lora,
+            },
+            Self::Emitted { slot, output_tokens } => FaultEvent::Emitted { slot: *slot, output_tokens: *output_tokens },
+            Self::Ended { slot } => FaultEvent::Ended { slot: *slot },
+            Self::Utility { method } => FaultEvent::Utility { method },
+        }
+    }
+}
+
+impl Driver for Suffering {
+    type Instance = dyn FaultInstance;
+
+    fn new(seed: u64, _split: Split) -> Self {
+        Self {
+            draw: Draw::new(seed, "events"),
+            steps: 0,
+            now_ns: 0,
+            requests: 0,
+            free: (0..SLOTS).rev().collect(),
+            running: Vec::new(),
+            may_fail: BTreeSet::new(),
+            doomed: Vec::new(),
+            events: Vec::new(),
+            texts: Vec::new(),
+        }
+    }
+
+    fn step(&mut self, table: &mut Table<'_, '_, dyn FaultInstance>) -> Result<Step, Trouble> {
+        if self.steps == STEPS {
+            return Ok(Step::Over);
+        }
+        let told = self.happen();
+        let events: Vec<FaultEvent<'_>> = told.iter().map(Told::event).collect();
+        let has_utility = faults::tell(&events, &mut self.may_fail, &mut self.events, &mut self.texts);
+        let count = self.events.len() / EVENT_WORDS;
+        let most_bytes = (self.may_fail.len() + 1) * faults::ACTION_WORDS * size_of::<u64>();
+        let budget = table.limits.budget(count, most_bytes);
+        let (now_ns, step, events, texts) = (self.now_ns, self.steps, &self.events, &self.texts);
+        let words = table.meter.call("decide", count, budget, table.instance, |instance, budget| {
+            instance.decide(now_ns, step, events, texts, budget)
+        })?;
+        let mut actions = Vec::new();
+        faults::accept(&words, &mut self.may_fail, has_utility, &mut actions)?;
+        self.obey(&actions);
+        self.steps += 1;
+        Ok(Step::Answered(words))
+    }
+}
+
+impl Suffering {
+    /// Draws what happens in a step.
+    fn happen(&mut self) -> Vec<Told> {
+        self.now_ns += self.draw.length(100_000, 40_000_000);
+        let mut told = Vec::new();
+        for slot in std::mem::take(&mut self.doomed) {
+            self.end(slot, &mut told);
+        }
+        for live in &mut self.running {
+            live.tokens = (live.tokens + self.draw.within(1, 3) as u32).min(live.max_tokens);
+            told.push(Told::Emitted { slot: live.slot, output_tokens: live.tokens });
+        }
+        let done: Vec<u32> =
+            self.running.iter().filter(|live| live.tokens == live.max_tokens).map(|live| live.slot).collect();
+        for slot in done {
+            self.end(slot, &mut told);
+        }
+        let burst = if self.draw.once_in(4) { self.draw.length(1, 16) } else { 0 };
+        for _ in 0..burst {
+            let Some(slot) = self.free.pop() else { break };
+            told.push(self.arrive(slot));
+        }
+        if self.draw.once_in(50) {
+            told.push(Told::Utility { method: METHODS[self.draw.below(4) as usize] });
+        }
+        told
+    }
+
+    fn arrive(&mut self, slot: u32) -> Told {
+        let draw = &mut self.draw;
+        let max_tokens = draw.length(1, 200) as u32;
+        self.running.push(Live { slot, tokens: 0, max_tokens });
+        self.requests += 1;
+        let kind = if draw.once_in(5) { "burst" } else { "chatcmpl" };
+        Told::Arrived {
+            slot,
+            request_id: format!("{kind}-{:08x}", self.requests),
+            prompt_tokens: draw.length(1, 16_384) as u32,
+            max_tokens,
+            priority: draw.below(5) as i32 - 2,
+            lora: draw.once_in(6).then(|| draw.below(4) as u32),
+        }
+    }
+
+    fn end(&mut self, slot: u32, told: &mut Vec<Told>) {
+        self.running.retain(|live| live.slot != slot);
+        self.free.push(slot);
+        told.push(Told::Ended { slot });
+    }
+
+    fn obey(&mut self, actions: &[FaultAction]) {
+        for action in actions {
+            match action {
+                FaultAction::FailRequest { slot } => self.doomed.push(*slot),
+                FaultAction::Stall { duration_ns } => self.pass(*duration_ns),
+                // The engine comes back empty, or another one in its place.
+                FaultAction::Crash { restart_after_ns } => {
+                    self.pass(restart_after_ns.unwrap_or(0));
+                    self.doomed = self.running.iter().map(|live| live.slot).collect();
+                }
+                FaultAction::DropMessage
+                | FaultAction::DuplicateMessage
+                | FaultAction::CorruptMessage
+                | FaultAction::DelayMessage { .. }
+                | FaultAction::LoseKvEvents
+                | FaultAction::FailUtility => {}
+            }
+        }
+        self.doomed.sort_unstable();
+        self.doomed.dedup();
+    }
+
+    fn pass(&mut self, duration_ns: u64) {
+        self.now_ns = self.now_ns.saturating_add(duration_ns);
+    }
+}

@@ -1,0 +1,182 @@
+//! Prices the steps of an engine: long decodes, prompts in chunks, both at once,
+//! drafts, idle gaps.
+
+use vcr_core::latency::StepShape;
+
+use crate::check::draw::Draw;
+use crate::check::{Driver, Split, Step, Table, Trouble};
+use crate::latency;
+use crate::latest::LatencyInstance;
+
+/// Runs of steps that follow each other, with a gap before each.
+const RUNS: u64 = 2_000;
+
+/// KV blocks of the engine, and tokens in each.
+const KV_BLOCKS: u64 = 20_000;
+const BLOCK_TOKENS: u64 = 16;
+
+/// The workload of a latency model.
+pub(super) struct Pricing {
+    split: Split,
+    shapes: Draw,
+    horizons: Draw,
+    runs_left: u64,
+    now_ns: u64,
+    /// Steps of the present run that are not priced.
+    ahead: Vec<StepShape>,
+    words: Vec<u64>,
+}
+
+impl Driver for Pricing {
+    type Instance = dyn LatencyInstance;
+
+    const SPLITS: (&'static [Split], &'static str) = (
+        &[Split::Finest, Split::Coarsest],
+        "a step takes as long priced alone as in a list, wherever the list or its horizon ends",
+    );
+
+    fn new(seed: u64, split: Split) -> Self {
+        Self {
+            split,
+            shapes: Draw::new(seed, "shapes"),
+            horizons: Draw::new(seed, "horizons"),
+            runs_left: RUNS,
+            now_ns: 0,
+            ahead: Vec::new(),
+            words: Vec::new(),
+        }
+    }
+
+    fn step(&mut self, table: &mut Table<'_, '_, dyn LatencyInstance>) -> Result<Step, Trouble> {
+        if self.ahead.is_empty() && !self.begin_run() {
+            return Ok(Step::Over);
+        }
+        let alone = match self.split {
+            Split::AsItComes => self.ahead.len() == 1 && !self.horizons.once_in(8),
+            Split::Finest => true,
+            Split::Coarsest => false,
+        };
+        if alone { self.price_step(table) } else { self.price(table) }
+    }
+
+    fn show(word: u64) -> String {
+        format!("{} ns", f64::from_bits(word))
+    }
+}
+
+impl Pricing {
+    /// Draws the next run of steps; false at the end.
+    fn begin_run(&mut self) -> bool {
+        if self.runs_left == 0 {
+            return false;
+        }
+        self.runs_left -= 1;
+        if self.shapes.once_in(3) {
+            self.now_ns += self.shapes.length(1_000, 1_000_000_000);
+        }
+        let steps = if self.shapes.once_in(4) { self.shapes.length(2, 40) } else { 1 };
+        let first = shape(&mut self.shapes);
+        self.ahead.push(first);
+        for _ in 1..steps {
+            let next = following(self.ahead.last().expect("the first was pushed"), &mut self.shapes);
+            self.ahead.push(next);
+        }
+        true
+    }
+
+    fn price_step(&mut self, table: &mut Table<'_, '_, dyn LatencyInstance>) -> Result<Step, Trouble> {
+        let shape = self.ahead.remove(0);
+        let budget = table.limits.price_budget(1);
+        let start_ns = self.now_ns;
+        let value = table.meter.call("price-step", 1, budget, table.instance, |instance, budget| {
+            instance.price_step(start_ns, &shape, budget)
+        })?;
+        self.now_ns += latency::checked_step(table.instance, budget, start_ns, value)?;
+        Ok(Step::Answered(vec![value.to_bits()]))
+    }
+
+    /// Prices a list. Its horizon may lie among its steps; and behind a horizon
+    /// that lets through one step alone, steps may stand that never happen.
+    fn price(&mut self, table: &mut Table<'_, '_, dyn LatencyInstance>) -> Result<Step, Trouble> {
+        let steps = self.ahead.len().min(table.limits.steps_per_call);
+        let start_ns = self.now_ns;
+        let mut horizon_ns = u64::MAX;
+        latency::pack(&self.ahead[..steps], &mut self.words);
+        if self.split == Split::AsItComes {
+            match self.horizons.below(4) {
+                0 => horizon_ns = start_ns + self.horizons.length(1, 100_000_000),
+                1 => {
+                    horizon_ns = start_ns;
+                    let never = shape(&mut self.horizons);
+                    latency::pack(&[self.ahead[0], never, never], &mut self.words);
+                }
+                _ => {}
+            }
+        }
+        let sent = self.words.len() / StepShape::WORDS;
+        let budget = table.limits.price_budget(sent);
+        let words = &self.words;
+        let answer = table.meter.call("price", sent, budget, table.instance, |instance, budget| {
+            instance.price(start_ns, horizon_ns, words, budget)
+        })?;
+        self.now_ns = latency::accept(&answer, sent, start_ns, horizon_ns, &mut Vec::new())?;
+        self.ahead.drain(..answer.len());
+        Ok(Step::Answered(answer.into_iter().map(f64::to_bits).collect()))
+    }
+}
+
+/// A step of any kind.
+fn shape(draw: &mut Draw) -> StepShape {
+    let mut shape = StepShape { kv_total_blocks: KV_BLOCKS, block_size_tokens: BLOCK_TOKENS, ..StepShape::default() };
+    let kind = draw.below(8);
+    if kind < 6 {
+        add_decodes(&mut shape, draw, kind == 5);
+    }
+    if kind >= 4 {
+        add_prefills(&mut shape, draw);
+    }
+    shape.sampled_requests = shape.decode_requests + shape.prefill_completions;
+    let kv_tokens = shape.decode_context_tokens + shape.prefill_context_tokens + shape.prefill_tokens;
+    shape.kv_active_blocks = kv_tokens.div_ceil(BLOCK_TOKENS).min(KV_BLOCKS);
+    shape.waiting_requests = if draw.once_in(2) { 0 } else { draw.length(1, 200) };
+    shape
+}
+
+fn add_decodes(shape: &mut StepShape, draw: &mut Draw, drafts: bool) {
+    let requests = draw.length(1, 256);
+    let tokens_each = if drafts { draw.within(2, 5) } else { 1 };
+    shape.decode_requests = requests;
+    shape.decode_tokens = requests * tokens_each;
+    shape.decode_context_tokens = (0..requests).map(|_| draw.length(tokens_each, 8_192)).sum();
+}
+
+fn add_prefills(shape: &mut StepShape, draw: &mut Draw) {
+    let mut budget_tokens = 8_192;
+    for _ in 0..draw.length(1, 8) {
+        let tokens = draw.length(1, 4_096).min(budget_tokens);
+        if tokens == 0 {
+            break;
+        }
+        budget_tokens -= tokens;
+        let depth = if draw.once_in(2) { 0 } else { draw.length(16, 16_384) };
+        shape.prefill_requests += 1;
+        shape.prefill_tokens += tokens;
+        shape.prefill_context_tokens += depth;
+        shape.prefill_attention_pairs += tokens * depth + tokens * (tokens + 1) / 2;
+        if !draw.once_in(4) {
+            shape.prefill_completions += 1;
+            shape.prefill_completion_context_tokens += depth + tokens;
+        }
+    }
+}
+
+/// A step behind `before` in which nothing came: the same decodes, a token on.
+/// Where there are none, some other step.
+fn following(before: &StepShape, draw: &mut Draw) -> StepShape {
+    if before.decode_requests == 0 || before.prefill_requests > 0 {
+        return shape(draw);
+    }
+    let decode_context_tokens = before.decode_context_tokens + before.decode_tokens;
+    let kv_active_blocks = decode_context_tokens.div_ceil(BLOCK_TOKENS).min(KV_BLOCKS);
+    StepShape { decode_context_tokens, kv_active_blocks, ..*before }
+}

@@ -1,0 +1,381 @@
+//! Puts a guest through what an engine would, and more.
+//!
+//! A check makes thousands of calls of every shape that the guest's world has,
+//! drawn from a seed, under the limits of the guest, and asks: does every answer
+//! keep to the interface; do instances configured alike answer alike, one after
+//! another, in turns, and after others that were dropped in the middle; does it
+//! matter how the host puts what it wants into calls? What calls cost is measured
+//! on the way.
+//!
+//! A module for each world plays the engine; this one makes the instances and
+//! compares. Nothing here prints, and the clock is an argument.
+
+mod draw;
+mod faults;
+mod latency;
+mod meter;
+mod policy;
+mod report;
+mod router;
+#[cfg(test)]
+mod tests;
+mod tokens;
+
+use crate::check::draw::Draw;
+use crate::check::meter::Meter;
+pub use crate::check::report::{CallCost, Check, CheckReport, Outcome, Used};
+use crate::error::{CallFault, GuestError};
+use crate::latest::{Maker, Metered, OpenGuest, Setup};
+use crate::limits::Limits;
+use crate::module::GuestModule;
+
+/// Checks a guest with this config and seed. The seed is the one that instances
+/// are configured with, and what the calls are drawn from. `clock_ns` is a clock
+/// in nanoseconds that never goes back.
+///
+/// # Errors
+/// When the guest does not take the config, or fails while it configures itself.
+/// Whatever it does later is in the report.
+pub fn check(
+    module: &GuestModule,
+    config_json: &str,
+    seed: u64,
+    clock_ns: &dyn Fn() -> u64,
+) -> Result<CheckReport, GuestError> {
+    // The first instance is configured here, so that a config that is refused is
+    // an error like anywhere else.
+    module.try_config_with(config_json, seed)?;
+    let subject = Subject { limits: *module.limits(), config_json, seed };
+    let findings = match module.open_guest() {
+        OpenGuest::Latency(maker) => subject.examine::<latency::Pricing>(maker.as_ref(), clock_ns),
+        OpenGuest::Tokens(maker) => subject.examine::<tokens::Emitting>(maker.as_ref(), clock_ns),
+        OpenGuest::Faults(maker) => subject.examine::<faults::Suffering>(maker.as_ref(), clock_ns),
+        OpenGuest::Policy(maker) => subject.examine::<policy::Scheduling>(maker.as_ref(), clock_ns),
+        OpenGuest::Router(maker) => subject.examine::<router::Routing>(maker.as_ref(), clock_ns),
+    };
+    Ok(CheckReport {
+        guest: module.name().to_owned(),
+        world: module.world(),
+        api_version: module.api_version(),
+        digest: module.digest().to_owned(),
+        checks: findings.checks,
+        configure_fuel: findings.configure_fuel,
+        memory_bytes: findings.memory_bytes,
+        calls: findings.calls,
+    })
+}
+
+/// Plays an engine, or what stands around one, against an instance.
+trait Driver {
+    type Instance: Metered + ?Sized;
+
+    /// A workload drawn from `seed`, whose calls are made as `split` says.
+    fn new(seed: u64, split: Split) -> Self;
+
+    /// Makes the calls of the next step and checks their answers.
+    ///
+    /// # Errors
+    /// What the guest did wrong.
+    fn step(&mut self, table: &mut Table<'_, '_, Self::Instance>) -> Result<Step, Trouble>;
+
+    /// A word of an answer, as people read it.
+    fn show(word: u64) -> String {
+        word.to_string()
+    }
+
+    /// Ways to split the same work into calls that must not matter, and the claim
+    /// that they do not.
+    const SPLITS: (&'static [Split], &'static str) = (&[], "");
+}
+
+/// How work is put into calls, where the interface leaves that to the host.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Split {
+    /// As an engine does.
+    AsItComes,
+    /// As little as can be in each.
+    Finest,
+    /// As much as can be in each.
+    Coarsest,
+}
+
+/// What a step of a driver came to.
+enum Step {
+    /// These words were answered.
+    Answered(Vec<u64>),
+    /// The workload is over.
+    Over,
+}
+
+/// What a guest did wrong.
+enum Trouble {
+    /// It failed, or what it answered cannot be.
+    Fault(CallFault),
+    /// What it answered cannot be, for a reason in words.
+    Answer(String),
+}
+
+impl From<CallFault> for Trouble {
+    fn from(fault: CallFault) -> Self {
+        Self::Fault(fault)
+    }
+}
+
+impl Trouble {
+    fn outcome(self, call: &str) -> Outcome {
+        match self {
+            Self::Answer(reason) => Outcome::Broken { reason: format!("{call}: {reason}") },
+            Self::Fault(fault) if fault.is_about_answer() => {
+                Outcome::Broken { reason: format!("{call}: {}", fault.with_hint()) }
+            }
+            Self::Fault(fault) => Outcome::GuestFailed { reason: format!("{call}: {}", fault.with_hint()) },
+        }
+    }
+}
+
+/// An instance on the table, and what its calls are measured with.
+struct Table<'a, 'm, I: ?Sized> {
+    instance: &'a mut I,
+    limits: &'a Limits,
+    meter: &'a mut Meter<'m>,
+}
+
+/// What is checked, and with what.
+struct Subject<'a> {
+    limits: Limits,
+    config_json: &'a str,
+    seed: u64,
+}
+
+/// What came of it.
+struct Findings {
+    checks: Vec<Check>,
+    configure_fuel: Used,
+    memory_bytes: Used,
+    calls: Vec<CallCost>,
+}
+
+/// All answers of a workload, step by step.
+#[derive(Default)]
+struct Log {
+    words: Vec<u64>,
+    /// Where the words of each step end.
+    ends: Vec<usize>,
+}
+
+impl Log {
+    fn push(&mut self, words: &[u64]) {
+        self.words.extend_from_slice(words);
+        self.ends.push(self.words.len());
+    }
+
+    fn step(&self, index: usize) -> Option<&[u64]> {
+        let end = *self.ends.get(index)?;
+        let start = index.checked_sub(1).map_or(0, |before| self.ends[before]);
+        Some(&self.words[start..end])
+    }
+}
+
+/// One instance at its workload.
+struct Player<D: Driver> {
+    driver: D,
+    instance: Box<D::Instance>,
+    steps: usize,
+}
+
+impl<D: Driver> Player<D> {
+    /// Plays a step and gives its answers; nothing at the end.
+    fn step(&mut self, limits: &Limits, meter: &mut Meter<'_>) -> Result<Option<Vec<u64>>, Outcome> {
+        let mut table = Table { instance: &mut *self.instance, limits, meter };
+        let made = self.driver.step(&mut table);
+        self.steps += 1;
+        match made {
+            Ok(Step::Answered(words)) => Ok(Some(words)),
+            Ok(Step::Over) => Ok(None),
+            Err(trouble) => Err(trouble.outcome(&format!("in step {} of the workload", self.steps - 1))),
+        }
+    }
+}
+
+/// Claims about every guest.
+const ANSWERS: (&str, &str) = ("answers", "every answer keeps to the interface");
+const REPEATED: (&str, &str) = ("repeated", "a second instance answers the same calls alike");
+const INTERLEAVED: (&str, &str) = ("interleaved", "two instances that are called in turns answer as one alone");
+const UNSTAINED: (&str, &str) =
+    ("unstained", "an instance answers alike after another was dropped in the middle of other work");
+
+/// Steps of other work before its instance is dropped.
+const STAINING_STEPS: usize = 200;
+
+/// Steps that the second of two instances lags behind.
+const LAG_STEPS: u64 = 5;
+
+impl Subject<'_> {
+    fn examine<D: Driver>(&self, maker: &dyn Maker<D::Instance>, clock_ns: &dyn Fn() -> u64) -> Findings {
+        let mut meter = Meter::new(clock_ns);
+        let mut findings = Findings {
+            checks: Vec::new(),
+            configure_fuel: Used::default(),
+            memory_bytes: Used::default(),
+            calls: Vec::new(),
+        };
+        self.examine_into::<D>(maker, &mut meter, &mut findings);
+        findings.memory_bytes = Used { used: meter.memory_bytes as u64, limit: self.limits.memory_bytes as u64 };
+        findings.calls = meter.costs();
+        findings
+    }
+
+    /// Makes one check after another, as long as it makes sense to go on.
+    fn examine_into<D: Driver>(&self, maker: &dyn Maker<D::Instance>, meter: &mut Meter<'_>, findings: &mut Findings) {
+        let mut log = Log::default();
+        let answered = self.record::<D>(maker, meter, &mut findings.configure_fuel, &mut log);
+        let mut go_on = findings.note(ANSWERS, answered);
+        if !go_on {
+            return;
+        }
+        let compared = self.compare_all::<D>(maker, meter, &log);
+        go_on = findings.note(REPEATED, compared);
+        if go_on {
+            go_on = findings.note(INTERLEAVED, self.compare_in_turns::<D>(maker, meter, &log));
+        }
+        if go_on {
+            let stained = self.stain::<D>(maker, meter).and_then(|()| self.compare_all::<D>(maker, meter, &log));
+            go_on = findings.note(UNSTAINED, stained);
+        }
+        let (splits, claim) = D::SPLITS;
+        if go_on && !splits.is_empty() {
+            let compared = splits.iter().try_for_each(|split| self.compare_split::<D>(maker, meter, &log, *split));
+            findings.note(("split", claim), compared);
+        }
+    }
+
+    fn player<D: Driver>(&self, maker: &dyn Maker<D::Instance>, seed: u64, split: Split) -> Result<Player<D>, Outcome> {
+        let setup = Setup { limits: &self.limits, config_json: self.config_json, seed, sink: None };
+        let made = maker.configure(setup);
+        let instance = made.map_err(|fault| Trouble::Fault(fault).outcome("in `configure`"))?;
+        Ok(Player { driver: D::new(seed, split), instance, steps: 0 })
+    }
+
+    /// Plays the whole workload and keeps what was answered.
+    fn record<D: Driver>(
+        &self,
+        maker: &dyn Maker<D::Instance>,
+        meter: &mut Meter<'_>,
+        configure_fuel: &mut Used,
+        log: &mut Log,
+    ) -> Result<(), Outcome> {
+        let mut player = self.player::<D>(maker, self.seed, Split::AsItComes)?;
+        let limit = self.limits.configure_budget(self.config_json.len()).fuel;
+        *configure_fuel = Used { used: limit.saturating_sub(player.instance.fuel_left()), limit };
+        while let Some(words) = player.step(&self.limits, meter)? {
+            log.push(&words);
+        }
+        Ok(())
+    }
+
+    /// Plays the whole workload and compares step by step.
+    fn compare_all<D: Driver>(
+        &self,
+        maker: &dyn Maker<D::Instance>,
+        meter: &mut Meter<'_>,
+        log: &Log,
+    ) -> Result<(), Outcome> {
+        let mut player = self.player::<D>(maker, self.seed, Split::AsItComes)?;
+        while self.compare_step(&mut player, meter, log)? {}
+        Ok(())
+    }
+
+    /// Plays a step and compares it; gives whether the workload goes on.
+    fn compare_step<D: Driver>(
+        &self,
+        player: &mut Player<D>,
+        meter: &mut Meter<'_>,
+        log: &Log,
+    ) -> Result<bool, Outcome> {
+        let index = player.steps;
+        let words = player.step(&self.limits, meter)?;
+        match (log.step(index), &words) {
+            (Some(before), Some(words)) => same::<D>(before, words)
+                .map(|()| true)
+                .map_err(|what| Outcome::Broken { reason: format!("step {index} of the workload: {what}") }),
+            (None, None) => Ok(false),
+            _ => Err(Outcome::Broken { reason: format!("the workload ends at another step than before: {index}") }),
+        }
+    }
+
+    /// Two instances play in turns, the second some steps behind.
+    fn compare_in_turns<D: Driver>(
+        &self,
+        maker: &dyn Maker<D::Instance>,
+        meter: &mut Meter<'_>,
+        log: &Log,
+    ) -> Result<(), Outcome> {
+        let mut turns = Draw::new(self.seed, "turns");
+        let mut players = [
+            self.player::<D>(maker, self.seed, Split::AsItComes)?,
+            self.player::<D>(maker, self.seed, Split::AsItComes)?,
+        ];
+        for _ in 0..LAG_STEPS.min(log.ends.len() as u64) {
+            self.compare_step(&mut players[0], meter, log)?;
+        }
+        let mut at_it = [true, true];
+        while at_it.contains(&true) {
+            let picked = turns.below(2) as usize;
+            let index = if at_it[picked] { picked } else { 1 - picked };
+            at_it[index] = self.compare_step(&mut players[index], meter, log)?;
+        }
+        Ok(())
+    }
+
+    /// Plays the beginning of other work, and drops the instance.
+    fn stain<D: Driver>(&self, maker: &dyn Maker<D::Instance>, meter: &mut Meter<'_>) -> Result<(), Outcome> {
+        let mut player = self.player::<D>(maker, !self.seed, Split::AsItComes)?;
+        while player.steps < STAINING_STEPS && player.step(&self.limits, meter)?.is_some() {}
+        Ok(())
+    }
+
+    /// Plays the whole workload in other calls and compares all that was answered.
+    fn compare_split<D: Driver>(
+        &self,
+        maker: &dyn Maker<D::Instance>,
+        meter: &mut Meter<'_>,
+        log: &Log,
+        split: Split,
+    ) -> Result<(), Outcome> {
+        let mut player = self.player::<D>(maker, self.seed, split)?;
+        let mut words = Vec::new();
+        while let Some(answered) = player.step(&self.limits, meter)? {
+            words.extend(answered);
+        }
+        same::<D>(&log.words, &words).map_err(|reason| Outcome::Broken { reason })
+    }
+}
+
+/// Says where two answers differ, if they do.
+fn same<D: Driver>(before: &[u64], words: &[u64]) -> Result<(), String> {
+    let differs = before.iter().zip(words).position(|(a, b)| a != b);
+    match differs {
+        Some(index) => {
+            let (was, is) = (D::show(before[index]), D::show(words[index]));
+            Err(format!("answer {index} is {is}, but was {was} before"))
+        }
+        None if before.len() == words.len() => Ok(()),
+        None => Err(format!("{} words were answered, but {} before", words.len(), before.len())),
+    }
+}
+
+impl Findings {
+    /// Writes down what came of a check; gives whether to go on.
+    fn note(&mut self, (name, claim): (&'static str, &'static str), result: Result<(), Outcome>) -> bool {
+        let outcome = result.err().unwrap_or(Outcome::Passed);
+        // A guest that failed or broke the interface makes every further check
+        // say the same.
+        let go_on = match &outcome {
+            Outcome::Passed => true,
+            Outcome::Broken { .. } => name != ANSWERS.0,
+            Outcome::GuestFailed { .. } => false,
+        };
+        self.checks.push(Check { name, claim, outcome });
+        go_on
+    }
+}

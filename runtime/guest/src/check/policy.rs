@@ -1,0 +1,234 @@
+//! Schedules requests on a small engine that obeys what the policy prefers: seats,
+//! a budget of tokens, blocks that run out.
+
+use std::collections::BTreeSet;
+
+use crate::check::draw::Draw;
+use crate::check::{Driver, Split, Step, Table, Trouble};
+use crate::latest::{PolicyCall, PolicyInstance};
+
+/// Requests of the workload.
+const REQUESTS: u64 = 1_500;
+
+/// What the engine has.
+const SEATS: usize = 32;
+const BUDGET_TOKENS: u64 = 2_048;
+const KV_BLOCKS: u64 = 1_200;
+const BLOCK_TOKENS: u64 = 16;
+
+/// The word of a request without an adapter, and of a cap that holds nobody.
+const NO_LORA: u64 = u64::MAX;
+const NO_CAP: u64 = u64::MAX;
+
+/// Words of a preference in an answer.
+const PREFERENCE_WORDS: usize = 3;
+
+/// The workload of a scheduler policy.
+pub(super) struct Scheduling {
+    draw: Draw,
+    now_ns: u64,
+    requests: u64,
+    free_slots: Vec<u32>,
+    waiting: Vec<Request>,
+    running: Vec<Request>,
+    events: Vec<u64>,
+}
+
+/// A request that waits or runs.
+struct Request {
+    slot: u32,
+    number: u64,
+    prompt_tokens: u64,
+    max_tokens: u64,
+    computed_tokens: u64,
+    output_tokens: u64,
+    /// Whether it has computed since the last call.
+    has_progress: bool,
+    wait_rank: i64,
+    give_way_rank: i64,
+    cap_tokens: u64,
+}
+
+impl Request {
+    fn blocks(&self) -> u64 {
+        self.computed_tokens.div_ceil(BLOCK_TOKENS)
+    }
+}
+
+impl Driver for Scheduling {
+    type Instance = dyn PolicyInstance;
+
+    fn new(seed: u64, _split: Split) -> Self {
+        Self {
+            draw: Draw::new(seed, "scheduling"),
+            now_ns: 0,
+            requests: 0,
+            free_slots: (0..256).rev().collect(),
+            waiting: Vec::new(),
+            running: Vec::new(),
+            events: Vec::new(),
+        }
+    }
+
+    fn step(&mut self, table: &mut Table<'_, '_, dyn PolicyInstance>) -> Result<Step, Trouble> {
+        // Steps in which nothing happens follow each other without a call.
+        while self.events.is_empty() {
+            if self.requests == REQUESTS && self.waiting.is_empty() && self.running.is_empty() {
+                return Ok(Step::Over);
+            }
+            self.arrive();
+            if self.events.is_empty() {
+                self.compute();
+            }
+        }
+        let call = self.call();
+        let count = call.events.len() / 8 + call.progress.len() / 3;
+        let most_bytes = (self.waiting.len() + self.running.len()) * 3 * PREFERENCE_WORDS * size_of::<u64>();
+        let budget = table.limits.budget(count, most_bytes);
+        let words = table
+            .meter
+            .call("decide", count, budget, table.instance, |instance, budget| instance.decide(&call, budget))?;
+        self.prefer(&words).map_err(Trouble::Answer)?;
+        self.admit();
+        self.compute();
+        Ok(Step::Answered(words))
+    }
+}
+
+impl Scheduling {
+    fn call(&mut self) -> PolicyCall {
+        let mut progress = Vec::new();
+        for request in self.running.iter_mut().filter(|request| request.has_progress) {
+            request.has_progress = false;
+            progress.extend([request.slot, request.computed_tokens as u32, request.output_tokens as u32]);
+        }
+        PolicyCall {
+            now_ns: self.now_ns,
+            budget_tokens: BUDGET_TOKENS as u32,
+            seats: (SEATS - self.running.len()) as u32,
+            free_blocks: self.free_blocks() as u32,
+            total_blocks: KV_BLOCKS as u32,
+            events: std::mem::take(&mut self.events),
+            progress,
+        }
+    }
+
+    /// Lets some requests come.
+    fn arrive(&mut self) {
+        let mut burst = if self.draw.once_in(6) { self.draw.length(1, 24) } else { 0 };
+        if self.waiting.is_empty() && self.running.is_empty() {
+            burst = burst.max(1);
+        }
+        while burst > 0 && self.requests < REQUESTS {
+            let Some(slot) = self.free_slots.pop() else { break };
+            burst -= 1;
+            let draw = &mut self.draw;
+            let (prompt_tokens, max_tokens) = (draw.length(8, 4_096), draw.length(1, 256));
+            let priority = (draw.below(5) as i64 - 2).cast_unsigned();
+            let lora = if draw.once_in(6) { draw.below(4) } else { NO_LORA };
+            let words = [0, slot.into(), self.now_ns, prompt_tokens, max_tokens, priority, lora, draw.below(4)];
+            self.events.extend(words);
+            self.waiting.push(Request {
+                slot,
+                number: self.requests,
+                prompt_tokens,
+                max_tokens,
+                computed_tokens: 0,
+                output_tokens: 0,
+                has_progress: false,
+                wait_rank: 0,
+                give_way_rank: 0,
+                cap_tokens: NO_CAP,
+            });
+            self.requests += 1;
+        }
+    }
+
+    /// Checks an answer and keeps what it says.
+    fn prefer(&mut self, words: &[u64]) -> Result<(), String> {
+        let (preferences, rest) = words.as_chunks::<PREFERENCE_WORDS>();
+        if !rest.is_empty() {
+            return Err(format!("it answered {} words, but a preference has 3", words.len()));
+        }
+        let mut said = BTreeSet::new();
+        for (index, &[kind, slot, value]) in preferences.iter().enumerate() {
+            let wrong = |what: &str| format!("its preference {index}, the words {:?}, {what}", [kind, slot, value]);
+            let mut all = self.waiting.iter_mut().chain(&mut self.running);
+            let request = all.find(|request| u64::from(request.slot) == slot);
+            let request = request.ok_or_else(|| wrong("is about a request that is not there"))?;
+            match kind {
+                0 => request.wait_rank = value.cast_signed(),
+                1 => request.give_way_rank = value.cast_signed(),
+                2 if value == 0 => return Err(wrong("lets a request compute nothing; say at least 1 token")),
+                2 => request.cap_tokens = value,
+                _ => return Err(wrong("is of no kind: kinds are 0 to 2")),
+            }
+            if !said.insert((kind, slot)) {
+                return Err(wrong("is said twice in one answer"));
+            }
+        }
+        Ok(())
+    }
+
+    fn free_blocks(&self) -> u64 {
+        KV_BLOCKS.saturating_sub(self.running.iter().map(Request::blocks).sum())
+    }
+
+    /// Admits in the order that the policy prefers, as long as there is room.
+    fn admit(&mut self) {
+        self.waiting.sort_by_key(|request| (request.wait_rank, request.number));
+        while let Some(next) = self.waiting.first() {
+            let fits = next.prompt_tokens.min(BUDGET_TOKENS).div_ceil(BLOCK_TOKENS) <= self.free_blocks();
+            if self.running.len() == SEATS || !fits {
+                break;
+            }
+            let mut request = self.waiting.remove(0);
+            let cached = if self.draw.once_in(3) { request.prompt_tokens / 2 / BLOCK_TOKENS * BLOCK_TOKENS } else { 0 };
+            request.computed_tokens = cached;
+            self.events.extend([1, request.slot.into(), cached, 0, 0, 0, 0, 0]);
+            self.running.push(request);
+        }
+    }
+
+    /// One step of the engine.
+    fn compute(&mut self) {
+        self.now_ns += self.draw.length(1_000_000, 40_000_000);
+        let mut budget_tokens = BUDGET_TOKENS;
+        for request in &mut self.running {
+            let known = request.prompt_tokens + request.output_tokens;
+            let tokens = (known - request.computed_tokens).max(1).min(request.cap_tokens).min(budget_tokens);
+            budget_tokens -= tokens;
+            request.computed_tokens += tokens;
+            request.has_progress |= tokens > 0;
+            if request.computed_tokens >= known && tokens > 0 {
+                request.output_tokens += 1;
+            }
+        }
+        self.finish();
+        self.preempt();
+    }
+
+    fn finish(&mut self) {
+        let (done, going_on): (Vec<Request>, Vec<Request>) =
+            self.running.drain(..).partition(|request| request.output_tokens >= request.max_tokens);
+        self.running = going_on;
+        for request in done {
+            self.events.extend([3, request.slot.into(), request.computed_tokens, request.output_tokens, 0, 0, 0, 0]);
+            self.free_slots.push(request.slot);
+        }
+    }
+
+    /// While blocks are short, the one that the policy would rather lose gives
+    /// way; the last one stays.
+    fn preempt(&mut self) {
+        while self.running.len() > 1 && self.running.iter().map(Request::blocks).sum::<u64>() > KV_BLOCKS {
+            let order = |request: &Request| (request.give_way_rank, request.number);
+            let victim = (0..self.running.len()).max_by_key(|index| order(&self.running[*index]));
+            let mut request = self.running.remove(victim.expect("more than one runs"));
+            request.computed_tokens = 0;
+            request.has_progress = false;
+            self.events.extend([2, request.slot.into(), 0, 0, 0, 0, 0, 0]);
+            self.waiting.push(request);
+        }
+    }
+}

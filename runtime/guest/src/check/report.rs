@@ -1,0 +1,112 @@
+//! What a check has found, in plain values.
+
+use crate::inspect::ApiVersion;
+use crate::world::World;
+
+/// What a guest was put through, and what came of it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct CheckReport {
+    /// Name of the guest.
+    pub guest: String,
+    /// What it is.
+    pub world: World,
+    /// The version of the guest API that it was made for.
+    pub api_version: ApiVersion,
+    /// SHA-256 of the component, in lower-case hexadecimal digits.
+    pub digest: String,
+    /// Every check, in the order in which they were made. After one in which the
+    /// guest failed no other follows.
+    pub checks: Vec<Check>,
+    /// Fuel that instantiating and configuring took, and might have taken.
+    pub configure_fuel: Used,
+    /// Bytes of the largest memory that an instance had, and might have had.
+    pub memory_bytes: Used,
+    /// What each function cost, by name.
+    pub calls: Vec<CallCost>,
+}
+
+/// One claim about a guest.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Check {
+    /// Its short name: `answers`, `repeated`, ...
+    pub name: &'static str,
+    /// What is claimed, in words.
+    pub claim: &'static str,
+    /// Whether it holds.
+    pub outcome: Outcome,
+}
+
+/// How a check ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// The claim holds.
+    Passed,
+    /// The claim does not hold.
+    Broken {
+        /// Where, and what was seen.
+        reason: String,
+    },
+    /// The guest failed: it trapped, used up a limit or answered an error.
+    GuestFailed {
+        /// In which call, and how.
+        reason: String,
+    },
+}
+
+/// How much of a limit was used.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Used {
+    /// So much was.
+    pub used: u64,
+    /// So much might have been.
+    pub limit: u64,
+}
+
+impl Used {
+    /// The share that was used, 0 to 1.
+    #[must_use]
+    pub fn share(&self) -> f64 {
+        if self.limit == 0 { 0.0 } else { self.used as f64 / self.limit as f64 }
+    }
+
+    /// Keeps the larger share of a limit that varies from call to call.
+    pub(super) fn keep_larger(&mut self, other: Self) {
+        if other.share() > self.share() || self.limit == 0 {
+            *self = other;
+        }
+    }
+}
+
+/// What the calls of one function cost.
+#[derive(Clone, Debug, PartialEq)]
+pub struct CallCost {
+    /// The function as `wit/` names it.
+    pub function: &'static str,
+    /// Calls made of it.
+    pub calls: u64,
+    /// Things that these calls were about: steps, tokens, events, requests.
+    pub items: u64,
+    /// Fuel of the call that used the largest share of its limit.
+    pub fuel_most: Used,
+    /// Fuel of a call on average.
+    pub fuel_mean: f64,
+    /// Bytes of the answer that used the largest share of its limit.
+    pub answer_bytes_most: Used,
+    /// Time of a call on this machine, the median in nanoseconds, the way in and
+    /// out of the guest included.
+    pub median_ns: u64,
+}
+
+impl CheckReport {
+    /// Whether every claim holds.
+    #[must_use]
+    pub fn has_passed(&self) -> bool {
+        self.checks.iter().all(|check| check.outcome == Outcome::Passed)
+    }
+
+    /// Whether the guest failed in a call.
+    #[must_use]
+    pub fn has_failed_call(&self) -> bool {
+        self.checks.iter().any(|check| matches!(check.outcome, Outcome::GuestFailed { .. }))
+    }
+}

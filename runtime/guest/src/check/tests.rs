@@ -1,0 +1,119 @@
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::*;
+use crate::latest::{LatencyInstance, Setup};
+use crate::limits::Budget;
+use vcr_core::latency::StepShape;
+
+/// Instances written in Rust: what a sandbox cannot do, such as sharing a state,
+/// they can.
+struct Made<F>(F);
+
+/// A price, given the instance's own count of steps.
+trait Price: Fn(u64, u64) -> f64 + Clone + Send + Sync + 'static {}
+impl<F: Fn(u64, u64) -> f64 + Clone + Send + Sync + 'static> Price for F {}
+
+struct Instance<F> {
+    price: F,
+    steps: u64,
+}
+
+impl<F: Price> Maker<dyn LatencyInstance> for Made<F> {
+    fn configure(&self, _: Setup<'_>) -> Result<Box<dyn LatencyInstance>, CallFault> {
+        Ok(Box::new(Instance { price: self.0.clone(), steps: 0 }))
+    }
+}
+
+impl<F> Metered for Instance<F> {
+    fn fuel_left(&self) -> u64 {
+        1_000
+    }
+
+    fn memory_bytes(&self) -> usize {
+        1 << 16
+    }
+}
+
+impl<F: Price> LatencyInstance for Instance<F> {
+    fn price(&mut self, start_ns: u64, horizon_ns: u64, shapes: &[u64], _: Budget) -> Result<Vec<f64>, CallFault> {
+        let mut now_ns = start_ns;
+        let mut durations_ns = Vec::new();
+        for words in shapes.chunks(StepShape::WORDS) {
+            if !durations_ns.is_empty() && now_ns >= horizon_ns {
+                break;
+            }
+            self.steps += 1;
+            let duration_ns = (self.price)(self.steps, words[7]);
+            durations_ns.push(duration_ns);
+            now_ns += duration_ns.round() as u64;
+        }
+        Ok(durations_ns)
+    }
+
+    fn price_step(&mut self, _: u64, shape: &StepShape, _: Budget) -> Result<f64, CallFault> {
+        self.steps += 1;
+        Ok((self.price)(self.steps, shape.decode_tokens))
+    }
+
+    fn trouble(&mut self, _: Budget) -> Result<String, CallFault> {
+        Ok(String::new())
+    }
+}
+
+fn examine(price: impl Price) -> Findings {
+    let subject = Subject { limits: Limits::default(), config_json: "{}", seed: 7 };
+    subject.examine::<latency::Pricing>(&Made(price), &|| 0)
+}
+
+#[track_caller]
+fn broken(findings: &Findings, name: &str) -> String {
+    let check = findings.checks.iter().find(|check| check.name == name).expect("the check was made");
+    match &check.outcome {
+        Outcome::Broken { reason } => reason.clone(),
+        other => panic!("`{name}` came out as {other:?}"),
+    }
+}
+
+#[test]
+fn an_honest_model_passes_every_check() {
+    let findings = examine(|steps, tokens| (steps % 7) as f64 + tokens as f64 * 0.5);
+    assert!(findings.checks.iter().all(|check| check.outcome == Outcome::Passed), "{:?}", findings.checks);
+    let names: Vec<&str> = findings.checks.iter().map(|check| check.name).collect();
+    assert_eq!(names, ["answers", "repeated", "interleaved", "unstained", "split"]);
+    let single = findings.calls.iter().find(|cost| cost.function == "price-step").expect("steps were priced alone");
+    let listed = findings.calls.iter().find(|cost| cost.function == "price").expect("lists were priced");
+    assert!(single.calls > 5_000 && listed.calls > 1_000, "{single:?} {listed:?}");
+    assert!(listed.items > 5 * listed.calls, "lists are of many steps: {listed:?}");
+}
+
+#[test]
+fn a_state_that_instances_share_is_found() {
+    let shared = Arc::new(AtomicU64::new(0));
+    let findings = examine(move |_, _| shared.fetch_add(1, Ordering::Relaxed) as f64);
+    let reason = broken(&findings, "repeated");
+    assert!(
+        reason.starts_with("step 0 of the workload: answer 0 is ") && reason.ends_with(" was 0 ns before"),
+        "{reason}"
+    );
+}
+
+#[test]
+fn a_state_that_only_shows_in_turns_is_found() {
+    // Remembers who was called last: alone, an instance never notices.
+    let last = Arc::new(AtomicU64::new(0));
+    let findings = examine(move |steps, _| {
+        let before = last.swap(steps, Ordering::Relaxed);
+        if steps == 1 || before + 1 == steps { 5.0 } else { 6.0 }
+    });
+    broken(&findings, "interleaved");
+    assert_eq!(findings.checks[1].outcome, Outcome::Passed);
+}
+
+#[test]
+fn a_broken_answer_ends_the_checks() {
+    let findings = examine(|steps, _| if steps == 400 { -1.0 } else { 1.0 });
+    assert_eq!(findings.checks.len(), 1);
+    let reason = broken(&findings, "answers");
+    assert!(reason.contains("-1 ns, which is negative; a duration is a finite number"), "{reason}");
+}

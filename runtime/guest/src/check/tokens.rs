@@ -1,0 +1,226 @@
+//! Asks for the output of requests: short and long prompts, with and without an
+//! end token, drafts, structured outputs.
+
+use vcr_core::tokens::TokenRequest;
+
+use crate::check::draw::Draw;
+use crate::check::{Driver, Split, Step, Table, Trouble};
+use crate::error::CallFault;
+use crate::latest::{TokenCall, TokenInstance};
+
+/// Requests of the workload, and how many run at most.
+const REQUESTS: u64 = 600;
+const SLOTS: u32 = 48;
+
+/// Tokens of the model.
+const VOCABULARY: u64 = 32_000;
+
+/// What frontends send as structured outputs.
+const STRUCTURED: [&str; 4] = [
+    r#"{"json_object": true}"#,
+    r#"{"choice": ["yes", "no"]}"#,
+    r#"{"json": {"type": "object", "properties": {"name": {"type": "string"}, "age": {"type": "integer"}}, "required": ["name"]}}"#,
+    r#"{"regex": "[a-z]+@[a-z]+"}"#,
+];
+
+/// The workload of a token source.
+pub(super) struct Emitting {
+    split: Split,
+    draw: Draw,
+    requests_left: u64,
+    /// Slots that nobody has, the next one last.
+    free: Vec<u32>,
+    live: Vec<Live>,
+    /// Slots of requests that have ended since the last call.
+    ended: Vec<u32>,
+}
+
+/// A request that runs.
+struct Live {
+    slot: u32,
+    min_tokens: u32,
+    max_tokens: u32,
+    /// Tokens that end it.
+    ends: Vec<u32>,
+    /// Tokens that it has been given.
+    tokens: u32,
+    /// Steps until its prompt is computed.
+    prefill_steps: u64,
+}
+
+/// A request that starts, before it is laid out as words.
+struct Starting {
+    slot: u32,
+    seed: u64,
+    prompt: Vec<u32>,
+    min_tokens: u32,
+    max_tokens: u32,
+    eos_token: Option<u32>,
+    stop_tokens: Vec<u32>,
+    structured_output: &'static str,
+}
+
+impl Driver for Emitting {
+    type Instance = dyn TokenInstance;
+
+    const SPLITS: (&'static [Split], &'static str) =
+        (&[Split::Finest], "requests that start in one step may be told in one call or in several");
+
+    fn new(seed: u64, split: Split) -> Self {
+        Self {
+            split,
+            draw: Draw::new(seed, "requests"),
+            requests_left: REQUESTS,
+            free: (0..SLOTS).rev().collect(),
+            live: Vec::new(),
+            ended: Vec::new(),
+        }
+    }
+
+    fn step(&mut self, table: &mut Table<'_, '_, dyn TokenInstance>) -> Result<Step, Trouble> {
+        if self.requests_left == 0 && self.live.is_empty() && self.ended.is_empty() {
+            return Ok(Step::Over);
+        }
+        let ended = std::mem::take(&mut self.ended);
+        self.free.extend(ended.iter().rev());
+        let started = self.start();
+        let wants = self.want();
+
+        let tokens = match self.split {
+            Split::Finest => {
+                for (index, request) in started.iter().enumerate() {
+                    let is_last = index + 1 == started.len();
+                    let told: &[u32] = if index == 0 { &ended } else { &[] };
+                    if is_last {
+                        break;
+                    }
+                    send(table, std::slice::from_ref(request), told, &[])?;
+                }
+                let told: &[u32] = if started.len() > 1 { &[] } else { &ended };
+                send(table, &started[started.len().saturating_sub(1)..], told, &wants)?
+            }
+            Split::AsItComes | Split::Coarsest => send(table, &started, &ended, &wants)?,
+        };
+        self.take(&wants, &tokens);
+        let words = tokens.into_iter().map(u64::from).collect();
+        Ok(Step::Answered(words))
+    }
+}
+
+impl Emitting {
+    /// Lets some requests start.
+    fn start(&mut self) -> Vec<Starting> {
+        let mut started = Vec::new();
+        let mut burst = if self.draw.once_in(3) { self.draw.length(1, 8) } else { 0 };
+        // Nothing runs: somebody has to begin.
+        if self.live.is_empty() {
+            burst = burst.max(1);
+        }
+        while burst > 0 && self.requests_left > 0 {
+            let Some(slot) = self.free.pop() else { break };
+            burst -= 1;
+            self.requests_left -= 1;
+            let request = self.request(slot);
+            self.live.push(Live {
+                slot,
+                min_tokens: request.min_tokens,
+                max_tokens: request.max_tokens,
+                ends: request.eos_token.into_iter().chain(request.stop_tokens.iter().copied()).collect(),
+                tokens: 0,
+                prefill_steps: self.draw.below(3),
+            });
+            started.push(request);
+        }
+        started
+    }
+
+    fn request(&mut self, slot: u32) -> Starting {
+        let draw = &mut self.draw;
+        let token = |draw: &mut Draw| draw.below(VOCABULARY) as u32;
+        let max_tokens = draw.length(1, 256) as u32;
+        let stops = if draw.once_in(4) { draw.within(1, 3) } else { 0 };
+        let prompt_tokens = draw.length(1, 4_096);
+        Starting {
+            slot,
+            seed: draw.bits(),
+            prompt: (0..prompt_tokens).map(|_| token(draw)).collect(),
+            min_tokens: if draw.once_in(4) { draw.below(u64::from(max_tokens)) as u32 } else { 0 },
+            max_tokens,
+            eos_token: (!draw.once_in(8)).then_some(2),
+            stop_tokens: (0..stops).map(|_| token(draw)).collect(),
+            structured_output: if draw.once_in(5) { STRUCTURED[draw.below(4) as usize] } else { "" },
+        }
+    }
+
+    /// The wants of a step: slot, first index and count of each.
+    fn want(&mut self) -> Vec<[u32; 3]> {
+        let drafts = self.draw.once_in(4);
+        let mut wants = Vec::new();
+        for live in &mut self.live {
+            if live.prefill_steps > 0 {
+                live.prefill_steps -= 1;
+                continue;
+            }
+            let count = if drafts { self.draw.within(1, 4) as u32 } else { 1 };
+            wants.push([live.slot, live.tokens, count.min(live.max_tokens - live.tokens)]);
+        }
+        wants
+    }
+
+    /// Gives requests their tokens and ends those that are done.
+    fn take(&mut self, wants: &[[u32; 3]], tokens: &[u32]) {
+        let mut rest = tokens;
+        for [slot, _, count] in wants {
+            let (mine, others) = rest.split_at(*count as usize);
+            rest = others;
+            let index = self.live.iter().position(|live| live.slot == *slot);
+            let live = &mut self.live[index.expect("tokens are wanted of those that run")];
+            let mut is_over = false;
+            for token in mine {
+                live.tokens += 1;
+                let ends = live.ends.contains(token) && live.tokens > live.min_tokens;
+                is_over = is_over || ends || live.tokens >= live.max_tokens;
+            }
+            if is_over {
+                self.ended.push(*slot);
+            }
+        }
+        self.live.retain(|live| !self.ended.contains(&live.slot));
+    }
+}
+
+/// Makes one call.
+fn send(
+    table: &mut Table<'_, '_, dyn TokenInstance>,
+    started: &[Starting],
+    ended: &[u32],
+    wants: &[[u32; 3]],
+) -> Result<Vec<u32>, Trouble> {
+    let mut call = TokenCall::default();
+    for request in started {
+        call.start(&TokenRequest {
+            slot: request.slot,
+            seed: request.seed,
+            prompt: &request.prompt,
+            max_tokens: request.max_tokens,
+            min_tokens: request.min_tokens,
+            eos_token: request.eos_token,
+            stop_tokens: &request.stop_tokens,
+            structured_output: request.structured_output,
+        });
+    }
+    call.ended.extend_from_slice(ended);
+    call.wants.extend(wants.iter().flatten());
+    let wanted: usize = wants.iter().map(|[_, _, count]| *count as usize).sum();
+    let items = started.len() + ended.len() + wanted;
+    if items == 0 {
+        return Ok(Vec::new());
+    }
+    let budget = table.limits.budget(items, wanted * size_of::<u32>());
+    let answer =
+        table.meter.call("step", items, budget, table.instance, |instance, budget| instance.step(&call, budget))?;
+    if answer.len() != wanted {
+        return Err(CallFault::TokenCount { given: answer.len(), wanted }.into());
+    }
+    Ok(answer)
+}

@@ -1,0 +1,197 @@
+//! Says what a file is, whether or not this build can run it.
+
+use std::path::Path;
+
+use wasmparser::{Encoding, KnownCustom, MemoryType, Parser, Payload, ProducersSectionReader};
+
+use crate::digest::digest;
+use crate::error::{GuestError, LoadProblem};
+use crate::inspect::{self, ApiVersion};
+use crate::limits::Limits;
+use crate::module::read_up_to;
+use crate::wasi::WasiGrants;
+use crate::world::World;
+
+/// Bytes of a page of WebAssembly memory, unless it says otherwise.
+const PAGE_BYTES: u64 = 64 << 10;
+
+/// What a file is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Description {
+    /// Size of the file in bytes.
+    pub size_bytes: u64,
+    /// SHA-256 of the file, in lower-case hexadecimal digits.
+    pub digest: String,
+    /// What it is in the large.
+    pub kind: FileKind,
+    /// Every interface of a world of ours that it exports, with its version, in
+    /// the order of the file. An honest guest has one.
+    pub worlds: Vec<(World, ApiVersion)>,
+    /// Names that it imports.
+    pub imports: Vec<String>,
+    /// Names that it exports.
+    pub exports: Vec<String>,
+    /// What made it, as tools write it down: pairs of a field, such as `language`
+    /// or `processed-by`, and a name with its version.
+    pub producers: Vec<(String, String)>,
+    /// The memories inside it.
+    pub memories: Vec<DeclaredMemory>,
+    /// Why this build cannot run it, if so. Only the names are looked at: whether
+    /// the functions fit shows when it is loaded.
+    pub problem: Option<LoadProblem>,
+}
+
+/// What a file is in the large.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FileKind {
+    /// A component, as guests are.
+    Component,
+    /// A core module, as compilers make them.
+    CoreModule,
+    /// It begins like WebAssembly, but does not go on like it.
+    Damaged,
+    /// Anything else.
+    Other,
+}
+
+impl FileKind {
+    /// Its name in words.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Component => "component",
+            Self::CoreModule => "core module",
+            Self::Damaged => "damaged WebAssembly file",
+            Self::Other => "no WebAssembly file",
+        }
+    }
+}
+
+/// A memory as a module declares it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DeclaredMemory {
+    /// What it begins with, in bytes.
+    pub initial_bytes: u64,
+    /// What it may grow to, in bytes, where that is said.
+    pub maximum_bytes: Option<u64>,
+}
+
+impl DeclaredMemory {
+    fn of(memory: &MemoryType) -> Self {
+        let page_bytes = memory.page_size_log2.map_or(PAGE_BYTES, |log2| 1 << log2);
+        let bytes = |pages: u64| pages.saturating_mul(page_bytes);
+        Self { initial_bytes: bytes(memory.initial), maximum_bytes: memory.maximum.map(bytes) }
+    }
+}
+
+impl Description {
+    /// Looks at the file at `path`. Nothing is compiled.
+    ///
+    /// # Errors
+    /// When it cannot be read. What is wrong with its content is part of the
+    /// description.
+    pub fn of_file(path: impl AsRef<Path>) -> Result<Self, GuestError> {
+        let path = path.as_ref();
+        let limit_bytes = Limits::default().component_bytes;
+        let bytes = read_up_to(path, limit_bytes).map_err(|source| GuestError::Read { path: path.into(), source })?;
+        if bytes.len() as u64 > limit_bytes {
+            let size_bytes = std::fs::metadata(path).map_or(bytes.len() as u64, |metadata| metadata.len());
+            let problem = LoadProblem::TooLarge { size_bytes, limit_bytes };
+            return Err(GuestError::Load { guest: path.display().to_string(), problem });
+        }
+        Ok(Self::of_bytes(&bytes))
+    }
+
+    /// Looks at bytes in memory.
+    #[must_use]
+    pub fn of_bytes(bytes: &[u8]) -> Self {
+        let mut description = Self {
+            size_bytes: bytes.len() as u64,
+            digest: digest(bytes),
+            kind: if bytes.starts_with(b"\0asm") { FileKind::Damaged } else { FileKind::Other },
+            worlds: Vec::new(),
+            imports: Vec::new(),
+            exports: Vec::new(),
+            producers: Vec::new(),
+            memories: Vec::new(),
+            problem: inspect::declared(bytes, WasiGrants::default()).err(),
+        };
+        if description.kind == FileKind::Damaged {
+            // What was read before the damage is still worth showing; the error
+            // itself is the problem above.
+            let whole = description.read(bytes);
+            if whole.is_err() {
+                description.kind = FileKind::Damaged;
+            }
+        }
+        let exports = description.exports.iter();
+        description.worlds = exports.filter_map(|name| inspect::world_of(name)).collect();
+        description
+    }
+
+    fn read(&mut self, bytes: &[u8]) -> Result<(), wasmparser::BinaryReaderError> {
+        let mut depth = 0_usize;
+        for payload in Parser::new(0).parse_all(bytes) {
+            match payload? {
+                Payload::Version { encoding, .. } if depth == 0 => {
+                    self.kind = match encoding {
+                        Encoding::Module => FileKind::CoreModule,
+                        Encoding::Component => FileKind::Component,
+                    };
+                }
+                Payload::ModuleSection { .. } | Payload::ComponentSection { .. } => depth += 1,
+                Payload::End(_) => depth = depth.saturating_sub(1),
+                Payload::ComponentImportSection(section) if depth == 0 => {
+                    for import in section {
+                        self.imports.push(import?.name.name.to_owned());
+                    }
+                }
+                Payload::ComponentExportSection(section) if depth == 0 => {
+                    for export in section {
+                        self.exports.push(export?.name.name.to_owned());
+                    }
+                }
+                Payload::ImportSection(section) if depth == 0 => {
+                    for import in section.into_imports() {
+                        let import = import?;
+                        self.imports.push(format!("{}#{}", import.module, import.name));
+                    }
+                }
+                Payload::ExportSection(section) if depth == 0 => {
+                    for export in section {
+                        self.exports.push(export?.name.to_owned());
+                    }
+                }
+                Payload::MemorySection(section) => {
+                    for memory in section {
+                        self.memories.push(DeclaredMemory::of(&memory?));
+                    }
+                }
+                Payload::CustomSection(section) => {
+                    if let KnownCustom::Producers(producers) = section.as_known() {
+                        self.note_producers(producers)?;
+                    }
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Components are put together of modules that say much the same of
+    /// themselves: each producer is noted once.
+    fn note_producers(&mut self, producers: ProducersSectionReader<'_>) -> Result<(), wasmparser::BinaryReaderError> {
+        for field in producers {
+            let field = field?;
+            for value in field.values {
+                let value = value?;
+                let named = format!("{} {}", value.name, value.version);
+                let entry = (field.name.to_owned(), named.trim_end().to_owned());
+                if !self.producers.contains(&entry) {
+                    self.producers.push(entry);
+                }
+            }
+        }
+        Ok(())
+    }
+}

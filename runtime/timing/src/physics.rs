@@ -1,0 +1,32 @@
+//! The trained physics of a transformer, as a native model.
+//!
+//! The same formulas as the guest of that name; both round a step's price to whole
+//! nanoseconds in the same way, so a run gives the same bytes with either.
+
+use vcr_core::latency::{LatencyError, LatencyModel, StepBatch, price_until_horizon};
+
+use crate::duration::rounded_ns;
+use crate::roofline::work;
+
+/// Trained physics, ready to price steps.
+#[derive(Clone, Copy, Debug)]
+pub struct Physics {
+    formulas: vcr_roofline::Physics,
+}
+
+impl Physics {
+    /// A model that prices with checked `formulas`.
+    #[must_use]
+    pub fn new(formulas: vcr_roofline::Physics) -> Self {
+        Self { formulas }
+    }
+}
+
+impl LatencyModel for Physics {
+    fn price(&mut self, batch: &StepBatch<'_>, durations_ns: &mut Vec<u64>) -> Result<(), LatencyError> {
+        price_until_horizon(batch, durations_ns, |shape| {
+            let requests = shape.prefill_requests.saturating_add(shape.decode_requests);
+            rounded_ns("trained_physics", self.formulas.step_ns(&work(shape), requests))
+        })
+    }
+}
