@@ -43,7 +43,7 @@ fn ttft_ms(report: &Value, workload: Option<&str>, statistic: &str) -> f64 {
         Some(name) => &report["workloads"][name],
         None => &report["metrics"],
     };
-    let value = &metrics["trends"]["ttft"][statistic];
+    let value = &metrics["trends"]["ttft_ms"][statistic];
     value.as_f64().unwrap_or_else(|| panic!("no {statistic} of {workload:?} in {metrics}"))
 }
 
@@ -127,7 +127,7 @@ fn what_is_no_policy_is_refused_with_its_place() {
     refused("fixed(#{ step: \"1ms\" })", &["`policy` must be one of", "but is a latency model"]);
     refused("fair_share(#{ weights: #{ \"a\": 1.0 } })", &["test.rhai:1:", "by tenant, a whole number, not `a`"]);
     refused("fair_share(#{ weights: #{ \"1\": 0.0 } })", &["test.rhai:1:", "the weight of tenant 1"]);
-    refused("shortest_prompt_first(#{ aging: 3 })", &["test.rhai:1:", "did you mean `aging_tokens_per_s`"]);
+    refused("shortest_prompt_first(#{ aging_token_per_s: 3 })", &["test.rhai:1:", "did you mean `aging_tokens_per_s`"]);
     refused("shortest_prompt_first(#{ max_chunk_tokens: 0 })", &["test.rhai:1:", "must be at least 1, but is 0"]);
     let Some(path) = shipped_guest("roofline") else { return };
     let config = r#"config: #{ model: "llama-3.1-8b", gpu: "h100-sxm" }"#;
