@@ -182,7 +182,7 @@ pub(crate) fn named_latency(
             hint: Some("name the path of a .wasm guest, or put the settings into the model's own map".to_owned()),
         });
     }
-    let factory = expression::latency(place, text, Path::new(""))?;
+    let factory = expression::latency(place, text, Path::new(""), guests.wall_time())?;
     Ok((factory, text.to_owned()))
 }
 
