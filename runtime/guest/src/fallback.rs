@@ -178,7 +178,11 @@ mod tests {
 
     use super::*;
 
-    /// Prices steps at a constant, until it has priced so many.
+    /// What a step of the guest takes here.
+    const GUEST_STEP_NS: u64 = 5;
+
+    /// Prices steps at a constant, until it has priced so many. The guest, which
+    /// is told by its constant, wants batches.
     struct Steps {
         step_ns: u64,
         left: u64,
@@ -195,7 +199,7 @@ mod tests {
         }
 
         fn prefers_batches(&self) -> bool {
-            self.left < u64::MAX
+            self.step_ns == GUEST_STEP_NS
         }
     }
 
@@ -208,7 +212,8 @@ mod tests {
     #[test]
     fn a_batch_in_which_the_guest_fails_is_priced_by_the_fallback_alone() {
         let (sink, heard) = failures();
-        let guest: Result<Box<dyn LatencyModel>, LatencyError> = Ok(Box::new(Steps { step_ns: 5, left: 3 }));
+        let guest: Result<Box<dyn LatencyModel>, LatencyError> =
+            Ok(Box::new(Steps { step_ns: GUEST_STEP_NS, left: 3 }));
         let mut model =
             WithFallback::<dyn LatencyModel>::new(guest, Box::new(Steps { step_ns: 7, left: u64::MAX }), sink);
         let shapes = [StepShape::default(); 2];

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
 
 use vcr_cluster::Report;
 use vcr_guest::GuestModule;
@@ -22,6 +23,8 @@ pub(crate) struct Context {
     pub(crate) reporter: Arc<dyn Reporter>,
     /// The guests, and what they tell.
     pub(crate) recorder: Arc<Recorder>,
+    /// The longest that a call of a guest may take, for live engines.
+    pub(crate) guest_wall_time: Option<Duration>,
     state: Mutex<State>,
 }
 
@@ -47,7 +50,7 @@ impl Context {
     ) -> Self {
         let recorder = Arc::new(Recorder::new(outputs.is_some()));
         let state = Mutex::new(State { outputs, ..State::default() });
-        Self { source, folder, options, reporter, recorder, state }
+        Self { source, folder, options, reporter, recorder, guest_wall_time: None, state }
     }
 
     pub(crate) fn state(&self) -> MutexGuard<'_, State> {

@@ -3,6 +3,7 @@
 
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use rhai::Dynamic;
 use vcr_cluster::{LatencyFactory, PolicyFactory};
@@ -16,13 +17,19 @@ use crate::options::{ScriptDistribution, as_number};
 use crate::policy::PolicySpec;
 use crate::{RunOptions, Silent, compat, vocabulary};
 
-/// The latency model that `source` makes. Relative paths in it start at
-/// `folder`; `name` says in errors where it was written.
+/// The latency model of live engines that `source` makes. Relative paths in it
+/// start at `folder`; `name` says in errors where it was written. A call of a
+/// guest among them may take `guest_wall_time`.
 ///
 /// # Errors
 /// When it is no expression of the vocabulary, or makes something else.
-pub fn latency(name: &str, source: &str, folder: &Path) -> Result<LatencyFactory, ScenarioError> {
-    let value = evaluate(name, source, folder)?;
+pub fn latency(
+    name: &str,
+    source: &str,
+    folder: &Path,
+    guest_wall_time: Duration,
+) -> Result<LatencyFactory, ScenarioError> {
+    let value = evaluate(name, source, folder, Some(guest_wall_time))?;
     let spec = LatencySpec::of(&value).map_err(|what| {
         let hint = "write one as in scenarios: knobs(#{ ttft: \"200ms\", itl: \"10ms\" })";
         wrong(name, &format!("it must be {what}"), hint)
@@ -61,7 +68,7 @@ pub fn ranking_policy(name: &str, source: &str, folder: &Path) -> Result<PolicyF
 /// # Errors
 /// When it is no expression of the vocabulary, or makes something else.
 pub fn count_distribution(name: &str, source: &str) -> Result<Distribution, ScenarioError> {
-    let value = evaluate(name, source, Path::new(""))?;
+    let value = evaluate(name, source, Path::new(""), None)?;
     if let Some(value) = as_number(&value) {
         return Ok(Distribution::Constant { value });
     }
@@ -87,9 +94,16 @@ fn wrong(name: &str, message: &str, hint: &str) -> ScenarioError {
     }
 }
 
-fn evaluate(name: &str, source: &str, folder: &Path) -> Result<Dynamic, ScenarioError> {
+fn evaluate(
+    name: &str,
+    source: &str,
+    folder: &Path,
+    guest_wall_time: Option<Duration>,
+) -> Result<Dynamic, ScenarioError> {
     let options = RunOptions::default();
-    let context = Arc::new(Context::new(source.to_owned(), folder.to_owned(), options, Arc::new(Silent), None));
+    let mut context = Context::new(source.to_owned(), folder.to_owned(), options, Arc::new(Silent), None);
+    context.guest_wall_time = guest_wall_time;
+    let context = Arc::new(context);
     let engine = vocabulary::engine(&context);
     engine.eval_expression::<Dynamic>(source).map_err(|error| error::from_script(name, &error))
 }
@@ -100,7 +114,7 @@ mod tests {
 
     #[test]
     fn one_word_of_the_vocabulary_is_enough() {
-        let made = latency("--latency", "fixed(#{ step: \"10ms\" })", Path::new(""));
+        let made = latency("--latency", "fixed(#{ step: \"10ms\" })", Path::new(""), Duration::MAX);
         assert!(made.is_ok());
         let made = |source| policy("--policy", source, Path::new("")).map(|(policy, ranks)| (policy, ranks.is_some()));
         assert_eq!(made("priority").ok(), Some((Policy::Priority, false)));
@@ -112,7 +126,8 @@ mod tests {
 
     #[test]
     fn anything_else_is_refused_with_its_place() {
-        let error = |source| latency("--latency", source, Path::new("")).err().expect("it is wrong").to_string();
+        let made = |source| latency("--latency", source, Path::new(""), Duration::MAX);
+        let error = |source| made(source).err().expect("it is wrong").to_string();
         assert!(error("7").starts_with("--latency: it must be a latency model"));
         assert!(error("fixed(#{ stp: \"10ms\" })").starts_with("--latency:1:"), "{}", error("fixed(#{ stp: 1 })"));
         let error_of = |source| policy("--policy", source, Path::new("")).err().expect("it is wrong").to_string();

@@ -68,6 +68,7 @@ fn make_guest(context: &Context, mut options: Options<'_>) -> Scripted<GuestSpec
     let default = Limits::default();
     let limits = Limits {
         wasi: wasi_grants(&mut options),
+        wall_time_per_call: context.guest_wall_time,
         fuel_per_call: options.u64("fuel").unwrap_or(default.fuel_per_call),
         memory_bytes: options.bytes("memory").map_or(default.memory_bytes, |bytes| bytes as usize),
         ..default

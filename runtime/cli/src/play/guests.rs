@@ -53,8 +53,12 @@ pub(crate) struct GuestArgs {
 #[derive(Clone)]
 pub(crate) struct LiveGuests {
     limits: Limits,
-    told: Arc<Mutex<BTreeMap<(String, u32), Arc<SeatNotes>>>>,
+    wall_time: Duration,
+    told: Arc<Mutex<Seats>>,
 }
+
+/// By the guest's name and the engine's number.
+type Seats = BTreeMap<(String, u32), Arc<SeatNotes>>;
 
 /// What a guest has told of one engine.
 struct SeatNotes {
@@ -88,8 +92,14 @@ impl NoteSink for SeatNotes {
 
 impl LiveGuests {
     pub(crate) fn new(args: &GuestArgs) -> Self {
-        let wall_time_per_call = Some(Duration::from_nanos(args.guest_timeout));
-        Self { limits: Limits { wall_time_per_call, ..Limits::default() }, told: Arc::default() }
+        let wall_time = Duration::from_nanos(args.guest_timeout);
+        let limits = Limits { wall_time_per_call: Some(wall_time), ..Limits::default() };
+        Self { limits, wall_time, told: Arc::default() }
+    }
+
+    /// The longest that a call of a guest may take.
+    pub(crate) fn wall_time(&self) -> Duration {
+        self.wall_time
     }
 
     /// Loads a guest and says which one it is.
