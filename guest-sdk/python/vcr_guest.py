@@ -142,13 +142,15 @@ def rounded_ns(duration_ns: float) -> int:
 def latency(make: Callable[[dict[str, Any], int], LatencyModel]) -> type:
     """The interface `latency` of a latency model's class: name it `Latency` in `app.py`."""
 
-    class Latency:
-        model: LatencyModel
-        words = ""
+    # Kept here, because componentize-py makes an object of the class for each call.
+    model: LatencyModel
+    words = ""
 
+    class Latency:
         def configure(self, config: str, seed: int) -> None:
+            nonlocal model
             try:
-                self.model = make(read_config(config), seed)
+                model = make(read_config(config), seed)
             except GuestError as error:
                 raise passed_on(error) from error
 
@@ -160,7 +162,7 @@ def latency(make: Callable[[dict[str, Any], int], LatencyModel]) -> type:
                 if first > 0 and now_ns >= horizon_ns:
                     break
                 try:
-                    duration_ns = self.model.price(Step(now_ns, *shapes[first : first + WORDS_PER_STEP]))
+                    duration_ns = float(model.price(Step(now_ns, *shapes[first : first + WORDS_PER_STEP])))
                 except GuestError as error:
                     raise passed_on(error) from error
                 durations_ns.append(duration_ns)
@@ -170,16 +172,18 @@ def latency(make: Callable[[dict[str, Any], int], LatencyModel]) -> type:
                 now_ns += rounded_ns(duration_ns)
             return durations_ns
 
-        def price_step(self, *words: int) -> float:
+        def price_step(self, *step: int) -> float:
+            nonlocal words
             try:
-                return self.model.price(Step(*words))
+                return float(model.price(Step(*step)))
             except GuestError as error:
-                self.words = str(error)
+                words = str(error)
                 return math.nan
 
         def trouble(self) -> str:
-            words, self.words = self.words, ""
-            return words
+            nonlocal words
+            told, words = words, ""
+            return told
 
     return Latency
 
@@ -292,12 +296,14 @@ def _event(words: list[int]) -> Event:
 def scheduling(make: Callable[[dict[str, Any], int], SchedulerPolicy]) -> type:
     """The interface `scheduling` of a policy's class: name it `Scheduling` in `app.py`."""
 
-    class Scheduling:
-        policy: SchedulerPolicy
+    # Kept here, because componentize-py makes an object of the class for each call.
+    policy: SchedulerPolicy
 
+    class Scheduling:
         def configure(self, config: str, seed: int) -> None:
+            nonlocal policy
             try:
-                self.policy = make(read_config(config), seed)
+                policy = make(read_config(config), seed)
             except GuestError as error:
                 raise passed_on(error) from error
 
@@ -316,7 +322,7 @@ def scheduling(make: Callable[[dict[str, Any], int], SchedulerPolicy]) -> type:
                 happened = [_event(events[first : first + 8]) for first in range(0, len(events), 8)]
                 computed = [Progress(*progress[first : first + 3]) for first in range(0, len(progress), 3)]
                 decision = Decision(now_ns, budget_tokens, seats, free_blocks, total_blocks, happened, computed)
-                self.policy.decide(decision, preferences)
+                policy.decide(decision, preferences)
             except GuestError as error:
                 raise passed_on(error) from error
             return preferences.words

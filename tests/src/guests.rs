@@ -71,6 +71,27 @@ pub fn component(wit: &str, core_text: &str) -> Vec<u8> {
     encoder.and_then(|mut encoder| encoder.encode()).expect("the module fits the world")
 }
 
+/// Builds the guest in `source` into `out`, with a target folder that builds of
+/// guests share. None, said loudly, where there is no compiler for it.
+///
+/// # Panics
+/// When it does not compile.
+#[must_use]
+pub fn built_guest(source: &Path, out: &Path) -> Option<PathBuf> {
+    let _lock = lock("guests");
+    let mut command = Command::new(vcr());
+    command.args(["guest", "build", "--json", "--quiet", "--out"]).arg(out).arg(source);
+    let said = Said::of(command.env("CARGO_TARGET_DIR", scratch_dir().join("guests-target")));
+    // What is not to be had, rather than what is wrong with the guest.
+    let lacks = ["no compiler for ", "componentize-py cannot be installed", "`python3` is not installed"];
+    if said.code != 0 && lacks.iter().any(|lack| said.stderr.contains(lack)) {
+        skip(&said.stderr);
+        return None;
+    }
+    let built = said.ended(0).json();
+    Some(PathBuf::from(built[0]["component"].as_str().expect("a built guest has a file")))
+}
+
 /// The latest change of anything in a folder.
 fn newest(folder: &Path) -> Option<std::time::SystemTime> {
     let entries = fs::read_dir(folder).ok()?.filter_map(Result::ok).map(|entry| entry.path());

@@ -21,7 +21,7 @@ pub(crate) use frontend::fetched;
 pub use frontend::{
     Answer, Events, FRONTENDS, Frontend, FrontendOptions, Streamed, free_port, frontend_model, releases,
 };
-pub use guests::{component, hostile_guest, json_tokens, shipped_guest};
+pub use guests::{built_guest, component, hostile_guest, json_tokens, shipped_guest};
 pub use play::Play;
 pub use python::{Program, PythonPackages, python_packages};
 pub use record::{Record, capture};

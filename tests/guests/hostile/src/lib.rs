@@ -10,7 +10,7 @@ extern crate alloc;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 
-use vcr_guest_sdk::{LatencyGuest, Step, export_latency_model, observe, serde};
+use vcr_guest_sdk::{Batch, LatencyGuest, Step, export_latency_model, observe, serde};
 
 /// What an honest step takes.
 const HONEST_NS: f64 = 10_000_000.0;
@@ -30,6 +30,7 @@ enum Wrong {
     Negative,
     Infinite,
     TooLong,
+    ByCall,
     RejectConfig,
     LoopInConfig,
     PanicInConfig,
@@ -46,6 +47,7 @@ struct Config {
 struct Hostile {
     wrong: Wrong,
     honest_steps_left: u64,
+    calls: u64,
 }
 
 impl LatencyGuest for Hostile {
@@ -58,7 +60,7 @@ impl LatencyGuest for Hostile {
             Wrong::PanicInConfig => panic!("as asked"),
             _ => {}
         }
-        Ok(Self { wrong: config.wrong, honest_steps_left: config.after })
+        Ok(Self { wrong: config.wrong, honest_steps_left: config.after, calls: 0 })
     }
 
     fn price(&mut self, step: &Step) -> f64 {
@@ -78,8 +80,15 @@ impl LatencyGuest for Hostile {
             Wrong::Negative => -1.0,
             Wrong::Infinite => f64::INFINITY,
             Wrong::TooLong => 2e18,
+            // So a step takes longer alone than in a list.
+            Wrong::ByCall => HONEST_NS + self.calls as f64,
             _ => HONEST_NS,
         }
+    }
+
+    fn price_batch(&mut self, batch: &Batch<'_>, durations_ns: &mut Vec<f64>) -> Result<(), String> {
+        self.calls += 1;
+        batch.price_each(durations_ns, |step| Ok(self.price(step)))
     }
 }
 

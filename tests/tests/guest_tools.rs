@@ -1,0 +1,298 @@
+//! What guests are made and looked at with: `vcr guest new`, `inspect` and `check`,
+//! in projects outside of this repository, on files of every kind.
+
+use std::path::Path;
+use std::process::Command;
+
+use serde_json::Value;
+use vcr_tests::{Folder, Said, built_guest, hostile_guest, root, shipped_guest, vcr};
+use wit_component::{ComponentEncoder, StringEncoding, embed_component_metadata};
+use wit_parser::Resolve;
+
+/// Makes a project of `vcr guest new`.
+#[track_caller]
+fn new_project(folder: &Folder, name: &str, world: &str, more: &[&str]) {
+    let said = folder.vcr(&[&["guest", "new", name, "--world", world], more].concat()).ended(0);
+    assert!(said.stdout.contains(&format!("vcr guest build {name}")), "{}", said.stdout);
+}
+
+/// What `vcr guest check --json` says of a component.
+#[track_caller]
+fn check(folder: &Folder, component: &Path, config: &str, code: i32) -> Value {
+    let path = component.to_str().expect("a path in UTF-8");
+    folder.vcr(&["guest", "check", path, "--config", config, "--seed", "7", "--json"]).ended(code).json()
+}
+
+/// The outcome of a check, by its name.
+#[track_caller]
+fn outcome<'a>(report: &'a Value, name: &str) -> (&'a str, &'a str) {
+    let checks = report["checks"].as_array().expect("there are checks");
+    let check = checks.iter().find(|check| check["name"] == name).expect("the check was made");
+    (check["outcome"].as_str().expect("a word"), check["reason"].as_str().unwrap_or_default())
+}
+
+/// Makes, builds and checks a project of a world.
+fn project_passes(world: &str, function: &str) {
+    let folder = Folder::new();
+    new_project(&folder, "mine", world, &[]);
+    let project = folder.path().join("mine");
+    let Some(component) = built_guest(&project, &project.join("dist")) else { return };
+    assert_eq!(component, project.join("dist/mine.wasm"));
+    let report = check(&folder, &component, "mine/config.json", 0);
+    assert_eq!((&report["passed"], &report["world"]), (&true.into(), &world.into()));
+    let calls = report["calls"].as_array().expect("there are calls");
+    let cost = calls.iter().find(|cost| cost["function"] == function).expect("the function was called");
+    assert!(cost["calls"].as_u64() > Some(1_000) && cost["fuel_mean"].as_f64() > Some(1.0), "{cost}");
+}
+
+#[test]
+fn a_latency_model_from_the_template_builds_and_passes() {
+    project_passes("latency-model", "price-step");
+}
+
+#[test]
+fn a_failure_injector_from_the_template_builds_and_passes() {
+    project_passes("failure-injector", "decide");
+}
+
+#[test]
+fn a_token_source_from_the_template_builds_and_passes() {
+    project_passes("token-source", "step");
+}
+
+/// The project's own tests, in the host and natively, as its author runs them.
+#[test]
+fn a_project_passes_its_own_tests() {
+    let folder = Folder::new();
+    new_project(&folder, "mine", "latency-model", &[]);
+    let project = folder.path().join("mine");
+    // Says whether there is a compiler.
+    let Some(_) = built_guest(&project, &project.join("dist")) else { return };
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let mut command = Command::new(cargo);
+    command.arg("test").current_dir(&project).env("VCR", vcr()).env_remove("CARGO_TARGET_DIR");
+    let said = Said::of(&mut command).ended(0);
+    assert_eq!(said.stdout.matches("2 passed").count(), 2, "{}\n{}", said.stdout, said.stderr);
+    assert!(!said.stderr.contains("SKIPPED"), "{}", said.stderr);
+}
+
+#[test]
+fn a_project_is_not_made_over_another_or_by_a_wrong_name() {
+    let folder = Folder::new();
+    new_project(&folder, "mine", "latency-model", &[]);
+    let new = |args: &[&str]| folder.vcr(&[&["guest", "new"], args].concat());
+    new(&["mine", "--world", "latency-model"]).failed(2, &["`mine` exists already", "--path"]);
+    new(&["my guest", "--world", "latency-model"]).failed(2, &["`my guest` cannot be the name of a guest"]);
+    new(&["../up", "--world", "latency-model"]).failed(2, &["`../up` cannot be the name of a guest"]);
+    new(&["other", "--world", "latncy-model"]).failed(2, &["no world `latncy-model`", "you mean `latency-model`"]);
+    new(&["other", "--world", "router", "--lang", "python"]).failed(2, &["no world `router` for python"]);
+    new(&["other", "--world", "router", "--lang", "cobol"]).failed(2, &["it must be rust or python"]);
+    assert!(!folder.path().join("other").exists());
+    let _ = new(&["other", "--world", "latency-model", "--path", "deep/er"]).ended(0);
+    assert!(folder.path().join("deep/er/src/lib.rs").exists());
+}
+
+/// A component of a core module's text for the only world of a package's text.
+fn component(wit: &str, core_text: &str) -> Vec<u8> {
+    let mut module = wat::parse_str(core_text).expect("the text is WebAssembly");
+    let mut resolve = Resolve::default();
+    let package = resolve.push_str("test.wit", wit).expect("the WIT parses");
+    let world = resolve.select_world(&[package], None).expect("it has one world");
+    embed_component_metadata(&mut module, &resolve, world, StringEncoding::UTF8).expect("the world can be embedded");
+    let encoder = ComponentEncoder::default().validate(true).module(&module);
+    encoder.and_then(|mut encoder| encoder.encode()).expect("the module fits the world")
+}
+
+#[test]
+fn inspect_says_what_a_file_is_whether_or_not_it_can_run() {
+    let folder = Folder::new();
+    let inspect = |name: &str, bytes: &[u8]| {
+        folder.write(name, bytes);
+        // For people, and for machines.
+        let _ = folder.vcr(&["guest", "inspect", name]).ended(0);
+        folder.vcr(&["guest", "inspect", name, "--json"]).ended(0).json()
+    };
+    let is = |seen: &Value, kind: &str, problem: &str| {
+        assert_eq!(seen["kind"], kind, "{seen:#}");
+        assert_eq!(seen["supported"], problem.is_empty(), "{seen:#}");
+        assert!(seen["problem"].as_str().unwrap_or_default().contains(problem), "{seen:#}");
+        assert_eq!(seen["hint"].is_null(), problem.is_empty(), "{seen:#}");
+    };
+    is(&inspect("text.wasm", b"fn main() {}"), "no WebAssembly file", "it is not a WebAssembly file");
+    is(&inspect("empty.wasm", b""), "no WebAssembly file", "the file is empty");
+
+    let core =
+        wat::parse_str("(module (import \"env\" \"now\" (func)) (memory (export \"memory\") 2 8))").expect("valid");
+    let seen = inspect("core.wasm", &core);
+    is(&seen, "core module", "it is a core module");
+    assert_eq!((&seen["imports"][0], &seen["exports"][0]), (&"env#now".into(), &"memory".into()));
+    assert_eq!(seen["memories"][0], serde_json::json!({"initial_bytes": 131_072, "maximum_bytes": 524_288}));
+    is(&inspect("cut.wasm", &core[..core.len() - 4]), "core module", "it is a core module");
+
+    let wit = "package other:thing@1.0.0; world thing { export run: func() -> u32; }";
+    let other = component(wit, "(module (func (export \"run\") (result i32) (i32.const 1)))");
+    let seen = inspect("other.wasm", &other);
+    is(&seen, "component", "it is no guest");
+    assert_eq!((&seen["worlds"], &seen["exports"][0]), (&serde_json::json!([]), &"run".into()));
+    is(&inspect("damaged.wasm", &other[..other.len() / 2]), "damaged WebAssembly file", "the component is damaged");
+
+    let wit =
+        "package vcr:guest@0.9.0; interface latency { answer: func() -> u32; } world latency-model { export latency; }";
+    let text = "(module (func (export \"vcr:guest/latency@0.9.0#answer\") (result i32) (i32.const 1)))";
+    let seen = inspect("newer.wasm", &component(wit, text));
+    is(&seen, "component", "it declares guest API 0.9.0");
+    assert_eq!(seen["worlds"][0], serde_json::json!({"world": "latency-model", "api_version": "0.9.0"}));
+
+    folder.vcr(&["guest", "inspect", "missing.wasm"]).failed(2, &["cannot read guest `missing.wasm`"]);
+}
+
+#[test]
+fn inspect_tells_a_shipped_guest_by_world_version_and_language() {
+    let Some(path) = shipped_guest("roofline") else { return };
+    let path = path.to_str().expect("a path in UTF-8");
+    let folder = Folder::new();
+    let seen = folder.vcr(&["guest", "inspect", path, "--json"]).ended(0).json();
+    assert_eq!(seen["worlds"][0], serde_json::json!({"world": "latency-model", "api_version": "0.2.0"}));
+    assert_eq!((&seen["supported"], &seen["imports"]), (&true.into(), &serde_json::json!([])));
+    let producers = seen["producers"].as_array().expect("a list");
+    assert!(producers.iter().any(|producer| producer["name"].as_str().is_some_and(|name| name.starts_with("Rust"))));
+    assert!(!seen["memories"].as_array().expect("a list").is_empty());
+    let said = folder.vcr(&["guest", "inspect", path]).ended(0);
+    assert!(said.stdout.contains("this build serves it"), "{}", said.stdout);
+}
+
+/// Checks the hostile guest, which goes wrong as `wrong` says after some steps.
+fn hostile(wrong: &str, after: u32, code: i32) -> Option<Value> {
+    let path = hostile_guest()?;
+    let config = format!("{{\"wrong\": \"{wrong}\", \"after\": {after}}}");
+    Some(check(&Folder::new(), &path, &config, code))
+}
+
+#[test]
+fn an_honest_guest_passes_every_check() {
+    let Some(report) = hostile("none", 0, 0) else { return };
+    for name in ["answers", "repeated", "interleaved", "unstained", "split"] {
+        assert_eq!(outcome(&report, name), ("passed", ""));
+    }
+    let share = |used: &Value| used["share"].as_f64().expect("a number");
+    assert!(share(&report["memory_bytes"]) > 0.0 && share(&report["memory_bytes"]) < 1.0);
+    assert!(share(&report["configure_fuel"]) > 0.0 && share(&report["configure_fuel"]) < 0.1);
+    let path = hostile_guest().expect("it was built");
+    let path = path.to_str().expect("a path in UTF-8");
+    let said = Folder::new().vcr(&["guest", "check", path, "--config", "{\"wrong\": \"none\"}"]).ended(0);
+    for part in ["hostile", "\u{2713} split", "LIMITS", "COST OF A CALL", "price-step"] {
+        assert!(said.stdout.contains(part), "{}", said.stdout);
+    }
+}
+
+#[test]
+fn a_price_that_depends_on_the_call_is_found() {
+    let Some(report) = hostile("by-call", 50, 1) else { return };
+    assert_eq!(outcome(&report, "repeated").0, "passed");
+    let (outcome, reason) = outcome(&report, "split");
+    assert!(outcome == "broken" && reason.contains("before"), "{reason}");
+}
+
+#[test]
+fn an_answer_that_cannot_be_fails_the_check() {
+    let Some(report) = hostile("negative", 50, 1) else { return };
+    let (outcome, reason) = outcome(&report, "answers");
+    assert!(outcome == "broken" && reason.contains("-1 ns, which is negative"), "{reason}");
+}
+
+#[test]
+fn a_guest_that_breaks_a_limit_is_told_from_one_that_answers_wrong() {
+    for (wrong, told) in
+        [("loop", "it looped for ever"), ("eight-gigabytes", "bytes of memory"), ("panic", "it gave up")]
+    {
+        let Some(report) = hostile(wrong, 20, 3) else { return };
+        let (outcome, reason) = outcome(&report, "answers");
+        assert!(outcome == "guest failed" && reason.contains(told), "{reason}");
+        assert_eq!(report["passed"], false);
+    }
+}
+
+#[test]
+fn what_cannot_be_checked_is_bad_input() {
+    let folder = Folder::new();
+    folder.write("text.wasm", "text");
+    folder.write("no.json", "{");
+    let check = |args: &[&str]| folder.vcr(&[&["guest", "check"], args].concat());
+    check(&["missing.wasm"]).failed(2, &["cannot read guest `missing.wasm`"]);
+    check(&["text.wasm"]).failed(2, &["it is not a WebAssembly file"]);
+    check(&["text.wasm", "--config", "{"]).failed(2, &["`--config` is no JSON"]);
+    check(&["text.wasm", "--config", "no.json"]).failed(2, &["the config `no.json` is no JSON"]);
+    check(&["text.wasm", "--config", "none.json"]).failed(2, &["cannot read the config `none.json`"]);
+    let Some(path) = hostile_guest() else { return };
+    let path = path.to_str().expect("a path in UTF-8");
+    check(&[path, "--config", "{\"wrong\": \"reject-config\"}"]).failed(2, &["`wrong` is", "so it is rejected"]);
+    check(&[path, "--config", "{\"wrong\": \"loop-in-config\"}"]).failed(3, &["it looped for ever"]);
+}
+
+#[test]
+fn a_guest_in_python_builds_and_passes() {
+    let folder = Folder::new();
+    let source = root().join("guests-python/per-token");
+    let Some(component) = built_guest(&source, &folder.path().join("dist")) else { return };
+    let report = check(&folder, &component, "{\"ns_per_token\": 20000}", 0);
+    assert_eq!((&report["passed"], &report["world"]), (&true.into(), &"latency-model".into()));
+    let path = component.to_str().expect("a path in UTF-8");
+    let said = folder.vcr(&["guest", "check", path, "--config", "{\"ns_per_tokne\": 1}"]);
+    said.failed(2, &["unknown field `ns_per_tokne`"]);
+}
+
+#[test]
+fn a_project_in_python_that_is_none_is_refused_by_name() {
+    let folder = Folder::new();
+    new_project(&folder, "mine", "latency-model", &["--lang", "python"]);
+    folder.write("mine/pyproject.toml", "[project]\nname = \"mine\"\n");
+    folder.vcr(&["guest", "build", "mine"]).failed(2, &["is no guest in Python", "`tool.vcr`", "vcr guest new"]);
+}
+
+/// A run priced by trained physics, in the place of `latency`.
+fn run_priced_by(folder: &Folder, latency: &str) -> Said {
+    let engines = format!("pool(#{{ engines: 2, engine: engine(#{{ num_gpu_blocks: 2000 }}), latency: {latency} }})");
+    let work =
+        r#"poisson(#{ rate: "30/s", count: 80, prompt_tokens: lognormal(400, 300), output_tokens: uniform(5, 80) })"#;
+    folder.write(
+        "test.rhai",
+        format!("run(#{{ name: \"r\", cluster: cluster(#{{ engines: {engines} }}), workloads: [ {work} ] }});\n"),
+    );
+    folder.run(&["--json"])
+}
+
+#[test]
+fn trained_physics_as_a_guest_equals_the_native_one() {
+    let Some(path) = shipped_guest("trained-physics") else { return };
+    let fit = std::fs::read_to_string(root().join("guests/trained-physics/blis-h100.json")).expect("it is there");
+    let folder = Folder::new();
+    folder.write("fit.json", &fit);
+    let on = r#"model: "llama-3.1-8b", gpu: "h100-sxm", tensor_parallel: 2"#;
+    let native =
+        run_priced_by(&folder, &format!(r#"trained_physics(#{{ coefficients: "fit.json", {on} }})"#)).ended(0).json();
+    // A map of the language, from the same text.
+    let map = fit.replace('{', "#{");
+    let inline = run_priced_by(&folder, &format!("trained_physics(#{{ coefficients: {map}, {on} }})")).ended(0).json();
+    let guest = format!("guest(#{{ path: \"{}\", config: #{{ coefficients: {map}, {on} }} }})", path.display());
+    let guest = run_priced_by(&folder, &guest).ended(0).json();
+    assert!(native["runs"][0]["metrics"]["trends"]["step_ms"]["mean"].as_f64() > Some(1.0));
+    assert_eq!(inline["runs"], native["runs"]);
+    assert_eq!(guest["runs"], native["runs"], "the whole report, with the fingerprint over every step");
+}
+
+#[test]
+fn trained_physics_refuses_what_is_missing_unknown_or_negative() {
+    let folder = Folder::new();
+    let on = r#"model: "llama-3.1-8b", gpu: "h100-sxm""#;
+    let zeros = "prefill_compute: 0.0, prefill_kv: 0.0, decode_compute: 0.0, decode_kv: 0.0, weights: 0.0, all_reduce: 0.0, layer_us: 0.0, request_us: 0.0";
+    let run = |coefficients: &str| {
+        run_priced_by(&folder, &format!("trained_physics(#{{ coefficients: {coefficients}, {on} }})"))
+    };
+    run(&format!("#{{ {zeros} }}")).failed(2, &["`coefficients`", "missing field `step_us`"]);
+    run(&format!("#{{ {zeros}, step_us: 1.0, wights: 1.0 }}")).failed(2, &["`coefficients`", "unknown field `wights`"]);
+    run("\"none.json\"").failed(2, &["`coefficients`: cannot read `none.json`"]);
+    run("7").failed(2, &["`coefficients`: give the name of a JSON file, or a map"]);
+    run_priced_by(&folder, &format!("trained_physics(#{{ {on} }})"))
+        .failed(2, &["`trained_physics` needs the option `coefficients`"]);
+    run(&format!("#{{ {zeros}, step_us: -5.0 }}")).failed(3, &["trained_physics", "a step comes out at -0.005 ms"]);
+}
