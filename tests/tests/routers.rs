@@ -122,8 +122,8 @@ fn the_guest_routes_as_its_native_twin_does() {
 fn guests_in_a_split_cluster_do_not_depend_on_threads() {
     let (Some(affinity), Some(chaos)) = (shipped_guest("prefix-affinity"), shipped_guest("chaos")) else { return };
     let rules = r#"#{ rules: [
-        #{ match: #{ request_id: "chat" }, after_tokens: 3, probability: 0.1, action: "fail_request" },
-        #{ match: #{}, after_tokens: 5, every: 9, action: #{ stall: #{ ms: 30 } } },
+        #{ "match": #{ request_id: "chat" }, after_tokens: 3, probability: 0.1, action: "fail_request" },
+        #{ "match": #{}, after_tokens: 5, every: 9, action: #{ stall: #{ ms: 30 } } },
         #{ at_ms: 900, action: #{ crash: #{ restart_after_ms: 100 } } } ] }"#;
     let (router, failures) = (guest_at(&affinity, "#{ prefix_blocks: 2 }"), guest_at(&chaos, rules));
     let script = format!(
@@ -170,11 +170,11 @@ fn chaos_goes_wrong_as_scripted() {
     assert_eq!(plain["metrics"]["counters"]["completed"], 10);
 
     let failed =
-        with_chaos(&path, r#"#{ match: #{ request_id: "work-3-" }, after_tokens: 4, action: "fail_request" }"#);
+        with_chaos(&path, r#"#{ "match": #{ request_id: "work-3-" }, after_tokens: 4, action: "fail_request" }"#);
     assert_eq!(failed["metrics"]["failures"]["a failure was injected"], 1);
     assert_eq!(failed["metrics"]["counters"]["wasted_tokens"], 4);
 
-    let burst = r#"#{ match: #{}, at_ms: 45, until_ms: 75, action: "fail_request" }"#;
+    let burst = r#"#{ "match": #{}, at_ms: 45, until_ms: 75, action: "fail_request" }"#;
     let burst = with_chaos(&path, burst);
     let lost = count(&burst["metrics"]["failures"]["a failure was injected"]);
     assert!((5..=8).contains(&lost), "those that were there in the window, and none that came later: {lost}");
@@ -182,7 +182,7 @@ fn chaos_goes_wrong_as_scripted() {
 
     let stall = with_chaos(
         &path,
-        r#"#{ match: #{ request_id: "work-0-" }, after_tokens: 5, action: #{ stall: #{ ms: 700 } } }"#,
+        r#"#{ "match": #{ request_id: "work-0-" }, after_tokens: 5, action: #{ stall: #{ ms: 700 } } }"#,
     );
     assert_eq!(stall["metrics"]["counters"]["stalls"], 1);
     assert_eq!(stall["metrics"]["counters"]["completed"], 10);
@@ -195,7 +195,7 @@ fn chaos_goes_wrong_as_scripted() {
     assert!(crash["metrics"]["failures"]["the engine crashed"].as_u64() > Some(0));
     assert!(crash["metrics"]["counters"]["completed"].as_u64() > Some(0), "later ones find it up again");
 
-    let dropped = with_chaos(&path, r#"#{ match: #{}, action: "drop_message" }"#);
+    let dropped = with_chaos(&path, r#"#{ "match": #{}, action: "drop_message" }"#);
     assert_eq!(dropped["metrics"]["counters"]["ignored_faults"], 10, "there is no wire to lose anything on");
     assert_eq!(dropped["metrics"]["trends"], plain["metrics"]["trends"]);
 }
