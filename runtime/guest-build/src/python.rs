@@ -215,7 +215,8 @@ fn tool(python: &Path, dir: &Path) -> Command {
     for name in ["PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV"] {
         command.env_remove(name);
     }
-    command.env("PYTHONDONTWRITEBYTECODE", "1");
+    // Its own stack is of no use to who wrote the guest.
+    command.env("PYTHONDONTWRITEBYTECODE", "1").env("RUST_BACKTRACE", "0");
     command
 }
 
@@ -258,7 +259,7 @@ fn install(cache: &Path, place: &Path, progress: &mut dyn FnMut(Progress<'_>)) -
     progress(Progress::Fetching { what: "componentize-py from the Python package index (about 50 MB)" });
     let made = output(program("python3", cache).args(["-m", "venv"]).arg(&work)).and_then(|_| {
         let mut pip = program(interpreter(&work), cache);
-        pip.args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-input"]);
+        pip.args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-input", "--retries=1"]);
         output(pip.arg(format!("componentize-py=={COMPONENTIZE_PY}")))?;
         output(tool(&interpreter(&work), cache).arg("--version"))
     });
