@@ -26,7 +26,7 @@ fn workers(request: u64) -> Vec<WorkerLoad> {
             active_blocks: 4_000 + (draw >> 16) as u32 % 4_000,
             total_blocks: 16_384,
             outstanding_prefill_tokens: (draw >> 24) % 8_192,
-            overlap_blocks: if worker % 4 == 0 { (draw >> 40) as u32 % 16 } else { 0 },
+            overlap_blocks: if worker.is_multiple_of(4) { (draw >> 40) as u32 % 16 } else { 0 },
         }
     };
     (0..WORKERS).map(load).collect()

@@ -100,13 +100,15 @@ fn a_guest_of_another_world_is_refused() {
 
 #[test]
 fn a_guest_of_another_of_our_worlds_is_refused_by_name() {
-    for (name, found) in [
-        ("json-tokens", "the guest `json-tokens` is a token source (world `token-source`)"),
-        ("chaos", "the guest `chaos` is a failure injector (world `failure-injector`)"),
+    for (name, config, found) in [
+        ("chaos", "#{ rules: [] }", "the guest `chaos` is a failure injector (world `failure-injector`)"),
+        ("prefix-affinity", "#{}", "the guest `prefix-affinity` is a router (world `router`)"),
+        ("fair-share", "#{}", "the guest `fair-share` is a scheduler policy (world `scheduler-policy`)"),
     ] {
         let Some(path) = shipped_guest(name) else { return };
-        let path = path.to_str().expect("a path in UTF-8");
-        refused(&Folder::new(), path, &[found, "`latency` must be a latency model (world `latency-model`)"]);
+        let folder = Folder::with(&priced_by(&guest_at(&path, config)));
+        let wanted = "`latency` must be a latency model (world `latency-model`), but";
+        folder.run(&["--json"]).failed(2, &["error: test.rhai:1:", wanted, found]);
     }
 }
 

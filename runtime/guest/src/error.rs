@@ -410,6 +410,10 @@ impl CallFault {
                 | Self::TokenCount { .. }
                 | Self::RaggedActions { .. }
                 | Self::BadAction { .. }
+                | Self::RaggedPreferences { .. }
+                | Self::BadPreference { .. }
+                | Self::NoSuchWorker { .. }
+                | Self::MustBeServed { .. }
         )
     }
 

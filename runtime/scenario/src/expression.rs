@@ -43,9 +43,15 @@ pub fn latency(
 ///
 /// # Errors
 /// When it is no expression of the vocabulary, or makes something else.
-pub fn policy(name: &str, source: &str, folder: &Path) -> Result<(Policy, Option<PolicyFactory>), ScenarioError> {
+pub fn policy(
+    name: &str,
+    source: &str,
+    folder: &Path,
+    guest_wall_time: Duration,
+) -> Result<(Policy, Option<PolicyFactory>), ScenarioError> {
     let is_word = source.chars().all(|character| character.is_ascii_alphanumeric() || "-_".contains(character));
-    let value = if is_word { Dynamic::from(source.to_owned()) } else { evaluate(name, source, folder)? };
+    let value =
+        if is_word { Dynamic::from(source.to_owned()) } else { evaluate(name, source, folder, Some(guest_wall_time))? };
     let spec = PolicySpec::of(&value).map_err(|what| {
         let hint = "write a name, or an expression as in scenarios: fair_share(#{ weights: #{ \"3\": 2.0 } })";
         wrong(name, &format!("it must be {what}"), hint)
@@ -58,8 +64,13 @@ pub fn policy(name: &str, source: &str, folder: &Path) -> Result<(Policy, Option
 ///
 /// # Errors
 /// As there.
-pub fn ranking_policy(name: &str, source: &str, folder: &Path) -> Result<PolicyFactory, ScenarioError> {
-    let (policy, factory) = policy(name, source, folder)?;
+pub fn ranking_policy(
+    name: &str,
+    source: &str,
+    folder: &Path,
+    guest_wall_time: Duration,
+) -> Result<PolicyFactory, ScenarioError> {
+    let (policy, factory) = policy(name, source, folder, guest_wall_time)?;
     Ok(PolicySpec { policy, factory }.into_ranking())
 }
 
@@ -116,7 +127,9 @@ mod tests {
     fn one_word_of_the_vocabulary_is_enough() {
         let made = latency("--latency", "fixed(#{ step: \"10ms\" })", Path::new(""), Duration::MAX);
         assert!(made.is_ok());
-        let made = |source| policy("--policy", source, Path::new("")).map(|(policy, ranks)| (policy, ranks.is_some()));
+        let made = |source| {
+            policy("--policy", source, Path::new(""), Duration::MAX).map(|(policy, ranks)| (policy, ranks.is_some()))
+        };
         assert_eq!(made("priority").ok(), Some((Policy::Priority, false)));
         assert_eq!(made("fair-share").ok(), Some((Policy::Ranked, true)));
         assert_eq!(made("shortest_prompt_first(#{ aging_tokens_per_s: 9 })").ok(), Some((Policy::Ranked, true)));
@@ -130,7 +143,8 @@ mod tests {
         let error = |source| made(source).err().expect("it is wrong").to_string();
         assert!(error("7").starts_with("--latency: it must be a latency model"));
         assert!(error("fixed(#{ stp: \"10ms\" })").starts_with("--latency:1:"), "{}", error("fixed(#{ stp: 1 })"));
-        let error_of = |source| policy("--policy", source, Path::new("")).err().expect("it is wrong").to_string();
+        let error_of =
+            |source| policy("--policy", source, Path::new(""), Duration::MAX).err().expect("it is wrong").to_string();
         assert!(error_of("fsfs").contains("did you mean"), "{}", error_of("fsfs"));
         assert!(error_of("fixed(#{ step: \"1ms\" })").contains("but is a latency model"));
         assert!(error("nothing(1)").contains("there is no function `nothing`"));

@@ -12,7 +12,8 @@ pub(crate) const GUEST_EXAMPLES: &str = with_plain_exit_codes!(
   vcr guest new my-model --world latency-model   # a project that builds and passes its test
   vcr guest build my-model                       # into my-model/dist/my-model.wasm
   vcr guest check my-model/dist/my-model.wasm    # thousands of calls, all rules
-  vcr guest inspect my-model/dist/my-model.wasm  # what it is, and what it wants"
+  vcr guest inspect my-model/dist/my-model.wasm  # what it is, and what it wants
+  vcr guest push my-model/dist/my-model.wasm oci://ghcr.io/someone/my-model:1"
 );
 
 pub(crate) const NEW_EXAMPLES: &str = with_plain_exit_codes!(

@@ -150,21 +150,22 @@ fn engine(args: &EngineArgs, link: &LinkArgs, policy: Policy) -> Result<EngineCo
 fn policy(args: &PlayArgs, guests: &LiveGuests) -> Result<(Policy, Option<PolicyFactory>), Unusable> {
     let (place, text) = ("--scheduling-policy", args.engine.scheduling_policy.as_str());
     let guest_config = args.engine.scheduling_policy_config.as_deref();
+    const FALLBACK: &str = "--scheduling-policy-fallback";
     let fallback = args.guests.scheduling_policy_fallback.as_ref();
     if is_guest(text) {
         let fallback = fallback
-            .map(|text| expression::ranking_policy("--scheduling-policy-fallback", text, Path::new("")))
+            .map(|text| expression::ranking_policy(FALLBACK, text, Path::new(""), guests.wall_time()))
             .transpose()?;
         let factory = guests.policy(text, guest_config.unwrap_or("{}"), fallback)?;
         return Ok((Policy::Ranked, Some(factory)));
     }
     if fallback.is_some() {
-        return Err(only_guests_have_fallbacks(place, "--scheduling-policy-fallback", "policy"));
+        return Err(only_guests_have_fallbacks(place, FALLBACK, "policy"));
     }
     if guest_config.is_some() {
         return Err(only_guests_are_configured(place, "policy"));
     }
-    Ok(expression::policy(place, text, Path::new(""))?)
+    Ok(expression::policy(place, text, Path::new(""), guests.wall_time())?)
 }
 
 fn only_guests_have_fallbacks(place: &str, option: &str, what: &str) -> Unusable {
