@@ -158,8 +158,7 @@ fn what_is_written_to_stdout_is_lines_of_the_log() {
         model.price(&batch, &mut durations_ns).expect("it prices");
         assert_eq!(durations_ns, [0], "the write went well");
         drop(model);
-        let lines = lines.0.lock().expect("nobody panicked").clone();
-        lines
+        lines.0.lock().expect("nobody panicked").clone()
     };
     assert_eq!(heard(1000), [r#"Line { text: "`factor` i" }"#, r#"Line { text: " 0, b" }"#]);
     assert_eq!(heard(10), ["Dropped"]);
