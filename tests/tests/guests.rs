@@ -108,7 +108,7 @@ fn a_guest_of_another_of_our_worlds_is_refused_by_name() {
         let Some(path) = shipped_guest(name) else { return };
         let folder = Folder::with(&priced_by(&guest_at(&path, config)));
         let wanted = "`latency` must be a latency model (world `latency-model`), but";
-        folder.run(&["--json"]).failed(2, &["error: test.rhai:1:", wanted, found]);
+        folder.run(&["--json"]).failed(2, &["error: test.rhai:", wanted, found]);
     }
 }
 

@@ -349,9 +349,9 @@ fn a_start_function_that_loops_is_found_when_the_guest_is_loaded() {
 fn more_memories_and_tables_than_a_component_may_have_are_refused() {
     for (item, kind) in [("(memory 1)", "memory"), ("(table 1 funcref)", "table")] {
         let text = core_text("0.1.0", &Bodies::of_price(&answer(&["1"])));
-        let text = text.replace("(func $recurse", &format!("{} (func $recurse", item.repeat(20)));
+        let text = text.replace("(func $recurse", &format!("{} (func $recurse", item.repeat(70)));
         let error = GuestModule::from_bytes("hoarder", &component(&text, WIT), Limits::default());
-        let error = error.expect_err("16 are enough").to_string();
+        let error = error.expect_err("64 are enough").to_string();
         assert!(error.contains("`hoarder`") && error.contains(kind), "{error}");
     }
 }
