@@ -185,6 +185,18 @@ impl Frontend {
         }
     }
 
+    /// What a metric of it says, summed over its labels.
+    ///
+    /// # Panics
+    /// When it serves no metrics.
+    #[must_use]
+    pub fn metric(&self, name: &str) -> f64 {
+        let metrics = self.get("/metrics").ok();
+        let lines = metrics.as_str().expect("metrics are text").lines();
+        let values = lines.filter(|line| line.starts_with(&format!("{name}{{")));
+        values.filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok()).sum()
+    }
+
     /// Asks for a path.
     ///
     /// # Panics

@@ -25,7 +25,7 @@ pub use guests::{built_guest, component, hostile_guest, json_tokens, shipped_gue
 pub use play::Play;
 pub use python::{Program, PythonPackages, python_packages};
 pub use record::{Record, capture};
-pub use running::Running;
+pub use running::{Running, wait_until};
 
 use std::path::{Path, PathBuf};
 

@@ -102,3 +102,16 @@ impl Drop for Running {
         }
     }
 }
+
+/// Waits until something is true.
+///
+/// # Panics
+/// When it does not become true; `what` says what should have.
+#[track_caller]
+pub fn wait_until(what: &str, mut is_true: impl FnMut() -> bool) {
+    let deadline = Instant::now() + PATIENCE;
+    while !is_true() {
+        assert!(Instant::now() < deadline, "{what}");
+        thread::sleep(Duration::from_millis(20));
+    }
+}

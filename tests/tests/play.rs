@@ -4,10 +4,12 @@
 //! it: those of [`FRONTENDS`], or of all lines where `VCR_ALL_LINES` is set.
 
 use std::io::Write as _;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use serde_json::{Value, json};
-use vcr_tests::{Frontend, FrontendOptions, Play, free_port, hostile_guest, json_tokens, releases, shipped_guest};
+use vcr_tests::{
+    Frontend, FrontendOptions, Play, free_port, hostile_guest, json_tokens, releases, shipped_guest, wait_until,
+};
 
 /// Answers of development routes, such as `/sleep`.
 fn dev() -> FrontendOptions {
@@ -45,23 +47,6 @@ fn text(answer: &Value) -> &str {
     answer["choices"][0]["text"].as_str().expect("a completion has a text")
 }
 
-/// What a metric of the frontend says, summed over its labels.
-fn metric(frontend: &Frontend, name: &str) -> f64 {
-    let metrics = frontend.get("/metrics").ok();
-    let lines = metrics.as_str().expect("metrics are text").lines();
-    let values = lines.filter(|line| line.starts_with(&format!("{name}{{")));
-    values.filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok()).sum()
-}
-
-#[track_caller]
-fn wait_until(what: &str, mut is_true: impl FnMut() -> bool) {
-    let deadline = Instant::now() + Duration::from_secs(60);
-    while !is_true() {
-        assert!(Instant::now() < deadline, "{what}");
-        std::thread::sleep(Duration::from_millis(20));
-    }
-}
-
 #[test]
 fn completions_and_chats_whole_and_streamed() {
     with_each(&FrontendOptions::default(), &[], |version, frontend, play| {
@@ -91,8 +76,8 @@ fn completions_and_chats_whole_and_streamed() {
         };
         assert_eq!(seeded(5), seeded(5));
         assert_ne!(seeded(5), seeded(6));
-        wait_until("all is idle", || metric(frontend, "vllm:num_requests_running") == 0.0);
-        assert_eq!(metric(frontend, "vllm:generation_tokens_total"), 7.0 * 6.0 + 5.0 * 2.0);
+        wait_until("all is idle", || frontend.metric("vllm:num_requests_running") == 0.0);
+        assert_eq!(frontend.metric("vllm:generation_tokens_total"), 7.0 * 6.0 + 5.0 * 2.0);
     });
 }
 
@@ -153,10 +138,10 @@ fn a_prefix_is_found_again() {
         let prompt: Vec<u32> = (1000..1100).collect();
         frontend.complete(&json!(prompt), &json!({"max_tokens": 1}));
         frontend.complete(&json!(prompt), &json!({"max_tokens": 1}));
-        wait_until("the hits are counted", || metric(frontend, "vllm:prefix_cache_hits_total") == 96.0);
+        wait_until("the hits are counted", || frontend.metric("vllm:prefix_cache_hits_total") == 96.0);
         frontend.complete(&json!(prompt), &json!({"max_tokens": 1, "cache_salt": "mine"}));
-        wait_until("the queries are counted", || metric(frontend, "vllm:prefix_cache_queries_total") == 300.0);
-        assert_eq!(metric(frontend, "vllm:prefix_cache_hits_total"), 96.0, "a salt keeps others out");
+        wait_until("the queries are counted", || frontend.metric("vllm:prefix_cache_queries_total") == 300.0);
+        assert_eq!(frontend.metric("vllm:prefix_cache_hits_total"), 96.0, "a salt keeps others out");
     });
 }
 
@@ -210,7 +195,7 @@ fn a_client_that_goes_away_aborts_its_request() {
         drop(events);
         let ended = play.wait_for("reason=Abort");
         assert!(ended.contains("ended"), "{ended}");
-        wait_until("nothing runs", || metric(frontend, "vllm:num_requests_running") == 0.0);
+        wait_until("nothing runs", || frontend.metric("vllm:num_requests_running") == 0.0);
         assert_eq!(frontend.complete(&json!("Next"), &json!({"max_tokens": 2}))["usage"]["completion_tokens"], 2);
     });
 }
@@ -290,14 +275,14 @@ fn prefill_on_one_engine_and_decode_on_another() {
             (&json!(true), &json!(port.parse::<u16>().expect("it is one")))
         );
         assert_eq!(params["remote_registration_generation"].is_u64(), is_from(version, 33));
-        wait_until("the blocks are held", || metric(&prefill, "vllm:kv_cache_usage_perc") > 0.0);
+        wait_until("the blocks are held", || prefill.metric("vllm:kv_cache_usage_perc") > 0.0);
         let answer = decode.complete(&json!(prompt), &json!({"max_tokens": 5, "kv_transfer_params": params}));
         assert_eq!(answer["usage"]["completion_tokens"], 5);
-        assert_eq!(metric(&decode, "vllm:prompt_tokens_total"), 100.0);
+        assert_eq!(decode.metric("vllm:prompt_tokens_total"), 100.0);
         assert!(text(&answer).starts_with(text(&computed)), "the same content gives the same text");
         // Something must happen for the frontend to hear of it.
         prefill.complete(&json!("Next"), &json!({"max_tokens": 1}));
-        wait_until("the blocks are free", || metric(&prefill, "vllm:kv_cache_usage_perc") == 0.0);
+        wait_until("the blocks are free", || prefill.metric("vllm:kv_cache_usage_perc") == 0.0);
         assert!(!decode_engine.log().contains("WARN"), "{}", decode_engine.log());
     }
 }
@@ -395,7 +380,7 @@ fn a_restarted_frontend_gets_its_engine_back() {
         let Some(mut again) = Frontend::start(version, &options) else { return };
         again.wait_until_it_serves();
         assert_eq!(again.complete(&json!("Next"), &json!({"max_tokens": 2}))["usage"]["completion_tokens"], 2);
-        assert_eq!(metric(&again, "vllm:num_requests_running"), 0.0, "what the old one wanted is forgotten");
+        assert_eq!(again.metric("vllm:num_requests_running"), 0.0, "what the old one wanted is forgotten");
     }
 }
 

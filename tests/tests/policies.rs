@@ -1,8 +1,11 @@
 //! Scheduling policies from the outside: what they are for, that guests decide
 //! as their native twins, and what becomes of those that go wrong.
 
-use serde_json::Value;
-use vcr_tests::{Folder, shipped_guest};
+use std::sync::mpsc;
+use std::thread;
+
+use serde_json::{Value, json};
+use vcr_tests::{Folder, Frontend, FrontendOptions, Play, releases, shipped_guest, wait_until};
 use wit_component::{ComponentEncoder, StringEncoding, embed_component_metadata};
 use wit_parser::Resolve;
 
@@ -166,4 +169,40 @@ fn a_policy_that_fails_fails_the_run_and_is_named() {
         "of pool `engines`, before step 0, at ",
     ];
     folder.run(&["--json"]).failed(3, &told);
+}
+
+/// Behind real frontends: while one request has the only seat, a long prompt
+/// comes to wait and a short one after it, which is answered first.
+#[test]
+fn a_guest_ranks_the_requests_of_a_real_frontend() {
+    let Some(guest) = shipped_guest("shortest-prompt-first") else { return };
+    let guest = guest.to_str().expect("a path in text");
+    for version in releases() {
+        eprintln!("vLLM {version}");
+        let Some(mut frontend) = Frontend::start(version, &FrontendOptions::default()) else { return };
+        let sizes = ["--max-model-len", "4096", "--max-num-seqs", "1", "--inter-token-latency", "5ms"];
+        let play = Play::start(&frontend.handshake_address(), &[&sizes[..], &["--scheduling-policy", guest]].concat());
+        frontend.wait_until_it_serves();
+        assert!(play.log().contains("guest shortest-prompt-first: a scheduler policy, sha256 "), "{}", play.log());
+
+        let of_tokens = |prompt_tokens, max_tokens: u32| json!({ "prompt": vec![7; prompt_tokens], "max_tokens": max_tokens, "ignore_eos": true });
+        let mut seated = frontend.stream("/v1/completions", &of_tokens(10, 4000));
+        assert!(seated.next().is_some(), "it runs");
+        let (answered, order) = mpsc::channel();
+        thread::scope(|scope| {
+            for (name, prompt_tokens, waiting) in [("long", 2000, 1.0), ("short", 5, 2.0)] {
+                let (frontend, answered, body) = (&frontend, answered.clone(), of_tokens(prompt_tokens, 40));
+                scope.spawn(move || {
+                    let answer = frontend.post("/v1/completions", &body);
+                    assert_eq!(answer.status, 200, "{}", answer.body);
+                    answered.send(name).expect("somebody waits for it");
+                });
+                wait_until("the request waits", || frontend.metric("vllm:num_requests_waiting") == waiting);
+            }
+            // Whoever leaves makes room.
+            drop(seated);
+        });
+        drop(answered);
+        assert_eq!(order.iter().collect::<Vec<_>>(), ["short", "long"]);
+    }
 }
