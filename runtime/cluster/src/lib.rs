@@ -11,6 +11,7 @@ mod error;
 mod event;
 mod fault;
 mod injector;
+mod kv_router;
 mod lifecycle;
 mod link;
 pub mod metrics;
@@ -31,6 +32,7 @@ pub use config::{
     WorkloadConfig, WorkloadSource,
 };
 pub use error::SimError;
+pub use kv_router::{KvKnowledge, KvRouterConfig, QueueConfig, QueueOrder, ReplicaConfig};
 pub use report::{EngineReport, LinkReport, MetricsReport, Report, TrendReport, report_name};
 pub use router::{
     Choice, EndedRequest, KvAwareConfig, RouteError, RoutePhase, RouteQuery, Router, RouterConfig, RouterFactory,

@@ -8,6 +8,7 @@ pub use vcr_core::route::{Choice, EndedRequest, RouteError, RoutePhase, RouteQue
 use vcr_routing::AffinityConfig;
 
 use crate::affinity::Affine;
+use crate::kv_router::KvRouterConfig;
 
 /// Makes the router of one pool from its seat.
 pub type RouterFactory = Arc<dyn Fn(&Seat<'_>) -> Result<Box<dyn Router>, RouteError> + Send + Sync>;
@@ -22,6 +23,8 @@ pub enum RouterConfig {
     LeastLoaded,
     /// Cheapest by uncached prefill plus KV blocks in use.
     KvAware(KvAwareConfig),
+    /// Dynamo's KV router.
+    Kv(KvRouterConfig),
     /// By prefix, with bounded loads and shedding.
     PrefixAffinity(AffinityConfig),
     /// Made by the caller: a guest, for example.
@@ -34,6 +37,7 @@ impl fmt::Debug for RouterConfig {
             Self::RoundRobin => f.write_str("RoundRobin"),
             Self::LeastLoaded => f.write_str("LeastLoaded"),
             Self::KvAware(config) => f.debug_tuple("KvAware").field(config).finish(),
+            Self::Kv(config) => f.debug_tuple("Kv").field(config).finish(),
             Self::PrefixAffinity(config) => f.debug_tuple("PrefixAffinity").field(config).finish(),
             Self::Made(_) => f.write_str("Made"),
         }
@@ -67,6 +71,13 @@ impl RouterConfig {
             Self::RoundRobin => Box::new(RoundRobin { next_worker: 0 }),
             Self::LeastLoaded => Box::new(LeastLoaded),
             Self::KvAware(config) => Box::new(KvAware { config: *config }),
+            Self::Kv(config) => Box::new(KvAware {
+                config: KvAwareConfig {
+                    overlap_score_credit: config.overlap_score_credit,
+                    prefill_load_scale: config.prefill_load_scale,
+                    decode_active_request_weight: config.decode_active_request_weight,
+                },
+            }),
             Self::PrefixAffinity(config) => Box::new(Affine::new(*config, seat.seed)?),
             Self::Made(make) => make(seat)?,
         })
