@@ -29,6 +29,8 @@ pub(crate) enum Event {
     SlowDownEnd { worker: u32, fault: u32 },
     /// A stall of a worker may be over, unless the worker was restarted since.
     StallEnd { worker: u32, incarnation: u32 },
+    /// KV routers of a pool hear of each other, with requests in a queue.
+    RouterHears { pool: u32 },
     /// A workload's next request or session starts.
     Arrival { workload: u32 },
     /// A session's next turn starts.

@@ -39,6 +39,7 @@ impl Simulation<'_> {
         worker
             .restart(&self.config.name, &self.pools[pool].config)
             .map_err(|error| make_error(&self.pools[pool].config, worker.index, self.now_ns, error))?;
+        self.pools[pool].queue_moves = true;
         for tag in std::mem::take(&mut self.pools[pool].parked) {
             // Requests that ended while parked are gone.
             if self.live[tag as usize].is_some() {
@@ -69,6 +70,7 @@ impl Simulation<'_> {
         tags.sort_unstable();
         let pool = worker.pool;
         worker.crash(self.now_ns, restart_after_ns.is_some());
+        self.tell_crash(index);
         if let Some(after_ns) = restart_after_ns {
             self.events.push(self.now_ns.saturating_add(after_ns), Event::WorkerUp { worker: index });
         }
@@ -76,7 +78,9 @@ impl Simulation<'_> {
             self.lose(tag, index)?;
         }
         if !self.pool_may_recover(pool) {
-            for tag in std::mem::take(&mut self.pools[pool as usize].parked) {
+            let mut nowhere = std::mem::take(&mut self.pools[pool as usize].parked);
+            nowhere.extend(self.give_up_queued(pool));
+            for tag in nowhere {
                 if self.live[tag as usize].is_some() {
                     self.release_source(tag);
                     self.end(tag, Outcome::Failed(FailReason::NoEngine));
@@ -89,6 +93,7 @@ impl Simulation<'_> {
     /// A request loses what `crashed` held of it, and with that everything.
     fn lose(&mut self, tag: u64, crashed: u32) -> Result<(), SimError> {
         self.cancel_transfer(tag);
+        self.tell_lost(tag);
         let live = self.live_mut(tag);
         let (stage, source) = (live.stage, live.source.take());
         live.attempt += 1;

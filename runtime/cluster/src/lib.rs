@@ -20,6 +20,7 @@ mod play;
 pub mod record;
 mod report;
 mod router;
+mod routing;
 mod sim;
 mod tokens;
 mod validate;

@@ -1,7 +1,7 @@
 //! A request's way through the cluster: arrival, routing, hand-over, end.
 
 use vcr_core::plan::{RemoteLoad, RequestOutput};
-use vcr_core::{KvRole, Prompt, RequestSpec, StopRules, seed};
+use vcr_core::{KvRole, RequestSpec, StopRules, seed};
 
 use crate::config::{LinkConfig, LinkSharing, Topology, TransferScope};
 use crate::error::SimError;
@@ -9,7 +9,7 @@ use crate::event::Event;
 use crate::link::TransferKey;
 use crate::metrics::{Counter, Trend};
 use crate::record::{FailReason, Outcome, RequestRecord};
-use crate::router::{Choice, EndedRequest, RouteError, RoutePhase, RouteQuery};
+use crate::routing::Routed;
 use crate::sim::{Live, Simulation, Stage};
 use crate::tokens::made_up;
 use crate::worker::{Health, output_token};
@@ -17,16 +17,6 @@ use crate::workload::{FollowUp, Turn};
 
 const PREFILL_POOL: u32 = 0;
 const DECODE_POOL: u32 = 1;
-
-/// What a router made of a request.
-enum Routed {
-    /// This worker, counted over all engines, takes it.
-    To(u32),
-    /// It is refused.
-    Shed,
-    /// No worker is up that could take it.
-    Nowhere,
-}
 
 impl Simulation<'_> {
     /// The next session of a workload starts.
@@ -84,6 +74,8 @@ impl Simulation<'_> {
             end_ns: None,
             prefill_worker: None,
             decode_worker: None,
+            prefill_route_overlap_tokens: None,
+            decode_route_overlap_tokens: None,
             preemptions: 0,
             retries: 0,
             outcome: Outcome::Unfinished,
@@ -95,6 +87,7 @@ impl Simulation<'_> {
             source: None,
             prompt: Some(turn.prompt),
             priority: turn.priority,
+            strict_priority: turn.strict_priority,
             follow_up: turn.follow_up,
             attempt: 0,
             routed: [None; 2],
@@ -113,11 +106,10 @@ impl Simulation<'_> {
     pub(crate) fn dispatch(&mut self, tag: u64) -> Result<(), SimError> {
         let record = &self.records[tag as usize];
         let (prompt_tokens, max_tokens) = (record.prompt_tokens, record.max_tokens);
-        let disaggregated = self.pools.len() > 1;
-        let here = if disaggregated { max_tokens.min(1) } else { max_tokens };
+        let (here, role) = self.first_part(tag);
         let first_engine = &self.workers[0].engine;
         let mut fits = first_engine.check(prompt_tokens, here);
-        if disaggregated && fits.is_ok() {
+        if role == KvRole::Source && fits.is_ok() {
             let decode_engine = &self.workers[self.pools[DECODE_POOL as usize].first_worker as usize].engine;
             fits = decode_engine.check(prompt_tokens, max_tokens);
         }
@@ -125,34 +117,42 @@ impl Simulation<'_> {
             self.end(tag, Outcome::Rejected(reason));
             return Ok(());
         }
-        let role = if disaggregated { KvRole::Source } else { KvRole::Local };
         self.submit(tag, PREFILL_POOL, here, role)
+    }
+
+    /// What the first pool does for a request: so many output tokens of it, in
+    /// that role.
+    pub(crate) fn first_part(&self, tag: u64) -> (u32, KvRole) {
+        let max_tokens = self.records[tag as usize].max_tokens;
+        if self.pools.len() > 1 { (max_tokens.min(1), KvRole::Source) } else { (max_tokens, KvRole::Local) }
     }
 
     /// Routes a request to a worker of `pool`, or parks it until one is up.
     pub(crate) fn submit(&mut self, tag: u64, pool: u32, max_tokens: u32, kv_role: KvRole) -> Result<(), SimError> {
+        let live = self.live_mut(tag);
+        live.stage = Stage::Parked { pool };
+        let prompt = live.prompt.take().expect("the prompt is kept until the last submission");
+        let routed = self.route(tag, pool, &prompt, kv_role)?;
+        self.live_mut(tag).prompt = Some(prompt);
+        match routed {
+            Routed::To(worker) => self.place(tag, worker, max_tokens, kv_role),
+            Routed::Shed => self.end(tag, Outcome::Shed),
+            Routed::Queued => {}
+            Routed::Nowhere => self.park(tag, pool),
+        }
+        Ok(())
+    }
+
+    /// Gives a request to the worker that was chosen for it.
+    pub(crate) fn place(&mut self, tag: u64, worker: u32, max_tokens: u32, kv_role: KvRole) {
+        let pool = self.workers[worker as usize].pool;
         let keep_prompt = self.config.max_retries > 0 || self.pools.len() > 1;
         let workload = self.records[tag as usize].workload;
         let tenant = self.config.workloads[workload as usize].tenant;
         let live = self.live_mut(tag);
-        live.stage = Stage::Parked { pool };
         let priority = live.priority;
-        let prompt = live.prompt.take().expect("the prompt is kept until the last submission");
-        let worker = match self.route(tag, pool, &prompt, kv_role)? {
-            Routed::To(worker) => worker,
-            Routed::Shed => {
-                self.end(tag, Outcome::Shed);
-                return Ok(());
-            }
-            Routed::Nowhere => {
-                self.live_mut(tag).prompt = Some(prompt);
-                self.park(tag, pool);
-                return Ok(());
-            }
-        };
-        if keep_prompt {
-            self.live_mut(tag).prompt = Some(prompt.clone());
-        }
+        let kept = if keep_prompt { live.prompt.clone() } else { live.prompt.take() };
+        let prompt = kept.expect("the prompt is kept until the last submission");
         let eos_token = self.pools[pool as usize].config.tokens.as_ref().and_then(|tokens| tokens.eos_token);
         let shown = self.workers[worker as usize].tokens.as_ref().map(|_| {
             let block_size_tokens = self.pools[pool as usize].config.engine.block_size;
@@ -188,7 +188,6 @@ impl Simulation<'_> {
             }
             Err(reason) => self.end(tag, Outcome::Rejected(reason)),
         }
-        Ok(())
     }
 
     /// Tells the injector of a worker, if it has one, of a request.
@@ -199,75 +198,6 @@ impl Simulation<'_> {
         let name = format!("{workload}-{}-{}", record.session, record.turn);
         let priority = self.live[tag as usize].as_deref().map_or(0, |live| live.priority);
         injector.arrived(tag, name, record.prompt_tokens, max_tokens, priority);
-    }
-
-    /// The router's choice among the workers of `pool` that are up.
-    fn route(&mut self, tag: u64, pool: u32, prompt: &Prompt, kv_role: KvRole) -> Result<Routed, SimError> {
-        let index = pool as usize;
-        let pool = &mut self.pools[index];
-        let overlap = pool.router.needs_overlap();
-        let first = pool.first_worker as usize;
-        self.loads.clear();
-        for worker in &self.workers[first..first + pool.config.engines as usize] {
-            if worker.health == Health::Up {
-                let hit = if overlap { worker.engine.pool().cached_prefix_blocks(prompt.block_hashes()) } else { 0 };
-                self.loads.push(worker.load(hit));
-            }
-        }
-        if self.loads.is_empty() {
-            return Ok(Routed::Nowhere);
-        }
-        let record = &self.records[tag as usize];
-        let live = self.live[tag as usize].as_deref_mut().expect("the request has not ended");
-        let query = RouteQuery {
-            now_ns: self.now_ns,
-            request: tag,
-            prompt_tokens: record.prompt_tokens,
-            max_tokens: record.max_tokens,
-            priority: live.priority,
-            lora: None,
-            tenant: self.config.workloads[record.workload as usize].tenant,
-            // Sessions are numbered within their workload.
-            session: u64::from(record.workload) << 48 | record.session,
-            block_size_tokens: pool.config.engine.block_size,
-            phase: match kv_role {
-                KvRole::Local => RoutePhase::Whole,
-                KvRole::Source => RoutePhase::Prefill,
-                KvRole::Destination => RoutePhase::Decode,
-            },
-            may_shed: live.routed == [None; 2],
-            blocks: prompt.block_hashes(),
-        };
-        let refused = |what: String| RouteError { router: "router".to_owned(), reason: what };
-        let choice = pool.router.route(&query, &self.loads).and_then(|choice| match choice {
-            Choice::Shed if query.may_shed => Ok(Routed::Shed),
-            Choice::Shed => Err(refused("it refused a request that has been with an engine before".to_owned())),
-            Choice::Worker(position) => match self.loads.get(position) {
-                Some(load) => {
-                    live.routed[index] = Some(load.worker);
-                    Ok(Routed::To(pool.first_worker + load.worker))
-                }
-                None => Err(refused(format!("it chose position {position} of {} engines", self.loads.len()))),
-            },
-        });
-        choice.map_err(|reason| SimError::Route {
-            pool: pool.config.name.clone(),
-            request: Some(tag),
-            at_ms: self.now_ns as f64 / 1e6,
-            reason,
-        })
-    }
-
-    /// Tells the routers that have routed it that a request is over.
-    fn tell_routers(&mut self, tag: u64, routed: [Option<u32>; 2], failed: bool) {
-        let output_tokens = self.records[tag as usize].output_tokens;
-        for (pool, worker) in self.pools.iter_mut().zip(routed) {
-            if let Some(worker) = worker
-                && pool.router.needs_ended()
-            {
-                pool.router.ended(&EndedRequest { request: tag, worker, output_tokens, failed });
-            }
-        }
     }
 
     fn park(&mut self, tag: u64, pool: u32) {
@@ -288,6 +218,7 @@ impl Simulation<'_> {
     pub(crate) fn end_prefill(&mut self, worker: u32, output: &RequestOutput) -> Result<(), SimError> {
         let tag = output.tag;
         self.records[tag as usize].prefill_end_ns = Some(self.now_ns);
+        self.tell_prefill_over(tag);
         let max_tokens = self.records[tag as usize].max_tokens;
         self.live_mut(tag).source = Some((worker, output.request));
         if max_tokens == 0 {

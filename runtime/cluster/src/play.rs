@@ -37,7 +37,8 @@ impl Simulation<'_> {
         };
         let next_ns = record.arrival_ns.saturating_add(answer.after_ns(next_output + 1));
         self.live_mut(tag).stage = Stage::Played { row, next_output: next_output + 1 };
-        self.emit(tag, num_tokens);
+        // No engine has computed it, so no router waits to hear of it.
+        let _first = self.give_tokens(tag, num_tokens);
         self.events.push(next_ns.max(self.now_ns), Event::Played { tag });
     }
 }

@@ -74,6 +74,11 @@ pub struct RequestRecord {
     pub prefill_worker: Option<u32>,
     /// Engine that generated the output, if another.
     pub decode_worker: Option<u32>,
+    /// Prompt tokens that the router took to be cached on the (prefill) engine
+    /// when it chose it, if it looked.
+    pub prefill_route_overlap_tokens: Option<u32>,
+    /// The same of the decode engine, if that is another.
+    pub decode_route_overlap_tokens: Option<u32>,
     /// How often it was preempted.
     pub preemptions: u32,
     /// How often it was tried again.

@@ -8,7 +8,7 @@ pub use vcr_core::route::{Choice, EndedRequest, RouteError, RoutePhase, RouteQue
 use vcr_routing::AffinityConfig;
 
 use crate::affinity::Affine;
-use crate::kv_router::KvRouterConfig;
+use crate::kv_router::{KvKnowledge, KvRouterConfig};
 
 /// Makes the router of one pool from its seat.
 pub type RouterFactory = Arc<dyn Fn(&Seat<'_>) -> Result<Box<dyn Router>, RouteError> + Send + Sync>;
@@ -62,22 +62,31 @@ impl Default for KvAwareConfig {
 }
 
 impl RouterConfig {
+    /// Whether requests may wait in the router.
+    pub(crate) fn has_queue(&self) -> bool {
+        matches!(self, Self::Kv(config) if config.queue.is_some())
+    }
+
+    /// Whether it wants the engines' KV events.
+    pub(crate) fn needs_kv_events(&self) -> bool {
+        let late = |config: &KvRouterConfig| matches!(config.knowledge, KvKnowledge::Events { lag_ns } if lag_ns > 0);
+        matches!(self, Self::Kv(config) if late(config))
+    }
+
     /// A router in its initial state.
     ///
     /// # Errors
-    /// When its config makes no sense, or its maker fails.
+    /// When its config makes no sense, or its maker fails; for [`Self::Kv`], which
+    /// is more than a [`Router`].
     pub fn build(&self, seat: &Seat<'_>) -> Result<Box<dyn Router>, RouteError> {
         Ok(match self {
             Self::RoundRobin => Box::new(RoundRobin { next_worker: 0 }),
             Self::LeastLoaded => Box::new(LeastLoaded),
             Self::KvAware(config) => Box::new(KvAware { config: *config }),
-            Self::Kv(config) => Box::new(KvAware {
-                config: KvAwareConfig {
-                    overlap_score_credit: config.overlap_score_credit,
-                    prefill_load_scale: config.prefill_load_scale,
-                    decode_active_request_weight: config.decode_active_request_weight,
-                },
-            }),
+            Self::Kv(_) => {
+                let reason = "it sees more than what other routers are asked with, so it cannot stand in for one";
+                return Err(RouteError { router: "kv_router".to_owned(), reason: reason.to_owned() });
+            }
             Self::PrefixAffinity(config) => Box::new(Affine::new(*config, seat.seed)?),
             Self::Made(make) => make(seat)?,
         })

@@ -19,7 +19,8 @@ use crate::metrics::{Counter, MetricSet, Trend};
 use crate::observe::{Observer, Progress, StepRecord};
 use crate::record::{Outcome, RequestRecord};
 use crate::report::Report;
-use crate::router::{Router, WorkerLoad};
+use crate::kv_router::{Candidate, KvRouter, PoolFacts, PoolPart};
+use crate::router::{Router, RouterConfig, WorkerLoad};
 use crate::worker::Worker;
 use crate::workload::{FollowUp, Workload};
 
@@ -48,6 +49,7 @@ pub(crate) struct Live {
     /// Kept where the request may be submitted more than once.
     pub(crate) prompt: Option<Prompt>,
     pub(crate) priority: i32,
+    pub(crate) strict_priority: u32,
     pub(crate) follow_up: FollowUp,
     /// Tells transfers of this attempt from those of earlier ones.
     pub(crate) attempt: u32,
@@ -59,9 +61,21 @@ pub(crate) struct Pool {
     pub(crate) config: PoolConfig,
     /// Index of its first worker.
     pub(crate) first_worker: u32,
-    pub(crate) router: Box<dyn Router>,
+    pub(crate) router: PoolRouter,
+    /// When the KV routers are to look at their queues again, if they are.
+    pub(crate) hears_at_ns: Option<u64>,
+    /// Whether something happened that may let a request out of the KV routers.
+    pub(crate) queue_moves: bool,
     /// Requests that wait for a worker to come up, oldest first.
     pub(crate) parked: Vec<u64>,
+}
+
+/// What chooses among the workers of a pool.
+pub(crate) enum PoolRouter {
+    /// Asked once for each request, with what the engines report.
+    Asked(Box<dyn Router>),
+    /// Sees the requests' ways and the engines' KV events.
+    Kv(Box<KvRouter>),
 }
 
 /// A run under way.
@@ -84,13 +98,15 @@ pub(crate) struct Simulation<'o> {
     pub(crate) metrics: Vec<MetricSet>,
     pub(crate) step_metrics: MetricSet,
     /// Whether the end of any step can bring about the arrival of a request
-    /// anywhere: because another ends, or because of an injected crash.
+    /// anywhere: because another ends, because the router kept it back, or because
+    /// of an injected crash.
     chained: bool,
     pub(crate) ended: u64,
     pub(crate) steps: u64,
     /// Workers whose situation changed at this instant.
     pub(crate) dirty: Vec<u32>,
     pub(crate) loads: Vec<WorkerLoad>,
+    pub(crate) candidates: Vec<Candidate>,
     outputs: Vec<RequestOutput>,
     remote_loads: Vec<RemoteLoad>,
     /// Scratch: steps that an engine starts or goes through at once.
@@ -125,13 +141,20 @@ impl<'o> Simulation<'o> {
             }
             let router_seed = seed::derive(config.seed, &format!("router:{}", pool_config.name), 0);
             let seat = Seat { run: &config.name, pool: &pool_config.name, engine: None, seed: router_seed };
-            let router = pool_config.router.build(&seat).map_err(|reason| SimError::Route {
-                pool: pool_config.name.clone(),
-                request: None,
-                at_ms: 0.0,
-                reason,
-            })?;
-            pools.push(Pool { first_worker, router, parked: Vec::new(), config: pool_config.clone() });
+            let part = match (config.topology.pools().len(), pool) {
+                (1, _) => PoolPart::Whole,
+                (_, 0) => PoolPart::Prefill,
+                _ => PoolPart::Decode,
+            };
+            let router = pool_router(pool_config, part, &seat)?;
+            pools.push(Pool {
+                first_worker,
+                router,
+                hears_at_ns: None,
+                queue_moves: false,
+                parked: Vec::new(),
+                config: pool_config.clone(),
+            });
         }
         let block_size = pools[0].config.engine.block_size;
         let workloads: Vec<Workload> =
@@ -152,11 +175,12 @@ impl<'o> Simulation<'o> {
             thinking_vacant: Vec::new(),
             answers: BTreeMap::new(),
             chained: config.workloads.iter().any(WorkloadConfig::is_chained)
-                || config.topology.pools().iter().any(|pool| pool.failures.is_some()),
+                || config.topology.pools().iter().any(|pool| pool.failures.is_some() || pool.router.has_queue()),
             ended: 0,
             steps: 0,
             dirty: Vec::new(),
             loads: Vec::new(),
+            candidates: Vec::new(),
             outputs: Vec::new(),
             remote_loads: Vec::new(),
             taken: Vec::new(),
@@ -207,6 +231,7 @@ impl<'o> Simulation<'o> {
             while let Some(event) = self.events.pop_at(at_ns) {
                 self.handle(event)?;
             }
+            self.release_queued();
             self.start_steps()?;
             if self.steps >= next_progress {
                 next_progress = self.steps + STEPS_PER_PROGRESS;
@@ -240,6 +265,7 @@ impl<'o> Simulation<'o> {
             Event::WorkerUp { worker } => self.bring_up(worker)?,
             Event::SlowDownEnd { worker, fault } => self.end_slow_down(worker, fault),
             Event::StallEnd { worker, incarnation } => self.end_stall(worker, incarnation),
+            Event::RouterHears { pool } => self.router_hears(pool),
             Event::Arrival { workload } => self.arrive(workload)?,
             Event::NextTurn { session } => self.continue_session(session)?,
         }
@@ -295,6 +321,7 @@ impl<'o> Simulation<'o> {
         if any && self.wants_steps {
             self.observer.scheduled(index, &worker.engine);
         }
+        self.tell_kv_events(index, now_ns);
         let mut loads = std::mem::take(&mut self.remote_loads);
         for &load in &loads {
             self.start_transfer(load);
@@ -324,6 +351,7 @@ impl<'o> Simulation<'o> {
         self.steps += taken.len() as u64;
         if taken.len() > 1 {
             worker.skip(&taken, &self.output_seeds);
+            self.tell_events_of_stretch(index, &taken);
             self.emit_stretch(index, &taken);
         }
         let worker = &mut self.workers[index as usize];
@@ -380,17 +408,18 @@ impl<'o> Simulation<'o> {
             .map_err(|reason| make_error(config, worker.index, self.now_ns, MakeError::Tokens(reason)))?;
         if self.wants_steps {
             self.observer.applied(index, start_ns, self.now_ns, &worker.engine);
-            worker.engine.pool_mut().clear_events();
         }
+        self.tell_kv_events(index, self.now_ns);
+        self.workers[index as usize].clear_kv_events();
         let mut outputs = std::mem::take(&mut self.outputs);
         outputs.clear();
-        outputs.extend_from_slice(&worker.engine.outputs().outputs);
+        outputs.extend_from_slice(&self.workers[index as usize].engine.outputs().outputs);
         let prefill_only = self.pools.len() > 1 && pool == 0;
         for output in &outputs {
             if prefill_only {
                 self.end_prefill(index, output)?;
             } else {
-                self.emit(output.tag, output.num_tokens);
+                self.emit(output.tag, output.num_tokens, pool);
                 if output.finish.is_some() {
                     self.keep_answer(index, output.tag);
                     self.complete(output.tag);
@@ -414,9 +443,18 @@ impl<'o> Simulation<'o> {
     }
 
     /// Output tokens become visible to the client.
-    pub(crate) fn emit(&mut self, tag: u64, num_tokens: u32) {
+    fn emit(&mut self, tag: u64, num_tokens: u32, pool: u32) {
+        if self.give_tokens(tag, num_tokens) {
+            self.tell_first_token(tag, pool);
+        }
+        self.tell_output(tag, pool);
+    }
+
+    /// Notes output tokens. Gives whether they are the first.
+    pub(crate) fn give_tokens(&mut self, tag: u64, num_tokens: u32) -> bool {
         let record = &mut self.records[tag as usize];
         let now_ns = self.now_ns;
+        let first = record.prefill_end_ns.is_none();
         if num_tokens > 0 {
             let metrics = &mut self.metrics[record.workload as usize];
             match record.last_token_ns {
@@ -431,6 +469,7 @@ impl<'o> Simulation<'o> {
             record.output_tokens += num_tokens;
         }
         record.prefill_end_ns.get_or_insert(now_ns);
+        first
     }
 
     /// The tokens of all steps of a stretch but the last, which is under way.
@@ -458,6 +497,7 @@ impl<'o> Simulation<'o> {
             record.output_tokens += output.num_tokens;
             self.decoding[record.workload as usize] += 1;
         }
+        self.tell_outputs_of_stretch(index);
         for (metrics, &requests) in self.metrics.iter_mut().zip(&self.decoding) {
             for (_, duration_ns) in ended[1..].iter().filter(|_| requests > 0) {
                 metrics.sample_times(Trend::Itl, *duration_ns, requests);
@@ -484,6 +524,25 @@ impl<'o> Simulation<'o> {
         let workload = self.records[tag as usize].workload;
         self.metrics[workload as usize].add(counter, amount);
     }
+}
+
+fn pool_router(config: &PoolConfig, part: PoolPart, seat: &Seat<'_>) -> Result<PoolRouter, SimError> {
+    if let RouterConfig::Kv(kv) = &config.router {
+        let facts = PoolFacts {
+            workers: config.engines,
+            block_size_tokens: config.engine.block_size,
+            max_num_batched_tokens: config.engine.max_num_batched_tokens,
+            part,
+        };
+        return Ok(PoolRouter::Kv(Box::new(KvRouter::new(*kv, facts, seat.seed))));
+    }
+    let made = config.router.build(seat);
+    made.map(PoolRouter::Asked).map_err(|reason| SimError::Route {
+        pool: config.name.clone(),
+        request: None,
+        at_ms: 0.0,
+        reason,
+    })
 }
 
 fn workload(config: &RunConfig, index: usize, block_size_tokens: u32) -> Workload {

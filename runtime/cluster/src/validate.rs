@@ -5,6 +5,7 @@ use vcr_core::Policy;
 use crate::config::{
     Answers, Arrivals, FaultKind, Limit, RunConfig, Topology, TracePacing, WorkloadConfig, WorkloadSource,
 };
+use crate::router::RouterConfig;
 
 /// Sizes beyond which a run would fill the memory before it began; whoever asks
 /// for more has mistyped a number.
@@ -41,6 +42,11 @@ impl RunConfig {
             if pool.policy.is_some() != (pool.engine.policy == Policy::Ranked) {
                 let text = "has a scheduling policy that its engines do not follow, or none that they could";
                 problem(format!("pool `{}`", pool.name), text);
+            }
+            if let RouterConfig::Kv(config) = &pool.router
+                && let Err(text) = config.check()
+            {
+                problem(format!("router of pool `{}`", pool.name), &text);
             }
             if pool.acceptance_rates.iter().any(|rate| !(0.0..=1.0).contains(rate)) {
                 problem(format!("pool `{}`", pool.name), "acceptance rates must lie between 0 and 1");

@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 
+use vcr_core::kv_event::KvEvent;
 use vcr_core::latency::{LatencyError, LatencyModel, StepBatch, StepShape};
 use vcr_core::plan::StepPlan;
 use vcr_core::policy::{PolicyError, SchedulingPolicy};
@@ -60,6 +61,8 @@ pub(crate) struct Worker {
     seed: u64,
     acceptance: Stream,
     slow_downs: Vec<(u32, f64)>,
+    /// KV events in the pool's log that the routers have been told.
+    told_kv_events: usize,
     /// Steps that have been priced and not yet taken, with the time each takes.
     priced: VecDeque<(StepShape, u64)>,
     /// Scratch of a pricing call.
@@ -82,7 +85,7 @@ impl Worker {
         Ok(Self {
             pool,
             index,
-            engine: new_engine(&config.engine, records_events),
+            engine: new_engine(&config.engine, records_events || config.router.needs_kv_events()),
             health: Health::Up,
             incarnation: 0,
             totals: WorkerTotals::default(),
@@ -98,6 +101,7 @@ impl Worker {
             seed,
             acceptance: Stream::new(seed, "acceptance"),
             slow_downs: Vec::new(),
+            told_kv_events: 0,
             priced: VecDeque::new(),
             shapes: Vec::new(),
             durations_ns: Vec::new(),
@@ -244,6 +248,7 @@ impl Worker {
         self.totals.crashes += 1;
         let records_events = self.engine.pool().events().is_some();
         self.engine = new_engine(&self.engine.config().clone(), records_events);
+        self.told_kv_events = 0;
         self.priced.clear();
         self.stalled_until_ns = None;
         if let Some(injector) = &mut self.injector {
@@ -305,6 +310,20 @@ impl Worker {
         let acceptance = Acceptance { rates: &[], stream: &mut self.acceptance };
         let mut source = DrawnTokens { output_seeds, acceptance };
         self.engine.decode_ahead(&self.shapes, &mut source);
+    }
+
+    /// Shows the KV events before `upto` in the pool's log that were not shown yet.
+    pub(crate) fn tell_kv_events(&mut self, upto: usize, tell: impl FnMut(KvEvent<'_>)) {
+        if let Some(events) = self.engine.pool().events() {
+            events.iter().take(upto).skip(self.told_kv_events).for_each(tell);
+            self.told_kv_events = upto;
+        }
+    }
+
+    /// Forgets the KV events of its pool.
+    pub(crate) fn clear_kv_events(&mut self) {
+        self.engine.pool_mut().clear_events();
+        self.told_kv_events = 0;
     }
 
     /// Engine totals over all incarnations.

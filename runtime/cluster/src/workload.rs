@@ -21,6 +21,7 @@ pub(crate) struct Turn {
     pub(crate) prompt: Prompt,
     pub(crate) max_tokens: u32,
     pub(crate) priority: i32,
+    pub(crate) strict_priority: u32,
     /// Number of the session in its workload.
     pub(crate) session: u64,
     /// Position in the session, from 0.
@@ -214,7 +215,7 @@ impl Workload {
         let follow_up =
             if session.next_turn < session.turns { FollowUp::Drawn(Box::new(session)) } else { FollowUp::None };
         let priority = self.config.priority;
-        Turn { prompt, max_tokens, priority, session: number, turn, follow_up, played_row: None }
+        Turn { prompt, max_tokens, priority, strict_priority: 0, session: number, turn, follow_up, played_row: None }
     }
 
     fn trace_turn(&self, row: u32, copy: u32) -> Turn {
@@ -234,6 +235,7 @@ impl Workload {
             prompt: self.trace_prompt(trace, row, copy),
             max_tokens: request.output_tokens,
             priority: self.config.priority.saturating_add(request.priority),
+            strict_priority: request.strict_priority,
             session: u64::from(copy) * u64::from(trace.sessions) + u64::from(request.session),
             turn: request.turn,
             follow_up,

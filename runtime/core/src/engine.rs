@@ -265,6 +265,12 @@ impl Engine {
         &self.outputs
     }
 
+    /// What the latest call of [`Engine::decode_ahead`] did, step by step.
+    #[must_use]
+    pub fn stretch(&self) -> &DecodeStretch {
+        &self.stretch
+    }
+
     /// Whether vLLM would take a prompt of this length.
     ///
     /// # Errors

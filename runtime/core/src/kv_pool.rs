@@ -120,13 +120,29 @@ impl KvPool {
         }
     }
 
-    /// Length in blocks of the longest cached run at the start of `hashes`.
+    /// Length in blocks of the longest cached run at the start of `hashes`, which
+    /// are those of one sequence.
+    ///
+    /// A block is released before its parent and used no later, so it is evicted
+    /// before it: a cached block has all its parents. So the end of the run can be
+    /// searched for.
     #[must_use]
     pub fn cached_prefix_blocks(&self, hashes: &[BlockHash]) -> u32 {
-        if !self.caching {
+        let cached = |index: usize| self.find(hashes[index]).is_some();
+        if !self.caching || hashes.is_empty() || !cached(0) {
             return 0;
         }
-        hashes.iter().take_while(|&&hash| self.find(hash).is_some()).count() as u32
+        // Doubling first: most runs are short.
+        let mut end = 1;
+        while end < hashes.len() && cached(end) {
+            end = (2 * end + 1).min(hashes.len());
+        }
+        let mut known = end / 2;
+        while known + 1 < end {
+            let middle = usize::midpoint(known, end);
+            if cached(middle) { known = middle } else { end = middle }
+        }
+        known as u32 + 1
     }
 
     /// How many of `blocks` are free, and so would cost a free block to revive.

@@ -3,7 +3,10 @@
 use std::sync::Arc;
 
 use rhai::{Dynamic, Engine};
-use vcr_cluster::{KvAwareConfig, RouteError, Router, RouterConfig, RouterFactory};
+use vcr_cluster::{
+    KvAwareConfig, KvKnowledge, KvRouterConfig, QueueConfig, QueueOrder, ReplicaConfig, RouteError, Router, RouterConfig,
+    RouterFactory,
+};
 use vcr_guest::{WithFallback, World};
 use vcr_routing::AffinityConfig;
 
@@ -13,10 +16,11 @@ use crate::guest::GuestSpec;
 use crate::options::{Options, as_text, describe};
 use crate::vocabulary::with_options;
 
-const NAMES: [&str; 4] = ["round-robin", "least-loaded", "kv-aware", "prefix-affinity"];
+const NAMES: [&str; 5] = ["round-robin", "least-loaded", "kv-aware", "kv-router", "prefix-affinity"];
 
 pub(crate) fn register(engine: &mut Engine, context: &Arc<Context>) {
     with_options(engine, context, "kv_aware", |_, options| make_kv_aware(options));
+    with_options(engine, context, "kv_router", |_, options| make_kv_router(options));
     with_options(engine, context, "prefix_affinity", |_, options| make_prefix_affinity(options));
 }
 
@@ -43,12 +47,13 @@ fn of(value: &Dynamic) -> Result<RouterConfig, String> {
         Some("round-robin") => Ok(RouterConfig::RoundRobin),
         Some("least-loaded") => Ok(RouterConfig::LeastLoaded),
         Some("kv-aware") => Ok(RouterConfig::KvAware(KvAwareConfig::default())),
+        Some("kv-router") => Ok(RouterConfig::Kv(KvRouterConfig::default())),
         Some("prefix-affinity") => Ok(RouterConfig::PrefixAffinity(AffinityConfig::default())),
         _ => {
             let close = text.as_deref().and_then(|text| nearest(text, NAMES.into_iter()));
             let hint = close.map(|close| format!("; {}", did_you_mean(close))).unwrap_or_default();
             let names = NAMES.map(|name| format!("\"{name}\"")).join(", ");
-            let made = "kv_aware(#{ ... }), prefix_affinity(#{ ... }) or a guest";
+            let made = "kv_aware(#{ ... }), kv_router(#{ ... }), prefix_affinity(#{ ... }) or a guest";
             Err(format!("{names}, {made}, but is {}{hint}", describe(value)))
         }
     }
@@ -83,6 +88,54 @@ fn make_kv_aware(mut options: Options<'_>) -> Scripted<RouterConfig> {
     options.finish()?;
     Ok(RouterConfig::KvAware(config))
 }
+
+fn make_kv_router(mut options: Options<'_>) -> Scripted<RouterConfig> {
+    let default = KvRouterConfig::default();
+    let mut number = |name: &'static str, default: f64| options.f64(name).unwrap_or(default);
+    let mut config = KvRouterConfig {
+        overlap_score_credit: number("overlap_score_credit", default.overlap_score_credit),
+        overlap_score_credit_decay: number("overlap_score_credit_decay", default.overlap_score_credit_decay),
+        prefill_load_scale: number("prefill_load_scale", default.prefill_load_scale),
+        decode_active_request_weight: number("decode_active_request_weight", default.decode_active_request_weight),
+        temperature: number("temperature", default.temperature),
+        ..default
+    };
+    let mut flag = |name: &'static str, default: bool| options.boolean(name).unwrap_or(default);
+    config.track_active_blocks = flag("track_active_blocks", default.track_active_blocks);
+    config.track_output_blocks = flag("track_output_blocks", default.track_output_blocks);
+    config.track_prefill_tokens = flag("track_prefill_tokens", default.track_prefill_tokens);
+    config.assume_kv_reuse = flag("assume_kv_reuse", default.assume_kv_reuse);
+    let lag_ns = options.duration_ns("event_lag");
+    config.knowledge = match options.duration_ns("predicted_ttl") {
+        None => KvKnowledge::Events { lag_ns: lag_ns.unwrap_or(0) },
+        Some(ttl_ns) => {
+            if lag_ns.is_some() {
+                options.problem("event_lag", "`event_lag` belongs to KV events, which `predicted_ttl` does without");
+            }
+            KvKnowledge::Predicted { ttl_ns }
+        }
+    };
+    let order = options.choice("queue_order", &QUEUE_ORDERS);
+    config.queue = options.f64("queue_threshold").map(|threshold| QueueConfig {
+        threshold,
+        order: order.unwrap_or_default(),
+    });
+    if config.queue.is_none() && order.is_some() {
+        options.problem("queue_order", "`queue_order` needs a `queue_threshold`: without one nothing waits");
+    }
+    config.replicas = ReplicaConfig {
+        count: options.u32("replicas").unwrap_or(default.replicas.count),
+        sync_ns: options.duration_ns("replica_sync"),
+    };
+    if let Err(what) = config.check() {
+        options.problem("kv_router", what);
+    }
+    options.finish()?;
+    Ok(RouterConfig::Kv(config))
+}
+
+const QUEUE_ORDERS: [(&str, QueueOrder); 3] =
+    [("fcfs", QueueOrder::Fcfs), ("lcfs", QueueOrder::Lcfs), ("wspt", QueueOrder::Wspt)];
 
 fn make_prefix_affinity(mut options: Options<'_>) -> Scripted<RouterConfig> {
     let default = AffinityConfig::default();

@@ -3,11 +3,8 @@
 /// What the KV router knows of the engines' caches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KvKnowledge {
-    /// What the engines have cached at this instant: more than a real router can
-    /// know.
-    Exact,
-    /// What the engines' KV events have told, each seen `lag_ns` after the step
-    /// that it belongs to has started.
+    /// What the engines' KV events have told. The events of a step are out when
+    /// it starts; with `lag_ns` of 0 the router knows the caches as they are.
     Events {
         /// How late an event is seen.
         lag_ns: u64,
@@ -22,13 +19,13 @@ pub enum KvKnowledge {
 /// In which order requests leave the router's queue, within a strict priority.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum QueueOrder {
-    /// Longest wait first; a unit of priority is worth a second.
+    /// Longest wait first; each number of priority is worth a second of waiting.
     #[default]
     Fcfs,
-    /// Shortest wait first; a unit of priority is worth a second.
+    /// Shortest wait first; each number of priority makes it a second shorter.
     Lcfs,
-    /// Weighted shortest processing time: 1 plus priority for each token that no
-    /// cache holds, largest first.
+    /// Weighted shortest processing time: most of 1 plus priority for each prompt
+    /// token that the best cache does not hold first.
     Wspt,
 }
 
@@ -112,3 +109,34 @@ impl Default for KvRouterConfig {
         }
     }
 }
+
+impl KvRouterConfig {
+    /// Checks every number.
+    ///
+    /// # Errors
+    /// The first field that makes no sense, and what it must be.
+    pub fn check(&self) -> Result<(), String> {
+        let numbers = [
+            ("overlap_score_credit", self.overlap_score_credit),
+            ("overlap_score_credit_decay", self.overlap_score_credit_decay),
+            ("prefill_load_scale", self.prefill_load_scale),
+            ("decode_active_request_weight", self.decode_active_request_weight),
+            ("host_cache_hit_weight", self.host_cache_hit_weight),
+            ("disk_cache_hit_weight", self.disk_cache_hit_weight),
+            ("temperature", self.temperature),
+            ("queue_threshold", self.queue.map_or(0.0, |queue| queue.threshold)),
+        ];
+        for (name, value) in numbers {
+            if !(value.is_finite() && value >= 0.0) {
+                return Err(format!("`{name}` must be finite and at least 0, but is {value}"));
+            }
+        }
+        if !(1..=MOST_REPLICAS).contains(&self.replicas.count) {
+            return Err(format!("`replicas` must be 1 to {MOST_REPLICAS}, but is {}", self.replicas.count));
+        }
+        Ok(())
+    }
+}
+
+/// Each keeps books of its own.
+const MOST_REPLICAS: u32 = 1_000;

@@ -1,0 +1,115 @@
+//! The prompts under way on one engine, and how many blocks they are.
+
+use std::cmp::Ordering;
+use std::sync::Arc;
+
+use vcr_core::hash::BlockHash;
+
+/// The hashes of a prompt's full blocks. Each covers all before it, so two
+/// prompts agree up to some block and never after it.
+pub(super) type Chain = Arc<[BlockHash]>;
+
+/// A set of prompts, in the order of their chains.
+///
+/// Neighbours in that order have the longest prefixes in common. So a prompt is
+/// compared with two others and not with all, and blocks need no counts.
+#[derive(Debug, Default)]
+pub(super) struct ActivePrompts {
+    prompts: Vec<(Chain, u64)>,
+    distinct_blocks: u64,
+}
+
+impl ActivePrompts {
+    /// Blocks of all prompts, equal ones counted once.
+    pub(super) fn distinct_blocks(&self) -> u64 {
+        self.distinct_blocks
+    }
+
+    /// Leading blocks of `chain` that are among those of the set.
+    pub(super) fn shared_blocks(&self, chain: &[BlockHash]) -> usize {
+        self.shared_at(self.prompts.partition_point(|(other, _)| order(other, chain).is_lt()), chain)
+    }
+
+    /// Adds the prompt of `request`, which is not in the set.
+    pub(super) fn insert(&mut self, chain: Chain, request: u64) {
+        let position = self.position(&chain, request);
+        self.distinct_blocks += (chain.len() - self.shared_at(position, &chain)) as u64;
+        self.prompts.insert(position, (chain, request));
+    }
+
+    /// Takes out the prompt of `request`, which is in the set.
+    pub(super) fn remove(&mut self, chain: &[BlockHash], request: u64) {
+        let position = self.position(chain, request);
+        let (chain, _) = self.prompts.remove(position);
+        self.distinct_blocks -= (chain.len() - self.shared_at(position, &chain)) as u64;
+    }
+
+    fn position(&self, chain: &[BlockHash], request: u64) -> usize {
+        self.prompts.partition_point(|(other, id)| order(other, chain).then(id.cmp(&request)).is_lt())
+    }
+
+    /// Blocks that a chain which belongs at `position` has in common with the set.
+    fn shared_at(&self, position: usize, chain: &[BlockHash]) -> usize {
+        let before = position.checked_sub(1).map(|before| &self.prompts[before].0);
+        let neighbours = before.into_iter().chain(self.prompts.get(position).map(|(after, _)| after));
+        neighbours.map(|other| common_blocks(other, chain)).max().unwrap_or(0)
+    }
+}
+
+/// How many leading blocks two chains have in common.
+fn common_blocks(a: &[BlockHash], b: &[BlockHash]) -> usize {
+    let most = a.len().min(b.len());
+    if most == 0 || a[0] != b[0] {
+        return 0;
+    }
+    // Equal hashes mean equal prefixes, so they end at one place.
+    let (mut equal, mut end) = (0, most);
+    while equal < end {
+        let middle = equal + (end - equal) / 2;
+        if a[middle] == b[middle] { equal = middle + 1 } else { end = middle }
+    }
+    equal
+}
+
+fn order(a: &[BlockHash], b: &[BlockHash]) -> Ordering {
+    let equal = common_blocks(a, b);
+    a.get(equal).cmp(&b.get(equal))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::BTreeSet;
+    use vcr_core::hash::ChainHasher;
+
+    fn chain(contents: &[u8]) -> Chain {
+        let mut hasher = ChainHasher::new(1, 0);
+        contents.iter().filter_map(|&token| hasher.push_token(u32::from(token))).collect()
+    }
+
+    proptest! {
+        #[test]
+        fn blocks_are_those_of_a_set(
+            actions in prop::collection::vec((prop::collection::vec(0u8..3, 0..8), any::<bool>(), 0usize..32), 1..80),
+        ) {
+            let mut active = ActivePrompts::default();
+            let mut model: Vec<(Chain, u64)> = Vec::new();
+            for (request, (contents, removes, which)) in actions.into_iter().enumerate() {
+                if removes && !model.is_empty() {
+                    let (chain, request) = model.swap_remove(which % model.len());
+                    active.remove(&chain, request);
+                } else {
+                    let chain = chain(&contents);
+                    let blocks: BTreeSet<_> = model.iter().flat_map(|(other, _)| other.iter()).collect();
+                    let shared = chain.iter().take_while(|hash| blocks.contains(hash)).count();
+                    prop_assert_eq!(active.shared_blocks(&chain), shared);
+                    active.insert(chain.clone(), request as u64);
+                    model.push((chain, request as u64));
+                }
+                let blocks: BTreeSet<_> = model.iter().flat_map(|(other, _)| other.iter()).collect();
+                prop_assert_eq!(active.distinct_blocks(), blocks.len() as u64);
+            }
+        }
+    }
+}

@@ -1,0 +1,227 @@
+use super::*;
+use vcr_core::hash::ChainHasher;
+
+const BLOCK: u32 = 16;
+
+fn facts(workers: u32, part: PoolPart) -> PoolFacts {
+    PoolFacts { workers, block_size_tokens: BLOCK, max_num_batched_tokens: 100, part }
+}
+
+fn router(config: KvRouterConfig, workers: u32) -> KvRouter {
+    KvRouter::new(config, facts(workers, PoolPart::Whole), 7)
+}
+
+fn blocks(content: u32, count: u32) -> Vec<BlockHash> {
+    let mut hasher = ChainHasher::new(1, u64::from(content));
+    (0..count).filter_map(|token| hasher.push_token(token)).collect()
+}
+
+fn query(now_ns: u64, request: u64, blocks: &[BlockHash]) -> KvQuery<'_> {
+    KvQuery {
+        now_ns,
+        request,
+        arrival_ns: now_ns,
+        prompt_tokens: blocks.len() as u32 * BLOCK,
+        priority: 0,
+        strict_priority: 0,
+        block_size_tokens: BLOCK,
+        blocks,
+    }
+}
+
+fn up(overlaps: &[u32]) -> Vec<Candidate> {
+    (0..).zip(overlaps).map(|(worker, &overlap_blocks)| Candidate { worker, overlap_blocks }).collect()
+}
+
+fn chosen(router: &mut KvRouter, query: &KvQuery<'_>, overlaps: &[u32]) -> Option<u32> {
+    router.route(query, &mut up(overlaps)).map(|to| to.worker)
+}
+
+#[test]
+fn a_cached_prefix_outweighs_load_until_it_does_not() {
+    let mut router = router(KvRouterConfig::default(), 2);
+    let prompt = blocks(1, 4);
+    // Worker 1 has all of it: 4 + 4 blocks against 0 + 4.
+    assert_eq!(chosen(&mut router, &query(0, 0, &prompt), &[0, 4]), Some(1));
+    // Now it has 4 blocks in use, but these are the very same: 0 + 4 again.
+    assert_eq!(chosen(&mut router, &query(1, 1, &prompt), &[0, 4]), Some(1));
+    // A prompt of its own finds 4 blocks in use there and none here.
+    assert_eq!(chosen(&mut router, &query(2, 2, &blocks(2, 4)), &[0, 0]), Some(0));
+}
+
+#[test]
+fn prompt_tokens_count_until_the_first_token_and_blocks_until_the_end() {
+    let mut router = router(KvRouterConfig::default(), 2);
+    let first = chosen(&mut router, &query(0, 0, &blocks(1, 4)), &[0, 0]).unwrap();
+    let books = |router: &KvRouter| {
+        let account = router.replicas[0].books.account(first);
+        (account.prefill_tokens, router.replicas[0].books.blocks_with(first, &[]), account.requests)
+    };
+    assert_eq!(books(&router), (64, 4, 1));
+    router.prefilled(1, 0);
+    assert_eq!(books(&router), (0, 4, 1));
+    router.ended(2, 0);
+    router.ended(3, 0);
+    assert_eq!(books(&router), (0, 0, 0));
+}
+
+#[test]
+fn the_blocks_of_outputs_count_where_asked() {
+    let mut router = router(KvRouterConfig { track_output_blocks: true, ..KvRouterConfig::default() }, 1);
+    chosen(&mut router, &query(0, 0, &blocks(1, 2)), &[0]);
+    router.generated(1, 0, 40);
+    assert_eq!(router.replicas[0].books.blocks_with(0, &[]), 4);
+    router.ended(2, 0);
+    assert_eq!(router.replicas[0].books.blocks_with(0, &[]), 0);
+}
+
+#[test]
+fn ties_fall_on_every_worker_and_the_same_way_again() {
+    let draw = || {
+        let mut router = router(KvRouterConfig::default(), 4);
+        (0..64u64)
+            .map(|request| {
+                let worker = chosen(&mut router, &query(request, request, &blocks(request as u32, 2)), &[0; 4]);
+                router.ended(request, request);
+                worker.unwrap()
+            })
+            .collect::<Vec<_>>()
+    };
+    let workers = draw();
+    assert!((0..4).all(|worker| workers.contains(&worker)), "{workers:?}");
+    assert_eq!(workers, draw());
+}
+
+#[test]
+fn temperature_draws_the_cheaper_more_often() {
+    let mut router = router(KvRouterConfig { temperature: 0.5, ..KvRouterConfig::default() }, 2);
+    let mut cached = 0;
+    for request in 0..400 {
+        let prompt = blocks(1, 8);
+        cached += u32::from(chosen(&mut router, &query(request, request, &prompt), &[0, 8]) == Some(1));
+        router.ended(request, request);
+    }
+    // The weights are 1 and exp(-2).
+    assert!((310..390).contains(&cached), "{cached}");
+}
+
+#[test]
+fn late_events_are_seen_late() {
+    let knowledge = KvKnowledge::Events { lag_ns: 10 };
+    let mut router = router(KvRouterConfig { knowledge, ..KvRouterConfig::default() }, 2);
+    let prompt = blocks(1, 4);
+    router.kv_event(5, 1, KvEvent::Stored { tag: 0, parent: None, blocks: &prompt, tokens: &[] });
+    let overlap_at = |router: &mut KvRouter, now_ns| {
+        let mut candidates = up(&[0, 0]);
+        router.look_up(0, now_ns, &prompt, &mut candidates);
+        candidates[1].overlap_blocks
+    };
+    assert_eq!(overlap_at(&mut router, 14), 0);
+    assert_eq!(overlap_at(&mut router, 15), 4);
+    router.kv_event(6, 1, KvEvent::Removed(prompt[3]));
+    assert_eq!(overlap_at(&mut router, 16), 3);
+    router.crashed(1);
+    assert_eq!(overlap_at(&mut router, 17), 0);
+}
+
+#[test]
+fn guesses_expire() {
+    let knowledge = KvKnowledge::Predicted { ttl_ns: 100 };
+    let mut router = router(KvRouterConfig { knowledge, ..KvRouterConfig::default() }, 2);
+    let prompt = blocks(1, 4);
+    let worker = chosen(&mut router, &query(0, 0, &prompt), &[0, 0]).unwrap();
+    router.ended(1, 0);
+    let overlap = |router: &mut KvRouter, now_ns| {
+        let mut candidates = up(&[0, 0]);
+        router.look_up(0, now_ns, &prompt, &mut candidates);
+        candidates[worker as usize].overlap_blocks
+    };
+    assert_eq!(overlap(&mut router, 99), 4);
+    assert_eq!(overlap(&mut router, 100), 0);
+}
+
+fn with_queue(order: QueueOrder) -> KvRouter {
+    let queue = Some(QueueConfig { threshold: 0.5, order });
+    router(KvRouterConfig { queue, ..KvRouterConfig::default() }, 1)
+}
+
+/// Requests wait while more than 50 tokens are to be computed; in which order do
+/// they leave?
+fn leave(order: QueueOrder) -> Vec<u64> {
+    let mut router = with_queue(order);
+    let lengths = [4, 6, 5, 8];
+    for (request, length) in (0..).zip(lengths) {
+        let routed = chosen(&mut router, &query(request, request, &blocks(request as u32, length)), &[0]);
+        assert_eq!(routed.is_some(), request == 0);
+    }
+    let mut left = Vec::new();
+    let mut done = 0;
+    loop {
+        assert!(router.release(10, &up(&[0])).is_none(), "{done} is still busy");
+        router.prefilled(10, done);
+        let Some(released) = router.release(10, &up(&[0])) else { return left };
+        done = released.request;
+        left.push(done);
+    }
+}
+
+#[test]
+fn a_queue_lets_them_out_one_prefill_at_a_time_in_its_order() {
+    assert_eq!(leave(QueueOrder::Fcfs), [1, 2, 3]);
+    assert_eq!(leave(QueueOrder::Lcfs), [3, 2, 1]);
+    assert_eq!(leave(QueueOrder::Wspt), [2, 1, 3]);
+}
+
+#[test]
+fn strict_priority_goes_first_and_nobody_passes_a_queue() {
+    let mut router = with_queue(QueueOrder::Fcfs);
+    let prompt = blocks(1, 8);
+    assert_eq!(chosen(&mut router, &query(0, 0, &prompt), &[0]), Some(0));
+    assert_eq!(chosen(&mut router, &query(1, 1, &prompt), &[0]), None);
+    let urgent = KvQuery { strict_priority: 1, ..query(2, 2, &prompt) };
+    assert_eq!(chosen(&mut router, &urgent, &[0]), None);
+    router.prefilled(3, 0);
+    // There is room now, but others have been here before.
+    assert_eq!(chosen(&mut router, &query(3, 3, &prompt), &[0]), None);
+    assert_eq!(router.release(3, &up(&[0])).map(|released| released.request), Some(2));
+    assert!(router.release(3, &[]).is_none(), "no worker is up");
+    assert_eq!(router.give_up_queued(), [1, 3]);
+}
+
+#[test]
+fn replicas_hear_of_each_other_late_or_never() {
+    let seen = |sync_ns, now_ns| {
+        let replicas = ReplicaConfig { count: 2, sync_ns };
+        let mut router = router(KvRouterConfig { replicas, ..KvRouterConfig::default() }, 1);
+        chosen(&mut router, &query(0, 0, &blocks(1, 4)), &[0]);
+        router.catch_up(1, now_ns);
+        router.replicas[1].books.account(0).requests
+    };
+    assert_eq!(seen(Some(10), 9), 0);
+    assert_eq!(seen(Some(10), 10), 1);
+    assert_eq!(seen(None, u64::MAX), 0);
+}
+
+#[test]
+fn a_decode_router_counts_every_block_and_no_prompt_tokens() {
+    let mut router = KvRouter::new(KvRouterConfig::default(), facts(2, PoolPart::Decode), 7);
+    assert!(!router.needs_overlap());
+    let prompt = blocks(1, 4);
+    let first = chosen(&mut router, &query(0, 0, &prompt), &[0, 4]).unwrap();
+    let account = router.replicas[0].books.account(first);
+    assert_eq!(account.prefill_tokens, 0);
+    // Equal prompts are two requests there, so the second goes to the other worker.
+    assert_eq!(chosen(&mut router, &query(1, 1, &prompt), &[4, 4]), Some(1 - first));
+}
+
+#[test]
+fn numbers_out_of_range_are_named() {
+    let check = |config: KvRouterConfig| config.check().unwrap_err();
+    let default = KvRouterConfig::default;
+    assert_eq!(
+        check(KvRouterConfig { temperature: -1.0, ..default() }),
+        "`temperature` must be finite and at least 0, but is -1"
+    );
+    let replicas = ReplicaConfig { count: 0, sync_ns: None };
+    assert_eq!(check(KvRouterConfig { replicas, ..default() }), "`replicas` must be 1 to 1000, but is 0");
+}
