@@ -21,6 +21,7 @@ pub mod record;
 mod report;
 mod router;
 mod routing;
+mod samples;
 mod sim;
 mod tokens;
 mod validate;

@@ -1,10 +1,6 @@
-//! Metrics: what is measured, under which name, and how samples are summed up.
-//!
-//! Samples are exact. They are kept as runs of equal values, because the
-//! requests of one batch share their token times, so a run of millions of
-//! tokens costs little more than its steps.
+//! Metrics: what is measured, and under which name.
 
-use serde::Serialize;
+pub use crate::samples::{Samples, SortedSamples, Summary};
 
 /// The unit of a metric's values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -122,94 +118,6 @@ impl Counter {
     }
 }
 
-/// Samples of one trend, exact, as runs of equal values.
-#[derive(Clone, Debug, Default)]
-pub struct Samples {
-    runs: Vec<(u64, u64)>,
-}
-
-impl Samples {
-    /// Adds `times` equal samples.
-    #[inline]
-    pub fn push(&mut self, value: u64, times: u64) {
-        match self.runs.last_mut() {
-            Some((last, count)) if *last == value => *count += times,
-            _ => self.runs.push((value, times)),
-        }
-    }
-
-    /// Sums the samples up; `None` without samples.
-    #[must_use]
-    pub fn summarise(mut self) -> Option<Summary> {
-        self.runs.sort_unstable();
-        // One run a value, so that the sums below do not show how they came.
-        self.runs.dedup_by(|later, earlier| {
-            let same = later.0 == earlier.0;
-            earlier.1 += u64::from(same) * later.1;
-            same
-        });
-        let count: u64 = self.runs.iter().map(|(_, count)| count).sum();
-        let (min, max) = (self.runs.first()?.0, self.runs.last()?.0);
-        let sum: u128 = self.runs.iter().map(|&(value, count)| u128::from(value) * u128::from(count)).sum();
-        let mean = sum as f64 / count as f64;
-        // Runs are sorted, so the order of this summation is fixed.
-        let square = |value: u64| (value as f64 - mean) * (value as f64 - mean);
-        let squares: f64 = self.runs.iter().map(|&(value, count)| square(value) * count as f64).sum();
-        let mut cumulative = 0;
-        let ends: Vec<(u64, u64)> = self
-            .runs
-            .iter()
-            .map(|&(value, count)| {
-                cumulative += count;
-                (cumulative, value)
-            })
-            .collect();
-        let at = |percent: f64| {
-            let rank = ((count - 1) as f64 * percent / 100.0).round() as u64;
-            ends[ends.partition_point(|&(end, _)| end <= rank)].1
-        };
-        Some(Summary {
-            count,
-            mean,
-            min,
-            max,
-            std: (squares / count as f64).sqrt(),
-            p50: at(50.0),
-            p75: at(75.0),
-            p90: at(90.0),
-            p95: at(95.0),
-            p99: at(99.0),
-        })
-    }
-}
-
-/// A trend summed up. Values are in the metric's inner unit (nanoseconds for
-/// times). A percentile `p` is the sample of rank `round((n - 1) * p / 100)`,
-/// without interpolation, as Dynamo's replay reports it.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub struct Summary {
-    /// Number of samples.
-    pub count: u64,
-    /// Arithmetic mean.
-    pub mean: f64,
-    /// Smallest sample.
-    pub min: u64,
-    /// Largest sample.
-    pub max: u64,
-    /// Population standard deviation.
-    pub std: f64,
-    /// Median.
-    pub p50: u64,
-    /// 75th percentile.
-    pub p75: u64,
-    /// 90th percentile.
-    pub p90: u64,
-    /// 95th percentile.
-    pub p95: u64,
-    /// 99th percentile.
-    pub p99: u64,
-}
-
 /// The metrics of a set of requests: all of a run, or those of one workload.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct MetricSet {
@@ -237,54 +145,41 @@ impl MetricSet {
         self.counters[counter as usize]
     }
 
-    /// Adds everything in `other`.
-    pub(crate) fn merge(&mut self, other: &Self) {
-        for (mine, theirs) in self.trends.iter_mut().zip(&other.trends) {
-            mine.runs.extend_from_slice(&theirs.runs);
+    /// Sums up each of `sets`, and all of them together.
+    pub(crate) fn summarise(sets: Vec<Self>) -> (Vec<MetricSummaries>, MetricSummaries) {
+        let mut each = vec![MetricSummaries::default(); sets.len()];
+        let mut all = MetricSummaries::default();
+        for (summaries, set) in each.iter_mut().zip(&sets) {
+            summaries.counters = set.counters;
+            for (total, count) in all.counters.iter_mut().zip(&set.counters) {
+                *total += count;
+            }
         }
-        for (mine, theirs) in self.counters.iter_mut().zip(&other.counters) {
-            *mine += theirs;
+        let mut columns: Vec<_> = sets.into_iter().map(|set| set.trends.into_iter()).collect();
+        for trend in 0..Trend::ALL.len() {
+            let own: Vec<Samples> = columns.iter_mut().filter_map(Iterator::next).collect();
+            let mut joined = Samples::default();
+            let several = own.iter().filter(|samples| !samples.is_empty()).count() > 1;
+            for (summaries, samples) in each.iter_mut().zip(own) {
+                if several {
+                    joined.append(&samples);
+                }
+                summaries.trends[trend] = samples.sorted().summary();
+            }
+            all.trends[trend] = if several {
+                joined.sorted().summary()
+            } else {
+                // What only one of them has, all have.
+                each.iter().find_map(|summaries| summaries.trends[trend])
+            };
         }
-    }
-
-    pub(crate) fn into_summaries(self) -> MetricSummaries {
-        MetricSummaries { trends: self.trends.map(Samples::summarise), counters: self.counters }
+        (each, all)
     }
 }
 
 /// A [`MetricSet`] summed up.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct MetricSummaries {
     pub(crate) trends: [Option<Summary>; Trend::ALL.len()],
     pub(crate) counters: [u64; Counter::ALL.len()],
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn summary(values: impl IntoIterator<Item = u64>) -> Summary {
-        let mut samples = Samples::default();
-        values.into_iter().for_each(|value| samples.push(value, 1));
-        samples.summarise().unwrap()
-    }
-
-    #[test]
-    fn percentiles_are_samples_by_rounded_rank() {
-        let all = summary(1..=100);
-        assert_eq!((all.p50, all.p90, all.p99), (51, 90, 99));
-        assert_eq!((all.min, all.max, all.count), (1, 100, 100));
-        assert!((all.mean - 50.5).abs() < 1e-12);
-    }
-
-    #[test]
-    fn order_and_runs_do_not_matter() {
-        assert_eq!(summary([3, 3, 1, 2, 3]), summary([1, 3, 2, 3, 3]));
-        assert_eq!(summary([7]).p99, 7);
-    }
-
-    #[test]
-    fn no_samples_have_no_summary() {
-        assert_eq!(Samples::default().summarise(), None);
-    }
 }

@@ -157,18 +157,19 @@ impl Simulation<'_> {
         let kv_peak = self.workers.iter().map(kv_peak_usage).fold(0.0, f64::max);
         let seconds = duration_ns as f64 / 1e9;
         self.step_metrics.add(Counter::Steps, self.steps);
-        let mut all = self.step_metrics.clone();
-        for set in &self.metrics {
-            all.merge(set);
-        }
         let arrived = self.records.len() as u64;
-        if arrived > 0 && all.total(Counter::Rejected) == arrived {
+        let rejected: u64 = self.metrics.iter().map(|set| set.total(Counter::Rejected)).sum();
+        if arrived > 0 && rejected == arrived {
             let Outcome::Rejected(reason) = self.records[0].outcome else { unreachable!("all were rejected") };
             return Err(SimError::NothingFits { requests: arrived, reason });
         }
         let records = std::mem::take(&mut self.records);
         let names: Vec<String> = self.workloads.iter().map(|workload| workload.name().to_owned()).collect();
-        let sets = std::mem::take(&mut self.metrics);
+        let mut sets = std::mem::take(&mut self.metrics);
+        sets.push(std::mem::take(&mut self.step_metrics));
+        let (mut sets, all) = MetricSet::summarise(sets);
+        // Steps serve all workloads together.
+        sets.pop();
         let workloads = sets.into_iter().enumerate().map(|(index, set)| {
             let own = || records.iter().filter(move |record| record.workload as usize == index);
             (names[index].clone(), metrics_report(set, own, seconds, None))
@@ -228,12 +229,12 @@ fn share(part: u64, whole: u64) -> f64 {
 }
 
 fn metrics_report<'a, I: Iterator<Item = &'a RequestRecord>>(
-    set: MetricSet,
+    set: MetricSummaries,
     records: impl Fn() -> I,
     seconds: f64,
     run: Option<(u64, f64)>,
 ) -> MetricsReport {
-    let MetricSummaries { trends, counters } = set.into_summaries();
+    let MetricSummaries { trends, counters } = set;
     let total = |counter: Counter| counters[counter as usize];
     let rate = |count: u64| if seconds > 0.0 { count as f64 / seconds } else { 0.0 };
     let mut gauges = BTreeMap::from([

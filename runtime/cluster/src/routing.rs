@@ -1,6 +1,5 @@
 //! Which worker takes a request: asking the routers, and telling them what became of it.
 
-use vcr_core::latency::StepShape;
 use vcr_core::{KvRole, Prompt};
 
 use crate::error::SimError;
@@ -267,12 +266,12 @@ impl Simulation<'_> {
     }
 
     /// The same for the steps that a stretch has scheduled, each at its start.
-    pub(crate) fn tell_events_of_stretch(&mut self, index: u32, taken: &[(StepShape, u64)]) {
+    pub(crate) fn tell_events_of_stretch(&mut self, index: u32, durations_ns: &[u64]) {
         let worker = &mut self.workers[index as usize];
         let PoolRouter::Kv(router) = &mut self.pools[worker.pool as usize].router else { return };
         if router.needs_events() {
             let mut start_ns = self.now_ns;
-            for (step, (_, duration_ns)) in taken[..taken.len() - 1].iter().enumerate() {
+            for (step, duration_ns) in durations_ns[..durations_ns.len() - 1].iter().enumerate() {
                 start_ns = start_ns.saturating_add(*duration_ns);
                 let upto = worker.engine.stretch().events_by_step[step] as usize;
                 let number = worker.index;

@@ -7,7 +7,6 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use vcr_core::latency::StepShape;
 use vcr_core::plan::{RemoteLoad, RequestOutput, ScheduledKind};
 use vcr_core::{Prompt, RequestId, Seat, seed};
 
@@ -109,8 +108,6 @@ pub(crate) struct Simulation<'o> {
     pub(crate) candidates: Vec<Candidate>,
     outputs: Vec<RequestOutput>,
     remote_loads: Vec<RemoteLoad>,
-    /// Scratch: steps that an engine starts or goes through at once.
-    taken: Vec<(StepShape, u64)>,
     /// Scratch: requests of each workload that decode in a stretch.
     decoding: Vec<u64>,
     pub(crate) wants_steps: bool,
@@ -183,7 +180,6 @@ impl<'o> Simulation<'o> {
             candidates: Vec::new(),
             outputs: Vec::new(),
             remote_loads: Vec::new(),
-            taken: Vec::new(),
             decoding: Vec::new(),
             wants_steps: observer.wants_steps(),
             observer,
@@ -341,25 +337,26 @@ impl<'o> Simulation<'o> {
         let worker = &mut self.workers[index as usize];
         // A prompt that is computed for another pool ends with its first token.
         let ahead = !self.wants_steps && !worker.takes_single_steps() && (pool > 0 || self.pools.len() == 1);
-        let mut taken = std::mem::take(&mut self.taken);
-        taken.clear();
-        worker.price(now_ns, horizon_ns, ahead, &mut taken).map_err(|reason| {
+        let range = worker.price(now_ns, horizon_ns, ahead).map_err(|reason| {
             let step = worker.engine_stats().steps - worker.engine.steps_in_flight() as u64;
             let steps = step..step + worker.num_priced();
             latency_error(&self.pools[pool as usize].config, worker.index, steps, now_ns, reason)
         })?;
-        self.steps += taken.len() as u64;
-        if taken.len() > 1 {
-            worker.skip(&taken, &self.output_seeds);
-            self.tell_events_of_stretch(index, &taken);
-            self.emit_stretch(index, &taken);
+        let priced = worker.take_priced();
+        let (shapes, durations_ns) = (&priced.shapes[range.clone()], &priced.durations_ns[range]);
+        self.steps += durations_ns.len() as u64;
+        if durations_ns.len() > 1 {
+            worker.skip(&shapes[1..], &self.output_seeds);
+            self.tell_events_of_stretch(index, durations_ns);
+            self.emit_stretch(index, shapes[0].batch_requests(), durations_ns);
         }
         let worker = &mut self.workers[index as usize];
         let mut start_ns = now_ns;
-        for &(shape, duration_ns) in &taken {
-            worker.book(start_ns, &shape, duration_ns);
+        for (shape, &duration_ns) in shapes.iter().zip(durations_ns) {
+            worker.book(start_ns, shape, duration_ns);
             start_ns = start_ns.saturating_add(duration_ns);
         }
+        worker.give_back(priced);
         let end = Event::StepEnd { worker: index, incarnation: worker.incarnation };
         self.events.push_step_end(pool, start_ns, end);
         if self.wants_steps {
@@ -372,7 +369,6 @@ impl<'o> Simulation<'o> {
                 engine: &worker.engine,
             });
         }
-        self.taken = taken;
         Ok(())
     }
 
@@ -473,15 +469,14 @@ impl<'o> Simulation<'o> {
     }
 
     /// The tokens of all steps of a stretch but the last, which is under way.
-    fn emit_stretch(&mut self, index: u32, taken: &[(StepShape, u64)]) {
-        let ended = &taken[..taken.len() - 1];
-        let mut ends_ns = self.now_ns;
-        let first_end_ns = self.now_ns.saturating_add(taken[0].1);
-        for (shape, duration_ns) in ended {
-            ends_ns = ends_ns.saturating_add(*duration_ns);
-            self.step_metrics.sample(Trend::StepTime, *duration_ns);
-            self.step_metrics.sample(Trend::BatchSize, shape.batch_requests());
+    fn emit_stretch(&mut self, index: u32, batch_requests: u64, durations_ns: &[u64]) {
+        let ended_ns = &durations_ns[..durations_ns.len() - 1];
+        let first_end_ns = self.now_ns.saturating_add(durations_ns[0]);
+        let ends_ns = ended_ns.iter().fold(self.now_ns, |end_ns, duration_ns| end_ns.saturating_add(*duration_ns));
+        for &duration_ns in ended_ns {
+            self.step_metrics.sample(Trend::StepTime, duration_ns);
         }
+        self.step_metrics.sample_times(Trend::BatchSize, batch_requests, ended_ns.len() as u64);
         self.decoding.clear();
         self.decoding.resize(self.metrics.len(), 0);
         for output in &self.workers[index as usize].engine.outputs().outputs {
@@ -499,7 +494,7 @@ impl<'o> Simulation<'o> {
         }
         self.tell_outputs_of_stretch(index);
         for (metrics, &requests) in self.metrics.iter_mut().zip(&self.decoding) {
-            for (_, duration_ns) in ended[1..].iter().filter(|_| requests > 0) {
+            for duration_ns in ended_ns[1..].iter().filter(|_| requests > 0) {
                 metrics.sample_times(Trend::Itl, *duration_ns, requests);
             }
         }

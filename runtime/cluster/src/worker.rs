@@ -1,6 +1,6 @@
 //! One engine of the cluster with its latency model, its policy and its health.
 
-use std::collections::VecDeque;
+use std::ops::Range;
 
 use vcr_core::kv_event::KvEvent;
 use vcr_core::latency::{LatencyError, LatencyModel, StepBatch, StepShape};
@@ -35,6 +35,13 @@ pub(crate) struct WorkerTotals {
     lost: EngineStats,
 }
 
+/// Steps with the time that each takes; there may be more shapes than times.
+#[derive(Debug, Default)]
+pub(crate) struct PricedSteps {
+    pub(crate) shapes: Vec<StepShape>,
+    pub(crate) durations_ns: Vec<u64>,
+}
+
 pub(crate) struct Worker {
     pub(crate) pool: u32,
     /// Index in the pool.
@@ -63,11 +70,9 @@ pub(crate) struct Worker {
     slow_downs: Vec<(u32, f64)>,
     /// KV events in the pool's log that the routers have been told.
     told_kv_events: usize,
-    /// Steps that have been priced and not yet taken, with the time each takes.
-    priced: VecDeque<(StepShape, u64)>,
-    /// Scratch of a pricing call.
-    shapes: Vec<StepShape>,
-    durations_ns: Vec<u64>,
+    /// The steps of the latest pricing call, of which the first `taken` are taken.
+    priced: PricedSteps,
+    taken: usize,
 }
 
 impl Worker {
@@ -102,9 +107,8 @@ impl Worker {
             acceptance: Stream::new(seed, "acceptance"),
             slow_downs: Vec::new(),
             told_kv_events: 0,
-            priced: VecDeque::new(),
-            shapes: Vec::new(),
-            durations_ns: Vec::new(),
+            priced: PricedSteps::default(),
+            taken: 0,
         })
     }
 
@@ -171,28 +175,32 @@ impl Worker {
 
     /// Prices the oldest step in flight, which starts now, and with `ahead`
     /// those that must follow it, as far as they start before `horizon_ns`:
-    /// until then nothing from outside reaches the engine. Appends the steps to
-    /// be taken, with the time each takes.
-    pub(crate) fn price(
-        &mut self,
-        now_ns: u64,
-        horizon_ns: u64,
-        ahead: bool,
-        taken: &mut Vec<(StepShape, u64)>,
-    ) -> Result<(), LatencyError> {
-        if self.priced.is_empty() {
+    /// until then nothing from outside reaches the engine. Gives the steps to be
+    /// taken, as a range of [`Worker::take_priced`]'s.
+    pub(crate) fn price(&mut self, now_ns: u64, horizon_ns: u64, ahead: bool) -> Result<Range<usize>, LatencyError> {
+        if self.taken == self.priced.durations_ns.len() {
             self.price_ahead(now_ns, horizon_ns, ahead)?;
         }
-        let expected = self.priced.front().map(|(shape, _)| *shape);
-        assert_eq!(expected, Some(self.engine.oldest_plan().shape), "a step was priced that did not happen");
-        let many = if ahead { self.priced.len() } else { 1 };
-        for (shape, mut duration_ns) in self.priced.drain(..many) {
-            for (_, factor) in &self.slow_downs {
-                duration_ns = (duration_ns as f64 * factor).round() as u64;
+        let PricedSteps { shapes, durations_ns } = &mut self.priced;
+        assert_eq!(shapes[self.taken], self.engine.oldest_plan().shape, "a step was priced that did not happen");
+        let upto = if ahead { durations_ns.len() } else { self.taken + 1 };
+        let range = self.taken..upto;
+        for (_, factor) in &self.slow_downs {
+            for duration_ns in &mut durations_ns[range.clone()] {
+                *duration_ns = (*duration_ns as f64 * factor).round() as u64;
             }
-            taken.push((shape, duration_ns));
         }
-        Ok(())
+        self.taken = upto;
+        Ok(range)
+    }
+
+    /// Lends the priced steps, to be given back by [`Worker::give_back`].
+    pub(crate) fn take_priced(&mut self) -> PricedSteps {
+        std::mem::take(&mut self.priced)
+    }
+
+    pub(crate) fn give_back(&mut self, priced: PricedSteps) {
+        self.priced = priced;
     }
 
     /// Books a step that starts at `start_ns`.
@@ -204,32 +212,31 @@ impl Worker {
         self.step_start_ns = start_ns;
         self.step_end_ns = start_ns.saturating_add(duration_ns);
         let work = shape.prefill_tokens << 24 ^ shape.decode_requests;
-        for word in [start_ns, duration_ns, work, shape.kv_active_blocks] {
-            self.step_digest = seed::mix(self.step_digest ^ word);
-        }
+        let times = start_ns.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ duration_ns.rotate_left(32);
+        let load = work.wrapping_mul(0xd6e8_feb8_6659_fd93) ^ shape.kv_active_blocks;
+        self.step_digest = seed::mix(self.step_digest ^ times ^ load.rotate_left(17));
     }
 
     /// Steps of the latest call to the latency model.
     pub(crate) fn num_priced(&self) -> u64 {
-        self.shapes.len() as u64
+        self.priced.shapes.len() as u64
     }
 
     /// Prices the step that starts now and, if `ahead` or where that pays,
     /// those that must follow.
     fn price_ahead(&mut self, now_ns: u64, horizon_ns: u64, ahead: bool) -> Result<(), LatencyError> {
-        self.shapes.clear();
-        self.shapes.push(self.engine.oldest_plan().shape);
+        self.taken = 0;
+        let PricedSteps { shapes, durations_ns } = &mut self.priced;
+        shapes.clear();
+        durations_ns.clear();
+        shapes.push(self.engine.oldest_plan().shape);
         // A slow-down is not known to the model, so its steps would start at
         // other times than it is told.
-        let several = (ahead || self.latency.prefers_batches()) && !self.takes_single_steps();
-        if several && self.slow_downs.is_empty() && now_ns < horizon_ns {
-            self.engine.predict_decode_steps(Engine::MOST_PREDICTED_STEPS, &mut self.shapes);
+        let alone = self.injector.is_some() || self.tokens.is_some() || !self.slow_downs.is_empty();
+        if (ahead || self.latency.prefers_batches()) && !alone && now_ns < horizon_ns {
+            self.engine.predict_decode_steps(Engine::MOST_PREDICTED_STEPS, shapes);
         }
-        self.durations_ns.clear();
-        let batch = StepBatch { start_ns: now_ns, horizon_ns, shapes: &self.shapes };
-        self.latency.price(&batch, &mut self.durations_ns)?;
-        self.priced.extend(self.shapes.iter().copied().zip(self.durations_ns.iter().copied()));
-        Ok(())
+        self.latency.price(&StepBatch { start_ns: now_ns, horizon_ns, shapes }, durations_ns)
     }
 
     /// The plan of the step that executes.
@@ -249,7 +256,8 @@ impl Worker {
         let records_events = self.engine.pool().events().is_some();
         self.engine = new_engine(&self.engine.config().clone(), records_events);
         self.told_kv_events = 0;
-        self.priced.clear();
+        self.priced.durations_ns.clear();
+        self.taken = 0;
         self.stalled_until_ns = None;
         if let Some(injector) = &mut self.injector {
             injector.ended_all();
@@ -302,14 +310,12 @@ impl Worker {
         Ok(())
     }
 
-    /// Goes through the steps before the last of `taken`, which then is the one
-    /// in flight; outputs of all of them are in the engine.
-    pub(crate) fn skip(&mut self, taken: &[(StepShape, u64)], output_seeds: &[u64]) {
-        self.shapes.clear();
-        self.shapes.extend(taken[1..].iter().map(|(shape, _)| *shape));
+    /// Goes through the step in flight and on to the last of `shapes`, which then
+    /// is the one in flight; outputs of those before it are in the engine.
+    pub(crate) fn skip(&mut self, shapes: &[StepShape], output_seeds: &[u64]) {
         let acceptance = Acceptance { rates: &[], stream: &mut self.acceptance };
         let mut source = DrawnTokens { output_seeds, acceptance };
-        self.engine.decode_ahead(&self.shapes, &mut source);
+        self.engine.decode_ahead(shapes, &mut source);
     }
 
     /// Shows the KV events before `upto` in the pool's log that were not shown yet.

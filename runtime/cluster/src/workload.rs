@@ -262,6 +262,7 @@ impl Workload {
             prompt.push_run(content, 0, request.input_tokens);
             return prompt;
         }
+        prompt.reserve(request.input_tokens);
         let mut left = request.input_tokens;
         for &id in ids {
             let len = left.min(trace.block_size_tokens);

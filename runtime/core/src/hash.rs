@@ -26,6 +26,12 @@ impl ChainHasher {
         Self { state: mix(salt ^ 0x7663_725f_626c_6f63), filled_tokens: 0, block_size_tokens }
     }
 
+    /// Blocks that the next `len_tokens` tokens complete.
+    pub(crate) fn blocks_within(&self, len_tokens: u32) -> usize {
+        let tokens = u64::from(self.filled_tokens) + u64::from(len_tokens);
+        (tokens / u64::from(self.block_size_tokens)) as usize
+    }
+
     /// Appends one token; gives the hash of the block it completes, if any.
     #[inline]
     pub fn push_token(&mut self, token: u32) -> Option<BlockHash> {
@@ -46,10 +52,11 @@ impl ChainHasher {
     pub fn push_run(&mut self, content: u64, offset_tokens: u32, len_tokens: u32, completed: &mut Vec<BlockHash>) {
         let mut offset = offset_tokens;
         let end = offset_tokens + len_tokens;
+        let content = mix(content);
         while offset < end {
             let piece = (self.block_size_tokens - self.filled_tokens).min(end - offset);
             let span = u64::from(offset) << 32 | u64::from(piece);
-            self.state = fold(fold(self.state, mix(content)), span);
+            self.state = fold(self.state, content ^ mix(span));
             offset += piece;
             completed.extend(self.advance(piece));
         }

@@ -165,13 +165,21 @@ impl KvPool {
     /// evicting what they cached. The caller has checked [`KvPool::num_free`].
     pub fn allocate(&mut self, count: u32, table: &mut Vec<BlockId>) {
         assert!(count <= self.num_free, "allocate {count} of {} free blocks", self.num_free);
+        let mut next = self.first_free;
         for _ in 0..count {
-            let id = self.first_free;
-            self.unlink_free(id);
+            let id = next;
             self.evict(id);
-            self.blocks[id as usize].refs = 1;
+            let block = &mut self.blocks[id as usize];
+            block.refs = 1;
+            next = block.next_free;
             table.push(id);
         }
+        self.first_free = next;
+        match next {
+            NIL => self.last_free = NIL,
+            next => self.blocks[next as usize].prev_free = NIL,
+        }
+        self.num_free -= count;
     }
 
     /// Registers consecutive full blocks of one sequence for reuse. `tokens`

@@ -38,6 +38,15 @@ impl Prompt {
         Self { len_tokens: 0, tokens: Vec::new(), block_hashes: Vec::new(), hasher, keeps_tokens: false }
     }
 
+    /// Makes room for `len_tokens` more tokens.
+    pub fn reserve(&mut self, len_tokens: u32) {
+        if self.keeps_tokens {
+            self.tokens.reserve_exact(len_tokens as usize);
+        } else {
+            self.block_hashes.reserve_exact(self.hasher.blocks_within(len_tokens));
+        }
+    }
+
     /// A prompt whose tokens are kept, and those of its outputs with them.
     /// Blocks are hashed when the request's turn comes, so that waiting costs
     /// the tokens alone.

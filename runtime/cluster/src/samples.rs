@@ -1,0 +1,265 @@
+//! The samples of one metric: kept exactly, in little room, and summed up.
+//!
+//! The requests of one batch share their token times, so samples are kept as runs
+//! of equal values: a run of millions of tokens costs little more than its steps.
+
+use serde::Serialize;
+
+/// Values below this are counted and not listed: sizes of batches, gaps of 0.
+const COUNTED_VALUES: u64 = 1 << 12;
+
+/// A run of up to this many equal values fits into one word with its value.
+const MOST_PACKED: u64 = (1 << PACKED_COUNT_BITS) - 1;
+const PACKED_COUNT_BITS: u32 = 20;
+
+/// Samples of one trend, exact, as runs of equal values.
+#[derive(Clone, Debug, Default)]
+pub struct Samples {
+    /// How often each small value came.
+    counts: Vec<u64>,
+    /// Runs of larger ones: the value, and in the lowest bits how often.
+    packed: Vec<u64>,
+    /// Runs of values, or lengths, that are too large for that.
+    wide: Vec<(u64, u64)>,
+}
+
+impl Samples {
+    /// Adds `times` equal samples.
+    #[inline]
+    pub fn push(&mut self, value: u64, times: u64) {
+        if value < COUNTED_VALUES {
+            if self.counts.len() <= value as usize {
+                self.counts.resize(value as usize + 1, 0);
+            }
+            self.counts[value as usize] += times;
+        } else if value >> (64 - PACKED_COUNT_BITS) == 0 && times <= MOST_PACKED {
+            match self.packed.last_mut() {
+                Some(last)
+                    if *last >> PACKED_COUNT_BITS == value && (*last & MOST_PACKED) + times <= MOST_PACKED =>
+                {
+                    *last += times;
+                }
+                _ => self.packed.push(value << PACKED_COUNT_BITS | times),
+            }
+        } else {
+            self.wide.push((value, times));
+        }
+    }
+
+    /// Whether there are none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.packed.is_empty() && self.wide.is_empty() && self.counts.iter().all(|&count| count == 0)
+    }
+
+    /// Adds those of `other`.
+    pub(crate) fn append(&mut self, other: &Self) {
+        let most = self.counts.len().max(other.counts.len());
+        self.counts.resize(most, 0);
+        for (mine, theirs) in self.counts.iter_mut().zip(&other.counts) {
+            *mine += theirs;
+        }
+        self.packed.extend_from_slice(&other.packed);
+        self.wide.extend_from_slice(&other.wide);
+    }
+
+    /// Puts them in order.
+    #[must_use]
+    pub fn sorted(mut self) -> SortedSamples {
+        sort_by_value(&mut self.packed);
+        self.wide.sort_unstable();
+        SortedSamples { samples: self }
+    }
+}
+
+/// Sorts packed runs by value: by 11 bits at a time, from the lowest on.
+fn sort_by_value(packed: &mut Vec<u64>) {
+    const DIGIT_BITS: u32 = 11;
+    const DIGITS: usize = (64 - PACKED_COUNT_BITS as usize).div_ceil(DIGIT_BITS as usize);
+    let digit = |run: u64, place: usize| {
+        (run >> (PACKED_COUNT_BITS + place as u32 * DIGIT_BITS)) as usize & ((1 << DIGIT_BITS) - 1)
+    };
+    // Few are sorted sooner than the digits are counted.
+    if packed.len() < 1 << DIGIT_BITS {
+        packed.sort_unstable();
+        return;
+    }
+    let mut ends = vec![[0u32; 1 << DIGIT_BITS]; DIGITS];
+    for &run in packed.iter() {
+        for (place, ends) in ends.iter_mut().enumerate() {
+            ends[digit(run, place)] += 1;
+        }
+    }
+    let mut scratch = vec![0; packed.len()];
+    for (place, starts) in ends.iter_mut().enumerate() {
+        if starts.iter().any(|&count| count as usize == packed.len()) {
+            continue;
+        }
+        let mut start = 0;
+        for count in starts.iter_mut() {
+            start += std::mem::replace(count, start);
+        }
+        for &run in packed.iter() {
+            let at = &mut starts[digit(run, place)];
+            scratch[*at as usize] = run;
+            *at += 1;
+        }
+        std::mem::swap(packed, &mut scratch);
+    }
+}
+
+/// Samples in order.
+#[derive(Clone, Debug, Default)]
+pub struct SortedSamples {
+    samples: Samples,
+}
+
+impl SortedSamples {
+    /// The values in ascending order, each with how often it came in a row; equal
+    /// values may come in several pieces.
+    pub fn runs(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
+        let Samples { counts, packed, wide } = &self.samples;
+        let small = (0..).zip(counts.iter().copied()).filter(|(_, count)| *count > 0);
+        let mut packed = packed.iter().map(|&run| (run >> PACKED_COUNT_BITS, run & MOST_PACKED)).peekable();
+        let mut wide = wide.iter().copied().peekable();
+        small.chain(std::iter::from_fn(move || match (packed.peek(), wide.peek()) {
+            (Some(&(packed_value, _)), Some(&(wide_value, _))) if wide_value < packed_value => wide.next(),
+            (Some(_), _) => packed.next(),
+            (None, _) => wide.next(),
+        }))
+    }
+
+    /// Sums the samples up; `None` without samples.
+    #[must_use]
+    pub fn summary(&self) -> Option<Summary> {
+        let mut count = 0u64;
+        let mut sum = 0u128;
+        let (mut min, mut max) = (u64::MAX, 0);
+        for (value, times) in self.runs() {
+            count += times;
+            sum += u128::from(value) * u128::from(times);
+            min = min.min(value);
+            max = value;
+        }
+        if count == 0 {
+            return None;
+        }
+        let mean = sum as f64 / count as f64;
+        let square = |value: u64| (value as f64 - mean) * (value as f64 - mean);
+        // The values come in order, so the order of this summation is fixed. Pieces
+        // of one value are joined: how they came must not show in the last bit.
+        let mut squares = 0.0;
+        let mut joined = (0, 0);
+        let ranks = PERCENTILES.map(|percent| ((count - 1) as f64 * percent / 100.0).round() as u64);
+        let mut percentiles = [0; PERCENTILES.len()];
+        let (mut reached, mut next) = (0, 0);
+        for (value, times) in self.runs() {
+            if value != joined.0 {
+                squares += square(joined.0) * joined.1 as f64;
+                joined = (value, 0);
+            }
+            joined.1 += times;
+            reached += times;
+            while next < ranks.len() && ranks[next] < reached {
+                percentiles[next] = value;
+                next += 1;
+            }
+        }
+        squares += square(joined.0) * joined.1 as f64;
+        let [p50, p75, p90, p95, p99] = percentiles;
+        Some(Summary { count, mean, min, max, std: (squares / count as f64).sqrt(), p50, p75, p90, p95, p99 })
+    }
+}
+
+const PERCENTILES: [f64; 5] = [50.0, 75.0, 90.0, 95.0, 99.0];
+
+/// A trend summed up. Values are in the metric's inner unit (nanoseconds for
+/// times). A percentile `p` is the sample of rank `round((n - 1) * p / 100)`,
+/// without interpolation, as Dynamo's replay reports it.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Summary {
+    /// Number of samples.
+    pub count: u64,
+    /// Arithmetic mean.
+    pub mean: f64,
+    /// Smallest sample.
+    pub min: u64,
+    /// Largest sample.
+    pub max: u64,
+    /// Population standard deviation.
+    pub std: f64,
+    /// Median.
+    pub p50: u64,
+    /// 75th percentile.
+    pub p75: u64,
+    /// 90th percentile.
+    pub p90: u64,
+    /// 95th percentile.
+    pub p95: u64,
+    /// 99th percentile.
+    pub p99: u64,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn summary(values: impl IntoIterator<Item = u64>) -> Summary {
+        let mut samples = Samples::default();
+        values.into_iter().for_each(|value| samples.push(value, 1));
+        samples.sorted().summary().unwrap()
+    }
+
+    #[test]
+    fn percentiles_are_samples_by_rounded_rank() {
+        let all = summary(1..=100);
+        assert_eq!((all.p50, all.p90, all.p99), (51, 90, 99));
+        assert_eq!((all.min, all.max, all.count), (1, 100, 100));
+        assert!((all.mean - 50.5).abs() < 1e-12);
+    }
+
+    #[test]
+    fn order_and_runs_do_not_matter() {
+        assert_eq!(summary([3, 3, 1, 2, 3]), summary([1, 3, 2, 3, 3]));
+        assert_eq!(summary([7]).p99, 7);
+    }
+
+    #[test]
+    fn no_samples_have_no_summary() {
+        assert_eq!(Samples::default().sorted().summary(), None);
+    }
+
+    proptest! {
+        #[test]
+        fn runs_are_the_samples_in_order(
+            runs in prop::collection::vec(
+                (prop_oneof![0u64..5000, 4000u64..6000, any::<u64>()], prop_oneof![1u64..4, 1u64..3_000_000]),
+                0..300,
+            ),
+            copies in 1usize..12,
+        ) {
+            let mut samples = Samples::default();
+            let mut model: Vec<(u64, u64)> = Vec::new();
+            for (copy, &(value, times)) in (0..copies as u64).flat_map(|copy| runs.iter().map(move |run| (copy, run))) {
+                // Many distinct ones, so that digits are sorted by.
+                let value = value.wrapping_add(copy * 1_000_003);
+                samples.push(value, times);
+                model.push((value, times));
+            }
+            model.sort_unstable();
+            let joined = |runs: &mut dyn Iterator<Item = (u64, u64)>| {
+                let mut all: Vec<(u64, u64)> = Vec::new();
+                for (value, times) in runs {
+                    match all.last_mut() {
+                        Some(last) if last.0 == value => last.1 += times,
+                        _ => all.push((value, times)),
+                    }
+                }
+                all
+            };
+            let got = joined(&mut samples.sorted().runs());
+            prop_assert_eq!(got, joined(&mut model.into_iter()));
+        }
+    }
+}
