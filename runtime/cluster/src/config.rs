@@ -11,6 +11,7 @@ use vcr_core::tokens::{BatchTokenSource, TokenError};
 use vcr_random::Distribution;
 use vcr_trace::Trace;
 
+use crate::conditional::ConditionalConfig;
 use crate::router::RouterConfig;
 
 /// Makes the latency model of one engine from its seat.
@@ -108,10 +109,21 @@ pub enum Topology {
         decode: PoolConfig,
         /// Moves KV from the first to the second.
         link: LinkConfig,
+        /// Which requests the first pool has nothing to do with, if any.
+        conditional: Option<ConditionalConfig>,
     },
 }
 
 impl Topology {
+    /// Which requests need no prefill engine, if any.
+    #[must_use]
+    pub fn conditional(&self) -> Option<&ConditionalConfig> {
+        match self {
+            Self::Aggregated(_) => None,
+            Self::Disaggregated { conditional, .. } => conditional.as_ref(),
+        }
+    }
+
     /// The pools, prefill before decode.
     #[must_use]
     pub fn pools(&self) -> Vec<&PoolConfig> {

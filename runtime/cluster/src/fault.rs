@@ -50,8 +50,9 @@ impl Simulation<'_> {
     }
 
     fn resume_parked(&mut self, tag: u64) -> Result<(), SimError> {
-        match self.live_mut(tag).stage {
-            Stage::Parked { pool: 0 } => self.dispatch(tag),
+        let live = self.live_mut(tag);
+        match live.stage {
+            Stage::Parked { pool } if pool == 0 || live.stays_with_decode => self.dispatch(tag),
             Stage::Parked { pool } => {
                 let max_tokens = self.records[tag as usize].max_tokens;
                 self.submit(tag, pool, max_tokens, vcr_core::KvRole::Destination)

@@ -6,6 +6,7 @@
 //! random stream is named by its purpose.
 
 mod affinity;
+mod conditional;
 mod config;
 mod error;
 mod event;
@@ -28,6 +29,7 @@ mod validate;
 mod worker;
 mod workload;
 
+pub use conditional::{ConditionalConfig, ConditionalPolicy};
 pub use config::{
     Answers, Arrivals, FaultConfig, FaultKind, InjectorFactory, LatencyFactory, Limit, LinkConfig, LinkSharing,
     PolicyFactory, PoolConfig, RequestMix, RunConfig, TokenConfig, TokenFactory, Topology, TracePacing, TransferScope,

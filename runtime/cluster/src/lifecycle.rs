@@ -89,6 +89,7 @@ impl Simulation<'_> {
             priority: turn.priority,
             strict_priority: turn.strict_priority,
             follow_up: turn.follow_up,
+            stays_with_decode: false,
             attempt: 0,
             routed: [None; 2],
         })));
@@ -116,6 +117,17 @@ impl Simulation<'_> {
         if let Err(reason) = fits {
             self.end(tag, Outcome::Rejected(reason));
             return Ok(());
+        }
+        if self.config.topology.conditional().is_some() {
+            let prompt = self.live_mut(tag).prompt.take().expect("the prompt is kept until the last submission");
+            let stays = self.stays_with_decode(&prompt);
+            let live = self.live_mut(tag);
+            live.prompt = Some(prompt);
+            live.stays_with_decode = stays;
+            if stays {
+                self.count(tag, Counter::StayedWithDecode, 1);
+                return self.submit(tag, DECODE_POOL, max_tokens, KvRole::Local);
+            }
         }
         self.submit(tag, PREFILL_POOL, here, role)
     }

@@ -89,6 +89,7 @@ metric_enum! {
         WastedTokens = "wasted_tokens", Count, "Output tokens of attempts that a fault cut off.";
         Stalls = "stalls", Count, "Times that a failure injector stalled an engine.";
         IgnoredFaults = "ignored_faults", Count, "Wishes of failure injectors that mean nothing in virtual time.";
+        StayedWithDecode = "stayed_with_decode", Count, "Prompts computed by decode engines: conditional disaggregation.";
         Shed = "shed", Count, "Requests refused by a router because all engines had too much to do.";
     }
 }
@@ -108,7 +109,7 @@ impl Counter {
     /// it is not 0, so that reports of other runs do not change with it.
     #[must_use]
     pub const fn is_occasional(self) -> bool {
-        matches!(self, Self::Shed | Self::Stalls | Self::IgnoredFaults)
+        matches!(self, Self::StayedWithDecode | Self::Shed | Self::Stalls | Self::IgnoredFaults)
     }
 
     /// Whether only the whole run has it: engines serve all workloads together.

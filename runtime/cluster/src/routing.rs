@@ -23,13 +23,7 @@ pub(crate) enum Routed {
 
 impl Simulation<'_> {
     /// The router's choice among the workers of `pool` that are up.
-    pub(crate) fn route(
-        &mut self,
-        tag: u64,
-        pool: u32,
-        prompt: &Prompt,
-        kv_role: KvRole,
-    ) -> Result<Routed, SimError> {
+    pub(crate) fn route(&mut self, tag: u64, pool: u32, prompt: &Prompt, kv_role: KvRole) -> Result<Routed, SimError> {
         let routed = match self.pools[pool as usize].router {
             PoolRouter::Asked(_) => self.ask(tag, pool as usize, prompt, kv_role)?,
             PoolRouter::Kv(_) => self.route_by_kv(tag, pool as usize, prompt),

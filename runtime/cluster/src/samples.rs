@@ -34,9 +34,7 @@ impl Samples {
             self.counts[value as usize] += times;
         } else if value >> (64 - PACKED_COUNT_BITS) == 0 && times <= MOST_PACKED {
             match self.packed.last_mut() {
-                Some(last)
-                    if *last >> PACKED_COUNT_BITS == value && (*last & MOST_PACKED) + times <= MOST_PACKED =>
-                {
+                Some(last) if *last >> PACKED_COUNT_BITS == value && (*last & MOST_PACKED) + times <= MOST_PACKED => {
                     *last += times;
                 }
                 _ => self.packed.push(value << PACKED_COUNT_BITS | times),

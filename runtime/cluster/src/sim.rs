@@ -13,12 +13,12 @@ use vcr_core::{Prompt, RequestId, Seat, seed};
 use crate::config::{LinkSharing, PoolConfig, RunConfig, Topology, WorkloadConfig, WorkloadSource};
 use crate::error::{MAX_STEPS_AT_ONE_INSTANT, MakeError, SimError, latency_error, make_error, policy_error};
 use crate::event::{Event, EventQueue};
+use crate::kv_router::{Candidate, KvRouter, PoolFacts, PoolPart};
 use crate::link::Link;
 use crate::metrics::{Counter, MetricSet, Trend};
 use crate::observe::{Observer, Progress, StepRecord};
 use crate::record::{Outcome, RequestRecord};
 use crate::report::Report;
-use crate::kv_router::{Candidate, KvRouter, PoolFacts, PoolPart};
 use crate::router::{Router, RouterConfig, WorkerLoad};
 use crate::worker::Worker;
 use crate::workload::{FollowUp, Workload};
@@ -50,6 +50,8 @@ pub(crate) struct Live {
     pub(crate) priority: i32,
     pub(crate) strict_priority: u32,
     pub(crate) follow_up: FollowUp,
+    /// Whether the decode engine computes its prompt, too.
+    pub(crate) stays_with_decode: bool,
     /// Tells transfers of this attempt from those of earlier ones.
     pub(crate) attempt: u32,
     /// The worker of each pool that it was last routed to, by index in the pool.

@@ -80,6 +80,11 @@ impl RunConfig {
         {
             problem("link".to_owned(), "`bandwidth` must be positive; leave it out for instant transfers");
         }
+        if let Some(config) = self.topology.conditional()
+            && let Err(text) = config.check()
+        {
+            problem("conditional disaggregation".to_owned(), &text);
+        }
         if let [prefill, _] = pools[..]
             && prefill.tokens.is_some()
         {

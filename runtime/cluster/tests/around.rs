@@ -94,6 +94,7 @@ fn both_routers_of_a_split_cluster_hear_of_ends_and_only_the_first_may_refuse() 
         prefill: pool("prefill", 2, 2000, prefill.clone()),
         decode: pool("decode", 2, 2000, decode),
         link: link(None, LinkSharing::Shared),
+        conditional: None,
     };
     let report = run(&config(topology(decode), vec![burst("work", 10, 64, 20)]));
     assert_conserved(&report);
@@ -295,6 +296,7 @@ fn tokens_of_a_prefill_pool_are_refused() {
         prefill,
         decode: pool("decode", 2, 2000, RouterConfig::RoundRobin),
         link: link(None, LinkSharing::Shared),
+        conditional: None,
     };
     let failed = simulate(config(topology, vec![burst("work", 4, 64, 20)]), &mut Unobserved);
     let text = failed.expect_err("it is no use").to_string();

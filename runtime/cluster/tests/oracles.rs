@@ -111,6 +111,7 @@ impl Case<'_> {
             prefill: self.pool("prefill", semantics, true),
             decode: self.pool("decode", semantics, false),
             link,
+            conditional: None,
         };
         let report = run(&self.config(topology));
         assert_conserved(&report);

@@ -7,7 +7,8 @@ use support::{MS, assert_conserved, config, constant, linear_in_batches, link, m
 use vcr_cluster::observe::{Observer, StepRecord, Unobserved};
 use vcr_cluster::record::{FailReason, Outcome};
 use vcr_cluster::{
-    Arrivals, FaultConfig, FaultKind, KvAwareConfig, Limit, LinkSharing, PoolConfig, Report, RequestMix, RouterConfig,
+    Arrivals, ConditionalConfig, ConditionalPolicy, FaultConfig, FaultKind, KvAwareConfig, KvKnowledge, KvRouterConfig,
+    Limit, LinkSharing, PoolConfig, QueueConfig, QueueOrder, ReplicaConfig, Report, RequestMix, RouterConfig,
     RunConfig, SimError, Topology, simulate,
 };
 use vcr_core::{EngineConfig, EngineConfigInput};
@@ -23,6 +24,7 @@ fn disaggregated(blocks: u32, bandwidth: Option<u64>) -> Topology {
         prefill: pool("prefill", 2, blocks, RouterConfig::RoundRobin),
         decode: pool("decode", 2, blocks, RouterConfig::LeastLoaded),
         link: link(bandwidth, LinkSharing::Shared),
+        conditional: None,
     }
 }
 
@@ -58,7 +60,7 @@ fn contention_slows_transfers_and_separate_links_relieve_it() {
         let link = link(Some(1_000_000_000), sharing);
         let requests = RequestMix { prompt_tokens: constant(500.0), ..mix(1.0, 2.0) };
         let arrivals = Arrivals::Burst { count, over_ns: 0 };
-        let topology = Topology::Disaggregated { prefill, decode, link };
+        let topology = Topology::Disaggregated { prefill, decode, link, conditional: None };
         run(&config(topology, vec![synthetic("b", arrivals, requests)])).metrics.trends["transfer_ms"].max
     };
     let alone = transfer(LinkSharing::Shared, 1);
@@ -225,8 +227,8 @@ fn a_cut_off_run_counts_what_is_unfinished() {
 fn with_pools(config: RunConfig, change: impl Fn(PoolConfig) -> PoolConfig) -> RunConfig {
     let topology = match config.topology {
         Topology::Aggregated(pool) => Topology::Aggregated(change(pool)),
-        Topology::Disaggregated { prefill, decode, link } => {
-            Topology::Disaggregated { prefill: change(prefill), decode: change(decode), link }
+        Topology::Disaggregated { prefill, decode, link, conditional } => {
+            Topology::Disaggregated { prefill: change(prefill), decode: change(decode), link, conditional }
         }
     };
     RunConfig { topology, ..config }
@@ -277,7 +279,41 @@ fn arb_router() -> impl Strategy<Value = RouterConfig> {
         Just(RouterConfig::LeastLoaded),
         Just(RouterConfig::KvAware(KvAwareConfig::default())),
         Just(RouterConfig::PrefixAffinity(AffinityConfig { max_waiting: Some(1), ..AffinityConfig::default() })),
+        arb_kv_router().prop_map(RouterConfig::Kv),
     ]
+}
+
+fn arb_kv_router() -> impl Strategy<Value = KvRouterConfig> {
+    let knowledge = prop_oneof![
+        prop_oneof![Just(0), 1..40 * MS].prop_map(|lag_ns| KvKnowledge::Events { lag_ns }),
+        (1..400u64).prop_map(|ms| KvKnowledge::Predicted { ttl_ns: ms * MS }),
+    ];
+    let order = prop_oneof![Just(QueueOrder::Fcfs), Just(QueueOrder::Lcfs), Just(QueueOrder::Wspt)];
+    let queue =
+        proptest::option::of((0.0..2.0f64, order).prop_map(|(threshold, order)| QueueConfig { threshold, order }));
+    let replicas = (1..4u32, proptest::option::of(0..50 * MS));
+    (knowledge, queue, replicas, any::<(bool, bool)>(), prop_oneof![Just(0.0), 0.1..2.0f64]).prop_map(
+        |(knowledge, queue, (count, sync_ns), (track_output_blocks, assume_kv_reuse), temperature)| KvRouterConfig {
+            knowledge,
+            queue,
+            replicas: ReplicaConfig { count, sync_ns },
+            track_output_blocks,
+            assume_kv_reuse,
+            temperature,
+            ..KvRouterConfig::default()
+        },
+    )
+}
+
+fn arb_conditional() -> impl Strategy<Value = Option<ConditionalConfig>> {
+    let some = (0..600u32, proptest::option::of(0.0..1.0f64), proptest::option::of(0.0..1.0f64));
+    proptest::option::of(some.prop_map(|(tokens, prefill, decode)| ConditionalConfig {
+        policy: if prefill.is_some() { ConditionalPolicy::IslOrLoad } else { ConditionalPolicy::IslBounding },
+        eff_isl_threshold_tokens: tokens,
+        eff_isl_ratio_threshold: 0.2,
+        prefill_busy_threshold: prefill,
+        decode_busy_threshold: decode,
+    }))
 }
 
 fn arb_fault(pools: u32) -> impl Strategy<Value = FaultConfig> {
@@ -301,7 +337,7 @@ proptest! {
     fn any_run_with_faults_is_conserved(
         split in any::<bool>(),
         blocks in 40..600u32,
-        router in arb_router(),
+        (router, decode_router, conditional) in (arb_router(), arb_router(), arb_conditional()),
         faults in proptest::collection::vec(arb_fault(2), 0..6),
         retries in 0..3u32,
         turns in 1.0..4.0f64,
@@ -309,10 +345,11 @@ proptest! {
         seed in any::<u64>(),
     ) {
         let topology = if split {
-            let Topology::Disaggregated { prefill, decode, link } = disaggregated(blocks, Some(1 << 30)) else {
+            let Topology::Disaggregated { prefill, decode, link, .. } = disaggregated(blocks, Some(1 << 30)) else {
                 unreachable!()
             };
-            Topology::Disaggregated { prefill: PoolConfig { router, ..prefill }, decode, link }
+            let decode = PoolConfig { router: decode_router, ..decode };
+            Topology::Disaggregated { prefill: PoolConfig { router, ..prefill }, decode, link, conditional }
         } else {
             Topology::Aggregated(pool("engines", 2, blocks, router))
         };
@@ -348,4 +385,41 @@ proptest! {
             Err(error) => prop_assert!(false, "{}", error),
         }
     }
+}
+
+/// A third of the prompts are short. They stay with the decode engines, the others
+/// are computed by prefill engines, and all are answered.
+#[test]
+fn short_prompts_may_stay_with_the_decode_engines() {
+    let staying = |conditional| {
+        let Topology::Disaggregated { prefill, decode, link, .. } = disaggregated(4000, Some(1 << 30)) else {
+            unreachable!("it is disaggregated")
+        };
+        let topology = Topology::Disaggregated { prefill, decode, link, conditional };
+        let workloads =
+            vec![synthetic("long", burst(40), mix(900.0, 10.0)), synthetic("short", burst(20), mix(60.0, 10.0))];
+        let mut config = config(topology, workloads);
+        config.faults = vec![crash(1, 0, 10, Some(5))];
+        config.max_retries = 2;
+        let report = run(&config);
+        assert_conserved(&report);
+        report
+    };
+    let limit = |tokens| ConditionalConfig {
+        eff_isl_threshold_tokens: tokens,
+        eff_isl_ratio_threshold: 0.0,
+        ..ConditionalConfig::default()
+    };
+    assert_eq!(staying(None).metrics.counters.get("stayed_with_decode"), None);
+    let report = staying(Some(limit(200)));
+    assert!(report.metrics.counters["stayed_with_decode"] >= 20);
+    for record in &report.requests {
+        let stayed = record.prefill_worker.is_some_and(|worker| worker >= 2);
+        assert_eq!(stayed, record.prompt_tokens <= 200, "{record:?}");
+        assert_eq!(stayed, record.decode_worker.is_none(), "{record:?}");
+    }
+    // All of them would be little, but then nobody may stay with busy engines.
+    let busy = ConditionalConfig { decode_busy_threshold: Some(0.0), ..limit(u32::MAX) };
+    let some = staying(Some(busy)).metrics.counters["stayed_with_decode"];
+    assert!((1..60).contains(&some), "{some}");
 }

@@ -3,7 +3,9 @@
 use std::sync::Arc;
 
 use rhai::{Engine, ImmutableString, NativeCallContext};
-use vcr_cluster::{LinkConfig, LinkSharing, PolicyFactory, PoolConfig, Topology, TransferScope};
+use vcr_cluster::{
+    ConditionalConfig, ConditionalPolicy, LinkConfig, LinkSharing, PolicyFactory, PoolConfig, Topology, TransferScope,
+};
 use vcr_core::{EngineConfig, EngineConfigInput};
 
 use crate::context::Context;
@@ -39,6 +41,7 @@ pub(crate) fn register(engine: &mut Engine, context: &Arc<Context>) {
     with_options(engine, context, "engine", |_, options| make_engine(options));
     with_options(engine, context, "pool", |_, options| make_pool(options));
     with_options(engine, context, "link", |_, options| make_link(options));
+    with_options(engine, context, "conditional", |_, options| make_conditional(options));
     with_options(engine, context, "cluster", |_, options| make_cluster(options));
     engine.register_fn("kv_bytes_per_token", |call: NativeCallContext<'_>, model: ImmutableString| -> Scripted<i64> {
         let found = vcr_roofline::presets::model(&model);
@@ -168,12 +171,19 @@ fn make_cluster(mut options: Options<'_>) -> Scripted<ClusterSpec> {
     let prefill = options.made::<PoolSpec>("prefill", by_pool);
     let decode = options.made::<PoolSpec>("decode", by_pool);
     let link = options.made::<LinkSpec>("link", "made by link(#{ ... })");
+    let conditional = options.made::<ConditionalConfig>("conditional", "made by conditional(#{ ... })");
     let named =
         |pool: PoolSpec, role: &str| PoolConfig { name: pool.name.unwrap_or_else(|| role.to_owned()), ..pool.config };
     let topology = match (engines, prefill, decode) {
         (Some(pool), None, None) => {
             if link.is_some() {
                 options.problem("link", "`link` joins prefill and decode engines; this cluster has neither");
+            }
+            if conditional.is_some() {
+                options.problem(
+                    "conditional",
+                    "`conditional` chooses between prefill and decode engines; this cluster has neither",
+                );
             }
             Some(Topology::Aggregated(named(pool, "engines")))
         }
@@ -185,6 +195,7 @@ fn make_cluster(mut options: Options<'_>) -> Scripted<ClusterSpec> {
                 prefill: named(prefill, "prefill"),
                 decode: named(decode, "decode"),
                 link: link.map_or_else(instant_link, |link| link.0),
+                conditional,
             })
         }
         _ => {
@@ -194,6 +205,27 @@ fn make_cluster(mut options: Options<'_>) -> Scripted<ClusterSpec> {
     };
     options.finish()?;
     Ok(ClusterSpec(topology.expect("a cluster without pools is a problem of the options")))
+}
+
+fn make_conditional(mut options: Options<'_>) -> Scripted<ConditionalConfig> {
+    let policies = [
+        ("isl-bounding", ConditionalPolicy::IslBounding),
+        ("prefill-load", ConditionalPolicy::PrefillLoad),
+        ("isl-or-load", ConditionalPolicy::IslOrLoad),
+    ];
+    let default = ConditionalConfig::default();
+    let config = ConditionalConfig {
+        policy: options.choice("policy", &policies).unwrap_or_default(),
+        eff_isl_threshold_tokens: options.u32("eff_isl_threshold").unwrap_or(default.eff_isl_threshold_tokens),
+        eff_isl_ratio_threshold: options.f64("eff_isl_ratio_threshold").unwrap_or(default.eff_isl_ratio_threshold),
+        prefill_busy_threshold: options.f64("prefill_busy_threshold"),
+        decode_busy_threshold: options.f64("decode_busy_threshold"),
+    };
+    if let Err(what) = config.check() {
+        options.problem("policy", what);
+    }
+    options.finish()?;
+    Ok(config)
 }
 
 fn instant_link() -> LinkConfig {

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use rhai::{Dynamic, Engine};
 use vcr_cluster::{
-    KvAwareConfig, KvKnowledge, KvRouterConfig, QueueConfig, QueueOrder, ReplicaConfig, RouteError, Router, RouterConfig,
-    RouterFactory,
+    KvAwareConfig, KvKnowledge, KvRouterConfig, QueueConfig, QueueOrder, ReplicaConfig, RouteError, Router,
+    RouterConfig, RouterFactory,
 };
 use vcr_guest::{WithFallback, World};
 use vcr_routing::AffinityConfig;
@@ -116,10 +116,8 @@ fn make_kv_router(mut options: Options<'_>) -> Scripted<RouterConfig> {
         }
     };
     let order = options.choice("queue_order", &QUEUE_ORDERS);
-    config.queue = options.f64("queue_threshold").map(|threshold| QueueConfig {
-        threshold,
-        order: order.unwrap_or_default(),
-    });
+    config.queue =
+        options.f64("queue_threshold").map(|threshold| QueueConfig { threshold, order: order.unwrap_or_default() });
     if config.queue.is_none() && order.is_some() {
         options.problem("queue_order", "`queue_order` needs a `queue_threshold`: without one nothing waits");
     }

@@ -18,6 +18,7 @@ pub const FUNCTIONS: &[(&str, &str)] = &[
     ("engine", "engine(#{ num_gpu_blocks: 16_385, ... })"),
     ("pool", "pool(#{ engines: 2, engine: ..., latency: ..., router: \"round-robin\" })"),
     ("cluster", "cluster(#{ engines: pool }) or cluster(#{ prefill: pool, decode: pool, link: link })"),
+    ("conditional", "conditional(#{ policy: \"isl-bounding\", eff_isl_threshold: 2048, ... })"),
     ("link", "link(#{ bandwidth: \"64GB/s\", kv_bytes_per_token: \"128KiB\" })"),
     ("kv_bytes_per_token", "kv_bytes_per_token(\"llama-3.1-8b\")"),
     ("kv_aware", "kv_aware(#{ overlap_score_credit: 1.0, ... })"),

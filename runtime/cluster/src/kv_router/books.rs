@@ -11,12 +11,7 @@ use super::config::KvRouterConfig;
 pub(super) enum Entry {
     /// A request was sent to an engine, which has `prefill_tokens` of its prompt
     /// to compute.
-    Sent {
-        request: u64,
-        worker: u32,
-        prefill_tokens: u64,
-        chain: Chain,
-    },
+    Sent { request: u64, worker: u32, prefill_tokens: u64, chain: Chain },
     /// Its first token has come.
     Prefilled { request: u64 },
     /// Its output fills so many blocks.
