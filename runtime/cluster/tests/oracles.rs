@@ -13,7 +13,7 @@ use vcr_cluster::{
     Answers, LatencyFactory, LinkConfig, LinkSharing, PoolConfig, Report, RouterConfig, RunConfig, Topology,
     TracePacing, TransferScope, WorkloadConfig, WorkloadSource,
 };
-use vcr_core::{EngineConfig, EngineConfigInput};
+use vcr_core::{CapacityPolicy, EngineConfig, EngineConfigInput};
 use vcr_timing::{PassSemantics, Polynomial, PolynomialInput, SpeedInput};
 use vcr_trace::{Trace, TraceFormat, TraceOptions};
 
@@ -35,7 +35,9 @@ fn twice(again_ms: u32, input_tokens: u32) -> String {
 #[derive(Clone, Copy)]
 struct Case<'a> {
     rows: &'a str,
+    block_size_tokens: u32,
     usable_blocks: u32,
+    capacity: CapacityPolicy,
     speedup_ratio: f64,
     burst: u32,
     enable_chunked_prefill: bool,
@@ -44,7 +46,9 @@ struct Case<'a> {
 
 const DEFAULT: Case<'static> = Case {
     rows: R,
+    block_size_tokens: 64,
     usable_blocks: 16_384,
+    capacity: CapacityPolicy::Preempt,
     speedup_ratio: 1.0,
     burst: 0,
     enable_chunked_prefill: true,
@@ -62,7 +66,8 @@ impl Case<'_> {
         let model = Polynomial::new(input).expect("valid");
         let latency: LatencyFactory = Arc::new(move |_seed| Ok(Box::new(model)));
         let engine = EngineConfig::new(EngineConfigInput {
-            block_size: 64,
+            block_size: self.block_size_tokens,
+            capacity: self.capacity,
             num_gpu_blocks: self.usable_blocks + 1,
             max_extra_tokens_per_step: self.burst,
             enable_chunked_prefill: self.enable_chunked_prefill,
@@ -288,4 +293,24 @@ fn multi_token_prediction_with_certain_acceptance() {
     check(case, duration, ["66.862179", "66.857082"]);
     check(case, |r| mean(r, "itl_ms"), ["1.930907", "1.930649"]);
     check(case, |r| r.metrics.counters["steps"].to_string(), ["6", "6"]);
+}
+
+const TRTLLM: Case<'static> = Case { block_size_tokens: 32, capacity: CapacityPolicy::GuaranteedNoEvict, ..DEFAULT };
+
+#[test]
+fn a_lone_request_of_an_engine_that_never_evicts() {
+    check(TRTLLM, |r| mean(r, "ttft_ms"), ["37.951249", "32.105859"]);
+    check(TRTLLM, |r| mean(r, "itl_ms"), ["5.845390", "5.843128"]);
+}
+
+#[test]
+fn a_full_hit_of_an_engine_that_never_evicts_is_not_prefilled() {
+    let case = Case { rows: &twice(5000, 1024), ..TRTLLM };
+    // The second time costs a decode step alone, under either version.
+    let single = Case { rows: R, ..TRTLLM };
+    for semantics in BOTH {
+        let second_ms = case.aggregated(semantics).metrics.trends["ttft_ms"].min;
+        let itl_ms = single.aggregated(semantics).metrics.trends["itl_ms"].mean;
+        assert!((second_ms - itl_ms).abs() < 0.1, "{second_ms} against {itl_ms}");
+    }
 }

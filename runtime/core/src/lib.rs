@@ -33,7 +33,7 @@ mod table;
 pub mod tokens;
 mod update;
 
-pub use config::{ConfigError, EngineConfig, EngineConfigInput, Policy, SchedulerRules};
+pub use config::{CapacityPolicy, ConfigError, EngineConfig, EngineConfigInput, Policy, SchedulerRules};
 pub use engine::{Engine, RejectReason, TokenSource};
 pub use pause::PauseState;
 pub use request::{FinishReason, KvRole, Prompt, RequestId, RequestSpec, RequestStatus};

@@ -261,6 +261,8 @@ impl Flags {
     pub(crate) const DROPS_STALE: Self = Self(1 << 5);
     /// Outputs are kept though the prompt's tokens are not.
     pub(crate) const KEEPS_OUTPUTS: Self = Self(1 << 6);
+    /// What it may still take of the pool is counted as reserved.
+    pub(crate) const RESERVES: Self = Self(1 << 7);
     pub(crate) const KEEPS_ANY: Self = Self(Self::KEEPS_TOKENS.0 | Self::KEEPS_OUTPUTS.0);
 
     #[inline]

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use rhai::{Engine, ImmutableString, NativeCallContext};
 use vcr_cluster::{LinkConfig, LinkSharing, PolicyFactory, PoolConfig, Topology, TransferScope};
-use vcr_core::{EngineConfig, EngineConfigInput};
+use vcr_core::{CapacityPolicy, EngineConfig, EngineConfigInput};
 
 use crate::context::Context;
 use crate::error::{Scripted, Thrown, did_you_mean, nearest};
@@ -72,6 +72,7 @@ fn make_engine(mut options: Options<'_>) -> Scripted<EngineSpec> {
         adaptive_long_prefill: options.boolean("adaptive_long_prefill").unwrap_or(false),
         watermark: options.f64("watermark").unwrap_or(0.0),
         scheduler_reserve_full_isl: options.boolean("scheduler_reserve_full_isl").unwrap_or(true),
+        capacity: CapacityPolicy::Preempt,
         max_num_active_seqs: options.u32("max_num_active_seqs"),
         max_loras: 0,
         max_extra_tokens_per_step: options.u32("max_extra_tokens_per_step").unwrap_or(0),
