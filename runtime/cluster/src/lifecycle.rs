@@ -1,7 +1,7 @@
 //! A request's way through the cluster: arrival, routing, hand-over, end.
 
 use vcr_core::plan::{RemoteLoad, RequestOutput};
-use vcr_core::{KvRole, Prompt, RequestSpec, StopRules, seed};
+use vcr_core::{KvRole, Prompt, RequestSpec, ServingEngine, StopRules, seed};
 
 use crate::config::{LinkConfig, LinkSharing, Topology, TransferScope};
 use crate::error::SimError;
@@ -155,7 +155,7 @@ impl Simulation<'_> {
         }
         let eos_token = self.pools[pool as usize].config.tokens.as_ref().and_then(|tokens| tokens.eos_token);
         let shown = self.workers[worker as usize].tokens.as_ref().map(|_| {
-            let block_size_tokens = self.pools[pool as usize].config.engine.block_size;
+            let block_size_tokens = self.pools[pool as usize].config.engine.block_size();
             (seed::derive(self.config.seed, "tokens", prompt.content_hash()), made_up(&prompt, block_size_tokens))
         });
         let spec = RequestSpec {
@@ -210,7 +210,7 @@ impl Simulation<'_> {
         self.loads.clear();
         for worker in &self.workers[first..first + pool.config.engines as usize] {
             if worker.health == Health::Up {
-                let hit = if overlap { worker.engine.pool().cached_prefix_blocks(prompt.block_hashes()) } else { 0 };
+                let hit = if overlap { worker.engine.cached_prefix_blocks(prompt.block_hashes()) } else { 0 };
                 self.loads.push(worker.load(hit));
             }
         }
@@ -229,7 +229,7 @@ impl Simulation<'_> {
             tenant: self.config.workloads[record.workload as usize].tenant,
             // Sessions are numbered within their workload.
             session: u64::from(record.workload) << 48 | record.session,
-            block_size_tokens: pool.config.engine.block_size,
+            block_size_tokens: pool.config.engine.block_size(),
             phase: match kv_role {
                 KvRole::Local => RoutePhase::Whole,
                 KvRole::Source => RoutePhase::Prefill,

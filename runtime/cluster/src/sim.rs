@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use vcr_core::latency::StepShape;
 use vcr_core::plan::{RemoteLoad, RequestOutput, ScheduledKind};
-use vcr_core::{Prompt, RequestId, Seat, seed};
+use vcr_core::{Prompt, RequestId, Seat, ServingEngine, seed};
 
 use crate::config::{LinkSharing, PoolConfig, RunConfig, Topology, WorkloadConfig, WorkloadSource};
 use crate::error::{MAX_STEPS_AT_ONE_INSTANT, MakeError, SimError, latency_error, make_error, policy_error};
@@ -133,7 +133,7 @@ impl<'o> Simulation<'o> {
             })?;
             pools.push(Pool { first_worker, router, parked: Vec::new(), config: pool_config.clone() });
         }
-        let block_size = pools[0].config.engine.block_size;
+        let block_size = pools[0].config.engine.block_size();
         let workloads: Vec<Workload> =
             (0..config.workloads.len()).map(|index| workload(&config, index, block_size)).collect();
         let mut simulation = Self {
@@ -380,7 +380,7 @@ impl<'o> Simulation<'o> {
             .map_err(|reason| make_error(config, worker.index, self.now_ns, MakeError::Tokens(reason)))?;
         if self.wants_steps {
             self.observer.applied(index, start_ns, self.now_ns, &worker.engine);
-            worker.engine.pool_mut().clear_events();
+            worker.engine.clear_kv_events();
         }
         let mut outputs = std::mem::take(&mut self.outputs);
         outputs.clear();

@@ -6,7 +6,7 @@ use vcr_core::latency::{LatencyError, LatencyModel, StepBatch, StepShape};
 use vcr_core::plan::StepPlan;
 use vcr_core::policy::{PolicyError, SchedulingPolicy};
 use vcr_core::tokens::TokenError;
-use vcr_core::{Engine, EngineConfig, EngineStats, Seat, TokenSource, seed};
+use vcr_core::{AnyEngine, Engine, EngineKind, EngineStats, Seat, ServingEngine, TokenSource, seed};
 use vcr_random::Stream;
 
 use crate::config::{PoolConfig, RunConfig};
@@ -38,7 +38,7 @@ pub(crate) struct Worker {
     pub(crate) pool: u32,
     /// Index in the pool.
     pub(crate) index: u32,
-    pub(crate) engine: Engine,
+    pub(crate) engine: AnyEngine,
     pub(crate) health: Health,
     /// Counts restarts; tells stale step ends from live ones.
     pub(crate) incarnation: u32,
@@ -110,9 +110,9 @@ impl Worker {
             worker: self.index,
             running_requests: self.engine.num_running() as u32,
             waiting_requests: self.engine.num_waiting() as u32,
-            max_num_seqs: self.engine.config().max_num_seqs,
-            active_blocks: self.engine.pool().num_active(),
-            total_blocks: self.engine.pool().num_usable(),
+            max_num_seqs: self.engine.max_num_seqs(),
+            active_blocks: self.engine.num_active_blocks(),
+            total_blocks: self.engine.num_usable_blocks(),
             outstanding_prefill_tokens: self.engine.outstanding_prefill_tokens(),
             overlap_blocks,
         }
@@ -242,8 +242,8 @@ impl Worker {
         self.executing = false;
         add_stats(&mut self.totals.lost, self.engine.stats());
         self.totals.crashes += 1;
-        let records_events = self.engine.pool().events().is_some();
-        self.engine = new_engine(&self.engine.config().clone(), records_events);
+        let records_events = self.engine.kv_events().is_some();
+        self.engine = new_engine(&self.engine.kind(), records_events);
         self.priced.clear();
         self.stalled_until_ns = None;
         if let Some(injector) = &mut self.injector {
@@ -287,7 +287,7 @@ impl Worker {
                 self.engine.update(&mut DrawnTokens { output_seeds, acceptance });
             }
             Some(tokens) => {
-                let more = self.engine.config().max_extra_tokens_per_step;
+                let more = self.engine.max_extra_tokens_per_step();
                 let output_tokens = |tag: u64| records[tag as usize].output_tokens;
                 tokens.prepare(self.engine.oldest_plan(), more, output_tokens)?;
                 self.engine.update(&mut tokens.of_step(acceptance));
@@ -319,9 +319,9 @@ fn new_policy(seat: &Seat<'_>, config: &PoolConfig) -> Result<Option<Box<dyn Sch
     config.policy.as_ref().map(|make| make(seat)).transpose().map_err(MakeError::Policy)
 }
 
-fn new_engine(config: &EngineConfig, records_events: bool) -> Engine {
-    let mut engine = Engine::new(config.clone());
-    engine.pool_mut().record_events(records_events);
+fn new_engine(kind: &EngineKind, records_events: bool) -> AnyEngine {
+    let mut engine = AnyEngine::new(kind);
+    engine.record_kv_events(records_events);
     engine
 }
 

@@ -216,6 +216,29 @@ pub enum ConfigError {
         /// Why.
         reason: &'static str,
     },
+    /// A number of tokens that must be whole pages.
+    #[error("`{field}` ({tokens}) must be a multiple of `page_size` ({page_size})")]
+    NotPages {
+        /// Name of the setting.
+        field: &'static str,
+        /// Its value.
+        tokens: u32,
+        /// `page_size`.
+        page_size: u32,
+    },
+    /// A number of tokens that must hold a page.
+    #[error("`{field}` ({tokens}) must be at least `page_size` ({page_size})")]
+    BelowPage {
+        /// Name of the setting.
+        field: &'static str,
+        /// Its value.
+        tokens: u32,
+        /// `page_size`.
+        page_size: u32,
+    },
+    /// A factor that must be positive.
+    #[error("`schedule_conservativeness` must be positive and finite, but is {0}")]
+    Conservativeness(f64),
     /// The watermark is not a fraction.
     #[error("`watermark` must be at least 0 and below 1, but is {0}")]
     Watermark(f64),

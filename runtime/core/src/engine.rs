@@ -55,6 +55,10 @@ pub enum RejectReason {
     /// Prompt and output exceed the whole pool.
     #[error("prompt and output together need more KV blocks than the engine has")]
     ExceedsKvPool,
+    /// The prompt and what is reserved for its output leave nothing of the pool:
+    /// SGLang's scheduler would never admit it.
+    #[error("the prompt and the reserve for its output together need all KV pages of the engine or more")]
+    ExceedsKvReserve,
     /// Without chunking prompt and output must fit into one step, in which they
     /// are computed again after a preemption.
     #[error("prompt and output together exceed `max_num_batched_tokens` and chunked prefill is off")]

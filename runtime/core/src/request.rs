@@ -332,6 +332,12 @@ impl Request {
         self.num_tokens - self.prompt_tokens
     }
 
+    /// Output tokens that are sure to come, unless the request is aborted.
+    #[inline]
+    pub(crate) fn certain_tokens(&self) -> u32 {
+        if self.flags.has(Flags::HAS_STOPS) { 0 } else { self.end_tokens - self.num_tokens }
+    }
+
     /// Tokens still to be computed before the request decodes.
     #[inline]
     pub(crate) fn outstanding_prefill_tokens(&self) -> u32 {
