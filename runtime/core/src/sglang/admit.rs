@@ -4,7 +4,7 @@
 use crate::plan::{AdmissionStop, RemoteLoad, ScheduledKind, StepPlan};
 use crate::request::{Flags, KvRole, RequestId, RequestStatus};
 use crate::sglang::config::SchedulePolicy;
-use crate::sglang::engine::{Hold, SglangEngine};
+use crate::sglang::engine::SglangEngine;
 use crate::sglang::radix::Hit;
 
 /// A request with at most this much of its prompt cached goes behind another
@@ -12,7 +12,7 @@ use crate::sglang::radix::Hit;
 const BEGINNING_TOKENS: u32 = 32;
 
 /// Entries that a list of hashes is given room for beyond what is known when a
-/// request is admitted, so that decoding rarely moves it.
+/// request is admitted.
 const MOST_SPARE_PAGES: u32 = 4_096;
 
 /// A request that waits, with what its place in the order depends on.
@@ -89,12 +89,14 @@ impl SglangEngine {
 
     /// Computes more of the prompt that has been begun.
     fn go_on(&mut self, id: RequestId, plan: &mut StepPlan, budget: &mut Budget) -> Admission {
-        let from = self.requests[id].num_computed_tokens;
-        let nothing_new = Hit { pages: 0, evictable_pages: 0 };
-        let tokens = match self.chunk_that_fits(id, from, nothing_new, budget) {
+        // Others may have computed what comes next.
+        let hit = self.lookup(id);
+        let from = self.requests[id].num_computed_tokens + hit.pages * self.config.page_size;
+        let tokens = match self.chunk_that_fits(id, from, hit, budget) {
             Ok(tokens) => tokens,
             Err(stop) => return Admission::Blocked(stop),
         };
+        self.take_hit(id, hit);
         let entry = self.chunk(id, ScheduledKind::Running, from, tokens);
         let is_whole = entry.samples;
         let emits = self.emits(id);
@@ -116,6 +118,7 @@ impl SglangEngine {
             Err(stop) => return Admission::Blocked(stop),
         };
         self.take_hit(id, hit);
+        self.reserve_hashes(id);
         self.count_lookup(id, from);
         self.requests[id].status = RequestStatus::Running;
         let entry = self.chunk(id, if first { ScheduledKind::New } else { ScheduledKind::Resumed }, from, tokens);
@@ -134,6 +137,7 @@ impl SglangEngine {
             return Admission::Blocked(AdmissionStop::Blocks);
         }
         self.take_hit(id, hit);
+        self.reserve_hashes(id);
         self.grow(id, pages);
         self.begin_reserve(id);
         let cached_tokens = hit.pages * self.config.page_size;
@@ -207,31 +211,39 @@ impl SglangEngine {
         }
     }
 
-    /// What the cache holds of a request. At least one token is always left to
-    /// compute.
+    /// What the cache holds of a request beyond what the request has. At least
+    /// one token is always left to compute.
     fn lookup(&mut self, id: RequestId) -> Hit {
         let request = &mut self.requests[id];
         if !self.config.enable_prefix_caching {
-            return Hit { pages: 0, evictable_pages: 0 };
+            return Hit::default();
         }
         request.ensure_hashed(self.config.page_size);
         if request.flags.has(Flags::SKIPS_LOOKUP) {
-            return Hit { pages: 0, evictable_pages: 0 };
+            return Hit::default();
         }
-        self.radix.find(usable_hashes(request.num_tokens, self.config.page_size, &request.block_hashes))
+        let hold = self.holds[id.index()];
+        let usable = request.block_hashes.len().min(((request.num_tokens - 1) / self.config.page_size) as usize);
+        self.radix.find(hold.node, &request.block_hashes[hold.tree_pages as usize..usable])
     }
 
-    /// Locks what has been found, and makes room for the hashes to come.
+    /// Locks what has been found.
     fn take_hit(&mut self, id: RequestId, hit: Hit) {
+        if hit.pages > 0 {
+            let hold = &mut self.holds[id.index()];
+            let from = hold.tree_pages as usize;
+            hold.tree_pages += hit.pages;
+            let hashes = &self.requests[id].block_hashes[from..hold.tree_pages as usize];
+            hold.node = self.radix.take(hold.node, hashes);
+        }
+    }
+
+    /// Makes room for the hashes of the output, so that decoding rarely moves
+    /// those that are there.
+    fn reserve_hashes(&mut self, id: RequestId) {
         let request = &mut self.requests[id];
         let to_come = request.end_tokens / self.config.page_size - request.num_tokens / self.config.page_size;
         request.block_hashes.reserve_exact(to_come.min(MOST_SPARE_PAGES) as usize);
-        let mut hold = Hold::NONE;
-        if hit.pages > 0 {
-            hold.node = self.radix.take(&request.block_hashes[..hit.pages as usize]);
-            hold.tree_pages = hit.pages;
-        }
-        self.holds[id.index()] = hold;
     }
 
     fn count_lookup(&mut self, id: RequestId, cached_tokens: u32) {
@@ -276,9 +288,4 @@ impl SglangEngine {
         }
         self.beginnings.clear();
     }
-}
-
-/// Hashes of the pages that may be reused: not of one that holds the last token.
-fn usable_hashes(num_tokens: u32, page_size: u32, hashes: &[u64]) -> &[u64] {
-    &hashes[..hashes.len().min(((num_tokens - 1) / page_size) as usize)]
 }

@@ -125,7 +125,9 @@ impl SglangEngine {
     /// are as many.
     pub(super) fn grow(&mut self, id: RequestId, pages: u32) {
         if pages > self.num_free_pages {
-            self.num_free_pages += self.radix.evict(pages - self.num_free_pages);
+            let missing = pages - self.num_free_pages;
+            self.radix.evict(missing);
+            self.num_free_pages = pages;
         }
         self.num_free_pages -= pages;
         self.holds[id.index()].own_pages += pages;
@@ -388,7 +390,7 @@ impl ServingEngine for SglangEngine {
     }
 
     fn cached_prefix_blocks(&self, hashes: &[BlockHash]) -> u32 {
-        self.radix.find(hashes).pages
+        self.radix.find(radix::ROOT, hashes).pages
     }
 
     fn record_kv_events(&mut self, on: bool) {

@@ -4,7 +4,7 @@
 //! before it, so equal hashes are equal prefixes, and the first hash of an edge
 //! names the node below it among all nodes. A request locks the path of the
 //! pages it uses; what nobody locks is evictable. The leaf that was used longest
-//! ago is evicted first, as a whole. Uses are counted by a clock of the tree's
+//! ago is evicted first, from its end and no further than need be. Uses are counted by a clock of the tree's
 //! own: two leaves are never on one path, so they never have the same time, and
 //! there is one order of eviction. Nothing here scans the tree.
 
@@ -47,9 +47,9 @@ struct Descent {
 }
 
 /// What the cache holds of a sequence.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Hit {
-    /// Pages from the start of the sequence.
+    /// Pages that follow in the tree.
     pub(crate) pages: u32,
     /// Of these, such that nobody uses: to lock them takes them from what can
     /// be evicted.
@@ -91,20 +91,20 @@ impl RadixCache {
         self.num_evictable_pages
     }
 
-    /// What is cached of a sequence.
-    pub(crate) fn find(&self, hashes: &[BlockHash]) -> Hit {
-        let found = self.descend(ROOT, hashes);
+    /// What is cached of pages that follow those of `node`.
+    pub(crate) fn find(&self, node: NodeId, hashes: &[BlockHash]) -> Hit {
+        let found = self.descend(node, hashes);
         let partial = found.partial.map_or(0, |(_, pages)| pages);
         Hit { pages: found.pages + partial, evictable_pages: found.evictable_pages }
     }
 
-    /// Locks all that is cached of a sequence, and gives the node where that
-    /// ends.
-    pub(crate) fn take(&mut self, hashes: &[BlockHash]) -> NodeId {
-        let node = self.end_of(self.descend(ROOT, hashes));
-        self.lock_below(node, None);
-        self.touch(node);
-        node
+    /// Locks what is cached of pages that follow those of `node`, which is the
+    /// root or locked by the caller, whose lock moves on. Gives where they end.
+    pub(crate) fn take(&mut self, node: NodeId, hashes: &[BlockHash]) -> NodeId {
+        let end = self.end_of(self.descend(node, hashes));
+        self.lock_below(end, node);
+        self.touch(end);
+        end
     }
 
     /// Adds pages that follow those of `node`, which the caller has locked; its
@@ -123,7 +123,7 @@ impl RadixCache {
             }
             end = self.add_child(end, new.to_vec());
         }
-        self.lock_below(end, Some(node));
+        self.lock_below(end, node);
         self.touch(end);
         (end, known)
     }
@@ -142,38 +142,44 @@ impl RadixCache {
         }
     }
 
-    /// Evicts whole leaves until `pages` are gone, and gives how many went.
+    /// Evicts `pages` pages: of the leaf that was used longest ago, from its end.
     ///
     /// # Panics
     /// When fewer can be evicted: the caller has looked.
-    pub(crate) fn evict(&mut self, pages: u32) -> u32 {
-        let mut evicted = 0;
-        while evicted < pages {
-            let (_, leaf) = self.evictable_leaves.pop_first().expect("as many pages are evictable");
-            evicted += self.remove_leaf(leaf);
+    pub(crate) fn evict(&mut self, pages: u32) {
+        let mut missing = pages;
+        while missing > 0 {
+            let &(used_at, leaf) = self.evictable_leaves.first().expect("as many pages are evictable");
+            let node = &mut self.nodes[leaf as usize];
+            let kept = node.pages.len().saturating_sub(missing as usize);
+            missing -= (node.pages.len() - kept) as u32;
+            if let Some(events) = &mut self.events {
+                node.pages[kept..].iter().rev().for_each(|&hash| events.removed(hash));
+            }
+            if kept > 0 {
+                node.pages.truncate(kept);
+            } else {
+                self.evictable_leaves.remove(&(used_at, leaf));
+                self.remove_leaf(leaf);
+            }
         }
-        evicted
+        self.num_pages -= pages;
+        self.num_evictable_pages -= pages;
     }
 
-    fn remove_leaf(&mut self, leaf: NodeId) -> u32 {
+    /// Takes a leaf whose pages are gone out of the tree.
+    fn remove_leaf(&mut self, leaf: NodeId) {
         let node = &mut self.nodes[leaf as usize];
         let pages = std::mem::take(&mut node.pages);
         let parent = node.parent;
         let entry = self.by_first_page.find_entry(mix(pages[0]), |&id| id == leaf);
         entry.expect("every node can be found by its first page").remove();
-        if let Some(events) = &mut self.events {
-            pages.iter().rev().for_each(|&hash| events.removed(hash));
-        }
-        let count = pages.len() as u32;
-        self.num_pages -= count;
-        self.num_evictable_pages -= count;
         self.vacant.push(leaf);
         let above = &mut self.nodes[parent as usize];
         above.num_children -= 1;
         if above.num_children == 0 && above.locks == 0 {
             self.evictable_leaves.insert((above.used_at, parent));
         }
-        count
     }
 
     /// Follows `hashes` down from `node`.
@@ -252,9 +258,9 @@ impl RadixCache {
     }
 
     /// Locks the nodes from `node` upwards, but not from `above` on.
-    fn lock_below(&mut self, node: NodeId, above: Option<NodeId>) {
+    fn lock_below(&mut self, node: NodeId, above: NodeId) {
         let mut at = node;
-        while at != ROOT && Some(at) != above {
+        while at != above {
             let held = &mut self.nodes[at as usize];
             held.locks += 1;
             if held.locks == 1 {

@@ -29,12 +29,15 @@ fn the_leaf_used_longest_ago_goes_first_and_its_prefix_after_it() {
     let mut cache = cache();
     add(&mut cache, &[1, 2, 3]);
     add(&mut cache, &[1, 2, 4, 5]);
-    let node = cache.take(&hashes(&[1, 2, 3]));
+    let node = cache.take(ROOT, &hashes(&[1, 2, 3]));
     cache.unlock(node);
-    assert_eq!(cache.evict(1), 2, "the tail [4, 5] as a whole");
-    assert_eq!(cache.find(&hashes(&[1, 2, 3])).pages, 3);
-    assert_eq!(cache.evict(1), 1, "then [3]");
-    assert_eq!(cache.evict(1), 2, "and what both began with last");
+    let left = |cache: &RadixCache, tokens: &[u32]| cache.find(ROOT, &hashes(tokens)).pages;
+    cache.evict(1);
+    assert_eq!((left(&cache, &[1, 2, 3]), left(&cache, &[1, 2, 4, 5])), (3, 3), "the end of the tail [4, 5]");
+    cache.evict(2);
+    assert_eq!((left(&cache, &[1, 2, 3]), left(&cache, &[1, 2, 4, 5])), (2, 2), "the rest of it, then [3]");
+    cache.evict(1);
+    assert_eq!(left(&cache, &[1, 2, 3]), 1, "and what both began with last");
     cache.assert_consistent();
 }
 
@@ -42,10 +45,10 @@ fn the_leaf_used_longest_ago_goes_first_and_its_prefix_after_it() {
 fn what_is_locked_stays_and_its_unused_tail_goes() {
     let mut cache = cache();
     add(&mut cache, &[1, 2, 3, 4]);
-    let node = cache.take(&hashes(&[1, 2]));
+    let node = cache.take(ROOT, &hashes(&[1, 2]));
     assert_eq!(cache.num_evictable_pages(), 2);
-    assert_eq!(cache.evict(2), 2);
-    assert_eq!(cache.find(&hashes(&[1, 2, 3, 4])), Hit { pages: 2, evictable_pages: 0 });
+    cache.evict(2);
+    assert_eq!(cache.find(ROOT, &hashes(&[1, 2, 3, 4])), Hit { pages: 2, evictable_pages: 0 });
     cache.unlock(node);
     assert_eq!(cache.num_evictable_pages(), 2);
 }
@@ -54,10 +57,10 @@ fn what_is_locked_stays_and_its_unused_tail_goes() {
 fn a_lock_names_the_same_end_after_a_split() {
     let mut cache = cache();
     let (long, _) = cache.extend(ROOT, 0, &hashes(&[1, 2, 3, 4]), &[]);
-    let short = cache.take(&hashes(&[1, 2]));
+    let short = cache.take(ROOT, &hashes(&[1, 2]));
     let (longer, known) = cache.extend(long, 0, &hashes(&[1, 2, 3, 4, 5])[4..], &[]);
     assert_eq!(known, 0);
-    assert_eq!(cache.find(&hashes(&[1, 2, 3, 4, 5])).pages, 5);
+    assert_eq!(cache.find(ROOT, &hashes(&[1, 2, 3, 4, 5])).pages, 5);
     cache.unlock(short);
     cache.unlock(longer);
     assert_eq!(cache.num_evictable_pages(), 5);
@@ -97,9 +100,9 @@ proptest! {
         for action in actions {
             match action {
                 Action::Take(tokens) => {
-                    let pages = cache.find(&hashes(&tokens)).pages as usize;
+                    let pages = cache.find(ROOT, &hashes(&tokens)).pages as usize;
                     let tokens = tokens[..pages].to_vec();
-                    locks.push((cache.take(&hashes(&tokens)), tokens));
+                    locks.push((cache.take(ROOT, &hashes(&tokens)), tokens));
                 }
                 Action::Extend(which, more) if !locks.is_empty() && !more.is_empty() => {
                     let at = which % locks.len();
@@ -117,9 +120,8 @@ proptest! {
                 }
                 Action::Evict(pages) if pages <= cache.num_evictable_pages() => {
                     let before = cache.num_pages;
-                    let gone = cache.evict(pages);
-                    prop_assert!(gone >= pages);
-                    prop_assert_eq!(before - cache.num_pages, gone);
+                    cache.evict(pages);
+                    prop_assert_eq!(before - cache.num_pages, pages);
                 }
                 _ => {}
             }
@@ -144,17 +146,16 @@ proptest! {
             cache.events.as_mut().unwrap().clear();
             prop_assert_eq!(cached.len() as u32, cache.num_pages);
             for (_, tokens) in &locks {
-                prop_assert_eq!(cache.find(&hashes(tokens)).pages as usize, tokens.len());
-                prop_assert_eq!(cache.find(&hashes(tokens)).evictable_pages, 0);
+                prop_assert_eq!(cache.find(ROOT, &hashes(tokens)).pages as usize, tokens.len());
+                prop_assert_eq!(cache.find(ROOT, &hashes(tokens)).evictable_pages, 0);
             }
         }
         for (node, _) in locks.drain(..) {
             cache.unlock(node);
         }
         prop_assert_eq!(cache.num_evictable_pages(), cache.num_pages);
-        if cache.num_pages > 0 {
-            prop_assert_eq!(cache.evict(cache.num_pages), cached.len() as u32);
-        }
+        cache.evict(cache.num_pages);
         cache.assert_consistent();
+        prop_assert!(cache.evictable_leaves.is_empty());
     }
 }
