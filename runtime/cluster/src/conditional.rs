@@ -4,7 +4,7 @@
 //! decode engine has cached, may as well be computed where its output is
 //! generated, as Dynamo's conditional disaggregation does.
 
-use vcr_core::Prompt;
+use vcr_core::{Prompt, ServingEngine};
 
 use crate::sim::Simulation;
 use crate::worker::{Health, Worker};
@@ -83,7 +83,7 @@ impl ConditionalConfig {
     fn prefill_is_busy<'a>(&self, mut workers: impl Iterator<Item = &'a Worker>) -> bool {
         let Some(threshold) = self.prefill_busy_threshold else { return false };
         workers.all(|worker| {
-            let budget = f64::from(worker.engine.config().max_num_batched_tokens);
+            let budget = f64::from(worker.engine.max_num_batched_tokens());
             worker.engine.outstanding_prefill_tokens() as f64 > threshold * budget
         })
     }
@@ -91,8 +91,7 @@ impl ConditionalConfig {
     fn decode_is_busy<'a>(&self, mut workers: impl Iterator<Item = &'a Worker>) -> bool {
         let Some(threshold) = self.decode_busy_threshold else { return false };
         workers.all(|worker| {
-            let pool = worker.engine.pool();
-            f64::from(pool.num_active()) > threshold * f64::from(pool.num_usable())
+            f64::from(worker.engine.num_active_blocks()) > threshold * f64::from(worker.engine.num_usable_blocks())
         })
     }
 }
@@ -110,8 +109,8 @@ impl Simulation<'_> {
             return false;
         }
         let little = || {
-            let cached = up(1).map(|worker| worker.engine.pool().cached_prefix_blocks(prompt.block_hashes()));
-            let cached_tokens = cached.max().unwrap_or(0) * self.pools[1].config.engine.block_size;
+            let cached = up(1).map(|worker| worker.engine.cached_prefix_blocks(prompt.block_hashes()));
+            let cached_tokens = cached.max().unwrap_or(0) * self.pools[1].config.engine.block_size();
             let prompt_tokens = prompt.len_tokens();
             config.is_little(prompt_tokens, prompt_tokens.saturating_sub(cached_tokens))
         };

@@ -2,12 +2,11 @@
 
 use std::sync::Arc;
 
-use vcr_core::EngineConfig;
-use vcr_core::Seat;
 use vcr_core::fault::{FailureInjector, FaultError};
 use vcr_core::latency::{LatencyError, LatencyModel};
 use vcr_core::policy::{PolicyError, SchedulingPolicy};
 use vcr_core::tokens::{BatchTokenSource, TokenError};
+use vcr_core::{EngineKind, Seat};
 use vcr_random::Distribution;
 use vcr_trace::Trace;
 
@@ -42,8 +41,8 @@ pub struct PoolConfig {
     pub name: String,
     /// Number of engines.
     pub engines: u32,
-    /// Settings of each engine.
-    pub engine: EngineConfig,
+    /// Settings of each engine, and with them whose scheduler it has.
+    pub engine: EngineKind,
     /// Prices the steps of each engine.
     pub latency: LatencyFactory,
     /// Ranks the requests of each engine; with [`vcr_core::Policy::Ranked`] and

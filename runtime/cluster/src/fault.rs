@@ -1,5 +1,7 @@
 //! Faults: crashes, restarts and slow-downs, and what becomes of the requests.
 
+use vcr_core::ServingEngine;
+
 use crate::config::FaultKind;
 use crate::error::{SimError, make_error};
 use crate::event::Event;
@@ -67,7 +69,7 @@ impl Simulation<'_> {
         }
         self.observer.incident(index, self.now_ns, Incident::Crash);
         let worker = &mut self.workers[index as usize];
-        let mut tags: Vec<u64> = worker.engine.live_tags().collect();
+        let mut tags: Vec<u64> = worker.engine.live_tags();
         tags.sort_unstable();
         let pool = worker.pool;
         worker.crash(self.now_ns, restart_after_ns.is_some());

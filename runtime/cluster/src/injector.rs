@@ -7,6 +7,7 @@
 
 use std::collections::BTreeMap;
 
+use vcr_core::ServingEngine;
 use vcr_core::fault::{FailureInjector, FaultAction, FaultBatch, FaultError, FaultEvent};
 use vcr_core::plan::RequestOutput;
 

@@ -1,7 +1,7 @@
 //! A request's way through the cluster: arrival, routing, hand-over, end.
 
 use vcr_core::plan::{RemoteLoad, RequestOutput};
-use vcr_core::{KvRole, RequestSpec, StopRules, seed};
+use vcr_core::{KvRole, RequestSpec, ServingEngine, StopRules, seed};
 
 use crate::config::{LinkConfig, LinkSharing, Topology, TransferScope};
 use crate::error::SimError;
@@ -167,7 +167,7 @@ impl Simulation<'_> {
         let prompt = kept.expect("the prompt is kept until the last submission");
         let eos_token = self.pools[pool as usize].config.tokens.as_ref().and_then(|tokens| tokens.eos_token);
         let shown = self.workers[worker as usize].tokens.as_ref().map(|_| {
-            let block_size_tokens = self.pools[pool as usize].config.engine.block_size;
+            let block_size_tokens = self.pools[pool as usize].config.engine.block_size();
             (seed::derive(self.config.seed, "tokens", prompt.content_hash()), made_up(&prompt, block_size_tokens))
         });
         let spec = RequestSpec {

@@ -1,6 +1,6 @@
 //! What a run lets others see while it goes on.
 
-use vcr_core::Engine;
+use vcr_core::AnyEngine;
 use vcr_core::plan::StepPlan;
 
 /// A step that starts and has just been priced.
@@ -15,7 +15,7 @@ pub struct StepRecord<'a> {
     /// What it does.
     pub plan: &'a StepPlan,
     /// The engine, with the step in flight.
-    pub engine: &'a Engine,
+    pub engine: &'a AnyEngine,
 }
 
 /// How far a run is.
@@ -69,13 +69,13 @@ pub trait Observer {
     fn aborted(&mut self, _worker: u32, _tag: u64) {}
 
     /// An engine decided a step, or only to preempt.
-    fn scheduled(&mut self, _worker: u32, _engine: &Engine) {}
+    fn scheduled(&mut self, _worker: u32, _engine: &AnyEngine) {}
 
     /// A step starts.
     fn started(&mut self, _step: &StepRecord<'_>) {}
 
-    /// The result of a step was applied. KV events are in the engine's pool.
-    fn applied(&mut self, _worker: u32, _start_ns: u64, _end_ns: u64, _engine: &Engine) {}
+    /// The result of a step was applied. The engine has its KV events.
+    fn applied(&mut self, _worker: u32, _start_ns: u64, _end_ns: u64, _engine: &AnyEngine) {}
 
     /// An engine changed its health. One that crashed has lost its steps in
     /// flight.

@@ -9,6 +9,8 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 use sha2::{Digest, Sha256};
 
+use vcr_core::ServingEngine;
+
 use crate::error::SimError;
 use crate::metrics::{Counter, Gauge, MetricSet, MetricSummaries, Summary, Trend, Unit};
 use crate::record::{FailReason, Outcome, RequestRecord, RequestRow, ns_to_ms};
@@ -221,7 +223,7 @@ impl Simulation<'_> {
 }
 
 fn kv_peak_usage(worker: &Worker) -> f64 {
-    share(u64::from(worker.totals.peak_active_blocks), u64::from(worker.engine.pool().num_usable()))
+    share(u64::from(worker.totals.peak_active_blocks), u64::from(worker.engine.num_usable_blocks()))
 }
 
 fn share(part: u64, whole: u64) -> f64 {

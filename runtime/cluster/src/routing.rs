@@ -1,6 +1,6 @@
 //! Which worker takes a request: asking the routers, and telling them what became of it.
 
-use vcr_core::{KvRole, Prompt};
+use vcr_core::{KvRole, Prompt, ServingEngine};
 
 use crate::error::SimError;
 use crate::event::Event;
@@ -39,7 +39,7 @@ impl Simulation<'_> {
         self.loads.clear();
         for worker in &self.workers[first..first + pool.config.engines as usize] {
             if worker.health == Health::Up {
-                let hit = if overlap { worker.engine.pool().cached_prefix_blocks(prompt.block_hashes()) } else { 0 };
+                let hit = if overlap { worker.engine.cached_prefix_blocks(prompt.block_hashes()) } else { 0 };
                 self.loads.push(worker.load(hit));
             }
         }
@@ -48,7 +48,7 @@ impl Simulation<'_> {
         }
         let record = &self.records[tag as usize];
         let live = self.live[tag as usize].as_deref_mut().expect("the request has not ended");
-        let block_size_tokens = pool.config.engine.block_size;
+        let block_size_tokens = pool.config.engine.block_size();
         let query = RouteQuery {
             now_ns: self.now_ns,
             request: tag,
@@ -104,7 +104,7 @@ impl Simulation<'_> {
             prompt_tokens: record.prompt_tokens,
             priority: live.priority,
             strict_priority: live.strict_priority,
-            block_size_tokens: pool.config.engine.block_size,
+            block_size_tokens: pool.config.engine.block_size(),
             blocks: prompt.block_hashes(),
         };
         match router.route(&query, &mut self.candidates) {
@@ -126,7 +126,7 @@ impl Simulation<'_> {
         self.candidates.clear();
         for worker in &self.workers[first..first + pool.config.engines as usize] {
             if worker.health == Health::Up {
-                let hit = if overlap { worker.engine.pool().cached_prefix_blocks(prompt.block_hashes()) } else { 0 };
+                let hit = if overlap { worker.engine.cached_prefix_blocks(prompt.block_hashes()) } else { 0 };
                 self.candidates.push(Candidate { worker: worker.index, overlap_blocks: hit });
             }
         }
@@ -138,7 +138,7 @@ impl Simulation<'_> {
         let live = self.live[tag as usize].as_deref_mut().expect("the request has not ended");
         live.routed[index] = Some(worker);
         let record = &mut self.records[tag as usize];
-        let tokens = overlap_blocks.map(|blocks| blocks * pool.config.engine.block_size);
+        let tokens = overlap_blocks.map(|blocks| blocks * pool.config.engine.block_size());
         if index == 0 {
             record.prefill_route_overlap_tokens = tokens;
         } else {
@@ -253,7 +253,7 @@ impl Simulation<'_> {
         let worker = &mut self.workers[index as usize];
         let PoolRouter::Kv(router) = &mut self.pools[worker.pool as usize].router else { return };
         if router.needs_events() {
-            let upto = worker.engine.pool().events().map_or(0, |events| events.len());
+            let upto = worker.engine.kv_events().map_or(0, |events| events.len());
             let number = worker.index;
             worker.tell_kv_events(upto, |event| router.kv_event(at_ns, number, event));
         }
@@ -267,9 +267,9 @@ impl Simulation<'_> {
             let mut start_ns = self.now_ns;
             for (step, duration_ns) in durations_ns[..durations_ns.len() - 1].iter().enumerate() {
                 start_ns = start_ns.saturating_add(*duration_ns);
-                let upto = worker.engine.stretch().events_by_step[step] as usize;
+                let Some(&upto) = worker.engine.events_by_step().and_then(|upto| upto.get(step)) else { break };
                 let number = worker.index;
-                worker.tell_kv_events(upto, |event| router.kv_event(start_ns, number, event));
+                worker.tell_kv_events(upto as usize, |event| router.kv_event(start_ns, number, event));
             }
             worker.clear_kv_events();
         }

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use vcr_core::plan::{RemoteLoad, RequestOutput, ScheduledKind};
-use vcr_core::{Prompt, RequestId, Seat, seed};
+use vcr_core::{Prompt, RequestId, Seat, ServingEngine, seed};
 
 use crate::config::{LinkSharing, PoolConfig, RunConfig, Topology, WorkloadConfig, WorkloadSource};
 use crate::error::{MAX_STEPS_AT_ONE_INSTANT, MakeError, SimError, latency_error, make_error, policy_error};
@@ -155,7 +155,7 @@ impl<'o> Simulation<'o> {
                 config: pool_config.clone(),
             });
         }
-        let block_size = pools[0].config.engine.block_size;
+        let block_size = pools[0].config.engine.block_size();
         let workloads: Vec<Workload> =
             (0..config.workloads.len()).map(|index| workload(&config, index, block_size)).collect();
         let mut simulation = Self {
@@ -527,8 +527,8 @@ fn pool_router(config: &PoolConfig, part: PoolPart, seat: &Seat<'_>) -> Result<P
     if let RouterConfig::Kv(kv) = &config.router {
         let facts = PoolFacts {
             workers: config.engines,
-            block_size_tokens: config.engine.block_size,
-            max_num_batched_tokens: config.engine.max_num_batched_tokens,
+            block_size_tokens: config.engine.block_size(),
+            max_num_batched_tokens: config.engine.max_num_batched_tokens(),
             part,
         };
         return Ok(PoolRouter::Kv(Box::new(KvRouter::new(*kv, facts, seat.seed))));

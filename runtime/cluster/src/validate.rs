@@ -1,7 +1,5 @@
 //! Checking a run before it begins: what its types cannot rule out.
 
-use vcr_core::Policy;
-
 use crate::config::{
     Answers, Arrivals, FaultKind, Limit, RunConfig, Topology, TracePacing, WorkloadConfig, WorkloadSource,
 };
@@ -39,7 +37,7 @@ impl RunConfig {
             if pool.engines == 0 {
                 problem(format!("pool `{}`", pool.name), "`engines` must be at least 1");
             }
-            if pool.policy.is_some() != (pool.engine.policy == Policy::Ranked) {
+            if pool.policy.is_some() != pool.engine.is_ranked() {
                 let text = "has a scheduling policy that its engines do not follow, or none that they could";
                 problem(format!("pool `{}`", pool.name), text);
             }
@@ -56,14 +54,13 @@ impl RunConfig {
         if engines > MOST_ENGINES {
             problem("cluster".to_owned(), &format!("has {engines} engines; at most {MOST_ENGINES} are simulated"));
         }
-        let blocks: u64 =
-            pools.iter().map(|pool| u64::from(pool.engines) * u64::from(pool.engine.num_gpu_blocks)).sum();
+        let blocks: u64 = pools.iter().map(|pool| u64::from(pool.engines) * u64::from(pool.engine.num_blocks())).sum();
         if blocks > MOST_BLOCKS {
             let text = format!("has {blocks} KV blocks in all; at most {MOST_BLOCKS} are simulated");
             problem("cluster".to_owned(), &text);
         }
         if let [prefill, decode] = pools[..]
-            && prefill.engine.block_size != decode.engine.block_size
+            && prefill.engine.block_size() != decode.engine.block_size()
         {
             problem("cluster".to_owned(), "prefill and decode engines must have the same `block_size`");
         }

@@ -7,7 +7,7 @@ use vcr_core::latency::{LatencyError, LatencyModel, StepBatch, StepShape};
 use vcr_core::plan::StepPlan;
 use vcr_core::policy::{PolicyError, SchedulingPolicy};
 use vcr_core::tokens::TokenError;
-use vcr_core::{Engine, EngineConfig, EngineStats, Seat, TokenSource, seed};
+use vcr_core::{AnyEngine, Engine, EngineKind, EngineStats, Seat, ServingEngine, TokenSource, seed};
 use vcr_random::Stream;
 
 use crate::config::{PoolConfig, RunConfig};
@@ -46,7 +46,7 @@ pub(crate) struct Worker {
     pub(crate) pool: u32,
     /// Index in the pool.
     pub(crate) index: u32,
-    pub(crate) engine: Engine,
+    pub(crate) engine: AnyEngine,
     pub(crate) health: Health,
     /// Counts restarts; tells stale step ends from live ones.
     pub(crate) incarnation: u32,
@@ -118,9 +118,9 @@ impl Worker {
             worker: self.index,
             running_requests: self.engine.num_running() as u32,
             waiting_requests: self.engine.num_waiting() as u32,
-            max_num_seqs: self.engine.config().max_num_seqs,
-            active_blocks: self.engine.pool().num_active(),
-            total_blocks: self.engine.pool().num_usable(),
+            max_num_seqs: self.engine.max_num_seqs(),
+            active_blocks: self.engine.num_active_blocks(),
+            total_blocks: self.engine.num_usable_blocks(),
             outstanding_prefill_tokens: self.engine.outstanding_prefill_tokens(),
             overlap_blocks,
         }
@@ -150,9 +150,11 @@ impl Worker {
     }
 
     /// Whether each of its steps must be taken by itself, because someone may
-    /// end a request, or the engine, after any of them.
+    /// end a request, or the engine, after any of them, or wants KV events at
+    /// their steps.
     pub(crate) fn takes_single_steps(&self) -> bool {
-        self.injector.is_some() || self.tokens.is_some()
+        let unclear = self.engine.kv_events().is_some() && self.engine.events_by_step().is_none();
+        self.injector.is_some() || self.tokens.is_some() || unclear
     }
 
     /// Does nothing until then, or longer if it is stalled for longer already.
@@ -253,8 +255,8 @@ impl Worker {
         self.executing = false;
         add_stats(&mut self.totals.lost, self.engine.stats());
         self.totals.crashes += 1;
-        let records_events = self.engine.pool().events().is_some();
-        self.engine = new_engine(&self.engine.config().clone(), records_events);
+        let records_events = self.engine.kv_events().is_some();
+        self.engine = new_engine(&self.engine.kind(), records_events);
         self.told_kv_events = 0;
         self.priced.durations_ns.clear();
         self.taken = 0;
@@ -300,7 +302,7 @@ impl Worker {
                 self.engine.update(&mut DrawnTokens { output_seeds, acceptance });
             }
             Some(tokens) => {
-                let more = self.engine.config().max_extra_tokens_per_step;
+                let more = self.engine.max_extra_tokens_per_step();
                 let output_tokens = |tag: u64| records[tag as usize].output_tokens;
                 tokens.prepare(self.engine.oldest_plan(), more, output_tokens)?;
                 self.engine.update(&mut tokens.of_step(acceptance));
@@ -320,7 +322,7 @@ impl Worker {
 
     /// Shows the KV events before `upto` in the pool's log that were not shown yet.
     pub(crate) fn tell_kv_events(&mut self, upto: usize, tell: impl FnMut(KvEvent<'_>)) {
-        if let Some(events) = self.engine.pool().events() {
+        if let Some(events) = self.engine.kv_events() {
             events.iter().take(upto).skip(self.told_kv_events).for_each(tell);
             self.told_kv_events = upto;
         }
@@ -328,7 +330,7 @@ impl Worker {
 
     /// Forgets the KV events of its pool.
     pub(crate) fn clear_kv_events(&mut self) {
-        self.engine.pool_mut().clear_events();
+        self.engine.clear_kv_events();
         self.told_kv_events = 0;
     }
 
@@ -344,9 +346,9 @@ fn new_policy(seat: &Seat<'_>, config: &PoolConfig) -> Result<Option<Box<dyn Sch
     config.policy.as_ref().map(|make| make(seat)).transpose().map_err(MakeError::Policy)
 }
 
-fn new_engine(config: &EngineConfig, records_events: bool) -> Engine {
-    let mut engine = Engine::new(config.clone());
-    engine.pool_mut().record_events(records_events);
+fn new_engine(kind: &EngineKind, records_events: bool) -> AnyEngine {
+    let mut engine = AnyEngine::new(kind);
+    engine.record_kv_events(records_events);
     engine
 }
 

@@ -261,7 +261,7 @@ fn ending(latency: LatencyFactory, async_scheduling: bool) -> PoolConfig {
     let tokens = TokenConfig { source: Arc::new(|_seed| Ok(Box::<Ending>::default())), eos_token: Some(EOS) };
     let plain = pool("engines", 2, 2000, RouterConfig::RoundRobin);
     let input = vcr_core::EngineConfigInput { async_scheduling, ..engine_input() };
-    let engine = vcr_core::EngineConfig::new(input).expect("a valid engine");
+    let engine = vcr_core::EngineConfig::new(input).expect("a valid engine").into();
     PoolConfig { tokens: Some(tokens), latency, engine, ..plain }
 }
 

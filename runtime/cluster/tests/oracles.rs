@@ -13,7 +13,8 @@ use vcr_cluster::{
     Answers, LatencyFactory, LinkConfig, LinkSharing, PoolConfig, Report, RouterConfig, RunConfig, Topology,
     TracePacing, TransferScope, WorkloadConfig, WorkloadSource,
 };
-use vcr_core::{EngineConfig, EngineConfigInput};
+use vcr_core::sglang::{PassOrder, SglangConfig, SglangConfigInput};
+use vcr_core::{CapacityPolicy, EngineConfig, EngineConfigInput, EngineKind};
 use vcr_timing::{PassSemantics, Polynomial, PolynomialInput, SpeedInput};
 use vcr_trace::{Trace, TraceFormat, TraceOptions};
 
@@ -33,8 +34,17 @@ fn twice(again_ms: u32, input_tokens: u32) -> String {
 }
 
 #[derive(Clone, Copy)]
+enum Backend {
+    Vllm,
+    Trtllm,
+    Sglang,
+}
+
+#[derive(Clone, Copy)]
 struct Case<'a> {
     rows: &'a str,
+    backend: Backend,
+    block_size_tokens: u32,
     usable_blocks: u32,
     speedup_ratio: f64,
     burst: u32,
@@ -44,6 +54,8 @@ struct Case<'a> {
 
 const DEFAULT: Case<'static> = Case {
     rows: R,
+    backend: Backend::Vllm,
+    block_size_tokens: 64,
     usable_blocks: 16_384,
     speedup_ratio: 1.0,
     burst: 0,
@@ -52,26 +64,49 @@ const DEFAULT: Case<'static> = Case {
 };
 
 impl Case<'_> {
+    fn engine(&self, semantics: PassSemantics) -> EngineKind {
+        let capacity = match self.backend {
+            Backend::Vllm => CapacityPolicy::Preempt,
+            Backend::Trtllm => CapacityPolicy::GuaranteedNoEvict,
+            Backend::Sglang => {
+                let input = SglangConfigInput {
+                    page_size: self.block_size_tokens,
+                    num_pages: self.usable_blocks,
+                    max_extra_tokens_per_step: self.burst,
+                    pass_order: match semantics {
+                        Dynamo1_4 => PassOrder::Mixed,
+                        Dynamo1_6 => PassOrder::PrefillFirst,
+                    },
+                    ..SglangConfigInput::default()
+                };
+                return SglangConfig::new(input).expect("valid").into();
+            }
+        };
+        let input = EngineConfigInput {
+            block_size: self.block_size_tokens,
+            num_gpu_blocks: self.usable_blocks + 1,
+            capacity,
+            max_extra_tokens_per_step: self.burst,
+            enable_chunked_prefill: self.enable_chunked_prefill,
+            ..EngineConfigInput::default()
+        };
+        EngineConfig::new(input).expect("valid").into()
+    }
+
     fn pool(&self, name: &str, semantics: PassSemantics, prefill_only_worker: bool) -> PoolConfig {
         let input = PolynomialInput {
             semantics,
             prefill_only_worker,
             speculative: self.burst > 0,
+            sums_contexts: matches!(self.backend, Backend::Sglang),
             speed: SpeedInput { speedup_ratio: self.speedup_ratio, ..SpeedInput::default() },
         };
         let model = Polynomial::new(input).expect("valid");
         let latency: LatencyFactory = Arc::new(move |_seed| Ok(Box::new(model)));
-        let engine = EngineConfig::new(EngineConfigInput {
-            block_size: 64,
-            num_gpu_blocks: self.usable_blocks + 1,
-            max_extra_tokens_per_step: self.burst,
-            enable_chunked_prefill: self.enable_chunked_prefill,
-            ..EngineConfigInput::default()
-        });
         PoolConfig {
             name: name.to_owned(),
             engines: 1,
-            engine: engine.expect("valid"),
+            engine: self.engine(semantics),
             latency,
             policy: None,
             router: RouterConfig::RoundRobin,
@@ -289,4 +324,77 @@ fn multi_token_prediction_with_certain_acceptance() {
     check(case, duration, ["66.862179", "66.857082"]);
     check(case, |r| mean(r, "itl_ms"), ["1.930907", "1.930649"]);
     check(case, |r| r.metrics.counters["steps"].to_string(), ["6", "6"]);
+}
+
+const TRTLLM: Case<'static> = Case { backend: Backend::Trtllm, block_size_tokens: 32, ..DEFAULT };
+
+#[test]
+fn a_lone_request_of_an_engine_that_never_evicts() {
+    check(TRTLLM, |r| mean(r, "ttft_ms"), ["37.951249", "32.105859"]);
+    check(TRTLLM, |r| mean(r, "itl_ms"), ["5.845390", "5.843128"]);
+}
+
+#[test]
+fn a_full_hit_of_an_engine_that_never_evicts_is_not_prefilled() {
+    let case = Case { rows: &twice(5000, 1024), ..TRTLLM };
+    // The second time costs a decode step alone, under either version.
+    let single = Case { rows: R, ..TRTLLM };
+    for semantics in BOTH {
+        let second_ms = case.aggregated(semantics).metrics.trends["ttft_ms"].min;
+        let itl_ms = single.aggregated(semantics).metrics.trends["itl_ms"].mean;
+        assert!((second_ms - itl_ms).abs() < 0.1, "{second_ms} against {itl_ms}");
+    }
+}
+
+const SGLANG: Case<'static> = Case { backend: Backend::Sglang, block_size_tokens: 1, ..DEFAULT };
+
+#[test]
+fn a_lone_request_of_sglang() {
+    check(SGLANG, |r| mean(r, "ttft_ms"), ["41.046479", "32.105859"]);
+    check(SGLANG, |r| mean(r, "itl_ms"), ["8.946829", "8.946829"]);
+}
+
+#[test]
+fn what_the_pool_of_sglang_can_never_hold_is_rejected_where_the_peer_ends_in_a_dead_end() {
+    let rows = format!("{LONG}\n{R}");
+    let case = Case { rows: &rows, ..SGLANG };
+    for semantics in BOTH {
+        let metrics = case.aggregated(semantics).metrics;
+        assert_eq!((metrics.counters["completed"], metrics.counters["rejected"]), (1, 1));
+        let reason = "the prompt and the reserve for its output together need all KV pages of the engine or more";
+        assert_eq!(metrics.rejections[reason], 1);
+    }
+}
+
+#[test]
+fn the_chunks_of_a_prompt_are_no_reuse() {
+    let case = Case { rows: LONG, block_size_tokens: 64, ..SGLANG };
+    for semantics in BOTH {
+        assert_eq!(reuse(&case.aggregated(semantics)), 0.0);
+    }
+    check(case, |r| r.metrics.counters["steps"].to_string(), ["6", "6"]);
+}
+
+#[test]
+fn a_prefill_first_pass_lets_older_requests_wait() {
+    let rows = concat!(
+        r#"{"timestamp": 0, "input_length": 1000, "output_length": 4, "hash_ids": [1, 2]}"#,
+        "\n",
+        r#"{"timestamp": 33, "input_length": 1000, "output_length": 4, "hash_ids": [3, 4]}"#,
+    );
+    let case = Case { rows, block_size_tokens: 64, ..SGLANG };
+    // 1.4 decodes both in four passes and one more; 1.6 has two prefills, a decode
+    // of the first alone in between, and decodes of both.
+    check(case, |r| r.metrics.counters["steps"].to_string(), ["5", "6"]);
+}
+
+#[test]
+fn sglang_in_two_pools_moves_its_kv() {
+    let case = Case { kv_bytes_per_token: 1_000_000, block_size_tokens: 64, ..SGLANG };
+    // Prefill, transfer, and the decode step that gives the first token.
+    for semantics in BOTH {
+        let report = case.disaggregated(semantics);
+        let decode_ms = report.metrics.trends["ttft_ms"].mean - 32.105_859 - 15.625;
+        assert!((decode_ms - report.metrics.trends["itl_ms"].mean).abs() < 0.001, "{decode_ms}");
+    }
 }

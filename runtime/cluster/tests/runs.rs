@@ -241,9 +241,9 @@ fn priced_in_batches(config: RunConfig) -> RunConfig {
 /// Engines that run ahead of their outputs or verify drafts.
 fn in_mode(config: RunConfig, async_scheduling: bool, num_speculative_tokens: u32) -> RunConfig {
     with_pools(config, |pool| {
-        let input =
-            EngineConfigInput { async_scheduling, num_speculative_tokens, ..EngineConfigInput::clone(&pool.engine) };
-        let engine = EngineConfig::new(input).expect("a valid engine");
+        let input = EngineConfigInput::clone(pool.engine.as_vllm().expect("an engine with modes"));
+        let input = EngineConfigInput { async_scheduling, num_speculative_tokens, ..input };
+        let engine = EngineConfig::new(input).expect("a valid engine").into();
         PoolConfig { engine, acceptance_rates: vec![0.7, 0.4], ..pool }
     })
 }

@@ -4,7 +4,7 @@
 //! until budget, seats or blocks end it. Some are stepped over and keep their
 //! place.
 
-use crate::config::SchedulerRules;
+use crate::config::{CapacityPolicy, SchedulerRules};
 use crate::engine::{Engine, QueueKind};
 use crate::plan::{AdmissionStop, ScheduledKind, StepPlan};
 use crate::queue::WaitingQueue;
@@ -200,7 +200,11 @@ impl Engine {
         if request.flags.has(Flags::SKIPS_LOOKUP) {
             return 0;
         }
-        let most = ((request.num_tokens - 1) / self.config.block_size) as usize;
+        let most_tokens = match self.config.capacity {
+            CapacityPolicy::Preempt => request.num_tokens - 1,
+            CapacityPolicy::GuaranteedNoEvict => request.num_tokens,
+        };
+        let most = (most_tokens / self.config.block_size) as usize;
         let usable = most.min(request.block_hashes.len());
         let mut hit = std::mem::take(&mut self.hit);
         self.pool.lookup(&request.block_hashes[..usable], &mut hit);
@@ -209,7 +213,7 @@ impl Engine {
             hit.pop();
         }
         self.hit = hit;
-        self.hit.len() as u32 * self.config.block_size
+        (self.hit.len() as u32 * self.config.block_size).min(self.requests[id].num_tokens - 1)
     }
 
     /// Takes the hit and new blocks for an admission, or nothing.
@@ -222,7 +226,15 @@ impl Engine {
         let needed = cost(slots_tokens);
         let watermark = if self.running.is_empty() { 0 } else { self.config.watermark_blocks() };
         let must_fit = if self.config.scheduler_reserve_full_isl { cost(full_tokens) } else { needed };
-        if must_fit.max(needed) + watermark > self.pool.num_free() {
+        let fits = match self.config.capacity {
+            CapacityPolicy::Preempt => must_fit.max(needed) + watermark <= self.pool.num_free(),
+            // What has a reservation was admitted to the pool before, for good.
+            CapacityPolicy::GuaranteedNoEvict => {
+                self.requests[id].flags.has(Flags::RESERVES)
+                    || cost(self.requests[id].end_tokens) + watermark + self.reserved_blocks <= self.pool.num_free()
+            }
+        };
+        if !fits {
             return false;
         }
         self.pool.touch(&self.hit);
@@ -234,8 +246,31 @@ impl Engine {
         let spare = longest.min(held + reused + needed + MOST_SPARE_TABLE_BLOCKS) - held.min(longest);
         request.reserve(spare as usize, self.config.block_size as usize);
         request.block_table.extend_from_slice(&self.hit);
+        self.reserve_blocks(id);
         self.grow_table(id, needed - revived);
         true
+    }
+
+    /// Reserves what a request may still take, if that is promised to it.
+    fn reserve_blocks(&mut self, id: RequestId) {
+        let reserves = self.config.capacity == CapacityPolicy::GuaranteedNoEvict;
+        if reserves && !self.requests[id].flags.has(Flags::RESERVES) {
+            self.requests[id].flags.set(Flags::RESERVES, true);
+            self.reserved_blocks += self.unused_reservation(id);
+        }
+    }
+
+    /// Gives back what a request has reserved and not taken.
+    pub(crate) fn end_reservation(&mut self, id: RequestId) {
+        if self.requests[id].flags.has(Flags::RESERVES) {
+            self.reserved_blocks -= self.unused_reservation(id);
+            self.requests[id].flags.set(Flags::RESERVES, false);
+        }
+    }
+
+    fn unused_reservation(&self, id: RequestId) -> u32 {
+        let request = &self.requests[id];
+        self.blocks_for(request.end_tokens) - request.block_table.len() as u32
     }
 
     fn count_lookup(&mut self, id: RequestId, cached: u32) {
@@ -254,6 +289,10 @@ impl Engine {
         let request = &mut self.requests[id];
         let before = request.outstanding_prefill_tokens();
         request.num_computed_tokens = computed;
+        if self.hit.len() as u32 * self.config.block_size > computed {
+            // Found as a whole: its last token is computed as a decode is.
+            request.prefill_target_tokens = request.prefill_target_tokens.min(computed);
+        }
         let after = request.outstanding_prefill_tokens();
         self.outstanding_prefill_tokens -= u64::from(before - after);
     }

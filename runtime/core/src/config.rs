@@ -32,6 +32,21 @@ pub enum SchedulerRules {
     V0_33,
 }
 
+/// What an admission promises about KV blocks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum CapacityPolicy {
+    /// Blocks are taken as tokens need them, and requests are preempted where
+    /// none are left: vLLM.
+    #[default]
+    Preempt,
+    /// A request is admitted only if the blocks of its prompt and whole output
+    /// fit beside what all admitted requests may still take, so none is ever
+    /// preempted: TensorRT-LLM's `GUARANTEED_NO_EVICT`, as Dynamo's mocker
+    /// models it. A prompt found in the cache as a whole has only its last token
+    /// computed again, not its last block.
+    GuaranteedNoEvict,
+}
+
 /// Settings as a user states them. Names and defaults are vLLM 0.33's, but for
 /// `async_scheduling`, which is off unless asked for.
 #[derive(Clone, Debug, PartialEq)]
@@ -60,6 +75,8 @@ pub struct EngineConfigInput {
     pub watermark: f64,
     /// Admit only when the whole known sequence fits, not just its first chunk.
     pub scheduler_reserve_full_isl: bool,
+    /// What an admission promises about blocks.
+    pub capacity: CapacityPolicy,
     /// A cap on running requests below `max_num_seqs`.
     pub max_num_active_seqs: Option<u32>,
     /// Most distinct adapters among running requests; 0 when adapters are off.
@@ -91,6 +108,7 @@ impl Default for EngineConfigInput {
             adaptive_long_prefill: false,
             watermark: 0.0,
             scheduler_reserve_full_isl: true,
+            capacity: CapacityPolicy::Preempt,
             max_num_active_seqs: None,
             max_loras: 0,
             max_extra_tokens_per_step: 0,
@@ -198,6 +216,29 @@ pub enum ConfigError {
         /// Why.
         reason: &'static str,
     },
+    /// A number of tokens that must be whole pages.
+    #[error("`{field}` ({tokens}) must be a multiple of `page_size` ({page_size})")]
+    NotPages {
+        /// Name of the setting.
+        field: &'static str,
+        /// Its value.
+        tokens: u32,
+        /// `page_size`.
+        page_size: u32,
+    },
+    /// A number of tokens that must hold a page.
+    #[error("`{field}` ({tokens}) must be at least `page_size` ({page_size})")]
+    BelowPage {
+        /// Name of the setting.
+        field: &'static str,
+        /// Its value.
+        tokens: u32,
+        /// `page_size`.
+        page_size: u32,
+    },
+    /// A factor that must be positive.
+    #[error("`schedule_conservativeness` must be positive and finite, but is {0}")]
+    Conservativeness(f64),
     /// The watermark is not a fraction.
     #[error("`watermark` must be at least 0 and below 1, but is {0}")]
     Watermark(f64),
@@ -265,6 +306,13 @@ impl EngineConfig {
             });
         }
         Self::check_bursts(input, errors);
+        if input.capacity == CapacityPolicy::GuaranteedNoEvict && input.num_speculative_tokens > 0 {
+            errors.push(ConfigError::Exclusive {
+                field: "capacity",
+                other_field: "num_speculative_tokens",
+                reason: "drafts take blocks that no admission has reserved",
+            });
+        }
         let Some(model_len) = input.max_model_len else { return };
         if input.long_prefill_token_threshold > model_len {
             errors.push(ConfigError::Exceeds {

@@ -44,6 +44,7 @@ impl Engine {
     pub(crate) fn finish(&mut self, id: RequestId) {
         self.set_deferred(id, false);
         self.tell_ended(id);
+        self.end_reservation(id);
         if self.requests[id].kv_role == KvRole::Source {
             self.requests[id].status = RequestStatus::HoldingKv;
         } else {
@@ -52,6 +53,7 @@ impl Engine {
     }
 
     pub(crate) fn drop_request(&mut self, id: RequestId) {
+        self.end_reservation(id);
         self.pool.release(&self.requests[id].block_table);
         self.requests.retire(id, self.stats.steps);
         self.requests.recycle(self.applied_steps);

@@ -5,7 +5,7 @@
 //! calls [`Engine::update`] when that step ends. Requests may be submitted and
 //! aborted in between, as with a real engine whose step is on the GPU.
 
-use crate::config::EngineConfig;
+use crate::config::{CapacityPolicy, EngineConfig};
 use crate::consult::PolicyBook;
 use crate::kv_pool::{BlockId, KvPool};
 use crate::pause::PauseState;
@@ -55,6 +55,10 @@ pub enum RejectReason {
     /// Prompt and output exceed the whole pool.
     #[error("prompt and output together need more KV blocks than the engine has")]
     ExceedsKvPool,
+    /// The prompt and what is reserved for its output leave nothing of the pool:
+    /// SGLang's scheduler would never admit it.
+    #[error("the prompt and the reserve for its output together need all KV pages of the engine or more")]
+    ExceedsKvReserve,
     /// Without chunking prompt and output must fit into one step, in which they
     /// are computed again after a preemption.
     #[error("prompt and output together exceed `max_num_batched_tokens` and chunked prefill is off")]
@@ -104,6 +108,9 @@ pub struct Engine {
     pub(crate) stretch: DecodeStretch,
     pub(crate) stats: EngineStats,
     pub(crate) outstanding_prefill_tokens: u64,
+    /// Free blocks that admitted requests may still take; 0 where they were
+    /// promised none.
+    pub(crate) reserved_blocks: u32,
     /// Scratch for prefix lookups.
     pub(crate) hit: Vec<BlockId>,
     /// Scratch for requests stepped over while admitting, with the queue each
@@ -142,6 +149,7 @@ impl Engine {
             stretch: DecodeStretch::default(),
             stats: EngineStats::default(),
             outstanding_prefill_tokens: 0,
+            reserved_blocks: 0,
             hit: Vec::new(),
             skipped: Vec::new(),
             loras: Vec::new(),
@@ -295,8 +303,13 @@ impl Engine {
     pub fn check(&self, prompt_tokens: u32, max_tokens: u32) -> Result<(), RejectReason> {
         self.check_prompt(prompt_tokens)?;
         let model_len = self.config.max_model_len();
-        // The last output token is never computed, so it needs no slot.
-        let computed = u64::from(prompt_tokens) + u64::from(max_tokens.saturating_sub(1));
+        // The last output token is never computed, so it needs no slot, but
+        // whoever reserves blocks reserves its slot, too.
+        let unused = match self.config.capacity {
+            CapacityPolicy::Preempt => max_tokens.min(1),
+            CapacityPolicy::GuaranteedNoEvict => 0,
+        };
+        let computed = u64::from(prompt_tokens) + u64::from(max_tokens - unused);
         // Drafts need slots, too. Where the model length is known vLLM's
         // start-up check has seen to them.
         let drafts = if self.config.max_model_len.is_none() { self.config.num_speculative_tokens } else { 0 };

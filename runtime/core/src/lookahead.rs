@@ -9,7 +9,6 @@ use crate::engine::Engine;
 use crate::latency::StepShape;
 use crate::pause::PauseState;
 use crate::plan::AdmissionStop;
-use crate::request::Flags;
 
 impl Engine {
     /// Appends the shapes of up to `most` steps that follow the one in flight,
@@ -83,16 +82,8 @@ impl Engine {
 
     /// Steps after the one in flight that all of its requests are part of.
     pub(crate) fn steps_until_first_end(&self, most: usize) -> usize {
-        let mut steps = most;
-        for entry in &self.plan().scheduled {
-            let request = &self.requests[entry.request];
-            if request.flags.has(Flags::HAS_STOPS) {
-                return 0;
-            }
-            let left = request.end_tokens - request.num_tokens;
-            // The step in flight gives one of them.
-            steps = steps.min(left as usize - 1);
-        }
-        steps
+        let left = self.plan().scheduled.iter().map(|entry| self.requests[entry.request].certain_tokens());
+        // The step in flight gives one of them.
+        left.fold(most, |steps, left| steps.min((left as usize).saturating_sub(1)))
     }
 }

@@ -69,6 +69,7 @@ impl Engine {
     /// Takes the KV of a request, all of which is to be computed here, again or
     /// for the first time.
     pub(crate) fn forget_kv(&mut self, id: RequestId) {
+        self.end_reservation(id);
         self.pool.release(&self.requests[id].block_table);
         let request = &mut self.requests[id];
         self.outstanding_prefill_tokens -= u64::from(request.outstanding_prefill_tokens());

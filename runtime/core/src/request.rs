@@ -270,6 +270,8 @@ impl Flags {
     pub(crate) const DROPS_STALE: Self = Self(1 << 5);
     /// Outputs are kept though the prompt's tokens are not.
     pub(crate) const KEEPS_OUTPUTS: Self = Self(1 << 6);
+    /// What it may still take of the pool is counted as reserved.
+    pub(crate) const RESERVES: Self = Self(1 << 7);
     pub(crate) const KEEPS_ANY: Self = Self(Self::KEEPS_TOKENS.0 | Self::KEEPS_OUTPUTS.0);
 
     #[inline]
@@ -337,6 +339,12 @@ impl Request {
     #[inline]
     pub(crate) fn num_output_tokens(&self) -> u32 {
         self.num_tokens - self.prompt_tokens
+    }
+
+    /// Output tokens that are sure to come, unless the request is aborted.
+    #[inline]
+    pub(crate) fn certain_tokens(&self) -> u32 {
+        if self.flags.has(Flags::HAS_STOPS) { 0 } else { self.end_tokens - self.num_tokens }
     }
 
     /// Tokens still to be computed before the request decodes.

@@ -175,6 +175,9 @@ impl Engine {
     pub(crate) fn grow_table(&mut self, id: RequestId, count: u32) {
         let request = &mut self.requests[id];
         self.pool.allocate(count, &mut request.block_table);
+        if request.flags.has(Flags::RESERVES) {
+            self.reserved_blocks -= count;
+        }
         request.capacity_tokens = (request.block_table.len() as u32).saturating_mul(self.config.block_size);
     }
 

@@ -9,7 +9,8 @@ use support::{Tokens, Whims, arb_config, request};
 use vcr_core::kv_event::KvEvent;
 use vcr_core::plan::ScheduledKind;
 use vcr_core::{
-    Engine, EngineConfig, FinishReason, KvRole, PauseState, RejectReason, Repetition, RequestId, RequestSpec, StopRules,
+    CapacityPolicy, Engine, EngineConfig, FinishReason, KvRole, PauseState, RejectReason, Repetition, RequestId,
+    RequestSpec, StopRules,
 };
 
 /// Rules each of which ends some requests.
@@ -214,7 +215,11 @@ impl Driver {
         let may_find_work = self.engine.has_schedulable_requests();
         self.steps += 1;
         self.engine.consult(&mut self.policy, self.steps).expect("it says what it may");
-        let plan = self.engine.schedule();
+        let preemptions = self.engine.stats().preemptions;
+        self.engine.schedule();
+        let never_evicts = self.engine.config().capacity == CapacityPolicy::GuaranteedNoEvict;
+        assert!(!never_evicts || self.engine.stats().preemptions == preemptions, "it was promised its blocks");
+        let plan = self.engine.plan();
         assert!(may_find_work || (plan.scheduled.is_empty() && plan.remote_loads.is_empty()));
         if pause_state != PauseState::Unpaused {
             assert!(plan.remote_loads.is_empty(), "a transfer was started during a pause");

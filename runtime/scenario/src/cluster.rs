@@ -1,26 +1,16 @@
-//! Engines, pools, links and clusters.
+//! Pools, links and clusters.
 
 use std::sync::Arc;
 
 use rhai::{Engine, ImmutableString, NativeCallContext};
-use vcr_cluster::{
-    ConditionalConfig, ConditionalPolicy, LinkConfig, LinkSharing, PolicyFactory, PoolConfig, Topology, TransferScope,
-};
-use vcr_core::{EngineConfig, EngineConfigInput};
+use vcr_cluster::{ConditionalConfig, ConditionalPolicy, LinkConfig, LinkSharing, PoolConfig, Topology, TransferScope};
 
 use crate::context::Context;
+use crate::engine::EngineSpec;
 use crate::error::{Scripted, Thrown, did_you_mean, nearest};
 use crate::options::Options;
 use crate::vocabulary::with_options;
-use crate::{compat, latency, policy, pool_guest, router};
-
-/// Checked engine settings.
-#[derive(Clone)]
-pub(crate) struct EngineSpec {
-    config: EngineConfig,
-    policy: Option<PolicyFactory>,
-    acceptance_rates: Vec<f64>,
-}
+use crate::{engine, latency, pool_guest, router};
 
 /// A pool whose name may still be given by its place in the cluster.
 #[derive(Clone)]
@@ -38,7 +28,7 @@ pub(crate) struct LinkSpec(LinkConfig);
 pub(crate) struct ClusterSpec(pub(crate) Topology);
 
 pub(crate) fn register(engine: &mut Engine, context: &Arc<Context>) {
-    with_options(engine, context, "engine", |_, options| make_engine(options));
+    with_options(engine, context, "engine", |_, options| engine::make(options));
     with_options(engine, context, "pool", |_, options| make_pool(options));
     with_options(engine, context, "link", |_, options| make_link(options));
     with_options(engine, context, "conditional", |_, options| make_conditional(options));
@@ -54,55 +44,6 @@ pub(crate) fn register(engine: &mut Engine, context: &Arc<Context>) {
             Thrown::input(format!("there is no model `{model}`")).hint(hint).at(call.call_position())
         })
     });
-}
-
-fn make_engine(mut options: Options<'_>) -> Scripted<EngineSpec> {
-    let default = EngineConfigInput::default();
-    compat::refuse_unsupported(&mut options);
-    let line = options.string("vllm_line");
-    let rules = line.map(|line| compat::check_line(&line, &mut options)).unwrap_or_default();
-    let policy = policy::option(&mut options);
-    let input = EngineConfigInput {
-        block_size: options.u32("block_size").unwrap_or(default.block_size),
-        num_gpu_blocks: options.u32("num_gpu_blocks").unwrap_or(default.num_gpu_blocks),
-        max_num_seqs: options.u32("max_num_seqs").unwrap_or(default.max_num_seqs),
-        max_num_batched_tokens: options.u32("max_num_batched_tokens").unwrap_or(default.max_num_batched_tokens),
-        max_model_len: options.u32("max_model_len"),
-        policy: policy.as_ref().map(|spec| spec.policy).unwrap_or_default(),
-        enable_prefix_caching: options.boolean("enable_prefix_caching").unwrap_or(true),
-        enable_chunked_prefill: options.boolean("enable_chunked_prefill").unwrap_or(true),
-        long_prefill_token_threshold: options.u32("long_prefill_token_threshold").unwrap_or(0),
-        adaptive_long_prefill: options.boolean("adaptive_long_prefill").unwrap_or(false),
-        watermark: options.f64("watermark").unwrap_or(0.0),
-        scheduler_reserve_full_isl: options.boolean("scheduler_reserve_full_isl").unwrap_or(true),
-        max_num_active_seqs: options.u32("max_num_active_seqs"),
-        max_loras: 0,
-        max_extra_tokens_per_step: options.u32("max_extra_tokens_per_step").unwrap_or(0),
-        num_speculative_tokens: options.u32("num_speculative_tokens").unwrap_or(0),
-        async_scheduling: options.boolean("async_scheduling").unwrap_or(false),
-        rules,
-    };
-    let rates = options.array("acceptance_rates").unwrap_or_default();
-    let acceptance_rates: Vec<f64> = rates.iter().filter_map(crate::options::as_number).collect();
-    if acceptance_rates.len() < rates.len() {
-        options.problem("acceptance_rates", "`acceptance_rates` must be numbers between 0 and 1");
-    }
-    let checked = EngineConfig::new(input).and_then(|config| config.check_start_up().map(|()| config));
-    let config = match checked {
-        Ok(config) => Some(config),
-        Err(errors) => {
-            for error in errors {
-                let text = error.to_string();
-                // The first setting an error names is where it belongs.
-                let field = text.split('`').nth(1).unwrap_or_default().to_owned();
-                options.problem(&field, text);
-            }
-            None
-        }
-    };
-    options.finish()?;
-    let config = config.expect("an invalid configuration is a problem of the options");
-    Ok(EngineSpec { config, policy: policy.and_then(|spec| spec.factory), acceptance_rates })
 }
 
 fn make_pool(mut options: Options<'_>) -> Scripted<PoolSpec> {
@@ -123,16 +64,12 @@ fn make_pool(mut options: Options<'_>) -> Scripted<PoolSpec> {
     let latency = latency.expect("a missing latency model is a problem of the options");
     let engine = match engine {
         Some(engine) => engine,
-        None => EngineSpec {
-            config: EngineConfig::new(EngineConfigInput::default()).expect("the defaults are valid"),
-            policy: None,
-            acceptance_rates: Vec::new(),
-        },
+        None => EngineSpec::default(),
     };
     let config = PoolConfig {
         name: String::new(),
         engines,
-        engine: engine.config,
+        engine: engine.kind,
         latency: latency.factory,
         policy: engine.policy,
         router,
@@ -188,7 +125,7 @@ fn make_cluster(mut options: Options<'_>) -> Scripted<ClusterSpec> {
             Some(Topology::Aggregated(named(pool, "engines")))
         }
         (None, Some(prefill), Some(decode)) => {
-            if prefill.config.engine.block_size != decode.config.engine.block_size {
+            if prefill.config.engine.block_size() != decode.config.engine.block_size() {
                 options.problem("decode", "prefill and decode engines must have the same `block_size`");
             }
             Some(Topology::Disaggregated {

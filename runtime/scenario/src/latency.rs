@@ -151,6 +151,7 @@ fn make_polynomial(mut options: Options<'_>) -> Scripted<LatencySpec> {
         semantics: options.choice("semantics", SEMANTICS).unwrap_or_default(),
         prefill_only_worker: options.boolean("prefill_only").unwrap_or(false),
         speculative: options.boolean("speculative").unwrap_or(false),
+        sums_contexts: options.boolean("sums_contexts").unwrap_or(false),
         speed: speed(&mut options),
     };
     let spec = copied(Polynomial::new(input), &mut options);
@@ -163,13 +164,14 @@ fn make_profile(context: &Context, mut options: Options<'_>) -> Scripted<Latency
     let semantics = options.choice("semantics", SEMANTICS).unwrap_or_default();
     let prefill_only_worker = options.boolean("prefill_only").unwrap_or(false);
     let speculative = options.boolean("speculative").unwrap_or(false);
+    let sums_contexts = options.boolean("sums_contexts").unwrap_or(false);
     let speed = speed(&mut options);
     let deployment = options.u64("tensor_parallel").map_or(Deployment::Only, Deployment::TensorParallel);
     let mut spec = None;
     if !path.is_empty() {
         match vcr_timing::profile::read(&context.resolve(&path), deployment) {
             Ok(tables) => {
-                let input = ProfileInput { tables, semantics, prefill_only_worker, speculative, speed };
+                let input = ProfileInput { tables, semantics, prefill_only_worker, speculative, sums_contexts, speed };
                 spec = copied(Profile::new(input), &mut options);
             }
             Err(error) => options.problem("path", error.to_string()),

@@ -10,6 +10,7 @@ mod cluster;
 mod compat;
 mod context;
 mod distribution;
+mod engine;
 mod error;
 pub mod expression;
 mod fault;

@@ -15,7 +15,7 @@ use serde_json::{Map, Value};
 use vcr_cluster::Report;
 use vcr_cluster::observe::{Incident, StepRecord};
 use vcr_cluster::record::{RequestRecord, ns_to_ms};
-use vcr_core::Engine;
+use vcr_core::{AnyEngine, ServingEngine};
 use vcr_steplog::{EngineLog, StepLine, settings_of};
 use vcr_trace::perfetto::PerfettoWriter;
 
@@ -170,13 +170,13 @@ impl RunFiles {
         self.logs[worker as usize].log.aborted(tag);
     }
 
-    pub(crate) fn scheduled(&mut self, worker: u32, engine: &Engine) {
+    pub(crate) fn scheduled(&mut self, worker: u32, engine: &AnyEngine) {
         if self.logs[worker as usize].scheduled {
             self.write_line(worker, None);
         }
         let steps = &mut self.logs[worker as usize];
         if !steps.told_settings {
-            steps.settings = Some(settings_of(engine.config()));
+            steps.settings = Some(settings_of(&engine.kind()));
             steps.told_settings = true;
         }
         steps.log.scheduled(engine);
@@ -192,7 +192,7 @@ impl RunFiles {
         self.keep(outcome);
     }
 
-    pub(crate) fn applied(&mut self, worker: u32, start_ns: u64, end_ns: u64, engine: &Engine) {
+    pub(crate) fn applied(&mut self, worker: u32, start_ns: u64, end_ns: u64, engine: &AnyEngine) {
         let log = &mut self.logs[worker as usize].log;
         // Steps that did nothing but preempt have no result.
         while log.next_is_empty() {

@@ -226,7 +226,7 @@ impl Observer for Watcher<'_> {
         }
     }
 
-    fn scheduled(&mut self, worker: u32, engine: &vcr_core::Engine) {
+    fn scheduled(&mut self, worker: u32, engine: &vcr_core::AnyEngine) {
         if let Some(files) = &mut self.files {
             files.scheduled(worker, engine);
         }
@@ -238,7 +238,7 @@ impl Observer for Watcher<'_> {
         }
     }
 
-    fn applied(&mut self, worker: u32, start_ns: u64, end_ns: u64, engine: &vcr_core::Engine) {
+    fn applied(&mut self, worker: u32, start_ns: u64, end_ns: u64, engine: &vcr_core::AnyEngine) {
         if let Some(files) = &mut self.files {
             files.applied(worker, start_ns, end_ns, engine);
         }

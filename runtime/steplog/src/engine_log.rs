@@ -5,7 +5,7 @@ use std::collections::{HashMap, VecDeque};
 use vcr_core::hash::BlockHash;
 use vcr_core::kv_event::KvEvent;
 use vcr_core::plan::{AdmissionStop, ScheduledKind, StepPlan};
-use vcr_core::{Engine, EngineStats, FinishReason, PrefixCacheStats};
+use vcr_core::{EngineStats, FinishReason, PrefixCacheStats, ServingEngine};
 
 use crate::line::{Id, Scheduled, StepEvent, StepLine};
 
@@ -81,7 +81,7 @@ impl EngineLog {
     }
 
     /// The engine has decided a step, maybe an empty one.
-    pub fn scheduled(&mut self, engine: &Engine) {
+    pub fn scheduled(&mut self, engine: &impl ServingEngine) {
         let plan = engine.plan();
         let number = self.schedules;
         self.schedules += 1;
@@ -92,9 +92,9 @@ impl EngineLog {
         line.tot = Some(plan.total_num_scheduled_tokens);
         line.pre = in_order(plan.preempted.clone());
         line.flush = in_order(std::mem::take(&mut self.ended));
-        line.run = Some(engine.running_tags().map(Id::from).collect());
+        line.run = Some(engine.running_tags().into_iter().map(Id::from).collect());
         line.wait = Some(engine.num_waiting() as u64);
-        line.free = Some(engine.pool().num_free());
+        line.free = Some(engine.num_usable_blocks() - engine.num_active_blocks());
         line.why = (engine.num_waiting() > 0).then(|| stop_word(plan.admission_stop).to_owned());
         self.any = true;
     }
@@ -115,7 +115,7 @@ impl EngineLog {
     /// The result of the oldest step in flight was applied; an empty step has
     /// nothing to apply, but its place in the log is the same. The events of
     /// the pool are taken over; the driver clears them.
-    pub fn applied(&mut self, engine: &Engine) {
+    pub fn applied(&mut self, engine: &impl ServingEngine) {
         let Some((number, empty)) = self.in_flight.pop_front() else { return };
         self.any = true;
         let line = &mut self.line;
@@ -126,7 +126,7 @@ impl EngineLog {
         }
         let before = std::mem::replace(&mut self.stats, *engine.stats());
         self.line.pc = prefix_delta(&before, &self.stats);
-        if let Some(log) = engine.pool().events() {
+        if let Some(log) = engine.kv_events() {
             for event in log.iter() {
                 let event = self.event(event);
                 self.line.ev.push(event);
@@ -134,9 +134,9 @@ impl EngineLog {
         }
     }
 
-    fn outputs(&mut self, engine: &Engine) {
+    fn outputs(&mut self, engine: &impl ServingEngine) {
         let line = &mut self.line;
-        let drafting = engine.config().num_speculative_tokens > 0 && !engine.config().async_scheduling;
+        let drafting = engine.proposes_drafts();
         for output in &engine.outputs().outputs {
             let id = Id::from(output.tag);
             if output.num_sampled_tokens != 1 {

@@ -1,7 +1,8 @@
 //! The settings of an engine, under the names of either schema.
 
 use serde_json::{Map, Value, json};
-use vcr_core::{EngineConfig, Policy};
+use vcr_core::sglang::{PassOrder, SchedulePolicy, SglangConfig};
+use vcr_core::{CapacityPolicy, EngineConfig, EngineKind, Policy};
 
 /// What explanations need; none or zero where the log does not say.
 #[derive(Debug, Default)]
@@ -43,10 +44,22 @@ fn first<'a>(settings: &'a Map<String, Value>, names: &[&str]) -> Option<&'a Val
     names.iter().filter_map(|name| settings.get(*name)).find(|value| !value.is_null())
 }
 
-/// The settings of an engine of ours, under the names of the recordings.
+/// The settings of an engine of ours: under the names of the recordings, or
+/// under its own where its scheduler is not vLLM's.
 #[must_use]
-pub fn settings_of(config: &EngineConfig) -> Map<String, Value> {
-    let settings = json!({
+pub fn settings_of(kind: &EngineKind) -> Map<String, Value> {
+    let settings = match kind {
+        EngineKind::Vllm(config) => vllm(config),
+        EngineKind::Sglang(config) => sglang(config),
+    };
+    match settings {
+        Value::Object(settings) => settings,
+        _ => Map::new(),
+    }
+}
+
+fn vllm(config: &EngineConfig) -> Value {
+    let mut settings = json!({
         "block_size": config.block_size,
         "num_blocks": config.num_gpu_blocks,
         "max_num_seqs": config.max_num_seqs,
@@ -68,8 +81,31 @@ pub fn settings_of(config: &EngineConfig) -> Map<String, Value> {
         "spec": config.num_speculative_tokens,
         "async_scheduling": config.async_scheduling,
     });
-    match settings {
-        Value::Object(settings) => settings,
-        _ => Map::new(),
+    if config.capacity == CapacityPolicy::GuaranteedNoEvict {
+        settings["capacity"] = "guaranteed_no_evict".into();
     }
+    settings
+}
+
+fn sglang(config: &SglangConfig) -> Value {
+    json!({
+        "engine": "sglang",
+        "page_size": config.page_size,
+        "num_pages": config.num_pages,
+        "max_num_seqs": config.max_num_seqs,
+        "max_model_len": config.max_model_len,
+        "prefix_caching": config.enable_prefix_caching,
+        "schedule_policy": match config.schedule_policy {
+            SchedulePolicy::Fifo => "fifo",
+            SchedulePolicy::Lpm => "lpm",
+        },
+        "max_prefill_tokens": config.max_prefill_tokens,
+        "chunked_prefill_size": config.chunked_prefill_size,
+        "clip_max_new_tokens": config.clip_max_new_tokens,
+        "schedule_conservativeness": config.schedule_conservativeness,
+        "pass_order": match config.pass_order {
+            PassOrder::Mixed => "mixed",
+            PassOrder::PrefillFirst => "prefill-first",
+        },
+    })
 }

@@ -12,7 +12,8 @@ use vcr_core::latency::StepShape;
 pub enum PassSemantics {
     /// Every request that emits a token takes part in the decode, also one whose
     /// prompt just finished, so a first token costs a prefill and a decode.
-    /// Occupancy counts distinct resident blocks, each in full.
+    /// Occupancy counts distinct resident blocks, each in full, unless the
+    /// engine is SGLang's.
     Dynamo1_4,
     /// Only requests past their prompt take part in the decode; a first token
     /// comes out of the prefill itself. Occupancy is the sum of the context
@@ -39,9 +40,17 @@ pub(crate) struct PassRules {
     /// With speculation 1.6 verifies drafts right after the prompt, so that a
     /// finishing prompt takes part in the decode as in 1.4.
     pub(crate) speculative: bool,
+    /// Whether occupancy is the sum of the contexts whatever the version.
+    pub(crate) sums_contexts: bool,
 }
 
 impl PassRules {
+    /// Whether a shared prefix counts once for each request, so that there may
+    /// be more of it than the cache holds.
+    pub(crate) fn counts_shared_prefixes(&self) -> bool {
+        self.sums_contexts || self.semantics == PassSemantics::Dynamo1_6
+    }
+
     /// The decode part of the pass, or `None` if nothing is charged for it.
     pub(crate) fn decode_load(&self, shape: &StepShape) -> Option<DecodeLoad> {
         if self.prefill_only_worker {
@@ -56,7 +65,11 @@ impl PassRules {
         let mean = |tokens: u64, requests: u64| tokens as f64 / requests.max(1) as f64;
         match self.semantics {
             PassSemantics::Dynamo1_4 => (shape.sampled_requests > 0).then(|| DecodeLoad {
-                active_kv_tokens: shape.kv_active_blocks * shape.block_size_tokens,
+                active_kv_tokens: if self.sums_contexts {
+                    emitting_context_tokens
+                } else {
+                    shape.kv_active_blocks * shape.block_size_tokens
+                },
                 mean_context_tokens: mean(emitting_context_tokens, emitting_requests),
             }),
             PassSemantics::Dynamo1_6 if self.speculative => (shape.sampled_requests > 0).then(|| DecodeLoad {

@@ -18,6 +18,9 @@ pub struct PolynomialInput {
     /// Whether the engine drafts tokens. In 1.6 the decode part then covers
     /// finishing prompts too, as it always does in 1.4.
     pub speculative: bool,
+    /// Whether occupancy is the sum of the contexts under 1.4, too, as for
+    /// Dynamo's SGLang engines.
+    pub sums_contexts: bool,
     /// Divisors of the times.
     pub speed: SpeedInput,
 }
@@ -53,6 +56,7 @@ impl Polynomial {
             semantics: input.semantics,
             prefill_only_worker: input.prefill_only_worker,
             speculative: input.speculative,
+            sums_contexts: input.sums_contexts,
         };
         let speed = input.speed;
         problems.none_or(MODEL, Polynomial { rules, speed })
@@ -72,9 +76,7 @@ impl Polynomial {
                 });
             }
             let mut occupancy = load.active_kv_tokens as f64 / total_kv_tokens as f64;
-            if self.rules.semantics == PassSemantics::Dynamo1_6 {
-                // The sum of contexts counts a shared prefix once per request
-                // and so can exceed the cache.
+            if self.rules.counts_shared_prefixes() {
                 occupancy = occupancy.min(1.0);
             }
             duration_ns += self.speed.decode_ns(MODEL, decode_ms(occupancy))?;

@@ -27,6 +27,9 @@ pub struct ProfileInput {
     /// Whether the engine drafts tokens; see
     /// [`PolynomialInput::speculative`](crate::PolynomialInput::speculative).
     pub speculative: bool,
+    /// Whether occupancy is the sum of the contexts under 1.4, too, as for
+    /// Dynamo's SGLang engines.
+    pub sums_contexts: bool,
     /// Divisors of the times.
     pub speed: SpeedInput,
 }
@@ -62,6 +65,7 @@ impl Profile {
                     semantics: input.semantics,
                     prefill_only_worker: input.prefill_only_worker,
                     speculative: input.speculative,
+                    sums_contexts: input.sums_contexts,
                 },
                 speed: input.speed,
             },

@@ -82,6 +82,7 @@ fn a_step_is_the_sum_of_its_parts() {
         semantics,
         prefill_only_worker: false,
         speculative: false,
+        sums_contexts: false,
         speed: SpeedInput { speedup_ratio, decode_speedup_ratio: 2.0 },
     };
     let shape = StepShape {

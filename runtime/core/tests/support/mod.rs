@@ -5,7 +5,9 @@ use vcr_core::policy::{
     NO_CHUNK_CAP, PolicyBatch, PolicyError, PolicyEvent, Preference, PreferenceCheck, SchedulingPolicy,
 };
 use vcr_core::seed::mix;
-use vcr_core::{EngineConfig, EngineConfigInput, Policy, Prompt, RequestSpec, SchedulerRules, TokenSource};
+use vcr_core::{
+    CapacityPolicy, EngineConfig, EngineConfigInput, Policy, Prompt, RequestSpec, SchedulerRules, TokenSource,
+};
 
 /// Answers that depend on request and position alone; every 37th token is a stop token.
 pub(crate) struct Tokens;
@@ -36,14 +38,15 @@ pub(crate) fn arb_config() -> impl Strategy<Value = EngineConfig> {
     let caps = (prop_oneof![Just(0), 5..50u32], 0.0..0.2f64, proptest::option::of(50..400u32), 0..3u32);
     let modes = prop_oneof![
         // Dynamo's bursts exclude drafts and async scheduling.
-        1 => (0..3u32, Just(0), Just(false)),
-        2 => (Just(0), 0..5u32, any::<bool>()),
+        1 => (0..3u32, Just(0), Just(false), Just(CapacityPolicy::Preempt)),
+        2 => (Just(0), 0..5u32, any::<bool>(), Just(CapacityPolicy::Preempt)),
+        1 => (0..3u32, Just(0), Just(false), Just(CapacityPolicy::GuaranteedNoEvict)),
     ];
     (sizes, switches, caps, modes, any::<bool>()).prop_map(|(sizes, switches, caps, modes, older)| {
         let (block_size, num_gpu_blocks, max_num_seqs, budget) = sizes;
         let (caching, chunking, policy, adaptive, reserve) = switches;
         let (threshold, watermark, max_model_len, max_loras) = caps;
-        let (max_extra_tokens_per_step, num_speculative_tokens, async_scheduling) = modes;
+        let (max_extra_tokens_per_step, num_speculative_tokens, async_scheduling, capacity) = modes;
         // Without room for the longest request a padded admission may never fit.
         let max_model_len = max_model_len.or((num_speculative_tokens > 0).then_some(300));
         let longest_blocks = max_model_len.unwrap_or(0).div_ceil(block_size) + 1;
@@ -64,6 +67,7 @@ pub(crate) fn arb_config() -> impl Strategy<Value = EngineConfig> {
             adaptive_long_prefill: adaptive,
             watermark,
             scheduler_reserve_full_isl: reserve,
+            capacity,
             max_num_active_seqs: None,
             max_loras,
             max_extra_tokens_per_step,

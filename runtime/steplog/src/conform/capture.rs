@@ -5,7 +5,7 @@ use std::path::Path;
 
 use serde::Deserialize;
 use serde_json::{Map, Value};
-use vcr_core::{EngineConfig, EngineConfigInput, Policy, SchedulerRules};
+use vcr_core::{CapacityPolicy, EngineConfig, EngineConfigInput, Policy, SchedulerRules};
 
 use super::case::checked;
 use super::report::CaseReport;
@@ -124,6 +124,7 @@ fn engine_config(
         adaptive_long_prefill: adaptive.unwrap_or(false),
         watermark: engine.watermark,
         scheduler_reserve_full_isl: engine.reserve_full_isl,
+        capacity: CapacityPolicy::Preempt,
         max_num_active_seqs: engine.max_num_active_reqs,
         max_loras: engine.max_loras.unwrap_or(0),
         max_extra_tokens_per_step: 0,

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
-use vcr_core::{EngineConfig, EngineConfigInput, Policy, SchedulerRules};
+use vcr_core::{CapacityPolicy, EngineConfig, EngineConfigInput, Policy, SchedulerRules};
 
 use super::scope::rules_of;
 use crate::error::LogError;
@@ -140,6 +140,7 @@ impl CaseConfig {
             adaptive_long_prefill: self.adaptive,
             watermark: self.watermark,
             scheduler_reserve_full_isl: self.reserve_full_isl,
+            capacity: CapacityPolicy::Preempt,
             max_num_active_seqs: self.max_num_active_seqs,
             max_loras: self.max_loras,
             max_extra_tokens_per_step: 0,

@@ -1,0 +1,291 @@
+//! Admission: who begins or goes on with a prompt, and who gets pages for KV
+//! from elsewhere.
+
+use crate::plan::{AdmissionStop, RemoteLoad, ScheduledKind, StepPlan};
+use crate::request::{Flags, KvRole, RequestId, RequestStatus};
+use crate::sglang::config::SchedulePolicy;
+use crate::sglang::engine::SglangEngine;
+use crate::sglang::radix::Hit;
+
+/// A request with at most this much of its prompt cached goes behind another
+/// that begins with the same tokens.
+const BEGINNING_TOKENS: u32 = 32;
+
+/// Entries that a list of hashes is given room for beyond what is known when a
+/// request is admitted.
+const MOST_SPARE_PAGES: u32 = 4_096;
+
+/// A request that waits, with what its place in the order depends on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Candidate {
+    /// Goes behind all others, because one that begins alike goes before.
+    is_deferred: bool,
+    /// So that more comes first.
+    uncached_first: std::cmp::Reverse<u32>,
+    /// Its place so far.
+    place: u32,
+    id: RequestId,
+}
+
+/// What is left of a pass.
+struct Budget {
+    /// Of `max_prefill_tokens`.
+    input_tokens: u32,
+    /// Of `chunked_prefill_size`.
+    chunk_tokens: u32,
+    /// Outputs reserved in full for those admitted in this pass.
+    reserved_tokens: u64,
+}
+
+/// What an attempt to admit one request led to.
+enum Admission {
+    /// The whole rest of its prompt is computed in this pass.
+    Whole,
+    /// A part of it.
+    Chunk,
+    /// Its transfer starts.
+    Loading,
+    /// Nothing behind it may pass.
+    Blocked(AdmissionStop),
+}
+
+impl SglangEngine {
+    /// Admits what may be admitted, and gives what ended it.
+    pub(super) fn admit(&mut self, plan: &mut StepPlan) -> AdmissionStop {
+        let mut budget = Budget {
+            input_tokens: self.config.max_prefill_tokens,
+            chunk_tokens: self.config.chunked_prefill_size,
+            reserved_tokens: 0,
+        };
+        if let Some(id) = self.chunked {
+            match self.go_on(id, plan, &mut budget) {
+                Admission::Whole => self.chunked = None,
+                Admission::Blocked(stop) => return stop,
+                Admission::Chunk | Admission::Loading => return AdmissionStop::Budget,
+            }
+        }
+        self.order_waiting();
+        loop {
+            if self.waiting.len() == 0 {
+                return AdmissionStop::Drained;
+            }
+            if self.num_seated() >= self.config.max_num_seqs as usize {
+                return AdmissionStop::Seats;
+            }
+            let id = self.waiting.pop(&mut self.requests).expect("some request waits");
+            match self.begin(id, plan, &mut budget) {
+                Admission::Whole | Admission::Loading => {}
+                Admission::Chunk => {
+                    self.chunked = Some(id);
+                    return AdmissionStop::Budget;
+                }
+                Admission::Blocked(stop) => {
+                    self.waiting.push_front(id, &mut self.requests);
+                    return stop;
+                }
+            }
+        }
+    }
+
+    /// Computes more of the prompt that has been begun.
+    fn go_on(&mut self, id: RequestId, plan: &mut StepPlan, budget: &mut Budget) -> Admission {
+        // Others may have computed what comes next.
+        let hit = self.lookup(id);
+        let from = self.requests[id].num_computed_tokens + hit.pages * self.config.page_size;
+        let tokens = match self.chunk_that_fits(id, from, hit, budget) {
+            Ok(tokens) => tokens,
+            Err(stop) => return Admission::Blocked(stop),
+        };
+        self.take_hit(id, hit);
+        let entry = self.chunk(id, ScheduledKind::Running, from, tokens);
+        let is_whole = entry.samples;
+        let emits = self.emits(id);
+        Self::enter(plan, entry, emits);
+        self.compute(id, from + tokens, is_whole);
+        if is_whole { Admission::Whole } else { Admission::Chunk }
+    }
+
+    /// Begins a prompt, or a transfer of its KV.
+    fn begin(&mut self, id: RequestId, plan: &mut StepPlan, budget: &mut Budget) -> Admission {
+        let hit = self.lookup(id);
+        let from = hit.pages * self.config.page_size;
+        let first = self.requests[id].status == RequestStatus::Waiting;
+        if first && self.requests[id].kv_role == KvRole::Destination {
+            return self.begin_load(id, hit, plan, budget);
+        }
+        let tokens = match self.chunk_that_fits(id, from, hit, budget) {
+            Ok(tokens) => tokens,
+            Err(stop) => return Admission::Blocked(stop),
+        };
+        self.take_hit(id, hit);
+        self.reserve_hashes(id);
+        self.count_lookup(id, from);
+        self.requests[id].status = RequestStatus::Running;
+        let entry = self.chunk(id, if first { ScheduledKind::New } else { ScheduledKind::Resumed }, from, tokens);
+        let is_whole = entry.samples;
+        self.prefills.push(entry);
+        self.compute(id, from + tokens, is_whole);
+        if is_whole { Admission::Whole } else { Admission::Chunk }
+    }
+
+    /// Reserves pages for KV that is computed elsewhere.
+    fn begin_load(&mut self, id: RequestId, hit: Hit, plan: &mut StepPlan, budget: &mut Budget) -> Admission {
+        let request = &self.requests[id];
+        let (tag, prompt_tokens) = (request.tag, request.prompt_tokens);
+        let pages = self.pages_for(prompt_tokens) - hit.pages;
+        if !self.fits(id, pages, self.reserve_of(id), hit, budget) {
+            return Admission::Blocked(AdmissionStop::Blocks);
+        }
+        self.take_hit(id, hit);
+        self.reserve_hashes(id);
+        self.grow(id, pages);
+        self.begin_reserve(id);
+        let cached_tokens = hit.pages * self.config.page_size;
+        self.count_lookup(id, cached_tokens);
+        self.set_computed(id, cached_tokens);
+        let request = &mut self.requests[id];
+        request.status = RequestStatus::WaitingForRemoteKv;
+        request.deferred = true;
+        self.num_loading += 1;
+        plan.remote_loads.push(RemoteLoad {
+            request: id,
+            tag,
+            cached_tokens,
+            missing_tokens: prompt_tokens - cached_tokens,
+        });
+        Admission::Loading
+    }
+
+    /// Tokens of a request from `from` on that this pass computes, counted in
+    /// the budget, if it computes any.
+    fn chunk_that_fits(&self, id: RequestId, from: u32, hit: Hit, budget: &mut Budget) -> Result<u32, AdmissionStop> {
+        let page_size = self.config.page_size;
+        let rest = self.requests[id].num_tokens - from;
+        let is_whole = rest <= self.config.most_chunk_tokens();
+        let tokens = if is_whole {
+            rest
+        } else {
+            let most = budget.chunk_tokens.min(budget.input_tokens);
+            most - most % page_size
+        };
+        let pages = tokens.div_ceil(page_size);
+        let charged_tokens = pages * page_size;
+        if tokens == 0 || charged_tokens > budget.chunk_tokens || charged_tokens > budget.input_tokens {
+            return Err(AdmissionStop::Budget);
+        }
+        let output = if is_whole { self.reserve_of(id) } else { 0 };
+        if !self.fits(id, pages, output, hit, budget) {
+            return Err(AdmissionStop::Blocks);
+        }
+        budget.chunk_tokens -= charged_tokens;
+        budget.input_tokens -= charged_tokens;
+        Ok(tokens)
+    }
+
+    /// Whether there is room for new pages and a reserve for the output, beside
+    /// the reserves of what runs. If so it is counted.
+    fn fits(&self, id: RequestId, pages: u32, output_tokens: u32, hit: Hit, budget: &mut Budget) -> bool {
+        let page_size = u64::from(self.config.page_size);
+        let available_pages = self.num_available_pages() - hit.evictable_pages;
+        let request = &self.requests[id];
+        // What was retracted must get on once it is alone.
+        let was_running = request.num_tokens > request.prompt_tokens;
+        let is_alone = self.running.is_empty() && self.joining.is_empty();
+        if was_running && is_alone && pages <= available_pages {
+            return true;
+        }
+        let wanted = u64::from(pages) * page_size + u64::from(output_tokens) + budget.reserved_tokens;
+        let reserved = self.reserve_tokens as f64 * self.config.new_token_ratio(self.calm_passes);
+        let fits = wanted as f64 + reserved < (u64::from(available_pages) * page_size) as f64;
+        budget.reserved_tokens += if fits { u64::from(output_tokens) } else { 0 };
+        fits
+    }
+
+    /// Takes pages up to `end` and counts the tokens before it as computed.
+    fn compute(&mut self, id: RequestId, end: u32, is_whole: bool) {
+        let pages = self.pages_for(end) - self.holds[id.index()].pages();
+        self.grow(id, pages);
+        self.set_computed(id, end);
+        if is_whole {
+            self.joining.push(id);
+        }
+    }
+
+    /// What the cache holds of a request beyond what the request has. At least
+    /// one token is always left to compute.
+    fn lookup(&mut self, id: RequestId) -> Hit {
+        let request = &mut self.requests[id];
+        if !self.config.enable_prefix_caching {
+            return Hit::default();
+        }
+        request.ensure_hashed(self.config.page_size);
+        if request.flags.has(Flags::SKIPS_LOOKUP) {
+            return Hit::default();
+        }
+        let hold = self.holds[id.index()];
+        let usable = request.block_hashes.len().min(((request.num_tokens - 1) / self.config.page_size) as usize);
+        self.radix.find(hold.node, &request.block_hashes[hold.tree_pages as usize..usable])
+    }
+
+    /// Locks what has been found.
+    fn take_hit(&mut self, id: RequestId, hit: Hit) {
+        if hit.pages > 0 {
+            let hold = &mut self.holds[id.index()];
+            let from = hold.tree_pages as usize;
+            hold.tree_pages += hit.pages;
+            let hashes = &self.requests[id].block_hashes[from..hold.tree_pages as usize];
+            hold.node = self.radix.take(hold.node, hashes);
+        }
+    }
+
+    /// Makes room for the hashes of the output, so that decoding rarely moves
+    /// those that are there.
+    fn reserve_hashes(&mut self, id: RequestId) {
+        let request = &mut self.requests[id];
+        let to_come = request.end_tokens / self.config.page_size - request.num_tokens / self.config.page_size;
+        request.block_hashes.reserve_exact(to_come.min(MOST_SPARE_PAGES) as usize);
+    }
+
+    fn count_lookup(&mut self, id: RequestId, cached_tokens: u32) {
+        let request = &self.requests[id];
+        if !self.config.enable_prefix_caching || request.flags.has(Flags::SKIPS_LOOKUP) {
+            return;
+        }
+        let resumed = request.status == RequestStatus::Preempted;
+        let stats = if resumed { &mut self.stats.preempted_prefix } else { &mut self.stats.prefix };
+        stats.requests += 1;
+        stats.queried_tokens += u64::from(request.num_tokens);
+        stats.hit_tokens += u64::from(cached_tokens);
+    }
+
+    /// Puts those that wait into the order of the policy.
+    fn order_waiting(&mut self) {
+        let ordered = 2..=SchedulePolicy::MOST_ORDERED_REQUESTS;
+        if self.config.schedule_policy != SchedulePolicy::Lpm || !ordered.contains(&self.waiting.len()) {
+            return;
+        }
+        let page_size = self.config.page_size;
+        let beginning_pages = BEGINNING_TOKENS.div_ceil(page_size) as usize;
+        while let Some(id) = self.waiting.pop(&mut self.requests) {
+            let hit = self.lookup(id);
+            let hashes = &self.requests[id].block_hashes;
+            let mut is_deferred = false;
+            if hit.pages * page_size <= BEGINNING_TOKENS
+                && let Some(beginning) = hashes.get(beginning_pages - 1)
+            {
+                is_deferred = self.beginnings.contains(beginning);
+                if !is_deferred {
+                    self.beginnings.push(*beginning);
+                }
+            }
+            let cached = if is_deferred { 0 } else { hit.pages };
+            let place = self.candidates.len() as u32;
+            self.candidates.push(Candidate { is_deferred, uncached_first: std::cmp::Reverse(cached), place, id });
+        }
+        self.candidates.sort_unstable();
+        for candidate in self.candidates.drain(..) {
+            self.waiting.push_back(candidate.id, &mut self.requests);
+        }
+        self.beginnings.clear();
+    }
+}

@@ -1,0 +1,111 @@
+//! Passes that can be told in advance: stretches of pure decode.
+//!
+//! As for vLLM's engine: while nothing arrives and nobody ends, each pass is the
+//! one before with every context a token longer.
+
+use crate::engine::{Engine, TokenSource};
+use crate::latency::StepShape;
+use crate::plan::{RequestOutput, ScheduledKind};
+use crate::sglang::engine::SglangEngine;
+
+impl SglangEngine {
+    /// Appends the shapes of up to `most` passes that follow the one in flight.
+    pub(super) fn predict(&self, most: usize, shapes: &mut Vec<StepShape>) {
+        if !self.repeats_itself() {
+            return;
+        }
+        // New pages by pass.
+        let mut new_pages = [0u32; Engine::MOST_PREDICTED_STEPS];
+        let most = self.passes_until_first_end(most).min(new_pages.len());
+        for entry in &self.plan.scheduled {
+            let capacity_tokens = self.holds[entry.request.index()].pages() * self.config.page_size;
+            let mut pass = (capacity_tokens - self.requests[entry.request].num_computed_tokens) as usize;
+            while pass < most {
+                new_pages[pass] += 1;
+                pass += self.config.page_size as usize;
+            }
+        }
+        let mut shape = self.plan.shape;
+        let mut available_pages = self.num_available_pages();
+        for &pages in &new_pages[..most] {
+            if pages > available_pages {
+                return;
+            }
+            available_pages -= pages;
+            shape.decode_context_tokens += shape.decode_requests;
+            shape.kv_active_blocks += u64::from(pages);
+            shapes.push(shape);
+        }
+    }
+
+    /// Applies the pass in flight and the `shapes.len() - 1` after it, and
+    /// leaves the last of `shapes` in flight.
+    pub(super) fn skip<S: TokenSource + ?Sized>(&mut self, shapes: &[StepShape], source: &mut S) {
+        let told = self.repeats_itself() && self.passes_until_first_end(shapes.len()) == shapes.len();
+        assert!(told && !shapes.is_empty(), "{} passes were skipped that had not been told", shapes.len());
+        let passes = shapes.len() as u32;
+        let caching = self.config.enable_prefix_caching;
+        let page_size = self.config.page_size;
+        let mut plan = std::mem::take(&mut self.plan);
+        let mut out = std::mem::take(&mut self.outputs);
+        out.outputs.clear();
+        out.tokens.clear();
+        for entry in &mut plan.scheduled {
+            let id = entry.request;
+            let reserve_before = self.reserve_of(id);
+            let request = &mut self.requests[id];
+            let first = request.num_output_tokens();
+            for output_index in first..first + passes {
+                let token = source.token(entry.tag, output_index);
+                out.tokens.push(token);
+                request.push_output(token, caching, page_size);
+            }
+            request.num_computed_tokens += passes;
+            let computed = request.num_computed_tokens;
+            self.reserve_tokens -= u64::from(reserve_before - self.reserve_of(id));
+            // What is evicted for all passes is what each would evict in turn.
+            let missing = self.pages_for(computed) - self.holds[id.index()].pages();
+            if missing > 0 {
+                self.grow(id, missing);
+            }
+            entry.num_computed_tokens += passes;
+            entry.kind = ScheduledKind::Running;
+            out.outputs.push(RequestOutput {
+                request: id,
+                tag: entry.tag,
+                num_tokens: passes,
+                num_sampled_tokens: passes as u16,
+                num_draft_tokens: 0,
+                finish: None,
+            });
+        }
+        plan.preempted.clear();
+        plan.remote_loads.clear();
+        plan.shape = shapes[shapes.len() - 1];
+        self.plan = plan;
+        self.outputs = out;
+        self.calm_passes = self.calm_passes.saturating_add(passes);
+        self.stats.steps += u64::from(passes);
+        self.applied_steps += u64::from(passes);
+        self.requests.recycle(self.applied_steps);
+    }
+
+    /// Whether the pass after the one in flight is the same again, one token on.
+    fn repeats_itself(&self) -> bool {
+        let decoding = self.plan.scheduled.len();
+        self.step_in_flight
+            && self.config.max_extra_tokens_per_step == 0
+            && self.plan.shape.decode_requests == decoding as u64
+            && decoding == self.running.len()
+            && self.chunked.is_none()
+            && self.kv_ready.len() == 0
+            && (self.waiting.len() == 0 || self.num_seated() >= self.config.max_num_seqs as usize)
+    }
+
+    /// Passes after the one in flight that all of its requests are part of.
+    fn passes_until_first_end(&self, most: usize) -> usize {
+        let left = self.plan.scheduled.iter().map(|entry| self.requests[entry.request].certain_tokens());
+        // The pass in flight gives one of them.
+        left.fold(most, |passes, left| passes.min((left as usize).saturating_sub(1)))
+    }
+}

@@ -1,0 +1,205 @@
+//! Settings of an SGLang-style engine: raw input with SGLang's names where it
+//! has one, Dynamo's defaults, and the checked form.
+
+use crate::config::ConfigError;
+
+/// In which order waiting requests are admitted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum SchedulePolicy {
+    /// First come, first served.
+    #[default]
+    Fifo,
+    /// Longest cached prefix first, as long as at most
+    /// [`SchedulePolicy::MOST_ORDERED_REQUESTS`] wait. Of those that begin alike
+    /// and have nearly nothing cached, one goes before and fills the cache.
+    Lpm,
+}
+
+impl SchedulePolicy {
+    /// With more requests than these waiting, [`SchedulePolicy::Lpm`] is
+    /// [`SchedulePolicy::Fifo`].
+    pub const MOST_ORDERED_REQUESTS: usize = 128;
+}
+
+/// What becomes of running requests in a pass that prefills.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum PassOrder {
+    /// They decode in the same pass, after the prefill (`dynamo-mocker` 1.4).
+    Mixed,
+    /// They wait: a pass prefills or decodes, as SGLang's own (`aisimulate-core`
+    /// of Dynamo 1.6).
+    #[default]
+    PrefillFirst,
+}
+
+/// Settings as a user states them. Defaults are those of Dynamo's mocker.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SglangConfigInput {
+    /// Tokens per KV page; pages are what other engines call blocks.
+    pub page_size: u32,
+    /// KV pages.
+    pub num_pages: u32,
+    /// Most requests running at once, those that load KV included.
+    pub max_num_seqs: u32,
+    /// Longest sequence, prompt and output; none for no limit but the pool's.
+    pub max_model_len: Option<u32>,
+    /// Keep computed pages for reuse by later requests with the same prefix.
+    pub enable_prefix_caching: bool,
+    /// Order of admission.
+    pub schedule_policy: SchedulePolicy,
+    /// Most prompt tokens of one pass.
+    pub max_prefill_tokens: u32,
+    /// Most prompt tokens of one request in one pass, and of all of them: a
+    /// longer prompt is computed in chunks. A multiple of `page_size`.
+    pub chunked_prefill_size: u32,
+    /// Of a request's output no more than this is reserved when it is admitted.
+    pub clip_max_new_tokens: u32,
+    /// Scales how much of the outputs of running requests is reserved.
+    pub schedule_conservativeness: f64,
+    /// Whether passes that prefill decode, too.
+    pub pass_order: PassOrder,
+    /// Extra tokens that a decode may emit in a pass (multi-token prediction as
+    /// Dynamo's mocker models it); 0 for one token a pass.
+    pub max_extra_tokens_per_step: u32,
+}
+
+impl Default for SglangConfigInput {
+    fn default() -> Self {
+        Self {
+            page_size: 1,
+            num_pages: 16_384,
+            max_num_seqs: 256,
+            max_model_len: None,
+            enable_prefix_caching: true,
+            schedule_policy: SchedulePolicy::default(),
+            max_prefill_tokens: 16_384,
+            chunked_prefill_size: 8_192,
+            clip_max_new_tokens: 4_096,
+            schedule_conservativeness: 1.0,
+            pass_order: PassOrder::default(),
+            max_extra_tokens_per_step: 0,
+        }
+    }
+}
+
+/// Checked settings of one SGLang-style engine.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SglangConfig {
+    input: SglangConfigInput,
+}
+
+impl SglangConfig {
+    /// Checks every field and reports every problem, not only the first.
+    ///
+    /// # Errors
+    /// Each setting, or pair of settings, with which a request could wait for
+    /// ever.
+    pub fn new(input: SglangConfigInput) -> Result<Self, Vec<ConfigError>> {
+        let mut errors = Vec::new();
+        let positive = [
+            ("page_size", input.page_size),
+            ("num_pages", input.num_pages),
+            ("max_num_seqs", input.max_num_seqs),
+            ("max_model_len", input.max_model_len.unwrap_or(1)),
+            ("max_prefill_tokens", input.max_prefill_tokens),
+            ("chunked_prefill_size", input.chunked_prefill_size),
+        ];
+        errors.extend(positive.iter().filter(|(_, value)| *value == 0).map(|&(field, _)| ConfigError::Zero { field }));
+        if input.page_size > 0 {
+            if input.chunked_prefill_size % input.page_size != 0 {
+                errors.push(ConfigError::NotPages {
+                    field: "chunked_prefill_size",
+                    tokens: input.chunked_prefill_size,
+                    page_size: input.page_size,
+                });
+            }
+            // A pass must be able to compute the smallest chunk.
+            if (1..input.page_size).contains(&input.max_prefill_tokens) {
+                errors.push(ConfigError::BelowPage {
+                    field: "max_prefill_tokens",
+                    tokens: input.max_prefill_tokens,
+                    page_size: input.page_size,
+                });
+            }
+        }
+        let conservativeness = input.schedule_conservativeness;
+        if !(conservativeness.is_finite() && conservativeness > 0.0) {
+            errors.push(ConfigError::Conservativeness(conservativeness));
+        }
+        if u64::from(input.page_size) * u64::from(input.num_pages) > u64::from(u32::MAX) {
+            errors.push(ConfigError::TooLarge {
+                field: "num_pages",
+                value: input.num_pages,
+                most: u32::MAX / input.page_size,
+            });
+        }
+        if errors.is_empty() { Ok(Self { input }) } else { Err(errors) }
+    }
+
+    /// Longest sequence; `u32::MAX` where only the pool limits it.
+    #[must_use]
+    pub fn max_model_len(&self) -> u32 {
+        self.input.max_model_len.unwrap_or(u32::MAX)
+    }
+
+    /// Most tokens of one chunk: what both budgets of a pass hold, in full pages.
+    pub(crate) fn most_chunk_tokens(&self) -> u32 {
+        let most = self.input.chunked_prefill_size.min(self.input.max_prefill_tokens);
+        most - most % self.input.page_size
+    }
+
+    pub(crate) fn total_tokens(&self) -> u32 {
+        self.input.num_pages * self.input.page_size
+    }
+
+    /// The share of the outputs of running requests that is reserved after
+    /// `passes` passes without a retraction.
+    pub(crate) fn new_token_ratio(&self, passes: u32) -> f64 {
+        let first = 0.7 * self.input.schedule_conservativeness;
+        let least = 0.14 * first;
+        first - (first - least) * f64::from(passes.min(RATIO_DECAY_PASSES)) / f64::from(RATIO_DECAY_PASSES)
+    }
+}
+
+/// Passes in which the reserved share falls to its least.
+const RATIO_DECAY_PASSES: u32 = 600;
+
+impl std::ops::Deref for SglangConfig {
+    type Target = SglangConfigInput;
+
+    fn deref(&self) -> &SglangConfigInput {
+        &self.input
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn problems(input: SglangConfigInput) -> Vec<String> {
+        SglangConfig::new(input).unwrap_err().iter().map(ToString::to_string).collect()
+    }
+
+    #[test]
+    fn every_problem_is_reported_at_once() {
+        let input = SglangConfigInput {
+            page_size: 64,
+            chunked_prefill_size: 100,
+            max_prefill_tokens: 10,
+            schedule_conservativeness: f64::NAN,
+            ..SglangConfigInput::default()
+        };
+        let problems = problems(input);
+        assert_eq!(problems.len(), 3, "{problems:?}");
+        assert!(problems[0].starts_with("`chunked_prefill_size` (100) must be a multiple"), "{problems:?}");
+    }
+
+    #[test]
+    fn the_ratio_falls_to_its_least_and_no_further() {
+        let config = SglangConfig::new(SglangConfigInput::default()).unwrap();
+        assert_eq!(config.new_token_ratio(0), 0.7);
+        assert!((config.new_token_ratio(300) - 0.399).abs() < 1e-12);
+        assert_eq!(config.new_token_ratio(600), config.new_token_ratio(10_000));
+        assert!((config.new_token_ratio(600) - 0.098).abs() < 1e-12);
+    }
+}

@@ -1,0 +1,91 @@
+//! Decoding what runs, and who gives way where pages run out.
+
+use crate::plan::{ScheduledKind, ScheduledRequest, StepPlan};
+use crate::request::{RequestId, RequestStatus};
+use crate::sglang::engine::SglangEngine;
+
+impl SglangEngine {
+    /// A token for everything that runs, after retracting what has no room.
+    pub(super) fn decode(&mut self, plan: &mut StepPlan) {
+        self.make_room(plan);
+        for index in 0..self.running.len() {
+            let id = self.running[index];
+            let pages = self.missing_pages(id);
+            if pages > 0 {
+                self.grow(id, pages);
+            }
+            let request = &mut self.requests[id];
+            let computed = request.num_computed_tokens;
+            request.num_computed_tokens = computed + 1;
+            let is_new = std::mem::take(&mut request.deferred);
+            let entry = ScheduledRequest {
+                request: id,
+                tag: request.tag,
+                num_scheduled_tokens: 1,
+                num_computed_tokens: computed,
+                kind: if is_new { ScheduledKind::New } else { ScheduledKind::Running },
+                is_prefill: false,
+                samples: true,
+                num_draft_tokens: 0,
+                blocks: 0..0,
+            };
+            Self::enter(plan, entry, true);
+        }
+    }
+
+    /// Pages that a request lacks to decode once more, bursts included.
+    #[inline]
+    fn missing_pages(&self, id: RequestId) -> u32 {
+        let end = self.requests[id].num_computed_tokens + 1 + self.config.max_extra_tokens_per_step;
+        self.pages_for(end).saturating_sub(self.holds[id.index()].pages())
+    }
+
+    /// Retracts requests until the others can decode.
+    fn make_room(&mut self, plan: &mut StepPlan) {
+        let mut missing: u32 = self.running.iter().map(|&id| self.missing_pages(id)).sum();
+        while missing > self.num_available_pages() {
+            let others = self.running.len() + self.joining.len() > 1;
+            if !others && let Some(id) = self.chunked.filter(|_| plan.scheduled.is_empty() && self.prefills.is_empty())
+            {
+                // Who runs alone goes before who has not begun to.
+                self.chunked = None;
+                self.retract(id, plan);
+                continue;
+            }
+            let index = self.fewest_outputs();
+            let id = self.running.remove(index);
+            missing -= self.missing_pages(id);
+            self.retract(id, plan);
+        }
+    }
+
+    /// The running request with the fewest output tokens, the first of several.
+    fn fewest_outputs(&self) -> usize {
+        let outputs = self.running.iter().map(|&id| self.requests[id].num_output_tokens());
+        let fewest = outputs.enumerate().min_by_key(|&(index, tokens)| (tokens, index));
+        fewest.expect("only running requests lack pages").0
+    }
+
+    /// Takes the KV of a request that has left its list, as far as it is not in
+    /// the tree, and lets it wait before all others.
+    fn retract(&mut self, id: RequestId, plan: &mut StepPlan) {
+        self.forget_kv(id);
+        self.requests[id].status = RequestStatus::Preempted;
+        self.stats.preemptions += 1;
+        plan.preempted.push(self.requests[id].tag);
+        self.waiting.push_front(id, &mut self.requests);
+    }
+
+    /// Takes the KV of a request, all of which is to be computed again unless
+    /// the tree still holds it then.
+    fn forget_kv(&mut self, id: RequestId) {
+        self.end_reserve(id);
+        self.release_pages(id);
+        let request = &mut self.requests[id];
+        self.outstanding_prefill_tokens -= u64::from(request.outstanding_prefill_tokens());
+        request.num_computed_tokens = 0;
+        request.deferred = false;
+        request.prefill_target_tokens = request.num_tokens;
+        self.outstanding_prefill_tokens += u64::from(request.num_tokens);
+    }
+}

@@ -1,0 +1,63 @@
+//! Requests that leave, and KV that comes from elsewhere.
+
+use crate::request::{RequestId, RequestStatus};
+use crate::sglang::engine::{Hold, SglangEngine};
+
+impl SglangEngine {
+    /// Ends a request early and frees what it holds. One that has ended is left
+    /// alone.
+    pub(super) fn abort_request(&mut self, id: RequestId) {
+        match self.requests[id].status {
+            RequestStatus::Waiting | RequestStatus::Preempted => self.waiting.leave(id, &mut self.requests),
+            RequestStatus::RemoteKvReady => self.kv_ready.leave(id, &mut self.requests),
+            RequestStatus::WaitingForRemoteKv => self.num_loading -= 1,
+            RequestStatus::Running if self.chunked == Some(id) => self.chunked = None,
+            RequestStatus::Running => self.running.retain(|&other| other != id),
+            RequestStatus::HoldingKv => {}
+            RequestStatus::Finished => return,
+        }
+        self.outstanding_prefill_tokens -= u64::from(self.requests[id].outstanding_prefill_tokens());
+        self.drop_request(id);
+    }
+
+    /// Applies the end of a request that has left all lists. Its KV may be
+    /// reused, and is held if another engine is to have it.
+    pub(super) fn finish(&mut self, id: RequestId) {
+        self.end_reserve(id);
+        let computed = self.requests[id].num_computed_tokens.min(self.requests[id].num_tokens);
+        self.store(id, computed);
+        if self.is_source(id) {
+            self.requests[id].status = RequestStatus::HoldingKv;
+        } else {
+            self.drop_request(id);
+        }
+    }
+
+    pub(super) fn drop_request(&mut self, id: RequestId) {
+        self.end_reserve(id);
+        self.release_pages(id);
+        self.requests.retire(id, self.stats.steps);
+        self.requests.recycle(self.applied_steps);
+    }
+
+    /// Unlocks what a request has in the tree and frees the rest.
+    pub(super) fn release_pages(&mut self, id: RequestId) {
+        let hold = std::mem::replace(&mut self.holds[id.index()], Hold::NONE);
+        self.radix.unlock(hold.node);
+        self.num_free_pages += hold.own_pages;
+    }
+
+    /// The KV of a request's prompt has arrived: others may reuse it, and the
+    /// request decodes from the next pass on.
+    pub(super) fn end_load(&mut self, id: RequestId) {
+        let request = &mut self.requests[id];
+        assert_eq!(request.status, RequestStatus::WaitingForRemoteKv, "no transfer was pending");
+        request.status = RequestStatus::RemoteKvReady;
+        let prompt_tokens = request.prompt_tokens;
+        // The last token is computed again, here, to get logits to sample from.
+        request.num_computed_tokens = prompt_tokens - 1;
+        self.num_loading -= 1;
+        self.store(id, prompt_tokens);
+        self.kv_ready.push_back(id, &mut self.requests);
+    }
+}

@@ -1,0 +1,450 @@
+//! The engine: what it is made of, how requests come to it, and a pass.
+
+use crate::config::Policy;
+use crate::engine::{RejectReason, TokenSource};
+use crate::hash::BlockHash;
+use crate::kv_event::KvEventLog;
+use crate::latency::StepShape;
+use crate::plan::{ScheduledKind, ScheduledRequest, StepOutputs, StepPlan};
+use crate::policy::{PolicyError, SchedulingPolicy};
+use crate::queue::WaitingQueue;
+use crate::request::{Flags, KvRole, Request, RequestId, RequestSpec, RequestStatus};
+use crate::serving::ServingEngine;
+use crate::sglang::admit::Candidate;
+use crate::sglang::config::{PassOrder, SglangConfig};
+use crate::sglang::radix::{self, NodeId, RadixCache};
+use crate::stats::EngineStats;
+use crate::table::RequestTable;
+
+/// The pages of a request.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Hold {
+    /// Where its pages in the tree end; it locks the path to there.
+    pub(super) node: NodeId,
+    /// Pages on that path.
+    pub(super) tree_pages: u32,
+    /// Pages behind them that are its own.
+    pub(super) own_pages: u32,
+}
+
+impl Hold {
+    pub(super) const NONE: Self = Self { node: radix::ROOT, tree_pages: 0, own_pages: 0 };
+
+    pub(super) fn pages(self) -> u32 {
+        self.tree_pages + self.own_pages
+    }
+}
+
+/// One simulated SGLang engine.
+#[derive(Debug)]
+pub struct SglangEngine {
+    pub(super) config: SglangConfig,
+    pub(super) requests: RequestTable,
+    /// By slot of the request.
+    pub(super) holds: Vec<Hold>,
+    pub(super) radix: RadixCache,
+    /// Pages that hold nothing.
+    pub(super) num_free_pages: u32,
+    /// Requests past their prompt, in order of admission.
+    pub(super) running: Vec<RequestId>,
+    pub(super) waiting: WaitingQueue,
+    /// The request whose prompt is computed in part, served before all that wait.
+    pub(super) chunked: Option<RequestId>,
+    /// Requests whose KV has arrived.
+    pub(super) kv_ready: WaitingQueue,
+    /// Requests whose pages a transfer is filling.
+    pub(super) num_loading: usize,
+    /// Output tokens to come of all that run, each request's clipped.
+    pub(super) reserve_tokens: u64,
+    /// Passes since a retraction, or the start.
+    pub(super) calm_passes: u32,
+    pub(super) plan: StepPlan,
+    pub(super) step_in_flight: bool,
+    pub(super) applied_steps: u64,
+    pub(super) outputs: StepOutputs,
+    pub(super) stats: EngineStats,
+    pub(super) outstanding_prefill_tokens: u64,
+    /// Scratch of a pass: prompts begun in it.
+    pub(super) prefills: Vec<ScheduledRequest>,
+    /// Scratch of a pass: requests whose prompt it completes.
+    pub(super) joining: Vec<RequestId>,
+    /// Scratch for ordering those that wait.
+    pub(super) candidates: Vec<Candidate>,
+    /// Scratch for ordering: how prompts begin.
+    pub(super) beginnings: Vec<BlockHash>,
+    next_sequence: u64,
+}
+
+impl SglangEngine {
+    /// An idle engine with an empty cache.
+    #[must_use]
+    pub fn new(config: SglangConfig) -> Self {
+        Self {
+            num_free_pages: config.num_pages,
+            config,
+            requests: RequestTable::default(),
+            holds: Vec::new(),
+            radix: RadixCache::new(),
+            running: Vec::new(),
+            waiting: WaitingQueue::new(Policy::Fcfs),
+            chunked: None,
+            kv_ready: WaitingQueue::new(Policy::Fcfs),
+            num_loading: 0,
+            reserve_tokens: 0,
+            calm_passes: 0,
+            plan: StepPlan::default(),
+            step_in_flight: false,
+            applied_steps: 0,
+            outputs: StepOutputs::default(),
+            stats: EngineStats::default(),
+            outstanding_prefill_tokens: 0,
+            prefills: Vec::new(),
+            joining: Vec::new(),
+            candidates: Vec::new(),
+            beginnings: Vec::new(),
+            next_sequence: 0,
+        }
+    }
+
+    /// The settings.
+    #[must_use]
+    pub fn config(&self) -> &SglangConfig {
+        &self.config
+    }
+
+    pub(super) fn pages_for(&self, tokens: u32) -> u32 {
+        tokens.div_ceil(self.config.page_size)
+    }
+
+    /// Pages that can be had, by eviction if need be.
+    pub(super) fn num_available_pages(&self) -> u32 {
+        self.num_free_pages + self.radix.num_evictable_pages()
+    }
+
+    /// Gives a request more pages of its own. The caller has looked that there
+    /// are as many.
+    pub(super) fn grow(&mut self, id: RequestId, pages: u32) {
+        if pages > self.num_free_pages {
+            let missing = pages - self.num_free_pages;
+            self.radix.evict(missing);
+            self.num_free_pages = pages;
+        }
+        self.num_free_pages -= pages;
+        self.holds[id.index()].own_pages += pages;
+    }
+
+    /// Moves the full pages among a request's first `computed` tokens into the
+    /// tree. Those that are there already are given back.
+    pub(super) fn store(&mut self, id: RequestId, computed: u32) {
+        if !self.config.enable_prefix_caching {
+            return;
+        }
+        let page_size = self.config.page_size;
+        let request = &self.requests[id];
+        let hold = &mut self.holds[id.index()];
+        let full = computed / page_size;
+        if full <= hold.tree_pages {
+            return;
+        }
+        let (from, to) = (hold.tree_pages as usize, full as usize);
+        let tokens = if request.flags.has(Flags::KEEPS_TOKENS) {
+            &request.tokens[from * page_size as usize..to * page_size as usize]
+        } else {
+            &[]
+        };
+        let (node, known) = self.radix.extend(hold.node, request.tag, &request.block_hashes[from..to], tokens);
+        hold.own_pages -= full - hold.tree_pages;
+        hold.tree_pages = full;
+        hold.node = node;
+        self.num_free_pages += known;
+    }
+
+    /// Says up to where a request is computed, or will be by the step in flight.
+    pub(super) fn set_computed(&mut self, id: RequestId, computed: u32) {
+        let request = &mut self.requests[id];
+        let before = request.outstanding_prefill_tokens();
+        request.num_computed_tokens = computed;
+        self.outstanding_prefill_tokens -= u64::from(before - request.outstanding_prefill_tokens());
+    }
+
+    /// Output tokens of a request that are reserved, or a share of them.
+    pub(super) fn reserve_of(&self, id: RequestId) -> u32 {
+        let request = &self.requests[id];
+        (request.end_tokens - request.num_tokens).min(self.config.clip_max_new_tokens)
+    }
+
+    /// Counts the output of a request that will run from now on.
+    pub(super) fn begin_reserve(&mut self, id: RequestId) {
+        debug_assert!(!self.requests[id].flags.has(Flags::RESERVES));
+        self.requests[id].flags.set(Flags::RESERVES, true);
+        self.reserve_tokens += u64::from(self.reserve_of(id));
+    }
+
+    /// Counts it no more.
+    pub(super) fn end_reserve(&mut self, id: RequestId) {
+        if self.requests[id].flags.has(Flags::RESERVES) {
+            self.requests[id].flags.set(Flags::RESERVES, false);
+            self.reserve_tokens -= u64::from(self.reserve_of(id));
+        }
+    }
+
+    /// Requests that have a seat, or are promised one.
+    pub(super) fn num_seated(&self) -> usize {
+        self.running.len()
+            + self.joining.len()
+            + self.num_loading
+            + self.kv_ready.len()
+            + usize::from(self.chunked.is_some())
+    }
+
+    pub(super) fn enter(plan: &mut StepPlan, entry: ScheduledRequest, emits: bool) {
+        plan.shape.add(&entry, emits);
+        plan.total_num_scheduled_tokens += entry.num_scheduled_tokens;
+        plan.scheduled.push(entry);
+    }
+
+    pub(super) fn emits(&self, id: RequestId) -> bool {
+        self.requests[id].max_tokens > 0
+    }
+
+    fn seat_loaded(&mut self) {
+        while let Some(id) = self.kv_ready.pop(&mut self.requests) {
+            self.requests[id].status = RequestStatus::Running;
+            self.running.push(id);
+        }
+    }
+
+    /// The plan in the order that all drivers know: who goes on with a prompt,
+    /// who decodes, and whoever is new at the end.
+    fn end_pass(&mut self, plan: &mut StepPlan) {
+        for entry in std::mem::take(&mut self.prefills).drain(..) {
+            let emits = self.emits(entry.request);
+            Self::enter(plan, entry, emits);
+        }
+        for id in std::mem::take(&mut self.joining).drain(..) {
+            self.running.push(id);
+            self.begin_reserve(id);
+        }
+        plan.shape.kv_active_blocks = u64::from(self.num_active_blocks());
+        plan.shape.kv_total_blocks = u64::from(self.config.num_pages);
+        plan.shape.block_size_tokens = u64::from(self.config.page_size);
+        plan.shape.waiting_requests = self.num_waiting() as u64;
+    }
+}
+
+impl ServingEngine for SglangEngine {
+    fn check(&self, prompt_tokens: u32, max_tokens: u32) -> Result<(), RejectReason> {
+        self.check_prompt(prompt_tokens)?;
+        let end = prompt_tokens.saturating_add(max_tokens).min(self.config.max_model_len());
+        let output = end - prompt_tokens;
+        let page_size = u64::from(self.config.page_size);
+        let total_tokens = u64::from(self.config.total_tokens());
+        let prompt_pages = u64::from(self.pages_for(prompt_tokens));
+        if prompt_pages * page_size + u64::from(output.min(self.config.clip_max_new_tokens)) >= total_tokens {
+            return Err(RejectReason::ExceedsKvReserve);
+        }
+        // The last output token is never computed, so it needs no slot.
+        let longest = u64::from(end - output.min(1)) + u64::from(self.config.max_extra_tokens_per_step);
+        if longest > total_tokens {
+            return Err(RejectReason::ExceedsKvPool);
+        }
+        Ok(())
+    }
+
+    fn submit(&mut self, spec: RequestSpec) -> Result<RequestId, RejectReason> {
+        self.check_prompt(spec.prompt.len_tokens)?;
+        if self.requests.find(spec.tag).is_some() {
+            return Err(RejectReason::DuplicateRequest);
+        }
+        if spec.lora.is_some() {
+            return Err(RejectReason::AdaptersOff);
+        }
+        let sequence = self.next_sequence;
+        self.next_sequence += 1;
+        let request = Request::new(spec, sequence, self.config.page_size, self.config.max_model_len());
+        self.outstanding_prefill_tokens += u64::from(request.prefill_target_tokens);
+        let id = self.requests.insert(request);
+        self.holds.resize(self.holds.len().max(id.index() + 1), Hold::NONE);
+        self.waiting.push_back(id, &mut self.requests);
+        Ok(id)
+    }
+
+    fn abort(&mut self, id: RequestId) {
+        self.abort_request(id);
+    }
+
+    fn live_tags(&self) -> Vec<u64> {
+        self.requests.live_ids().map(|id| self.requests[id].tag).collect()
+    }
+
+    fn running_tags(&self) -> Vec<u64> {
+        self.chunked.iter().chain(&self.running).map(|&id| self.requests[id].tag).collect()
+    }
+
+    fn remote_kv_arrived(&mut self, id: RequestId) {
+        self.end_load(id);
+    }
+
+    fn release_held_kv(&mut self, id: RequestId) {
+        assert_eq!(self.requests[id].status, RequestStatus::HoldingKv, "no KV was held");
+        self.drop_request(id);
+    }
+
+    fn consult(&mut self, _policy: &mut dyn SchedulingPolicy, _now_ns: u64) -> Result<(), PolicyError> {
+        Ok(())
+    }
+
+    fn may_schedule(&self) -> bool {
+        !self.step_in_flight
+    }
+
+    fn has_schedulable_requests(&self) -> bool {
+        !self.running.is_empty() || self.chunked.is_some() || self.waiting.len() + self.kv_ready.len() > 0
+    }
+
+    fn schedule(&mut self) -> &StepPlan {
+        assert!(!self.step_in_flight, "scheduled a pass while one is in flight");
+        let mut plan = std::mem::take(&mut self.plan);
+        plan.clear();
+        self.seat_loaded();
+        plan.admission_stop = self.admit(&mut plan);
+        let prefills = !plan.scheduled.is_empty() || !self.prefills.is_empty();
+        if self.config.pass_order == PassOrder::Mixed || !prefills {
+            self.decode(&mut plan);
+        }
+        self.end_pass(&mut plan);
+        self.calm_passes = if plan.preempted.is_empty() { self.calm_passes.saturating_add(1) } else { 0 };
+        self.step_in_flight = !plan.scheduled.is_empty();
+        self.stats.steps += u64::from(self.step_in_flight);
+        self.plan = plan;
+        &self.plan
+    }
+
+    fn step_in_flight(&self) -> bool {
+        self.step_in_flight
+    }
+
+    fn steps_in_flight(&self) -> usize {
+        usize::from(self.step_in_flight)
+    }
+
+    fn plan(&self) -> &StepPlan {
+        &self.plan
+    }
+
+    fn oldest_plan(&self) -> &StepPlan {
+        &self.plan
+    }
+
+    fn update<S: TokenSource + ?Sized>(&mut self, source: &mut S) -> &StepOutputs {
+        self.apply(source);
+        &self.outputs
+    }
+
+    fn outputs(&self) -> &StepOutputs {
+        &self.outputs
+    }
+
+    fn predict_decode_steps(&self, most: usize, shapes: &mut Vec<StepShape>) {
+        self.predict(most, shapes);
+    }
+
+    fn decode_ahead<S: TokenSource + ?Sized>(&mut self, shapes: &[StepShape], source: &mut S) {
+        self.skip(shapes, source);
+    }
+
+    fn events_by_step(&self) -> Option<&[u32]> {
+        None
+    }
+
+    fn max_num_batched_tokens(&self) -> u32 {
+        self.config.max_prefill_tokens
+    }
+
+    fn num_running(&self) -> usize {
+        self.running.len() + usize::from(self.chunked.is_some())
+    }
+
+    fn num_waiting(&self) -> usize {
+        self.waiting.len() + self.kv_ready.len() + self.num_loading
+    }
+
+    fn outstanding_prefill_tokens(&self) -> u64 {
+        self.outstanding_prefill_tokens
+    }
+
+    fn stats(&self) -> &EngineStats {
+        &self.stats
+    }
+
+    fn max_num_seqs(&self) -> u32 {
+        self.config.max_num_seqs
+    }
+
+    fn max_extra_tokens_per_step(&self) -> u32 {
+        self.config.max_extra_tokens_per_step
+    }
+
+    fn proposes_drafts(&self) -> bool {
+        false
+    }
+
+    fn num_usable_blocks(&self) -> u32 {
+        self.config.num_pages
+    }
+
+    fn num_active_blocks(&self) -> u32 {
+        self.config.num_pages - self.num_available_pages()
+    }
+
+    fn cached_prefix_blocks(&self, hashes: &[BlockHash]) -> u32 {
+        self.radix.find(radix::ROOT, hashes).pages
+    }
+
+    fn record_kv_events(&mut self, on: bool) {
+        self.radix.events = on.then(KvEventLog::default);
+    }
+
+    fn kv_events(&self) -> Option<&KvEventLog> {
+        self.radix.events.as_ref()
+    }
+
+    fn clear_kv_events(&mut self) {
+        if let Some(events) = &mut self.radix.events {
+            events.clear();
+        }
+    }
+}
+
+impl SglangEngine {
+    fn check_prompt(&self, prompt_tokens: u32) -> Result<(), RejectReason> {
+        if prompt_tokens == 0 {
+            return Err(RejectReason::EmptyPrompt);
+        }
+        if prompt_tokens >= self.config.max_model_len() {
+            return Err(RejectReason::PromptTooLong);
+        }
+        Ok(())
+    }
+
+    /// A chunk of a prompt as the plan has it.
+    pub(super) fn chunk(&self, id: RequestId, kind: ScheduledKind, from: u32, tokens: u32) -> ScheduledRequest {
+        let request = &self.requests[id];
+        ScheduledRequest {
+            request: id,
+            tag: request.tag,
+            num_scheduled_tokens: tokens,
+            num_computed_tokens: from,
+            kind,
+            is_prefill: true,
+            samples: from + tokens == request.num_tokens,
+            num_draft_tokens: 0,
+            blocks: 0..0,
+        }
+    }
+
+    /// Whether it is the source of another engine's KV.
+    pub(super) fn is_source(&self, id: RequestId) -> bool {
+        self.requests[id].kv_role == KvRole::Source
+    }
+}

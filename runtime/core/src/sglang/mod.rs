@@ -1,0 +1,27 @@
+//! An SGLang-style engine: a radix cache, passes that prefill first, reserves
+//! that are estimated, and retraction where the estimate was wrong.
+//!
+//! Owns its requests, its KV pages and its scheduler, as [`Engine`] does by
+//! vLLM's rules, and gives the same plans. Pages are counted and not numbered:
+//! what is shared stands in the radix tree, what is not belongs to one request.
+//! The rules are those of Dynamo's mocker, whose numbers it gives under either
+//! [`PassOrder`], with three differences. A prompt that is computed in chunks
+//! is the same request all along, so its own chunks are no reuse (1.4 counts
+//! them as such). What can never fit is refused by [`ServingEngine::check`]
+//! instead of waiting for ever. And where nothing else could go on, a request
+//! that was retracted is admitted without a reserve for its output.
+//!
+//! [`Engine`]: crate::Engine
+//! [`ServingEngine::check`]: crate::ServingEngine::check
+
+mod admit;
+mod ahead;
+mod config;
+mod decode;
+mod depart;
+mod engine;
+mod radix;
+mod update;
+
+pub use config::{PassOrder, SchedulePolicy, SglangConfig, SglangConfigInput};
+pub use engine::SglangEngine;

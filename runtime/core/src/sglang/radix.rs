@@ -1,0 +1,340 @@
+//! The radix cache: which prefixes are kept, who uses them, what goes next.
+//!
+//! A tree whose edges are runs of page hashes. A page hash covers everything
+//! before it, so equal hashes are equal prefixes, and the first hash of an edge
+//! names the node below it among all nodes. A request locks the path of the
+//! pages it uses; what nobody locks is evictable. The leaf that was used longest
+//! ago is evicted first, from its end and no further than need be. Uses are counted by a clock of the tree's
+//! own: two leaves are never on one path, so they never have the same time, and
+//! there is one order of eviction. Nothing here scans the tree.
+
+use std::collections::BTreeSet;
+
+use hashbrown::HashTable;
+
+use crate::hash::BlockHash;
+use crate::kv_event::KvEventLog;
+use crate::seed::mix;
+
+/// Index of a node.
+pub(crate) type NodeId = u32;
+
+/// The node above all prefixes. It holds no pages and is never evicted.
+pub(crate) const ROOT: NodeId = 0;
+
+#[derive(Debug)]
+struct Node {
+    /// The edge from its parent; empty for the root alone.
+    pages: Vec<BlockHash>,
+    parent: NodeId,
+    num_children: u32,
+    /// Requests that use it, or a node below it.
+    locks: u32,
+    used_at: u64,
+}
+
+/// How far a sequence is in the tree.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Descent {
+    /// The last node whose pages all match.
+    node: NodeId,
+    /// Pages down to its end.
+    pages: u32,
+    /// A child of it whose first pages match, and how many.
+    partial: Option<(NodeId, u32)>,
+    /// Pages of the match that nobody locks.
+    evictable_pages: u32,
+}
+
+/// What the cache holds of a sequence.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Hit {
+    /// Pages that follow in the tree.
+    pub(crate) pages: u32,
+    /// Of these, such that nobody uses: to lock them takes them from what can
+    /// be evicted.
+    pub(crate) evictable_pages: u32,
+}
+
+/// The tree of one engine.
+#[derive(Debug)]
+pub(crate) struct RadixCache {
+    nodes: Vec<Node>,
+    vacant: Vec<NodeId>,
+    /// Nodes by the first hash of their edge.
+    by_first_page: HashTable<NodeId>,
+    /// Leaves that nobody locks, the one used longest ago first.
+    evictable_leaves: BTreeSet<(u64, NodeId)>,
+    num_pages: u32,
+    num_evictable_pages: u32,
+    clock: u64,
+    pub(crate) events: Option<KvEventLog>,
+}
+
+impl RadixCache {
+    pub(crate) fn new() -> Self {
+        let root = Node { pages: Vec::new(), parent: ROOT, num_children: 0, locks: 1, used_at: 0 };
+        Self {
+            nodes: vec![root],
+            vacant: Vec::new(),
+            by_first_page: HashTable::new(),
+            evictable_leaves: BTreeSet::new(),
+            num_pages: 0,
+            num_evictable_pages: 0,
+            clock: 0,
+            events: None,
+        }
+    }
+
+    /// Pages that nobody uses.
+    pub(crate) fn num_evictable_pages(&self) -> u32 {
+        self.num_evictable_pages
+    }
+
+    /// What is cached of pages that follow those of `node`.
+    pub(crate) fn find(&self, node: NodeId, hashes: &[BlockHash]) -> Hit {
+        let found = self.descend(node, hashes);
+        let partial = found.partial.map_or(0, |(_, pages)| pages);
+        Hit { pages: found.pages + partial, evictable_pages: found.evictable_pages }
+    }
+
+    /// Locks what is cached of pages that follow those of `node`, which is the
+    /// root or locked by the caller, whose lock moves on. Gives where they end.
+    pub(crate) fn take(&mut self, node: NodeId, hashes: &[BlockHash]) -> NodeId {
+        let end = self.end_of(self.descend(node, hashes));
+        self.lock_below(end, node);
+        self.touch(end);
+        end
+    }
+
+    /// Adds pages that follow those of `node`, which the caller has locked; its
+    /// lock moves on to the last of them. Gives that node and how many of the
+    /// pages had been there before.
+    pub(crate) fn extend(&mut self, node: NodeId, tag: u64, hashes: &[BlockHash], tokens: &[u32]) -> (NodeId, u32) {
+        let found = self.descend(node, hashes);
+        let known = found.pages + found.partial.map_or(0, |(_, pages)| pages);
+        let mut end = self.end_of(found);
+        let new = &hashes[known as usize..];
+        if !new.is_empty() {
+            if let Some(events) = &mut self.events {
+                let parent = self.nodes[end as usize].pages.last().copied();
+                let page_tokens = tokens.len() / hashes.len();
+                events.stored(tag, parent, new, &tokens[known as usize * page_tokens..]);
+            }
+            end = self.add_child(end, new.to_vec());
+        }
+        self.lock_below(end, node);
+        self.touch(end);
+        (end, known)
+    }
+
+    /// Ends a lock.
+    pub(crate) fn unlock(&mut self, node: NodeId) {
+        let mut at = node;
+        while at != ROOT {
+            let Node { locks, .. } = &mut self.nodes[at as usize];
+            assert!(*locks > 0, "a prefix was unlocked more often than locked");
+            *locks -= 1;
+            if *locks == 0 {
+                self.become_evictable(at);
+            }
+            at = self.nodes[at as usize].parent;
+        }
+    }
+
+    /// Evicts `pages` pages: of the leaf that was used longest ago, from its end.
+    ///
+    /// # Panics
+    /// When fewer can be evicted: the caller has looked.
+    pub(crate) fn evict(&mut self, pages: u32) {
+        let mut missing = pages;
+        while missing > 0 {
+            let &(used_at, leaf) = self.evictable_leaves.first().expect("as many pages are evictable");
+            let node = &mut self.nodes[leaf as usize];
+            let kept = node.pages.len().saturating_sub(missing as usize);
+            missing -= (node.pages.len() - kept) as u32;
+            if let Some(events) = &mut self.events {
+                node.pages[kept..].iter().rev().for_each(|&hash| events.removed(hash));
+            }
+            if kept > 0 {
+                node.pages.truncate(kept);
+            } else {
+                self.evictable_leaves.remove(&(used_at, leaf));
+                self.remove_leaf(leaf);
+            }
+        }
+        self.num_pages -= pages;
+        self.num_evictable_pages -= pages;
+    }
+
+    /// Takes a leaf whose pages are gone out of the tree.
+    fn remove_leaf(&mut self, leaf: NodeId) {
+        let node = &mut self.nodes[leaf as usize];
+        let pages = std::mem::take(&mut node.pages);
+        let parent = node.parent;
+        let entry = self.by_first_page.find_entry(mix(pages[0]), |&id| id == leaf);
+        entry.expect("every node can be found by its first page").remove();
+        self.vacant.push(leaf);
+        let above = &mut self.nodes[parent as usize];
+        above.num_children -= 1;
+        if above.num_children == 0 && above.locks == 0 {
+            self.evictable_leaves.insert((above.used_at, parent));
+        }
+    }
+
+    /// Follows `hashes` down from `node`.
+    fn descend(&self, node: NodeId, hashes: &[BlockHash]) -> Descent {
+        let mut found = Descent { node, pages: 0, partial: None, evictable_pages: 0 };
+        while let Some(&first) = hashes.get(found.pages as usize) {
+            let child = self.by_first_page.find(mix(first), |&id| self.nodes[id as usize].pages[0] == first);
+            let Some(&child) = child else { break };
+            let rest = &hashes[found.pages as usize..];
+            let edge = &self.nodes[child as usize];
+            // A hash covers all before it, so the first difference is the end.
+            let most = rest.len().min(edge.pages.len());
+            let equal =
+                if rest[most - 1] == edge.pages[most - 1] { most } else { first_difference(&edge.pages[..most], rest) };
+            if edge.locks == 0 {
+                found.evictable_pages += equal as u32;
+            }
+            if equal < edge.pages.len() {
+                found.partial = Some((child, equal as u32));
+                break;
+            }
+            found.node = child;
+            found.pages += equal as u32;
+        }
+        found
+    }
+
+    /// The node that ends where the match ends: an edge is split if need be.
+    fn end_of(&mut self, found: Descent) -> NodeId {
+        let Some((child, pages)) = found.partial else { return found.node };
+        let lower = self.nodes[child as usize].pages.split_off(pages as usize);
+        let Node { locks, used_at, .. } = self.nodes[child as usize];
+        let upper_pages = std::mem::replace(&mut self.nodes[child as usize].pages, lower);
+        let old = self.by_first_page.find_entry(mix(upper_pages[0]), |&id| id == child);
+        old.expect("every node can be found by its first page").remove();
+        // Those that have locked the child go on to name its end.
+        let upper = self.place(Node { pages: upper_pages, parent: found.node, num_children: 1, locks, used_at });
+        self.nodes[child as usize].parent = upper;
+        self.index(upper);
+        self.index(child);
+        upper
+    }
+
+    fn add_child(&mut self, parent: NodeId, pages: Vec<BlockHash>) -> NodeId {
+        let count = pages.len() as u32;
+        let above = &mut self.nodes[parent as usize];
+        above.num_children += 1;
+        if above.num_children == 1 && above.locks == 0 {
+            self.evictable_leaves.remove(&(above.used_at, parent));
+        }
+        let used_at = self.clock;
+        let child = self.place(Node { pages, parent, num_children: 0, locks: 0, used_at });
+        self.index(child);
+        self.num_pages += count;
+        self.become_evictable(child);
+        child
+    }
+
+    fn place(&mut self, node: Node) -> NodeId {
+        match self.vacant.pop() {
+            Some(id) => {
+                self.nodes[id as usize] = node;
+                id
+            }
+            None => {
+                self.nodes.push(node);
+                self.nodes.len() as NodeId - 1
+            }
+        }
+    }
+
+    fn index(&mut self, id: NodeId) {
+        let nodes = &self.nodes;
+        let hash = mix(nodes[id as usize].pages[0]);
+        self.by_first_page.insert_unique(hash, id, |&id| mix(nodes[id as usize].pages[0]));
+    }
+
+    /// Locks the nodes from `node` upwards, but not from `above` on.
+    fn lock_below(&mut self, node: NodeId, above: NodeId) {
+        let mut at = node;
+        while at != above {
+            let held = &mut self.nodes[at as usize];
+            held.locks += 1;
+            if held.locks == 1 {
+                self.num_evictable_pages -= held.pages.len() as u32;
+                self.evictable_leaves.remove(&(held.used_at, at));
+            }
+            at = held.parent;
+        }
+    }
+
+    fn become_evictable(&mut self, id: NodeId) {
+        let node = &self.nodes[id as usize];
+        self.num_evictable_pages += node.pages.len() as u32;
+        if node.num_children == 0 {
+            self.evictable_leaves.insert((node.used_at, id));
+        }
+    }
+
+    /// Marks a path, which is locked and so in no order, as used just now.
+    fn touch(&mut self, node: NodeId) {
+        self.clock += 1;
+        let mut at = node;
+        while at != ROOT {
+            self.nodes[at as usize].used_at = self.clock;
+            at = self.nodes[at as usize].parent;
+        }
+    }
+
+    /// Checks every structural invariant by walking the whole tree.
+    ///
+    /// # Panics
+    /// When links, locks, counts or the order of eviction disagree.
+    #[cfg(test)]
+    fn assert_consistent(&self) {
+        let vacant: std::collections::HashSet<NodeId> = self.vacant.iter().copied().collect();
+        let mut children = vec![(0, 0); self.nodes.len()];
+        let (mut pages, mut evictable, mut leaves) = (0, 0, 0);
+        for (id, node) in self.nodes.iter().enumerate().skip(1).filter(|(id, _)| !vacant.contains(&(*id as NodeId))) {
+            assert!(!node.pages.is_empty(), "node {id} has no pages");
+            let found = self.by_first_page.find(mix(node.pages[0]), |&other| other as usize == id);
+            assert!(found.is_some(), "node {id} cannot be found");
+            let above = &mut children[node.parent as usize];
+            *above = (above.0 + 1, above.1 + node.locks);
+            pages += node.pages.len();
+            if node.locks == 0 {
+                evictable += node.pages.len();
+                let listed = self.evictable_leaves.contains(&(node.used_at, id as NodeId));
+                assert_eq!(listed, node.num_children == 0, "the order of eviction and node {id} disagree");
+                leaves += usize::from(listed);
+            }
+        }
+        for (id, node) in self.nodes.iter().enumerate().filter(|(id, _)| !vacant.contains(&(*id as NodeId))) {
+            assert_eq!(node.num_children, children[id].0, "children of node {id}");
+            assert!(id == 0 || node.locks >= children[id].1, "locks of node {id} are fewer than those below");
+        }
+        assert_eq!(pages as u32, self.num_pages);
+        assert_eq!(evictable as u32, self.num_evictable_pages);
+        assert_eq!(leaves, self.evictable_leaves.len(), "something that is no leaf is to be evicted");
+    }
+}
+
+/// How many leading hashes are equal, of runs that differ and never meet again.
+fn first_difference(edge: &[BlockHash], rest: &[BlockHash]) -> usize {
+    let (mut equal, mut differs) = (0, edge.len() - 1);
+    while equal < differs {
+        let middle = (equal + differs) / 2;
+        if edge[middle] == rest[middle] {
+            equal = middle + 1;
+        } else {
+            differs = middle;
+        }
+    }
+    equal
+}
+
+#[cfg(test)]
+mod tests;

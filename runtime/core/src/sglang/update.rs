@@ -1,0 +1,95 @@
+//! Applying a pass: what came of it.
+
+use crate::engine::TokenSource;
+use crate::plan::{RequestOutput, ScheduledRequest, StepOutputs};
+use crate::request::{FinishReason, RequestStatus};
+use crate::sglang::engine::SglangEngine;
+
+impl SglangEngine {
+    /// Samples for every request that reached its last known token, offers
+    /// computed prompts to the cache, and frees what ended.
+    pub(super) fn apply<S: TokenSource + ?Sized>(&mut self, source: &mut S) {
+        assert!(self.step_in_flight, "applied a pass that was never scheduled");
+        let plan = std::mem::take(&mut self.plan);
+        let mut out = std::mem::take(&mut self.outputs);
+        out.outputs.clear();
+        out.tokens.clear();
+        let mut any_finished = false;
+        for entry in &plan.scheduled {
+            // Aborted while the pass was in flight.
+            if matches!(self.requests[entry.request].status, RequestStatus::Finished | RequestStatus::HoldingKv) {
+                continue;
+            }
+            if entry.is_prefill {
+                let computed = self.requests[entry.request].num_computed_tokens;
+                self.store(entry.request, computed);
+            }
+            if entry.samples {
+                any_finished |= self.sample(entry, source, &mut out);
+            }
+        }
+        if any_finished {
+            let requests = &self.requests;
+            self.running.retain(|&id| requests[id].status == RequestStatus::Running);
+        }
+        self.plan = plan;
+        self.step_in_flight = false;
+        self.applied_steps += 1;
+        self.requests.recycle(self.applied_steps);
+        self.outputs = out;
+    }
+
+    /// Appends a request's tokens of this pass. Gives whether that ended it.
+    fn sample<S: TokenSource + ?Sized>(
+        &mut self,
+        entry: &ScheduledRequest,
+        source: &mut S,
+        out: &mut StepOutputs,
+    ) -> bool {
+        let id = entry.request;
+        let caching = self.config.enable_prefix_caching;
+        let page_size = self.config.page_size;
+        let most_extra = self.config.max_extra_tokens_per_step;
+        let reserve_before = self.reserve_of(id);
+        let request = &mut self.requests[id];
+        let already = request.num_output_tokens();
+        let mut finish = (request.max_tokens == 0).then_some(FinishReason::Length);
+        let mut num_sampled_tokens = u32::from(finish.is_none());
+        // A prompt has no slots for a burst.
+        if most_extra > 0 && !entry.is_prefill {
+            let most = most_extra.min(request.end_tokens - request.num_tokens - 1);
+            num_sampled_tokens += if most == 0 { 0 } else { source.extra_tokens(entry.tag, most).min(most) };
+        }
+        let mut num_tokens = 0;
+        while num_tokens < num_sampled_tokens && finish.is_none() {
+            let token = source.token(entry.tag, already + num_tokens);
+            num_tokens += 1;
+            out.tokens.push(token);
+            request.push_output(token, caching, page_size);
+            finish = request.finish_after(token);
+        }
+        // Tokens of a burst but the last come with their KV computed.
+        request.num_computed_tokens += num_tokens.saturating_sub(1);
+        let computed = request.num_computed_tokens;
+        self.reserve_tokens -= u64::from(reserve_before - self.reserve_of(id));
+        if most_extra > 0 {
+            let used = self.pages_for(computed);
+            let hold = &mut self.holds[id.index()];
+            let unused = hold.pages() - used.max(hold.tree_pages);
+            hold.own_pages -= unused;
+            self.num_free_pages += unused;
+        }
+        if finish.is_some() {
+            self.finish(id);
+        }
+        out.outputs.push(RequestOutput {
+            request: id,
+            tag: entry.tag,
+            num_tokens,
+            num_sampled_tokens: num_sampled_tokens as u16,
+            num_draft_tokens: 0,
+            finish,
+        });
+        finish.is_some()
+    }
+}
