@@ -10,6 +10,7 @@ mod config;
 mod error;
 mod event;
 mod fault;
+mod graph;
 mod injector;
 mod lifecycle;
 mod link;
@@ -20,6 +21,7 @@ pub mod record;
 mod report;
 mod router;
 mod sim;
+mod synthetic;
 mod tokens;
 mod validate;
 mod worker;
@@ -37,4 +39,5 @@ pub use router::{
     WorkerLoad,
 };
 pub use sim::simulate;
+pub use synthetic::{SyntheticInput, SyntheticProblem};
 pub use validate::RunConfigError;

@@ -111,7 +111,7 @@ fn make_trace(context: &Context, mut options: Options<'_>) -> Scripted<WorkloadC
         options.problem("speedup", "`speedup` scales recorded arrivals, which a trace with `concurrency` ignores");
     }
     let pacing = match concurrency {
-        Some(concurrency) => TracePacing::ClosedLoop { concurrency },
+        Some(concurrency) => TracePacing::ClosedLoop { concurrency, speedup: 1.0 },
         None => TracePacing::Recorded { speedup: speedup.unwrap_or(1.0) },
     };
     let block_size_tokens = options.u32("block_size").map(|block_size| {

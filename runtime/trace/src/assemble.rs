@@ -39,6 +39,8 @@ struct OpenSession {
     session: u32,
     last_request: u32,
     last_timestamp_ns: Option<i64>,
+    /// Prompts and answers so far.
+    tokens: u64,
 }
 
 /// Collects rows into a [`Trace`].
@@ -207,6 +209,10 @@ impl Assembler {
                     .map_err(|_| (Some("timestamp"), RowProblem::TurnBackwards { turn }))?,
                 (None, _, _) => 0,
             };
+            open.tokens += u64::from(row.input_tokens) + u64::from(row.output_tokens);
+            if self.trace.is_delta && open.tokens > u64::from(u32::MAX) {
+                return Err((Some("input_length"), RowProblem::TooMany { what: "tokens in a conversation" }));
+            }
             previous.next_turn = Some(index);
             open.last_request = index;
             open.last_timestamp_ns = row.timestamp_ns;
@@ -227,8 +233,15 @@ impl Assembler {
         // There are no more sessions than requests, whose count is checked.
         self.trace.sessions += 1;
         if let Some(id) = &row.session_id {
-            self.open_sessions
-                .insert(id.clone(), OpenSession { session, last_request: index, last_timestamp_ns: row.timestamp_ns });
+            self.open_sessions.insert(
+                id.clone(),
+                OpenSession {
+                    session,
+                    last_request: index,
+                    last_timestamp_ns: row.timestamp_ns,
+                    tokens: u64::from(row.input_tokens) + u64::from(row.output_tokens),
+                },
+            );
         }
         Ok((session, 0, 0))
     }
