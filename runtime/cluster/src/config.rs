@@ -212,10 +212,14 @@ pub enum TracePacing {
         /// Above 1 is faster.
         speedup: f64,
     },
-    /// Ignored: `concurrency` sessions are kept in flight, in file order.
+    /// Arrivals are ignored: `concurrency` sessions are kept in flight, in file
+    /// order. A session keeps its place between two turns. Where sessions wait
+    /// for each other, all those that are linked count as one.
     ClosedLoop {
         /// How many are in flight.
         concurrency: u64,
+        /// Delays are divided by it; above 1 is faster.
+        speedup: f64,
     },
 }
 
@@ -317,6 +321,7 @@ impl WorkloadConfig {
             WorkloadSource::Synthetic { arrivals: Arrivals::ClosedLoop { .. }, .. } => true,
             WorkloadSource::Synthetic { mix, .. } => mix.turns != Distribution::Constant { value: 1.0 },
             WorkloadSource::Trace { pacing: TracePacing::ClosedLoop { .. }, .. } => true,
+            WorkloadSource::Trace { trace, .. } if trace.has_free_turns => true,
             WorkloadSource::Trace { trace, .. } => trace.requests.iter().any(|request| request.next_turn.is_some()),
         }
     }

@@ -33,8 +33,11 @@ pub(crate) enum Event {
     RouterHears { pool: u32 },
     /// A workload's next request or session starts.
     Arrival { workload: u32 },
-    /// A session's next turn starts.
-    NextTurn { session: u32 },
+    /// The next turn of a session of a workload starts; `slot` says where it
+    /// waits.
+    NextTurn { workload: u32, session: u64, slot: u32 },
+    /// A request starts that has waited for others, or whose trace has such.
+    Ready { workload: u32, node: u64 },
 }
 
 /// Events by time.

@@ -11,6 +11,7 @@ mod config;
 mod error;
 mod event;
 mod fault;
+mod graph;
 mod injector;
 mod kv_router;
 mod lifecycle;
@@ -24,6 +25,7 @@ mod router;
 mod routing;
 mod samples;
 mod sim;
+mod synthetic;
 mod tokens;
 mod validate;
 mod worker;
@@ -43,4 +45,5 @@ pub use router::{
     WorkerLoad,
 };
 pub use sim::simulate;
+pub use synthetic::{SyntheticInput, SyntheticProblem};
 pub use validate::RunConfigError;

@@ -26,6 +26,11 @@ impl Simulation<'_> {
             if !workload.has_next(self.now_ns) {
                 return Ok(());
             }
+            if workload.graph_mut().is_some() {
+                workload.open_next_play(self.now_ns);
+                self.push_released(index);
+                return Ok(());
+            }
             let turn = workload.start_next();
             self.admit(index, turn)
         } else {
@@ -35,6 +40,42 @@ impl Simulation<'_> {
             }
             self.admit(index, turn)
         }
+    }
+
+    /// A request of a workload's graph starts.
+    pub(crate) fn start_node(&mut self, index: u32, node: u64) -> Result<(), SimError> {
+        let workload = &mut self.workloads[index as usize];
+        let (turn, is_next) = workload.start_node(node);
+        if is_next
+            && let Some(at_ns) = workload.next_start_ns()
+            && let Some(node) = workload.next_node()
+        {
+            self.events.push(at_ns, Event::Ready { workload: index, node });
+        }
+        if let Some(graph) = workload.graph_mut() {
+            graph.arrived(node, self.now_ns);
+        }
+        self.push_released(index);
+        self.admit(index, turn)
+    }
+
+    /// Schedules what a workload's graph has released.
+    fn push_released(&mut self, index: u32) {
+        let Some(graph) = self.workloads[index as usize].graph_mut() else { return };
+        while let Some((at_ns, node)) = graph.pop_released() {
+            self.events.push(at_ns, Event::Ready { workload: index, node });
+        }
+    }
+
+    /// A request of a workload's graph has ended: what waits for it goes on.
+    fn end_node(&mut self, index: u32, node: u64) {
+        let now_ns = self.now_ns;
+        let workload = &mut self.workloads[index as usize];
+        let is_over = workload.graph_mut().is_some_and(|graph| graph.ended(node, now_ns));
+        if is_over && workload.closed_loop().is_some() && workload.has_next(now_ns) {
+            self.events.push(now_ns, Event::Arrival { workload: index });
+        }
+        self.push_released(index);
     }
 
     /// A thinking session asks its next question.
@@ -379,6 +420,10 @@ impl Simulation<'_> {
         if outcome != Outcome::Completed && matches!(follow_up, FollowUp::Drawn(_)) {
             follow_up = FollowUp::None;
         }
+        if let FollowUp::Waiters { node } = follow_up {
+            self.end_node(workload, node);
+            return;
+        }
         match self.workloads[workload as usize].think_time_ns(&mut follow_up) {
             Some(think_ns) => self.think(workload, follow_up, tag, think_ns),
             None => {
@@ -399,6 +444,7 @@ impl Simulation<'_> {
             self.thinking.len() as u32 - 1
         });
         self.thinking[slot as usize] = Some((workload, follow_up, tag));
-        self.events.push(self.now_ns.saturating_add(think_ns), Event::NextTurn { session: slot });
+        let session = self.records[tag as usize].session;
+        self.events.push(self.now_ns.saturating_add(think_ns), Event::NextTurn { workload, session, slot });
     }
 }

@@ -205,7 +205,8 @@ impl<'o> Simulation<'o> {
                 }
                 None => {
                     if let Some(at_ns) = workload.next_start_ns() {
-                        self.events.push(at_ns, arrival);
+                        let ready = |node| Event::Ready { workload: index as u32, node };
+                        self.events.push(at_ns, workload.next_node().map_or(arrival, ready));
                     }
                 }
             }
@@ -265,7 +266,8 @@ impl<'o> Simulation<'o> {
             Event::StallEnd { worker, incarnation } => self.end_stall(worker, incarnation),
             Event::RouterHears { pool } => self.router_hears(pool),
             Event::Arrival { workload } => self.arrive(workload)?,
-            Event::NextTurn { session } => self.continue_session(session)?,
+            Event::NextTurn { slot, .. } => self.continue_session(slot)?,
+            Event::Ready { workload, node } => self.start_node(workload, node)?,
         }
         Ok(())
     }
@@ -435,7 +437,7 @@ impl<'o> Simulation<'o> {
     fn keep_answer(&mut self, index: u32, tag: u64) {
         let Some(tokens) = &mut self.workers[index as usize].tokens else { return };
         let answer = tokens.end(tag);
-        if matches!(self.live_mut(tag).follow_up, FollowUp::Drawn(_)) {
+        if self.live_mut(tag).follow_up.needs_answer() {
             self.answers.insert(tag, answer);
         }
     }

@@ -157,15 +157,15 @@ impl WorkloadConfig {
                     problem("`copies` must be at least 1");
                 }
                 check_most("copies", u64::from(*copies), MOST_STARTS / trace.requests.len().max(1) as u64, problem);
-                if let TracePacing::ClosedLoop { concurrency } = pacing {
+                if let TracePacing::ClosedLoop { concurrency, .. } = pacing {
                     check_most("concurrency", *concurrency, MOST_IN_FLIGHT, problem);
                 }
-                match pacing {
-                    TracePacing::Recorded { speedup } if !positive(*speedup) => {
-                        problem("`speedup` must be positive and finite");
-                    }
-                    TracePacing::ClosedLoop { concurrency: 0 } => problem("`concurrency` must be at least 1"),
-                    _ => {}
+                let (TracePacing::Recorded { speedup } | TracePacing::ClosedLoop { speedup, .. }) = pacing;
+                if !positive(*speedup) {
+                    problem("`speedup` must be positive and finite");
+                }
+                if matches!(pacing, TracePacing::ClosedLoop { concurrency: 0, .. }) {
+                    problem("`concurrency` must be at least 1");
                 }
             }
         }

@@ -11,6 +11,7 @@ use vcr_random::Stream;
 use vcr_trace::{AnswerTimes, OutputTime, Trace};
 
 use crate::config::{Answers, Arrivals, Limit, RequestMix, TracePacing, WorkloadConfig, WorkloadSource};
+use crate::graph::Graph;
 
 const NS_PER_S: f64 = 1e9;
 const NS_PER_MS: f64 = 1e6;
@@ -37,9 +38,24 @@ pub(crate) enum FollowUp {
     /// The session is over.
     None,
     /// A row of the workload's trace, `delay_ns` later.
-    TraceRow { row: u32, copy: u32, delay_ns: u64 },
+    TraceRow {
+        row: u32,
+        copy: u32,
+        delay_ns: u64,
+        /// The prompt of this turn, where the next one's goes on from it.
+        conversation: Option<Box<Prompt>>,
+    },
+    /// Whatever waits for this node of the workload's graph.
+    Waiters { node: u64 },
     /// Another drawn turn.
     Drawn(Box<DrawnSession>),
+}
+
+impl FollowUp {
+    /// Whether the next turn says again what was answered to this one.
+    pub(crate) fn needs_answer(&self) -> bool {
+        matches!(self, Self::Drawn(_) | Self::TraceRow { conversation: Some(_), .. })
+    }
 }
 
 /// A synthetic session between two turns.
@@ -62,8 +78,11 @@ pub(crate) struct Workload {
     content_salt: u64,
     started: u64,
     gaps: Stream,
-    /// Order in which trace rows start: first turns by arrival.
+    /// Order in which trace rows start: first turns by arrival. In a closed loop
+    /// over a graph, the first rows of its plays.
     first_turns: Vec<(u64, u32, u32)>,
+    /// The requests of a trace in which not all wait for the turn before.
+    graph: Option<Graph>,
     last_start_ns: u64,
 }
 
@@ -72,11 +91,13 @@ impl Workload {
     /// workload of the run that plays the same trace.
     pub(crate) fn new(config: WorkloadConfig, run_seed: u64, block_size_tokens: u32, first_of_trace: usize) -> Self {
         let seed = seed::derive(run_seed, &format!("workload:{}", config.name), 0);
-        let first_turns = match &config.source {
+        let (first_turns, graph) = match &config.source {
             WorkloadSource::Trace { trace, copies, stagger_ns, pacing, .. } => {
-                first_turns(trace, *copies, *stagger_ns, *pacing)
+                let graph = || Graph::new(trace, *copies, *pacing, config.start_ns, *stagger_ns);
+                let graph = trace.has_free_turns.then(graph);
+                (first_turns(trace, *copies, *stagger_ns, *pacing, graph.as_ref()), graph)
             }
-            WorkloadSource::Synthetic { .. } => Vec::new(),
+            WorkloadSource::Synthetic { .. } => (Vec::new(), None),
         };
         Self {
             gaps: Stream::new(seed, "arrivals"),
@@ -87,6 +108,7 @@ impl Workload {
             content_salt: seed::derive(0, "trace", first_of_trace as u64),
             started: 0,
             first_turns,
+            graph,
         }
     }
 
@@ -98,7 +120,7 @@ impl Workload {
     pub(crate) fn closed_loop(&self) -> Option<u64> {
         match &self.config.source {
             WorkloadSource::Synthetic { arrivals: Arrivals::ClosedLoop { concurrency, .. }, .. }
-            | WorkloadSource::Trace { pacing: TracePacing::ClosedLoop { concurrency }, .. } => Some(*concurrency),
+            | WorkloadSource::Trace { pacing: TracePacing::ClosedLoop { concurrency, .. }, .. } => Some(*concurrency),
             _ => None,
         }
     }
@@ -109,6 +131,36 @@ impl Workload {
             WorkloadSource::Synthetic { arrivals: Arrivals::ClosedLoop { limit, .. }, .. } => limit.count.is_some(),
             _ => true,
         }
+    }
+
+    /// The requests that wait for each other, if the workload has such.
+    pub(crate) fn graph_mut(&mut self) -> Option<&mut Graph> {
+        self.graph.as_mut()
+    }
+
+    /// Starts the next play of a graph; its requests are released there.
+    pub(crate) fn open_next_play(&mut self, now_ns: u64) {
+        let (_, row, copy) = self.first_turns[self.started as usize];
+        self.started += 1;
+        if let Some(graph) = &mut self.graph {
+            graph.open_play(row, copy, now_ns);
+        }
+    }
+
+    /// The node of an open loop's graph that starts at [`Self::next_start_ns`].
+    pub(crate) fn next_node(&self) -> Option<u64> {
+        let (_, row, copy) = *self.first_turns.get(self.started as usize)?;
+        self.graph.as_ref().map(|graph| graph.node(row, copy))
+    }
+
+    /// The turn of a node of the graph. Whether it is the one that
+    /// [`Self::next_node`] told last, which is then behind us.
+    pub(crate) fn start_node(&mut self, node: u64) -> (Turn, bool) {
+        let (row, copy) = self.graph.as_ref().map_or((0, 0), |graph| graph.place(node));
+        let is_next = self.closed_loop().is_none() && self.next_node() == Some(node);
+        self.started += u64::from(is_next);
+        let turn = Turn { follow_up: FollowUp::Waiters { node }, ..self.trace_turn(row, copy, None) };
+        (turn, is_next)
     }
 
     pub(crate) fn start_ns(&self) -> u64 {
@@ -172,7 +224,7 @@ impl Workload {
             }
             WorkloadSource::Trace { .. } => {
                 let (_, row, copy) = self.first_turns[number as usize];
-                self.trace_turn(row, copy)
+                self.trace_turn(row, copy, None)
             }
         }
     }
@@ -191,8 +243,14 @@ impl Workload {
     /// The turn after `follow_up`'s; `answer` gives the tokens of the last one's output.
     pub(crate) fn next_turn(&self, follow_up: FollowUp, answer: impl Iterator<Item = u32>) -> Option<Turn> {
         match follow_up {
-            FollowUp::None => None,
-            FollowUp::TraceRow { row, copy, .. } => Some(self.trace_turn(row, copy)),
+            FollowUp::None | FollowUp::Waiters { .. } => None,
+            FollowUp::TraceRow { row, copy, conversation, .. } => {
+                let conversation = conversation.map(|mut conversation| {
+                    conversation.push_tokens(answer);
+                    *conversation
+                });
+                Some(self.trace_turn(row, copy, conversation))
+            }
             FollowUp::Drawn(mut session) => {
                 session.conversation.push_tokens(answer);
                 Some(self.draw_turn(*session))
@@ -218,21 +276,24 @@ impl Workload {
         Turn { prompt, max_tokens, priority, strict_priority: 0, session: number, turn, follow_up, played_row: None }
     }
 
-    fn trace_turn(&self, row: u32, copy: u32) -> Turn {
+    /// A turn of a trace; `conversation` is what its prompt goes on from.
+    fn trace_turn(&self, row: u32, copy: u32, conversation: Option<Prompt>) -> Turn {
         let WorkloadSource::Trace { trace, pacing, answers, .. } = &self.config.source else {
             unreachable!("only trace workloads have rows");
         };
         let is_played = *answers == Answers::Recorded && trace.answer_times[row as usize].is_some();
         let request = &trace.requests[row as usize];
+        let prompt = self.trace_prompt(trace, row, copy, conversation);
         let follow_up = match request.next_turn {
             None => FollowUp::None,
             Some(next) => {
-                let delay_ns = trace.requests[next as usize].delay_ns;
-                FollowUp::TraceRow { row: next, copy, delay_ns: pacing.scale(delay_ns) }
+                let delay_ns = pacing.scale(trace.requests[next as usize].delay_ns);
+                let conversation = trace.is_delta.then(|| Box::new(prompt.clone()));
+                FollowUp::TraceRow { row: next, copy, delay_ns, conversation }
             }
         };
         Turn {
-            prompt: self.trace_prompt(trace, row, copy),
+            prompt,
             max_tokens: request.output_tokens,
             priority: self.config.priority.saturating_add(request.priority),
             strict_priority: request.strict_priority,
@@ -253,9 +314,10 @@ impl Workload {
         PacedAnswer { pacing: *pacing, times, outputs: trace.outputs(times) }
     }
 
-    fn trace_prompt(&self, trace: &Trace, row: u32, copy: u32) -> Prompt {
+    fn trace_prompt(&self, trace: &Trace, row: u32, copy: u32, conversation: Option<Prompt>) -> Prompt {
         let request = &trace.requests[row as usize];
-        let mut prompt = Prompt::new(self.block_size_tokens, self.content_salt ^ u64::from(copy));
+        let beginning = || Prompt::new(self.block_size_tokens, self.content_salt ^ u64::from(copy));
+        let mut prompt = conversation.unwrap_or_else(beginning);
         let ids = trace.hash_ids(request);
         if ids.is_empty() {
             let content = seed::derive(self.seed, "unshared prompt", u64::from(row));
@@ -298,12 +360,11 @@ impl PacedAnswer<'_> {
 }
 
 impl TracePacing {
-    fn scale(self, ns: u64) -> u64 {
-        match self {
-            // Exact where nothing is scaled: a double holds 53 bits.
-            Self::Recorded { speedup } if speedup != 1.0 => (ns as f64 / speedup).round() as u64,
-            _ => ns,
-        }
+    /// A time or a wait of the trace as virtual time.
+    pub(crate) fn scale(self, ns: u64) -> u64 {
+        let (Self::Recorded { speedup } | Self::ClosedLoop { speedup, .. }) = self;
+        // Exact where nothing is scaled: a double holds 53 bits.
+        if speedup == 1.0 { ns } else { (ns as f64 / speedup).round() as u64 }
     }
 }
 
@@ -314,19 +375,29 @@ impl Limit {
 }
 
 /// First turns of all copies as (arrival, row, copy), in order of arrival, then
-/// of file, then of copy.
-fn first_turns(trace: &Arc<Trace>, copies: u32, stagger_ns: u64, pacing: TracePacing) -> Vec<(u64, u32, u32)> {
-    let mut starts = Vec::new();
-    for (row, request) in trace.requests.iter().enumerate() {
-        if request.turn == 0 {
-            let arrival_ns = |copy| match pacing {
-                TracePacing::Recorded { .. } => {
-                    pacing.scale(request.arrival_ns.unwrap_or(0)).saturating_add(stagger_ns * u64::from(copy))
-                }
-                TracePacing::ClosedLoop { .. } => 0,
-            };
-            starts.extend((0..copies).map(|copy| (arrival_ns(copy), row as u32, copy)));
-        }
+/// of file, then of copy. Of a graph, what waits for nothing; in a closed loop
+/// the first row of each play.
+fn first_turns(
+    trace: &Arc<Trace>,
+    copies: u32,
+    stagger_ns: u64,
+    pacing: TracePacing,
+    graph: Option<&Graph>,
+) -> Vec<(u64, u32, u32)> {
+    let is_closed = matches!(pacing, TracePacing::ClosedLoop { .. });
+    let rows: Vec<u32> = match graph {
+        Some(graph) if is_closed => graph.plays().collect(),
+        Some(graph) => (0..trace.requests.len() as u32).filter(|row| graph.is_root(*row)).collect(),
+        None => (0..trace.requests.len() as u32).filter(|row| trace.requests[*row as usize].turn == 0).collect(),
+    };
+    let mut starts = Vec::with_capacity(rows.len() * copies as usize);
+    for row in rows {
+        let arrival_ns = pacing.scale(trace.requests[row as usize].arrival_ns.unwrap_or(0));
+        let start_ns = |copy: u32| match is_closed {
+            true => 0,
+            false => arrival_ns.saturating_add(stagger_ns.saturating_mul(u64::from(copy))),
+        };
+        starts.extend((0..copies).map(|copy| (start_ns(copy), row, copy)));
     }
     starts.sort_unstable();
     starts

@@ -5,7 +5,7 @@ use std::num::NonZeroU32;
 
 use serde_json::{Map, Value, json};
 use vcr_trace::capture::{CaptureMeta, Holds, RequestRecord};
-use vcr_trace::{Trace, TraceFormat, TraceOptions, TraceRequest};
+use vcr_trace::{Strictness, Trace, TraceFormat, TraceOptions, TraceRequest};
 
 use crate::output::Out;
 use crate::{Format, ImportError, ImportOptions, chain};
@@ -22,12 +22,11 @@ pub(crate) fn read(
     options: &ImportOptions,
     out: &mut Out<'_>,
 ) -> Result<(), ImportError> {
-    let defaults = TraceOptions::default();
     let trace_options = TraceOptions {
-        block_size_tokens: options.block_size_tokens.unwrap_or(defaults.block_size_tokens),
-        lenient: options.lenient,
+        block_size_tokens: options.block_size_tokens,
+        strictness: if options.lenient { Strictness::Lenient } else { Strictness::Standard },
         first_timestamp_required: false,
-        ..defaults
+        ..TraceOptions::default()
     };
     let trace_format = if format == Format::Azure { TraceFormat::Azure } else { TraceFormat::Mooncake };
     let trace = Trace::read(reader, name, trace_format, &trace_options)?;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use rhai::Engine;
 use vcr_cluster::{Answers, Arrivals, Limit, RequestMix, TracePacing, WorkloadConfig, WorkloadSource};
 use vcr_random::Distribution;
-use vcr_trace::{Trace, TraceError, TraceFormat, TraceOptions};
+use vcr_trace::{Strictness, Trace, TraceError, TraceFormat, TraceOptions};
 
 use crate::context::Context;
 use crate::error::{Scripted, Thrown};
@@ -94,6 +94,10 @@ fn make_trace(context: &Context, mut options: Options<'_>) -> Scripted<WorkloadC
     let formats = [
         ("auto", None),
         ("mooncake", Some(TraceFormat::Mooncake)),
+        ("mooncake-delta", Some(TraceFormat::MooncakeDelta)),
+        ("agentic-mooncake", Some(TraceFormat::AgenticMooncake)),
+        ("applied-compute-agentic", Some(TraceFormat::AppliedComputeAgentic)),
+        ("dynamo", Some(TraceFormat::Dynamo)),
         ("azure", Some(TraceFormat::Azure)),
         ("capture", Some(TraceFormat::Capture)),
     ];
@@ -107,20 +111,26 @@ fn make_trace(context: &Context, mut options: Options<'_>) -> Scripted<WorkloadC
         options.problem("speedup", "`speedup` scales recorded arrivals, which a trace with `concurrency` ignores");
     }
     let pacing = match concurrency {
-        Some(concurrency) => TracePacing::ClosedLoop { concurrency },
+        Some(concurrency) => TracePacing::ClosedLoop { concurrency, speedup: 1.0 },
         None => TracePacing::Recorded { speedup: speedup.unwrap_or(1.0) },
     };
-    let block_size = options.u32("block_size").unwrap_or(512);
-    let block_size_tokens = NonZeroU32::new(block_size).unwrap_or_else(|| {
-        options.problem("block_size", "`block_size` must be at least 1");
-        NonZeroU32::MIN
+    let block_size_tokens = options.u32("block_size").map(|block_size| {
+        NonZeroU32::new(block_size).unwrap_or_else(|| {
+            options.problem("block_size", "`block_size` must be at least 1");
+            NonZeroU32::MIN
+        })
     });
+    let strictness = match options.boolean("lenient") {
+        Some(true) => Strictness::Lenient,
+        _ => Strictness::Standard,
+    };
     let read = TraceOptions {
         format: options.choice("format", &formats).flatten(),
         block_size_tokens,
-        lenient: options.boolean("lenient").unwrap_or(false),
+        strictness,
         first_timestamp_required: concurrency.is_none(),
         answer_times: answers == Answers::Recorded,
+        ..TraceOptions::default()
     };
     let start_ns = options.duration_ns("start").unwrap_or(0);
     let copies = options.u32("copies").unwrap_or(1);

@@ -1,8 +1,10 @@
 //! Rows become a trace: dense ids, sessions, times relative to the start.
 
+use crate::dense::DenseIds;
+use crate::dependencies;
 use crate::{
-    AnswerTimes, ItemRange, OutputTime, RowProblem, Trace, TraceError, TraceOptions, TraceRequest, TraceWarning,
-    WarningKind,
+    AnswerTimes, Dependency, HashIdScope, ItemRange, OutputTime, RowProblem, Strictness, Trace, TraceError,
+    TraceOptions, TraceRequest, TraceWarning, WarningKind,
 };
 use std::collections::HashMap;
 
@@ -11,6 +13,8 @@ use std::collections::HashMap;
 pub(crate) struct Row<'a> {
     pub(crate) request_id: Option<Box<str>>,
     pub(crate) session_id: Option<Box<str>>,
+    /// What the sessions of one play have in common.
+    pub(crate) play_id: Option<Box<str>>,
     pub(crate) input_tokens: u32,
     pub(crate) output_tokens: u32,
     /// The source's own ids; none if it says nothing about content.
@@ -35,6 +39,8 @@ struct OpenSession {
     session: u32,
     last_request: u32,
     last_timestamp_ns: Option<i64>,
+    /// Prompts and answers so far.
+    tokens: u64,
 }
 
 /// Collects rows into a [`Trace`].
@@ -42,8 +48,11 @@ pub(crate) struct Assembler {
     trace: Trace,
     first_timestamp_required: bool,
     answer_times: bool,
+    is_strict: bool,
+    hash_id_scope: HashIdScope,
+    dense_hash_ids: DenseIds,
     // These maps are looked up, never iterated, so their order cannot show.
-    dense_hash_ids: HashMap<u64, u32>,
+    plays: HashMap<Box<str>, u32>,
     open_sessions: HashMap<Box<str>, OpenSession>,
     dense_policy_classes: HashMap<Box<str>, u32>,
     warning_index: HashMap<Box<str>, usize>,
@@ -54,10 +63,13 @@ pub(crate) struct Assembler {
 impl Assembler {
     pub(crate) fn new(options: &TraceOptions) -> Self {
         Assembler {
-            trace: Trace { block_size_tokens: options.block_size_tokens.get(), ..Trace::default() },
+            trace: Trace { block_size_tokens: options.block_size_or_default().get(), ..Trace::default() },
             first_timestamp_required: options.first_timestamp_required,
             answer_times: options.answer_times,
-            dense_hash_ids: HashMap::new(),
+            is_strict: options.strictness == Strictness::Strict,
+            hash_id_scope: options.hash_id_scope.unwrap_or_default(),
+            dense_hash_ids: DenseIds::default(),
+            plays: HashMap::new(),
             open_sessions: HashMap::new(),
             dense_policy_classes: HashMap::new(),
             warning_index: HashMap::new(),
@@ -65,13 +77,52 @@ impl Assembler {
         }
     }
 
-    /// Counts a warning; one entry per kind and field, at most once per row.
-    pub(crate) fn warn(&mut self, kind: WarningKind, line: u32) {
-        // No JSON field or CSV column can collide with the two fixed keys.
+    /// Leaves turns to their dependencies.
+    pub(crate) fn with_free_turns(mut self) -> Self {
+        self.trace.has_free_turns = true;
+        self
+    }
+
+    /// Marks the prompts of later turns as what is new in them.
+    pub(crate) fn with_deltas(mut self, is_delta: bool) -> Self {
+        self.trace.is_delta = is_delta;
+        self
+    }
+
+    /// How many requests there are.
+    pub(crate) fn num_requests(&self) -> u32 {
+        // Their count is checked.
+        self.trace.requests.len() as u32
+    }
+
+    /// Counts a warning; one entry per kind and field, at most once per row. In
+    /// strict reading it is the given problem instead.
+    pub(crate) fn warn(
+        &mut self,
+        kind: WarningKind,
+        line: u32,
+        problem: impl FnOnce() -> FieldProblem,
+    ) -> Result<(), FieldProblem> {
+        if self.is_strict {
+            return Err(problem());
+        }
+        self.count_warning(kind, line);
+        Ok(())
+    }
+
+    /// Warns of a field that the format does not define.
+    pub(crate) fn warn_of_field(&mut self, name: &str, line: u32) -> Result<(), FieldProblem> {
+        let problem = || (None, RowProblem::UnknownField { name: name.into() });
+        self.warn(WarningKind::UnknownField(name.into()), line, problem)
+    }
+
+    fn count_warning(&mut self, kind: WarningKind, line: u32) {
+        // Fields do not start so, and events are called neither of the two.
         let key = match &kind {
             WarningKind::UnknownField(name) => name.clone(),
-            WarningKind::InputLengthClamped => "\0clamped".into(),
-            WarningKind::SurplusHashIds => "\0surplus".into(),
+            WarningKind::InputLengthClamped => "\0\0clamped".into(),
+            WarningKind::SurplusHashIds => "\0\0surplus".into(),
+            WarningKind::UnknownEvent(name) => format!("\0{name}").into(),
             WarningKind::Capture(text) => text.clone(),
         };
         let warnings = &mut self.trace.warnings;
@@ -89,12 +140,27 @@ impl Assembler {
 
     /// Adds the row of `line`.
     pub(crate) fn push(&mut self, line: u32, row: Row<'_>) -> Result<(), FieldProblem> {
+        self.add(line, row, None)
+    }
+
+    /// Adds the row of `line`, whose ids are in place already.
+    pub(crate) fn push_with_ids(&mut self, line: u32, row: Row<'_>, ids: ItemRange) -> Result<(), FieldProblem> {
+        self.add(line, row, Some(ids))
+    }
+
+    fn add(&mut self, line: u32, row: Row<'_>, ids: Option<ItemRange>) -> Result<(), FieldProblem> {
         if row.input_tokens == 0 {
             return Err((Some("input_length"), RowProblem::EmptyPrompt));
         }
         let index = index_of(self.trace.requests.len(), "requests")?;
         let (session, turn, delay_ns) = self.place(index, &row)?;
-        let hash_ids = self.push_hash_ids(row.hash_ids, row.has_own_tail)?;
+        let hash_ids = match ids {
+            Some(range) => range,
+            None => {
+                let scope = self.scope(session, &row);
+                self.push_hash_ids(scope, row.hash_ids, row.has_own_tail)?
+            }
+        };
         let start = index_of(self.trace.output_token_ids.len(), "output token ids")?;
         let len = index_of(row.output_token_ids.len(), "output token ids")?;
         self.trace.output_token_ids.extend_from_slice(row.output_token_ids);
@@ -111,6 +177,7 @@ impl Assembler {
             next_turn: None,
             arrival_ns: None,
             delay_ns,
+            dependencies: ItemRange::default(),
             input_tokens: row.input_tokens,
             output_tokens: row.output_tokens,
             hash_ids,
@@ -131,24 +198,33 @@ impl Assembler {
         {
             let previous = &mut self.trace.requests[open.last_request as usize];
             let turn = previous.turn + 1;
+            if self.trace.has_free_turns {
+                open.last_request = index;
+                self.first_turns.extend(row.timestamp_ns.map(|timestamp_ns| (index, timestamp_ns)));
+                return Ok((open.session, turn, 0));
+            }
             let delay_ns = match (row.delay_ns, open.last_timestamp_ns, row.timestamp_ns) {
                 (Some(delay_ns), _, _) => delay_ns,
                 (None, Some(before), Some(now)) => u64::try_from(i128::from(now) - i128::from(before))
                     .map_err(|_| (Some("timestamp"), RowProblem::TurnBackwards { turn }))?,
                 (None, _, _) => 0,
             };
+            open.tokens += u64::from(row.input_tokens) + u64::from(row.output_tokens);
+            if self.trace.is_delta && open.tokens > u64::from(u32::MAX) {
+                return Err((Some("input_length"), RowProblem::TooMany { what: "tokens in a conversation" }));
+            }
             previous.next_turn = Some(index);
             open.last_request = index;
             open.last_timestamp_ns = row.timestamp_ns;
             return Ok((open.session, turn, delay_ns));
         }
 
-        if row.delay_ns.is_some() {
+        if row.delay_ns.is_some_and(|delay_ns| delay_ns > 0) {
             return Err((Some("delay"), RowProblem::DelayOnFirstTurn));
         }
         match row.timestamp_ns {
             Some(timestamp_ns) => self.first_turns.push((index, timestamp_ns)),
-            None if self.first_timestamp_required => {
+            None if self.first_timestamp_required && !self.trace.has_free_turns => {
                 return Err((Some("timestamp"), RowProblem::MissingFirstTimestamp));
             }
             None => {}
@@ -157,8 +233,15 @@ impl Assembler {
         // There are no more sessions than requests, whose count is checked.
         self.trace.sessions += 1;
         if let Some(id) = &row.session_id {
-            self.open_sessions
-                .insert(id.clone(), OpenSession { session, last_request: index, last_timestamp_ns: row.timestamp_ns });
+            self.open_sessions.insert(
+                id.clone(),
+                OpenSession {
+                    session,
+                    last_request: index,
+                    last_timestamp_ns: row.timestamp_ns,
+                    tokens: u64::from(row.input_tokens) + u64::from(row.output_tokens),
+                },
+            );
         }
         Ok((session, 0, 0))
     }
@@ -170,23 +253,65 @@ impl Assembler {
         Ok(AnswerTimes { outputs: ItemRange { start, len }, ..times })
     }
 
-    fn push_hash_ids(&mut self, ids: &[u64], has_own_tail: bool) -> Result<ItemRange, FieldProblem> {
-        let range = ItemRange {
-            start: index_of(self.trace.hash_ids.len(), "hash ids")?,
-            len: index_of(ids.len() + usize::from(has_own_tail), "hash ids")?,
-        };
-        let distinct = &mut self.trace.distinct_hash_ids;
-        self.trace.hash_ids.extend(ids.iter().map(|id| {
-            *self.dense_hash_ids.entry(*id).or_insert_with(|| {
-                *distinct += 1;
-                *distinct - 1
-            })
-        }));
+    fn push_hash_ids(
+        &mut self,
+        scope: Option<u64>,
+        ids: &[u64],
+        has_own_tail: bool,
+    ) -> Result<ItemRange, FieldProblem> {
+        let len = ids.len() + usize::from(has_own_tail);
+        index_of(self.trace.hash_ids.len() + len, "hash ids")?;
+        let range = ItemRange { start: self.trace.hash_ids.len() as u32, len: len as u32 };
+        let dense = &mut self.dense_hash_ids;
+        match scope {
+            None => self.trace.hash_ids.extend(ids.iter().map(|id| dense.number(*id))),
+            Some(scope) => self.trace.hash_ids.extend(ids.iter().map(|id| dense.number_in(scope, *id))),
+        }
         if has_own_tail {
-            self.trace.hash_ids.push(*distinct);
-            *distinct += 1;
+            self.trace.hash_ids.push(dense.fresh());
         }
         Ok(range)
+    }
+
+    /// The ids of a conversation of `blocks`, of which the first are those of its
+    /// group and the others its own.
+    pub(crate) fn push_conversation(
+        &mut self,
+        group: Option<u32>,
+        shared_blocks: u32,
+        blocks: u32,
+    ) -> Result<ItemRange, FieldProblem> {
+        let start = self.trace.hash_ids.len();
+        index_of(start + blocks as usize, "hash ids")?;
+        let dense = &mut self.dense_hash_ids;
+        self.trace.hash_ids.extend((0..blocks).map(|block| match group {
+            Some(group) if block < shared_blocks => dense.number_in(u64::from(group), u64::from(block)),
+            _ => dense.fresh(),
+        }));
+        Ok(ItemRange { start: start as u32, len: blocks })
+    }
+
+    /// Prompt tokens of a hash id.
+    pub(crate) fn block_size_tokens(&self) -> u32 {
+        self.trace.block_size_tokens
+    }
+
+    /// The scope of the ids of a row.
+    fn scope(&mut self, session: u32, row: &Row<'_>) -> Option<u64> {
+        match (self.hash_id_scope, &row.play_id) {
+            (HashIdScope::Trace, _) => None,
+            (HashIdScope::Play, Some(play_id)) => Some(1 << 32 | u64::from(self.play(play_id))),
+            (HashIdScope::Play, None) | (HashIdScope::Session, _) => Some(u64::from(session)),
+        }
+    }
+
+    fn play(&mut self, play_id: &str) -> u32 {
+        if let Some(play) = self.plays.get(play_id) {
+            return *play;
+        }
+        let play = self.plays.len() as u32;
+        self.plays.insert(play_id.into(), play);
+        play
     }
 
     fn policy_class(&mut self, name: Box<str>) -> u32 {
@@ -197,15 +322,31 @@ impl Assembler {
         })
     }
 
+    /// Gives requests what they wait for, as pairs in any order. Where they wait
+    /// in a circle, one of them and what is wrong with it.
+    pub(crate) fn attach(&mut self, edges: Vec<(u32, Dependency)>) -> Result<(), (u32, RowProblem)> {
+        dependencies::attach(&mut self.trace, edges)
+            .map_err(|cycle| (cycle.requests[0], RowProblem::Cycle { path: cycle.path(&self.trace) }))
+    }
+
+    /// The line of a request.
+    pub(crate) fn line_of(&self, request: u32) -> u32 {
+        self.trace.requests[request as usize].line
+    }
+
     /// Shifts times so that the earliest first turn arrives at 0.
     pub(crate) fn finish(mut self, name: &str) -> Result<Trace, TraceError> {
         if self.trace.requests.is_empty() {
             return Err(TraceError::Empty { name: name.to_owned() });
         }
-        let earliest_ns = self.first_turns.iter().map(|(_, ns)| *ns).min();
+        self.trace.distinct_hash_ids = self.dense_hash_ids.distinct();
+        let requests = &mut self.trace.requests;
+        let waits = |index: u32| requests[index as usize].dependencies.len > 0;
+        let earliest_ns = self.first_turns.iter().filter(|(index, _)| !waits(*index)).map(|(_, ns)| *ns).min();
         for (index, timestamp_ns) in self.first_turns {
-            let since_ns = earliest_ns.map(|earliest_ns| timestamp_ns.abs_diff(earliest_ns));
-            self.trace.requests[index as usize].arrival_ns = since_ns;
+            // Only what waits for others may be stamped before the earliest.
+            let since = |earliest_ns| if timestamp_ns < earliest_ns { 0 } else { timestamp_ns.abs_diff(earliest_ns) };
+            requests[index as usize].arrival_ns = earliest_ns.map(since);
         }
         self.trace.requests.shrink_to_fit();
         self.trace.hash_ids.shrink_to_fit();

@@ -2,7 +2,7 @@
 
 use crate::assemble::{Assembler, FieldProblem, Row};
 use crate::lines::Lines;
-use crate::{RowProblem, Trace, TraceError, TraceOptions, WarningKind};
+use crate::{RowProblem, Trace, TraceError, TraceOptions};
 use csv_core::ReadRecordResult;
 use jiff::tz::TimeZone;
 use jiff::{Timestamp, civil};
@@ -141,7 +141,7 @@ impl Header {
             return Err((Some(context), RowProblem::EmptyPrompt));
         }
         for title in &self.unknown {
-            assembler.warn(WarningKind::UnknownField(title.clone()), line);
+            assembler.warn_of_field(title, line)?;
         }
         assembler.push(line, Row { input_tokens, output_tokens, timestamp_ns: Some(timestamp_ns), ..Row::default() })
     }

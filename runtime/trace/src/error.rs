@@ -3,6 +3,7 @@
 
 use std::io;
 
+use crate::TraceFormat;
 use crate::capture::CaptureError;
 
 /// Why a trace could not be read.
@@ -25,16 +26,6 @@ pub enum TraceError {
         /// The file, as the caller named it.
         name: String,
     },
-    /// A known format that has no reader here.
-    #[error("trace `{name}` looks like {looks_like}, which is not supported; {advice}")]
-    UnsupportedFormat {
-        /// The file, as the caller named it.
-        name: String,
-        /// What it looks like.
-        looks_like: &'static str,
-        /// What to do about it.
-        advice: &'static str,
-    },
     /// The file holds no request.
     #[error("trace `{name}` holds no request; give a file with at least one row")]
     Empty {
@@ -44,6 +35,29 @@ pub enum TraceError {
     /// A capture cannot be read.
     #[error(transparent)]
     Capture(#[from] CaptureError),
+    /// Several files of a format that has one.
+    #[error("{files} trace files, but a {format} trace is one file; only dynamo traces may have several")]
+    ManyFiles {
+        /// How many.
+        files: usize,
+        /// The format.
+        format: TraceFormat,
+    },
+    /// No file at all.
+    #[error("no trace file is named; name at least one")]
+    NoFile,
+    /// A format without arrivals, where arrivals are needed.
+    #[error("{format} traces do not say when requests arrive; give a concurrency")]
+    NeedsClosedLoop {
+        /// The format.
+        format: TraceFormat,
+    },
+    /// A ratio that is none.
+    #[error("the shared-prefix ratio is {ratio}; it must lie between 0 and 1")]
+    SharedPrefixRatio {
+        /// The given ratio.
+        ratio: f64,
+    },
     /// A row cannot be used.
     #[error("trace `{name}`, line {line}{}: {problem}", in_field(.field))]
     Row {
@@ -107,6 +121,53 @@ pub enum RowProblem {
         /// Their product.
         covered_tokens: u64,
     },
+    /// Hash ids beyond the end of the prompt; an error only in strict reading.
+    #[error("{hash_ids} hash ids, but the prompt has only {used} blocks; remove the surplus")]
+    SurplusHashIds {
+        /// The number of ids.
+        hash_ids: u64,
+        /// Those that the prompt needs.
+        used: u64,
+    },
+    /// A field or column that the format does not define; an error only in
+    /// strict reading.
+    #[error("`{name}` is no field of this format; remove it, or read less strictly to ignore it")]
+    UnknownField {
+        /// Its name.
+        name: Box<str>,
+    },
+    /// An event that replay does not know; an error only in strict reading.
+    #[error("events of type `{name}` are not replayed; remove it, or read less strictly to skip it")]
+    UnknownEvent {
+        /// Its type.
+        name: Box<str>,
+    },
+    /// Another request has that name.
+    #[error("another request is called `{request_id}` too; names of requests must differ")]
+    DuplicateRequest {
+        /// The name.
+        request_id: Box<str>,
+    },
+    /// No request has that name.
+    #[error("no request of the trace is called `{request_id}`")]
+    UnknownRequest {
+        /// The name.
+        request_id: Box<str>,
+    },
+    /// A request waits for itself.
+    #[error("requests wait for each other in a circle: {path}")]
+    Cycle {
+        /// The names of the requests.
+        path: String,
+    },
+    /// The trace and the caller say different block sizes.
+    #[error("the trace has blocks of {given} tokens, but {expected} were expected; correct the block size")]
+    BlockSize {
+        /// That of the trace.
+        given: u32,
+        /// That of the caller, or of an earlier row.
+        expected: u32,
+    },
     /// The recorded output and its stated length disagree.
     #[error("{given} token ids for an output length of {output_tokens}; they must be equal")]
     OutputLengthMismatch {
@@ -119,7 +180,7 @@ pub enum RowProblem {
     #[error("a first turn has nothing to wait for; remove the delay or use the timestamp")]
     DelayOnFirstTurn,
     /// A wait of less than nothing.
-    #[error("the delay is {delay_ms} ms; it must be at least 0")]
+    #[error("the wait is {delay_ms} ms; it must be at least 0")]
     NegativeDelay {
         /// The given delay.
         delay_ms: String,

@@ -17,10 +17,15 @@
 //! # Ok::<(), vcr_trace::TraceError>(())
 //! ```
 
+mod applied_compute;
 mod assemble;
 mod azure;
 pub mod capture;
+mod dense;
+mod dependencies;
+mod dynamo;
 mod error;
+mod format;
 mod lines;
 mod millis;
 mod mooncake;
@@ -30,6 +35,9 @@ mod trace;
 mod write;
 
 pub use error::{RowProblem, TraceError};
-pub use open::{TraceFormat, TraceOptions};
-pub use trace::{AnswerEnd, AnswerTimes, ItemRange, OutputTime, Trace, TraceRequest, TraceWarning, WarningKind};
+pub use format::{HashIdScope, SharedPrefix, Strictness, TraceFormat, TraceOptions, UnknownFormatName};
+pub use open::read_files;
+pub use trace::{
+    AnswerEnd, AnswerTimes, Dependency, ItemRange, OutputTime, Trace, TraceRequest, TraceWarning, Trigger, WarningKind,
+};
 pub use write::write_mooncake;

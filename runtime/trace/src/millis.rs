@@ -29,6 +29,11 @@ impl Millis {
         Self::from_ns(whole as i128 * NS_PER_MS + fraction_ns as i128)
     }
 
+    /// `None` if the value is beyond 292 years.
+    pub(crate) fn from_whole(ms: u64) -> Option<Millis> {
+        Self::from_ns(i128::from(ms) * NS_PER_MS)
+    }
+
     fn from_ns(ns: i128) -> Option<Millis> {
         i64::try_from(ns).ok().map(|ns| Millis { ns })
     }
@@ -43,8 +48,7 @@ impl<'de> Deserialize<'de> for Millis {
                 f.write_str("a number of milliseconds within 292 years of 0")
             }
             fn visit_u64<E: de::Error>(self, ms: u64) -> Result<Millis, E> {
-                Millis::from_ns(i128::from(ms) * NS_PER_MS)
-                    .ok_or_else(|| E::invalid_value(de::Unexpected::Unsigned(ms), &self))
+                Millis::from_whole(ms).ok_or_else(|| E::invalid_value(de::Unexpected::Unsigned(ms), &self))
             }
             fn visit_i64<E: de::Error>(self, ms: i64) -> Result<Millis, E> {
                 Millis::from_ns(i128::from(ms) * NS_PER_MS)

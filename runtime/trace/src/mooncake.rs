@@ -1,33 +1,56 @@
-//! The Mooncake JSONL reader, with Dynamo's extensions and aliases.
+//! The Mooncake JSONL readers, with Dynamo's extensions and aliases.
 //!
 //! The rules are those of `dynamo-mocker` 1.6, which refuses what 1.4 repaired
 //! in silence; where either ignores something, a warning counts it.
 
+mod agentic;
 mod row;
+mod scan;
+
+pub(crate) use agentic::read as read_agentic;
 
 use crate::assemble::{Assembler, FieldProblem, Row};
 use crate::lines::Lines;
-use crate::{RowProblem, Trace, TraceError, TraceOptions, WarningKind};
-use row::{DecodedRow, Field};
+use crate::millis::Millis;
+use crate::{RowProblem, Strictness, Trace, TraceError, TraceOptions, WarningKind};
+use row::{DecodedRow, Dialect, Field};
 use std::io::BufRead;
 
-/// Reads Mooncake rows to the end of the stream.
-pub(crate) fn read(reader: impl BufRead, name: &str, options: &TraceOptions) -> Result<Trace, TraceError> {
+/// Reads Mooncake rows to the end of the stream; `is_delta` if later turns give
+/// only what is new in their prompts.
+pub(crate) fn read(
+    reader: impl BufRead,
+    name: &str,
+    options: &TraceOptions,
+    is_delta: bool,
+) -> Result<Trace, TraceError> {
     let at = |line, (field, problem): FieldProblem| TraceError::Row { name: name.to_owned(), line, field, problem };
     let mut lines = Lines::new(reader);
-    let mut assembler = Assembler::new(options);
+    let mut assembler = Assembler::new(options).with_deltas(is_delta);
     let mut row = DecodedRow::default();
     loop {
         let Some((line, bytes)) = lines.next_row().map_err(|error| error.of(name))? else {
             return assembler.finish(name);
         };
-        row.decode(bytes).map_err(|problem| at(line, problem))?;
+        row.decode(bytes, Dialect::Plain).map_err(|problem| at(line, problem))?;
         add(&mut assembler, &mut row, line, options).map_err(|problem| at(line, problem))?;
     }
 }
 
 /// Checks a row and hands it on, leaving `row` free for the next one.
 fn add(assembler: &mut Assembler, row: &mut DecodedRow, line: u32, options: &TraceOptions) -> Result<(), FieldProblem> {
+    let delay_ns = row.delay.map(|delay| wait_ns(Field::Delay, delay)).transpose()?;
+    let plain = checked(assembler, row, line, options)?;
+    assembler.push(line, Row { delay_ns, ..plain })
+}
+
+/// What rows of all dialects have, but for delays.
+fn checked<'a>(
+    assembler: &mut Assembler,
+    row: &'a mut DecodedRow,
+    line: u32,
+    options: &TraceOptions,
+) -> Result<Row<'a>, FieldProblem> {
     for field in [Field::HashIds, Field::OutputLength] {
         if !row.has(field) {
             return Err((Some(field.name()), RowProblem::Missing));
@@ -39,34 +62,33 @@ fn add(assembler: &mut Assembler, row: &mut DecodedRow, line: u32, options: &Tra
     if row.has(Field::OutputTokenIds) && given != u64::from(output_tokens) {
         return Err((Some(Field::OutputTokenIds.name()), RowProblem::OutputLengthMismatch { given, output_tokens }));
     }
-    let delay_ns = match row.delay {
-        None => None,
-        Some(delay) => Some(u64::try_from(delay.ns).map_err(|_| {
-            let delay_ms = (delay.ns as f64 / 1e6).to_string();
-            (Some(Field::Delay.name()), RowProblem::NegativeDelay { delay_ms })
-        })?),
-    };
     for name in row.unknown_fields.drain(..) {
-        assembler.warn(WarningKind::UnknownField(name), line);
+        assembler.warn_of_field(&name, line)?;
     }
-    assembler.push(
-        line,
-        Row {
-            request_id: row.request_id.take(),
-            session_id: row.session_id.take(),
-            input_tokens,
-            output_tokens,
-            hash_ids: &row.hash_ids[..used_ids],
-            has_own_tail: false,
-            times: None,
-            output_token_ids: &row.output_token_ids,
-            timestamp_ns: row.timestamp.map(|timestamp| timestamp.ns),
-            delay_ns,
-            priority: row.priority,
-            strict_priority: row.strict_priority,
-            policy_class: row.policy_class.take(),
-        },
-    )
+    Ok(Row {
+        request_id: row.request_id.take(),
+        session_id: row.session_id.take(),
+        play_id: row.play_id.take(),
+        input_tokens,
+        output_tokens,
+        hash_ids: &row.hash_ids[..used_ids],
+        has_own_tail: false,
+        times: None,
+        output_token_ids: &row.output_token_ids,
+        timestamp_ns: row.timestamp.map(|timestamp| timestamp.ns),
+        delay_ns: None,
+        priority: row.priority,
+        strict_priority: row.strict_priority,
+        policy_class: row.policy_class.take(),
+    })
+}
+
+/// A wait as nanoseconds, which cannot be negative.
+fn wait_ns(field: Field, wait: Millis) -> Result<u64, FieldProblem> {
+    u64::try_from(wait.ns).map_err(|_| {
+        let delay_ms = (wait.ns as f64 / 1e6).to_string();
+        (Some(field.name()), RowProblem::NegativeDelay { delay_ms })
+    })
 }
 
 /// The prompt's length, and how many of the row's hash ids belong to it.
@@ -76,7 +98,7 @@ fn prompt(
     line: u32,
     options: &TraceOptions,
 ) -> Result<(u32, usize), FieldProblem> {
-    let block_size_tokens = options.block_size_tokens.get();
+    let block_size_tokens = options.block_size_or_default().get();
     let hash_ids = row.hash_ids.len() as u64;
     // Neither can wrap: a row is at most 64 MiB of text.
     let covered_tokens = hash_ids * u64::from(block_size_tokens);
@@ -85,19 +107,20 @@ fn prompt(
     if row.has(Field::InputLength) {
         input_tokens = u64::from(row.input_tokens);
         if input_tokens > covered_tokens {
-            if !options.lenient {
+            if options.strictness != Strictness::Lenient {
                 return Err((
                     field,
                     RowProblem::InputTooLong { input_tokens, hash_ids, block_size_tokens, covered_tokens },
                 ));
             }
             input_tokens = covered_tokens;
-            assembler.warn(WarningKind::InputLengthClamped, line);
+            assembler.warn(WarningKind::InputLengthClamped, line, || (field, RowProblem::EmptyPrompt))?;
         }
     }
     let used_ids = input_tokens.div_ceil(u64::from(block_size_tokens)) as usize;
     if used_ids < row.hash_ids.len() && input_tokens > 0 {
-        assembler.warn(WarningKind::SurplusHashIds, line);
+        let surplus = RowProblem::SurplusHashIds { hash_ids, used: used_ids as u64 };
+        assembler.warn(WarningKind::SurplusHashIds, line, || (Some(Field::HashIds.name()), surplus))?;
     }
     let input_tokens = u32::try_from(input_tokens).map_err(|_| {
         let text = format!("a prompt of {input_tokens} tokens is beyond {}", u32::MAX);

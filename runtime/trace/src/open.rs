@@ -1,58 +1,11 @@
 //! Opening a trace: which format, packed or not, and with which rules.
 
 use crate::capture::{self, CaptureReader, ReadOptions};
-use crate::{Trace, TraceError, azure, mooncake};
+use crate::dynamo::DynamoReader;
+use crate::{RowProblem, Strictness, Trace, TraceError, TraceFormat, TraceOptions, applied_compute, azure, mooncake};
 use std::fs::File;
 use std::io::{BufRead, BufReader};
-use std::num::NonZeroU32;
 use std::path::Path;
-
-/// The formats that can be read.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum TraceFormat {
-    /// One JSON object a line, as published with Mooncake (FAST '25) and
-    /// extended by Dynamo with sessions, delays and priorities.
-    Mooncake,
-    /// The CSV of the Azure LLM inference traces: `TIMESTAMP`, `ContextTokens`,
-    /// `GeneratedTokens`. It says nothing of content, so no prompt shares
-    /// anything with another.
-    Azure,
-    /// A capture, or a trace of vllm-vcr: what an engine was asked. Its arrivals,
-    /// prompts, answers and sessions are read; when answers came only on request.
-    Capture,
-}
-
-/// The rules a trace is read with.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct TraceOptions {
-    /// The format; `None` finds it out from the file's name, else from its
-    /// first line.
-    pub format: Option<TraceFormat>,
-    /// Prompt tokens that one hash id stands for; 512 in the published traces. A
-    /// capture says it itself.
-    pub block_size_tokens: NonZeroU32,
-    /// Cut an `input_length` that its hash ids do not cover, or skip the line of
-    /// a capture that cannot be used, and count a warning, where it is otherwise
-    /// an error.
-    pub lenient: bool,
-    /// Whether every first turn needs a timestamp. Off for closed-loop replay,
-    /// which ignores arrivals.
-    pub first_timestamp_required: bool,
-    /// Keep when the recorded answers of a capture came.
-    pub answer_times: bool,
-}
-
-impl Default for TraceOptions {
-    fn default() -> Self {
-        TraceOptions {
-            format: None,
-            block_size_tokens: const { NonZeroU32::new(512).expect("512 is not 0") },
-            lenient: false,
-            first_timestamp_required: true,
-            answer_times: false,
-        }
-    }
-}
 
 /// Large enough that a sniffed first row is usually whole.
 const BUFFER_BYTES: usize = 128 << 10;
@@ -65,30 +18,7 @@ impl Trace {
     /// [`TraceError`], always naming the file, and the line and field where
     /// there is one. A trace is read whole or not at all.
     pub fn open(path: &Path, options: &TraceOptions) -> Result<Trace, TraceError> {
-        let name = path.display().to_string();
-        let io_error = |source| TraceError::Io { name: name.clone(), source };
-        let is_capture = options.format == Some(TraceFormat::Capture);
-        if is_capture || path.is_dir() {
-            return Self::open_capture(path, options);
-        }
-        let file = File::open(path).map_err(io_error)?;
-        let (mut reader, _) = capture::unpack(BufReader::with_capacity(BUFFER_BYTES, file)).map_err(io_error)?;
-        let stem = name.strip_suffix(".gz").or_else(|| name.strip_suffix(".zst")).unwrap_or(&name);
-        let format = match options.format {
-            Some(format) => format,
-            None => detect(&name, stem, reader.fill_buf().map_err(io_error)?)?,
-        };
-        if format == TraceFormat::Capture {
-            drop(reader);
-            return Self::open_capture(path, options);
-        }
-        Self::read(reader, &name, format, options)
-    }
-
-    /// It knows its other files itself.
-    fn open_capture(path: &Path, options: &TraceOptions) -> Result<Trace, TraceError> {
-        let read = ReadOptions { lenient: options.lenient };
-        capture::read_workload(CaptureReader::open(path, &read)?, options)
+        read_files(&[path], options)
     }
 
     /// Reads a trace from any stream. `name` is what errors call it;
@@ -103,13 +33,95 @@ impl Trace {
         options: &TraceOptions,
     ) -> Result<Trace, TraceError> {
         match format {
-            TraceFormat::Mooncake => mooncake::read(reader, name, options),
+            TraceFormat::Mooncake => mooncake::read(reader, name, options, false),
+            TraceFormat::MooncakeDelta => mooncake::read(reader, name, options, true),
+            TraceFormat::AgenticMooncake => mooncake::read_agentic(reader, name, options),
+            TraceFormat::AppliedComputeAgentic => applied_compute::read(reader, name, options),
+            TraceFormat::Dynamo => {
+                let mut files = DynamoReader::new(options);
+                files.add(reader, name)?;
+                files.finish()
+            }
             TraceFormat::Azure => azure::read(reader, name, options),
             TraceFormat::Capture => {
-                let read = ReadOptions { lenient: options.lenient };
-                capture::read_workload(CaptureReader::from_reader(reader, name, &read)?, options)
+                read_capture(CaptureReader::from_reader(reader, name, &capture_options(options))?, name, options)
             }
         }
+    }
+}
+
+/// Reads a trace from its files; see [`Trace::open`]. Only traces of
+/// [`TraceFormat::Dynamo`] may have several, in any order.
+///
+/// # Errors
+/// See [`Trace::open`].
+pub fn read_files(paths: &[impl AsRef<Path>], options: &TraceOptions) -> Result<Trace, TraceError> {
+    let first = paths.first().ok_or(TraceError::NoFile)?.as_ref();
+    let only_one = |format| match paths.len() {
+        1 => Ok(()),
+        files => Err(TraceError::ManyFiles { files, format }),
+    };
+    if options.format == Some(TraceFormat::Capture) || first.is_dir() {
+        only_one(TraceFormat::Capture)?;
+        return open_capture(first, options);
+    }
+    let (name, mut reader) = unpacked(first)?;
+    let format = match options.format {
+        Some(format) => format,
+        None => {
+            let start = reader.fill_buf().map_err(|source| TraceError::Io { name: name.clone(), source })?;
+            let stem = name.strip_suffix(".gz").or_else(|| name.strip_suffix(".zst")).unwrap_or(&name);
+            detect(&name, stem, start)?
+        }
+    };
+    if format != TraceFormat::Dynamo {
+        only_one(format)?;
+    }
+    if format == TraceFormat::Capture {
+        drop(reader);
+        return open_capture(first, options);
+    }
+    if paths.len() == 1 {
+        return Trace::read(reader, &name, format, options);
+    }
+    let mut files = DynamoReader::new(options);
+    files.add(reader, &name)?;
+    for path in &paths[1..] {
+        let (name, reader) = unpacked(path.as_ref())?;
+        files.add(reader, &name)?;
+    }
+    files.finish()
+}
+
+/// A file's name and its text.
+fn unpacked(path: &Path) -> Result<(String, Box<dyn BufRead>), TraceError> {
+    let name = path.display().to_string();
+    let io_error = |source| TraceError::Io { name: name.clone(), source };
+    let file = File::open(path).map_err(io_error)?;
+    let (reader, _) = capture::unpack(BufReader::with_capacity(BUFFER_BYTES, file)).map_err(io_error)?;
+    Ok((name, reader))
+}
+
+fn capture_options(options: &TraceOptions) -> ReadOptions {
+    ReadOptions { lenient: options.strictness == Strictness::Lenient }
+}
+
+/// A capture knows its other files itself.
+fn open_capture(path: &Path, options: &TraceOptions) -> Result<Trace, TraceError> {
+    let reader = CaptureReader::open(path, &capture_options(options))?;
+    read_capture(reader, &path.display().to_string(), options)
+}
+
+fn read_capture(reader: CaptureReader<'_>, name: &str, options: &TraceOptions) -> Result<Trace, TraceError> {
+    let trace = capture::read_workload(reader, options)?;
+    match trace.warnings.first() {
+        Some(warning) if options.strictness == Strictness::Strict => Err(TraceError::Row {
+            name: name.to_owned(),
+            line: warning.first_line,
+            field: None,
+            problem: RowProblem::Malformed(warning.to_string()),
+        }),
+        _ => Ok(trace),
     }
 }
 
@@ -125,7 +137,9 @@ fn detect(name: &str, stem: &str, start: &[u8]) -> Result<TraceFormat, TraceErro
         if is_capture(row) {
             return Ok(TraceFormat::Capture);
         }
-        refuse_relatives(name, row)?;
+        if let Some(relative) = relative_of_mooncake(row) {
+            return Ok(relative);
+        }
     }
     let suffix = Path::new(stem).extension().and_then(|e| e.to_str());
     match suffix {
@@ -145,17 +159,15 @@ fn is_capture(row: &[u8]) -> bool {
     capture::detect(row).is_some() || has(b"\"vcr.capture\"") || has(b"\"ttft_ms\"")
 }
 
-/// Relatives of the Mooncake format would fail on some field far from the
-/// cause; their first row gives them away.
-fn refuse_relatives(name: &str, row: &[u8]) -> Result<(), TraceError> {
-    const CONVERT: &str = "convert it to plain Mooncake rows";
+/// The first row of a relative of the Mooncake format gives it away. Deltas do
+/// not differ from whole prompts and must be named.
+fn relative_of_mooncake(row: &[u8]) -> Option<TraceFormat> {
     let has = |key: &[u8]| row.windows(key.len()).any(|window| window == key);
-    let looks_like = if has(b"\"schema\"") || has(b"\"event_type\"") {
-        "a Dynamo request trace or agentic Mooncake trace"
-    } else if has(b"\"num_turns\"") {
-        "an Applied Compute agentic trace"
+    if has(b"\"dynamo.agentic_mooncake\"") || has(b"\"wait_for\"") || has(b"\"tool_wait_ms\"") {
+        Some(TraceFormat::AgenticMooncake)
+    } else if has(b"\"event_type\"") {
+        Some(TraceFormat::Dynamo)
     } else {
-        return Ok(());
-    };
-    Err(TraceError::UnsupportedFormat { name: name.to_owned(), looks_like, advice: CONVERT })
+        has(b"\"num_turns\"").then_some(TraceFormat::AppliedComputeAgentic)
+    }
 }

@@ -26,6 +26,16 @@ pub struct Trace {
     pub output_times: Vec<OutputTime>,
     /// The policy-class names that requests refer to by index.
     pub policy_classes: Vec<Box<str>>,
+    /// What requests wait for; see [`Trace::dependencies`]. There is no circle
+    /// in it.
+    pub dependencies: Vec<Dependency>,
+    /// Whether only dependencies and arrivals hold a request back, not the turn
+    /// before it in its session.
+    pub has_free_turns: bool,
+    /// Whether the prompts of later turns give only what is new in them: the
+    /// whole prompt of such a turn is the prompt and the answer of the turn
+    /// before it, and then its own blocks.
+    pub is_delta: bool,
     /// Number of sessions; a request without a session id has one of its own.
     pub sessions: u32,
     /// What the reader noticed and did not treat as an error, in order of first
@@ -44,10 +54,13 @@ pub struct TraceRequest {
     pub session: u32,
     /// Position inside the session, from 0.
     pub turn: u32,
-    /// Index in [`Trace::requests`] of the next turn of the session.
+    /// Index in [`Trace::requests`] of the turn that follows the end of this
+    /// one. `None` for the last turn of a session, and where
+    /// [`Trace::has_free_turns`].
     pub next_turn: Option<u32>,
-    /// Arrival of a first turn in nanoseconds after the earliest first turn.
-    /// `None` for later turns, and for first turns without a timestamp where
+    /// Arrival of a first turn in nanoseconds after the earliest first turn; of
+    /// a request with dependencies, the time before which it does not start.
+    /// `None` for chained later turns, and for first turns without a timestamp where
     /// [`TraceOptions::first_timestamp_required`](crate::TraceOptions) is off.
     pub arrival_ns: Option<u64>,
     /// Nanoseconds between the completion of the previous turn and this one; 0
@@ -57,6 +70,9 @@ pub struct TraceRequest {
     pub input_tokens: u32,
     /// Tokens to generate; may be 0.
     pub output_tokens: u32,
+    /// Where what it waits for lies in [`Trace::dependencies`]; empty unless
+    /// [`Trace::has_free_turns`].
+    pub dependencies: ItemRange,
     /// Where the prompt's ids lie in [`Trace::hash_ids`]. Empty when the source
     /// says nothing about content: such a prompt shares nothing with any other.
     pub hash_ids: ItemRange,
@@ -69,6 +85,27 @@ pub struct TraceRequest {
     pub strict_priority: u32,
     /// Index in [`Trace::policy_classes`].
     pub policy_class: Option<u32>,
+}
+
+/// Something that a request waits for. It starts when all of them have happened
+/// and their delays have passed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Dependency {
+    /// Index in [`Trace::requests`] of the other request.
+    pub request: u32,
+    /// What of it is waited for.
+    pub trigger: Trigger,
+    /// Nanoseconds from that on.
+    pub delay_ns: u64,
+}
+
+/// What a [`Dependency`] waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Trigger {
+    /// That the other request arrives.
+    Dispatch,
+    /// That it ends, however it does.
+    Completion,
 }
 
 /// When a recorded answer came. Times are nanoseconds since the arrival of its
@@ -145,13 +182,19 @@ impl Trace {
         times.outputs.of(&self.output_times)
     }
 
+    /// What a request waits for.
+    #[must_use]
+    pub fn dependencies(&self, request: &TraceRequest) -> &[Dependency] {
+        request.dependencies.of(&self.dependencies)
+    }
+
     /// The name of a request's policy class.
     #[must_use]
     pub fn policy_class(&self, request: &TraceRequest) -> Option<&str> {
         request.policy_class.map(|index| &*self.policy_classes[index as usize])
     }
 
-    /// Prompt tokens over all requests.
+    /// Prompt tokens over all requests; of [`Trace::is_delta`] only new ones.
     #[must_use]
     pub fn total_input_tokens(&self) -> u64 {
         self.requests.iter().map(|r| u64::from(r.input_tokens)).sum()
@@ -181,10 +224,12 @@ pub enum WarningKind {
     /// A field or column that the format does not define was ignored.
     UnknownField(Box<str>),
     /// `input_length` asked for more tokens than the hash ids cover and was cut
-    /// to what they cover (only with [`TraceOptions::lenient`](crate::TraceOptions)).
+    /// to what they cover (only with [`Strictness::Lenient`](crate::Strictness)).
     InputLengthClamped,
     /// Hash ids beyond the end of the prompt were dropped.
     SurplusHashIds,
+    /// An event of a request trace that replay does not know was skipped.
+    UnknownEvent(Box<str>),
     /// What the reader of a capture noticed, in words that tell the file and how
     /// often; see [`CaptureWarning`](crate::capture::CaptureWarning).
     Capture(Box<str>),
@@ -200,6 +245,7 @@ impl fmt::Display for TraceWarning {
             WarningKind::SurplusHashIds => {
                 write!(f, "`hash_ids` beyond the end of the prompt were dropped")?;
             }
+            WarningKind::UnknownEvent(name) => write!(f, "event of type `{name}` was skipped")?,
             WarningKind::Capture(text) => return f.write_str(text),
         }
         write!(f, " on {} row(s), first on line {}", self.rows, self.first_line)

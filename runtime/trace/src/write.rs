@@ -12,8 +12,13 @@ use std::io::{self, Write};
 /// exactly).
 ///
 /// # Errors
-/// Those of `out`.
+/// Those of `out`, and [`io::ErrorKind::Unsupported`] for a trace with
+/// [free turns](Trace::has_free_turns), whose dependencies these rows cannot say.
 pub fn write_mooncake(trace: &Trace, out: &mut impl Write) -> io::Result<()> {
+    if trace.has_free_turns {
+        let text = "Mooncake rows cannot say which requests wait for which others";
+        return Err(io::Error::new(io::ErrorKind::Unsupported, text));
+    }
     let mut next_own_id = u64::from(trace.distinct_hash_ids);
     for request in &trace.requests {
         write!(out, "{{")?;

@@ -6,16 +6,29 @@ use std::io::Write;
 use flate2::{Compression, write::GzEncoder};
 use proptest::prelude::*;
 use vcr_trace::capture::{CaptureReader, ReadOptions, VllmVcrWriter};
-use vcr_trace::{Trace, TraceFormat, TraceOptions, write_mooncake};
+use vcr_trace::{SharedPrefix, Strictness, Trace, TraceFormat, TraceOptions, write_mooncake};
 
 fn read_all(bytes: &[u8]) {
-    for format in [TraceFormat::Mooncake, TraceFormat::Azure, TraceFormat::Capture] {
-        for lenient in [false, true] {
-            let options = TraceOptions { lenient, first_timestamp_required: !lenient, ..TraceOptions::default() };
-            if let Ok(trace) = Trace::read(bytes, "arbitrary", format, &options) {
-                assert!(!trace.requests.is_empty());
-                write_mooncake(&trace, &mut std::io::sink()).expect("a sink takes all");
+    for format in TraceFormat::ALL {
+        for strictness in [Strictness::Lenient, Strictness::Standard, Strictness::Strict] {
+            let options = TraceOptions {
+                strictness,
+                first_timestamp_required: strictness == Strictness::Standard,
+                shared_prefix: SharedPrefix { ratio: 0.5, groups: 2, seed: 1 },
+                ..TraceOptions::default()
+            };
+            let Ok(trace) = Trace::read(bytes, "arbitrary", format, &options) else { continue };
+            assert!(!trace.requests.is_empty());
+            assert!(strictness != Strictness::Strict || trace.warnings.is_empty());
+            for request in &trace.requests {
+                assert!(
+                    trace.dependencies(request).iter().all(|other| (other.request as usize) < trace.requests.len())
+                );
+                assert!(trace.hash_ids(request).iter().all(|id| *id < trace.distinct_hash_ids));
             }
+            // Writing visits every range of every request.
+            let written = write_mooncake(&trace, &mut std::io::sink());
+            assert_eq!(written.is_ok(), !trace.has_free_turns);
         }
     }
 }

@@ -60,3 +60,18 @@ fn unreadable_files_say_which() {
     let cut = file(&dir, "cut.jsonl.gz", &half[..half.len() - 12]);
     assert!(matches!(open(cut), TraceError::Io { .. }));
 }
+
+#[test]
+fn relatives_of_mooncake_are_told_by_their_first_row() {
+    let dir = TempDir::new().unwrap();
+    let agentic = r#"{"schema":"dynamo.agentic_mooncake","version":2,"block_size":4,"hash_id_scope":"local"}
+{"request_id":"a","output_length":1,"hash_ids":[1]}"#;
+    let trace = Trace::open(&file(&dir, "agentic.jsonl", agentic.as_bytes()), &TraceOptions::default()).unwrap();
+    assert!(trace.has_free_turns);
+    let log = r#"{"event_type":"request_payload"}"#;
+    let error = Trace::open(&file(&dir, "log.jsonl", log.as_bytes()), &TraceOptions::default()).unwrap_err();
+    assert!(matches!(error, TraceError::Empty { .. }), "{error}");
+    let sessions = r#"{"num_turns":0,"input_prompt_length":5}"#;
+    let error = Trace::open(&file(&dir, "sessions.jsonl", sessions.as_bytes()), &TraceOptions::default()).unwrap_err();
+    assert!(matches!(error, TraceError::NeedsClosedLoop { .. }), "{error}");
+}

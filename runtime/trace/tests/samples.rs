@@ -78,14 +78,18 @@ fn azure_files_read_in_order() {
 }
 
 #[test]
-fn relatives_of_the_format_are_refused_by_name() {
-    for name in [
-        "formats/agentic-mooncake.jsonl",
-        "formats/applied-compute-agentic.jsonl",
-        "formats/dynamo-standard.jsonl",
-        "formats/dynamo-agentic.jsonl",
+fn every_format_of_dynamo_reads() {
+    for (name, requests, sessions, dependencies) in [
+        ("formats/agentic-mooncake.jsonl", 3, 2, 3),
+        ("formats/dynamo-agentic.jsonl", 4, 2, 4),
+        ("formats/dynamo-standard.jsonl", 2, 2, 0),
+        ("formats/applied-compute-agentic.jsonl", 3, 1, 0),
     ] {
-        let Some(result) = open(name) else { continue };
-        assert!(matches!(result, Err(TraceError::UnsupportedFormat { .. })), "{name}: {result:?}");
+        let options = TraceOptions { first_timestamp_required: false, ..TraceOptions::default() };
+        let Some(path) = sample(name) else { continue };
+        let trace = Trace::open(&path, &options).unwrap_or_else(|error| panic!("{error}"));
+        let counts = (trace.requests.len(), trace.sessions, trace.dependencies.len());
+        assert_eq!(counts, (requests, sessions, dependencies), "{name}");
+        assert_eq!(trace.warnings, [], "{name}");
     }
 }

@@ -1,7 +1,7 @@
 //! Captures as workloads.
 
 use tempfile::TempDir;
-use vcr_trace::{RowProblem, Trace, TraceError, TraceFormat, TraceOptions};
+use vcr_trace::{RowProblem, Strictness, Trace, TraceError, TraceFormat, TraceOptions};
 
 const META: &str = r#"{"kind":"meta","format":"vcr.capture","version":1,"block_size_tokens":4}"#;
 
@@ -123,7 +123,10 @@ fn captures_and_traces_of_vllm_vcr_are_told_by_their_first_line() {
     ] {
         let path = folder.path().join(name);
         std::fs::write(&path, text).expect("writable");
-        let options = TraceOptions { lenient: name.starts_with("bare"), ..TraceOptions::default() };
+        let options = TraceOptions {
+            strictness: if name.starts_with("bare") { Strictness::Lenient } else { Strictness::Standard },
+            ..TraceOptions::default()
+        };
         let trace = Trace::open(&path, &options).unwrap_or_else(|error| panic!("{name}: {error}"));
         assert_eq!((trace.requests.len(), trace.block_size_tokens), (1, block_size_tokens), "{name}");
     }
@@ -138,7 +141,8 @@ fn captures_and_traces_of_vllm_vcr_are_told_by_their_first_line() {
 fn lenient_reading_skips_lines_and_says_so() {
     let lines = ["{}".to_owned(), request(1, r#","arrival_ns":1"#)];
     assert!(matches!(read_with(&lines, &TraceOptions::default()), Err(TraceError::Capture(_))));
-    let trace = read_with(&lines, &TraceOptions { lenient: true, ..TraceOptions::default() }).expect("the rest");
+    let trace = read_with(&lines, &TraceOptions { strictness: Strictness::Lenient, ..TraceOptions::default() })
+        .expect("the rest");
     assert_eq!(trace.requests.len(), 1);
     assert_eq!((trace.warnings[0].first_line, trace.warnings[0].rows), (2, 1));
 }

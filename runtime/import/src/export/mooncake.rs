@@ -108,6 +108,7 @@ fn trace(requests: &[RequestRecord], block_size_tokens: u32) -> io::Result<Trace
             next_turn: None,
             arrival_ns: request.arrival_ns.filter(|_| turn == 0),
             delay_ns: previous.map_or(0, |previous| think_ns(&requests[previous], request)),
+            dependencies: ItemRange::default(),
             input_tokens: request.prompt_tokens,
             output_tokens: request.output_tokens,
             hash_ids,

@@ -61,7 +61,7 @@ struct Workload {
 pub(crate) fn read(mut reader: CaptureReader<'_>, options: &TraceOptions) -> Result<Trace, TraceError> {
     let mut options = options.clone();
     if let Some(tokens) = reader.meta().block_size_tokens.and_then(NonZeroU32::new) {
-        options.block_size_tokens = tokens;
+        options.block_size_tokens = Some(tokens);
     }
     let mut workload = Workload::default();
     while let Some((position, line)) = reader.next_placed()? {
@@ -82,7 +82,7 @@ pub(crate) fn read(mut reader: CaptureReader<'_>, options: &TraceOptions) -> Res
 
 impl Workload {
     fn add(&mut self, position: CapturePosition, record: RequestRecord, options: &TraceOptions) {
-        let block_size_tokens = options.block_size_tokens.get();
+        let block_size_tokens = options.block_size_or_default().get();
         let start = self.hashes.len();
         self.hashes.extend(record.block_hashes.iter().map(|hash| hash.0));
         let chain = start..self.hashes.len();

@@ -4,11 +4,14 @@
 //! row after row, knows which field it is in when something is wrong, refuses a
 //! field given under both of its names, and collects the names it does not know.
 
+use super::scan;
 use crate::RowProblem;
 use crate::assemble::FieldProblem;
 use crate::lines::describe;
 use crate::millis::Millis;
-use serde::de::{self, Deserialize, DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
+use serde::Deserialize;
+use serde::de::{self, DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
+use std::collections::BTreeMap;
 use std::fmt;
 
 /// The fields of a row.
@@ -25,10 +28,44 @@ pub(super) enum Field {
     Priority,
     StrictPriority,
     PolicyClass,
+    // From here on those of agentic rows alone.
+    PlayId,
+    NotBefore,
+    Dependencies,
+    WaitFor,
+    Branches,
+    ToolWait,
+    /// Fields that say nothing to a replay.
+    Model,
+    RequestKind,
+    PrefixReset,
+    ToolEvents,
+    RecordedApiTime,
+}
+
+/// Which fields a row may have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Dialect {
+    Plain,
+    Agentic,
+}
+
+impl Dialect {
+    fn fields(self) -> &'static [(Field, &'static str, &'static str)] {
+        match self {
+            Dialect::Plain => &FIELDS[..Field::PlayId as usize],
+            Dialect::Agentic => &FIELDS,
+        }
+    }
+
+    /// The field called `name`, if the dialect has one.
+    pub(super) fn field(self, name: &str) -> Option<Field> {
+        self.fields().iter().find(|(_, own, alias)| *own == name || *alias == name).map(|entry| entry.0)
+    }
 }
 
 /// Each field with its name and its other accepted name.
-const FIELDS: [(Field, &str, &str); 11] = [
+const FIELDS: [(Field, &str, &str); 22] = [
     (Field::RequestId, "request_id", "request_id"),
     (Field::SessionId, "session_id", "session_id"),
     (Field::InputLength, "input_length", "input_tokens"),
@@ -40,6 +77,17 @@ const FIELDS: [(Field, &str, &str); 11] = [
     (Field::Priority, "priority", "priority"),
     (Field::StrictPriority, "strict_priority", "strict_priority"),
     (Field::PolicyClass, "policy_class", "policy_class"),
+    (Field::PlayId, "play_id", "play_id"),
+    (Field::NotBefore, "not_before_ms", "not_before_ms"),
+    (Field::Dependencies, "dependencies", "dependencies"),
+    (Field::WaitFor, "wait_for", "wait_for"),
+    (Field::Branches, "branches", "branches"),
+    (Field::ToolWait, "tool_wait_ms", "tool_wait_ms"),
+    (Field::Model, "model", "model"),
+    (Field::RequestKind, "request_kind", "request_kind"),
+    (Field::PrefixReset, "prefix_reset", "prefix_reset"),
+    (Field::ToolEvents, "tool_events", "tool_events"),
+    (Field::RecordedApiTime, "recorded_api_time_ms", "recorded_api_time_ms"),
 ];
 
 impl Field {
@@ -51,13 +99,34 @@ impl Field {
         FIELDS[self as usize].2
     }
 
-    fn bit(self) -> u16 {
-        1 << self as u16
+    fn bit(self) -> u32 {
+        1 << self as u32
     }
 }
 
+/// One entry of `dependencies`.
+#[derive(Debug, Deserialize)]
+pub(super) struct DependencyRow {
+    pub(super) request_id: Box<str>,
+    pub(super) trigger: DecodedTrigger,
+    #[serde(default)]
+    pub(super) delay_ms: Option<Millis>,
+    /// What the dependency is for, which changes nothing.
+    #[serde(default, rename = "relation")]
+    _relation: Option<IgnoredAny>,
+    #[serde(flatten)]
+    pub(super) others: BTreeMap<String, IgnoredAny>,
+}
+
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum DecodedTrigger {
+    Dispatch,
+    Completion,
+}
+
 /// One decoded row. A field given as `null` counts as absent.
-#[derive(Default)]
+#[derive(Debug, Default)]
 pub(super) struct DecodedRow {
     pub(super) request_id: Option<Box<str>>,
     pub(super) session_id: Option<Box<str>>,
@@ -70,11 +139,17 @@ pub(super) struct DecodedRow {
     pub(super) priority: i32,
     pub(super) strict_priority: u32,
     pub(super) policy_class: Option<Box<str>>,
+    pub(super) play_id: Option<Box<str>>,
+    pub(super) not_before: Option<Millis>,
+    pub(super) dependencies: Vec<DependencyRow>,
+    pub(super) wait_for: Vec<Box<str>>,
+    pub(super) branches: Vec<Box<str>>,
+    pub(super) tool_wait: Option<Millis>,
     pub(super) unknown_fields: Vec<Box<str>>,
     /// Fields that had a value.
-    present: u16,
+    present: u32,
     /// Fields that occurred at all.
-    named: u16,
+    named: u32,
     /// The field being decoded, for the error that may come.
     current: Option<Field>,
     /// A problem that serde's error type cannot carry.
@@ -82,16 +157,35 @@ pub(super) struct DecodedRow {
 }
 
 impl DecodedRow {
+    /// Takes note of a field that is given a value. False if it was named before.
+    pub(super) fn name(&mut self, field: Field) -> bool {
+        let is_first = self.named & field.bit() == 0;
+        self.named |= field.bit();
+        self.present |= field.bit();
+        is_first
+    }
+
     /// Whether the row gives the field a value.
     pub(super) fn has(&self, field: Field) -> bool {
         self.present & field.bit() != 0
     }
 
     /// Replaces the content by that of one JSON object.
-    pub(super) fn decode(&mut self, json: &[u8]) -> Result<(), FieldProblem> {
+    pub(super) fn decode(&mut self, json: &[u8], dialect: Dialect) -> Result<(), FieldProblem> {
+        self.clear();
+        if scan::row(self, json, dialect) {
+            return Ok(());
+        }
+        self.decode_slowly(json, dialect)
+    }
+
+    /// The same without the short cut, which leaves whatever is unusual, and so
+    /// all errors, to a whole JSON parser.
+    pub(super) fn decode_slowly(&mut self, json: &[u8], dialect: Dialect) -> Result<(), FieldProblem> {
         self.clear();
         let mut decoder = serde_json::Deserializer::from_slice(json);
-        (&mut *self).deserialize(&mut decoder).and_then(|()| decoder.end()).map_err(|error| {
+        let result = RowSeed { row: self, dialect }.deserialize(&mut decoder);
+        result.and_then(|()| decoder.end()).map_err(|error| {
             let problem = self.problem.take();
             (self.current.map(Field::name), problem.unwrap_or_else(|| RowProblem::Malformed(describe(&error))))
         })
@@ -116,6 +210,15 @@ impl DecodedRow {
             Field::OutputLength => assign(&mut self.output_tokens, map.next_value()?),
             Field::Priority => assign(&mut self.priority, map.next_value()?),
             Field::StrictPriority => assign(&mut self.strict_priority, map.next_value()?),
+            Field::PlayId => set(&mut self.play_id, map.next_value()?),
+            Field::NotBefore => set(&mut self.not_before, map.next_value()?),
+            Field::ToolWait => set(&mut self.tool_wait, map.next_value()?),
+            Field::Dependencies => assign(&mut self.dependencies, map.next_value()?),
+            Field::WaitFor => assign(&mut self.wait_for, map.next_value()?),
+            Field::Branches => assign(&mut self.branches, map.next_value()?),
+            Field::Model | Field::RequestKind | Field::PrefixReset | Field::ToolEvents | Field::RecordedApiTime => {
+                assign(&mut IgnoredAny, map.next_value()?)
+            }
             Field::OutputTokenIds => map.next_value_seed(Fill(&mut self.output_token_ids))?,
             Field::HashIds => map.next_value_seed(Fill(&mut self.hash_ids))?,
         };
@@ -135,14 +238,20 @@ fn assign<T>(slot: &mut T, value: Option<T>) -> bool {
     value.map(|value| *slot = value).is_some()
 }
 
-impl<'de> DeserializeSeed<'de> for &mut DecodedRow {
+/// A row to be filled.
+struct RowSeed<'a> {
+    row: &'a mut DecodedRow,
+    dialect: Dialect,
+}
+
+impl<'de> DeserializeSeed<'de> for RowSeed<'_> {
     type Value = ();
     fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
         deserializer.deserialize_map(self)
     }
 }
 
-impl<'de> Visitor<'de> for &mut DecodedRow {
+impl<'de> Visitor<'de> for RowSeed<'_> {
     type Value = ();
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -150,53 +259,54 @@ impl<'de> Visitor<'de> for &mut DecodedRow {
     }
 
     fn visit_map<M: MapAccess<'de>>(self, mut map: M) -> Result<(), M::Error> {
-        while let Some(key) = map.next_key::<Key>()? {
+        let RowSeed { row, dialect } = self;
+        while let Some(key) = map.next_key_seed(dialect)? {
             match key {
                 Key::Known(field) => {
-                    self.current = Some(field);
-                    if self.named & field.bit() != 0 {
+                    row.current = Some(field);
+                    if row.named & field.bit() != 0 {
                         let alias = field.alias();
-                        self.problem = Some(RowProblem::Duplicate { alias });
+                        row.problem = Some(RowProblem::Duplicate { alias });
                         return Err(de::Error::custom("duplicate field"));
                     }
-                    self.named |= field.bit();
-                    self.decode_field(field, &mut map)?;
+                    row.named |= field.bit();
+                    row.decode_field(field, &mut map)?;
                 }
                 Key::Unknown(name) => {
                     map.next_value::<IgnoredAny>()?;
                     // Once per row and name, so that warnings count rows.
-                    if !self.unknown_fields.contains(&name) {
-                        self.unknown_fields.push(name);
+                    if !row.unknown_fields.contains(&name) {
+                        row.unknown_fields.push(name);
                     }
                 }
             }
-            self.current = None;
+            row.current = None;
         }
         Ok(())
     }
 }
 
-enum Key {
+pub(super) enum Key {
     Known(Field),
     Unknown(Box<str>),
 }
 
-impl<'de> Deserialize<'de> for Key {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct KeyVisitor;
-        impl Visitor<'_> for KeyVisitor {
-            type Value = Key;
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a field name")
-            }
-            fn visit_str<E: de::Error>(self, text: &str) -> Result<Key, E> {
-                Ok(FIELDS
-                    .iter()
-                    .find(|(_, name, alias)| *name == text || *alias == text)
-                    .map_or_else(|| Key::Unknown(text.into()), |entry| Key::Known(entry.0)))
-            }
-        }
-        deserializer.deserialize_identifier(KeyVisitor)
+impl<'de> DeserializeSeed<'de> for Dialect {
+    type Value = Key;
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Key, D::Error> {
+        deserializer.deserialize_identifier(self)
+    }
+}
+
+impl Visitor<'_> for Dialect {
+    type Value = Key;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a field name")
+    }
+
+    fn visit_str<E: de::Error>(self, text: &str) -> Result<Key, E> {
+        Ok(self.field(text).map_or_else(|| Key::Unknown(text.into()), Key::Known))
     }
 }
 

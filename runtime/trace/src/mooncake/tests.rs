@@ -1,4 +1,5 @@
-use crate::{Trace, TraceFormat, TraceOptions, WarningKind, write_mooncake};
+use super::row::{DecodedRow, Dialect};
+use crate::{HashIdScope, Strictness, Trace, TraceFormat, TraceOptions, WarningKind, write_mooncake};
 use proptest::prelude::*;
 
 fn check_with(rows: &str, options: &TraceOptions) -> Result<Trace, String> {
@@ -68,10 +69,7 @@ fn errors_name_file_line_and_field() {
             "{\"timestamp\":0,\"delay\":1,\"output_length\":1,\"hash_ids\":[1]}",
             "field `delay`: a first turn has nothing to wait for",
         ),
-        (
-            "{\"timestamp\":0,\"delay\":-1.5,\"output_length\":1,\"hash_ids\":[1]}",
-            "field `delay`: the delay is -1.5 ms",
-        ),
+        ("{\"timestamp\":0,\"delay\":-1.5,\"output_length\":1,\"hash_ids\":[1]}", "field `delay`: the wait is -1.5 ms"),
         (
             "{\"timestamp\":0,\"input_length\":0,\"output_length\":1,\"hash_ids\":[1]}",
             "field `input_length`: the prompt has no tokens",
@@ -114,7 +112,7 @@ fn errors_name_file_line_and_field() {
 fn leniency_is_counted_not_silent() {
     let rows = "{\"timestamp\":0,\"input_length\":2000,\"output_length\":1,\"hash_ids\":[1,2],\"chat\":{\"a\":[1]}}\n\
                 {\"timestamp\":0,\"input_length\":3,\"output_length\":1,\"hash_ids\":[8,9],\"chat\":1,\"chat\":2}";
-    let options = TraceOptions { lenient: true, ..TraceOptions::default() };
+    let options = TraceOptions { strictness: Strictness::Lenient, ..TraceOptions::default() };
     let trace = check_with(rows, &options).unwrap();
     assert_eq!(trace.requests[0].input_tokens, 1024);
     assert_eq!(trace.hash_ids(&trace.requests[1]), [2], "the surplus id is not numbered");
@@ -216,5 +214,133 @@ proptest! {
         }
         let earliest = trace.requests.iter().filter_map(|r| r.arrival_ns).min();
         prop_assert_eq!(earliest, Some(0));
+    }
+}
+
+#[test]
+fn strict_reading_has_no_warnings() {
+    let strict = TraceOptions { strictness: Strictness::Strict, ..TraceOptions::default() };
+    let row = |rest: &str| format!("\n{{\"timestamp\":0,\"output_length\":1,\"hash_ids\":[1,2]{rest}}}");
+    assert_eq!(check_with(&row(""), &strict).unwrap().warnings, []);
+    for (rest, expected) in [
+        (",\"chat\":1", "line 2: `chat` is no field of this format"),
+        (",\"wait_for\":[]", "line 2: `wait_for` is no field of this format"),
+        (",\"input_length\":3", "line 2, field `hash_ids`: 2 hash ids, but the prompt has only 1 blocks"),
+        (",\"input_length\":2000", "line 2, field `input_length`: 2000 tokens, but 2 hash ids"),
+    ] {
+        let message = check_with(&row(rest), &strict).unwrap_err();
+        assert!(message.contains(expected), "{message}\nlacks {expected}");
+    }
+}
+
+#[test]
+fn deltas_are_plain_rows_of_what_is_new() {
+    let rows = "{\"session_id\":\"s\",\"timestamp\":0,\"input_length\":16,\"output_length\":4,\"hash_ids\":[201]}\n\
+                {\"session_id\":\"s\",\"timestamp\":10,\"delay\":5,\"input_length\":8,\"output_length\":4,\"hash_ids\":[202]}";
+    let options = TraceOptions::default();
+    let trace = Trace::read(rows.as_bytes(), "t", TraceFormat::MooncakeDelta, &options).unwrap();
+    assert!(trace.is_delta);
+    assert_eq!((trace.requests[1].input_tokens, trace.requests[1].delay_ns), (8, 5_000_000));
+    assert!(!check(rows).unwrap().is_delta);
+}
+
+#[test]
+fn ids_of_sessions_can_be_kept_apart() {
+    let row =
+        |session| format!("{{\"session_id\":\"{session}\",\"timestamp\":0,\"output_length\":1,\"hash_ids\":[7,8]}}\n");
+    let rows = row("a") + &row("b") + &row("a");
+    let options = TraceOptions { hash_id_scope: Some(HashIdScope::Session), ..TraceOptions::default() };
+    assert_eq!(check_with(&rows, &options).unwrap().hash_ids, [0, 1, 2, 3, 0, 1]);
+    assert_eq!(check(&rows).unwrap().hash_ids, [0, 1, 0, 1, 0, 1]);
+}
+
+/// Values of all kinds, mostly such as belong there.
+fn arb_row() -> impl Strategy<Value = String> {
+    let name = proptest::sample::select(vec![
+        "timestamp",
+        "created_time",
+        "delay",
+        "input_length",
+        "output_length",
+        "hash_ids",
+        "output_token_ids",
+        "session_id",
+        "priority",
+        "strict_priority",
+        "policy_class",
+        "request_id",
+        "play_id",
+        "model",
+        "other",
+    ]);
+    let value = prop_oneof![
+        any::<u64>().prop_map(|x| x.to_string()),
+        (0u32..5000).prop_map(|x| x.to_string()),
+        any::<i32>().prop_map(|x| x.to_string()),
+        (0.0f64..1e7).prop_map(|x| x.to_string()),
+        any::<f64>().prop_map(|x| format!("{x:e}")),
+        "\"[a-z\u{e9}]{0,4}\"",
+        proptest::sample::select(vec![
+            "null",
+            "01",
+            "1.",
+            "-0",
+            "-5",
+            "1e3",
+            "1.5E2",
+            "[]",
+            "[ 1 ,2, 3 ]",
+            "[1,]",
+            "[01]",
+            "[1 2]",
+            "[1.0]",
+            "99999999999999999999",
+            "[18446744073709551615]",
+            "18446744073709551616",
+            "\"a\\n\"",
+            "true",
+            "{}",
+            "\"\u{1}\"",
+            "0.1",
+            "1234567.000001",
+        ])
+        .prop_map(str::to_owned),
+        proptest::collection::vec(any::<u32>(), 0..5).prop_map(|list| format!("{list:?}")),
+    ];
+    let space = proptest::sample::select(vec!["", "", " ", "\t "]);
+    (proptest::collection::vec((name, value, space), 0..6), "[ }x]{0,2}").prop_map(|(fields, end)| {
+        let fields: Vec<String> = fields
+            .iter()
+            .map(|(name, value, space)| format!("{space}\"{name}\"{space}:{space}{value}{space}"))
+            .collect();
+        format!("{{{}}}{end}", fields.join(","))
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 4000, ..ProptestConfig::default() })]
+
+    /// The short cut must be nothing but short.
+    #[test]
+    fn the_short_cut_reads_what_the_parser_reads(text in arb_row()) {
+        for dialect in [Dialect::Plain, Dialect::Agentic] {
+            let (mut short, mut whole) = (DecodedRow::default(), DecodedRow::default());
+            let (short_result, whole_result) =
+                (short.decode(text.as_bytes(), dialect), whole.decode_slowly(text.as_bytes(), dialect));
+            prop_assert_eq!(&short_result, &whole_result);
+            if whole_result.is_ok() {
+                prop_assert_eq!(format!("{short:?}"), format!("{whole:?}"));
+            }
+        }
+    }
+}
+
+#[test]
+fn usual_rows_take_the_short_cut() {
+    for text in [
+        "{\"timestamp\": 0, \"input_length\": 6758, \"output_length\": 500, \"hash_ids\": [0, 1, 2]}\r\n",
+        "{\"timestamp\":27.25,\"session_id\":\"s\",\"delay\":1,\"output_length\":0,\"hash_ids\":[ 5,6 ]}",
+    ] {
+        assert!(super::scan::row(&mut DecodedRow::default(), text.as_bytes(), Dialect::Plain), "{text}");
     }
 }

@@ -1,0 +1,308 @@
+//! Dynamo's log of requests, `dynamo.request.trace.v1`, in one or more files.
+//!
+//! Requests are put in order of time, whatever file they are in. Without agent
+//! contexts each is a session of its own. With them, a turn follows the end of
+//! the turn before it; the first of a child session follows the start of the
+//! request that called for it, and the request that took the child's result
+//! follows the child's last end. A tool's end says which requests these are; else
+//! the times do. Each waits as long as it did in the log.
+
+mod agents;
+
+use std::io::BufRead;
+use std::num::NonZeroU32;
+
+use hashbrown::HashMap;
+use serde::Deserialize;
+
+use crate::assemble::{Assembler, FieldProblem, Row};
+use crate::lines::{Lines, describe};
+use crate::{RowProblem, Trace, TraceError, TraceOptions, WarningKind};
+
+const SCHEMA: &str = "dynamo.request.trace.v1";
+const NS_PER_MS: u64 = 1_000_000;
+
+#[derive(Deserialize)]
+struct Event {
+    schema: Option<Box<str>>,
+    event_type: Option<Box<str>>,
+    event_time_unix_ms: Option<u64>,
+    agent_context: Option<AgentContext>,
+    request: Option<Request>,
+    tool: Option<Tool>,
+    /// Some sinks wrap the whole event once more.
+    event: Option<Box<Event>>,
+}
+
+#[derive(Deserialize)]
+struct AgentContext {
+    session_id: Box<str>,
+    parent_session_id: Option<Box<str>>,
+}
+
+#[derive(Deserialize)]
+struct Request {
+    request_id: Box<str>,
+    output_tokens: Option<u32>,
+    request_received_ms: Option<u64>,
+    total_time_ms: Option<f64>,
+    replay: Option<Replay>,
+}
+
+#[derive(Deserialize)]
+struct Replay {
+    trace_block_size: NonZeroU32,
+    input_length: u32,
+    input_sequence_hashes: Vec<u64>,
+}
+
+#[derive(Deserialize)]
+struct Tool {
+    claude: Option<ToolLinks>,
+}
+
+/// Which requests a tool call links.
+#[derive(Deserialize)]
+struct ToolLinks {
+    source_request_id: Box<str>,
+    consumer_request_id: Option<Box<str>>,
+    child_session_id: Option<Box<str>>,
+}
+
+/// A place in the files.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Place {
+    shard: u32,
+    line: u32,
+}
+
+/// What is wrong, and where.
+type Misplaced = (Place, FieldProblem);
+
+/// A request of the log. Its hash ids lie in `Log::ids`.
+struct LoggedRequest {
+    place: Place,
+    request_id: Box<str>,
+    context: Option<AgentContext>,
+    start_ms: u64,
+    end_ms: u64,
+    input_tokens: u32,
+    output_tokens: u32,
+    ids: std::ops::Range<usize>,
+}
+
+/// A tool call that links requests.
+struct LoggedTool {
+    place: Place,
+    session_id: Box<str>,
+    links: ToolLinks,
+}
+
+/// What the files say, still in their order.
+#[derive(Default)]
+struct Log {
+    requests: Vec<LoggedRequest>,
+    ids: Vec<u64>,
+    tools: Vec<LoggedTool>,
+    block_size_tokens: Option<NonZeroU32>,
+    unknown_events: Vec<(Box<str>, Place)>,
+}
+
+/// Collects the files of a log.
+pub(crate) struct DynamoReader {
+    options: TraceOptions,
+    names: Vec<String>,
+    log: Log,
+}
+
+impl DynamoReader {
+    pub(crate) fn new(options: &TraceOptions) -> Self {
+        DynamoReader { options: options.clone(), names: Vec::new(), log: Log::default() }
+    }
+
+    /// Reads one file to its end.
+    pub(crate) fn add(&mut self, reader: impl BufRead, name: &str) -> Result<(), TraceError> {
+        let shard = self.names.len() as u32;
+        self.names.push(name.to_owned());
+        let mut lines = Lines::new(reader);
+        while let Some((line, bytes)) = lines.next_row().map_err(|error| error.of(name))? {
+            let place = Place { shard, line };
+            let added = self.log.add(bytes, place, self.options.block_size_tokens);
+            added.map_err(|problem| self.at((place, problem)))?;
+        }
+        Ok(())
+    }
+
+    /// Puts the requests of all files together.
+    pub(crate) fn finish(mut self) -> Result<Trace, TraceError> {
+        let all_names = self.names.join("`, `");
+        self.log
+            .requests
+            .sort_by(|a, b| (a.start_ms, a.end_ms, &a.request_id).cmp(&(b.start_ms, b.end_ms, &b.request_id)));
+        let by_name = self.log.by_name().map_err(|problem| self.at(problem))?;
+        let edges = agents::edges(&self.log, &by_name).map_err(|problem| self.at(problem))?;
+        let mut options = self.options.clone();
+        options.block_size_tokens = self.log.block_size_tokens;
+        let mut assembler = Assembler::new(&options).with_free_turns();
+        for (name, place) in &self.log.unknown_events {
+            let problem = || (Some("event_type"), RowProblem::UnknownEvent { name: name.clone() });
+            let warned = assembler.warn(WarningKind::UnknownEvent(name.clone()), place.line, problem);
+            warned.map_err(|problem| self.at((*place, problem)))?;
+        }
+        let mut waits = vec![false; self.log.requests.len()];
+        for (request, _) in &edges {
+            waits[*request as usize] = true;
+        }
+        for (request, waits) in self.log.requests.iter().zip(waits) {
+            let row = self.log.row(request, waits);
+            let pushed = row.and_then(|row| assembler.push(request.place.line, row));
+            pushed.map_err(|(field, problem)| self.at((request.place, (field.map(name_in_logs), problem))))?;
+        }
+        assembler.attach(edges).map_err(|(request, problem)| {
+            let place = self.log.requests[request as usize].place;
+            self.at((place, (None, problem)))
+        })?;
+        assembler.finish(&all_names)
+    }
+
+    fn at(&self, (place, (field, problem)): Misplaced) -> TraceError {
+        TraceError::Row { name: self.names[place.shard as usize].clone(), line: place.line, field, problem }
+    }
+}
+
+impl Log {
+    fn add(&mut self, row: &[u8], place: Place, expected: Option<NonZeroU32>) -> Result<(), FieldProblem> {
+        let mut event: Event = decode(row)?;
+        if let Some(inner) = event.event.take() {
+            event = *inner;
+        }
+        let Some(event_type) = event.event_type.take() else {
+            return Err((Some("event_type"), RowProblem::Missing));
+        };
+        match &*event_type {
+            // The texts of requests, and tools that have yet to end.
+            "request_payload" | "tool_start" => return Ok(()),
+            "request_end" | "tool_end" | "tool_error" => {}
+            _ => {
+                self.unknown_events.push((event_type, place));
+                return Ok(());
+            }
+        }
+        match event.schema.as_deref() {
+            Some(SCHEMA) => {}
+            None => return Err((Some("schema"), RowProblem::Missing)),
+            Some(other) => {
+                let text = format!("`{other}` is another schema than {SCHEMA}");
+                return Err((Some("schema"), RowProblem::Malformed(text)));
+            }
+        }
+        if &*event_type == "request_end" {
+            self.add_request(event, place, expected)
+        } else {
+            self.add_tool(event, place)
+        }
+    }
+
+    fn add_request(&mut self, event: Event, place: Place, expected: Option<NonZeroU32>) -> Result<(), FieldProblem> {
+        let missing = |field| (Some(field), RowProblem::Missing);
+        let request = event.request.ok_or(missing("request"))?;
+        let replay = request.replay.ok_or(missing("request.replay"))?;
+        let block_size = replay.trace_block_size;
+        let expected = *self.block_size_tokens.get_or_insert(expected.unwrap_or(block_size));
+        if block_size != expected {
+            let problem = RowProblem::BlockSize { given: block_size.get(), expected: expected.get() };
+            return Err((Some("request.replay.trace_block_size"), problem));
+        }
+        let (hashes, blocks) = (replay.input_sequence_hashes, replay.input_length.div_ceil(block_size.get()));
+        if hashes.len() != blocks as usize {
+            let text = format!(
+                "{} hashes for {} tokens in blocks of {block_size}; there must be {blocks}",
+                hashes.len(),
+                replay.input_length
+            );
+            return Err((Some("request.replay.input_sequence_hashes"), RowProblem::Malformed(text)));
+        }
+        let start_ms = request.request_received_ms.ok_or(missing("request.request_received_ms"))?;
+        let end_ms = match request.total_time_ms {
+            None => event.event_time_unix_ms.ok_or(missing("event_time_unix_ms"))?,
+            Some(time_ms) if (0.0..1e15).contains(&time_ms) => start_ms.saturating_add(time_ms.round() as u64),
+            Some(time_ms) => {
+                let text = format!("{time_ms} ms is no duration; it must be at least 0");
+                return Err((Some("request.total_time_ms"), RowProblem::Malformed(text)));
+            }
+        };
+        let ids_start = self.ids.len();
+        self.ids.extend_from_slice(&hashes);
+        self.requests.push(LoggedRequest {
+            place,
+            request_id: request.request_id,
+            context: event.agent_context,
+            start_ms,
+            end_ms: end_ms.max(start_ms),
+            input_tokens: replay.input_length,
+            output_tokens: request.output_tokens.ok_or(missing("request.output_tokens"))?,
+            ids: ids_start..self.ids.len(),
+        });
+        Ok(())
+    }
+
+    fn add_tool(&mut self, event: Event, place: Place) -> Result<(), FieldProblem> {
+        if let (Some(context), Some(Tool { claude: Some(links) })) = (event.agent_context, event.tool) {
+            self.tools.push(LoggedTool { place, session_id: context.session_id, links });
+        }
+        Ok(())
+    }
+
+    /// The requests by their names, which must differ.
+    fn by_name(&self) -> Result<HashMap<&str, u32>, Misplaced> {
+        let mut by_name = HashMap::with_capacity(self.requests.len());
+        for (index, request) in self.requests.iter().enumerate() {
+            if by_name.insert(&*request.request_id, index as u32).is_some() {
+                let request_id = request.request_id.clone();
+                let problem = RowProblem::DuplicateRequest { request_id };
+                return Err((request.place, (Some("request.request_id"), problem)));
+            }
+        }
+        Ok(by_name)
+    }
+
+    fn row(&self, request: &LoggedRequest, waits: bool) -> Result<Row<'_>, FieldProblem> {
+        let since_epoch_ns = request.start_ms.checked_mul(NS_PER_MS).and_then(|ns| i64::try_from(ns).ok());
+        let timestamp_ns = since_epoch_ns.ok_or_else(|| {
+            let text = format!("{} ms is beyond 292 years", request.start_ms);
+            (Some("request.request_received_ms"), RowProblem::Malformed(text))
+        })?;
+        Ok(Row {
+            request_id: Some(request.request_id.clone()),
+            session_id: request.context.as_ref().map(|context| context.session_id.clone()),
+            input_tokens: request.input_tokens,
+            output_tokens: request.output_tokens,
+            hash_ids: &self.ids[request.ids.clone()],
+            timestamp_ns: (!waits).then_some(timestamp_ns),
+            ..Row::default()
+        })
+    }
+}
+
+fn decode(row: &[u8]) -> Result<Event, FieldProblem> {
+    let mut decoder = serde_json::Deserializer::from_slice(row);
+    let event = serde_path_to_error::deserialize(&mut decoder).map_err(|error| {
+        let place = error.path().to_string();
+        let text = describe(error.inner());
+        // `.` is the row itself.
+        (None, RowProblem::Malformed(if place == "." { text } else { format!("field `{place}`: {text}") }))
+    })?;
+    decoder.end().map_err(|error| (None, RowProblem::Malformed(describe(&error))))?;
+    Ok(event)
+}
+
+/// What a field of a row is called in a log.
+fn name_in_logs(field: &'static str) -> &'static str {
+    match field {
+        "input_length" => "request.replay.input_length",
+        other => other,
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,225 @@
+//! The formats by name, and what else a reader is told.
+
+use std::fmt;
+use std::num::NonZeroU32;
+use std::str::FromStr;
+
+/// The formats that can be read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TraceFormat {
+    /// One JSON object a line, as published with Mooncake (FAST '25) and
+    /// extended by Dynamo with sessions, delays and priorities.
+    Mooncake,
+    /// Mooncake rows of which the later turns of a session give only what is new
+    /// in their prompts; see [`Trace::is_delta`](crate::Trace).
+    MooncakeDelta,
+    /// Mooncake rows that say which others they wait for, in both of Dynamo's
+    /// versions: `wait_for`, or a header and `dependencies`.
+    AgenticMooncake,
+    /// Sessions of tool calls as arrays of lengths, without arrivals: only for
+    /// closed loops.
+    AppliedComputeAgentic,
+    /// Dynamo's log of requests (`dynamo.request.trace.v1`), in one or more
+    /// files.
+    Dynamo,
+    /// The CSV of the Azure LLM inference traces: `TIMESTAMP`, `ContextTokens`,
+    /// `GeneratedTokens`. It says nothing of content, so no prompt shares
+    /// anything with another.
+    Azure,
+    /// A capture, or a trace of vllm-vcr: what an engine was asked. Its arrivals,
+    /// prompts, answers and sessions are read; when answers came only on request.
+    Capture,
+}
+
+impl TraceFormat {
+    /// All formats.
+    pub const ALL: [TraceFormat; 7] = [
+        TraceFormat::Mooncake,
+        TraceFormat::MooncakeDelta,
+        TraceFormat::AgenticMooncake,
+        TraceFormat::AppliedComputeAgentic,
+        TraceFormat::Dynamo,
+        TraceFormat::Azure,
+        TraceFormat::Capture,
+    ];
+
+    /// Its name, with hyphens. [`FromStr`] also takes it with underscores.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            TraceFormat::Mooncake => "mooncake",
+            TraceFormat::MooncakeDelta => "mooncake-delta",
+            TraceFormat::AgenticMooncake => "agentic-mooncake",
+            TraceFormat::AppliedComputeAgentic => "applied-compute-agentic",
+            TraceFormat::Dynamo => "dynamo",
+            TraceFormat::Azure => "azure",
+            TraceFormat::Capture => "capture",
+        }
+    }
+
+    /// Whether its requests never say when they arrive, so that they can only be
+    /// played in a closed loop.
+    #[must_use]
+    pub fn needs_closed_loop(self) -> bool {
+        self == TraceFormat::AppliedComputeAgentic
+    }
+}
+
+impl fmt::Display for TraceFormat {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// A name that no format has.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("no trace format is called `{name}`; there are {}", names())]
+pub struct UnknownFormatName {
+    /// The name.
+    pub name: String,
+}
+
+fn names() -> String {
+    TraceFormat::ALL.map(TraceFormat::name).join(", ")
+}
+
+impl FromStr for TraceFormat {
+    type Err = UnknownFormatName;
+
+    fn from_str(name: &str) -> Result<Self, UnknownFormatName> {
+        let hyphened = name.replace('_', "-");
+        let format = TraceFormat::ALL.into_iter().find(|format| format.name() == hyphened);
+        format.ok_or_else(|| UnknownFormatName { name: name.to_owned() })
+    }
+}
+
+/// What becomes of rows that are not as they should be.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Strictness {
+    /// What can be repaired is, and counted as a warning: an `input_length` that
+    /// its hash ids do not cover is cut, a line of a capture that cannot be used
+    /// is skipped.
+    Lenient,
+    /// What cannot be meant is refused; what has no effect (unknown fields,
+    /// surplus hash ids) is counted as a warning.
+    #[default]
+    Standard,
+    /// There are no warnings: whatever would be one is an error.
+    Strict,
+}
+
+/// How far equal hash ids mean equal tokens.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum HashIdScope {
+    /// Everywhere in the trace.
+    #[default]
+    Trace,
+    /// Inside a play: sessions with the same `play_id`; of rows without one, the
+    /// session. It is what `"hash_id_scope": "local"` of a header means, since an
+    /// agent and those it starts share their blocks.
+    Play,
+    /// Inside a session.
+    Session,
+}
+
+/// Leading blocks that the sessions of a trace share, where the trace says
+/// nothing of content.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct SharedPrefix {
+    /// The part of the blocks of a first prompt, from 0 to 1.
+    pub ratio: f64,
+    /// Groups of sessions with the same leading blocks; 0 for none that share.
+    pub groups: u32,
+    /// The seed by which each session is put into a group.
+    pub seed: u64,
+}
+
+impl SharedPrefix {
+    /// The group of a session, if it shares anything.
+    pub(crate) fn group(&self, session: u32) -> Option<u32> {
+        if self.groups == 0 || self.ratio == 0.0 {
+            return None;
+        }
+        let draw = xxhash_rust::xxh3::xxh3_64_with_seed(&session.to_le_bytes(), self.seed);
+        // The high half of the product is uniform over the groups.
+        Some((u128::from(draw) * u128::from(self.groups) >> 64) as u32)
+    }
+}
+
+/// The rules a trace is read with.
+#[derive(Clone, Debug, PartialEq)]
+pub struct TraceOptions {
+    /// The format; `None` finds it out from the file's name, else from its
+    /// first line.
+    pub format: Option<TraceFormat>,
+    /// Prompt tokens that one hash id stands for; [`TraceOptions::DEFAULT_BLOCK_SIZE`]
+    /// unless given. A header of an agentic trace and a request trace of Dynamo
+    /// say it themselves and are checked against it; a capture says it and is
+    /// not.
+    pub block_size_tokens: Option<NonZeroU32>,
+    /// What becomes of rows that are not as they should be.
+    pub strictness: Strictness,
+    /// Whether every first turn needs a timestamp. Off for closed-loop replay,
+    /// which ignores arrivals.
+    pub first_timestamp_required: bool,
+    /// Keep when the recorded answers of a capture came.
+    pub answer_times: bool,
+    /// How far equal hash ids mean equal tokens; `None` leaves it to the trace.
+    pub hash_id_scope: Option<HashIdScope>,
+    /// What sessions of [`TraceFormat::AppliedComputeAgentic`] share.
+    pub shared_prefix: SharedPrefix,
+}
+
+impl Default for TraceOptions {
+    fn default() -> Self {
+        TraceOptions {
+            format: None,
+            block_size_tokens: None,
+            strictness: Strictness::default(),
+            first_timestamp_required: true,
+            answer_times: false,
+            hash_id_scope: None,
+            shared_prefix: SharedPrefix::default(),
+        }
+    }
+}
+
+impl TraceOptions {
+    /// Prompt tokens of a hash id in the published Mooncake traces.
+    pub const DEFAULT_BLOCK_SIZE: NonZeroU32 = NonZeroU32::new(512).expect("512 is not 0");
+
+    /// The block size of a trace that does not say it itself.
+    pub(crate) fn block_size_or_default(&self) -> NonZeroU32 {
+        self.block_size_tokens.unwrap_or(Self::DEFAULT_BLOCK_SIZE)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_read_in_both_spellings() {
+        for format in TraceFormat::ALL {
+            assert_eq!(format.name().parse(), Ok(format));
+            assert_eq!(format.name().replace('-', "_").parse(), Ok(format));
+        }
+        let error = "mooncakes".parse::<TraceFormat>().unwrap_err().to_string();
+        assert!(error.contains("`mooncakes`; there are mooncake, mooncake-delta, agentic-mooncake"), "{error}");
+    }
+
+    #[test]
+    fn groups_are_drawn_evenly_from_the_seed() {
+        let shared = SharedPrefix { ratio: 0.5, groups: 4, seed: 42 };
+        let mut sizes = [0; 4];
+        for session in 0..4000 {
+            sizes[shared.group(session).unwrap() as usize] += 1;
+        }
+        assert!(sizes.iter().all(|size| (900..1100).contains(size)), "{sizes:?}");
+        assert_ne!(
+            (0..64).map(|s| SharedPrefix { seed: 7, ..shared }.group(s)).collect::<Vec<_>>(),
+            (0..64).map(|s| shared.group(s)).collect::<Vec<_>>()
+        );
+        assert_eq!(SharedPrefix { groups: 0, ..shared }.group(3), None);
+    }
+}

@@ -1,0 +1,160 @@
+//! The short cut through usual rows.
+//!
+//! A row is mostly a list of integers. This scanner takes rows of known fields
+//! with plain numbers, texts without escapes and lists of integers, and leaves
+//! every other to the JSON parser, which then also tells what is wrong.
+
+use super::row::{DecodedRow, Dialect, Field};
+use crate::millis::Millis;
+
+/// Fills an empty `row` from one JSON object. False if the row is not usual;
+/// `row` is then half filled.
+pub(super) fn row(row: &mut DecodedRow, json: &[u8], dialect: Dialect) -> bool {
+    Scanner { rest: json }.object(row, dialect).is_some()
+}
+
+struct Scanner<'a> {
+    rest: &'a [u8],
+}
+
+impl<'a> Scanner<'a> {
+    fn object(&mut self, row: &mut DecodedRow, dialect: Dialect) -> Option<()> {
+        self.expect(b'{')?;
+        loop {
+            let field = dialect.field(self.text()?)?;
+            self.expect(b':')?;
+            self.skip_space();
+            if !row.name(field) {
+                return None;
+            }
+            self.value(row, field)?;
+            match self.next()? {
+                b',' => {}
+                b'}' => break,
+                _ => return None,
+            }
+        }
+        self.skip_space();
+        self.rest.is_empty().then_some(())
+    }
+
+    fn value(&mut self, row: &mut DecodedRow, field: Field) -> Option<()> {
+        match field {
+            Field::HashIds => self.integers(&mut row.hash_ids, |id| Some(id))?,
+            Field::OutputTokenIds => self.integers(&mut row.output_token_ids, |id| u32::try_from(id).ok())?,
+            Field::RequestId => row.request_id = Some(self.text()?.into()),
+            Field::SessionId => row.session_id = Some(self.text()?.into()),
+            Field::PolicyClass => row.policy_class = Some(self.text()?.into()),
+            Field::PlayId => row.play_id = Some(self.text()?.into()),
+            Field::InputLength => row.input_tokens = u32::try_from(self.integer()?).ok()?,
+            Field::OutputLength => row.output_tokens = u32::try_from(self.integer()?).ok()?,
+            Field::StrictPriority => row.strict_priority = u32::try_from(self.integer()?).ok()?,
+            Field::Priority => row.priority = i32::try_from(self.integer()?).ok()?,
+            Field::Timestamp => row.timestamp = Some(self.millis()?),
+            Field::Delay => row.delay = Some(self.millis()?),
+            Field::NotBefore => row.not_before = Some(self.millis()?),
+            Field::ToolWait => row.tool_wait = Some(self.millis()?),
+            Field::Model | Field::RequestKind => {
+                self.text()?;
+            }
+            Field::Dependencies
+            | Field::WaitFor
+            | Field::Branches
+            | Field::PrefixReset
+            | Field::ToolEvents
+            | Field::RecordedApiTime => return None,
+        }
+        Some(())
+    }
+
+    fn skip_space(&mut self) {
+        while let [b' ' | b'\t' | b'\n' | b'\r', rest @ ..] = self.rest {
+            self.rest = rest;
+        }
+    }
+
+    /// The next byte that is not space.
+    fn next(&mut self) -> Option<u8> {
+        self.skip_space();
+        let (byte, rest) = self.rest.split_first()?;
+        self.rest = rest;
+        Some(*byte)
+    }
+
+    fn expect(&mut self, byte: u8) -> Option<()> {
+        (self.next()? == byte).then_some(())
+    }
+
+    /// A text without escapes.
+    fn text(&mut self) -> Option<&'a str> {
+        self.expect(b'"')?;
+        let end = self.rest.iter().position(|byte| matches!(byte, b'"' | b'\\' | 0..0x20))?;
+        let (text, rest) = self.rest.split_at(end);
+        self.rest = rest.strip_prefix(b"\"")?;
+        std::str::from_utf8(text).ok()
+    }
+
+    /// A number without sign, fraction and exponent, of at most 19 digits.
+    #[inline]
+    fn integer(&mut self) -> Option<u64> {
+        let mut value = 0u64;
+        let mut len = 0;
+        while let Some(digit) = self.rest.get(len).map(|byte| byte.wrapping_sub(b'0'))
+            && digit < 10
+        {
+            value = value.wrapping_mul(10).wrapping_add(u64::from(digit));
+            len += 1;
+        }
+        let is_usual = (1..=19).contains(&len) && (len == 1 || self.rest[0] != b'0');
+        if !is_usual || matches!(self.rest.get(len), Some(b'.' | b'e' | b'E')) {
+            return None;
+        }
+        self.rest = &self.rest[len..];
+        Some(value)
+    }
+
+    fn integers<T>(&mut self, list: &mut Vec<T>, convert: impl Fn(u64) -> Option<T>) -> Option<()> {
+        self.expect(b'[')?;
+        self.skip_space();
+        if let Some(rest) = self.rest.strip_prefix(b"]") {
+            self.rest = rest;
+            return Some(());
+        }
+        loop {
+            list.push(convert(self.integer()?)?);
+            // Published files have exactly one space behind each comma.
+            if let [b',', b' ', b'0'..=b'9', ..] = self.rest {
+                self.rest = &self.rest[2..];
+                continue;
+            }
+            match self.next()? {
+                b',' => self.skip_space(),
+                b']' => return Some(()),
+                _ => return None,
+            }
+        }
+    }
+
+    /// Milliseconds: digits, and perhaps a fraction.
+    fn millis(&mut self) -> Option<Millis> {
+        let digits = |from: &[u8]| from.iter().take_while(|byte| byte.is_ascii_digit()).count();
+        let whole = digits(self.rest);
+        if whole == 0 || (whole > 1 && self.rest[0] == b'0') {
+            return None;
+        }
+        match self.rest.get(whole) {
+            Some(b'e' | b'E') => None,
+            Some(b'.') => {
+                let fraction = digits(&self.rest[whole + 1..]);
+                let (number, rest) = self.rest.split_at(whole + 1 + fraction);
+                if fraction == 0 || matches!(rest, [b'e' | b'E', ..]) {
+                    return None;
+                }
+                self.rest = rest;
+                // The nearest double, as the JSON parser takes it.
+                Millis::from_f64(std::str::from_utf8(number).ok()?.parse().ok()?)
+            }
+            _ => Millis::from_whole(self.integer()?),
+        }
+    }
+}
