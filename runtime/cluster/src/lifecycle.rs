@@ -8,7 +8,7 @@ use crate::error::SimError;
 use crate::event::Event;
 use crate::link::TransferKey;
 use crate::metrics::{Counter, Trend};
-use crate::record::{FailReason, Outcome, RequestRecord};
+use crate::record::{FailReason, Outcome, RequestDetail, RequestRecord};
 use crate::router::{Choice, EndedRequest, RouteError, RoutePhase, RouteQuery};
 use crate::sim::{Live, Simulation, Stage};
 use crate::tokens::made_up;
@@ -87,6 +87,7 @@ impl Simulation<'_> {
             preemptions: 0,
             retries: 0,
             outcome: Outcome::Unfinished,
+            detail: RequestDetail::default(),
         });
         let stream = seed::derive(self.config.seed, "output", u64::from(workload));
         self.output_seeds.push(seed::derive(seed::mix(stream ^ turn.session), "turn", u64::from(turn.turn)));
@@ -239,17 +240,21 @@ impl Simulation<'_> {
             blocks: prompt.block_hashes(),
         };
         let refused = |what: String| RouteError { router: "router".to_owned(), reason: what };
+        let mut overlap_blocks = 0;
         let choice = pool.router.route(&query, &self.loads).and_then(|choice| match choice {
             Choice::Shed if query.may_shed => Ok(Routed::Shed),
             Choice::Shed => Err(refused("it refused a request that has been with an engine before".to_owned())),
             Choice::Worker(position) => match self.loads.get(position) {
                 Some(load) => {
                     live.routed[index] = Some(load.worker);
+                    overlap_blocks = load.overlap_blocks;
                     Ok(Routed::To(pool.first_worker + load.worker))
                 }
                 None => Err(refused(format!("it chose position {position} of {} engines", self.loads.len()))),
             },
         });
+        let overlap_tokens = overlap_blocks * pool.config.engine.block_size;
+        self.records[tag as usize].detail.route_overlap_tokens[index] = overlap.then_some(overlap_tokens);
         choice.map_err(|reason| SimError::Route {
             pool: pool.config.name.clone(),
             request: Some(tag),
@@ -312,9 +317,16 @@ impl Simulation<'_> {
         };
         let bytes = u64::from(tokens) * config.kv_bytes_per_token;
         let latency_ns = config.latency_ns;
+        let alone_ns = match config.sharing {
+            LinkSharing::Unshared => config.alone_ns(bytes),
+            LinkSharing::Shared | LinkSharing::PerPrefillEngine => 0,
+        };
+        let detail = &mut self.records[load.tag as usize].detail;
+        detail.transfer_start_ns = Some(self.now_ns);
+        detail.decode_cached_tokens = Some(load.cached_tokens);
         if self.links.is_empty() || bytes == 0 {
             let delivered = Event::TransferDelivered { tag: key.tag, attempt: key.attempt };
-            self.events.push(self.now_ns + latency_ns, delivered);
+            self.events.push(self.now_ns.saturating_add(latency_ns + alone_ns), delivered);
             return;
         }
         let link = self.link_from(source);
@@ -375,7 +387,8 @@ impl Simulation<'_> {
 
     fn link_from(&self, source_worker: u32) -> u32 {
         match self.link_config().sharing {
-            LinkSharing::Shared => 0,
+            // Without sharing there is no link to tell.
+            LinkSharing::Shared | LinkSharing::Unshared => 0,
             LinkSharing::PerPrefillEngine => self.workers[source_worker as usize].index,
         }
     }

@@ -138,16 +138,22 @@ impl Samples {
         }
     }
 
-    /// Sums the samples up; `None` without samples.
-    #[must_use]
-    pub fn summarise(mut self) -> Option<Summary> {
+    /// The distinct samples in order, each with how often it came.
+    pub fn counted(&mut self) -> &[(u64, u64)] {
         self.runs.sort_unstable();
-        // One run a value, so that the sums below do not show how they came.
         self.runs.dedup_by(|later, earlier| {
             let same = later.0 == earlier.0;
             earlier.1 += u64::from(same) * later.1;
             same
         });
+        &self.runs
+    }
+
+    /// Sums the samples up; `None` without samples.
+    #[must_use]
+    pub fn summarise(mut self) -> Option<Summary> {
+        // One run a value, so that the sums below do not show how they came.
+        self.counted();
         let count: u64 = self.runs.iter().map(|(_, count)| count).sum();
         let (min, max) = (self.runs.first()?.0, self.runs.last()?.0);
         let sum: u128 = self.runs.iter().map(|&(value, count)| u128::from(value) * u128::from(count)).sum();
@@ -245,6 +251,11 @@ impl MetricSet {
         for (mine, theirs) in self.counters.iter_mut().zip(&other.counters) {
             *mine += theirs;
         }
+    }
+
+    /// See [`Samples::counted`].
+    pub(crate) fn counted(&mut self, trend: Trend) -> &[(u64, u64)] {
+        self.trends[trend as usize].counted()
     }
 
     pub(crate) fn into_summaries(self) -> MetricSummaries {

@@ -80,6 +80,9 @@ pub struct EngineReport {
     pub prefix_hit_ratio: f64,
     /// Crashes.
     pub crashes: u32,
+    /// Tokens computed in prefill chunks, recomputed ones included.
+    #[serde(skip)]
+    pub prefill_tokens: u64,
 }
 
 /// What one link carried.
@@ -118,6 +121,10 @@ pub struct Report {
     /// Every request, in order of arrival.
     #[serde(skip)]
     pub requests: Vec<RequestRecord>,
+    /// Every gap between consecutive output tokens in nanoseconds, in order, with
+    /// how often it came.
+    #[serde(skip)]
+    pub token_gaps_ns: Vec<(u64, u64)>,
     /// Names of the workloads, by [`RequestRecord::workload`].
     #[serde(skip)]
     pub workload_names: Vec<String>,
@@ -161,6 +168,7 @@ impl Simulation<'_> {
         for set in &self.metrics {
             all.merge(set);
         }
+        let token_gaps_ns = all.counted(Trend::Itl).to_vec();
         let arrived = self.records.len() as u64;
         if arrived > 0 && all.total(Counter::Rejected) == arrived {
             let Outcome::Rejected(reason) = self.records[0].outcome else { unreachable!("all were rejected") };
@@ -189,6 +197,7 @@ impl Simulation<'_> {
                 .collect(),
             fingerprint: String::new(),
             requests: records,
+            token_gaps_ns,
             workload_names: names,
             engine_names: self.workers.iter().map(|worker| self.engine_name(worker)).collect(),
         };
@@ -213,6 +222,7 @@ impl Simulation<'_> {
                 kv_peak_usage: kv_peak_usage(worker),
                 prefix_hit_ratio: share(stats.prefix.hit_tokens, stats.prefix.queried_tokens),
                 crashes: worker.totals.crashes,
+                prefill_tokens: worker.totals.prefill_tokens,
             }
         });
         reports.collect()
