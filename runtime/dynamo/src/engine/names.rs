@@ -122,6 +122,14 @@ pub fn known_engine_key(key: &str) -> bool {
 }
 
 impl super::EngineArgs {
+    /// The JSON text `text` with another engine type, under the name that its
+    /// spelling has for that.
+    #[must_use]
+    pub fn with_engine_type(text: &str, engine_type: &str) -> String {
+        let nested = serde_json::from_str::<Map<String, Value>>(text).is_ok_and(|map| is_nested(&map));
+        Self::with_key(Some(text), if nested { "backend" } else { "engine_type" }, Value::from(engine_type))
+    }
+
     /// The JSON text `text` (none for all defaults) with another value for one
     /// engine argument, put where its spelling has it. What is no JSON object stays
     /// as it is, for [`EngineArgs::read`](super::EngineArgs::read) to complain.

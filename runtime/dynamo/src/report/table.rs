@@ -82,7 +82,7 @@ fn boxed(rows: &[[String; 8]]) -> String {
         let cells: Vec<&str> = row.iter().map(String::as_str).collect();
         text.push_str(&line(&cells));
     }
-    text.push_str(&rule('└', "─", '┴', '┘'));
+    text.push_str(&rule('└', "━", '┴', '┘'));
     text
 }
 
