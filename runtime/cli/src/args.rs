@@ -10,6 +10,7 @@ use crate::guest_registry::{self, PullArgs, PushArgs};
 use crate::inspect::captures::args as captures;
 use crate::play::args::PlayArgs;
 use crate::record::args::RecordArgs;
+use crate::replay::args::{self as replay, ReplayArgs};
 
 /// The exit codes, as the help of every command lists them. A macro, because
 /// only literals can be put together into one.
@@ -54,7 +55,20 @@ macro_rules! with_comparison_exit_codes {
     };
 }
 
-pub(crate) use {with_comparison_exit_codes, with_plain_exit_codes};
+/// As above, for commands that simulate and keep no promises.
+macro_rules! with_simulation_exit_codes {
+    ($text:literal) => {
+        concat!(
+            $text,
+            "\n\nExit codes:
+  0  all went well
+  2  bad usage or input file
+  3  a guest or an engine failed"
+        )
+    };
+}
+
+pub(crate) use {with_comparison_exit_codes, with_plain_exit_codes, with_simulation_exit_codes};
 
 /// A simulator of the vLLM engine with scripted workloads and WebAssembly guests.
 #[derive(Debug, Parser)]
@@ -69,6 +83,9 @@ pub(crate) enum Command {
     /// Run a scenario in virtual time and check its promises.
     #[command(after_help = RUN_EXAMPLES)]
     Run(RunArgs),
+    /// Replay a trace as NVIDIA Dynamo's offline replay does: its options, its report.
+    #[command(after_help = replay::EXAMPLES, args_override_self = true)]
+    Replay(Box<ReplayArgs>),
     /// Stand behind a real vLLM frontend as its engine, in real time.
     #[command(after_help = play_help())]
     Play(Box<PlayArgs>),

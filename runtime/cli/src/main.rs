@@ -8,6 +8,7 @@ mod inspect;
 mod play;
 mod progress;
 mod record;
+mod replay;
 mod run;
 mod service;
 mod style;
@@ -27,6 +28,7 @@ fn main() -> ExitCode {
     let exit = match cli.command {
         Command::Run(args) => run::run(&args),
         Command::Play(args) => play::play(&args),
+        Command::Replay(args) => replay::replay(&args),
         Command::Record(args) => record::record(&args),
         Command::Guest { command } => guest(&command),
         Command::Inspect { command } => inspect(&command),

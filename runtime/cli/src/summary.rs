@@ -71,7 +71,7 @@ fn write_checks<'a>(out: &mut dyn Write, checks: impl Iterator<Item = &'a Check>
     Ok(())
 }
 
-fn write_run(out: &mut dyn Write, run: &Report) -> io::Result<()> {
+pub(crate) fn write_run(out: &mut dyn Write, run: &Report) -> io::Result<()> {
     let duration = format_ns(run.duration_ms * 1e6);
     writeln!(out, "\n  {BOLD}RUN {}{BOLD:#}  {DIM}seed {}, {duration} of virtual time{DIM:#}", run.name, run.seed)?;
     write_table(out, &trend_table(run))?;

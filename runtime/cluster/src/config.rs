@@ -77,6 +77,8 @@ pub enum LinkSharing {
     Shared,
     /// Those from the same prefill engine: one link each.
     PerPrefillEngine,
+    /// None: each has the whole bandwidth to itself, as Dynamo models it.
+    Unshared,
 }
 
 /// The way of KV from prefill to decode engines.
@@ -92,6 +94,17 @@ pub struct LinkConfig {
     pub scope: TransferScope,
     /// Which transfers contend.
     pub sharing: LinkSharing,
+}
+
+impl LinkConfig {
+    /// How long a transfer takes that has the whole bandwidth to itself, in
+    /// nanoseconds, rounded to the nearest.
+    pub(crate) fn alone_ns(&self, bytes: u64) -> u64 {
+        let Some(bytes_per_s) = self.bandwidth_bytes_per_s else { return 0 };
+        let bytes_per_s = u128::from(bytes_per_s.max(1));
+        let ns = (u128::from(bytes) * 1_000_000_000 + bytes_per_s / 2) / bytes_per_s;
+        u64::try_from(ns).unwrap_or(u64::MAX / 2)
+    }
 }
 
 /// How engines are put together.

@@ -7,7 +7,7 @@ use crate::error::{SimError, make_error};
 use crate::event::Event;
 use crate::metrics::Counter;
 use crate::observe::Incident;
-use crate::record::{FailReason, Outcome};
+use crate::record::{FailReason, Outcome, RequestDetail};
 use crate::sim::{Simulation, Stage};
 use crate::worker::Health;
 
@@ -124,6 +124,8 @@ impl Simulation<'_> {
         record.first_token_ns = None;
         record.last_token_ns = None;
         record.decode_worker = None;
+        record.detail =
+            RequestDetail { route_overlap_tokens: record.detail.route_overlap_tokens, ..Default::default() };
         record.retries += u32::from(again);
         self.count(tag, Counter::WastedTokens, wasted);
         if again {

@@ -8,7 +8,7 @@ use crate::error::SimError;
 use crate::event::Event;
 use crate::link::TransferKey;
 use crate::metrics::{Counter, Trend};
-use crate::record::{FailReason, Outcome, RequestRecord};
+use crate::record::{FailReason, Outcome, RequestDetail, RequestRecord};
 use crate::routing::Routed;
 use crate::sim::{Live, Simulation, Stage};
 use crate::tokens::made_up;
@@ -115,11 +115,10 @@ impl Simulation<'_> {
             end_ns: None,
             prefill_worker: None,
             decode_worker: None,
-            prefill_route_overlap_tokens: None,
-            decode_route_overlap_tokens: None,
             preemptions: 0,
             retries: 0,
             outcome: Outcome::Unfinished,
+            detail: RequestDetail::default(),
         });
         let stream = seed::derive(self.config.seed, "output", u64::from(workload));
         self.output_seeds.push(seed::derive(seed::mix(stream ^ turn.session), "turn", u64::from(turn.turn)));
@@ -296,9 +295,16 @@ impl Simulation<'_> {
         };
         let bytes = u64::from(tokens) * config.kv_bytes_per_token;
         let latency_ns = config.latency_ns;
+        let alone_ns = match config.sharing {
+            LinkSharing::Unshared => config.alone_ns(bytes),
+            LinkSharing::Shared | LinkSharing::PerPrefillEngine => 0,
+        };
+        let detail = &mut self.records[load.tag as usize].detail;
+        detail.transfer_start_ns = Some(self.now_ns);
+        detail.decode_cached_tokens = Some(load.cached_tokens);
         if self.links.is_empty() || bytes == 0 {
             let delivered = Event::TransferDelivered { tag: key.tag, attempt: key.attempt };
-            self.events.push(self.now_ns + latency_ns, delivered);
+            self.events.push(self.now_ns.saturating_add(latency_ns + alone_ns), delivered);
             return;
         }
         let link = self.link_from(source);
@@ -359,7 +365,8 @@ impl Simulation<'_> {
 
     fn link_from(&self, source_worker: u32) -> u32 {
         match self.link_config().sharing {
-            LinkSharing::Shared => 0,
+            // Without sharing there is no link to tell.
+            LinkSharing::Shared | LinkSharing::Unshared => 0,
             LinkSharing::PerPrefillEngine => self.workers[source_worker as usize].index,
         }
     }

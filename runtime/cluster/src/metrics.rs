@@ -146,8 +146,9 @@ impl MetricSet {
         self.counters[counter as usize]
     }
 
-    /// Sums up each of `sets`, and all of them together.
-    pub(crate) fn summarise(sets: Vec<Self>) -> (Vec<MetricSummaries>, MetricSummaries) {
+    /// Sums up each of `sets`, and all of them together, and gives the gaps between
+    /// tokens of all.
+    pub(crate) fn summarise(sets: Vec<Self>) -> (Vec<MetricSummaries>, MetricSummaries, SortedSamples) {
         let mut each = vec![MetricSummaries::default(); sets.len()];
         let mut all = MetricSummaries::default();
         for (summaries, set) in each.iter_mut().zip(&sets) {
@@ -157,24 +158,33 @@ impl MetricSet {
             }
         }
         let mut columns: Vec<_> = sets.into_iter().map(|set| set.trends.into_iter()).collect();
+        let mut gaps = SortedSamples::default();
         for trend in 0..Trend::ALL.len() {
             let own: Vec<Samples> = columns.iter_mut().filter_map(Iterator::next).collect();
-            let mut joined = Samples::default();
             let several = own.iter().filter(|samples| !samples.is_empty()).count() > 1;
+            let mut joined = Samples::default();
+            let mut whole = SortedSamples::default();
             for (summaries, samples) in each.iter_mut().zip(own) {
                 if several {
                     joined.append(&samples);
                 }
-                summaries.trends[trend] = samples.sorted().summary();
+                let sorted = samples.sorted();
+                summaries.trends[trend] = sorted.summary();
+                if !several && summaries.trends[trend].is_some() {
+                    // What only one of them has, all have.
+                    all.trends[trend] = summaries.trends[trend];
+                    whole = sorted;
+                }
             }
-            all.trends[trend] = if several {
-                joined.sorted().summary()
-            } else {
-                // What only one of them has, all have.
-                each.iter().find_map(|summaries| summaries.trends[trend])
-            };
+            if several {
+                whole = joined.sorted();
+                all.trends[trend] = whole.summary();
+            }
+            if trend == Trend::Itl as usize {
+                gaps = whole;
+            }
         }
-        (each, all)
+        (each, all, gaps)
     }
 }
 

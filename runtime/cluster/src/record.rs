@@ -74,17 +74,48 @@ pub struct RequestRecord {
     pub prefill_worker: Option<u32>,
     /// Engine that generated the output, if another.
     pub decode_worker: Option<u32>,
-    /// Prompt tokens that the router took to be cached on the (prefill) engine
-    /// when it chose it, if it looked.
-    pub prefill_route_overlap_tokens: Option<u32>,
-    /// The same of the decode engine, if that is another.
-    pub decode_route_overlap_tokens: Option<u32>,
     /// How often it was preempted.
     pub preemptions: u32,
     /// How often it was tried again.
     pub retries: u32,
     /// How it ended.
     pub outcome: Outcome,
+    /// More of its way.
+    pub detail: RequestDetail,
+}
+
+/// What is remembered of a request for those who ask where its time went; of its
+/// last attempt, but for the routes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RequestDetail {
+    /// Second output token.
+    pub second_token_ns: Option<u64>,
+    /// Most prompt tokens found in the (prefill) engine's prefix cache at any of
+    /// its admissions.
+    pub most_cached_tokens: u32,
+    /// Since when it has been preempted, if it is.
+    pub preempted_since_ns: Option<u64>,
+    /// How long it was preempted before.
+    pub preempted_ns: u64,
+    /// When the decode engine had reserved its blocks.
+    pub transfer_start_ns: Option<u64>,
+    /// Start of the first step with it on the decode engine.
+    pub decode_scheduled_ns: Option<u64>,
+    /// Prompt tokens found in the decode engine's prefix cache.
+    pub decode_cached_tokens: Option<u32>,
+    /// Prompt tokens that the router of each pool took to be cached where it sent
+    /// it; none where the router asks for no such thing.
+    pub route_overlap_tokens: [Option<u32>; 2],
+}
+
+impl RequestDetail {
+    /// It is admitted, for the first time or again, with so many tokens cached.
+    pub(crate) fn admitted(&mut self, now_ns: u64, cached_prompt_tokens: u32) {
+        self.most_cached_tokens = self.most_cached_tokens.max(cached_prompt_tokens);
+        if let Some(since_ns) = self.preempted_since_ns.take() {
+            self.preempted_ns += now_ns - since_ns;
+        }
+    }
 }
 
 /// A row of `requests.jsonl`. Times in milliseconds; absent where they do not apply.

@@ -12,7 +12,7 @@ use sha2::{Digest, Sha256};
 use vcr_core::ServingEngine;
 
 use crate::error::SimError;
-use crate::metrics::{Counter, Gauge, MetricSet, MetricSummaries, Summary, Trend, Unit};
+use crate::metrics::{Counter, Gauge, MetricSet, MetricSummaries, SortedSamples, Summary, Trend, Unit};
 use crate::record::{FailReason, Outcome, RequestRecord, RequestRow, ns_to_ms};
 use crate::sim::Simulation;
 use crate::worker::Worker;
@@ -82,6 +82,9 @@ pub struct EngineReport {
     pub prefix_hit_ratio: f64,
     /// Crashes.
     pub crashes: u32,
+    /// Tokens computed in prefill chunks, recomputed ones included.
+    #[serde(skip)]
+    pub prefill_tokens: u64,
 }
 
 /// What one link carried.
@@ -120,6 +123,9 @@ pub struct Report {
     /// Every request, in order of arrival.
     #[serde(skip)]
     pub requests: Vec<RequestRecord>,
+    /// Every gap between consecutive output tokens, in nanoseconds.
+    #[serde(skip)]
+    pub token_gaps_ns: SortedSamples,
     /// Names of the workloads, by [`RequestRecord::workload`].
     #[serde(skip)]
     pub workload_names: Vec<String>,
@@ -169,7 +175,7 @@ impl Simulation<'_> {
         let names: Vec<String> = self.workloads.iter().map(|workload| workload.name().to_owned()).collect();
         let mut sets = std::mem::take(&mut self.metrics);
         sets.push(std::mem::take(&mut self.step_metrics));
-        let (mut sets, all) = MetricSet::summarise(sets);
+        let (mut sets, all, token_gaps_ns) = MetricSet::summarise(sets);
         // Steps serve all workloads together.
         sets.pop();
         let workloads = sets.into_iter().enumerate().map(|(index, set)| {
@@ -192,6 +198,7 @@ impl Simulation<'_> {
                 .collect(),
             fingerprint: String::new(),
             requests: records,
+            token_gaps_ns,
             workload_names: names,
             engine_names: self.workers.iter().map(|worker| self.engine_name(worker)).collect(),
         };
@@ -216,6 +223,7 @@ impl Simulation<'_> {
                 kv_peak_usage: kv_peak_usage(worker),
                 prefix_hit_ratio: share(stats.prefix.hit_tokens, stats.prefix.queried_tokens),
                 crashes: worker.totals.crashes,
+                prefill_tokens: worker.totals.prefill_tokens,
             }
         });
         reports.collect()

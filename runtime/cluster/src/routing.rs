@@ -137,13 +137,8 @@ impl Simulation<'_> {
         let pool = &self.pools[index];
         let live = self.live[tag as usize].as_deref_mut().expect("the request has not ended");
         live.routed[index] = Some(worker);
-        let record = &mut self.records[tag as usize];
         let tokens = overlap_blocks.map(|blocks| blocks * pool.config.engine.block_size());
-        if index == 0 {
-            record.prefill_route_overlap_tokens = tokens;
-        } else {
-            record.decode_route_overlap_tokens = tokens;
-        }
+        self.records[tag as usize].detail.route_overlap_tokens[index] = tokens;
         Routed::To(pool.first_worker + worker)
     }
 

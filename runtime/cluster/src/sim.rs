@@ -304,7 +304,9 @@ impl<'o> Simulation<'o> {
         })?;
         let plan = worker.engine.schedule();
         for &tag in &plan.preempted {
-            self.records[tag as usize].preemptions += 1;
+            let record = &mut self.records[tag as usize];
+            record.preemptions += 1;
+            record.detail.preempted_since_ns = Some(now_ns);
         }
         // Newly admitted requests come after all that were running.
         for entry in plan.scheduled.iter().rev().take_while(|entry| entry.kind != ScheduledKind::Running) {
@@ -312,6 +314,12 @@ impl<'o> Simulation<'o> {
             if record.scheduled_ns.is_none() {
                 record.scheduled_ns = Some(now_ns);
                 record.cached_tokens = entry.num_computed_tokens;
+            }
+            if record.decode_worker.is_none() {
+                record.detail.admitted(now_ns, entry.num_computed_tokens.min(record.prompt_tokens));
+            } else {
+                record.detail.admitted(now_ns, 0);
+                record.detail.decode_scheduled_ns.get_or_insert(now_ns);
             }
         }
         // A step that did nothing but preempt has made room for another.
@@ -461,6 +469,9 @@ impl<'o> Simulation<'o> {
                 None => record.first_token_ns = Some(now_ns),
                 Some(last_ns) => metrics.sample(Trend::Itl, now_ns - last_ns),
             }
+            if record.output_tokens < 2 && record.output_tokens + num_tokens >= 2 {
+                record.detail.second_token_ns = Some(now_ns);
+            }
             for _ in 1..num_tokens {
                 // Tokens of one burst arrive together.
                 metrics.sample(Trend::Itl, 0);
@@ -476,6 +487,7 @@ impl<'o> Simulation<'o> {
     fn emit_stretch(&mut self, index: u32, batch_requests: u64, durations_ns: &[u64]) {
         let ended_ns = &durations_ns[..durations_ns.len() - 1];
         let first_end_ns = self.now_ns.saturating_add(durations_ns[0]);
+        let second_end_ns = first_end_ns.saturating_add(durations_ns[1]);
         let ends_ns = ended_ns.iter().fold(self.now_ns, |end_ns, duration_ns| end_ns.saturating_add(*duration_ns));
         for &duration_ns in ended_ns {
             self.step_metrics.sample(Trend::StepTime, duration_ns);
@@ -490,6 +502,12 @@ impl<'o> Simulation<'o> {
                 Some(last_ns) => {
                     self.metrics[record.workload as usize].sample(Trend::Itl, first_end_ns - last_ns);
                 }
+            }
+            // One token a step.
+            if record.output_tokens == 1 {
+                record.detail.second_token_ns = Some(first_end_ns);
+            } else if record.output_tokens == 0 && output.num_tokens > 1 {
+                record.detail.second_token_ns = Some(second_end_ns);
             }
             record.prefill_end_ns.get_or_insert(first_end_ns);
             record.last_token_ns = Some(ends_ns);
@@ -560,6 +578,7 @@ fn links(topology: &Topology) -> Vec<Link> {
     let count = match link.sharing {
         LinkSharing::Shared => 1,
         LinkSharing::PerPrefillEngine => prefill.engines,
+        LinkSharing::Unshared => 0,
     };
     (0..count).map(|_| Link::new(bytes_per_s)).collect()
 }

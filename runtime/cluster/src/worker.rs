@@ -30,6 +30,7 @@ pub(crate) enum Health {
 pub(crate) struct WorkerTotals {
     pub(crate) busy_ns: u64,
     pub(crate) computed_tokens: u64,
+    pub(crate) prefill_tokens: u64,
     pub(crate) peak_active_blocks: u32,
     pub(crate) crashes: u32,
     lost: EngineStats,
@@ -210,6 +211,7 @@ impl Worker {
         self.executing = true;
         self.totals.busy_ns += duration_ns;
         self.totals.computed_tokens += shape.prefill_tokens + shape.decode_tokens;
+        self.totals.prefill_tokens += shape.prefill_tokens;
         self.totals.peak_active_blocks = self.totals.peak_active_blocks.max(shape.kv_active_blocks as u32);
         self.step_start_ns = start_ns;
         self.step_end_ns = start_ns.saturating_add(duration_ns);

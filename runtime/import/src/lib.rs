@@ -3,7 +3,7 @@
 //! An importer turns what another tool recorded into the lines of a capture:
 //! [`import`]. The exporters of [`export`] show captures to other tools;
 //! [`summary`] and [`compare`] say what they hold in numbers, and [`demo`]
-//! makes one up. This crate knows files and formats, and prints nothing.
+//! makes one up. Tables of results are written by [`table`]. This crate knows files and formats, and prints nothing.
 //!
 //! What a source says is kept or counted: an importer that must leave something
 //! out says so in the [`Imported::notes`] of its answer.
@@ -24,6 +24,7 @@ mod otel;
 mod output;
 mod own;
 pub mod summary;
+pub mod table;
 mod time;
 mod workload;
 

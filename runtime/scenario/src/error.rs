@@ -3,6 +3,7 @@
 use std::fmt;
 
 use rhai::{Dynamic, EvalAltResult, Position};
+use vcr_cluster::SimError;
 
 /// Whose fault an error is; decides the exit code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -11,6 +12,25 @@ pub enum Blame {
     Input,
     /// A guest or an engine, while running.
     Fault,
+}
+
+impl Blame {
+    /// Whose fault the end of a run is, and what to do about it, if that can be said.
+    #[must_use]
+    pub fn of(error: &SimError) -> (Self, Option<&'static str>) {
+        match error {
+            SimError::Config(_) | SimError::TimeStandsStill { .. } => (Self::Input, None),
+            SimError::NothingFits { .. } => {
+                (Self::Input, Some("raise `num_gpu_blocks` or `max_model_len`, or shorten the requests"))
+            }
+            SimError::Latency { .. }
+            | SimError::Policy { .. }
+            | SimError::Route { .. }
+            | SimError::Failures { .. }
+            | SimError::Tokens { .. }
+            | SimError::Stuck { .. } => (Self::Fault, None),
+        }
+    }
 }
 
 /// A failed scenario.

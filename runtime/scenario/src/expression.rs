@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rhai::Dynamic;
-use vcr_cluster::{LatencyFactory, PolicyFactory};
+use vcr_cluster::{LatencyFactory, PolicyFactory, RouterConfig};
 use vcr_core::{Policy, SchedulerRules};
 use vcr_random::Distribution;
 
@@ -15,11 +15,11 @@ use crate::error::{self, Blame, ScenarioError};
 use crate::latency::LatencySpec;
 use crate::options::{ScriptDistribution, as_number};
 use crate::policy::PolicySpec;
-use crate::{RunOptions, Silent, compat, vocabulary};
+use crate::{RunOptions, Silent, compat, router, vocabulary};
 
-/// The latency model of live engines that `source` makes. Relative paths in it
-/// start at `folder`; `name` says in errors where it was written. A call of a
-/// guest among them may take `guest_wall_time`.
+/// The latency model that `source` makes. Relative paths in it start at `folder`;
+/// `name` says in errors where it was written. A call of a guest among them may
+/// take `guest_wall_time`, where engines are live.
 ///
 /// # Errors
 /// When it is no expression of the vocabulary, or makes something else.
@@ -27,14 +27,27 @@ pub fn latency(
     name: &str,
     source: &str,
     folder: &Path,
-    guest_wall_time: Duration,
+    guest_wall_time: Option<Duration>,
 ) -> Result<LatencyFactory, ScenarioError> {
-    let value = evaluate(name, source, folder, Some(guest_wall_time))?;
+    let value = evaluate(name, source, folder, guest_wall_time)?;
     let spec = LatencySpec::of(&value).map_err(|what| {
         let hint = "write one as in scenarios: knobs(#{ ttft: \"200ms\", itl: \"10ms\" })";
         wrong(name, &format!("it must be {what}"), hint)
     })?;
     Ok(spec.factory)
+}
+
+/// The router that `source` names or makes. A name stands as it is; otherwise like
+/// [`latency`].
+///
+/// # Errors
+/// When it is no expression of the vocabulary, or makes something else.
+pub fn router(name: &str, source: &str, folder: &Path) -> Result<RouterConfig, ScenarioError> {
+    let value = if is_word(source) { Dynamic::from(source.to_owned()) } else { evaluate(name, source, folder, None)? };
+    router::of(&value).map_err(|what| {
+        let hint = "write a name, or an expression as in scenarios: guest(#{ path: \"router.wasm\" })";
+        wrong(name, &format!("it must be {what}"), hint)
+    })
 }
 
 /// The scheduling policy that `source` names or makes: what engines follow, and
@@ -49,9 +62,11 @@ pub fn policy(
     folder: &Path,
     guest_wall_time: Duration,
 ) -> Result<(Policy, Option<PolicyFactory>), ScenarioError> {
-    let is_word = source.chars().all(|character| character.is_ascii_alphanumeric() || "-_".contains(character));
-    let value =
-        if is_word { Dynamic::from(source.to_owned()) } else { evaluate(name, source, folder, Some(guest_wall_time))? };
+    let value = if is_word(source) {
+        Dynamic::from(source.to_owned())
+    } else {
+        evaluate(name, source, folder, Some(guest_wall_time))?
+    };
     let spec = PolicySpec::of(&value).map_err(|what| {
         let hint = "write a name, or an expression as in scenarios: fair_share(#{ weights: #{ \"3\": 2.0 } })";
         wrong(name, &format!("it must be {what}"), hint)
@@ -95,6 +110,11 @@ pub fn scheduler_rules(line: &str) -> Option<SchedulerRules> {
     compat::rules(line)
 }
 
+/// Whether it is a name rather than an expression.
+fn is_word(source: &str) -> bool {
+    source.chars().all(|character| character.is_ascii_alphanumeric() || "-_".contains(character))
+}
+
 fn wrong(name: &str, message: &str, hint: &str) -> ScenarioError {
     ScenarioError {
         blame: Blame::Input,
@@ -125,8 +145,11 @@ mod tests {
 
     #[test]
     fn one_word_of_the_vocabulary_is_enough() {
-        let made = latency("--latency", "fixed(#{ step: \"10ms\" })", Path::new(""), Duration::MAX);
+        let made = latency("--latency", "fixed(#{ step: \"10ms\" })", Path::new(""), None);
         assert!(made.is_ok());
+        assert!(matches!(router("--router", "least-loaded", Path::new("")), Ok(RouterConfig::LeastLoaded)));
+        let made = router("--router", "kv_aware(#{ prefill_load_scale: 2.0 })", Path::new(""));
+        assert!(matches!(made, Ok(RouterConfig::KvAware(_))));
         let made = |source| {
             policy("--policy", source, Path::new(""), Duration::MAX).map(|(policy, ranks)| (policy, ranks.is_some()))
         };
@@ -139,7 +162,7 @@ mod tests {
 
     #[test]
     fn anything_else_is_refused_with_its_place() {
-        let made = |source| latency("--latency", source, Path::new(""), Duration::MAX);
+        let made = |source| latency("--latency", source, Path::new(""), None);
         let error = |source| made(source).err().expect("it is wrong").to_string();
         assert!(error("7").starts_with("--latency: it must be a latency model"));
         assert!(error("fixed(#{ stp: \"10ms\" })").starts_with("--latency:1:"), "{}", error("fixed(#{ stp: 1 })"));

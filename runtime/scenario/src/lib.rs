@@ -25,6 +25,7 @@ mod precheck;
 mod promise;
 mod router;
 mod run;
+mod side_by_side;
 mod told;
 mod vocabulary;
 mod workload;
@@ -40,6 +41,7 @@ use vcr_cluster::observe::Progress;
 
 pub use check::Check;
 pub use error::{Blame, ScenarioError};
+pub use side_by_side::side_by_side;
 pub use told::{GaugeReport, GuestReport, SeatReport};
 pub use vocabulary::FUNCTIONS;
 

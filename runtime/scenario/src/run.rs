@@ -1,7 +1,6 @@
 //! `run` and `run_all`: scenarios become simulations.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 use rhai::{Array, Dynamic, Engine, Map, NativeCallContext, Position};
 use vcr_cluster::observe::{Incident, Observer, Progress, StepRecord};
@@ -14,6 +13,7 @@ use crate::fault::FaultSpec;
 use crate::options::{Options, describe};
 use crate::output::RunFiles;
 use crate::parameter;
+use crate::side_by_side::side_by_side;
 use crate::vocabulary::with_options;
 
 /// Seed of a run that neither the scenario nor the user seeds.
@@ -122,27 +122,11 @@ fn execute(context: &Context, mut configs: Vec<RunConfig>, call: Position) -> Sc
     parameter::check_all_used(context).map_err(|thrown| thrown.at(call))?;
     let first_index = context.state().runs.len();
     make_names_unique(context, &mut configs);
-    let threads = context.options.threads.clamp(1, configs.len());
-    let next = AtomicUsize::new(0);
-    let finished: Vec<std::sync::Mutex<Option<Result<Report, Thrown>>>> =
-        configs.iter().map(|_| std::sync::Mutex::new(None)).collect();
-    std::thread::scope(|scope| {
-        for _ in 0..threads {
-            scope.spawn(|| {
-                loop {
-                    let index = next.fetch_add(1, Ordering::Relaxed);
-                    let Some(config) = configs.get(index) else { return };
-                    let outcome = execute_one(context, config.clone(), first_index + index);
-                    if let Ok(mut slot) = finished[index].lock() {
-                        *slot = Some(outcome);
-                    }
-                }
-            });
-        }
+    let outcomes = side_by_side(context.options.threads, &configs, |index, config| {
+        execute_one(context, config.clone(), first_index + index)
     });
     let mut results = Vec::new();
-    for slot in finished {
-        let outcome = slot.into_inner().ok().flatten().expect("every run was taken by a thread that ended");
+    for outcome in outcomes {
         let report = Arc::new(outcome.map_err(|thrown| thrown.at(call))?);
         context.state().runs.push(Arc::clone(&report));
         results.push(RunResult(report));
@@ -187,19 +171,8 @@ fn output_error(error: &std::io::Error) -> Thrown {
 }
 
 fn sim_error(name: &str, error: SimError) -> Thrown {
-    let (blame, hint) = match &error {
-        SimError::Config(_) | SimError::TimeStandsStill { .. } => (Blame::Input, None),
-        SimError::NothingFits { .. } => {
-            (Blame::Input, Some("raise `num_gpu_blocks` or `max_model_len`, or shorten the requests".to_owned()))
-        }
-        SimError::Latency { .. }
-        | SimError::Policy { .. }
-        | SimError::Route { .. }
-        | SimError::Failures { .. }
-        | SimError::Tokens { .. }
-        | SimError::Stuck { .. } => (Blame::Fault, None),
-    };
-    Thrown { blame, message: format!("run `{name}`: {error}"), hint }
+    let (blame, hint) = Blame::of(&error);
+    Thrown { blame, message: format!("run `{name}`: {error}"), hint: hint.map(str::to_owned) }
 }
 
 /// Passes what a run shows on to files and to the person who waits.

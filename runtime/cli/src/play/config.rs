@@ -211,7 +211,7 @@ pub(crate) fn named_latency(
     if guest_config.is_some() {
         return Err(only_guests_are_configured(place, "model"));
     }
-    let factory = expression::latency(place, text, Path::new(""), guests.wall_time())?;
+    let factory = expression::latency(place, text, Path::new(""), Some(guests.wall_time()))?;
     Ok((factory, text.to_owned()))
 }
 

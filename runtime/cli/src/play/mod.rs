@@ -6,6 +6,7 @@ mod control;
 mod guests;
 mod replay;
 
+pub(crate) use guests::is_guest;
 use vcr_control::Listeners;
 use vcr_live::{LiveEngines, LiveError};
 

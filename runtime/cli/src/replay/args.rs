@@ -1,0 +1,344 @@
+//! The options of `vcr replay`: Dynamo's names and defaults, and ours.
+
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use clap::Args;
+use vcr_dynamo::Preset;
+use vcr_dynamo::report::ReportFormat;
+use vcr_trace::TraceFormat;
+
+pub(crate) const EXAMPLES: &str = crate::args::with_simulation_exit_codes!(
+    "Examples:
+  vcr replay conversation_trace.jsonl --num-workers 4 --router-mode kv_router
+  vcr replay trace.jsonl --extra-engine-args '{\"num_gpu_blocks\": 8192, \"speedup_ratio\": 2}'
+  vcr replay trace.jsonl --extra-engine-args @engine.json --preset dynamo-1.4 --report-format 1.4 --json
+  vcr replay trace.jsonl --prefill-engine-args '{\"worker_type\": \"prefill\"}' \\
+      --decode-engine-args '{\"worker_type\": \"decode\"}' --num-prefill-workers 2 --num-decode-workers 2
+  vcr replay --input-tokens 1000 --output-tokens 200 --request-count 500 --request-rate 8
+  vcr replay trace.jsonl --router-mode my-router.wasm --latency 'roofline(#{ model: \"llama-3.1-8b\", gpu: \"h100-sxm\" })'
+  vcr replay trace.jsonl --sweep num_workers=1..16 --sweep router_mode=round_robin,kv_router \\
+      --sweep max_num_seqs=64,128 --sweep-out sweep.csv
+
+JSON is given as text, or as @FILE. docs/dynamo.md says what maps to what."
+);
+
+/// Options of `vcr replay`.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct ReplayArgs {
+    /// The trace.
+    #[arg(value_name = "TRACE")]
+    pub(crate) trace_files: Vec<PathBuf>,
+
+    #[command(flatten)]
+    pub(crate) trace: TraceArgs,
+    #[command(flatten)]
+    pub(crate) synthetic: SyntheticArgs,
+    #[command(flatten)]
+    pub(crate) cluster: ClusterArgs,
+    #[command(flatten)]
+    pub(crate) router: RouterFlags,
+    #[command(flatten)]
+    pub(crate) run: RunFlags,
+    #[command(flatten)]
+    pub(crate) output: OutputArgs,
+    #[command(flatten)]
+    pub(crate) sweep: SweepArgs,
+    #[command(flatten)]
+    pub(crate) refused: RefusedArgs,
+}
+
+#[derive(Clone, Debug, Args)]
+#[command(next_help_heading = "Trace")]
+pub(crate) struct TraceArgs {
+    /// Format of the trace: mooncake, azure or capture [default: found out].
+    #[arg(long, value_name = "FORMAT", value_parser = trace_format)]
+    pub(crate) trace_format: Option<TraceFormat>,
+
+    /// Tokens that one hash id of the trace stands for.
+    #[arg(long, value_name = "N", default_value = "512", value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) trace_block_size: u32,
+
+    /// Keep so many requests (or sessions) in flight, and ignore arrivals.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) replay_concurrency: Option<u64>,
+
+    /// Divides arrival times and delays between turns.
+    #[arg(long, value_name = "RATIO", default_value = "1.0", value_parser = positive)]
+    pub(crate) arrival_speedup_ratio: f64,
+}
+
+#[derive(Clone, Debug, Args)]
+#[command(next_help_heading = "Synthetic workload, in place of a trace")]
+pub(crate) struct SyntheticArgs {
+    /// Prompt tokens of each request.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) input_tokens: Option<u32>,
+
+    /// Output tokens of each request.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) output_tokens: Option<u32>,
+
+    /// Requests, or sessions if they have several turns.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) request_count: Option<u64>,
+
+    /// Requests per second, with exponential gaps.
+    #[arg(long, value_name = "RATE", value_parser = positive)]
+    pub(crate) request_rate: Option<f64>,
+
+    /// Milliseconds between requests.
+    #[arg(long, value_name = "MS", value_parser = positive)]
+    pub(crate) arrival_interval_ms: Option<f64>,
+
+    /// Seed of the arrivals.
+    #[arg(long, value_name = "N", default_value = "42")]
+    pub(crate) arrival_seed: u64,
+
+    /// Turns of a session.
+    #[arg(long, value_name = "N", default_value = "1", value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) turns_per_session: u32,
+
+    /// Share of the prompt's leading blocks that the requests of a group share.
+    #[arg(long, value_name = "RATIO", default_value = "0.0", value_parser = share)]
+    pub(crate) shared_prefix_ratio: f64,
+
+    /// Groups that share a prefix.
+    #[arg(long, value_name = "N", default_value = "0")]
+    pub(crate) num_prefix_groups: u32,
+
+    /// Milliseconds between the end of a turn and the next.
+    #[arg(long, value_name = "MS", default_value = "0.0", value_parser = not_negative)]
+    pub(crate) inter_turn_delay_ms: f64,
+}
+
+#[derive(Clone, Debug, Args)]
+#[command(next_help_heading = "Workers")]
+pub(crate) struct ClusterArgs {
+    /// Workers that do all of the work.
+    #[arg(long, value_name = "N", default_value = "1")]
+    pub(crate) num_workers: u32,
+
+    /// Workers that compute prompts.
+    #[arg(long, value_name = "N", default_value = "1")]
+    pub(crate) num_prefill_workers: u32,
+
+    /// Workers that generate outputs.
+    #[arg(long, value_name = "N", default_value = "1")]
+    pub(crate) num_decode_workers: u32,
+
+    /// Engine arguments, flat as in Dynamo 1.4 or nested as in 1.6.
+    #[arg(long, value_name = "JSON|@FILE")]
+    pub(crate) extra_engine_args: Option<String>,
+
+    /// Those of prefill workers; with --decode-engine-args.
+    #[arg(long, value_name = "JSON|@FILE")]
+    pub(crate) prefill_engine_args: Option<String>,
+
+    /// Those of decode workers; with --prefill-engine-args.
+    #[arg(long, value_name = "JSON|@FILE")]
+    pub(crate) decode_engine_args: Option<String>,
+
+    /// Kind of engine, in place of the one in the engine arguments: vllm, sglang or trtllm.
+    #[arg(long, value_name = "TYPE", value_parser = ["vllm", "sglang", "trtllm"])]
+    pub(crate) engine_type: Option<String>,
+
+    /// Whose rules of a pass hold: dynamo-1.4 or dynamo-1.6.
+    #[arg(long, value_name = "PRESET", default_value = "dynamo-1.6")]
+    pub(crate) preset: Preset,
+
+    /// Latency model in place of the engine arguments': an expression as in scenarios, or a guest (.wasm, oci://).
+    #[arg(long, value_name = "MODEL")]
+    pub(crate) latency: Option<String>,
+
+    /// Which KV transfers share bandwidth: none (as in Dynamo), per-prefill-worker or shared.
+    #[arg(long, value_name = "WHICH", default_value = "none")]
+    pub(crate) kv_transfer_contention: Contention,
+}
+
+#[derive(Clone, Debug, Args)]
+#[command(next_help_heading = "Router")]
+pub(crate) struct RouterFlags {
+    /// round_robin, kv_router, least_loaded, or a guest (.wasm, oci://).
+    #[arg(long, value_name = "MODE", default_value = "round_robin")]
+    pub(crate) router_mode: RouterMode,
+
+    /// Configuration of the KV router.
+    #[arg(long, value_name = "JSON|@FILE")]
+    pub(crate) router_config: Option<String>,
+
+    /// How late the KV router sees what an engine has cached.
+    #[arg(long, value_name = "MS", value_parser = not_negative)]
+    pub(crate) kv_event_lag_ms: Option<f64>,
+
+    /// KV routers side by side.
+    #[arg(long, value_name = "N", default_value = "1", value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) router_replicas: u32,
+
+    /// After how long one sees what another has decided [default: never].
+    #[arg(long, value_name = "MS", value_parser = not_negative)]
+    pub(crate) router_sync_ms: Option<f64>,
+}
+
+#[derive(Clone, Debug, Args)]
+#[command(next_help_heading = "Run")]
+pub(crate) struct RunFlags {
+    /// offline: in virtual time. Engines in real time are `vcr play`.
+    #[arg(long, value_name = "MODE", default_value = "offline", value_parser = ["offline", "online"])]
+    pub(crate) replay_mode: String,
+
+    /// Every random stream derives from it.
+    #[arg(long, value_name = "N", default_value = "1")]
+    pub(crate) seed: u64,
+
+    /// Refuse what would otherwise be passed over or corrected with a warning.
+    #[arg(long)]
+    pub(crate) strict: bool,
+
+    /// Stop at this virtual time; unfinished requests are left out of the statistics.
+    #[arg(long, value_name = "S", value_parser = positive)]
+    pub(crate) max_sim_time_seconds: Option<f64>,
+
+    /// A good request has its first token within.
+    #[arg(long, value_name = "MS", value_parser = positive)]
+    pub(crate) sla_ttft_ms: Option<f64>,
+
+    /// A good request has so much between its tokens, on average.
+    #[arg(long, value_name = "MS", value_parser = positive)]
+    pub(crate) sla_itl_ms: Option<f64>,
+
+    /// A good request has its last token within.
+    #[arg(long, value_name = "MS", value_parser = positive)]
+    pub(crate) sla_e2e_ms: Option<f64>,
+}
+
+#[derive(Clone, Debug, Args)]
+#[command(next_help_heading = "Results")]
+pub(crate) struct OutputArgs {
+    /// Write the report to a file, or into a folder as replay_report.json.
+    #[arg(long, value_name = "PATH")]
+    pub(crate) report_json: Option<PathBuf>,
+
+    /// Write a JSON line for each request.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) report_jsonl: Option<PathBuf>,
+
+    /// Form of the report: 1.4 (flat) or 1.6 [default: the preset's].
+    #[arg(long, value_name = "VERSION")]
+    pub(crate) report_format: Option<ReportFormat>,
+
+    /// Print the report as JSON instead of a table.
+    #[arg(long)]
+    pub(crate) json: bool,
+
+    /// Which table to print: vcr, or aiperf as Dynamo does.
+    #[arg(long, value_name = "TABLE", default_value = "vcr", value_parser = ["vcr", "aiperf"])]
+    pub(crate) table: String,
+
+    /// Tell how long the host took; reports then differ from run to run.
+    #[arg(long)]
+    pub(crate) host_times: bool,
+
+    /// Print no progress and no warnings.
+    #[arg(short, long)]
+    pub(crate) quiet: bool,
+}
+
+#[derive(Clone, Debug, Args)]
+#[command(next_help_heading = "Sweeps")]
+pub(crate) struct SweepArgs {
+    /// Run once for each value of an option or engine argument: 1..16 (both included), 0.5..2..0.5 or a,b,c. Given
+    /// several times, for each combination.
+    #[arg(long = "sweep", value_name = "NAME=VALUES")]
+    pub(crate) sweeps: Vec<String>,
+
+    /// Write a row for each run to a .csv, .json or .parquet file.
+    #[arg(long, value_name = "FILE", requires = "sweeps")]
+    pub(crate) sweep_out: Option<PathBuf>,
+
+    /// Runs side by side [default: all cores].
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
+    pub(crate) threads: Option<u16>,
+}
+
+/// Options of Dynamo's replay that are refused by name, with a reason.
+#[derive(Clone, Debug, Args)]
+#[command(next_help_heading = "Not simulated")]
+pub(crate) struct RefusedArgs {
+    #[arg(long, hide = true)]
+    pub(crate) trace_shared_prefix_ratio: Option<String>,
+    #[arg(long, hide = true)]
+    pub(crate) trace_num_prefix_groups: Option<String>,
+    #[arg(long, hide = true)]
+    pub(crate) router_policy_config: Option<String>,
+    #[arg(long, hide = true)]
+    pub(crate) model_name: Option<String>,
+    #[arg(long, hide = true)]
+    pub(crate) planner_config: Option<String>,
+    #[arg(long, hide = true)]
+    pub(crate) benchmark_granularity: Option<String>,
+    #[arg(long, hide = true)]
+    pub(crate) aic_backend: Option<String>,
+    #[arg(long, hide = true)]
+    pub(crate) aic_system: Option<String>,
+    #[arg(long, hide = true)]
+    pub(crate) aic_model_path: Option<String>,
+}
+
+/// Which transfers contend.
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+pub(crate) enum Contention {
+    None,
+    PerPrefillWorker,
+    Shared,
+}
+
+/// Who chooses the worker of a request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum RouterMode {
+    RoundRobin,
+    KvRouter,
+    LeastLoaded,
+    /// A guest's path or reference.
+    Guest(String),
+}
+
+impl FromStr for RouterMode {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "round_robin" => Ok(Self::RoundRobin),
+            "kv_router" => Ok(Self::KvRouter),
+            "least_loaded" => Ok(Self::LeastLoaded),
+            guest if crate::play::is_guest(guest) => Ok(Self::Guest(guest.to_owned())),
+            _ => Err("write round_robin, kv_router, least_loaded, or the path of a .wasm guest".to_owned()),
+        }
+    }
+}
+
+fn trace_format(text: &str) -> Result<TraceFormat, String> {
+    match text {
+        "mooncake" => Ok(TraceFormat::Mooncake),
+        "azure" => Ok(TraceFormat::Azure),
+        "capture" => Ok(TraceFormat::Capture),
+        _ => Err("write mooncake, azure or capture".to_owned()),
+    }
+}
+
+fn number(text: &str, is_allowed: impl Fn(f64) -> bool, what: &str) -> Result<f64, String> {
+    let number = text.parse::<f64>().ok().filter(|number| number.is_finite() && is_allowed(*number));
+    number.ok_or_else(|| format!("must be {what}"))
+}
+
+fn positive(text: &str) -> Result<f64, String> {
+    number(text, |number| number > 0.0, "a finite number above 0")
+}
+
+fn not_negative(text: &str) -> Result<f64, String> {
+    number(text, |number| number >= 0.0, "a finite number of at least 0")
+}
+
+fn share(text: &str) -> Result<f64, String> {
+    number(text, |number| (0.0..=1.0).contains(&number), "a number from 0 to 1")
+}

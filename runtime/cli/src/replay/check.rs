@@ -1,0 +1,139 @@
+//! Which options fit together: the rules of Dynamo's replay.
+
+use super::Refusal;
+use super::args::{ReplayArgs, RouterMode};
+
+/// Complains about everything at once.
+pub(crate) fn check(args: &ReplayArgs) -> Result<(), Refusal> {
+    let mut lines = Vec::new();
+    let mut problem = |text: &str| lines.push(text.to_owned());
+    sources(args, &mut problem);
+    workers(args, &mut problem);
+    routers(args, &mut problem);
+    refused(args, &mut problem);
+    if args.run.replay_mode == "online" {
+        problem("--replay-mode online: live engines are `vcr play`, behind a real frontend; `vcr replay` is offline");
+    }
+    if args.sweep.sweeps.is_empty() {
+        if lines.is_empty() { Ok(()) } else { Err(Refusal::input(lines.join("\n"))) }
+    } else {
+        if args.output.report_json.is_some() || args.output.report_jsonl.is_some() {
+            lines.push("--report-json and --report-jsonl are of one run; a sweep writes --sweep-out".to_owned());
+        }
+        if lines.is_empty() { Ok(()) } else { Err(Refusal::input(lines.join("\n"))) }
+    }
+}
+
+fn sources(args: &ReplayArgs, problem: &mut dyn FnMut(&str)) {
+    let synthetic = &args.synthetic;
+    let given =
+        [synthetic.input_tokens.is_some(), synthetic.output_tokens.is_some(), synthetic.request_count.is_some()];
+    let has_trace = !args.trace_files.is_empty();
+    if has_trace && given.contains(&true) {
+        problem("give either a trace, or --input-tokens, --output-tokens and --request-count; not both");
+    } else if !has_trace && given != [true; 3] {
+        problem("give either a trace, or all of --input-tokens, --output-tokens and --request-count");
+    }
+    let pacings = [
+        args.trace.replay_concurrency.is_some(),
+        synthetic.request_rate.is_some(),
+        synthetic.arrival_interval_ms.is_some(),
+    ];
+    let count = pacings.iter().filter(|given| **given).count();
+    if !has_trace && given == [true; 3] && count != 1 {
+        problem(
+            "a synthetic workload needs exactly one of --replay-concurrency, --request-rate, --arrival-interval-ms",
+        );
+    }
+    if has_trace {
+        let only_synthetic = [
+            (pacings[1], "--request-rate"),
+            (pacings[2], "--arrival-interval-ms"),
+            (synthetic.turns_per_session != 1, "--turns-per-session"),
+            (synthetic.shared_prefix_ratio != 0.0, "--shared-prefix-ratio"),
+            (synthetic.num_prefix_groups != 0, "--num-prefix-groups"),
+            (synthetic.inter_turn_delay_ms != 0.0, "--inter-turn-delay-ms"),
+        ];
+        for (_, name) in only_synthetic.iter().filter(|(given, _)| *given) {
+            problem(&format!("{name} is for synthetic workloads; a trace says it itself"));
+        }
+    }
+}
+
+fn workers(args: &ReplayArgs, problem: &mut dyn FnMut(&str)) {
+    let cluster = &args.cluster;
+    for (count, name) in [
+        (cluster.num_workers, "--num-workers"),
+        (cluster.num_prefill_workers, "--num-prefill-workers"),
+        (cluster.num_decode_workers, "--num-decode-workers"),
+    ] {
+        if count == 0 {
+            problem(&format!("{name} must be at least 1, but is 0"));
+        }
+    }
+    let (prefill, decode) = (cluster.prefill_engine_args.is_some(), cluster.decode_engine_args.is_some());
+    if prefill != decode {
+        problem("--prefill-engine-args and --decode-engine-args must be given together");
+    }
+    if prefill && decode {
+        if cluster.num_workers > 1 {
+            problem(
+                "--num-workers is for workers that do all of the work; say --num-prefill-workers and \
+                     --num-decode-workers",
+            );
+        }
+        if cluster.extra_engine_args.is_some() {
+            problem(
+                "--extra-engine-args is for workers that do all of the work; say it in --prefill-engine-args and \
+                     --decode-engine-args",
+            );
+        }
+    } else if cluster.num_prefill_workers > 1 || cluster.num_decode_workers > 1 {
+        problem(
+            "--num-prefill-workers and --num-decode-workers need --prefill-engine-args and --decode-engine-args; \
+                 otherwise say --num-workers",
+        );
+    }
+}
+
+fn routers(args: &ReplayArgs, problem: &mut dyn FnMut(&str)) {
+    let router = &args.router;
+    if router.router_mode != RouterMode::KvRouter {
+        let only_kv = [
+            (router.router_config.is_some(), "--router-config"),
+            (router.kv_event_lag_ms.is_some(), "--kv-event-lag-ms"),
+            (router.router_replicas > 1, "--router-replicas"),
+            (router.router_sync_ms.is_some(), "--router-sync-ms"),
+        ];
+        // Of a sweep over modes, only some runs have the router.
+        let is_swept = args.sweep.sweeps.iter().any(|sweep| sweep.starts_with("router_mode="));
+        for (_, name) in only_kv.iter().filter(|(given, _)| *given && !is_swept) {
+            problem(&format!("{name} is for --router-mode kv_router"));
+        }
+    } else if router.router_sync_ms.is_some() && router.router_replicas == 1 {
+        problem("--router-sync-ms needs --router-replicas: a single router has nobody to tell");
+    }
+}
+
+fn refused(args: &ReplayArgs, problem: &mut dyn FnMut(&str)) {
+    let refused = &args.refused;
+    let aic = "AIC's performance database is not part of this program";
+    let planner = "the planner is not simulated";
+    let agentic = "it is for --trace-format applied_compute_agentic, which is not read";
+    let class = "requests have one class in the router's queue";
+    for (given, name, why) in [
+        (&refused.trace_shared_prefix_ratio, "--trace-shared-prefix-ratio", agentic),
+        (&refused.trace_num_prefix_groups, "--trace-num-prefix-groups", agentic),
+        (&refused.router_policy_config, "--router-policy-config", class),
+        (&refused.model_name, "--model-name", class),
+        (&refused.planner_config, "--planner-config", planner),
+        (&refused.benchmark_granularity, "--benchmark-granularity", planner),
+        (&refused.aic_backend, "--aic-backend", aic),
+        (&refused.aic_system, "--aic-system", aic),
+        (&refused.aic_model_path, "--aic-model-path", aic),
+    ] {
+        if given.is_some() {
+            problem(&format!("{name}: {why}; remove it"));
+        }
+    }
+}

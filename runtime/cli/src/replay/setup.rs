@@ -1,0 +1,289 @@
+//! From options to what is to be run.
+
+use std::num::NonZeroU32;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use vcr_cluster::{
+    Answers, Arrivals, KvKnowledge, KvRouterConfig, LatencyFactory, Limit, LinkConfig, LinkSharing, ReplicaConfig,
+    RequestMix, RouterConfig, RunConfig, Topology, TracePacing, WorkloadConfig, WorkloadSource,
+};
+use vcr_dynamo::report::{ReportSettings, Sla};
+use vcr_dynamo::{EngineArgs, PoolOptions, Remark, Role, RouterArgs};
+use vcr_random::Distribution;
+use vcr_scenario::expression;
+use vcr_trace::{Trace, TraceOptions};
+
+use super::Refusal;
+use super::args::{Contention, ReplayArgs, RouterMode};
+
+/// A run, ready to go.
+pub(crate) struct Setup {
+    pub(crate) config: RunConfig,
+    pub(crate) settings: ReportSettings,
+    /// What was accepted and does not do what it says.
+    pub(crate) warnings: Vec<String>,
+}
+
+/// Text that is given itself, or as the name of a file after `@`.
+pub(crate) fn text_of(place: &str, value: &str) -> Result<String, Refusal> {
+    let Some(path) = value.strip_prefix('@') else { return Ok(value.to_owned()) };
+    std::fs::read_to_string(path).map_err(|error| Refusal::input(format!("{place}: cannot read `{path}`: {error}")))
+}
+
+/// Reads the trace, if there is one.
+pub(crate) fn read_trace(args: &ReplayArgs) -> Result<Option<Arc<Trace>>, Refusal> {
+    let path: &PathBuf = match &args.trace_files[..] {
+        [] => return Ok(None),
+        [path] => path,
+        _ => return Err(Refusal::input("several trace files are given; one is read")),
+    };
+    let options = TraceOptions {
+        format: args.trace.trace_format,
+        block_size_tokens: NonZeroU32::new(args.trace.trace_block_size).unwrap_or(NonZeroU32::MIN),
+        lenient: !args.run.strict,
+        first_timestamp_required: args.trace.replay_concurrency.is_none(),
+        ..TraceOptions::default()
+    };
+    let trace = Trace::open(path, &options).map_err(|error| Refusal::input(error.to_string()))?;
+    if args.run.strict && !trace.warnings.is_empty() {
+        let lines: Vec<String> = trace.warnings.iter().map(|w| format!("trace `{}`: {w}", path.display())).collect();
+        return Err(Refusal::input(lines.join("\n")).hint("without --strict these are warnings"));
+    }
+    Ok(Some(Arc::new(trace)))
+}
+
+/// Puts the run together.
+pub(crate) fn setup(args: &ReplayArgs, trace: Option<&Arc<Trace>>) -> Result<Setup, Refusal> {
+    let mut warnings: Vec<String> = trace.iter().flat_map(|trace| &trace.warnings).map(ToString::to_string).collect();
+    let router = router(args, &mut warnings)?;
+    let (topology, settings) = topology(args, &router, &mut warnings)?;
+    let config = RunConfig {
+        name: "replay".to_owned(),
+        seed: args.run.seed,
+        topology,
+        workloads: vec![WorkloadConfig {
+            name: "replay".to_owned(),
+            start_ns: 0,
+            priority: 0,
+            tenant: 0,
+            source: trace.map_or_else(|| synthetic(args), |trace| from_trace(args, trace)),
+        }],
+        faults: Vec::new(),
+        max_retries: 0,
+        max_time_ns: args.run.max_sim_time_seconds.map(|seconds| (seconds * 1e9).round() as u64),
+    };
+    config
+        .check()
+        .map_err(|errors| Refusal::input(errors.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n")))?;
+    Ok(Setup { config, settings, warnings })
+}
+
+/// Routers of the three roles.
+struct Routers {
+    whole: RouterConfig,
+    prefill: RouterConfig,
+    decode: RouterConfig,
+    args: RouterArgs,
+}
+
+fn router(args: &ReplayArgs, warnings: &mut Vec<String>) -> Result<Routers, Refusal> {
+    let place = "--router-config";
+    let mut read = RouterArgs::default();
+    if let Some(text) = &args.router.router_config {
+        let (config, remarks) = RouterArgs::read(place, &text_of(place, text)?, args.run.strict)?;
+        warnings.extend(remarks.iter().map(Remark::to_string));
+        read = config;
+    }
+    if let (Some(lag_ms), KvKnowledge::Events { .. }) = (args.router.kv_event_lag_ms, read.config.knowledge) {
+        read.config.knowledge = KvKnowledge::Events { lag_ns: (lag_ms * 1e6).round() as u64 };
+    }
+    read.config.replicas = ReplicaConfig {
+        count: args.router.router_replicas,
+        sync_ns: args.router.router_sync_ms.map(|ms| (ms * 1e6).round() as u64),
+    };
+    let same = |config: RouterConfig| (config.clone(), config.clone(), config);
+    let (whole, prefill, decode) = match &args.router.router_mode {
+        RouterMode::RoundRobin => same(RouterConfig::RoundRobin),
+        RouterMode::LeastLoaded => same(RouterConfig::LeastLoaded),
+        RouterMode::KvRouter => {
+            let kv = |config: KvRouterConfig| RouterConfig::Kv(config);
+            (kv(read.config), kv(read.of_prefill()), kv(read.of_decode()))
+        }
+        RouterMode::Guest(reference) => {
+            let source = format!("guest(#{{ path: {} }})", quoted(reference));
+            same(expression::router("--router-mode", &source, Path::new(""))?)
+        }
+    };
+    Ok(Routers { whole, prefill, decode, args: read })
+}
+
+/// A text as a script writes it.
+fn quoted(text: &str) -> String {
+    serde_json::Value::from(text).to_string()
+}
+
+fn latency(args: &ReplayArgs) -> Result<Option<LatencyFactory>, Refusal> {
+    let Some(model) = &args.cluster.latency else { return Ok(None) };
+    let source = match crate::play::is_guest(model) {
+        true => format!("guest(#{{ path: {} }})", quoted(model)),
+        false => model.clone(),
+    };
+    Ok(Some(expression::latency("--latency", &source, Path::new(""), None)?))
+}
+
+fn engine_args(
+    args: &ReplayArgs,
+    place: &str,
+    given: Option<&String>,
+    warnings: &mut Vec<String>,
+) -> Result<EngineArgs, Refusal> {
+    let mut text = given.map_or_else(|| Ok("{}".to_owned()), |given| text_of(place, given))?;
+    if let Some(engine_type) = &args.cluster.engine_type {
+        text = EngineArgs::with_engine_type(&text, engine_type);
+    }
+    let (read, remarks) = EngineArgs::read(place, &text, args.run.strict)?;
+    warnings.extend(remarks.iter().map(Remark::to_string));
+    Ok(read)
+}
+
+fn topology(
+    args: &ReplayArgs,
+    routers: &Routers,
+    warnings: &mut Vec<String>,
+) -> Result<(Topology, ReportSettings), Refusal> {
+    let cluster = &args.cluster;
+    let latency = latency(args)?;
+    let pool = |engine: &EngineArgs, place, name, engines, role, router: &RouterConfig| {
+        let router = with_queue_order(router.clone(), &routers.args, engine);
+        let latency = latency.clone();
+        engine.pool(PoolOptions { place, name, engines, preset: cluster.preset, role, latency, router })
+    };
+    let sla = Sla { ttft_ms: args.run.sla_ttft_ms, itl_ms: args.run.sla_itl_ms, e2e_ms: args.run.sla_e2e_ms };
+    let settings = ReportSettings { sla, ..ReportSettings::default() };
+    let (Some(prefill), Some(decode)) = (&cluster.prefill_engine_args, &cluster.decode_engine_args) else {
+        let place = "--extra-engine-args";
+        let engine = engine_args(args, place, cluster.extra_engine_args.as_ref(), warnings)?;
+        let pool = pool(&engine, place, "workers", cluster.num_workers, Role::Aggregated, &routers.whole)?;
+        return Ok((
+            Topology::Aggregated(pool),
+            ReportSettings { decode_gpus_per_worker: engine.gpus_per_worker(), ..settings },
+        ));
+    };
+    let prefill_place = "--prefill-engine-args";
+    let decode_place = "--decode-engine-args";
+    let prefill = engine_args(args, prefill_place, Some(prefill), warnings)?;
+    let decode = engine_args(args, decode_place, Some(decode), warnings)?;
+    check_pair(&prefill, &decode)?;
+    let first = pool(&prefill, prefill_place, "prefill", cluster.num_prefill_workers, Role::Prefill, &routers.prefill)?;
+    let second = pool(&decode, decode_place, "decode", cluster.num_decode_workers, Role::Decode, &routers.decode)?;
+    let link = link(args, &prefill);
+    let settings = ReportSettings {
+        prefill_gpus_per_worker: prefill.gpus_per_worker(),
+        decode_gpus_per_worker: decode.gpus_per_worker(),
+        ..settings
+    };
+    Ok((Topology::Disaggregated { prefill: first, decode: second, link }, settings))
+}
+
+/// What both halves of a disaggregated cluster must agree in.
+fn check_pair(prefill: &EngineArgs, decode: &EngineArgs) -> Result<(), Refusal> {
+    let mut lines = Vec::new();
+    for (args, place, role) in
+        [(prefill, "--prefill-engine-args", Role::Prefill), (decode, "--decode-engine-args", Role::Decode)]
+    {
+        if args.worker_type != Some(role) {
+            lines.push(format!("{place}, `worker_type`: must be \"{}\"", role.name()));
+        }
+    }
+    if prefill.block_size != decode.block_size {
+        let (one, other) = (prefill.block_size, decode.block_size);
+        lines.push(format!(
+            "--decode-engine-args, `block_size`: is {other}, but that of prefill engines is {one}; they must be equal"
+        ));
+    }
+    if prefill.engine_type.name() != decode.engine_type.name() {
+        let (one, other) = (prefill.engine_type.name(), decode.engine_type.name());
+        lines.push(format!(
+            "--decode-engine-args, `engine_type`: is \"{other}\", but that of prefill engines is \"{one}\"; they must \
+             be equal"
+        ));
+    }
+    if lines.is_empty() { Ok(()) } else { Err(Refusal::input(lines.join("\n"))) }
+}
+
+/// The way of KV. As in Dynamo, the prefill engines' arguments say what it costs,
+/// and without a bandwidth and a size it costs nothing.
+fn link(args: &ReplayArgs, prefill: &EngineArgs) -> LinkConfig {
+    let transfer = &prefill.kv_transfer;
+    let bytes_per_s = transfer.bandwidth_gb_per_s.map(|gb_per_s| (gb_per_s * 1e9).round() as u64);
+    LinkConfig {
+        bandwidth_bytes_per_s: bytes_per_s.filter(|&bytes| bytes > 0 && transfer.bytes_per_token.is_some()),
+        latency_ns: 0,
+        kv_bytes_per_token: transfer.bytes_per_token.unwrap_or(0),
+        scope: transfer.scope.unwrap_or(vcr_cluster::TransferScope::FullPrompt),
+        sharing: match args.cluster.kv_transfer_contention {
+            Contention::None => LinkSharing::Unshared,
+            Contention::PerPrefillWorker => LinkSharing::PerPrefillEngine,
+            Contention::Shared => LinkSharing::Shared,
+        },
+    }
+}
+
+/// Engine arguments say the order of the router's queue where nothing else does.
+fn with_queue_order(router: RouterConfig, routers: &RouterArgs, engine: &EngineArgs) -> RouterConfig {
+    match (router, engine.router_queue_policy) {
+        (RouterConfig::Kv(mut config), Some(order)) if routers.queue_policy.is_none() => {
+            if let Some(queue) = &mut config.queue {
+                queue.order = order;
+            }
+            RouterConfig::Kv(config)
+        }
+        (router, _) => router,
+    }
+}
+
+fn from_trace(args: &ReplayArgs, trace: &Arc<Trace>) -> WorkloadSource {
+    let speedup = args.trace.arrival_speedup_ratio;
+    let pacing = match args.trace.replay_concurrency {
+        Some(concurrency) => TracePacing::ClosedLoop { concurrency },
+        None => TracePacing::Recorded { speedup },
+    };
+    let mut trace = Arc::clone(trace);
+    if args.trace.replay_concurrency.is_some() && speedup != 1.0 {
+        // A closed loop does not look at arrivals, but turns still have delays.
+        for request in &mut Arc::make_mut(&mut trace).requests {
+            request.delay_ns = (request.delay_ns as f64 / speedup).round() as u64;
+        }
+    }
+    WorkloadSource::Trace { trace, pacing, copies: 1, stagger_ns: 0, answers: Answers::Simulated }
+}
+
+fn synthetic(args: &ReplayArgs) -> WorkloadSource {
+    let given = &args.synthetic;
+    let limit = Limit { count: given.request_count, duration_ns: None };
+    let speedup = args.trace.arrival_speedup_ratio;
+    let arrivals = match (args.trace.replay_concurrency, given.request_rate, given.arrival_interval_ms) {
+        (Some(concurrency), _, _) => Arrivals::ClosedLoop { concurrency, limit },
+        (None, Some(rate), _) => Arrivals::Poisson { rate_per_s: rate * speedup, limit },
+        (None, None, interval_ms) => {
+            Arrivals::Constant { rate_per_s: 1000.0 / interval_ms.unwrap_or(1000.0) * speedup, limit }
+        }
+    };
+    let constant = |value: f64| Distribution::Constant { value };
+    let prompt_tokens = given.input_tokens.unwrap_or(1);
+    let blocks = f64::from(prompt_tokens.div_ceil(args.trace.trace_block_size));
+    let is_shared = given.num_prefix_groups > 0;
+    let shared_blocks = if is_shared { (given.shared_prefix_ratio * blocks).round() as u32 } else { 0 };
+    // At least one token of a prompt is its own.
+    let shared_prefix_tokens = (shared_blocks * args.trace.trace_block_size).min(prompt_tokens - 1);
+    let mix = RequestMix {
+        prompt_tokens: constant(f64::from(prompt_tokens - shared_prefix_tokens)),
+        output_tokens: constant(f64::from(given.output_tokens.unwrap_or(1))),
+        shared_prefix_tokens,
+        prefix_groups: given.num_prefix_groups,
+        turns: constant(f64::from(given.turns_per_session)),
+        think_time_ms: constant(given.inter_turn_delay_ms / speedup),
+    };
+    WorkloadSource::Synthetic { arrivals, mix }
+}

@@ -1,0 +1,128 @@
+//! What came of a run: files, JSON, tables.
+
+use std::fs::File;
+use std::io::{self, BufWriter, Write};
+use std::path::{Path, PathBuf};
+
+use vcr_cluster::Report;
+use vcr_cluster::record::RequestRecord;
+use vcr_dynamo::Preset;
+use vcr_dynamo::report::{ReportFormat, Summary, TimeSpent, json, rows, table};
+use vcr_trace::Trace;
+use vcr_units::format_ns;
+
+use super::Refusal;
+use super::args::ReplayArgs;
+use crate::style::{BOLD, align_right, bare_table, write_table};
+use crate::summary;
+
+/// Name of a report in a folder.
+const REPORT_NAME: &str = "replay_report.json";
+
+pub(crate) struct Results<'a> {
+    pub(crate) args: &'a ReplayArgs,
+    pub(crate) run: &'a Report,
+    pub(crate) summary: &'a Summary,
+    pub(crate) warnings: &'a [String],
+    pub(crate) trace: Option<&'a Trace>,
+}
+
+impl Results<'_> {
+    /// Writes the files that were asked for.
+    pub(crate) fn write_files(&self) -> Result<(), Refusal> {
+        if let Some(path) = self.report_path() {
+            write_file(&path, |out| self.write_json(out))?;
+        }
+        if let Some(path) = &self.args.output.report_jsonl {
+            write_file(path, |out| rows::write(out, self.run, &|record| self.session_id(record)))?;
+        }
+        Ok(())
+    }
+
+    fn report_path(&self) -> Option<PathBuf> {
+        let path = self.args.output.report_json.as_ref()?;
+        Some(if path.is_dir() { path.join(REPORT_NAME) } else { path.clone() })
+    }
+
+    /// Requests are told by their sessions where any session has several turns.
+    fn session_id(&self, record: &RequestRecord) -> Option<String> {
+        let has_turns = match self.trace {
+            Some(trace) => u64::from(trace.sessions) < trace.requests.len() as u64,
+            None => self.args.synthetic.turns_per_session > 1,
+        };
+        has_turns.then(|| format!("session_{}", record.session))
+    }
+
+    /// Prints what was asked for.
+    pub(crate) fn print(&self, out: &mut dyn Write) -> io::Result<()> {
+        if self.args.output.json {
+            return self.write_json(out);
+        }
+        if self.args.output.table == "aiperf" {
+            out.write_all(table::aiperf(self.summary).as_bytes())?;
+            return match self.report_path() {
+                Some(path) => writeln!(out, "Saved full report to: {}", path.display()),
+                None => Ok(()),
+            };
+        }
+        self.print_ours(out)
+    }
+
+    fn write_json(&self, out: &mut dyn Write) -> io::Result<()> {
+        let preset = self.args.cluster.preset;
+        let name = Preset::NAMES.iter().find(|(_, other)| *other == preset).map_or("", |(name, _)| *name);
+        let told = json::Told { preset: name, warnings: self.warnings };
+        let format = self.args.output.report_format.unwrap_or(match preset {
+            Preset::Dynamo1_4 => ReportFormat::Flat1_4,
+            Preset::Dynamo1_6 => ReportFormat::Nested1_6,
+        });
+        serde_json::to_writer_pretty(&mut *out, &json::report(self.run, self.summary, told, format))?;
+        writeln!(out)
+    }
+
+    fn print_ours(&self, out: &mut dyn Write) -> io::Result<()> {
+        summary::write_run(out, self.run)?;
+        writeln!(out, "\n  {BOLD}WHERE THE TIME WENT{BOLD:#}")?;
+        let mut times = bare_table();
+        times.set_header(["  ", "share", "avg", "med", "p90", "p99", "max"]);
+        for spent in TimeSpent::of(self.run) {
+            let of = &spent.distribution;
+            let shown = [of.mean, of.median, of.p90, of.p99, of.max].map(|ms| format_ns(ms * 1e6));
+            let name = format!("  {}", spent.phase.name());
+            let cells = [name, format!("{:.1}%", spent.share * 100.0)].into_iter().chain(shown);
+            times.add_row(cells.collect::<Vec<_>>());
+        }
+        align_right(&mut times);
+        write_table(out, &times)?;
+        let summary = self.summary;
+        let worker_seconds = summary.prefill_worker_seconds + summary.decode_worker_seconds;
+        writeln!(out, "  {worker_seconds:.1} worker-seconds, {:.3} GPU-hours", summary.gpu_hours)?;
+        if let Some(goodput) = &summary.goodput {
+            writeln!(
+                out,
+                "  goodput: {} of {} requests, {:.2} requests/s, {:.1} output tokens/s",
+                goodput.completed_requests,
+                summary.num_requests,
+                goodput.request_throughput_rps,
+                goodput.output_throughput_tok_s,
+            )?;
+        }
+        if let Some(ms) = summary.wall_time_ms {
+            writeln!(out, "  took {}", format_ns(ms * 1e6))?;
+        }
+        writeln!(out, "\n  fingerprint {}", self.run.fingerprint)
+    }
+}
+
+/// Writes a file, whole or not at all as far as the writer can tell.
+pub(crate) fn write_file(
+    path: &Path,
+    write: impl FnOnce(&mut BufWriter<File>) -> io::Result<()>,
+) -> Result<(), Refusal> {
+    let written = File::create(path).and_then(|file| {
+        let mut out = BufWriter::new(file);
+        write(&mut out)?;
+        out.flush()
+    });
+    written.map_err(|error| Refusal::input(format!("cannot write `{}`: {error}", path.display())))
+}

@@ -1,0 +1,344 @@
+//! Sweeps: one run for each combination of values, over a trace that is read once.
+
+mod values;
+
+use std::collections::BTreeSet;
+use std::ffi::OsString;
+use std::io::{self, Write};
+
+use clap::{CommandFactory, Parser};
+use serde_json::Value;
+use vcr_dynamo::report::{Summary, json};
+use vcr_dynamo::{EngineArgs, RouterArgs, known_engine_key, known_router_key};
+use vcr_import::table::{Cells, Column, TableFormat, write as write_columns};
+use vcr_scenario::{Reporter, side_by_side};
+
+use self::values::values;
+use super::args::ReplayArgs;
+use super::{Refusal, Setup, check, run, setup, show};
+use crate::args::{Cli, Command};
+use crate::exit::{Exit, printed};
+use crate::progress::TerminalReporter;
+use crate::style::{align_right, bare_table, write_table};
+
+/// Runs beyond which somebody has mistyped a range.
+const MOST_POINTS: usize = 100_000;
+
+/// Options that say what is read, printed or written, and not what is run.
+const NOT_SWEPT: [&str; 15] = [
+    "trace-format",
+    "trace-block-size",
+    "strict",
+    "replay-mode",
+    "report-json",
+    "report-jsonl",
+    "report-format",
+    "json",
+    "table",
+    "host-times",
+    "quiet",
+    "sweep",
+    "sweep-out",
+    "threads",
+    "help",
+];
+
+/// What a swept name names.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Target {
+    /// An option of the command.
+    Flag(String),
+    /// A key of the router's configuration.
+    RouterKey(String),
+    /// A key of all engine arguments.
+    EngineKey(String),
+    /// A key of the prefill engines' arguments.
+    PrefillKey(String),
+    /// A key of the decode engines' arguments.
+    DecodeKey(String),
+}
+
+/// A name and its values.
+struct Axis {
+    name: String,
+    target: Target,
+    values: Vec<String>,
+}
+
+/// What came of a run.
+struct Point {
+    /// The value on each axis.
+    values: Vec<String>,
+    summary: Summary,
+    fingerprint: String,
+}
+
+pub(crate) fn sweep(args: &ReplayArgs) -> Result<Exit, Refusal> {
+    let axes = args.sweep.sweeps.iter().map(|text| axis(text)).collect::<Result<Vec<_>, _>>()?;
+    let names: BTreeSet<&str> = axes.iter().map(|axis| axis.name.as_str()).collect();
+    if names.len() < axes.len() {
+        return Err(Refusal::input("--sweep: the same name is swept twice; give all of its values at once"));
+    }
+    let out_format = out_format(args)?;
+    let trace = setup::read_trace(args)?;
+    let combinations = combinations(&axes)?;
+    // All of them are set up first, so that a bad value costs no run.
+    let base = base_command();
+    let mut setups = Vec::new();
+    for values in &combinations {
+        let of_point = |refusal: Refusal| Refusal {
+            message: format!("--sweep, {}: {}", label(&axes, values), refusal.message),
+            ..refusal
+        };
+        let point = point_args(args, &base, &axes, values).map_err(of_point)?;
+        check::check(&ReplayArgs { sweep: no_sweep(&point), ..point.clone() }).map_err(of_point)?;
+        let mut setup = setup::setup(&point, trace.as_ref()).map_err(of_point)?;
+        setup.config.name = label(&axes, values);
+        setups.push(setup);
+    }
+    let reporter = TerminalReporter::new(args.output.quiet);
+    let warnings: BTreeSet<&String> = setups.iter().flat_map(|setup| &setup.warnings).collect();
+    for warning in warnings {
+        reporter.warn(warning);
+    }
+    let cores = std::thread::available_parallelism().map_or(1, std::num::NonZeroUsize::get);
+    let threads = args.sweep.threads.map_or(cores, usize::from);
+    let points = side_by_side(threads, &setups, |index, Setup { config, settings, .. }| {
+        let run = run(config.clone(), &reporter).map_err(|refusal| Refusal {
+            message: format!("--sweep, {}: {}", config.name, refusal.message),
+            ..refusal
+        })?;
+        let summary = Summary::of(&run, settings);
+        Ok(Point { values: combinations[index].clone(), summary, fingerprint: run.fingerprint })
+    });
+    let points = points.into_iter().collect::<Result<Vec<Point>, Refusal>>()?;
+    let columns = columns(&axes, &points);
+    if let (Some(path), Some(format)) = (&args.sweep.sweep_out, out_format) {
+        show::write_file(path, |out| write_columns(out, &columns, format))?;
+    }
+    let mut out = anstream::stdout().lock();
+    let written = match args.output.json {
+        true => {
+            let mut text = Vec::new();
+            write_columns(&mut text, &columns, TableFormat::Json).and_then(|()| out.write_all(&text))
+        }
+        false => print(&mut out, &axes, &points),
+    };
+    Ok(printed(written, Exit::Passed))
+}
+
+fn out_format(args: &ReplayArgs) -> Result<Option<TableFormat>, Refusal> {
+    let Some(path) = &args.sweep.sweep_out else { return Ok(None) };
+    let format = TableFormat::of_path(path);
+    let unknown = || Refusal::input(format!("--sweep-out: `{}` must end in .csv, .json or .parquet", path.display()));
+    format.map(Some).ok_or_else(unknown)
+}
+
+fn no_sweep(args: &ReplayArgs) -> super::args::SweepArgs {
+    super::args::SweepArgs { sweeps: Vec::new(), ..args.sweep.clone() }
+}
+
+/// `NAME=VALUES`.
+fn axis(text: &str) -> Result<Axis, Refusal> {
+    let bad = |what: String| Refusal::input(format!("--sweep {text}: {what}"));
+    let Some((name, given)) = text.split_once('=') else {
+        return Err(bad("write it as NAME=VALUES, such as num_workers=1..16".to_owned()));
+    };
+    let target = target(name).map_err(bad)?;
+    let values = values(given).map_err(bad)?;
+    Ok(Axis { name: name.to_owned(), target, values })
+}
+
+fn target(name: &str) -> Result<Target, String> {
+    let flag = name.trim_start_matches('-').replace('_', "-");
+    if NOT_SWEPT.contains(&flag.as_str()) {
+        return Err(format!("--{flag} is the same for all runs of a sweep"));
+    }
+    let command = Cli::command();
+    let replay = command.find_subcommand("replay").into_iter().flat_map(clap::Command::get_arguments);
+    let takes_value = |arg: &&clap::Arg| arg.get_action().takes_values() && !arg.is_hide_set();
+    let flags: Vec<String> = replay.filter(takes_value).filter_map(|arg| arg.get_long().map(str::to_owned)).collect();
+    if flags.contains(&flag) {
+        return Ok(Target::Flag(flag));
+    }
+    if known_router_key(name) {
+        return Ok(Target::RouterKey(name.to_owned()));
+    }
+    let of_pool = [
+        ("prefill.", Target::PrefillKey as fn(String) -> Target),
+        ("decode.", Target::DecodeKey),
+        ("", Target::EngineKey),
+    ];
+    for (prefix, target) in of_pool {
+        if let Some(key) = name.strip_prefix(prefix).filter(|key| known_engine_key(key)) {
+            return Ok(target(key.to_owned()));
+        }
+    }
+    Err(format!("there is no option, engine argument or key of the router's configuration `{name}`"))
+}
+
+/// All combinations, the last axis fastest.
+fn combinations(axes: &[Axis]) -> Result<Vec<Vec<String>>, Refusal> {
+    let count = axes.iter().try_fold(1_usize, |count, axis| count.checked_mul(axis.values.len()));
+    if count.is_none_or(|count| count > MOST_POINTS) {
+        return Err(Refusal::input(format!("--sweep: makes more than {MOST_POINTS} runs; sweep fewer values")));
+    }
+    let mut all = vec![Vec::new()];
+    for axis in axes {
+        let longer = |start: &Vec<String>| {
+            let start = start.clone();
+            axis.values.iter().map(move |value| [start.clone(), vec![value.clone()]].concat()).collect::<Vec<_>>()
+        };
+        all = all.iter().flat_map(longer).collect();
+    }
+    Ok(all)
+}
+
+fn label(axes: &[Axis], values: &[String]) -> String {
+    let parts: Vec<String> = axes.iter().zip(values).map(|(axis, value)| format!("{}={value}", axis.name)).collect();
+    parts.join(" ")
+}
+
+/// The command line, to be said again with other values.
+fn base_command() -> (Vec<OsString>, Vec<OsString>) {
+    let words: Vec<OsString> = std::env::args_os().collect();
+    let end = words.iter().position(|word| word == "--").unwrap_or(words.len());
+    (words[..end].to_vec(), words[end..].to_vec())
+}
+
+/// The options of one run.
+fn point_args(
+    args: &ReplayArgs,
+    (words, files): &(Vec<OsString>, Vec<OsString>),
+    axes: &[Axis],
+    values: &[String],
+) -> Result<ReplayArgs, Refusal> {
+    let mut words = words.clone();
+    for (axis, value) in axes.iter().zip(values) {
+        if let Target::Flag(flag) = &axis.target {
+            words.push(format!("--{flag}={value}").into());
+        }
+    }
+    words.extend(files.iter().cloned());
+    let mut point = if axes.iter().any(|axis| matches!(axis.target, Target::Flag(_))) {
+        // A flag that is given again overrides what was given before.
+        let cli = Cli::try_parse_from(words).map_err(|error| {
+            let text = error.to_string();
+            let line = text.lines().next().unwrap_or_default();
+            Refusal::input(line.trim_start_matches("error: ").to_owned())
+        })?;
+        match cli.command {
+            Command::Replay(point) => *point,
+            _ => unreachable!("the command is the same"),
+        }
+    } else {
+        args.clone()
+    };
+    for (axis, value) in axes.iter().zip(values) {
+        apply(&mut point, &axis.target, value)?;
+    }
+    Ok(point)
+}
+
+/// Sets a key of a configuration.
+fn apply(point: &mut ReplayArgs, target: &Target, value: &str) -> Result<(), Refusal> {
+    let json = serde_json::from_str(value).unwrap_or_else(|_| Value::String(value.to_owned()));
+    let cluster = &mut point.cluster;
+    let is_split = cluster.prefill_engine_args.is_some();
+    let (slots, key) = match target {
+        Target::Flag(_) => return Ok(()),
+        Target::RouterKey(key) => {
+            let slot = &mut point.router.router_config;
+            let text = slot.as_deref().map(|given| setup::text_of("--router-config", given)).transpose()?;
+            *slot = Some(RouterArgs::with_key(text.as_deref(), key, json));
+            return Ok(());
+        }
+        Target::EngineKey(key) if !is_split => (vec![&mut cluster.extra_engine_args], key),
+        Target::EngineKey(key) => (vec![&mut cluster.prefill_engine_args, &mut cluster.decode_engine_args], key),
+        Target::PrefillKey(key) if is_split => (vec![&mut cluster.prefill_engine_args], key),
+        Target::DecodeKey(key) if is_split => (vec![&mut cluster.decode_engine_args], key),
+        Target::PrefillKey(_) | Target::DecodeKey(_) => {
+            return Err(Refusal::input("needs --prefill-engine-args and --decode-engine-args"));
+        }
+    };
+    for slot in slots {
+        let text = slot.as_deref().map(|given| setup::text_of("engine arguments", given)).transpose()?;
+        *slot = Some(EngineArgs::with_key(text.as_deref(), key, json.clone()));
+    }
+    Ok(())
+}
+
+/// A row for each run: its values, all keys of the flat report, its fingerprint.
+fn columns(axes: &[Axis], points: &[Point]) -> Vec<Column> {
+    let mut columns: Vec<Column> = axes
+        .iter()
+        .enumerate()
+        .map(|(index, axis)| Column { name: axis.name.clone(), cells: value_cells(points, index) })
+        .collect();
+    let rows: Vec<_> = points.iter().map(|point| json::flat(&point.summary)).collect();
+    let keys: Vec<&String> = rows.first().into_iter().flat_map(|row| row.keys()).collect();
+    for key in keys.into_iter().filter(|key| !is_of_host(key) && axes.iter().all(|axis| axis.name != **key)) {
+        let counts: Option<Vec<u64>> = rows.iter().map(|row| row[key].as_u64()).collect();
+        let cells = match counts {
+            Some(counts) => Cells::Counts(counts),
+            None => Cells::Numbers(rows.iter().map(|row| row.get(key).and_then(Value::as_f64)).collect()),
+        };
+        columns.push(Column { name: key.clone(), cells });
+    }
+    let fingerprints = points.iter().map(|point| point.fingerprint.clone()).collect();
+    columns.push(Column { name: "fingerprint".to_owned(), cells: Cells::Texts(fingerprints) });
+    columns
+}
+
+/// Keys about the host, on which runs side by side disturb each other.
+fn is_of_host(key: &str) -> bool {
+    ["wall_time_ms", "processed_tokens_per_s", "processed_output_tokens_per_s"].contains(&key)
+}
+
+/// The values of an axis: numbers, if all of them are.
+fn value_cells(points: &[Point], axis: usize) -> Cells {
+    let texts = || points.iter().map(|point| &point.values[axis]);
+    let counts: Option<Vec<u64>> = texts().map(|text| text.parse().ok()).collect();
+    let numbers: Option<Vec<f64>> = texts().map(|text| text.parse().ok()).collect();
+    match (counts, numbers) {
+        (Some(counts), _) => Cells::Counts(counts),
+        (None, Some(numbers)) => Cells::Numbers(numbers.into_iter().map(Some).collect()),
+        (None, None) => Cells::Texts(texts().cloned().collect()),
+    }
+}
+
+fn print(out: &mut dyn Write, axes: &[Axis], points: &[Point]) -> io::Result<()> {
+    let has_goodput = points.iter().any(|point| point.summary.goodput.is_some());
+    let mut table = bare_table();
+    let names = axes.iter().map(|axis| axis.name.clone());
+    let mut header: Vec<String> = names.collect();
+    header.extend(
+        ["req/s", "out tok/s", "ttft avg", "ttft p99", "itl avg", "itl p99", "e2e avg", "e2e p99", "reuse", "done"]
+            .map(str::to_owned),
+    );
+    if has_goodput {
+        header.push("good req/s".to_owned());
+    }
+    header.push("worker s".to_owned());
+    table.set_header(header);
+    for point in points {
+        let of = &point.summary;
+        let mut row = point.values.clone();
+        row.push(format!("{:.2}", of.request_throughput_rps));
+        row.push(format!("{:.1}", of.output_throughput_tok_s));
+        for distribution in [&of.ttft, &of.itl, &of.e2e_latency] {
+            row.push(format!("{:.2}", distribution.mean));
+            row.push(format!("{:.2}", distribution.p99));
+        }
+        row.push(format!("{:.1}%", of.prefix_cache_reused_ratio * 100.0));
+        row.push(of.completed_requests.to_string());
+        if has_goodput {
+            row.push(of.goodput.map(|goodput| format!("{:.2}", goodput.request_throughput_rps)).unwrap_or_default());
+        }
+        row.push(format!("{:.1}", of.prefill_worker_seconds + of.decode_worker_seconds));
+        table.add_row(row);
+    }
+    align_right(&mut table);
+    write_table(out, &table)?;
+    writeln!(out, "\ntimes in ms; {} runs", points.len())
+}

@@ -1,0 +1,68 @@
+//! The values of a sweep: lists and ranges.
+
+/// Values beyond which somebody has mistyped a range.
+const MOST_VALUES: f64 = 10_000.0;
+
+/// What `1..16`, `0.5..2..0.5` or `a,b,c` stand for, in order. Both ends of a range
+/// belong to it.
+pub(super) fn values(text: &str) -> Result<Vec<String>, String> {
+    let mut all = Vec::new();
+    for part in text.split(',') {
+        match part.split("..").collect::<Vec<_>>()[..] {
+            [""] => return Err("a value is empty".to_owned()),
+            [single] => all.push(single.to_owned()),
+            [from, to] => all.extend(range(from, to, "1")?),
+            [from, to, step] => all.extend(range(from, to, step)?),
+            _ => return Err(format!("`{part}` is no range; write FROM..TO or FROM..TO..STEP")),
+        }
+    }
+    match all.iter().enumerate().find(|(index, value)| all[..*index].contains(value)) {
+        Some((_, twice)) => Err(format!("`{twice}` is given twice")),
+        None => Ok(all),
+    }
+}
+
+fn range(from: &str, to: &str, step: &str) -> Result<Vec<String>, String> {
+    let number = |text: &str| {
+        let number = text.parse::<f64>().ok().filter(|number| number.is_finite());
+        number.ok_or_else(|| format!("`{text}` is no number"))
+    };
+    let decimals = [from, to, step].map(|text| text.split_once('.').map_or(0, |(_, digits)| digits.len()));
+    let decimals = decimals.into_iter().max().unwrap_or(0);
+    let (first, last, width) = (number(from)?, number(to)?, number(step)?);
+    if width <= 0.0 || last < first {
+        return Err(format!("`{from}..{to}..{step}` has no values; go up, by a step above 0"));
+    }
+    // A step that does not add up in binary must not lose the last value.
+    let steps = ((last - first) / width + 1e-9).floor();
+    if steps >= MOST_VALUES {
+        return Err(format!("`{from}..{to}..{step}` has more than {MOST_VALUES} values"));
+    }
+    Ok((0..=steps as u32).map(|index| format!("{:.decimals$}", first + f64::from(index) * width)).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::values;
+
+    #[test]
+    fn ranges_have_both_ends_and_lists_their_order() {
+        let of = |text: &str| values(text).expect("valid").join(" ");
+        assert_eq!(of("1..4"), "1 2 3 4");
+        assert_eq!(of("1..8..3"), "1 4 7");
+        assert_eq!(of("0.1..0.3..0.1"), "0.1 0.2 0.3");
+        assert_eq!(of("b,a,1..2"), "b a 1 2");
+    }
+
+    #[test]
+    fn anything_else_is_refused_with_its_reason() {
+        let refused = |text: &str| values(text).expect_err("it is wrong");
+        assert_eq!(refused("1,,2"), "a value is empty");
+        assert_eq!(refused("1..x"), "`x` is no number");
+        assert!(refused("4..1").contains("has no values"));
+        assert!(refused("1..9..0").contains("has no values"));
+        assert!(refused("0..1e9").contains("more than 10000 values"));
+        assert_eq!(refused("1,1..3"), "`1` is given twice");
+        assert!(refused("1..2..3..4").contains("is no range"));
+    }
+}

@@ -1,0 +1,239 @@
+//! Engine arguments: read in either spelling, checked, and made into a pool.
+
+mod names;
+mod pool;
+mod read;
+mod rules;
+
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use vcr_cluster::{QueueOrder, TransferScope};
+use vcr_timing::PassSemantics;
+
+use crate::problem::{DynamoError, Findings, Remark};
+
+pub use names::known_engine_key;
+pub use pool::PoolOptions;
+
+/// Whose rules of a pass hold, and whose report is given.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Preset {
+    /// Dynamo 1.4: a first token costs a prefill and a decode step.
+    Dynamo1_4,
+    /// Dynamo 1.6: a first token comes out of the prefill.
+    #[default]
+    Dynamo1_6,
+}
+
+impl Preset {
+    /// Names and presets, for help texts and errors.
+    pub const NAMES: [(&'static str, Self); 2] = [("dynamo-1.4", Self::Dynamo1_4), ("dynamo-1.6", Self::Dynamo1_6)];
+
+    pub(crate) fn semantics(self) -> PassSemantics {
+        match self {
+            Self::Dynamo1_4 => PassSemantics::Dynamo1_4,
+            Self::Dynamo1_6 => PassSemantics::Dynamo1_6,
+        }
+    }
+}
+
+impl FromStr for Preset {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let found = Self::NAMES.iter().find(|(name, _)| *name == text);
+        found.map(|&(_, preset)| preset).ok_or_else(|| "write dynamo-1.4 or dynamo-1.6".to_owned())
+    }
+}
+
+/// What an engine does for a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// All of it.
+    Aggregated,
+    /// The prompt.
+    Prefill,
+    /// The output.
+    Decode,
+}
+
+impl Role {
+    /// Its name in engine arguments.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Aggregated => "aggregated",
+            Self::Prefill => "prefill",
+            Self::Decode => "decode",
+        }
+    }
+}
+
+/// Which requests an SGLang-style engine takes first.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum SglangPolicy {
+    /// In order of arrival.
+    #[default]
+    Fifo,
+    /// Longest cached prefix first.
+    Lpm,
+}
+
+/// Settings of an SGLang-style engine.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct SglangArgs {
+    /// Order of admission.
+    pub schedule_policy: SglangPolicy,
+    /// Most prompt tokens of the requests admitted in one pass.
+    pub max_prefill_tokens: u32,
+    /// Most prompt tokens of one request in a pass.
+    pub chunked_prefill_size: u32,
+    /// Most output tokens that are reserved for a request.
+    pub clip_max_new_tokens: u32,
+    /// Factor of the share of outputs that is reserved.
+    pub schedule_conservativeness: f64,
+}
+
+/// Whose scheduler an engine has.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum EngineType {
+    /// vLLM's.
+    Vllm,
+    /// SGLang's.
+    Sglang(SglangArgs),
+    /// TensorRT-LLM's: guaranteed no evict.
+    Trtllm,
+}
+
+impl EngineType {
+    /// Its name in engine arguments.
+    #[must_use]
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Vllm => "vllm",
+            Self::Sglang(_) => "sglang",
+            Self::Trtllm => "trtllm",
+        }
+    }
+}
+
+/// What a pass costs.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Timing {
+    /// Dynamo's default formula.
+    Polynomial,
+    /// Constants, in milliseconds.
+    Fixed {
+        /// Of a pass that prefills.
+        prefill_ms: f64,
+        /// Of a pass that decodes.
+        decode_ms: f64,
+    },
+    /// A planner profile: an `.npz` file or a profiler's folder.
+    Profile(PathBuf),
+}
+
+/// Several tokens a pass.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Mtp {
+    /// Most extra tokens a pass, 1 to 5.
+    pub extra_tokens: u32,
+    /// The chance that the first, second, ... of them is accepted, given that
+    /// those before it were.
+    pub acceptance_rates: Vec<f64>,
+}
+
+/// What moving KV from a prefill engine costs.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct KvTransfer {
+    /// KV bytes of one token.
+    pub bytes_per_token: Option<u64>,
+    /// Decimal gigabytes a second.
+    pub bandwidth_gb_per_s: Option<f64>,
+    /// Which tokens are moved.
+    pub scope: Option<TransferScope>,
+}
+
+/// Which running request gives way when KV blocks run out.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum PreemptionMode {
+    /// The newest.
+    #[default]
+    Lifo,
+    /// The oldest.
+    Fifo,
+}
+
+/// Checked engine arguments. Each field bears the name of its key.
+#[derive(Clone, Debug, PartialEq)]
+pub struct EngineArgs {
+    /// Whose scheduler it is (`engine_type`, in 1.6 `backend`).
+    pub engine_type: EngineType,
+    /// Usable KV blocks.
+    pub num_gpu_blocks: u32,
+    /// Tokens per KV block.
+    pub block_size: u32,
+    /// Longest sequence.
+    pub max_model_len: Option<u32>,
+    /// Most running requests; none for no bound.
+    pub max_num_seqs: Option<u32>,
+    /// Most tokens a pass; none for no bound.
+    pub max_num_batched_tokens: Option<u32>,
+    /// Whether full blocks are kept for later requests.
+    pub enable_prefix_caching: bool,
+    /// Whether a prompt may be computed in several passes.
+    pub enable_chunked_prefill: bool,
+    /// Divides all times; above 0.
+    pub speedup_ratio: f64,
+    /// Divides decode times once more; above 0.
+    pub decode_speedup_ratio: f64,
+    /// Data-parallel ranks of a worker.
+    pub dp_size: u32,
+    /// GPUs of one rank.
+    pub tensor_parallel_size: u32,
+    /// How long a worker that is added takes until it serves, in nanoseconds.
+    pub startup_time_ns: u64,
+    /// What its engines do, if that is said.
+    pub worker_type: Option<Role>,
+    /// What a pass costs.
+    pub timing: Timing,
+    /// Several tokens a pass.
+    pub mtp: Option<Mtp>,
+    /// What moving KV costs.
+    pub kv_transfer: KvTransfer,
+    /// Who gives way.
+    pub preemption_mode: PreemptionMode,
+    /// Order of the router's queue, where the router's configuration does not say it.
+    pub router_queue_policy: Option<QueueOrder>,
+}
+
+impl EngineArgs {
+    /// Reads the JSON text `text`, the flat object of 1.4 or the nested one of 1.6;
+    /// its shape tells which. `place` says in errors where it was given. What means
+    /// nothing in a simulation comes back as remarks, or is an error if `strict`.
+    ///
+    /// # Errors
+    /// Every key that is unknown, has a value it cannot have, contradicts another or
+    /// asks for what is not simulated.
+    pub fn read(place: &str, text: &str, strict: bool) -> Result<(Self, Vec<Remark>), DynamoError> {
+        let mut findings = Findings::default();
+        let args = read::engine_args(place, text, &mut findings);
+        findings.finish(strict, args)
+    }
+
+    /// GPUs of a worker: those of all its ranks.
+    #[must_use]
+    pub fn gpus_per_worker(&self) -> u32 {
+        self.tensor_parallel_size.saturating_mul(self.dp_size)
+    }
+}
+
+impl Default for EngineArgs {
+    fn default() -> Self {
+        Self::read("engine arguments", "{}", false).expect("the defaults are valid").0
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,155 @@
+//! Names of engine arguments, and where they stand.
+
+use serde_json::{Map, Value};
+
+/// Keys of `engine` in the nested spelling.
+pub(super) const ENGINE: &[&str] = &[
+    "backend",
+    "num_gpu_blocks",
+    "block_size",
+    "max_model_len",
+    "max_num_seqs",
+    "max_num_batched_tokens",
+    "prefill_schedule_interval",
+    "prefill_decode_interval",
+    "enable_prefix_caching",
+    "enable_chunked_prefill",
+    "speedup_ratio",
+    "decode_speedup_ratio",
+    "aic_nextn",
+    "aic_nextn_accept_rates",
+    "aic_mtp_seed",
+    "worker_type",
+    "preemption_mode",
+    "emit_kv_events",
+    "emit_kv_token_ids",
+    "kv_transfer_bytes_per_token",
+    "kv_cache_bytes_per_token",
+    "kv_cache_groups",
+    "kv_cache_capacity_bytes",
+    "native_host_offload",
+    "g3_offload",
+    "state_cache",
+    "prefix_match_unit",
+    "kv_transfer_bandwidth",
+    "kv_transfer_timing_mode",
+    "timing_model",
+    "sglang",
+    "trtllm",
+];
+
+/// Keys beside `engine` in the nested spelling.
+pub(super) const BESIDE: &[&str] = &[
+    "engine",
+    "dynamo",
+    "dp_size",
+    "tensor_parallel_size",
+    "startup_time",
+    "gpu_memory_utilization",
+    "mem_fraction_static",
+    "free_gpu_memory_fraction",
+    "cuda_graph_reserved_bytes",
+];
+
+/// Keys of `dynamo` in the nested spelling.
+pub(super) const DYNAMO: &[&str] = &[
+    "enable_local_indexer",
+    "bootstrap_port",
+    "handoff_session_timeout_ms",
+    "reasoning",
+    "response_replay_trace_path",
+    "zmq_kv_events_port",
+    "zmq_replay_port",
+    "router_queue_policy",
+];
+
+/// Keys that only the flat spelling has.
+pub(super) const FLAT_ONLY: &[&str] = &[
+    "engine_type",
+    "g1_backend",
+    "is_prefill",
+    "is_decode",
+    "planner_profile_data",
+    "aic_backend",
+    "aic_system",
+    "aic_backend_version",
+    "aic_tp_size",
+    "aic_model_path",
+    "aic_moe_tp_size",
+    "aic_moe_ep_size",
+    "aic_attention_dp_size",
+    "kv_bytes_per_token",
+    "num_g2_blocks",
+    "num_g3_blocks",
+    "enable_g4_storage",
+];
+
+/// Keys that only the nested spelling has.
+const NESTED_ONLY: &[&str] =
+    &["backend", "prefill_schedule_interval", "prefill_decode_interval", "timing_model", "tensor_parallel_size"];
+
+/// Whether an object is of the nested spelling.
+pub(super) fn is_nested(map: &Map<String, Value>) -> bool {
+    ["engine", "dynamo", "tensor_parallel_size", "cuda_graph_reserved_bytes"].iter().any(|key| map.contains_key(*key))
+}
+
+/// What to do about a key that is unknown in the nested spelling.
+pub(super) fn nested_place(key: &str) -> Option<String> {
+    let renamed = match key {
+        "engine_type" => Some("engine.backend"),
+        "kv_bytes_per_token" => Some("engine.kv_transfer_bytes_per_token"),
+        "aic_tp_size" => Some("tensor_parallel_size"),
+        "planner_profile_data" => Some("engine.timing_model"),
+        "num_g2_blocks" => Some("engine.native_host_offload"),
+        "num_g3_blocks" => Some("engine.g3_offload"),
+        _ => None,
+    };
+    if let Some(renamed) = renamed {
+        return Some(format!("it is a name of the flat spelling; in the nested one it is `{renamed}`"));
+    }
+    let place = [("engine", ENGINE), ("dynamo", DYNAMO)].into_iter().find(|(_, keys)| keys.contains(&key));
+    if let Some((object, _)) = place {
+        return Some(format!("in the nested spelling it belongs into `{object}`"));
+    }
+    BESIDE.contains(&key).then(|| "in the nested spelling it stands beside `engine`".to_owned())
+}
+
+/// Whether an engine argument has this name, in either spelling.
+#[must_use]
+pub fn known_engine_key(key: &str) -> bool {
+    let objects = ["engine", "dynamo"];
+    !objects.contains(&key) && [ENGINE, BESIDE, DYNAMO, FLAT_ONLY].iter().any(|keys| keys.contains(&key))
+}
+
+impl super::EngineArgs {
+    /// The JSON text `text` with another engine type, under the name that its
+    /// spelling has for that.
+    #[must_use]
+    pub fn with_engine_type(text: &str, engine_type: &str) -> String {
+        let nested = serde_json::from_str::<Map<String, Value>>(text).is_ok_and(|map| is_nested(&map));
+        Self::with_key(Some(text), if nested { "backend" } else { "engine_type" }, Value::from(engine_type))
+    }
+
+    /// The JSON text `text` (none for all defaults) with another value for one
+    /// engine argument, put where its spelling has it. What is no JSON object stays
+    /// as it is, for [`EngineArgs::read`](super::EngineArgs::read) to complain.
+    #[must_use]
+    pub fn with_key(text: Option<&str>, key: &str, value: Value) -> String {
+        let text = text.unwrap_or("{}");
+        let Ok(Value::Object(mut map)) = serde_json::from_str(text) else { return text.to_owned() };
+        let inner = [("engine", ENGINE), ("dynamo", DYNAMO)].into_iter().find(|(_, keys)| keys.contains(&key));
+        let starts_nested = map.is_empty() && NESTED_ONLY.contains(&key);
+        match inner {
+            Some((object, _)) if is_nested(&map) || starts_nested => {
+                let inside = map.entry(object).or_insert_with(|| Value::Object(Map::new()));
+                if let Value::Object(inside) = inside {
+                    inside.insert(key.to_owned(), value);
+                }
+            }
+            _ => {
+                map.insert(key.to_owned(), value);
+            }
+        }
+        Value::Object(map).to_string()
+    }
+}

@@ -1,0 +1,161 @@
+//! From [`EngineArgs`] to a pool of the simulator.
+
+use std::sync::Arc;
+
+use vcr_cluster::{LatencyFactory, PoolConfig, RouterConfig};
+use vcr_core::latency::LatencyModel;
+use vcr_core::sglang::{PassOrder, SchedulePolicy, SglangConfig, SglangConfigInput};
+use vcr_core::{CapacityPolicy, ConfigError, EngineConfig, EngineConfigInput, EngineKind};
+use vcr_timing::{
+    Deployment, Fixed, FixedInput, InvalidConfig, Polynomial, PolynomialInput, Profile, ProfileInput, SpeedInput,
+};
+
+use super::{EngineArgs, EngineType, Preset, Role, SglangArgs, SglangPolicy, Timing};
+use crate::problem::{DynamoError, Problem};
+
+/// Tokens a pass that no pass has, for budgets without bound.
+const UNBOUNDED_TOKENS: u32 = 1 << 30;
+
+/// What else a pool is made of.
+pub struct PoolOptions<'a> {
+    /// Where the engine arguments were given, for errors.
+    pub place: &'a str,
+    /// Name in reports.
+    pub name: &'a str,
+    /// Number of engines.
+    pub engines: u32,
+    /// Whose rules of a pass hold.
+    pub preset: Preset,
+    /// What the engines do.
+    pub role: Role,
+    /// Prices steps, in place of what the arguments say.
+    pub latency: Option<LatencyFactory>,
+    /// Chooses engines.
+    pub router: RouterConfig,
+}
+
+impl EngineArgs {
+    /// The pool that they mean.
+    ///
+    /// # Errors
+    /// When an engine cannot be set up so, its profile cannot be read, or what the
+    /// arguments ask for is not simulated.
+    pub fn pool(&self, options: PoolOptions<'_>) -> Result<PoolConfig, DynamoError> {
+        let refused = |key: &str, text: String| Problem { place: options.place.to_owned(), key: key.to_owned(), text };
+        let mut problems = Vec::new();
+        if self.dp_size > 1 {
+            problems.push(refused("dp_size", format!("is {}, but only 1 is simulated", self.dp_size)));
+        }
+        if let Some(worker_type) = self.worker_type.filter(|&worker_type| worker_type != options.role) {
+            let (is, must) = (worker_type.name(), options.role.name());
+            problems.push(refused("worker_type", format!("is \"{is}\" where a \"{must}\" engine is wanted")));
+        }
+        let engine = self.engine(options.preset).map_err(|texts| {
+            problems.extend(texts.into_iter().map(|text| refused("", text)));
+        });
+        let latency = match options.latency.clone() {
+            Some(latency) => Ok(latency),
+            None => self.latency(options.preset, options.role).map_err(|text| problems.push(refused("", text))),
+        };
+        let (Ok(engine), Ok(latency), true) = (engine, latency, problems.is_empty()) else {
+            return Err(DynamoError(problems));
+        };
+        Ok(PoolConfig {
+            name: options.name.to_owned(),
+            engines: options.engines,
+            engine,
+            latency,
+            policy: None,
+            router: options.router,
+            acceptance_rates: self.mtp.as_ref().map(|mtp| mtp.acceptance_rates.clone()).unwrap_or_default(),
+            failures: None,
+            tokens: None,
+        })
+    }
+
+    fn engine(&self, preset: Preset) -> Result<EngineKind, Vec<String>> {
+        let made = match self.engine_type {
+            EngineType::Vllm => self.vllm(CapacityPolicy::Preempt),
+            EngineType::Trtllm => self.vllm(CapacityPolicy::GuaranteedNoEvict),
+            EngineType::Sglang(own) => self.sglang(own, preset),
+        };
+        made.map_err(|errors| errors.iter().map(ToString::to_string).collect())
+    }
+
+    fn vllm(&self, capacity: CapacityPolicy) -> Result<EngineKind, Vec<ConfigError>> {
+        let max_num_batched_tokens = self.max_num_batched_tokens.unwrap_or(UNBOUNDED_TOKENS);
+        // No request is admitted without a token to compute, nor runs without a block.
+        let most_seqs = max_num_batched_tokens.min(self.num_gpu_blocks);
+        let input = EngineConfigInput {
+            block_size: self.block_size,
+            // The null block is ours.
+            num_gpu_blocks: self.num_gpu_blocks.saturating_add(1),
+            max_num_seqs: self.max_num_seqs.map_or(most_seqs, |seqs| seqs.min(max_num_batched_tokens)),
+            max_num_batched_tokens,
+            max_model_len: self.max_model_len,
+            enable_prefix_caching: self.enable_prefix_caching,
+            enable_chunked_prefill: self.enable_chunked_prefill,
+            max_extra_tokens_per_step: self.mtp.as_ref().map_or(0, |mtp| mtp.extra_tokens),
+            capacity,
+            ..EngineConfigInput::default()
+        };
+        EngineConfig::new(input).map(EngineKind::from)
+    }
+
+    fn sglang(&self, own: SglangArgs, preset: Preset) -> Result<EngineKind, Vec<ConfigError>> {
+        let input = SglangConfigInput {
+            page_size: self.block_size,
+            num_pages: self.num_gpu_blocks,
+            max_num_seqs: self.max_num_seqs.unwrap_or(self.num_gpu_blocks),
+            max_model_len: self.max_model_len,
+            enable_prefix_caching: self.enable_prefix_caching,
+            schedule_policy: match own.schedule_policy {
+                SglangPolicy::Fifo => SchedulePolicy::Fifo,
+                SglangPolicy::Lpm => SchedulePolicy::Lpm,
+            },
+            max_prefill_tokens: own.max_prefill_tokens,
+            chunked_prefill_size: own.chunked_prefill_size,
+            clip_max_new_tokens: own.clip_max_new_tokens,
+            schedule_conservativeness: own.schedule_conservativeness,
+            pass_order: match preset {
+                Preset::Dynamo1_4 => PassOrder::Mixed,
+                Preset::Dynamo1_6 => PassOrder::PrefillFirst,
+            },
+            max_extra_tokens_per_step: self.mtp.as_ref().map_or(0, |mtp| mtp.extra_tokens),
+        };
+        SglangConfig::new(input).map(EngineKind::from)
+    }
+
+    fn latency(&self, preset: Preset, role: Role) -> Result<LatencyFactory, String> {
+        let semantics = preset.semantics();
+        let prefill_only_worker = role == Role::Prefill;
+        let speculative = self.mtp.is_some();
+        let sums_contexts = matches!(self.engine_type, EngineType::Sglang(_));
+        let speed = SpeedInput { speedup_ratio: self.speedup_ratio, decode_speedup_ratio: self.decode_speedup_ratio };
+        match &self.timing {
+            Timing::Polynomial => {
+                let input = PolynomialInput { semantics, prefill_only_worker, speculative, sums_contexts, speed };
+                copies(Polynomial::new(input))
+            }
+            Timing::Fixed { prefill_ms, decode_ms } => {
+                let ns = |ms: f64, ratio: f64| (ms * 1e6 / ratio).round() as u64;
+                copies(Fixed::new(FixedInput::Phases {
+                    prefill_ns: ns(*prefill_ms, self.speedup_ratio),
+                    decode_ns: ns(*decode_ms, self.speedup_ratio * self.decode_speedup_ratio),
+                }))
+            }
+            Timing::Profile(path) => {
+                let tables = vcr_timing::profile::read(path, Deployment::Only).map_err(|error| error.to_string())?;
+                let input =
+                    ProfileInput { tables, semantics, prefill_only_worker, speculative, sums_contexts, speed };
+                copies(Profile::new(input))
+            }
+        }
+    }
+}
+
+/// A model that every engine gets a copy of.
+fn copies<M: LatencyModel + Clone + Sync + 'static>(model: Result<M, InvalidConfig>) -> Result<LatencyFactory, String> {
+    let model = model.map_err(|error| error.to_string())?;
+    Ok(Arc::new(move |_seat| Ok(Box::new(model.clone()))))
+}

@@ -1,0 +1,407 @@
+//! From JSON to [`EngineArgs`].
+
+use std::path::PathBuf;
+
+use serde_json::{Map, Value};
+use vcr_cluster::{QueueOrder, TransferScope};
+
+use super::names::{is_nested, nested_place};
+use super::rules;
+use super::{EngineArgs, EngineType, KvTransfer, Mtp, PreemptionMode, Role, SglangArgs, SglangPolicy, Timing};
+use crate::keys::{Keys, parse};
+use crate::problem::Findings;
+
+/// Dynamo's conditional acceptance rates where none are given.
+const ACCEPTANCE_RATES: [f64; 5] = [0.85, 0.3, 0.0, 0.0, 0.0];
+
+const ABOUT_AIC: &str = "AIC's performance database is not part of this program; give a planner profile, or a latency \
+                         model with --latency";
+const ABOUT_MEMORY: &str = "the number of KV blocks is given, not estimated";
+const ABOUT_LIVE: &str = "it is about live engines";
+const ABOUT_TIERS: &str = "KV stays in the memory of the GPU here; remove it";
+
+/// What the keys say, before it is known whether they fit together.
+#[derive(Default)]
+pub(super) struct Raw {
+    pub(super) engine_type: Option<Kind>,
+    pub(super) num_gpu_blocks: Option<u32>,
+    pub(super) block_size: Option<u32>,
+    pub(super) max_model_len: Option<u32>,
+    pub(super) max_num_seqs: Bound,
+    pub(super) max_num_batched_tokens: Bound,
+    pub(super) enable_prefix_caching: Option<bool>,
+    pub(super) enable_chunked_prefill: Option<bool>,
+    pub(super) speedup_ratio: Option<f64>,
+    pub(super) decode_speedup_ratio: Option<f64>,
+    pub(super) nextn: Option<u64>,
+    pub(super) rates: Option<Vec<f64>>,
+    pub(super) worker_type: Option<Role>,
+    pub(super) preemption_mode: PreemptionMode,
+    pub(super) kv_transfer: KvTransfer,
+    pub(super) sglang: Option<SglangRaw>,
+    pub(super) dp_size: Option<u32>,
+    pub(super) tensor_parallel_size: Option<u32>,
+    pub(super) attention_dp_size: Option<u32>,
+    pub(super) moe_tp_size: Option<u32>,
+    pub(super) moe_ep_size: Option<u32>,
+    pub(super) startup_time_s: Option<f64>,
+    pub(super) timing: Option<Timing>,
+    pub(super) router_queue_policy: Option<QueueOrder>,
+    pub(super) is_nested: bool,
+}
+
+/// Names of engine types.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    Vllm,
+    Sglang,
+    Trtllm,
+}
+
+/// A bound that null takes away.
+#[derive(Clone, Copy, Default)]
+pub(super) enum Bound {
+    #[default]
+    Default,
+    None,
+    At(u32),
+}
+
+impl Bound {
+    fn or(self, default: u32) -> Option<u32> {
+        match self {
+            Self::Default => Some(default),
+            Self::None => None,
+            Self::At(value) => Some(value),
+        }
+    }
+}
+
+#[derive(Default)]
+pub(super) struct SglangRaw {
+    pub(super) schedule_policy: Option<SglangPolicy>,
+    pub(super) page_size: Option<u32>,
+    pub(super) max_prefill_tokens: Option<u32>,
+    pub(super) chunked_prefill_size: Option<u32>,
+    pub(super) clip_max_new_tokens: Option<u32>,
+    pub(super) schedule_conservativeness: Option<f64>,
+}
+
+/// Reads and checks all of it. The result counts only without problems.
+pub(super) fn engine_args(place: &str, text: &str, findings: &mut Findings) -> EngineArgs {
+    let map = parse(place, text, findings);
+    let mut raw = Raw { is_nested: is_nested(&map), ..Raw::default() };
+    let mut keys = Keys::new(place, "", map, findings);
+    if raw.is_nested {
+        nested(&mut raw, &mut keys)
+    } else {
+        flat(&mut raw, &mut keys)
+    }
+    rules::check(&raw, &mut keys);
+    let place_of = |key: &str| if raw.is_nested { nested_place(key) } else { None };
+    keys.finish(place_of);
+    checked(raw)
+}
+
+fn checked(raw: Raw) -> EngineArgs {
+    let sglang = raw.sglang.unwrap_or_default();
+    let kind = raw.engine_type.unwrap_or(Kind::Vllm);
+    let engine_type = match kind {
+        Kind::Vllm => EngineType::Vllm,
+        Kind::Trtllm => EngineType::Trtllm,
+        Kind::Sglang => EngineType::Sglang(SglangArgs {
+            schedule_policy: sglang.schedule_policy.unwrap_or_default(),
+            max_prefill_tokens: sglang.max_prefill_tokens.unwrap_or(16_384),
+            chunked_prefill_size: sglang.chunked_prefill_size.unwrap_or(8_192),
+            clip_max_new_tokens: sglang.clip_max_new_tokens.unwrap_or(4_096),
+            schedule_conservativeness: sglang.schedule_conservativeness.unwrap_or(1.0),
+        }),
+    };
+    let page_size = sglang.page_size.filter(|_| kind == Kind::Sglang);
+    let default_block_size = match kind {
+        Kind::Vllm => 64,
+        Kind::Sglang => 1,
+        Kind::Trtllm => 32,
+    };
+    let mtp = raw.nextn.map(|nextn| {
+        let mut acceptance_rates = raw.rates.clone().unwrap_or_else(|| ACCEPTANCE_RATES.to_vec());
+        acceptance_rates.resize(nextn as usize, 0.0);
+        Mtp { extra_tokens: nextn as u32, acceptance_rates }
+    });
+    EngineArgs {
+        engine_type,
+        num_gpu_blocks: raw.num_gpu_blocks.unwrap_or(16_384),
+        block_size: raw.block_size.or(page_size).unwrap_or(default_block_size),
+        max_model_len: raw.max_model_len,
+        max_num_seqs: raw.max_num_seqs.or(256),
+        max_num_batched_tokens: raw.max_num_batched_tokens.or(8_192),
+        enable_prefix_caching: raw.enable_prefix_caching.unwrap_or(true),
+        enable_chunked_prefill: raw.enable_chunked_prefill.unwrap_or(true),
+        speedup_ratio: raw.speedup_ratio.filter(|&ratio| ratio > 0.0).unwrap_or(1.0),
+        decode_speedup_ratio: raw.decode_speedup_ratio.filter(|&ratio| ratio > 0.0).unwrap_or(1.0),
+        dp_size: raw.attention_dp_size.filter(|&size| size > 1).or(raw.dp_size).unwrap_or(1),
+        tensor_parallel_size: raw.tensor_parallel_size.unwrap_or(1),
+        startup_time_ns: (raw.startup_time_s.unwrap_or(0.0) * 1e9).round() as u64,
+        worker_type: raw.worker_type,
+        timing: raw.timing.unwrap_or(Timing::Polynomial),
+        mtp,
+        kv_transfer: raw.kv_transfer,
+        preemption_mode: raw.preemption_mode,
+        router_queue_policy: raw.router_queue_policy,
+    }
+}
+
+/// The flat object of 1.4: all keys on one level.
+fn flat(raw: &mut Raw, keys: &mut Keys<'_>) {
+    keys.alias("engine_type", "backend");
+    keys.alias("kv_bytes_per_token", "kv_transfer_bytes_per_token");
+    keys.drop_zero("block_size");
+    engine_level(raw, keys, "engine_type", "kv_bytes_per_token");
+    worker_level(raw, keys);
+    dynamo_level(raw, keys);
+    raw.tensor_parallel_size = keys.count("aic_tp_size");
+    raw.attention_dp_size = keys.count("aic_attention_dp_size");
+    raw.moe_tp_size = keys.count("aic_moe_tp_size");
+    raw.moe_ep_size = keys.count("aic_moe_ep_size");
+    let is_prefill = keys.boolean("is_prefill").unwrap_or(false);
+    let is_decode = keys.boolean("is_decode").unwrap_or(false);
+    match (is_prefill, is_decode, raw.worker_type) {
+        (true, true, _) => keys.problem("is_prefill", "contradicts `is_decode`; say `worker_type` instead"),
+        (true, false, None | Some(Role::Prefill)) => raw.worker_type = Some(Role::Prefill),
+        (false, true, None | Some(Role::Decode)) => raw.worker_type = Some(Role::Decode),
+        (false, false, _) => {}
+        _ => keys.problem("worker_type", "contradicts `is_prefill` or `is_decode`; keep one"),
+    }
+    if let Some(path) = keys.text("planner_profile_data") {
+        raw.timing = Some(Timing::Profile(PathBuf::from(path)));
+    }
+    keys.refuse(&["aic_backend"], |_| false, ABOUT_AIC);
+    keys.pass_over(
+        &[
+            "aic_system",
+            "aic_backend_version",
+            "aic_model_path",
+            "aic_gemm_dtype",
+            "aic_moe_dtype",
+            "aic_fmha_dtype",
+            "aic_kv_cache_dtype",
+            "aic_comm_dtype",
+        ],
+        "it is read together with `aic_backend` only",
+    );
+    if keys.choice("g1_backend", &[("native", true), ("kvbm", false)]) == Some(false) {
+        keys.problem("g1_backend", "\"kvbm\" is not simulated; say \"native\" or remove it");
+    }
+    let host_blocks = keys.whole("num_g2_blocks").unwrap_or(0);
+    let disk_blocks = keys.whole("num_g3_blocks").unwrap_or(0);
+    let objects = keys.boolean("enable_g4_storage").unwrap_or(false);
+    if host_blocks == 0 && disk_blocks > 0 {
+        keys.problem("num_g3_blocks", "needs `num_g2_blocks`: KV reaches the disk by way of the host");
+    } else if host_blocks == 0 && objects {
+        keys.problem("enable_g4_storage", "needs `num_g2_blocks`: KV reaches the object store by way of the host");
+    } else if host_blocks > 0 {
+        keys.problem("num_g2_blocks", format!("is not simulated; {ABOUT_TIERS}"));
+    }
+    keys.pass_over(
+        &[
+            "offload_batch_size",
+            "bandwidth_g1_to_g2_gbps",
+            "bandwidth_g2_to_g1_gbps",
+            "bandwidth_g2_to_g3_gbps",
+            "bandwidth_g3_to_g2_gbps",
+            "bandwidth_g2_to_g4_gbps",
+            "bandwidth_g4_to_g2_gbps",
+        ],
+        "it is read together with `num_g2_blocks` only",
+    );
+    keys.pass_over(&["has_perf_model"], ABOUT_LIVE);
+}
+
+/// The nested object of 1.6.
+fn nested(raw: &mut Raw, keys: &mut Keys<'_>) {
+    let engine = keys.object("engine").unwrap_or_default();
+    let dynamo = keys.object("dynamo").unwrap_or_default();
+    worker_level(raw, keys);
+    raw.tensor_parallel_size = keys.count("tensor_parallel_size");
+    keys.pass_over(&["cuda_graph_reserved_bytes", "num_gpu_blocks_is_explicit"], ABOUT_MEMORY);
+    {
+        let mut keys = keys.inner("engine", engine);
+        keys.alias("backend", "engine_type");
+        keys.alias("kv_transfer_bytes_per_token", "kv_bytes_per_token");
+        engine_level(raw, &mut keys, "backend", "kv_transfer_bytes_per_token");
+        nested_engine_level(raw, &mut keys);
+        keys.finish(nested_place);
+    }
+    let mut keys = keys.inner("dynamo", dynamo);
+    dynamo_level(raw, &mut keys);
+    keys.finish(nested_place);
+}
+
+/// Keys of the engine itself, under the names that differ.
+fn engine_level(raw: &mut Raw, keys: &mut Keys<'_>, engine_type: &'static str, bytes_per_token: &'static str) {
+    raw.engine_type =
+        keys.choice(engine_type, &[("vllm", Kind::Vllm), ("sglang", Kind::Sglang), ("trtllm", Kind::Trtllm)]);
+    raw.num_gpu_blocks = keys.count("num_gpu_blocks");
+    raw.block_size = keys.count("block_size");
+    raw.max_model_len = keys.count("max_model_len");
+    raw.max_num_seqs = bound(keys, "max_num_seqs");
+    raw.max_num_batched_tokens = bound(keys, "max_num_batched_tokens");
+    raw.enable_prefix_caching = keys.boolean("enable_prefix_caching");
+    raw.enable_chunked_prefill = keys.boolean("enable_chunked_prefill");
+    raw.speedup_ratio = ratio(keys, "speedup_ratio");
+    raw.decode_speedup_ratio = ratio(keys, "decode_speedup_ratio");
+    raw.nextn = keys.whole("aic_nextn").filter(|&nextn| nextn > 0);
+    raw.rates = rates(keys, "aic_nextn_accept_rates");
+    keys.pass_over(&["aic_mtp_seed"], "bursts are drawn from the run's own seed");
+    raw.worker_type =
+        keys.choice("worker_type", &[Role::Aggregated, Role::Prefill, Role::Decode].map(|role| (role.name(), role)));
+    let modes = [("lifo", PreemptionMode::Lifo), ("fifo", PreemptionMode::Fifo)];
+    raw.preemption_mode = keys.choice("preemption_mode", &modes).unwrap_or_default();
+    raw.kv_transfer = KvTransfer {
+        bytes_per_token: keys.whole(bytes_per_token),
+        bandwidth_gb_per_s: keys.at_least("kv_transfer_bandwidth", 0.0),
+        scope: keys.choice(
+            "kv_transfer_timing_mode",
+            &[("full_prompt", TransferScope::FullPrompt), ("destination_missing", TransferScope::Missing)],
+        ),
+    };
+    if let Some(map) = keys.object("sglang") {
+        let mut keys = keys.inner("sglang", map);
+        raw.sglang = Some(sglang(&mut keys));
+        keys.finish(|_| None);
+    }
+    if let Some(map) = keys.object("trtllm") {
+        let mut keys = keys.inner("trtllm", map);
+        keys.choice("capacity_scheduler_policy", &[("guaranteed_no_evict", ())]);
+        keys.finish(|_| None);
+    }
+}
+
+fn sglang(keys: &mut Keys<'_>) -> SglangRaw {
+    let policies = [("fifo", SglangPolicy::Fifo), ("fcfs", SglangPolicy::Fifo), ("lpm", SglangPolicy::Lpm)];
+    SglangRaw {
+        schedule_policy: keys.choice("schedule_policy", &policies),
+        page_size: keys.count("page_size"),
+        max_prefill_tokens: keys.count("max_prefill_tokens"),
+        chunked_prefill_size: keys.count("chunked_prefill_size"),
+        clip_max_new_tokens: keys.count("clip_max_new_tokens"),
+        schedule_conservativeness: keys.at_least("schedule_conservativeness", 0.0),
+    }
+}
+
+/// Keys of `engine` that 1.4 does not have.
+fn nested_engine_level(raw: &mut Raw, keys: &mut Keys<'_>) {
+    if let Some(map) = keys.object("timing_model") {
+        let mut keys = keys.inner("timing_model", map);
+        raw.timing = timing_model(&mut keys);
+        keys.finish(|_| None);
+    }
+    keys.pass_over(&["emit_kv_events", "emit_kv_token_ids"], "routers see what they are set up to see");
+    keys.pass_over(&["kv_cache_bytes_per_token", "kv_cache_capacity_bytes"], ABOUT_MEMORY);
+    keys.refuse(&["prefill_schedule_interval"], |value| *value == 1, "remove it");
+    keys.refuse(&["prefill_decode_interval"], |value| *value == 0, "remove it");
+    let is_empty = |value: &Value| value.as_array().is_some_and(Vec::is_empty);
+    keys.refuse(&["kv_cache_groups", "state_cache", "prefix_match_unit"], is_empty, "remove it");
+    keys.refuse(&["native_host_offload", "g3_offload"], |_| false, ABOUT_TIERS);
+}
+
+fn timing_model(keys: &mut Keys<'_>) -> Option<Timing> {
+    match keys.text("type").as_deref() {
+        Some("polynomial") => Some(Timing::Polynomial),
+        Some("fixed") => {
+            let (prefill_ms, decode_ms) = (keys.at_least("prefill_ms", 0.0), keys.at_least("decode_ms", 0.0));
+            if prefill_ms.is_none() || decode_ms.is_none() {
+                keys.problem("type", "\"fixed\" needs `prefill_ms` and `decode_ms`");
+            }
+            Some(Timing::Fixed { prefill_ms: prefill_ms?, decode_ms: decode_ms? })
+        }
+        Some("external") => external(keys),
+        _ => {
+            keys.problem("type", "must be \"polynomial\", \"fixed\" or \"external\"");
+            None
+        }
+    }
+}
+
+fn external(keys: &mut Keys<'_>) -> Option<Timing> {
+    let provider = keys.text("provider");
+    // Dynamo keeps the provider's own settings in `config`.
+    let mut config = keys.object("config").unwrap_or_else(Map::new);
+    if let Some(path) = keys.text("path") {
+        config.insert("path".to_owned(), Value::String(path));
+    }
+    match provider.as_deref() {
+        Some("dynamo_profile") => match config.get("path").and_then(Value::as_str) {
+            Some(path) => return Some(Timing::Profile(PathBuf::from(path))),
+            None => keys.problem("path", "is missing; a \"dynamo_profile\" lies in a file or a folder"),
+        },
+        Some("ais" | "aic") => keys.problem("provider", format!("is not simulated; {ABOUT_AIC}")),
+        _ => keys.problem("provider", "must be \"dynamo_profile\""),
+    }
+    None
+}
+
+/// Keys of a worker around its engine.
+fn worker_level(raw: &mut Raw, keys: &mut Keys<'_>) {
+    raw.dp_size = keys.count("dp_size");
+    raw.startup_time_s = keys.between("startup_time", 0.0, 1e9);
+    let estimates = ["gpu_memory_utilization", "mem_fraction_static", "free_gpu_memory_fraction"];
+    keys.pass_over(&estimates, ABOUT_MEMORY);
+}
+
+/// Keys of what Dynamo puts around a worker.
+fn dynamo_level(raw: &mut Raw, keys: &mut Keys<'_>) {
+    let live = [
+        "enable_local_indexer",
+        "bootstrap_port",
+        "handoff_session_timeout_ms",
+        "response_replay_trace_path",
+        "zmq_kv_events_port",
+        "zmq_replay_port",
+    ];
+    keys.pass_over(&live, ABOUT_LIVE);
+    keys.pass_over(&["reasoning"], "what output tokens say changes no time");
+    raw.router_queue_policy = keys.choice("router_queue_policy", crate::router::QUEUE_ORDERS);
+}
+
+/// A bound, which null takes away.
+fn bound(keys: &mut Keys<'_>, key: &'static str) -> Bound {
+    match keys.raw(key) {
+        None => Bound::Default,
+        Some(Value::Null) => Bound::None,
+        Some(value) => match value.as_u64().and_then(|value| u32::try_from(value).ok()).filter(|&value| value > 0) {
+            Some(value) => Bound::At(value),
+            None => {
+                keys.problem(
+                    key,
+                    format!("must be a whole number of at least 1, or null for no bound, but is {value}"),
+                );
+                Bound::Default
+            }
+        },
+    }
+}
+
+/// A speed-up; 0 means 1 in Dynamo, whatever its help says.
+fn ratio(keys: &mut Keys<'_>, key: &'static str) -> Option<f64> {
+    let ratio = keys.at_least(key, 0.0)?;
+    if ratio == 0.0 {
+        keys.remark(key, "is 0, which is taken for 1 as Dynamo does; give the divisor of all times, above 0");
+    }
+    Some(ratio)
+}
+
+/// Rates as Dynamo writes them, `"0.85,0.3"`, or as a list.
+fn rates(keys: &mut Keys<'_>, key: &'static str) -> Option<Vec<f64>> {
+    let value = keys.value(key)?;
+    let rates: Option<Vec<f64>> = match &value {
+        Value::String(text) => text.split(',').map(|rate| rate.trim().parse().ok()).collect(),
+        Value::Array(list) => list.iter().map(Value::as_f64).collect(),
+        _ => None,
+    };
+    let rates = rates.filter(|rates| rates.iter().all(|rate| (0.0..=1.0).contains(rate)));
+    if rates.is_none() {
+        keys.problem(key, format!("must be chances from 0 to 1 such as \"0.85,0.3\", but is {value}"));
+    }
+    rates
+}

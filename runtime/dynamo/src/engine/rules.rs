@@ -1,0 +1,61 @@
+//! Which engine arguments fit together: Dynamo's own rules.
+
+use super::PreemptionMode;
+use super::read::{Kind, Raw};
+use crate::keys::Keys;
+
+/// Complains about arguments that contradict each other.
+pub(super) fn check(raw: &Raw, keys: &mut Keys<'_>) {
+    let engine = if raw.is_nested { "engine." } else { "" };
+    let mut problem = |key: &str, text: String| keys.problem(&format!("{engine}{key}"), text);
+    let kind = raw.engine_type.unwrap_or(Kind::Vllm);
+    if raw.max_model_len.is_some() && kind != Kind::Vllm && !raw.is_nested {
+        problem("max_model_len", "is for `engine_type` \"vllm\" only; remove it".to_owned());
+    }
+    if let Some(sglang) = &raw.sglang
+        && kind == Kind::Sglang
+    {
+        if let (Some(page), Some(block)) = (sglang.page_size, raw.block_size)
+            && page != block
+        {
+            problem("sglang.page_size", format!("is {page}, but `block_size` is {block}; they must be equal"));
+        }
+    }
+    if kind == Kind::Sglang {
+        let sglang = raw.sglang.as_ref();
+        let block = raw.block_size.or(sglang.and_then(|sglang| sglang.page_size)).unwrap_or(1);
+        let chunk = sglang.and_then(|sglang| sglang.chunked_prefill_size).unwrap_or(8_192);
+        if chunk % block != 0 {
+            problem(
+                "sglang.chunked_prefill_size",
+                format!("is {chunk}, which is no multiple of `block_size` ({block})"),
+            );
+        }
+    }
+    match raw.nextn {
+        Some(nextn) if nextn > 5 => problem("aic_nextn", format!("must be 1 to 5, but is {nextn}")),
+        Some(_) if raw.decode_speedup_ratio.is_some_and(|ratio| ratio != 1.0) => problem(
+            "aic_nextn",
+            "needs `decode_speedup_ratio` 1: what several tokens a pass bring is simulated".to_owned(),
+        ),
+        None if raw.rates.is_some() => {
+            problem("aic_nextn_accept_rates", "needs `aic_nextn`: without it there is nothing to accept".to_owned());
+        }
+        _ => {}
+    }
+    if raw.preemption_mode == PreemptionMode::Fifo {
+        problem("preemption_mode", "\"fifo\" is not simulated: vLLM preempts the newest; say \"lifo\"".to_owned());
+    }
+    if raw.moe_tp_size.is_some() || raw.moe_ep_size.is_some() {
+        let of = |size: Option<u32>| u64::from(size.unwrap_or(1));
+        let (dense, experts) =
+            (of(raw.tensor_parallel_size) * of(raw.attention_dp_size), of(raw.moe_tp_size) * of(raw.moe_ep_size));
+        if dense != experts {
+            let text = format!(
+                "and `aic_moe_ep_size` make {experts} GPUs, but `aic_tp_size` and `aic_attention_dp_size` {dense}; \
+                 they must be equal"
+            );
+            problem("aic_moe_tp_size", text);
+        }
+    }
+}

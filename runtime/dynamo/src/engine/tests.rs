@@ -1,0 +1,149 @@
+//! Engine arguments in both spellings.
+
+use proptest::prelude::*;
+use serde_json::{Value, json};
+
+use super::names::{BESIDE, DYNAMO, ENGINE, FLAT_ONLY};
+use super::*;
+
+fn read(text: &str) -> Result<(EngineArgs, Vec<Remark>), DynamoError> {
+    EngineArgs::read("--extra-engine-args", text, false)
+}
+
+fn args(value: Value) -> EngineArgs {
+    read(&value.to_string()).expect("valid").0
+}
+
+#[track_caller]
+fn refused(value: Value, needles: &[&str]) {
+    let error = read(&value.to_string()).expect_err("it is wrong").to_string();
+    for needle in needles {
+        assert!(error.contains(needle), "`{needle}` is not in:\n{error}");
+    }
+}
+
+#[test]
+fn both_spellings_say_the_same() {
+    let flat = json!({
+        "engine_type": "vllm", "num_gpu_blocks": 100, "block_size": 32, "max_num_seqs": null,
+        "speedup_ratio": 2.0, "dp_size": 2, "aic_tp_size": 4, "startup_time": 1.5, "worker_type": "prefill",
+        "aic_nextn": 3, "aic_nextn_accept_rates": "0.5, 0.25", "kv_bytes_per_token": 1000,
+        "kv_transfer_bandwidth": 64, "kv_transfer_timing_mode": "destination_missing", "router_queue_policy": "lcfs",
+        "planner_profile_data": "p.npz",
+    });
+    let nested = json!({
+        "engine": {
+            "backend": "vllm", "num_gpu_blocks": 100, "block_size": 32, "max_num_seqs": null,
+            "speedup_ratio": 2.0, "worker_type": "prefill", "aic_nextn": 3, "aic_nextn_accept_rates": [0.5, 0.25],
+            "kv_transfer_bytes_per_token": 1000, "kv_transfer_bandwidth": 64,
+            "kv_transfer_timing_mode": "destination_missing",
+            "timing_model": {"type": "external", "provider": "dynamo_profile", "config": {"path": "p.npz"}},
+        },
+        "dp_size": 2, "tensor_parallel_size": 4, "startup_time": 1.5, "dynamo": {"router_queue_policy": "lcfs"},
+    });
+    let read = args(flat);
+    assert_eq!(read, args(nested));
+    assert_eq!(read.mtp, Some(Mtp { extra_tokens: 3, acceptance_rates: vec![0.5, 0.25, 0.0] }));
+    assert_eq!((read.max_num_seqs, read.startup_time_ns, read.gpus_per_worker()), (None, 1_500_000_000, 8));
+}
+
+#[test]
+fn every_key_is_known_where_it_belongs() {
+    for key in ENGINE {
+        assert!(read(&json!({"engine": {*key: null}}).to_string()).is_ok(), "{key}");
+    }
+    for key in BESIDE.iter().filter(|key| **key != "engine" && **key != "dynamo") {
+        assert!(read(&json!({"engine": {}, *key: null}).to_string()).is_ok(), "{key}");
+    }
+    for key in DYNAMO {
+        assert!(read(&json!({"dynamo": {*key: null}}).to_string()).is_ok(), "{key}");
+        assert!(read(&json!({*key: null}).to_string()).is_ok(), "{key}");
+    }
+    for key in FLAT_ONLY {
+        assert!(read(&json!({*key: null}).to_string()).is_ok(), "{key}");
+    }
+}
+
+#[test]
+fn unknown_keys_are_refused_with_the_right_name() {
+    refused(
+        json!({"max_num_seq": 4}),
+        &["--extra-engine-args, `max_num_seq`: is unknown; did you mean `max_num_seqs`?"],
+    );
+    refused(json!({"engine": {"engine_typ": 4}}), &["`engine.engine_typ`", "did you mean `engine_type`?"]);
+    refused(json!({"engine": {}, "max_num_seqs": 4}), &["`max_num_seqs`", "it belongs into `engine`"]);
+    refused(json!({"engine": {}, "aic_tp_size": 4}), &["in the nested one it is `tensor_parallel_size`"]);
+    refused(json!({"engine": {"dp_size": 4}}), &["`engine.dp_size`", "it stands beside `engine`"]);
+    refused(json!({"sglang": {"page": 4}}), &["`sglang.page`"]);
+    refused(json!([]), &["must be a JSON object"]);
+    assert!(read("{").expect_err("cut off").to_string().contains("is no JSON"));
+}
+
+#[test]
+fn arguments_must_fit_together() {
+    refused(json!({"engine_type": "sglang", "block_size": 4, "sglang": {"page_size": 8}}), &["they must be equal"]);
+    refused(json!({"engine_type": "sglang", "block_size": 48}), &["chunked_prefill_size", "no multiple"]);
+    refused(json!({"engine_type": "trtllm", "max_model_len": 48}), &["`max_model_len`", "only"]);
+    refused(json!({"num_g3_blocks": 48}), &["needs `num_g2_blocks`"]);
+    refused(json!({"enable_g4_storage": true}), &["needs `num_g2_blocks`"]);
+    refused(json!({"aic_nextn": 2, "decode_speedup_ratio": 2}), &["needs `decode_speedup_ratio` 1"]);
+    refused(json!({"aic_nextn": 6}), &["must be 1 to 5, but is 6"]);
+    refused(json!({"aic_nextn_accept_rates": "1"}), &["needs `aic_nextn`"]);
+    refused(json!({"aic_nextn": 1, "aic_nextn_accept_rates": "1.5"}), &["chances from 0 to 1"]);
+    refused(json!({"speedup_ratio": -1}), &["at least 0, but is -1"]);
+    refused(json!({"aic_moe_tp_size": 4, "aic_tp_size": 2}), &["make 4 GPUs", "2; they must be equal"]);
+    refused(json!({"is_prefill": true, "worker_type": "decode"}), &["contradicts"]);
+    refused(json!({"num_gpu_blocks": 0}), &["1 to 4294967295, but is 0"]);
+    refused(json!({"block_size": -5}), &["`block_size`", "but is -5"]);
+    refused(json!({"engine": {"timing_model": {"type": "fixed"}}}), &["needs `prefill_ms` and `decode_ms`"]);
+    refused(json!({"kv_bytes_per_token": 1, "kv_transfer_bytes_per_token": 2}), &["is given twice"]);
+    assert_eq!(args(json!({"aic_attention_dp_size": 4})).dp_size, 4);
+    assert_eq!(args(json!({"engine_type": "sglang", "sglang": {"page_size": 64}})).block_size, 64);
+    assert_eq!(args(json!({"engine_type": "trtllm", "block_size": 0})).block_size, 32);
+}
+
+#[test]
+fn what_does_not_do_what_it_says_is_told_and_strictly_refused() {
+    for text in [r#"{"speedup_ratio": 0}"#, r#"{"bootstrap_port": 7}"#, r#"{"gpu_memory_utilization": 0.9}"#] {
+        let (args, remarks) = read(text).expect("valid");
+        assert_eq!((args.speedup_ratio, remarks.len()), (1.0, 1), "{text}");
+        assert!(EngineArgs::read("--extra-engine-args", text, true).is_err(), "{text}");
+    }
+}
+
+#[test]
+fn a_key_can_be_set_in_either_spelling() {
+    let set = |text, key, value| EngineArgs::with_key(text, key, value);
+    assert_eq!(set(None, "max_num_seqs", json!(4)), r#"{"max_num_seqs":4}"#);
+    assert_eq!(set(Some(r#"{"engine":{}}"#), "max_num_seqs", json!(4)), r#"{"engine":{"max_num_seqs":4}}"#);
+    assert_eq!(set(Some(r#"{"engine":{}}"#), "dp_size", json!(4)), r#"{"dp_size":4,"engine":{}}"#);
+    assert_eq!(set(None, "backend", json!("vllm")), r#"{"engine":{"backend":"vllm"}}"#);
+    assert!(known_engine_key("max_num_seqs") && known_engine_key("aic_tp_size") && !known_engine_key("engine"));
+}
+
+proptest! {
+    /// Whatever is given, it is read or refused, and what was read makes a pool
+    /// or is refused.
+    #[test]
+    fn nothing_makes_it_panic(
+        key in prop::sample::select([ENGINE, BESIDE, DYNAMO, FLAT_ONLY].concat()),
+        value in prop::sample::select(vec![
+            json!(0), json!(-1), json!(1e300), json!("x"), json!([]), json!({}), json!(true), json!(4294967295_u32),
+        ]),
+        is_nested: bool,
+    ) {
+        let object = if is_nested { json!({"engine": {key: value}}) } else { json!({key: value}) };
+        if let Ok((args, _)) = read(&object.to_string()) {
+            let options = PoolOptions {
+                place: "--extra-engine-args",
+                name: "engines",
+                engines: 1,
+                preset: Preset::Dynamo1_4,
+                role: Role::Aggregated,
+                latency: None,
+                router: vcr_cluster::RouterConfig::RoundRobin,
+            };
+            let _ = args.pool(options);
+        }
+    }
+}

@@ -1,0 +1,175 @@
+//! Reading a JSON object key by key: each is taken once, whatever is left over is
+//! unknown, and every complaint names its key.
+
+use serde_json::{Map, Value};
+
+use crate::problem::{Findings, Problem};
+
+/// An object under reading.
+pub(crate) struct Keys<'f> {
+    place: &'f str,
+    /// Names of the objects around it, each with a dot.
+    prefix: String,
+    map: Map<String, Value>,
+    known: Vec<&'static str>,
+    findings: &'f mut Findings,
+}
+
+/// Parses an object of JSON text.
+pub(crate) fn parse(place: &str, text: &str, findings: &mut Findings) -> Map<String, Value> {
+    let (key, text) = match serde_json::from_str::<Value>(text) {
+        Ok(Value::Object(map)) => return map,
+        Ok(other) => (String::new(), format!("must be a JSON object such as {{\"block_size\": 64}}, but is {other}")),
+        Err(error) => (String::new(), format!("is no JSON: {error}")),
+    };
+    findings.problems.push(Problem { place: place.to_owned(), key, text });
+    Map::new()
+}
+
+impl<'f> Keys<'f> {
+    pub(crate) fn new(place: &'f str, prefix: &str, map: Map<String, Value>, findings: &'f mut Findings) -> Self {
+        Self { place, prefix: prefix.to_owned(), map, known: Vec::new(), findings }
+    }
+
+    fn at(&self, key: &str, text: String) -> Problem {
+        Problem { place: self.place.to_owned(), key: format!("{}{key}", self.prefix), text }
+    }
+
+    /// Complains about a key.
+    pub(crate) fn problem(&mut self, key: &str, text: impl Into<String>) {
+        let problem = self.at(key, text.into());
+        self.findings.problems.push(problem);
+    }
+
+    /// Tells that a key does not do what it says.
+    pub(crate) fn remark(&mut self, key: &str, text: impl Into<String>) {
+        let remark = self.at(key, text.into());
+        self.findings.remarks.push(remark);
+    }
+
+    /// What is known of it, with null for null.
+    pub(crate) fn raw(&mut self, key: &'static str) -> Option<Value> {
+        self.known.push(key);
+        self.map.remove(key)
+    }
+
+    /// The value of a key; null is as good as nothing.
+    pub(crate) fn value(&mut self, key: &'static str) -> Option<Value> {
+        self.raw(key).filter(|value| !value.is_null())
+    }
+
+    fn read<T>(&mut self, key: &'static str, what: &str, read: impl Fn(&Value) -> Option<T>) -> Option<T> {
+        let value = self.value(key)?;
+        let read = read(&value);
+        if read.is_none() {
+            self.problem(key, format!("must be {what}, but is {value}"));
+        }
+        read
+    }
+
+    /// A number of at least 1.
+    pub(crate) fn count(&mut self, key: &'static str) -> Option<u32> {
+        let count = |value: &Value| value.as_u64().and_then(|count| u32::try_from(count).ok()).filter(|&n| n > 0);
+        self.read(key, "a whole number from 1 to 4294967295", count)
+    }
+
+    pub(crate) fn whole(&mut self, key: &'static str) -> Option<u64> {
+        self.read(key, "a whole number of at least 0", Value::as_u64)
+    }
+
+    pub(crate) fn boolean(&mut self, key: &'static str) -> Option<bool> {
+        self.read(key, "true or false", Value::as_bool)
+    }
+
+    pub(crate) fn text(&mut self, key: &'static str) -> Option<String> {
+        self.read(key, "a text", |value| value.as_str().map(str::to_owned))
+    }
+
+    /// A number of at least `least`.
+    pub(crate) fn at_least(&mut self, key: &'static str, least: f64) -> Option<f64> {
+        let number = |value: &Value| value.as_f64().filter(|number| number.is_finite() && *number >= least);
+        self.read(key, &format!("a number of at least {least}"), number)
+    }
+
+    /// A number of `least` to `most`.
+    pub(crate) fn between(&mut self, key: &'static str, least: f64, most: f64) -> Option<f64> {
+        let number = |value: &Value| value.as_f64().filter(|number| (least..=most).contains(number));
+        self.read(key, &format!("a number from {least} to {most}"), number)
+    }
+
+    /// One of a few words.
+    pub(crate) fn choice<T: Copy>(&mut self, key: &'static str, words: &[(&str, T)]) -> Option<T> {
+        let names: Vec<String> = words.iter().map(|(word, _)| format!("\"{word}\"")).collect();
+        let chosen =
+            |value: &Value| words.iter().find(|(word, _)| value.as_str() == Some(word)).map(|&(_, chosen)| chosen);
+        self.read(key, &format!("one of {}", names.join(", ")), chosen)
+    }
+
+    pub(crate) fn object(&mut self, key: &'static str) -> Option<Map<String, Value>> {
+        self.read(key, "an object", |value| value.as_object().cloned())
+    }
+
+    /// Keys that mean nothing in a simulation.
+    pub(crate) fn pass_over(&mut self, keys: &[&'static str], why: &str) {
+        for &key in keys {
+            if self.value(key).is_some() {
+                self.remark(key, format!("has no meaning here and is passed over: {why}"));
+            }
+        }
+    }
+
+    /// Keys that would mean something, which is not simulated. `idle` tells values
+    /// that mean nothing.
+    pub(crate) fn refuse(&mut self, keys: &[&'static str], idle: impl Fn(&Value) -> bool, instead: &str) {
+        for &key in keys {
+            if self.value(key).is_some_and(|value| !idle(&value)) {
+                self.problem(key, format!("is not simulated; {instead}"));
+            }
+        }
+    }
+
+    /// The second name of a key: moves its value to the first, unless both are
+    /// given.
+    pub(crate) fn alias(&mut self, key: &'static str, other: &'static str) {
+        self.known.push(other);
+        let Some(value) = self.map.remove(other) else { return };
+        if self.map.insert(key.to_owned(), value).is_some() {
+            self.problem(key, format!("is given twice, also as `{other}`; keep one"));
+        }
+    }
+
+    /// A value of 0 is as good as nothing.
+    pub(crate) fn drop_zero(&mut self, key: &'static str) {
+        if self.map.get(key).is_some_and(|value| value == 0) {
+            self.map.remove(key);
+        }
+    }
+
+    /// What is inside of a key, to be read with [`Keys::inner`].
+    pub(crate) fn inner(&mut self, key: &str, map: Map<String, Value>) -> Keys<'_> {
+        Keys::new(self.place, &format!("{}{key}.", self.prefix), map, self.findings)
+    }
+
+    /// Refuses what has not been taken. `elsewhere` may say where a key belongs.
+    pub(crate) fn finish(mut self, elsewhere: impl Fn(&str) -> Option<String>) {
+        for key in std::mem::take(&mut self.map).into_iter().map(|(key, _)| key) {
+            let hint = elsewhere(&key)
+                .or_else(|| nearest(&key, self.known.iter().copied()).map(|close| format!("did you mean `{close}`?")));
+            let hint = hint.unwrap_or_else(|| format!("known are {}", listed(&self.known)));
+            self.problem(&key, format!("is unknown; {hint}"));
+        }
+    }
+}
+
+fn listed(known: &[&str]) -> String {
+    let mut names: Vec<&str> = known.to_vec();
+    names.sort_unstable();
+    names.dedup();
+    names.join(", ")
+}
+
+/// The valid name closest to a mistyped one, if any is close.
+fn nearest<'a>(name: &str, valid: impl Iterator<Item = &'a str>) -> Option<&'a str> {
+    let (distance, best) = valid.map(|candidate| (strsim::damerau_levenshtein(name, candidate), candidate)).min()?;
+    (distance <= 2 || distance * 3 <= name.chars().count()).then_some(best)
+}

@@ -1,0 +1,149 @@
+//! The lines for each request.
+
+use std::io::{self, Write};
+
+use serde::Serialize;
+use vcr_cluster::Report;
+use vcr_cluster::record::{FailReason, Outcome, RequestRecord, ns_to_ms};
+use vcr_core::seed;
+
+use super::summary::tpot_ms;
+
+/// A line. Its keys are Dynamo's; times are milliseconds of virtual time.
+#[derive(Debug, Serialize)]
+struct Row {
+    session_id: Option<String>,
+    turn_index: Option<u32>,
+    uuid: String,
+    arrival_time_ms: f64,
+    first_admit_ms: Option<f64>,
+    terminal_time_ms: f64,
+    first_token_ms: Option<f64>,
+    last_token_ms: Option<f64>,
+    ttft_ms: Option<f64>,
+    ttst_ms: Option<f64>,
+    e2e_latency_ms: Option<f64>,
+    itl_ms: Option<f64>,
+    input_length: u32,
+    requested_output_length: u32,
+    output_length: u32,
+    reused_input_tokens: u32,
+    prefill_worker_idx: Option<u32>,
+    decode_worker_idx: Option<u32>,
+    prefill_admit_ms: Option<f64>,
+    source_held_ms: Option<f64>,
+    destination_reserved_ms: Option<f64>,
+    destination_activated_ms: Option<f64>,
+    decode_admit_ms: Option<f64>,
+    source_released_ms: Option<f64>,
+    decode_reused_input_tokens: Option<u32>,
+    prefill_route_overlap_tokens: Option<u32>,
+    decode_route_overlap_tokens: Option<u32>,
+    terminal_status: &'static str,
+    /// Ours: why, where it was not completed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reason: Option<String>,
+}
+
+/// Writes a JSON line for each request that has ended, in order of arrival, then
+/// of the trace. `session_id` names the session of a request, if it has one.
+///
+/// # Errors
+/// Those of the writer.
+pub fn write(
+    out: &mut dyn Write,
+    report: &Report,
+    session_id: &dyn Fn(&RequestRecord) -> Option<String>,
+) -> io::Result<()> {
+    let prefill_workers = prefill_workers(report);
+    for (number, record) in report.requests.iter().enumerate() {
+        let Some(end_ns) = record.end_ns else { continue };
+        let row = row(report.seed, number as u64, record, end_ns, prefill_workers, session_id(record));
+        serde_json::to_writer(&mut *out, &row)?;
+        out.write_all(b"\n")?;
+    }
+    Ok(())
+}
+
+/// How many of the workers are prefill workers.
+fn prefill_workers(report: &Report) -> Option<u32> {
+    let first = &report.engines.first()?.pool;
+    let others = report.engines.iter().position(|engine| engine.pool != *first)?;
+    Some(others as u32)
+}
+
+fn row(
+    run_seed: u64,
+    number: u64,
+    record: &RequestRecord,
+    end_ns: u64,
+    prefill_workers: Option<u32>,
+    session_id: Option<String>,
+) -> Row {
+    let ms = |ns: Option<u64>| ns.map(ns_to_ms);
+    let since = |from: Option<u64>, to: Option<u64>| Some(ns_to_ms(to? - from?));
+    let detail = &record.detail;
+    let is_split = prefill_workers.is_some();
+    // What only requests have that go by a prefill worker.
+    let split = |ns: Option<u64>| ms(ns).filter(|_| is_split);
+    let (prefill_worker_idx, decode_worker_idx) = match prefill_workers {
+        Some(first) => (record.prefill_worker, record.decode_worker.map(|worker| worker - first)),
+        None => (None, record.prefill_worker),
+    };
+    let overlap = |pool: usize| is_split.then(|| detail.route_overlap_tokens[pool].unwrap_or(0));
+    let (terminal_status, reason) = match record.outcome {
+        Outcome::Completed | Outcome::Unfinished => ("completed", None),
+        Outcome::Rejected(reason) => ("rejected", Some(reason.to_string())),
+        Outcome::Shed => ("rejected", Some("all engines had too much to do".to_owned())),
+        Outcome::Failed(FailReason::Aborted) => ("canceled", Some(FailReason::Aborted.to_string())),
+        Outcome::Failed(reason) => ("failed", Some(reason.to_string())),
+    };
+    Row {
+        turn_index: session_id.as_ref().map(|_| record.turn),
+        session_id,
+        uuid: uuid(run_seed, number),
+        arrival_time_ms: ns_to_ms(record.arrival_ns),
+        first_admit_ms: ms(record.scheduled_ns),
+        terminal_time_ms: ns_to_ms(end_ns),
+        first_token_ms: ms(record.first_token_ns),
+        last_token_ms: ms(record.last_token_ns),
+        ttft_ms: since(Some(record.arrival_ns), record.first_token_ns),
+        ttst_ms: since(record.first_token_ns, detail.second_token_ns),
+        e2e_latency_ms: since(Some(record.arrival_ns), record.last_token_ns),
+        itl_ms: tpot_ms(record),
+        input_length: record.prompt_tokens,
+        requested_output_length: record.max_tokens,
+        output_length: record.output_tokens,
+        reused_input_tokens: detail.most_cached_tokens,
+        prefill_worker_idx,
+        decode_worker_idx,
+        prefill_admit_ms: split(record.scheduled_ns),
+        source_held_ms: split(record.prefill_end_ns),
+        destination_reserved_ms: split(detail.transfer_start_ns),
+        destination_activated_ms: split(record.transfer_end_ns),
+        decode_admit_ms: split(detail.decode_scheduled_ns),
+        source_released_ms: split(record.transfer_end_ns),
+        decode_reused_input_tokens: detail.decode_cached_tokens,
+        prefill_route_overlap_tokens: overlap(0),
+        decode_route_overlap_tokens: overlap(1),
+        terminal_status,
+        reason,
+    }
+}
+
+/// A name for a request that is the same in every run with this seed, in the form
+/// of a UUID (version 8: made up by the application).
+fn uuid(run_seed: u64, number: u64) -> String {
+    let high = seed::derive(run_seed, "request uuid high", number);
+    let low = seed::derive(run_seed, "request uuid low", number);
+    let high = high & !0xf000 | 0x8000;
+    let low = low & !(0b11 << 62) | 0b10 << 62;
+    format!(
+        "{:08x}-{:04x}-{:04x}-{:04x}-{:012x}",
+        high >> 32,
+        high >> 16 & 0xffff,
+        high & 0xffff,
+        low >> 48,
+        low & 0xffff_ffff_ffff
+    )
+}

@@ -1,0 +1,205 @@
+//! A run summed up with Dynamo's definitions.
+
+use vcr_cluster::Report;
+use vcr_cluster::record::{Outcome, RequestRecord};
+
+use super::distribution::Distribution;
+
+/// What good requests keep; a threshold that is not set is kept by all.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Sla {
+    /// Most milliseconds to the first token.
+    pub ttft_ms: Option<f64>,
+    /// Most milliseconds between tokens, on average over the request.
+    pub itl_ms: Option<f64>,
+    /// Most milliseconds to the last token.
+    pub e2e_ms: Option<f64>,
+}
+
+impl Sla {
+    /// Whether anything is promised.
+    #[must_use]
+    pub fn is_set(&self) -> bool {
+        self.ttft_ms.is_some() || self.itl_ms.is_some() || self.e2e_ms.is_some()
+    }
+
+    fn is_kept_by(&self, record: &RequestRecord) -> bool {
+        let keeps = |value_ms: f64, bound_ms: Option<f64>| bound_ms.is_none_or(|bound_ms| value_ms <= bound_ms);
+        let since_ms = |ns: u64| (ns - record.arrival_ns) as f64 / 1e6;
+        let (Some(first_ns), Some(last_ns)) = (record.first_token_ns, record.last_token_ns) else {
+            // Without a token there is nothing to keep but the end.
+            let end_ms = record.end_ns.map(since_ms);
+            let about_tokens = self.ttft_ms.is_some() || self.itl_ms.is_some();
+            return !about_tokens && end_ms.is_some_and(|end_ms| keeps(end_ms, self.e2e_ms));
+        };
+        let gaps = record.output_tokens.saturating_sub(1);
+        let itl_ms = (last_ns - first_ns) as f64 / 1e6 / f64::from(gaps.max(1));
+        keeps(since_ms(first_ns), self.ttft_ms)
+            && keeps(since_ms(last_ns), self.e2e_ms)
+            && (gaps == 0 || keeps(itl_ms, self.itl_ms))
+    }
+}
+
+/// What a report must be told besides the run.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct ReportSettings {
+    /// What good requests keep.
+    pub sla: Sla,
+    /// GPUs of a prefill worker; 0 where workers do all of the work.
+    pub prefill_gpus_per_worker: u32,
+    /// GPUs of any other worker.
+    pub decode_gpus_per_worker: u32,
+    /// How long the run took on the host, if that is to be told.
+    pub wall_time_ms: Option<f64>,
+}
+
+/// Throughput of the requests that kept the [`Sla`].
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Goodput {
+    /// How many they are.
+    pub completed_requests: u64,
+    /// Of them, per second.
+    pub request_throughput_rps: f64,
+    /// Their output tokens, per second.
+    pub output_throughput_tok_s: f64,
+}
+
+/// A run summed up. Fields bear the names of Dynamo's keys; distributions are of
+/// completed requests and of milliseconds, where nothing else is said.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Summary {
+    /// Requests that arrived.
+    pub num_requests: u64,
+    /// Those that were answered to the end.
+    pub completed_requests: u64,
+    /// Prompt tokens of those.
+    pub total_input_tokens: u64,
+    /// Output tokens of those.
+    pub total_output_tokens: u64,
+    /// Virtual time at which the last request ended, in whatever way.
+    pub duration_ms: f64,
+    /// Time on the host, if it is told.
+    pub wall_time_ms: Option<f64>,
+    /// Completed requests per second of virtual time.
+    pub request_throughput_rps: f64,
+    /// Their prompt tokens per second.
+    pub input_throughput_tok_s: f64,
+    /// Their output tokens per second.
+    pub output_throughput_tok_s: f64,
+    /// Both.
+    pub total_throughput_tok_s: f64,
+    /// Seconds of prefill workers, summed over them.
+    pub prefill_worker_seconds: f64,
+    /// Seconds of other workers, summed over them.
+    pub decode_worker_seconds: f64,
+    /// See [`ReportSettings`].
+    pub prefill_gpus_per_worker: u32,
+    /// See [`ReportSettings`].
+    pub decode_gpus_per_worker: u32,
+    /// Hours of GPUs, summed over them.
+    pub gpu_hours: f64,
+    /// Prompt tokens found in a prefix cache, as a share: for each request the most
+    /// at any of its admissions.
+    pub prefix_cache_reused_ratio: f64,
+    /// The same at the first admission.
+    pub first_admission_prefix_cache_reused_ratio: f64,
+    /// Tokens computed in prefill chunks.
+    pub committed_prefill_tokens: u64,
+    /// Where an SLA was given.
+    pub goodput: Option<Goodput>,
+    /// First token since the arrival.
+    pub ttft: Distribution,
+    /// Second token since the first.
+    pub ttst: Distribution,
+    /// Mean gap between the tokens of a request.
+    pub tpot: Distribution,
+    /// Every gap between tokens of all requests.
+    pub itl: Distribution,
+    /// Last token since the arrival.
+    pub e2e_latency: Distribution,
+    /// 1000 ms over every gap that is not 0, in tokens per second.
+    pub output_token_throughput_per_user: Distribution,
+}
+
+impl Summary {
+    /// Sums a run up.
+    #[must_use]
+    pub fn of(report: &Report, settings: &ReportSettings) -> Self {
+        let completed = || report.requests.iter().filter(|record| record.outcome == Outcome::Completed);
+        let total = |count: fn(&RequestRecord) -> u32| completed().map(|record| u64::from(count(record))).sum::<u64>();
+        let duration_ns = report.requests.iter().filter_map(|record| record.end_ns).max().unwrap_or(0);
+        let seconds = duration_ns as f64 / 1e9;
+        let rate = |count: u64| if seconds > 0.0 { count as f64 / seconds } else { 0.0 };
+        let share = |part: u64, whole: u64| if whole > 0 { part as f64 / whole as f64 } else { 0.0 };
+        let (input, output) = (total(|r| r.prompt_tokens), total(|r| r.output_tokens));
+        let since = |from: fn(&RequestRecord) -> Option<u64>, to: fn(&RequestRecord) -> Option<u64>| {
+            Distribution::of_ns(completed().filter_map(|record| Some(to(record)? - from(record)?)).collect())
+        };
+        let (prefill_workers, decode_workers) = workers(report);
+        let prefill_worker_seconds = prefill_workers as f64 * seconds;
+        let decode_worker_seconds = decode_workers as f64 * seconds;
+        let gpu_seconds = prefill_worker_seconds * f64::from(settings.prefill_gpus_per_worker)
+            + decode_worker_seconds * f64::from(settings.decode_gpus_per_worker);
+        let num_completed = completed().count() as u64;
+        Self {
+            num_requests: report.requests.len() as u64,
+            completed_requests: num_completed,
+            total_input_tokens: input,
+            total_output_tokens: output,
+            duration_ms: duration_ns as f64 / 1e6,
+            wall_time_ms: settings.wall_time_ms,
+            request_throughput_rps: rate(num_completed),
+            input_throughput_tok_s: rate(input),
+            output_throughput_tok_s: rate(output),
+            total_throughput_tok_s: rate(input + output),
+            prefill_worker_seconds,
+            decode_worker_seconds,
+            prefill_gpus_per_worker: settings.prefill_gpus_per_worker,
+            decode_gpus_per_worker: settings.decode_gpus_per_worker,
+            gpu_hours: gpu_seconds / 3600.0,
+            prefix_cache_reused_ratio: share(total(|r| r.detail.most_cached_tokens), input),
+            first_admission_prefix_cache_reused_ratio: share(total(|r| r.cached_tokens), input),
+            committed_prefill_tokens: report.engines.iter().map(|engine| engine.prefill_tokens).sum(),
+            goodput: settings.sla.is_set().then(|| {
+                let good = || completed().filter(|record| settings.sla.is_kept_by(record));
+                Goodput {
+                    completed_requests: good().count() as u64,
+                    request_throughput_rps: rate(good().count() as u64),
+                    output_throughput_tok_s: rate(good().map(|record| u64::from(record.output_tokens)).sum()),
+                }
+            }),
+            ttft: since(|r| Some(r.arrival_ns), |r| r.first_token_ns),
+            ttst: since(|r| r.first_token_ns, |r| r.detail.second_token_ns),
+            tpot: Distribution::of_ms(completed().filter_map(tpot_ms).collect()),
+            itl: Distribution::of_sorted_ns(&report.token_gaps_ns),
+            e2e_latency: since(|r| Some(r.arrival_ns), |r| r.last_token_ns),
+            output_token_throughput_per_user: Distribution::of_rates(&report.token_gaps_ns),
+        }
+    }
+
+    /// The distributions of times with their names in Dynamo's keys.
+    #[must_use]
+    pub fn latencies(&self) -> [(&'static str, &Distribution); 5] {
+        [
+            ("ttft", &self.ttft),
+            ("ttst", &self.ttst),
+            ("tpot", &self.tpot),
+            ("itl", &self.itl),
+            ("e2e_latency", &self.e2e_latency),
+        ]
+    }
+}
+
+/// Prefill workers, and others.
+fn workers(report: &Report) -> (usize, usize) {
+    let first = report.engines.first().map(|engine| &engine.pool);
+    let is_split = report.engines.iter().any(|engine| Some(&engine.pool) != first);
+    let of_first = report.engines.iter().filter(|engine| Some(&engine.pool) == first).count();
+    if is_split { (of_first, report.engines.len() - of_first) } else { (0, of_first) }
+}
+
+/// Mean gap between the tokens of a request.
+pub(super) fn tpot_ms(record: &RequestRecord) -> Option<f64> {
+    let gaps = record.output_tokens.checked_sub(1).filter(|&gaps| gaps > 0)?;
+    Some((record.last_token_ns? - record.first_token_ns?) as f64 / 1e6 / f64::from(gaps))
+}

@@ -1,0 +1,95 @@
+//! Reports of a small run, checked by hand.
+
+use proptest::prelude::*;
+use serde_json::Value;
+use vcr_cluster::metrics::Samples;
+
+use super::*;
+
+#[test]
+fn percentiles_are_samples_of_rounded_rank() {
+    let all = Distribution::of_ns((1..=100).map(|ms| ms * 1_000_000).collect());
+    assert_eq!((all.median, all.p90, all.p99, all.min, all.max), (51.0, 90.0, 99.0, 1.0, 100.0));
+    assert_eq!((all.count, all.mean), (100, 50.5));
+    assert_eq!(Distribution::of_ns(Vec::new()), Distribution::default());
+}
+
+#[test]
+fn rates_are_of_gaps_and_ascend() {
+    let mut gaps = Samples::default();
+    for (gap_ns, times) in [(2_000_000, 3), (0, 5), (1_000_000, 1)] {
+        gaps.push(gap_ns, times);
+    }
+    let rates = Distribution::of_rates(&gaps.sorted());
+    assert_eq!((rates.count, rates.min, rates.max, rates.median), (4, 500.0, 1000.0, 500.0));
+    assert_eq!(rates.mean, 625.0);
+}
+
+fn keys(value: &Value) -> Vec<&str> {
+    value.as_object().expect("an object").keys().map(String::as_str).collect()
+}
+
+/// The keys of a report of `python -m dynamo.replay` 1.4.2.
+#[test]
+fn the_flat_report_has_all_keys() {
+    let summary = Summary::of(&empty(), &ReportSettings::default());
+    let flat = Value::Object(json::flat(&summary));
+    let keys = keys(&flat);
+    assert_eq!(keys.len(), 74);
+    for key in ["max_itl_ms", "median_output_token_throughput_per_user", "std_e2e_latency_ms", "p75_ttst_ms"] {
+        assert!(keys.contains(&key), "{key}");
+    }
+    assert_eq!(flat["wall_time_ms"], Value::Null);
+}
+
+#[test]
+fn the_nested_report_has_the_keys_of_1_6() {
+    let summary = Summary::of(&empty(), &ReportSettings::default());
+    let told = json::Told { preset: "dynamo-1.6", warnings: &[] };
+    let report = json::report(&empty(), &summary, told, ReportFormat::Nested1_6);
+    assert_eq!(keys(&report), ["coverage", "per_request", "planner", "summary", "vcr"]);
+    assert_eq!(keys(&report["summary"]).len(), 81);
+    let flat = json::report(&empty(), &summary, told, ReportFormat::Flat1_4);
+    assert_eq!(keys(&flat).len(), 75);
+    assert_eq!(flat["vcr"], report["vcr"]);
+}
+
+/// A run without requests.
+fn empty() -> vcr_cluster::Report {
+    vcr_cluster::Report {
+        schema_version: 1,
+        name: "replay".to_owned(),
+        seed: 1,
+        duration_ms: 0.0,
+        unfinished_requests: 0,
+        metrics: vcr_cluster::MetricsReport {
+            counters: Default::default(),
+            rates_per_s: Default::default(),
+            gauges: Default::default(),
+            trends: Default::default(),
+            rejections: Default::default(),
+            failures: Default::default(),
+        },
+        workloads: Default::default(),
+        engines: Vec::new(),
+        links: Vec::new(),
+        fingerprint: String::new(),
+        requests: Vec::new(),
+        token_gaps_ns: Default::default(),
+        workload_names: Vec::new(),
+        engine_names: Vec::new(),
+    }
+}
+
+proptest! {
+    /// Runs of equal samples are as good as the samples one by one.
+    #[test]
+    fn counted_samples_are_samples(values in prop::collection::vec(0_u64..50, 1..60)) {
+        let mut samples = Samples::default();
+        values.iter().for_each(|&value| samples.push(value, 1));
+        let (runs, single) = (Distribution::of_sorted_ns(&samples.sorted()), Distribution::of_ns(values));
+        prop_assert_eq!((runs.count, runs.p99, runs.median), (single.count, single.p99, single.median));
+        prop_assert!((runs.mean - single.mean).abs() <= 1e-12 && (runs.std - single.std).abs() <= 1e-12);
+        prop_assert!(runs.min <= runs.mean && runs.mean <= runs.max);
+    }
+}

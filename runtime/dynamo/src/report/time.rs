@@ -1,0 +1,110 @@
+//! Where the time of requests went.
+
+use vcr_cluster::Report;
+use vcr_cluster::record::{Outcome, RequestRecord};
+
+use super::distribution::Distribution;
+
+/// What a request was doing. The phases of a request add up to the time from its
+/// arrival to its last token.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Phase {
+    /// Waiting for its first step.
+    Queue,
+    /// From there until its prompt was computed.
+    Prefill,
+    /// Waiting for KV blocks of a decode engine.
+    Reservation,
+    /// Waiting for its KV to arrive there.
+    Transfer,
+    /// Waiting for its first step there.
+    DecodeQueue,
+    /// From there, or from the end of its prompt, to its last token.
+    Decode,
+    /// Preempted. It is not counted in the phase in which it was.
+    Preempted,
+}
+
+impl Phase {
+    /// All of them, in the order of a request's life.
+    pub const ALL: [Self; 7] = [
+        Self::Queue,
+        Self::Prefill,
+        Self::Reservation,
+        Self::Transfer,
+        Self::DecodeQueue,
+        Self::Decode,
+        Self::Preempted,
+    ];
+
+    /// Its name in reports.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Queue => "queue",
+            Self::Prefill => "prefill",
+            Self::Reservation => "reservation",
+            Self::Transfer => "transfer",
+            Self::DecodeQueue => "decode_queue",
+            Self::Decode => "decode",
+            Self::Preempted => "preempted",
+        }
+    }
+}
+
+/// How much time went into a phase, over all completed requests.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct TimeSpent {
+    /// The phase.
+    pub phase: Phase,
+    /// Its share of all time.
+    pub share: f64,
+    /// Milliseconds of each request.
+    pub distribution: Distribution,
+}
+
+impl TimeSpent {
+    /// Each phase, in order; those that a run has not are left out.
+    #[must_use]
+    pub fn of(report: &Report) -> Vec<Self> {
+        let mut samples: [Vec<u64>; Phase::ALL.len()] = Default::default();
+        for record in report.requests.iter().filter(|record| record.outcome == Outcome::Completed) {
+            for (samples, ns) in samples.iter_mut().zip(phases_ns(record)) {
+                samples.extend(ns);
+            }
+        }
+        let total_ns: u64 = samples.iter().flatten().sum();
+        let spent = Phase::ALL.into_iter().zip(samples).filter(|(_, samples)| !samples.is_empty());
+        let spent = spent.map(|(phase, samples)| {
+            let phase_ns: u64 = samples.iter().sum();
+            let share = if total_ns > 0 { phase_ns as f64 / total_ns as f64 } else { 0.0 };
+            Self { phase, share, distribution: Distribution::of_ns(samples) }
+        });
+        spent.collect()
+    }
+}
+
+/// Nanoseconds in each phase, as far as the request had it.
+pub(super) fn phases_ns(record: &RequestRecord) -> [Option<u64>; Phase::ALL.len()] {
+    let detail = &record.detail;
+    let between = |from: Option<u64>, to: Option<u64>| Some(to?.saturating_sub(from?));
+    let mut prefill_ns = between(record.scheduled_ns, record.prefill_end_ns);
+    let decode_from = detail.decode_scheduled_ns.or(record.prefill_end_ns);
+    let mut decode_ns = between(decode_from, record.last_token_ns);
+    // Nearly always it had a token when it was preempted.
+    let mut left_ns = detail.preempted_ns;
+    for phase_ns in [&mut decode_ns, &mut prefill_ns].into_iter().flatten() {
+        let here_ns = left_ns.min(*phase_ns);
+        *phase_ns -= here_ns;
+        left_ns -= here_ns;
+    }
+    [
+        between(Some(record.arrival_ns), record.scheduled_ns),
+        prefill_ns,
+        between(record.prefill_end_ns, detail.transfer_start_ns),
+        between(detail.transfer_start_ns, record.transfer_end_ns),
+        between(record.transfer_end_ns, detail.decode_scheduled_ns),
+        decode_ns,
+        Some(detail.preempted_ns - left_ns),
+    ]
+}

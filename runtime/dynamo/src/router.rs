@@ -1,0 +1,238 @@
+//! The configuration of Dynamo's KV router.
+
+use vcr_cluster::{KvKnowledge, KvRouterConfig, QueueConfig, QueueOrder};
+
+use crate::keys::{Keys, parse};
+use crate::problem::{DynamoError, Findings, Remark};
+
+/// Orders of the router's queue, by name.
+pub(crate) const QUEUE_ORDERS: &[(&str, QueueOrder)] =
+    &[("fcfs", QueueOrder::Fcfs), ("lcfs", QueueOrder::Lcfs), ("wspt", QueueOrder::Wspt)];
+
+/// Names of the keys, but for the deprecated ones.
+const KEYS: &[&str] = &[
+    "overlap_score_credit",
+    "overlap_score_credit_decay",
+    "prefill_load_scale",
+    "decode_active_request_weight",
+    "host_cache_hit_weight",
+    "disk_cache_hit_weight",
+    "router_temperature",
+    "use_kv_events",
+    "router_track_active_blocks",
+    "router_track_output_blocks",
+    "router_assume_kv_reuse",
+    "router_track_prefill_tokens",
+    "router_ttl_secs",
+    "router_queue_threshold",
+    "router_queue_policy",
+];
+
+/// Whether a key of the router's configuration has this name.
+#[must_use]
+pub fn known_router_key(key: &str) -> bool {
+    KEYS.contains(&key)
+}
+
+/// A checked router configuration.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct RouterArgs {
+    /// The router in front of engines that do all of the work.
+    pub config: KvRouterConfig,
+    /// Order of its queue, whether or not it has one.
+    pub queue_policy: Option<QueueOrder>,
+}
+
+impl RouterArgs {
+    /// Reads the JSON text `text`; see [`EngineArgs::read`](crate::EngineArgs::read).
+    ///
+    /// # Errors
+    /// Every key that is unknown, has a value it cannot have, or asks for what is not
+    /// simulated.
+    pub fn read(place: &str, text: &str, strict: bool) -> Result<(Self, Vec<Remark>), DynamoError> {
+        let mut findings = Findings::default();
+        let map = parse(place, text, &mut findings);
+        let mut keys = Keys::new(place, "", map, &mut findings);
+        let args = read(&mut keys);
+        keys.finish(|_| None);
+        findings.finish(strict, args)
+    }
+
+    /// The JSON text `text` with another value for one key.
+    #[must_use]
+    pub fn with_key(text: Option<&str>, key: &str, value: serde_json::Value) -> String {
+        let text = text.unwrap_or("{}");
+        match serde_json::from_str(text) {
+            Ok(serde_json::Value::Object(mut map)) => {
+                map.insert(key.to_owned(), value);
+                serde_json::Value::Object(map).to_string()
+            }
+            _ => text.to_owned(),
+        }
+    }
+
+    /// The router in front of prefill engines: it does not count blocks in use.
+    #[must_use]
+    pub fn of_prefill(&self) -> KvRouterConfig {
+        KvRouterConfig { track_active_blocks: false, ..self.config }
+    }
+
+    /// The router in front of decode engines: it looks at blocks in use alone.
+    #[must_use]
+    pub fn of_decode(&self) -> KvRouterConfig {
+        KvRouterConfig {
+            overlap_score_credit: 0.0,
+            assume_kv_reuse: false,
+            track_prefill_tokens: false,
+            // Requests have waited in front of the prefill engines.
+            queue: None,
+            ..self.config
+        }
+    }
+}
+
+fn read(keys: &mut Keys<'_>) -> RouterArgs {
+    let default = KvRouterConfig::default();
+    let mut weight = |key, default: f64| keys.at_least(key, 0.0).unwrap_or(default);
+    let mut config = KvRouterConfig {
+        overlap_score_credit: weight("overlap_score_credit", default.overlap_score_credit),
+        overlap_score_credit_decay: weight("overlap_score_credit_decay", default.overlap_score_credit_decay),
+        prefill_load_scale: weight("prefill_load_scale", default.prefill_load_scale),
+        decode_active_request_weight: weight("decode_active_request_weight", default.decode_active_request_weight),
+        host_cache_hit_weight: weight("host_cache_hit_weight", default.host_cache_hit_weight),
+        disk_cache_hit_weight: weight("disk_cache_hit_weight", default.disk_cache_hit_weight),
+        temperature: weight("router_temperature", default.temperature),
+        ..default
+    };
+    // The deprecated weight of 1.3 and before.
+    if let Some(weight) = keys.at_least("overlap_score_weight", 0.0) {
+        keys.remark("overlap_score_weight", "is deprecated; it sets `prefill_load_scale`, and 0 also the credit to 0");
+        config.prefill_load_scale = weight;
+        if weight == 0.0 {
+            config.overlap_score_credit = 0.0;
+        }
+    }
+    let mut flag = |key, default: bool| keys.boolean(key).unwrap_or(default);
+    config.track_active_blocks = flag("router_track_active_blocks", default.track_active_blocks);
+    config.track_output_blocks = flag("router_track_output_blocks", default.track_output_blocks);
+    config.assume_kv_reuse = flag("router_assume_kv_reuse", default.assume_kv_reuse);
+    config.track_prefill_tokens = flag("router_track_prefill_tokens", default.track_prefill_tokens);
+    let use_kv_events = flag("use_kv_events", true);
+    let ttl_s = keys.between("router_ttl_secs", 1e-9, 1e9).unwrap_or(120.0);
+    if !use_kv_events {
+        config.knowledge = KvKnowledge::Predicted { ttl_ns: (ttl_s * 1e9).round() as u64 };
+    }
+    let queue_policy = keys.choice("router_queue_policy", QUEUE_ORDERS);
+    if let Some(threshold) = keys.at_least("router_queue_threshold", 0.0) {
+        config.queue = Some(QueueConfig { threshold, order: queue_policy.unwrap_or_default() });
+    }
+    not_simulated(keys);
+    RouterArgs { config, queue_policy }
+}
+
+/// Keys that mean nothing in a simulation, or something that is not simulated.
+fn not_simulated(keys: &mut Keys<'_>) {
+    if keys.choice("router_prefill_load_model", &[("none", false), ("aic", true)]) == Some(true) {
+        let text = "\"aic\" is not simulated: AIC's performance database is not part of this program; say \"none\"";
+        keys.problem("router_prefill_load_model", text);
+    }
+    if keys.boolean("router_replica_sync") == Some(true) {
+        keys.remark("router_replica_sync", "is passed over; say --router-replicas and --router-sync-ms");
+    }
+    if keys.boolean("conditional_disagg_enabled") == Some(true) {
+        keys.problem("conditional_disagg_enabled", "is not simulated; every prompt goes by a prefill engine");
+    }
+    let is_zero = |value: &serde_json::Value| value.as_f64() == Some(0.0) || value == "none";
+    keys.refuse(&["shared_cache_multiplier", "shared_cache_type"], is_zero, "there is no shared cache; remove it");
+    keys.refuse(&["router_policy_config"], |_| false, "requests have one class; remove it");
+    keys.refuse(&["router_predicted_ttl_secs"], |_| false, "say `use_kv_events` false and `router_ttl_secs`");
+    keys.pass_over(
+        &[
+            "conditional_disagg_policy",
+            "conditional_disagg_eff_isl_threshold",
+            "conditional_disagg_eff_isl_ratio_threshold",
+            "conditional_disagg_prefill_busy_threshold",
+            "conditional_disagg_decode_busy_threshold",
+        ],
+        "it is read together with `conditional_disagg_enabled` only",
+    );
+    keys.pass_over(
+        &[
+            "durable_kv_events",
+            "router_event_threads",
+            "router_tracking_hash",
+            "router_tracking_key_file",
+            "router_tracking_key_id",
+            "router_snapshot_threshold",
+            "router_reset_states",
+            "skip_initial_worker_wait",
+            "use_remote_indexer",
+            "serve_indexer",
+        ],
+        "it is about live routers",
+    );
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(text: &str) -> Result<(RouterArgs, Vec<Remark>), DynamoError> {
+        RouterArgs::read("--router-config", text, false)
+    }
+
+    #[test]
+    fn nothing_is_all_defaults() {
+        assert_eq!(read("{}"), Ok((RouterArgs::default(), Vec::new())));
+    }
+
+    #[test]
+    fn every_key_has_its_effect() {
+        for key in KEYS {
+            let value = match *key {
+                "use_kv_events"
+                | "router_track_active_blocks"
+                | "router_assume_kv_reuse"
+                | "router_track_prefill_tokens" => "false",
+                "router_track_output_blocks" => "true",
+                "router_queue_policy" => "\"wspt\"",
+                _ => "7.5",
+            };
+            // Its effect is on what is known without events.
+            let with = if *key == "router_ttl_secs" { r#""use_kv_events": false, "# } else { "" };
+            let (args, remarks) = read(&format!("{{{with}\"{key}\": {value}}}")).expect("valid");
+            let (base, _) = read(&format!("{{{}}}", with.trim_end_matches(", "))).expect("valid");
+            assert_ne!(args, base, "{key}");
+            assert_eq!(remarks, [], "{key}");
+        }
+    }
+
+    #[test]
+    fn the_deprecated_weight_is_the_scale() {
+        let (args, remarks) = read(r#"{"overlap_score_weight": 0}"#).expect("valid");
+        assert_eq!((args.config.prefill_load_scale, args.config.overlap_score_credit), (0.0, 0.0));
+        assert_eq!(remarks.len(), 1);
+        let (args, _) = read(r#"{"overlap_score_weight": 2}"#).expect("valid");
+        assert_eq!((args.config.prefill_load_scale, args.config.overlap_score_credit), (2.0, 1.0));
+    }
+
+    #[test]
+    fn everything_wrong_is_told_at_once() {
+        let text = r#"{"overlap_score_credt": 1, "router_temperature": -1, "router_queue_policy": "best"}"#;
+        let error = read(text).expect_err("it is wrong").to_string();
+        for needle in [
+            "--router-config, `overlap_score_credt`: is unknown; did you mean `overlap_score_credit`?",
+            "`router_temperature`: must be a number of at least 0, but is -1",
+            r#"`router_queue_policy`: must be one of "fcfs", "lcfs", "wspt", but is "best""#,
+        ] {
+            assert!(error.contains(needle), "{needle} is not in:\n{error}");
+        }
+    }
+
+    #[test]
+    fn what_means_nothing_is_told_or_refused() {
+        let text = r#"{"router_event_threads": 4}"#;
+        assert_eq!(read(text).expect("valid").1.len(), 1);
+        assert!(RouterArgs::read("--router-config", text, true).is_err());
+    }
+}

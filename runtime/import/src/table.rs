@@ -1,0 +1,222 @@
+//! Tables for other tools: CSV, JSON, Parquet.
+
+use std::io::{self, Write};
+use std::path::Path;
+use std::sync::Arc;
+
+use parquet::data_type::{ByteArray, ByteArrayType, DoubleType, Int64Type};
+use parquet::errors::ParquetError;
+use parquet::file::writer::{SerializedFileWriter, SerializedRowGroupWriter};
+use parquet::schema::parser::parse_message_type;
+use serde::Serialize;
+use serde::ser::{SerializeMap, SerializeSeq, Serializer};
+
+/// The values of a column, one a row.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Cells {
+    /// Texts.
+    Texts(Vec<String>),
+    /// Whole numbers.
+    Counts(Vec<u64>),
+    /// Other numbers; none where a row has no value.
+    Numbers(Vec<Option<f64>>),
+}
+
+impl Cells {
+    fn len(&self) -> usize {
+        match self {
+            Self::Texts(cells) => cells.len(),
+            Self::Counts(cells) => cells.len(),
+            Self::Numbers(cells) => cells.len(),
+        }
+    }
+}
+
+/// A column.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Column {
+    /// Its name: letters, digits, `_` and `.`.
+    pub name: String,
+    /// Its values, as many as those of every other column of the table.
+    pub cells: Cells,
+}
+
+/// How a table is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TableFormat {
+    /// Comma-separated values under a header.
+    Csv,
+    /// An array with an object a row.
+    Json,
+    /// Apache Parquet.
+    Parquet,
+}
+
+impl TableFormat {
+    /// What the name of a file asks for.
+    #[must_use]
+    pub fn of_path(path: &Path) -> Option<Self> {
+        match path.extension()?.to_str()? {
+            "csv" => Some(Self::Csv),
+            "json" => Some(Self::Json),
+            "parquet" => Some(Self::Parquet),
+            _ => None,
+        }
+    }
+}
+
+/// Writes a table.
+///
+/// # Errors
+/// Those of the writer.
+pub fn write(out: &mut (dyn Write + Send), columns: &[Column], format: TableFormat) -> io::Result<()> {
+    match format {
+        TableFormat::Csv => write_csv(out, columns),
+        TableFormat::Json => write_json(out, columns),
+        TableFormat::Parquet => write_parquet(out, columns).map_err(io::Error::other),
+    }
+}
+
+fn rows(columns: &[Column]) -> usize {
+    columns.first().map_or(0, |column| column.cells.len())
+}
+
+fn write_csv(out: &mut (dyn Write + Send), columns: &[Column]) -> io::Result<()> {
+    let mut csv = csv::Writer::from_writer(&mut *out);
+    csv.write_record(columns.iter().map(|column| &column.name))?;
+    for row in 0..rows(columns) {
+        csv.write_record(columns.iter().map(|column| match &column.cells {
+            Cells::Texts(cells) => cells[row].clone(),
+            Cells::Counts(cells) => cells[row].to_string(),
+            Cells::Numbers(cells) => cells[row].map(|number| number.to_string()).unwrap_or_default(),
+        }))?;
+    }
+    csv.flush()
+}
+
+/// The rows, each as an object whose keys are in the order of the columns.
+struct Rows<'a>(&'a [Column]);
+
+struct Row<'a>(&'a [Column], usize);
+
+impl Serialize for Rows<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut seq = serializer.serialize_seq(Some(rows(self.0)))?;
+        for row in 0..rows(self.0) {
+            seq.serialize_element(&Row(self.0, row))?;
+        }
+        seq.end()
+    }
+}
+
+impl Serialize for Row<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut map = serializer.serialize_map(Some(self.0.len()))?;
+        for column in self.0 {
+            match &column.cells {
+                Cells::Texts(cells) => map.serialize_entry(&column.name, &cells[self.1])?,
+                Cells::Counts(cells) => map.serialize_entry(&column.name, &cells[self.1])?,
+                Cells::Numbers(cells) => map.serialize_entry(&column.name, &cells[self.1])?,
+            }
+        }
+        map.end()
+    }
+}
+
+fn write_json(out: &mut (dyn Write + Send), columns: &[Column]) -> io::Result<()> {
+    serde_json::to_writer_pretty(&mut *out, &Rows(columns))?;
+    writeln!(out)
+}
+
+fn write_parquet(out: &mut (dyn Write + Send), columns: &[Column]) -> Result<(), ParquetError> {
+    let fields = columns.iter().map(|column| {
+        let kind = match &column.cells {
+            Cells::Texts(_) => "REQUIRED BYTE_ARRAY",
+            Cells::Counts(_) => "REQUIRED INT64",
+            Cells::Numbers(_) => "OPTIONAL DOUBLE",
+        };
+        let annotation = if matches!(column.cells, Cells::Texts(_)) { " (UTF8)" } else { "" };
+        format!("{kind} {}{annotation};", column.name)
+    });
+    let schema = format!("message rows {{ {} }}", fields.collect::<Vec<_>>().join(" "));
+    let mut writer = SerializedFileWriter::new(out, Arc::new(parse_message_type(&schema)?), Arc::default())?;
+    let mut group = writer.next_row_group()?;
+    for column in columns {
+        write_parquet_column(&mut group, &column.cells)?;
+    }
+    group.close()?;
+    writer.close()?;
+    Ok(())
+}
+
+fn write_parquet_column<W: Write + Send>(
+    group: &mut SerializedRowGroupWriter<'_, W>,
+    cells: &Cells,
+) -> Result<(), ParquetError> {
+    let Some(mut column) = group.next_column()? else {
+        return Err(ParquetError::General("the schema has fewer columns than the table".to_owned()));
+    };
+    match cells {
+        Cells::Texts(cells) => {
+            let values: Vec<ByteArray> = cells.iter().map(|text| ByteArray::from(text.as_str())).collect();
+            column.typed::<ByteArrayType>().write_batch(&values, None, None)?;
+        }
+        Cells::Counts(cells) => {
+            let values: Vec<i64> = cells.iter().map(|&count| i64::try_from(count).unwrap_or(i64::MAX)).collect();
+            column.typed::<Int64Type>().write_batch(&values, None, None)?;
+        }
+        Cells::Numbers(cells) => {
+            let values: Vec<f64> = cells.iter().copied().flatten().collect();
+            let levels: Vec<i16> = cells.iter().map(|number| i16::from(number.is_some())).collect();
+            column.typed::<DoubleType>().write_batch(&values, Some(&levels), None)?;
+        }
+    }
+    column.close()?;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use parquet::file::reader::{FileReader, SerializedFileReader};
+
+    fn columns() -> Vec<Column> {
+        let column = |name: &str, cells| Column { name: name.to_owned(), cells };
+        vec![
+            column("router", Cells::Texts(vec!["a,b".to_owned(), "c".to_owned()])),
+            column("n", Cells::Counts(vec![1, 20])),
+            column("mean", Cells::Numbers(vec![Some(0.5), None])),
+        ]
+    }
+
+    fn written(format: TableFormat) -> Vec<u8> {
+        let mut out = Vec::new();
+        write(&mut out, &columns(), format).expect("a vector takes everything");
+        out
+    }
+
+    #[test]
+    fn csv_has_a_header_and_quotes() {
+        let text = String::from_utf8(written(TableFormat::Csv)).expect("text");
+        assert_eq!(text, "router,n,mean\n\"a,b\",1,0.5\nc,20,\n");
+    }
+
+    #[test]
+    fn json_keeps_the_order_of_the_columns() {
+        let text = String::from_utf8(written(TableFormat::Json)).expect("text");
+        let compact: String = text.split_whitespace().collect();
+        assert_eq!(compact, r#"[{"router":"a,b","n":1,"mean":0.5},{"router":"c","n":20,"mean":null}]"#);
+    }
+
+    #[test]
+    fn parquet_can_be_read_again() {
+        let reader = SerializedFileReader::new(bytes::Bytes::from(written(TableFormat::Parquet))).expect("a table");
+        let rows: Vec<String> = reader
+            .get_row_iter(None)
+            .expect("rows")
+            .map(|row| row.expect("a row").to_json_value().to_string())
+            .collect();
+        let expected = [r#"{"mean":0.5,"n":1,"router":"a,b"}"#, r#"{"mean":null,"n":20,"router":"c"}"#];
+        assert_eq!(rows, expected);
+    }
+}
