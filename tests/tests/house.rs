@@ -30,6 +30,7 @@ const MAY_DEPEND_ON: &[(&str, &[&str])] = &[
     ("vcr-timing", &["vcr-core", "vcr-random", "vcr-roofline"]),
     ("vcr-steplog", &["vcr-block-hash", "vcr-core"]),
     ("vcr-cluster", &["vcr-core", "vcr-random", "vcr-routing", "vcr-trace"]),
+    ("vcr-dynamo", &["vcr-cluster", "vcr-core", "vcr-timing"]),
     (
         "vcr-scenario",
         &[
@@ -58,11 +59,13 @@ const MAY_DEPEND_ON: &[(&str, &[&str])] = &[
             "vcr-cluster",
             "vcr-control",
             "vcr-core",
+            "vcr-dynamo",
             "vcr-guest",
             "vcr-guest-build",
             "vcr-guest-template",
             "vcr-import",
             "vcr-live",
+            "vcr-random",
             "vcr-record",
             "vcr-registry",
             "vcr-replay",

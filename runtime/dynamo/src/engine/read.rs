@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use serde_json::{Map, Value};
+use serde_json::Value;
 use vcr_cluster::{QueueOrder, TransferScope};
 
 use super::names::{is_nested, nested_place};
@@ -326,7 +326,7 @@ fn timing_model(keys: &mut Keys<'_>) -> Option<Timing> {
 fn external(keys: &mut Keys<'_>) -> Option<Timing> {
     let provider = keys.text("provider");
     // Dynamo keeps the provider's own settings in `config`.
-    let mut config = keys.object("config").unwrap_or_else(Map::new);
+    let mut config = keys.object("config").unwrap_or_default();
     if let Some(path) = keys.text("path") {
         config.insert("path".to_owned(), Value::String(path));
     }

@@ -12,20 +12,17 @@ pub(super) fn check(raw: &Raw, keys: &mut Keys<'_>) {
     if raw.max_model_len.is_some() && kind != Kind::Vllm && !raw.is_nested {
         problem("max_model_len", "is for `engine_type` \"vllm\" only; remove it".to_owned());
     }
-    if let Some(sglang) = &raw.sglang
-        && kind == Kind::Sglang
+    let page_size = raw.sglang.as_ref().and_then(|sglang| sglang.page_size);
+    if kind == Kind::Sglang
+        && let (Some(page), Some(block)) = (page_size, raw.block_size)
+        && page != block
     {
-        if let (Some(page), Some(block)) = (sglang.page_size, raw.block_size)
-            && page != block
-        {
-            problem("sglang.page_size", format!("is {page}, but `block_size` is {block}; they must be equal"));
-        }
+        problem("sglang.page_size", format!("is {page}, but `block_size` is {block}; they must be equal"));
     }
     if kind == Kind::Sglang {
-        let sglang = raw.sglang.as_ref();
-        let block = raw.block_size.or(sglang.and_then(|sglang| sglang.page_size)).unwrap_or(1);
-        let chunk = sglang.and_then(|sglang| sglang.chunked_prefill_size).unwrap_or(8_192);
-        if chunk % block != 0 {
+        let block = raw.block_size.or(page_size).unwrap_or(1);
+        let chunk = raw.sglang.as_ref().and_then(|sglang| sglang.chunked_prefill_size).unwrap_or(8_192);
+        if !chunk.is_multiple_of(block) {
             problem(
                 "sglang.chunked_prefill_size",
                 format!("is {chunk}, which is no multiple of `block_size` ({block})"),
