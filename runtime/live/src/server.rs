@@ -28,6 +28,7 @@ use crate::pause::Pauses;
 use crate::player::Player;
 use crate::rank::seat;
 use crate::requests::Requests;
+use crate::routed::Routes;
 use crate::stats::StatsKeeper;
 use crate::tokens::Tokens;
 use crate::transfer::Transfers;
@@ -93,6 +94,8 @@ pub(crate) struct Server {
     pub(crate) adapters: Adapters,
     pub(crate) pauses: Pauses,
     pub(crate) waves: Option<Arc<Waves>>,
+    /// Its part in routing, if a router decides who computes what.
+    pub(crate) routes: Option<Routes>,
     pub(crate) transfers: Transfers,
     /// Transfers under way: when they end, and for whom.
     pub(crate) loads: BinaryHeap<Reverse<(u64, u64)>>,
@@ -145,6 +148,7 @@ impl Server {
             let now_ns = monotonic_ns();
             self.receive(inputs, now_ns)?;
             self.obey(now_ns)?;
+            self.read_mail(now_ns)?;
             self.fire_timers(now_ns)?;
             self.apply_due(now_ns)?;
             self.play_due(now_ns)?;
@@ -200,6 +204,15 @@ impl Server {
 
     fn is_holding_back(&self) -> bool {
         self.is_at_limit() && self.engine.pause_state() == PauseState::Unpaused
+    }
+
+    /// Whether the router may give it requests.
+    pub(crate) fn takes_requests(&self) -> bool {
+        self.shutdown == Shutdown::Running
+            && self.engine.pause_state() == PauseState::Unpaused
+            && !self.pauses.rejects_new
+            && !self.pauses.is_asleep()
+            && !self.is_at_limit()
     }
 
     pub(crate) fn is_at_limit(&self) -> bool {
@@ -268,16 +281,22 @@ impl Server {
                 format!("{} to {}", evidence.oldest, evidence.newest)
             }
         );
-        if line != self.line {
-            self.line = line;
-            self.outputs.set_line(line.rules());
-            self.stats.set_line(line.rules());
-            if let Some(events) = &mut self.kv_events {
-                // Nothing has been stored: the first request is just coming.
-                events.restart(line, self.engine.config().block_size);
-            }
-        }
+        self.speak_as(line);
         Ok(())
+    }
+
+    /// Speaks as to a frontend of `line` from now on.
+    pub(crate) fn speak_as(&mut self, line: Line) {
+        if line == self.line {
+            return;
+        }
+        self.line = line;
+        self.outputs.set_line(line.rules());
+        self.stats.set_line(line.rules());
+        if let Some(events) = &mut self.kv_events {
+            // Nothing has been stored: the first request is just coming.
+            events.restart(line, self.engine.config().block_size);
+        }
     }
 
     /// Does what other threads want.
@@ -365,10 +384,13 @@ impl Server {
             if until_ns <= now_ns && self.requests.len() > 0 {
                 self.abort_all(now_ns)?;
             }
-            if self.num_unfinished() == 0 && self.pipeline.is_empty() {
+            let is_complete = self.routes.as_ref().is_none_or(Routes::is_home_complete);
+            if self.num_unfinished() == 0 && self.pipeline.is_empty() && is_complete {
                 self.end = Some(End::ShutDown);
             }
         }
+        self.send_home();
+        self.tell_switchboard();
         if !self.is_shown && now_ns >= self.snapshot_ns {
             self.publish_snapshot(now_ns);
         }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rhai::Dynamic;
-use vcr_cluster::{LatencyFactory, PolicyFactory};
+use vcr_cluster::{LatencyFactory, PolicyFactory, RouterFactory};
 use vcr_core::{Policy, SchedulerRules};
 use vcr_random::Distribution;
 
@@ -15,7 +15,7 @@ use crate::error::{self, Blame, ScenarioError};
 use crate::latency::LatencySpec;
 use crate::options::{ScriptDistribution, as_number};
 use crate::policy::PolicySpec;
-use crate::{RunOptions, Silent, compat, vocabulary};
+use crate::{RunOptions, Silent, compat, router, vocabulary};
 
 /// The latency model of live engines that `source` makes. Relative paths in it
 /// start at `folder`; `name` says in errors where it was written. A call of a
@@ -49,10 +49,7 @@ pub fn policy(
     folder: &Path,
     guest_wall_time: Duration,
 ) -> Result<(Policy, Option<PolicyFactory>), ScenarioError> {
-    let is_word = source.chars().all(|character| character.is_ascii_alphanumeric() || "-_".contains(character));
-    let value =
-        if is_word { Dynamic::from(source.to_owned()) } else { evaluate(name, source, folder, Some(guest_wall_time))? };
-    let spec = PolicySpec::of(&value).map_err(|what| {
+    let spec = PolicySpec::of(&named(name, source, folder, guest_wall_time)?).map_err(|what| {
         let hint = "write a name, or an expression as in scenarios: fair_share(#{ weights: #{ \"3\": 2.0 } })";
         wrong(name, &format!("it must be {what}"), hint)
     })?;
@@ -72,6 +69,24 @@ pub fn ranking_policy(
 ) -> Result<PolicyFactory, ScenarioError> {
     let (policy, factory) = policy(name, source, folder, guest_wall_time)?;
     Ok(PolicySpec { policy, factory }.into_ranking())
+}
+
+/// The router that `source` names or makes, for the engines of one process. A
+/// name stands as it is; otherwise like [`latency`].
+///
+/// # Errors
+/// When it is no expression of the vocabulary, or makes something else.
+pub fn router(
+    name: &str,
+    source: &str,
+    folder: &Path,
+    guest_wall_time: Duration,
+) -> Result<RouterFactory, ScenarioError> {
+    let config = router::of(&named(name, source, folder, guest_wall_time)?).map_err(|what| {
+        let hint = "write a name, or an expression as in scenarios: prefix_affinity(#{ max_waiting: 64 })";
+        wrong(name, &format!("it must be {what}"), hint)
+    })?;
+    Ok(Arc::new(move |seat| config.build(seat)))
 }
 
 /// The distribution of counts that `source` makes; a number is one, too.
@@ -105,6 +120,12 @@ fn wrong(name: &str, message: &str, hint: &str) -> ScenarioError {
     }
 }
 
+/// What `source` makes, or the word that it is.
+fn named(name: &str, source: &str, folder: &Path, guest_wall_time: Duration) -> Result<Dynamic, ScenarioError> {
+    let is_word = source.chars().all(|character| character.is_ascii_alphanumeric() || "-_".contains(character));
+    if is_word { Ok(Dynamic::from(source.to_owned())) } else { evaluate(name, source, folder, Some(guest_wall_time)) }
+}
+
 fn evaluate(
     name: &str,
     source: &str,
@@ -133,6 +154,8 @@ mod tests {
         assert_eq!(made("priority").ok(), Some((Policy::Priority, false)));
         assert_eq!(made("fair-share").ok(), Some((Policy::Ranked, true)));
         assert_eq!(made("shortest_prompt_first(#{ aging_tokens_per_s: 9 })").ok(), Some((Policy::Ranked, true)));
+        let router = |source| router("--router", source, Path::new(""), Duration::MAX).is_ok();
+        assert!(router("round-robin") && router("prefix_affinity(#{ max_waiting: 3 })"));
         assert_eq!(count_distribution("--n", "200").ok(), Some(Distribution::Constant { value: 200.0 }));
         assert_eq!(count_distribution("--n", "uniform(1, 5)").ok(), Some(Distribution::Uniform { min: 1.0, max: 5.0 }));
     }
@@ -147,6 +170,11 @@ mod tests {
             |source| policy("--policy", source, Path::new(""), Duration::MAX).err().expect("it is wrong").to_string();
         assert!(error_of("fsfs").contains("did you mean"), "{}", error_of("fsfs"));
         assert!(error_of("fixed(#{ step: \"1ms\" })").contains("but is a latency model"));
+        let router =
+            |source| router("--router", source, Path::new(""), Duration::MAX).err().map(|error| error.to_string());
+        let unknown = router("round_robin").expect("it is wrong");
+        assert!(unknown.contains("did you mean `round-robin`"), "{unknown}");
+        assert!(router("prefix_affinity(#{ load_factor: 0 })").is_some());
         assert!(error("nothing(1)").contains("there is no function `nothing`"));
     }
 }

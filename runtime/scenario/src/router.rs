@@ -28,7 +28,7 @@ pub(crate) fn option(options: &mut Options<'_>) -> Option<RouterConfig> {
 
 /// What a script gave as a router: a name, one with weights, or a guest of that
 /// world.
-fn of(value: &Dynamic) -> Result<RouterConfig, String> {
+pub(crate) fn of(value: &Dynamic) -> Result<RouterConfig, String> {
     if let Some(config) = value.clone().try_cast::<RouterConfig>() {
         return Ok(config);
     }

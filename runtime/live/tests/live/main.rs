@@ -6,6 +6,7 @@ mod limits;
 mod pauses;
 mod replay;
 mod requests;
+mod routers;
 mod transfer;
 mod waves;
 
@@ -82,6 +83,7 @@ fn config() -> LiveConfig {
         faults: Vec::new(),
         injector: None,
         policy: None,
+        router: None,
         limits: Limits::default(),
         shutdown_timeout_ns: 0,
     }
