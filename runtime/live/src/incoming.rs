@@ -58,7 +58,7 @@ impl Server {
         match (source, request_id) {
             // Whoever sent it waits for an answer; another one of this name
             // would be ended by it.
-            (Source::Client(client), Some(id)) if self.requests.find(id).is_none() => {
+            (Source::Client(client), Some(id)) if !self.is_under_way(id) => {
                 let refusal = Refusal::invalid(format!("the request cannot be decoded: {error}"));
                 self.refuse(client as u32, id, &refusal, now_ns)
             }

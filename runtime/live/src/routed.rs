@@ -18,7 +18,7 @@ use crate::admit::{priority_of, salt_of, tenant_of};
 use crate::error::LiveError;
 use crate::incoming::Refusal;
 use crate::requests::{BlockKeys, LiveRequest};
-use crate::server::Server;
+use crate::server::{Server, Shutdown};
 use crate::switchboard::{Mail, RoutedRequest, Switchboard, Ticket, Way};
 use crate::transfer::KvParams;
 
@@ -214,6 +214,15 @@ impl Server {
         };
         request.client_index = lane;
         self.take(request, Some(ticket), now_ns)
+    }
+
+    /// Whether the router may give it requests.
+    fn takes_requests(&self) -> bool {
+        self.shutdown == Shutdown::Running
+            && !self.is_paused()
+            && !self.pauses.rejects_new
+            && !self.pauses.is_asleep()
+            && !self.is_at_limit()
     }
 
     /// Lets the router see how this engine stands.

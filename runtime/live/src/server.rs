@@ -206,15 +206,6 @@ impl Server {
         self.is_at_limit() && self.engine.pause_state() == PauseState::Unpaused
     }
 
-    /// Whether the router may give it requests.
-    pub(crate) fn takes_requests(&self) -> bool {
-        self.shutdown == Shutdown::Running
-            && self.engine.pause_state() == PauseState::Unpaused
-            && !self.pauses.rejects_new
-            && !self.pauses.is_asleep()
-            && !self.is_at_limit()
-    }
-
     pub(crate) fn is_at_limit(&self) -> bool {
         let limits = &self.config.limits;
         self.requests.len() >= limits.max_requests || self.requests.prompt_tokens() >= limits.max_prompt_tokens

@@ -305,3 +305,96 @@ impl Place {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::VecDeque;
+
+    use proptest::prelude::*;
+    use vcr_core::kv_pool::KvPool;
+
+    use super::*;
+
+    proptest! {
+        /// What the router is told of a cache must be what a lookup would find,
+        /// also where several blocks have the same content.
+        #[test]
+        fn the_copy_of_a_cache_is_the_cache(
+            sequences in prop::collection::vec((0u64..4, 1usize..6, 0usize..3), 1..60),
+        ) {
+            let mut pool = KvPool::new(12, true);
+            pool.record_events(true);
+            let mut place = Place::default();
+            let hashes = |content: u64, len: usize| -> Vec<BlockHash> {
+                // Two contents share their first two blocks.
+                (0..len as u64).map(|at| vcr_core::seed::mix((if at < 2 { content / 2 } else { content }) << 8 | at)).collect()
+            };
+            let mut held: VecDeque<Vec<u32>> = VecDeque::new();
+            for (content, len, keep) in sequences {
+                while held.len() > keep || (pool.num_free() as usize) < len {
+                    let Some(table) = held.pop_front() else { break };
+                    pool.release(&table);
+                }
+                if content == 3 && len == 5 && held.is_empty() {
+                    prop_assert!(pool.reset_cache());
+                } else {
+                    let (mut table, hashes) = (Vec::new(), hashes(content, len));
+                    pool.allocate(len as u32, &mut table);
+                    pool.store(0, None, &table, &hashes, &[]);
+                    held.push_back(table);
+                }
+                place.follow(pool.events().expect("they are recorded"));
+                pool.clear_events();
+                for content in 0..4 {
+                    let wanted = hashes(content, 5);
+                    prop_assert_eq!(place.overlap_blocks(&wanted), pool.cached_prefix_blocks(&wanted));
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn mail_is_kept_in_order_and_only_for_who_serves() {
+        struct Never;
+        impl Router for Never {
+            fn route(&mut self, _: &RouteQuery<'_>, _: &[WorkerLoad]) -> Result<Choice, RouteError> {
+                Ok(Choice::Shed)
+            }
+        }
+        let config = EngineConfig::new(vcr_core::EngineConfigInput::default()).expect("the defaults are valid");
+        let waiter = vcr_wire::Waiter::new().expect("there are descriptors");
+        let board = Switchboard::new(Box::new(Never), &config, vec![waiter.waker(), waiter.waker()]);
+        let ticket = Ticket { number: NonZeroU64::MIN, prefill_tokens: 3 };
+        let abort = |id: &str| Mail::Abort(ticket, id.into());
+        assert!(board.post(1, abort("early")).is_err());
+        board.open(1);
+        for id in ["a", "b"] {
+            assert!(board.post(1, abort(id)).is_ok());
+        }
+        let ids = |mails: Vec<Mail>| -> Vec<String> {
+            mails
+                .iter()
+                .map(|mail| if let Mail::Abort(_, id) = mail { id.to_string() } else { String::new() })
+                .collect()
+        };
+        assert_eq!(ids(board.mail(1)), ["a", "b"]);
+        assert!(board.post(1, abort("c")).is_ok());
+        assert_eq!(ids(board.close(1)), ["c"]);
+        assert!(board.post(1, abort("late")).is_err());
+        let query = RouteQuery {
+            now_ns: 0,
+            request: 0,
+            prompt_tokens: 3,
+            max_tokens: 1,
+            priority: 0,
+            lora: None,
+            tenant: 0,
+            session: 0,
+            block_size_tokens: 16,
+            phase: vcr_core::route::RoutePhase::Whole,
+            may_shed: true,
+            blocks: &[],
+        };
+        assert_eq!(board.route(query), Ok(None), "nobody serves");
+    }
+}

@@ -249,6 +249,21 @@ fn ipc(folder: &Path, name: &str) -> String {
     format!("ipc://{}/{name}", folder.display())
 }
 
+/// A frontend whose data goes by a folder of the name `place`: the next one of
+/// the same engines has another.
+fn listen(folder: &Path, place: &str, engines: u16) -> FrontendListener {
+    let data = folder.join(place);
+    std::fs::create_dir(&data).expect("there is room");
+    let frontend = FrontendConfig {
+        handshake_address: ipc(folder, "handshake"),
+        data: DataAddress::Ipc { folder: data },
+        clients: 1,
+        engines,
+        coordinator: false,
+    };
+    FrontendListener::bind(&Transport::new(), frontend).expect("the address is free")
+}
+
 fn request(id: &str, prompt: &[u32], params: SamplingParams) -> EngineCoreRequest {
     EngineCoreRequest {
         request_id: id.to_owned(),

@@ -283,6 +283,42 @@ fn engines_that_are_told_to_stop_abort_what_is_away() {
     bench.stop().expect("they end well");
 }
 
+/// Nobody waits any more for what is away; the next frontend finds all as new.
+#[test]
+fn a_frontend_that_comes_back_finds_nothing_of_the_one_before() {
+    let folder = tempfile::tempdir().expect("there is room");
+    let (mut config, _) = routed(last);
+    config.identity.handshake_address = ipc(folder.path(), "handshake");
+    config.latency = constant(1_000_000);
+    let engines = LiveEngines::start(config).expect("threads start");
+    let rules = Line::V0_33.rules();
+    for life in ["first", "second"] {
+        let frontend = listen(folder.path(), life, 2).accept(PATIENCE).expect("the engines come");
+        for (rank, id) in [(0, "a"), (1, "b")] {
+            frontend.send(0, rank, &add(id, &prompt(20), 4000), &[], rules).expect("it is sent");
+        }
+        let mut seen = [false; 2];
+        while seen != [true; 2] {
+            let message = frontend.receive(PATIENCE).expect("it works").expect("it comes");
+            let EngineMessage::Outputs(outputs) = message.decode().expect("it is a message") else { panic!("dead") };
+            for output in &outputs.outputs {
+                assert_eq!((output.error.as_ref(), output.finish_reason), (None, None));
+                seen[usize::from(output.request_id == "b")] = true;
+            }
+        }
+        drop(frontend);
+        let lives = if life == "first" { 1 } else { 2 };
+        let end = Instant::now() + PATIENCE;
+        let is_idle = |one: &Snapshot| one.counters.frontends_lost == lives && one.state == EngineState::Connecting;
+        while !engines.handle().snapshots().iter().all(is_idle) {
+            assert!(Instant::now() < end, "{:?}", engines.handle().snapshots());
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+    engines.handle().shut_down();
+    engines.wait().expect("they end well");
+}
+
 /// A router that fails ends all engines, as a latency model does.
 #[test]
 fn a_router_that_fails_ends_the_engines() {
