@@ -141,8 +141,7 @@ impl<'a> Batch<'a> {
         let mut longest_ns = 0.0;
         durations_ns.extend(self.words.iter().map(|words| {
             let duration_ns = price_one(&Step::from_words(self.start_ns, words));
-            // Not the other way round, so that a NaN is kept too.
-            if !(duration_ns <= longest_ns) {
+            if duration_ns > longest_ns {
                 longest_ns = duration_ns;
             }
             duration_ns
@@ -154,13 +153,13 @@ impl<'a> Batch<'a> {
     }
 
     /// Whether the last step starts before the horizon for certain, where none
-    /// takes longer than `longest_ns`.
+    /// that takes any time takes longer than `longest_ns`.
     fn ends_before_horizon(&self, longest_ns: f64) -> bool {
         if self.words.len() == 1 {
             return true;
         }
-        // Less than this, all sums stay far from the end of time. False for NaN.
-        if !(longest_ns <= SURE_NS_MAX) {
+        // Up to this, the sum below cannot come near the end of time.
+        if longest_ns > SURE_NS_MAX {
             return false;
         }
         let most_ns = (longest_ns as i64 + 1).unsigned_abs().saturating_mul(self.words.len() as u64);
@@ -282,6 +281,7 @@ mod tests {
         }
         // A step past the horizon is none, whatever it takes.
         assert_eq!(priced_apart(0, 10, &[10.0, f64::NAN]), [10.0]);
+        assert_eq!(priced_apart(0, 7, &[10.0, f64::NAN, 1.0]), [10.0]);
     }
 
     #[test]
