@@ -48,9 +48,9 @@ impl Routes {
         Self { board, away: BTreeMap::new(), taken: Vec::new(), over: Vec::new() }
     }
 
-    /// Whether nobody computes anything for this engine.
-    pub(crate) fn is_home_complete(&self) -> bool {
-        self.away.is_empty()
+    /// Whether others compute anything for this engine.
+    pub(crate) fn has_away(&self) -> bool {
+        !self.away.is_empty()
     }
 
     /// Whether a request of this name is away.

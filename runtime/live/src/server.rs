@@ -37,6 +37,9 @@ use crate::waves::Waves;
 /// Behind by more than this, the loop does not catch up but starts anew: the
 /// process was stopped, and nobody wants the steps that it missed.
 const CATCH_UP_NS: u64 = 1_000_000_000;
+/// How long beyond the time of a shutdown an engine waits for others to abort
+/// what they compute for it: far longer than they take.
+const AWAY_NS: u64 = 1_000_000_000;
 /// Messages taken at once while a step is due.
 const MESSAGES_PER_STEP: u32 = 256;
 
@@ -375,8 +378,10 @@ impl Server {
             if until_ns <= now_ns && self.requests.len() > 0 {
                 self.abort_all(now_ns)?;
             }
-            let is_complete = self.routes.as_ref().is_none_or(Routes::is_home_complete);
-            if self.num_unfinished() == 0 && self.pipeline.is_empty() && is_complete {
+            // What is away ends with the engines that have it, which stop too.
+            let has_away = self.routes.as_ref().is_some_and(Routes::has_away);
+            let waits = has_away && now_ns < until_ns.saturating_add(AWAY_NS);
+            if self.num_unfinished() == 0 && self.pipeline.is_empty() && !waits {
                 self.end = Some(End::ShutDown);
             }
         }
