@@ -171,9 +171,11 @@ impl Switchboard {
         }
     }
 
-    /// A request will not come to the engine that it was routed to.
+    /// A request will not come to the engine that it was routed to: that is over
+    /// for the router.
     pub(crate) fn not_coming(&self, engine: usize, ticket: Ticket) {
         lock(&self.desks[engine].place).forget_coming(&[ticket]);
+        self.ended(engine, ticket.number, 0, true);
     }
 
     /// Asks the router. What `query` says of time and number is filled in, and
