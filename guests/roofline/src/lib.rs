@@ -8,8 +8,9 @@
 extern crate alloc;
 
 use alloc::string::{String, ToString};
+use alloc::vec::Vec;
 
-use vcr_guest_sdk::{LatencyGuest, Step, export_latency_model};
+use vcr_guest_sdk::{Batch, LatencyGuest, Step, export_latency_model};
 use vcr_roofline::{Roofline, RooflineConfig, StepWork};
 
 struct RooflineGuest(Roofline);
@@ -31,6 +32,11 @@ impl LatencyGuest for RooflineGuest {
             decode_context_tokens: step.decode_context_tokens,
             sampled_requests: step.sampled_requests,
         })
+    }
+
+    fn price_batch(&mut self, batch: &Batch<'_>, durations_ns: &mut Vec<f64>) -> Result<(), String> {
+        batch.price_apart(durations_ns, |step| self.price(step));
+        Ok(())
     }
 }
 

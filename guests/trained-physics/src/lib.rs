@@ -9,8 +9,9 @@
 extern crate alloc;
 
 use alloc::string::{String, ToString};
+use alloc::vec::Vec;
 
-use vcr_guest_sdk::{LatencyGuest, Step, export_latency_model};
+use vcr_guest_sdk::{Batch, LatencyGuest, Step, export_latency_model};
 use vcr_roofline::{Physics, PhysicsConfig, StepWork};
 
 struct PhysicsGuest(Physics);
@@ -33,6 +34,11 @@ impl LatencyGuest for PhysicsGuest {
             sampled_requests: step.sampled_requests,
         };
         self.0.step_ns(&work, step.batch_requests())
+    }
+
+    fn price_batch(&mut self, batch: &Batch<'_>, durations_ns: &mut Vec<f64>) -> Result<(), String> {
+        batch.price_apart(durations_ns, |step| self.price(step));
+        Ok(())
     }
 }
 

@@ -174,6 +174,9 @@ const PLAY_EXAMPLES: &str = "Examples:
   vcr play --time-to-first-token 200ms --inter-token-latency 10ms --max-num-seqs 64
   vcr play --latency 'roofline(#{ model: \"llama-3.1-8b\", gpu: \"h100-sxm\" })'
   vcr play --latency guests/dist/thermal.wasm --data-parallel-size 2
+  vcr play --data-parallel-size 4 --router prefix-affinity
+  vcr play --data-parallel-size 4 --router guests/dist/prefix-affinity.wasm \\
+      --router-config '{\"max_waiting\": 64}' --router-fallback least-loaded
   vcr play --enable-kv-cache-events --kv-events-endpoint 'tcp://*:5557' --num-gpu-blocks 4096
   vcr play --fault error:rate=0.05,after=10 --fault stall:for=2s,at=30s
   vcr play --metrics-address 0.0.0.0:9091 --admin-address 127.0.0.1:9090

@@ -37,7 +37,7 @@ pub(crate) fn seconds(nanoseconds: u64) -> f64 {
 /// All counts of an engine, always in the same order. Requests that ended are
 /// counted by their reason, which makes them no single count, and a maximum is
 /// none.
-pub(crate) fn counts(counters: &Counters) -> [Count; 26] {
+pub(crate) fn counts(counters: &Counters) -> [Count; 29] {
     // All by name, so that a new one is not forgotten here.
     let Counters {
         requests,
@@ -68,6 +68,9 @@ pub(crate) fn counts(counters: &Counters) -> [Count; 26] {
         leases_expired,
         replayed,
         unmatched,
+        routed,
+        routed_away,
+        shed,
     } = *counters;
     let whole = |name, help, amount| Count { name, unit: None, help, amount: Amount::Whole(amount) };
     [
@@ -107,5 +110,8 @@ pub(crate) fn counts(counters: &Counters) -> [Count; 26] {
         whole("leases_expired", "Leases of KV blocks that ended before a decode engine came.", leases_expired),
         whole("requests_replayed", "Requests that were answered from a capture.", replayed),
         whole("requests_unmatched", "Requests that were not in the capture.", unmatched),
+        whole("requests_routed", "Requests that the router gave to this engine.", routed),
+        whole("requests_routed_away", "Requests that the router gave to another engine.", routed_away),
+        whole("requests_shed", "Requests that the router refused.", shed),
     ]
 }

@@ -53,8 +53,8 @@ pub type GuestReader = Arc<dyn Fn() -> Vec<GuestSample> + Send + Sync>;
 pub struct GuestSample {
     /// The guest's name.
     pub guest: String,
-    /// Number of the engine.
-    pub engine: u32,
+    /// Number of the engine; none for a guest that serves all of them.
+    pub engine: Option<u32>,
     /// What it is.
     pub value: GuestValue,
 }

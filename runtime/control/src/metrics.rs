@@ -110,7 +110,8 @@ fn guest_counter(
 }
 
 fn guest_labels(sample: &GuestSample, name: Option<String>) -> Vec<(&'static str, String)> {
-    let mut labels = vec![("guest", sample.guest.clone()), ("engine", sample.engine.to_string())];
+    let engine = sample.engine.map_or_else(|| "all".to_owned(), |engine| engine.to_string());
+    let mut labels = vec![("guest", sample.guest.clone()), ("engine", engine)];
     labels.extend(name.map(|name| ("name", name)));
     labels
 }
@@ -215,13 +216,14 @@ mod tests {
 
     #[test]
     fn guests_are_told_apart_by_name_engine_and_metric() {
-        let sample = |engine, value| GuestSample { guest: "thermal".to_owned(), engine, value };
+        let sample = |engine, value| GuestSample { guest: "thermal".to_owned(), engine: Some(engine), value };
         let reader: GuestReader = Arc::new(move || {
             vec![
                 sample(0, GuestValue::Counter("throttled_steps".to_owned(), 7)),
                 sample(0, GuestValue::Gauge("temperature_celsius".to_owned(), 71.5)),
                 sample(0, GuestValue::Dropped(2)),
                 sample(1, GuestValue::Failures(1)),
+                GuestSample { engine: None, ..sample(0, GuestValue::Counter("routed".to_owned(), 3)) },
             ]
         });
         let mut registry = Registry::with_prefix("vcr");
@@ -232,6 +234,7 @@ mod tests {
             r#"vcr_guest_gauge{guest="thermal",engine="0",name="temperature_celsius"} 71.5"#,
             r#"vcr_guest_notes_dropped_total{guest="thermal",engine="0"} 2"#,
             r#"vcr_guest_failures_total{guest="thermal",engine="1"} 1"#,
+            r#"vcr_guest_metric_total{guest="thermal",engine="all",name="routed"} 3"#,
         ] {
             assert!(text.lines().any(|told| told == line), "{line} is not in:\n{text}");
         }

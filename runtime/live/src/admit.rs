@@ -27,13 +27,10 @@ impl Server {
         let default = SamplingParams::default();
         let is_pooling = request.pooling_params.is_some();
         let params = request.sampling_params.as_ref().unwrap_or(&default);
+        let block_keys = BlockKeys::of(&request);
+        let priority = priority_of(&request);
         let prompt = request.prompt_token_ids.unwrap_or_default();
         let prompt_tokens = prompt.len() as u32;
-        let block_keys = BlockKeys {
-            lora: request.lora_request.as_ref().map(|lora| (lora.name.clone(), lora.path.clone(), lora.int_id)),
-            cache_salt: request.cache_salt.clone().filter(|salt| !salt.is_empty()),
-            session_id: request.session_id.clone(),
-        };
         let images = request.mm_features.iter().flatten();
         let tenant = tenant_of(&block_keys);
         let salt = salt_of(&block_keys, images.map(|image| image.identifier.as_str()));
@@ -64,8 +61,6 @@ impl Server {
         let since_start_ns = now_ns.saturating_sub(self.origin_ns);
         let planned = self.faults.plan(&arrived, since_start_ns);
         let lora = request.lora_request.as_ref().map(|lora| lora.int_id as u32);
-        let priority =
-            i32::try_from(request.priority).unwrap_or(if request.priority < 0 { i32::MIN } else { i32::MAX });
         if self.injector.is_some() {
             self.happened.push(Happened::Arrived {
                 slot: slot_of(tag) as u32,
@@ -126,6 +121,7 @@ impl Server {
             // Replaced when the engine has taken it.
             core: None,
             client: request.client_index,
+            ticket: None,
             prompt_tokens,
             output_tokens: 0,
             local_cached_tokens: script.map_or(0, |script| script.cached_tokens.min(prompt_tokens)),
@@ -216,14 +212,13 @@ impl Extras {
     }
 }
 
-impl BlockKeys {
-    fn is_empty(&self) -> bool {
-        self.lora.is_none() && self.cache_salt.is_none() && self.session_id.is_none()
-    }
+/// What the core can hold of a request's priority.
+pub(crate) fn priority_of(request: &EngineCoreRequest) -> i32 {
+    i32::try_from(request.priority).unwrap_or(if request.priority < 0 { i32::MIN } else { i32::MAX })
 }
 
 /// What keeps blocks of different adapters, tenants and images apart.
-fn salt_of<'a>(keys: &BlockKeys, images: impl Iterator<Item = &'a str>) -> u64 {
+pub(crate) fn salt_of<'a>(keys: &BlockKeys, images: impl Iterator<Item = &'a str>) -> u64 {
     let mut salt = 0;
     let mut fold = |purpose: u64, text: &str| {
         salt = vcr_core::seed::mix(salt ^ vcr_core::seed::mix(xxh3_64(text.as_bytes()) ^ purpose));
@@ -241,7 +236,7 @@ fn salt_of<'a>(keys: &BlockKeys, images: impl Iterator<Item = &'a str>) -> u64 {
 /// Whose request it is, as far as frontends tell: what `cache_salt` says, which is
 /// there to keep tenants apart, or the number of the adapter; 0 where neither is
 /// given. A salt that is no number is a tenant as well, by its hash.
-fn tenant_of(keys: &BlockKeys) -> u64 {
+pub(crate) fn tenant_of(keys: &BlockKeys) -> u64 {
     match (&keys.cache_salt, &keys.lora) {
         (Some(salt), _) => salt.parse().unwrap_or_else(|_| xxh3_64(salt.as_bytes())),
         (None, Some((_, _, number))) => *number,

@@ -6,6 +6,7 @@ use vcr_block_hash::HashAlgorithm;
 use vcr_core::fault::{FailureInjector, FaultError};
 use vcr_core::latency::{LatencyError, LatencyModel};
 use vcr_core::policy::{PolicyError, SchedulingPolicy};
+use vcr_core::route::{RouteError, Router};
 use vcr_core::tokens::{BatchTokenSource, TokenError};
 use vcr_core::{EngineConfig, Seat};
 use vcr_random::Distribution;
@@ -18,6 +19,8 @@ use crate::replay::ReplaySettings;
 pub type LatencyFactory = Arc<dyn Fn(&Seat<'_>) -> Result<Box<dyn LatencyModel>, LatencyError> + Send + Sync>;
 /// Makes the scheduling policy of an engine from its seat.
 pub type PolicyFactory = Arc<dyn Fn(&Seat<'_>) -> Result<Box<dyn SchedulingPolicy>, PolicyError> + Send + Sync>;
+/// Makes the router of all engines of a process, from its seat.
+pub type RouterFactory = Arc<dyn Fn(&Seat<'_>) -> Result<Box<dyn Router>, RouteError> + Send + Sync>;
 /// Makes a guest that chooses tokens, from its seat.
 pub type TokenSourceFactory = Arc<dyn Fn(&Seat<'_>) -> Result<Box<dyn BatchTokenSource>, TokenError> + Send + Sync>;
 /// Makes a guest that injects failures, from its seat.
@@ -32,6 +35,9 @@ pub struct LiveConfig {
     pub engine: EngineConfig,
     /// What ranks their requests; with [`vcr_core::Policy::Ranked`] and only then.
     pub policy: Option<PolicyFactory>,
+    /// What decides which of them computes a request; `None` leaves it to the
+    /// frontend.
+    pub router: Option<RouterFactory>,
     /// What a step takes.
     pub latency: LatencyFactory,
     /// What that is called.

@@ -4,12 +4,15 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::thread::JoinHandle;
 
+use vcr_core::Seat;
+use vcr_core::seed::derive;
 use vcr_wire::{Transport, Waiter};
 
 use crate::config::LiveConfig;
 use crate::error::LiveError;
 use crate::handle::{Counters, EnginesHandle, Shared, Snapshot};
 use crate::rank::Rank;
+use crate::switchboard::Switchboard;
 use crate::waves::Waves;
 
 /// Engines that live on threads of their own.
@@ -22,7 +25,8 @@ impl LiveEngines {
     /// Starts all engines of `config`.
     ///
     /// # Errors
-    /// When the system has no more threads or descriptors.
+    /// When the router cannot be made, or the system has no more threads or
+    /// descriptors.
     pub fn start(config: LiveConfig) -> Result<Self, LiveError> {
         let config = Arc::new(config);
         let mut transport = Transport::new();
@@ -41,6 +45,12 @@ impl LiveEngines {
                 Shared::new(waiter.waker(), Arc::clone(&stop), snapshot)
             })
             .collect();
+        let board = config.router.as_ref().map(|make| {
+            let seat = Seat::of_seed(derive(config.seed, "router", 0));
+            let wakers = waiters.iter().map(Waiter::waker).collect();
+            make(&seat).map(|router| Arc::new(Switchboard::new(router, &config.engine, wakers)))
+        });
+        let board = board.transpose()?;
         let handle = EnginesHandle { ranks: Arc::clone(&shared), stop };
         let waves = Arc::new(Waves::new(usize::from(num_ranks)));
         let mut threads = Vec::new();
@@ -50,6 +60,7 @@ impl LiveEngines {
                 transport: transport.clone(),
                 shared: Arc::clone(&shared),
                 waves: Arc::clone(&waves),
+                board: board.clone(),
                 waiter,
                 index,
                 base: Counters::default(),

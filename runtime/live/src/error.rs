@@ -3,6 +3,7 @@
 use vcr_core::fault::FaultError;
 use vcr_core::latency::LatencyError;
 use vcr_core::policy::PolicyError;
+use vcr_core::route::RouteError;
 use vcr_core::tokens::TokenError;
 use vcr_wire::LinkError;
 
@@ -18,6 +19,9 @@ pub enum LiveError {
     /// Its scheduling policy failed.
     #[error(transparent)]
     Policy(#[from] PolicyError),
+    /// The router failed.
+    #[error(transparent)]
+    Router(#[from] RouteError),
     /// Its token source failed.
     #[error(transparent)]
     Tokens(#[from] TokenError),

@@ -161,6 +161,13 @@ pub struct Counters {
     pub replayed: u64,
     /// Requests that were not in it.
     pub unmatched: u64,
+    /// Requests that the router gave to this engine, its own among them.
+    pub routed: u64,
+    /// Requests of its frontend that the router gave to other engines.
+    pub routed_away: u64,
+    /// Requests of its frontend that the router refused; also among those
+    /// refused.
+    pub shed: u64,
 }
 
 impl Counters {
@@ -203,6 +210,9 @@ impl Counters {
             leases_expired: self.leases_expired + other.leases_expired,
             replayed: self.replayed + other.replayed,
             unmatched: self.unmatched + other.unmatched,
+            routed: self.routed + other.routed,
+            routed_away: self.routed_away + other.routed_away,
+            shed: self.shed + other.shed,
         }
     }
 }

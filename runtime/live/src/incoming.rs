@@ -8,13 +8,15 @@ use crate::error::LiveError;
 use crate::injector::Happened;
 use crate::replay::{Found, Script};
 use crate::requests::{LiveRequest, RemoteKv, slot_of};
+use crate::routed::has_failed;
 use crate::server::{End, Server, Shutdown};
+use crate::switchboard::Ticket;
 
 /// Why a request is refused.
-struct Refusal {
-    code: &'static str,
-    message: String,
-    retryable: bool,
+pub(crate) struct Refusal {
+    pub(crate) code: &'static str,
+    pub(crate) message: String,
+    pub(crate) retryable: bool,
 }
 
 impl Refusal {
@@ -56,7 +58,7 @@ impl Server {
         match (source, request_id) {
             // Whoever sent it waits for an answer; another one of this name
             // would be ended by it.
-            (Source::Client(client), Some(id)) if self.requests.find(id).is_none() => {
+            (Source::Client(client), Some(id)) if !self.is_under_way(id) => {
                 let refusal = Refusal::invalid(format!("the request cannot be decoded: {error}"));
                 self.refuse(client as u32, id, &refusal, now_ns)
             }
@@ -77,6 +79,9 @@ impl Server {
         for tag in tags {
             self.abort_tag(tag);
         }
+        if let Some(routes) = &mut self.routes {
+            routes.abort_client(client);
+        }
         if self.outputs.lose_client(client) {
             self.end = Some(End::FrontendLost);
         }
@@ -84,7 +89,7 @@ impl Server {
         Ok(())
     }
 
-    fn refuse(&mut self, client: u32, id: &str, refusal: &Refusal, now_ns: u64) -> Result<(), LiveError> {
+    pub(crate) fn refuse(&mut self, client: u32, id: &str, refusal: &Refusal, now_ns: u64) -> Result<(), LiveError> {
         self.counters.refused += 1;
         tracing::warn!(rank = self.rank, request = id, "refused: {}", refusal.message);
         let error = RequestError {
@@ -96,7 +101,7 @@ impl Server {
     }
 
     /// Ends a request that the engine does not know.
-    fn finish_apart(
+    pub(crate) fn finish_apart(
         &mut self,
         client: u32,
         id: &str,
@@ -115,24 +120,58 @@ impl Server {
             tracing::warn!(rank = self.rank, request = request.request_id, client, "there is no such API server");
             return Ok(());
         }
-        if self.requests.find(&request.request_id).is_some() {
+        if self.routes.is_some() && self.shutdown == Shutdown::Running && !self.is_under_way(&request.request_id) {
+            return self.route(request, now_ns);
+        }
+        self.take(request, None, now_ns)
+    }
+
+    fn is_under_way(&self, id: &str) -> bool {
+        self.requests.find(id).is_some() || self.routes.as_ref().is_some_and(|routes| routes.is_away(id))
+    }
+
+    /// Takes a request that this engine is to compute; `ticket` where the router
+    /// has decided so.
+    pub(crate) fn take(
+        &mut self,
+        request: EngineCoreRequest,
+        ticket: Option<Ticket>,
+        now_ns: u64,
+    ) -> Result<(), LiveError> {
+        let Some(ticket) = ticket else { return self.start(request, None, now_ns).map(|_| ()) };
+        let (lane, id) = (request.client_index, request.request_id.clone());
+        if !self.start(request, Some(ticket), now_ns)? {
+            self.routed_ended(ticket, lane, &id, 0, true);
+        }
+        self.has_come(ticket);
+        Ok(())
+    }
+
+    /// Starts a request. `false` if it is refused, or ends before anything knows
+    /// it.
+    fn start(&mut self, request: EngineCoreRequest, ticket: Option<Ticket>, now_ns: u64) -> Result<bool, LiveError> {
+        let client = request.client_index;
+        if self.is_under_way(&request.request_id) {
             // An answer would end the one that is under way.
             self.counters.malformed += 1;
             tracing::warn!(rank = self.rank, request = request.request_id, "a request of this name is under way");
-            return Ok(());
+            return Ok(false);
         }
         if self.shutdown != Shutdown::Running {
-            return self.finish_apart(client, &request.request_id, FinishReason::Abort, None, now_ns);
+            self.finish_apart(client, &request.request_id, FinishReason::Abort, None, now_ns)?;
+            return Ok(false);
         }
         if let Err(refusal) = self.check(&request) {
-            return self.refuse(client, &request.request_id, &refusal, now_ns);
+            self.refuse(client, &request.request_id, &refusal, now_ns)?;
+            return Ok(false);
         }
         let wave = request.current_wave;
         let abort_immediately = request.abort_immediately;
         let script = match self.find_script(&request)? {
             Found::Refused(message) => {
                 let refusal = Refusal { code: "replay_mismatch", message, retryable: false };
-                return self.refuse(client, &request.request_id, &refusal, now_ns);
+                self.refuse(client, &request.request_id, &refusal, now_ns)?;
+                return Ok(false);
             }
             Found::Nothing => None,
             Found::Script(script) => Some(script),
@@ -143,7 +182,8 @@ impl Server {
         {
             // There is no step with which it could end.
             self.counters.requests += 1;
-            return self.finish_apart(client, &request.request_id, script.end.reason, None, now_ns);
+            self.finish_apart(client, &request.request_id, script.end.reason, None, now_ns)?;
+            return Ok(false);
         }
         let Admitted { spec, live, due } = self.admit(request, script.as_deref(), now_ns);
         let tag = live.tag;
@@ -160,7 +200,8 @@ impl Server {
                 Ok(core) => Some(core),
                 Err(reason) => {
                     self.tokens.end(tag);
-                    return self.refuse(client, &live.id, &Refusal::invalid(reason.to_string()), now_ns);
+                    self.refuse(client, &live.id, &Refusal::invalid(reason.to_string()), now_ns)?;
+                    return Ok(false);
                 }
             },
         };
@@ -169,16 +210,17 @@ impl Server {
         if self.config.stats.log_requests {
             tracing::info!(rank = self.rank, request = &*live.id, prompt_tokens = live.prompt_tokens, "started");
         }
-        self.requests.insert(LiveRequest { core, ..live });
+        self.requests.insert(LiveRequest { core, ticket, ..live });
         self.may_decide = true;
         if abort_immediately {
             self.abort_tag(tag);
-            return Ok(());
+            return Ok(true);
         }
         if let Some(due) = due {
             self.suffer(due, now_ns)?;
         }
-        self.announce_wave(wave)
+        self.announce_wave(wave)?;
+        Ok(true)
     }
 
     /// Wakes the other engines of a mixture of experts, if they sleep.
@@ -244,6 +286,9 @@ impl Server {
             if let Some(tag) = self.requests.find(id).map(|request| request.tag) {
                 self.counters.aborted += 1;
                 self.abort_tag(tag);
+            } else if let Some(routes) = &mut self.routes {
+                // Counted where it is computed.
+                routes.abort(id);
             }
         }
     }
@@ -266,9 +311,9 @@ impl Server {
 
     /// Takes a request out of the tables: it has ended.
     pub(crate) fn forget(&mut self, tag: u64, reason: FinishReason) -> Option<LiveRequest> {
-        if let Some(events) = &mut self.kv_events {
+        if self.kv_events.is_some() {
             // While it is known what went into the names of its blocks.
-            events.gather(&mut self.engine, &self.requests);
+            self.gather_cache_events();
         }
         let request = self.requests.remove(tag)?;
         if let Some(remote) = request.extras.as_ref().and_then(|extras| extras.remote.as_ref()) {
@@ -277,6 +322,10 @@ impl Server {
         self.tokens.end(tag);
         self.player.remove(tag);
         self.counters.finished[reason as usize] += 1;
+        if let Some(ticket) = request.ticket {
+            let (id, output_tokens) = (&request.id, request.output_tokens);
+            self.routed_ended(ticket, request.client, id, output_tokens, has_failed(reason));
+        }
         if self.injector.is_some() {
             self.happened.push(Happened::Ended { slot: slot_of(tag) as u32 });
         }

@@ -3,7 +3,8 @@
 //! Owns clocks, threads and what frontends say of requests; decides nothing
 //! about scheduling, which is the engine core's, and knows no bytes of the
 //! protocol, which is `vcr-wire`'s. Each engine is one thread, so several
-//! engines of a process share nothing that they would wait for.
+//! engines of a process share nothing that they would wait for, unless a router
+//! gives requests of one to another (`switchboard.rs`).
 //!
 //! ```no_run
 //! # fn config() -> vcr_live::LiveConfig { unimplemented!() }
@@ -33,10 +34,12 @@ mod player;
 mod rank;
 mod replay;
 mod requests;
+mod routed;
 mod server;
 mod show;
 mod stats;
 mod step;
+mod switchboard;
 mod token_list;
 mod tokens;
 mod transfer;
@@ -44,8 +47,8 @@ mod utilities;
 mod waves;
 
 pub use config::{
-    Identity, InjectorFactory, KvEventSettings, LatencyFactory, Limits, LiveConfig, PolicyFactory, StatsSettings,
-    TokenChoice, TokenSettings, TokenSourceFactory, TransferSettings,
+    Identity, InjectorFactory, KvEventSettings, LatencyFactory, Limits, LiveConfig, PolicyFactory, RouterFactory,
+    StatsSettings, TokenChoice, TokenSettings, TokenSourceFactory, TransferSettings,
 };
 pub use engines::LiveEngines;
 pub use error::LiveError;

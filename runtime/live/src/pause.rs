@@ -117,6 +117,8 @@ impl Server {
         let is_reset = self.engine.reset_prefix_cache(preempt_running);
         if is_reset {
             self.stats.cache_reset();
+            // Who is answered next may rely on it.
+            self.gather_cache_events();
         }
         self.may_decide = true;
         is_reset

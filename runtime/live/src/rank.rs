@@ -21,8 +21,10 @@ use crate::kv_events::KvEvents;
 use crate::outputs::Outputs;
 use crate::pause::Pauses;
 use crate::requests::Requests;
+use crate::routed::Routes;
 use crate::server::{End, Server, Shutdown};
 use crate::stats::StatsKeeper;
+use crate::switchboard::Switchboard;
 use crate::tokens::Tokens;
 use crate::transfer::Transfers;
 use crate::waves::Waves;
@@ -36,6 +38,7 @@ pub(crate) struct Rank {
     pub(crate) transport: Transport,
     pub(crate) shared: Arc<[Shared]>,
     pub(crate) waves: Arc<Waves>,
+    pub(crate) board: Option<Arc<Switchboard>>,
     pub(crate) waiter: Waiter,
     pub(crate) index: usize,
     /// What former incarnations have counted.
@@ -78,7 +81,9 @@ impl Rank {
             let EngineLink { init, mut inputs, outputs } = link;
             let mut server = self.server(&init, outputs, kv_events.take(), faults)?;
             tracing::info!(rank = self.number(), api_servers = inputs.clients(), "serving");
-            let end = server.run(&mut inputs, &self.waiter).inspect_err(|error| {
+            let ended = server.run(&mut inputs, &self.waiter);
+            server.leave_switchboard();
+            let end = ended.inspect_err(|error| {
                 tracing::error!(rank = self.number(), "the engine cannot go on: {error}");
                 // As vLLM's engine does when it cannot go on; there is nobody
                 // left to hear of a second failure.
@@ -205,7 +210,8 @@ impl Rank {
         let injector = config.injector.as_ref().map(|make| make(&seat("live.injector"))).transpose()?;
         let policy = config.policy.as_ref().map(|make| make(&seat("policy"))).transpose()?;
         let mut engine = Engine::new(EngineConfig::clone(&config.engine));
-        engine.pool_mut().record_events(kv_events.is_some());
+        let needs_overlap = self.board.as_ref().is_some_and(|board| board.needs_overlap());
+        engine.pool_mut().record_events(kv_events.is_some() || needs_overlap);
         let origin_ns = monotonic_ns();
         Ok(Server {
             transport: self.transport.clone(),
@@ -221,7 +227,8 @@ impl Rank {
             tokens: Tokens::new(config.tokens.clone(), &seat("live.tokens"))?,
             requests: Requests::default(),
             stats: StatsKeeper::new(line.rules()),
-            outputs: Outputs::new(outputs, rank, line.rules()),
+            outputs: Outputs::new(outputs, (config.identity.first_rank, self.index), line.rules(), self.board.clone()),
+            routes: self.board.clone().map(|board| Routes::new(board, self.index)),
             kv_events,
             adapters: Adapters::new(config.engine.max_loras),
             pauses: Pauses::default(),

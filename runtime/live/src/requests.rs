@@ -2,10 +2,11 @@
 
 use hashbrown::HashTable;
 use vcr_core::RequestId;
-use vcr_wire::{EngineCoreEvent, EventType};
+use vcr_wire::{EngineCoreEvent, EngineCoreRequest, EventType};
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::replay::RecordedEnd;
+use crate::switchboard::Ticket;
 
 /// What the frontend must be told of a request, besides its tokens.
 #[derive(Debug)]
@@ -16,8 +17,11 @@ pub(crate) struct LiveRequest {
     pub(crate) tag: u64,
     /// The engine's number for it; none if it is answered at recorded times.
     pub(crate) core: Option<RequestId>,
-    /// The API server that waits for it.
+    /// The lane of its outputs: the API server that waits for it, or beyond those
+    /// one of another engine.
     pub(crate) client: u32,
+    /// What the router knows it by, if that gave it to this engine.
+    pub(crate) ticket: Option<Ticket>,
     pub(crate) prompt_tokens: u32,
     /// Output tokens so far.
     pub(crate) output_tokens: u32,
@@ -78,6 +82,20 @@ pub(crate) struct BlockKeys {
     pub(crate) lora: Option<(String, String, u64)>,
     pub(crate) cache_salt: Option<String>,
     pub(crate) session_id: Option<String>,
+}
+
+impl BlockKeys {
+    pub(crate) fn of(request: &EngineCoreRequest) -> Self {
+        Self {
+            lora: request.lora_request.as_ref().map(|lora| (lora.name.clone(), lora.path.clone(), lora.int_id)),
+            cache_salt: request.cache_salt.clone().filter(|salt| !salt.is_empty()),
+            session_id: request.session_id.clone(),
+        }
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.lora.is_none() && self.cache_salt.is_none() && self.session_id.is_none()
+    }
 }
 
 /// How a request will fail.

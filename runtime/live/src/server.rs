@@ -28,6 +28,7 @@ use crate::pause::Pauses;
 use crate::player::Player;
 use crate::rank::seat;
 use crate::requests::Requests;
+use crate::routed::Routes;
 use crate::stats::StatsKeeper;
 use crate::tokens::Tokens;
 use crate::transfer::Transfers;
@@ -36,6 +37,9 @@ use crate::waves::Waves;
 /// Behind by more than this, the loop does not catch up but starts anew: the
 /// process was stopped, and nobody wants the steps that it missed.
 const CATCH_UP_NS: u64 = 1_000_000_000;
+/// How long beyond the time of a shutdown an engine waits for others to abort
+/// what they compute for it: far longer than they take.
+const AWAY_NS: u64 = 1_000_000_000;
 /// Messages taken at once while a step is due.
 const MESSAGES_PER_STEP: u32 = 256;
 
@@ -93,6 +97,8 @@ pub(crate) struct Server {
     pub(crate) adapters: Adapters,
     pub(crate) pauses: Pauses,
     pub(crate) waves: Option<Arc<Waves>>,
+    /// Its part in routing, if a router decides who computes what.
+    pub(crate) routes: Option<Routes>,
     pub(crate) transfers: Transfers,
     /// Transfers under way: when they end, and for whom.
     pub(crate) loads: BinaryHeap<Reverse<(u64, u64)>>,
@@ -145,6 +151,7 @@ impl Server {
             let now_ns = monotonic_ns();
             self.receive(inputs, now_ns)?;
             self.obey(now_ns)?;
+            self.read_mail(now_ns)?;
             self.fire_timers(now_ns)?;
             self.apply_due(now_ns)?;
             self.play_due(now_ns)?;
@@ -268,16 +275,22 @@ impl Server {
                 format!("{} to {}", evidence.oldest, evidence.newest)
             }
         );
-        if line != self.line {
-            self.line = line;
-            self.outputs.set_line(line.rules());
-            self.stats.set_line(line.rules());
-            if let Some(events) = &mut self.kv_events {
-                // Nothing has been stored: the first request is just coming.
-                events.restart(line, self.engine.config().block_size);
-            }
-        }
+        self.speak_as(line);
         Ok(())
+    }
+
+    /// Speaks as to a frontend of `line` from now on.
+    pub(crate) fn speak_as(&mut self, line: Line) {
+        if line == self.line {
+            return;
+        }
+        self.line = line;
+        self.outputs.set_line(line.rules());
+        self.stats.set_line(line.rules());
+        if let Some(events) = &mut self.kv_events {
+            // Nothing has been stored: the first request is just coming.
+            events.restart(line, self.engine.config().block_size);
+        }
     }
 
     /// Does what other threads want.
@@ -365,10 +378,15 @@ impl Server {
             if until_ns <= now_ns && self.requests.len() > 0 {
                 self.abort_all(now_ns)?;
             }
-            if self.num_unfinished() == 0 && self.pipeline.is_empty() {
+            // What is away ends with the engines that have it, which stop too.
+            let has_away = self.routes.as_ref().is_some_and(Routes::has_away);
+            let waits = has_away && now_ns < until_ns.saturating_add(AWAY_NS);
+            if self.num_unfinished() == 0 && self.pipeline.is_empty() && !waits {
                 self.end = Some(End::ShutDown);
             }
         }
+        self.send_home();
+        self.tell_switchboard();
         if !self.is_shown && now_ns >= self.snapshot_ns {
             self.publish_snapshot(now_ns);
         }

@@ -179,9 +179,9 @@ impl Server {
     }
 
     pub(crate) fn publish_kv_events(&mut self, now_ns: u64) -> Result<(), LiveError> {
+        self.gather_cache_events();
         let since_start_ns = self.since_start_ns(now_ns);
         let Some(events) = &mut self.kv_events else { return Ok(()) };
-        events.gather(&mut self.engine, &self.requests);
         if events.is_empty() {
             return Ok(());
         }

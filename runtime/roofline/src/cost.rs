@@ -153,10 +153,17 @@ pub(crate) fn decode_pairs(work: &StepWork) -> f64 {
 
 /// A count as a number. Processors convert signed integers in one instruction
 /// and unsigned ones in many, and this is on the path of every step; counts
-/// from 2^63 on, which no step has, are taken for 2^63.
+/// from 2^63 on, which no step has, are taken for 2^63. They are found by the
+/// number, because a compiler that has seen the sign of the integer tested
+/// makes an unsigned conversion of it again.
+#[inline]
 pub(crate) fn count(value: u64) -> f64 {
-    i64::try_from(value).unwrap_or(i64::MAX) as f64
+    let number = value.cast_signed() as f64;
+    if number < 0.0 { COUNT_MAX } else { number }
 }
+
+/// 2^63.
+const COUNT_MAX: f64 = 9_223_372_036_854_775_808.0;
 
 /// The larger of two numbers, neither of which is NaN. `f64::max` minds NaN,
 /// which WebAssembly has no instruction for, and becomes a function call there.
@@ -313,6 +320,16 @@ mod tests {
         // 7.5e9 weights * 2 bytes / (0.8 * 3.35e12 bytes/s) = 5.6 ms, and 0.5 ms overhead.
         let step_ms = roofline.step_ns(&work) / 1e6;
         assert!((6.0..6.3).contains(&step_ms), "{step_ms}");
+    }
+
+    #[test]
+    fn counts_beyond_signed_numbers_are_taken_for_the_first_of_them() {
+        assert_eq!(count(0), 0.0);
+        assert_eq!(count(3_000_000_000), 3e9);
+        assert_eq!(count(1 << 62), 2f64.powi(62));
+        for huge in [1 << 63, (1 << 63) + 1, u64::MAX] {
+            assert_eq!(count(huge), 2f64.powi(63));
+        }
     }
 
     #[test]

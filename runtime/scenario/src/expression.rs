@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rhai::Dynamic;
-use vcr_cluster::{LatencyFactory, PolicyFactory, RouterConfig};
+use vcr_cluster::{LatencyFactory, PolicyFactory, RouterFactory};
 use vcr_core::{Policy, SchedulerRules};
 use vcr_random::Distribution;
 
@@ -37,19 +37,6 @@ pub fn latency(
     Ok(spec.factory)
 }
 
-/// The router that `source` names or makes. A name stands as it is; otherwise like
-/// [`latency`].
-///
-/// # Errors
-/// When it is no expression of the vocabulary, or makes something else.
-pub fn router(name: &str, source: &str, folder: &Path) -> Result<RouterConfig, ScenarioError> {
-    let value = if is_word(source) { Dynamic::from(source.to_owned()) } else { evaluate(name, source, folder, None)? };
-    router::of(&value).map_err(|what| {
-        let hint = "write a name, or an expression as in scenarios: guest(#{ path: \"router.wasm\" })";
-        wrong(name, &format!("it must be {what}"), hint)
-    })
-}
-
 /// The scheduling policy that `source` names or makes: what engines follow, and
 /// what ranks for them, where that is not their own rules. A name stands as it
 /// is; otherwise like [`latency`].
@@ -62,12 +49,7 @@ pub fn policy(
     folder: &Path,
     guest_wall_time: Duration,
 ) -> Result<(Policy, Option<PolicyFactory>), ScenarioError> {
-    let value = if is_word(source) {
-        Dynamic::from(source.to_owned())
-    } else {
-        evaluate(name, source, folder, Some(guest_wall_time))?
-    };
-    let spec = PolicySpec::of(&value).map_err(|what| {
+    let spec = PolicySpec::of(&named(name, source, folder, Some(guest_wall_time))?).map_err(|what| {
         let hint = "write a name, or an expression as in scenarios: fair_share(#{ weights: #{ \"3\": 2.0 } })";
         wrong(name, &format!("it must be {what}"), hint)
     })?;
@@ -87,6 +69,23 @@ pub fn ranking_policy(
 ) -> Result<PolicyFactory, ScenarioError> {
     let (policy, factory) = policy(name, source, folder, guest_wall_time)?;
     Ok(PolicySpec { policy, factory }.into_ranking())
+}
+
+/// The router that `source` names or makes. A name stands as it is; otherwise like
+/// [`latency`].
+///
+/// # Errors
+/// When it is no expression of the vocabulary, or makes something else.
+pub fn router(
+    name: &str,
+    source: &str,
+    folder: &Path,
+    guest_wall_time: Option<Duration>,
+) -> Result<RouterConfig, ScenarioError> {
+    router::of(&named(name, source, folder, guest_wall_time)?).map_err(|what| {
+        let hint = "write a name, or an expression as in scenarios: prefix_affinity(#{ max_waiting: 64 })";
+        wrong(name, &format!("it must be {what}"), hint)
+    })
 }
 
 /// The distribution of counts that `source` makes; a number is one, too.
@@ -110,11 +109,6 @@ pub fn scheduler_rules(line: &str) -> Option<SchedulerRules> {
     compat::rules(line)
 }
 
-/// Whether it is a name rather than an expression.
-fn is_word(source: &str) -> bool {
-    source.chars().all(|character| character.is_ascii_alphanumeric() || "-_".contains(character))
-}
-
 fn wrong(name: &str, message: &str, hint: &str) -> ScenarioError {
     ScenarioError {
         blame: Blame::Input,
@@ -123,6 +117,12 @@ fn wrong(name: &str, message: &str, hint: &str) -> ScenarioError {
         message: message.to_owned(),
         hint: Some(hint.to_owned()),
     }
+}
+
+/// What `source` makes, or the word that it is.
+fn named(name: &str, source: &str, folder: &Path, guest_wall_time: Option<Duration>) -> Result<Dynamic, ScenarioError> {
+    let is_word = source.chars().all(|character| character.is_ascii_alphanumeric() || "-_".contains(character));
+    if is_word { Ok(Dynamic::from(source.to_owned())) } else { evaluate(name, source, folder, guest_wall_time) }
 }
 
 fn evaluate(
@@ -147,8 +147,8 @@ mod tests {
     fn one_word_of_the_vocabulary_is_enough() {
         let made = latency("--latency", "fixed(#{ step: \"10ms\" })", Path::new(""), None);
         assert!(made.is_ok());
-        assert!(matches!(router("--router", "least-loaded", Path::new("")), Ok(RouterConfig::LeastLoaded)));
-        let made = router("--router", "kv_aware(#{ prefill_load_scale: 2.0 })", Path::new(""));
+        assert!(matches!(router("--router", "least-loaded", Path::new(""), None), Ok(RouterConfig::LeastLoaded)));
+        let made = router("--router", "kv_aware(#{ prefill_load_scale: 2.0 })", Path::new(""), None);
         assert!(matches!(made, Ok(RouterConfig::KvAware(_))));
         let made = |source| {
             policy("--policy", source, Path::new(""), Duration::MAX).map(|(policy, ranks)| (policy, ranks.is_some()))
@@ -156,6 +156,8 @@ mod tests {
         assert_eq!(made("priority").ok(), Some((Policy::Priority, false)));
         assert_eq!(made("fair-share").ok(), Some((Policy::Ranked, true)));
         assert_eq!(made("shortest_prompt_first(#{ aging_tokens_per_s: 9 })").ok(), Some((Policy::Ranked, true)));
+        let router = |source| router("--router", source, Path::new(""), Some(Duration::MAX)).is_ok();
+        assert!(router("round-robin") && router("prefix_affinity(#{ max_waiting: 3 })"));
         assert_eq!(count_distribution("--n", "200").ok(), Some(Distribution::Constant { value: 200.0 }));
         assert_eq!(count_distribution("--n", "uniform(1, 5)").ok(), Some(Distribution::Uniform { min: 1.0, max: 5.0 }));
     }
@@ -170,6 +172,11 @@ mod tests {
             |source| policy("--policy", source, Path::new(""), Duration::MAX).err().expect("it is wrong").to_string();
         assert!(error_of("fsfs").contains("did you mean"), "{}", error_of("fsfs"));
         assert!(error_of("fixed(#{ step: \"1ms\" })").contains("but is a latency model"));
+        let router =
+            |source| router("--router", source, Path::new(""), Some(Duration::MAX)).err().map(|error| error.to_string());
+        let unknown = router("round_robin").expect("it is wrong");
+        assert!(unknown.contains("did you mean `round-robin`"), "{unknown}");
+        assert!(router("prefix_affinity(#{ load_factor: 0 })").is_some());
         assert!(error("nothing(1)").contains("there is no function `nothing`"));
     }
 }

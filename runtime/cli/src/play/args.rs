@@ -16,6 +16,8 @@ pub(crate) struct PlayArgs {
     #[command(flatten)]
     pub(crate) engine: EngineArgs,
     #[command(flatten)]
+    pub(crate) routing: RoutingArgs,
+    #[command(flatten)]
     pub(crate) timing: TimingArgs,
     #[command(flatten)]
     pub(crate) tokens: TokenArgs,
@@ -183,6 +185,19 @@ pub(crate) struct EngineArgs {
     /// Probability that the first, second, ... draft is accepted if those before it were.
     #[arg(long, value_name = "RATES", value_delimiter = ',', requires = "num_speculative_tokens")]
     pub(crate) acceptance_rates: Vec<f64>,
+}
+
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Routing (none: each engine computes what its frontend sends it)")]
+pub(crate) struct RoutingArgs {
+    /// Who decides which engine of this process computes a request: round-robin, least-loaded, kv-aware or
+    /// prefix-affinity, an expression as in scenarios, or a guest: its .wasm file or oci:// reference.
+    #[arg(long, value_name = "ROUTER")]
+    pub(crate) router: Option<String>,
+
+    /// Configuration of the guest, as JSON.
+    #[arg(long, value_name = "JSON", requires = "router")]
+    pub(crate) router_config: Option<String>,
 }
 
 #[derive(Debug, Args)]

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use vcr_core::{EngineConfig, EngineConfigInput, Policy};
 use vcr_live::{
     FaultRule, Identity, InjectorFactory, KvEventSettings, LatencyFactory, Limits, LiveConfig, PolicyFactory,
-    StatsSettings, TokenChoice, TokenList, TokenSettings, TransferSettings,
+    RouterFactory, StatsSettings, TokenChoice, TokenList, TokenSettings, TransferSettings,
 };
 use vcr_scenario::expression;
 use vcr_wire::{Dtype, KvEventsConfig};
@@ -63,6 +63,7 @@ pub(crate) fn live_config(args: &PlayArgs, guests: &LiveGuests) -> Result<LiveCo
         identity: identity(&args.link),
         engine: engine(&args.engine, &args.link, ranking)?,
         policy,
+        router: router(args, guests)?,
         latency,
         latency_name,
         time_scale: args.timing.time_scale,
@@ -166,6 +167,25 @@ fn policy(args: &PlayArgs, guests: &LiveGuests) -> Result<(Policy, Option<Policy
         return Err(only_guests_are_configured(place, "policy"));
     }
     Ok(expression::policy(place, text, Path::new(""), guests.wall_time())?)
+}
+
+/// What decides which engine computes a request.
+fn router(args: &PlayArgs, guests: &LiveGuests) -> Result<Option<RouterFactory>, Unusable> {
+    let Some(text) = args.routing.router.as_deref() else { return Ok(None) };
+    let guest_config = args.routing.router_config.as_deref();
+    let native = |place, text: &str| expression::router(place, text, Path::new(""), guests.wall_time());
+    let fallback = args.guests.router_fallback.as_deref();
+    let fallback = fallback.map(|text| native("--router-fallback", text)).transpose()?;
+    if is_guest(text) {
+        return guests.router(text, guest_config.unwrap_or("{}"), fallback).map(Some);
+    }
+    if fallback.is_some() {
+        return Err(only_guests_have_fallbacks("--router", "--router-fallback", "router"));
+    }
+    if guest_config.is_some() {
+        return Err(only_guests_are_configured("--router", "router"));
+    }
+    Ok(Some(native("--router", text)?))
 }
 
 fn only_guests_have_fallbacks(place: &str, option: &str, what: &str) -> Unusable {

@@ -11,11 +11,12 @@ use vcr_control::{GuestReader, GuestSample, GuestValue};
 use vcr_core::fault::{FailureInjector, FaultError};
 use vcr_core::latency::{LatencyError, LatencyModel};
 use vcr_core::policy::PolicyError;
+use vcr_core::route::{RouteError, Router};
 use vcr_core::tokens::{BatchTokenSource, TokenError};
 use vcr_guest::{
     FailureSink, GuestModule, Limits, NoFaults, Note, NoteSink, PolicyWithFallback, SeededTokens, Told, WithFallback,
 };
-use vcr_live::{InjectorFactory, LatencyFactory, PolicyFactory, Seat, TokenSourceFactory};
+use vcr_live::{InjectorFactory, LatencyFactory, PolicyFactory, RouterFactory, Seat, TokenSourceFactory};
 use vcr_registry::{GuestReference, Store};
 
 use super::config::Unusable;
@@ -40,6 +41,10 @@ pub(crate) struct GuestArgs {
     #[arg(long, value_name = "POLICY")]
     pub(crate) scheduling_policy_fallback: Option<String>,
 
+    /// The router that goes on where the guest of --router fails [default: all engines fail].
+    #[arg(long, value_name = "ROUTER", requires = "router")]
+    pub(crate) router_fallback: Option<String>,
+
     /// Go on with random tokens where the guest of --tokens fails [default: the engine fails].
     #[arg(long)]
     pub(crate) tokens_fallback: bool,
@@ -57,13 +62,13 @@ pub(crate) struct LiveGuests {
     told: Arc<Mutex<Seats>>,
 }
 
-/// By the guest's name and the engine's number.
-type Seats = BTreeMap<(String, u32), Arc<SeatNotes>>;
+/// By the guest's name and the engine's number; none for a guest of all engines.
+type Seats = BTreeMap<(String, Option<u32>), Arc<SeatNotes>>;
 
-/// What a guest has told of one engine.
+/// What a guest has told of one engine, or of all.
 struct SeatNotes {
     guest: String,
-    engine: u32,
+    engine: Option<u32>,
     kept: Mutex<Kept>,
 }
 
@@ -81,11 +86,20 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 impl NoteSink for SeatNotes {
     fn note(&self, note: Note<'_>) {
         lock(&self.kept).told.add(&note);
-        let Self { guest, engine, .. } = self;
         match note {
-            Note::Line { text } => tracing::info!("guest {guest} of engine {engine}: {text}"),
-            Note::Annotation { text, .. } => tracing::debug!("guest {guest} of engine {engine}: {text}"),
+            Note::Line { text } => tracing::info!("{}: {text}", self.name()),
+            Note::Annotation { text, .. } => tracing::debug!("{}: {text}", self.name()),
             _ => {}
+        }
+    }
+}
+
+impl SeatNotes {
+    /// Who tells, in words.
+    fn name(&self) -> String {
+        match self.engine {
+            Some(engine) => format!("guest {} of engine {engine}", self.guest),
+            None => format!("guest {} of all engines", self.guest),
         }
     }
 }
@@ -116,8 +130,7 @@ impl LiveGuests {
     }
 
     fn seat(&self, module: &GuestModule, seat: &Seat<'_>) -> Arc<SeatNotes> {
-        let engine = seat.engine.unwrap_or_default();
-        let guest = module.name().to_owned();
+        let (guest, engine) = (module.name().to_owned(), seat.engine);
         let fresh = || Arc::new(SeatNotes { guest: guest.clone(), engine, kept: Mutex::default() });
         Arc::clone(lock(&self.told).entry((guest.clone(), engine)).or_insert_with(fresh))
     }
@@ -132,7 +145,7 @@ impl LiveGuests {
         let notes = self.seat(module, seat);
         Arc::new(move |reason| {
             lock(&notes.kept).failures += 1;
-            tracing::error!("guest {} of engine {} failed, its fallback goes on: {reason}", notes.guest, notes.engine);
+            tracing::error!("{} failed, its fallback goes on: {reason}", notes.name());
         })
     }
 
@@ -177,6 +190,26 @@ impl LiveGuests {
             let Some(fallback) = &fallback else { return made };
             let failed = guests.failure_sink(&module, seat);
             Ok(Box::new(PolicyWithFallback::new(made, fallback(seat)?, failed)))
+        }))
+    }
+
+    /// The router that is a guest. `fallback` takes its place where it fails.
+    pub(crate) fn router(
+        &self,
+        reference: &str,
+        config: &str,
+        fallback: Option<RouterFactory>,
+    ) -> Result<RouterFactory, Unusable> {
+        let module = self.load(reference)?;
+        module.router(config, 0)?;
+        let (guests, config) = (self.clone(), config.to_owned());
+        Ok(Arc::new(move |seat| {
+            // It serves all engines, and is no trial.
+            let made = module.observed_by(guests.seat(&module, seat)).router(&config, seat.seed);
+            let made = made.map_err(|error| RouteError { router: module.name().to_owned(), reason: error.to_string() });
+            let Some(fallback) = &fallback else { return made };
+            let failed = guests.failure_sink(&module, seat);
+            Ok(Box::new(WithFallback::<dyn Router>::new(made, fallback(seat)?, failed)))
         }))
     }
 

@@ -112,7 +112,7 @@ fn router(args: &ReplayArgs, warnings: &mut Vec<String>) -> Result<Routers, Refu
         }
         RouterMode::Guest(reference) => {
             let source = format!("guest(#{{ path: {} }})", quoted(reference));
-            same(expression::router("--router-mode", &source, Path::new(""))?)
+            same(expression::router("--router-mode", &source, Path::new(""), None)?)
         }
     };
     Ok(Routers { whole, prefill, decode, args: read })

@@ -106,6 +106,7 @@ fn config(handshake_address: &str, num_ranks: u16) -> LiveConfig {
         faults: Vec::new(),
         injector: None,
         policy: None,
+        router: None,
         limits: Limits::default(),
         shutdown_timeout_ns: 0,
     }

@@ -151,24 +151,12 @@ fn a_shutdown_aborts_or_waits() {
 #[test]
 fn a_frontend_that_comes_back_finds_its_engine() {
     let folder = tempfile::tempdir().expect("there is room");
-    let listen = |place: &str| {
-        let data = folder.path().join(place);
-        std::fs::create_dir(&data).expect("there is room");
-        let frontend = FrontendConfig {
-            handshake_address: ipc(folder.path(), "handshake"),
-            data: DataAddress::Ipc { folder: data },
-            clients: 1,
-            engines: 1,
-            coordinator: false,
-        };
-        FrontendListener::bind(&Transport::new(), frontend).expect("the address is free")
-    };
     let mut config = config();
     config.identity.handshake_address = ipc(folder.path(), "handshake");
     config.latency = constant(1_000_000);
     let engines = LiveEngines::start(config).expect("threads start");
     for life in ["first", "second"] {
-        let frontend = listen(life).accept(PATIENCE).expect("the engine comes");
+        let frontend = listen(folder.path(), life, 1).accept(PATIENCE).expect("the engine comes");
         let rules = Line::V0_33.rules();
         frontend.send(0, 0, &add("a", &prompt(20), 4000), &[], rules).expect("it is sent");
         let message = frontend.receive(PATIENCE).expect("it works").expect("it comes");

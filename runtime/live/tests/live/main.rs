@@ -6,6 +6,7 @@ mod limits;
 mod pauses;
 mod replay;
 mod requests;
+mod routers;
 mod transfer;
 mod waves;
 
@@ -82,6 +83,7 @@ fn config() -> LiveConfig {
         faults: Vec::new(),
         injector: None,
         policy: None,
+        router: None,
         limits: Limits::default(),
         shutdown_timeout_ns: 0,
     }
@@ -245,6 +247,21 @@ struct Collected {
 
 fn ipc(folder: &Path, name: &str) -> String {
     format!("ipc://{}/{name}", folder.display())
+}
+
+/// A frontend whose data goes by a folder of the name `place`: the next one of
+/// the same engines has another.
+fn listen(folder: &Path, place: &str, engines: u16) -> FrontendListener {
+    let data = folder.join(place);
+    std::fs::create_dir(&data).expect("there is room");
+    let frontend = FrontendConfig {
+        handshake_address: ipc(folder, "handshake"),
+        data: DataAddress::Ipc { folder: data },
+        clients: 1,
+        engines,
+        coordinator: false,
+    };
+    FrontendListener::bind(&Transport::new(), frontend).expect("the address is free")
 }
 
 fn request(id: &str, prompt: &[u32], params: SamplingParams) -> EngineCoreRequest {
