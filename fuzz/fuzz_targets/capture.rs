@@ -9,11 +9,7 @@ use vcr_trace::{Trace, TraceFormat, TraceOptions};
 fuzz_target!(|bytes: &[u8]| {
     for lenient in [false, true] {
         read(bytes, lenient);
-        let options = TraceOptions {
-            lenient,
-            first_timestamp_required: !lenient,
-            ..TraceOptions::default()
-        };
+        let options = TraceOptions { lenient, first_timestamp_required: !lenient, ..TraceOptions::default() };
         if let Ok(trace) = Trace::read(bytes, "fuzz", TraceFormat::Capture, &options) {
             assert!(!trace.requests.is_empty());
         }
@@ -26,8 +22,7 @@ fn read(bytes: &[u8], lenient: bool) {
         return;
     };
     let mut theirs = VllmVcrWriter::new(std::io::sink(), reader.meta()).expect("a sink takes all");
-    let mut ours = serde_json::to_vec(&CaptureLine::Meta(Box::new(reader.meta().clone())))
-        .expect("a line is JSON");
+    let mut ours = serde_json::to_vec(&CaptureLine::Meta(Box::new(reader.meta().clone()))).expect("a line is JSON");
     let mut lines = Vec::new();
     loop {
         match reader.next_line() {

@@ -199,7 +199,7 @@ impl SyntheticInput {
                 arrival_ns = self.next_arrival_ns(session, arrival_ns, &mut gaps);
             }
             let draw = seed::derive(self.seed, "prefix group", u64::from(session));
-            let group = (u128::from(draw) * u128::from(self.num_prefix_groups) >> 64) as u32;
+            let group = ((u128::from(draw) * u128::from(self.num_prefix_groups)) >> 64) as u32;
             for turn in 0..self.turns_per_session {
                 let start = trace.hash_ids.len() as u32;
                 trace.hash_ids.extend((0..shared_blocks).map(|block| group * shared_blocks + block));

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rhai::Dynamic;
-use vcr_cluster::{LatencyFactory, PolicyFactory, RouterFactory};
+use vcr_cluster::{LatencyFactory, PolicyFactory, RouterConfig};
 use vcr_core::{Policy, SchedulerRules};
 use vcr_random::Distribution;
 

@@ -6,12 +6,15 @@ use std::sync::Arc;
 use rhai::Engine;
 use vcr_cluster::{Answers, Arrivals, Limit, RequestMix, TracePacing, WorkloadConfig, WorkloadSource};
 use vcr_random::Distribution;
-use vcr_trace::{Strictness, Trace, TraceError, TraceFormat, TraceOptions};
+use vcr_trace::{HashIdScope, SharedPrefix, Strictness, Trace, TraceError, TraceFormat, TraceOptions};
 
 use crate::context::Context;
 use crate::error::{Scripted, Thrown};
 use crate::options::Options;
 use crate::vocabulary::with_options;
+
+/// A trace is what it is, whatever the seed of the run.
+const PREFIX_GROUP_SEED: u64 = 42;
 
 pub(crate) fn register(engine: &mut Engine, context: &Arc<Context>) {
     with_options(engine, context, "burst", |_, mut options| {
@@ -120,9 +123,21 @@ fn make_trace(context: &Context, mut options: Options<'_>) -> Scripted<WorkloadC
             NonZeroU32::MIN
         })
     });
-    let strictness = match options.boolean("lenient") {
-        Some(true) => Strictness::Lenient,
+    let is_lenient = options.boolean("lenient").unwrap_or(false);
+    let is_strict = options.boolean("strict").unwrap_or(false);
+    if is_lenient && is_strict {
+        options.problem("strict", "`strict` refuses what `lenient` repairs; give one of them");
+    }
+    let strictness = match (is_lenient, is_strict) {
+        (true, _) => Strictness::Lenient,
+        (_, true) => Strictness::Strict,
         _ => Strictness::Standard,
+    };
+    let scopes = [("trace", HashIdScope::Trace), ("play", HashIdScope::Play), ("session", HashIdScope::Session)];
+    let shared_prefix = SharedPrefix {
+        ratio: options.f64("shared_prefix_ratio").unwrap_or(0.0),
+        groups: options.u32("prefix_groups").unwrap_or(0),
+        seed: PREFIX_GROUP_SEED,
     };
     let read = TraceOptions {
         format: options.choice("format", &formats).flatten(),
@@ -130,7 +145,8 @@ fn make_trace(context: &Context, mut options: Options<'_>) -> Scripted<WorkloadC
         strictness,
         first_timestamp_required: concurrency.is_none(),
         answer_times: answers == Answers::Recorded,
-        ..TraceOptions::default()
+        hash_id_scope: options.choice("hash_id_scope", &scopes),
+        shared_prefix,
     };
     let start_ns = options.duration_ns("start").unwrap_or(0);
     let copies = options.u32("copies").unwrap_or(1);

@@ -300,7 +300,7 @@ impl Assembler {
     fn scope(&mut self, session: u32, row: &Row<'_>) -> Option<u64> {
         match (self.hash_id_scope, &row.play_id) {
             (HashIdScope::Trace, _) => None,
-            (HashIdScope::Play, Some(play_id)) => Some(1 << 32 | u64::from(self.play(play_id))),
+            (HashIdScope::Play, Some(play_id)) => Some((1 << 32) | u64::from(self.play(play_id))),
             (HashIdScope::Play, None) | (HashIdScope::Session, _) => Some(u64::from(session)),
         }
     }

@@ -142,7 +142,7 @@ impl SharedPrefix {
         }
         let draw = xxhash_rust::xxh3::xxh3_64_with_seed(&session.to_le_bytes(), self.seed);
         // The high half of the product is uniform over the groups.
-        Some((u128::from(draw) * u128::from(self.groups) >> 64) as u32)
+        Some(((u128::from(draw) * u128::from(self.groups)) >> 64) as u32)
     }
 }
 

@@ -4,6 +4,7 @@ use std::num::NonZeroU32;
 use std::path::Path;
 use std::sync::Arc;
 
+use vcr_cluster::RouterConfig;
 use vcr_core::{EngineConfig, EngineConfigInput, Policy};
 use vcr_live::{
     FaultRule, Identity, InjectorFactory, KvEventSettings, LatencyFactory, Limits, LiveConfig, PolicyFactory,
@@ -173,7 +174,16 @@ fn policy(args: &PlayArgs, guests: &LiveGuests) -> Result<(Policy, Option<Policy
 fn router(args: &PlayArgs, guests: &LiveGuests) -> Result<Option<RouterFactory>, Unusable> {
     let Some(text) = args.routing.router.as_deref() else { return Ok(None) };
     let guest_config = args.routing.router_config.as_deref();
-    let native = |place, text: &str| expression::router(place, text, Path::new(""), guests.wall_time());
+    let native = |place: &str, text: &str| -> Result<RouterFactory, Unusable> {
+        let config = expression::router(place, text, Path::new(""), Some(guests.wall_time()))?;
+        if matches!(config, RouterConfig::Kv(_)) {
+            return Err(Unusable {
+                message: format!("{place}: the KV router keeps books of whole clusters, in virtual time only"),
+                hint: Some("`kv-aware` weighs the same by what live engines report".to_owned()),
+            });
+        }
+        Ok(Arc::new(move |seat| config.build(seat)))
+    };
     let fallback = args.guests.router_fallback.as_deref();
     let fallback = fallback.map(|text| native("--router-fallback", text)).transpose()?;
     if is_guest(text) {

@@ -139,9 +139,9 @@ impl Graph {
         if self.by_name.insert(request_id.clone(), request).is_some() {
             return Err((Some(Field::RequestId.name()), RowProblem::DuplicateRequest { request_id }));
         }
-        let wait = |field, wait| wait_ns(field, wait);
-        let delay_ns = row.delay.map_or(Ok(0), |delay| wait(Field::Delay, delay))?;
-        let tool_wait_ns = row.tool_wait.map_or(Ok(0), |tool_wait| wait(Field::ToolWait, tool_wait))?;
+
+        let delay_ns = row.delay.map_or(Ok(0), |delay| wait_ns(Field::Delay, delay))?;
+        let tool_wait_ns = row.tool_wait.map_or(Ok(0), |tool_wait| wait_ns(Field::ToolWait, tool_wait))?;
         let delay_ns = delay_ns.saturating_add(tool_wait_ns);
         let first_reference = self.references.len();
         let mut refer = |field, name, wait| self.references.push(Reference { request, field, name, wait });
@@ -149,7 +149,7 @@ impl Graph {
             refer(Field::WaitFor, name, Some((Trigger::Completion, delay_ns)));
         }
         for dependency in row.dependencies.drain(..) {
-            let own_ns = dependency.delay_ms.map_or(Ok(0), |delay| wait(Field::Dependencies, delay))?;
+            let own_ns = dependency.delay_ms.map_or(Ok(0), |delay| wait_ns(Field::Dependencies, delay))?;
             let trigger = match dependency.trigger {
                 DecodedTrigger::Dispatch => Trigger::Dispatch,
                 DecodedTrigger::Completion => Trigger::Completion,

@@ -40,7 +40,7 @@ impl<'a> Scanner<'a> {
 
     fn value(&mut self, row: &mut DecodedRow, field: Field) -> Option<()> {
         match field {
-            Field::HashIds => self.integers(&mut row.hash_ids, |id| Some(id))?,
+            Field::HashIds => self.integers(&mut row.hash_ids, Some)?,
             Field::OutputTokenIds => self.integers(&mut row.output_token_ids, |id| u32::try_from(id).ok())?,
             Field::RequestId => row.request_id = Some(self.text()?.into()),
             Field::SessionId => row.session_id = Some(self.text()?.into()),
