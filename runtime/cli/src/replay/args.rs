@@ -1,5 +1,6 @@
 //! The options of `vcr replay`: Dynamo's names and defaults, and ours.
 
+use std::num::NonZeroU32;
 use std::path::PathBuf;
 use std::str::FromStr;
 
@@ -26,7 +27,7 @@ JSON is given as text, or as @FILE. docs/dynamo.md says what maps to what."
 /// Options of `vcr replay`.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct ReplayArgs {
-    /// The trace.
+    /// The trace; several files of --trace-format dynamo.
     #[arg(value_name = "TRACE")]
     pub(crate) trace_files: Vec<PathBuf>,
 
@@ -51,13 +52,26 @@ pub(crate) struct ReplayArgs {
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Trace")]
 pub(crate) struct TraceArgs {
-    /// Format of the trace: mooncake, azure or capture [default: found out].
-    #[arg(long, value_name = "FORMAT", value_parser = trace_format)]
+    /// Format of the trace: mooncake, mooncake-delta, agentic_mooncake, applied_compute_agentic, dynamo, azure or
+    /// capture [default: found out].
+    #[arg(long, value_name = "FORMAT")]
     pub(crate) trace_format: Option<TraceFormat>,
 
-    /// Tokens that one hash id of the trace stands for.
-    #[arg(long, value_name = "N", default_value = "512", value_parser = clap::value_parser!(u32).range(1..))]
-    pub(crate) trace_block_size: u32,
+    /// Tokens that one hash id of the trace stands for [default: what the trace says, else 512].
+    #[arg(long, value_name = "N")]
+    pub(crate) trace_block_size: Option<NonZeroU32>,
+
+    /// How far equal hash ids mean equal tokens: trace, play or session [default: what the trace says].
+    #[arg(long, value_name = "SCOPE")]
+    pub(crate) hash_id_scope: Option<IdScope>,
+
+    /// Share of the leading blocks of a first prompt that the sessions of a group share; for applied_compute_agentic.
+    #[arg(long, value_name = "RATIO", default_value = "0.0", value_parser = share)]
+    pub(crate) trace_shared_prefix_ratio: f64,
+
+    /// Groups of sessions that do; for applied_compute_agentic.
+    #[arg(long, value_name = "N", default_value = "0")]
+    pub(crate) trace_num_prefix_groups: u32,
 
     /// Keep so many requests (or sessions) in flight, and ignore arrivals.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
@@ -80,8 +94,8 @@ pub(crate) struct SyntheticArgs {
     pub(crate) output_tokens: Option<u32>,
 
     /// Requests, or sessions if they have several turns.
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
-    pub(crate) request_count: Option<u64>,
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) request_count: Option<u32>,
 
     /// Requests per second, with exponential gaps.
     #[arg(long, value_name = "RATE", value_parser = positive)]
@@ -266,10 +280,6 @@ pub(crate) struct SweepArgs {
 #[command(next_help_heading = "Not simulated")]
 pub(crate) struct RefusedArgs {
     #[arg(long, hide = true)]
-    pub(crate) trace_shared_prefix_ratio: Option<String>,
-    #[arg(long, hide = true)]
-    pub(crate) trace_num_prefix_groups: Option<String>,
-    #[arg(long, hide = true)]
     pub(crate) router_policy_config: Option<String>,
     #[arg(long, hide = true)]
     pub(crate) model_name: Option<String>,
@@ -283,6 +293,14 @@ pub(crate) struct RefusedArgs {
     pub(crate) aic_system: Option<String>,
     #[arg(long, hide = true)]
     pub(crate) aic_model_path: Option<String>,
+}
+
+/// How far equal hash ids mean equal tokens.
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+pub(crate) enum IdScope {
+    Trace,
+    Play,
+    Session,
 }
 
 /// Which transfers contend.
@@ -314,15 +332,6 @@ impl FromStr for RouterMode {
             guest if crate::play::is_guest(guest) => Ok(Self::Guest(guest.to_owned())),
             _ => Err("write round_robin, kv_router, least_loaded, or the path of a .wasm guest".to_owned()),
         }
-    }
-}
-
-fn trace_format(text: &str) -> Result<TraceFormat, String> {
-    match text {
-        "mooncake" => Ok(TraceFormat::Mooncake),
-        "azure" => Ok(TraceFormat::Azure),
-        "capture" => Ok(TraceFormat::Capture),
-        _ => Err("write mooncake, azure or capture".to_owned()),
     }
 }
 

@@ -2,6 +2,7 @@
 
 use super::Refusal;
 use super::args::{ReplayArgs, RouterMode};
+use vcr_trace::TraceFormat;
 
 /// Complains about everything at once.
 pub(crate) fn check(args: &ReplayArgs) -> Result<(), Refusal> {
@@ -44,6 +45,12 @@ fn sources(args: &ReplayArgs, problem: &mut dyn FnMut(&str)) {
         problem(
             "a synthetic workload needs exactly one of --replay-concurrency, --request-rate, --arrival-interval-ms",
         );
+    }
+    if args.trace_files.len() > 1 && args.trace.trace_format.is_some_and(|format| format != TraceFormat::Dynamo) {
+        problem("several trace files are given; only traces of --trace-format dynamo come in several");
+    }
+    if args.trace.trace_format.is_some_and(TraceFormat::needs_closed_loop) && !pacings[0] {
+        problem("this format does not say when requests arrive; give --replay-concurrency");
     }
     if has_trace {
         let only_synthetic = [
@@ -119,11 +126,8 @@ fn refused(args: &ReplayArgs, problem: &mut dyn FnMut(&str)) {
     let refused = &args.refused;
     let aic = "AIC's performance database is not part of this program";
     let planner = "the planner is not simulated";
-    let agentic = "it is for --trace-format applied_compute_agentic, which is not read";
     let class = "requests have one class in the router's queue";
     for (given, name, why) in [
-        (&refused.trace_shared_prefix_ratio, "--trace-shared-prefix-ratio", agentic),
-        (&refused.trace_num_prefix_groups, "--trace-num-prefix-groups", agentic),
         (&refused.router_policy_config, "--router-policy-config", class),
         (&refused.model_name, "--model-name", class),
         (&refused.planner_config, "--planner-config", planner),

@@ -1,21 +1,22 @@
 //! From options to what is to be run.
 
-use std::num::NonZeroU32;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 use vcr_cluster::{
-    Answers, Arrivals, KvKnowledge, KvRouterConfig, LatencyFactory, Limit, LinkConfig, LinkSharing, ReplicaConfig,
-    RequestMix, RouterConfig, RunConfig, Topology, TracePacing, WorkloadConfig, WorkloadSource,
+    Answers, KvKnowledge, KvRouterConfig, LatencyFactory, LinkConfig, LinkSharing, ReplicaConfig, RouterConfig, RunConfig,
+    SyntheticInput, Topology, TracePacing, WorkloadConfig, WorkloadSource,
 };
 use vcr_dynamo::report::{ReportSettings, Sla};
 use vcr_dynamo::{EngineArgs, PoolOptions, Remark, Role, RouterArgs};
-use vcr_random::Distribution;
 use vcr_scenario::expression;
-use vcr_trace::{Trace, TraceOptions};
+use vcr_trace::{HashIdScope, SharedPrefix, Strictness, Trace, TraceOptions, read_files};
 
 use super::Refusal;
-use super::args::{Contention, ReplayArgs, RouterMode};
+use super::args::{Contention, IdScope, ReplayArgs, RouterMode};
+
+/// What the run and its workload are called.
+const NAME: &str = "replay";
 
 /// A run, ready to go.
 pub(crate) struct Setup {
@@ -33,23 +34,30 @@ pub(crate) fn text_of(place: &str, value: &str) -> Result<String, Refusal> {
 
 /// Reads the trace, if there is one.
 pub(crate) fn read_trace(args: &ReplayArgs) -> Result<Option<Arc<Trace>>, Refusal> {
-    let path: &PathBuf = match &args.trace_files[..] {
-        [] => return Ok(None),
-        [path] => path,
-        _ => return Err(Refusal::input("several trace files are given; one is read")),
-    };
+    if args.trace_files.is_empty() {
+        return Ok(None);
+    }
     let options = TraceOptions {
         format: args.trace.trace_format,
-        block_size_tokens: NonZeroU32::new(args.trace.trace_block_size).unwrap_or(NonZeroU32::MIN),
-        lenient: !args.run.strict,
+        block_size_tokens: args.trace.trace_block_size,
+        strictness: if args.run.strict { Strictness::Strict } else { Strictness::Lenient },
         first_timestamp_required: args.trace.replay_concurrency.is_none(),
+        hash_id_scope: args.trace.hash_id_scope.map(|scope| match scope {
+            IdScope::Trace => HashIdScope::Trace,
+            IdScope::Play => HashIdScope::Play,
+            IdScope::Session => HashIdScope::Session,
+        }),
+        shared_prefix: SharedPrefix {
+            ratio: args.trace.trace_shared_prefix_ratio,
+            groups: args.trace.trace_num_prefix_groups,
+            seed: args.run.seed,
+        },
         ..TraceOptions::default()
     };
-    let trace = Trace::open(path, &options).map_err(|error| Refusal::input(error.to_string()))?;
-    if args.run.strict && !trace.warnings.is_empty() {
-        let lines: Vec<String> = trace.warnings.iter().map(|w| format!("trace `{}`: {w}", path.display())).collect();
-        return Err(Refusal::input(lines.join("\n")).hint("without --strict these are warnings"));
-    }
+    let trace = read_files(&args.trace_files, &options).map_err(|error| {
+        let refusal = Refusal::input(error.to_string());
+        if args.run.strict { refusal.hint("without --strict what can be repaired is, and counted") } else { refusal }
+    })?;
     Ok(Some(Arc::new(trace)))
 }
 
@@ -58,17 +66,15 @@ pub(crate) fn setup(args: &ReplayArgs, trace: Option<&Arc<Trace>>) -> Result<Set
     let mut warnings: Vec<String> = trace.iter().flat_map(|trace| &trace.warnings).map(ToString::to_string).collect();
     let router = router(args, &mut warnings)?;
     let (topology, settings) = topology(args, &router, &mut warnings)?;
+    let workload = match trace {
+        Some(trace) => from_trace(args, trace),
+        None => synthetic(args, topology.pools()[0].engine.block_size())?,
+    };
     let config = RunConfig {
-        name: "replay".to_owned(),
+        name: NAME.to_owned(),
         seed: args.run.seed,
         topology,
-        workloads: vec![WorkloadConfig {
-            name: "replay".to_owned(),
-            start_ns: 0,
-            priority: 0,
-            tenant: 0,
-            source: trace.map_or_else(|| synthetic(args), |trace| from_trace(args, trace)),
-        }],
+        workloads: vec![workload],
         faults: Vec::new(),
         max_retries: 0,
         max_time_ns: args.run.max_sim_time_seconds.map(|seconds| (seconds * 1e9).round() as u64),
@@ -183,7 +189,7 @@ fn topology(
         decode_gpus_per_worker: decode.gpus_per_worker(),
         ..settings
     };
-    Ok((Topology::Disaggregated { prefill: first, decode: second, link }, settings))
+    Ok((Topology::Disaggregated { prefill: first, decode: second, link, conditional: None }, settings))
 }
 
 /// What both halves of a disaggregated cluster must agree in.
@@ -243,47 +249,36 @@ fn with_queue_order(router: RouterConfig, routers: &RouterArgs, engine: &EngineA
     }
 }
 
-fn from_trace(args: &ReplayArgs, trace: &Arc<Trace>) -> WorkloadSource {
+fn from_trace(args: &ReplayArgs, trace: &Arc<Trace>) -> WorkloadConfig {
     let speedup = args.trace.arrival_speedup_ratio;
     let pacing = match args.trace.replay_concurrency {
-        Some(concurrency) => TracePacing::ClosedLoop { concurrency },
+        Some(concurrency) => TracePacing::ClosedLoop { concurrency, speedup },
         None => TracePacing::Recorded { speedup },
     };
-    let mut trace = Arc::clone(trace);
-    if args.trace.replay_concurrency.is_some() && speedup != 1.0 {
-        // A closed loop does not look at arrivals, but turns still have delays.
-        for request in &mut Arc::make_mut(&mut trace).requests {
-            request.delay_ns = (request.delay_ns as f64 / speedup).round() as u64;
-        }
-    }
-    WorkloadSource::Trace { trace, pacing, copies: 1, stagger_ns: 0, answers: Answers::Simulated }
+    let trace = Arc::clone(trace);
+    let source = WorkloadSource::Trace { trace, pacing, copies: 1, stagger_ns: 0, answers: Answers::Simulated };
+    WorkloadConfig { name: NAME.to_owned(), start_ns: 0, priority: 0, tenant: 0, source }
 }
 
-fn synthetic(args: &ReplayArgs) -> WorkloadSource {
+fn synthetic(args: &ReplayArgs, block_size_tokens: u32) -> Result<WorkloadConfig, Refusal> {
     let given = &args.synthetic;
-    let limit = Limit { count: given.request_count, duration_ns: None };
-    let speedup = args.trace.arrival_speedup_ratio;
-    let arrivals = match (args.trace.replay_concurrency, given.request_rate, given.arrival_interval_ms) {
-        (Some(concurrency), _, _) => Arrivals::ClosedLoop { concurrency, limit },
-        (None, Some(rate), _) => Arrivals::Poisson { rate_per_s: rate * speedup, limit },
-        (None, None, interval_ms) => {
-            Arrivals::Constant { rate_per_s: 1000.0 / interval_ms.unwrap_or(1000.0) * speedup, limit }
-        }
+    let input = SyntheticInput {
+        input_tokens: given.input_tokens.unwrap_or(0),
+        output_tokens: given.output_tokens.unwrap_or(0),
+        request_count: given.request_count.unwrap_or(0),
+        turns_per_session: given.turns_per_session,
+        replay_concurrency: args.trace.replay_concurrency,
+        request_rate: given.request_rate,
+        arrival_interval_ms: given.arrival_interval_ms,
+        arrival_seed: given.arrival_seed,
+        shared_prefix_ratio: given.shared_prefix_ratio,
+        num_prefix_groups: given.num_prefix_groups,
+        inter_turn_delay_ms: given.inter_turn_delay_ms,
+        arrival_speedup_ratio: args.trace.arrival_speedup_ratio,
+        block_size_tokens,
+        seed: args.run.seed,
     };
-    let constant = |value: f64| Distribution::Constant { value };
-    let prompt_tokens = given.input_tokens.unwrap_or(1);
-    let blocks = f64::from(prompt_tokens.div_ceil(args.trace.trace_block_size));
-    let is_shared = given.num_prefix_groups > 0;
-    let shared_blocks = if is_shared { (given.shared_prefix_ratio * blocks).round() as u32 } else { 0 };
-    // At least one token of a prompt is its own.
-    let shared_prefix_tokens = (shared_blocks * args.trace.trace_block_size).min(prompt_tokens - 1);
-    let mix = RequestMix {
-        prompt_tokens: constant(f64::from(prompt_tokens - shared_prefix_tokens)),
-        output_tokens: constant(f64::from(given.output_tokens.unwrap_or(1))),
-        shared_prefix_tokens,
-        prefix_groups: given.num_prefix_groups,
-        turns: constant(f64::from(given.turns_per_session)),
-        think_time_ms: constant(given.inter_turn_delay_ms / speedup),
-    };
-    WorkloadSource::Synthetic { arrivals, mix }
+    input.workload(NAME).map_err(|problems| {
+        Refusal::input(problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"))
+    })
 }
