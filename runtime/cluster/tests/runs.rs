@@ -11,7 +11,8 @@ use vcr_cluster::{
     Limit, LinkSharing, PoolConfig, QueueConfig, QueueOrder, ReplicaConfig, Report, RequestMix, RouterConfig,
     RunConfig, SimError, Topology, simulate,
 };
-use vcr_core::{EngineConfig, EngineConfigInput};
+use vcr_core::sglang::{PassOrder, SchedulePolicy, SglangConfig, SglangConfigInput};
+use vcr_core::{CapacityPolicy, EngineConfig, EngineConfigInput};
 use vcr_random::Distribution;
 use vcr_routing::AffinityConfig;
 
@@ -248,6 +249,55 @@ fn in_mode(config: RunConfig, async_scheduling: bool, num_speculative_tokens: u3
     })
 }
 
+/// The same pools with another scheduler in their engines.
+#[derive(Clone, Copy, Debug)]
+enum Scheduler {
+    Vllm { async_scheduling: bool, drafts: u32 },
+    Trtllm,
+    Sglang { pass_order: PassOrder, schedule_policy: SchedulePolicy },
+}
+
+fn arb_scheduler() -> impl Strategy<Value = Scheduler> {
+    let drafts = prop_oneof![3 => Just(0), 1 => 1..3u32];
+    let orders = (any::<bool>(), any::<bool>());
+    prop_oneof![
+        2 => (any::<bool>(), drafts)
+            .prop_map(|(async_scheduling, drafts)| Scheduler::Vllm { async_scheduling, drafts }),
+        1 => Just(Scheduler::Trtllm),
+        2 => orders.prop_map(|(mixed, lpm)| Scheduler::Sglang {
+            pass_order: if mixed { PassOrder::Mixed } else { PassOrder::PrefillFirst },
+            schedule_policy: if lpm { SchedulePolicy::Lpm } else { SchedulePolicy::Fifo },
+        }),
+    ]
+}
+
+fn with_scheduler(config: RunConfig, scheduler: Scheduler) -> RunConfig {
+    let (pass_order, schedule_policy) = match scheduler {
+        Scheduler::Vllm { async_scheduling, drafts } => return in_mode(config, async_scheduling, drafts),
+        Scheduler::Trtllm => {
+            return with_pools(config, |pool| {
+                let own = EngineConfigInput::clone(pool.engine.as_vllm().expect("pools are vLLM's at first"));
+                let input = EngineConfigInput { capacity: CapacityPolicy::GuaranteedNoEvict, ..own };
+                PoolConfig { engine: EngineConfig::new(input).expect("a valid engine").into(), ..pool }
+            });
+        }
+        Scheduler::Sglang { pass_order, schedule_policy } => (pass_order, schedule_policy),
+    };
+    with_pools(config, |pool| {
+        let input = SglangConfigInput {
+            page_size: pool.engine.block_size(),
+            num_pages: pool.engine.num_blocks(),
+            max_num_seqs: 16,
+            chunked_prefill_size: 128,
+            schedule_conservativeness: 0.3,
+            pass_order,
+            schedule_policy,
+            ..SglangConfigInput::default()
+        };
+        PoolConfig { engine: SglangConfig::new(input).expect("a valid engine").into(), ..pool }
+    })
+}
+
 /// Sees every step, so that none is skipped.
 #[derive(Default)]
 struct Watching {
@@ -341,7 +391,7 @@ proptest! {
         faults in proptest::collection::vec(arb_fault(2), 0..6),
         retries in 0..3u32,
         turns in 1.0..4.0f64,
-        (async_scheduling, drafts) in (any::<bool>(), prop_oneof![3 => Just(0), 1 => 1..3u32]),
+        scheduler in arb_scheduler(),
         seed in any::<u64>(),
     ) {
         let topology = if split {
@@ -371,7 +421,7 @@ proptest! {
         run_config.faults = faults.into_iter().map(|f| FaultConfig { pool: f.pool % pools, ..f }).collect();
         run_config.max_retries = retries;
         run_config.seed = seed;
-        let run_config = in_mode(run_config, async_scheduling, drafts);
+        let run_config = with_scheduler(run_config, scheduler);
         match simulate(run_config.clone(), &mut Unobserved) {
             Ok(report) => {
                 assert_conserved(&report);

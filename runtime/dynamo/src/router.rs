@@ -1,6 +1,6 @@
 //! The configuration of Dynamo's KV router.
 
-use vcr_cluster::{KvKnowledge, KvRouterConfig, QueueConfig, QueueOrder};
+use vcr_cluster::{ConditionalConfig, ConditionalPolicy, KvKnowledge, KvRouterConfig, QueueConfig, QueueOrder};
 
 use crate::keys::{Keys, parse};
 use crate::problem::{DynamoError, Findings, Remark};
@@ -8,6 +8,13 @@ use crate::problem::{DynamoError, Findings, Remark};
 /// Orders of the router's queue, by name.
 pub(crate) const QUEUE_ORDERS: &[(&str, QueueOrder)] =
     &[("fcfs", QueueOrder::Fcfs), ("lcfs", QueueOrder::Lcfs), ("wspt", QueueOrder::Wspt)];
+
+/// What lets a request stay with the decode engines, by name.
+const CONDITIONAL_POLICIES: &[(&str, ConditionalPolicy)] = &[
+    ("isl_bounding", ConditionalPolicy::IslBounding),
+    ("prefill_load", ConditionalPolicy::PrefillLoad),
+    ("isl_or_load", ConditionalPolicy::IslOrLoad),
+];
 
 /// Names of the keys, but for the deprecated ones.
 const KEYS: &[&str] = &[
@@ -26,6 +33,12 @@ const KEYS: &[&str] = &[
     "router_ttl_secs",
     "router_queue_threshold",
     "router_queue_policy",
+    "conditional_disagg_enabled",
+    "conditional_disagg_policy",
+    "conditional_disagg_eff_isl_threshold",
+    "conditional_disagg_eff_isl_ratio_threshold",
+    "conditional_disagg_prefill_busy_threshold",
+    "conditional_disagg_decode_busy_threshold",
 ];
 
 /// Whether a key of the router's configuration has this name.
@@ -41,6 +54,8 @@ pub struct RouterArgs {
     pub config: KvRouterConfig,
     /// Order of its queue, whether or not it has one.
     pub queue_policy: Option<QueueOrder>,
+    /// Which requests of a disaggregated cluster need no prefill engine, if any.
+    pub conditional: Option<ConditionalConfig>,
 }
 
 impl RouterArgs {
@@ -68,25 +83,6 @@ impl RouterArgs {
                 serde_json::Value::Object(map).to_string()
             }
             _ => text.to_owned(),
-        }
-    }
-
-    /// The router in front of prefill engines: it does not count blocks in use.
-    #[must_use]
-    pub fn of_prefill(&self) -> KvRouterConfig {
-        KvRouterConfig { track_active_blocks: false, ..self.config }
-    }
-
-    /// The router in front of decode engines: it looks at blocks in use alone.
-    #[must_use]
-    pub fn of_decode(&self) -> KvRouterConfig {
-        KvRouterConfig {
-            overlap_score_credit: 0.0,
-            assume_kv_reuse: false,
-            track_prefill_tokens: false,
-            // Requests have waited in front of the prefill engines.
-            queue: None,
-            ..self.config
         }
     }
 }
@@ -126,8 +122,30 @@ fn read(keys: &mut Keys<'_>) -> RouterArgs {
     if let Some(threshold) = keys.at_least("router_queue_threshold", 0.0) {
         config.queue = Some(QueueConfig { threshold, order: queue_policy.unwrap_or_default() });
     }
+    let conditional = conditional(keys);
     not_simulated(keys);
-    RouterArgs { config, queue_policy }
+    RouterArgs { config, queue_policy, conditional }
+}
+
+/// Which prompts need no prefill engine.
+fn conditional(keys: &mut Keys<'_>) -> Option<ConditionalConfig> {
+    let is_enabled = keys.boolean("conditional_disagg_enabled") == Some(true);
+    let default = ConditionalConfig::default();
+    let config = ConditionalConfig {
+        policy: keys.choice("conditional_disagg_policy", CONDITIONAL_POLICIES).unwrap_or_default(),
+        eff_isl_threshold_tokens: keys
+            .between("conditional_disagg_eff_isl_threshold", 0.0, f64::from(u32::MAX))
+            .map_or(default.eff_isl_threshold_tokens, |tokens| tokens as u32),
+        eff_isl_ratio_threshold: keys
+            .at_least("conditional_disagg_eff_isl_ratio_threshold", 0.0)
+            .unwrap_or(default.eff_isl_ratio_threshold),
+        prefill_busy_threshold: keys.at_least("conditional_disagg_prefill_busy_threshold", 0.0),
+        decode_busy_threshold: keys.at_least("conditional_disagg_decode_busy_threshold", 0.0),
+    };
+    if is_enabled && let Err(text) = config.check() {
+        keys.problem("conditional_disagg_policy", &text);
+    }
+    is_enabled.then_some(config)
 }
 
 /// Keys that mean nothing in a simulation, or something that is not simulated.
@@ -139,23 +157,10 @@ fn not_simulated(keys: &mut Keys<'_>) {
     if keys.boolean("router_replica_sync") == Some(true) {
         keys.remark("router_replica_sync", "is passed over; say --router-replicas and --router-sync-ms");
     }
-    if keys.boolean("conditional_disagg_enabled") == Some(true) {
-        keys.problem("conditional_disagg_enabled", "is not simulated; every prompt goes by a prefill engine");
-    }
     let is_zero = |value: &serde_json::Value| value.as_f64() == Some(0.0) || value == "none";
     keys.refuse(&["shared_cache_multiplier", "shared_cache_type"], is_zero, "there is no shared cache; remove it");
     keys.refuse(&["router_policy_config"], |_| false, "requests have one class; remove it");
     keys.refuse(&["router_predicted_ttl_secs"], |_| false, "say `use_kv_events` false and `router_ttl_secs`");
-    keys.pass_over(
-        &[
-            "conditional_disagg_policy",
-            "conditional_disagg_eff_isl_threshold",
-            "conditional_disagg_eff_isl_ratio_threshold",
-            "conditional_disagg_prefill_busy_threshold",
-            "conditional_disagg_decode_busy_threshold",
-        ],
-        "it is read together with `conditional_disagg_enabled` only",
-    );
     keys.pass_over(
         &[
             "durable_kv_events",
@@ -196,10 +201,17 @@ mod tests {
                 | "router_track_prefill_tokens" => "false",
                 "router_track_output_blocks" => "true",
                 "router_queue_policy" => "\"wspt\"",
+                "conditional_disagg_enabled" => "true",
+                "conditional_disagg_policy" => "\"isl_or_load\"",
                 _ => "7.5",
             };
             // Its effect is on what is known without events.
-            let with = if *key == "router_ttl_secs" { r#""use_kv_events": false, "# } else { "" };
+            let with = match *key {
+                "router_ttl_secs" => r#""use_kv_events": false, "#,
+                "conditional_disagg_enabled" => "",
+                key if key.starts_with("conditional_disagg") => r#""conditional_disagg_enabled": true, "#,
+                _ => "",
+            };
             let (args, remarks) = read(&format!("{{{with}\"{key}\": {value}}}")).expect("valid");
             let (base, _) = read(&format!("{{{}}}", with.trim_end_matches(", "))).expect("valid");
             assert_ne!(args, base, "{key}");

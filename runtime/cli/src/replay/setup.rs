@@ -113,8 +113,9 @@ fn router(args: &ReplayArgs, warnings: &mut Vec<String>) -> Result<Routers, Refu
         RouterMode::RoundRobin => same(RouterConfig::RoundRobin),
         RouterMode::LeastLoaded => same(RouterConfig::LeastLoaded),
         RouterMode::KvRouter => {
-            let kv = |config: KvRouterConfig| RouterConfig::Kv(config);
-            (kv(read.config), kv(read.of_prefill()), kv(read.of_decode()))
+            // Requests have waited in front of the prefill engines.
+            let decode = KvRouterConfig { queue: None, ..read.config };
+            (RouterConfig::Kv(read.config), RouterConfig::Kv(read.config), RouterConfig::Kv(decode))
         }
         RouterMode::Guest(reference) => {
             let source = format!("guest(#{{ path: {} }})", quoted(reference));
@@ -189,7 +190,7 @@ fn topology(
         decode_gpus_per_worker: decode.gpus_per_worker(),
         ..settings
     };
-    Ok((Topology::Disaggregated { prefill: first, decode: second, link, conditional: None }, settings))
+    Ok((Topology::Disaggregated { prefill: first, decode: second, link, conditional: routers.args.conditional }, settings))
 }
 
 /// What both halves of a disaggregated cluster must agree in.

@@ -64,7 +64,11 @@ impl SglangEngine {
                 Admission::Chunk | Admission::Loading => return AdmissionStop::Budget,
             }
         }
-        self.order_waiting();
+        // Not while nobody could be admitted: in a stretch of decode the order
+        // must stay as it is.
+        if self.num_seated() < self.config.max_num_seqs as usize {
+            self.order_waiting();
+        }
         loop {
             if self.waiting.len() == 0 {
                 return AdmissionStop::Drained;

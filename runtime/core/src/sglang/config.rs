@@ -106,7 +106,7 @@ impl SglangConfig {
         ];
         errors.extend(positive.iter().filter(|(_, value)| *value == 0).map(|&(field, _)| ConfigError::Zero { field }));
         if input.page_size > 0 {
-            if input.chunked_prefill_size % input.page_size != 0 {
+            if !input.chunked_prefill_size.is_multiple_of(input.page_size) {
                 errors.push(ConfigError::NotPages {
                     field: "chunked_prefill_size",
                     tokens: input.chunked_prefill_size,
