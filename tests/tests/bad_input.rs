@@ -393,10 +393,30 @@ fn a_missing_trace_is_named() {
 }
 
 #[test]
-fn relatives_of_the_trace_formats_are_refused_by_name() {
-    for name in ["agentic-mooncake", "applied-compute-agentic", "dynamo-standard", "dynamo-agentic"] {
+fn a_trace_without_arrivals_asks_for_a_concurrency() {
+    let Some(path) = sample("formats/applied-compute-agentic.jsonl") else { return };
+    let line = |rest: &str| format!("trace(#{{ path: \"{}\"{rest} }});", path.display());
+    line_refused(&line(""), &["error: test.rhai:2:1: ", "do not say when requests arrive; give a concurrency"]);
+    let ratio = line(", concurrency: 1, prefix_groups: 2, shared_prefix_ratio: 1.5");
+    line_refused(&ratio, &["error: test.rhai:2:1: ", "the shared-prefix ratio is 1.5; it must lie between 0 and 1"]);
+    line_refused(&line(", strict: true, lenient: true"), &["`strict` refuses what `lenient` repairs"]);
+}
+
+#[test]
+fn every_trace_format_plays() {
+    for (name, options, requests) in [
+        ("agentic-mooncake", "", 3),
+        ("mooncake-delta", ", format: \"mooncake-delta\"", 2),
+        ("applied-compute-agentic", ", concurrency: 1", 3),
+        ("dynamo-standard", "", 2),
+        ("dynamo-agentic", ", format: \"dynamo\", strict: true", 4),
+    ] {
         let Some(path) = sample(&format!("formats/{name}.jsonl")) else { return };
-        let line = format!("trace(#{{ path: \"{}\" }});", path.display());
-        line_refused(&line, &["error: test.rhai:2:1: ", name, "which is not supported"]);
+        let script = format!(
+            "{HEAD}\nlet t = trace(#{{ path: \"{}\"{options} }});\nlet r = run(#{{ cluster: c, workloads: [ t ] }});\n\
+             expect(r, \"completed\", \"count == {requests}\");",
+            path.display()
+        );
+        let _said = Folder::with(&script).run(&[]).ended(0);
     }
 }

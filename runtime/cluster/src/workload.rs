@@ -156,7 +156,8 @@ impl Workload {
     /// The turn of a node of the graph. Whether it is the one that
     /// [`Self::next_node`] told last, which is then behind us.
     pub(crate) fn start_node(&mut self, node: u64) -> (Turn, bool) {
-        let (row, copy) = self.graph.as_ref().map_or((0, 0), |graph| graph.place(node));
+        let Some(graph) = &self.graph else { unreachable!("only graphs have nodes") };
+        let (row, copy) = graph.place(node);
         let is_next = self.closed_loop().is_none() && self.next_node() == Some(node);
         self.started += u64::from(is_next);
         let turn = Turn { follow_up: FollowUp::Waiters { node }, ..self.trace_turn(row, copy, None) };

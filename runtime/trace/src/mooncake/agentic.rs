@@ -91,8 +91,8 @@ pub(crate) fn read(reader: impl BufRead, name: &str, options: &TraceOptions) -> 
 
 /// The header, if the row is one.
 fn header(row: &[u8]) -> Result<Option<Header>, FieldProblem> {
-    let has_schema = row.windows(8).any(|window| window == b"\"schema\"");
-    if !has_schema {
+    let has = |key: &[u8]| row.windows(key.len()).any(|window| window == key);
+    if !has(b"\"schema\"") || has(b"\"hash_ids\"") {
         return Ok(None);
     }
     let header = serde_json::from_slice(row).map_err(|error| (None, RowProblem::Malformed(describe(&error))))?;
@@ -192,5 +192,4 @@ impl Graph {
 }
 
 #[cfg(test)]
-#[path = "agentic_tests.rs"]
 mod tests;
