@@ -15,14 +15,10 @@ pub(crate) fn check(args: &ReplayArgs) -> Result<(), Refusal> {
     if args.run.replay_mode == "online" {
         problem("--replay-mode online: live engines are `vcr play`, behind a real frontend; `vcr replay` is offline");
     }
-    if args.sweep.sweeps.is_empty() {
-        if lines.is_empty() { Ok(()) } else { Err(Refusal::input(lines.join("\n"))) }
-    } else {
-        if args.output.report_json.is_some() || args.output.report_jsonl.is_some() {
-            lines.push("--report-json and --report-jsonl are of one run; a sweep writes --sweep-out".to_owned());
-        }
-        if lines.is_empty() { Ok(()) } else { Err(Refusal::input(lines.join("\n"))) }
+    if !args.sweep.sweeps.is_empty() && (args.output.report_json.is_some() || args.output.report_jsonl.is_some()) {
+        problem("--report-json and --report-jsonl are of one run; a sweep writes --sweep-out");
     }
+    if lines.is_empty() { Ok(()) } else { Err(Refusal::input(lines.join("\n"))) }
 }
 
 fn sources(args: &ReplayArgs, problem: &mut dyn FnMut(&str)) {
