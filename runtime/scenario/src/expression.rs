@@ -172,8 +172,9 @@ mod tests {
             |source| policy("--policy", source, Path::new(""), Duration::MAX).err().expect("it is wrong").to_string();
         assert!(error_of("fsfs").contains("did you mean"), "{}", error_of("fsfs"));
         assert!(error_of("fixed(#{ step: \"1ms\" })").contains("but is a latency model"));
-        let router =
-            |source| router("--router", source, Path::new(""), Some(Duration::MAX)).err().map(|error| error.to_string());
+        let router = |source| {
+            router("--router", source, Path::new(""), Some(Duration::MAX)).err().map(|error| error.to_string())
+        };
         let unknown = router("round_robin").expect("it is wrong");
         assert!(unknown.contains("did you mean `round-robin`"), "{unknown}");
         assert!(router("prefix_affinity(#{ load_factor: 0 })").is_some());

@@ -90,7 +90,7 @@ pub(crate) struct SyntheticArgs {
     pub(crate) input_tokens: Option<u32>,
 
     /// Output tokens of each request.
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "N")]
     pub(crate) output_tokens: Option<u32>,
 
     /// Requests, or sessions if they have several turns.

@@ -1,14 +1,16 @@
 //! Which options fit together: the rules of Dynamo's replay.
 
+use vcr_trace::TraceFormat;
+
 use super::Refusal;
 use super::args::{ReplayArgs, RouterMode};
-use vcr_trace::TraceFormat;
 
 /// Complains about everything at once.
 pub(crate) fn check(args: &ReplayArgs) -> Result<(), Refusal> {
     let mut lines = Vec::new();
     let mut problem = |text: &str| lines.push(text.to_owned());
     sources(args, &mut problem);
+    formats(args, &mut problem);
     workers(args, &mut problem);
     routers(args, &mut problem);
     refused(args, &mut problem);
@@ -45,9 +47,6 @@ fn sources(args: &ReplayArgs, problem: &mut dyn FnMut(&str)) {
     if args.trace_files.len() > 1 && args.trace.trace_format.is_some_and(|format| format != TraceFormat::Dynamo) {
         problem("several trace files are given; only traces of --trace-format dynamo come in several");
     }
-    if args.trace.trace_format.is_some_and(TraceFormat::needs_closed_loop) && !pacings[0] {
-        problem("this format does not say when requests arrive; give --replay-concurrency");
-    }
     if has_trace {
         let only_synthetic = [
             (pacings[1], "--request-rate"),
@@ -60,6 +59,20 @@ fn sources(args: &ReplayArgs, problem: &mut dyn FnMut(&str)) {
         for (_, name) in only_synthetic.iter().filter(|(given, _)| *given) {
             problem(&format!("{name} is for synthetic workloads; a trace says it itself"));
         }
+    }
+}
+
+/// Rules of single formats.
+fn formats(args: &ReplayArgs, problem: &mut dyn FnMut(&str)) {
+    let trace = &args.trace;
+    let is_agentic = trace.trace_format == Some(TraceFormat::AppliedComputeAgentic);
+    if is_agentic && trace.replay_concurrency.is_none() {
+        problem("--trace-format applied_compute_agentic needs --replay-concurrency: it has no timestamps");
+    }
+    if !is_agentic && (trace.trace_shared_prefix_ratio != 0.0 || trace.trace_num_prefix_groups != 0) {
+        problem(
+            "--trace-shared-prefix-ratio and --trace-num-prefix-groups are for --trace-format applied_compute_agentic",
+        );
     }
 }
 

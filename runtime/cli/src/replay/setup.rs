@@ -4,8 +4,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 use vcr_cluster::{
-    Answers, KvKnowledge, KvRouterConfig, LatencyFactory, LinkConfig, LinkSharing, ReplicaConfig, RouterConfig, RunConfig,
-    SyntheticInput, Topology, TracePacing, WorkloadConfig, WorkloadSource,
+    Answers, KvKnowledge, KvRouterConfig, LatencyFactory, LinkConfig, LinkSharing, ReplicaConfig, RouterConfig,
+    RunConfig, SyntheticInput, Topology, TracePacing, WorkloadConfig, WorkloadSource,
 };
 use vcr_dynamo::report::{ReportSettings, Sla};
 use vcr_dynamo::{EngineArgs, PoolOptions, Remark, Role, RouterArgs};
@@ -190,7 +190,10 @@ fn topology(
         decode_gpus_per_worker: decode.gpus_per_worker(),
         ..settings
     };
-    Ok((Topology::Disaggregated { prefill: first, decode: second, link, conditional: routers.args.conditional }, settings))
+    Ok((
+        Topology::Disaggregated { prefill: first, decode: second, link, conditional: routers.args.conditional },
+        settings,
+    ))
 }
 
 /// What both halves of a disaggregated cluster must agree in.
@@ -279,7 +282,7 @@ fn synthetic(args: &ReplayArgs, block_size_tokens: u32) -> Result<WorkloadConfig
         block_size_tokens,
         seed: args.run.seed,
     };
-    input.workload(NAME).map_err(|problems| {
-        Refusal::input(problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"))
-    })
+    input
+        .workload(NAME)
+        .map_err(|problems| Refusal::input(problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n")))
 }

@@ -146,8 +146,7 @@ impl EngineArgs {
             }
             Timing::Profile(path) => {
                 let tables = vcr_timing::profile::read(path, Deployment::Only).map_err(|error| error.to_string())?;
-                let input =
-                    ProfileInput { tables, semantics, prefill_only_worker, speculative, sums_contexts, speed };
+                let input = ProfileInput { tables, semantics, prefill_only_worker, speculative, sums_contexts, speed };
                 copies(Profile::new(input))
             }
         }
