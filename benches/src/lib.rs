@@ -69,6 +69,7 @@ pub fn replay(path: &Path, latency: LatencyFactory) -> Report {
         faults: Vec::new(),
         max_retries: 0,
         max_time_ns: None,
+        samples_steps: true,
     };
     simulate(config, &mut Unobserved).expect("the run reaches its end")
 }

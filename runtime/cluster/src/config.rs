@@ -325,6 +325,8 @@ pub struct RunConfig {
     /// Virtual time at which the run is cut off. Unfinished requests are counted
     /// as such; of the statistics only gaps between tokens include them.
     pub max_time_ns: Option<u64>,
+    /// Whether the report tells how long steps took and how many requests they had.
+    pub samples_steps: bool,
 }
 
 impl WorkloadConfig {

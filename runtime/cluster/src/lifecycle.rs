@@ -198,7 +198,7 @@ impl Simulation<'_> {
     /// Gives a request to the worker that was chosen for it.
     pub(crate) fn place(&mut self, tag: u64, worker: u32, max_tokens: u32, kv_role: KvRole) {
         let pool = self.workers[worker as usize].pool;
-        let keep_prompt = self.config.max_retries > 0 || self.pools.len() > 1;
+        let keep_prompt = self.config.max_retries > 0 || kv_role == KvRole::Source;
         let workload = self.records[tag as usize].workload;
         let tenant = self.config.workloads[workload as usize].tenant;
         let live = self.live_mut(tag);

@@ -5,6 +5,7 @@
 //! configuration serialise to the same bytes.
 
 use std::collections::BTreeMap;
+use std::io::{BufWriter, Write};
 
 use serde::Serialize;
 use sha2::{Digest, Sha256};
@@ -315,16 +316,19 @@ fn fingerprint(report: &Report, step_digests: impl Iterator<Item = u64>) -> Stri
     for digest in step_digests {
         hash.update(digest.to_le_bytes());
     }
-    let mut sink = HashWriter(&mut hash);
+    // Rows are written piece by piece, and hashed in large ones.
+    let mut sink = BufWriter::with_capacity(1 << 16, HashWriter(&mut hash));
     // Writing to a hash cannot fail, and the report has no non-string keys.
     report.write_requests(&mut sink).expect("a hash accepts everything");
     serde_json::to_writer(&mut sink, report).expect("a report is serialisable");
+    sink.flush().expect("a hash accepts everything");
+    drop(sink);
     hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 struct HashWriter<'a>(&'a mut Sha256);
 
-impl std::io::Write for HashWriter<'_> {
+impl Write for HashWriter<'_> {
     fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
         self.0.update(bytes);
         Ok(bytes.len())

@@ -118,13 +118,7 @@ impl SortedSamples {
     pub fn runs(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
         let Samples { counts, packed, wide } = &self.samples;
         let small = (0..).zip(counts.iter().copied()).filter(|(_, count)| *count > 0);
-        let mut packed = packed.iter().map(|&run| (run >> PACKED_COUNT_BITS, run & MOST_PACKED)).peekable();
-        let mut wide = wide.iter().copied().peekable();
-        small.chain(std::iter::from_fn(move || match (packed.peek(), wide.peek()) {
-            (Some(&(packed_value, _)), Some(&(wide_value, _))) if wide_value < packed_value => wide.next(),
-            (Some(_), _) => packed.next(),
-            (None, _) => wide.next(),
-        }))
+        small.chain(LargeRuns { packed, wide })
     }
 
     /// Sums the samples up; `None` without samples.
@@ -166,6 +160,29 @@ impl SortedSamples {
         squares += square(joined.0) * joined.1 as f64;
         let [p50, p75, p90, p95, p99] = percentiles;
         Some(Summary { count, mean, min, max, std: (squares / count as f64).sqrt(), p50, p75, p90, p95, p99 })
+    }
+}
+
+/// The runs of values that are not counted, in order.
+struct LargeRuns<'a> {
+    packed: &'a [u64],
+    wide: &'a [(u64, u64)],
+}
+
+impl Iterator for LargeRuns<'_> {
+    type Item = (u64, u64);
+
+    #[inline]
+    fn next(&mut self) -> Option<(u64, u64)> {
+        let packed = self.packed.first().map(|&run| (run >> PACKED_COUNT_BITS, run & MOST_PACKED));
+        if let Some(&wide) = self.wide.first()
+            && packed.is_none_or(|(value, _)| wide.0 < value)
+        {
+            self.wide = &self.wide[1..];
+            return Some(wide);
+        }
+        self.packed = self.packed.get(1..)?;
+        packed
     }
 }
 

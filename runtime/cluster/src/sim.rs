@@ -408,8 +408,10 @@ impl<'o> Simulation<'o> {
         let pool = worker.pool;
         let start_ns = worker.step_start_ns;
         // Steps that a crash cuts off are none.
-        self.step_metrics.sample(Trend::StepTime, self.now_ns - start_ns);
-        self.step_metrics.sample(Trend::BatchSize, worker.plan().shape.batch_requests());
+        if self.config.samples_steps {
+            self.step_metrics.sample(Trend::StepTime, self.now_ns - start_ns);
+            self.step_metrics.sample(Trend::BatchSize, worker.plan().shape.batch_requests());
+        }
         let config = &self.pools[pool as usize].config;
         worker
             .update(&self.output_seeds, &config.acceptance_rates, &self.records)
@@ -489,10 +491,12 @@ impl<'o> Simulation<'o> {
         let first_end_ns = self.now_ns.saturating_add(durations_ns[0]);
         let second_end_ns = first_end_ns.saturating_add(durations_ns[1]);
         let ends_ns = ended_ns.iter().fold(self.now_ns, |end_ns, duration_ns| end_ns.saturating_add(*duration_ns));
-        for &duration_ns in ended_ns {
-            self.step_metrics.sample(Trend::StepTime, duration_ns);
+        if self.config.samples_steps {
+            for &duration_ns in ended_ns {
+                self.step_metrics.sample(Trend::StepTime, duration_ns);
+            }
+            self.step_metrics.sample_times(Trend::BatchSize, batch_requests, ended_ns.len() as u64);
         }
-        self.step_metrics.sample_times(Trend::BatchSize, batch_requests, ended_ns.len() as u64);
         self.decoding.clear();
         self.decoding.resize(self.metrics.len(), 0);
         for output in &self.workers[index as usize].engine.outputs().outputs {

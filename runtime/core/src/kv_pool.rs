@@ -315,8 +315,9 @@ impl KvPool {
     fn insert(&mut self, id: BlockId, hash: BlockHash) {
         debug_assert_eq!(self.blocks[id as usize].hash, 0);
         let bucket = self.bucket_of(hash);
-        self.blocks[id as usize].hash = hash;
-        self.blocks[id as usize].next_in_bucket = NIL;
+        let block = &mut self.blocks[id as usize];
+        debug_assert_eq!(block.next_in_bucket, NIL);
+        block.hash = hash;
         match self.last_in_bucket_before(bucket, NIL) {
             Some(last) => self.blocks[last as usize].next_in_bucket = id,
             None => self.buckets[bucket] = id,
@@ -385,7 +386,10 @@ impl KvPool {
     }
 }
 
-/// At most one cached block per bucket on average.
+/// At most one cached block per bucket on average, and fewer where the buckets fit
+/// into the CPU's second cache all the same.
 fn num_buckets(num_gpu_blocks: u32) -> usize {
-    (num_gpu_blocks as usize).next_power_of_two()
+    const MOST_SPARSE_BUCKETS: usize = 1 << 16;
+    let enough = (num_gpu_blocks as usize).next_power_of_two();
+    enough.max((4 * enough).min(MOST_SPARSE_BUCKETS))
 }

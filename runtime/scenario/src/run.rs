@@ -78,6 +78,7 @@ fn run_config(context: &Context, mut options: Options<'_>) -> Scripted<RunConfig
         faults,
         max_retries,
         max_time_ns,
+        samples_steps: true,
     };
     // Found here rather than in the run, so that the position is known.
     config.check().map_err(|errors| {

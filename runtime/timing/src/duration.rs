@@ -25,12 +25,16 @@ pub(crate) fn whole_ns(model: &str, part: &str, ms: f64) -> Result<u64, LatencyE
 ///
 /// # Errors
 /// As [`whole_ns`].
+#[inline]
 pub(crate) fn divided_ns(model: &str, part: &str, ms: f64, ratio: f64) -> Result<u64, LatencyError> {
-    if ratio == 1.0
-        && let Some(ns) = plainly_rounded(ms)
-    {
-        return Ok(ns);
+    match plainly_rounded(ms) {
+        Some(ns) if ratio == 1.0 => Ok(ns),
+        _ => through_durations(model, part, ms, ratio),
     }
+}
+
+#[cold]
+fn through_durations(model: &str, part: &str, ms: f64, ratio: f64) -> Result<u64, LatencyError> {
     let whole = Duration::try_from_secs_f64(ms / 1e3);
     let divided = whole.and_then(|whole| Duration::try_from_secs_f64(whole.as_secs_f64() / ratio));
     match divided {

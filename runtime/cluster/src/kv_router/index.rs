@@ -1,34 +1,48 @@
 //! What a router believes to be cached, where that is not what is.
 
 use std::collections::VecDeque;
-use std::hash::{BuildHasherDefault, Hasher};
 
-use hashbrown::HashMap;
+use hashbrown::HashTable;
 use vcr_core::hash::BlockHash;
 use vcr_core::kv_event::KvEvent;
 
 use super::active::Chain;
 
-/// Block hashes are mixed well enough to be used as they are.
-#[derive(Default)]
-struct AsIs(u64);
+/// Something about each of many blocks. It can only be asked for single ones, so
+/// the table's order, which is nobody's, cannot show.
+struct ByBlock<T>(HashTable<(BlockHash, T)>);
 
-impl Hasher for AsIs {
-    fn finish(&self) -> u64 {
-        self.0
-    }
-
-    fn write(&mut self, _bytes: &[u8]) {
-        unreachable!("only block hashes are hashed");
-    }
-
-    fn write_u64(&mut self, hash: u64) {
-        self.0 = hash;
+impl<T> Default for ByBlock<T> {
+    fn default() -> Self {
+        Self(HashTable::new())
     }
 }
 
-/// Only ever asked for single hashes, so its order cannot show.
-type ByBlock<T> = HashMap<BlockHash, T, BuildHasherDefault<AsIs>>;
+impl<T> ByBlock<T> {
+    // Block hashes are mixed well enough to be used as they are.
+    fn get(&self, hash: BlockHash) -> Option<&T> {
+        self.0.find(hash, |(other, _)| *other == hash).map(|(_, value)| value)
+    }
+
+    fn get_or_insert(&mut self, hash: BlockHash, value: T) -> &mut T {
+        let entry = self.0.entry(hash, |(other, _)| *other == hash, |(other, _)| *other);
+        &mut entry.or_insert((hash, value)).into_mut().1
+    }
+
+    /// Changes what is known of a block, and forgets it unless `change` says to
+    /// keep it.
+    fn keep_if(&mut self, hash: BlockHash, change: impl FnOnce(&mut T) -> bool) {
+        if let Ok(mut entry) = self.0.find_entry(hash, |(other, _)| *other == hash)
+            && !change(&mut entry.get_mut().1)
+        {
+            entry.remove();
+        }
+    }
+
+    fn clear(&mut self) {
+        self.0.clear();
+    }
+}
 
 #[derive(Clone, Copy, Debug)]
 enum Change {
@@ -70,20 +84,16 @@ impl EventIndex {
         while let Some((_, change)) = self.coming.pop_front_if(|(at_ns, _)| *at_ns <= now_ns) {
             self.see(change);
         }
-        chain.iter().take_while(|&hash| self.copies.contains_key(hash)).count() as u32
+        chain.iter().take_while(|&&hash| self.copies.get(hash).is_some()).count() as u32
     }
 
     fn see(&mut self, change: Change) {
         match change {
-            Change::Stored(hash) => *self.copies.entry(hash).or_insert(0) += 1,
-            Change::Removed(hash) => {
-                if let Some(copies) = self.copies.get_mut(&hash) {
-                    *copies -= 1;
-                    if *copies == 0 {
-                        self.copies.remove(&hash);
-                    }
-                }
-            }
+            Change::Stored(hash) => *self.copies.get_or_insert(hash, 0) += 1,
+            Change::Removed(hash) => self.copies.keep_if(hash, |copies| {
+                *copies -= 1;
+                *copies > 0
+            }),
             Change::Cleared => self.copies.clear(),
         }
     }
@@ -100,7 +110,7 @@ pub(super) struct GuessedIndex {
 impl GuessedIndex {
     pub(super) fn sent(&mut self, until_ns: u64, chain: &Chain) {
         for &hash in chain.iter() {
-            self.until_ns.insert(hash, until_ns);
+            *self.until_ns.get_or_insert(hash, 0) = until_ns;
         }
         self.sent.push_back((until_ns, chain.clone()));
     }
@@ -112,13 +122,11 @@ impl GuessedIndex {
 
     pub(super) fn cached_blocks(&mut self, now_ns: u64, chain: &[BlockHash]) -> u32 {
         while let Some((until_ns, old)) = self.sent.pop_front_if(|(until_ns, _)| *until_ns <= now_ns) {
-            for hash in old.iter() {
+            for &hash in old.iter() {
                 // One that was sent again since is cached for longer.
-                if self.until_ns.get(hash) == Some(&until_ns) {
-                    self.until_ns.remove(hash);
-                }
+                self.until_ns.keep_if(hash, |last_ns| *last_ns > until_ns);
             }
         }
-        chain.iter().take_while(|&hash| self.until_ns.contains_key(hash)).count() as u32
+        chain.iter().take_while(|&&hash| self.until_ns.get(hash).is_some()).count() as u32
     }
 }

@@ -108,6 +108,7 @@ pub(crate) fn config(topology: Topology, workloads: Vec<WorkloadConfig>) -> RunC
         faults: Vec::new(),
         max_retries: 0,
         max_time_ns: None,
+        samples_steps: true,
     }
 }
 
