@@ -27,18 +27,24 @@ impl Samples {
     /// Adds `times` equal samples.
     #[inline]
     pub fn push(&mut self, value: u64, times: u64) {
+        match self.packed.last_mut() {
+            // A step's requests share their gaps.
+            Some(last) if *last >> PACKED_COUNT_BITS == value && (*last & MOST_PACKED) + times <= MOST_PACKED => {
+                *last += times;
+            }
+            _ => self.push_run(value, times),
+        }
+    }
+
+    #[inline(never)]
+    fn push_run(&mut self, value: u64, times: u64) {
         if value < COUNTED_VALUES {
             if self.counts.len() <= value as usize {
                 self.counts.resize(value as usize + 1, 0);
             }
             self.counts[value as usize] += times;
         } else if value >> (64 - PACKED_COUNT_BITS) == 0 && times <= MOST_PACKED {
-            match self.packed.last_mut() {
-                Some(last) if *last >> PACKED_COUNT_BITS == value && (*last & MOST_PACKED) + times <= MOST_PACKED => {
-                    *last += times;
-                }
-                _ => self.packed.push(value << PACKED_COUNT_BITS | times),
-            }
+            self.packed.push(value << PACKED_COUNT_BITS | times);
         } else {
             self.wide.push((value, times));
         }
@@ -66,7 +72,10 @@ impl Samples {
     pub fn sorted(mut self) -> SortedSamples {
         sort_by_value(&mut self.packed);
         self.wide.sort_unstable();
-        SortedSamples { samples: self }
+        let packed: u64 = self.packed.iter().map(|run| run & MOST_PACKED).sum();
+        let wide: u64 = self.wide.iter().map(|(_, times)| times).sum();
+        let count = self.counts.iter().sum::<u64>() + packed + wide;
+        SortedSamples { samples: self, count }
     }
 }
 
@@ -110,6 +119,7 @@ fn sort_by_value(packed: &mut Vec<u64>) {
 #[derive(Clone, Debug, Default)]
 pub struct SortedSamples {
     samples: Samples,
+    count: u64,
 }
 
 impl SortedSamples {
@@ -121,45 +131,54 @@ impl SortedSamples {
         small.chain(LargeRuns { packed, wide })
     }
 
+    /// Number of samples.
+    #[must_use]
+    pub fn count(&self) -> u64 {
+        self.count
+    }
+
+    /// How many of them are 0.
+    #[must_use]
+    pub fn zeros(&self) -> u64 {
+        self.samples.counts.first().copied().unwrap_or(0)
+    }
+
     /// Sums the samples up; `None` without samples.
     #[must_use]
     pub fn summary(&self) -> Option<Summary> {
-        let mut count = 0u64;
-        let mut sum = 0u128;
-        let (mut min, mut max) = (u64::MAX, 0);
-        for (value, times) in self.runs() {
-            count += times;
-            sum += u128::from(value) * u128::from(times);
-            min = min.min(value);
-            max = value;
-        }
-        if count == 0 {
-            return None;
-        }
-        let mean = sum as f64 / count as f64;
-        let square = |value: u64| (value as f64 - mean) * (value as f64 - mean);
-        // The values come in order, so the order of this summation is fixed. Pieces
-        // of one value are joined: how they came must not show in the last bit.
-        let mut squares = 0.0;
-        let mut joined = (0, 0);
+        let (min, _) = self.runs().next()?;
+        let count = self.count;
         let ranks = PERCENTILES.map(|percent| ((count - 1) as f64 * percent / 100.0).round() as u64);
         let mut percentiles = [0; PERCENTILES.len()];
         let (mut reached, mut next) = (0, 0);
+        // Sums are of what is beyond the least, so that squares keep their digits. The
+        // values come in order, so the order of summation is fixed; pieces of one
+        // value are joined, since how they came must not show in the last bit.
+        let (mut sum, mut squares) = (0u128, 0.0);
+        let mut joined = (min, 0);
+        let square = |(value, times): (u64, u64)| {
+            let beyond = (value - min) as f64;
+            beyond * beyond * times as f64
+        };
         for (value, times) in self.runs() {
             if value != joined.0 {
-                squares += square(joined.0) * joined.1 as f64;
+                squares += square(joined);
                 joined = (value, 0);
             }
             joined.1 += times;
+            sum += u128::from(value - min) * u128::from(times);
             reached += times;
             while next < ranks.len() && ranks[next] < reached {
                 percentiles[next] = value;
                 next += 1;
             }
         }
-        squares += square(joined.0) * joined.1 as f64;
+        squares += square(joined);
+        let beyond = sum as f64 / count as f64;
+        let mean = (sum + u128::from(min) * u128::from(count)) as f64 / count as f64;
+        let variance = (squares / count as f64 - beyond * beyond).max(0.0);
         let [p50, p75, p90, p95, p99] = percentiles;
-        Some(Summary { count, mean, min, max, std: (squares / count as f64).sqrt(), p50, p75, p90, p95, p99 })
+        Some(Summary { count, mean, min, max: joined.0, std: variance.sqrt(), p50, p75, p90, p95, p99 })
     }
 }
 

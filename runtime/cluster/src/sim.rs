@@ -348,7 +348,8 @@ impl<'o> Simulation<'o> {
         let horizon_ns = self.horizon_ns(pool, is_last);
         let worker = &mut self.workers[index as usize];
         // A prompt that is computed for another pool ends with its first token.
-        let ahead = !self.wants_steps && !worker.takes_single_steps() && (pool > 0 || self.pools.len() == 1);
+        let told = matches!(&self.pools[pool as usize].router, PoolRouter::Kv(router) if router.needs_single_steps());
+        let ahead = !self.wants_steps && !told && !worker.takes_single_steps() && (pool > 0 || self.pools.len() == 1);
         let range = worker.price(now_ns, horizon_ns, ahead).map_err(|reason| {
             let step = worker.engine_stats().steps - worker.engine.steps_in_flight() as u64;
             let steps = step..step + worker.num_priced();

@@ -149,6 +149,12 @@ impl KvRouter {
         self.config.track_output_blocks && self.config.track_active_blocks
     }
 
+    /// Whether it must be told of each step when it ends: other routers hear of it
+    /// so long after.
+    pub(crate) fn needs_single_steps(&self) -> bool {
+        self.needs_outputs() && self.replicas.len() > 1 && self.config.replicas.sync_ns.is_some()
+    }
+
     /// Whether requests may wait here.
     pub(crate) fn has_queue(&self) -> bool {
         self.config.queue.is_some()

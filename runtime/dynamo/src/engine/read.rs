@@ -11,6 +11,9 @@ use super::{EngineArgs, EngineType, KvTransfer, Mtp, PreemptionMode, Role, Sglan
 use crate::keys::{Keys, parse};
 use crate::problem::Findings;
 
+/// Most extra tokens of multi-token prediction.
+pub(super) const MOST_EXTRA_TOKENS: u64 = 5;
+
 /// Dynamo's conditional acceptance rates where none are given.
 const ACCEPTANCE_RATES: [f64; 5] = [0.85, 0.3, 0.0, 0.0, 0.0];
 
@@ -123,7 +126,8 @@ fn checked(raw: Raw) -> EngineArgs {
         Kind::Sglang => 1,
         Kind::Trtllm => 32,
     };
-    let mtp = raw.nextn.map(|nextn| {
+    // Beyond this it is refused; see the rules.
+    let mtp = raw.nextn.map(|nextn| nextn.min(MOST_EXTRA_TOKENS)).map(|nextn| {
         let mut acceptance_rates = raw.rates.clone().unwrap_or_else(|| ACCEPTANCE_RATES.to_vec());
         acceptance_rates.resize(nextn as usize, 0.0);
         Mtp { extra_tokens: nextn as u32, acceptance_rates }

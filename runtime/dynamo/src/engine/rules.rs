@@ -1,7 +1,7 @@
 //! Which engine arguments fit together: Dynamo's own rules.
 
 use super::PreemptionMode;
-use super::read::{Kind, Raw};
+use super::read::{Kind, MOST_EXTRA_TOKENS, Raw};
 use crate::keys::Keys;
 
 /// Complains about arguments that contradict each other.
@@ -30,7 +30,9 @@ pub(super) fn check(raw: &Raw, keys: &mut Keys<'_>) {
         }
     }
     match raw.nextn {
-        Some(nextn) if nextn > 5 => problem("aic_nextn", format!("must be 1 to 5, but is {nextn}")),
+        Some(nextn) if nextn > MOST_EXTRA_TOKENS => {
+            problem("aic_nextn", format!("must be 1 to {MOST_EXTRA_TOKENS}, but is {nextn}"));
+        }
         Some(_) if raw.decode_speedup_ratio.is_some_and(|ratio| ratio != 1.0) => problem(
             "aic_nextn",
             "needs `decode_speedup_ratio` 1: what several tokens a pass bring is simulated".to_owned(),

@@ -121,6 +121,12 @@ fn a_key_can_be_set_in_either_spelling() {
     assert!(known_engine_key("max_num_seqs") && known_engine_key("aic_tp_size") && !known_engine_key("engine"));
 }
 
+#[test]
+fn a_number_beyond_all_bounds_is_refused_without_room_for_it() {
+    let error = read(r#"{"aic_nextn": 18446744073709551615}"#).expect_err("it is too large").to_string();
+    assert!(error.contains("`aic_nextn`: must be 1 to 5"), "{error}");
+}
+
 proptest! {
     /// Whatever is given, it is read or refused, and what was read makes a pool
     /// or is refused.

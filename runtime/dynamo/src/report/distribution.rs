@@ -1,13 +1,7 @@
 //! A distribution as Dynamo tells it.
 
+use vcr_cluster::TrendReport;
 use vcr_cluster::metrics::SortedSamples;
-
-/// How samples come.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Order {
-    Ascending,
-    Descending,
-}
 
 /// Samples summed up. Without samples all of it is 0, as in Dynamo; how many
 /// there were is in `count`.
@@ -36,77 +30,88 @@ pub struct Distribution {
 }
 
 const NS_PER_MS: f64 = 1e6;
+const PERCENTILES: [f64; 5] = [50.0, 75.0, 90.0, 95.0, 99.0];
+
+/// The rank of a percentile among `count` samples, without interpolation.
+fn rank(count: u64, percent: f64) -> u64 {
+    ((count - 1) as f64 * percent / 100.0).round() as u64
+}
 
 impl Distribution {
     /// Of times in nanoseconds, in any order; told in milliseconds.
     #[must_use]
     pub fn of_ns(mut samples_ns: Vec<u64>) -> Self {
         samples_ns.sort_unstable();
-        Self::of(Order::Ascending, || samples_ns.iter().map(|&ns| (ns as f64, 1)), NS_PER_MS)
+        Self::of(&samples_ns.iter().map(|&ns| ns as f64).collect::<Vec<_>>(), NS_PER_MS)
     }
 
-    /// Of times in nanoseconds; told in milliseconds.
+    /// Of a trend of times, as the simulator tells it; of nothing if there is none.
     #[must_use]
-    pub fn of_sorted_ns(samples_ns: &SortedSamples) -> Self {
-        Self::of(Order::Ascending, || samples_ns.runs().map(|(ns, count)| (ns as f64, count)), NS_PER_MS)
+    pub fn of_trend(trend: Option<&TrendReport>) -> Self {
+        let Some(trend) = trend else { return Self::default() };
+        Self {
+            count: trend.count,
+            mean: trend.mean,
+            min: trend.min,
+            max: trend.max,
+            median: trend.p50,
+            p75: trend.p75,
+            p90: trend.p90,
+            p95: trend.p95,
+            p99: trend.p99,
+            std: trend.std,
+        }
     }
 
     /// Of the rates per second that gaps in nanoseconds make, without gaps of 0.
     #[must_use]
     pub fn of_rates(gaps_ns: &SortedSamples) -> Self {
-        let rates = || gaps_ns.runs().filter(|(ns, _)| *ns > 0).map(|(ns, count)| (1e9 / ns as f64, count));
-        Self::of(Order::Descending, rates, 1.0)
+        let count = gaps_ns.count() - gaps_ns.zeros();
+        let mut rates = gaps_ns.runs().filter(|(ns, _)| *ns > 0).map(|(ns, times)| (1e9 / ns as f64, times)).peekable();
+        let Some(&(max, _)) = rates.peek() else { return Self::default() };
+        // The longest gap comes last, so ranks are counted from the other end.
+        let ranks = PERCENTILES.map(|percent| count - 1 - rank(count, percent));
+        let mut percentiles = [max; PERCENTILES.len()];
+        let (mut below, mut squares, mut seen, mut next) = (0.0, 0.0, 0, PERCENTILES.len());
+        let mut min = max;
+        for (rate, times) in rates {
+            // Sums are of what is below the highest, so that squares keep their digits.
+            let distance = max - rate;
+            below += distance * times as f64;
+            squares += distance * distance * times as f64;
+            seen += times;
+            min = rate;
+            while next > 0 && ranks[next - 1] < seen {
+                next -= 1;
+                percentiles[next] = rate;
+            }
+        }
+        let mean_below = below / count as f64;
+        let variance = (squares / count as f64 - mean_below * mean_below).max(0.0);
+        let [median, p75, p90, p95, p99] = percentiles;
+        // Rounding must not put a mean outside of its samples.
+        let mean = (max - mean_below).clamp(min, max);
+        Self { count, mean, min, max, median, p75, p90, p95, p99, std: variance.sqrt() }
     }
 
     /// Of milliseconds in any order.
     #[must_use]
     pub fn of_ms(mut samples_ms: Vec<f64>) -> Self {
         samples_ms.sort_unstable_by(f64::total_cmp);
-        Self::of(Order::Ascending, || samples_ms.iter().map(|&ms| (ms, 1)), 1.0)
+        Self::of(&samples_ms, 1.0)
     }
 
-    /// Of samples in that order, each with how often it came in a row, divided by
-    /// `scale`. Sums are taken in that order, so they are the same for the same
-    /// samples.
-    fn of<I: Iterator<Item = (f64, u64)>>(order: Order, samples: impl Fn() -> I, scale: f64) -> Self {
-        let mut count = 0u64;
-        let (mut sum, mut min, mut max) = (0.0, f64::INFINITY, f64::NEG_INFINITY);
-        for (value, times) in samples() {
-            count += times;
-            sum += value * times as f64;
-            min = min.min(value);
-            max = max.max(value);
-        }
-        if count == 0 {
-            return Self::default();
-        }
+    /// Of samples in ascending order, divided by `scale`. Sums are taken in that
+    /// order, so they are the same for the same samples.
+    fn of(samples: &[f64], scale: f64) -> Self {
+        let (Some(&min), Some(&max)) = (samples.first(), samples.last()) else { return Self::default() };
+        let count = samples.len() as u64;
+        let sum: f64 = samples.iter().sum();
         // Rounding must not put a mean outside of its samples.
         let mean = (sum / count as f64).clamp(min, max);
-        // The sample of rank round((n - 1) p / 100), without interpolation.
-        let mut ranks = [50.0, 75.0, 90.0, 95.0, 99.0].map(|percent| {
-            let rank = ((count - 1) as f64 * percent / 100.0).round() as u64;
-            match order {
-                Order::Ascending => rank,
-                Order::Descending => count - 1 - rank,
-            }
-        });
-        if order == Order::Descending {
-            ranks.reverse();
-        }
-        let mut percentiles = [0.0; 5];
-        let (mut squares, mut seen, mut next) = (0.0, 0, 0);
-        for (value, times) in samples() {
-            squares += (value - mean) * (value - mean) * times as f64;
-            seen += times;
-            while next < ranks.len() && ranks[next] < seen {
-                percentiles[next] = value / scale;
-                next += 1;
-            }
-        }
-        if order == Order::Descending {
-            percentiles.reverse();
-        }
-        let [median, p75, p90, p95, p99] = percentiles;
+        let squares: f64 = samples.iter().map(|value| (value - mean) * (value - mean)).sum();
+        let at = |percent: f64| samples[rank(count, percent) as usize] / scale;
+        let [median, p75, p90, p95, p99] = PERCENTILES.map(at);
         Self {
             count,
             mean: mean / scale,

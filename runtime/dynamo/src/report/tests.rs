@@ -82,14 +82,20 @@ fn empty() -> vcr_cluster::Report {
 }
 
 proptest! {
-    /// Runs of equal samples are as good as the samples one by one.
+    /// What is told of rates is what the rates one by one would tell.
     #[test]
-    fn counted_samples_are_samples(values in prop::collection::vec(0_u64..50, 1..60)) {
+    fn rates_are_those_of_single_gaps(gaps_ns in prop::collection::vec(0_u64..50, 1..60)) {
         let mut samples = Samples::default();
-        values.iter().for_each(|&value| samples.push(value, 1));
-        let (runs, single) = (Distribution::of_sorted_ns(&samples.sorted()), Distribution::of_ns(values));
-        prop_assert_eq!((runs.count, runs.p99, runs.median), (single.count, single.p99, single.median));
-        prop_assert!((runs.mean - single.mean).abs() <= 1e-12 && (runs.std - single.std).abs() <= 1e-12);
-        prop_assert!(runs.min <= runs.mean && runs.mean <= runs.max);
+        gaps_ns.iter().for_each(|&gap_ns| samples.push(gap_ns, 1));
+        let all = Distribution::of_rates(&samples.sorted());
+        let single: Vec<f64> = gaps_ns.iter().filter(|&&ns| ns > 0).map(|&ns| 1e9 / ns as f64).collect();
+        let single = Distribution::of_ms(single);
+        let close = |a: f64, b: f64| (a - b).abs() <= 1e-6 * b.abs().max(1.0);
+        prop_assert_eq!(
+            (all.count, all.min, all.max, all.median, all.p75, all.p90, all.p95, all.p99),
+            (single.count, single.min, single.max, single.median, single.p75, single.p90, single.p95, single.p99)
+        );
+        prop_assert!(close(all.mean, single.mean) && close(all.std, single.std), "{all:?} {single:?}");
+        prop_assert!(all.min <= all.mean && all.mean <= all.max);
     }
 }
