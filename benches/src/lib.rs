@@ -46,6 +46,7 @@ pub fn replay(path: &Path, latency: LatencyFactory) -> Report {
     let pool = PoolConfig {
         name: "engines".to_owned(),
         engines: 4,
+        scaling: None,
         engine: engine.expect("the defaults are valid").into(),
         latency,
         policy: None,

@@ -408,3 +408,31 @@ fn a_sweep_sets_keys_where_they_belong() {
     assert!(once == base && (twice - (base - 32.105859 / 2.0)).abs() < 0.01, "{once} {twice}");
     replay(&folder, &["--sweep", "prefill.block_size=16,32"]).failed(2, &["needs --prefill-engine-args"]);
 }
+
+/// One worker at first; a second one when requests pile up, and it leaves when it
+/// is idle.
+#[test]
+fn workers_follow_the_load() {
+    let row = |at_ms: u64| {
+        format!(r#"{{"timestamp": {at_ms}, "input_length": 1000, "output_length": 200, "hash_ids": [{at_ms}]}}"#)
+    };
+    let rows: Vec<String> = (0..40).map(|n| row(n * 100)).chain((1..9).map(|n| row(4000 + n * 2000))).collect();
+    let folder = trace(&rows.iter().map(String::as_str).collect::<Vec<_>>());
+    let policy = r#"{"policy": "target_requests", "target": 4, "interval_s": 0.5, "max": 6}"#;
+    let args =
+        ["--autoscale", policy, "--extra-engine-args", r#"{"startup_time": 0.25}"#, "--trace-block-size", "1000"];
+    let report = replay(&folder, &[&args[..], &["--report-format", "1.4", "--json"]].concat()).ended(0).json();
+    let changes = report["vcr"]["scaling"].as_array().expect("a list");
+    let to: Vec<u64> = changes.iter().map(|change| change["to"].as_u64().expect("a count")).collect();
+    assert!(to.iter().max() > Some(&1) && to.last() == Some(&1), "{to:?}");
+    assert_eq!(changes[0]["at_ms"], 500.0);
+    let workers = report["vcr"]["workers"].as_array().expect("a list").len() as f64;
+    let (seconds, all) = (report["decode_worker_seconds"].as_f64(), report["duration_ms"].as_f64());
+    let (seconds, all) = (seconds.expect("a number"), all.expect("a number") / 1000.0);
+    assert!(all < seconds && seconds < workers * all, "{seconds} of {workers} times {all}");
+    assert_eq!(report["completed_requests"], 48);
+    let wrong = replay(&folder, &["--autoscale", r#"{"policy": "target_requests", "target": 0, "maxx": 3}"#]).ended(2);
+    for part in ["`target`: must be a finite number above 0", "did you mean `max`?", "`interval_s`: is needed"] {
+        assert!(wrong.stderr.contains(part), "{part} in {}", wrong.stderr);
+    }
+}

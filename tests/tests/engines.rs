@@ -60,3 +60,29 @@ fn options_of_another_engine_are_refused_by_name() {
         Folder::with(&overload(engine)).run(&[]).failed(2, &[words]);
     }
 }
+
+/// A pool of one engine grows with a burst and shrinks after it, whether or not
+/// its steps are watched.
+#[test]
+fn a_pool_follows_its_load() {
+    let script = r#"let scaled = autoscale(#{ policy: "target_requests", target: 4, interval: "200ms", max: 5, startup: "100ms",
+    scale_down_delay_ticks: 1 });
+let p = pool(#{ latency: fixed(#{ step: "10ms" }), autoscale: scaled });
+let peak = burst(#{ name: "peak", count: 60, over: "2s", prompt_tokens: 100, output_tokens: 100 });
+let tail = burst(#{ name: "tail", count: 10, at: "3s", over: "5s", prompt_tokens: 100, output_tokens: 20 });
+run(#{ name: "scaled", cluster: cluster(#{ engines: p }), workloads: [ peak, tail ] });
+"#;
+    let folder = Folder::with(script);
+    let run = folder.run(&["--json"]).ended(0).json()["runs"][0].clone();
+    let changes = run["scaling"].as_array().expect("a list");
+    assert!(changes.iter().any(|change| change["to"] == 5), "{changes:?}");
+    assert_eq!(changes.last().expect("there are changes")["to"], 1);
+    assert_eq!(run["engines"].as_array().expect("a list").len(), 5);
+    let (seconds, ms) = (&run["pools"][0]["worker_seconds"], &run["duration_ms"]);
+    let (seconds, ms) = (seconds.as_f64().expect("a number"), ms.as_f64().expect("a number"));
+    assert!(ms / 1000.0 < seconds && seconds < 5.0 * ms / 1000.0, "{seconds} s of {ms} ms");
+    let watched = folder.run(&["--json", "--out", "out"]).ended(0).json()["runs"][0].clone();
+    assert_eq!(watched["fingerprint"], run["fingerprint"]);
+    let wrong = Folder::with(&script.replace("target: 4", "target: 0")).run(&[]).ended(2);
+    assert!(wrong.stderr.contains("`target` must be a finite number above 0"), "{}", wrong.stderr);
+}

@@ -7,7 +7,7 @@
 use vcr_core::{Prompt, ServingEngine};
 
 use crate::sim::Simulation;
-use crate::worker::{Health, Worker};
+use crate::worker::Worker;
 
 /// What lets a request stay with the decode engines.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -100,11 +100,7 @@ impl Simulation<'_> {
     /// Whether a request of a disaggregated cluster stays with the decode engines.
     pub(crate) fn stays_with_decode(&self, prompt: &Prompt) -> bool {
         let Some(config) = self.config.topology.conditional() else { return false };
-        let up = |pool: usize| {
-            let first = self.pools[pool].first_worker as usize;
-            let workers = &self.workers[first..first + self.pools[pool].config.engines as usize];
-            workers.iter().filter(|worker| worker.health == Health::Up)
-        };
+        let up = |pool: usize| self.workers[self.pools[pool].workers()].iter().filter(|worker| worker.is_up());
         if up(1).next().is_none() || config.decode_is_busy(up(1)) {
             return false;
         }

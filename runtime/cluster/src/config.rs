@@ -5,6 +5,7 @@ use std::sync::Arc;
 use vcr_core::fault::{FailureInjector, FaultError};
 use vcr_core::latency::{LatencyError, LatencyModel};
 use vcr_core::policy::{PolicyError, SchedulingPolicy};
+use vcr_core::scale::{Autoscaler, ScaleError};
 use vcr_core::tokens::{BatchTokenSource, TokenError};
 use vcr_core::{EngineKind, Seat};
 use vcr_random::Distribution;
@@ -25,6 +26,24 @@ pub type InjectorFactory = Arc<dyn Fn(&Seat<'_>) -> Result<Box<dyn FailureInject
 /// Makes the token source of one engine from its seat.
 pub type TokenFactory = Arc<dyn Fn(&Seat<'_>) -> Result<Box<dyn BatchTokenSource>, TokenError> + Send + Sync>;
 
+/// Makes the autoscaler of one pool from its seat.
+pub type ScalerFactory = Arc<dyn Fn(&Seat<'_>) -> Result<Box<dyn Autoscaler>, ScaleError> + Send + Sync>;
+
+/// How the number of a pool's engines changes.
+#[derive(Clone)]
+pub struct ScalingConfig {
+    /// Virtual time between two decisions; the first comes after so long.
+    pub interval_ns: u64,
+    /// The fewest engines that are up or coming up after a decision.
+    pub min_engines: u32,
+    /// The most engines that there are at a time, in whatever state.
+    pub max_engines: u32,
+    /// From the decision for an engine until it takes requests.
+    pub startup_ns: u64,
+    /// Makes who decides.
+    pub policy: ScalerFactory,
+}
+
 /// Who chooses the output tokens of a pool's engines.
 #[derive(Clone)]
 pub struct TokenConfig {
@@ -39,8 +58,10 @@ pub struct TokenConfig {
 pub struct PoolConfig {
     /// Name in reports.
     pub name: String,
-    /// Number of engines.
+    /// Number of engines; where it changes, of those that are up at the start.
     pub engines: u32,
+    /// How that number changes; none for not at all.
+    pub scaling: Option<ScalingConfig>,
     /// Settings of each engine, and with them whose scheduler it has.
     pub engine: EngineKind,
     /// Prices the steps of each engine.
@@ -57,6 +78,15 @@ pub struct PoolConfig {
     pub failures: Option<InjectorFactory>,
     /// Chooses the output tokens of each engine; without it they are drawn.
     pub tokens: Option<TokenConfig>,
+}
+
+impl PoolConfig {
+    /// The most engines that there can be at a time, which is how many there are
+    /// places for.
+    #[must_use]
+    pub fn most_engines(&self) -> u32 {
+        self.scaling.as_ref().map_or(self.engines, |scaling| scaling.max_engines.max(self.engines))
+    }
 }
 
 /// Which tokens' KV a transfer moves.

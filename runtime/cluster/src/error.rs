@@ -6,6 +6,7 @@ use vcr_core::fault::FaultError;
 use vcr_core::latency::LatencyError;
 use vcr_core::policy::PolicyError;
 use vcr_core::route::RouteError;
+use vcr_core::scale::ScaleError;
 use vcr_core::tokens::TokenError;
 
 use crate::config::PoolConfig;
@@ -85,6 +86,16 @@ pub enum SimError {
         at_ms: f64,
         /// What the source said.
         reason: TokenError,
+    },
+    /// An autoscaler failed; the run is void.
+    #[error("{reason} (of pool `{pool}`, at {at_ms} ms of virtual time)")]
+    Scale {
+        /// Name of the pool.
+        pool: String,
+        /// Virtual time.
+        at_ms: f64,
+        /// What the autoscaler said.
+        reason: ScaleError,
     },
     /// Not one request could ever run.
     #[error("no request could run: all {requests} were rejected, the first because {reason}")]

@@ -10,7 +10,7 @@ use std::collections::BinaryHeap;
 ///
 /// The order of the variants is the order at equal times: steps end before
 /// transfers, faults strike between what has happened and what is new, and
-/// arrivals see everything else of their instant.
+/// arrivals see everything else of their instant but autoscalers, who decide last.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Event {
     /// A worker's step ends, unless the worker was restarted since.
@@ -23,8 +23,8 @@ pub(crate) enum Event {
     TransferDelivered { tag: u64, attempt: u32 },
     /// A fault of the plan strikes.
     Fault { index: u32 },
-    /// A crashed worker is up again.
-    WorkerUp { worker: u32 },
+    /// A worker that crashed or was started is up, unless that was called off.
+    WorkerUp { worker: u32, incarnation: u32 },
     /// A slow-down of a worker is over.
     SlowDownEnd { worker: u32, fault: u32 },
     /// A stall of a worker may be over, unless the worker was restarted since.
@@ -38,6 +38,8 @@ pub(crate) enum Event {
     NextTurn { workload: u32, session: u64, slot: u32 },
     /// A request starts that has waited for others, or whose trace has such.
     Ready { workload: u32, node: u64 },
+    /// The autoscaler of a pool decides.
+    ScaleTick { pool: u32 },
 }
 
 /// Events by time.
@@ -49,6 +51,8 @@ pub(crate) struct EventQueue {
     step_ends: Vec<BinaryHeap<Entry>>,
     others: BinaryHeap<Entry>,
     scheduled: u64,
+    /// Autoscalers' ticks among them.
+    ticks: usize,
 }
 
 type Entry = Reverse<(u64, Event, u64)>;
@@ -60,6 +64,7 @@ impl EventQueue {
 
     /// Schedules anything but the end of a step.
     pub(crate) fn push(&mut self, at_ns: u64, event: Event) {
+        self.ticks += usize::from(matches!(event, Event::ScaleTick { .. }));
         self.others.push(Reverse((at_ns, event, self.scheduled)));
         self.scheduled += 1;
     }
@@ -68,6 +73,11 @@ impl EventQueue {
     pub(crate) fn push_step_end(&mut self, pool: u32, at_ns: u64, event: Event) {
         self.step_ends[pool as usize].push(Reverse((at_ns, event, self.scheduled)));
         self.scheduled += 1;
+    }
+
+    /// Whether anything is to happen but ticks.
+    pub(crate) fn has_more_than_ticks(&self) -> bool {
+        self.others.len() > self.ticks || self.step_ends.iter().any(|ends| !ends.is_empty())
     }
 
     pub(crate) fn next_time(&self) -> Option<u64> {
@@ -90,7 +100,9 @@ impl EventQueue {
         // `Reverse` makes the earliest entry the largest.
         let first = heaps.max_by(|a, b| a.peek().cmp(&b.peek()))?;
         let due = next_of(first) == Some(at_ns);
-        due.then(|| first.pop().map(|Reverse((_, event, _))| event)).flatten()
+        let event = due.then(|| first.pop().map(|Reverse((_, event, _))| event)).flatten();
+        self.ticks -= usize::from(matches!(event, Some(Event::ScaleTick { .. })));
+        event
     }
 }
 
@@ -109,6 +121,8 @@ mod tests {
         queue.push_step_end(1, 5, Event::StepEnd { worker: 1, incarnation: 0 });
         queue.push_step_end(0, 5, Event::StepEnd { worker: 0, incarnation: 3 });
         queue.push(3, Event::Arrival { workload: 1 });
+        queue.push(5, Event::ScaleTick { pool: 0 });
+        queue.push(5, Event::Ready { workload: 0, node: 1 });
         assert_eq!(queue.next_time(), Some(3));
         assert_eq!(queue.pop_at(3), Some(Event::Arrival { workload: 1 }));
         assert_eq!(queue.pop_at(3), None);
@@ -116,5 +130,10 @@ mod tests {
         assert_eq!(queue.pop_at(5), Some(Event::StepEnd { worker: 0, incarnation: 3 }));
         assert_eq!(queue.pop_at(5), Some(Event::StepEnd { worker: 1, incarnation: 0 }));
         assert_eq!(queue.pop_at(5), Some(Event::Arrival { workload: 0 }));
+        assert!(queue.has_more_than_ticks());
+        assert_eq!(queue.pop_at(5), Some(Event::Ready { workload: 0, node: 1 }));
+        assert!(!queue.has_more_than_ticks());
+        assert_eq!(queue.pop_at(5), Some(Event::ScaleTick { pool: 0 }));
+        assert_eq!(queue.next_time(), None);
     }
 }

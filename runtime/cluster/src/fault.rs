@@ -34,12 +34,17 @@ impl Simulation<'_> {
         self.workers[worker as usize].end_slow_down(fault);
     }
 
-    pub(crate) fn bring_up(&mut self, index: u32) -> Result<(), SimError> {
-        self.observer.incident(index, self.now_ns, Incident::Restart);
+    /// A worker is up that was restarted or started.
+    pub(crate) fn bring_up(&mut self, index: u32, incarnation: u32) -> Result<(), SimError> {
         let worker = &mut self.workers[index as usize];
+        if worker.incarnation != incarnation {
+            return Ok(());
+        }
+        let incident = if worker.health() == Health::Starting { Incident::Up } else { Incident::Restart };
+        self.observer.incident(index, self.now_ns, incident);
         let pool = worker.pool as usize;
         worker
-            .restart(&self.config.name, &self.pools[pool].config)
+            .bring_up(&self.config.name, &self.pools[pool].config)
             .map_err(|error| make_error(&self.pools[pool].config, worker.index, self.now_ns, error))?;
         self.pools[pool].queue_moves = true;
         for tag in std::mem::take(&mut self.pools[pool].parked) {
@@ -64,19 +69,28 @@ impl Simulation<'_> {
     }
 
     pub(crate) fn crash(&mut self, index: u32, restart_after_ns: Option<u64>) -> Result<(), SimError> {
-        if self.workers[index as usize].health != Health::Up {
+        if !self.workers[index as usize].is_serving() {
             return Ok(());
         }
+        // What drains would not be needed again.
+        let restart_after_ns = restart_after_ns.filter(|_| self.workers[index as usize].is_up());
         self.observer.incident(index, self.now_ns, Incident::Crash);
         let worker = &mut self.workers[index as usize];
         let mut tags: Vec<u64> = worker.engine.live_tags();
         tags.sort_unstable();
         let pool = worker.pool;
-        worker.crash(self.now_ns, restart_after_ns.is_some());
-        self.tell_crash(index);
+        let then = match restart_after_ns {
+            Some(_) => Health::Restarting,
+            // An autoscaler may put another in its place.
+            None if self.pools[pool as usize].scaler.is_some() => Health::Off,
+            None => Health::Down,
+        };
+        worker.crash(self.now_ns, then);
         if let Some(after_ns) = restart_after_ns {
-            self.events.push(self.now_ns.saturating_add(after_ns), Event::WorkerUp { worker: index });
+            let up = Event::WorkerUp { worker: index, incarnation: worker.incarnation };
+            self.events.push(self.now_ns.saturating_add(after_ns), up);
         }
+        self.tell_crash(index);
         for tag in tags {
             self.lose(tag, index)?;
         }

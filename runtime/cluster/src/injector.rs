@@ -17,7 +17,6 @@ use crate::metrics::Counter;
 use crate::observe::Incident;
 use crate::record::{FailReason, Outcome};
 use crate::sim::{Simulation, Stage};
-use crate::worker::Health;
 
 /// Something to tell, with its own text.
 enum Happened {
@@ -133,7 +132,7 @@ impl Simulation<'_> {
 
     fn suffer(&mut self, index: u32, action: FaultAction) -> Result<(), SimError> {
         let worker = &self.workers[index as usize];
-        let is_up = worker.health == Health::Up;
+        let is_serving = worker.is_serving();
         match action {
             FaultAction::FailRequest { slot } => {
                 // One that a crash of the same answer took is not there.
@@ -142,11 +141,11 @@ impl Simulation<'_> {
                 }
                 Ok(())
             }
-            FaultAction::Stall { duration_ns } if is_up => {
+            FaultAction::Stall { duration_ns } if is_serving => {
                 self.stall(index, duration_ns);
                 Ok(())
             }
-            FaultAction::Crash { restart_after_ns } if is_up => self.crash(index, restart_after_ns),
+            FaultAction::Crash { restart_after_ns } if is_serving => self.crash(index, restart_after_ns),
             FaultAction::Stall { .. }
             | FaultAction::Crash { .. }
             | FaultAction::DropMessage

@@ -6,6 +6,7 @@
 //! random stream is named by its purpose.
 
 mod affinity;
+mod autoscale;
 mod conditional;
 mod config;
 mod error;
@@ -24,6 +25,7 @@ mod report;
 mod router;
 mod routing;
 mod samples;
+mod scaling;
 mod sim;
 mod synthetic;
 mod tokens;
@@ -31,15 +33,16 @@ mod validate;
 mod worker;
 mod workload;
 
+pub use autoscale::{TargetMetric, TargetPolicy};
 pub use conditional::{ConditionalConfig, ConditionalPolicy};
 pub use config::{
     Answers, Arrivals, FaultConfig, FaultKind, InjectorFactory, LatencyFactory, Limit, LinkConfig, LinkSharing,
-    PolicyFactory, PoolConfig, RequestMix, RunConfig, TokenConfig, TokenFactory, Topology, TracePacing, TransferScope,
-    WorkloadConfig, WorkloadSource,
+    PolicyFactory, PoolConfig, RequestMix, RunConfig, ScalerFactory, ScalingConfig, TokenConfig, TokenFactory,
+    Topology, TracePacing, TransferScope, WorkloadConfig, WorkloadSource,
 };
 pub use error::SimError;
 pub use kv_router::{KvKnowledge, KvRouterConfig, QueueConfig, QueueOrder, ReplicaConfig};
-pub use report::{EngineReport, LinkReport, MetricsReport, Report, TrendReport, report_name};
+pub use report::{EngineReport, LinkReport, MetricsReport, PoolReport, Report, ScalingEvent, TrendReport, report_name};
 pub use router::{
     Choice, EndedRequest, KvAwareConfig, RouteError, RoutePhase, RouteQuery, Router, RouterConfig, RouterFactory,
     WorkerLoad,

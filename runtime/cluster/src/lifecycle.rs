@@ -139,7 +139,13 @@ impl Simulation<'_> {
                 self.start_playing(tag, row);
                 Ok(())
             }
-            None => self.dispatch(tag),
+            None => {
+                let record = &self.records[tag as usize];
+                self.tally.arrived_requests += 1;
+                self.tally.arrived_prompt_tokens += u64::from(record.prompt_tokens);
+                self.tally.arrived_output_tokens += u64::from(record.max_tokens);
+                self.dispatch(tag)
+            }
         }
     }
 
@@ -261,9 +267,11 @@ impl Simulation<'_> {
         }
     }
 
-    /// Whether a worker of `pool` is up or coming up.
+    /// Whether a worker of `pool` is up or coming up, or an autoscaler will see to
+    /// it that one does.
     pub(crate) fn pool_may_recover(&self, pool: u32) -> bool {
-        self.workers.iter().any(|worker| worker.pool == pool && worker.health != Health::Down)
+        self.pools[pool as usize].scaler.is_some()
+            || self.workers.iter().any(|worker| worker.pool == pool && worker.health() != Health::Down)
     }
 
     /// A prefill worker has computed a prompt: its KV moves on.
@@ -397,6 +405,7 @@ impl Simulation<'_> {
                 metrics.sample(Trend::Transfer, transfer_end_ns - prefill_end_ns);
             }
         }
+        self.tally.completed_requests += u64::from(record.prefill_worker.is_some());
         metrics.add(Counter::PromptTokens, u64::from(record.prompt_tokens));
         metrics.add(Counter::CachedTokens, u64::from(record.cached_tokens));
         metrics.add(Counter::OutputTokens, u64::from(record.output_tokens));

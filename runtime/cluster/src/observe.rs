@@ -42,6 +42,15 @@ pub enum Incident {
     Crash,
     /// An engine is up again.
     Restart,
+    /// An engine begins to start, for an autoscaler wants it.
+    StartUp,
+    /// An engine that was started takes requests.
+    Up,
+    /// An engine takes no more requests.
+    Drain,
+    /// An engine is gone, and its cache with it: it was drained, or its start-up
+    /// was called off.
+    Off,
     /// An engine became slower.
     SlowDown,
     /// A slow-down is over.

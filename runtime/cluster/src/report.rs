@@ -15,6 +15,7 @@ use vcr_core::ServingEngine;
 use crate::error::SimError;
 use crate::metrics::{Counter, Gauge, MetricSet, MetricSummaries, SortedSamples, Summary, Trend, Unit};
 use crate::record::{FailReason, Outcome, RequestRecord, RequestRow, ns_to_ms};
+use crate::scaling::Rescaled;
 use crate::sim::Simulation;
 use crate::worker::Worker;
 
@@ -69,9 +70,12 @@ pub struct EngineReport {
     pub pool: String,
     /// Index in the pool.
     pub engine: u32,
+    /// Index over all engines of the run, as [`RequestRecord::prefill_worker`].
+    #[serde(skip)]
+    pub worker: u32,
     /// Steps.
     pub steps: u64,
-    /// Share of the run spent in steps.
+    /// Share of the time that it had its place for that was spent in steps.
     pub utilisation: f64,
     /// Tokens computed, recomputed ones included.
     pub computed_tokens: u64,
@@ -86,6 +90,39 @@ pub struct EngineReport {
     /// Tokens computed in prefill chunks, recomputed ones included.
     #[serde(skip)]
     pub prefill_tokens: u64,
+}
+
+/// How long a pool had engines.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct PoolReport {
+    /// Name of the pool.
+    pub pool: String,
+    /// Index of its first engine over all engines of the run.
+    #[serde(skip)]
+    pub first_worker: u32,
+    /// Nanoseconds during the run for which engines had their places, over all of
+    /// them: from the decision to start an engine until it is off, whatever it
+    /// does or suffers meanwhile.
+    #[serde(skip)]
+    pub worker_ns: u128,
+    /// The same in seconds.
+    pub worker_seconds: f64,
+    /// Whether the number of its engines can change.
+    #[serde(skip)]
+    pub scales: bool,
+}
+
+/// A change of the number of engines of a pool that are up or coming up.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct ScalingEvent {
+    /// Virtual time.
+    pub at_ms: f64,
+    /// Name of the pool.
+    pub pool: String,
+    /// How many there were.
+    pub from: u32,
+    /// How many there are from then on.
+    pub to: u32,
 }
 
 /// What one link carried.
@@ -114,8 +151,14 @@ pub struct Report {
     pub metrics: MetricsReport,
     /// Metrics of each workload, by name.
     pub workloads: BTreeMap<String, MetricsReport>,
-    /// The engines, pool by pool.
+    /// The engines that were ever started, pool by pool.
     pub engines: Vec<EngineReport>,
+    /// The pools; written only where the number of engines of any can change.
+    #[serde(skip_serializing_if = "none_scales")]
+    pub pools: Vec<PoolReport>,
+    /// What autoscalers did, in order of time.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub scaling: Vec<ScalingEvent>,
     /// The links between prefill and decode engines.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub links: Vec<LinkReport>,
@@ -192,6 +235,8 @@ impl Simulation<'_> {
             workloads: workloads.collect(),
             metrics: metrics_report(all, || records.iter(), seconds, Some((duration_ns, kv_peak))),
             engines: self.engine_reports(duration_ns),
+            pools: self.pool_reports(duration_ns),
+            scaling: self.scaling_events(duration_ns),
             links: self
                 .links
                 .iter()
@@ -212,13 +257,15 @@ impl Simulation<'_> {
     }
 
     fn engine_reports(&self, duration_ns: u64) -> Vec<EngineReport> {
-        let reports = self.workers.iter().map(|worker| {
+        let started = self.workers.iter().enumerate().filter(|(_, worker)| worker.was_provisioned());
+        let reports = started.map(|(index, worker)| {
             let stats = worker.engine_stats();
             EngineReport {
                 pool: self.pools[worker.pool as usize].config.name.clone(),
                 engine: worker.index,
+                worker: index as u32,
                 steps: stats.steps,
-                utilisation: share(worker.totals.busy_ns, duration_ns),
+                utilisation: share(worker.totals.busy_ns, worker.provisioned_until(duration_ns)),
                 computed_tokens: worker.totals.computed_tokens,
                 preemptions: stats.preemptions,
                 kv_peak_usage: kv_peak_usage(worker),
@@ -229,10 +276,39 @@ impl Simulation<'_> {
         });
         reports.collect()
     }
+
+    fn pool_reports(&self, duration_ns: u64) -> Vec<PoolReport> {
+        let reports = self.pools.iter().map(|pool| {
+            let workers = &self.workers[pool.workers()];
+            let worker_ns = workers.iter().map(|worker| u128::from(worker.provisioned_until(duration_ns))).sum();
+            PoolReport {
+                pool: pool.config.name.clone(),
+                first_worker: pool.first_worker,
+                worker_ns,
+                worker_seconds: worker_ns as f64 / 1e9,
+                scales: pool.scaler.is_some(),
+            }
+        });
+        reports.collect()
+    }
+
+    /// What autoscalers did while there were requests.
+    fn scaling_events(&self, duration_ns: u64) -> Vec<ScalingEvent> {
+        let during = self.rescaled.iter().filter(|rescaled| rescaled.at_ns <= duration_ns);
+        let event = |&Rescaled { at_ns, pool, from, to }: &Rescaled| {
+            let pool = self.pools[pool as usize].config.name.clone();
+            ScalingEvent { at_ms: ns_to_ms(at_ns), pool, from, to }
+        };
+        during.map(event).collect()
+    }
 }
 
 fn kv_peak_usage(worker: &Worker) -> f64 {
     share(u64::from(worker.totals.peak_active_blocks), u64::from(worker.engine.num_usable_blocks()))
+}
+
+fn none_scales(pools: &[PoolReport]) -> bool {
+    pools.iter().all(|pool| !pool.scales)
 }
 
 fn share(part: u64, whole: u64) -> f64 {

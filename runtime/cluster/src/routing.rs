@@ -7,7 +7,6 @@ use crate::event::Event;
 use crate::kv_router::{Candidate, KvQuery, Released};
 use crate::router::{Choice, EndedRequest, RouteError, RoutePhase, RouteQuery};
 use crate::sim::{Pool, PoolRouter, Simulation};
-use crate::worker::Health;
 
 /// What a router made of a request.
 pub(crate) enum Routed {
@@ -32,13 +31,13 @@ impl Simulation<'_> {
     }
 
     fn ask(&mut self, tag: u64, index: usize, prompt: &Prompt, kv_role: KvRole) -> Result<Routed, SimError> {
+        let workers = self.pools[index].workers();
         let pool = &mut self.pools[index];
         let PoolRouter::Asked(router) = &mut pool.router else { unreachable!("it is another kind of router") };
         let overlap = router.needs_overlap();
-        let first = pool.first_worker as usize;
         self.loads.clear();
-        for worker in &self.workers[first..first + pool.config.engines as usize] {
-            if worker.health == Health::Up {
+        for worker in &self.workers[workers] {
+            if worker.is_up() {
                 let hit = if overlap { worker.engine.cached_prefix_blocks(prompt.block_hashes()) } else { 0 };
                 self.loads.push(worker.load(hit));
             }
@@ -122,10 +121,9 @@ impl Simulation<'_> {
         let pool = &self.pools[index];
         let PoolRouter::Kv(router) = &pool.router else { unreachable!("it is another kind of router") };
         let overlap = router.needs_overlap();
-        let first = pool.first_worker as usize;
         self.candidates.clear();
-        for worker in &self.workers[first..first + pool.config.engines as usize] {
-            if worker.health == Health::Up {
+        for worker in &self.workers[pool.workers()] {
+            if worker.is_up() {
                 let hit = if overlap { worker.engine.cached_prefix_blocks(prompt.block_hashes()) } else { 0 };
                 self.candidates.push(Candidate { worker: worker.index, overlap_blocks: hit });
             }
@@ -154,10 +152,8 @@ impl Simulation<'_> {
     }
 
     fn release_from(&mut self, index: usize) {
-        let first = self.pools[index].first_worker as usize;
-        let engines = self.pools[index].config.engines as usize;
         self.candidates.clear();
-        let up = self.workers[first..first + engines].iter().filter(|worker| worker.health == Health::Up);
+        let up = self.workers[self.pools[index].workers()].iter().filter(|worker| worker.is_up());
         self.candidates.extend(up.map(|worker| Candidate { worker: worker.index, overlap_blocks: 0 }));
         while let PoolRouter::Kv(router) = &mut self.pools[index].router
             && let Some(Released { request: tag, to }) = router.release(self.now_ns, &self.candidates)

@@ -5,6 +5,7 @@
 //! worker. Nothing here reads a clock or iterates in an order that could vary.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::sync::Arc;
 
 use vcr_core::plan::{RemoteLoad, RequestOutput, ScheduledKind};
@@ -20,6 +21,7 @@ use crate::observe::{Observer, Progress, StepRecord};
 use crate::record::{Outcome, RequestRecord};
 use crate::report::Report;
 use crate::router::{Router, RouterConfig, WorkerLoad};
+use crate::scaling::{Rescaled, Scaler, Tally, scale_error};
 use crate::worker::Worker;
 use crate::workload::{FollowUp, Workload};
 
@@ -69,6 +71,16 @@ pub(crate) struct Pool {
     pub(crate) queue_moves: bool,
     /// Requests that wait for a worker to come up, oldest first.
     pub(crate) parked: Vec<u64>,
+    /// Decides how many workers there are, if that changes.
+    pub(crate) scaler: Option<Scaler>,
+}
+
+impl Pool {
+    /// The indices of its workers.
+    pub(crate) fn workers(&self) -> Range<usize> {
+        let first = self.first_worker as usize;
+        first..first + self.config.most_engines() as usize
+    }
 }
 
 /// What chooses among the workers of a pool.
@@ -102,6 +114,12 @@ pub(crate) struct Simulation<'o> {
     /// anywhere: because another ends, because the router kept it back, or because
     /// of an injected crash.
     chained: bool,
+    /// Whether any pool has an autoscaler.
+    scales: bool,
+    pub(crate) tally: Tally,
+    pub(crate) rescaled: Vec<Rescaled>,
+    /// Since when nothing but ticks has been to come, if so.
+    pub(crate) only_ticks_since_ns: Option<u64>,
     pub(crate) ended: u64,
     pub(crate) steps: u64,
     /// Workers whose situation changed at this instant.
@@ -133,7 +151,7 @@ impl<'o> Simulation<'o> {
         let mut workers = Vec::new();
         for (pool, pool_config) in config.topology.pools().into_iter().enumerate() {
             let first_worker = workers.len() as u32;
-            for index in 0..pool_config.engines {
+            for index in 0..pool_config.most_engines() {
                 let worker = Worker::new(pool as u32, index, pool_config, &config, observer.wants_steps())
                     .map_err(|error| make_error(pool_config, index, 0, error))?;
                 workers.push(worker);
@@ -146,12 +164,14 @@ impl<'o> Simulation<'o> {
                 _ => PoolPart::Decode,
             };
             let router = pool_router(pool_config, part, &seat)?;
+            let scaler = pool_scaler(pool_config, &config)?;
             pools.push(Pool {
                 first_worker,
                 router,
                 hears_at_ns: None,
                 queue_moves: false,
                 parked: Vec::new(),
+                scaler,
                 config: pool_config.clone(),
             });
         }
@@ -175,6 +195,10 @@ impl<'o> Simulation<'o> {
             answers: BTreeMap::new(),
             chained: config.workloads.iter().any(WorkloadConfig::is_chained)
                 || config.topology.pools().iter().any(|pool| pool.failures.is_some() || pool.router.has_queue()),
+            scales: config.topology.pools().iter().any(|pool| pool.scaling.is_some()),
+            tally: Tally::default(),
+            rescaled: Vec::new(),
+            only_ticks_since_ns: None,
             ended: 0,
             steps: 0,
             dirty: Vec::new(),
@@ -194,6 +218,11 @@ impl<'o> Simulation<'o> {
     fn schedule_beginnings(&mut self) {
         for (index, fault) in self.config.faults.iter().enumerate() {
             self.events.push(fault.at_ns, Event::Fault { index: index as u32 });
+        }
+        for (index, pool) in self.pools.iter().enumerate() {
+            if let Some(scaler) = &pool.scaler {
+                self.events.push(scaler.interval_ns(), Event::ScaleTick { pool: index as u32 });
+            }
         }
         for (index, workload) in self.workloads.iter_mut().enumerate() {
             let arrival = Event::Arrival { workload: index as u32 };
@@ -231,7 +260,13 @@ impl<'o> Simulation<'o> {
                 self.handle(event)?;
             }
             self.release_queued();
+            if self.scales {
+                self.turn_off_drained();
+            }
             self.start_steps()?;
+            if self.scales && self.only_ticks_are_left() {
+                break;
+            }
             if self.steps >= next_progress {
                 next_progress = self.steps + STEPS_PER_PROGRESS;
                 let progress = self.progress();
@@ -261,13 +296,14 @@ impl<'o> Simulation<'o> {
             Event::LinkProgress { link, version } => self.progress_link(link, version),
             Event::TransferDelivered { tag, attempt } => self.deliver_transfer(tag, attempt),
             Event::Fault { index } => self.strike(index)?,
-            Event::WorkerUp { worker } => self.bring_up(worker)?,
+            Event::WorkerUp { worker, incarnation } => self.bring_up(worker, incarnation)?,
             Event::SlowDownEnd { worker, fault } => self.end_slow_down(worker, fault),
             Event::StallEnd { worker, incarnation } => self.end_stall(worker, incarnation),
             Event::RouterHears { pool } => self.router_hears(pool),
             Event::Arrival { workload } => self.arrive(workload)?,
             Event::NextTurn { slot, .. } => self.continue_session(slot)?,
             Event::Ready { workload, node } => self.start_node(workload, node)?,
+            Event::ScaleTick { pool } => self.scale_tick(pool)?,
         }
         Ok(())
     }
@@ -468,9 +504,24 @@ impl<'o> Simulation<'o> {
         let first = record.prefill_end_ns.is_none();
         if num_tokens > 0 {
             let metrics = &mut self.metrics[record.workload as usize];
+            // What is answered as recorded has no engine.
+            let is_served = record.prefill_worker.is_some();
             match record.last_token_ns {
-                None => record.first_token_ns = Some(now_ns),
-                Some(last_ns) => metrics.sample(Trend::Itl, now_ns - last_ns),
+                None => {
+                    record.first_token_ns = Some(now_ns);
+                    if is_served {
+                        self.tally.first_token(now_ns - record.arrival_ns);
+                    }
+                }
+                Some(last_ns) => {
+                    metrics.sample(Trend::Itl, now_ns - last_ns);
+                    if is_served {
+                        self.tally.token_gaps(now_ns - last_ns, 1);
+                    }
+                }
+            }
+            if is_served {
+                self.tally.token_gaps(0, u64::from(num_tokens - 1));
             }
             if record.output_tokens < 2 && record.output_tokens + num_tokens >= 2 {
                 record.detail.second_token_ns = Some(now_ns);
@@ -503,9 +554,13 @@ impl<'o> Simulation<'o> {
         for output in &self.workers[index as usize].engine.outputs().outputs {
             let record = &mut self.records[output.tag as usize];
             match record.last_token_ns {
-                None => record.first_token_ns = Some(first_end_ns),
+                None => {
+                    record.first_token_ns = Some(first_end_ns);
+                    self.tally.first_token(first_end_ns - record.arrival_ns);
+                }
                 Some(last_ns) => {
                     self.metrics[record.workload as usize].sample(Trend::Itl, first_end_ns - last_ns);
+                    self.tally.token_gaps(first_end_ns - last_ns, 1);
                 }
             }
             // One token a step.
@@ -520,6 +575,10 @@ impl<'o> Simulation<'o> {
             self.decoding[record.workload as usize] += 1;
         }
         self.tell_outputs_of_stretch(index);
+        let decoding: u64 = self.decoding.iter().sum();
+        for duration_ns in &ended_ns[1..] {
+            self.tally.token_gaps(*duration_ns, decoding);
+        }
         for (metrics, &requests) in self.metrics.iter_mut().zip(&self.decoding) {
             for duration_ns in ended_ns[1..].iter().filter(|_| requests > 0) {
                 metrics.sample_times(Trend::Itl, *duration_ns, requests);
@@ -551,7 +610,7 @@ impl<'o> Simulation<'o> {
 fn pool_router(config: &PoolConfig, part: PoolPart, seat: &Seat<'_>) -> Result<PoolRouter, SimError> {
     if let RouterConfig::Kv(kv) = &config.router {
         let facts = PoolFacts {
-            workers: config.engines,
+            workers: config.most_engines(),
             block_size_tokens: config.engine.block_size(),
             max_num_batched_tokens: config.engine.max_num_batched_tokens(),
             part,
@@ -565,6 +624,14 @@ fn pool_router(config: &PoolConfig, part: PoolPart, seat: &Seat<'_>) -> Result<P
         at_ms: 0.0,
         reason,
     })
+}
+
+fn pool_scaler(pool: &PoolConfig, run: &RunConfig) -> Result<Option<Scaler>, SimError> {
+    let Some(scaling) = &pool.scaling else { return Ok(None) };
+    let seed = seed::derive(run.seed, &format!("scaler:{}", pool.name), 0);
+    let seat = Seat { run: &run.name, pool: &pool.name, engine: None, seed };
+    let made = (scaling.policy)(&seat).map_err(|reason| scale_error(pool.name.clone(), 0.0, reason))?;
+    Ok(Some(Scaler::new(scaling.clone(), made, pool.engines)))
 }
 
 fn workload(config: &RunConfig, index: usize, block_size_tokens: u32) -> Workload {
@@ -582,7 +649,7 @@ fn links(topology: &Topology) -> Vec<Link> {
     let Some(bytes_per_s) = link.bandwidth_bytes_per_s else { return Vec::new() };
     let count = match link.sharing {
         LinkSharing::Shared => 1,
-        LinkSharing::PerPrefillEngine => prefill.engines,
+        LinkSharing::PerPrefillEngine => prefill.most_engines(),
         LinkSharing::Unshared => 0,
     };
     (0..count).map(|_| Link::new(bytes_per_s)).collect()

@@ -1,7 +1,8 @@
 //! Checking a run before it begins: what its types cannot rule out.
 
 use crate::config::{
-    Answers, Arrivals, FaultKind, Limit, RunConfig, Topology, TracePacing, WorkloadConfig, WorkloadSource,
+    Answers, Arrivals, FaultKind, Limit, PoolConfig, RunConfig, ScalingConfig, Topology, TracePacing, WorkloadConfig,
+    WorkloadSource,
 };
 use crate::router::RouterConfig;
 
@@ -11,6 +12,9 @@ const MOST_ENGINES: u64 = 100_000;
 const MOST_BLOCKS: u64 = 250_000_000;
 const MOST_STARTS: u64 = 100_000_000;
 const MOST_IN_FLIGHT: u64 = 10_000_000;
+
+/// Decisions closer to each other than this would be most of a run.
+const SHORTEST_INTERVAL_NS: u64 = 1_000_000;
 
 /// What is wrong with a [`RunConfig`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -37,6 +41,9 @@ impl RunConfig {
             if pool.engines == 0 {
                 problem(format!("pool `{}`", pool.name), "`engines` must be at least 1");
             }
+            if let Some(scaling) = &pool.scaling {
+                scaling.check(pool.engines, &mut |text| problem(format!("scaling of pool `{}`", pool.name), text));
+            }
             if pool.policy.is_some() != pool.engine.is_ranked() {
                 let text = "has a scheduling policy that its engines do not follow, or none that they could";
                 problem(format!("pool `{}`", pool.name), text);
@@ -50,11 +57,12 @@ impl RunConfig {
                 problem(format!("pool `{}`", pool.name), "acceptance rates must lie between 0 and 1");
             }
         }
-        let engines: u64 = pools.iter().map(|pool| u64::from(pool.engines)).sum();
+        let engines: u64 = pools.iter().map(|pool| u64::from(pool.most_engines())).sum();
         if engines > MOST_ENGINES {
             problem("cluster".to_owned(), &format!("has {engines} engines; at most {MOST_ENGINES} are simulated"));
         }
-        let blocks: u64 = pools.iter().map(|pool| u64::from(pool.engines) * u64::from(pool.engine.num_blocks())).sum();
+        let blocks_of = |pool: &&PoolConfig| u64::from(pool.most_engines()) * u64::from(pool.engine.num_blocks());
+        let blocks: u64 = pools.iter().map(blocks_of).sum();
         if blocks > MOST_BLOCKS {
             let text = format!("has {blocks} KV blocks in all; at most {MOST_BLOCKS} are simulated");
             problem("cluster".to_owned(), &text);
@@ -98,12 +106,12 @@ impl RunConfig {
             let place = format!("fault {}", index + 1);
             match pools.get(fault.pool as usize) {
                 None => problem(place, "names a pool that does not exist"),
-                Some(pool) if fault.engine >= pool.engines => {
+                Some(pool) if fault.engine >= pool.most_engines() => {
                     let text = format!(
                         "names engine {} of pool `{}`, which has engines 0 to {}",
                         fault.engine,
                         pool.name,
-                        pool.engines.saturating_sub(1)
+                        pool.most_engines().saturating_sub(1)
                     );
                     problem(place, &text);
                 }
@@ -117,6 +125,25 @@ impl RunConfig {
             }
         }
         if errors.is_empty() { Ok(()) } else { Err(errors) }
+    }
+}
+
+impl ScalingConfig {
+    fn check(&self, engines: u32, problem: &mut dyn FnMut(&str)) {
+        let Self { min_engines, max_engines, .. } = *self;
+        if self.interval_ns < SHORTEST_INTERVAL_NS {
+            problem("`interval` must be at least 1 ms");
+        }
+        if min_engines == 0 {
+            problem("`min` must be at least 1");
+        }
+        if min_engines > max_engines {
+            problem(&format!("`min` is {min_engines} and `max` {max_engines}; there is nothing between them"));
+        } else if !(min_engines..=max_engines).contains(&engines) {
+            problem(&format!(
+                "the pool starts with {engines} engines, but `min` is {min_engines} and `max` {max_engines}"
+            ));
+        }
     }
 }
 

@@ -20,8 +20,16 @@ use crate::tokens::ChosenTokens;
 /// Whether a worker takes requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Health {
+    /// It is not there; an autoscaler may start it.
+    Off,
+    /// It was started and is not ready yet.
+    Starting,
     Up,
+    /// It finishes what it has, and takes no more.
+    Draining,
+    /// It crashed and comes up again.
     Restarting,
+    /// It crashed and stays away.
     Down,
 }
 
@@ -48,7 +56,13 @@ pub(crate) struct Worker {
     /// Index in the pool.
     pub(crate) index: u32,
     pub(crate) engine: AnyEngine,
-    pub(crate) health: Health,
+    health: Health,
+    /// Since when it has had its place, if it has.
+    provisioned_since_ns: Option<u64>,
+    /// From when to when it had it before.
+    provisioned_ns: Vec<(u64, u64)>,
+    /// Tells newer engines of a pool from older ones: larger is newer.
+    pub(crate) started: u64,
     /// Counts restarts; tells stale step ends from live ones.
     pub(crate) incarnation: u32,
     pub(crate) totals: WorkerTotals,
@@ -84,6 +98,7 @@ impl Worker {
         run: &RunConfig,
         records_events: bool,
     ) -> Result<Self, MakeError> {
+        let is_up = index < config.engines;
         let seed = seed::derive(run.seed, &format!("engine:{}", config.name), u64::from(index));
         let seat = |purpose| seat(&run.name, config, index, purpose, seed, 0);
         let injector = config.failures.as_ref().map(|make| make(&seat("failures")));
@@ -92,7 +107,10 @@ impl Worker {
             pool,
             index,
             engine: new_engine(&config.engine, records_events || config.router.needs_kv_events()),
-            health: Health::Up,
+            health: if is_up { Health::Up } else { Health::Off },
+            provisioned_since_ns: is_up.then_some(0),
+            provisioned_ns: Vec::new(),
+            started: u64::from(index),
             incarnation: 0,
             totals: WorkerTotals::default(),
             executing: false,
@@ -145,9 +163,61 @@ impl Worker {
         self.may_work() && !self.executing && self.engine.step_in_flight()
     }
 
-    /// Whether it is up and not stalled.
+    /// Whether it is at work and not stalled.
     fn may_work(&self) -> bool {
-        self.health == Health::Up && self.stalled_until_ns.is_none()
+        self.is_serving() && self.stalled_until_ns.is_none()
+    }
+
+    /// Whether it takes requests, and all else that can become of it.
+    pub(crate) fn health(&self) -> Health {
+        self.health
+    }
+
+    /// Whether it takes requests.
+    pub(crate) fn is_up(&self) -> bool {
+        self.health == Health::Up
+    }
+
+    /// Whether it has requests or may get some.
+    pub(crate) fn is_serving(&self) -> bool {
+        matches!(self.health, Health::Up | Health::Draining)
+    }
+
+    /// Whether it drains and has nothing left: no request, no KV that another
+    /// engine is to fetch, no step.
+    pub(crate) fn is_drained(&self) -> bool {
+        self.health == Health::Draining && !self.engine.step_in_flight() && self.engine.live_tags().is_empty()
+    }
+
+    /// Whether it ever had its place.
+    pub(crate) fn was_provisioned(&self) -> bool {
+        self.provisioned_since_ns.is_some() || !self.provisioned_ns.is_empty()
+    }
+
+    /// How long it had its place until `end_ns`, in nanoseconds.
+    pub(crate) fn provisioned_until(&self, end_ns: u64) -> u64 {
+        let open = self.provisioned_since_ns.map(|since_ns| (since_ns, u64::MAX));
+        let spans = self.provisioned_ns.iter().copied().chain(open);
+        spans.map(|(from_ns, to_ns)| to_ns.min(end_ns) - from_ns.min(end_ns)).sum()
+    }
+
+    /// Begins to start, as the newest of its pool.
+    pub(crate) fn start(&mut self, now_ns: u64, started: u64) {
+        debug_assert_eq!(self.health, Health::Off);
+        self.health = Health::Starting;
+        self.provisioned_since_ns = Some(now_ns);
+        self.started = started;
+    }
+
+    /// Takes no more requests.
+    pub(crate) fn drain(&mut self) {
+        debug_assert_eq!(self.health, Health::Up);
+        self.health = Health::Draining;
+    }
+
+    /// Is gone, with its cache and whatever it had.
+    pub(crate) fn turn_off(&mut self, now_ns: u64) {
+        self.end_process(now_ns, Health::Off);
     }
 
     /// Whether each of its steps must be taken by itself, because someone may
@@ -248,15 +318,20 @@ impl Worker {
         self.engine.oldest_plan()
     }
 
-    /// Loses all requests and the cache.
-    pub(crate) fn crash(&mut self, now_ns: u64, restarts: bool) {
+    /// Loses all requests and the cache; `then` says what becomes of it.
+    pub(crate) fn crash(&mut self, now_ns: u64, then: Health) {
         // The rest of a step in flight is not spent.
         if self.executing {
             self.totals.busy_ns -= self.step_end_ns - now_ns;
         }
+        self.totals.crashes += 1;
+        self.end_process(now_ns, then);
+    }
+
+    /// Its process is gone. What is off has given its place back.
+    fn end_process(&mut self, now_ns: u64, then: Health) {
         self.executing = false;
         add_stats(&mut self.totals.lost, self.engine.stats());
-        self.totals.crashes += 1;
         let records_events = self.engine.kv_events().is_some();
         self.engine = new_engine(&self.engine.kind(), records_events);
         self.told_kv_events = 0;
@@ -267,12 +342,19 @@ impl Worker {
             injector.ended_all();
         }
         self.incarnation += 1;
-        self.health = if restarts { Health::Restarting } else { Health::Down };
+        self.health = then;
+        if then == Health::Off {
+            self.provisioned_ns.extend(self.provisioned_since_ns.take().map(|since_ns| (since_ns, now_ns)));
+        }
     }
 
-    /// Comes up again as a new process.
-    pub(crate) fn restart(&mut self, run: &str, config: &PoolConfig) -> Result<(), MakeError> {
+    /// Comes up as a new process.
+    pub(crate) fn bring_up(&mut self, run: &str, config: &PoolConfig) -> Result<(), MakeError> {
         self.health = Health::Up;
+        if self.incarnation == 0 {
+            // What stands around its first engine was made with it.
+            return Ok(());
+        }
         let seat = |purpose| seat(run, config, self.index, purpose, self.seed, self.incarnation);
         self.latency = (config.latency)(&seat("latency")).map_err(MakeError::Latency)?;
         self.policy = new_policy(&seat("policy"), config)?;

@@ -106,6 +106,7 @@ impl Case<'_> {
         PoolConfig {
             name: name.to_owned(),
             engines: 1,
+            scaling: None,
             engine: self.engine(semantics),
             latency,
             policy: None,

@@ -9,7 +9,7 @@ use vcr_cluster::record::{FailReason, Outcome};
 use vcr_cluster::{
     Arrivals, ConditionalConfig, ConditionalPolicy, FaultConfig, FaultKind, KvAwareConfig, KvKnowledge, KvRouterConfig,
     Limit, LinkSharing, PoolConfig, QueueConfig, QueueOrder, ReplicaConfig, Report, RequestMix, RouterConfig,
-    RunConfig, SimError, Topology, simulate,
+    RunConfig, ScalingConfig, SimError, TargetMetric, TargetPolicy, Topology, simulate,
 };
 use vcr_core::sglang::{PassOrder, SchedulePolicy, SglangConfig, SglangConfigInput};
 use vcr_core::{CapacityPolicy, EngineConfig, EngineConfigInput};
@@ -379,6 +379,46 @@ fn arb_fault(pools: u32) -> impl Strategy<Value = FaultConfig> {
     })
 }
 
+/// An autoscaler, as a case shows it.
+#[derive(Clone, Debug)]
+struct Scaling {
+    interval_ms: u64,
+    startup_ms: u64,
+    min_engines: u32,
+    max_engines: u32,
+    policy: TargetPolicy,
+}
+
+impl Scaling {
+    fn config(self) -> ScalingConfig {
+        ScalingConfig {
+            interval_ns: self.interval_ms * MS,
+            min_engines: self.min_engines,
+            max_engines: self.max_engines,
+            startup_ns: self.startup_ms * MS,
+            policy: self.policy.factory(),
+        }
+    }
+}
+
+fn arb_scaling() -> impl Strategy<Value = Option<Scaling>> {
+    let policy = (any::<bool>(), 0.5..8.0f64, 0..4u32).prop_map(|(requests, target, scale_down_delay_ticks)| {
+        let (metric, target) =
+            if requests { (TargetMetric::Requests, target) } else { (TargetMetric::PrefillTokens, target * 100.0) };
+        TargetPolicy { metric, target, scale_down_delay_ticks }
+    });
+    let startup_ms = prop_oneof![Just(0), 1..150u64];
+    proptest::option::of((1..60u64, startup_ms, 1..3u32, 2..6u32, policy).prop_map(
+        |(interval_ms, startup_ms, min_engines, max_engines, policy)| Scaling {
+            interval_ms,
+            startup_ms,
+            min_engines,
+            max_engines,
+            policy,
+        },
+    ))
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 96, ..ProptestConfig::default() })]
 
@@ -388,20 +428,22 @@ proptest! {
         split in any::<bool>(),
         blocks in 40..600u32,
         (router, decode_router, conditional) in (arb_router(), arb_router(), arb_conditional()),
+        (scaling, decode_scaling) in (arb_scaling(), arb_scaling()),
         faults in proptest::collection::vec(arb_fault(2), 0..6),
         retries in 0..3u32,
         turns in 1.0..4.0f64,
         scheduler in arb_scheduler(),
         seed in any::<u64>(),
     ) {
+        let (scaling, decode_scaling) = (scaling.map(Scaling::config), decode_scaling.map(Scaling::config));
         let topology = if split {
             let Topology::Disaggregated { prefill, decode, link, .. } = disaggregated(blocks, Some(1 << 30)) else {
                 unreachable!()
             };
-            let decode = PoolConfig { router: decode_router, ..decode };
-            Topology::Disaggregated { prefill: PoolConfig { router, ..prefill }, decode, link, conditional }
+            let decode = PoolConfig { router: decode_router, scaling: decode_scaling, ..decode };
+            Topology::Disaggregated { prefill: PoolConfig { router, scaling, ..prefill }, decode, link, conditional }
         } else {
-            Topology::Aggregated(pool("engines", 2, blocks, router))
+            Topology::Aggregated(PoolConfig { scaling, ..pool("engines", 2, blocks, router) })
         };
         let pools = topology.pools().len() as u32;
         let requests = RequestMix {

@@ -23,6 +23,7 @@ mod queue;
 mod remote_kv;
 mod request;
 pub mod route;
+pub mod scale;
 mod schedule;
 mod seat;
 pub mod seed;

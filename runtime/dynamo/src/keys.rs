@@ -41,6 +41,12 @@ impl<'f> Keys<'f> {
         self.findings.problems.push(problem);
     }
 
+    /// Whether there is a complaint about a key already.
+    pub(crate) fn has_problem(&self, key: &str) -> bool {
+        let key = format!("{}{key}", self.prefix);
+        self.findings.problems.iter().any(|problem| problem.key == key)
+    }
+
     /// Tells that a key does not do what it says.
     pub(crate) fn remark(&mut self, key: &str, text: impl Into<String>) {
         let remark = self.at(key, text.into());

@@ -4,6 +4,7 @@
 //! * [`EngineArgs`]: engine arguments in both spellings, the flat object of 1.4
 //!   and the nested one of 1.6, and the pool that they mean;
 //! * [`RouterArgs`]: the router's configuration;
+//! * [`AutoscaleArgs`]: that of an autoscaler;
 //! * [`report`]: the report, its rows for each request, and the table.
 //!
 //! Nothing here prints, draws or reads a clock; the only files that are read
@@ -11,12 +12,14 @@
 //! simulation is accepted and told as a [`Remark`]; what would mean something
 //! and is not simulated is refused by name.
 
+mod autoscale;
 mod engine;
 mod keys;
 mod problem;
 pub mod report;
 mod router;
 
+pub use autoscale::AutoscaleArgs;
 pub use engine::{
     EngineArgs, EngineType, KvTransfer, Mtp, PoolOptions, PreemptionMode, Preset, Role, SglangArgs, SglangPolicy,
     Timing, known_engine_key,

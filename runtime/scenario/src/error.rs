@@ -28,6 +28,7 @@ impl Blame {
             | SimError::Route { .. }
             | SimError::Failures { .. }
             | SimError::Tokens { .. }
+            | SimError::Scale { .. }
             | SimError::Stuck { .. } => (Self::Fault, None),
         }
     }

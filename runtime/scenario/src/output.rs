@@ -210,8 +210,12 @@ impl RunFiles {
             Incident::SlowDownEnd => "slow-down ends",
             Incident::Stall => "stall",
             Incident::StallEnd => "stall ends",
+            Incident::StartUp => "start-up",
+            Incident::Up => "up",
+            Incident::Drain => "drain",
+            Incident::Off => "off",
         };
-        if incident == Incident::Crash {
+        if matches!(incident, Incident::Crash | Incident::Off) {
             // Another engine takes its place; steps in flight came to nothing.
             self.write_line(worker, None);
             self.logs[worker as usize] = EngineSteps::default();

@@ -150,7 +150,7 @@ fn make_names_unique(context: &Context, configs: &mut [RunConfig]) {
 
 fn execute_one(context: &Context, config: RunConfig, index: usize) -> Result<Report, Thrown> {
     let name = config.name.clone();
-    let engines = config.topology.pools().iter().map(|p| (p.name.clone(), p.engines)).collect::<Vec<_>>();
+    let engines = config.topology.pools().iter().map(|p| (p.name.clone(), p.most_engines())).collect::<Vec<_>>();
     let files = {
         let state = context.state();
         state.outputs.as_ref().map(|outputs| outputs.open_run(index, &name, &engines))

@@ -17,6 +17,7 @@ pub const FUNCTIONS: &[(&str, &str)] = &[
     ("param", "param(\"name\", default)"),
     ("engine", "engine(#{ num_gpu_blocks: 16_385, ... })"),
     ("pool", "pool(#{ engines: 2, engine: ..., latency: ..., router: \"round-robin\" })"),
+    ("autoscale", "autoscale(#{ policy: \"target_requests\", target: 8, interval: \"30s\", max: 16, ... })"),
     ("cluster", "cluster(#{ engines: pool }) or cluster(#{ prefill: pool, decode: pool, link: link })"),
     ("conditional", "conditional(#{ policy: \"isl-bounding\", eff_isl_threshold: 2048, ... })"),
     ("link", "link(#{ bandwidth: \"64GB/s\", kv_bytes_per_token: \"128KiB\" })"),

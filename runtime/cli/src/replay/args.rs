@@ -18,6 +18,8 @@ pub(crate) const EXAMPLES: &str = crate::args::with_simulation_exit_codes!(
       --decode-engine-args '{\"worker_type\": \"decode\"}' --num-prefill-workers 2 --num-decode-workers 2
   vcr replay --input-tokens 1000 --output-tokens 200 --request-count 500 --request-rate 8
   vcr replay trace.jsonl --router-mode my-router.wasm --latency 'roofline(#{ model: \"llama-3.1-8b\", gpu: \"h100-sxm\" })'
+  vcr replay trace.jsonl --autoscale '{\"policy\": \"target_requests\", \"target\": 8, \"interval_s\": 30, \"max\": 16}' \\
+      --extra-engine-args '{\"startup_time\": 60}'
   vcr replay trace.jsonl --sweep num_workers=1..16 --sweep router_mode=round_robin,kv_router \\
       --sweep max_num_seqs=64,128 --sweep-out sweep.csv
 
@@ -140,6 +142,11 @@ pub(crate) struct ClusterArgs {
     /// Workers that generate outputs.
     #[arg(long, value_name = "N", default_value = "1")]
     pub(crate) num_decode_workers: u32,
+
+    /// Let the number of workers follow the load, from the given number on: {"policy": "target_requests" or
+    /// "target_prefill_tokens", "target": 8, "interval_s": 30, "min": 1, "max": 16, "scale_down_delay_ticks": 0}.
+    #[arg(long, value_name = "JSON|@FILE")]
+    pub(crate) autoscale: Option<String>,
 
     /// Engine arguments, flat as in Dynamo 1.4 or nested as in 1.6.
     #[arg(long, value_name = "JSON|@FILE")]

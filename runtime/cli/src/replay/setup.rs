@@ -8,7 +8,7 @@ use vcr_cluster::{
     RunConfig, SyntheticInput, Topology, TracePacing, WorkloadConfig, WorkloadSource,
 };
 use vcr_dynamo::report::{ReportSettings, Sla};
-use vcr_dynamo::{EngineArgs, PoolOptions, Remark, Role, RouterArgs};
+use vcr_dynamo::{AutoscaleArgs, EngineArgs, PoolOptions, Remark, Role, RouterArgs};
 use vcr_scenario::expression;
 use vcr_trace::{HashIdScope, SharedPrefix, Strictness, Trace, TraceOptions, read_files};
 
@@ -140,6 +140,12 @@ fn latency(args: &ReplayArgs) -> Result<Option<LatencyFactory>, Refusal> {
     Ok(Some(expression::latency("--latency", &source, Path::new(""), None)?))
 }
 
+fn autoscale(args: &ReplayArgs) -> Result<Option<AutoscaleArgs>, Refusal> {
+    let Some(text) = &args.cluster.autoscale else { return Ok(None) };
+    let place = "--autoscale";
+    Ok(Some(AutoscaleArgs::read(place, &text_of(place, text)?)?))
+}
+
 fn engine_args(
     args: &ReplayArgs,
     place: &str,
@@ -162,10 +168,11 @@ fn topology(
 ) -> Result<(Topology, ReportSettings), Refusal> {
     let cluster = &args.cluster;
     let latency = latency(args)?;
+    let autoscale = autoscale(args)?;
     let pool = |engine: &EngineArgs, place, name, engines, role, router: &RouterConfig| {
         let router = with_queue_order(router.clone(), &routers.args, engine);
         let latency = latency.clone();
-        engine.pool(PoolOptions { place, name, engines, preset: cluster.preset, role, latency, router })
+        engine.pool(PoolOptions { place, name, engines, autoscale, preset: cluster.preset, role, latency, router })
     };
     let sla = Sla { ttft_ms: args.run.sla_ttft_ms, itl_ms: args.run.sla_itl_ms, e2e_ms: args.run.sla_e2e_ms };
     let settings = ReportSettings { sla, ..ReportSettings::default() };

@@ -183,11 +183,12 @@ impl KvRouter {
     pub(crate) fn release(&mut self, now_ns: u64, up: &[Candidate]) -> Option<Released> {
         let queue = self.config.queue?;
         for owner in 0..self.replicas.len() {
-            if self.replicas[owner].queue.is_empty() || up.is_empty() {
+            if self.replicas[owner].queue.is_empty() {
                 continue;
             }
+            // Also with no engine up: what has been heard is not to be heard again.
             self.catch_up(owner, now_ns);
-            if self.all_busy(owner, up, &queue) {
+            if up.is_empty() || self.all_busy(owner, up, &queue) {
                 continue;
             }
             let Some(queued) = self.replicas[owner].queue.pop() else { continue };
@@ -208,6 +209,12 @@ impl KvRouter {
     pub(crate) fn give_up_queued(&mut self) -> Vec<u64> {
         let queues = self.replicas.iter_mut().map(|replica| &mut replica.queue);
         queues.flat_map(|queue| std::iter::from_fn(|| queue.pop()).map(|queued| queued.request)).collect()
+    }
+
+    /// How many requests wait here, and their prompt tokens.
+    pub(crate) fn queued(&self) -> (u64, u64) {
+        let each = self.replicas.iter().map(|replica| replica.queue.load());
+        each.fold((0, 0), |(requests, tokens), (more, more_tokens)| (requests + more, tokens + more_tokens))
     }
 
     /// When a router that keeps requests back hears next of what others did.

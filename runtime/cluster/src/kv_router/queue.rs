@@ -58,6 +58,12 @@ impl RouterQueue {
         self.waiting.is_empty()
     }
 
+    /// How many requests wait, and their prompt tokens.
+    pub(super) fn load(&self) -> (u64, u64) {
+        let tokens = self.waiting.values().map(|queued| u64::from(queued.prompt_tokens)).sum();
+        (self.waiting.len() as u64, tokens)
+    }
+
     pub(super) fn push(&mut self, query: &KvQuery<'_>, order: QueueOrder, queued: Queued) {
         let rank = Rank {
             strict_priority: query.strict_priority,

@@ -54,6 +54,7 @@ pub(crate) fn pool(name: &str, engines: u32, num_gpu_blocks: u32, router: Router
     PoolConfig {
         name: name.to_owned(),
         engines,
+        scaling: None,
         engine: engine(num_gpu_blocks).into(),
         latency: linear(),
         policy: None,

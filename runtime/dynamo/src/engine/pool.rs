@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use vcr_cluster::{LatencyFactory, PoolConfig, RouterConfig};
+use vcr_cluster::{LatencyFactory, PoolConfig, RouterConfig, ScalingConfig};
 use vcr_core::latency::LatencyModel;
 use vcr_core::sglang::{PassOrder, SchedulePolicy, SglangConfig, SglangConfigInput};
 use vcr_core::{CapacityPolicy, ConfigError, EngineConfig, EngineConfigInput, EngineKind};
@@ -11,6 +11,7 @@ use vcr_timing::{
 };
 
 use super::{EngineArgs, EngineType, Preset, Role, SglangArgs, SglangPolicy, Timing};
+use crate::autoscale::AutoscaleArgs;
 use crate::problem::{DynamoError, Problem};
 
 /// Tokens a pass that no pass has, for budgets without bound.
@@ -22,8 +23,10 @@ pub struct PoolOptions<'a> {
     pub place: &'a str,
     /// Name in reports.
     pub name: &'a str,
-    /// Number of engines.
+    /// Number of engines; with an autoscaler, of those at the start.
     pub engines: u32,
+    /// How that number changes, if it does.
+    pub autoscale: Option<AutoscaleArgs>,
     /// Whose rules of a pass hold.
     pub preset: Preset,
     /// What the engines do.
@@ -63,6 +66,13 @@ impl EngineArgs {
         Ok(PoolConfig {
             name: options.name.to_owned(),
             engines: options.engines,
+            scaling: options.autoscale.map(|autoscale| ScalingConfig {
+                interval_ns: autoscale.interval_ns,
+                min_engines: autoscale.min_workers,
+                max_engines: autoscale.max_workers,
+                startup_ns: self.startup_time_ns,
+                policy: autoscale.policy.factory(),
+            }),
             engine,
             latency,
             policy: None,

@@ -144,6 +144,7 @@ proptest! {
                 place: "--extra-engine-args",
                 name: "engines",
                 engines: 1,
+                autoscale: None,
                 preset: Preset::Dynamo1_4,
                 role: Role::Aggregated,
                 latency: None,

@@ -144,6 +144,7 @@ fn ours(run: &Report, told: Told<'_>) -> Value {
         },
         "workers": of_worker,
         "links": run.links,
+        "scaling": run.scaling,
     })
 }
 
@@ -159,11 +160,11 @@ fn workers(run: &Report) -> Vec<Value> {
             *requests.entry(worker).or_insert(0) += 1;
         }
     }
-    let workers = run.engines.iter().enumerate().map(|(index, engine)| {
+    let workers = run.engines.iter().map(|engine| {
         json!({
             "pool": engine.pool,
             "worker": engine.engine,
-            "requests": requests.get(&(index as u32)).copied().unwrap_or(0),
+            "requests": requests.get(&engine.worker).copied().unwrap_or(0),
             "utilisation": engine.utilisation,
             "steps": engine.steps,
             "computed_tokens": engine.computed_tokens,

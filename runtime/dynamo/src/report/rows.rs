@@ -65,11 +65,9 @@ pub fn write(
     Ok(())
 }
 
-/// How many of the workers are prefill workers.
+/// How many of the places of workers are those of prefill workers.
 fn prefill_workers(report: &Report) -> Option<u32> {
-    let first = &report.engines.first()?.pool;
-    let others = report.engines.iter().position(|engine| engine.pool != *first)?;
-    Some(others as u32)
+    report.pools.get(1).map(|decode| decode.first_worker)
 }
 
 fn row(

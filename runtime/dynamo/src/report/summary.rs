@@ -135,9 +135,7 @@ impl Summary {
         let since = |from: fn(&RequestRecord) -> Option<u64>, to: fn(&RequestRecord) -> Option<u64>| {
             Distribution::of_ns(completed().filter_map(|record| Some(to(record)? - from(record)?)).collect())
         };
-        let (prefill_workers, decode_workers) = workers(report);
-        let prefill_worker_seconds = prefill_workers as f64 * seconds;
-        let decode_worker_seconds = decode_workers as f64 * seconds;
+        let (prefill_worker_seconds, decode_worker_seconds) = worker_seconds(report);
         let gpu_seconds = prefill_worker_seconds * f64::from(settings.prefill_gpus_per_worker)
             + decode_worker_seconds * f64::from(settings.decode_gpus_per_worker);
         let num_completed = completed().count() as u64;
@@ -190,12 +188,13 @@ impl Summary {
     }
 }
 
-/// Prefill workers, and others.
-fn workers(report: &Report) -> (usize, usize) {
-    let first = report.engines.first().map(|engine| &engine.pool);
-    let is_split = report.engines.iter().any(|engine| Some(&engine.pool) != first);
-    let of_first = report.engines.iter().filter(|engine| Some(&engine.pool) == first).count();
-    if is_split { (of_first, report.engines.len() - of_first) } else { (0, of_first) }
+/// How long there were prefill workers, and others.
+fn worker_seconds(report: &Report) -> (f64, f64) {
+    match &report.pools[..] {
+        [prefill, decode, ..] => (prefill.worker_seconds, decode.worker_seconds),
+        [pool] => (0.0, pool.worker_seconds),
+        [] => (0.0, 0.0),
+    }
 }
 
 /// Mean gap between the tokens of a request.

@@ -72,6 +72,8 @@ fn empty() -> vcr_cluster::Report {
         },
         workloads: Default::default(),
         engines: Vec::new(),
+        pools: Vec::new(),
+        scaling: Vec::new(),
         links: Vec::new(),
         fingerprint: String::new(),
         requests: Vec::new(),

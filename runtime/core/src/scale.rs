@@ -1,0 +1,69 @@
+//! Who decides how many engines a pool has, where that changes while it serves.
+
+/// What an autoscaler sees of its pool at a tick. Everything else of the instant
+/// has happened.
+///
+/// Counts of requests and tokens since the last tick are of the whole cluster, for
+/// offered load is offered to all of it; engines, and what they have to do, are
+/// those of the pool.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ScaleView {
+    /// The time, in nanoseconds.
+    pub now_ns: u64,
+    /// Engines that take requests.
+    pub up_engines: u32,
+    /// Engines on their way up, those that restart after a crash among them.
+    pub starting_engines: u32,
+    /// Engines that finish what they have and take no more.
+    pub draining_engines: u32,
+    /// Requests that arrived since the last tick. They count when they arrive, not
+    /// when they end: load that piles up is seen.
+    pub arrived_requests: u64,
+    /// Prompt tokens of those.
+    pub arrived_prompt_tokens: u64,
+    /// Output tokens that those ask for.
+    pub arrived_output_tokens: u64,
+    /// Requests that ended with their whole output since the last tick.
+    pub completed_requests: u64,
+    /// Requests that had their first token since the last tick.
+    pub ttft_count: u64,
+    /// Sum of their times from arrival to that token, in nanoseconds.
+    pub ttft_sum_ns: u128,
+    /// Gaps between consecutive output tokens that ended since the last tick.
+    pub token_gap_count: u64,
+    /// Their sum, in nanoseconds.
+    pub token_gap_sum_ns: u128,
+    /// Requests that run in the pool's engines, draining ones included.
+    pub running_requests: u64,
+    /// Requests that wait in those engines, or in front of them.
+    pub waiting_requests: u64,
+    /// KV blocks in use in those engines.
+    pub active_blocks: u64,
+    /// KV blocks that they have.
+    pub total_blocks: u64,
+    /// Prompt tokens yet to be computed, in those engines and in front of them.
+    pub outstanding_prefill_tokens: u64,
+}
+
+/// Decides how many engines a pool is to have.
+///
+/// It may keep state from tick to tick. Given the same construction and the same
+/// views it must answer the same.
+pub trait Autoscaler: Send {
+    /// How many engines are to be up or on their way. The pool's limits are applied
+    /// to the answer.
+    ///
+    /// # Errors
+    /// When the autoscaler cannot decide; it must not be asked again.
+    fn desired(&mut self, view: &ScaleView) -> Result<u32, ScaleError>;
+}
+
+/// Why an autoscaler could not decide, or not be made.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("autoscaler `{autoscaler}` failed: {reason}")]
+pub struct ScaleError {
+    /// The autoscaler's name as the user knows it.
+    pub autoscaler: String,
+    /// What went wrong, and what to do about it.
+    pub reason: String,
+}

@@ -1,0 +1,97 @@
+//! How many workers there are to be while a replay goes on: what stands in the
+//! place of Dynamo's planner.
+
+use vcr_cluster::{TargetMetric, TargetPolicy};
+
+use crate::keys::{Keys, parse};
+use crate::problem::{DynamoError, Findings};
+
+/// A checked configuration of an autoscaler.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct AutoscaleArgs {
+    /// Who decides.
+    pub policy: TargetPolicy,
+    /// Nanoseconds between two decisions.
+    pub interval_ns: u64,
+    /// The fewest workers of each pool.
+    pub min_workers: u32,
+    /// The most workers of each pool.
+    pub max_workers: u32,
+}
+
+impl AutoscaleArgs {
+    /// Reads it from JSON text, given at `place`.
+    ///
+    /// # Errors
+    /// Everything that is wrong with it.
+    pub fn read(place: &str, text: &str) -> Result<Self, DynamoError> {
+        let mut findings = Findings::default();
+        let map = parse(place, text, &mut findings);
+        if !findings.problems.is_empty() {
+            return Err(DynamoError(findings.problems));
+        }
+        let mut keys = Keys::new(place, "", map, &mut findings);
+        let names = TargetMetric::ALL.map(|metric| (metric.name(), metric));
+        let metric = keys.choice("policy", &names);
+        let target = keys.at_least("target", 0.0);
+        let interval_s = keys.between("interval_s", 0.001, 1e9);
+        let max_workers = keys.count("max");
+        let min_workers = keys.count("min").unwrap_or(1);
+        let scale_down_delay_ticks = keys.whole("scale_down_delay_ticks").unwrap_or(0);
+        let given = [
+            ("policy", metric.is_some()),
+            ("target", target.is_some()),
+            ("interval_s", interval_s.is_some()),
+            ("max", max_workers.is_some()),
+        ];
+        for (key, is_given) in given {
+            if !is_given && !keys.has_problem(key) {
+                keys.problem(key, "is needed");
+            }
+        }
+        let policy = TargetPolicy {
+            metric: metric.unwrap_or(TargetMetric::Requests),
+            target: target.unwrap_or(1.0),
+            scale_down_delay_ticks: u32::try_from(scale_down_delay_ticks).unwrap_or(u32::MAX),
+        };
+        if let Err((key, text)) = policy.check() {
+            keys.problem(key, text);
+        }
+        keys.finish(|_| None);
+        let args = Self {
+            policy,
+            interval_ns: (interval_s.unwrap_or(1.0) * 1e9).round() as u64,
+            min_workers,
+            max_workers: max_workers.unwrap_or(min_workers),
+        };
+        findings.finish(true, args).map(|(args, _)| args)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_whole_configuration_is_read() {
+        let text = r#"{"policy": "target_prefill_tokens", "target": 8192, "interval_s": 0.5, "min": 2, "max": 16,
+            "scale_down_delay_ticks": 3}"#;
+        let policy = TargetPolicy { metric: TargetMetric::PrefillTokens, target: 8192.0, scale_down_delay_ticks: 3 };
+        let expected = AutoscaleArgs { policy, interval_ns: 500_000_000, min_workers: 2, max_workers: 16 };
+        assert_eq!(AutoscaleArgs::read("--autoscale", text), Ok(expected));
+    }
+
+    #[test]
+    fn everything_wrong_is_named_once() {
+        let told = |text| AutoscaleArgs::read("--autoscale", text).expect_err("it is wrong").to_string();
+        let missing = told("{}");
+        assert_eq!(missing.lines().count(), 4, "{missing}");
+        assert!(missing.contains("--autoscale, `max`: is needed"), "{missing}");
+        let wrong = told(r#"{"policy": "best", "target": 0, "interval_s": 0, "min": 0, "max": 3, "maxx": 4}"#);
+        assert_eq!(wrong.lines().count(), 5, "{wrong}");
+        for part in ["\"target_requests\"", "`target`: must be a finite number above 0", "did you mean `max`?"] {
+            assert!(wrong.contains(part), "{part} in {wrong}");
+        }
+        assert!(told("[]").starts_with("--autoscale: must be a JSON object"));
+    }
+}
