@@ -67,10 +67,7 @@ fn make_pool(mut options: Options<'_>) -> Scripted<PoolSpec> {
     }
     options.finish()?;
     let latency = latency.expect("a missing latency model is a problem of the options");
-    let engine = match engine {
-        Some(engine) => engine,
-        None => EngineSpec::default(),
-    };
+    let engine = engine.unwrap_or_default();
     let config = PoolConfig {
         name: String::new(),
         engines,
