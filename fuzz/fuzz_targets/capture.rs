@@ -4,12 +4,13 @@
 
 use libfuzzer_sys::fuzz_target;
 use vcr_trace::capture::{CaptureLine, CaptureReader, ReadOptions, VllmVcrWriter};
-use vcr_trace::{Trace, TraceFormat, TraceOptions};
+use vcr_trace::{Strictness, Trace, TraceFormat, TraceOptions};
 
 fuzz_target!(|bytes: &[u8]| {
-    for lenient in [false, true] {
+    for strictness in [Strictness::Lenient, Strictness::Standard, Strictness::Strict] {
+        let lenient = strictness == Strictness::Lenient;
         read(bytes, lenient);
-        let options = TraceOptions { lenient, first_timestamp_required: !lenient, ..TraceOptions::default() };
+        let options = TraceOptions { strictness, first_timestamp_required: !lenient, ..TraceOptions::default() };
         if let Ok(trace) = Trace::read(bytes, "fuzz", TraceFormat::Capture, &options) {
             assert!(!trace.requests.is_empty());
         }
