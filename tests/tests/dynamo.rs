@@ -59,6 +59,24 @@ fn a_lone_request() {
 }
 
 #[test]
+fn engines_of_every_type() {
+    let sglang = [("mean_ttft_ms", "41.046479", "32.105859"), ("mean_itl_ms", "8.946829", "8.946829")];
+    let trtllm = [("mean_ttft_ms", "37.951249", "32.105859"), ("mean_itl_ms", "5.845390", "5.843128")];
+    check(&[R], &["--engine-type", "sglang"], &sglang);
+    check(&[R], &["--extra-engine-args", r#"{"engine": {"backend": "sglang"}}"#], &sglang);
+    check(&[R], &["--engine-type", "trtllm"], &trtllm);
+    // What the pool of SGLang can never hold is rejected, and the rest runs.
+    let long = r#"{"timestamp": 0, "input_length": 20000, "output_length": 4}"#.replace('}', &ids(40));
+    check(&[R, &long], &["--engine-type", "sglang"], &[("completed_requests", "1", "1"), ("num_requests", "2", "2")]);
+}
+
+/// The end of a row with so many hash ids of its own.
+fn ids(count: u32) -> String {
+    let ids: Vec<String> = (100..100 + count).map(|id| id.to_string()).collect();
+    format!(r#", "hash_ids": [{}]}}"#, ids.join(","))
+}
+
+#[test]
 fn outputs_of_one_token_and_of_none() {
     let one = R.replace(r#""output_length": 4"#, r#""output_length": 1"#);
     check(&[&one], &[], &[("mean_ttft_ms", "37.898579", "32.105859"), ("duration_ms", "37.898579", "32.105859")]);
@@ -174,6 +192,10 @@ fn what_cannot_be_is_refused_with_its_name() {
         (&["--router-config", "{}"], &["--router-config is for --router-mode kv_router"]),
         (&["--router-mode", "kv_router", "--router-config", r#"{"overlap": 1}"#], &["--router-config, `overlap`"]),
         (&["--router-mode", "best"], &["--router-mode", "least_loaded"]),
+        (
+            &["--strict", "--router-mode", "kv_router", "--router-config", r#"{"conditional_disagg_enabled": true}"#],
+            &["is for prefill and decode workers"],
+        ),
         (&["--num-workers", "0"], &["--num-workers must be at least 1"]),
         (&["--num-decode-workers", "2"], &["otherwise say --num-workers"]),
         (&["--prefill-engine-args", "{}"], &["must be given together"]),

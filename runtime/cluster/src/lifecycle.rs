@@ -312,7 +312,7 @@ impl Simulation<'_> {
         detail.decode_cached_tokens = Some(load.cached_tokens);
         if self.links.is_empty() || bytes == 0 {
             let delivered = Event::TransferDelivered { tag: key.tag, attempt: key.attempt };
-            self.events.push(self.now_ns.saturating_add(latency_ns + alone_ns), delivered);
+            self.events.push(self.now_ns.saturating_add(latency_ns).saturating_add(alone_ns), delivered);
             return;
         }
         let link = self.link_from(source);

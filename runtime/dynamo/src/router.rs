@@ -22,8 +22,6 @@ const KEYS: &[&str] = &[
     "overlap_score_credit_decay",
     "prefill_load_scale",
     "decode_active_request_weight",
-    "host_cache_hit_weight",
-    "disk_cache_hit_weight",
     "router_temperature",
     "use_kv_events",
     "router_track_active_blocks",
@@ -95,8 +93,6 @@ fn read(keys: &mut Keys<'_>) -> RouterArgs {
         overlap_score_credit_decay: weight("overlap_score_credit_decay", default.overlap_score_credit_decay),
         prefill_load_scale: weight("prefill_load_scale", default.prefill_load_scale),
         decode_active_request_weight: weight("decode_active_request_weight", default.decode_active_request_weight),
-        host_cache_hit_weight: weight("host_cache_hit_weight", default.host_cache_hit_weight),
-        disk_cache_hit_weight: weight("disk_cache_hit_weight", default.disk_cache_hit_weight),
         temperature: weight("router_temperature", default.temperature),
         ..default
     };
@@ -161,6 +157,7 @@ fn not_simulated(keys: &mut Keys<'_>) {
     keys.refuse(&["shared_cache_multiplier", "shared_cache_type"], is_zero, "there is no shared cache; remove it");
     keys.refuse(&["router_policy_config"], |_| false, "requests have one class; remove it");
     keys.refuse(&["router_predicted_ttl_secs"], |_| false, "say `use_kv_events` false and `router_ttl_secs`");
+    keys.pass_over(&["host_cache_hit_weight", "disk_cache_hit_weight"], "engines keep KV on the GPU alone");
     keys.pass_over(
         &[
             "durable_kv_events",
@@ -243,8 +240,9 @@ mod tests {
 
     #[test]
     fn what_means_nothing_is_told_or_refused() {
-        let text = r#"{"router_event_threads": 4}"#;
-        assert_eq!(read(text).expect("valid").1.len(), 1);
-        assert!(RouterArgs::read("--router-config", text, true).is_err());
+        for text in [r#"{"router_event_threads": 4}"#, r#"{"host_cache_hit_weight": 0.5}"#] {
+            assert_eq!(read(text).expect("valid").1.len(), 1, "{text}");
+            assert!(RouterArgs::read("--router-config", text, true).is_err(), "{text}");
+        }
     }
 }

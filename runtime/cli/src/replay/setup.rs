@@ -180,6 +180,14 @@ fn topology(
         let place = "--extra-engine-args";
         let engine = engine_args(args, place, cluster.extra_engine_args.as_ref(), warnings)?;
         let pool = pool(&engine, place, "workers", cluster.num_workers, Role::Aggregated, &routers.whole)?;
+        if routers.args.conditional.is_some() {
+            let text = "--router-config, `conditional_disagg_enabled`: is for prefill and decode workers; here each does \
+                        both";
+            if args.run.strict {
+                return Err(Refusal::input(text));
+            }
+            warnings.push(text.to_owned());
+        }
         return Ok((
             Topology::Aggregated(pool),
             ReportSettings { decode_gpus_per_worker: engine.gpus_per_worker(), ..settings },

@@ -66,10 +66,6 @@ pub struct KvRouterConfig {
     pub prefill_load_scale: f64,
     /// Blocks that one active request counts for.
     pub decode_active_request_weight: f64,
-    /// Worth of a block in the host's memory, in prefill blocks.
-    pub host_cache_hit_weight: f64,
-    /// Worth of a block on disk, in prefill blocks.
-    pub disk_cache_hit_weight: f64,
     /// 0 takes the cheapest engine; above, engines are drawn by a softmax of
     /// their cost over its spread times this.
     pub temperature: f64,
@@ -96,8 +92,6 @@ impl Default for KvRouterConfig {
             overlap_score_credit_decay: 0.0,
             prefill_load_scale: 1.0,
             decode_active_request_weight: 0.0,
-            host_cache_hit_weight: 0.75,
-            disk_cache_hit_weight: 0.25,
             temperature: 0.0,
             track_active_blocks: true,
             track_output_blocks: false,
@@ -121,8 +115,6 @@ impl KvRouterConfig {
             ("overlap_score_credit_decay", self.overlap_score_credit_decay),
             ("prefill_load_scale", self.prefill_load_scale),
             ("decode_active_request_weight", self.decode_active_request_weight),
-            ("host_cache_hit_weight", self.host_cache_hit_weight),
-            ("disk_cache_hit_weight", self.disk_cache_hit_weight),
             ("temperature", self.temperature),
             ("queue_threshold", self.queue.map_or(0.0, |queue| queue.threshold)),
         ];
