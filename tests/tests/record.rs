@@ -76,10 +76,12 @@ fn chats_whole_and_streamed_with_logprobs() {
     for (request, usage) in requests.iter().zip(&answers) {
         assert_eq!((&request["prompt_tokens"], &request["output_tokens"]), (&usage["prompt_tokens"], &json!(7)));
         assert_eq!((request["finish_reason"].as_str(), count(&request["gap_ns"])), (Some("length"), 6));
-        for gap in request["gap_ns"].as_array().expect("gaps").iter().filter_map(Value::as_u64) {
-            assert!(gap > 1_000_000, "steps take 5 ms, but there is a gap of {gap} ns");
-        }
-        assert!(request["ttft_ns"].as_u64() >= Some(20_000_000), "{request}");
+        // A busy machine lets a token come late, and the next one close behind
+        // it; none comes before its time.
+        let ttft_ns = request["ttft_ns"].as_u64().expect("a time");
+        let gaps_ns = request["gap_ns"].as_array().expect("gaps").iter().filter_map(Value::as_u64);
+        assert!(ttft_ns >= 20_000_000, "{request}");
+        assert!(ttft_ns + gaps_ns.sum::<u64>() >= (20 + 6 * 5) * 1_000_000, "{request}");
         assert_eq!(count(&request["block_hashes"]) as u64, request["prompt_tokens"].as_u64().expect("a count") / 16);
         assert_eq!((count(&request["steps"]["running"]), count(&request["steps"]["prefill_tokens"])), (7, 7));
         assert_eq!(request["params"]["max_tokens"], 7);
@@ -114,7 +116,7 @@ fn tokens_only_where_they_are_asked_for() {
 #[test]
 fn two_engines() {
     let options = FrontendOptions { engines: 2, ..FrontendOptions::default() };
-    let Some(chain) = chain(&options, "a.jsonl", &[], &["--inter-token-latency", "20ms"]) else { return };
+    let Some(chain) = chain(&options, "a.jsonl", &[], &["--inter-token-latency", "60ms"]) else { return };
     std::thread::scope(|scope| {
         for index in 0..6 {
             let frontend = &chain.frontend;
