@@ -75,6 +75,7 @@ impl Simulation<'_> {
         // What drains would not be needed again.
         let restart_after_ns = restart_after_ns.filter(|_| self.workers[index as usize].is_up());
         self.observer.incident(index, self.now_ns, Incident::Crash);
+        self.dissolve_bulk(index);
         let worker = &mut self.workers[index as usize];
         let mut tags: Vec<u64> = worker.engine.live_tags();
         tags.sort_unstable();
@@ -117,6 +118,7 @@ impl Simulation<'_> {
         if let Stage::Decode { worker, id } = stage
             && worker != crashed
         {
+            self.dissolve_bulk(worker);
             self.workers[worker as usize].engine.abort(id);
             self.workers[worker as usize].forget(tag);
             self.observer.aborted(worker, tag);

@@ -7,6 +7,7 @@
 
 mod affinity;
 mod autoscale;
+mod bulk;
 mod conditional;
 mod config;
 mod error;

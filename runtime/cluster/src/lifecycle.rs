@@ -12,7 +12,7 @@ use crate::record::{FailReason, Outcome, RequestDetail, RequestRecord};
 use crate::routing::Routed;
 use crate::sim::{Live, Simulation, Stage};
 use crate::tokens::made_up;
-use crate::worker::{Health, output_token};
+use crate::worker::Health;
 use crate::workload::{FollowUp, Turn};
 
 const PREFILL_POOL: u32 = 0;
@@ -86,7 +86,7 @@ impl Simulation<'_> {
         let chosen = self.answers.remove(&tag);
         let token = |index: u32| match &chosen {
             Some(tokens) => tokens[index as usize],
-            None => output_token(output_seed, index),
+            None => seed::output_token(output_seed, index),
         };
         let answer = (0..self.records[tag as usize].output_tokens).map(token);
         match self.workloads[workload as usize].next_turn(follow_up, answer) {
@@ -222,6 +222,7 @@ impl Simulation<'_> {
             tenant,
             arrival_ns: self.records[tag as usize].arrival_ns,
             kv_role,
+            drawn: self.drawn_outputs(tag, worker),
             ..RequestSpec::new(tag, prompt, max_tokens)
         };
         match self.workers[worker as usize].engine.submit(spec) {

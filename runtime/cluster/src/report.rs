@@ -203,6 +203,9 @@ impl Report {
 
 impl Simulation<'_> {
     pub(crate) fn into_report(mut self) -> Result<Report, SimError> {
+        for worker in 0..self.workers.len() as u32 {
+            self.dissolve_bulk(worker);
+        }
         let last_end_ns = self.records.iter().filter_map(|record| record.end_ns).max().unwrap_or(0);
         let was_cut_off = self.ended < self.records.len() as u64;
         let duration_ns = self.config.max_time_ns.filter(|_| was_cut_off).unwrap_or(last_end_ns);

@@ -129,7 +129,7 @@ pub(crate) struct Simulation<'o> {
     outputs: Vec<RequestOutput>,
     remote_loads: Vec<RemoteLoad>,
     /// Scratch: requests of each workload that decode in a stretch.
-    decoding: Vec<u64>,
+    pub(crate) decoding: Vec<u64>,
     pub(crate) wants_steps: bool,
     pub(crate) observer: &'o mut dyn Observer,
 }
@@ -359,12 +359,13 @@ impl<'o> Simulation<'o> {
             }
         }
         // A step that did nothing but preempt has made room for another.
-        let any = !plan.scheduled.is_empty() || !plan.preempted.is_empty();
+        let any = !plan.is_empty() || !plan.preempted.is_empty();
         self.remote_loads.clear();
         self.remote_loads.extend_from_slice(&plan.remote_loads);
         if any && self.wants_steps {
             self.observer.scheduled(index, &worker.engine);
         }
+        self.hear_untold(index);
         self.tell_kv_events(index, now_ns);
         let mut loads = std::mem::take(&mut self.remote_loads);
         for &load in &loads {
@@ -458,6 +459,7 @@ impl<'o> Simulation<'o> {
         }
         self.tell_kv_events(index, self.now_ns);
         self.workers[index as usize].clear_kv_events();
+        self.emit_bulk_step(index);
         let mut outputs = std::mem::take(&mut self.outputs);
         outputs.clear();
         outputs.extend_from_slice(&self.workers[index as usize].engine.outputs().outputs);
@@ -575,6 +577,7 @@ impl<'o> Simulation<'o> {
             self.decoding[record.workload as usize] += 1;
         }
         self.tell_outputs_of_stretch(index);
+        self.emit_bulk_stretch(index, first_end_ns, ends_ns);
         let decoding: u64 = self.decoding.iter().sum();
         for duration_ns in &ended_ns[1..] {
             self.tally.token_gaps(*duration_ns, decoding);

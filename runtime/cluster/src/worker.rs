@@ -10,6 +10,7 @@ use vcr_core::tokens::TokenError;
 use vcr_core::{AnyEngine, Engine, EngineKind, EngineStats, Seat, ServingEngine, TokenSource, seed};
 use vcr_random::Stream;
 
+use crate::bulk::BulkTimes;
 use crate::config::{PoolConfig, RunConfig};
 use crate::error::MakeError;
 use crate::injector::Injector;
@@ -69,6 +70,7 @@ pub(crate) struct Worker {
     /// Whether the oldest step in flight has started.
     pub(crate) executing: bool,
     pub(crate) step_start_ns: u64,
+    pub(crate) bulk: BulkTimes,
     step_end_ns: u64,
     /// Rolling hash over its steps.
     pub(crate) step_digest: u64,
@@ -115,6 +117,7 @@ impl Worker {
             totals: WorkerTotals::default(),
             executing: false,
             step_start_ns: 0,
+            bulk: BulkTimes::default(),
             step_end_ns: 0,
             step_digest: 0,
             latency: (config.latency)(&seat("latency")).map_err(MakeError::Latency)?,
@@ -331,6 +334,7 @@ impl Worker {
     /// Its process is gone. What is off has given its place back.
     fn end_process(&mut self, now_ns: u64, then: Health) {
         self.executing = false;
+        self.bulk = BulkTimes::default();
         add_stats(&mut self.totals.lost, self.engine.stats());
         let records_events = self.engine.kv_events().is_some();
         self.engine = new_engine(&self.engine.kind(), records_events);
@@ -464,11 +468,6 @@ fn seat<'a>(run: &'a str, pool: &'a PoolConfig, index: u32, purpose: &str, seed:
     Seat { run, pool: &pool.name, engine: Some(index), seed }
 }
 
-/// The output token at `index` of the request whose outputs are seeded so.
-pub(crate) fn output_token(output_seed: u64, index: u32) -> u32 {
-    (seed::mix(output_seed ^ u64::from(index)) >> 32) as u32
-}
-
 /// Tokens that depend on the request alone, bursts that depend on the worker.
 struct DrawnTokens<'a> {
     output_seeds: &'a [u64],
@@ -477,7 +476,7 @@ struct DrawnTokens<'a> {
 
 impl TokenSource for DrawnTokens<'_> {
     fn token(&mut self, tag: u64, output_index: u32) -> u32 {
-        output_token(self.output_seeds[tag as usize], output_index)
+        seed::output_token(self.output_seeds[tag as usize], output_index)
     }
 
     fn extra_tokens(&mut self, _tag: u64, max_extra: u32) -> u32 {

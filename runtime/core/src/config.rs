@@ -371,6 +371,14 @@ impl EngineConfig {
         self.watermark_blocks
     }
 
+    /// Whether a step gives every request that samples one token, and nothing
+    /// of it is known in advance or taken back.
+    pub(crate) fn decodes_plainly(&self) -> bool {
+        !self.input.async_scheduling
+            && self.input.num_speculative_tokens == 0
+            && self.input.max_extra_tokens_per_step == 0
+    }
+
     /// Most requests running at once, whichever cap is tighter.
     #[must_use]
     pub fn max_running(&self) -> usize {

@@ -12,7 +12,10 @@ impl Engine {
             RequestStatus::Waiting | RequestStatus::Preempted => self.waiting.leave(id, &mut self.requests),
             RequestStatus::RemoteKvReady => self.kv_ready.leave(id, &mut self.requests),
             RequestStatus::WaitingForRemoteKv => self.num_loading -= 1,
-            RequestStatus::Running => self.running.retain(|&other| other != id),
+            RequestStatus::Running => {
+                self.dissolve_bulk();
+                self.running.retain(|&other| other != id);
+            }
             RequestStatus::HoldingKv => {}
             RequestStatus::Finished => return,
         }

@@ -5,6 +5,7 @@
 //! calls [`Engine::update`] when that step ends. Requests may be submitted and
 //! aborted in between, as with a real engine whose step is on the GPU.
 
+use crate::bulk::Bulk;
 use crate::config::{CapacityPolicy, EngineConfig};
 use crate::consult::PolicyBook;
 use crate::kv_pool::{BlockId, KvPool};
@@ -122,6 +123,8 @@ pub struct Engine {
     pub(crate) preempted_outside: Vec<u64>,
     /// What is kept for a policy that ranks, if one does.
     pub(crate) policy_book: Option<Box<PolicyBook>>,
+    /// Requests that decode without being looked at.
+    pub(crate) bulk: Bulk,
     next_sequence: u64,
 }
 
@@ -134,6 +137,7 @@ impl Engine {
             waiting: WaitingQueue::new(config.policy),
             kv_ready: WaitingQueue::new(config.policy),
             policy_book: PolicyBook::of(config.policy),
+            bulk: Bulk::new(&config),
             config,
             requests: RequestTable::default(),
             running: Vec::new(),
@@ -340,10 +344,11 @@ impl Engine {
         }
         let sequence = self.next_sequence;
         self.next_sequence += 1;
-        let (priority, tenant) = (spec.priority, spec.tenant);
+        let (priority, tenant, drawn) = (spec.priority, spec.tenant, spec.drawn);
         let request = Request::new(spec, sequence, self.config.block_size, self.config.max_model_len());
         self.outstanding_prefill_tokens += u64::from(request.prefill_target_tokens);
         let id = self.requests.insert(request);
+        self.bulk.register(id, drawn, self.config.block_size);
         if !self.pool.caching() {
             self.requests[id].next_store_tokens = u32::MAX;
         }
@@ -366,6 +371,7 @@ impl Engine {
     /// Gives false, and leaves the cache as it is, while blocks are in use.
     pub fn reset_prefix_cache(&mut self, preempt_running: bool) -> bool {
         if preempt_running {
+            self.dissolve_bulk();
             while let Some(id) = self.running.pop() {
                 self.preempt(id);
                 self.requests[id].flags.set(Flags::DROPS_STALE, true);

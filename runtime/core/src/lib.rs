@@ -6,6 +6,7 @@
 //! tokens from a [`TokenSource`], and the driver decides when a step ends.
 
 mod admit;
+mod bulk;
 mod config;
 mod consult;
 mod depart;
@@ -39,7 +40,7 @@ mod update;
 pub use config::{CapacityPolicy, ConfigError, EngineConfig, EngineConfigInput, Policy, SchedulerRules};
 pub use engine::{Engine, RejectReason, TokenSource};
 pub use pause::PauseState;
-pub use request::{FinishReason, KvRole, Prompt, RequestId, RequestSpec, RequestStatus};
+pub use request::{DrawnOutputs, FinishReason, KvRole, Prompt, RequestId, RequestSpec, RequestStatus};
 pub use seat::Seat;
 pub use serving::{AnyEngine, EngineKind, ServingEngine};
 pub use stats::{EngineStats, PrefixCacheStats, SpecDecodeStats};

@@ -22,20 +22,13 @@ impl Engine {
         if !self.repeats_itself() {
             return;
         }
-        let most = self.steps_until_first_end(most);
-        // New blocks by step, then their running sum.
         let mut new_blocks = [0u32; Self::MOST_PREDICTED_STEPS];
-        let most = most.min(new_blocks.len());
-        let plan = self.plan();
-        for entry in &plan.scheduled {
-            let request = &self.requests[entry.request];
-            let mut step = (request.capacity_tokens - request.num_computed_tokens) as usize;
-            while step < most {
-                new_blocks[step] += 1;
-                step += self.config.block_size as usize;
-            }
-        }
-        let mut shape = plan.shape;
+        let most = if self.is_all_bulk() {
+            self.bulk_steps(most, &mut new_blocks)
+        } else {
+            self.single_steps(most, &mut new_blocks)
+        };
+        let mut shape = self.plan().shape;
         let mut free_blocks = self.pool.num_free();
         for &blocks in &new_blocks[..most] {
             if blocks > free_blocks {
@@ -48,16 +41,32 @@ impl Engine {
         }
     }
 
+    /// How many of `most` steps can be told; `new_blocks` gets the blocks that each
+    /// takes.
+    fn single_steps(&self, most: usize, new_blocks: &mut [u32]) -> usize {
+        let most = self.steps_until_first_end(most).min(new_blocks.len());
+        for entry in &self.plan().scheduled {
+            let request = &self.requests[entry.request];
+            let mut step = (request.capacity_tokens - request.num_computed_tokens) as usize;
+            while step < most {
+                new_blocks[step] += 1;
+                step += self.config.block_size as usize;
+            }
+        }
+        most
+    }
+
     /// Whether the step after the one in flight is the same again, one token on.
     pub(crate) fn repeats_itself(&self) -> bool {
         let plan = self.plan();
-        let decoding = plan.scheduled.len();
+        let decoding = plan.scheduled.len() + plan.bulk_requests as usize;
         self.steps_in_flight == 1
             && !self.policy_book.as_ref().is_some_and(|book| book.has_news())
             && self.pause_state != PauseState::PausedAll
-            && self.decodes_plainly()
+            && self.config.decodes_plainly()
             && plan.shape.decode_requests == decoding as u64
             && decoding == self.running.len()
+            && (plan.scheduled.is_empty() || plan.bulk_requests == 0)
             && self.repeated_stop().is_some()
     }
 

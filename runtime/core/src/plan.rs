@@ -86,8 +86,12 @@ pub enum AdmissionStop {
 /// One scheduled step (vLLM's `SchedulerOutput`).
 #[derive(Clone, Debug, Default)]
 pub struct StepPlan {
-    /// Requests with work, in scheduling order; empty when nothing can run.
+    /// Requests with work, in scheduling order, but for those that decode in bulk.
     pub scheduled: Vec<ScheduledRequest>,
+    /// Requests that decode in bulk: running ones, with one token each.
+    pub bulk_requests: u32,
+    /// The same by [`crate::DrawnOutputs::group`].
+    pub(crate) bulk_groups: Vec<u32>,
     /// Block ids that `scheduled` refers to.
     pub block_ids: Vec<BlockId>,
     /// Tags of requests preempted while scheduling, in order.
@@ -105,12 +109,20 @@ pub struct StepPlan {
 impl StepPlan {
     pub(crate) fn clear(&mut self) {
         self.scheduled.clear();
+        self.bulk_requests = 0;
+        self.bulk_groups.clear();
         self.block_ids.clear();
         self.preempted.clear();
         self.remote_loads.clear();
         self.admission_stop = AdmissionStop::Drained;
         self.total_num_scheduled_tokens = 0;
         self.shape = StepShape::default();
+    }
+
+    /// Whether nothing can run.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.scheduled.is_empty() && self.bulk_requests == 0
     }
 
     /// Block ids given to `scheduled` in this step.
@@ -145,6 +157,20 @@ pub struct StepOutputs {
     pub outputs: Vec<RequestOutput>,
     /// The emitted tokens, `num_tokens` for each entry of `outputs` in turn.
     pub tokens: Vec<u32>,
+    /// Requests that decode in bulk, by [`crate::DrawnOutputs::group`]: each got one
+    /// token, and goes on.
+    pub bulk_groups: Vec<u32>,
+    /// Tags of requests of one output token that decode in bulk from now on.
+    pub joined: Vec<u64>,
+}
+
+impl StepOutputs {
+    pub(crate) fn clear(&mut self) {
+        self.outputs.clear();
+        self.tokens.clear();
+        self.bulk_groups.clear();
+        self.joined.clear();
+    }
 }
 
 impl StepShape {

@@ -115,6 +115,17 @@ pub enum KvRole {
     Destination,
 }
 
+/// Outputs that follow from a seed, so that nobody has to be asked for them: token
+/// `i` is [`crate::seed::output_token`]`(seed, i)`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DrawnOutputs {
+    /// The seed.
+    pub seed: u64,
+    /// A small number by which tokens given in bulk are counted
+    /// ([`crate::plan::StepOutputs::bulk_groups`]).
+    pub group: u32,
+}
+
 /// What a client asks of the engine.
 #[derive(Clone, Debug)]
 pub struct RequestSpec {
@@ -141,6 +152,10 @@ pub struct RequestSpec {
     /// Compute the whole prompt even where the cache holds it, as vLLM does
     /// for requests with prompt logprobs. The cache is filled all the same.
     pub skip_reading_prefix_cache: bool,
+    /// Lets the request decode in bulk: its tokens are then not listed in the
+    /// outputs of steps, but for the first and the last. The engine's token source
+    /// must give the same ones.
+    pub drawn: Option<DrawnOutputs>,
 }
 
 impl RequestSpec {
@@ -158,6 +173,7 @@ impl RequestSpec {
             lora: None,
             kv_role: KvRole::Local,
             skip_reading_prefix_cache: false,
+            drawn: None,
         }
     }
 }

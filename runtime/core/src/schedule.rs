@@ -48,7 +48,8 @@ impl Engine {
             prefill_running: false,
             num_preempted: 0,
         };
-        self.schedule_running(&mut plan, &mut scan);
+        let served = self.schedule_bulk(&mut plan, &mut scan);
+        self.schedule_running(served, &mut plan, &mut scan);
         plan.admission_stop = match scan.num_preempted {
             0 => self.schedule_waiting(&mut plan, &mut scan),
             _ => AdmissionStop::Preemption,
@@ -59,7 +60,7 @@ impl Engine {
         plan.shape.kv_total_blocks = u64::from(self.pool.num_usable());
         plan.shape.block_size_tokens = u64::from(self.config.block_size);
         plan.shape.waiting_requests = self.num_waiting() as u64;
-        if !plan.scheduled.is_empty() {
+        if !plan.is_empty() {
             self.stats.steps += 1;
             if self.steps_in_flight == 0 {
                 self.oldest = slot;
@@ -98,10 +99,11 @@ impl Engine {
         threshold
     }
 
-    fn schedule_running(&mut self, plan: &mut StepPlan, scan: &mut Scan) {
+    /// Schedules the running requests from the one at `first` on.
+    fn schedule_running(&mut self, first: usize, plan: &mut StepPlan, scan: &mut Scan) {
         let max_model_len = self.config.max_model_len();
         let extra = self.config.max_extra_tokens_per_step;
-        let mut index = 0;
+        let mut index = first;
         while index < self.running.len() && scan.budget > 0 {
             let id = self.running[index];
             let request = &self.requests[id];

@@ -28,6 +28,13 @@ pub fn derive(run_seed: u64, purpose: &str, index: u64) -> u64 {
     mix(mix(run_seed ^ hash).wrapping_add(index))
 }
 
+/// The output token at `index` of the request whose outputs are drawn from `seed`.
+#[inline]
+#[must_use]
+pub const fn output_token(seed: u64, index: u32) -> u32 {
+    (mix(seed ^ index as u64) >> 32) as u32
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

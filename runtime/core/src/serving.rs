@@ -167,6 +167,16 @@ pub trait ServingEngine {
     /// Outputs of the latest step applied, or of the latest stretch.
     fn outputs(&self) -> &StepOutputs;
 
+    /// Tells tags of requests that do not decode in bulk any more, with the output
+    /// tokens that they got there and that no outputs have listed. These are up to
+    /// the latest step applied.
+    fn take_untold(&mut self, tell: impl FnMut(u64, u32)) {
+        let _ = tell;
+    }
+
+    /// Has no request decode in bulk until the next step is applied.
+    fn dissolve_bulk(&mut self) {}
+
     /// Appends the shapes of up to `most` steps that are sure to follow the one
     /// in flight, as long as nothing comes from outside: pure decode of the same
     /// requests. May append none.
@@ -295,6 +305,14 @@ impl ServingEngine for Engine {
 
     fn outputs(&self) -> &StepOutputs {
         self.outputs()
+    }
+
+    fn take_untold(&mut self, mut tell: impl FnMut(u64, u32)) {
+        self.take_untold().for_each(|(tag, tokens)| tell(tag, tokens));
+    }
+
+    fn dissolve_bulk(&mut self) {
+        self.dissolve_bulk();
     }
 
     fn predict_decode_steps(&self, most: usize, shapes: &mut Vec<StepShape>) {
@@ -470,6 +488,14 @@ impl ServingEngine for AnyEngine {
 
     fn outputs(&self) -> &StepOutputs {
         each!(self, engine => ServingEngine::outputs(engine))
+    }
+
+    fn take_untold(&mut self, tell: impl FnMut(u64, u32)) {
+        each!(self, engine => ServingEngine::take_untold(engine, tell));
+    }
+
+    fn dissolve_bulk(&mut self) {
+        each!(self, engine => ServingEngine::dissolve_bulk(engine));
     }
 
     fn predict_decode_steps(&self, most: usize, shapes: &mut Vec<StepShape>) {

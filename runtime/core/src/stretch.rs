@@ -5,6 +5,7 @@
 //! ids, events and their order are those of single steps.
 
 use crate::engine::{Engine, TokenSource};
+use crate::kv_event::KvEventLog;
 use crate::kv_pool::BlockId;
 use crate::latency::StepShape;
 use crate::plan::{AdmissionStop, RequestOutput, ScheduledKind};
@@ -55,18 +56,41 @@ impl Engine {
     /// # Panics
     /// When `shapes` is empty, or more than were told: a driver bug.
     pub fn decode_ahead<S: TokenSource + ?Sized>(&mut self, shapes: &[StepShape], source: &mut S) -> &DecodeStretch {
-        let told = self.repeats_itself() && self.steps_until_first_end(shapes.len()) == shapes.len();
-        assert!(told && !shapes.is_empty(), "{} steps were skipped that had not been told", shapes.len());
-        let stop = self.repeated_stop().expect("the step repeats itself");
+        let told = self.repeats_itself() && !shapes.is_empty();
+        assert!(told, "{} steps were skipped that had not been told", shapes.len());
         let steps = shapes.len() as u32;
         self.stretch.begin(steps);
-        self.decode_tokens(steps, source);
-        self.fill_blocks(steps);
-        self.repeat_plan(shapes[shapes.len() - 1], steps, stop);
+        self.outputs.clear();
+        if self.is_all_bulk() {
+            self.advance_bulk_by(shapes);
+        } else {
+            assert_eq!(self.steps_until_first_end(shapes.len()), shapes.len(), "a request ends in a stretch");
+            let stop = self.repeated_stop().expect("the step repeats itself");
+            self.decode_tokens(steps, source);
+            self.fill_blocks(steps);
+            self.repeat_plan(shapes[shapes.len() - 1], steps, stop);
+        }
         self.stats.steps += u64::from(steps);
         self.applied_steps += u64::from(steps);
         self.requests.recycle(self.applied_steps);
         &self.stretch
+    }
+
+    /// All steps of members of the bulk, of which some may end with the last one.
+    fn advance_bulk_by(&mut self, shapes: &[StepShape]) {
+        let stop = self.repeated_stop().expect("the step repeats itself");
+        let mut plan = std::mem::take(&mut self.plans[self.newest]);
+        self.outputs.bulk_groups.extend_from_slice(&plan.bulk_groups);
+        for shape in shapes {
+            assert!(plan.scheduled.is_empty(), "a request ends in a stretch");
+            plan.clear();
+            self.advance_bulk(&mut plan);
+            debug_assert_eq!(plan.shape.decode_context_tokens, shape.decode_context_tokens);
+            plan.shape = *shape;
+            self.stretch.note_events(self.pool.events());
+        }
+        plan.admission_stop = stop;
+        self.plans[self.newest] = plan;
     }
 
     /// Gives every request its tokens, and notes at which steps its blocks are
@@ -75,8 +99,6 @@ impl Engine {
         let caching = self.pool.caching();
         let block_size = self.config.block_size;
         let out = &mut self.outputs;
-        out.outputs.clear();
-        out.tokens.clear();
         for (index, entry) in self.plans[self.newest].scheduled.iter().enumerate() {
             let request = &mut self.requests[entry.request];
             let computed = request.num_computed_tokens;
@@ -124,8 +146,7 @@ impl Engine {
                     self.store_full_blocks(id, computed);
                 }
             }
-            let events = self.pool.events().map_or(0, |events| events.len());
-            self.stretch.events_by_step.push(events as u32);
+            self.stretch.note_events(self.pool.events());
         }
         self.stretch.due_by_step = due;
     }
@@ -156,6 +177,11 @@ impl DecodeStretch {
         self.grants.clear();
         self.events_by_step.clear();
         self.due.clear();
+    }
+
+    /// A step is scheduled: so many events are in the log.
+    fn note_events(&mut self, log: Option<&KvEventLog>) {
+        self.events_by_step.push(log.map_or(0, |events| events.len() as u32));
     }
 
     /// Counting sort, which keeps the order of requests within a step.

@@ -25,10 +25,10 @@ impl Engine {
         let oldest = self.oldest;
         let plan = std::mem::take(&mut self.plans[oldest]);
         let mut out = std::mem::take(&mut self.outputs);
-        out.outputs.clear();
-        out.tokens.clear();
+        out.clear();
+        out.bulk_groups.extend_from_slice(&plan.bulk_groups);
         let mut any_finished = false;
-        let plain = self.decodes_plainly();
+        let plain = self.config.decodes_plainly();
         for entry in &plan.scheduled {
             if plain && self.apply_plain(entry, source, &mut out) {
                 continue;
@@ -47,15 +47,9 @@ impl Engine {
         self.applied_steps += 1;
         self.requests.recycle(self.applied_steps);
         self.outputs = out;
+        self.close_bulk_step();
+        self.join_bulk();
         &self.outputs
-    }
-
-    /// Whether a step gives every request that samples one token, and nothing
-    /// of it is known in advance or taken back.
-    pub(crate) fn decodes_plainly(&self) -> bool {
-        !self.config.async_scheduling
-            && self.config.num_speculative_tokens == 0
-            && self.config.max_extra_tokens_per_step == 0
     }
 
     /// [`Engine::apply`] for a request that goes on after this step, so that a

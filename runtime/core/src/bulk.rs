@@ -1,0 +1,383 @@
+//! Requests that decode in bulk: one token in each step, without being looked at.
+//!
+//! While a request decodes, a step changes nothing about it but its length. Those
+//! whose outputs nobody is to be asked for ([`crate::DrawnOutputs`]) are members of
+//! a bulk: each step counts them, and looks only at those that need a block, fill
+//! one or end in it, which a calendar tells. So a step costs what happens in it,
+//! however many requests run.
+//!
+//! Owns who is a member and what members have not been told of. Promises what
+//! single steps would give: the same blocks in the same order, the same KV events,
+//! the same shapes. Whatever looks at the members themselves, or may take KV from
+//! them, dissolves the bulk first.
+
+use crate::config::{EngineConfig, Policy};
+use crate::engine::Engine;
+use crate::latency::StepShape;
+use crate::plan::{ScheduledKind, ScheduledRequest, StepPlan};
+use crate::request::{DrawnOutputs, Flags, Request, RequestId, RequestStatus};
+use crate::schedule::Scan;
+use crate::seed;
+
+/// The calendar reaches further than any stretch, so that a stretch sees all that
+/// happens in it.
+const LEAST_CALENDAR_STEPS: usize = 2 * Engine::MOST_PREDICTED_STEPS;
+/// Smaller blocks are looked at so often that a bulk would not pay.
+const LEAST_BLOCK_TOKENS: u32 = 8;
+/// Larger ones would need a calendar that is larger than what it is for.
+const MOST_BLOCK_TOKENS: u32 = 4096;
+
+/// What is kept of a request beside it, by slot.
+#[derive(Clone, Copy, Debug, Default)]
+struct Place {
+    drawn: Option<DrawnOutputs>,
+    is_member: bool,
+    /// Order of joining, which is that of the running list.
+    ticket: u64,
+    /// The step up to which the request itself is known, on the bulk's clock.
+    known_at: u64,
+    /// Output tokens that the driver knows of.
+    told_tokens: u32,
+}
+
+/// The members of an engine's bulk, and when each is looked at next.
+#[derive(Debug)]
+pub(crate) struct Bulk {
+    /// Whether the engine's settings allow any.
+    enabled: bool,
+    places: Vec<Place>,
+    /// Requests at the head of the running list that are members, or were until
+    /// the step in flight.
+    head: usize,
+    members: u32,
+    /// Members by group.
+    groups: Vec<u32>,
+    /// Steps scheduled with members.
+    clock: u64,
+    next_ticket: u64,
+    /// Sum of the members' computed tokens after the latest step.
+    context_tokens: u64,
+    /// Who is looked at in which step, in no order; a ring.
+    calendar: Vec<Vec<RequestId>>,
+    /// Output tokens that the driver has not been told of: tag and number.
+    untold: Vec<(u64, u32)>,
+    /// Scratch.
+    due: Vec<RequestId>,
+}
+
+impl Bulk {
+    pub(crate) fn new(config: &EngineConfig) -> Self {
+        let enabled = config.policy == Policy::Fcfs
+            && config.max_loras == 0
+            && config.decodes_plainly()
+            && (LEAST_BLOCK_TOKENS..=MOST_BLOCK_TOKENS).contains(&config.block_size);
+        Self {
+            enabled,
+            places: Vec::new(),
+            head: 0,
+            members: 0,
+            groups: Vec::new(),
+            clock: 0,
+            next_ticket: 0,
+            context_tokens: 0,
+            calendar: Vec::new(),
+            untold: Vec::new(),
+            due: Vec::new(),
+        }
+    }
+
+    /// Notes whether and how the outputs of a new request are drawn.
+    pub(crate) fn register(&mut self, id: RequestId, drawn: Option<DrawnOutputs>, block_size_tokens: u32) {
+        // Slots are used again, so what was there is replaced.
+        if self.places.len() <= id.index() {
+            if drawn.is_none() || !self.enabled {
+                return;
+            }
+            self.places.resize(id.index() + 1, Place::default());
+        }
+        self.places[id.index()] = Place { drawn, ..Place::default() };
+        if self.calendar.is_empty() {
+            let steps = (block_size_tokens as usize + 2).next_power_of_two().max(LEAST_CALENDAR_STEPS);
+            self.calendar.resize(steps, Vec::new());
+        }
+    }
+
+    fn drawn_of(&self, id: RequestId) -> Option<DrawnOutputs> {
+        self.places.get(id.index()).and_then(|place| place.drawn)
+    }
+
+    /// Enters a member for the next step that is more to it than one token.
+    ///
+    /// All that comes is told in steps from [`Place::known_at`] on. Whatever lies
+    /// beyond the calendar is looked at on the way.
+    fn enter(&mut self, id: RequestId, request: &Request) {
+        let Place { known_at, .. } = self.places[id.index()];
+        let steps = steps_until_growth(request).min(steps_until_store(request)).min(steps_until_end(request));
+        let steps = (steps as usize).min(self.calendar.len() - 1);
+        let day = (known_at as usize + steps) & (self.calendar.len() - 1);
+        self.calendar[day].push(id);
+    }
+
+    fn remove(&mut self, id: RequestId, request: &Request) {
+        let place = &mut self.places[id.index()];
+        place.is_member = false;
+        let drawn = place.drawn.expect("a member's outputs are drawn");
+        self.members -= 1;
+        self.groups[drawn.group as usize] -= 1;
+        self.context_tokens -= u64::from(request.num_computed_tokens);
+        self.untold.push((request.tag, request.num_output_tokens() - place.told_tokens));
+    }
+}
+
+/// Steps until a member at rest needs a block more than it has.
+fn steps_until_growth(request: &Request) -> u32 {
+    (request.capacity_tokens - request.num_computed_tokens).saturating_add(1)
+}
+
+/// Steps until it has filled a block.
+fn steps_until_store(request: &Request) -> u32 {
+    request.next_store_tokens - request.num_computed_tokens
+}
+
+/// Steps until it ends, the last one included.
+fn steps_until_end(request: &Request) -> u32 {
+    request.end_tokens - request.num_computed_tokens - 1
+}
+
+impl Engine {
+    /// Lets requests at the front of those that are not members become members.
+    pub(crate) fn join_bulk(&mut self) {
+        if !self.bulk.enabled {
+            return;
+        }
+        while let Some(&id) = self.running.get(self.bulk.head) {
+            let request = &self.requests[id];
+            let Some(drawn) = self.bulk.drawn_of(id) else { return };
+            let decodes = request.num_tokens == request.num_computed_tokens + 1
+                && request.num_computed_tokens >= request.prefill_target_tokens
+                && request.num_output_tokens() > 0
+                && request.num_in_flight_tokens == 0
+                && request.num_stale_tokens == 0
+                && !request.flags.has(Flags::HAS_STOPS)
+                && !request.flags.has(Flags::KEEPS_ANY);
+            // One that ends with its next token would leave before it has come.
+            if !decodes || steps_until_end(request) < 2 {
+                return;
+            }
+            let bulk = &mut self.bulk;
+            let group = drawn.group as usize;
+            if bulk.groups.len() <= group {
+                bulk.groups.resize(group + 1, 0);
+            }
+            bulk.groups[group] += 1;
+            bulk.members += 1;
+            bulk.head += 1;
+            bulk.context_tokens += u64::from(request.num_computed_tokens);
+            let told_tokens = request.num_output_tokens();
+            bulk.places[id.index()] = Place {
+                drawn: Some(drawn),
+                is_member: true,
+                ticket: bulk.next_ticket,
+                known_at: bulk.clock,
+                told_tokens,
+            };
+            bulk.next_ticket += 1;
+            bulk.enter(id, request);
+            if told_tokens == 1 {
+                self.outputs.joined.push(request.tag);
+            }
+        }
+    }
+
+    /// Schedules one token for each member. Gives how many requests at the head of
+    /// the running list are served by that; none where some of them may have to
+    /// be preempted, or wait: then there are no members any more.
+    pub(crate) fn schedule_bulk(&mut self, plan: &mut StepPlan, scan: &mut Scan) -> usize {
+        let members = self.bulk.members;
+        if members == 0 {
+            return 0;
+        }
+        if scan.budget < members || self.blocks_due(self.bulk.clock + 1) > self.pool.num_free() {
+            self.dissolve_bulk();
+            return 0;
+        }
+        self.advance_bulk(plan);
+        scan.budget -= members;
+        self.bulk.head
+    }
+
+    /// Whether the step in flight is nothing but a token for each running request,
+    /// all of them members.
+    pub(crate) fn is_all_bulk(&self) -> bool {
+        let plan = self.plan();
+        plan.bulk_requests > 0 && plan.scheduled.is_empty() && plan.bulk_requests as usize == self.running.len()
+    }
+
+    /// Blocks that members take in the step at `clock`.
+    fn blocks_due(&self, clock: u64) -> u32 {
+        let due = &self.bulk.calendar[self.bulk.day(clock)];
+        let grows = |id: &&RequestId| {
+            let lag = clock - self.bulk.places[id.index()].known_at;
+            u64::from(steps_until_growth(&self.requests[**id])) == lag
+        };
+        due.iter().filter(grows).count() as u32
+    }
+
+    /// One step of all members: those that are due take and offer blocks, in the
+    /// order of the running list, and those that end are entered by themselves.
+    pub(crate) fn advance_bulk(&mut self, plan: &mut StepPlan) {
+        let before = self.bulk.clock;
+        self.bulk.clock += 1;
+        let day = self.bulk.day(self.bulk.clock);
+        let mut due = std::mem::take(&mut self.bulk.due);
+        due.append(&mut self.bulk.calendar[day]);
+        let places = &self.bulk.places;
+        due.sort_unstable_by_key(|id| places[id.index()].ticket);
+        for &id in &due {
+            self.catch_up(id, before);
+            let request = &self.requests[id];
+            let end = request.num_computed_tokens + 1;
+            let (grows, ends) = (end > request.capacity_tokens, steps_until_end(request) == 1);
+            let first_block = plan.block_ids.len() as u32;
+            if grows {
+                self.grow_table(id, 1);
+            }
+            self.store_full_blocks(id, end);
+            if ends {
+                self.bulk.remove(id, &self.requests[id]);
+                if grows {
+                    plan.block_ids.extend(self.requests[id].block_table.last());
+                }
+                self.commit(plan, id, ScheduledKind::Running, 1, None, first_block);
+            } else {
+                self.bulk.enter(id, &self.requests[id]);
+            }
+        }
+        due.clear();
+        let bulk = &mut self.bulk;
+        bulk.due = due;
+        bulk.context_tokens += u64::from(bulk.members);
+        plan.bulk_requests = bulk.members;
+        plan.bulk_groups.clear();
+        plan.bulk_groups.extend_from_slice(&bulk.groups);
+        plan.total_num_scheduled_tokens += bulk.members;
+        plan.shape.add_decodes(u64::from(bulk.members), bulk.context_tokens);
+    }
+
+    /// Makes a member what it is after the step at `clock`.
+    fn catch_up(&mut self, id: RequestId, clock: u64) {
+        let place = &mut self.bulk.places[id.index()];
+        let steps = (clock - place.known_at) as u32;
+        place.known_at = clock;
+        let drawn = place.drawn.expect("a member's outputs are drawn");
+        let (caching, block_size) = (self.pool.caching(), self.config.block_size);
+        let request = &mut self.requests[id];
+        request.num_computed_tokens += steps;
+        let first = request.num_output_tokens();
+        for index in first..first + steps {
+            request.push_output(seed::output_token(drawn.seed, index), caching, block_size);
+        }
+    }
+
+    /// Members that have left ended with the step that was applied.
+    pub(crate) fn close_bulk_step(&mut self) {
+        self.bulk.head = self.bulk.members as usize;
+    }
+
+    /// How many of `most` steps can be told, given that the step in flight
+    /// [`Engine::is_all_bulk`]; `new_blocks` gets the blocks that each takes.
+    pub(crate) fn bulk_steps(&self, most: usize, new_blocks: &mut [u32]) -> usize {
+        let mut most = most.min(new_blocks.len());
+        let mut step = 1;
+        while step <= most {
+            for &id in &self.bulk.calendar[self.bulk.day(self.bulk.clock + step as u64)] {
+                let request = &self.requests[id];
+                let lag = (self.bulk.clock - self.bulk.places[id.index()].known_at) as u32;
+                // The last step may be one in which some end.
+                most = most.min((steps_until_end(request) - lag) as usize);
+                let mut grows_at = (steps_until_growth(request) - lag) as usize;
+                while grows_at <= most {
+                    new_blocks[grows_at - 1] += 1;
+                    grows_at += self.config.block_size as usize;
+                }
+            }
+            step += 1;
+        }
+        most
+    }
+
+    /// Makes all members single requests again, the step in flight included.
+    ///
+    /// What they were given meanwhile is told by [`Engine::take_untold`].
+    pub fn dissolve_bulk(&mut self) {
+        if self.bulk.head == 0 {
+            return;
+        }
+        let in_flight = self.steps_in_flight > 0;
+        let mut plan = std::mem::take(&mut self.plans[self.newest]);
+        let single: Vec<ScheduledRequest> = std::mem::take(&mut plan.scheduled);
+        let mut single = single.into_iter();
+        for position in 0..self.bulk.head {
+            let id = self.running[position];
+            if !self.bulk.places[id.index()].is_member {
+                plan.scheduled.extend(single.next());
+                continue;
+            }
+            self.catch_up(id, self.bulk.clock - u64::from(in_flight));
+            self.bulk.remove(id, &self.requests[id]);
+            if in_flight {
+                plan.scheduled.push(begin_decode(&mut self.requests[id], id));
+            }
+        }
+        plan.scheduled.extend(single);
+        plan.bulk_requests = 0;
+        plan.bulk_groups.clear();
+        self.plans[self.newest] = plan;
+        self.bulk.head = 0;
+        self.bulk.context_tokens = 0;
+        self.bulk.calendar.iter_mut().for_each(Vec::clear);
+    }
+
+    /// Gives the tags of requests that are not members any more with the output
+    /// tokens that they got as members; all of them up to the latest step applied.
+    pub fn take_untold(&mut self) -> impl Iterator<Item = (u64, u32)> + '_ {
+        self.bulk.untold.drain(..)
+    }
+}
+
+impl Bulk {
+    /// Where the calendar has the step at `clock`.
+    fn day(&self, clock: u64) -> usize {
+        clock as usize & (self.calendar.len() - 1)
+    }
+}
+
+/// Enters a decode of one token that has been scheduled already.
+fn begin_decode(request: &mut Request, id: RequestId) -> ScheduledRequest {
+    debug_assert_eq!(request.status, RequestStatus::Running);
+    let num_computed_tokens = request.num_computed_tokens;
+    request.num_computed_tokens += 1;
+    request.num_in_flight_tokens += 1;
+    ScheduledRequest {
+        request: id,
+        tag: request.tag,
+        num_scheduled_tokens: 1,
+        num_computed_tokens,
+        kind: ScheduledKind::Running,
+        is_prefill: false,
+        samples: true,
+        num_draft_tokens: 0,
+        blocks: 0..0,
+    }
+}
+
+impl StepShape {
+    /// Counts so many decodes of one token in, whose contexts have so many tokens
+    /// in all after it.
+    fn add_decodes(&mut self, requests: u64, context_tokens: u64) {
+        self.sampled_requests += requests;
+        self.decode_requests += requests;
+        self.decode_tokens += requests;
+        self.decode_context_tokens += context_tokens;
+    }
+}
