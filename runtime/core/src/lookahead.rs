@@ -29,6 +29,8 @@ impl Engine {
             self.single_steps(most, &mut new_blocks)
         };
         let mut shape = self.plan().shape;
+        // Some may have come since that step was decided.
+        shape.waiting_requests = self.num_waiting() as u64;
         let mut free_blocks = self.pool.num_free();
         for &blocks in &new_blocks[..most] {
             if blocks > free_blocks {

@@ -26,6 +26,8 @@ impl SglangEngine {
             }
         }
         let mut shape = self.plan.shape;
+        // Some may have come since that pass was decided.
+        shape.waiting_requests = self.num_waiting() as u64;
         let mut available_pages = self.num_available_pages();
         for &pages in &new_pages[..most] {
             if pages > available_pages {
