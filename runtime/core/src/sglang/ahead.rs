@@ -6,6 +6,7 @@
 use crate::engine::{Engine, TokenSource};
 use crate::latency::StepShape;
 use crate::plan::{RequestOutput, ScheduledKind};
+use crate::serving::ServingEngine;
 use crate::sglang::engine::SglangEngine;
 
 impl SglangEngine {
