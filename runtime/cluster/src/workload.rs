@@ -325,7 +325,8 @@ impl Workload {
             prompt.push_run(content, 0, request.input_tokens);
             return prompt;
         }
-        prompt.reserve(request.input_tokens);
+        // The answer's blocks are hashed behind those of the prompt.
+        prompt.reserve(request.input_tokens.saturating_add(request.output_tokens));
         let mut left = request.input_tokens;
         for &id in ids {
             let len = left.min(trace.block_size_tokens);

@@ -11,8 +11,8 @@ use crate::queue::WaitingQueue;
 use crate::request::{Flags, KvRole, RequestId, RequestStatus};
 use crate::schedule::Scan;
 
-/// Entries a block table is given room for beyond what its request holds when
-/// it is admitted, so that decoding rarely moves a table.
+/// Entries a block table is given room for beyond what is known of its request
+/// when it is admitted, so that decoding rarely moves a table.
 const MOST_SPARE_TABLE_BLOCKS: u32 = 256;
 
 /// What an attempt to admit one waiting request led to.
@@ -239,12 +239,13 @@ impl Engine {
         }
         self.pool.touch(&self.hit);
         let longest = self.blocks_for(self.requests[id].end_tokens).min(self.pool.num_usable());
+        // What is known of it will be computed, if it is not preempted.
+        let known = self.blocks_for(full_tokens).max(held + reused + needed);
         let request = &mut self.requests[id];
         if reused > 0 {
             request.next_store_tokens = (reused + 1).saturating_mul(self.config.block_size);
         }
-        let spare = longest.min(held + reused + needed + MOST_SPARE_TABLE_BLOCKS) - held.min(longest);
-        request.reserve(spare as usize, self.config.block_size as usize);
+        request.reserve(longest.min(known + MOST_SPARE_TABLE_BLOCKS), self.config.block_size);
         request.block_table.extend_from_slice(&self.hit);
         self.reserve_blocks(id);
         self.grow_table(id, needed - revived);

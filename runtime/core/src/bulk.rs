@@ -226,9 +226,22 @@ impl Engine {
     /// One step of all members: those that are due take and offer blocks, in the
     /// order of the running list, and those that end are entered by themselves.
     pub(crate) fn advance_bulk(&mut self, plan: &mut StepPlan) {
-        let before = self.bulk.clock;
         self.bulk.clock += 1;
         let day = self.bulk.day(self.bulk.clock);
+        if !self.bulk.calendar[day].is_empty() {
+            self.look_at_due(day, plan);
+        }
+        let bulk = &mut self.bulk;
+        bulk.context_tokens += u64::from(bulk.members);
+        plan.bulk_requests = bulk.members;
+        plan.bulk_groups.clear();
+        plan.bulk_groups.extend_from_slice(&bulk.groups);
+        plan.total_num_scheduled_tokens += bulk.members;
+        plan.shape.add_decodes(u64::from(bulk.members), bulk.context_tokens);
+    }
+
+    fn look_at_due(&mut self, day: usize, plan: &mut StepPlan) {
+        let before = self.bulk.clock - 1;
         let mut due = std::mem::take(&mut self.bulk.due);
         due.append(&mut self.bulk.calendar[day]);
         let places = &self.bulk.places;
@@ -254,14 +267,7 @@ impl Engine {
             }
         }
         due.clear();
-        let bulk = &mut self.bulk;
-        bulk.due = due;
-        bulk.context_tokens += u64::from(bulk.members);
-        plan.bulk_requests = bulk.members;
-        plan.bulk_groups.clear();
-        plan.bulk_groups.extend_from_slice(&bulk.groups);
-        plan.total_num_scheduled_tokens += bulk.members;
-        plan.shape.add_decodes(u64::from(bulk.members), bulk.context_tokens);
+        self.bulk.due = due;
     }
 
     /// Makes a member what it is after the step at `clock`.

@@ -391,5 +391,5 @@ impl KvPool {
 fn num_buckets(num_gpu_blocks: u32) -> usize {
     const MOST_SPARSE_BUCKETS: usize = 1 << 16;
     let enough = (num_gpu_blocks as usize).next_power_of_two();
-    enough.max((4 * enough).min(MOST_SPARSE_BUCKETS))
+    enough.max((2 * enough).min(MOST_SPARSE_BUCKETS))
 }

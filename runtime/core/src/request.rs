@@ -369,14 +369,17 @@ impl Request {
         self.prefill_target_tokens.saturating_sub(self.num_computed_tokens)
     }
 
-    /// Makes room for `blocks` more blocks and what goes with them, so that a
+    /// Makes room for `blocks` blocks in all and what goes with them, so that a
     /// request that runs does not allocate.
-    pub(crate) fn reserve(&mut self, blocks: usize, block_size_tokens: usize) {
-        self.block_table.reserve_exact(blocks);
-        self.block_hashes.reserve_exact(blocks);
+    pub(crate) fn reserve(&mut self, blocks: u32, block_size_tokens: u32) {
+        let missing = |have: usize| (blocks as usize).saturating_sub(have);
+        self.block_table.reserve_exact(missing(self.block_table.len()));
+        self.block_hashes.reserve_exact(missing(self.block_hashes.len()));
         if self.flags.has(Flags::KEEPS_ANY) {
-            let more = (self.end_tokens - self.num_tokens) as usize;
-            self.tokens.reserve_exact(more.min(blocks * block_size_tokens));
+            let held = self.block_table.len() as u32;
+            let slots = u64::from(blocks.saturating_sub(held)) * u64::from(block_size_tokens);
+            let more = u64::from(self.end_tokens - self.num_tokens).min(slots);
+            self.tokens.reserve_exact(more as usize);
         }
     }
 
