@@ -8,7 +8,7 @@ use crate::config::{EngineConfig, Policy};
 use crate::engine::{Engine, RejectReason, TokenSource};
 use crate::hash::BlockHash;
 use crate::kv_event::KvEventLog;
-use crate::kv_tiers::KvTiers;
+use crate::kv_tiers::{KvTiers, KvTiersConfig};
 use crate::latency::StepShape;
 use crate::plan::{StepOutputs, StepPlan};
 use crate::policy::{PolicyError, SchedulingPolicy};
@@ -53,6 +53,12 @@ impl EngineKind {
             Self::Vllm(config) => config.num_gpu_blocks,
             Self::Sglang(config) => config.num_pages,
         }
+    }
+
+    /// Where it keeps KV below the device, if anywhere.
+    #[must_use]
+    pub fn kv_tiers(&self) -> Option<&KvTiersConfig> {
+        self.as_vllm().and_then(|config| config.kv_tiers.as_ref())
     }
 
     /// Whether a scheduling policy ranks its requests.

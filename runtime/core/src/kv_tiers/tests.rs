@@ -66,7 +66,10 @@ fn what_leaves_the_host_goes_to_the_disk_and_what_leaves_that_is_gone() {
     tiers.advance(12_000);
     assert_eq!((tiers.find_run(&[3]), tiers.find_run(&[2])), (run(0, 1), run(0, 0)));
     tiers.advance(14_000);
-    assert_eq!((tiers.find_run(&[1]), tiers.find_run(&[2]), tiers.find_run(&[5, 6])), (run(1, 0), run(0, 1), run(2, 0)));
+    assert_eq!(
+        (tiers.find_run(&[1]), tiers.find_run(&[2]), tiers.find_run(&[5, 6])),
+        (run(1, 0), run(0, 1), run(2, 0))
+    );
     told(&mut tiers);
     tiers.offload(&[7, 8], 0);
     tiers.advance(20_000);
