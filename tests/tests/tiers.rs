@@ -64,7 +64,7 @@ fn tiers_are_swept_and_the_router_weighs_them() {
     assert_eq!(sweep("1"), sweep("2"));
     // Without remarks: the weights mean something.
     let weighed = ["--router-mode", "kv_router", "--router-config", r#"{"disk_cache_hit_weight": 0.1}"#, "--strict"];
-    replay(&folder, &weighed).ended(0);
+    assert_eq!(replay(&folder, &weighed).ended(0).stderr, "");
     let rows = replay(&folder, &["--sweep", "num_host_blocks=4,20", "--json", "--extra-engine-args", NESTED]).ended(0);
     let reuse = [0, 1].map(|row| rows.json()[row]["prefix_cache_reused_ratio"].as_f64().expect("a share"));
     assert!(reuse[0] < reuse[1] && reuse[1] == 0.25, "{reuse:?}");

@@ -20,142 +20,17 @@
 //! after another. A block that is read or written keeps its place meanwhile.
 
 mod blocks;
+mod config;
 mod lane;
 mod load;
+mod told;
 
-use crate::config::ConfigError;
 use crate::hash::BlockHash;
 use crate::request::RequestId;
 use blocks::{NIL, Slot, TierBlocks};
+pub use config::KvTiersConfig;
 use lane::Lane;
-
-/// Settings of the tiers of one engine. A bandwidth of none takes no time.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct KvTiersConfig {
-    /// Blocks that the host's memory holds.
-    pub host_blocks: u32,
-    /// Blocks that the disk holds; 0 for no disk.
-    pub disk_blocks: u32,
-    /// KV bytes of one token over all layers.
-    pub kv_bytes_per_token: u64,
-    /// Most blocks that go to the host as one transfer.
-    pub offload_batch_size: u32,
-    /// From the device to the host.
-    pub device_to_host_bytes_per_s: Option<u64>,
-    /// From the host to the device.
-    pub host_to_device_bytes_per_s: Option<u64>,
-    /// From the host to the disk.
-    pub host_to_disk_bytes_per_s: Option<u64>,
-    /// From the disk to the host.
-    pub disk_to_host_bytes_per_s: Option<u64>,
-    /// Added to every read of the disk.
-    pub disk_latency_ns: u64,
-}
-
-impl KvTiersConfig {
-    pub(crate) fn check(&self, errors: &mut Vec<ConfigError>) {
-        let bandwidth = |bytes_per_s: Option<u64>| bytes_per_s.unwrap_or(1);
-        let positive = [
-            ("host_blocks", u64::from(self.host_blocks)),
-            ("kv_bytes_per_token", self.kv_bytes_per_token),
-            ("offload_batch_size", u64::from(self.offload_batch_size)),
-            ("device_to_host", bandwidth(self.device_to_host_bytes_per_s)),
-            ("host_to_device", bandwidth(self.host_to_device_bytes_per_s)),
-            ("host_to_disk", bandwidth(self.host_to_disk_bytes_per_s)),
-            ("disk_to_host", bandwidth(self.disk_to_host_bytes_per_s)),
-        ];
-        errors.extend(positive.iter().filter(|(_, value)| *value == 0).map(|&(field, _)| ConfigError::Zero { field }));
-    }
-}
-
-impl Default for KvTiersConfig {
-    /// Bandwidths and batches of Dynamo 1.4's mocker; nothing is kept until a
-    /// capacity and the size of a token are set.
-    fn default() -> Self {
-        Self {
-            host_blocks: 0,
-            disk_blocks: 0,
-            kv_bytes_per_token: 0,
-            offload_batch_size: 32,
-            device_to_host_bytes_per_s: Some(14_000_000_000),
-            host_to_device_bytes_per_s: Some(14_000_000_000),
-            host_to_disk_bytes_per_s: Some(7_000_000_000),
-            disk_to_host_bytes_per_s: Some(7_000_000_000),
-            disk_latency_ns: 0,
-        }
-    }
-}
-
-/// Running totals of the tiers of one engine.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct KvTierStats {
-    /// Loads started.
-    pub loads: u64,
-    /// Blocks that loads took from the host.
-    pub host_hit_blocks: u64,
-    /// Blocks that loads took from the disk.
-    pub disk_hit_blocks: u64,
-    /// Bytes sent from the device to the host.
-    pub device_to_host_bytes: u64,
-    /// Bytes sent from the host to the device.
-    pub host_to_device_bytes: u64,
-    /// Bytes sent from the host to the disk.
-    pub host_to_disk_bytes: u64,
-    /// Bytes sent from the disk to the host.
-    pub disk_to_host_bytes: u64,
-}
-
-impl KvTierStats {
-    /// Adds the totals of another time or engine.
-    pub fn add(&mut self, more: &Self) {
-        self.loads += more.loads;
-        self.host_hit_blocks += more.host_hit_blocks;
-        self.disk_hit_blocks += more.disk_hit_blocks;
-        self.device_to_host_bytes = self.device_to_host_bytes.saturating_add(more.device_to_host_bytes);
-        self.host_to_device_bytes = self.host_to_device_bytes.saturating_add(more.host_to_device_bytes);
-        self.host_to_disk_bytes = self.host_to_disk_bytes.saturating_add(more.host_to_disk_bytes);
-        self.disk_to_host_bytes = self.disk_to_host_bytes.saturating_add(more.disk_to_host_bytes);
-    }
-}
-
-/// Where a block is kept below the device.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum KvTier {
-    /// In the memory of the host.
-    Host,
-    /// On the disk.
-    Disk,
-}
-
-/// A block has come to a tier, or left it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct KvTierChange {
-    /// When.
-    pub at_ns: u64,
-    /// The tier.
-    pub tier: KvTier,
-    /// The block.
-    pub hash: BlockHash,
-    /// Whether it has come.
-    pub stored: bool,
-}
-
-/// Consecutive blocks that the tiers hold, each counted where it is read from.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct TierRun {
-    /// Those that are read from the host.
-    pub host_blocks: u32,
-    /// Those that are read from the disk.
-    pub disk_blocks: u32,
-}
-
-impl TierRun {
-    /// All of them.
-    #[must_use]
-    pub fn blocks(self) -> u32 {
-        self.host_blocks + self.disk_blocks
-    }
-}
+pub use told::{KvTier, KvTierChange, KvTierStats, TierRun};
 
 /// The ways between tiers, in the order in which what arrives at one instant is
 /// seen.
