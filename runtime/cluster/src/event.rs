@@ -21,6 +21,9 @@ pub(crate) enum Event {
     LinkProgress { link: u32, version: u64 },
     /// The last byte of a transfer arrives.
     TransferDelivered { tag: u64, attempt: u32 },
+    /// Something may have arrived for a load from a worker's tiers, unless the
+    /// worker was restarted since.
+    TierProgress { worker: u32, incarnation: u32 },
     /// A fault of the plan strikes.
     Fault { index: u32 },
     /// A worker that crashed or was started is up, unless that was called off.

@@ -29,6 +29,7 @@ mod samples;
 mod scaling;
 mod sim;
 mod synthetic;
+mod tiers;
 mod tokens;
 mod validate;
 mod worker;
@@ -43,7 +44,9 @@ pub use config::{
 };
 pub use error::SimError;
 pub use kv_router::{KvKnowledge, KvRouterConfig, QueueConfig, QueueOrder, ReplicaConfig};
-pub use report::{EngineReport, LinkReport, MetricsReport, PoolReport, Report, ScalingEvent, TrendReport, report_name};
+pub use report::{
+    EngineReport, KvTierReport, LinkReport, MetricsReport, PoolReport, Report, ScalingEvent, TrendReport, report_name,
+};
 pub use router::{
     Choice, EndedRequest, KvAwareConfig, RouteError, RoutePhase, RouteQuery, Router, RouterConfig, RouterFactory,
     WorkerLoad,

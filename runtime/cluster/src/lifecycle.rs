@@ -410,6 +410,7 @@ impl Simulation<'_> {
         metrics.add(Counter::PromptTokens, u64::from(record.prompt_tokens));
         metrics.add(Counter::CachedTokens, u64::from(record.cached_tokens));
         metrics.add(Counter::OutputTokens, u64::from(record.output_tokens));
+        self.count_tiers(tag);
         self.end(tag, Outcome::Completed);
     }
 

@@ -68,6 +68,7 @@ metric_enum! {
         Queue = "queue", Time, "Time from arrival to the first step with the request in it.";
         Prefill = "prefill", Time, "Time from that step to the end of the prompt's computation.";
         Transfer = "transfer", Time, "Time of a request's KV transfer, waiting for blocks included.";
+        KvLoad = "kv_load", Time, "Time a request waited for KV from the host or the disk, for requests that did.";
         StepTime = "step", Time, "Duration of every engine step.";
         BatchSize = "batch", Count, "Requests in every engine step.";
     }
@@ -84,7 +85,9 @@ metric_enum! {
         Preemptions = "preemptions", Count, "Requests put back to waiting for lack of KV blocks.";
         Steps = "steps", Count, "Engine steps.";
         PromptTokens = "prompt_tokens", Count, "Prompt tokens of completed requests.";
-        CachedTokens = "cached_tokens", Count, "Those found in a prefix cache.";
+        CachedTokens = "cached_tokens", Count, "Those found in a prefix cache, or in a tier below it.";
+        HostCachedTokens = "host_cached_tokens", Count, "Of these, tokens that came from the memory of a host.";
+        DiskCachedTokens = "disk_cached_tokens", Count, "Of these, tokens that came from a disk.";
         OutputTokens = "output_tokens", Count, "Output tokens of completed requests.";
         WastedTokens = "wasted_tokens", Count, "Output tokens of attempts that a fault cut off.";
         Stalls = "stalls", Count, "Times that a failure injector stalled an engine.";
@@ -109,7 +112,15 @@ impl Counter {
     /// it is not 0, so that reports of other runs do not change with it.
     #[must_use]
     pub const fn is_occasional(self) -> bool {
-        matches!(self, Self::StayedWithDecode | Self::Shed | Self::Stalls | Self::IgnoredFaults)
+        matches!(
+            self,
+            Self::StayedWithDecode
+                | Self::Shed
+                | Self::Stalls
+                | Self::IgnoredFaults
+                | Self::HostCachedTokens
+                | Self::DiskCachedTokens
+        )
     }
 
     /// Whether only the whole run has it: engines serve all workloads together.

@@ -54,7 +54,7 @@ pub struct RequestRecord {
     pub max_tokens: u32,
     /// Output tokens emitted.
     pub output_tokens: u32,
-    /// Prompt tokens found in the (prefill) engine's prefix cache.
+    /// Prompt tokens found in the (prefill) engine's prefix cache, or in its tiers.
     pub cached_tokens: u32,
     /// When it arrived.
     pub arrival_ns: u64,
@@ -90,9 +90,19 @@ pub struct RequestRecord {
 pub struct RequestDetail {
     /// Second output token.
     pub second_token_ns: Option<u64>,
-    /// Most prompt tokens found in the (prefill) engine's prefix cache at any of
-    /// its admissions.
+    /// Most prompt tokens found in the (prefill) engine's prefix cache, or in its
+    /// tiers, at any of its admissions.
     pub most_cached_tokens: u32,
+    /// Of the tokens cached at its first admission, those loaded from the host.
+    pub host_cached_tokens: u32,
+    /// Of the tokens cached at its first admission, those loaded from the disk.
+    pub disk_cached_tokens: u32,
+    /// Since when it has waited for KV from the tiers, if it does.
+    pub load_since_ns: Option<u64>,
+    /// How long it waited for KV from the tiers before its first step.
+    pub first_load_ns: Option<u64>,
+    /// How long it waited for KV from the tiers in all, preempted or not.
+    pub load_ns: Option<u64>,
     /// Since when it has been preempted, if it is.
     pub preempted_since_ns: Option<u64>,
     /// How long it was preempted before.

@@ -10,7 +10,7 @@ use std::io::{BufWriter, Write};
 use serde::Serialize;
 use sha2::{Digest, Sha256};
 
-use vcr_core::ServingEngine;
+use vcr_core::{EngineStats, KvTierStats, ServingEngine};
 
 use crate::error::SimError;
 use crate::metrics::{Counter, Gauge, MetricSet, MetricSummaries, SortedSamples, Summary, Trend, Unit};
@@ -90,6 +90,30 @@ pub struct EngineReport {
     /// Tokens computed in prefill chunks, recomputed ones included.
     #[serde(skip)]
     pub prefill_tokens: u64,
+    /// What its tiers below the device did, if it has any.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub kv_tiers: Option<KvTierReport>,
+}
+
+/// What the host and disk tiers of one engine did, until the end of the run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct KvTierReport {
+    /// Tokens found in the prefix cache of the device at admissions.
+    pub device_hit_tokens: u64,
+    /// Tokens beyond these that were loaded from the host.
+    pub host_hit_tokens: u64,
+    /// Tokens beyond these that were loaded from the disk.
+    pub disk_hit_tokens: u64,
+    /// Loads that requests waited for.
+    pub loads: u64,
+    /// Bytes of offloaded blocks.
+    pub device_to_host_bytes: u64,
+    /// Bytes of loaded blocks.
+    pub host_to_device_bytes: u64,
+    /// Bytes of blocks that had to leave the host.
+    pub host_to_disk_bytes: u64,
+    /// Bytes of blocks read from the disk.
+    pub disk_to_host_bytes: u64,
 }
 
 /// How long a pool had engines.
@@ -259,7 +283,8 @@ impl Simulation<'_> {
         format!("{} {}", self.pools[worker.pool as usize].config.name, worker.index)
     }
 
-    fn engine_reports(&self, duration_ns: u64) -> Vec<EngineReport> {
+    fn engine_reports(&mut self, duration_ns: u64) -> Vec<EngineReport> {
+        let tiers: Vec<_> = self.workers.iter_mut().map(|worker| worker.tier_stats(duration_ns)).collect();
         let started = self.workers.iter().enumerate().filter(|(_, worker)| worker.was_provisioned());
         let reports = started.map(|(index, worker)| {
             let stats = worker.engine_stats();
@@ -275,6 +300,7 @@ impl Simulation<'_> {
                 prefix_hit_ratio: share(stats.prefix.hit_tokens, stats.prefix.queried_tokens),
                 crashes: worker.totals.crashes,
                 prefill_tokens: worker.totals.prefill_tokens,
+                kv_tiers: tiers[index].map(|tiers| tier_report(worker, &stats, &tiers)),
             }
         });
         reports.collect()
@@ -303,6 +329,20 @@ impl Simulation<'_> {
             ScalingEvent { at_ms: ns_to_ms(at_ns), pool, from, to }
         };
         during.map(event).collect()
+    }
+}
+
+fn tier_report(worker: &Worker, stats: &EngineStats, tiers: &KvTierStats) -> KvTierReport {
+    let block_size_tokens = u64::from(worker.engine.kind().block_size());
+    KvTierReport {
+        device_hit_tokens: stats.prefix.hit_tokens + stats.preempted_prefix.hit_tokens,
+        host_hit_tokens: tiers.host_hit_blocks * block_size_tokens,
+        disk_hit_tokens: tiers.disk_hit_blocks * block_size_tokens,
+        loads: tiers.loads,
+        device_to_host_bytes: tiers.device_to_host_bytes,
+        host_to_device_bytes: tiers.host_to_device_bytes,
+        host_to_disk_bytes: tiers.host_to_disk_bytes,
+        disk_to_host_bytes: tiers.disk_to_host_bytes,
     }
 }
 

@@ -1,6 +1,6 @@
 //! Which worker takes a request: asking the routers, and telling them what became of it.
 
-use vcr_core::{KvRole, Prompt, ServingEngine};
+use vcr_core::{KvRole, Prompt, ServingEngine, TierRun};
 
 use crate::error::SimError;
 use crate::event::Event;
@@ -89,6 +89,7 @@ impl Simulation<'_> {
 
     fn route_by_kv(&mut self, tag: u64, index: usize, prompt: &Prompt) -> Routed {
         self.find_candidates(index, prompt);
+        self.tell_tier_changes(index);
         if self.candidates.is_empty() {
             return Routed::Nowhere;
         }
@@ -103,7 +104,6 @@ impl Simulation<'_> {
             prompt_tokens: record.prompt_tokens,
             priority: live.priority,
             strict_priority: live.strict_priority,
-            block_size_tokens: pool.config.engine.block_size(),
             blocks: prompt.block_hashes(),
         };
         match router.route(&query, &mut self.candidates) {
@@ -118,14 +118,24 @@ impl Simulation<'_> {
     /// The workers of a pool that are up, with what they have cached if the KV
     /// router asks for that.
     fn find_candidates(&mut self, index: usize, prompt: &Prompt) {
+        let now_ns = self.now_ns;
+        let blocks = prompt.block_hashes();
         let pool = &self.pools[index];
         let PoolRouter::Kv(router) = &pool.router else { unreachable!("it is another kind of router") };
         let overlap = router.needs_overlap();
+        let sees_tiers = overlap && router.sees_tiers();
         self.candidates.clear();
-        for worker in &self.workers[pool.workers()] {
+        for worker in &mut self.workers[pool.workers()] {
             if worker.is_up() {
-                let hit = if overlap { worker.engine.cached_prefix_blocks(prompt.block_hashes()) } else { 0 };
-                self.candidates.push(Candidate { worker: worker.index, overlap_blocks: hit });
+                let hit = if overlap { worker.engine.cached_prefix_blocks(blocks) } else { 0 };
+                let tiers = match worker.engine.kv_tiers_mut().filter(|_| sees_tiers) {
+                    Some(tiers) => {
+                        tiers.advance(now_ns);
+                        tiers.find_run(&blocks[hit as usize..])
+                    }
+                    None => TierRun::default(),
+                };
+                self.candidates.push(Candidate { worker: worker.index, overlap_blocks: hit, tiers });
             }
         }
     }
@@ -154,7 +164,7 @@ impl Simulation<'_> {
     fn release_from(&mut self, index: usize) {
         self.candidates.clear();
         let up = self.workers[self.pools[index].workers()].iter().filter(|worker| worker.is_up());
-        self.candidates.extend(up.map(|worker| Candidate { worker: worker.index, overlap_blocks: 0 }));
+        self.candidates.extend(up.map(|worker| Candidate { worker: worker.index, ..Candidate::default() }));
         while let PoolRouter::Kv(router) = &mut self.pools[index].router
             && let Some(Released { request: tag, to }) = router.release(self.now_ns, &self.candidates)
         {

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 
-use vcr_core::plan::{RemoteLoad, RequestOutput, ScheduledKind};
+use vcr_core::plan::{RemoteLoad, RequestOutput, ScheduledKind, TierLoad};
 use vcr_core::{Prompt, RequestId, Seat, ServingEngine, seed};
 
 use crate::config::{LinkSharing, PoolConfig, RunConfig, Topology, WorkloadConfig, WorkloadSource};
@@ -128,6 +128,9 @@ pub(crate) struct Simulation<'o> {
     pub(crate) candidates: Vec<Candidate>,
     outputs: Vec<RequestOutput>,
     remote_loads: Vec<RemoteLoad>,
+    tier_loads: Vec<TierLoad>,
+    /// Scratch: requests whose load from the tiers is complete.
+    pub(crate) loaded: Vec<u64>,
     /// Scratch: requests of each workload that decode in a stretch.
     pub(crate) decoding: Vec<u64>,
     pub(crate) wants_steps: bool,
@@ -206,6 +209,8 @@ impl<'o> Simulation<'o> {
             candidates: Vec::new(),
             outputs: Vec::new(),
             remote_loads: Vec::new(),
+            tier_loads: Vec::new(),
+            loaded: Vec::new(),
             decoding: Vec::new(),
             wants_steps: observer.wants_steps(),
             observer,
@@ -295,6 +300,7 @@ impl<'o> Simulation<'o> {
             Event::Played { tag } => self.play(tag),
             Event::LinkProgress { link, version } => self.progress_link(link, version),
             Event::TransferDelivered { tag, attempt } => self.deliver_transfer(tag, attempt),
+            Event::TierProgress { worker, incarnation } => self.progress_tiers(worker, incarnation),
             Event::Fault { index } => self.strike(index)?,
             Event::WorkerUp { worker, incarnation } => self.bring_up(worker, incarnation)?,
             Event::SlowDownEnd { worker, fault } => self.end_slow_down(worker, fault),
@@ -338,6 +344,9 @@ impl<'o> Simulation<'o> {
             let pool = &self.pools[worker.pool as usize].config;
             policy_error(pool, worker.index, worker.engine_stats().steps, now_ns, reason)
         })?;
+        if let Some(tiers) = worker.engine.kv_tiers_mut() {
+            tiers.advance(now_ns);
+        }
         let plan = worker.engine.schedule();
         for &tag in &plan.preempted {
             let record = &mut self.records[tag as usize];
@@ -362,6 +371,8 @@ impl<'o> Simulation<'o> {
         let any = !plan.is_empty() || !plan.preempted.is_empty();
         self.remote_loads.clear();
         self.remote_loads.extend_from_slice(&plan.remote_loads);
+        self.tier_loads.clear();
+        self.tier_loads.extend_from_slice(&plan.tier_loads);
         if any && self.wants_steps {
             self.observer.scheduled(index, &worker.engine);
         }
@@ -373,6 +384,9 @@ impl<'o> Simulation<'o> {
         }
         loads.clear();
         self.remote_loads = loads;
+        let loads = std::mem::take(&mut self.tier_loads);
+        self.note_tier_loads(index, &loads);
+        self.tier_loads = loads;
         Ok(any)
     }
 
@@ -450,6 +464,7 @@ impl<'o> Simulation<'o> {
             self.step_metrics.sample(Trend::StepTime, self.now_ns - start_ns);
             self.step_metrics.sample(Trend::BatchSize, worker.plan().shape.batch_requests());
         }
+        worker.engine.offload_prompts(self.now_ns);
         let config = &self.pools[pool as usize].config;
         worker
             .update(&self.output_seeds, &config.acceptance_rates, &self.records)
@@ -617,6 +632,7 @@ fn pool_router(config: &PoolConfig, part: PoolPart, seat: &Seat<'_>) -> Result<P
             block_size_tokens: config.engine.block_size(),
             max_num_batched_tokens: config.engine.max_num_batched_tokens(),
             part,
+            has_tiers: config.engine.kv_tiers().is_some(),
         };
         return Ok(PoolRouter::Kv(Box::new(KvRouter::new(*kv, facts, seat.seed))));
     }

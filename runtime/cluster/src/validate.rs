@@ -61,7 +61,10 @@ impl RunConfig {
         if engines > MOST_ENGINES {
             problem("cluster".to_owned(), &format!("has {engines} engines; at most {MOST_ENGINES} are simulated"));
         }
-        let blocks_of = |pool: &&PoolConfig| u64::from(pool.most_engines()) * u64::from(pool.engine.num_blocks());
+        let blocks_of = |pool: &&PoolConfig| {
+            let tiers = pool.engine.kv_tiers().map_or(0, |t| u64::from(t.host_blocks) + u64::from(t.disk_blocks));
+            u64::from(pool.most_engines()).saturating_mul(u64::from(pool.engine.num_blocks()) + tiers)
+        };
         let blocks: u64 = pools.iter().map(blocks_of).sum();
         if blocks > MOST_BLOCKS {
             let text = format!("has {blocks} KV blocks in all; at most {MOST_BLOCKS} are simulated");

@@ -7,7 +7,7 @@ use vcr_core::latency::{LatencyError, LatencyModel, StepBatch, StepShape};
 use vcr_core::plan::StepPlan;
 use vcr_core::policy::{PolicyError, SchedulingPolicy};
 use vcr_core::tokens::TokenError;
-use vcr_core::{AnyEngine, Engine, EngineKind, EngineStats, Seat, ServingEngine, TokenSource, seed};
+use vcr_core::{AnyEngine, Engine, EngineKind, EngineStats, KvTierStats, Seat, ServingEngine, TokenSource, seed};
 use vcr_random::Stream;
 
 use crate::bulk::BulkTimes;
@@ -43,6 +43,7 @@ pub(crate) struct WorkerTotals {
     pub(crate) peak_active_blocks: u32,
     pub(crate) crashes: u32,
     lost: EngineStats,
+    lost_tiers: KvTierStats,
 }
 
 /// Steps with the time that each takes; there may be more shapes than times.
@@ -80,6 +81,10 @@ pub(crate) struct Worker {
     pub(crate) injector: Option<Box<Injector>>,
     /// Chooses output tokens, where they are not drawn.
     pub(crate) tokens: Option<Box<ChosenTokens>>,
+    /// When a load from its tiers is to be looked at next, if one is.
+    pub(crate) tiers_wake_ns: Option<u64>,
+    /// Whether routers hear of its tiers.
+    tells_tiers: bool,
     /// Until when it does nothing, if it does nothing.
     stalled_until_ns: Option<u64>,
     seed: u64,
@@ -108,7 +113,11 @@ impl Worker {
         Ok(Self {
             pool,
             index,
-            engine: new_engine(&config.engine, records_events || config.router.needs_kv_events()),
+            engine: new_engine(
+                &config.engine,
+                records_events || config.router.needs_kv_events(),
+                config.router.needs_kv_events(),
+            ),
             health: if is_up { Health::Up } else { Health::Off },
             provisioned_since_ns: is_up.then_some(0),
             provisioned_ns: Vec::new(),
@@ -124,6 +133,8 @@ impl Worker {
             policy: new_policy(&seat("policy"), config)?,
             injector: injector.map(|injector| Box::new(Injector::new(injector))),
             tokens: tokens(&seat("tokens"), config)?,
+            tiers_wake_ns: None,
+            tells_tiers: config.router.needs_kv_events(),
             stalled_until_ns: None,
             seed,
             acceptance: Stream::new(seed, "acceptance"),
@@ -336,8 +347,10 @@ impl Worker {
         self.executing = false;
         self.bulk = BulkTimes::default();
         add_stats(&mut self.totals.lost, self.engine.stats());
+        self.totals.lost_tiers = self.tier_stats(now_ns).unwrap_or_default();
         let records_events = self.engine.kv_events().is_some();
-        self.engine = new_engine(&self.engine.kind(), records_events);
+        self.engine = new_engine(&self.engine.kind(), records_events, self.tells_tiers);
+        self.tiers_wake_ns = None;
         self.told_kv_events = 0;
         self.priced.durations_ns.clear();
         self.taken = 0;
@@ -428,15 +441,27 @@ impl Worker {
         add_stats(&mut all, self.engine.stats());
         all
     }
+
+    /// Totals of its tiers over all incarnations until `now_ns`, if it has any.
+    pub(crate) fn tier_stats(&mut self, now_ns: u64) -> Option<KvTierStats> {
+        let tiers = self.engine.kv_tiers_mut()?;
+        tiers.advance(now_ns);
+        let mut all = self.totals.lost_tiers;
+        all.add(&tiers.stats());
+        Some(all)
+    }
 }
 
 fn new_policy(seat: &Seat<'_>, config: &PoolConfig) -> Result<Option<Box<dyn SchedulingPolicy>>, MakeError> {
     config.policy.as_ref().map(|make| make(seat)).transpose().map_err(MakeError::Policy)
 }
 
-fn new_engine(kind: &EngineKind, records_events: bool) -> AnyEngine {
+fn new_engine(kind: &EngineKind, records_events: bool, tells_tiers: bool) -> AnyEngine {
     let mut engine = AnyEngine::new(kind);
     engine.record_kv_events(records_events);
+    if let Some(tiers) = engine.kv_tiers_mut() {
+        tiers.record_changes(tells_tiers);
+    }
     engine
 }
 

@@ -12,7 +12,7 @@ use vcr_cluster::{
     RunConfig, ScalingConfig, SimError, TargetMetric, TargetPolicy, Topology, simulate,
 };
 use vcr_core::sglang::{PassOrder, SchedulePolicy, SglangConfig, SglangConfigInput};
-use vcr_core::{CapacityPolicy, EngineConfig, EngineConfigInput};
+use vcr_core::{CapacityPolicy, EngineConfig, EngineConfigInput, KvTiersConfig};
 use vcr_random::Distribution;
 use vcr_routing::AffinityConfig;
 
@@ -239,11 +239,16 @@ fn priced_in_batches(config: RunConfig) -> RunConfig {
     with_pools(config, |pool| PoolConfig { latency: linear_in_batches(), ..pool })
 }
 
-/// Engines that run ahead of their outputs or verify drafts.
-fn in_mode(config: RunConfig, async_scheduling: bool, num_speculative_tokens: u32) -> RunConfig {
+/// Engines that run ahead of their outputs, verify drafts or keep KV below the device.
+fn in_mode(
+    config: RunConfig,
+    async_scheduling: bool,
+    num_speculative_tokens: u32,
+    kv_tiers: Option<KvTiersConfig>,
+) -> RunConfig {
     with_pools(config, |pool| {
         let input = EngineConfigInput::clone(pool.engine.as_vllm().expect("an engine with modes"));
-        let input = EngineConfigInput { async_scheduling, num_speculative_tokens, ..input };
+        let input = EngineConfigInput { async_scheduling, num_speculative_tokens, kv_tiers, ..input };
         let engine = EngineConfig::new(input).expect("a valid engine").into();
         PoolConfig { engine, acceptance_rates: vec![0.7, 0.4], ..pool }
     })
@@ -252,7 +257,7 @@ fn in_mode(config: RunConfig, async_scheduling: bool, num_speculative_tokens: u3
 /// The same pools with another scheduler in their engines.
 #[derive(Clone, Copy, Debug)]
 enum Scheduler {
-    Vllm { async_scheduling: bool, drafts: u32 },
+    Vllm { async_scheduling: bool, drafts: u32, tiers: Option<KvTiersConfig> },
     Trtllm,
     Sglang { pass_order: PassOrder, schedule_policy: SchedulePolicy },
 }
@@ -261,8 +266,8 @@ fn arb_scheduler() -> impl Strategy<Value = Scheduler> {
     let drafts = prop_oneof![3 => Just(0), 1 => 1..3u32];
     let orders = (any::<bool>(), any::<bool>());
     prop_oneof![
-        2 => (any::<bool>(), drafts)
-            .prop_map(|(async_scheduling, drafts)| Scheduler::Vllm { async_scheduling, drafts }),
+        3 => (any::<bool>(), drafts, proptest::option::of(arb_tiers()))
+            .prop_map(|(async_scheduling, drafts, tiers)| Scheduler::Vllm { async_scheduling, drafts, tiers }),
         1 => Just(Scheduler::Trtllm),
         2 => orders.prop_map(|(mixed, lpm)| Scheduler::Sglang {
             pass_order: if mixed { PassOrder::Mixed } else { PassOrder::PrefillFirst },
@@ -271,9 +276,29 @@ fn arb_scheduler() -> impl Strategy<Value = Scheduler> {
     ]
 }
 
+/// Tiers that hold little, with ways on which a block takes up to 3 ms.
+fn arb_tiers() -> impl Strategy<Value = KvTiersConfig> {
+    let speed = || proptest::option::of(500_000_000..5_000_000_000u64);
+    (1..120u32, 0..120u32, 1..9u32, (speed(), speed(), speed(), speed()), 0..2 * MS).prop_map(
+        |(host_blocks, disk_blocks, offload_batch_size, speeds, disk_latency_ns)| KvTiersConfig {
+            host_blocks,
+            disk_blocks,
+            kv_bytes_per_token: 100_000,
+            offload_batch_size,
+            device_to_host_bytes_per_s: speeds.0,
+            host_to_device_bytes_per_s: speeds.1,
+            host_to_disk_bytes_per_s: speeds.2,
+            disk_to_host_bytes_per_s: speeds.3,
+            disk_latency_ns,
+        },
+    )
+}
+
 fn with_scheduler(config: RunConfig, scheduler: Scheduler) -> RunConfig {
     let (pass_order, schedule_policy) = match scheduler {
-        Scheduler::Vllm { async_scheduling, drafts } => return in_mode(config, async_scheduling, drafts),
+        Scheduler::Vllm { async_scheduling, drafts, tiers } => {
+            return in_mode(config, async_scheduling, drafts, tiers);
+        }
         Scheduler::Trtllm => {
             return with_pools(config, |pool| {
                 let own = EngineConfigInput::clone(pool.engine.as_vllm().expect("pools are vLLM's at first"));

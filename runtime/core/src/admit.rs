@@ -19,7 +19,7 @@ const MOST_SPARE_TABLE_BLOCKS: u32 = 256;
 enum Admission {
     /// It runs.
     Admitted { scheduled_tokens: u32 },
-    /// Its transfer starts; it waits without a seat.
+    /// Its transfer or load starts; it waits without a seat.
     Loading,
     /// Only it is blocked; those behind may pass.
     SteppedOver,
@@ -133,9 +133,12 @@ impl Engine {
         if !ready {
             computed = self.lookup_prefix(id);
         }
+        // What another engine has computed comes from there.
+        let tier_blocks = if ready || remote { 0 } else { self.lookup_tiers(id) };
         let mut tokens = num_tokens - computed;
         let mut drafts = 0;
-        if !remote {
+        // Who waits for KV takes blocks for all it knows, and needs no more later.
+        if !remote && tier_blocks == 0 {
             // A request that holds its KV already must not wait for more blocks,
             // for which vLLM keeps a reserve.
             if !ready && self.pads_with_drafts(tokens, computed, plan, scan) {
@@ -162,6 +165,10 @@ impl Engine {
         self.set_computed(id, computed);
         if remote {
             self.start_remote_load(id, plan);
+            return Admission::Loading;
+        }
+        if tier_blocks > 0 {
+            self.start_tier_load(id, tier_blocks, plan);
             return Admission::Loading;
         }
         self.store_full_blocks(id, computed + tokens);
@@ -286,7 +293,7 @@ impl Engine {
         stats.hit_tokens += u64::from(cached);
     }
 
-    fn set_computed(&mut self, id: RequestId, computed: u32) {
+    pub(crate) fn set_computed(&mut self, id: RequestId, computed: u32) {
         let request = &mut self.requests[id];
         let before = request.outstanding_prefill_tokens();
         request.num_computed_tokens = computed;

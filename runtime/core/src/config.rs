@@ -1,5 +1,7 @@
 //! Engine settings: raw input with vLLM's names and defaults, and the checked form.
 
+use crate::kv_tiers::KvTiersConfig;
+
 /// Bound on drafts per request and step, far above what drafters propose.
 const MOST_SPECULATIVE_TOKENS: u32 = 1_000;
 
@@ -91,6 +93,8 @@ pub struct EngineConfigInput {
     pub async_scheduling: bool,
     /// Which line's rules hold.
     pub rules: SchedulerRules,
+    /// Where KV is kept below the device; none for nowhere.
+    pub kv_tiers: Option<KvTiersConfig>,
 }
 
 impl Default for EngineConfigInput {
@@ -115,6 +119,7 @@ impl Default for EngineConfigInput {
             num_speculative_tokens: 0,
             async_scheduling: false,
             rules: SchedulerRules::default(),
+            kv_tiers: None,
         }
     }
 }
@@ -216,6 +221,16 @@ pub enum ConfigError {
         /// Why.
         reason: &'static str,
     },
+    /// A setting that means nothing without another.
+    #[error("`{field}` needs `{needed}`: {reason}")]
+    Needs {
+        /// Name of the setting.
+        field: &'static str,
+        /// Name of the other one.
+        needed: &'static str,
+        /// Why.
+        reason: &'static str,
+    },
     /// A number of tokens that must be whole pages.
     #[error("`{field}` ({tokens}) must be a multiple of `page_size` ({page_size})")]
     NotPages {
@@ -280,6 +295,9 @@ impl EngineConfig {
         if !(0.0..1.0).contains(&input.watermark) {
             errors.push(ConfigError::Watermark(input.watermark));
         }
+        if let Some(tiers) = &input.kv_tiers {
+            tiers.check(&mut errors);
+        }
         if errors.is_empty() {
             Self::check_pairs(&input, &mut errors);
         }
@@ -306,6 +324,7 @@ impl EngineConfig {
             });
         }
         Self::check_bursts(input, errors);
+        Self::check_tiers(input, errors);
         if input.capacity == CapacityPolicy::GuaranteedNoEvict && input.num_speculative_tokens > 0 {
             errors.push(ConfigError::Exclusive {
                 field: "capacity",
@@ -340,6 +359,26 @@ impl EngineConfig {
         }
         if input.async_scheduling {
             exclude("async_scheduling", "the next step would be decided before the burst is known");
+        }
+    }
+
+    /// Blocks are known below the device by the hashes of the prefix cache, and
+    /// how tiers go together with reservations or bursts is nobody's rule.
+    fn check_tiers(input: &EngineConfigInput, errors: &mut Vec<ConfigError>) {
+        if input.kv_tiers.is_none() {
+            return;
+        }
+        let field = "kv_tiers";
+        if !input.enable_prefix_caching {
+            let reason = "what is kept below the device is found by its hashes";
+            errors.push(ConfigError::Needs { field, needed: "enable_prefix_caching", reason });
+        }
+        let mut exclude = |other_field, reason| errors.push(ConfigError::Exclusive { field, other_field, reason });
+        if input.capacity == CapacityPolicy::GuaranteedNoEvict {
+            exclude("capacity", "only vLLM's way of offloading is simulated");
+        }
+        if input.max_extra_tokens_per_step > 0 {
+            exclude("max_extra_tokens_per_step", "the last cached block is computed again, wherever it is kept");
         }
     }
 

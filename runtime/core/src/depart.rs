@@ -11,7 +11,12 @@ impl Engine {
         match self.requests[id].status {
             RequestStatus::Waiting | RequestStatus::Preempted => self.waiting.leave(id, &mut self.requests),
             RequestStatus::RemoteKvReady => self.kv_ready.leave(id, &mut self.requests),
-            RequestStatus::WaitingForRemoteKv => self.num_loading -= 1,
+            RequestStatus::WaitingForRemoteKv => {
+                self.num_loading -= 1;
+                if let Some(tiers) = &mut self.tiers {
+                    tiers.forget_load(id);
+                }
+            }
             RequestStatus::Running => {
                 self.dissolve_bulk();
                 self.running.retain(|&other| other != id);

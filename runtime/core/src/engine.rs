@@ -9,6 +9,7 @@ use crate::bulk::Bulk;
 use crate::config::{CapacityPolicy, EngineConfig};
 use crate::consult::PolicyBook;
 use crate::kv_pool::{BlockId, KvPool};
+use crate::kv_tiers::KvTiers;
 use crate::pause::PauseState;
 use crate::plan::{StepOutputs, StepPlan};
 use crate::queue::WaitingQueue;
@@ -85,6 +86,8 @@ pub(crate) enum QueueKind {
 pub struct Engine {
     pub(crate) config: EngineConfig,
     pub(crate) pool: KvPool,
+    /// What is kept below the device, if anything is.
+    pub(crate) tiers: Option<Box<KvTiers>>,
     pub(crate) requests: RequestTable,
     /// In order of admission.
     pub(crate) running: Vec<RequestId>,
@@ -133,6 +136,7 @@ impl Engine {
     #[must_use]
     pub fn new(config: EngineConfig) -> Self {
         Self {
+            tiers: config.kv_tiers.map(|tiers| Box::new(KvTiers::new(tiers, config.block_size))),
             pool: KvPool::new(config.num_gpu_blocks, config.enable_prefix_caching),
             waiting: WaitingQueue::new(config.policy),
             kv_ready: WaitingQueue::new(config.policy),

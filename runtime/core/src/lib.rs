@@ -15,6 +15,7 @@ pub mod fault;
 pub mod hash;
 pub mod kv_event;
 pub mod kv_pool;
+mod kv_tiers;
 pub mod latency;
 mod lookahead;
 mod pause;
@@ -39,6 +40,7 @@ mod update;
 
 pub use config::{CapacityPolicy, ConfigError, EngineConfig, EngineConfigInput, Policy, SchedulerRules};
 pub use engine::{Engine, RejectReason, TokenSource};
+pub use kv_tiers::{KvTier, KvTierChange, KvTierStats, KvTiers, KvTiersConfig, TierRun};
 pub use pause::PauseState;
 pub use request::{DrawnOutputs, FinishReason, KvRole, Prompt, RequestId, RequestSpec, RequestStatus};
 pub use seat::Seat;

@@ -11,7 +11,7 @@ use crate::request::{FinishReason, RequestId};
 /// How a request came into a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ScheduledKind {
-    /// Admitted for the first time.
+    /// Admitted for the first time, or with KV that a load has brought.
     New,
     /// Admitted again after a preemption.
     Resumed,
@@ -31,7 +31,8 @@ pub struct ScheduledRequest {
     /// Tokens computed or cached before it. Of a request of kind `New` they came
     /// from this engine's cache, unless a [`RemoteLoad`] of it has arrived: then
     /// they are all of its prompt but the last token, which is computed again,
-    /// and the load says where they came from.
+    /// and the load says where they came from. With a [`TierLoad`] they are what
+    /// that counts.
     pub num_computed_tokens: u32,
     /// How it came into the step.
     pub kind: ScheduledKind,
@@ -57,6 +58,22 @@ pub struct RemoteLoad {
     pub cached_tokens: u32,
     /// Prompt tokens to be moved.
     pub missing_tokens: u32,
+}
+
+/// A load from the tiers below the device into blocks that the engine has just
+/// reserved. The engine's own [`KvTiers`](crate::KvTiers) say when it is complete.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TierLoad {
+    /// The request that waits for it.
+    pub request: RequestId,
+    /// The driver's number for it.
+    pub tag: u64,
+    /// Tokens found in the cache of the device.
+    pub device_tokens: u32,
+    /// Tokens beyond these that come from the host.
+    pub host_tokens: u32,
+    /// Tokens beyond these that come from the disk.
+    pub disk_tokens: u32,
 }
 
 /// Why a step admitted no more of the requests that wait.
@@ -98,6 +115,8 @@ pub struct StepPlan {
     pub preempted: Vec<u64>,
     /// Transfers to start now; they hold blocks but cost no tokens.
     pub remote_loads: Vec<RemoteLoad>,
+    /// Loads from the tiers that have started; they hold blocks but cost no tokens.
+    pub tier_loads: Vec<TierLoad>,
     /// What ended the admission of waiting requests.
     pub admission_stop: AdmissionStop,
     /// Sum of `num_scheduled_tokens`.
@@ -114,6 +133,7 @@ impl StepPlan {
         self.block_ids.clear();
         self.preempted.clear();
         self.remote_loads.clear();
+        self.tier_loads.clear();
         self.admission_stop = AdmissionStop::Drained;
         self.total_num_scheduled_tokens = 0;
         self.shape = StepShape::default();

@@ -83,7 +83,7 @@ impl Engine {
         self.outstanding_prefill_tokens += u64::from(request.num_tokens);
     }
 
-    fn end_remote_load(&mut self, id: RequestId, status: RequestStatus) {
+    pub(crate) fn end_remote_load(&mut self, id: RequestId, status: RequestStatus) {
         let request = &mut self.requests[id];
         assert_eq!(request.status, RequestStatus::WaitingForRemoteKv, "no transfer was pending");
         request.status = status;

@@ -8,6 +8,7 @@ use crate::config::{EngineConfig, Policy};
 use crate::engine::{Engine, RejectReason, TokenSource};
 use crate::hash::BlockHash;
 use crate::kv_event::KvEventLog;
+use crate::kv_tiers::{KvTiers, KvTiersConfig};
 use crate::latency::StepShape;
 use crate::plan::{StepOutputs, StepPlan};
 use crate::policy::{PolicyError, SchedulingPolicy};
@@ -52,6 +53,12 @@ impl EngineKind {
             Self::Vllm(config) => config.num_gpu_blocks,
             Self::Sglang(config) => config.num_pages,
         }
+    }
+
+    /// Where it keeps KV below the device, if anywhere.
+    #[must_use]
+    pub fn kv_tiers(&self) -> Option<&KvTiersConfig> {
+        self.as_vllm().and_then(|config| config.kv_tiers.as_ref())
     }
 
     /// Whether a scheduling policy ranks its requests.
@@ -236,6 +243,30 @@ pub trait ServingEngine {
 
     /// Forgets the recorded events.
     fn clear_kv_events(&mut self);
+
+    /// The tiers below the device, if there are any.
+    fn kv_tiers(&self) -> Option<&KvTiers> {
+        None
+    }
+
+    /// The tiers, to record their changes and to advance them.
+    fn kv_tiers_mut(&mut self) -> Option<&mut KvTiers> {
+        None
+    }
+
+    /// Sees what has arrived in the tiers, and from them, until `now_ns`; to be
+    /// called when [`KvTiers::next_load_ns`] has come and before a step is
+    /// scheduled. The tags of requests whose load is complete are appended to
+    /// `loaded`.
+    fn advance_tiers(&mut self, now_ns: u64, loaded: &mut Vec<u64>) {
+        let _ = (now_ns, loaded);
+    }
+
+    /// Sends to the host what the oldest step in flight, which ends at `now_ns`
+    /// and is not yet applied, has computed of prompts.
+    fn offload_prompts(&mut self, now_ns: u64) {
+        let _ = now_ns;
+    }
 }
 
 impl ServingEngine for Engine {
@@ -381,6 +412,22 @@ impl ServingEngine for Engine {
 
     fn clear_kv_events(&mut self) {
         self.pool.clear_events();
+    }
+
+    fn kv_tiers(&self) -> Option<&KvTiers> {
+        self.kv_tiers()
+    }
+
+    fn kv_tiers_mut(&mut self) -> Option<&mut KvTiers> {
+        self.kv_tiers_mut()
+    }
+
+    fn advance_tiers(&mut self, now_ns: u64, loaded: &mut Vec<u64>) {
+        self.advance_tiers(now_ns, loaded);
+    }
+
+    fn offload_prompts(&mut self, now_ns: u64) {
+        self.offload_prompts(now_ns);
     }
 }
 
@@ -564,5 +611,21 @@ impl ServingEngine for AnyEngine {
 
     fn clear_kv_events(&mut self) {
         each!(self, engine => ServingEngine::clear_kv_events(engine));
+    }
+
+    fn kv_tiers(&self) -> Option<&KvTiers> {
+        each!(self, engine => ServingEngine::kv_tiers(engine))
+    }
+
+    fn kv_tiers_mut(&mut self) -> Option<&mut KvTiers> {
+        each!(self, engine => ServingEngine::kv_tiers_mut(engine))
+    }
+
+    fn advance_tiers(&mut self, now_ns: u64, loaded: &mut Vec<u64>) {
+        each!(self, engine => ServingEngine::advance_tiers(engine, now_ns, loaded));
+    }
+
+    fn offload_prompts(&mut self, now_ns: u64) {
+        each!(self, engine => ServingEngine::offload_prompts(engine, now_ns));
     }
 }

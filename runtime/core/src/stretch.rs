@@ -157,6 +157,7 @@ impl Engine {
         plan.block_ids.clear();
         plan.preempted.clear();
         plan.remote_loads.clear();
+        plan.tier_loads.clear();
         plan.shape = shape;
         plan.admission_stop = stop;
         let last = self.stretch.grants.partition_point(|grant| grant.step < steps);

@@ -67,6 +67,8 @@ struct Driver {
     /// Asked before each step; minds only engines that are ranked by a policy.
     policy: Whims,
     steps: u64,
+    /// Two nanoseconds pass with each action.
+    now_ns: u64,
     live: BTreeMap<u64, (RequestId, u32)>,
     held: BTreeMap<u64, RequestId>,
     loading: Vec<(u64, RequestId)>,
@@ -86,6 +88,7 @@ impl Driver {
             engine,
             policy: Whims::new(seed),
             steps: 0,
+            now_ns: 0,
             live: BTreeMap::new(),
             held: BTreeMap::new(),
             loading: Vec::new(),
@@ -97,6 +100,8 @@ impl Driver {
     }
 
     fn act(&mut self, action: &Action) {
+        self.now_ns += 2;
+        self.advance_tiers();
         match action {
             Action::Submit { prompt_tokens, shared, max_tokens, priority, role, stops } => {
                 let tag = self.next_tag;
@@ -153,6 +158,17 @@ impl Driver {
         self.follow_events();
         self.engine.pool().assert_consistent();
         assert!(self.engine.num_running() <= self.engine.config().max_running());
+    }
+
+    /// What has arrived from the tiers may run; what waits for them is told.
+    fn advance_tiers(&mut self) {
+        let mut loaded = Vec::new();
+        self.engine.advance_tiers(self.now_ns, &mut loaded);
+        assert!(loaded.iter().all(|tag| self.live.contains_key(tag)), "loaded for a request that has ended");
+        self.loaded.extend(loaded);
+        if let Some(tiers) = self.engine.kv_tiers() {
+            tiers.assert_consistent();
+        }
     }
 
     /// What the engine says it goes on with under its pause state.
@@ -220,9 +236,10 @@ impl Driver {
         let never_evicts = self.engine.config().capacity == CapacityPolicy::GuaranteedNoEvict;
         assert!(!never_evicts || self.engine.stats().preemptions == preemptions, "it was promised its blocks");
         let plan = self.engine.plan();
-        assert!(may_find_work || (plan.scheduled.is_empty() && plan.remote_loads.is_empty()));
+        let no_loads = plan.remote_loads.is_empty() && plan.tier_loads.is_empty();
+        assert!(may_find_work || (plan.scheduled.is_empty() && no_loads));
         if pause_state != PauseState::Unpaused {
-            assert!(plan.remote_loads.is_empty(), "a transfer was started during a pause");
+            assert!(no_loads, "a transfer was started during a pause");
         }
         assert!(plan.total_num_scheduled_tokens <= budget, "the token budget was exceeded");
         let sum: u32 = plan.scheduled.iter().map(|entry| entry.num_scheduled_tokens).sum();
@@ -246,6 +263,7 @@ impl Driver {
     }
 
     fn update(&mut self) {
+        self.engine.offload_prompts(self.now_ns);
         let outputs = self.engine.update(&mut Tokens).outputs.clone();
         for output in outputs {
             let (id, max_tokens) = *self.live.get(&output.tag).expect("output of a request that has ended");

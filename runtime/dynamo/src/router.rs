@@ -20,6 +20,8 @@ const CONDITIONAL_POLICIES: &[(&str, ConditionalPolicy)] = &[
 const KEYS: &[&str] = &[
     "overlap_score_credit",
     "overlap_score_credit_decay",
+    "host_cache_hit_weight",
+    "disk_cache_hit_weight",
     "prefill_load_scale",
     "decode_active_request_weight",
     "router_temperature",
@@ -91,6 +93,8 @@ fn read(keys: &mut Keys<'_>) -> RouterArgs {
     let mut config = KvRouterConfig {
         overlap_score_credit: weight("overlap_score_credit", default.overlap_score_credit),
         overlap_score_credit_decay: weight("overlap_score_credit_decay", default.overlap_score_credit_decay),
+        host_cache_hit_weight: weight("host_cache_hit_weight", default.host_cache_hit_weight),
+        disk_cache_hit_weight: weight("disk_cache_hit_weight", default.disk_cache_hit_weight),
         prefill_load_scale: weight("prefill_load_scale", default.prefill_load_scale),
         decode_active_request_weight: weight("decode_active_request_weight", default.decode_active_request_weight),
         temperature: weight("router_temperature", default.temperature),
@@ -157,7 +161,6 @@ fn not_simulated(keys: &mut Keys<'_>) {
     keys.refuse(&["shared_cache_multiplier", "shared_cache_type"], is_zero, "there is no shared cache; remove it");
     keys.refuse(&["router_policy_config"], |_| false, "requests have one class; remove it");
     keys.refuse(&["router_predicted_ttl_secs"], |_| false, "say `use_kv_events` false and `router_ttl_secs`");
-    keys.pass_over(&["host_cache_hit_weight", "disk_cache_hit_weight"], "engines keep KV on the GPU alone");
     keys.pass_over(
         &[
             "durable_kv_events",
@@ -240,7 +243,7 @@ mod tests {
 
     #[test]
     fn what_means_nothing_is_told_or_refused() {
-        for text in [r#"{"router_event_threads": 4}"#, r#"{"host_cache_hit_weight": 0.5}"#] {
+        for text in [r#"{"router_event_threads": 4}"#, r#"{"serve_indexer": true}"#] {
             assert_eq!(read(text).expect("valid").1.len(), 1, "{text}");
             assert!(RouterArgs::read("--router-config", text, true).is_err(), "{text}");
         }

@@ -6,6 +6,7 @@ use vcr_core::{CapacityPolicy, ConfigError, EngineConfig, EngineConfigInput, Eng
 
 use crate::error::Scripted;
 use crate::options::Options;
+use crate::tiers::TiersSpec;
 use crate::{compat, policy};
 
 /// Checked engine settings.
@@ -102,6 +103,7 @@ fn vllm(options: &mut Options<'_>, own: EngineConfigInput) -> Result<EngineKind,
         max_extra_tokens_per_step: options.u32("max_extra_tokens_per_step").unwrap_or(0),
         num_speculative_tokens: options.u32("num_speculative_tokens").unwrap_or(0),
         async_scheduling: options.boolean("async_scheduling").unwrap_or(false),
+        kv_tiers: options.made::<TiersSpec>("kv_tiers", "made by kv_tiers(#{ ... })").map(|spec| spec.0),
         ..own
     };
     let config = EngineConfig::new(input)?;

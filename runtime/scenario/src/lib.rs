@@ -26,6 +26,7 @@ mod promise;
 mod router;
 mod run;
 mod side_by_side;
+mod tiers;
 mod told;
 mod vocabulary;
 mod workload;

@@ -95,6 +95,8 @@ fn make_kv_router(mut options: Options<'_>) -> Scripted<RouterConfig> {
     let mut config = KvRouterConfig {
         overlap_score_credit: number("overlap_score_credit", default.overlap_score_credit),
         overlap_score_credit_decay: number("overlap_score_credit_decay", default.overlap_score_credit_decay),
+        host_cache_hit_weight: number("host_cache_hit_weight", default.host_cache_hit_weight),
+        disk_cache_hit_weight: number("disk_cache_hit_weight", default.disk_cache_hit_weight),
         prefill_load_scale: number("prefill_load_scale", default.prefill_load_scale),
         decode_active_request_weight: number("decode_active_request_weight", default.decode_active_request_weight),
         temperature: number("temperature", default.temperature),

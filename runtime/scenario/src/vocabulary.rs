@@ -7,7 +7,7 @@ use rhai::{Engine, Map, NativeCallContext};
 
 use crate::context::Context;
 use crate::error::{Scripted, Thrown};
-use crate::{check, cluster, distribution, fault, guest, latency, parameter, policy, router, run, workload};
+use crate::{check, cluster, distribution, fault, guest, latency, parameter, policy, router, run, tiers, workload};
 
 /// How deep the calls of a script may nest.
 pub(crate) const MAX_CALL_LEVELS: usize = 64;
@@ -16,6 +16,7 @@ pub(crate) const MAX_CALL_LEVELS: usize = 64;
 pub const FUNCTIONS: &[(&str, &str)] = &[
     ("param", "param(\"name\", default)"),
     ("engine", "engine(#{ num_gpu_blocks: 16_385, ... })"),
+    ("kv_tiers", "kv_tiers(#{ host_blocks: 50_000, kv_bytes_per_token: \"128KiB\", ... })"),
     ("pool", "pool(#{ engines: 2, engine: ..., latency: ..., router: \"round-robin\" })"),
     ("autoscale", "autoscale(#{ policy: \"target_requests\", target: 8, interval: \"30s\", max: 16, ... })"),
     ("cluster", "cluster(#{ engines: pool }) or cluster(#{ prefill: pool, decode: pool, link: link })"),
@@ -57,6 +58,7 @@ pub const FUNCTIONS: &[(&str, &str)] = &[
 pub(crate) fn kind_of(type_name: &str) -> &'static str {
     let kinds = [
         ("EngineSpec", "an engine"),
+        ("TiersSpec", "tiers of KV"),
         ("PoolSpec", "a pool"),
         ("ClusterSpec", "a cluster"),
         ("LinkSpec", "a link"),
@@ -95,6 +97,7 @@ pub(crate) fn engine(context: &Arc<Context>) -> Engine {
     parameter::register(&mut engine, context);
     distribution::register(&mut engine);
     cluster::register(&mut engine, context);
+    tiers::register(&mut engine, context);
     router::register(&mut engine, context);
     latency::register(&mut engine, context);
     policy::register(&mut engine, context);

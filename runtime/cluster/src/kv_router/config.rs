@@ -62,6 +62,11 @@ pub struct KvRouterConfig {
     /// How much less that is for an engine with more prefill blocks under way
     /// than the least busy one; 0 for no less.
     pub overlap_score_credit_decay: f64,
+    /// Worth of a block that an engine keeps in its host's memory, beyond those
+    /// cached on the device.
+    pub host_cache_hit_weight: f64,
+    /// Worth of a block that it keeps on disk, beyond those cached on the device.
+    pub disk_cache_hit_weight: f64,
     /// Weight of prefill blocks against blocks in use.
     pub prefill_load_scale: f64,
     /// Blocks that one active request counts for.
@@ -90,6 +95,8 @@ impl Default for KvRouterConfig {
         Self {
             overlap_score_credit: 1.0,
             overlap_score_credit_decay: 0.0,
+            host_cache_hit_weight: 0.75,
+            disk_cache_hit_weight: 0.25,
             prefill_load_scale: 1.0,
             decode_active_request_weight: 0.0,
             temperature: 0.0,
@@ -113,6 +120,8 @@ impl KvRouterConfig {
         let numbers = [
             ("overlap_score_credit", self.overlap_score_credit),
             ("overlap_score_credit_decay", self.overlap_score_credit_decay),
+            ("host_cache_hit_weight", self.host_cache_hit_weight),
+            ("disk_cache_hit_weight", self.disk_cache_hit_weight),
             ("prefill_load_scale", self.prefill_load_scale),
             ("decode_active_request_weight", self.decode_active_request_weight),
             ("temperature", self.temperature),

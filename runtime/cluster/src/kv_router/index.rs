@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 use hashbrown::HashTable;
 use vcr_core::hash::BlockHash;
 use vcr_core::kv_event::KvEvent;
+use vcr_core::{KvTier, KvTierChange, TierRun};
 
 use super::active::Chain;
 
@@ -58,6 +59,12 @@ pub(super) struct EventIndex {
     copies: ByBlock<u32>,
     /// What is not seen yet, with the time when it will be.
     coming: VecDeque<(u64, Change)>,
+    /// Blocks that it keeps in its host's memory.
+    in_host: ByBlock<()>,
+    /// Blocks that it keeps on its disk.
+    on_disk: ByBlock<()>,
+    /// What of that is not seen yet.
+    coming_changes: VecDeque<(u64, KvTierChange)>,
 }
 
 impl EventIndex {
@@ -77,6 +84,41 @@ impl EventIndex {
     pub(super) fn forget(&mut self) {
         self.copies.clear();
         self.coming.clear();
+        self.in_host.clear();
+        self.on_disk.clear();
+        self.coming_changes.clear();
+    }
+
+    /// Takes a change of its tiers, to be seen at `at_ns`, which is never before
+    /// the time of an earlier one.
+    pub(super) fn expect_change(&mut self, at_ns: u64, change: KvTierChange) {
+        self.coming_changes.push_back((at_ns, change));
+    }
+
+    /// Leading blocks of a chain that its tiers keep as far as is seen at `now_ns`.
+    pub(super) fn kept_blocks(&mut self, now_ns: u64, chain: &[BlockHash]) -> TierRun {
+        while let Some((_, change)) = self.coming_changes.pop_front_if(|(at_ns, _)| *at_ns <= now_ns) {
+            let tier = match change.tier {
+                KvTier::Host => &mut self.in_host,
+                KvTier::Disk => &mut self.on_disk,
+            };
+            if change.stored {
+                tier.get_or_insert(change.hash, ());
+            } else {
+                tier.keep_if(change.hash, |()| false);
+            }
+        }
+        let mut run = TierRun::default();
+        for &hash in chain {
+            if self.in_host.get(hash).is_some() {
+                run.host_blocks += 1;
+            } else if self.on_disk.get(hash).is_some() {
+                run.disk_blocks += 1;
+            } else {
+                break;
+            }
+        }
+        run
     }
 
     /// Leading blocks of a chain that are cached as far as is seen at `now_ns`.

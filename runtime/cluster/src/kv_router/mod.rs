@@ -17,6 +17,7 @@ use std::collections::VecDeque;
 
 use vcr_core::hash::BlockHash;
 use vcr_core::kv_event::KvEvent;
+use vcr_core::{KvTierChange, TierRun};
 use vcr_random::Stream;
 
 use active::Chain;
@@ -36,15 +37,16 @@ pub(crate) struct KvQuery<'a> {
     pub(crate) priority: i32,
     /// A higher one is sooner, whatever the priority.
     pub(crate) strict_priority: u32,
-    pub(crate) block_size_tokens: u32,
     pub(crate) blocks: &'a [BlockHash],
 }
 
 /// An engine that is up, and what it has cached of a prompt.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Candidate {
     pub(crate) worker: u32,
     pub(crate) overlap_blocks: u32,
+    /// What it has beyond that in its tiers.
+    pub(crate) tiers: TierRun,
 }
 
 /// A request that leaves the queue.
@@ -69,6 +71,8 @@ pub(crate) struct PoolFacts {
     pub(crate) block_size_tokens: u32,
     pub(crate) max_num_batched_tokens: u32,
     pub(crate) part: PoolPart,
+    /// Whether they keep KV below the device.
+    pub(crate) has_tiers: bool,
 }
 
 /// One of the routers in front of a pool.
@@ -139,6 +143,11 @@ impl KvRouter {
         self.config.overlap_score_credit > 0.0 && self.config.knowledge == KvKnowledge::Events { lag_ns: 0 }
     }
 
+    /// Whether it looks for KV below the device, too.
+    pub(crate) fn sees_tiers(&self) -> bool {
+        self.facts.has_tiers && self.config.overlap_score_credit > 0.0
+    }
+
     /// Whether it wants the engines' KV events.
     pub(crate) fn needs_events(&self) -> bool {
         !self.events.is_empty()
@@ -171,8 +180,9 @@ impl KvRouter {
             && (!self.replicas[owner].queue.is_empty() || self.all_busy(owner, candidates, &queue))
         {
             let (request, prompt_tokens) = (query.request, query.prompt_tokens);
+            let most_cached_tokens = candidates.iter().map(|to| self.cached_tokens(to)).max().unwrap_or(0);
             let queued = Queued { request, prompt_tokens, chain, overlaps: candidates.to_vec() };
-            self.replicas[owner].queue.push(query, queue.order, queued);
+            self.replicas[owner].queue.push(query, queue.order, most_cached_tokens, queued);
             return None;
         }
         Some(self.send(owner, query.now_ns, query.request, query.prompt_tokens, chain, candidates))
@@ -192,12 +202,11 @@ impl KvRouter {
                 continue;
             }
             let Some(queued) = self.replicas[owner].queue.pop() else { continue };
-            let overlap_of = |worker| {
-                let known = queued.overlaps.iter().find(|candidate| candidate.worker == worker);
-                known.map_or(0, |candidate| candidate.overlap_blocks)
+            let as_it_came = |now: &Candidate| {
+                let known = queued.overlaps.iter().find(|candidate| candidate.worker == now.worker);
+                known.copied().unwrap_or(Candidate { worker: now.worker, ..Candidate::default() })
             };
-            let candidates: Vec<Candidate> =
-                up.iter().map(|c| Candidate { worker: c.worker, overlap_blocks: overlap_of(c.worker) }).collect();
+            let candidates: Vec<Candidate> = up.iter().map(as_it_came).collect();
             let Queued { request, prompt_tokens, chain, .. } = queued;
             let to = self.send(owner, now_ns, request, prompt_tokens, chain, &candidates);
             return Some(Released { request, to });
@@ -249,6 +258,16 @@ impl KvRouter {
         }
     }
 
+    /// A block has come to a tier of a worker, or left it.
+    pub(crate) fn tier_change(&mut self, worker: u32, change: KvTierChange) {
+        let KvKnowledge::Events { lag_ns } = self.config.knowledge else { return };
+        if self.sees_tiers()
+            && let Some(index) = self.events.get_mut(worker as usize)
+        {
+            index.expect_change(change.at_ns.saturating_add(lag_ns), change);
+        }
+    }
+
     /// A worker has lost its cache with all else.
     pub(crate) fn crashed(&mut self, worker: u32) {
         if let Some(index) = self.events.get_mut(worker as usize) {
@@ -290,10 +309,14 @@ impl KvRouter {
         if self.config.overlap_score_credit == 0.0 {
             return;
         }
+        let sees_tiers = self.sees_tiers();
         for candidate in candidates {
             let worker = candidate.worker as usize;
             if let Some(index) = self.events.get_mut(worker) {
                 candidate.overlap_blocks = index.cached_blocks(now_ns, blocks);
+                if sees_tiers {
+                    candidate.tiers = index.kept_blocks(now_ns, &blocks[candidate.overlap_blocks as usize..]);
+                }
             } else if let Some(guess) = self.replicas[owner].guesses.get_mut(worker) {
                 candidate.overlap_blocks = guess.cached_blocks(now_ns, blocks);
             }
@@ -316,7 +339,7 @@ impl KvRouter {
         candidates: &[Candidate],
     ) -> Candidate {
         let to = candidates[self.cheapest(owner, prompt_tokens, &chain, candidates)];
-        let cached = u64::from(to.overlap_blocks) * u64::from(self.facts.block_size_tokens);
+        let cached = self.cached_tokens(&to);
         if let KvKnowledge::Predicted { ttl_ns } = self.config.knowledge {
             self.replicas[owner].guesses[to.worker as usize].sent(now_ns.saturating_add(ttl_ns), &chain);
         }
@@ -343,6 +366,20 @@ impl KvRouter {
         while let Some((_, entry)) = coming.pop_front_if(|(at_ns, _)| *at_ns <= now_ns) {
             books.book(entry);
         }
+    }
+
+    /// What blocks below the device are worth in cached ones.
+    fn tier_credit(&self, tiers: TierRun) -> f64 {
+        self.config.host_cache_hit_weight * f64::from(tiers.host_blocks)
+            + self.config.disk_cache_hit_weight * f64::from(tiers.disk_blocks)
+    }
+
+    /// Prompt tokens that need not be computed, those below the device by their
+    /// weight.
+    fn cached_tokens(&self, candidate: &Candidate) -> u64 {
+        let block = u64::from(self.facts.block_size_tokens);
+        let below = self.tier_credit(candidate.tiers) * block as f64;
+        u64::from(candidate.overlap_blocks) * block + below.round() as u64
     }
 
     /// Position of the candidate that costs least.
@@ -395,12 +432,13 @@ impl KvRouter {
             0.0
         };
         self.costs.clear();
-        for &Candidate { worker, overlap_blocks } in candidates {
+        for &Candidate { worker, overlap_blocks, tiers } in candidates {
             let under_way = prefill_blocks(worker);
             let mut credit = config.overlap_score_credit * f64::from(overlap_blocks);
             if config.overlap_score_credit_decay > 0.0 {
                 credit /= 1.0 + config.overlap_score_credit_decay * (under_way - least) / request_blocks;
             }
+            credit += self.tier_credit(tiers);
             let raw = if config.track_prefill_tokens { under_way + request_blocks } else { 0.0 };
             let prefill = config.prefill_load_scale * (raw - credit).max(0.0);
             let requests = config.decode_active_request_weight * books.account(worker).requests as f64;

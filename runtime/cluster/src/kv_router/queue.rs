@@ -64,10 +64,11 @@ impl RouterQueue {
         (self.waiting.len() as u64, tokens)
     }
 
-    pub(super) fn push(&mut self, query: &KvQuery<'_>, order: QueueOrder, queued: Queued) {
+    /// `most_cached_tokens` is what the best cache holds of the prompt.
+    pub(super) fn push(&mut self, query: &KvQuery<'_>, order: QueueOrder, most_cached_tokens: u64, queued: Queued) {
         let rank = Rank {
             strict_priority: query.strict_priority,
-            score: score(query, order, &queued.overlaps),
+            score: score(query, order, most_cached_tokens),
             sequence: self.pushed,
         };
         self.pushed += 1;
@@ -80,16 +81,14 @@ impl RouterQueue {
 }
 
 /// The larger, the sooner.
-fn score(query: &KvQuery<'_>, order: QueueOrder, overlaps: &[Candidate]) -> f64 {
+fn score(query: &KvQuery<'_>, order: QueueOrder, most_cached_tokens: u64) -> f64 {
     let priority = f64::from(query.priority);
     let arrival_s = query.arrival_ns as f64 / 1e9;
     match order {
         QueueOrder::Fcfs => priority - arrival_s,
         QueueOrder::Lcfs => priority + arrival_s,
         QueueOrder::Wspt => {
-            let best_blocks = overlaps.iter().map(|candidate| candidate.overlap_blocks).max().unwrap_or(0);
-            let cached = u64::from(best_blocks) * u64::from(query.block_size_tokens);
-            let uncached = u64::from(query.prompt_tokens).saturating_sub(cached).max(1);
+            let uncached = u64::from(query.prompt_tokens).saturating_sub(most_cached_tokens).max(1);
             (1.0 + priority) / uncached as f64
         }
     }

@@ -1,10 +1,11 @@
 use super::*;
+use vcr_core::KvTier;
 use vcr_core::hash::ChainHasher;
 
 const BLOCK: u32 = 16;
 
 fn facts(workers: u32, part: PoolPart) -> PoolFacts {
-    PoolFacts { workers, block_size_tokens: BLOCK, max_num_batched_tokens: 100, part }
+    PoolFacts { workers, block_size_tokens: BLOCK, max_num_batched_tokens: 100, part, has_tiers: false }
 }
 
 fn router(config: KvRouterConfig, workers: u32) -> KvRouter {
@@ -24,13 +25,15 @@ fn query(now_ns: u64, request: u64, blocks: &[BlockHash]) -> KvQuery<'_> {
         prompt_tokens: blocks.len() as u32 * BLOCK,
         priority: 0,
         strict_priority: 0,
-        block_size_tokens: BLOCK,
         blocks,
     }
 }
 
 fn up(overlaps: &[u32]) -> Vec<Candidate> {
-    (0..).zip(overlaps).map(|(worker, &overlap_blocks)| Candidate { worker, overlap_blocks }).collect()
+    (0..)
+        .zip(overlaps)
+        .map(|(worker, &overlap_blocks)| Candidate { worker, overlap_blocks, ..Candidate::default() })
+        .collect()
 }
 
 fn chosen(router: &mut KvRouter, query: &KvQuery<'_>, overlaps: &[u32]) -> Option<u32> {
@@ -224,4 +227,46 @@ fn numbers_out_of_range_are_named() {
     );
     let replicas = ReplicaConfig { count: 0, sync_ns: None };
     assert_eq!(check(KvRouterConfig { replicas, ..default() }), "`replicas` must be 1 to 1000, but is 0");
+}
+
+#[test]
+fn blocks_below_the_device_count_by_their_weights() {
+    let config =
+        KvRouterConfig { host_cache_hit_weight: 0.5, disk_cache_hit_weight: 0.25, ..KvRouterConfig::default() };
+    let facts = PoolFacts { has_tiers: true, ..facts(3, PoolPart::Whole) };
+    let mut router = KvRouter::new(config, facts, 7);
+    let prompt = blocks(1, 8);
+    let tiers = |host_blocks, disk_blocks| TierRun { host_blocks, disk_blocks };
+    let mut candidates = [
+        Candidate { worker: 0, overlap_blocks: 2, tiers: tiers(0, 1) },
+        Candidate { worker: 1, overlap_blocks: 1, tiers: tiers(2, 4) },
+        Candidate { worker: 2, overlap_blocks: 0, tiers: tiers(3, 4) },
+    ];
+    // Worth 2.25, 3 and 2.5 blocks of 8.
+    assert_eq!(router.route(&query(0, 0, &prompt), &mut candidates).map(|to| to.worker), Some(1));
+    assert_eq!(router.replicas[0].books.account(1).prefill_tokens, 5 * 16);
+}
+
+#[test]
+fn changes_of_tiers_are_seen_late_and_a_crash_ends_them() {
+    let lag_ns = 10;
+    let config = KvRouterConfig { knowledge: KvKnowledge::Events { lag_ns }, ..KvRouterConfig::default() };
+    let facts = PoolFacts { has_tiers: true, ..facts(2, PoolPart::Whole) };
+    let mut router = KvRouter::new(config, facts, 7);
+    let prompt = blocks(1, 3);
+    let change = |at_ns, tier, block: usize, stored| KvTierChange { at_ns, tier, hash: prompt[block], stored };
+    router.tier_change(1, change(0, KvTier::Host, 0, true));
+    router.tier_change(1, change(0, KvTier::Host, 1, true));
+    router.tier_change(1, change(5, KvTier::Host, 1, false));
+    router.tier_change(1, change(7, KvTier::Disk, 1, true));
+    let mut seen = |now_ns| {
+        let mut candidates = up(&[0, 0]);
+        router.look_up(0, now_ns, &prompt, &mut candidates);
+        (candidates[1].tiers.host_blocks, candidates[1].tiers.disk_blocks)
+    };
+    assert_eq!([seen(9), seen(10), seen(15), seen(17)], [(0, 0), (2, 0), (1, 0), (1, 1)]);
+    router.crashed(1);
+    let mut candidates = up(&[0, 0]);
+    router.look_up(0, 100, &prompt, &mut candidates);
+    assert_eq!(candidates[1].tiers, TierRun::default());
 }

@@ -6,7 +6,8 @@ use vcr_core::policy::{
 };
 use vcr_core::seed::mix;
 use vcr_core::{
-    CapacityPolicy, EngineConfig, EngineConfigInput, Policy, Prompt, RequestSpec, SchedulerRules, TokenSource,
+    CapacityPolicy, EngineConfig, EngineConfigInput, KvTiersConfig, Policy, Prompt, RequestSpec, SchedulerRules,
+    TokenSource,
 };
 
 /// Answers that depend on request and position alone; every 37th token is a stop token.
@@ -42,41 +43,63 @@ pub(crate) fn arb_config() -> impl Strategy<Value = EngineConfig> {
         2 => (Just(0), 0..5u32, any::<bool>(), Just(CapacityPolicy::Preempt)),
         1 => (0..3u32, Just(0), Just(false), Just(CapacityPolicy::GuaranteedNoEvict)),
     ];
-    (sizes, switches, caps, modes, any::<bool>()).prop_map(|(sizes, switches, caps, modes, older)| {
-        let (block_size, num_gpu_blocks, max_num_seqs, budget) = sizes;
-        let (caching, chunking, policy, adaptive, reserve) = switches;
-        let (threshold, watermark, max_model_len, max_loras) = caps;
-        let (max_extra_tokens_per_step, num_speculative_tokens, async_scheduling, capacity) = modes;
-        // Without room for the longest request a padded admission may never fit.
-        let max_model_len = max_model_len.or((num_speculative_tokens > 0).then_some(300));
-        let longest_blocks = max_model_len.unwrap_or(0).div_ceil(block_size) + 1;
-        let input = EngineConfigInput {
-            block_size,
-            num_gpu_blocks: if num_speculative_tokens > 0 {
-                num_gpu_blocks.max(longest_blocks)
-            } else {
-                num_gpu_blocks
-            },
-            max_num_seqs,
-            max_num_batched_tokens: if chunking { budget } else { budget.max(max_model_len.unwrap_or(0)) },
-            max_model_len,
-            policy,
-            enable_prefix_caching: caching,
-            enable_chunked_prefill: chunking,
-            long_prefill_token_threshold: threshold,
-            adaptive_long_prefill: adaptive,
-            watermark,
-            scheduler_reserve_full_isl: reserve,
-            capacity,
-            max_num_active_seqs: None,
-            max_loras,
-            max_extra_tokens_per_step,
-            num_speculative_tokens,
-            async_scheduling,
-            rules: if older { SchedulerRules::V0_32 } else { SchedulerRules::V0_33 },
-        };
-        EngineConfig::new(input).expect("drawn to be valid")
-    })
+    (sizes, switches, caps, modes, any::<bool>(), arb_tiers()).prop_map(
+        |(sizes, switches, caps, modes, older, tiers)| {
+            let (block_size, num_gpu_blocks, max_num_seqs, budget) = sizes;
+            let (caching, chunking, policy, adaptive, reserve) = switches;
+            let (threshold, watermark, max_model_len, max_loras) = caps;
+            let (max_extra_tokens_per_step, num_speculative_tokens, async_scheduling, capacity) = modes;
+            // Without room for the longest request a padded admission may never fit.
+            let max_model_len = max_model_len.or((num_speculative_tokens > 0).then_some(300));
+            let longest_blocks = max_model_len.unwrap_or(0).div_ceil(block_size) + 1;
+            let input = EngineConfigInput {
+                block_size,
+                num_gpu_blocks: if num_speculative_tokens > 0 {
+                    num_gpu_blocks.max(longest_blocks)
+                } else {
+                    num_gpu_blocks
+                },
+                max_num_seqs,
+                max_num_batched_tokens: if chunking { budget } else { budget.max(max_model_len.unwrap_or(0)) },
+                max_model_len,
+                policy,
+                enable_prefix_caching: caching,
+                enable_chunked_prefill: chunking,
+                long_prefill_token_threshold: threshold,
+                adaptive_long_prefill: adaptive,
+                watermark,
+                scheduler_reserve_full_isl: reserve,
+                capacity,
+                max_num_active_seqs: None,
+                max_loras,
+                max_extra_tokens_per_step,
+                num_speculative_tokens,
+                async_scheduling,
+                rules: if older { SchedulerRules::V0_32 } else { SchedulerRules::V0_33 },
+                kv_tiers: tiers
+                    .filter(|_| caching && capacity == CapacityPolicy::Preempt && max_extra_tokens_per_step == 0),
+            };
+            EngineConfig::new(input).expect("drawn to be valid")
+        },
+    )
+}
+
+/// Tiers in which a block takes some nanoseconds, or no time.
+fn arb_tiers() -> impl Strategy<Value = Option<KvTiersConfig>> {
+    proptest::option::of((1..40u32, 0..20u32, any::<bool>()).prop_map(|(host_blocks, disk_blocks, is_instant)| {
+        let bytes_per_s = (!is_instant).then_some(1_000_000_000);
+        KvTiersConfig {
+            host_blocks,
+            disk_blocks,
+            kv_bytes_per_token: 1,
+            offload_batch_size: 3,
+            device_to_host_bytes_per_s: bytes_per_s,
+            host_to_device_bytes_per_s: bytes_per_s,
+            host_to_disk_bytes_per_s: bytes_per_s,
+            disk_to_host_bytes_per_s: bytes_per_s,
+            disk_latency_ns: 5,
+        }
+    }))
 }
 
 /// A request by its tag: two in three have an adapter if the engine has any,

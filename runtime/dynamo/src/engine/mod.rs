@@ -4,11 +4,13 @@ mod names;
 mod pool;
 mod read;
 mod rules;
+mod tiers;
 
 use std::path::PathBuf;
 use std::str::FromStr;
 
 use vcr_cluster::{QueueOrder, TransferScope};
+use vcr_core::KvTiersConfig;
 use vcr_timing::PassSemantics;
 
 use crate::problem::{DynamoError, Findings, Remark};
@@ -202,6 +204,9 @@ pub struct EngineArgs {
     pub mtp: Option<Mtp>,
     /// What moving KV costs.
     pub kv_transfer: KvTransfer,
+    /// Where KV is kept below the device (`num_g2_blocks`, in 1.6
+    /// `native_host_offload`), if anywhere.
+    pub kv_tiers: Option<KvTiersConfig>,
     /// Who gives way.
     pub preemption_mode: PreemptionMode,
     /// Order of the router's queue, where the router's configuration does not say it.

@@ -82,6 +82,19 @@ pub(super) const FLAT_ONLY: &[&str] = &[
     "num_g2_blocks",
     "num_g3_blocks",
     "enable_g4_storage",
+    "offload_batch_size",
+    "bandwidth_g1_to_g2_gbps",
+    "bandwidth_g2_to_g1_gbps",
+    "bandwidth_g2_to_g3_gbps",
+    "bandwidth_g3_to_g2_gbps",
+    "bandwidth_g2_to_g4_gbps",
+    "bandwidth_g4_to_g2_gbps",
+];
+
+/// Keys of objects inside of `engine` that name tiers, with their objects.
+const TIERS: &[(&str, &[&str])] = &[
+    ("native_host_offload", &["num_host_blocks", "d2h_bandwidth_gbps", "h2d_bandwidth_gbps"]),
+    ("g3_offload", &["latency_to_first_byte_ms", "read_bandwidth_gbps", "write_bandwidth_gbps"]),
 ];
 
 /// Keys that only the nested spelling has.
@@ -100,8 +113,12 @@ pub(super) fn nested_place(key: &str) -> Option<String> {
         "kv_bytes_per_token" => Some("engine.kv_transfer_bytes_per_token"),
         "aic_tp_size" => Some("tensor_parallel_size"),
         "planner_profile_data" => Some("engine.timing_model"),
-        "num_g2_blocks" => Some("engine.native_host_offload"),
-        "num_g3_blocks" => Some("engine.g3_offload"),
+        "num_g2_blocks" => Some("engine.native_host_offload.num_host_blocks"),
+        "num_g3_blocks" => Some("engine.g3_offload.num_g3_blocks"),
+        "bandwidth_g1_to_g2_gbps" => Some("engine.native_host_offload.d2h_bandwidth_gbps"),
+        "bandwidth_g2_to_g1_gbps" => Some("engine.native_host_offload.h2d_bandwidth_gbps"),
+        "bandwidth_g2_to_g3_gbps" => Some("engine.g3_offload.write_bandwidth_gbps"),
+        "bandwidth_g3_to_g2_gbps" => Some("engine.g3_offload.read_bandwidth_gbps"),
         _ => None,
     };
     if let Some(renamed) = renamed {
@@ -118,7 +135,9 @@ pub(super) fn nested_place(key: &str) -> Option<String> {
 #[must_use]
 pub fn known_engine_key(key: &str) -> bool {
     let objects = ["engine", "dynamo"];
-    !objects.contains(&key) && [ENGINE, BESIDE, DYNAMO, FLAT_ONLY].iter().any(|keys| keys.contains(&key))
+    let inside = TIERS.iter().map(|(_, keys)| *keys);
+    let mut lists = [ENGINE, BESIDE, DYNAMO, FLAT_ONLY].into_iter().chain(inside);
+    !objects.contains(&key) && lists.any(|keys| keys.contains(&key))
 }
 
 impl super::EngineArgs {
@@ -137,19 +156,33 @@ impl super::EngineArgs {
     pub fn with_key(text: Option<&str>, key: &str, value: Value) -> String {
         let text = text.unwrap_or("{}");
         let Ok(Value::Object(mut map)) = serde_json::from_str(text) else { return text.to_owned() };
+        let nested = is_nested(&map);
+        // The disk's capacity has one name in both spellings.
+        let tier = TIERS.iter().find(|(_, keys)| keys.contains(&key)).map(|(object, _)| *object);
+        if let Some(object) = tier.or((nested && key == "num_g3_blocks").then_some("g3_offload")) {
+            set_inside(&mut map, &["engine", object], key, value);
+            return Value::Object(map).to_string();
+        }
         let inner = [("engine", ENGINE), ("dynamo", DYNAMO)].into_iter().find(|(_, keys)| keys.contains(&key));
         let starts_nested = map.is_empty() && NESTED_ONLY.contains(&key);
         match inner {
-            Some((object, _)) if is_nested(&map) || starts_nested => {
-                let inside = map.entry(object).or_insert_with(|| Value::Object(Map::new()));
-                if let Value::Object(inside) = inside {
-                    inside.insert(key.to_owned(), value);
-                }
-            }
+            Some((object, _)) if nested || starts_nested => set_inside(&mut map, &[object], key, value),
             _ => {
                 map.insert(key.to_owned(), value);
             }
         }
         Value::Object(map).to_string()
+    }
+}
+
+/// Sets a key of an object inside of others, which are made where they are
+/// missing. What is no object stays as it is, for the reader to complain.
+fn set_inside(map: &mut Map<String, Value>, objects: &[&str], key: &str, value: Value) {
+    let Some((object, deeper)) = objects.split_first() else {
+        map.insert(key.to_owned(), value);
+        return;
+    };
+    if let Value::Object(inside) = map.entry(*object).or_insert_with(|| Value::Object(Map::new())) {
+        set_inside(inside, deeper, key, value);
     }
 }

@@ -107,6 +107,7 @@ impl EngineArgs {
             enable_chunked_prefill: self.enable_chunked_prefill,
             max_extra_tokens_per_step: self.mtp.as_ref().map_or(0, |mtp| mtp.extra_tokens),
             capacity,
+            kv_tiers: self.kv_tiers,
             ..EngineConfigInput::default()
         };
         EngineConfig::new(input).map(EngineKind::from)

@@ -4,10 +4,11 @@ use std::path::PathBuf;
 
 use serde_json::Value;
 use vcr_cluster::{QueueOrder, TransferScope};
+use vcr_core::KvTiersConfig;
 
 use super::names::{is_nested, nested_place};
-use super::rules;
 use super::{EngineArgs, EngineType, KvTransfer, Mtp, PreemptionMode, Role, SglangArgs, SglangPolicy, Timing};
+use super::{rules, tiers};
 use crate::keys::{Keys, parse};
 use crate::problem::Findings;
 
@@ -19,9 +20,8 @@ const ACCEPTANCE_RATES: [f64; 5] = [0.85, 0.3, 0.0, 0.0, 0.0];
 
 const ABOUT_AIC: &str = "AIC's performance database is not part of this program; give a planner profile, or a latency \
                          model with --latency";
-const ABOUT_MEMORY: &str = "the number of KV blocks is given, not estimated";
+pub(super) const ABOUT_MEMORY: &str = "the number of KV blocks is given, not estimated";
 const ABOUT_LIVE: &str = "it is about live engines";
-const ABOUT_TIERS: &str = "KV stays in the memory of the GPU here; remove it";
 
 /// What the keys say, before it is known whether they fit together.
 #[derive(Default)]
@@ -41,6 +41,8 @@ pub(super) struct Raw {
     pub(super) worker_type: Option<Role>,
     pub(super) preemption_mode: PreemptionMode,
     pub(super) kv_transfer: KvTransfer,
+    /// Without the size of a token it is 0.
+    pub(super) kv_tiers: Option<KvTiersConfig>,
     pub(super) sglang: Option<SglangRaw>,
     pub(super) dp_size: Option<u32>,
     pub(super) tensor_parallel_size: Option<u32>,
@@ -150,6 +152,7 @@ fn checked(raw: Raw) -> EngineArgs {
         timing: raw.timing.unwrap_or(Timing::Polynomial),
         mtp,
         kv_transfer: raw.kv_transfer,
+        kv_tiers: raw.kv_tiers,
         preemption_mode: raw.preemption_mode,
         router_queue_policy: raw.router_queue_policy,
     }
@@ -196,28 +199,10 @@ fn flat(raw: &mut Raw, keys: &mut Keys<'_>) {
     if keys.choice("g1_backend", &[("native", true), ("kvbm", false)]) == Some(false) {
         keys.problem("g1_backend", "\"kvbm\" is not simulated; say \"native\" or remove it");
     }
-    let host_blocks = keys.whole("num_g2_blocks").unwrap_or(0);
-    let disk_blocks = keys.whole("num_g3_blocks").unwrap_or(0);
-    let objects = keys.boolean("enable_g4_storage").unwrap_or(false);
-    if host_blocks == 0 && disk_blocks > 0 {
-        keys.problem("num_g3_blocks", "needs `num_g2_blocks`: KV reaches the disk by way of the host");
-    } else if host_blocks == 0 && objects {
-        keys.problem("enable_g4_storage", "needs `num_g2_blocks`: KV reaches the object store by way of the host");
-    } else if host_blocks > 0 {
-        keys.problem("num_g2_blocks", format!("is not simulated; {ABOUT_TIERS}"));
+    raw.kv_tiers = tiers::flat(keys);
+    if let (Some(tiers), Some(bytes)) = (&mut raw.kv_tiers, raw.kv_transfer.bytes_per_token) {
+        tiers.kv_bytes_per_token = bytes;
     }
-    keys.pass_over(
-        &[
-            "offload_batch_size",
-            "bandwidth_g1_to_g2_gbps",
-            "bandwidth_g2_to_g1_gbps",
-            "bandwidth_g2_to_g3_gbps",
-            "bandwidth_g3_to_g2_gbps",
-            "bandwidth_g2_to_g4_gbps",
-            "bandwidth_g4_to_g2_gbps",
-        ],
-        "it is read together with `num_g2_blocks` only",
-    );
     keys.pass_over(&["has_perf_model"], ABOUT_LIVE);
 }
 
@@ -301,12 +286,12 @@ fn nested_engine_level(raw: &mut Raw, keys: &mut Keys<'_>) {
         keys.finish(|_| None);
     }
     keys.pass_over(&["emit_kv_events", "emit_kv_token_ids"], "routers see what they are set up to see");
-    keys.pass_over(&["kv_cache_bytes_per_token", "kv_cache_capacity_bytes"], ABOUT_MEMORY);
+    keys.pass_over(&["kv_cache_capacity_bytes"], ABOUT_MEMORY);
+    raw.kv_tiers = tiers::nested(keys);
     keys.refuse(&["prefill_schedule_interval"], |value| *value == 1, "remove it");
     keys.refuse(&["prefill_decode_interval"], |value| *value == 0, "remove it");
     let is_empty = |value: &Value| value.as_array().is_some_and(Vec::is_empty);
     keys.refuse(&["kv_cache_groups", "state_cache", "prefix_match_unit"], is_empty, "remove it");
-    keys.refuse(&["native_host_offload", "g3_offload"], |_| false, ABOUT_TIERS);
 }
 
 fn timing_model(keys: &mut Keys<'_>) -> Option<Timing> {

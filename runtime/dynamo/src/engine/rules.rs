@@ -1,7 +1,7 @@
 //! Which engine arguments fit together: Dynamo's own rules.
 
-use super::PreemptionMode;
 use super::read::{Kind, MOST_EXTRA_TOKENS, Raw};
+use super::{PreemptionMode, tiers};
 use crate::keys::Keys;
 
 /// Complains about arguments that contradict each other.
@@ -42,6 +42,7 @@ pub(super) fn check(raw: &Raw, keys: &mut Keys<'_>) {
         }
         _ => {}
     }
+    tiers::check(raw, &mut problem);
     if raw.preemption_mode == PreemptionMode::Fifo {
         problem("preemption_mode", "\"fifo\" is not simulated: vLLM preempts the newest; say \"lifo\"".to_owned());
     }

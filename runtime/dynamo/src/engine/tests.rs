@@ -86,6 +86,26 @@ fn arguments_must_fit_together() {
     refused(json!({"engine_type": "trtllm", "max_model_len": 48}), &["`max_model_len`", "only"]);
     refused(json!({"num_g3_blocks": 48}), &["needs `num_g2_blocks`"]);
     refused(json!({"enable_g4_storage": true}), &["needs `num_g2_blocks`"]);
+    refused(json!({"num_g2_blocks": 9}), &["`num_g2_blocks`: needs `kv_bytes_per_token`"]);
+    let with_host = |more: Value| {
+        let mut object = json!({"num_g2_blocks": 9, "kv_bytes_per_token": 1000});
+        object.as_object_mut().expect("an object").extend(more.as_object().expect("an object").clone());
+        object
+    };
+    refused(with_host(json!({"enable_g4_storage": true})), &["`enable_g4_storage`: is not simulated", "object store"]);
+    refused(with_host(json!({"engine_type": "sglang"})), &["`num_g2_blocks`", "\"vllm\" only"]);
+    refused(with_host(json!({"enable_prefix_caching": false})), &["needs `enable_prefix_caching`"]);
+    refused(with_host(json!({"aic_nextn": 1})), &["together with `aic_nextn`"]);
+    refused(with_host(json!({"bandwidth_g1_to_g2_gbps": -1})), &["at least 0, but is -1"]);
+    refused(json!({"engine": {"g3_offload": {}}}), &["`engine.g3_offload`: needs `native_host_offload`"]);
+    refused(
+        json!({"engine": {"native_host_offload": {}}}),
+        &["`engine.native_host_offload.num_host_blocks`: is missing", "needs `kv_cache_bytes_per_token`"],
+    );
+    let disk = |disk: Value| json!({"engine": {"kv_cache_bytes_per_token": 1, "native_host_offload": {"num_host_blocks": 1}, "g3_offload": disk}});
+    refused(disk(json!({"num_g3_blocks": 1})), &["`engine.g3_offload.scope`: is missing"]);
+    refused(disk(json!({"num_g3_blocks": 1, "scope": "cluster_shared"})), &["each worker has a disk of its own"]);
+    refused(json!({"engine": {"num_g2_blocks": 1}}), &["`engine.native_host_offload.num_host_blocks`"]);
     refused(json!({"aic_nextn": 2, "decode_speedup_ratio": 2}), &["needs `decode_speedup_ratio` 1"]);
     refused(json!({"aic_nextn": 6}), &["must be 1 to 5, but is 6"]);
     refused(json!({"aic_nextn_accept_rates": "1"}), &["needs `aic_nextn`"]);
@@ -125,6 +145,54 @@ fn a_key_can_be_set_in_either_spelling() {
 fn a_number_beyond_all_bounds_is_refused_without_room_for_it() {
     let error = read(r#"{"aic_nextn": 18446744073709551615}"#).expect_err("it is too large").to_string();
     assert!(error.contains("`aic_nextn`: must be 1 to 5"), "{error}");
+}
+
+#[test]
+fn tiers_are_those_of_either_line() {
+    assert_eq!(args(json!({"num_g2_blocks": 0, "num_g3_blocks": null})).kv_tiers, None);
+    let own = vcr_core::KvTiersConfig { host_blocks: 9, kv_bytes_per_token: 1000, ..Default::default() };
+    assert_eq!(args(json!({"num_g2_blocks": 9, "kv_bytes_per_token": 1000})).kv_tiers, Some(own));
+    let flat = json!({
+        "num_g2_blocks": 9, "num_g3_blocks": 99, "kv_bytes_per_token": 1000, "offload_batch_size": 32,
+        "bandwidth_g1_to_g2_gbps": 1.5, "bandwidth_g2_to_g1_gbps": 0, "bandwidth_g2_to_g3_gbps": 2,
+        "bandwidth_g3_to_g2_gbps": 3,
+    });
+    let nested = json!({"engine": {
+        "kv_cache_bytes_per_token": 1000,
+        "native_host_offload": {"num_host_blocks": 9, "d2h_bandwidth_gbps": 1.5, "h2d_bandwidth_gbps": 0},
+        "g3_offload": {
+            "scope": "worker_local", "num_g3_blocks": 99, "latency_to_first_byte_ms": 0,
+            "read_bandwidth_gbps": 3, "write_bandwidth_gbps": 2,
+        },
+    }});
+    let tiers = args(flat).kv_tiers.expect("it has tiers");
+    assert_eq!(args(nested).kv_tiers, Some(tiers));
+    assert_eq!((tiers.device_to_host_bytes_per_s, tiers.host_to_device_bytes_per_s), (Some(1_500_000_000), None));
+    // What 1.6 takes where it is told nothing.
+    let short = json!({"engine": {
+        "kv_cache_bytes_per_token": 1000, "native_host_offload": {"num_host_blocks": 9},
+        "g3_offload": {"scope": "worker_local", "num_g3_blocks": 99},
+    }});
+    let tiers = args(short).kv_tiers.expect("it has tiers");
+    assert_eq!(
+        (tiers.host_to_device_bytes_per_s, tiers.disk_to_host_bytes_per_s),
+        (Some(32_000_000_000), Some(10_000_000_000))
+    );
+    assert_eq!(tiers.disk_latency_ns, 100_000);
+    // Bandwidths of what is not there are told.
+    let told = read(r#"{"bandwidth_g1_to_g2_gbps": 1, "offload_batch_size": 8}"#).expect("valid").1;
+    assert_eq!(told.len(), 2);
+}
+
+#[test]
+fn capacities_of_tiers_can_be_swept_in_either_spelling() {
+    let set = |text, key| EngineArgs::with_key(text, key, json!(7));
+    assert_eq!(set(None, "num_g2_blocks"), r#"{"num_g2_blocks":7}"#);
+    let nested = r#"{"engine":{"native_host_offload":{"num_host_blocks":1}}}"#;
+    assert_eq!(set(Some(nested), "num_host_blocks"), r#"{"engine":{"native_host_offload":{"num_host_blocks":7}}}"#);
+    assert_eq!(set(Some(r#"{"engine":{}}"#), "num_g3_blocks"), r#"{"engine":{"g3_offload":{"num_g3_blocks":7}}}"#);
+    assert_eq!(set(None, "num_g3_blocks"), r#"{"num_g3_blocks":7}"#);
+    assert!(known_engine_key("num_host_blocks") && known_engine_key("bandwidth_g3_to_g2_gbps"));
 }
 
 proptest! {

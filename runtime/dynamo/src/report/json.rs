@@ -122,7 +122,7 @@ fn ours(run: &Report, told: Told<'_>) -> Value {
         })
         .collect();
     let of_worker = workers(run);
-    json!({
+    let mut ours = json!({
         "schema_version": 1,
         "preset": told.preset,
         "seed": run.seed,
@@ -145,7 +145,13 @@ fn ours(run: &Report, told: Told<'_>) -> Value {
         "workers": of_worker,
         "links": run.links,
         "scaling": run.scaling,
-    })
+    });
+    if run.engines.iter().any(|engine| engine.kv_tiers.is_some()) {
+        // Of what was cached at first admissions.
+        ours["prefix_cache"]["loaded_from_host_tokens"] = json!(total(|record| record.detail.host_cached_tokens));
+        ours["prefix_cache"]["loaded_from_disk_tokens"] = json!(total(|record| record.detail.disk_cached_tokens));
+    }
+    ours
 }
 
 fn statistics(distribution: &Distribution) -> Map<String, Value> {
@@ -161,7 +167,7 @@ fn workers(run: &Report) -> Vec<Value> {
         }
     }
     let workers = run.engines.iter().map(|engine| {
-        json!({
+        let mut row = json!({
             "pool": engine.pool,
             "worker": engine.engine,
             "requests": requests.get(&engine.worker).copied().unwrap_or(0),
@@ -172,7 +178,11 @@ fn workers(run: &Report) -> Vec<Value> {
             "preemptions": engine.preemptions,
             "kv_peak_usage": engine.kv_peak_usage,
             "prefix_hit_ratio": engine.prefix_hit_ratio,
-        })
+        });
+        if let Some(tiers) = &engine.kv_tiers {
+            row["kv_tiers"] = json!(tiers);
+        }
+        row
     });
     workers.collect()
 }

@@ -11,7 +11,9 @@ use super::distribution::Distribution;
 pub enum Phase {
     /// Waiting for its first step.
     Queue,
-    /// From there until its prompt was computed.
+    /// Waiting for KV from the memory of the host or its disk, before its first step.
+    Load,
+    /// From its first step until its prompt was computed.
     Prefill,
     /// Waiting for KV blocks of a decode engine.
     Reservation,
@@ -21,14 +23,15 @@ pub enum Phase {
     DecodeQueue,
     /// From there, or from the end of its prompt, to its last token.
     Decode,
-    /// Preempted. It is not counted in the phase in which it was.
+    /// Preempted, or loading KV after that. It is not counted in the phase in which it was.
     Preempted,
 }
 
 impl Phase {
     /// All of them, in the order of a request's life.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 8] = [
         Self::Queue,
+        Self::Load,
         Self::Prefill,
         Self::Reservation,
         Self::Transfer,
@@ -42,6 +45,7 @@ impl Phase {
     pub fn name(self) -> &'static str {
         match self {
             Self::Queue => "queue",
+            Self::Load => "load",
             Self::Prefill => "prefill",
             Self::Reservation => "reservation",
             Self::Transfer => "transfer",
@@ -99,7 +103,8 @@ pub(super) fn phases_ns(record: &RequestRecord) -> [Option<u64>; Phase::ALL.len(
         left_ns -= here_ns;
     }
     [
-        between(Some(record.arrival_ns), record.scheduled_ns),
+        between(Some(record.arrival_ns), record.scheduled_ns).map(|ns| ns - detail.first_load_ns.unwrap_or(0)),
+        detail.first_load_ns,
         prefill_ns,
         between(record.prefill_end_ns, detail.transfer_start_ns),
         between(detail.transfer_start_ns, record.transfer_end_ns),

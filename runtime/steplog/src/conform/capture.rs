@@ -131,5 +131,6 @@ fn engine_config(
         num_speculative_tokens: engine.num_spec_tokens,
         async_scheduling: engine.async_scheduling,
         rules,
+        kv_tiers: None,
     })
 }

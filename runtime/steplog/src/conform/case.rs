@@ -147,6 +147,7 @@ impl CaseConfig {
             num_speculative_tokens: self.spec,
             async_scheduling: self.async_scheduling,
             rules,
+            kv_tiers: None,
         };
         checked(input)
     }

@@ -1,0 +1,199 @@
+//! Host and disk tiers at work: times to the nanosecond, routers, crashes.
+
+mod support;
+
+use std::num::NonZeroU32;
+use std::sync::Arc;
+
+use support::{MS, assert_conserved, config, pool, run};
+use vcr_cluster::record::RequestRecord;
+use vcr_cluster::{
+    Answers, FaultConfig, FaultKind, KvKnowledge, KvRouterConfig, KvTierReport, PoolConfig, Report, RouterConfig,
+    RunConfig, Topology, TracePacing, WorkloadConfig, WorkloadSource,
+};
+use vcr_core::{EngineConfig, EngineConfigInput, KvTiersConfig};
+use vcr_trace::{Trace, TraceFormat, TraceOptions};
+
+/// A block of 16 tokens has 1.6 MB: a millisecond to the host, half of one back,
+/// 2 ms to the disk and 4 ms from there.
+const TIERS: KvTiersConfig = KvTiersConfig {
+    host_blocks: 9,
+    disk_blocks: 20,
+    kv_bytes_per_token: 100_000,
+    offload_batch_size: 4,
+    device_to_host_bytes_per_s: Some(1_600_000_000),
+    host_to_device_bytes_per_s: Some(3_200_000_000),
+    host_to_disk_bytes_per_s: Some(800_000_000),
+    disk_to_host_bytes_per_s: Some(400_000_000),
+    disk_latency_ns: 100_000,
+};
+
+const BLOCK_BYTES: u64 = 1_600_000;
+
+/// A prompt of `blocks` blocks of its own at `at_ms`, with one output token.
+fn row(at_ms: u32, content: u32, blocks: u32) -> String {
+    let ids: Vec<String> = (0..blocks).map(|block| (content * 100 + block).to_string()).collect();
+    format!(
+        "{{\"timestamp\":{at_ms},\"input_length\":{},\"output_length\":1,\"hash_ids\":[{}]}}\n",
+        blocks * 16,
+        ids.join(",")
+    )
+}
+
+/// Engines with eight blocks on the device each.
+fn small(engines: u32, tiers: Option<KvTiersConfig>, router: RouterConfig, rows: &str) -> RunConfig {
+    let pool = pool("workers", engines, 9, router);
+    let own = EngineConfigInput::clone(pool.engine.as_vllm().expect("pools are vLLM's"));
+    let input = EngineConfigInput { kv_tiers: tiers, ..own };
+    let engine = EngineConfig::new(input).expect("a valid engine").into();
+    let options = TraceOptions { block_size_tokens: NonZeroU32::new(16), ..TraceOptions::default() };
+    let trace = Trace::read(rows.as_bytes(), "rows", TraceFormat::Mooncake, &options).expect("a trace");
+    let source = WorkloadSource::Trace {
+        trace: Arc::new(trace),
+        pacing: TracePacing::Recorded { speedup: 1.0 },
+        copies: 1,
+        stagger_ns: 0,
+        answers: Answers::Simulated,
+    };
+    let workload = WorkloadConfig { name: "rows".to_owned(), start_ns: 0, priority: 0, tenant: 0, source };
+    config(Topology::Aggregated(PoolConfig { engine, ..pool }), vec![workload])
+}
+
+fn played(config: &RunConfig) -> Report {
+    let report = run(config);
+    assert_conserved(&report);
+    report
+}
+
+fn tiers_of(report: &Report, engine: usize) -> KvTierReport {
+    report.engines[engine].kv_tiers.expect("the engine has tiers")
+}
+
+fn cached(report: &Report) -> Vec<u32> {
+    report.requests.iter().map(|record| record.cached_tokens).collect()
+}
+
+/// A prompt of 6 blocks, one of 7 that drives it from the device and in part from
+/// the host, and the first again. Steps take 2 ms and 10 us a token.
+fn there_and_back() -> String {
+    row(0, 1, 6) + &row(20, 2, 7) + &row(40, 1, 6)
+}
+
+#[test]
+fn what_was_driven_out_comes_back_after_bytes_over_bandwidth() {
+    let report = played(&small(1, Some(TIERS), RouterConfig::RoundRobin, &there_and_back()));
+    let again: &RequestRecord = &report.requests[2];
+    // The device still has the first block, the host the second, and the disk,
+    // to which four blocks went at 23.12 ms, three more that may be used.
+    assert_eq!((again.cached_tokens, again.detail.host_cached_tokens, again.detail.disk_cached_tokens), (80, 16, 48));
+    // From the disk 12 ms and the wait, then 1.5 ms to the device.
+    let loaded_ns = 40 * MS + 12 * MS + 100_000 + 1_500_000;
+    assert_eq!(again.scheduled_ns, Some(loaded_ns));
+    assert_eq!((again.detail.first_load_ns, again.detail.load_ns), (Some(13_600_000), Some(13_600_000)));
+    // The last block is computed.
+    assert_eq!(again.end_ns, Some(loaded_ns + 2_160_000));
+    assert_eq!(
+        tiers_of(&report, 0),
+        KvTierReport {
+            device_hit_tokens: 16,
+            host_hit_tokens: 16,
+            disk_hit_tokens: 48,
+            loads: 1,
+            // All of both prompts, and of the first again what the host had lost
+            // and the disk had not brought back: its first and its last block.
+            device_to_host_bytes: (6 + 7 + 2) * BLOCK_BYTES,
+            host_to_device_bytes: 4 * BLOCK_BYTES,
+            // Four for the second prompt, three for what came from the disk, two
+            // for the two.
+            host_to_disk_bytes: 9 * BLOCK_BYTES,
+            disk_to_host_bytes: 3 * BLOCK_BYTES,
+        }
+    );
+    assert_eq!(report.metrics.counters["host_cached_tokens"], 16);
+    assert_eq!(report.metrics.counters["disk_cached_tokens"], 48);
+    let load = report.metrics.trends["kv_load_ms"];
+    assert_eq!((load.count, load.max), (1, 13.6));
+}
+
+#[test]
+fn without_tiers_nothing_of_them_is_told_and_the_prompt_is_computed() {
+    let report = played(&small(1, None, RouterConfig::RoundRobin, &there_and_back()));
+    assert_eq!(cached(&report), [0, 0, 16]);
+    assert_eq!(report.engines[0].kv_tiers, None);
+    assert!(!report.metrics.counters.contains_key("host_cached_tokens"));
+    assert!(!report.metrics.trends.contains_key("kv_load_ms"));
+}
+
+#[test]
+fn offloads_on_their_way_bring_nothing_yet() {
+    // The first prompt is there at 8.96 ms: what is asked for before waits for it no
+    // longer than for nothing, and is computed.
+    let rows = row(0, 1, 6) + &row(3, 2, 8) + &row(6, 1, 6);
+    let report = played(&small(1, Some(TIERS), RouterConfig::RoundRobin, &rows));
+    assert_eq!(cached(&report), [0, 0, 0]);
+}
+
+#[test]
+fn loads_share_a_way_in_order() {
+    let tiers = KvTiersConfig { host_blocks: 40, ..TIERS };
+    // Both prompts have left the device when they are asked for again, at once.
+    let rows = row(0, 1, 3) + &row(10, 2, 3) + &row(20, 3, 8) + &row(60, 1, 3) + &row(60, 2, 3);
+    let report = played(&small(1, Some(tiers), RouterConfig::RoundRobin, &rows));
+    assert_eq!(cached(&report), [0, 0, 0, 32, 32]);
+    // Two blocks each, half a millisecond a block.
+    let loads: Vec<_> = report.requests[3..].iter().map(|record| record.detail.first_load_ns).collect();
+    assert_eq!(loads, [Some(MS), Some(2 * MS)]);
+    assert_eq!(report.requests[3].scheduled_ns, Some(61 * MS));
+}
+
+#[test]
+fn a_crash_takes_host_and_disk_with_it() {
+    let mut config = small(1, Some(TIERS), RouterConfig::RoundRobin, &there_and_back());
+    let kind = FaultKind::Crash { restart_after_ns: Some(MS) };
+    config.faults = vec![FaultConfig { at_ns: 30 * MS, pool: 0, engine: 0, kind }];
+    let report = played(&config);
+    assert_eq!(cached(&report), [0, 0, 0]);
+    // What was moved before was moved all the same.
+    assert_eq!(tiers_of(&report, 0).device_to_host_bytes, (6 + 7 + 6) * BLOCK_BYTES);
+}
+
+#[test]
+fn a_load_that_a_crash_cuts_off_is_tried_again_elsewhere() {
+    let mut config = small(1, Some(TIERS), RouterConfig::RoundRobin, &there_and_back());
+    let kind = FaultKind::Crash { restart_after_ns: Some(MS) };
+    config.faults = vec![FaultConfig { at_ns: 45 * MS, pool: 0, engine: 0, kind }];
+    config.max_retries = 1;
+    let report = played(&config);
+    let again = &report.requests[2];
+    assert_eq!((again.retries, again.cached_tokens, again.detail.load_ns), (1, 0, None));
+    assert_eq!(again.scheduled_ns, Some(46 * MS));
+}
+
+/// In how many of 20 runs a prompt gets to the engine, of two that have nothing to
+/// do, whose host alone has it.
+fn found_of_20(host_cache_hit_weight: f64, lag_ns: u64) -> usize {
+    let router = RouterConfig::Kv(KvRouterConfig {
+        host_cache_hit_weight,
+        knowledge: KvKnowledge::Events { lag_ns },
+        ..KvRouterConfig::default()
+    });
+    let tiers = KvTiersConfig { host_blocks: 40, ..TIERS };
+    // The two in the middle drive the first out, wherever that was.
+    let rows = row(0, 1, 5) + &row(30, 3, 8) + &row(30, 4, 8) + &row(80, 1, 5);
+    let finds = |seed| {
+        let config = RunConfig { seed, ..small(2, Some(tiers), router.clone(), &rows) };
+        played(&config).requests[3].cached_tokens > 0
+    };
+    (0..20).filter(|&seed| finds(seed)).count()
+}
+
+#[test]
+fn the_router_goes_to_the_host_that_has_the_prompt_if_it_knows_and_minds() {
+    for lag_ns in [0, 5 * MS] {
+        assert_eq!(found_of_20(0.75, lag_ns), 20, "lag {lag_ns}");
+        // Then both engines cost the same, and chance chooses.
+        assert!((1..20).contains(&found_of_20(0.0, lag_ns)), "lag {lag_ns}");
+    }
+    // Nothing is heard of the first request yet.
+    assert!((1..20).contains(&found_of_20(0.75, 90 * MS)));
+}

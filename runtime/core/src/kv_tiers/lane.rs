@@ -1,0 +1,82 @@
+//! One way between two tiers, on which transfers go one after another.
+
+use std::collections::VecDeque;
+
+use super::blocks::Slot;
+
+/// A transfer under way.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Transfer {
+    /// When its last byte arrives.
+    pub(super) at_ns: u64,
+    /// The load that it is part of, if it is part of one.
+    pub(super) load: Option<u32>,
+    /// Blocks that it moves.
+    pub(super) num_blocks: u32,
+    num_slots: u32,
+}
+
+/// Transfers in order, the first in front. Each has the whole bandwidth from
+/// the end of the one before it.
+#[derive(Debug)]
+pub(super) struct Lane {
+    bytes_per_s: Option<u64>,
+    /// From the last byte sent until it arrives.
+    latency_ns: u64,
+    /// When everything so far is sent.
+    free_at_ns: u64,
+    transfers: VecDeque<Transfer>,
+    /// The places that each of them reads or writes, in order.
+    slots: VecDeque<Slot>,
+    bytes: u64,
+}
+
+impl Lane {
+    pub(super) fn new(bytes_per_s: Option<u64>, latency_ns: u64) -> Self {
+        Self { bytes_per_s, latency_ns, free_at_ns: 0, transfers: VecDeque::new(), slots: VecDeque::new(), bytes: 0 }
+    }
+
+    /// Bytes of all transfers so far.
+    pub(super) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// When the next transfer arrives.
+    pub(super) fn next_ns(&self) -> Option<u64> {
+        self.transfers.front().map(|transfer| transfer.at_ns)
+    }
+
+    /// Sends `num_blocks` blocks of `block_bytes` as one transfer.
+    pub(super) fn send(
+        &mut self,
+        now_ns: u64,
+        load: Option<u32>,
+        num_blocks: u32,
+        block_bytes: u64,
+        slots: impl IntoIterator<Item = Slot>,
+    ) {
+        let bytes = block_bytes.saturating_mul(u64::from(num_blocks));
+        self.bytes = self.bytes.saturating_add(bytes);
+        self.free_at_ns = self.free_at_ns.max(now_ns).saturating_add(self.alone_ns(bytes));
+        let before = self.slots.len();
+        self.slots.extend(slots);
+        let num_slots = (self.slots.len() - before) as u32;
+        let at_ns = self.free_at_ns.saturating_add(self.latency_ns);
+        self.transfers.push_back(Transfer { at_ns, load, num_blocks, num_slots });
+    }
+
+    /// Takes the transfer in front, and fills `slots` with its places.
+    pub(super) fn pop(&mut self, slots: &mut Vec<Slot>) -> Transfer {
+        let transfer = self.transfers.pop_front().expect("a transfer is under way");
+        slots.clear();
+        slots.extend(self.slots.drain(..transfer.num_slots as usize));
+        transfer
+    }
+
+    /// Nanoseconds that so many bytes take, rounded up.
+    fn alone_ns(&self, bytes: u64) -> u64 {
+        let Some(bytes_per_s) = self.bytes_per_s else { return 0 };
+        let ns = (u128::from(bytes) * 1_000_000_000).div_ceil(u128::from(bytes_per_s.max(1)));
+        u64::try_from(ns).unwrap_or(u64::MAX)
+    }
+}

@@ -1,0 +1,248 @@
+use proptest::prelude::*;
+
+use super::*;
+
+/// A block of 16 tokens takes a microsecond to the host, twice as long to the
+/// disk, and so on.
+fn config() -> KvTiersConfig {
+    KvTiersConfig {
+        host_blocks: 4,
+        disk_blocks: 3,
+        kv_bytes_per_token: 1_000,
+        offload_batch_size: 2,
+        device_to_host_bytes_per_s: Some(16_000_000_000),
+        host_to_device_bytes_per_s: Some(32_000_000_000),
+        host_to_disk_bytes_per_s: Some(8_000_000_000),
+        disk_to_host_bytes_per_s: Some(4_000_000_000),
+        disk_latency_ns: 100,
+    }
+}
+
+fn tiers() -> KvTiers {
+    let mut tiers = KvTiers::new(config(), 16);
+    tiers.record_changes(true);
+    tiers
+}
+
+fn run(host_blocks: u32, disk_blocks: u32) -> TierRun {
+    TierRun { host_blocks, disk_blocks }
+}
+
+fn told(tiers: &mut KvTiers) -> Vec<(u64, KvTier, BlockHash, bool)> {
+    tiers.take_changes().map(|change| (change.at_ns, change.tier, change.hash, change.stored)).collect()
+}
+
+#[test]
+fn batches_arrive_one_after_another_each_as_a_whole() {
+    let mut tiers = tiers();
+    tiers.advance(10);
+    tiers.offload(&[1, 2, 3], 0);
+    assert_eq!(tiers.find_run(&[1, 2, 3]), run(0, 0), "nothing has arrived");
+    tiers.advance(2_009);
+    assert_eq!(tiers.find_run(&[1]), run(0, 0));
+    tiers.advance(2_010);
+    assert_eq!(tiers.find_run(&[1, 2, 3]), run(2, 0));
+    tiers.advance(9_000);
+    assert_eq!(tiers.find_run(&[1, 2, 3, 4]), run(3, 0));
+    let host = |at_ns, hash| (at_ns, KvTier::Host, hash, true);
+    assert_eq!(told(&mut tiers), [host(2_010, 1), host(2_010, 2), host(3_010, 3)]);
+    assert_eq!(tiers.stats().device_to_host_bytes, 48_000);
+    // It is there already.
+    tiers.offload(&[1, 2, 3], 0);
+    assert_eq!(tiers.stats().device_to_host_bytes, 48_000);
+}
+
+#[test]
+fn what_leaves_the_host_goes_to_the_disk_and_what_leaves_that_is_gone() {
+    let mut tiers = tiers();
+    tiers.offload(&[1, 2, 3, 4], 0);
+    tiers.advance(10_000);
+    // Of one sequence the deepest block goes first.
+    assert_eq!(tiers.evictable(KvTier::Host).collect::<Vec<_>>(), [4, 3, 2, 1]);
+    tiers.touch(&[4]);
+    tiers.offload(&[5, 6], 0);
+    assert_eq!(tiers.find_run(&[3]), run(0, 0), "it is neither here nor there while it is written");
+    // A block takes two microseconds to the disk.
+    tiers.advance(12_000);
+    assert_eq!((tiers.find_run(&[3]), tiers.find_run(&[2])), (run(0, 1), run(0, 0)));
+    tiers.advance(14_000);
+    assert_eq!(
+        (tiers.find_run(&[1]), tiers.find_run(&[2]), tiers.find_run(&[5, 6])),
+        (run(1, 0), run(0, 1), run(2, 0))
+    );
+    told(&mut tiers);
+    tiers.offload(&[7, 8], 0);
+    tiers.advance(20_000);
+    let disk: Vec<_> = tiers.evictable(KvTier::Disk).collect();
+    assert_eq!(disk, [2, 1, 4], "3 was the first there, and is gone");
+    let gone = told(&mut tiers);
+    assert!(gone.contains(&(14_000, KvTier::Disk, 3, false)), "{gone:?}");
+    assert_eq!(tiers.stats().host_to_disk_bytes, 4 * 16_000);
+    tiers.assert_consistent();
+}
+
+#[test]
+fn a_load_reads_the_disk_first_and_shares_its_way_with_others() {
+    let mut tiers = tiers();
+    tiers.offload(&[1, 2, 3, 4], 0);
+    tiers.advance(10_000);
+    tiers.offload(&[5, 6], 0);
+    tiers.advance(20_000);
+    // 4 and 3 are on the disk now.
+    assert_eq!(tiers.find_run(&[1, 2, 3, 4]), run(2, 2));
+    let one = RequestId(1);
+    assert_eq!(tiers.start_load(one, &[1, 2, 3, 4], 64), run(2, 2));
+    // Two blocks of the host take a microsecond, those of the disk 8 and the wait.
+    assert_eq!(tiers.next_load_ns(), Some(21_000));
+    tiers.advance(21_000);
+    assert_eq!(tiers.next_load_ns(), Some(28_100));
+    // Another load is on the way to the device when they come.
+    let two = RequestId(2);
+    tiers.advance(28_000);
+    tiers.start_load(two, &[1, 2], 32);
+    tiers.advance(29_999);
+    assert_eq!(tiers.complete, [(two, 32)]);
+    assert_eq!(tiers.next_load_ns(), Some(30_000), "29,000 when the way is free, and a microsecond for two blocks");
+    tiers.advance(30_000);
+    assert_eq!(tiers.complete, [(two, 32), (one, 64)]);
+    assert_eq!(tiers.find_run(&[1, 2, 3, 4]), run(4, 0), "what was read from the disk stays in the host");
+    let stats = tiers.stats();
+    assert_eq!((stats.loads, stats.host_hit_blocks, stats.disk_hit_blocks), (2, 4, 2));
+    assert_eq!((stats.disk_to_host_bytes, stats.host_to_device_bytes), (32_000, 96_000));
+    tiers.assert_consistent();
+}
+
+#[test]
+fn what_is_read_keeps_its_place_and_a_forgotten_load_gives_it_back() {
+    let mut tiers = tiers();
+    tiers.offload(&[1, 2, 3, 4], 0);
+    tiers.advance(10_000);
+    tiers.start_load(RequestId(1), &[1, 2, 3, 4], 64);
+    tiers.offload(&[5], 0);
+    assert_eq!(tiers.stats().device_to_host_bytes, 64_000, "there is no place for it");
+    tiers.forget_load(RequestId(1));
+    assert_eq!(tiers.next_load_ns(), Some(12_000), "what is under way goes on");
+    tiers.advance(12_000);
+    assert_eq!((tiers.complete.len(), tiers.next_load_ns()), (0, None));
+    tiers.offload(&[5], 0);
+    tiers.advance(20_000);
+    assert_eq!(tiers.find_run(&[5]), run(1, 0));
+    tiers.assert_consistent();
+}
+
+/// What a test does to tiers.
+#[derive(Clone, Debug)]
+enum Act {
+    Offload { first_hash: u64, blocks: u64 },
+    Load { first_hash: u64, blocks: u64 },
+    Forget,
+    Wait { ns: u64 },
+}
+
+fn arb_act() -> impl Strategy<Value = Act> {
+    prop_oneof![
+        3 => (1..30u64, 1..8u64).prop_map(|(first_hash, blocks)| Act::Offload { first_hash, blocks }),
+        3 => (1..30u64, 1..8u64).prop_map(|(first_hash, blocks)| Act::Load { first_hash, blocks }),
+        1 => Just(Act::Forget),
+        3 => (0..8_000u64).prop_map(|ns| Act::Wait { ns }),
+    ]
+}
+
+proptest! {
+    /// No tier holds more than it can, or a block twice; every load ends; what is
+    /// told is what is there; and it does not matter how often anybody looks.
+    #[test]
+    fn tiers_hold_what_they_can_and_every_load_ends(
+        host_blocks in 1..12u32,
+        disk_blocks in 0..12u32,
+        offload_batch_size in 1..5u32,
+        is_instant in any::<[bool; 4]>(),
+        acts in proptest::collection::vec(arb_act(), 1..60),
+    ) {
+        let speed = |way: usize| (!is_instant[way]).then_some(4_000_000_000 << way);
+        let config = KvTiersConfig {
+            host_blocks,
+            disk_blocks,
+            offload_batch_size,
+            device_to_host_bytes_per_s: speed(0),
+            host_to_device_bytes_per_s: speed(1),
+            host_to_disk_bytes_per_s: speed(2),
+            disk_to_host_bytes_per_s: speed(3),
+            ..config()
+        };
+        let mut tiers = KvTiers::new(config, 16);
+        let mut seldom = KvTiers::new(config, 16);
+        tiers.record_changes(true);
+        let mut there = [std::collections::BTreeSet::new(), std::collections::BTreeSet::new()];
+        let (mut now_ns, mut next_request) = (0, 0);
+        let mut loading = Vec::new();
+        for act in acts {
+            match act {
+                Act::Offload { first_hash, blocks } => {
+                    let hashes: Vec<u64> = (first_hash..first_hash + blocks).collect();
+                    for tiers in [&mut tiers, &mut seldom] {
+                        tiers.advance(now_ns);
+                        tiers.offload(&hashes, 0);
+                    }
+                }
+                Act::Load { first_hash, blocks } => {
+                    let hashes: Vec<u64> = (first_hash..first_hash + blocks).collect();
+                    let request = RequestId(next_request);
+                    seldom.advance(now_ns);
+                    let run = tiers.find_run(&hashes);
+                    prop_assert_eq!(run, seldom.find_run(&hashes));
+                    if run.blocks() > 0 {
+                        for tiers in [&mut tiers, &mut seldom] {
+                            tiers.touch(&hashes);
+                            prop_assert_eq!(tiers.start_load(request, &hashes[..run.blocks() as usize], 16), run);
+                        }
+                        loading.push(request);
+                        next_request += 1;
+                    }
+                }
+                Act::Forget => {
+                    if let Some(request) = loading.pop() {
+                        for tiers in [&mut tiers, &mut seldom] {
+                            tiers.advance(now_ns);
+                            tiers.forget_load(request);
+                        }
+                    }
+                }
+                Act::Wait { ns } => {
+                    for _ in 0..4 {
+                        now_ns += ns / 4;
+                        tiers.advance(now_ns);
+                    }
+                }
+            }
+            tiers.advance(now_ns);
+            tiers.assert_consistent();
+            for change in tiers.take_changes() {
+                prop_assert!(change.at_ns <= now_ns);
+                let tier = &mut there[change.tier as usize];
+                prop_assert_eq!(if change.stored { tier.insert(change.hash) } else { tier.remove(&change.hash) }, true);
+            }
+            for hash in 0..40 {
+                let told = run(u32::from(there[0].contains(&hash)), 0);
+                let told = if told.host_blocks == 0 { run(0, u32::from(there[1].contains(&hash))) } else { told };
+                prop_assert_eq!(tiers.find_run(&[hash]), told, "block {}", hash);
+            }
+            for (request, _) in tiers.complete.drain(..) {
+                loading.retain(|&other| other != request);
+            }
+        }
+        let end_ns = now_ns + 1_000_000_000;
+        tiers.advance(end_ns);
+        seldom.advance(end_ns);
+        for (request, _) in tiers.complete.drain(..) {
+            loading.retain(|&other| other != request);
+        }
+        prop_assert_eq!(loading, []);
+        prop_assert_eq!(tiers.next_load_ns(), None);
+        prop_assert_eq!(tiers.stats(), seldom.stats());
+        for tier in [KvTier::Host, KvTier::Disk] {
+            prop_assert_eq!(tiers.evictable(tier).collect::<Vec<_>>(), seldom.evictable(tier).collect::<Vec<_>>());
+        }
+        prop_assert_eq!(tiers.evictable(KvTier::Host).count() as u32, tiers.num_blocks().0, "all pins are taken back");
+    }
+}

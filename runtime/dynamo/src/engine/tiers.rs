@@ -1,0 +1,157 @@
+//! Host and disk tiers, as both spellings have them.
+//!
+//! The flat one has 1.4's names (`num_g2_blocks`, ...), the nested one 1.6's
+//! (`native_host_offload`, `g3_offload`). Defaults are those of each line.
+
+use vcr_core::KvTiersConfig;
+
+use super::read::{ABOUT_MEMORY, Kind, Raw};
+use crate::keys::Keys;
+
+/// Bandwidth to and from the host where 1.6 is told none.
+const HOST_GB_PER_S: f64 = 32.0;
+
+/// Bandwidth to and from the disk where 1.6 is told none.
+const DISK_GB_PER_S: f64 = 10.0;
+
+/// Wait for the disk where 1.6 is told none.
+const DISK_LATENCY_MS: f64 = 0.1;
+
+const ABOUT_OBJECTS: &str = "is not simulated: there is a host and a disk, and no object store; remove it";
+
+/// The tiers of 1.4, but for the size of a token.
+pub(super) fn flat(keys: &mut Keys<'_>) -> Option<KvTiersConfig> {
+    let own = KvTiersConfig::default();
+    let host_blocks = blocks(keys, "num_g2_blocks");
+    let disk_blocks = blocks(keys, "num_g3_blocks");
+    let objects = keys.boolean("enable_g4_storage").unwrap_or(false);
+    let bandwidths = [
+        ("bandwidth_g1_to_g2_gbps", own.device_to_host_bytes_per_s),
+        ("bandwidth_g2_to_g1_gbps", own.host_to_device_bytes_per_s),
+        ("bandwidth_g2_to_g3_gbps", own.host_to_disk_bytes_per_s),
+        ("bandwidth_g3_to_g2_gbps", own.disk_to_host_bytes_per_s),
+    ];
+    if host_blocks == 0 {
+        if disk_blocks > 0 {
+            keys.problem("num_g3_blocks", "needs `num_g2_blocks`: KV reaches the disk by way of the host");
+        } else if objects {
+            keys.problem("enable_g4_storage", "needs `num_g2_blocks`: KV reaches the object store by way of the host");
+        }
+        let without = "it is read together with `num_g2_blocks` only";
+        keys.pass_over(&["offload_batch_size"], without);
+        bandwidths.iter().for_each(|(key, _)| keys.pass_over(&[key], without));
+        keys.pass_over(&["bandwidth_g2_to_g4_gbps", "bandwidth_g4_to_g2_gbps"], without);
+        return None;
+    }
+    if objects {
+        keys.problem("enable_g4_storage", ABOUT_OBJECTS);
+    }
+    keys.pass_over(&["bandwidth_g2_to_g4_gbps", "bandwidth_g4_to_g2_gbps"], "there is no object store");
+    if disk_blocks == 0 {
+        let without = "it is read together with `num_g3_blocks` only";
+        keys.pass_over(&["bandwidth_g2_to_g3_gbps", "bandwidth_g3_to_g2_gbps"], without);
+    }
+    keys.drop_zero("offload_batch_size");
+    let [device_to_host, host_to_device, host_to_disk, disk_to_host] =
+        bandwidths.map(|(key, default)| keys.at_least(key, 0.0).map_or(default, bytes_per_s));
+    Some(KvTiersConfig {
+        host_blocks,
+        disk_blocks,
+        offload_batch_size: keys.count("offload_batch_size").unwrap_or(own.offload_batch_size),
+        device_to_host_bytes_per_s: device_to_host,
+        host_to_device_bytes_per_s: host_to_device,
+        host_to_disk_bytes_per_s: host_to_disk,
+        disk_to_host_bytes_per_s: disk_to_host,
+        ..own
+    })
+}
+
+/// The tiers of 1.6, with the size of a token if it is said.
+pub(super) fn nested(keys: &mut Keys<'_>) -> Option<KvTiersConfig> {
+    let host = keys.object("native_host_offload");
+    let disk = keys.object("g3_offload");
+    let Some(host) = host else {
+        keys.pass_over(&["kv_cache_bytes_per_token"], ABOUT_MEMORY);
+        if disk.is_some() {
+            keys.problem("g3_offload", "needs `native_host_offload`: KV reaches the disk by way of the host");
+        }
+        return None;
+    };
+    let mut tiers =
+        KvTiersConfig { kv_bytes_per_token: keys.whole("kv_cache_bytes_per_token").unwrap_or(0), ..<_>::default() };
+    {
+        let mut keys = keys.inner("native_host_offload", host);
+        keys.choice("scope", &[("dp_rank_local", ())]);
+        tiers.host_blocks = required_blocks(&mut keys, "num_host_blocks");
+        tiers.device_to_host_bytes_per_s = bandwidth(&mut keys, "d2h_bandwidth_gbps", HOST_GB_PER_S);
+        tiers.host_to_device_bytes_per_s = bandwidth(&mut keys, "h2d_bandwidth_gbps", HOST_GB_PER_S);
+        keys.finish(|_| None);
+    }
+    if let Some(disk) = disk {
+        let mut keys = keys.inner("g3_offload", disk);
+        match keys.choice("scope", &[("worker_local", true), ("cluster_shared", false)]) {
+            Some(true) => {}
+            Some(false) => {
+                let text =
+                    "\"cluster_shared\" is not simulated: each worker has a disk of its own; say \"worker_local\"";
+                keys.problem("scope", text);
+            }
+            None if keys.has_problem("scope") => {}
+            None => keys.problem("scope", "is missing; say \"worker_local\""),
+        }
+        tiers.disk_blocks = required_blocks(&mut keys, "num_g3_blocks");
+        let latency_ms = keys.between("latency_to_first_byte_ms", 0.0, 1e9).unwrap_or(DISK_LATENCY_MS);
+        tiers.disk_latency_ns = (latency_ms * 1e6).round() as u64;
+        tiers.disk_to_host_bytes_per_s = bandwidth(&mut keys, "read_bandwidth_gbps", DISK_GB_PER_S);
+        tiers.host_to_disk_bytes_per_s = bandwidth(&mut keys, "write_bandwidth_gbps", DISK_GB_PER_S);
+        let shared = ["shared_read_bandwidth_gbps", "shared_write_bandwidth_gbps"];
+        keys.pass_over(&shared, "it is about a disk that workers share");
+        keys.finish(|_| None);
+    }
+    Some(tiers)
+}
+
+/// Complains about engines that cannot have tiers.
+pub(super) fn check(raw: &Raw, problem: &mut dyn FnMut(&str, String)) {
+    let Some(tiers) = &raw.kv_tiers else { return };
+    let (key, bytes) = match raw.is_nested {
+        true => ("native_host_offload", "kv_cache_bytes_per_token"),
+        false => ("num_g2_blocks", "kv_bytes_per_token"),
+    };
+    if tiers.kv_bytes_per_token == 0 {
+        problem(key, format!("needs `{bytes}`: without it no transfer has a length"));
+    }
+    if raw.engine_type.is_some_and(|kind| kind != Kind::Vllm) {
+        problem(key, "is simulated for engines of type \"vllm\" only; remove it".to_owned());
+    }
+    if raw.enable_prefix_caching == Some(false) {
+        problem(key, "needs `enable_prefix_caching`: what is kept below the device is found by its hashes".to_owned());
+    }
+    if raw.nextn.is_some() {
+        problem(key, "is not simulated together with `aic_nextn`; keep one".to_owned());
+    }
+}
+
+/// A capacity; 0 is none.
+fn blocks(keys: &mut Keys<'_>, key: &'static str) -> u32 {
+    keys.drop_zero(key);
+    keys.count(key).unwrap_or(0)
+}
+
+fn required_blocks(keys: &mut Keys<'_>, key: &'static str) -> u32 {
+    let blocks = keys.count(key);
+    if blocks.is_none() && !keys.has_problem(key) {
+        keys.problem(key, "is missing; say how many blocks there are");
+    }
+    // What is missing is complained about already.
+    blocks.unwrap_or(1)
+}
+
+fn bandwidth(keys: &mut Keys<'_>, key: &'static str, default_gb_per_s: f64) -> Option<u64> {
+    bytes_per_s(keys.at_least(key, 0.0).unwrap_or(default_gb_per_s))
+}
+
+/// Decimal gigabytes a second; 0 takes no time.
+fn bytes_per_s(gb_per_s: f64) -> Option<u64> {
+    Some((gb_per_s * 1e9).round() as u64).filter(|&bytes| bytes > 0)
+}

@@ -1,0 +1,139 @@
+//! Host and disk tiers from the command line: in Dynamo's terms, and in scenarios.
+
+use vcr_tests::{Folder, Said};
+
+/// A block has 16 MB: a millisecond to the host, and half of one back.
+const FLAT: &str = r#"{"num_gpu_blocks": 8, "num_g2_blocks": 20, "kv_bytes_per_token": 250000,
+    "bandwidth_g1_to_g2_gbps": 16, "bandwidth_g2_to_g1_gbps": 32}"#;
+
+const NESTED: &str = r#"{"engine": {"num_gpu_blocks": 8, "kv_cache_bytes_per_token": 250000,
+    "native_host_offload": {"num_host_blocks": 20, "d2h_bandwidth_gbps": 16, "h2d_bandwidth_gbps": 32}}}"#;
+
+const LATENCY: &str = r#"fixed(#{ prefill: "10ms", decode: "5ms" })"#;
+
+/// A prompt of so many blocks of 64 tokens of its own, with one output token.
+fn row(at_ms: u32, content: u32, blocks: u32) -> String {
+    let ids: Vec<String> = (0..blocks).map(|block| (content * 100 + block).to_string()).collect();
+    let (tokens, ids) = (blocks * 64, ids.join(","));
+    format!("{{\"timestamp\": {at_ms}, \"input_length\": {tokens}, \"output_length\": 1, \"hash_ids\": [{ids}]}}\n")
+}
+
+/// A prompt, another that drives it from the device, and the first again.
+fn folder() -> Folder {
+    let folder = Folder::new();
+    folder.write("trace.jsonl", row(0, 1, 6) + &row(100, 2, 8) + &row(200, 1, 6));
+    folder
+}
+
+fn replay(folder: &Folder, args: &[&str]) -> Said {
+    let common = ["replay", "trace.jsonl", "--trace-block-size", "64", "--latency", LATENCY, "--report-format", "1.4"];
+    folder.vcr(&[&common, args].concat())
+}
+
+#[test]
+fn a_prompt_comes_back_from_the_host_in_either_spelling() {
+    let folder = folder();
+    let report = |args| replay(&folder, &["--json", "--extra-engine-args", args]).ended(0).json();
+    let flat = report(FLAT);
+    assert_eq!(flat["vcr"]["fingerprint"], report(NESTED)["vcr"]["fingerprint"]);
+    // Five blocks in half a millisecond each, then the step: 10, 10 and 12.5 ms.
+    assert_eq!((&flat["max_ttft_ms"], &flat["min_ttft_ms"]), (&12.5.into(), &10.0.into()));
+    assert_eq!(flat["prefix_cache_reused_ratio"], 0.25);
+    let ours = &flat["vcr"];
+    assert_eq!(ours["where_time_went"]["load"]["max_ms"], 2.5);
+    assert_eq!(ours["prefix_cache"]["loaded_from_host_tokens"], 320);
+    assert_eq!(ours["prefix_cache"]["loaded_from_disk_tokens"], 0);
+    let tiers = &ours["workers"][0]["kv_tiers"];
+    assert_eq!((&tiers["loads"], &tiers["host_hit_tokens"]), (&1.into(), &320.into()));
+    assert_eq!(tiers["device_to_host_bytes"], 14 * 16_000_000u64);
+    assert_eq!(tiers["host_to_device_bytes"], 5 * 16_000_000u64);
+    // Without a host it is computed, and nothing of tiers is told.
+    let without = report(r#"{"num_gpu_blocks": 8}"#);
+    assert_eq!(without["max_ttft_ms"], 10.0);
+    assert!(!without["vcr"].to_string().contains("tiers") && !without["vcr"].to_string().contains("\"load\""));
+}
+
+#[test]
+fn tiers_are_swept_and_the_router_weighs_them() {
+    let folder = folder();
+    let sweep = |threads| {
+        let sweeps = ["--sweep", "num_g2_blocks=4,20", "--sweep", "host_cache_hit_weight=0,0.75", "--json"];
+        let cluster = ["--num-workers", "2", "--router-mode", "kv_router", "--threads", threads];
+        replay(&folder, &[&sweeps[..], &cluster, &["--extra-engine-args", FLAT]].concat()).ended(0).stdout
+    };
+    assert_eq!(sweep("1"), sweep("2"));
+    // Without remarks: the weights mean something.
+    let weighed = ["--router-mode", "kv_router", "--router-config", r#"{"disk_cache_hit_weight": 0.1}"#, "--strict"];
+    assert_eq!(replay(&folder, &weighed).ended(0).stderr, "");
+    let rows = replay(&folder, &["--sweep", "num_host_blocks=4,20", "--json", "--extra-engine-args", NESTED]).ended(0);
+    let reuse = [0, 1].map(|row| rows.json()[row]["prefix_cache_reused_ratio"].as_f64().expect("a share"));
+    assert!(reuse[0] < reuse[1] && reuse[1] == 0.25, "{reuse:?}");
+}
+
+#[test]
+fn what_is_not_there_is_refused_by_name() {
+    let folder = folder();
+    for (args, needle) in [
+        (r#"{"num_g2_blocks": 20}"#, "`num_g2_blocks`: needs `kv_bytes_per_token`"),
+        (r#"{"num_g3_blocks": 20}"#, "`num_g3_blocks`: needs `num_g2_blocks`"),
+        (
+            r#"{"num_g2_blocks": 20, "kv_bytes_per_token": 1, "enable_g4_storage": true}"#,
+            "`enable_g4_storage`: is not simulated: there is a host and a disk, and no object store",
+        ),
+        (r#"{"g1_backend": "kvbm"}"#, "`g1_backend`: \"kvbm\" is not simulated"),
+    ] {
+        replay(&folder, &["--extra-engine-args", args]).failed(2, &[needle]);
+    }
+}
+
+const SCENARIO: &str = r#"
+    let tiers = kv_tiers(#{
+        host_blocks: 20, kv_bytes_per_token: 250_000, device_to_host: "16GB/s", host_to_device: "32GB/s",
+    });
+    let engine = engine(#{ block_size: 64, num_gpu_blocks: 9, kv_tiers: tiers });
+    let pool = pool(#{
+        engine: engine, latency: fixed(#{ prefill: "10ms", decode: "5ms" }),
+        router: kv_router(#{ host_cache_hit_weight: 0.5, disk_cache_hit_weight: 0.25 }),
+    });
+    let r = run(#{ cluster: cluster(#{ engines: pool }), workloads: [trace(#{ path: "trace.jsonl", block_size: 64 })] });
+    expect(r, "kv_load", "max == 2.5ms");
+    expect(r, "kv_load", "count == 1");
+    expect(r, "host_cached_tokens", "count == 320");
+    expect(r, "cached_tokens", "count == 320");
+    expect(r, "disk_cached_tokens", "count == 0");
+"#;
+
+#[test]
+fn a_scenario_says_the_same() {
+    let folder = folder();
+    folder.write("test.rhai", SCENARIO);
+    let report = folder.run(&["--json"]).ended(0).json();
+    let engine = &report["runs"][0]["engines"][0]["kv_tiers"];
+    assert_eq!((&engine["loads"], &engine["host_to_device_bytes"]), (&1.into(), &80_000_000.into()));
+    // Steps that are written down are gone through one by one.
+    let written = folder.run(&["--json", "--out", "out"]).ended(0).json();
+    assert_eq!(written["fingerprint"], report["fingerprint"]);
+}
+
+#[test]
+fn a_scenario_is_told_what_tiers_need() {
+    for (options, needles) in [
+        ("kv_tiers: kv_tiers(#{ host_blocks: 1 })", ["`kv_tiers` needs the option `kv_bytes_per_token`", "1:"]),
+        ("kv_tiers: 20", ["`kv_tiers` must be made by kv_tiers(#{ ... })", "20"]),
+        (
+            "enable_prefix_caching: false, kv_tiers: kv_tiers(#{ host_blocks: 1, kv_bytes_per_token: 1 })",
+            ["`kv_tiers` needs `enable_prefix_caching`", "hashes"],
+        ),
+        (
+            "kv_tiers: kv_tiers(#{ host_blocks: 0, kv_bytes_per_token: 1 })",
+            ["`host_blocks` must be at least 1, but is 0", "1:"],
+        ),
+        (
+            "engine_type: \"sglang\", kv_tiers: kv_tiers(#{ host_blocks: 1, kv_bytes_per_token: 1 })",
+            ["`engine` has no option `kv_tiers`", "1:"],
+        ),
+    ] {
+        let folder = Folder::with(&format!("let e = engine(#{{ {options} }});"));
+        folder.run(&[]).failed(2, &needles);
+    }
+}
