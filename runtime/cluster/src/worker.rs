@@ -1,13 +1,14 @@
 //! One engine of the cluster with its latency model, its policy and its health.
 
-use std::ops::Range;
+mod drawn;
+mod pricing;
 
 use vcr_core::kv_event::KvEvent;
-use vcr_core::latency::{LatencyError, LatencyModel, StepBatch, StepShape};
+use vcr_core::latency::{LatencyModel, StepShape};
 use vcr_core::plan::StepPlan;
 use vcr_core::policy::{PolicyError, SchedulingPolicy};
 use vcr_core::tokens::TokenError;
-use vcr_core::{AnyEngine, Engine, EngineKind, EngineStats, Seat, ServingEngine, TokenSource, seed};
+use vcr_core::{AnyEngine, EngineKind, EngineStats, Seat, ServingEngine, seed};
 use vcr_random::Stream;
 
 use crate::config::{PoolConfig, RunConfig};
@@ -16,6 +17,10 @@ use crate::injector::Injector;
 use crate::record::RequestRecord;
 use crate::router::WorkerLoad;
 use crate::tokens::ChosenTokens;
+
+use drawn::DrawnTokens;
+pub(crate) use drawn::{Acceptance, output_token};
+use pricing::PricedSteps;
 
 /// Whether a worker takes requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,13 +47,6 @@ pub(crate) struct WorkerTotals {
     pub(crate) peak_active_blocks: u32,
     pub(crate) crashes: u32,
     lost: EngineStats,
-}
-
-/// Steps with the time that each takes; there may be more shapes than times.
-#[derive(Debug, Default)]
-pub(crate) struct PricedSteps {
-    pub(crate) shapes: Vec<StepShape>,
-    pub(crate) durations_ns: Vec<u64>,
 }
 
 pub(crate) struct Worker {
@@ -246,73 +244,6 @@ impl Worker {
         self.tokens.as_mut().map_or(Vec::new(), |tokens| tokens.end(tag))
     }
 
-    /// Prices the oldest step in flight, which starts now, and with `ahead`
-    /// those that must follow it, as far as they start before `horizon_ns`:
-    /// until then nothing from outside reaches the engine. Gives the steps to be
-    /// taken, as a range of [`Worker::take_priced`]'s.
-    pub(crate) fn price(&mut self, now_ns: u64, horizon_ns: u64, ahead: bool) -> Result<Range<usize>, LatencyError> {
-        if self.taken == self.priced.durations_ns.len() {
-            self.price_ahead(now_ns, horizon_ns, ahead)?;
-        }
-        let PricedSteps { shapes, durations_ns } = &mut self.priced;
-        assert_eq!(shapes[self.taken], self.engine.oldest_plan().shape, "a step was priced that did not happen");
-        let upto = if ahead { durations_ns.len() } else { self.taken + 1 };
-        let range = self.taken..upto;
-        for (_, factor) in &self.slow_downs {
-            for duration_ns in &mut durations_ns[range.clone()] {
-                *duration_ns = (*duration_ns as f64 * factor).round() as u64;
-            }
-        }
-        self.taken = upto;
-        Ok(range)
-    }
-
-    /// Lends the priced steps, to be given back by [`Worker::give_back`].
-    pub(crate) fn take_priced(&mut self) -> PricedSteps {
-        std::mem::take(&mut self.priced)
-    }
-
-    pub(crate) fn give_back(&mut self, priced: PricedSteps) {
-        self.priced = priced;
-    }
-
-    /// Books a step that starts at `start_ns`.
-    pub(crate) fn book(&mut self, start_ns: u64, shape: &StepShape, duration_ns: u64) {
-        self.executing = true;
-        self.totals.busy_ns += duration_ns;
-        self.totals.computed_tokens += shape.prefill_tokens + shape.decode_tokens;
-        self.totals.prefill_tokens += shape.prefill_tokens;
-        self.totals.peak_active_blocks = self.totals.peak_active_blocks.max(shape.kv_active_blocks as u32);
-        self.step_start_ns = start_ns;
-        self.step_end_ns = start_ns.saturating_add(duration_ns);
-        let work = shape.prefill_tokens << 24 ^ shape.decode_requests;
-        let times = start_ns.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ duration_ns.rotate_left(32);
-        let load = work.wrapping_mul(0xd6e8_feb8_6659_fd93) ^ shape.kv_active_blocks;
-        self.step_digest = seed::mix(self.step_digest ^ times ^ load.rotate_left(17));
-    }
-
-    /// Steps of the latest call to the latency model.
-    pub(crate) fn num_priced(&self) -> u64 {
-        self.priced.shapes.len() as u64
-    }
-
-    /// Prices the step that starts now and, if `ahead` or where that pays,
-    /// those that must follow.
-    fn price_ahead(&mut self, now_ns: u64, horizon_ns: u64, ahead: bool) -> Result<(), LatencyError> {
-        self.taken = 0;
-        let PricedSteps { shapes, durations_ns } = &mut self.priced;
-        shapes.clear();
-        durations_ns.clear();
-        shapes.push(self.engine.oldest_plan().shape);
-        // A slow-down is not known to the model, so its steps would start at
-        // other times than it is told.
-        let alone = self.injector.is_some() || self.tokens.is_some() || !self.slow_downs.is_empty();
-        if (ahead || self.latency.prefers_batches()) && !alone && now_ns < horizon_ns {
-            self.engine.predict_decode_steps(Engine::MOST_PREDICTED_STEPS, shapes);
-        }
-        self.latency.price(&StepBatch { start_ns: now_ns, horizon_ns, shapes }, durations_ns)
-    }
-
     /// The plan of the step that executes.
     pub(crate) fn plan(&self) -> &StepPlan {
         self.engine.oldest_plan()
@@ -462,50 +393,4 @@ fn add_stats(into: &mut EngineStats, from: &EngineStats) {
 fn seat<'a>(run: &'a str, pool: &'a PoolConfig, index: u32, purpose: &str, seed: u64, incarnation: u32) -> Seat<'a> {
     let seed = seed::derive(seed, purpose, u64::from(incarnation));
     Seat { run, pool: &pool.name, engine: Some(index), seed }
-}
-
-/// The output token at `index` of the request whose outputs are seeded so.
-pub(crate) fn output_token(output_seed: u64, index: u32) -> u32 {
-    (seed::mix(output_seed ^ u64::from(index)) >> 32) as u32
-}
-
-/// Tokens that depend on the request alone, bursts that depend on the worker.
-struct DrawnTokens<'a> {
-    output_seeds: &'a [u64],
-    acceptance: Acceptance<'a>,
-}
-
-impl TokenSource for DrawnTokens<'_> {
-    fn token(&mut self, tag: u64, output_index: u32) -> u32 {
-        output_token(self.output_seeds[tag as usize], output_index)
-    }
-
-    fn extra_tokens(&mut self, _tag: u64, max_extra: u32) -> u32 {
-        self.acceptance.accepted(max_extra)
-    }
-
-    fn accepted_drafts(&mut self, _tag: u64, num_drafts: u32) -> u32 {
-        self.acceptance.accepted(num_drafts)
-    }
-}
-
-/// How many further tokens come with one.
-pub(crate) struct Acceptance<'a> {
-    rates: &'a [f64],
-    stream: &'a mut Stream,
-}
-
-impl Acceptance<'_> {
-    /// How many of `most` tokens in a row are accepted.
-    pub(crate) fn accepted(&mut self, most: u32) -> u32 {
-        let mut accepted = 0;
-        while accepted < most {
-            let rate = self.rates.get(accepted as usize).copied().unwrap_or(0.0);
-            if self.stream.unit() >= rate {
-                break;
-            }
-            accepted += 1;
-        }
-        accepted
-    }
 }

@@ -1,0 +1,184 @@
+//! Steps of engines: which start, how far each may go by itself, what ends them.
+
+use vcr_core::ServingEngine;
+use vcr_core::plan::ScheduledKind;
+
+use crate::error::{MakeError, SimError, latency_error, make_error, policy_error};
+use crate::event::Event;
+use crate::metrics::Trend;
+use crate::observe::StepRecord;
+use crate::sim::{PoolRouter, Simulation};
+use crate::worker::Worker;
+
+impl Simulation<'_> {
+    /// Lets every worker whose situation changed decide and start steps.
+    pub(crate) fn start_steps(&mut self) -> Result<(), SimError> {
+        let mut dirty = std::mem::take(&mut self.dirty);
+        dirty.sort_unstable();
+        dirty.dedup();
+        // All of them are scheduled before the first is priced: what a transfer
+        // brings may end a stretch of steps that could be told in advance.
+        for &worker in &dirty {
+            while self.workers[worker as usize].can_step() && self.schedule_step(worker)? {}
+        }
+        dirty.retain(|&worker| self.workers[worker as usize].can_start());
+        for (position, &worker) in dirty.iter().enumerate() {
+            let is_last = position + 1 == dirty.len();
+            self.start_step(worker, is_last)?;
+        }
+        dirty.clear();
+        // Starting a step only ever adds events, never changes other workers.
+        debug_assert!(self.dirty.is_empty());
+        self.dirty = dirty;
+        Ok(())
+    }
+
+    /// Lets a worker decide its next step. False if that came to nothing.
+    fn schedule_step(&mut self, index: u32) -> Result<bool, SimError> {
+        let worker = &mut self.workers[index as usize];
+        let now_ns = self.now_ns;
+        worker.consult(now_ns).map_err(|reason| {
+            let pool = &self.pools[worker.pool as usize].config;
+            policy_error(pool, worker.index, worker.engine_stats().steps, now_ns, reason)
+        })?;
+        let plan = worker.engine.schedule();
+        for &tag in &plan.preempted {
+            let record = &mut self.records[tag as usize];
+            record.preemptions += 1;
+            record.detail.preempted_since_ns = Some(now_ns);
+        }
+        // Newly admitted requests come after all that were running.
+        for entry in plan.scheduled.iter().rev().take_while(|entry| entry.kind != ScheduledKind::Running) {
+            let record = &mut self.records[entry.tag as usize];
+            if record.scheduled_ns.is_none() {
+                record.scheduled_ns = Some(now_ns);
+                record.cached_tokens = entry.num_computed_tokens;
+            }
+            if record.decode_worker.is_none() {
+                record.detail.admitted(now_ns, entry.num_computed_tokens.min(record.prompt_tokens));
+            } else {
+                record.detail.admitted(now_ns, 0);
+                record.detail.decode_scheduled_ns.get_or_insert(now_ns);
+            }
+        }
+        // A step that did nothing but preempt has made room for another.
+        let any = !plan.scheduled.is_empty() || !plan.preempted.is_empty();
+        self.remote_loads.clear();
+        self.remote_loads.extend_from_slice(&plan.remote_loads);
+        if any && self.wants_steps {
+            self.observer.scheduled(index, &worker.engine);
+        }
+        self.tell_kv_events(index, now_ns);
+        let mut loads = std::mem::take(&mut self.remote_loads);
+        for &load in &loads {
+            self.start_transfer(load);
+        }
+        loads.clear();
+        self.remote_loads = loads;
+        Ok(any)
+    }
+
+    /// Starts the oldest step that `index` has scheduled, and goes through those
+    /// that must follow unless they are watched. `is_last` unless other workers
+    /// have yet to start at this instant.
+    fn start_step(&mut self, index: u32, is_last: bool) -> Result<(), SimError> {
+        let now_ns = self.now_ns;
+        let pool = self.workers[index as usize].pool;
+        let horizon_ns = self.horizon_ns(pool, is_last);
+        let worker = &mut self.workers[index as usize];
+        // A prompt that is computed for another pool ends with its first token.
+        let told = matches!(&self.pools[pool as usize].router, PoolRouter::Kv(router) if router.needs_single_steps());
+        let ahead = !self.wants_steps && !told && !worker.takes_single_steps() && (pool > 0 || self.pools.len() == 1);
+        let range = worker.price(now_ns, horizon_ns, ahead).map_err(|reason| {
+            let step = worker.engine_stats().steps - worker.engine.steps_in_flight() as u64;
+            let steps = step..step + worker.num_priced();
+            latency_error(&self.pools[pool as usize].config, worker.index, steps, now_ns, reason)
+        })?;
+        let priced = worker.take_priced();
+        let (shapes, durations_ns) = (&priced.shapes[range.clone()], &priced.durations_ns[range]);
+        self.steps += durations_ns.len() as u64;
+        if durations_ns.len() > 1 {
+            worker.skip(&shapes[1..], &self.output_seeds);
+            self.tell_events_of_stretch(index, durations_ns);
+            self.emit_stretch(index, shapes[0].batch_requests(), durations_ns);
+        }
+        let worker = &mut self.workers[index as usize];
+        let mut start_ns = now_ns;
+        for (shape, &duration_ns) in shapes.iter().zip(durations_ns) {
+            worker.book(start_ns, shape, duration_ns);
+            start_ns = start_ns.saturating_add(duration_ns);
+        }
+        worker.give_back(priced);
+        let end = Event::StepEnd { worker: index, incarnation: worker.incarnation };
+        self.events.push_step_end(pool, start_ns, end);
+        if self.wants_steps {
+            let plan = worker.plan();
+            self.observer.started(&StepRecord {
+                worker: index,
+                start_ns: now_ns,
+                end_ns: start_ns,
+                plan,
+                engine: &worker.engine,
+            });
+        }
+        Ok(())
+    }
+
+    /// Until when nothing from outside can reach an engine of `pool`.
+    ///
+    /// What is not in the queue yet comes out of a step of another engine: the
+    /// end of a request that another waits for, or a prompt that moves on to
+    /// decode. A prefill engine that waits for blocks may start such a step as
+    /// soon as any decode engine takes a prompt from it.
+    fn horizon_ns(&self, pool: u32, all_priced: bool) -> u64 {
+        let feeding_workers = &self.workers[..self.pools[pool as usize].first_worker as usize];
+        let any_pool = self.chained || feeding_workers.iter().any(Worker::can_step);
+        if any_pool && !all_priced {
+            return self.now_ns;
+        }
+        let feeding_pools = if any_pool { self.pools.len() as u32 } else { pool };
+        let steps = (0..feeding_pools).filter_map(|other| self.events.next_step_end(other));
+        // Steps that start after the last instant of the run do not happen.
+        let end = self.config.max_time_ns.map(|max| max.saturating_add(1));
+        self.events.next_other().into_iter().chain(steps).chain(end).min().unwrap_or(u64::MAX)
+    }
+
+    pub(crate) fn end_step(&mut self, index: u32) -> Result<(), SimError> {
+        let worker = &mut self.workers[index as usize];
+        let pool = worker.pool;
+        let start_ns = worker.step_start_ns;
+        // Steps that a crash cuts off are none.
+        if self.config.samples_steps {
+            self.step_metrics.sample(Trend::StepTime, self.now_ns - start_ns);
+            self.step_metrics.sample(Trend::BatchSize, worker.plan().shape.batch_requests());
+        }
+        let config = &self.pools[pool as usize].config;
+        worker
+            .update(&self.output_seeds, &config.acceptance_rates, &self.records)
+            .map_err(|reason| make_error(config, worker.index, self.now_ns, MakeError::Tokens(reason)))?;
+        if self.wants_steps {
+            self.observer.applied(index, start_ns, self.now_ns, &worker.engine);
+        }
+        self.tell_kv_events(index, self.now_ns);
+        self.workers[index as usize].clear_kv_events();
+        let mut outputs = std::mem::take(&mut self.outputs);
+        outputs.clear();
+        outputs.extend_from_slice(&self.workers[index as usize].engine.outputs().outputs);
+        let prefill_only = self.pools.len() > 1 && pool == 0;
+        for output in &outputs {
+            if prefill_only {
+                self.end_prefill(index, output)?;
+            } else {
+                self.emit(output.tag, output.num_tokens, pool);
+                if output.finish.is_some() {
+                    self.keep_answer(index, output.tag);
+                    self.complete(output.tag);
+                }
+            }
+        }
+        self.inject(index, &outputs)?;
+        self.outputs = outputs;
+        self.dirty.push(index);
+        Ok(())
+    }
+}
