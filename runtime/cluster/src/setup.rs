@@ -12,7 +12,7 @@ use crate::kv_router::{KvRouter, PoolFacts, PoolPart};
 use crate::link::Link;
 use crate::metrics::MetricSet;
 use crate::observe::Observer;
-use crate::router::RouterConfig;
+use crate::router::{RoundRobin, RouterConfig};
 use crate::scaling::{Scaler, Tally, scale_error};
 use crate::sim::{Pool, PoolRouter, Simulation};
 use crate::worker::Worker;
@@ -24,7 +24,7 @@ impl<'o> Simulation<'o> {
         let mut workers = Vec::new();
         for (pool, pool_config) in config.topology.pools().into_iter().enumerate() {
             let first_worker = workers.len() as u32;
-            for index in 0..pool_config.most_engines() {
+            for index in 0..pool_config.most_ranks() {
                 let worker = Worker::new(pool as u32, index, pool_config, &config, observer.wants_steps())
                     .map_err(|error| make_error(pool_config, index, 0, error))?;
                 workers.push(worker);
@@ -68,6 +68,7 @@ impl<'o> Simulation<'o> {
             answers: BTreeMap::new(),
             chained: config.workloads.iter().any(WorkloadConfig::is_chained)
                 || config.topology.pools().iter().any(|pool| pool.failures.is_some() || pool.router.has_queue()),
+            barriers: config.topology.pools().iter().any(|pool| pool.has_barrier()),
             scales: config.topology.pools().iter().any(|pool| pool.scaling.is_some()),
             tally: Tally::default(),
             rescaled: Vec::new(),
@@ -119,12 +120,16 @@ impl<'o> Simulation<'o> {
 fn pool_router(config: &PoolConfig, part: PoolPart, seat: &Seat<'_>) -> Result<PoolRouter, SimError> {
     if let RouterConfig::Kv(kv) = &config.router {
         let facts = PoolFacts {
-            workers: config.most_engines(),
+            workers: config.most_ranks(),
             block_size_tokens: config.engine.block_size(),
             max_num_batched_tokens: config.engine.max_num_batched_tokens(),
             part,
         };
         return Ok(PoolRouter::Kv(Box::new(KvRouter::new(*kv, facts, seat.seed))));
+    }
+    if let (RouterConfig::RoundRobin, PoolPart::Whole) = (&config.router, part) {
+        let router = RoundRobin::over(config.most_engines(), config.data_parallel.size);
+        return Ok(PoolRouter::Asked(Box::new(router)));
     }
     let made = config.router.build(seat);
     made.map(PoolRouter::Asked).map_err(|reason| SimError::Route {

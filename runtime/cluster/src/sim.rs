@@ -5,6 +5,7 @@
 //! worker. Nothing here reads a clock or iterates in an order that could vary.
 
 use std::collections::BTreeMap;
+use std::iter::StepBy;
 use std::ops::Range;
 
 use vcr_core::plan::{RemoteLoad, RequestOutput};
@@ -75,10 +76,15 @@ pub(crate) struct Pool {
 }
 
 impl Pool {
-    /// The indices of its workers.
+    /// The indices of its workers, the ranks of an engine side by side.
     pub(crate) fn workers(&self) -> Range<usize> {
         let first = self.first_worker as usize;
-        first..first + self.config.most_engines() as usize
+        first..first + self.config.most_ranks() as usize
+    }
+
+    /// The indices of the first ranks of its engines.
+    pub(crate) fn engines(&self) -> StepBy<Range<usize>> {
+        self.workers().step_by(self.config.data_parallel.size as usize)
     }
 }
 
@@ -113,6 +119,8 @@ pub(crate) struct Simulation<'o> {
     /// anywhere: because another ends, because the router kept it back, or because
     /// of an injected crash.
     pub(crate) chained: bool,
+    /// Whether in any pool ranks wait for each other.
+    pub(crate) barriers: bool,
     /// Whether any pool has an autoscaler.
     pub(crate) scales: bool,
     pub(crate) tally: Tally,

@@ -1,8 +1,10 @@
 //! Steps of engines: which start, how far each may go by itself, what ends them.
 
 use vcr_core::ServingEngine;
+use vcr_core::latency::LatencyError;
 use vcr_core::plan::ScheduledKind;
 
+use crate::config::PoolConfig;
 use crate::error::{MakeError, SimError, latency_error, make_error, policy_error};
 use crate::event::Event;
 use crate::metrics::Trend;
@@ -14,17 +16,26 @@ impl Simulation<'_> {
     /// Lets every worker whose situation changed decide and start steps.
     pub(crate) fn start_steps(&mut self) -> Result<(), SimError> {
         let mut dirty = std::mem::take(&mut self.dirty);
+        self.widen_to_engines(&mut dirty);
         dirty.sort_unstable();
         dirty.dedup();
         // All of them are scheduled before the first is priced: what a transfer
         // brings may end a stretch of steps that could be told in advance.
         for &worker in &dirty {
-            while self.workers[worker as usize].can_step() && self.schedule_step(worker)? {}
+            while self.may_decide(worker) && self.schedule_step(worker)? {}
         }
-        dirty.retain(|&worker| self.workers[worker as usize].can_start());
-        for (position, &worker) in dirty.iter().enumerate() {
-            let is_last = position + 1 == dirty.len();
-            self.start_step(worker, is_last)?;
+        dirty.retain(|&worker| self.may_start(worker));
+        let mut rest = &dirty[..];
+        while let Some(&worker) = rest.first() {
+            if self.has_barrier(worker) {
+                let ranks = self.ranks_of(worker);
+                let (together, others) = rest.split_at(rest.partition_point(|&rank| rank < ranks.end));
+                self.start_together(ranks, together)?;
+                rest = others;
+            } else {
+                rest = &rest[1..];
+                self.start_step(worker, rest.is_empty())?;
+            }
         }
         dirty.clear();
         // Starting a step only ever adds events, never changes other workers.
@@ -89,11 +100,9 @@ impl Simulation<'_> {
         // A prompt that is computed for another pool ends with its first token.
         let told = matches!(&self.pools[pool as usize].router, PoolRouter::Kv(router) if router.needs_single_steps());
         let ahead = !self.wants_steps && !told && !worker.takes_single_steps() && (pool > 0 || self.pools.len() == 1);
-        let range = worker.price(now_ns, horizon_ns, ahead).map_err(|reason| {
-            let step = worker.engine_stats().steps - worker.engine.steps_in_flight() as u64;
-            let steps = step..step + worker.num_priced();
-            latency_error(&self.pools[pool as usize].config, worker.index, steps, now_ns, reason)
-        })?;
+        let priced = worker.price(now_ns, horizon_ns, ahead);
+        let range =
+            priced.map_err(|reason| pricing_error(&self.pools[pool as usize].config, worker, now_ns, reason))?;
         let priced = worker.take_priced();
         let (shapes, durations_ns) = (&priced.shapes[range.clone()], &priced.durations_ns[range]);
         self.steps += durations_ns.len() as u64;
@@ -109,19 +118,19 @@ impl Simulation<'_> {
             start_ns = start_ns.saturating_add(duration_ns);
         }
         worker.give_back(priced);
-        let end = Event::StepEnd { worker: index, incarnation: worker.incarnation };
-        self.events.push_step_end(pool, start_ns, end);
-        if self.wants_steps {
-            let plan = worker.plan();
-            self.observer.started(&StepRecord {
-                worker: index,
-                start_ns: now_ns,
-                end_ns: start_ns,
-                plan,
-                engine: &worker.engine,
-            });
-        }
+        self.expect_step_end(index, start_ns);
         Ok(())
+    }
+
+    /// A step of a worker has started and will end then.
+    pub(crate) fn expect_step_end(&mut self, index: u32, end_ns: u64) {
+        let worker = &self.workers[index as usize];
+        let end = Event::StepEnd { worker: index, incarnation: worker.incarnation };
+        self.events.push_step_end(worker.pool, end_ns, end);
+        if self.wants_steps {
+            let (start_ns, plan, engine) = (self.now_ns, worker.plan(), &worker.engine);
+            self.observer.started(&StepRecord { worker: index, start_ns, end_ns, plan, engine });
+        }
     }
 
     /// Until when nothing from outside can reach an engine of `pool`.
@@ -181,4 +190,10 @@ impl Simulation<'_> {
         self.dirty.push(index);
         Ok(())
     }
+}
+
+/// The failure of a worker's latency model to price the step that starts now.
+pub(crate) fn pricing_error(config: &PoolConfig, worker: &Worker, now_ns: u64, reason: LatencyError) -> SimError {
+    let step = worker.engine_stats().steps - worker.engine.steps_in_flight() as u64;
+    latency_error(config, worker.index, step..step + worker.num_priced(), now_ns, reason)
 }

@@ -1,4 +1,5 @@
-//! One engine of the cluster with its latency model, its policy and its health.
+//! One engine of the cluster, or one rank of an engine that has several, with its
+//! latency model, its policy and its health.
 
 mod drawn;
 mod pricing;
@@ -42,6 +43,8 @@ pub(crate) enum Health {
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct WorkerTotals {
     pub(crate) busy_ns: u64,
+    /// Time in steps of other ranks, after its own part or without one.
+    pub(crate) waited_ns: u64,
     pub(crate) computed_tokens: u64,
     pub(crate) prefill_tokens: u64,
     pub(crate) peak_active_blocks: u32,
@@ -51,7 +54,7 @@ pub(crate) struct WorkerTotals {
 
 pub(crate) struct Worker {
     pub(crate) pool: u32,
-    /// Index in the pool.
+    /// Index in the pool, where the ranks of an engine stand side by side.
     pub(crate) index: u32,
     pub(crate) engine: AnyEngine,
     health: Health,
@@ -67,7 +70,9 @@ pub(crate) struct Worker {
     /// Whether the oldest step in flight has started.
     pub(crate) executing: bool,
     pub(crate) step_start_ns: u64,
-    step_end_ns: u64,
+    /// Until when it computes, and until when it then waits for other ranks.
+    computes_until_ns: u64,
+    waits_until_ns: u64,
     /// Rolling hash over its steps.
     pub(crate) step_digest: u64,
     latency: Box<dyn LatencyModel>,
@@ -96,7 +101,8 @@ impl Worker {
         run: &RunConfig,
         records_events: bool,
     ) -> Result<Self, MakeError> {
-        let is_up = index < config.engines;
+        let engine = index / config.data_parallel.size;
+        let is_up = engine < config.engines;
         let seed = seed::derive(run.seed, &format!("engine:{}", config.name), u64::from(index));
         let seat = |purpose| seat(&run.name, config, index, purpose, seed, 0);
         let injector = config.failures.as_ref().map(|make| make(&seat("failures")));
@@ -108,12 +114,13 @@ impl Worker {
             health: if is_up { Health::Up } else { Health::Off },
             provisioned_since_ns: is_up.then_some(0),
             provisioned_ns: Vec::new(),
-            started: u64::from(index),
+            started: u64::from(engine),
             incarnation: 0,
             totals: WorkerTotals::default(),
             executing: false,
             step_start_ns: 0,
-            step_end_ns: 0,
+            computes_until_ns: 0,
+            waits_until_ns: 0,
             step_digest: 0,
             latency: (config.latency)(&seat("latency")).map_err(MakeError::Latency)?,
             policy: new_policy(&seat("policy"), config)?,
@@ -162,7 +169,7 @@ impl Worker {
     }
 
     /// Whether it is at work and not stalled.
-    fn may_work(&self) -> bool {
+    pub(crate) fn may_work(&self) -> bool {
         self.is_serving() && self.stalled_until_ns.is_none()
     }
 
@@ -252,9 +259,8 @@ impl Worker {
     /// Loses all requests and the cache; `then` says what becomes of it.
     pub(crate) fn crash(&mut self, now_ns: u64, then: Health) {
         // The rest of a step in flight is not spent.
-        if self.executing {
-            self.totals.busy_ns -= self.step_end_ns - now_ns;
-        }
+        self.totals.busy_ns -= self.computes_until_ns.saturating_sub(now_ns);
+        self.totals.waited_ns -= self.waits_until_ns.saturating_sub(self.computes_until_ns.max(now_ns));
         self.totals.crashes += 1;
         self.end_process(now_ns, then);
     }

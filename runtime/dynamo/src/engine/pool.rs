@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use vcr_cluster::{LatencyFactory, PoolConfig, RouterConfig, ScalingConfig};
+use vcr_cluster::{DataParallel, LatencyFactory, PoolConfig, RouterConfig, ScalingConfig};
 use vcr_core::latency::LatencyModel;
 use vcr_core::sglang::{PassOrder, SchedulePolicy, SglangConfig, SglangConfigInput};
 use vcr_core::{CapacityPolicy, ConfigError, EngineConfig, EngineConfigInput, EngineKind};
@@ -46,9 +46,6 @@ impl EngineArgs {
     pub fn pool(&self, options: PoolOptions<'_>) -> Result<PoolConfig, DynamoError> {
         let refused = |key: &str, text: String| Problem { place: options.place.to_owned(), key: key.to_owned(), text };
         let mut problems = Vec::new();
-        if self.dp_size > 1 {
-            problems.push(refused("dp_size", format!("is {}, but only 1 is simulated", self.dp_size)));
-        }
         if let Some(worker_type) = self.worker_type.filter(|&worker_type| worker_type != options.role) {
             let (is, must) = (worker_type.name(), options.role.name());
             problems.push(refused("worker_type", format!("is \"{is}\" where a \"{must}\" engine is wanted")));
@@ -73,6 +70,7 @@ impl EngineArgs {
                 startup_ns: self.startup_time_ns,
                 policy: autoscale.policy.factory(),
             }),
+            data_parallel: DataParallel { size: self.dp_size, barrier: true },
             engine,
             latency,
             policy: None,
