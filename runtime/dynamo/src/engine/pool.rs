@@ -17,6 +17,9 @@ use crate::problem::{DynamoError, Problem};
 /// Tokens a pass that no pass has, for budgets without bound.
 const UNBOUNDED_TOKENS: u32 = 1 << 30;
 
+/// Factor of SGLang's `schedule_conservativeness` with data-parallel attention.
+const DATA_PARALLEL_CONSERVATIVENESS: f64 = 0.3;
+
 /// What else a pool is made of.
 pub struct PoolOptions<'a> {
     /// Where the engine arguments were given, for errors.
@@ -111,6 +114,14 @@ impl EngineArgs {
     }
 
     fn sglang(&self, own: SglangArgs, preset: Preset) -> Result<EngineKind, Vec<ConfigError>> {
+        let (mut chunk, mut conservativeness) = (own.chunked_prefill_size, own.schedule_conservativeness);
+        // With data-parallel attention SGLang gives each rank its share of a chunk, and
+        // reserves less for outputs; Dynamo does so since 1.6.
+        if self.dp_size > 1 && preset == Preset::Dynamo1_6 {
+            let pages = chunk / self.dp_size / self.block_size.max(1);
+            chunk = pages.max(1) * self.block_size;
+            conservativeness *= DATA_PARALLEL_CONSERVATIVENESS;
+        }
         let input = SglangConfigInput {
             page_size: self.block_size,
             num_pages: self.num_gpu_blocks,
@@ -122,9 +133,9 @@ impl EngineArgs {
                 SglangPolicy::Lpm => SchedulePolicy::Lpm,
             },
             max_prefill_tokens: own.max_prefill_tokens,
-            chunked_prefill_size: own.chunked_prefill_size,
+            chunked_prefill_size: chunk,
             clip_max_new_tokens: own.clip_max_new_tokens,
-            schedule_conservativeness: own.schedule_conservativeness,
+            schedule_conservativeness: conservativeness,
             pass_order: match preset {
                 Preset::Dynamo1_4 => PassOrder::Mixed,
                 Preset::Dynamo1_6 => PassOrder::PrefillFirst,
