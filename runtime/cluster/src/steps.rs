@@ -25,13 +25,20 @@ impl Simulation<'_> {
             while self.may_decide(worker) && self.schedule_step(worker)? {}
         }
         dirty.retain(|&worker| self.may_start(worker));
+        // KV that one of several ranks has reserved blocks for may be there at once.
+        let is_settled = self.events.next_other() != Some(self.now_ns);
+        let mut postponed = Vec::new();
         let mut rest = &dirty[..];
         while let Some(&worker) = rest.first() {
             if self.has_barrier(worker) {
                 let ranks = self.ranks_of(worker);
                 let (together, others) = rest.split_at(rest.partition_point(|&rank| rank < ranks.end));
-                self.start_together(ranks, together)?;
                 rest = others;
+                if is_settled {
+                    self.start_together(ranks, together)?;
+                } else {
+                    postponed.push(worker);
+                }
             } else {
                 rest = &rest[1..];
                 self.start_step(worker, rest.is_empty())?;
@@ -40,6 +47,7 @@ impl Simulation<'_> {
         dirty.clear();
         // Starting a step only ever adds events, never changes other workers.
         debug_assert!(self.dirty.is_empty());
+        dirty.append(&mut postponed);
         self.dirty = dirty;
         Ok(())
     }
