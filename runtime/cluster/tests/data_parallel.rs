@@ -11,9 +11,10 @@ use support::{MS, assert_conserved, config, constant, link, mix, pool, run, synt
 use vcr_cluster::observe::{Incident, Observer, StepRecord};
 use vcr_cluster::record::{FailReason, Outcome};
 use vcr_cluster::{
-    Answers, Arrivals, DataParallel, EngineReport, FaultConfig, FaultKind, LinkSharing, PoolConfig, Report,
-    RouterConfig, RunConfig, Topology, TracePacing, WorkloadConfig, WorkloadSource, simulate,
+    Answers, Arrivals, DataParallel, EngineReport, FaultConfig, FaultKind, InjectorFactory, LinkSharing, PoolConfig,
+    Report, RouterConfig, RunConfig, Topology, TracePacing, WorkloadConfig, WorkloadSource, simulate,
 };
+use vcr_core::fault::{FailureInjector, FaultAction, FaultBatch, FaultError};
 use vcr_core::{EngineConfig, EngineConfigInput};
 use vcr_trace::{Trace, TraceFormat, TraceOptions};
 
@@ -111,6 +112,49 @@ fn an_engine_breaks_with_all_of_its_ranks() {
     // Two steps took 22 ms, so they were 8 ms into another.
     let busy = |engine: &EngineReport| (engine.utilisation * report.duration_ms).round() as u64;
     assert_eq!(report.engines[2..].iter().map(busy).collect::<Vec<_>>(), [30, 30]);
+}
+
+/// Stalls its engine for 10 ms after the first step, and breaks it after the third.
+struct Failing;
+
+impl FailureInjector for Failing {
+    fn decide(&mut self, batch: &FaultBatch<'_>, actions: &mut Vec<FaultAction>) -> Result<(), FaultError> {
+        match batch.step {
+            1 => actions.push(FaultAction::Stall { duration_ns: 10 * MS }),
+            3 => actions.push(FaultAction::Crash { restart_after_ns: None }),
+            _ => {}
+        }
+        Ok(())
+    }
+}
+
+struct Idle;
+
+impl FailureInjector for Idle {
+    fn decide(&mut self, _batch: &FaultBatch<'_>, _actions: &mut Vec<FaultAction>) -> Result<(), FaultError> {
+        Ok(())
+    }
+}
+
+#[test]
+fn what_befalls_a_rank_befalls_its_engine() {
+    // Only the second rank has an injector that does something.
+    let injector: InjectorFactory = Arc::new(|seat| match seat.engine {
+        Some(1) => Ok(Box::new(Failing)),
+        _ => Ok(Box::new(Idle)),
+    });
+    let lost = |barrier| {
+        let pool = ranked(1, 2, barrier, RouterConfig::RoundRobin);
+        let pool = PoolConfig { failures: Some(Arc::clone(&injector)), ..pool };
+        let report = run(&of_rows(pool, &[(0, 100, 9), (0, 100, 9)]));
+        assert_conserved(&report);
+        assert!(report.requests.iter().all(|request| request.end_ns == Some(17 * MS)), "{:?}", report.requests);
+        report.metrics.counters["wasted_tokens"]
+    };
+    // Steps from 0 to 3 ms, from 13 to 15 and to 17, when the engine breaks.
+    assert_eq!(lost(true), 3 + 3);
+    // Without a barrier the first rank goes on while the second is stalled.
+    assert_eq!(lost(false), 8 + 3);
 }
 
 /// Sees to it that the ranks of an engine step together.
