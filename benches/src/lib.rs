@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use vcr_cluster::observe::Unobserved;
 use vcr_cluster::{
-    LatencyFactory, PoolConfig, Report, RouterConfig, RunConfig, Topology, TracePacing, WorkloadConfig, WorkloadSource,
-    simulate,
+    DataParallel, LatencyFactory, PoolConfig, Report, RouterConfig, RunConfig, Topology, TracePacing, WorkloadConfig,
+    WorkloadSource, simulate,
 };
 use vcr_core::{EngineConfig, EngineConfigInput};
 use vcr_trace::{Trace, TraceOptions};
@@ -47,6 +47,7 @@ pub fn replay(path: &Path, latency: LatencyFactory) -> Report {
         name: "engines".to_owned(),
         engines: 4,
         scaling: None,
+        data_parallel: DataParallel::default(),
         engine: engine.expect("the defaults are valid").into(),
         latency,
         policy: None,

@@ -86,3 +86,34 @@ run(#{ name: "scaled", cluster: cluster(#{ engines: p }), workloads: [ peak, tai
     let wrong = Folder::with(&script.replace("target: 4", "target: 0")).run(&[]).ended(2);
     assert!(wrong.stderr.contains("`target` must be a finite number above 0"), "{}", wrong.stderr);
 }
+
+/// Four ranks in two engines: one breaks with both of its ranks, and where they
+/// wait for each other all are in steps for as long.
+#[test]
+fn engines_of_a_pool_may_have_ranks() {
+    let script = |options: &str| {
+        format!(
+            r#"let p = pool(#{{ engines: 2, {options}, latency: fixed(#{{ step: "10ms" }}) }});
+let peak = burst(#{{ count: 21, over: "1s", prompt_tokens: 100, output_tokens: 30 }});
+run(#{{ cluster: cluster(#{{ engines: p }}), workloads: [ peak ], faults: [ crash(#{{ at: "500ms", engine: 1 }}) ] }});
+"#
+        )
+    };
+    let folder = Folder::with(&script("data_parallel_size: 2, data_parallel_barrier: true"));
+    let run = folder.run(&["--json", "--out", "out"]).ended(0).json()["runs"][0].clone();
+    let engines = run["engines"].as_array().expect("a list");
+    let of = |key: &str| engines.iter().map(|engine| engine[key].as_u64().expect("a number")).collect::<Vec<_>>();
+    assert_eq!((of("engine"), of("rank"), of("crashes")), (vec![0, 0, 1, 1], vec![0, 1, 0, 1], vec![0, 0, 1, 1]));
+    let share = |engine: usize, key: &str| engines[engine][key].as_f64().expect("a share");
+    let in_steps = |engine| share(engine, "utilisation") + share(engine, "waiting");
+    assert!((in_steps(0) - in_steps(1)).abs() < 1e-9 && (in_steps(2) - in_steps(3)).abs() < 1e-9, "{engines:?}");
+    let out = |name: &str| std::fs::read_to_string(folder.path().join("out").join(name)).expect("an output");
+    assert!(out("requests.jsonl").contains(r#""engine":"engines 1.1""#));
+    assert!(out("trace.json").contains("engines 0.1"));
+    let unwatched = folder.run(&["--json"]).ended(0).json()["runs"][0].clone();
+    assert_eq!(unwatched["fingerprint"], run["fingerprint"]);
+    let free = Folder::with(&script("data_parallel_size: 2")).run(&["--json"]).ended(0).json()["runs"][0].clone();
+    assert!(free["engines"][3].get("waiting").is_none() && free["engines"][3]["rank"] == 1);
+    Folder::with(&script("data_parallel_size: 0")).run(&[]).failed(2, &["`data_parallel_size` must be at least 1"]);
+    Folder::with(&script("data_parallel_barrier: true")).run(&[]).failed(2, &["needs a `data_parallel_size` above 1"]);
+}

@@ -173,7 +173,7 @@ fn engine_table(run: &Report) -> Table {
     table.set_header(["  engine", "steps", "busy", "tokens", "preempted", "kv peak", "cache hits", "crashes"]);
     for engine in &run.engines {
         table.add_row([
-            format!("  {} {}", engine.pool, engine.engine),
+            format!("  {}", run.engine_names[engine.worker as usize]),
             engine.steps.to_string(),
             format!("{:.1}%", engine.utilisation * 100.0),
             engine.computed_tokens.to_string(),

@@ -53,6 +53,24 @@ pub struct TokenConfig {
     pub eos_token: Option<u32>,
 }
 
+/// The data-parallel ranks of an engine. Each has a scheduler and KV blocks of its
+/// own, and requests are routed to ranks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DataParallel {
+    /// How many ranks an engine has.
+    pub size: u32,
+    /// Whether the ranks of an engine start their steps together and end them at
+    /// the slowest, as a mixture of experts with data-parallel attention does. A
+    /// rank without work waits as long. Without it ranks do not know each other.
+    pub barrier: bool,
+}
+
+impl Default for DataParallel {
+    fn default() -> Self {
+        Self { size: 1, barrier: false }
+    }
+}
+
 /// Engines of one kind, with the router in front of them.
 #[derive(Clone)]
 pub struct PoolConfig {
@@ -62,9 +80,11 @@ pub struct PoolConfig {
     pub engines: u32,
     /// How that number changes; none for not at all.
     pub scaling: Option<ScalingConfig>,
-    /// Settings of each engine, and with them whose scheduler it has.
+    /// The ranks of each engine.
+    pub data_parallel: DataParallel,
+    /// Settings of each rank, and with them whose scheduler it has.
     pub engine: EngineKind,
-    /// Prices the steps of each engine.
+    /// Prices the steps of each rank.
     pub latency: LatencyFactory,
     /// Ranks the requests of each engine; with [`vcr_core::Policy::Ranked`] and
     /// only then.
@@ -86,6 +106,27 @@ impl PoolConfig {
     #[must_use]
     pub fn most_engines(&self) -> u32 {
         self.scaling.as_ref().map_or(self.engines, |scaling| scaling.max_engines.max(self.engines))
+    }
+
+    /// The ranks of all of those.
+    #[must_use]
+    pub fn most_ranks(&self) -> u32 {
+        self.most_engines().saturating_mul(self.data_parallel.size)
+    }
+
+    /// What the rank with this index in the pool is called there: the number of its
+    /// engine, and where engines have several ranks, its own after a dot.
+    #[must_use]
+    pub fn rank_name(&self, index: u32) -> String {
+        match self.data_parallel.size {
+            0 | 1 => index.to_string(),
+            size => format!("{}.{}", index / size, index % size),
+        }
+    }
+
+    /// Whether the ranks of an engine wait for each other.
+    pub(crate) fn has_barrier(&self) -> bool {
+        self.data_parallel.barrier && self.data_parallel.size > 1
     }
 }
 

@@ -26,8 +26,8 @@ pub enum SimError {
     Latency {
         /// Name of the pool.
         pool: String,
-        /// Engine in the pool.
-        engine: u32,
+        /// Engine in the pool, and its rank if it has several.
+        engine: String,
         /// Number of the (first) step on that engine.
         step: u64,
         /// How many steps were priced in that call.
@@ -42,8 +42,8 @@ pub enum SimError {
     Policy {
         /// Name of the pool.
         pool: String,
-        /// Engine in the pool.
-        engine: u32,
+        /// Engine in the pool, and its rank if it has several.
+        engine: String,
         /// Number of the step on that engine that was to be decided.
         step: u64,
         /// Virtual time.
@@ -68,8 +68,8 @@ pub enum SimError {
     Failures {
         /// Name of the pool.
         pool: String,
-        /// Engine in the pool.
-        engine: u32,
+        /// Engine in the pool, and its rank if it has several.
+        engine: String,
         /// Virtual time.
         at_ms: f64,
         /// What the injector said.
@@ -80,8 +80,8 @@ pub enum SimError {
     Tokens {
         /// Name of the pool.
         pool: String,
-        /// Engine in the pool.
-        engine: u32,
+        /// Engine in the pool, and its rank if it has several.
+        engine: String,
         /// Virtual time.
         at_ms: f64,
         /// What the source said.
@@ -153,12 +153,13 @@ pub(crate) enum MakeError {
     Tokens(TokenError),
 }
 
-/// The failure of what makes the parts of an engine that stand around it.
-pub(crate) fn make_error(pool: &PoolConfig, engine: u32, now_ns: u64, error: MakeError) -> SimError {
-    let (name, at_ms) = (pool.name.clone(), now_ns as f64 / 1e6);
+/// The failure of what makes the parts that stand around the engine with this index
+/// in its pool.
+pub(crate) fn make_error(pool: &PoolConfig, index: u32, now_ns: u64, error: MakeError) -> SimError {
+    let (name, engine, at_ms) = (pool.name.clone(), pool.rank_name(index), now_ns as f64 / 1e6);
     match error {
-        MakeError::Latency(reason) => latency_error(pool, engine, 0..1, now_ns, reason),
-        MakeError::Policy(reason) => policy_error(pool, engine, 0, now_ns, reason),
+        MakeError::Latency(reason) => latency_error(pool, index, 0..1, now_ns, reason),
+        MakeError::Policy(reason) => policy_error(pool, index, 0, now_ns, reason),
         MakeError::Failures(reason) => SimError::Failures { pool: name, engine, at_ms, reason },
         MakeError::Tokens(reason) => SimError::Tokens { pool: name, engine, at_ms, reason },
     }
@@ -167,7 +168,7 @@ pub(crate) fn make_error(pool: &PoolConfig, engine: u32, now_ns: u64, error: Mak
 /// The failure of an engine's model in a call that priced `steps`.
 pub(crate) fn latency_error(
     pool: &PoolConfig,
-    engine: u32,
+    index: u32,
     steps: Range<u64>,
     now_ns: u64,
     reason: LatencyError,
@@ -175,7 +176,7 @@ pub(crate) fn latency_error(
     let at_ms = now_ns as f64 / 1e6;
     SimError::Latency {
         pool: pool.name.clone(),
-        engine,
+        engine: pool.rank_name(index),
         step: steps.start,
         steps: steps.end - steps.start,
         at_ms,
@@ -184,6 +185,7 @@ pub(crate) fn latency_error(
 }
 
 /// The failure of an engine's policy before `step`.
-pub(crate) fn policy_error(pool: &PoolConfig, engine: u32, step: u64, now_ns: u64, reason: PolicyError) -> SimError {
+pub(crate) fn policy_error(pool: &PoolConfig, index: u32, step: u64, now_ns: u64, reason: PolicyError) -> SimError {
+    let engine = pool.rank_name(index);
     SimError::Policy { pool: pool.name.clone(), engine, step, at_ms: now_ns as f64 / 1e6, reason }
 }

@@ -1,5 +1,7 @@
 //! Faults: crashes, restarts and slow-downs, and what becomes of the requests.
 
+use std::ops::Range;
+
 use vcr_core::ServingEngine;
 
 use crate::config::FaultKind;
@@ -14,12 +16,15 @@ use crate::worker::Health;
 impl Simulation<'_> {
     pub(crate) fn strike(&mut self, index: u32) -> Result<(), SimError> {
         let fault = self.config.faults[index as usize].clone();
-        let worker = self.pools[fault.pool as usize].first_worker + fault.engine;
+        let pool = &self.pools[fault.pool as usize];
+        let worker = pool.first_worker + fault.engine * pool.config.data_parallel.size;
         match fault.kind {
             FaultKind::Crash { restart_after_ns } => self.crash(worker, restart_after_ns)?,
             FaultKind::SlowDown { factor, duration_ns } => {
-                self.observer.incident(worker, self.now_ns, Incident::SlowDown);
-                self.workers[worker as usize].slow_down(index, factor);
+                for rank in self.ranks_of(worker) {
+                    self.observer.incident(rank, self.now_ns, Incident::SlowDown);
+                    self.workers[rank as usize].slow_down(index, factor);
+                }
                 if let Some(duration_ns) = duration_ns {
                     let end = Event::SlowDownEnd { worker, fault: index };
                     self.events.push(self.now_ns.saturating_add(duration_ns), end);
@@ -30,22 +35,27 @@ impl Simulation<'_> {
     }
 
     pub(crate) fn end_slow_down(&mut self, worker: u32, fault: u32) {
-        self.observer.incident(worker, self.now_ns, Incident::SlowDownEnd);
-        self.workers[worker as usize].end_slow_down(fault);
+        for rank in self.ranks_of(worker) {
+            self.observer.incident(rank, self.now_ns, Incident::SlowDownEnd);
+            self.workers[rank as usize].end_slow_down(fault);
+        }
     }
 
-    /// A worker is up that was restarted or started.
+    /// An engine is up that was restarted or started; `index` is its first rank.
     pub(crate) fn bring_up(&mut self, index: u32, incarnation: u32) -> Result<(), SimError> {
-        let worker = &mut self.workers[index as usize];
+        let worker = &self.workers[index as usize];
         if worker.incarnation != incarnation {
             return Ok(());
         }
         let incident = if worker.health() == Health::Starting { Incident::Up } else { Incident::Restart };
-        self.observer.incident(index, self.now_ns, incident);
         let pool = worker.pool as usize;
-        worker
-            .bring_up(&self.config.name, &self.pools[pool].config)
-            .map_err(|error| make_error(&self.pools[pool].config, worker.index, self.now_ns, error))?;
+        for rank in self.ranks_of(index) {
+            self.observer.incident(rank, self.now_ns, incident);
+            let worker = &mut self.workers[rank as usize];
+            worker
+                .bring_up(&self.config.name, &self.pools[pool].config)
+                .map_err(|error| make_error(&self.pools[pool].config, worker.index, self.now_ns, error))?;
+        }
         self.pools[pool].queue_moves = true;
         for tag in std::mem::take(&mut self.pools[pool].parked) {
             // Requests that ended while parked are gone.
@@ -68,32 +78,38 @@ impl Simulation<'_> {
         }
     }
 
+    /// An engine dies, with all of its ranks; `index` is any of them.
     pub(crate) fn crash(&mut self, index: u32, restart_after_ns: Option<u64>) -> Result<(), SimError> {
         if !self.workers[index as usize].is_serving() {
             return Ok(());
         }
+        let ranks = self.ranks_of(index);
         // What drains would not be needed again.
         let restart_after_ns = restart_after_ns.filter(|_| self.workers[index as usize].is_up());
-        self.observer.incident(index, self.now_ns, Incident::Crash);
-        self.dissolve_bulk(index);
-        let worker = &mut self.workers[index as usize];
-        let mut tags: Vec<u64> = worker.engine.live_tags();
-        tags.sort_unstable();
-        let pool = worker.pool;
+        let pool = self.workers[index as usize].pool;
         let then = match restart_after_ns {
             Some(_) => Health::Restarting,
             // An autoscaler may put another in its place.
             None if self.pools[pool as usize].scaler.is_some() => Health::Off,
             None => Health::Down,
         };
-        worker.crash(self.now_ns, then);
+        let mut tags: Vec<u64> = Vec::new();
+        for rank in ranks.clone() {
+            self.observer.incident(rank, self.now_ns, Incident::Crash);
+            self.dissolve_bulk(rank);
+            let worker = &mut self.workers[rank as usize];
+            tags.extend(worker.engine.live_tags());
+            worker.crash(self.now_ns, then);
+            self.tell_crash(rank);
+        }
+        tags.sort_unstable();
         if let Some(after_ns) = restart_after_ns {
-            let up = Event::WorkerUp { worker: index, incarnation: worker.incarnation };
+            let incarnation = self.workers[ranks.start as usize].incarnation;
+            let up = Event::WorkerUp { worker: ranks.start, incarnation };
             self.events.push(self.now_ns.saturating_add(after_ns), up);
         }
-        self.tell_crash(index);
         for tag in tags {
-            self.lose(tag, index)?;
+            self.lose(tag, &ranks)?;
         }
         if !self.pool_may_recover(pool) {
             let mut nowhere = std::mem::take(&mut self.pools[pool as usize].parked);
@@ -108,15 +124,15 @@ impl Simulation<'_> {
         Ok(())
     }
 
-    /// A request loses what `crashed` held of it, and with that everything.
-    fn lose(&mut self, tag: u64, crashed: u32) -> Result<(), SimError> {
+    /// A request loses what the ranks `crashed` held of it, and with that everything.
+    fn lose(&mut self, tag: u64, crashed: &Range<u32>) -> Result<(), SimError> {
         self.cancel_transfer(tag);
         self.tell_lost(tag);
         let live = self.live_mut(tag);
         let (stage, source) = (live.stage, live.source.take());
         live.attempt += 1;
         if let Stage::Decode { worker, id } = stage
-            && worker != crashed
+            && !crashed.contains(&worker)
         {
             self.dissolve_bulk(worker);
             self.workers[worker as usize].engine.abort(id);
@@ -125,7 +141,7 @@ impl Simulation<'_> {
             self.dirty.push(worker);
         }
         if let Some((worker, id)) = source
-            && worker != crashed
+            && !crashed.contains(&worker)
         {
             self.workers[worker as usize].engine.release_held_kv(id);
             self.dirty.push(worker);

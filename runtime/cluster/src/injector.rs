@@ -120,7 +120,7 @@ impl Simulation<'_> {
         }
         let actions = injector.decide(self.now_ns, step).map_err(|reason| SimError::Failures {
             pool: self.pools[worker.pool as usize].config.name.clone(),
-            engine: worker.index,
+            engine: self.pools[worker.pool as usize].config.rank_name(worker.index),
             at_ms: self.now_ns as f64 / 1e6,
             reason,
         })?;

@@ -20,14 +20,18 @@ mod lifecycle;
 mod link;
 pub mod metrics;
 pub mod observe;
+mod outputs;
 mod play;
+mod ranks;
 pub mod record;
 mod report;
 mod router;
 mod routing;
 mod samples;
 mod scaling;
+mod setup;
 mod sim;
+mod steps;
 mod synthetic;
 mod tiers;
 mod tokens;
@@ -38,9 +42,9 @@ mod workload;
 pub use autoscale::{TargetMetric, TargetPolicy};
 pub use conditional::{ConditionalConfig, ConditionalPolicy};
 pub use config::{
-    Answers, Arrivals, FaultConfig, FaultKind, InjectorFactory, LatencyFactory, Limit, LinkConfig, LinkSharing,
-    PolicyFactory, PoolConfig, RequestMix, RunConfig, ScalerFactory, ScalingConfig, TokenConfig, TokenFactory,
-    Topology, TracePacing, TransferScope, WorkloadConfig, WorkloadSource,
+    Answers, Arrivals, DataParallel, FaultConfig, FaultKind, InjectorFactory, LatencyFactory, Limit, LinkConfig,
+    LinkSharing, PolicyFactory, PoolConfig, RequestMix, RunConfig, ScalerFactory, ScalingConfig, TokenConfig,
+    TokenFactory, Topology, TracePacing, TransferScope, WorkloadConfig, WorkloadSource,
 };
 pub use error::SimError;
 pub use kv_router::{KvKnowledge, KvRouterConfig, QueueConfig, QueueOrder, ReplicaConfig};

@@ -376,7 +376,10 @@ impl Simulation<'_> {
         match self.link_config().sharing {
             // Without sharing there is no link to tell.
             LinkSharing::Shared | LinkSharing::Unshared => 0,
-            LinkSharing::PerPrefillEngine => self.workers[source_worker as usize].index,
+            LinkSharing::PerPrefillEngine => {
+                let ranks = self.pools[PREFILL_POOL as usize].config.data_parallel.size;
+                self.workers[source_worker as usize].index / ranks
+            }
         }
     }
 

@@ -63,7 +63,8 @@ pub enum Incident {
 
 /// Watches a run. Nothing it does can change the run.
 ///
-/// Engines are named by their index over all engines of the run.
+/// Engines are named by their index over all engines of the run; where they have
+/// several ranks, each of those is an engine here.
 pub trait Observer {
     /// Whether it wants to see each step. If not, stretches of decode are
     /// applied at once, and only incidents and progress are told.

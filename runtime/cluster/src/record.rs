@@ -70,7 +70,7 @@ pub struct RequestRecord {
     pub last_token_ns: Option<u64>,
     /// When it ended, in whatever way.
     pub end_ns: Option<u64>,
-    /// Engine that computed the prompt, as an index over all engines.
+    /// Engine that computed the prompt, as an index over all engines and their ranks.
     pub prefill_worker: Option<u32>,
     /// Engine that generated the output, if another.
     pub decode_worker: Option<u32>,

@@ -63,13 +63,16 @@ pub struct MetricsReport {
     pub failures: BTreeMap<String, u64>,
 }
 
-/// What one engine did.
+/// What one engine did, or one rank of an engine that has several.
 #[derive(Clone, Debug, Serialize)]
 pub struct EngineReport {
     /// Name of its pool.
     pub pool: String,
-    /// Index in the pool.
+    /// Index of the engine in the pool.
     pub engine: u32,
+    /// Its rank, where engines have several.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rank: Option<u32>,
     /// Index over all engines of the run, as [`RequestRecord::prefill_worker`].
     #[serde(skip)]
     pub worker: u32,
@@ -77,6 +80,10 @@ pub struct EngineReport {
     pub steps: u64,
     /// Share of the time that it had its place for that was spent in steps.
     pub utilisation: f64,
+    /// Share of that time in which it waited for the end of other ranks' steps, where
+    /// ranks wait for each other: the two together are the same for all of an engine.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub waiting: Option<f64>,
     /// Tokens computed, recomputed ones included.
     pub computed_tokens: u64,
     /// Preemptions.
@@ -85,6 +92,9 @@ pub struct EngineReport {
     pub kv_peak_usage: f64,
     /// Cached share of the tokens looked up at first admissions.
     pub prefix_hit_ratio: f64,
+    /// How many tokens were looked up then.
+    #[serde(skip)]
+    pub prefix_queried_tokens: u64,
     /// Crashes.
     pub crashes: u32,
     /// Tokens computed in prefill chunks, recomputed ones included.
@@ -121,7 +131,7 @@ pub struct KvTierReport {
 pub struct PoolReport {
     /// Name of the pool.
     pub pool: String,
-    /// Index of its first engine over all engines of the run.
+    /// Index of the first rank of its first engine over all those of the run.
     #[serde(skip)]
     pub first_worker: u32,
     /// Nanoseconds during the run for which engines had their places, over all of
@@ -280,7 +290,8 @@ impl Simulation<'_> {
     }
 
     fn engine_name(&self, worker: &Worker) -> String {
-        format!("{} {}", self.pools[worker.pool as usize].config.name, worker.index)
+        let config = &self.pools[worker.pool as usize].config;
+        format!("{} {}", config.name, config.rank_name(worker.index))
     }
 
     fn engine_reports(&mut self, duration_ns: u64) -> Vec<EngineReport> {
@@ -288,16 +299,22 @@ impl Simulation<'_> {
         let started = self.workers.iter().enumerate().filter(|(_, worker)| worker.was_provisioned());
         let reports = started.map(|(index, worker)| {
             let stats = worker.engine_stats();
+            let config = &self.pools[worker.pool as usize].config;
+            let ranks = config.data_parallel.size;
+            let provisioned_ns = worker.provisioned_until(duration_ns);
             EngineReport {
-                pool: self.pools[worker.pool as usize].config.name.clone(),
-                engine: worker.index,
+                pool: config.name.clone(),
+                engine: worker.index / ranks,
+                rank: (ranks > 1).then_some(worker.index % ranks),
                 worker: index as u32,
                 steps: stats.steps,
-                utilisation: share(worker.totals.busy_ns, worker.provisioned_until(duration_ns)),
+                utilisation: share(worker.totals.busy_ns, provisioned_ns),
+                waiting: config.has_barrier().then(|| share(worker.totals.waited_ns, provisioned_ns)),
                 computed_tokens: worker.totals.computed_tokens,
                 preemptions: stats.preemptions,
                 kv_peak_usage: kv_peak_usage(worker),
                 prefix_hit_ratio: share(stats.prefix.hit_tokens, stats.prefix.queried_tokens),
+                prefix_queried_tokens: stats.prefix.queried_tokens,
                 crashes: worker.totals.crashes,
                 prefill_tokens: worker.totals.prefill_tokens,
                 kv_tiers: tiers[index].map(|tiers| tier_report(worker, &stats, &tiers)),
@@ -308,8 +325,8 @@ impl Simulation<'_> {
 
     fn pool_reports(&self, duration_ns: u64) -> Vec<PoolReport> {
         let reports = self.pools.iter().map(|pool| {
-            let workers = &self.workers[pool.workers()];
-            let worker_ns = workers.iter().map(|worker| u128::from(worker.provisioned_until(duration_ns))).sum();
+            let engines = pool.engines().map(|index| &self.workers[index]);
+            let worker_ns = engines.map(|engine| u128::from(engine.provisioned_until(duration_ns))).sum();
             PoolReport {
                 pool: pool.config.name.clone(),
                 first_worker: pool.first_worker,

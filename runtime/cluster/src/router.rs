@@ -16,7 +16,9 @@ pub type RouterFactory = Arc<dyn Fn(&Seat<'_>) -> Result<Box<dyn Router>, RouteE
 /// What chooses among the engines of a pool.
 #[derive(Clone, Default)]
 pub enum RouterConfig {
-    /// Workers in turn, in order of arrival.
+    /// Workers in turn, in order of arrival. Where an engine that does all of the work
+    /// has several ranks, its turns go to them in turn; engines with half of the work
+    /// are gone through rank by rank. Both as in Dynamo.
     #[default]
     RoundRobin,
     /// Fewest requests, then fewest outstanding prefill tokens.
@@ -80,7 +82,7 @@ impl RouterConfig {
     /// is more than a [`Router`].
     pub fn build(&self, seat: &Seat<'_>) -> Result<Box<dyn Router>, RouteError> {
         Ok(match self {
-            Self::RoundRobin => Box::new(RoundRobin { next_worker: 0 }),
+            Self::RoundRobin => Box::new(RoundRobin::over(0, 1)),
             Self::LeastLoaded => Box::new(LeastLoaded),
             Self::KvAware(config) => Box::new(KvAware { config: *config }),
             Self::Kv(_) => {
@@ -93,15 +95,32 @@ impl RouterConfig {
     }
 }
 
-struct RoundRobin {
-    next_worker: u32,
+pub(crate) struct RoundRobin {
+    engines: u32,
+    ranks: u32,
+    next_turn: u32,
+}
+
+impl RoundRobin {
+    /// For so many engines, with so many ranks that take the turns of their engine in
+    /// turn.
+    pub(crate) fn over(engines: u32, ranks: u32) -> Self {
+        Self { engines, ranks, next_turn: 0 }
+    }
+
+    /// When the turn of a worker comes, in a round of all.
+    fn turn(&self, worker: u32) -> u32 {
+        worker % self.ranks * self.engines + worker / self.ranks
+    }
 }
 
 impl Router for RoundRobin {
     fn route(&mut self, _query: &RouteQuery<'_>, workers: &[WorkerLoad]) -> Result<Choice, RouteError> {
+        let turns = || workers.iter().map(|load| self.turn(load.worker)).enumerate();
         // Workers that are down are absent; the turn passes to the next one up.
-        let choice = workers.iter().position(|load| load.worker >= self.next_worker).unwrap_or(0);
-        self.next_worker = workers[choice].worker + 1;
+        let next = turns().filter(|(_, turn)| *turn >= self.next_turn).min_by_key(|(_, turn)| *turn);
+        let (choice, turn) = next.or_else(|| turns().min_by_key(|(_, turn)| *turn)).unwrap_or((0, 0));
+        self.next_turn = turn + 1;
         Ok(Choice::Worker(choice))
     }
 }
@@ -197,6 +216,19 @@ mod tests {
         assert_eq!(choices(&RouterConfig::RoundRobin, &three, 4), [0, 1, 2, 0]);
         three.remove(1);
         assert_eq!(choices(&RouterConfig::RoundRobin, &three, 4), [0, 2, 0, 2]);
+    }
+
+    #[test]
+    fn engines_take_turns_and_so_do_the_ranks_of_each() {
+        let mut four = loads(4);
+        let mut router = RoundRobin::over(2, 2);
+        let mut next = |loads: &[WorkerLoad]| match router.route(&query(&[]), loads) {
+            Ok(Choice::Worker(position)) => loads[position].worker,
+            answer => panic!("{answer:?}"),
+        };
+        assert_eq!([0; 6].map(|_| next(&four)), [0, 2, 1, 3, 0, 2]);
+        four.drain(2..);
+        assert_eq!([0; 3].map(|_| next(&four)), [1, 0, 1]);
     }
 
     #[test]

@@ -4,7 +4,8 @@
 //! engine are off. An autoscaler says at its ticks how many engines are to be up
 //! or coming up. More of them start in the first places that are off; of fewer,
 //! start-ups are called off first, newest first, and then the newest engines
-//! drain: they finish what they have and then turn off.
+//! drain: they finish what they have and then turn off. The ranks of an engine come
+//! and go together.
 
 use vcr_core::ServingEngine;
 use vcr_core::scale::{Autoscaler, ScaleError, ScaleView};
@@ -112,13 +113,15 @@ impl Simulation<'_> {
             outstanding_prefill_tokens: tokens_in_front,
             ..ScaleView::default()
         };
-        for worker in &self.workers[self.pools[pool as usize].workers()] {
-            match worker.health() {
+        for index in self.pools[pool as usize].engines() {
+            match self.workers[index].health() {
                 Health::Up => view.up_engines += 1,
                 Health::Draining => view.draining_engines += 1,
                 Health::Starting | Health::Restarting => view.starting_engines += 1,
                 Health::Off | Health::Down => {}
             }
+        }
+        for worker in &self.workers[self.pools[pool as usize].workers()] {
             if worker.is_serving() {
                 view.running_requests += worker.engine.num_running() as u64;
                 view.waiting_requests += worker.engine.num_waiting() as u64;
@@ -152,7 +155,7 @@ impl Simulation<'_> {
     }
 
     fn scale_to(&mut self, pool: u32, desired: u32) {
-        let places = self.pools[pool as usize].workers();
+        let places = self.pools[pool as usize].engines();
         let is_coming = |health| matches!(health, Health::Starting | Health::Restarting);
         let mut off: Vec<u32> = Vec::new();
         let mut here: Vec<(bool, u64, u32)> = Vec::new();
@@ -189,26 +192,33 @@ impl Simulation<'_> {
     }
 
     fn start_up(&mut self, index: u32) {
-        let worker = &mut self.workers[index as usize];
-        let Some(scaler) = &mut self.pools[worker.pool as usize].scaler else { return };
-        worker.start(self.now_ns, scaler.started);
+        let ranks = self.ranks_of(index);
+        let (pool, incarnation) = (self.workers[index as usize].pool, self.workers[index as usize].incarnation);
+        let Some(scaler) = &mut self.pools[pool as usize].scaler else { return };
+        for rank in ranks {
+            self.workers[rank as usize].start(self.now_ns, scaler.started);
+            self.observer.incident(rank, self.now_ns, Incident::StartUp);
+        }
         scaler.started += 1;
-        let up = Event::WorkerUp { worker: index, incarnation: worker.incarnation };
+        let up = Event::WorkerUp { worker: index, incarnation };
         self.events.push(self.now_ns.saturating_add(scaler.config.startup_ns), up);
-        self.observer.incident(index, self.now_ns, Incident::StartUp);
     }
 
     fn drain(&mut self, index: u32) {
-        self.workers[index as usize].drain();
-        self.observer.incident(index, self.now_ns, Incident::Drain);
+        for rank in self.ranks_of(index) {
+            self.workers[rank as usize].drain();
+            self.observer.incident(rank, self.now_ns, Incident::Drain);
+        }
         // It may have nothing to finish.
         self.dirty.push(index);
     }
 
     fn turn_off(&mut self, index: u32) {
-        self.workers[index as usize].turn_off(self.now_ns);
-        self.tell_crash(index);
-        self.observer.incident(index, self.now_ns, Incident::Off);
+        for rank in self.ranks_of(index) {
+            self.workers[rank as usize].turn_off(self.now_ns);
+            self.tell_crash(rank);
+            self.observer.incident(rank, self.now_ns, Incident::Off);
+        }
     }
 
     /// Turns off what has finished draining, of the workers whose situation has
@@ -216,7 +226,7 @@ impl Simulation<'_> {
     pub(crate) fn turn_off_drained(&mut self) {
         for position in 0..self.dirty.len() {
             let index = self.dirty[position];
-            if self.workers[index as usize].is_drained() {
+            if self.ranks_of(index).all(|rank| self.workers[rank as usize].is_drained()) {
                 self.turn_off(index);
             }
         }

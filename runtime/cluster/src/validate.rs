@@ -41,6 +41,9 @@ impl RunConfig {
             if pool.engines == 0 {
                 problem(format!("pool `{}`", pool.name), "`engines` must be at least 1");
             }
+            if pool.data_parallel.size == 0 {
+                problem(format!("pool `{}`", pool.name), "engines must have at least 1 data-parallel rank");
+            }
             if let Some(scaling) = &pool.scaling {
                 scaling.check(pool.engines, &mut |text| problem(format!("scaling of pool `{}`", pool.name), text));
             }
@@ -57,13 +60,14 @@ impl RunConfig {
                 problem(format!("pool `{}`", pool.name), "acceptance rates must lie between 0 and 1");
             }
         }
-        let engines: u64 = pools.iter().map(|pool| u64::from(pool.most_engines())).sum();
-        if engines > MOST_ENGINES {
-            problem("cluster".to_owned(), &format!("has {engines} engines; at most {MOST_ENGINES} are simulated"));
+        let ranks: u64 = pools.iter().map(|pool| u64::from(pool.most_ranks())).sum();
+        if ranks > MOST_ENGINES {
+            let text = format!("has {ranks} engines; at most {MOST_ENGINES} are simulated, and a rank counts as one");
+            problem("cluster".to_owned(), &text);
         }
         let blocks_of = |pool: &&PoolConfig| {
             let tiers = pool.engine.kv_tiers().map_or(0, |t| u64::from(t.host_blocks) + u64::from(t.disk_blocks));
-            u64::from(pool.most_engines()).saturating_mul(u64::from(pool.engine.num_blocks()) + tiers)
+            u64::from(pool.most_ranks()).saturating_mul(u64::from(pool.engine.num_blocks()) + tiers)
         };
         let blocks: u64 = pools.iter().map(blocks_of).sum();
         if blocks > MOST_BLOCKS {

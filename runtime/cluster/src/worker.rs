@@ -1,13 +1,15 @@
-//! One engine of the cluster with its latency model, its policy and its health.
+//! One engine of the cluster, or one rank of an engine that has several, with its
+//! latency model, its policy and its health.
 
-use std::ops::Range;
+mod drawn;
+mod pricing;
 
 use vcr_core::kv_event::KvEvent;
-use vcr_core::latency::{LatencyError, LatencyModel, StepBatch, StepShape};
+use vcr_core::latency::{LatencyModel, StepShape};
 use vcr_core::plan::StepPlan;
 use vcr_core::policy::{PolicyError, SchedulingPolicy};
 use vcr_core::tokens::TokenError;
-use vcr_core::{AnyEngine, Engine, EngineKind, EngineStats, KvTierStats, Seat, ServingEngine, TokenSource, seed};
+use vcr_core::{AnyEngine, EngineKind, EngineStats, KvTierStats, Seat, ServingEngine, seed};
 use vcr_random::Stream;
 
 use crate::bulk::BulkTimes;
@@ -17,6 +19,10 @@ use crate::injector::Injector;
 use crate::record::RequestRecord;
 use crate::router::WorkerLoad;
 use crate::tokens::ChosenTokens;
+
+pub(crate) use drawn::Acceptance;
+use drawn::DrawnTokens;
+use pricing::PricedSteps;
 
 /// Whether a worker takes requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,6 +44,8 @@ pub(crate) enum Health {
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct WorkerTotals {
     pub(crate) busy_ns: u64,
+    /// Time in steps of other ranks, after its own part or without one.
+    pub(crate) waited_ns: u64,
     pub(crate) computed_tokens: u64,
     pub(crate) prefill_tokens: u64,
     pub(crate) peak_active_blocks: u32,
@@ -46,16 +54,9 @@ pub(crate) struct WorkerTotals {
     lost_tiers: KvTierStats,
 }
 
-/// Steps with the time that each takes; there may be more shapes than times.
-#[derive(Debug, Default)]
-pub(crate) struct PricedSteps {
-    pub(crate) shapes: Vec<StepShape>,
-    pub(crate) durations_ns: Vec<u64>,
-}
-
 pub(crate) struct Worker {
     pub(crate) pool: u32,
-    /// Index in the pool.
+    /// Index in the pool, where the ranks of an engine stand side by side.
     pub(crate) index: u32,
     pub(crate) engine: AnyEngine,
     health: Health,
@@ -72,7 +73,9 @@ pub(crate) struct Worker {
     pub(crate) executing: bool,
     pub(crate) step_start_ns: u64,
     pub(crate) bulk: BulkTimes,
-    step_end_ns: u64,
+    /// Until when it computes, and until when it then waits for other ranks.
+    computes_until_ns: u64,
+    waits_until_ns: u64,
     /// Rolling hash over its steps.
     pub(crate) step_digest: u64,
     latency: Box<dyn LatencyModel>,
@@ -105,7 +108,8 @@ impl Worker {
         run: &RunConfig,
         records_events: bool,
     ) -> Result<Self, MakeError> {
-        let is_up = index < config.engines;
+        let engine = index / config.data_parallel.size;
+        let is_up = engine < config.engines;
         let seed = seed::derive(run.seed, &format!("engine:{}", config.name), u64::from(index));
         let seat = |purpose| seat(&run.name, config, index, purpose, seed, 0);
         let injector = config.failures.as_ref().map(|make| make(&seat("failures")));
@@ -121,13 +125,14 @@ impl Worker {
             health: if is_up { Health::Up } else { Health::Off },
             provisioned_since_ns: is_up.then_some(0),
             provisioned_ns: Vec::new(),
-            started: u64::from(index),
+            started: u64::from(engine),
             incarnation: 0,
             totals: WorkerTotals::default(),
             executing: false,
             step_start_ns: 0,
             bulk: BulkTimes::default(),
-            step_end_ns: 0,
+            computes_until_ns: 0,
+            waits_until_ns: 0,
             step_digest: 0,
             latency: (config.latency)(&seat("latency")).map_err(MakeError::Latency)?,
             policy: new_policy(&seat("policy"), config)?,
@@ -178,7 +183,7 @@ impl Worker {
     }
 
     /// Whether it is at work and not stalled.
-    fn may_work(&self) -> bool {
+    pub(crate) fn may_work(&self) -> bool {
         self.is_serving() && self.stalled_until_ns.is_none()
     }
 
@@ -260,73 +265,6 @@ impl Worker {
         self.tokens.as_mut().map_or(Vec::new(), |tokens| tokens.end(tag))
     }
 
-    /// Prices the oldest step in flight, which starts now, and with `ahead`
-    /// those that must follow it, as far as they start before `horizon_ns`:
-    /// until then nothing from outside reaches the engine. Gives the steps to be
-    /// taken, as a range of [`Worker::take_priced`]'s.
-    pub(crate) fn price(&mut self, now_ns: u64, horizon_ns: u64, ahead: bool) -> Result<Range<usize>, LatencyError> {
-        if self.taken == self.priced.durations_ns.len() {
-            self.price_ahead(now_ns, horizon_ns, ahead)?;
-        }
-        let PricedSteps { shapes, durations_ns } = &mut self.priced;
-        assert_eq!(shapes[self.taken], self.engine.oldest_plan().shape, "a step was priced that did not happen");
-        let upto = if ahead { durations_ns.len() } else { self.taken + 1 };
-        let range = self.taken..upto;
-        for (_, factor) in &self.slow_downs {
-            for duration_ns in &mut durations_ns[range.clone()] {
-                *duration_ns = (*duration_ns as f64 * factor).round() as u64;
-            }
-        }
-        self.taken = upto;
-        Ok(range)
-    }
-
-    /// Lends the priced steps, to be given back by [`Worker::give_back`].
-    pub(crate) fn take_priced(&mut self) -> PricedSteps {
-        std::mem::take(&mut self.priced)
-    }
-
-    pub(crate) fn give_back(&mut self, priced: PricedSteps) {
-        self.priced = priced;
-    }
-
-    /// Books a step that starts at `start_ns`.
-    pub(crate) fn book(&mut self, start_ns: u64, shape: &StepShape, duration_ns: u64) {
-        self.executing = true;
-        self.totals.busy_ns += duration_ns;
-        self.totals.computed_tokens += shape.prefill_tokens + shape.decode_tokens;
-        self.totals.prefill_tokens += shape.prefill_tokens;
-        self.totals.peak_active_blocks = self.totals.peak_active_blocks.max(shape.kv_active_blocks as u32);
-        self.step_start_ns = start_ns;
-        self.step_end_ns = start_ns.saturating_add(duration_ns);
-        let work = shape.prefill_tokens << 24 ^ shape.decode_requests;
-        let times = start_ns.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ duration_ns.rotate_left(32);
-        let load = work.wrapping_mul(0xd6e8_feb8_6659_fd93) ^ shape.kv_active_blocks;
-        self.step_digest = seed::mix(self.step_digest ^ times ^ load.rotate_left(17));
-    }
-
-    /// Steps of the latest call to the latency model.
-    pub(crate) fn num_priced(&self) -> u64 {
-        self.priced.shapes.len() as u64
-    }
-
-    /// Prices the step that starts now and, if `ahead` or where that pays,
-    /// those that must follow.
-    fn price_ahead(&mut self, now_ns: u64, horizon_ns: u64, ahead: bool) -> Result<(), LatencyError> {
-        self.taken = 0;
-        let PricedSteps { shapes, durations_ns } = &mut self.priced;
-        shapes.clear();
-        durations_ns.clear();
-        shapes.push(self.engine.oldest_plan().shape);
-        // A slow-down is not known to the model, so its steps would start at
-        // other times than it is told.
-        let alone = self.injector.is_some() || self.tokens.is_some() || !self.slow_downs.is_empty();
-        if (ahead || self.latency.prefers_batches()) && !alone && now_ns < horizon_ns {
-            self.engine.predict_decode_steps(Engine::MOST_PREDICTED_STEPS, shapes);
-        }
-        self.latency.price(&StepBatch { start_ns: now_ns, horizon_ns, shapes }, durations_ns)
-    }
-
     /// The plan of the step that executes.
     pub(crate) fn plan(&self) -> &StepPlan {
         self.engine.oldest_plan()
@@ -335,9 +273,8 @@ impl Worker {
     /// Loses all requests and the cache; `then` says what becomes of it.
     pub(crate) fn crash(&mut self, now_ns: u64, then: Health) {
         // The rest of a step in flight is not spent.
-        if self.executing {
-            self.totals.busy_ns -= self.step_end_ns - now_ns;
-        }
+        self.totals.busy_ns -= self.computes_until_ns.saturating_sub(now_ns);
+        self.totals.waited_ns -= self.waits_until_ns.saturating_sub(self.computes_until_ns.max(now_ns));
         self.totals.crashes += 1;
         self.end_process(now_ns, then);
     }
@@ -491,45 +428,4 @@ fn add_stats(into: &mut EngineStats, from: &EngineStats) {
 fn seat<'a>(run: &'a str, pool: &'a PoolConfig, index: u32, purpose: &str, seed: u64, incarnation: u32) -> Seat<'a> {
     let seed = seed::derive(seed, purpose, u64::from(incarnation));
     Seat { run, pool: &pool.name, engine: Some(index), seed }
-}
-
-/// Tokens that depend on the request alone, bursts that depend on the worker.
-struct DrawnTokens<'a> {
-    output_seeds: &'a [u64],
-    acceptance: Acceptance<'a>,
-}
-
-impl TokenSource for DrawnTokens<'_> {
-    fn token(&mut self, tag: u64, output_index: u32) -> u32 {
-        seed::output_token(self.output_seeds[tag as usize], output_index)
-    }
-
-    fn extra_tokens(&mut self, _tag: u64, max_extra: u32) -> u32 {
-        self.acceptance.accepted(max_extra)
-    }
-
-    fn accepted_drafts(&mut self, _tag: u64, num_drafts: u32) -> u32 {
-        self.acceptance.accepted(num_drafts)
-    }
-}
-
-/// How many further tokens come with one.
-pub(crate) struct Acceptance<'a> {
-    rates: &'a [f64],
-    stream: &'a mut Stream,
-}
-
-impl Acceptance<'_> {
-    /// How many of `most` tokens in a row are accepted.
-    pub(crate) fn accepted(&mut self, most: u32) -> u32 {
-        let mut accepted = 0;
-        while accepted < most {
-            let rate = self.rates.get(accepted as usize).copied().unwrap_or(0.0);
-            if self.stream.unit() >= rate {
-                break;
-            }
-            accepted += 1;
-        }
-        accepted
-    }
 }

@@ -10,8 +10,8 @@ use std::sync::Arc;
 
 use support::{assert_conserved, config, run};
 use vcr_cluster::{
-    Answers, LatencyFactory, LinkConfig, LinkSharing, PoolConfig, Report, RouterConfig, RunConfig, Topology,
-    TracePacing, TransferScope, WorkloadConfig, WorkloadSource,
+    Answers, DataParallel, LatencyFactory, LinkConfig, LinkSharing, PoolConfig, Report, RouterConfig, RunConfig,
+    Topology, TracePacing, TransferScope, WorkloadConfig, WorkloadSource,
 };
 use vcr_core::sglang::{PassOrder, SglangConfig, SglangConfigInput};
 use vcr_core::{CapacityPolicy, EngineConfig, EngineConfigInput, EngineKind};
@@ -107,6 +107,7 @@ impl Case<'_> {
             name: name.to_owned(),
             engines: 1,
             scaling: None,
+            data_parallel: DataParallel::default(),
             engine: self.engine(semantics),
             latency,
             policy: None,

@@ -7,9 +7,9 @@ use support::{MS, assert_conserved, config, constant, linear_in_batches, link, m
 use vcr_cluster::observe::{Observer, StepRecord, Unobserved};
 use vcr_cluster::record::{FailReason, Outcome};
 use vcr_cluster::{
-    Arrivals, ConditionalConfig, ConditionalPolicy, FaultConfig, FaultKind, KvAwareConfig, KvKnowledge, KvRouterConfig,
-    Limit, LinkSharing, PoolConfig, QueueConfig, QueueOrder, ReplicaConfig, Report, RequestMix, RouterConfig,
-    RunConfig, ScalingConfig, SimError, TargetMetric, TargetPolicy, Topology, simulate,
+    Arrivals, ConditionalConfig, ConditionalPolicy, DataParallel, FaultConfig, FaultKind, KvAwareConfig, KvKnowledge,
+    KvRouterConfig, Limit, LinkConfig, LinkSharing, PoolConfig, QueueConfig, QueueOrder, ReplicaConfig, Report,
+    RequestMix, RouterConfig, RunConfig, ScalingConfig, SimError, TargetMetric, TargetPolicy, Topology, simulate,
 };
 use vcr_core::sglang::{PassOrder, SchedulePolicy, SglangConfig, SglangConfigInput};
 use vcr_core::{CapacityPolicy, EngineConfig, EngineConfigInput, KvTiersConfig};
@@ -444,6 +444,10 @@ fn arb_scaling() -> impl Strategy<Value = Option<Scaling>> {
     ))
 }
 
+fn arb_ranks() -> impl Strategy<Value = DataParallel> {
+    (prop_oneof![2 => Just(1), 1 => 2..4u32], any::<bool>()).prop_map(|(size, barrier)| DataParallel { size, barrier })
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 96, ..ProptestConfig::default() })]
 
@@ -454,6 +458,7 @@ proptest! {
         blocks in 40..600u32,
         (router, decode_router, conditional) in (arb_router(), arb_router(), arb_conditional()),
         (scaling, decode_scaling) in (arb_scaling(), arb_scaling()),
+        (ranks, decode_ranks, instant_link) in (arb_ranks(), arb_ranks(), any::<bool>()),
         faults in proptest::collection::vec(arb_fault(2), 0..6),
         retries in 0..3u32,
         turns in 1.0..4.0f64,
@@ -465,10 +470,14 @@ proptest! {
             let Topology::Disaggregated { prefill, decode, link, .. } = disaggregated(blocks, Some(1 << 30)) else {
                 unreachable!()
             };
-            let decode = PoolConfig { router: decode_router, scaling: decode_scaling, ..decode };
-            Topology::Disaggregated { prefill: PoolConfig { router, scaling, ..prefill }, decode, link, conditional }
+            let decode =
+                PoolConfig { router: decode_router, scaling: decode_scaling, data_parallel: decode_ranks, ..decode };
+            let prefill = PoolConfig { router, scaling, data_parallel: ranks, ..prefill };
+            let instant = LinkConfig { bandwidth_bytes_per_s: None, latency_ns: 0, ..link.clone() };
+            let link = if instant_link { instant } else { link };
+            Topology::Disaggregated { prefill, decode, link, conditional }
         } else {
-            Topology::Aggregated(PoolConfig { scaling, ..pool("engines", 2, blocks, router) })
+            Topology::Aggregated(PoolConfig { scaling, data_parallel: ranks, ..pool("engines", 2, blocks, router) })
         };
         let pools = topology.pools().len() as u32;
         let requests = RequestMix {

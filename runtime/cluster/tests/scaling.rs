@@ -8,8 +8,9 @@ use std::sync::{Arc, Mutex};
 use support::{MS, assert_conserved, config, constant, link, mix, pool, run, synthetic};
 use vcr_cluster::record::{FailReason, Outcome};
 use vcr_cluster::{
-    Arrivals, FaultConfig, FaultKind, KvKnowledge, KvRouterConfig, LinkSharing, PoolConfig, Report, RequestMix,
-    RouterConfig, RunConfig, ScalerFactory, ScalingConfig, ScalingEvent, TargetMetric, TargetPolicy, Topology,
+    Arrivals, DataParallel, FaultConfig, FaultKind, KvKnowledge, KvRouterConfig, LinkSharing, PoolConfig, Report,
+    RequestMix, RouterConfig, RunConfig, ScalerFactory, ScalingConfig, ScalingEvent, TargetMetric, TargetPolicy,
+    Topology,
 };
 use vcr_core::scale::{Autoscaler, ScaleError, ScaleView};
 
@@ -122,6 +123,35 @@ fn start_ups_are_called_off_before_engines_drain() {
     let worker_ms = report.pools[0].worker_ns / u128::from(MS);
     assert!(worker_ms.abs_diff(expected.iter().sum()) < 4, "{worker_ms}");
     assert!(report.engines[1..].iter().all(|engine| engine.steps == 0 && engine.utilisation == 0.0));
+}
+
+/// Workers are counted, whatever number of ranks they have, and come and go whole.
+#[test]
+fn engines_come_and_go_with_all_of_their_ranks() {
+    for barrier in [false, true] {
+        let (policy, views) = planned(&[2, 2, 2, 1]);
+        let data_parallel = DataParallel { size: 2, barrier };
+        let report = run(&work(100, 1000, PoolConfig { data_parallel, ..scaled(2, 150, policy) }));
+        assert_conserved(&report);
+        assert_eq!(report.metrics.counters["completed"], 100);
+        assert_eq!(changes(&report), [(100, 1, 2), (400, 2, 1)]);
+        let of_second = || report.requests.iter().filter(|request| request.prefill_worker >= Some(2));
+        assert!(of_second().all(|request| (250 * MS..=400 * MS).contains(&request.arrival_ns)));
+        assert!([2, 3].iter().all(|&rank| of_second().any(|request| request.prefill_worker == Some(rank))));
+        // It is there until both of its ranks are empty.
+        let last_end_ns = of_second().filter_map(|request| request.end_ns).max().expect("it had some");
+        let duration_ns = report.requests.iter().filter_map(|request| request.end_ns).max().expect("it has requests");
+        assert_eq!(report.pools[0].worker_ns, u128::from(duration_ns + last_end_ns - 100 * MS));
+        assert_eq!(
+            report.engines.iter().map(|e| (e.engine, e.rank)).collect::<Vec<_>>(),
+            [(0, Some(0)), (0, Some(1)), (1, Some(0)), (1, Some(1))]
+        );
+        let views = views.lock().expect("nobody panicked with it");
+        let states: Vec<_> =
+            views[..5].iter().map(|v| (v.up_engines, v.starting_engines, v.draining_engines)).collect();
+        assert_eq!(states, [(1, 0, 0), (1, 1, 0), (2, 0, 0), (2, 0, 0), (1, 0, 1)]);
+        assert_eq!(views[2].total_blocks, 2 * views[0].total_blocks);
+    }
 }
 
 #[test]

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use rhai::{Engine, ImmutableString, NativeCallContext};
 use vcr_cluster::{
-    ConditionalConfig, ConditionalPolicy, LinkConfig, LinkSharing, PoolConfig, ScalingConfig, TargetMetric,
-    TargetPolicy, Topology, TransferScope,
+    ConditionalConfig, ConditionalPolicy, DataParallel, LinkConfig, LinkSharing, PoolConfig, ScalingConfig,
+    TargetMetric, TargetPolicy, Topology, TransferScope,
 };
 
 use crate::context::Context;
@@ -53,6 +53,7 @@ pub(crate) fn register(engine: &mut Engine, context: &Arc<Context>) {
 fn make_pool(mut options: Options<'_>) -> Scripted<PoolSpec> {
     let name = options.string("name");
     let engines = options.u32("engines").unwrap_or(1);
+    let data_parallel = data_parallel(&mut options);
     let engine = options.made::<EngineSpec>("engine", "made by engine(#{ ... })");
     let latency = latency::option(&mut options);
     let router = router::option(&mut options).unwrap_or_default();
@@ -72,6 +73,7 @@ fn make_pool(mut options: Options<'_>) -> Scripted<PoolSpec> {
         name: String::new(),
         engines,
         scaling,
+        data_parallel,
         engine: engine.kind,
         latency: latency.factory,
         policy: engine.policy,
@@ -81,6 +83,20 @@ fn make_pool(mut options: Options<'_>) -> Scripted<PoolSpec> {
         tokens,
     };
     Ok(PoolSpec { name, config })
+}
+
+/// The ranks of each engine of a pool.
+fn data_parallel(options: &mut Options<'_>) -> DataParallel {
+    let size = options.u32("data_parallel_size").unwrap_or(1);
+    let barrier = options.boolean("data_parallel_barrier").unwrap_or(false);
+    if size == 0 {
+        options.problem("data_parallel_size", "`data_parallel_size` must be at least 1");
+    }
+    if barrier && size == 1 {
+        let text = "`data_parallel_barrier` needs a `data_parallel_size` above 1: a single rank waits for nobody";
+        options.problem("data_parallel_barrier", text);
+    }
+    DataParallel { size, barrier }
 }
 
 fn make_autoscale(mut options: Options<'_>) -> Scripted<ScalingConfig> {

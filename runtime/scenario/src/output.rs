@@ -12,9 +12,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use serde::Serialize;
 use serde_json::{Map, Value};
-use vcr_cluster::Report;
 use vcr_cluster::observe::{Incident, StepRecord};
 use vcr_cluster::record::{RequestRecord, ns_to_ms};
+use vcr_cluster::{PoolConfig, Report, Topology};
 use vcr_core::{AnyEngine, ServingEngine};
 use vcr_steplog::{EngineLog, StepLine, settings_of};
 use vcr_trace::perfetto::PerfettoWriter;
@@ -53,17 +53,15 @@ impl Outputs {
     }
 
     /// Opens the parts of run number `index`.
-    pub(crate) fn open_run(&self, index: usize, name: &str, pools: &[(String, u32)]) -> io::Result<RunFiles> {
+    pub(crate) fn open_run(&self, index: usize, name: &str, engines: Vec<EnginePlace>) -> io::Result<RunFiles> {
         self.runs_opened.fetch_max(index + 1, Ordering::Relaxed);
         let open = |kind| File::create(self.part(index, kind)).map(BufWriter::new);
-        let engines = pools.iter().flat_map(|(pool, count)| (0..*count).map(move |engine| (pool.clone(), engine)));
-        let engines: Vec<(String, u32)> = engines.collect();
         let mut trace = PerfettoWriter::continued(open(PARTS[2])?);
         let process = index as u64 * 2 + 1;
         trace.process_name(process, &format!("{name}: engines"))?;
         trace.process_name(process + 1, &format!("{name}: requests"))?;
-        for (worker, (pool, engine)) in engines.iter().enumerate() {
-            trace.thread_name(process, worker as u64 + 1, &format!("{pool} {engine}"))?;
+        for (worker, engine) in engines.iter().enumerate() {
+            trace.thread_name(process, worker as u64 + 1, &engine.name)?;
         }
         Ok(RunFiles {
             name: name.to_owned(),
@@ -112,11 +110,31 @@ impl Outputs {
     }
 }
 
+/// Where an engine of a run is, or one rank of it.
+pub(crate) struct EnginePlace {
+    pool: String,
+    /// Index in the pool, over all ranks.
+    index: u32,
+    name: String,
+}
+
+impl EnginePlace {
+    /// All that there can be in a cluster, in the order of a run.
+    pub(crate) fn all_of(topology: &Topology) -> Vec<Self> {
+        let place = |pool: &PoolConfig, index| {
+            let name = format!("{} {}", pool.name, pool.rank_name(index));
+            Self { pool: pool.name.clone(), index, name }
+        };
+        let pools = topology.pools().into_iter();
+        pools.flat_map(|pool| (0..pool.most_ranks()).map(move |index| place(pool, index))).collect()
+    }
+}
+
 /// The parts of one run.
 pub(crate) struct RunFiles {
     name: String,
-    /// Pool and index of each engine.
-    engines: Vec<(String, u32)>,
+    /// By engine of the run.
+    engines: Vec<EnginePlace>,
     process: u64,
     requests: BufWriter<File>,
     steps: BufWriter<File>,
@@ -229,10 +247,10 @@ impl RunFiles {
     fn write_line(&mut self, worker: u32, times_ns: Option<(u64, u64)>) {
         let Some(mut line) = self.logs[worker as usize].take_line() else { return };
         line.settings = self.logs[worker as usize].settings.take();
-        let (pool, engine) = &self.engines[worker as usize];
+        let EnginePlace { pool, index, .. } = &self.engines[worker as usize];
         line.of = Some(self.name.clone());
         line.pool = Some(pool.clone());
-        line.engine = Some(*engine);
+        line.engine = Some(*index);
         line.start_ms = times_ns.map(|(start_ns, _)| ns_to_ms(start_ns));
         line.duration_ms = times_ns.map(|(start_ns, end_ns)| ns_to_ms(end_ns - start_ns));
         let outcome = serde_json::to_writer(&mut self.steps, &line).map_err(io::Error::from);
@@ -260,13 +278,12 @@ impl RunFiles {
             ("preempted", step.plan.preempted.len() as u64),
         ];
         self.trace.slice(self.process, thread, name, step.start_ns, step.end_ns - step.start_ns, &args)?;
-        let (pool, engine) = &self.engines[step.worker as usize];
         let counters = [
             ("running", step.engine.num_running() as u64),
             ("waiting", step.engine.num_waiting() as u64),
             ("kv_blocks", shape.kv_active_blocks),
         ];
-        self.trace.counter(self.process, &format!("{pool} {engine}"), step.start_ns, &counters)
+        self.trace.counter(self.process, &self.engines[step.worker as usize].name, step.start_ns, &counters)
     }
 
     /// Writes what guests told, the requests, and closes the parts.
@@ -307,9 +324,11 @@ impl RunFiles {
     fn trace_notes(&mut self, seat: &SeatOfRun) -> io::Result<()> {
         let (place, thread) = match seat.engine {
             Some(engine) => {
-                let is_seat = |(pool, index): &(String, u32)| *pool == seat.pool && *index == engine;
-                let worker = self.engines.iter().position(is_seat);
-                (format!("{} {engine}", seat.pool), worker.map_or(0, |worker| worker as u64 + 1))
+                let is_seat = |place: &EnginePlace| place.pool == seat.pool && place.index == engine;
+                match self.engines.iter().position(is_seat) {
+                    Some(worker) => (self.engines[worker].name.clone(), worker as u64 + 1),
+                    None => (format!("{} {engine}", seat.pool), 0),
+                }
             }
             None => (seat.pool.clone(), 0),
         };

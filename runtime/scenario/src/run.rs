@@ -11,7 +11,7 @@ use crate::context::Context;
 use crate::error::{Blame, Scripted, Thrown};
 use crate::fault::FaultSpec;
 use crate::options::{Options, describe};
-use crate::output::RunFiles;
+use crate::output::{EnginePlace, RunFiles};
 use crate::parameter;
 use crate::side_by_side::side_by_side;
 use crate::vocabulary::with_options;
@@ -150,10 +150,9 @@ fn make_names_unique(context: &Context, configs: &mut [RunConfig]) {
 
 fn execute_one(context: &Context, config: RunConfig, index: usize) -> Result<Report, Thrown> {
     let name = config.name.clone();
-    let engines = config.topology.pools().iter().map(|p| (p.name.clone(), p.most_engines())).collect::<Vec<_>>();
     let files = {
         let state = context.state();
-        state.outputs.as_ref().map(|outputs| outputs.open_run(index, &name, &engines))
+        state.outputs.as_ref().map(|outputs| outputs.open_run(index, &name, EnginePlace::all_of(&config.topology)))
     };
     let files = files.transpose().map_err(|error| output_error(&error))?;
     let mut watcher = Watcher { context, name: &name, files };

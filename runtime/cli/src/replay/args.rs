@@ -14,6 +14,7 @@ pub(crate) const EXAMPLES: &str = crate::args::with_simulation_exit_codes!(
   vcr replay conversation_trace.jsonl --num-workers 4 --router-mode kv_router
   vcr replay trace.jsonl --extra-engine-args '{\"num_gpu_blocks\": 8192, \"speedup_ratio\": 2}'
   vcr replay trace.jsonl --extra-engine-args '{\"num_g2_blocks\": 100000, \"kv_bytes_per_token\": 131072}'
+  vcr replay trace.jsonl --num-workers 2 --extra-engine-args '{\"dp_size\": 8}'
   vcr replay trace.jsonl --extra-engine-args @engine.json --preset dynamo-1.4 --report-format 1.4 --json
   vcr replay trace.jsonl --prefill-engine-args '{\"worker_type\": \"prefill\"}' \\
       --decode-engine-args '{\"worker_type\": \"decode\"}' --num-prefill-workers 2 --num-decode-workers 2

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use vcr_cluster::metrics::Counter;
 use vcr_cluster::observe::Unobserved;
 use vcr_cluster::{
-    Arrivals, LatencyFactory, LinkConfig, LinkSharing, MetricsReport, PoolConfig, Report, RequestMix, RouterConfig,
-    RunConfig, Topology, TransferScope, WorkloadConfig, WorkloadSource, simulate,
+    Arrivals, DataParallel, LatencyFactory, LinkConfig, LinkSharing, MetricsReport, PoolConfig, Report, RequestMix,
+    RouterConfig, RunConfig, Topology, TransferScope, WorkloadConfig, WorkloadSource, simulate,
 };
 use vcr_core::latency::{LatencyError, LatencyModel, StepBatch, price_until_horizon};
 use vcr_core::{EngineConfig, EngineConfigInput};
@@ -55,6 +55,7 @@ pub(crate) fn pool(name: &str, engines: u32, num_gpu_blocks: u32, router: Router
         name: name.to_owned(),
         engines,
         scaling: None,
+        data_parallel: DataParallel::default(),
         engine: engine(num_gpu_blocks).into(),
         latency: linear(),
         policy: None,

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use vcr_cluster::{LatencyFactory, PoolConfig, RouterConfig, ScalingConfig};
+use vcr_cluster::{DataParallel, LatencyFactory, PoolConfig, RouterConfig, ScalingConfig};
 use vcr_core::latency::LatencyModel;
 use vcr_core::sglang::{PassOrder, SchedulePolicy, SglangConfig, SglangConfigInput};
 use vcr_core::{CapacityPolicy, ConfigError, EngineConfig, EngineConfigInput, EngineKind};
@@ -16,6 +16,9 @@ use crate::problem::{DynamoError, Problem};
 
 /// Tokens a pass that no pass has, for budgets without bound.
 const UNBOUNDED_TOKENS: u32 = 1 << 30;
+
+/// Factor of SGLang's `schedule_conservativeness` with data-parallel attention.
+const DATA_PARALLEL_CONSERVATIVENESS: f64 = 0.3;
 
 /// What else a pool is made of.
 pub struct PoolOptions<'a> {
@@ -46,9 +49,6 @@ impl EngineArgs {
     pub fn pool(&self, options: PoolOptions<'_>) -> Result<PoolConfig, DynamoError> {
         let refused = |key: &str, text: String| Problem { place: options.place.to_owned(), key: key.to_owned(), text };
         let mut problems = Vec::new();
-        if self.dp_size > 1 {
-            problems.push(refused("dp_size", format!("is {}, but only 1 is simulated", self.dp_size)));
-        }
         if let Some(worker_type) = self.worker_type.filter(|&worker_type| worker_type != options.role) {
             let (is, must) = (worker_type.name(), options.role.name());
             problems.push(refused("worker_type", format!("is \"{is}\" where a \"{must}\" engine is wanted")));
@@ -73,6 +73,7 @@ impl EngineArgs {
                 startup_ns: self.startup_time_ns,
                 policy: autoscale.policy.factory(),
             }),
+            data_parallel: DataParallel { size: self.dp_size, barrier: true },
             engine,
             latency,
             policy: None,
@@ -114,6 +115,14 @@ impl EngineArgs {
     }
 
     fn sglang(&self, own: SglangArgs, preset: Preset) -> Result<EngineKind, Vec<ConfigError>> {
+        let (mut chunk, mut conservativeness) = (own.chunked_prefill_size, own.schedule_conservativeness);
+        // With data-parallel attention SGLang gives each rank its share of a chunk, and
+        // reserves less for outputs; Dynamo does so since 1.6.
+        if self.dp_size > 1 && preset == Preset::Dynamo1_6 {
+            let pages = chunk / self.dp_size / self.block_size.max(1);
+            chunk = pages.max(1) * self.block_size;
+            conservativeness *= DATA_PARALLEL_CONSERVATIVENESS;
+        }
         let input = SglangConfigInput {
             page_size: self.block_size,
             num_pages: self.num_gpu_blocks,
@@ -125,9 +134,9 @@ impl EngineArgs {
                 SglangPolicy::Lpm => SchedulePolicy::Lpm,
             },
             max_prefill_tokens: own.max_prefill_tokens,
-            chunked_prefill_size: own.chunked_prefill_size,
+            chunked_prefill_size: chunk,
             clip_max_new_tokens: own.clip_max_new_tokens,
-            schedule_conservativeness: own.schedule_conservativeness,
+            schedule_conservativeness: conservativeness,
             pass_order: match preset {
                 Preset::Dynamo1_4 => PassOrder::Mixed,
                 Preset::Dynamo1_6 => PassOrder::PrefillFirst,

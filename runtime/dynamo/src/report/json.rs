@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use serde_json::{Map, Value, json};
-use vcr_cluster::Report;
 use vcr_cluster::record::{Outcome, RequestRecord};
+use vcr_cluster::{EngineReport, Report};
 
 use super::ReportFormat;
 use super::distribution::Distribution;
@@ -158,7 +158,8 @@ fn statistics(distribution: &Distribution) -> Map<String, Value> {
     distribution.statistics().into_iter().map(|(name, value)| (format!("{name}_ms"), json!(value))).collect()
 }
 
-/// What each worker did, and for how many requests.
+/// What each worker did, and for how many requests; and each of its ranks, where it
+/// has several.
 fn workers(run: &Report) -> Vec<Value> {
     let mut requests: BTreeMap<u32, u64> = BTreeMap::new();
     for record in &run.requests {
@@ -166,23 +167,51 @@ fn workers(run: &Report) -> Vec<Value> {
             *requests.entry(worker).or_insert(0) += 1;
         }
     }
-    let workers = run.engines.iter().map(|engine| {
-        let mut row = json!({
-            "pool": engine.pool,
-            "worker": engine.engine,
-            "requests": requests.get(&engine.worker).copied().unwrap_or(0),
-            "utilisation": engine.utilisation,
-            "steps": engine.steps,
-            "computed_tokens": engine.computed_tokens,
-            "prefill_tokens": engine.prefill_tokens,
-            "preemptions": engine.preemptions,
-            "kv_peak_usage": engine.kv_peak_usage,
-            "prefix_hit_ratio": engine.prefix_hit_ratio,
-        });
-        if let Some(tiers) = &engine.kv_tiers {
-            row["kv_tiers"] = json!(tiers);
+    let place = |engine: &EngineReport| (engine.pool.clone(), engine.engine);
+    let workers = run.engines.chunk_by(|one, other| place(one) == place(other)).map(|ranks| {
+        let mut worker = Map::new();
+        worker.insert("pool".to_owned(), json!(ranks[0].pool));
+        worker.insert("worker".to_owned(), json!(ranks[0].engine));
+        work_of(ranks, &requests, &mut worker);
+        if ranks[0].rank.is_some() {
+            let told = ranks.iter().map(|rank| {
+                let mut told = Map::new();
+                told.insert("rank".to_owned(), json!(rank.rank));
+                work_of(std::slice::from_ref(rank), &requests, &mut told);
+                Value::Object(told)
+            });
+            worker.insert("ranks".to_owned(), told.collect());
         }
-        row
+        Value::Object(worker)
     });
     workers.collect()
+}
+
+/// What some ranks of a worker did together: sums, means of shares of time, and the
+/// most of memory.
+fn work_of(ranks: &[EngineReport], requests: &BTreeMap<u32, u64>, told: &mut Map<String, Value>) {
+    let total = |of: fn(&EngineReport) -> u64| json!(ranks.iter().map(of).sum::<u64>());
+    let mean = |shares: f64| json!(shares / ranks.len() as f64);
+    let queried_tokens: u64 = ranks.iter().map(|rank| rank.prefix_queried_tokens).sum();
+    let hit_tokens = |rank: &EngineReport| rank.prefix_hit_ratio * rank.prefix_queried_tokens as f64;
+    let hit_ratio = match ranks {
+        [only] => only.prefix_hit_ratio,
+        _ => ranks.iter().map(hit_tokens).sum::<f64>() / queried_tokens.max(1) as f64,
+    };
+    let requests_of = |rank: &EngineReport| requests.get(&rank.worker).copied().unwrap_or(0);
+    let mut put = |key: &str, value: Value| told.insert(key.to_owned(), value);
+    put("requests", json!(ranks.iter().map(requests_of).sum::<u64>()));
+    put("utilisation", mean(ranks.iter().map(|rank| rank.utilisation).sum()));
+    if let Some(waiting) = ranks.iter().map(|rank| rank.waiting).sum::<Option<f64>>() {
+        put("waiting", mean(waiting));
+    }
+    put("steps", total(|rank| rank.steps));
+    put("computed_tokens", total(|rank| rank.computed_tokens));
+    put("prefill_tokens", total(|rank| rank.prefill_tokens));
+    put("preemptions", total(|rank| rank.preemptions));
+    put("kv_peak_usage", json!(ranks.iter().map(|rank| rank.kv_peak_usage).fold(0.0, f64::max)));
+    put("prefix_hit_ratio", json!(hit_ratio));
+    if let [EngineReport { kv_tiers: Some(tiers), .. }] = ranks {
+        put("kv_tiers", json!(tiers));
+    }
 }

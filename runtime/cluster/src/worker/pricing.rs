@@ -1,0 +1,97 @@
+//! What the steps of a worker cost: asked of its latency model, one by one or ahead.
+
+use std::ops::Range;
+
+use vcr_core::latency::{LatencyError, StepBatch, StepShape};
+use vcr_core::{Engine, ServingEngine, seed};
+
+use super::Worker;
+
+/// Steps with the time that each takes; there may be more shapes than times.
+#[derive(Debug, Default)]
+pub(crate) struct PricedSteps {
+    pub(crate) shapes: Vec<StepShape>,
+    pub(crate) durations_ns: Vec<u64>,
+}
+
+impl Worker {
+    /// Prices the oldest step in flight, which starts now, and with `ahead`
+    /// those that must follow it, as far as they start before `horizon_ns`:
+    /// until then nothing from outside reaches the engine. Gives the steps to be
+    /// taken, as a range of [`Worker::take_priced`]'s.
+    pub(crate) fn price(&mut self, now_ns: u64, horizon_ns: u64, ahead: bool) -> Result<Range<usize>, LatencyError> {
+        if self.taken == self.priced.durations_ns.len() {
+            self.price_ahead(now_ns, horizon_ns, ahead)?;
+        }
+        let PricedSteps { shapes, durations_ns } = &mut self.priced;
+        assert_eq!(shapes[self.taken], self.engine.oldest_plan().shape, "a step was priced that did not happen");
+        let upto = if ahead { durations_ns.len() } else { self.taken + 1 };
+        let range = self.taken..upto;
+        for (_, factor) in &self.slow_downs {
+            for duration_ns in &mut durations_ns[range.clone()] {
+                *duration_ns = (*duration_ns as f64 * factor).round() as u64;
+            }
+        }
+        self.taken = upto;
+        Ok(range)
+    }
+
+    /// Lends the priced steps, to be given back by [`Worker::give_back`].
+    pub(crate) fn take_priced(&mut self) -> PricedSteps {
+        std::mem::take(&mut self.priced)
+    }
+
+    pub(crate) fn give_back(&mut self, priced: PricedSteps) {
+        self.priced = priced;
+    }
+
+    /// Books a step that starts at `start_ns`.
+    pub(crate) fn book(&mut self, start_ns: u64, shape: &StepShape, duration_ns: u64) {
+        self.executing = true;
+        self.totals.busy_ns += duration_ns;
+        self.totals.computed_tokens += shape.prefill_tokens + shape.decode_tokens;
+        self.totals.prefill_tokens += shape.prefill_tokens;
+        self.totals.peak_active_blocks = self.totals.peak_active_blocks.max(shape.kv_active_blocks as u32);
+        self.step_start_ns = start_ns;
+        self.computes_until_ns = start_ns.saturating_add(duration_ns);
+        self.waits_until_ns = self.computes_until_ns;
+        let work = shape.prefill_tokens << 24 ^ shape.decode_requests;
+        let times = start_ns.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ duration_ns.rotate_left(32);
+        let load = work.wrapping_mul(0xd6e8_feb8_6659_fd93) ^ shape.kv_active_blocks;
+        self.step_digest = seed::mix(self.step_digest ^ times ^ load.rotate_left(17));
+    }
+
+    /// Books that it is in a step of its engine from `now_ns` to `until_ns`, its own
+    /// part of which, if it has one, is booked.
+    pub(crate) fn wait(&mut self, now_ns: u64, until_ns: u64) {
+        if !self.executing {
+            self.computes_until_ns = now_ns;
+        }
+        let waited_ns = until_ns - self.computes_until_ns;
+        self.waits_until_ns = until_ns;
+        self.totals.waited_ns += waited_ns;
+        self.step_digest = seed::mix(self.step_digest ^ waited_ns);
+    }
+
+    /// Steps of the latest call to the latency model.
+    pub(crate) fn num_priced(&self) -> u64 {
+        self.priced.shapes.len() as u64
+    }
+
+    /// Prices the step that starts now and, if `ahead` or where that pays,
+    /// those that must follow.
+    fn price_ahead(&mut self, now_ns: u64, horizon_ns: u64, ahead: bool) -> Result<(), LatencyError> {
+        self.taken = 0;
+        let PricedSteps { shapes, durations_ns } = &mut self.priced;
+        shapes.clear();
+        durations_ns.clear();
+        shapes.push(self.engine.oldest_plan().shape);
+        // A slow-down is not known to the model, so its steps would start at
+        // other times than it is told.
+        let alone = self.injector.is_some() || self.tokens.is_some() || !self.slow_downs.is_empty();
+        if (ahead || self.latency.prefers_batches()) && !alone && now_ns < horizon_ns {
+            self.engine.predict_decode_steps(Engine::MOST_PREDICTED_STEPS, shapes);
+        }
+        self.latency.price(&StepBatch { start_ns: now_ns, horizon_ns, shapes }, durations_ns)
+    }
+}
