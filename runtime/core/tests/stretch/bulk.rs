@@ -1,11 +1,9 @@
 //! Requests that decode in bulk do what they would do one by one.
 
-mod support;
-
 use std::collections::BTreeMap;
 
+use super::support::{Whims, arb_config, request};
 use proptest::prelude::*;
-use support::{Whims, arb_config, request};
 use vcr_core::plan::StepOutputs;
 use vcr_core::{DrawnOutputs, Engine, EngineConfig, EngineConfigInput, FinishReason, PauseState, TokenSource, seed};
 

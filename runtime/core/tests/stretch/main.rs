@@ -1,5 +1,7 @@
 //! Steps that can be told in advance are the steps that come.
 
+mod bulk;
+#[path = "../support/mod.rs"]
 mod support;
 
 use proptest::prelude::*;
