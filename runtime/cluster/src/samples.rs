@@ -70,48 +70,12 @@ impl Samples {
     /// Puts them in order.
     #[must_use]
     pub fn sorted(mut self) -> SortedSamples {
-        sort_by_value(&mut self.packed);
+        self.packed.sort_unstable();
         self.wide.sort_unstable();
         let packed: u64 = self.packed.iter().map(|run| run & MOST_PACKED).sum();
         let wide: u64 = self.wide.iter().map(|(_, times)| times).sum();
         let count = self.counts.iter().sum::<u64>() + packed + wide;
         SortedSamples { samples: self, count }
-    }
-}
-
-/// Sorts packed runs by value: by 11 bits at a time, from the lowest on.
-fn sort_by_value(packed: &mut Vec<u64>) {
-    const DIGIT_BITS: u32 = 11;
-    const DIGITS: usize = (64 - PACKED_COUNT_BITS as usize).div_ceil(DIGIT_BITS as usize);
-    let digit = |run: u64, place: usize| {
-        (run >> (PACKED_COUNT_BITS + place as u32 * DIGIT_BITS)) as usize & ((1 << DIGIT_BITS) - 1)
-    };
-    // Few are sorted sooner than the digits are counted.
-    if packed.len() < 1 << DIGIT_BITS {
-        packed.sort_unstable();
-        return;
-    }
-    let mut ends = vec![[0u32; 1 << DIGIT_BITS]; DIGITS];
-    for &run in packed.iter() {
-        for (place, ends) in ends.iter_mut().enumerate() {
-            ends[digit(run, place)] += 1;
-        }
-    }
-    let mut scratch = vec![0; packed.len()];
-    for (place, starts) in ends.iter_mut().enumerate() {
-        if starts.iter().any(|&count| count as usize == packed.len()) {
-            continue;
-        }
-        let mut start = 0;
-        for count in starts.iter_mut() {
-            start += std::mem::replace(count, start);
-        }
-        for &run in packed.iter() {
-            let at = &mut starts[digit(run, place)];
-            scratch[*at as usize] = run;
-            *at += 1;
-        }
-        std::mem::swap(packed, &mut scratch);
     }
 }
 
@@ -276,7 +240,7 @@ mod tests {
             let mut samples = Samples::default();
             let mut model: Vec<(u64, u64)> = Vec::new();
             for (copy, &(value, times)) in (0..copies as u64).flat_map(|copy| runs.iter().map(move |run| (copy, run))) {
-                // Many distinct ones, so that digits are sorted by.
+                // Many distinct ones.
                 let value = value.wrapping_add(copy * 1_000_003);
                 samples.push(value, times);
                 model.push((value, times));
