@@ -107,15 +107,20 @@ pub enum SimError {
     },
     /// Steps take no time and requests keep coming.
     #[error(
-        "virtual time stands still at {at_ms} ms: {MAX_STEPS_AT_ONE_INSTANT} steps took 0 ns; give the \
+        "virtual time stands still at {at_ms} ms: {MAX_STEPS_AT_ONE_INSTANT} steps{place} took 0 ns; give the \
          latency model a duration above zero, or the workload a `count`"
     )]
     TimeStandsStill {
         /// Virtual time.
         at_ms: f64,
+        /// Whose steps they are, lately, if that can be said.
+        place: String,
     },
     /// Unfinished requests and nothing left to happen: a bug of the simulator.
-    #[error("the run is stuck at {at_ms} ms: {requests} request(s) unfinished, the first is {first} (this is a bug)")]
+    #[error(
+        "the run is stuck at {at_ms} ms: {requests} request(s) unfinished; the first, number {first}, {reason}; nothing \
+         is left to happen (this is a bug)"
+    )]
     Stuck {
         /// Virtual time.
         at_ms: f64,
@@ -123,6 +128,8 @@ pub enum SimError {
         requests: u64,
         /// Id of the first.
         first: u64,
+        /// Where it stands, and what it waits for.
+        reason: String,
     },
 }
 

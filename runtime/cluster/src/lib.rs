@@ -36,6 +36,7 @@ mod synthetic;
 mod tiers;
 mod tokens;
 mod validate;
+mod watchdog;
 mod worker;
 mod workload;
 

@@ -289,7 +289,7 @@ impl Simulation<'_> {
         Ok(report)
     }
 
-    fn engine_name(&self, worker: &Worker) -> String {
+    pub(crate) fn engine_name(&self, worker: &Worker) -> String {
         let config = &self.pools[worker.pool as usize].config;
         format!("{} {}", config.name, config.rank_name(worker.index))
     }
