@@ -7,16 +7,15 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use proptest::prelude::*;
-use support::{MS, assert_conserved, config, constant, link, mix, pool, run, synthetic};
+use support::{MS, assert_conserved, config, constant, link, mix, pool, recorded, run, synthetic};
 use vcr_cluster::observe::{Incident, Observer, StepRecord};
 use vcr_cluster::record::{FailReason, Outcome};
 use vcr_cluster::{
-    Answers, Arrivals, DataParallel, EngineReport, FaultConfig, FaultKind, InjectorFactory, LinkSharing, PoolConfig,
-    Report, RouterConfig, RunConfig, Topology, TracePacing, WorkloadConfig, WorkloadSource, simulate,
+    Arrivals, DataParallel, EngineReport, FaultConfig, FaultKind, InjectorFactory, LinkSharing, PoolConfig, Report,
+    RouterConfig, RunConfig, Topology, simulate,
 };
 use vcr_core::fault::{FailureInjector, FaultAction, FaultBatch, FaultError};
 use vcr_core::{EngineConfig, EngineConfigInput};
-use vcr_trace::{Trace, TraceFormat, TraceOptions};
 
 fn ranked(engines: u32, size: u32, barrier: bool, router: RouterConfig) -> PoolConfig {
     PoolConfig { data_parallel: DataParallel { size, barrier }, ..pool("engines", engines, 2000, router) }
@@ -30,16 +29,7 @@ fn of_rows(pool: PoolConfig, rows: &[(u64, u32, u32)]) -> RunConfig {
         )
     };
     let text = rows.iter().enumerate().map(line).collect::<Vec<_>>().join("\n");
-    let trace = Trace::read(text.as_bytes(), "rows", TraceFormat::Mooncake, &TraceOptions::default());
-    let source = WorkloadSource::Trace {
-        trace: Arc::new(trace.expect("a valid trace")),
-        pacing: TracePacing::Recorded { speedup: 1.0 },
-        copies: 1,
-        stagger_ns: 0,
-        answers: Answers::Simulated,
-    };
-    let workload = WorkloadConfig { name: "rows".to_owned(), start_ns: 0, priority: 0, tenant: 0, source };
-    config(Topology::Aggregated(pool), vec![workload])
+    config(Topology::Aggregated(pool), vec![recorded("rows", &text)])
 }
 
 /// Rank, first and last token of each request.

@@ -8,15 +8,14 @@ mod support;
 
 use std::sync::Arc;
 
-use support::{assert_conserved, config, run};
+use support::{assert_conserved, config, recorded, run};
 use vcr_cluster::{
-    Answers, DataParallel, LatencyFactory, LinkConfig, LinkSharing, PoolConfig, Report, RouterConfig, RunConfig,
-    Topology, TracePacing, TransferScope, WorkloadConfig, WorkloadSource,
+    DataParallel, LatencyFactory, LinkConfig, LinkSharing, PoolConfig, Report, RouterConfig, RunConfig, Topology,
+    TransferScope,
 };
 use vcr_core::sglang::{PassOrder, SglangConfig, SglangConfigInput};
 use vcr_core::{CapacityPolicy, EngineConfig, EngineConfigInput, EngineKind};
 use vcr_timing::{PassSemantics, Polynomial, PolynomialInput, SpeedInput};
-use vcr_trace::{Trace, TraceFormat, TraceOptions};
 
 use PassSemantics::{Dynamo1_4, Dynamo1_6};
 
@@ -119,15 +118,7 @@ impl Case<'_> {
     }
 
     fn config(&self, topology: Topology) -> RunConfig {
-        let trace = Trace::read(self.rows.as_bytes(), "case", TraceFormat::Mooncake, &TraceOptions::default());
-        let source = WorkloadSource::Trace {
-            trace: Arc::new(trace.expect("a valid trace")),
-            pacing: TracePacing::Recorded { speedup: 1.0 },
-            copies: 1,
-            stagger_ns: 0,
-            answers: Answers::Simulated,
-        };
-        config(topology, vec![WorkloadConfig { name: "case".to_owned(), start_ns: 0, priority: 0, tenant: 0, source }])
+        config(topology, vec![recorded("case", self.rows)])
     }
 
     fn aggregated(&self, semantics: PassSemantics) -> Report {

@@ -7,12 +7,14 @@ use std::sync::Arc;
 use vcr_cluster::metrics::Counter;
 use vcr_cluster::observe::Unobserved;
 use vcr_cluster::{
-    Arrivals, DataParallel, LatencyFactory, LinkConfig, LinkSharing, MetricsReport, PoolConfig, Report, RequestMix,
-    RouterConfig, RunConfig, Topology, TransferScope, WorkloadConfig, WorkloadSource, simulate,
+    Answers, Arrivals, DataParallel, LatencyFactory, LinkConfig, LinkSharing, MetricsReport, PoolConfig, Report,
+    RequestMix, RouterConfig, RunConfig, Topology, TracePacing, TransferScope, WorkloadConfig, WorkloadSource,
+    simulate,
 };
 use vcr_core::latency::{LatencyError, LatencyModel, StepBatch, price_until_horizon};
 use vcr_core::{EngineConfig, EngineConfigInput};
 use vcr_random::Distribution;
+use vcr_trace::{Trace, TraceFormat, TraceOptions};
 
 pub(crate) const MS: u64 = 1_000_000;
 
@@ -99,6 +101,19 @@ pub(crate) fn synthetic(name: &str, arrivals: Arrivals, mix: RequestMix) -> Work
         tenant: 0,
         source: WorkloadSource::Synthetic { arrivals, mix },
     }
+}
+
+/// Rows in Mooncake's format, which arrive when they say.
+pub(crate) fn recorded(name: &str, rows: &str) -> WorkloadConfig {
+    let trace = Trace::read(rows.as_bytes(), name, TraceFormat::Mooncake, &TraceOptions::default());
+    let source = WorkloadSource::Trace {
+        trace: Arc::new(trace.expect("a valid trace")),
+        pacing: TracePacing::Recorded { speedup: 1.0 },
+        copies: 1,
+        stagger_ns: 0,
+        answers: Answers::Simulated,
+    };
+    WorkloadConfig { name: name.to_owned(), start_ns: 0, priority: 0, tenant: 0, source }
 }
 
 pub(crate) fn config(topology: Topology, workloads: Vec<WorkloadConfig>) -> RunConfig {
