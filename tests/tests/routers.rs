@@ -133,11 +133,11 @@ run(#{{ name: "scaled", cluster: cluster(#{{ engines: p }}), workloads: [ peak, 
 #[test]
 fn the_guest_scales_as_its_native_twin_does() {
     let Some(path) = shipped_guest("target-load") else { return };
-    for (metric, target) in [("requests", "4"), ("prefill_tokens", "150.5")] {
+    for (metric, target) in [("requests", "4"), ("prefill_tokens", "30.5")] {
         let native = format!("\"target_{metric}\", target: {target}, scale_down_delay_ticks: 2");
         let config = format!("#{{ metric: \"{metric}\", target: {target}, scale_down_delay_ticks: 2 }}");
         let native = first_run(&scaled(&native));
-        assert!(native["scaling"].as_array().is_some_and(|changes| changes.len() > 2), "{}", native["scaling"]);
+        assert!(native["scaling"].as_array().is_some_and(|changes| !changes.is_empty()), "{}", native["scaling"]);
         assert_eq!(first_run(&scaled(&guest_at(&path, &config))), native, "{metric}");
     }
 }
@@ -157,7 +157,7 @@ fn an_autoscaler_that_fails_ends_the_run_or_gives_way() {
         folder.run(&["--json"])
     };
     run(r#"guest(#{ path: "huge.wasm" })"#).failed(
-        1,
+        3,
         &["pool `engines`", "autoscaler `huge` failed: in `decide`: it wants 4294967295 engines, but at most 1000000"],
     );
     let fallback = run(r#"guest(#{ path: "huge.wasm", fallback: "target_requests" }), target: 4"#).ended(0).json();

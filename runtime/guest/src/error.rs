@@ -422,6 +422,7 @@ impl CallFault {
                 | Self::BadPreference { .. }
                 | Self::NoSuchWorker { .. }
                 | Self::MustBeServed { .. }
+                | Self::TooManyEngines { .. }
         )
     }
 

@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex};
 
 use vcr_core::scale::{Autoscaler, DESIRED_ENGINES_MAX, ScaleError, ScaleView};
-use vcr_guest::{GuestModule, Limits, WithFallback};
+use vcr_guest::{GuestModule, Limits, Outcome, WithFallback};
 
 use crate::built::built;
 use crate::wat_guest::{answer_error, answer_number, autoscaler, open, router};
@@ -89,6 +89,14 @@ fn hostile_autoscalers_are_stopped() {
     assert!(text.contains("in `decide`: it had failed before: `factor` is 0"), "{text}");
 }
 
+#[test]
+fn a_check_finds_the_number_that_nobody_can_mean() {
+    let module = open(&autoscaler(&answer_number("(i32.const -1)")));
+    let report = vcr_guest::check(&module, "{}", 3, &|| 0).expect("it takes the config");
+    let broken = |outcome: &Outcome| matches!(outcome, Outcome::Broken { reason } if reason.contains("it wants 4294967295 engines"));
+    assert!(broken(&report.checks[0].outcome), "{report:?}");
+}
+
 /// Always wants as many.
 struct Constant(u32);
 
@@ -136,7 +144,7 @@ fn a_function_of_another_type_is_refused_when_it_is_loaded() {
     let bytes = crate::wat_guest::component(&text, wit);
     let error = GuestModule::from_bytes("other", &bytes, Limits::default()).expect_err("it does not fit").to_string();
     assert!(error.contains("`other`") && error.contains("does not fit the interface"), "{error}");
-    assert!(error.contains("decide"), "{error}");
+    assert!(error.contains("expected `record` found `u32`"), "{error}");
 }
 
 #[test]
@@ -144,7 +152,7 @@ fn the_shipped_autoscaler_passes_its_check_and_names_a_bad_target() {
     let Some(module) = built("target-load") else { return };
     let config = r#"{"metric": "prefill_tokens", "target": 8000, "scale_down_delay_ticks": 5}"#;
     let report = vcr_guest::check(&module, config, 3, &|| 0).expect("it takes the config");
-    assert!(report.checks.iter().all(|check| check.outcome == vcr_guest::Outcome::Passed), "{report:?}");
+    assert!(report.checks.iter().all(|check| check.outcome == Outcome::Passed), "{report:?}");
     let text = module.autoscaler(r#"{"target": 0}"#, 1).err().expect("no engine has a share of 0").to_string();
     assert!(text.contains("`target` must be a finite number above 0, but is 0"), "{text}");
 }
