@@ -8,6 +8,7 @@
 //! | `latency-model` | [`LatencyGuest`] | [`export_latency_model!`] |
 //! | `token-source` | [`TokenGuest`] | [`export_token_source!`] |
 //! | `router` | [`RouterGuest`] | [`export_router!`] |
+//! | `autoscaler` | [`ScalerGuest`] | [`export_autoscaler!`] |
 //! | `failure-injector` | [`FaultGuest`] | [`export_failure_injector!`] |
 //! | `scheduler-policy` | [`PolicyGuest`] | [`export_scheduler_policy!`] |
 //!
@@ -50,7 +51,7 @@
 //! Guests have no clock, no randomness but the seed (see [`Rng`]) and no files.
 //! What they want to tell beside their answers goes through [`observe`]. A panic fails the run, and its message does not reach the user; to
 //! say why, return an error from `configure`, `price_batch`, `start`,
-//! `next_token`, `decide` or `route`.
+//! `next_token`, `decide`, `route` or `desired`.
 
 #![no_std]
 
@@ -78,6 +79,7 @@ mod route_words;
 mod router;
 #[cfg(all(target_arch = "wasm32", feature = "runtime"))]
 mod runtime;
+mod scaler;
 #[cfg(any(target_arch = "wasm32", test))]
 #[doc(hidden)]
 pub mod slot;
@@ -97,6 +99,7 @@ pub use policy_words::{Policy, PolicyNumbers};
 pub use pricing::Pricing;
 pub use rng::Rng;
 pub use router::{Choice, EndedRequest, RoutePhase, RouteRequest, RouterGuest, WorkerLoad, Workers};
+pub use scaler::{PoolView, ScalerGuest};
 pub use step::{Step, WORDS_PER_STEP};
 #[cfg(any(target_arch = "wasm32", test))]
 #[doc(hidden)]
@@ -147,6 +150,15 @@ macro_rules! export_scheduler_policy {
 macro_rules! export_router {
     ($guest:ty) => {
         $crate::__export!($guest, $crate::RouterGuest, routing, $guest);
+    };
+}
+
+/// Exports a [`ScalerGuest`] as the component's autoscaler; otherwise like
+/// [`export_latency_model!`].
+#[macro_export]
+macro_rules! export_autoscaler {
+    ($guest:ty) => {
+        $crate::__export!($guest, $crate::ScalerGuest, scaling, $guest);
     };
 }
 

@@ -4,7 +4,7 @@
 //! function of 1.6.1 for the same traces and arguments; each is met to its last
 //! digit under the preset of its version.
 
-use serde_json::Value;
+use serde_json::{Value, json};
 use vcr_tests::{Folder, Said};
 
 /// The row most cases are made of: 1,000 tokens in, 4 out.
@@ -532,15 +532,51 @@ fn a_sweep_sets_keys_where_they_belong() {
     replay(&folder, &["--sweep", "prefill.block_size=16,32"]).failed(2, &["needs --prefill-engine-args"]);
 }
 
-/// One worker at first; a second one when requests pile up, and it leaves when it
-/// is idle.
-#[test]
-fn workers_follow_the_load() {
+/// Rows that pile up for a while, and then come slowly.
+fn rush() -> Folder {
     let row = |at_ms: u64| {
         format!(r#"{{"timestamp": {at_ms}, "input_length": 1000, "output_length": 200, "hash_ids": [{at_ms}]}}"#)
     };
     let rows: Vec<String> = (0..40).map(|n| row(n * 100)).chain((1..9).map(|n| row(4000 + n * 2000))).collect();
-    let folder = trace(&rows.iter().map(String::as_str).collect::<Vec<_>>());
+    trace(&rows.iter().map(String::as_str).collect::<Vec<_>>())
+}
+
+#[test]
+fn a_guest_decides_how_many_workers_there_are() {
+    let (Some(guest), Some(other)) =
+        (vcr_tests::shipped_guest("target-load"), vcr_tests::shipped_guest("prefix-affinity"))
+    else {
+        return;
+    };
+    let folder = rush();
+    let run = |policy: &Value| {
+        let policy = policy.to_string();
+        replay(&folder, &["--autoscale", &policy, "--trace-block-size", "1000", "--report-format", "1.4", "--json"])
+    };
+    let (guest, other) = (guest.display().to_string(), other.display().to_string());
+    let native = run(&json!({"policy": "target_requests", "target": 4, "scale_down_delay_ticks": 2, "interval_s": 0.5,
+        "max": 6}));
+    let twin = run(&json!({"policy": guest, "config": {"target": 4, "scale_down_delay_ticks": 2}, "interval_s": 0.5,
+        "max": 6}));
+    let (native, twin) = (native.ended(0).json(), twin.ended(0).json());
+    assert!(native["vcr"]["scaling"].as_array().is_some_and(|changes| changes.len() > 2), "{native}");
+    // All but how long it took.
+    for key in ["vcr", "duration_ms", "decode_worker_seconds", "gpu_hours", "mean_ttft_ms", "completed_requests"] {
+        assert_eq!(twin[key], native[key], "{key}");
+    }
+    run(&json!({"policy": guest, "config": {"target": 0}, "interval_s": 1, "max": 2}))
+        .failed(2, &["--autoscale", "`target` must be a finite number above 0"]);
+    run(&json!({"policy": guest, "target": 4, "interval_s": 1, "max": 2}))
+        .failed(2, &["`target`: is for a policy that is built in"]);
+    run(&json!({"policy": other, "interval_s": 1, "max": 2}))
+        .failed(2, &["--autoscale", "the guest `prefix-affinity` is a router"]);
+}
+
+/// One worker at first; a second one when requests pile up, and it leaves when it
+/// is idle.
+#[test]
+fn workers_follow_the_load() {
+    let folder = rush();
     let policy = r#"{"policy": "target_requests", "target": 4, "interval_s": 0.5, "max": 6}"#;
     let args =
         ["--autoscale", policy, "--extra-engine-args", r#"{"startup_time": 0.25}"#, "--trace-block-size", "1000"];

@@ -103,6 +103,7 @@ fn a_guest_of_another_of_our_worlds_is_refused_by_name() {
     for (name, config, found) in [
         ("chaos", "#{ rules: [] }", "the guest `chaos` is a failure injector (world `failure-injector`)"),
         ("prefix-affinity", "#{}", "the guest `prefix-affinity` is a router (world `router`)"),
+        ("target-load", "#{ target: 4 }", "the guest `target-load` is a pool autoscaler (world `autoscaler`)"),
         ("fair-share", "#{}", "the guest `fair-share` is a scheduler policy (world `scheduler-policy`)"),
     ] {
         let Some(path) = shipped_guest(name) else { return };

@@ -14,6 +14,7 @@ const MAY_DEPEND_ON: &[(&str, &[&str])] = &[
     ("vcr-core", &[]),
     ("vcr-roofline", &[]),
     ("vcr-routing", &[]),
+    ("vcr-scaling", &[]),
     ("vcr-trace", &[]),
     ("vcr-block-hash", &[]),
     ("vcr-wire", &[]),
@@ -29,7 +30,7 @@ const MAY_DEPEND_ON: &[(&str, &[&str])] = &[
     ("vcr-guest", &["vcr-core"]),
     ("vcr-timing", &["vcr-core", "vcr-random", "vcr-roofline"]),
     ("vcr-steplog", &["vcr-block-hash", "vcr-core"]),
-    ("vcr-cluster", &["vcr-core", "vcr-random", "vcr-routing", "vcr-trace"]),
+    ("vcr-cluster", &["vcr-core", "vcr-random", "vcr-routing", "vcr-scaling", "vcr-trace"]),
     ("vcr-dynamo", &["vcr-cluster", "vcr-core", "vcr-timing"]),
     (
         "vcr-scenario",

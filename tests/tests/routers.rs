@@ -118,6 +118,62 @@ fn the_guest_routes_as_its_native_twin_does() {
     }
 }
 
+/// A burst and a tail before a pool that `policy` scales.
+fn scaled(policy: &str) -> String {
+    format!(
+        r#"let scaled = autoscale(#{{ policy: {policy}, interval: "200ms", max: 5, startup: "100ms" }});
+let p = pool(#{{ latency: fixed(#{{ step: "10ms" }}), autoscale: scaled }});
+let peak = burst(#{{ name: "peak", count: 60, over: "2s", prompt_tokens: 100, output_tokens: 100 }});
+let tail = burst(#{{ name: "tail", count: 10, at: "3s", over: "5s", prompt_tokens: 100, output_tokens: 20 }});
+run(#{{ name: "scaled", cluster: cluster(#{{ engines: p }}), workloads: [ peak, tail ] }});
+"#
+    )
+}
+
+#[test]
+fn the_guest_scales_as_its_native_twin_does() {
+    let Some(path) = shipped_guest("target-load") else { return };
+    for (metric, target) in [("requests", "4"), ("prefill_tokens", "30.5")] {
+        let native = format!("\"target_{metric}\", target: {target}, scale_down_delay_ticks: 2");
+        let config = format!("#{{ metric: \"{metric}\", target: {target}, scale_down_delay_ticks: 2 }}");
+        let native = first_run(&scaled(&native));
+        assert!(native["scaling"].as_array().is_some_and(|changes| !changes.is_empty()), "{}", native["scaling"]);
+        assert_eq!(first_run(&scaled(&guest_at(&path, &config))), native, "{metric}");
+    }
+}
+
+#[test]
+fn an_autoscaler_that_fails_ends_the_run_or_gives_way() {
+    let wit = include_str!("../../wit/v0_2/autoscaler.wit").replace("import observe;", "");
+    let text = r#"(module (memory (export "memory") 1)
+        (func (export "cabi_realloc") (param i32 i32 i32 i32) (result i32) (i32.const 4096))
+        (func (export "vcr:guest/scaling@0.2.0#configure") (param i32 i32 i64) (result i32)
+            (i32.store8 (i32.const 16) (i32.const 0)) (i32.const 16))
+        (func (export "vcr:guest/scaling@0.2.0#decide") (param i32) (result i32)
+            (i32.store8 (i32.const 32) (i32.const 0)) (i32.store (i32.const 36) (i32.const -1)) (i32.const 32)))"#;
+    let run = |policy: &str| {
+        let folder = Folder::with(&scaled(policy));
+        folder.write("huge.wasm", component(&wit, text));
+        folder.run(&["--json"])
+    };
+    run(r#"guest(#{ path: "huge.wasm" })"#).failed(
+        3,
+        &["pool `engines`", "autoscaler `huge` failed: in `decide`: it wants 4294967295 engines, but at most 1000000"],
+    );
+    let fallback = run(r#"guest(#{ path: "huge.wasm", fallback: "target_requests" }), target: 4"#).ended(0).json();
+    let native = first_run(&scaled("\"target_requests\", target: 4"));
+    assert_eq!(fallback["runs"][0]["fingerprint"], native["fingerprint"]);
+    assert_eq!(fallback["runs"][0]["scaling"], native["scaling"]);
+    for (policy, told) in [
+        (r#"guest(#{ path: "huge.wasm", fallback: "target_requests" })"#, "`autoscale` needs the option `target`"),
+        (r#"guest(#{ path: "huge.wasm" }), target: 4"#, "`target` is for a policy that is built in"),
+        (r#""target_request", target: 4"#, "did you mean `target_requests`"),
+        (r#"guest(#{ path: "huge.wasm", fallback: 3 })"#, "a guest whose `fallback` is \"target_requests\""),
+    ] {
+        run(policy).failed(2, &[told]);
+    }
+}
+
 #[test]
 fn guests_in_a_split_cluster_do_not_depend_on_threads() {
     let (Some(affinity), Some(chaos)) = (shipped_guest("prefix-affinity"), shipped_guest("chaos")) else { return };

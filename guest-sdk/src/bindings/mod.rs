@@ -5,6 +5,7 @@ pub mod faults;
 pub mod latency;
 pub mod observe;
 pub mod routing;
+pub mod scaling;
 pub mod scheduling;
 pub mod tokens;
 

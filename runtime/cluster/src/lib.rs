@@ -40,7 +40,7 @@ mod watchdog;
 mod worker;
 mod workload;
 
-pub use autoscale::{TargetMetric, TargetPolicy};
+pub use autoscale::target_autoscaler;
 pub use conditional::{ConditionalConfig, ConditionalPolicy};
 pub use config::{
     Answers, Arrivals, DataParallel, FaultConfig, FaultKind, InjectorFactory, LatencyFactory, Limit, LinkConfig,
@@ -59,3 +59,4 @@ pub use router::{
 pub use sim::simulate;
 pub use synthetic::{SyntheticInput, SyntheticProblem};
 pub use validate::RunConfigError;
+pub use vcr_scaling::{TargetMetric, TargetPolicy};

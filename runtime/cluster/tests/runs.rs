@@ -10,6 +10,7 @@ use vcr_cluster::{
     Arrivals, ConditionalConfig, ConditionalPolicy, DataParallel, FaultConfig, FaultKind, KvAwareConfig, KvKnowledge,
     KvRouterConfig, Limit, LinkConfig, LinkSharing, PoolConfig, QueueConfig, QueueOrder, ReplicaConfig, Report,
     RequestMix, RouterConfig, RunConfig, ScalingConfig, SimError, TargetMetric, TargetPolicy, Topology, simulate,
+    target_autoscaler,
 };
 use vcr_core::sglang::{PassOrder, SchedulePolicy, SglangConfig, SglangConfigInput};
 use vcr_core::{CapacityPolicy, EngineConfig, EngineConfigInput, KvTiersConfig};
@@ -421,7 +422,7 @@ impl Scaling {
             min_engines: self.min_engines,
             max_engines: self.max_engines,
             startup_ns: self.startup_ms * MS,
-            policy: self.policy.factory(),
+            policy: target_autoscaler(self.policy),
         }
     }
 }

@@ -10,7 +10,7 @@ use vcr_cluster::record::{FailReason, Outcome};
 use vcr_cluster::{
     Arrivals, DataParallel, FaultConfig, FaultKind, KvKnowledge, KvRouterConfig, LinkSharing, PoolConfig, Report,
     RequestMix, RouterConfig, RunConfig, ScalerFactory, ScalingConfig, ScalingEvent, TargetMetric, TargetPolicy,
-    Topology,
+    Topology, target_autoscaler,
 };
 use vcr_core::scale::{Autoscaler, ScaleError, ScaleView};
 
@@ -250,10 +250,10 @@ fn a_cache_is_gone_with_its_engine() {
 #[test]
 fn a_target_follows_the_load_up_and_down() {
     let target = TargetPolicy { metric: TargetMetric::Requests, target: 4.0, scale_down_delay_ticks: 1 };
-    let mut config = work(100, 500, scaled(8, 20, target.factory()));
+    let mut config = work(100, 500, scaled(8, 20, target_autoscaler(target)));
     let tail =
         vcr_cluster::WorkloadConfig { name: "tail".to_owned(), start_ns: 600 * MS, ..config.workloads[0].clone() };
-    let few = work(10, 2000, scaled(1, 0, target.factory())).workloads.remove(0).source;
+    let few = work(10, 2000, scaled(1, 0, target_autoscaler(target))).workloads.remove(0).source;
     config.workloads.push(vcr_cluster::WorkloadConfig { source: few, ..tail });
     let report = run(&config);
     assert_conserved(&report);

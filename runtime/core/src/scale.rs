@@ -1,5 +1,9 @@
 //! Who decides how many engines a pool has, where that changes while it serves.
 
+/// The most engines that an autoscaler from outside is taken at its word for; more is
+/// a mistake, such as a number below 0 in unsigned bits.
+pub const DESIRED_ENGINES_MAX: u32 = 1_000_000;
+
 /// What an autoscaler sees of its pool at a tick. Everything else of the instant
 /// has happened.
 ///

@@ -1,16 +1,31 @@
 //! How many workers there are to be while a replay goes on: what stands in the
 //! place of Dynamo's planner.
 
+use serde_json::{Map, Value};
 use vcr_cluster::{TargetMetric, TargetPolicy};
 
 use crate::keys::{Keys, parse};
 use crate::problem::{DynamoError, Findings};
 
+/// Who decides.
+#[derive(Clone, Debug, PartialEq)]
+pub enum AutoscalePolicy {
+    /// A policy that is built in.
+    Target(TargetPolicy),
+    /// A guest.
+    Guest {
+        /// Its path or reference.
+        reference: String,
+        /// What it is configured with.
+        config: Map<String, Value>,
+    },
+}
+
 /// A checked configuration of an autoscaler.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct AutoscaleArgs {
     /// Who decides.
-    pub policy: TargetPolicy,
+    pub policy: AutoscalePolicy,
     /// Nanoseconds between two decisions.
     pub interval_ns: u64,
     /// The fewest workers of each pool.
@@ -20,42 +35,29 @@ pub struct AutoscaleArgs {
 }
 
 impl AutoscaleArgs {
-    /// Reads it from JSON text, given at `place`.
+    /// Reads it from JSON text, given at `place`. `is_guest` tells which names of a
+    /// policy are those of guests.
     ///
     /// # Errors
     /// Everything that is wrong with it.
-    pub fn read(place: &str, text: &str) -> Result<Self, DynamoError> {
+    pub fn read(place: &str, text: &str, is_guest: impl Fn(&str) -> bool) -> Result<Self, DynamoError> {
         let mut findings = Findings::default();
         let map = parse(place, text, &mut findings);
         if !findings.problems.is_empty() {
             return Err(DynamoError(findings.problems));
         }
         let mut keys = Keys::new(place, "", map, &mut findings);
-        let names = TargetMetric::ALL.map(|metric| (metric.name(), metric));
-        let metric = keys.choice("policy", &names);
-        let target = keys.at_least("target", 0.0);
+        let policy = match keys.guest("policy", is_guest) {
+            Some(reference) => guest(reference, &mut keys),
+            None => target(&mut keys),
+        };
         let interval_s = keys.between("interval_s", 0.001, 1e9);
         let max_workers = keys.count("max");
         let min_workers = keys.count("min").unwrap_or(1);
-        let scale_down_delay_ticks = keys.whole("scale_down_delay_ticks").unwrap_or(0);
-        let given = [
-            ("policy", metric.is_some()),
-            ("target", target.is_some()),
-            ("interval_s", interval_s.is_some()),
-            ("max", max_workers.is_some()),
-        ];
-        for (key, is_given) in given {
+        for (key, is_given) in [("interval_s", interval_s.is_some()), ("max", max_workers.is_some())] {
             if !is_given && !keys.has_problem(key) {
                 keys.problem(key, "is needed");
             }
-        }
-        let policy = TargetPolicy {
-            metric: metric.unwrap_or(TargetMetric::Requests),
-            target: target.unwrap_or(1.0),
-            scale_down_delay_ticks: u32::try_from(scale_down_delay_ticks).unwrap_or(u32::MAX),
-        };
-        if let Err((key, text)) = policy.check() {
-            keys.problem(key, text);
         }
         keys.finish(|_| None);
         let args = Self {
@@ -68,22 +70,77 @@ impl AutoscaleArgs {
     }
 }
 
+/// A guest, which has its numbers in its own configuration.
+fn guest(reference: String, keys: &mut Keys<'_>) -> AutoscalePolicy {
+    let config = keys.object("config").unwrap_or_default();
+    for key in ["target", "scale_down_delay_ticks"] {
+        if keys.value(key).is_some() {
+            keys.problem(key, "is for a policy that is built in; a guest has it in its `config`");
+        }
+    }
+    AutoscalePolicy::Guest { reference, config }
+}
+
+/// A policy that is built in.
+fn target(keys: &mut Keys<'_>) -> AutoscalePolicy {
+    let names = TargetMetric::ALL.map(|metric| (metric.name(), metric));
+    let metric = keys.choice("policy", &names);
+    let target = keys.at_least("target", 0.0);
+    let scale_down_delay_ticks = keys.whole("scale_down_delay_ticks").unwrap_or(0);
+    if keys.value("config").is_some() {
+        keys.problem("config", "is for a guest; this policy has a `target`");
+    }
+    for (key, is_given) in [("policy", metric.is_some()), ("target", target.is_some())] {
+        if !is_given && !keys.has_problem(key) {
+            keys.problem(key, "is needed");
+        }
+    }
+    let policy = TargetPolicy {
+        metric: metric.unwrap_or(TargetMetric::Requests),
+        target: target.unwrap_or(1.0),
+        scale_down_delay_ticks: u32::try_from(scale_down_delay_ticks).unwrap_or(u32::MAX),
+    };
+    if let Err((key, text)) = policy.check() {
+        keys.problem(key, text);
+    }
+    AutoscalePolicy::Target(policy)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn read(text: &str) -> Result<AutoscaleArgs, DynamoError> {
+        AutoscaleArgs::read("--autoscale", text, |word| word.ends_with(".wasm"))
+    }
 
     #[test]
     fn a_whole_configuration_is_read() {
         let text = r#"{"policy": "target_prefill_tokens", "target": 8192, "interval_s": 0.5, "min": 2, "max": 16,
             "scale_down_delay_ticks": 3}"#;
         let policy = TargetPolicy { metric: TargetMetric::PrefillTokens, target: 8192.0, scale_down_delay_ticks: 3 };
+        let policy = AutoscalePolicy::Target(policy);
         let expected = AutoscaleArgs { policy, interval_ns: 500_000_000, min_workers: 2, max_workers: 16 };
-        assert_eq!(AutoscaleArgs::read("--autoscale", text), Ok(expected));
+        assert_eq!(read(text), Ok(expected));
+    }
+
+    #[test]
+    fn a_guest_has_a_configuration_of_its_own() {
+        let text = r#"{"policy": "mine.wasm", "config": {"target": 3}, "interval_s": 1, "max": 4}"#;
+        let config = serde_json::json!({"target": 3}).as_object().cloned().expect("an object");
+        let policy = AutoscalePolicy::Guest { reference: "mine.wasm".to_owned(), config };
+        assert_eq!(read(text).map(|args| args.policy), Ok(policy));
+        let text = r#"{"policy": "mine.wasm", "target": 3, "interval_s": 1, "max": 4}"#;
+        let wrong = read(text).expect_err("a target is none of a guest's").to_string();
+        assert!(wrong.contains("`target`: is for a policy that is built in"), "{wrong}");
+        let text = r#"{"policy": "target_requests", "target": 3, "config": {}, "interval_s": 1, "max": 4}"#;
+        let wrong = read(text).expect_err("there is no guest").to_string();
+        assert!(wrong.contains("`config`: is for a guest"), "{wrong}");
     }
 
     #[test]
     fn everything_wrong_is_named_once() {
-        let told = |text| AutoscaleArgs::read("--autoscale", text).expect_err("it is wrong").to_string();
+        let told = |text| read(text).expect_err("it is wrong").to_string();
         let missing = told("{}");
         assert_eq!(missing.lines().count(), 4, "{missing}");
         assert!(missing.contains("--autoscale, `max`: is needed"), "{missing}");

@@ -111,6 +111,14 @@ impl<'f> Keys<'f> {
         self.read(key, &format!("one of {}", names.join(", ")), chosen)
     }
 
+    /// The name of a guest, where that is what is given; anything else stays to be
+    /// read.
+    pub(crate) fn guest(&mut self, key: &'static str, is_guest: impl Fn(&str) -> bool) -> Option<String> {
+        let name = self.map.get(key)?.as_str().filter(|word| is_guest(word))?.to_owned();
+        self.value(key);
+        Some(name)
+    }
+
     pub(crate) fn object(&mut self, key: &'static str) -> Option<Map<String, Value>> {
         self.read(key, "an object", |value| value.as_object().cloned())
     }

@@ -19,7 +19,7 @@ mod problem;
 pub mod report;
 mod router;
 
-pub use autoscale::AutoscaleArgs;
+pub use autoscale::{AutoscaleArgs, AutoscalePolicy};
 pub use engine::{
     EngineArgs, EngineType, KvTransfer, Mtp, PoolOptions, PreemptionMode, Preset, Role, SglangArgs, SglangPolicy,
     Timing, known_engine_key,

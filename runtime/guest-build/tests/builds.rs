@@ -31,6 +31,7 @@ fn the_guests_of_this_repository_build() {
         "prefix-affinity",
         "roofline",
         "shortest-prompt-first",
+        "target-load",
         "thermal",
         "trained-physics",
     ];

@@ -69,6 +69,7 @@ impl RustWorld {
         rust_world!("latency-model"),
         rust_world!("scheduler-policy"),
         rust_world!("router"),
+        rust_world!("autoscaler"),
         rust_world!("failure-injector"),
         rust_world!("token-source"),
     ];

@@ -165,7 +165,7 @@ mod tests {
         assert_eq!(
             error.to_string(),
             "there is no world `latency` for rust; there are latency-model, scheduler-policy, router, \
-             failure-injector and token-source"
+             autoscaler, failure-injector and token-source"
         );
         assert_eq!(error.hint().as_deref(), Some("perhaps you mean `latency-model`"));
         let error = create(&guest("zzz", Language::Rust), dir).expect_err("no such world");

@@ -2,6 +2,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use vcr_core::policy::PreferenceProblem;
+use vcr_core::scale::DESIRED_ENGINES_MAX;
 
 use crate::inspect::ApiVersion;
 use crate::versions::supported_list;
@@ -280,6 +281,12 @@ pub enum CallFault {
         /// Number of the request.
         request: u64,
     },
+    /// An autoscaler wants more engines than anybody has.
+    #[error("it wants {desired} engines, but at most {DESIRED_ENGINES_MAX} can be wanted")]
+    TooManyEngines {
+        /// The number that it answered.
+        desired: u32,
+    },
     /// The instance was called again after it had failed.
     #[error("it had failed before: {first}")]
     FailedBefore {
@@ -394,6 +401,7 @@ impl CallFault {
             }
             Self::NoSuchWorker { .. } => "answer the index of one of `workers`, or 2^32 - 1 to refuse the request",
             Self::MustBeServed { .. } => "refuse a request only where word 9 of `request` is 1",
+            Self::TooManyEngines { .. } => "answer how many engines are to be up or on their way",
             Self::BadDuration { .. } => "a duration is a finite number of nanoseconds from 0 to 1e18",
         };
         Some(hint.into())
@@ -414,6 +422,7 @@ impl CallFault {
                 | Self::BadPreference { .. }
                 | Self::NoSuchWorker { .. }
                 | Self::MustBeServed { .. }
+                | Self::TooManyEngines { .. }
         )
     }
 

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use vcr_core::fault::{FailureInjector, FaultAction, FaultBatch, FaultError};
 use vcr_core::latency::{LatencyError, LatencyModel, StepBatch};
 use vcr_core::route::{Choice, EndedRequest, RouteError, RouteQuery, Router, WorkerLoad};
+use vcr_core::scale::{Autoscaler, ScaleError, ScaleView};
 use vcr_core::seed;
 use vcr_core::tokens::{BatchTokenSource, TokenError, TokenRequest, TokenWant};
 
@@ -105,6 +106,13 @@ impl Router for WithFallback<dyn Router> {
         for router in self.guest.iter_mut().chain([&mut self.fallback]).filter(|router| router.needs_ended()) {
             router.ended(request);
         }
+    }
+}
+
+/// A fallback that remembers what it saw begins to when the guest has failed.
+impl Autoscaler for WithFallback<dyn Autoscaler> {
+    fn desired(&mut self, view: &ScaleView) -> Result<u32, ScaleError> {
+        self.call(|autoscaler| autoscaler.desired(view))
     }
 }
 

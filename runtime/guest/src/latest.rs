@@ -4,6 +4,7 @@
 use std::sync::Arc;
 
 use vcr_core::latency::StepShape;
+use vcr_core::scale::ScaleView;
 
 use crate::error::CallFault;
 use crate::limits::{Budget, Limits};
@@ -16,6 +17,7 @@ pub(crate) enum OpenGuest {
     Faults(Box<dyn Maker<dyn FaultInstance>>),
     Policy(Box<dyn Maker<dyn PolicyInstance>>),
     Router(Box<dyn Maker<dyn RouterInstance>>),
+    Scaler(Box<dyn Maker<dyn ScalerInstance>>),
 }
 
 /// A compiled guest that can make instances `I`.
@@ -118,4 +120,10 @@ pub(crate) struct RouteCall {
 pub(crate) trait RouterInstance: Metered + Send {
     /// Gives the index of an engine, or what refuses the request.
     fn route(&mut self, call: &RouteCall, budget: Budget) -> Result<u32, CallFault>;
+}
+
+/// One instance that is one autoscaler.
+pub(crate) trait ScalerInstance: Metered + Send {
+    /// Gives the number of engines that are wanted.
+    fn decide(&mut self, view: &ScaleView, budget: Budget) -> Result<u32, CallFault>;
 }

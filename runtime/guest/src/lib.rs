@@ -43,6 +43,7 @@ mod policy_fallback;
 mod router;
 mod running;
 mod sandbox;
+mod scaler;
 mod tokens;
 mod versions;
 mod wasi;

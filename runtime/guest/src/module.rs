@@ -8,6 +8,7 @@ use vcr_core::fault::FailureInjector;
 use vcr_core::latency::LatencyModel;
 use vcr_core::policy::SchedulingPolicy;
 use vcr_core::route::Router;
+use vcr_core::scale::Autoscaler;
 use vcr_core::tokens::BatchTokenSource;
 use wasmtime::component::Component;
 
@@ -22,6 +23,7 @@ use crate::limits::Limits;
 use crate::observe::NoteSink;
 use crate::policy::GuestPolicy;
 use crate::router::GuestRouter;
+use crate::scaler::GuestScaler;
 use crate::tokens::GuestTokens;
 use crate::versions::OpenError;
 use crate::world::World;
@@ -167,6 +169,7 @@ impl GuestModule {
             OpenGuest::Faults(maker) => self.configure(maker.as_ref(), config_json, seed).map(drop),
             OpenGuest::Policy(maker) => self.configure(maker.as_ref(), config_json, seed).map(drop),
             OpenGuest::Router(maker) => self.configure(maker.as_ref(), config_json, seed).map(drop),
+            OpenGuest::Scaler(maker) => self.configure(maker.as_ref(), config_json, seed).map(drop),
         }
     }
 
@@ -243,6 +246,20 @@ impl GuestModule {
         };
         let instance = self.configure(maker.as_ref(), config_json, seed)?;
         Ok(Box::new(GuestRouter::new(self.shared.name.clone(), self.shared.limits, instance)))
+    }
+
+    /// Makes the autoscaler of one pool, as [`latency_model`](Self::latency_model)
+    /// makes the model of an engine.
+    ///
+    /// # Errors
+    /// When the guest is of another world, rejects the config or fails while it
+    /// configures itself.
+    pub fn autoscaler(&self, config_json: &str, seed: u64) -> Result<Box<dyn Autoscaler>, GuestError> {
+        let OpenGuest::Scaler(maker) = &self.shared.guest else {
+            return Err(self.of_other_world(World::Autoscaler));
+        };
+        let instance = self.configure(maker.as_ref(), config_json, seed)?;
+        Ok(Box::new(GuestScaler::new(self.shared.name.clone(), self.shared.limits, instance)))
     }
 
     fn configure<I: ?Sized>(&self, maker: &dyn Maker<I>, config_json: &str, seed: u64) -> Result<Box<I>, GuestError> {

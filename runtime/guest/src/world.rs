@@ -13,12 +13,20 @@ pub enum World {
     SchedulerPolicy,
     /// Chooses the engine that takes a request.
     Router,
+    /// Decides how many engines a pool has.
+    Autoscaler,
 }
 
 impl World {
     /// All of them, in the order in which they are listed to people.
-    pub const ALL: [Self; 5] =
-        [Self::LatencyModel, Self::SchedulerPolicy, Self::Router, Self::FailureInjector, Self::TokenSource];
+    pub const ALL: [Self; 6] = [
+        Self::LatencyModel,
+        Self::SchedulerPolicy,
+        Self::Router,
+        Self::Autoscaler,
+        Self::FailureInjector,
+        Self::TokenSource,
+    ];
 
     /// Its name in `wit/`.
     #[must_use]
@@ -29,6 +37,7 @@ impl World {
             Self::FailureInjector => "failure-injector",
             Self::SchedulerPolicy => "scheduler-policy",
             Self::Router => "router",
+            Self::Autoscaler => "autoscaler",
         }
     }
 
@@ -40,6 +49,7 @@ impl World {
             Self::FailureInjector => "vcr:guest/faults",
             Self::SchedulerPolicy => "vcr:guest/scheduling",
             Self::Router => "vcr:guest/routing",
+            Self::Autoscaler => "vcr:guest/scaling",
         }
     }
 
@@ -51,6 +61,7 @@ impl World {
             Self::FailureInjector => "export_failure_injector!",
             Self::SchedulerPolicy => "export_scheduler_policy!",
             Self::Router => "export_router!",
+            Self::Autoscaler => "export_autoscaler!",
         }
     }
 }
@@ -64,6 +75,7 @@ impl fmt::Display for World {
             Self::FailureInjector => "failure injector",
             Self::SchedulerPolicy => "scheduler policy",
             Self::Router => "router",
+            Self::Autoscaler => "pool autoscaler",
         })
     }
 }

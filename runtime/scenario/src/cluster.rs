@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use rhai::{Engine, ImmutableString, NativeCallContext};
 use vcr_cluster::{
-    ConditionalConfig, ConditionalPolicy, DataParallel, LinkConfig, LinkSharing, PoolConfig, ScalingConfig,
-    TargetMetric, TargetPolicy, Topology, TransferScope,
+    ConditionalConfig, ConditionalPolicy, DataParallel, LinkConfig, LinkSharing, PoolConfig, ScalingConfig, Topology,
+    TransferScope,
 };
 
 use crate::context::Context;
@@ -33,7 +33,6 @@ pub(crate) struct ClusterSpec(pub(crate) Topology);
 pub(crate) fn register(engine: &mut Engine, context: &Arc<Context>) {
     with_options(engine, context, "engine", |_, options| engine::make(options));
     with_options(engine, context, "pool", |_, options| make_pool(options));
-    with_options(engine, context, "autoscale", |_, options| make_autoscale(options));
     with_options(engine, context, "link", |_, options| make_link(options));
     with_options(engine, context, "conditional", |_, options| make_conditional(options));
     with_options(engine, context, "cluster", |_, options| make_cluster(options));
@@ -97,33 +96,6 @@ fn data_parallel(options: &mut Options<'_>) -> DataParallel {
         options.problem("data_parallel_barrier", text);
     }
     DataParallel { size, barrier }
-}
-
-fn make_autoscale(mut options: Options<'_>) -> Scripted<ScalingConfig> {
-    let metric = options.choice("policy", &TargetMetric::ALL.map(|metric| (metric.name(), metric)));
-    let metric = options.required("policy", metric.map(Some)).unwrap_or(TargetMetric::Requests);
-    let target = options.f64("target");
-    let policy = TargetPolicy {
-        metric,
-        target: target.unwrap_or(1.0),
-        scale_down_delay_ticks: options.u32("scale_down_delay_ticks").unwrap_or(0),
-    };
-    options.required("target", target);
-    if let Err((name, text)) = policy.check() {
-        options.problem(name, format!("`{name}` {text}"));
-    }
-    let interval_ns = options.duration_ns("interval");
-    let interval_ns = options.required("interval", interval_ns);
-    let max_engines = options.u32("max");
-    let config = ScalingConfig {
-        interval_ns,
-        min_engines: options.u32("min").unwrap_or(1),
-        max_engines: options.required("max", max_engines),
-        startup_ns: options.duration_ns("startup").unwrap_or(0),
-        policy: policy.factory(),
-    };
-    options.finish()?;
-    Ok(config)
 }
 
 fn make_link(mut options: Options<'_>) -> Scripted<LinkSpec> {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rhai::Dynamic;
-use vcr_cluster::{LatencyFactory, PolicyFactory, RouterConfig};
+use vcr_cluster::{LatencyFactory, PolicyFactory, RouterConfig, ScalerFactory};
 use vcr_core::{Policy, SchedulerRules};
 use vcr_random::Distribution;
 
@@ -15,7 +15,7 @@ use crate::error::{self, Blame, ScenarioError};
 use crate::latency::LatencySpec;
 use crate::options::{ScriptDistribution, as_number};
 use crate::policy::PolicySpec;
-use crate::{RunOptions, Silent, compat, router, vocabulary};
+use crate::{RunOptions, Silent, autoscale, compat, router, vocabulary};
 
 /// The latency model that `source` makes. Relative paths in it start at `folder`;
 /// `name` says in errors where it was written. A call of a guest among them may
@@ -86,6 +86,15 @@ pub fn router(
         let hint = "write a name, or an expression as in scenarios: prefix_affinity(#{ max_waiting: 64 })";
         wrong(name, &format!("it must be {what}"), hint)
     })
+}
+
+/// The autoscaler that a guest is, which `source` makes; otherwise like [`latency`].
+///
+/// # Errors
+/// When it is no expression of the vocabulary, or makes something else.
+pub fn guest_autoscaler(name: &str, source: &str, folder: &Path) -> Result<ScalerFactory, ScenarioError> {
+    autoscale::of_guest(&evaluate(name, source, folder, None)?)
+        .map_err(|what| wrong(name, &format!("it must be {what}"), "give the path of a guest that is an autoscaler"))
 }
 
 /// The distribution of counts that `source` makes; a number is one, too.

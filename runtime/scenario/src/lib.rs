@@ -5,6 +5,7 @@
 //! report, every promise, and one fingerprint over all of it. The vocabulary is
 //! described in `docs/scenarios.md`.
 
+mod autoscale;
 mod check;
 mod cluster;
 mod compat;

@@ -7,7 +7,9 @@ use rhai::{Engine, Map, NativeCallContext};
 
 use crate::context::Context;
 use crate::error::{Scripted, Thrown};
-use crate::{check, cluster, distribution, fault, guest, latency, parameter, policy, router, run, tiers, workload};
+use crate::{
+    autoscale, check, cluster, distribution, fault, guest, latency, parameter, policy, router, run, tiers, workload,
+};
 
 /// How deep the calls of a script may nest.
 pub(crate) const MAX_CALL_LEVELS: usize = 64;
@@ -99,6 +101,7 @@ pub(crate) fn engine(context: &Arc<Context>) -> Engine {
     cluster::register(&mut engine, context);
     tiers::register(&mut engine, context);
     router::register(&mut engine, context);
+    autoscale::register(&mut engine, context);
     latency::register(&mut engine, context);
     policy::register(&mut engine, context);
     guest::register(&mut engine, context);

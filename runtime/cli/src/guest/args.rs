@@ -22,7 +22,7 @@ pub(crate) const NEW_EXAMPLES: &str = with_plain_exit_codes!(
   vcr guest new first-come --world scheduler-policy --path ~/guests/first-come
   vcr guest new my-model --world latency-model --lang python
 
-The worlds: latency-model, scheduler-policy, router, failure-injector, token-source. A project
+The worlds: latency-model, scheduler-policy, router, autoscaler, failure-injector, token-source. A project
 needs nothing of the simulator but the binary: the SDK and the interface lie in its `vendor`."
 );
 
@@ -56,7 +56,7 @@ pub(crate) struct NewArgs {
     /// Name of the guest: lower-case letters, digits and hyphens, a letter first.
     pub(crate) name: String,
 
-    /// What it decides: latency-model, scheduler-policy, router, failure-injector or token-source.
+    /// What it decides: latency-model, scheduler-policy, router, autoscaler, failure-injector or token-source.
     #[arg(long, value_name = "WORLD")]
     pub(crate) world: String,
 

@@ -146,7 +146,7 @@ pub(crate) struct ClusterArgs {
     pub(crate) num_decode_workers: u32,
 
     /// Let the number of workers follow the load, from the given number on: {"policy": "target_requests" or
-    /// "target_prefill_tokens", "target": 8, "interval_s": 30, "min": 1, "max": 16, "scale_down_delay_ticks": 0}.
+    /// "target_prefill_tokens", "target": 8, "interval_s": 30, "min": 1, "max": 16, "scale_down_delay_ticks": 0}; a guest in place of the policy has "config" in place of a target.
     #[arg(long, value_name = "JSON|@FILE")]
     pub(crate) autoscale: Option<String>,
 

@@ -3,12 +3,13 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use serde_json::Value;
 use vcr_cluster::{
     Answers, KvKnowledge, KvRouterConfig, LatencyFactory, LinkConfig, LinkSharing, ReplicaConfig, RouterConfig,
-    RunConfig, SyntheticInput, Topology, TracePacing, WorkloadConfig, WorkloadSource,
+    RunConfig, ScalerFactory, SyntheticInput, Topology, TracePacing, WorkloadConfig, WorkloadSource, target_autoscaler,
 };
 use vcr_dynamo::report::{ReportSettings, Sla};
-use vcr_dynamo::{AutoscaleArgs, EngineArgs, PoolOptions, Remark, Role, RouterArgs};
+use vcr_dynamo::{AutoscaleArgs, AutoscalePolicy, EngineArgs, PoolOptions, Remark, Role, RouterArgs};
 use vcr_scenario::expression;
 use vcr_trace::{HashIdScope, SharedPrefix, Strictness, Trace, TraceOptions, read_files};
 
@@ -128,7 +129,7 @@ fn router(args: &ReplayArgs, warnings: &mut Vec<String>) -> Result<Routers, Refu
 
 /// A text as a script writes it.
 fn quoted(text: &str) -> String {
-    serde_json::Value::from(text).to_string()
+    Value::from(text).to_string()
 }
 
 fn latency(args: &ReplayArgs) -> Result<Option<LatencyFactory>, Refusal> {
@@ -140,10 +141,32 @@ fn latency(args: &ReplayArgs) -> Result<Option<LatencyFactory>, Refusal> {
     Ok(Some(expression::latency("--latency", &source, Path::new(""), None)?))
 }
 
-fn autoscale(args: &ReplayArgs) -> Result<Option<AutoscaleArgs>, Refusal> {
+fn autoscale(args: &ReplayArgs) -> Result<Option<(AutoscaleArgs, ScalerFactory)>, Refusal> {
     let Some(text) = &args.cluster.autoscale else { return Ok(None) };
     let place = "--autoscale";
-    Ok(Some(AutoscaleArgs::read(place, &text_of(place, text)?)?))
+    let read = AutoscaleArgs::read(place, &text_of(place, text)?, crate::play::is_guest)?;
+    let policy = match &read.policy {
+        AutoscalePolicy::Target(policy) => target_autoscaler(*policy),
+        AutoscalePolicy::Guest { reference, config } => {
+            let config = literal(&Value::Object(config.clone()));
+            let source = format!("guest(#{{ path: {}, config: {config} }})", quoted(reference));
+            expression::guest_autoscaler(place, &source, Path::new(""))?
+        }
+    };
+    Ok(Some((read, policy)))
+}
+
+/// A JSON value as a script writes it.
+fn literal(value: &Value) -> String {
+    match value {
+        Value::Null => "()".to_owned(),
+        Value::Array(items) => format!("[{}]", items.iter().map(literal).collect::<Vec<_>>().join(", ")),
+        Value::Object(map) => {
+            let fields = map.iter().map(|(key, value)| format!("{}: {}", quoted(key), literal(value)));
+            format!("#{{{}}}", fields.collect::<Vec<_>>().join(", "))
+        }
+        Value::Bool(_) | Value::Number(_) | Value::String(_) => value.to_string(),
+    }
 }
 
 fn engine_args(
@@ -172,6 +195,7 @@ fn topology(
     let pool = |engine: &EngineArgs, place, name, engines, role, router: &RouterConfig| {
         let router = with_queue_order(router.clone(), &routers.args, engine);
         let latency = latency.clone();
+        let autoscale = autoscale.as_ref().map(|(args, policy)| (args, Arc::clone(policy)));
         engine.pool(PoolOptions { place, name, engines, autoscale, preset: cluster.preset, role, latency, router })
     };
     let sla = Sla { ttft_ms: args.run.sla_ttft_ms, itl_ms: args.run.sla_itl_ms, e2e_ms: args.run.sla_e2e_ms };

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use vcr_cluster::{DataParallel, LatencyFactory, PoolConfig, RouterConfig, ScalingConfig};
+use vcr_cluster::{DataParallel, LatencyFactory, PoolConfig, RouterConfig, ScalerFactory, ScalingConfig};
 use vcr_core::latency::LatencyModel;
 use vcr_core::sglang::{PassOrder, SchedulePolicy, SglangConfig, SglangConfigInput};
 use vcr_core::{CapacityPolicy, ConfigError, EngineConfig, EngineConfigInput, EngineKind};
@@ -28,8 +28,8 @@ pub struct PoolOptions<'a> {
     pub name: &'a str,
     /// Number of engines; with an autoscaler, of those at the start.
     pub engines: u32,
-    /// How that number changes, if it does.
-    pub autoscale: Option<AutoscaleArgs>,
+    /// How that number changes, and who decides, if it does.
+    pub autoscale: Option<(&'a AutoscaleArgs, ScalerFactory)>,
     /// Whose rules of a pass hold.
     pub preset: Preset,
     /// What the engines do.
@@ -66,12 +66,12 @@ impl EngineArgs {
         Ok(PoolConfig {
             name: options.name.to_owned(),
             engines: options.engines,
-            scaling: options.autoscale.map(|autoscale| ScalingConfig {
+            scaling: options.autoscale.map(|(autoscale, policy)| ScalingConfig {
                 interval_ns: autoscale.interval_ns,
                 min_engines: autoscale.min_workers,
                 max_engines: autoscale.max_workers,
                 startup_ns: self.startup_time_ns,
-                policy: autoscale.policy.factory(),
+                policy,
             }),
             data_parallel: DataParallel { size: self.dp_size, barrier: true },
             engine,

@@ -17,6 +17,7 @@ mod meter;
 mod policy;
 mod report;
 mod router;
+mod scaler;
 #[cfg(test)]
 mod tests;
 mod tokens;
@@ -52,6 +53,7 @@ pub fn check(
         OpenGuest::Faults(maker) => subject.examine::<faults::Suffering>(maker.as_ref(), clock_ns),
         OpenGuest::Policy(maker) => subject.examine::<policy::Scheduling>(maker.as_ref(), clock_ns),
         OpenGuest::Router(maker) => subject.examine::<router::Routing>(maker.as_ref(), clock_ns),
+        OpenGuest::Scaler(maker) => subject.examine::<scaler::Scaling>(maker.as_ref(), clock_ns),
     };
     Ok(CheckReport {
         guest: module.name().to_owned(),

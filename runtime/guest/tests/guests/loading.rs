@@ -55,9 +55,9 @@ fn a_component_of_another_world_is_refused() {
     assert_refused(
         &component(text, wit),
         "it is no guest: it exports none of `vcr:guest/latency`, `vcr:guest/scheduling`, `vcr:guest/routing`, \
-         `vcr:guest/faults`, `vcr:guest/tokens`, only `run`",
+         `vcr:guest/scaling`, `vcr:guest/faults`, `vcr:guest/tokens`, only `run`",
         "export one world of `wit/`; with the SDK: `export_latency_model!`, `export_scheduler_policy!`, \
-         `export_router!`, `export_failure_injector!` or `export_token_source!`",
+         `export_router!`, `export_autoscaler!`, `export_failure_injector!` or `export_token_source!`",
     );
 }
 

@@ -7,6 +7,7 @@ mod loading;
 mod policies;
 mod roofline;
 mod router;
+mod scaler;
 mod shipped;
 mod tokens;
 mod told;

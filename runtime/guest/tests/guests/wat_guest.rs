@@ -15,6 +15,7 @@ const FAULTS_WIT: &str = include_str!("../../../../wit/v0_1/failure-injector.wit
 
 const SCHEDULING_WIT: &str = include_str!("../../../../wit/v0_2/scheduler-policy.wit");
 const ROUTER_WIT: &str = include_str!("../../../../wit/v0_2/router.wit");
+const AUTOSCALER_WIT: &str = include_str!("../../../../wit/v0_2/autoscaler.wit");
 
 /// Answers `Ok` from `configure`.
 pub(crate) const CONFIGURE_OK: &str = "(i32.store8 (i32.const 16) (i32.const 0)) (i32.const 16)";
@@ -173,6 +174,22 @@ pub(crate) fn router(route: &str) -> Vec<u8> {
     {route})"#
     ));
     component(&text, &ROUTER_WIT.replace("import observe;", ""))
+}
+
+/// An autoscaler with the given body of `decide`.
+pub(crate) fn autoscaler(decide: &str) -> Vec<u8> {
+    component(&autoscaler_text(decide), &AUTOSCALER_WIT.replace("import observe;", ""))
+}
+
+/// The core module of an autoscaler.
+pub(crate) fn autoscaler_text(decide: &str) -> String {
+    let configure = configure_text("vcr:guest/scaling@0.2.0", CONFIGURE_OK);
+    module_text(&format!(
+        r#"{configure}
+  (func (export "vcr:guest/scaling@0.2.0#decide") (param $pool i32) (result i32)
+    {BEGIN_CALL}
+    {decide})"#
+    ))
 }
 
 /// Answers `Ok` with a number that is computed.

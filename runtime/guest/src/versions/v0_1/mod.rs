@@ -24,7 +24,7 @@ pub(crate) fn open(world: World, component: &Component, limits: &Limits) -> Resu
         World::FailureInjector => {
             OpenGuest::Faults(Box::new(Module::<faults::Bindings>::new(component, limits, offer_nothing)?))
         }
-        World::SchedulerPolicy | World::Router => {
+        World::SchedulerPolicy | World::Router | World::Autoscaler => {
             return Err(OpenError::Unfit(format!("version 0.1 has no world `{}`", world.name())));
         }
     })

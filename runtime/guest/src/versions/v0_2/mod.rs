@@ -1,9 +1,10 @@
-//! Guests made for `vcr:guest@0.2`: those of 0.1, schedulers and routers.
+//! Guests made for `vcr:guest@0.2`: those of 0.1, schedulers, routers and autoscalers.
 
 mod faults;
 mod latency;
 mod observe;
 mod routing;
+mod scaling;
 mod scheduling;
 mod tokens;
 
@@ -31,6 +32,9 @@ pub(crate) fn open(world: World, component: &Component, limits: &Limits) -> Resu
         }
         World::Router => {
             OpenGuest::Router(Box::new(Module::<routing::Bindings>::new(component, limits, observe::link)?))
+        }
+        World::Autoscaler => {
+            OpenGuest::Scaler(Box::new(Module::<scaling::Bindings>::new(component, limits, observe::link)?))
         }
     })
 }

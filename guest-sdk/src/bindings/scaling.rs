@@ -1,0 +1,56 @@
+#![allow(
+    missing_docs,
+    unreachable_pub,
+    unsafe_code,
+    clippy::all,
+    reason = "generated code follows the rules of its generator"
+)]
+
+use alloc::string::String;
+use core::marker::PhantomData;
+
+use super::Exported;
+use crate::{ScalerGuest, parse_config};
+use exports::vcr::guest::scaling::{Guest, PoolView};
+
+wit_bindgen::generate!({
+    path: "../wit/v0_2",
+    world: "autoscaler",
+    pub_export_macro: true,
+    default_bindings_module: "vcr_guest_sdk::bindings::scaling",
+});
+
+/// The exported component of a guest.
+pub struct Component<G>(PhantomData<G>);
+
+impl<G: ScalerGuest + Exported<Kept = G>> Guest for Component<G> {
+    fn configure(config: String, seed: u64) -> Result<(), String> {
+        G::slot().configure(|| G::configure(parse_config(&config)?, seed))
+    }
+
+    fn decide(pool: PoolView) -> Result<u32, String> {
+        G::slot().with(|guest| guest.desired(&seen(&pool)))
+    }
+}
+
+fn seen(pool: &PoolView) -> crate::PoolView {
+    crate::PoolView {
+        now_ns: pool.now_ns,
+        up_engines: pool.up_engines,
+        starting_engines: pool.starting_engines,
+        draining_engines: pool.draining_engines,
+        arrived_requests: pool.arrived_requests,
+        arrived_prompt_tokens: pool.arrived_prompt_tokens,
+        arrived_output_tokens: pool.arrived_output_tokens,
+        completed_requests: pool.completed_requests,
+        ttft_count: pool.ttft_count,
+        ttft_sum_ns: pool.ttft_sum_ns,
+        token_gap_count: pool.token_gap_count,
+        token_gap_sum_ns: pool.token_gap_sum_ns,
+        running_requests: pool.running_requests,
+        waiting_requests: pool.waiting_requests,
+        active_blocks: pool.active_blocks,
+        total_blocks: pool.total_blocks,
+        outstanding_prefill_tokens: pool.outstanding_prefill_tokens,
+    }
+}

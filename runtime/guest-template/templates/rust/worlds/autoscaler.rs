@@ -1,0 +1,88 @@
+//! Wants one engine more where first tokens come too late, and one fewer where
+//! most of the KV is free.
+
+#![cfg_attr(target_arch = "wasm32", no_std)]
+
+extern crate alloc;
+
+use alloc::format;
+use alloc::string::String;
+use vcr_guest_sdk::{PoolView, ScalerGuest, export_autoscaler};
+
+/// What the user writes; `config.json` has an example.
+#[derive(Debug, serde::Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Config {
+    /// The mean time to the first token beyond which there are too few engines.
+    max_ttft_ms: f64,
+    /// The share of KV blocks in use below which there is an engine too many.
+    idle_kv_share: f64,
+}
+
+struct Scaler(Config);
+
+impl Scaler {
+    fn is_late(&self, pool: &PoolView) -> bool {
+        pool.ttft_sum_ns as f64 > self.0.max_ttft_ms * 1e6 * pool.ttft_count as f64
+    }
+
+    fn is_idle(&self, pool: &PoolView) -> bool {
+        (pool.active_blocks as f64) < self.0.idle_kv_share * pool.total_blocks as f64
+    }
+}
+
+impl ScalerGuest for Scaler {
+    type Config = Config;
+
+    fn configure(config: Config, _seed: u64) -> Result<Self, String> {
+        if !(0.0..=1.0).contains(&config.idle_kv_share) {
+            return Err(format!("`idle_kv_share` is {}, but must be 0 to 1", config.idle_kv_share));
+        }
+        Ok(Self(config))
+    }
+
+    fn desired(&mut self, pool: &PoolView) -> Result<u32, String> {
+        let there = pool.up_engines + pool.starting_engines;
+        Ok(if self.is_late(pool) {
+            // Those that are starting may be enough.
+            if pool.starting_engines == 0 { there + 1 } else { there }
+        } else if self.is_idle(pool) && pool.waiting_requests == 0 {
+            there.saturating_sub(1)
+        } else {
+            there
+        })
+    }
+}
+
+export_autoscaler!(Scaler);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn desired(pool: PoolView) -> u32 {
+        let mut scaler = Scaler(Config { max_ttft_ms: 500.0, idle_kv_share: 0.3 });
+        scaler.desired(&PoolView { up_engines: 4, total_blocks: 1_000, ..pool }).expect("it decides")
+    }
+
+    #[test]
+    fn late_tokens_start_one_engine_at_a_time() {
+        let late = PoolView { ttft_count: 10, ttft_sum_ns: 6_000_000_000, active_blocks: 900, ..PoolView::default() };
+        assert_eq!(desired(late), 5);
+        assert_eq!(desired(PoolView { starting_engines: 1, ..late }), 5);
+    }
+
+    #[test]
+    fn free_blocks_turn_an_engine_off_where_nothing_waits() {
+        let idle = PoolView { active_blocks: 100, ..PoolView::default() };
+        assert_eq!(desired(idle), 3);
+        assert_eq!(desired(PoolView { waiting_requests: 1, ..idle }), 4);
+        assert_eq!(desired(PoolView { active_blocks: 500, ..idle }), 4);
+    }
+
+    #[test]
+    fn a_share_above_1_is_refused_by_name() {
+        let error = Scaler::configure(Config { max_ttft_ms: 1.0, idle_kv_share: 2.0 }, 0).err().expect("it is bad");
+        assert_eq!(error, "`idle_kv_share` is 2, but must be 0 to 1");
+    }
+}
