@@ -148,6 +148,11 @@ impl MetricSet {
         self.trends[trend as usize].push(value, times);
     }
 
+    /// Each of `values` so many times.
+    pub(crate) fn sample_each(&mut self, trend: Trend, values: &[u64], times: u64) {
+        self.trends[trend as usize].push_each(values, times);
+    }
+
     #[inline]
     pub(crate) fn add(&mut self, counter: Counter, amount: u64) {
         self.counters[counter as usize] += amount;

@@ -103,14 +103,10 @@ impl Simulation<'_> {
         }
         self.tell_outputs_of_stretch(index);
         self.emit_bulk_stretch(index, first_end_ns, ends_ns);
-        let decoding: u64 = self.decoding.iter().sum();
-        for duration_ns in &ended_ns[1..] {
-            self.tally.token_gaps(*duration_ns, decoding);
-        }
-        for (metrics, &requests) in self.metrics.iter_mut().zip(&self.decoding) {
-            for duration_ns in ended_ns[1..].iter().filter(|_| requests > 0) {
-                metrics.sample_times(Trend::Itl, *duration_ns, requests);
-            }
+        let gaps_ns = &ended_ns[1..];
+        for (metrics, &requests) in self.metrics.iter_mut().zip(&self.decoding).filter(|(_, requests)| **requests > 0) {
+            self.tally.token_gaps_sum(ends_ns - first_end_ns, gaps_ns.len() as u64, requests);
+            metrics.sample_each(Trend::Itl, gaps_ns, requests);
         }
     }
 }

@@ -75,10 +75,8 @@ impl Simulation<'_> {
             let config = &self.pools[worker.pool as usize].config;
             let range = priced.map_err(|reason| pricing_error(config, worker, now_ns, reason))?;
             let priced = worker.take_priced();
-            let (shape, duration_ns) = (&priced.shapes[range.start], priced.durations_ns[range.start]);
-            worker.book(now_ns, shape, duration_ns);
+            end_ns = end_ns.max(worker.book(now_ns, &priced.shapes[range.clone()], &priced.durations_ns[range]));
             worker.give_back(priced);
-            end_ns = end_ns.max(now_ns.saturating_add(duration_ns));
         }
         self.steps += together.len() as u64;
         for rank in ranks {

@@ -252,6 +252,13 @@ impl Simulation<'_> {
             let Outcome::Rejected(reason) = self.records[0].outcome else { unreachable!("all were rejected") };
             return Err(SimError::NothingFits { requests: arrived, reason });
         }
+        let engines = self.engine_reports(duration_ns);
+        let pools = self.pool_reports(duration_ns);
+        let scaling = self.scaling_events(duration_ns);
+        let engine_names = self.workers.iter().map(|worker| self.engine_name(worker)).collect();
+        let step_digests: Vec<u64> = self.workers.iter().map(|worker| worker.step_digest).collect();
+        // What is summed up needs room.
+        self.workers = Vec::new();
         let records = std::mem::take(&mut self.records);
         let names: Vec<String> = self.workloads.iter().map(|workload| workload.name().to_owned()).collect();
         let mut sets = std::mem::take(&mut self.metrics);
@@ -271,9 +278,9 @@ impl Simulation<'_> {
             unfinished_requests: arrived - self.ended,
             workloads: workloads.collect(),
             metrics: metrics_report(all, || records.iter(), seconds, Some((duration_ns, kv_peak))),
-            engines: self.engine_reports(duration_ns),
-            pools: self.pool_reports(duration_ns),
-            scaling: self.scaling_events(duration_ns),
+            engines,
+            pools,
+            scaling,
             links: self
                 .links
                 .iter()
@@ -283,9 +290,9 @@ impl Simulation<'_> {
             requests: records,
             token_gaps_ns,
             workload_names: names,
-            engine_names: self.workers.iter().map(|worker| self.engine_name(worker)).collect(),
+            engine_names,
         };
-        report.fingerprint = fingerprint(&report, self.workers.iter().map(|worker| worker.step_digest));
+        report.fingerprint = fingerprint(&report, step_digests);
         Ok(report)
     }
 
@@ -447,7 +454,7 @@ fn trend_report(summary: &Summary, unit: Unit) -> TrendReport {
     }
 }
 
-fn fingerprint(report: &Report, step_digests: impl Iterator<Item = u64>) -> String {
+fn fingerprint(report: &Report, step_digests: Vec<u64>) -> String {
     let mut hash = Sha256::new();
     for digest in step_digests {
         hash.update(digest.to_le_bytes());

@@ -11,6 +11,8 @@ const COUNTED_VALUES: u64 = 1 << 12;
 /// A run of up to this many equal values fits into one word with its value.
 const MOST_PACKED: u64 = (1 << PACKED_COUNT_BITS) - 1;
 const PACKED_COUNT_BITS: u32 = 20;
+/// Values from here on have no place for a count beside them.
+const LEAST_WIDE: u64 = 1 << (u64::BITS - PACKED_COUNT_BITS);
 
 /// Samples of one trend, exact, as runs of equal values.
 #[derive(Clone, Debug, Default)]
@@ -36,14 +38,28 @@ impl Samples {
         }
     }
 
-    #[inline(never)]
+    /// Adds each of `values` so many times.
+    pub fn push_each(&mut self, values: &[u64], times: u64) {
+        self.packed.reserve(values.len());
+        let mut before = None;
+        for &value in values {
+            let packs = value.wrapping_sub(COUNTED_VALUES) < LEAST_WIDE - COUNTED_VALUES && times <= MOST_PACKED;
+            if packs && before != Some(value) {
+                self.packed.push(value << PACKED_COUNT_BITS | times);
+            } else {
+                self.push(value, times);
+            }
+            before = Some(value);
+        }
+    }
+
     fn push_run(&mut self, value: u64, times: u64) {
         if value < COUNTED_VALUES {
             if self.counts.len() <= value as usize {
                 self.counts.resize(value as usize + 1, 0);
             }
             self.counts[value as usize] += times;
-        } else if value >> (64 - PACKED_COUNT_BITS) == 0 && times <= MOST_PACKED {
+        } else if value < LEAST_WIDE && times <= MOST_PACKED {
             self.packed.push(value << PACKED_COUNT_BITS | times);
         } else {
             self.wide.push((value, times));
@@ -70,7 +86,7 @@ impl Samples {
     /// Puts them in order.
     #[must_use]
     pub fn sorted(mut self) -> SortedSamples {
-        self.packed.sort_unstable();
+        sort_packed(&mut self.packed);
         self.wide.sort_unstable();
         let packed: u64 = self.packed.iter().map(|run| run & MOST_PACKED).sum();
         let wide: u64 = self.wide.iter().map(|(_, times)| times).sum();
@@ -87,12 +103,38 @@ pub struct SortedSamples {
 }
 
 impl SortedSamples {
-    /// The values in ascending order, each with how often it came in a row; equal
-    /// values may come in several pieces.
-    pub fn runs(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
+    /// Gives the values in ascending order, each with how often it came.
+    pub fn for_each(&self, mut give: impl FnMut(u64, u64)) {
         let Samples { counts, packed, wide } = &self.samples;
-        let small = (0..).zip(counts.iter().copied()).filter(|(_, count)| *count > 0);
-        small.chain(LargeRuns { packed, wide })
+        for (value, &times) in (0..).zip(counts) {
+            if times > 0 {
+                give(value, times);
+            }
+        }
+        // Pieces of one value are joined: how they came must not show.
+        let mut joined = (0, 0);
+        let mut join = |value, times| {
+            if value == joined.0 {
+                joined.1 += times;
+            } else {
+                if joined.1 > 0 {
+                    give(joined.0, joined.1);
+                }
+                joined = (value, times);
+            }
+        };
+        let mut wide = wide.iter().peekable();
+        for run in packed {
+            let value = run >> PACKED_COUNT_BITS;
+            while let Some(&(other, times)) = wide.next_if(|(other, _)| *other < value) {
+                join(other, times);
+            }
+            join(value, run & MOST_PACKED);
+        }
+        wide.for_each(|&(value, times)| join(value, times));
+        if joined.1 > 0 {
+            give(joined.0, joined.1);
+        }
     }
 
     /// Number of samples.
@@ -110,62 +152,61 @@ impl SortedSamples {
     /// Sums the samples up; `None` without samples.
     #[must_use]
     pub fn summary(&self) -> Option<Summary> {
-        let (min, _) = self.runs().next()?;
-        let count = self.count;
+        let count = self.count.checked_sub(1)? + 1;
         let ranks = PERCENTILES.map(|percent| ((count - 1) as f64 * percent / 100.0).round() as u64);
         let mut percentiles = [0; PERCENTILES.len()];
         let (mut reached, mut next) = (0, 0);
+        let (mut least, mut max) = (None, 0);
         // Sums are of what is beyond the least, so that squares keep their digits. The
-        // values come in order, so the order of summation is fixed; pieces of one
-        // value are joined, since how they came must not show in the last bit.
+        // values come in order, so the order of summation is fixed.
         let (mut sum, mut squares) = (0u128, 0.0);
-        let mut joined = (min, 0);
-        let square = |(value, times): (u64, u64)| {
-            let beyond = (value - min) as f64;
-            beyond * beyond * times as f64
-        };
-        for (value, times) in self.runs() {
-            if value != joined.0 {
-                squares += square(joined);
-                joined = (value, 0);
-            }
-            joined.1 += times;
-            sum += u128::from(value - min) * u128::from(times);
+        self.for_each(|value, times| {
+            let beyond = value - *least.get_or_insert(value);
+            max = value;
+            squares += beyond as f64 * beyond as f64 * times as f64;
+            sum += u128::from(beyond) * u128::from(times);
             reached += times;
             while next < ranks.len() && ranks[next] < reached {
                 percentiles[next] = value;
                 next += 1;
             }
-        }
-        squares += square(joined);
+        });
+        let min = least?;
         let beyond = sum as f64 / count as f64;
         let mean = (sum + u128::from(min) * u128::from(count)) as f64 / count as f64;
         let variance = (squares / count as f64 - beyond * beyond).max(0.0);
         let [p50, p75, p90, p95, p99] = percentiles;
-        Some(Summary { count, mean, min, max: joined.0, std: variance.sqrt(), p50, p75, p90, p95, p99 })
+        Some(Summary { count, mean, min, max, std: variance.sqrt(), p50, p75, p90, p95, p99 })
     }
 }
 
-/// The runs of values that are not counted, in order.
-struct LargeRuns<'a> {
-    packed: &'a [u64],
-    wide: &'a [(u64, u64)],
-}
-
-impl Iterator for LargeRuns<'_> {
-    type Item = (u64, u64);
-
-    #[inline]
-    fn next(&mut self) -> Option<(u64, u64)> {
-        let packed = self.packed.first().map(|&run| (run >> PACKED_COUNT_BITS, run & MOST_PACKED));
-        if let Some(&wide) = self.wide.first()
-            && packed.is_none_or(|(value, _)| wide.0 < value)
-        {
-            self.wide = &self.wide[1..];
-            return Some(wide);
+/// Puts runs into the order of their values, least significant digits first: a run's
+/// step costs a few reads of memory, however many there are.
+fn sort_packed(packed: &mut Vec<u64>) {
+    const DIGIT_BITS: u32 = 11;
+    const FEW: usize = 2048;
+    if packed.len() < FEW {
+        packed.sort_unstable();
+        return;
+    }
+    let differing = packed.iter().fold(0, |bits, run| bits | (run ^ packed[0])) >> PACKED_COUNT_BITS;
+    let mut sorted = vec![0; packed.len()];
+    let mut shift = PACKED_COUNT_BITS;
+    while shift < u64::BITS && differing >> (shift - PACKED_COUNT_BITS) > 0 {
+        let digit = |run: u64| (run >> shift) as usize & ((1 << DIGIT_BITS) - 1);
+        let mut places = [0u32; 1 << DIGIT_BITS];
+        packed.iter().for_each(|&run| places[digit(run)] += 1);
+        let mut next = 0;
+        for place in &mut places {
+            next += std::mem::replace(place, next);
         }
-        self.packed = self.packed.get(1..)?;
-        packed
+        for &run in packed.iter() {
+            let place = &mut places[digit(run)];
+            sorted[*place as usize] = run;
+            *place += 1;
+        }
+        std::mem::swap(packed, &mut sorted);
+        shift += DIGIT_BITS;
     }
 }
 
@@ -235,7 +276,7 @@ mod tests {
                 (prop_oneof![0u64..5000, 4000u64..6000, any::<u64>()], prop_oneof![1u64..4, 1u64..3_000_000]),
                 0..300,
             ),
-            copies in 1usize..12,
+            copies in prop_oneof![4 => 1usize..12, 1 => 20usize..60],
         ) {
             let mut samples = Samples::default();
             let mut model: Vec<(u64, u64)> = Vec::new();
@@ -246,18 +287,16 @@ mod tests {
                 model.push((value, times));
             }
             model.sort_unstable();
-            let joined = |runs: &mut dyn Iterator<Item = (u64, u64)>| {
-                let mut all: Vec<(u64, u64)> = Vec::new();
-                for (value, times) in runs {
-                    match all.last_mut() {
-                        Some(last) if last.0 == value => last.1 += times,
-                        _ => all.push((value, times)),
-                    }
+            let mut expected: Vec<(u64, u64)> = Vec::new();
+            for (value, times) in model {
+                match expected.last_mut() {
+                    Some(last) if last.0 == value => last.1 += times,
+                    _ => expected.push((value, times)),
                 }
-                all
-            };
-            let got = joined(&mut samples.sorted().runs());
-            prop_assert_eq!(got, joined(&mut model.into_iter()));
+            }
+            let mut got = Vec::new();
+            samples.sorted().for_each(|value, times| got.push((value, times)));
+            prop_assert_eq!(got, expected);
         }
     }
 }

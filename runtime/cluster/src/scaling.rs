@@ -60,6 +60,12 @@ impl Tally {
         self.token_gap_count += times;
         self.token_gap_sum_ns += u128::from(gap_ns) * u128::from(times);
     }
+
+    /// So many gaps, which sum up to `sum_ns`, of each of `requests`.
+    pub(crate) fn token_gaps_sum(&mut self, sum_ns: u64, gaps: u64, requests: u64) {
+        self.token_gap_count += gaps * requests;
+        self.token_gap_sum_ns += u128::from(sum_ns) * u128::from(requests);
+    }
 }
 
 /// A change of the number of engines that are up or coming up.

@@ -129,13 +129,9 @@ impl Simulation<'_> {
             self.emit_stretch(index, shapes[0].batch_requests(), durations_ns);
         }
         let worker = &mut self.workers[index as usize];
-        let mut start_ns = now_ns;
-        for (shape, &duration_ns) in shapes.iter().zip(durations_ns) {
-            worker.book(start_ns, shape, duration_ns);
-            start_ns = start_ns.saturating_add(duration_ns);
-        }
+        let end_ns = worker.book(now_ns, shapes, durations_ns);
         worker.give_back(priced);
-        self.expect_step_end(index, start_ns);
+        self.expect_step_end(index, end_ns);
         Ok(())
     }
 

@@ -18,10 +18,13 @@ use crate::plan::{ScheduledKind, ScheduledRequest, StepPlan};
 use crate::request::{DrawnOutputs, Flags, Request, RequestId, RequestStatus};
 use crate::schedule::Scan;
 use crate::seed;
+use crate::stretch::DecodeStretch;
 
 /// The calendar reaches further than any stretch, so that a stretch sees all that
 /// happens in it.
 const LEAST_CALENDAR_STEPS: usize = 2 * Engine::MOST_PREDICTED_STEPS;
+const DAYS_PER_WORD: usize = u64::BITS as usize;
+const _: () = assert!(Engine::MOST_PREDICTED_STEPS <= DAYS_PER_WORD);
 /// Smaller blocks are looked at so often that a bulk would not pay.
 const LEAST_BLOCK_TOKENS: u32 = 8;
 /// Larger ones would need a calendar that is larger than what it is for.
@@ -59,6 +62,8 @@ pub(crate) struct Bulk {
     context_tokens: u64,
     /// Who is looked at in which step, in no order; a ring.
     calendar: Vec<Vec<RequestId>>,
+    /// A bit for each day of the calendar that has someone.
+    busy_days: Vec<u64>,
     /// Output tokens that the driver has not been told of: tag and number.
     untold: Vec<(u64, u32)>,
     /// Scratch.
@@ -81,6 +86,7 @@ impl Bulk {
             next_ticket: 0,
             context_tokens: 0,
             calendar: Vec::new(),
+            busy_days: Vec::new(),
             untold: Vec::new(),
             due: Vec::new(),
         }
@@ -99,6 +105,7 @@ impl Bulk {
         if self.calendar.is_empty() {
             let steps = (block_size_tokens as usize + 2).next_power_of_two().max(LEAST_CALENDAR_STEPS);
             self.calendar.resize(steps, Vec::new());
+            self.busy_days.resize(steps / DAYS_PER_WORD, 0);
         }
     }
 
@@ -116,6 +123,23 @@ impl Bulk {
         let steps = (steps as usize).min(self.calendar.len() - 1);
         let day = (known_at as usize + steps) & (self.calendar.len() - 1);
         self.calendar[day].push(id);
+        self.busy_days[day / DAYS_PER_WORD] |= 1 << (day % DAYS_PER_WORD);
+    }
+
+    /// The steps after the latest one in which members are looked at: bit 0 is the
+    /// next step, and so on for a stretch.
+    fn busy_steps(&self) -> u64 {
+        let day = self.day(self.clock + 1);
+        let (word, shift) = (day / DAYS_PER_WORD, day % DAYS_PER_WORD);
+        let words = u128::from(self.busy_days[(word + 1) & (self.busy_days.len() - 1)]) << DAYS_PER_WORD
+            | u128::from(self.busy_days[word]);
+        (words >> shift) as u64
+    }
+
+    /// So many steps in which no member is looked at.
+    fn pass(&mut self, steps: u32) {
+        self.clock += u64::from(steps);
+        self.context_tokens += u64::from(steps) * u64::from(self.members);
     }
 
     fn remove(&mut self, id: RequestId, request: &Request) {
@@ -223,16 +247,44 @@ impl Engine {
         due.iter().filter(grows).count() as u32
     }
 
-    /// One step of all members: those that are due take and offer blocks, in the
-    /// order of the running list, and those that end are entered by themselves.
+    /// One step of all members.
     pub(crate) fn advance_bulk(&mut self, plan: &mut StepPlan) {
+        self.step_bulk(plan);
+        self.count_bulk(plan);
+    }
+
+    /// So many steps of all members in a row, of which some may end in the last.
+    pub(crate) fn advance_bulk_by(&mut self, plan: &mut StepPlan, steps: u32, stretch: &mut DecodeStretch) {
+        let end = self.bulk.clock + u64::from(steps);
+        loop {
+            let left = (end - self.bulk.clock) as u32;
+            assert!(plan.scheduled.is_empty() || left == 0, "a request ends in a stretch");
+            let quiet = self.bulk.busy_steps().trailing_zeros().min(left);
+            self.bulk.pass(quiet);
+            stretch.note_events(self.pool.events(), quiet);
+            if quiet == left {
+                break;
+            }
+            self.step_bulk(plan);
+            stretch.note_events(self.pool.events(), 1);
+        }
+        self.count_bulk(plan);
+    }
+
+    /// One step: members that are due take and offer blocks, in the order of the
+    /// running list, and those that end are entered by themselves.
+    fn step_bulk(&mut self, plan: &mut StepPlan) {
         self.bulk.clock += 1;
         let day = self.bulk.day(self.bulk.clock);
         if !self.bulk.calendar[day].is_empty() {
             self.look_at_due(day, plan);
         }
-        let bulk = &mut self.bulk;
-        bulk.context_tokens += u64::from(bulk.members);
+        self.bulk.context_tokens += u64::from(self.bulk.members);
+    }
+
+    /// Enters the members into the plan of the latest step.
+    fn count_bulk(&self, plan: &mut StepPlan) {
+        let bulk = &self.bulk;
         plan.bulk_requests = bulk.members;
         plan.bulk_groups.clear();
         plan.bulk_groups.extend_from_slice(&bulk.groups);
@@ -244,6 +296,7 @@ impl Engine {
         let before = self.bulk.clock - 1;
         let mut due = std::mem::take(&mut self.bulk.due);
         due.append(&mut self.bulk.calendar[day]);
+        self.bulk.busy_days[day / DAYS_PER_WORD] &= !(1 << (day % DAYS_PER_WORD));
         let places = &self.bulk.places;
         due.sort_unstable_by_key(|id| places[id.index()].ticket);
         for &id in &due {
@@ -294,9 +347,11 @@ impl Engine {
     /// [`Engine::is_all_bulk`]; `new_blocks` gets the blocks that each takes.
     pub(crate) fn bulk_steps(&self, most: usize, new_blocks: &mut [u32]) -> usize {
         let mut most = most.min(new_blocks.len());
-        let mut step = 1;
-        while step <= most {
-            for &id in &self.bulk.calendar[self.bulk.day(self.bulk.clock + step as u64)] {
+        let mut busy_steps = self.bulk.busy_steps();
+        while busy_steps != 0 && busy_steps.trailing_zeros() < most as u32 {
+            let step = u64::from(busy_steps.trailing_zeros()) + 1;
+            busy_steps &= busy_steps - 1;
+            for &id in &self.bulk.calendar[self.bulk.day(self.bulk.clock + step)] {
                 let request = &self.requests[id];
                 let lag = (self.bulk.clock - self.bulk.places[id.index()].known_at) as u32;
                 // The last step may be one in which some end.
@@ -307,7 +362,6 @@ impl Engine {
                     grows_at += self.config.block_size as usize;
                 }
             }
-            step += 1;
         }
         most
     }
@@ -342,6 +396,7 @@ impl Engine {
         self.bulk.head = 0;
         self.bulk.context_tokens = 0;
         self.bulk.calendar.iter_mut().for_each(Vec::clear);
+        self.bulk.busy_days.fill(0);
     }
 
     /// Gives the tags of requests that are not members any more with the output

@@ -4,6 +4,10 @@
 //! prefixes. The state runs along the sequence and is read off at each block
 //! boundary; no token needs to be kept to extend it. Identities that leave the
 //! engine on the wire are computed elsewhere, from tokens.
+//!
+//! The upper half of a hash is drawn from the state. The lower half is its place:
+//! the blocks of one run of content, which are cached and evicted together, have
+//! places in a row, so that a table indexed by places has them side by side.
 
 use crate::seed::mix;
 
@@ -16,6 +20,22 @@ pub struct ChainHasher {
     state: u64,
     filled_tokens: u32,
     block_size_tokens: u32,
+    run: Run,
+}
+
+/// The run of content that a sequence ends with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Run {
+    /// The content, mixed.
+    content: u64,
+    end_tokens: u32,
+    /// Place of the block that it completes next.
+    next_place: u32,
+}
+
+impl Run {
+    /// Of a sequence that ends with a token, or with nothing.
+    const NONE: Self = Self { content: 0, end_tokens: u32::MAX, next_place: 0 };
 }
 
 impl ChainHasher {
@@ -23,7 +43,7 @@ impl ChainHasher {
     /// blocks: an adapter, a tenant's cache salt; 0 for none.
     #[must_use]
     pub fn new(block_size_tokens: u32, salt: u64) -> Self {
-        Self { state: mix(salt ^ 0x7663_725f_626c_6f63), filled_tokens: 0, block_size_tokens }
+        Self { state: mix(salt ^ 0x7663_725f_626c_6f63), filled_tokens: 0, block_size_tokens, run: Run::NONE }
     }
 
     /// Blocks that the next `len_tokens` tokens complete.
@@ -36,7 +56,13 @@ impl ChainHasher {
     #[inline]
     pub fn push_token(&mut self, token: u32) -> Option<BlockHash> {
         self.state = fold_token(self.state, token);
-        self.advance(1)
+        self.run = Run::NONE;
+        self.filled_tokens += 1;
+        if self.filled_tokens < self.block_size_tokens {
+            return None;
+        }
+        self.filled_tokens = 0;
+        Some(identity(self.state))
     }
 
     /// The running state, to be continued with [`fold_token`].
@@ -50,26 +76,53 @@ impl ChainHasher {
     /// Content stands for its tokens: two sequences match where they name the
     /// same content at the same offsets in the same pieces.
     pub fn push_run(&mut self, content: u64, offset_tokens: u32, len_tokens: u32, completed: &mut Vec<BlockHash>) {
+        if len_tokens == 0 {
+            return;
+        }
+        let content = mix(content);
+        if self.run.content != content || self.run.end_tokens != offset_tokens {
+            let begin = content ^ u64::from(offset_tokens).wrapping_mul(SPAN_MULTIPLIER);
+            self.run.next_place = (fold(self.state, begin) >> 32) as u32;
+        }
+        let Self { mut state, filled_tokens, block_size_tokens, .. } = *self;
         let mut offset = offset_tokens;
         let end = offset_tokens + len_tokens;
-        let content = mix(content);
-        while offset < end {
-            let piece = (self.block_size_tokens - self.filled_tokens).min(end - offset);
+        let mut take = |piece: u32| {
             let span = u64::from(offset) << 32 | u64::from(piece);
-            self.state = fold(self.state, content ^ mix(span));
             offset += piece;
-            completed.extend(self.advance(piece));
+            state = fold(state, content ^ span.wrapping_mul(SPAN_MULTIPLIER));
+            state
+        };
+        let mut left = len_tokens;
+        if filled_tokens > 0 && left >= block_size_tokens - filled_tokens {
+            left -= block_size_tokens - filled_tokens;
+            let state = take(block_size_tokens - filled_tokens);
+            completed.push(self.run.place(state));
+            self.filled_tokens = 0;
         }
+        if self.filled_tokens == 0 {
+            let mut run = self.run;
+            completed.extend((0..left / block_size_tokens).map(|_| run.place(take(block_size_tokens))));
+            self.run = run;
+            left %= block_size_tokens;
+        }
+        if left > 0 {
+            take(left);
+            self.filled_tokens += left;
+        }
+        self.state = state;
+        self.run.content = content;
+        self.run.end_tokens = end;
     }
+}
 
+impl Run {
+    /// The identity of the block that the run completes at `state`.
     #[inline]
-    fn advance(&mut self, tokens: u32) -> Option<BlockHash> {
-        self.filled_tokens += tokens;
-        if self.filled_tokens < self.block_size_tokens {
-            return None;
-        }
-        self.filled_tokens = 0;
-        Some(identity(self.state))
+    fn place(&mut self, state: u64) -> BlockHash {
+        let place = u64::from(self.next_place);
+        self.next_place = self.next_place.wrapping_add(1);
+        identity(state >> 32 << 32 | place)
     }
 }
 
@@ -79,11 +132,14 @@ pub(crate) fn fold_token(state: u64, token: u32) -> u64 {
     fold(state, u64::from(token) | 1 << 32)
 }
 
-/// The identity of a block whose last token led to `state`.
+/// The identity of a block that is not part of a run and whose last token led to
+/// `state`.
 #[inline]
 pub(crate) fn identity(state: u64) -> BlockHash {
     state.max(1)
 }
+
+const SPAN_MULTIPLIER: u64 = 0xbf58_476d_1ce4_e5b9;
 
 /// One round of a folded 64 x 64 -> 128 bit multiplication.
 #[inline]
@@ -131,6 +187,28 @@ mod tests {
         plain.push_token(5);
         salted.push_token(5);
         assert_ne!(plain.push_token(6), salted.push_token(6));
+    }
+
+    #[test]
+    fn a_run_may_come_in_pieces_that_end_with_blocks() {
+        let whole = hashes(&[(1, 24), (2, 160)], 16);
+        let mut hasher = ChainHasher::new(16, 0);
+        let mut pieces = Vec::new();
+        hasher.push_run(1, 0, 24, &mut pieces);
+        for (offset, len) in [(0, 8), (8, 16), (24, 64), (88, 0), (88, 48), (136, 24)] {
+            hasher.push_run(2, offset, len, &mut pieces);
+        }
+        assert_eq!(pieces, whole);
+    }
+
+    #[test]
+    fn blocks_of_a_run_have_places_in_a_row() {
+        let places: Vec<u32> = hashes(&[(1, 40), (2, 100)], 16).iter().map(|&hash| hash as u32).collect();
+        assert_eq!(places[1], places[0].wrapping_add(1));
+        assert!(places[2..].windows(2).all(|pair| pair[1] == pair[0].wrapping_add(1)), "{places:?}");
+        assert_ne!(places[2], places[1].wrapping_add(1));
+        // The same content elsewhere is elsewhere.
+        assert_ne!(hashes(&[(3, 16), (2, 16)], 16)[1] as u32, places[2]);
     }
 
     #[test]

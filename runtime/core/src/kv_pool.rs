@@ -166,13 +166,15 @@ impl KvPool {
     pub fn allocate(&mut self, count: u32, table: &mut Vec<BlockId>) {
         assert!(count <= self.num_free, "allocate {count} of {} free blocks", self.num_free);
         let mut next = self.first_free;
-        for _ in 0..count {
+        let first = table.len();
+        table.resize(first + count as usize, NULL_BLOCK);
+        for place in &mut table[first..] {
             let id = next;
             self.evict(id);
             let block = &mut self.blocks[id as usize];
             block.refs = 1;
             next = block.next_free;
-            table.push(id);
+            *place = id;
         }
         self.first_free = next;
         match next {
@@ -227,26 +229,50 @@ impl KvPool {
         // its parents. Blocks without a hash cannot be hit and are reused
         // before any cached one.
         let mut unhashed_before = self.first_free;
-        let mut first_unhashed = NIL;
-        for &id in table.iter().rev() {
-            let block = &mut self.blocks[id as usize];
+        let mut left = table.iter().rev();
+        loop {
+            let last = self.last_free;
+            let unhashed = self.release_hashed(&mut left);
+            if unhashed_before == NIL {
+                unhashed_before = match last {
+                    NIL => self.first_free,
+                    last => self.blocks[last as usize].next_free,
+                };
+            }
+            let Some(id) = unhashed else { return };
+            self.link_before(id, unhashed_before);
+        }
+    }
+
+    /// Drops a reference to each of the blocks and puts those that have a hash at
+    /// the back of the free list, up to the first one without; that one is given.
+    fn release_hashed<'a>(&mut self, left: &mut impl Iterator<Item = &'a BlockId>) -> Option<BlockId> {
+        let blocks = &mut self.blocks[..];
+        let (mut last, mut freed) = (self.last_free, 0);
+        let mut unhashed = None;
+        for &id in left {
+            let block = &mut blocks[id as usize];
             assert!(block.refs > 0, "block {id} released more often than taken");
             block.refs -= 1;
             if block.refs > 0 {
                 continue;
             }
-            if block.hash != 0 {
-                self.link_back(id);
-                if unhashed_before == NIL {
-                    unhashed_before = id;
-                }
-            } else {
-                self.link_before(id, unhashed_before);
-                if first_unhashed == NIL {
-                    first_unhashed = id;
-                }
+            if block.hash == 0 {
+                unhashed = Some(id);
+                break;
             }
+            block.prev_free = last;
+            block.next_free = NIL;
+            match last {
+                NIL => self.first_free = id,
+                last => blocks[last as usize].next_free = id,
+            }
+            last = id;
+            freed += 1;
         }
+        self.last_free = last;
+        self.num_free += freed;
+        unhashed
     }
 
     /// The free blocks, the one that is taken next first.
@@ -363,10 +389,6 @@ impl KvPool {
             next => self.blocks[next as usize].prev_free = prev_free,
         }
         self.num_free -= 1;
-    }
-
-    fn link_back(&mut self, id: BlockId) {
-        self.link_before(id, NIL);
     }
 
     /// Puts `id` into the free list before `next`, or at the back if none.

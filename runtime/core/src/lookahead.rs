@@ -32,15 +32,19 @@ impl Engine {
         // Some may have come since that step was decided.
         shape.waiting_requests = self.num_waiting() as u64;
         let mut free_blocks = self.pool.num_free();
-        for &blocks in &new_blocks[..most] {
-            if blocks > free_blocks {
-                return;
+        let has_room = |blocks: &&u32| match free_blocks.checked_sub(**blocks) {
+            Some(left) => {
+                free_blocks = left;
+                true
             }
-            free_blocks -= blocks;
+            None => false,
+        };
+        let told = new_blocks[..most].iter().take_while(has_room).count();
+        shapes.extend(new_blocks[..told].iter().map(|&blocks| {
             shape.decode_context_tokens += shape.decode_requests;
             shape.kv_active_blocks += u64::from(blocks);
-            shapes.push(shape);
-        }
+            shape
+        }));
     }
 
     /// How many of `most` steps can be told; `new_blocks` gets the blocks that each

@@ -28,7 +28,8 @@ pub struct DecodeStretch {
     pub steps: u32,
     /// Blocks given by the scheduled steps, in order.
     pub grants: Vec<BlockGrant>,
-    /// KV events in the pool's log at the end of each scheduled step.
+    /// KV events in the pool's log at the end of each scheduled step; none while
+    /// they are not recorded.
     pub events_by_step: Vec<u32>,
     /// What blocks need, by request and then by step.
     due: Vec<Due>,
@@ -62,7 +63,7 @@ impl Engine {
         self.stretch.begin(steps);
         self.outputs.clear();
         if self.is_all_bulk() {
-            self.advance_bulk_by(shapes);
+            self.skip_bulk_steps(shapes);
         } else {
             assert_eq!(self.steps_until_first_end(shapes.len()), shapes.len(), "a request ends in a stretch");
             let stop = self.repeated_stop().expect("the step repeats itself");
@@ -76,21 +77,23 @@ impl Engine {
         &self.stretch
     }
 
-    /// All steps of members of the bulk, of which some may end with the last one.
-    fn advance_bulk_by(&mut self, shapes: &[StepShape]) {
+    /// All steps of members of the bulk.
+    fn skip_bulk_steps(&mut self, shapes: &[StepShape]) {
         let stop = self.repeated_stop().expect("the step repeats itself");
         let mut plan = std::mem::take(&mut self.plans[self.newest]);
+        let mut stretch = std::mem::take(&mut self.stretch);
         self.outputs.bulk_groups.extend_from_slice(&plan.bulk_groups);
-        for shape in shapes {
-            assert!(plan.scheduled.is_empty(), "a request ends in a stretch");
-            plan.clear();
-            self.advance_bulk(&mut plan);
-            debug_assert_eq!(plan.shape.decode_context_tokens, shape.decode_context_tokens);
-            plan.shape = *shape;
-            self.stretch.note_events(self.pool.events());
-        }
+        plan.clear();
+        self.advance_bulk_by(&mut plan, shapes.len() as u32, &mut stretch);
+        let shape = shapes[shapes.len() - 1];
+        debug_assert!(
+            !plan.scheduled.is_empty() || plan.shape.decode_context_tokens == shape.decode_context_tokens,
+            "what was told does not happen"
+        );
+        plan.shape = shape;
         plan.admission_stop = stop;
         self.plans[self.newest] = plan;
+        self.stretch = stretch;
     }
 
     /// Gives every request its tokens, and notes at which steps its blocks are
@@ -146,7 +149,7 @@ impl Engine {
                     self.store_full_blocks(id, computed);
                 }
             }
-            self.stretch.note_events(self.pool.events());
+            self.stretch.note_events(self.pool.events(), 1);
         }
         self.stretch.due_by_step = due;
     }
@@ -180,9 +183,12 @@ impl DecodeStretch {
         self.due.clear();
     }
 
-    /// A step is scheduled: so many events are in the log.
-    fn note_events(&mut self, log: Option<&KvEventLog>) {
-        self.events_by_step.push(log.map_or(0, |events| events.len() as u32));
+    /// Steps are scheduled: so many events are in the log.
+    pub(crate) fn note_events(&mut self, log: Option<&KvEventLog>, steps: u32) {
+        if let Some(events) = log {
+            let noted = self.events_by_step.len();
+            self.events_by_step.resize(noted + steps as usize, events.len() as u32);
+        }
     }
 
     /// Counting sort, which keeps the order of requests within a step.

@@ -47,11 +47,12 @@ fn through_durations(model: &str, part: &str, ms: f64, ratio: f64) -> Result<u64
 /// times of up to half an hour that are not about halfway between two nanoseconds.
 ///
 /// A whole number of nanoseconds survives the way to seconds and back, so only
-/// the first rounding counts. The product below is off by less than 2^-12.
+/// the first rounding counts. The product below and the seconds it stands for are
+/// each off by at most 2^-12 ns.
 #[inline]
 fn plainly_rounded(ms: f64) -> Option<u64> {
     const MOST_NS: f64 = (1u64 << 41) as f64;
-    let ns = ms / 1e3 * 1e9;
+    let ns = ms * 1e6;
     if !(0.0..MOST_NS).contains(&ns) {
         return None;
     }

@@ -52,6 +52,7 @@ impl PassRules {
     }
 
     /// The decode part of the pass, or `None` if nothing is charged for it.
+    #[inline]
     pub(crate) fn decode_load(&self, shape: &StepShape) -> Option<DecodeLoad> {
         if self.prefill_only_worker {
             return None;

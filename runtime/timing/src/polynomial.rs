@@ -62,20 +62,19 @@ impl Polynomial {
         problems.none_or(MODEL, Polynomial { rules, speed })
     }
 
+    #[inline]
     fn price_one(&self, shape: &StepShape) -> Result<u64, LatencyError> {
-        let prefill_ms = prefill_ms(new_tokens(shape));
-        let mut duration_ns = self.speed.prefill_ns(MODEL, prefill_ms)?;
+        let mut duration_ns = 0;
+        if shape.prefill_requests > 0 {
+            duration_ns = self.speed.prefill_ns(MODEL, prefill_ms(new_tokens(shape)))?;
+        }
         if let Some(load) = self.rules.decode_load(shape) {
             let total_kv_tokens = shape.kv_total_blocks * shape.block_size_tokens;
             if total_kv_tokens == 0 {
-                return Err(LatencyError {
-                    model: MODEL.to_owned(),
-                    reason: "the engine reports a KV cache of 0 tokens, so its occupancy means \
-                             nothing; give it blocks"
-                        .to_owned(),
-                });
+                return Err(no_cache());
             }
-            let mut occupancy = load.active_kv_tokens as f64 / total_kv_tokens as f64;
+            // Signed numbers become doubles in one instruction.
+            let mut occupancy = load.active_kv_tokens as i64 as f64 / total_kv_tokens as i64 as f64;
             if self.rules.counts_shared_prefixes() {
                 occupancy = occupancy.min(1.0);
             }
@@ -91,13 +90,18 @@ impl LatencyModel for Polynomial {
     }
 }
 
+#[cold]
+fn no_cache() -> LatencyError {
+    LatencyError {
+        model: MODEL.to_owned(),
+        reason: "the engine reports a KV cache of 0 tokens, so its occupancy means nothing; give it blocks".to_owned(),
+    }
+}
+
 /// New prefill tokens as Dynamo counts them: requests times the difference of
 /// the integer means of where their chunks end and begin.
 fn new_tokens(shape: &StepShape) -> u64 {
     let requests = shape.prefill_requests;
-    if requests == 0 {
-        return 0;
-    }
     let begin_tokens = shape.prefill_context_tokens;
     let end_tokens = begin_tokens + shape.prefill_tokens;
     requests * (end_tokens / requests - begin_tokens / requests)

@@ -28,11 +28,13 @@ impl SpeedInput {
     }
 
     /// The duration of a prefill that takes `ms` at speed 1.
+    #[inline]
     pub(crate) fn prefill_ns(&self, model: &str, ms: f64) -> Result<u64, LatencyError> {
         divided_ns(model, "prefill", ms, self.speedup_ratio)
     }
 
     /// The duration of a decode that takes `ms` at speed 1.
+    #[inline]
     pub(crate) fn decode_ns(&self, model: &str, ms: f64) -> Result<u64, LatencyError> {
         let ratio = self.speedup_ratio * self.decode_speedup_ratio;
         divided_ns(model, "decode", ms, ratio)

@@ -45,20 +45,26 @@ impl Worker {
         self.priced = priced;
     }
 
-    /// Books a step that starts at `start_ns`.
-    pub(crate) fn book(&mut self, start_ns: u64, shape: &StepShape, duration_ns: u64) {
+    /// Books steps that start at `start_ns`, one after another. Gives when the last
+    /// one ends.
+    pub(crate) fn book(&mut self, mut start_ns: u64, shapes: &[StepShape], durations_ns: &[u64]) -> u64 {
         self.executing = true;
-        self.totals.busy_ns += duration_ns;
-        self.totals.computed_tokens += shape.prefill_tokens + shape.decode_tokens;
-        self.totals.prefill_tokens += shape.prefill_tokens;
-        self.totals.peak_active_blocks = self.totals.peak_active_blocks.max(shape.kv_active_blocks as u32);
-        self.step_start_ns = start_ns;
-        self.computes_until_ns = start_ns.saturating_add(duration_ns);
-        self.waits_until_ns = self.computes_until_ns;
-        let work = shape.prefill_tokens << 24 ^ shape.decode_requests;
-        let times = start_ns.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ duration_ns.rotate_left(32);
-        let load = work.wrapping_mul(0xd6e8_feb8_6659_fd93) ^ shape.kv_active_blocks;
-        self.step_digest = seed::mix(self.step_digest ^ times ^ load.rotate_left(17));
+        let totals = &mut self.totals;
+        for (shape, &duration_ns) in shapes.iter().zip(durations_ns) {
+            totals.busy_ns += duration_ns;
+            totals.computed_tokens += shape.prefill_tokens + shape.decode_tokens;
+            totals.prefill_tokens += shape.prefill_tokens;
+            totals.peak_active_blocks = totals.peak_active_blocks.max(shape.kv_active_blocks as u32);
+            self.step_start_ns = start_ns;
+            let work = shape.prefill_tokens << 24 ^ shape.decode_requests;
+            let times = start_ns.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ duration_ns.rotate_left(32);
+            let load = work.wrapping_mul(0xd6e8_feb8_6659_fd93) ^ shape.kv_active_blocks;
+            self.step_digest = seed::mix(self.step_digest ^ times ^ load.rotate_left(17));
+            start_ns = start_ns.saturating_add(duration_ns);
+        }
+        self.computes_until_ns = start_ns;
+        self.waits_until_ns = start_ns;
+        start_ns
     }
 
     /// Books that it is in a step of its engine from `now_ns` to `until_ns`, its own
@@ -89,9 +95,25 @@ impl Worker {
         // A slow-down is not known to the model, so its steps would start at
         // other times than it is told.
         let alone = self.injector.is_some() || self.tokens.is_some() || !self.slow_downs.is_empty();
-        if (ahead || self.latency.prefers_batches()) && !alone && now_ns < horizon_ns {
+        let batches = self.latency.prefers_batches();
+        let looks_ahead = (ahead || batches) && !alone && now_ns < horizon_ns;
+        if looks_ahead && batches {
             self.engine.predict_decode_steps(Engine::MOST_PREDICTED_STEPS, shapes);
         }
-        self.latency.price(&StepBatch { start_ns: now_ns, horizon_ns, shapes }, durations_ns)
+        self.latency.price(&StepBatch { start_ns: now_ns, horizon_ns, shapes }, durations_ns)?;
+        if !looks_ahead || batches {
+            return Ok(());
+        }
+        // Steps of pure decode take about as long as the one before, so few are told
+        // that lie beyond the horizon.
+        let end_ns = now_ns.saturating_add(durations_ns[0]);
+        let most = horizon_ns.saturating_sub(end_ns).div_ceil(durations_ns[0].max(1)) + 1;
+        if end_ns < horizon_ns {
+            self.engine.predict_decode_steps(Engine::MOST_PREDICTED_STEPS.min(most as usize), shapes);
+        }
+        if shapes.len() > 1 {
+            self.latency.price(&StepBatch { start_ns: end_ns, horizon_ns, shapes: &shapes[1..] }, durations_ns)?;
+        }
+        Ok(())
     }
 }

@@ -67,16 +67,21 @@ impl Distribution {
     #[must_use]
     pub fn of_rates(gaps_ns: &SortedSamples) -> Self {
         let count = gaps_ns.count() - gaps_ns.zeros();
-        let mut rates = gaps_ns.runs().filter(|(ns, _)| *ns > 0).map(|(ns, times)| (1e9 / ns as f64, times)).peekable();
-        let Some(&(max, _)) = rates.peek() else { return Self::default() };
+        if count == 0 {
+            return Self::default();
+        }
         // The longest gap comes last, so ranks are counted from the other end.
         let ranks = PERCENTILES.map(|percent| count - 1 - rank(count, percent));
-        let mut percentiles = [max; PERCENTILES.len()];
+        let mut percentiles = [0.0; PERCENTILES.len()];
         let (mut below, mut squares, mut seen, mut next) = (0.0, 0.0, 0, PERCENTILES.len());
-        let mut min = max;
-        for (rate, times) in rates {
+        let (mut highest, mut min) = (None, 0.0);
+        gaps_ns.for_each(|gap_ns, times| {
+            if gap_ns == 0 {
+                return;
+            }
+            let rate = 1e9 / gap_ns as f64;
             // Sums are of what is below the highest, so that squares keep their digits.
-            let distance = max - rate;
+            let distance = *highest.get_or_insert(rate) - rate;
             below += distance * times as f64;
             squares += distance * distance * times as f64;
             seen += times;
@@ -85,7 +90,8 @@ impl Distribution {
                 next -= 1;
                 percentiles[next] = rate;
             }
-        }
+        });
+        let max = highest.expect("there are gaps");
         let mean_below = below / count as f64;
         let variance = (squares / count as f64 - mean_below * mean_below).max(0.0);
         let [median, p75, p90, p95, p99] = percentiles;
