@@ -18,6 +18,27 @@ pub enum Outcome {
     Failed(FailReason),
 }
 
+impl Outcome {
+    fn status(&self) -> &'static str {
+        match self {
+            Self::Unfinished => "unfinished",
+            Self::Completed => "completed",
+            Self::Rejected(_) => "rejected",
+            Self::Shed => "shed",
+            Self::Failed(_) => "failed",
+        }
+    }
+
+    /// Why it was refused or lost, if it was.
+    pub(crate) fn reason(&self) -> Option<String> {
+        match self {
+            Self::Rejected(reason) => Some(reason.to_string()),
+            Self::Failed(reason) => Some(reason.to_string()),
+            Self::Unfinished | Self::Completed | Self::Shed => None,
+        }
+    }
+}
+
 /// Why a request was lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, thiserror::Error)]
 pub enum FailReason {
@@ -174,20 +195,13 @@ impl RequestRecord {
         let engine = |worker: Option<u32>| worker.map(|worker| engine_names[worker as usize].as_str());
         let ms = |ns: Option<u64>| ns.map(ns_to_ms);
         let since_arrival = |ns: Option<u64>| ns.map(|ns| ns_to_ms(ns - self.arrival_ns));
-        let (status, reason) = match self.outcome {
-            Outcome::Unfinished => ("unfinished", None),
-            Outcome::Completed => ("completed", None),
-            Outcome::Rejected(reason) => ("rejected", Some(reason.to_string())),
-            Outcome::Shed => ("shed", None),
-            Outcome::Failed(reason) => ("failed", Some(reason.to_string())),
-        };
         RequestRow {
             id,
             workload,
             session: self.session,
             turn: self.turn,
-            status,
-            reason,
+            status: self.outcome.status(),
+            reason: self.outcome.reason(),
             prompt_tokens: self.prompt_tokens,
             max_tokens: self.max_tokens,
             output_tokens: self.output_tokens,
@@ -206,6 +220,75 @@ impl RequestRecord {
             preemptions: self.preemptions,
             retries: self.retries,
         }
+    }
+}
+
+impl RequestRecord {
+    /// Number of words of [`RequestRecord::words`].
+    const WORDS: usize = 31;
+
+    /// All of it in numbers, for a fingerprint; reasons are told by their text.
+    pub(crate) fn words(&self) -> [u64; Self::WORDS] {
+        let maybe = |value: Option<u64>| value.map_or(0, |value| value.wrapping_add(1));
+        let maybe_small = |value: Option<u32>| maybe(value.map(u64::from));
+        let Self { workload, session, turn, prompt_tokens, max_tokens, output_tokens, cached_tokens, .. } = *self;
+        let Self { arrival_ns, scheduled_ns, prefill_end_ns, transfer_end_ns, first_token_ns, .. } = *self;
+        let Self { last_token_ns, end_ns, prefill_worker, decode_worker, preemptions, retries, outcome, .. } = *self;
+        let RequestDetail {
+            second_token_ns,
+            most_cached_tokens,
+            host_cached_tokens,
+            disk_cached_tokens,
+            load_since_ns: _,
+            first_load_ns,
+            load_ns,
+            preempted_since_ns: _,
+            preempted_ns,
+            transfer_start_ns,
+            decode_scheduled_ns,
+            decode_cached_tokens,
+            route_overlap_tokens: [prefill_overlap_tokens, decode_overlap_tokens],
+        } = self.detail;
+        let status = match outcome {
+            Outcome::Unfinished => 0,
+            Outcome::Completed => 1,
+            Outcome::Rejected(_) => 2,
+            Outcome::Shed => 3,
+            Outcome::Failed(_) => 4,
+        };
+        [
+            u64::from(workload),
+            session,
+            u64::from(turn),
+            u64::from(prompt_tokens),
+            u64::from(max_tokens),
+            u64::from(output_tokens),
+            u64::from(cached_tokens),
+            arrival_ns,
+            maybe(scheduled_ns),
+            maybe(prefill_end_ns),
+            maybe(transfer_end_ns),
+            maybe(first_token_ns),
+            maybe(last_token_ns),
+            maybe(end_ns),
+            maybe_small(prefill_worker),
+            maybe_small(decode_worker),
+            u64::from(preemptions),
+            u64::from(retries),
+            status,
+            maybe(second_token_ns),
+            u64::from(most_cached_tokens),
+            u64::from(host_cached_tokens),
+            u64::from(disk_cached_tokens),
+            maybe(first_load_ns),
+            maybe(load_ns),
+            preempted_ns,
+            maybe(transfer_start_ns),
+            maybe(decode_scheduled_ns),
+            maybe_small(decode_cached_tokens),
+            maybe_small(prefill_overlap_tokens),
+            maybe_small(decode_overlap_tokens),
+        ]
     }
 }
 

@@ -459,10 +459,16 @@ fn fingerprint(report: &Report, step_digests: Vec<u64>) -> String {
     for digest in step_digests {
         hash.update(digest.to_le_bytes());
     }
-    // Rows are written piece by piece, and hashed in large ones.
+    // Records are written piece by piece, and hashed in large ones.
     let mut sink = BufWriter::with_capacity(1 << 16, HashWriter(&mut hash));
     // Writing to a hash cannot fail, and the report has no non-string keys.
-    report.write_requests(&mut sink).expect("a hash accepts everything");
+    let mut write = |bytes: &[u8]| sink.write_all(bytes).expect("a hash accepts everything");
+    for record in &report.requests {
+        write(record.words().map(u64::to_le_bytes).as_flattened());
+        if let Some(reason) = record.outcome.reason() {
+            write(reason.as_bytes());
+        }
+    }
     serde_json::to_writer(&mut sink, report).expect("a report is serialisable");
     sink.flush().expect("a hash accepts everything");
     drop(sink);

@@ -18,6 +18,14 @@ pub const fn mix(value: u64) -> u64 {
     z ^ (z >> 31)
 }
 
+/// A running digest with one more word taken in; cheaper than [`mix`], for words by
+/// the million.
+#[inline]
+#[must_use]
+pub const fn absorb(digest: u64, word: u64) -> u64 {
+    (digest ^ word).wrapping_mul(0xd6e8_feb8_6659_fd93).rotate_left(32) ^ digest.rotate_left(7)
+}
+
 /// The seed of stream `index` of `purpose` in a run seeded with `run_seed`.
 #[must_use]
 pub fn derive(run_seed: u64, purpose: &str, index: u64) -> u64 {

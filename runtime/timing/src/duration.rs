@@ -50,15 +50,18 @@ fn through_durations(model: &str, part: &str, ms: f64, ratio: f64) -> Result<u64
 /// the first rounding counts. The product below and the seconds it stands for are
 /// each off by at most 2^-12 ns.
 #[inline]
-fn plainly_rounded(ms: f64) -> Option<u64> {
+pub(crate) fn plainly_rounded(ms: f64) -> Option<u64> {
     const MOST_NS: f64 = (1u64 << 41) as f64;
+    const WHOLE: f64 = (1u64 << 52) as f64;
     let ns = ms * 1e6;
     if !(0.0..MOST_NS).contains(&ns) {
         return None;
     }
-    let below = ns as i64;
-    let rest = ns - below as f64;
-    ((rest - 0.5).abs() > 1e-3).then_some(below as u64 + u64::from(rest > 0.5))
+    // Doubles from 2^52 on are the whole numbers, so a sum beyond it is rounded, and
+    // its lowest bits are the number.
+    let rounded = ns + WHOLE;
+    let rest = ns - (rounded - WHOLE);
+    (rest.abs() < 0.499).then(|| rounded.to_bits() - WHOLE.to_bits())
 }
 
 /// Rounds a price in nanoseconds to a whole number, as the guest boundary does.

@@ -1,5 +1,6 @@
 //! Dynamo's default timing formula.
 
+use crate::duration::plainly_rounded;
 use crate::pass::{PassRules, PassSemantics};
 use crate::problem::{InvalidConfig, Problems};
 use crate::speed::SpeedInput;
@@ -62,7 +63,7 @@ impl Polynomial {
         problems.none_or(MODEL, Polynomial { rules, speed })
     }
 
-    #[inline]
+    #[inline(never)]
     fn price_one(&self, shape: &StepShape) -> Result<u64, LatencyError> {
         let mut duration_ns = 0;
         if shape.prefill_requests > 0 {
@@ -73,8 +74,7 @@ impl Polynomial {
             if total_kv_tokens == 0 {
                 return Err(no_cache());
             }
-            // Signed numbers become doubles in one instruction.
-            let mut occupancy = load.active_kv_tokens as i64 as f64 / total_kv_tokens as i64 as f64;
+            let mut occupancy = load.active_kv_tokens as f64 / total_kv_tokens as f64;
             if self.rules.counts_shared_prefixes() {
                 occupancy = occupancy.min(1.0);
             }
@@ -86,8 +86,28 @@ impl Polynomial {
 
 impl LatencyModel for Polynomial {
     fn price(&mut self, batch: &StepBatch<'_>, durations_ns: &mut Vec<u64>) -> Result<(), LatencyError> {
-        price_until_horizon(batch, durations_ns, |shape| self.price_one(shape))
+        if self.rules != PassRules::default() || self.speed != SpeedInput::default() {
+            return price_until_horizon(batch, durations_ns, |shape| self.price_one(shape));
+        }
+        price_until_horizon(batch, durations_ns, |shape| match plain_decode_ns(shape) {
+            Some(duration_ns) => Ok(duration_ns),
+            None => self.price_one(shape),
+        })
     }
+}
+
+/// The time of a step that only decodes, under 1.6's rules at speed 1: that of nearly
+/// all steps. None if it is not that plain.
+#[inline]
+fn plain_decode_ns(shape: &StepShape) -> Option<u64> {
+    let total_kv_tokens = shape.kv_total_blocks * shape.block_size_tokens;
+    let decodes = shape.decode_requests > 0 && shape.decode_requests == shape.decode_tokens;
+    if shape.prefill_requests > 0 || !decodes || total_kv_tokens == 0 {
+        return None;
+    }
+    // Signed numbers become doubles in one instruction.
+    let occupancy = shape.decode_context_tokens as i64 as f64 / total_kv_tokens as i64 as f64;
+    plainly_rounded(decode_ms(occupancy.min(1.0)))
 }
 
 #[cold]

@@ -56,10 +56,8 @@ impl Worker {
             totals.prefill_tokens += shape.prefill_tokens;
             totals.peak_active_blocks = totals.peak_active_blocks.max(shape.kv_active_blocks as u32);
             self.step_start_ns = start_ns;
-            let work = shape.prefill_tokens << 24 ^ shape.decode_requests;
-            let times = start_ns.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ duration_ns.rotate_left(32);
-            let load = work.wrapping_mul(0xd6e8_feb8_6659_fd93) ^ shape.kv_active_blocks;
-            self.step_digest = seed::mix(self.step_digest ^ times ^ load.rotate_left(17));
+            let work = shape.prefill_tokens << 32 ^ shape.decode_requests << 48 ^ shape.kv_active_blocks;
+            self.step_digest = seed::absorb(seed::absorb(self.step_digest, start_ns ^ duration_ns.rotate_left(40)), work);
             start_ns = start_ns.saturating_add(duration_ns);
         }
         self.computes_until_ns = start_ns;
@@ -76,7 +74,7 @@ impl Worker {
         let waited_ns = until_ns - self.computes_until_ns;
         self.waits_until_ns = until_ns;
         self.totals.waited_ns += waited_ns;
-        self.step_digest = seed::mix(self.step_digest ^ waited_ns);
+        self.step_digest = seed::absorb(self.step_digest, waited_ns);
     }
 
     /// Steps of the latest call to the latency model.

@@ -218,6 +218,29 @@ fn nonsense_is_refused() {
 }
 
 proptest! {
+    /// The short way for plain decodes gives what the long one does.
+    #[test]
+    fn plain_decodes_cost_what_they_cost(
+        requests in 1u64..300,
+        context_tokens in 1u64..3_000_000,
+        waiting_requests in 0u64..10,
+    ) {
+        let shape = StepShape {
+            decode_requests: requests,
+            decode_tokens: requests,
+            sampled_requests: requests,
+            decode_context_tokens: context_tokens,
+            kv_active_blocks: context_tokens / 64,
+            waiting_requests,
+            ..chunk(0, 0, false, false)
+        };
+        let shape = StepShape { prefill_requests: 0, ..shape };
+        let model = model(Dynamo1_6);
+        if let Some(plain_ns) = plain_decode_ns(&shape) {
+            prop_assert_eq!(plain_ns, model.price_one(&shape).unwrap());
+        }
+    }
+
     /// A faster engine never takes longer, whatever the step.
     #[test]
     fn more_speed_never_costs_time(
