@@ -64,7 +64,7 @@ impl KvPool {
             first_free: if any { 1 } else { NIL },
             last_free: if any { last } else { NIL },
             num_free: last,
-            buckets: if caching { vec![NIL; num_buckets(num_gpu_blocks)] } else { Vec::new() },
+            buckets: if caching { vec![NIL; num_buckets(last)] } else { Vec::new() },
             caching,
             events: None,
         }
@@ -410,8 +410,8 @@ impl KvPool {
 
 /// At most one cached block per bucket on average, and fewer where the buckets fit
 /// into the CPU's second cache all the same.
-fn num_buckets(num_gpu_blocks: u32) -> usize {
+fn num_buckets(num_blocks: u32) -> usize {
     const MOST_SPARSE_BUCKETS: usize = 1 << 16;
-    let enough = (num_gpu_blocks as usize).next_power_of_two();
+    let enough = (num_blocks as usize).next_power_of_two();
     enough.max((2 * enough).min(MOST_SPARSE_BUCKETS))
 }
