@@ -85,7 +85,7 @@ impl Simulation<'_> {
                 record.cached_tokens = entry.num_computed_tokens;
             }
             if record.decode_worker.is_none() {
-                record.detail.admitted(now_ns, entry.num_computed_tokens.min(record.prompt_tokens));
+                record.detail.admitted(now_ns, entry.num_computed_tokens);
             } else {
                 record.detail.admitted(now_ns, 0);
                 record.detail.decode_scheduled_ns.get_or_insert(now_ns);
@@ -176,7 +176,8 @@ impl Simulation<'_> {
     fn horizon_ns(&self, pool: u32, all_priced: bool) -> u64 {
         let feeding_workers = &self.workers[..self.pools[pool as usize].first_worker as usize];
         let any_pool = self.chained || feeding_workers.iter().any(Worker::can_step);
-        if any_pool && !all_priced {
+        // What is due of hand-overs comes at this instant, too.
+        if any_pool && !all_priced || !self.due.is_empty() {
             return self.now_ns;
         }
         let feeding_pools = if any_pool { self.pools.len() as u32 } else { pool };
