@@ -165,6 +165,59 @@ fn prefill_and_decode_apart() {
     assert!(mean("none") < mean("shared"));
 }
 
+/// Prompts that follow each other closely, some longer than others.
+const CROWD: [&str; 5] = [
+    R,
+    r#"{"timestamp": 10, "input_length": 1000, "output_length": 2, "hash_ids": [10, 11]}"#,
+    r#"{"timestamp": 40, "input_length": 1000, "output_length": 6, "hash_ids": [20, 21]}"#,
+    r#"{"timestamp": 70, "input_length": 3000, "output_length": 9, "hash_ids": [30, 31, 32, 33, 34, 35]}"#,
+    r#"{"timestamp": 75, "input_length": 3000, "output_length": 3, "hash_ids": [40, 41, 42, 43, 44, 45]}"#,
+];
+
+#[test]
+fn prompts_are_handed_over_between_passes() {
+    let prefill = ["--prefill-engine-args", r#"{"worker_type": "prefill"}"#];
+    let decode = ["--decode-engine-args", r#"{"worker_type": "decode"}"#];
+    let expected = [
+        ("mean_ttft_ms", "165.009016", "93.051443"),
+        ("max_ttft_ms", "224.868317", "155.123802"),
+        ("duration_ms", "278.855900", "272.588093"),
+        ("mean_itl_ms", "6.028696", "5.878184"),
+    ];
+    check(&CROWD, &[prefill, decode].concat(), &expected);
+    let expected = [
+        ("mean_ttft_ms", "162.588313", "92.989886"),
+        ("duration_ms", "272.591016", "272.126265"),
+        ("mean_itl_ms", "5.892751", "5.845770"),
+    ];
+    check(&CROWD, &[&prefill[..], &decode, &["--num-decode-workers", "2"]].concat(), &expected);
+    let moving = r#"{"worker_type": "prefill", "kv_transfer_bandwidth": 64, "kv_bytes_per_token": 131072}"#;
+    let expected = [
+        ("mean_ttft_ms", "166.115143", "96.737843"),
+        ("duration_ms", "281.212443", "278.732093"),
+        ("mean_itl_ms", "6.036800", "5.878184"),
+    ];
+    check(&CROWD, &[&["--prefill-engine-args", moving], &decode[..]].concat(), &expected);
+}
+
+#[test]
+fn sglang_looks_long_prompts_up_as_its_line_does() {
+    let hashes = |at_ms: u32| {
+        let row = format!(r#"{{"timestamp": {at_ms}, "input_length": 20000, "output_length": 4}}"#);
+        row.replace('}', &ids(40))
+    };
+    let short = r#"{"timestamp": 5001, "input_length": 1000, "output_length": 4, "hash_ids": [1, 2]}"#;
+    let expected = [
+        ("mean_ttft_ms", "321.319278", "160.088210"),
+        ("duration_ms", "5291.941491", "5069.528215"),
+        ("mean_itl_ms", "6.794662", "10.361980"),
+        ("prefix_cache_reused_ratio", "0.799220", "0.487024"),
+        ("first_admission_prefix_cache_reused_ratio", "0.199805", "0.487024"),
+    ];
+    let engine = r#"{"engine_type": "sglang", "block_size": 64}"#;
+    check(&[&hashes(0), &hashes(5000), short], &["--extra-engine-args", engine], &expected);
+}
+
 #[test]
 fn constant_times() {
     // 10 ms of prefill and three decodes of 3 ms, as 1.6.1 has it.

@@ -152,6 +152,17 @@ pub enum LinkSharing {
     Unshared,
 }
 
+/// How much of the output a prefill engine generates before its KV moves on. Nobody
+/// sees those tokens.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum SourceOutput {
+    /// The first token, with the prompt.
+    #[default]
+    FirstToken,
+    /// All of it, as in Dynamo 1.4: the prompt stays for as many steps.
+    Whole,
+}
+
 /// The way of KV from prefill to decode engines.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LinkConfig {
@@ -165,6 +176,8 @@ pub struct LinkConfig {
     pub scope: TransferScope,
     /// Which transfers contend.
     pub sharing: LinkSharing,
+    /// What must have been generated before.
+    pub source_output: SourceOutput,
 }
 
 impl LinkConfig {

@@ -14,6 +14,7 @@ mod error;
 mod event;
 mod fault;
 mod graph;
+mod hand_over;
 mod injector;
 mod kv_router;
 mod lifecycle;
@@ -44,8 +45,8 @@ pub use autoscale::target_autoscaler;
 pub use conditional::{ConditionalConfig, ConditionalPolicy};
 pub use config::{
     Answers, Arrivals, DataParallel, FaultConfig, FaultKind, InjectorFactory, LatencyFactory, Limit, LinkConfig,
-    LinkSharing, PolicyFactory, PoolConfig, RequestMix, RunConfig, ScalerFactory, ScalingConfig, TokenConfig,
-    TokenFactory, Topology, TracePacing, TransferScope, WorkloadConfig, WorkloadSource,
+    LinkSharing, PolicyFactory, PoolConfig, RequestMix, RunConfig, ScalerFactory, ScalingConfig, SourceOutput,
+    TokenConfig, TokenFactory, Topology, TracePacing, TransferScope, WorkloadConfig, WorkloadSource,
 };
 pub use error::SimError;
 pub use kv_router::{KvKnowledge, KvRouterConfig, QueueConfig, QueueOrder, ReplicaConfig};

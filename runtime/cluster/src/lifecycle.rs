@@ -3,9 +3,10 @@
 use vcr_core::plan::{RemoteLoad, RequestOutput};
 use vcr_core::{KvRole, RequestSpec, ServingEngine, StopRules, seed};
 
-use crate::config::{LinkConfig, LinkSharing, Topology, TransferScope};
+use crate::config::{LinkConfig, LinkSharing, SourceOutput, Topology, TransferScope};
 use crate::error::SimError;
 use crate::event::Event;
+use crate::hand_over::Due;
 use crate::link::TransferKey;
 use crate::metrics::{Counter, Trend};
 use crate::record::{FailReason, Outcome, RequestDetail, RequestRecord};
@@ -182,7 +183,13 @@ impl Simulation<'_> {
     /// that role.
     pub(crate) fn first_part(&self, tag: u64) -> (u32, KvRole) {
         let max_tokens = self.records[tag as usize].max_tokens;
-        if self.pools.len() > 1 { (max_tokens.min(1), KvRole::Source) } else { (max_tokens, KvRole::Local) }
+        match &self.config.topology {
+            Topology::Aggregated(_) => (max_tokens, KvRole::Local),
+            Topology::Disaggregated { link, .. } => match link.source_output {
+                SourceOutput::FirstToken => (max_tokens.min(1), KvRole::Source),
+                SourceOutput::Whole => (max_tokens, KvRole::Source),
+            },
+        }
     }
 
     /// Routes a request to a worker of `pool`, or parks it until one is up.
@@ -222,7 +229,7 @@ impl Simulation<'_> {
             tenant,
             arrival_ns: self.records[tag as usize].arrival_ns,
             kv_role,
-            drawn: self.drawn_outputs(tag, worker),
+            drawn: self.drawn_outputs(tag, worker).filter(|_| kv_role != KvRole::Source),
             ..RequestSpec::new(tag, prompt, max_tokens)
         };
         match self.workers[worker as usize].engine.submit(spec) {
@@ -237,6 +244,9 @@ impl Simulation<'_> {
                 self.live_mut(tag).stage =
                     if decode { Stage::Decode { worker, id } } else { Stage::First { worker, id } };
                 self.dirty.push(worker);
+                if decode && self.reserves_between_steps(worker) {
+                    self.due.push_back(Due::Reservation { worker });
+                }
                 if self.wants_steps {
                     self.observer.submitted(worker, tag);
                 }
@@ -312,8 +322,14 @@ impl Simulation<'_> {
         detail.transfer_start_ns = Some(self.now_ns);
         detail.decode_cached_tokens = Some(load.cached_tokens);
         if self.links.is_empty() || bytes == 0 {
-            let delivered = Event::TransferDelivered { tag: key.tag, attempt: key.attempt };
-            self.events.push(self.now_ns.saturating_add(latency_ns).saturating_add(alone_ns), delivered);
+            let takes_ns = latency_ns.saturating_add(alone_ns);
+            let Some(to) = self.destination_of(key.tag, key.attempt) else { return };
+            if takes_ns == 0 && self.reserves_between_steps(to) {
+                self.due.push_back(Due::TakeOver { tag: key.tag, attempt: key.attempt });
+            } else {
+                let delivered = Event::TransferDelivered { tag: key.tag, attempt: key.attempt };
+                self.events.push(self.now_ns.saturating_add(takes_ns), delivered);
+            }
             return;
         }
         let link = self.link_from(source);
@@ -334,11 +350,26 @@ impl Simulation<'_> {
     }
 
     pub(crate) fn deliver_transfer(&mut self, tag: u64, attempt: u32) {
-        let Some(live) = self.live[tag as usize].as_deref() else { return };
-        if live.attempt != attempt {
-            return;
+        let Some(worker) = self.destination_of(tag, attempt) else { return };
+        if self.reserves_between_steps(worker) {
+            self.due.push_back(Due::TakeOver { tag, attempt });
+        } else {
+            self.take_over(tag);
         }
-        let Stage::Decode { worker, id } = live.stage else { return };
+    }
+
+    /// The worker that a request's KV has been on its way to since that attempt, if
+    /// nothing has come between.
+    pub(crate) fn destination_of(&self, tag: u64, attempt: u32) -> Option<u32> {
+        match self.live[tag as usize].as_deref() {
+            Some(Live { stage: Stage::Decode { worker, .. }, attempt: now, .. }) if *now == attempt => Some(*worker),
+            _ => None,
+        }
+    }
+
+    /// A decode worker has the KV of a request, whose source is free again.
+    pub(crate) fn take_over(&mut self, tag: u64) {
+        let Stage::Decode { worker, id } = self.live_mut(tag).stage else { return };
         self.records[tag as usize].transfer_end_ns = Some(self.now_ns);
         self.workers[worker as usize].engine.remote_kv_arrived(id);
         self.dirty.push(worker);

@@ -44,7 +44,7 @@ impl Simulation<'_> {
     }
 
     /// Whether no rank of an engine is in a step or held up, so that one can begin.
-    fn is_at_barrier(&self, worker: u32) -> bool {
+    pub(crate) fn is_at_barrier(&self, worker: u32) -> bool {
         self.ranks_of(worker).all(|rank| {
             let rank = &self.workers[rank as usize];
             rank.may_work() && !rank.executing

@@ -1,6 +1,6 @@
 //! A run before its first event: its parts made, what begins it scheduled.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use vcr_core::{Seat, seed};
@@ -75,6 +75,7 @@ impl<'o> Simulation<'o> {
             only_ticks_since_ns: None,
             ended: 0,
             steps: 0,
+            due: VecDeque::new(),
             dirty: Vec::new(),
             loads: Vec::new(),
             candidates: Vec::new(),

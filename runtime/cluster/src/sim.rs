@@ -4,7 +4,7 @@
 //! then every worker whose situation changed may start a step, in order of
 //! worker. Nothing here reads a clock or iterates in an order that could vary.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::iter::StepBy;
 use std::ops::Range;
 
@@ -14,6 +14,7 @@ use vcr_core::{Prompt, RequestId, ServingEngine};
 use crate::config::{PoolConfig, RunConfig};
 use crate::error::SimError;
 use crate::event::{Event, EventQueue};
+use crate::hand_over::Due;
 use crate::kv_router::{Candidate, KvRouter};
 use crate::link::Link;
 use crate::metrics::{Counter, MetricSet};
@@ -129,6 +130,8 @@ pub(crate) struct Simulation<'o> {
     pub(crate) only_ticks_since_ns: Option<u64>,
     pub(crate) ended: u64,
     pub(crate) steps: u64,
+    /// What is due of hand-overs between steps.
+    pub(crate) due: VecDeque<Due>,
     /// Workers whose situation changed at this instant.
     pub(crate) dirty: Vec<u32>,
     pub(crate) loads: Vec<WorkerLoad>,
@@ -173,11 +176,16 @@ impl<'o> Simulation<'o> {
             while let Some(event) = self.events.pop_at(at_ns) {
                 self.handle(event)?;
             }
+            self.drive_hand_overs();
             self.release_queued();
             if self.scales {
                 self.turn_off_drained();
             }
             self.start_steps()?;
+            while !self.due.is_empty() {
+                self.drive_hand_overs();
+                self.start_steps()?;
+            }
             if self.scales && self.only_ticks_are_left() {
                 break;
             }
@@ -190,7 +198,7 @@ impl<'o> Simulation<'o> {
         self.check_that_all_ended()
     }
 
-    fn handle(&mut self, event: Event) -> Result<(), SimError> {
+    pub(crate) fn handle(&mut self, event: Event) -> Result<(), SimError> {
         match event {
             Event::StepEnd { worker, incarnation } => {
                 if self.workers[worker as usize].incarnation == incarnation {

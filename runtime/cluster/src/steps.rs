@@ -15,6 +15,14 @@ use crate::worker::Worker;
 impl Simulation<'_> {
     /// Lets every worker whose situation changed decide and start steps.
     pub(crate) fn start_steps(&mut self) -> Result<(), SimError> {
+        if self.sources_go_on() {
+            self.exhaust_instant_steps()?;
+        }
+        self.start_dirty()
+    }
+
+    /// Starts steps of the workers in `dirty`.
+    pub(crate) fn start_dirty(&mut self) -> Result<(), SimError> {
         let mut dirty = std::mem::take(&mut self.dirty);
         self.widen_to_engines(&mut dirty);
         dirty.sort_unstable();
@@ -77,11 +85,20 @@ impl Simulation<'_> {
                 record.cached_tokens = entry.num_computed_tokens;
             }
             if record.decode_worker.is_none() {
-                record.detail.admitted(now_ns, entry.num_computed_tokens.min(record.prompt_tokens));
+                record.detail.admitted(now_ns, entry.num_computed_tokens);
             } else {
                 record.detail.admitted(now_ns, 0);
                 record.detail.decode_scheduled_ns.get_or_insert(now_ns);
             }
+        }
+        // A prompt that goes on is before all others.
+        if let Some(entry) = plan.scheduled.first()
+            && entry.is_prefill
+            && entry.kind == ScheduledKind::Running
+            && self.pools[worker.pool as usize].config.engine.reports_chunks_as_cached()
+        {
+            let detail = &mut self.records[entry.tag as usize].detail;
+            detail.most_cached_tokens = detail.most_cached_tokens.max(entry.num_computed_tokens);
         }
         // A step that did nothing but preempt has made room for another.
         let any = !plan.is_empty() || !plan.preempted.is_empty();
@@ -155,7 +172,8 @@ impl Simulation<'_> {
     fn horizon_ns(&self, pool: u32, all_priced: bool) -> u64 {
         let feeding_workers = &self.workers[..self.pools[pool as usize].first_worker as usize];
         let any_pool = self.chained || feeding_workers.iter().any(Worker::can_step);
-        if any_pool && !all_priced {
+        // What is due of hand-overs comes at this instant, too.
+        if any_pool && !all_priced || !self.due.is_empty() {
             return self.now_ns;
         }
         let feeding_pools = if any_pool { self.pools.len() as u32 } else { pool };
@@ -179,6 +197,8 @@ impl Simulation<'_> {
         worker
             .update(&self.output_seeds, &config.acceptance_rates, &self.records)
             .map_err(|reason| make_error(config, worker.index, self.now_ns, MakeError::Tokens(reason)))?;
+        self.go_on_between_steps(index);
+        let worker = &self.workers[index as usize];
         if self.wants_steps {
             self.observer.applied(index, start_ns, self.now_ns, &worker.engine);
         }
@@ -191,7 +211,9 @@ impl Simulation<'_> {
         let prefill_only = self.pools.len() > 1 && pool == 0;
         for output in &outputs {
             if prefill_only {
-                self.end_prefill(index, output)?;
+                if output.finish.is_some() {
+                    self.end_prefill(index, output)?;
+                }
             } else {
                 self.emit(output.tag, output.num_tokens, pool);
                 if output.finish.is_some() {

@@ -93,6 +93,9 @@ pub(crate) struct Worker {
     seed: u64,
     acceptance: Stream,
     slow_downs: Vec<(u32, f64)>,
+    /// Requests, with the attempt, whose KV has come while it was in a step and is
+    /// taken over when that ends.
+    pub(crate) late_kv: Vec<(u64, u32)>,
     /// KV events in the pool's log that the routers have been told.
     told_kv_events: usize,
     /// The steps of the latest pricing call, of which the first `taken` are taken.
@@ -144,6 +147,7 @@ impl Worker {
             seed,
             acceptance: Stream::new(seed, "acceptance"),
             slow_downs: Vec::new(),
+            late_kv: Vec::new(),
             told_kv_events: 0,
             priced: PricedSteps::default(),
             taken: 0,
@@ -292,6 +296,7 @@ impl Worker {
         self.priced.durations_ns.clear();
         self.taken = 0;
         self.stalled_until_ns = None;
+        self.late_kv.clear();
         if let Some(injector) = &mut self.injector {
             injector.ended_all();
         }

@@ -10,11 +10,11 @@ use std::sync::Arc;
 
 use support::{assert_conserved, config, recorded, run};
 use vcr_cluster::{
-    DataParallel, LatencyFactory, LinkConfig, LinkSharing, PoolConfig, Report, RouterConfig, RunConfig, Topology,
-    TransferScope,
+    DataParallel, LatencyFactory, LinkConfig, LinkSharing, PoolConfig, Report, RouterConfig, RunConfig, SourceOutput,
+    Topology, TransferScope,
 };
-use vcr_core::sglang::{PassOrder, SglangConfig, SglangConfigInput};
-use vcr_core::{CapacityPolicy, EngineConfig, EngineConfigInput, EngineKind};
+use vcr_core::sglang::{PassOrder, PrefixLookup, SglangConfig, SglangConfigInput};
+use vcr_core::{CapacityPolicy, EngineConfig, EngineConfigInput, EngineKind, Reservations};
 use vcr_timing::{PassSemantics, Polynomial, PolynomialInput, SpeedInput};
 
 use PassSemantics::{Dynamo1_4, Dynamo1_6};
@@ -76,6 +76,10 @@ impl Case<'_> {
                         Dynamo1_4 => PassOrder::Mixed,
                         Dynamo1_6 => PassOrder::PrefillFirst,
                     },
+                    prefix_lookup: match semantics {
+                        Dynamo1_4 => PrefixLookup::FirstChunk,
+                        Dynamo1_6 => PrefixLookup::WholePrompt,
+                    },
                     ..SglangConfigInput::default()
                 };
                 return SglangConfig::new(input).expect("valid").into();
@@ -85,6 +89,7 @@ impl Case<'_> {
             block_size: self.block_size_tokens,
             num_gpu_blocks: self.usable_blocks + 1,
             capacity,
+            reservations: Reservations::BetweenSteps,
             max_extra_tokens_per_step: self.burst,
             enable_chunked_prefill: self.enable_chunked_prefill,
             ..EngineConfigInput::default()
@@ -134,6 +139,10 @@ impl Case<'_> {
             kv_bytes_per_token: self.kv_bytes_per_token,
             scope: TransferScope::FullPrompt,
             sharing: LinkSharing::Shared,
+            source_output: match semantics {
+                Dynamo1_4 => SourceOutput::Whole,
+                Dynamo1_6 => SourceOutput::FirstToken,
+            },
         };
         let topology = Topology::Disaggregated {
             prefill: self.pool("prefill", semantics, true),

@@ -48,6 +48,10 @@ impl Engine {
             let Some(kind) = self.next_queue() else {
                 return AdmissionStop::Paused;
             };
+            // Who waits for KV from elsewhere is served first.
+            if kind == QueueKind::Waiting && self.destinations.len() > 0 {
+                return AdmissionStop::Blocks;
+            }
             if scan.budget == 0 {
                 return AdmissionStop::Budget;
             }
@@ -164,7 +168,8 @@ impl Engine {
         }
         self.set_computed(id, computed);
         if remote {
-            self.start_remote_load(id, plan);
+            let load = self.start_remote_load(id);
+            plan.remote_loads.push(load);
             return Admission::Loading;
         }
         if tier_blocks > 0 {
@@ -198,7 +203,7 @@ impl Engine {
 
     /// Fills `self.hit` with the cached blocks that `id` can reuse and gives
     /// the tokens they hold. At least one token is always left to compute.
-    fn lookup_prefix(&mut self, id: RequestId) -> u32 {
+    pub(crate) fn lookup_prefix(&mut self, id: RequestId) -> u32 {
         if !self.pool.caching() {
             return 0;
         }
@@ -224,7 +229,7 @@ impl Engine {
     }
 
     /// Takes the hit and new blocks for an admission, or nothing.
-    fn allocate_admission(&mut self, id: RequestId, slots_tokens: u32, full_tokens: u32) -> bool {
+    pub(crate) fn allocate_admission(&mut self, id: RequestId, slots_tokens: u32, full_tokens: u32) -> bool {
         let held = self.requests[id].block_table.len() as u32;
         let reused = self.hit.len() as u32;
         // A hit on a free block takes that block out of the free list.
@@ -281,7 +286,7 @@ impl Engine {
         self.blocks_for(request.end_tokens) - request.block_table.len() as u32
     }
 
-    fn count_lookup(&mut self, id: RequestId, cached: u32) {
+    pub(crate) fn count_lookup(&mut self, id: RequestId, cached: u32) {
         let request = &self.requests[id];
         if !self.pool.caching() || request.flags.has(Flags::SKIPS_LOOKUP) {
             return;

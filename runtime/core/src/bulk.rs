@@ -11,7 +11,7 @@
 //! the same shapes. Whatever looks at the members themselves, or may take KV from
 //! them, dissolves the bulk first.
 
-use crate::config::{EngineConfig, Policy};
+use crate::config::{EngineConfig, Policy, Victim};
 use crate::engine::Engine;
 use crate::latency::StepShape;
 use crate::plan::{ScheduledKind, ScheduledRequest, StepPlan};
@@ -72,7 +72,9 @@ pub(crate) struct Bulk {
 
 impl Bulk {
     pub(crate) fn new(config: &EngineConfig) -> Self {
+        // Members are not among those that give way before others.
         let enabled = config.policy == Policy::Fcfs
+            && config.victim == Victim::Newest
             && config.max_loras == 0
             && config.decodes_plainly()
             && (LEAST_BLOCK_TOKENS..=MOST_BLOCK_TOKENS).contains(&config.block_size);

@@ -49,6 +49,29 @@ pub enum CapacityPolicy {
     GuaranteedNoEvict,
 }
 
+/// Which running request gives way under [`Policy::Fcfs`] when blocks run out.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Victim {
+    /// The one admitted last: vLLM.
+    #[default]
+    Newest,
+    /// The one admitted first: `fifo` of Dynamo's mocker. As many requests as went
+    /// before the one that needed room get nothing in this step, from the next one on.
+    Oldest,
+}
+
+/// When an engine takes blocks for a prompt that another engine computes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Reservations {
+    /// While it decides a step, as one of those that wait: vLLM.
+    #[default]
+    InSteps,
+    /// Between two steps, whenever the driver has it
+    /// [`reserve`](crate::ServingEngine::reserve_remote): Dynamo's replay. Who waits
+    /// for blocks so is served before all others that have none.
+    BetweenSteps,
+}
+
 /// Settings as a user states them. Names and defaults are vLLM 0.33's, but for
 /// `async_scheduling`, which is off unless asked for.
 #[derive(Clone, Debug, PartialEq)]
@@ -79,6 +102,10 @@ pub struct EngineConfigInput {
     pub scheduler_reserve_full_isl: bool,
     /// What an admission promises about blocks.
     pub capacity: CapacityPolicy,
+    /// Who gives way, where the policy does not say it.
+    pub victim: Victim,
+    /// When blocks for prompts from elsewhere are taken.
+    pub reservations: Reservations,
     /// A cap on running requests below `max_num_seqs`.
     pub max_num_active_seqs: Option<u32>,
     /// Most distinct adapters among running requests; 0 when adapters are off.
@@ -113,6 +140,8 @@ impl Default for EngineConfigInput {
             watermark: 0.0,
             scheduler_reserve_full_isl: true,
             capacity: CapacityPolicy::Preempt,
+            victim: Victim::Newest,
+            reservations: Reservations::InSteps,
             max_num_active_seqs: None,
             max_loras: 0,
             max_extra_tokens_per_step: 0,

@@ -9,6 +9,7 @@ impl Engine {
     /// more. The caller guarantees that `id` has not ended.
     pub fn abort(&mut self, id: RequestId) {
         match self.requests[id].status {
+            RequestStatus::Waiting if self.waits_apart(id) => self.destinations.leave(id, &mut self.requests),
             RequestStatus::Waiting | RequestStatus::Preempted => self.waiting.leave(id, &mut self.requests),
             RequestStatus::RemoteKvReady => self.kv_ready.leave(id, &mut self.requests),
             RequestStatus::WaitingForRemoteKv => {

@@ -94,6 +94,11 @@ pub struct Engine {
     pub(crate) waiting: WaitingQueue,
     /// Requests whose remote KV has arrived; admitted before `waiting`.
     pub(crate) kv_ready: WaitingQueue,
+    /// Requests that wait for blocks for their remote KV, where these are taken
+    /// between steps.
+    pub(crate) destinations: WaitingQueue,
+    /// Whether the latest attempt to take such blocks came to nothing.
+    pub(crate) destination_blocked: bool,
     /// Requests whose blocks a transfer is filling.
     pub(crate) num_loading: usize,
     /// Requests that are [`Request::deferred`].
@@ -140,6 +145,8 @@ impl Engine {
             pool: KvPool::new(config.num_gpu_blocks, config.enable_prefix_caching),
             waiting: WaitingQueue::new(config.policy),
             kv_ready: WaitingQueue::new(config.policy),
+            destinations: WaitingQueue::new(config.policy),
+            destination_blocked: false,
             policy_book: PolicyBook::of(config.policy),
             bulk: Bulk::new(&config),
             config,
@@ -198,7 +205,7 @@ impl Engine {
     /// Requests waiting for admission or for a KV transfer.
     #[must_use]
     pub fn num_waiting(&self) -> usize {
-        self.waiting.len() + self.kv_ready.len() + self.num_loading
+        self.waiting.len() + self.kv_ready.len() + self.destinations.len() + self.num_loading
     }
 
     /// Of [`Engine::num_waiting`] those that were passed over and not admitted
@@ -357,7 +364,11 @@ impl Engine {
             self.requests[id].next_store_tokens = u32::MAX;
         }
         self.tell_arrived(id, priority, tenant);
-        self.waiting.push_back(id, &mut self.requests);
+        if self.waits_apart(id) {
+            self.destinations.push_back(id, &mut self.requests);
+        } else {
+            self.waiting.push_back(id, &mut self.requests);
+        }
         Ok(id)
     }
 

@@ -38,7 +38,9 @@ mod table;
 pub mod tokens;
 mod update;
 
-pub use config::{CapacityPolicy, ConfigError, EngineConfig, EngineConfigInput, Policy, SchedulerRules};
+pub use config::{
+    CapacityPolicy, ConfigError, EngineConfig, EngineConfigInput, Policy, Reservations, SchedulerRules, Victim,
+};
 pub use engine::{Engine, RejectReason, TokenSource};
 pub use kv_tiers::{KvTier, KvTierChange, KvTierStats, KvTiers, KvTiersConfig, TierRun};
 pub use pause::PauseState;

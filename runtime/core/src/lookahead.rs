@@ -74,6 +74,7 @@ impl Engine {
             && decoding == self.running.len()
             && (plan.scheduled.is_empty() || plan.bulk_requests == 0)
             && self.repeated_stop().is_some()
+            && !self.may_reserve()
     }
 
     /// What ends admission in a step that decodes what runs, if that can be

@@ -3,23 +3,59 @@
 //! A request whose prompt another engine has computed gets blocks and waits
 //! without a seat until the driver says what became of the transfer.
 
+use crate::config::Reservations;
 use crate::engine::Engine;
-use crate::plan::{RemoteLoad, StepPlan};
+use crate::plan::RemoteLoad;
 use crate::request::{KvRole, RequestId, RequestStatus};
 
 impl Engine {
+    /// Takes blocks for the oldest request whose prompt comes from elsewhere, if there
+    /// is room for all of its prompt and a seat. To be asked between steps, and only of
+    /// an engine with [`Reservations::BetweenSteps`]; the answer may be another one when
+    /// a step was applied, a transfer completed or a request came.
+    pub fn reserve_remote(&mut self) -> Option<RemoteLoad> {
+        self.destination_blocked = true;
+        if self.running.len() >= self.config.max_running() {
+            return None;
+        }
+        let id = self.destinations.pop(&mut self.requests)?;
+        self.hit.clear();
+        let computed = self.lookup_prefix(id);
+        let num_tokens = self.requests[id].num_tokens;
+        if !self.allocate_admission(id, num_tokens, num_tokens) {
+            self.destinations.push_front(id, &mut self.requests);
+            return None;
+        }
+        self.count_lookup(id, computed);
+        self.set_computed(id, computed);
+        self.set_deferred(id, true);
+        self.destination_blocked = false;
+        Some(self.start_remote_load(id))
+    }
+
+    /// Whether a request waits for blocks that [`Engine::reserve_remote`] may find at
+    /// the end of the step in flight.
+    pub(crate) fn may_reserve(&self) -> bool {
+        self.destinations.len() > 0 && !self.destination_blocked
+    }
+
+    /// Whether a request that waits without KV does so in [`Engine::destinations`].
+    pub(crate) fn waits_apart(&self, id: RequestId) -> bool {
+        self.config.reservations == Reservations::BetweenSteps && self.requests[id].kv_role == KvRole::Destination
+    }
+
     /// Announces the transfer of what the cache does not hold.
-    pub(crate) fn start_remote_load(&mut self, id: RequestId, plan: &mut StepPlan) {
+    pub(crate) fn start_remote_load(&mut self, id: RequestId) -> RemoteLoad {
         let request = &mut self.requests[id];
         let cached_tokens = request.num_computed_tokens;
         request.status = RequestStatus::WaitingForRemoteKv;
         self.num_loading += 1;
-        plan.remote_loads.push(RemoteLoad {
+        RemoteLoad {
             request: id,
             tag: request.tag,
             cached_tokens,
             missing_tokens: request.prompt_tokens - cached_tokens,
-        });
+        }
     }
 
     /// Says that the transfer announced by a [`RemoteLoad`] is complete: the

@@ -5,7 +5,7 @@
 //! first, in order of admission; then, if nothing was preempted, waiting ones
 //! while budget, seats and blocks last.
 
-use crate::config::{Policy, SchedulerRules};
+use crate::config::{Policy, SchedulerRules, Victim};
 use crate::engine::Engine;
 use crate::pause::PauseState;
 use crate::plan::{AdmissionStop, ScheduledKind, ScheduledRequest, StepPlan};
@@ -119,7 +119,8 @@ impl Engine {
             let end = request.num_computed_tokens + tokens;
             let first_block = plan.block_ids.len() as u32;
             if end + extra > request.capacity_tokens && !self.make_room(id, end, &mut index, plan, scan) {
-                if self.config.policy != Policy::Fcfs && self.config.rules == SchedulerRules::V0_33 {
+                let by_rank = self.config.policy != Policy::Fcfs;
+                if self.config.victim == Victim::Oldest || by_rank && self.config.rules == SchedulerRules::V0_33 {
                     continue;
                 }
                 break;
@@ -156,10 +157,11 @@ impl Engine {
             let position = self.running.iter().position(|&other| other == victim);
             let position = position.expect("a victim is running");
             self.running.remove(position);
-            if position < *index {
+            // With the oldest first the scan keeps its place and so passes some over.
+            if position < *index && self.config.victim == Victim::Newest {
                 *index -= 1;
             }
-            // Only a victim by rank can have been scheduled earlier in this step.
+            // The newest cannot have been scheduled earlier in this step, others can.
             if let Some(at) = plan.scheduled.iter().position(|entry| entry.request == victim) {
                 let entry = plan.scheduled.remove(at);
                 scan.budget += entry.num_scheduled_tokens;
@@ -189,7 +191,10 @@ impl Engine {
 
     fn choose_victim(&self) -> RequestId {
         let victim = match self.config.policy {
-            Policy::Fcfs => self.running.last().copied(),
+            Policy::Fcfs => match self.config.victim {
+                Victim::Newest => self.running.last().copied(),
+                Victim::Oldest => self.running.first().copied(),
+            },
             Policy::Priority => self.running.iter().copied().max_by_key(|&id| {
                 let request = &self.requests[id];
                 (request.rank, request.arrival_ns, request.sequence)

@@ -4,16 +4,16 @@
 //! is part of an engine's settings, an [`EngineKind`]; [`AnyEngine`] is an
 //! engine of either kind, told apart once in a call and never for a token.
 
-use crate::config::{EngineConfig, Policy};
+use crate::config::{EngineConfig, Policy, Reservations};
 use crate::engine::{Engine, RejectReason, TokenSource};
 use crate::hash::BlockHash;
 use crate::kv_event::KvEventLog;
 use crate::kv_tiers::{KvTiers, KvTiersConfig};
 use crate::latency::StepShape;
-use crate::plan::{StepOutputs, StepPlan};
+use crate::plan::{RemoteLoad, StepOutputs, StepPlan};
 use crate::policy::{PolicyError, SchedulingPolicy};
 use crate::request::{RequestId, RequestSpec};
-use crate::sglang::{SglangConfig, SglangEngine};
+use crate::sglang::{PrefixLookup, SglangConfig, SglangEngine};
 use crate::stats::EngineStats;
 
 /// Checked settings of an engine, which say whose scheduler it has.
@@ -52,6 +52,22 @@ impl EngineKind {
         match self {
             Self::Vllm(config) => config.num_gpu_blocks,
             Self::Sglang(config) => config.num_pages,
+        }
+    }
+
+    /// Whether what a prompt has computed in its earlier chunks counts as cached when
+    /// the next one begins, as `dynamo-mocker` 1.4 reports it of SGLang.
+    #[must_use]
+    pub fn reports_chunks_as_cached(&self) -> bool {
+        matches!(self, Self::Sglang(config) if config.prefix_lookup == PrefixLookup::FirstChunk)
+    }
+
+    /// When it takes blocks for prompts that other engines compute.
+    #[must_use]
+    pub fn reservations(&self) -> Reservations {
+        match self {
+            Self::Vllm(config) => config.reservations,
+            Self::Sglang(_) => Reservations::InSteps,
         }
     }
 
@@ -123,9 +139,14 @@ pub trait ServingEngine {
     ///
     /// # Panics
     /// When the request does not wait for one: a driver bug.
-    ///
-    /// [`RemoteLoad`]: crate::plan::RemoteLoad
     fn remote_kv_arrived(&mut self, id: RequestId);
+
+    /// Takes room for the oldest request whose prompt comes from elsewhere, where that
+    /// is done between steps ([`Reservations::BetweenSteps`]). None if there is no such
+    /// request, or no room.
+    fn reserve_remote(&mut self) -> Option<RemoteLoad> {
+        None
+    }
 
     /// Frees the KV of a request that ended as a source.
     ///
@@ -292,6 +313,10 @@ impl ServingEngine for Engine {
 
     fn remote_kv_arrived(&mut self, id: RequestId) {
         self.remote_kv_arrived(id);
+    }
+
+    fn reserve_remote(&mut self) -> Option<RemoteLoad> {
+        self.reserve_remote()
     }
 
     fn release_held_kv(&mut self, id: RequestId) {
@@ -491,6 +516,10 @@ impl ServingEngine for AnyEngine {
 
     fn remote_kv_arrived(&mut self, id: RequestId) {
         each!(self, engine => ServingEngine::remote_kv_arrived(engine, id));
+    }
+
+    fn reserve_remote(&mut self) -> Option<RemoteLoad> {
+        each!(self, engine => ServingEngine::reserve_remote(engine))
     }
 
     fn release_held_kv(&mut self, id: RequestId) {

@@ -1,7 +1,9 @@
 //! Requests that wait for KV from elsewhere, or were stepped over, and aborts.
 
 use vcr_core::plan::{RemoteLoad, ScheduledKind};
-use vcr_core::{Engine, EngineConfig, EngineConfigInput, KvRole, Prompt, RequestId, RequestSpec, TokenSource};
+use vcr_core::{
+    Engine, EngineConfig, EngineConfigInput, KvRole, Prompt, RequestId, RequestSpec, Reservations, TokenSource, Victim,
+};
 
 struct Ones;
 
@@ -62,6 +64,46 @@ fn a_failed_transfer_leaves_nothing_and_the_prompt_is_computed_here() {
     assert!(engine.plan().remote_loads.is_empty());
     assert_eq!(engine.outstanding_prefill_tokens(), 0);
     assert_eq!(engine.stats().prefix.requests, 3, "as in vLLM it was looked up twice");
+}
+
+#[test]
+fn blocks_are_taken_between_steps_in_order_and_before_all_that_have_none() {
+    let reservations = Reservations::BetweenSteps;
+    let mut engine = engine(EngineConfigInput { max_num_seqs: 2, reservations, ..EngineConfigInput::default() });
+    let first = engine.submit(request(0, 7, KvRole::Destination)).expect("it fits");
+    let second = engine.submit(request(1, 8, KvRole::Destination)).expect("it fits");
+    engine.submit(request(2, 9, KvRole::Local)).expect("it fits");
+    assert!(step(&mut engine).is_empty(), "who waits for KV from elsewhere is served first");
+    let load = engine.reserve_remote().expect("there is room");
+    assert_eq!((load.request, load.missing_tokens, engine.pool().num_active()), (first, 40, 3));
+    assert_eq!(engine.reserve_remote().expect("there is room").request, second);
+    assert!(engine.reserve_remote().is_none(), "nobody else waits for that");
+    engine.remote_kv_arrived(first);
+    assert_eq!(step(&mut engine), [(0, ScheduledKind::New, 39, 1), (2, ScheduledKind::New, 0, 40)]);
+    let third = engine.submit(request(3, 6, KvRole::Destination)).expect("it fits");
+    assert!(engine.reserve_remote().is_none(), "both seats are taken");
+    engine.abort(third);
+    engine.abort(second);
+    assert_eq!((engine.num_waiting(), engine.pool().num_active()), (0, 6));
+}
+
+#[test]
+fn the_oldest_gives_way_where_that_is_asked_for() {
+    for (victim, scheduled, waits) in [(Victim::Newest, vec![0, 1], 2), (Victim::Oldest, vec![1], 0)] {
+        let own = EngineConfigInput { num_gpu_blocks: 9, enable_prefix_caching: false, ..EngineConfigInput::default() };
+        let mut engine = Engine::new(EngineConfig::new(EngineConfigInput { victim, ..own }).expect("valid"));
+        // The second and the third need a block more in the second step. With the oldest
+        // first there is one then, but the third is passed over.
+        for (tag, tokens) in [(0, 63), (1, 32), (2, 32)] {
+            let mut prompt = Prompt::new(16, 0);
+            prompt.push_run(tag, 0, tokens);
+            engine.submit(RequestSpec::new(tag, prompt, 20)).expect("it fits");
+        }
+        assert_eq!(step(&mut engine).len(), 3);
+        let tags = step(&mut engine).iter().map(|row| row.0).collect::<Vec<_>>();
+        assert_eq!(tags, scheduled, "{victim:?}");
+        assert_eq!(engine.plan().preempted, [waits], "{victim:?}");
+    }
 }
 
 #[test]

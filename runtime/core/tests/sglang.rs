@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use proptest::prelude::*;
 use vcr_core::latency::StepShape;
 use vcr_core::plan::{ScheduledKind, StepPlan};
-use vcr_core::sglang::{PassOrder, SchedulePolicy, SglangConfig, SglangConfigInput, SglangEngine};
+use vcr_core::sglang::{PassOrder, PrefixLookup, SchedulePolicy, SglangConfig, SglangConfigInput, SglangEngine};
 use vcr_core::{KvRole, Prompt, RejectReason, RequestId, RequestSpec, ServingEngine, StopRules, TokenSource};
 
 /// Tokens by request and position; every 37th or so stops those that mind it.
@@ -77,6 +77,41 @@ fn a_long_prompt_is_computed_in_chunks_before_anything_else_is_admitted() {
     assert_eq!(pass(&mut engine), [(0, Running, 16, 16)]);
     assert_eq!(pass(&mut engine), [(0, Running, 32, 5), (1, New, 0, 4)]);
     assert_eq!(engine.stats().prefix.hit_tokens, 0, "its own chunks are no reuse");
+}
+
+#[test]
+fn a_prompt_that_does_not_fit_is_cut_or_waits() {
+    for (prefix_lookup, second) in
+        [(PrefixLookup::WholePrompt, vec![(1, Running, 4, 8)]), (PrefixLookup::FirstChunk, vec![(1, New, 0, 12)])]
+    {
+        let own = SglangConfigInput { page_size: 4, chunked_prefill_size: 16, ..SglangConfigInput::default() };
+        let mut engine = engine(SglangConfigInput { prefix_lookup, ..own });
+        submit(&mut engine, 0, 0, 12, 2);
+        submit(&mut engine, 1, 0, 12, 2);
+        let cut = prefix_lookup == PrefixLookup::WholePrompt;
+        assert_eq!(pass(&mut engine).len(), if cut { 2 } else { 1 });
+        assert_eq!(pass(&mut engine), second);
+    }
+}
+
+#[test]
+fn only_the_first_chunk_is_looked_up_where_cached_tokens_count() {
+    for (prefix_lookup, again) in [
+        (PrefixLookup::WholePrompt, vec![vec![(1, New, 36, 4)]]),
+        (PrefixLookup::FirstChunk, vec![vec![(1, New, 16, 0)], vec![(1, Running, 16, 16)], vec![(1, Running, 32, 8)]]),
+    ] {
+        let own = SglangConfigInput { page_size: 4, chunked_prefill_size: 16, ..SglangConfigInput::default() };
+        let mut engine = engine(SglangConfigInput { prefix_lookup, ..own });
+        submit(&mut engine, 0, 40, 0, 1);
+        while engine.has_schedulable_requests() {
+            pass(&mut engine);
+        }
+        submit(&mut engine, 1, 40, 0, 1);
+        for rows in again {
+            assert_eq!(pass(&mut engine), rows);
+        }
+        assert!(!engine.has_schedulable_requests());
+    }
 }
 
 #[test]
@@ -269,6 +304,7 @@ fn arb_config() -> impl Strategy<Value = SglangConfigInput> {
             clip_max_new_tokens,
             schedule_conservativeness: conservativeness,
             pass_order: if mixed { PassOrder::Mixed } else { PassOrder::PrefillFirst },
+            prefix_lookup: if mixed { PrefixLookup::FirstChunk } else { PrefixLookup::WholePrompt },
             max_extra_tokens_per_step,
         }
     })
@@ -367,7 +403,9 @@ impl Driver {
         }
         for entry in &plan.scheduled {
             assert!(self.live.contains_key(&entry.tag), "scheduled a request that has ended");
-            assert!(entry.num_scheduled_tokens > 0);
+            // Where cached tokens count, a part may be cached as a whole.
+            let may_be_cached = entry.is_prefill && input.prefix_lookup == PrefixLookup::FirstChunk;
+            assert!(entry.num_scheduled_tokens > 0 || may_be_cached);
         }
         self.loading.extend(plan.remote_loads.iter().map(|load| (load.tag, load.request)));
         !plan.scheduled.is_empty()

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use rhai::{Engine, ImmutableString, NativeCallContext};
 use vcr_cluster::{
-    ConditionalConfig, ConditionalPolicy, DataParallel, LinkConfig, LinkSharing, PoolConfig, ScalingConfig, Topology,
-    TransferScope,
+    ConditionalConfig, ConditionalPolicy, DataParallel, LinkConfig, LinkSharing, PoolConfig, ScalingConfig,
+    SourceOutput, Topology, TransferScope,
 };
 
 use crate::context::Context;
@@ -115,6 +115,7 @@ fn make_link(mut options: Options<'_>) -> Scripted<LinkSpec> {
         },
         scope: options.choice("transfer", &scopes).unwrap_or_default(),
         sharing: options.choice("sharing", &sharing).unwrap_or_default(),
+        source_output: SourceOutput::FirstToken,
     };
     options.finish()?;
     Ok(LinkSpec(config))
@@ -190,5 +191,6 @@ fn instant_link() -> LinkConfig {
         kv_bytes_per_token: 0,
         scope: TransferScope::Missing,
         sharing: LinkSharing::Shared,
+        source_output: SourceOutput::FirstToken,
     }
 }

@@ -277,6 +277,7 @@ fn link(args: &ReplayArgs, prefill: &EngineArgs) -> LinkConfig {
             Contention::PerPrefillWorker => LinkSharing::PerPrefillEngine,
             Contention::Shared => LinkSharing::Shared,
         },
+        source_output: args.cluster.preset.source_output(),
     }
 }
 

@@ -8,8 +8,8 @@ use vcr_cluster::metrics::Counter;
 use vcr_cluster::observe::Unobserved;
 use vcr_cluster::{
     Answers, Arrivals, DataParallel, LatencyFactory, LinkConfig, LinkSharing, MetricsReport, PoolConfig, Report,
-    RequestMix, RouterConfig, RunConfig, Topology, TracePacing, TransferScope, WorkloadConfig, WorkloadSource,
-    simulate,
+    RequestMix, RouterConfig, RunConfig, SourceOutput, Topology, TracePacing, TransferScope, WorkloadConfig,
+    WorkloadSource, simulate,
 };
 use vcr_core::latency::{LatencyError, LatencyModel, StepBatch, price_until_horizon};
 use vcr_core::{EngineConfig, EngineConfigInput};
@@ -75,6 +75,7 @@ pub(crate) fn link(bandwidth_bytes_per_s: Option<u64>, sharing: LinkSharing) -> 
         kv_bytes_per_token: 100_000,
         scope: TransferScope::Missing,
         sharing,
+        source_output: SourceOutput::FirstToken,
     }
 }
 

@@ -3,7 +3,7 @@
 
 use crate::plan::{AdmissionStop, RemoteLoad, ScheduledKind, StepPlan};
 use crate::request::{Flags, KvRole, RequestId, RequestStatus};
-use crate::sglang::config::SchedulePolicy;
+use crate::sglang::config::{PrefixLookup, SchedulePolicy};
 use crate::sglang::engine::SglangEngine;
 use crate::sglang::radix::Hit;
 
@@ -33,8 +33,20 @@ struct Budget {
     input_tokens: u32,
     /// Of `chunked_prefill_size`.
     chunk_tokens: u32,
-    /// Outputs reserved in full for those admitted in this pass.
-    reserved_tokens: u64,
+    /// Of the pages that can be had, less a share of the outputs of what runs, in
+    /// tokens. Those admitted in this pass are charged with their output in full.
+    total_tokens: f64,
+}
+
+/// What of a prompt a pass is to have.
+#[derive(Clone, Copy, Debug)]
+struct Cut {
+    /// Where it ends.
+    end: u32,
+    /// Whether that is the end of all that is known.
+    is_whole: bool,
+    /// What counts in the budgets, in full pages.
+    charged_tokens: u32,
 }
 
 /// What an attempt to admit one request led to.
@@ -55,7 +67,8 @@ impl SglangEngine {
         let mut budget = Budget {
             input_tokens: self.config.max_prefill_tokens,
             chunk_tokens: self.config.chunked_prefill_size,
-            reserved_tokens: 0,
+            total_tokens: f64::from(self.num_available_pages()) * f64::from(self.config.page_size)
+                - self.reserve_tokens as f64 * self.config.new_token_ratio(self.calm_passes),
         };
         if let Some(id) = self.chunked {
             match self.go_on(id, plan, &mut budget) {
@@ -93,43 +106,53 @@ impl SglangEngine {
 
     /// Computes more of the prompt that has been begun.
     fn go_on(&mut self, id: RequestId, plan: &mut StepPlan, budget: &mut Budget) -> Admission {
-        // Others may have computed what comes next.
-        let hit = self.lookup(id);
-        let from = self.requests[id].num_computed_tokens + hit.pages * self.config.page_size;
-        let tokens = match self.chunk_that_fits(id, from, hit, budget) {
-            Ok(tokens) => tokens,
+        let from = self.requests[id].num_computed_tokens;
+        let cut = match self.cut(id, from, budget) {
+            Ok(cut) => cut,
             Err(stop) => return Admission::Blocked(stop),
         };
-        self.take_hit(id, hit);
-        let entry = self.chunk(id, ScheduledKind::Running, from, tokens);
-        let is_whole = entry.samples;
+        if !self.charge(id, cut, Hit::default(), budget) {
+            return Admission::Blocked(AdmissionStop::Blocks);
+        }
+        let entry = self.chunk(id, ScheduledKind::Running, from, cut.end - from);
         let emits = self.emits(id);
         Self::enter(plan, entry, emits);
-        self.compute(id, from + tokens, is_whole);
-        if is_whole { Admission::Whole } else { Admission::Chunk }
+        self.compute(id, cut)
     }
 
     /// Begins a prompt, or a transfer of its KV.
     fn begin(&mut self, id: RequestId, plan: &mut StepPlan, budget: &mut Budget) -> Admission {
-        let hit = self.lookup(id);
-        let from = hit.pages * self.config.page_size;
         let first = self.requests[id].status == RequestStatus::Waiting;
+        let before_last = self.requests[id].num_tokens - 1;
         if first && self.requests[id].kv_role == KvRole::Destination {
+            let hit = self.lookup(id, before_last);
             return self.begin_load(id, hit, plan, budget);
         }
-        let tokens = match self.chunk_that_fits(id, from, hit, budget) {
-            Ok(tokens) => tokens,
+        let (hit, cut) = match self.config.prefix_lookup {
+            PrefixLookup::WholePrompt => {
+                let hit = self.lookup(id, before_last);
+                (hit, self.cut(id, hit.pages * self.config.page_size, budget))
+            }
+            PrefixLookup::FirstChunk => {
+                let cut = self.cut(id, 0, budget);
+                (cut.map_or(Hit::default(), |cut| self.lookup(id, cut.end)), cut)
+            }
+        };
+        let cut = match cut {
+            Ok(cut) => cut,
             Err(stop) => return Admission::Blocked(stop),
         };
+        if !self.charge(id, cut, hit, budget) {
+            return Admission::Blocked(AdmissionStop::Blocks);
+        }
+        let from = hit.pages * self.config.page_size;
         self.take_hit(id, hit);
         self.reserve_hashes(id);
         self.count_lookup(id, from);
         self.requests[id].status = RequestStatus::Running;
-        let entry = self.chunk(id, if first { ScheduledKind::New } else { ScheduledKind::Resumed }, from, tokens);
-        let is_whole = entry.samples;
-        self.prefills.push(entry);
-        self.compute(id, from + tokens, is_whole);
-        if is_whole { Admission::Whole } else { Admission::Chunk }
+        let kind = if first { ScheduledKind::New } else { ScheduledKind::Resumed };
+        self.prefills.push(self.chunk(id, kind, from, cut.end - from));
+        self.compute(id, cut)
     }
 
     /// Reserves pages for KV that is computed elsewhere.
@@ -137,7 +160,7 @@ impl SglangEngine {
         let request = &self.requests[id];
         let (tag, prompt_tokens) = (request.tag, request.prompt_tokens);
         let pages = self.pages_for(prompt_tokens) - hit.pages;
-        if !self.fits(id, pages, self.reserve_of(id), hit, budget) {
+        if !self.fits(id, pages * self.config.page_size, self.reserve_of(id), pages, hit, budget) {
             return Admission::Blocked(AdmissionStop::Blocks);
         }
         self.take_hit(id, hit);
@@ -160,64 +183,76 @@ impl SglangEngine {
         Admission::Loading
     }
 
-    /// Tokens of a request from `from` on that this pass computes, counted in
-    /// the budget, if it computes any.
-    fn chunk_that_fits(&self, id: RequestId, from: u32, hit: Hit, budget: &mut Budget) -> Result<u32, AdmissionStop> {
+    /// What this pass has room for of a request from the token `from` on.
+    fn cut(&self, id: RequestId, from: u32, budget: &Budget) -> Result<Cut, AdmissionStop> {
         let page_size = self.config.page_size;
+        let full_pages = |tokens: u32| tokens.div_ceil(page_size) * page_size;
         let rest = self.requests[id].num_tokens - from;
-        let is_whole = rest <= self.config.most_chunk_tokens();
-        let tokens = if is_whole {
-            rest
-        } else {
-            let most = budget.chunk_tokens.min(budget.input_tokens);
-            most - most % page_size
+        let most = budget.chunk_tokens.min(budget.input_tokens);
+        let is_whole = match self.config.prefix_lookup {
+            PrefixLookup::WholePrompt => full_pages(rest) <= most,
+            PrefixLookup::FirstChunk => rest <= self.config.most_chunk_tokens(),
         };
-        let pages = tokens.div_ceil(page_size);
-        let charged_tokens = pages * page_size;
-        if tokens == 0 || charged_tokens > budget.chunk_tokens || charged_tokens > budget.input_tokens {
+        let tokens = if is_whole { rest } else { most - most % page_size };
+        let charged_tokens = full_pages(tokens);
+        if tokens == 0 || charged_tokens > most {
             return Err(AdmissionStop::Budget);
         }
-        let output = if is_whole { self.reserve_of(id) } else { 0 };
-        if !self.fits(id, pages, output, hit, budget) {
-            return Err(AdmissionStop::Blocks);
-        }
-        budget.chunk_tokens -= charged_tokens;
-        budget.input_tokens -= charged_tokens;
-        Ok(tokens)
+        Ok(Cut { end: from + tokens, is_whole, charged_tokens })
     }
 
-    /// Whether there is room for new pages and a reserve for the output, beside
-    /// the reserves of what runs. If so it is counted.
-    fn fits(&self, id: RequestId, pages: u32, output_tokens: u32, hit: Hit, budget: &mut Budget) -> bool {
-        let page_size = u64::from(self.config.page_size);
-        let available_pages = self.num_available_pages() - hit.evictable_pages;
+    /// Charges the budget with a part of a prompt, of which `hit` is cached. False, and
+    /// nothing is charged, if there is no room for it.
+    fn charge(&self, id: RequestId, cut: Cut, hit: Hit, budget: &mut Budget) -> bool {
+        let output_tokens = if cut.is_whole { self.reserve_of(id) } else { 0 };
+        let missing_pages = self.pages_for(cut.end) - self.holds[id.index()].pages() - hit.pages;
+        if !self.fits(id, cut.charged_tokens, output_tokens, missing_pages, hit, budget) {
+            return false;
+        }
+        budget.chunk_tokens -= cut.charged_tokens;
+        budget.input_tokens -= cut.charged_tokens;
+        true
+    }
+
+    /// Whether there are that many pages to be had beside `hit`, and in what is left
+    /// of the pass room for tokens of the prompt and a reserve for the output. If so
+    /// they are charged.
+    fn fits(
+        &self,
+        id: RequestId,
+        prompt_tokens: u32,
+        output_tokens: u32,
+        missing_pages: u32,
+        hit: Hit,
+        budget: &mut Budget,
+    ) -> bool {
+        let wanted_tokens = f64::from(prompt_tokens) + f64::from(output_tokens);
         let request = &self.requests[id];
         // What was retracted must get on once it is alone.
         let was_running = request.num_tokens > request.prompt_tokens;
-        let is_alone = self.running.is_empty() && self.joining.is_empty();
-        if was_running && is_alone && pages <= available_pages {
-            return true;
-        }
-        let wanted = u64::from(pages) * page_size + u64::from(output_tokens) + budget.reserved_tokens;
-        let reserved = self.reserve_tokens as f64 * self.config.new_token_ratio(self.calm_passes);
-        let fits = wanted as f64 + reserved < (u64::from(available_pages) * page_size) as f64;
-        budget.reserved_tokens += if fits { u64::from(output_tokens) } else { 0 };
+        let is_alone = was_running && self.running.is_empty() && self.joining.is_empty();
+        let fits = missing_pages <= self.num_available_pages() - hit.evictable_pages
+            && (is_alone || wanted_tokens < budget.total_tokens);
+        budget.total_tokens -= if fits { wanted_tokens } else { 0.0 };
         fits
     }
 
-    /// Takes pages up to `end` and counts the tokens before it as computed.
-    fn compute(&mut self, id: RequestId, end: u32, is_whole: bool) {
-        let pages = self.pages_for(end) - self.holds[id.index()].pages();
+    /// Takes pages for a part of a prompt and counts the tokens before its end as computed.
+    fn compute(&mut self, id: RequestId, cut: Cut) -> Admission {
+        let pages = self.pages_for(cut.end) - self.holds[id.index()].pages();
         self.grow(id, pages);
-        self.set_computed(id, end);
-        if is_whole {
+        self.set_computed(id, cut.end);
+        if cut.is_whole {
             self.joining.push(id);
+            Admission::Whole
+        } else {
+            Admission::Chunk
         }
     }
 
-    /// What the cache holds of a request beyond what the request has. At least
-    /// one token is always left to compute.
-    fn lookup(&mut self, id: RequestId) -> Hit {
+    /// What the cache holds of a request's first `end` tokens beyond what the request
+    /// has.
+    fn lookup(&mut self, id: RequestId, end: u32) -> Hit {
         let request = &mut self.requests[id];
         if !self.config.enable_prefix_caching {
             return Hit::default();
@@ -227,7 +262,7 @@ impl SglangEngine {
             return Hit::default();
         }
         let hold = self.holds[id.index()];
-        let usable = request.block_hashes.len().min(((request.num_tokens - 1) / self.config.page_size) as usize);
+        let usable = request.block_hashes.len().min((end / self.config.page_size) as usize);
         self.radix.find(hold.node, &request.block_hashes[hold.tree_pages as usize..usable])
     }
 
@@ -271,7 +306,8 @@ impl SglangEngine {
         let page_size = self.config.page_size;
         let beginning_pages = BEGINNING_TOKENS.div_ceil(page_size) as usize;
         while let Some(id) = self.waiting.pop(&mut self.requests) {
-            let hit = self.lookup(id);
+            let before_last = self.requests[id].num_tokens - 1;
+            let hit = self.lookup(id, before_last);
             let hashes = &self.requests[id].block_hashes;
             let mut is_deferred = false;
             if hit.pages * page_size <= BEGINNING_TOKENS

@@ -32,6 +32,20 @@ pub enum PassOrder {
     PrefillFirst,
 }
 
+/// How far a prompt is looked up in the radix cache, and what of it counts in the
+/// budgets of a pass.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum PrefixLookup {
+    /// All of it but the last token, before the first chunk is cut; budgets count what
+    /// is computed. What does not fit into a pass is begun in it (`aisimulate-core` of
+    /// Dynamo 1.6, as SGLang's own).
+    #[default]
+    WholePrompt,
+    /// The first chunk; budgets count cached tokens, too. A prompt that is no longer
+    /// than `chunked_prefill_size` is not cut (`dynamo-mocker` 1.4).
+    FirstChunk,
+}
+
 /// Settings as a user states them. Defaults are those of Dynamo's mocker.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SglangConfigInput {
@@ -58,6 +72,8 @@ pub struct SglangConfigInput {
     pub schedule_conservativeness: f64,
     /// Whether passes that prefill decode, too.
     pub pass_order: PassOrder,
+    /// How far prompts are looked up.
+    pub prefix_lookup: PrefixLookup,
     /// Extra tokens that a decode may emit in a pass (multi-token prediction as
     /// Dynamo's mocker models it); 0 for one token a pass.
     pub max_extra_tokens_per_step: u32,
@@ -77,6 +93,7 @@ impl Default for SglangConfigInput {
             clip_max_new_tokens: 4_096,
             schedule_conservativeness: 1.0,
             pass_order: PassOrder::default(),
+            prefix_lookup: PrefixLookup::default(),
             max_extra_tokens_per_step: 0,
         }
     }

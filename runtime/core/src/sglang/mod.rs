@@ -23,5 +23,5 @@ mod engine;
 mod radix;
 mod update;
 
-pub use config::{PassOrder, SchedulePolicy, SglangConfig, SglangConfigInput};
+pub use config::{PassOrder, PrefixLookup, SchedulePolicy, SglangConfig, SglangConfigInput};
 pub use engine::SglangEngine;

@@ -6,8 +6,8 @@ use vcr_core::policy::{
 };
 use vcr_core::seed::mix;
 use vcr_core::{
-    CapacityPolicy, EngineConfig, EngineConfigInput, KvTiersConfig, Policy, Prompt, RequestSpec, SchedulerRules,
-    TokenSource,
+    CapacityPolicy, EngineConfig, EngineConfigInput, KvTiersConfig, Policy, Prompt, RequestSpec, Reservations,
+    SchedulerRules, TokenSource, Victim,
 };
 
 /// Answers that depend on request and position alone; every 37th token is a stop token.
@@ -70,6 +70,8 @@ pub(crate) fn arb_config() -> impl Strategy<Value = EngineConfig> {
                 watermark,
                 scheduler_reserve_full_isl: reserve,
                 capacity,
+                victim: Victim::Newest,
+                reservations: Reservations::InSteps,
                 max_num_active_seqs: None,
                 max_loras,
                 max_extra_tokens_per_step,

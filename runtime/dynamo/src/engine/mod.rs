@@ -9,7 +9,7 @@ mod tiers;
 use std::path::PathBuf;
 use std::str::FromStr;
 
-use vcr_cluster::{QueueOrder, TransferScope};
+use vcr_cluster::{QueueOrder, SourceOutput, TransferScope};
 use vcr_core::KvTiersConfig;
 use vcr_timing::PassSemantics;
 
@@ -31,6 +31,17 @@ pub enum Preset {
 impl Preset {
     /// Names and presets, for help texts and errors.
     pub const NAMES: [(&'static str, Self); 2] = [("dynamo-1.4", Self::Dynamo1_4), ("dynamo-1.6", Self::Dynamo1_6)];
+
+    /// How much of the output prefill workers generate before a prompt moves on. In
+    /// 1.4.2 that is all of it: passes that take no time unless there are prompts to
+    /// compute in them.
+    #[must_use]
+    pub fn source_output(self) -> SourceOutput {
+        match self {
+            Self::Dynamo1_4 => SourceOutput::Whole,
+            Self::Dynamo1_6 => SourceOutput::FirstToken,
+        }
+    }
 
     pub(crate) fn semantics(self) -> PassSemantics {
         match self {

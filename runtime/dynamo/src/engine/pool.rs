@@ -4,13 +4,13 @@ use std::sync::Arc;
 
 use vcr_cluster::{DataParallel, LatencyFactory, PoolConfig, RouterConfig, ScalerFactory, ScalingConfig};
 use vcr_core::latency::LatencyModel;
-use vcr_core::sglang::{PassOrder, SchedulePolicy, SglangConfig, SglangConfigInput};
-use vcr_core::{CapacityPolicy, ConfigError, EngineConfig, EngineConfigInput, EngineKind};
+use vcr_core::sglang::{PassOrder, PrefixLookup, SchedulePolicy, SglangConfig, SglangConfigInput};
+use vcr_core::{CapacityPolicy, ConfigError, EngineConfig, EngineConfigInput, EngineKind, Reservations, Victim};
 use vcr_timing::{
     Deployment, Fixed, FixedInput, InvalidConfig, Polynomial, PolynomialInput, Profile, ProfileInput, SpeedInput,
 };
 
-use super::{EngineArgs, EngineType, Preset, Role, SglangArgs, SglangPolicy, Timing};
+use super::{EngineArgs, EngineType, PreemptionMode, Preset, Role, SglangArgs, SglangPolicy, Timing};
 use crate::autoscale::AutoscaleArgs;
 use crate::problem::{DynamoError, Problem};
 
@@ -108,6 +108,11 @@ impl EngineArgs {
             enable_chunked_prefill: self.enable_chunked_prefill,
             max_extra_tokens_per_step: self.mtp.as_ref().map_or(0, |mtp| mtp.extra_tokens),
             capacity,
+            victim: match self.preemption_mode {
+                PreemptionMode::Lifo => Victim::Newest,
+                PreemptionMode::Fifo => Victim::Oldest,
+            },
+            reservations: Reservations::BetweenSteps,
             kv_tiers: self.kv_tiers,
             ..EngineConfigInput::default()
         };
@@ -140,6 +145,10 @@ impl EngineArgs {
             pass_order: match preset {
                 Preset::Dynamo1_4 => PassOrder::Mixed,
                 Preset::Dynamo1_6 => PassOrder::PrefillFirst,
+            },
+            prefix_lookup: match preset {
+                Preset::Dynamo1_4 => PrefixLookup::FirstChunk,
+                Preset::Dynamo1_6 => PrefixLookup::WholePrompt,
             },
             max_extra_tokens_per_step: self.mtp.as_ref().map_or(0, |mtp| mtp.extra_tokens),
         };

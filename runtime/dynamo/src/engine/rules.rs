@@ -1,7 +1,7 @@
 //! Which engine arguments fit together: Dynamo's own rules.
 
 use super::read::{Kind, MOST_EXTRA_TOKENS, Raw};
-use super::{PreemptionMode, tiers};
+use super::tiers;
 use crate::keys::Keys;
 
 /// Complains about arguments that contradict each other.
@@ -43,9 +43,6 @@ pub(super) fn check(raw: &Raw, keys: &mut Keys<'_>) {
         _ => {}
     }
     tiers::check(raw, &mut problem);
-    if raw.preemption_mode == PreemptionMode::Fifo {
-        problem("preemption_mode", "\"fifo\" is not simulated: vLLM preempts the newest; say \"lifo\"".to_owned());
-    }
     if raw.moe_tp_size.is_some() || raw.moe_ep_size.is_some() {
         let of = |size: Option<u32>| u64::from(size.unwrap_or(1));
         let (dense, experts) =

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use serde::Deserialize;
 use serde_json::{Map, Value};
-use vcr_core::{CapacityPolicy, EngineConfig, EngineConfigInput, Policy, SchedulerRules};
+use vcr_core::{CapacityPolicy, EngineConfig, EngineConfigInput, Policy, Reservations, SchedulerRules, Victim};
 
 use super::case::checked;
 use super::report::CaseReport;
@@ -125,6 +125,8 @@ fn engine_config(
         watermark: engine.watermark,
         scheduler_reserve_full_isl: engine.reserve_full_isl,
         capacity: CapacityPolicy::Preempt,
+        victim: Victim::Newest,
+        reservations: Reservations::InSteps,
         max_num_active_seqs: engine.max_num_active_reqs,
         max_loras: engine.max_loras.unwrap_or(0),
         max_extra_tokens_per_step: 0,

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
-use vcr_core::{CapacityPolicy, EngineConfig, EngineConfigInput, Policy, SchedulerRules};
+use vcr_core::{CapacityPolicy, EngineConfig, EngineConfigInput, Policy, Reservations, SchedulerRules, Victim};
 
 use super::scope::rules_of;
 use crate::error::LogError;
@@ -141,6 +141,8 @@ impl CaseConfig {
             watermark: self.watermark,
             scheduler_reserve_full_isl: self.reserve_full_isl,
             capacity: CapacityPolicy::Preempt,
+            victim: Victim::Newest,
+            reservations: Reservations::InSteps,
             max_num_active_seqs: self.max_num_active_seqs,
             max_loras: self.max_loras,
             max_extra_tokens_per_step: 0,
