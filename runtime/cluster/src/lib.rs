@@ -48,7 +48,9 @@ pub use config::{
     TokenFactory, Topology, TracePacing, TransferScope, WorkloadConfig, WorkloadSource,
 };
 pub use error::SimError;
-pub use kv_router::{KvKnowledge, KvRouterConfig, QueueConfig, QueueOrder, ReplicaConfig};
+pub use kv_router::{
+    IslBucket, KvKnowledge, KvRouterConfig, QueueClass, QueueConfig, QueueOrder, QueueProfile, ReplicaConfig,
+};
 pub use report::{
     EngineReport, KvTierReport, LinkReport, MetricsReport, PoolReport, Report, ScalingEvent, TrendReport, report_name,
 };

@@ -128,6 +128,7 @@ impl Simulation<'_> {
             prompt: Some(turn.prompt),
             priority: turn.priority,
             strict_priority: turn.strict_priority,
+            policy_class: turn.policy_class,
             follow_up: turn.follow_up,
             stays_with_decode: false,
             attempt: 0,
@@ -278,6 +279,7 @@ impl Simulation<'_> {
     /// A prefill worker has computed a prompt: its KV moves on.
     pub(crate) fn end_prefill(&mut self, worker: u32, output: &RequestOutput) -> Result<(), SimError> {
         let tag = output.tag;
+        self.release_first(PREFILL_POOL as usize);
         self.records[tag as usize].prefill_end_ns = Some(self.now_ns);
         self.tell_prefill_over(tag);
         let max_tokens = self.records[tag as usize].max_tokens;

@@ -366,7 +366,7 @@ fn arb_kv_router() -> impl Strategy<Value = KvRouterConfig> {
     ];
     let order = prop_oneof![Just(QueueOrder::Fcfs), Just(QueueOrder::Lcfs), Just(QueueOrder::Wspt)];
     let queue =
-        proptest::option::of((0.0..2.0f64, order).prop_map(|(threshold, order)| QueueConfig { threshold, order }));
+        proptest::option::of((0.0..2.0f64, order).prop_map(|(threshold, order)| QueueConfig::single(threshold, order)));
     let replicas = (1..4u32, proptest::option::of(0..50 * MS));
     (knowledge, queue, replicas, any::<(bool, bool)>(), prop_oneof![Just(0.0), 0.1..2.0f64]).prop_map(
         |(knowledge, queue, (count, sync_ns), (track_output_blocks, assume_kv_reuse), temperature)| KvRouterConfig {

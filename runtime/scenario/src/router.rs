@@ -119,7 +119,7 @@ fn make_kv_router(mut options: Options<'_>) -> Scripted<RouterConfig> {
     };
     let order = options.choice("queue_order", &QUEUE_ORDERS);
     config.queue =
-        options.f64("queue_threshold").map(|threshold| QueueConfig { threshold, order: order.unwrap_or_default() });
+        options.f64("queue_threshold").map(|threshold| QueueConfig::single(threshold, order.unwrap_or_default()));
     if config.queue.is_none() && order.is_some() {
         options.problem("queue_order", "`queue_order` needs a `queue_threshold`: without one nothing waits");
     }
