@@ -165,8 +165,7 @@ impl Simulation<'_> {
     /// made room go before what comes next.
     pub(crate) fn release_first(&mut self, index: usize) {
         let pool = &mut self.pools[index];
-        if std::mem::take(&mut pool.queue_moves)
-            && matches!(&pool.router, PoolRouter::Kv(router) if router.has_queue())
+        if std::mem::take(&mut pool.queue_moves) && matches!(&pool.router, PoolRouter::Kv(router) if router.has_queue())
         {
             self.release_from(index);
         }

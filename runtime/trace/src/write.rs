@@ -26,7 +26,8 @@ pub fn write_mooncake(trace: &Trace, out: &mut impl Write) -> io::Result<()> {
             write!(out, "\"request_id\": {}, ", serde_json::to_string(id)?)?;
         }
         if request.turn > 0 || request.next_turn.is_some() {
-            write!(out, "\"session_id\": \"s{}\", ", request.session)?;
+            let id = trace.session_id(request.session).map_or_else(|| format!("s{}", request.session), str::to_owned);
+            write!(out, "\"session_id\": {}, ", serde_json::to_string(&id)?)?;
         }
         if let Some(arrival_ns) = request.arrival_ns {
             write!(out, "\"timestamp\": ")?;

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use serde_json::Value;
 use vcr_cluster::{
-    Answers, KvKnowledge, LatencyFactory, LinkConfig, LinkSharing, QueueConfig, ReplicaConfig, RouterConfig,
-    RunConfig, ScalerFactory, SyntheticInput, Topology, TracePacing, WorkloadConfig, WorkloadSource, target_autoscaler,
+    Answers, KvKnowledge, LatencyFactory, LinkConfig, LinkSharing, QueueConfig, ReplicaConfig, RouterConfig, RunConfig,
+    ScalerFactory, SyntheticInput, Topology, TracePacing, WorkloadConfig, WorkloadSource, target_autoscaler,
 };
 use vcr_dynamo::report::{ReportSettings, Sla};
 use vcr_dynamo::{

@@ -21,7 +21,13 @@ impl KvRouter {
     }
 
     /// Position of the candidate that costs least.
-    pub(super) fn cheapest(&mut self, owner: usize, prompt_tokens: u32, chain: &Chain, candidates: &[Candidate]) -> usize {
+    pub(super) fn cheapest(
+        &mut self,
+        owner: usize,
+        prompt_tokens: u32,
+        chain: &Chain,
+        candidates: &[Candidate],
+    ) -> usize {
         if candidates.len() == 1 {
             return 0;
         }

@@ -80,8 +80,7 @@ impl ClassQueue {
         let (_, queued) = self.waiting.pop_first()?;
         self.prompt_tokens -= u64::from(queued.prompt_tokens);
         self.cached_tokens -= queued.cached_tokens;
-        self.credit_tokens =
-            if self.waiting.is_empty() { 0 } else { self.credit_tokens.saturating_sub(queued.cost()) };
+        self.credit_tokens = if self.waiting.is_empty() { 0 } else { self.credit_tokens.saturating_sub(queued.cost()) };
         Some(queued)
     }
 }
@@ -188,7 +187,8 @@ impl RouterQueue {
             let credit = &mut self.classes[class].credit_tokens;
             *credit = credit.saturating_add(configs[class].quantum.saturating_mul(rounds));
         }
-        let first = (0..count).map(|offset| (self.next_class + offset) % count).find(|&class| affordable(self, class))?;
+        let first =
+            (0..count).map(|offset| (self.next_class + offset) % count).find(|&class| affordable(self, class))?;
         self.pop_of(first)
     }
 

@@ -1,0 +1,297 @@
+//! `vcr replay`: Dynamo's inputs, answered in its terms.
+//!
+//! The numbers were printed by `python -m dynamo.replay` 1.4.2 and by the native
+//! function of 1.6.1 for the same traces and arguments; each is met to its last
+//! digit under the preset of its version.
+
+mod queue;
+mod ranks;
+mod results;
+mod scaling;
+mod sweeps;
+
+use vcr_tests::{Folder, Said};
+
+/// The row most cases are made of: 1,000 tokens in, 4 out.
+const R: &str = r#"{"timestamp": 0, "input_length": 1000, "output_length": 4, "hash_ids": [1, 2]}"#;
+
+/// A trace of these rows, in a folder.
+fn trace(rows: &[&str]) -> Folder {
+    let folder = Folder::new();
+    folder.write("trace.jsonl", rows.join("\n"));
+    folder
+}
+
+fn replay(folder: &Folder, args: &[&str]) -> Said {
+    folder.vcr(&[&["replay", "trace.jsonl"], args].concat())
+}
+
+/// Checks keys of the flat report under both presets.
+#[track_caller]
+fn check(rows: &[&str], args: &[&str], expected: &[(&str, &str, &str)]) {
+    let folder = trace(rows);
+    for (index, preset) in ["dynamo-1.4", "dynamo-1.6"].into_iter().enumerate() {
+        let more = ["--preset", preset, "--report-format", "1.4", "--json"];
+        let report = replay(&folder, &[args, &more].concat()).ended(0).json();
+        for (key, in_1_4, in_1_6) in expected {
+            let wanted = [in_1_4, in_1_6][index];
+            let decimals = wanted.split_once('.').map_or(0, |(_, decimals)| decimals.len());
+            let value = report[*key].as_f64().unwrap_or_else(|| panic!("{key} is {}", report[*key]));
+            assert_eq!(format!("{value:.decimals$}"), **wanted, "{key} under {preset}");
+        }
+    }
+}
+
+#[test]
+fn a_lone_request() {
+    let expected = [
+        ("mean_ttft_ms", "37.898579", "32.105859"),
+        ("mean_itl_ms", "5.792720", "5.791587"),
+        ("duration_ms", "55.276739", "49.480621"),
+        ("max_e2e_latency_ms", "55.276739", "49.480621"),
+        ("mean_ttst_ms", "5.792720", "5.791536"),
+        ("p99_tpot_ms", "5.792720", "5.791587"),
+        ("decode_worker_seconds", "0.055277", "0.049481"),
+        ("prefill_worker_seconds", "0.0", "0.0"),
+        ("num_requests", "1", "1"),
+        ("completed_requests", "1", "1"),
+        ("total_input_tokens", "1000", "1000"),
+        ("processed_tokens", "1004", "1004"),
+    ];
+    check(&[R], &[], &expected);
+    check(&[R], &["--router-mode", "kv_router"], &expected[..3]);
+    check(&[R], &["--extra-engine-args", r#"{"engine": {}}"#], &expected[..3]);
+}
+
+#[test]
+fn engines_of_every_type() {
+    let sglang = [("mean_ttft_ms", "41.046479", "32.105859"), ("mean_itl_ms", "8.946829", "8.946829")];
+    let trtllm = [("mean_ttft_ms", "37.951249", "32.105859"), ("mean_itl_ms", "5.845390", "5.843128")];
+    check(&[R], &["--engine-type", "sglang"], &sglang);
+    check(&[R], &["--extra-engine-args", r#"{"engine": {"backend": "sglang"}}"#], &sglang);
+    check(&[R], &["--engine-type", "trtllm"], &trtllm);
+    // What the pool of SGLang can never hold is rejected, and the rest runs.
+    let long = r#"{"timestamp": 0, "input_length": 20000, "output_length": 4}"#.replace('}', &ids(40));
+    check(&[R, &long], &["--engine-type", "sglang"], &[("completed_requests", "1", "1"), ("num_requests", "2", "2")]);
+}
+
+/// The end of a row with so many hash ids of its own.
+fn ids(count: u32) -> String {
+    let ids: Vec<String> = (100..100 + count).map(|id| id.to_string()).collect();
+    format!(r#", "hash_ids": [{}]}}"#, ids.join(","))
+}
+
+#[test]
+fn outputs_of_one_token_and_of_none() {
+    let one = R.replace(r#""output_length": 4"#, r#""output_length": 1"#);
+    check(&[&one], &[], &[("mean_ttft_ms", "37.898579", "32.105859"), ("duration_ms", "37.898579", "32.105859")]);
+    let none = R.replace(r#""output_length": 4"#, r#""output_length": 0"#);
+    let expected =
+        [("duration_ms", "32.105859", "32.105859"), ("mean_ttft_ms", "0", "0"), ("completed_requests", "1", "1")];
+    check(&[&none], &[], &expected);
+}
+
+#[test]
+fn prefixes_are_found_again() {
+    let later = R.replace(r#""timestamp": 0"#, r#""timestamp": 5000"#);
+    let reuse = ("prefix_cache_reused_ratio", "0.48", "0.48");
+    check(&[R, &later], &[], &[("mean_ttft_ms", "30.400365", "24.607645"), reuse]);
+    check(&[R, R], &[], &[("mean_ttft_ms", "38.543563", "32.747550"), reuse]);
+    let aligned = |row: &str| row.replace("1000", "1024");
+    let ratio = ("first_admission_prefix_cache_reused_ratio", "0.46875", "0.46875");
+    check(&[&aligned(R), &later.replace("length\": 1000", "length\": 1024")], &[], &[ratio]);
+}
+
+#[test]
+fn turns_of_a_session() {
+    let first =
+        r#"{"session_id": "a", "timestamp": 1000, "input_length": 1000, "output_length": 4, "hash_ids": [1, 2]}"#;
+    let second = |when: &str| {
+        format!(r#"{{"session_id": "a", {when}, "input_length": 1500, "output_length": 4, "hash_ids": [1, 2, 3]}}"#)
+    };
+    let expected = [
+        ("duration_ms", "353.376224", "341.755799"),
+        ("mean_ttft_ms", "34.270440", "28.464550"),
+        ("prefix_cache_reused_ratio", "0.384", "0.384"),
+    ];
+    check(&[first, &second(r#""delay": 250"#)], &[], &expected);
+    check(&[first, &second(r#""timestamp": 1300"#)], &[], &[("duration_ms", "403.376224", "391.755799")]);
+    // Arrivals are ignored in a closed loop, delays are not.
+    check(&[first, &second(r#""delay": 250"#)], &["--replay-concurrency", "1"], &expected);
+    let faster = ["--replay-concurrency", "1", "--arrival-speedup-ratio", "2"];
+    check(&[first, &second(r#""delay": 250"#)], &faster, &[("duration_ms", "228.376224", "216.755799")]);
+}
+
+#[test]
+fn long_prompts_speed_ups_and_small_pools() {
+    let ids: Vec<String> = (1..=40).map(|id| id.to_string()).collect();
+    let long =
+        format!(r#"{{"timestamp": 0, "input_length": 20000, "output_length": 4, "hash_ids": [{}]}}"#, ids.join(","));
+    check(&[&long], &[], &[("mean_ttft_ms", "421.945741", "415.183328"), ("duration_ms", "442.232980", "435.466016")]);
+    let halved = [("duration_ms", "27.638370", "24.740311")];
+    check(&[R], &["--extra-engine-args", r#"{"speedup_ratio": 2}"#], &halved);
+    check(&[R], &["--extra-engine-args", r#"{"engine": {"speedup_ratio": 2}}"#], &halved);
+    let large = r#"{"timestamp": 0, "input_length": 2048, "output_length": 4, "hash_ids": [5, 6, 7, 8]}"#;
+    let expected =
+        [("mean_itl_ms", "32.474400", "32.246339"), ("num_requests", "2", "2"), ("completed_requests", "1", "1")];
+    check(&[R, large], &["--extra-engine-args", r#"{"num_gpu_blocks": 20}"#], &expected);
+}
+
+#[test]
+fn several_tokens_a_pass() {
+    let row = R.replace(r#""output_length": 4"#, r#""output_length": 16"#);
+    let expected = [("duration_ms", "66.862179", "66.857082"), ("mean_itl_ms", "1.930907", "1.930649")];
+    check(&[&row], &["--extra-engine-args", r#"{"aic_nextn": 2, "aic_nextn_accept_rates": "1,1"}"#], &expected);
+    let nested = r#"{"engine": {"aic_nextn": 2, "aic_nextn_accept_rates": "1,1"}}"#;
+    check(&[&row], &["--extra-engine-args", nested], &expected);
+}
+
+#[test]
+fn prefill_and_decode_apart() {
+    let apart = |prefill: &'static str| {
+        ["--prefill-engine-args", prefill, "--decode-engine-args", r#"{"worker_type": "decode"}"#]
+    };
+    let expected = [("mean_ttft_ms", "37.898579", "37.897344"), ("duration_ms", "55.276739", "55.272106")];
+    check(&[R], &apart(r#"{"worker_type": "prefill"}"#), &expected);
+    check(&[R], &apart(r#"{"engine": {"worker_type": "prefill"}}"#), &expected);
+    let seconds = [("prefill_worker_seconds", "0.055277", "0.055272"), ("prefill_gpus_per_worker", "4", "4")];
+    check(&[R], &apart(r#"{"worker_type": "prefill", "aic_tp_size": 4}"#), &seconds);
+    let moved = [("mean_ttft_ms", "53.523579", "53.522344")];
+    let flat = r#"{"is_prefill": true, "kv_bytes_per_token": 1000000, "kv_transfer_bandwidth": 64}"#;
+    check(&[R], &apart(flat), &moved);
+    let nested = r#"{"engine": {"worker_type": "prefill", "kv_transfer_bytes_per_token": 1000000, "kv_transfer_bandwidth": 64}}"#;
+    check(&[R], &apart(nested), &moved);
+    // Two at once have a bandwidth each in Dynamo; on a shared link they wait for each other.
+    let contention = |which: &'static str| [&apart(flat)[..], &["--kv-transfer-contention", which]].concat();
+    let mean = |which| {
+        let said = replay(&trace(&[R, &R.replace("1, 2", "3, 4")]), &[&contention(which)[..], &["--json"]].concat());
+        said.ended(0).json()["summary"]["mean_ttft_ms"].as_f64().expect("a number")
+    };
+    assert!(mean("none") < mean("shared"));
+}
+
+#[test]
+fn constant_times() {
+    // 10 ms of prefill and three decodes of 3 ms, as 1.6.1 has it.
+    let fixed = r#"{"engine": {"timing_model": {"type": "fixed", "prefill_ms": 10, "decode_ms": 3}}}"#;
+    check(&[R], &["--extra-engine-args", fixed], &[("duration_ms", "19.0", "19.0")]);
+    let latency = ["--latency", "fixed(#{ prefill: \"10ms\", decode: \"3ms\" })"];
+    check(&[R], &latency, &[("duration_ms", "19.0", "19.0")]);
+}
+
+#[test]
+fn what_cannot_be_is_refused_with_its_name() {
+    let folder = trace(&[R]);
+    let cases: &[(&[&str], &[&str])] = &[
+        (&["--extra-engine-args", r#"{"max_num_seq": 4}"#], &["--extra-engine-args, `max_num_seq`", "`max_num_seqs`"]),
+        (&["--extra-engine-args", r#"{"engine": {}, "block_size": 4}"#], &["`block_size`", "belongs into `engine`"]),
+        (&["--extra-engine-args", "{"], &["--extra-engine-args: is no JSON"]),
+        (&["--extra-engine-args", "@missing.json"], &["cannot read `missing.json`"]),
+        (&["--extra-engine-args", r#"{"planner_profile_data": "p.npz"}"#], &["p.npz"]),
+        (&["--extra-engine-args", r#"{"aic_backend": "vllm"}"#], &["`aic_backend`", "--latency"]),
+        (&["--extra-engine-args", r#"{"aic_nextn": 2, "decode_speedup_ratio": 2}"#], &["`decode_speedup_ratio` 1"]),
+        (&["--extra-engine-args", r#"{"worker_type": "decode"}"#], &["a \"aggregated\" engine is wanted"]),
+        (&["--extra-engine-args", r#"{"block_size": 0.5}"#], &["`block_size`", "but is 0.5"]),
+        (&["--strict", "--extra-engine-args", r#"{"speedup_ratio": 0}"#], &["`speedup_ratio`: is 0"]),
+        (&["--strict", "--extra-engine-args", r#"{"bootstrap_port": 7}"#], &["`bootstrap_port`: has no meaning here"]),
+        (&["--router-config", "{}"], &["--router-config is for --router-mode kv_router"]),
+        (&["--router-mode", "kv_router", "--router-config", r#"{"overlap": 1}"#], &["--router-config, `overlap`"]),
+        (&["--router-mode", "best"], &["--router-mode", "least_loaded"]),
+        (
+            &["--strict", "--router-mode", "kv_router", "--router-config", r#"{"conditional_disagg_enabled": true}"#],
+            &["is for prefill and decode workers"],
+        ),
+        (&["--num-workers", "0"], &["--num-workers must be at least 1"]),
+        (&["--num-decode-workers", "2"], &["otherwise say --num-workers"]),
+        (&["--prefill-engine-args", "{}"], &["must be given together"]),
+        (
+            &["--prefill-engine-args", "{}", "--decode-engine-args", r#"{"worker_type": "decode", "block_size": 32}"#],
+            &["--prefill-engine-args, `worker_type`: must be \"prefill\"", "`block_size`: is 32", "is 64"],
+        ),
+        (&["--input-tokens", "5"], &["give either a trace, or"]),
+        (&["--request-rate", "5"], &["--request-rate is for synthetic workloads"]),
+        (&["--planner-config", "p.yaml"], &["--planner-config: the planner is not simulated"]),
+        (&["--replay-mode", "online"], &["`vcr play`"]),
+        (&["--arrival-speedup-ratio", "0"], &["a finite number above 0"]),
+        (&["--replay-concurrency", "0"], &["--replay-concurrency"]),
+        (&["--report-json", "missing/report.json"], &["cannot write `missing/report.json`"]),
+        (&["--sweep", "num_workers"], &["NAME=VALUES"]),
+        (&["--sweep", "nonsense=1"], &["there is no option, engine argument or key"]),
+        (&["--sweep", "json=1"], &["--json is the same for all runs"]),
+        (&["--sweep", "num_workers=0..2"], &["--sweep, num_workers=0: --num-workers must be at least 1"]),
+        (&["--sweep", "block_size=16,x"], &["--sweep, block_size=x: --extra-engine-args, `block_size`"]),
+        (&["--sweep", "num_workers=1..2", "--sweep-out", "sweep.txt"], &["must end in .csv, .json or .parquet"]),
+        (&["--sweep", "num_workers=1..2", "--report-json", "r.json"], &["a sweep writes --sweep-out"]),
+    ];
+    for (args, needles) in cases {
+        replay(&folder, args).failed(2, needles);
+    }
+    folder.vcr(&["replay"]).failed(2, &["give either a trace, or all of --input-tokens"]);
+    folder
+        .vcr(&["replay", "--input-tokens", "5", "--output-tokens", "5", "--request-count", "5"])
+        .failed(2, &["exactly one of --replay-concurrency, --request-rate, --arrival-interval-ms"]);
+}
+
+#[test]
+fn bad_traces_are_told_by_file_line_and_field() {
+    for (row, needles) in [
+        (r#"{"timestamp": 0, "input_length": 10, "output_length": 4}"#, &["line 2", "`hash_ids`"][..]),
+        (r#"{"timestamp": 0, "input_length": 10, "hash_ids": [1]}"#, &["line 2", "`output_length`"]),
+        (r#"{"timestamp": 0, "input_length": 0, "output_length": 4, "hash_ids": [1]}"#, &["line 2", "`input_length`"]),
+        (r#"{"input_length": 10, "output_length": 4, "hash_ids": [1]}"#, &["line 2", "`timestamp`"]),
+        ("nonsense", &["line 2"]),
+    ] {
+        let folder = trace(&[R, row]);
+        replay(&folder, &[]).failed(2, &[&["trace.jsonl"], needles].concat());
+    }
+    let clamped = r#"{"timestamp": 0, "input_length": 9000, "output_length": 4, "hash_ids": [1]}"#;
+    let folder = trace(&[clamped]);
+    let said = replay(&folder, &["--json"]).ended(0);
+    assert!(said.stderr.contains("warning: `input_length` was cut"), "{}", said.stderr);
+    assert_eq!(said.json()["vcr"]["warnings"].as_array().map(Vec::len), Some(1));
+    replay(&folder, &["--strict"]).failed(2, &["line 1", "9000 tokens"]);
+}
+
+#[test]
+fn a_guest_chooses_the_worker() {
+    let Some(guest) = vcr_tests::shipped_guest("prefix-affinity") else { return };
+    let folder = trace(&[R, &R.replace("\"timestamp\": 0", "\"timestamp\": 5000")]);
+    let path = guest.display().to_string();
+    let report = replay(&folder, &["--num-workers", "2", "--router-mode", &path, "--json"]).ended(0).json();
+    assert_eq!(report["summary"]["prefix_cache_reused_ratio"], 0.48);
+    replay(&folder, &["--router-mode", "missing.wasm"]).failed(2, &["missing.wasm"]);
+}
+
+/// A few requests that share prefixes.
+fn some_rows() -> Vec<String> {
+    let row = |i: u32| {
+        let ids: Vec<String> = (0..2 + i % 5).map(|id| (id * (1 + i % 3)).to_string()).collect();
+        let (tokens, output) = (ids.len() * 512 - i as usize % 40, 5 + i % 30);
+        format!(
+            r#"{{"timestamp": {}, "input_length": {tokens}, "output_length": {output}, "hash_ids": [{}]}}"#,
+            i * 15,
+            ids.join(",")
+        )
+    };
+    (0..60).map(row).collect()
+}
+
+fn busy_folder() -> Folder {
+    let rows = some_rows();
+    trace(&rows.iter().map(String::as_str).collect::<Vec<_>>())
+}
+
+#[test]
+fn a_synthetic_workload_needs_no_trace() {
+    let folder = Folder::new();
+    let base = ["replay", "--input-tokens", "600", "--output-tokens", "8", "--request-count", "20", "--json"];
+    for (args, requests) in [
+        (&["--request-rate", "50"][..], 20),
+        (&["--arrival-interval-ms", "10"], 20),
+        (&["--replay-concurrency", "4", "--turns-per-session", "2", "--inter-turn-delay-ms", "5"], 40),
+    ] {
+        let report = folder.vcr(&[&base, args].concat()).ended(0).json();
+        assert_eq!(report["summary"]["completed_requests"], requests, "{args:?}");
+        assert_eq!(report["summary"]["total_output_tokens"], requests * 8);
+    }
+}
