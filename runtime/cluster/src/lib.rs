@@ -6,6 +6,7 @@
 //! random stream is named by its purpose.
 
 mod affinity;
+mod arrivals;
 mod autoscale;
 mod bulk;
 mod conditional;
