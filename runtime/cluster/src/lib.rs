@@ -6,6 +6,7 @@
 //! random stream is named by its purpose.
 
 mod affinity;
+mod arrivals;
 mod autoscale;
 mod bulk;
 mod conditional;
@@ -49,7 +50,9 @@ pub use config::{
     TokenConfig, TokenFactory, Topology, TracePacing, TransferScope, WorkloadConfig, WorkloadSource,
 };
 pub use error::SimError;
-pub use kv_router::{KvKnowledge, KvRouterConfig, QueueConfig, QueueOrder, ReplicaConfig};
+pub use kv_router::{
+    IslBucket, KvKnowledge, KvRouterConfig, QueueClass, QueueConfig, QueueOrder, QueueProfile, ReplicaConfig,
+};
 pub use report::{
     EngineReport, KvTierReport, LinkReport, MetricsReport, PoolReport, Report, ScalingEvent, TrendReport, report_name,
 };

@@ -18,6 +18,7 @@ impl Simulation<'_> {
 
     /// Output tokens become visible to the client.
     pub(crate) fn emit(&mut self, tag: u64, num_tokens: u32, pool: u32) {
+        self.release_first(pool as usize);
         if self.give_tokens(tag, num_tokens) {
             self.tell_first_token(tag, pool);
         }

@@ -4,7 +4,7 @@ use vcr_core::{KvRole, Prompt, ServingEngine, TierRun};
 
 use crate::error::SimError;
 use crate::event::Event;
-use crate::kv_router::{Candidate, KvQuery, Released};
+use crate::kv_router::{Candidate, KvQuery, KvRouted, Released};
 use crate::router::{Choice, EndedRequest, RouteError, RoutePhase, RouteQuery};
 use crate::sim::{Pool, PoolRouter, Simulation};
 
@@ -88,6 +88,7 @@ impl Simulation<'_> {
     }
 
     fn route_by_kv(&mut self, tag: u64, index: usize, prompt: &Prompt) -> Routed {
+        self.release_first(index);
         self.find_candidates(index, prompt);
         self.tell_tier_changes(index);
         if self.candidates.is_empty() {
@@ -104,14 +105,17 @@ impl Simulation<'_> {
             prompt_tokens: record.prompt_tokens,
             priority: live.priority,
             strict_priority: live.strict_priority,
+            policy_class: self.workloads[record.workload as usize].policy_class(live.policy_class),
+            may_shed: live.routed == [None; 2],
             blocks: prompt.block_hashes(),
         };
         match router.route(&query, &mut self.candidates) {
-            Some(to) => self.routed_to(tag, index, to.worker, Some(to.overlap_blocks)),
-            None => {
+            KvRouted::To(to) => self.routed_to(tag, index, to.worker, Some(to.overlap_blocks)),
+            KvRouted::Queued => {
                 self.wake_router(index);
                 Routed::Queued
             }
+            KvRouted::Full => Routed::Shed,
         }
     }
 
@@ -153,11 +157,17 @@ impl Simulation<'_> {
     /// Lets requests out of the KV routers as far as engines have room.
     pub(crate) fn release_queued(&mut self) {
         for index in 0..self.pools.len() {
-            let pool = &mut self.pools[index];
-            let has_queue = matches!(&pool.router, PoolRouter::Kv(router) if router.has_queue());
-            if std::mem::take(&mut pool.queue_moves) && has_queue {
-                self.release_from(index);
-            }
+            self.release_first(index);
+        }
+    }
+
+    /// The same for one pool: those for whom what happened before at this instant has
+    /// made room go before what comes next.
+    pub(crate) fn release_first(&mut self, index: usize) {
+        let pool = &mut self.pools[index];
+        if std::mem::take(&mut pool.queue_moves) && matches!(&pool.router, PoolRouter::Kv(router) if router.has_queue())
+        {
+            self.release_from(index);
         }
     }
 

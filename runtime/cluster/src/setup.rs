@@ -129,7 +129,7 @@ fn pool_router(config: &PoolConfig, part: PoolPart, seat: &Seat<'_>) -> Result<P
             part,
             has_tiers: config.engine.kv_tiers().is_some(),
         };
-        return Ok(PoolRouter::Kv(Box::new(KvRouter::new(*kv, facts, seat.seed))));
+        return Ok(PoolRouter::Kv(Box::new(KvRouter::new(kv.clone(), facts, seat.seed))));
     }
     if let (RouterConfig::RoundRobin, PoolPart::Whole) = (&config.router, part) {
         let router = RoundRobin::over(config.most_engines(), config.data_parallel.size);

@@ -52,6 +52,8 @@ pub(crate) struct Live {
     pub(crate) prompt: Option<Prompt>,
     pub(crate) priority: i32,
     pub(crate) strict_priority: u32,
+    /// Index among the classes of its workload's trace.
+    pub(crate) policy_class: Option<u32>,
     pub(crate) follow_up: FollowUp,
     /// Whether the decode engine computes its prompt, too.
     pub(crate) stays_with_decode: bool,

@@ -23,6 +23,8 @@ pub(crate) struct Turn {
     pub(crate) max_tokens: u32,
     pub(crate) priority: i32,
     pub(crate) strict_priority: u32,
+    /// To be named by [`Workload::policy_class`].
+    pub(crate) policy_class: Option<u32>,
     /// Number of the session in its workload.
     pub(crate) session: u64,
     /// Position in the session, from 0.
@@ -273,8 +275,17 @@ impl Workload {
         let prompt = session.conversation.clone();
         let follow_up =
             if session.next_turn < session.turns { FollowUp::Drawn(Box::new(session)) } else { FollowUp::None };
-        let priority = self.config.priority;
-        Turn { prompt, max_tokens, priority, strict_priority: 0, session: number, turn, follow_up, played_row: None }
+        Turn {
+            prompt,
+            max_tokens,
+            priority: self.config.priority,
+            strict_priority: 0,
+            policy_class: None,
+            session: number,
+            turn,
+            follow_up,
+            played_row: None,
+        }
     }
 
     /// A turn of a trace; `conversation` is what its prompt goes on from.
@@ -298,10 +309,19 @@ impl Workload {
             max_tokens: request.output_tokens,
             priority: self.config.priority.saturating_add(request.priority),
             strict_priority: request.strict_priority,
+            policy_class: request.policy_class,
             session: u64::from(copy) * u64::from(trace.sessions) + u64::from(request.session),
             turn: request.turn,
             follow_up,
             played_row: is_played.then_some(row),
+        }
+    }
+
+    /// The name of a turn's class in the router's queue, if it has one.
+    pub(crate) fn policy_class(&self, index: Option<u32>) -> Option<&str> {
+        match &self.config.source {
+            WorkloadSource::Trace { trace, .. } => index.map(|index| &*trace.policy_classes[index as usize]),
+            WorkloadSource::Synthetic { .. } => None,
         }
     }
 

@@ -4,9 +4,10 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
 use vcr_core::policy::{PolicyBatch, PolicyError, Preference, SchedulingPolicy};
+use vcr_core::sglang::{PassOrder, SglangConfig, SglangConfigInput, SglangEngine};
 use vcr_core::{
-    Engine, EngineConfig, EngineConfigInput, PauseState, Policy, Prompt, Repetition, RequestSpec, StopRules,
-    TokenSource,
+    Engine, EngineConfig, EngineConfigInput, PauseState, Policy, Prompt, Repetition, RequestSpec, ServingEngine,
+    StopRules, TokenSource,
 };
 
 thread_local! {
@@ -126,6 +127,62 @@ fn a_token_allocates_nothing() {
         }
         assert_eq!(ALLOCATIONS.get() - before, 0, "{name}: {tokens} tokens allocated");
         assert!(tokens >= 100 * 128, "{name}: only {tokens} tokens came");
+        assert_eq!(engine.stats().preemptions, 0, "{name}: the pool was to be large enough");
+    }
+}
+
+/// The same with SGLang's scheduler: 64 requests that decode, in a tree full of what
+/// others have left there.
+fn decoding_sglang(input: SglangConfigInput) -> SglangEngine {
+    let page_size = input.page_size;
+    let config = SglangConfigInput { num_pages: 64 * 2_000 / page_size, ..input };
+    let mut engine = SglangEngine::new(SglangConfig::new(config).expect("valid"));
+    for round in 0..3 {
+        for request in 0..64 {
+            let tag = round * 64 + request;
+            let mut prompt = Prompt::new(page_size, 0);
+            prompt.push_run(tag, 0, 512);
+            let max_tokens = if round < 2 { 200 } else { 1_200 };
+            engine.submit(RequestSpec::new(tag, prompt, max_tokens)).expect("it fits");
+        }
+        for _ in 0..400 {
+            turn_of_sglang(&mut engine);
+        }
+    }
+    engine
+}
+
+fn turn_of_sglang(engine: &mut SglangEngine) {
+    if engine.has_schedulable_requests() {
+        engine.schedule();
+        engine.update(&mut Tokens);
+    }
+}
+
+/// What may be evicted stands in an ordered set, which makes a node now and then as
+/// pages are taken from the tree.
+#[test]
+fn a_token_of_sglang_allocates_next_to_nothing() {
+    let plain = SglangConfigInput::default();
+    let modes = [
+        ("tokens as pages", plain.clone()),
+        ("pages of 16", SglangConfigInput { page_size: 16, ..plain.clone() }),
+        ("no caching", SglangConfigInput { enable_prefix_caching: false, ..plain.clone() }),
+        ("mixed passes", SglangConfigInput { pass_order: PassOrder::Mixed, ..plain.clone() }),
+        ("several tokens", SglangConfigInput { max_extra_tokens_per_step: 1, ..plain }),
+    ];
+    for (name, input) in modes {
+        let mut engine = decoding_sglang(input);
+        assert_eq!(engine.num_running(), 64, "{name}: every request decodes");
+        let before = ALLOCATIONS.get();
+        let mut tokens = 0;
+        for _ in 0..100 {
+            turn_of_sglang(&mut engine);
+            tokens += engine.outputs().outputs.iter().map(|output| u64::from(output.num_tokens)).sum::<u64>();
+        }
+        let allocations = ALLOCATIONS.get() - before;
+        assert!(tokens >= 100 * 64, "{name}: only {tokens} tokens came");
+        assert!(allocations <= tokens / 1_000, "{name}: {allocations} allocations for {tokens} tokens");
         assert_eq!(engine.stats().preemptions, 0, "{name}: the pool was to be large enough");
     }
 }

@@ -84,7 +84,8 @@ fn guest(reference: String, keys: &mut Keys<'_>) -> AutoscalePolicy {
 /// A policy that is built in.
 fn target(keys: &mut Keys<'_>) -> AutoscalePolicy {
     let names = TargetMetric::ALL.map(|metric| (metric.name(), metric));
-    let metric = keys.choice("policy", &names);
+    let guests = ", or a guest: the path of a .wasm file, or an oci:// reference";
+    let metric = keys.choice_or("policy", &names, guests);
     let target = keys.at_least("target", 0.0);
     let scale_down_delay_ticks = keys.whole("scale_down_delay_ticks").unwrap_or(0);
     if keys.value("config").is_some() {

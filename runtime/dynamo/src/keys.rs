@@ -105,10 +105,16 @@ impl<'f> Keys<'f> {
 
     /// One of a few words.
     pub(crate) fn choice<T: Copy>(&mut self, key: &'static str, words: &[(&str, T)]) -> Option<T> {
+        self.choice_or(key, words, "")
+    }
+
+    /// The same, where the caller has looked for something else that it can be:
+    /// `more` says for what.
+    pub(crate) fn choice_or<T: Copy>(&mut self, key: &'static str, words: &[(&str, T)], more: &str) -> Option<T> {
         let names: Vec<String> = words.iter().map(|(word, _)| format!("\"{word}\"")).collect();
         let chosen =
             |value: &Value| words.iter().find(|(word, _)| value.as_str() == Some(word)).map(|&(_, chosen)| chosen);
-        self.read(key, &format!("one of {}", names.join(", ")), chosen)
+        self.read(key, &format!("one of {}{more}", names.join(", ")), chosen)
     }
 
     /// The name of a guest, where that is what is given; anything else stays to be

@@ -48,12 +48,15 @@ pub fn known_router_key(key: &str) -> bool {
 }
 
 /// A checked router configuration.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct RouterArgs {
     /// The router in front of engines that do all of the work.
     pub config: KvRouterConfig,
     /// Order of its queue, whether or not it has one.
     pub queue_policy: Option<QueueOrder>,
+    /// A file of queue policies, which go before what else is said of the queue; see
+    /// [`read_queue_policies`](crate::read_queue_policies).
+    pub policy_config: Option<String>,
     /// Which requests of a disaggregated cluster need no prefill engine, if any.
     pub conditional: Option<ConditionalConfig>,
 }
@@ -120,11 +123,12 @@ fn read(keys: &mut Keys<'_>) -> RouterArgs {
     }
     let queue_policy = keys.choice("router_queue_policy", QUEUE_ORDERS);
     if let Some(threshold) = keys.at_least("router_queue_threshold", 0.0) {
-        config.queue = Some(QueueConfig { threshold, order: queue_policy.unwrap_or_default() });
+        config.queue = Some(QueueConfig::single(threshold, queue_policy.unwrap_or_default()));
     }
+    let policy_config = keys.text("router_policy_config");
     let conditional = conditional(keys);
     not_simulated(keys);
-    RouterArgs { config, queue_policy, conditional }
+    RouterArgs { config, queue_policy, policy_config, conditional }
 }
 
 /// Which prompts need no prefill engine.
@@ -159,7 +163,6 @@ fn not_simulated(keys: &mut Keys<'_>) {
     }
     let is_zero = |value: &serde_json::Value| value.as_f64() == Some(0.0) || value == "none";
     keys.refuse(&["shared_cache_multiplier", "shared_cache_type"], is_zero, "there is no shared cache; remove it");
-    keys.refuse(&["router_policy_config"], |_| false, "requests have one class; remove it");
     keys.refuse(&["router_predicted_ttl_secs"], |_| false, "say `use_kv_events` false and `router_ttl_secs`");
     keys.pass_over(
         &[

@@ -37,7 +37,7 @@ pub(crate) struct State {
     pub(crate) outputs: Option<Outputs>,
     /// Guests and traces are loaded once, however often they are named.
     pub(crate) guests: BTreeMap<PathBuf, GuestModule>,
-    pub(crate) traces: BTreeMap<(PathBuf, String), Arc<Trace>>,
+    pub(crate) traces: BTreeMap<(Vec<PathBuf>, String), Arc<Trace>>,
 }
 
 impl Context {

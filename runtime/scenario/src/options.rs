@@ -121,6 +121,16 @@ impl<'s> Options<'s> {
         self.check(name, as_text(&value), "a text", &value)
     }
 
+    /// A text, or several; none are as good as nothing.
+    pub(crate) fn strings(&mut self, name: &'static str) -> Option<Vec<String>> {
+        let value = self.take(name)?;
+        let texts = match value.clone().try_cast::<Array>() {
+            Some(items) => items.iter().map(as_text).collect::<Option<Vec<String>>>(),
+            None => as_text(&value).map(|text| vec![text]),
+        };
+        self.check(name, texts.filter(|texts| !texts.is_empty()), "a text, or an array of texts", &value)
+    }
+
     pub(crate) fn array(&mut self, name: &'static str) -> Option<Array> {
         let value = self.take(name)?;
         let array = value.clone().try_cast::<Array>();

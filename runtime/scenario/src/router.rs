@@ -2,10 +2,11 @@
 
 use std::sync::Arc;
 
+use rhai::serde::from_dynamic;
 use rhai::{Dynamic, Engine};
 use vcr_cluster::{
-    KvAwareConfig, KvKnowledge, KvRouterConfig, QueueConfig, QueueOrder, ReplicaConfig, RouteError, Router,
-    RouterConfig, RouterFactory,
+    KvAwareConfig, KvKnowledge, KvRouterConfig, QueueConfig, QueueOrder, QueueProfile, ReplicaConfig, RouteError,
+    Router, RouterConfig, RouterFactory,
 };
 use vcr_guest::{WithFallback, World};
 use vcr_routing::AffinityConfig;
@@ -119,7 +120,16 @@ fn make_kv_router(mut options: Options<'_>) -> Scripted<RouterConfig> {
     };
     let order = options.choice("queue_order", &QUEUE_ORDERS);
     config.queue =
-        options.f64("queue_threshold").map(|threshold| QueueConfig { threshold, order: order.unwrap_or_default() });
+        options.f64("queue_threshold").map(|threshold| QueueConfig::single(threshold, order.unwrap_or_default()));
+    if let Some(value) = options.take("queue_policies") {
+        match queue_policies(&value) {
+            Ok(queue) if config.queue.is_none() => config.queue = Some(queue),
+            Ok(_) => {
+                options.problem("queue_threshold", "`queue_policies` have thresholds of their own; give one of them")
+            }
+            Err(problems) => problems.into_iter().for_each(|what| options.problem("queue_policies", what)),
+        }
+    }
     if config.queue.is_none() && order.is_some() {
         options.problem("queue_order", "`queue_order` needs a `queue_threshold`: without one nothing waits");
     }
@@ -132,6 +142,13 @@ fn make_kv_router(mut options: Options<'_>) -> Scripted<RouterConfig> {
     }
     options.finish()?;
     Ok(RouterConfig::Kv(config))
+}
+
+/// Classes of requests in the router's queue.
+fn queue_policies(value: &Dynamic) -> Result<QueueConfig, Vec<String>> {
+    let profile = from_dynamic::<QueueProfile>(value).map_err(|error| vec![format!("`queue_policies`: {error}")])?;
+    let named = |problems: Vec<String>| problems.iter().map(|what| format!("`queue_policies`: {what}")).collect();
+    QueueConfig::with_classes(profile).map_err(|problems: Vec<String>| -> Vec<String> { named(problems) })
 }
 
 const QUEUE_ORDERS: [(&str, QueueOrder); 3] =

@@ -1,12 +1,13 @@
 //! Workloads: bursts, rates, closed loops, sessions and traces.
 
 use std::num::NonZeroU32;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use rhai::Engine;
 use vcr_cluster::{Answers, Arrivals, Limit, RequestMix, TracePacing, WorkloadConfig, WorkloadSource};
 use vcr_random::Distribution;
-use vcr_trace::{HashIdScope, SharedPrefix, Strictness, Trace, TraceError, TraceFormat, TraceOptions};
+use vcr_trace::{HashIdScope, SharedPrefix, Strictness, Trace, TraceError, TraceFormat, TraceOptions, read_files};
 
 use crate::context::Context;
 use crate::error::{Scripted, Thrown};
@@ -106,8 +107,8 @@ fn make_trace(context: &Context, mut options: Options<'_>) -> Scripted<WorkloadC
     ];
     let answers = [("simulated", Answers::Simulated), ("recorded", Answers::Recorded)];
     let answers = options.choice("answers", &answers).unwrap_or_default();
-    let path = options.string("path");
-    let path = options.required("path", path);
+    let paths = options.strings("path");
+    let paths = options.required("path", paths);
     let concurrency = options.u64("concurrency");
     let speedup = options.f64("speedup");
     if concurrency.is_some() && speedup.is_some() {
@@ -154,7 +155,7 @@ fn make_trace(context: &Context, mut options: Options<'_>) -> Scripted<WorkloadC
     let Whose { name, priority, tenant } = whose("trace", &mut options);
     let call = options.call_position();
     options.finish()?;
-    let trace = open(context, &path, &read).map_err(|error| {
+    let trace = open(context, &paths, &read).map_err(|error| {
         let thrown = Thrown::input(error.to_string());
         let of_row = matches!(error, TraceError::Row { .. });
         let hint = "`block_size` is the number of tokens of one hash id; `lenient: true` cuts prompts to their ids";
@@ -162,21 +163,25 @@ fn make_trace(context: &Context, mut options: Options<'_>) -> Scripted<WorkloadC
     })?;
     if answers == Answers::Recorded && trace.answer_times.iter().all(Option::is_none) {
         let hint = "only captures hold times, as `vcr record` makes them; leave `answers` out to simulate them";
-        return Err(Thrown::input(format!("{path} does not say when its answers came")).hint(hint).at(call));
+        return Err(Thrown::input(format!("{} does not say when its answers came", paths.join(", ")))
+            .hint(hint)
+            .at(call));
     }
     let source = WorkloadSource::Trace { trace, pacing, copies, stagger_ns, answers };
     Ok(WorkloadConfig { name, start_ns, priority, tenant, source })
 }
 
 /// Reads a trace once, however often the scenario names it.
-fn open(context: &Context, path: &str, options: &TraceOptions) -> Result<Arc<Trace>, TraceError> {
-    let key = (context.resolve(path), format!("{options:?}"));
+fn open(context: &Context, paths: &[String], options: &TraceOptions) -> Result<Arc<Trace>, TraceError> {
+    let paths: Vec<PathBuf> = paths.iter().map(|path| context.resolve(path)).collect();
+    let key = (paths, format!("{options:?}"));
     if let Some(trace) = context.state().traces.get(&key) {
         return Ok(Arc::clone(trace));
     }
-    let trace = Arc::new(Trace::open(&key.0, options)?);
+    let trace = Arc::new(read_files(&key.0, options)?);
+    let names: Vec<String> = key.0.iter().map(|path| path.display().to_string()).collect();
     for warning in &trace.warnings {
-        context.reporter.warn(&format!("{}: {warning}", key.0.display()));
+        context.reporter.warn(&format!("{}: {warning}", names.join(", ")));
     }
     context.state().traces.insert(key, Arc::clone(&trace));
     Ok(trace)

@@ -114,7 +114,7 @@ impl Session {
         }
         let ids = assembler.push_conversation(group, shared_blocks, blocks)?;
         let answers = self.assistant_response_length.iter().chain([&self.final_assistant_response_length]);
-        let session_id: Box<str> = number.to_string().into();
+        let session_id: Box<str> = format!("applied_compute_agentic_session_{line}").into();
         for ((input_tokens, delay_ns), &output_tokens) in prompts.into_iter().zip(answers) {
             let len = input_tokens.div_ceil(block_tokens);
             let session_id = Some(session_id.clone());

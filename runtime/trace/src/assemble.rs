@@ -232,6 +232,7 @@ impl Assembler {
         let session = self.trace.sessions;
         // There are no more sessions than requests, whose count is checked.
         self.trace.sessions += 1;
+        self.trace.session_ids.push(row.session_id.clone());
         if let Some(id) = &row.session_id {
             self.open_sessions.insert(
                 id.clone(),

@@ -38,6 +38,8 @@ pub struct Trace {
     pub is_delta: bool,
     /// Number of sessions; a request without a session id has one of its own.
     pub sessions: u32,
+    /// What the file calls its sessions; see [`Trace::session_id`].
+    pub session_ids: Vec<Option<Box<str>>>,
     /// What the reader noticed and did not treat as an error, in order of first
     /// appearance.
     pub warnings: Vec<TraceWarning>,
@@ -186,6 +188,12 @@ impl Trace {
     #[must_use]
     pub fn dependencies(&self, request: &TraceRequest) -> &[Dependency] {
         request.dependencies.of(&self.dependencies)
+    }
+
+    /// What the file calls a session, if anything.
+    #[must_use]
+    pub fn session_id(&self, session: u32) -> Option<&str> {
+        self.session_ids.get(session as usize)?.as_deref()
     }
 
     /// The name of a request's policy class.

@@ -25,8 +25,10 @@ pub fn write_mooncake(trace: &Trace, out: &mut impl Write) -> io::Result<()> {
         if let Some(id) = &request.request_id {
             write!(out, "\"request_id\": {}, ", serde_json::to_string(id)?)?;
         }
-        if request.turn > 0 || request.next_turn.is_some() {
-            write!(out, "\"session_id\": \"s{}\", ", request.session)?;
+        let has_turns = request.turn > 0 || request.next_turn.is_some();
+        let own_id = trace.session_id(request.session).map(str::to_owned);
+        if let Some(id) = own_id.or_else(|| has_turns.then(|| format!("s{}", request.session))) {
+            write!(out, "\"session_id\": {}, ", serde_json::to_string(&id)?)?;
         }
         if let Some(arrival_ns) = request.arrival_ns {
             write!(out, "\"timestamp\": ")?;

@@ -190,6 +190,14 @@ pub(crate) struct RouterFlags {
     #[arg(long, value_name = "JSON|@FILE")]
     pub(crate) router_config: Option<String>,
 
+    /// Classes of requests in the KV router's queue: a YAML file of queue policies.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) router_policy_config: Option<String>,
+
+    /// The model whose queue policies are taken from it [default: those for all models].
+    #[arg(long, value_name = "MODEL")]
+    pub(crate) model_name: Option<String>,
+
     /// How late the KV router sees what an engine has cached.
     #[arg(long, value_name = "MS", value_parser = not_negative)]
     pub(crate) kv_event_lag_ms: Option<f64>,
@@ -288,10 +296,6 @@ pub(crate) struct SweepArgs {
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Not simulated")]
 pub(crate) struct RefusedArgs {
-    #[arg(long, hide = true)]
-    pub(crate) router_policy_config: Option<String>,
-    #[arg(long, hide = true)]
-    pub(crate) model_name: Option<String>,
     #[arg(long, hide = true)]
     pub(crate) planner_config: Option<String>,
     #[arg(long, hide = true)]

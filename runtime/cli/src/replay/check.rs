@@ -117,6 +117,8 @@ fn routers(args: &ReplayArgs, problem: &mut dyn FnMut(&str)) {
     if router.router_mode != RouterMode::KvRouter {
         let only_kv = [
             (router.router_config.is_some(), "--router-config"),
+            (router.router_policy_config.is_some(), "--router-policy-config"),
+            (router.model_name.is_some(), "--model-name"),
             (router.kv_event_lag_ms.is_some(), "--kv-event-lag-ms"),
             (router.router_replicas > 1, "--router-replicas"),
             (router.router_sync_ms.is_some(), "--router-sync-ms"),
@@ -135,10 +137,7 @@ fn refused(args: &ReplayArgs, problem: &mut dyn FnMut(&str)) {
     let refused = &args.refused;
     let aic = "AIC's performance database is not part of this program";
     let planner = "the planner is not simulated";
-    let class = "requests have one class in the router's queue";
     for (given, name, why) in [
-        (&refused.router_policy_config, "--router-policy-config", class),
-        (&refused.model_name, "--model-name", class),
         (&refused.planner_config, "--planner-config", planner),
         (&refused.benchmark_granularity, "--benchmark-granularity", planner),
         (&refused.aic_backend, "--aic-backend", aic),

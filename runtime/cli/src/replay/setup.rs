@@ -5,11 +5,13 @@ use std::sync::Arc;
 
 use serde_json::Value;
 use vcr_cluster::{
-    Answers, KvKnowledge, KvRouterConfig, LatencyFactory, LinkConfig, LinkSharing, ReplicaConfig, RouterConfig,
-    RunConfig, ScalerFactory, SyntheticInput, Topology, TracePacing, WorkloadConfig, WorkloadSource, target_autoscaler,
+    Answers, KvKnowledge, LatencyFactory, LinkConfig, LinkSharing, QueueConfig, ReplicaConfig, RouterConfig, RunConfig,
+    ScalerFactory, SyntheticInput, Topology, TracePacing, WorkloadConfig, WorkloadSource, target_autoscaler,
 };
 use vcr_dynamo::report::{ReportSettings, Sla};
-use vcr_dynamo::{AutoscaleArgs, AutoscalePolicy, EngineArgs, PoolOptions, Remark, Role, RouterArgs};
+use vcr_dynamo::{
+    AutoscaleArgs, AutoscalePolicy, EngineArgs, PoolOptions, Remark, Role, RouterArgs, read_queue_policies,
+};
 use vcr_scenario::expression;
 use vcr_trace::{HashIdScope, SharedPrefix, Strictness, Trace, TraceOptions, read_files};
 
@@ -65,7 +67,7 @@ pub(crate) fn read_trace(args: &ReplayArgs) -> Result<Option<Arc<Trace>>, Refusa
 /// Puts the run together.
 pub(crate) fn setup(args: &ReplayArgs, trace: Option<&Arc<Trace>>) -> Result<Setup, Refusal> {
     let mut warnings: Vec<String> = trace.iter().flat_map(|trace| &trace.warnings).map(ToString::to_string).collect();
-    let router = router(args, &mut warnings)?;
+    let router = router(args, trace, &mut warnings)?;
     let (topology, settings) = topology(args, &router, &mut warnings)?;
     let workload = match trace {
         Some(trace) => from_trace(args, trace),
@@ -95,7 +97,7 @@ struct Routers {
     args: RouterArgs,
 }
 
-fn router(args: &ReplayArgs, warnings: &mut Vec<String>) -> Result<Routers, Refusal> {
+fn router(args: &ReplayArgs, trace: Option<&Arc<Trace>>, warnings: &mut Vec<String>) -> Result<Routers, Refusal> {
     let place = "--router-config";
     let mut read = RouterArgs::default();
     if let Some(text) = &args.router.router_config {
@@ -103,6 +105,12 @@ fn router(args: &ReplayArgs, warnings: &mut Vec<String>) -> Result<Routers, Refu
         warnings.extend(remarks.iter().map(Remark::to_string));
         read = config;
     }
+    let (found, told) = queue_policies(args, &read, trace)?;
+    read.config.queue = found.or(read.config.queue);
+    if args.run.strict && !told.is_empty() {
+        return Err(Refusal::input(told.join("\n")));
+    }
+    warnings.extend(told);
     if let (Some(lag_ms), KvKnowledge::Events { .. }) = (args.router.kv_event_lag_ms, read.config.knowledge) {
         read.config.knowledge = KvKnowledge::Events { lag_ns: (lag_ms * 1e6).round() as u64 };
     }
@@ -114,17 +122,46 @@ fn router(args: &ReplayArgs, warnings: &mut Vec<String>) -> Result<Routers, Refu
     let (whole, prefill, decode) = match &args.router.router_mode {
         RouterMode::RoundRobin => same(RouterConfig::RoundRobin),
         RouterMode::LeastLoaded => same(RouterConfig::LeastLoaded),
-        RouterMode::KvRouter => {
-            // Requests have waited in front of the prefill engines.
-            let decode = KvRouterConfig { queue: None, ..read.config };
-            (RouterConfig::Kv(read.config), RouterConfig::Kv(read.config), RouterConfig::Kv(decode))
-        }
+        RouterMode::KvRouter => same(RouterConfig::Kv(read.config.clone())),
         RouterMode::Guest(reference) => {
             let source = format!("guest(#{{ path: {} }})", quoted(reference));
             same(expression::router("--router-mode", &source, Path::new(""), None)?)
         }
     };
     Ok(Routers { whole, prefill, decode, args: read })
+}
+
+/// The classes of the router's queue, if a file says them, and what in the file or
+/// the trace has no effect.
+fn queue_policies(
+    args: &ReplayArgs,
+    read: &RouterArgs,
+    trace: Option<&Arc<Trace>>,
+) -> Result<(Option<QueueConfig>, Vec<String>), Refusal> {
+    let model = args.router.model_name.as_deref();
+    let (place, path) = match (&args.router.router_policy_config, &read.policy_config) {
+        (Some(path), _) => ("--router-policy-config", path),
+        (None, Some(path)) => ("--router-config, `router_policy_config`", path),
+        (None, None) => {
+            let told = model.map(|_| "--model-name: is passed over: there is no --router-policy-config".to_owned());
+            return Ok((None, told.into_iter().collect()));
+        }
+    };
+    let Some(queue) = read_queue_policies(place, path, model)? else {
+        let who = model.map_or("all models".to_owned(), |model| format!("model `{model}`"));
+        return Ok((None, vec![format!("{path}: is passed over: it has no profile for {who}")]));
+    };
+    let classes = trace.map_or(&[][..], |trace| &trace.policy_classes);
+    let unknown = classes.iter().filter(|class| !queue.knows(class)).map(|class| format!("`{class}`"));
+    let unknown = unknown.collect::<Vec<_>>().join(", ");
+    let told = match unknown.is_empty() {
+        true => Vec::new(),
+        false => vec![format!(
+            "{path}: has no family and no class of its own for `policy_class` {unknown} of the trace; such requests are \
+             of the default family"
+        )],
+    };
+    Ok((Some(queue), told))
 }
 
 /// A text as a script writes it.
@@ -285,9 +322,7 @@ fn link(args: &ReplayArgs, prefill: &EngineArgs) -> LinkConfig {
 fn with_queue_order(router: RouterConfig, routers: &RouterArgs, engine: &EngineArgs) -> RouterConfig {
     match (router, engine.router_queue_policy) {
         (RouterConfig::Kv(mut config), Some(order)) if routers.queue_policy.is_none() => {
-            if let Some(queue) = &mut config.queue {
-                queue.order = order;
-            }
+            config.queue = config.queue.map(|queue| queue.in_order(order));
             RouterConfig::Kv(config)
         }
         (router, _) => router,

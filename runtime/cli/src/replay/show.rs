@@ -8,7 +8,7 @@ use vcr_cluster::Report;
 use vcr_cluster::record::RequestRecord;
 use vcr_dynamo::Preset;
 use vcr_dynamo::report::{ReportFormat, Summary, TimeSpent, json, rows, table};
-use vcr_trace::Trace;
+use vcr_trace::{Trace, TraceRequest};
 use vcr_units::format_ns;
 
 use super::Refusal;
@@ -34,7 +34,9 @@ impl Results<'_> {
             write_file(&path, |out| self.write_json(out))?;
         }
         if let Some(path) = &self.args.output.report_jsonl {
-            write_file(path, |out| rows::write(out, self.run, &|record| self.session_id(record)))?;
+            let names = self.session_names();
+            let name = |record: &RequestRecord| names.as_ref().map(|names| names[record.session as usize].clone());
+            write_file(path, |out| rows::write(out, self.run, &name))?;
         }
         Ok(())
     }
@@ -44,13 +46,25 @@ impl Results<'_> {
         Some(if path.is_dir() { path.join(REPORT_NAME) } else { path.clone() })
     }
 
-    /// Requests are told by their sessions where any session has several turns.
-    fn session_id(&self, record: &RequestRecord) -> Option<String> {
-        let has_turns = match self.trace {
-            Some(trace) => u64::from(trace.sessions) < trace.requests.len() as u64,
-            None => self.args.synthetic.turns_per_session > 1,
+    /// What the sessions are called, as Dynamo does: by the trace, or after the line
+    /// of their only request. Where none has several turns, nor a concurrency counts
+    /// them, they are not told.
+    fn session_names(&self) -> Option<Vec<String>> {
+        let Some(trace) = self.trace else {
+            let synthetic = &self.args.synthetic;
+            let names = (0..synthetic.request_count.unwrap_or(0)).map(|session| format!("session_{session}"));
+            return (synthetic.turns_per_session > 1).then(|| names.collect());
         };
-        has_turns.then(|| format!("session_{}", record.session))
+        if trace.sessions as usize == trace.requests.len() && self.args.trace.replay_concurrency.is_none() {
+            return None;
+        }
+        // Sessions are numbered as they first appear.
+        let first_turns = trace.requests.iter().filter(|request| request.turn == 0);
+        let name = |request: &TraceRequest| match trace.session_id(request.session) {
+            Some(id) => id.to_owned(),
+            None => format!("request_{}", request.line),
+        };
+        Some(first_turns.map(name).collect())
     }
 
     /// Prints what was asked for.

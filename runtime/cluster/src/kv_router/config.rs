@@ -1,5 +1,9 @@
 //! Settings of the KV router, with Dynamo's names, meanings and defaults.
 
+use serde::Deserialize;
+
+use super::classes::QueueConfig;
+
 /// What the KV router knows of the engines' caches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KvKnowledge {
@@ -17,7 +21,8 @@ pub enum KvKnowledge {
 }
 
 /// In which order requests leave the router's queue, within a strict priority.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum QueueOrder {
     /// Longest wait first; each number of priority is worth a second of waiting.
     #[default]
@@ -27,16 +32,6 @@ pub enum QueueOrder {
     /// Weighted shortest processing time: most of 1 plus priority for each prompt
     /// token that the best cache does not hold first.
     Wspt,
-}
-
-/// When requests wait in the router instead of in an engine.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct QueueConfig {
-    /// A request waits while every engine has more prompt tokens to compute than
-    /// this many times `max_num_batched_tokens`.
-    pub threshold: f64,
-    /// Who leaves first.
-    pub order: QueueOrder,
 }
 
 /// Several routers in front of the same engines.
@@ -55,7 +50,7 @@ impl Default for ReplicaConfig {
 }
 
 /// Settings of the KV router.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct KvRouterConfig {
     /// Worth of a cached block in prefill blocks.
     pub overlap_score_credit: f64,
@@ -125,7 +120,7 @@ impl KvRouterConfig {
             ("prefill_load_scale", self.prefill_load_scale),
             ("decode_active_request_weight", self.decode_active_request_weight),
             ("temperature", self.temperature),
-            ("queue_threshold", self.queue.map_or(0.0, |queue| queue.threshold)),
+            ("queue_threshold", self.queue.as_ref().and_then(QueueConfig::threshold).unwrap_or(0.0)),
         ];
         for (name, value) in numbers {
             if !(value.is_finite() && value >= 0.0) {

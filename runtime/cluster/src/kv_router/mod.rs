@@ -9,7 +9,9 @@
 
 mod active;
 mod books;
+mod classes;
 mod config;
+mod cost;
 mod index;
 mod queue;
 
@@ -22,7 +24,8 @@ use vcr_random::Stream;
 
 use active::Chain;
 use books::{Books, Entry};
-pub use config::{KvKnowledge, KvRouterConfig, QueueConfig, QueueOrder, ReplicaConfig};
+pub use classes::{IslBucket, QueueClass, QueueConfig, QueueProfile};
+pub use config::{KvKnowledge, KvRouterConfig, QueueOrder, ReplicaConfig};
 use index::{EventIndex, GuessedIndex};
 use queue::{Queued, RouterQueue};
 
@@ -37,6 +40,10 @@ pub(crate) struct KvQuery<'a> {
     pub(crate) priority: i32,
     /// A higher one is sooner, whatever the priority.
     pub(crate) strict_priority: u32,
+    /// The class or family of classes that it asks for in the queue.
+    pub(crate) policy_class: Option<&'a str>,
+    /// Whether it may be refused: not once it has been with an engine.
+    pub(crate) may_shed: bool,
     pub(crate) blocks: &'a [BlockHash],
 }
 
@@ -47,6 +54,17 @@ pub(crate) struct Candidate {
     pub(crate) overlap_blocks: u32,
     /// What it has beyond that in its tiers.
     pub(crate) tiers: TierRun,
+}
+
+/// What becomes of a request that comes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum KvRouted {
+    /// This worker takes it.
+    To(Candidate),
+    /// It waits.
+    Queued,
+    /// It is refused: too much of its class waits.
+    Full,
 }
 
 /// A request that leaves the queue.
@@ -76,9 +94,9 @@ pub(crate) struct PoolFacts {
 }
 
 /// One of the routers in front of a pool.
-#[derive(Default)]
 struct Replica {
     books: Books,
+    /// Without a class where nobody waits.
     queue: RouterQueue,
     /// What other routers did and this one does not know yet.
     coming: VecDeque<(u64, Entry)>,
@@ -110,15 +128,19 @@ impl KvRouter {
                 config.overlap_score_credit = 0.0;
                 config.assume_kv_reuse = false;
                 config.track_prefill_tokens = false;
+                // Without prompt tokens no engine is ever busy.
+                config.queue = None;
             }
         }
+        let classes = config.queue.as_ref().map_or(0, |queue| queue.classes().len());
         let each = |_| Replica {
             books: Books::new(&config, facts.workers),
+            queue: RouterQueue::new(classes),
+            coming: VecDeque::new(),
             guesses: match config.knowledge {
                 KvKnowledge::Predicted { .. } => (0..facts.workers).map(|_| GuessedIndex::default()).collect(),
                 KvKnowledge::Events { .. } => Vec::new(),
             },
-            ..Replica::default()
         };
         Self {
             replicas: (0..config.replicas.count).map(each).collect(),
@@ -138,9 +160,15 @@ impl KvRouter {
         }
     }
 
+    /// Whether it asks what is cached at all. Also without a credit, what is cached
+    /// is not booked as prompt tokens to compute.
+    fn minds_caches(&self) -> bool {
+        self.facts.part != PoolPart::Decode
+    }
+
     /// Whether the candidates must come with what the engines have cached now.
     pub(crate) fn needs_overlap(&self) -> bool {
-        self.config.overlap_score_credit > 0.0 && self.config.knowledge == KvKnowledge::Events { lag_ns: 0 }
+        self.minds_caches() && self.config.knowledge == KvKnowledge::Events { lag_ns: 0 }
     }
 
     /// Whether it looks for KV below the device, too.
@@ -170,38 +198,50 @@ impl KvRouter {
     }
 
     /// Chooses among the engines that are up, of which there is at least one, or
-    /// lets the request wait: then there is no answer yet.
-    pub(crate) fn route(&mut self, query: &KvQuery<'_>, candidates: &mut [Candidate]) -> Option<Candidate> {
+    /// keeps the request back.
+    pub(crate) fn route(&mut self, query: &KvQuery<'_>, candidates: &mut [Candidate]) -> KvRouted {
         let owner = self.owner_in_turn(query.request);
         self.catch_up(owner, query.now_ns);
         self.look_up(owner, query.now_ns, query.blocks, candidates);
         let chain = self.chain(query.blocks);
-        if let Some(queue) = self.config.queue
-            && (!self.replicas[owner].queue.is_empty() || self.all_busy(owner, candidates, &queue))
-        {
-            let (request, prompt_tokens) = (query.request, query.prompt_tokens);
-            let most_cached_tokens = candidates.iter().map(|to| self.cached_tokens(to)).max().unwrap_or(0);
-            let queued = Queued { request, prompt_tokens, chain, overlaps: candidates.to_vec() };
-            self.replicas[owner].queue.push(query, queue.order, most_cached_tokens, queued);
-            return None;
+        let KvQuery { request, prompt_tokens, .. } = *query;
+        if let Some(config) = &self.config.queue {
+            let most_cached = candidates.iter().map(|to| self.cached_tokens(to)).max().unwrap_or(0);
+            let cached_tokens = most_cached.min(u64::from(prompt_tokens));
+            let class = config.class_of(query.policy_class, u64::from(prompt_tokens) - cached_tokens);
+            let settings = &config.classes()[class];
+            let Replica { queue, books, .. } = &mut self.replicas[owner];
+            if config.keeps_back(class)
+                && (queue.has_waiting(class) || all_busy(books, candidates, settings, &self.facts))
+            {
+                if query.may_shed && queue.is_full(class, settings, candidates.len()) {
+                    return KvRouted::Full;
+                }
+                let overlaps = candidates.to_vec();
+                let queued = Queued { request, prompt_tokens, cached_tokens, chain, overlaps };
+                queue.push(query, class, settings.queue_policy, queued);
+                return KvRouted::Queued;
+            }
         }
-        Some(self.send(owner, query.now_ns, query.request, query.prompt_tokens, chain, candidates))
+        KvRouted::To(self.send(owner, query.now_ns, request, prompt_tokens, chain, candidates))
     }
 
     /// The next request that need not wait any more, if the engines that are up
     /// are these.
     pub(crate) fn release(&mut self, now_ns: u64, up: &[Candidate]) -> Option<Released> {
-        let queue = self.config.queue?;
         for owner in 0..self.replicas.len() {
             if self.replicas[owner].queue.is_empty() {
                 continue;
             }
             // Also with no engine up: what has been heard is not to be heard again.
             self.catch_up(owner, now_ns);
-            if up.is_empty() || self.all_busy(owner, up, &queue) {
+            if up.is_empty() {
                 continue;
             }
-            let Some(queued) = self.replicas[owner].queue.pop() else { continue };
+            let classes = self.config.queue.as_ref()?.classes();
+            let Replica { queue, books, .. } = &mut self.replicas[owner];
+            let may_leave = |class: &QueueClass| !all_busy(books, up, class, &self.facts);
+            let Some(queued) = queue.pop(classes, may_leave) else { continue };
             let as_it_came = |now: &Candidate| {
                 let known = queued.overlaps.iter().find(|candidate| candidate.worker == now.worker);
                 known.copied().unwrap_or(Candidate { worker: now.worker, ..Candidate::default() })
@@ -217,7 +257,7 @@ impl KvRouter {
     /// Takes all requests out of the queues.
     pub(crate) fn give_up_queued(&mut self) -> Vec<u64> {
         let queues = self.replicas.iter_mut().map(|replica| &mut replica.queue);
-        queues.flat_map(|queue| std::iter::from_fn(|| queue.pop()).map(|queued| queued.request)).collect()
+        queues.flat_map(RouterQueue::drain).map(|queued| queued.request).collect()
     }
 
     /// How many requests wait here, and their prompt tokens.
@@ -306,7 +346,7 @@ impl KvRouter {
 
     /// Fills in what is known of the caches, unless the caller has.
     fn look_up(&mut self, owner: usize, now_ns: u64, blocks: &[BlockHash], candidates: &mut [Candidate]) {
-        if self.config.overlap_score_credit == 0.0 {
+        if !self.minds_caches() {
             return;
         }
         let sees_tiers = self.sees_tiers();
@@ -321,12 +361,6 @@ impl KvRouter {
                 candidate.overlap_blocks = guess.cached_blocks(now_ns, blocks);
             }
         }
-    }
-
-    fn all_busy(&self, owner: usize, candidates: &[Candidate], queue: &QueueConfig) -> bool {
-        let most = queue.threshold * f64::from(self.facts.max_num_batched_tokens);
-        let books = &self.replicas[owner].books;
-        candidates.iter().all(|candidate| books.account(candidate.worker).prefill_tokens as f64 > most)
     }
 
     fn send(
@@ -367,84 +401,12 @@ impl KvRouter {
             books.book(entry);
         }
     }
+}
 
-    /// What blocks below the device are worth in cached ones.
-    fn tier_credit(&self, tiers: TierRun) -> f64 {
-        self.config.host_cache_hit_weight * f64::from(tiers.host_blocks)
-            + self.config.disk_cache_hit_weight * f64::from(tiers.disk_blocks)
-    }
-
-    /// Prompt tokens that need not be computed, those below the device by their
-    /// weight.
-    fn cached_tokens(&self, candidate: &Candidate) -> u64 {
-        let block = u64::from(self.facts.block_size_tokens);
-        let below = self.tier_credit(candidate.tiers) * block as f64;
-        u64::from(candidate.overlap_blocks) * block + below.round() as u64
-    }
-
-    /// Position of the candidate that costs least.
-    fn cheapest(&mut self, owner: usize, prompt_tokens: u32, chain: &Chain, candidates: &[Candidate]) -> usize {
-        if candidates.len() == 1 {
-            return 0;
-        }
-        self.weigh(owner, prompt_tokens, chain, candidates);
-        let lowest = self.costs.iter().copied().fold(f64::INFINITY, f64::min);
-        if self.config.temperature > 0.0 {
-            return self.draw(lowest);
-        }
-        let mut chosen = 0;
-        let mut equal = 0;
-        for (position, &cost) in self.costs.iter().enumerate().filter(|(_, cost)| **cost == lowest) {
-            debug_assert!(cost.is_finite());
-            equal += 1;
-            // Each of those that cost the same is as likely as the others.
-            if equal == 1 || self.ties.unit() * f64::from(equal) < 1.0 {
-                chosen = position;
-            }
-        }
-        chosen
-    }
-
-    /// Draws a candidate by a softmax over its cost, scaled by the costs' spread.
-    fn draw(&mut self, lowest: f64) -> usize {
-        let highest = self.costs.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-        let spread = highest - lowest;
-        let scale = if spread > 0.0 { spread * self.config.temperature } else { 1.0 };
-        let mut total = 0.0;
-        for cost in &mut self.costs {
-            total += libm::exp((lowest - *cost) / scale);
-            *cost = total;
-        }
-        let at = self.ties.unit() * total;
-        self.costs.iter().position(|&upto| at < upto).unwrap_or(self.costs.len() - 1)
-    }
-
-    /// Fills in the costs of all candidates.
-    fn weigh(&mut self, owner: usize, prompt_tokens: u32, chain: &Chain, candidates: &[Candidate]) {
-        let config = &self.config;
-        let books = &self.replicas[owner].books;
-        let block = f64::from(self.facts.block_size_tokens);
-        let request_blocks = f64::from(prompt_tokens) / block;
-        let prefill_blocks = |worker| books.account(worker).prefill_tokens as f64 / block;
-        let least = if config.overlap_score_credit_decay > 0.0 {
-            candidates.iter().map(|candidate| prefill_blocks(candidate.worker)).fold(f64::INFINITY, f64::min)
-        } else {
-            0.0
-        };
-        self.costs.clear();
-        for &Candidate { worker, overlap_blocks, tiers } in candidates {
-            let under_way = prefill_blocks(worker);
-            let mut credit = config.overlap_score_credit * f64::from(overlap_blocks);
-            if config.overlap_score_credit_decay > 0.0 {
-                credit /= 1.0 + config.overlap_score_credit_decay * (under_way - least) / request_blocks;
-            }
-            credit += self.tier_credit(tiers);
-            let raw = if config.track_prefill_tokens { under_way + request_blocks } else { 0.0 };
-            let prefill = config.prefill_load_scale * (raw - credit).max(0.0);
-            let requests = config.decode_active_request_weight * books.account(worker).requests as f64;
-            self.costs.push(prefill + books.blocks_with(worker, chain) as f64 + requests);
-        }
-    }
+/// Whether no engine takes anybody of a class.
+fn all_busy(books: &Books, candidates: &[Candidate], class: &QueueClass, facts: &PoolFacts) -> bool {
+    let is_busy = |worker| class.is_busy(books.account(worker).prefill_tokens, facts.max_num_batched_tokens);
+    candidates.iter().all(|candidate| is_busy(candidate.worker))
 }
 
 #[cfg(test)]

@@ -1,9 +1,14 @@
 //! Requests that wait in the router for an engine with less to compute.
+//!
+//! Each class has a queue in an order of its own. Between classes goes deficit
+//! round robin: in each round a class may send so many prompt tokens to compute,
+//! and what it has not used it keeps while anybody waits in it.
 
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
 
 use super::active::Chain;
+use super::classes::QueueClass;
 use super::config::QueueOrder;
 use super::{Candidate, KvQuery};
 
@@ -12,9 +17,18 @@ use super::{Candidate, KvQuery};
 pub(super) struct Queued {
     pub(super) request: u64,
     pub(super) prompt_tokens: u32,
+    /// Prompt tokens that the best cache held when it came.
+    pub(super) cached_tokens: u64,
     pub(super) chain: Chain,
     /// What the engines had cached of it when it came.
     pub(super) overlaps: Vec<Candidate>,
+}
+
+impl Queued {
+    /// Prompt tokens to be computed; a request without any counts as one.
+    fn cost(&self) -> u64 {
+        u64::from(self.prompt_tokens).saturating_sub(self.cached_tokens).max(1)
+    }
 }
 
 /// Who leaves first is smallest.
@@ -46,50 +60,161 @@ impl PartialEq for Rank {
 
 impl Eq for Rank {}
 
-/// The queue of one router.
+/// Those of one class.
 #[derive(Debug, Default)]
-pub(super) struct RouterQueue {
+struct ClassQueue {
     waiting: BTreeMap<Rank, Queued>,
+    prompt_tokens: u64,
+    cached_tokens: u64,
+    /// Prompt tokens to compute that it may still send.
+    credit_tokens: u64,
+}
+
+impl ClassQueue {
+    /// What the first of them costs.
+    fn next_cost(&self) -> Option<u64> {
+        self.waiting.first_key_value().map(|(_, queued)| queued.cost())
+    }
+
+    fn pop(&mut self) -> Option<Queued> {
+        let (_, queued) = self.waiting.pop_first()?;
+        self.prompt_tokens -= u64::from(queued.prompt_tokens);
+        self.cached_tokens -= queued.cached_tokens;
+        self.credit_tokens = if self.waiting.is_empty() { 0 } else { self.credit_tokens.saturating_sub(queued.cost()) };
+        Some(queued)
+    }
+}
+
+/// The queue of one router.
+#[derive(Debug)]
+pub(super) struct RouterQueue {
+    classes: Vec<ClassQueue>,
+    /// The class that the next round begins with.
+    next_class: usize,
+    /// The class that sent last and has credit left: it goes on first.
+    carried: Option<usize>,
+    waiting: u64,
     pushed: u64,
+    /// Scratch: what the first of each class costs, where it may leave.
+    costs: Vec<Option<u64>>,
 }
 
 impl RouterQueue {
+    pub(super) fn new(classes: usize) -> Self {
+        Self {
+            classes: (0..classes).map(|_| ClassQueue::default()).collect(),
+            next_class: 0,
+            carried: None,
+            waiting: 0,
+            pushed: 0,
+            costs: vec![None; classes],
+        }
+    }
+
     pub(super) fn is_empty(&self) -> bool {
-        self.waiting.is_empty()
+        self.waiting == 0
+    }
+
+    /// Whether anybody of a class waits.
+    pub(super) fn has_waiting(&self, class: usize) -> bool {
+        !self.classes[class].waiting.is_empty()
     }
 
     /// How many requests wait, and their prompt tokens.
     pub(super) fn load(&self) -> (u64, u64) {
-        let tokens = self.waiting.values().map(|queued| u64::from(queued.prompt_tokens)).sum();
-        (self.waiting.len() as u64, tokens)
+        (self.waiting, self.classes.iter().map(|class| class.prompt_tokens).sum())
     }
 
-    /// `most_cached_tokens` is what the best cache holds of the prompt.
-    pub(super) fn push(&mut self, query: &KvQuery<'_>, order: QueueOrder, most_cached_tokens: u64, queued: Queued) {
+    /// Whether no more of a class may wait while so many engines are up. What
+    /// waits is compared without the one that comes.
+    pub(super) fn is_full(&self, class: usize, config: &QueueClass, engines: usize) -> bool {
+        let waits = &self.classes[class];
+        [
+            (waits.waiting.len() as u64, config.request_queue_limit_per_worker),
+            (waits.prompt_tokens, config.raw_isl_token_queue_limit_per_worker),
+            (waits.cached_tokens, config.cached_token_queue_limit_per_worker),
+        ]
+        .into_iter()
+        .any(|(now, limit)| limit.is_some_and(|limit| now >= limit.saturating_mul(engines as u64)))
+    }
+
+    pub(super) fn push(&mut self, query: &KvQuery<'_>, class: usize, order: QueueOrder, queued: Queued) {
         let rank = Rank {
             strict_priority: query.strict_priority,
-            score: score(query, order, most_cached_tokens),
+            score: score(query, order, queued.cost()),
             sequence: self.pushed,
         };
         self.pushed += 1;
-        self.waiting.insert(rank, queued);
+        self.waiting += 1;
+        let class = &mut self.classes[class];
+        class.prompt_tokens += u64::from(queued.prompt_tokens);
+        class.cached_tokens += queued.cached_tokens;
+        class.waiting.insert(rank, queued);
     }
 
-    pub(super) fn pop(&mut self) -> Option<Queued> {
-        self.waiting.pop_first().map(|(_, queued)| queued)
+    /// The next one that leaves, of those classes that `may_leave`.
+    pub(super) fn pop(&mut self, configs: &[QueueClass], may_leave: impl Fn(&QueueClass) -> bool) -> Option<Queued> {
+        let carried = self.carried.take();
+        for ((cost, class), config) in self.costs.iter_mut().zip(&self.classes).zip(configs) {
+            *cost = class.next_cost().filter(|_| may_leave(config));
+        }
+        let affordable = |queue: &Self, class: usize| {
+            queue.costs[class].is_some_and(|cost| cost <= queue.classes[class].credit_tokens)
+        };
+        if let Some(class) = carried
+            && affordable(self, class)
+        {
+            return self.pop_of(class);
+        }
+        let count = self.classes.len();
+        for offset in 0..count {
+            let class = (self.next_class + offset) % count;
+            if self.costs[class].is_some() && !affordable(self, class) {
+                let credit = &mut self.classes[class].credit_tokens;
+                *credit = credit.saturating_add(configs[class].quantum);
+            }
+            if affordable(self, class) {
+                return self.pop_of(class);
+            }
+        }
+        // Nobody can afford to leave yet: as many rounds as the first one needs.
+        let rounds_of = |(class, cost): (usize, &Option<u64>)| {
+            let missing = (*cost)?.saturating_sub(self.classes[class].credit_tokens);
+            Some(missing.div_ceil(configs[class].quantum))
+        };
+        let rounds = self.costs.iter().enumerate().filter_map(rounds_of).min()?;
+        for (class, _) in self.costs.iter().enumerate().filter(|(_, cost)| cost.is_some()) {
+            let credit = &mut self.classes[class].credit_tokens;
+            *credit = credit.saturating_add(configs[class].quantum.saturating_mul(rounds));
+        }
+        let first =
+            (0..count).map(|offset| (self.next_class + offset) % count).find(|&class| affordable(self, class))?;
+        self.pop_of(first)
+    }
+
+    /// Takes all out, class by class.
+    pub(super) fn drain(&mut self) -> impl Iterator<Item = Queued> {
+        self.waiting = 0;
+        self.carried = None;
+        self.classes.iter_mut().flat_map(|class| std::iter::from_fn(|| class.pop()))
+    }
+
+    fn pop_of(&mut self, index: usize) -> Option<Queued> {
+        self.next_class = (index + 1) % self.classes.len();
+        let queued = self.classes[index].pop()?;
+        self.waiting -= 1;
+        self.carried = (self.classes[index].credit_tokens > 0).then_some(index);
+        Some(queued)
     }
 }
 
 /// The larger, the sooner.
-fn score(query: &KvQuery<'_>, order: QueueOrder, most_cached_tokens: u64) -> f64 {
-    let priority = f64::from(query.priority);
+fn score(query: &KvQuery<'_>, order: QueueOrder, cost_tokens: u64) -> f64 {
+    let priority = f64::from(query.priority.max(0));
     let arrival_s = query.arrival_ns as f64 / 1e9;
     match order {
         QueueOrder::Fcfs => priority - arrival_s,
         QueueOrder::Lcfs => priority + arrival_s,
-        QueueOrder::Wspt => {
-            let uncached = u64::from(query.prompt_tokens).saturating_sub(most_cached_tokens).max(1);
-            (1.0 + priority) / uncached as f64
-        }
+        QueueOrder::Wspt => (1.0 + priority) / cost_tokens as f64,
     }
 }

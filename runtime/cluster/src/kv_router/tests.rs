@@ -25,6 +25,8 @@ fn query(now_ns: u64, request: u64, blocks: &[BlockHash]) -> KvQuery<'_> {
         prompt_tokens: blocks.len() as u32 * BLOCK,
         priority: 0,
         strict_priority: 0,
+        policy_class: None,
+        may_shed: true,
         blocks,
     }
 }
@@ -37,7 +39,10 @@ fn up(overlaps: &[u32]) -> Vec<Candidate> {
 }
 
 fn chosen(router: &mut KvRouter, query: &KvQuery<'_>, overlaps: &[u32]) -> Option<u32> {
-    router.route(query, &mut up(overlaps)).map(|to| to.worker)
+    match router.route(query, &mut up(overlaps)) {
+        KvRouted::To(to) => Some(to.worker),
+        KvRouted::Queued | KvRouted::Full => None,
+    }
 }
 
 #[test]
@@ -144,7 +149,7 @@ fn guesses_expire() {
 }
 
 fn with_queue(order: QueueOrder) -> KvRouter {
-    let queue = Some(QueueConfig { threshold: 0.5, order });
+    let queue = Some(QueueConfig::single(0.5, order));
     router(KvRouterConfig { queue, ..KvRouterConfig::default() }, 1)
 }
 
@@ -243,7 +248,8 @@ fn blocks_below_the_device_count_by_their_weights() {
         Candidate { worker: 2, overlap_blocks: 0, tiers: tiers(3, 4) },
     ];
     // Worth 2.25, 3 and 2.5 blocks of 8.
-    assert_eq!(router.route(&query(0, 0, &prompt), &mut candidates).map(|to| to.worker), Some(1));
+    let best = candidates[1];
+    assert_eq!(router.route(&query(0, 0, &prompt), &mut candidates), KvRouted::To(best));
     assert_eq!(router.replicas[0].books.account(1).prefill_tokens, 5 * 16);
 }
 
@@ -269,4 +275,132 @@ fn changes_of_tiers_are_seen_late_and_a_crash_ends_them() {
     let mut candidates = up(&[0, 0]);
     router.look_up(0, 100, &prompt, &mut candidates);
     assert_eq!(candidates[1].tiers, TierRun::default());
+}
+
+fn class(name: &str, takes: Option<(&str, &str)>, quantum: u64) -> QueueClass {
+    QueueClass {
+        name: name.to_owned(),
+        policy_family: takes.map(|(family, _)| family.to_owned()),
+        cache_bucket: takes.map(|(_, bucket)| bucket.to_owned()),
+        queue_policy: QueueOrder::Fcfs,
+        admission: None,
+        quantum,
+        prefill_busy_threshold: Some(0),
+        prefill_busy_threshold_frac: None,
+        request_queue_limit_per_worker: None,
+        raw_isl_token_queue_limit_per_worker: None,
+        cached_token_queue_limit_per_worker: None,
+    }
+}
+
+/// Prompts of up to 63 tokens to compute, and longer ones.
+fn profile(policy_classes: Vec<QueueClass>) -> QueueProfile {
+    let bucket = |min_tokens, bucket: &str| IslBucket { min_tokens, bucket: bucket.to_owned() };
+    QueueProfile {
+        default_policy_family: "chat".to_owned(),
+        uncached_isl_buckets: vec![bucket(0, "short"), bucket(64, "long")],
+        policy_classes,
+    }
+}
+
+fn with_classes(policy_classes: Vec<QueueClass>) -> KvRouter {
+    let queue = Some(QueueConfig::with_classes(profile(policy_classes)).expect("valid classes"));
+    router(KvRouterConfig { queue, ..KvRouterConfig::default() }, 1)
+}
+
+/// In which order requests leave, each as soon as the one before has its first
+/// token; the first of them found the engine idle.
+fn leaving(router: &mut KvRouter) -> Vec<u64> {
+    let mut left = Vec::new();
+    let mut done = 0;
+    loop {
+        router.prefilled(1_000, done);
+        let Some(released) = router.release(1_000, &up(&[0])) else { return left };
+        done = released.request;
+        left.push(done);
+    }
+}
+
+#[test]
+fn classes_share_what_leaves_by_their_quanta() {
+    let classes = |chat, batch| {
+        vec![
+            class("chat_short", Some(("chat", "short")), chat),
+            class("chat_long", Some(("chat", "long")), chat),
+            class("batch", None, batch),
+        ]
+    };
+    let order = |chat, batch| {
+        let mut router = with_classes(classes(chat, batch));
+        for request in 0..9u64 {
+            let prompt = blocks(request as u32, 2);
+            let asks = if request > 0 && request % 2 == 0 { Some("batch") } else { None };
+            let query = KvQuery { policy_class: asks, ..query(request, request, &prompt) };
+            assert_eq!(chosen(&mut router, &query, &[0]).is_some(), request == 0);
+        }
+        leaving(&mut router)
+    };
+    // Prompts of 32 tokens: one each in turn, two against one, and all of one before the other.
+    assert_eq!(order(32, 32), [1, 2, 3, 4, 5, 6, 7, 8]);
+    assert_eq!(order(64, 32), [1, 3, 2, 5, 7, 4, 6, 8]);
+    assert_eq!(order(1, 1_000), [2, 4, 6, 8, 1, 3, 5, 7]);
+}
+
+#[test]
+fn a_family_is_sorted_by_what_is_to_be_computed() {
+    let classes = || {
+        vec![
+            QueueClass { prefill_busy_threshold: None, ..class("a", Some(("chat", "short")), 1) },
+            class("b", Some(("chat", "long")), 1),
+            QueueClass { prefill_busy_threshold: Some(500), ..class("c", Some(("batch", "short")), 1) },
+            class("d", Some(("batch", "long")), 1),
+            class("own", None, 1),
+        ]
+    };
+    let waits = |asks, overlap_blocks| {
+        let mut router = with_classes(classes());
+        chosen(&mut router, &query(0, 0, &blocks(0, 8)), &[0]);
+        let prompt = blocks(1, 8);
+        let query = KvQuery { policy_class: asks, ..query(1, 1, &prompt) };
+        chosen(&mut router, &query, &[overlap_blocks]).is_none()
+    };
+    // Of 8 blocks 4 or 5 are cached: 64 tokens are long, 48 are short.
+    assert_eq!([waits(None, 4), waits(None, 5)], [true, false]);
+    assert_eq!([waits(Some("batch"), 4), waits(Some("batch"), 5)], [true, false]);
+    // Classes of a family cannot be asked for by name, others only so.
+    assert_eq!([waits(Some("a"), 4), waits(Some("b"), 5), waits(Some("own"), 8)], [true, false, true]);
+}
+
+#[test]
+fn limits_count_what_waits_for_each_engine_that_is_up() {
+    let all = |limited: QueueClass| {
+        let short = QueueClass { name: "short".to_owned(), ..limited.clone() };
+        with_classes(vec![
+            QueueClass { cache_bucket: Some("short".to_owned()), policy_family: Some("chat".to_owned()), ..short },
+            QueueClass { cache_bucket: Some("long".to_owned()), policy_family: Some("chat".to_owned()), ..limited },
+        ])
+    };
+    // Each asks for 32 tokens, of which one block of 16 is cached.
+    let taken = |limited, engines: usize| {
+        let mut router = all(limited);
+        for worker in 0..engines as u32 {
+            router.book(0, 0, Entry::Sent { request: 90, worker: 0, prefill_tokens: 5, chain: Chain::from([]) });
+            assert_eq!(worker, 0, "the pool has one engine");
+        }
+        let prompt = blocks(1, 2);
+        let route = |router: &mut KvRouter, request, may_shed| {
+            let query = KvQuery { may_shed, ..query(request, request, &prompt) };
+            router.route(&query, &mut up(&[1]))
+        };
+        let taken = (0..10).take_while(|&request| route(&mut router, request, true) == KvRouted::Queued).count();
+        assert_eq!(route(&mut router, 20, true), KvRouted::Full);
+        assert_eq!(route(&mut router, 21, false), KvRouted::Queued, "it has been with an engine");
+        taken
+    };
+    let base = || class("long", None, 1);
+    assert_eq!(taken(QueueClass { request_queue_limit_per_worker: Some(3), ..base() }, 1), 3);
+    // The request that passes a limit still waits.
+    assert_eq!(taken(QueueClass { raw_isl_token_queue_limit_per_worker: Some(33), ..base() }, 1), 2);
+    assert_eq!(taken(QueueClass { cached_token_queue_limit_per_worker: Some(17), ..base() }, 1), 2);
+    assert_eq!(taken(QueueClass { request_queue_limit_per_worker: Some(0), ..base() }, 1), 0);
 }

@@ -57,7 +57,8 @@ impl Worker {
             totals.peak_active_blocks = totals.peak_active_blocks.max(shape.kv_active_blocks as u32);
             self.step_start_ns = start_ns;
             let work = shape.prefill_tokens << 32 ^ shape.decode_requests << 48 ^ shape.kv_active_blocks;
-            self.step_digest = seed::absorb(seed::absorb(self.step_digest, start_ns ^ duration_ns.rotate_left(40)), work);
+            self.step_digest =
+                seed::absorb(seed::absorb(self.step_digest, start_ns ^ duration_ns.rotate_left(40)), work);
             start_ns = start_ns.saturating_add(duration_ns);
         }
         self.computes_until_ns = start_ns;

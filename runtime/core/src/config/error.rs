@@ -1,0 +1,136 @@
+//! What settings of an engine may not be.
+
+/// One thing wrong with an [`EngineConfigInput`].
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum ConfigError {
+    /// A count that must be positive is zero.
+    #[error("`{field}` must be at least 1, but is 0")]
+    Zero {
+        /// Name of the setting.
+        field: &'static str,
+    },
+    /// Only the null block, which no request may use.
+    #[error(
+        "`num_gpu_blocks` must be at least 2, but is {num_gpu_blocks}: one block is reserved as \
+         the null block, so this engine cannot hold any request"
+    )]
+    NoUsableBlocks {
+        /// The setting's value.
+        num_gpu_blocks: u32,
+    },
+    /// A full decode batch exceeds the token budget.
+    #[error(
+        "`max_num_batched_tokens` ({tokens}) is smaller than `max_num_seqs` ({seqs}), so a full \
+         decode step cannot fit in one batch"
+    )]
+    BudgetBelowSeqs {
+        /// `max_num_batched_tokens`.
+        tokens: u32,
+        /// `max_num_seqs`.
+        seqs: u32,
+    },
+    /// Without chunking a prompt must fit in one step.
+    #[error(
+        "`max_num_batched_tokens` ({tokens}) is smaller than `max_model_len` ({model_len}) while \
+         `enable_chunked_prefill` is off, so a long prompt could never be scheduled"
+    )]
+    BudgetBelowModelLen {
+        /// `max_num_batched_tokens`.
+        tokens: u32,
+        /// `max_model_len`.
+        model_len: u32,
+    },
+    /// A request that waits with one token to compute would never be admitted:
+    /// vLLM adds room for its drafts, which then exceed the budget.
+    #[error(
+        "`max_num_batched_tokens` ({tokens}) must exceed `num_speculative_tokens` ({drafts}), or a request \
+         found in the cache could never be admitted with its drafts"
+    )]
+    BudgetBelowDrafts {
+        /// `max_num_batched_tokens`.
+        tokens: u32,
+        /// `num_speculative_tokens`.
+        drafts: u32,
+    },
+    /// The longest allowed request exceeds the whole pool.
+    #[error(
+        "one request of `max_model_len` ({model_len}) tokens needs {needed} KV blocks, but only \
+         {usable} are usable; raise `num_gpu_blocks` or lower `max_model_len`"
+    )]
+    PoolBelowModelLen {
+        /// `max_model_len`.
+        model_len: u32,
+        /// Blocks that such a request needs.
+        needed: u32,
+        /// Blocks that requests can use.
+        usable: u32,
+    },
+    /// A cap that exceeds what it caps.
+    #[error("`{field}` ({value}) must not exceed `{limit_field}` ({limit})")]
+    Exceeds {
+        /// Name of the setting.
+        field: &'static str,
+        /// Its value.
+        value: u32,
+        /// Name of the limiting setting.
+        limit_field: &'static str,
+        /// The limiting value.
+        limit: u32,
+    },
+    /// More than any engine runs with.
+    #[error("`{field}` must be at most {most}, but is {value}")]
+    TooLarge {
+        /// Name of the setting.
+        field: &'static str,
+        /// Its value.
+        value: u32,
+        /// The largest value taken.
+        most: u32,
+    },
+    /// Settings of which only one can be had.
+    #[error("`{field}` cannot be combined with `{other_field}`: {reason}")]
+    Exclusive {
+        /// Name of the setting.
+        field: &'static str,
+        /// Name of the other one.
+        other_field: &'static str,
+        /// Why.
+        reason: &'static str,
+    },
+    /// A setting that means nothing without another.
+    #[error("`{field}` needs `{needed}`: {reason}")]
+    Needs {
+        /// Name of the setting.
+        field: &'static str,
+        /// Name of the other one.
+        needed: &'static str,
+        /// Why.
+        reason: &'static str,
+    },
+    /// A number of tokens that must be whole pages.
+    #[error("`{field}` ({tokens}) must be a multiple of `page_size` ({page_size})")]
+    NotPages {
+        /// Name of the setting.
+        field: &'static str,
+        /// Its value.
+        tokens: u32,
+        /// `page_size`.
+        page_size: u32,
+    },
+    /// A number of tokens that must hold a page.
+    #[error("`{field}` ({tokens}) must be at least `page_size` ({page_size})")]
+    BelowPage {
+        /// Name of the setting.
+        field: &'static str,
+        /// Its value.
+        tokens: u32,
+        /// `page_size`.
+        page_size: u32,
+    },
+    /// A factor that must be positive.
+    #[error("`schedule_conservativeness` must be positive and finite, but is {0}")]
+    Conservativeness(f64),
+    /// The watermark is not a fraction.
+    #[error("`watermark` must be at least 0 and below 1, but is {0}")]
+    Watermark(f64),
+}
