@@ -166,15 +166,30 @@ impl KvPool {
     pub fn allocate(&mut self, count: u32, table: &mut Vec<BlockId>) {
         assert!(count <= self.num_free, "allocate {count} of {} free blocks", self.num_free);
         let mut next = self.first_free;
-        let first = table.len();
-        table.resize(first + count as usize, NULL_BLOCK);
-        for place in &mut table[first..] {
+        let taken = table.len();
+        table.resize(taken + count as usize, NULL_BLOCK);
+        let (blocks, buckets) = (&mut self.blocks[..], &mut self.buckets[..]);
+        for place in &mut table[taken..] {
             let id = next;
-            self.evict(id);
-            let block = &mut self.blocks[id as usize];
+            *place = id;
+            let block = &mut blocks[id as usize];
             block.refs = 1;
             next = block.next_free;
-            *place = id;
+            let hash = std::mem::take(&mut block.hash);
+            if hash == 0 {
+                continue;
+            }
+            let after = std::mem::replace(&mut block.next_in_bucket, NIL);
+            let first = &mut buckets[hash as usize & (buckets.len() - 1)];
+            if *first == id {
+                *first = after;
+            } else {
+                let before = before_in_bucket(blocks, *first, id).expect("a cached block is in its bucket");
+                blocks[before as usize].next_in_bucket = after;
+            }
+            if let Some(events) = &mut self.events {
+                events.removed(hash);
+            }
         }
         self.first_free = next;
         match next {
@@ -338,44 +353,17 @@ impl KvPool {
         None
     }
 
+    #[inline]
     fn insert(&mut self, id: BlockId, hash: BlockHash) {
         debug_assert_eq!(self.blocks[id as usize].hash, 0);
         let bucket = self.bucket_of(hash);
-        let block = &mut self.blocks[id as usize];
-        debug_assert_eq!(block.next_in_bucket, NIL);
-        block.hash = hash;
-        match self.last_in_bucket_before(bucket, NIL) {
-            Some(last) => self.blocks[last as usize].next_in_bucket = id,
-            None => self.buckets[bucket] = id,
+        let blocks = &mut self.blocks[..];
+        blocks[id as usize].hash = hash;
+        let first = &mut self.buckets[bucket];
+        match before_in_bucket(blocks, *first, NIL) {
+            Some(last) => blocks[last as usize].next_in_bucket = id,
+            None => *first = id,
         }
-    }
-
-    fn evict(&mut self, id: BlockId) {
-        let Block { hash, next_in_bucket, .. } = self.blocks[id as usize];
-        if hash == 0 {
-            return;
-        }
-        let bucket = self.bucket_of(hash);
-        match self.last_in_bucket_before(bucket, id) {
-            Some(before) => self.blocks[before as usize].next_in_bucket = next_in_bucket,
-            None => self.buckets[bucket] = next_in_bucket,
-        }
-        self.blocks[id as usize].hash = 0;
-        self.blocks[id as usize].next_in_bucket = NIL;
-        if let Some(events) = &mut self.events {
-            events.removed(hash);
-        }
-    }
-
-    /// The block whose successor in `bucket` is `end`; none if that is the first.
-    fn last_in_bucket_before(&self, bucket: usize, end: BlockId) -> Option<BlockId> {
-        let mut before = None;
-        let mut cached = self.buckets[bucket];
-        while cached != end {
-            before = Some(cached);
-            cached = self.blocks[cached as usize].next_in_bucket;
-        }
-        before
     }
 
     fn unlink_free(&mut self, id: BlockId) {
@@ -406,6 +394,19 @@ impl KvPool {
         block.next_free = next;
         self.num_free += 1;
     }
+}
+
+/// The block whose successor in the bucket that begins with `first` is `end`; none if
+/// that is the first.
+#[inline]
+fn before_in_bucket(blocks: &[Block], first: BlockId, end: BlockId) -> Option<BlockId> {
+    let mut before = None;
+    let mut cached = first;
+    while cached != end {
+        before = Some(cached);
+        cached = blocks[cached as usize].next_in_bucket;
+    }
+    before
 }
 
 /// At most one cached block per bucket on average, and fewer where the buckets fit

@@ -49,18 +49,24 @@ impl Worker {
     /// one ends.
     pub(crate) fn book(&mut self, mut start_ns: u64, shapes: &[StepShape], durations_ns: &[u64]) -> u64 {
         self.executing = true;
-        let totals = &mut self.totals;
+        let (mut prefill_tokens, mut decode_tokens, mut peak_active_blocks) = (0, 0, 0);
+        let mut digest = self.step_digest;
+        let first_start_ns = start_ns;
         for (shape, &duration_ns) in shapes.iter().zip(durations_ns) {
-            totals.busy_ns += duration_ns;
-            totals.computed_tokens += shape.prefill_tokens + shape.decode_tokens;
-            totals.prefill_tokens += shape.prefill_tokens;
-            totals.peak_active_blocks = totals.peak_active_blocks.max(shape.kv_active_blocks as u32);
-            self.step_start_ns = start_ns;
+            prefill_tokens += shape.prefill_tokens;
+            decode_tokens += shape.decode_tokens;
+            peak_active_blocks = shape.kv_active_blocks.max(peak_active_blocks);
             let work = shape.prefill_tokens << 32 ^ shape.decode_requests << 48 ^ shape.kv_active_blocks;
-            self.step_digest =
-                seed::absorb(seed::absorb(self.step_digest, start_ns ^ duration_ns.rotate_left(40)), work);
+            digest = seed::absorb(seed::absorb(digest, start_ns ^ duration_ns.rotate_left(40)), work);
+            self.step_start_ns = start_ns;
             start_ns = start_ns.saturating_add(duration_ns);
         }
+        self.step_digest = digest;
+        let totals = &mut self.totals;
+        totals.busy_ns += start_ns - first_start_ns;
+        totals.computed_tokens += prefill_tokens + decode_tokens;
+        totals.prefill_tokens += prefill_tokens;
+        totals.peak_active_blocks = totals.peak_active_blocks.max(peak_active_blocks as u32);
         self.computes_until_ns = start_ns;
         self.waits_until_ns = start_ns;
         start_ns
