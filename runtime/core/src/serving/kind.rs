@@ -1,0 +1,94 @@
+//! What kind an engine is, by its settings.
+
+use crate::config::{EngineConfig, Policy, Reservations};
+use crate::kv_tiers::KvTiersConfig;
+use crate::sglang::{PrefixLookup, SglangConfig};
+
+/// Checked settings of an engine, which say whose scheduler it has.
+#[derive(Clone, Debug, PartialEq)]
+pub enum EngineKind {
+    /// vLLM's, or with [`CapacityPolicy::GuaranteedNoEvict`] TensorRT-LLM's.
+    ///
+    /// [`CapacityPolicy::GuaranteedNoEvict`]: crate::CapacityPolicy::GuaranteedNoEvict
+    Vllm(EngineConfig),
+    /// SGLang's.
+    Sglang(SglangConfig),
+}
+
+impl EngineKind {
+    /// Tokens per KV block, or page.
+    #[must_use]
+    pub fn block_size(&self) -> u32 {
+        match self {
+            Self::Vllm(config) => config.block_size,
+            Self::Sglang(config) => config.page_size,
+        }
+    }
+
+    /// Most tokens computed in one step.
+    #[must_use]
+    pub fn max_num_batched_tokens(&self) -> u32 {
+        match self {
+            Self::Vllm(config) => config.max_num_batched_tokens,
+            Self::Sglang(config) => config.max_prefill_tokens,
+        }
+    }
+
+    /// KV blocks, or pages, one that is never used included.
+    #[must_use]
+    pub fn num_blocks(&self) -> u32 {
+        match self {
+            Self::Vllm(config) => config.num_gpu_blocks,
+            Self::Sglang(config) => config.num_pages,
+        }
+    }
+
+    /// Whether what a prompt has computed in its earlier chunks counts as cached when
+    /// the next one begins, as `dynamo-mocker` 1.4 reports it of SGLang.
+    #[must_use]
+    pub fn reports_chunks_as_cached(&self) -> bool {
+        matches!(self, Self::Sglang(config) if config.prefix_lookup == PrefixLookup::FirstChunk)
+    }
+
+    /// When it takes blocks for prompts that other engines compute.
+    #[must_use]
+    pub fn reservations(&self) -> Reservations {
+        match self {
+            Self::Vllm(config) => config.reservations,
+            Self::Sglang(_) => Reservations::InSteps,
+        }
+    }
+
+    /// Where it keeps KV below the device, if anywhere.
+    #[must_use]
+    pub fn kv_tiers(&self) -> Option<&KvTiersConfig> {
+        self.as_vllm().and_then(|config| config.kv_tiers.as_ref())
+    }
+
+    /// Whether a scheduling policy ranks its requests.
+    #[must_use]
+    pub fn is_ranked(&self) -> bool {
+        matches!(self, Self::Vllm(config) if config.policy == Policy::Ranked)
+    }
+
+    /// The settings of an engine with vLLM's scheduler.
+    #[must_use]
+    pub fn as_vllm(&self) -> Option<&EngineConfig> {
+        match self {
+            Self::Vllm(config) => Some(config),
+            Self::Sglang(_) => None,
+        }
+    }
+}
+
+impl From<EngineConfig> for EngineKind {
+    fn from(config: EngineConfig) -> Self {
+        Self::Vllm(config)
+    }
+}
+
+impl From<SglangConfig> for EngineKind {
+    fn from(config: SglangConfig) -> Self {
+        Self::Sglang(config)
+    }
+}

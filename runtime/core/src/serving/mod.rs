@@ -1,0 +1,207 @@
+//! What drives an engine, whichever scheduler it has.
+//!
+//! Drivers that simulate many engines know them as [`ServingEngine`]s. The kind
+//! is part of an engine's settings, an [`EngineKind`]; [`AnyEngine`] is an
+//! engine of either kind, told apart once in a call and never for a token.
+
+mod any;
+mod kind;
+mod vllm;
+
+pub use any::AnyEngine;
+pub use kind::EngineKind;
+
+use crate::engine::{RejectReason, TokenSource};
+use crate::hash::BlockHash;
+use crate::kv_event::KvEventLog;
+use crate::kv_tiers::KvTiers;
+use crate::latency::StepShape;
+use crate::plan::{RemoteLoad, StepOutputs, StepPlan};
+use crate::policy::{PolicyError, SchedulingPolicy};
+use crate::request::{RequestId, RequestSpec};
+use crate::stats::EngineStats;
+
+/// An engine as a driver knows it: a state machine without a clock.
+///
+/// The driver calls [`ServingEngine::schedule`] when a step may start, prices
+/// the plan's shape, and calls [`ServingEngine::update`] when that step ends.
+/// In between requests come and go. Blocks are whatever the engine's unit of KV
+/// is called.
+pub trait ServingEngine {
+    /// Whether a request of these lengths could run here to its end. One that
+    /// could not may wait for ever, so drivers ask before they submit.
+    ///
+    /// # Errors
+    /// The reason why it could not.
+    fn check(&self, prompt_tokens: u32, max_tokens: u32) -> Result<(), RejectReason>;
+
+    /// Queues a request.
+    ///
+    /// # Errors
+    /// When the engine does not take it; it is unchanged.
+    fn submit(&mut self, spec: RequestSpec) -> Result<RequestId, RejectReason>;
+
+    /// Ends a request early and frees what it holds, held KV included. Its
+    /// outputs of a step in flight are dropped. Nothing happens if it has ended.
+    fn abort(&mut self, id: RequestId);
+
+    /// Tags of every request that has not ended or still holds KV, by slot.
+    fn live_tags(&self) -> Vec<u64>;
+
+    /// Tags of the running list, in its order.
+    fn running_tags(&self) -> Vec<u64>;
+
+    /// Says that the transfer announced by a [`RemoteLoad`] is complete.
+    ///
+    /// # Panics
+    /// When the request does not wait for one: a driver bug.
+    fn remote_kv_arrived(&mut self, id: RequestId);
+
+    /// Takes room for the oldest request whose prompt comes from elsewhere, where that
+    /// is done between steps ([`Reservations::BetweenSteps`]). None if there is no such
+    /// request, or no room.
+    fn reserve_remote(&mut self) -> Option<RemoteLoad> {
+        None
+    }
+
+    /// Frees the KV of a request that ended as a source.
+    ///
+    /// # Panics
+    /// When none is held: a driver bug.
+    fn release_held_kv(&mut self, id: RequestId);
+
+    /// Has a policy rank the requests, if the engine asks one.
+    ///
+    /// # Errors
+    /// When the policy fails, or says what it may not.
+    fn consult(&mut self, policy: &mut dyn SchedulingPolicy, now_ns: u64) -> Result<(), PolicyError>;
+
+    /// Whether another step may be scheduled before one is applied.
+    fn may_schedule(&self) -> bool;
+
+    /// Whether [`ServingEngine::schedule`] could find work.
+    fn has_schedulable_requests(&self) -> bool;
+
+    /// Decides the next step. Its plan is empty when nothing can run; then there
+    /// is nothing to update either. One that is empty but for preemptions has
+    /// made room that the next call may use.
+    ///
+    /// # Panics
+    /// When no further step may be in flight: a driver bug.
+    fn schedule(&mut self) -> &StepPlan;
+
+    /// Whether a step has been scheduled and not yet applied.
+    fn step_in_flight(&self) -> bool;
+
+    /// Steps scheduled and not yet applied.
+    fn steps_in_flight(&self) -> usize;
+
+    /// The latest plan.
+    fn plan(&self) -> &StepPlan;
+
+    /// The oldest plan in flight; the latest if none is.
+    fn oldest_plan(&self) -> &StepPlan;
+
+    /// Applies the oldest step in flight.
+    ///
+    /// # Panics
+    /// When no step is in flight: a driver bug.
+    fn update<S: TokenSource + ?Sized>(&mut self, source: &mut S) -> &StepOutputs;
+
+    /// Outputs of the latest step applied, or of the latest stretch.
+    fn outputs(&self) -> &StepOutputs;
+
+    /// Tells tags of requests that do not decode in bulk any more, with the output
+    /// tokens that they got there and that no outputs have listed. These are up to
+    /// the latest step applied.
+    fn take_untold(&mut self, tell: impl FnMut(u64, u32)) {
+        let _ = tell;
+    }
+
+    /// Has no request decode in bulk until the next step is applied.
+    fn dissolve_bulk(&mut self) {}
+
+    /// Appends the shapes of up to `most` steps that are sure to follow the one
+    /// in flight, as long as nothing comes from outside: pure decode of the same
+    /// requests. May append none.
+    fn predict_decode_steps(&self, most: usize, shapes: &mut Vec<StepShape>);
+
+    /// Applies the step in flight and the `shapes.len() - 1` after it, and
+    /// leaves the last of `shapes` in flight; `shapes` have been predicted.
+    ///
+    /// # Panics
+    /// When they have not: a driver bug.
+    fn decode_ahead<S: TokenSource + ?Sized>(&mut self, shapes: &[StepShape], source: &mut S);
+
+    /// KV events in the log at the end of each step that the latest call of
+    /// [`ServingEngine::decode_ahead`] has scheduled; none where the engine cannot
+    /// tell in which of them each came.
+    fn events_by_step(&self) -> Option<&[u32]>;
+
+    /// Most tokens computed in one step.
+    fn max_num_batched_tokens(&self) -> u32;
+
+    /// Requests in the running list.
+    fn num_running(&self) -> usize;
+
+    /// Requests waiting for admission or for a KV transfer.
+    fn num_waiting(&self) -> usize;
+
+    /// Prefill tokens not yet computed, over waiting and running requests.
+    fn outstanding_prefill_tokens(&self) -> u64;
+
+    /// Totals since the start.
+    fn stats(&self) -> &EngineStats;
+
+    /// Most requests running at once.
+    fn max_num_seqs(&self) -> u32;
+
+    /// Extra tokens a sampling request may emit in a step.
+    fn max_extra_tokens_per_step(&self) -> u32;
+
+    /// Whether outputs say how many drafts are proposed for the next step.
+    fn proposes_drafts(&self) -> bool;
+
+    /// Blocks that requests can use in all.
+    fn num_usable_blocks(&self) -> u32;
+
+    /// Blocks that at least one request uses.
+    fn num_active_blocks(&self) -> u32;
+
+    /// Length in blocks of the longest cached run at the start of `hashes`.
+    fn cached_prefix_blocks(&self, hashes: &[BlockHash]) -> u32;
+
+    /// Starts or stops recording KV events; to be started before the first
+    /// request.
+    fn record_kv_events(&mut self, on: bool);
+
+    /// Events recorded since they were last cleared; none while recording is off.
+    fn kv_events(&self) -> Option<&KvEventLog>;
+
+    /// Forgets the recorded events.
+    fn clear_kv_events(&mut self);
+
+    /// The tiers below the device, if there are any.
+    fn kv_tiers(&self) -> Option<&KvTiers> {
+        None
+    }
+
+    /// The tiers, to record their changes and to advance them.
+    fn kv_tiers_mut(&mut self) -> Option<&mut KvTiers> {
+        None
+    }
+
+    /// Sees what has arrived in the tiers, and from them, until `now_ns`; to be
+    /// called when [`KvTiers::next_load_ns`] has come and before a step is
+    /// scheduled. The tags of requests whose load is complete are appended to
+    /// `loaded`.
+    fn advance_tiers(&mut self, now_ns: u64, loaded: &mut Vec<u64>) {
+        let _ = (now_ns, loaded);
+    }
+
+    /// Sends to the host what the oldest step in flight, which ends at `now_ns`
+    /// and is not yet applied, has computed of prompts.
+    fn offload_prompts(&mut self, now_ns: u64) {
+        let _ = now_ns;
+    }
+}
