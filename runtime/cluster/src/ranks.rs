@@ -83,6 +83,7 @@ impl Simulation<'_> {
             self.workers[rank as usize].wait(now_ns, end_ns);
         }
         for &index in together {
+            self.tell_events_of_end(index, end_ns);
             self.expect_step_end(index, end_ns);
         }
         Ok(())

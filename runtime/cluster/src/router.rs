@@ -8,7 +8,7 @@ pub use vcr_core::route::{Choice, EndedRequest, RouteError, RoutePhase, RouteQue
 use vcr_routing::AffinityConfig;
 
 use crate::affinity::Affine;
-use crate::kv_router::{KvKnowledge, KvRouterConfig};
+use crate::kv_router::KvRouterConfig;
 
 /// Makes the router of one pool from its seat.
 pub type RouterFactory = Arc<dyn Fn(&Seat<'_>) -> Result<Box<dyn Router>, RouteError> + Send + Sync>;
@@ -71,8 +71,7 @@ impl RouterConfig {
 
     /// Whether it wants the engines' KV events.
     pub(crate) fn needs_kv_events(&self) -> bool {
-        let late = |config: &KvRouterConfig| matches!(config.knowledge, KvKnowledge::Events { lag_ns } if lag_ns > 0);
-        matches!(self, Self::Kv(config) if late(config))
+        matches!(self, Self::Kv(config) if config.knowledge.is_late())
     }
 
     /// A router in its initial state.

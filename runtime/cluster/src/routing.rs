@@ -259,7 +259,28 @@ impl Simulation<'_> {
     }
 
     /// Tells the pool's KV routers, if they want to know, what a worker's cache has
-    /// announced since the last time.
+    /// announced when it decided a step, unless that is out only when the step ends.
+    pub(crate) fn tell_events_of_start(&mut self, index: u32) {
+        if !self.hears_at_step_end(index) {
+            self.tell_kv_events(index, self.now_ns);
+        }
+    }
+
+    /// The same for a step that has started and ends at `end_ns`, where that is when
+    /// its events are out.
+    pub(crate) fn tell_events_of_end(&mut self, index: u32, end_ns: u64) {
+        if self.hears_at_step_end(index) {
+            self.tell_kv_events(index, end_ns);
+        }
+    }
+
+    fn hears_at_step_end(&self, index: u32) -> bool {
+        let pool = self.workers[index as usize].pool as usize;
+        matches!(&self.pools[pool].router, PoolRouter::Kv(router) if router.hears_at_step_end())
+    }
+
+    /// Tells the pool's KV routers, if they want to know, what a worker's cache has
+    /// announced since the last time, as seen at `at_ns`.
     pub(crate) fn tell_kv_events(&mut self, index: u32, at_ns: u64) {
         let worker = &mut self.workers[index as usize];
         let PoolRouter::Kv(router) = &mut self.pools[worker.pool as usize].router else { return };
@@ -270,17 +291,21 @@ impl Simulation<'_> {
         }
     }
 
-    /// The same for the steps that a stretch has scheduled, each at its start.
+    /// The same for the steps that a stretch has scheduled, each at its start or end.
     pub(crate) fn tell_events_of_stretch(&mut self, index: u32, durations_ns: &[u64]) {
         let worker = &mut self.workers[index as usize];
         let PoolRouter::Kv(router) = &mut self.pools[worker.pool as usize].router else { return };
         if router.needs_events() {
-            let mut start_ns = self.now_ns;
-            for (step, duration_ns) in durations_ns[..durations_ns.len() - 1].iter().enumerate() {
-                start_ns = start_ns.saturating_add(*duration_ns);
+            let (mut out_ns, durations_ns) = match (router.hears_at_step_end(), durations_ns) {
+                (true, [first_ns, rest @ ..]) => (self.now_ns.saturating_add(*first_ns), rest),
+                (_, [rest @ .., _]) => (self.now_ns, rest),
+                (_, []) => return,
+            };
+            for (step, duration_ns) in durations_ns.iter().enumerate() {
+                out_ns = out_ns.saturating_add(*duration_ns);
                 let Some(&upto) = worker.engine.events_by_step().and_then(|upto| upto.get(step)) else { break };
                 let number = worker.index;
-                worker.tell_kv_events(upto as usize, |event| router.kv_event(start_ns, number, event));
+                worker.tell_kv_events(upto as usize, |event| router.kv_event(out_ns, number, event));
             }
             worker.clear_kv_events();
         }

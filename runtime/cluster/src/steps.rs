@@ -110,7 +110,7 @@ impl Simulation<'_> {
             self.observer.scheduled(index, &worker.engine);
         }
         self.hear_untold(index);
-        self.tell_kv_events(index, now_ns);
+        self.tell_events_of_start(index);
         let mut loads = std::mem::take(&mut self.remote_loads);
         for &load in &loads {
             self.start_transfer(load);
@@ -140,7 +140,9 @@ impl Simulation<'_> {
         let priced = worker.take_priced();
         let (shapes, durations_ns) = (&priced.shapes[range.clone()], &priced.durations_ns[range]);
         self.steps += durations_ns.len() as u64;
+        self.tell_events_of_end(index, now_ns.saturating_add(durations_ns[0]));
         if durations_ns.len() > 1 {
+            let worker = &mut self.workers[index as usize];
             worker.skip(&shapes[1..], &self.output_seeds);
             self.tell_events_of_stretch(index, durations_ns);
             self.emit_stretch(index, shapes[0].batch_requests(), durations_ns);

@@ -174,7 +174,7 @@ fn a_load_that_a_crash_cuts_off_is_tried_again_elsewhere() {
 fn found_of_20(host_cache_hit_weight: f64, lag_ns: u64) -> usize {
     let router = RouterConfig::Kv(KvRouterConfig {
         host_cache_hit_weight,
-        knowledge: KvKnowledge::Events { lag_ns },
+        knowledge: KvKnowledge::Events { lag_ns, at_step_end: false },
         ..KvRouterConfig::default()
     });
     let tiers = KvTiersConfig { host_blocks: 40, ..TIERS };

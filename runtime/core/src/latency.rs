@@ -5,6 +5,23 @@
 //! over the requests of one step, so pricing costs the same for a batch of one
 //! and a batch of a thousand.
 
+/// The part of a step's prefill chunks that computes outputs again, after a
+/// preemption. Dynamo charges nothing for it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RecomputeShape {
+    /// Output tokens in prefill chunks.
+    pub output_tokens: u64,
+    /// Chunks without any prompt token.
+    pub promptless_chunks: u64,
+    /// Tokens already computed or cached before each such chunk, summed.
+    pub promptless_context_tokens: u64,
+    /// Of the requests whose chunk reaches the end of their known tokens those with
+    /// outputs: they go on decoding and do not begin.
+    pub completions: u64,
+    /// Context length of each such request at the end of its chunk, summed.
+    pub completion_context_tokens: u64,
+}
+
 /// The size of one engine step, summed over its requests.
 ///
 /// All fields are sums or counts, never per-request lists. A *prefill chunk*
@@ -42,13 +59,16 @@ pub struct StepShape {
     pub block_size_tokens: u64,
     /// Requests waiting for admission after the step was scheduled.
     pub waiting_requests: u64,
+    /// Outputs among the prefill work; not part of the guest boundary.
+    pub recompute: RecomputeShape,
 }
 
 impl StepShape {
     /// Number of words of [`StepShape::to_words`].
     pub const WORDS: usize = 14;
 
-    /// The fields in declaration order; the layout of the guest boundary.
+    /// The fields in declaration order but for `recompute`; the layout of the guest
+    /// boundary.
     #[must_use]
     pub fn to_words(&self) -> [u64; Self::WORDS] {
         [

@@ -5,7 +5,7 @@
 use std::ops::Range;
 
 use crate::kv_pool::BlockId;
-use crate::latency::StepShape;
+use crate::latency::{RecomputeShape, StepShape};
 use crate::request::{FinishReason, RequestId};
 
 /// How a request came into a step.
@@ -195,9 +195,9 @@ impl StepOutputs {
 
 impl StepShape {
     /// Counts a request's part of a step in. `emits` unless the request asks for
-    /// no output.
+    /// no output; what is beyond `prompt_tokens` is output.
     #[inline]
-    pub(crate) fn add(&mut self, entry: &ScheduledRequest, emits: bool) {
+    pub(crate) fn add(&mut self, entry: &ScheduledRequest, emits: bool, prompt_tokens: u32) {
         let tokens = u64::from(entry.num_scheduled_tokens);
         let depth = u64::from(entry.num_computed_tokens);
         self.sampled_requests += u64::from(entry.samples && emits);
@@ -215,12 +215,16 @@ impl StepShape {
             self.prefill_completions += 1;
             self.prefill_completion_context_tokens += depth + tokens;
         }
+        let outputs = (depth + tokens).saturating_sub(u64::from(prompt_tokens));
+        if outputs > 0 {
+            self.recompute.add(depth, tokens, outputs, entry.samples);
+        }
     }
 
     /// Counts it out again.
-    pub(crate) fn remove(&mut self, entry: &ScheduledRequest, emits: bool) {
+    pub(crate) fn remove(&mut self, entry: &ScheduledRequest, emits: bool, prompt_tokens: u32) {
         let mut part = Self::default();
-        part.add(entry, emits);
+        part.add(entry, emits, prompt_tokens);
         self.sampled_requests -= part.sampled_requests;
         self.decode_requests -= part.decode_requests;
         self.decode_tokens -= part.decode_tokens;
@@ -231,5 +235,28 @@ impl StepShape {
         self.prefill_attention_pairs -= part.prefill_attention_pairs;
         self.prefill_completions -= part.prefill_completions;
         self.prefill_completion_context_tokens -= part.prefill_completion_context_tokens;
+        let (own, part) = (&mut self.recompute, part.recompute);
+        own.output_tokens -= part.output_tokens;
+        own.promptless_chunks -= part.promptless_chunks;
+        own.promptless_context_tokens -= part.promptless_context_tokens;
+        own.completions -= part.completions;
+        own.completion_context_tokens -= part.completion_context_tokens;
+    }
+}
+
+impl RecomputeShape {
+    /// Counts a chunk of `tokens` after `depth` others in, at whose end `outputs`
+    /// outputs are computed.
+    #[cold]
+    fn add(&mut self, depth: u64, tokens: u64, outputs: u64, completes: bool) {
+        self.output_tokens += outputs.min(tokens);
+        if outputs >= tokens {
+            self.promptless_chunks += 1;
+            self.promptless_context_tokens += depth;
+        }
+        if completes {
+            self.completions += 1;
+            self.completion_context_tokens += depth + tokens;
+        }
     }
 }

@@ -265,7 +265,7 @@ impl Engine {
             num_draft_tokens,
             blocks: first_block..plan.block_ids.len() as u32,
         };
-        plan.shape.add(&entry, request.end_tokens > request.prompt_tokens);
+        plan.shape.add(&entry, request.end_tokens > request.prompt_tokens, request.prompt_tokens);
         plan.total_num_scheduled_tokens += tokens;
         plan.scheduled.push(entry);
     }
@@ -274,7 +274,7 @@ impl Engine {
     /// as far as the preemption does not.
     fn take_back(&mut self, plan: &mut StepPlan, entry: &ScheduledRequest) {
         let request = &mut self.requests[entry.request];
-        plan.shape.remove(entry, request.end_tokens > request.prompt_tokens);
+        plan.shape.remove(entry, request.end_tokens > request.prompt_tokens, request.prompt_tokens);
         plan.total_num_scheduled_tokens -= entry.num_scheduled_tokens;
         request.num_in_flight_tokens -= entry.num_scheduled_tokens;
     }

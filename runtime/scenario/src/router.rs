@@ -110,7 +110,7 @@ fn make_kv_router(mut options: Options<'_>) -> Scripted<RouterConfig> {
     config.assume_kv_reuse = flag("assume_kv_reuse", default.assume_kv_reuse);
     let lag_ns = options.duration_ns("event_lag");
     config.knowledge = match options.duration_ns("predicted_ttl") {
-        None => KvKnowledge::Events { lag_ns: lag_ns.unwrap_or(0) },
+        None => KvKnowledge::Events { lag_ns: lag_ns.unwrap_or(0), at_step_end: false },
         Some(ttl_ns) => {
             if lag_ns.is_some() {
                 options.problem("event_lag", "`event_lag` belongs to KV events, which `predicted_ttl` does without");

@@ -15,11 +15,35 @@ pub enum PassSemantics {
     /// Occupancy counts distinct resident blocks, each in full, unless the
     /// engine is SGLang's.
     Dynamo1_4,
-    /// Only requests past their prompt take part in the decode; a first token
-    /// comes out of the prefill itself. Occupancy is the sum of the context
+    /// Only requests past their prompt take part in the decode, those that were
+    /// preempted included; a first token comes out of the prefill itself. Occupancy is the sum of the context
     /// lengths of the decodes.
     #[default]
     Dynamo1_6,
+}
+
+/// The prefill part of a pass: prompts alone. What is computed again of outputs
+/// after a preemption costs Dynamo nothing but its request's decode.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct PrefillLoad {
+    /// Requests with prompt tokens to compute.
+    pub(crate) requests: u64,
+    /// Prompt tokens to compute.
+    pub(crate) tokens: u64,
+    /// Tokens before them, summed.
+    pub(crate) context_tokens: u64,
+}
+
+impl PrefillLoad {
+    /// The prefill part of the pass.
+    pub(crate) fn of(shape: &StepShape) -> PrefillLoad {
+        let recompute = &shape.recompute;
+        PrefillLoad {
+            requests: shape.prefill_requests.saturating_sub(recompute.promptless_chunks),
+            tokens: shape.prefill_tokens.saturating_sub(recompute.output_tokens),
+            context_tokens: shape.prefill_context_tokens.saturating_sub(recompute.promptless_context_tokens),
+        }
+    }
 }
 
 /// The decode part of a pass.
@@ -77,10 +101,14 @@ impl PassRules {
                 active_kv_tokens: emitting_context_tokens,
                 mean_context_tokens: mean(emitting_context_tokens, emitting_requests),
             }),
-            PassSemantics::Dynamo1_6 => (shape.decode_requests > 0).then(|| DecodeLoad {
-                active_kv_tokens: decode_context_tokens,
-                mean_context_tokens: mean(decode_context_tokens, shape.decode_requests),
-            }),
+            PassSemantics::Dynamo1_6 => {
+                let requests = shape.decode_requests + shape.recompute.completions;
+                let context_tokens = decode_context_tokens + shape.recompute.completion_context_tokens;
+                (requests > 0).then(|| DecodeLoad {
+                    active_kv_tokens: context_tokens,
+                    mean_context_tokens: mean(context_tokens, requests),
+                })
+            }
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Dynamo's default timing formula.
 
 use crate::duration::plainly_rounded;
-use crate::pass::{PassRules, PassSemantics};
+use crate::pass::{PassRules, PassSemantics, PrefillLoad};
 use crate::problem::{InvalidConfig, Problems};
 use crate::speed::SpeedInput;
 use vcr_core::latency::{LatencyError, LatencyModel, StepBatch, StepShape, price_until_horizon};
@@ -118,12 +118,14 @@ fn no_cache() -> LatencyError {
     }
 }
 
-/// New prefill tokens as Dynamo counts them: requests times the difference of
+/// New prompt tokens as Dynamo counts them: requests times the difference of
 /// the integer means of where their chunks end and begin.
 fn new_tokens(shape: &StepShape) -> u64 {
-    let requests = shape.prefill_requests;
-    let begin_tokens = shape.prefill_context_tokens;
-    let end_tokens = begin_tokens + shape.prefill_tokens;
+    let PrefillLoad { requests, tokens, context_tokens: begin_tokens } = PrefillLoad::of(shape);
+    if requests == 0 {
+        return 0;
+    }
+    let end_tokens = begin_tokens + tokens;
     requests * (end_tokens / requests - begin_tokens / requests)
 }
 

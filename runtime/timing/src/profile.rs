@@ -8,7 +8,7 @@ pub use error::{PointsFault, PointsProblem, ProfileError};
 pub use read::{Deployment, ProfileTables, read};
 pub use table::{Column, DecodeSurface, PrefillCurve};
 
-use crate::pass::{PassRules, PassSemantics};
+use crate::pass::{PassRules, PassSemantics, PrefillLoad};
 use crate::problem::{InvalidConfig, Problems};
 use crate::speed::SpeedInput;
 use vcr_core::latency::{LatencyError, LatencyModel, StepBatch, StepShape, price_until_horizon};
@@ -74,8 +74,9 @@ impl Profile {
 
     fn price_one(&self, shape: &StepShape) -> Result<u64, LatencyError> {
         let mut duration_ns = 0;
-        if shape.prefill_tokens > 0 {
-            let ms = self.tables.prefill.ttft_ms(shape.prefill_tokens as f64);
+        let prompt_tokens = PrefillLoad::of(shape).tokens;
+        if prompt_tokens > 0 {
+            let ms = self.tables.prefill.ttft_ms(prompt_tokens as f64);
             duration_ns += self.speed.prefill_ns(MODEL, ms)?;
         }
         if let Some(load) = self.rules.decode_load(shape) {

@@ -4,9 +4,11 @@
 //! function of 1.6.1 for the same traces and arguments; each is met to its last
 //! digit under the preset of its version.
 
+mod preemption;
 mod queue;
 mod ranks;
 mod results;
+mod router;
 mod scaling;
 mod sweeps;
 

@@ -111,8 +111,10 @@ fn router(args: &ReplayArgs, trace: Option<&Arc<Trace>>, warnings: &mut Vec<Stri
         return Err(Refusal::input(told.join("\n")));
     }
     warnings.extend(told);
-    if let (Some(lag_ms), KvKnowledge::Events { .. }) = (args.router.kv_event_lag_ms, read.config.knowledge) {
-        read.config.knowledge = KvKnowledge::Events { lag_ns: (lag_ms * 1e6).round() as u64 };
+    if let (Some(lag_ms), KvKnowledge::Events { lag_ns, .. }) =
+        (args.router.kv_event_lag_ms, &mut read.config.knowledge)
+    {
+        *lag_ns = (lag_ms * 1e6).round() as u64;
     }
     read.config.replicas = ReplicaConfig {
         count: args.router.router_replicas,
@@ -231,6 +233,7 @@ fn topology(
     let autoscale = autoscale(args)?;
     let pool = |engine: &EngineArgs, place, name, engines, role, router: &RouterConfig| {
         let router = with_queue_order(router.clone(), &routers.args, engine);
+        let router = with_event_time(router, engine.tells_kv_at_step_end(cluster.preset));
         let latency = latency.clone();
         let autoscale = autoscale.as_ref().map(|(args, policy)| (args, Arc::clone(policy)));
         engine.pool(PoolOptions { place, name, engines, autoscale, preset: cluster.preset, role, latency, router })
@@ -327,6 +330,16 @@ fn with_queue_order(router: RouterConfig, routers: &RouterArgs, engine: &EngineA
         }
         (router, _) => router,
     }
+}
+
+/// The router with the time at which it hears of a step's KV.
+fn with_event_time(mut router: RouterConfig, is_step_end: bool) -> RouterConfig {
+    if let RouterConfig::Kv(config) = &mut router
+        && let KvKnowledge::Events { at_step_end, .. } = &mut config.knowledge
+    {
+        *at_step_end = is_step_end;
+    }
+    router
 }
 
 fn from_trace(args: &ReplayArgs, trace: &Arc<Trace>) -> WorkloadConfig {

@@ -7,17 +7,27 @@ use super::classes::QueueConfig;
 /// What the KV router knows of the engines' caches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KvKnowledge {
-    /// What the engines' KV events have told. The events of a step are out when
-    /// it starts; with `lag_ns` of 0 the router knows the caches as they are.
+    /// What the engines' KV events have told. Unless they are late the router
+    /// knows the caches as they are.
     Events {
         /// How late an event is seen.
         lag_ns: u64,
+        /// Whether the events of a step are out when it ends, as in Dynamo 1.6, not
+        /// when it starts.
+        at_step_end: bool,
     },
     /// What the router itself has sent where, for `ttl_ns`: it is told nothing.
     Predicted {
         /// For how long a prompt is taken to be cached.
         ttl_ns: u64,
     },
+}
+
+impl KvKnowledge {
+    /// Whether it is what events tell of the caches, and that later than it happens.
+    pub(crate) fn is_late(self) -> bool {
+        matches!(self, Self::Events { lag_ns, at_step_end } if lag_ns > 0 || at_step_end)
+    }
 }
 
 /// In which order requests leave the router's queue, within a strict priority.
@@ -99,7 +109,7 @@ impl Default for KvRouterConfig {
             track_output_blocks: false,
             assume_kv_reuse: true,
             track_prefill_tokens: true,
-            knowledge: KvKnowledge::Events { lag_ns: 0 },
+            knowledge: KvKnowledge::Events { lag_ns: 0, at_step_end: false },
             queue: None,
             replicas: ReplicaConfig::default(),
         }

@@ -146,11 +146,10 @@ impl KvRouter {
             replicas: (0..config.replicas.count).map(each).collect(),
             owners: Vec::new(),
             turn: 0,
-            events: match config.knowledge {
-                KvKnowledge::Events { lag_ns } if lag_ns > 0 => {
-                    (0..facts.workers).map(|_| EventIndex::default()).collect()
-                }
-                _ => Vec::new(),
+            events: if config.knowledge.is_late() {
+                (0..facts.workers).map(|_| EventIndex::default()).collect()
+            } else {
+                Vec::new()
             },
             ties: Stream::new(seed, "ties"),
             costs: Vec::new(),
@@ -168,7 +167,8 @@ impl KvRouter {
 
     /// Whether the candidates must come with what the engines have cached now.
     pub(crate) fn needs_overlap(&self) -> bool {
-        self.minds_caches() && self.config.knowledge == KvKnowledge::Events { lag_ns: 0 }
+        let knowledge = self.config.knowledge;
+        self.minds_caches() && matches!(knowledge, KvKnowledge::Events { .. }) && !knowledge.is_late()
     }
 
     /// Whether it looks for KV below the device, too.
@@ -179,6 +179,11 @@ impl KvRouter {
     /// Whether it wants the engines' KV events.
     pub(crate) fn needs_events(&self) -> bool {
         !self.events.is_empty()
+    }
+
+    /// Whether those of a step are out when it ends, not when it starts.
+    pub(crate) fn hears_at_step_end(&self) -> bool {
+        matches!(self.config.knowledge, KvKnowledge::Events { at_step_end: true, .. })
     }
 
     /// Whether it counts the blocks of outputs.
@@ -292,7 +297,7 @@ impl KvRouter {
 
     /// A KV event of a worker, sent at `at_ns`.
     pub(crate) fn kv_event(&mut self, at_ns: u64, worker: u32, event: KvEvent<'_>) {
-        let KvKnowledge::Events { lag_ns } = self.config.knowledge else { return };
+        let KvKnowledge::Events { lag_ns, .. } = self.config.knowledge else { return };
         if let Some(index) = self.events.get_mut(worker as usize) {
             index.expect(at_ns.saturating_add(lag_ns), event);
         }
@@ -300,7 +305,7 @@ impl KvRouter {
 
     /// A block has come to a tier of a worker, or left it.
     pub(crate) fn tier_change(&mut self, worker: u32, change: KvTierChange) {
-        let KvKnowledge::Events { lag_ns } = self.config.knowledge else { return };
+        let KvKnowledge::Events { lag_ns, .. } = self.config.knowledge else { return };
         if self.sees_tiers()
             && let Some(index) = self.events.get_mut(worker as usize)
         {

@@ -115,7 +115,7 @@ fn temperature_draws_the_cheaper_more_often() {
 
 #[test]
 fn late_events_are_seen_late() {
-    let knowledge = KvKnowledge::Events { lag_ns: 10 };
+    let knowledge = KvKnowledge::Events { lag_ns: 10, at_step_end: false };
     let mut router = router(KvRouterConfig { knowledge, ..KvRouterConfig::default() }, 2);
     let prompt = blocks(1, 4);
     router.kv_event(5, 1, KvEvent::Stored { tag: 0, parent: None, blocks: &prompt, tokens: &[] });
@@ -256,7 +256,8 @@ fn blocks_below_the_device_count_by_their_weights() {
 #[test]
 fn changes_of_tiers_are_seen_late_and_a_crash_ends_them() {
     let lag_ns = 10;
-    let config = KvRouterConfig { knowledge: KvKnowledge::Events { lag_ns }, ..KvRouterConfig::default() };
+    let config =
+        KvRouterConfig { knowledge: KvKnowledge::Events { lag_ns, at_step_end: false }, ..KvRouterConfig::default() };
     let facts = PoolFacts { has_tiers: true, ..facts(2, PoolPart::Whole) };
     let mut router = KvRouter::new(config, facts, 7);
     let prompt = blocks(1, 3);

@@ -188,7 +188,8 @@ fn two_classes(classes: [QueueClass; 2]) -> QueueConfig {
 
 fn arb_kv_router() -> impl Strategy<Value = KvRouterConfig> {
     let knowledge = prop_oneof![
-        prop_oneof![Just(0), 1..40 * MS].prop_map(|lag_ns| KvKnowledge::Events { lag_ns }),
+        (prop_oneof![Just(0), 1..40 * MS], any::<bool>())
+            .prop_map(|(lag_ns, at_step_end)| KvKnowledge::Events { lag_ns, at_step_end }),
         (1..400u64).prop_map(|ms| KvKnowledge::Predicted { ttl_ns: ms * MS }),
     ];
     let order = prop_oneof![Just(QueueOrder::Fcfs), Just(QueueOrder::Lcfs), Just(QueueOrder::Wspt)];

@@ -198,7 +198,8 @@ impl SglangEngine {
     }
 
     pub(super) fn enter(plan: &mut StepPlan, entry: ScheduledRequest, emits: bool) {
-        plan.shape.add(&entry, emits);
+        // Who was retracted begins again, with its outputs as part of its prompt.
+        plan.shape.add(&entry, emits, u32::MAX);
         plan.total_num_scheduled_tokens += entry.num_scheduled_tokens;
         plan.scheduled.push(entry);
     }

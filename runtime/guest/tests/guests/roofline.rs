@@ -32,6 +32,7 @@ fn shape() -> impl Strategy<Value = StepShape> {
             kv_total_blocks: pool.1,
             block_size_tokens: pool.2,
             waiting_requests: pool.3,
+            ..StepShape::default()
         })
 }
 

@@ -241,6 +241,38 @@ proptest! {
         }
     }
 
+    /// Outputs that are computed again after a preemption are neither prompt nor, once
+    /// they are complete, anything but a decode.
+    #[test]
+    fn recomputed_outputs_cost_their_decode(outputs in 1u64..500, cached_outputs in 0u64..500, tokens in 1u64..2_000) {
+        let decodes = |semantics, shape: StepShape, context: u64| {
+            let resident = StepShape { kv_active_blocks: shape.kv_active_blocks, ..decode(context) };
+            (ms(&model(semantics), &[shape]), ms(&model(semantics), &[resident]))
+        };
+        for semantics in [Dynamo1_4, Dynamo1_6] {
+            // A prompt with outputs after it, to its end.
+            let mut whole = chunk(0, tokens + outputs, true, true);
+            whole.recompute.output_tokens = outputs;
+            whole.recompute.completions = 1;
+            whole.recompute.completion_context_tokens = tokens + outputs;
+            let (all_ms, decode_ms) = decodes(semantics, whole, tokens + outputs);
+            let prompt_ms = ms(&model(Dynamo1_6), &[chunk(0, tokens, true, true)]);
+            prop_assert!((all_ms - decode_ms - prompt_ms).abs() < 1e-9);
+            // The rest of its outputs, which completes it or does not.
+            let depth = tokens + cached_outputs;
+            let mut rest = chunk(depth, outputs, false, false);
+            rest.recompute.output_tokens = outputs;
+            rest.recompute.promptless_chunks = 1;
+            rest.recompute.promptless_context_tokens = depth;
+            prop_assert_eq!(ms(&model(semantics), &[rest]), 0.0);
+            let mut last = StepShape { recompute: rest.recompute, ..chunk(depth, outputs, true, true) };
+            last.recompute.completions = 1;
+            last.recompute.completion_context_tokens = depth + outputs;
+            let (last_ms, decode_ms) = decodes(semantics, last, depth + outputs);
+            prop_assert!((last_ms - decode_ms).abs() < 1e-9);
+        }
+    }
+
     /// A faster engine never takes longer, whatever the step.
     #[test]
     fn more_speed_never_costs_time(
