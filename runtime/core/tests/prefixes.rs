@@ -1,6 +1,6 @@
 //! How much of a prompt vLLM's scheduler takes from its cache.
 
-use vcr_core::{Engine, EngineConfig, EngineConfigInput, Prompt, RequestSpec, ServingEngine, TokenSource};
+use vcr_core::{Engine, EngineConfig, EngineConfigInput, Prompt, RequestSpec, TokenSource};
 
 struct Ones;
 
