@@ -27,5 +27,5 @@ pub use engine::{
     Timing, known_engine_key,
 };
 pub use problem::{DynamoError, Problem, Remark};
-pub use queue_policy::read_queue_policies;
+pub use queue_policy::{parse_queue_policies, read_queue_policies};
 pub use router::{RouterArgs, known_router_key};

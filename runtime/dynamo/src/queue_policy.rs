@@ -37,11 +37,18 @@ pub fn read_queue_policies(
 ) -> Result<Option<QueueConfig>, DynamoError> {
     let text = std::fs::read_to_string(path)
         .map_err(|error| DynamoError::one(place, "", format!("cannot read `{path}`: {error}")))?;
-    profile(path, &text, model_name)
+    parse_queue_policies(path, &text, model_name)
 }
 
-/// The profile of a model in the text of the file `path`.
-fn profile(path: &str, text: &str, model_name: Option<&str>) -> Result<Option<QueueConfig>, DynamoError> {
+/// The same from `text`, of a file that errors call `path`.
+///
+/// # Errors
+/// See [`read_queue_policies`].
+pub fn parse_queue_policies(
+    path: &str,
+    text: &str,
+    model_name: Option<&str>,
+) -> Result<Option<QueueConfig>, DynamoError> {
     let file: PolicyFile = yaml_serde::from_str(text).map_err(|error| DynamoError::one(path, "", error.to_string()))?;
     let mut problems = Vec::new();
     let mut checked = |key: &str, profile: QueueProfile| {
@@ -101,13 +108,13 @@ models:
 ";
 
     fn wrong(text: &str) -> String {
-        profile("queue.yaml", text, None).expect_err("it is wrong").to_string()
+        parse_queue_policies("queue.yaml", text, None).expect_err("it is wrong").to_string()
     }
 
     #[test]
     fn a_model_has_its_own_profile_or_that_for_all() {
         let both = format!("{FOR_ALL}{FOR_A_MODEL}");
-        let read = |text: &str, model| profile("queue.yaml", text, model).expect("valid");
+        let read = |text: &str, model| parse_queue_policies("queue.yaml", text, model).expect("valid");
         let for_all = read(FOR_ALL, None).expect("a profile");
         let large = read(FOR_A_MODEL, Some("large")).expect("a profile");
         assert_ne!(for_all, large);

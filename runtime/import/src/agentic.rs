@@ -1,9 +1,10 @@
-//! Workloads of agents: Mooncake rows with dependencies, and Applied Compute's
-//! sessions of tool calls.
+//! Workloads of agents: Mooncake rows with dependencies.
 //!
-//! A capture says of a request which session it belongs to and how long after
-//! the turn before it comes. Any other dependency it cannot say: such a row is
-//! refused, or in lenient imports loses the dependency, which is counted.
+//! The reader of traces is of no use here. It keeps all dependencies and no model,
+//! and refuses what is named and not there. A capture says of a request which
+//! session it belongs to and how long after the turn before it comes. Any other
+//! dependency it cannot say: such a row is refused, or in lenient imports loses the
+//! dependency, which is counted.
 
 use std::collections::BTreeMap;
 use std::io::BufRead;
@@ -21,8 +22,6 @@ use crate::{Format, ImportError, ImportOptions, chain};
 
 /// Mooncake's usual block.
 const MOONCAKE_BLOCK_TOKENS: u32 = 512;
-/// vLLM's usual block.
-const VLLM_BLOCK_TOKENS: u32 = 16;
 
 /// What the first row of a file of version 2 says.
 #[derive(Deserialize)]
@@ -66,7 +65,7 @@ struct Dependency {
 }
 
 /// Reads agentic Mooncake rows of both versions.
-pub(crate) fn read_mooncake(
+pub(crate) fn read(
     reader: impl BufRead,
     name: &str,
     options: &ImportOptions,
@@ -174,101 +173,4 @@ fn record(row: AgenticRow, previous: Option<&str>, block_size_tokens: u32) -> Re
         session: row.session_id,
         ..RequestRecord::default()
     })
-}
-
-/// A session: after each answer but the last a tool is called, whose output is
-/// appended to the conversation.
-#[derive(Deserialize)]
-struct AgentSession {
-    num_turns: usize,
-    input_prompt_length: u32,
-    assistant_response_length: Vec<u32>,
-    tool_call_output_length: Vec<u32>,
-    tool_call_latency: Vec<f64>,
-    final_assistant_response_length: u32,
-}
-
-/// Reads Applied Compute's sessions.
-pub(crate) fn read_applied_compute(
-    reader: impl BufRead,
-    name: &str,
-    options: &ImportOptions,
-    out: &mut Out<'_>,
-) -> Result<(), ImportError> {
-    let block_size_tokens = options.block_size_tokens(VLLM_BLOCK_TOKENS);
-    let mut rows = Rows::new(reader, name);
-    out.meta(
-        Format::AppliedCompute,
-        CaptureMeta { block_size_tokens: Some(block_size_tokens), other: as_workload(), ..CaptureMeta::default() },
-    )?;
-    let mut session = 0;
-    while let Some((line, row)) = rows.next_as::<AgentSession>(&mut out.tally)? {
-        match row.turns(session, block_size_tokens) {
-            Ok(turns) => turns.into_iter().try_for_each(|turn| out.request(turn))?,
-            Err(problem) => out.tally.refuse(problem.at(name, Place::Line(line)))?,
-        }
-        session += 1;
-    }
-    Ok(())
-}
-
-impl AgentSession {
-    fn turns(&self, session: u64, block_size_tokens: u32) -> Result<Vec<RequestRecord>, Problem> {
-        for (field, given) in [
-            ("assistant_response_length", self.assistant_response_length.len()),
-            ("tool_call_output_length", self.tool_call_output_length.len()),
-            ("tool_call_latency", self.tool_call_latency.len()),
-        ] {
-            if given != self.num_turns {
-                let text = format!("{given} entries for {} turns; there must be one for each", self.num_turns);
-                return Err(Problem::new(field, text));
-            }
-        }
-        if self.input_prompt_length == 0 {
-            return Err(Problem::new("input_prompt_length", "the prompt has no tokens; give it at least one"));
-        }
-        let answers = self.assistant_response_length.iter().chain([&self.final_assistant_response_length]);
-        let mut turns = Vec::with_capacity(self.num_turns + 1);
-        let mut prompt_tokens = self.input_prompt_length;
-        for (turn, output_tokens) in answers.copied().enumerate() {
-            let think_ns = match turn.checked_sub(1) {
-                None => None,
-                Some(before) => {
-                    let grown =
-                        self.assistant_response_length[before].checked_add(self.tool_call_output_length[before]);
-                    prompt_tokens = grown.and_then(|grown| prompt_tokens.checked_add(grown)).ok_or_else(|| {
-                        Problem::new("tool_call_output_length", "the conversation is too long for 32 bits of tokens")
-                    })?;
-                    Some(duration_ns("tool_call_latency", self.tool_call_latency[before], 1e9)?)
-                }
-            };
-            turns.push(self.turn(session, prompt_tokens, output_tokens, think_ns, block_size_tokens));
-        }
-        Ok(turns)
-    }
-
-    /// The conversation only grows, so its blocks are numbered.
-    fn turn(
-        &self,
-        session: u64,
-        prompt_tokens: u32,
-        output_tokens: u32,
-        think_ns: Option<u64>,
-        block_size_tokens: u32,
-    ) -> RequestRecord {
-        let blocks = u64::from(prompt_tokens / block_size_tokens);
-        let ids = (0..blocks).map(|block| session << 32 | block);
-        let (block_hashes, prompt_hash) =
-            chain::of_ids(ids.chain([session << 32 | 0xffff_ffff]), prompt_tokens, block_size_tokens);
-        RequestRecord {
-            think_ns,
-            prompt_tokens,
-            block_hashes,
-            prompt_hash: Some(prompt_hash),
-            output_tokens,
-            params: Map::from_iter([("max_tokens".to_owned(), json!(output_tokens))]),
-            session: Some(format!("s{session}")),
-            ..RequestRecord::default()
-        }
-    }
 }

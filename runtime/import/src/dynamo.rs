@@ -1,7 +1,8 @@
 //! Dynamo's log of requests (`dynamo.request.trace.v1`).
 //!
 //! Its requests have run, so their arrivals and ends are known; when their
-//! first tokens came is not. The log's hashes cover whole prefixes already.
+//! first tokens came is not. The log's hashes cover whole prefixes already. The
+//! reader of traces keeps neither the ends nor the hashes, but a graph to replay.
 
 use std::io::BufRead;
 

@@ -137,9 +137,8 @@ fn read(
     match format {
         Format::Capture => own::read(CaptureReader::from_reader(reader, name, &own::rules(options))?, out),
         Format::Guidellm => guidellm::read(reader, name, out),
-        Format::Mooncake | Format::Azure => workload::read(reader, name, format, options, out),
-        Format::AgenticMooncake => agentic::read_mooncake(reader, name, options, out),
-        Format::AppliedCompute => agentic::read_applied_compute(reader, name, options, out),
+        Format::Mooncake | Format::Azure | Format::AppliedCompute => workload::read(reader, name, format, options, out),
+        Format::AgenticMooncake => agentic::read(reader, name, options, out),
         Format::DynamoTrace => dynamo::read(reader, name, out),
         Format::LlmServingSim => llmservingsim::read_rows(reader, name, None, options, out),
         Format::Dataset => dataset::read(reader, start, name, options, out),

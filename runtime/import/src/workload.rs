@@ -1,4 +1,5 @@
-//! Mooncake rows and Azure tables: workloads without answers.
+//! Mooncake rows, Azure tables and Applied Compute's sessions of tool calls:
+//! workloads without answers.
 
 use std::io::BufRead;
 use std::num::NonZeroU32;
@@ -9,6 +10,9 @@ use vcr_trace::{Strictness, Trace, TraceFormat, TraceOptions, TraceRequest};
 
 use crate::output::Out;
 use crate::{Format, ImportError, ImportOptions, chain};
+
+/// vLLM's usual block.
+const VLLM_BLOCK_TOKENS: NonZeroU32 = NonZeroU32::new(16).expect("it is not zero");
 
 /// What the meta line of a workload says besides: that nobody answered.
 pub(crate) fn as_workload() -> Map<String, Value> {
@@ -22,13 +26,17 @@ pub(crate) fn read(
     options: &ImportOptions,
     out: &mut Out<'_>,
 ) -> Result<(), ImportError> {
+    let (trace_format, usual_block) = match format {
+        Format::Azure => (TraceFormat::Azure, None),
+        Format::AppliedCompute => (TraceFormat::AppliedComputeAgentic, Some(VLLM_BLOCK_TOKENS)),
+        _ => (TraceFormat::Mooncake, None),
+    };
     let trace_options = TraceOptions {
-        block_size_tokens: options.block_size_tokens,
+        block_size_tokens: options.block_size_tokens.or(usual_block),
         strictness: if options.lenient { Strictness::Lenient } else { Strictness::Standard },
         first_timestamp_required: false,
         ..TraceOptions::default()
     };
-    let trace_format = if format == Format::Azure { TraceFormat::Azure } else { TraceFormat::Mooncake };
     let trace = Trace::read(reader, name, trace_format, &trace_options)?;
     for warning in &trace.warnings {
         out.tally.notes_of(&format!("rows with a warning: {warning}"), u64::from(warning.rows));

@@ -15,7 +15,7 @@ use vcr_core::latency::LatencyModel;
 use vcr_core::policy::SchedulingPolicy;
 use vcr_core::{Engine, PauseState, RequestId};
 use vcr_trace::capture::PromptChain;
-use vcr_wire::{EngineInputs, FinishReason, Line, Received, Transport, Waiter, monotonic_ns};
+use vcr_wire::{EngineInputs, Line, Received, Transport, Waiter, monotonic_ns};
 
 use crate::adapters::Adapters;
 use crate::config::LiveConfig;
@@ -37,9 +37,6 @@ use crate::waves::Waves;
 /// Behind by more than this, the loop does not catch up but starts anew: the
 /// process was stopped, and nobody wants the steps that it missed.
 const CATCH_UP_NS: u64 = 1_000_000_000;
-/// How long beyond the time of a shutdown an engine waits for others to abort
-/// what they compute for it: far longer than they take.
-const AWAY_NS: u64 = 1_000_000_000;
 /// Messages taken at once while a step is due.
 const MESSAGES_PER_STEP: u32 = 256;
 
@@ -230,69 +227,6 @@ impl Server {
         }
     }
 
-    /// Speaks as the frontend's line, once it has shown it.
-    fn learn_line(&mut self, inputs: &EngineInputs) -> Result<(), LiveError> {
-        let Some(evidence) = inputs.line_evidence() else { return Ok(()) };
-        self.line_is_known = true;
-        if evidence.is_too_old() {
-            let sentence = format!(
-                "the frontend is older than vLLM 0.27: its requests have {} elements, those of 0.27 to 0.33 have 20 to \
-                 22; vcr play serves none of them",
-                evidence.request_len
-            );
-            tracing::error!(rank = self.rank, "{sentence}");
-            self.refuses_all = Some(sentence);
-            return Ok(());
-        }
-        if evidence.is_newer() {
-            tracing::warn!(
-                rank = self.rank,
-                "the frontend is newer than vLLM 0.33: its requests have {} elements; what they say beyond 22 is passed over",
-                evidence.request_len
-            );
-        }
-        if let Some(line) = self.config.identity.line {
-            if evidence.pick(line) != line {
-                tracing::warn!(
-                    rank = self.rank,
-                    "the frontend's requests look like those of vLLM {} to {}, but --vllm-line says {line}",
-                    evidence.oldest,
-                    evidence.newest
-                );
-            }
-            return Ok(());
-        }
-        if evidence.oldest.rules().outputs_len < self.line.rules().outputs_len {
-            self.outputs.leave_weight_version_out();
-        }
-        let line = evidence.pick(self.line);
-        tracing::info!(
-            rank = self.rank,
-            "the frontend is of vLLM {}; speaking as to {line}",
-            if evidence.oldest == evidence.newest {
-                line.to_string()
-            } else {
-                format!("{} to {}", evidence.oldest, evidence.newest)
-            }
-        );
-        self.speak_as(line);
-        Ok(())
-    }
-
-    /// Speaks as to a frontend of `line` from now on.
-    pub(crate) fn speak_as(&mut self, line: Line) {
-        if line == self.line {
-            return;
-        }
-        self.line = line;
-        self.outputs.set_line(line.rules());
-        self.stats.set_line(line.rules());
-        if let Some(events) = &mut self.kv_events {
-            // Nothing has been stored: the first request is just coming.
-            events.restart(line, self.engine.config().block_size);
-        }
-    }
-
     /// Does what other threads want.
     fn obey(&mut self, now_ns: u64) -> Result<(), LiveError> {
         if self.shutdown == Shutdown::Running && self.shared().stop.load(Ordering::Relaxed) {
@@ -313,39 +247,6 @@ impl Server {
                 Command::ResetPrefixCache => _ = self.reset_prefix_cache(true),
             }
         }
-        Ok(())
-    }
-
-    /// vLLM: requests under way are aborted at once, unless there is a time
-    /// for them.
-    fn begin_shutdown(&mut self, now_ns: u64) -> Result<(), LiveError> {
-        let timeout_ns = self.config.shutdown_timeout_ns;
-        tracing::info!(rank = self.rank, requests = self.requests.len(), "shutting down");
-        self.shutdown = Shutdown::Draining { until_ns: now_ns.saturating_add(timeout_ns) };
-        if timeout_ns == 0 {
-            self.abort_all(now_ns)?;
-        }
-        self.show_soon();
-        Ok(())
-    }
-
-    /// Ends all requests, and tells their frontends.
-    pub(crate) fn abort_all(&mut self, now_ns: u64) -> Result<(), LiveError> {
-        let mut aborted: Vec<u64> = self.player.tags().collect();
-        self.engine.abort_all(|tag| aborted.push(tag));
-        let mut by_client: Vec<(u32, Vec<Box<str>>)> = Vec::new();
-        for tag in aborted {
-            let Some(request) = self.forget(tag, FinishReason::Abort) else { continue };
-            match by_client.iter_mut().find(|(client, _)| *client == request.client) {
-                Some((_, ids)) => ids.push(request.id),
-                None => by_client.push((request.client, vec![request.id])),
-            }
-        }
-        for (client, ids) in by_client {
-            let ids: Vec<&str> = ids.iter().map(|id| &**id).collect();
-            self.outputs.send_finish(client, &ids, FinishReason::Abort, None, now_ns)?;
-        }
-        self.may_decide = true;
         Ok(())
     }
 
@@ -374,17 +275,7 @@ impl Server {
         self.send_owed_stats(now_ns)?;
         self.finish_pauses()?;
         self.tell_coordinator_counts()?;
-        if let Shutdown::Draining { until_ns } = self.shutdown {
-            if until_ns <= now_ns && self.requests.len() > 0 {
-                self.abort_all(now_ns)?;
-            }
-            // What is away ends with the engines that have it, which stop too.
-            let has_away = self.routes.as_ref().is_some_and(Routes::has_away);
-            let waits = has_away && now_ns < until_ns.saturating_add(AWAY_NS);
-            if self.num_unfinished() == 0 && self.pipeline.is_empty() && !waits {
-                self.end = Some(End::ShutDown);
-            }
-        }
+        self.end_shutdown(now_ns)?;
         self.send_home();
         self.tell_switchboard();
         if !self.is_shown && now_ns >= self.snapshot_ns {
