@@ -1,7 +1,7 @@
 //! When the KV router hears of what is cached. The numbers were printed by 1.4.2 and
 //! 1.6.1, for a trace in which no two workers ever cost the same, but at first.
 
-use crate::check;
+use crate::{check, replay, trace};
 
 const ROWS: [&str; 4] = [
     r#"{"timestamp": 0, "input_length": 2560, "output_length": 8, "hash_ids": [1, 2, 3, 4, 5]}"#,
@@ -13,7 +13,7 @@ const ROWS: [&str; 4] = [
 
 #[test]
 fn kv_is_heard_of_when_a_pass_starts_or_ends() {
-    let cluster = ["--num-workers", "2", "--router-mode", "kv_router"];
+    let cluster = ["--num-workers", "2", "--router-mode", "kv_router", "--exact-kv-events"];
     let expected = [
         ("mean_ttft_ms", "48.018513", "44.228292"),
         ("mean_itl_ms", "6.480645", "7.681937"),
@@ -24,4 +24,8 @@ fn kv_is_heard_of_when_a_pass_starts_or_ends() {
     let sglang = ["--extra-engine-args", r#"{"engine_type": "sglang", "block_size": 64}"#];
     let expected = [("mean_itl_ms", "7.685815", "7.687709"), ("duration_ms", "463.512588", "457.643964")];
     check(&ROWS, &[&cluster[..], &sglang].concat(), &expected);
+    // Without the flag 1.6 hears of it when a pass starts, too.
+    let folder = trace(&ROWS);
+    let report = replay(&folder, &[&cluster[..4], &["--json", "--report-format", "1.4"]].concat()).ended(0).json();
+    assert_ne!(format!("{:.6}", report["mean_itl_ms"].as_f64().unwrap()), "7.681937");
 }

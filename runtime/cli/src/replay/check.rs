@@ -120,6 +120,7 @@ fn routers(args: &ReplayArgs, problem: &mut dyn FnMut(&str)) {
             (router.router_policy_config.is_some(), "--router-policy-config"),
             (router.model_name.is_some(), "--model-name"),
             (router.kv_event_lag_ms.is_some(), "--kv-event-lag-ms"),
+            (router.exact_kv_events, "--exact-kv-events"),
             (router.router_replicas > 1, "--router-replicas"),
             (router.router_sync_ms.is_some(), "--router-sync-ms"),
         ];

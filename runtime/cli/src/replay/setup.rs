@@ -233,7 +233,8 @@ fn topology(
     let autoscale = autoscale(args)?;
     let pool = |engine: &EngineArgs, place, name, engines, role, router: &RouterConfig| {
         let router = with_queue_order(router.clone(), &routers.args, engine);
-        let router = with_event_time(router, engine.tells_kv_at_step_end(cluster.preset));
+        let is_step_end = args.router.exact_kv_events && engine.tells_kv_at_step_end(cluster.preset);
+        let router = with_event_time(router, is_step_end);
         let latency = latency.clone();
         let autoscale = autoscale.as_ref().map(|(args, policy)| (args, Arc::clone(policy)));
         engine.pool(PoolOptions { place, name, engines, autoscale, preset: cluster.preset, role, latency, router })

@@ -155,8 +155,8 @@ impl EngineArgs {
         SglangConfig::new(input).map(EngineKind::from)
     }
 
-    /// Whether a router hears of the KV of a pass when it ends, not when it starts:
-    /// under 1.6, and always of SGLang's.
+    /// Whether Dynamo's router hears of the KV of a pass when it ends, not when it
+    /// starts: under 1.6, and always of SGLang's.
     #[must_use]
     pub fn tells_kv_at_step_end(&self, preset: Preset) -> bool {
         preset == Preset::Dynamo1_6 || matches!(self.engine_type, EngineType::Sglang(_))
