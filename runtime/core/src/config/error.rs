@@ -1,6 +1,6 @@
 //! What settings of an engine may not be.
 
-/// One thing wrong with an [`EngineConfigInput`].
+/// One thing wrong with an [`EngineConfigInput`](crate::EngineConfigInput).
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum ConfigError {
     /// A count that must be positive is zero.

@@ -58,8 +58,8 @@ pub trait ServingEngine {
     fn remote_kv_arrived(&mut self, id: RequestId);
 
     /// Takes room for the oldest request whose prompt comes from elsewhere, where that
-    /// is done between steps ([`Reservations::BetweenSteps`]). None if there is no such
-    /// request, or no room.
+    /// is done between steps ([`crate::Reservations::BetweenSteps`]). None if there is
+    /// no such request, or no room.
     fn reserve_remote(&mut self) -> Option<RemoteLoad> {
         None
     }
