@@ -203,8 +203,8 @@ pub(crate) struct RouterFlags {
     pub(crate) kv_event_lag_ms: Option<f64>,
 
     /// The KV router hears of the KV of a pass to the instant as Dynamo's does: under 1.6,
-    /// and of SGLang's engines, when the pass ends. Takes twice the CPU and memory [default:
-    /// when it starts].
+    /// and of SGLang's engines, when the pass ends. Takes two to three times the CPU, and
+    /// more memory [default: when it starts].
     #[arg(long)]
     pub(crate) exact_kv_events: bool,
 

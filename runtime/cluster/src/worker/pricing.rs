@@ -112,9 +112,12 @@ impl Worker {
         // Steps of pure decode take about as long as the one before, so few are told
         // that lie beyond the horizon.
         let end_ns = now_ns.saturating_add(durations_ns[0]);
-        let most = horizon_ns.saturating_sub(end_ns).div_ceil(durations_ns[0].max(1)) + 1;
+        let most = horizon_ns.saturating_sub(end_ns).div_ceil(durations_ns[0].max(1)).saturating_add(1);
         if end_ns < horizon_ns {
-            self.engine.predict_decode_steps(Engine::MOST_PREDICTED_STEPS.min(most as usize), shapes);
+            self.engine.predict_decode_steps(
+                Engine::MOST_PREDICTED_STEPS.min(usize::try_from(most).unwrap_or(usize::MAX)),
+                shapes,
+            );
         }
         if shapes.len() > 1 {
             self.latency.price(&StepBatch { start_ns: end_ns, horizon_ns, shapes: &shapes[1..] }, durations_ns)?;
