@@ -1,6 +1,6 @@
 //! Metrics: what is measured, and under which name.
 
-pub use crate::samples::{Samples, SortedSamples, Summary};
+pub use crate::samples::{CountedSamples, Moments, Samples, Summary};
 
 /// The unit of a metric's values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -164,7 +164,7 @@ impl MetricSet {
 
     /// Sums up each of `sets`, and all of them together, and gives the gaps between
     /// tokens of all.
-    pub(crate) fn summarise(sets: Vec<Self>) -> (Vec<MetricSummaries>, MetricSummaries, SortedSamples) {
+    pub(crate) fn summarise(sets: Vec<Self>) -> (Vec<MetricSummaries>, MetricSummaries, CountedSamples) {
         let mut each = vec![MetricSummaries::default(); sets.len()];
         let mut all = MetricSummaries::default();
         for (summaries, set) in each.iter_mut().zip(&sets) {
@@ -174,26 +174,26 @@ impl MetricSet {
             }
         }
         let mut columns: Vec<_> = sets.into_iter().map(|set| set.trends.into_iter()).collect();
-        let mut gaps = SortedSamples::default();
+        let mut gaps = CountedSamples::default();
         for trend in 0..Trend::ALL.len() {
             let own: Vec<Samples> = columns.iter_mut().filter_map(Iterator::next).collect();
             let several = own.iter().filter(|samples| !samples.is_empty()).count() > 1;
             let mut joined = Samples::default();
-            let mut whole = SortedSamples::default();
+            let mut whole = CountedSamples::default();
             for (summaries, samples) in each.iter_mut().zip(own) {
                 if several {
                     joined.append(&samples);
                 }
-                let sorted = samples.sorted();
-                summaries.trends[trend] = sorted.summary();
+                let counted = CountedSamples::from(samples);
+                summaries.trends[trend] = counted.summary();
                 if !several && summaries.trends[trend].is_some() {
                     // What only one of them has, all have.
                     all.trends[trend] = summaries.trends[trend];
-                    whole = sorted;
+                    whole = counted;
                 }
             }
             if several {
-                whole = joined.sorted();
+                whole = joined.into();
                 all.trends[trend] = whole.summary();
             }
             if trend == Trend::Itl as usize {

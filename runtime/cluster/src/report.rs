@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-use crate::metrics::SortedSamples;
+use crate::metrics::CountedSamples;
 use crate::record::{RequestRecord, RequestRow};
 pub use making::report_name;
 
@@ -198,7 +198,7 @@ pub struct Report {
     pub requests: Vec<RequestRecord>,
     /// Every gap between consecutive output tokens, in nanoseconds.
     #[serde(skip)]
-    pub token_gaps_ns: SortedSamples,
+    pub token_gaps_ns: CountedSamples,
     /// Names of the workloads, by [`RequestRecord::workload`].
     #[serde(skip)]
     pub workload_names: Vec<String>,

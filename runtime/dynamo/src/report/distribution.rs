@@ -1,7 +1,7 @@
 //! A distribution as Dynamo tells it.
 
 use vcr_cluster::TrendReport;
-use vcr_cluster::metrics::SortedSamples;
+use vcr_cluster::metrics::{CountedSamples, Moments};
 
 /// Samples summed up. Without samples all of it is 0, as in Dynamo; how many
 /// there were is in `count`.
@@ -65,39 +65,30 @@ impl Distribution {
 
     /// Of the rates per second that gaps in nanoseconds make, without gaps of 0.
     #[must_use]
-    pub fn of_rates(gaps_ns: &SortedSamples) -> Self {
-        let count = gaps_ns.count() - gaps_ns.zeros();
+    pub fn of_rates(gaps_ns: &CountedSamples) -> Self {
+        let (all, zeros) = (gaps_ns.count(), gaps_ns.zeros());
+        let count = all - zeros;
         if count == 0 {
             return Self::default();
         }
-        // The longest gap comes last, so ranks are counted from the other end.
-        let ranks = PERCENTILES.map(|percent| count - 1 - rank(count, percent));
-        let mut percentiles = [0.0; PERCENTILES.len()];
-        let (mut below, mut squares, mut seen, mut next) = (0.0, 0.0, 0, PERCENTILES.len());
-        let (mut highest, mut min) = (None, 0.0);
+        // The longest gap makes the lowest rate, so ranks are counted from the other end.
+        let [p50, p75, p90, p95, p99] = PERCENTILES.map(|percent| all - 1 - rank(count, percent));
+        let of_gaps = gaps_ns.at_ranks([zeros, p99, p95, p90, p75, p50, all - 1]);
+        let [max, p99, p95, p90, p75, median, min] = of_gaps.map(|gap_ns| 1e9 / gap_ns as f64);
+        // Sums are of whole numbers, in parts of the highest rate, so that they do not
+        // depend on the order of the gaps.
+        let parts_per_rate = (1u64 << 43) as f64 / max;
+        let parts_of = |rate: f64| (rate * parts_per_rate) as i64 as u64;
+        let mut parts = Moments::default();
         gaps_ns.for_each(|gap_ns, times| {
-            if gap_ns == 0 {
-                return;
-            }
-            let rate = 1e9 / gap_ns as f64;
-            // Sums are of what is below the highest, so that squares keep their digits.
-            let distance = *highest.get_or_insert(rate) - rate;
-            below += distance * times as f64;
-            squares += distance * distance * times as f64;
-            seen += times;
-            min = rate;
-            while next > 0 && ranks[next - 1] < seen {
-                next -= 1;
-                percentiles[next] = rate;
+            if gap_ns > 0 {
+                parts.add(parts_of(1e9 / gap_ns as f64), times);
             }
         });
-        let max = highest.expect("there are gaps");
-        let mean_below = below / count as f64;
-        let variance = (squares / count as f64 - mean_below * mean_below).max(0.0);
-        let [median, p75, p90, p95, p99] = percentiles;
+        let least = parts_of(min);
         // Rounding must not put a mean outside of its samples.
-        let mean = (max - mean_below).clamp(min, max);
-        Self { count, mean, min, max, median, p75, p90, p95, p99, std: variance.sqrt() }
+        let mean = (parts.mean() / parts_per_rate).clamp(min, max);
+        Self { count, mean, min, max, median, p75, p90, p95, p99, std: parts.std(least) / parts_per_rate }
     }
 
     /// Of milliseconds in any order.
