@@ -48,10 +48,12 @@ pub(crate) enum Event {
 /// Events by time.
 ///
 /// Ends of steps are kept apart, pool by pool: there are many of them, and they
-/// concern an engine only where requests go from one engine to another.
+/// concern an engine only where requests go from one engine to another. So are
+/// arrivals of sessions, which may be known not to concern it.
 #[derive(Debug, Default)]
 pub(crate) struct EventQueue {
     step_ends: Vec<BinaryHeap<Entry>>,
+    arrivals: BinaryHeap<Entry>,
     others: BinaryHeap<Entry>,
     scheduled: u64,
     /// Autoscalers' ticks among them.
@@ -68,7 +70,8 @@ impl EventQueue {
     /// Schedules anything but the end of a step.
     pub(crate) fn push(&mut self, at_ns: u64, event: Event) {
         self.ticks += usize::from(matches!(event, Event::ScaleTick { .. }));
-        self.others.push(Reverse((at_ns, event, self.scheduled)));
+        let heap = if matches!(event, Event::Arrival { .. }) { &mut self.arrivals } else { &mut self.others };
+        heap.push(Reverse((at_ns, event, self.scheduled)));
         self.scheduled += 1;
     }
 
@@ -80,16 +83,29 @@ impl EventQueue {
 
     /// Whether anything is to happen but ticks.
     pub(crate) fn has_more_than_ticks(&self) -> bool {
-        self.others.len() > self.ticks || self.step_ends.iter().any(|ends| !ends.is_empty())
+        self.others.len() > self.ticks
+            || !self.arrivals.is_empty()
+            || self.step_ends.iter().any(|ends| !ends.is_empty())
     }
 
     pub(crate) fn next_time(&self) -> Option<u64> {
-        self.step_ends.iter().chain([&self.others]).filter_map(next_of).min()
+        self.step_ends.iter().chain([&self.arrivals, &self.others]).filter_map(next_of).min()
     }
 
-    /// When the next event other than the end of a step happens.
+    /// When the next session starts.
+    pub(crate) fn next_arrival(&self) -> Option<u64> {
+        next_of(&self.arrivals)
+    }
+
+    /// When the next event happens that is neither the end of a step nor the start of a
+    /// session.
     pub(crate) fn next_other(&self) -> Option<u64> {
         next_of(&self.others)
+    }
+
+    /// When anything but the end of a step happens next.
+    pub(crate) fn next_but_step_ends(&self) -> Option<u64> {
+        self.next_arrival().into_iter().chain(self.next_other()).min()
     }
 
     /// When the next step of `pool` ends.
@@ -99,7 +115,7 @@ impl EventQueue {
 
     /// The next event if it happens at `at_ns`.
     pub(crate) fn pop_at(&mut self, at_ns: u64) -> Option<Event> {
-        let heaps = self.step_ends.iter_mut().chain([&mut self.others]);
+        let heaps = self.step_ends.iter_mut().chain([&mut self.arrivals, &mut self.others]);
         // `Reverse` makes the earliest entry the largest.
         let first = heaps.max_by(|a, b| a.peek().cmp(&b.peek()))?;
         let due = next_of(first) == Some(at_ns);
@@ -129,7 +145,7 @@ mod tests {
         assert_eq!(queue.next_time(), Some(3));
         assert_eq!(queue.pop_at(3), Some(Event::Arrival { workload: 1 }));
         assert_eq!(queue.pop_at(3), None);
-        assert_eq!((queue.next_other(), queue.next_step_end(0)), (Some(5), Some(5)));
+        assert_eq!((queue.next_arrival(), queue.next_other(), queue.next_step_end(0)), (Some(5), Some(5), Some(5)));
         assert_eq!(queue.pop_at(5), Some(Event::StepEnd { worker: 0, incarnation: 3 }));
         assert_eq!(queue.pop_at(5), Some(Event::StepEnd { worker: 1, incarnation: 0 }));
         assert_eq!(queue.pop_at(5), Some(Event::Arrival { workload: 0 }));

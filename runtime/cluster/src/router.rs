@@ -122,6 +122,13 @@ impl Router for RoundRobin {
         self.next_turn = turn + 1;
         Ok(Choice::Worker(choice))
     }
+
+    fn requests_before(&self, worker: u32) -> Option<u64> {
+        let round = self.engines * self.ranks;
+        // After the last turn of a round its number is not wrapped.
+        let next_turn = if self.next_turn < round { self.next_turn } else { 0 };
+        Some(u64::from((self.turn(worker) + round - next_turn) % round))
+    }
 }
 
 struct LeastLoaded;

@@ -68,6 +68,8 @@ impl<'o> Simulation<'o> {
             answers: BTreeMap::new(),
             chained: config.workloads.iter().any(WorkloadConfig::is_chained)
                 || config.topology.pools().iter().any(|pool| pool.failures.is_some() || pool.router.has_queue()),
+            is_steady: config.faults.is_empty()
+                && config.topology.pools().iter().all(|pool| pool.failures.is_none() && pool.scaling.is_none()),
             barriers: config.topology.pools().iter().any(|pool| pool.has_barrier()),
             scales: config.topology.pools().iter().any(|pool| pool.scaling.is_some()),
             tally: Tally::default(),

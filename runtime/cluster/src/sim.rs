@@ -122,6 +122,8 @@ pub(crate) struct Simulation<'o> {
     /// anywhere: because another ends, because the router kept it back, or because
     /// of an injected crash.
     pub(crate) chained: bool,
+    /// Whether all workers are up from the beginning to the end.
+    pub(crate) is_steady: bool,
     /// Whether in any pool ranks wait for each other.
     pub(crate) barriers: bool,
     /// Whether any pool has an autoscaler.

@@ -34,7 +34,7 @@ impl Simulation<'_> {
         }
         dirty.retain(|&worker| self.may_start(worker));
         // KV that one of several ranks has reserved blocks for may be there at once.
-        let is_settled = self.events.next_other() != Some(self.now_ns);
+        let is_settled = self.events.next_but_step_ends() != Some(self.now_ns);
         let mut postponed = Vec::new();
         let mut rest = &dirty[..];
         while let Some(&worker) = rest.first() {
@@ -129,7 +129,7 @@ impl Simulation<'_> {
     fn start_step(&mut self, index: u32, is_last: bool) -> Result<(), SimError> {
         let now_ns = self.now_ns;
         let pool = self.workers[index as usize].pool;
-        let horizon_ns = self.horizon_ns(pool, is_last);
+        let horizon_ns = self.horizon_ns(index, is_last);
         let worker = &mut self.workers[index as usize];
         // A prompt that is computed for another pool ends with its first token.
         let told = matches!(&self.pools[pool as usize].router, PoolRouter::Kv(router) if router.needs_single_steps());
@@ -138,17 +138,18 @@ impl Simulation<'_> {
         let range =
             priced.map_err(|reason| pricing_error(&self.pools[pool as usize].config, worker, now_ns, reason))?;
         let priced = worker.take_priced();
-        let (shapes, durations_ns) = (&priced.shapes[range.clone()], &priced.durations_ns[range]);
+        let durations_ns = &priced.durations_ns[range.clone()];
         self.steps += durations_ns.len() as u64;
         self.tell_events_of_end(index, now_ns.saturating_add(durations_ns[0]));
         if durations_ns.len() > 1 {
             let worker = &mut self.workers[index as usize];
-            worker.skip(&shapes[1..], &self.output_seeds);
+            let batch_requests = worker.plan().shape.batch_requests();
+            worker.skip(durations_ns.len() as u32 - 1, &self.output_seeds);
             self.tell_events_of_stretch(index, durations_ns);
-            self.emit_stretch(index, shapes[0].batch_requests(), durations_ns);
+            self.emit_stretch(index, batch_requests, durations_ns);
         }
         let worker = &mut self.workers[index as usize];
-        let end_ns = worker.book(now_ns, shapes, durations_ns);
+        let end_ns = worker.book(now_ns, &priced, range);
         worker.give_back(priced);
         self.expect_step_end(index, end_ns);
         Ok(())
@@ -165,13 +166,14 @@ impl Simulation<'_> {
         }
     }
 
-    /// Until when nothing from outside can reach an engine of `pool`.
+    /// Until when nothing from outside can reach a worker.
     ///
     /// What is not in the queue yet comes out of a step of another engine: the
     /// end of a request that another waits for, or a prompt that moves on to
     /// decode. A prefill engine that waits for blocks may start such a step as
     /// soon as any decode engine takes a prompt from it.
-    fn horizon_ns(&self, pool: u32, all_priced: bool) -> u64 {
+    fn horizon_ns(&self, index: u32, all_priced: bool) -> u64 {
+        let pool = self.workers[index as usize].pool;
         let feeding_workers = &self.workers[..self.pools[pool as usize].first_worker as usize];
         let any_pool = self.chained || feeding_workers.iter().any(Worker::can_step);
         // What is due of hand-overs comes at this instant, too.
@@ -182,7 +184,20 @@ impl Simulation<'_> {
         let steps = (0..feeding_pools).filter_map(|other| self.events.next_step_end(other));
         // Steps that start after the last instant of the run do not happen.
         let end = self.config.max_time_ns.map(|max| max.saturating_add(1));
-        self.events.next_other().into_iter().chain(steps).chain(end).min().unwrap_or(u64::MAX)
+        let arrival = self.foreseen_arrival_ns(index).or_else(|| self.events.next_arrival());
+        self.events.next_other().into_iter().chain(arrival).chain(steps).chain(end).min().unwrap_or(u64::MAX)
+    }
+
+    /// When the next session comes to a worker, where that is known: those of a single
+    /// workload start at times of its own and go to the workers in turn.
+    fn foreseen_arrival_ns(&self, index: u32) -> Option<u64> {
+        let ([workload], [pool]) = (&self.workloads[..], &self.pools[..]) else { return None };
+        let PoolRouter::Asked(router) = &pool.router else { return None };
+        if self.chained || !self.is_steady {
+            return None;
+        }
+        let before = router.requests_before(self.workers[index as usize].index)?;
+        workload.foreseen_start_ns(before)
     }
 
     pub(crate) fn end_step(&mut self, index: u32) -> Result<(), SimError> {

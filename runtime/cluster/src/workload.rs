@@ -173,28 +173,44 @@ impl Workload {
     /// When the next session of an open loop starts. Called once for each.
     pub(crate) fn next_start_ns(&mut self) -> Option<u64> {
         let start_ns = self.config.start_ns;
-        let index = self.started;
         let at_ns = match &self.config.source {
-            WorkloadSource::Synthetic { arrivals, .. } => match arrivals {
-                Arrivals::Burst { count, over_ns } => {
-                    let offset = u128::from(*over_ns) * u128::from(index) / u128::from(*count);
-                    (index < *count).then_some(start_ns + offset as u64)?
-                }
-                Arrivals::Constant { rate_per_s, limit } => {
-                    let at_ns = start_ns + (index as f64 * (NS_PER_S / rate_per_s)).round() as u64;
-                    limit.allows(index, at_ns - start_ns).then_some(at_ns)?
-                }
-                Arrivals::Poisson { rate_per_s, limit } => {
-                    let gap_ns = self.gaps.exponential() * (NS_PER_S / rate_per_s);
-                    let at_ns = self.last_start_ns + gap_ns.round() as u64;
-                    limit.allows(index, at_ns - start_ns).then_some(at_ns)?
-                }
-                Arrivals::ClosedLoop { .. } => return None,
-            },
-            WorkloadSource::Trace { .. } => start_ns + self.first_turns.get(index as usize)?.0,
+            WorkloadSource::Synthetic { arrivals: Arrivals::Poisson { rate_per_s, limit }, .. } => {
+                let gap_ns = self.gaps.exponential() * (NS_PER_S / rate_per_s);
+                let at_ns = self.last_start_ns + gap_ns.round() as u64;
+                limit.allows(self.started, at_ns - start_ns).then_some(at_ns)?
+            }
+            _ => self.planned_start_ns(self.started)?,
         };
         self.last_start_ns = at_ns;
         Some(at_ns)
+    }
+
+    /// When the session starts that comes after `before` others of an open loop, never
+    /// if there are not so many. None where that is not known.
+    pub(crate) fn foreseen_start_ns(&self, before: u64) -> Option<u64> {
+        let is_drawn =
+            matches!(&self.config.source, WorkloadSource::Synthetic { arrivals: Arrivals::Poisson { .. }, .. });
+        let is_known = !is_drawn && self.closed_loop().is_none() && self.graph.is_none();
+        is_known.then(|| self.planned_start_ns(self.started + before).unwrap_or(u64::MAX))
+    }
+
+    /// When a session of an open loop starts whose time is not drawn, if there is such.
+    fn planned_start_ns(&self, session: u64) -> Option<u64> {
+        let start_ns = self.config.start_ns;
+        match &self.config.source {
+            WorkloadSource::Synthetic { arrivals, .. } => match arrivals {
+                Arrivals::Burst { count, over_ns } => {
+                    let offset = u128::from(*over_ns) * u128::from(session) / u128::from(*count);
+                    (session < *count).then_some(start_ns + offset as u64)
+                }
+                Arrivals::Constant { rate_per_s, limit } => {
+                    let at_ns = start_ns + (session as f64 * (NS_PER_S / rate_per_s)).round() as u64;
+                    limit.allows(session, at_ns - start_ns).then_some(at_ns)
+                }
+                Arrivals::Poisson { .. } | Arrivals::ClosedLoop { .. } => None,
+            },
+            WorkloadSource::Trace { .. } => Some(start_ns + self.first_turns.get(session as usize)?.0),
+        }
     }
 
     /// Whether a closed loop has another session to start at `now_ns`.

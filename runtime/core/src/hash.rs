@@ -84,35 +84,36 @@ impl ChainHasher {
             let begin = content ^ u64::from(offset_tokens).wrapping_mul(SPAN_MULTIPLIER);
             self.run.next_place = (fold(self.state, begin) >> 32) as u32;
         }
-        let Self { mut state, filled_tokens, block_size_tokens, .. } = *self;
+        let (block_size, end_tokens) = (self.block_size_tokens, offset_tokens + len_tokens);
+        let span = |offset: u32, piece: u32| (u64::from(offset) << 32 | u64::from(piece)).wrapping_mul(SPAN_MULTIPLIER);
         let mut offset = offset_tokens;
-        let end = offset_tokens + len_tokens;
-        let mut take = |piece: u32| {
-            let span = u64::from(offset) << 32 | u64::from(piece);
+        if self.filled_tokens > 0 {
+            let piece = len_tokens.min(block_size - self.filled_tokens);
+            self.state = fold(self.state, content ^ span(offset, piece));
             offset += piece;
-            state = fold(state, content ^ span.wrapping_mul(SPAN_MULTIPLIER));
-            state
-        };
-        let mut left = len_tokens;
-        if filled_tokens > 0 && left >= block_size_tokens - filled_tokens {
-            left -= block_size_tokens - filled_tokens;
-            let state = take(block_size_tokens - filled_tokens);
-            completed.push(self.run.place(state));
-            self.filled_tokens = 0;
+            self.filled_tokens += piece;
+            if self.filled_tokens == block_size {
+                self.filled_tokens = 0;
+                completed.push(self.run.place(self.state));
+            }
         }
-        if self.filled_tokens == 0 {
-            let mut run = self.run;
-            completed.extend((0..left / block_size_tokens).map(|_| run.place(take(block_size_tokens))));
-            self.run = run;
-            left %= block_size_tokens;
-        }
-        if left > 0 {
-            take(left);
-            self.filled_tokens += left;
+        let Self { mut state, mut run, .. } = *self;
+        let blocks = (end_tokens - offset) / block_size;
+        // Whole blocks: each span is the one before and as much more.
+        let (first, more) = (span(offset, block_size), span(block_size, 0));
+        let mut word = first;
+        completed.extend((0..blocks).map(|_| {
+            state = fold(state, content ^ word);
+            word = word.wrapping_add(more);
+            run.place(state)
+        }));
+        offset += blocks * block_size;
+        if offset < end_tokens {
+            state = fold(state, content ^ span(offset, end_tokens - offset));
+            self.filled_tokens = end_tokens - offset;
         }
         self.state = state;
-        self.run.content = content;
-        self.run.end_tokens = end;
+        self.run = Run { content, end_tokens, ..run };
     }
 }
 

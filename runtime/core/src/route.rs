@@ -100,6 +100,13 @@ pub trait Router: Send {
     /// When the router cannot choose. It must not be asked again.
     fn route(&mut self, query: &RouteQuery<'_>, workers: &[WorkerLoad]) -> Result<Choice, RouteError>;
 
+    /// How many requests it will send to other workers before one comes to the worker
+    /// with index `worker` in the pool, whatever they are, as long as all of the pool
+    /// are up. None where that depends.
+    fn requests_before(&self, _worker: u32) -> Option<u64> {
+        None
+    }
+
     /// Whether [`WorkerLoad::overlap_blocks`] should be filled in.
     fn needs_overlap(&self) -> bool {
         false
