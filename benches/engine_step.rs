@@ -9,6 +9,7 @@
 //! only 1,000 blocks). Reported per second: output tokens.
 
 use criterion::{BatchSize, Criterion, Throughput, criterion_group, criterion_main};
+use vcr_core::latency::DecodeSteps;
 use vcr_core::{Engine, EngineConfig, EngineConfigInput, Prompt, RequestSpec, TokenSource};
 
 const RUNNING: u64 = 256;
@@ -91,12 +92,11 @@ fn skip(criterion: &mut Criterion) {
                 engine
             };
             let stretches = |mut engine: Engine| {
-                let mut shapes = Vec::new();
+                let mut steps = DecodeSteps::default();
                 for _ in 0..STRETCHES {
-                    shapes.clear();
-                    engine.predict_decode_steps(Engine::MOST_PREDICTED_STEPS, &mut shapes);
-                    assert_eq!(shapes.len(), Engine::MOST_PREDICTED_STEPS);
-                    engine.decode_ahead(&shapes, &mut Counting);
+                    engine.predict_decode_steps(Engine::MOST_PREDICTED_STEPS, &mut steps);
+                    assert_eq!(steps.len(), Engine::MOST_PREDICTED_STEPS);
+                    engine.decode_ahead(steps.len() as u32, &mut Counting);
                 }
                 engine
             };

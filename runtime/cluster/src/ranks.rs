@@ -75,7 +75,7 @@ impl Simulation<'_> {
             let config = &self.pools[worker.pool as usize].config;
             let range = priced.map_err(|reason| pricing_error(config, worker, now_ns, reason))?;
             let priced = worker.take_priced();
-            end_ns = end_ns.max(worker.book(now_ns, &priced.shapes[range.clone()], &priced.durations_ns[range]));
+            end_ns = end_ns.max(worker.book(now_ns, &priced, range));
             worker.give_back(priced);
         }
         self.steps += together.len() as u64;

@@ -5,7 +5,7 @@ mod drawn;
 mod pricing;
 
 use vcr_core::kv_event::KvEvent;
-use vcr_core::latency::{LatencyModel, StepShape};
+use vcr_core::latency::LatencyModel;
 use vcr_core::plan::StepPlan;
 use vcr_core::policy::{PolicyError, SchedulingPolicy};
 use vcr_core::tokens::TokenError;
@@ -355,12 +355,12 @@ impl Worker {
         Ok(())
     }
 
-    /// Goes through the step in flight and on to the last of `shapes`, which then
-    /// is the one in flight; outputs of those before it are in the engine.
-    pub(crate) fn skip(&mut self, shapes: &[StepShape], output_seeds: &[u64]) {
+    /// Goes through the step in flight and on to the one so many `steps` later, which
+    /// then is the one in flight; outputs of those before it are in the engine.
+    pub(crate) fn skip(&mut self, steps: u32, output_seeds: &[u64]) {
         let acceptance = Acceptance { rates: &[], stream: &mut self.acceptance };
         let mut source = DrawnTokens { output_seeds, acceptance };
-        self.engine.decode_ahead(shapes, &mut source);
+        self.engine.decode_ahead(steps, &mut source);
     }
 
     /// Shows the KV events before `upto` in the pool's log that were not shown yet.

@@ -334,6 +334,11 @@ impl Engine {
         let (caching, block_size) = (self.pool.caching(), self.config.block_size);
         let request = &mut self.requests[id];
         request.num_computed_tokens += steps;
+        // What comes behind the last full block is never asked for.
+        if !caching || request.next_hash_tokens > request.end_tokens {
+            request.num_tokens += steps;
+            return;
+        }
         let first = request.num_output_tokens();
         for index in first..first + steps {
             request.push_output(seed::output_token(drawn.seed, index), caching, block_size);

@@ -109,6 +109,78 @@ pub struct StepBatch<'a> {
     pub shapes: &'a [StepShape],
 }
 
+/// Decode steps in a row: each has the same requests as the one before, with every
+/// context a token longer, and perhaps blocks more.
+#[derive(Clone, Debug, Default)]
+pub struct DecodeSteps {
+    /// The step that the first of them follows, but for the requests that wait.
+    before: StepShape,
+    /// [`StepShape::kv_active_blocks`] of each.
+    kv_active_blocks: Vec<u64>,
+}
+
+impl DecodeSteps {
+    /// Forgets all steps. The first that is added will follow `before`, which decodes,
+    /// while so many requests wait.
+    pub fn restart(&mut self, before: &StepShape, waiting_requests: u64) {
+        self.before = *before;
+        self.before.waiting_requests = waiting_requests;
+        self.kv_active_blocks.clear();
+    }
+
+    /// Forgets all steps.
+    pub fn clear(&mut self) {
+        self.kv_active_blocks.clear();
+    }
+
+    /// Adds a step, in which so many blocks are referenced.
+    #[inline]
+    pub fn push(&mut self, kv_active_blocks: u64) {
+        self.kv_active_blocks.push(kv_active_blocks);
+    }
+
+    /// Number of steps.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.kv_active_blocks.len()
+    }
+
+    /// Whether there are none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.kv_active_blocks.is_empty()
+    }
+
+    /// [`StepShape::kv_active_blocks`] of each step; it never falls.
+    #[must_use]
+    pub fn kv_active_blocks(&self) -> &[u64] {
+        &self.kv_active_blocks
+    }
+
+    /// The step they follow, with as many waiting requests as they have.
+    #[must_use]
+    pub fn before(&self) -> &StepShape {
+        &self.before
+    }
+
+    /// The step at `index`.
+    ///
+    /// # Panics
+    /// When there are not so many.
+    #[must_use]
+    pub fn shape(&self, index: usize) -> StepShape {
+        let mut shape = self.before;
+        shape.decode_context_tokens += shape.decode_requests * (index as u64 + 1);
+        shape.kv_active_blocks = self.kv_active_blocks[index];
+        shape
+    }
+
+    /// All steps.
+    pub fn shapes(&self) -> impl Iterator<Item = StepShape> + '_ {
+        (0..self.len()).map(|index| self.shape(index))
+    }
+}
+
 /// Prices engine steps.
 ///
 /// One instance belongs to one engine; it may keep state from step to step.
@@ -121,6 +193,23 @@ pub trait LatencyModel: Send {
     /// # Errors
     /// When the model cannot give a finite, non-negative duration.
     fn price(&mut self, batch: &StepBatch<'_>, durations_ns: &mut Vec<u64>) -> Result<(), LatencyError>;
+
+    /// Prices decode steps in a row, of which the first starts at `start_ns`: what
+    /// [`LatencyModel::price`] would give. A model that prices them by the million may
+    /// have a shorter way.
+    ///
+    /// # Errors
+    /// As [`LatencyModel::price`].
+    fn price_decodes(
+        &mut self,
+        start_ns: u64,
+        horizon_ns: u64,
+        steps: &DecodeSteps,
+        durations_ns: &mut Vec<u64>,
+    ) -> Result<(), LatencyError> {
+        let shapes: Vec<StepShape> = steps.shapes().collect();
+        self.price(&StepBatch { start_ns, horizon_ns, shapes: &shapes }, durations_ns)
+    }
 
     /// Whether a call is so costly that the caller should look for steps to
     /// price together.

@@ -6,19 +6,21 @@
 //! blocks they fill; what comes out is what single steps would have given.
 
 use crate::engine::Engine;
-use crate::latency::StepShape;
+use crate::latency::DecodeSteps;
 use crate::pause::PauseState;
 use crate::plan::AdmissionStop;
 
 impl Engine {
-    /// Appends the shapes of up to `most` steps that follow the one in flight,
-    /// as long as no request is submitted or aborted, no transfer completes and
-    /// the pause state stays.
+    /// Makes `steps` up to `most` steps that follow the one in flight, as long as no
+    /// request is submitted or aborted, no transfer completes and the pause state
+    /// stays.
     /// [`Engine::decode_ahead`] makes them happen.
     ///
-    /// Appends nothing unless the step in flight is a decode of every request;
-    /// ends before the first step without all of them, or without free blocks.
-    pub fn predict_decode_steps(&self, most: usize, shapes: &mut Vec<StepShape>) {
+    /// There are none unless the step in flight is a decode of every request; they end
+    /// before the first step without all of them, or without free blocks.
+    pub fn predict_decode_steps(&self, most: usize, steps: &mut DecodeSteps) {
+        // Some may have come since that step was decided.
+        steps.restart(&self.plan().shape, self.num_waiting() as u64);
         if !self.repeats_itself() {
             return;
         }
@@ -28,23 +30,15 @@ impl Engine {
         } else {
             self.single_steps(most, &mut new_blocks)
         };
-        let mut shape = self.plan().shape;
-        // Some may have come since that step was decided.
-        shape.waiting_requests = self.num_waiting() as u64;
-        let mut free_blocks = self.pool.num_free();
-        let has_room = |blocks: &&u32| match free_blocks.checked_sub(**blocks) {
-            Some(left) => {
-                free_blocks = left;
-                true
+        let (mut active_blocks, mut free_blocks) = (steps.before().kv_active_blocks, self.pool.num_free());
+        for &blocks in &new_blocks[..most] {
+            match free_blocks.checked_sub(blocks) {
+                Some(left) => free_blocks = left,
+                None => return,
             }
-            None => false,
-        };
-        let told = new_blocks[..most].iter().take_while(has_room).count();
-        shapes.extend(new_blocks[..told].iter().map(|&blocks| {
-            shape.decode_context_tokens += shape.decode_requests;
-            shape.kv_active_blocks += u64::from(blocks);
-            shape
-        }));
+            active_blocks += u64::from(blocks);
+            steps.push(active_blocks);
+        }
     }
 
     /// How many of `most` steps can be told; `new_blocks` gets the blocks that each

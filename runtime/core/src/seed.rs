@@ -26,6 +26,14 @@ pub const fn absorb(digest: u64, word: u64) -> u64 {
     (digest ^ word).wrapping_mul(0xd6e8_feb8_6659_fd93).rotate_left(32) ^ digest.rotate_left(7)
 }
 
+/// A word whose bits reach further; cheaper than [`mix`], for words that are taken in
+/// with others.
+#[inline]
+#[must_use]
+pub const fn spread(word: u64) -> u64 {
+    word.wrapping_mul(0x9e37_79b9_7f4a_7c15)
+}
+
 /// The seed of stream `index` of `purpose` in a run seeded with `run_seed`.
 #[must_use]
 pub fn derive(run_seed: u64, purpose: &str, index: u64) -> u64 {

@@ -7,8 +7,7 @@
 use crate::engine::{Engine, TokenSource};
 use crate::kv_event::KvEventLog;
 use crate::kv_pool::BlockId;
-use crate::latency::StepShape;
-use crate::plan::{AdmissionStop, RequestOutput, ScheduledKind};
+use crate::plan::{RequestOutput, ScheduledKind};
 
 /// A block given to a request within a [`DecodeStretch`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,31 +45,34 @@ struct Due {
 }
 
 impl Engine {
-    /// Applies the step in flight and the `shapes.len() - 1` after it, and
-    /// leaves the last of `shapes` in flight: what as many calls of
-    /// [`Engine::update`] and [`Engine::schedule`] in turn would do.
+    /// Does `steps` times what a call of [`Engine::update`] and then one of
+    /// [`Engine::schedule`] would do. As many steps have been told by
+    /// [`Engine::predict_decode_steps`]; the last of them is in flight afterwards.
     ///
     /// Each request in [`Engine::outputs`] has one token for each step applied.
-    /// `shapes` are steps that [`Engine::predict_decode_steps`] has told, from
-    /// the first on.
     ///
     /// # Panics
-    /// When `shapes` is empty, or more than were told: a driver bug.
-    pub fn decode_ahead<S: TokenSource + ?Sized>(&mut self, shapes: &[StepShape], source: &mut S) -> &DecodeStretch {
-        let told = self.repeats_itself() && !shapes.is_empty();
-        assert!(told, "{} steps were skipped that had not been told", shapes.len());
-        let steps = shapes.len() as u32;
+    /// When `steps` is 0, or more than were told: a driver bug.
+    pub fn decode_ahead<S: TokenSource + ?Sized>(&mut self, steps: u32, source: &mut S) -> &DecodeStretch {
+        assert!(self.repeats_itself() && steps > 0, "{steps} steps were skipped that had not been told");
+        let mut shape = self.plan().shape;
+        shape.decode_context_tokens += shape.decode_requests * u64::from(steps);
+        shape.waiting_requests = self.num_waiting() as u64;
+        let stop = self.repeated_stop().expect("the step repeats itself");
         self.stretch.begin(steps);
         self.outputs.clear();
         if self.is_all_bulk() {
-            self.skip_bulk_steps(shapes);
+            self.skip_bulk_steps(steps);
         } else {
-            assert_eq!(self.steps_until_first_end(shapes.len()), shapes.len(), "a request ends in a stretch");
-            let stop = self.repeated_stop().expect("the step repeats itself");
+            assert_eq!(self.steps_until_first_end(steps as usize), steps as usize, "a request ends in a stretch");
             self.decode_tokens(steps, source);
             self.fill_blocks(steps);
-            self.repeat_plan(shapes[shapes.len() - 1], steps, stop);
+            self.repeat_plan(steps);
         }
+        shape.kv_active_blocks = u64::from(self.pool.num_active());
+        let plan = &mut self.plans[self.newest];
+        plan.shape = shape;
+        plan.admission_stop = stop;
         self.stats.steps += u64::from(steps);
         self.applied_steps += u64::from(steps);
         self.requests.recycle(self.applied_steps);
@@ -78,20 +80,12 @@ impl Engine {
     }
 
     /// All steps of members of the bulk.
-    fn skip_bulk_steps(&mut self, shapes: &[StepShape]) {
-        let stop = self.repeated_stop().expect("the step repeats itself");
+    fn skip_bulk_steps(&mut self, steps: u32) {
         let mut plan = std::mem::take(&mut self.plans[self.newest]);
         let mut stretch = std::mem::take(&mut self.stretch);
         self.outputs.bulk_groups.extend_from_slice(&plan.bulk_groups);
         plan.clear();
-        self.advance_bulk_by(&mut plan, shapes.len() as u32, &mut stretch);
-        let shape = shapes[shapes.len() - 1];
-        debug_assert!(
-            !plan.scheduled.is_empty() || plan.shape.decode_context_tokens == shape.decode_context_tokens,
-            "what was told does not happen"
-        );
-        plan.shape = shape;
-        plan.admission_stop = stop;
+        self.advance_bulk_by(&mut plan, steps, &mut stretch);
         self.plans[self.newest] = plan;
         self.stretch = stretch;
     }
@@ -154,15 +148,13 @@ impl Engine {
         self.stretch.due_by_step = due;
     }
 
-    /// Makes the plan in flight that of the stretch's last step.
-    fn repeat_plan(&mut self, shape: StepShape, steps: u32, stop: AdmissionStop) {
+    /// Makes the entries of the plan in flight those of the stretch's last step.
+    fn repeat_plan(&mut self, steps: u32) {
         let plan = &mut self.plans[self.newest];
         plan.block_ids.clear();
         plan.preempted.clear();
         plan.remote_loads.clear();
         plan.tier_loads.clear();
-        plan.shape = shape;
-        plan.admission_stop = stop;
         let last = self.stretch.grants.partition_point(|grant| grant.step < steps);
         let mut grants = self.stretch.grants[last..].iter().peekable();
         for (index, entry) in plan.scheduled.iter_mut().enumerate() {

@@ -3,6 +3,7 @@
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
+use vcr_core::latency::DecodeSteps;
 use vcr_core::policy::{PolicyBatch, PolicyError, Preference, SchedulingPolicy};
 use vcr_core::sglang::{PassOrder, SglangConfig, SglangConfigInput, SglangEngine};
 use vcr_core::{
@@ -190,13 +191,12 @@ fn a_token_of_sglang_allocates_next_to_nothing() {
 #[test]
 fn a_skipped_token_allocates_nothing() {
     let mut engine = decoding_engine(EngineConfigInput::default(), None);
-    let mut shapes = Vec::with_capacity(Engine::MOST_PREDICTED_STEPS);
+    let mut steps = DecodeSteps::default();
     let mut skip = |engine: &mut Engine| {
         engine.schedule();
-        shapes.clear();
-        engine.predict_decode_steps(16, &mut shapes);
-        assert_eq!(shapes.len(), 16);
-        engine.decode_ahead(&shapes, &mut Tokens);
+        engine.predict_decode_steps(16, &mut steps);
+        assert_eq!(steps.len(), 16);
+        engine.decode_ahead(16, &mut Tokens);
         engine.update(&mut Tokens);
         engine.pool_mut().clear_events();
     };

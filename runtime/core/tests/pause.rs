@@ -1,5 +1,6 @@
 //! A paused scheduler.
 
+use vcr_core::latency::DecodeSteps;
 use vcr_core::plan::AdmissionStop;
 use vcr_core::{Engine, EngineConfig, EngineConfigInput, KvRole, PauseState, Prompt, RequestSpec, TokenSource};
 
@@ -76,9 +77,9 @@ fn stretches_of_decode_are_told_as_the_pause_allows() {
     engine.schedule();
     engine.submit(request(1, KvRole::Local)).expect("it fits");
     let told = |engine: &Engine| {
-        let mut shapes = Vec::new();
-        engine.predict_decode_steps(8, &mut shapes);
-        shapes.len()
+        let mut steps = DecodeSteps::default();
+        engine.predict_decode_steps(8, &mut steps);
+        steps.len()
     };
     assert_eq!(told(&engine), 0, "the next step admits");
     engine.set_pause_state(PauseState::PausedAll);

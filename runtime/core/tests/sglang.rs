@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use proptest::prelude::*;
-use vcr_core::latency::StepShape;
+use vcr_core::latency::DecodeSteps;
 use vcr_core::plan::{ScheduledKind, StepPlan};
 use vcr_core::sglang::{PassOrder, PrefixLookup, SchedulePolicy, SglangConfig, SglangConfigInput, SglangEngine};
 use vcr_core::{KvRole, Prompt, RejectReason, RequestId, RequestSpec, ServingEngine, StopRules, TokenSource};
@@ -412,16 +412,16 @@ impl Driver {
     }
 
     fn skip(&mut self, most: usize) {
-        let mut shapes: Vec<StepShape> = Vec::new();
-        self.engine.predict_decode_steps(most, &mut shapes);
+        let mut steps = DecodeSteps::default();
+        self.engine.predict_decode_steps(most, &mut steps);
         if self.single {
-            for shape in shapes {
+            for shape in steps.shapes() {
                 self.update();
                 self.schedule();
                 assert_eq!(self.engine.plan().shape, shape, "a pass was told that did not come");
             }
-        } else if !shapes.is_empty() {
-            self.engine.decode_ahead(&shapes, &mut Tokens);
+        } else if !steps.is_empty() {
+            self.engine.decode_ahead(steps.len() as u32, &mut Tokens);
             self.take_outputs();
         }
     }

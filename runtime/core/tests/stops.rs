@@ -1,6 +1,7 @@
 //! When a request ends, against vLLM's `check_stop` written down plainly.
 
 use proptest::prelude::*;
+use vcr_core::latency::DecodeSteps;
 use vcr_core::{
     Engine, EngineConfig, EngineConfigInput, FinishReason, Prompt, Repetition, RequestSpec, StopRules, TokenSource,
 };
@@ -149,7 +150,7 @@ fn rules_that_cannot_end_a_request_cost_nothing() {
         engine.update(&mut Script(&[8; 40]));
     }
     engine.schedule();
-    let mut shapes = Vec::new();
-    engine.predict_decode_steps(8, &mut shapes);
-    assert_eq!(shapes.len(), 8, "its steps are told as those of a request without rules");
+    let mut steps = DecodeSteps::default();
+    engine.predict_decode_steps(8, &mut steps);
+    assert_eq!(steps.len(), 8, "its steps are told as those of a request without rules");
 }

@@ -43,20 +43,17 @@ fn through_durations(model: &str, part: &str, ms: f64, ratio: f64) -> Result<u64
     }
 }
 
-/// What the route over `Duration` gives where that is plain to see: at speed 1 for
-/// times of up to half an hour that are not about halfway between two nanoseconds.
+/// What the route over `Duration` gives at speed 1 for times from 0 to half an hour,
+/// where that is plain to see: if they are not about halfway between two nanoseconds.
 ///
 /// A whole number of nanoseconds survives the way to seconds and back, so only
 /// the first rounding counts. The product below and the seconds it stands for are
 /// each off by at most 2^-12 ns.
 #[inline]
 pub(crate) fn plainly_rounded(ms: f64) -> Option<u64> {
-    const MOST_NS: f64 = (1u64 << 41) as f64;
     const WHOLE: f64 = (1u64 << 52) as f64;
     let ns = ms * 1e6;
-    if !(0.0..MOST_NS).contains(&ns) {
-        return None;
-    }
+    debug_assert!((0.0..(1u64 << 41) as f64).contains(&ns), "{ns} ns");
     // Doubles from 2^52 on are the whole numbers, so a sum beyond it is rounded, and
     // its lowest bits are the number.
     let rounded = ns + WHOLE;

@@ -4,7 +4,7 @@ use crate::duration::plainly_rounded;
 use crate::pass::{PassRules, PassSemantics, PrefillLoad};
 use crate::problem::{InvalidConfig, Problems};
 use crate::speed::SpeedInput;
-use vcr_core::latency::{LatencyError, LatencyModel, StepBatch, StepShape, price_until_horizon};
+use vcr_core::latency::{DecodeSteps, LatencyError, LatencyModel, StepBatch, StepShape, price_until_horizon};
 
 const MODEL: &str = "polynomial";
 
@@ -86,28 +86,55 @@ impl Polynomial {
 
 impl LatencyModel for Polynomial {
     fn price(&mut self, batch: &StepBatch<'_>, durations_ns: &mut Vec<u64>) -> Result<(), LatencyError> {
-        if self.rules != PassRules::default() || self.speed != SpeedInput::default() {
-            return price_until_horizon(batch, durations_ns, |shape| self.price_one(shape));
+        price_until_horizon(batch, durations_ns, |shape| self.price_one(shape))
+    }
+
+    fn price_decodes(
+        &mut self,
+        mut start_ns: u64,
+        horizon_ns: u64,
+        steps: &DecodeSteps,
+        durations_ns: &mut Vec<u64>,
+    ) -> Result<(), LatencyError> {
+        let before = steps.before();
+        let is_plain = self.rules == PassRules::default() && self.speed == SpeedInput::default();
+        let total_kv_tokens = plain_decode_kv_tokens(before).filter(|_| is_plain);
+        let mut context_tokens = before.decode_context_tokens;
+        durations_ns.reserve(steps.len());
+        for index in 0..steps.len() {
+            context_tokens += before.decode_requests;
+            let duration_ns = match total_kv_tokens.and_then(|total| plain_decode_ns(context_tokens, total)) {
+                Some(duration_ns) => duration_ns,
+                None => self.price_one(&steps.shape(index))?,
+            };
+            durations_ns.push(duration_ns);
+            start_ns = start_ns.saturating_add(duration_ns);
+            if start_ns >= horizon_ns {
+                break;
+            }
         }
-        price_until_horizon(batch, durations_ns, |shape| match plain_decode_ns(shape) {
-            Some(duration_ns) => Ok(duration_ns),
-            None => self.price_one(shape),
-        })
+        Ok(())
     }
 }
 
-/// The time of a step that only decodes, under 1.6's rules at speed 1: that of nearly
-/// all steps. None if it is not that plain.
-#[inline]
-fn plain_decode_ns(shape: &StepShape) -> Option<u64> {
+/// The tokens of the KV cache, if steps like this one only decode a token each: nearly
+/// all steps do.
+fn plain_decode_kv_tokens(shape: &StepShape) -> Option<u64> {
     let total_kv_tokens = shape.kv_total_blocks * shape.block_size_tokens;
     let decodes = shape.decode_requests > 0 && shape.decode_requests == shape.decode_tokens;
-    if shape.prefill_requests > 0 || !decodes || total_kv_tokens == 0 {
+    (shape.prefill_requests == 0 && decodes && total_kv_tokens > 0).then_some(total_kv_tokens)
+}
+
+/// The time of such a step under 1.6's rules at speed 1, if there is a short way to it.
+#[inline]
+fn plain_decode_ns(context_tokens: u64, total_kv_tokens: u64) -> Option<u64> {
+    if context_tokens > total_kv_tokens {
         return None;
     }
-    // Signed numbers become doubles in one instruction.
-    let occupancy = shape.decode_context_tokens as i64 as f64 / total_kv_tokens as i64 as f64;
-    plainly_rounded(decode_ms(occupancy.min(1.0)))
+    // Signed numbers become doubles in one instruction. Of a share the polynomial is
+    // above 5 and below 35.
+    let occupancy = context_tokens as i64 as f64 / total_kv_tokens as i64 as f64;
+    plainly_rounded(decode_polynomial(occupancy))
 }
 
 #[cold]
@@ -138,8 +165,13 @@ fn prefill_ms(new_tokens: u64) -> f64 {
 }
 
 fn decode_ms(occupancy: f64) -> f64 {
+    decode_polynomial(occupancy).max(1.0)
+}
+
+#[inline]
+fn decode_polynomial(occupancy: f64) -> f64 {
     let u = occupancy;
-    (-25.74 * u * u + 54.01 * u + 5.74).max(1.0)
+    -25.74 * u * u + 54.01 * u + 5.74
 }
 
 #[cfg(test)]

@@ -2,16 +2,24 @@
 
 use std::ops::Range;
 
-use vcr_core::latency::{LatencyError, StepBatch, StepShape};
+use vcr_core::latency::{DecodeSteps, LatencyError, StepBatch, StepShape};
 use vcr_core::{Engine, ServingEngine, seed};
 
 use super::Worker;
 
-/// Steps with the time that each takes; there may be more shapes than times.
+/// Steps with the time that each takes; there may be more steps than times.
 #[derive(Debug, Default)]
 pub(crate) struct PricedSteps {
-    pub(crate) shapes: Vec<StepShape>,
+    pub(crate) first: StepShape,
+    /// The steps after it.
+    pub(crate) decodes: DecodeSteps,
     pub(crate) durations_ns: Vec<u64>,
+}
+
+impl PricedSteps {
+    fn shape(&self, index: usize) -> StepShape {
+        index.checked_sub(1).map_or(self.first, |index| self.decodes.shape(index))
+    }
 }
 
 impl Worker {
@@ -23,8 +31,8 @@ impl Worker {
         if self.taken == self.priced.durations_ns.len() {
             self.price_ahead(now_ns, horizon_ns, ahead)?;
         }
-        let PricedSteps { shapes, durations_ns } = &mut self.priced;
-        assert_eq!(shapes[self.taken], self.engine.oldest_plan().shape, "a step was priced that did not happen");
+        assert!(self.has_priced(&self.engine.oldest_plan().shape), "a step was priced that did not happen");
+        let durations_ns = &mut self.priced.durations_ns;
         let upto = if ahead { durations_ns.len() } else { self.taken + 1 };
         let range = self.taken..upto;
         for (_, factor) in &self.slow_downs {
@@ -36,6 +44,14 @@ impl Worker {
         Ok(range)
     }
 
+    /// Whether the next of the priced steps is this one.
+    fn has_priced(&self, shape: &StepShape) -> bool {
+        match self.taken {
+            0 => self.priced.first == *shape,
+            taken => self.priced.decodes.shape(taken - 1) == *shape,
+        }
+    }
+
     /// Lends the priced steps, to be given back by [`Worker::give_back`].
     pub(crate) fn take_priced(&mut self) -> PricedSteps {
         std::mem::take(&mut self.priced)
@@ -45,28 +61,35 @@ impl Worker {
         self.priced = priced;
     }
 
-    /// Books steps that start at `start_ns`, one after another. Gives when the last
-    /// one ends.
-    pub(crate) fn book(&mut self, mut start_ns: u64, shapes: &[StepShape], durations_ns: &[u64]) -> u64 {
+    /// Books steps that start at `start_ns`, one after another: those of the range of
+    /// `priced`. Gives when the last one ends.
+    pub(crate) fn book(&mut self, mut start_ns: u64, priced: &PricedSteps, range: Range<usize>) -> u64 {
         self.executing = true;
-        let (mut prefill_tokens, mut decode_tokens, mut peak_active_blocks) = (0, 0, 0);
-        let mut digest = self.step_digest;
+        let durations_ns = &priced.durations_ns[range.clone()];
         let first_start_ns = start_ns;
-        for (shape, &duration_ns) in shapes.iter().zip(durations_ns) {
-            prefill_tokens += shape.prefill_tokens;
-            decode_tokens += shape.decode_tokens;
-            peak_active_blocks = shape.kv_active_blocks.max(peak_active_blocks);
-            let work = shape.prefill_tokens << 32 ^ shape.decode_requests << 48 ^ shape.kv_active_blocks;
-            digest = seed::absorb(seed::absorb(digest, start_ns ^ duration_ns.rotate_left(40)), work);
+        let mut digest = self.step_digest;
+        let mut book = |prefill_tokens: u64, decode_requests: u64, active_blocks: u64, duration_ns: u64| {
+            // Shares of a word, so that a step takes one.
+            let work = prefill_tokens << 44 ^ decode_requests << 24 ^ active_blocks;
+            digest = seed::absorb(digest, start_ns ^ duration_ns.rotate_left(40) ^ seed::spread(work));
             self.step_start_ns = start_ns;
             start_ns = start_ns.saturating_add(duration_ns);
+        };
+        let first = priced.shape(range.start);
+        book(first.prefill_tokens, first.decode_requests, first.kv_active_blocks, durations_ns[0]);
+        // What follows decodes, and none of it uses less blocks than the one before.
+        let rest = &priced.decodes.kv_active_blocks()[range.start..range.end - 1];
+        for (&active_blocks, &duration_ns) in rest.iter().zip(&durations_ns[1..]) {
+            book(0, first.decode_requests, active_blocks, duration_ns);
         }
+        let last = priced.shape(range.end - 1);
         self.step_digest = digest;
         let totals = &mut self.totals;
         totals.busy_ns += start_ns - first_start_ns;
-        totals.computed_tokens += prefill_tokens + decode_tokens;
-        totals.prefill_tokens += prefill_tokens;
-        totals.peak_active_blocks = totals.peak_active_blocks.max(peak_active_blocks as u32);
+        let decode_tokens = first.decode_tokens * durations_ns.len() as u64;
+        totals.computed_tokens += first.prefill_tokens + decode_tokens;
+        totals.prefill_tokens += first.prefill_tokens;
+        totals.peak_active_blocks = totals.peak_active_blocks.max(last.kv_active_blocks as u32);
         self.computes_until_ns = start_ns;
         self.waits_until_ns = start_ns;
         start_ns
@@ -86,41 +109,38 @@ impl Worker {
 
     /// Steps of the latest call to the latency model.
     pub(crate) fn num_priced(&self) -> u64 {
-        self.priced.shapes.len() as u64
+        1 + self.priced.decodes.len() as u64
     }
 
     /// Prices the step that starts now and, if `ahead` or where that pays,
     /// those that must follow.
     fn price_ahead(&mut self, now_ns: u64, horizon_ns: u64, ahead: bool) -> Result<(), LatencyError> {
         self.taken = 0;
-        let PricedSteps { shapes, durations_ns } = &mut self.priced;
-        shapes.clear();
+        let PricedSteps { first, decodes, durations_ns } = &mut self.priced;
         durations_ns.clear();
-        shapes.push(self.engine.oldest_plan().shape);
+        *first = self.engine.oldest_plan().shape;
+        decodes.clear();
         // A slow-down is not known to the model, so its steps would start at
         // other times than it is told.
         let alone = self.injector.is_some() || self.tokens.is_some() || !self.slow_downs.is_empty();
         let batches = self.latency.prefers_batches();
         let looks_ahead = (ahead || batches) && !alone && now_ns < horizon_ns;
         if looks_ahead && batches {
-            self.engine.predict_decode_steps(Engine::MOST_PREDICTED_STEPS, shapes);
+            self.engine.predict_decode_steps(Engine::MOST_PREDICTED_STEPS, decodes);
+            let shapes: Vec<StepShape> = std::iter::once(*first).chain(decodes.shapes()).collect();
+            return self.latency.price(&StepBatch { start_ns: now_ns, horizon_ns, shapes: &shapes }, durations_ns);
         }
-        self.latency.price(&StepBatch { start_ns: now_ns, horizon_ns, shapes }, durations_ns)?;
-        if !looks_ahead || batches {
-            return Ok(());
-        }
-        // Steps of pure decode take about as long as the one before, so few are told
-        // that lie beyond the horizon.
+        self.latency.price(&StepBatch { start_ns: now_ns, horizon_ns, shapes: &[*first] }, durations_ns)?;
         let end_ns = now_ns.saturating_add(durations_ns[0]);
-        let most = horizon_ns.saturating_sub(end_ns).div_ceil(durations_ns[0].max(1)).saturating_add(1);
-        if end_ns < horizon_ns {
-            self.engine.predict_decode_steps(
-                Engine::MOST_PREDICTED_STEPS.min(usize::try_from(most).unwrap_or(usize::MAX)),
-                shapes,
-            );
-        }
-        if shapes.len() > 1 {
-            self.latency.price(&StepBatch { start_ns: end_ns, horizon_ns, shapes: &shapes[1..] }, durations_ns)?;
+        if looks_ahead && end_ns < horizon_ns {
+            // Steps of pure decode take about as long as the one before, so few are told
+            // that lie beyond the horizon.
+            let most = (horizon_ns - end_ns).div_ceil(durations_ns[0].max(1)).saturating_add(1);
+            let most = Engine::MOST_PREDICTED_STEPS.min(usize::try_from(most).unwrap_or(usize::MAX));
+            self.engine.predict_decode_steps(most, decodes);
+            if !decodes.is_empty() {
+                self.latency.price_decodes(end_ns, horizon_ns, decodes, durations_ns)?;
+            }
         }
         Ok(())
     }

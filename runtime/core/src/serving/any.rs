@@ -4,7 +4,7 @@ use crate::engine::{Engine, RejectReason, TokenSource};
 use crate::hash::BlockHash;
 use crate::kv_event::KvEventLog;
 use crate::kv_tiers::KvTiers;
-use crate::latency::StepShape;
+use crate::latency::DecodeSteps;
 use crate::plan::{RemoteLoad, StepOutputs, StepPlan};
 use crate::policy::{PolicyError, SchedulingPolicy};
 use crate::request::{RequestId, RequestSpec};
@@ -130,12 +130,12 @@ impl ServingEngine for AnyEngine {
         each!(self, engine => ServingEngine::dissolve_bulk(engine));
     }
 
-    fn predict_decode_steps(&self, most: usize, shapes: &mut Vec<StepShape>) {
-        each!(self, engine => ServingEngine::predict_decode_steps(engine, most, shapes));
+    fn predict_decode_steps(&self, most: usize, steps: &mut DecodeSteps) {
+        each!(self, engine => ServingEngine::predict_decode_steps(engine, most, steps));
     }
 
-    fn decode_ahead<S: TokenSource + ?Sized>(&mut self, shapes: &[StepShape], source: &mut S) {
-        each!(self, engine => ServingEngine::decode_ahead(engine, shapes, source));
+    fn decode_ahead<S: TokenSource + ?Sized>(&mut self, steps: u32, source: &mut S) {
+        each!(self, engine => ServingEngine::decode_ahead(engine, steps, source));
     }
 
     fn events_by_step(&self) -> Option<&[u32]> {

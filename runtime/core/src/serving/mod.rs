@@ -15,7 +15,7 @@ use crate::engine::{RejectReason, TokenSource};
 use crate::hash::BlockHash;
 use crate::kv_event::KvEventLog;
 use crate::kv_tiers::KvTiers;
-use crate::latency::StepShape;
+use crate::latency::DecodeSteps;
 use crate::plan::{RemoteLoad, StepOutputs, StepPlan};
 use crate::policy::{PolicyError, SchedulingPolicy};
 use crate::request::{RequestId, RequestSpec};
@@ -121,17 +121,17 @@ pub trait ServingEngine {
     /// Has no request decode in bulk until the next step is applied.
     fn dissolve_bulk(&mut self) {}
 
-    /// Appends the shapes of up to `most` steps that are sure to follow the one
-    /// in flight, as long as nothing comes from outside: pure decode of the same
-    /// requests. May append none.
-    fn predict_decode_steps(&self, most: usize, shapes: &mut Vec<StepShape>);
+    /// Makes `steps` up to `most` steps that are sure to follow the one in flight, as
+    /// long as nothing comes from outside: pure decode of the same requests. May make
+    /// it none.
+    fn predict_decode_steps(&self, most: usize, steps: &mut DecodeSteps);
 
-    /// Applies the step in flight and the `shapes.len() - 1` after it, and
-    /// leaves the last of `shapes` in flight; `shapes` have been predicted.
+    /// Applies the step in flight and the `steps - 1` after it, and leaves one more in
+    /// flight; so many have been predicted.
     ///
     /// # Panics
     /// When they have not: a driver bug.
-    fn decode_ahead<S: TokenSource + ?Sized>(&mut self, shapes: &[StepShape], source: &mut S);
+    fn decode_ahead<S: TokenSource + ?Sized>(&mut self, steps: u32, source: &mut S);
 
     /// KV events in the log at the end of each step that the latest call of
     /// [`ServingEngine::decode_ahead`] has scheduled; none where the engine cannot

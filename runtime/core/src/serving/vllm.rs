@@ -4,7 +4,7 @@ use crate::engine::{Engine, RejectReason, TokenSource};
 use crate::hash::BlockHash;
 use crate::kv_event::KvEventLog;
 use crate::kv_tiers::KvTiers;
-use crate::latency::StepShape;
+use crate::latency::DecodeSteps;
 use crate::plan::{RemoteLoad, StepOutputs, StepPlan};
 use crate::policy::{PolicyError, SchedulingPolicy};
 use crate::request::{RequestId, RequestSpec};
@@ -92,12 +92,12 @@ impl ServingEngine for Engine {
         self.dissolve_bulk();
     }
 
-    fn predict_decode_steps(&self, most: usize, shapes: &mut Vec<StepShape>) {
-        self.predict_decode_steps(most, shapes);
+    fn predict_decode_steps(&self, most: usize, steps: &mut DecodeSteps) {
+        self.predict_decode_steps(most, steps);
     }
 
-    fn decode_ahead<S: TokenSource + ?Sized>(&mut self, shapes: &[StepShape], source: &mut S) {
-        self.decode_ahead(shapes, source);
+    fn decode_ahead<S: TokenSource + ?Sized>(&mut self, steps: u32, source: &mut S) {
+        self.decode_ahead(steps, source);
     }
 
     fn events_by_step(&self) -> Option<&[u32]> {

@@ -4,14 +4,16 @@
 //! one before with every context a token longer.
 
 use crate::engine::{Engine, TokenSource};
-use crate::latency::StepShape;
+use crate::latency::DecodeSteps;
 use crate::plan::{RequestOutput, ScheduledKind};
 use crate::serving::ServingEngine;
 use crate::sglang::engine::SglangEngine;
 
 impl SglangEngine {
-    /// Appends the shapes of up to `most` passes that follow the one in flight.
-    pub(super) fn predict(&self, most: usize, shapes: &mut Vec<StepShape>) {
+    /// Makes `steps` up to `most` passes that follow the one in flight.
+    pub(super) fn predict(&self, most: usize, steps: &mut DecodeSteps) {
+        // Some may have come since that pass was decided.
+        steps.restart(&self.plan.shape, self.num_waiting() as u64);
         if !self.repeats_itself() {
             return;
         }
@@ -26,27 +28,22 @@ impl SglangEngine {
                 pass += self.config.page_size as usize;
             }
         }
-        let mut shape = self.plan.shape;
-        // Some may have come since that pass was decided.
-        shape.waiting_requests = self.num_waiting() as u64;
-        let mut available_pages = self.num_available_pages();
+        let (mut active_pages, mut available_pages) = (steps.before().kv_active_blocks, self.num_available_pages());
         for &pages in &new_pages[..most] {
-            if pages > available_pages {
-                return;
+            match available_pages.checked_sub(pages) {
+                Some(left) => available_pages = left,
+                None => return,
             }
-            available_pages -= pages;
-            shape.decode_context_tokens += shape.decode_requests;
-            shape.kv_active_blocks += u64::from(pages);
-            shapes.push(shape);
+            active_pages += u64::from(pages);
+            steps.push(active_pages);
         }
     }
 
-    /// Applies the pass in flight and the `shapes.len() - 1` after it, and
-    /// leaves the last of `shapes` in flight.
-    pub(super) fn skip<S: TokenSource + ?Sized>(&mut self, shapes: &[StepShape], source: &mut S) {
-        let told = self.repeats_itself() && self.passes_until_first_end(shapes.len()) == shapes.len();
-        assert!(told && !shapes.is_empty(), "{} passes were skipped that had not been told", shapes.len());
-        let passes = shapes.len() as u32;
+    /// Applies the pass in flight and the `passes - 1` after it, and leaves one more in
+    /// flight.
+    pub(super) fn skip<S: TokenSource + ?Sized>(&mut self, passes: u32, source: &mut S) {
+        let told = self.repeats_itself() && self.passes_until_first_end(passes as usize) == passes as usize;
+        assert!(told && passes > 0, "{passes} passes were skipped that had not been told");
         let caching = self.config.enable_prefix_caching;
         let page_size = self.config.page_size;
         let mut plan = std::mem::take(&mut self.plan);
@@ -84,7 +81,9 @@ impl SglangEngine {
         }
         plan.preempted.clear();
         plan.remote_loads.clear();
-        plan.shape = shapes[shapes.len() - 1];
+        plan.shape.decode_context_tokens += plan.shape.decode_requests * u64::from(passes);
+        plan.shape.waiting_requests = self.num_waiting() as u64;
+        plan.shape.kv_active_blocks = u64::from(self.num_active_blocks());
         self.plan = plan;
         self.outputs = out;
         self.calm_passes = self.calm_passes.saturating_add(passes);

@@ -4,7 +4,7 @@ use crate::config::Policy;
 use crate::engine::{RejectReason, TokenSource};
 use crate::hash::BlockHash;
 use crate::kv_event::KvEventLog;
-use crate::latency::StepShape;
+use crate::latency::DecodeSteps;
 use crate::plan::{ScheduledKind, ScheduledRequest, StepOutputs, StepPlan};
 use crate::policy::{PolicyError, SchedulingPolicy};
 use crate::queue::WaitingQueue;
@@ -346,12 +346,12 @@ impl ServingEngine for SglangEngine {
         &self.outputs
     }
 
-    fn predict_decode_steps(&self, most: usize, shapes: &mut Vec<StepShape>) {
-        self.predict(most, shapes);
+    fn predict_decode_steps(&self, most: usize, steps: &mut DecodeSteps) {
+        self.predict(most, steps);
     }
 
-    fn decode_ahead<S: TokenSource + ?Sized>(&mut self, shapes: &[StepShape], source: &mut S) {
-        self.skip(shapes, source);
+    fn decode_ahead<S: TokenSource + ?Sized>(&mut self, steps: u32, source: &mut S) {
+        self.skip(steps, source);
     }
 
     fn events_by_step(&self) -> Option<&[u32]> {

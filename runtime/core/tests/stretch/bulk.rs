@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use super::support::{Whims, arb_config, request};
 use proptest::prelude::*;
+use vcr_core::latency::DecodeSteps;
 use vcr_core::plan::StepOutputs;
 use vcr_core::{DrawnOutputs, Engine, EngineConfig, EngineConfigInput, FinishReason, PauseState, TokenSource, seed};
 
@@ -120,10 +121,10 @@ impl Driven {
 
     /// Applies a stretch of the steps that can be told. Gives their number.
     fn skip(&mut self, most: usize) -> usize {
-        let mut shapes = Vec::new();
-        self.engine.predict_decode_steps(most, &mut shapes);
-        if !shapes.is_empty() {
-            self.engine.decode_ahead(&shapes, &mut Drawn);
+        let mut steps = DecodeSteps::default();
+        self.engine.predict_decode_steps(most, &mut steps);
+        if !steps.is_empty() {
+            self.engine.decode_ahead(steps.len() as u32, &mut Drawn);
             self.hear_untold();
             let StepOutputs { outputs, bulk_groups, .. } = self.engine.outputs();
             for output in outputs {
@@ -131,10 +132,10 @@ impl Driven {
                 self.tokens_by_group[(output.tag % 3) as usize] += u64::from(output.num_tokens);
             }
             for (all, &bulk) in self.tokens_by_group.iter_mut().zip(bulk_groups) {
-                *all += u64::from(bulk) * shapes.len() as u64;
+                *all += u64::from(bulk) * steps.len() as u64;
             }
         }
-        shapes.len()
+        steps.len()
     }
 
     /// All that can be seen of it from outside.

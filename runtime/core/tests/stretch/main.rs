@@ -7,7 +7,7 @@ mod support;
 use proptest::prelude::*;
 use support::{Tokens, Whims, arb_config, request};
 use vcr_core::kv_pool::BlockId;
-use vcr_core::latency::StepShape;
+use vcr_core::latency::DecodeSteps;
 use vcr_core::plan::{AdmissionStop, ScheduledKind};
 use vcr_core::{Engine, EngineConfig, EngineConfigInput, PauseState};
 
@@ -51,7 +51,7 @@ fn history(config: EngineConfig, requests: &Requests, most: Option<usize>, pause
     // Asked only where the engine is ranked by a policy.
     let mut policy = Whims::new(7);
     let mut history = Vec::new();
-    let mut shapes = Vec::new();
+    let mut steps = DecodeSteps::default();
     loop {
         if engine.may_schedule() {
             engine.consult(&mut policy, 0).expect("it says what it may");
@@ -67,10 +67,9 @@ fn history(config: EngineConfig, requests: &Requests, most: Option<usize>, pause
                 engine.set_pause_state(PauseState::PausedNew);
             }
         }
-        shapes.clear();
-        engine.predict_decode_steps(most.unwrap_or(0), &mut shapes);
-        if !shapes.is_empty() {
-            skip(&mut engine, &shapes, &mut history);
+        engine.predict_decode_steps(most.unwrap_or(0), &mut steps);
+        if !steps.is_empty() {
+            skip(&mut engine, steps.len() as u32, &mut history);
         }
         if engine.step_in_flight() {
             engine.update(&mut Tokens);
@@ -107,14 +106,13 @@ fn given(engine: &Engine, history: &mut Vec<Happened>) {
 }
 
 /// Skips a stretch and tells what happened in it, step by step.
-fn skip(engine: &mut Engine, shapes: &[StepShape], history: &mut Vec<Happened>) {
+fn skip(engine: &mut Engine, steps: u32, history: &mut Vec<Happened>) {
     let before: Vec<(u64, u32)> =
         engine.plan().scheduled.iter().map(|entry| (entry.tag, entry.num_computed_tokens)).collect();
     let waiting = engine.num_waiting() as u64;
-    let stretch = engine.decode_ahead(shapes, &mut Tokens);
-    let (steps, grants) = (stretch.steps, stretch.grants.clone());
-    let events_by_step = stretch.events_by_step.clone();
-    assert_eq!(steps as usize, shapes.len());
+    let stretch = engine.decode_ahead(steps, &mut Tokens);
+    assert_eq!(stretch.steps, steps);
+    let (grants, events_by_step) = (stretch.grants.clone(), stretch.events_by_step.clone());
     for step in 1..=steps {
         let outputs = engine.outputs();
         let row = outputs.tokens.chunks_exact(steps as usize).zip(&before);
@@ -148,7 +146,9 @@ proptest! {
                 engine.consult(&mut policy, 0).expect("it says what it may");
                 let shape = engine.schedule().shape;
                 if shape.batch_requests() > 0 && predicted.is_empty() {
-                    engine.predict_decode_steps(7, &mut predicted);
+                    let mut steps = DecodeSteps::default();
+                    engine.predict_decode_steps(7, &mut steps);
+                    predicted.extend(steps.shapes());
                     predicted.reverse();
                 } else if let Some(told) = predicted.pop() {
                     prop_assert_eq!(told, shape);
@@ -181,12 +181,12 @@ fn a_stretch_of_decode_is_told_up_to_its_end() {
     engine.schedule();
     engine.update(&mut Tokens);
     engine.schedule();
-    let mut shapes = Vec::new();
-    engine.predict_decode_steps(Engine::MOST_PREDICTED_STEPS, &mut shapes);
+    let mut steps = DecodeSteps::default();
+    engine.predict_decode_steps(Engine::MOST_PREDICTED_STEPS, &mut steps);
     // The prefill gave one token and the step in flight gives the second.
-    assert_eq!(shapes.len(), 18);
-    let contexts: Vec<u64> = shapes.iter().map(|shape| shape.decode_context_tokens).collect();
+    assert_eq!(steps.len(), 18);
+    let contexts: Vec<u64> = steps.shapes().map(|shape| shape.decode_context_tokens).collect();
     assert_eq!(contexts, (32..50).collect::<Vec<u64>>());
-    let blocks: Vec<u64> = shapes.iter().map(|shape| shape.kv_active_blocks).collect();
+    let blocks = steps.kv_active_blocks();
     assert_eq!((blocks[0], blocks[1], blocks[17]), (2, 3, 4));
 }

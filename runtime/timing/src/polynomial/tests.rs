@@ -218,27 +218,38 @@ fn nonsense_is_refused() {
 }
 
 proptest! {
-    /// The short way for plain decodes gives what the long one does.
+    /// Decodes in a row cost what they cost one by one, up to the horizon.
     #[test]
-    fn plain_decodes_cost_what_they_cost(
-        requests in 1u64..300,
+    fn decodes_in_a_row_cost_what_they_cost(
+        requests in 0u64..300,
         context_tokens in 1u64..3_000_000,
-        waiting_requests in 0u64..10,
+        blocks in prop::collection::vec(0u64..40_000, 0..40),
+        is_1_4: bool,
+        speedup_ratio in prop_oneof![Just(1.0), 0.5..3.0f64],
+        horizon_ns in prop_oneof![Just(u64::MAX), 0..2_000_000_000u64],
     ) {
-        let shape = StepShape {
+        let before = StepShape {
+            prefill_requests: 0,
             decode_requests: requests,
             decode_tokens: requests,
             sampled_requests: requests,
             decode_context_tokens: context_tokens,
-            kv_active_blocks: context_tokens / 64,
-            waiting_requests,
             ..chunk(0, 0, false, false)
         };
-        let shape = StepShape { prefill_requests: 0, ..shape };
-        let model = model(Dynamo1_6);
-        if let Some(plain_ns) = plain_decode_ns(&shape) {
-            prop_assert_eq!(plain_ns, model.price_one(&shape).unwrap());
-        }
+        let mut steps = DecodeSteps::default();
+        steps.restart(&before, 3);
+        blocks.iter().for_each(|&blocks| steps.push(blocks));
+        let mut model = checked(PolynomialInput {
+            semantics: if is_1_4 { Dynamo1_4 } else { Dynamo1_6 },
+            speed: SpeedInput { speedup_ratio, ..SpeedInput::default() },
+            ..PolynomialInput::default()
+        });
+        let (mut in_a_row, mut single) = (vec![7], vec![7]);
+        model.price_decodes(5, horizon_ns, &steps, &mut in_a_row).unwrap();
+        let shapes: Vec<StepShape> = steps.shapes().collect();
+        prop_assert!(shapes.iter().all(|shape| shape.waiting_requests == 3));
+        model.price(&StepBatch { start_ns: 5, horizon_ns, shapes: &shapes }, &mut single).unwrap();
+        prop_assert_eq!(in_a_row, single);
     }
 
     /// Outputs that are computed again after a preemption are neither prompt nor, once
