@@ -17,7 +17,6 @@ use crate::latency::StepShape;
 use crate::plan::{ScheduledKind, ScheduledRequest, StepPlan};
 use crate::request::{DrawnOutputs, Flags, Request, RequestId, RequestStatus};
 use crate::schedule::Scan;
-use crate::seed;
 use crate::stretch::DecodeStretch;
 
 /// The calendar reaches further than any stretch, so that a stretch sees all that
@@ -334,15 +333,7 @@ impl Engine {
         let (caching, block_size) = (self.pool.caching(), self.config.block_size);
         let request = &mut self.requests[id];
         request.num_computed_tokens += steps;
-        // What comes behind the last full block is never asked for.
-        if !caching || request.next_hash_tokens > request.end_tokens {
-            request.num_tokens += steps;
-            return;
-        }
-        let first = request.num_output_tokens();
-        for index in first..first + steps {
-            request.push_output(seed::output_token(drawn.seed, index), caching, block_size);
-        }
+        request.push_drawn_outputs(drawn.seed, steps, caching, block_size);
     }
 
     /// Members that have left ended with the step that was applied.
@@ -381,7 +372,7 @@ impl Engine {
             return;
         }
         let in_flight = self.steps_in_flight > 0;
-        let mut plan = std::mem::take(&mut self.plans[self.newest]);
+        let mut plan = self.take_plan(self.newest);
         let single: Vec<ScheduledRequest> = std::mem::take(&mut plan.scheduled);
         let mut single = single.into_iter();
         for position in 0..self.bulk.head {
@@ -399,7 +390,7 @@ impl Engine {
         plan.scheduled.extend(single);
         plan.bulk_requests = 0;
         plan.bulk_groups.clear();
-        self.plans[self.newest] = plan;
+        self.put_plan(self.newest, plan);
         self.bulk.head = 0;
         self.bulk.context_tokens = 0;
         self.bulk.calendar.iter_mut().for_each(Vec::clear);

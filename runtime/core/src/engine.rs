@@ -104,8 +104,9 @@ pub struct Engine {
     /// Requests that are [`Request::deferred`].
     pub(crate) num_deferred: usize,
     pub(crate) pause_state: PauseState,
-    /// The steps in flight and the latest step, whichever are fewer than two.
-    pub(crate) plans: [StepPlan; 2],
+    /// The steps in flight and the latest step, whichever are fewer than two; a place
+    /// is empty only while its plan is worked on.
+    plans: [Option<Box<StepPlan>>; 2],
     /// Index of the latest plan.
     pub(crate) newest: usize,
     /// Index of the oldest plan in flight, if any is.
@@ -155,7 +156,7 @@ impl Engine {
             num_loading: 0,
             num_deferred: 0,
             pause_state: PauseState::Unpaused,
-            plans: Default::default(),
+            plans: [(); 2].map(|()| Some(Box::default())),
             newest: 0,
             oldest: 0,
             steps_in_flight: 0,
@@ -272,14 +273,31 @@ impl Engine {
     /// The latest plan.
     #[must_use]
     pub fn plan(&self) -> &StepPlan {
-        &self.plans[self.newest]
+        self.plan_at(self.newest)
+    }
+
+    fn plan_at(&self, place: usize) -> &StepPlan {
+        self.plans[place].as_deref().expect("a plan is in its place")
+    }
+
+    pub(crate) fn plan_mut(&mut self) -> &mut StepPlan {
+        self.plans[self.newest].as_deref_mut().expect("a plan is in its place")
+    }
+
+    /// A plan, to be worked on and given back by [`Engine::put_plan`].
+    pub(crate) fn take_plan(&mut self, place: usize) -> Box<StepPlan> {
+        self.plans[place].take().expect("a plan is in its place")
+    }
+
+    pub(crate) fn put_plan(&mut self, place: usize, plan: Box<StepPlan>) {
+        self.plans[place] = Some(plan);
     }
 
     /// The oldest plan in flight, whose result is applied next; the latest plan
     /// if none is.
     #[must_use]
     pub fn oldest_plan(&self) -> &StepPlan {
-        if self.steps_in_flight > 0 { &self.plans[self.oldest] } else { self.plan() }
+        if self.steps_in_flight > 0 { self.plan_at(self.oldest) } else { self.plan() }
     }
 
     /// Outputs of the latest step applied.

@@ -151,12 +151,10 @@ impl KvPool {
     pub fn allocate(&mut self, count: u32, table: &mut Vec<BlockId>) {
         assert!(count <= self.num_free, "allocate {count} of {} free blocks", self.num_free);
         self.num_free -= count;
-        let events = &mut self.events;
-        each!(mut self, blocks => blocks.take(count, table, |hash| {
-            if let Some(events) = events {
-                events.removed(hash);
-            }
-        }));
+        match &mut self.events {
+            None => each!(mut self, blocks => blocks.take(count, table, |_| {})),
+            Some(events) => each!(mut self, blocks => blocks.take(count, table, |hash| events.removed(hash))),
+        }
     }
 
     /// Registers consecutive full blocks of one sequence for reuse. `tokens`

@@ -2,6 +2,7 @@
 
 use crate::hash::{self, BlockHash, ChainHasher};
 use crate::kv_pool::BlockId;
+use crate::seed;
 use crate::stop::StopRules;
 
 /// Dense id of a live request of one engine.
@@ -406,6 +407,29 @@ impl Request {
         if self.flags.has(Flags::KEEPS_ANY) {
             self.tokens.push(token);
         }
+    }
+
+    /// Appends so many outputs that follow from `seed` and are not kept.
+    pub(crate) fn push_drawn_outputs(&mut self, seed: u64, outputs: u32, caching: bool, block_size_tokens: u32) {
+        let end = self.num_tokens + outputs;
+        // What comes behind the last full block is never asked for.
+        if caching && self.next_hash_tokens <= self.end_tokens {
+            let mut state = self.hash_state;
+            let mut tokens = self.num_tokens;
+            while tokens < end {
+                let upto = end.min(self.next_hash_tokens);
+                for place in tokens..upto {
+                    state = hash::fold_token(state, seed::output_token(seed, place - self.prompt_tokens));
+                }
+                tokens = upto;
+                if tokens == self.next_hash_tokens {
+                    self.block_hashes.push(hash::identity(state));
+                    self.next_hash_tokens += block_size_tokens;
+                }
+            }
+            self.hash_state = state;
+        }
+        self.num_tokens = end;
     }
 
     /// Whether the request ends with its latest output, `token`.

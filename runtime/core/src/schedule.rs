@@ -38,7 +38,7 @@ impl Engine {
         assert!(self.may_schedule(), "scheduled a step while {} are in flight", self.steps_in_flight);
         // The same buffer again where it is free, since it is in the CPU's cache.
         let slot = if self.steps_in_flight > 0 { self.oldest ^ 1 } else { self.newest };
-        let mut plan = std::mem::take(&mut self.plans[slot]);
+        let mut plan = self.take_plan(slot);
         plan.clear();
         plan.preempted.append(&mut self.preempted_outside);
         let mut scan = Scan {
@@ -68,8 +68,8 @@ impl Engine {
             self.steps_in_flight += 1;
         }
         self.newest = slot;
-        self.plans[slot] = plan;
-        &self.plans[slot]
+        self.put_plan(slot, plan);
+        self.plan()
     }
 
     /// Tokens that a step may compute.

@@ -70,7 +70,7 @@ impl Engine {
             self.repeat_plan(steps);
         }
         shape.kv_active_blocks = u64::from(self.pool.num_active());
-        let plan = &mut self.plans[self.newest];
+        let plan = self.plan_mut();
         plan.shape = shape;
         plan.admission_stop = stop;
         self.stats.steps += u64::from(steps);
@@ -81,12 +81,12 @@ impl Engine {
 
     /// All steps of members of the bulk.
     fn skip_bulk_steps(&mut self, steps: u32) {
-        let mut plan = std::mem::take(&mut self.plans[self.newest]);
+        let mut plan = self.take_plan(self.newest);
         let mut stretch = std::mem::take(&mut self.stretch);
         self.outputs.bulk_groups.extend_from_slice(&plan.bulk_groups);
         plan.clear();
         self.advance_bulk_by(&mut plan, steps, &mut stretch);
-        self.plans[self.newest] = plan;
+        self.put_plan(self.newest, plan);
         self.stretch = stretch;
     }
 
@@ -95,8 +95,9 @@ impl Engine {
     fn decode_tokens<S: TokenSource + ?Sized>(&mut self, steps: u32, source: &mut S) {
         let caching = self.pool.caching();
         let block_size = self.config.block_size;
+        let plan = self.take_plan(self.newest);
         let out = &mut self.outputs;
-        for (index, entry) in self.plans[self.newest].scheduled.iter().enumerate() {
+        for (index, entry) in plan.scheduled.iter().enumerate() {
             let request = &mut self.requests[entry.request];
             let computed = request.num_computed_tokens;
             let mut note = |first_tokens: u32, grows| {
@@ -123,6 +124,7 @@ impl Engine {
                 finish: None,
             });
         }
+        self.put_plan(self.newest, plan);
     }
 
     /// Takes and offers blocks, in the order in which single steps would.
@@ -133,7 +135,7 @@ impl Engine {
         for step in 1..=steps {
             while let Some(&Due { entry, grows, .. }) = due.get(next).filter(|due| due.step == step) {
                 next += 1;
-                let id = self.plans[self.newest].scheduled[entry as usize].request;
+                let id = self.plan().scheduled[entry as usize].request;
                 if grows {
                     self.grow_table(id, 1);
                     let block = *self.requests[id].block_table.last().expect("it has just grown");
@@ -150,7 +152,7 @@ impl Engine {
 
     /// Makes the entries of the plan in flight those of the stretch's last step.
     fn repeat_plan(&mut self, steps: u32) {
-        let plan = &mut self.plans[self.newest];
+        let mut plan = self.take_plan(self.newest);
         plan.block_ids.clear();
         plan.preempted.clear();
         plan.remote_loads.clear();
@@ -164,6 +166,7 @@ impl Engine {
             entry.kind = ScheduledKind::Running;
             entry.blocks = first..plan.block_ids.len() as u32;
         }
+        self.put_plan(self.newest, plan);
     }
 }
 

@@ -23,7 +23,7 @@ impl Engine {
     pub fn update<S: TokenSource + ?Sized>(&mut self, source: &mut S) -> &StepOutputs {
         assert!(self.steps_in_flight > 0, "applied a step that was never scheduled");
         let oldest = self.oldest;
-        let plan = std::mem::take(&mut self.plans[oldest]);
+        let plan = self.take_plan(oldest);
         let mut out = std::mem::take(&mut self.outputs);
         out.clear();
         out.bulk_groups.extend_from_slice(&plan.bulk_groups);
@@ -41,7 +41,7 @@ impl Engine {
             let requests = &self.requests;
             self.running.retain(|&id| requests[id].status == RequestStatus::Running);
         }
-        self.plans[oldest] = plan;
+        self.put_plan(oldest, plan);
         self.steps_in_flight -= 1;
         self.oldest ^= 1;
         self.applied_steps += 1;
