@@ -375,7 +375,9 @@ impl Request {
     pub(crate) fn reserve(&mut self, blocks: u32, block_size_tokens: u32) {
         let missing = |have: usize| (blocks as usize).saturating_sub(have);
         self.block_table.reserve_exact(missing(self.block_table.len()));
-        self.block_hashes.reserve_exact(missing(self.block_hashes.len()));
+        // The last block is hashed only if it is full.
+        let full = blocks.min(self.end_tokens / block_size_tokens) as usize;
+        self.block_hashes.reserve_exact(full.saturating_sub(self.block_hashes.len()));
         if self.flags.has(Flags::KEEPS_ANY) {
             let held = self.block_table.len() as u32;
             let slots = u64::from(blocks.saturating_sub(held)) * u64::from(block_size_tokens);
