@@ -371,30 +371,45 @@ impl Engine {
         if self.bulk.head == 0 {
             return;
         }
-        let in_flight = self.steps_in_flight > 0;
-        let mut plan = self.take_plan(self.newest);
-        let single: Vec<ScheduledRequest> = std::mem::take(&mut plan.scheduled);
-        let mut single = single.into_iter();
-        for position in 0..self.bulk.head {
-            let id = self.running[position];
-            if !self.bulk.places[id.index()].is_member {
-                plan.scheduled.extend(single.next());
-                continue;
-            }
-            self.catch_up(id, self.bulk.clock - u64::from(in_flight));
-            self.bulk.remove(id, &self.requests[id]);
-            if in_flight {
-                plan.scheduled.push(begin_decode(&mut self.requests[id], id));
-            }
+        if self.steps_in_flight > 0 {
+            self.list_members();
+        } else {
+            self.part_members(0, |_, _| {});
         }
-        plan.scheduled.extend(single);
-        plan.bulk_requests = 0;
-        plan.bulk_groups.clear();
-        self.put_plan(self.newest, plan);
         self.bulk.head = 0;
         self.bulk.context_tokens = 0;
         self.bulk.calendar.iter_mut().for_each(Vec::clear);
         self.bulk.busy_days.fill(0);
+    }
+
+    /// Enters the members into the plan in flight one by one, and parts with them.
+    fn list_members(&mut self) {
+        let mut plan = self.take_plan(self.newest);
+        let single: Vec<ScheduledRequest> = std::mem::take(&mut plan.scheduled);
+        let mut single = single.into_iter();
+        self.part_members(1, |id, member| match member {
+            Some(request) => plan.scheduled.push(begin_decode(request, id)),
+            None => plan.scheduled.extend(single.next()),
+        });
+        plan.scheduled.extend(single);
+        plan.bulk_requests = 0;
+        plan.bulk_groups.clear();
+        self.put_plan(self.newest, plan);
+    }
+
+    /// Parts with all members, so many steps not being applied yet. Tells the requests
+    /// at the head of the running list, those that were members with what they are.
+    fn part_members(&mut self, steps_in_flight: u64, mut tell: impl FnMut(RequestId, Option<&mut Request>)) {
+        for position in 0..self.bulk.head {
+            let id = self.running[position];
+            if !self.bulk.places[id.index()].is_member {
+                tell(id, None);
+                continue;
+            }
+            self.catch_up(id, self.bulk.clock - steps_in_flight);
+            self.bulk.remove(id, &self.requests[id]);
+            tell(id, Some(&mut self.requests[id]));
+        }
     }
 
     /// Gives the tags of requests that are not members any more with the output

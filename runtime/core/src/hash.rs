@@ -1,13 +1,13 @@
 //! Block identity: one fast chained hash.
 //!
 //! A block's hash covers every token before its end, so equal hashes mean equal
-//! prefixes. The state runs along the sequence and is read off at each block
-//! boundary; no token needs to be kept to extend it. Identities that leave the
+//! prefixes. The state runs along the sequence, token by token and run of content by
+//! run of content; nothing needs to be kept to extend it. Identities that leave the
 //! engine on the wire are computed elsewhere, from tokens.
 //!
-//! The upper half of a hash is drawn from the state. The lower half is its place:
-//! the blocks of one run of content, which are cached and evicted together, have
-//! places in a row, so that a table indexed by places has them side by side.
+//! The blocks of a run, which are cached and evicted together, have hashes in a row:
+//! the upper half is drawn from the run and from where in it the block ends, the lower
+//! half counts up, so that a table indexed by it has them side by side.
 
 use crate::seed::mix;
 
@@ -17,25 +17,23 @@ pub type BlockHash = u64;
 /// Running hash of one token sequence, cut into blocks.
 #[derive(Clone, Debug)]
 pub struct ChainHasher {
+    /// Of all before the run.
     state: u64,
     filled_tokens: u32,
     block_size_tokens: u32,
-    run: Run,
+    run: Option<Run>,
 }
 
 /// The run of content that a sequence ends with.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug)]
 struct Run {
     /// The content, mixed.
     content: u64,
+    /// Of the content, where in it the run begins, and all before.
+    digest: u64,
     end_tokens: u32,
     /// Place of the block that it completes next.
     next_place: u32,
-}
-
-impl Run {
-    /// Of a sequence that ends with a token, or with nothing.
-    const NONE: Self = Self { content: 0, end_tokens: u32::MAX, next_place: 0 };
 }
 
 impl ChainHasher {
@@ -43,7 +41,7 @@ impl ChainHasher {
     /// blocks: an adapter, a tenant's cache salt; 0 for none.
     #[must_use]
     pub fn new(block_size_tokens: u32, salt: u64) -> Self {
-        Self { state: mix(salt ^ 0x7663_725f_626c_6f63), filled_tokens: 0, block_size_tokens, run: Run::NONE }
+        Self { state: mix(salt ^ 0x7663_725f_626c_6f63), filled_tokens: 0, block_size_tokens, run: None }
     }
 
     /// Blocks that the next `len_tokens` tokens complete.
@@ -55,8 +53,8 @@ impl ChainHasher {
     /// Appends one token; gives the hash of the block it completes, if any.
     #[inline]
     pub fn push_token(&mut self, token: u32) -> Option<BlockHash> {
-        self.state = fold_token(self.state, token);
-        self.run = Run::NONE;
+        self.state = fold_token(self.state(), token);
+        self.run = None;
         self.filled_tokens += 1;
         if self.filled_tokens < self.block_size_tokens {
             return None;
@@ -66,64 +64,48 @@ impl ChainHasher {
     }
 
     /// The running state, to be continued with [`fold_token`].
+    #[inline]
     pub(crate) fn state(&self) -> u64 {
-        self.state
+        self.run.map_or(self.state, |run| fold(run.digest, u64::from(run.end_tokens)))
     }
 
     /// Appends `len_tokens` tokens of content `content` starting `offset_tokens`
     /// into it, and collects the hashes of the blocks they complete.
     ///
     /// Content stands for its tokens: two sequences match where they name the
-    /// same content at the same offsets in the same pieces.
+    /// same content at the same offsets.
     pub fn push_run(&mut self, content: u64, offset_tokens: u32, len_tokens: u32, completed: &mut Vec<BlockHash>) {
         if len_tokens == 0 {
             return;
         }
         let content = mix(content);
-        if self.run.content != content || self.run.end_tokens != offset_tokens {
-            let begin = content ^ u64::from(offset_tokens).wrapping_mul(SPAN_MULTIPLIER);
-            self.run.next_place = (fold(self.state, begin) >> 32) as u32;
-        }
-        let (block_size, end_tokens) = (self.block_size_tokens, offset_tokens + len_tokens);
-        let span = |offset: u32, piece: u32| (u64::from(offset) << 32 | u64::from(piece)).wrapping_mul(SPAN_MULTIPLIER);
-        let mut offset = offset_tokens;
-        if self.filled_tokens > 0 {
-            let piece = len_tokens.min(block_size - self.filled_tokens);
-            self.state = fold(self.state, content ^ span(offset, piece));
-            offset += piece;
-            self.filled_tokens += piece;
-            if self.filled_tokens == block_size {
-                self.filled_tokens = 0;
-                completed.push(self.run.place(self.state));
+        let mut run = match self.run {
+            Some(run) if run.content == content && run.end_tokens == offset_tokens => run,
+            _ => {
+                self.state = self.state();
+                let digest = fold(self.state, content ^ u64::from(offset_tokens).wrapping_mul(OFFSET_MULTIPLIER));
+                Run { content, digest, end_tokens: offset_tokens, next_place: digest as u32 }
             }
+        };
+        let block_size = self.block_size_tokens;
+        let missing = block_size - self.filled_tokens;
+        run.end_tokens = offset_tokens + len_tokens;
+        if len_tokens < missing {
+            self.filled_tokens += len_tokens;
+        } else {
+            let rest = len_tokens - missing;
+            let first = run.digest.wrapping_add(u64::from(offset_tokens + missing).wrapping_mul(OFFSET_MULTIPLIER));
+            let more = u64::from(block_size).wrapping_mul(OFFSET_MULTIPLIER);
+            let (first_place, blocks) = (run.next_place, rest / block_size + 1);
+            completed.extend((0..blocks).map(|index| {
+                let drawn = first.wrapping_add(u64::from(index).wrapping_mul(more));
+                let place = first_place.wrapping_add(index);
+                identity(drawn >> 32 << 32 | u64::from(place))
+            }));
+            run.next_place = first_place.wrapping_add(blocks);
+            self.filled_tokens = rest % block_size;
         }
-        let Self { mut state, mut run, .. } = *self;
-        let blocks = (end_tokens - offset) / block_size;
-        // Whole blocks: each span is the one before and as much more.
-        let (first, more) = (span(offset, block_size), span(block_size, 0));
-        let mut word = first;
-        completed.extend((0..blocks).map(|_| {
-            state = fold(state, content ^ word);
-            word = word.wrapping_add(more);
-            run.place(state)
-        }));
-        offset += blocks * block_size;
-        if offset < end_tokens {
-            state = fold(state, content ^ span(offset, end_tokens - offset));
-            self.filled_tokens = end_tokens - offset;
-        }
-        self.state = state;
-        self.run = Run { content, end_tokens, ..run };
-    }
-}
-
-impl Run {
-    /// The identity of the block that the run completes at `state`.
-    #[inline]
-    fn place(&mut self, state: u64) -> BlockHash {
-        let place = u64::from(self.next_place);
-        self.next_place = self.next_place.wrapping_add(1);
-        identity(state >> 32 << 32 | place)
+        self.run = Some(run);
     }
 }
 
@@ -140,7 +122,7 @@ pub(crate) fn identity(state: u64) -> BlockHash {
     state.max(1)
 }
 
-const SPAN_MULTIPLIER: u64 = 0xbf58_476d_1ce4_e5b9;
+const OFFSET_MULTIPLIER: u64 = 0xbf58_476d_1ce4_e5b9;
 
 /// One round of a folded 64 x 64 -> 128 bit multiplication.
 #[inline]
@@ -191,12 +173,12 @@ mod tests {
     }
 
     #[test]
-    fn a_run_may_come_in_pieces_that_end_with_blocks() {
+    fn a_run_may_come_in_pieces() {
         let whole = hashes(&[(1, 24), (2, 160)], 16);
         let mut hasher = ChainHasher::new(16, 0);
         let mut pieces = Vec::new();
         hasher.push_run(1, 0, 24, &mut pieces);
-        for (offset, len) in [(0, 8), (8, 16), (24, 64), (88, 0), (88, 48), (136, 24)] {
+        for (offset, len) in [(0, 8), (8, 16), (24, 64), (88, 0), (88, 31), (119, 1), (120, 16), (136, 24)] {
             hasher.push_run(2, offset, len, &mut pieces);
         }
         assert_eq!(pieces, whole);
@@ -210,6 +192,33 @@ mod tests {
         assert_ne!(places[2], places[1].wrapping_add(1));
         // The same content elsewhere is elsewhere.
         assert_ne!(hashes(&[(3, 16), (2, 16)], 16)[1] as u32, places[2]);
+    }
+
+    #[test]
+    fn many_runs_do_not_collide() {
+        let mut seen: Vec<BlockHash> = Vec::new();
+        for content in 0..1_000 {
+            let mut hasher = ChainHasher::new(16, 0);
+            for (content, len) in [(content % 7, 24), (content, 900), (content % 5, 100)] {
+                hasher.push_run(content, 0, len, &mut seen);
+            }
+        }
+        seen.sort_unstable();
+        let blocks = seen.len();
+        seen.dedup();
+        // Those of the first content, of which there are seven, are shared.
+        assert_eq!(seen.len(), blocks - (1_000 - 7));
+    }
+
+    #[test]
+    fn what_follows_a_run_depends_on_its_length() {
+        let follow = |len: u32| {
+            let (mut hasher, mut blocks) = (ChainHasher::new(4, 0), Vec::new());
+            hasher.push_run(3, 0, len, &mut blocks);
+            (hasher.state(), hasher.push_token(7))
+        };
+        assert_ne!(follow(4), follow(8));
+        assert_eq!(follow(8), follow(8));
     }
 
     #[test]

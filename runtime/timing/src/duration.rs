@@ -1,6 +1,8 @@
 //! Milliseconds of formulas to the whole nanoseconds of a step.
 
+use std::ops::Range;
 use std::time::Duration;
+
 use vcr_core::latency::LatencyError;
 
 /// The longest step any model here may give: a day. Anything longer is a
@@ -27,11 +29,15 @@ pub(crate) fn whole_ns(model: &str, part: &str, ms: f64) -> Result<u64, LatencyE
 /// As [`whole_ns`].
 #[inline]
 pub(crate) fn divided_ns(model: &str, part: &str, ms: f64, ratio: f64) -> Result<u64, LatencyError> {
-    match plainly_rounded(ms) {
-        Some(ns) if ratio == 1.0 => Ok(ns),
-        _ => through_durations(model, part, ms, ratio),
+    let is_plain = ratio == 1.0 && PLAIN_MS.contains(&ms);
+    match is_plain.then(|| plainly_rounded(ms)).flatten() {
+        Some(ns) => Ok(ns),
+        None => through_durations(model, part, ms, ratio),
     }
 }
+
+/// What [`plainly_rounded`] is for: up to half an hour.
+const PLAIN_MS: Range<f64> = 0.0..1.8e6;
 
 #[cold]
 fn through_durations(model: &str, part: &str, ms: f64, ratio: f64) -> Result<u64, LatencyError> {
@@ -43,8 +49,8 @@ fn through_durations(model: &str, part: &str, ms: f64, ratio: f64) -> Result<u64
     }
 }
 
-/// What the route over `Duration` gives at speed 1 for times from 0 to half an hour,
-/// where that is plain to see: if they are not about halfway between two nanoseconds.
+/// What the route over `Duration` gives at speed 1 for [`PLAIN_MS`], where that is plain
+/// to see: if they are not about halfway between two nanoseconds.
 ///
 /// A whole number of nanoseconds survives the way to seconds and back, so only
 /// the first rounding counts. The product below and the seconds it stands for are
@@ -53,7 +59,7 @@ fn through_durations(model: &str, part: &str, ms: f64, ratio: f64) -> Result<u64
 pub(crate) fn plainly_rounded(ms: f64) -> Option<u64> {
     const WHOLE: f64 = (1u64 << 52) as f64;
     let ns = ms * 1e6;
-    debug_assert!((0.0..(1u64 << 41) as f64).contains(&ns), "{ns} ns");
+    debug_assert!(PLAIN_MS.contains(&ms), "{ms} ms");
     // Doubles from 2^52 on are the whole numbers, so a sum beyond it is rounded, and
     // its lowest bits are the number.
     let rounded = ns + WHOLE;
