@@ -24,7 +24,6 @@ macro_rules! each {
 
 /// An engine of either kind.
 #[derive(Debug)]
-#[expect(clippy::large_enum_variant, reason = "engines live long, and few of them")]
 pub enum AnyEngine {
     /// One with vLLM's scheduler.
     Vllm(Engine),
