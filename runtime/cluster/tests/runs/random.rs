@@ -1,12 +1,15 @@
 //! Random clusters: whatever they are, nothing is lost, and watching them changes nothing.
 
+use std::sync::Arc;
+
 use vcr_cluster::observe::{Observer, StepRecord, Unobserved};
 use vcr_cluster::{
     Arrivals, ConditionalConfig, ConditionalPolicy, DataParallel, FaultConfig, FaultKind, IslBucket, KvAwareConfig,
     KvKnowledge, KvRouterConfig, Limit, LinkConfig, PoolConfig, QueueClass, QueueConfig, QueueOrder, QueueProfile,
-    ReplicaConfig, Report, RequestMix, RouterConfig, RunConfig, ScalingConfig, SimError, TargetMetric, TargetPolicy,
-    Topology, simulate, target_autoscaler,
+    ReplicaConfig, Report, RequestMix, RouterConfig, RouterFactory, RunConfig, ScalingConfig, SimError, TargetMetric,
+    TargetPolicy, Topology, simulate, target_autoscaler,
 };
+use vcr_core::route::{Choice, RouteError, RouteQuery, Router, WorkerLoad};
 use vcr_core::sglang::{PassOrder, SchedulePolicy, SglangConfig, SglangConfigInput};
 use vcr_core::{CapacityPolicy, EngineConfig, EngineConfigInput, KvTiersConfig};
 use vcr_random::Distribution;
@@ -364,5 +367,48 @@ proptest! {
                 prop_assert_eq!(one.cached_tokens, other.cached_tokens);
             }
         }
+    }
+
+    /// Engines that know when their turn comes look further ahead than those that
+    /// do not. What they do is the same.
+    #[test]
+    fn whoever_knows_its_turn_does_the_same(
+        seed in any::<u64>(),
+        count in 1..60u64,
+        engines in 1..5u32,
+        blocks in 60..400u32,
+        over_ms in prop_oneof![Just(0u64), 100..4_000u64],
+        is_constant: bool,
+    ) {
+        let arrivals = match is_constant {
+            true => {
+                let limit = Limit { count: Some(count), duration_ns: None };
+                Arrivals::Constant { rate_per_s: 1e3 * count as f64 / (1 + over_ms) as f64, limit }
+            }
+            false => Arrivals::Burst { count, over_ns: over_ms * MS },
+        };
+        let report = |router: RouterConfig| {
+            let engines = pool("gpu", engines, blocks, router);
+            let workloads = vec![synthetic("load", arrivals.clone(), mix(200.0, 60.0))];
+            run(&RunConfig { seed, ..config(Topology::Aggregated(engines), workloads) })
+        };
+        let unaware: RouterFactory = Arc::new(|_| Ok(Box::new(InTurn::default())));
+        prop_assert_eq!(
+            report(RouterConfig::RoundRobin).fingerprint,
+            report(RouterConfig::Made(unaware)).fingerprint
+        );
+    }
+}
+
+/// Engines in turn, without saying so in advance.
+#[derive(Default)]
+struct InTurn {
+    asked: usize,
+}
+
+impl Router for InTurn {
+    fn route(&mut self, _query: &RouteQuery<'_>, workers: &[WorkerLoad]) -> Result<Choice, RouteError> {
+        self.asked += 1;
+        Ok(Choice::Worker((self.asked - 1) % workers.len()))
     }
 }
