@@ -139,6 +139,18 @@ impl DecodeSteps {
         self.kv_active_blocks.push(kv_active_blocks);
     }
 
+    /// Adds a step for each of `new_blocks`, the blocks that it takes, as long as there
+    /// are so many of `free_blocks` left.
+    pub(crate) fn push_while_room(&mut self, new_blocks: &[u32], mut free_blocks: u32) {
+        let mut active_blocks = self.before.kv_active_blocks;
+        for &blocks in new_blocks {
+            let Some(left) = free_blocks.checked_sub(blocks) else { return };
+            free_blocks = left;
+            active_blocks += u64::from(blocks);
+            self.push(active_blocks);
+        }
+    }
+
     /// Number of steps.
     #[must_use]
     pub fn len(&self) -> usize {

@@ -30,15 +30,7 @@ impl Engine {
         } else {
             self.single_steps(most, &mut new_blocks)
         };
-        let (mut active_blocks, mut free_blocks) = (steps.before().kv_active_blocks, self.pool.num_free());
-        for &blocks in &new_blocks[..most] {
-            match free_blocks.checked_sub(blocks) {
-                Some(left) => free_blocks = left,
-                None => return,
-            }
-            active_blocks += u64::from(blocks);
-            steps.push(active_blocks);
-        }
+        steps.push_while_room(&new_blocks[..most], self.pool.num_free());
     }
 
     /// How many of `most` steps can be told; `new_blocks` gets the blocks that each

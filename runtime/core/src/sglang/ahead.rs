@@ -28,15 +28,7 @@ impl SglangEngine {
                 pass += self.config.page_size as usize;
             }
         }
-        let (mut active_pages, mut available_pages) = (steps.before().kv_active_blocks, self.num_available_pages());
-        for &pages in &new_pages[..most] {
-            match available_pages.checked_sub(pages) {
-                Some(left) => available_pages = left,
-                None => return,
-            }
-            active_pages += u64::from(pages);
-            steps.push(active_pages);
-        }
+        steps.push_while_room(&new_pages[..most], self.num_available_pages());
     }
 
     /// Applies the pass in flight and the `passes - 1` after it, and leaves one more in
