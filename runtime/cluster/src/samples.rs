@@ -26,6 +26,8 @@ const LEAST_WIDE: u64 = 1 << (u64::BITS - PACKED_COUNT_BITS);
 pub struct Samples {
     /// How often each small value came.
     counts: Vec<u64>,
+    /// Larger ones that came once, which most do where batches are small.
+    single: Vec<u32>,
     /// Runs of larger ones: the value, and in the lowest bits how often.
     packed: Vec<u64>,
     /// Runs of values, or lengths, that are too large for that.
@@ -41,15 +43,32 @@ impl Samples {
             Some(last) if *last >> PACKED_COUNT_BITS == value && (*last & MOST_PACKED) + times <= MOST_PACKED => {
                 *last += times;
             }
+            _ if times == 1 => self.push_single(value),
             _ => self.push_run(value, times),
+        }
+    }
+
+    fn push_single(&mut self, value: u64) {
+        match u32::try_from(value) {
+            // It begins a run, if it is the same again.
+            Ok(narrow) if self.single.last() == Some(&narrow) => {
+                self.single.pop();
+                self.push_run(value, 2);
+            }
+            Ok(narrow) if value >= COUNTED_VALUES => self.single.push(narrow),
+            _ => self.push_run(value, 1),
         }
     }
 
     /// Adds each of `values` so many times.
     pub fn push_each(&mut self, values: &[u64], times: u64) {
-        let packs = |value: &u64| value.wrapping_sub(COUNTED_VALUES) < LEAST_WIDE - COUNTED_VALUES;
-        let differ = values.first() != values.last();
-        if differ && times <= MOST_PACKED && values.iter().all(packs) {
+        let are_below = |limit: u64| {
+            let mut beyond = values.iter().map(|value| value.wrapping_sub(COUNTED_VALUES));
+            values.first() != values.last() && beyond.all(|beyond| beyond < limit - COUNTED_VALUES)
+        };
+        if times == 1 && are_below(1 << u32::BITS) {
+            self.single.extend(values.iter().map(|&value| value as u32));
+        } else if times <= MOST_PACKED && are_below(LEAST_WIDE) {
             self.packed.extend(values.iter().map(|value| value << PACKED_COUNT_BITS | times));
         } else {
             values.iter().for_each(|&value| self.push(value, times));
@@ -72,7 +91,10 @@ impl Samples {
     /// Whether there are none.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.packed.is_empty() && self.wide.is_empty() && self.counts.iter().all(|&count| count == 0)
+        self.single.is_empty()
+            && self.packed.is_empty()
+            && self.wide.is_empty()
+            && self.counts.iter().all(|&count| count == 0)
     }
 
     /// Adds those of `other`.
@@ -82,6 +104,7 @@ impl Samples {
         for (mine, theirs) in self.counts.iter_mut().zip(&other.counts) {
             *mine += theirs;
         }
+        self.single.extend_from_slice(&other.single);
         self.packed.extend_from_slice(&other.packed);
         self.wide.extend_from_slice(&other.wide);
     }
@@ -95,6 +118,7 @@ impl Samples {
                 give(value, times);
             }
         }
+        self.single.iter().for_each(|&value| give(value.into(), 1));
         self.packed.iter().for_each(|run| give(run >> PACKED_COUNT_BITS, run & MOST_PACKED));
         self.wide.iter().for_each(|&(value, times)| give(value, times));
     }

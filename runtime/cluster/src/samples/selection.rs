@@ -30,8 +30,10 @@ impl Sizes {
     /// smallest, since most samples may differ by little.
     pub(super) fn for_samples(samples: &Samples) -> Self {
         const LOOKED_AT: usize = 512;
-        let every = samples.packed.len() / LOOKED_AT + 1;
-        let mut some: Vec<u64> = samples.packed.iter().step_by(every).map(|run| run >> PACKED_COUNT_BITS).collect();
+        let every = (samples.single.len() + samples.packed.len()) / LOOKED_AT + 1;
+        let single = samples.single.iter().step_by(every).map(|&value| value.into());
+        let packed = samples.packed.iter().step_by(every).map(|run| run >> PACKED_COUNT_BITS);
+        let mut some: Vec<u64> = single.chain(packed).collect();
         some.sort_unstable();
         Self { least: some.get(some.len() / 64).copied().unwrap_or(0), counts: vec![0; NUM_SIZES] }
     }

@@ -120,19 +120,37 @@ impl<'a> Scanner<'a> {
             self.rest = rest;
             return Some(());
         }
+        if self.short_integers(list, &convert)? {
+            return Some(());
+        }
         loop {
             list.push(convert(self.integer()?)?);
-            // Published files have exactly one space behind each comma.
-            if let [b',', b' ', b'0'..=b'9', ..] = self.rest {
-                self.rest = &self.rest[2..];
-                continue;
-            }
             match self.next()? {
                 b',' => self.skip_space(),
                 b']' => return Some(()),
                 _ => return None,
             }
         }
+    }
+
+    /// The integers of a list up to one that is long, or not followed by one comma and
+    /// one space, as in published files. Whether the list is over.
+    fn short_integers<T>(&mut self, list: &mut Vec<T>, convert: impl Fn(u64) -> Option<T>) -> Option<bool> {
+        let mut rest = self.rest;
+        let mut is_over = false;
+        while !is_over
+            && let Some((value, len)) = rest.first_chunk().and_then(|bytes| few_digits(*bytes))
+            && (len == 1 || rest[0] != b'0')
+        {
+            (is_over, rest) = match &rest[len..] {
+                [b',', b' ', b'0'..=b'9', ..] => (false, &rest[len + 2..]),
+                [b']', after @ ..] => (true, after),
+                _ => break,
+            };
+            list.push(convert(value)?);
+        }
+        self.rest = rest;
+        Some(is_over)
     }
 
     /// Milliseconds: digits, and perhaps a fraction.
@@ -155,6 +173,65 @@ impl<'a> Scanner<'a> {
                 Millis::from_f64(std::str::from_utf8(number).ok()?.parse().ok()?)
             }
             _ => Millis::from_whole(self.integer()?),
+        }
+    }
+}
+
+/// The number with which `bytes` begin, and its digits, if there are from 1 to 7 and
+/// then something else: all bytes at once, as one word.
+#[inline]
+fn few_digits(bytes: [u8; 8]) -> Option<(u64, usize)> {
+    const ONES: u64 = 0x0101_0101_0101_0101;
+    let word = u64::from_le_bytes(bytes);
+    // The high bit of a byte is set if it is below '0', which borrows, above '9', which
+    // carries, or no ASCII. What comes behind the first of these does not matter.
+    let below = word.wrapping_sub(ONES * u64::from(b'0'));
+    let above = (word & (ONES * 0x7f)) + ONES * u64::from(0x7f - b'9');
+    let others = (below | above | word) & (ONES * 0x80);
+    let len = others.trailing_zeros() / u8::BITS;
+    if others == 0 || len == 0 {
+        return None;
+    }
+    // Zeros before the digits make eight of them; then pairs, fours, and all.
+    let digits = (word << (u64::BITS - len * u8::BITS)) & (ONES * 0x0f);
+    let pairs = (digits * 10 + (digits >> 8)) & 0x00ff_00ff_00ff_00ff;
+    let fours = (pairs * 100 + (pairs >> 16)) & 0x0000_ffff_0000_ffff;
+    let all = (fours * 10_000 + (fours >> 32)) & 0xffff_ffff;
+    Some((all, len as usize))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn few_digits_are_those_one_by_one(
+            bytes in prop::array::uniform8(prop_oneof![5 => b'0'..=b'9', 1 => any::<u8>(), 1 => Just(b',')]),
+        ) {
+            let digits = bytes.iter().take_while(|byte| byte.is_ascii_digit()).count();
+            let number = |value: u64, byte: &u8| value * 10 + u64::from(byte.wrapping_sub(b'0'));
+            let value = bytes[..digits].iter().fold(0, number);
+            prop_assert_eq!(few_digits(bytes), (1..8).contains(&digits).then_some((value, digits)));
+        }
+
+        /// A list is read alike however it is spaced.
+        #[test]
+        fn lists_are_their_integers(
+            integers in prop::collection::vec(prop_oneof![0..20u64, 0..10_000_000u64, any::<u64>()], 0..40),
+            spaces in prop::collection::vec(prop_oneof![8 => Just(" "), 1 => Just(""), 1 => Just("  ")], 40),
+        ) {
+            let is_usual = integers.iter().all(|integer| integer.to_string().len() < 20);
+            let items = integers.iter().zip(&spaces).map(|(integer, space)| format!("{space}{integer}"));
+            let text = format!("[{}],", items.collect::<Vec<_>>().join(","));
+            let mut scanner = Scanner { rest: text.as_bytes() };
+            let mut list = Vec::new();
+            let read = scanner.integers(&mut list, Some);
+            prop_assert_eq!(read.is_some(), is_usual, "{}", text);
+            if is_usual {
+                prop_assert_eq!((list, scanner.rest), (integers, &b","[..]));
+            }
         }
     }
 }
