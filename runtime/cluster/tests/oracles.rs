@@ -13,7 +13,7 @@ use vcr_cluster::{
     DataParallel, LatencyFactory, LinkConfig, LinkSharing, PoolConfig, Report, RouterConfig, RunConfig, SourceOutput,
     Topology, TransferScope,
 };
-use vcr_core::sglang::{PassOrder, PrefixLookup, SglangConfig, SglangConfigInput};
+use vcr_core::sglang::{PassOrder, PrefixLookup, Retraction, SglangConfig, SglangConfigInput};
 use vcr_core::{CapacityPolicy, EngineConfig, EngineConfigInput, EngineKind, Reservations};
 use vcr_timing::{PassSemantics, Polynomial, PolynomialInput, SpeedInput};
 
@@ -79,6 +79,10 @@ impl Case<'_> {
                     prefix_lookup: match semantics {
                         Dynamo1_4 => PrefixLookup::FirstChunk,
                         Dynamo1_6 => PrefixLookup::WholePrompt,
+                    },
+                    retraction: match semantics {
+                        Dynamo1_4 => Retraction::BeforeAll,
+                        Dynamo1_6 => Retraction::BehindAll,
                     },
                     ..SglangConfigInput::default()
                 };

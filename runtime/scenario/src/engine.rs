@@ -1,7 +1,7 @@
 //! Engines: whose scheduler they have, and its settings.
 
 use vcr_cluster::PolicyFactory;
-use vcr_core::sglang::{PassOrder, PrefixLookup, SchedulePolicy, SglangConfig, SglangConfigInput};
+use vcr_core::sglang::{PassOrder, PrefixLookup, Retraction, SchedulePolicy, SglangConfig, SglangConfigInput};
 use vcr_core::{CapacityPolicy, ConfigError, EngineConfig, EngineConfigInput, EngineKind};
 
 use crate::error::Scripted;
@@ -126,6 +126,7 @@ fn sglang(options: &mut Options<'_>) -> Result<EngineKind, Vec<ConfigError>> {
         schedule_conservativeness: options.f64("schedule_conservativeness").unwrap_or(own.schedule_conservativeness),
         pass_order: options.choice("pass_order", PASS_ORDERS).unwrap_or_default(),
         prefix_lookup: PrefixLookup::WholePrompt,
+        retraction: Retraction::default(),
         max_extra_tokens_per_step: options.u32("max_extra_tokens_per_step").unwrap_or(0),
     };
     Ok(SglangConfig::new(input)?.into())

@@ -5,7 +5,7 @@ use crate::plan::{AdmissionStop, RemoteLoad, ScheduledKind, StepPlan};
 use crate::request::{Flags, KvRole, RequestId, RequestStatus};
 use crate::sglang::config::{PrefixLookup, SchedulePolicy};
 use crate::sglang::engine::SglangEngine;
-use crate::sglang::radix::Hit;
+use crate::sglang::radix::{Hit, ROOT};
 
 /// A request with at most this much of its prompt cached goes behind another
 /// that begins with the same tokens.
@@ -68,10 +68,10 @@ impl SglangEngine {
             input_tokens: self.config.max_prefill_tokens,
             chunk_tokens: self.config.chunked_prefill_size,
             total_tokens: f64::from(self.num_available_pages()) * f64::from(self.config.page_size)
-                - self.reserve_tokens as f64 * self.config.new_token_ratio(self.calm_passes),
+                - self.reserve_tokens as f64 * self.reserved_share.value(),
         };
         if let Some(id) = self.chunked {
-            match self.go_on(id, plan, &mut budget) {
+            match self.go_on(id, &mut budget) {
                 Admission::Whole => self.chunked = None,
                 Admission::Blocked(stop) => return stop,
                 Admission::Chunk | Admission::Loading => return AdmissionStop::Budget,
@@ -105,7 +105,7 @@ impl SglangEngine {
     }
 
     /// Computes more of the prompt that has been begun.
-    fn go_on(&mut self, id: RequestId, plan: &mut StepPlan, budget: &mut Budget) -> Admission {
+    fn go_on(&mut self, id: RequestId, budget: &mut Budget) -> Admission {
         let from = self.requests[id].num_computed_tokens;
         let cut = match self.cut(id, from, budget) {
             Ok(cut) => cut,
@@ -114,9 +114,7 @@ impl SglangEngine {
         if !self.charge(id, cut, Hit::default(), budget) {
             return Admission::Blocked(AdmissionStop::Blocks);
         }
-        let entry = self.chunk(id, ScheduledKind::Running, from, cut.end - from);
-        let emits = self.emits(id);
-        Self::enter(plan, entry, emits);
+        self.prefills.push(self.chunk(id, ScheduledKind::Running, from, cut.end - from));
         self.compute(id, cut)
     }
 
@@ -203,7 +201,7 @@ impl SglangEngine {
 
     /// Charges the budget with a part of a prompt, of which `hit` is cached. False, and
     /// nothing is charged, if there is no room for it.
-    fn charge(&self, id: RequestId, cut: Cut, hit: Hit, budget: &mut Budget) -> bool {
+    fn charge(&mut self, id: RequestId, cut: Cut, hit: Hit, budget: &mut Budget) -> bool {
         let output_tokens = if cut.is_whole { self.reserve_of(id) } else { 0 };
         let missing_pages = self.pages_for(cut.end) - self.holds[id.index()].pages() - hit.pages;
         if !self.fits(id, cut.charged_tokens, output_tokens, missing_pages, hit, budget) {
@@ -218,7 +216,7 @@ impl SglangEngine {
     /// of the pass room for tokens of the prompt and a reserve for the output. If so
     /// they are charged.
     fn fits(
-        &self,
+        &mut self,
         id: RequestId,
         prompt_tokens: u32,
         output_tokens: u32,
@@ -231,10 +229,19 @@ impl SglangEngine {
         // What was retracted must get on once it is alone.
         let was_running = request.num_tokens > request.prompt_tokens;
         let is_alone = was_running && self.running.is_empty() && self.joining.is_empty();
-        let fits = missing_pages <= self.num_available_pages() - hit.evictable_pages
-            && (is_alone || wanted_tokens < budget.total_tokens);
-        budget.total_tokens -= if fits { wanted_tokens } else { 0.0 };
-        fits
+        if !is_alone && wanted_tokens >= budget.total_tokens {
+            return false;
+        }
+        if missing_pages > self.num_available_pages() - hit.evictable_pages {
+            if hit.pages > 0 {
+                // It was tried, so what is cached of it counts as used.
+                let end = self.radix.take(ROOT, &self.requests[id].block_hashes[..hit.pages as usize]);
+                self.radix.unlock(end);
+            }
+            return false;
+        }
+        budget.total_tokens -= wanted_tokens;
+        true
     }
 
     /// Takes pages for a part of a prompt and counts the tokens before its end as computed.

@@ -17,12 +17,12 @@ impl SglangEngine {
         if !self.repeats_itself() {
             return;
         }
-        // New pages by pass.
+        // New pages by pass. The token of the pass in flight has its slot.
         let mut new_pages = [0u32; Engine::MOST_PREDICTED_STEPS];
         let most = self.passes_until_first_end(most).min(new_pages.len());
         for entry in &self.plan.scheduled {
             let capacity_tokens = self.holds[entry.request.index()].pages() * self.config.page_size;
-            let mut pass = (capacity_tokens - self.requests[entry.request].num_computed_tokens) as usize;
+            let mut pass = (capacity_tokens - self.requests[entry.request].num_tokens - 1) as usize;
             while pass < most {
                 new_pages[pass] += 1;
                 pass += self.config.page_size as usize;
@@ -42,7 +42,9 @@ impl SglangEngine {
         let mut out = std::mem::take(&mut self.outputs);
         out.outputs.clear();
         out.tokens.clear();
-        for entry in &mut plan.scheduled {
+        let decoding = plan.scheduled.len() as u64;
+        let filled_before = self.radix.tick(decoding * u64::from(passes)) - decoding * u64::from(passes);
+        for (place, entry) in (1..).zip(&mut plan.scheduled) {
             let id = entry.request;
             let reserve_before = self.reserve_of(id);
             let request = &mut self.requests[id];
@@ -53,12 +55,16 @@ impl SglangEngine {
                 request.push_output(token, caching, page_size);
             }
             request.num_computed_tokens += passes;
-            let computed = request.num_computed_tokens;
+            let known = request.num_tokens;
             self.reserve_tokens -= u64::from(reserve_before - self.reserve_of(id));
             // What is evicted for all passes is what each would evict in turn.
-            let missing = self.pages_for(computed) - self.holds[id.index()].pages();
+            let missing = self.pages_for(known + 1) - self.holds[id.index()].pages();
             if missing > 0 {
                 self.grow(id, missing);
+            }
+            // The pass that filled a page last.
+            if let Some(pass @ 1..) = passes.checked_sub(known % page_size) {
+                self.holds[id.index()].filled_at = filled_before + u64::from(pass - 1) * decoding + place;
             }
             entry.num_computed_tokens += passes;
             entry.kind = ScheduledKind::Running;
@@ -78,7 +84,7 @@ impl SglangEngine {
         plan.shape.kv_active_blocks = u64::from(self.num_active_blocks());
         self.plan = plan;
         self.outputs = out;
-        self.calm_passes = self.calm_passes.saturating_add(passes);
+        self.reserved_share.fall(passes);
         self.stats.steps += u64::from(passes);
         self.applied_steps += u64::from(passes);
         self.requests.recycle(self.applied_steps);

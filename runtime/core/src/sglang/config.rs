@@ -46,6 +46,25 @@ pub enum PrefixLookup {
     FirstChunk,
 }
 
+/// What becomes of a request that is retracted, and of the share of the outputs of what
+/// runs that is reserved.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Retraction {
+    /// It waits before all others, and the share begins anew. The share falls with every
+    /// pass (`dynamo-mocker` 1.4).
+    BeforeAll,
+    /// It waits behind all others, and the share is what those that stay have had of
+    /// their outputs, [`Retraction::STEPS_AHEAD`] more tokens of each included. The share
+    /// falls with every pass that decodes (`aisimulate-core` of Dynamo 1.6, as SGLang's own).
+    #[default]
+    BehindAll,
+}
+
+impl Retraction {
+    /// Output tokens of every request that are reserved after a retraction at least.
+    pub const STEPS_AHEAD: u32 = 20;
+}
+
 /// Settings as a user states them. Defaults are those of Dynamo's mocker.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SglangConfigInput {
@@ -74,6 +93,8 @@ pub struct SglangConfigInput {
     pub pass_order: PassOrder,
     /// How far prompts are looked up.
     pub prefix_lookup: PrefixLookup,
+    /// What becomes of what is retracted.
+    pub retraction: Retraction,
     /// Extra tokens that a decode may emit in a pass (multi-token prediction as
     /// Dynamo's mocker models it); 0 for one token a pass.
     pub max_extra_tokens_per_step: u32,
@@ -94,6 +115,7 @@ impl Default for SglangConfigInput {
             schedule_conservativeness: 1.0,
             pass_order: PassOrder::default(),
             prefix_lookup: PrefixLookup::default(),
+            retraction: Retraction::default(),
             max_extra_tokens_per_step: 0,
         }
     }
@@ -168,18 +190,7 @@ impl SglangConfig {
     pub(crate) fn total_tokens(&self) -> u32 {
         self.input.num_pages * self.input.page_size
     }
-
-    /// The share of the outputs of running requests that is reserved after
-    /// `passes` passes without a retraction.
-    pub(crate) fn new_token_ratio(&self, passes: u32) -> f64 {
-        let first = 0.7 * self.input.schedule_conservativeness;
-        let least = 0.14 * first;
-        first - (first - least) * f64::from(passes.min(RATIO_DECAY_PASSES)) / f64::from(RATIO_DECAY_PASSES)
-    }
 }
-
-/// Passes in which the reserved share falls to its least.
-const RATIO_DECAY_PASSES: u32 = 600;
 
 impl std::ops::Deref for SglangConfig {
     type Target = SglangConfigInput;
@@ -209,14 +220,5 @@ mod tests {
         let problems = problems(input);
         assert_eq!(problems.len(), 3, "{problems:?}");
         assert!(problems[0].starts_with("`chunked_prefill_size` (100) must be a multiple"), "{problems:?}");
-    }
-
-    #[test]
-    fn the_ratio_falls_to_its_least_and_no_further() {
-        let config = SglangConfig::new(SglangConfigInput::default()).unwrap();
-        assert_eq!(config.new_token_ratio(0), 0.7);
-        assert!((config.new_token_ratio(300) - 0.399).abs() < 1e-12);
-        assert_eq!(config.new_token_ratio(600), config.new_token_ratio(10_000));
-        assert!((config.new_token_ratio(600) - 0.098).abs() < 1e-12);
     }
 }

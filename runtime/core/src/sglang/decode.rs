@@ -2,6 +2,7 @@
 
 use crate::plan::{ScheduledKind, ScheduledRequest, StepPlan};
 use crate::request::{RequestId, RequestStatus};
+use crate::sglang::config::Retraction;
 use crate::sglang::engine::SglangEngine;
 
 impl SglangEngine {
@@ -33,11 +34,13 @@ impl SglangEngine {
         }
     }
 
-    /// Pages that a request lacks to decode once more, bursts included.
+    /// Pages that a request lacks to decode once more: each token that may come of it
+    /// has a slot.
     #[inline]
     fn missing_pages(&self, id: RequestId) -> u32 {
-        let end = self.requests[id].num_computed_tokens + 1 + self.config.max_extra_tokens_per_step;
-        self.pages_for(end).saturating_sub(self.holds[id.index()].pages())
+        let request = &self.requests[id];
+        let most = (1 + self.config.max_extra_tokens_per_step).min(request.end_tokens - request.num_tokens);
+        self.pages_for(request.num_tokens + most).saturating_sub(self.holds[id.index()].pages())
     }
 
     /// Retracts requests until the others can decode.
@@ -48,14 +51,47 @@ impl SglangEngine {
             if !others && let Some(id) = self.chunked.filter(|_| plan.scheduled.is_empty() && self.prefills.is_empty())
             {
                 // Who runs alone goes before who has not begun to.
-                self.chunked = None;
                 self.retract(id, plan);
+                self.chunked = None;
                 continue;
             }
             let index = self.fewest_outputs();
             let id = self.running.remove(index);
             missing -= self.missing_pages(id);
             self.retract(id, plan);
+        }
+        if !self.retracted.is_empty() {
+            match self.config.retraction {
+                Retraction::BeforeAll => self.reserved_share.restart(),
+                Retraction::BehindAll => self.reserved_share.restart_at(self.estimated_share()),
+            }
+        }
+    }
+
+    /// The share of their outputs that the requests that run have had, or will have soon.
+    fn estimated_share(&self) -> f64 {
+        let (mut had, mut most) = (0, 0);
+        for &id in &self.running {
+            let request = &self.requests[id];
+            had += u64::from(request.num_output_tokens() + Retraction::STEPS_AHEAD);
+            most += u64::from(request.end_tokens - request.prompt_tokens);
+        }
+        (had as f64 / (most + 1) as f64).min(1.0)
+    }
+
+    /// Lets what has been retracted in this pass wait, in the order in which it was.
+    pub(super) fn requeue_retracted(&mut self) {
+        match self.config.retraction {
+            Retraction::BeforeAll => {
+                while let Some(id) = self.retracted.pop() {
+                    self.waiting.push_front(id, &mut self.requests);
+                }
+            }
+            Retraction::BehindAll => {
+                for id in self.retracted.drain(..) {
+                    self.waiting.push_back(id, &mut self.requests);
+                }
+            }
         }
     }
 
@@ -66,14 +102,17 @@ impl SglangEngine {
         fewest.expect("only running requests lack pages").0
     }
 
-    /// Takes the KV of a request that has left its list, as far as it is not in
-    /// the tree, and lets it wait before all others.
+    /// Takes the KV of a request that has left its list. Full pages may be reused as
+    /// long as they are in the tree.
     fn retract(&mut self, id: RequestId, plan: &mut StepPlan) {
+        if self.chunked != Some(id) {
+            self.store(id, self.requests[id].num_tokens, self.holds[id.index()].filled_at);
+        }
         self.forget_kv(id);
         self.requests[id].status = RequestStatus::Preempted;
         self.stats.preemptions += 1;
         plan.preempted.push(self.requests[id].tag);
-        self.waiting.push_front(id, &mut self.requests);
+        self.retracted.push(id);
     }
 
     /// Takes the KV of a request, all of which is to be computed again unless

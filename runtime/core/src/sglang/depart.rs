@@ -20,12 +20,14 @@ impl SglangEngine {
         self.drop_request(id);
     }
 
-    /// Applies the end of a request that has left all lists. Its KV may be
-    /// reused, and is held if another engine is to have it.
-    pub(super) fn finish(&mut self, id: RequestId) {
+    /// Applies the end of a request that has left all lists. The KV of that many of its
+    /// tokens may be reused, and is held if another engine is to have it.
+    pub(super) fn finish(&mut self, id: RequestId, kept_tokens: u32) {
         self.end_reserve(id);
-        let computed = self.requests[id].num_computed_tokens.min(self.requests[id].num_tokens);
-        self.store(id, computed);
+        let filled_at = self.holds[id.index()].filled_at;
+        let fills_now = filled_at == 0 || kept_tokens.is_multiple_of(self.config.page_size);
+        let used_at = if fills_now { self.radix.tick(1) } else { filled_at };
+        self.store(id, kept_tokens, used_at);
         if self.is_source(id) {
             self.requests[id].status = RequestStatus::HoldingKv;
         } else {
@@ -57,7 +59,8 @@ impl SglangEngine {
         // The last token is computed again, here, to get logits to sample from.
         request.num_computed_tokens = prompt_tokens - 1;
         self.num_loading -= 1;
-        self.store(id, prompt_tokens);
+        let now = self.radix.tick(1);
+        self.store(id, prompt_tokens, now);
         self.kv_ready.push_back(id, &mut self.requests);
     }
 }

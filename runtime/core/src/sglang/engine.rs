@@ -11,8 +11,9 @@ use crate::queue::WaitingQueue;
 use crate::request::{Flags, KvRole, Request, RequestId, RequestSpec, RequestStatus};
 use crate::serving::ServingEngine;
 use crate::sglang::admit::Candidate;
-use crate::sglang::config::{PassOrder, SglangConfig};
+use crate::sglang::config::{PassOrder, Retraction, SglangConfig};
 use crate::sglang::radix::{self, NodeId, RadixCache};
+use crate::sglang::share::ReservedShare;
 use crate::stats::EngineStats;
 use crate::table::RequestTable;
 
@@ -25,10 +26,12 @@ pub(super) struct Hold {
     pub(super) tree_pages: u32,
     /// Pages behind them that are its own.
     pub(super) own_pages: u32,
+    /// When a decode filled one last, by the clock of the tree; 0 before.
+    pub(super) filled_at: u64,
 }
 
 impl Hold {
-    pub(super) const NONE: Self = Self { node: radix::ROOT, tree_pages: 0, own_pages: 0 };
+    pub(super) const NONE: Self = Self { node: radix::ROOT, tree_pages: 0, own_pages: 0, filled_at: 0 };
 
     pub(super) fn pages(self) -> u32 {
         self.tree_pages + self.own_pages
@@ -56,8 +59,8 @@ pub struct SglangEngine {
     pub(super) num_loading: usize,
     /// Output tokens to come of all that run, each request's clipped.
     pub(super) reserve_tokens: u64,
-    /// Passes since a retraction, or the start.
-    pub(super) calm_passes: u32,
+    /// Of those tokens, how much is reserved.
+    pub(super) reserved_share: ReservedShare,
     pub(super) plan: StepPlan,
     pub(super) step_in_flight: bool,
     pub(super) applied_steps: u64,
@@ -68,6 +71,11 @@ pub struct SglangEngine {
     pub(super) prefills: Vec<ScheduledRequest>,
     /// Scratch of a pass: requests whose prompt it completes.
     pub(super) joining: Vec<RequestId>,
+    /// Scratch of a pass: requests that are retracted in it.
+    pub(super) retracted: Vec<RequestId>,
+    /// Scratch of a pass: requests that it ends, and how many of their tokens may be
+    /// reused.
+    pub(super) ended: Vec<(RequestId, u32)>,
     /// Scratch for ordering those that wait.
     pub(super) candidates: Vec<Candidate>,
     /// Scratch for ordering: how prompts begin.
@@ -81,6 +89,7 @@ impl SglangEngine {
     pub fn new(config: SglangConfig) -> Self {
         Self {
             num_free_pages: config.num_pages,
+            reserved_share: ReservedShare::new(&config),
             config,
             requests: RequestTable::default(),
             holds: Vec::new(),
@@ -91,7 +100,6 @@ impl SglangEngine {
             kv_ready: WaitingQueue::new(Policy::Fcfs),
             num_loading: 0,
             reserve_tokens: 0,
-            calm_passes: 0,
             plan: StepPlan::default(),
             step_in_flight: false,
             applied_steps: 0,
@@ -100,6 +108,8 @@ impl SglangEngine {
             outstanding_prefill_tokens: 0,
             prefills: Vec::new(),
             joining: Vec::new(),
+            retracted: Vec::new(),
+            ended: Vec::new(),
             candidates: Vec::new(),
             beginnings: Vec::new(),
             next_sequence: 0,
@@ -133,16 +143,16 @@ impl SglangEngine {
         self.holds[id.index()].own_pages += pages;
     }
 
-    /// Moves the full pages among a request's first `computed` tokens into the
-    /// tree. Those that are there already are given back.
-    pub(super) fn store(&mut self, id: RequestId, computed: u32) {
+    /// Moves the full pages among a request's first `tokens` tokens into the tree, as
+    /// used at that time. Those that are there already are given back.
+    pub(super) fn store(&mut self, id: RequestId, tokens: u32, used_at: u64) {
         if !self.config.enable_prefix_caching {
             return;
         }
         let page_size = self.config.page_size;
         let request = &self.requests[id];
         let hold = &mut self.holds[id.index()];
-        let full = computed / page_size;
+        let full = tokens / page_size;
         if full <= hold.tree_pages {
             return;
         }
@@ -152,7 +162,7 @@ impl SglangEngine {
         } else {
             &[]
         };
-        let (node, known) = self.radix.extend(hold.node, request.tag, &request.block_hashes[from..to], tokens);
+        let (node, known) = self.radix.extend(hold.node, request.tag, &request.block_hashes[from..to], tokens, used_at);
         hold.own_pages -= full - hold.tree_pages;
         hold.tree_pages = full;
         hold.node = node;
@@ -215,13 +225,52 @@ impl SglangEngine {
         }
     }
 
+    /// Gives pages for their first output to the requests whose prompts are computed in
+    /// this pass. If there are too few, none of these gives its first token in it.
+    fn take_first_slots(&mut self) {
+        let missing: u32 = self.joining.iter().map(|&id| self.missing_for_first(id)).sum();
+        if missing > self.num_available_pages() {
+            let without_slot = self.tokens_without_slot();
+            for entry in &mut self.prefills {
+                let request = &self.requests[entry.request];
+                entry.samples &= request.end_tokens - request.num_tokens <= without_slot;
+            }
+            return;
+        }
+        for index in 0..self.joining.len() {
+            let id = self.joining[index];
+            self.grow(id, self.missing_for_first(id));
+        }
+    }
+
+    /// Pages that a request lacks for the token that comes of its prompt.
+    fn missing_for_first(&self, id: RequestId) -> u32 {
+        let request = &self.requests[id];
+        if request.end_tokens - request.num_tokens <= self.tokens_without_slot() {
+            return 0;
+        }
+        self.pages_for(request.num_tokens + 1) - self.holds[id.index()].pages()
+    }
+
+    /// Where a prompt's token is the only one, it has no slot, unless it comes of a decode.
+    fn tokens_without_slot(&self) -> u32 {
+        u32::from(self.config.pass_order == PassOrder::PrefillFirst)
+    }
+
+    /// Enters the first prompts of the pass.
+    fn enter_prefills(&mut self, plan: &mut StepPlan, count: usize) {
+        let mut prefills = std::mem::take(&mut self.prefills);
+        for entry in prefills.drain(..count) {
+            let emits = entry.samples && self.emits(entry.request);
+            Self::enter(plan, entry, emits);
+        }
+        self.prefills = prefills;
+    }
+
     /// The plan in the order that all drivers know: who goes on with a prompt,
     /// who decodes, and whoever is new at the end.
     fn end_pass(&mut self, plan: &mut StepPlan) {
-        for entry in std::mem::take(&mut self.prefills).drain(..) {
-            let emits = self.emits(entry.request);
-            Self::enter(plan, entry, emits);
-        }
+        self.enter_prefills(plan, self.prefills.len());
         for id in std::mem::take(&mut self.joining).drain(..) {
             self.running.push(id);
             self.begin_reserve(id);
@@ -244,9 +293,9 @@ impl ServingEngine for SglangEngine {
         if prompt_pages * page_size + u64::from(output.min(self.config.clip_max_new_tokens)) >= total_tokens {
             return Err(RejectReason::ExceedsKvReserve);
         }
-        // The last output token is never computed, so it needs no slot.
-        let longest = u64::from(end - output.min(1)) + u64::from(self.config.max_extra_tokens_per_step);
-        if longest > total_tokens {
+        let first_has_slot = self.config.pass_order == PassOrder::Mixed;
+        let longest = if output > 1 || first_has_slot { end } else { prompt_tokens };
+        if u64::from(longest) > total_tokens {
             return Err(RejectReason::ExceedsKvPool);
         }
         Ok(())
@@ -309,12 +358,17 @@ impl ServingEngine for SglangEngine {
         plan.clear();
         self.seat_loaded();
         plan.admission_stop = self.admit(&mut plan);
-        let prefills = !plan.scheduled.is_empty() || !self.prefills.is_empty();
+        let prefills = !self.prefills.is_empty();
+        self.take_first_slots();
+        let goes_on = self.prefills.first().is_some_and(|entry| entry.kind == ScheduledKind::Running);
+        self.enter_prefills(&mut plan, usize::from(goes_on));
         if self.config.pass_order == PassOrder::Mixed || !prefills {
             self.decode(&mut plan);
         }
         self.end_pass(&mut plan);
-        self.calm_passes = if plan.preempted.is_empty() { self.calm_passes.saturating_add(1) } else { 0 };
+        let falls = self.config.retraction == Retraction::BeforeAll || (!prefills && self.retracted.is_empty());
+        self.reserved_share.fall(u32::from(falls));
+        self.requeue_retracted();
         self.step_in_flight = !plan.scheduled.is_empty();
         self.stats.steps += u64::from(self.step_in_flight);
         self.plan = plan;

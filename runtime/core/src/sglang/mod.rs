@@ -21,7 +21,8 @@ mod decode;
 mod depart;
 mod engine;
 mod radix;
+mod share;
 mod update;
 
-pub use config::{PassOrder, PrefixLookup, SchedulePolicy, SglangConfig, SglangConfigInput};
+pub use config::{PassOrder, PrefixLookup, Retraction, SchedulePolicy, SglangConfig, SglangConfigInput};
 pub use engine::SglangEngine;

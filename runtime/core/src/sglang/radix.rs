@@ -101,16 +101,26 @@ impl RadixCache {
     /// Locks what is cached of pages that follow those of `node`, which is the
     /// root or locked by the caller, whose lock moves on. Gives where they end.
     pub(crate) fn take(&mut self, node: NodeId, hashes: &[BlockHash]) -> NodeId {
-        let end = self.end_of(self.descend(node, hashes));
+        let found = self.descend(node, hashes);
+        let end = self.end_of(found);
         self.lock_below(end, node);
-        self.touch(end);
+        // What of an edge is split off stays as it was used.
+        let now = self.tick(1);
+        self.touch(found.node, now);
         end
     }
 
-    /// Adds pages that follow those of `node`, which the caller has locked; its
-    /// lock moves on to the last of them. Gives that node and how many of the
-    /// pages had been there before.
-    pub(crate) fn extend(&mut self, node: NodeId, tag: u64, hashes: &[BlockHash], tokens: &[u32]) -> (NodeId, u32) {
+    /// Adds pages that follow those of `node`, which the caller has locked, as used at
+    /// that time; its lock moves on to the last of them. Gives that node and how many of
+    /// the pages had been there before.
+    pub(crate) fn extend(
+        &mut self,
+        node: NodeId,
+        tag: u64,
+        hashes: &[BlockHash],
+        tokens: &[u32],
+        used_at: u64,
+    ) -> (NodeId, u32) {
         let found = self.descend(node, hashes);
         let known = found.pages + found.partial.map_or(0, |(_, pages)| pages);
         let mut end = self.end_of(found);
@@ -121,10 +131,14 @@ impl RadixCache {
                 let page_tokens = tokens.len() / hashes.len();
                 events.stored(tag, parent, new, &tokens[known as usize * page_tokens..]);
             }
-            end = self.add_child(end, new.to_vec());
+            if self.is_free_end(end, node) {
+                self.lengthen(end, new);
+            } else {
+                end = self.add_child(end, new, used_at);
+            }
         }
         self.lock_below(end, node);
-        self.touch(end);
+        self.touch(found.node, used_at);
         (end, known)
     }
 
@@ -223,15 +237,29 @@ impl RadixCache {
         upper
     }
 
-    fn add_child(&mut self, parent: NodeId, pages: Vec<BlockHash>) -> NodeId {
+    /// Whether a node may grow: nothing follows it, and nobody but who has locked `own`
+    /// uses it.
+    fn is_free_end(&self, node: NodeId, own: NodeId) -> bool {
+        let Node { num_children, locks, .. } = self.nodes[node as usize];
+        node != ROOT && num_children == 0 && locks == u32::from(node == own)
+    }
+
+    fn lengthen(&mut self, node: NodeId, pages: &[BlockHash]) {
+        let count = pages.len() as u32;
+        let end = &mut self.nodes[node as usize];
+        end.pages.extend_from_slice(pages);
+        self.num_pages += count;
+        self.num_evictable_pages += if end.locks == 0 { count } else { 0 };
+    }
+
+    fn add_child(&mut self, parent: NodeId, pages: &[BlockHash], used_at: u64) -> NodeId {
         let count = pages.len() as u32;
         let above = &mut self.nodes[parent as usize];
         above.num_children += 1;
         if above.num_children == 1 && above.locks == 0 {
             self.evictable_leaves.remove(&(above.used_at, parent));
         }
-        let used_at = self.clock;
-        let child = self.place(Node { pages, parent, num_children: 0, locks: 0, used_at });
+        let child = self.place(Node { pages: pages.to_vec(), parent, num_children: 0, locks: 0, used_at });
         self.index(child);
         self.num_pages += count;
         self.become_evictable(child);
@@ -279,12 +307,19 @@ impl RadixCache {
         }
     }
 
-    /// Marks a path, which is locked and so in no order, as used just now.
-    fn touch(&mut self, node: NodeId) {
-        self.clock += 1;
+    /// Lets that many uses pass, and gives the time of the last.
+    pub(crate) fn tick(&mut self, uses: u64) -> u64 {
+        self.clock += uses;
+        self.clock
+    }
+
+    /// Marks a path, which is locked and so in no order, as used at that time, if it has
+    /// not been used since.
+    fn touch(&mut self, node: NodeId, used_at: u64) {
         let mut at = node;
         while at != ROOT {
-            self.nodes[at as usize].used_at = self.clock;
+            let used = &mut self.nodes[at as usize].used_at;
+            *used = used_at.max(*used);
             at = self.nodes[at as usize].parent;
         }
     }

@@ -3,6 +3,7 @@
 use crate::engine::TokenSource;
 use crate::plan::{RequestOutput, ScheduledRequest, StepOutputs};
 use crate::request::{FinishReason, RequestStatus};
+use crate::sglang::config::PassOrder;
 use crate::sglang::engine::SglangEngine;
 
 impl SglangEngine {
@@ -14,21 +15,26 @@ impl SglangEngine {
         let mut out = std::mem::take(&mut self.outputs);
         out.outputs.clear();
         out.tokens.clear();
-        let mut any_finished = false;
+        // What goes on was used first, wherever it stands.
+        if let Some(id) = self.chunked {
+            let now = self.radix.tick(1);
+            self.store(id, self.requests[id].num_computed_tokens, now);
+        }
         for entry in &plan.scheduled {
             // Aborted while the pass was in flight.
             if matches!(self.requests[entry.request].status, RequestStatus::Finished | RequestStatus::HoldingKv) {
                 continue;
             }
-            if entry.is_prefill {
-                let computed = self.requests[entry.request].num_computed_tokens;
-                self.store(entry.request, computed);
-            }
-            if entry.samples {
-                any_finished |= self.sample(entry, source, &mut out);
+            let ended = entry.samples && self.sample(entry, source, &mut out);
+            if entry.is_prefill && !ended && self.chunked != Some(entry.request) {
+                self.store_prompt(entry);
             }
         }
-        if any_finished {
+        if !self.ended.is_empty() {
+            // What they leave was used last, whatever their places.
+            for (id, kept_tokens) in std::mem::take(&mut self.ended).drain(..) {
+                self.finish(id, kept_tokens);
+            }
             let requests = &self.requests;
             self.running.retain(|&id| requests[id].status == RequestStatus::Running);
         }
@@ -37,6 +43,20 @@ impl SglangEngine {
         self.applied_steps += 1;
         self.requests.recycle(self.applied_steps);
         self.outputs = out;
+    }
+
+    /// Offers a prompt that a pass has computed to its end to the cache.
+    fn store_prompt(&mut self, entry: &ScheduledRequest) {
+        let id = entry.request;
+        let now = self.radix.tick(1);
+        let request = &self.requests[id];
+        self.store(id, if entry.samples { request.num_tokens } else { request.num_computed_tokens }, now);
+        let request = &mut self.requests[id];
+        if !entry.samples {
+            // There was no page for its first token, which now comes of a decode.
+            request.num_computed_tokens -= 1;
+            request.prefill_target_tokens = request.num_computed_tokens;
+        }
     }
 
     /// Appends a request's tokens of this pass. Gives whether that ended it.
@@ -70,17 +90,22 @@ impl SglangEngine {
         }
         // Tokens of a burst but the last come with their KV computed.
         request.num_computed_tokens += num_tokens.saturating_sub(1);
-        let computed = request.num_computed_tokens;
+        let known = request.num_tokens;
         self.reserve_tokens -= u64::from(reserve_before - self.reserve_of(id));
         if most_extra > 0 {
-            let used = self.pages_for(computed);
+            let used = self.pages_for(known);
             let hold = &mut self.holds[id.index()];
             let unused = hold.pages() - used.max(hold.tree_pages);
             hold.own_pages -= unused;
             self.num_free_pages += unused;
         }
+        let fills_last = known.is_multiple_of(page_size);
+        if known % page_size < num_tokens && !entry.is_prefill && !(fills_last && finish.is_some()) {
+            self.holds[id.index()].filled_at = self.radix.tick(1);
+        }
         if finish.is_some() {
-            self.finish(id);
+            let has_slot = !entry.is_prefill || self.config.pass_order == PassOrder::Mixed;
+            self.ended.push((id, if has_slot { known } else { known - num_tokens }));
         }
         out.outputs.push(RequestOutput {
             request: id,

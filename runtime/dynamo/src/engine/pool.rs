@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use vcr_cluster::{DataParallel, LatencyFactory, PoolConfig, RouterConfig, ScalerFactory, ScalingConfig};
 use vcr_core::latency::LatencyModel;
-use vcr_core::sglang::{PassOrder, PrefixLookup, SchedulePolicy, SglangConfig, SglangConfigInput};
+use vcr_core::sglang::{PassOrder, PrefixLookup, Retraction, SchedulePolicy, SglangConfig, SglangConfigInput};
 use vcr_core::{CapacityPolicy, ConfigError, EngineConfig, EngineConfigInput, EngineKind, Reservations, Victim};
 use vcr_timing::{
     Deployment, Fixed, FixedInput, InvalidConfig, Polynomial, PolynomialInput, Profile, ProfileInput, SpeedInput,
@@ -149,6 +149,10 @@ impl EngineArgs {
             prefix_lookup: match preset {
                 Preset::Dynamo1_4 => PrefixLookup::FirstChunk,
                 Preset::Dynamo1_6 => PrefixLookup::WholePrompt,
+            },
+            retraction: match preset {
+                Preset::Dynamo1_4 => Retraction::BeforeAll,
+                Preset::Dynamo1_6 => Retraction::BehindAll,
             },
             max_extra_tokens_per_step: self.mtp.as_ref().map_or(0, |mtp| mtp.extra_tokens),
         };

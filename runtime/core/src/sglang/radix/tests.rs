@@ -18,9 +18,15 @@ fn cache() -> RadixCache {
     RadixCache { events: Some(KvEventLog::default()), ..RadixCache::new() }
 }
 
+/// Adds the pages of a sequence behind the first `begin`, which end at `node`.
+fn extend(cache: &mut RadixCache, node: NodeId, tokens: &[u32], begin: usize) -> (NodeId, u32) {
+    let now = cache.tick(1);
+    cache.extend(node, 7, &hashes(tokens)[begin..], &[], now)
+}
+
 /// Adds a sequence that nobody uses afterwards.
 fn add(cache: &mut RadixCache, tokens: &[u32]) {
-    let (node, _) = cache.extend(ROOT, 0, &hashes(tokens), &[]);
+    let (node, _) = extend(cache, ROOT, tokens, 0);
     cache.unlock(node);
 }
 
@@ -56,14 +62,41 @@ fn what_is_locked_stays_and_its_unused_tail_goes() {
 #[test]
 fn a_lock_names_the_same_end_after_a_split() {
     let mut cache = cache();
-    let (long, _) = cache.extend(ROOT, 0, &hashes(&[1, 2, 3, 4]), &[]);
+    let (long, _) = extend(&mut cache, ROOT, &[1, 2, 3, 4], 0);
     let short = cache.take(ROOT, &hashes(&[1, 2]));
-    let (longer, known) = cache.extend(long, 0, &hashes(&[1, 2, 3, 4, 5])[4..], &[]);
+    let (longer, known) = extend(&mut cache, long, &[1, 2, 3, 4, 5], 4);
     assert_eq!(known, 0);
     assert_eq!(cache.find(ROOT, &hashes(&[1, 2, 3, 4, 5])).pages, 5);
     cache.unlock(short);
     cache.unlock(longer);
     assert_eq!(cache.num_evictable_pages(), 5);
+    cache.assert_consistent();
+}
+
+#[test]
+fn what_is_split_off_an_edge_stays_as_it_was_used() {
+    let mut cache = cache();
+    add(&mut cache, &[1, 2, 3, 4]);
+    add(&mut cache, &[7, 8]);
+    let node = cache.take(ROOT, &hashes(&[1, 2]));
+    cache.unlock(node);
+    cache.evict(4);
+    assert_eq!(cache.find(ROOT, &hashes(&[1])).pages, 0);
+    assert_eq!(cache.find(ROOT, &hashes(&[7, 8])).pages, 2);
+}
+
+#[test]
+fn an_end_that_one_alone_uses_grows_in_place() {
+    let mut cache = cache();
+    let (node, _) = extend(&mut cache, ROOT, &[1, 2], 0);
+    assert_eq!(extend(&mut cache, node, &[1, 2, 3], 2), (node, 0));
+    let other = cache.take(ROOT, &hashes(&[1, 2, 3]));
+    assert_eq!(other, node);
+    let (longer, _) = extend(&mut cache, node, &[1, 2, 3, 4], 3);
+    assert_ne!(longer, node, "another one ends there");
+    cache.unlock(other);
+    cache.unlock(longer);
+    assert_eq!(cache.num_evictable_pages(), 4);
     cache.assert_consistent();
 }
 
@@ -110,7 +143,7 @@ proptest! {
                     let begin = tokens.len();
                     tokens.extend(more);
                     let before = cache.num_pages;
-                    let (end, known) = cache.extend(*node, 7, &hashes(tokens)[begin..], &[]);
+                    let (end, known) = extend(&mut cache, *node, tokens, begin);
                     *node = end;
                     prop_assert_eq!(cache.num_pages - before, (tokens.len() - begin) as u32 - known);
                 }
