@@ -20,8 +20,8 @@ const MOST_SPARE_PAGES: u32 = 4_096;
 pub(super) struct Candidate {
     /// Goes behind all others, because one that begins alike goes before.
     is_deferred: bool,
-    /// So that more comes first.
-    uncached_first: std::cmp::Reverse<u32>,
+    /// Cached pages.
+    longest_first: std::cmp::Reverse<u32>,
     /// Its place so far.
     place: u32,
     id: RequestId,
@@ -64,6 +64,7 @@ enum Admission {
 impl SglangEngine {
     /// Admits what may be admitted, and gives what ended it.
     pub(super) fn admit(&mut self, plan: &mut StepPlan) -> AdmissionStop {
+        self.order_waiting();
         let mut budget = Budget {
             input_tokens: self.config.max_prefill_tokens,
             chunk_tokens: self.config.chunked_prefill_size,
@@ -76,11 +77,6 @@ impl SglangEngine {
                 Admission::Blocked(stop) => return stop,
                 Admission::Chunk | Admission::Loading => return AdmissionStop::Budget,
             }
-        }
-        // Not while nobody could be admitted: in a stretch of decode the order
-        // must stay as it is.
-        if self.num_seated() < self.config.max_num_seqs as usize {
-            self.order_waiting();
         }
         loop {
             if self.waiting.len() == 0 {
@@ -304,17 +300,22 @@ impl SglangEngine {
         stats.hit_tokens += u64::from(cached_tokens);
     }
 
+    /// Whether the order of those that wait is the policy's, anew in every pass.
+    pub(super) fn reorders(&self) -> bool {
+        self.config.schedule_policy == SchedulePolicy::Lpm && self.config.enable_prefix_caching
+    }
+
     /// Puts those that wait into the order of the policy.
     fn order_waiting(&mut self) {
-        let ordered = 2..=SchedulePolicy::MOST_ORDERED_REQUESTS;
-        if self.config.schedule_policy != SchedulePolicy::Lpm || !ordered.contains(&self.waiting.len()) {
+        let others = usize::from(self.chunked.is_some());
+        let ordered = 2..=SchedulePolicy::MOST_ORDERED_REQUESTS - others;
+        if !self.reorders() || !ordered.contains(&self.waiting.len()) {
             return;
         }
         let page_size = self.config.page_size;
         let beginning_pages = BEGINNING_TOKENS.div_ceil(page_size) as usize;
         while let Some(id) = self.waiting.pop(&mut self.requests) {
-            let before_last = self.requests[id].num_tokens - 1;
-            let hit = self.lookup(id, before_last);
+            let hit = self.lookup(id, self.requests[id].num_tokens);
             let hashes = &self.requests[id].block_hashes;
             let mut is_deferred = false;
             if hit.pages * page_size <= BEGINNING_TOKENS
@@ -325,9 +326,8 @@ impl SglangEngine {
                     self.beginnings.push(*beginning);
                 }
             }
-            let cached = if is_deferred { 0 } else { hit.pages };
             let place = self.candidates.len() as u32;
-            self.candidates.push(Candidate { is_deferred, uncached_first: std::cmp::Reverse(cached), place, id });
+            self.candidates.push(Candidate { is_deferred, longest_first: std::cmp::Reverse(hit.pages), place, id });
         }
         self.candidates.sort_unstable();
         for candidate in self.candidates.drain(..) {

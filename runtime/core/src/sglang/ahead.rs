@@ -99,7 +99,8 @@ impl SglangEngine {
             && decoding == self.running.len()
             && self.chunked.is_none()
             && self.kv_ready.len() == 0
-            && (self.waiting.len() == 0 || self.num_seated() >= self.config.max_num_seqs as usize)
+            && (self.waiting.len() == 0
+                || (!self.reorders() && self.num_seated() >= self.config.max_num_seqs as usize))
     }
 
     /// Passes after the one in flight that all of its requests are part of.
