@@ -71,13 +71,6 @@ impl SglangEngine {
             total_tokens: f64::from(self.num_available_pages()) * f64::from(self.config.page_size)
                 - self.reserve_tokens as f64 * self.reserved_share.value(),
         };
-        if let Some(id) = self.chunked {
-            match self.go_on(id, &mut budget) {
-                Admission::Whole => self.chunked = None,
-                Admission::Blocked(stop) => return stop,
-                Admission::Chunk | Admission::Loading => return AdmissionStop::Budget,
-            }
-        }
         loop {
             if self.waiting.len() == 0 {
                 return AdmissionStop::Drained;
@@ -86,21 +79,47 @@ impl SglangEngine {
                 return AdmissionStop::Seats;
             }
             let id = self.waiting.pop(&mut self.requests).expect("some request waits");
-            match self.begin(id, plan, &mut budget) {
-                Admission::Whole | Admission::Loading => {}
+            let is_begun = self.requests[id].status == RequestStatus::Running;
+            let admission = if is_begun { self.go_on(id, &mut budget) } else { self.begin(id, plan, &mut budget) };
+            match admission {
+                Admission::Whole => self.begun.retain(|&other| other != id),
+                Admission::Loading => {}
                 Admission::Chunk => {
-                    self.chunked = Some(id);
+                    if !is_begun {
+                        self.begun.push(id);
+                    }
+                    self.waiting.push_front(id, &mut self.requests);
                     return AdmissionStop::Budget;
                 }
                 Admission::Blocked(stop) => {
                     self.waiting.push_front(id, &mut self.requests);
-                    return stop;
+                    if !self.lets_begun_pass(id, plan) {
+                        return stop;
+                    }
                 }
             }
         }
     }
 
-    /// Computes more of the prompt that has been begun.
+    /// Where the head is blocked and nothing else goes on, prompts that have been begun
+    /// must: one passes the head, or gives way to one that has been begun before. Gives
+    /// whether there is a head to try.
+    fn lets_begun_pass(&mut self, head: RequestId, plan: &mut StepPlan) -> bool {
+        let goes_on = !self.running.is_empty() || !self.prefills.is_empty() || self.num_loading > 0;
+        if goes_on || self.begun.iter().all(|&id| id == head) {
+            return false;
+        }
+        if self.begun.contains(&head) {
+            self.retract_last_begun(head, plan);
+        } else {
+            let id = self.begun[0];
+            self.waiting.leave(id, &mut self.requests);
+            self.waiting.push_front(id, &mut self.requests);
+        }
+        true
+    }
+
+    /// Computes more of a prompt that has been begun.
     fn go_on(&mut self, id: RequestId, budget: &mut Budget) -> Admission {
         let from = self.requests[id].num_computed_tokens;
         let cut = match self.cut(id, from, budget) {
@@ -307,8 +326,7 @@ impl SglangEngine {
 
     /// Puts those that wait into the order of the policy.
     fn order_waiting(&mut self) {
-        let others = usize::from(self.chunked.is_some());
-        let ordered = 2..=SchedulePolicy::MOST_ORDERED_REQUESTS - others;
+        let ordered = 2..=SchedulePolicy::MOST_ORDERED_REQUESTS;
         if !self.reorders() || !ordered.contains(&self.waiting.len()) {
             return;
         }
@@ -316,9 +334,10 @@ impl SglangEngine {
         let beginning_pages = BEGINNING_TOKENS.div_ceil(page_size) as usize;
         while let Some(id) = self.waiting.pop(&mut self.requests) {
             let hit = self.lookup(id, self.requests[id].num_tokens);
+            let cached_pages = self.holds[id.index()].tree_pages + hit.pages;
             let hashes = &self.requests[id].block_hashes;
             let mut is_deferred = false;
-            if hit.pages * page_size <= BEGINNING_TOKENS
+            if cached_pages * page_size <= BEGINNING_TOKENS
                 && let Some(beginning) = hashes.get(beginning_pages - 1)
             {
                 is_deferred = self.beginnings.contains(beginning);
@@ -327,7 +346,7 @@ impl SglangEngine {
                 }
             }
             let place = self.candidates.len() as u32;
-            self.candidates.push(Candidate { is_deferred, longest_first: std::cmp::Reverse(hit.pages), place, id });
+            self.candidates.push(Candidate { is_deferred, longest_first: std::cmp::Reverse(cached_pages), place, id });
         }
         self.candidates.sort_unstable();
         for candidate in self.candidates.drain(..) {

@@ -97,10 +97,8 @@ impl SglangEngine {
             && self.config.max_extra_tokens_per_step == 0
             && self.plan.shape.decode_requests == decoding as u64
             && decoding == self.running.len()
-            && self.chunked.is_none()
             && self.kv_ready.len() == 0
-            && (self.waiting.len() == 0
-                || (!self.reorders() && self.num_seated() >= self.config.max_num_seqs as usize))
+            && (self.waiting.len() == 0 || (!self.reorders() && self.num_seated() >= self.config.max_num_seqs as usize))
     }
 
     /// Passes after the one in flight that all of its requests are part of.

@@ -48,17 +48,16 @@ impl SglangEngine {
         let mut missing: u32 = self.running.iter().map(|&id| self.missing_pages(id)).sum();
         while missing > self.num_available_pages() {
             let others = self.running.len() + self.joining.len() > 1;
-            if !others && let Some(id) = self.chunked.filter(|_| plan.scheduled.is_empty() && self.prefills.is_empty())
-            {
+            let prefills = !plan.scheduled.is_empty() || !self.prefills.is_empty();
+            if !others && !prefills && !self.begun.is_empty() {
                 // Who runs alone goes before who has not begun to.
-                self.retract(id, plan);
-                self.chunked = None;
+                self.retract_last_begun(self.running[0], plan);
                 continue;
             }
             let index = self.fewest_outputs();
             let id = self.running.remove(index);
             missing -= self.missing_pages(id);
-            self.retract(id, plan);
+            self.retract(id, self.requests[id].num_tokens, plan);
         }
         if !self.retracted.is_empty() {
             match self.config.retraction {
@@ -95,6 +94,14 @@ impl SglangEngine {
         }
     }
 
+    /// Retracts a request whose prompt is computed in part: the last but `kept`.
+    pub(super) fn retract_last_begun(&mut self, kept: RequestId, plan: &mut StepPlan) {
+        let last = self.begun.iter().rposition(|&id| id != kept).expect("another has been begun");
+        let id = self.begun.remove(last);
+        self.waiting.leave(id, &mut self.requests);
+        self.retract(id, 0, plan);
+    }
+
     /// The running request with the fewest output tokens, the first of several.
     fn fewest_outputs(&self) -> usize {
         let outputs = self.running.iter().map(|&id| self.requests[id].num_output_tokens());
@@ -102,12 +109,10 @@ impl SglangEngine {
         fewest.expect("only running requests lack pages").0
     }
 
-    /// Takes the KV of a request that has left its list. Full pages may be reused as
-    /// long as they are in the tree.
-    fn retract(&mut self, id: RequestId, plan: &mut StepPlan) {
-        if self.chunked != Some(id) {
-            self.store(id, self.requests[id].num_tokens, self.holds[id.index()].filled_at);
-        }
+    /// Takes the KV of a request that has left its list. Full pages of its first
+    /// `kept_tokens` tokens, and what it has in the tree, may be reused.
+    fn retract(&mut self, id: RequestId, kept_tokens: u32, plan: &mut StepPlan) {
+        self.store(id, kept_tokens, self.holds[id.index()].filled_at);
         self.forget_kv(id);
         self.requests[id].status = RequestStatus::Preempted;
         self.stats.preemptions += 1;

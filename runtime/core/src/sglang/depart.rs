@@ -11,7 +11,10 @@ impl SglangEngine {
             RequestStatus::Waiting | RequestStatus::Preempted => self.waiting.leave(id, &mut self.requests),
             RequestStatus::RemoteKvReady => self.kv_ready.leave(id, &mut self.requests),
             RequestStatus::WaitingForRemoteKv => self.num_loading -= 1,
-            RequestStatus::Running if self.chunked == Some(id) => self.chunked = None,
+            RequestStatus::Running if self.begun.contains(&id) => {
+                self.begun.retain(|&other| other != id);
+                self.waiting.leave(id, &mut self.requests);
+            }
             RequestStatus::Running => self.running.retain(|&other| other != id),
             RequestStatus::HoldingKv => {}
             RequestStatus::Finished => return,

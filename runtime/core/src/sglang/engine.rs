@@ -51,8 +51,9 @@ pub struct SglangEngine {
     /// Requests past their prompt, in order of admission.
     pub(super) running: Vec<RequestId>,
     pub(super) waiting: WaitingQueue,
-    /// The request whose prompt is computed in part, served before all that wait.
-    pub(super) chunked: Option<RequestId>,
+    /// Requests whose prompts are computed in part. They are among those that wait, and
+    /// before all others unless the policy reorders them.
+    pub(super) begun: Vec<RequestId>,
     /// Requests whose KV has arrived.
     pub(super) kv_ready: WaitingQueue,
     /// Requests whose pages a transfer is filling.
@@ -96,7 +97,7 @@ impl SglangEngine {
             radix: RadixCache::new(),
             running: Vec::new(),
             waiting: WaitingQueue::new(Policy::Fcfs),
-            chunked: None,
+            begun: Vec::new(),
             kv_ready: WaitingQueue::new(Policy::Fcfs),
             num_loading: 0,
             reserve_tokens: 0,
@@ -200,11 +201,7 @@ impl SglangEngine {
 
     /// Requests that have a seat, or are promised one.
     pub(super) fn num_seated(&self) -> usize {
-        self.running.len()
-            + self.joining.len()
-            + self.num_loading
-            + self.kv_ready.len()
-            + usize::from(self.chunked.is_some())
+        self.running.len() + self.joining.len() + self.num_loading + self.kv_ready.len()
     }
 
     pub(super) fn enter(plan: &mut StepPlan, entry: ScheduledRequest, emits: bool) {
@@ -271,10 +268,10 @@ impl SglangEngine {
     /// who decodes, and whoever is new at the end.
     fn end_pass(&mut self, plan: &mut StepPlan) {
         self.enter_prefills(plan, self.prefills.len());
-        for id in std::mem::take(&mut self.joining).drain(..) {
-            self.running.push(id);
-            self.begin_reserve(id);
+        for index in 0..self.joining.len() {
+            self.begin_reserve(self.joining[index]);
         }
+        self.running.append(&mut self.joining);
         plan.shape.kv_active_blocks = u64::from(self.num_active_blocks());
         plan.shape.kv_total_blocks = u64::from(self.config.num_pages);
         plan.shape.block_size_tokens = u64::from(self.config.page_size);
@@ -328,7 +325,7 @@ impl ServingEngine for SglangEngine {
     }
 
     fn running_tags(&self) -> Vec<u64> {
-        self.chunked.iter().chain(&self.running).map(|&id| self.requests[id].tag).collect()
+        self.begun.iter().chain(&self.running).map(|&id| self.requests[id].tag).collect()
     }
 
     fn remote_kv_arrived(&mut self, id: RequestId) {
@@ -349,7 +346,7 @@ impl ServingEngine for SglangEngine {
     }
 
     fn has_schedulable_requests(&self) -> bool {
-        !self.running.is_empty() || self.chunked.is_some() || self.waiting.len() + self.kv_ready.len() > 0
+        !self.running.is_empty() || self.waiting.len() + self.kv_ready.len() > 0
     }
 
     fn schedule(&mut self) -> &StepPlan {
@@ -360,8 +357,10 @@ impl ServingEngine for SglangEngine {
         plan.admission_stop = self.admit(&mut plan);
         let prefills = !self.prefills.is_empty();
         self.take_first_slots();
-        let goes_on = self.prefills.first().is_some_and(|entry| entry.kind == ScheduledKind::Running);
-        self.enter_prefills(&mut plan, usize::from(goes_on));
+        let is_new = |entry: &ScheduledRequest| entry.kind != ScheduledKind::Running;
+        self.prefills.sort_by_key(is_new);
+        let num_going_on = self.prefills.partition_point(|entry| !is_new(entry));
+        self.enter_prefills(&mut plan, num_going_on);
         if self.config.pass_order == PassOrder::Mixed || !prefills {
             self.decode(&mut plan);
         }
@@ -417,11 +416,11 @@ impl ServingEngine for SglangEngine {
     }
 
     fn num_running(&self) -> usize {
-        self.running.len() + usize::from(self.chunked.is_some())
+        self.running.len() + self.begun.len()
     }
 
     fn num_waiting(&self) -> usize {
-        self.waiting.len() + self.kv_ready.len() + self.num_loading
+        self.waiting.len() - self.begun.len() + self.kv_ready.len() + self.num_loading
     }
 
     fn outstanding_prefill_tokens(&self) -> u64 {

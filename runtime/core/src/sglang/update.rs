@@ -15,9 +15,10 @@ impl SglangEngine {
         let mut out = std::mem::take(&mut self.outputs);
         out.outputs.clear();
         out.tokens.clear();
-        // What goes on was used first, wherever it stands.
-        if let Some(id) = self.chunked {
+        // A part of a prompt is used first, wherever it stands.
+        for index in 0..self.begun.len() {
             let now = self.radix.tick(1);
+            let id = self.begun[index];
             self.store(id, self.requests[id].num_computed_tokens, now);
         }
         for entry in &plan.scheduled {
@@ -26,7 +27,9 @@ impl SglangEngine {
                 continue;
             }
             let ended = entry.samples && self.sample(entry, source, &mut out);
-            if entry.is_prefill && !ended && self.chunked != Some(entry.request) {
+            let request = &self.requests[entry.request];
+            let is_whole = entry.samples || request.num_computed_tokens == request.num_tokens;
+            if entry.is_prefill && is_whole && !ended {
                 self.store_prompt(entry);
             }
         }

@@ -118,7 +118,7 @@ impl Driver {
 
     fn check(&self) {
         let engine = &self.engine;
-        assert!(engine.num_running() <= engine.config().max_num_seqs as usize);
+        assert!(engine.plan().shape.decode_requests <= u64::from(engine.config().max_num_seqs));
         assert!(engine.num_active_blocks() <= engine.num_usable_blocks());
         assert_eq!(engine.num_running() + engine.num_waiting(), self.live.len());
     }
