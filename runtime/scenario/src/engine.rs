@@ -39,6 +39,9 @@ const TYPES: &[(&str, EngineType)] =
 const SCHEDULE_POLICIES: &[(&str, SchedulePolicy)] =
     &[("fifo", SchedulePolicy::Fifo), ("fcfs", SchedulePolicy::Fifo), ("lpm", SchedulePolicy::Lpm)];
 
+const RETRACTIONS: &[(&str, Retraction)] =
+    &[("behind-all", Retraction::BehindAll), ("before-all", Retraction::BeforeAll)];
+
 const PASS_ORDERS: &[(&str, PassOrder)] = &[("mixed", PassOrder::Mixed), ("prefill-first", PassOrder::PrefillFirst)];
 
 /// TensorRT-LLM's.
@@ -126,7 +129,7 @@ fn sglang(options: &mut Options<'_>) -> Result<EngineKind, Vec<ConfigError>> {
         schedule_conservativeness: options.f64("schedule_conservativeness").unwrap_or(own.schedule_conservativeness),
         pass_order: options.choice("pass_order", PASS_ORDERS).unwrap_or_default(),
         prefix_lookup: PrefixLookup::WholePrompt,
-        retraction: Retraction::default(),
+        retraction: options.choice("retraction", RETRACTIONS).unwrap_or_default(),
         max_extra_tokens_per_step: options.u32("max_extra_tokens_per_step").unwrap_or(0),
     };
     Ok(SglangConfig::new(input)?.into())

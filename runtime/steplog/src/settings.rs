@@ -1,7 +1,7 @@
 //! The settings of an engine, under the names of either schema.
 
 use serde_json::{Map, Value, json};
-use vcr_core::sglang::{PassOrder, SchedulePolicy, SglangConfig};
+use vcr_core::sglang::{PassOrder, Retraction, SchedulePolicy, SglangConfig};
 use vcr_core::{CapacityPolicy, EngineConfig, EngineKind, Policy};
 
 /// What explanations need; none or zero where the log does not say.
@@ -106,6 +106,10 @@ fn sglang(config: &SglangConfig) -> Value {
         "pass_order": match config.pass_order {
             PassOrder::Mixed => "mixed",
             PassOrder::PrefillFirst => "prefill-first",
+        },
+        "retraction": match config.retraction {
+            Retraction::BehindAll => "behind-all",
+            Retraction::BeforeAll => "before-all",
         },
     })
 }

@@ -35,9 +35,11 @@ impl SglangEngine {
         }
         if !self.ended.is_empty() {
             // What they leave was used last, whatever their places.
-            for (id, kept_tokens) in std::mem::take(&mut self.ended).drain(..) {
+            for index in 0..self.ended.len() {
+                let (id, kept_tokens) = self.ended[index];
                 self.finish(id, kept_tokens);
             }
+            self.ended.clear();
             let requests = &self.requests;
             self.running.retain(|&id| requests[id].status == RequestStatus::Running);
         }
