@@ -15,7 +15,7 @@ use vcr_cluster::{
 };
 use vcr_core::sglang::{PassOrder, PrefixLookup, Retraction, SglangConfig, SglangConfigInput};
 use vcr_core::{CapacityPolicy, EngineConfig, EngineConfigInput, EngineKind, Reservations};
-use vcr_timing::{PassSemantics, Polynomial, PolynomialInput, SpeedInput};
+use vcr_timing::{PassSemantics, Polynomial, PolynomialInput, SpeedInput, WorkerPhases};
 
 use PassSemantics::{Dynamo1_4, Dynamo1_6};
 
@@ -101,10 +101,10 @@ impl Case<'_> {
         EngineConfig::new(input).expect("valid").into()
     }
 
-    fn pool(&self, name: &str, semantics: PassSemantics, prefill_only_worker: bool) -> PoolConfig {
+    fn pool(&self, name: &str, semantics: PassSemantics, phases: WorkerPhases) -> PoolConfig {
         let input = PolynomialInput {
             semantics,
-            prefill_only_worker,
+            phases,
             speculative: self.burst > 0,
             sums_contexts: matches!(self.backend, Backend::Sglang),
             speed: SpeedInput { speedup_ratio: self.speedup_ratio, ..SpeedInput::default() },
@@ -131,7 +131,7 @@ impl Case<'_> {
     }
 
     fn aggregated(&self, semantics: PassSemantics) -> Report {
-        let report = run(&self.config(Topology::Aggregated(self.pool("engines", semantics, false))));
+        let report = run(&self.config(Topology::Aggregated(self.pool("engines", semantics, WorkerPhases::Both))));
         assert_conserved(&report);
         report
     }
@@ -149,8 +149,8 @@ impl Case<'_> {
             },
         };
         let topology = Topology::Disaggregated {
-            prefill: self.pool("prefill", semantics, true),
-            decode: self.pool("decode", semantics, false),
+            prefill: self.pool("prefill", semantics, WorkerPhases::Prefill),
+            decode: self.pool("decode", semantics, WorkerPhases::Decode),
             link,
             conditional: None,
         };

@@ -12,7 +12,7 @@ use vcr_random::Distribution;
 use vcr_roofline::RooflineConfig;
 use vcr_timing::{
     Deployment, Fixed, FixedInput, InvalidConfig, Knobs, KnobsInput, PassSemantics, Polynomial, PolynomialInput,
-    Profile, ProfileInput, Roofline, SpeedInput,
+    Profile, ProfileInput, Roofline, SpeedInput, WorkerPhases,
 };
 
 use crate::context::Context;
@@ -146,10 +146,25 @@ fn speed(options: &mut Options<'_>) -> SpeedInput {
     }
 }
 
+/// What is charged for, of an engine of a disaggregated cluster.
+fn phases(options: &mut Options<'_>) -> WorkerPhases {
+    let only = |options: &mut Options<'_>, name| options.boolean(name).unwrap_or(false);
+    match (only(options, "prefill_only"), only(options, "decode_only")) {
+        (true, true) => {
+            options
+                .problem("decode_only", "an engine that charges neither prompts nor decodes takes no time".to_owned());
+            WorkerPhases::Both
+        }
+        (true, false) => WorkerPhases::Prefill,
+        (false, true) => WorkerPhases::Decode,
+        (false, false) => WorkerPhases::Both,
+    }
+}
+
 fn make_polynomial(mut options: Options<'_>) -> Scripted<LatencySpec> {
     let input = PolynomialInput {
         semantics: options.choice("semantics", SEMANTICS).unwrap_or_default(),
-        prefill_only_worker: options.boolean("prefill_only").unwrap_or(false),
+        phases: phases(&mut options),
         speculative: options.boolean("speculative").unwrap_or(false),
         sums_contexts: options.boolean("sums_contexts").unwrap_or(false),
         speed: speed(&mut options),
@@ -162,7 +177,7 @@ fn make_profile(context: &Context, mut options: Options<'_>) -> Scripted<Latency
     let path = options.string("path");
     let path = options.required("path", path);
     let semantics = options.choice("semantics", SEMANTICS).unwrap_or_default();
-    let prefill_only_worker = options.boolean("prefill_only").unwrap_or(false);
+    let phases = phases(&mut options);
     let speculative = options.boolean("speculative").unwrap_or(false);
     let sums_contexts = options.boolean("sums_contexts").unwrap_or(false);
     let speed = speed(&mut options);
@@ -171,7 +186,7 @@ fn make_profile(context: &Context, mut options: Options<'_>) -> Scripted<Latency
     if !path.is_empty() {
         match vcr_timing::profile::read(&context.resolve(&path), deployment) {
             Ok(tables) => {
-                let input = ProfileInput { tables, semantics, prefill_only_worker, speculative, sums_contexts, speed };
+                let input = ProfileInput { tables, semantics, phases, speculative, sums_contexts, speed };
                 spec = copied(Profile::new(input), &mut options);
             }
             Err(error) => options.problem("path", error.to_string()),

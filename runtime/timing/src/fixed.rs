@@ -1,6 +1,7 @@
 //! The constant model.
 
 use crate::duration::STEP_NS_MAX;
+use crate::pass::{PassRules, PassSemantics, WorkerPhases};
 use crate::problem::{ConfigProblem, InvalidConfig, Problems};
 use vcr_core::latency::{LatencyError, LatencyModel, StepBatch, price_until_horizon};
 
@@ -20,6 +21,21 @@ pub enum FixedInput {
         /// Duration of the decode part.
         decode_ns: u64,
     },
+    /// The same of passes as Dynamo counts them: outputs that are computed again cost
+    /// nothing, and which requests decode is the version's.
+    Passes {
+        /// Duration of the prefill part.
+        prefill_ns: u64,
+        /// Duration of the decode part.
+        decode_ns: u64,
+        /// Which Dynamo decides what the decode part of a pass covers.
+        semantics: PassSemantics,
+        /// What is charged for, of an engine of a disaggregated cluster.
+        phases: WorkerPhases,
+        /// Whether the engine drafts tokens; see
+        /// [`PolynomialInput::speculative`](crate::PolynomialInput::speculative).
+        speculative: bool,
+    },
 }
 
 /// A model of constants: the simplest thing whose results can be checked by
@@ -38,7 +54,9 @@ impl Fixed {
     pub fn new(input: FixedInput) -> Result<Fixed, InvalidConfig> {
         let constants: &[(&str, u64)] = match &input {
             FixedInput::Step { step_ns } => &[("step_ns", *step_ns)],
-            FixedInput::Phases { prefill_ns, decode_ns } => &[("prefill_ns", *prefill_ns), ("decode_ns", *decode_ns)],
+            FixedInput::Phases { prefill_ns, decode_ns } | FixedInput::Passes { prefill_ns, decode_ns, .. } => {
+                &[("prefill_ns", *prefill_ns), ("decode_ns", *decode_ns)]
+            }
         };
         let mut problems = Problems::default();
         for (field, ns) in constants {
@@ -64,6 +82,12 @@ impl LatencyModel for Fixed {
                     let decode_ns = if shape.decode_requests > 0 { decode_ns } else { 0 };
                     prefill_ns + decode_ns
                 }
+                FixedInput::Passes { prefill_ns, decode_ns, semantics, phases, speculative } => {
+                    let rules = PassRules { semantics, phases, speculative, sums_contexts: false };
+                    let prefill_ns = if rules.prefill_load(shape).requests > 0 { prefill_ns } else { 0 };
+                    let decode_ns = if rules.decode_load(shape).is_some() { decode_ns } else { 0 };
+                    prefill_ns + decode_ns
+                }
             })
         })
     }
@@ -72,7 +96,7 @@ impl LatencyModel for Fixed {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use vcr_core::latency::StepShape;
+    use vcr_core::latency::{RecomputeShape, StepShape};
 
     fn price(input: FixedInput, shapes: &[StepShape], horizon_ns: u64) -> Vec<u64> {
         let mut durations_ns = Vec::new();
@@ -93,6 +117,28 @@ mod tests {
         assert_eq!(price(phases, &shapes, 0), [10]);
         let step = FixedInput::Step { step_ns: 5 };
         assert_eq!(price(step, &shapes, u64::MAX), [5; 4]);
+    }
+
+    #[test]
+    fn a_pass_costs_what_its_worker_is_charged_for() {
+        let passes = |phases| FixedInput::Passes {
+            prefill_ns: 10,
+            decode_ns: 3,
+            semantics: PassSemantics::Dynamo1_6,
+            phases,
+            speculative: false,
+        };
+        let prompt = StepShape { prefill_requests: 1, prefill_tokens: 8, sampled_requests: 1, ..StepShape::default() };
+        let decode = StepShape { decode_requests: 2, decode_tokens: 2, sampled_requests: 2, ..StepShape::default() };
+        // The end of an output that is computed again.
+        let again = StepShape {
+            recompute: RecomputeShape { output_tokens: 8, promptless_chunks: 1, completions: 1, ..Default::default() },
+            ..prompt
+        };
+        let shapes = [prompt, decode, again];
+        assert_eq!(price(passes(WorkerPhases::Both), &shapes, u64::MAX), [10, 3, 3]);
+        assert_eq!(price(passes(WorkerPhases::Prefill), &shapes, u64::MAX), [10, 0, 0]);
+        assert_eq!(price(passes(WorkerPhases::Decode), &shapes, u64::MAX), [0, 3, 3]);
     }
 
     #[test]

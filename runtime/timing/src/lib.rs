@@ -32,7 +32,7 @@ mod speed;
 pub use duration::STEP_NS_MAX;
 pub use fixed::{Fixed, FixedInput};
 pub use knobs::{Knobs, KnobsInput};
-pub use pass::PassSemantics;
+pub use pass::{PassSemantics, WorkerPhases};
 pub use physics::Physics;
 pub use polynomial::{Polynomial, PolynomialInput};
 pub use problem::{ConfigProblem, InvalidConfig};

@@ -24,7 +24,7 @@ pub enum PassSemantics {
 
 /// The prefill part of a pass: prompts alone. What is computed again of outputs
 /// after a preemption costs Dynamo nothing but its request's decode.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub(crate) struct PrefillLoad {
     /// Requests with prompt tokens to compute.
     pub(crate) requests: u64,
@@ -55,12 +55,24 @@ pub(crate) struct DecodeLoad {
     pub(crate) mean_context_tokens: f64,
 }
 
+/// What an engine's time is charged for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum WorkerPhases {
+    /// All that it does.
+    #[default]
+    Both,
+    /// Prompts alone, as Dynamo's prefill workers: their one token comes with the prompt.
+    Prefill,
+    /// Decodes alone, as Dynamo's decode workers: what they compute again of a request
+    /// that was preempted costs nothing.
+    Decode,
+}
+
 /// Who takes part in the decode of a pass, and with how much KV.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub(crate) struct PassRules {
     pub(crate) semantics: PassSemantics,
-    /// A prefill worker emits its single token at the end of the prefill.
-    pub(crate) prefill_only_worker: bool,
+    pub(crate) phases: WorkerPhases,
     /// With speculation 1.6 verifies drafts right after the prompt, so that a
     /// finishing prompt takes part in the decode as in 1.4.
     pub(crate) speculative: bool,
@@ -75,10 +87,16 @@ impl PassRules {
         self.sums_contexts || self.semantics == PassSemantics::Dynamo1_6
     }
 
+    /// The prefill part of the pass.
+    #[inline]
+    pub(crate) fn prefill_load(&self, shape: &StepShape) -> PrefillLoad {
+        if self.phases == WorkerPhases::Decode { PrefillLoad::default() } else { PrefillLoad::of(shape) }
+    }
+
     /// The decode part of the pass, or `None` if nothing is charged for it.
     #[inline]
     pub(crate) fn decode_load(&self, shape: &StepShape) -> Option<DecodeLoad> {
-        if self.prefill_only_worker {
+        if self.phases == WorkerPhases::Prefill {
             return None;
         }
         // Dynamo counts the tokens a sequence has when the pass starts, while

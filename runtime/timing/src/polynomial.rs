@@ -1,7 +1,7 @@
 //! Dynamo's default timing formula.
 
 use crate::duration::plainly_rounded;
-use crate::pass::{PassRules, PassSemantics, PrefillLoad};
+use crate::pass::{PassRules, PassSemantics, PrefillLoad, WorkerPhases};
 use crate::problem::{InvalidConfig, Problems};
 use crate::speed::SpeedInput;
 use vcr_core::latency::{DecodeSteps, LatencyError, LatencyModel, StepBatch, StepShape, price_until_horizon};
@@ -13,9 +13,8 @@ const MODEL: &str = "polynomial";
 pub struct PolynomialInput {
     /// Which Dynamo decides what the decode part of a step covers.
     pub semantics: PassSemantics,
-    /// Whether the engine only prefills (the prefill side of a disaggregated
-    /// pair): it charges no decode.
-    pub prefill_only_worker: bool,
+    /// What is charged for, of an engine of a disaggregated cluster.
+    pub phases: WorkerPhases,
     /// Whether the engine drafts tokens. In 1.6 the decode part then covers
     /// finishing prompts too, as it always does in 1.4.
     pub speculative: bool,
@@ -55,7 +54,7 @@ impl Polynomial {
         input.speed.check(&mut problems);
         let rules = PassRules {
             semantics: input.semantics,
-            prefill_only_worker: input.prefill_only_worker,
+            phases: input.phases,
             speculative: input.speculative,
             sums_contexts: input.sums_contexts,
         };
@@ -67,7 +66,7 @@ impl Polynomial {
     fn price_one(&self, shape: &StepShape) -> Result<u64, LatencyError> {
         let mut duration_ns = 0;
         if shape.prefill_requests > 0 {
-            duration_ns = self.speed.prefill_ns(MODEL, prefill_ms(new_tokens(shape)))?;
+            duration_ns = self.speed.prefill_ns(MODEL, prefill_ms(new_tokens(self.rules.prefill_load(shape))))?;
         }
         if let Some(load) = self.rules.decode_load(shape) {
             let total_kv_tokens = shape.kv_total_blocks * shape.block_size_tokens;
@@ -97,7 +96,9 @@ impl LatencyModel for Polynomial {
         durations_ns: &mut Vec<u64>,
     ) -> Result<(), LatencyError> {
         let before = steps.before();
-        let is_plain = self.rules == PassRules::default() && self.speed == SpeedInput::default();
+        let charges_decodes = self.rules.phases != WorkerPhases::Prefill;
+        let otherwise_plain = PassRules { phases: WorkerPhases::Both, ..self.rules } == PassRules::default();
+        let is_plain = charges_decodes && otherwise_plain && self.speed == SpeedInput::default();
         let total_kv_tokens = plain_decode_kv_tokens(before).filter(|_| is_plain);
         let mut context_tokens = before.decode_context_tokens;
         durations_ns.reserve(steps.len());
@@ -147,8 +148,8 @@ fn no_cache() -> LatencyError {
 
 /// New prompt tokens as Dynamo counts them: requests times the difference of
 /// the integer means of where their chunks end and begin.
-fn new_tokens(shape: &StepShape) -> u64 {
-    let PrefillLoad { requests, tokens, context_tokens: begin_tokens } = PrefillLoad::of(shape);
+fn new_tokens(load: PrefillLoad) -> u64 {
+    let PrefillLoad { requests, tokens, context_tokens: begin_tokens } = load;
     if requests == 0 {
         return 0;
     }

@@ -8,7 +8,7 @@ pub use error::{PointsFault, PointsProblem, ProfileError};
 pub use read::{Deployment, ProfileTables, read};
 pub use table::{Column, DecodeSurface, PrefillCurve};
 
-use crate::pass::{PassRules, PassSemantics, PrefillLoad};
+use crate::pass::{PassRules, PassSemantics, WorkerPhases};
 use crate::problem::{InvalidConfig, Problems};
 use crate::speed::SpeedInput;
 use vcr_core::latency::{LatencyError, LatencyModel, StepBatch, StepShape, price_until_horizon};
@@ -22,8 +22,8 @@ pub struct ProfileInput {
     pub tables: ProfileTables,
     /// Which Dynamo decides what the decode part of a step covers.
     pub semantics: PassSemantics,
-    /// Whether the engine only prefills: it charges no decode.
-    pub prefill_only_worker: bool,
+    /// What is charged for; see [`PolynomialInput::phases`](crate::PolynomialInput::phases).
+    pub phases: WorkerPhases,
     /// Whether the engine drafts tokens; see
     /// [`PolynomialInput::speculative`](crate::PolynomialInput::speculative).
     pub speculative: bool,
@@ -63,7 +63,7 @@ impl Profile {
                 tables: input.tables,
                 rules: PassRules {
                     semantics: input.semantics,
-                    prefill_only_worker: input.prefill_only_worker,
+                    phases: input.phases,
                     speculative: input.speculative,
                     sums_contexts: input.sums_contexts,
                 },
@@ -74,7 +74,7 @@ impl Profile {
 
     fn price_one(&self, shape: &StepShape) -> Result<u64, LatencyError> {
         let mut duration_ns = 0;
-        let prompt_tokens = PrefillLoad::of(shape).tokens;
+        let prompt_tokens = self.rules.prefill_load(shape).tokens;
         if prompt_tokens > 0 {
             let ms = self.tables.prefill.ttft_ms(prompt_tokens as f64);
             duration_ns += self.speed.prefill_ns(MODEL, ms)?;

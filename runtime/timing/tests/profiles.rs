@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use tempfile::TempDir;
 use vcr_core::latency::{LatencyModel, StepBatch, StepShape};
 use vcr_timing::profile::{Column, DecodeSurface, Deployment, ProfileInput, ProfileTables, read};
-use vcr_timing::{PassSemantics, Profile, SpeedInput};
+use vcr_timing::{PassSemantics, Profile, SpeedInput, WorkerPhases};
 
 /// A folder of the shared sample data beside the repository. Where it is missing
 /// the test says so and passes, except in CI, where nothing may be skipped.
@@ -80,7 +80,7 @@ fn a_step_is_the_sum_of_its_parts() {
     let input = |semantics, speedup_ratio| ProfileInput {
         tables: read_grid(&grid_itl()).unwrap(),
         semantics,
-        prefill_only_worker: false,
+        phases: WorkerPhases::Both,
         speculative: false,
         sums_contexts: false,
         speed: SpeedInput { speedup_ratio, decode_speedup_ratio: 2.0 },

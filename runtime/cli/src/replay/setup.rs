@@ -237,7 +237,17 @@ fn topology(
         let router = with_event_time(router, is_step_end);
         let latency = latency.clone();
         let autoscale = autoscale.as_ref().map(|(args, policy)| (args, Arc::clone(policy)));
-        engine.pool(PoolOptions { place, name, engines, autoscale, preset: cluster.preset, role, latency, router })
+        engine.pool(PoolOptions {
+            place,
+            name,
+            engines,
+            autoscale,
+            preset: cluster.preset,
+            role,
+            computes_prompts: routers.args.conditional.is_some(),
+            latency,
+            router,
+        })
     };
     let sla = Sla { ttft_ms: args.run.sla_ttft_ms, itl_ms: args.run.sla_itl_ms, e2e_ms: args.run.sla_e2e_ms };
     let settings = ReportSettings { sla, ..ReportSettings::default() };

@@ -8,6 +8,7 @@ use vcr_core::sglang::{PassOrder, PrefixLookup, Retraction, SchedulePolicy, Sgla
 use vcr_core::{CapacityPolicy, ConfigError, EngineConfig, EngineConfigInput, EngineKind, Reservations, Victim};
 use vcr_timing::{
     Deployment, Fixed, FixedInput, InvalidConfig, Polynomial, PolynomialInput, Profile, ProfileInput, SpeedInput,
+    WorkerPhases,
 };
 
 use super::{EngineArgs, EngineType, PreemptionMode, Preset, Role, SglangArgs, SglangPolicy, Timing};
@@ -34,6 +35,9 @@ pub struct PoolOptions<'a> {
     pub preset: Preset,
     /// What the engines do.
     pub role: Role,
+    /// Whether decode engines compute prompts from their beginning, too
+    /// (`conditional_disagg_enabled`). If not, prompts cost them nothing.
+    pub computes_prompts: bool,
     /// Prices steps, in place of what the arguments say.
     pub latency: Option<LatencyFactory>,
     /// Chooses engines.
@@ -58,7 +62,9 @@ impl EngineArgs {
         });
         let latency = match options.latency.clone() {
             Some(latency) => Ok(latency),
-            None => self.latency(options.preset, options.role).map_err(|text| problems.push(refused("", text))),
+            None => self
+                .latency(options.preset, options.role, options.computes_prompts)
+                .map_err(|text| problems.push(refused("", text))),
         };
         let (Ok(engine), Ok(latency), true) = (engine, latency, problems.is_empty()) else {
             return Err(DynamoError(problems));
@@ -166,27 +172,34 @@ impl EngineArgs {
         preset == Preset::Dynamo1_6 || matches!(self.engine_type, EngineType::Sglang(_))
     }
 
-    fn latency(&self, preset: Preset, role: Role) -> Result<LatencyFactory, String> {
+    fn latency(&self, preset: Preset, role: Role, computes_prompts: bool) -> Result<LatencyFactory, String> {
         let semantics = preset.semantics();
-        let prefill_only_worker = role == Role::Prefill;
+        let phases = match role {
+            Role::Prefill => WorkerPhases::Prefill,
+            Role::Decode if !computes_prompts => WorkerPhases::Decode,
+            Role::Aggregated | Role::Decode => WorkerPhases::Both,
+        };
         let speculative = self.mtp.is_some();
         let sums_contexts = matches!(self.engine_type, EngineType::Sglang(_));
         let speed = SpeedInput { speedup_ratio: self.speedup_ratio, decode_speedup_ratio: self.decode_speedup_ratio };
         match &self.timing {
             Timing::Polynomial => {
-                let input = PolynomialInput { semantics, prefill_only_worker, speculative, sums_contexts, speed };
+                let input = PolynomialInput { semantics, phases, speculative, sums_contexts, speed };
                 copies(Polynomial::new(input))
             }
             Timing::Fixed { prefill_ms, decode_ms } => {
                 let ns = |ms: f64, ratio: f64| (ms * 1e6 / ratio).round() as u64;
-                copies(Fixed::new(FixedInput::Phases {
+                copies(Fixed::new(FixedInput::Passes {
                     prefill_ns: ns(*prefill_ms, self.speedup_ratio),
                     decode_ns: ns(*decode_ms, self.speedup_ratio * self.decode_speedup_ratio),
+                    semantics,
+                    phases,
+                    speculative,
                 }))
             }
             Timing::Profile(path) => {
                 let tables = vcr_timing::profile::read(path, Deployment::Only).map_err(|error| error.to_string())?;
-                let input = ProfileInput { tables, semantics, prefill_only_worker, speculative, sums_contexts, speed };
+                let input = ProfileInput { tables, semantics, phases, speculative, sums_contexts, speed };
                 copies(Profile::new(input))
             }
         }

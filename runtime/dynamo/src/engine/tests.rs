@@ -215,6 +215,7 @@ proptest! {
                 autoscale: None,
                 preset: Preset::Dynamo1_4,
                 role: Role::Aggregated,
+                computes_prompts: false,
                 latency: None,
                 router: vcr_cluster::RouterConfig::RoundRobin,
             };

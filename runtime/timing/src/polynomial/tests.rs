@@ -165,13 +165,24 @@ fn a_disaggregated_pair() {
     let first = decode(1000);
     for (semantics, ttft, duration) in [(Dynamo1_4, "37.898579", "55.276739"), (Dynamo1_6, "37.897344", "55.272106")] {
         let prefill_worker =
-            checked(PolynomialInput { semantics, prefill_only_worker: true, ..PolynomialInput::default() });
+            checked(PolynomialInput { semantics, phases: WorkerPhases::Prefill, ..PolynomialInput::default() });
         let prefill = ms(&prefill_worker, &row_r()[..1]);
         assert_ms(prefill, "32.105859");
         let decode_worker = model(semantics);
         assert_ms(prefill + ms(&decode_worker, &[first]), ttft);
         let rest = ms(&decode_worker, &row_r()[1..]);
         assert_ms(prefill + ms(&decode_worker, &[first]) + rest, duration);
+    }
+}
+
+#[test]
+fn a_decode_worker_is_charged_nothing_for_what_it_computes_again() {
+    let again = StepShape { prefill_requests: 1, prefill_tokens: 500, ..decode(1000) };
+    for semantics in [Dynamo1_4, Dynamo1_6] {
+        let decode_worker =
+            checked(PolynomialInput { semantics, phases: WorkerPhases::Decode, ..PolynomialInput::default() });
+        assert_eq!(ms(&decode_worker, &[again]), ms(&model(semantics), &[decode(1000)]));
+        assert!(ms(&model(semantics), &[again]) > ms(&decode_worker, &[again]));
     }
 }
 
