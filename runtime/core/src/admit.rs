@@ -4,8 +4,9 @@
 //! until budget, seats or blocks end it. Some are stepped over and keep their
 //! place.
 
-use crate::config::{CapacityPolicy, SchedulerRules};
+use crate::config::{CapacityPolicy, Reservations, SchedulerRules};
 use crate::engine::{Engine, QueueKind};
+use crate::pause::PauseState;
 use crate::plan::{AdmissionStop, ScheduledKind, StepPlan};
 use crate::queue::WaitingQueue;
 use crate::request::{Flags, KvRole, RequestId, RequestStatus};
@@ -41,13 +42,17 @@ impl Engine {
     }
 
     fn admit_waiting(&mut self, plan: &mut StepPlan, scan: &mut Scan) -> AdmissionStop {
+        let mut is_head_stuck = false;
         loop {
             if !self.has_waiting_requests() {
                 return AdmissionStop::Drained;
             }
-            let Some(kind) = self.next_queue() else {
+            let Some(mut kind) = self.next_queue() else {
                 return AdmissionStop::Paused;
             };
+            if kind == QueueKind::KvReady && !is_head_stuck && self.is_preempted_first() {
+                kind = QueueKind::Waiting;
+            }
             // Who waits for KV from elsewhere is served first.
             if kind == QueueKind::Waiting && self.destinations.len() > 0 {
                 return AdmissionStop::Blocks;
@@ -71,10 +76,25 @@ impl Engine {
                 }
                 Admission::Blocked(stop) => {
                     self.push_waiting_front(kind, id);
-                    return stop;
+                    let nothing_runs = self.running.is_empty() && plan.total_num_scheduled_tokens == 0;
+                    if is_head_stuck || !nothing_runs || self.kv_ready.len() == 0 || kind == QueueKind::KvReady {
+                        return stop;
+                    }
+                    // Those that have their blocks are all that can make room for it.
+                    is_head_stuck = true;
                 }
             }
         }
+    }
+
+    /// Whether a request that was preempted goes before those whose KV has arrived: where
+    /// blocks are taken between steps, while nobody waits for some (`aisimulate-core` of
+    /// Dynamo 1.6 and `dynamo-mocker` 1.4, in which both wait in one queue then).
+    fn is_preempted_first(&mut self) -> bool {
+        self.config.reservations == Reservations::BetweenSteps
+            && self.destinations.len() == 0
+            && self.pause_state == PauseState::Unpaused
+            && self.waiting.peek(&self.requests).is_some_and(|id| self.requests[id].status == RequestStatus::Preempted)
     }
 
     /// Counts a request among those of [`Engine::num_skipped_waiting`], or no more.

@@ -86,15 +86,30 @@ impl WaitingQueue {
 
     /// Takes the request whose turn it is.
     pub(crate) fn pop(&mut self, requests: &mut RequestTable) -> Option<RequestId> {
+        let id = self.peek(requests)?;
+        self.drop_first();
+        self.leave(id, requests);
+        Some(id)
+    }
+
+    /// The request whose turn it is.
+    pub(crate) fn peek(&mut self, requests: &RequestTable) -> Option<RequestId> {
         loop {
-            let ticket = match &mut self.order {
-                Order::Fcfs(queue) => queue.pop_front()?,
-                Order::Ranked(heap) => heap.pop()?.0.ticket,
+            let ticket = match &self.order {
+                Order::Fcfs(queue) => *queue.front()?,
+                Order::Ranked(heap) => heap.peek()?.0.ticket,
             };
             if ticket.is_live(requests) {
-                self.leave(ticket.id, requests);
                 return Some(ticket.id);
             }
+            self.drop_first();
+        }
+    }
+
+    fn drop_first(&mut self) {
+        match &mut self.order {
+            Order::Fcfs(queue) => drop(queue.pop_front()),
+            Order::Ranked(heap) => drop(heap.pop()),
         }
     }
 

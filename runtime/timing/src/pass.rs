@@ -64,7 +64,7 @@ pub enum WorkerPhases {
     /// Prompts alone, as Dynamo's prefill workers: their one token comes with the prompt.
     Prefill,
     /// Decodes alone, as Dynamo's decode workers: what they compute again of a request
-    /// that was preempted costs nothing.
+    /// that was preempted costs nothing but the decode that it ends in.
     Decode,
 }
 
@@ -115,10 +115,12 @@ impl PassRules {
                 },
                 mean_context_tokens: mean(emitting_context_tokens, emitting_requests),
             }),
-            PassSemantics::Dynamo1_6 if self.speculative => (shape.sampled_requests > 0).then(|| DecodeLoad {
-                active_kv_tokens: emitting_context_tokens,
-                mean_context_tokens: mean(emitting_context_tokens, emitting_requests),
-            }),
+            PassSemantics::Dynamo1_6 if self.speculative || self.phases == WorkerPhases::Decode => {
+                (shape.sampled_requests > 0).then(|| DecodeLoad {
+                    active_kv_tokens: emitting_context_tokens,
+                    mean_context_tokens: mean(emitting_context_tokens, emitting_requests),
+                })
+            }
             PassSemantics::Dynamo1_6 => {
                 let requests = shape.decode_requests + shape.recompute.completions;
                 let context_tokens = decode_context_tokens + shape.recompute.completion_context_tokens;
