@@ -57,18 +57,23 @@ impl Engine {
             if kind == QueueKind::Waiting && self.destinations.len() > 0 {
                 return AdmissionStop::Blocks;
             }
-            if scan.budget == 0 {
+            // In Dynamo's replay nothing is computed again of a prompt that has arrived.
+            let is_free = kind == QueueKind::KvReady && self.config.reservations == Reservations::BetweenSteps;
+            if scan.budget == 0 && !is_free {
                 return AdmissionStop::Budget;
             }
             if self.running.len() >= self.config.max_running() {
                 return AdmissionStop::Seats;
             }
             let id = self.pop_waiting(kind).expect("some request waits in the queue whose turn it is");
-            match self.admit(id, plan, scan) {
-                Admission::Admitted { scheduled_tokens } => {
-                    scan.budget -= scheduled_tokens;
-                    self.set_deferred(id, false);
-                }
+            scan.budget += u32::from(is_free);
+            let admission = self.admit(id, plan, scan);
+            scan.budget -= match admission {
+                Admission::Admitted { scheduled_tokens } => scheduled_tokens,
+                _ => u32::from(is_free),
+            };
+            match admission {
+                Admission::Admitted { .. } => self.set_deferred(id, false),
                 Admission::Loading => self.set_deferred(id, true),
                 Admission::SteppedOver => {
                     self.skipped.push((kind, id));
