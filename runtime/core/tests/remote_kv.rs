@@ -1,17 +1,10 @@
 //! Requests that wait for KV from elsewhere, or were stepped over, and aborts.
 
+mod plain;
+
+use plain::{Ones, step};
 use vcr_core::plan::{RemoteLoad, ScheduledKind};
-use vcr_core::{
-    Engine, EngineConfig, EngineConfigInput, KvRole, Prompt, RequestId, RequestSpec, Reservations, TokenSource, Victim,
-};
-
-struct Ones;
-
-impl TokenSource for Ones {
-    fn token(&mut self, _tag: u64, _output_index: u32) -> u32 {
-        1
-    }
-}
+use vcr_core::{Engine, EngineConfig, EngineConfigInput, KvRole, Prompt, RequestId, RequestSpec, Reservations, Victim};
 
 fn engine(input: EngineConfigInput) -> Engine {
     let config = EngineConfigInput { num_gpu_blocks: 41, ..input };
@@ -35,17 +28,6 @@ fn loading(engine: &mut Engine, tag: u64, content: u64) -> (RequestId, RemoteLoa
         engine.update(&mut Ones);
     }
     (id, load)
-}
-
-/// Tag, kind, depth and tokens of what is scheduled.
-fn step(engine: &mut Engine) -> Vec<(u64, ScheduledKind, u32, u32)> {
-    let rows = engine.schedule().scheduled.iter();
-    let rows = rows.map(|entry| (entry.tag, entry.kind, entry.num_computed_tokens, entry.num_scheduled_tokens));
-    let rows = rows.collect();
-    if engine.step_in_flight() {
-        engine.update(&mut Ones);
-    }
-    rows
 }
 
 #[test]
