@@ -2,7 +2,8 @@
 //!
 //! Requests whose KV has arrived come first, then the waiting queue, in order,
 //! until budget, seats or blocks end it. Some are stepped over and keep their
-//! place.
+//! place. Where blocks are taken between steps, as in Dynamo's replay, requests that
+//! were preempted come before both.
 
 use crate::config::{CapacityPolicy, Reservations, SchedulerRules};
 use crate::engine::{Engine, QueueKind};
