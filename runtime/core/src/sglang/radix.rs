@@ -4,9 +4,10 @@
 //! before it, so equal hashes are equal prefixes, and the first hash of an edge
 //! names the node below it among all nodes. A request locks the path of the
 //! pages it uses; what nobody locks is evictable. The leaf that was used longest
-//! ago is evicted first, from its end and no further than need be. Uses are counted by a clock of the tree's
-//! own: two leaves are never on one path, so they never have the same time, and
-//! there is one order of eviction. Nothing here scans the tree.
+//! ago is evicted first, from its end and no further than need be. Uses are
+//! counted by a clock of the tree's own: nodes of the same time are on one path,
+//! and two leaves never are, so there is one order of eviction. Nothing here
+//! scans the tree.
 
 use std::collections::BTreeSet;
 
