@@ -59,14 +59,18 @@ def measure(command, out):
 class Case:
     """A cluster, as each program is told of it."""
 
-    def __init__(self, name, router, workers=None, apart=None, ranks=1):
+    def __init__(self, name, router, workers=None, apart=None, ranks=1, sglang=False):
         self.name, self.router, self.workers, self.apart, self.ranks = name, router, workers, apart, ranks
+        # Pages of 64 tokens: with one of each token the pool is too small for the trace.
+        self.engine = {"block_size": 64} if sglang else {}
 
     def flags(self):
         flags = ["--router-mode", self.router]
         if self.apart is None:
+            engine = {**self.engine, "engine_type": "sglang"} if self.engine else {}
+            engine |= {"dp_size": self.ranks} if self.ranks > 1 else {}
             flags += ["--num-workers", str(self.workers)]
-            return flags + (["--extra-engine-args", json.dumps({"dp_size": self.ranks})] if self.ranks > 1 else [])
+            return flags + (["--extra-engine-args", json.dumps(engine)] if engine else [])
         flags += ["--prefill-engine-args", '{"worker_type": "prefill"}']
         flags += ["--decode-engine-args", '{"worker_type": "decode"}']
         prefill, decode = self.apart
@@ -75,8 +79,10 @@ class Case:
     def call(self):
         options = {"router_mode": self.router}
         if self.apart is None:
-            ranks = {"extra_engine_args": {"engine": {}, "dp_size": self.ranks}} if self.ranks > 1 else {}
-            return {**options, "num_workers": self.workers, **ranks}
+            engine = {**self.engine, "backend": "sglang"} if self.engine else {}
+            ranks = {"dp_size": self.ranks} if self.ranks > 1 else {}
+            extra = {"extra_engine_args": {"engine": engine, **ranks}} if engine or ranks else {}
+            return {**options, "num_workers": self.workers, **extra}
         engine = lambda role: {"engine": {"worker_type": role}}
         options |= {"prefill_engine_args": engine("prefill"), "decode_engine_args": engine("decode")}
         return {**options, "num_prefill_workers": self.apart[0], "num_decode_workers": self.apart[1]}
@@ -123,6 +129,7 @@ def main():
         cases += [Case(f"{n} {router}", router, workers=int(n)) for n in args.workers.split(",")]
         cases.append(Case(f"2+2 {router}", router, apart=(2, 2)))
     cases.append(Case("4x4 round_robin", "round_robin", workers=4, ranks=4))
+    cases += [Case(f"{n} sglang", "round_robin", workers=n, sglang=True) for n in (1, 4)]
     rows, disagreed = [], False
     print(f"{'trace':>5} {'case':<18} {'program':<13} {'cpu s':>8} {'MB':>7} {'faster':>7} {'leaner':>7}  largest difference of a mean")
     with tempfile.TemporaryDirectory() as folder:
