@@ -128,11 +128,12 @@ mod tests {
             phases,
             speculative: false,
         };
-        let prompt = StepShape { prefill_requests: 1, prefill_tokens: 8, sampled_requests: 1, ..StepShape::default() };
+        let prompt = StepShape { prefill_requests: 1, prefill_tokens: 8, ..StepShape::default() };
         let decode = StepShape { decode_requests: 2, decode_tokens: 2, sampled_requests: 2, ..StepShape::default() };
         // The end of an output that is computed again.
         let again = StepShape {
             recompute: RecomputeShape { output_tokens: 8, promptless_chunks: 1, completions: 1, ..Default::default() },
+            sampled_requests: 1,
             ..prompt
         };
         let shapes = [prompt, decode, again];
