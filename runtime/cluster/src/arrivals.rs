@@ -116,6 +116,7 @@ impl Simulation<'_> {
         self.live.push(Some(Box::new(Live {
             stage: Stage::Parked { pool: 0 },
             source: None,
+            destination: None,
             prompt: Some(turn.prompt),
             priority: turn.priority,
             strict_priority: turn.strict_priority,

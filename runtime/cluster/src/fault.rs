@@ -69,7 +69,13 @@ impl Simulation<'_> {
     fn resume_parked(&mut self, tag: u64) -> Result<(), SimError> {
         let live = self.live_mut(tag);
         match live.stage {
-            Stage::Parked { pool } if pool == 0 || live.stays_with_decode => self.dispatch(tag),
+            Stage::Parked { pool: 0 } if live.destination.is_some() => {
+                let (max_tokens, role) = self.first_part(tag);
+                self.submit(tag, 0, max_tokens, role)
+            }
+            Stage::Parked { pool } if pool == 0 || live.stays_with_decode || live.source.is_none() => {
+                self.dispatch(tag)
+            }
             Stage::Parked { pool } => {
                 let max_tokens = self.records[tag as usize].max_tokens;
                 self.submit(tag, pool, max_tokens, vcr_core::KvRole::Destination)
@@ -116,7 +122,7 @@ impl Simulation<'_> {
             nowhere.extend(self.give_up_queued(pool));
             for tag in nowhere {
                 if self.live[tag as usize].is_some() {
-                    self.release_source(tag);
+                    self.withdraw(tag, &(0..0));
                     self.end(tag, Outcome::Failed(FailReason::NoEngine));
                 }
             }
@@ -128,24 +134,8 @@ impl Simulation<'_> {
     fn lose(&mut self, tag: u64, crashed: &Range<u32>) -> Result<(), SimError> {
         self.cancel_transfer(tag);
         self.tell_lost(tag);
-        let live = self.live_mut(tag);
-        let (stage, source) = (live.stage, live.source.take());
-        live.attempt += 1;
-        if let Stage::Decode { worker, id } = stage
-            && !crashed.contains(&worker)
-        {
-            self.dissolve_bulk(worker);
-            self.workers[worker as usize].engine.abort(id);
-            self.workers[worker as usize].forget(tag);
-            self.observer.aborted(worker, tag);
-            self.dirty.push(worker);
-        }
-        if let Some((worker, id)) = source
-            && !crashed.contains(&worker)
-        {
-            self.workers[worker as usize].engine.release_held_kv(id);
-            self.dirty.push(worker);
-        }
+        self.live_mut(tag).attempt += 1;
+        self.withdraw(tag, crashed);
         let record = &mut self.records[tag as usize];
         let wasted = u64::from(record.output_tokens);
         let again = record.retries < self.config.max_retries;
@@ -162,18 +152,10 @@ impl Simulation<'_> {
         self.count(tag, Counter::WastedTokens, wasted);
         if again {
             self.count(tag, Counter::Retries, 1);
-            self.parked_elsewhere(tag, stage);
             self.dispatch(tag)
         } else {
             self.end(tag, Outcome::Failed(FailReason::EngineCrash));
             Ok(())
-        }
-    }
-
-    /// Takes a request off the list of those that wait for a decode worker.
-    fn parked_elsewhere(&mut self, tag: u64, stage: Stage) {
-        if let Stage::Parked { pool } = stage {
-            self.pools[pool as usize].parked.retain(|&other| other != tag);
         }
     }
 }

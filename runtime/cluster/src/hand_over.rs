@@ -56,39 +56,41 @@ impl Simulation<'_> {
     }
 
     /// Does what is due, and what follows from it at this instant.
-    pub(crate) fn drive_hand_overs(&mut self) {
+    pub(crate) fn drive_hand_overs(&mut self) -> Result<(), SimError> {
         while let Some(due) = self.due.pop_front() {
             match due {
                 Due::Reservation { worker } => {
                     if self.is_between_steps(worker) {
-                        self.try_reservation(worker);
+                        self.try_reservation(worker)?;
                     }
                 }
                 Due::TakeOver { tag, attempt } => {
                     let Some(worker) = self.destination_of(tag, attempt) else { continue };
                     if self.is_between_steps(worker) {
                         self.take_over(tag);
-                        self.try_reservation(worker);
+                        self.try_reservation(worker)?;
                     } else {
                         self.workers[worker as usize].late_kv.push((tag, attempt));
                     }
                 }
             }
         }
+        Ok(())
     }
 
     /// A step of a worker has ended: what waited for that goes on.
-    pub(crate) fn go_on_between_steps(&mut self, index: u32) {
+    pub(crate) fn go_on_between_steps(&mut self, index: u32) -> Result<(), SimError> {
         if !self.reserves_between_steps(index) || !self.is_between_steps(index) {
-            return;
+            return Ok(());
         }
         // Ranks that wait for each other were all in the step.
         let ranks = if self.has_barrier(index) { self.ranks_of(index) } else { index..index + 1 };
         for rank in ranks {
-            self.try_reservation(rank);
+            self.try_reservation(rank)?;
             let late = std::mem::take(&mut self.workers[rank as usize].late_kv);
             self.due.extend(late.into_iter().map(|(tag, attempt)| Due::TakeOver { tag, attempt }));
         }
+        Ok(())
     }
 
     fn is_between_steps(&self, index: u32) -> bool {
@@ -96,9 +98,10 @@ impl Simulation<'_> {
         worker.may_work() && !worker.executing && (!self.has_barrier(index) || self.is_at_barrier(index))
     }
 
-    fn try_reservation(&mut self, index: u32) {
-        if let Some(load) = self.workers[index as usize].engine.reserve_remote() {
-            self.start_transfer(load);
+    fn try_reservation(&mut self, index: u32) -> Result<(), SimError> {
+        match self.workers[index as usize].engine.reserve_remote() {
+            Some(load) => self.start_transfer(load),
+            None => Ok(()),
         }
     }
 }

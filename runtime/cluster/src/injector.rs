@@ -16,7 +16,7 @@ use crate::event::Event;
 use crate::metrics::Counter;
 use crate::observe::Incident;
 use crate::record::{FailReason, Outcome};
-use crate::sim::{Simulation, Stage};
+use crate::sim::Simulation;
 
 /// Something to tell, with its own text.
 enum Happened {
@@ -137,7 +137,7 @@ impl Simulation<'_> {
             FaultAction::FailRequest { slot } => {
                 // One that a crash of the same answer took is not there.
                 if let Some(tag) = worker.injector.as_deref().and_then(|injector| injector.request(slot)) {
-                    self.fail_request(index, tag);
+                    self.fail_request(tag);
                 }
                 Ok(())
             }
@@ -162,15 +162,9 @@ impl Simulation<'_> {
 
     /// A request ends with an error. Its client has its answer, so it is not
     /// tried again.
-    fn fail_request(&mut self, index: u32, tag: u64) {
+    fn fail_request(&mut self, tag: u64) {
         self.cancel_transfer(tag);
-        if let Stage::First { id, .. } | Stage::Decode { id, .. } = self.live_mut(tag).stage {
-            self.workers[index as usize].engine.abort(id);
-            self.observer.aborted(index, tag);
-            self.dirty.push(index);
-        }
-        self.workers[index as usize].forget(tag);
-        self.release_source(tag);
+        self.withdraw(tag, &(0..0));
         let wasted = u64::from(self.records[tag as usize].output_tokens);
         self.count(tag, Counter::WastedTokens, wasted);
         self.end(tag, Outcome::Failed(FailReason::Injected));

@@ -1,7 +1,9 @@
 //! A request's way through the cluster: routing, hand-over, end.
 
+use std::ops::Range;
+
 use vcr_core::plan::{RemoteLoad, RequestOutput};
-use vcr_core::{KvRole, RequestSpec, ServingEngine, StopRules, seed};
+use vcr_core::{KvRole, RequestId, RequestSpec, ServingEngine, StopRules, seed};
 
 use crate::config::{LinkConfig, LinkSharing, SourceOutput, Topology, TransferScope};
 use crate::error::SimError;
@@ -11,7 +13,7 @@ use crate::link::TransferKey;
 use crate::metrics::{Counter, Trend};
 use crate::record::{FailReason, Outcome};
 use crate::routing::Routed;
-use crate::sim::{Live, Simulation, Stage};
+use crate::sim::{Live, PoolRouter, Simulation, Stage};
 use crate::tokens::made_up;
 use crate::worker::Health;
 use crate::workload::FollowUp;
@@ -46,7 +48,15 @@ impl Simulation<'_> {
                 return self.submit(tag, DECODE_POOL, max_tokens, KvRole::Local);
             }
         }
+        if role == KvRole::Source && max_tokens > 0 && self.reserves_before_prefill() {
+            return self.submit(tag, DECODE_POOL, max_tokens, KvRole::Destination);
+        }
         self.submit(tag, PREFILL_POOL, here, role)
+    }
+
+    /// Whether decode workers are asked for blocks before prompts are computed.
+    fn reserves_before_prefill(&self) -> bool {
+        self.pools.get(DECODE_POOL as usize).is_some_and(|pool| pool.config.engine.reserves_before_prefill())
     }
 
     /// What the first pool does for a request: so many output tokens of it, in
@@ -81,7 +91,9 @@ impl Simulation<'_> {
     /// Gives a request to the worker that was chosen for it.
     pub(crate) fn place(&mut self, tag: u64, worker: u32, max_tokens: u32, kv_role: KvRole) {
         let pool = self.workers[worker as usize].pool;
-        let keep_prompt = self.config.max_retries > 0 || kv_role == KvRole::Source;
+        // Its prompt is still to be computed.
+        let is_ahead = kv_role == KvRole::Destination && self.live_mut(tag).source.is_none();
+        let keep_prompt = self.config.max_retries > 0 || kv_role == KvRole::Source || is_ahead;
         let workload = self.records[tag as usize].workload;
         let tenant = self.config.workloads[workload as usize].tenant;
         let live = self.live_mut(tag);
@@ -106,10 +118,10 @@ impl Simulation<'_> {
             Ok(id) => {
                 let record = &mut self.records[tag as usize];
                 let decode = kv_role == KvRole::Destination;
-                if decode {
-                    record.decode_worker = Some(worker);
-                } else {
+                if !decode {
                     record.prefill_worker = Some(worker);
+                } else if !is_ahead {
+                    record.decode_worker = Some(worker);
                 }
                 self.live_mut(tag).stage =
                     if decode { Stage::Decode { worker, id } } else { Stage::First { worker, id } };
@@ -143,7 +155,7 @@ impl Simulation<'_> {
         if self.pool_may_recover(pool) {
             self.pools[pool as usize].parked.push(tag);
         } else {
-            self.release_source(tag);
+            self.withdraw(tag, &(0..0));
             self.end(tag, Outcome::Failed(FailReason::NoEngine));
         }
     }
@@ -167,17 +179,29 @@ impl Simulation<'_> {
             self.release_source(tag);
             self.complete(tag);
             Ok(())
+        } else if let Some((worker, load)) = self.live_mut(tag).destination.take() {
+            self.live_mut(tag).stage = Stage::Decode { worker, id: load.request };
+            self.records[tag as usize].decode_worker = Some(worker);
+            self.start_transfer(load)
         } else {
             // The sampled token is not shown; the decode side samples it again.
             self.submit(tag, DECODE_POOL, max_tokens, KvRole::Destination)
         }
     }
 
-    /// A decode worker has reserved blocks: their content starts to move.
-    pub(crate) fn start_transfer(&mut self, load: RemoteLoad) {
-        let live = self.live[load.tag as usize].as_ref().expect("a loading request is live");
+    /// A decode worker has reserved blocks: their content starts to move, once it is
+    /// computed.
+    pub(crate) fn start_transfer(&mut self, load: RemoteLoad) -> Result<(), SimError> {
+        let live = self.live[load.tag as usize].as_deref_mut().expect("a loading request is live");
         let key = TransferKey { tag: load.tag, attempt: live.attempt };
-        let source = live.source.expect("the source holds the KV until it is transferred").0;
+        let Some((source, _)) = live.source else {
+            let Stage::Decode { worker, .. } = live.stage else {
+                unreachable!("only a decode worker reserves blocks before the prompt is computed")
+            };
+            live.destination = Some((worker, load));
+            let (max_tokens, role) = self.first_part(load.tag);
+            return self.submit(load.tag, PREFILL_POOL, max_tokens, role);
+        };
         let config = self.link_config();
         let tokens = match config.scope {
             TransferScope::Missing => load.missing_tokens,
@@ -194,18 +218,19 @@ impl Simulation<'_> {
         detail.decode_cached_tokens = Some(load.cached_tokens);
         if self.links.is_empty() || bytes == 0 {
             let takes_ns = latency_ns.saturating_add(alone_ns);
-            let Some(to) = self.destination_of(key.tag, key.attempt) else { return };
+            let Some(to) = self.destination_of(key.tag, key.attempt) else { return Ok(()) };
             if takes_ns == 0 && self.reserves_between_steps(to) {
                 self.due.push_back(Due::TakeOver { tag: key.tag, attempt: key.attempt });
             } else {
                 let delivered = Event::TransferDelivered { tag: key.tag, attempt: key.attempt };
                 self.events.push(self.now_ns.saturating_add(takes_ns), delivered);
             }
-            return;
+            return Ok(());
         }
         let link = self.link_from(source);
         self.links[link as usize].start(self.now_ns, key, bytes);
         self.expect_link(link);
+        Ok(())
     }
 
     pub(crate) fn progress_link(&mut self, index: u32, version: u64) {
@@ -250,6 +275,41 @@ impl Simulation<'_> {
     /// Frees KV that a prefill worker holds for `tag`, if any does.
     pub(crate) fn release_source(&mut self, tag: u64) {
         if let Some((worker, id)) = self.live_mut(tag).source.take() {
+            self.workers[worker as usize].engine.release_held_kv(id);
+            self.dirty.push(worker);
+        }
+    }
+
+    /// Takes a request, and all that is held for it, from where it waits and from the
+    /// workers but those that have `crashed`, which have lost it.
+    pub(crate) fn withdraw(&mut self, tag: u64, crashed: &Range<u32>) {
+        if let Stage::Parked { pool } = self.live_mut(tag).stage {
+            let pool = &mut self.pools[pool as usize];
+            pool.parked.retain(|&other| other != tag);
+            if let PoolRouter::Kv(router) = &mut pool.router {
+                router.leave_queue(tag);
+            }
+        }
+        let live = self.live_mut(tag);
+        let reserved = live.destination.take().map(|(worker, load)| (worker, load.request));
+        let source = live.source.take();
+        let at = match live.stage {
+            Stage::First { worker, id } | Stage::Decode { worker, id } => Some((worker, id)),
+            Stage::Parked { .. } | Stage::Played { .. } => None,
+        };
+        let is_left = |held: &(u32, RequestId)| !crashed.contains(&held.0);
+        for (worker, id) in at.into_iter().chain(reserved).filter(is_left) {
+            self.dissolve_bulk(worker);
+            self.workers[worker as usize].engine.abort(id);
+            self.workers[worker as usize].forget(tag);
+            self.observer.aborted(worker, tag);
+            self.dirty.push(worker);
+            if self.reserves_between_steps(worker) {
+                // There may be room for another now.
+                self.due.push_back(Due::Reservation { worker });
+            }
+        }
+        if let Some((worker, id)) = source.filter(is_left) {
             self.workers[worker as usize].engine.release_held_kv(id);
             self.dirty.push(worker);
         }

@@ -48,6 +48,9 @@ pub(crate) struct Live {
     pub(crate) stage: Stage,
     /// Prefill worker that holds the KV to be transferred.
     pub(crate) source: Option<(u32, RequestId)>,
+    /// Decode worker that has taken blocks for the prompt, while that is still to be
+    /// computed elsewhere, and what is to be transferred to it.
+    pub(crate) destination: Option<(u32, RemoteLoad)>,
     /// Kept where the request may be submitted more than once.
     pub(crate) prompt: Option<Prompt>,
     pub(crate) priority: i32,
@@ -180,14 +183,14 @@ impl<'o> Simulation<'o> {
             while let Some(event) = self.events.pop_at(at_ns) {
                 self.handle(event)?;
             }
-            self.drive_hand_overs();
+            self.drive_hand_overs()?;
             self.release_queued();
             if self.scales {
                 self.turn_off_drained();
             }
             self.start_steps()?;
             while !self.due.is_empty() {
-                self.drive_hand_overs();
+                self.drive_hand_overs()?;
                 self.start_steps()?;
             }
             if self.scales && self.only_ticks_are_left() {

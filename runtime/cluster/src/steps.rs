@@ -113,7 +113,7 @@ impl Simulation<'_> {
         self.tell_events_of_start(index);
         let mut loads = std::mem::take(&mut self.remote_loads);
         for &load in &loads {
-            self.start_transfer(load);
+            self.start_transfer(load)?;
         }
         loads.clear();
         self.remote_loads = loads;
@@ -214,7 +214,7 @@ impl Simulation<'_> {
         worker
             .update(&self.output_seeds, &config.acceptance_rates, &self.records)
             .map_err(|reason| make_error(config, worker.index, self.now_ns, MakeError::Tokens(reason)))?;
-        self.go_on_between_steps(index);
+        self.go_on_between_steps(index)?;
         let worker = &self.workers[index as usize];
         if self.wants_steps {
             self.observer.applied(index, start_ns, self.now_ns, &worker.engine);

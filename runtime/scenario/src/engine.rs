@@ -2,7 +2,7 @@
 
 use vcr_cluster::PolicyFactory;
 use vcr_core::sglang::{PassOrder, PrefixLookup, Retraction, SchedulePolicy, SglangConfig, SglangConfigInput};
-use vcr_core::{CapacityPolicy, ConfigError, EngineConfig, EngineConfigInput, EngineKind};
+use vcr_core::{CapacityPolicy, ConfigError, EngineConfig, EngineConfigInput, EngineKind, Reservations};
 
 use crate::error::Scripted;
 use crate::options::Options;
@@ -130,6 +130,7 @@ fn sglang(options: &mut Options<'_>) -> Result<EngineKind, Vec<ConfigError>> {
         pass_order: options.choice("pass_order", PASS_ORDERS).unwrap_or_default(),
         prefix_lookup: PrefixLookup::WholePrompt,
         retraction: options.choice("retraction", RETRACTIONS).unwrap_or_default(),
+        reservations: Reservations::default(),
         max_extra_tokens_per_step: options.u32("max_extra_tokens_per_step").unwrap_or(0),
     };
     Ok(SglangConfig::new(input)?.into())

@@ -93,6 +93,12 @@ impl PassRules {
         if self.phases == WorkerPhases::Decode { PrefillLoad::default() } else { PrefillLoad::of(shape) }
     }
 
+    /// Whether under 1.6 the first token of a prompt comes of a decode in the same pass:
+    /// in decode workers, but for SGLang's, where passes prefill or decode.
+    fn prompts_end_in_decodes(&self) -> bool {
+        self.phases == WorkerPhases::Decode && !self.sums_contexts
+    }
+
     /// The decode part of the pass, or `None` if nothing is charged for it.
     #[inline]
     pub(crate) fn decode_load(&self, shape: &StepShape) -> Option<DecodeLoad> {
@@ -115,7 +121,7 @@ impl PassRules {
                 },
                 mean_context_tokens: mean(emitting_context_tokens, emitting_requests),
             }),
-            PassSemantics::Dynamo1_6 if self.speculative || self.phases == WorkerPhases::Decode => {
+            PassSemantics::Dynamo1_6 if self.speculative || self.prompts_end_in_decodes() => {
                 (shape.sampled_requests > 0).then(|| DecodeLoad {
                     active_kv_tokens: emitting_context_tokens,
                     mean_context_tokens: mean(emitting_context_tokens, emitting_requests),

@@ -225,6 +225,28 @@ fn sglang_looks_long_prompts_up_as_its_line_does() {
     check(&[&hashes(0), &hashes(5000), short], &["--extra-engine-args", engine], &expected);
 }
 
+/// The decode worker has no room for the third prompt before the first two are over, so it
+/// is computed only then. 1.4.2's prefill workers generate the outputs, too, and that takes
+/// its time.
+#[test]
+fn sglang_asks_for_room_before_a_prompt_is_computed() {
+    let row = |at_ms: u32, input: u32, output: u32, ids: &str| {
+        let lengths = format!(r#""input_length": {input}, "output_length": {output}"#);
+        format!(r#"{{"timestamp": {at_ms}, {lengths}, "hash_ids": [{ids}]}}"#)
+    };
+    let rows =
+        [row(0, 1500, 40, "1, 2, 3"), row(1, 1000, 30, "10, 11"), row(2, 800, 20, "20, 21"), row(3, 300, 10, "30")];
+    let rows = rows.each_ref().map(String::as_str);
+    let prefill = r#"{"engine_type": "sglang", "block_size": 64, "num_gpu_blocks": 48, "worker_type": "prefill"}"#;
+    let decode = r#"{"engine_type": "sglang", "block_size": 64, "num_gpu_blocks": 48, "worker_type": "decode"}"#;
+    let expected = [
+        ("mean_ttft_ms", "1776.482078", "626.671938"),
+        ("duration_ms", "2817.551341", "1596.913540"),
+        ("mean_e2e_latency_ms", "2446.722687", "1351.766026"),
+    ];
+    check(&rows, &["--prefill-engine-args", prefill, "--decode-engine-args", decode], &expected);
+}
+
 #[test]
 fn constant_times() {
     // 10 ms of prefill and three decodes of 3 ms, as 1.6.1 has it. 1.4 has no such model;

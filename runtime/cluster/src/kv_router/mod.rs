@@ -265,6 +265,11 @@ impl KvRouter {
         queues.flat_map(RouterQueue::drain).map(|queued| queued.request).collect()
     }
 
+    /// A request that waits here is over.
+    pub(crate) fn leave_queue(&mut self, request: u64) {
+        self.replicas.iter_mut().for_each(|replica| replica.queue.leave(request));
+    }
+
     /// How many requests wait here, and their prompt tokens.
     pub(crate) fn queued(&self) -> (u64, u64) {
         let each = self.replicas.iter().map(|replica| replica.queue.load());

@@ -199,6 +199,24 @@ impl RouterQueue {
         self.classes.iter_mut().flat_map(|class| std::iter::from_fn(|| class.pop()))
     }
 
+    /// Takes a request out that nobody is to have, wherever it stands.
+    pub(super) fn leave(&mut self, request: u64) {
+        for (index, class) in self.classes.iter_mut().enumerate() {
+            let Some(rank) = class.waiting.iter().find(|(_, queued)| queued.request == request).map(|(&rank, _)| rank)
+            else {
+                continue;
+            };
+            let queued = class.waiting.remove(&rank).expect("it has just been found");
+            class.prompt_tokens -= u64::from(queued.prompt_tokens);
+            class.cached_tokens -= queued.cached_tokens;
+            self.waiting -= 1;
+            if class.waiting.is_empty() {
+                class.credit_tokens = 0;
+                self.carried = self.carried.filter(|&carried| carried != index);
+            }
+        }
+    }
+
     fn pop_of(&mut self, index: usize) -> Option<Queued> {
         self.next_class = (index + 1) % self.classes.len();
         let queued = self.classes[index].pop()?;

@@ -11,7 +11,7 @@ use vcr_cluster::{
 };
 use vcr_core::route::{Choice, RouteError, RouteQuery, Router, WorkerLoad};
 use vcr_core::sglang::{PassOrder, SchedulePolicy, SglangConfig, SglangConfigInput};
-use vcr_core::{CapacityPolicy, EngineConfig, EngineConfigInput, KvTiersConfig};
+use vcr_core::{CapacityPolicy, EngineConfig, EngineConfigInput, KvTiersConfig, Reservations};
 use vcr_random::Distribution;
 use vcr_routing::AffinityConfig;
 
@@ -54,19 +54,20 @@ fn in_mode(
 enum Scheduler {
     Vllm { async_scheduling: bool, drafts: u32, tiers: Option<KvTiersConfig> },
     Trtllm,
-    Sglang { pass_order: PassOrder, schedule_policy: SchedulePolicy },
+    Sglang { pass_order: PassOrder, schedule_policy: SchedulePolicy, reservations: Reservations },
 }
 
 fn arb_scheduler() -> impl Strategy<Value = Scheduler> {
     let drafts = prop_oneof![3 => Just(0), 1 => 1..3u32];
-    let orders = (any::<bool>(), any::<bool>());
+    let orders = (any::<bool>(), any::<bool>(), any::<bool>());
     prop_oneof![
         3 => (any::<bool>(), drafts, proptest::option::of(arb_tiers()))
             .prop_map(|(async_scheduling, drafts, tiers)| Scheduler::Vllm { async_scheduling, drafts, tiers }),
         1 => Just(Scheduler::Trtllm),
-        2 => orders.prop_map(|(mixed, lpm)| Scheduler::Sglang {
+        2 => orders.prop_map(|(mixed, lpm, between_steps)| Scheduler::Sglang {
             pass_order: if mixed { PassOrder::Mixed } else { PassOrder::PrefillFirst },
             schedule_policy: if lpm { SchedulePolicy::Lpm } else { SchedulePolicy::Fifo },
+            reservations: if between_steps { Reservations::BetweenSteps } else { Reservations::InSteps },
         }),
     ]
 }
@@ -90,7 +91,7 @@ fn arb_tiers() -> impl Strategy<Value = KvTiersConfig> {
 }
 
 fn with_scheduler(config: RunConfig, scheduler: Scheduler) -> RunConfig {
-    let (pass_order, schedule_policy) = match scheduler {
+    let (pass_order, schedule_policy, reservations) = match scheduler {
         Scheduler::Vllm { async_scheduling, drafts, tiers } => {
             return in_mode(config, async_scheduling, drafts, tiers);
         }
@@ -101,7 +102,7 @@ fn with_scheduler(config: RunConfig, scheduler: Scheduler) -> RunConfig {
                 PoolConfig { engine: EngineConfig::new(input).expect("a valid engine").into(), ..pool }
             });
         }
-        Scheduler::Sglang { pass_order, schedule_policy } => (pass_order, schedule_policy),
+        Scheduler::Sglang { pass_order, schedule_policy, reservations } => (pass_order, schedule_policy, reservations),
     };
     with_pools(config, |pool| {
         let input = SglangConfigInput {
@@ -112,6 +113,7 @@ fn with_scheduler(config: RunConfig, scheduler: Scheduler) -> RunConfig {
             schedule_conservativeness: 0.3,
             pass_order,
             schedule_policy,
+            reservations,
             ..SglangConfigInput::default()
         };
         PoolConfig { engine: SglangConfig::new(input).expect("a valid engine").into(), ..pool }

@@ -50,12 +50,19 @@ impl EngineKind {
         matches!(self, Self::Sglang(config) if config.prefix_lookup == PrefixLookup::FirstChunk)
     }
 
+    /// Whether it is asked for blocks for a prompt before another engine computes it, as
+    /// Dynamo does with engines of SGLang.
+    #[must_use]
+    pub fn reserves_before_prefill(&self) -> bool {
+        matches!(self, Self::Sglang(config) if config.reservations == Reservations::BetweenSteps)
+    }
+
     /// When it takes blocks for prompts that other engines compute.
     #[must_use]
     pub fn reservations(&self) -> Reservations {
         match self {
             Self::Vllm(config) => config.reservations,
-            Self::Sglang(_) => Reservations::InSteps,
+            Self::Sglang(config) => config.reservations,
         }
     }
 

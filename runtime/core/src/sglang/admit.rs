@@ -1,6 +1,7 @@
 //! Admission: who begins or goes on with a prompt, and who gets pages for KV
 //! from elsewhere.
 
+use crate::config::Reservations;
 use crate::plan::{AdmissionStop, RemoteLoad, ScheduledKind, StepPlan};
 use crate::request::{Flags, KvRole, RequestId, RequestStatus};
 use crate::sglang::config::{PrefixLookup, SchedulePolicy};
@@ -65,6 +66,9 @@ impl SglangEngine {
     /// Admits what may be admitted, and gives what ended it.
     pub(super) fn admit(&mut self, plan: &mut StepPlan) -> AdmissionStop {
         self.order_waiting();
+        if let Some(stop) = self.gives_precedence() {
+            return stop;
+        }
         let mut budget = Budget {
             input_tokens: self.config.max_prefill_tokens,
             chunk_tokens: self.config.chunked_prefill_size,
@@ -99,6 +103,20 @@ impl SglangEngine {
                 }
             }
         }
+    }
+
+    /// Whether those that wait must let others pass: where pages are taken between passes,
+    /// those with KV from elsewhere that wait for a seat or for pages, unless nothing but
+    /// prompts that have been begun can make room for these.
+    fn gives_precedence(&self) -> Option<AdmissionStop> {
+        if self.config.reservations == Reservations::InSteps {
+            return None;
+        }
+        if self.kv_ready.len() > 0 {
+            return Some(AdmissionStop::Seats);
+        }
+        let is_stuck = self.destination_blocked && self.running.is_empty() && self.num_loading == 0;
+        (self.destinations.len() > 0 && !is_stuck).then_some(AdmissionStop::Blocks)
     }
 
     /// Where the head is blocked and nothing else goes on, prompts that have been begun
@@ -170,16 +188,43 @@ impl SglangEngine {
 
     /// Reserves pages for KV that is computed elsewhere.
     fn begin_load(&mut self, id: RequestId, hit: Hit, plan: &mut StepPlan, budget: &mut Budget) -> Admission {
-        let request = &self.requests[id];
-        let (tag, prompt_tokens) = (request.tag, request.prompt_tokens);
-        let pages = self.pages_for(prompt_tokens) - hit.pages;
+        let pages = self.pages_for(self.requests[id].prompt_tokens) - hit.pages;
         if !self.fits(id, pages * self.config.page_size, self.reserve_of(id), pages, hit, budget) {
             return Admission::Blocked(AdmissionStop::Blocks);
         }
+        let load = self.start_load(id, hit, pages);
+        self.begin_reserve(id);
+        plan.remote_loads.push(load);
+        Admission::Loading
+    }
+
+    /// Tries to take pages for the prompt of the request that has waited longest for that,
+    /// between two passes. Seats and what is reserved for outputs are not looked at.
+    pub(super) fn reserve_for_destination(&mut self) -> Option<RemoteLoad> {
+        self.destination_blocked = true;
+        let id = self.destinations.pop(&mut self.requests)?;
+        let prompt_tokens = self.requests[id].prompt_tokens;
+        let hit = self.lookup(id, prompt_tokens);
+        let pages = self.pages_for(prompt_tokens) - hit.pages;
+        if pages > self.num_available_pages() - hit.evictable_pages {
+            self.count_as_used(id, hit);
+            self.destinations.push_front(id, &mut self.requests);
+            return None;
+        }
+        self.destination_blocked = false;
+        Some(self.start_load(id, hit, pages))
+    }
+
+    /// Whether pages may be found for a request at the end of the pass in flight.
+    pub(super) fn may_reserve(&self) -> bool {
+        self.destinations.len() > 0 && !self.destination_blocked
+    }
+
+    /// Takes pages for KV that another engine computes.
+    fn start_load(&mut self, id: RequestId, hit: Hit, pages: u32) -> RemoteLoad {
         self.take_hit(id, hit);
         self.reserve_hashes(id);
         self.grow(id, pages);
-        self.begin_reserve(id);
         let cached_tokens = hit.pages * self.config.page_size;
         self.count_lookup(id, cached_tokens);
         self.set_computed(id, cached_tokens);
@@ -187,13 +232,8 @@ impl SglangEngine {
         request.status = RequestStatus::WaitingForRemoteKv;
         request.deferred = true;
         self.num_loading += 1;
-        plan.remote_loads.push(RemoteLoad {
-            request: id,
-            tag,
-            cached_tokens,
-            missing_tokens: prompt_tokens - cached_tokens,
-        });
-        Admission::Loading
+        let missing_tokens = request.prompt_tokens - cached_tokens;
+        RemoteLoad { request: id, tag: request.tag, cached_tokens, missing_tokens }
     }
 
     /// What this pass has room for of a request from the token `from` on.
@@ -248,15 +288,19 @@ impl SglangEngine {
             return false;
         }
         if missing_pages > self.num_available_pages() - hit.evictable_pages {
-            if hit.pages > 0 {
-                // It was tried, so what is cached of it counts as used.
-                let end = self.radix.take(ROOT, &self.requests[id].block_hashes[..hit.pages as usize]);
-                self.radix.unlock(end);
-            }
+            self.count_as_used(id, hit);
             return false;
         }
         budget.total_tokens -= wanted_tokens;
         true
+    }
+
+    /// What is cached of a request that was tried in vain counts as used.
+    fn count_as_used(&mut self, id: RequestId, hit: Hit) {
+        if hit.pages > 0 {
+            let end = self.radix.take(ROOT, &self.requests[id].block_hashes[..hit.pages as usize]);
+            self.radix.unlock(end);
+        }
     }
 
     /// Takes pages for a part of a prompt and counts the tokens before its end as computed.

@@ -1,7 +1,7 @@
 //! Settings of an SGLang-style engine: raw input with SGLang's names where it
 //! has one, Dynamo's defaults, and the checked form.
 
-use crate::config::ConfigError;
+use crate::config::{ConfigError, Reservations};
 
 /// In which order waiting requests are admitted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -95,6 +95,9 @@ pub struct SglangConfigInput {
     pub prefix_lookup: PrefixLookup,
     /// What becomes of what is retracted.
     pub retraction: Retraction,
+    /// When it takes pages for prompts that other engines compute. Between passes they
+    /// are asked for before the prompt is computed.
+    pub reservations: Reservations,
     /// Extra tokens that a decode may emit in a pass (multi-token prediction as
     /// Dynamo's mocker models it); 0 for one token a pass.
     pub max_extra_tokens_per_step: u32,
@@ -116,6 +119,7 @@ impl Default for SglangConfigInput {
             pass_order: PassOrder::default(),
             prefix_lookup: PrefixLookup::default(),
             retraction: Retraction::default(),
+            reservations: Reservations::default(),
             max_extra_tokens_per_step: 0,
         }
     }

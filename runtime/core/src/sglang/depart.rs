@@ -8,6 +8,7 @@ impl SglangEngine {
     /// alone.
     pub(super) fn abort_request(&mut self, id: RequestId) {
         match self.requests[id].status {
+            RequestStatus::Waiting if self.waits_apart(id) => self.destinations.leave(id, &mut self.requests),
             RequestStatus::Waiting | RequestStatus::Preempted => self.waiting.leave(id, &mut self.requests),
             RequestStatus::RemoteKvReady => self.kv_ready.leave(id, &mut self.requests),
             RequestStatus::WaitingForRemoteKv => self.num_loading -= 1,

@@ -1,11 +1,11 @@
 //! The engine: what it is made of, how requests come to it, and a pass.
 
-use crate::config::Policy;
+use crate::config::{Policy, Reservations};
 use crate::engine::{RejectReason, TokenSource};
 use crate::hash::BlockHash;
 use crate::kv_event::KvEventLog;
 use crate::latency::DecodeSteps;
-use crate::plan::{ScheduledKind, ScheduledRequest, StepOutputs, StepPlan};
+use crate::plan::{RemoteLoad, ScheduledKind, ScheduledRequest, StepOutputs, StepPlan};
 use crate::policy::{PolicyError, SchedulingPolicy};
 use crate::queue::WaitingQueue;
 use crate::request::{Flags, KvRole, Request, RequestId, RequestSpec, RequestStatus};
@@ -54,6 +54,11 @@ pub struct SglangEngine {
     /// Requests whose prompts are computed in part. They are among those that wait, and
     /// before all others unless the policy reorders them.
     pub(super) begun: Vec<RequestId>,
+    /// Requests that wait for pages for KV from elsewhere, where these are taken between
+    /// passes.
+    pub(super) destinations: WaitingQueue,
+    /// Whether there was no page for the first of these when it was tried.
+    pub(super) destination_blocked: bool,
     /// Requests whose KV has arrived.
     pub(super) kv_ready: WaitingQueue,
     /// Requests whose pages a transfer is filling.
@@ -98,6 +103,8 @@ impl SglangEngine {
             running: Vec::new(),
             waiting: WaitingQueue::new(Policy::Fcfs),
             begun: Vec::new(),
+            destinations: WaitingQueue::new(Policy::Fcfs),
+            destination_blocked: false,
             kv_ready: WaitingQueue::new(Policy::Fcfs),
             num_loading: 0,
             reserve_tokens: 0,
@@ -201,7 +208,19 @@ impl SglangEngine {
 
     /// Requests that have a seat, or are promised one.
     pub(super) fn num_seated(&self) -> usize {
-        self.running.len() + self.joining.len() + self.num_loading + self.kv_ready.len()
+        let promised = match self.config.reservations {
+            Reservations::InSteps => self.num_loading + self.kv_ready.len(),
+            Reservations::BetweenSteps => 0,
+        };
+        self.running.len() + self.joining.len() + promised
+    }
+
+    /// Whether a request that waits without KV does so in [`SglangEngine::destinations`].
+    pub(super) fn waits_apart(&self, id: RequestId) -> bool {
+        let request = &self.requests[id];
+        self.config.reservations == Reservations::BetweenSteps
+            && request.kv_role == KvRole::Destination
+            && request.status == RequestStatus::Waiting
     }
 
     pub(super) fn enter(plan: &mut StepPlan, entry: ScheduledRequest, emits: bool) {
@@ -216,9 +235,14 @@ impl SglangEngine {
     }
 
     fn seat_loaded(&mut self) {
-        while let Some(id) = self.kv_ready.pop(&mut self.requests) {
+        while self.running.len() < self.config.max_num_seqs as usize
+            && let Some(id) = self.kv_ready.pop(&mut self.requests)
+        {
             self.requests[id].status = RequestStatus::Running;
             self.running.push(id);
+            if !self.requests[id].flags.has(Flags::RESERVES) {
+                self.begin_reserve(id);
+            }
         }
     }
 
@@ -312,7 +336,11 @@ impl ServingEngine for SglangEngine {
         self.outstanding_prefill_tokens += u64::from(request.prefill_target_tokens);
         let id = self.requests.insert(request);
         self.holds.resize(self.holds.len().max(id.index() + 1), Hold::NONE);
-        self.waiting.push_back(id, &mut self.requests);
+        if self.waits_apart(id) {
+            self.destinations.push_back(id, &mut self.requests);
+        } else {
+            self.waiting.push_back(id, &mut self.requests);
+        }
         Ok(id)
     }
 
@@ -326,6 +354,10 @@ impl ServingEngine for SglangEngine {
 
     fn running_tags(&self) -> Vec<u64> {
         self.begun.iter().chain(&self.running).map(|&id| self.requests[id].tag).collect()
+    }
+
+    fn reserve_remote(&mut self) -> Option<RemoteLoad> {
+        self.reserve_for_destination()
     }
 
     fn remote_kv_arrived(&mut self, id: RequestId) {
@@ -420,7 +452,7 @@ impl ServingEngine for SglangEngine {
     }
 
     fn num_waiting(&self) -> usize {
-        self.waiting.len() - self.begun.len() + self.kv_ready.len() + self.num_loading
+        self.waiting.len() - self.begun.len() + self.kv_ready.len() + self.destinations.len() + self.num_loading
     }
 
     fn outstanding_prefill_tokens(&self) -> u64 {

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use proptest::prelude::*;
 use vcr_core::latency::DecodeSteps;
 use vcr_core::sglang::{PassOrder, PrefixLookup, Retraction, SchedulePolicy, SglangConfigInput, SglangEngine};
-use vcr_core::{KvRole, RequestId, RequestSpec, ServingEngine, StopRules};
+use vcr_core::{KvRole, RequestId, RequestSpec, Reservations, ServingEngine, StopRules};
 
 use crate::{Tokens, engine, prompt, rows};
 
@@ -36,10 +36,11 @@ fn arb_action() -> impl Strategy<Value = Action> {
 
 fn arb_config() -> impl Strategy<Value = SglangConfigInput> {
     let sizes = (1..9u32, 20..200u32, 1..9u32, 1..8u32, 8..200u32);
-    let modes = (any::<bool>(), any::<bool>(), any::<bool>(), any::<bool>(), 0..3u32);
+    let orders = (any::<bool>(), any::<bool>(), any::<bool>(), any::<bool>());
+    let modes = (any::<bool>(), orders, 0..3u32);
     (sizes, modes, 1..60u32, 0.01..2.0f64).prop_map(|(sizes, modes, clip_max_new_tokens, conservativeness)| {
         let (page_size, num_pages, max_num_seqs, chunk_pages, max_prefill_tokens) = sizes;
-        let (enable_prefix_caching, mixed, before_all, lpm, max_extra_tokens_per_step) = modes;
+        let (enable_prefix_caching, (mixed, before_all, lpm, between_steps), max_extra_tokens_per_step) = modes;
         SglangConfigInput {
             page_size,
             num_pages,
@@ -53,6 +54,7 @@ fn arb_config() -> impl Strategy<Value = SglangConfigInput> {
             schedule_conservativeness: conservativeness,
             pass_order: if mixed { PassOrder::Mixed } else { PassOrder::PrefillFirst },
             prefix_lookup: if mixed { PrefixLookup::FirstChunk } else { PrefixLookup::WholePrompt },
+            reservations: if between_steps { Reservations::BetweenSteps } else { Reservations::InSteps },
             retraction: if before_all { Retraction::BeforeAll } else { Retraction::BehindAll },
             max_extra_tokens_per_step,
         }
@@ -124,6 +126,9 @@ impl Driver {
     }
 
     fn deliver(&mut self) {
+        if let Some(load) = self.engine.reserve_remote() {
+            self.loading.push((load.tag, load.request));
+        }
         if let Some((tag, id)) = self.loading.pop()
             && self.live.contains_key(&tag)
         {

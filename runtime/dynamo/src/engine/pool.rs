@@ -160,6 +160,7 @@ impl EngineArgs {
                 Preset::Dynamo1_4 => Retraction::BeforeAll,
                 Preset::Dynamo1_6 => Retraction::BehindAll,
             },
+            reservations: Reservations::BetweenSteps,
             max_extra_tokens_per_step: self.mtp.as_ref().map_or(0, |mtp| mtp.extra_tokens),
         };
         SglangConfig::new(input).map(EngineKind::from)
@@ -174,13 +175,16 @@ impl EngineArgs {
 
     fn latency(&self, preset: Preset, role: Role, computes_prompts: bool) -> Result<LatencyFactory, String> {
         let semantics = preset.semantics();
+        let is_sglang = matches!(self.engine_type, EngineType::Sglang(_));
         let phases = match role {
+            // They generate whole outputs, which takes its time.
+            Role::Prefill if is_sglang && preset == Preset::Dynamo1_4 => WorkerPhases::Both,
             Role::Prefill => WorkerPhases::Prefill,
             Role::Decode if !computes_prompts => WorkerPhases::Decode,
             Role::Aggregated | Role::Decode => WorkerPhases::Both,
         };
         let speculative = self.mtp.is_some();
-        let sums_contexts = matches!(self.engine_type, EngineType::Sglang(_));
+        let sums_contexts = is_sglang;
         let speed = SpeedInput { speedup_ratio: self.speedup_ratio, decode_speedup_ratio: self.decode_speedup_ratio };
         match &self.timing {
             Timing::Polynomial => {
