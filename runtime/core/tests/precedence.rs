@@ -5,7 +5,9 @@ mod plain;
 
 use plain::{Ones, step};
 use vcr_core::plan::ScheduledKind::{New, Resumed, Running};
-use vcr_core::{Engine, EngineConfig, EngineConfigInput, KvRole, Prompt, RequestSpec, Reservations, ServingEngine};
+use vcr_core::{
+    Engine, EngineConfig, EngineConfigInput, KvRole, Prompt, RequestId, RequestSpec, Reservations, ServingEngine,
+};
 
 /// An engine with so many usable blocks of 16 tokens, and 64 tokens a step.
 fn engine(usable_blocks: u32) -> Engine {
@@ -130,64 +132,59 @@ fn a_cancelled_reservation_keeps_the_order_of_eviction() {
     assert_eq!([left_after(false), left_after(true)], [2, 2]);
 }
 
-/// Where blocks are taken between steps, who was preempted goes before those whose KV has
-/// arrived, unless somebody waits for blocks for more of it, or nothing else could go on.
-#[test]
-fn who_was_preempted_goes_before_what_has_arrived() {
-    let config = EngineConfigInput {
-        num_gpu_blocks: 8,
+/// An engine with so many usable blocks of 16 tokens that are taken between steps.
+fn taking_between_steps(usable_blocks: u32) -> Engine {
+    let input = EngineConfigInput {
+        num_gpu_blocks: usable_blocks + 1,
         reservations: Reservations::BetweenSteps,
         enable_prefix_caching: false,
         ..EngineConfigInput::default()
     };
-    let mut engine = Engine::new(EngineConfig::new(config).expect("valid"));
-    let arrived = |engine: &mut Engine, tag: u64, tokens: u32| {
-        let spec = RequestSpec { kv_role: KvRole::Destination, ..request(tag, tokens, 20) };
-        let id = engine.submit(spec).expect("it fits");
-        assert_eq!(engine.reserve_remote().expect("there is room").request, id);
+    Engine::new(EngineConfig::new(input).expect("valid"))
+}
+
+/// Submits a request whose prompt comes from elsewhere. If there is room for it, it does.
+fn arrive(engine: &mut Engine, tag: u64, tokens: u32) -> RequestId {
+    let spec = RequestSpec { kv_role: KvRole::Destination, ..request(tag, tokens, 20) };
+    let id = engine.submit(spec).expect("it fits");
+    if engine.reserve_remote().is_some() {
         engine.remote_kv_arrived(id);
-        id
-    };
-    let first = arrived(&mut engine, 0, 47);
-    arrived(&mut engine, 1, 47);
+    }
+    id
+}
+
+/// Where blocks are taken between steps, who was preempted goes before those whose KV has
+/// arrived, unless somebody waits for blocks for more of it.
+#[test]
+fn who_was_preempted_goes_before_what_has_arrived() {
+    let mut engine = taking_between_steps(7);
+    let first = arrive(&mut engine, 0, 47);
+    arrive(&mut engine, 1, 47);
     assert_eq!(step(&mut engine), [(0, New, 46, 1), (1, New, 46, 1)]);
     assert_eq!(step(&mut engine), [(0, Running, 47, 1), (1, Running, 47, 1)]);
     assert_eq!(step(&mut engine), [(0, Running, 48, 1)], "there is one block more");
-    let third = arrived(&mut engine, 2, 40);
+    let third = arrive(&mut engine, 2, 40);
     assert_eq!(step(&mut engine), [(0, Running, 49, 1)], "the head has no room, and what has arrived waits");
-    let fourth = engine.submit(RequestSpec { kv_role: KvRole::Destination, ..request(3, 40, 20) }).expect("it fits");
-    assert!(engine.reserve_remote().is_none(), "no block is free");
-    assert_eq!(step(&mut engine), [(0, Running, 50, 1), (2, New, 39, 1)]);
+    let fourth = arrive(&mut engine, 3, 40);
+    assert_eq!(step(&mut engine), [(0, Running, 50, 1), (2, New, 39, 1)], "no block is free for the fourth");
     engine.abort(fourth);
     engine.abort(third);
-    arrived(&mut engine, 4, 40);
+    arrive(&mut engine, 4, 40);
     engine.abort(first);
     assert_eq!(step(&mut engine), [(1, Resumed, 0, 49), (4, New, 39, 1)]);
 }
 
-/// Such a head gives way where what has arrived holds the blocks that it lacks.
+/// Such a head lets others pass where these hold the blocks that it lacks.
 #[test]
 fn a_head_without_room_does_not_stop_an_engine_that_does_nothing_else() {
-    let config = EngineConfigInput {
-        num_gpu_blocks: 6,
-        reservations: Reservations::BetweenSteps,
-        enable_prefix_caching: false,
-        ..EngineConfigInput::default()
-    };
-    let mut engine = Engine::new(EngineConfig::new(config).expect("valid"));
-    let submit = |engine: &mut Engine, tag: u64, tokens: u32| {
-        let spec = RequestSpec { kv_role: KvRole::Destination, ..request(tag, tokens, 20) };
-        let id = engine.submit(spec).expect("it fits");
-        engine.reserve_remote().map(|_| engine.remote_kv_arrived(id));
-        id
-    };
-    let first = submit(&mut engine, 0, 32);
-    submit(&mut engine, 1, 47);
+    let mut engine = taking_between_steps(5);
+    let first = arrive(&mut engine, 0, 32);
+    arrive(&mut engine, 1, 47);
     assert_eq!(step(&mut engine), [(0, New, 31, 1), (1, New, 46, 1)]);
     assert_eq!(step(&mut engine), [(0, Running, 32, 1)], "the second gives way");
-    engine.abort(first);
-    submit(&mut engine, 2, 40);
-    submit(&mut engine, 3, 20);
     assert_eq!(engine.plan().preempted, [1]);
+    engine.abort(first);
+    arrive(&mut engine, 2, 40);
+    arrive(&mut engine, 3, 20);
     assert_eq!(step(&mut engine), [(2, New, 39, 1), (3, New, 19, 1)]);
 }
