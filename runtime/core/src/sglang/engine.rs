@@ -246,38 +246,6 @@ impl SglangEngine {
         }
     }
 
-    /// Gives pages for their first output to the requests whose prompts are computed in
-    /// this pass. If there are too few, none of these gives its first token in it.
-    fn take_first_slots(&mut self) {
-        let missing: u32 = self.joining.iter().map(|&id| self.missing_for_first(id)).sum();
-        if missing > self.num_available_pages() {
-            let without_slot = self.tokens_without_slot();
-            for entry in &mut self.prefills {
-                let request = &self.requests[entry.request];
-                entry.samples &= request.end_tokens - request.num_tokens <= without_slot;
-            }
-            return;
-        }
-        for index in 0..self.joining.len() {
-            let id = self.joining[index];
-            self.grow(id, self.missing_for_first(id));
-        }
-    }
-
-    /// Pages that a request lacks for the token that comes of its prompt.
-    fn missing_for_first(&self, id: RequestId) -> u32 {
-        let request = &self.requests[id];
-        if request.end_tokens - request.num_tokens <= self.tokens_without_slot() {
-            return 0;
-        }
-        self.pages_for(request.num_tokens + 1) - self.holds[id.index()].pages()
-    }
-
-    /// Where a prompt's token is the only one, it has no slot, unless it comes of a decode.
-    fn tokens_without_slot(&self) -> u32 {
-        u32::from(self.config.pass_order == PassOrder::PrefillFirst)
-    }
-
     /// Enters the first prompts of the pass.
     fn enter_prefills(&mut self, plan: &mut StepPlan, count: usize) {
         let mut prefills = std::mem::take(&mut self.prefills);

@@ -22,6 +22,7 @@ mod depart;
 mod engine;
 mod radix;
 mod share;
+mod slots;
 mod update;
 
 pub use config::{PassOrder, PrefixLookup, Retraction, SchedulePolicy, SglangConfig, SglangConfigInput};

@@ -1,0 +1,41 @@
+//! Slots of the tokens that come of prompts.
+//!
+//! Every token has one as soon as it comes; those of decodes are taken in `decode.rs`.
+
+use crate::request::RequestId;
+use crate::sglang::config::PassOrder;
+use crate::sglang::engine::SglangEngine;
+
+impl SglangEngine {
+    /// Gives pages for their first output to the requests whose prompts are computed in
+    /// this pass. If there are too few, none of these gives its first token in it.
+    pub(super) fn take_first_slots(&mut self) {
+        let missing: u32 = self.joining.iter().map(|&id| self.missing_for_first(id)).sum();
+        if missing > self.num_available_pages() {
+            let without_slot = self.tokens_without_slot();
+            for entry in &mut self.prefills {
+                let request = &self.requests[entry.request];
+                entry.samples &= request.end_tokens - request.num_tokens <= without_slot;
+            }
+            return;
+        }
+        for index in 0..self.joining.len() {
+            let id = self.joining[index];
+            self.grow(id, self.missing_for_first(id));
+        }
+    }
+
+    /// Pages that a request lacks for the token that comes of its prompt.
+    fn missing_for_first(&self, id: RequestId) -> u32 {
+        let request = &self.requests[id];
+        if request.end_tokens - request.num_tokens <= self.tokens_without_slot() {
+            return 0;
+        }
+        self.pages_for(request.num_tokens + 1) - self.holds[id.index()].pages()
+    }
+
+    /// Where a prompt's token is the only one, it has no slot, unless it comes of a decode.
+    fn tokens_without_slot(&self) -> u32 {
+        u32::from(self.config.pass_order == PassOrder::PrefillFirst)
+    }
+}
