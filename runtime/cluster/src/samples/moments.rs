@@ -102,7 +102,9 @@ mod tests {
             prop_assert_eq!(moments.count(), count);
             prop_assert!((moments.mean() - mean).abs() <= 1e-9 * mean, "{} {mean}", moments.mean());
             let std = moments.std(least);
-            prop_assert!((std - variance.sqrt()).abs() <= 1e-6 * mean + 1e-9, "{std} {}", variance.sqrt());
+            // Squares of large samples are cut to 2^-23 of themselves.
+            let off_by = (std * std - variance).abs();
+            prop_assert!(off_by <= 2e-7 * (mean * mean + variance) + 1e-9, "{std} {}", variance.sqrt());
         }
     }
 
