@@ -35,6 +35,9 @@ pub enum FixedInput {
         /// Whether the engine drafts tokens; see
         /// [`PolynomialInput::speculative`](crate::PolynomialInput::speculative).
         speculative: bool,
+        /// Whether the engine is SGLang's; see
+        /// [`PolynomialInput::sums_contexts`](crate::PolynomialInput::sums_contexts).
+        sums_contexts: bool,
     },
 }
 
@@ -82,8 +85,8 @@ impl LatencyModel for Fixed {
                     let decode_ns = if shape.decode_requests > 0 { decode_ns } else { 0 };
                     prefill_ns + decode_ns
                 }
-                FixedInput::Passes { prefill_ns, decode_ns, semantics, phases, speculative } => {
-                    let rules = PassRules { semantics, phases, speculative, sums_contexts: false };
+                FixedInput::Passes { prefill_ns, decode_ns, semantics, phases, speculative, sums_contexts } => {
+                    let rules = PassRules { semantics, phases, speculative, sums_contexts };
                     let prefill_ns = if rules.prefill_load(shape).requests > 0 { prefill_ns } else { 0 };
                     let decode_ns = if rules.decode_load(shape).is_some() { decode_ns } else { 0 };
                     prefill_ns + decode_ns
@@ -127,6 +130,7 @@ mod tests {
             semantics: PassSemantics::Dynamo1_6,
             phases,
             speculative: false,
+            sums_contexts: false,
         };
         let prompt = StepShape { prefill_requests: 1, prefill_tokens: 8, ..StepShape::default() };
         let decode = StepShape { decode_requests: 2, decode_tokens: 2, sampled_requests: 2, ..StepShape::default() };

@@ -199,6 +199,7 @@ impl EngineArgs {
                     semantics,
                     phases,
                     speculative,
+                    sums_contexts,
                 }))
             }
             Timing::Profile(path) => {
