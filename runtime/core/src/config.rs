@@ -8,6 +8,8 @@ mod error;
 pub use error::ConfigError;
 
 const MOST_SPECULATIVE_TOKENS: u32 = 1_000;
+/// What the pool can number, and more than any accelerator has room for.
+const MOST_BLOCKS: u32 = 1 << 30;
 
 /// Order of the waiting queue and choice of the preemption victim.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -183,13 +185,12 @@ impl EngineConfig {
         if input.num_gpu_blocks < 2 {
             errors.push(ConfigError::NoUsableBlocks { num_gpu_blocks: input.num_gpu_blocks });
         }
-        if input.num_speculative_tokens > MOST_SPECULATIVE_TOKENS {
-            errors.push(ConfigError::TooLarge {
-                field: "num_speculative_tokens",
-                value: input.num_speculative_tokens,
-                most: MOST_SPECULATIVE_TOKENS,
-            });
-        }
+        let limited = [
+            ("num_gpu_blocks", input.num_gpu_blocks, MOST_BLOCKS),
+            ("num_speculative_tokens", input.num_speculative_tokens, MOST_SPECULATIVE_TOKENS),
+        ];
+        let too_large = limited.into_iter().filter(|(_, value, most)| value > most);
+        errors.extend(too_large.map(|(field, value, most)| ConfigError::TooLarge { field, value, most }));
         if !(0.0..1.0).contains(&input.watermark) {
             errors.push(ConfigError::Watermark(input.watermark));
         }
@@ -365,6 +366,14 @@ mod tests {
         .unwrap_err();
         assert_eq!(errors.len(), 3, "{errors:?}");
         assert_eq!(errors[0].to_string(), "`block_size` must be at least 1, but is 0");
+    }
+
+    #[test]
+    fn a_pool_beyond_any_accelerator_is_refused() {
+        let of = |num_gpu_blocks| EngineConfig::new(EngineConfigInput { num_gpu_blocks, ..Default::default() });
+        let errors = of(MOST_BLOCKS + 1).unwrap_err();
+        assert_eq!(errors[0].to_string(), "`num_gpu_blocks` must be at most 1073741824, but is 1073741825");
+        assert!(of(MOST_BLOCKS).is_ok());
     }
 
     #[test]

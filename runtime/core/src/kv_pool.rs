@@ -8,8 +8,9 @@
 //! touched for blocks that were never taken.
 
 mod blocks;
+mod queue;
 
-use blocks::{Blocks, Link};
+use blocks::Blocks;
 
 use crate::hash::BlockHash;
 use crate::kv_event::KvEventLog;
@@ -52,7 +53,7 @@ impl KvPool {
     /// A pool of `num_gpu_blocks` blocks, the null block included.
     #[must_use]
     pub fn new(num_gpu_blocks: u32, caching: bool) -> Self {
-        let blocks = match num_gpu_blocks < <u16 as Link>::NONE.into() {
+        let blocks = match blocks::are_narrow(num_gpu_blocks) {
             true => AnyBlocks::Narrow(Blocks::new(num_gpu_blocks, caching)),
             false => AnyBlocks::Wide(Blocks::new(num_gpu_blocks, caching)),
         };

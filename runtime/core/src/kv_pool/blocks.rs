@@ -1,36 +1,28 @@
 //! Blocks, the order of the free ones, and the map from hash to block.
 //!
 //! In a large pool every look at memory leaves the CPU's near caches, and one that
-//! waits for another costs most. So lists are linked both ways, what is at their ends
-//! is linked to the null block, nothing but a lookup follows links, and links are as
-//! narrow as the pool allows.
+//! waits for another costs most. So the free blocks are read in a row, what a block of
+//! a bucket comes after is written the same way whatever it is, nothing but a lookup
+//! follows links, and links are as narrow as the pool allows.
 
 use super::BlockId;
+use super::queue::FreeQueue;
 use crate::hash::BlockHash;
 
-/// The number of a block, or of references to one, as it is kept.
-///
-/// Whoever references a block has taken one of its own, so no block has more
-/// references than there are blocks.
+/// The number of a block as it is kept.
 pub(super) trait Link: Copy + Eq + std::fmt::Debug {
     /// The null block.
     const NULL: Self;
-    /// No block: pools are smaller.
-    const NONE: Self;
     fn of(number: u32) -> Self;
     fn number(self) -> u32;
-    fn index(self) -> usize {
-        self.number() as usize
-    }
 }
 
 impl Link for u16 {
     const NULL: Self = 0;
-    const NONE: Self = Self::MAX;
 
     #[inline]
     fn of(number: u32) -> Self {
-        debug_assert!(number < Self::NONE.into());
+        debug_assert!(number <= Self::MAX.into());
         number as Self
     }
 
@@ -42,7 +34,6 @@ impl Link for u16 {
 
 impl Link for u32 {
     const NULL: Self = 0;
-    const NONE: Self = Self::MAX;
 
     #[inline]
     fn of(number: u32) -> Self {
@@ -56,34 +47,25 @@ impl Link for u32 {
 }
 
 #[derive(Clone, Debug)]
-struct Block<L> {
+struct Block {
     /// 0 while the block is not in the cache map.
     hash: BlockHash,
-    /// The next of the free blocks that were cached; [`Link::NONE`] if it is none.
-    next_free: L,
-    /// The one before it; of a block that is not listed the references.
-    prev_free_or_refs: L,
-    /// The block of its bucket that was cached before it.
-    next_in_bucket: L,
-    /// The one that was cached after it.
-    prev_in_bucket: L,
+    /// Its place in the queue of free blocks with [`QUEUED`], or how many requests
+    /// hold it.
+    place_or_refs: u32,
+    /// Index in [`Blocks::links`] of what leads to it in its bucket.
+    linked_from: u32,
 }
 
-impl<L: Link> Block<L> {
-    /// Taken by one request, and not cached.
-    fn taken() -> Self {
-        let [null, refs] = [0, 1].map(L::of);
-        Self { hash: 0, next_free: L::NONE, prev_free_or_refs: refs, next_in_bucket: null, prev_in_bucket: null }
-    }
+const QUEUED: u32 = 1 << 31;
 
-    /// Begin and end of the free blocks that were cached, of which there are none.
-    fn null() -> Self {
-        Self { next_free: L::NULL, prev_free_or_refs: L::NULL, ..Self::taken() }
-    }
+impl Block {
+    /// Taken by one request, and not cached.
+    const TAKEN: Self = Self { hash: 0, place_or_refs: 1, linked_from: 0 };
 
     /// How many requests hold it.
     fn refs(&self) -> u32 {
-        if self.next_free == L::NONE { self.prev_free_or_refs.number() } else { 0 }
+        if self.place_or_refs & QUEUED == 0 { self.place_or_refs } else { 0 }
     }
 }
 
@@ -91,23 +73,36 @@ impl<L: Link> Block<L> {
 #[derive(Debug)]
 pub(super) struct Blocks<L> {
     /// The null block, and all that were ever taken.
-    blocks: Vec<Block<L>>,
+    blocks: Vec<Block>,
     num_blocks: u32,
     /// Free blocks without a hash, which are taken first, the last of these before
     /// all others. After them come blocks that were never taken, then those of
-    /// the list that begins and ends with the null block.
+    /// the queue.
     unhashed: Vec<BlockId>,
-    /// The cache map: of each bucket of hashes, the block that was cached last.
-    buckets: Vec<L>,
+    /// Free blocks that were cached when they were released, in that order.
+    queue: FreeQueue<L>,
+    /// The cache map: of each bucket of hashes the block that was cached last, and
+    /// after the buckets, of each block the one of its bucket that was cached before it.
+    links: Vec<L>,
+    /// A power of two; none without a cache map.
+    num_buckets: usize,
 }
 
 impl<L: Link> Blocks<L> {
     /// So many blocks, the null block included.
     pub(super) fn new(num_blocks: u32, caching: bool) -> Self {
         let mut blocks = Vec::with_capacity(num_blocks as usize);
-        blocks.push(Block::null());
-        let buckets = if caching { num_buckets(num_blocks - 1) } else { 0 };
-        Self { blocks, num_blocks, unhashed: Vec::new(), buckets: vec![L::NULL; buckets] }
+        blocks.push(Block { place_or_refs: 0, ..Block::TAKEN });
+        let num_buckets = if caching { num_buckets(num_blocks - 1) } else { 0 };
+        let num_links = if caching { num_buckets + num_blocks as usize } else { 0 };
+        Self {
+            blocks,
+            num_blocks,
+            unhashed: Vec::new(),
+            queue: FreeQueue::new(if caching { num_blocks } else { 1 }),
+            links: vec![L::NULL; num_links],
+            num_buckets,
+        }
     }
 
     pub(super) fn num_blocks(&self) -> u32 {
@@ -121,15 +116,13 @@ impl<L: Link> Blocks<L> {
     /// Adds a reference to a cached block. Gives whether it was free.
     pub(super) fn touch(&mut self, id: BlockId) -> bool {
         let block = &mut self.blocks[id as usize];
-        if block.next_free == L::NONE {
-            block.prev_free_or_refs = L::of(block.prev_free_or_refs.number() + 1);
-            return false;
+        let is_free = block.place_or_refs & QUEUED != 0;
+        if is_free {
+            self.queue.remove(block.place_or_refs ^ QUEUED);
+            block.place_or_refs = 0;
         }
-        let next = std::mem::replace(&mut block.next_free, L::NONE);
-        let prev = std::mem::replace(&mut block.prev_free_or_refs, L::of(1));
-        self.blocks[prev.index()].next_free = next;
-        self.blocks[next.index()].prev_free_or_refs = prev;
-        true
+        block.place_or_refs += 1;
+        is_free
     }
 
     /// Takes `count` of the free blocks, of which there are so many, into `table`, and
@@ -138,13 +131,13 @@ impl<L: Link> Blocks<L> {
         let mut left = count as usize;
         let unhashed = left.min(self.unhashed.len());
         for id in self.unhashed.drain(self.unhashed.len() - unhashed..).rev() {
-            self.blocks[id as usize].prev_free_or_refs = L::of(1);
+            self.blocks[id as usize].place_or_refs = 1;
             table.push(id);
         }
         left -= unhashed;
         let first = self.blocks.len();
         let fresh = left.min(self.num_blocks as usize - first);
-        self.blocks.resize(first + fresh, Block::taken());
+        self.blocks.resize(first + fresh, Block::TAKEN);
         table.extend(first as BlockId..(first + fresh) as BlockId);
         if left > fresh {
             self.evict(left - fresh, table, removed);
@@ -154,42 +147,35 @@ impl<L: Link> Blocks<L> {
     /// Takes so many of the free blocks that were cached, the one that was released
     /// first before all others.
     fn evict(&mut self, count: usize, table: &mut Vec<BlockId>, mut removed: impl FnMut(BlockHash)) {
-        let (blocks, buckets) = (&mut self.blocks[..], &mut self.buckets[..]);
-        let mut next = blocks[L::NULL.index()].next_free;
-        table.extend((0..count).map(|_| {
-            let id = next;
-            let block = &mut blocks[id.index()];
-            next = std::mem::replace(&mut block.next_free, L::NONE);
-            block.prev_free_or_refs = L::of(1);
+        let (blocks, links, first_link) = (&mut self.blocks[..], &mut self.links[..], self.num_buckets);
+        table.extend(self.queue.take(count).map(|id| {
+            let block = &mut blocks[id as usize];
+            block.place_or_refs = 1;
             let hash = std::mem::take(&mut block.hash);
             // It is 0 where the cache was reset.
             if hash != 0 {
-                let (after, before) = (block.next_in_bucket, block.prev_in_bucket);
-                blocks[after.index()].prev_in_bucket = before;
-                if before == L::NULL {
-                    buckets[hash as usize & (buckets.len() - 1)] = after;
-                } else {
-                    blocks[before.index()].next_in_bucket = after;
-                }
+                let from = block.linked_from;
+                let after = links[first_link + id as usize];
+                links[from as usize] = after;
+                blocks[after.number() as usize].linked_from = from;
                 removed(hash);
             }
-            id.number()
+            id
         }));
-        blocks[L::NULL.index()].next_free = next;
-        blocks[next.index()].prev_free_or_refs = L::NULL;
     }
 
     /// Puts a block that a request holds into the cache map.
     #[inline]
     pub(super) fn insert(&mut self, id: BlockId, hash: BlockHash) {
         let bucket = self.bucket_of(hash);
-        let after = std::mem::replace(&mut self.buckets[bucket], L::of(id));
+        let after = std::mem::replace(&mut self.links[bucket], L::of(id));
+        let own_link = self.num_buckets + id as usize;
+        self.links[own_link] = after;
         let block = &mut self.blocks[id as usize];
         debug_assert_eq!(block.hash, 0);
         block.hash = hash;
-        block.next_in_bucket = after;
-        block.prev_in_bucket = L::NULL;
-        self.blocks[after.index()].prev_in_bucket = L::of(id);
+        block.linked_from = bucket as u32;
+        self.blocks[after.number() as usize].linked_from = own_link as u32;
     }
 
     /// Of the blocks with this hash, the one that was cached first.
@@ -200,7 +186,7 @@ impl<L: Link> Blocks<L> {
 
     /// Empties the cache map.
     pub(super) fn forget_hashes(&mut self) {
-        self.buckets.fill(L::NULL);
+        self.links.fill(L::NULL);
         self.blocks.iter_mut().for_each(|block| block.hash = 0);
     }
 
@@ -209,27 +195,22 @@ impl<L: Link> Blocks<L> {
     pub(super) fn release(&mut self, table: &[BlockId]) -> u32 {
         let unhashed_before = self.unhashed.len();
         let blocks = &mut self.blocks[..];
-        let mut last = blocks[L::NULL.index()].prev_free_or_refs;
+        let mut entry = self.queue.entry(table.len(), |id, place| blocks[id as usize].place_or_refs = place | QUEUED);
         let mut kept = 0;
         for &id in table.iter().rev() {
             let block = &mut blocks[id as usize];
             let refs = block.refs();
             assert!(refs > 0, "block {id} released more often than taken");
             if refs > 1 {
-                block.prev_free_or_refs = L::of(refs - 1);
+                block.place_or_refs = refs - 1;
                 kept += 1;
             } else if block.hash == 0 {
-                block.prev_free_or_refs = L::of(0);
+                block.place_or_refs = 0;
                 self.unhashed.push(id);
             } else {
-                // What follows it is noted when that is known.
-                block.prev_free_or_refs = last;
-                blocks[last.index()].next_free = L::of(id);
-                last = L::of(id);
+                block.place_or_refs = entry.push(id) | QUEUED;
             }
         }
-        blocks[last.index()].next_free = L::NULL;
-        blocks[L::NULL.index()].prev_free_or_refs = last;
         self.unhashed[unhashed_before..].reverse();
         table.len() as u32 - kept
     }
@@ -237,26 +218,20 @@ impl<L: Link> Blocks<L> {
     /// The free blocks, the one that is taken next first.
     pub(super) fn free(&self) -> impl Iterator<Item = BlockId> + '_ {
         let unhashed = self.unhashed.iter().rev().copied();
-        unhashed.chain(self.blocks.len() as BlockId..self.num_blocks).chain(self.listed())
-    }
-
-    /// Those of the free blocks that were cached when they were released.
-    fn listed(&self) -> impl Iterator<Item = BlockId> + '_ {
-        let next = |id: BlockId| block_at(self.blocks[id as usize].next_free);
-        std::iter::successors(next(L::NULL.number()), move |&id| next(id))
+        unhashed.chain(self.blocks.len() as BlockId..self.num_blocks).chain(self.queue.iter().map(|(_, id)| id))
     }
 
     /// The blocks of a bucket, the one that was cached last first.
     #[inline]
     fn in_bucket(&self, bucket: usize) -> impl Iterator<Item = BlockId> + '_ {
-        let next = |id: BlockId| block_at(self.blocks[id as usize].next_in_bucket);
-        std::iter::successors(block_at(self.buckets[bucket]), move |&id| next(id))
+        let block_at = |link: usize| Some(self.links[link]).filter(|&link| link != L::NULL).map(L::number);
+        std::iter::successors(block_at(bucket), move |&id| block_at(self.num_buckets + id as usize))
     }
 
     #[inline]
     fn bucket_of(&self, hash: BlockHash) -> usize {
         // The hash is well mixed; its low bits will do.
-        hash as usize & (self.buckets.len() - 1)
+        hash as usize & (self.num_buckets - 1)
     }
 
     /// Sum over all blocks of references held.
@@ -266,15 +241,13 @@ impl<L: Link> Blocks<L> {
 
     /// Checks every structural invariant, `num_free` being the number of free blocks.
     pub(super) fn assert_consistent(&self, num_free: u32) {
-        let mut prev = L::NULL;
-        for id in self.listed() {
-            assert_eq!(self.blocks[id as usize].prev_free_or_refs, prev, "broken free list at block {id}");
-            prev = L::of(id);
+        self.queue.assert_consistent();
+        for (place, id) in self.queue.iter() {
+            assert_eq!(self.blocks[id as usize].place_or_refs, place | QUEUED, "block {id} is queued elsewhere");
         }
-        assert_eq!(self.blocks[L::NULL.index()].prev_free_or_refs, prev, "free list does not end at its tail");
         for &id in &self.unhashed {
             let block = &self.blocks[id as usize];
-            assert!(block.next_free == L::NONE && block.hash == 0, "block {id} is free in two ways");
+            assert!(block.place_or_refs == 0 && block.hash == 0, "block {id} is free in two ways");
         }
         let idle = self.blocks[1..].iter().filter(|block| block.refs() == 0).count();
         let fresh = self.num_blocks as usize - self.blocks.len();
@@ -282,25 +255,19 @@ impl<L: Link> Blocks<L> {
         assert_eq!(self.free().count(), num_free as usize, "number of free blocks");
         let hashed = self.blocks.iter().filter(|block| block.hash != 0).count();
         let mut mapped = 0;
-        for bucket in 0..self.buckets.len() {
-            let mut prev = L::NULL;
+        for bucket in 0..self.num_buckets {
+            let mut linked_from = bucket;
             for id in self.in_bucket(bucket) {
                 let block = &self.blocks[id as usize];
                 assert!(block.hash != 0, "block {id} without a hash is in the cache map");
                 assert_eq!(self.bucket_of(block.hash), bucket, "block {id} is in the wrong bucket");
-                assert_eq!(block.prev_in_bucket, prev, "broken bucket at block {id}");
+                assert_eq!(block.linked_from as usize, linked_from, "broken bucket at block {id}");
                 mapped += 1;
-                prev = L::of(id);
+                linked_from = self.num_buckets + id as usize;
             }
         }
         assert_eq!(mapped, hashed, "a hashed block is missing from the cache map");
     }
-}
-
-/// What a link leads to, if it leads to a block.
-#[inline]
-fn block_at<L: Link>(link: L) -> Option<BlockId> {
-    (link != L::NULL).then_some(link.number())
 }
 
 /// At most one cached block per bucket on average, and fewer where the buckets fit
@@ -309,4 +276,9 @@ fn num_buckets(num_blocks: u32) -> usize {
     const MOST_SPARSE_BUCKETS: usize = 1 << 16;
     let enough = (num_blocks as usize).next_power_of_two();
     enough.max((2 * enough).min(MOST_SPARSE_BUCKETS))
+}
+
+/// Whether the numbers of so many blocks fit into narrow links.
+pub(super) fn are_narrow(num_blocks: u32) -> bool {
+    num_blocks <= u16::MAX.into()
 }
