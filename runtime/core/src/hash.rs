@@ -6,8 +6,9 @@
 //! engine on the wire are computed elsewhere, from tokens.
 //!
 //! The blocks of a run, which are cached and evicted together, have hashes in a row:
-//! the upper half is drawn from the run and from where in it the block ends, the lower
-//! half counts up, so that a table indexed by it has them side by side.
+//! each is the one before and a step more. The first is drawn from the run and from
+//! where in it the block ends; a step is one in the lower half, so that a table indexed
+//! by it has them side by side.
 
 use crate::seed::mix;
 
@@ -32,8 +33,8 @@ struct Run {
     /// Of the content, where in it the run begins, and all before.
     digest: u64,
     end_tokens: u32,
-    /// Place of the block that it completes next.
-    next_place: u32,
+    /// Hash of the block that it completes next, once it has completed any.
+    next: Option<BlockHash>,
 }
 
 impl ChainHasher {
@@ -60,10 +61,11 @@ impl ChainHasher {
             return None;
         }
         self.filled_tokens = 0;
+        self.state = end_block(self.state);
         Some(identity(self.state))
     }
 
-    /// The running state, to be continued with [`fold_token`].
+    /// The running state, to be continued with [`fold_token`] and [`end_block`].
     #[inline]
     pub(crate) fn state(&self) -> u64 {
         self.run.map_or(self.state, |run| fold(run.digest, u64::from(run.end_tokens)))
@@ -84,7 +86,7 @@ impl ChainHasher {
             _ => {
                 self.state = self.state();
                 let digest = fold(self.state, content ^ u64::from(offset_tokens).wrapping_mul(OFFSET_MULTIPLIER));
-                Run { content, digest, end_tokens: offset_tokens, next_place: digest as u32 }
+                Run { content, digest, end_tokens: offset_tokens, next: None }
             }
         };
         let block_size = self.block_size_tokens;
@@ -94,15 +96,12 @@ impl ChainHasher {
             self.filled_tokens += len_tokens;
         } else {
             let rest = len_tokens - missing;
-            let first = run.digest.wrapping_add(u64::from(offset_tokens + missing).wrapping_mul(OFFSET_MULTIPLIER));
-            let more = u64::from(block_size).wrapping_mul(OFFSET_MULTIPLIER);
-            let (first_place, blocks) = (run.next_place, rest / block_size + 1);
-            completed.extend((0..blocks).map(|index| {
-                let drawn = first.wrapping_add(u64::from(index).wrapping_mul(more));
-                let place = first_place.wrapping_add(index);
-                identity(drawn >> 32 << 32 | u64::from(place))
-            }));
-            run.next_place = first_place.wrapping_add(blocks);
+            let first = run.next.unwrap_or_else(|| {
+                run.digest.wrapping_add(u64::from(offset_tokens + missing).wrapping_mul(OFFSET_MULTIPLIER))
+            });
+            let blocks = u64::from(rest / block_size + 1);
+            completed.extend((0..blocks).map(|index| in_run(first, index)));
+            run.next = Some(first.wrapping_add(blocks.wrapping_mul(RUN_STEP)));
             self.filled_tokens = rest % block_size;
         }
         self.run = Some(run);
@@ -110,9 +109,19 @@ impl ChainHasher {
 }
 
 /// The running state after one more token.
+///
+/// Tokens come by the million, each waiting for the one before: so they are the
+/// coefficients of a polynomial, and the block that they fill is mixed as a whole.
 #[inline]
 pub(crate) fn fold_token(state: u64, token: u32) -> u64 {
-    fold(state, u64::from(token) | 1 << 32)
+    const BASE: u64 = 0x9fb2_1c65_1e98_df25;
+    state.wrapping_mul(BASE).wrapping_add(u64::from(token) | 1 << 32)
+}
+
+/// The running state once a block is full.
+#[inline]
+pub(crate) fn end_block(state: u64) -> u64 {
+    mix(state)
 }
 
 /// The identity of a block that is not part of a run and whose last token led to
@@ -122,6 +131,14 @@ pub(crate) fn identity(state: u64) -> BlockHash {
     state.max(1)
 }
 
+/// The identity of the block so far behind the one whose hash is `first`, in a run.
+#[inline]
+fn in_run(first: u64, index: u64) -> BlockHash {
+    first.wrapping_add(index.wrapping_mul(RUN_STEP)) | 1 << 63
+}
+
+/// Odd in the upper half as well, so that its bits change from block to block.
+const RUN_STEP: u64 = 0x9e37_79b9_0000_0001;
 const OFFSET_MULTIPLIER: u64 = 0xbf58_476d_1ce4_e5b9;
 
 /// One round of a folded 64 x 64 -> 128 bit multiplication.

@@ -425,6 +425,7 @@ impl Request {
                 }
                 tokens = upto;
                 if tokens == self.next_hash_tokens {
+                    state = hash::end_block(state);
                     self.block_hashes.push(hash::identity(state));
                     self.next_hash_tokens += block_size_tokens;
                 }
@@ -456,6 +457,7 @@ impl Request {
     fn extend_hash(&mut self, num_tokens: u32, token: u32, block_size_tokens: u32) {
         self.hash_state = hash::fold_token(self.hash_state, token);
         if num_tokens == self.next_hash_tokens {
+            self.hash_state = hash::end_block(self.hash_state);
             self.block_hashes.push(hash::identity(self.hash_state));
             self.next_hash_tokens += block_size_tokens;
         }

@@ -43,17 +43,9 @@ impl RequestTable {
                 RequestId(slot)
             }
             None => {
-                self.grow();
                 self.slots.push(request);
                 RequestId(self.slots.len() as u32 - 1)
             }
-        }
-    }
-
-    /// Grows by a sixteenth: a long queue shall not pay for one twice as long.
-    fn grow(&mut self) {
-        if self.slots.len() == self.slots.capacity() {
-            self.slots.reserve_exact(self.slots.len() / 16 + 64);
         }
     }
 
