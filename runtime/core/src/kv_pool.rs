@@ -154,7 +154,7 @@ impl KvPool {
         self.num_free -= count;
         match &mut self.events {
             None => each!(mut self, blocks => blocks.take(count, table, |_| {})),
-            Some(events) => each!(mut self, blocks => blocks.take(count, table, |hash| events.removed(hash))),
+            Some(events) => each!(mut self, blocks => blocks.take(count, table, |&hash| events.removed(hash))),
         }
     }
 

@@ -3,7 +3,7 @@
 //! In a large pool every look at memory leaves the CPU's near caches, and one that
 //! waits for another costs most. So the free blocks are read in a row, what a block of
 //! a bucket comes after is written the same way whatever it is, nothing but a lookup
-//! follows links, and links are as narrow as the pool allows.
+//! follows links or reads hashes, and links are as narrow as the pool allows.
 
 use super::BlockId;
 use super::queue::FreeQueue;
@@ -48,24 +48,28 @@ impl Link for u32 {
 
 #[derive(Clone, Debug)]
 struct Block {
-    /// 0 while the block is not in the cache map.
-    hash: BlockHash,
     /// Its place in the queue of free blocks with [`QUEUED`], or how many requests
     /// hold it.
     place_or_refs: u32,
-    /// Index in [`Blocks::links`] of what leads to it in its bucket.
+    /// Index in [`Blocks::links`] of what leads to it in its bucket; [`UNCACHED`] while
+    /// it is not in the cache map.
     linked_from: u32,
 }
 
 const QUEUED: u32 = 1 << 31;
+const UNCACHED: u32 = u32::MAX;
 
 impl Block {
     /// Taken by one request, and not cached.
-    const TAKEN: Self = Self { hash: 0, place_or_refs: 1, linked_from: 0 };
+    const TAKEN: Self = Self { place_or_refs: 1, linked_from: UNCACHED };
 
     /// How many requests hold it.
     fn refs(&self) -> u32 {
         if self.place_or_refs & QUEUED == 0 { self.place_or_refs } else { 0 }
+    }
+
+    fn is_cached(&self) -> bool {
+        self.linked_from != UNCACHED
     }
 }
 
@@ -74,6 +78,8 @@ impl Block {
 pub(super) struct Blocks<L> {
     /// The null block, and all that were ever taken.
     blocks: Vec<Block>,
+    /// By block, the hash that it was cached under last.
+    hashes: Vec<BlockHash>,
     num_blocks: u32,
     /// Free blocks without a hash, which are taken first, the last of these before
     /// all others. After them come blocks that were never taken, then those of
@@ -97,6 +103,7 @@ impl<L: Link> Blocks<L> {
         let num_links = if caching { num_buckets + num_blocks as usize } else { 0 };
         Self {
             blocks,
+            hashes: vec![0; if caching { num_blocks as usize } else { 0 }],
             num_blocks,
             unhashed: Vec::new(),
             queue: FreeQueue::new(if caching { num_blocks } else { 1 }),
@@ -127,7 +134,7 @@ impl<L: Link> Blocks<L> {
 
     /// Takes `count` of the free blocks, of which there are so many, into `table`, and
     /// tells the hashes of those that were cached.
-    pub(super) fn take(&mut self, count: u32, table: &mut Vec<BlockId>, removed: impl FnMut(BlockHash)) {
+    pub(super) fn take(&mut self, count: u32, table: &mut Vec<BlockId>, removed: impl FnMut(&BlockHash)) {
         let mut left = count as usize;
         let unhashed = left.min(self.unhashed.len());
         for id in self.unhashed.drain(self.unhashed.len() - unhashed..).rev() {
@@ -146,19 +153,17 @@ impl<L: Link> Blocks<L> {
 
     /// Takes so many of the free blocks that were cached, the one that was released
     /// first before all others.
-    fn evict(&mut self, count: usize, table: &mut Vec<BlockId>, mut removed: impl FnMut(BlockHash)) {
+    fn evict(&mut self, count: usize, table: &mut Vec<BlockId>, mut removed: impl FnMut(&BlockHash)) {
         let (blocks, links, first_link) = (&mut self.blocks[..], &mut self.links[..], self.num_buckets);
         table.extend(self.queue.take(count).map(|id| {
-            let block = &mut blocks[id as usize];
-            block.place_or_refs = 1;
-            let hash = std::mem::take(&mut block.hash);
-            // It is 0 where the cache was reset.
-            if hash != 0 {
+            let block = std::mem::replace(&mut blocks[id as usize], Block::TAKEN);
+            // It is none where the cache was reset.
+            if block.is_cached() {
                 let from = block.linked_from;
                 let after = links[first_link + id as usize];
                 links[from as usize] = after;
                 blocks[after.number() as usize].linked_from = from;
-                removed(hash);
+                removed(&self.hashes[id as usize]);
             }
             id
         }));
@@ -171,9 +176,9 @@ impl<L: Link> Blocks<L> {
         let after = std::mem::replace(&mut self.links[bucket], L::of(id));
         let own_link = self.num_buckets + id as usize;
         self.links[own_link] = after;
+        self.hashes[id as usize] = hash;
         let block = &mut self.blocks[id as usize];
-        debug_assert_eq!(block.hash, 0);
-        block.hash = hash;
+        debug_assert!(!block.is_cached());
         block.linked_from = bucket as u32;
         self.blocks[after.number() as usize].linked_from = own_link as u32;
     }
@@ -181,13 +186,13 @@ impl<L: Link> Blocks<L> {
     /// Of the blocks with this hash, the one that was cached first.
     #[inline]
     pub(super) fn find(&self, hash: BlockHash) -> Option<BlockId> {
-        self.in_bucket(self.bucket_of(hash)).filter(|&id| self.blocks[id as usize].hash == hash).last()
+        self.in_bucket(self.bucket_of(hash)).filter(|&id| self.hashes[id as usize] == hash).last()
     }
 
     /// Empties the cache map.
     pub(super) fn forget_hashes(&mut self) {
         self.links.fill(L::NULL);
-        self.blocks.iter_mut().for_each(|block| block.hash = 0);
+        self.blocks.iter_mut().for_each(|block| block.linked_from = UNCACHED);
     }
 
     /// Drops one reference to each block of a table, the last one first. Gives how many
@@ -204,7 +209,7 @@ impl<L: Link> Blocks<L> {
             if refs > 1 {
                 block.place_or_refs = refs - 1;
                 kept += 1;
-            } else if block.hash == 0 {
+            } else if !block.is_cached() {
                 block.place_or_refs = 0;
                 self.unhashed.push(id);
             } else {
@@ -247,26 +252,25 @@ impl<L: Link> Blocks<L> {
         }
         for &id in &self.unhashed {
             let block = &self.blocks[id as usize];
-            assert!(block.place_or_refs == 0 && block.hash == 0, "block {id} is free in two ways");
+            assert!(block.place_or_refs == 0 && !block.is_cached(), "block {id} is free in two ways");
         }
         let idle = self.blocks[1..].iter().filter(|block| block.refs() == 0).count();
         let fresh = self.num_blocks as usize - self.blocks.len();
         assert_eq!(self.free().count(), idle + fresh, "a block without references is not free");
         assert_eq!(self.free().count(), num_free as usize, "number of free blocks");
-        let hashed = self.blocks.iter().filter(|block| block.hash != 0).count();
+        let cached = self.blocks[1..].iter().filter(|block| block.is_cached()).count();
         let mut mapped = 0;
         for bucket in 0..self.num_buckets {
             let mut linked_from = bucket;
             for id in self.in_bucket(bucket) {
                 let block = &self.blocks[id as usize];
-                assert!(block.hash != 0, "block {id} without a hash is in the cache map");
-                assert_eq!(self.bucket_of(block.hash), bucket, "block {id} is in the wrong bucket");
+                assert_eq!(self.bucket_of(self.hashes[id as usize]), bucket, "block {id} is in the wrong bucket");
                 assert_eq!(block.linked_from as usize, linked_from, "broken bucket at block {id}");
                 mapped += 1;
                 linked_from = self.num_buckets + id as usize;
             }
         }
-        assert_eq!(mapped, hashed, "a hashed block is missing from the cache map");
+        assert_eq!(mapped, cached, "a cached block is missing from the cache map");
     }
 }
 

@@ -18,7 +18,7 @@ impl<L: Link> FreeQueue<L> {
     pub(super) fn new(num_blocks: u32) -> Self {
         // Closing the holes costs as much as there are blocks; this many are few enough
         // for memory and enough to spread that.
-        let holes = num_blocks / 4 + 1;
+        let holes = num_blocks / 2 + 1;
         Self { ring: vec![L::NULL; (num_blocks + holes) as usize], first: 0, len: 0 }
     }
 
