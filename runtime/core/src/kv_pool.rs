@@ -172,7 +172,7 @@ impl KvPool {
         if !self.caching || blocks.is_empty() {
             return;
         }
-        each!(mut self, own => blocks.iter().zip(hashes).for_each(|(&id, &hash)| own.insert(id, hash)));
+        each!(mut self, own => own.insert(blocks, hashes));
         if let Some(events) = &mut self.events {
             events.stored(tag, parent, hashes, tokens);
         }

@@ -43,9 +43,18 @@ impl RequestTable {
                 RequestId(slot)
             }
             None => {
+                self.grow();
                 self.slots.push(request);
                 RequestId(self.slots.len() as u32 - 1)
             }
+        }
+    }
+
+    /// Grows by a quarter: a long queue shall not pay for one twice as long, nor be
+    /// copied over and over.
+    fn grow(&mut self) {
+        if self.slots.len() == self.slots.capacity() {
+            self.slots.reserve_exact(self.slots.len() / 4 + 64);
         }
     }
 

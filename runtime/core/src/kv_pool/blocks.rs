@@ -154,8 +154,10 @@ impl<L: Link> Blocks<L> {
     /// Takes so many of the free blocks that were cached, the one that was released
     /// first before all others.
     fn evict(&mut self, count: usize, table: &mut Vec<BlockId>, mut removed: impl FnMut(&BlockHash)) {
+        let first = table.len();
+        self.queue.take(count, table);
         let (blocks, links, first_link) = (&mut self.blocks[..], &mut self.links[..], self.num_buckets);
-        table.extend(self.queue.take(count).map(|id| {
+        for &id in &table[first..] {
             let block = std::mem::replace(&mut blocks[id as usize], Block::TAKEN);
             // It is none where the cache was reset.
             if block.is_cached() {
@@ -165,28 +167,29 @@ impl<L: Link> Blocks<L> {
                 blocks[after.number() as usize].linked_from = from;
                 removed(&self.hashes[id as usize]);
             }
-            id
-        }));
+        }
     }
 
-    /// Puts a block that a request holds into the cache map.
-    #[inline]
-    pub(super) fn insert(&mut self, id: BlockId, hash: BlockHash) {
-        let bucket = self.bucket_of(hash);
-        let after = std::mem::replace(&mut self.links[bucket], L::of(id));
-        let own_link = self.num_buckets + id as usize;
-        self.links[own_link] = after;
-        self.hashes[id as usize] = hash;
-        let block = &mut self.blocks[id as usize];
-        debug_assert!(!block.is_cached());
-        block.linked_from = bucket as u32;
-        self.blocks[after.number() as usize].linked_from = own_link as u32;
+    /// Puts blocks that a request holds into the cache map, each under its hash.
+    pub(super) fn insert(&mut self, ids: &[BlockId], hashes: &[BlockHash]) {
+        let first_link = self.num_buckets;
+        let (blocks, links, own_hashes) = (&mut self.blocks[..], &mut self.links[..], &mut self.hashes[..]);
+        for (&id, &hash) in ids.iter().zip(hashes) {
+            let bucket = bucket_of(hash, first_link);
+            let own_link = first_link + id as usize;
+            let after = std::mem::replace(&mut links[bucket], L::of(id));
+            links[own_link] = after;
+            own_hashes[id as usize] = hash;
+            debug_assert!(!blocks[id as usize].is_cached());
+            blocks[id as usize].linked_from = bucket as u32;
+            blocks[after.number() as usize].linked_from = own_link as u32;
+        }
     }
 
     /// Of the blocks with this hash, the one that was cached first.
     #[inline]
     pub(super) fn find(&self, hash: BlockHash) -> Option<BlockId> {
-        self.in_bucket(self.bucket_of(hash)).filter(|&id| self.hashes[id as usize] == hash).last()
+        self.in_bucket(bucket_of(hash, self.num_buckets)).filter(|&id| self.hashes[id as usize] == hash).last()
     }
 
     /// Empties the cache map.
@@ -200,22 +203,24 @@ impl<L: Link> Blocks<L> {
     pub(super) fn release(&mut self, table: &[BlockId]) -> u32 {
         let unhashed_before = self.unhashed.len();
         let blocks = &mut self.blocks[..];
-        let mut entry = self.queue.entry(table.len(), |id, place| blocks[id as usize].place_or_refs = place | QUEUED);
+        let mut end = self.queue.end(table.len(), |id, place| blocks[id as usize].place_or_refs = place | QUEUED);
         let mut kept = 0;
         for &id in table.iter().rev() {
             let block = &mut blocks[id as usize];
-            let refs = block.refs();
-            assert!(refs > 0, "block {id} released more often than taken");
-            if refs > 1 {
-                block.place_or_refs = refs - 1;
-                kept += 1;
-            } else if !block.is_cached() {
-                block.place_or_refs = 0;
-                self.unhashed.push(id);
-            } else {
-                block.place_or_refs = entry.push(id) | QUEUED;
+            match block.refs() {
+                0 => released_too_often(id),
+                1 if block.is_cached() => block.place_or_refs = end.push(id) | QUEUED,
+                1 => {
+                    block.place_or_refs = 0;
+                    self.unhashed.push(id);
+                }
+                refs => {
+                    block.place_or_refs = refs - 1;
+                    kept += 1;
+                }
             }
         }
+        end.close();
         self.unhashed[unhashed_before..].reverse();
         table.len() as u32 - kept
     }
@@ -233,12 +238,6 @@ impl<L: Link> Blocks<L> {
         std::iter::successors(block_at(bucket), move |&id| block_at(self.num_buckets + id as usize))
     }
 
-    #[inline]
-    fn bucket_of(&self, hash: BlockHash) -> usize {
-        // The hash is well mixed; its low bits will do.
-        hash as usize & (self.num_buckets - 1)
-    }
-
     /// Sum over all blocks of references held.
     pub(super) fn total_references(&self) -> u64 {
         self.blocks[1..].iter().map(|block| u64::from(block.refs())).sum()
@@ -246,7 +245,6 @@ impl<L: Link> Blocks<L> {
 
     /// Checks every structural invariant, `num_free` being the number of free blocks.
     pub(super) fn assert_consistent(&self, num_free: u32) {
-        self.queue.assert_consistent();
         for (place, id) in self.queue.iter() {
             assert_eq!(self.blocks[id as usize].place_or_refs, place | QUEUED, "block {id} is queued elsewhere");
         }
@@ -264,7 +262,7 @@ impl<L: Link> Blocks<L> {
             let mut linked_from = bucket;
             for id in self.in_bucket(bucket) {
                 let block = &self.blocks[id as usize];
-                assert_eq!(self.bucket_of(self.hashes[id as usize]), bucket, "block {id} is in the wrong bucket");
+                assert_eq!(bucket_of(self.hashes[id as usize], self.num_buckets), bucket, "block {id} is in the wrong bucket");
                 assert_eq!(block.linked_from as usize, linked_from, "broken bucket at block {id}");
                 mapped += 1;
                 linked_from = self.num_buckets + id as usize;
@@ -272,6 +270,18 @@ impl<L: Link> Blocks<L> {
         }
         assert_eq!(mapped, cached, "a cached block is missing from the cache map");
     }
+}
+
+#[inline]
+fn bucket_of(hash: BlockHash, num_buckets: usize) -> usize {
+    // The hash is well mixed; its low bits will do.
+    hash as usize & (num_buckets - 1)
+}
+
+/// Apart, so that a loop that never comes here is not made slower by the message.
+#[cold]
+fn released_too_often(id: BlockId) -> ! {
+    panic!("block {id} released more often than taken")
 }
 
 /// At most one cached block per bucket on average, and fewer where the buckets fit

@@ -6,7 +6,7 @@ use super::blocks::Link;
 /// A ring of blocks from which any may be removed: a hole is left where it was.
 #[derive(Debug)]
 pub(super) struct FreeQueue<L> {
-    /// The null block where a hole is, and outside the queue.
+    /// The null block where a hole is.
     ring: Vec<L>,
     first: usize,
     /// Places from the first block to the last, with the holes between.
@@ -28,43 +28,47 @@ impl<L: Link> FreeQueue<L> {
         self.ring[place as usize] = L::NULL;
     }
 
-    /// Takes the first `count` blocks; the caller knows that there are so many.
-    #[inline]
-    pub(super) fn take(&mut self, count: usize) -> impl ExactSizeIterator<Item = BlockId> + '_ {
-        (0..count).map(|_| {
-            loop {
-                assert!(self.len > 0, "fewer blocks are free than were counted");
-                let id = std::mem::replace(&mut self.ring[self.first], L::NULL);
-                self.first = self.after(self.first);
-                self.len -= 1;
-                if id != L::NULL {
-                    return id.number();
-                }
+    /// Takes the first `count` blocks into `table`.
+    ///
+    /// # Panics
+    /// When there are not so many.
+    pub(super) fn take(&mut self, count: usize, table: &mut Vec<BlockId>) {
+        let all = table.len() + count;
+        table.reserve(count);
+        while table.len() < all {
+            let places = (all - table.len()).min(self.len).min(self.ring.len() - self.first);
+            assert!(places > 0, "fewer blocks are free than were counted");
+            let next = &self.ring[self.first..self.first + places];
+            if next.contains(&L::NULL) {
+                table.extend(next.iter().filter(|&&id| id != L::NULL).map(|id| id.number()));
+            } else {
+                table.extend(next.iter().map(|id| id.number()));
             }
-        })
+            self.first = self.place(places);
+            self.len -= places;
+        }
     }
 
     /// The end of the queue, with room for `count` blocks. `moved` is told where others
     /// have gone for that.
     #[inline]
-    pub(super) fn entry(&mut self, count: usize, moved: impl FnMut(BlockId, u32)) -> Entry<'_, L> {
+    pub(super) fn end(&mut self, count: usize, moved: impl FnMut(BlockId, u32)) -> End<'_, L> {
         if self.len + count > self.ring.len() {
             self.close_holes(moved);
         }
-        Entry { at: self.place(self.len), queue: self }
+        End { next: self.place(self.len), ring: &mut self.ring, len: &mut self.len, pushed: 0 }
     }
 
     #[cold]
     fn close_holes(&mut self, mut moved: impl FnMut(BlockId, u32)) {
-        let (mut from, mut to) = (self.first, self.first);
+        let mut to = self.first;
         let mut blocks = 0;
-        for _ in 0..self.len {
-            let id = std::mem::replace(&mut self.ring[from], L::NULL);
-            from = self.after(from);
+        for offset in 0..self.len {
+            let id = self.ring[self.place(offset)];
             if id != L::NULL {
                 self.ring[to] = id;
                 moved(id.number(), to as u32);
-                to = self.after(to);
+                to = after(to, self.ring.len());
                 blocks += 1;
             }
         }
@@ -78,37 +82,41 @@ impl<L: Link> FreeQueue<L> {
     }
 
     /// The place so far behind the first.
+    #[inline]
     fn place(&self, offset: usize) -> usize {
         let place = self.first + offset;
         if place < self.ring.len() { place } else { place - self.ring.len() }
     }
+}
 
-    #[inline]
-    fn after(&self, place: usize) -> usize {
-        if place + 1 == self.ring.len() { 0 } else { place + 1 }
-    }
-
-    /// Checks that nothing is outside the queue.
-    pub(super) fn assert_consistent(&self) {
-        let blocks = self.ring.iter().filter(|&&id| id != L::NULL).count();
-        assert_eq!(self.iter().count(), blocks, "a free block is outside the queue");
-    }
+#[inline]
+fn after(place: usize, places: usize) -> usize {
+    if place + 1 == places { 0 } else { place + 1 }
 }
 
 /// The end of a queue, with room for what is to come.
-pub(super) struct Entry<'a, L> {
-    queue: &'a mut FreeQueue<L>,
-    at: usize,
+pub(super) struct End<'a, L> {
+    ring: &'a mut [L],
+    len: &'a mut usize,
+    next: usize,
+    /// Counted here, and to the queue by [`End::close`]: a count in memory would make
+    /// each block wait for the one before.
+    pushed: usize,
 }
 
-impl<L: Link> Entry<'_, L> {
+impl<L: Link> End<'_, L> {
     /// Puts a block at the end. Gives its place.
     #[inline]
     pub(super) fn push(&mut self, id: BlockId) -> u32 {
-        let place = self.at;
-        self.queue.ring[place] = L::of(id);
-        self.queue.len += 1;
-        self.at = self.queue.after(place);
+        let place = self.next;
+        self.ring[place] = L::of(id);
+        self.pushed += 1;
+        self.next = after(place, self.ring.len());
         place as u32
+    }
+
+    /// Enters what was put there into the queue.
+    pub(super) fn close(self) {
+        *self.len += self.pushed;
     }
 }
