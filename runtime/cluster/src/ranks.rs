@@ -74,9 +74,7 @@ impl Simulation<'_> {
             let priced = worker.price(now_ns, now_ns, false);
             let config = &self.pools[worker.pool as usize].config;
             let range = priced.map_err(|reason| pricing_error(config, worker, now_ns, reason))?;
-            let priced = worker.take_priced();
-            end_ns = end_ns.max(worker.book(now_ns, &priced, range));
-            worker.give_back(priced);
+            end_ns = end_ns.max(worker.book(now_ns, range));
         }
         self.steps += together.len() as u64;
         for rank in ranks {

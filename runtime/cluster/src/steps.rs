@@ -137,8 +137,8 @@ impl Simulation<'_> {
         let priced = worker.price(now_ns, horizon_ns, ahead);
         let range =
             priced.map_err(|reason| pricing_error(&self.pools[pool as usize].config, worker, now_ns, reason))?;
-        let priced = worker.take_priced();
-        let durations_ns = &priced.durations_ns[range.clone()];
+        let priced_ns = worker.take_durations_ns();
+        let durations_ns = &priced_ns[range.clone()];
         self.steps += durations_ns.len() as u64;
         self.tell_events_of_end(index, now_ns.saturating_add(durations_ns[0]));
         if durations_ns.len() > 1 {
@@ -149,8 +149,8 @@ impl Simulation<'_> {
             self.emit_stretch(index, batch_requests, durations_ns);
         }
         let worker = &mut self.workers[index as usize];
-        let end_ns = worker.book(now_ns, &priced, range);
-        worker.give_back(priced);
+        worker.give_back(priced_ns);
+        let end_ns = worker.book(now_ns, range);
         self.expect_step_end(index, end_ns);
         Ok(())
     }

@@ -26,7 +26,7 @@ impl Worker {
     /// Prices the oldest step in flight, which starts now, and with `ahead`
     /// those that must follow it, as far as they start before `horizon_ns`:
     /// until then nothing from outside reaches the engine. Gives the steps to be
-    /// taken, as a range of [`Worker::take_priced`]'s.
+    /// taken, as a range of [`Worker::take_durations_ns`].
     pub(crate) fn price(&mut self, now_ns: u64, horizon_ns: u64, ahead: bool) -> Result<Range<usize>, LatencyError> {
         if self.taken == self.priced.durations_ns.len() {
             self.price_ahead(now_ns, horizon_ns, ahead)?;
@@ -52,19 +52,20 @@ impl Worker {
         }
     }
 
-    /// Lends the priced steps, to be given back by [`Worker::give_back`].
-    pub(crate) fn take_priced(&mut self) -> PricedSteps {
-        std::mem::take(&mut self.priced)
+    /// Lends the times of the priced steps, to be given back by [`Worker::give_back`].
+    pub(crate) fn take_durations_ns(&mut self) -> Vec<u64> {
+        std::mem::take(&mut self.priced.durations_ns)
     }
 
-    pub(crate) fn give_back(&mut self, priced: PricedSteps) {
-        self.priced = priced;
+    pub(crate) fn give_back(&mut self, durations_ns: Vec<u64>) {
+        self.priced.durations_ns = durations_ns;
     }
 
     /// Books steps that start at `start_ns`, one after another: those of the range of
-    /// `priced`. Gives when the last one ends.
-    pub(crate) fn book(&mut self, mut start_ns: u64, priced: &PricedSteps, range: Range<usize>) -> u64 {
+    /// what was priced. Gives when the last one ends.
+    pub(crate) fn book(&mut self, mut start_ns: u64, range: Range<usize>) -> u64 {
         self.executing = true;
+        let priced = &self.priced;
         let durations_ns = &priced.durations_ns[range.clone()];
         let first_start_ns = start_ns;
         let mut digest = self.step_digest;

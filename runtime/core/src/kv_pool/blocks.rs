@@ -262,7 +262,11 @@ impl<L: Link> Blocks<L> {
             let mut linked_from = bucket;
             for id in self.in_bucket(bucket) {
                 let block = &self.blocks[id as usize];
-                assert_eq!(bucket_of(self.hashes[id as usize], self.num_buckets), bucket, "block {id} is in the wrong bucket");
+                assert_eq!(
+                    bucket_of(self.hashes[id as usize], self.num_buckets),
+                    bucket,
+                    "block {id} is in the wrong bucket"
+                );
                 assert_eq!(block.linked_from as usize, linked_from, "broken bucket at block {id}");
                 mapped += 1;
                 linked_from = self.num_buckets + id as usize;
