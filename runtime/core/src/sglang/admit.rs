@@ -97,7 +97,7 @@ impl SglangEngine {
                 }
                 Admission::Blocked(stop) => {
                     self.waiting.push_front(id, &mut self.requests);
-                    if !self.lets_begun_pass(id, plan) {
+                    if !self.lets_begun_pass(id, plan, &mut budget) {
                         return stop;
                     }
                 }
@@ -120,19 +120,23 @@ impl SglangEngine {
     }
 
     /// Where the head is blocked and nothing else goes on, prompts that have been begun
-    /// must: one passes the head, or gives way to one that has been begun before. Gives
-    /// whether there is a head to try.
-    fn lets_begun_pass(&mut self, head: RequestId, plan: &mut StepPlan) -> bool {
+    /// must: the one that was begun first passes the head, and the others give way to it,
+    /// the last one first. So it keeps what it has, and they cannot take turns in undoing
+    /// each other. Gives whether there is a head to try.
+    fn lets_begun_pass(&mut self, head: RequestId, plan: &mut StepPlan, budget: &mut Budget) -> bool {
         let goes_on = !self.running.is_empty() || !self.prefills.is_empty() || self.num_loading > 0;
         if goes_on || self.begun.iter().all(|&id| id == head) {
             return false;
         }
-        if self.begun.contains(&head) {
+        let first = self.begun[0];
+        if first == head {
+            let available_pages = self.num_available_pages();
             self.retract_last_begun(head, plan);
+            let freed_pages = self.num_available_pages() - available_pages;
+            budget.total_tokens += f64::from(freed_pages) * f64::from(self.config.page_size);
         } else {
-            let id = self.begun[0];
-            self.waiting.leave(id, &mut self.requests);
-            self.waiting.push_front(id, &mut self.requests);
+            self.waiting.leave(first, &mut self.requests);
+            self.waiting.push_front(first, &mut self.requests);
         }
         true
     }

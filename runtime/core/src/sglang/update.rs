@@ -100,7 +100,8 @@ impl SglangEngine {
         if most_extra > 0 {
             let used = self.pages_for(known);
             let hold = &mut self.holds[id.index()];
-            let unused = hold.pages() - used.max(hold.tree_pages);
+            // A prompt's only token may be without a slot.
+            let unused = hold.pages().saturating_sub(used.max(hold.tree_pages));
             hold.own_pages -= unused;
             self.num_free_pages += unused;
         }

@@ -205,13 +205,18 @@ impl Driver {
 
     /// Runs everything to its end, and looks at what is left: nothing.
     fn finish(&mut self) {
-        let mut idle = 0;
+        let (mut idle, mut fruitless) = (0, 0);
+        let tokens = |driver: &Self| driver.emitted.values().sum::<u32>() as usize;
         while !self.live.is_empty() {
+            let before = (tokens(self), self.live.len());
             let did = self.schedule() || !self.engine.plan().preempted.is_empty();
             self.update();
             self.deliver();
             idle = if did { 0 } else { idle + 1 };
             assert!(idle < 200, "a dead end: {:?} wait", self.live.keys());
+            // Prompts are of so few chunks.
+            fruitless = if (tokens(self), self.live.len()) == before { fruitless + 1 } else { 0 };
+            assert!(fruitless < 20_000, "passes without end: {:?} make no progress", self.live.keys());
         }
         while !self.held.is_empty() {
             self.deliver();
@@ -221,6 +226,82 @@ impl Driver {
         assert!(self.engine.live_tags().is_empty());
         assert!(!self.engine.has_schedulable_requests());
     }
+}
+
+/// Does all of it, and runs what is left to its end.
+fn run(input: SglangConfigInput, actions: &[Action]) {
+    let mut driver = Driver::new(input, false);
+    for action in actions {
+        driver.act(action);
+    }
+    driver.finish();
+}
+
+const fn submission(prompt_tokens: u32, max_tokens: u32, role: KvRole) -> Action {
+    Action::Submit { shared: 0, own: prompt_tokens, max_tokens, role, stops: false }
+}
+
+#[test]
+fn prompts_that_cannot_be_computed_together_do_not_undo_each_other() {
+    use Action::{Abort, Deliver, Pass};
+    let (local, destination) = (KvRole::Local, KvRole::Destination);
+    // The second is retracted while it decodes, before the first has gone on.
+    let input = SglangConfigInput {
+        page_size: 5,
+        num_pages: 25,
+        max_num_seqs: 2,
+        enable_prefix_caching: false,
+        max_prefill_tokens: 15,
+        chunked_prefill_size: 15,
+        clip_max_new_tokens: 30,
+        schedule_conservativeness: 0.01,
+        pass_order: PassOrder::PrefillFirst,
+        prefix_lookup: PrefixLookup::WholePrompt,
+        retraction: Retraction::BeforeAll,
+        reservations: Reservations::BetweenSteps,
+        ..SglangConfigInput::default()
+    };
+    let before = [submission(1, 0, local), submission(21, 2, local), Abort(0), submission(27, 4, local)];
+    let passes = [Pass, Pass, Pass, Abort(0), submission(36, 10, local), submission(86, 30, destination)];
+    run(input, &[&[Deliver], &before[..], &passes, &[Pass, Pass, Pass, Deliver]].concat());
+    // The second, which goes first since more of it is cached, has filled the pool when it
+    // is to give way: what it gives is for the first at once.
+    let input = SglangConfigInput {
+        page_size: 3,
+        num_pages: 35,
+        max_num_seqs: 1,
+        max_prefill_tokens: 15,
+        chunked_prefill_size: 15,
+        clip_max_new_tokens: 1,
+        schedule_conservativeness: 0.01,
+        schedule_policy: SchedulePolicy::Lpm,
+        pass_order: PassOrder::Mixed,
+        prefix_lookup: PrefixLookup::FirstChunk,
+        retraction: Retraction::BehindAll,
+        reservations: Reservations::BetweenSteps,
+        ..SglangConfigInput::default()
+    };
+    let with_shared = |shared, own| Action::Submit { shared, own, max_tokens: 0, role: local, stops: false };
+    let cached = [with_shared(50, 11), Pass, Pass, Pass, Pass, Pass, with_shared(9, 28), Pass, Pass];
+    run(input, &[&cached[..], &[submission(1, 1, destination), Pass, with_shared(43, 39)]].concat());
+}
+
+#[test]
+fn the_only_token_of_a_prompt_has_no_slot_where_decodes_bring_several() {
+    let input = SglangConfigInput {
+        page_size: 7,
+        num_pages: 24,
+        max_prefill_tokens: 700,
+        chunked_prefill_size: 700,
+        pass_order: PassOrder::PrefillFirst,
+        max_extra_tokens_per_step: 1,
+        ..SglangConfigInput::default()
+    };
+    let mut driver = Driver::new(input, false);
+    driver.act(&submission(91, 1, KvRole::Source));
+    driver.act(&Action::Pass);
+    assert_eq!(driver.engine.num_active_blocks(), 13);
+    driver.finish();
 }
 
 proptest! {
