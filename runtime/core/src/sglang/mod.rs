@@ -9,7 +9,8 @@
 //! is the same request all along, so its own chunks are no reuse (1.4 counts
 //! them as such). What can never fit is refused by [`ServingEngine::check`]
 //! instead of waiting for ever. And where nothing else could go on, a request
-//! that was retracted is admitted without a reserve for its output.
+//! that was retracted is admitted without a reserve for its output, and of
+//! prompts that have been begun the first one stays.
 //!
 //! [`Engine`]: crate::Engine
 //! [`ServingEngine::check`]: crate::ServingEngine::check
