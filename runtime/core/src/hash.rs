@@ -33,8 +33,9 @@ struct Run {
     /// Of the content, where in it the run begins, and all before.
     digest: u64,
     end_tokens: u32,
-    /// Hash of the block that it completes next, once it has completed any.
-    next: Option<BlockHash>,
+    /// What the hash of the block that it completes next is made of, once it has
+    /// completed any.
+    next: Option<u64>,
 }
 
 impl ChainHasher {
@@ -114,8 +115,7 @@ impl ChainHasher {
 /// coefficients of a polynomial, and the block that they fill is mixed as a whole.
 #[inline]
 pub(crate) fn fold_token(state: u64, token: u32) -> u64 {
-    const BASE: u64 = 0x9fb2_1c65_1e98_df25;
-    state.wrapping_mul(BASE).wrapping_add(u64::from(token) | 1 << 32)
+    state.wrapping_mul(MULTIPLIER).wrapping_add(u64::from(token) | 1 << 32)
 }
 
 /// The running state once a block is full.
@@ -131,7 +131,8 @@ pub(crate) fn identity(state: u64) -> BlockHash {
     state.max(1)
 }
 
-/// The identity of the block so far behind the one whose hash is `first`, in a run.
+/// The identity of a block of a run, so many behind the one that is made of `first`;
+/// never zero.
 #[inline]
 fn in_run(first: u64, index: u64) -> BlockHash {
     first.wrapping_add(index.wrapping_mul(RUN_STEP)) | 1 << 63
@@ -139,12 +140,12 @@ fn in_run(first: u64, index: u64) -> BlockHash {
 
 /// Odd in the upper half as well, so that its bits change from block to block.
 const RUN_STEP: u64 = 0x9e37_79b9_0000_0001;
+const MULTIPLIER: u64 = 0x9fb2_1c65_1e98_df25;
 const OFFSET_MULTIPLIER: u64 = 0xbf58_476d_1ce4_e5b9;
 
 /// One round of a folded 64 x 64 -> 128 bit multiplication.
 #[inline]
 fn fold(state: u64, word: u64) -> u64 {
-    const MULTIPLIER: u64 = 0x9fb2_1c65_1e98_df25;
     let product = u128::from(state ^ word.wrapping_mul(0xa076_1d64_78bd_642f)) * u128::from(MULTIPLIER);
     (product as u64) ^ ((product >> 64) as u64) ^ state.rotate_left(23)
 }

@@ -50,7 +50,8 @@ macro_rules! each {
 }
 
 impl KvPool {
-    /// A pool of `num_gpu_blocks` blocks, the null block included.
+    /// A pool of `num_gpu_blocks` blocks, the null block included; at most 2^30, as
+    /// [`EngineConfig`](crate::EngineConfig) checks.
     #[must_use]
     pub fn new(num_gpu_blocks: u32, caching: bool) -> Self {
         let blocks = match blocks::are_narrow(num_gpu_blocks) {

@@ -106,7 +106,8 @@ impl<L: Link> Blocks<L> {
             hashes: vec![0; if caching { num_blocks as usize } else { 0 }],
             num_blocks,
             unhashed: Vec::new(),
-            queue: FreeQueue::new(if caching { num_blocks } else { 1 }),
+            // What was never cached is never queued.
+            queue: FreeQueue::new(if caching { num_blocks } else { 0 }),
             links: vec![L::NULL; num_links],
             num_buckets,
         }
@@ -159,7 +160,7 @@ impl<L: Link> Blocks<L> {
         let (blocks, links, first_link) = (&mut self.blocks[..], &mut self.links[..], self.num_buckets);
         for &id in &table[first..] {
             let block = std::mem::replace(&mut blocks[id as usize], Block::TAKEN);
-            // It is none where the cache was reset.
+            // Not where the cache was reset after its release.
             if block.is_cached() {
                 let from = block.linked_from;
                 let after = links[first_link + id as usize];
