@@ -1,6 +1,6 @@
 //! The Python values that are hashed, apart from how they are written.
 
-use crate::{Digest, ExtraKey, VllmLine};
+use crate::{Digest, ExtraKey, HashRules};
 
 /// Writes one Python value into a buffer that is kept between values.
 pub(crate) trait Encode {
@@ -38,7 +38,7 @@ pub(crate) fn encode_text<'a>(out: &'a mut impl Encode, text: &str) -> &'a [u8] 
 /// `(parent, tuple(tokens), tuple(extra) or None)`, see `hash_block_tokens`.
 pub(crate) fn encode_block<'a>(
     out: &'a mut impl Encode,
-    line: VllmLine,
+    rules: HashRules,
     parent: &Digest,
     tokens: &[u32],
     extra: &[ExtraKey<'_>],
@@ -50,7 +50,7 @@ pub(crate) fn encode_block<'a>(
         if extra.is_empty() {
             out.none();
         } else {
-            out.tuple(extra.len(), |out| extra.iter().for_each(|key| key.encode(line, out)));
+            out.tuple(extra.len(), |out| extra.iter().for_each(|key| key.encode(rules, out)));
         }
     });
     out.finish()

@@ -1,6 +1,6 @@
 //! What tells blocks of the same tokens apart.
 
-use crate::VllmLine;
+use crate::HashRules;
 use crate::encode::Encode;
 
 /// What tells blocks of the same tokens apart, besides what precedes them.
@@ -8,7 +8,7 @@ use crate::encode::Encode;
 /// A block's keys come in the order of the variants
 /// (`generate_block_hash_extra_keys`); there may be several multimodal inputs,
 /// but only one of each other kind. How one is written, bare or tagged, is a
-/// matter of the line.
+/// matter of the rules.
 ///
 /// Pickle writes an object that it has written before as a reference, so it
 /// matters which strings are one object. In an engine, a process of its own
@@ -51,8 +51,8 @@ impl ExtraKey<'_> {
         }
     }
 
-    pub(crate) fn encode(&self, line: VllmLine, out: &mut impl Encode) {
-        if line.tags_extra_keys() { self.encode_tagged(out) } else { self.encode_bare(out) }
+    pub(crate) fn encode(&self, rules: HashRules, out: &mut impl Encode) {
+        if rules.tags_extra_keys() { self.encode_tagged(out) } else { self.encode_bare(out) }
     }
 
     fn encode_tagged(&self, out: &mut impl Encode) {

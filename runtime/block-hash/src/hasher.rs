@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use crate::cbor::Cbor;
 use crate::encode::{encode_block, encode_text};
 use crate::pickle::Pickle;
-use crate::{Digest, ExtraKey, HashAlgorithm, VllmLine};
+use crate::{Digest, ExtraKey, HashAlgorithm, HashRules};
 
 /// `DEFAULT_NONE_HASH_SEED`.
 const DEFAULT_SEED: &str = "vllm-none-hash";
@@ -29,7 +29,7 @@ pub enum Seed<'a> {
 #[derive(Debug)]
 pub struct BlockHasher {
     algorithm: HashAlgorithm,
-    line: VllmLine,
+    rules: HashRules,
     none_hash: Digest,
     buffer: Buffer,
 }
@@ -50,20 +50,20 @@ impl Buffer {
 }
 
 impl BlockHasher {
-    /// A hasher as an engine of `line` has it.
+    /// A hasher as an engine of `rules` has it.
     #[must_use]
-    pub fn new(algorithm: HashAlgorithm, line: VllmLine, seed: Seed<'_>) -> Self {
+    pub fn new(algorithm: HashAlgorithm, rules: HashRules, seed: Seed<'_>) -> Self {
         let mut buffer =
             if algorithm.reads_cbor() { Buffer::Cbor(Cbor::default()) } else { Buffer::Pickle(Pickle::default()) };
-        let none_hash = none_hash(algorithm, line, seed, &mut buffer);
-        Self { algorithm, line, none_hash, buffer }
+        let none_hash = none_hash(algorithm, rules, seed, &mut buffer);
+        Self { algorithm, rules, none_hash, buffer }
     }
 
     /// Whether an engine without `PYTHONHASHSEED` starts from random bytes, so
     /// that its hashes are those of no other process.
     #[must_use]
-    pub fn draws_seed(algorithm: HashAlgorithm, line: VllmLine) -> bool {
-        !line.has_fixed_seed() || !algorithm.is_cryptographic()
+    pub fn draws_seed(algorithm: HashAlgorithm, rules: HashRules) -> bool {
+        !rules.has_fixed_seed() || !algorithm.is_cryptographic()
     }
 
     /// vLLM's `NONE_HASH`, which stands for the parent of a first block.
@@ -82,20 +82,20 @@ impl BlockHasher {
         assert!(extra.is_sorted_by_key(ExtraKey::rank), "extra keys out of order: {extra:?}");
         let parent = parent.unwrap_or(&self.none_hash);
         let bytes = match &mut self.buffer {
-            Buffer::Pickle(out) => encode_block(out, self.line, parent, tokens, extra),
-            Buffer::Cbor(out) => encode_block(out, self.line, parent, tokens, extra),
+            Buffer::Pickle(out) => encode_block(out, self.rules, parent, tokens, extra),
+            Buffer::Cbor(out) => encode_block(out, self.rules, parent, tokens, extra),
         };
         self.algorithm.digest(bytes)
     }
 }
 
 /// `init_none_hash`.
-fn none_hash(algorithm: HashAlgorithm, line: VllmLine, seed: Seed<'_>, buffer: &mut Buffer) -> Digest {
+fn none_hash(algorithm: HashAlgorithm, rules: HashRules, seed: Seed<'_>, buffer: &mut Buffer) -> Digest {
     let mut hash_of = |text: &str| algorithm.digest(buffer.text(text));
     match seed {
         Seed::PythonHashSeed(seed) => hash_of(seed),
-        Seed::Unset { .. } if !BlockHasher::draws_seed(algorithm, line) => hash_of(DEFAULT_SEED),
-        Seed::Unset { random } if line.has_fixed_seed() => hash_of(&hex(&random)),
+        Seed::Unset { .. } if !BlockHasher::draws_seed(algorithm, rules) => hash_of(DEFAULT_SEED),
+        Seed::Unset { random } if rules.has_fixed_seed() => hash_of(&hex(&random)),
         // To 0.28 the bytes themselves are the hash, whatever the algorithm's length.
         Seed::Unset { random } => Digest::new(&random),
     }

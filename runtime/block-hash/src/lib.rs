@@ -29,12 +29,12 @@ mod encode;
 mod engine_hashes;
 mod extra_key;
 mod hasher;
-mod line;
 mod pickle;
+mod rules;
 
 pub use algorithm::{HashAlgorithm, UnknownAlgorithm};
 pub use digest::Digest;
 pub use engine_hashes::{EngineHashes, EngineHashesError};
 pub use extra_key::ExtraKey;
 pub use hasher::{BlockHasher, Seed};
-pub use line::VllmLine;
+pub use rules::HashRules;

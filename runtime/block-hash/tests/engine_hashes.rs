@@ -4,13 +4,13 @@ use std::collections::BTreeMap;
 use std::num::NonZeroU32;
 
 use proptest::prelude::*;
-use vcr_block_hash::{BlockHasher, Digest, EngineHashes, EngineHashesError, ExtraKey, HashAlgorithm, Seed, VllmLine};
+use vcr_block_hash::{BlockHasher, Digest, EngineHashes, EngineHashesError, ExtraKey, HashAlgorithm, HashRules, Seed};
 
 const BLOCK_SIZE_TOKENS: u32 = 4;
 const SALT: [ExtraKey<'_>; 1] = [ExtraKey::CacheSalt("s1")];
 
 fn hasher() -> BlockHasher {
-    BlockHasher::new(HashAlgorithm::Sha256, VllmLine::V0_31, Seed::PythonHashSeed("0"))
+    BlockHasher::new(HashAlgorithm::Sha256, HashRules::V0_31, Seed::PythonHashSeed("0"))
 }
 
 fn engine_hashes() -> EngineHashes {

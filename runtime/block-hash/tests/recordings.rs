@@ -9,7 +9,7 @@ use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
-use vcr_block_hash::{BlockHasher, Digest, EngineHashes, EngineHashesError, HashAlgorithm, Seed, VllmLine};
+use vcr_block_hash::{BlockHasher, Digest, EngineHashes, EngineHashesError, HashAlgorithm, HashRules, Seed};
 
 const BLOCK_SIZE_TOKENS: NonZeroU32 = NonZeroU32::new(32).expect("not zero");
 
@@ -36,13 +36,7 @@ enum Event {
 }
 
 fn recordings() -> Option<PathBuf> {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/data/vllm-cpu");
-    if path.is_dir() {
-        return Some(path);
-    }
-    assert!(std::env::var("CI").as_deref() != Ok("true"), "{} is missing", path.display());
-    println!("SKIPPED: no KV events of a real engine at {}", path.display());
-    None
+    vcr_skips::sample("vllm-cpu")
 }
 
 fn events(path: &Path) -> Vec<Event> {
@@ -52,7 +46,7 @@ fn events(path: &Path) -> Vec<Event> {
 }
 
 fn hasher() -> BlockHasher {
-    BlockHasher::new(HashAlgorithm::Sha256, VllmLine::V0_31, Seed::Unset { random: [0; 32] })
+    BlockHasher::new(HashAlgorithm::Sha256, HashRules::V0_31, Seed::Unset { random: [0; 32] })
 }
 
 /// Hashes every stored block from its tokens; gives how many there were.

@@ -16,8 +16,8 @@
 //! ```
 
 use vcr_block_hash::HashAlgorithm::{Sha256, Sha256Cbor, Xxhash, XxhashCbor};
-use vcr_block_hash::VllmLine::{V0_27, V0_29, V0_31};
-use vcr_block_hash::{BlockHasher, ExtraKey, HashAlgorithm, Seed, UnknownAlgorithm, VllmLine};
+use vcr_block_hash::HashRules::{V0_27, V0_29, V0_31};
+use vcr_block_hash::{BlockHasher, ExtraKey, HashAlgorithm, HashRules, Seed, UnknownAlgorithm};
 
 const UNSET: Seed<'_> = Seed::Unset { random: [0; 32] };
 const T: [u32; 16] = [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16];
@@ -36,18 +36,18 @@ fn mm(identifier: &str, offset: i64) -> ExtraKey<'_> {
     ExtraKey::MultiModal { identifier, offset }
 }
 
-fn none_hash(algorithm: HashAlgorithm, line: VllmLine, seed: Seed<'_>) -> String {
-    format!("{:?}", BlockHasher::new(algorithm, line, seed).none_hash())
+fn none_hash(algorithm: HashAlgorithm, rules: HashRules, seed: Seed<'_>) -> String {
+    format!("{:?}", BlockHasher::new(algorithm, rules, seed).none_hash())
 }
 
 /// The hash of a first block after the fixed seed.
-fn first_block(algorithm: HashAlgorithm, line: VllmLine, tokens: &[u32], extra: &[ExtraKey<'_>]) -> String {
-    format!("{:?}", BlockHasher::new(algorithm, line, UNSET).hash_block(None, tokens, extra))
+fn first_block(algorithm: HashAlgorithm, rules: HashRules, tokens: &[u32], extra: &[ExtraKey<'_>]) -> String {
+    format!("{:?}", BlockHasher::new(algorithm, rules, UNSET).hash_block(None, tokens, extra))
 }
 
 /// Of `T`, bare and then tagged.
 fn both_styles(extra: &[ExtraKey<'_>]) -> [String; 2] {
-    [V0_29, V0_31].map(|line| first_block(Sha256, line, &T, extra))
+    [V0_29, V0_31].map(|rules| first_block(Sha256, rules, &T, extra))
 }
 
 fn tagged(extra: &[ExtraKey<'_>]) -> String {
@@ -77,25 +77,25 @@ fn algorithms_have_the_names_of_vllm() {
 
 #[test]
 fn cryptographic_algorithms_start_from_a_fixed_seed_since_0_29() {
-    for line in [V0_29, V0_31] {
-        assert!(!BlockHasher::draws_seed(Sha256, line) && !BlockHasher::draws_seed(Sha256Cbor, line));
+    for rules in [V0_29, V0_31] {
+        assert!(!BlockHasher::draws_seed(Sha256, rules) && !BlockHasher::draws_seed(Sha256Cbor, rules));
         // sha256(pickled("vllm-none-hash"))
         let expected = "066b1e8987e027138e98701c46128929378935f9b6cd1549105ae6b4f0d71198";
-        assert_eq!(none_hash(Sha256, line, UNSET), expected);
+        assert_eq!(none_hash(Sha256, rules, UNSET), expected);
         // sha256(cbor("vllm-none-hash"))
         let expected = "9bd96a485ad84efdafb72ee48a1d7a69bcead0f8f0433173941b276b9581eef0";
-        assert_eq!(none_hash(Sha256Cbor, line, UNSET), expected);
+        assert_eq!(none_hash(Sha256Cbor, rules, UNSET), expected);
     }
 }
 
 #[test]
 fn other_algorithms_hash_random_bytes_as_hexadecimal_since_0_29() {
-    for line in [V0_29, V0_31] {
-        assert!(BlockHasher::draws_seed(Xxhash, line) && BlockHasher::draws_seed(XxhashCbor, line));
+    for rules in [V0_29, V0_31] {
+        assert!(BlockHasher::draws_seed(Xxhash, rules) && BlockHasher::draws_seed(XxhashCbor, rules));
         // xxh(pickled("00" * 32))
-        assert_eq!(none_hash(Xxhash, line, UNSET), "43edfd91ad8b502b60f9a2654a2ba38c");
+        assert_eq!(none_hash(Xxhash, rules, UNSET), "43edfd91ad8b502b60f9a2654a2ba38c");
         // xxh(cbor("00" * 32))
-        assert_eq!(none_hash(XxhashCbor, line, UNSET), "975d84dde5ca6dffbc7a952824f648c9");
+        assert_eq!(none_hash(XxhashCbor, rules, UNSET), "975d84dde5ca6dffbc7a952824f648c9");
     }
 }
 
@@ -116,8 +116,8 @@ fn before_0_29_random_bytes_are_the_hash_whatever_the_algorithm() {
 
 #[test]
 fn the_seed_of_python_goes_before_all_else() {
-    for line in [V0_27, V0_29, V0_31] {
-        let none_hash = |algorithm, seed| none_hash(algorithm, line, Seed::PythonHashSeed(seed));
+    for rules in [V0_27, V0_29, V0_31] {
+        let none_hash = |algorithm, seed| none_hash(algorithm, rules, Seed::PythonHashSeed(seed));
         // sha256(pickled("0"))
         let expected = "1973e23848344dc43a988a9b478663803cfffe1243480253f9a3cf004b14aa7c";
         assert_eq!(none_hash(Sha256, "0"), expected);

@@ -1,15 +1,18 @@
 //! Engine settings: raw input with vLLM's names and defaults, and the checked form.
 
-use crate::kv_tiers::KvTiersConfig;
-
-/// Bound on drafts per request and step, far above what drafters propose.
-mod error;
+pub(crate) mod error;
+mod options;
 
 pub use error::ConfigError;
+pub use options::{EngineOption, OPTIONS, OptionValue, derived_settings};
 
-const MOST_SPECULATIVE_TOKENS: u32 = 1_000;
+use crate::compat::{CapacityPolicy, Quirks, Reservations, Victim};
+use crate::kv::tiers::KvTiersConfig;
+
+/// Bound on drafts per request and step, far above what drafters propose.
+const MAX_SPECULATIVE_TOKENS: u32 = 1_000;
 /// What the pool can number, and more than any accelerator has room for.
-const MOST_BLOCKS: u32 = 1 << 30;
+const MAX_BLOCKS: u32 = 1 << 30;
 
 /// Order of the waiting queue and choice of the preemption victim.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -20,7 +23,7 @@ pub enum Policy {
     /// Smallest (priority, arrival) first; the largest is preempted.
     Priority,
     /// As a [`crate::policy::SchedulingPolicy`] says, which the driver has the
-    /// engine [`consult`](crate::Engine::consult) before each step. vLLM has no
+    /// engine [apply](crate::Engine::apply_policy) before each step. vLLM has no
     /// such thing; what it does under `priority` is done with other ranks.
     Ranked,
 }
@@ -38,44 +41,6 @@ pub enum SchedulerRules {
     /// drafts, too.
     #[default]
     V0_33,
-}
-
-/// What an admission promises about KV blocks.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum CapacityPolicy {
-    /// Blocks are taken as tokens need them, and requests are preempted where
-    /// none are left: vLLM.
-    #[default]
-    Preempt,
-    /// A request is admitted only if the blocks of its prompt and whole output
-    /// fit beside what all admitted requests may still take, so none is ever
-    /// preempted: TensorRT-LLM's `GUARANTEED_NO_EVICT`, as Dynamo's mocker
-    /// models it. A prompt found in the cache as a whole has only its last token
-    /// computed again, not its last block.
-    GuaranteedNoEvict,
-}
-
-/// Which running request gives way under [`Policy::Fcfs`] when blocks run out.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Victim {
-    /// The one admitted last: vLLM.
-    #[default]
-    Newest,
-    /// The one admitted first: `fifo` of Dynamo's mocker. As many requests as went
-    /// before the one that needed room get nothing in this step, from the next one on.
-    Oldest,
-}
-
-/// When an engine takes blocks for a prompt that another engine computes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Reservations {
-    /// While it decides a step, as one of those that wait: vLLM.
-    #[default]
-    InSteps,
-    /// Between two steps, whenever the driver has it
-    /// [`reserve`](crate::ServingEngine::reserve_remote): Dynamo's replay. Who waits
-    /// for blocks so is served before all others that have none.
-    BetweenSteps,
 }
 
 /// Settings as a user states them. Names and defaults are vLLM 0.33's, but for
@@ -164,6 +129,7 @@ impl Default for EngineConfigInput {
 pub struct EngineConfig {
     input: EngineConfigInput,
     watermark_blocks: u32,
+    quirks: Quirks,
 }
 
 impl EngineConfig {
@@ -186,8 +152,8 @@ impl EngineConfig {
             errors.push(ConfigError::NoUsableBlocks { num_gpu_blocks: input.num_gpu_blocks });
         }
         let limited = [
-            ("num_gpu_blocks", input.num_gpu_blocks, MOST_BLOCKS),
-            ("num_speculative_tokens", input.num_speculative_tokens, MOST_SPECULATIVE_TOKENS),
+            ("num_gpu_blocks", input.num_gpu_blocks, MAX_BLOCKS),
+            ("num_speculative_tokens", input.num_speculative_tokens, MAX_SPECULATIVE_TOKENS),
         ];
         let too_large = limited.into_iter().filter(|(_, value, most)| value > most);
         errors.extend(too_large.map(|(field, value, most)| ConfigError::TooLarge { field, value, most }));
@@ -204,7 +170,8 @@ impl EngineConfig {
             return Err(errors);
         }
         let watermark_blocks = (input.watermark * f64::from(input.num_gpu_blocks)) as u32;
-        Ok(Self { input, watermark_blocks })
+        let quirks = Quirks::new(input.capacity, input.victim, input.reservations, input.max_extra_tokens_per_step);
+        Ok(Self { input, watermark_blocks, quirks })
     }
 
     fn check_pairs(input: &EngineConfigInput, errors: &mut Vec<ConfigError>) {
@@ -220,6 +187,14 @@ impl EngineConfig {
                 value: active,
                 limit_field: "max_num_seqs",
                 limit: input.max_num_seqs,
+            });
+        }
+        if input.reservations == Reservations::BetweenSteps && !input.scheduler_reserve_full_isl {
+            errors.push(ConfigError::Needs {
+                field: "reservations",
+                needed: "scheduler_reserve_full_isl",
+                reason: "a preempted request that is resumed before requests with arrived KV, in less room than it \
+                         needs, could be preempted without end",
             });
         }
         Self::check_bursts(input, errors);
@@ -309,12 +284,25 @@ impl EngineConfig {
         self.watermark_blocks
     }
 
+    /// Deviations from vLLM's rules.
+    #[inline]
+    pub(crate) fn quirks(&self) -> Quirks {
+        self.quirks
+    }
+
     /// Whether a step gives every request that samples one token, and nothing
     /// of it is known in advance or taken back.
     pub(crate) fn decodes_plainly(&self) -> bool {
         !self.input.async_scheduling
             && self.input.num_speculative_tokens == 0
             && self.input.max_extra_tokens_per_step == 0
+    }
+
+    /// Whether a running request's preemption of itself leaves others to schedule.
+    /// Under a priority vLLM does so since 0.33.
+    pub(crate) fn scans_on_after_own_preemption(&self) -> bool {
+        let by_rank = self.input.policy != Policy::Fcfs;
+        by_rank && self.input.rules == SchedulerRules::V0_33 || self.quirks.preempts_oldest()
     }
 
     /// Most requests running at once, whichever cap is tighter.
@@ -371,9 +359,9 @@ mod tests {
     #[test]
     fn a_pool_beyond_any_accelerator_is_refused() {
         let of = |num_gpu_blocks| EngineConfig::new(EngineConfigInput { num_gpu_blocks, ..Default::default() });
-        let errors = of(MOST_BLOCKS + 1).unwrap_err();
+        let errors = of(MAX_BLOCKS + 1).unwrap_err();
         assert_eq!(errors[0].to_string(), "`num_gpu_blocks` must be at most 1073741824, but is 1073741825");
-        assert!(of(MOST_BLOCKS).is_ok());
+        assert!(of(MAX_BLOCKS).is_ok());
     }
 
     #[test]
@@ -386,6 +374,14 @@ mod tests {
         .unwrap();
         let errors = config.check_start_up().unwrap_err();
         assert_eq!(errors, [ConfigError::PoolBelowModelLen { model_len: 161, needed: 11, usable: 10 }]);
+    }
+
+    #[test]
+    fn reservations_between_steps_need_room_for_whole_prompts() {
+        let input = EngineConfigInput { reservations: Reservations::BetweenSteps, ..EngineConfigInput::default() };
+        assert!(EngineConfig::new(input.clone()).is_ok());
+        let errors = EngineConfig::new(EngineConfigInput { scheduler_reserve_full_isl: false, ..input }).unwrap_err();
+        assert!(errors[0].to_string().starts_with("`reservations` needs `scheduler_reserve_full_isl`: "), "{errors:?}");
     }
 
     #[test]

@@ -5,47 +5,30 @@
 //! on no other crate of the workspace. Time comes from a [`latency`] model,
 //! tokens from a [`TokenSource`], and the driver decides when a step ends.
 
-mod admit;
-mod bulk;
+mod compat;
 mod config;
-mod consult;
-mod depart;
 mod engine;
-pub mod fault;
-pub mod hash;
-pub mod kv_event;
-pub mod kv_pool;
-mod kv_tiers;
-pub mod latency;
-mod lookahead;
-mod pause;
+mod kv;
 pub mod plan;
-pub mod policy;
-mod queue;
-mod remote_kv;
+mod plugins;
 mod request;
-pub mod route;
-pub mod scale;
-mod schedule;
-mod seat;
 pub mod seed;
 mod serving;
 pub mod sglang;
 mod stats;
-mod stop;
-pub mod stretch;
-mod table;
-pub mod tokens;
-mod update;
 
+pub use compat::{CapacityPolicy, Reservations, Victim};
 pub use config::{
-    CapacityPolicy, ConfigError, EngineConfig, EngineConfigInput, Policy, Reservations, SchedulerRules, Victim,
+    ConfigError, EngineConfig, EngineConfigInput, EngineOption, OPTIONS, OptionValue, Policy, SchedulerRules,
+    derived_settings,
 };
-pub use engine::{Engine, RejectReason, TokenSource};
-pub use kv_tiers::{KvTier, KvTierChange, KvTierStats, KvTiers, KvTiersConfig, TierRun};
-pub use pause::PauseState;
-pub use request::{DrawnOutputs, FinishReason, KvRole, Prompt, RequestId, RequestSpec, RequestStatus};
-pub use seat::Seat;
+pub use engine::fast_forward;
+pub use engine::{Engine, PauseState, RejectReason, TokenSource};
+pub use kv::tiers::{KvTier, KvTierChange, KvTierStats, KvTiers, KvTiersConfig, TierRun};
+pub use kv::{event as kv_event, hash, pool as kv_pool};
+pub use plugins::{PluginContext, fault, latency, policy, route, scale, tokens};
+pub use request::{
+    DrawnOutputs, FinishReason, KvRole, Prompt, Repetition, RequestId, RequestSpec, RequestStatus, StopRules,
+};
 pub use serving::{AnyEngine, EngineKind, ServingEngine};
 pub use stats::{EngineStats, PrefixCacheStats, SpecDecodeStats};
-pub use stop::{Repetition, StopRules};

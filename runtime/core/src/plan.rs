@@ -4,8 +4,8 @@
 
 use std::ops::Range;
 
-use crate::kv_pool::BlockId;
-use crate::latency::{RecomputeShape, StepShape};
+use crate::kv::pool::BlockId;
+use crate::plugins::latency::{RecomputeShape, StepShape};
 use crate::request::{FinishReason, RequestId};
 
 /// How a request came into a step.
@@ -86,7 +86,7 @@ pub enum AdmissionStop {
     /// The token budget was used up.
     Budget,
     /// As many run as may (`max_num_seqs`, `max_num_active_seqs`).
-    Seats,
+    RunningSlots,
     /// The next request's KV did not fit into the free blocks.
     Blocks,
     /// The step preempted a request, so it admits none.
@@ -103,12 +103,12 @@ pub enum AdmissionStop {
 /// One scheduled step (vLLM's `SchedulerOutput`).
 #[derive(Clone, Debug, Default)]
 pub struct StepPlan {
-    /// Requests with work, in scheduling order, but for those that decode in bulk.
+    /// Requests with work, in scheduling order, but for those that decode steadily.
     pub scheduled: Vec<ScheduledRequest>,
-    /// Requests that decode in bulk: running ones, with one token each.
-    pub bulk_requests: u32,
+    /// Requests that decode steadily: running ones, with one token each.
+    pub steady_decode_requests: u32,
     /// The same by [`crate::DrawnOutputs::group`].
-    pub(crate) bulk_groups: Vec<u32>,
+    pub(crate) steady_decode_groups: Vec<u32>,
     /// Block ids that `scheduled` refers to.
     pub block_ids: Vec<BlockId>,
     /// Tags of requests preempted while scheduling, in order.
@@ -128,8 +128,8 @@ pub struct StepPlan {
 impl StepPlan {
     pub(crate) fn clear(&mut self) {
         self.scheduled.clear();
-        self.bulk_requests = 0;
-        self.bulk_groups.clear();
+        self.steady_decode_requests = 0;
+        self.steady_decode_groups.clear();
         self.block_ids.clear();
         self.preempted.clear();
         self.remote_loads.clear();
@@ -142,7 +142,7 @@ impl StepPlan {
     /// Whether nothing can run.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.scheduled.is_empty() && self.bulk_requests == 0
+        self.scheduled.is_empty() && self.steady_decode_requests == 0
     }
 
     /// Block ids given to `scheduled` in this step.
@@ -177,10 +177,10 @@ pub struct StepOutputs {
     pub outputs: Vec<RequestOutput>,
     /// The emitted tokens, `num_tokens` for each entry of `outputs` in turn.
     pub tokens: Vec<u32>,
-    /// Requests that decode in bulk, by [`crate::DrawnOutputs::group`]: each got one
+    /// Requests that decode steadily, by [`crate::DrawnOutputs::group`]: each got one
     /// token, and goes on.
-    pub bulk_groups: Vec<u32>,
-    /// Tags of requests of one output token that decode in bulk from now on.
+    pub steady_decode_groups: Vec<u32>,
+    /// Tags of requests of one output token that decode steadily from now on.
     pub joined: Vec<u64>,
 }
 
@@ -188,7 +188,7 @@ impl StepOutputs {
     pub(crate) fn clear(&mut self) {
         self.outputs.clear();
         self.tokens.clear();
-        self.bulk_groups.clear();
+        self.steady_decode_groups.clear();
         self.joined.clear();
     }
 }

@@ -200,7 +200,7 @@ fn a_skipped_token_allocates_nothing() {
         engine.update(&mut Tokens);
         engine.pool_mut().clear_events();
     };
-    // The first stretch makes room for the others.
+    // The first fast-forward makes room for the others.
     skip(&mut engine);
     let before = ALLOCATIONS.get();
     (0..5).for_each(|_| skip(&mut engine));
@@ -237,7 +237,7 @@ fn asking_a_policy_allocates_nothing() {
     let mut policy = Restless { slots: 128, calls: 0 };
     let mut turn = |engine: &mut Engine, slots: u32| {
         policy.slots = slots;
-        engine.consult(&mut policy, 0).expect("it says what it may");
+        engine.apply_policy(&mut policy, 0).expect("it says what it may");
         engine.schedule();
         engine.update(&mut Tokens);
         policy.calls

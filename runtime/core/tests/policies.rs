@@ -1,4 +1,4 @@
-//! What an engine tells its policy, and what it does of what that says.
+//! Events reported to a scheduling policy, and the effect of its preferences.
 
 use vcr_core::policy::{NO_CHUNK_CAP, PolicyBatch, PolicyError, PolicyEvent, Preference, Progress, SchedulingPolicy};
 use vcr_core::{Engine, EngineConfig, EngineConfigInput, Policy, Prompt, RequestSpec, TokenSource};
@@ -11,7 +11,7 @@ impl TokenSource for Zeros {
     }
 }
 
-/// Answers one list after another, and remembers what it was told.
+/// Answers with one list after another, and records the batches it was given.
 #[derive(Default)]
 struct Scripted {
     answers: Vec<Vec<Preference>>,
@@ -46,7 +46,7 @@ fn submit(engine: &mut Engine, tag: u64, prompt_tokens: u32, max_tokens: u32) ->
 }
 
 fn step(engine: &mut Engine, policy: &mut Scripted) -> Vec<(u64, u32)> {
-    engine.consult(policy, 0).expect("it says what it may");
+    engine.apply_policy(policy, 0).expect("its answer is valid");
     let scheduled = engine.schedule().scheduled.iter().map(|entry| (entry.tag, entry.num_scheduled_tokens));
     let scheduled = scheduled.collect();
     engine.update(&mut Zeros);
@@ -58,14 +58,14 @@ fn admission(slot: u32, rank: i64) -> Preference {
 }
 
 #[test]
-fn a_request_is_told_from_its_arrival_to_its_end() {
+fn a_request_is_reported_from_its_arrival_to_its_end() {
     let mut engine = engine(EngineConfigInput::default());
     let mut policy = Scripted::default();
     let slot = submit(&mut engine, 2, 10, 3);
     for _ in 0..3 {
         step(&mut engine, &mut policy);
     }
-    engine.consult(&mut policy, 0).expect("it says nothing");
+    engine.apply_policy(&mut policy, 0).expect("an empty answer is valid");
     let arrived = PolicyEvent::Arrived {
         slot,
         arrival_ns: 0,
@@ -99,20 +99,20 @@ fn the_lowest_rank_is_admitted_first_and_may_change_while_it_waits() {
 }
 
 #[test]
-fn the_greatest_eviction_rank_gives_way() {
+fn the_greatest_eviction_rank_is_preempted() {
     let input = EngineConfigInput { num_gpu_blocks: 7, max_num_seqs: 3, ..EngineConfigInput::default() };
     let mut engine = engine(input);
     let slots: Vec<u32> = (0..3).map(|tag| submit(&mut engine, tag, 31, 40)).collect();
     let evicted = Preference::EvictionRank { slot: slots[0], rank: 1 };
     let mut policy = Scripted { answers: vec![vec![evicted]], ..Scripted::default() };
     let preempted = (0..4).find_map(|_| {
-        engine.consult(&mut policy, 0).expect("it says what it may");
+        engine.apply_policy(&mut policy, 0).expect("its answer is valid");
         let preempted = engine.schedule().preempted.first().copied();
         engine.update(&mut Zeros);
         preempted
     });
     assert_eq!(preempted, Some(0), "the first that came has the greatest rank");
-    engine.consult(&mut policy, 0).expect("it says nothing");
+    engine.apply_policy(&mut policy, 0).expect("an empty answer is valid");
     let told = policy.events.last().expect("it was asked");
     assert_eq!(told[0], PolicyEvent::Preempted { slot: slots[0] });
 }
@@ -129,9 +129,9 @@ fn a_chunk_cap_holds_for_waiting_and_running_requests() {
     assert_eq!(step(&mut engine, &mut policy), [(0, 50), (2, 10)]);
 }
 
-/// Answers something else that it must not each time.
+/// Each case is an invalid answer.
 #[test]
-fn an_offence_is_named_and_nothing_of_the_answer_holds() {
+fn an_invalid_answer_is_named_and_has_no_effect() {
     let cases = [
         (vec![admission(9, 1)], "its preference 0, admission rank 1 of slot 9, is of a request that is not there"),
         (
@@ -148,7 +148,7 @@ fn an_offence_is_named_and_nothing_of_the_answer_holds() {
         submit(&mut engine, 0, 8, 1);
         submit(&mut engine, 1, 8, 1);
         let mut policy = Scripted { answers: vec![answer], ..Scripted::default() };
-        let error = engine.consult(&mut policy, 0).expect_err("it must not say that").to_string();
+        let error = engine.apply_policy(&mut policy, 0).expect_err("an invalid answer").to_string();
         assert!(error.starts_with("scheduler policy `scripted` failed: "), "{error}");
         assert!(error.contains(told), "{error}");
         assert_eq!(engine.schedule().scheduled[0].tag, 0, "the first that came goes first");
@@ -156,32 +156,11 @@ fn an_offence_is_named_and_nothing_of_the_answer_holds() {
 }
 
 #[test]
-fn ranks_that_change_for_ever_leave_no_heap_of_old_places() {
-    let mut engine = engine(EngineConfigInput { max_num_seqs: 1, ..EngineConfigInput::default() });
-    let slots: Vec<u32> = (0..50).map(|tag| submit(&mut engine, tag, 8, 2_000)).collect();
-    for turn in 0..1_000 {
-        // Each call needs an event.
-        submit(&mut engine, 1_000 + turn, 8, 1);
-        let ranks = slots.iter().map(|&slot| admission(slot, (turn as i64 * 7 + i64::from(slot) * 13) % 101)).collect();
-        let mut policy = Scripted { answers: vec![ranks], ..Scripted::default() };
-        engine.consult(&mut policy, turn).expect("it says what it may");
-        if turn == 0 {
-            engine.schedule();
-            engine.update(&mut Zeros);
-        }
-    }
-    assert_eq!(engine.num_waiting(), 50 + 1_000 - 1);
-    let text = format!("{engine:?}");
-    let places = text.matches("Reverse(").count();
-    assert!(places < 4_000, "{places} places for {} requests", engine.num_waiting());
-}
-
-#[test]
-fn an_engine_of_another_policy_asks_nobody() {
+fn an_engine_with_another_policy_calls_none() {
     let config = EngineConfig::new(EngineConfigInput::default()).expect("valid");
     let mut engine = Engine::new(config);
     submit(&mut engine, 0, 8, 1);
     let mut policy = Scripted::default();
-    engine.consult(&mut policy, 0).expect("nobody was asked");
+    engine.apply_policy(&mut policy, 0).expect("no policy was called");
     assert!(policy.events.is_empty());
 }

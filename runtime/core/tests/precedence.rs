@@ -1,15 +1,13 @@
-//! Who goes before whom with vLLM's scheduler: what runs, then what waits in its
-//! order; and who gives way.
+//! The order of vLLM's scheduler: running requests, then waiting ones in their queue's
+//! order; and the choice of preemption victims.
 
 mod plain;
 
-use plain::{Ones, step};
+use plain::{Ones, start_load, step};
 use vcr_core::plan::ScheduledKind::{New, Resumed, Running};
-use vcr_core::{
-    Engine, EngineConfig, EngineConfigInput, KvRole, Prompt, RequestId, RequestSpec, Reservations, ServingEngine,
-};
+use vcr_core::{Engine, EngineConfig, EngineConfigInput, KvRole, RequestId, RequestSpec, Reservations, ServingEngine};
 
-/// An engine with so many usable blocks of 16 tokens, and 64 tokens a step.
+/// An engine with this number of usable blocks of 16 tokens, and 64 tokens a step.
 fn engine(usable_blocks: u32) -> Engine {
     let input = EngineConfigInput {
         num_gpu_blocks: usable_blocks + 1,
@@ -23,15 +21,13 @@ fn engine(usable_blocks: u32) -> Engine {
 
 /// A request whose prompt is like that of no other number.
 fn request(tag: u64, prompt_tokens: u32, max_tokens: u32) -> RequestSpec {
-    let mut prompt = Prompt::new(16, 0);
-    prompt.push_run(tag, 0, prompt_tokens);
-    RequestSpec::new(tag, prompt, max_tokens)
+    plain::request(tag, tag, prompt_tokens, max_tokens)
 }
 
-/// A prompt that is computed in part runs, and what runs has the budget before
-/// what waits.
+/// A request with a partly computed prompt is in the running list, which is served
+/// before the waiting queue.
 #[test]
-fn what_runs_has_the_budget_first() {
+fn running_requests_have_the_budget_first() {
     let mut engine = engine(40);
     engine.submit(request(0, 20, 9)).expect("it fits");
     engine.submit(request(1, 100, 9)).expect("it fits");
@@ -42,10 +38,10 @@ fn what_runs_has_the_budget_first() {
     assert_eq!(step(&mut engine), [(0, Running, 21, 1), (1, Running, 100, 1), (2, Running, 7, 53)]);
 }
 
-/// The newest that runs gives way. It goes before all that waits, and keeps what it
-/// has said, but none of its KV.
+/// The newest running request is preempted. It goes to the head of the waiting queue
+/// and keeps its output tokens, but none of its KV.
 #[test]
-fn the_newest_gives_way_and_comes_back_first() {
+fn the_newest_is_preempted_and_readmitted_first() {
     // Two prompts of two full blocks each, in five blocks: the second of the two
     // answers finds none.
     let mut engine = engine(5);
@@ -71,12 +67,12 @@ fn the_newest_gives_way_and_comes_back_first() {
             said[output.tag as usize] += output.num_tokens;
         }
     }
-    assert_eq!(resumed[0].0, 1, "who gave way last goes first: {resumed:?}");
-    assert!(said[1] < 30, "what it said before is not said again: {said:?}");
+    assert_eq!(resumed[0].0, 1, "the latest victim goes first: {resumed:?}");
+    assert!(said[1] < 30, "output from before the preemption is not repeated: {said:?}");
 }
 
-/// The first that waits is not overtaken by one that would fit, and nobody who runs
-/// gives way for it.
+/// A smaller request does not overtake the head of the waiting queue, and no running
+/// request is preempted for it.
 #[test]
 fn the_head_that_does_not_fit_is_not_overtaken() {
     let mut engine = engine(6);
@@ -93,7 +89,7 @@ fn the_head_that_does_not_fit_is_not_overtaken() {
     assert_eq!(step(&mut engine)[0], (1, New, 0, 64));
 }
 
-/// It has nothing to compute but the last token of its prompt, and never decodes.
+/// Only the last token of its prompt is computed, and it never decodes.
 #[test]
 fn a_cached_request_for_no_token_is_over_with_its_prompt() {
     let mut engine = engine(20);
@@ -105,7 +101,7 @@ fn a_cached_request_for_no_token_is_over_with_its_prompt() {
     assert!(engine.outputs().outputs.iter().all(|output| output.num_tokens == 0));
 }
 
-/// Blocks whose reservation is called off are evicted as if it had never been:
+/// A cancelled reservation does not change the order in which its blocks are evicted:
 /// the end of a prompt before its beginning.
 #[test]
 fn a_cancelled_reservation_keeps_the_order_of_eviction() {
@@ -114,14 +110,9 @@ fn a_cancelled_reservation_keeps_the_order_of_eviction() {
         engine.submit(request(0, 64, 1)).expect("it fits");
         step(&mut engine);
         if cancels {
-            let again = RequestSpec { tag: 1, kv_role: KvRole::Destination, ..request(0, 64, 4) };
-            let id = engine.submit(again).expect("it fits");
-            assert_eq!(engine.schedule().remote_loads.len(), 1);
-            if engine.step_in_flight() {
-                engine.update(&mut Ones);
-            }
-            engine.abort(id);
-            engine.abort(id);
+            let load = start_load(&mut engine, RequestSpec { tag: 1, ..request(0, 64, 4) });
+            engine.abort(load.request);
+            engine.abort(load.request);
         }
         assert_eq!(engine.pool().num_active(), 0);
         // Four blocks are wanted, and two are free.
@@ -132,7 +123,7 @@ fn a_cancelled_reservation_keeps_the_order_of_eviction() {
     assert_eq!([left_after(false), left_after(true)], [2, 2]);
 }
 
-/// An engine with so many usable blocks of 16 tokens that are taken between steps.
+/// An engine with this number of usable blocks of 16 tokens, reserved between steps.
 fn taking_between_steps(usable_blocks: u32) -> Engine {
     let input = EngineConfigInput {
         num_gpu_blocks: usable_blocks + 1,
@@ -143,7 +134,7 @@ fn taking_between_steps(usable_blocks: u32) -> Engine {
     Engine::new(EngineConfig::new(input).expect("valid"))
 }
 
-/// Submits a request whose prompt comes from elsewhere. If there is room for it, it does.
+/// Submits a request whose prompt another engine computes, and delivers its KV if it fits.
 fn arrive(engine: &mut Engine, tag: u64, tokens: u32) -> RequestId {
     let spec = RequestSpec { kv_role: KvRole::Destination, ..request(tag, tokens, 20) };
     let id = engine.submit(spec).expect("it fits");
@@ -153,10 +144,10 @@ fn arrive(engine: &mut Engine, tag: u64, tokens: u32) -> RequestId {
     id
 }
 
-/// Where blocks are taken between steps, who was preempted goes before those whose KV has
-/// arrived, unless somebody waits for blocks for more of it.
+/// With reservations between steps a preempted request goes before requests whose KV has
+/// arrived, unless another request waits for blocks for its KV.
 #[test]
-fn who_was_preempted_goes_before_what_has_arrived() {
+fn preempted_requests_go_before_arrived_kv() {
     let mut engine = taking_between_steps(7);
     let first = arrive(&mut engine, 0, 47);
     arrive(&mut engine, 1, 47);
@@ -164,7 +155,7 @@ fn who_was_preempted_goes_before_what_has_arrived() {
     assert_eq!(step(&mut engine), [(0, Running, 47, 1), (1, Running, 47, 1)]);
     assert_eq!(step(&mut engine), [(0, Running, 48, 1)], "there is one block more");
     let third = arrive(&mut engine, 2, 40);
-    assert_eq!(step(&mut engine), [(0, Running, 49, 1)], "the head has no room, and what has arrived waits");
+    assert_eq!(step(&mut engine), [(0, Running, 49, 1)], "the head does not fit, and arrived KV waits");
     let fourth = arrive(&mut engine, 3, 40);
     assert_eq!(step(&mut engine), [(0, Running, 50, 1), (2, New, 39, 1)], "no block is free for the fourth");
     engine.abort(fourth);
@@ -174,14 +165,14 @@ fn who_was_preempted_goes_before_what_has_arrived() {
     assert_eq!(step(&mut engine), [(1, Resumed, 0, 49), (4, New, 39, 1)]);
 }
 
-/// Such a head lets others pass where these hold the blocks that it lacks.
+/// Such a head is overtaken by the requests that hold the blocks it needs.
 #[test]
-fn a_head_without_room_does_not_stop_an_engine_that_does_nothing_else() {
+fn a_head_without_room_does_not_stop_an_idle_engine() {
     let mut engine = taking_between_steps(5);
     let first = arrive(&mut engine, 0, 32);
     arrive(&mut engine, 1, 47);
     assert_eq!(step(&mut engine), [(0, New, 31, 1), (1, New, 46, 1)]);
-    assert_eq!(step(&mut engine), [(0, Running, 32, 1)], "the second gives way");
+    assert_eq!(step(&mut engine), [(0, Running, 32, 1)], "the second is preempted");
     assert_eq!(engine.plan().preempted, [1]);
     engine.abort(first);
     arrive(&mut engine, 2, 40);

@@ -1,16 +1,18 @@
-//! What must hold of the engine and its pool whatever is asked of them.
+//! Invariants of the engine and its pool under random requests, aborts, transfers and pauses.
 
 mod support;
 
+use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
 
 use proptest::prelude::*;
+use proptest::test_runner::TestRunner;
 use support::{Tokens, Whims, arb_config, request};
 use vcr_core::kv_event::KvEvent;
 use vcr_core::plan::ScheduledKind;
 use vcr_core::{
     CapacityPolicy, Engine, EngineConfig, FinishReason, KvRole, PauseState, RejectReason, Repetition, RequestId,
-    RequestSpec, StopRules,
+    RequestSpec, Reservations, StopRules,
 };
 
 /// Rules each of which ends some requests.
@@ -26,6 +28,7 @@ enum Action {
     AbortMidStep { which: usize },
     Step,
     Deliver,
+    Reserve,
     FailTransfer,
     AbortAll,
     ResetCache { preempt_running: bool },
@@ -51,6 +54,7 @@ fn arb_action() -> impl Strategy<Value = Action> {
         12 => Just(Action::Step),
         1 => Just(Action::AbortAll),
         2 => Just(Action::Deliver),
+        2 => Just(Action::Reserve),
         1 => Just(Action::FailTransfer),
         2 => any::<bool>().prop_map(|preempt_running| Action::ResetCache { preempt_running }),
         2 => prop_oneof![
@@ -78,6 +82,70 @@ struct Driver {
     /// What the events say is cached: copies by hash.
     cached: BTreeMap<u64, u32>,
     next_tag: u64,
+    counts: Counts,
+}
+
+/// What the cases of a run have exercised.
+#[derive(Clone, Copy, Debug, Default)]
+struct Counts {
+    accepted: u32,
+    rejected: u32,
+    /// Requests whose blocks were taken between steps.
+    reserved: u32,
+    preempted: u64,
+}
+
+/// Bounds on the KV of a request, worked out without the engine.
+struct Bounds {
+    prompt_tokens: u64,
+    max_model_len: u64,
+    /// A step must hold as many tokens, where prompts are not chunked.
+    whole_step_tokens: Option<u64>,
+    pool_tokens: u64,
+    /// Tokens with KV at the least, if the request ends by its length.
+    least_tokens: u64,
+    /// Tokens with KV at the most: drafts and bursts take slots, too.
+    most_tokens: u64,
+}
+
+impl Bounds {
+    fn of(config: &EngineConfig, prompt_tokens: u32, max_tokens: u32) -> Self {
+        let [prompt_tokens, max_tokens] = [prompt_tokens, max_tokens].map(u64::from);
+        let max_model_len = config.max_model_len.map_or(u64::MAX, u64::from);
+        let beyond = u64::from(config.max_extra_tokens_per_step + config.num_speculative_tokens);
+        let block_size = u64::from(config.block_size);
+        // The last token of an output has no KV.
+        let least_tokens = (prompt_tokens + max_tokens.saturating_sub(1)).min(max_model_len - 1);
+        let most_tokens = (prompt_tokens + max_tokens + beyond).min(max_model_len);
+        Self {
+            prompt_tokens,
+            max_model_len,
+            whole_step_tokens: (!config.enable_chunked_prefill).then_some(config.max_num_batched_tokens.into()),
+            pool_tokens: u64::from(config.num_gpu_blocks - 1) * block_size,
+            least_tokens,
+            most_tokens,
+        }
+    }
+
+    fn check_accepted(&self) {
+        assert!(self.prompt_tokens < self.max_model_len, "no room for output");
+        assert!(self.least_tokens <= self.pool_tokens, "accepted a request larger than the pool");
+        assert!(self.whole_step_tokens.is_none_or(|step| self.least_tokens <= step), "it can never be recomputed");
+    }
+
+    fn check_rejected(&self, reason: RejectReason) {
+        match reason {
+            RejectReason::PromptTooLong => assert!(self.prompt_tokens >= self.max_model_len),
+            RejectReason::ExceedsKvPool => assert!(self.most_tokens > self.pool_tokens, "it would fit"),
+            RejectReason::ExceedsTokenBudget => {
+                assert!(self.whole_step_tokens.is_some_and(|step| self.most_tokens > step), "it would fit a step");
+            }
+            RejectReason::EmptyPrompt
+            | RejectReason::ExceedsKvReserve
+            | RejectReason::DuplicateRequest
+            | RejectReason::AdaptersOff => panic!("no such request was submitted: {reason}"),
+        }
+    }
 }
 
 impl Driver {
@@ -96,6 +164,7 @@ impl Driver {
             emitted: BTreeMap::new(),
             cached: BTreeMap::new(),
             next_tag: 0,
+            counts: Counts::default(),
         }
     }
 
@@ -112,17 +181,24 @@ impl Driver {
                     kv_role: *role,
                     ..request(self.engine.config(), tag, *prompt_tokens, *shared, *max_tokens)
                 };
+                let bounds = Bounds::of(self.engine.config(), *prompt_tokens, *max_tokens);
                 let fits = self.engine.check(*prompt_tokens, *max_tokens);
                 match fits.and_then(|()| self.engine.submit(spec)) {
                     Ok(id) => {
+                        bounds.check_accepted();
                         self.live.insert(tag, (id, *max_tokens));
+                        self.counts.accepted += 1;
                     }
-                    Err(reason) => assert_ne!(reason, RejectReason::EmptyPrompt),
+                    Err(reason) => {
+                        bounds.check_rejected(reason);
+                        self.counts.rejected += 1;
+                    }
                 }
             }
             Action::Abort { which } => self.abort(*which),
             Action::AbortMidStep { which } => self.step(Some(*which)),
             Action::Step => self.step(None),
+            Action::Reserve => self.reserve(),
             Action::Deliver => {
                 if let Some((tag, id)) = self.loading.pop()
                     && self.live.contains_key(&tag)
@@ -160,7 +236,19 @@ impl Driver {
         assert!(self.engine.num_running() <= self.engine.config().max_running());
     }
 
-    /// What has arrived from the tiers may run; what waits for them is told.
+    /// Takes blocks for requests whose KV another engine computes, between two steps.
+    fn reserve(&mut self) {
+        if self.engine.config().reservations == Reservations::InSteps {
+            return;
+        }
+        while let Some(load) = self.engine.reserve_remote() {
+            assert!(self.live.contains_key(&load.tag), "reserved for a request that has ended");
+            self.loading.push((load.tag, load.request));
+            self.counts.reserved += 1;
+        }
+    }
+
+    /// Advances the tiers and takes the requests whose load is complete.
     fn advance_tiers(&mut self) {
         let mut loaded = Vec::new();
         self.engine.advance_tiers(self.now_ns, &mut loaded);
@@ -230,7 +318,7 @@ impl Driver {
         let pause_state = self.engine.pause_state();
         let may_find_work = self.engine.has_schedulable_requests();
         self.steps += 1;
-        self.engine.consult(&mut self.policy, self.steps).expect("it says what it may");
+        self.engine.apply_policy(&mut self.policy, self.steps).expect("it says what it may");
         let preemptions = self.engine.stats().preemptions;
         self.engine.schedule();
         let never_evicts = self.engine.config().capacity == CapacityPolicy::GuaranteedNoEvict;
@@ -241,7 +329,14 @@ impl Driver {
         if pause_state != PauseState::Unpaused {
             assert!(no_loads, "a transfer was started during a pause");
         }
-        assert!(plan.total_num_scheduled_tokens <= budget, "the token budget was exceeded");
+        // With reservations between steps the last token of an arrived prompt is free.
+        let free = match self.engine.config().reservations {
+            Reservations::InSteps => 0,
+            Reservations::BetweenSteps => {
+                plan.scheduled.iter().filter(|entry| self.loaded.contains(&entry.tag)).count() as u32
+            }
+        };
+        assert!(plan.total_num_scheduled_tokens <= budget + free, "the token budget was exceeded");
         let sum: u32 = plan.scheduled.iter().map(|entry| entry.num_scheduled_tokens).sum();
         assert_eq!(sum, plan.total_num_scheduled_tokens);
         let shape = plan.shape;
@@ -288,27 +383,35 @@ impl Driver {
     /// Runs on until nothing is left.
     fn drain(&mut self) {
         self.engine.set_pause_state(PauseState::Unpaused);
-        for _ in 0..200_000 {
+        for _ in 0..20_000 {
             if self.live.is_empty() && self.held.is_empty() && !self.engine.step_in_flight() {
                 return;
             }
             self.act(&Action::Deliver);
+            self.act(&Action::Reserve);
             self.act(&Action::Step);
         }
-        panic!("{} requests never end: {:?}", self.live.len(), self.live);
+        panic!(
+            "{} requests never end: {:?}, {} run, {} wait, {} of {} blocks free, latest stop {:?}, {:?}",
+            self.live.len(),
+            self.live,
+            self.engine.num_running(),
+            self.engine.num_waiting(),
+            self.engine.pool().num_free(),
+            self.engine.pool().num_usable(),
+            self.engine.plan().admission_stop,
+            self.engine.config(),
+        );
     }
 }
 
-proptest! {
-    #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
-
-    /// No request is lost, none ends twice, and no block is.
-    #[test]
-    fn every_request_ends_once_and_every_block_comes_back(
-        config in arb_config(),
-        actions in proptest::collection::vec(arb_action(), 1..120),
-        whims in any::<u64>(),
-    ) {
+/// No request is lost, none ends twice, and every block is freed.
+#[test]
+fn every_request_ends_once_and_every_block_comes_back() {
+    let config = ProptestConfig { cases: 1_000, failure_persistence: None, ..ProptestConfig::default() };
+    let cases = (arb_config(), proptest::collection::vec(arb_action(), 1..120), any::<u64>());
+    let total = Cell::new(Counts::default());
+    let result = TestRunner::new(config).run(&cases, |(config, actions, whims)| {
         let mut driver = Driver::new(config, whims);
         for action in &actions {
             driver.act(action);
@@ -320,5 +423,20 @@ proptest! {
         prop_assert_eq!(driver.engine.num_waiting(), 0);
         prop_assert_eq!(driver.engine.num_skipped_waiting(), 0);
         prop_assert_eq!(driver.engine.outstanding_prefill_tokens(), 0);
+        let before = total.get();
+        total.set(Counts {
+            accepted: before.accepted + driver.counts.accepted,
+            rejected: before.rejected + driver.counts.rejected,
+            reserved: before.reserved + driver.counts.reserved,
+            preempted: before.preempted + driver.engine.stats().preemptions,
+        });
+        Ok(())
+    });
+    if let Err(error) = result {
+        panic!("{error}");
     }
+    // Cases without requests would prove nothing.
+    let total = total.get();
+    assert!(total.accepted > 2 * total.rejected, "{total:?}");
+    assert!(total.reserved > 100 && total.preempted > 200, "{total:?}");
 }

@@ -1,10 +1,10 @@
-//! Requests that wait for KV from elsewhere, or were stepped over, and aborts.
+//! Requests whose KV comes from another engine, requests stepped over, and aborts.
 
 mod plain;
 
-use plain::{Ones, step};
+use plain::{Ones, start_load, step};
 use vcr_core::plan::{RemoteLoad, ScheduledKind};
-use vcr_core::{Engine, EngineConfig, EngineConfigInput, KvRole, Prompt, RequestId, RequestSpec, Reservations, Victim};
+use vcr_core::{Engine, EngineConfig, EngineConfigInput, KvRole, RequestId, RequestSpec, Reservations, Victim};
 
 fn engine(input: EngineConfigInput) -> Engine {
     let config = EngineConfigInput { num_gpu_blocks: 41, ..input };
@@ -15,19 +15,12 @@ fn engine(input: EngineConfigInput) -> Engine {
 
 /// A request of 40 tokens, thus of two full blocks of 16 and a half one.
 fn request(tag: u64, content: u64, kv_role: KvRole) -> RequestSpec {
-    let mut prompt = Prompt::new(16, 0);
-    prompt.push_run(content, 0, 40);
-    RequestSpec { kv_role, ..RequestSpec::new(tag, prompt, 20) }
+    RequestSpec { kv_role, ..plain::request(tag, content, 40, 20) }
 }
 
 fn loading(engine: &mut Engine, tag: u64, content: u64) -> (RequestId, RemoteLoad) {
-    let id = engine.submit(request(tag, content, KvRole::Destination)).expect("it fits");
-    let loads = &engine.schedule().remote_loads;
-    let load = *loads.iter().find(|load| load.request == id).expect("its load starts");
-    if engine.step_in_flight() {
-        engine.update(&mut Ones);
-    }
-    (id, load)
+    let load = start_load(engine, request(tag, content, KvRole::Destination));
+    (load.request, load)
 }
 
 #[test]
@@ -49,37 +42,35 @@ fn a_failed_transfer_leaves_nothing_and_the_prompt_is_computed_here() {
 }
 
 #[test]
-fn blocks_are_taken_between_steps_in_order_and_before_all_that_have_none() {
+fn reservations_between_steps_are_in_order_and_before_admissions() {
     let reservations = Reservations::BetweenSteps;
     let mut engine = engine(EngineConfigInput { max_num_seqs: 2, reservations, ..EngineConfigInput::default() });
     let first = engine.submit(request(0, 7, KvRole::Destination)).expect("it fits");
     let second = engine.submit(request(1, 8, KvRole::Destination)).expect("it fits");
     engine.submit(request(2, 9, KvRole::Local)).expect("it fits");
-    assert!(step(&mut engine).is_empty(), "who waits for KV from elsewhere is served first");
+    assert!(step(&mut engine).is_empty(), "a request that waits for remote KV is served first");
     let load = engine.reserve_remote().expect("there is room");
     assert_eq!((load.request, load.missing_tokens, engine.pool().num_active()), (first, 40, 3));
     assert_eq!(engine.reserve_remote().expect("there is room").request, second);
-    assert!(engine.reserve_remote().is_none(), "nobody else waits for that");
+    assert!(engine.reserve_remote().is_none(), "no other request waits for blocks");
     engine.remote_kv_arrived(first);
     assert_eq!(step(&mut engine), [(0, ScheduledKind::New, 39, 1), (2, ScheduledKind::New, 0, 40)]);
     let third = engine.submit(request(3, 6, KvRole::Destination)).expect("it fits");
-    assert!(engine.reserve_remote().is_none(), "both seats are taken");
+    assert!(engine.reserve_remote().is_none(), "both running slots are taken");
     engine.abort(third);
     engine.abort(second);
     assert_eq!((engine.num_waiting(), engine.pool().num_active()), (0, 6));
 }
 
 #[test]
-fn the_oldest_gives_way_where_that_is_asked_for() {
+fn the_preemption_victim_is_configurable() {
     for (victim, scheduled, waits) in [(Victim::Newest, vec![0, 1], 2), (Victim::Oldest, vec![1], 0)] {
         let own = EngineConfigInput { num_gpu_blocks: 9, enable_prefix_caching: false, ..EngineConfigInput::default() };
         let mut engine = Engine::new(EngineConfig::new(EngineConfigInput { victim, ..own }).expect("valid"));
         // The second and the third need a block more in the second step. With the oldest
         // first there is one then, but the third is passed over.
         for (tag, tokens) in [(0, 63), (1, 32), (2, 32)] {
-            let mut prompt = Prompt::new(16, 0);
-            prompt.push_run(tag, 0, tokens);
-            engine.submit(RequestSpec::new(tag, prompt, 20)).expect("it fits");
+            engine.submit(plain::request(tag, tag, tokens, 20)).expect("it fits");
         }
         assert_eq!(step(&mut engine).len(), 3);
         let tags = step(&mut engine).iter().map(|row| row.0).collect::<Vec<_>>();
@@ -100,7 +91,7 @@ fn after_a_failed_transfer_the_cache_still_helps() {
 }
 
 #[test]
-fn what_was_loaded_is_hit_by_others() {
+fn loaded_blocks_are_hit_by_other_requests() {
     let mut engine = engine(EngineConfigInput::default());
     let (id, _) = loading(&mut engine, 0, 7);
     engine.remote_kv_arrived(id);

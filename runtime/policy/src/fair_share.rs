@@ -259,7 +259,7 @@ impl FairShare {
         let leader = self.furthest_ahead();
         let former = core::mem::replace(&mut self.leader, leader);
         let Self { tenants, requests, admitted, .. } = self;
-        let mut settle = |slot: u32| {
+        let mut charge = |slot: u32| {
             let request = &mut requests[slot as usize];
             let gives_way = leader == Some(request.tenant);
             if request.state == State::Running && request.gives_way != gives_way {
@@ -269,10 +269,10 @@ impl FairShare {
         };
         if leader != former {
             for index in former.into_iter().chain(leader) {
-                tenants[index as usize].running.iter().for_each(|&slot| settle(slot));
+                tenants[index as usize].running.iter().for_each(|&slot| charge(slot));
             }
         }
-        admitted.drain(..).for_each(settle);
+        admitted.drain(..).for_each(charge);
     }
 }
 

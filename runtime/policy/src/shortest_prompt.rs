@@ -9,7 +9,7 @@ use crate::{Algorithm, Arrival, InvalidConfig, Say};
 /// Ranks are thousandths of tokens, so that slow ageing counts, too.
 const RANKS_PER_TOKEN: u32 = 1_000;
 /// The fastest ageing: a million tokens a second overtakes any prompt at once.
-const MOST_AGING_TOKENS_PER_S: f64 = 1e6;
+const MAX_AGING_TOKENS_PER_S: f64 = 1e6;
 const NS_PER_S: u128 = 1_000_000_000;
 
 /// How [`ShortestPromptFirst`] ranks.
@@ -32,7 +32,7 @@ impl ShortestPromptFirstConfig {
     /// The field that makes no sense, its value and what to write instead.
     pub fn build(&self) -> Result<ShortestPromptFirst, InvalidConfig> {
         let aging = self.aging_tokens_per_s;
-        if !(0.0..=MOST_AGING_TOKENS_PER_S).contains(&aging) {
+        if !(0.0..=MAX_AGING_TOKENS_PER_S).contains(&aging) {
             return Err(InvalidConfig(format!("`aging_tokens_per_s` must be from 0 to 1e6, but is {aging}")));
         }
         Ok(ShortestPromptFirst {

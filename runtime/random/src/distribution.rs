@@ -54,14 +54,14 @@ pub enum Distribution {
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum DistributionProblem {
     /// A parameter is not a finite number in range.
-    #[error("`{parameter}` must be finite and {range}, but is {value}")]
+    #[error("`{parameter}` must be finite and {range}, but is {}", short(*value))]
     OutOfRange {
         /// Name of the parameter.
         parameter: &'static str,
         /// Its value.
         value: f64,
         /// What it may be.
-        range: &'static str,
+        range: String,
     },
     /// The range is empty.
     #[error("`min` ({min}) must not exceed `max` ({max})")]
@@ -71,6 +71,11 @@ pub enum DistributionProblem {
         /// Upper end.
         max: f64,
     },
+}
+
+/// A number without hundreds of digits.
+fn short(value: f64) -> String {
+    if value.abs() < 1e16 { value.to_string() } else { format!("{value:e}") }
 }
 
 impl Distribution {
@@ -83,9 +88,9 @@ impl Distribution {
             let fits = value.is_finite() && value <= most && if positive { value > 0.0 } else { value >= 0.0 };
             if !fits {
                 let range = match (positive, value > most) {
-                    (_, true) => "not absurdly large",
-                    (true, _) => "above 0",
-                    (false, _) => "at least 0",
+                    (_, true) => format!("at most {}", short(most)),
+                    (true, _) => "above 0".to_owned(),
+                    (false, _) => "at least 0".to_owned(),
                 };
                 problems.push(DistributionProblem::OutOfRange { parameter, value, range });
             }
@@ -209,6 +214,10 @@ mod tests {
             ["`mean` must be finite and above 0, but is 0", "`std` must be finite and at least 0, but is NaN"]
         );
         assert_eq!(texts(Distribution::Uniform { min: 3.0, max: 2.0 }), ["`min` (3) must not exceed `max` (2)"]);
+        assert_eq!(
+            texts(Distribution::Exponential { mean: 1e308 }),
+            ["`mean` must be finite and at most 1000000000, but is 1e308"]
+        );
         assert!(texts(Distribution::Exponential { mean: 4.0 }).is_empty());
     }
 }

@@ -20,7 +20,7 @@ use alloc::string::String;
 pub const ENGINES_MAX: u32 = 1_000_000;
 
 /// The most ticks that an autoscaler remembers.
-const MOST_DELAY_TICKS: u32 = 1_000_000;
+const MAX_DELAY_TICKS: u32 = 1_000_000;
 
 /// What an engine is to have its share of.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -91,8 +91,8 @@ impl TargetPolicy {
         if !(self.target.is_finite() && self.target > 0.0) {
             return Err(("target", format!("must be a finite number above 0, but is {}", self.target)));
         }
-        if self.scale_down_delay_ticks > MOST_DELAY_TICKS {
-            let text = format!("is {}, but at most {MOST_DELAY_TICKS} is possible", self.scale_down_delay_ticks);
+        if self.scale_down_delay_ticks > MAX_DELAY_TICKS {
+            let text = format!("is {}, but at most {MAX_DELAY_TICKS} is possible", self.scale_down_delay_ticks);
             return Err(("scale_down_delay_ticks", text));
         }
         Ok(())

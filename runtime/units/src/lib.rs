@@ -161,6 +161,26 @@ pub fn number(text: &str) -> Result<f64, UnitError> {
     Err(UnitError::UnknownUnit { text: text.to_owned(), unit: unit.to_owned(), kind: "number", known: "none" })
 }
 
+/// A number of bytes for people: `1.50 GiB`.
+///
+/// ```
+/// assert_eq!(vcr_units::format_bytes(1.0), "1 B");
+/// assert_eq!(vcr_units::format_bytes(1536.0), "1.50 KiB");
+/// assert_eq!(vcr_units::format_bytes(2e12), "1.82 TiB");
+/// ```
+#[must_use]
+pub fn format_bytes(bytes: f64) -> String {
+    let units = ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
+    let (mut value, mut unit) = (bytes, "B");
+    for larger in units {
+        if value.abs() < 1024.0 {
+            break;
+        }
+        (value, unit) = (value / 1024.0, larger);
+    }
+    if unit == "B" { format!("{value:.0} B") } else { format!("{value:.2} {unit}") }
+}
+
 /// Nanoseconds for people: the largest unit that keeps the number above one.
 #[must_use]
 pub fn format_ns(ns: f64) -> String {

@@ -1,7 +1,8 @@
 //! What kind an engine is, by its settings.
 
-use crate::config::{EngineConfig, Policy, Reservations};
-use crate::kv_tiers::KvTiersConfig;
+use crate::compat::Reservations;
+use crate::config::{EngineConfig, Policy};
+use crate::kv::tiers::KvTiersConfig;
 use crate::sglang::{PrefixLookup, SglangConfig};
 
 /// Checked settings of an engine, which say whose scheduler it has.

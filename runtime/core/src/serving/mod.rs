@@ -1,10 +1,11 @@
-//! What drives an engine, whichever scheduler it has.
+//! Engines as their drivers know them, whichever scheduler they have.
 //!
 //! Drivers that simulate many engines know them as [`ServingEngine`]s. The kind
 //! is part of an engine's settings, an [`EngineKind`]; [`AnyEngine`] is an
 //! engine of either kind, told apart once in a call and never for a token.
 
 mod any;
+mod forward;
 mod kind;
 mod vllm;
 
@@ -12,12 +13,12 @@ pub use any::AnyEngine;
 pub use kind::EngineKind;
 
 use crate::engine::{RejectReason, TokenSource};
-use crate::hash::BlockHash;
-use crate::kv_event::KvEventLog;
-use crate::kv_tiers::KvTiers;
-use crate::latency::DecodeSteps;
+use crate::kv::event::KvEventLog;
+use crate::kv::hash::BlockHash;
+use crate::kv::tiers::KvTiers;
 use crate::plan::{RemoteLoad, StepOutputs, StepPlan};
-use crate::policy::{PolicyError, SchedulingPolicy};
+use crate::plugins::latency::DecodeSteps;
+use crate::plugins::policy::{PolicyError, SchedulingPolicy};
 use crate::request::{RequestId, RequestSpec};
 use crate::stats::EngineStats;
 
@@ -51,14 +52,14 @@ pub trait ServingEngine {
     /// Tags of the running list, in its order.
     fn running_tags(&self) -> Vec<u64>;
 
-    /// Says that the transfer announced by a [`RemoteLoad`] is complete.
+    /// Completes the transfer announced by a [`RemoteLoad`].
     ///
     /// # Panics
     /// When the request does not wait for one: a driver bug.
     fn remote_kv_arrived(&mut self, id: RequestId);
 
-    /// Takes room for the oldest request whose prompt comes from elsewhere, where that
-    /// is done between steps ([`crate::Reservations::BetweenSteps`]). None if there is
+    /// Takes blocks for the oldest request with remote KV, where that is done between
+    /// steps ([`crate::Reservations::BetweenSteps`]). None if there is
     /// no such request, or no room.
     fn reserve_remote(&mut self) -> Option<RemoteLoad> {
         None
@@ -74,7 +75,7 @@ pub trait ServingEngine {
     ///
     /// # Errors
     /// When the policy fails, or says what it may not.
-    fn consult(&mut self, policy: &mut dyn SchedulingPolicy, now_ns: u64) -> Result<(), PolicyError>;
+    fn apply_policy(&mut self, policy: &mut dyn SchedulingPolicy, now_ns: u64) -> Result<(), PolicyError>;
 
     /// Whether another step may be scheduled before one is applied.
     fn may_schedule(&self) -> bool;
@@ -91,7 +92,9 @@ pub trait ServingEngine {
     fn schedule(&mut self) -> &StepPlan;
 
     /// Whether a step has been scheduled and not yet applied.
-    fn step_in_flight(&self) -> bool;
+    fn step_in_flight(&self) -> bool {
+        self.steps_in_flight() > 0
+    }
 
     /// Steps scheduled and not yet applied.
     fn steps_in_flight(&self) -> usize;
@@ -108,18 +111,17 @@ pub trait ServingEngine {
     /// When no step is in flight: a driver bug.
     fn update<S: TokenSource + ?Sized>(&mut self, source: &mut S) -> &StepOutputs;
 
-    /// Outputs of the latest step applied, or of the latest stretch.
+    /// Outputs of the latest step applied, or of the latest fast-forward.
     fn outputs(&self) -> &StepOutputs;
 
-    /// Tells tags of requests that do not decode in bulk any more, with the output
-    /// tokens that they got there and that no outputs have listed. These are up to
-    /// the latest step applied.
+    /// Reports requests that have left steady decode: the tag, and the output tokens of
+    /// that time, which no step outputs have listed, up to the latest step applied.
     fn take_untold(&mut self, tell: impl FnMut(u64, u32)) {
         let _ = tell;
     }
 
-    /// Has no request decode in bulk until the next step is applied.
-    fn dissolve_bulk(&mut self) {}
+    /// Keeps all requests out of steady decode until the next step is applied.
+    fn dissolve_steady_decode(&mut self) {}
 
     /// Makes `steps` up to `most` steps that are sure to follow the one in flight, as
     /// long as nothing comes from outside: pure decode of the same requests. May make
@@ -127,7 +129,7 @@ pub trait ServingEngine {
     fn predict_decode_steps(&self, most: usize, steps: &mut DecodeSteps);
 
     /// Applies the step in flight and the `steps - 1` after it, and leaves one more in
-    /// flight; so many have been predicted.
+    /// flight; as many have been predicted.
     ///
     /// # Panics
     /// When they have not: a driver bug.
@@ -137,9 +139,6 @@ pub trait ServingEngine {
     /// [`ServingEngine::decode_ahead`] has scheduled; none where the engine cannot
     /// tell in which of them each came.
     fn events_by_step(&self) -> Option<&[u32]>;
-
-    /// Most tokens computed in one step.
-    fn max_num_batched_tokens(&self) -> u32;
 
     /// Requests in the running list.
     fn num_running(&self) -> usize;
@@ -152,12 +151,6 @@ pub trait ServingEngine {
 
     /// Totals since the start.
     fn stats(&self) -> &EngineStats;
-
-    /// Most requests running at once.
-    fn max_num_seqs(&self) -> u32;
-
-    /// Extra tokens a sampling request may emit in a step.
-    fn max_extra_tokens_per_step(&self) -> u32;
 
     /// Whether outputs say how many drafts are proposed for the next step.
     fn proposes_drafts(&self) -> bool;

@@ -1,9 +1,10 @@
 //! Admission: who begins or goes on with a prompt, and who gets pages for KV
 //! from elsewhere.
 
-use crate::config::Reservations;
+use crate::compat::Reservations;
 use crate::plan::{AdmissionStop, RemoteLoad, ScheduledKind, StepPlan};
 use crate::request::{Flags, KvRole, RequestId, RequestStatus};
+use crate::sglang::candidate::Candidate;
 use crate::sglang::config::{PrefixLookup, SchedulePolicy};
 use crate::sglang::engine::SglangEngine;
 use crate::sglang::radix::{Hit, ROOT};
@@ -14,19 +15,7 @@ const BEGINNING_TOKENS: u32 = 32;
 
 /// Entries that a list of hashes is given room for beyond what is known when a
 /// request is admitted.
-const MOST_SPARE_PAGES: u32 = 4_096;
-
-/// A request that waits, with what its place in the order depends on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Candidate {
-    /// Goes behind all others, because one that begins alike goes before.
-    is_deferred: bool,
-    /// Cached pages.
-    longest_first: std::cmp::Reverse<u32>,
-    /// Its place so far.
-    place: u32,
-    id: RequestId,
-}
+const MAX_SPARE_PAGES: u32 = 4_096;
 
 /// What is left of a pass.
 struct Budget {
@@ -80,7 +69,7 @@ impl SglangEngine {
                 return AdmissionStop::Drained;
             }
             if self.num_seated() >= self.config.max_num_seqs as usize {
-                return AdmissionStop::Seats;
+                return AdmissionStop::RunningSlots;
             }
             let id = self.waiting.pop(&mut self.requests).expect("some request waits");
             let is_begun = self.requests[id].status == RequestStatus::Running;
@@ -106,14 +95,14 @@ impl SglangEngine {
     }
 
     /// Whether those that wait must let others pass: where pages are taken between passes,
-    /// those with KV from elsewhere that wait for a seat or for pages, unless nothing but
+    /// those with KV from elsewhere that wait for a running slot or for pages, unless nothing but
     /// prompts that have been begun can make room for these.
     fn gives_precedence(&self) -> Option<AdmissionStop> {
         if self.config.reservations == Reservations::InSteps {
             return None;
         }
         if self.kv_ready.len() > 0 {
-            return Some(AdmissionStop::Seats);
+            return Some(AdmissionStop::RunningSlots);
         }
         let is_stuck = self.destination_blocked && self.running.is_empty() && self.num_loading == 0;
         (self.destinations.len() > 0 && !is_stuck).then_some(AdmissionStop::Blocks)
@@ -203,7 +192,7 @@ impl SglangEngine {
     }
 
     /// Tries to take pages for the prompt of the request that has waited longest for that,
-    /// between two passes. Seats and what is reserved for outputs are not looked at.
+    /// between two passes. Running slots and what is reserved for outputs are not looked at.
     pub(super) fn reserve_for_destination(&mut self) -> Option<RemoteLoad> {
         self.destination_blocked = true;
         let id = self.destinations.pop(&mut self.requests)?;
@@ -352,7 +341,7 @@ impl SglangEngine {
     fn reserve_hashes(&mut self, id: RequestId) {
         let request = &mut self.requests[id];
         let to_come = request.end_tokens / self.config.page_size - request.num_tokens / self.config.page_size;
-        request.block_hashes.reserve_exact(to_come.min(MOST_SPARE_PAGES) as usize);
+        request.block_hashes.reserve_exact(to_come.min(MAX_SPARE_PAGES) as usize);
     }
 
     fn count_lookup(&mut self, id: RequestId, cached_tokens: u32) {
@@ -374,7 +363,7 @@ impl SglangEngine {
 
     /// Puts those that wait into the order of the policy.
     fn order_waiting(&mut self) {
-        let ordered = 2..=SchedulePolicy::MOST_ORDERED_REQUESTS;
+        let ordered = 2..=SchedulePolicy::MAX_ORDERED_REQUESTS;
         if !self.reorders() || !ordered.contains(&self.waiting.len()) {
             return;
         }

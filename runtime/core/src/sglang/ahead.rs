@@ -4,8 +4,8 @@
 //! one before with every context a token longer.
 
 use crate::engine::{Engine, TokenSource};
-use crate::latency::DecodeSteps;
 use crate::plan::{RequestOutput, ScheduledKind};
+use crate::plugins::latency::DecodeSteps;
 use crate::serving::ServingEngine;
 use crate::sglang::engine::SglangEngine;
 
@@ -18,7 +18,7 @@ impl SglangEngine {
             return;
         }
         // New pages by pass. The token of the pass in flight has its slot.
-        let mut new_pages = [0u32; Engine::MOST_PREDICTED_STEPS];
+        let mut new_pages = [0u32; Engine::MAX_PREDICTED_STEPS];
         let most = self.passes_until_first_end(most).min(new_pages.len());
         for entry in &self.plan.scheduled {
             let capacity_tokens = self.holds[entry.request.index()].pages() * self.config.page_size;

@@ -1,7 +1,8 @@
 //! Settings of an SGLang-style engine: raw input with SGLang's names where it
 //! has one, Dynamo's defaults, and the checked form.
 
-use crate::config::{ConfigError, Reservations};
+use crate::compat::Reservations;
+use crate::config::ConfigError;
 
 /// In which order waiting requests are admitted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -10,7 +11,7 @@ pub enum SchedulePolicy {
     #[default]
     Fifo,
     /// Longest cached prefix first, as long as at most
-    /// [`SchedulePolicy::MOST_ORDERED_REQUESTS`] wait. Of those that begin alike
+    /// [`SchedulePolicy::MAX_ORDERED_REQUESTS`] wait. Of those that begin alike
     /// and have nearly nothing cached, one goes before and fills the cache.
     Lpm,
 }
@@ -18,7 +19,7 @@ pub enum SchedulePolicy {
 impl SchedulePolicy {
     /// With more requests than these waiting, [`SchedulePolicy::Lpm`] is
     /// [`SchedulePolicy::Fifo`].
-    pub const MOST_ORDERED_REQUESTS: usize = 128;
+    pub const MAX_ORDERED_REQUESTS: usize = 128;
 }
 
 /// What becomes of running requests in a pass that prefills.

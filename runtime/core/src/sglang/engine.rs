@@ -1,21 +1,22 @@
 //! The engine: what it is made of, how requests come to it, and a pass.
 
-use crate::config::{Policy, Reservations};
+use crate::compat::Reservations;
+use crate::config::Policy;
 use crate::engine::{RejectReason, TokenSource};
-use crate::hash::BlockHash;
-use crate::kv_event::KvEventLog;
-use crate::latency::DecodeSteps;
+use crate::kv::event::KvEventLog;
+use crate::kv::hash::BlockHash;
 use crate::plan::{RemoteLoad, ScheduledKind, ScheduledRequest, StepOutputs, StepPlan};
-use crate::policy::{PolicyError, SchedulingPolicy};
-use crate::queue::WaitingQueue;
+use crate::plugins::latency::DecodeSteps;
+use crate::plugins::policy::{PolicyError, SchedulingPolicy};
+use crate::request::queue::WaitingQueue;
+use crate::request::table::RequestTable;
 use crate::request::{Flags, KvRole, Request, RequestId, RequestSpec, RequestStatus};
 use crate::serving::ServingEngine;
-use crate::sglang::admit::Candidate;
+use crate::sglang::candidate::Candidate;
 use crate::sglang::config::{PassOrder, Retraction, SglangConfig};
+use crate::sglang::new_token_ratio::NewTokenRatio;
 use crate::sglang::radix::{self, NodeId, RadixCache};
-use crate::sglang::share::ReservedShare;
 use crate::stats::EngineStats;
-use crate::table::RequestTable;
 
 /// The pages of a request.
 #[derive(Clone, Copy, Debug)]
@@ -66,7 +67,7 @@ pub struct SglangEngine {
     /// Output tokens to come of all that run, each request's clipped.
     pub(super) reserve_tokens: u64,
     /// Of those tokens, how much is reserved.
-    pub(super) reserved_share: ReservedShare,
+    pub(super) reserved_share: NewTokenRatio,
     pub(super) plan: StepPlan,
     pub(super) step_in_flight: bool,
     pub(super) applied_steps: u64,
@@ -95,7 +96,7 @@ impl SglangEngine {
     pub fn new(config: SglangConfig) -> Self {
         Self {
             num_free_pages: config.num_pages,
-            reserved_share: ReservedShare::new(&config),
+            reserved_share: NewTokenRatio::new(&config),
             config,
             requests: RequestTable::default(),
             holds: Vec::new(),
@@ -206,7 +207,7 @@ impl SglangEngine {
         }
     }
 
-    /// Requests that have a seat, or are promised one.
+    /// Requests that have a running slot, or are promised one.
     pub(super) fn num_seated(&self) -> usize {
         let promised = match self.config.reservations {
             Reservations::InSteps => self.num_loading + self.kv_ready.len(),
@@ -337,7 +338,7 @@ impl ServingEngine for SglangEngine {
         self.drop_request(id);
     }
 
-    fn consult(&mut self, _policy: &mut dyn SchedulingPolicy, _now_ns: u64) -> Result<(), PolicyError> {
+    fn apply_policy(&mut self, _policy: &mut dyn SchedulingPolicy, _now_ns: u64) -> Result<(), PolicyError> {
         Ok(())
     }
 
@@ -374,10 +375,6 @@ impl ServingEngine for SglangEngine {
         &self.plan
     }
 
-    fn step_in_flight(&self) -> bool {
-        self.step_in_flight
-    }
-
     fn steps_in_flight(&self) -> usize {
         usize::from(self.step_in_flight)
     }
@@ -411,10 +408,6 @@ impl ServingEngine for SglangEngine {
         None
     }
 
-    fn max_num_batched_tokens(&self) -> u32 {
-        self.config.max_prefill_tokens
-    }
-
     fn num_running(&self) -> usize {
         self.running.len() + self.begun.len()
     }
@@ -429,14 +422,6 @@ impl ServingEngine for SglangEngine {
 
     fn stats(&self) -> &EngineStats {
         &self.stats
-    }
-
-    fn max_num_seqs(&self) -> u32 {
-        self.config.max_num_seqs
-    }
-
-    fn max_extra_tokens_per_step(&self) -> u32 {
-        self.config.max_extra_tokens_per_step
     }
 
     fn proposes_drafts(&self) -> bool {

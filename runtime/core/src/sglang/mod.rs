@@ -17,12 +17,13 @@
 
 mod admit;
 mod ahead;
+mod candidate;
 mod config;
 mod decode;
-mod depart;
 mod engine;
+mod finish;
+mod new_token_ratio;
 mod radix;
-mod share;
 mod slots;
 mod update;
 

@@ -13,8 +13,8 @@ use std::collections::BTreeSet;
 
 use hashbrown::HashTable;
 
-use crate::hash::BlockHash;
-use crate::kv_event::KvEventLog;
+use crate::kv::event::KvEventLog;
+use crate::kv::hash::BlockHash;
 use crate::seed::mix;
 
 /// Index of a node.

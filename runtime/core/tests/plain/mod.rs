@@ -1,7 +1,7 @@
 //! Steps of an engine whose tokens are all alike, as rows that a test can state.
 
-use vcr_core::plan::ScheduledKind;
-use vcr_core::{Engine, TokenSource};
+use vcr_core::plan::{RemoteLoad, ScheduledKind};
+use vcr_core::{Engine, KvRole, Prompt, RequestSpec, TokenSource};
 
 pub(crate) struct Ones;
 
@@ -20,4 +20,22 @@ pub(crate) fn step(engine: &mut Engine) -> Vec<(u64, ScheduledKind, u32, u32)> {
         engine.update(&mut Ones);
     }
     rows
+}
+
+/// A request whose prompt of `prompt_tokens` tokens depends on `content` alone.
+pub(crate) fn request(tag: u64, content: u64, prompt_tokens: u32, max_tokens: u32) -> RequestSpec {
+    let mut prompt = Prompt::new(16, 0);
+    prompt.push_run(content, 0, prompt_tokens);
+    RequestSpec::new(tag, prompt, max_tokens)
+}
+
+/// Submits a request whose prompt another engine computes, and runs the step that
+/// starts its transfer.
+pub(crate) fn start_load(engine: &mut Engine, spec: RequestSpec) -> RemoteLoad {
+    let id = engine.submit(RequestSpec { kv_role: KvRole::Destination, ..spec }).expect("it fits");
+    let load = engine.schedule().remote_loads.iter().find(|load| load.request == id).copied();
+    if engine.step_in_flight() {
+        engine.update(&mut Ones);
+    }
+    load.expect("its load starts")
 }

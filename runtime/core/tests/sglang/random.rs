@@ -319,9 +319,9 @@ proptest! {
         driver.finish();
     }
 
-    /// A stretch that is skipped leaves what its passes would have left.
+    /// A fast-forward that is skipped leaves what its passes would have left.
     #[test]
-    fn a_skipped_stretch_is_its_passes(
+    fn a_fast_forward_is_its_passes(
         input in arb_config(),
         actions in proptest::collection::vec(arb_action(), 1..60),
     ) {

@@ -220,7 +220,7 @@ fn with_too_many_waiting_the_longest_prefix_is_not_looked_for() {
     let mut engine = engine(input);
     submit(&mut engine, 0, 100, 0, 1);
     pass(&mut engine);
-    for tag in 1..=SchedulePolicy::MOST_ORDERED_REQUESTS as u64 {
+    for tag in 1..=SchedulePolicy::MAX_ORDERED_REQUESTS as u64 {
         submit(&mut engine, tag, 0, 2, 1);
     }
     submit(&mut engine, 1_000, 50, 5, 1);

@@ -43,8 +43,9 @@ pub(crate) fn arb_config() -> impl Strategy<Value = EngineConfig> {
         2 => (Just(0), 0..5u32, any::<bool>(), Just(CapacityPolicy::Preempt)),
         1 => (0..3u32, Just(0), Just(false), Just(CapacityPolicy::GuaranteedNoEvict)),
     ];
-    (sizes, switches, caps, modes, any::<bool>(), arb_tiers()).prop_map(
-        |(sizes, switches, caps, modes, older, tiers)| {
+    let between_steps = proptest::bool::weighted(0.3);
+    (sizes, switches, caps, modes, (any::<bool>(), between_steps), arb_tiers()).prop_map(
+        |(sizes, switches, caps, modes, (older, between_steps), tiers)| {
             let (block_size, num_gpu_blocks, max_num_seqs, budget) = sizes;
             let (caching, chunking, policy, adaptive, reserve) = switches;
             let (threshold, watermark, max_model_len, max_loras) = caps;
@@ -68,10 +69,10 @@ pub(crate) fn arb_config() -> impl Strategy<Value = EngineConfig> {
                 long_prefill_token_threshold: threshold,
                 adaptive_long_prefill: adaptive,
                 watermark,
-                scheduler_reserve_full_isl: reserve,
+                scheduler_reserve_full_isl: reserve || between_steps,
                 capacity,
                 victim: Victim::Newest,
-                reservations: Reservations::InSteps,
+                reservations: if between_steps { Reservations::BetweenSteps } else { Reservations::InSteps },
                 max_num_active_seqs: None,
                 max_loras,
                 max_extra_tokens_per_step,
@@ -129,9 +130,9 @@ pub(crate) fn request(
     RequestSpec { lora, skip_reading_prefix_cache, ..RequestSpec::new(tag, prompt, max_tokens) }
 }
 
-/// A policy that says anything it may, from a seed and what it is told: extreme
-/// ranks, caps of one token, of waiting and running requests alike. It checks
-/// what the engine tells it.
+/// A policy with random valid answers, drawn from a seed and its input: extreme
+/// ranks, caps of one token, of waiting and running requests alike. It checks the
+/// engine's events.
 pub(crate) struct Whims {
     state: u64,
     check: PreferenceCheck,
@@ -160,13 +161,13 @@ impl Whims {
                 self.state = mix(self.state ^ u64::from(prompt_tokens));
             }
             PolicyEvent::Admitted { slot, .. } => {
-                assert_eq!(self.slots[slot as usize].replace(true), Some(false), "only who waits is admitted");
+                assert_eq!(self.slots[slot as usize].replace(true), Some(false), "only waiting requests are admitted");
             }
             PolicyEvent::Preempted { slot } => {
-                assert_eq!(self.slots[slot as usize].replace(false), Some(true), "only who runs is preempted");
+                assert_eq!(self.slots[slot as usize].replace(false), Some(true), "only running requests are preempted");
             }
             PolicyEvent::Ended { slot, computed_tokens, output_tokens } => {
-                assert!(self.slots[slot as usize].take().is_some(), "nobody ends twice");
+                assert!(self.slots[slot as usize].take().is_some(), "a request ended twice");
                 self.state = mix(self.state ^ u64::from(computed_tokens) << 32 ^ u64::from(output_tokens));
             }
         }

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use proptest::prelude::*;
 
 use super::*;
-use crate::hash::ChainHasher;
-use crate::kv_event::KvEvent;
+use crate::kv::event::KvEvent;
+use crate::kv::hash::ChainHasher;
 
 /// Page hashes of a sequence of one-token pages.
 fn hashes(tokens: &[u32]) -> Vec<BlockHash> {

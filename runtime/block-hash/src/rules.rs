@@ -1,0 +1,49 @@
+//! Where the versions of vLLM differ.
+
+/// The versions of vLLM whose block hashes are alike, named by the first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum HashRules {
+    /// 0.27 and 0.28: the hash before the first block is random, extra keys
+    /// are bare.
+    V0_27,
+    /// 0.29 and 0.30: cryptographic algorithms start from a fixed seed.
+    V0_29,
+    /// From 0.31: extra keys are tagged with what they are.
+    V0_31,
+}
+
+impl HashRules {
+    /// The rules of a release; none for those before 0.27, whose rules are not
+    /// known here. Releases after 0.33 are taken to keep its rules.
+    #[must_use]
+    pub fn of_release(major: u32, minor: u32) -> Option<Self> {
+        match (major, minor) {
+            (0, ..27) => None,
+            (0, 27..29) => Some(Self::V0_27),
+            (0, 29..31) => Some(Self::V0_29),
+            _ => Some(Self::V0_31),
+        }
+    }
+
+    pub(crate) fn has_fixed_seed(self) -> bool {
+        self >= Self::V0_29
+    }
+
+    pub(crate) fn tags_extra_keys(self) -> bool {
+        self >= Self::V0_31
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn releases_fall_into_lines() {
+        let rules = |minor| HashRules::of_release(0, minor);
+        assert_eq!(rules(26), None);
+        assert_eq!([rules(27), rules(28)], [Some(HashRules::V0_27); 2]);
+        assert_eq!([rules(29), rules(30)], [Some(HashRules::V0_29); 2]);
+        assert_eq!([rules(31), rules(33), HashRules::of_release(1, 0)], [Some(HashRules::V0_31); 3]);
+    }
+}

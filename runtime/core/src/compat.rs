@@ -1,0 +1,142 @@
+//! Rules of other engines and mockers, where they differ from vLLM's scheduler.
+//!
+//! vLLM's rules stand in the scheduler itself. Each other rule is a predicate here that
+//! names its source: TensorRT-LLM, or the mockers of Dynamo, which are `dynamo-mocker` 1.4
+//! and `aisimulate-core` of Dynamo 1.6. Under vLLM's settings every predicate is false.
+
+/// What an admission promises about KV blocks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum CapacityPolicy {
+    /// Blocks are taken as tokens need them, and requests are preempted where
+    /// none are left: vLLM.
+    #[default]
+    Preempt,
+    /// A request is admitted only if the blocks of its prompt and whole output
+    /// fit beside what all admitted requests may still take, so none is ever
+    /// preempted: TensorRT-LLM's `GUARANTEED_NO_EVICT`, as Dynamo's mocker
+    /// models it. A prompt found in the cache as a whole has only its last token
+    /// computed again, not its last block.
+    GuaranteedNoEvict,
+}
+
+/// The preemption victim under [`Policy::Fcfs`](crate::Policy::Fcfs).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Victim {
+    /// The one admitted last: vLLM.
+    #[default]
+    Newest,
+    /// The one admitted first: `fifo` of Dynamo's mocker. As many requests as were
+    /// before the one that needed room are passed over in this step.
+    Oldest,
+}
+
+/// When an engine takes blocks for a prompt that another engine computes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Reservations {
+    /// While it decides a step, as one of those that wait: vLLM.
+    #[default]
+    InSteps,
+    /// Between two steps, whenever the driver has it
+    /// [`reserve`](crate::ServingEngine::reserve_remote): Dynamo's replay. Requests
+    /// that wait for such blocks go before all others that hold none.
+    BetweenSteps,
+}
+
+/// Deviations from vLLM's rules that an engine's settings ask for.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Quirks {
+    capacity: CapacityPolicy,
+    victim: Victim,
+    reservations: Reservations,
+    burst_tokens: u32,
+}
+
+impl Quirks {
+    pub(crate) fn new(capacity: CapacityPolicy, victim: Victim, reservations: Reservations, burst_tokens: u32) -> Self {
+        Self { capacity, victim, reservations, burst_tokens }
+    }
+
+    /// Extra tokens that a sampling request may emit in a step, each with a slot of its
+    /// own; 0 for vLLM. Source: multi-token prediction of Dynamo's mockers.
+    #[inline]
+    pub(crate) fn burst_tokens(self) -> u32 {
+        self.burst_tokens
+    }
+
+    /// Whether the last cached block of a prompt is computed again. Source:
+    /// multi-token prediction of Dynamo's mockers.
+    #[inline]
+    pub(crate) fn recomputes_last_cached_block(self) -> bool {
+        self.burst_tokens > 0
+    }
+
+    /// Whether an admission reserves the blocks of the whole output, so that no request
+    /// is preempted. Source: `GUARANTEED_NO_EVICT` of TensorRT-LLM, as Dynamo's mockers
+    /// model it.
+    #[inline]
+    pub(crate) fn reserves_whole_output(self) -> bool {
+        self.capacity == CapacityPolicy::GuaranteedNoEvict
+    }
+
+    /// Whether a prompt may be found in the cache as a whole, of which then only the
+    /// last token is computed, not the last block. Source: TensorRT-LLM, as Dynamo's
+    /// mockers model it.
+    #[inline]
+    pub(crate) fn caches_whole_prompts(self) -> bool {
+        self.capacity == CapacityPolicy::GuaranteedNoEvict
+    }
+
+    /// Whether the preemption victim is the oldest running request, where the policy is
+    /// first come, first served. The scan of the running list keeps its index when the
+    /// victim leaves, and so passes over as many requests as were before it; it goes on
+    /// after a request that has preempted itself. Source: `preemption_mode` `fifo` of
+    /// Dynamo's mockers.
+    #[inline]
+    pub(crate) fn preempts_oldest(self) -> bool {
+        self.victim == Victim::Oldest
+    }
+
+    /// Whether blocks for remote KV are taken between steps, and requests that wait for
+    /// them are served before all others that hold none. Source: disaggregated serving
+    /// in Dynamo's replay.
+    #[inline]
+    pub(crate) fn reserves_between_steps(self) -> bool {
+        self.reservations == Reservations::BetweenSteps
+    }
+
+    /// Whether a request with arrived KV is admitted without token budget: no token of
+    /// its prompt is computed again. Source: disaggregated serving in Dynamo's replay.
+    #[inline]
+    pub(crate) fn admits_arrived_kv_free(self) -> bool {
+        self.reservations == Reservations::BetweenSteps
+    }
+
+    /// Whether preempted requests go before those whose KV has arrived, while no request
+    /// waits for blocks for its KV. Source: Dynamo's mockers, which keep both in one
+    /// queue.
+    #[inline]
+    pub(crate) fn resumes_preempted_first(self) -> bool {
+        self.reservations == Reservations::BetweenSteps
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn vllm_has_no_quirks() {
+        let quirks = Quirks::new(CapacityPolicy::default(), Victim::default(), Reservations::default(), 0);
+        assert_eq!(quirks.burst_tokens(), 0);
+        let predicates = [
+            quirks.recomputes_last_cached_block(),
+            quirks.reserves_whole_output(),
+            quirks.caches_whole_prompts(),
+            quirks.preempts_oldest(),
+            quirks.reserves_between_steps(),
+            quirks.admits_arrived_kv_free(),
+            quirks.resumes_preempted_first(),
+        ];
+        assert_eq!(predicates, [false; 7]);
+    }
+}

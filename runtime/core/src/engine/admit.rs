@@ -1,0 +1,343 @@
+//! Admitting waiting requests: the second half of vLLM's `Scheduler.schedule()`.
+//!
+//! Requests whose KV has arrived come first, then the waiting queue, in order,
+//! until budget, running slots or blocks end it. Some are stepped over and keep their
+//! place.
+
+use crate::config::SchedulerRules;
+use crate::engine::pause::PauseState;
+use crate::engine::schedule::Scan;
+use crate::engine::{Engine, QueueKind};
+use crate::plan::{AdmissionStop, ScheduledKind, StepPlan};
+use crate::request::queue::WaitingQueue;
+use crate::request::{Flags, KvRole, RequestId, RequestStatus};
+
+/// Entries a block table is given room for beyond what is known of its request
+/// when it is admitted, so that decoding rarely moves a table.
+const MAX_SPARE_TABLE_BLOCKS: u32 = 256;
+
+/// What an attempt to admit one waiting request led to.
+enum Admission {
+    /// It runs.
+    Admitted { scheduled_tokens: u32 },
+    /// Its transfer or load starts; it waits without a running slot.
+    Loading,
+    /// Only it is blocked; those behind may pass.
+    SteppedOver,
+    /// Nothing behind it may pass.
+    Blocked(AdmissionStop),
+}
+
+impl Engine {
+    /// Admits what may be admitted; gives what ended it.
+    pub(crate) fn schedule_waiting(&mut self, plan: &mut StepPlan, scan: &mut Scan) -> AdmissionStop {
+        if self.config.max_loras > 0 {
+            self.note_running_loras(plan, scan);
+        }
+        let stop = self.admit_waiting(plan, scan);
+        while let Some((kind, id)) = self.skipped.pop() {
+            self.push_waiting_front(kind, id);
+        }
+        stop
+    }
+
+    fn admit_waiting(&mut self, plan: &mut StepPlan, scan: &mut Scan) -> AdmissionStop {
+        let mut is_head_stuck = false;
+        loop {
+            if !self.has_waiting_requests() {
+                return AdmissionStop::Drained;
+            }
+            let Some(mut kind) = self.next_queue() else {
+                return AdmissionStop::Paused;
+            };
+            if kind == QueueKind::KvReady && !is_head_stuck && self.is_preempted_first() {
+                kind = QueueKind::Waiting;
+            }
+            if kind == QueueKind::Waiting && self.destinations.len() > 0 {
+                return AdmissionStop::Blocks;
+            }
+            let is_free = kind == QueueKind::KvReady && self.config.quirks().admits_arrived_kv_free();
+            if scan.budget == 0 && !is_free {
+                return AdmissionStop::Budget;
+            }
+            if self.running.len() >= self.config.max_running() {
+                return AdmissionStop::RunningSlots;
+            }
+            let id = self.pop_waiting(kind).expect("some request waits in the queue whose turn it is");
+            scan.budget += u32::from(is_free);
+            let admission = self.admit(id, plan, scan);
+            scan.budget -= match admission {
+                Admission::Admitted { scheduled_tokens } => scheduled_tokens,
+                _ => u32::from(is_free),
+            };
+            match admission {
+                Admission::Admitted { .. } => self.set_deferred(id, false),
+                Admission::Loading => self.set_deferred(id, true),
+                Admission::SteppedOver => {
+                    self.skipped.push((kind, id));
+                    self.set_deferred(id, true);
+                }
+                Admission::Blocked(stop) => {
+                    self.push_waiting_front(kind, id);
+                    let nothing_runs = self.running.is_empty() && plan.total_num_scheduled_tokens == 0;
+                    if is_head_stuck || !nothing_runs || self.kv_ready.len() == 0 || kind == QueueKind::KvReady {
+                        return stop;
+                    }
+                    // Those that have their blocks are all that can make room for it.
+                    is_head_stuck = true;
+                }
+            }
+        }
+    }
+
+    /// Whether the head of the waiting queue, preempted before, goes before requests
+    /// whose KV has arrived.
+    fn is_preempted_first(&mut self) -> bool {
+        self.config.quirks().resumes_preempted_first()
+            && self.destinations.len() == 0
+            && self.pause_state == PauseState::Unpaused
+            && self.waiting.peek(&self.requests).is_some_and(|id| self.requests[id].status == RequestStatus::Preempted)
+    }
+
+    /// Counts a request among those of [`Engine::num_skipped_waiting`], or no more.
+    pub(crate) fn set_deferred(&mut self, id: RequestId, deferred: bool) {
+        let was = std::mem::replace(&mut self.requests[id].deferred, deferred);
+        self.num_deferred -= usize::from(was);
+        self.num_deferred += usize::from(deferred);
+    }
+
+    fn pop_waiting(&mut self, kind: QueueKind) -> Option<RequestId> {
+        let queue: &mut WaitingQueue = match kind {
+            QueueKind::Waiting => &mut self.waiting,
+            QueueKind::KvReady => &mut self.kv_ready,
+        };
+        queue.pop(&mut self.requests)
+    }
+
+    fn push_waiting_front(&mut self, kind: QueueKind, id: RequestId) {
+        let queue: &mut WaitingQueue = match kind {
+            QueueKind::Waiting => &mut self.waiting,
+            QueueKind::KvReady => &mut self.kv_ready,
+        };
+        queue.push_front(id, &mut self.requests);
+    }
+
+    fn note_running_loras(&self, plan: &StepPlan, scan: &mut Scan) {
+        match self.config.rules {
+            SchedulerRules::V0_32 => {
+                for entry in &plan.scheduled {
+                    note_lora(&mut scan.loras, self.requests[entry.request].lora);
+                }
+            }
+            SchedulerRules::V0_33 => {
+                for &id in &self.running {
+                    note_lora(&mut scan.loras, self.requests[id].lora);
+                }
+            }
+        }
+    }
+
+    /// Tries to admit one request that has just been taken off its queue.
+    fn admit(&mut self, id: RequestId, plan: &mut StepPlan, scan: &mut Scan) -> Admission {
+        let request = &self.requests[id];
+        // Output that is still to be delivered must not be sampled again.
+        if request.num_stale_tokens > 0 && !request.flags.has(Flags::DROPS_STALE) {
+            return Admission::SteppedOver;
+        }
+        if let Some(lora) = request.lora
+            && scan.loras.len() >= self.config.max_loras as usize
+            && !scan.loras.contains(&lora)
+        {
+            return Admission::SteppedOver;
+        }
+        let ready = request.status == RequestStatus::RemoteKvReady;
+        let first = request.status == RequestStatus::Waiting;
+        let remote = first && request.kv_role == KvRole::Destination;
+        let num_tokens = request.num_tokens;
+        let mut computed = request.num_computed_tokens;
+        self.hit.clear();
+        if !ready {
+            computed = self.lookup_prefix(id);
+        }
+        // What another engine has computed comes from there.
+        let tier_blocks = if ready || remote { 0 } else { self.lookup_tiers(id) };
+        let mut tokens = num_tokens - computed;
+        let mut drafts = 0;
+        // Who waits for KV takes blocks for all it knows, and needs no more later.
+        if !remote && tier_blocks == 0 {
+            // A request that holds its KV already must not wait for more blocks,
+            // for which vLLM keeps a reserve.
+            if !ready && self.pads_with_drafts(tokens, computed, plan, scan) {
+                drafts = self.config.num_speculative_tokens;
+                if tokens + drafts > scan.budget {
+                    return Admission::Blocked(AdmissionStop::Drafts);
+                }
+                tokens += drafts;
+            }
+            tokens = tokens.min(scan.per_request_cap).min(self.chunk_cap(id));
+            // vLLM's scheduler stops with an assertion where the cap cuts drafts off.
+            drafts = drafts.min(tokens - 1);
+            if !self.config.enable_chunked_prefill && tokens > scan.budget {
+                return Admission::Blocked(AdmissionStop::Unchunkable);
+            }
+            tokens = tokens.min(scan.budget);
+        }
+        if !self.allocate_admission(id, computed + tokens, num_tokens) {
+            return Admission::Blocked(AdmissionStop::Blocks);
+        }
+        if !ready {
+            self.count_lookup(id, computed);
+        }
+        self.set_computed(id, computed);
+        if remote {
+            let load = self.start_remote_load(id);
+            plan.remote_loads.push(load);
+            return Admission::Loading;
+        }
+        if tier_blocks > 0 {
+            self.start_tier_load(id, tier_blocks, plan);
+            return Admission::Loading;
+        }
+        self.store_full_blocks(id, computed + tokens);
+        note_lora(&mut scan.loras, self.requests[id].lora);
+        self.requests[id].status = RequestStatus::Running;
+        self.running.push(id);
+        self.tell_admitted(id, computed);
+        let kind = if first || ready { ScheduledKind::New } else { ScheduledKind::Resumed };
+        let first_block = plan.block_ids.len() as u32;
+        plan.block_ids.extend_from_slice(&self.requests[id].block_table);
+        self.commit(plan, id, kind, tokens, Some(drafts as u16), first_block);
+        Admission::Admitted { scheduled_tokens: tokens }
+    }
+
+    /// Whether a request with one token left is admitted with room for drafts,
+    /// so that a batch of decodes stays uniform.
+    fn pads_with_drafts(&self, tokens: u32, computed: u32, plan: &StepPlan, scan: &Scan) -> bool {
+        let drafts = self.config.num_speculative_tokens;
+        // What runs was scheduled before anything was admitted.
+        let any_running = plan.scheduled.first().is_some_and(|entry| entry.kind == ScheduledKind::Running);
+        drafts > 0
+            && tokens == 1
+            && !scan.prefill_running
+            && (any_running || computed > 0)
+            && computed.saturating_add(drafts + 2) <= self.config.max_model_len()
+    }
+
+    /// Fills `self.hit` with the cached blocks that `id` can reuse and gives
+    /// the tokens they hold. At least one token is always left to compute.
+    pub(crate) fn lookup_prefix(&mut self, id: RequestId) -> u32 {
+        if !self.pool.caching() {
+            return 0;
+        }
+        let request = &mut self.requests[id];
+        request.ensure_hashed(self.config.block_size);
+        if request.flags.has(Flags::SKIPS_LOOKUP) {
+            return 0;
+        }
+        let most_tokens = request.num_tokens - u32::from(!self.config.quirks().caches_whole_prompts());
+        let most = (most_tokens / self.config.block_size) as usize;
+        let usable = most.min(request.block_hashes.len());
+        let mut hit = std::mem::take(&mut self.hit);
+        self.pool.lookup(&request.block_hashes[..usable], &mut hit);
+        if self.config.quirks().recomputes_last_cached_block() {
+            hit.pop();
+        }
+        self.hit = hit;
+        (self.hit.len() as u32 * self.config.block_size).min(self.requests[id].num_tokens - 1)
+    }
+
+    /// Takes the hit and new blocks for an admission, or nothing.
+    pub(crate) fn allocate_admission(&mut self, id: RequestId, slots_tokens: u32, full_tokens: u32) -> bool {
+        let held = self.requests[id].block_table.len() as u32;
+        let reused = self.hit.len() as u32;
+        // A hit on a free block takes that block out of the free list.
+        let revived = self.pool.count_free_among(&self.hit);
+        let cost = |tokens: u32| (self.blocks_for(tokens)).saturating_sub(held + reused) + revived;
+        let needed = cost(slots_tokens);
+        let watermark = if self.running.is_empty() { 0 } else { self.config.watermark_blocks() };
+        let must_fit = if self.config.scheduler_reserve_full_isl { cost(full_tokens) } else { needed };
+        let fits = if self.config.quirks().reserves_whole_output() {
+            // A request with a reservation has been admitted to the pool before.
+            self.requests[id].flags.has(Flags::RESERVES)
+                || cost(self.requests[id].end_tokens) + watermark + self.reserved_blocks <= self.pool.num_free()
+        } else {
+            must_fit.max(needed) + watermark <= self.pool.num_free()
+        };
+        if !fits {
+            return false;
+        }
+        self.pool.touch(&self.hit);
+        let longest = self.blocks_for(self.requests[id].end_tokens).min(self.pool.num_usable());
+        // What is known of it will be computed, if it is not preempted.
+        let known = self.blocks_for(full_tokens).max(held + reused + needed);
+        let request = &mut self.requests[id];
+        if reused > 0 {
+            request.next_store_tokens = (reused + 1).saturating_mul(self.config.block_size);
+        }
+        request.reserve(longest.min(known + MAX_SPARE_TABLE_BLOCKS), self.config.block_size);
+        request.block_table.extend_from_slice(&self.hit);
+        self.reserve_blocks(id);
+        self.grow_table(id, needed - revived);
+        true
+    }
+
+    /// Reserves what a request may still take, if that is promised to it.
+    fn reserve_blocks(&mut self, id: RequestId) {
+        let reserves = self.config.quirks().reserves_whole_output();
+        if reserves && !self.requests[id].flags.has(Flags::RESERVES) {
+            self.requests[id].flags.set(Flags::RESERVES, true);
+            self.reserved_blocks += self.unused_reservation(id);
+        }
+    }
+
+    /// Gives back what a request has reserved and not taken.
+    pub(crate) fn end_reservation(&mut self, id: RequestId) {
+        if self.requests[id].flags.has(Flags::RESERVES) {
+            self.reserved_blocks -= self.unused_reservation(id);
+            self.requests[id].flags.set(Flags::RESERVES, false);
+        }
+    }
+
+    fn unused_reservation(&self, id: RequestId) -> u32 {
+        let request = &self.requests[id];
+        self.blocks_for(request.end_tokens) - request.block_table.len() as u32
+    }
+
+    pub(crate) fn count_lookup(&mut self, id: RequestId, cached: u32) {
+        let request = &self.requests[id];
+        if !self.pool.caching() || request.flags.has(Flags::SKIPS_LOOKUP) {
+            return;
+        }
+        let resumed = request.status == RequestStatus::Preempted;
+        let stats = if resumed { &mut self.stats.preempted_prefix } else { &mut self.stats.prefix };
+        stats.requests += 1;
+        stats.queried_tokens += u64::from(request.num_tokens);
+        stats.hit_tokens += u64::from(cached);
+    }
+
+    pub(crate) fn set_computed(&mut self, id: RequestId, computed: u32) {
+        let request = &mut self.requests[id];
+        let before = request.outstanding_prefill_tokens();
+        request.num_computed_tokens = computed;
+        if self.hit.len() as u32 * self.config.block_size > computed {
+            // Found as a whole: its last token is computed as a decode is.
+            request.prefill_target_tokens = request.prefill_target_tokens.min(computed);
+        }
+        let after = request.outstanding_prefill_tokens();
+        self.outstanding_prefill_tokens -= u64::from(before - after);
+    }
+
+    /// Blocks for `num_tokens` tokens and the slots of a burst.
+    pub(crate) fn blocks_for(&self, num_tokens: u32) -> u32 {
+        let slots = num_tokens.saturating_add(self.config.quirks().burst_tokens()).min(self.config.max_model_len());
+        slots.div_ceil(self.config.block_size)
+    }
+}
+
+fn note_lora(loras: &mut Vec<u32>, lora: Option<u32>) {
+    if let Some(lora) = lora
+        && !loras.contains(&lora)
+    {
+        loras.push(lora);
+    }
+}

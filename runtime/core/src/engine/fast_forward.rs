@@ -1,0 +1,206 @@
+//! Many steps of pure decode applied at once.
+//!
+//! What [`Engine::predict_decode_steps`] has told is made to happen at the cost of its
+//! tokens and of the blocks they fill, with no work per request and step. Block
+//! ids, events and their order are those of single steps.
+
+use crate::engine::{Engine, TokenSource};
+use crate::kv::event::KvEventLog;
+use crate::kv::pool::BlockId;
+use crate::plan::{RequestOutput, ScheduledKind};
+
+/// A block given to a request within a [`FastForward`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BlockGrant {
+    /// Step of the fast-forward, from 1.
+    pub step: u32,
+    /// Index of the request in [`crate::plan::StepPlan::scheduled`].
+    pub entry: u32,
+    /// The block.
+    pub block: BlockId,
+}
+
+/// What [`Engine::decode_ahead`] did, step by step.
+#[derive(Debug, Default)]
+pub struct FastForward {
+    /// Steps applied, and as many scheduled.
+    pub steps: u32,
+    /// Blocks given by the scheduled steps, in order.
+    pub grants: Vec<BlockGrant>,
+    /// KV events in the pool's log at the end of each scheduled step; none while
+    /// they are not recorded.
+    pub events_by_step: Vec<u32>,
+    /// What blocks need, by request and then by step.
+    due: Vec<Due>,
+    /// The same by step and then by request.
+    due_by_step: Vec<Due>,
+}
+
+/// A request needs a block in a step, or fills one.
+#[derive(Clone, Copy, Debug, Default)]
+struct Due {
+    step: u32,
+    entry: u32,
+    grows: bool,
+}
+
+impl Engine {
+    /// Does `steps` times what a call of [`Engine::update`] and then one of
+    /// [`Engine::schedule`] would do. As many steps have been told by
+    /// [`Engine::predict_decode_steps`]; the last of them is in flight afterwards.
+    ///
+    /// Each request in [`Engine::outputs`] has one token for each step applied.
+    ///
+    /// # Panics
+    /// When `steps` is 0, or more than were told: a driver bug.
+    pub fn decode_ahead<S: TokenSource + ?Sized>(&mut self, steps: u32, source: &mut S) -> &FastForward {
+        assert!(self.repeats_itself() && steps > 0, "{steps} steps were skipped that had not been told");
+        let mut shape = self.plan().shape;
+        shape.decode_context_tokens += shape.decode_requests * u64::from(steps);
+        shape.waiting_requests = self.num_waiting() as u64;
+        let stop = self.repeated_stop().expect("the step repeats itself");
+        self.fast_forward.begin(steps);
+        self.outputs.clear();
+        if self.is_all_steady_decode() {
+            self.skip_steady_decode_steps(steps);
+        } else {
+            assert_eq!(self.steps_until_first_end(steps as usize), steps as usize, "a request ends in a fast-forward");
+            self.decode_tokens(steps, source);
+            self.fill_blocks(steps);
+            self.repeat_plan(steps);
+        }
+        shape.kv_active_blocks = u64::from(self.pool.num_active());
+        let plan = self.plan_mut();
+        plan.shape = shape;
+        plan.admission_stop = stop;
+        self.stats.steps += u64::from(steps);
+        self.applied_steps += u64::from(steps);
+        self.requests.recycle(self.applied_steps);
+        &self.fast_forward
+    }
+
+    /// All steps of members of the steady decode.
+    fn skip_steady_decode_steps(&mut self, steps: u32) {
+        let mut plan = self.take_plan(self.newest);
+        let mut fast_forward = std::mem::take(&mut self.fast_forward);
+        self.outputs.steady_decode_groups.extend_from_slice(&plan.steady_decode_groups);
+        plan.clear();
+        self.advance_steady_decode_by(&mut plan, steps, &mut fast_forward);
+        self.put_plan(self.newest, plan);
+        self.fast_forward = fast_forward;
+    }
+
+    /// Gives every request its tokens, and notes at which steps its blocks are
+    /// full or used up.
+    fn decode_tokens<S: TokenSource + ?Sized>(&mut self, steps: u32, source: &mut S) {
+        let caching = self.pool.caching();
+        let block_size = self.config.block_size;
+        let plan = self.take_plan(self.newest);
+        let out = &mut self.outputs;
+        for (index, entry) in plan.scheduled.iter().enumerate() {
+            let request = &mut self.requests[entry.request];
+            let computed = request.num_computed_tokens;
+            let mut note = |first_tokens: u32, grows| {
+                for step in (first_tokens - computed..=steps).step_by(block_size as usize) {
+                    self.fast_forward.due.push(Due { step, entry: index as u32, grows });
+                }
+            };
+            // A block that is needed is taken before the one it fills is offered.
+            note(request.capacity_tokens.saturating_add(1), true);
+            note(request.next_store_tokens, false);
+            let first = request.num_output_tokens();
+            for output_index in first..first + steps {
+                let token = source.token(entry.tag, output_index);
+                out.tokens.push(token);
+                request.push_output(token, caching, block_size);
+            }
+            request.num_computed_tokens += steps;
+            out.outputs.push(RequestOutput {
+                request: entry.request,
+                tag: entry.tag,
+                num_tokens: steps,
+                num_sampled_tokens: steps as u16,
+                num_draft_tokens: 0,
+                finish: None,
+            });
+        }
+        self.put_plan(self.newest, plan);
+    }
+
+    /// Takes and offers blocks, in the order in which single steps would.
+    fn fill_blocks(&mut self, steps: u32) {
+        self.fast_forward.order_by_step();
+        let due = std::mem::take(&mut self.fast_forward.due_by_step);
+        let mut next = 0;
+        for step in 1..=steps {
+            while let Some(&Due { entry, grows, .. }) = due.get(next).filter(|due| due.step == step) {
+                next += 1;
+                let id = self.plan().scheduled[entry as usize].request;
+                if grows {
+                    self.grow_table(id, 1);
+                    let block = *self.requests[id].block_table.last().expect("it has just grown");
+                    self.fast_forward.grants.push(BlockGrant { step, entry, block });
+                } else {
+                    let computed = self.requests[id].num_computed_tokens - (steps - step);
+                    self.store_full_blocks(id, computed);
+                }
+            }
+            self.fast_forward.note_events(self.pool.events(), 1);
+        }
+        self.fast_forward.due_by_step = due;
+    }
+
+    /// Makes the entries of the plan in flight those of the fast-forward's last step.
+    fn repeat_plan(&mut self, steps: u32) {
+        let mut plan = self.take_plan(self.newest);
+        plan.block_ids.clear();
+        plan.preempted.clear();
+        plan.remote_loads.clear();
+        plan.tier_loads.clear();
+        let last = self.fast_forward.grants.partition_point(|grant| grant.step < steps);
+        let mut grants = self.fast_forward.grants[last..].iter().peekable();
+        for (index, entry) in plan.scheduled.iter_mut().enumerate() {
+            let first = plan.block_ids.len() as u32;
+            plan.block_ids.extend(grants.next_if(|grant| grant.entry == index as u32).map(|grant| grant.block));
+            entry.num_computed_tokens += steps;
+            entry.kind = ScheduledKind::Running;
+            entry.blocks = first..plan.block_ids.len() as u32;
+        }
+        self.put_plan(self.newest, plan);
+    }
+}
+
+impl FastForward {
+    fn begin(&mut self, steps: u32) {
+        self.steps = steps;
+        self.grants.clear();
+        self.events_by_step.clear();
+        self.due.clear();
+    }
+
+    /// Steps are scheduled: so many events are in the log.
+    pub(crate) fn note_events(&mut self, log: Option<&KvEventLog>, steps: u32) {
+        if let Some(events) = log {
+            let noted = self.events_by_step.len();
+            self.events_by_step.resize(noted + steps as usize, events.len() as u32);
+        }
+    }
+
+    /// Counting sort, which keeps the order of requests within a step.
+    fn order_by_step(&mut self) {
+        let mut ends = [0u32; Engine::MAX_PREDICTED_STEPS + 2];
+        for due in &self.due {
+            ends[due.step as usize + 1] += 1;
+        }
+        for step in 1..ends.len() {
+            ends[step] += ends[step - 1];
+        }
+        self.due_by_step.clear();
+        self.due_by_step.resize(self.due.len(), Due::default());
+        for &due in &self.due {
+            let place = &mut ends[due.step as usize];
+            self.due_by_step[*place as usize] = due;
+            *place += 1;
+        }
+    }
+}

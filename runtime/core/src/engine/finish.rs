@@ -1,0 +1,70 @@
+//! Requests that leave: ended, aborted, or all at once.
+
+use crate::engine::Engine;
+use crate::request::{KvRole, RequestId, RequestStatus};
+
+impl Engine {
+    /// Ends a request early and frees what it holds. Its outputs of a step in
+    /// flight are dropped; of a transfer that it waits for, the driver says no
+    /// more. The caller guarantees that `id` has not ended.
+    pub fn abort(&mut self, id: RequestId) {
+        match self.requests[id].status {
+            RequestStatus::Waiting if self.waits_apart(id) => self.destinations.leave(id, &mut self.requests),
+            RequestStatus::Waiting | RequestStatus::Preempted => self.waiting.leave(id, &mut self.requests),
+            RequestStatus::RemoteKvReady => self.kv_ready.leave(id, &mut self.requests),
+            RequestStatus::WaitingForRemoteKv => {
+                self.num_loading -= 1;
+                if let Some(tiers) = &mut self.tiers {
+                    tiers.forget_load(id);
+                }
+            }
+            RequestStatus::Running => {
+                self.dissolve_steady_decode();
+                self.running.retain(|&other| other != id);
+            }
+            RequestStatus::HoldingKv => {}
+            RequestStatus::Finished => return,
+        }
+        self.set_deferred(id, false);
+        self.outstanding_prefill_tokens -= u64::from(self.requests[id].outstanding_prefill_tokens());
+        if self.requests[id].status != RequestStatus::HoldingKv {
+            self.tell_ended(id);
+        }
+        self.drop_request(id);
+    }
+
+    /// Aborts every request that has not ended, in the order in which they were
+    /// submitted, and gives their tags in that order. KV that is held for a
+    /// transfer stays.
+    pub fn abort_all(&mut self, mut aborted: impl FnMut(u64)) {
+        let of_request = |id: RequestId| {
+            let request = &self.requests[id];
+            (request.status != RequestStatus::HoldingKv).then_some((request.sequence, id))
+        };
+        let mut unfinished: Vec<(u64, RequestId)> = self.requests.live_ids().filter_map(of_request).collect();
+        unfinished.sort_unstable();
+        for (_, id) in unfinished {
+            aborted(self.requests[id].tag);
+            self.abort(id);
+        }
+    }
+
+    /// Applies the end of a request that has left all lists.
+    pub(crate) fn finish(&mut self, id: RequestId) {
+        self.set_deferred(id, false);
+        self.tell_ended(id);
+        self.end_reservation(id);
+        if self.requests[id].kv_role == KvRole::Source {
+            self.requests[id].status = RequestStatus::HoldingKv;
+        } else {
+            self.drop_request(id);
+        }
+    }
+
+    pub(crate) fn drop_request(&mut self, id: RequestId) {
+        self.end_reservation(id);
+        self.pool.release(&self.requests[id].block_table);
+        self.requests.retire(id, self.stats.steps);
+        self.requests.recycle(self.applied_steps);
+    }
+}

@@ -1,0 +1,91 @@
+//! Steps that can be told in advance: stretches of pure decode.
+//!
+//! While nothing arrives, nothing can be admitted and nobody ends, each decode
+//! step is the one before with every context a token longer. Such steps can be
+//! priced together and applied at once, at the cost of their tokens and of the
+//! blocks they fill; what comes out is what single steps would have given.
+
+use crate::engine::Engine;
+use crate::engine::pause::PauseState;
+use crate::plan::AdmissionStop;
+use crate::plugins::latency::DecodeSteps;
+
+impl Engine {
+    /// Makes `steps` up to `most` steps that follow the one in flight, as long as no
+    /// request is submitted or aborted, no transfer completes and the pause state
+    /// stays.
+    /// [`Engine::decode_ahead`] makes them happen.
+    ///
+    /// There are none unless the step in flight is a decode of every request; they end
+    /// before the first step without all of them, or without free blocks.
+    pub fn predict_decode_steps(&self, most: usize, steps: &mut DecodeSteps) {
+        // Some may have come since that step was decided.
+        steps.restart(&self.plan().shape, self.num_waiting() as u64);
+        if !self.repeats_itself() {
+            return;
+        }
+        let mut new_blocks = [0u32; Self::MAX_PREDICTED_STEPS];
+        let most = if self.is_all_steady_decode() {
+            self.steady_decode_steps(most, &mut new_blocks)
+        } else {
+            self.single_steps(most, &mut new_blocks)
+        };
+        steps.push_while_room(&new_blocks[..most], self.pool.num_free());
+    }
+
+    /// How many of `most` steps can be told; `new_blocks` gets the blocks that each
+    /// takes.
+    fn single_steps(&self, most: usize, new_blocks: &mut [u32]) -> usize {
+        let most = self.steps_until_first_end(most).min(new_blocks.len());
+        for entry in &self.plan().scheduled {
+            let request = &self.requests[entry.request];
+            let mut step = (request.capacity_tokens - request.num_computed_tokens) as usize;
+            while step < most {
+                new_blocks[step] += 1;
+                step += self.config.block_size as usize;
+            }
+        }
+        most
+    }
+
+    /// Whether the step after the one in flight is the same again, one token on.
+    pub(crate) fn repeats_itself(&self) -> bool {
+        let plan = self.plan();
+        let decoding = plan.scheduled.len() + plan.steady_decode_requests as usize;
+        self.steps_in_flight == 1
+            && !self.policy_book.as_ref().is_some_and(|book| book.has_news())
+            && self.pause_state != PauseState::PausedAll
+            && self.config.decodes_plainly()
+            && plan.shape.decode_requests == decoding as u64
+            && decoding == self.running.len()
+            && (plan.scheduled.is_empty() || plan.steady_decode_requests == 0)
+            && self.repeated_stop().is_some()
+            && !self.may_reserve()
+    }
+
+    /// What ends admission in a step that decodes what runs, if that can be
+    /// told without looking at the requests that wait.
+    pub(crate) fn repeated_stop(&self) -> Option<AdmissionStop> {
+        if !self.has_waiting_requests() {
+            Some(AdmissionStop::Drained)
+        } else if self.next_queue().is_none() {
+            Some(AdmissionStop::Paused)
+        } else if self.running.len() as u32 == self.config.max_num_batched_tokens {
+            Some(AdmissionStop::Budget)
+        } else if self.running.len() >= self.config.max_running() {
+            Some(AdmissionStop::RunningSlots)
+        } else {
+            None
+        }
+    }
+
+    /// Most steps that [`Engine::predict_decode_steps`] tells at once.
+    pub const MAX_PREDICTED_STEPS: usize = 64;
+
+    /// Steps after the one in flight that all of its requests are part of.
+    pub(crate) fn steps_until_first_end(&self, most: usize) -> usize {
+        let left = self.plan().scheduled.iter().map(|entry| self.requests[entry.request].certain_tokens());
+        // The step in flight gives one of them.
+        left.fold(most, |steps, left| steps.min((left as usize).saturating_sub(1)))
+    }
+}

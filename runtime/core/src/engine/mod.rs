@@ -1,0 +1,452 @@
+//! The engine: what it is made of, and how requests come to it.
+//!
+//! A sans-I/O state machine. The driver owns the clock: it calls
+//! [`Engine::schedule`] when a step may start, prices the plan's shape, and
+//! calls [`Engine::update`] when that step ends. Requests may be submitted and
+//! aborted in between, as with a real engine whose step is on the GPU.
+
+mod admit;
+pub mod fast_forward;
+mod finish;
+mod lookahead;
+mod pause;
+mod policy_hook;
+mod remote_kv;
+mod schedule;
+mod steady_decode;
+mod tier_load;
+mod update;
+
+pub use pause::PauseState;
+
+use self::fast_forward::FastForward;
+use self::policy_hook::PolicyBook;
+use self::steady_decode::SteadyDecode;
+use crate::config::EngineConfig;
+use crate::kv::pool::{BlockId, KvPool};
+use crate::kv::tiers::KvTiers;
+use crate::plan::{StepOutputs, StepPlan};
+use crate::request::queue::WaitingQueue;
+use crate::request::table::RequestTable;
+use crate::request::{Flags, Request, RequestId, RequestSpec};
+use crate::stats::EngineStats;
+
+/// Chooses output tokens; the stand-in for the model.
+pub trait TokenSource {
+    /// The token at `output_index` (from 0) of the request tagged `tag`.
+    fn token(&mut self, tag: u64, output_index: u32) -> u32;
+
+    /// How many of at most `max_extra` further tokens come with it in this
+    /// step. Only asked where `max_extra_tokens_per_step` is set.
+    fn extra_tokens(&mut self, tag: u64, max_extra: u32) -> u32 {
+        let _ = (tag, max_extra);
+        0
+    }
+
+    /// How many of the `num_drafts` (at least 1) drafts verified in this step
+    /// are accepted, from the first on.
+    fn accepted_drafts(&mut self, tag: u64, num_drafts: u32) -> u32 {
+        let _ = (tag, num_drafts);
+        0
+    }
+
+    /// How many of at most `most` drafts are proposed for the next step. Not
+    /// asked under async scheduling, where the number is always `most`.
+    fn proposed_drafts(&mut self, tag: u64, most: u32) -> u32 {
+        let _ = tag;
+        most
+    }
+}
+
+/// Why a request was not accepted, or would never end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, thiserror::Error)]
+pub enum RejectReason {
+    /// There is nothing to compute.
+    #[error("the prompt is empty")]
+    EmptyPrompt,
+    /// vLLM refuses a prompt that leaves no room for an output token.
+    #[error("the prompt leaves no room for output within `max_model_len`")]
+    PromptTooLong,
+    /// Prompt and output exceed the whole pool.
+    #[error("prompt and output together need more KV blocks than the engine has")]
+    ExceedsKvPool,
+    /// The prompt and what is reserved for its output leave nothing of the pool:
+    /// SGLang's scheduler would never admit it.
+    #[error("the prompt and the reserve for its output together need all KV pages of the engine or more")]
+    ExceedsKvReserve,
+    /// Without chunking prompt and output must fit into one step, in which they
+    /// are computed again after a preemption.
+    #[error("prompt and output together exceed `max_num_batched_tokens` and chunked prefill is off")]
+    ExceedsTokenBudget,
+    /// vLLM's engine core stops with an assertion here; this one goes on with
+    /// the request it has.
+    #[error("a request of the same number is under way")]
+    DuplicateRequest,
+    /// The request names an adapter, but `max_loras` is 0.
+    #[error("the request names an adapter, but the engine has none")]
+    AdaptersOff,
+}
+
+/// Which queue a request waits in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum QueueKind {
+    Waiting,
+    KvReady,
+}
+
+/// One simulated vLLM engine.
+#[derive(Debug)]
+pub struct Engine {
+    pub(crate) config: EngineConfig,
+    pub(crate) pool: KvPool,
+    /// What is kept below the device, if anything is.
+    pub(crate) tiers: Option<Box<KvTiers>>,
+    pub(crate) requests: RequestTable,
+    /// In order of admission.
+    pub(crate) running: Vec<RequestId>,
+    pub(crate) waiting: WaitingQueue,
+    /// Requests whose remote KV has arrived; admitted before `waiting`.
+    pub(crate) kv_ready: WaitingQueue,
+    /// Requests that wait for blocks for their remote KV, where these are taken
+    /// between steps.
+    pub(crate) destinations: WaitingQueue,
+    /// Whether the latest attempt to take such blocks came to nothing.
+    pub(crate) destination_blocked: bool,
+    /// Requests whose blocks a transfer is filling.
+    pub(crate) num_loading: usize,
+    /// Requests that are [`Request::deferred`].
+    pub(crate) num_deferred: usize,
+    pub(crate) pause_state: PauseState,
+    /// The steps in flight and the latest step, whichever are fewer than two; a place
+    /// is empty only while its plan is worked on.
+    plans: [Option<Box<StepPlan>>; 2],
+    /// Index of the latest plan.
+    pub(crate) newest: usize,
+    /// Index of the oldest plan in flight, if any is.
+    pub(crate) oldest: usize,
+    pub(crate) steps_in_flight: usize,
+    /// Steps applied since the start.
+    pub(crate) applied_steps: u64,
+    pub(crate) outputs: StepOutputs,
+    pub(crate) fast_forward: FastForward,
+    pub(crate) stats: EngineStats,
+    pub(crate) outstanding_prefill_tokens: u64,
+    /// Free blocks that admitted requests may still take; 0 where they were
+    /// promised none.
+    pub(crate) reserved_blocks: u32,
+    /// Scratch for prefix lookups.
+    pub(crate) hit: Vec<BlockId>,
+    /// Scratch for requests stepped over while admitting, with the queue each
+    /// was taken from.
+    pub(crate) skipped: Vec<(QueueKind, RequestId)>,
+    /// Scratch for the adapters that count against the cap.
+    pub(crate) loras: Vec<u32>,
+    /// Tags of requests preempted since the last plan took them over.
+    pub(crate) preempted_outside: Vec<u64>,
+    /// What is kept for a policy that ranks, if one does.
+    pub(crate) policy_book: Option<Box<PolicyBook>>,
+    /// Requests that decode without being looked at.
+    pub(crate) steady_decode: SteadyDecode,
+    next_sequence: u64,
+}
+
+impl Engine {
+    /// An idle engine with an empty cache.
+    #[must_use]
+    pub fn new(config: EngineConfig) -> Self {
+        Self {
+            tiers: config.kv_tiers.map(|tiers| Box::new(KvTiers::new(tiers, config.block_size))),
+            pool: KvPool::new(config.num_gpu_blocks, config.enable_prefix_caching),
+            waiting: WaitingQueue::new(config.policy),
+            kv_ready: WaitingQueue::new(config.policy),
+            destinations: WaitingQueue::new(config.policy),
+            destination_blocked: false,
+            policy_book: PolicyBook::of(config.policy),
+            steady_decode: SteadyDecode::new(&config),
+            config,
+            requests: RequestTable::default(),
+            running: Vec::new(),
+            num_loading: 0,
+            num_deferred: 0,
+            pause_state: PauseState::Unpaused,
+            plans: [(); 2].map(|()| Some(Box::default())),
+            newest: 0,
+            oldest: 0,
+            steps_in_flight: 0,
+            applied_steps: 0,
+            outputs: StepOutputs::default(),
+            fast_forward: FastForward::default(),
+            stats: EngineStats::default(),
+            outstanding_prefill_tokens: 0,
+            reserved_blocks: 0,
+            hit: Vec::new(),
+            skipped: Vec::new(),
+            loras: Vec::new(),
+            preempted_outside: Vec::new(),
+            next_sequence: 0,
+        }
+    }
+
+    /// The settings.
+    #[must_use]
+    pub fn config(&self) -> &EngineConfig {
+        &self.config
+    }
+
+    /// The KV pool, to look at.
+    #[must_use]
+    pub fn pool(&self) -> &KvPool {
+        &self.pool
+    }
+
+    /// The KV pool, to record its events.
+    pub fn pool_mut(&mut self) -> &mut KvPool {
+        &mut self.pool
+    }
+
+    /// Totals since the start.
+    #[must_use]
+    pub fn stats(&self) -> &EngineStats {
+        &self.stats
+    }
+
+    /// Requests in the running list.
+    #[must_use]
+    pub fn num_running(&self) -> usize {
+        self.running.len()
+    }
+
+    /// Requests waiting for admission or for a KV transfer.
+    #[must_use]
+    pub fn num_waiting(&self) -> usize {
+        self.waiting.len() + self.kv_ready.len() + self.destinations.len() + self.num_loading
+    }
+
+    /// Of [`Engine::num_waiting`] those that were passed over and not admitted
+    /// since: because their KV is or was loading, for their adapter, or because
+    /// output from before a preemption was on its way (vLLM 0.31 to 0.33,
+    /// `deferred_waiting`).
+    ///
+    /// vLLM 0.27 to 0.30 keep the same requests in a queue of their own and count
+    /// that. There the numbers differ only as the decisions do: that queue is
+    /// tried first, so it may empty sooner.
+    #[must_use]
+    pub fn num_skipped_waiting(&self) -> usize {
+        self.num_deferred
+    }
+
+    /// Requests the engine knows, held KV included.
+    #[must_use]
+    pub fn num_requests(&self) -> usize {
+        self.requests.len()
+    }
+
+    /// Prefill tokens not yet computed, over waiting and running requests.
+    #[must_use]
+    pub fn outstanding_prefill_tokens(&self) -> u64 {
+        self.outstanding_prefill_tokens
+    }
+
+    /// Tags of the running list, in its order.
+    pub fn running_tags(&self) -> impl Iterator<Item = u64> + '_ {
+        self.running.iter().map(|&id| self.requests[id].tag)
+    }
+
+    /// Tags of every request that has not ended or still holds KV, by slot.
+    pub fn live_tags(&self) -> impl Iterator<Item = u64> + '_ {
+        self.requests.live_ids().map(|id| self.requests[id].tag)
+    }
+
+    /// The live request tagged `tag`, if there is one. Clients name requests
+    /// that the engine has never seen or that have ended; such names mean
+    /// nothing, as in vLLM.
+    #[must_use]
+    pub fn find(&self, tag: u64) -> Option<RequestId> {
+        self.requests.find(tag)
+    }
+
+    /// Whether a step has been scheduled and not yet applied.
+    #[must_use]
+    pub fn step_in_flight(&self) -> bool {
+        self.steps_in_flight > 0
+    }
+
+    /// Steps scheduled and not yet applied; up to two under async scheduling.
+    #[must_use]
+    pub fn steps_in_flight(&self) -> usize {
+        self.steps_in_flight
+    }
+
+    /// Whether another step may be scheduled before one is applied.
+    #[must_use]
+    pub fn may_schedule(&self) -> bool {
+        self.steps_in_flight < self.config.max_steps_in_flight()
+    }
+
+    /// The latest plan.
+    #[must_use]
+    pub fn plan(&self) -> &StepPlan {
+        self.plan_at(self.newest)
+    }
+
+    fn plan_at(&self, place: usize) -> &StepPlan {
+        self.plans[place].as_deref().expect("a plan is in its place")
+    }
+
+    pub(crate) fn plan_mut(&mut self) -> &mut StepPlan {
+        self.plans[self.newest].as_deref_mut().expect("a plan is in its place")
+    }
+
+    /// A plan, to be worked on and given back by [`Engine::put_plan`].
+    pub(crate) fn take_plan(&mut self, place: usize) -> Box<StepPlan> {
+        self.plans[place].take().expect("a plan is in its place")
+    }
+
+    pub(crate) fn put_plan(&mut self, place: usize, plan: Box<StepPlan>) {
+        self.plans[place] = Some(plan);
+    }
+
+    /// The oldest plan in flight, whose result is applied next; the latest plan
+    /// if none is.
+    #[must_use]
+    pub fn oldest_plan(&self) -> &StepPlan {
+        if self.steps_in_flight > 0 { self.plan_at(self.oldest) } else { self.plan() }
+    }
+
+    /// Outputs of the latest step applied.
+    #[must_use]
+    pub fn outputs(&self) -> &StepOutputs {
+        &self.outputs
+    }
+
+    /// What the latest call of [`Engine::decode_ahead`] did, step by step.
+    #[must_use]
+    pub fn fast_forward(&self) -> &FastForward {
+        &self.fast_forward
+    }
+
+    /// Whether vLLM would take a prompt of this length.
+    ///
+    /// # Errors
+    /// The reason why it would not.
+    pub fn check_prompt(&self, prompt_tokens: u32) -> Result<(), RejectReason> {
+        if prompt_tokens == 0 {
+            return Err(RejectReason::EmptyPrompt);
+        }
+        if prompt_tokens >= self.config.max_model_len() {
+            return Err(RejectReason::PromptTooLong);
+        }
+        Ok(())
+    }
+
+    /// Whether a request of these lengths could run here to its end. One that
+    /// could not may be submitted all the same, as to vLLM's scheduler: a stop or
+    /// an abort may end it before. Otherwise it would wait for ever, so drivers
+    /// that cannot wait ask before.
+    ///
+    /// # Errors
+    /// The reason why it could not.
+    pub fn check(&self, prompt_tokens: u32, max_tokens: u32) -> Result<(), RejectReason> {
+        self.check_prompt(prompt_tokens)?;
+        let model_len = self.config.max_model_len();
+        // The last output token is never computed, so it needs no slot, but a
+        // reservation includes it.
+        let unused = if self.config.quirks().reserves_whole_output() { 0 } else { max_tokens.min(1) };
+        let computed = u64::from(prompt_tokens) + u64::from(max_tokens - unused);
+        // Drafts need slots, too. Where the model length is known vLLM's
+        // start-up check has seen to them.
+        let drafts = if self.config.max_model_len.is_none() { self.config.num_speculative_tokens } else { 0 };
+        let beyond = self.config.quirks().burst_tokens().max(drafts);
+        let longest = (computed + u64::from(beyond)).min(u64::from(model_len));
+        // After a preemption all of it is computed again, and without chunking
+        // in one step.
+        if !self.config.enable_chunked_prefill && longest > u64::from(self.config.max_num_batched_tokens) {
+            return Err(RejectReason::ExceedsTokenBudget);
+        }
+        if longest.div_ceil(u64::from(self.config.block_size)) > u64::from(self.pool.num_usable()) {
+            return Err(RejectReason::ExceedsKvPool);
+        }
+        Ok(())
+    }
+
+    /// Queues a request.
+    ///
+    /// # Errors
+    /// When vLLM would not take it; the engine is unchanged.
+    pub fn submit(&mut self, spec: RequestSpec) -> Result<RequestId, RejectReason> {
+        self.check_prompt(spec.prompt.len_tokens)?;
+        if self.find(spec.tag).is_some() {
+            return Err(RejectReason::DuplicateRequest);
+        }
+        if spec.lora.is_some() && self.config.max_loras == 0 {
+            return Err(RejectReason::AdaptersOff);
+        }
+        let sequence = self.next_sequence;
+        self.next_sequence += 1;
+        let (priority, tenant, drawn) = (spec.priority, spec.tenant, spec.drawn);
+        let request = Request::new(spec, sequence, self.config.block_size, self.config.max_model_len());
+        self.outstanding_prefill_tokens += u64::from(request.prefill_target_tokens);
+        let id = self.requests.insert(request);
+        self.steady_decode.register(id, drawn, self.config.block_size);
+        if !self.pool.caching() {
+            self.requests[id].next_store_tokens = u32::MAX;
+        }
+        self.tell_arrived(id, priority, tenant);
+        if self.waits_apart(id) {
+            self.destinations.push_back(id, &mut self.requests);
+        } else {
+            self.waiting.push_back(id, &mut self.requests);
+        }
+        Ok(id)
+    }
+
+    /// The blocks of a request that runs or whose KV is held, in the order of
+    /// its tokens.
+    #[must_use]
+    pub fn block_table(&self, id: RequestId) -> &[BlockId] {
+        &self.requests[id].block_table
+    }
+
+    /// Drops the whole prefix cache (vLLM's `reset_prefix_cache`). With
+    /// `preempt_running` all running requests are preempted first, to be
+    /// computed again, and what steps in flight still bring for them is dropped.
+    ///
+    /// Gives false, and leaves the cache as it is, while blocks are in use.
+    pub fn reset_prefix_cache(&mut self, preempt_running: bool) -> bool {
+        if preempt_running {
+            self.dissolve_steady_decode();
+            while let Some(id) = self.running.pop() {
+                self.preempt(id);
+                self.requests[id].flags.set(Flags::DROPS_STALE, true);
+            }
+        }
+        self.pool.reset_cache()
+    }
+
+    /// Offers the blocks that are full after `num_tokens` tokens to the cache,
+    /// as far as their tokens are known.
+    #[inline]
+    pub(crate) fn store_full_blocks(&mut self, id: RequestId, num_tokens: u32) {
+        let request = &self.requests[id];
+        if num_tokens.min(request.num_tokens) >= request.next_store_tokens {
+            self.store_more_blocks(id, num_tokens);
+        }
+    }
+
+    #[cold]
+    fn store_more_blocks(&mut self, id: RequestId, num_tokens: u32) {
+        let block_size = self.config.block_size;
+        let request = &mut self.requests[id];
+        let full = num_tokens.min(request.num_tokens) / block_size;
+        let from = (request.next_store_tokens / block_size - 1) as usize;
+        let to = full as usize;
+        request.next_store_tokens = (full + 1).saturating_mul(block_size);
+        let parent = from.checked_sub(1).map(|before| request.block_hashes[before]);
+        let tokens = if request.flags.has(Flags::KEEPS_TOKENS) {
+            &request.tokens[from * block_size as usize..to * block_size as usize]
+        } else {
+            &[]
+        };
+        self.pool.store(request.tag, parent, &request.block_table[from..to], &request.block_hashes[from..to], tokens);
+    }
+}

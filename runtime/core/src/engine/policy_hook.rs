@@ -1,0 +1,197 @@
+//! Asking a [`SchedulingPolicy`], and doing what it says.
+//!
+//! Only an engine under [`Policy::Ranked`] keeps a book for that; for any other
+//! nothing is gathered.
+
+use crate::config::Policy;
+use crate::engine::Engine;
+use crate::plugins::policy::{
+    NO_CHUNK_CAP, PolicyBatch, PolicyError, PolicyEvent, Preference, PreferenceCheck, Progress, SchedulingPolicy,
+};
+use crate::request::{RequestId, RequestStatus};
+
+/// What a policy has said of a request, and been told of it.
+#[derive(Clone, Copy, Debug)]
+struct Standing {
+    eviction_rank: i64,
+    chunk_cap: u32,
+    told_computed_tokens: u32,
+    told_output_tokens: u32,
+}
+
+impl Default for Standing {
+    fn default() -> Self {
+        Self { eviction_rank: 0, chunk_cap: NO_CHUNK_CAP, told_computed_tokens: 0, told_output_tokens: 0 }
+    }
+}
+
+/// What an engine keeps for its policy.
+#[derive(Debug, Default)]
+pub(crate) struct PolicyBook {
+    /// By slot.
+    standings: Vec<Standing>,
+    /// What the policy has not been told yet.
+    events: Vec<PolicyEvent>,
+    check: PreferenceCheck,
+    /// Scratch of a call.
+    progress: Vec<Progress>,
+    preferences: Vec<Preference>,
+}
+
+impl PolicyBook {
+    /// The book of an engine under `policy`, if it needs one.
+    pub(crate) fn of(policy: Policy) -> Option<Box<Self>> {
+        (policy == Policy::Ranked).then(Box::default)
+    }
+
+    fn note(&mut self, event: PolicyEvent) {
+        self.check.note(&event);
+        self.events.push(event);
+    }
+
+    pub(crate) fn eviction_rank(&self, id: RequestId) -> i64 {
+        self.standings[id.index()].eviction_rank
+    }
+
+    pub(crate) fn chunk_cap(&self, id: RequestId) -> u32 {
+        self.standings[id.index()].chunk_cap
+    }
+
+    /// Whether the policy is to be asked before the next step.
+    pub(crate) fn has_news(&self) -> bool {
+        !self.events.is_empty()
+    }
+}
+
+impl Engine {
+    /// Asks `policy` what it prefers from now on; to be called before each
+    /// [`Engine::schedule`] of an engine under [`Policy::Ranked`]. Does nothing
+    /// unless a request came, was admitted, was preempted or ended since the
+    /// last call, nor for an engine under another policy.
+    ///
+    /// Takes all preferences of an answer or, after an error, none.
+    ///
+    /// # Errors
+    /// What the policy says, or the offence in its answer: a request that is not
+    /// there, a kind said twice of a slot, a chunk cap of 0.
+    pub fn apply_policy(&mut self, policy: &mut dyn SchedulingPolicy, now_ns: u64) -> Result<(), PolicyError> {
+        let Some(mut book) = self.policy_book.take_if(|book| book.has_news()) else { return Ok(()) };
+        self.gather_progress(&mut book);
+        book.preferences.clear();
+        let batch = PolicyBatch {
+            now_ns,
+            budget_tokens: self.step_budget(),
+            running_slots: self.config.max_running().saturating_sub(self.running.len()) as u32,
+            free_blocks: self.pool.num_free(),
+            total_blocks: self.pool.num_usable(),
+            events: &book.events,
+            progress: &book.progress,
+        };
+        let result = policy.decide(&batch, &mut book.preferences).and_then(|()| check(policy, &mut book));
+        if result.is_ok() {
+            for preference in &book.preferences {
+                self.prefer(&mut book.standings, preference);
+            }
+        }
+        book.events.clear();
+        self.policy_book = Some(book);
+        result
+    }
+
+    fn gather_progress(&self, book: &mut PolicyBook) {
+        book.progress.clear();
+        for &id in &self.running {
+            let request = &self.requests[id];
+            let (computed_tokens, output_tokens) = (request.num_computed_tokens, request.num_output_tokens());
+            let standing = &mut book.standings[id.index()];
+            if (standing.told_computed_tokens, standing.told_output_tokens) != (computed_tokens, output_tokens) {
+                (standing.told_computed_tokens, standing.told_output_tokens) = (computed_tokens, output_tokens);
+                book.progress.push(Progress { slot: id.0, computed_tokens, output_tokens });
+            }
+        }
+    }
+
+    /// Does what a checked preference says.
+    fn prefer(&mut self, standings: &mut [Standing], preference: &Preference) {
+        match *preference {
+            Preference::AdmissionRank { slot, rank } => self.set_admission_rank(RequestId(slot), rank),
+            Preference::EvictionRank { slot, rank } => standings[slot as usize].eviction_rank = rank,
+            Preference::ChunkCap { slot, tokens } => standings[slot as usize].chunk_cap = tokens,
+        }
+    }
+
+    /// Puts a request where its rank is, if it waits in a queue.
+    fn set_admission_rank(&mut self, id: RequestId, rank: i64) {
+        let request = &mut self.requests[id];
+        if request.rank == rank {
+            return;
+        }
+        request.rank = rank;
+        let queue = match self.requests[id].status {
+            RequestStatus::Waiting if self.waits_apart(id) => &mut self.destinations,
+            RequestStatus::Waiting | RequestStatus::Preempted => &mut self.waiting,
+            RequestStatus::RemoteKvReady => &mut self.kv_ready,
+            RequestStatus::WaitingForRemoteKv
+            | RequestStatus::Running
+            | RequestStatus::HoldingKv
+            | RequestStatus::Finished => return,
+        };
+        queue.leave(id, &mut self.requests);
+        queue.push_back(id, &mut self.requests);
+    }
+
+    pub(crate) fn tell_arrived(&mut self, id: RequestId, priority: i32, tenant: u64) {
+        let Some(book) = &mut self.policy_book else { return };
+        let request = &mut self.requests[id];
+        // Until the policy says otherwise, whatever the priority.
+        request.rank = 0;
+        if id.index() >= book.standings.len() {
+            book.standings.resize(id.index() + 1, Standing::default());
+        }
+        book.standings[id.index()] = Standing::default();
+        book.note(PolicyEvent::Arrived {
+            slot: id.0,
+            arrival_ns: request.arrival_ns,
+            prompt_tokens: request.prompt_tokens,
+            max_tokens: request.max_tokens,
+            priority,
+            lora: request.lora,
+            tenant,
+        });
+    }
+
+    #[inline]
+    pub(crate) fn tell_admitted(&mut self, id: RequestId, cached_tokens: u32) {
+        let Some(book) = &mut self.policy_book else { return };
+        book.standings[id.index()].told_computed_tokens = cached_tokens;
+        book.note(PolicyEvent::Admitted { slot: id.0, cached_tokens });
+    }
+
+    pub(crate) fn tell_preempted(&mut self, id: RequestId) {
+        let Some(book) = &mut self.policy_book else { return };
+        book.note(PolicyEvent::Preempted { slot: id.0 });
+    }
+
+    #[inline]
+    pub(crate) fn tell_ended(&mut self, id: RequestId) {
+        let Some(book) = &mut self.policy_book else { return };
+        let request = &self.requests[id];
+        book.note(PolicyEvent::Ended {
+            slot: id.0,
+            computed_tokens: request.num_computed_tokens,
+            output_tokens: request.num_output_tokens(),
+        });
+    }
+}
+
+/// Finds the first offence in an answer.
+fn check(policy: &dyn SchedulingPolicy, book: &mut PolicyBook) -> Result<(), PolicyError> {
+    book.check.begin_answer();
+    for (index, preference) in book.preferences.iter().enumerate() {
+        book.check.check(preference).map_err(|problem| PolicyError {
+            policy: policy.name().to_owned(),
+            reason: format!("its preference {index}, {preference}, {problem}"),
+        })?;
+    }
+    Ok(())
+}

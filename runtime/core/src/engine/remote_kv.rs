@@ -1,0 +1,127 @@
+//! KV that comes from elsewhere, or goes there.
+//!
+//! A request whose prompt another engine has computed gets blocks and waits
+//! without a running slot until the driver says what became of the transfer.
+
+use crate::engine::Engine;
+use crate::plan::RemoteLoad;
+use crate::request::{KvRole, RequestId, RequestStatus};
+
+impl Engine {
+    /// Takes blocks for the oldest request whose prompt comes from elsewhere, if there
+    /// is room for all of its prompt and a running slot. To be asked between steps, and only of
+    /// an engine with [`crate::Reservations::BetweenSteps`]; the answer may be another one when
+    /// a step was applied, a transfer completed or a request came.
+    pub fn reserve_remote(&mut self) -> Option<RemoteLoad> {
+        self.destination_blocked = true;
+        if self.running.len() >= self.config.max_running() {
+            return None;
+        }
+        let id = self.destinations.pop(&mut self.requests)?;
+        self.hit.clear();
+        let computed = self.lookup_prefix(id);
+        let num_tokens = self.requests[id].num_tokens;
+        if !self.allocate_admission(id, num_tokens, num_tokens) {
+            self.destinations.push_front(id, &mut self.requests);
+            return None;
+        }
+        self.count_lookup(id, computed);
+        self.set_computed(id, computed);
+        self.set_deferred(id, true);
+        self.destination_blocked = false;
+        Some(self.start_remote_load(id))
+    }
+
+    /// Whether a request waits for blocks that [`Engine::reserve_remote`] may find at
+    /// the end of the step in flight.
+    pub(crate) fn may_reserve(&self) -> bool {
+        self.destinations.len() > 0 && !self.destination_blocked
+    }
+
+    /// Whether a request that waits without KV does so in [`Engine::destinations`].
+    pub(crate) fn waits_apart(&self, id: RequestId) -> bool {
+        self.config.quirks().reserves_between_steps() && self.requests[id].kv_role == KvRole::Destination
+    }
+
+    /// Announces the transfer of what the cache does not hold.
+    pub(crate) fn start_remote_load(&mut self, id: RequestId) -> RemoteLoad {
+        let request = &mut self.requests[id];
+        let cached_tokens = request.num_computed_tokens;
+        request.status = RequestStatus::WaitingForRemoteKv;
+        self.num_loading += 1;
+        RemoteLoad {
+            request: id,
+            tag: request.tag,
+            cached_tokens,
+            missing_tokens: request.prompt_tokens - cached_tokens,
+        }
+    }
+
+    /// Says that the transfer announced by a [`RemoteLoad`] is complete: the
+    /// request may be admitted, and its blocks may be hit.
+    ///
+    /// # Panics
+    /// When the request does not wait for a transfer, or was aborted: a driver bug.
+    pub fn remote_kv_arrived(&mut self, id: RequestId) {
+        self.end_remote_load(id, RequestStatus::RemoteKvReady);
+        let request = &mut self.requests[id];
+        request.num_computed_tokens = request.prompt_tokens;
+        let computed = request.num_computed_tokens;
+        self.store_full_blocks(id, computed);
+        // The last token is computed again, here, to get logits to sample from.
+        let request = &mut self.requests[id];
+        request.num_computed_tokens = request.num_computed_tokens.min(request.num_tokens - 1);
+        self.kv_ready.push_back(id, &mut self.requests);
+    }
+
+    /// Says that the transfer announced by a [`RemoteLoad`] has failed. The
+    /// request's blocks are freed and not offered to the cache; its prompt is
+    /// computed here, as by vLLM whose `kv_load_failure_policy` is `recompute`.
+    /// What the cache holds by then it need not compute.
+    ///
+    /// It waits at the head of those that hold nothing. (vLLM leaves it among
+    /// those that hold KV, some of which may wait for it then, and admits it even
+    /// under [`crate::PauseState::PausedNew`].)
+    ///
+    /// # Panics
+    /// When the request does not wait for a transfer, or was aborted: a driver bug.
+    pub fn remote_kv_failed(&mut self, id: RequestId) {
+        self.end_remote_load(id, RequestStatus::Waiting);
+        self.forget_kv(id);
+        self.requests[id].kv_role = KvRole::Local;
+        self.waiting.push_front(id, &mut self.requests);
+    }
+
+    /// Frees the KV of a request that ended with [`KvRole::Source`].
+    ///
+    /// # Panics
+    /// When none is held: a driver bug.
+    pub fn release_held_kv(&mut self, id: RequestId) {
+        assert_eq!(self.requests[id].status, RequestStatus::HoldingKv, "no KV was held");
+        self.drop_request(id);
+    }
+
+    /// Takes the KV of a request, all of which is to be computed here, again or
+    /// for the first time.
+    pub(crate) fn forget_kv(&mut self, id: RequestId) {
+        self.end_reservation(id);
+        self.pool.release(&self.requests[id].block_table);
+        let request = &mut self.requests[id];
+        self.outstanding_prefill_tokens -= u64::from(request.outstanding_prefill_tokens());
+        request.block_table.clear();
+        request.capacity_tokens = 0;
+        if self.pool.caching() {
+            request.next_store_tokens = self.config.block_size;
+        }
+        request.num_computed_tokens = 0;
+        request.prefill_target_tokens = request.num_tokens;
+        self.outstanding_prefill_tokens += u64::from(request.num_tokens);
+    }
+
+    pub(crate) fn end_remote_load(&mut self, id: RequestId, status: RequestStatus) {
+        let request = &mut self.requests[id];
+        assert_eq!(request.status, RequestStatus::WaitingForRemoteKv, "no transfer was pending");
+        request.status = status;
+        self.num_loading -= 1;
+    }
+}

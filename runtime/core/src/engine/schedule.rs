@@ -1,0 +1,303 @@
+//! Deciding a step: vLLM's `Scheduler.schedule()`.
+//!
+//! There are no phases, only computed tokens catching up with known tokens
+//! (vLLM 0.32 and 0.33, `vllm/v1/core/sched/scheduler.py`): running requests
+//! first, in order of admission; then, if nothing was preempted, waiting ones
+//! while budget, running slots and blocks last.
+
+use crate::config::Policy;
+use crate::engine::Engine;
+use crate::engine::pause::PauseState;
+use crate::plan::{AdmissionStop, ScheduledKind, ScheduledRequest, StepPlan};
+use crate::plugins::policy::NO_CHUNK_CAP;
+use crate::request::{Flags, Request, RequestId, RequestStatus};
+
+/// What the decisions of one step share.
+pub(crate) struct Scan {
+    pub(crate) budget: u32,
+    pub(crate) per_request_cap: u32,
+    /// Distinct adapters that count against the cap; unused while adapters are off.
+    pub(crate) loras: Vec<u32>,
+    /// Whether a request went on with its prompt in this step.
+    pub(crate) prefill_running: bool,
+    /// Requests preempted by this step.
+    pub(crate) num_preempted: usize,
+}
+
+impl Engine {
+    /// Decides the next step and marks its tokens as computed.
+    ///
+    /// The plan is empty when nothing can run, or nothing may because of
+    /// [`PauseState`]; then there is nothing to [`Engine::update`] either. A plan that is empty but for preemptions has
+    /// made room that the next call may use.
+    ///
+    /// # Panics
+    /// When no further step may be in flight (see [`Engine::may_schedule`]): a
+    /// driver bug.
+    pub fn schedule(&mut self) -> &StepPlan {
+        assert!(self.may_schedule(), "scheduled a step while {} are in flight", self.steps_in_flight);
+        // The same buffer again where it is free, since it is in the CPU's cache.
+        let slot = if self.steps_in_flight > 0 { self.oldest ^ 1 } else { self.newest };
+        let mut plan = self.take_plan(slot);
+        plan.clear();
+        plan.preempted.append(&mut self.preempted_outside);
+        let mut scan = Scan {
+            budget: self.step_budget(),
+            per_request_cap: self.per_request_cap(),
+            loras: std::mem::take(&mut self.loras),
+            prefill_running: false,
+            num_preempted: 0,
+        };
+        let served = self.schedule_steady_decode(&mut plan, &mut scan);
+        self.schedule_running(served, &mut plan, &mut scan);
+        plan.admission_stop = match scan.num_preempted {
+            0 => self.schedule_waiting(&mut plan, &mut scan),
+            _ => AdmissionStop::Preemption,
+        };
+        scan.loras.clear();
+        self.loras = scan.loras;
+        plan.shape.kv_active_blocks = u64::from(self.pool.num_active());
+        plan.shape.kv_total_blocks = u64::from(self.pool.num_usable());
+        plan.shape.block_size_tokens = u64::from(self.config.block_size);
+        plan.shape.waiting_requests = self.num_waiting() as u64;
+        if !plan.is_empty() {
+            self.stats.steps += 1;
+            if self.steps_in_flight == 0 {
+                self.oldest = slot;
+            }
+            self.steps_in_flight += 1;
+        }
+        self.newest = slot;
+        self.put_plan(slot, plan);
+        self.plan()
+    }
+
+    /// Tokens that a step may compute.
+    pub(crate) fn step_budget(&self) -> u32 {
+        match self.pause_state {
+            PauseState::PausedAll => 0,
+            PauseState::Unpaused | PauseState::PausedNew => self.config.max_num_batched_tokens,
+        }
+    }
+
+    /// The most tokens that a policy lets a request compute in one step.
+    pub(crate) fn chunk_cap(&self, id: RequestId) -> u32 {
+        self.policy_book.as_ref().map_or(NO_CHUNK_CAP, |book| book.chunk_cap(id))
+    }
+
+    /// The long-prefill cap of this step; `u32::MAX` when it does not apply.
+    fn per_request_cap(&self) -> u32 {
+        let requests = self.running.len() + self.num_waiting();
+        let threshold = self.config.long_prefill_token_threshold;
+        if threshold == 0 || requests <= 1 {
+            return u32::MAX;
+        }
+        if self.config.adaptive_long_prefill {
+            let share = self.config.max_num_batched_tokens / requests as u32;
+            return threshold.max(share);
+        }
+        threshold
+    }
+
+    /// Schedules the running requests from the one at `first` on.
+    fn schedule_running(&mut self, first: usize, plan: &mut StepPlan, scan: &mut Scan) {
+        let max_model_len = self.config.max_model_len();
+        let extra = self.config.quirks().burst_tokens();
+        let mut index = first;
+        while index < self.running.len() && scan.budget > 0 {
+            let id = self.running[index];
+            let request = &self.requests[id];
+            let mut tokens = running_chunk(request, max_model_len, scan);
+            if tokens == 0 {
+                index += 1;
+                continue;
+            }
+            // No cap is below one token, so plain decodes are not looked up.
+            if tokens > 1 {
+                tokens = tokens.min(self.chunk_cap(id));
+            }
+            let end = request.num_computed_tokens + tokens;
+            let first_block = plan.block_ids.len() as u32;
+            if end + extra > request.capacity_tokens && !self.make_room(id, end, &mut index, plan, scan) {
+                if self.config.scans_on_after_own_preemption() {
+                    continue;
+                }
+                break;
+            }
+            self.store_full_blocks(id, end);
+            index += 1;
+            scan.budget -= tokens;
+            scan.prefill_running |= self.requests[id].flags.has(Flags::PREFILL_CHUNK);
+            self.commit(plan, id, ScheduledKind::Running, tokens, None, first_block);
+        }
+    }
+
+    /// Gives `id` blocks for `num_tokens` tokens, preempting until they fit.
+    /// False when `id` itself had to go.
+    #[cold]
+    fn make_room(
+        &mut self,
+        id: RequestId,
+        num_tokens: u32,
+        index: &mut usize,
+        plan: &mut StepPlan,
+        scan: &mut Scan,
+    ) -> bool {
+        let needed = self.blocks_for(num_tokens);
+        loop {
+            let have = self.requests[id].block_table.len() as u32;
+            let missing = needed.saturating_sub(have);
+            if missing <= self.pool.num_free() {
+                self.grow_table(id, missing);
+                plan.block_ids.extend_from_slice(&self.requests[id].block_table[have as usize..]);
+                return true;
+            }
+            let victim = self.choose_victim();
+            let position = self.running.iter().position(|&other| other == victim);
+            let position = position.expect("a victim is running");
+            self.running.remove(position);
+            if position < *index && !self.config.quirks().preempts_oldest() {
+                *index -= 1;
+            }
+            // The newest cannot have been scheduled earlier in this step, others can.
+            if let Some(at) = plan.scheduled.iter().position(|entry| entry.request == victim) {
+                let entry = plan.scheduled.remove(at);
+                scan.budget += entry.num_scheduled_tokens;
+                self.take_back(plan, &entry);
+            }
+            self.preempt(victim);
+            plan.preempted.append(&mut self.preempted_outside);
+            scan.num_preempted += 1;
+            if victim == id {
+                return false;
+            }
+        }
+    }
+
+    pub(crate) fn grow_table(&mut self, id: RequestId, count: u32) {
+        let request = &mut self.requests[id];
+        self.pool.allocate(count, &mut request.block_table);
+        if request.flags.has(Flags::RESERVES) {
+            self.reserved_blocks -= count;
+        }
+        request.capacity_tokens = (request.block_table.len() as u32).saturating_mul(self.config.block_size);
+    }
+
+    fn eviction_rank(&self, id: RequestId) -> i64 {
+        self.policy_book.as_ref().map_or(0, |book| book.eviction_rank(id))
+    }
+
+    fn choose_victim(&self) -> RequestId {
+        let victim = match self.config.policy {
+            Policy::Fcfs if self.config.quirks().preempts_oldest() => self.running.first().copied(),
+            Policy::Fcfs => self.running.last().copied(),
+            Policy::Priority => self.running.iter().copied().max_by_key(|&id| {
+                let request = &self.requests[id];
+                (request.rank, request.arrival_ns, request.sequence)
+            }),
+            Policy::Ranked => self.running.iter().copied().max_by_key(|&id| {
+                let request = &self.requests[id];
+                (self.eviction_rank(id), request.arrival_ns, request.sequence)
+            }),
+        };
+        victim.expect("the request that needs room is running")
+    }
+
+    /// Takes the KV of a request that has left the running list and queues it
+    /// to be computed again.
+    pub(crate) fn preempt(&mut self, id: RequestId) {
+        self.forget_kv(id);
+        let request = &mut self.requests[id];
+        request.num_draft_tokens = 0;
+        request.num_output_placeholders = 0;
+        // What was resampled must not be delivered a second time.
+        if request.num_stale_tokens == 0 {
+            request.flags.set(Flags::DROPS_STALE, false);
+        }
+        request.num_stale_tokens = request.num_in_flight_tokens;
+        request.status = RequestStatus::Preempted;
+        self.stats.preemptions += 1;
+        self.preempted_outside.push(request.tag);
+        self.tell_preempted(id);
+        self.waiting.push_front(id, &mut self.requests);
+    }
+
+    /// Enters a chunk of `tokens` into the plan and marks it as computed. Its
+    /// drafts are those that the request carries unless `drafts` says otherwise.
+    #[inline(always)]
+    pub(crate) fn commit(
+        &mut self,
+        plan: &mut StepPlan,
+        id: RequestId,
+        kind: ScheduledKind,
+        tokens: u32,
+        drafts: Option<u16>,
+        first_block: u32,
+    ) {
+        let request = &mut self.requests[id];
+        let num_draft_tokens = drafts.unwrap_or_else(|| take_drafts(request, tokens));
+        let computed = request.num_computed_tokens;
+        let end = computed + tokens;
+        let is_prefill = computed < request.prefill_target_tokens;
+        if is_prefill {
+            self.outstanding_prefill_tokens -= u64::from(request.prefill_target_tokens.min(end) - computed);
+        }
+        let samples = end >= request.num_tokens + u32::from(request.num_output_placeholders);
+        request.num_computed_tokens = end;
+        request.num_in_flight_tokens += tokens;
+        request.flags.set(Flags::PREFILL_CHUNK, !samples);
+        if samples && self.config.async_scheduling {
+            request.num_output_placeholders += 1 + num_draft_tokens;
+            request.num_draft_tokens = self.config.num_speculative_tokens as u16;
+        }
+        let entry = ScheduledRequest {
+            request: id,
+            tag: request.tag,
+            num_scheduled_tokens: tokens,
+            num_computed_tokens: computed,
+            kind,
+            is_prefill,
+            samples,
+            num_draft_tokens,
+            blocks: first_block..plan.block_ids.len() as u32,
+        };
+        plan.shape.add(&entry, request.end_tokens > request.prompt_tokens, request.prompt_tokens);
+        plan.total_num_scheduled_tokens += tokens;
+        plan.scheduled.push(entry);
+    }
+
+    /// Undoes [`Engine::commit`] for a request that is about to be preempted,
+    /// as far as the preemption does not.
+    fn take_back(&mut self, plan: &mut StepPlan, entry: &ScheduledRequest) {
+        let request = &mut self.requests[entry.request];
+        plan.shape.remove(entry, request.end_tokens > request.prompt_tokens, request.prompt_tokens);
+        plan.total_num_scheduled_tokens -= entry.num_scheduled_tokens;
+        request.num_in_flight_tokens -= entry.num_scheduled_tokens;
+    }
+}
+
+/// Tokens of a running request that this step may compute.
+#[inline]
+fn running_chunk(request: &Request, max_model_len: u32, scan: &Scan) -> u32 {
+    let computed = request.num_computed_tokens;
+    let placeholders = u32::from(request.num_output_placeholders);
+    // The steps in flight bring its last token even if no draft is accepted.
+    if placeholders > 0 && computed + 2 - placeholders >= request.prompt_tokens.saturating_add(request.max_tokens) {
+        return 0;
+    }
+    let known = request.num_tokens + u32::from(request.num_draft_tokens) + placeholders;
+    (known - computed).min(scan.per_request_cap).min(scan.budget).min((max_model_len - 1).saturating_sub(computed))
+}
+
+/// Drafts among the `tokens` about to be scheduled. The rest is forgotten.
+#[inline]
+fn take_drafts(request: &mut Request, tokens: u32) -> u16 {
+    if request.num_draft_tokens == 0 {
+        return 0;
+    }
+    let known = request.num_tokens + u32::from(request.num_output_placeholders);
+    let beyond = (request.num_computed_tokens + tokens).saturating_sub(known);
+    let drafts = request.num_draft_tokens.min(beyond as u16);
+    request.num_draft_tokens = 0;
+    drafts
+}

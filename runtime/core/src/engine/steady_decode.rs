@@ -1,0 +1,459 @@
+//! Requests that decode steadily: one token in each step, without being looked at.
+//!
+//! While a request decodes, a step changes nothing about it but its length. Those
+//! whose outputs nobody is to be asked for ([`crate::DrawnOutputs`]) are members of
+//! a steady decode: each step counts them, and looks only at those that need a block, fill
+//! one or end in it, which a calendar tells. So a step costs what happens in it,
+//! however many requests run.
+//!
+//! Owns who is a member and what members have not been told of. Promises what
+//! single steps would give: the same blocks in the same order, the same KV events,
+//! the same shapes. Whatever looks at the members themselves, or may take KV from
+//! them, dissolves the steady decode first.
+
+use crate::config::{EngineConfig, Policy};
+use crate::engine::Engine;
+use crate::engine::fast_forward::FastForward;
+use crate::engine::schedule::Scan;
+use crate::plan::{ScheduledKind, ScheduledRequest, StepPlan};
+use crate::plugins::latency::StepShape;
+use crate::request::{DrawnOutputs, Flags, Request, RequestId, RequestStatus};
+
+/// The calendar reaches further than any fast-forward, so that a fast-forward sees all that
+/// happens in it.
+const LEAST_CALENDAR_STEPS: usize = 2 * Engine::MAX_PREDICTED_STEPS;
+const DAYS_PER_WORD: usize = u64::BITS as usize;
+const _: () = assert!(Engine::MAX_PREDICTED_STEPS <= DAYS_PER_WORD);
+/// Smaller blocks are looked at so often that a steady decode would not pay.
+const LEAST_BLOCK_TOKENS: u32 = 8;
+/// Larger ones would need a calendar that is larger than what it is for.
+const MAX_BLOCK_TOKENS: u32 = 4096;
+
+/// What is kept of a request beside it, by slot.
+#[derive(Clone, Copy, Debug, Default)]
+struct Place {
+    drawn: Option<DrawnOutputs>,
+    is_member: bool,
+    /// Order of joining, which is that of the running list.
+    handle: u64,
+    /// The step up to which the request itself is known, on the steady decode's clock.
+    known_at: u64,
+    /// Output tokens that the driver knows of.
+    told_tokens: u32,
+}
+
+/// The members of an engine's steady decode, and when each is looked at next.
+#[derive(Debug)]
+pub(crate) struct SteadyDecode {
+    /// Whether the engine's settings allow any.
+    enabled: bool,
+    places: Vec<Place>,
+    /// Requests at the head of the running list that are members, or were until
+    /// the step in flight.
+    head: usize,
+    members: u32,
+    /// Members by group.
+    groups: Vec<u32>,
+    /// Steps scheduled with members.
+    clock: u64,
+    next_handle: u64,
+    /// Sum of the members' computed tokens after the latest step.
+    context_tokens: u64,
+    /// Who is looked at in which step, in no order; a ring.
+    calendar: Vec<Vec<RequestId>>,
+    /// A bit for each day of the calendar that has someone.
+    busy_days: Vec<u64>,
+    /// Output tokens that the driver has not been told of: tag and number.
+    untold: Vec<(u64, u32)>,
+    /// Scratch.
+    due: Vec<RequestId>,
+}
+
+impl SteadyDecode {
+    pub(crate) fn new(config: &EngineConfig) -> Self {
+        // Members are not among those that give way before others.
+        let enabled = config.policy == Policy::Fcfs
+            && !config.quirks().preempts_oldest()
+            && config.max_loras == 0
+            && config.decodes_plainly()
+            && (LEAST_BLOCK_TOKENS..=MAX_BLOCK_TOKENS).contains(&config.block_size);
+        Self {
+            enabled,
+            places: Vec::new(),
+            head: 0,
+            members: 0,
+            groups: Vec::new(),
+            clock: 0,
+            next_handle: 0,
+            context_tokens: 0,
+            calendar: Vec::new(),
+            busy_days: Vec::new(),
+            untold: Vec::new(),
+            due: Vec::new(),
+        }
+    }
+
+    /// Notes whether and how the outputs of a new request are drawn.
+    pub(crate) fn register(&mut self, id: RequestId, drawn: Option<DrawnOutputs>, block_size_tokens: u32) {
+        // Slots are used again, so what was there is replaced.
+        if self.places.len() <= id.index() {
+            if drawn.is_none() || !self.enabled {
+                return;
+            }
+            self.places.resize(id.index() + 1, Place::default());
+        }
+        self.places[id.index()] = Place { drawn, ..Place::default() };
+        if self.calendar.is_empty() {
+            let steps = (block_size_tokens as usize + 2).next_power_of_two().max(LEAST_CALENDAR_STEPS);
+            self.calendar.resize(steps, Vec::new());
+            self.busy_days.resize(steps / DAYS_PER_WORD, 0);
+        }
+    }
+
+    fn drawn_of(&self, id: RequestId) -> Option<DrawnOutputs> {
+        self.places.get(id.index()).and_then(|place| place.drawn)
+    }
+
+    /// Enters a member for the next step that is more to it than one token.
+    ///
+    /// All that comes is told in steps from [`Place::known_at`] on. Whatever lies
+    /// beyond the calendar is looked at on the way.
+    fn enter(&mut self, id: RequestId, request: &Request) {
+        let Place { known_at, .. } = self.places[id.index()];
+        let steps = steps_until_growth(request).min(steps_until_store(request)).min(steps_until_end(request));
+        let steps = (steps as usize).min(self.calendar.len() - 1);
+        let day = (known_at as usize + steps) & (self.calendar.len() - 1);
+        self.calendar[day].push(id);
+        self.busy_days[day / DAYS_PER_WORD] |= 1 << (day % DAYS_PER_WORD);
+    }
+
+    /// The steps after the latest one in which members are looked at: bit 0 is the
+    /// next step, and so on for a fast_forward.
+    fn busy_steps(&self) -> u64 {
+        let day = self.day(self.clock + 1);
+        let (word, shift) = (day / DAYS_PER_WORD, day % DAYS_PER_WORD);
+        let words = u128::from(self.busy_days[(word + 1) & (self.busy_days.len() - 1)]) << DAYS_PER_WORD
+            | u128::from(self.busy_days[word]);
+        (words >> shift) as u64
+    }
+
+    /// So many steps in which no member is looked at.
+    fn pass(&mut self, steps: u32) {
+        self.clock += u64::from(steps);
+        self.context_tokens += u64::from(steps) * u64::from(self.members);
+    }
+
+    fn remove(&mut self, id: RequestId, request: &Request) {
+        let place = &mut self.places[id.index()];
+        place.is_member = false;
+        let drawn = place.drawn.expect("a member's outputs are drawn");
+        self.members -= 1;
+        self.groups[drawn.group as usize] -= 1;
+        self.context_tokens -= u64::from(request.num_computed_tokens);
+        self.untold.push((request.tag, request.num_output_tokens() - place.told_tokens));
+    }
+}
+
+/// Steps until a member at rest needs a block more than it has.
+fn steps_until_growth(request: &Request) -> u32 {
+    (request.capacity_tokens - request.num_computed_tokens).saturating_add(1)
+}
+
+/// Steps until it has filled a block.
+fn steps_until_store(request: &Request) -> u32 {
+    request.next_store_tokens - request.num_computed_tokens
+}
+
+/// Steps until it ends, the last one included.
+fn steps_until_end(request: &Request) -> u32 {
+    request.end_tokens - request.num_computed_tokens - 1
+}
+
+impl Engine {
+    /// Lets requests at the front of those that are not members become members.
+    pub(crate) fn join_steady_decode(&mut self) {
+        if !self.steady_decode.enabled {
+            return;
+        }
+        while let Some(&id) = self.running.get(self.steady_decode.head) {
+            let request = &self.requests[id];
+            let Some(drawn) = self.steady_decode.drawn_of(id) else { return };
+            let decodes = request.num_tokens == request.num_computed_tokens + 1
+                && request.num_computed_tokens >= request.prefill_target_tokens
+                && request.num_output_tokens() > 0
+                && request.num_in_flight_tokens == 0
+                && request.num_stale_tokens == 0
+                && !request.flags.has(Flags::HAS_STOPS)
+                && !request.flags.has(Flags::KEEPS_ANY);
+            // One that ends with its next token would leave before it has come.
+            if !decodes || steps_until_end(request) < 2 {
+                return;
+            }
+            let steady_decode = &mut self.steady_decode;
+            let group = drawn.group as usize;
+            if steady_decode.groups.len() <= group {
+                steady_decode.groups.resize(group + 1, 0);
+            }
+            steady_decode.groups[group] += 1;
+            steady_decode.members += 1;
+            steady_decode.head += 1;
+            steady_decode.context_tokens += u64::from(request.num_computed_tokens);
+            let told_tokens = request.num_output_tokens();
+            steady_decode.places[id.index()] = Place {
+                drawn: Some(drawn),
+                is_member: true,
+                handle: steady_decode.next_handle,
+                known_at: steady_decode.clock,
+                told_tokens,
+            };
+            steady_decode.next_handle += 1;
+            steady_decode.enter(id, request);
+            if told_tokens == 1 {
+                self.outputs.joined.push(request.tag);
+            }
+        }
+    }
+
+    /// Schedules one token for each member. Gives how many requests at the head of
+    /// the running list are served by that; none where some of them may have to
+    /// be preempted, or wait: then there are no members any more.
+    pub(crate) fn schedule_steady_decode(&mut self, plan: &mut StepPlan, scan: &mut Scan) -> usize {
+        let members = self.steady_decode.members;
+        if members == 0 {
+            return 0;
+        }
+        if scan.budget < members || self.blocks_due(self.steady_decode.clock + 1) > self.pool.num_free() {
+            self.dissolve_steady_decode();
+            return 0;
+        }
+        self.advance_steady_decode(plan);
+        scan.budget -= members;
+        self.steady_decode.head
+    }
+
+    /// Whether the step in flight is nothing but a token for each running request,
+    /// all of them members.
+    pub(crate) fn is_all_steady_decode(&self) -> bool {
+        let plan = self.plan();
+        plan.steady_decode_requests > 0
+            && plan.scheduled.is_empty()
+            && plan.steady_decode_requests as usize == self.running.len()
+    }
+
+    /// Blocks that members take in the step at `clock`.
+    fn blocks_due(&self, clock: u64) -> u32 {
+        let due = &self.steady_decode.calendar[self.steady_decode.day(clock)];
+        let grows = |id: &&RequestId| {
+            let lag = clock - self.steady_decode.places[id.index()].known_at;
+            u64::from(steps_until_growth(&self.requests[**id])) == lag
+        };
+        due.iter().filter(grows).count() as u32
+    }
+
+    /// One step of all members.
+    pub(crate) fn advance_steady_decode(&mut self, plan: &mut StepPlan) {
+        self.step_steady_decode(plan);
+        self.count_steady_decode(plan);
+    }
+
+    /// So many steps of all members in a row, of which some may end in the last.
+    pub(crate) fn advance_steady_decode_by(&mut self, plan: &mut StepPlan, steps: u32, fast_forward: &mut FastForward) {
+        let end = self.steady_decode.clock + u64::from(steps);
+        loop {
+            let left = (end - self.steady_decode.clock) as u32;
+            assert!(plan.scheduled.is_empty() || left == 0, "a request ends in a fast-forward");
+            let quiet = self.steady_decode.busy_steps().trailing_zeros().min(left);
+            self.steady_decode.pass(quiet);
+            fast_forward.note_events(self.pool.events(), quiet);
+            if quiet == left {
+                break;
+            }
+            self.step_steady_decode(plan);
+            fast_forward.note_events(self.pool.events(), 1);
+        }
+        self.count_steady_decode(plan);
+    }
+
+    /// One step: members that are due take and offer blocks, in the order of the
+    /// running list, and those that end are entered by themselves.
+    fn step_steady_decode(&mut self, plan: &mut StepPlan) {
+        self.steady_decode.clock += 1;
+        let day = self.steady_decode.day(self.steady_decode.clock);
+        if !self.steady_decode.calendar[day].is_empty() {
+            self.look_at_due(day, plan);
+        }
+        self.steady_decode.context_tokens += u64::from(self.steady_decode.members);
+    }
+
+    /// Enters the members into the plan of the latest step.
+    fn count_steady_decode(&self, plan: &mut StepPlan) {
+        let steady_decode = &self.steady_decode;
+        plan.steady_decode_requests = steady_decode.members;
+        plan.steady_decode_groups.clear();
+        plan.steady_decode_groups.extend_from_slice(&steady_decode.groups);
+        plan.total_num_scheduled_tokens += steady_decode.members;
+        plan.shape.add_decodes(u64::from(steady_decode.members), steady_decode.context_tokens);
+    }
+
+    fn look_at_due(&mut self, day: usize, plan: &mut StepPlan) {
+        let before = self.steady_decode.clock - 1;
+        let mut due = std::mem::take(&mut self.steady_decode.due);
+        due.append(&mut self.steady_decode.calendar[day]);
+        self.steady_decode.busy_days[day / DAYS_PER_WORD] &= !(1 << (day % DAYS_PER_WORD));
+        let places = &self.steady_decode.places;
+        due.sort_unstable_by_key(|id| places[id.index()].handle);
+        for &id in &due {
+            self.catch_up(id, before);
+            let request = &self.requests[id];
+            let end = request.num_computed_tokens + 1;
+            let (grows, ends) = (end > request.capacity_tokens, steps_until_end(request) == 1);
+            let first_block = plan.block_ids.len() as u32;
+            if grows {
+                self.grow_table(id, 1);
+            }
+            self.store_full_blocks(id, end);
+            if ends {
+                self.steady_decode.remove(id, &self.requests[id]);
+                if grows {
+                    plan.block_ids.extend(self.requests[id].block_table.last());
+                }
+                self.commit(plan, id, ScheduledKind::Running, 1, None, first_block);
+            } else {
+                self.steady_decode.enter(id, &self.requests[id]);
+            }
+        }
+        due.clear();
+        self.steady_decode.due = due;
+    }
+
+    /// Makes a member what it is after the step at `clock`.
+    fn catch_up(&mut self, id: RequestId, clock: u64) {
+        let place = &mut self.steady_decode.places[id.index()];
+        let steps = (clock - place.known_at) as u32;
+        place.known_at = clock;
+        let drawn = place.drawn.expect("a member's outputs are drawn");
+        let (caching, block_size) = (self.pool.caching(), self.config.block_size);
+        let request = &mut self.requests[id];
+        request.num_computed_tokens += steps;
+        request.push_drawn_outputs(drawn.seed, steps, caching, block_size);
+    }
+
+    /// Members that have left ended with the step that was applied.
+    pub(crate) fn close_steady_decode_step(&mut self) {
+        self.steady_decode.head = self.steady_decode.members as usize;
+    }
+
+    /// How many of `most` steps can be told, given that the step in flight
+    /// [`Engine::is_all_steady_decode`]; `new_blocks` gets the blocks that each takes.
+    pub(crate) fn steady_decode_steps(&self, most: usize, new_blocks: &mut [u32]) -> usize {
+        let mut most = most.min(new_blocks.len());
+        let mut busy_steps = self.steady_decode.busy_steps();
+        while busy_steps != 0 && busy_steps.trailing_zeros() < most as u32 {
+            let step = u64::from(busy_steps.trailing_zeros()) + 1;
+            busy_steps &= busy_steps - 1;
+            for &id in &self.steady_decode.calendar[self.steady_decode.day(self.steady_decode.clock + step)] {
+                let request = &self.requests[id];
+                let lag = (self.steady_decode.clock - self.steady_decode.places[id.index()].known_at) as u32;
+                // The last step may be one in which some end.
+                most = most.min((steps_until_end(request) - lag) as usize);
+                let mut grows_at = (steps_until_growth(request) - lag) as usize;
+                while grows_at <= most {
+                    new_blocks[grows_at - 1] += 1;
+                    grows_at += self.config.block_size as usize;
+                }
+            }
+        }
+        most
+    }
+
+    /// Makes all members single requests again, the step in flight included.
+    ///
+    /// What they were given meanwhile is told by [`Engine::take_untold`].
+    pub fn dissolve_steady_decode(&mut self) {
+        if self.steady_decode.head == 0 {
+            return;
+        }
+        if self.steps_in_flight > 0 {
+            self.list_members();
+        } else {
+            self.part_members(0, |_, _| {});
+        }
+        self.steady_decode.head = 0;
+        self.steady_decode.context_tokens = 0;
+        self.steady_decode.calendar.iter_mut().for_each(Vec::clear);
+        self.steady_decode.busy_days.fill(0);
+    }
+
+    /// Enters the members into the plan in flight one by one, and parts with them.
+    fn list_members(&mut self) {
+        let mut plan = self.take_plan(self.newest);
+        let single: Vec<ScheduledRequest> = std::mem::take(&mut plan.scheduled);
+        let mut single = single.into_iter();
+        self.part_members(1, |id, member| match member {
+            Some(request) => plan.scheduled.push(begin_decode(request, id)),
+            None => plan.scheduled.extend(single.next()),
+        });
+        plan.scheduled.extend(single);
+        plan.steady_decode_requests = 0;
+        plan.steady_decode_groups.clear();
+        self.put_plan(self.newest, plan);
+    }
+
+    /// Parts with all members, so many steps not being applied yet. Tells the requests
+    /// at the head of the running list, those that were members with what they are.
+    fn part_members(&mut self, steps_in_flight: u64, mut tell: impl FnMut(RequestId, Option<&mut Request>)) {
+        for position in 0..self.steady_decode.head {
+            let id = self.running[position];
+            if !self.steady_decode.places[id.index()].is_member {
+                tell(id, None);
+                continue;
+            }
+            self.catch_up(id, self.steady_decode.clock - steps_in_flight);
+            self.steady_decode.remove(id, &self.requests[id]);
+            tell(id, Some(&mut self.requests[id]));
+        }
+    }
+
+    /// Gives the tags of requests that are not members any more with the output
+    /// tokens that they got as members; all of them up to the latest step applied.
+    pub fn take_untold(&mut self) -> impl Iterator<Item = (u64, u32)> + '_ {
+        self.steady_decode.untold.drain(..)
+    }
+}
+
+impl SteadyDecode {
+    /// Where the calendar has the step at `clock`.
+    fn day(&self, clock: u64) -> usize {
+        clock as usize & (self.calendar.len() - 1)
+    }
+}
+
+/// Enters a decode of one token that has been scheduled already.
+fn begin_decode(request: &mut Request, id: RequestId) -> ScheduledRequest {
+    debug_assert_eq!(request.status, RequestStatus::Running);
+    let num_computed_tokens = request.num_computed_tokens;
+    request.num_computed_tokens += 1;
+    request.num_in_flight_tokens += 1;
+    ScheduledRequest {
+        request: id,
+        tag: request.tag,
+        num_scheduled_tokens: 1,
+        num_computed_tokens,
+        kind: ScheduledKind::Running,
+        is_prefill: false,
+        samples: true,
+        num_draft_tokens: 0,
+        blocks: 0..0,
+    }
+}
+
+impl StepShape {
+    /// Counts so many decodes of one token in, whose contexts have so many tokens
+    /// in all after it.
+    fn add_decodes(&mut self, requests: u64, context_tokens: u64) {
+        self.sampled_requests += requests;
+        self.decode_requests += requests;
+        self.decode_tokens += requests;
+        self.decode_context_tokens += context_tokens;
+    }
+}

@@ -1,0 +1,106 @@
+//! What the tiers mean for an engine: what they bring, and what they get.
+
+use crate::engine::Engine;
+use crate::kv::tiers::{KvTiers, TierRun};
+use crate::plan::{ScheduledKind, StepPlan, TierLoad};
+use crate::request::{Flags, RequestId, RequestStatus};
+
+impl Engine {
+    /// The tiers below the device, if there are any.
+    #[must_use]
+    pub fn kv_tiers(&self) -> Option<&KvTiers> {
+        self.tiers.as_deref()
+    }
+
+    /// The tiers, to record their changes and to advance them.
+    pub fn kv_tiers_mut(&mut self) -> Option<&mut KvTiers> {
+        self.tiers.as_deref_mut()
+    }
+
+    /// Blocks that the tiers hold beyond `self.hit`. At least one token is always
+    /// left to compute.
+    pub(crate) fn lookup_tiers(&mut self, id: RequestId) -> u32 {
+        let Some(tiers) = &mut self.tiers else { return 0 };
+        let request = &self.requests[id];
+        if request.flags.has(Flags::SKIPS_LOOKUP) {
+            return 0;
+        }
+        let most = ((request.num_tokens - 1) / self.config.block_size) as usize;
+        let usable = &request.block_hashes[..most.min(request.block_hashes.len())];
+        let beyond = &usable[self.hit.len().min(usable.len())..];
+        let run = tiers.find_run(beyond);
+        // What is found is used, whether or not it can be loaded now.
+        tiers.touch(&beyond[..run.blocks() as usize]);
+        run.blocks()
+    }
+
+    /// Starts to load `blocks` blocks beyond `self.hit` into blocks that the
+    /// request has been given. It waits without a running slot until they are there.
+    pub(crate) fn start_tier_load(&mut self, id: RequestId, blocks: u32, plan: &mut StepPlan) {
+        let first = self.hit.len();
+        let block_size = self.config.block_size;
+        let request = &mut self.requests[id];
+        let end = first + blocks as usize;
+        let tiers = self.tiers.as_mut().expect("what is loaded was found in the tiers");
+        let hashes = &request.block_hashes[first..end];
+        let TierRun { host_blocks, disk_blocks } = tiers.start_load(id, hashes, end as u32 * block_size);
+        request.status = RequestStatus::WaitingForRemoteKv;
+        self.num_loading += 1;
+        plan.tier_loads.push(TierLoad {
+            request: id,
+            tag: request.tag,
+            device_tokens: request.num_computed_tokens,
+            host_tokens: host_blocks * block_size,
+            disk_tokens: disk_blocks * block_size,
+        });
+    }
+
+    /// Sees what has arrived in the tiers, and from them, until `now_ns`. Requests
+    /// whose load is complete may be admitted; their tags are appended to `loaded`.
+    pub fn advance_tiers(&mut self, now_ns: u64, loaded: &mut Vec<u64>) {
+        let Some(tiers) = &mut self.tiers else { return };
+        tiers.advance(now_ns);
+        let mut complete = std::mem::take(&mut tiers.complete);
+        for (id, end_tokens) in complete.drain(..) {
+            loaded.push(self.requests[id].tag);
+            self.tier_load_complete(id, end_tokens);
+        }
+        if let Some(tiers) = &mut self.tiers {
+            tiers.complete = complete;
+        }
+    }
+
+    fn tier_load_complete(&mut self, id: RequestId, end_tokens: u32) {
+        self.end_remote_load(id, RequestStatus::RemoteKvReady);
+        self.hit.clear();
+        self.set_computed(id, end_tokens);
+        self.store_full_blocks(id, end_tokens);
+        self.kv_ready.push_back(id, &mut self.requests);
+    }
+
+    /// Sends to the host what the oldest step in flight, which ends at `now_ns`
+    /// and is not yet applied, has computed of prompts.
+    pub fn offload_prompts(&mut self, now_ns: u64) {
+        let Some(mut tiers) = self.tiers.take() else { return };
+        tiers.advance(now_ns);
+        let block_size = self.config.block_size;
+        for entry in &self.oldest_plan().scheduled {
+            let request = &self.requests[entry.request];
+            // The blocks of a request that was aborted or preempted meanwhile may
+            // be others' by now.
+            if !entry.is_prefill || request.status != RequestStatus::Running || request.num_stale_tokens > 0 {
+                continue;
+            }
+            let end_tokens = (entry.num_computed_tokens + entry.num_scheduled_tokens).min(request.prompt_tokens);
+            let full = ((end_tokens / block_size) as usize).min(request.block_hashes.len());
+            // Those before were offered when they were computed, but for what was
+            // found cached at an admission.
+            let first = match entry.kind {
+                ScheduledKind::Running => (entry.num_computed_tokens / block_size) as usize,
+                ScheduledKind::New | ScheduledKind::Resumed => 0,
+            };
+            tiers.offload(&request.block_hashes[..full], first.min(full));
+        }
+        self.tiers = Some(tiers);
+    }
+}

@@ -1,0 +1,243 @@
+//! Applying a step: vLLM's `Scheduler.update_from_output()`.
+
+use crate::config::SchedulerRules;
+use crate::engine::{Engine, TokenSource};
+use crate::plan::{RequestOutput, ScheduledRequest, StepOutputs};
+use crate::request::{FinishReason, Flags, Request, RequestId, RequestStatus};
+use crate::stats::SpecDecodeStats;
+
+/// What the model gave one request.
+struct Sampled {
+    num_tokens: u32,
+    num_kept_tokens: u32,
+    finish: Option<FinishReason>,
+}
+
+impl Engine {
+    /// Applies the oldest step in flight: samples for every request whose
+    /// chunk reached its last known token, checks for stops, and frees what
+    /// ended.
+    ///
+    /// # Panics
+    /// When no step is in flight: a driver bug.
+    pub fn update<S: TokenSource + ?Sized>(&mut self, source: &mut S) -> &StepOutputs {
+        assert!(self.steps_in_flight > 0, "applied a step that was never scheduled");
+        let oldest = self.oldest;
+        let plan = self.take_plan(oldest);
+        let mut out = std::mem::take(&mut self.outputs);
+        out.clear();
+        out.steady_decode_groups.extend_from_slice(&plan.steady_decode_groups);
+        let mut any_finished = false;
+        let plain = self.config.decodes_plainly();
+        for entry in &plan.scheduled {
+            if plain && self.apply_plain(entry, source, &mut out) {
+                continue;
+            }
+            let Some(output) = self.apply(entry, source, &mut out.tokens) else { continue };
+            any_finished |= output.finish.is_some();
+            out.outputs.push(output);
+        }
+        if any_finished {
+            let requests = &self.requests;
+            self.running.retain(|&id| requests[id].status == RequestStatus::Running);
+        }
+        self.put_plan(oldest, plan);
+        self.steps_in_flight -= 1;
+        self.oldest ^= 1;
+        self.applied_steps += 1;
+        self.requests.recycle(self.applied_steps);
+        self.outputs = out;
+        self.close_steady_decode_step();
+        self.join_steady_decode();
+        &self.outputs
+    }
+
+    /// [`Engine::apply`] for a request that goes on after this step, so that a
+    /// step of many costs little more than its tokens. False if it may end here.
+    #[inline(always)]
+    fn apply_plain<S: TokenSource + ?Sized>(
+        &mut self,
+        entry: &ScheduledRequest,
+        source: &mut S,
+        out: &mut StepOutputs,
+    ) -> bool {
+        let request = &mut self.requests[entry.request];
+        let goes_on = request.status == RequestStatus::Running
+            && request.num_stale_tokens == 0
+            && request.num_tokens + 1 < request.end_tokens
+            && !request.flags.has(Flags::HAS_STOPS);
+        if !goes_on {
+            return false;
+        }
+        request.num_in_flight_tokens -= entry.num_scheduled_tokens;
+        if entry.samples {
+            let token = source.token(entry.tag, request.num_output_tokens());
+            request.push_output(token, self.pool.caching(), self.config.block_size);
+            out.tokens.push(token);
+            out.outputs.push(RequestOutput {
+                request: entry.request,
+                tag: entry.tag,
+                num_tokens: 1,
+                num_sampled_tokens: 1,
+                num_draft_tokens: 0,
+                finish: None,
+            });
+        }
+        true
+    }
+
+    /// Applies one request's part of a step.
+    fn apply<S: TokenSource + ?Sized>(
+        &mut self,
+        entry: &ScheduledRequest,
+        source: &mut S,
+        tokens: &mut Vec<u32>,
+    ) -> Option<RequestOutput> {
+        let id = entry.request;
+        let request = &mut self.requests[id];
+        // Aborted while the step was in flight.
+        if matches!(request.status, RequestStatus::Finished | RequestStatus::HoldingKv) {
+            return None;
+        }
+        request.num_in_flight_tokens -= entry.num_scheduled_tokens;
+        let stale = request.num_stale_tokens > 0;
+        if stale {
+            request.num_stale_tokens -= entry.num_scheduled_tokens;
+            if request.flags.has(Flags::DROPS_STALE) {
+                return None;
+            }
+        }
+        if !entry.samples {
+            return None;
+        }
+        let sampled = self.sample(entry, stale, source, tokens);
+        let num_draft_tokens = self.propose_drafts(entry, source);
+        if !stale {
+            self.finish_turn(id, &sampled);
+        }
+        if sampled.finish.is_some() {
+            if stale {
+                self.outstanding_prefill_tokens -= u64::from(self.requests[id].outstanding_prefill_tokens());
+                self.waiting.leave(id, &mut self.requests);
+            }
+            self.finish(id);
+        }
+        Some(RequestOutput {
+            request: id,
+            tag: entry.tag,
+            num_tokens: sampled.num_kept_tokens,
+            num_sampled_tokens: sampled.num_tokens as u16,
+            num_draft_tokens: num_draft_tokens as u16,
+            finish: sampled.finish,
+        })
+    }
+
+    /// Appends this step's tokens of one request until they stop it.
+    fn sample<S: TokenSource + ?Sized>(
+        &mut self,
+        entry: &ScheduledRequest,
+        stale: bool,
+        source: &mut S,
+        tokens: &mut Vec<u32>,
+    ) -> Sampled {
+        let caching = self.pool.caching();
+        let block_size = self.config.block_size;
+        let most_extra = self.config.quirks().burst_tokens();
+        let request = &mut self.requests[entry.request];
+        let already = request.num_output_tokens();
+        if request.max_tokens == 0 {
+            return Sampled { num_tokens: 0, num_kept_tokens: 0, finish: Some(FinishReason::Length) };
+        }
+        let mut num_tokens = 1;
+        if entry.num_draft_tokens > 0 {
+            num_tokens += Self::verify_drafts(request, entry, stale, source, &mut self.stats.spec_decode);
+        } else if most_extra > 0 {
+            let most = most_extra.min(request.max_tokens - already - 1);
+            let extra = if most == 0 { 0 } else { source.extra_tokens(request.tag, most).min(most) };
+            num_tokens += extra;
+            // Tokens of a burst but the last come with their KV computed.
+            request.num_computed_tokens += extra;
+        }
+        let mut finish = None;
+        let mut num_kept_tokens = 0;
+        while num_kept_tokens < num_tokens && finish.is_none() {
+            let token = source.token(request.tag, already + num_kept_tokens);
+            num_kept_tokens += 1;
+            tokens.push(token);
+            request.push_output(token, caching, block_size);
+            finish = request.finish_after(token);
+        }
+        if stale {
+            // It is to be computed again with the rest.
+            request.prefill_target_tokens += num_kept_tokens;
+            self.outstanding_prefill_tokens += u64::from(num_kept_tokens);
+        }
+        Sampled { num_tokens, num_kept_tokens, finish }
+    }
+
+    /// Asks how many drafts are accepted and takes the others back.
+    fn verify_drafts<S: TokenSource + ?Sized>(
+        request: &mut Request,
+        entry: &ScheduledRequest,
+        stale: bool,
+        source: &mut S,
+        stats: &mut SpecDecodeStats,
+    ) -> u32 {
+        let drafts = u32::from(entry.num_draft_tokens);
+        let accepted = source.accepted_drafts(entry.tag, drafts).min(drafts);
+        let rejected = drafts - accepted;
+        if !stale {
+            request.num_computed_tokens = request.num_computed_tokens.saturating_sub(rejected);
+            request.num_output_placeholders = request.num_output_placeholders.saturating_sub(rejected as u16);
+        }
+        stats.num_drafts += 1;
+        stats.num_draft_tokens += u64::from(drafts);
+        stats.num_accepted_tokens += u64::from(accepted);
+        accepted
+    }
+
+    /// Drafts for the next step. The drafter does not know who has ended.
+    #[inline]
+    fn propose_drafts<S: TokenSource + ?Sized>(&mut self, entry: &ScheduledRequest, source: &mut S) -> u32 {
+        let most = self.config.num_speculative_tokens;
+        if most == 0 || self.config.async_scheduling {
+            return 0;
+        }
+        let proposed = source.proposed_drafts(entry.tag, most).min(most);
+        self.requests[entry.request].num_draft_tokens = proposed as u16;
+        proposed
+    }
+
+    /// Resolves placeholders and commits blocks that the new tokens complete.
+    #[inline]
+    fn finish_turn(&mut self, id: RequestId, sampled: &Sampled) {
+        if !self.config.async_scheduling && self.config.num_speculative_tokens == 0 {
+            return;
+        }
+        let rules = self.config.rules;
+        let request = &mut self.requests[id];
+        let had_placeholders = request.num_output_placeholders > 0;
+        // vLLM 0.32 leaves those of tokens cut off by a stop, 0.33 takes their
+        // tokens back instead; the request ends either way.
+        match rules {
+            SchedulerRules::V0_32 => {
+                let resolved = sampled.num_kept_tokens as u16;
+                request.num_output_placeholders = request.num_output_placeholders.saturating_sub(resolved);
+            }
+            SchedulerRules::V0_33 => {
+                request.num_computed_tokens -= sampled.num_tokens - sampled.num_kept_tokens;
+                let resolved = sampled.num_tokens as u16;
+                request.num_output_placeholders = request.num_output_placeholders.saturating_sub(resolved);
+            }
+        }
+        let committed = match rules {
+            SchedulerRules::V0_32 if !self.config.async_scheduling => return,
+            SchedulerRules::V0_32 => request.num_computed_tokens - u32::from(request.num_output_placeholders),
+            SchedulerRules::V0_33 if had_placeholders || self.config.num_speculative_tokens > 0 => {
+                request.num_computed_tokens.saturating_sub(request.num_in_flight_tokens)
+            }
+            SchedulerRules::V0_33 => return,
+        };
+        self.store_full_blocks(id, committed);
+    }
+}

@@ -1,0 +1,222 @@
+//! The paged KV pool: who owns which block, what is cached, what goes next.
+//!
+//! Owns reference counts, the order of free blocks and the map from block hash to
+//! block. Promises vLLM's order exactly (0.32 and 0.33, `vllm/v1/core/block_pool.py`):
+//! blocks are taken from the front of the free ones; released blocks without a hash
+//! go to the front, hashed ones to the back; a hit on a free cached block takes it out;
+//! taking a cached block drops its hash. Nothing here scans the pool, and no memory is
+//! touched for blocks that were never taken.
+
+mod blocks;
+mod link;
+mod queue;
+
+use blocks::Blocks;
+
+use crate::kv::event::KvEventLog;
+use crate::kv::hash::BlockHash;
+
+/// Index of a KV block; block 0 is the null block and is never handed out.
+pub type BlockId = u32;
+
+/// The blocks of one engine.
+#[derive(Debug)]
+pub struct KvPool {
+    blocks: AnyBlocks,
+    num_free: u32,
+    caching: bool,
+    events: Option<KvEventLog>,
+}
+
+/// Blocks with links as narrow as their number allows.
+#[derive(Debug)]
+enum AnyBlocks {
+    Narrow(Blocks<u16>),
+    Wide(Blocks<u32>),
+}
+
+macro_rules! each {
+    ($pool:expr, $blocks:ident => $call:expr) => {
+        match &$pool.blocks {
+            AnyBlocks::Narrow($blocks) => $call,
+            AnyBlocks::Wide($blocks) => $call,
+        }
+    };
+    (mut $pool:expr, $blocks:ident => $call:expr) => {
+        match &mut $pool.blocks {
+            AnyBlocks::Narrow($blocks) => $call,
+            AnyBlocks::Wide($blocks) => $call,
+        }
+    };
+}
+
+impl KvPool {
+    /// A pool of `num_gpu_blocks` blocks, the null block included; at most 2^30, as
+    /// [`EngineConfig`](crate::EngineConfig) checks.
+    #[must_use]
+    pub fn new(num_gpu_blocks: u32, caching: bool) -> Self {
+        let blocks = match blocks::are_narrow(num_gpu_blocks) {
+            true => AnyBlocks::Narrow(Blocks::new(num_gpu_blocks, caching)),
+            false => AnyBlocks::Wide(Blocks::new(num_gpu_blocks, caching)),
+        };
+        Self { blocks, num_free: num_gpu_blocks - 1, caching, events: None }
+    }
+
+    /// Starts or stops recording events. Whoever translates them must start
+    /// before the first request.
+    pub fn record_events(&mut self, on: bool) {
+        self.events = on.then(KvEventLog::default);
+    }
+
+    /// Events recorded since the log was last cleared; none while recording is off.
+    #[must_use]
+    pub fn events(&self) -> Option<&KvEventLog> {
+        self.events.as_ref()
+    }
+
+    /// Forgets the recorded events.
+    pub fn clear_events(&mut self) {
+        if let Some(events) = &mut self.events {
+            events.clear();
+        }
+    }
+
+    /// Whether full blocks are kept for reuse.
+    #[must_use]
+    pub fn caching(&self) -> bool {
+        self.caching
+    }
+
+    /// Blocks that no request references.
+    #[must_use]
+    pub fn num_free(&self) -> u32 {
+        self.num_free
+    }
+
+    /// Blocks that requests can use in all.
+    #[must_use]
+    pub fn num_usable(&self) -> u32 {
+        each!(self, blocks => blocks.num_blocks()) - 1
+    }
+
+    /// Blocks referenced by at least one request.
+    #[must_use]
+    pub fn num_active(&self) -> u32 {
+        self.num_usable() - self.num_free
+    }
+
+    /// The longest run of cached blocks at the start of `hashes`, appended to `hit`.
+    pub fn lookup(&self, hashes: &[BlockHash], hit: &mut Vec<BlockId>) {
+        if self.caching {
+            each!(self, blocks => hit.extend(hashes.iter().map_while(|&hash| blocks.find(hash))));
+        }
+    }
+
+    /// Length in blocks of the longest cached run at the start of `hashes`, which
+    /// are those of one sequence.
+    ///
+    /// A block is released before its parent and used no later, so it is evicted
+    /// before it: a cached block has all its parents. So the end of the run can be
+    /// searched for.
+    #[must_use]
+    pub fn cached_prefix_blocks(&self, hashes: &[BlockHash]) -> u32 {
+        let cached = |index: usize| each!(self, blocks => blocks.find(hashes[index])).is_some();
+        if !self.caching || hashes.is_empty() || !cached(0) {
+            return 0;
+        }
+        // Doubling first: most runs are short.
+        let mut end = 1;
+        while end < hashes.len() && cached(end) {
+            end = (2 * end + 1).min(hashes.len());
+        }
+        let mut known = end / 2;
+        while known + 1 < end {
+            let middle = usize::midpoint(known, end);
+            if cached(middle) { known = middle } else { end = middle }
+        }
+        known as u32 + 1
+    }
+
+    /// How many of `blocks` are free, and so would cost a free block to revive.
+    #[must_use]
+    pub fn count_free_among(&self, blocks: &[BlockId]) -> u32 {
+        each!(self, own => blocks.iter().filter(|&&id| own.is_free(id)).count() as u32)
+    }
+
+    /// Adds a reference to each cached block of a hit.
+    pub fn touch(&mut self, hit: &[BlockId]) {
+        let freed = each!(mut self, blocks => hit.iter().filter(|&&id| blocks.touch(id)).count());
+        self.num_free -= freed as u32;
+    }
+
+    /// Takes `count` blocks from the front of the free ones into `table`, evicting
+    /// what they cached. The caller has checked [`KvPool::num_free`].
+    pub fn allocate(&mut self, count: u32, table: &mut Vec<BlockId>) {
+        assert!(count <= self.num_free, "allocate {count} of {} free blocks", self.num_free);
+        self.num_free -= count;
+        match &mut self.events {
+            None => each!(mut self, blocks => blocks.take(count, table, |_| {})),
+            Some(events) => each!(mut self, blocks => blocks.take(count, table, |&hash| events.removed(hash))),
+        }
+    }
+
+    /// Registers consecutive full blocks of one sequence for reuse. `tokens`
+    /// are theirs, if known; they and the request's `tag` only go into the events.
+    pub fn store(
+        &mut self,
+        tag: u64,
+        parent: Option<BlockHash>,
+        blocks: &[BlockId],
+        hashes: &[BlockHash],
+        tokens: &[u32],
+    ) {
+        debug_assert_eq!(blocks.len(), hashes.len());
+        if !self.caching || blocks.is_empty() {
+            return;
+        }
+        each!(mut self, own => own.insert(blocks, hashes));
+        if let Some(events) = &mut self.events {
+            events.stored(tag, parent, hashes, tokens);
+        }
+    }
+
+    /// Forgets every cached block. False, and nothing done, while any block is
+    /// referenced (vLLM's `reset_prefix_cache`).
+    pub fn reset_cache(&mut self) -> bool {
+        if self.num_active() > 0 {
+            return false;
+        }
+        each!(mut self, blocks => blocks.forget_hashes());
+        if let Some(events) = &mut self.events {
+            events.cleared();
+        }
+        true
+    }
+
+    /// Drops one reference to each block of a request's table, tail first: so the
+    /// deepest block of a chain is evicted before its parents. Blocks without a hash
+    /// cannot be hit and are reused before any cached one.
+    pub fn release(&mut self, table: &[BlockId]) {
+        self.num_free += each!(mut self, blocks => blocks.release(table));
+    }
+
+    /// The free blocks, the one that is taken next first.
+    pub fn free_blocks(&self) -> impl Iterator<Item = BlockId> + '_ {
+        let free: Box<dyn Iterator<Item = BlockId>> = each!(self, blocks => Box::new(blocks.free()));
+        free
+    }
+
+    /// Sum over all blocks of references held; for conservation checks.
+    #[must_use]
+    pub fn total_references(&self) -> u64 {
+        each!(self, blocks => blocks.total_references())
+    }
+
+    /// Checks every structural invariant by walking the whole pool.
+    ///
+    /// # Panics
+    /// When the free blocks, reference counts or cache map disagree.
+    pub fn assert_consistent(&self) {
+        each!(self, blocks => blocks.assert_consistent(self.num_free));
+    }
+}

@@ -1,0 +1,267 @@
+//! Blocks, the order of the free ones, and the map from hash to block.
+//!
+//! In a large pool every look at memory leaves the CPU's near caches, and one that
+//! waits for another costs most. So the free blocks are read in a row, what a block of
+//! a bucket comes after is written the same way whatever it is, nothing but a lookup
+//! follows links or reads hashes, and links are as narrow as the pool allows.
+
+use super::BlockId;
+use super::link::Link;
+use super::queue::FreeQueue;
+use crate::kv::hash::BlockHash;
+
+#[derive(Clone, Debug)]
+struct Block {
+    /// Its place in the queue of free blocks with [`QUEUED`], or how many requests
+    /// hold it.
+    place_or_refs: u32,
+    /// Index in [`Blocks::links`] of what leads to it in its bucket; [`UNCACHED`] while
+    /// it is not in the cache map.
+    linked_from: u32,
+}
+
+const QUEUED: u32 = 1 << 31;
+const UNCACHED: u32 = u32::MAX;
+
+impl Block {
+    /// Taken by one request, and not cached.
+    const TAKEN: Self = Self { place_or_refs: 1, linked_from: UNCACHED };
+
+    /// How many requests hold it.
+    fn refs(&self) -> u32 {
+        if self.place_or_refs & QUEUED == 0 { self.place_or_refs } else { 0 }
+    }
+
+    fn is_cached(&self) -> bool {
+        self.linked_from != UNCACHED
+    }
+}
+
+/// The blocks of a pool.
+#[derive(Debug)]
+pub(super) struct Blocks<L> {
+    /// The null block, and all that were ever taken.
+    blocks: Vec<Block>,
+    /// By block, the hash that it was cached under last.
+    hashes: Vec<BlockHash>,
+    num_blocks: u32,
+    /// Free blocks without a hash, which are taken first, the last of these before
+    /// all others. After them come blocks that were never taken, then those of
+    /// the queue.
+    unhashed: Vec<BlockId>,
+    /// Free blocks that were cached when they were released, in that order.
+    queue: FreeQueue<L>,
+    /// The cache map: of each bucket of hashes the block that was cached last, and
+    /// after the buckets, of each block the one of its bucket that was cached before it.
+    links: Vec<L>,
+    /// A power of two; none without a cache map.
+    num_buckets: usize,
+}
+
+impl<L: Link> Blocks<L> {
+    /// So many blocks, the null block included.
+    pub(super) fn new(num_blocks: u32, caching: bool) -> Self {
+        let mut blocks = Vec::with_capacity(num_blocks as usize);
+        blocks.push(Block { place_or_refs: 0, ..Block::TAKEN });
+        let num_buckets = if caching { num_buckets(num_blocks - 1) } else { 0 };
+        let num_links = if caching { num_buckets + num_blocks as usize } else { 0 };
+        Self {
+            blocks,
+            hashes: vec![0; if caching { num_blocks as usize } else { 0 }],
+            num_blocks,
+            unhashed: Vec::new(),
+            // What was never cached is never queued.
+            queue: FreeQueue::new(if caching { num_blocks } else { 0 }),
+            links: vec![L::NULL; num_links],
+            num_buckets,
+        }
+    }
+
+    pub(super) fn num_blocks(&self) -> u32 {
+        self.num_blocks
+    }
+
+    pub(super) fn is_free(&self, id: BlockId) -> bool {
+        self.blocks[id as usize].refs() == 0
+    }
+
+    /// Adds a reference to a cached block. Gives whether it was free.
+    pub(super) fn touch(&mut self, id: BlockId) -> bool {
+        let block = &mut self.blocks[id as usize];
+        let is_free = block.place_or_refs & QUEUED != 0;
+        if is_free {
+            self.queue.remove(block.place_or_refs ^ QUEUED);
+            block.place_or_refs = 0;
+        }
+        block.place_or_refs += 1;
+        is_free
+    }
+
+    /// Takes `count` of the free blocks, of which there are so many, into `table`, and
+    /// tells the hashes of those that were cached.
+    pub(super) fn take(&mut self, count: u32, table: &mut Vec<BlockId>, removed: impl FnMut(&BlockHash)) {
+        let mut left = count as usize;
+        let unhashed = left.min(self.unhashed.len());
+        for id in self.unhashed.drain(self.unhashed.len() - unhashed..).rev() {
+            self.blocks[id as usize].place_or_refs = 1;
+            table.push(id);
+        }
+        left -= unhashed;
+        let first = self.blocks.len();
+        let fresh = left.min(self.num_blocks as usize - first);
+        self.blocks.resize(first + fresh, Block::TAKEN);
+        table.extend(first as BlockId..(first + fresh) as BlockId);
+        if left > fresh {
+            self.evict(left - fresh, table, removed);
+        }
+    }
+
+    /// Takes so many of the free blocks that were cached, the one that was released
+    /// first before all others.
+    fn evict(&mut self, count: usize, table: &mut Vec<BlockId>, mut removed: impl FnMut(&BlockHash)) {
+        let first = table.len();
+        self.queue.take(count, table);
+        let (blocks, links, first_link) = (&mut self.blocks[..], &mut self.links[..], self.num_buckets);
+        for &id in &table[first..] {
+            let block = std::mem::replace(&mut blocks[id as usize], Block::TAKEN);
+            // Not where the cache was reset after its release.
+            if block.is_cached() {
+                let from = block.linked_from;
+                let after = links[first_link + id as usize];
+                links[from as usize] = after;
+                blocks[after.number() as usize].linked_from = from;
+                removed(&self.hashes[id as usize]);
+            }
+        }
+    }
+
+    /// Puts blocks that a request holds into the cache map, each under its hash.
+    pub(super) fn insert(&mut self, ids: &[BlockId], hashes: &[BlockHash]) {
+        let first_link = self.num_buckets;
+        let (blocks, links, own_hashes) = (&mut self.blocks[..], &mut self.links[..], &mut self.hashes[..]);
+        for (&id, &hash) in ids.iter().zip(hashes) {
+            let bucket = bucket_of(hash, first_link);
+            let own_link = first_link + id as usize;
+            let after = std::mem::replace(&mut links[bucket], L::of(id));
+            links[own_link] = after;
+            own_hashes[id as usize] = hash;
+            debug_assert!(!blocks[id as usize].is_cached());
+            blocks[id as usize].linked_from = bucket as u32;
+            blocks[after.number() as usize].linked_from = own_link as u32;
+        }
+    }
+
+    /// Of the blocks with this hash, the one that was cached first.
+    #[inline]
+    pub(super) fn find(&self, hash: BlockHash) -> Option<BlockId> {
+        self.in_bucket(bucket_of(hash, self.num_buckets)).filter(|&id| self.hashes[id as usize] == hash).last()
+    }
+
+    /// Empties the cache map.
+    pub(super) fn forget_hashes(&mut self) {
+        self.links.fill(L::NULL);
+        self.blocks.iter_mut().for_each(|block| block.linked_from = UNCACHED);
+    }
+
+    /// Drops one reference to each block of a table, the last one first. Gives how many
+    /// are free by that.
+    pub(super) fn release(&mut self, table: &[BlockId]) -> u32 {
+        let unhashed_before = self.unhashed.len();
+        let blocks = &mut self.blocks[..];
+        let mut end = self.queue.end(table.len(), |id, place| blocks[id as usize].place_or_refs = place | QUEUED);
+        let mut kept = 0;
+        for &id in table.iter().rev() {
+            let block = &mut blocks[id as usize];
+            match block.refs() {
+                0 => released_too_often(id),
+                1 if block.is_cached() => block.place_or_refs = end.push(id) | QUEUED,
+                1 => {
+                    block.place_or_refs = 0;
+                    self.unhashed.push(id);
+                }
+                refs => {
+                    block.place_or_refs = refs - 1;
+                    kept += 1;
+                }
+            }
+        }
+        end.close();
+        self.unhashed[unhashed_before..].reverse();
+        table.len() as u32 - kept
+    }
+
+    /// The free blocks, the one that is taken next first.
+    pub(super) fn free(&self) -> impl Iterator<Item = BlockId> + '_ {
+        let unhashed = self.unhashed.iter().rev().copied();
+        unhashed.chain(self.blocks.len() as BlockId..self.num_blocks).chain(self.queue.iter().map(|(_, id)| id))
+    }
+
+    /// The blocks of a bucket, the one that was cached last first.
+    #[inline]
+    fn in_bucket(&self, bucket: usize) -> impl Iterator<Item = BlockId> + '_ {
+        let block_at = |link: usize| Some(self.links[link]).filter(|&link| link != L::NULL).map(L::number);
+        std::iter::successors(block_at(bucket), move |&id| block_at(self.num_buckets + id as usize))
+    }
+
+    /// Sum over all blocks of references held.
+    pub(super) fn total_references(&self) -> u64 {
+        self.blocks[1..].iter().map(|block| u64::from(block.refs())).sum()
+    }
+
+    /// Checks every structural invariant, `num_free` being the number of free blocks.
+    pub(super) fn assert_consistent(&self, num_free: u32) {
+        for (place, id) in self.queue.iter() {
+            assert_eq!(self.blocks[id as usize].place_or_refs, place | QUEUED, "block {id} is queued elsewhere");
+        }
+        for &id in &self.unhashed {
+            let block = &self.blocks[id as usize];
+            assert!(block.place_or_refs == 0 && !block.is_cached(), "block {id} is free in two ways");
+        }
+        let idle = self.blocks[1..].iter().filter(|block| block.refs() == 0).count();
+        let fresh = self.num_blocks as usize - self.blocks.len();
+        assert_eq!(self.free().count(), idle + fresh, "a block without references is not free");
+        assert_eq!(self.free().count(), num_free as usize, "number of free blocks");
+        let cached = self.blocks[1..].iter().filter(|block| block.is_cached()).count();
+        let mut mapped = 0;
+        for bucket in 0..self.num_buckets {
+            let mut linked_from = bucket;
+            for id in self.in_bucket(bucket) {
+                let block = &self.blocks[id as usize];
+                assert_eq!(
+                    bucket_of(self.hashes[id as usize], self.num_buckets),
+                    bucket,
+                    "block {id} is in the wrong bucket"
+                );
+                assert_eq!(block.linked_from as usize, linked_from, "broken bucket at block {id}");
+                mapped += 1;
+                linked_from = self.num_buckets + id as usize;
+            }
+        }
+        assert_eq!(mapped, cached, "a cached block is missing from the cache map");
+    }
+}
+
+#[inline]
+fn bucket_of(hash: BlockHash, num_buckets: usize) -> usize {
+    // The hash is well mixed; its low bits will do.
+    hash as usize & (num_buckets - 1)
+}
+
+/// Apart, so that a loop that never comes here is not made slower by the message.
+#[cold]
+fn released_too_often(id: BlockId) -> ! {
+    panic!("block {id} released more often than taken")
+}
+
+/// At most one cached block per bucket on average, and fewer where the buckets fit
+/// into the CPU's second cache all the same.
+fn num_buckets(num_blocks: u32) -> usize {
+    const MAX_SPARSE_BUCKETS: usize = 1 << 16;
+    let enough = (num_blocks as usize).next_power_of_two();
+    enough.max((2 * enough).min(MAX_SPARSE_BUCKETS))
+}
+
+/// Whether the numbers of so many blocks fit into narrow links.
+pub(super) fn are_narrow(num_blocks: u32) -> bool {
+    num_blocks <= u16::MAX.into()
+}

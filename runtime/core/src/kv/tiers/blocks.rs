@@ -1,0 +1,193 @@
+//! The blocks of one tier: which are there, and which goes next.
+
+use crate::kv::hash::BlockHash;
+
+/// Index of a place for a block in its tier.
+pub(super) type Slot = u32;
+
+pub(super) const NIL: Slot = Slot::MAX;
+
+#[derive(Clone, Debug)]
+struct Place {
+    hash: BlockHash,
+    /// Transfers that read or write the block; it stays meanwhile.
+    pins: u32,
+    /// Whether its content has arrived.
+    ready: bool,
+    older: Slot,
+    newer: Slot,
+    next_in_bucket: Slot,
+}
+
+/// A tier's blocks, in a list in order of use. Of those that nobody reads or
+/// writes the one that was used longest ago makes room.
+#[derive(Debug)]
+pub(super) struct TierBlocks {
+    capacity: u32,
+    /// Grows with what is kept, and never beyond `capacity`.
+    places: Vec<Place>,
+    oldest: Slot,
+    newest: Slot,
+    /// Places that nobody reads or writes.
+    num_idle: u32,
+    /// Of each bucket of hashes, one block.
+    buckets: Vec<Slot>,
+}
+
+impl TierBlocks {
+    pub(super) fn new(capacity: u32) -> Self {
+        let buckets = if capacity == 0 { 0 } else { (capacity as usize).next_power_of_two() };
+        Self { capacity, places: Vec::new(), oldest: NIL, newest: NIL, num_idle: 0, buckets: vec![NIL; buckets] }
+    }
+
+    /// Blocks that are there or on their way.
+    pub(super) fn len(&self) -> u32 {
+        self.places.len() as u32
+    }
+
+    pub(super) fn hash(&self, slot: Slot) -> BlockHash {
+        self.places[slot as usize].hash
+    }
+
+    /// Where a block is, or is about to be.
+    pub(super) fn find(&self, hash: BlockHash) -> Option<Slot> {
+        if self.buckets.is_empty() {
+            return None;
+        }
+        let mut slot = self.buckets[self.bucket_of(hash)];
+        while slot != NIL {
+            let place = &self.places[slot as usize];
+            if place.hash == hash {
+                return Some(slot);
+            }
+            slot = place.next_in_bucket;
+        }
+        None
+    }
+
+    /// Where a block is whose content has arrived.
+    pub(super) fn find_ready(&self, hash: BlockHash) -> Option<Slot> {
+        self.find(hash).filter(|&slot| self.places[slot as usize].ready)
+    }
+
+    /// Takes a place for a block that is about to be written, and pins it. Gives
+    /// the block that had to go, if one had to; nothing if no place is free and
+    /// none can be freed.
+    pub(super) fn reserve(&mut self, hash: BlockHash) -> Option<(Slot, Option<BlockHash>)> {
+        debug_assert!(self.find(hash).is_none(), "a tier holds a block once");
+        let (slot, evicted) = if self.len() < self.capacity {
+            let vacant = Place { hash, pins: 0, ready: false, older: NIL, newer: NIL, next_in_bucket: NIL };
+            self.places.push(vacant);
+            (self.len() - 1, None)
+        } else {
+            if self.num_idle == 0 {
+                return None;
+            }
+            // What is in use was used lately, so this is short.
+            let mut slot = self.oldest;
+            while self.places[slot as usize].pins > 0 {
+                slot = self.places[slot as usize].newer;
+            }
+            self.num_idle -= 1;
+            self.unlink(slot);
+            self.leave_bucket(slot);
+            (slot, Some(self.hash(slot)))
+        };
+        let bucket = self.bucket_of(hash);
+        let first = std::mem::replace(&mut self.buckets[bucket], slot);
+        let place = &mut self.places[slot as usize];
+        *place = Place { hash, pins: 1, ready: false, older: NIL, newer: NIL, next_in_bucket: first };
+        self.link_newest(slot);
+        Some((slot, evicted))
+    }
+
+    /// The content of a reserved place has arrived. It stays pinned.
+    pub(super) fn set_ready(&mut self, slot: Slot) {
+        let place = &mut self.places[slot as usize];
+        debug_assert!(place.pins > 0 && !place.ready);
+        place.ready = true;
+    }
+
+    pub(super) fn pin(&mut self, slot: Slot) {
+        let place = &mut self.places[slot as usize];
+        self.num_idle -= u32::from(place.pins == 0);
+        place.pins += 1;
+    }
+
+    /// Takes a pin back.
+    pub(super) fn unpin(&mut self, slot: Slot) {
+        let place = &mut self.places[slot as usize];
+        assert!(place.pins > 0 && place.ready, "slot {slot} was given back more often than taken");
+        place.pins -= 1;
+        self.num_idle += u32::from(place.pins == 0);
+    }
+
+    /// Notes a use.
+    pub(super) fn touch(&mut self, slot: Slot) {
+        self.unlink(slot);
+        self.link_newest(slot);
+    }
+
+    /// The blocks that may go, the next one first.
+    pub(super) fn evictable(&self) -> impl Iterator<Item = BlockHash> + '_ {
+        let listed = |slot: Slot| (slot != NIL).then_some(slot);
+        let slots = std::iter::successors(listed(self.oldest), move |&slot| listed(self.places[slot as usize].newer));
+        slots.filter(|&slot| self.places[slot as usize].pins == 0).map(|slot| self.hash(slot))
+    }
+
+    /// Checks every structural invariant by walking the whole tier.
+    ///
+    /// # Panics
+    /// When places, list and buckets disagree.
+    pub(super) fn assert_consistent(&self) {
+        assert!(self.len() <= self.capacity, "{} blocks in {} places", self.len(), self.capacity);
+        let idle = self.places.iter().filter(|place| place.pins == 0);
+        assert!(idle.clone().all(|place| place.ready), "a place without content is not being written");
+        assert_eq!(idle.count() as u32, self.num_idle, "number of blocks that may go");
+        assert_eq!(self.evictable().count() as u32, self.num_idle, "a block without pins is not in the list");
+        for (slot, place) in self.places.iter().enumerate() {
+            assert_eq!(self.find(place.hash), Some(slot as Slot), "a block is in its tier twice, or cannot be found");
+        }
+    }
+
+    fn bucket_of(&self, hash: BlockHash) -> usize {
+        hash as usize & (self.buckets.len() - 1)
+    }
+
+    fn leave_bucket(&mut self, slot: Slot) {
+        let bucket = self.bucket_of(self.hash(slot));
+        let next = self.places[slot as usize].next_in_bucket;
+        let mut before = self.buckets[bucket];
+        if before == slot {
+            self.buckets[bucket] = next;
+            return;
+        }
+        while self.places[before as usize].next_in_bucket != slot {
+            before = self.places[before as usize].next_in_bucket;
+        }
+        self.places[before as usize].next_in_bucket = next;
+    }
+
+    fn unlink(&mut self, slot: Slot) {
+        let Place { older, newer, .. } = self.places[slot as usize];
+        match older {
+            NIL => self.oldest = newer,
+            older => self.places[older as usize].newer = newer,
+        }
+        match newer {
+            NIL => self.newest = older,
+            newer => self.places[newer as usize].older = older,
+        }
+    }
+
+    fn link_newest(&mut self, slot: Slot) {
+        let older = std::mem::replace(&mut self.newest, slot);
+        match older {
+            NIL => self.oldest = slot,
+            older => self.places[older as usize].newer = slot,
+        }
+        let place = &mut self.places[slot as usize];
+        place.older = older;
+        place.newer = NIL;
+    }
+}

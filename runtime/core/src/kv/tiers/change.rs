@@ -1,0 +1,74 @@
+//! What is told of tiers: totals, changes, and what they hold of a prompt.
+
+use crate::kv::hash::BlockHash;
+
+/// Running totals of the tiers of one engine.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct KvTierStats {
+    /// Loads started.
+    pub loads: u64,
+    /// Blocks that loads took from the host.
+    pub host_hit_blocks: u64,
+    /// Blocks that loads took from the disk.
+    pub disk_hit_blocks: u64,
+    /// Bytes sent from the device to the host.
+    pub device_to_host_bytes: u64,
+    /// Bytes sent from the host to the device.
+    pub host_to_device_bytes: u64,
+    /// Bytes sent from the host to the disk.
+    pub host_to_disk_bytes: u64,
+    /// Bytes sent from the disk to the host.
+    pub disk_to_host_bytes: u64,
+}
+
+impl KvTierStats {
+    /// Adds the totals of another time or engine.
+    pub fn add(&mut self, more: &Self) {
+        self.loads += more.loads;
+        self.host_hit_blocks += more.host_hit_blocks;
+        self.disk_hit_blocks += more.disk_hit_blocks;
+        self.device_to_host_bytes = self.device_to_host_bytes.saturating_add(more.device_to_host_bytes);
+        self.host_to_device_bytes = self.host_to_device_bytes.saturating_add(more.host_to_device_bytes);
+        self.host_to_disk_bytes = self.host_to_disk_bytes.saturating_add(more.host_to_disk_bytes);
+        self.disk_to_host_bytes = self.disk_to_host_bytes.saturating_add(more.disk_to_host_bytes);
+    }
+}
+
+/// Where a block is kept below the device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum KvTier {
+    /// In the memory of the host.
+    Host,
+    /// On the disk.
+    Disk,
+}
+
+/// A block has come to a tier, or left it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KvTierChange {
+    /// When.
+    pub at_ns: u64,
+    /// The tier.
+    pub tier: KvTier,
+    /// The block.
+    pub hash: BlockHash,
+    /// Whether it has come.
+    pub stored: bool,
+}
+
+/// Consecutive blocks that the tiers hold, each counted where it is read from.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TierRun {
+    /// Those that are read from the host.
+    pub host_blocks: u32,
+    /// Those that are read from the disk.
+    pub disk_blocks: u32,
+}
+
+impl TierRun {
+    /// All of them.
+    #[must_use]
+    pub fn blocks(self) -> u32 {
+        self.host_blocks + self.disk_blocks
+    }
+}

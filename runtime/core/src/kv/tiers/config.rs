@@ -1,0 +1,60 @@
+//! Settings of the tiers of one engine.
+
+use crate::config::error::ConfigError;
+
+/// Settings of the tiers of one engine. A bandwidth of none takes no time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KvTiersConfig {
+    /// Blocks that the host's memory holds.
+    pub host_blocks: u32,
+    /// Blocks that the disk holds; 0 for no disk.
+    pub disk_blocks: u32,
+    /// KV bytes of one token over all layers.
+    pub kv_bytes_per_token: u64,
+    /// Most blocks that go to the host as one transfer.
+    pub offload_batch_size: u32,
+    /// From the device to the host.
+    pub device_to_host_bytes_per_s: Option<u64>,
+    /// From the host to the device.
+    pub host_to_device_bytes_per_s: Option<u64>,
+    /// From the host to the disk.
+    pub host_to_disk_bytes_per_s: Option<u64>,
+    /// From the disk to the host.
+    pub disk_to_host_bytes_per_s: Option<u64>,
+    /// Added to every read of the disk.
+    pub disk_latency_ns: u64,
+}
+
+impl KvTiersConfig {
+    pub(crate) fn check(&self, errors: &mut Vec<ConfigError>) {
+        let bandwidth = |bytes_per_s: Option<u64>| bytes_per_s.unwrap_or(1);
+        let positive = [
+            ("host_blocks", u64::from(self.host_blocks)),
+            ("kv_bytes_per_token", self.kv_bytes_per_token),
+            ("offload_batch_size", u64::from(self.offload_batch_size)),
+            ("device_to_host", bandwidth(self.device_to_host_bytes_per_s)),
+            ("host_to_device", bandwidth(self.host_to_device_bytes_per_s)),
+            ("host_to_disk", bandwidth(self.host_to_disk_bytes_per_s)),
+            ("disk_to_host", bandwidth(self.disk_to_host_bytes_per_s)),
+        ];
+        errors.extend(positive.iter().filter(|(_, value)| *value == 0).map(|&(field, _)| ConfigError::Zero { field }));
+    }
+}
+
+impl Default for KvTiersConfig {
+    /// Bandwidths and batches of Dynamo 1.4's mocker; nothing is kept until a
+    /// capacity and the size of a token are set.
+    fn default() -> Self {
+        Self {
+            host_blocks: 0,
+            disk_blocks: 0,
+            kv_bytes_per_token: 0,
+            offload_batch_size: 32,
+            device_to_host_bytes_per_s: Some(14_000_000_000),
+            host_to_device_bytes_per_s: Some(14_000_000_000),
+            host_to_disk_bytes_per_s: Some(7_000_000_000),
+            disk_to_host_bytes_per_s: Some(7_000_000_000),
+            disk_latency_ns: 0,
+        }
+    }
+}

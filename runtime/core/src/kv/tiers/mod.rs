@@ -1,0 +1,384 @@
+//! KV below the device: blocks kept in the memory of the host and on a disk.
+//!
+//! Owns what the two tiers of one engine hold and what moves between them and
+//! the device. Knows no clock: whoever asks says what time it is, and everything
+//! that has arrived by then is seen. Nothing here is iterated in an order that
+//! could vary, and nothing depends on how often it is asked.
+//!
+//! * **To the host** go full blocks of prompts when the step that computes them
+//!   is over, as far as the host does not hold them: vLLM's `OffloadingConnector`
+//!   (`vllm/distributed/kv_transfer/kv_connector/v1/offloading/scheduler.py`).
+//!   They go in batches, each of which arrives as a whole (`offload_batch_size`
+//!   of Dynamo's KV block manager). What finds no place is not kept.
+//! * **To the disk** goes what has to make room in the host; what has to make
+//!   room on the disk is gone. In both the block used longest ago goes first.
+//! * **Back to the device** goes what a prompt goes on with beyond the device's
+//!   own cache. Blocks of the disk are read into the host, and stay there if
+//!   there is a place; their copy on the disk stays as well.
+//!
+//! Each of the four ways has a bandwidth of its own, and its transfers go one
+//! after another. A block that is read or written keeps its place meanwhile.
+
+mod blocks;
+mod change;
+mod config;
+mod lane;
+
+use crate::kv::hash::BlockHash;
+use crate::request::RequestId;
+use blocks::{NIL, Slot, TierBlocks};
+pub use change::{KvTier, KvTierChange, KvTierStats, TierRun};
+pub use config::KvTiersConfig;
+use lane::Lane;
+
+/// The ways between tiers, in the order in which what arrives at one instant is
+/// seen.
+#[derive(Clone, Copy, Debug)]
+enum Way {
+    DeviceToHost,
+    HostToDisk,
+    DiskToHost,
+    HostToDevice,
+}
+
+const WAYS: [Way; 4] = [Way::DeviceToHost, Way::HostToDisk, Way::DiskToHost, Way::HostToDevice];
+
+/// Blocks on their way to the device for one request.
+#[derive(Clone, Copy, Debug)]
+struct Load {
+    /// None once it was aborted.
+    request: Option<RequestId>,
+    /// Tokens that the request has computed when it is complete.
+    end_tokens: u32,
+    /// Transfers that are still to come.
+    parts: u32,
+}
+
+/// The tiers of one engine.
+#[derive(Debug)]
+pub struct KvTiers {
+    config: KvTiersConfig,
+    block_bytes: u64,
+    now_ns: u64,
+    host: TierBlocks,
+    disk: TierBlocks,
+    /// By [`Way`].
+    lanes: [Lane; WAYS.len()],
+    loads: Vec<Load>,
+    vacant_loads: Vec<u32>,
+    /// Loads that are complete and that nobody was told of, in order.
+    pub(crate) complete: Vec<(RequestId, u32)>,
+    changes: Option<Vec<KvTierChange>>,
+    stats: KvTierStats,
+    /// Scratch: places of a transfer.
+    slots: Vec<Slot>,
+    /// Scratch: places on the disk that a load reads.
+    disk_slots: Vec<Slot>,
+}
+
+impl KvTiers {
+    /// Empty tiers of an engine with blocks of so many tokens.
+    #[must_use]
+    pub fn new(config: KvTiersConfig, block_size_tokens: u32) -> Self {
+        let lane = |way: Way| match way {
+            Way::DeviceToHost => Lane::new(config.device_to_host_bytes_per_s, 0),
+            Way::HostToDisk => Lane::new(config.host_to_disk_bytes_per_s, 0),
+            Way::DiskToHost => Lane::new(config.disk_to_host_bytes_per_s, config.disk_latency_ns),
+            Way::HostToDevice => Lane::new(config.host_to_device_bytes_per_s, 0),
+        };
+        Self {
+            block_bytes: config.kv_bytes_per_token.saturating_mul(u64::from(block_size_tokens)),
+            now_ns: 0,
+            host: TierBlocks::new(config.host_blocks),
+            disk: TierBlocks::new(config.disk_blocks),
+            lanes: WAYS.map(lane),
+            loads: Vec::new(),
+            vacant_loads: Vec::new(),
+            complete: Vec::new(),
+            changes: None,
+            stats: KvTierStats::default(),
+            slots: Vec::new(),
+            disk_slots: Vec::new(),
+            config,
+        }
+    }
+
+    /// Starts or stops recording changes; to be started before the first request.
+    pub fn record_changes(&mut self, on: bool) {
+        self.changes = on.then(Vec::new);
+    }
+
+    /// Takes what was recorded, in order of time.
+    pub fn take_changes(&mut self) -> impl Iterator<Item = KvTierChange> + '_ {
+        self.changes.iter_mut().flat_map(|changes| changes.drain(..))
+    }
+
+    /// Totals since the start, as of the time it was advanced to.
+    #[must_use]
+    pub fn stats(&self) -> KvTierStats {
+        let bytes = |way: Way| self.lanes[way as usize].bytes();
+        KvTierStats {
+            device_to_host_bytes: bytes(Way::DeviceToHost),
+            host_to_device_bytes: bytes(Way::HostToDevice),
+            host_to_disk_bytes: bytes(Way::HostToDisk),
+            disk_to_host_bytes: bytes(Way::DiskToHost),
+            ..self.stats
+        }
+    }
+
+    /// Sees all that has arrived until `now_ns`.
+    pub fn advance(&mut self, now_ns: u64) {
+        while let Some((at_ns, way)) = self.next_arrival().filter(|(at_ns, _)| *at_ns <= now_ns) {
+            self.now_ns = at_ns;
+            self.arrive(way);
+        }
+        self.now_ns = self.now_ns.max(now_ns);
+    }
+
+    /// When the next transfer of a load arrives, if nothing else is sent: the
+    /// tiers must be advanced then for the load to go on.
+    #[must_use]
+    pub fn next_load_ns(&self) -> Option<u64> {
+        [Way::DiskToHost, Way::HostToDevice].into_iter().filter_map(|way| self.lanes[way as usize].next_ns()).min()
+    }
+
+    /// The blocks at the start of `hashes` that the tiers hold.
+    #[must_use]
+    pub fn find_run(&self, hashes: &[BlockHash]) -> TierRun {
+        let mut run = TierRun::default();
+        for &hash in hashes {
+            if self.host.find_ready(hash).is_some() {
+                run.host_blocks += 1;
+            } else if self.disk.find_ready(hash).is_some() {
+                run.disk_blocks += 1;
+            } else {
+                break;
+            }
+        }
+        run
+    }
+
+    /// Notes a use of all of `hashes` that the tiers hold, the first block of the
+    /// sequence last, so that it goes last.
+    pub(crate) fn touch(&mut self, hashes: &[BlockHash]) {
+        for &hash in hashes.iter().rev() {
+            for tier in [&mut self.host, &mut self.disk] {
+                if let Some(slot) = tier.find(hash) {
+                    tier.touch(slot);
+                }
+            }
+        }
+    }
+
+    /// Sends the blocks of `hashes`, which are those of a sequence from its start,
+    /// to the host, from block `first` on and as far as it has none of them.
+    pub(crate) fn offload(&mut self, hashes: &[BlockHash], first: usize) {
+        let mut batch = std::mem::take(&mut self.slots);
+        batch.clear();
+        for &hash in &hashes[first..] {
+            if self.host.find(hash).is_some() {
+                continue;
+            }
+            // Nothing can go: all places are being read or written.
+            let Some(slot) = self.reserve_in_host(hash) else { break };
+            batch.push(slot);
+            if batch.len() == self.config.offload_batch_size as usize {
+                self.send(Way::DeviceToHost, None, batch.len() as u32, &batch);
+                batch.clear();
+            }
+        }
+        if !batch.is_empty() {
+            self.send(Way::DeviceToHost, None, batch.len() as u32, &batch);
+        }
+        self.slots = batch;
+        self.touch(hashes);
+    }
+
+    /// Starts to bring `hashes`, all of which the tiers hold, to the device.
+    pub(crate) fn start_load(&mut self, request: RequestId, hashes: &[BlockHash], end_tokens: u32) -> TierRun {
+        let mut host_slots = std::mem::take(&mut self.slots);
+        let mut disk_slots = std::mem::take(&mut self.disk_slots);
+        host_slots.clear();
+        disk_slots.clear();
+        // All of them stay before anything else goes.
+        for &hash in hashes {
+            if let Some(slot) = self.host.find_ready(hash) {
+                self.host.pin(slot);
+                host_slots.push(slot);
+            } else {
+                let slot = self.disk.find_ready(hash).expect("the tiers hold every block of a load");
+                self.disk.pin(slot);
+                disk_slots.push(slot);
+            }
+        }
+        let run = TierRun { host_blocks: host_slots.len() as u32, disk_blocks: disk_slots.len() as u32 };
+        let parts = u32::from(run.host_blocks > 0) + u32::from(run.disk_blocks > 0);
+        let load = self.add_load(Load { request: Some(request), end_tokens, parts });
+        if run.host_blocks > 0 {
+            self.send(Way::HostToDevice, Some(load), run.host_blocks, &host_slots);
+        }
+        if run.disk_blocks > 0 {
+            // Pairs of a place on the disk and one in the host, if there is one.
+            host_slots.clear();
+            for &slot in &disk_slots {
+                let hash = self.disk.hash(slot);
+                let in_host = if self.host.find(hash).is_some() { None } else { self.reserve_in_host(hash) };
+                host_slots.extend([slot, in_host.unwrap_or(NIL)]);
+            }
+            self.send(Way::DiskToHost, Some(load), run.disk_blocks, &host_slots);
+        }
+        self.stats.loads += 1;
+        self.stats.host_hit_blocks += u64::from(run.host_blocks);
+        self.stats.disk_hit_blocks += u64::from(run.disk_blocks);
+        self.slots = host_slots;
+        self.disk_slots = disk_slots;
+        self.touch(hashes);
+        run
+    }
+
+    /// The request that a load was for is gone. What is under way goes on, for
+    /// nobody.
+    pub(crate) fn forget_load(&mut self, request: RequestId) {
+        for load in self.loads.iter_mut().filter(|load| load.request == Some(request)) {
+            load.request = None;
+        }
+        self.complete.retain(|&(other, _)| other != request);
+    }
+
+    /// Blocks in the host, and on the disk, or on their way there.
+    #[must_use]
+    pub fn num_blocks(&self) -> (u32, u32) {
+        (self.host.len(), self.disk.len())
+    }
+
+    /// The blocks of a tier that may go, the next one first.
+    pub fn evictable(&self, tier: KvTier) -> impl Iterator<Item = BlockHash> + '_ {
+        match tier {
+            KvTier::Host => self.host.evictable(),
+            KvTier::Disk => self.disk.evictable(),
+        }
+    }
+
+    /// Checks every structural invariant by walking both tiers.
+    ///
+    /// # Panics
+    /// When anything disagrees.
+    pub fn assert_consistent(&self) {
+        self.host.assert_consistent();
+        self.disk.assert_consistent();
+    }
+
+    fn next_arrival(&self) -> Option<(u64, Way)> {
+        let next = WAYS.into_iter().filter_map(|way| Some((self.lanes[way as usize].next_ns()?, way)));
+        // The first of those that arrive at one instant.
+        next.min_by_key(|&(at_ns, _)| at_ns)
+    }
+
+    fn arrive(&mut self, way: Way) {
+        let mut slots = std::mem::take(&mut self.slots);
+        let transfer = self.lanes[way as usize].pop(&mut slots);
+        match way {
+            Way::DeviceToHost => {
+                for &slot in &slots {
+                    self.host.set_ready(slot);
+                    self.note(KvTier::Host, self.host.hash(slot), true);
+                }
+                slots.iter().for_each(|&slot| self.host.unpin(slot));
+            }
+            Way::HostToDisk => {
+                for &slot in &slots {
+                    self.disk.set_ready(slot);
+                    self.note(KvTier::Disk, self.disk.hash(slot), true);
+                    self.disk.unpin(slot);
+                }
+            }
+            Way::DiskToHost => {
+                let load = transfer.load.expect("the disk is read for loads");
+                self.leave_disk(&mut slots);
+                if self.loads[load as usize].request.is_some() {
+                    self.send(Way::HostToDevice, Some(load), transfer.num_blocks, &slots);
+                } else {
+                    slots.iter().for_each(|&slot| self.host.unpin(slot));
+                    self.end_part(load);
+                }
+            }
+            Way::HostToDevice => {
+                slots.iter().for_each(|&slot| self.host.unpin(slot));
+                self.end_part(transfer.load.expect("the device is written for loads"));
+            }
+        }
+        self.slots = slots;
+    }
+
+    /// Turns pairs of places into those in the host, where the blocks are now.
+    fn leave_disk(&mut self, pairs: &mut Vec<Slot>) {
+        let mut kept = 0;
+        for index in (0..pairs.len()).step_by(2) {
+            let (on_disk, in_host) = (pairs[index], pairs[index + 1]);
+            self.disk.unpin(on_disk);
+            if in_host != NIL {
+                self.host.set_ready(in_host);
+                self.note(KvTier::Host, self.host.hash(in_host), true);
+                pairs[kept] = in_host;
+                kept += 1;
+            }
+        }
+        pairs.truncate(kept);
+    }
+
+    fn add_load(&mut self, load: Load) -> u32 {
+        if let Some(index) = self.vacant_loads.pop() {
+            self.loads[index as usize] = load;
+            return index;
+        }
+        self.loads.push(load);
+        self.loads.len() as u32 - 1
+    }
+
+    fn end_part(&mut self, index: u32) {
+        let load = &mut self.loads[index as usize];
+        load.parts -= 1;
+        if load.parts == 0 {
+            self.vacant_loads.push(index);
+            let end_tokens = load.end_tokens;
+            self.complete.extend(load.request.take().map(|request| (request, end_tokens)));
+        }
+    }
+
+    /// A place in the host, for which another block may have to go to the disk.
+    fn reserve_in_host(&mut self, hash: BlockHash) -> Option<Slot> {
+        let (slot, evicted) = self.host.reserve(hash)?;
+        if let Some(evicted) = evicted {
+            self.note(KvTier::Host, evicted, false);
+            self.spill(evicted);
+        }
+        Some(slot)
+    }
+
+    /// A block has to leave the host.
+    fn spill(&mut self, hash: BlockHash) {
+        if let Some(slot) = self.disk.find(hash) {
+            self.disk.touch(slot);
+        } else if self.config.disk_blocks > 0
+            && let Some((slot, evicted)) = self.disk.reserve(hash)
+        {
+            if let Some(evicted) = evicted {
+                self.note(KvTier::Disk, evicted, false);
+            }
+            self.send(Way::HostToDisk, None, 1, &[slot]);
+        }
+    }
+
+    fn send(&mut self, way: Way, load: Option<u32>, num_blocks: u32, slots: &[Slot]) {
+        self.lanes[way as usize].send(self.now_ns, load, num_blocks, self.block_bytes, slots.iter().copied());
+    }
+
+    fn note(&mut self, tier: KvTier, hash: BlockHash, stored: bool) {
+        if let Some(changes) = &mut self.changes {
+            changes.push(KvTierChange { at_ns: self.now_ns, tier, hash, stored });
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,11 @@
+//! Interfaces of everything that decides or measures for an engine and can be replaced.
+
+mod context;
+pub mod fault;
+pub mod latency;
+pub mod policy;
+pub mod route;
+pub mod scale;
+pub mod tokens;
+
+pub use context::PluginContext;

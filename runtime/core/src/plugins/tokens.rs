@@ -1,0 +1,107 @@
+//! Who chooses output tokens, where that is somebody outside the engine.
+//!
+//! The engine asks a [`TokenSource`](crate::TokenSource) token by token; what
+//! stands behind it may want to hear of whole steps, because each call to it is
+//! costly. That is a [`BatchTokenSource`].
+
+/// A request whose output a source will be asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TokenRequest<'a> {
+    /// Names the request among those of the source: a dense number that another
+    /// request gets after this one has ended.
+    pub slot: u32,
+    /// Derived from what the request contains, so that the same request gets
+    /// the same output wherever it runs.
+    pub seed: u64,
+    /// The prompt's tokens.
+    pub prompt: &'a [u32],
+    /// The output ends with this many tokens at the latest.
+    pub max_tokens: u32,
+    /// Before it has this many tokens nothing ends the output.
+    pub min_tokens: u32,
+    /// The token that ends the output, where one does.
+    pub eos_token: Option<u32>,
+    /// Further tokens that end the output.
+    pub stop_tokens: &'a [u32],
+    /// The frontend's structured-output request as JSON, empty where there is
+    /// none.
+    pub structured_output: &'a str,
+}
+
+/// Output tokens wanted: `count` of them from `first_index` on.
+///
+/// A request is asked for each of its tokens once and in order: its first want
+/// is from index 0, each further one from where the last ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TokenWant {
+    /// The request, started in this call or before and not ended.
+    pub slot: u32,
+    /// Index of the first of them in the request's output.
+    pub first_index: u32,
+    /// How many; at least one.
+    pub count: u32,
+}
+
+/// A request that its source cannot serve.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TokenRefusal {
+    /// The request, started in this call or before and not ended.
+    pub slot: u32,
+    /// The source's name as the user knows it.
+    pub source: String,
+    /// What of the request the source cannot follow.
+    pub reason: String,
+}
+
+/// A source's answer to a step.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct TokenAnswer {
+    /// For each want in order, exactly `count` tokens; those of refused requests
+    /// mean nothing.
+    pub tokens: Vec<u32>,
+    /// Requests that must end with an error, each once. Their slots are among
+    /// `ended` later, as those of other requests.
+    pub refusals: Vec<TokenRefusal>,
+}
+
+impl TokenAnswer {
+    /// Empties it, keeping the room that it has.
+    pub fn clear(&mut self) {
+        self.tokens.clear();
+        self.refusals.clear();
+    }
+}
+
+/// Chooses the output tokens of whole steps, a step in a call.
+///
+/// One instance belongs to one engine; it may keep state from step to step.
+/// Given the same construction and the same calls it must answer the same.
+pub trait BatchTokenSource: Send {
+    /// Appends to the tokens of `answer`, for each want in order, exactly `count`
+    /// tokens, and to its refusals the requests that it cannot serve.
+    ///
+    /// Requests of `ended` are gone before those of `started` come, so that a
+    /// slot may be in both. A slot is wanted at most once in a call.
+    ///
+    /// # Errors
+    /// When the source cannot give them. What was appended then means nothing,
+    /// and the source must not be asked again.
+    fn step(
+        &mut self,
+        started: &[TokenRequest<'_>],
+        ended: &[u32],
+        wants: &[TokenWant],
+        answer: &mut TokenAnswer,
+    ) -> Result<(), TokenError>;
+}
+
+/// Why a source gave no tokens.
+#[derive(Debug, thiserror::Error)]
+#[error("token source `{source}` failed: {reason}")]
+pub struct TokenError {
+    /// The source's name as the user knows it. (Written raw, because
+    /// `thiserror` takes a plain `source` for the error underneath.)
+    pub r#source: String,
+    /// What went wrong, and what to do about it.
+    pub reason: String,
+}

@@ -1,0 +1,470 @@
+//! A request inside the engine.
+
+pub(crate) mod queue;
+mod stop;
+pub(crate) mod table;
+
+pub use stop::{Repetition, StopRules};
+
+use crate::kv::hash::{self, BlockHash, ChainHasher};
+use crate::kv::pool::BlockId;
+use crate::seed;
+
+/// Dense id of a live request of one engine.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct RequestId(pub(crate) u32);
+
+impl RequestId {
+    /// The id as an index, for tables kept beside the engine.
+    #[must_use]
+    pub fn index(self) -> usize {
+        self.0 as usize
+    }
+}
+
+/// A prompt as the engine needs it: its length, the identity of its blocks
+/// and, where someone wants to see them in KV events, its tokens.
+#[derive(Clone, Debug)]
+pub struct Prompt {
+    pub(crate) len_tokens: u32,
+    /// Empty unless the tokens are kept.
+    pub(crate) tokens: Vec<u32>,
+    /// Empty until the request is first looked at if the tokens are kept.
+    pub(crate) block_hashes: Vec<BlockHash>,
+    pub(crate) hasher: ChainHasher,
+    pub(crate) keeps_tokens: bool,
+}
+
+impl Prompt {
+    /// An empty prompt to which tokens and runs are added; only their hashes
+    /// are kept.
+    #[must_use]
+    pub fn new(block_size_tokens: u32, salt: u64) -> Self {
+        let hasher = ChainHasher::new(block_size_tokens, salt);
+        Self { len_tokens: 0, tokens: Vec::new(), block_hashes: Vec::new(), hasher, keeps_tokens: false }
+    }
+
+    /// Makes room for `len_tokens` more tokens.
+    pub fn reserve(&mut self, len_tokens: u32) {
+        if self.keeps_tokens {
+            self.tokens.reserve_exact(len_tokens as usize);
+        } else {
+            self.block_hashes.reserve_exact(self.hasher.blocks_within(len_tokens));
+        }
+    }
+
+    /// A prompt whose tokens are kept, and those of its outputs with them.
+    /// Blocks are hashed when the request's turn comes, so that waiting costs
+    /// the tokens alone.
+    ///
+    /// # Panics
+    /// With more than `u32::MAX` tokens.
+    #[must_use]
+    pub fn of_tokens(tokens: Vec<u32>, block_size_tokens: u32, salt: u64) -> Self {
+        let len_tokens = u32::try_from(tokens.len()).expect("a prompt has fewer than 2^32 tokens");
+        let hasher = ChainHasher::new(block_size_tokens, salt);
+        Self { len_tokens, tokens, block_hashes: Vec::new(), hasher, keeps_tokens: true }
+    }
+
+    /// Appends single tokens.
+    pub fn push_tokens(&mut self, tokens: impl IntoIterator<Item = u32>) {
+        for token in tokens {
+            self.len_tokens += 1;
+            if self.keeps_tokens {
+                self.tokens.push(token);
+            } else {
+                self.block_hashes.extend(self.hasher.push_token(token));
+            }
+        }
+    }
+
+    /// Appends a run of shared content; see [`ChainHasher::push_run`].
+    ///
+    /// # Panics
+    /// If the tokens are kept: a run has none.
+    pub fn push_run(&mut self, content: u64, offset_tokens: u32, len_tokens: u32) {
+        assert!(!self.keeps_tokens, "a run has no tokens to keep");
+        self.len_tokens += len_tokens;
+        self.hasher.push_run(content, offset_tokens, len_tokens, &mut self.block_hashes);
+    }
+
+    /// Number of tokens.
+    #[must_use]
+    pub fn len_tokens(&self) -> u32 {
+        self.len_tokens
+    }
+
+    /// A number that stands for all of its tokens, those behind the last full
+    /// block too; of an empty prompt while the tokens are kept.
+    #[must_use]
+    pub fn content_hash(&self) -> u64 {
+        self.hasher.state()
+    }
+
+    /// Hashes of the full blocks, first to last; none while the tokens are kept.
+    #[must_use]
+    pub fn block_hashes(&self) -> &[BlockHash] {
+        &self.block_hashes
+    }
+}
+
+/// Where a request's prompt KV comes from and goes to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum KvRole {
+    /// Computed here and dropped at the end.
+    #[default]
+    Local,
+    /// Computed here and held after the end until the driver releases it: the
+    /// prefill side of a disaggregated pair.
+    Source,
+    /// Computed elsewhere and moved into blocks reserved here: the decode side.
+    Destination,
+}
+
+/// Outputs that follow from a seed, so that nobody has to be asked for them: token
+/// `i` is [`crate::seed::output_token`]`(seed, i)`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DrawnOutputs {
+    /// The seed.
+    pub seed: u64,
+    /// A small number by which tokens emitted in steady decode are counted
+    /// ([`crate::plan::StepOutputs::steady_decode_groups`]).
+    pub group: u32,
+}
+
+/// What a client asks of the engine.
+#[derive(Clone, Debug)]
+pub struct RequestSpec {
+    /// The driver's own number for the request, given back with every output.
+    pub tag: u64,
+    /// The prompt.
+    pub prompt: Prompt,
+    /// Output tokens after which the request ends. 0 asks for the prefill
+    /// alone: it completes without output (vLLM's API refuses this; replayed
+    /// traces contain it).
+    pub max_tokens: u32,
+    /// What ends the request before that, if anything may.
+    pub stops: Option<Box<StopRules>>,
+    /// Smaller is served first under the priority policy; ranked ones are told.
+    pub priority: i32,
+    /// Whose request it is, for policies that ask; 0 where nobody told.
+    pub tenant: u64,
+    /// Arrival time; breaks ties of priority, before order of submission.
+    pub arrival_ns: u64,
+    /// Adapter id, if any.
+    pub lora: Option<u32>,
+    /// Where the prompt's KV comes from and goes to.
+    pub kv_role: KvRole,
+    /// Compute the whole prompt even where the cache holds it, as vLLM does
+    /// for requests with prompt logprobs. The cache is filled all the same.
+    pub skip_reading_prefix_cache: bool,
+    /// Lets the request decode steadily: its tokens are then not listed in the
+    /// outputs of steps, but for the first and the last. The engine's token source
+    /// must give the same ones.
+    pub drawn: Option<DrawnOutputs>,
+}
+
+impl RequestSpec {
+    /// A request of default priority that ends by length alone.
+    #[must_use]
+    pub fn new(tag: u64, prompt: Prompt, max_tokens: u32) -> Self {
+        Self {
+            tag,
+            prompt,
+            max_tokens,
+            stops: None,
+            priority: 0,
+            tenant: 0,
+            arrival_ns: 0,
+            lora: None,
+            kv_role: KvRole::Local,
+            skip_reading_prefix_cache: false,
+            drawn: None,
+        }
+    }
+}
+
+/// Where a request stands. Names are vLLM's `RequestStatus`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum RequestStatus {
+    /// In the waiting queue, never scheduled.
+    Waiting,
+    /// Holds blocks that a KV transfer is filling.
+    WaitingForRemoteKv,
+    /// Its KV has arrived; waits for admission, holding blocks.
+    RemoteKvReady,
+    /// In the running list.
+    Running,
+    /// Back in the waiting queue; its outputs will be recomputed.
+    Preempted,
+    /// Ended, its KV held for a transfer.
+    HoldingKv,
+    /// Ended; the slot is about to be reused.
+    Finished,
+}
+
+/// Why a request ended. Names are vLLM's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FinishReason {
+    /// A stop token was sampled.
+    Stop,
+    /// `max_tokens` or the model length was reached.
+    Length,
+    /// The outputs repeated themselves too often.
+    Repetition,
+    /// Aborted by the client.
+    Abort,
+}
+
+/// Fields in this order, so that what every step reads shares one cache line.
+#[derive(Debug)]
+#[repr(C, align(64))]
+pub(crate) struct Request {
+    pub(crate) tag: u64,
+    /// Of the block hash chain over all known tokens.
+    pub(crate) hash_state: u64,
+    /// Known tokens: prompt and outputs so far.
+    pub(crate) num_tokens: u32,
+    /// Tokens whose KV is computed, or will be by the steps in flight.
+    pub(crate) num_computed_tokens: u32,
+    pub(crate) prompt_tokens: u32,
+    /// A chunk that starts below this depth is prefill work, at or above it decode.
+    pub(crate) prefill_target_tokens: u32,
+    /// Known tokens at which the request ends by length.
+    pub(crate) end_tokens: u32,
+    /// Slots of the block table.
+    pub(crate) capacity_tokens: u32,
+    /// Known tokens at which the next block hash is complete.
+    pub(crate) next_hash_tokens: u32,
+    /// Tokens at which the next block is full and offered to the prefix cache.
+    pub(crate) next_store_tokens: u32,
+    /// Scheduled in steps that have not been applied.
+    pub(crate) num_in_flight_tokens: u32,
+    /// Of these, such that were scheduled before a preemption: their output is
+    /// delivered, but says nothing about what is computed now.
+    pub(crate) num_stale_tokens: u32,
+    /// Output tokens that steps in flight will bring if every draft is accepted.
+    pub(crate) num_output_placeholders: u16,
+    /// Draft tokens to be verified in the next step.
+    pub(crate) num_draft_tokens: u16,
+    pub(crate) status: RequestStatus,
+    pub(crate) flags: Flags,
+
+    pub(crate) max_tokens: u32,
+    pub(crate) lora: Option<u32>,
+    /// Bumped whenever the request enters or leaves a queue, so that stale
+    /// queue entries can be told from live ones.
+    pub(crate) queue_epoch: u32,
+    /// Place in a queue by rank, smaller first: the priority, or what a policy
+    /// has said.
+    pub(crate) rank: i64,
+    pub(crate) stops: Option<Box<StopRules>>,
+    pub(crate) arrival_ns: u64,
+    pub(crate) sequence: u64,
+    pub(crate) kv_role: KvRole,
+    /// Stepped over, or loading KV, and not admitted since.
+    pub(crate) deferred: bool,
+    pub(crate) block_table: Vec<BlockId>,
+    pub(crate) block_hashes: Vec<BlockHash>,
+    /// Known tokens, or the outputs alone, if they are kept.
+    pub(crate) tokens: Vec<u32>,
+}
+
+// What follows the first line is read when a request comes, ends or samples
+// with rules; another line would cost every request that waits.
+const _: () = assert!(std::mem::offset_of!(Request, max_tokens) == 64 && size_of::<Request>() == 192);
+
+/// What is true of a request, one bit each.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Flags(u8);
+
+impl Flags {
+    /// It may end before its length.
+    pub(crate) const HAS_STOPS: Self = Self(1);
+    pub(crate) const KEEPS_TOKENS: Self = Self(1 << 1);
+    /// `block_hashes` covers all known tokens.
+    pub(crate) const HASHED: Self = Self(1 << 2);
+    /// Its latest chunk ended before the last known token.
+    pub(crate) const PREFILL_CHUNK: Self = Self(1 << 3);
+    pub(crate) const SKIPS_LOOKUP: Self = Self(1 << 4);
+    /// Stale output is dropped, not delivered.
+    pub(crate) const DROPS_STALE: Self = Self(1 << 5);
+    /// Outputs are kept though the prompt's tokens are not.
+    pub(crate) const KEEPS_OUTPUTS: Self = Self(1 << 6);
+    /// What it may still take of the pool is counted as reserved.
+    pub(crate) const RESERVES: Self = Self(1 << 7);
+    pub(crate) const KEEPS_ANY: Self = Self(Self::KEEPS_TOKENS.0 | Self::KEEPS_OUTPUTS.0);
+
+    #[inline]
+    pub(crate) fn has(self, flag: Self) -> bool {
+        self.0 & flag.0 != 0
+    }
+
+    #[inline]
+    pub(crate) fn set(&mut self, flag: Self, on: bool) {
+        if on {
+            self.0 |= flag.0;
+        } else {
+            self.0 &= !flag.0;
+        }
+    }
+}
+
+impl Request {
+    pub(crate) fn new(spec: RequestSpec, sequence: u64, block_size_tokens: u32, max_model_len: u32) -> Self {
+        let Prompt { len_tokens, tokens, block_hashes, hasher, keeps_tokens } = spec.prompt;
+        let mut flags = Flags::default();
+        let stops = spec.stops.and_then(StopRules::prepared);
+        flags.set(Flags::HAS_STOPS, stops.is_some());
+        flags.set(Flags::KEEPS_TOKENS, keeps_tokens);
+        let asks_outputs = stops.as_ref().is_some_and(|stops| stops.repetition.is_some());
+        flags.set(Flags::KEEPS_OUTPUTS, asks_outputs && !keeps_tokens);
+        flags.set(Flags::HASHED, !keeps_tokens);
+        flags.set(Flags::SKIPS_LOOKUP, spec.skip_reading_prefix_cache);
+        let prefill_target_tokens = match spec.kv_role {
+            KvRole::Destination => 0,
+            KvRole::Local | KvRole::Source => len_tokens,
+        };
+        Self {
+            tag: spec.tag,
+            hash_state: hasher.state(),
+            num_tokens: len_tokens,
+            num_computed_tokens: 0,
+            prompt_tokens: len_tokens,
+            prefill_target_tokens,
+            end_tokens: len_tokens.saturating_add(spec.max_tokens).min(max_model_len),
+            capacity_tokens: 0,
+            next_hash_tokens: (block_hashes.len() as u32 + 1).saturating_mul(block_size_tokens),
+            next_store_tokens: block_size_tokens,
+            num_in_flight_tokens: 0,
+            num_stale_tokens: 0,
+            num_output_placeholders: 0,
+            num_draft_tokens: 0,
+            status: RequestStatus::Waiting,
+            flags,
+            max_tokens: spec.max_tokens,
+            rank: spec.priority.into(),
+            stops,
+            arrival_ns: spec.arrival_ns,
+            sequence,
+            lora: spec.lora,
+            queue_epoch: 0,
+            kv_role: spec.kv_role,
+            deferred: false,
+            block_table: Vec::new(),
+            block_hashes,
+            tokens,
+        }
+    }
+
+    #[inline]
+    pub(crate) fn num_output_tokens(&self) -> u32 {
+        self.num_tokens - self.prompt_tokens
+    }
+
+    /// Output tokens that are sure to come, unless the request is aborted.
+    #[inline]
+    pub(crate) fn certain_tokens(&self) -> u32 {
+        if self.flags.has(Flags::HAS_STOPS) { 0 } else { self.end_tokens - self.num_tokens }
+    }
+
+    /// Tokens still to be computed before the request decodes.
+    #[inline]
+    pub(crate) fn outstanding_prefill_tokens(&self) -> u32 {
+        self.prefill_target_tokens.saturating_sub(self.num_computed_tokens)
+    }
+
+    /// Makes room for `blocks` blocks in all and what goes with them, so that a
+    /// request that runs does not allocate.
+    pub(crate) fn reserve(&mut self, blocks: u32, block_size_tokens: u32) {
+        let missing = |have: usize| (blocks as usize).saturating_sub(have);
+        self.block_table.reserve_exact(missing(self.block_table.len()));
+        // The last block is hashed only if it is full.
+        let full = blocks.min(self.end_tokens / block_size_tokens) as usize;
+        self.block_hashes.reserve_exact(full.saturating_sub(self.block_hashes.len()));
+        if self.flags.has(Flags::KEEPS_ANY) {
+            let held = self.block_table.len() as u32;
+            let slots = u64::from(blocks.saturating_sub(held)) * u64::from(block_size_tokens);
+            let more = u64::from(self.end_tokens - self.num_tokens).min(slots);
+            self.tokens.reserve_exact(more as usize);
+        }
+    }
+
+    /// Completes `block_hashes`, if the tokens were only kept so far.
+    pub(crate) fn ensure_hashed(&mut self, block_size_tokens: u32) {
+        if self.flags.has(Flags::HASHED) {
+            return;
+        }
+        self.flags.set(Flags::HASHED, true);
+        let tokens = std::mem::take(&mut self.tokens);
+        for (index, &token) in tokens.iter().enumerate() {
+            self.extend_hash(index as u32 + 1, token, block_size_tokens);
+        }
+        self.tokens = tokens;
+    }
+
+    /// Appends an output token.
+    #[inline]
+    pub(crate) fn push_output(&mut self, token: u32, caching: bool, block_size_tokens: u32) {
+        self.num_tokens += 1;
+        if caching {
+            self.extend_hash(self.num_tokens, token, block_size_tokens);
+        }
+        if self.flags.has(Flags::KEEPS_ANY) {
+            self.tokens.push(token);
+        }
+    }
+
+    /// Appends so many outputs that follow from `seed` and are not kept.
+    pub(crate) fn push_drawn_outputs(&mut self, seed: u64, outputs: u32, caching: bool, block_size_tokens: u32) {
+        let end = self.num_tokens + outputs;
+        // What comes behind the last full block is never asked for.
+        if caching && self.next_hash_tokens <= self.end_tokens {
+            let mut state = self.hash_state;
+            let mut tokens = self.num_tokens;
+            while tokens < end {
+                let upto = end.min(self.next_hash_tokens);
+                for place in tokens..upto {
+                    state = hash::fold_token(state, seed::output_token(seed, place - self.prompt_tokens));
+                }
+                tokens = upto;
+                if tokens == self.next_hash_tokens {
+                    state = hash::end_block(state);
+                    self.block_hashes.push(hash::identity(state));
+                    self.next_hash_tokens += block_size_tokens;
+                }
+            }
+            self.hash_state = state;
+        }
+        self.num_tokens = end;
+    }
+
+    /// Whether the request ends with its latest output, `token`.
+    pub(crate) fn finish_after(&self, token: u32) -> Option<FinishReason> {
+        let stops = self.stops.as_deref();
+        if stops.is_some_and(|stops| stops.end_at_token(token)) {
+            return Some(FinishReason::Stop);
+        }
+        if self.num_tokens >= self.end_tokens {
+            return Some(FinishReason::Length);
+        }
+        let repeats = stops.is_some_and(|stops| stops.end_by_repetition(self.kept_outputs()));
+        repeats.then_some(FinishReason::Repetition)
+    }
+
+    /// The outputs so far; none unless they are kept.
+    fn kept_outputs(&self) -> &[u32] {
+        if self.flags.has(Flags::KEEPS_TOKENS) { &self.tokens[self.prompt_tokens as usize..] } else { &self.tokens }
+    }
+
+    #[inline]
+    fn extend_hash(&mut self, num_tokens: u32, token: u32, block_size_tokens: u32) {
+        self.hash_state = hash::fold_token(self.hash_state, token);
+        if num_tokens == self.next_hash_tokens {
+            self.hash_state = hash::end_block(self.hash_state);
+            self.block_hashes.push(hash::identity(self.hash_state));
+            self.next_hash_tokens += block_size_tokens;
+        }
+    }
+}

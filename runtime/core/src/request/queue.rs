@@ -1,0 +1,206 @@
+//! The waiting queue, in FCFS order or by rank.
+//!
+//! Entries of requests that left (by abort, by admission from elsewhere or for
+//! another place) are dropped when they surface, so nothing searches the queue.
+
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, VecDeque};
+
+use crate::config::Policy;
+use crate::request::table::RequestTable;
+use crate::request::{Request, RequestId};
+
+/// Places that were left and are kept however few requests wait.
+const MAX_LEFT_PLACES: usize = 64;
+
+/// Names a request for as long as it does not leave the queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Entry {
+    id: RequestId,
+    epoch: u32,
+}
+
+impl Entry {
+    fn is_live(self, requests: &RequestTable) -> bool {
+        requests[self.id].queue_epoch == self.epoch
+    }
+}
+
+/// A place by rank; smaller is served first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Ranked {
+    rank: i64,
+    arrival_ns: u64,
+    sequence: u64,
+    entry: Entry,
+}
+
+impl Ranked {
+    fn of(request: &Request, entry: Entry) -> Self {
+        Self { rank: request.rank, arrival_ns: request.arrival_ns, sequence: request.sequence, entry }
+    }
+}
+
+#[derive(Debug)]
+enum Order {
+    Fcfs(VecDeque<Entry>),
+    Ranked(BinaryHeap<Reverse<Ranked>>),
+}
+
+#[derive(Debug)]
+pub(crate) struct WaitingQueue {
+    order: Order,
+    len: usize,
+}
+
+impl WaitingQueue {
+    pub(crate) fn new(policy: Policy) -> Self {
+        let order = match policy {
+            Policy::Fcfs => Order::Fcfs(VecDeque::new()),
+            Policy::Priority | Policy::Ranked => Order::Ranked(BinaryHeap::new()),
+        };
+        Self { order, len: 0 }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Queues a request behind all others (FCFS) or by its rank.
+    pub(crate) fn push_back(&mut self, id: RequestId, requests: &mut RequestTable) {
+        let entry = self.enter(id, requests);
+        match &mut self.order {
+            Order::Fcfs(queue) => queue.push_back(entry),
+            Order::Ranked(heap) => enter_heap(heap, Ranked::of(&requests[id], entry), self.len, requests),
+        }
+    }
+
+    /// Queues a request before all others (FCFS) or by its rank.
+    pub(crate) fn push_front(&mut self, id: RequestId, requests: &mut RequestTable) {
+        let entry = self.enter(id, requests);
+        match &mut self.order {
+            Order::Fcfs(queue) => queue.push_front(entry),
+            Order::Ranked(heap) => enter_heap(heap, Ranked::of(&requests[id], entry), self.len, requests),
+        }
+    }
+
+    /// Takes the request whose turn it is.
+    pub(crate) fn pop(&mut self, requests: &mut RequestTable) -> Option<RequestId> {
+        let id = self.peek(requests)?;
+        self.drop_first();
+        self.leave(id, requests);
+        Some(id)
+    }
+
+    /// The request whose turn it is.
+    pub(crate) fn peek(&mut self, requests: &RequestTable) -> Option<RequestId> {
+        loop {
+            let entry = match &self.order {
+                Order::Fcfs(queue) => *queue.front()?,
+                Order::Ranked(heap) => heap.peek()?.0.entry,
+            };
+            if entry.is_live(requests) {
+                return Some(entry.id);
+            }
+            self.drop_first();
+        }
+    }
+
+    fn drop_first(&mut self) {
+        match &mut self.order {
+            Order::Fcfs(queue) => drop(queue.pop_front()),
+            Order::Ranked(heap) => drop(heap.pop()),
+        }
+    }
+
+    /// Forgets a queued request wherever it stands.
+    pub(crate) fn leave(&mut self, id: RequestId, requests: &mut RequestTable) {
+        requests[id].queue_epoch += 1;
+        self.len -= 1;
+    }
+
+    fn enter(&mut self, id: RequestId, requests: &mut RequestTable) -> Entry {
+        self.len += 1;
+        requests[id].queue_epoch += 1;
+        Entry { id, epoch: requests[id].queue_epoch }
+    }
+}
+
+/// Adds a place to a heap whose queue has `len` requests. Places that were left
+/// stay until they surface, which one behind all others may never do: they go
+/// where they are the greater part.
+fn enter_heap(heap: &mut BinaryHeap<Reverse<Ranked>>, place: Ranked, len: usize, requests: &RequestTable) {
+    if heap.len() >= 2 * len + MAX_LEFT_PLACES {
+        heap.retain(|Reverse(place)| place.entry.is_live(requests));
+    }
+    heap.push(Reverse(place));
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::config::{EngineConfig, EngineConfigInput};
+    use crate::request::{Prompt, RequestSpec};
+
+    /// Requests with the given priorities, all queued by submission order.
+    fn queued(policy: Policy, priorities: &[i32]) -> crate::Engine {
+        let config = EngineConfig::new(EngineConfigInput { policy, ..EngineConfigInput::default() }).unwrap();
+        let mut engine = crate::Engine::new(config);
+        for (tag, &priority) in priorities.iter().enumerate() {
+            let mut prompt = Prompt::new(16, 0);
+            prompt.push_run(tag as u64, 0, 8);
+            let spec = RequestSpec { priority, ..RequestSpec::new(tag as u64, prompt, 1) };
+            engine.submit(spec).unwrap();
+        }
+        engine
+    }
+
+    /// Ranks that change leave places behind. They are bounded by the queue's length.
+    #[test]
+    fn changing_ranks_keep_the_heap_small() {
+        let mut engine = queued(Policy::Ranked, &[0; 50]);
+        for turn in 0..1_000 {
+            for slot in 0..50 {
+                let id = RequestId(slot);
+                engine.waiting.leave(id, &mut engine.requests);
+                engine.requests[id].rank = (turn * 7 + i64::from(slot) * 13) % 101;
+                engine.waiting.push_back(id, &mut engine.requests);
+            }
+            let Order::Ranked(heap) = &engine.waiting.order else { panic!("a ranked queue is a heap") };
+            assert!(heap.len() <= 2 * 50 + MAX_LEFT_PLACES, "{} places after turn {turn}", heap.len());
+        }
+        let order: Vec<RequestId> = std::iter::from_fn(|| engine.waiting.pop(&mut engine.requests)).collect();
+        let ranks: Vec<i64> = order.iter().map(|&id| engine.requests[id].rank).collect();
+        assert!(ranks.len() == 50 && ranks.is_sorted(), "{ranks:?}");
+    }
+
+    proptest! {
+        /// Requests that leave early have no effect on the order of the others.
+        #[test]
+        fn order_survives_departures(
+            priority_policy in any::<bool>(),
+            priorities in proptest::collection::vec(-3..3i32, 1..40),
+            gone in proptest::collection::vec(any::<bool>(), 40),
+        ) {
+            let policy = if priority_policy { Policy::Priority } else { Policy::Fcfs };
+            let mut engine = queued(policy, &priorities);
+            let mut expected: Vec<(i32, u64)> = Vec::new();
+            for (tag, &priority) in priorities.iter().enumerate() {
+                let id = RequestId(tag as u32);
+                if gone[tag] {
+                    engine.waiting.leave(id, &mut engine.requests);
+                } else {
+                    expected.push((if priority_policy { priority } else { 0 }, tag as u64));
+                }
+            }
+            expected.sort_unstable();
+            prop_assert_eq!(engine.waiting.len(), expected.len());
+            let popped: Vec<u64> =
+                std::iter::from_fn(|| engine.waiting.pop(&mut engine.requests)).map(|id| u64::from(id.0)).collect();
+            prop_assert_eq!(popped, expected.into_iter().map(|(_, tag)| tag).collect::<Vec<_>>());
+            prop_assert_eq!(engine.waiting.len(), 0);
+        }
+    }
+}

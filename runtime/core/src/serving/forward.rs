@@ -1,0 +1,38 @@
+//! Forwarding of [`ServingEngine`](super::ServingEngine)'s methods, each listed once.
+
+/// Hands the methods that [`Engine`](crate::Engine) has under the same signature to a
+/// macro: those that look first, then those that change the engine.
+macro_rules! common_methods {
+    ($forward:ident) => {
+        $forward! { ref
+            fn check(prompt_tokens: u32, max_tokens: u32) -> Result<(), RejectReason>;
+            fn may_schedule() -> bool;
+            fn has_schedulable_requests() -> bool;
+            fn steps_in_flight() -> usize;
+            fn plan() -> &StepPlan;
+            fn oldest_plan() -> &StepPlan;
+            fn outputs() -> &StepOutputs;
+            fn predict_decode_steps(most: usize, steps: &mut DecodeSteps) -> ();
+            fn num_running() -> usize;
+            fn num_waiting() -> usize;
+            fn outstanding_prefill_tokens() -> u64;
+            fn stats() -> &EngineStats;
+            fn kv_tiers() -> Option<&KvTiers>;
+        }
+        $forward! { mut
+            fn submit(spec: RequestSpec) -> Result<RequestId, RejectReason>;
+            fn abort(id: RequestId) -> ();
+            fn remote_kv_arrived(id: RequestId) -> ();
+            fn reserve_remote() -> Option<RemoteLoad>;
+            fn release_held_kv(id: RequestId) -> ();
+            fn apply_policy(policy: &mut dyn SchedulingPolicy, now_ns: u64) -> Result<(), PolicyError>;
+            fn schedule() -> &StepPlan;
+            fn dissolve_steady_decode() -> ();
+            fn kv_tiers_mut() -> Option<&mut KvTiers>;
+            fn advance_tiers(now_ns: u64, loaded: &mut Vec<u64>) -> ();
+            fn offload_prompts(now_ns: u64) -> ();
+        }
+    };
+}
+
+pub(super) use common_methods;

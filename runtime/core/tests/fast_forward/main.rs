@@ -1,0 +1,192 @@
+//! Steps that can be told in advance are the steps that come.
+
+mod steady_decode;
+#[path = "../support/mod.rs"]
+mod support;
+
+use proptest::prelude::*;
+use support::{Tokens, Whims, arb_config, request};
+use vcr_core::kv_pool::BlockId;
+use vcr_core::latency::DecodeSteps;
+use vcr_core::plan::{AdmissionStop, ScheduledKind};
+use vcr_core::{Engine, EngineConfig, EngineConfigInput, PauseState};
+
+type Requests = Vec<(u32, bool, u32)>;
+
+/// Requests with a prompt length, whether they share a prompt, and a number of tokens.
+fn arb_requests() -> impl Strategy<Value = Requests> {
+    proptest::collection::vec((1..120u32, any::<bool>(), 1..60u32), 1..12)
+}
+
+fn with_requests(config: EngineConfig, requests: &Requests) -> Engine {
+    let mut engine = Engine::new(config);
+    engine.pool_mut().record_events(true);
+    for (tag, &(prompt_tokens, shared, max_tokens)) in requests.iter().enumerate() {
+        if engine.check(prompt_tokens, max_tokens).is_ok() {
+            let spec = request(engine.config(), tag as u64, prompt_tokens, shared, max_tokens);
+            engine.submit(spec).expect("it has been checked");
+        }
+    }
+    engine
+}
+
+/// A step as a log would show it: requests with tokens, depth, kind and new
+/// blocks, and the KV events up to its schedule; then tokens given.
+#[derive(Debug, PartialEq)]
+enum Happened {
+    Scheduled {
+        requests: Vec<(u64, u32, u32, ScheduledKind, Vec<BlockId>)>,
+        num_events: usize,
+        waiting: u64,
+        stop: AdmissionStop,
+    },
+    Given(Vec<(u64, u32)>),
+    Events(Vec<String>),
+}
+
+/// Runs all requests to their ends, skipping up to `most` steps at a time. With
+/// `pauses` none is admitted before all that run have ended.
+fn history(config: EngineConfig, requests: &Requests, most: Option<usize>, pauses: bool) -> Vec<Happened> {
+    let mut engine = with_requests(config, requests);
+    // Asked only where the engine is ranked by a policy.
+    let mut policy = Whims::new(7);
+    let mut history = Vec::new();
+    let mut steps = DecodeSteps::default();
+    loop {
+        if engine.may_schedule() {
+            engine.apply_policy(&mut policy, 0).expect("it says what it may");
+            engine.schedule();
+            history.push(scheduled(&engine));
+            let empty = engine.plan().scheduled.is_empty();
+            if empty && !engine.step_in_flight() && engine.plan().preempted.is_empty() {
+                if engine.pause_state() == PauseState::Unpaused {
+                    break;
+                }
+                engine.set_pause_state(PauseState::Unpaused);
+            } else if pauses {
+                engine.set_pause_state(PauseState::PausedNew);
+            }
+        }
+        engine.predict_decode_steps(most.unwrap_or(0), &mut steps);
+        if !steps.is_empty() {
+            skip(&mut engine, steps.len() as u32, &mut history);
+        }
+        if engine.step_in_flight() {
+            engine.update(&mut Tokens);
+            given(&engine, &mut history);
+        }
+    }
+    let events = engine.pool().events().expect("recording").iter().map(|event| format!("{event:?}"));
+    history.push(Happened::Events(events.collect()));
+    history
+}
+
+fn scheduled(engine: &Engine) -> Happened {
+    let plan = engine.plan();
+    let rows = plan.scheduled.iter().map(|entry| {
+        let blocks = plan.blocks_of(entry).to_vec();
+        (entry.tag, entry.num_scheduled_tokens, entry.num_computed_tokens, entry.kind, blocks)
+    });
+    Happened::Scheduled {
+        requests: rows.collect(),
+        num_events: engine.pool().events().expect("recording").len(),
+        waiting: engine.num_waiting() as u64,
+        stop: plan.admission_stop,
+    }
+}
+
+fn given(engine: &Engine, history: &mut Vec<Happened>) {
+    let mut tokens = engine.outputs().tokens.iter();
+    let outputs = engine.outputs().outputs.iter();
+    let given = outputs.flat_map(|output| {
+        let own = tokens.by_ref().take(output.num_tokens as usize);
+        own.map(|&token| (output.tag, token)).collect::<Vec<_>>()
+    });
+    history.push(Happened::Given(given.collect()));
+}
+
+/// Skips a fast-forward and tells what happened in it, step by step.
+fn skip(engine: &mut Engine, steps: u32, history: &mut Vec<Happened>) {
+    let before: Vec<(u64, u32)> =
+        engine.plan().scheduled.iter().map(|entry| (entry.tag, entry.num_computed_tokens)).collect();
+    let waiting = engine.num_waiting() as u64;
+    let fast_forward = engine.decode_ahead(steps, &mut Tokens);
+    assert_eq!(fast_forward.steps, steps);
+    let (grants, events_by_step) = (fast_forward.grants.clone(), fast_forward.events_by_step.clone());
+    for step in 1..=steps {
+        let outputs = engine.outputs();
+        let row = outputs.tokens.chunks_exact(steps as usize).zip(&before);
+        history.push(Happened::Given(row.map(|(tokens, &(tag, _))| (tag, tokens[step as usize - 1])).collect()));
+        let requests = before.iter().enumerate().map(|(index, &(tag, computed))| {
+            let own = grants.iter().filter(|grant| grant.step == step && grant.entry == index as u32);
+            (tag, 1, computed + step, ScheduledKind::Running, own.map(|grant| grant.block).collect())
+        });
+        history.push(Happened::Scheduled {
+            requests: requests.collect(),
+            num_events: events_by_step[step as usize - 1] as usize,
+            waiting,
+            stop: engine.plan().admission_stop,
+        });
+    }
+    // The plan left in flight is the last of them.
+    assert_eq!(history.last(), Some(&scheduled(engine)));
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
+
+    /// Steps told in advance are the steps that come.
+    #[test]
+    fn predicted_steps_happen(config in arb_config(), requests in arb_requests()) {
+        let mut engine = with_requests(config, &requests);
+        let mut policy = Whims::new(9);
+        let mut predicted = Vec::new();
+        while engine.has_schedulable_requests() || engine.step_in_flight() {
+            if engine.may_schedule() {
+                engine.apply_policy(&mut policy, 0).expect("it says what it may");
+                let shape = engine.schedule().shape;
+                if shape.batch_requests() > 0 && predicted.is_empty() {
+                    let mut steps = DecodeSteps::default();
+                    engine.predict_decode_steps(7, &mut steps);
+                    predicted.extend(steps.shapes());
+                    predicted.reverse();
+                } else if let Some(told) = predicted.pop() {
+                    prop_assert_eq!(told, shape);
+                }
+            }
+            if engine.step_in_flight() {
+                engine.update(&mut Tokens);
+            }
+        }
+        prop_assert_eq!(predicted.len(), 0, "steps were told that did not come");
+    }
+
+    /// A fast-forward applied at once is the same as its steps one by one.
+    #[test]
+    fn a_fast_forward_is_its_steps(
+        config in arb_config(),
+        requests in arb_requests(),
+        most in 1..Engine::MAX_PREDICTED_STEPS,
+        pauses in any::<bool>(),
+    ) {
+        let skipped = history(config.clone(), &requests, Some(most), pauses);
+        prop_assert_eq!(skipped, history(config, &requests, None, pauses));
+    }
+}
+
+#[test]
+fn a_fast_forward_of_decode_is_predicted_to_its_end() {
+    let mut engine =
+        with_requests(EngineConfig::new(EngineConfigInput::default()).expect("valid"), &vec![(30, false, 20)]);
+    engine.schedule();
+    engine.update(&mut Tokens);
+    engine.schedule();
+    let mut steps = DecodeSteps::default();
+    engine.predict_decode_steps(Engine::MAX_PREDICTED_STEPS, &mut steps);
+    // The prefill gave one token and the step in flight gives the second.
+    assert_eq!(steps.len(), 18);
+    let contexts: Vec<u64> = steps.shapes().map(|shape| shape.decode_context_tokens).collect();
+    assert_eq!(contexts, (32..50).collect::<Vec<u64>>());
+    let blocks = steps.kv_active_blocks();
+    assert_eq!((blocks[0], blocks[1], blocks[17]), (2, 3, 4));
+}

@@ -1,0 +1,259 @@
+//! Requests that decode steadily do what they would do one by one.
+
+use std::collections::BTreeMap;
+
+use super::support::{Whims, arb_config, request};
+use proptest::prelude::*;
+use vcr_core::latency::DecodeSteps;
+use vcr_core::plan::StepOutputs;
+use vcr_core::{DrawnOutputs, Engine, EngineConfig, EngineConfigInput, FinishReason, PauseState, TokenSource, seed};
+
+/// The tokens of a request by its tag alone.
+struct Drawn;
+
+impl TokenSource for Drawn {
+    fn token(&mut self, tag: u64, output_index: u32) -> u32 {
+        seed::output_token(tag, output_index)
+    }
+}
+
+/// What happens between two steps.
+#[derive(Clone, Debug)]
+enum Act {
+    Submit {
+        prompt_tokens: u32,
+        shared: bool,
+        max_tokens: u32,
+    },
+    Abort {
+        which: prop::sample::Index,
+    },
+    ResetCache,
+    Pause(PauseState),
+    /// So many steps one by one, or in stretches where they can be told.
+    Steps {
+        steps: u8,
+        ahead: bool,
+    },
+}
+
+fn arb_act() -> impl Strategy<Value = Act> {
+    let submit = (1..120u32, any::<bool>(), 1..80u32);
+    let submit =
+        submit.prop_map(|(prompt_tokens, shared, max_tokens)| Act::Submit { prompt_tokens, shared, max_tokens });
+    let pause = prop::sample::select(&[PauseState::Unpaused, PauseState::PausedNew, PauseState::PausedAll][..]);
+    prop_oneof![
+        6 => submit,
+        1 => any::<prop::sample::Index>().prop_map(|which| Act::Abort { which }),
+        1 => Just(Act::ResetCache),
+        1 => pause.prop_map(Act::Pause),
+        8 => (1..40u8, any::<bool>()).prop_map(|(steps, ahead)| Act::Steps { steps, ahead }),
+    ]
+}
+
+/// An engine, and what its driver knows.
+struct Driven {
+    engine: Engine,
+    /// Asked only where the engine is ranked by a policy.
+    policy: Whims,
+    in_steady_decode: bool,
+    told_tokens: BTreeMap<u64, u32>,
+    ended: Vec<(u64, u32, FinishReason)>,
+    tokens_by_group: [u64; 3],
+}
+
+impl Driven {
+    fn new(config: &EngineConfig, in_steady_decode: bool) -> Self {
+        let mut engine = Engine::new(config.clone());
+        engine.pool_mut().record_events(true);
+        Self {
+            engine,
+            policy: Whims::new(7),
+            in_steady_decode,
+            told_tokens: BTreeMap::new(),
+            ended: Vec::new(),
+            tokens_by_group: [0; 3],
+        }
+    }
+
+    fn submit(&mut self, tag: u64, prompt_tokens: u32, shared: bool, max_tokens: u32) {
+        if self.engine.check(prompt_tokens, max_tokens).is_ok() {
+            let mut spec = request(self.engine.config(), tag, prompt_tokens, shared, max_tokens);
+            spec.drawn = self.in_steady_decode.then_some(DrawnOutputs { seed: tag, group: (tag % 3) as u32 });
+            self.engine.submit(spec).expect("it has been checked");
+        }
+    }
+
+    fn hear_untold(&mut self) {
+        for (tag, tokens) in self.engine.take_untold() {
+            *self.told_tokens.entry(tag).or_default() += tokens;
+        }
+    }
+
+    fn hear(&mut self) {
+        self.hear_untold();
+        let StepOutputs { outputs, steady_decode_groups, .. } = self.engine.outputs();
+        for output in outputs {
+            let told = self.told_tokens.entry(output.tag).or_default();
+            *told += output.num_tokens;
+            self.tokens_by_group[(output.tag % 3) as usize] += u64::from(output.num_tokens);
+            self.ended.extend(output.finish.map(|reason| (output.tag, *told, reason)));
+        }
+        for (all, &steady_decode) in self.tokens_by_group.iter_mut().zip(steady_decode_groups) {
+            *all += u64::from(steady_decode);
+        }
+    }
+
+    fn schedule(&mut self) {
+        if self.engine.may_schedule() {
+            self.engine.apply_policy(&mut self.policy, 0).expect("it says what it may");
+            self.engine.schedule();
+            self.hear_untold();
+        }
+    }
+
+    fn update(&mut self) {
+        if self.engine.step_in_flight() {
+            self.engine.update(&mut Drawn);
+            self.hear();
+        }
+    }
+
+    /// Applies a fast-forward of the steps that can be told. Gives their number.
+    fn skip(&mut self, most: usize) -> usize {
+        let mut steps = DecodeSteps::default();
+        self.engine.predict_decode_steps(most, &mut steps);
+        if !steps.is_empty() {
+            self.engine.decode_ahead(steps.len() as u32, &mut Drawn);
+            self.hear_untold();
+            let StepOutputs { outputs, steady_decode_groups, .. } = self.engine.outputs();
+            for output in outputs {
+                *self.told_tokens.entry(output.tag).or_default() += output.num_tokens;
+                self.tokens_by_group[(output.tag % 3) as usize] += u64::from(output.num_tokens);
+            }
+            for (all, &steady_decode) in self.tokens_by_group.iter_mut().zip(steady_decode_groups) {
+                *all += u64::from(steady_decode) * steps.len() as u64;
+            }
+        }
+        steps.len()
+    }
+
+    /// All that can be seen of it from outside.
+    fn seen(&self) -> impl PartialEq + std::fmt::Debug + use<> {
+        let plan = self.engine.plan();
+        let events: Vec<String> =
+            self.engine.pool().events().expect("recording").iter().map(|event| format!("{event:?}")).collect();
+        let free: Vec<u32> = self.engine.pool().free_blocks().collect();
+        let running: Vec<u64> = self.engine.running_tags().collect();
+        let plan = (plan.shape, plan.preempted.clone(), plan.admission_stop, plan.total_num_scheduled_tokens);
+        let stats = format!("{:?}", self.engine.stats());
+        (plan, events, free, running, stats, self.ended.clone(), self.tokens_by_group)
+    }
+}
+
+/// Does the same with two engines, of which only one decodes steadily.
+fn compare(config: &EngineConfig, acts: &[Act], tag_of: impl Fn(u64) -> u64) -> Result<(), TestCaseError> {
+    let mut pair = [Driven::new(config, false), Driven::new(config, true)];
+    for (tag, act) in acts.iter().enumerate() {
+        let tag = tag_of(tag as u64);
+        match *act {
+            Act::Submit { prompt_tokens, shared, max_tokens } => {
+                pair.iter_mut().for_each(|driven| driven.submit(tag, prompt_tokens, shared, max_tokens));
+            }
+            Act::Abort { which } => {
+                let tags: Vec<u64> = pair[0].engine.running_tags().collect();
+                if !tags.is_empty() {
+                    for driven in &mut pair {
+                        let id = driven.engine.find(*which.get(&tags)).expect("it runs in both");
+                        driven.engine.abort(id);
+                    }
+                }
+            }
+            Act::ResetCache => {
+                let done = pair.each_mut().map(|driven| driven.engine.reset_prefix_cache(true));
+                prop_assert_eq!(done[0], done[1]);
+            }
+            Act::Pause(state) => pair.iter_mut().for_each(|driven| driven.engine.set_pause_state(state)),
+            Act::Steps { steps, ahead } => {
+                for step in 0..steps {
+                    pair.iter_mut().for_each(Driven::schedule);
+                    prop_assert_eq!(pair[0].seen(), pair[1].seen());
+                    let skipped = if ahead { pair[1].skip(1 + usize::from(step)) } else { 0 };
+                    for _ in 0..skipped {
+                        pair[0].update();
+                        pair[0].schedule();
+                    }
+                    prop_assert_eq!(pair[0].seen(), pair[1].seen());
+                    // Some things happen while a step is in flight.
+                    if step + 1 < steps || steps % 2 == 0 {
+                        pair.iter_mut().for_each(Driven::update);
+                    }
+                    prop_assert_eq!(pair[0].seen(), pair[1].seen());
+                }
+            }
+        }
+    }
+    for driven in &mut pair {
+        driven.engine.dissolve_steady_decode();
+        driven.hear_untold();
+        driven.engine.pool().assert_consistent();
+    }
+    let [single, steady_decode] = pair;
+    prop_assert_eq!(
+        &single.told_tokens.into_iter().filter(|(_, tokens)| *tokens > 0).collect::<Vec<_>>(),
+        &steady_decode.told_tokens.into_iter().filter(|(_, tokens)| *tokens > 0).collect::<Vec<_>>()
+    );
+    Ok(())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
+
+    #[test]
+    fn a_bulk_is_its_requests_one_by_one(config in arb_config(), acts in prop::collection::vec(arb_act(), 1..40)) {
+        compare(&config, &acts, |tag| tag)?;
+    }
+
+    /// Settings and requests with which there is a steady decode, so that most cases have one.
+    #[test]
+    fn a_plain_engines_bulk_is_its_requests_one_by_one(
+        num_gpu_blocks in 8..80u32,
+        block_size in prop::sample::select(&[8, 16, 64][..]),
+        max_num_batched_tokens in 4..200u32,
+        enable_prefix_caching in any::<bool>(),
+        acts in prop::collection::vec(arb_act(), 1..60),
+    ) {
+        let input = EngineConfigInput {
+            num_gpu_blocks,
+            block_size,
+            max_num_batched_tokens,
+            max_num_seqs: max_num_batched_tokens.min(12),
+            enable_prefix_caching,
+            ..EngineConfigInput::default()
+        };
+        // Prompts of even tags keep their tokens.
+        compare(&EngineConfig::new(input).expect("valid"), &acts, |tag| 2 * tag + 1)?;
+    }
+}
+
+#[test]
+fn a_step_lists_only_what_happens_in_it() {
+    let mut driven = Driven::new(&EngineConfig::new(EngineConfigInput::default()).expect("valid"), true);
+    let tags = [1, 3, 5, 9, 11];
+    for (tag, max_tokens) in tags.into_iter().zip(10..) {
+        driven.submit(tag, 30, false, max_tokens);
+    }
+    driven.schedule();
+    assert_eq!((driven.engine.plan().scheduled.len(), driven.engine.plan().steady_decode_requests), (5, 0));
+    driven.update();
+    assert_eq!(driven.engine.outputs().joined, tags);
+    driven.schedule();
+    assert_eq!((driven.engine.plan().scheduled.len(), driven.engine.plan().steady_decode_requests), (0, 5));
+    // The first one ends with its tenth token.
+    assert_eq!(driven.skip(64), 8);
+    assert_eq!((driven.engine.plan().scheduled.len(), driven.engine.plan().steady_decode_requests), (1, 4));
+    assert_eq!(driven.told_tokens[&1], 9);
+    driven.update();
+    assert_eq!(driven.ended, [(1, 10, FinishReason::Length)]);
+    assert_eq!(driven.tokens_by_group, [20, 10, 20]);
+}
