@@ -148,7 +148,7 @@ impl PhysicsConfig {
 
     /// The same as a roofline knows it. What a roofline has besides plays no part
     /// here: the output head, the interconnect, efficiencies.
-    fn roofline(&self) -> RooflineConfig {
+    pub(crate) fn roofline(&self) -> RooflineConfig {
         RooflineConfig {
             model: self.model.clone(),
             gpu: self.gpu.clone(),

@@ -1,11 +1,13 @@
 //! Measured profiles, interpolated.
 
 mod error;
+#[cfg(feature = "profiles")]
 mod read;
 mod table;
 
 pub use error::{PointsFault, PointsProblem, ProfileError};
-pub use read::{Deployment, ProfileTables, read};
+#[cfg(feature = "profiles")]
+pub use read::read;
 pub use table::{Column, DecodeSurface, PrefillCurve};
 
 use crate::pass::{PassRules, PassSemantics, WorkerPhases};
@@ -14,6 +16,36 @@ use crate::speed::SpeedInput;
 use vcr_core::latency::{LatencyError, LatencyModel, StepBatch, StepShape, price_until_horizon};
 
 const MODEL: &str = "profile";
+
+/// Checked measurements of one deployment.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ProfileTables {
+    /// Prefill time over new tokens.
+    pub prefill: PrefillCurve,
+    /// Decode time over occupied KV tokens and mean context.
+    pub decode: DecodeSurface,
+}
+
+/// Which of a file's deployments to take.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Deployment {
+    /// The only one; an error if there are several.
+    #[default]
+    Only,
+    /// The one in this row, from 0.
+    Row(usize),
+    /// The one with this tensor-parallel size, by the array `tp`.
+    TensorParallel(u64),
+}
+
+/// Reads a profile.
+///
+/// # Errors
+/// Always: this build reads no NumPy arrays.
+#[cfg(not(feature = "profiles"))]
+pub fn read(path: &std::path::Path, _deployment: Deployment) -> Result<ProfileTables, ProfileError> {
+    Err(ProfileError::NotBuilt { path: path.display().to_string() })
+}
 
 /// What a [`Profile`] is made of.
 #[derive(Clone, Debug)]

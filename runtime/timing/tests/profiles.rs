@@ -10,16 +10,9 @@ use vcr_core::latency::{LatencyModel, StepBatch, StepShape};
 use vcr_timing::profile::{Column, DecodeSurface, Deployment, ProfileInput, ProfileTables, read};
 use vcr_timing::{PassSemantics, Profile, SpeedInput, WorkerPhases};
 
-/// A folder of the shared sample data beside the repository. Where it is missing
-/// the test says so and passes, except in CI, where nothing may be skipped.
+/// A folder of the sample profiles.
 fn sample(relative: &str) -> Option<PathBuf> {
-    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../../shared/data/profiles").join(relative);
-    if path.exists() {
-        return Some(path);
-    }
-    assert!(std::env::var("CI").as_deref() != Ok("true"), "sample data is missing in CI: {}", path.display());
-    eprintln!("SKIPPED: sample data is missing: {}", path.display());
-    None
+    vcr_skips::sample(&format!("profiles/{relative}"))
 }
 
 fn write_grid(path: &Path, itl: &Array2<f64>) {

@@ -1,6 +1,5 @@
 //! Why a profile could not be used: always the file and the array.
 
-use ndarray_npy::ReadNpzError;
 use std::io;
 
 /// What is wrong with one array of measured points.
@@ -78,6 +77,14 @@ pub enum ProfileError {
         /// The path.
         path: String,
     },
+    /// This build reads no NumPy arrays.
+    #[error(
+        "this build of vcr lacks the feature `formats`, which profile `{path}` needs; build it with --features full"
+    )]
+    NotBuilt {
+        /// The file.
+        path: String,
+    },
     /// A file could not be opened.
     #[error("cannot open profile `{path}`: {source}")]
     Io {
@@ -92,7 +99,7 @@ pub enum ProfileError {
         /// The file.
         path: String,
         /// The cause.
-        source: Box<ReadNpzError>,
+        source: Box<dyn std::error::Error + Send + Sync>,
     },
     /// None of the arrays that could serve is there.
     #[error("profile `{path}` has no array {wanted}; it has {present}")]
@@ -112,7 +119,7 @@ pub enum ProfileError {
         /// The array.
         array: String,
         /// The cause.
-        source: Box<ReadNpzError>,
+        source: Box<dyn std::error::Error + Send + Sync>,
     },
     /// An array has the wrong number of dimensions or another number of rows.
     #[error("profile `{path}`, array `{array}` has shape {shape:?}, but {expected}")]

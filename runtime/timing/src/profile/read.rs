@@ -18,32 +18,12 @@
 
 use super::error::{PointsProblem, ProfileError};
 use super::table::{Column, DecodeSurface, PrefillCurve};
+use super::{Deployment, ProfileTables};
 use ndarray::{ArrayD, OwnedRepr};
 use ndarray_npy::{NpzReader, ReadNpyError, ReadNpzError, ReadableElement};
 use std::fs::File;
 use std::io::BufReader;
 use std::path::{Path, PathBuf};
-
-/// Checked measurements of one deployment.
-#[derive(Clone, Debug, PartialEq)]
-pub struct ProfileTables {
-    /// Prefill time over new tokens.
-    pub prefill: PrefillCurve,
-    /// Decode time over occupied KV tokens and mean context.
-    pub decode: DecodeSurface,
-}
-
-/// Which of a file's deployments to take.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Deployment {
-    /// The only one; an error if there are several.
-    #[default]
-    Only,
-    /// The one in this row, from 0.
-    Row(usize),
-    /// The one with this tensor-parallel size, by the array `tp`.
-    TensorParallel(u64),
-}
 
 /// Reads a profile in any of the known layouts (see the functions of this
 /// module for the array names).
