@@ -10,7 +10,7 @@ use vcr_core::scale::ScaleError;
 use vcr_core::tokens::TokenError;
 
 use crate::config::PoolConfig;
-use crate::validate::RunConfigError;
+use crate::config::RunConfigError;
 
 /// Steps at one instant after which time is taken to stand still.
 pub(crate) const MAX_STEPS_AT_ONE_INSTANT: u64 = 1_000_000;
@@ -104,6 +104,25 @@ pub enum SimError {
         requests: u64,
         /// Reason of the first rejection.
         reason: vcr_core::RejectReason,
+    },
+    /// The process exceeds a limit, by what [`Observer::check_limits`] says.
+    ///
+    /// [`Observer::check_limits`]: crate::observe::Observer::check_limits
+    #[error(
+        "{reason}; at {at_ms} ms of virtual time {arrived} requests have arrived, of which {waiting} wait and {ended} \
+         have ended"
+    )]
+    Limit {
+        /// What is exceeded.
+        reason: String,
+        /// Virtual time.
+        at_ms: f64,
+        /// Requests that have arrived.
+        arrived: u64,
+        /// Requests that wait in engines.
+        waiting: u64,
+        /// Requests that have ended.
+        ended: u64,
     },
     /// Steps take no time and requests keep coming.
     #[error(

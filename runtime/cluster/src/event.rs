@@ -6,6 +6,8 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
+use crate::config::PoolRole;
+
 /// Something that happens at an instant.
 ///
 /// The order of the variants is the order at equal times: steps end before
@@ -32,8 +34,8 @@ pub(crate) enum Event {
     SlowDownEnd { worker: u32, fault: u32 },
     /// A stall of a worker may be over, unless the worker was restarted since.
     StallEnd { worker: u32, incarnation: u32 },
-    /// KV routers of a pool hear of each other, with requests in a queue.
-    RouterHears { pool: u32 },
+    /// The KV routers of a pool, with requests in a queue, learn of each other's.
+    RouterWakes { pool: PoolRole },
     /// A workload's next request or session starts.
     Arrival { workload: u32 },
     /// The next turn of a session of a workload starts; `slot` says where it
@@ -42,7 +44,7 @@ pub(crate) enum Event {
     /// A request starts that has waited for others, or whose trace has such.
     Ready { workload: u32, node: u64 },
     /// The autoscaler of a pool decides.
-    ScaleTick { pool: u32 },
+    ScaleTick { pool: PoolRole },
 }
 
 /// Events by time.
@@ -76,8 +78,8 @@ impl EventQueue {
     }
 
     /// Schedules the end of a step in `pool`.
-    pub(crate) fn push_step_end(&mut self, pool: u32, at_ns: u64, event: Event) {
-        self.step_ends[pool as usize].push(Reverse((at_ns, event, self.scheduled)));
+    pub(crate) fn push_step_end(&mut self, pool: PoolRole, at_ns: u64, event: Event) {
+        self.step_ends[pool.index()].push(Reverse((at_ns, event, self.scheduled)));
         self.scheduled += 1;
     }
 
@@ -109,8 +111,8 @@ impl EventQueue {
     }
 
     /// When the next step of `pool` ends.
-    pub(crate) fn next_step_end(&self, pool: u32) -> Option<u64> {
-        next_of(&self.step_ends[pool as usize])
+    pub(crate) fn next_step_end(&self, pool: PoolRole) -> Option<u64> {
+        next_of(&self.step_ends[pool.index()])
     }
 
     /// The next event if it happens at `at_ns`.
@@ -137,22 +139,25 @@ mod tests {
     fn equal_times_go_by_kind_then_by_order() {
         let mut queue = EventQueue::new(2);
         queue.push(5, Event::Arrival { workload: 0 });
-        queue.push_step_end(1, 5, Event::StepEnd { worker: 1, incarnation: 0 });
-        queue.push_step_end(0, 5, Event::StepEnd { worker: 0, incarnation: 3 });
+        queue.push_step_end(PoolRole::Decode, 5, Event::StepEnd { worker: 1, incarnation: 0 });
+        queue.push_step_end(PoolRole::Prefill, 5, Event::StepEnd { worker: 0, incarnation: 3 });
         queue.push(3, Event::Arrival { workload: 1 });
-        queue.push(5, Event::ScaleTick { pool: 0 });
+        queue.push(5, Event::ScaleTick { pool: PoolRole::Aggregated });
         queue.push(5, Event::Ready { workload: 0, node: 1 });
         assert_eq!(queue.next_time(), Some(3));
         assert_eq!(queue.pop_at(3), Some(Event::Arrival { workload: 1 }));
         assert_eq!(queue.pop_at(3), None);
-        assert_eq!((queue.next_arrival(), queue.next_other(), queue.next_step_end(0)), (Some(5), Some(5), Some(5)));
+        assert_eq!(
+            (queue.next_arrival(), queue.next_other(), queue.next_step_end(PoolRole::Prefill)),
+            (Some(5), Some(5), Some(5))
+        );
         assert_eq!(queue.pop_at(5), Some(Event::StepEnd { worker: 0, incarnation: 3 }));
         assert_eq!(queue.pop_at(5), Some(Event::StepEnd { worker: 1, incarnation: 0 }));
         assert_eq!(queue.pop_at(5), Some(Event::Arrival { workload: 0 }));
         assert!(queue.has_more_than_ticks());
         assert_eq!(queue.pop_at(5), Some(Event::Ready { workload: 0, node: 1 }));
         assert!(!queue.has_more_than_ticks());
-        assert_eq!(queue.pop_at(5), Some(Event::ScaleTick { pool: 0 }));
+        assert_eq!(queue.pop_at(5), Some(Event::ScaleTick { pool: PoolRole::Aggregated }));
         assert_eq!(queue.next_time(), None);
     }
 }

@@ -61,14 +61,51 @@ pub enum Incident {
     StallEnd,
 }
 
-/// Watches a run. Nothing it does can change the run.
+/// More requests arrive than are served.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Overload<'a> {
+    /// The pool in which most of them wait.
+    pub pool: &'a str,
+    /// When it was noticed, in virtual time.
+    pub at_ns: u64,
+    /// Requests that arrived each second, lately.
+    pub arrivals_per_s: f64,
+    /// Requests that ended each second, lately.
+    pub served_per_s: f64,
+    /// Requests that wait.
+    pub waiting: u64,
+}
+
+impl std::fmt::Display for Overload<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { pool, at_ns, arrivals_per_s, served_per_s, waiting } = self;
+        write!(
+            f,
+            "the load is above the capacity of pool `{pool}`: at {:.1} s of virtual time {arrivals_per_s:.1} requests/s \
+             arrive and {served_per_s:.1} requests/s are served, {waiting} requests wait, and the queue keeps growing; \
+             lower the rate or add engines",
+            *at_ns as f64 / 1e9
+        )
+    }
+}
+
+/// Watches a run. All that it can change is when the run ends: see
+/// [`wants_stop`](Observer::wants_stop).
 ///
 /// Engines are named by their index over all engines of the run; where they have
 /// several ranks, each of those is an engine here.
 pub trait Observer {
     /// Whether it wants to see each step. If not, stretches of decode are
-    /// applied at once, and only incidents and progress are told.
+    /// applied at once, and only incidents and progress are shown. Asked now and
+    /// then: an observer may stop to want steps, which changes nothing else, but
+    /// not begin to.
     fn wants_steps(&self) -> bool {
+        false
+    }
+
+    /// Whether the run is to end here, with a report of what there is. Asked now
+    /// and then, also before the first event.
+    fn wants_stop(&self) -> bool {
         false
     }
 
@@ -93,6 +130,18 @@ pub trait Observer {
 
     /// Called now and then.
     fn progress(&mut self, _progress: &Progress) {}
+
+    /// More requests arrive than are served; called once.
+    fn overloaded(&mut self, _overload: &Overload<'_>) {}
+
+    /// Asked now and then whether the run keeps to the limits of the process, such
+    /// as its memory. An error, which says what was exceeded, ends the run.
+    ///
+    /// # Errors
+    /// When a limit is exceeded.
+    fn check_limits(&mut self) -> Result<(), String> {
+        Ok(())
+    }
 }
 
 /// Watches nothing.

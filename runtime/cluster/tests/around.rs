@@ -16,7 +16,7 @@ use vcr_cluster::{
     simulate,
 };
 use vcr_core::fault::{FailureInjector, FaultAction, FaultBatch, FaultError, FaultEvent};
-use vcr_core::tokens::{BatchTokenSource, TokenError, TokenRequest, TokenWant};
+use vcr_core::tokens::{BatchTokenSource, TokenAnswer, TokenError, TokenRefusal, TokenRequest, TokenWant};
 
 /// Requests of one size, all at once.
 fn burst(name: &str, count: u64, prompt_tokens: u32, output_tokens: u32) -> WorkloadConfig {
@@ -241,7 +241,7 @@ impl BatchTokenSource for Ending {
         started: &[TokenRequest<'_>],
         _ended: &[u32],
         wants: &[TokenWant],
-        tokens: &mut Vec<u32>,
+        answer: &mut TokenAnswer,
     ) -> Result<(), TokenError> {
         for request in started {
             assert_eq!((request.prompt.len(), request.eos_token, request.max_tokens), (64, Some(EOS), 20));
@@ -251,7 +251,7 @@ impl BatchTokenSource for Ending {
         for want in wants {
             let end = self.0[want.slot as usize];
             let indices = want.first_index..want.first_index + want.count;
-            tokens.extend(indices.map(|index| if index == end { EOS } else { 1_000 + index }));
+            answer.tokens.extend(indices.map(|index| if index == end { EOS } else { 1_000 + index }));
         }
         Ok(())
     }
@@ -263,6 +263,35 @@ fn ending(latency: LatencyFactory, async_scheduling: bool) -> PoolConfig {
     let input = vcr_core::EngineConfigInput { async_scheduling, ..engine_input() };
     let engine = vcr_core::EngineConfig::new(input).expect("a valid engine").into();
     PoolConfig { tokens: Some(tokens), latency, engine, ..plain }
+}
+
+/// Refuses the second request of its engine.
+struct Refusing(Ending);
+
+impl BatchTokenSource for Refusing {
+    fn step(
+        &mut self,
+        started: &[TokenRequest<'_>],
+        ended: &[u32],
+        wants: &[TokenWant],
+        answer: &mut TokenAnswer,
+    ) -> Result<(), TokenError> {
+        let refusal = |slot| TokenRefusal { slot, source: "picky".to_owned(), reason: "it is odd".to_owned() };
+        let odd = started.iter().map(|request| request.slot).filter(|slot| *slot == 1);
+        answer.refusals.extend(odd.map(refusal));
+        self.0.step(started, ended, wants, answer)
+    }
+}
+
+#[test]
+fn a_refused_request_ends_the_run_and_is_named() {
+    let source: vcr_cluster::TokenFactory = Arc::new(|_seed| Ok(Box::new(Refusing(Ending::default()))));
+    let tokens = TokenConfig { source, eos_token: Some(EOS) };
+    let pool = PoolConfig { tokens: Some(tokens), ..pool("engines", 2, 2000, RouterConfig::RoundRobin) };
+    let text = simulate(one_pool(pool), &mut Unobserved).expect_err("nobody could be told").to_string();
+    // Engine 0 has requests 0, 2, ...
+    let expected = "token source `picky` failed: it refused request 2: it is odd (engine 0 of pool `engines`, at ";
+    assert!(text.starts_with(expected), "{text}");
 }
 
 fn engine_input() -> vcr_core::EngineConfigInput {

@@ -129,7 +129,7 @@ impl FailureInjector for Idle {
 #[test]
 fn what_befalls_a_rank_befalls_its_engine() {
     // Only the second rank has an injector that does something.
-    let injector: InjectorFactory = Arc::new(|seat| match seat.engine {
+    let injector: InjectorFactory = Arc::new(|plugin_context| match plugin_context.engine {
         Some(1) => Ok(Box::new(Failing)),
         _ => Ok(Box::new(Idle)),
     });

@@ -5,7 +5,7 @@ mod random;
 mod support;
 
 use support::{MS, assert_conserved, config, constant, link, mix, pool, run, synthetic};
-use vcr_cluster::observe::Unobserved;
+use vcr_cluster::observe::{Observer, Unobserved};
 use vcr_cluster::record::{FailReason, Outcome};
 use vcr_cluster::{
     Arrivals, ConditionalConfig, FaultConfig, FaultKind, KvAwareConfig, Limit, LinkSharing, RequestMix, RouterConfig,
@@ -38,6 +38,36 @@ fn an_aggregated_burst_is_conserved() {
     assert_conserved(&report);
     assert!(report.metrics.counters["completed"] > 190);
     assert!(report.metrics.counters["preemptions"] > 0, "the pool is small enough to preempt");
+}
+
+/// Ends a run at its third look.
+#[derive(Default)]
+struct Impatient {
+    looks: std::cell::Cell<u32>,
+}
+
+impl Observer for Impatient {
+    fn wants_stop(&self) -> bool {
+        self.looks.set(self.looks.get() + 1);
+        self.looks.get() > 2
+    }
+}
+
+#[test]
+fn a_run_that_is_stopped_reports_what_there_is() {
+    for topology in
+        [disaggregated(2000, None), Topology::Aggregated(pool("engines", 2, 400, RouterConfig::LeastLoaded))]
+    {
+        let config = config(topology, vec![synthetic("burst", burst(200), mix(300.0, 40.0))]);
+        let whole = run(&config);
+        let part = simulate(config, &mut Impatient::default()).expect("it is stopped, not failed");
+        assert!(part.partial && !whole.partial);
+        assert!(part.duration_ms > 0.0 && part.duration_ms < whole.duration_ms, "{}", part.duration_ms);
+        assert!(part.unfinished_requests > 0);
+        assert!(part.engines.iter().all(|engine| engine.utilisation <= 1.0));
+        let ends = part.requests.iter().filter_map(|request| request.end_ns);
+        assert!(ends.max().is_none_or(|end_ns| end_ns as f64 / 1e6 <= part.duration_ms));
+    }
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! Random clusters: whatever they are, nothing is lost, and watching them changes nothing.
 
+use std::cell::Cell;
 use std::sync::Arc;
 
 use vcr_cluster::observe::{Observer, StepRecord, Unobserved};
@@ -18,6 +19,8 @@ use vcr_routing::AffinityConfig;
 use crate::support::{MS, assert_conserved, config, constant, linear_in_batches, mix, pool, run, synthetic};
 use crate::{burst, disaggregated};
 use proptest::prelude::*;
+use proptest::strategy::ValueTree as _;
+use proptest::test_runner::{RngAlgorithm, TestRng, TestRunner};
 
 /// The same run with every pool changed.
 fn with_pools(config: RunConfig, change: impl Fn(PoolConfig) -> PoolConfig) -> RunConfig {
@@ -120,15 +123,15 @@ fn with_scheduler(config: RunConfig, scheduler: Scheduler) -> RunConfig {
     })
 }
 
-/// Sees every step, so that none is skipped.
-#[derive(Default)]
+/// Sees every step, so that none is skipped, until it has seen enough.
 struct Watching {
     steps: u64,
+    enough: u64,
 }
 
 impl Observer for Watching {
     fn wants_steps(&self) -> bool {
-        true
+        self.steps < self.enough
     }
 
     fn started(&mut self, step: &StepRecord<'_>) {
@@ -138,7 +141,11 @@ impl Observer for Watching {
 }
 
 fn watched(config: &RunConfig) -> Report {
-    let mut watching = Watching::default();
+    watched_until(config, u64::MAX)
+}
+
+fn watched_until(config: &RunConfig, enough: u64) -> Report {
+    let mut watching = Watching { steps: 0, enough };
     let report = simulate(config.clone(), &mut watching).expect("it runs unwatched");
     let steps: u64 = report.engines.iter().map(|engine| engine.steps).sum();
     assert!(watching.steps <= steps, "{} steps were seen of {steps}", watching.steps);
@@ -285,56 +292,112 @@ fn arb_ranks() -> impl Strategy<Value = DataParallel> {
     (prop_oneof![2 => Just(1), 1 => 2..4u32], any::<bool>()).prop_map(|(size, barrier)| DataParallel { size, barrier })
 }
 
-proptest! {
-    #![proptest_config(ProptestConfig { cases: 96, ..ProptestConfig::default() })]
+/// A random cluster with its traffic, before it is put together.
+#[derive(Clone, Debug)]
+struct Case {
+    is_split: bool,
+    blocks: u32,
+    routers: (RouterConfig, RouterConfig),
+    conditional: Option<ConditionalConfig>,
+    scaling: (Option<Scaling>, Option<Scaling>),
+    ranks: (DataParallel, DataParallel),
+    has_instant_link: bool,
+    faults: Vec<FaultConfig>,
+    max_retries: u32,
+    turns: f64,
+    scheduler: Scheduler,
+    seed: u64,
+}
 
-    /// Whatever breaks, every request ends once or is rejected, and the run ends.
-    #[test]
-    fn any_run_with_faults_is_conserved(
-        split in any::<bool>(),
-        blocks in 40..600u32,
-        (router, decode_router, conditional) in (arb_router(), arb_router(), arb_conditional()),
-        (scaling, decode_scaling) in (arb_scaling(), arb_scaling()),
-        (ranks, decode_ranks, instant_link) in (arb_ranks(), arb_ranks(), any::<bool>()),
-        faults in proptest::collection::vec(arb_fault(2), 0..6),
-        retries in 0..3u32,
-        turns in 1.0..4.0f64,
-        scheduler in arb_scheduler(),
-        seed in any::<u64>(),
-    ) {
+fn arb_case() -> impl Strategy<Value = Case> {
+    let cluster = (any::<bool>(), 40..600u32, (arb_router(), arb_router()), arb_conditional());
+    let pools = ((arb_scaling(), arb_scaling()), (arb_ranks(), arb_ranks()), any::<bool>(), arb_scheduler());
+    let trouble = (proptest::collection::vec(arb_fault(2), 0..6), 0..3u32);
+    (cluster, pools, trouble, 1.0..4.0f64, any::<u64>()).prop_map(|(cluster, pools, trouble, turns, seed)| {
+        let (is_split, blocks, routers, conditional) = cluster;
+        let (scaling, ranks, has_instant_link, scheduler) = pools;
+        let (faults, max_retries) = trouble;
+        Case {
+            is_split,
+            blocks,
+            routers,
+            conditional,
+            scaling,
+            ranks,
+            has_instant_link,
+            faults,
+            max_retries,
+            turns,
+            scheduler,
+            seed,
+        }
+    })
+}
+
+impl Case {
+    fn topology(&self) -> Topology {
+        let (router, decode_router) = self.routers.clone();
+        let (scaling, decode_scaling) = self.scaling.clone();
         let (scaling, decode_scaling) = (scaling.map(Scaling::config), decode_scaling.map(Scaling::config));
-        let topology = if split {
-            let Topology::Disaggregated { prefill, decode, link, .. } = disaggregated(blocks, Some(1 << 30)) else {
-                unreachable!()
-            };
-            let decode =
-                PoolConfig { router: decode_router, scaling: decode_scaling, data_parallel: decode_ranks, ..decode };
-            let prefill = PoolConfig { router, scaling, data_parallel: ranks, ..prefill };
-            let instant = LinkConfig { bandwidth_bytes_per_s: None, latency_ns: 0, ..link.clone() };
-            let link = if instant_link { instant } else { link };
-            Topology::Disaggregated { prefill, decode, link, conditional }
-        } else {
-            Topology::Aggregated(PoolConfig { scaling, data_parallel: ranks, ..pool("engines", 2, blocks, router) })
+        let (data_parallel, decode_ranks) = self.ranks;
+        if !self.is_split {
+            return Topology::Aggregated(PoolConfig {
+                scaling,
+                data_parallel,
+                ..pool("engines", 2, self.blocks, router)
+            });
+        }
+        let Topology::Disaggregated { prefill, decode, link, .. } = disaggregated(self.blocks, Some(1 << 30)) else {
+            unreachable!()
         };
+        let instant = LinkConfig { bandwidth_bytes_per_s: None, latency_ns: 0, ..link.clone() };
+        Topology::Disaggregated {
+            prefill: PoolConfig { router, scaling, data_parallel, ..prefill },
+            decode: PoolConfig {
+                router: decode_router,
+                scaling: decode_scaling,
+                data_parallel: decode_ranks,
+                ..decode
+            },
+            link: if self.has_instant_link { instant } else { link },
+            conditional: self.conditional,
+        }
+    }
+
+    fn config(&self) -> RunConfig {
+        let topology = self.topology();
         let pools = topology.pools().len() as u32;
         let requests = RequestMix {
             shared_prefix_tokens: 48,
             prefix_groups: 3,
-            turns: constant(turns.round()),
+            turns: constant(self.turns.round()),
             think_time_ms: Distribution::Exponential { mean: 20.0 },
             ..mix(120.0, 25.0)
         };
-        let mut run_config = config(topology, vec![
-            synthetic("burst", burst(40), requests.clone()),
-            synthetic("loop", Arrivals::ClosedLoop {
-                concurrency: 3,
-                limit: Limit { count: Some(20), duration_ns: Some(300 * MS) },
-            }, requests),
-        ]);
-        run_config.faults = faults.into_iter().map(|f| FaultConfig { pool: f.pool % pools, ..f }).collect();
-        run_config.max_retries = retries;
-        run_config.seed = seed;
-        let run_config = with_scheduler(run_config, scheduler);
+        let closed_loop =
+            Arrivals::ClosedLoop { concurrency: 3, limit: Limit { count: Some(20), duration_ns: Some(300 * MS) } };
+        let workloads = vec![synthetic("burst", burst(40), requests.clone()), synthetic("loop", closed_loop, requests)];
+        let run_config = RunConfig {
+            faults: self.faults.iter().map(|f| FaultConfig { pool: f.pool % pools, ..f.clone() }).collect(),
+            max_retries: self.max_retries,
+            seed: self.seed,
+            ..config(topology, workloads)
+        };
+        with_scheduler(run_config, self.scheduler)
+    }
+}
+
+/// Share of the cases that must run, rather than be refused for want of room.
+const FEWEST_RUNS_PERCENT: usize = 90;
+
+/// Whatever breaks, every request ends once or is rejected, and the run ends.
+#[test]
+fn any_run_with_faults_is_conserved() {
+    let mut runner =
+        TestRunner::new(ProptestConfig { cases: 96, source_file: Some(file!()), ..ProptestConfig::default() });
+    let (runs, refusals) = (Cell::new(0), Cell::new(0));
+    let result = runner.run(&arb_case(), |case| {
+        let run_config = case.config();
         match simulate(run_config.clone(), &mut Unobserved) {
             Ok(report) => {
                 assert_conserved(&report);
@@ -342,12 +405,40 @@ proptest! {
                 prop_assert_eq!(&report.fingerprint, &run(&run_config).fingerprint);
                 // Going through steps at once, or pricing them so, changes nothing.
                 prop_assert_eq!(&report.fingerprint, &watched(&run_config).fingerprint);
+                // Nor does watching that ends on the way.
+                prop_assert_eq!(&report.fingerprint, &watched_until(&run_config, 20).fingerprint);
                 prop_assert_eq!(report.fingerprint, watched(&priced_in_batches(run_config)).fingerprint);
+                runs.set(runs.get() + 1);
             }
-            Err(SimError::NothingFits { .. }) => {}
+            Err(SimError::NothingFits { .. }) => refusals.set(refusals.get() + 1),
             Err(error) => prop_assert!(false, "{}", error),
         }
+        Ok(())
+    });
+    result.unwrap_or_else(|error| panic!("{error}"));
+    let all = runs.get() + refusals.get();
+    assert!(runs.get() * 100 >= all * FEWEST_RUNS_PERCENT, "only {} of {all} cases ran", runs.get());
+}
+
+/// Fingerprints of 200 random clusters, drawn alike on every machine.
+///
+/// To accept new ones, replace the file by the list that the failure prints.
+#[test]
+fn random_clusters_keep_their_fingerprints() {
+    let rng = TestRng::from_seed(RngAlgorithm::ChaCha, &[7; 32]);
+    let mut runner = TestRunner::new_with_rng(ProptestConfig::default(), rng);
+    let mut fingerprints = String::new();
+    for _ in 0..200 {
+        let case = arb_case().new_tree(&mut runner).expect("nothing is filtered").current();
+        match simulate(case.config(), &mut Unobserved) {
+            Ok(report) => fingerprints.push_str(&report.fingerprint),
+            Err(error) => fingerprints.push_str(&error.to_string()),
+        }
+        fingerprints.push('\n');
     }
+    let golden = include_str!("random.fingerprints");
+    let differing = fingerprints.lines().zip(golden.lines()).filter(|(one, other)| one != other).count();
+    assert!(fingerprints == golden, "{differing} of 200 differ; now they are\n{fingerprints}");
 }
 
 proptest! {

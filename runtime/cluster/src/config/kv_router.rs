@@ -1,0 +1,132 @@
+//! Settings of the KV router, with Dynamo's names, meanings and defaults.
+
+use super::queue_classes::QueueConfig;
+
+/// What the KV router knows of the engines' caches.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum KvKnowledge {
+    /// The engines' KV events. Unless they are late the router
+    /// knows the caches as they are.
+    Events {
+        /// How late an event is seen.
+        lag_ns: u64,
+        /// Whether the events of a step are out when it ends, as in Dynamo 1.6, not
+        /// when it starts.
+        at_step_end: bool,
+    },
+    /// The router's own decisions, for `ttl_ns`; it gets no events.
+    Predicted {
+        /// For how long a prompt is taken to be cached.
+        ttl_ns: u64,
+    },
+}
+
+impl KvKnowledge {
+    /// Whether it is what events tell of the caches, and that later than it happens.
+    pub(crate) fn is_late(self) -> bool {
+        matches!(self, Self::Events { lag_ns, at_step_end } if lag_ns > 0 || at_step_end)
+    }
+}
+
+/// Several routers in front of the same engines.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ReplicaConfig {
+    /// How many there are; requests go to them in turn.
+    pub count: u32,
+    /// After how long a router sees what another has decided; none for never.
+    pub sync_ns: Option<u64>,
+}
+
+impl Default for ReplicaConfig {
+    fn default() -> Self {
+        Self { count: 1, sync_ns: None }
+    }
+}
+
+/// Settings of the KV router.
+#[derive(Clone, Debug, PartialEq)]
+pub struct KvRouterConfig {
+    /// Worth of a cached block in prefill blocks.
+    pub overlap_score_credit: f64,
+    /// How much less that is for an engine with more prefill blocks under way
+    /// than the least busy one; 0 for no less.
+    pub overlap_score_credit_decay: f64,
+    /// Worth of a block that an engine keeps in its host's memory, beyond those
+    /// cached on the device.
+    pub host_cache_hit_weight: f64,
+    /// Worth of a block that it keeps on disk, beyond those cached on the device.
+    pub disk_cache_hit_weight: f64,
+    /// Weight of prefill blocks against blocks in use.
+    pub prefill_load_scale: f64,
+    /// Blocks that one active request counts for.
+    pub decode_active_request_weight: f64,
+    /// 0 takes the cheapest engine; above, engines are drawn by a softmax of
+    /// their cost over its spread times this.
+    pub temperature: f64,
+    /// Whether blocks in use count.
+    pub track_active_blocks: bool,
+    /// Whether blocks of outputs count among those in use.
+    pub track_output_blocks: bool,
+    /// Whether equal blocks of two requests on one engine count once.
+    pub assume_kv_reuse: bool,
+    /// Whether prompt tokens under way count.
+    pub track_prefill_tokens: bool,
+    /// Its knowledge of the caches.
+    pub knowledge: KvKnowledge,
+    /// Whether and how requests wait in the router.
+    pub queue: Option<QueueConfig>,
+    /// How many routers there are.
+    pub replicas: ReplicaConfig,
+}
+
+impl Default for KvRouterConfig {
+    fn default() -> Self {
+        Self {
+            overlap_score_credit: 1.0,
+            overlap_score_credit_decay: 0.0,
+            host_cache_hit_weight: 0.75,
+            disk_cache_hit_weight: 0.25,
+            prefill_load_scale: 1.0,
+            decode_active_request_weight: 0.0,
+            temperature: 0.0,
+            track_active_blocks: true,
+            track_output_blocks: false,
+            assume_kv_reuse: true,
+            track_prefill_tokens: true,
+            knowledge: KvKnowledge::Events { lag_ns: 0, at_step_end: false },
+            queue: None,
+            replicas: ReplicaConfig::default(),
+        }
+    }
+}
+
+impl KvRouterConfig {
+    /// Checks every number.
+    ///
+    /// # Errors
+    /// The first invalid field, with its valid range.
+    pub fn check(&self) -> Result<(), String> {
+        let numbers = [
+            ("overlap_score_credit", self.overlap_score_credit),
+            ("overlap_score_credit_decay", self.overlap_score_credit_decay),
+            ("host_cache_hit_weight", self.host_cache_hit_weight),
+            ("disk_cache_hit_weight", self.disk_cache_hit_weight),
+            ("prefill_load_scale", self.prefill_load_scale),
+            ("decode_active_request_weight", self.decode_active_request_weight),
+            ("temperature", self.temperature),
+            ("queue_threshold", self.queue.as_ref().and_then(QueueConfig::threshold).unwrap_or(0.0)),
+        ];
+        for (name, value) in numbers {
+            if !(value.is_finite() && value >= 0.0) {
+                return Err(format!("`{name}` must be finite and at least 0, but is {value}"));
+            }
+        }
+        if !(1..=MAX_REPLICAS).contains(&self.replicas.count) {
+            return Err(format!("`replicas` must be 1 to {MAX_REPLICAS}, but is {}", self.replicas.count));
+        }
+        Ok(())
+    }
+}
+
+/// Each keeps books of its own.
+const MAX_REPLICAS: u32 = 1_000;

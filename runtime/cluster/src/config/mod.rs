@@ -1,0 +1,74 @@
+//! What a run consists of: pools, links, workloads, faults. All plain values.
+
+mod conditional;
+mod kv_router;
+mod pool;
+mod queue_classes;
+mod router;
+mod topology;
+mod validate;
+mod workload;
+
+pub use conditional::{ConditionalConfig, ConditionalPolicy};
+pub use kv_router::{KvKnowledge, KvRouterConfig, ReplicaConfig};
+pub use pool::{
+    DataParallel, InjectorFactory, LatencyFactory, PolicyFactory, PoolConfig, ScalerFactory, ScalingConfig,
+    TokenConfig, TokenFactory,
+};
+pub use queue_classes::{IslBucket, QueueClass, QueueConfig, QueueOrder, QueueProfile};
+pub use router::{KvAwareConfig, RouterConfig, RouterFactory};
+pub use topology::{LinkConfig, LinkSharing, PoolRole, SourceOutput, Topology, TransferScope};
+pub use validate::RunConfigError;
+pub use workload::{Answers, Arrivals, Limit, RequestMix, TracePacing, WorkloadConfig, WorkloadSource};
+
+/// Something that goes wrong, or right again, at a virtual time.
+#[derive(Clone, Debug, PartialEq)]
+pub struct FaultConfig {
+    /// When it strikes.
+    pub at_ns: u64,
+    /// Index of the pool in [`Topology::pools`].
+    pub pool: u32,
+    /// Index of the engine in the pool.
+    pub engine: u32,
+    /// What happens.
+    pub kind: FaultKind,
+}
+
+/// What a fault does to an engine.
+#[derive(Clone, Debug, PartialEq)]
+pub enum FaultKind {
+    /// The process dies; its requests and cache are lost.
+    Crash {
+        /// It is up again, with a cold cache, after this long; none for never.
+        restart_after_ns: Option<u64>,
+    },
+    /// Steps that start meanwhile take `factor` times as long.
+    SlowDown {
+        /// Above 1 is slower.
+        factor: f64,
+        /// For how long; none for the rest of the run.
+        duration_ns: Option<u64>,
+    },
+}
+
+/// A whole run.
+#[derive(Clone)]
+pub struct RunConfig {
+    /// Name in the report.
+    pub name: String,
+    /// Every random stream derives from it.
+    pub seed: u64,
+    /// The engines.
+    pub topology: Topology,
+    /// The requests.
+    pub workloads: Vec<WorkloadConfig>,
+    /// What goes wrong.
+    pub faults: Vec<FaultConfig>,
+    /// How often a request lost to a fault is tried again from the start.
+    pub max_retries: u32,
+    /// Virtual time at which the run is cut off. Unfinished requests are counted
+    /// as such; of the statistics only gaps between tokens include them.
+    pub max_time_ns: Option<u64>,
+    /// Whether the report has the durations and batch sizes of steps.
+    pub samples_steps: bool,
+}

@@ -1,0 +1,130 @@
+//! Pools: engines of one kind, and what makes their parts.
+
+use std::sync::Arc;
+
+use vcr_core::fault::{FailureInjector, FaultError};
+use vcr_core::latency::{LatencyError, LatencyModel};
+use vcr_core::policy::{PolicyError, SchedulingPolicy};
+use vcr_core::scale::{Autoscaler, ScaleError};
+use vcr_core::tokens::{BatchTokenSource, TokenError};
+use vcr_core::{EngineKind, PluginContext};
+
+use super::router::RouterConfig;
+
+/// Makes the latency model of one engine from its plugin context.
+pub type LatencyFactory = Arc<dyn Fn(&PluginContext<'_>) -> Result<Box<dyn LatencyModel>, LatencyError> + Send + Sync>;
+
+/// Makes the scheduling policy of one engine from its plugin context.
+pub type PolicyFactory =
+    Arc<dyn Fn(&PluginContext<'_>) -> Result<Box<dyn SchedulingPolicy>, PolicyError> + Send + Sync>;
+
+/// Makes the failure injector of one engine from its plugin context.
+pub type InjectorFactory =
+    Arc<dyn Fn(&PluginContext<'_>) -> Result<Box<dyn FailureInjector>, FaultError> + Send + Sync>;
+
+/// Makes the token source of one engine from its plugin context.
+pub type TokenFactory = Arc<dyn Fn(&PluginContext<'_>) -> Result<Box<dyn BatchTokenSource>, TokenError> + Send + Sync>;
+
+/// Makes the autoscaler of one pool from its plugin context.
+pub type ScalerFactory = Arc<dyn Fn(&PluginContext<'_>) -> Result<Box<dyn Autoscaler>, ScaleError> + Send + Sync>;
+
+/// How the number of a pool's engines changes.
+#[derive(Clone)]
+pub struct ScalingConfig {
+    /// Virtual time between two decisions; the first comes after one interval.
+    pub interval_ns: u64,
+    /// The fewest engines that are up or coming up after a decision.
+    pub min_engines: u32,
+    /// The most engines that there are at a time, in whatever state.
+    pub max_engines: u32,
+    /// From the decision for an engine until it takes requests.
+    pub startup_ns: u64,
+    /// Makes the autoscaler.
+    pub policy: ScalerFactory,
+}
+
+/// Who chooses the output tokens of a pool's engines.
+#[derive(Clone)]
+pub struct TokenConfig {
+    /// Makes the source of each engine.
+    pub source: TokenFactory,
+    /// The token that ends an output before its length, if one does.
+    pub eos_token: Option<u32>,
+}
+
+/// The data-parallel ranks of an engine. Each has a scheduler and KV blocks of its
+/// own, and requests are routed to ranks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DataParallel {
+    /// How many ranks an engine has.
+    pub size: u32,
+    /// Whether the ranks of an engine start their steps together and end them at
+    /// the slowest, as a mixture of experts with data-parallel attention does. A
+    /// rank without work waits as long. Without it ranks do not know each other.
+    pub barrier: bool,
+}
+
+impl Default for DataParallel {
+    fn default() -> Self {
+        Self { size: 1, barrier: false }
+    }
+}
+
+/// Engines of one kind, with the router in front of them.
+#[derive(Clone)]
+pub struct PoolConfig {
+    /// Name in reports.
+    pub name: String,
+    /// Number of engines; where it changes, of those that are up at the start.
+    pub engines: u32,
+    /// How that number changes; none for not at all.
+    pub scaling: Option<ScalingConfig>,
+    /// The ranks of each engine.
+    pub data_parallel: DataParallel,
+    /// Settings of each rank, and with them whose scheduler it has.
+    pub engine: EngineKind,
+    /// Prices the steps of each rank.
+    pub latency: LatencyFactory,
+    /// Ranks the requests of each engine; with [`vcr_core::Policy::Ranked`] and
+    /// only then.
+    pub policy: Option<PolicyFactory>,
+    /// Chooses an engine for each request.
+    pub router: RouterConfig,
+    /// With `max_extra_tokens_per_step`: the chance that the first, second, ...
+    /// extra token is accepted given that those before it were. Missing ones are 0.
+    pub acceptance_rates: Vec<f64>,
+    /// Makes things go wrong in each engine.
+    pub failures: Option<InjectorFactory>,
+    /// Chooses the output tokens of each engine; without it they are drawn.
+    pub tokens: Option<TokenConfig>,
+}
+
+impl PoolConfig {
+    /// The most engines that there can be at a time, which is how many there are
+    /// places for.
+    #[must_use]
+    pub fn most_engines(&self) -> u32 {
+        self.scaling.as_ref().map_or(self.engines, |scaling| scaling.max_engines.max(self.engines))
+    }
+
+    /// The ranks of all of those.
+    #[must_use]
+    pub fn most_ranks(&self) -> u32 {
+        self.most_engines().saturating_mul(self.data_parallel.size)
+    }
+
+    /// What the rank with this index in the pool is called there: the number of its
+    /// engine, and where engines have several ranks, its own after a dot.
+    #[must_use]
+    pub fn rank_name(&self, index: u32) -> String {
+        match self.data_parallel.size {
+            0 | 1 => index.to_string(),
+            size => format!("{}.{}", index / size, index % size),
+        }
+    }
+
+    /// Whether the ranks of an engine wait for each other.
+    pub(crate) fn has_barrier(&self) -> bool {
+        self.data_parallel.barrier && self.data_parallel.size > 1
+    }
+}

@@ -1,0 +1,300 @@
+//! Classes of requests in the router's queue: Dynamo's queue policies.
+//!
+//! A profile sorts requests into classes. A class has a threshold, an order and
+//! limits of its own, and a share of what leaves the queue. Requests name a family,
+//! and which class of the family they fall into depends on how much of their
+//! prompt is to be computed; or they name a class that belongs to no family.
+//! The fields bear Dynamo's names.
+
+use serde::Deserialize;
+use serde::de::IgnoredAny;
+
+/// In which order requests leave the router's queue, within a strict priority.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum QueueOrder {
+    /// Longest wait first; each number of priority is worth a second of waiting.
+    #[default]
+    Fcfs,
+    /// Shortest wait first; each number of priority makes it a second shorter.
+    Lcfs,
+    /// Weighted shortest processing time: most of 1 plus priority for each prompt
+    /// token that the best cache does not hold first.
+    Wspt,
+}
+
+/// How requests are sorted into classes, as it is written down.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct QueueProfile {
+    /// The family of requests that name none, or none that exists.
+    pub default_policy_family: String,
+    /// Ranges of prompt tokens to be computed, from 0 up.
+    pub uncached_isl_buckets: Vec<IslBucket>,
+    /// The classes; one for each family and bucket, and any number of others.
+    pub policy_classes: Vec<QueueClass>,
+}
+
+/// A range of prompt tokens that the best cache does not hold, to the next one.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct IslBucket {
+    /// Its first number.
+    pub min_tokens: u64,
+    /// Its name.
+    pub bucket: String,
+}
+
+/// A class of requests.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct QueueClass {
+    /// Its name.
+    pub name: String,
+    /// The family that it belongs to; none for those who ask for the class by name.
+    #[serde(default)]
+    pub policy_family: Option<String>,
+    /// The bucket that it takes of the family.
+    #[serde(default)]
+    pub cache_bucket: Option<String>,
+    /// The order in which requests leave.
+    #[serde(default)]
+    pub queue_policy: QueueOrder,
+    /// Read and passed over: it concerns routers of several processes.
+    #[serde(default)]
+    pub admission: Option<IgnoredAny>,
+    /// Prompt tokens to be computed that may leave in each round over the classes.
+    pub quantum: u64,
+    /// An engine is busy when it has more prompt tokens to compute than this.
+    #[serde(default)]
+    pub prefill_busy_threshold: Option<u64>,
+    /// Or more than this many times `max_num_batched_tokens`. With neither, requests
+    /// do not wait.
+    #[serde(default)]
+    pub prefill_busy_threshold_frac: Option<f64>,
+    /// Requests that may wait, for each engine that is up; those beyond are refused.
+    #[serde(default)]
+    pub request_queue_limit_per_worker: Option<u64>,
+    /// The same in their prompt tokens.
+    #[serde(default)]
+    pub raw_isl_token_queue_limit_per_worker: Option<u64>,
+    /// The same in those of their prompt tokens that the best cache holds.
+    #[serde(default)]
+    pub cached_token_queue_limit_per_worker: Option<u64>,
+}
+
+impl QueueClass {
+    fn keeps_back(&self) -> bool {
+        self.prefill_busy_threshold.is_some() || self.prefill_busy_threshold_frac.is_some()
+    }
+
+    /// Whether an engine with this many prompt tokens to compute takes no request of it.
+    pub(crate) fn is_busy(&self, prefill_tokens: u64, max_num_batched_tokens: u32) -> bool {
+        self.prefill_busy_threshold.is_some_and(|most| prefill_tokens > most)
+            || self
+                .prefill_busy_threshold_frac
+                .is_some_and(|share| prefill_tokens as f64 > share * f64::from(max_num_batched_tokens))
+    }
+
+    /// Its problems, apart from those of several classes together.
+    fn problems(&self, buckets: &[IslBucket]) -> Vec<String> {
+        let mut problems = Vec::new();
+        check_name(&self.name, "a class", &mut problems);
+        let mut problem = |text: String| problems.push(format!("class `{}`: {text}", self.name));
+        if self.quantum == 0 {
+            problem("`quantum` must be at least 1, but is 0".to_owned());
+        }
+        if self.queue_policy == QueueOrder::Lcfs {
+            problem("`queue_policy` must be \"fcfs\" or \"wspt\", but is \"lcfs\"".to_owned());
+        }
+        if let Some(share) = self.prefill_busy_threshold_frac
+            && !(share.is_finite() && share >= 0.0)
+        {
+            problem(format!("`prefill_busy_threshold_frac` must be finite and at least 0, but is {share}"));
+        }
+        match (&self.policy_family, &self.cache_bucket) {
+            (Some(_), Some(bucket)) if !buckets.iter().any(|known| known.bucket == *bucket) => {
+                let names: Vec<&str> = buckets.iter().map(|known| known.bucket.as_str()).collect();
+                problem(format!("`cache_bucket` \"{bucket}\" is unknown; known are {}", names.join(", ")));
+            }
+            (Some(family), Some(_)) => check_name(family, "a family", &mut problems),
+            (None, None) => {}
+            _ => problem("give both `policy_family` and `cache_bucket`, or neither".to_owned()),
+        }
+        problems
+    }
+}
+
+fn check_name(name: &str, what: &str, problems: &mut Vec<String>) {
+    let allowed = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'.' | b'-');
+    if name.is_empty() || !name.bytes().all(allowed) {
+        problems.push(format!("the name of {what} must be letters, digits, `_`, `.` and `-`, but is \"{name}\""));
+    }
+}
+
+/// When requests wait in the router instead of in an engine, and in which order.
+#[derive(Clone, Debug, PartialEq)]
+pub struct QueueConfig {
+    classes: Vec<QueueClass>,
+    /// None where there is one class for all.
+    sorting: Option<Sorting>,
+}
+
+/// Which class a request falls into.
+#[derive(Clone, Debug, PartialEq)]
+struct Sorting {
+    families: Vec<String>,
+    default_family: usize,
+    /// First number of each bucket.
+    bucket_starts: Vec<u64>,
+    /// Class of each bucket, family by family.
+    class_of: Vec<usize>,
+}
+
+impl QueueConfig {
+    /// One class: a request waits while every engine has more prompt tokens to
+    /// compute than `threshold` times `max_num_batched_tokens`.
+    #[must_use]
+    pub fn single(threshold: f64, order: QueueOrder) -> Self {
+        let class = QueueClass {
+            name: "default".to_owned(),
+            policy_family: None,
+            cache_bucket: None,
+            queue_policy: order,
+            admission: None,
+            quantum: 1,
+            prefill_busy_threshold: None,
+            prefill_busy_threshold_frac: Some(threshold),
+            request_queue_limit_per_worker: None,
+            raw_isl_token_queue_limit_per_worker: None,
+            cached_token_queue_limit_per_worker: None,
+        };
+        Self { classes: vec![class], sorting: None }
+    }
+
+    /// The classes of a profile.
+    ///
+    /// # Errors
+    /// Everything that is wrong with it.
+    pub fn with_classes(profile: QueueProfile) -> Result<Self, Vec<String>> {
+        let mut problems = bucket_problems(&profile.uncached_isl_buckets);
+        problems.extend(profile.policy_classes.iter().flat_map(|class| class.problems(&profile.uncached_isl_buckets)));
+        let sorting = sorting(&profile, &mut problems);
+        if !problems.is_empty() {
+            return Err(problems);
+        }
+        Ok(Self { classes: profile.policy_classes, sorting: Some(sorting) })
+    }
+
+    /// The same in another order, unless classes have their own.
+    #[must_use]
+    pub fn in_order(mut self, order: QueueOrder) -> Self {
+        if self.sorting.is_none() {
+            self.classes[0].queue_policy = order;
+        }
+        self
+    }
+
+    /// Whether requests may ask for this by name.
+    #[must_use]
+    pub fn knows(&self, policy_class: &str) -> bool {
+        let Some(sorting) = &self.sorting else { return true };
+        self.named(policy_class).is_some() || sorting.families.iter().any(|family| family == policy_class)
+    }
+
+    /// The one threshold, where there is one class.
+    pub(crate) fn threshold(&self) -> Option<f64> {
+        self.classes[0].prefill_busy_threshold_frac.filter(|_| self.sorting.is_none())
+    }
+
+    pub(crate) fn classes(&self) -> &[QueueClass] {
+        &self.classes
+    }
+
+    /// Whether requests may wait in this class.
+    pub(crate) fn keeps_back(&self, class: usize) -> bool {
+        self.classes[class].keeps_back()
+    }
+
+    /// The class of a request with this many prompt tokens to compute.
+    pub(crate) fn class_of(&self, policy_class: Option<&str>, uncached_tokens: u64) -> usize {
+        let Some(sorting) = &self.sorting else { return 0 };
+        if let Some(class) = policy_class.and_then(|name| self.named(name)) {
+            return class;
+        }
+        let family = policy_class.and_then(|name| sorting.families.iter().position(|family| family == name));
+        let bucket = sorting.bucket_starts.partition_point(|&start| start <= uncached_tokens) - 1;
+        sorting.class_of[family.unwrap_or(sorting.default_family) * sorting.bucket_starts.len() + bucket]
+    }
+
+    /// A class without a family.
+    fn named(&self, name: &str) -> Option<usize> {
+        self.classes.iter().position(|class| class.policy_family.is_none() && class.name == name)
+    }
+}
+
+fn bucket_problems(buckets: &[IslBucket]) -> Vec<String> {
+    let mut problems = Vec::new();
+    if buckets.first().is_none_or(|first| first.min_tokens != 0) {
+        problems.push("`uncached_isl_buckets`: the first bucket must have `min_tokens` 0".to_owned());
+    }
+    for pair in buckets.windows(2) {
+        if pair[1].min_tokens <= pair[0].min_tokens {
+            let (one, other) = (&pair[0].bucket, &pair[1].bucket);
+            problems.push(format!("`uncached_isl_buckets`: `min_tokens` of `{other}` must be above that of `{one}`"));
+        }
+    }
+    for (index, IslBucket { bucket, .. }) in buckets.iter().enumerate() {
+        check_name(bucket, "a bucket", &mut problems);
+        if buckets[..index].iter().any(|earlier| earlier.bucket == *bucket) {
+            problems.push(format!("`uncached_isl_buckets`: bucket `{bucket}` is there twice"));
+        }
+    }
+    problems
+}
+
+/// Fills the table of families and buckets, and finds what is in it twice or not
+/// at all.
+fn sorting(profile: &QueueProfile, problems: &mut Vec<String>) -> Sorting {
+    let buckets = &profile.uncached_isl_buckets;
+    let mut families: Vec<String> = Vec::new();
+    for family in profile.policy_classes.iter().filter_map(|class| class.policy_family.as_ref()) {
+        if !families.contains(family) {
+            families.push(family.clone());
+        }
+    }
+    for (index, class) in profile.policy_classes.iter().enumerate() {
+        if profile.policy_classes[..index].iter().any(|earlier| earlier.name == class.name) {
+            problems.push(format!("class `{}` is there twice", class.name));
+        }
+        if class.policy_family.is_none() && families.contains(&class.name) {
+            problems.push(format!("class `{}` has the name of a family", class.name));
+        }
+    }
+    let default_family = families.iter().position(|family| *family == profile.default_policy_family);
+    if default_family.is_none() {
+        let known = if families.is_empty() { "none".to_owned() } else { families.join(", ") };
+        let name = &profile.default_policy_family;
+        problems.push(format!("`default_policy_family` \"{name}\" is the family of no class; known are {known}"));
+    }
+    let mut class_of = Vec::with_capacity(families.len() * buckets.len());
+    for family in &families {
+        for IslBucket { bucket, .. } in buckets {
+            let takes = |class: &QueueClass| {
+                class.policy_family.as_ref() == Some(family) && class.cache_bucket.as_ref() == Some(bucket)
+            };
+            let mut classes = (0..profile.policy_classes.len()).filter(|&class| takes(&profile.policy_classes[class]));
+            match (classes.next(), classes.next()) {
+                (None, _) => problems.push(format!("family `{family}` has no class for bucket `{bucket}`")),
+                (Some(_), Some(_)) => problems.push(format!("family `{family}` has two classes for bucket `{bucket}`")),
+                (Some(class), None) => class_of.push(class),
+            }
+        }
+    }
+    Sorting {
+        families,
+        default_family: default_family.unwrap_or(0),
+        bucket_starts: buckets.iter().map(|bucket| bucket.min_tokens).collect(),
+        class_of,
+    }
+}

@@ -1,0 +1,144 @@
+//! How pools are put together.
+
+use super::conditional::ConditionalConfig;
+use super::pool::PoolConfig;
+
+/// Which tokens' KV a transfer moves.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum TransferScope {
+    /// Those that the destination has not cached, as vLLM's NIXL connector does.
+    #[default]
+    Missing,
+    /// The whole prompt.
+    FullPrompt,
+}
+
+/// Which transfers contend with each other.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum LinkSharing {
+    /// All of them: one fabric between the pools.
+    #[default]
+    Shared,
+    /// Those from the same prefill engine: one link each.
+    PerPrefillEngine,
+    /// None: each has the whole bandwidth to itself, as Dynamo models it.
+    Unshared,
+}
+
+/// How much of the output a prefill engine generates before its KV moves on. Clients
+/// do not get those tokens.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum SourceOutput {
+    /// The first token, with the prompt.
+    #[default]
+    FirstToken,
+    /// All of it, as in Dynamo 1.4: the prompt stays for as many steps.
+    Whole,
+}
+
+/// The way of KV from prefill to decode engines.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LinkConfig {
+    /// Bandwidth that concurrent transfers share; none for instant transfers.
+    pub bandwidth_bytes_per_s: Option<u64>,
+    /// Added to every transfer.
+    pub latency_ns: u64,
+    /// KV bytes of one token over all layers.
+    pub kv_bytes_per_token: u64,
+    /// Which tokens are moved.
+    pub scope: TransferScope,
+    /// Which transfers contend.
+    pub sharing: LinkSharing,
+    /// What must have been generated before.
+    pub source_output: SourceOutput,
+}
+
+impl LinkConfig {
+    /// How long a transfer takes that has the whole bandwidth to itself, in
+    /// nanoseconds, rounded to the nearest.
+    pub(crate) fn alone_ns(&self, bytes: u64) -> u64 {
+        let Some(bytes_per_s) = self.bandwidth_bytes_per_s else { return 0 };
+        let bytes_per_s = u128::from(bytes_per_s.max(1));
+        let ns = (u128::from(bytes) * 1_000_000_000 + bytes_per_s / 2) / bytes_per_s;
+        u64::try_from(ns).unwrap_or(u64::MAX / 2)
+    }
+}
+
+/// How engines are put together.
+#[derive(Clone)]
+#[expect(clippy::large_enum_variant, reason = "a run has one of them")]
+pub enum Topology {
+    /// Every engine prefills and decodes.
+    Aggregated(PoolConfig),
+    /// Prompts are computed in one pool, outputs in another.
+    Disaggregated {
+        /// Computes prompts.
+        prefill: PoolConfig,
+        /// Generates outputs.
+        decode: PoolConfig,
+        /// Moves KV from the first to the second.
+        link: LinkConfig,
+        /// Which requests the first pool has nothing to do with, if any.
+        conditional: Option<ConditionalConfig>,
+    },
+}
+
+/// What the engines of a pool do for a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum PoolRole {
+    /// All of it.
+    Aggregated,
+    /// They compute its prompt.
+    Prefill,
+    /// They generate its output, from KV that another pool has computed.
+    Decode,
+}
+
+impl PoolRole {
+    /// The index of the pool in [`Topology::pools`].
+    #[must_use]
+    pub const fn index(self) -> usize {
+        match self {
+            Self::Aggregated | Self::Prefill => 0,
+            Self::Decode => 1,
+        }
+    }
+}
+
+impl Topology {
+    /// The roles of the pools, in the order of [`Topology::pools`].
+    #[must_use]
+    pub const fn roles(&self) -> &'static [PoolRole] {
+        match self {
+            Self::Aggregated(_) => &[PoolRole::Aggregated],
+            Self::Disaggregated { .. } => &[PoolRole::Prefill, PoolRole::Decode],
+        }
+    }
+
+    /// The link between the pools, if there are two.
+    #[must_use]
+    pub const fn link(&self) -> Option<&LinkConfig> {
+        match self {
+            Self::Aggregated(_) => None,
+            Self::Disaggregated { link, .. } => Some(link),
+        }
+    }
+
+    /// Which requests need no prefill engine, if any.
+    #[must_use]
+    pub fn conditional(&self) -> Option<&ConditionalConfig> {
+        match self {
+            Self::Aggregated(_) => None,
+            Self::Disaggregated { conditional, .. } => conditional.as_ref(),
+        }
+    }
+
+    /// The pools, prefill before decode.
+    #[must_use]
+    pub fn pools(&self) -> Vec<&PoolConfig> {
+        match self {
+            Self::Aggregated(pool) => vec![pool],
+            Self::Disaggregated { prefill, decode, .. } => vec![prefill, decode],
+        }
+    }
+}

@@ -1,0 +1,224 @@
+//! Validation of a run before it begins, beyond what its types rule out.
+
+use super::{
+    Answers, Arrivals, FaultKind, Limit, PoolConfig, RouterConfig, RunConfig, ScalingConfig, Topology, TracePacing,
+    WorkloadConfig, WorkloadSource,
+};
+
+/// Sizes beyond which a run would fill the memory before it began; whoever asks
+/// for more has mistyped a number.
+const MAX_ENGINES: u64 = 100_000;
+const MAX_BLOCKS: u64 = 250_000_000;
+const MAX_STARTS: u64 = 100_000_000;
+const MAX_IN_FLIGHT: u64 = 10_000_000;
+
+/// Decisions closer to each other than this would be most of a run.
+const SHORTEST_INTERVAL_NS: u64 = 1_000_000;
+
+/// A problem of a [`RunConfig`].
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{place}: {problem}")]
+pub struct RunConfigError {
+    /// The part of the run it concerns.
+    pub place: String,
+    /// The problem, and its remedy.
+    pub problem: String,
+}
+
+impl RunConfig {
+    /// Checks what cannot be expressed in the types.
+    ///
+    /// # Errors
+    /// Every problem found.
+    pub fn check(&self) -> Result<(), Vec<RunConfigError>> {
+        let mut errors = Vec::new();
+        let mut problem = |place: String, text: &str| {
+            errors.push(RunConfigError { place, problem: text.to_owned() });
+        };
+        let pools = self.topology.pools();
+        for pool in &pools {
+            if pool.engines == 0 {
+                problem(format!("pool `{}`", pool.name), "`engines` must be at least 1");
+            }
+            if pool.data_parallel.size == 0 {
+                problem(format!("pool `{}`", pool.name), "engines must have at least 1 data-parallel rank");
+            }
+            if let Some(scaling) = &pool.scaling {
+                scaling.check(pool.engines, &mut |text| problem(format!("scaling of pool `{}`", pool.name), text));
+            }
+            if pool.policy.is_some() != pool.engine.is_ranked() {
+                let text = "has a scheduling policy that its engines do not follow, or none that they could";
+                problem(format!("pool `{}`", pool.name), text);
+            }
+            if let RouterConfig::Kv(config) = &pool.router
+                && let Err(text) = config.check()
+            {
+                problem(format!("router of pool `{}`", pool.name), &text);
+            }
+            if pool.acceptance_rates.iter().any(|rate| !(0.0..=1.0).contains(rate)) {
+                problem(format!("pool `{}`", pool.name), "acceptance rates must lie between 0 and 1");
+            }
+        }
+        let ranks: u64 = pools.iter().map(|pool| u64::from(pool.most_ranks())).sum();
+        if ranks > MAX_ENGINES {
+            let text = format!("has {ranks} engines; at most {MAX_ENGINES} are simulated, and a rank counts as one");
+            problem("cluster".to_owned(), &text);
+        }
+        let blocks_of = |pool: &&PoolConfig| {
+            let tiers = pool.engine.kv_tiers().map_or(0, |t| u64::from(t.host_blocks) + u64::from(t.disk_blocks));
+            u64::from(pool.most_ranks()).saturating_mul(u64::from(pool.engine.num_blocks()) + tiers)
+        };
+        let blocks: u64 = pools.iter().map(blocks_of).sum();
+        if blocks > MAX_BLOCKS {
+            let text = format!("has {blocks} KV blocks in all; at most {MAX_BLOCKS} are simulated");
+            problem("cluster".to_owned(), &text);
+        }
+        if let [prefill, decode] = pools[..]
+            && prefill.engine.block_size() != decode.engine.block_size()
+        {
+            problem("cluster".to_owned(), "prefill and decode engines must have the same `block_size`");
+        }
+        if let [prefill, decode] = pools[..]
+            && prefill.name == decode.name
+        {
+            problem(
+                "cluster".to_owned(),
+                "two pools have the same `name`; faults and reports could not tell them apart",
+            );
+        }
+        if let Topology::Disaggregated { link, .. } = &self.topology
+            && link.bandwidth_bytes_per_s == Some(0)
+        {
+            problem("link".to_owned(), "`bandwidth` must be positive; leave it out for instant transfers");
+        }
+        if let Some(config) = self.topology.conditional()
+            && let Err(text) = config.check()
+        {
+            problem("conditional disaggregation".to_owned(), &text);
+        }
+        if let [prefill, _] = pools[..]
+            && prefill.tokens.is_some()
+        {
+            let text = "`tokens` belongs to the decode pool: no token of a prefill pool is shown to anyone";
+            problem(format!("pool `{}`", prefill.name), text);
+        }
+        if self.workloads.is_empty() {
+            problem("run".to_owned(), "needs at least one workload");
+        }
+        for workload in &self.workloads {
+            workload.check(&mut |text| problem(format!("workload `{}`", workload.name), text));
+        }
+        for (index, fault) in self.faults.iter().enumerate() {
+            let place = format!("fault {}", index + 1);
+            match pools.get(fault.pool as usize) {
+                None => problem(place, "names a pool that does not exist"),
+                Some(pool) if fault.engine >= pool.most_engines() => {
+                    let text = format!(
+                        "names engine {} of pool `{}`, which has engines 0 to {}",
+                        fault.engine,
+                        pool.name,
+                        pool.most_engines().saturating_sub(1)
+                    );
+                    problem(place, &text);
+                }
+                Some(_) => {
+                    if let FaultKind::SlowDown { factor, .. } = fault.kind
+                        && !(factor.is_finite() && factor > 0.0)
+                    {
+                        problem(place, "`factor` must be positive and finite");
+                    }
+                }
+            }
+        }
+        if errors.is_empty() { Ok(()) } else { Err(errors) }
+    }
+}
+
+impl ScalingConfig {
+    fn check(&self, engines: u32, problem: &mut dyn FnMut(&str)) {
+        let Self { min_engines, max_engines, .. } = *self;
+        if self.interval_ns < SHORTEST_INTERVAL_NS {
+            problem("`interval` must be at least 1 ms");
+        }
+        if min_engines == 0 {
+            problem("`min` must be at least 1");
+        }
+        if min_engines > max_engines {
+            problem(&format!("`min` is {min_engines} and `max` {max_engines}; there is nothing between them"));
+        } else if !(min_engines..=max_engines).contains(&engines) {
+            problem(&format!(
+                "the pool starts with {engines} engines, but `min` is {min_engines} and `max` {max_engines}"
+            ));
+        }
+    }
+}
+
+impl WorkloadConfig {
+    fn check(&self, problem: &mut dyn FnMut(&str)) {
+        let positive = |value: f64| value.is_finite() && value > 0.0;
+        match &self.source {
+            WorkloadSource::Synthetic { arrivals, mix } => {
+                match arrivals {
+                    Arrivals::Burst { count: 0, .. } => problem("`count` must be at least 1"),
+                    Arrivals::Burst { count, .. } => check_most("count", *count, MAX_STARTS, problem),
+                    Arrivals::Constant { rate_per_s, limit } | Arrivals::Poisson { rate_per_s, limit } => {
+                        if !positive(*rate_per_s) {
+                            problem("`rate` must be positive and finite");
+                        }
+                        limit.check(problem);
+                    }
+                    Arrivals::ClosedLoop { concurrency, limit } => {
+                        if *concurrency == 0 {
+                            problem("`concurrency` must be at least 1");
+                        }
+                        check_most("concurrency", *concurrency, MAX_IN_FLIGHT, problem);
+                        limit.check(problem);
+                    }
+                }
+                if mix.shared_prefix_tokens > 0 && mix.prefix_groups == 0 {
+                    problem("`prefix_groups` must be at least 1 with a shared prefix");
+                }
+            }
+            WorkloadSource::Trace { trace, pacing, copies, answers, .. } => {
+                if trace.requests.is_empty() {
+                    problem("the trace has no requests");
+                }
+                if *answers == Answers::Recorded && trace.answer_times.len() != trace.requests.len() {
+                    problem("the trace was read without the times of its answers");
+                }
+                if *copies == 0 {
+                    problem("`copies` must be at least 1");
+                }
+                check_most("copies", u64::from(*copies), MAX_STARTS / trace.requests.len().max(1) as u64, problem);
+                if let TracePacing::ClosedLoop { concurrency, .. } = pacing {
+                    check_most("concurrency", *concurrency, MAX_IN_FLIGHT, problem);
+                }
+                let (TracePacing::Recorded { speedup } | TracePacing::ClosedLoop { speedup, .. }) = pacing;
+                if !positive(*speedup) {
+                    problem("`speedup` must be positive and finite");
+                }
+                if matches!(pacing, TracePacing::ClosedLoop { concurrency: 0, .. }) {
+                    problem("`concurrency` must be at least 1");
+                }
+            }
+        }
+    }
+}
+
+fn check_most(name: &str, value: u64, most: u64, problem: &mut dyn FnMut(&str)) {
+    if value > most {
+        problem(&format!("`{name}` is {value}, but at most {most} can be simulated"));
+    }
+}
+
+impl Limit {
+    fn check(self, problem: &mut dyn FnMut(&str)) {
+        if self.count.is_none() && self.duration_ns.is_none() {
+            problem("needs an end: give `count`, `duration`, or both");
+        }
+        check_most("count", self.count.unwrap_or(0), MAX_STARTS, problem);
+        if self.count == Some(0) || self.duration_ns == Some(0) {
+            problem("`count` and `duration` must be positive");
+        }
+    }
+}

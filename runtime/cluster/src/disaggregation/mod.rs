@@ -1,0 +1,134 @@
+//! KV on its way from prefill to decode engines: links, and what is due at an instant.
+
+mod conditional;
+mod link;
+
+use std::collections::VecDeque;
+
+use vcr_core::plan::RemoteLoad;
+
+use crate::config::{LinkConfig, LinkSharing, SourceOutput, Topology, TransferScope};
+use crate::event::{Event, EventQueue};
+pub(crate) use conditional::stays_with_decode;
+use link::Link;
+pub(crate) use link::TransferKey;
+
+/// Something of a handoff that is due at this instant, once its events are handled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Due {
+    /// A worker may have blocks for a prompt from elsewhere.
+    Reservation { worker: u32 },
+    /// The KV of a request has arrived.
+    TakeOver(TransferKey),
+}
+
+/// The handoffs of a run. Without prefill engines there are none.
+pub(crate) struct KvHandoffs {
+    config: Option<LinkConfig>,
+    links: Vec<Link>,
+    due: VecDeque<Due>,
+}
+
+impl KvHandoffs {
+    pub(crate) fn new(topology: &Topology) -> Self {
+        let config = topology.link().cloned();
+        let links = match (topology, config.as_ref().and_then(|link| link.bandwidth_bytes_per_s)) {
+            (Topology::Disaggregated { prefill, link, .. }, Some(bytes_per_s)) => {
+                let count = match link.sharing {
+                    LinkSharing::Shared => 1,
+                    LinkSharing::PerPrefillEngine => prefill.most_engines(),
+                    LinkSharing::Unshared => 0,
+                };
+                (0..count).map(|_| Link::new(bytes_per_s)).collect()
+            }
+            _ => Vec::new(),
+        };
+        Self { config, links, due: VecDeque::new() }
+    }
+
+    /// How much of the output prefill engines generate, if there are such.
+    pub(crate) fn source_output(&self) -> Option<SourceOutput> {
+        self.config.as_ref().map(|config| config.source_output)
+    }
+
+    /// Bytes of all transfers and time with any, of each link.
+    pub(crate) fn link_totals(&self) -> impl Iterator<Item = (u64, u64)> {
+        self.links.iter().map(|link| (link.bytes(), link.busy_ns()))
+    }
+
+    pub(crate) fn has_due(&self) -> bool {
+        !self.due.is_empty()
+    }
+
+    pub(crate) fn push_due(&mut self, due: Due) {
+        self.due.push_back(due);
+    }
+
+    pub(crate) fn pop_due(&mut self) -> Option<Due> {
+        self.due.pop_front()
+    }
+
+    /// Starts a transfer from a prefill engine. Gives how long it takes, unless that
+    /// depends on the others of its link.
+    pub(crate) fn start(
+        &mut self,
+        now_ns: u64,
+        key: TransferKey,
+        load: &RemoteLoad,
+        source_engine: u32,
+        events: &mut EventQueue,
+    ) -> Option<u64> {
+        let Some(config) = &self.config else { return Some(0) };
+        let tokens = match config.scope {
+            TransferScope::Missing => load.missing_tokens,
+            TransferScope::FullPrompt => load.missing_tokens + load.cached_tokens,
+        };
+        let bytes = u64::from(tokens) * config.kv_bytes_per_token;
+        if self.links.is_empty() || bytes == 0 {
+            let alone_ns = match config.sharing {
+                LinkSharing::Unshared => config.alone_ns(bytes),
+                LinkSharing::Shared | LinkSharing::PerPrefillEngine => 0,
+            };
+            return Some(config.latency_ns.saturating_add(alone_ns));
+        }
+        let link = self.link_from(source_engine);
+        self.links[link as usize].start(now_ns, key, bytes);
+        self.expect(link, events);
+        None
+    }
+
+    /// Transfers on a link may be complete, unless its load has changed since.
+    pub(crate) fn progress(&mut self, link: u32, version: u64, now_ns: u64, events: &mut EventQueue) {
+        if self.links[link as usize].version() != version {
+            return;
+        }
+        let latency_ns = self.config.as_ref().map_or(0, |config| config.latency_ns);
+        while let Some(key) = self.links[link as usize].pop_complete(now_ns) {
+            events.push(now_ns + latency_ns, Event::TransferDelivered { tag: key.tag, attempt: key.attempt });
+        }
+        self.expect(link, events);
+    }
+
+    /// Takes a transfer from its link, if it is on one.
+    pub(crate) fn cancel(&mut self, now_ns: u64, key: TransferKey, source_engine: u32, events: &mut EventQueue) {
+        if !self.links.is_empty() {
+            let link = self.link_from(source_engine);
+            self.links[link as usize].cancel(now_ns, key);
+            self.expect(link, events);
+        }
+    }
+
+    fn link_from(&self, source_engine: u32) -> u32 {
+        match self.config.as_ref().map(|config| config.sharing) {
+            Some(LinkSharing::PerPrefillEngine) => source_engine,
+            Some(LinkSharing::Shared | LinkSharing::Unshared) | None => 0,
+        }
+    }
+
+    fn expect(&self, index: u32, events: &mut EventQueue) {
+        let link = &self.links[index as usize];
+        if let Some(at_ns) = link.next_completion_ns() {
+            events.push(at_ns, Event::LinkProgress { link: index, version: link.version() });
+        }
+    }
+}

@@ -1,0 +1,166 @@
+//! How much memory a run is sure to need, known before it begins.
+//!
+//! Requests of open workloads are drawn when they arrive, so what a run needs is
+//! what is kept of each request: its record, and what the metrics remember. A
+//! burst is held whole, since all of it waits at once.
+
+use std::mem::size_of;
+
+use vcr_core::RequestSpec;
+use vcr_trace::TraceRequest;
+
+use crate::config::{Arrivals, Limit, RunConfig, TracePacing, WorkloadConfig, WorkloadSource};
+use crate::in_flight::Live;
+use crate::ledger::record::RequestRecord;
+use crate::traffic::SyntheticInput;
+
+/// Samples of the metrics for each request: times to first token, queue times and
+/// the like, at four to eight bytes, fewer where they are alike. Measured with
+/// outputs of one token.
+const SAMPLE_BYTES: u64 = 16;
+
+/// Requests that a run is sure to have, and the memory that takes at least.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct MemoryEstimate {
+    /// The requests.
+    pub requests: u64,
+    /// Memory for them, in bytes.
+    pub bytes: u64,
+}
+
+impl MemoryEstimate {
+    /// Both together.
+    #[must_use]
+    pub fn plus(self, other: Self) -> Self {
+        Self { requests: self.requests.saturating_add(other.requests), bytes: self.bytes.saturating_add(other.bytes) }
+    }
+
+    /// Requests of which only what was measured is kept.
+    fn ended(requests: u64) -> Self {
+        let each = (size_of::<RequestRecord>() + size_of::<Option<Box<Live>>>() + size_of::<u64>()) as u64;
+        Self { requests, bytes: requests.saturating_mul(each + SAMPLE_BYTES) }
+    }
+
+    /// Requests that all wait at the same time.
+    fn waiting(requests: u64) -> Self {
+        let each = (size_of::<Live>() + size_of::<RequestSpec>()) as u64;
+        let ended = Self::ended(requests);
+        Self { bytes: ended.bytes.saturating_add(requests.saturating_mul(each)), ..ended }
+    }
+}
+
+impl RunConfig {
+    /// What the run is sure to need, besides its engines. More requests may come:
+    /// later turns of sessions, or closed loops that end by time.
+    #[must_use]
+    pub fn memory_estimate(&self) -> MemoryEstimate {
+        let each = self.workloads.iter().map(|workload| workload.memory_estimate(self.max_time_ns));
+        each.fold(MemoryEstimate::default(), MemoryEstimate::plus)
+    }
+}
+
+impl WorkloadConfig {
+    fn memory_estimate(&self, max_time_ns: Option<u64>) -> MemoryEstimate {
+        // From the workload's start to where the run is cut off.
+        let time_ns = max_time_ns.map_or(u64::MAX, |max| max.saturating_sub(self.start_ns));
+        match &self.source {
+            WorkloadSource::Synthetic { arrivals, .. } => match arrivals {
+                Arrivals::Burst { count, over_ns } => {
+                    let share = if time_ns >= *over_ns { 1.0 } else { time_ns as f64 / *over_ns as f64 };
+                    let arriving = (*count as f64 * share) as u64;
+                    if *over_ns == 0 { MemoryEstimate::waiting(arriving) } else { MemoryEstimate::ended(arriving) }
+                }
+                Arrivals::Constant { rate_per_s, limit } | Arrivals::Poisson { rate_per_s, limit } => {
+                    MemoryEstimate::ended(limit.starts(*rate_per_s, time_ns))
+                }
+                Arrivals::ClosedLoop { concurrency, limit } => {
+                    let count = limit.count.unwrap_or(u64::MAX);
+                    let at_once = MemoryEstimate::waiting((*concurrency).min(count));
+                    // What else arrives depends on the engines where time is what ends it.
+                    let all = limit.count.filter(|_| limit.duration_ns.is_none() && max_time_ns.is_none());
+                    let later = all.map_or(0, |count| count.saturating_sub(at_once.requests));
+                    at_once.plus(MemoryEstimate::ended(later))
+                }
+            },
+            WorkloadSource::Trace { trace, pacing, copies, .. } => {
+                let rows = match (max_time_ns, pacing) {
+                    (None, _) => trace.requests.len(),
+                    (Some(_), TracePacing::ClosedLoop { .. }) => 0,
+                    (Some(_), TracePacing::Recorded { .. }) => {
+                        let arrives = |request: &&TraceRequest| {
+                            request.dependencies.len == 0
+                                && request.arrival_ns.is_some_and(|at_ns| pacing.scale(at_ns) <= time_ns)
+                        };
+                        trace.requests.iter().filter(arrives).count()
+                    }
+                };
+                MemoryEstimate::ended((rows as u64).saturating_mul(u64::from(*copies)))
+            }
+        }
+    }
+}
+
+impl Limit {
+    /// How many start at a rate within a time, on average.
+    fn starts(self, rate_per_s: f64, time_ns: u64) -> u64 {
+        let time_ns = self.duration_ns.unwrap_or(u64::MAX).min(time_ns);
+        let by_time = (rate_per_s * (time_ns as f64 / 1e9)) as u64;
+        self.count.unwrap_or(u64::MAX).min(by_time)
+    }
+}
+
+impl SyntheticInput {
+    /// What the workload and a run of it are sure to need. All requests are made
+    /// before the run begins.
+    #[must_use]
+    pub fn memory_estimate(&self) -> MemoryEstimate {
+        let requests = u64::from(self.request_count) * u64::from(self.turns_per_session);
+        let blocks = u64::from(self.input_tokens.div_ceil(self.block_size_tokens.max(1)));
+        // A row, its blocks, and its place in the order of the starts.
+        let row_bytes = size_of::<TraceRequest>() as u64 + 4 * blocks + size_of::<(u64, u32, u32)>() as u64;
+        let ended = MemoryEstimate::ended(requests);
+        MemoryEstimate { bytes: ended.bytes.saturating_add(requests.saturating_mul(row_bytes)), ..ended }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use vcr_random::Distribution;
+
+    use super::*;
+    use crate::config::RequestMix;
+
+    fn requests(arrivals: Arrivals, max_time_ns: Option<u64>) -> u64 {
+        let one = Distribution::Constant { value: 1.0 };
+        let mix = RequestMix {
+            prompt_tokens: one,
+            output_tokens: one,
+            shared_prefix_tokens: 0,
+            prefix_groups: 1,
+            turns: one,
+            think_time_ms: one,
+        };
+        let source = WorkloadSource::Synthetic { arrivals, mix };
+        let workload = WorkloadConfig { name: "w".to_owned(), start_ns: 1_000_000_000, priority: 0, tenant: 0, source };
+        let estimate = workload.memory_estimate(max_time_ns);
+        assert!(estimate.bytes >= estimate.requests * 300, "{estimate:?}");
+        estimate.requests
+    }
+
+    #[test]
+    fn only_what_is_sure_to_arrive_is_counted() {
+        const S: u64 = 1_000_000_000;
+        let limit = |count, seconds: Option<u64>| Limit { count, duration_ns: seconds.map(|s| s * S) };
+        let poisson = |limit| Arrivals::Poisson { rate_per_s: 1e6, limit };
+        assert_eq!(requests(poisson(limit(None, Some(3600))), None), 3_600_000_000);
+        assert_eq!(requests(poisson(limit(Some(10), Some(3600))), None), 10);
+        assert_eq!(requests(poisson(limit(None, Some(3600))), Some(3 * S)), 2_000_000);
+        assert_eq!(requests(poisson(limit(None, Some(3600))), Some(S / 2)), 0);
+        assert_eq!(requests(Arrivals::Burst { count: 100, over_ns: 0 }, None), 100);
+        assert_eq!(requests(Arrivals::Burst { count: 100, over_ns: 10 * S }, Some(2 * S)), 10);
+        let closed = |limit| Arrivals::ClosedLoop { concurrency: 8, limit };
+        assert_eq!(requests(closed(limit(Some(100), None)), None), 100);
+        assert_eq!(requests(closed(limit(Some(100), None)), Some(S)), 8);
+        assert_eq!(requests(closed(limit(None, Some(1))), None), 8);
+    }
+}

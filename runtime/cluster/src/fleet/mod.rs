@@ -1,0 +1,225 @@
+//! The engines of a run: pools of workers, their ranks, and how their number changes.
+//!
+//! A rank is a worker like any other, with a scheduler, KV blocks and a clock of its
+//! own. The ranks of an engine stand side by side; they come, go and break together.
+//! With a barrier they also step together: those that have work start at the same
+//! instant and all end at the slowest, and what comes meanwhile to a rank without
+//! work waits until then. Such steps are taken one by one.
+
+mod scaling;
+mod target_scaler;
+mod worker;
+
+use std::iter::StepBy;
+use std::ops::Range;
+
+use crate::config::{PoolConfig, PoolRole, RunConfig};
+use crate::error::{SimError, make_error};
+pub(crate) use scaling::Rescaled;
+use scaling::Scaler;
+pub use target_scaler::target_autoscaler;
+pub(crate) use worker::{Health, Worker};
+
+pub(crate) struct Pool {
+    role: PoolRole,
+    config: PoolConfig,
+    /// Index of its first worker.
+    first_worker: u32,
+    /// Decides how many workers there are, if that changes.
+    scaler: Option<Scaler>,
+}
+
+impl Pool {
+    pub(crate) fn role(&self) -> PoolRole {
+        self.role
+    }
+
+    pub(crate) fn config(&self) -> &PoolConfig {
+        &self.config
+    }
+
+    pub(crate) fn first_worker(&self) -> u32 {
+        self.first_worker
+    }
+
+    pub(crate) fn scales(&self) -> bool {
+        self.scaler.is_some()
+    }
+
+    /// Virtual time between two decisions of its autoscaler, if it has one.
+    pub(crate) fn scale_interval_ns(&self) -> Option<u64> {
+        self.scaler.as_ref().map(Scaler::interval_ns)
+    }
+
+    /// The indices of its workers, the ranks of an engine side by side.
+    fn workers(&self) -> Range<usize> {
+        let first = self.first_worker as usize;
+        first..first + self.config.most_ranks() as usize
+    }
+
+    /// The indices of the first ranks of its engines.
+    pub(crate) fn engines(&self) -> StepBy<Range<usize>> {
+        self.workers().step_by(self.config.data_parallel.size as usize)
+    }
+}
+
+pub(crate) struct Fleet {
+    pools: Vec<Pool>,
+    workers: Vec<Worker>,
+    /// Whether in any pool ranks wait for each other.
+    barriers: bool,
+    rescaled: Vec<Rescaled>,
+}
+
+impl Fleet {
+    /// The engines at the start of a run.
+    ///
+    /// # Errors
+    /// When something that is made for an engine or a pool cannot be made.
+    pub(crate) fn new(run: &RunConfig, records_events: bool) -> Result<Self, SimError> {
+        let mut pools = Vec::new();
+        let mut workers = Vec::new();
+        for (config, &role) in run.topology.pools().into_iter().zip(run.topology.roles()) {
+            let first_worker = workers.len() as u32;
+            for index in 0..config.most_ranks() {
+                let worker = Worker::new(role, index, config, run, records_events);
+                workers.push(worker.map_err(|error| make_error(config, index, 0, error))?);
+            }
+            pools.push(Pool { role, first_worker, scaler: Scaler::new(config, run)?, config: config.clone() });
+        }
+        let barriers = pools.iter().any(|pool| pool.config.has_barrier());
+        Ok(Self { pools, workers, barriers, rescaled: Vec::new() })
+    }
+
+    /// Prefill before decode.
+    pub(crate) fn pools(&self) -> &[Pool] {
+        &self.pools
+    }
+
+    pub(crate) fn pool(&self, role: PoolRole) -> &Pool {
+        &self.pools[role.index()]
+    }
+
+    /// The pool that a worker belongs to.
+    pub(crate) fn pool_of(&self, worker: u32) -> &Pool {
+        self.pool(self.worker(worker).role())
+    }
+
+    /// The role of the pool that a request comes to first.
+    pub(crate) fn first_role(&self) -> PoolRole {
+        self.pools[0].role
+    }
+
+    pub(crate) fn workers(&self) -> &[Worker] {
+        &self.workers
+    }
+
+    pub(crate) fn workers_mut(&mut self) -> &mut [Worker] {
+        &mut self.workers
+    }
+
+    pub(crate) fn worker(&self, index: u32) -> &Worker {
+        &self.workers[index as usize]
+    }
+
+    pub(crate) fn worker_mut(&mut self, index: u32) -> &mut Worker {
+        &mut self.workers[index as usize]
+    }
+
+    /// A worker, beside the pools.
+    pub(crate) fn split(&mut self, index: u32) -> (&[Pool], &mut Worker) {
+        (&self.pools, &mut self.workers[index as usize])
+    }
+
+    pub(crate) fn workers_of(&self, role: PoolRole) -> &[Worker] {
+        &self.workers[self.pool(role).workers()]
+    }
+
+    pub(crate) fn workers_of_mut(&mut self, role: PoolRole) -> &mut [Worker] {
+        let workers = self.pool(role).workers();
+        &mut self.workers[workers]
+    }
+
+    /// The workers of the pools before that of `role`, which send requests there.
+    pub(crate) fn workers_before(&self, role: PoolRole) -> &[Worker] {
+        &self.workers[..self.pool(role).first_worker as usize]
+    }
+
+    /// What a worker is called in reports and messages.
+    pub(crate) fn engine_name(&self, worker: &Worker) -> String {
+        let config = &self.pool(worker.role()).config;
+        format!("{} {}", config.name, config.rank_name(worker.index()))
+    }
+
+    /// Whether a worker of a pool is up or coming up, or an autoscaler will see to
+    /// it that one does.
+    pub(crate) fn may_recover(&self, role: PoolRole) -> bool {
+        self.pool(role).scales() || self.workers_of(role).iter().any(|worker| worker.health() != Health::Down)
+    }
+
+    /// The workers come up of the engine whose first rank is `worker`.
+    ///
+    /// # Errors
+    /// When something that is made for an engine cannot be made.
+    pub(crate) fn bring_up(&mut self, worker: u32, run: &str, now_ns: u64) -> Result<(), SimError> {
+        let ranks = self.ranks_of(worker);
+        let config = &self.pools[self.worker(worker).role().index()].config;
+        for rank in &mut self.workers[ranks.start as usize..ranks.end as usize] {
+            rank.bring_up(run, config).map_err(|error| make_error(config, rank.index(), now_ns, error))?;
+        }
+        Ok(())
+    }
+
+    /// The ranks of the engine that `worker` is one of.
+    pub(crate) fn ranks_of(&self, worker: u32) -> Range<u32> {
+        let pool = self.pool_of(worker);
+        let size = pool.config.data_parallel.size;
+        let first = worker - (worker - pool.first_worker) % size;
+        first..first + size
+    }
+
+    /// Whether `worker` is a rank that waits for others.
+    pub(crate) fn has_barrier(&self, worker: u32) -> bool {
+        self.barriers && self.pool_of(worker).config.has_barrier()
+    }
+
+    /// Adds the other ranks of those that step together.
+    pub(crate) fn widen_to_engines(&self, workers: &mut Vec<u32>) {
+        if !self.barriers {
+            return;
+        }
+        workers.sort_unstable();
+        let mut widened = 0;
+        for position in 0..workers.len() {
+            let worker = workers[position];
+            if worker >= widened && self.has_barrier(worker) {
+                let ranks = self.ranks_of(worker);
+                widened = ranks.end;
+                workers.extend(ranks);
+            }
+        }
+    }
+
+    /// Whether a worker, and with a barrier each of its ranks, is neither in a step nor
+    /// held up.
+    pub(crate) fn is_between_steps(&self, worker: u32) -> bool {
+        let is_idle = |worker: &Worker| worker.may_work() && !worker.is_executing();
+        if self.has_barrier(worker) {
+            self.ranks_of(worker).all(|rank| is_idle(self.worker(rank)))
+        } else {
+            is_idle(self.worker(worker))
+        }
+    }
+
+    /// Whether a worker may decide a step now.
+    pub(crate) fn may_decide(&self, index: u32) -> bool {
+        let worker = self.worker(index);
+        // While its own part runs a rank may decide the next one, if it can.
+        worker.can_step() && (worker.is_executing() || !self.has_barrier(index) || self.is_between_steps(index))
+    }
+
+    /// Whether a worker may start a step now.
+    pub(crate) fn may_start(&self, index: u32) -> bool {
+        self.worker(index).can_start() && (!self.has_barrier(index) || self.is_between_steps(index))
+    }
+}

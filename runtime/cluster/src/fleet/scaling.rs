@@ -1,0 +1,162 @@
+//! Engines that come and go, as autoscalers decide.
+//!
+//! Every pool has a place for each engine that it can ever have; those without an
+//! engine are off. An autoscaler says at its ticks how many engines are to be up
+//! or coming up. More of them start in the first places that are off; of fewer,
+//! start-ups are called off first, newest first, and then the newest engines
+//! drain: they finish what they have and then turn off. The ranks of an engine come
+//! and go together.
+
+use vcr_core::scale::{Autoscaler, ScaleError, ScaleView};
+use vcr_core::{PluginContext, ServingEngine, seed};
+
+use super::{Fleet, Health};
+use crate::config::{PoolConfig, PoolRole, RunConfig, ScalingConfig};
+use crate::error::SimError;
+use crate::ledger::Tally;
+
+/// The autoscaler of a pool.
+pub(super) struct Scaler {
+    config: ScalingConfig,
+    autoscaler: Box<dyn Autoscaler>,
+    at_last_tick: Tally,
+    /// How many engines have been started, those at the beginning included.
+    started: u64,
+}
+
+impl Scaler {
+    /// That of a pool, if it has one.
+    pub(super) fn new(pool: &PoolConfig, run: &RunConfig) -> Result<Option<Self>, SimError> {
+        let Some(config) = pool.scaling.clone() else { return Ok(None) };
+        let seed = seed::derive(run.seed, &format!("scaler:{}", pool.name), 0);
+        let plugin_context = PluginContext { run: &run.name, pool: &pool.name, engine: None, seed };
+        let autoscaler = (config.policy)(&plugin_context).map_err(|reason| scale_error(pool, 0, reason))?;
+        Ok(Some(Self { config, autoscaler, at_last_tick: Tally::default(), started: u64::from(pool.engines) }))
+    }
+
+    pub(super) fn interval_ns(&self) -> u64 {
+        self.config.interval_ns
+    }
+}
+
+/// A change of the number of engines that are up or coming up.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Rescaled {
+    pub(crate) at_ns: u64,
+    pub(crate) role: PoolRole,
+    pub(crate) from: u32,
+    pub(crate) to: u32,
+}
+
+/// The engines that a decision starts, calls off and drains, by their first ranks.
+#[derive(Debug, Default)]
+pub(crate) struct Rescaling {
+    pub(crate) start: Vec<u32>,
+    /// Each with whether it is not up yet.
+    pub(crate) leave: Vec<(u32, bool)>,
+}
+
+impl Fleet {
+    /// What autoscalers did, in order of time.
+    pub(crate) fn rescaled(&self) -> &[Rescaled] {
+        &self.rescaled
+    }
+
+    /// Has the autoscaler of a pool decide, in front of which `waiting_requests` wait
+    /// with `waiting_tokens` to compute.
+    ///
+    /// # Errors
+    /// When the autoscaler fails.
+    pub(crate) fn decide_scale(
+        &mut self,
+        role: PoolRole,
+        now_ns: u64,
+        tally: Tally,
+        (waiting_requests, waiting_tokens): (u64, u64),
+    ) -> Result<Rescaling, SimError> {
+        let before = self.pool(role).scaler.as_ref().map_or(Tally::default(), |scaler| scaler.at_last_tick);
+        let mut view = ScaleView {
+            now_ns,
+            arrived_requests: tally.arrived_requests - before.arrived_requests,
+            arrived_prompt_tokens: tally.arrived_prompt_tokens - before.arrived_prompt_tokens,
+            arrived_output_tokens: tally.arrived_output_tokens - before.arrived_output_tokens,
+            completed_requests: tally.completed_requests - before.completed_requests,
+            ttft_count: tally.ttft_count - before.ttft_count,
+            ttft_sum_ns: tally.ttft_sum_ns - before.ttft_sum_ns,
+            token_gap_count: tally.token_gap_count - before.token_gap_count,
+            token_gap_sum_ns: tally.token_gap_sum_ns - before.token_gap_sum_ns,
+            waiting_requests,
+            outstanding_prefill_tokens: waiting_tokens,
+            ..ScaleView::default()
+        };
+        self.count_engines(role, &mut view);
+        let pool = &mut self.pools[role.index()];
+        let Some(scaler) = &mut pool.scaler else { return Ok(Rescaling::default()) };
+        scaler.at_last_tick = tally;
+        let desired = scaler.autoscaler.desired(&view).map_err(|reason| scale_error(&pool.config, now_ns, reason))?;
+        let desired = desired.clamp(scaler.config.min_engines, scaler.config.max_engines);
+        Ok(self.rescale(role, desired, now_ns))
+    }
+
+    fn count_engines(&self, role: PoolRole, view: &mut ScaleView) {
+        for index in self.pool(role).engines() {
+            match self.workers[index].health() {
+                Health::Up => view.up_engines += 1,
+                Health::Draining => view.draining_engines += 1,
+                Health::Starting | Health::Restarting => view.starting_engines += 1,
+                Health::Off | Health::Down => {}
+            }
+        }
+        for worker in self.workers_of(role).iter().filter(|worker| worker.is_serving()) {
+            view.running_requests += worker.engine().num_running() as u64;
+            view.waiting_requests += worker.engine().num_waiting() as u64;
+            view.active_blocks += u64::from(worker.engine().num_active_blocks());
+            view.total_blocks += u64::from(worker.engine().num_usable_blocks());
+            view.outstanding_prefill_tokens += worker.engine().outstanding_prefill_tokens();
+        }
+    }
+
+    /// Chooses the engines that start or leave so that `desired` are up or coming up.
+    fn rescale(&mut self, role: PoolRole, desired: u32, now_ns: u64) -> Rescaling {
+        let is_coming = |health| matches!(health, Health::Starting | Health::Restarting);
+        let mut off: Vec<u32> = Vec::new();
+        let mut here: Vec<(bool, u64, u32)> = Vec::new();
+        for index in self.pool(role).engines() {
+            let worker = &self.workers[index];
+            match worker.health() {
+                Health::Off => off.push(index as u32),
+                health if health == Health::Up || is_coming(health) => {
+                    here.push((is_coming(health), worker.start_number(), index as u32));
+                }
+                _ => {}
+            }
+        }
+        let from = here.len() as u32;
+        off.truncate(desired.saturating_sub(from) as usize);
+        // What is coming before what is up, and of either the newest first.
+        here.sort_unstable_by(|a, b| b.cmp(a));
+        here.truncate(from.saturating_sub(desired) as usize);
+        let to = from + off.len() as u32 - here.len() as u32;
+        if to != from {
+            self.rescaled.push(Rescaled { at_ns: now_ns, role, from, to });
+        }
+        Rescaling { start: off, leave: here.into_iter().map(|(is_coming, _, index)| (index, is_coming)).collect() }
+    }
+
+    /// Starts the ranks of an engine that is off. Gives when they are up.
+    pub(crate) fn start_up(&mut self, index: u32, now_ns: u64) -> u64 {
+        let ranks = self.ranks_of(index);
+        let role = self.worker(index).role();
+        let Some(scaler) = &mut self.pools[role.index()].scaler else { return now_ns };
+        for rank in &mut self.workers[ranks.start as usize..ranks.end as usize] {
+            rank.start(now_ns, scaler.started);
+        }
+        scaler.started += 1;
+        now_ns.saturating_add(scaler.config.startup_ns)
+    }
+}
+
+/// The failure of the autoscaler of a pool.
+fn scale_error(pool: &PoolConfig, now_ns: u64, reason: ScaleError) -> SimError {
+    SimError::Scale { pool: pool.name.clone(), at_ms: now_ns as f64 / 1e6, reason }
+}

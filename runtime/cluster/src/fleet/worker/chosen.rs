@@ -1,0 +1,211 @@
+//! Output tokens that a source outside the engine chooses, and prompts to show
+//! it: most requests of virtual runs have none, so they are made up of the
+//! identity of their blocks.
+
+use std::collections::BTreeMap;
+
+use vcr_core::plan::StepPlan;
+use vcr_core::seed::mix;
+use vcr_core::tokens::{BatchTokenSource, TokenAnswer, TokenError, TokenRefusal, TokenRequest, TokenWant};
+use vcr_core::{Prompt, TokenSource};
+
+use super::drawn::Acceptance;
+
+/// Tokens of prompts are made up below this, the size of a usual vocabulary.
+const VOCABULARY_TOKENS: u64 = 32_000;
+
+/// A request that the source has not been shown.
+struct Started {
+    slot: u32,
+    seed: u64,
+    prompt: Vec<u32>,
+    max_tokens: u32,
+    eos_token: Option<u32>,
+}
+
+impl Started {
+    fn request(&self) -> TokenRequest<'_> {
+        TokenRequest {
+            slot: self.slot,
+            seed: self.seed,
+            prompt: &self.prompt,
+            max_tokens: self.max_tokens,
+            min_tokens: 0,
+            eos_token: self.eos_token,
+            stop_tokens: &[],
+            structured_output: "",
+        }
+    }
+}
+
+/// The source of one engine, and what it has chosen so far.
+pub(crate) struct ChosenTokens {
+    source: Box<dyn BatchTokenSource>,
+    started: Vec<Started>,
+    ended: Vec<u32>,
+    wants: Vec<TokenWant>,
+    answer: TokenAnswer,
+    slots: BTreeMap<u64, u32>,
+    vacant: Vec<u32>,
+    /// What was chosen for the request of each slot.
+    outputs: Vec<Vec<u32>>,
+}
+
+impl ChosenTokens {
+    pub(crate) fn new(source: Box<dyn BatchTokenSource>) -> Self {
+        Self {
+            source,
+            started: Vec::new(),
+            ended: Vec::new(),
+            wants: Vec::new(),
+            answer: TokenAnswer::default(),
+            slots: BTreeMap::new(),
+            vacant: Vec::new(),
+            outputs: Vec::new(),
+        }
+    }
+
+    /// A request came to the engine.
+    pub(crate) fn start(&mut self, tag: u64, seed: u64, prompt: Vec<u32>, max_tokens: u32, eos_token: Option<u32>) {
+        let slot = self.vacant.pop().unwrap_or_else(|| {
+            self.outputs.push(Vec::new());
+            self.outputs.len() as u32 - 1
+        });
+        self.slots.insert(tag, slot);
+        self.started.push(Started { slot, seed, prompt, max_tokens, eos_token });
+    }
+
+    /// A request left the engine; gives what was chosen for it.
+    pub(crate) fn end(&mut self, tag: u64) -> Vec<u32> {
+        let Some(slot) = self.slots.remove(&tag) else { return Vec::new() };
+        self.vacant.push(slot);
+        let num_started = self.started.len();
+        self.started.retain(|started| started.slot != slot);
+        // One that it was never shown has not ended for it.
+        if self.started.len() == num_started {
+            self.ended.push(slot);
+        }
+        std::mem::take(&mut self.outputs[slot as usize])
+    }
+
+    /// Has the source choose all tokens that the step `plan` may give, of which
+    /// each request may get `more` beyond one and its drafts.
+    ///
+    /// # Errors
+    /// When the source fails, or refuses a request.
+    pub(crate) fn prepare(
+        &mut self,
+        plan: &StepPlan,
+        more: u32,
+        output_tokens: impl Fn(u64) -> u32,
+    ) -> Result<(), TokenError> {
+        self.wants.clear();
+        for entry in plan.scheduled.iter().filter(|entry| entry.samples) {
+            // One that ended in the step before gets nothing.
+            let Some(&slot) = self.slots.get(&entry.tag) else { continue };
+            // Tokens behind a rejected draft were chosen in an earlier step.
+            let first_index = self.outputs[slot as usize].len() as u32;
+            let needed = output_tokens(entry.tag) + 1 + u32::from(entry.num_draft_tokens) + more;
+            if needed > first_index {
+                self.wants.push(TokenWant { slot, first_index, count: needed - first_index });
+            }
+        }
+        if self.wants.is_empty() {
+            return Ok(());
+        }
+        let started: Vec<TokenRequest<'_>> = self.started.iter().map(Started::request).collect();
+        self.answer.clear();
+        self.source.step(&started, &self.ended, &self.wants, &mut self.answer)?;
+        self.started.clear();
+        self.ended.clear();
+        if let Some(refusal) = self.answer.refusals.first() {
+            return Err(self.refusal_error(refusal));
+        }
+        let wanted: usize = self.wants.iter().map(|want| want.count as usize).sum();
+        if self.answer.tokens.len() != wanted {
+            let reason = format!("it gave {} tokens where {wanted} were wanted", self.answer.tokens.len());
+            return Err(TokenError { r#source: "tokens".to_owned(), reason });
+        }
+        let mut chosen = self.answer.tokens.as_slice();
+        for want in &self.wants {
+            let (own, later) = chosen.split_at(want.count as usize);
+            self.outputs[want.slot as usize].extend_from_slice(own);
+            chosen = later;
+        }
+        Ok(())
+    }
+
+    /// A refusal is an error of the run: nobody behind a request could be told.
+    #[cold]
+    fn refusal_error(&self, refusal: &TokenRefusal) -> TokenError {
+        let TokenRefusal { slot, source, reason } = refusal;
+        let tag = self.slots.iter().find(|(_, of_tag)| *of_tag == slot).map(|(tag, _)| *tag);
+        let request = tag.map_or_else(|| format!("in slot {slot}"), |tag| tag.to_string());
+        TokenError { source: source.clone(), reason: format!("it refused request {request}: {reason}") }
+    }
+
+    /// The tokens of a step that was prepared.
+    pub(crate) fn of_step<'a>(&'a self, acceptance: Acceptance<'a>) -> PreparedTokens<'a> {
+        PreparedTokens { chosen: self, acceptance }
+    }
+}
+
+/// Tokens that were chosen before the step's result is applied.
+pub(crate) struct PreparedTokens<'a> {
+    chosen: &'a ChosenTokens,
+    acceptance: Acceptance<'a>,
+}
+
+impl TokenSource for PreparedTokens<'_> {
+    fn token(&mut self, tag: u64, output_index: u32) -> u32 {
+        let slot = self.chosen.slots[&tag];
+        self.chosen.outputs[slot as usize][output_index as usize]
+    }
+
+    fn extra_tokens(&mut self, _tag: u64, max_extra: u32) -> u32 {
+        self.acceptance.accepted(max_extra)
+    }
+
+    fn accepted_drafts(&mut self, _tag: u64, num_drafts: u32) -> u32 {
+        self.acceptance.accepted(num_drafts)
+    }
+}
+
+/// Tokens that stand for a prompt: equal where the prompts' blocks are equal,
+/// and behind the last full block where the prompts are equal as a whole.
+pub(crate) fn made_up(prompt: &Prompt, block_size_tokens: u32) -> Vec<u32> {
+    let token = |content: u64, index: u32| ((mix(content ^ u64::from(index)) >> 32) % VOCABULARY_TOKENS) as u32;
+    let blocks = prompt.block_hashes();
+    let mut tokens = Vec::with_capacity(prompt.len_tokens() as usize);
+    for &block in blocks {
+        tokens.extend((0..block_size_tokens).map(|index| token(block, index)));
+    }
+    let tail = prompt.len_tokens() - tokens.len() as u32;
+    tokens.extend((0..tail).map(|index| token(prompt.content_hash(), index)));
+    tokens
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn prompt(runs: &[(u64, u32)]) -> Prompt {
+        let mut prompt = Prompt::new(16, 0);
+        for &(content, len_tokens) in runs {
+            prompt.push_run(content, 0, len_tokens);
+        }
+        prompt
+    }
+
+    #[test]
+    fn equal_beginnings_have_equal_tokens_and_nothing_else_has() {
+        let first = made_up(&prompt(&[(1, 32), (2, 20)]), 16);
+        let second = made_up(&prompt(&[(1, 32), (3, 20)]), 16);
+        assert_eq!((first.len(), second.len()), (52, 52));
+        assert_eq!(first[..32], second[..32]);
+        let equal = first[32..].iter().zip(&second[32..]).filter(|(a, b)| a == b).count();
+        assert!(equal < 3, "{equal} of 20 are equal by chance");
+        assert_eq!(first, made_up(&prompt(&[(1, 32), (2, 20)]), 16));
+        assert!(first.iter().all(|token| u64::from(*token) < VOCABULARY_TOKENS));
+    }
+}

@@ -1,0 +1,94 @@
+//! Where the requests are that have not ended.
+
+use vcr_core::plan::RemoteLoad;
+use vcr_core::{Prompt, RequestId};
+
+use crate::config::PoolRole;
+use crate::traffic::{FollowUp, Turn};
+
+/// Where a live request stands in the cluster.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Stage {
+    /// In front of a pool: in its router's queue, or until a worker is up.
+    Waiting { pool: PoolRole },
+    /// On a worker that computes its prompt (and, unless another pool does, its output).
+    Prefill { worker: u32, id: RequestId },
+    /// On a decode worker.
+    Decode { worker: u32, id: RequestId },
+    /// On no worker: it is answered as recorded. The next output is of this number.
+    Played { row: u32, next_output: u32 },
+}
+
+/// The state of a request until it ends.
+#[derive(Debug)]
+pub(crate) struct Live {
+    pub(crate) stage: Stage,
+    /// Prefill worker that holds the KV to be transferred.
+    pub(crate) source: Option<(u32, RequestId)>,
+    /// Decode worker that has taken blocks for the prompt, while that is still to be
+    /// computed elsewhere, and what is to be transferred to it.
+    pub(crate) destination: Option<(u32, RemoteLoad)>,
+    /// Kept where the request may be submitted more than once.
+    pub(crate) prompt: Option<Prompt>,
+    pub(crate) priority: i32,
+    pub(crate) strict_priority: u32,
+    /// Index among the classes of its workload's trace.
+    pub(crate) policy_class: Option<u32>,
+    pub(crate) follow_up: FollowUp,
+    /// Whether the decode engine computes its prompt, too.
+    pub(crate) stays_with_decode: bool,
+    /// Distinguishes transfers of this attempt from those of earlier ones.
+    pub(crate) attempt: u32,
+    /// The worker of each pool that it was last routed to, by index in the pool.
+    pub(crate) routed: [Option<u32>; 2],
+}
+
+impl Live {
+    /// Takes the prompt, which is put back unless this is the last submission.
+    pub(crate) fn take_prompt(&mut self) -> Prompt {
+        self.prompt.take().expect("the prompt is kept until the last submission")
+    }
+}
+
+/// The requests of a run by tag; those that have ended leave an empty place.
+#[derive(Debug, Default)]
+pub(crate) struct InFlight {
+    requests: Vec<Option<Box<Live>>>,
+}
+
+impl InFlight {
+    /// Adds a request, which has the next tag.
+    pub(crate) fn add(&mut self, turn: Turn, pool: PoolRole) {
+        self.requests.push(Some(Box::new(Live {
+            stage: Stage::Waiting { pool },
+            source: None,
+            destination: None,
+            prompt: Some(turn.prompt),
+            priority: turn.priority,
+            strict_priority: turn.strict_priority,
+            policy_class: turn.policy_class,
+            follow_up: turn.follow_up,
+            stays_with_decode: false,
+            attempt: 0,
+            routed: [None; 2],
+        })));
+    }
+
+    /// A request, unless it has ended.
+    pub(crate) fn find(&self, tag: u64) -> Option<&Live> {
+        self.requests[tag as usize].as_deref()
+    }
+
+    pub(crate) fn get(&self, tag: u64) -> &Live {
+        self.find(tag).expect("the request has not ended")
+    }
+
+    pub(crate) fn get_mut(&mut self, tag: u64) -> &mut Live {
+        self.requests[tag as usize].as_deref_mut().expect("the request has not ended")
+    }
+
+    /// Takes a request out, which has ended.
+    pub(crate) fn remove(&mut self, tag: u64) -> Box<Live> {
+        self.requests[tag as usize].take().expect("the request has not ended")
+    }
+}

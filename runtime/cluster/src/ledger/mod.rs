@@ -1,0 +1,374 @@
+//! The records of all requests, and the metrics of the run.
+//!
+//! The ledger is the only writer of a request's tokens and times, of samples and of
+//! counters; everything else reads its records. Tokens are entered in one place,
+//! whether a step lists them, a fast-forward sums them up or a steady decode counts
+//! them by workload.
+
+pub mod metrics;
+pub mod record;
+mod samples;
+mod steady_decode;
+mod tally;
+
+use vcr_core::plan::{StepOutputs, TierLoad};
+
+use crate::config::PoolRole;
+use metrics::{Counter, MetricSet, Summarised, Trend};
+use record::{Outcome, RequestRecord, TokenTimes};
+use steady_decode::SteadyDecode;
+pub(crate) use tally::Tally;
+
+pub(crate) struct Ledger {
+    /// By tag.
+    records: Vec<RequestRecord>,
+    /// By workload.
+    metrics: Vec<MetricSet>,
+    step_metrics: MetricSet,
+    samples_steps: bool,
+    tally: Tally,
+    ended: u64,
+    steps: u64,
+    /// By worker.
+    steady_decodes: Vec<SteadyDecode>,
+    /// Scratch: requests of each workload that decode in a fast-forward.
+    decoding: Vec<u64>,
+}
+
+impl Ledger {
+    pub(crate) fn new(workloads: usize, workers: usize, samples_steps: bool) -> Self {
+        Self {
+            records: Vec::new(),
+            metrics: vec![MetricSet::default(); workloads],
+            step_metrics: MetricSet::default(),
+            samples_steps,
+            tally: Tally::default(),
+            ended: 0,
+            steps: 0,
+            steady_decodes: (0..workers).map(|_| SteadyDecode::default()).collect(),
+            decoding: Vec::new(),
+        }
+    }
+
+    pub(crate) fn record(&self, tag: u64) -> &RequestRecord {
+        &self.records[tag as usize]
+    }
+
+    pub(crate) fn records(&self) -> &[RequestRecord] {
+        &self.records
+    }
+
+    pub(crate) fn arrived(&self) -> u64 {
+        self.records.len() as u64
+    }
+
+    pub(crate) fn ended(&self) -> u64 {
+        self.ended
+    }
+
+    /// Engine steps that have started.
+    pub(crate) fn steps(&self) -> u64 {
+        self.steps
+    }
+
+    pub(crate) fn tally(&self) -> Tally {
+        self.tally
+    }
+
+    /// A counter over all workloads.
+    pub(crate) fn total(&self, counter: Counter) -> u64 {
+        self.metrics.iter().map(|set| set.total(counter)).sum()
+    }
+
+    /// Opens the record of a request that arrives, and gives its tag.
+    pub(crate) fn arrive(&mut self, record: RequestRecord) -> u64 {
+        self.metrics[record.workload as usize].add(Counter::Requests, 1);
+        self.records.push(record);
+        self.records.len() as u64 - 1
+    }
+
+    /// Counts an arrival as load of the engines: it is not answered as recorded.
+    pub(crate) fn count_load(&mut self, tag: u64) {
+        self.tally.arrived(&self.records[tag as usize]);
+    }
+
+    /// A request that is answered as recorded was admitted then, with this many tokens
+    /// cached.
+    pub(crate) fn replay_admission(&mut self, tag: u64, scheduled_ns: Option<u64>, cached_tokens: u32) {
+        let record = &mut self.records[tag as usize];
+        record.cached_tokens = cached_tokens;
+        record.scheduled_ns = scheduled_ns;
+    }
+
+    pub(crate) fn stays_with_decode(&mut self, tag: u64) {
+        self.count(tag, Counter::StayedWithDecode, 1);
+    }
+
+    /// A router has chosen an engine, and knows of this many cached tokens there.
+    pub(crate) fn route(&mut self, tag: u64, pool: PoolRole, overlap_tokens: Option<u32>) {
+        self.records[tag as usize].detail.route_overlap_tokens[pool.index()] = overlap_tokens;
+    }
+
+    pub(crate) fn enter_prefill_worker(&mut self, tag: u64, worker: u32) {
+        self.records[tag as usize].prefill_worker = Some(worker);
+    }
+
+    pub(crate) fn enter_decode_worker(&mut self, tag: u64, worker: u32) {
+        self.records[tag as usize].decode_worker = Some(worker);
+    }
+
+    pub(crate) fn preempt(&mut self, tag: u64, now_ns: u64) {
+        let record = &mut self.records[tag as usize];
+        record.preemptions += 1;
+        record.detail.preempted_since_ns = Some(now_ns);
+    }
+
+    /// A request is admitted, for the first time or again, with this many tokens
+    /// computed.
+    pub(crate) fn admit(&mut self, tag: u64, now_ns: u64, num_computed_tokens: u32) {
+        self.records[tag as usize].admit(now_ns, num_computed_tokens);
+    }
+
+    /// A prompt goes on, and all that was computed of it counts as cached.
+    pub(crate) fn continue_prompt(&mut self, tag: u64, num_computed_tokens: u32) {
+        let detail = &mut self.records[tag as usize].detail;
+        detail.most_cached_tokens = detail.most_cached_tokens.max(num_computed_tokens);
+    }
+
+    pub(crate) fn start_load(&mut self, load: &TierLoad, now_ns: u64) {
+        self.records[load.tag as usize].start_load(now_ns, load);
+    }
+
+    pub(crate) fn end_load(&mut self, tag: u64, now_ns: u64) {
+        self.records[tag as usize].end_load(now_ns);
+    }
+
+    pub(crate) fn end_prefill(&mut self, tag: u64, now_ns: u64) {
+        self.records[tag as usize].prefill_end_ns = Some(now_ns);
+    }
+
+    pub(crate) fn start_transfer(&mut self, tag: u64, now_ns: u64, decode_cached_tokens: u32) {
+        let detail = &mut self.records[tag as usize].detail;
+        detail.transfer_start_ns = Some(now_ns);
+        detail.decode_cached_tokens = Some(decode_cached_tokens);
+    }
+
+    pub(crate) fn end_transfer(&mut self, tag: u64, now_ns: u64) {
+        self.records[tag as usize].transfer_end_ns = Some(now_ns);
+    }
+
+    pub(crate) fn start_steps(&mut self, steps: u64) {
+        self.steps += steps;
+    }
+
+    /// Steps that a crash cuts off do not end.
+    pub(crate) fn end_step(&mut self, duration_ns: u64, batch_requests: u64) {
+        if self.samples_steps {
+            self.step_metrics.sample(Trend::StepTime, duration_ns);
+            self.step_metrics.sample(Trend::BatchSize, batch_requests);
+        }
+    }
+
+    pub(crate) fn count_stall(&mut self) {
+        self.step_metrics.add(Counter::Stalls, 1);
+    }
+
+    pub(crate) fn count_ignored_fault(&mut self) {
+        self.step_metrics.add(Counter::IgnoredFaults, 1);
+    }
+
+    /// Output tokens reach the client together. Gives whether they are the first.
+    pub(crate) fn emit(&mut self, tag: u64, num_tokens: u32, now_ns: u64) -> bool {
+        let is_first = self.record(tag).prefill_end_ns.is_none();
+        let times = TokenTimes { first_ns: now_ns, second_ns: now_ns, last_ns: now_ns };
+        let (workload, is_served) = self.enter_tokens(tag, num_tokens, times);
+        if num_tokens > 1 {
+            let gaps = u64::from(num_tokens - 1);
+            self.metrics[workload].sample_times(Trend::Itl, 0, gaps);
+            if is_served {
+                self.tally.add_gaps(0, gaps);
+            }
+        }
+        is_first
+    }
+
+    /// The tokens of all steps of a fast-forward but the last, which is under way: those
+    /// that the engine lists and those of its steady decode. Gives when they have ended.
+    pub(crate) fn fast_forward(
+        &mut self,
+        worker: u32,
+        outputs: &StepOutputs,
+        batch_requests: u64,
+        start_ns: u64,
+        durations_ns: &[u64],
+    ) {
+        let ended_ns = &durations_ns[..durations_ns.len() - 1];
+        let first_ns = start_ns.saturating_add(durations_ns[0]);
+        let times = TokenTimes {
+            first_ns,
+            second_ns: first_ns.saturating_add(durations_ns[1]),
+            last_ns: ended_ns.iter().fold(start_ns, |end_ns, duration_ns| end_ns.saturating_add(*duration_ns)),
+        };
+        if self.samples_steps {
+            for &duration_ns in ended_ns {
+                self.step_metrics.sample(Trend::StepTime, duration_ns);
+            }
+            self.step_metrics.sample_times(Trend::BatchSize, batch_requests, ended_ns.len() as u64);
+        }
+        self.decoding.clear();
+        self.decoding.resize(self.metrics.len(), 0);
+        for output in &outputs.outputs {
+            let (workload, _) = self.enter_tokens(output.tag, output.num_tokens, times);
+            self.decoding[workload] += 1;
+        }
+        self.emit_steady_decode(worker, &outputs.steady_decode_groups, first_ns, times.last_ns);
+        for (decoding, &requests) in self.decoding.iter_mut().zip(&outputs.steady_decode_groups) {
+            *decoding += u64::from(requests);
+        }
+        let gaps_ns = &ended_ns[1..];
+        for (metrics, &requests) in self.metrics.iter_mut().zip(&self.decoding).filter(|(_, requests)| **requests > 0) {
+            self.tally.add_gap_sum(times.last_ns - first_ns, gaps_ns.len() as u64, requests);
+            metrics.sample_each(Trend::Itl, gaps_ns, requests);
+        }
+    }
+
+    /// The tokens of a worker's steady decode in a step that has just been applied.
+    pub(crate) fn end_steady_decode_step(&mut self, worker: u32, outputs: &StepOutputs, now_ns: u64) {
+        self.emit_steady_decode(worker, &outputs.steady_decode_groups, now_ns, now_ns);
+        self.steady_decodes[worker as usize].join(&outputs.joined);
+    }
+
+    /// A request has left a worker's steady decode, in which it got this many tokens, the
+    /// latest at the end of the engine's latest step.
+    pub(crate) fn leave_steady_decode(&mut self, worker: u32, tag: u64, num_tokens: u32) {
+        let steady_decode = &mut self.steady_decodes[worker as usize];
+        if num_tokens > 0 {
+            self.records[tag as usize].add_tokens(num_tokens, steady_decode.last_end_ns());
+        } else {
+            steady_decode.leave(tag);
+        }
+    }
+
+    /// A worker's process is gone.
+    pub(crate) fn forget_steady_decode(&mut self, worker: u32) {
+        self.steady_decodes[worker as usize] = SteadyDecode::default();
+    }
+
+    /// Counts the tokens of a request as wasted, which got them in vain.
+    pub(crate) fn waste(&mut self, tag: u64) {
+        let wasted = u64::from(self.record(tag).output_tokens);
+        self.count(tag, Counter::WastedTokens, wasted);
+    }
+
+    /// A request has lost its engine and all that was done for it. Gives whether it is
+    /// tried again.
+    pub(crate) fn lose(&mut self, tag: u64, max_retries: u32) -> bool {
+        self.waste(tag);
+        let record = &mut self.records[tag as usize];
+        record.reset();
+        let is_retried = record.retries < max_retries;
+        if is_retried {
+            record.retries += 1;
+            self.count(tag, Counter::Retries, 1);
+        }
+        is_retried
+    }
+
+    /// A request is over.
+    pub(crate) fn end(&mut self, tag: u64, outcome: Outcome, now_ns: u64) {
+        let record = &mut self.records[tag as usize];
+        assert_eq!(record.outcome, Outcome::Unfinished, "request {tag} ended twice");
+        record.outcome = outcome;
+        record.end_ns = Some(now_ns);
+        self.ended += 1;
+        let metrics = &mut self.metrics[record.workload as usize];
+        metrics.add(Counter::Preemptions, u64::from(record.preemptions));
+        match outcome {
+            Outcome::Completed => {
+                self.tally.completed(record);
+                metrics.add(Counter::Completed, 1);
+                sample_completed(record, metrics);
+            }
+            Outcome::Rejected(_) => metrics.add(Counter::Rejected, 1),
+            Outcome::Shed => metrics.add(Counter::Shed, 1),
+            Outcome::Failed(_) | Outcome::Unfinished => metrics.add(Counter::Failed, 1),
+        }
+    }
+
+    /// Gives the records, and the samples summed up by workload, steps last.
+    pub(crate) fn close(mut self) -> (Vec<RequestRecord>, Summarised) {
+        self.step_metrics.add(Counter::Steps, self.steps);
+        self.metrics.push(self.step_metrics);
+        (self.records, MetricSet::summarise(self.metrics))
+    }
+
+    /// Enters output tokens into a record, with the gap before the first of them; the
+    /// gaps between them are the caller's. Gives the workload, and whether an engine
+    /// serves the request.
+    fn enter_tokens(&mut self, tag: u64, num_tokens: u32, times: TokenTimes) -> (usize, bool) {
+        let record = &mut self.records[tag as usize];
+        let workload = record.workload as usize;
+        // A request that is answered as recorded has no engine.
+        let is_served = record.prefill_worker.is_some();
+        if num_tokens > 0 {
+            match record.last_token_ns {
+                None if is_served => self.tally.add_first_token(times.first_ns - record.arrival_ns),
+                None => {}
+                Some(last_ns) => {
+                    let gap_ns = times.first_ns - last_ns;
+                    self.metrics[workload].sample(Trend::Itl, gap_ns);
+                    if is_served {
+                        self.tally.add_gaps(gap_ns, 1);
+                    }
+                }
+            }
+        }
+        record.give_tokens(num_tokens, times);
+        (workload, is_served)
+    }
+
+    /// Every request in a worker's steady decode has got a token, and perhaps more until
+    /// `last_ns`; `groups` counts them by workload.
+    fn emit_steady_decode(&mut self, worker: u32, groups: &[u32], first_ns: u64, last_ns: u64) {
+        let steady_decode = &mut self.steady_decodes[worker as usize];
+        for tag in steady_decode.take_with_one_token() {
+            self.records[tag as usize].detail.second_token_ns = Some(first_ns);
+        }
+        let gap_ns = first_ns - steady_decode.advance(last_ns);
+        for (metrics, &requests) in self.metrics.iter_mut().zip(groups).filter(|(_, requests)| **requests > 0) {
+            metrics.sample_times(Trend::Itl, gap_ns, u64::from(requests));
+            self.tally.add_gaps(gap_ns, u64::from(requests));
+        }
+    }
+
+    fn count(&mut self, tag: u64, counter: Counter, amount: u64) {
+        let workload = self.records[tag as usize].workload;
+        self.metrics[workload as usize].add(counter, amount);
+    }
+}
+
+fn sample_completed(record: &RequestRecord, metrics: &mut MetricSet) {
+    let arrival_ns = record.arrival_ns;
+    if let (Some(first_ns), Some(last_ns)) = (record.first_token_ns, record.last_token_ns) {
+        metrics.sample(Trend::Ttft, first_ns - arrival_ns);
+        metrics.sample(Trend::E2e, last_ns - arrival_ns);
+        if record.output_tokens > 1 {
+            metrics.sample(Trend::Tpot, (last_ns - first_ns) / u64::from(record.output_tokens - 1));
+        }
+    }
+    if let (Some(scheduled_ns), Some(prefill_end_ns)) = (record.scheduled_ns, record.prefill_end_ns) {
+        metrics.sample(Trend::Queue, scheduled_ns - arrival_ns);
+        metrics.sample(Trend::Prefill, prefill_end_ns - scheduled_ns);
+        if let Some(transfer_end_ns) = record.transfer_end_ns {
+            metrics.sample(Trend::Transfer, transfer_end_ns - prefill_end_ns);
+        }
+    }
+    metrics.add(Counter::PromptTokens, u64::from(record.prompt_tokens));
+    metrics.add(Counter::CachedTokens, u64::from(record.cached_tokens));
+    metrics.add(Counter::OutputTokens, u64::from(record.output_tokens));
+    if let Some(load_ns) = record.detail.load_ns {
+        metrics.sample(Trend::KvLoad, load_ns);
+        metrics.add(Counter::HostCachedTokens, u64::from(record.detail.host_cached_tokens));
+        metrics.add(Counter::DiskCachedTokens, u64::from(record.detail.disk_cached_tokens));
+    }
+}

@@ -1,0 +1,420 @@
+//! The record of every request: the rows of `requests.jsonl`.
+
+use serde::Serialize;
+use vcr_core::RejectReason;
+use vcr_core::plan::TierLoad;
+
+/// How a request ended.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Outcome {
+    /// It has not, yet.
+    #[default]
+    Unfinished,
+    /// With its whole output.
+    Completed,
+    /// Refused: it could never run.
+    Rejected(RejectReason),
+    /// Refused by the router: all engines had too much to do.
+    Shed,
+    /// Lost to a fault.
+    Failed(FailReason),
+}
+
+impl Outcome {
+    fn status(&self) -> &'static str {
+        match self {
+            Self::Unfinished => "unfinished",
+            Self::Completed => "completed",
+            Self::Rejected(_) => "rejected",
+            Self::Shed => "shed",
+            Self::Failed(_) => "failed",
+        }
+    }
+
+    /// Why it was refused or lost, if it was.
+    pub(crate) fn reason(&self) -> Option<String> {
+        match self {
+            Self::Rejected(reason) => Some(reason.to_string()),
+            Self::Failed(reason) => Some(reason.to_string()),
+            Self::Unfinished | Self::Completed | Self::Shed => None,
+        }
+    }
+}
+
+/// Why a request was lost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, thiserror::Error)]
+pub enum FailReason {
+    /// The engine that served it crashed, and no retries were left.
+    #[error("the engine crashed")]
+    EngineCrash,
+    /// Its client gave it up.
+    #[error("its client gave it up, as recorded")]
+    Aborted,
+    /// It failed when it was recorded.
+    #[error("it failed, as recorded")]
+    Recorded,
+    /// A failure injector failed it.
+    #[error("a failure was injected")]
+    Injected,
+    /// Every engine of the pool is down for good.
+    #[error("no engine of the pool is up or will be")]
+    NoEngine,
+}
+
+/// One request from arrival to end. Times are virtual nanoseconds; those of a
+/// request that was tried again are of its last attempt, but for the arrival.
+#[derive(Clone, Debug, Default)]
+pub struct RequestRecord {
+    /// Index of the workload in the run.
+    pub workload: u32,
+    /// Number of the session in the workload.
+    pub session: u64,
+    /// Position in the session, from 0.
+    pub turn: u32,
+    /// Prompt length.
+    pub prompt_tokens: u32,
+    /// Output tokens asked for.
+    pub max_tokens: u32,
+    /// Output tokens emitted.
+    pub output_tokens: u32,
+    /// Prompt tokens found in the (prefill) engine's prefix cache, or in its tiers.
+    pub cached_tokens: u32,
+    /// When it arrived.
+    pub arrival_ns: u64,
+    /// Start of the first step with it.
+    pub scheduled_ns: Option<u64>,
+    /// End of the computation of its prompt.
+    pub prefill_end_ns: Option<u64>,
+    /// Arrival of its KV at the decode engine.
+    pub transfer_end_ns: Option<u64>,
+    /// First output token.
+    pub first_token_ns: Option<u64>,
+    /// Latest output token.
+    pub last_token_ns: Option<u64>,
+    /// When it ended, in whatever way.
+    pub end_ns: Option<u64>,
+    /// Engine that computed the prompt, as an index over all engines and their ranks.
+    pub prefill_worker: Option<u32>,
+    /// Engine that generated the output, if another.
+    pub decode_worker: Option<u32>,
+    /// How often it was preempted.
+    pub preemptions: u32,
+    /// How often it was tried again.
+    pub retries: u32,
+    /// How it ended.
+    pub outcome: Outcome,
+    /// More of its way.
+    pub detail: RequestDetail,
+}
+
+/// What is remembered of a request for those who ask where its time went; of its
+/// last attempt, but for the routes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RequestDetail {
+    /// Second output token.
+    pub second_token_ns: Option<u64>,
+    /// Most prompt tokens found in the (prefill) engine's prefix cache, or in its
+    /// tiers, at any of its admissions.
+    pub most_cached_tokens: u32,
+    /// Of the tokens cached at its first admission, those loaded from the host.
+    pub host_cached_tokens: u32,
+    /// Of the tokens cached at its first admission, those loaded from the disk.
+    pub disk_cached_tokens: u32,
+    /// Since when it has waited for KV from the tiers, if it does.
+    pub load_since_ns: Option<u64>,
+    /// How long it waited for KV from the tiers before its first step.
+    pub first_load_ns: Option<u64>,
+    /// How long it waited for KV from the tiers in all, preempted or not.
+    pub load_ns: Option<u64>,
+    /// Since when it has been preempted, if it is.
+    pub preempted_since_ns: Option<u64>,
+    /// How long it was preempted before.
+    pub preempted_ns: u64,
+    /// When the decode engine had reserved its blocks.
+    pub transfer_start_ns: Option<u64>,
+    /// Start of the first step with it on the decode engine.
+    pub decode_scheduled_ns: Option<u64>,
+    /// Prompt tokens found in the decode engine's prefix cache.
+    pub decode_cached_tokens: Option<u32>,
+    /// Prompt tokens that the router of each pool took to be cached where it sent
+    /// it; none where the router asks for no such thing.
+    pub route_overlap_tokens: [Option<u32>; 2],
+}
+
+/// When output tokens came: the first and second of them, and the last. Any in
+/// between do not show in a record.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct TokenTimes {
+    pub(super) first_ns: u64,
+    pub(super) second_ns: u64,
+    pub(super) last_ns: u64,
+}
+
+/// Changes, which the ledger makes.
+impl RequestRecord {
+    /// The record of a request that arrives.
+    pub(crate) fn new(workload: u32, session: u64, turn: u32, lengths: [u32; 2], arrival_ns: u64) -> Self {
+        let [prompt_tokens, max_tokens] = lengths;
+        Self { workload, session, turn, prompt_tokens, max_tokens, arrival_ns, ..Self::default() }
+    }
+
+    /// Takes everything back that is of one attempt only.
+    pub(super) fn reset(&mut self) {
+        let Self {
+            workload: _,
+            session: _,
+            turn: _,
+            prompt_tokens: _,
+            max_tokens: _,
+            arrival_ns: _,
+            end_ns: _,
+            preemptions: _,
+            retries: _,
+            outcome: _,
+            // Of the latest attempt that got so far.
+            cached_tokens: _,
+            prefill_worker: _,
+            output_tokens,
+            scheduled_ns,
+            prefill_end_ns,
+            transfer_end_ns,
+            first_token_ns,
+            last_token_ns,
+            decode_worker,
+            detail,
+        } = self;
+        *output_tokens = 0;
+        *decode_worker = None;
+        for time_ns in [scheduled_ns, prefill_end_ns, transfer_end_ns, first_token_ns, last_token_ns] {
+            *time_ns = None;
+        }
+        *detail = RequestDetail { route_overlap_tokens: detail.route_overlap_tokens, ..RequestDetail::default() };
+    }
+
+    /// Output tokens come, or none at the end of a prompt without output.
+    #[inline]
+    pub(super) fn give_tokens(&mut self, num_tokens: u32, times: TokenTimes) {
+        self.prefill_end_ns.get_or_insert(times.first_ns);
+        if num_tokens == 0 {
+            return;
+        }
+        self.first_token_ns.get_or_insert(times.first_ns);
+        match self.output_tokens {
+            0 if num_tokens > 1 => self.detail.second_token_ns = Some(times.second_ns),
+            1 => self.detail.second_token_ns = Some(times.first_ns),
+            _ => {}
+        }
+        self.add_tokens(num_tokens, times.last_ns);
+    }
+
+    /// Tokens behind the first two have come, the latest at `last_ns`.
+    #[inline]
+    pub(super) fn add_tokens(&mut self, num_tokens: u32, last_ns: u64) {
+        self.output_tokens += num_tokens;
+        self.last_token_ns = Some(last_ns);
+    }
+
+    pub(super) fn admit(&mut self, now_ns: u64, num_computed_tokens: u32) {
+        if self.scheduled_ns.is_none() {
+            self.scheduled_ns = Some(now_ns);
+            self.cached_tokens = num_computed_tokens;
+        }
+        let detail = &mut self.detail;
+        if self.decode_worker.is_none() {
+            detail.most_cached_tokens = detail.most_cached_tokens.max(num_computed_tokens);
+        } else {
+            detail.decode_scheduled_ns.get_or_insert(now_ns);
+        }
+        if let Some(since_ns) = detail.preempted_since_ns.take() {
+            detail.preempted_ns += now_ns - since_ns;
+        }
+    }
+
+    pub(super) fn start_load(&mut self, now_ns: u64, load: &TierLoad) {
+        let detail = &mut self.detail;
+        detail.load_since_ns = Some(now_ns);
+        // What it had when it was first admitted counts, as in `cached_tokens`.
+        if self.scheduled_ns.is_none() {
+            detail.host_cached_tokens = load.host_tokens;
+            detail.disk_cached_tokens = load.disk_tokens;
+        }
+    }
+
+    pub(super) fn end_load(&mut self, now_ns: u64) {
+        let detail = &mut self.detail;
+        let waited_ns = detail.load_since_ns.take().map_or(0, |since_ns| now_ns - since_ns);
+        *detail.load_ns.get_or_insert(0) += waited_ns;
+        if self.scheduled_ns.is_none() {
+            detail.first_load_ns = Some(waited_ns);
+        }
+    }
+}
+
+/// A row of `requests.jsonl`. Times in milliseconds; absent where they do not apply.
+#[derive(Debug, Serialize)]
+pub struct RequestRow<'a> {
+    id: u64,
+    workload: &'a str,
+    session: u64,
+    turn: u32,
+    status: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reason: Option<String>,
+    prompt_tokens: u32,
+    max_tokens: u32,
+    output_tokens: u32,
+    cached_tokens: u32,
+    arrival_ms: f64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    scheduled_ms: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    prefill_end_ms: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    transfer_end_ms: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    first_token_ms: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    last_token_ms: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    end_ms: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    ttft_ms: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    e2e_ms: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    engine: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    decode_engine: Option<&'a str>,
+    preemptions: u32,
+    retries: u32,
+}
+
+impl RequestRecord {
+    /// The row of request `id`, of the workload called `workload`.
+    #[must_use]
+    pub fn row<'a>(&self, id: u64, workload: &'a str, engine_names: &'a [String]) -> RequestRow<'a> {
+        let engine = |worker: Option<u32>| worker.map(|worker| engine_names[worker as usize].as_str());
+        let ms = |ns: Option<u64>| ns.map(ns_to_ms);
+        let since_arrival = |ns: Option<u64>| ns.map(|ns| ns_to_ms(ns - self.arrival_ns));
+        RequestRow {
+            id,
+            workload,
+            session: self.session,
+            turn: self.turn,
+            status: self.outcome.status(),
+            reason: self.outcome.reason(),
+            prompt_tokens: self.prompt_tokens,
+            max_tokens: self.max_tokens,
+            output_tokens: self.output_tokens,
+            cached_tokens: self.cached_tokens,
+            arrival_ms: ns_to_ms(self.arrival_ns),
+            scheduled_ms: ms(self.scheduled_ns),
+            prefill_end_ms: ms(self.prefill_end_ns),
+            transfer_end_ms: ms(self.transfer_end_ns),
+            first_token_ms: ms(self.first_token_ns),
+            last_token_ms: ms(self.last_token_ns),
+            end_ms: ms(self.end_ns),
+            ttft_ms: since_arrival(self.first_token_ns),
+            e2e_ms: since_arrival(self.last_token_ns),
+            engine: engine(self.prefill_worker),
+            decode_engine: engine(self.decode_worker),
+            preemptions: self.preemptions,
+            retries: self.retries,
+        }
+    }
+}
+
+impl RequestRecord {
+    /// Number of words of [`RequestRecord::words`].
+    const WORDS: usize = 31;
+
+    /// All of it in numbers, for a fingerprint; reasons are hashed as text.
+    pub(crate) fn words(&self) -> [u64; Self::WORDS] {
+        let maybe = |value: Option<u64>| value.map_or(0, |value| value.wrapping_add(1));
+        let maybe_small = |value: Option<u32>| maybe(value.map(u64::from));
+        // Every field is named here, so that none escapes the fingerprint.
+        let Self {
+            workload,
+            session,
+            turn,
+            prompt_tokens,
+            max_tokens,
+            output_tokens,
+            cached_tokens,
+            arrival_ns,
+            scheduled_ns,
+            prefill_end_ns,
+            transfer_end_ns,
+            first_token_ns,
+            last_token_ns,
+            end_ns,
+            prefill_worker,
+            decode_worker,
+            preemptions,
+            retries,
+            outcome,
+            detail,
+        } = *self;
+        let RequestDetail {
+            second_token_ns,
+            most_cached_tokens,
+            host_cached_tokens,
+            disk_cached_tokens,
+            load_since_ns: _,
+            first_load_ns,
+            load_ns,
+            preempted_since_ns: _,
+            preempted_ns,
+            transfer_start_ns,
+            decode_scheduled_ns,
+            decode_cached_tokens,
+            route_overlap_tokens: [prefill_overlap_tokens, decode_overlap_tokens],
+        } = detail;
+        let status = match outcome {
+            Outcome::Unfinished => 0,
+            Outcome::Completed => 1,
+            Outcome::Rejected(_) => 2,
+            Outcome::Shed => 3,
+            Outcome::Failed(_) => 4,
+        };
+        [
+            u64::from(workload),
+            session,
+            u64::from(turn),
+            u64::from(prompt_tokens),
+            u64::from(max_tokens),
+            u64::from(output_tokens),
+            u64::from(cached_tokens),
+            arrival_ns,
+            maybe(scheduled_ns),
+            maybe(prefill_end_ns),
+            maybe(transfer_end_ns),
+            maybe(first_token_ns),
+            maybe(last_token_ns),
+            maybe(end_ns),
+            maybe_small(prefill_worker),
+            maybe_small(decode_worker),
+            u64::from(preemptions),
+            u64::from(retries),
+            status,
+            maybe(second_token_ns),
+            u64::from(most_cached_tokens),
+            u64::from(host_cached_tokens),
+            u64::from(disk_cached_tokens),
+            maybe(first_load_ns),
+            maybe(load_ns),
+            preempted_ns,
+            maybe(transfer_start_ns),
+            maybe(decode_scheduled_ns),
+            maybe_small(decode_cached_tokens),
+            maybe_small(prefill_overlap_tokens),
+            maybe_small(decode_overlap_tokens),
+        ]
+    }
+}
+
+/// Nanoseconds as milliseconds, for people and reports.
+#[must_use]
+pub fn ns_to_ms(ns: u64) -> f64 {
+    ns as f64 / 1e6
+}

@@ -1,0 +1,140 @@
+//! Samples of given ranks, found without sorting.
+//!
+//! Samples of about one size are counted together, and only those of the sizes in
+//! which a rank lies are looked at closer: two passes, however many samples there are.
+
+use super::{PACKED_COUNT_BITS, Samples};
+
+/// A value and how often it comes.
+type Run = (u64, u64);
+
+/// Distances within one power of two are cut into this many sizes.
+const SIZES_PER_OCTAVE: usize = 1 << SIZE_BITS;
+const SIZE_BITS: u32 = 7;
+/// One for what is smaller than all distances are counted from, one for what is not
+/// farther, those of 64 powers of two, and one for what is rounded up to the next.
+const NUM_SIZES: usize = 2 + u64::BITS as usize * SIZES_PER_OCTAVE + 1;
+
+/// Runs of so few values are sorted.
+const FEW: usize = 64;
+
+/// How many samples there are of each size: of about one distance from a small one.
+#[derive(Clone, Debug)]
+pub(super) struct Sizes {
+    least: u64,
+    counts: Vec<u64>,
+}
+
+impl Sizes {
+    /// For samples of which none are counted yet. Distances are from one of the
+    /// smallest, since most samples may differ by little.
+    pub(super) fn for_samples(samples: &Samples) -> Self {
+        const LOOKED_AT: usize = 512;
+        let every = (samples.single.len() + samples.packed.len()) / LOOKED_AT + 1;
+        let single = samples.single.iter().step_by(every).map(|&value| value.into());
+        let packed = samples.packed.iter().step_by(every).map(|run| run >> PACKED_COUNT_BITS);
+        let mut some: Vec<u64> = single.chain(packed).collect();
+        some.sort_unstable();
+        Self { least: some.get(some.len() / 64).copied().unwrap_or(0), counts: vec![0; NUM_SIZES] }
+    }
+
+    /// The size of a value; larger values are of no smaller size.
+    #[inline]
+    fn size_of(&self, value: u64) -> usize {
+        const SHIFT: u32 = f64::MANTISSA_DIGITS - 1 - SIZE_BITS;
+        const OF_ONE: u64 = 1f64.to_bits() >> SHIFT;
+        let Some(distance) = value.checked_sub(self.least) else { return 0 };
+        // Signed numbers become doubles in one instruction.
+        let double = i64::try_from(distance).map_or(distance as f64, |distance| distance as f64);
+        (double.to_bits() >> SHIFT).saturating_sub(OF_ONE - 1) as usize + 1
+    }
+
+    /// Counts `times` equal samples.
+    #[inline]
+    pub(super) fn count(&mut self, value: u64, times: u64) {
+        let size = self.size_of(value);
+        self.counts[size] += times;
+    }
+
+    /// The samples of `ranks`, all of `samples` being counted; see
+    /// [`super::CountedSamples::at_ranks`].
+    pub(super) fn at_ranks<const N: usize>(&self, samples: &Samples, ranks: [u64; N]) -> [u64; N] {
+        assert!(ranks.is_sorted(), "ranks ascend: {ranks:?}");
+        // The values of each size that is asked for, and how many samples are smaller.
+        let mut asked: Vec<(u64, Vec<Run>)> = Vec::new();
+        let mut place_of = vec![u8::MAX; NUM_SIZES];
+        let mut places = [0; N];
+        let (mut smaller, mut next) = (0, 0);
+        for (&times, place) in self.counts.iter().zip(&mut place_of) {
+            while next < N && ranks[next] < smaller + times {
+                if *place == u8::MAX {
+                    *place = asked.len() as u8;
+                    asked.push((smaller, Vec::new()));
+                }
+                places[next] = asked.len() - 1;
+                next += 1;
+            }
+            smaller += times;
+        }
+        assert_eq!(next, N, "ranks {ranks:?} of {smaller} samples");
+        samples.for_each(|value, times| {
+            let place = place_of[self.size_of(value)];
+            if place != u8::MAX {
+                asked[usize::from(place)].1.push((value, times));
+            }
+        });
+        std::array::from_fn(|index| {
+            let (smaller, runs) = &asked[places[index]];
+            at_rank(runs.clone(), ranks[index] - smaller)
+        })
+    }
+}
+
+/// The sample of a rank among `runs`.
+fn at_rank(mut runs: Vec<Run>, mut rank: u64) -> u64 {
+    const PARTS: usize = 1 << 11;
+    while runs.len() > FEW {
+        let (least, most) =
+            runs.iter().fold((u64::MAX, 0), |(least, most), &(value, _)| (least.min(value), most.max(value)));
+        if least == most {
+            return least;
+        }
+        let shift = (u64::BITS - (most - least).leading_zeros()).saturating_sub(PARTS.ilog2());
+        let part_of = |value: u64| ((value - least) >> shift) as usize;
+        let mut counts = [0; PARTS];
+        runs.iter().for_each(|&(value, times)| counts[part_of(value)] += times);
+        let mut part = 0;
+        while counts[part] <= rank {
+            rank -= counts[part];
+            part += 1;
+        }
+        runs.retain(|&(value, _)| part_of(value) == part);
+    }
+    runs.sort_unstable();
+    for (value, times) in runs {
+        match rank.checked_sub(times) {
+            Some(left) => rank = left,
+            None => return value,
+        }
+    }
+    unreachable!("the rank is one of theirs")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_ascend_with_values() {
+        for least in [0, 5, 1_000_000, u64::MAX] {
+            let sizes = Sizes { least, counts: Vec::new() };
+            let around = (0..u64::BITS).flat_map(|bit| [(1 << bit) - 1, 1 << bit]);
+            let mut values: Vec<u64> = around.flat_map(|far| [far, least.saturating_add(far)]).collect();
+            values.extend([u64::MAX - 1, u64::MAX]);
+            values.sort_unstable();
+            assert!(values.windows(2).all(|pair| sizes.size_of(pair[0]) <= sizes.size_of(pair[1])));
+            assert!(sizes.size_of(u64::MAX) < NUM_SIZES);
+            assert_eq!(sizes.size_of(least), 1);
+        }
+    }
+}

@@ -1,0 +1,306 @@
+//! A report out of what a run has left behind.
+
+use std::collections::BTreeMap;
+use std::io::{BufWriter, Write};
+
+use sha2::{Digest, Sha256};
+use vcr_core::{EngineStats, KvTierStats, ServingEngine};
+
+use super::{EngineReport, KvTierReport, LinkReport, MetricsReport, PoolReport, Report, ScalingEvent, TrendReport};
+use crate::config::RunConfig;
+use crate::disaggregation::KvHandoffs;
+use crate::error::SimError;
+use crate::fleet::{Fleet, Rescaled, Worker};
+use crate::ledger::Ledger;
+use crate::ledger::metrics::{Counter, Gauge, MetricInfo, MetricSummaries, Summarised, Summary, Trend, Unit};
+use crate::ledger::record::{FailReason, Outcome, RequestRecord, ns_to_ms};
+
+/// Version of a run's report.
+const SCHEMA_VERSION: u32 = 2;
+/// The version that fingerprints cover. What later versions add is left out of
+/// them, so that the fingerprint of a run stays the same.
+const FINGERPRINTED_VERSION: u32 = 1;
+
+/// What a run has left behind.
+pub(crate) struct RunEnd<'a> {
+    pub(crate) config: &'a RunConfig,
+    /// When the observer ended the run, if it did.
+    pub(crate) stopped_at_ns: Option<u64>,
+    pub(crate) workload_names: Vec<String>,
+    pub(crate) ledger: Ledger,
+    pub(crate) fleet: Fleet,
+    pub(crate) handoffs: &'a KvHandoffs,
+}
+
+/// Sums up a run.
+///
+/// # Errors
+/// When not one request could ever run.
+pub(crate) fn build(end: RunEnd<'_>) -> Result<Report, SimError> {
+    let RunEnd { config, stopped_at_ns, workload_names, ledger, mut fleet, handoffs } = end;
+    let last_end_ns = ledger.records().iter().filter_map(|record| record.end_ns).max().unwrap_or(0);
+    let (arrived, ended) = (ledger.arrived(), ledger.ended());
+    let duration_ns = match stopped_at_ns {
+        // Steps of a fast-forward have been gone through ahead of their time.
+        Some(at_ns) => fleet.workers().iter().map(Worker::computes_until_ns).fold(at_ns, u64::max),
+        None => config.max_time_ns.filter(|_| ended < arrived).unwrap_or(last_end_ns),
+    };
+    let kv_peak = fleet.workers().iter().map(kv_peak_usage).fold(0.0, f64::max);
+    let seconds = duration_ns as f64 / 1e9;
+    if arrived > 0 && ledger.total(Counter::Rejected) == arrived && stopped_at_ns.is_none() {
+        let Outcome::Rejected(reason) = ledger.record(0).outcome else { unreachable!("all were rejected") };
+        return Err(SimError::NothingFits { requests: arrived, reason });
+    }
+    // Steps in flight at the end of the run count as far as they lie in it.
+    fleet.workers_mut().iter_mut().for_each(|worker| worker.cut_step(duration_ns));
+    let engines = engine_reports(&mut fleet, duration_ns);
+    let pools = pool_reports(&fleet, duration_ns);
+    let scaling = scaling_events(&fleet, duration_ns);
+    let engine_names = fleet.workers().iter().map(|worker| fleet.engine_name(worker)).collect();
+    let step_digests: Vec<u64> = fleet.workers().iter().map(Worker::step_digest).collect();
+    // What is summed up needs room.
+    drop(fleet);
+    let (records, summarised) = ledger.close();
+    let Summarised { each: mut sets, all, samples, token_gaps_ns } = summarised;
+    // Steps serve all workloads together.
+    sets.pop();
+    let workloads = sets.into_iter().enumerate().map(|(index, set)| {
+        let own = || records.iter().filter(move |record| record.workload as usize == index);
+        (workload_names[index].clone(), metrics_report(set, own, seconds, None))
+    });
+    let link = |(bytes, busy_ns)| LinkReport { bytes, utilisation: share(busy_ns, duration_ns) };
+    let mut report = Report {
+        schema_version: FINGERPRINTED_VERSION,
+        name: config.name.clone(),
+        seed: config.seed,
+        duration_ms: ns_to_ms(duration_ns),
+        partial: stopped_at_ns.is_some(),
+        unfinished_requests: arrived - ended,
+        workloads: workloads.collect(),
+        metrics: metrics_report(all, || records.iter(), seconds, Some((duration_ns, kv_peak))),
+        engines,
+        pools,
+        scaling,
+        links: handoffs.link_totals().map(link).collect(),
+        fingerprint: String::new(),
+        requests: records,
+        token_gaps_ns,
+        samples,
+        workload_names,
+        engine_names,
+    };
+    report.fingerprint = fingerprint(&report, step_digests);
+    report.schema_version = SCHEMA_VERSION;
+    add_generated_tokens(&mut report);
+    Ok(report)
+}
+
+fn engine_reports(fleet: &mut Fleet, duration_ns: u64) -> Vec<EngineReport> {
+    let tiers: Vec<_> = fleet.workers_mut().iter_mut().map(|worker| worker.tier_stats(duration_ns)).collect();
+    let started = fleet.workers().iter().enumerate().filter(|(_, worker)| worker.was_provisioned());
+    let reports = started.map(|(index, worker)| {
+        let (stats, totals) = (worker.engine_stats(), worker.totals());
+        let config = fleet.pool(worker.role()).config();
+        let ranks = config.data_parallel.size;
+        let provisioned_ns = worker.provisioned_until(duration_ns);
+        EngineReport {
+            pool: config.name.clone(),
+            engine: worker.index() / ranks,
+            rank: (ranks > 1).then_some(worker.index() % ranks),
+            worker: index as u32,
+            steps: stats.steps,
+            utilisation: share(totals.busy_ns, provisioned_ns),
+            waiting: config.has_barrier().then(|| share(totals.waited_ns, provisioned_ns)),
+            computed_tokens: totals.computed_tokens,
+            preemptions: stats.preemptions,
+            kv_peak_usage: kv_peak_usage(worker),
+            prefix_hit_ratio: share(stats.prefix.hit_tokens, stats.prefix.queried_tokens),
+            prefix_queried_tokens: stats.prefix.queried_tokens,
+            crashes: totals.crashes,
+            prefill_tokens: totals.prefill_tokens,
+            kv_tiers: tiers[index].map(|tiers| tier_report(worker, &stats, &tiers)),
+        }
+    });
+    reports.collect()
+}
+
+fn pool_reports(fleet: &Fleet, duration_ns: u64) -> Vec<PoolReport> {
+    let reports = fleet.pools().iter().map(|pool| {
+        let engines = pool.engines().map(|index| &fleet.workers()[index]);
+        let worker_ns = engines.map(|engine| u128::from(engine.provisioned_until(duration_ns))).sum();
+        PoolReport {
+            pool: pool.config().name.clone(),
+            first_worker: pool.first_worker(),
+            worker_ns,
+            worker_seconds: worker_ns as f64 / 1e9,
+            scales: pool.scales(),
+        }
+    });
+    reports.collect()
+}
+
+/// What autoscalers did while there were requests.
+fn scaling_events(fleet: &Fleet, duration_ns: u64) -> Vec<ScalingEvent> {
+    let during = fleet.rescaled().iter().filter(|rescaled| rescaled.at_ns <= duration_ns);
+    let event = |&Rescaled { at_ns, role, from, to }: &Rescaled| ScalingEvent {
+        at_ms: ns_to_ms(at_ns),
+        pool: fleet.pool(role).config().name.clone(),
+        from,
+        to,
+    };
+    during.map(event).collect()
+}
+
+fn tier_report(worker: &Worker, stats: &EngineStats, tiers: &KvTierStats) -> KvTierReport {
+    let block_size_tokens = u64::from(worker.block_size_tokens());
+    KvTierReport {
+        device_hit_tokens: stats.prefix.hit_tokens + stats.preempted_prefix.hit_tokens,
+        host_hit_tokens: tiers.host_hit_blocks * block_size_tokens,
+        disk_hit_tokens: tiers.disk_hit_blocks * block_size_tokens,
+        loads: tiers.loads,
+        device_to_host_bytes: tiers.device_to_host_bytes,
+        host_to_device_bytes: tiers.host_to_device_bytes,
+        host_to_disk_bytes: tiers.host_to_disk_bytes,
+        disk_to_host_bytes: tiers.disk_to_host_bytes,
+    }
+}
+
+fn kv_peak_usage(worker: &Worker) -> f64 {
+    share(u64::from(worker.totals().peak_active_blocks), u64::from(worker.engine().num_usable_blocks()))
+}
+
+fn share(part: u64, whole: u64) -> f64 {
+    if whole == 0 { 0.0 } else { part as f64 / whole as f64 }
+}
+
+fn metrics_report<'a, I: Iterator<Item = &'a RequestRecord>>(
+    set: MetricSummaries,
+    records: impl Fn() -> I,
+    seconds: f64,
+    run: Option<(u64, f64)>,
+) -> MetricsReport {
+    let MetricSummaries { trends, counters } = set;
+    let total = |counter: Counter| counters[counter as usize];
+    let rate = |count: u64| if seconds > 0.0 { count as f64 / seconds } else { 0.0 };
+    let mut gauges = BTreeMap::from([
+        (report_name(Gauge::PrefixHitRatio.info()), share(total(Counter::CachedTokens), total(Counter::PromptTokens))),
+        (report_name(Gauge::CompletedRatio.info()), share(total(Counter::Completed), total(Counter::Requests))),
+    ]);
+    if let Some((duration_ns, kv_peak)) = run {
+        gauges.insert(report_name(Gauge::Duration.info()), ns_to_ms(duration_ns));
+        gauges.insert(report_name(Gauge::KvPeakUsage.info()), kv_peak);
+    }
+    let mut rejections = BTreeMap::new();
+    let mut failures: BTreeMap<FailReason, u64> = BTreeMap::new();
+    for record in records() {
+        match record.outcome {
+            Outcome::Rejected(reason) => *rejections.entry(reason.to_string()).or_insert(0) += 1,
+            Outcome::Failed(reason) => *failures.entry(reason).or_insert(0) += 1,
+            Outcome::Completed | Outcome::Shed | Outcome::Unfinished => {}
+        }
+    }
+    let is_counted = |counter: Counter| {
+        (run.is_some() || !counter.is_of_whole_run())
+            && (total(counter) > 0 || !counter.is_occasional())
+            && counter != Counter::GeneratedTokens
+    };
+    let counted = || Counter::ALL.iter().filter(|counter| is_counted(**counter));
+    MetricsReport {
+        counters: counted().map(|&counter| (counter.info().name, total(counter))).collect(),
+        rates_per_s: counted().map(|&counter| (counter.info().name, rate(total(counter)))).collect(),
+        gauges,
+        trends: Trend::ALL
+            .iter()
+            .filter_map(|&trend| {
+                let summary = trends[trend as usize]?;
+                Some((report_name(trend.info()), trend_report(&summary, trend.info().unit)))
+            })
+            .collect(),
+        rejections,
+        failures: failures.into_iter().map(|(reason, count)| (reason.to_string(), count)).collect(),
+    }
+}
+
+/// Adds what requests got, whether they completed or not: the tokens of their
+/// records, and those of attempts that a fault cut off. It follows from what the
+/// fingerprint covers, and is not part of it.
+fn add_generated_tokens(report: &mut Report) {
+    // An injected failure leaves the tokens in the record, and counts them as wasted.
+    let is_in_record = |record: &&RequestRecord| record.outcome != Outcome::Failed(FailReason::Injected);
+    let seconds = report.duration_ms / 1e3;
+    let mut tokens = vec![0u64; report.workload_names.len()];
+    for record in report.requests.iter().filter(is_in_record) {
+        tokens[record.workload as usize] += u64::from(record.output_tokens);
+    }
+    let name = Counter::GeneratedTokens.info().name;
+    let add = |metrics: &mut MetricsReport, tokens: u64| {
+        let wasted = metrics.counters.get(Counter::WastedTokens.info().name).copied().unwrap_or(0);
+        let generated = tokens + wasted;
+        metrics.counters.insert(name, generated);
+        metrics.rates_per_s.insert(name, if seconds > 0.0 { generated as f64 / seconds } else { 0.0 });
+    };
+    add(&mut report.metrics, tokens.iter().sum());
+    for (workload, tokens) in report.workload_names.iter().zip(tokens) {
+        report.workloads.get_mut(workload).into_iter().for_each(|metrics| add(metrics, tokens));
+    }
+}
+
+/// A metric's key in reports: its name, with its unit where it has one.
+#[must_use]
+pub fn report_name(info: MetricInfo) -> String {
+    match info.unit {
+        Unit::Time => format!("{}_ms", info.name),
+        Unit::Count | Unit::Ratio => info.name.to_owned(),
+    }
+}
+
+fn trend_report(summary: &Summary, unit: Unit) -> TrendReport {
+    let scale = if unit == Unit::Time { 1e6 } else { 1.0 };
+    let of = |value: u64| value as f64 / scale;
+    TrendReport {
+        count: summary.count,
+        mean: summary.mean / scale,
+        min: of(summary.min),
+        p50: of(summary.p50),
+        p75: of(summary.p75),
+        p90: of(summary.p90),
+        p95: of(summary.p95),
+        p99: of(summary.p99),
+        max: of(summary.max),
+        std: summary.std / scale,
+    }
+}
+
+fn fingerprint(report: &Report, step_digests: Vec<u64>) -> String {
+    let mut hash = Sha256::new();
+    for digest in step_digests {
+        hash.update(digest.to_le_bytes());
+    }
+    // Records are written piece by piece, and hashed in large ones.
+    let mut sink = BufWriter::with_capacity(1 << 16, HashWriter(&mut hash));
+    // Writing to a hash cannot fail, and the report has no non-string keys.
+    let mut write = |bytes: &[u8]| sink.write_all(bytes).expect("a hash accepts everything");
+    for record in &report.requests {
+        write(record.words().map(u64::to_le_bytes).as_flattened());
+        if let Some(reason) = record.outcome.reason() {
+            write(reason.as_bytes());
+        }
+    }
+    serde_json::to_writer(&mut sink, report).expect("a report is serialisable");
+    sink.flush().expect("a hash accepts everything");
+    drop(sink);
+    hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+struct HashWriter<'a>(&'a mut Sha256);
+
+impl Write for HashWriter<'_> {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.update(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}

@@ -1,0 +1,268 @@
+//! The result of a run: totals, distributions, engines, links, fingerprint.
+//!
+//! Everything in it is a function of the run's configuration and seed. Maps are
+//! ordered and sums are taken in a fixed order, so two runs of one
+//! configuration serialise to the same bytes.
+
+mod build;
+mod goodput;
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+
+use crate::ledger::metrics::{CountedSamples, RunSamples, Trend, Unit};
+use crate::ledger::record::{RequestRecord, RequestRow};
+pub use build::report_name;
+pub(crate) use build::{RunEnd, build};
+pub use goodput::{Goodput, SloMetric};
+
+/// A trend as it is written: times in milliseconds, counts as they are.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct TrendReport {
+    /// Number of samples.
+    pub count: u64,
+    /// Arithmetic mean.
+    pub mean: f64,
+    /// Smallest sample.
+    pub min: f64,
+    /// Median.
+    pub p50: f64,
+    /// 75th percentile.
+    pub p75: f64,
+    /// 90th percentile.
+    pub p90: f64,
+    /// 95th percentile.
+    pub p95: f64,
+    /// 99th percentile.
+    pub p99: f64,
+    /// Largest sample.
+    pub max: f64,
+    /// Population standard deviation.
+    pub std: f64,
+}
+
+/// Metrics of all requests, or of those of one workload.
+#[derive(Clone, Debug, Serialize)]
+pub struct MetricsReport {
+    /// Totals by name.
+    pub counters: BTreeMap<&'static str, u64>,
+    /// Totals by name, per second of virtual time.
+    pub rates_per_s: BTreeMap<&'static str, f64>,
+    /// Single values by name (`_ms` appended to times).
+    pub gauges: BTreeMap<String, f64>,
+    /// Distributions by name (`_ms` appended to times); absent without samples.
+    pub trends: BTreeMap<String, TrendReport>,
+    /// Why requests were rejected, and how many.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub rejections: BTreeMap<String, u64>,
+    /// Why requests were lost, and how many.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub failures: BTreeMap<String, u64>,
+}
+
+/// What one engine did, or one rank of an engine that has several.
+#[derive(Clone, Debug, Serialize)]
+pub struct EngineReport {
+    /// Name of its pool.
+    pub pool: String,
+    /// Index of the engine in the pool.
+    pub engine: u32,
+    /// Its rank, where engines have several.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rank: Option<u32>,
+    /// Index over all engines of the run, as [`RequestRecord::prefill_worker`].
+    #[serde(skip)]
+    pub worker: u32,
+    /// Steps.
+    pub steps: u64,
+    /// Share of the time that it had its place for that was spent in steps.
+    pub utilisation: f64,
+    /// Share of that time in which it waited for the end of other ranks' steps, where
+    /// ranks wait for each other: the two together are the same for all of an engine.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub waiting: Option<f64>,
+    /// Tokens computed, recomputed ones included.
+    pub computed_tokens: u64,
+    /// Preemptions.
+    pub preemptions: u64,
+    /// Largest share of KV blocks in use.
+    pub kv_peak_usage: f64,
+    /// Cached share of the tokens looked up at first admissions.
+    pub prefix_hit_ratio: f64,
+    /// How many tokens were looked up then.
+    #[serde(skip)]
+    pub prefix_queried_tokens: u64,
+    /// Crashes.
+    pub crashes: u32,
+    /// Tokens computed in prefill chunks, recomputed ones included.
+    #[serde(skip)]
+    pub prefill_tokens: u64,
+    /// What its tiers below the device did, if it has any.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub kv_tiers: Option<KvTierReport>,
+}
+
+/// What the host and disk tiers of one engine did, until the end of the run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct KvTierReport {
+    /// Tokens found in the prefix cache of the device at admissions.
+    pub device_hit_tokens: u64,
+    /// Tokens beyond these that were loaded from the host.
+    pub host_hit_tokens: u64,
+    /// Tokens beyond these that were loaded from the disk.
+    pub disk_hit_tokens: u64,
+    /// Loads that requests waited for.
+    pub loads: u64,
+    /// Bytes of offloaded blocks.
+    pub device_to_host_bytes: u64,
+    /// Bytes of loaded blocks.
+    pub host_to_device_bytes: u64,
+    /// Bytes of blocks that had to leave the host.
+    pub host_to_disk_bytes: u64,
+    /// Bytes of blocks read from the disk.
+    pub disk_to_host_bytes: u64,
+}
+
+/// How long a pool had engines.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct PoolReport {
+    /// Name of the pool.
+    pub pool: String,
+    /// Index of the first rank of its first engine over all those of the run.
+    #[serde(skip)]
+    pub first_worker: u32,
+    /// Nanoseconds during the run for which engines had their places, over all of
+    /// them: from the decision to start an engine until it is off, whatever it
+    /// does or suffers meanwhile.
+    #[serde(skip)]
+    pub worker_ns: u128,
+    /// The same in seconds.
+    pub worker_seconds: f64,
+    /// Whether the number of its engines can change.
+    #[serde(skip)]
+    pub scales: bool,
+}
+
+/// A change of the number of engines of a pool that are up or coming up.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct ScalingEvent {
+    /// Virtual time.
+    pub at_ms: f64,
+    /// Name of the pool.
+    pub pool: String,
+    /// How many there were.
+    pub from: u32,
+    /// How many there are from then on.
+    pub to: u32,
+}
+
+/// What one link carried.
+#[derive(Clone, Debug, Serialize)]
+pub struct LinkReport {
+    /// Bytes of all transfers.
+    pub bytes: u64,
+    /// Share of the run with at least one transfer under way.
+    pub utilisation: f64,
+}
+
+/// The result of a run.
+#[derive(Clone, Debug, Serialize)]
+pub struct Report {
+    /// Version of this schema.
+    pub schema_version: u32,
+    /// Name of the run.
+    pub name: String,
+    /// The seed it ran with.
+    pub seed: u64,
+    /// Virtual time until the last request ended.
+    pub duration_ms: f64,
+    /// Whether the run was stopped from outside, after this time: by a signal or
+    /// a time limit.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub partial: bool,
+    /// Requests still under way when the run was cut off.
+    pub unfinished_requests: u64,
+    /// Metrics over all workloads.
+    pub metrics: MetricsReport,
+    /// Metrics of each workload, by name.
+    pub workloads: BTreeMap<String, MetricsReport>,
+    /// The engines that were ever started, pool by pool.
+    pub engines: Vec<EngineReport>,
+    /// The pools; written only where the number of engines of any can change.
+    #[serde(skip_serializing_if = "none_scales")]
+    pub pools: Vec<PoolReport>,
+    /// What autoscalers did, in order of time.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub scaling: Vec<ScalingEvent>,
+    /// The links between prefill and decode engines.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub links: Vec<LinkReport>,
+    /// SHA-256 over every step, every request and all of the above, as hex.
+    pub fingerprint: String,
+    /// Every request, in order of arrival.
+    #[serde(skip)]
+    pub requests: Vec<RequestRecord>,
+    /// Every gap between consecutive output tokens, in nanoseconds.
+    #[serde(skip)]
+    pub token_gaps_ns: CountedSamples,
+    /// The samples of all trends.
+    #[serde(skip)]
+    pub samples: RunSamples,
+    /// Names of the workloads, by [`RequestRecord::workload`].
+    #[serde(skip)]
+    pub workload_names: Vec<String>,
+    /// Names of the engines, by [`RequestRecord::prefill_worker`].
+    #[serde(skip)]
+    pub engine_names: Vec<String>,
+}
+
+impl Report {
+    /// The rows of `requests.jsonl`, in order of arrival.
+    pub fn request_rows(&self) -> impl Iterator<Item = RequestRow<'_>> {
+        let rows = self.requests.iter().enumerate();
+        rows.map(|(id, record)| {
+            let workload = &self.workload_names[record.workload as usize];
+            record.row(id as u64, workload, &self.engine_names)
+        })
+    }
+
+    /// Any percentile of a trend, of the whole run or of one workload, by the rule
+    /// of a [`TrendReport`] and in its unit. `None` without samples.
+    #[must_use]
+    pub fn percentile(&self, trend: Trend, workload: Option<&str>, percent: f64) -> Option<f64> {
+        let workload = match workload {
+            Some(name) => Some(self.workload_names.iter().position(|known| known == name)?),
+            None => None,
+        };
+        let name = report_name(trend.info());
+        let metrics = match workload {
+            Some(index) => self.workloads.get(&self.workload_names[index])?,
+            None => &self.metrics,
+        };
+        let expected = metrics.trends.get(&name)?.count;
+        let value = if trend == Trend::Itl && self.token_gaps_ns.count() == expected {
+            self.token_gaps_ns.percentile(percent)
+        } else {
+            CountedSamples::from(self.samples.of(trend, workload)).percentile(percent)
+        };
+        let scale = if trend.info().unit == Unit::Time { 1e6 } else { 1.0 };
+        value.map(|value| value as f64 / scale)
+    }
+
+    /// Writes the requests as JSON lines, in order of arrival.
+    ///
+    /// # Errors
+    /// Those of the writer.
+    pub fn write_requests(&self, out: &mut dyn std::io::Write) -> std::io::Result<()> {
+        for row in self.request_rows() {
+            serde_json::to_writer(&mut *out, &row)?;
+            out.write_all(b"\n")?;
+        }
+        Ok(())
+    }
+}
+
+fn none_scales(pools: &[PoolReport]) -> bool {
+    pools.iter().all(|pool| !pool.scales)
+}

@@ -1,0 +1,134 @@
+//! What one router knows of the requests under way.
+//!
+//! A router books what it sends to an engine, and takes it off when it sees it
+//! again. What other routers do reaches its books later, or never.
+
+use super::active::{ActivePrompts, Chain};
+use crate::config::KvRouterConfig;
+
+/// A change of the books.
+#[derive(Clone, Debug)]
+pub(super) enum Entry {
+    /// A request was sent to an engine, which has `prefill_tokens` of its prompt
+    /// to compute.
+    Sent { request: u64, worker: u32, prefill_tokens: u64, chain: Chain },
+    /// Its first token has come.
+    Prefilled { request: u64 },
+    /// Its output fills `blocks` blocks.
+    Generated { request: u64, blocks: u64 },
+    /// It is over, or its engine is.
+    Over { request: u64 },
+}
+
+/// What is booked on one engine.
+#[derive(Debug, Default)]
+pub(super) struct Account {
+    /// Prompt tokens that are to be computed.
+    pub(super) prefill_tokens: u64,
+    /// Requests under way.
+    pub(super) requests: u64,
+    /// Prompts under way, where equal blocks count once.
+    active: ActivePrompts,
+    /// Blocks under way that are counted one by one.
+    counted_blocks: u64,
+}
+
+#[derive(Debug)]
+struct Request {
+    worker: u32,
+    prefill_tokens: u64,
+    output_blocks: u64,
+    chain: Chain,
+}
+
+/// The books of one router.
+#[derive(Debug, Default)]
+pub(super) struct Books {
+    accounts: Vec<Account>,
+    /// By number of the request.
+    requests: Vec<Option<Box<Request>>>,
+    tracks_blocks: bool,
+    tracks_prefill: bool,
+    counts_once: bool,
+}
+
+impl Books {
+    pub(super) fn new(config: &KvRouterConfig, workers: u32) -> Self {
+        Self {
+            accounts: (0..workers).map(|_| Account::default()).collect(),
+            requests: Vec::new(),
+            tracks_blocks: config.track_active_blocks,
+            tracks_prefill: config.track_prefill_tokens,
+            counts_once: config.assume_kv_reuse,
+        }
+    }
+
+    pub(super) fn account(&self, worker: u32) -> &Account {
+        &self.accounts[worker as usize]
+    }
+
+    /// Blocks in use on `worker` once a prompt is there, too.
+    pub(super) fn blocks_with(&self, worker: u32, chain: &[u64]) -> u64 {
+        if !self.tracks_blocks {
+            return 0;
+        }
+        let account = self.account(worker);
+        let shared = if self.counts_once { account.active.shared_blocks(chain) } else { 0 };
+        account.active.distinct_blocks() + account.counted_blocks + (chain.len() - shared) as u64
+    }
+
+    pub(super) fn book(&mut self, entry: Entry) {
+        match entry {
+            Entry::Sent { request, worker, prefill_tokens, chain } => self.send(request, worker, prefill_tokens, chain),
+            Entry::Prefilled { request } => {
+                if let Some(own) = self.request(request) {
+                    let (worker, tokens) = (own.worker, std::mem::take(&mut own.prefill_tokens));
+                    self.accounts[worker as usize].prefill_tokens -= tokens;
+                }
+            }
+            Entry::Generated { request, blocks } => {
+                if let Some(own) = self.request(request) {
+                    let (worker, more) = (own.worker, blocks - own.output_blocks);
+                    own.output_blocks = blocks;
+                    self.accounts[worker as usize].counted_blocks += more;
+                }
+            }
+            Entry::Over { request } => self.end(request),
+        }
+    }
+
+    fn request(&mut self, request: u64) -> Option<&mut Request> {
+        self.requests.get_mut(request as usize)?.as_deref_mut()
+    }
+
+    fn send(&mut self, request: u64, worker: u32, prefill_tokens: u64, chain: Chain) {
+        // One whose engine died is sent again.
+        self.end(request);
+        let prefill_tokens = if self.tracks_prefill { prefill_tokens } else { 0 };
+        let account = &mut self.accounts[worker as usize];
+        account.requests += 1;
+        account.prefill_tokens += prefill_tokens;
+        match (self.tracks_blocks, self.counts_once) {
+            (true, true) => account.active.insert(chain.clone(), request),
+            (true, false) => account.counted_blocks += chain.len() as u64,
+            (false, _) => {}
+        }
+        if self.requests.len() <= request as usize {
+            self.requests.resize_with(request as usize + 1, || None);
+        }
+        self.requests[request as usize] = Some(Box::new(Request { worker, prefill_tokens, output_blocks: 0, chain }));
+    }
+
+    fn end(&mut self, request: u64) {
+        let Some(own) = self.requests.get_mut(request as usize).and_then(Option::take) else { return };
+        let account = &mut self.accounts[own.worker as usize];
+        account.requests -= 1;
+        account.prefill_tokens -= own.prefill_tokens;
+        account.counted_blocks -= own.output_blocks;
+        match (self.tracks_blocks, self.counts_once) {
+            (true, true) => account.active.remove(&own.chain, request),
+            (true, false) => account.counted_blocks -= own.chain.len() as u64,
+            (false, _) => {}
+        }
+    }
+}

@@ -1,0 +1,174 @@
+//! A router's view of the caches, where that may differ from the caches.
+
+use std::collections::VecDeque;
+
+use hashbrown::HashTable;
+use vcr_core::hash::BlockHash;
+use vcr_core::kv_event::KvEvent;
+use vcr_core::{KvTier, KvTierChange, TierRun};
+
+use super::active::Chain;
+
+/// Something about each of many blocks. It can only be asked for single ones, so
+/// the table's order, which is arbitrary, cannot show.
+struct ByBlock<T>(HashTable<(BlockHash, T)>);
+
+impl<T> Default for ByBlock<T> {
+    fn default() -> Self {
+        Self(HashTable::new())
+    }
+}
+
+impl<T> ByBlock<T> {
+    // Block hashes are mixed well enough to be used as they are.
+    fn get(&self, hash: BlockHash) -> Option<&T> {
+        self.0.find(hash, |(other, _)| *other == hash).map(|(_, value)| value)
+    }
+
+    fn get_or_insert(&mut self, hash: BlockHash, value: T) -> &mut T {
+        let entry = self.0.entry(hash, |(other, _)| *other == hash, |(other, _)| *other);
+        &mut entry.or_insert((hash, value)).into_mut().1
+    }
+
+    /// Changes what is known of a block, and forgets it unless `change` says to
+    /// keep it.
+    fn keep_if(&mut self, hash: BlockHash, change: impl FnOnce(&mut T) -> bool) {
+        if let Ok(mut entry) = self.0.find_entry(hash, |(other, _)| *other == hash)
+            && !change(&mut entry.get_mut().1)
+        {
+            entry.remove();
+        }
+    }
+
+    fn clear(&mut self) {
+        self.0.clear();
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Change {
+    Stored(BlockHash),
+    Removed(BlockHash),
+    Cleared,
+}
+
+/// One engine's cache as its KV events tell it, late.
+#[derive(Default)]
+pub(super) struct EventIndex {
+    /// Cached copies of each block.
+    copies: ByBlock<u32>,
+    /// Changes not seen yet, with the times when they will be.
+    coming: VecDeque<(u64, Change)>,
+    /// Blocks that it keeps in its host's memory.
+    in_host: ByBlock<()>,
+    /// Blocks that it keeps on its disk.
+    on_disk: ByBlock<()>,
+    /// What of that is not seen yet.
+    coming_changes: VecDeque<(u64, KvTierChange)>,
+}
+
+impl EventIndex {
+    /// Takes an event, to be seen at `at_ns`, which is never before the time of
+    /// an earlier one.
+    pub(super) fn expect(&mut self, at_ns: u64, event: KvEvent<'_>) {
+        match event {
+            KvEvent::Stored { blocks, .. } => {
+                self.coming.extend(blocks.iter().map(|&hash| (at_ns, Change::Stored(hash))));
+            }
+            KvEvent::Removed(hash) => self.coming.push_back((at_ns, Change::Removed(hash))),
+            KvEvent::Cleared => self.coming.push_back((at_ns, Change::Cleared)),
+        }
+    }
+
+    /// The engine is gone, and that is noticed at once.
+    pub(super) fn forget(&mut self) {
+        self.copies.clear();
+        self.coming.clear();
+        self.in_host.clear();
+        self.on_disk.clear();
+        self.coming_changes.clear();
+    }
+
+    /// Takes a change of its tiers, to be seen at `at_ns`, which is never before
+    /// the time of an earlier one.
+    pub(super) fn expect_change(&mut self, at_ns: u64, change: KvTierChange) {
+        self.coming_changes.push_back((at_ns, change));
+    }
+
+    /// Leading blocks of a chain that its tiers keep as far as is seen at `now_ns`.
+    pub(super) fn kept_blocks(&mut self, now_ns: u64, chain: &[BlockHash]) -> TierRun {
+        while let Some((_, change)) = self.coming_changes.pop_front_if(|(at_ns, _)| *at_ns <= now_ns) {
+            let tier = match change.tier {
+                KvTier::Host => &mut self.in_host,
+                KvTier::Disk => &mut self.on_disk,
+            };
+            if change.stored {
+                tier.get_or_insert(change.hash, ());
+            } else {
+                tier.keep_if(change.hash, |()| false);
+            }
+        }
+        let mut run = TierRun::default();
+        for &hash in chain {
+            if self.in_host.get(hash).is_some() {
+                run.host_blocks += 1;
+            } else if self.on_disk.get(hash).is_some() {
+                run.disk_blocks += 1;
+            } else {
+                break;
+            }
+        }
+        run
+    }
+
+    /// Leading blocks of a chain that are cached as far as is seen at `now_ns`.
+    pub(super) fn cached_blocks(&mut self, now_ns: u64, chain: &[BlockHash]) -> u32 {
+        while let Some((_, change)) = self.coming.pop_front_if(|(at_ns, _)| *at_ns <= now_ns) {
+            self.see(change);
+        }
+        chain.iter().take_while(|&&hash| self.copies.get(hash).is_some()).count() as u32
+    }
+
+    fn see(&mut self, change: Change) {
+        match change {
+            Change::Stored(hash) => *self.copies.get_or_insert(hash, 0) += 1,
+            Change::Removed(hash) => self.copies.keep_if(hash, |copies| {
+                *copies -= 1;
+                *copies > 0
+            }),
+            Change::Cleared => self.copies.clear(),
+        }
+    }
+}
+
+/// One engine's cache as a router guesses it from what it has sent there.
+#[derive(Default)]
+pub(super) struct GuessedIndex {
+    /// Until when each block is taken to be cached.
+    until_ns: ByBlock<u64>,
+    sent: VecDeque<(u64, Chain)>,
+}
+
+impl GuessedIndex {
+    pub(super) fn sent(&mut self, until_ns: u64, chain: &Chain) {
+        for &hash in chain.iter() {
+            *self.until_ns.get_or_insert(hash, 0) = until_ns;
+        }
+        self.sent.push_back((until_ns, chain.clone()));
+    }
+
+    pub(super) fn forget(&mut self) {
+        self.until_ns.clear();
+        self.sent.clear();
+    }
+
+    pub(super) fn cached_blocks(&mut self, now_ns: u64, chain: &[BlockHash]) -> u32 {
+        while let Some((until_ns, old)) = self.sent.pop_front_if(|(until_ns, _)| *until_ns <= now_ns) {
+            for &hash in old.iter() {
+                // One that was sent again since is cached for longer.
+                self.until_ns.keep_if(hash, |last_ns| *last_ns > until_ns);
+            }
+        }
+        chain.iter().take_while(|&&hash| self.until_ns.get(hash).is_some()).count() as u32
+    }
+}

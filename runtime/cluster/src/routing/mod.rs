@@ -1,0 +1,358 @@
+//! Which worker takes a request: one router in front of each pool, and what waits there.
+//!
+//! A router is asked once for each request. Whatever else it wants to see it gets by
+//! the hooks of [`PoolRouter`], which default to nothing; those that could be called
+//! at every step are called only for routers that ask for them in [`RouterNeeds`].
+
+mod affinity;
+mod by_load;
+mod kv;
+mod native;
+
+use vcr_core::route::{EndedRequest, RouteError, RouteQuery};
+use vcr_core::{PluginContext, seed};
+
+use crate::config::{PoolRole, RouterConfig, RunConfig};
+use crate::error::SimError;
+use crate::event::{Event, EventQueue};
+use crate::fleet::{Fleet, Pool, Worker};
+use by_load::LoadRouter;
+use kv::{KvRouter, PoolFacts};
+use native::RoundRobin;
+
+/// A request to be routed.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct RouteRequest<'a> {
+    pub(crate) query: RouteQuery<'a>,
+    pub(crate) arrival_ns: u64,
+    /// A higher one is sooner, whatever the priority.
+    pub(crate) strict_priority: u32,
+    /// The class or family of classes that it asks for in the router's queue.
+    pub(crate) policy_class: Option<&'a str>,
+}
+
+/// Where a request goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct RoutedTo {
+    /// Index in the pool.
+    pub(crate) worker: u32,
+    /// Leading blocks that the router takes to be cached there, if it cares.
+    pub(crate) overlap_blocks: Option<u32>,
+}
+
+/// What a router decides about a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Routed {
+    To(RoutedTo),
+    /// It is refused.
+    Shed,
+    /// It waits in the router.
+    Queued,
+    /// No worker is up that could take it.
+    Nowhere,
+}
+
+/// What a router wants to see beside requests. It never changes.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct RouterNeeds {
+    /// Whether requests may wait in it.
+    pub(crate) queue: bool,
+    /// Growing outputs.
+    pub(crate) outputs: bool,
+    /// Each step when it ends, not several at once.
+    pub(crate) single_steps: bool,
+    /// KV events of the engines.
+    pub(crate) kv_events: bool,
+    /// Whether it sees those of a step when it ends, not when it starts.
+    pub(crate) kv_events_at_step_end: bool,
+}
+
+/// The router of a pool.
+pub(crate) trait PoolRouter {
+    /// Chooses among the workers of the pool that are up.
+    ///
+    /// # Errors
+    /// When the router fails.
+    fn route(&mut self, request: &RouteRequest<'_>, workers: &mut [Worker]) -> Result<Routed, RouteError>;
+
+    fn needs(&self) -> RouterNeeds {
+        RouterNeeds::default()
+    }
+
+    /// How many requests it will send to other workers before one comes to `worker`,
+    /// as long as all are up; none where that is not known.
+    fn requests_before(&self, _worker: u32) -> Option<u64> {
+        None
+    }
+
+    /// The next request that need not wait any more.
+    fn release(&mut self, _now_ns: u64, _workers: &[Worker]) -> Option<(u64, RoutedTo)> {
+        None
+    }
+
+    /// When requests that wait may leave without anything else happening.
+    fn wakes_at_ns(&self) -> Option<u64> {
+        None
+    }
+
+    /// How many requests wait, and their prompt tokens.
+    fn queued(&self) -> (u64, u64) {
+        (0, 0)
+    }
+
+    /// A request that may wait is withdrawn.
+    fn leave_queue(&mut self, _request: u64) {}
+
+    /// Takes all requests out.
+    fn drain_queue(&mut self) -> Vec<u64> {
+        Vec::new()
+    }
+
+    /// The first token of a request has come.
+    fn prefilled(&mut self, _now_ns: u64, _request: u64) {}
+
+    /// The output of a request has grown.
+    fn generated(&mut self, _now_ns: u64, _request: u64, _output_tokens: u32) {}
+
+    /// A request has left its engine without being over.
+    fn left(&mut self, _now_ns: u64, _request: u64) {}
+
+    /// A request that it has routed is over.
+    fn ended(&mut self, _now_ns: u64, _request: &EndedRequest) {}
+
+    /// KV events of a worker that are out at `at_ns`: those before `upto` in its log.
+    fn kv_events(&mut self, _at_ns: u64, _worker: &mut Worker, _upto: usize) {}
+
+    /// A worker has lost its cache with all else.
+    fn crashed(&mut self, _worker: u32) {}
+}
+
+/// What stands in front of a pool.
+struct Front {
+    router: Box<dyn PoolRouter>,
+    needs: RouterNeeds,
+    /// When the router is to look at its queue again, if it is.
+    wakes_at_ns: Option<u64>,
+    /// Whether something happened that may let a request out of the router's queue.
+    may_release: bool,
+    /// Requests that wait for a worker to come up, oldest first.
+    parked: Vec<u64>,
+}
+
+/// The routers of a run, by pool.
+pub(crate) struct Routing {
+    fronts: Vec<Front>,
+}
+
+impl Routing {
+    /// The routers at the start of a run.
+    ///
+    /// # Errors
+    /// When a router cannot be made.
+    pub(crate) fn new(run: &RunConfig, fleet: &Fleet) -> Result<Self, SimError> {
+        let fronts = fleet.pools().iter().map(|pool| {
+            let router = new_router(run, pool)?;
+            let needs = router.needs();
+            Ok(Front { router, needs, wakes_at_ns: None, may_release: false, parked: Vec::new() })
+        });
+        Ok(Self { fronts: fronts.collect::<Result<_, _>>()? })
+    }
+
+    fn front(&self, role: PoolRole) -> &Front {
+        &self.fronts[role.index()]
+    }
+
+    fn front_mut(&mut self, role: PoolRole) -> &mut Front {
+        &mut self.fronts[role.index()]
+    }
+
+    pub(crate) fn needs(&self, role: PoolRole) -> RouterNeeds {
+        self.front(role).needs
+    }
+
+    pub(crate) fn requests_before(&self, role: PoolRole, worker: u32) -> Option<u64> {
+        self.front(role).router.requests_before(worker)
+    }
+
+    /// Asks the router of a pool.
+    ///
+    /// # Errors
+    /// When the router fails.
+    pub(crate) fn route(
+        &mut self,
+        role: PoolRole,
+        request: &RouteRequest<'_>,
+        workers: &mut [Worker],
+    ) -> Result<Routed, RouteError> {
+        self.front_mut(role).router.route(request, workers)
+    }
+
+    /// Something happened that may let requests out of the router's queue.
+    pub(crate) fn may_release(&mut self, role: PoolRole) {
+        self.front_mut(role).may_release = true;
+    }
+
+    /// Whether requests may have to leave the router's queue; asked once for whatever
+    /// has happened.
+    pub(crate) fn take_may_release(&mut self, role: PoolRole) -> bool {
+        let front = self.front_mut(role);
+        std::mem::take(&mut front.may_release) && front.needs.queue
+    }
+
+    /// The next request that leaves the router's queue.
+    pub(crate) fn release(&mut self, role: PoolRole, now_ns: u64, workers: &[Worker]) -> Option<(u64, RoutedTo)> {
+        self.front_mut(role).router.release(now_ns, workers)
+    }
+
+    /// Schedules the instant at which the router looks at its queue again.
+    pub(crate) fn expect_wake(&mut self, role: PoolRole, now_ns: u64, events: &mut EventQueue) {
+        let front = self.front_mut(role);
+        if let Some(at_ns) = front.router.wakes_at_ns()
+            && front.wakes_at_ns.is_none_or(|earlier_ns| at_ns < earlier_ns)
+        {
+            front.wakes_at_ns = Some(at_ns);
+            events.push(at_ns.max(now_ns), Event::RouterWakes { pool: role });
+        }
+    }
+
+    /// That instant has come.
+    pub(crate) fn wake(&mut self, role: PoolRole) {
+        let front = self.front_mut(role);
+        front.may_release = true;
+        front.wakes_at_ns = None;
+    }
+
+    /// A request waits for a worker to come up.
+    pub(crate) fn park(&mut self, role: PoolRole, tag: u64) {
+        self.front_mut(role).parked.push(tag);
+    }
+
+    pub(crate) fn parked(&self, role: PoolRole) -> &[u64] {
+        &self.front(role).parked
+    }
+
+    pub(crate) fn take_parked(&mut self, role: PoolRole) -> Vec<u64> {
+        std::mem::take(&mut self.front_mut(role).parked)
+    }
+
+    /// Takes all requests from in front of a pool, which will have no engines any more.
+    pub(crate) fn drain(&mut self, role: PoolRole) -> Vec<u64> {
+        let mut tags = self.take_parked(role);
+        tags.extend(self.front_mut(role).router.drain_queue());
+        tags
+    }
+
+    /// A request that waits in front of a pool is withdrawn.
+    pub(crate) fn withdraw(&mut self, role: PoolRole, tag: u64) {
+        let front = self.front_mut(role);
+        front.parked.retain(|&other| other != tag);
+        front.router.leave_queue(tag);
+    }
+
+    /// How many requests wait in the router, and their prompt tokens.
+    pub(crate) fn queued(&self, role: PoolRole) -> (u64, u64) {
+        self.front(role).router.queued()
+    }
+
+    /// The first token of a request has come from a pool.
+    pub(crate) fn prefilled(&mut self, role: PoolRole, now_ns: u64, tag: u64) {
+        self.front_mut(role).router.prefilled(now_ns, tag);
+        self.may_release(role);
+    }
+
+    /// The output of a request has grown; only for routers that need outputs.
+    pub(crate) fn generated(&mut self, role: PoolRole, now_ns: u64, tag: u64, output_tokens: u32) {
+        self.front_mut(role).router.generated(now_ns, tag, output_tokens);
+    }
+
+    /// A request has moved on from a pool.
+    pub(crate) fn moved_on(&mut self, role: PoolRole, now_ns: u64, tag: u64) {
+        self.front_mut(role).router.left(now_ns, tag);
+        self.may_release(role);
+    }
+
+    /// A request has lost its engine.
+    pub(crate) fn lost(&mut self, now_ns: u64, tag: u64) {
+        for front in &mut self.fronts {
+            front.router.left(now_ns, tag);
+            front.may_release = true;
+        }
+    }
+
+    /// A request is over, which was last sent to the workers in `routed`.
+    pub(crate) fn ended(
+        &mut self,
+        now_ns: u64,
+        request: u64,
+        routed: [Option<u32>; 2],
+        output_tokens: u32,
+        failed: bool,
+    ) {
+        for (front, worker) in self.fronts.iter_mut().zip(routed) {
+            if let Some(worker) = worker {
+                front.router.ended(now_ns, &EndedRequest { request, worker, output_tokens, failed });
+                front.may_release = true;
+            }
+        }
+    }
+
+    /// Shows the pool's router, if it needs them, what a worker's cache has announced
+    /// since the last time, as seen at `at_ns`.
+    pub(crate) fn show_kv_events(&mut self, at_ns: u64, worker: &mut Worker) {
+        let front = self.front_mut(worker.role());
+        if front.needs.kv_events {
+            let upto = worker.num_kv_events();
+            front.router.kv_events(at_ns, worker, upto);
+        }
+    }
+
+    /// The same for the steps that a fast-forward has scheduled, each at its start or end.
+    pub(crate) fn show_fast_forward_events(&mut self, start_ns: u64, durations_ns: &[u64], worker: &mut Worker) {
+        let front = self.front_mut(worker.role());
+        if !front.needs.kv_events {
+            return;
+        }
+        let (mut out_ns, durations_ns) = match (front.needs.kv_events_at_step_end, durations_ns) {
+            (true, [first_ns, rest @ ..]) => (start_ns.saturating_add(*first_ns), rest),
+            (_, [rest @ .., _]) => (start_ns, rest),
+            (_, []) => return,
+        };
+        for (step, duration_ns) in durations_ns.iter().enumerate() {
+            out_ns = out_ns.saturating_add(*duration_ns);
+            let Some(upto) = worker.num_kv_events_by_step(step) else { break };
+            front.router.kv_events(out_ns, worker, upto);
+        }
+        worker.clear_kv_events();
+    }
+
+    /// A worker's process is gone, and its cache with it.
+    pub(crate) fn crashed(&mut self, worker: &Worker) {
+        self.front_mut(worker.role()).router.crashed(worker.index());
+    }
+}
+
+fn new_router(run: &RunConfig, pool: &Pool) -> Result<Box<dyn PoolRouter>, SimError> {
+    let config = pool.config();
+    let seed = seed::derive(run.seed, &format!("router:{}", config.name), 0);
+    match (&config.router, pool.role()) {
+        (RouterConfig::Kv(kv), role) => {
+            let facts = PoolFacts {
+                workers: config.most_ranks(),
+                block_size_tokens: config.engine.block_size(),
+                max_num_batched_tokens: config.engine.max_num_batched_tokens(),
+                role,
+                has_tiers: config.engine.kv_tiers().is_some(),
+            };
+            Ok(Box::new(KvRouter::new(kv.clone(), facts, seed)))
+        }
+        (RouterConfig::RoundRobin, PoolRole::Aggregated) => {
+            let router = RoundRobin::over(config.most_engines(), config.data_parallel.size);
+            Ok(Box::new(LoadRouter::new(Box::new(router))))
+        }
+        (other, _) => {
+            let plugin_context = PluginContext { run: &run.name, pool: &config.name, engine: None, seed };
+            let failed = |reason| SimError::Route { pool: config.name.clone(), request: None, at_ms: 0.0, reason };
+            Ok(Box::new(LoadRouter::new(other.build(&plugin_context).map_err(failed)?)))
+        }
+    }
+}

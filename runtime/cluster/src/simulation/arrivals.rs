@@ -1,0 +1,88 @@
+//! Requests arrive: most go to the engines, some are answered as recorded.
+
+use vcr_trace::AnswerEnd;
+
+use super::{Simulation, WORK_PER_LIMIT_CHECK};
+use crate::error::SimError;
+use crate::event::Event;
+use crate::in_flight::Stage;
+use crate::ledger::record::{FailReason, Outcome, RequestRecord};
+use crate::traffic::Turn;
+
+impl Simulation<'_> {
+    pub(super) fn start_session(&mut self, workload: u32) -> Result<(), SimError> {
+        match self.traffic.start_session(workload, self.now_ns, &mut self.events) {
+            Some(turn) => self.arrive(workload, turn),
+            None => Ok(()),
+        }
+    }
+
+    pub(super) fn start_node(&mut self, workload: u32, node: u64) -> Result<(), SimError> {
+        let turn = self.traffic.start_node(workload, node, self.now_ns, &mut self.events);
+        self.arrive(workload, turn)
+    }
+
+    pub(super) fn continue_session(&mut self, slot: u32) -> Result<(), SimError> {
+        match self.traffic.continue_session(slot) {
+            Some((workload, turn)) => self.arrive(workload, turn),
+            None => Ok(()),
+        }
+    }
+
+    fn arrive(&mut self, workload: u32, turn: Turn) -> Result<(), SimError> {
+        let arrived = self.ledger.arrived();
+        // Many may come at one instant.
+        if arrived > 0 && arrived.is_multiple_of(WORK_PER_LIMIT_CHECK) {
+            self.check_limits()?;
+        }
+        let lengths = [turn.prompt.len_tokens(), turn.max_tokens];
+        let record = RequestRecord::new(workload, turn.session, turn.turn, lengths, self.now_ns);
+        let tag = self.ledger.arrive(record);
+        self.traffic.arrived(workload, &turn);
+        let played_row = turn.played_row;
+        self.in_flight.add(turn, self.fleet.first_role());
+        if let Some(row) = played_row {
+            self.start_playing(tag, row);
+            return Ok(());
+        }
+        self.ledger.count_load(tag);
+        self.dispatch(tag)
+    }
+
+    /// Begins to answer a request as the row `row` of its workload's trace has it. No
+    /// engine, router or fault has a part in it.
+    fn start_playing(&mut self, tag: u64, row: u32) {
+        let record = self.ledger.record(tag);
+        let answer = self.traffic.answer_times(record.workload, row);
+        let cached_tokens = answer.times.cached_tokens.min(record.prompt_tokens);
+        let queue_ns = answer.queue_ns().min(answer.after_ns(0));
+        let scheduled_ns = answer.num_tokens(0).map(|_| record.arrival_ns.saturating_add(queue_ns));
+        let at_ns = record.arrival_ns.saturating_add(answer.after_ns(0));
+        self.ledger.replay_admission(tag, scheduled_ns, cached_tokens);
+        self.in_flight.get_mut(tag).stage = Stage::Played { row, next_output: 0 };
+        self.events.push(at_ns, Event::Played { tag });
+    }
+
+    /// The next output of such a request, or its end.
+    pub(super) fn play(&mut self, tag: u64) {
+        let Stage::Played { row, next_output } = self.in_flight.get(tag).stage else {
+            unreachable!("only played requests have such events");
+        };
+        let record = self.ledger.record(tag);
+        let answer = self.traffic.answer_times(record.workload, row);
+        let Some(num_tokens) = answer.num_tokens(next_output) else {
+            let outcome = match answer.times.end {
+                AnswerEnd::Whole => Outcome::Completed,
+                AnswerEnd::Aborted => Outcome::Failed(FailReason::Aborted),
+                AnswerEnd::Failed => Outcome::Failed(FailReason::Recorded),
+            };
+            self.end(tag, outcome);
+            return;
+        };
+        let next_ns = record.arrival_ns.saturating_add(answer.after_ns(next_output + 1));
+        self.in_flight.get_mut(tag).stage = Stage::Played { row, next_output: next_output + 1 };
+        // No router has to know of the first token: no engine has computed it.
+        let _is_first = self.ledger.emit(tag, num_tokens, self.now_ns);
+        self.events.push(next_ns.max(self.now_ns), Event::Played { tag });
+    }
+}

@@ -1,0 +1,243 @@
+//! Faults, planned and injected: crashes, restarts, slow-downs and stalls, and what
+//! becomes of the requests.
+
+use std::ops::Range;
+
+use vcr_core::ServingEngine;
+use vcr_core::fault::FaultAction;
+use vcr_core::plan::RequestOutput;
+
+use super::Simulation;
+use crate::config::{FaultKind, PoolRole};
+use crate::error::SimError;
+use crate::event::Event;
+use crate::fleet::Health;
+use crate::in_flight::{Live, Stage};
+use crate::ledger::record::{FailReason, Outcome};
+use crate::observe::Incident;
+
+impl Simulation<'_> {
+    /// A fault of the plan strikes.
+    pub(super) fn strike(&mut self, index: u32) -> Result<(), SimError> {
+        let fault = &self.config.faults[index as usize];
+        let pool = &self.fleet.pools()[fault.pool as usize];
+        let worker = pool.first_worker() + fault.engine * pool.config().data_parallel.size;
+        match fault.kind {
+            FaultKind::Crash { restart_after_ns } => self.crash(worker, restart_after_ns)?,
+            FaultKind::SlowDown { factor, duration_ns } => {
+                for rank in self.fleet.ranks_of(worker) {
+                    self.observer.incident(rank, self.now_ns, Incident::SlowDown);
+                    self.fleet.worker_mut(rank).slow_down(index, factor);
+                }
+                if let Some(duration_ns) = duration_ns {
+                    let end = Event::SlowDownEnd { worker, fault: index };
+                    self.events.push(self.now_ns.saturating_add(duration_ns), end);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn end_slow_down(&mut self, worker: u32, fault: u32) {
+        for rank in self.fleet.ranks_of(worker) {
+            self.observer.incident(rank, self.now_ns, Incident::SlowDownEnd);
+            self.fleet.worker_mut(rank).end_slow_down(fault);
+        }
+    }
+
+    /// An engine is up that was restarted or started; `index` is its first rank.
+    pub(super) fn bring_up(&mut self, index: u32, incarnation: u32) -> Result<(), SimError> {
+        let worker = self.fleet.worker(index);
+        if worker.incarnation() != incarnation {
+            return Ok(());
+        }
+        let incident = if worker.health() == Health::Starting { Incident::Up } else { Incident::Restart };
+        let pool = worker.role();
+        for rank in self.fleet.ranks_of(index) {
+            self.observer.incident(rank, self.now_ns, incident);
+        }
+        self.fleet.bring_up(index, &self.config.name, self.now_ns)?;
+        self.routing.may_release(pool);
+        for tag in self.routing.take_parked(pool) {
+            // Requests that ended while parked are gone.
+            if let Some(&Live { stage: Stage::Waiting { pool }, .. }) = self.in_flight.find(tag) {
+                self.resume(tag, pool)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// A request that waited for an engine of `pool` goes on.
+    fn resume(&mut self, tag: u64, pool: PoolRole) -> Result<(), SimError> {
+        let live = self.in_flight.get(tag);
+        let has_blocks_or_kv = match pool {
+            PoolRole::Aggregated | PoolRole::Prefill => live.destination.is_some(),
+            PoolRole::Decode => !live.stays_with_decode && live.source.is_some(),
+        };
+        if has_blocks_or_kv { self.submit(tag, pool) } else { self.dispatch(tag) }
+    }
+
+    /// An engine dies, with all of its ranks; `index` is any of them.
+    fn crash(&mut self, index: u32, restart_after_ns: Option<u64>) -> Result<(), SimError> {
+        let worker = self.fleet.worker(index);
+        if !worker.is_serving() {
+            return Ok(());
+        }
+        // What drains would not be needed again.
+        let restart_after_ns = restart_after_ns.filter(|_| worker.is_up());
+        let pool = worker.role();
+        let then = match restart_after_ns {
+            Some(_) => Health::Restarting,
+            // An autoscaler may put another in its place.
+            None if self.fleet.pool(pool).scales() => Health::Off,
+            None => Health::Down,
+        };
+        let ranks = self.fleet.ranks_of(index);
+        let mut tags: Vec<u64> = Vec::new();
+        for rank in ranks.clone() {
+            self.observer.incident(rank, self.now_ns, Incident::Crash);
+            self.dissolve_steady_decode(rank);
+            let worker = self.fleet.worker_mut(rank);
+            tags.extend(worker.engine().live_tags());
+            worker.crash(self.now_ns, then);
+            self.routing.crashed(worker);
+            self.ledger.forget_steady_decode(rank);
+        }
+        tags.sort_unstable();
+        if let Some(after_ns) = restart_after_ns {
+            let incarnation = self.fleet.worker(ranks.start).incarnation();
+            let up = Event::WorkerUp { worker: ranks.start, incarnation };
+            self.events.push(self.now_ns.saturating_add(after_ns), up);
+        }
+        for tag in tags {
+            self.lose(tag, &ranks)?;
+        }
+        if !self.fleet.may_recover(pool) {
+            for tag in self.routing.drain(pool) {
+                if self.in_flight.find(tag).is_some() {
+                    self.fail_without_engine(tag);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// A request loses what the ranks `crashed` held of it, and with that everything.
+    fn lose(&mut self, tag: u64, crashed: &Range<u32>) -> Result<(), SimError> {
+        self.cancel_transfer(tag);
+        self.routing.lost(self.now_ns, tag);
+        self.in_flight.get_mut(tag).attempt += 1;
+        self.withdraw(tag, crashed);
+        if self.ledger.lose(tag, self.config.max_retries) {
+            self.dispatch(tag)
+        } else {
+            self.end(tag, Outcome::Failed(FailReason::EngineCrash));
+            Ok(())
+        }
+    }
+
+    /// Shows the injector of a worker, if it has one, a request that has come.
+    pub(super) fn announce(&mut self, worker: u32, tag: u64, max_tokens: u32) {
+        let Some(injector) = self.fleet.worker_mut(worker).injector_mut() else { return };
+        let record = self.ledger.record(tag);
+        let name = format!("{}-{}-{}", self.traffic.name(record.workload), record.session, record.turn);
+        let priority = self.in_flight.find(tag).map_or(0, |live| live.priority);
+        injector.arrived(tag, name, record.prompt_tokens, max_tokens, priority);
+    }
+
+    /// Shows the injector of an engine, if it has one, the outputs of the step that has
+    /// just ended, and injects the faults that it decides.
+    pub(super) fn inject(&mut self, index: u32, outputs: &[RequestOutput]) -> Result<(), SimError> {
+        let worker = self.fleet.worker_mut(index);
+        if worker.injector_mut().is_none() {
+            return Ok(());
+        }
+        let (step, moves_on) = (worker.step_number(), worker.role() == PoolRole::Prefill);
+        let Some(injector) = worker.injector_mut() else { return Ok(()) };
+        for output in outputs {
+            if output.num_tokens > 0 {
+                // The record has no token of a prompt that moves on.
+                let emitted = self.ledger.record(output.tag).output_tokens;
+                injector.emitted(output.tag, if moves_on { output.num_tokens } else { emitted });
+            }
+            if moves_on || output.finish.is_some() {
+                injector.ended(output.tag);
+            }
+        }
+        let decided = injector.decide(self.now_ns, step);
+        let actions = decided.map_err(|reason| {
+            let config = self.fleet.pool_of(index).config();
+            SimError::Failures {
+                pool: config.name.clone(),
+                engine: config.rank_name(self.fleet.worker(index).index()),
+                at_ms: self.now_ns as f64 / 1e6,
+                reason,
+            }
+        })?;
+        for action in actions {
+            self.apply_fault(index, action)?;
+        }
+        Ok(())
+    }
+
+    /// Injects a fault. Those of messages mean nothing here, because there is no wire:
+    /// they are counted and not done.
+    fn apply_fault(&mut self, index: u32, action: FaultAction) -> Result<(), SimError> {
+        let worker = self.fleet.worker_mut(index);
+        let is_serving = worker.is_serving();
+        match action {
+            FaultAction::FailRequest { slot } => {
+                // One that a crash of the same answer took is not there.
+                if let Some(tag) = worker.injector_mut().and_then(|injector| injector.request(slot)) {
+                    self.fail_request(tag);
+                }
+                Ok(())
+            }
+            FaultAction::Stall { duration_ns } if is_serving => {
+                self.stall(index, duration_ns);
+                Ok(())
+            }
+            FaultAction::Crash { restart_after_ns } if is_serving => self.crash(index, restart_after_ns),
+            FaultAction::Stall { .. }
+            | FaultAction::Crash { .. }
+            | FaultAction::DropMessage
+            | FaultAction::DuplicateMessage
+            | FaultAction::CorruptMessage
+            | FaultAction::DelayMessage { .. }
+            | FaultAction::LoseKvEvents
+            | FaultAction::FailUtility => {
+                self.ledger.count_ignored_fault();
+                Ok(())
+            }
+        }
+    }
+
+    /// A request ends with an error. Its client has its answer, so it is not
+    /// tried again.
+    fn fail_request(&mut self, tag: u64) {
+        self.cancel_transfer(tag);
+        self.withdraw(tag, &(0..0));
+        self.ledger.waste(tag);
+        self.end(tag, Outcome::Failed(FailReason::Injected));
+    }
+
+    /// An engine does nothing for a time.
+    fn stall(&mut self, index: u32, duration_ns: u64) {
+        self.observer.incident(index, self.now_ns, Incident::Stall);
+        self.ledger.count_stall();
+        let until_ns = self.now_ns.saturating_add(duration_ns);
+        let worker = self.fleet.worker_mut(index);
+        worker.stall(until_ns);
+        let incarnation = worker.incarnation();
+        self.events.push(until_ns, Event::StallEnd { worker: index, incarnation });
+    }
+
+    /// A stall may be over, unless a longer one has begun or the engine died.
+    pub(super) fn end_stall(&mut self, index: u32, incarnation: u32) {
+        let worker = self.fleet.worker_mut(index);
+        if worker.incarnation() == incarnation && worker.end_stall(self.now_ns) {
+            self.observer.incident(index, self.now_ns, Incident::StallEnd);
+            self.dirty.push(index);
+        }
+    }
+}

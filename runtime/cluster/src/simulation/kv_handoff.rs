@@ -1,0 +1,189 @@
+//! Prompts that move from prefill to decode engines.
+//!
+//! Where blocks for prompts are taken between steps ([`vcr_core::Reservations`]), as in
+//! Dynamo's replay, an engine does nothing for a handoff while it is in a step. Of those
+//! that wait at it, the oldest is tried once for each of these: a prompt comes while the
+//! engine is idle; one of its steps ends; KV that has arrived is taken over. KV that
+//! arrives during a step is taken over at its end. All of that precedes the steps that
+//! start at the same instant, so a prompt whose KV takes no time is part of one.
+
+use vcr_core::plan::{RemoteLoad, RequestOutput};
+
+use super::Simulation;
+use crate::config::{PoolRole, SourceOutput};
+use crate::disaggregation::{Due, TransferKey};
+use crate::error::SimError;
+use crate::event::Event;
+use crate::in_flight::{Live, Stage};
+use crate::ledger::record::Outcome;
+
+impl Simulation<'_> {
+    /// Has the prefill engines take all steps that end at this instant, where they
+    /// generate outputs in steps that may take no time. What they hand over in them is
+    /// due after the steps of decode engines that start now.
+    pub(super) fn exhaust_instant_steps(&mut self) -> Result<(), SimError> {
+        if self.handoffs.source_output() != Some(SourceOutput::Whole) {
+            return Ok(());
+        }
+        let first_decode_worker = self.fleet.pool(PoolRole::Decode).first_worker();
+        let mut others = Vec::new();
+        loop {
+            others.extend(self.dirty.extract_if(.., |worker| *worker >= first_decode_worker));
+            self.start_dirty()?;
+            if self.events.next_step_end(PoolRole::Prefill) != Some(self.now_ns) {
+                break;
+            }
+            while self.events.next_step_end(PoolRole::Prefill) == Some(self.now_ns)
+                && let Some(event) = self.events.pop_at(self.now_ns)
+            {
+                self.handle(event)?;
+            }
+        }
+        self.dirty.append(&mut others);
+        Ok(())
+    }
+
+    /// Does what is due, and what follows from it at this instant.
+    pub(super) fn drive_kv_handoffs(&mut self) -> Result<(), SimError> {
+        while let Some(due) = self.handoffs.pop_due() {
+            match due {
+                Due::Reservation { worker } => {
+                    if self.fleet.is_between_steps(worker) {
+                        self.try_reservation(worker)?;
+                    }
+                }
+                Due::TakeOver(TransferKey { tag, attempt }) => {
+                    let Some(worker) = self.destination_of(tag, attempt) else { continue };
+                    if self.fleet.is_between_steps(worker) {
+                        self.take_over(tag);
+                        self.try_reservation(worker)?;
+                    } else {
+                        self.fleet.worker_mut(worker).keep_late_kv(tag, attempt);
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// A step of a worker has ended: what waited for that goes on.
+    pub(super) fn go_on_between_steps(&mut self, index: u32) -> Result<(), SimError> {
+        if !self.fleet.worker(index).reserves_between_steps() || !self.fleet.is_between_steps(index) {
+            return Ok(());
+        }
+        // Ranks that wait for each other were all in the step.
+        let ranks = if self.fleet.has_barrier(index) { self.fleet.ranks_of(index) } else { index..index + 1 };
+        for rank in ranks {
+            self.try_reservation(rank)?;
+            for (tag, attempt) in self.fleet.worker_mut(rank).take_late_kv() {
+                self.handoffs.push_due(Due::TakeOver(TransferKey { tag, attempt }));
+            }
+        }
+        Ok(())
+    }
+
+    fn try_reservation(&mut self, index: u32) -> Result<(), SimError> {
+        match self.fleet.worker_mut(index).reserve_remote() {
+            Some(load) => self.start_transfer(load),
+            None => Ok(()),
+        }
+    }
+
+    /// A prefill worker has computed a prompt: its KV moves on.
+    pub(super) fn end_prefill(&mut self, worker: u32, output: &RequestOutput) -> Result<(), SimError> {
+        let tag = output.tag;
+        self.release_first(PoolRole::Prefill);
+        self.ledger.end_prefill(tag, self.now_ns);
+        self.routing.moved_on(PoolRole::Prefill, self.now_ns, tag);
+        let live = self.in_flight.get_mut(tag);
+        live.source = Some((worker, output.request));
+        if self.ledger.record(tag).max_tokens == 0 {
+            self.release_source(tag);
+            self.end(tag, Outcome::Completed);
+            Ok(())
+        } else if let Some((worker, load)) = live.destination.take() {
+            live.stage = Stage::Decode { worker, id: load.request };
+            self.ledger.enter_decode_worker(tag, worker);
+            self.start_transfer(load)
+        } else {
+            // The sampled token is not shown; the decode side samples it again.
+            self.submit(tag, PoolRole::Decode)
+        }
+    }
+
+    /// A decode worker has reserved blocks: their content starts to move, once it is
+    /// computed.
+    pub(super) fn start_transfer(&mut self, load: RemoteLoad) -> Result<(), SimError> {
+        let live = self.in_flight.get_mut(load.tag);
+        let key = TransferKey { tag: load.tag, attempt: live.attempt };
+        let Some((source, _)) = live.source else {
+            let Stage::Decode { worker, .. } = live.stage else {
+                unreachable!("only a decode worker reserves blocks before the prompt is computed")
+            };
+            live.destination = Some((worker, load));
+            return self.submit(load.tag, PoolRole::Prefill);
+        };
+        self.ledger.start_transfer(load.tag, self.now_ns, load.cached_tokens);
+        let source_engine = self.engine_in_pool(source);
+        let takes_ns = self.handoffs.start(self.now_ns, key, &load, source_engine, &mut self.events);
+        if let Some(takes_ns) = takes_ns
+            && let Some(to) = self.destination_of(key.tag, key.attempt)
+        {
+            if takes_ns == 0 && self.fleet.worker(to).reserves_between_steps() {
+                self.handoffs.push_due(Due::TakeOver(key));
+            } else {
+                let delivered = Event::TransferDelivered { tag: key.tag, attempt: key.attempt };
+                self.events.push(self.now_ns.saturating_add(takes_ns), delivered);
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn deliver_transfer(&mut self, tag: u64, attempt: u32) {
+        let Some(worker) = self.destination_of(tag, attempt) else { return };
+        if self.fleet.worker(worker).reserves_between_steps() {
+            self.handoffs.push_due(Due::TakeOver(TransferKey { tag, attempt }));
+        } else {
+            self.take_over(tag);
+        }
+    }
+
+    pub(super) fn cancel_transfer(&mut self, tag: u64) {
+        let &Live { attempt, source, .. } = self.in_flight.get(tag);
+        if let Some((worker, _)) = source {
+            let source_engine = self.engine_in_pool(worker);
+            self.handoffs.cancel(self.now_ns, TransferKey { tag, attempt }, source_engine, &mut self.events);
+        }
+    }
+
+    /// The worker that a request's KV has been on its way to since that attempt, if
+    /// nothing has come between.
+    fn destination_of(&self, tag: u64, attempt: u32) -> Option<u32> {
+        match self.in_flight.find(tag) {
+            Some(&Live { stage: Stage::Decode { worker, .. }, attempt: now, .. }) if now == attempt => Some(worker),
+            _ => None,
+        }
+    }
+
+    /// A decode worker has the KV of a request, whose source is free again.
+    fn take_over(&mut self, tag: u64) {
+        let Stage::Decode { worker, id } = self.in_flight.get(tag).stage else { return };
+        self.ledger.end_transfer(tag, self.now_ns);
+        self.fleet.worker_mut(worker).remote_kv_arrived(id);
+        self.dirty.push(worker);
+        self.release_source(tag);
+    }
+
+    /// Frees KV that a prefill worker holds for `tag`, if any does.
+    fn release_source(&mut self, tag: u64) {
+        if let Some((worker, id)) = self.in_flight.get_mut(tag).source.take() {
+            self.fleet.worker_mut(worker).release_held_kv(id);
+            self.dirty.push(worker);
+        }
+    }
+
+    /// The index of a worker's engine in its pool.
+    fn engine_in_pool(&self, worker: u32) -> u32 {
+        self.fleet.worker(worker).index() / self.fleet.pool_of(worker).config().data_parallel.size
+    }
+}

@@ -1,0 +1,195 @@
+//! A request's way through the cluster: to a worker, from it, and to its end.
+
+use std::ops::Range;
+
+use vcr_core::{DrawnOutputs, KvRole, RequestId, RequestSpec, ServingEngine, StopRules};
+
+use super::Simulation;
+use crate::config::{PoolRole, SourceOutput};
+use crate::disaggregation::{Due, stays_with_decode};
+use crate::error::SimError;
+use crate::in_flight::Stage;
+use crate::ledger::record::{FailReason, Outcome};
+use crate::routing::Routed;
+
+impl Simulation<'_> {
+    /// Sends a request that is on no worker to the pool that it comes to first.
+    pub(super) fn dispatch(&mut self, tag: u64) -> Result<(), SimError> {
+        let record = self.ledger.record(tag);
+        let (prompt_tokens, max_tokens) = (record.prompt_tokens, record.max_tokens);
+        let first = self.fleet.first_role();
+        let mut fits = self.check(first, prompt_tokens, self.tokens_of_part(tag, first));
+        if first == PoolRole::Prefill && fits.is_ok() {
+            fits = self.check(PoolRole::Decode, prompt_tokens, max_tokens);
+        }
+        if let Err(reason) = fits {
+            self.end(tag, Outcome::Rejected(reason));
+            return Ok(());
+        }
+        if let Some(config) = self.config.topology.conditional() {
+            let (prefill, decode) = (self.fleet.workers_of(PoolRole::Prefill), self.fleet.workers_of(PoolRole::Decode));
+            let live = self.in_flight.get_mut(tag);
+            let prompt = live.take_prompt();
+            live.stays_with_decode = stays_with_decode(config, &prompt, prefill, decode);
+            live.prompt = Some(prompt);
+            if live.stays_with_decode {
+                self.ledger.stays_with_decode(tag);
+                return self.submit(tag, PoolRole::Decode);
+            }
+        }
+        if first == PoolRole::Prefill && max_tokens > 0 && self.reserves_before_prefill() {
+            return self.submit(tag, PoolRole::Decode);
+        }
+        self.submit(tag, first)
+    }
+
+    fn check(&self, pool: PoolRole, prompt_tokens: u32, max_tokens: u32) -> Result<(), vcr_core::RejectReason> {
+        self.fleet.workers_of(pool)[0].engine().check(prompt_tokens, max_tokens)
+    }
+
+    /// Whether decode workers are asked for blocks before prompts are computed.
+    fn reserves_before_prefill(&self) -> bool {
+        self.fleet.pool(PoolRole::Decode).config().engine.reserves_before_prefill()
+    }
+
+    /// Output tokens that a pool generates for a request.
+    fn tokens_of_part(&self, tag: u64, pool: PoolRole) -> u32 {
+        let max_tokens = self.ledger.record(tag).max_tokens;
+        match (pool, self.handoffs.source_output()) {
+            (PoolRole::Prefill, Some(SourceOutput::FirstToken)) => max_tokens.min(1),
+            _ => max_tokens,
+        }
+    }
+
+    /// What the worker of a pool does about the request's KV.
+    pub(super) fn kv_role(&self, tag: u64, pool: PoolRole) -> KvRole {
+        match pool {
+            PoolRole::Aggregated => KvRole::Local,
+            PoolRole::Prefill => KvRole::Source,
+            PoolRole::Decode if self.in_flight.get(tag).stays_with_decode => KvRole::Local,
+            PoolRole::Decode => KvRole::Destination,
+        }
+    }
+
+    /// Routes a request to a worker of `pool`, or has it wait until one is up.
+    pub(super) fn submit(&mut self, tag: u64, pool: PoolRole) -> Result<(), SimError> {
+        self.in_flight.get_mut(tag).stage = Stage::Waiting { pool };
+        match self.route(tag, pool)? {
+            Routed::To(to) => self.place(tag, pool, to),
+            Routed::Shed => self.end(tag, Outcome::Shed),
+            Routed::Queued => self.routing.expect_wake(pool, self.now_ns, &mut self.events),
+            Routed::Nowhere if self.fleet.may_recover(pool) => self.routing.park(pool, tag),
+            Routed::Nowhere => self.fail_without_engine(tag),
+        }
+        Ok(())
+    }
+
+    /// Gives a request to the worker that was chosen for it.
+    pub(super) fn place(&mut self, tag: u64, pool: PoolRole, to: crate::routing::RoutedTo) {
+        let own = self.fleet.pool(pool);
+        let worker = own.first_worker() + to.worker;
+        let overlap_tokens = to.overlap_blocks.map(|blocks| blocks * own.config().engine.block_size());
+        let eos_token = own.config().tokens.as_ref().and_then(|tokens| tokens.eos_token);
+        self.ledger.route(tag, pool, overlap_tokens);
+        let (kv_role, max_tokens) = (self.kv_role(tag, pool), self.tokens_of_part(tag, pool));
+        let drawn = self.drawn_outputs(tag, worker).filter(|_| kv_role != KvRole::Source);
+        let record = self.ledger.record(tag);
+        let live = self.in_flight.get_mut(tag);
+        live.routed[pool.index()] = Some(to.worker);
+        // Its prompt is still to be computed.
+        let is_ahead = kv_role == KvRole::Destination && live.source.is_none();
+        let keeps_prompt = self.config.max_retries > 0 || kv_role == KvRole::Source || is_ahead;
+        let prompt = live.take_prompt();
+        if keeps_prompt {
+            live.prompt = Some(prompt.clone());
+        }
+        let spec = RequestSpec {
+            stops: eos_token.map(|token| Box::new(StopRules::of_token(token))),
+            priority: live.priority,
+            tenant: self.config.workloads[record.workload as usize].tenant,
+            arrival_ns: record.arrival_ns,
+            kv_role,
+            drawn,
+            ..RequestSpec::new(tag, prompt, max_tokens)
+        };
+        let id = match self.fleet.worker_mut(worker).submit(spec, self.config.seed) {
+            Ok(id) => id,
+            Err(reason) => return self.end(tag, Outcome::Rejected(reason)),
+        };
+        if kv_role == KvRole::Destination {
+            live.stage = Stage::Decode { worker, id };
+            if !is_ahead {
+                self.ledger.enter_decode_worker(tag, worker);
+            }
+            if self.fleet.worker(worker).reserves_between_steps() {
+                self.handoffs.push_due(Due::Reservation { worker });
+            }
+        } else {
+            live.stage = Stage::Prefill { worker, id };
+            self.ledger.enter_prefill_worker(tag, worker);
+        }
+        self.dirty.push(worker);
+        if self.wants_steps {
+            self.observer.submitted(worker, tag);
+        }
+        self.announce(worker, tag, max_tokens);
+    }
+
+    /// Whether and how the outputs of a request are drawn at a worker: not where
+    /// an observer, a router or an injector sees them, or a source chooses them.
+    fn drawn_outputs(&self, tag: u64, worker: u32) -> Option<DrawnOutputs> {
+        let worker = self.fleet.worker(worker);
+        if self.wants_steps || !worker.draws_outputs_unseen() || self.routing.needs(worker.role()).outputs {
+            return None;
+        }
+        let seed = self.traffic.output_seeds()[tag as usize];
+        Some(DrawnOutputs { seed, group: self.ledger.record(tag).workload })
+    }
+
+    /// Takes a request, and all that is held for it, from where it waits and from the
+    /// workers but those that have `crashed`, which have lost it.
+    pub(super) fn withdraw(&mut self, tag: u64, crashed: &Range<u32>) {
+        let live = self.in_flight.get_mut(tag);
+        let reserved = live.destination.take().map(|(worker, load)| (worker, load.request));
+        let source = live.source.take();
+        let at = match live.stage {
+            Stage::Prefill { worker, id } | Stage::Decode { worker, id } => Some((worker, id)),
+            Stage::Waiting { pool } => {
+                self.routing.withdraw(pool, tag);
+                None
+            }
+            Stage::Played { .. } => None,
+        };
+        let is_left = |held: &(u32, RequestId)| !crashed.contains(&held.0);
+        for (worker, id) in at.into_iter().chain(reserved).filter(is_left) {
+            self.dissolve_steady_decode(worker);
+            self.fleet.worker_mut(worker).abort(tag, id);
+            self.observer.aborted(worker, tag);
+            self.dirty.push(worker);
+            if self.fleet.worker(worker).reserves_between_steps() {
+                // There may be room for another now.
+                self.handoffs.push_due(Due::Reservation { worker });
+            }
+        }
+        if let Some((worker, id)) = source.filter(is_left) {
+            self.fleet.worker_mut(worker).release_held_kv(id);
+            self.dirty.push(worker);
+        }
+    }
+
+    /// No engine of the pool that a request needs is up or will be.
+    pub(super) fn fail_without_engine(&mut self, tag: u64) {
+        self.withdraw(tag, &(0..0));
+        self.end(tag, Outcome::Failed(FailReason::NoEngine));
+    }
+
+    /// A request is over; its session goes on or makes room for another.
+    pub(super) fn end(&mut self, tag: u64, outcome: Outcome) {
+        self.ledger.end(tag, outcome, self.now_ns);
+        let record = self.ledger.record(tag);
+        let live = self.in_flight.remove(tag);
+        let has_failed = outcome != Outcome::Completed;
+        self.routing.ended(self.now_ns, tag, live.routed, record.output_tokens, has_failed);
+        self.traffic.ended(tag, record, live.follow_up, self.now_ns, &mut self.events);
+    }
+}

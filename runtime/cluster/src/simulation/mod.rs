@@ -1,0 +1,262 @@
+//! The virtual-time loop: one event after another, then steps for idle engines.
+//!
+//! At each instant every due event is handled first; then every worker whose situation
+//! changed may start a step, in order of worker. Nothing here reads a clock or iterates
+//! in an order that could vary. State belongs to the owners that a [`Simulation`] joins;
+//! its own are the clock, the event queue and which workers to look at.
+
+mod arrivals;
+mod faults;
+mod kv_handoff;
+mod lifecycle;
+mod overload;
+mod routing;
+mod scaling;
+mod steps;
+mod watchdog;
+
+use vcr_core::ServingEngine;
+use vcr_core::plan::{RemoteLoad, RequestOutput, TierLoad};
+
+use crate::config::{RunConfig, WorkloadConfig};
+use crate::disaggregation::KvHandoffs;
+use crate::error::SimError;
+use crate::event::{Event, EventQueue};
+use crate::fleet::{Fleet, Worker};
+use crate::in_flight::InFlight;
+use crate::ledger::Ledger;
+use crate::observe::{Observer, Progress};
+use crate::report::{Report, RunEnd};
+use crate::routing::Routing;
+use crate::traffic::Traffic;
+use overload::OverloadWatch;
+
+/// Steps between two calls of [`Observer::progress`].
+const STEPS_PER_PROGRESS: u64 = 2048;
+/// Instants between two questions whether the observer wants the run to go on.
+const INSTANTS_PER_OBSERVER_CHECK: u64 = 64;
+/// Steps and arrivals between two checks of the length of the queue.
+const WORK_PER_OVERLOAD_CHECK: u64 = 2048;
+/// Steps and arrivals between two calls of [`Observer::check_limits`].
+const WORK_PER_LIMIT_CHECK: u64 = 16_384;
+
+/// A run under way.
+pub(crate) struct Simulation<'o> {
+    config: RunConfig,
+    now_ns: u64,
+    events: EventQueue,
+    traffic: Traffic,
+    in_flight: InFlight,
+    ledger: Ledger,
+    routing: Routing,
+    fleet: Fleet,
+    handoffs: KvHandoffs,
+    overload: OverloadWatch,
+    /// Workers whose situation changed at this instant.
+    dirty: Vec<u32>,
+    /// Whether the end of any step can bring about the arrival of a request
+    /// anywhere: because another ends, because the router kept it back, or because
+    /// of an injected crash.
+    chained: bool,
+    /// Whether all workers are up from the beginning to the end.
+    is_steady: bool,
+    /// Whether any pool has an autoscaler.
+    scales: bool,
+    /// Since when nothing but ticks has been to come, if so.
+    only_ticks_since_ns: Option<u64>,
+    wants_steps: bool,
+    /// Whether the observer has ended the run before its end.
+    stopped: bool,
+    observer: &'o mut dyn Observer,
+    scratch: Scratch,
+}
+
+/// Lists that are kept for their room.
+#[derive(Default)]
+struct Scratch {
+    outputs: Vec<RequestOutput>,
+    remote_loads: Vec<RemoteLoad>,
+    tier_loads: Vec<TierLoad>,
+    loaded: Vec<u64>,
+}
+
+/// Runs `config` to its end.
+///
+/// # Errors
+/// See [`SimError`]; a run that only lost requests to faults is not an error.
+pub fn simulate(config: RunConfig, observer: &mut dyn Observer) -> Result<Report, SimError> {
+    config.check().map_err(SimError::Config)?;
+    let mut simulation = Simulation::new(config, observer)?;
+    simulation.run()?;
+    simulation.into_report()
+}
+
+impl<'o> Simulation<'o> {
+    fn new(config: RunConfig, observer: &'o mut dyn Observer) -> Result<Self, SimError> {
+        let wants_steps = observer.wants_steps();
+        let fleet = Fleet::new(&config, wants_steps)?;
+        let pools = config.topology.pools();
+        let mut simulation = Self {
+            now_ns: 0,
+            events: EventQueue::new(pools.len()),
+            traffic: Traffic::new(&config, pools[0].engine.block_size()),
+            in_flight: InFlight::default(),
+            ledger: Ledger::new(config.workloads.len(), fleet.workers().len(), config.samples_steps),
+            routing: Routing::new(&config, &fleet)?,
+            fleet,
+            handoffs: KvHandoffs::new(&config.topology),
+            overload: OverloadWatch::default(),
+            dirty: Vec::new(),
+            chained: config.workloads.iter().any(WorkloadConfig::is_chained)
+                || pools.iter().any(|pool| pool.failures.is_some() || pool.router.has_queue()),
+            is_steady: config.faults.is_empty()
+                && pools.iter().all(|pool| pool.failures.is_none() && pool.scaling.is_none()),
+            scales: pools.iter().any(|pool| pool.scaling.is_some()),
+            only_ticks_since_ns: None,
+            wants_steps,
+            stopped: false,
+            observer,
+            scratch: Scratch::default(),
+            config,
+        };
+        simulation.begin();
+        Ok(simulation)
+    }
+
+    /// Schedules what begins the run.
+    fn begin(&mut self) {
+        for (index, fault) in (0..).zip(&self.config.faults) {
+            self.events.push(fault.at_ns, Event::Fault { index });
+        }
+        for pool in self.fleet.pools() {
+            if let Some(interval_ns) = pool.scale_interval_ns() {
+                self.events.push(interval_ns, Event::ScaleTick { pool: pool.role() });
+            }
+        }
+        self.traffic.begin(&mut self.events);
+    }
+
+    fn run(&mut self) -> Result<(), SimError> {
+        let mut next_progress = STEPS_PER_PROGRESS;
+        let (mut next_overload_check, mut next_limit_check) = (WORK_PER_OVERLOAD_CHECK, WORK_PER_LIMIT_CHECK);
+        let mut steps_before_instant = 0;
+        let mut instants = 0_u64;
+        while let Some(at_ns) = self.events.next_time() {
+            if instants.is_multiple_of(INSTANTS_PER_OBSERVER_CHECK) && self.is_to_stop() {
+                self.stopped = true;
+                return Ok(());
+            }
+            instants += 1;
+            if self.config.max_time_ns.is_some_and(|max| at_ns > max) {
+                return Ok(());
+            }
+            assert!(at_ns >= self.now_ns, "virtual time ran backwards: {} -> {at_ns}", self.now_ns);
+            if at_ns > self.now_ns {
+                steps_before_instant = self.ledger.steps();
+            } else {
+                self.check_that_time_goes_on(steps_before_instant)?;
+            }
+            self.now_ns = at_ns;
+            while let Some(event) = self.events.pop_at(at_ns) {
+                self.handle(event)?;
+            }
+            self.drive_kv_handoffs()?;
+            self.release_queued();
+            if self.scales {
+                self.turn_off_drained();
+            }
+            self.start_steps()?;
+            while self.handoffs.has_due() {
+                self.drive_kv_handoffs()?;
+                self.start_steps()?;
+            }
+            if self.scales && self.only_ticks_are_left() {
+                break;
+            }
+            let steps = self.ledger.steps();
+            if steps >= next_progress {
+                next_progress = steps + STEPS_PER_PROGRESS;
+                let progress = self.progress();
+                self.observer.progress(&progress);
+            }
+            let work = steps + self.ledger.arrived();
+            if work >= next_overload_check {
+                next_overload_check = work + WORK_PER_OVERLOAD_CHECK;
+                self.watch_for_overload();
+                if work >= next_limit_check {
+                    next_limit_check = work + WORK_PER_LIMIT_CHECK;
+                    self.check_limits()?;
+                }
+            }
+        }
+        self.check_that_all_ended()
+    }
+
+    /// Whether the observer wants the run to end. It may want steps no longer.
+    fn is_to_stop(&mut self) -> bool {
+        if self.wants_steps && !self.observer.wants_steps() {
+            self.wants_steps = false;
+            self.fleet.workers_mut().iter_mut().for_each(Worker::stop_recording);
+        }
+        self.observer.wants_stop()
+    }
+
+    fn handle(&mut self, event: Event) -> Result<(), SimError> {
+        match event {
+            Event::StepEnd { worker, incarnation } => {
+                if self.fleet.worker(worker).incarnation() == incarnation {
+                    self.end_step(worker)?;
+                }
+            }
+            Event::Played { tag } => self.play(tag),
+            Event::LinkProgress { link, version } => {
+                self.handoffs.progress(link, version, self.now_ns, &mut self.events);
+            }
+            Event::TransferDelivered { tag, attempt } => self.deliver_transfer(tag, attempt),
+            Event::TierProgress { worker, incarnation } => self.progress_loads(worker, incarnation),
+            Event::Fault { index } => self.strike(index)?,
+            Event::WorkerUp { worker, incarnation } => self.bring_up(worker, incarnation)?,
+            Event::SlowDownEnd { worker, fault } => self.end_slow_down(worker, fault),
+            Event::StallEnd { worker, incarnation } => self.end_stall(worker, incarnation),
+            Event::RouterWakes { pool } => self.routing.wake(pool),
+            Event::Arrival { workload } => self.start_session(workload)?,
+            Event::NextTurn { slot, .. } => self.continue_session(slot)?,
+            Event::Ready { workload, node } => self.start_node(workload, node)?,
+            Event::ScaleTick { pool } => self.scale_tick(pool)?,
+        }
+        Ok(())
+    }
+
+    fn check_limits(&mut self) -> Result<(), SimError> {
+        self.observer.check_limits().map_err(|reason| {
+            let Progress { now_ns, arrived, waiting, ended, .. } = self.progress();
+            SimError::Limit { reason, at_ms: now_ns as f64 / 1e6, arrived, waiting, ended }
+        })
+    }
+
+    fn progress(&self) -> Progress {
+        let sum = |number: fn(&Worker) -> usize| self.fleet.workers().iter().map(|w| number(w) as u64).sum();
+        Progress {
+            now_ns: self.now_ns,
+            arrived: self.ledger.arrived(),
+            ended: self.ledger.ended(),
+            running: sum(|worker| worker.engine().num_running()),
+            waiting: sum(|worker| worker.engine().num_waiting()),
+            steps: self.ledger.steps(),
+        }
+    }
+
+    fn into_report(mut self) -> Result<Report, SimError> {
+        for worker in 0..self.fleet.workers().len() as u32 {
+            self.dissolve_steady_decode(worker);
+        }
+        crate::report::build(RunEnd {
+            config: &self.config,
+            stopped_at_ns: self.stopped.then_some(self.now_ns),
+            workload_names: self.traffic.names(),
+            ledger: self.ledger,
+            fleet: self.fleet,
+            handoffs: &self.handoffs,
+        })
+    }
+}

@@ -1,0 +1,73 @@
+//! Requests meet the routers of the pools.
+
+use vcr_core::KvRole;
+use vcr_core::route::{RoutePhase, RouteQuery};
+
+use super::Simulation;
+use crate::config::PoolRole;
+use crate::error::SimError;
+use crate::routing::{RouteRequest, Routed};
+
+impl Simulation<'_> {
+    /// The router's choice among the workers of `pool` that are up.
+    pub(super) fn route(&mut self, tag: u64, pool: PoolRole) -> Result<Routed, SimError> {
+        self.release_first(pool);
+        let phase = match self.kv_role(tag, pool) {
+            KvRole::Local => RoutePhase::Whole,
+            KvRole::Source => RoutePhase::Prefill,
+            KvRole::Destination => RoutePhase::Decode,
+        };
+        let record = self.ledger.record(tag);
+        let live = self.in_flight.get_mut(tag);
+        let prompt = live.take_prompt();
+        let config = self.fleet.pool(pool).config();
+        let query = RouteQuery {
+            now_ns: self.now_ns,
+            request: tag,
+            prompt_tokens: record.prompt_tokens,
+            max_tokens: record.max_tokens,
+            priority: live.priority,
+            lora: None,
+            tenant: self.config.workloads[record.workload as usize].tenant,
+            // Sessions are numbered within their workload.
+            session: u64::from(record.workload) << 48 | record.session,
+            block_size_tokens: config.engine.block_size(),
+            phase,
+            may_shed: live.routed == [None; 2],
+            blocks: prompt.block_hashes(),
+        };
+        let request = RouteRequest {
+            query,
+            arrival_ns: record.arrival_ns,
+            strict_priority: live.strict_priority,
+            policy_class: self.traffic.policy_class(record.workload, live.policy_class),
+        };
+        let routed = self.routing.route(pool, &request, self.fleet.workers_of_mut(pool));
+        live.prompt = Some(prompt);
+        routed.map_err(|reason| SimError::Route {
+            pool: self.fleet.pool(pool).config().name.clone(),
+            request: Some(tag),
+            at_ms: self.now_ns as f64 / 1e6,
+            reason,
+        })
+    }
+
+    /// Lets requests out of the routers' queues as far as engines have room.
+    pub(super) fn release_queued(&mut self) {
+        for &pool in self.config.topology.roles() {
+            self.release_first(pool);
+        }
+    }
+
+    /// The same for one pool: requests for which what happened before at this instant has
+    /// made room go before what comes next.
+    pub(super) fn release_first(&mut self, pool: PoolRole) {
+        if !self.routing.take_may_release(pool) {
+            return;
+        }
+        while let Some((tag, to)) = self.routing.release(pool, self.now_ns, self.fleet.workers_of(pool)) {
+            self.place(tag, pool, to);
+        }
+        self.routing.expect_wake(pool, self.now_ns, &mut self.events);
+    }
+}

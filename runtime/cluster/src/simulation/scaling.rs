@@ -1,0 +1,104 @@
+//! Ticks of autoscalers, and what they come to in virtual time.
+
+use super::Simulation;
+use crate::config::PoolRole;
+use crate::error::SimError;
+use crate::event::Event;
+use crate::in_flight::Stage;
+use crate::observe::Incident;
+
+impl Simulation<'_> {
+    /// The autoscaler of a pool decides.
+    pub(super) fn scale_tick(&mut self, pool: PoolRole) -> Result<(), SimError> {
+        self.turn_off_drained();
+        let waiting = self.waiting_in_front(pool);
+        let change = self.fleet.decide_scale(pool, self.now_ns, self.ledger.tally(), waiting)?;
+        // Before any step starts: what starts now must know how far it may go.
+        let interval_ns = self.fleet.pool(pool).scale_interval_ns();
+        if let Some(at_ns) = interval_ns.and_then(|interval_ns| self.now_ns.checked_add(interval_ns)) {
+            self.events.push(at_ns, Event::ScaleTick { pool });
+        }
+        if !change.start.is_empty() || !change.leave.is_empty() {
+            self.routing.may_release(pool);
+        }
+        for index in change.start {
+            self.start_up(index);
+        }
+        for (index, is_coming) in change.leave {
+            if is_coming {
+                self.turn_off(index);
+            } else {
+                self.drain(index);
+            }
+        }
+        Ok(())
+    }
+
+    /// Requests that wait in front of the engines of a pool, and their prompt
+    /// tokens as far as that pool computes them.
+    fn waiting_in_front(&self, pool: PoolRole) -> (u64, u64) {
+        let (mut requests, mut tokens) = self.routing.queued(pool);
+        for &tag in self.routing.parked(pool) {
+            // Requests that ended while parked are gone.
+            let Some(live) = self.in_flight.find(tag) else { continue };
+            if live.stage == (Stage::Waiting { pool }) {
+                requests += 1;
+                if pool != PoolRole::Decode || live.stays_with_decode {
+                    tokens += u64::from(self.ledger.record(tag).prompt_tokens);
+                }
+            }
+        }
+        (requests, tokens)
+    }
+
+    fn start_up(&mut self, index: u32) {
+        let incarnation = self.fleet.worker(index).incarnation();
+        let up_ns = self.fleet.start_up(index, self.now_ns);
+        for rank in self.fleet.ranks_of(index) {
+            self.observer.incident(rank, self.now_ns, Incident::StartUp);
+        }
+        self.events.push(up_ns, Event::WorkerUp { worker: index, incarnation });
+    }
+
+    fn drain(&mut self, index: u32) {
+        for rank in self.fleet.ranks_of(index) {
+            self.fleet.worker_mut(rank).drain();
+            self.observer.incident(rank, self.now_ns, Incident::Drain);
+        }
+        // It may have nothing to finish.
+        self.dirty.push(index);
+    }
+
+    fn turn_off(&mut self, index: u32) {
+        for rank in self.fleet.ranks_of(index) {
+            self.fleet.worker_mut(rank).turn_off(self.now_ns);
+            self.ledger.forget_steady_decode(rank);
+            self.routing.crashed(self.fleet.worker(rank));
+            self.observer.incident(rank, self.now_ns, Incident::Off);
+        }
+    }
+
+    /// Turns off what has finished draining, of the workers whose situation has
+    /// changed at this instant.
+    pub(super) fn turn_off_drained(&mut self) {
+        for position in 0..self.dirty.len() {
+            let index = self.dirty[position];
+            if self.fleet.ranks_of(index).all(|rank| self.fleet.worker(rank).is_drained()) {
+                self.turn_off(index);
+            }
+        }
+    }
+
+    /// Whether nothing but ticks is to come, and no tick will change that: each
+    /// autoscaler has seen what there is.
+    pub(super) fn only_ticks_are_left(&mut self) -> bool {
+        if self.events.has_more_than_ticks() {
+            self.only_ticks_since_ns = None;
+            return false;
+        }
+        let since_ns = *self.only_ticks_since_ns.get_or_insert(self.now_ns);
+        let intervals = self.fleet.pools().iter().filter_map(crate::fleet::Pool::scale_interval_ns);
+        let all_are_over = self.ledger.ended() == self.ledger.arrived();
+        all_are_over || self.now_ns - since_ns > intervals.max().unwrap_or(0)
+    }
+}

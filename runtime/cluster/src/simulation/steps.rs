@@ -1,0 +1,361 @@
+//! Steps of engines: which start, how far each may go by itself, what ends them.
+
+use std::ops::Range;
+
+use vcr_core::ServingEngine;
+use vcr_core::latency::LatencyError;
+use vcr_core::plan::ScheduledKind;
+
+use super::Simulation;
+use crate::config::{PoolConfig, PoolRole};
+use crate::error::{MakeError, SimError, latency_error, make_error, policy_error};
+use crate::event::Event;
+use crate::fleet::Worker;
+use crate::ledger::record::Outcome;
+use crate::observe::StepRecord;
+
+impl Simulation<'_> {
+    /// Lets every worker whose situation changed decide and start steps.
+    pub(super) fn start_steps(&mut self) -> Result<(), SimError> {
+        self.exhaust_instant_steps()?;
+        self.start_dirty()
+    }
+
+    /// Starts steps of the workers in `dirty`.
+    pub(super) fn start_dirty(&mut self) -> Result<(), SimError> {
+        let mut dirty = std::mem::take(&mut self.dirty);
+        self.fleet.widen_to_engines(&mut dirty);
+        dirty.sort_unstable();
+        dirty.dedup();
+        // All of them are scheduled before the first is priced: what a transfer
+        // brings may end a fast-forward of steps that could be told in advance.
+        for &worker in &dirty {
+            while self.fleet.may_decide(worker) && self.schedule_step(worker)? {}
+        }
+        dirty.retain(|&worker| self.fleet.may_start(worker));
+        // KV that one of several ranks has reserved blocks for may be there at once.
+        let is_settled = self.events.next_but_step_ends() != Some(self.now_ns);
+        let mut postponed = Vec::new();
+        let mut rest = &dirty[..];
+        while let Some(&worker) = rest.first() {
+            if self.fleet.has_barrier(worker) {
+                let ranks = self.fleet.ranks_of(worker);
+                let (together, others) = rest.split_at(rest.partition_point(|&rank| rank < ranks.end));
+                rest = others;
+                if is_settled {
+                    self.start_together(ranks, together)?;
+                } else {
+                    postponed.push(worker);
+                }
+            } else {
+                rest = &rest[1..];
+                self.start_step(worker, rest.is_empty())?;
+            }
+        }
+        dirty.clear();
+        // Starting a step only ever adds events, never changes other workers.
+        debug_assert!(self.dirty.is_empty());
+        dirty.append(&mut postponed);
+        self.dirty = dirty;
+        Ok(())
+    }
+
+    /// Lets a worker decide its next step. False if that came to nothing.
+    fn schedule_step(&mut self, index: u32) -> Result<bool, SimError> {
+        let now_ns = self.now_ns;
+        let worker = self.fleet.worker_mut(index);
+        let plan = match worker.schedule(now_ns) {
+            Ok(plan) => plan,
+            Err(reason) => {
+                let worker = self.fleet.worker(index);
+                let (config, steps) = (self.fleet.pool(worker.role()).config(), worker.engine_stats().steps);
+                return Err(policy_error(config, worker.index(), steps, now_ns, reason));
+            }
+        };
+        for &tag in &plan.preempted {
+            self.ledger.preempt(tag, now_ns);
+        }
+        // Newly admitted requests come after all that were running.
+        for entry in plan.scheduled.iter().rev().take_while(|entry| entry.kind != ScheduledKind::Running) {
+            self.ledger.admit(entry.tag, now_ns, entry.num_computed_tokens);
+        }
+        // A prompt that goes on is before all others.
+        let continued = plan.scheduled.first().filter(|entry| entry.is_prefill && entry.kind == ScheduledKind::Running);
+        let continued = continued.map(|entry| (entry.tag, entry.num_computed_tokens));
+        // A step that did nothing but preempt has made room for another.
+        let any = !plan.is_empty() || !plan.preempted.is_empty();
+        self.scratch.remote_loads.clear();
+        self.scratch.remote_loads.extend_from_slice(&plan.remote_loads);
+        self.scratch.tier_loads.clear();
+        self.scratch.tier_loads.extend_from_slice(&plan.tier_loads);
+        if let Some((tag, num_computed_tokens)) = continued
+            && self.fleet.pool_of(index).config().engine.reports_chunks_as_cached()
+        {
+            self.ledger.continue_prompt(tag, num_computed_tokens);
+        }
+        if any && self.wants_steps {
+            self.observer.scheduled(index, self.fleet.worker(index).engine());
+        }
+        self.enter_left_steady_decode(index);
+        let worker = self.fleet.worker_mut(index);
+        if !self.routing.needs(worker.role()).kv_events_at_step_end {
+            self.routing.show_kv_events(now_ns, worker);
+        }
+        let mut loads = std::mem::take(&mut self.scratch.remote_loads);
+        for load in loads.drain(..) {
+            self.start_transfer(load)?;
+        }
+        self.scratch.remote_loads = loads;
+        if !self.scratch.tier_loads.is_empty() {
+            for load in &self.scratch.tier_loads {
+                self.ledger.start_load(load, now_ns);
+            }
+            self.expect_loads(index);
+        }
+        Ok(any)
+    }
+
+    /// Starts the oldest step that `index` has scheduled, and goes through those
+    /// that must follow unless they are watched. `is_last` unless other workers
+    /// have yet to start at this instant.
+    fn start_step(&mut self, index: u32, is_last: bool) -> Result<(), SimError> {
+        let now_ns = self.now_ns;
+        let horizon_ns = self.horizon_ns(index, is_last);
+        let worker = self.fleet.worker_mut(index);
+        let role = worker.role();
+        let must_single_step = self.wants_steps
+            || self.routing.needs(role).single_steps
+            || worker.takes_single_steps()
+            // A prompt that is computed for another pool ends with its first token.
+            || role == PoolRole::Prefill;
+        let range = match worker.price(now_ns, horizon_ns, !must_single_step) {
+            Ok(range) => range,
+            Err(reason) => return Err(self.pricing_error(index, reason)),
+        };
+        let priced_ns = worker.take_durations_ns();
+        let durations_ns = &priced_ns[range.clone()];
+        self.ledger.start_steps(durations_ns.len() as u64);
+        self.show_events_at_step_end(index, now_ns.saturating_add(durations_ns[0]));
+        if durations_ns.len() > 1 {
+            self.fast_forward(index, durations_ns);
+        }
+        let worker = self.fleet.worker_mut(index);
+        worker.give_back(priced_ns);
+        let end_ns = worker.book(now_ns, range);
+        self.expect_step_end(index, end_ns);
+        Ok(())
+    }
+
+    /// Goes through all steps but the last, which then is under way.
+    fn fast_forward(&mut self, index: u32, durations_ns: &[u64]) {
+        let now_ns = self.now_ns;
+        let worker = self.fleet.worker_mut(index);
+        let batch_requests = worker.plan().shape.batch_requests();
+        worker.skip(durations_ns.len() as u32 - 1, self.traffic.output_seeds());
+        self.routing.show_fast_forward_events(now_ns, durations_ns, worker);
+        let outputs = worker.engine().outputs();
+        self.ledger.fast_forward(index, outputs, batch_requests, now_ns, durations_ns);
+        let role = worker.role();
+        if self.routing.needs(role).outputs {
+            for output in &outputs.outputs {
+                let output_tokens = self.ledger.record(output.tag).output_tokens;
+                self.routing.generated(role, now_ns, output.tag, output_tokens);
+            }
+        }
+        self.enter_left_steady_decode(index);
+    }
+
+    /// Starts a step of an engine with the ranks `ranks`, of which those in
+    /// `together` have work.
+    fn start_together(&mut self, ranks: Range<u32>, together: &[u32]) -> Result<(), SimError> {
+        let now_ns = self.now_ns;
+        let mut end_ns = now_ns;
+        for &index in together {
+            let worker = self.fleet.worker_mut(index);
+            // Without a horizon ahead the one step is priced.
+            match worker.price(now_ns, now_ns, false) {
+                Ok(range) => end_ns = end_ns.max(worker.book(now_ns, range)),
+                Err(reason) => return Err(self.pricing_error(index, reason)),
+            }
+        }
+        self.ledger.start_steps(together.len() as u64);
+        for rank in ranks {
+            self.fleet.worker_mut(rank).wait(now_ns, end_ns);
+        }
+        for &index in together {
+            self.show_events_at_step_end(index, end_ns);
+            self.expect_step_end(index, end_ns);
+        }
+        Ok(())
+    }
+
+    /// Shows routers the KV events of a step that has started and ends at `end_ns`, where
+    /// that is when they are out.
+    fn show_events_at_step_end(&mut self, index: u32, end_ns: u64) {
+        let worker = self.fleet.worker_mut(index);
+        if self.routing.needs(worker.role()).kv_events_at_step_end {
+            self.routing.show_kv_events(end_ns, worker);
+        }
+    }
+
+    /// A step of a worker has started and will end then.
+    fn expect_step_end(&mut self, index: u32, end_ns: u64) {
+        let worker = self.fleet.worker(index);
+        let end = Event::StepEnd { worker: index, incarnation: worker.incarnation() };
+        self.events.push_step_end(worker.role(), end_ns, end);
+        if self.wants_steps {
+            let (start_ns, plan, engine) = (self.now_ns, worker.plan(), worker.engine());
+            self.observer.started(&StepRecord { worker: index, start_ns, end_ns, plan, engine });
+        }
+    }
+
+    /// Until when nothing from outside can reach a worker.
+    ///
+    /// What is not in the queue yet comes out of a step of another engine: the
+    /// end of a request that another waits for, or a prompt that moves on to
+    /// decode. A prefill engine that waits for blocks may start such a step as
+    /// soon as any decode engine takes a prompt from it.
+    fn horizon_ns(&self, index: u32, all_priced: bool) -> u64 {
+        let role = self.fleet.worker(index).role();
+        let any_pool = self.chained || self.fleet.workers_before(role).iter().any(Worker::can_step);
+        // What is due of handoffs comes at this instant, too.
+        if any_pool && !all_priced || self.handoffs.has_due() {
+            return self.now_ns;
+        }
+        let roles = self.config.topology.roles();
+        let feeding = if any_pool { roles } else { &roles[..role.index()] };
+        let steps = feeding.iter().filter_map(|&other| self.events.next_step_end(other));
+        // Steps that start after the last instant of the run do not happen.
+        let end = self.config.max_time_ns.map(|max| max.saturating_add(1));
+        let arrival = self.foreseen_arrival_ns(index).or_else(|| self.events.next_arrival());
+        self.events.next_other().into_iter().chain(arrival).chain(steps).chain(end).min().unwrap_or(u64::MAX)
+    }
+
+    /// When the next session comes to a worker, where that is known: those of a single
+    /// workload start at times of its own and go to the workers in turn.
+    fn foreseen_arrival_ns(&self, index: u32) -> Option<u64> {
+        let worker = self.fleet.worker(index);
+        if worker.role() != PoolRole::Aggregated || self.chained || !self.is_steady {
+            return None;
+        }
+        self.traffic.foreseen_start_ns(self.routing.requests_before(worker.role(), worker.index())?)
+    }
+
+    pub(super) fn end_step(&mut self, index: u32) -> Result<(), SimError> {
+        let now_ns = self.now_ns;
+        let role = self.fleet.worker(index).role();
+        let start_ns = self.apply_step(index)?;
+        self.go_on_between_steps(index)?;
+        let worker = self.fleet.worker_mut(index);
+        if self.wants_steps {
+            self.observer.applied(index, start_ns, now_ns, worker.engine());
+        }
+        self.routing.show_kv_events(now_ns, worker);
+        worker.clear_kv_events();
+        self.enter_left_steady_decode(index);
+        let ended = self.fleet.worker(index).engine().outputs();
+        self.ledger.end_steady_decode_step(index, ended, now_ns);
+        let mut outputs = std::mem::take(&mut self.scratch.outputs);
+        outputs.clear();
+        outputs.extend_from_slice(&ended.outputs);
+        for output in &outputs {
+            match (role, output.finish.is_some()) {
+                (PoolRole::Prefill, true) => self.end_prefill(index, output)?,
+                (PoolRole::Prefill, false) => {}
+                (_, has_finished) => {
+                    self.emit(output.tag, output.num_tokens, role);
+                    if has_finished {
+                        self.keep_answer(index, output.tag);
+                        self.end(output.tag, Outcome::Completed);
+                    }
+                }
+            }
+        }
+        self.inject(index, &outputs)?;
+        self.scratch.outputs = outputs;
+        self.dirty.push(index);
+        Ok(())
+    }
+
+    /// Applies the result of a worker's step to its engine. Gives when the step started.
+    fn apply_step(&mut self, index: u32) -> Result<u64, SimError> {
+        let now_ns = self.now_ns;
+        let (pools, worker) = self.fleet.split(index);
+        let config = pools[worker.role().index()].config();
+        let start_ns = worker.step_start_ns();
+        self.ledger.end_step(now_ns - start_ns, worker.plan().shape.batch_requests());
+        let num_output_tokens = |tag: u64| self.ledger.record(tag).output_tokens;
+        worker
+            .update(now_ns, self.traffic.output_seeds(), &config.acceptance_rates, num_output_tokens)
+            .map_err(|reason| make_error(config, worker.index(), now_ns, MakeError::Tokens(reason)))?;
+        Ok(start_ns)
+    }
+
+    /// Output tokens become visible to the client.
+    fn emit(&mut self, tag: u64, num_tokens: u32, pool: PoolRole) {
+        self.release_first(pool);
+        if self.ledger.emit(tag, num_tokens, self.now_ns) {
+            self.routing.prefilled(pool, self.now_ns, tag);
+        }
+        if self.routing.needs(pool).outputs {
+            self.routing.generated(pool, self.now_ns, tag, self.ledger.record(tag).output_tokens);
+        }
+    }
+
+    /// Keeps the chosen output of a request that is about to be complete, if the
+    /// next turn of its session needs it.
+    fn keep_answer(&mut self, index: u32, tag: u64) {
+        if let Some(answer) = self.fleet.worker_mut(index).take_chosen(tag)
+            && self.in_flight.get(tag).follow_up.needs_answer()
+        {
+            self.traffic.keep_answer(tag, answer);
+        }
+    }
+
+    /// Enters the tokens of requests that have left an engine's steady decode.
+    fn enter_left_steady_decode(&mut self, index: u32) {
+        let ledger = &mut self.ledger;
+        let enter = |tag, num_tokens| ledger.leave_steady_decode(index, tag, num_tokens);
+        self.fleet.worker_mut(index).take_left_steady_decode(enter);
+    }
+
+    /// Has an engine decode nothing steadily, and enters what it gave.
+    pub(super) fn dissolve_steady_decode(&mut self, index: u32) {
+        self.fleet.worker_mut(index).dissolve_steady_decode();
+        self.enter_left_steady_decode(index);
+    }
+
+    /// Something may have arrived for a load from a worker's tiers.
+    pub(super) fn progress_loads(&mut self, index: u32, incarnation: u32) {
+        let worker = self.fleet.worker_mut(index);
+        if worker.incarnation() != incarnation {
+            return;
+        }
+        self.scratch.loaded.clear();
+        worker.advance_loads(self.now_ns, &mut self.scratch.loaded);
+        for &tag in &self.scratch.loaded {
+            self.ledger.end_load(tag, self.now_ns);
+        }
+        if !self.scratch.loaded.is_empty() {
+            self.dirty.push(index);
+        }
+        self.expect_loads(index);
+    }
+
+    /// Schedules the instant at which loads from a worker's tiers go on.
+    fn expect_loads(&mut self, index: u32) {
+        let worker = self.fleet.worker_mut(index);
+        if let Some(at_ns) = worker.expect_load_ns() {
+            let progress = Event::TierProgress { worker: index, incarnation: worker.incarnation() };
+            self.events.push(at_ns.max(self.now_ns), progress);
+        }
+    }
+
+    /// The failure of a worker's latency model to price the step that starts now.
+    fn pricing_error(&self, index: u32, reason: LatencyError) -> SimError {
+        let worker = self.fleet.worker(index);
+        let config: &PoolConfig = self.fleet.pool(worker.role()).config();
+        let step = worker.step_number();
+        latency_error(config, worker.index(), step..step + worker.num_priced(), self.now_ns, reason)
+    }
+}

@@ -1,0 +1,235 @@
+//! Requests of a trace that wait for each other.
+//!
+//! A request starts when everything it waits for has happened and the delays
+//! have passed, and not before its time. Requests that are linked, by waiting or
+//! by session, make up a play; a closed loop keeps plays in flight, since a
+//! session that waits for another could hold the other's place.
+//!
+//! Each request of each copy of the trace is a *node*. Nodes are numbered in
+//! file order, so that those that start at the same time do so in that order.
+
+use std::sync::Arc;
+
+use vcr_trace::{Trace, Trigger};
+
+use crate::config::TracePacing;
+
+/// A request that waits for another.
+#[derive(Clone, Copy, Debug)]
+struct Waiter {
+    row: u32,
+    trigger: Trigger,
+    delay_ns: u64,
+}
+
+/// How far the requests of a trace have come.
+pub(crate) struct Graph {
+    trace: Arc<Trace>,
+    copies: u32,
+    pacing: TracePacing,
+    /// Where the waiters of each row begin in `waiters`, and where the last end.
+    first_waiter: Vec<u32>,
+    waiters: Vec<Waiter>,
+    /// The play of each row.
+    play_of: Vec<u32>,
+    /// Of each play, its rows in file order begin here in `play_rows`.
+    first_of_play: Vec<u32>,
+    play_rows: Vec<u32>,
+    /// Of each node, how many of its dependencies have not happened.
+    num_waits: Vec<u32>,
+    /// Of each node, when those that have let it start.
+    ready_ns: Vec<u64>,
+    /// Of each play of each copy, how many of its requests have not ended.
+    num_left: Vec<u32>,
+    /// Of each play of each copy, the virtual time that its rows count from.
+    origin_ns: Vec<u64>,
+    /// Nodes that may start, with their times; the caller takes them.
+    released: Vec<(u64, u64)>,
+}
+
+impl Graph {
+    /// The graph before anything has happened. Times of copies count from
+    /// `start_ns`, each later by `stagger_ns`.
+    pub(crate) fn new(trace: &Arc<Trace>, copies: u32, pacing: TracePacing, start_ns: u64, stagger_ns: u64) -> Self {
+        let (first_waiter, waiters) = waiters(trace, pacing);
+        let play_of = plays(trace);
+        let num_plays = play_of.iter().max().map_or(0, |last| last + 1);
+        let (first_of_play, play_rows) = grouped(num_plays, play_of.iter().copied());
+        let nodes = trace.requests.iter().flat_map(|request| (0..copies).map(|_| request.dependencies.len));
+        let size = |play: u32| first_of_play[play as usize + 1] - first_of_play[play as usize];
+        let origin = |copy: u32| start_ns.saturating_add(stagger_ns.saturating_mul(u64::from(copy)));
+        Self {
+            num_waits: nodes.collect(),
+            ready_ns: vec![0; trace.requests.len() * copies as usize],
+            num_left: (0..num_plays).flat_map(|play| (0..copies).map(move |_| play)).map(size).collect(),
+            origin_ns: (0..num_plays).flat_map(|_| (0..copies).map(origin)).collect(),
+            trace: Arc::clone(trace),
+            copies,
+            pacing,
+            first_waiter,
+            waiters,
+            play_of,
+            first_of_play,
+            play_rows,
+            released: Vec::new(),
+        }
+    }
+
+    pub(crate) fn node(&self, row: u32, copy: u32) -> u64 {
+        u64::from(row) * u64::from(self.copies) + u64::from(copy)
+    }
+
+    /// The row and the copy of a node.
+    pub(crate) fn place(&self, node: u64) -> (u32, u32) {
+        ((node / u64::from(self.copies)) as u32, (node % u64::from(self.copies)) as u32)
+    }
+
+    /// Whether a row waits for nothing but its time.
+    pub(crate) fn is_root(&self, row: u32) -> bool {
+        self.trace.requests[row as usize].dependencies.len == 0
+    }
+
+    /// The first row of each play, in file order.
+    pub(crate) fn plays(&self) -> impl Iterator<Item = u32> {
+        self.first_of_play.windows(2).map(|range| self.play_rows[range[0] as usize])
+    }
+
+    /// Starts the play of `row` in one copy: its times count from `now_ns`, at
+    /// which its earliest request starts.
+    pub(crate) fn open_play(&mut self, row: u32, copy: u32, now_ns: u64) {
+        let play = self.play_of[row as usize];
+        let range = self.first_of_play[play as usize] as usize..self.first_of_play[play as usize + 1] as usize;
+        let arrival_ns = |row: u32| self.trace.requests[row as usize].arrival_ns.unwrap_or(0);
+        let roots: Vec<u32> = self.play_rows[range].iter().copied().filter(|row| self.is_root(*row)).collect();
+        let earliest_ns = roots.iter().copied().map(arrival_ns).min().unwrap_or(0);
+        let release = |root: u32| {
+            let since_ns = self.pacing.scale(arrival_ns(root) - earliest_ns);
+            (now_ns.saturating_add(since_ns), self.node(root, copy))
+        };
+        let released: Vec<(u64, u64)> = roots.into_iter().map(release).collect();
+        self.released.extend(released);
+        let index = self.play_index(play, copy);
+        // Before it lies what its rows' times count from; they are not before it.
+        self.origin_ns[index] = now_ns.saturating_sub(self.pacing.scale(earliest_ns));
+    }
+
+    /// A request has arrived.
+    pub(crate) fn arrived(&mut self, node: u64, now_ns: u64) {
+        self.happened(node, Trigger::Dispatch, now_ns);
+    }
+
+    /// A request has ended, however it did. Whether its play is over.
+    pub(crate) fn ended(&mut self, node: u64, now_ns: u64) -> bool {
+        self.happened(node, Trigger::Completion, now_ns);
+        let (row, copy) = self.place(node);
+        let play = self.play_index(self.play_of[row as usize], copy);
+        self.num_left[play] -= 1;
+        self.num_left[play] == 0
+    }
+
+    /// A node that may start, and when.
+    pub(crate) fn pop_released(&mut self) -> Option<(u64, u64)> {
+        self.released.pop()
+    }
+
+    fn play_index(&self, play: u32, copy: u32) -> usize {
+        play as usize * self.copies as usize + copy as usize
+    }
+
+    fn happened(&mut self, node: u64, trigger: Trigger, now_ns: u64) {
+        let (row, copy) = self.place(node);
+        let range = self.first_waiter[row as usize] as usize..self.first_waiter[row as usize + 1] as usize;
+        for index in range {
+            let waiter = self.waiters[index];
+            if waiter.trigger != trigger {
+                continue;
+            }
+            let node = self.node(waiter.row, copy);
+            let ready_ns = &mut self.ready_ns[node as usize];
+            *ready_ns = (*ready_ns).max(now_ns.saturating_add(waiter.delay_ns));
+            self.num_waits[node as usize] -= 1;
+            if self.num_waits[node as usize] == 0 {
+                let origin_ns = self.origin_ns[self.play_index(self.play_of[waiter.row as usize], copy)];
+                let not_before_ns = self.trace.requests[waiter.row as usize].arrival_ns.unwrap_or(0);
+                let not_before_ns = origin_ns.saturating_add(self.pacing.scale(not_before_ns));
+                self.released.push((self.ready_ns[node as usize].max(not_before_ns), node));
+            }
+        }
+    }
+}
+
+/// Of each row, the rows that wait for it; their delays as the trace is paced.
+fn waiters(trace: &Trace, pacing: TracePacing) -> (Vec<u32>, Vec<Waiter>) {
+    let (first, order) = grouped(trace.requests.len() as u32, trace.dependencies.iter().map(|other| other.request));
+    let mut row_of = vec![0; trace.dependencies.len()];
+    for (row, request) in trace.requests.iter().enumerate() {
+        let range = request.dependencies;
+        row_of[range.start as usize..][..range.len as usize].fill(row as u32);
+    }
+    let waiter = |index: &u32| {
+        let dependency = trace.dependencies[*index as usize];
+        let delay_ns = pacing.scale(dependency.delay_ns);
+        Waiter { row: row_of[*index as usize], trigger: dependency.trigger, delay_ns }
+    };
+    (first, order.iter().map(waiter).collect())
+}
+
+/// Items by group: where each group begins, and where the last ends, in the
+/// list of items, which keep their order inside a group.
+fn grouped(groups: u32, group_of: impl Iterator<Item = u32> + Clone) -> (Vec<u32>, Vec<u32>) {
+    let mut first = vec![0u32; groups as usize + 1];
+    let mut count = 0;
+    for group in group_of.clone() {
+        first[group as usize + 1] += 1;
+        count += 1;
+    }
+    for group in 0..groups as usize {
+        first[group + 1] += first[group];
+    }
+    let mut free = first.clone();
+    let mut items = vec![0u32; count];
+    for (item, group) in group_of.enumerate() {
+        items[free[group as usize] as usize] = item as u32;
+        free[group as usize] += 1;
+    }
+    (first, items)
+}
+
+/// The play of each row, numbered in file order.
+fn plays(trace: &Trace) -> Vec<u32> {
+    let mut parent: Vec<u32> = (0..trace.requests.len() as u32).collect();
+    let mut first_of_session = vec![None; trace.sessions as usize];
+    for (row, request) in trace.requests.iter().enumerate() {
+        let first = *first_of_session[request.session as usize].get_or_insert(row as u32);
+        join(&mut parent, row as u32, first);
+        for dependency in trace.dependencies(request) {
+            join(&mut parent, row as u32, dependency.request);
+        }
+    }
+    // The root of a play is its first row, so plays are met in file order.
+    let mut play_of = vec![0; parent.len()];
+    let mut num_plays = 0;
+    for row in 0..parent.len() as u32 {
+        let root = root(&mut parent, row);
+        play_of[row as usize] = if root == row {
+            num_plays += 1;
+            num_plays - 1
+        } else {
+            play_of[root as usize]
+        };
+    }
+    play_of
+}
+
+fn join(parent: &mut [u32], a: u32, b: u32) {
+    let (a, b) = (root(parent, a), root(parent, b));
+    parent[a.max(b) as usize] = a.min(b);
+}
+
+fn root(parent: &mut [u32], mut row: u32) -> u32 {
+    while parent[row as usize] != row {
+        parent[row as usize] = parent[parent[row as usize] as usize];
+        row = parent[row as usize];
+    }
+    row
+}

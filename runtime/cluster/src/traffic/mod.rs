@@ -1,0 +1,229 @@
+//! Where requests come from: workloads, and the sessions between two turns.
+//!
+//! Owns every workload's position, who thinks, and the answers that next turns repeat;
+//! schedules the arrivals that follow from them.
+
+mod graph;
+mod synthetic;
+mod workload;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use vcr_core::seed;
+
+use crate::config::{RunConfig, WorkloadConfig, WorkloadSource};
+use crate::event::{Event, EventQueue};
+use crate::ledger::record::{Outcome, RequestRecord};
+pub use synthetic::{SyntheticInput, SyntheticProblem};
+use workload::Workload;
+pub(crate) use workload::{FollowUp, PacedAnswer, Turn};
+
+/// A session between two turns.
+#[derive(Debug)]
+struct Thinking {
+    workload: u32,
+    follow_up: FollowUp,
+    /// The request that was its latest turn.
+    tag: u64,
+    output_tokens: u32,
+}
+
+pub(crate) struct Traffic {
+    run_seed: u64,
+    workloads: Vec<Workload>,
+    /// By tag.
+    output_seeds: Vec<u64>,
+    /// By slot of [`Event::NextTurn`].
+    thinking: Vec<Option<Thinking>>,
+    vacant: Vec<u32>,
+    /// Chosen outputs of requests whose session goes on.
+    answers: BTreeMap<u64, Vec<u32>>,
+}
+
+impl Traffic {
+    pub(crate) fn new(run: &RunConfig, block_size_tokens: u32) -> Self {
+        Self {
+            run_seed: run.seed,
+            workloads: (0..run.workloads.len()).map(|index| workload(run, index, block_size_tokens)).collect(),
+            output_seeds: Vec::new(),
+            thinking: Vec::new(),
+            vacant: Vec::new(),
+            answers: BTreeMap::new(),
+        }
+    }
+
+    /// Schedules what begins each workload.
+    pub(crate) fn begin(&mut self, events: &mut EventQueue) {
+        for (index, workload) in (0..).zip(&mut self.workloads) {
+            let arrival = Event::Arrival { workload: index };
+            if let Some(concurrency) = workload.closed_loop() {
+                (0..concurrency).for_each(|_| events.push(workload.start_ns(), arrival));
+            } else if let Some(at_ns) = workload.next_start_ns() {
+                let ready = |node| Event::Ready { workload: index, node };
+                events.push(at_ns, workload.next_node().map_or(arrival, ready));
+            }
+        }
+    }
+
+    pub(crate) fn names(&self) -> Vec<String> {
+        self.workloads.iter().map(|workload| workload.name().to_owned()).collect()
+    }
+
+    pub(crate) fn name(&self, workload: u32) -> &str {
+        self.workloads[workload as usize].name()
+    }
+
+    /// By tag.
+    pub(crate) fn output_seeds(&self) -> &[u64] {
+        &self.output_seeds
+    }
+
+    /// The name of a request's class in the router's queue, if it has one.
+    pub(crate) fn policy_class(&self, workload: u32, index: Option<u32>) -> Option<&str> {
+        self.workloads[workload as usize].policy_class(index)
+    }
+
+    /// The recorded answer of a row of a workload's trace.
+    pub(crate) fn answer_times(&self, workload: u32, row: u32) -> PacedAnswer<'_> {
+        self.workloads[workload as usize].answer_times(row)
+    }
+
+    /// When the session starts that comes after `before` others, where there is a single
+    /// workload and that is known.
+    pub(crate) fn foreseen_start_ns(&self, before: u64) -> Option<u64> {
+        let [workload] = &self.workloads[..] else { return None };
+        workload.foreseen_start_ns(before)
+    }
+
+    /// The next session of a workload starts, if there is one: gives its first turn,
+    /// unless that is one of requests that wait for each other.
+    pub(crate) fn start_session(&mut self, index: u32, now_ns: u64, events: &mut EventQueue) -> Option<Turn> {
+        let workload = &mut self.workloads[index as usize];
+        if workload.closed_loop().is_none() {
+            let turn = workload.start_next();
+            if let Some(at_ns) = workload.next_start_ns() {
+                events.push(at_ns, Event::Arrival { workload: index });
+            }
+            return Some(turn);
+        }
+        if !workload.has_next(now_ns) {
+            return None;
+        }
+        if workload.graph_mut().is_some() {
+            workload.open_next_play(now_ns);
+            self.push_released(index, events);
+            return None;
+        }
+        Some(workload.start_next())
+    }
+
+    /// A request of a workload's graph starts.
+    pub(crate) fn start_node(&mut self, index: u32, node: u64, now_ns: u64, events: &mut EventQueue) -> Turn {
+        let workload = &mut self.workloads[index as usize];
+        let (turn, is_next) = workload.start_node(node);
+        if is_next
+            && let Some(at_ns) = workload.next_start_ns()
+            && let Some(node) = workload.next_node()
+        {
+            events.push(at_ns, Event::Ready { workload: index, node });
+        }
+        if let Some(graph) = workload.graph_mut() {
+            graph.arrived(node, now_ns);
+        }
+        self.push_released(index, events);
+        turn
+    }
+
+    /// The next turn of a session that has thought, with its workload.
+    pub(crate) fn continue_session(&mut self, slot: u32) -> Option<(u32, Turn)> {
+        let Thinking { workload, follow_up, tag, output_tokens } = self.thinking[slot as usize].take()?;
+        self.vacant.push(slot);
+        let output_seed = self.output_seeds[tag as usize];
+        let chosen = self.answers.remove(&tag);
+        let token = |index: u32| match &chosen {
+            Some(tokens) => tokens[index as usize],
+            None => seed::output_token(output_seed, index),
+        };
+        let turn = self.workloads[workload as usize].next_turn(follow_up, (0..output_tokens).map(token))?;
+        Some((workload, turn))
+    }
+
+    /// Notes that a turn of a workload has got the next tag.
+    pub(crate) fn arrived(&mut self, workload: u32, turn: &Turn) {
+        let stream = seed::derive(self.run_seed, "output", u64::from(workload));
+        self.output_seeds.push(seed::derive(seed::mix(stream ^ turn.session), "turn", u64::from(turn.turn)));
+    }
+
+    /// Keeps the chosen output of a request for the next turn of its session.
+    pub(crate) fn keep_answer(&mut self, tag: u64, answer: Vec<u32>) {
+        self.answers.insert(tag, answer);
+    }
+
+    /// A request has ended: its session goes on, or makes room for another.
+    pub(crate) fn ended(
+        &mut self,
+        tag: u64,
+        record: &RequestRecord,
+        mut follow_up: FollowUp,
+        now_ns: u64,
+        events: &mut EventQueue,
+    ) {
+        let index = record.workload;
+        // A drawn conversation cannot go on without an answer; rows of a trace
+        // stand for themselves and each of them is accounted for.
+        if record.outcome != Outcome::Completed && matches!(follow_up, FollowUp::Drawn(_)) {
+            follow_up = FollowUp::None;
+        }
+        if let FollowUp::Waiters { node } = follow_up {
+            self.end_node(index, node, now_ns, events);
+            return;
+        }
+        let workload = &self.workloads[index as usize];
+        if let Some(think_ns) = workload.think_time_ns(&mut follow_up) {
+            let slot = self.vacant.pop().unwrap_or_else(|| {
+                self.thinking.push(None);
+                self.thinking.len() as u32 - 1
+            });
+            let output_tokens = record.output_tokens;
+            self.thinking[slot as usize] = Some(Thinking { workload: index, follow_up, tag, output_tokens });
+            let next = Event::NextTurn { workload: index, session: record.session, slot };
+            events.push(now_ns.saturating_add(think_ns), next);
+            return;
+        }
+        // A refusal takes no time: without a count to end it, a loop of refused
+        // requests would go on for ever at one instant.
+        let is_refused = matches!(record.outcome, Outcome::Rejected(_) | Outcome::Shed) && !workload.is_counted();
+        if workload.closed_loop().is_some() && !is_refused && workload.has_next(now_ns) {
+            events.push(now_ns, Event::Arrival { workload: index });
+        }
+    }
+
+    /// A request of a workload's graph has ended: what waits for it goes on.
+    fn end_node(&mut self, index: u32, node: u64, now_ns: u64, events: &mut EventQueue) {
+        let workload = &mut self.workloads[index as usize];
+        let is_over = workload.graph_mut().is_some_and(|graph| graph.ended(node, now_ns));
+        if is_over && workload.closed_loop().is_some() && workload.has_next(now_ns) {
+            events.push(now_ns, Event::Arrival { workload: index });
+        }
+        self.push_released(index, events);
+    }
+
+    /// Schedules what a workload's graph has released.
+    fn push_released(&mut self, index: u32, events: &mut EventQueue) {
+        let Some(graph) = self.workloads[index as usize].graph_mut() else { return };
+        while let Some((at_ns, node)) = graph.pop_released() {
+            events.push(at_ns, Event::Ready { workload: index, node });
+        }
+    }
+}
+
+fn workload(run: &RunConfig, index: usize, block_size_tokens: u32) -> Workload {
+    let own = &run.workloads[index];
+    let same_trace = |other: &WorkloadConfig| match (&own.source, &other.source) {
+        (WorkloadSource::Trace { trace: a, .. }, WorkloadSource::Trace { trace: b, .. }) => Arc::ptr_eq(a, b),
+        _ => false,
+    };
+    let first_of_trace = run.workloads.iter().position(same_trace).unwrap_or(index);
+    Workload::new(own.clone(), run.seed, block_size_tokens, first_of_trace)
+}

@@ -1,0 +1,447 @@
+//! Workloads at work: when the next request starts and what it asks for.
+//!
+//! Every session draws from a stream of its own, named by workload and session
+//! number, so the order in which sessions interleave never changes what they
+//! ask for.
+
+use std::sync::Arc;
+
+use vcr_core::{Prompt, seed};
+use vcr_random::Stream;
+use vcr_trace::{AnswerTimes, OutputTime, Trace};
+
+use super::graph::Graph;
+use crate::config::{Answers, Arrivals, Limit, RequestMix, TracePacing, WorkloadConfig, WorkloadSource};
+
+const NS_PER_S: f64 = 1e9;
+const NS_PER_MS: f64 = 1e6;
+
+/// One request as its workload asks for it.
+#[derive(Debug)]
+pub(crate) struct Turn {
+    pub(crate) prompt: Prompt,
+    pub(crate) max_tokens: u32,
+    pub(crate) priority: i32,
+    pub(crate) strict_priority: u32,
+    /// To be named by [`Workload::policy_class`].
+    pub(crate) policy_class: Option<u32>,
+    /// Number of the session in its workload.
+    pub(crate) session: u64,
+    /// Position in the session, from 0.
+    pub(crate) turn: u32,
+    pub(crate) follow_up: FollowUp,
+    /// The row of the trace that is answered as recorded, if it is.
+    pub(crate) played_row: Option<u32>,
+}
+
+/// What comes after a turn has ended.
+#[derive(Debug)]
+pub(crate) enum FollowUp {
+    /// The session is over.
+    None,
+    /// A row of the workload's trace, `delay_ns` later.
+    TraceRow {
+        row: u32,
+        copy: u32,
+        delay_ns: u64,
+        /// The prompt of this turn, where the next one's goes on from it.
+        conversation: Option<Box<Prompt>>,
+    },
+    /// Whatever waits for this node of the workload's graph.
+    Waiters { node: u64 },
+    /// Another drawn turn.
+    Drawn(Box<DrawnSession>),
+}
+
+impl FollowUp {
+    /// Whether the next turn says again what was answered to this one.
+    pub(crate) fn needs_answer(&self) -> bool {
+        matches!(self, Self::Drawn(_) | Self::TraceRow { conversation: Some(_), .. })
+    }
+}
+
+/// A synthetic session between two turns.
+#[derive(Debug)]
+pub(crate) struct DrawnSession {
+    rng: Stream,
+    number: u64,
+    next_turn: u32,
+    turns: u32,
+    conversation: Prompt,
+}
+
+/// A workload and its position.
+pub(crate) struct Workload {
+    config: WorkloadConfig,
+    seed: u64,
+    block_size_tokens: u32,
+    /// Salt of a trace's content: the same for workloads that play the same
+    /// trace, since equal ids of different traces mean nothing.
+    content_salt: u64,
+    started: u64,
+    gaps: Stream,
+    /// Order in which trace rows start: first turns by arrival. In a closed loop
+    /// over a graph, the first rows of its plays.
+    first_turns: Vec<(u64, u32, u32)>,
+    /// The requests of a trace in which not all wait for the turn before.
+    graph: Option<Graph>,
+    last_start_ns: u64,
+}
+
+impl Workload {
+    /// A workload at its beginning. `first_of_trace` is the index of the first
+    /// workload of the run that plays the same trace.
+    pub(crate) fn new(config: WorkloadConfig, run_seed: u64, block_size_tokens: u32, first_of_trace: usize) -> Self {
+        let seed = seed::derive(run_seed, &format!("workload:{}", config.name), 0);
+        let (first_turns, graph) = match &config.source {
+            WorkloadSource::Trace { trace, copies, stagger_ns, pacing, .. } => {
+                let graph = || Graph::new(trace, *copies, *pacing, config.start_ns, *stagger_ns);
+                let graph = trace.has_free_turns.then(graph);
+                (first_turns(trace, *copies, *stagger_ns, *pacing, graph.as_ref()), graph)
+            }
+            WorkloadSource::Synthetic { .. } => (Vec::new(), None),
+        };
+        Self {
+            gaps: Stream::new(seed, "arrivals"),
+            last_start_ns: config.start_ns,
+            config,
+            seed,
+            block_size_tokens,
+            content_salt: seed::derive(0, "trace", first_of_trace as u64),
+            started: 0,
+            first_turns,
+            graph,
+        }
+    }
+
+    pub(crate) fn name(&self) -> &str {
+        &self.config.name
+    }
+
+    /// Sessions to start at once; the rest start as others end.
+    pub(crate) fn closed_loop(&self) -> Option<u64> {
+        match &self.config.source {
+            WorkloadSource::Synthetic { arrivals: Arrivals::ClosedLoop { concurrency, .. }, .. }
+            | WorkloadSource::Trace { pacing: TracePacing::ClosedLoop { concurrency, .. }, .. } => Some(*concurrency),
+            _ => None,
+        }
+    }
+
+    /// Whether a closed loop ends by number and not only by time.
+    pub(crate) fn is_counted(&self) -> bool {
+        match &self.config.source {
+            WorkloadSource::Synthetic { arrivals: Arrivals::ClosedLoop { limit, .. }, .. } => limit.count.is_some(),
+            _ => true,
+        }
+    }
+
+    /// The requests that wait for each other, if the workload has such.
+    pub(crate) fn graph_mut(&mut self) -> Option<&mut Graph> {
+        self.graph.as_mut()
+    }
+
+    /// Starts the next play of a graph; its requests are released there.
+    pub(crate) fn open_next_play(&mut self, now_ns: u64) {
+        let (_, row, copy) = self.first_turns[self.started as usize];
+        self.started += 1;
+        if let Some(graph) = &mut self.graph {
+            graph.open_play(row, copy, now_ns);
+        }
+    }
+
+    /// The node of an open loop's graph that starts at [`Self::next_start_ns`].
+    pub(crate) fn next_node(&self) -> Option<u64> {
+        let (_, row, copy) = *self.first_turns.get(self.started as usize)?;
+        self.graph.as_ref().map(|graph| graph.node(row, copy))
+    }
+
+    /// The turn of a node of the graph. Whether it is the one that
+    /// [`Self::next_node`] gave last, which is then over.
+    pub(crate) fn start_node(&mut self, node: u64) -> (Turn, bool) {
+        let Some(graph) = &self.graph else { unreachable!("only graphs have nodes") };
+        let (row, copy) = graph.place(node);
+        let is_next = self.closed_loop().is_none() && self.next_node() == Some(node);
+        self.started += u64::from(is_next);
+        let turn = Turn { follow_up: FollowUp::Waiters { node }, ..self.trace_turn(row, copy, None) };
+        (turn, is_next)
+    }
+
+    pub(crate) fn start_ns(&self) -> u64 {
+        self.config.start_ns
+    }
+
+    /// When the next session of an open loop starts. Called once for each.
+    pub(crate) fn next_start_ns(&mut self) -> Option<u64> {
+        let start_ns = self.config.start_ns;
+        let at_ns = match &self.config.source {
+            WorkloadSource::Synthetic { arrivals: Arrivals::Poisson { rate_per_s, limit }, .. } => {
+                let gap_ns = self.gaps.exponential() * (NS_PER_S / rate_per_s);
+                let at_ns = self.last_start_ns + gap_ns.round() as u64;
+                limit.allows(self.started, at_ns - start_ns).then_some(at_ns)?
+            }
+            _ => self.planned_start_ns(self.started)?,
+        };
+        self.last_start_ns = at_ns;
+        Some(at_ns)
+    }
+
+    /// When the session starts that comes after `before` others of an open loop, never
+    /// if there are fewer. None where that is not known.
+    pub(crate) fn foreseen_start_ns(&self, before: u64) -> Option<u64> {
+        let is_drawn =
+            matches!(&self.config.source, WorkloadSource::Synthetic { arrivals: Arrivals::Poisson { .. }, .. });
+        let is_known = !is_drawn && self.closed_loop().is_none() && self.graph.is_none();
+        is_known.then(|| self.planned_start_ns(self.started + before).unwrap_or(u64::MAX))
+    }
+
+    /// When a session of an open loop starts whose time is not drawn, if there is such.
+    fn planned_start_ns(&self, session: u64) -> Option<u64> {
+        let start_ns = self.config.start_ns;
+        match &self.config.source {
+            WorkloadSource::Synthetic { arrivals, .. } => match arrivals {
+                Arrivals::Burst { count, over_ns } => {
+                    let offset = u128::from(*over_ns) * u128::from(session) / u128::from(*count);
+                    (session < *count).then_some(start_ns + offset as u64)
+                }
+                Arrivals::Constant { rate_per_s, limit } => {
+                    let at_ns = start_ns + (session as f64 * (NS_PER_S / rate_per_s)).round() as u64;
+                    limit.allows(session, at_ns - start_ns).then_some(at_ns)
+                }
+                Arrivals::Poisson { .. } | Arrivals::ClosedLoop { .. } => None,
+            },
+            WorkloadSource::Trace { .. } => Some(start_ns + self.first_turns.get(session as usize)?.0),
+        }
+    }
+
+    /// Whether a closed loop has another session to start at `now_ns`.
+    pub(crate) fn has_next(&self, now_ns: u64) -> bool {
+        match &self.config.source {
+            WorkloadSource::Synthetic { arrivals: Arrivals::ClosedLoop { limit, .. }, .. } => {
+                limit.allows(self.started, now_ns - self.config.start_ns)
+            }
+            WorkloadSource::Synthetic { .. } => false,
+            WorkloadSource::Trace { .. } => (self.started as usize) < self.first_turns.len(),
+        }
+    }
+
+    /// The first turn of the next session.
+    pub(crate) fn start_next(&mut self) -> Turn {
+        let number = self.started;
+        self.started += 1;
+        match &self.config.source {
+            WorkloadSource::Synthetic { mix, .. } => {
+                let session_seed = seed::derive(self.seed, "session", number);
+                let mut rng = Stream::new(session_seed, "draws");
+                let mut conversation = Prompt::new(self.block_size_tokens, 0);
+                if mix.shared_prefix_tokens > 0 {
+                    let group = seed::mix(session_seed) % u64::from(mix.prefix_groups);
+                    let content = seed::derive(self.seed, "shared prefix", group);
+                    conversation.push_run(content, 0, mix.shared_prefix_tokens);
+                }
+                let turns = whole(mix.turns.draw(&mut rng));
+                self.draw_turn(DrawnSession { rng, number, next_turn: 0, turns, conversation })
+            }
+            WorkloadSource::Trace { .. } => {
+                let (_, row, copy) = self.first_turns[number as usize];
+                self.trace_turn(row, copy, None)
+            }
+        }
+    }
+
+    /// How long a user thinks before the next turn.
+    pub(crate) fn think_time_ns(&self, follow_up: &mut FollowUp) -> Option<u64> {
+        match (follow_up, &self.config.source) {
+            (FollowUp::TraceRow { delay_ns, .. }, _) => Some(*delay_ns),
+            (FollowUp::Drawn(session), WorkloadSource::Synthetic { mix, .. }) => {
+                Some((mix.think_time_ms.draw(&mut session.rng) * NS_PER_MS).max(0.0).round() as u64)
+            }
+            _ => None,
+        }
+    }
+
+    /// The turn after `follow_up`'s; `answer` gives the tokens of the last one's output.
+    pub(crate) fn next_turn(&self, follow_up: FollowUp, answer: impl Iterator<Item = u32>) -> Option<Turn> {
+        match follow_up {
+            FollowUp::None | FollowUp::Waiters { .. } => None,
+            FollowUp::TraceRow { row, copy, conversation, .. } => {
+                let conversation = conversation.map(|mut conversation| {
+                    conversation.push_tokens(answer);
+                    *conversation
+                });
+                Some(self.trace_turn(row, copy, conversation))
+            }
+            FollowUp::Drawn(mut session) => {
+                session.conversation.push_tokens(answer);
+                Some(self.draw_turn(*session))
+            }
+        }
+    }
+
+    fn draw_turn(&self, mut session: DrawnSession) -> Turn {
+        let WorkloadSource::Synthetic { mix, .. } = &self.config.source else {
+            unreachable!("only synthetic workloads draw turns");
+        };
+        let RequestMix { prompt_tokens, output_tokens, .. } = mix;
+        let new_tokens = whole(prompt_tokens.draw(&mut session.rng));
+        let max_tokens = whole(output_tokens.draw(&mut session.rng));
+        let (number, turn) = (session.number, session.next_turn);
+        let content = seed::derive(seed::derive(self.seed, "user", number), "turn", u64::from(turn));
+        session.conversation.push_run(content, 0, new_tokens);
+        session.next_turn += 1;
+        let prompt = session.conversation.clone();
+        let follow_up =
+            if session.next_turn < session.turns { FollowUp::Drawn(Box::new(session)) } else { FollowUp::None };
+        Turn {
+            prompt,
+            max_tokens,
+            priority: self.config.priority,
+            strict_priority: 0,
+            policy_class: None,
+            session: number,
+            turn,
+            follow_up,
+            played_row: None,
+        }
+    }
+
+    /// A turn of a trace; `conversation` is what its prompt goes on from.
+    fn trace_turn(&self, row: u32, copy: u32, conversation: Option<Prompt>) -> Turn {
+        let WorkloadSource::Trace { trace, pacing, answers, .. } = &self.config.source else {
+            unreachable!("only trace workloads have rows");
+        };
+        let is_played = *answers == Answers::Recorded && trace.answer_times[row as usize].is_some();
+        let request = &trace.requests[row as usize];
+        let prompt = self.trace_prompt(trace, row, copy, conversation);
+        let follow_up = match request.next_turn {
+            None => FollowUp::None,
+            Some(next) => {
+                let delay_ns = pacing.scale(trace.requests[next as usize].delay_ns);
+                let conversation = trace.is_delta.then(|| Box::new(prompt.clone()));
+                FollowUp::TraceRow { row: next, copy, delay_ns, conversation }
+            }
+        };
+        Turn {
+            prompt,
+            max_tokens: request.output_tokens,
+            priority: self.config.priority.saturating_add(request.priority),
+            strict_priority: request.strict_priority,
+            policy_class: request.policy_class,
+            session: u64::from(copy) * u64::from(trace.sessions) + u64::from(request.session),
+            turn: request.turn,
+            follow_up,
+            played_row: is_played.then_some(row),
+        }
+    }
+
+    /// The name of a turn's class in the router's queue, if it has one.
+    pub(crate) fn policy_class(&self, index: Option<u32>) -> Option<&str> {
+        match &self.config.source {
+            WorkloadSource::Trace { trace, .. } => index.map(|index| &*trace.policy_classes[index as usize]),
+            WorkloadSource::Synthetic { .. } => None,
+        }
+    }
+
+    /// When a recorded answer came, as the workload is paced. The caller has the
+    /// row from [`Turn::played_row`].
+    pub(crate) fn answer_times(&self, row: u32) -> PacedAnswer<'_> {
+        let WorkloadSource::Trace { trace, pacing, .. } = &self.config.source else {
+            unreachable!("only trace workloads have rows");
+        };
+        let times = trace.answer_times[row as usize].as_ref().expect("the row is answered as recorded");
+        PacedAnswer { pacing: *pacing, times, outputs: trace.outputs(times) }
+    }
+
+    fn trace_prompt(&self, trace: &Trace, row: u32, copy: u32, conversation: Option<Prompt>) -> Prompt {
+        let request = &trace.requests[row as usize];
+        let beginning = || Prompt::new(self.block_size_tokens, self.content_salt ^ u64::from(copy));
+        let mut prompt = conversation.unwrap_or_else(beginning);
+        let ids = trace.hash_ids(request);
+        if ids.is_empty() {
+            let content = seed::derive(self.seed, "unshared prompt", u64::from(row));
+            prompt.push_run(content, 0, request.input_tokens);
+            return prompt;
+        }
+        // The answer's blocks are hashed behind those of the prompt.
+        prompt.reserve(request.input_tokens.saturating_add(request.output_tokens));
+        let mut left = request.input_tokens;
+        for &id in ids {
+            let len = left.min(trace.block_size_tokens);
+            prompt.push_run(u64::from(id), 0, len);
+            left -= len;
+        }
+        prompt
+    }
+}
+
+/// A recorded answer of a workload.
+pub(crate) struct PacedAnswer<'a> {
+    pacing: TracePacing,
+    pub(crate) times: &'a AnswerTimes,
+    outputs: &'a [OutputTime],
+}
+
+impl PacedAnswer<'_> {
+    /// Nanoseconds from the arrival to the admission.
+    pub(crate) fn queue_ns(&self) -> u64 {
+        self.pacing.scale(self.times.queue_ns)
+    }
+
+    /// Nanoseconds from the arrival to an output, or to the end after the last.
+    pub(crate) fn after_ns(&self, output: u32) -> u64 {
+        self.pacing.scale(self.outputs.get(output as usize).map_or(self.times.end_ns, |output| output.after_ns))
+    }
+
+    /// Tokens of an output; none behind the last.
+    pub(crate) fn num_tokens(&self, output: u32) -> Option<u32> {
+        self.outputs.get(output as usize).map(|output| output.num_tokens)
+    }
+}
+
+impl TracePacing {
+    /// A time or a wait of the trace as virtual time.
+    pub(crate) fn scale(self, ns: u64) -> u64 {
+        let (Self::Recorded { speedup } | Self::ClosedLoop { speedup, .. }) = self;
+        // Exact where nothing is scaled: a double holds 53 bits.
+        if speedup == 1.0 { ns } else { (ns as f64 / speedup).round() as u64 }
+    }
+}
+
+impl Limit {
+    fn allows(self, index: u64, elapsed_ns: u64) -> bool {
+        self.count.is_none_or(|count| index < count) && self.duration_ns.is_none_or(|duration| elapsed_ns < duration)
+    }
+}
+
+/// First turns of all copies as (arrival, row, copy), in order of arrival, then
+/// of file, then of copy. Of a graph, what waits for nothing; in a closed loop
+/// the first row of each play.
+fn first_turns(
+    trace: &Arc<Trace>,
+    copies: u32,
+    stagger_ns: u64,
+    pacing: TracePacing,
+    graph: Option<&Graph>,
+) -> Vec<(u64, u32, u32)> {
+    let is_closed = matches!(pacing, TracePacing::ClosedLoop { .. });
+    let rows: Vec<u32> = match graph {
+        Some(graph) if is_closed => graph.plays().collect(),
+        Some(graph) => (0..trace.requests.len() as u32).filter(|row| graph.is_root(*row)).collect(),
+        None => (0..trace.requests.len() as u32).filter(|row| trace.requests[*row as usize].turn == 0).collect(),
+    };
+    let mut starts = Vec::with_capacity(rows.len() * copies as usize);
+    for row in rows {
+        let arrival_ns = pacing.scale(trace.requests[row as usize].arrival_ns.unwrap_or(0));
+        let start_ns = |copy: u32| match is_closed {
+            true => 0,
+            false => arrival_ns.saturating_add(stagger_ns.saturating_mul(u64::from(copy))),
+        };
+        starts.extend((0..copies).map(|copy| (start_ns(copy), row, copy)));
+    }
+    starts.sort_unstable();
+    starts
+}
+
+/// A drawn length as a whole number of at least 1.
+fn whole(value: f64) -> u32 {
+    value.round().clamp(1.0, f64::from(u32::MAX / 4)) as u32
+}
