@@ -74,6 +74,16 @@ map_struct! {
 }
 
 impl Init {
+    /// Engines of the frontend, where it says so: only a Python frontend of a
+    /// mixture of experts does.
+    #[must_use]
+    pub fn data_parallel_size(&self) -> Option<u64> {
+        match self.parallel_config.get("data_parallel_size") {
+            Some(Value::Int(size)) => size.as_u64(),
+            _ => None,
+        }
+    }
+
     /// The INIT `frame` with other addresses. Those that `addresses` does not
     /// name and everything else stay as they are, unknown keys included.
     ///
@@ -144,7 +154,7 @@ fn unknown_text(expected: &'static str, found: &str, at: usize) -> DecodeError {
 
 map_struct! {
     /// The first message of an engine on each input socket. Frontends ignore
-    /// keys that they do not know, so one map with all keys serves every line.
+    /// keys that they do not know, so one map with all keys serves every version.
     ReadyResponse, "ready response" {
         /// Longest sequence, in tokens.
         required max_model_len: u64 = 0,

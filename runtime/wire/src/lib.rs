@@ -1,4 +1,4 @@
-//! vLLM's engine-core protocol, lines 0.27 to 0.33: MessagePack over ZeroMQ,
+//! vLLM's engine-core protocol, versions 0.27 to 0.33: MessagePack over ZeroMQ,
 //! from both sides.
 //!
 //! A *frontend* (vllm-rs or the Python API server) binds every socket and sends
@@ -10,19 +10,19 @@
 //! it, libzmq is built from the sources that come with its crate, which takes a
 //! C++ compiler (Debian: `g++`) and nothing else.
 //!
-//! Decoders are tolerant, since one binary meets seven lines: arrays are read by
+//! Decoders are tolerant, since one binary meets seven versions: arrays are read by
 //! index with defaults for a missing tail, further elements and unknown keys are
 //! passed over. Encoders write the shortest array that says the same, since
 //! frontends accept shorter arrays than they know, but not longer ones. What
-//! the lines differ in is in `compat.toml`, see [`LineRules`].
+//! the versions differ in is in `compat.toml`, see [`ProtocolRules`].
 //!
 //! What came from outside is never trusted: no bytes panic a decoder, and none
 //! make it allocate more than a fixed multiple of their number.
 //!
 //! ```
-//! use vcr_wire::{EngineCoreOutputs, Line, StepEncoder, StepEnd};
+//! use vcr_wire::{EngineCoreOutputs, VllmMinor, StepEncoder, StepEnd};
 //!
-//! let rules = Line::V0_33.rules();
+//! let rules = VllmMinor::V0_33.rules();
 //! let mut step = StepEncoder::new(rules);
 //! step.tokens("cmpl-1", &[9707], None);
 //! let mut frame = Vec::new();
@@ -36,7 +36,6 @@
 mod codec;
 mod handshake;
 mod kv_events;
-mod lines;
 #[cfg(feature = "sockets")]
 mod link;
 mod lora;
@@ -45,6 +44,7 @@ mod request;
 mod sampling;
 mod stats;
 mod tensor;
+mod versions;
 
 pub use codec::error::{DecodeError, Problem, Step};
 pub use codec::value::{Integer, Raw, Value};
@@ -52,13 +52,13 @@ pub use handshake::{Addresses, Dtype, EngineHandshake, EngineStatus, Init, KvEve
 pub use kv_events::{
     BlockHash, BlockRemoved, BlockStored, KvEvent, KvEventBatch, KvEventMessage, RemovedTag, StoredTag, decode_sequence,
 };
-pub use lines::{Line, LineEvidence, LineRules, UnknownLine, WakeUpResult};
 #[cfg(feature = "sockets")]
 pub use link::{
     DataAddress, EngineGreeting, EngineInputs, EngineLink, EngineLinkConfig, EngineOutputs, FrontendConfig,
     FrontendLink, FrontendListener, FrontendMessage, KvEventPublisher, KvEventSubscriber, LinkError, NoticeBoard,
-    NoticeSender, Passed, Received, Relay, RelayConfig, RelayNotice, RelayPath, RelayTap, Source, Transport, Waiter,
-    Waker, monotonic_ns,
+    NoticeSender, Passed, Received, Relay, RelayConfig, RelayNotice, RelayPath, RelayTap, Reminders, Source, Transport,
+    WaitHook, Waiter, WaitsFor, Waker, check_own_address, check_peer_address, is_same_place, monotonic_ns,
+    unresolved_host,
 };
 pub use lora::{LoraLayout, LoraRequest};
 pub use output::{
@@ -72,3 +72,4 @@ pub use stats::{
     RequestSpecDecodeMetrics, SchedulerStats, SpecDecodingStats,
 };
 pub use tensor::{LogprobRows, Logprobs, Tensor, TensorData};
+pub use versions::{ProtocolRules, UnknownVersion, VersionEvidence, VllmMinor, WakeUpResult};

@@ -1,5 +1,6 @@
 //! The sockets of both ends.
 
+mod address;
 mod engine;
 mod error;
 mod frontend;
@@ -11,12 +12,15 @@ mod notices;
 mod relay;
 mod relay_pipe;
 mod relay_pipes;
+mod relay_tap;
+mod reminders;
 mod stream;
 mod transport;
 mod wait;
 mod zmtp;
 
-pub use engine::{EngineGreeting, EngineLink, EngineLinkConfig, EngineOutputs};
+pub use address::{check_own_address, check_peer_address, is_same_place, unresolved_host};
+pub use engine::{EngineGreeting, EngineLink, EngineLinkConfig, EngineOutputs, WaitHook, WaitsFor};
 pub use error::LinkError;
 pub use frontend::{FrontendLink, FrontendMessage};
 pub use handshake::{DataAddress, FrontendConfig, FrontendListener};
@@ -24,6 +28,8 @@ pub use inputs::{EngineInputs, Received, Source};
 pub use kv_publisher::KvEventPublisher;
 pub use kv_subscriber::KvEventSubscriber;
 pub use notices::{NoticeBoard, NoticeSender};
-pub use relay::{Passed, Relay, RelayConfig, RelayNotice, RelayPath, RelayTap};
+pub use relay::{Relay, RelayConfig};
+pub use relay_tap::{Passed, RelayNotice, RelayPath, RelayTap};
+pub use reminders::Reminders;
 pub use transport::Transport;
 pub use wait::{Waiter, Waker, monotonic_ns};

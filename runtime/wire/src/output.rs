@@ -5,9 +5,9 @@ use crate::codec::field::{Wire, write_list};
 use crate::codec::read::{Reader, whole};
 use crate::codec::value::{Integer, Raw, Value};
 use crate::codec::{Elements, array_struct, array_wire, int_enum, map_struct, write};
-use crate::lines::LineRules;
 use crate::stats::{PrefillStats, RequestSpecDecodeMetrics, SchedulerStats};
 use crate::tensor::{Logprobs, Tensor};
+use crate::versions::ProtocolRules;
 
 /// The single frame by which a dying engine tells every frontend.
 pub const ENGINE_CORE_DEAD: &[u8; 16] = b"ENGINE_CORE_DEAD";
@@ -233,8 +233,8 @@ impl EngineCoreOutputs {
     }
 
     /// Appends the message to `out`, as short as it can be. What frontends of
-    /// the line do not know is left out.
-    pub fn encode(&self, out: &mut Vec<u8>, rules: &LineRules) {
+    /// the version do not know is left out.
+    pub fn encode(&self, out: &mut Vec<u8>, rules: &ProtocolRules) {
         let len = self.shortest(rules.outputs_len);
         write::array(out, len);
         self.write_range(out, 0..len.min(1));
@@ -281,7 +281,7 @@ impl EngineMessage {
 /// request gets a token allocates nothing.
 #[derive(Debug)]
 pub struct StepEncoder {
-    /// Elements of one output that the line knows.
+    /// Elements of one output that the version knows.
     output_len: usize,
     outputs_len: usize,
     outputs: Vec<u8>,
@@ -299,14 +299,14 @@ pub struct StepEnd<'a> {
     pub scheduler_stats: Option<&'a SchedulerStats>,
     /// The engine's monotonic clock, in seconds.
     pub timestamp: f64,
-    /// The version of the weights, left out where the line has none.
+    /// The version of the weights, left out where the version has none.
     pub weight_version: Option<&'a str>,
 }
 
 impl StepEncoder {
-    /// For frontends of a line.
+    /// For frontends of a version.
     #[must_use]
-    pub fn new(rules: &LineRules) -> Self {
+    pub fn new(rules: &ProtocolRules) -> Self {
         Self {
             output_len: rules.output_len,
             outputs_len: rules.outputs_len,

@@ -5,10 +5,10 @@ use crate::codec::field::Wire;
 use crate::codec::read::{Reader, whole};
 use crate::codec::value::{Integer, Raw, Value};
 use crate::codec::{Elements, array_struct, array_wire, map_struct, write};
-use crate::lines::LineRules;
 use crate::lora::LoraRequest;
 use crate::sampling::{PoolingParams, SamplingParams};
 use crate::tensor::Tensor;
+use crate::versions::ProtocolRules;
 
 array_struct! {
     /// A request, as the message ADD carries it.
@@ -164,8 +164,8 @@ impl Request {
         }
     }
 
-    /// Appends the payload to `out`, as frontends of a line write it.
-    pub fn encode(&self, out: &mut Vec<u8>, rules: &LineRules) {
+    /// Appends the payload to `out`, as frontends of a version write it.
+    pub fn encode(&self, out: &mut Vec<u8>, rules: &ProtocolRules) {
         match self {
             Self::Add(request) => request.encode(out, rules),
             Self::Abort(ids) => encode_abort(out, ids),
@@ -185,8 +185,8 @@ impl EngineCoreRequest {
         whole("ADD", payload, Self::read)
     }
 
-    /// Appends the payload of an ADD, as long as frontends of a line make it.
-    pub fn encode(&self, out: &mut Vec<u8>, rules: &LineRules) {
+    /// Appends the payload of an ADD, as long as frontends of a version make it.
+    pub fn encode(&self, out: &mut Vec<u8>, rules: &ProtocolRules) {
         self.write_elements(out, rules.request_len);
     }
 

@@ -162,7 +162,7 @@ pub struct LogitBias(pub Vec<(u32, f64)>);
 impl Wire for LogitBias {
     fn read(reader: &mut Reader<'_>) -> Result<Self, DecodeError> {
         let len = reader.map()?;
-        let mut pairs = Vec::with_capacity(reader.capacity(len));
+        let mut pairs = Vec::with_capacity(reader.capacity::<(u32, f64)>(len));
         for _ in 0..len {
             let at = reader.offset();
             // JSON has no integer keys, so a frontend may pass on texts.

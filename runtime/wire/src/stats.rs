@@ -2,7 +2,7 @@
 
 use crate::codec::map_struct;
 use crate::codec::value::{Raw, Value};
-use crate::lines::LineRules;
+use crate::versions::ProtocolRules;
 
 map_struct! {
     /// Where the tokens of a prompt came from. With the first output of a
@@ -56,7 +56,7 @@ map_struct! {
         always preempted_queries: u64 = 0,
         /// Tokens they found.
         always preempted_hits: u64 = 0,
-        /// Hits by tier of an external cache; on some lines.
+        /// Hits by tier of an external cache; on some versions.
         sparse hits_by_source: Option<HitsBySource> = None,
     }
 }
@@ -154,7 +154,7 @@ map_struct! {
         always num_waiting_reqs: u64 = 0,
         /// Requests that wait and are passed over for now.
         always num_skipped_waiting_reqs: u64 = 0,
-        /// Requests that wait for KV blocks of another engine; on some lines.
+        /// Requests that wait for KV blocks of another engine; on some versions.
         sparse num_kv_fetch_reqs_by_stage: Option<KvFetchStages> = None,
         /// Steps of this wave, for the coordinator.
         always step_counter: u64 = 0,
@@ -188,9 +188,9 @@ map_struct! {
 }
 
 impl SchedulerStats {
-    /// Counts of nothing, with the keys that a line has.
+    /// Counts of nothing, with the keys that a version has.
     #[must_use]
-    pub fn of_line(rules: &LineRules) -> Self {
+    pub fn of_version(rules: &ProtocolRules) -> Self {
         let has = |key: &str| rules.scheduler_stats_keys.iter().any(|known| known == key);
         Self {
             num_kv_fetch_reqs_by_stage: has("num_kv_fetch_reqs_by_stage").then(KvFetchStages::default),

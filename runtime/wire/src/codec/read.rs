@@ -1,11 +1,16 @@
 //! A cursor over the MessagePack of one frame.
 //!
-//! It never trusts a length: containers are walked, not allocated, and what is
-//! allocated ahead is bounded by the bytes that are really there.
+//! It never trusts a length: memory reserved for a container is bounded by the
+//! bytes that follow in the frame and by a constant; a longer one grows as its
+//! items are read.
 
 use rmp::Marker;
 
 use super::error::{DecodeError, Problem, Step};
+
+/// Memory that is reserved for a container before its items are read, where the
+/// frame itself is no longer.
+const RESERVED_BYTES_MAX: usize = 1 << 20;
 
 /// A cursor over one frame.
 #[derive(Clone)]
@@ -51,10 +56,12 @@ impl<'a> Reader<'a> {
         &self.data[start..self.at]
     }
 
-    /// How many items of a container of `len` to make room for: each takes at
-    /// least a byte, so a false length cannot cost more than the frame did.
-    pub(crate) fn capacity(&self, len: usize) -> usize {
-        len.min(self.remaining())
+    /// Items `T` of a container of `len` to reserve memory for. Each takes at least
+    /// a byte of the frame, but perhaps hundreds of memory: the rest of the frame
+    /// bounds their bytes, not only their number.
+    pub(crate) fn capacity<T>(&self, len: usize) -> usize {
+        let bytes = self.remaining().max(RESERVED_BYTES_MAX);
+        len.min(self.remaining()).min(bytes / size_of::<T>().max(1))
     }
 
     /// The kind of the next value.
@@ -287,7 +294,7 @@ impl<'a> Reader<'a> {
         mut item: impl FnMut(&mut Self) -> Result<T, DecodeError>,
     ) -> Result<Vec<T>, DecodeError> {
         let len = self.array()?;
-        let mut items = Vec::with_capacity(self.capacity(len));
+        let mut items = Vec::with_capacity(self.capacity::<T>(len));
         for index in 0..len {
             items.push(item(self).map_err(|error| error.within(Step::Item(index)))?);
         }
@@ -314,4 +321,30 @@ fn name(marker: Marker) -> &'static str {
 pub(crate) fn is_ext(marker: Marker) -> bool {
     use Marker::{Ext8, Ext16, Ext32, FixExt1, FixExt2, FixExt4, FixExt8, FixExt16};
     matches!(marker, FixExt1 | FixExt2 | FixExt4 | FixExt8 | FixExt16 | Ext8 | Ext16 | Ext32)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A large element, as an output of a step is one.
+    type Large = [u64; 64];
+
+    #[test]
+    fn a_false_length_reserves_little_and_a_true_one_is_read_whole() {
+        for frame_bytes in [1_000_000, 30_000_000] {
+            let frame = vec![0xc0; frame_bytes];
+            let reader = Reader::new(&frame);
+            let reserved = reader.capacity::<Large>(u32::MAX as usize) * size_of::<Large>();
+            assert!(reserved <= frame_bytes.max(RESERVED_BYTES_MAX), "{reserved} bytes for {frame_bytes}");
+            // Tokens take up to five bytes, so that of them all are reserved at once.
+            assert_eq!(reader.capacity::<u32>(frame_bytes / 5), frame_bytes / 5);
+            assert_eq!((reader.capacity::<Large>(100), reader.capacity::<()>(10)), (100, 10));
+        }
+
+        let len = 100_000_u32;
+        let frame: Vec<u8> = [&[0xdd][..], &len.to_be_bytes(), &vec![7; len as usize]].concat();
+        let items = Reader::new(&frame).list(Reader::u32).expect("they are all there");
+        assert_eq!((items.len(), items.iter().all(|item| *item == 7)), (len as usize, true));
+    }
 }

@@ -1,13 +1,15 @@
 //! The engine's end.
 
+use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use zmq::Socket;
 
+use super::address::unresolved_host;
 use super::error::LinkError;
-use super::inputs::EngineInputs;
+use super::inputs::{EngineInputs, Watch};
 use super::transport::{Deadline, Linger, Transport, connect, send, try_receive};
 use crate::handshake::{EngineHandshake, EngineStatus, Init, ReadyResponse};
 use crate::output::ENGINE_CORE_DEAD;
@@ -30,6 +32,38 @@ pub struct EngineLinkConfig {
     pub timeout: Duration,
     /// Set by another thread, it ends the waiting.
     pub stop: Arc<AtomicBool>,
+    /// Called every now and then while there is nothing but waiting.
+    pub on_wait: Option<WaitHook>,
+}
+
+/// What an engine waits for before it serves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WaitsFor {
+    /// The frontend's answer to HELLO.
+    Init {
+        /// Whether something of ZeroMQ is at the other end.
+        is_connected: bool,
+    },
+    /// The coordinator, which waits for all engines of the frontend.
+    Gate,
+}
+
+/// Hears what an engine waits for, and how long it has waited. It is called on
+/// the engine's thread, which waits as long as it takes.
+#[derive(Clone)]
+pub struct WaitHook(Arc<dyn Fn(WaitsFor, Duration) + Send + Sync>);
+
+impl WaitHook {
+    /// Calls `hear`.
+    pub fn new(hear: impl Fn(WaitsFor, Duration) + Send + Sync + 'static) -> Self {
+        Self(Arc::new(hear))
+    }
+}
+
+impl fmt::Debug for WaitHook {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str("WaitHook")
+    }
 }
 
 impl EngineLinkConfig {
@@ -45,6 +79,7 @@ impl EngineLinkConfig {
             parallel_config_hash: None,
             timeout: Duration::from_secs(300),
             stop: Arc::default(),
+            on_wait: None,
         }
     }
 
@@ -76,24 +111,34 @@ impl EngineGreeting {
         let handshake = transport.socket(zmq::DEALER, Linger::Handshake)?;
         let identity = config.rank.to_le_bytes();
         handshake.set_identity(&identity).map_err(LinkError::socket("set an identity"))?;
+        let mut watch = Watch::new(transport.monitor(&handshake)?)?;
         connect(&handshake, &config.handshake_address)?;
         send(&handshake, [config.handshake(EngineStatus::Hello)]).map_err(LinkError::socket("say HELLO"))?;
 
         let address = &config.handshake_address;
         let deadline = Deadline::after(config.timeout);
+        let mut is_connected = false;
+        let look = || {
+            is_connected = watch.is_connected()?;
+            Ok(WaitsFor::Init { is_connected })
+        };
+        let received = receive(&handshake, deadline, &config, look);
+        transport.end_monitor(&handshake)?;
         let silent = || {
             // It must not be delivered to a frontend that starts later.
             _ = handshake.set_linger(0);
-            LinkError::Silent {
-                address: address.clone(),
-                expected: format!(
-                    "INIT was expected; is it a frontend's handshake address, and is this the only engine {}?",
+            let expected = match (is_connected, unresolved_host(address)) {
+                (true, _) => format!(
+                    "INIT was expected; is it a frontend's handshake address, does the frontend have an engine {0}, and \
+                     is this the only engine {0}?",
                     config.rank
                 ),
-                waited: config.timeout,
-            }
+                (false, Some(reason)) => reason,
+                (false, None) => "nothing that speaks ZeroMQ listens there".to_owned(),
+            };
+            LinkError::Silent { address: address.clone(), expected, waited: config.timeout }
         };
-        let frames = match receive(&handshake, deadline, &config.stop) {
+        let frames = match received {
             Ok(Some(frames)) => frames,
             Ok(None) => return Err(silent()),
             Err(error) => {
@@ -158,7 +203,8 @@ impl EngineGreeting {
             self.pass_gate(socket)?;
         }
         send(&self.handshake, [self.config.handshake(EngineStatus::Ready)]).map_err(LinkError::socket("say READY"))?;
-        Ok(EngineLink { init: self.init, inputs: EngineInputs::new(inputs, coordinator)?, outputs })
+        let inputs = EngineInputs::new(self.transport, inputs, coordinator)?;
+        Ok(EngineLink { init: self.init, inputs, outputs })
     }
 
     fn connect_outputs(&self) -> Result<EngineOutputs, LinkError> {
@@ -176,7 +222,7 @@ impl EngineGreeting {
     /// The coordinator says READY when all engines have subscribed.
     fn pass_gate(&self, socket: &Socket) -> Result<(), LinkError> {
         let deadline = Deadline::after(self.config.timeout);
-        while let Some(frames) = receive(socket, deadline, &self.config.stop)? {
+        while let Some(frames) = receive(socket, deadline, &self.config, || Ok(WaitsFor::Gate))? {
             if frames == [b"READY"] {
                 return Ok(());
             }
@@ -192,14 +238,25 @@ impl EngineGreeting {
 /// How often a waiting thread looks whether it should stop.
 const STOP_INTERVAL: Duration = Duration::from_millis(50);
 
-/// The next message, waiting through signals until the time is over.
-fn receive(socket: &Socket, deadline: Deadline, stop: &AtomicBool) -> Result<Option<Vec<Vec<u8>>>, LinkError> {
+/// The next message, waiting through signals until the time is over. `look` says
+/// what is waited for.
+fn receive(
+    socket: &Socket,
+    deadline: Deadline,
+    config: &EngineLinkConfig,
+    mut look: impl FnMut() -> Result<WaitsFor, LinkError>,
+) -> Result<Option<Vec<Vec<u8>>>, LinkError> {
+    let started = Instant::now();
     loop {
         if let Some(frames) = try_receive(socket)? {
             return Ok(Some(frames));
         }
-        if stop.load(Ordering::Relaxed) {
+        if config.stop.load(Ordering::Relaxed) {
             return Err(LinkError::Stopped);
+        }
+        let waits_for = look()?;
+        if let Some(WaitHook(hear)) = &config.on_wait {
+            hear(waits_for, started.elapsed());
         }
         let pause = deadline.at_most(STOP_INTERVAL);
         if !pause.wait(std::iter::once(socket))? && deadline.is_over() {

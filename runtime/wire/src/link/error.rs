@@ -13,7 +13,15 @@ pub enum LinkError {
         /// The address.
         address: String,
     },
-    /// It is not written as an address, or there is no such interface.
+    /// It is not written as an address, or leads to something else.
+    #[error("invalid address `{address}`: {problem}")]
+    InvalidAddress {
+        /// The address.
+        address: String,
+        /// What is wrong with it.
+        problem: String,
+    },
+    /// There is no such interface.
     #[error("{address} cannot be used: {reason}")]
     BadAddress {
         /// The address.
@@ -109,6 +117,16 @@ pub enum LinkError {
 }
 
 impl LinkError {
+    /// Whether this process may not open more files and sockets.
+    #[must_use]
+    pub fn is_limit_of_files(&self) -> bool {
+        match self {
+            Self::System { source, .. } => source.raw_os_error() == Some(rustix::io::Errno::MFILE.raw_os_error()),
+            Self::Socket { source, .. } => *source == zmq::Error::EMFILE,
+            _ => false,
+        }
+    }
+
     /// For `map_err`: the library failed while `doing` something.
     pub(super) fn socket(doing: &'static str) -> impl Fn(zmq::Error) -> Self {
         move |source| Self::Socket { doing, source }

@@ -8,9 +8,9 @@ use super::error::LinkError;
 use super::transport::{Deadline, send, try_receive};
 use crate::codec::error::DecodeError;
 use crate::handshake::ReadyResponse;
-use crate::lines::LineRules;
 use crate::output::{EngineCoreOutputs, EngineMessage};
 use crate::request::{Request, StartDpWave};
+use crate::versions::ProtocolRules;
 
 /// A frontend with its engines, made by [`crate::FrontendListener::accept`].
 #[derive(Default)]
@@ -44,7 +44,7 @@ impl FrontendMessage {
 }
 
 impl FrontendLink {
-    /// Sends a request to an engine, as `rules`' line writes it, with the
+    /// Sends a request to an engine, as `rules`' version writes it, with the
     /// bytes of its large tensors.
     ///
     /// # Errors
@@ -56,7 +56,7 @@ impl FrontendLink {
         rank: u16,
         request: &Request,
         aux: &[Vec<u8>],
-        rules: &LineRules,
+        rules: &ProtocolRules,
     ) -> Result<(), LinkError> {
         let mut payload = Vec::new();
         request.encode(&mut payload, rules);
@@ -111,7 +111,7 @@ impl FrontendLink {
     /// # Errors
     ///
     /// When there is no coordinator, or the library fails.
-    pub fn start_wave(&self, wave: StartDpWave, rules: &LineRules) -> Result<(), LinkError> {
+    pub fn start_wave(&self, wave: StartDpWave, rules: &ProtocolRules) -> Result<(), LinkError> {
         let (publisher, _) = self.coordinator.as_ref().ok_or(LinkError::NoCoordinator)?;
         let request = Request::StartDpWave(wave);
         let mut payload = Vec::new();

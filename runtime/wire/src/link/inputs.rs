@@ -6,10 +6,10 @@ use std::time::Duration;
 use zmq::Socket;
 
 use super::error::LinkError;
-use super::transport::{Deadline, try_receive};
+use super::transport::{Deadline, Transport, try_receive};
 use crate::codec::error::DecodeError;
-use crate::lines::LineEvidence;
 use crate::request::{EngineCoreRequest, Request};
+use crate::versions::VersionEvidence;
 
 /// Which socket a message came on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -77,11 +77,12 @@ impl Inlet {
 
 /// The receiving half of an engine's link.
 pub struct EngineInputs {
+    transport: Transport,
     clients: Vec<Client>,
     coordinator: Option<Inlet>,
     /// The client that is asked first, so that none starves another.
     first: usize,
-    evidence: Option<LineEvidence>,
+    evidence: Option<VersionEvidence>,
 }
 
 /// Watches whether somebody is at the other end of a socket.
@@ -96,6 +97,13 @@ pub(super) struct Watch {
 impl Watch {
     pub(super) fn new(monitor: Socket) -> Result<Self, LinkError> {
         Ok(Self { monitor: Inlet::new(monitor)?, is_connected: false })
+    }
+
+    /// Whether somebody is there now.
+    pub(super) fn is_connected(&mut self) -> Result<bool, LinkError> {
+        self.monitor.may_have_message = true;
+        while self.is_lost()? {}
+        Ok(self.is_connected)
     }
 
     /// Whether a connection has come to an end.
@@ -113,6 +121,15 @@ impl Watch {
     }
 }
 
+impl Drop for EngineInputs {
+    fn drop(&mut self) {
+        for client in &self.clients {
+            // A connection may still end while what was sent on it is delivered.
+            _ = self.transport.end_monitor(&client.socket.socket);
+        }
+    }
+}
+
 /// The input of one API server.
 struct Client {
     socket: Inlet,
@@ -122,17 +139,21 @@ struct Client {
 impl EngineInputs {
     /// Of the API servers' sockets, each with its monitor, and of that of the
     /// coordinator.
-    pub(super) fn new(sockets: Vec<(Socket, Socket)>, coordinator: Option<Socket>) -> Result<Self, LinkError> {
+    pub(super) fn new(
+        transport: Transport,
+        sockets: Vec<(Socket, Socket)>,
+        coordinator: Option<Socket>,
+    ) -> Result<Self, LinkError> {
         let client = |(socket, monitor)| Ok(Client { socket: Inlet::new(socket)?, watch: Watch::new(monitor)? });
         let clients = sockets.into_iter().map(client).collect::<Result<_, _>>()?;
         let coordinator = coordinator.map(Inlet::new).transpose()?;
-        Ok(Self { clients, coordinator, first: 0, evidence: None })
+        Ok(Self { transport, clients, coordinator, first: 0, evidence: None })
     }
 
-    /// From which lines the frontend may be, by what it has sent; `None` before
+    /// From which versions the frontend may be, by what it has sent; `None` before
     /// its first ADD.
     #[must_use]
-    pub fn line_evidence(&self) -> Option<LineEvidence> {
+    pub fn line_evidence(&self) -> Option<VersionEvidence> {
         self.evidence
     }
 
@@ -251,11 +272,11 @@ impl EngineInputs {
         }
     }
 
-    /// The first ADD tells most of the line; only an adapter in a later one
+    /// The first ADD tells most of the version; only an adapter in a later one
     /// would tell more, which is not worth a second look at each.
     fn note(&mut self, request: &Request, payload: &[u8]) {
         match request {
-            Request::Add(_) if self.evidence.is_none() => self.evidence = LineEvidence::from_add(payload).ok(),
+            Request::Add(_) if self.evidence.is_none() => self.evidence = VersionEvidence::from_add(payload).ok(),
             Request::Utility(call) => {
                 self.evidence = self.evidence.map(|evidence| evidence.with_utility(&call.method));
             }

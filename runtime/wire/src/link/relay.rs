@@ -2,8 +2,10 @@
 //!
 //! To an engine it is the frontend, to the frontend it is each of the engines.
 //! On the handshake socket it hands messages on, and changes one: in INIT the
-//! frontend's addresses are replaced by the relay's own. Connections to those
-//! are mere pipes, whose bytes are handed on before anyone looks at them.
+//! frontend's addresses are replaced by the relay's own. An INIT in which that
+//! cannot be done is not handed on: with it the engine would go around the relay.
+//! Connections to those addresses are pipes: their bytes are handed on first, and
+//! decoded later.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -13,6 +15,7 @@ use super::error::LinkError;
 use super::handshake::DataAddress;
 use super::inputs::Inlet;
 use super::relay_pipes::Pipes;
+use super::relay_tap::{RelayNotice, RelayTap};
 use super::transport::{Linger, Transport, bind, connect, send};
 use super::wait::{Waker, monotonic_ns};
 use crate::handshake::{EngineHandshake, EngineStatus, Init};
@@ -26,82 +29,6 @@ pub struct RelayConfig {
     pub engine_handshake: String,
     /// Where engines are told to connect to.
     pub data: DataAddress,
-}
-
-/// Between which sockets a message passed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum RelayPath {
-    /// From an API server to the engine.
-    Request {
-        /// The API server.
-        client: usize,
-    },
-    /// From the engine to the input socket of an API server: who it is.
-    Registration {
-        /// The API server.
-        client: usize,
-    },
-    /// From the engine to an API server.
-    Outputs {
-        /// The API server.
-        client: usize,
-    },
-}
-
-/// A message that was handed on.
-#[derive(Clone, Copy, Debug)]
-pub struct Passed<'a> {
-    /// When, by [`monotonic_ns`].
-    pub at_ns: u64,
-    /// The engine's number: its identity as a little-endian integer.
-    pub rank: u32,
-    /// Between which sockets.
-    pub path: RelayPath,
-    /// How many frames it has.
-    pub frames: usize,
-    /// Its first two frames; an absent one is empty.
-    pub head: [&'a [u8]; 2],
-}
-
-/// What happened to a connection.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum RelayNotice {
-    /// The engine said HELLO.
-    Hello {
-        /// Whether one of its identity had been there before.
-        again: bool,
-    },
-    /// The frontend answered it.
-    Init {
-        /// API servers of the frontend.
-        clients: usize,
-        /// Whether there is a coordinator.
-        coordinator: bool,
-    },
-    /// The engine serves.
-    Ready,
-    /// The connection to an API server came to an end.
-    FrontendLost {
-        /// The API server.
-        client: usize,
-    },
-    /// The connection of the engine came to an end.
-    EngineLost,
-    /// A handshake or a connection could not be served.
-    Refused {
-        /// Why.
-        reason: String,
-    },
-}
-
-/// Hears what passes a [`Relay`], on its thread: whoever is slow here makes the
-/// relay slow.
-pub trait RelayTap {
-    /// A message was handed on.
-    fn passed(&mut self, message: Passed<'_>);
-    /// Something happened to the connections of an engine, at an instant of
-    /// [`monotonic_ns`].
-    fn noticed(&mut self, rank: u32, at_ns: u64, notice: RelayNotice);
 }
 
 /// One engine's way to its frontend, from its HELLO on.
@@ -208,7 +135,8 @@ impl Relay {
             items.push(readable(inlet.fd));
             is_left || inlet.may_have_message
         });
-        match zmq::poll(items, if is_left { 0 } else { -1 }) {
+        let timeout_ms = if is_left { 0 } else { self.pipes.retry_in_ms().unwrap_or(-1) };
+        match zmq::poll(items, timeout_ms) {
             Ok(0) | Err(zmq::Error::EINTR) => return Ok(()),
             Ok(_) => {}
             Err(source) => return Err(LinkError::Socket { doing: "wait for a message", source }),
@@ -280,21 +208,17 @@ impl Relay {
     fn greet_frontend(&mut self, tap: &mut impl RelayTap) -> Result<(), LinkError> {
         for lane in &mut self.lanes {
             while let Some(mut frames) = lane.handshake.as_mut().map(Inlet::try_receive).transpose()?.flatten() {
-                if let Some(frame) = frames.first_mut()
-                    && let Ok(init) = Init::decode(frame)
-                {
-                    let notice = match readdress(&mut self.pipes, lane, frame, &init, &self.config.data) {
-                        Ok(()) => RelayNotice::Init {
-                            clients: init.addresses.inputs.len(),
-                            coordinator: init.addresses.coordinator_input.is_some(),
-                        },
-                        Err(error) => RelayNotice::Refused { reason: error.to_string() },
-                    };
-                    let is_refused = matches!(notice, RelayNotice::Refused { .. });
-                    tap.noticed(lane.rank, monotonic_ns(), notice);
-                    if is_refused {
-                        continue;
-                    }
+                let notice = match readdress(&mut self.pipes, lane, &mut frames, &self.config.data) {
+                    Ok(init) => RelayNotice::Init {
+                        clients: init.addresses.inputs.len(),
+                        coordinator: init.addresses.coordinator_input.is_some(),
+                    },
+                    Err(error) => RelayNotice::InitRefused { reason: with_sources(&error) },
+                };
+                let is_refused = matches!(notice, RelayNotice::InitRefused { .. });
+                tap.noticed(lane.rank, monotonic_ns(), notice);
+                if is_refused {
+                    continue;
                 }
                 let message = std::iter::once(&lane.identity).chain(&frames);
                 send(&self.handshake.socket, message).map_err(LinkError::socket("hand an answer on"))?;
@@ -305,14 +229,13 @@ impl Relay {
     }
 }
 
-/// Puts the relay's own addresses in the place of the frontend's.
-fn readdress(
-    pipes: &mut Pipes,
-    lane: &Lane,
-    frame: &mut Vec<u8>,
-    init: &Init,
-    at: &DataAddress,
-) -> Result<(), LinkError> {
+/// Puts the relay's own addresses in the place of the frontend's. INIT is all
+/// that a frontend says on the handshake socket.
+fn readdress(pipes: &mut Pipes, lane: &Lane, frames: &mut [Vec<u8>], at: &DataAddress) -> Result<Init, LinkError> {
+    let undecodable = |source| LinkError::Decode { from: "the frontend".to_owned(), source: Box::new(source) };
+    let mut none = Vec::new();
+    let frame = frames.first_mut().unwrap_or(&mut none);
+    let init = Init::decode(frame).map_err(undecodable)?;
     let theirs = &init.addresses;
     let (inputs, outputs) = (theirs.inputs.len(), theirs.outputs.len());
     if inputs != outputs || inputs == 0 {
@@ -320,8 +243,12 @@ fn readdress(
     }
     pipes.close(lane.number);
     let ours = pipes.open(lane.number, lane.rank, theirs, at).map_err(LinkError::system("listen for an engine"))?;
-    let from = || "the frontend".to_owned();
-    *frame =
-        Init::readdress(frame, &ours).map_err(|source| LinkError::Decode { from: from(), source: Box::new(source) })?;
-    Ok(())
+    *frame = Init::readdress(frame, &ours).map_err(undecodable)?;
+    Ok(init)
+}
+
+/// An error and its sources in one line.
+fn with_sources(error: &LinkError) -> String {
+    let sources = std::iter::successors(std::error::Error::source(error), |source| source.source());
+    sources.fold(error.to_string(), |text, source| format!("{text}: {source}"))
 }

@@ -9,7 +9,7 @@ use std::io::{self, ErrorKind};
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::fd::OwnedFd;
 
-use super::relay::{Passed, RelayPath, RelayTap};
+use super::relay_tap::{Passed, RelayPath, RelayTap};
 use super::stream::Stream;
 use super::wait::monotonic_ns;
 use super::zmtp::Zmtp;
@@ -207,7 +207,7 @@ mod tests {
     use rustix::event::epoll::CreateFlags;
 
     use super::*;
-    use crate::link::relay::RelayNotice;
+    use crate::link::relay_tap::RelayNotice;
 
     struct Deaf;
 

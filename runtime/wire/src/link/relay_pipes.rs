@@ -11,8 +11,8 @@ use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use rustix::fd::OwnedFd;
 
 use super::handshake::DataAddress;
-use super::relay::{RelayNotice, RelayTap};
 use super::relay_pipe::{BUFFER_BYTES, End, Pipe, Purpose};
+use super::relay_tap::{RelayNotice, RelayTap};
 use super::stream::{Listener, Stream};
 use super::wait::{Waker, monotonic_ns};
 use crate::handshake::Addresses;
@@ -20,18 +20,27 @@ use crate::handshake::Addresses;
 /// Connections that are looked at in one turn.
 const EVENTS: usize = 64;
 
+/// Time for which a listener is not watched after the system refused what a
+/// connection needs: epoll shows a waiting connection again at once, and the relay
+/// would spin.
+const PAUSE_NS: u64 = 1_000_000_000;
+
 /// Where connections of one engine for one purpose come in.
-struct Door {
+struct RankListener {
     lane: u64,
     rank: u32,
     purpose: Purpose,
     listener: Listener,
     /// Where they go.
     frontend: String,
+    /// When it is watched again, by [`monotonic_ns`]; none where it is watched.
+    paused_until_ns: Option<u64>,
+    /// Whether its last connection was refused, which is reported once.
+    is_failing: bool,
 }
 
 /// An engine's connection, and that to the frontend if there is one.
-struct Met {
+struct PendingConnection {
     lane: u64,
     rank: u32,
     purpose: Purpose,
@@ -40,17 +49,17 @@ struct Met {
     frontend: io::Result<Stream>,
 }
 
-/// Doors and pipes, by the names under which they are watched: a pipe has its
+/// Listeners and pipes, by the names under which they are watched: a pipe has its
 /// own and the next one.
 pub(super) struct Pipes {
     epoll: OwnedFd,
-    doors: BTreeMap<u64, Door>,
+    listeners: BTreeMap<u64, RankListener>,
     pipes: BTreeMap<u64, Pipe>,
     next_key: u64,
     buffer: Vec<u8>,
     /// From the threads that connect to the frontend, which may take a while.
-    met: Receiver<Met>,
-    meet: Sender<Met>,
+    pending: Receiver<PendingConnection>,
+    pending_sender: Sender<PendingConnection>,
     waker: Waker,
 }
 
@@ -58,15 +67,15 @@ impl Pipes {
     /// None yet. `waker` is called when there is something to do that `fd` does
     /// not show.
     pub(super) fn new(waker: Waker) -> io::Result<Self> {
-        let (meet, met) = channel();
+        let (pending_sender, pending) = channel();
         Ok(Self {
             epoll: epoll::create(CreateFlags::CLOEXEC)?,
-            doors: BTreeMap::new(),
+            listeners: BTreeMap::new(),
             pipes: BTreeMap::new(),
             next_key: 0,
             buffer: vec![0; BUFFER_BYTES],
-            met,
-            meet,
+            pending,
+            pending_sender,
             waker,
         })
     }
@@ -85,7 +94,9 @@ impl Pipes {
             let key = self.next_key;
             self.next_key += 2;
             epoll::add(&self.epoll, &listener, EventData::new_u64(key), EventFlags::IN)?;
-            self.doors.insert(key, Door { lane, rank, purpose, listener, frontend: frontend.clone() });
+            let (paused_until_ns, is_failing, frontend) = (None, false, frontend.clone());
+            let listener = RankListener { lane, rank, purpose, listener, frontend, paused_until_ns, is_failing };
+            self.listeners.insert(key, listener);
             Ok::<_, io::Error>(address)
         };
         for (client, (input, output)) in theirs.inputs.iter().zip(&theirs.outputs).enumerate() {
@@ -103,15 +114,16 @@ impl Pipes {
 
     /// Forgets everything of an engine that is there no more.
     pub(super) fn close(&mut self, lane: u64) {
-        self.doors.retain(|_, door| door.lane != lane);
+        self.listeners.retain(|_, listeners| listeners.lane != lane);
         self.pipes.retain(|_, pipe| pipe.lane != lane);
     }
 
     /// Moves what has come in.
     pub(super) fn pump(&mut self, tap: &mut impl RelayTap) -> io::Result<()> {
-        while let Ok(met) = self.met.try_recv() {
-            self.join(met, tap)?;
+        while let Ok(pending) = self.pending.try_recv() {
+            self.join(pending, tap)?;
         }
+        self.watch_again(monotonic_ns())?;
         let now = Timespec { tv_sec: 0, tv_nsec: 0 };
         let mut events = Vec::with_capacity(EVENTS);
         match epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut events), Some(&now)) {
@@ -120,8 +132,8 @@ impl Pipes {
         }
         for event in &events {
             let key = event.data.u64();
-            if self.doors.contains_key(&key) {
-                self.accept(key)?;
+            if self.listeners.contains_key(&key) {
+                self.accept(key, tap)?;
             } else {
                 self.move_bytes(key & !1, tap)?;
             }
@@ -129,26 +141,68 @@ impl Pipes {
         Ok(())
     }
 
-    /// Lets an engine's connection in, and makes the one that goes with it.
-    fn accept(&mut self, key: u64) -> io::Result<()> {
-        let Some(door) = self.doors.get(&key) else { return Ok(()) };
-        // One that has gone already is none.
-        let Ok(engine) = door.listener.accept() else { return Ok(()) };
-        let (lane, rank, purpose, address) = (door.lane, door.rank, door.purpose, door.frontend.clone());
-        let (meet, waker) = (self.meet.clone(), self.waker.clone());
+    /// Accepts an engine's connection, and makes the one that goes with it.
+    fn accept(&mut self, key: u64, tap: &mut impl RelayTap) -> io::Result<()> {
+        let Some(listener) = self.listeners.get_mut(&key) else { return Ok(()) };
+        let engine = match listener.listener.accept() {
+            Ok(engine) => engine,
+            // The connection has gone already.
+            Err(error) if is_of_peer(&error) => return Ok(()),
+            Err(error) => return self.pause(key, "accept a connection", &error, tap),
+        };
+        let (lane, rank, purpose, address) =
+            (listener.lane, listener.rank, listener.purpose, listener.frontend.clone());
+        let (pending_sender, waker) = (self.pending_sender.clone(), self.waker.clone());
         let connect = move || {
             let frontend = Stream::connect(&address);
             // A relay that has ended needs no connections.
-            _ = meet.send(Met { lane, rank, purpose, address, engine, frontend });
+            _ = pending_sender.send(PendingConnection { lane, rank, purpose, address, engine, frontend });
             waker.wake();
         };
-        thread::Builder::new().name("connect".to_owned()).spawn(connect)?;
+        match thread::Builder::new().name("connect".to_owned()).spawn(connect) {
+            Ok(_) => {
+                listener.is_failing = false;
+                Ok(())
+            }
+            // The connection is closed; the engine tries again.
+            Err(error) => self.pause(key, "start a thread for a connection", &error, tap),
+        }
+    }
+
+    /// Stops watching a listener for a while, as the system has no room for its
+    /// connections.
+    fn pause(&mut self, key: u64, doing: &str, error: &io::Error, tap: &mut impl RelayTap) -> io::Result<()> {
+        let Some(listener) = self.listeners.get_mut(&key) else { return Ok(()) };
+        if !std::mem::replace(&mut listener.is_failing, true) {
+            let reason = format!("cannot {doing}: {error}; trying again every second");
+            tap.noticed(listener.rank, monotonic_ns(), RelayNotice::Refused { reason });
+        }
+        listener.paused_until_ns = Some(monotonic_ns() + PAUSE_NS);
+        Ok(epoll::delete(&self.epoll, &listener.listener)?)
+    }
+
+    /// Watches the listeners again whose pause is over.
+    fn watch_again(&mut self, now_ns: u64) -> io::Result<()> {
+        for (key, listener) in &mut self.listeners {
+            if listener.paused_until_ns.is_some_and(|until_ns| until_ns <= now_ns) {
+                epoll::add(&self.epoll, &listener.listener, EventData::new_u64(*key), EventFlags::IN)?;
+                listener.paused_until_ns = None;
+            }
+        }
         Ok(())
     }
 
-    fn join(&mut self, met: Met, tap: &mut impl RelayTap) -> io::Result<()> {
-        let Met { lane, rank, purpose, address, engine, frontend } = met;
-        if self.doors.values().all(|door| door.lane != lane) {
+    /// Milliseconds until the next pause of a listener is over; none where none is
+    /// paused.
+    pub(super) fn retry_in_ms(&self) -> Option<i64> {
+        let next_ns = self.listeners.values().filter_map(|listener| listener.paused_until_ns).min()?;
+        let left_ns = next_ns.saturating_sub(monotonic_ns());
+        Some(left_ns.div_ceil(1_000_000) as i64)
+    }
+
+    fn join(&mut self, pending: PendingConnection, tap: &mut impl RelayTap) -> io::Result<()> {
+        let PendingConnection { lane, rank, purpose, address, engine, frontend } = pending;
+        if self.listeners.values().all(|listeners| listeners.lane != lane) {
             return Ok(());
         }
         let frontend = match frontend {
@@ -188,5 +242,82 @@ impl Pipes {
         }
         self.pipes.remove(&key);
         Ok(())
+    }
+}
+
+/// Whether a connection could not be accepted because of its other end, which
+/// says nothing about the next one.
+fn is_of_peer(error: &io::Error) -> bool {
+    use io::ErrorKind::{ConnectionAborted, ConnectionReset, Interrupted, WouldBlock};
+    matches!(error.kind(), WouldBlock | Interrupted | ConnectionAborted | ConnectionReset)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixStream;
+    use std::time::{Duration, Instant};
+
+    use super::super::relay_tap::Passed;
+    use super::*;
+
+    #[derive(Default)]
+    struct Notices(Vec<String>);
+
+    impl RelayTap for Notices {
+        fn passed(&mut self, _: Passed<'_>) {}
+
+        fn noticed(&mut self, _: u32, _: u64, notice: RelayNotice) {
+            let RelayNotice::Refused { reason } = notice else { panic!("{notice:?}") };
+            self.0.push(reason);
+        }
+    }
+
+    /// Whether epoll shows anything.
+    fn is_shown(pipes: &Pipes) -> bool {
+        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+        let mut events = Vec::with_capacity(EVENTS);
+        epoll::wait(&pipes.epoll, rustix::buffer::spare_capacity(&mut events), Some(&now)).expect("it can be watched");
+        !events.is_empty()
+    }
+
+    /// A process without free file descriptors must not spin on a connection that
+    /// it cannot accept.
+    #[test]
+    fn a_listener_that_cannot_accept_is_left_alone_for_a_while() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let mut pipes = Pipes::new(Waker::new().expect("an eventfd")).expect("an epoll");
+        let nowhere = format!("ipc://{}/nowhere", folder.path().display());
+        let theirs =
+            Addresses { inputs: vec![nowhere.clone()], outputs: vec![nowhere.clone()], ..Addresses::default() };
+        let at = DataAddress::Ipc { folder: folder.path().to_owned() };
+        let ours = pipes.open(1, 0, &theirs, &at).expect("the folder is ours");
+        let path = ours.inputs[0].strip_prefix("ipc://").expect("a file");
+        let _engine = UnixStream::connect(path).expect("it listens");
+        assert!(is_shown(&pipes) && pipes.retry_in_ms().is_none());
+        let mut notices = Notices::default();
+        let key = *pipes.listeners.first_key_value().expect("there are two").0;
+        let error = io::Error::from(rustix::io::Errno::MFILE);
+        for _ in 0..2 {
+            pipes.pause(key, "accept a connection", &error, &mut notices).expect("it was watched");
+            assert!(!is_shown(&pipes), "it would spin");
+            assert!(pipes.retry_in_ms().is_some_and(|left_ms| (900..=1_000).contains(&left_ms)));
+            pipes.watch_again(monotonic_ns()).expect("nothing to do");
+            assert!(!is_shown(&pipes), "the pause is not over");
+            pipes.watch_again(u64::MAX).expect("it can be watched again");
+            assert!(is_shown(&pipes) && pipes.retry_in_ms().is_none());
+        }
+        assert_eq!(
+            notices.0,
+            ["cannot accept a connection: Too many open files (os error 24); trying again every second"],
+            "once"
+        );
+        // The connection that waited is served; its frontend is not there.
+        let since = Instant::now();
+        while notices.0.len() < 2 {
+            assert!(since.elapsed() < Duration::from_secs(30), "{:?}", notices.0);
+            pipes.pump(&mut notices).expect("it goes on");
+        }
+        assert!(notices.0[1].starts_with(&format!("cannot connect to {nowhere}: ")), "{:?}", notices.0);
+        assert!(!pipes.listeners[&key].is_failing, "the next failure is reported again");
     }
 }

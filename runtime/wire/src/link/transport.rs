@@ -61,9 +61,11 @@ impl Transport {
     }
 
     /// A socket that tells when connections of `socket` are made and when they
-    /// end.
+    /// end. It must not be closed before that one, unless
+    /// [`end_monitor`](Self::end_monitor) was called: the library's own thread
+    /// would wait for ever for somebody to take the next event.
     pub(super) fn monitor(&self, socket: &Socket) -> Result<Socket, LinkError> {
-        let name = format!("inproc://vcr-monitor-{}", self.monitors.fetch_add(1, Ordering::Relaxed));
+        let name = self.monitor_name();
         let make = || {
             let events = zmq::SocketEvent::HANDSHAKE_SUCCEEDED as i32 | zmq::SocketEvent::DISCONNECTED as i32;
             socket.monitor(&name, events)?;
@@ -73,6 +75,16 @@ impl Transport {
             Ok(monitor)
         };
         make().map_err(LinkError::socket("watch a connection"))
+    }
+
+    /// Ends what [`monitor`](Self::monitor) began.
+    pub(super) fn end_monitor(&self, socket: &Socket) -> Result<(), LinkError> {
+        // Another one takes its place, which is told nothing.
+        socket.monitor(&self.monitor_name(), 0).map_err(LinkError::socket("watch a connection no more"))
+    }
+
+    fn monitor_name(&self) -> String {
+        format!("inproc://vcr-monitor-{}", self.monitors.fetch_add(1, Ordering::Relaxed))
     }
 }
 

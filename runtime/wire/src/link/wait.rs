@@ -133,7 +133,13 @@ impl Waiter {
             // Otherwise an old alarm does no harm: nobody looks at it.
             items.push(readable(self.timer.as_raw_fd()));
         }
-        match zmq::poll(&mut items, if is_over { 0 } else { -1 }) {
+        let polled = zmq::poll(&mut items, if is_over { 0 } else { -1 });
+        if !is_over {
+            // The look is as of now, however long it took until there was
+            // something to be seen: a step that is due next needs no other one.
+            self.looked_ns.set(monotonic_ns());
+        }
+        match polled {
             Ok(0) | Err(zmq::Error::EINTR) => return Ok(false),
             Ok(_) => {}
             Err(source) => return Err(LinkError::Socket { doing: "wait for a message", source }),

@@ -98,7 +98,7 @@ fn next_outputs(frontend: &FrontendLink) -> (usize, EngineCoreOutputs) {
 
 /// One token for one request, as a frame.
 fn token(engine_index: u32, request_id: &str, token: u32, finish: Option<FinishReason>) -> Vec<u8> {
-    let mut step = StepEncoder::new(Line::V0_33.rules());
+    let mut step = StepEncoder::new(VllmMinor::V0_33.rules());
     step.tokens(request_id, &[token], finish.map(|reason| (reason, None)));
     let mut frame = Vec::new();
     step.finish(StepEnd { engine_index, timestamp: 1.0, ..StepEnd::default() }, &mut frame);

@@ -4,7 +4,7 @@ use vcr_wire::*;
 
 use super::*;
 
-const RULES: fn() -> &'static LineRules = || Line::V0_33.rules();
+const RULES: fn() -> &'static ProtocolRules = || VllmMinor::V0_33.rules();
 
 fn a_request_an_abort_and_a_call(config: FrontendConfig) {
     let (frontend, mut engines) = linked(config);

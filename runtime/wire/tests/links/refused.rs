@@ -1,6 +1,8 @@
 //! Peers that are dead, wrong, or not there.
 
 use std::net::TcpListener;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use vcr_wire::*;
 
@@ -18,11 +20,10 @@ fn a_frontend_that_is_not_there_is_named() {
     // A port that was free a moment ago.
     let port = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr()).expect("a free port").port();
     let address = format!("tcp://127.0.0.1:{port}");
-    let expected = format!(
-        "nothing came from {address} within 0.2 s: INIT was expected; \
-         is it a frontend's handshake address, and is this the only engine 3?"
-    );
+    let expected = format!("nothing came from {address} within 0.2 s: nothing that speaks ZeroMQ listens there");
     assert_eq!(refused(&address, 3, MOMENT), expected);
+    let unknown = refused("tcp://no-such-host.invalid:1", 3, MOMENT);
+    assert!(unknown.contains("the host `no-such-host.invalid` does not resolve"), "{unknown}");
     assert_eq!(refused("elsewhere", 0, MOMENT), "elsewhere cannot be used: Invalid argument");
 }
 
@@ -37,6 +38,12 @@ fn a_stranger_is_named() {
     let router = context.socket(zmq::ROUTER).expect("a socket");
     router.bind("tcp://127.0.0.1:*").expect("a free port");
     let address = router.get_last_endpoint().expect("it is bound").expect("a text");
+    let expected = format!(
+        "nothing came from {address} within 1 s: INIT was expected; is it a frontend's handshake address, does the \
+         frontend have an engine 3, and is this the only engine 3?"
+    );
+    assert_eq!(refused(&address, 3, 5 * MOMENT), expected);
+    assert_eq!(router.recv_multipart(0).expect("it said HELLO")[0], [3, 0]);
     let answering = thread::spawn(move || {
         let hello = router.recv_multipart(0).expect("an engine comes");
         router.send_multipart([&hello[0][..], b"\x81\xa1x\x01"], 0).expect("it is sent");
@@ -47,6 +54,59 @@ fn a_stranger_is_named() {
     let source = std::error::Error::source(&error).expect("it says why").to_string();
     assert_eq!(source, "INIT, key `addresses`: it is missing (byte 4)");
     answering.join().expect("no panic");
+}
+
+/// What a relay noticed.
+#[derive(Default)]
+struct Notices(Vec<RelayNotice>);
+
+impl RelayTap for Notices {
+    fn passed(&mut self, message: Passed<'_>) {
+        panic!("nothing can pass: {message:?}");
+    }
+
+    fn noticed(&mut self, _: u32, _: u64, notice: RelayNotice) {
+        self.0.push(notice);
+    }
+}
+
+/// With an INIT handed on unchanged, the engine would go around the
+/// relay.
+#[test]
+fn a_relay_keeps_an_init_that_it_cannot_read() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let router = zmq::Context::new().socket(zmq::ROUTER).expect("a socket");
+    router.bind("tcp://127.0.0.1:*").expect("a free port");
+    let frontend_handshake = router.get_last_endpoint().expect("it is bound").expect("a text");
+    let config = RelayConfig {
+        frontend_handshake,
+        engine_handshake: "tcp://127.0.0.1:*".to_owned(),
+        data: DataAddress::Ipc { folder: folder.path().to_owned() },
+    };
+    let mut relay = Relay::bind(&Transport::new(), config).expect("the addresses are free");
+    let address = relay.engine_handshake().to_owned();
+    let (stop, waker) = (Arc::new(AtomicBool::new(false)), relay.waker());
+    let is_over = Arc::clone(&stop);
+    let relaying = thread::spawn(move || {
+        let mut notices = Notices::default();
+        relay.run(&mut notices, &is_over).expect("it goes on");
+        notices.0
+    });
+    let answering = thread::spawn(move || {
+        let hello = router.recv_multipart(0).expect("an engine comes");
+        router.send_multipart([&hello[0][..], b"\x81\xa1x\x01"], 0).expect("it is sent");
+        router
+    });
+    let error = refused(&address, 0, 5 * MOMENT);
+    assert!(error.contains("within 1 s: INIT was expected"), "nothing was handed on: {error}");
+    let _router = answering.join().expect("no panic");
+    stop.store(true, Ordering::Relaxed);
+    waker.wake();
+    let notices = relaying.join().expect("no panic");
+    let [RelayNotice::Hello { again: false }, RelayNotice::InitRefused { reason }] = &notices[..] else {
+        panic!("{notices:?}");
+    };
+    assert!(reason.ends_with("INIT, key `addresses`: it is missing (byte 4)"), "{reason}");
 }
 
 #[test]
@@ -117,7 +177,7 @@ fn garbage_is_reported_and_passed_over() {
     for frames in [&[&b""[..]][..], &[b"\x00"], &[b"\x07", b"\x90"], &[b"\x00", b"\x92\xa3bad\x07"]] {
         frontend.send_frames(0, 0, frames).expect("it is sent");
     }
-    frontend.send(0, 0, &add("good", 0), &[], Line::V0_33.rules()).expect("it is sent");
+    frontend.send(0, 0, &add("good", 0), &[], VllmMinor::V0_33.rules()).expect("it is sent");
     let mut malformed = |expected_id: Option<&str>| match engine.inputs.receive(PATIENCE).expect("it works") {
         Some(Received::Malformed { source: Source::Client(0), error, request_id }) => {
             assert_eq!(request_id.as_deref(), expected_id);
@@ -151,4 +211,35 @@ fn a_frame_beyond_the_limit_is_not_taken() {
     frontend.send_frames(0, 0, [vec![0], vec![0; 200_000]]).expect("it is sent");
     let received = engine.inputs.receive(PATIENCE).expect("it works");
     assert_eq!(received, Some(Received::FrontendLost { client: 0 }));
+}
+
+/// A frontend that has met all its engines listens at its handshake address no
+/// more; what else goes over the library's thread must go on.
+#[test]
+fn a_handshake_that_ends_early_ends_nothing_else() {
+    let context = zmq::Context::new();
+    let bound = |kind| {
+        let socket = context.socket(kind).expect("a socket");
+        socket.set_rcvtimeo(PATIENCE.as_millis() as i32).expect("a timeout");
+        socket.bind("tcp://127.0.0.1:*").expect("a free port");
+        let address = socket.get_last_endpoint().expect("it is bound").expect("a text");
+        (socket, address)
+    };
+    let (router, address) = bound(zmq::ROUTER);
+    let ((input, input_address), (_output, output_address)) = (bound(zmq::ROUTER), bound(zmq::PULL));
+    let answering = thread::spawn(move || {
+        let hello = router.recv_multipart(0).expect("an engine comes");
+        let addresses =
+            Addresses { inputs: vec![input_address], outputs: vec![output_address], ..Addresses::default() };
+        let mut init = Vec::new();
+        Init { addresses, ..Init::default() }.encode(&mut init);
+        router.send_multipart([&hello[0][..], &init], 0).expect("it is sent");
+    });
+    let config = EngineLinkConfig { timeout: PATIENCE, ..EngineLinkConfig::new(&address, 0) };
+    let greeting = EngineGreeting::hello(&Transport::new(), config).expect("it is answered");
+    answering.join().expect("no panic");
+    // Until the end of the connection has been noticed.
+    thread::sleep(MOMENT);
+    let _link = greeting.ready(&ReadyResponse::default()).expect("it says what it is");
+    assert_eq!(input.recv_multipart(0).expect("the engine registers")[0], [0, 0]);
 }

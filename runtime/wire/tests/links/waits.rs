@@ -23,7 +23,7 @@ fn messages_end_it_if_they_are_wanted() {
     assert_eq!(next_id(engine), None);
     assert_eq!(engine.inputs.try_receive_loss().expect("it works"), None);
     for id in ["a", "b"] {
-        frontend.send(0, 0, &add(id, 0), &[], Line::V0_33.rules()).expect("it is sent");
+        frontend.send(0, 0, &add(id, 0), &[], VllmMinor::V0_33.rules()).expect("it is sent");
     }
 
     // As if the engine could take no more: they neither end it nor get lost.

@@ -19,7 +19,7 @@ fn decode_all(bytes: &[u8]) {
     _ = Init::decode(bytes);
     _ = EngineHandshake::decode(bytes);
     _ = ReadyResponse::decode(bytes);
-    _ = LineEvidence::from_add(bytes);
+    _ = VersionEvidence::from_add(bytes);
     _ = EngineCoreRequest::peek_id(bytes);
     _ = Value::decode(bytes);
     _ = decode_sequence(bytes);
@@ -68,7 +68,7 @@ fn whole_messages() -> Vec<Vec<u8>> {
         KvEvent::BlockStored(Box::new(BlockStored { block_hashes: vec![BlockHash::Int(7)], ..BlockStored::default() }));
     let batch = KvEventBatch { ts: 1.0, events: vec![stored, KvEvent::AllBlocksCleared], data_parallel_rank: Some(0) };
     let call = UtilityCall { method: "sleep".to_owned(), args: vec![1u64.into()], ..UtilityCall::default() };
-    let rules = Line::V0_33.rules();
+    let rules = VllmMinor::V0_33.rules();
     let encoded = |encode: &dyn Fn(&mut Vec<u8>)| {
         let mut out = Vec::new();
         encode(&mut out);

@@ -2,7 +2,7 @@
 
 mod arbitrary;
 mod garbage;
-mod lines;
 mod recorded;
 mod round_trips;
 mod shapes;
+mod versions;

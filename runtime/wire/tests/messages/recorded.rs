@@ -6,25 +6,15 @@
 //! repository: where they are absent the tests say so and pass, except in
 //! automation, which must have them.
 
-use std::path::PathBuf;
-
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use serde_json::Value as Json;
 use vcr_wire::{
     EngineCoreOutput, EngineCoreOutputs, EngineCoreRequest, EngineHandshake, EngineMessage, FinishReason, Init,
-    KvEvent, KvEventMessage, Line, LineEvidence, ReadyResponse, Request, SamplingParams, TensorData, Value,
+    KvEvent, KvEventMessage, ReadyResponse, Request, SamplingParams, TensorData, Value, VersionEvidence, VllmMinor,
 };
 
-fn shared(name: &str) -> Option<PathBuf> {
-    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../../shared/data").join(name);
-    if path.exists() {
-        return Some(path);
-    }
-    assert!(std::env::var("CI").as_deref() != Ok("true"), "{} is missing", path.display());
-    eprintln!("SKIPPED: {} is missing", path.display());
-    None
-}
+use vcr_skips::sample as shared;
 
 /// One recorded message: its socket, whether the engine sent it, its frames.
 struct Message {
@@ -103,7 +93,7 @@ fn the_handshake_of_a_real_engine_is_reproduced() {
 /// message that says the same.
 #[test]
 fn every_request_of_a_real_frontend_is_understood() {
-    let rules = Line::V0_32.rules();
+    let rules = VllmMinor::V0_32.rules();
     let mut adds = Vec::new();
     for frames in frames_of("ROUTER", false).into_iter().filter(|frames| frames.len() > 1) {
         let request = Request::decode(&frames).expect("it is a request");
@@ -111,8 +101,8 @@ fn every_request_of_a_real_frontend_is_understood() {
         match request {
             Request::Add(add) => {
                 assert_eq!(EngineCoreRequest::decode(&again).expect("it is ADD"), *add);
-                let evidence = LineEvidence::from_add(&frames[1]).expect("it is ADD");
-                assert_eq!((evidence.oldest, evidence.newest), (Line::V0_31, Line::V0_33));
+                let evidence = VersionEvidence::from_add(&frames[1]).expect("it is ADD");
+                assert_eq!((evidence.oldest, evidence.newest), (VllmMinor::V0_31, VllmMinor::V0_33));
                 adds.push(*add);
             }
             Request::Abort(ids) => {
@@ -154,7 +144,7 @@ fn every_request_of_a_real_frontend_is_understood() {
 /// byte.
 #[test]
 fn every_output_of_a_real_engine_is_understood() {
-    let rules = Line::V0_32.rules();
+    let rules = VllmMinor::V0_32.rules();
     let (mut tokens, mut lengths, mut results) = (0, 0, 0);
     for frames in frames_of("PULL", true) {
         let EngineMessage::Outputs(outputs) = EngineMessage::decode(&frames).expect("it is a message") else {
@@ -240,11 +230,11 @@ fn requests_with_images_are_understood() {
         let data = feature.data.as_ref().expect("it has data").value().expect("it is a value");
         let tensor = data.get("pixel_values").and_then(|value| value.get("data")).and_then(Value::as_array);
         assert_eq!(tensor.expect("a tensor")[2].as_u64(), is_aux.then_some(1));
-        let evidence = LineEvidence::from_add(&payload).expect("it is ADD");
-        assert_eq!((evidence.oldest, evidence.newest), (Line::V0_27, Line::V0_27));
+        let evidence = VersionEvidence::from_add(&payload).expect("it is ADD");
+        assert_eq!((evidence.oldest, evidence.newest), (VllmMinor::V0_27, VllmMinor::V0_27));
         // Not byte for byte: Python writes the length of some lists in more
         // bytes than it takes.
-        let again = encoded(|out| request.encode(out, Line::V0_27.rules()));
+        let again = encoded(|out| request.encode(out, VllmMinor::V0_27.rules()));
         assert_eq!(EngineCoreRequest::decode(&again), Ok(request));
     }
 }

@@ -13,7 +13,7 @@ proptest! {
     #[test]
     fn requests(request in request()) {
         let mut payload = Vec::new();
-        request.encode(&mut payload, Line::V0_33.rules());
+        request.encode(&mut payload, VllmMinor::V0_33.rules());
         let frames = [vec![request.kind()], payload.clone()];
         prop_assert_eq!(Request::decode(&frames), Ok(request.clone()));
         if let Request::Add(add) = &request {
@@ -25,15 +25,15 @@ proptest! {
     /// see the same in what both know.
     #[test]
     fn requests_of_every_line(add in add()) {
-        for line in Line::ALL {
+        for version in VllmMinor::ALL {
             let mut payload = Vec::new();
-            add.encode(&mut payload, line.rules());
+            add.encode(&mut payload, version.rules());
             let mut expected = add.clone();
-            expected.session_id = expected.session_id.filter(|_| line >= Line::V0_28);
-            expected.kv_hints = expected.kv_hints.filter(|_| line >= Line::V0_31);
+            expected.session_id = expected.session_id.filter(|_| version >= VllmMinor::V0_28);
+            expected.kv_hints = expected.kv_hints.filter(|_| version >= VllmMinor::V0_31);
             prop_assert_eq!(EngineCoreRequest::decode(&payload), Ok(expected));
-            let evidence = LineEvidence::from_add(&payload).expect("it is ADD");
-            let is_possible = add.lora_request.is_some() || (evidence.oldest..=evidence.newest).contains(&line);
+            let evidence = VersionEvidence::from_add(&payload).expect("it is ADD");
+            let is_possible = add.lora_request.is_some() || (evidence.oldest..=evidence.newest).contains(&version);
             prop_assert!(is_possible || add.sampling_params.is_some(), "{:?}", evidence);
         }
     }
@@ -41,7 +41,7 @@ proptest! {
     #[test]
     fn messages_of_an_engine(outputs in outputs()) {
         let mut frame = Vec::new();
-        outputs.encode(&mut frame, Line::V0_33.rules());
+        outputs.encode(&mut frame, VllmMinor::V0_33.rules());
         prop_assert_eq!(EngineMessage::decode(&[frame]), Ok(EngineMessage::Outputs(Box::new(outputs))));
     }
 
@@ -70,17 +70,17 @@ proptest! {
         rich in vec(output(), 0..2),
         stats in of(scheduler_stats()),
         finished in any::<bool>(),
-        version in of(text()),
-        line in prop::sample::select(Line::ALL.to_vec()),
+        weight_version in of(text()),
+        version in prop::sample::select(VllmMinor::ALL.to_vec()),
     ) {
-        let rules = line.rules();
+        let rules = version.rules();
         let mut step = StepEncoder::new(rules);
         let mut expected = EngineCoreOutputs {
             engine_index: 3,
             // Never shorter than a message with outputs and a time.
             timestamp: 1.5,
             scheduler_stats: stats.clone(),
-            weight_version: version.clone(),
+            weight_version: weight_version.clone(),
             ..EngineCoreOutputs::default()
         };
         for (request_id, new_token_ids, finish) in outputs {
@@ -101,7 +101,7 @@ proptest! {
             engine_index: 3,
             timestamp: 1.5,
             scheduler_stats: stats.as_ref(),
-            weight_version: version.as_deref(),
+            weight_version: weight_version.as_deref(),
         };
         let (mut frame, mut whole) = (Vec::new(), Vec::new());
         step.finish(end, &mut frame);

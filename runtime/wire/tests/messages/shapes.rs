@@ -2,8 +2,8 @@
 
 use vcr_wire::*;
 
-fn step(line: Line, fill: impl FnOnce(&mut StepEncoder), end: StepEnd<'_>) -> Vec<u8> {
-    let mut encoder = StepEncoder::new(line.rules());
+fn step(version: VllmMinor, fill: impl FnOnce(&mut StepEncoder), end: StepEnd<'_>) -> Vec<u8> {
+    let mut encoder = StepEncoder::new(version.rules());
     fill(&mut encoder);
     let mut frame = Vec::new();
     encoder.finish(end, &mut frame);
@@ -13,10 +13,10 @@ fn step(line: Line, fill: impl FnOnce(&mut StepEncoder), end: StepEnd<'_>) -> Ve
 /// `[0, [["a", [7]]], nil, 0.0]`: two elements for a token, four for a step.
 #[test]
 fn a_token_costs_few_bytes() {
-    let frame = step(Line::V0_27, |step| step.tokens("a", &[7], None), StepEnd::default());
+    let frame = step(VllmMinor::V0_27, |step| step.tokens("a", &[7], None), StepEnd::default());
     assert_eq!(frame, b"\x94\x00\x91\x92\xa1a\x91\x07\xc0\xcb\0\0\0\0\0\0\0\0");
     let last = (FinishReason::Stop, Some(&StopReason::Token(7)));
-    let frame = step(Line::V0_27, |step| step.tokens("a", &[7], Some(last)), StepEnd::default());
+    let frame = step(VllmMinor::V0_27, |step| step.tokens("a", &[7], Some(last)), StepEnd::default());
     assert_eq!(frame[3..15], *b"\x97\xa1a\x91\x07\xc0\xc0\xc0\x00\x07\xc0\xcb");
 }
 
@@ -34,16 +34,16 @@ fn nothing_is_longer_than_its_line() {
         error: Some(RequestError::default()),
         ..EngineCoreOutput::default()
     };
-    for line in Line::ALL {
-        let rules = line.rules();
+    for version in VllmMinor::ALL {
+        let rules = version.rules();
         let end = StepEnd { weight_version: Some("default"), ..StepEnd::default() };
-        let frame = step(line, |step| step.output(&output), end);
+        let frame = step(version, |step| step.output(&output), end);
         let outer = usize::from(frame[0] - 0x90);
-        assert!(outer <= rules.outputs_len, "{line}: {outer}");
-        assert_eq!(outer == 9, line >= Line::V0_32);
+        assert!(outer <= rules.outputs_len, "{version}: {outer}");
+        assert_eq!(outer == 9, version >= VllmMinor::V0_32);
         let Ok(Value::Array(elements)) = Value::decode(&frame) else { panic!("it is an array") };
         let inner = elements[1].as_array().expect("outputs")[0].as_array().expect("an output").len();
-        assert_eq!(inner, rules.output_len, "{line}");
+        assert_eq!(inner, rules.output_len, "{version}");
         let mut whole = Vec::new();
         let message = EngineCoreOutputs {
             outputs: vec![output.clone()],
@@ -51,7 +51,7 @@ fn nothing_is_longer_than_its_line() {
             ..EngineCoreOutputs::default()
         };
         message.encode(&mut whole, rules);
-        let expected = if line >= Line::V0_32 { 9 } else { 2 };
+        let expected = if version >= VllmMinor::V0_32 { 9 } else { 2 };
         assert_eq!(Value::decode(&whole).expect("it is a value").as_array().map(<[_]>::len), Some(expected));
     }
 }
@@ -61,7 +61,7 @@ fn nothing_is_longer_than_its_line() {
 fn other_messages_carry_nothing_else() {
     let encoded = |message: EngineCoreOutputs| {
         let mut frame = Vec::new();
-        message.encode(&mut frame, Line::V0_33.rules());
+        message.encode(&mut frame, VllmMinor::V0_33.rules());
         frame
     };
     let base = || EngineCoreOutputs { engine_index: 1, ..EngineCoreOutputs::default() };

@@ -1,4 +1,4 @@
-//! What the lines of vLLM have on the wire, and how to tell them apart.
+//! What the versions of vLLM have on the wire, and how to tell them apart.
 
 use std::fmt;
 use std::str::FromStr;
@@ -10,9 +10,9 @@ use crate::codec::error::DecodeError;
 use crate::codec::read::whole;
 use crate::lora::LoraLayout;
 
-/// A line (minor release) of vLLM.
+/// A version (minor release) of vLLM.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Deserialize)]
-pub enum Line {
+pub enum VllmMinor {
     /// 0.27
     #[serde(rename = "0.27")]
     V0_27,
@@ -36,8 +36,8 @@ pub enum Line {
     V0_33,
 }
 
-impl Line {
-    /// All lines, oldest first.
+impl VllmMinor {
+    /// All versions, oldest first.
     pub const ALL: [Self; 7] =
         [Self::V0_27, Self::V0_28, Self::V0_29, Self::V0_30, Self::V0_31, Self::V0_32, Self::V0_33];
 
@@ -47,34 +47,34 @@ impl Line {
         ["0.27", "0.28", "0.29", "0.30", "0.31", "0.32", "0.33"][self as usize]
     }
 
-    /// Its row of the table of lines.
+    /// Its row of the table of versions.
     #[must_use]
-    pub fn rules(self) -> &'static LineRules {
+    pub fn rules(self) -> &'static ProtocolRules {
         &TABLE.wire[self as usize]
     }
 }
 
-impl fmt::Display for Line {
+impl fmt::Display for VllmMinor {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         out.write_str(self.name())
     }
 }
 
-/// There is no such line.
+/// There is no such version.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the line of vLLM must be one of 0.27 to 0.33, but is \"{0}\"")]
-pub struct UnknownLine(String);
+#[error("the version of vLLM must be one of 0.27 to 0.33, but is \"{0}\"")]
+pub struct UnknownVersion(String);
 
-impl FromStr for Line {
-    type Err = UnknownLine;
+impl FromStr for VllmMinor {
+    type Err = UnknownVersion;
 
-    fn from_str(text: &str) -> Result<Self, UnknownLine> {
-        let found = Self::ALL.into_iter().find(|line| line.name() == text);
-        found.ok_or_else(|| UnknownLine(text.to_owned()))
+    fn from_str(text: &str) -> Result<Self, UnknownVersion> {
+        let found = Self::ALL.into_iter().find(|version| version.name() == text);
+        found.ok_or_else(|| UnknownVersion(text.to_owned()))
     }
 }
 
-/// What `wake_up` must return: frontends of a line refuse the other.
+/// What `wake_up` must return: frontends of a version refuse the other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum WakeUpResult {
@@ -84,19 +84,19 @@ pub enum WakeUpResult {
     Bool,
 }
 
-/// A row of `compat.toml`: what a line has on the wire.
+/// A row of `compat.toml`: what a version has on the wire.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct LineRules {
-    /// The line.
-    pub line: Line,
+pub struct ProtocolRules {
+    /// The version.
+    pub version: VllmMinor,
     /// The release whose own frontend the tests drive, if any.
     pub tested: Option<String>,
     /// Elements of an `EngineCoreRequest`.
     pub request_len: usize,
     /// Elements of an `EngineCoreOutputs` that frontends accept at most.
     pub outputs_len: usize,
-    /// Elements of an `EngineCoreOutput` that the line knows.
+    /// Elements of an `EngineCoreOutput` that the version knows.
     pub output_len: usize,
     /// Elements of a LoRA request of vllm-rs.
     lora_len: usize,
@@ -105,17 +105,17 @@ pub struct LineRules {
     /// Whether an idle engine announces a wave that a request begins. Up to
     /// 0.32 frontends do that.
     pub engine_starts_waves: bool,
-    /// Keys of the scheduler's statistics that only some lines have.
+    /// Keys of the scheduler's statistics that only some versions have.
     pub scheduler_stats_keys: Vec<String>,
-    /// Keys of `BlockStored` that only some lines have.
+    /// Keys of `BlockStored` that only some versions have.
     pub block_stored_keys: Vec<String>,
     /// Keys of the `kv_transfer_params` of a finished prompt that only some
-    /// lines have.
+    /// versions have.
     pub kv_transfer_keys: Vec<String>,
 }
 
-impl LineRules {
-    /// The layout in which vllm-rs of this line writes an adapter.
+impl ProtocolRules {
+    /// The layout in which vllm-rs of this version writes an adapter.
     #[must_use]
     pub fn lora_layout(&self) -> LoraLayout {
         if self.lora_len == 7 { LoraLayout::Seven } else { LoraLayout::Six }
@@ -124,28 +124,28 @@ impl LineRules {
 
 #[derive(Deserialize)]
 struct Table {
-    wire: Vec<LineRules>,
+    wire: Vec<ProtocolRules>,
 }
 
 static TABLE: LazyLock<Table> = LazyLock::new(|| {
     toml::from_str(include_str!("../../../compat.toml")).expect("the table is part of this build and checked by a test")
 });
 
-/// The lines from which a frontend may be, by what it sent.
+/// The versions from which a frontend may be, by what it sent.
 ///
 /// Nothing in the handshake tells them apart; the first ADD does in part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct LineEvidence {
-    /// The oldest line that sends this.
-    pub oldest: Line,
-    /// The newest line that sends this.
-    pub newest: Line,
+pub struct VersionEvidence {
+    /// The oldest version that sends this.
+    pub oldest: VllmMinor,
+    /// The newest version that sends this.
+    pub newest: VllmMinor,
     /// Elements of its ADD: fewer than 20 before 0.27, perhaps more than 22
     /// after 0.33.
     pub request_len: usize,
 }
 
-impl LineEvidence {
+impl VersionEvidence {
     /// What the payload of an ADD says: its length and tell-tale keys.
     ///
     /// # Errors
@@ -191,31 +191,35 @@ impl LineEvidence {
     #[must_use]
     pub fn with_utility(self, method: &str) -> Self {
         // The user's `/pause` has this name from 0.33 on.
-        if method == "pause_generation" { Self { oldest: Line::V0_33, newest: Line::V0_33, ..self } } else { self }
+        if method == "pause_generation" {
+            Self { oldest: VllmMinor::V0_33, newest: VllmMinor::V0_33, ..self }
+        } else {
+            self
+        }
     }
 
-    /// Whether the frontend is of a release before all lines, whose requests
+    /// Whether the frontend is of a release before all versions, whose requests
     /// mean other things.
     #[must_use]
     pub fn is_too_old(self) -> bool {
-        self.request_len < Line::V0_27.rules().request_len
+        self.request_len < VllmMinor::V0_27.rules().request_len
     }
 
-    /// Whether the frontend is of a release after all lines, with requests that
+    /// Whether the frontend is of a release after all versions, with requests that
     /// say more than is understood.
     #[must_use]
     pub fn is_newer(self) -> bool {
-        self.request_len > Line::V0_33.rules().request_len
+        self.request_len > VllmMinor::V0_33.rules().request_len
     }
 
-    /// `default`, if it is one of the lines; otherwise the nearest that is.
+    /// `default`, if it is one of the versions; otherwise the nearest that is.
     #[must_use]
-    pub fn pick(self, default: Line) -> Line {
+    pub fn pick(self, default: VllmMinor) -> VllmMinor {
         default.clamp(self.oldest, self.newest)
     }
 }
 
-/// What differs in an ADD from line to line.
+/// What differs in an ADD from version to version.
 #[derive(Default)]
 struct TellTales {
     len: usize,
@@ -231,8 +235,8 @@ struct TellTales {
 }
 
 impl TellTales {
-    fn evidence(&self) -> LineEvidence {
-        use Line::{V0_27, V0_28, V0_29, V0_30, V0_31, V0_32, V0_33};
+    fn evidence(&self) -> VersionEvidence {
+        use VllmMinor::{V0_27, V0_28, V0_29, V0_30, V0_31, V0_32, V0_33};
         let (oldest, newest) = match self.len {
             ..=20 => (V0_27, V0_27),
             21 if self.watermarking => (V0_30, V0_30),
@@ -245,6 +249,6 @@ impl TellTales {
             _ if self.is_newer_python || self.lora_len == 6 => (V0_32, V0_33),
             _ => (V0_31, V0_33),
         };
-        LineEvidence { oldest, newest, request_len: self.len }
+        VersionEvidence { oldest, newest, request_len: self.len }
     }
 }

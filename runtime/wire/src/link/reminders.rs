@@ -1,0 +1,47 @@
+//! When to say that somebody still waits.
+
+use std::time::Duration;
+
+/// Seconds of waiting after which it is said; after the last of them, again each
+/// time that it has passed once more.
+const AFTER_S: [u64; 8] = [2, 5, 10, 30, 60, 120, 300, 600];
+
+/// Says more and more rarely that something is waited for.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Reminders {
+    said: usize,
+}
+
+impl Reminders {
+    /// How long one has waited when it is to be said next.
+    #[must_use]
+    pub fn next(&self) -> Duration {
+        let last = AFTER_S.len() - 1;
+        let again = self.said.saturating_sub(last) as u64;
+        Duration::from_secs(AFTER_S[self.said.min(last)] + again * AFTER_S[last])
+    }
+
+    /// The seconds to name if it is time to say it now; what was missed is not
+    /// made up for.
+    pub fn take(&mut self, waited: Duration) -> Option<u64> {
+        let mut due_s = None;
+        while self.next() <= waited {
+            due_s = Some(self.next().as_secs());
+            self.said += 1;
+        }
+        due_s
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_is_said_more_and_more_rarely() {
+        let mut reminders = Reminders::default();
+        let said: Vec<u64> = (0..3000).filter_map(|s| reminders.take(Duration::from_secs(s))).collect();
+        assert_eq!(said, [2, 5, 10, 30, 60, 120, 300, 600, 1200, 1800, 2400]);
+        assert_eq!(Reminders::default().take(Duration::from_secs(70)), Some(60), "once for all that were missed");
+    }
+}
