@@ -1,6 +1,7 @@
-//! What a live engine is.
+//! Settings of live engines.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use vcr_block_hash::HashAlgorithm;
 use vcr_core::fault::{FailureInjector, FaultError};
@@ -8,59 +9,62 @@ use vcr_core::latency::{LatencyError, LatencyModel};
 use vcr_core::policy::{PolicyError, SchedulingPolicy};
 use vcr_core::route::{RouteError, Router};
 use vcr_core::tokens::{BatchTokenSource, TokenError};
-use vcr_core::{EngineConfig, Seat};
+use vcr_core::{EngineConfig, PluginContext};
 use vcr_random::Distribution;
-use vcr_wire::{Dtype, KvEventsConfig, Line};
+use vcr_wire::{Dtype, KvEventsConfig, VllmMinor};
 
-use crate::faults::FaultRule;
-use crate::replay::ReplaySettings;
+use crate::faults::rule::FaultRule;
+use crate::kv_transfer::peers::KvPeer;
+use crate::playback::capture::ReplaySettings;
 
-/// Makes the latency model of an engine from its seat.
-pub type LatencyFactory = Arc<dyn Fn(&Seat<'_>) -> Result<Box<dyn LatencyModel>, LatencyError> + Send + Sync>;
-/// Makes the scheduling policy of an engine from its seat.
-pub type PolicyFactory = Arc<dyn Fn(&Seat<'_>) -> Result<Box<dyn SchedulingPolicy>, PolicyError> + Send + Sync>;
-/// Makes the router of all engines of a process, from its seat.
-pub type RouterFactory = Arc<dyn Fn(&Seat<'_>) -> Result<Box<dyn Router>, RouteError> + Send + Sync>;
-/// Makes a guest that chooses tokens, from its seat.
-pub type TokenSourceFactory = Arc<dyn Fn(&Seat<'_>) -> Result<Box<dyn BatchTokenSource>, TokenError> + Send + Sync>;
-/// Makes a guest that injects failures, from its seat.
-pub type InjectorFactory = Arc<dyn Fn(&Seat<'_>) -> Result<Box<dyn FailureInjector>, FaultError> + Send + Sync>;
+/// Makes the latency model of an engine from its plugin context.
+pub type LatencyFactory = Arc<dyn Fn(&PluginContext<'_>) -> Result<Box<dyn LatencyModel>, LatencyError> + Send + Sync>;
+/// Makes the scheduling policy of an engine from its plugin context.
+pub type PolicyFactory =
+    Arc<dyn Fn(&PluginContext<'_>) -> Result<Box<dyn SchedulingPolicy>, PolicyError> + Send + Sync>;
+/// Makes the router of all engines of a process, from its plugin context.
+pub type RouterFactory = Arc<dyn Fn(&PluginContext<'_>) -> Result<Box<dyn Router>, RouteError> + Send + Sync>;
+/// Makes a guest that chooses tokens, from its plugin context.
+pub type TokenSourceFactory =
+    Arc<dyn Fn(&PluginContext<'_>) -> Result<Box<dyn BatchTokenSource>, TokenError> + Send + Sync>;
+/// Makes a guest that injects failures, from its plugin context.
+pub type InjectorFactory =
+    Arc<dyn Fn(&PluginContext<'_>) -> Result<Box<dyn FailureInjector>, FaultError> + Send + Sync>;
 
 /// Engines of one process behind one frontend.
 #[derive(Clone)]
 pub struct LiveConfig {
-    /// How they present themselves.
+    /// Their identity towards the frontend.
     pub identity: Identity,
-    /// What they decide by.
+    /// Settings of the engine core.
     pub engine: EngineConfig,
-    /// What ranks their requests; with [`vcr_core::Policy::Ranked`] and only then.
+    /// The policy that ranks requests; with [`vcr_core::Policy::Ranked`] only.
     pub policy: Option<PolicyFactory>,
-    /// What decides which of them computes a request; `None` leaves it to the
-    /// frontend.
+    /// The router between them; `None` leaves the choice to the frontend.
     pub router: Option<RouterFactory>,
-    /// What a step takes.
+    /// The latency model of steps.
     pub latency: LatencyFactory,
-    /// What that is called.
+    /// Its name.
     pub latency_name: String,
     /// All durations of steps and transfers are divided by this.
     pub time_scale: f64,
-    /// What they answer.
+    /// The tokens of answers.
     pub tokens: TokenSettings,
-    /// The capture that they replay, if they do.
+    /// The capture for playback, if any.
     pub replay: Option<ReplaySettings>,
     /// Base of every random stream.
     pub seed: u64,
-    /// What is said with the outputs.
+    /// Statistics sent with outputs.
     pub stats: StatsSettings,
-    /// Where they publish what their caches hold, if they do.
+    /// Publishers of KV events, if any.
     pub kv_events: Option<KvEventSettings>,
     /// How KV moves between prefill and decode engines.
     pub transfer: TransferSettings,
-    /// What goes wrong.
+    /// Faults to inject.
     pub faults: Vec<FaultRule>,
-    /// A guest that says what goes wrong.
+    /// A guest that injects failures.
     pub injector: Option<InjectorFactory>,
-    /// What they take at most.
+    /// Limits of requests and messages.
     pub limits: Limits,
     /// How long a shutdown waits for requests under way, in nanoseconds; 0
     /// aborts them at once, as in vLLM.
@@ -72,13 +76,15 @@ pub struct LiveConfig {
 pub struct Identity {
     /// The frontend's handshake socket, `tcp://...` or `ipc://...`.
     pub handshake_address: String,
+    /// Timeout of each wait for a frontend; `None` waits for ever.
+    pub connect_timeout: Option<Duration>,
     /// Number of the first engine of this process.
     pub first_rank: u16,
     /// Engines of this process.
     pub num_ranks: u16,
-    /// Whose frontend it is; `None` finds out.
-    pub line: Option<Line>,
-    /// The version to report; `None` says the line's.
+    /// The frontend's vLLM version; `None` detects it.
+    pub version: Option<VllmMinor>,
+    /// The version to report; `None` is that of the protocol.
     pub vllm_version: Option<String>,
     /// Any name of this process; the rank is appended where there are several.
     pub instance_id: String,
@@ -90,22 +96,22 @@ pub struct Identity {
     pub is_local: bool,
     /// True, unless the frontend balances load itself.
     pub is_headless: bool,
-    /// What a Python frontend of a mixture of experts compares with its own.
+    /// Compared by a Python frontend of a mixture of experts with its own.
     pub parallel_config_hash: Option<String>,
     /// Whether the model is a mixture of experts, whose engines run in waves;
-    /// `None` goes by what the frontend says.
+    /// `None` goes by the frontend's settings.
     pub is_moe: Option<bool>,
 }
 
 impl Identity {
-    /// The line to be spoken as long as the frontend has not shown its own.
+    /// The version to use until the frontend's is detected.
     #[must_use]
-    pub fn default_line(&self) -> Line {
-        self.line.unwrap_or(Line::V0_33)
+    pub fn default_version(&self) -> VllmMinor {
+        self.version.unwrap_or(VllmMinor::V0_33)
     }
 }
 
-/// Where tokens come from.
+/// The source of tokens.
 #[derive(Clone)]
 pub enum TokenChoice {
     /// Drawn from a seed made of the request's content.
@@ -118,10 +124,10 @@ pub enum TokenChoice {
     Guest(TokenSourceFactory),
 }
 
-/// What engines answer.
+/// The tokens of answers.
 #[derive(Clone)]
 pub struct TokenSettings {
-    /// Where tokens come from.
+    /// The source of tokens.
     pub choice: TokenChoice,
     /// Drawn tokens are below this.
     pub vocab_size: u32,
@@ -134,19 +140,19 @@ pub struct TokenSettings {
     pub embedding_dimensions: Option<u32>,
 }
 
-/// What is said with the outputs, as vLLM's options have it.
+/// Statistics sent with outputs, by vLLM's options.
 #[derive(Clone, Copy, Debug)]
 pub struct StatsSettings {
     /// Whether counts and events of requests are sent (`--disable-log-stats`
     /// sends none).
     pub log_stats: bool,
-    /// Whether each step says what it did.
+    /// Whether each step's details are sent.
     pub iteration_details: bool,
     /// One log line at the start and end of each request.
     pub log_requests: bool,
 }
 
-/// Where engines publish what their caches hold.
+/// Publishers of KV events.
 #[derive(Clone, Debug)]
 pub struct KvEventSettings {
     /// The sockets, as of rank 0.
@@ -162,23 +168,26 @@ pub struct KvEventSettings {
 /// How KV moves between prefill and decode engines.
 #[derive(Clone, Debug)]
 pub struct TransferSettings {
-    /// The name other engines know this one by.
+    /// Name of this engine for other engines.
     pub engine_id: String,
     /// Where notices of decode engines arrive.
     pub side_channel_host: String,
     /// The port of rank 0; those of others follow.
     pub side_channel_port: u16,
-    /// What every transfer takes.
+    /// Hosts that requests may name as their prefill engine, besides this
+    /// machine and `side_channel_host`.
+    pub allowed_peers: Vec<KvPeer>,
+    /// Duration of every transfer.
     pub latency_ns: u64,
-    /// What every moved token takes besides.
+    /// Duration that each token adds.
     pub per_token_ns: u64,
     /// Standard deviation of the sum.
     pub std_dev_ns: u64,
-    /// How long blocks are held for a decode engine that does not come.
+    /// How long blocks are held for a decode engine.
     pub lease_ns: u64,
 }
 
-/// What an engine takes at most.
+/// Limits of one engine.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
     /// Requests known at once; at more, no further messages are read until

@@ -13,6 +13,22 @@ pub enum LiveError {
     /// Its link failed.
     #[error(transparent)]
     Link(#[from] LinkError),
+    /// Its frontend has fewer engines.
+    #[error(
+        "the frontend at {address} has --data-parallel-size {frontend}, but the engines here are {first} to {last}: its own \
+         are 0 to {}",
+        frontend.saturating_sub(1)
+    )]
+    DataParallelSize {
+        /// The frontend's handshake address.
+        address: String,
+        /// Engines of the frontend.
+        frontend: u64,
+        /// The first engine of this process.
+        first: u16,
+        /// The last one.
+        last: u16,
+    },
     /// Its latency model failed.
     #[error(transparent)]
     Latency(#[from] LatencyError),

@@ -1,10 +1,16 @@
 //! The live driver: engines in real time, behind real frontends of vLLM.
 //!
-//! Owns clocks, threads and what frontends say of requests; decides nothing
-//! about scheduling, which is the engine core's, and knows no bytes of the
-//! protocol, which is `vcr-wire`'s. Each engine is one thread, so several
-//! engines of a process share nothing that they would wait for, unless a router
-//! gives requests of one to another (`switchboard.rs`).
+//! Owns clocks, threads and the state of requests; decides nothing about
+//! scheduling, which is the engine core's, and knows no bytes of the protocol,
+//! which is `vcr-wire`'s. Each engine is one thread, so the engines of a process
+//! share nothing that they would wait for, unless a router moves requests between
+//! them (`routing/`).
+//!
+//! From the outside in: `process/` starts the threads; `server.rs` is the loop of
+//! one engine; `intake/` and `admin/` handle messages and calls and change the
+//! engine through `serving.rs`; that combines the owners of its state: `stepping/`
+//! with the engine core, `playback/`, `egress/`, `kv_transfer/`, `routing/` and
+//! `faults/`.
 //!
 //! ```no_run
 //! # fn config() -> vcr_live::LiveConfig { unimplemented!() }
@@ -15,47 +21,39 @@
 //! # Ok::<(), vcr_live::LiveError>(())
 //! ```
 
-mod adapters;
-mod admit;
-mod answer;
+mod admin;
+mod answers;
 mod config;
-mod engines;
+mod context;
+mod counters;
+mod egress;
 mod error;
 mod faults;
 mod handle;
-mod incoming;
-mod injector;
+mod intake;
 mod json;
-mod kv_events;
-mod line;
-mod logprobs;
-mod outputs;
-mod pause;
-mod player;
-mod rank;
-mod replay;
+mod kv_transfer;
+mod lifecycle;
+mod playback;
+mod process;
 mod requests;
-mod routed;
+mod routing;
 mod server;
-mod show;
-mod shutdown;
-mod stats;
-mod step;
-mod switchboard;
+mod serving;
+mod stepping;
 mod token_list;
 mod tokens;
-mod transfer;
-mod utilities;
-mod waves;
 
 pub use config::{
     Identity, InjectorFactory, KvEventSettings, LatencyFactory, Limits, LiveConfig, PolicyFactory, RouterFactory,
     StatsSettings, TokenChoice, TokenSettings, TokenSourceFactory, TransferSettings,
 };
-pub use engines::LiveEngines;
+pub use counters::Counters;
 pub use error::LiveError;
-pub use faults::{FaultKind, FaultRule, FaultRuleError, RequestMatch};
-pub use handle::{Command, Counters, EngineState, EnginesHandle, Snapshot};
-pub use replay::ReplaySettings;
+pub use faults::rule::{FaultKind, FaultRule, FaultRuleError, RequestMatch};
+pub use handle::{Command, EngineState, EnginesHandle, Snapshot};
+pub use kv_transfer::peers::{KvPeer, KvPeerError};
+pub use playback::capture::ReplaySettings;
+pub use process::engines::LiveEngines;
 pub use token_list::{TokenList, TokenListError};
-pub use vcr_core::Seat;
+pub use vcr_core::PluginContext;

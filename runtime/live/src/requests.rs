@@ -5,10 +5,11 @@ use vcr_core::RequestId;
 use vcr_wire::{EngineCoreEvent, EngineCoreRequest, EventType};
 use xxhash_rust::xxh3::xxh3_64;
 
-use crate::replay::RecordedEnd;
-use crate::switchboard::Ticket;
+use crate::faults::active::{EngineFault, PlannedFailure};
+use crate::playback::capture::RecordedEnd;
+use crate::routing::dispatcher::RouteHandle;
 
-/// What the frontend must be told of a request, besides its tokens.
+/// A request with the state of its answer.
 #[derive(Debug)]
 pub(crate) struct LiveRequest {
     /// The frontend's internal name for it.
@@ -20,8 +21,8 @@ pub(crate) struct LiveRequest {
     /// The lane of its outputs: the API server that waits for it, or beyond those
     /// one of another engine.
     pub(crate) client: u32,
-    /// What the router knows it by, if that gave it to this engine.
-    pub(crate) ticket: Option<Ticket>,
+    /// The router's handle, if the router gave it to this engine.
+    pub(crate) handle: Option<RouteHandle>,
     pub(crate) prompt_tokens: u32,
     /// Output tokens so far.
     pub(crate) output_tokens: u32,
@@ -29,17 +30,17 @@ pub(crate) struct LiveRequest {
     pub(crate) local_cached_tokens: u32,
     /// Prompt tokens that another engine computed.
     pub(crate) external_tokens: u32,
-    /// The token that ends a text; what else stops it is named to the frontend.
+    /// The end-of-text token; other stop tokens are sent as stop reasons.
     pub(crate) eos_token: Option<u32>,
     /// Whether the next output is the first.
-    pub(crate) is_silent: bool,
-    /// What happened to it since its last output.
+    pub(crate) is_first_output: bool,
+    /// Events since its last output.
     pub(crate) events: Vec<EngineCoreEvent>,
-    /// What few requests have.
+    /// Rare properties.
     pub(crate) extras: Option<Box<Extras>>,
 }
 
-/// What few requests have.
+/// Properties that few requests have.
 #[derive(Debug, Default)]
 pub(crate) struct Extras {
     /// Likeliest tokens to report for each output token.
@@ -48,7 +49,7 @@ pub(crate) struct Extras {
     pub(crate) prompt_logprobs: Option<(u32, Vec<u32>)>,
     /// Sampling without randomness.
     pub(crate) is_greedy: bool,
-    /// Seed of what is drawn for it.
+    /// Seed of its random draws.
     pub(crate) seed: u64,
     /// Whether an embedding is wanted instead of tokens.
     pub(crate) is_pooling: bool,
@@ -62,14 +63,14 @@ pub(crate) struct Extras {
     pub(crate) recorded_end: Option<RecordedEnd>,
     /// Output tokens after which it fails, and how.
     pub(crate) failure: Option<PlannedFailure>,
-    /// Output tokens after which the engine does something to itself.
-    pub(crate) engine_fault: Option<(u32, crate::faults::Due)>,
+    /// Output tokens that trigger a fault of the engine, and the fault.
+    pub(crate) engine_fault: Option<(u32, EngineFault)>,
 }
 
 /// The engine that holds a prompt's KV.
 #[derive(Clone, Debug)]
 pub(crate) struct RemoteKv {
-    /// Where it listens for notices.
+    /// The address of its side channel.
     pub(crate) address: String,
     /// Its own name for the request.
     pub(crate) request_id: String,
@@ -96,13 +97,6 @@ impl BlockKeys {
     pub(crate) fn is_empty(&self) -> bool {
         self.lora.is_none() && self.cache_salt.is_none() && self.session_id.is_none()
     }
-}
-
-/// How a request will fail.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct PlannedFailure {
-    pub(crate) after_tokens: u32,
-    pub(crate) finish: vcr_wire::FinishReason,
 }
 
 /// Requests by slot; slots are reused, tags are not.
@@ -204,6 +198,6 @@ impl LiveRequest {
     /// Whether its next output is nothing but tokens.
     #[inline]
     pub(crate) fn is_plain(&self) -> bool {
-        !self.is_silent && self.extras.is_none() && self.events.is_empty()
+        !self.is_first_output && self.extras.is_none() && self.events.is_empty()
     }
 }

@@ -1,181 +1,162 @@
-//! One engine while it serves: everything it owns, and its loop.
+//! The loop of one engine while it serves a frontend.
 //!
-//! One thread does all of it: it takes what frontends send, lets the engine
-//! core decide steps, waits until their ends, and sends what they gave. A step
-//! starts at the instant at which the one before it ended, not when this
-//! thread noticed, so that delays of the thread never add up.
+//! One thread does all of it: it takes messages, lets the engine core decide
+//! steps, waits until their ends, and sends their outputs.
 
-use std::cmp::Reverse;
-use std::collections::{BinaryHeap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use vcr_core::fault::FailureInjector;
 use vcr_core::latency::LatencyModel;
 use vcr_core::policy::SchedulingPolicy;
-use vcr_core::{Engine, PauseState, RequestId};
-use vcr_trace::capture::PromptChain;
-use vcr_wire::{EngineInputs, Line, Received, Transport, Waiter, monotonic_ns};
+use vcr_core::{Engine, EngineConfig};
+use vcr_wire::{EngineInputs, EngineOutputs, Received, Request, Source, Transport, Waiter, monotonic_ns};
 
-use crate::adapters::Adapters;
-use crate::config::LiveConfig;
+use crate::admin::{Admin, shutdown};
+use crate::context::Context;
+use crate::counters::Counters;
+use crate::egress::Egress;
+use crate::egress::kv_events::KvEvents;
+use crate::egress::outputs::Outputs;
+use crate::egress::snapshot_timer::SnapshotTimer;
+use crate::egress::waves::Waves;
 use crate::error::LiveError;
-use crate::faults::Faults;
-use crate::handle::{Command, Counters, Shared};
-use crate::kv_events::KvEvents;
-use crate::outputs::Outputs;
-use crate::pause::Pauses;
-use crate::player::Player;
-use crate::rank::seat;
+use crate::faults::active::Faults;
+use crate::faults::injector::Injector;
+use crate::handle::Shared;
+use crate::intake::frontend::Intake;
+use crate::kv_transfer::transfers::Transfers;
+use crate::lifecycle::{End, Lifecycle};
+use crate::playback::capture::CaptureLookup;
+use crate::playback::player::Player;
 use crate::requests::Requests;
-use crate::routed::Routes;
-use crate::stats::StatsKeeper;
+use crate::routing::dispatcher::Dispatcher;
+use crate::routing::routes::Routes;
+use crate::serving::Serving;
+use crate::stepping::stepper::Stepper;
 use crate::tokens::Tokens;
-use crate::transfer::Transfers;
-use crate::waves::Waves;
 
-/// Behind by more than this, the loop does not catch up but starts anew: the
-/// process was stopped, and nobody wants the steps that it missed.
-const CATCH_UP_NS: u64 = 1_000_000_000;
 /// Messages taken at once while a step is due.
 const MESSAGES_PER_STEP: u32 = 256;
 
-/// Why an engine serves no longer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum End {
-    /// It was told to stop.
-    ShutDown,
-    /// Its frontends are gone.
-    FrontendLost,
-    /// A fault: it is gone, and comes back after so long, if at all.
-    Crashed { restart_ns: Option<u64> },
-}
-
-/// How far a shutdown is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Shutdown {
-    Running,
-    /// Requests under way are waited for until then.
-    Draining {
-        until_ns: u64,
-    },
-}
-
-/// A step on the imagined GPU.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Flight {
-    pub(crate) start_ns: u64,
-    pub(crate) end_ns: u64,
-}
-
-/// One engine with its links.
-pub(crate) struct Server {
-    pub(crate) config: Arc<LiveConfig>,
-    pub(crate) transport: Transport,
-    pub(crate) shared: Arc<[Shared]>,
-    /// Place among the engines of this process.
-    pub(crate) index: usize,
-    pub(crate) rank: u16,
-    pub(crate) line: Line,
-    /// Whether the frontend has shown its line.
-    pub(crate) line_is_known: bool,
-    /// Why this frontend cannot be served, if it cannot.
-    pub(crate) refuses_all: Option<String>,
-    pub(crate) engine: Engine,
-    pub(crate) policy: Option<Box<dyn SchedulingPolicy>>,
+/// The plugins of one engine, fresh for each frontend.
+pub(crate) struct Plugins {
     pub(crate) latency: Box<dyn LatencyModel>,
-    pub(crate) latency_name: String,
-    pub(crate) time_scale: f64,
     pub(crate) tokens: Tokens,
-    pub(crate) requests: Requests,
-    pub(crate) stats: StatsKeeper,
-    pub(crate) outputs: Outputs,
-    pub(crate) kv_events: Option<KvEvents>,
-    pub(crate) adapters: Adapters,
-    pub(crate) pauses: Pauses,
-    pub(crate) waves: Option<Arc<Waves>>,
-    /// Its part in routing, if a router decides who computes what.
-    pub(crate) routes: Option<Routes>,
-    pub(crate) transfers: Transfers,
-    /// Transfers under way: when they end, and for whom.
-    pub(crate) loads: BinaryHeap<Reverse<(u64, u64)>>,
-    pub(crate) faults: Faults,
+    pub(crate) policy: Option<Box<dyn SchedulingPolicy>>,
     pub(crate) injector: Option<Box<dyn FailureInjector>>,
-    pub(crate) happened: Vec<crate::injector::Happened>,
-    /// Requests that are answered at recorded times.
-    pub(crate) player: Player,
-    /// The hashes of the latest prompt, kept for its memory.
-    pub(crate) prompt_chain: PromptChain,
-    /// Steps that were decided, oldest first.
-    pub(crate) pipeline: VecDeque<Flight>,
-    /// When the step that was applied last has ended, if the next one follows
-    /// it at once.
-    pub(crate) follows_ns: Option<u64>,
-    /// Whether something has changed since no step could be decided.
-    pub(crate) may_decide: bool,
-    /// Whether a last message must say that nothing is left.
-    pub(crate) owes_stats: bool,
-    pub(crate) stalled_until_ns: u64,
-    pub(crate) shutdown: Shutdown,
-    pub(crate) end: Option<End>,
-    /// What former incarnations have counted.
-    pub(crate) base: Counters,
+}
+
+/// The links of one engine.
+pub(crate) struct Links {
+    pub(crate) outputs: EngineOutputs,
+    pub(crate) transport: Transport,
+    /// For connections to the side channels of other engines alone.
+    pub(crate) peer_transport: Transport,
+    pub(crate) shared: Arc<[Shared]>,
+    pub(crate) dispatcher: Option<Arc<Dispatcher>>,
+    /// For a mixture of experts behind a coordinator.
+    pub(crate) waves: Option<Arc<Waves>>,
+}
+
+/// State of an engine that outlives its frontends.
+pub(crate) struct Lasting {
+    pub(crate) kv_events: Option<KvEvents>,
+    pub(crate) faults: Faults,
     pub(crate) counters: Counters,
-    /// Waiting and running requests, as the coordinator was told.
-    pub(crate) told_counts: (usize, usize),
-    pub(crate) is_full: bool,
-    /// When it began to serve: zero on the clock of faults and models.
-    pub(crate) origin_ns: u64,
-    pub(crate) snapshot_ns: u64,
-    /// Whether others see it as it is.
-    pub(crate) is_shown: bool,
-    pub(crate) released: Vec<(RequestId, bool)>,
+}
+
+/// The links of an engine that serves no longer.
+pub(crate) struct OpenLinks {
+    outputs: Outputs,
+    _transfers: Transfers,
+}
+
+impl OpenLinks {
+    /// Sends all delayed messages.
+    ///
+    /// # Errors
+    /// When the library fails.
+    pub(crate) fn flush(&mut self) -> Result<(), LiveError> {
+        Ok(self.outputs.flush()?)
+    }
+}
+
+/// One engine while it serves a frontend.
+pub(crate) struct Server {
+    serving: Serving,
+    intake: Intake,
+    admin: Admin,
 }
 
 impl Server {
-    pub(crate) fn shared(&self) -> &Shared {
-        &self.shared[self.index]
-    }
-
-    /// Nanoseconds since it began to serve.
-    pub(crate) fn since_start_ns(&self, now_ns: u64) -> u64 {
-        now_ns.saturating_sub(self.origin_ns)
+    /// An engine without requests.
+    pub(crate) fn new(context: Context, links: Links, plugins: Plugins, lasting: Lasting) -> Self {
+        let Plugins { latency, tokens, policy, injector } = plugins;
+        let Links { outputs, transport, peer_transport, shared, dispatcher, waves } = links;
+        let Lasting { kv_events, faults, counters: base } = lasting;
+        let config = Arc::clone(&context.config);
+        let mut engine = Engine::new(EngineConfig::clone(&config.engine));
+        let needs_overlap = dispatcher.as_ref().is_some_and(|dispatcher| dispatcher.needs_overlap());
+        engine.pool_mut().record_events(kv_events.is_some() || needs_overlap);
+        let serving = Serving {
+            shared,
+            lifecycle: Lifecycle::default(),
+            requests: Requests::default(),
+            tokens,
+            stepper: Stepper::new(engine, policy, latency, config.latency_name.clone(), config.time_scale),
+            player: Player::default(),
+            captures: CaptureLookup::default(),
+            transfers: Transfers::new(&context, transport, peer_transport),
+            routes: dispatcher.clone().map(|dispatcher| Routes::new(dispatcher, context.index)),
+            faults,
+            injector: Injector::new(injector),
+            egress: Egress::new(&context, outputs, kv_events, waves, dispatcher),
+            counters: Counters::default(),
+            snapshot: SnapshotTimer::default(),
+            context,
+        };
+        Self { serving, intake: Intake::default(), admin: Admin::new(config.engine.max_loras, base) }
     }
 
     /// Serves until something ends it.
+    ///
+    /// # Errors
+    /// When a guest or a link fails.
     pub(crate) fn run(&mut self, inputs: &mut EngineInputs, waiter: &Waiter) -> Result<End, LiveError> {
         loop {
             let now_ns = monotonic_ns();
             self.receive(inputs, now_ns)?;
-            self.obey(now_ns)?;
-            self.read_mail(now_ns)?;
+            self.handle_commands(now_ns)?;
+            self.intake.handle_peer_messages(&mut self.serving, &mut self.admin, now_ns)?;
             self.fire_timers(now_ns)?;
-            self.apply_due(now_ns)?;
-            self.play_due(now_ns)?;
-            if let Some(end) = self.end {
+            self.serving.apply_due(now_ns)?;
+            self.serving.play_due(now_ns)?;
+            if let Some(end) = self.serving.lifecycle.ended() {
                 return Ok(end);
             }
-            self.decide_steps(now_ns)?;
-            self.settle(now_ns)?;
-            if let Some(end) = self.end {
+            self.serving.decide_steps(now_ns)?;
+            self.finish_turn(now_ns)?;
+            if let Some(end) = self.serving.lifecycle.ended() {
                 return Ok(end);
             }
-            let events = self.kv_events.as_ref().map(KvEvents::publisher);
-            let (board, until_ns) = (self.transfers.board(), self.next_wake_ns(now_ns));
-            // A message that nobody takes would end every wait at once.
-            waiter.wait(inputs, !self.is_holding_back(), events, board, until_ns)?;
+            let serving = &self.serving;
+            let (events, notices) = (serving.egress.publisher(), serving.transfers.notices());
+            // A message that is held back would end every wait at once.
+            let takes_messages = !serving.is_at_limit() || serving.stepper.is_paused();
+            waiter.wait(inputs, takes_messages, events, notices, self.next_wake_ns(now_ns))?;
         }
     }
 
-    /// Takes what has come in, as long as no step is due.
+    /// Takes waiting messages, up to a limit and unless they are held back.
     fn receive(&mut self, inputs: &mut EngineInputs, now_ns: u64) -> Result<(), LiveError> {
         let mut left = MESSAGES_PER_STEP;
-        while left > 0 && !self.holds_back() {
+        while left > 0 && !self.intake.holds_back(&mut self.serving) {
             let Some(received) = inputs.try_receive_message()? else { break };
             self.handle(received, inputs, now_ns)?;
             left -= 1;
         }
-        // Looked for when there is nothing else: a lost frontend sends nothing.
+        // Checked when nothing else comes: a lost frontend sends nothing.
         if left == MESSAGES_PER_STEP {
             while let Some(received) = inputs.try_receive_loss()? {
                 self.handle(received, inputs, now_ns)?;
@@ -184,138 +165,131 @@ impl Server {
         Ok(())
     }
 
-    /// Whether the limit of requests is reached, so that further ones wait at
-    /// their sender. While it is paused nothing would ever end, and what is to
-    /// resume it comes the same way: then requests are refused instead.
-    fn holds_back(&mut self) -> bool {
-        let is_full = self.is_at_limit();
-        if is_full && !self.is_full {
-            self.counters.full += 1;
-            tracing::warn!(
-                rank = self.rank,
-                requests = self.requests.len(),
-                prompt_tokens = self.requests.prompt_tokens(),
-                "the limit of requests is reached; further messages wait until some have ended"
-            );
-        }
-        self.is_full = is_full;
-        self.is_holding_back()
-    }
-
-    fn is_holding_back(&self) -> bool {
-        self.is_at_limit() && self.engine.pause_state() == PauseState::Unpaused
-    }
-
-    pub(crate) fn is_at_limit(&self) -> bool {
-        let limits = &self.config.limits;
-        self.requests.len() >= limits.max_requests || self.requests.prompt_tokens() >= limits.max_prompt_tokens
-    }
-
     fn handle(&mut self, received: Received, inputs: &EngineInputs, now_ns: u64) -> Result<(), LiveError> {
-        self.is_shown = false;
+        self.serving.snapshot.mark_stale();
         match received {
             Received::Request { source, request, aux: _ } => {
-                if !self.line_is_known {
-                    self.learn_line(inputs)?;
-                }
+                self.intake.detect_version(&mut self.serving, inputs);
                 self.handle_request(source, request, now_ns)
             }
             Received::Malformed { source, error, request_id } => {
-                self.handle_malformed(source, &error, request_id.as_deref(), now_ns)
+                self.intake.handle_malformed(&mut self.serving, source, &error, request_id.as_deref(), now_ns)
             }
-            Received::FrontendLost { client } => self.handle_loss(client),
+            Received::FrontendLost { client } => {
+                self.intake.handle_loss(&mut self.serving, &mut self.admin, client);
+                Ok(())
+            }
         }
     }
 
-    /// Does what other threads want.
-    fn obey(&mut self, now_ns: u64) -> Result<(), LiveError> {
-        if self.shutdown == Shutdown::Running && self.shared().stop.load(Ordering::Relaxed) {
-            self.begin_shutdown(now_ns)?;
-        }
-        while let Some(command) = self.shared().next_command() {
-            self.show_soon();
-            match command {
-                Command::SetLatency { factory, name } => match factory(&seat(self.config.seed, "latency", self.rank)) {
-                    Ok(model) => (self.latency, self.latency_name) = (model, name),
-                    Err(error) => tracing::error!(rank = self.rank, "the latency model stays as it is: {error}"),
-                },
-                Command::SetTimeScale(scale) => self.time_scale = scale,
-                Command::AddFault(rule) => self.faults.add(rule),
-                Command::ClearFaults => self.faults.clear(),
-                Command::SetPaused(true) => self.engine.set_pause_state(PauseState::PausedAll),
-                Command::SetPaused(false) => self.resume(),
-                Command::ResetPrefixCache => _ = self.reset_prefix_cache(true),
+    fn handle_request(&mut self, source: Source, request: Request, now_ns: u64) -> Result<(), LiveError> {
+        let serving = &mut self.serving;
+        match request {
+            Request::Add(request) => self.intake.add(serving, &mut self.admin, *request, now_ns)?,
+            Request::Abort(ids) => self.intake.abort(serving, &ids),
+            Request::Utility(call) => self.admin.handle_utility(serving, call, now_ns)?,
+            Request::StartDpWave(wave) if source == Source::Coordinator => {
+                serving.egress.start_wave(wave.wave, wave.exclude_engine_index);
+            }
+            Request::StartDpWave(_) => {
+                serving.counters.malformed += 1;
+                tracing::warn!(
+                    rank = serving.context.rank,
+                    "START_DP_WAVE came from an API server; only a coordinator may"
+                );
             }
         }
         Ok(())
     }
 
-    /// What is due by the clock, besides steps.
+    /// Handles the commands of other threads, a shutdown among them.
+    fn handle_commands(&mut self, now_ns: u64) -> Result<(), LiveError> {
+        let serving = &mut self.serving;
+        if serving.lifecycle.is_running() && serving.shared().stop.load(Ordering::Acquire) {
+            shutdown::begin(serving, now_ns)?;
+        }
+        self.admin.handle_commands(serving);
+        Ok(())
+    }
+
+    /// Does what is due by the clock, besides steps and playback.
     fn fire_timers(&mut self, now_ns: u64) -> Result<(), LiveError> {
-        while let Some(&Reverse((due_ns, tag))) = self.loads.peek()
-            && due_ns <= now_ns
-        {
-            self.loads.pop();
-            self.finish_load(tag);
+        let serving = &mut self.serving;
+        serving.finish_transfers(now_ns)?;
+        let since_start_ns = serving.context.since_start_ns(now_ns);
+        serving.egress.outputs.send_delayed(since_start_ns)?;
+        if let Some(publisher) = serving.egress.publisher() {
+            publisher.serve_replays()?;
         }
-        self.release_fetched(now_ns)?;
-        let since_start_ns = self.since_start_ns(now_ns);
-        self.outputs.send_delayed(since_start_ns)?;
-        if let Some(events) = &self.kv_events {
-            events.publisher().serve_replays()?;
-        }
-        while let Some(due) = self.faults.due(since_start_ns, false) {
-            self.suffer(due, now_ns)?;
+        while let Some(fault) = serving.faults.due(since_start_ns, false) {
+            serving.apply_fault(fault, now_ns)?;
         }
         Ok(())
     }
 
-    /// What follows from everything else.
-    fn settle(&mut self, now_ns: u64) -> Result<(), LiveError> {
-        self.send_owed_stats(now_ns)?;
-        self.finish_pauses()?;
-        self.tell_coordinator_counts()?;
-        self.end_shutdown(now_ns)?;
-        self.send_home();
-        self.tell_switchboard();
-        if !self.is_shown && now_ns >= self.snapshot_ns {
+    /// Finishes one turn of the loop: statistics, pauses, reports, shutdown.
+    fn finish_turn(&mut self, now_ns: u64) -> Result<(), LiveError> {
+        let serving = &mut self.serving;
+        serving.send_owed_stats(now_ns)?;
+        self.admin.finish_pauses(serving)?;
+        serving.egress.report_counts(serving.stepper.engine(), serving.player.counts())?;
+        shutdown::advance(serving, now_ns)?;
+        if let Some(routes) = &mut serving.routes {
+            routes.notify_origins();
+        }
+        self.admin.report_load(serving);
+        if self.serving.snapshot.due_ns().is_some_and(|due_ns| due_ns <= now_ns) {
             self.publish_snapshot(now_ns);
         }
         Ok(())
     }
 
-    /// When the loop must go on although nothing comes in; at once if a step
+    /// When the loop must continue although no message comes; at once if a step
     /// could be decided now.
     fn next_wake_ns(&self, now_ns: u64) -> Option<u64> {
-        let since_start = |at_ns: u64| self.origin_ns.saturating_add(at_ns);
-        let step_ns = self.pipeline.front().map(|flight| flight.end_ns.max(self.stalled_until_ns));
-        let stall_ns = (self.stalled_until_ns > now_ns).then_some(self.stalled_until_ns);
-        let drain_ns = match self.shutdown {
-            Shutdown::Draining { until_ns } => Some(until_ns.max(now_ns + 1)),
-            Shutdown::Running => None,
-        };
-        let snapshot_ns = (!self.is_shown).then_some(self.snapshot_ns);
+        let Serving { context, stepper, player, lifecycle, snapshot, transfers, egress, faults, .. } = &self.serving;
+        let stalled_until_ns = stepper.stalled_until_ns();
+        let next_fault_ns = faults.next_due_ns(context.since_start_ns(now_ns));
         let times = [
-            step_ns,
-            self.player.next_due_ns().map(|due_ns| due_ns.max(self.stalled_until_ns)),
-            stall_ns,
-            drain_ns,
-            snapshot_ns,
-            self.loads.peek().map(|Reverse((due_ns, _))| *due_ns),
-            self.transfers.next_lease_end_ns(),
-            self.outputs.next_delayed_ns().map(since_start),
-            self.faults.next_due_ns(self.since_start_ns(now_ns)).map(since_start),
+            stepper.next_step_ns(),
+            player.next_due_ns().map(|due_ns| due_ns.max(stalled_until_ns)),
+            (stalled_until_ns > now_ns).then_some(stalled_until_ns),
+            lifecycle.drain_until_ns().map(|until_ns| until_ns.max(now_ns + 1)),
+            snapshot.due_ns(),
+            transfers.next_load_ns(),
+            transfers.next_lease_end_ns(),
+            egress.outputs.next_delayed_ns().map(|due_ns| context.at_ns(due_ns)),
+            next_fault_ns.map(|due_ns| context.at_ns(due_ns)),
         ];
         times.into_iter().flatten().min()
     }
 
-    /// Where a step that ended at `end_ns` lets the next one start.
-    pub(crate) fn follow(&mut self, end_ns: u64, now_ns: u64) {
-        let late_ns = now_ns.saturating_sub(end_ns);
-        if late_ns > 1_000_000 {
-            self.counters.late_steps += 1;
-        }
-        self.counters.max_late_ns = self.counters.max_late_ns.max(late_ns);
-        self.follows_ns = (late_ns <= CATCH_UP_NS).then_some(end_ns);
+    fn publish_snapshot(&mut self, now_ns: u64) {
+        let version = self.intake.version().is_known().then(|| self.serving.egress.version());
+        self.admin.publish_snapshot(&mut self.serving, version, now_ns);
+    }
+
+    /// Leaves the other engines, after [`Server::run`].
+    pub(crate) fn close_routes(&mut self) {
+        self.serving.close_routes();
+    }
+
+    /// Sends ENGINE_CORE_DEAD.
+    ///
+    /// # Errors
+    /// When the library fails.
+    pub(crate) fn send_dead(&mut self) -> Result<(), LiveError> {
+        Ok(self.serving.egress.outputs.send_dead()?)
+    }
+
+    /// Publishes a last snapshot. Returns the state for the next frontend, and
+    /// the links, which stay open until they are dropped.
+    pub(crate) fn finish(mut self) -> (Lasting, OpenLinks) {
+        self.publish_snapshot(monotonic_ns());
+        let counters = self.admin.all_counters(&self.serving);
+        let block_size = self.serving.context.config.engine.block_size;
+        let (outputs, kv_events) = self.serving.egress.into_parts(block_size);
+        let links = OpenLinks { outputs, _transfers: self.serving.transfers };
+        (Lasting { kv_events, faults: self.serving.faults, counters }, links)
     }
 }

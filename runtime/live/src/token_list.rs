@@ -1,11 +1,10 @@
 //! Outputs from a file: one JSON object a line.
 
 use std::collections::HashMap;
-use std::fs::File;
-use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
+use vcr_input::{Lines, Unpacked};
 
 /// Outputs to be given in turn, or to the prompt they belong to.
 #[derive(Clone, Debug, Default)]
@@ -16,28 +15,28 @@ pub struct TokenList {
     pub by_prompt: HashMap<Vec<u32>, Vec<u32>>,
 }
 
-/// Why a file gives no outputs.
+/// A file without usable outputs.
 #[derive(Debug, thiserror::Error)]
 pub enum TokenListError {
     /// It cannot be read.
-    #[error("cannot read {}", path.display())]
+    #[error("cannot read {}: {source}", path.display())]
     Read {
         /// The file.
         path: PathBuf,
-        /// What the system says.
+        /// The system's error.
         source: std::io::Error,
     },
-    /// A line is none.
+    /// A line is invalid.
     #[error("{}:{line}: {reason}", path.display())]
     Line {
         /// The file.
         path: PathBuf,
         /// Counted from 1.
-        line: usize,
-        /// What is wrong with it.
+        line: u64,
+        /// The problem.
         reason: String,
     },
-    /// There is none in it.
+    /// There are none.
     #[error("{} holds no outputs", path.display())]
     Empty {
         /// The file.
@@ -60,13 +59,10 @@ impl TokenList {
     pub fn read(path: &Path) -> Result<Self, TokenListError> {
         let read_error = |source| TokenListError::Read { path: path.to_owned(), source };
         let mut list = Self::default();
-        for (index, line) in BufReader::new(File::open(path).map_err(read_error)?).lines().enumerate() {
-            let line = line.map_err(read_error)?;
-            if line.trim().is_empty() {
-                continue;
-            }
-            let line_error = |reason| TokenListError::Line { path: path.to_owned(), line: index + 1, reason };
-            let row: Row = serde_json::from_str(&line).map_err(|error| line_error(error.to_string()))?;
+        let mut lines = Lines::new(Unpacked::open(path).map_err(read_error)?);
+        while let Some((line, row)) = lines.next_row().map_err(|error| read_error(error.into()))? {
+            let line_error = |reason| TokenListError::Line { path: path.to_owned(), line, reason };
+            let row: Row = serde_json::from_slice(row).map_err(|error| line_error(error.to_string()))?;
             if row.output_token_ids.is_empty() {
                 return Err(line_error(
                     "`output_token_ids` is empty; every request gets at least one token".to_owned(),

@@ -9,8 +9,8 @@ use std::collections::VecDeque;
 
 use vcr_core::plan::StepPlan;
 use vcr_core::seed::mix;
-use vcr_core::tokens::{BatchTokenSource, TokenError, TokenRequest, TokenWant};
-use vcr_core::{Seat, TokenSource};
+use vcr_core::tokens::{BatchTokenSource, TokenAnswer, TokenError, TokenRefusal, TokenRequest, TokenWant};
+use vcr_core::{PluginContext, TokenSource};
 use vcr_random::Stream;
 
 use crate::config::{TokenChoice, TokenSettings};
@@ -62,7 +62,7 @@ struct Guest {
     started: VecDeque<Started>,
     ended: Vec<u32>,
     wants: Vec<TokenWant>,
-    fetched: Vec<u32>,
+    answer: TokenAnswer,
 }
 
 struct Started {
@@ -81,18 +81,18 @@ impl Tokens {
     ///
     /// # Errors
     /// When a guest cannot be made.
-    pub(crate) fn new(settings: TokenSettings, seat: &Seat<'_>) -> Result<Self, TokenError> {
+    pub(crate) fn new(settings: TokenSettings, plugin_context: &PluginContext<'_>) -> Result<Self, TokenError> {
         let guest = match &settings.choice {
             TokenChoice::Guest(make) => Some(Guest {
-                source: make(seat)?,
+                source: make(plugin_context)?,
                 started: VecDeque::new(),
                 ended: Vec::new(),
                 wants: Vec::new(),
-                fetched: Vec::new(),
+                answer: TokenAnswer::default(),
             }),
             _ => None,
         };
-        let acceptance = Stream::new(seat.seed, "live.acceptance");
+        let acceptance = Stream::new(plugin_context.seed, "live.acceptance");
         Ok(Self { settings, guest, slots: Vec::new(), acceptance, next_in_turn: 0 })
     }
 
@@ -205,22 +205,29 @@ impl Tokens {
             return Ok(());
         }
         let started: Vec<_> = guest.started.iter().map(Started::request).collect();
-        guest.fetched.clear();
-        guest.source.step(&started, &guest.ended, &guest.wants, &mut guest.fetched)?;
+        guest.answer.clear();
+        guest.source.step(&started, &guest.ended, &guest.wants, &mut guest.answer)?;
         guest.started.clear();
         guest.ended.clear();
         let wanted: usize = guest.wants.iter().map(|want| want.count as usize).sum();
-        if guest.fetched.len() != wanted {
-            let reason = format!("it gave {} tokens where {wanted} were wanted", guest.fetched.len());
+        if guest.answer.tokens.len() != wanted {
+            let reason = format!("it gave {} tokens where {wanted} were wanted", guest.answer.tokens.len());
             return Err(TokenError { r#source: "guest".to_owned(), reason });
         }
-        let mut chosen = guest.fetched.as_slice();
+        let mut chosen = guest.answer.tokens.as_slice();
         for want in &guest.wants {
             let (own, later) = chosen.split_at(want.count as usize);
             self.slots[want.slot as usize].listed.extend_from_slice(own);
             chosen = later;
         }
         Ok(())
+    }
+}
+
+impl Tokens {
+    /// Requests that the guest refused when the last step was prepared.
+    pub(crate) fn take_refusals(&mut self) -> Vec<TokenRefusal> {
+        self.guest.as_mut().map(|guest| std::mem::take(&mut guest.answer.refusals)).unwrap_or_default()
     }
 }
 

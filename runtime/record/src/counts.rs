@@ -46,6 +46,9 @@ macro_rules! counts {
 counts! {
     /// Engines that have presented themselves, each time counted.
     engines,
+    /// Answers of the frontend to engines that were not handed on, because the
+    /// engines would not have been recorded.
+    refused_inits,
     /// Requests that have arrived.
     arrivals,
     /// Requests that are over.

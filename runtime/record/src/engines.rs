@@ -34,7 +34,7 @@ pub(crate) struct Engine {
     pub(crate) is_dead: bool,
 }
 
-/// The line of an engine that registers with these settings.
+/// The version of an engine that registers with these settings.
 pub(crate) fn engine_record(rank: u32, at_ns: u64, model: &str, mut settings: Map<String, Value>) -> EngineRecord {
     let fingerprint = Some(fingerprint(model, &settings));
     let vllm_version = settings.remove("vllm_version").and_then(|version| Some(version.as_str()?.to_owned()));

@@ -2,18 +2,17 @@
 
 use std::io;
 use std::path::PathBuf;
+use std::time::Duration;
 
+use vcr_output::OutputError;
 use vcr_wire::LinkError;
 
 /// Why a capture cannot be made, or ends.
 #[derive(Debug, thiserror::Error)]
 pub enum RecordError {
-    /// A file of that name is there already.
-    #[error("{} exists already; choose another name, or allow to replace it", path.display())]
-    Exists {
-        /// The file.
-        path: PathBuf,
-    },
+    /// A file of that name must not be written.
+    #[error(transparent)]
+    Output(#[from] OutputError),
     /// A file of the capture cannot be written.
     #[error("cannot write {}", path.display())]
     Write {
@@ -35,6 +34,34 @@ pub enum RecordError {
         setting: &'static str,
         /// What it may be.
         expected: &'static str,
+    },
+    /// What engines join is what the proxy would join itself.
+    #[error("engines are to join at {engines}, which is where the frontend is to be: {frontend}")]
+    SameAddress {
+        /// Where engines join.
+        engines: String,
+        /// Where the frontend is.
+        frontend: String,
+    },
+    /// The frontend does not answer.
+    #[error("the frontend at {address} has not answered engine {rank} within {} s: {reason}", waited.as_secs_f64())]
+    NoFrontend {
+        /// Where it should be.
+        address: String,
+        /// The engine that has said HELLO.
+        rank: u32,
+        /// How long it has waited.
+        waited: Duration,
+        /// Why that may be.
+        reason: String,
+    },
+    /// No engine joins.
+    #[error("no engine has come to {address} within {} s", waited.as_secs_f64())]
+    NoEngines {
+        /// Where they should join.
+        address: String,
+        /// How long they were waited for.
+        waited: Duration,
     },
     /// There is no place for the sockets.
     #[error("cannot make a folder for sockets")]

@@ -14,12 +14,13 @@ mod engines;
 mod error;
 mod json;
 mod kv;
+mod lobby;
 mod parts;
 mod queue;
 mod recorder;
 mod request;
 mod requests;
-mod scribe;
+mod writer;
 
 pub use counts::RecordSummary;
 pub use error::RecordError;

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use serde::Serialize;
+use vcr_output::Outputs;
 use vcr_trace::capture::{CaptureEnd, CaptureLine, CaptureMeta, CaptureWriter, EngineRecord, StepRecord};
 
 use crate::error::RecordError;
@@ -56,13 +57,11 @@ impl Parts {
     pub(crate) fn new(path: &Path, rotation: Rotation, replace: bool, meta: CaptureMeta) -> Result<Self, RecordError> {
         split(path).ok_or_else(|| RecordError::Suffix { path: path.to_owned() })?;
         let write = |source| RecordError::Write { path: path.to_owned(), source };
+        let mut outputs = Outputs::new(replace);
         for part in 0.. {
             let old = part_path(path, part);
-            if !old.try_exists().map_err(write)? {
+            if !outputs.check(&old)? {
                 break;
-            }
-            if !replace {
-                return Err(RecordError::Exists { path: old });
             }
             fs::remove_file(&old).map_err(|source| RecordError::Write { path: old.clone(), source })?;
             if !rotation.is_wanted() {
@@ -180,6 +179,7 @@ fn part_path(path: &Path, part: u32) -> PathBuf {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use vcr_output::OutputError;
     use vcr_trace::capture::Break;
 
     fn line() -> CaptureLine {
@@ -208,11 +208,13 @@ mod tests {
         for part in 0..2 {
             fs::write(part_path(&path, part), "mine").expect("it is writable");
         }
-        assert!(matches!(new(false), Err(RecordError::Exists { .. })));
+        assert!(matches!(new(false), Err(RecordError::Output(OutputError::Exists { .. }))));
         assert!(new(true).is_ok());
         assert!(!part_path(&path, 1).exists(), "a part of an old capture must not seem to be one of the new");
-        let missing = Parts::new(&folder.path().join("no/a.jsonl"), rotation, false, CaptureMeta::default());
-        assert!(matches!(missing, Err(RecordError::Write { .. })));
+        let below = |path: &str| Parts::new(&folder.path().join(path), rotation, false, CaptureMeta::default());
+        assert!(below("new/a.jsonl").is_ok());
+        fs::write(&path, "mine").expect("it is writable");
+        assert!(matches!(below("a.jsonl/a.jsonl"), Err(RecordError::Output(OutputError::NotAFolder { .. }))));
     }
 
     #[test]

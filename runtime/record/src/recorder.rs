@@ -9,15 +9,19 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use tempfile::TempDir;
 use vcr_trace::capture::{CAPTURE_FORMAT, CAPTURE_VERSION, CaptureMeta, HashScheme, Holds, PromptHasher};
-use vcr_wire::{DataAddress, Relay, RelayConfig, Transport, Waker, monotonic_ns};
+use vcr_wire::{
+    DataAddress, Relay, RelayConfig, Transport, Waker, check_own_address, check_peer_address, is_same_place,
+    monotonic_ns,
+};
 
 use crate::counts::{Counts, RecordSummary};
 use crate::error::RecordError;
 use crate::kv::subscribe;
+use crate::lobby::{Greeter, Lobby};
 use crate::parts::{Parts, Rotation};
 use crate::queue::{Batch, Queue, Tap};
 use crate::request::Detail;
-use crate::scribe::Scribe;
+use crate::writer::Writer;
 
 /// How long messages wait to be written down while there are few of them: the
 /// recorder is not woken for each.
@@ -30,6 +34,9 @@ pub struct RecordConfig {
     pub frontend_handshake: String,
     /// Where engines say HELLO in its place; port `*` takes a free one.
     pub engine_handshake: String,
+    /// How long the first engine, and any answer of the frontend, are waited for;
+    /// `None` is for ever.
+    pub connect_timeout: Option<Duration>,
     /// The host at which the other sockets listen for engines; `None`: they are
     /// files in a temporary folder.
     pub bind_host: Option<String>,
@@ -86,6 +93,15 @@ impl RecordConfig {
         if self.block_size_tokens == 0 {
             return Err(RecordError::Setting { setting: "the block size", expected: "at least 1 token" });
         }
+        check_peer_address(&self.frontend_handshake)?;
+        check_own_address(&self.engine_handshake)?;
+        for publisher in &self.kv_events {
+            check_peer_address(publisher)?;
+        }
+        if is_same_place(&self.engine_handshake, &self.frontend_handshake) {
+            let (engines, frontend) = (self.engine_handshake.clone(), self.frontend_handshake.clone());
+            return Err(RecordError::SameAddress { engines, frontend });
+        }
         Ok(())
     }
 }
@@ -93,8 +109,10 @@ impl RecordConfig {
 /// A recorder at work.
 pub struct Recorder {
     relay: JoinHandle<Result<(), RecordError>>,
-    scribe: JoinHandle<Result<(), RecordError>>,
+    writer: JoinHandle<Result<(), RecordError>>,
     subscribers: Vec<JoinHandle<()>>,
+    lobby: Arc<Lobby>,
+    watcher: JoinHandle<Result<(), RecordError>>,
     queue: Arc<Queue>,
     handle: RecorderHandle,
     engine_handshake: String,
@@ -153,16 +171,22 @@ impl Recorder {
         let handle = RecorderHandle { counts: Arc::clone(&counts), stop: Arc::default(), waker: relay.waker() };
         let queue = Arc::new(Queue::new(config.queue_bytes));
 
-        let scribe = Scribe::new(parts, config.detail(), monotonic_ns(), Arc::clone(&counts));
+        let writer = Writer::new(parts, config.detail(), monotonic_ns(), Arc::clone(&counts));
         let source = Arc::clone(&queue);
-        let scribe = spawn("scribe", move || write_down(&source, scribe, &counts))?;
+        let writer = spawn("writer", move || write_down(&source, writer, &counts))?;
         let mut subscribers = Vec::new();
         for (endpoint, rank) in config.kv_events.iter().zip(0..) {
             subscribers.push(subscribe(&transport, endpoint, rank, Arc::clone(&queue), Arc::clone(&handle.stop))?);
         }
-        let (tapped, stop) = (Arc::clone(&queue), Arc::clone(&handle.stop));
-        let relay = spawn("relay", move || Ok(relay.run(&mut Tap(&tapped), &stop)?))?;
-        Ok(Self { relay, scribe, subscribers, queue, handle, engine_handshake, _folder: folder })
+        let lobby = Arc::new(Lobby::new(&config.frontend_handshake, &engine_handshake, config.connect_timeout));
+        let (watched, stopping) = (Arc::clone(&lobby), handle.clone());
+        let watcher = spawn("lobby", move || watched.watch().inspect_err(|_| stopping.stop()))?;
+        let (tapped, greeted, stop) = (Arc::clone(&queue), Arc::clone(&lobby), Arc::clone(&handle.stop));
+        let relay = spawn("relay", move || {
+            let mut greeter = Greeter { tap: Tap(&tapped), lobby: &greeted };
+            Ok(relay.run(&mut greeter, &stop)?)
+        })?;
+        Ok(Self { relay, writer, subscribers, lobby, watcher, queue, handle, engine_handshake, _folder: folder })
     }
 
     /// Where engines say HELLO, the port filled in.
@@ -180,17 +204,19 @@ impl Recorder {
     /// Waits for the end of the relay, and ends the capture.
     ///
     /// # Errors
-    /// When the sockets failed, or the capture could not be written; relaying
-    /// has gone on in the latter case.
+    /// When the sockets failed, nobody came in time, or the capture could not be
+    /// written; relaying has gone on in the last case.
     pub fn wait(self) -> Result<RecordSummary, RecordError> {
         let relayed = self.relay.join().unwrap_or(Err(RecordError::Panicked("relay")));
         self.handle.stop();
+        self.lobby.close();
+        let came = self.watcher.join().unwrap_or(Err(RecordError::Panicked("lobby")));
         for subscriber in self.subscribers {
             subscriber.join().map_err(|_| RecordError::Panicked("subscriber"))?;
         }
         self.queue.close();
-        let written = self.scribe.join().unwrap_or(Err(RecordError::Panicked("recorder")));
-        relayed.and(written).map(|()| self.handle.summary())
+        let written = self.writer.join().unwrap_or(Err(RecordError::Panicked("recorder")));
+        relayed.and(written).and(came).map(|()| self.handle.summary())
     }
 }
 
@@ -202,13 +228,13 @@ fn spawn<T: Send + 'static>(
 }
 
 /// Writes down what waits until nothing more will come.
-fn write_down(queue: &Queue, mut scribe: Scribe, counts: &Counts) -> Result<(), RecordError> {
+fn write_down(queue: &Queue, mut writer: Writer, counts: &Counts) -> Result<(), RecordError> {
     let mut batch = Batch::default();
     let mut goes_on = true;
     while goes_on {
         goes_on = queue.take(&mut batch, PAUSE);
         let mut things = batch.iter();
-        let noted = things.try_for_each(|(item, frames)| scribe.note(item, frames)).and_then(|()| scribe.flush());
+        let noted = things.try_for_each(|(item, frames)| writer.note(item, frames)).and_then(|()| writer.flush());
         if let Err(error) = noted {
             tracing::error!("the capture ends here, but relaying goes on: {error}");
             counts.lost_messages.add(1 + things.map(|(item, _)| item.messages()).sum::<u64>());
@@ -219,5 +245,5 @@ fn write_down(queue: &Queue, mut scribe: Scribe, counts: &Counts) -> Result<(), 
             return Err(error);
         }
     }
-    scribe.end(monotonic_ns())
+    writer.end(monotonic_ns())
 }

@@ -8,7 +8,7 @@ use crate::request::OpenRequest;
 
 /// More are not followed: a frontend that never hears of the end of its
 /// requests must not fill the memory.
-const MOST_OPEN: u32 = 1 << 18;
+const MAX_OPEN: u32 = 1 << 18;
 
 /// Requests by engine and name.
 #[derive(Debug, Default)]
@@ -26,7 +26,7 @@ impl Requests {
 
     /// Whether another one can be followed.
     pub(crate) fn has_room(&self) -> bool {
-        self.open < MOST_OPEN
+        self.open < MAX_OPEN
     }
 
     /// Takes in one that has arrived. Returns that of the same name, whose end

@@ -1,12 +1,12 @@
-//! The faults of one engine while it serves.
+//! The fault rules of one engine while it serves.
 
 use vcr_core::fault::FaultAction;
 use vcr_random::Stream;
+use vcr_wire::FinishReason;
 
-use super::rule::{FaultKind, FaultRule};
-use crate::requests::PlannedFailure;
+use crate::faults::rule::{FaultKind, FaultRule};
 
-/// A request that has come in, as faults look at it.
+/// The properties of a request that rules match.
 pub(crate) struct ArrivedRequest<'a> {
     /// The internal name, which contains the user's.
     pub(crate) id: &'a str,
@@ -16,7 +16,7 @@ pub(crate) struct ArrivedRequest<'a> {
     pub(crate) priority: i64,
 }
 
-/// What becomes of a message.
+/// The fate of a message to a frontend.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct MessageFate {
     pub(crate) is_dropped: bool,
@@ -24,13 +24,15 @@ pub(crate) struct MessageFate {
     pub(crate) is_corrupt: bool,
     /// When it is sent, if not at once.
     pub(crate) at_ns: Option<u64>,
+    /// Whether later messages overtake it.
+    pub(crate) is_overtaken: bool,
 }
 
-/// Something for the engine to do to itself.
+/// A fault of the whole engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Due {
+pub(crate) enum EngineFault {
     Stall { for_ns: u64 },
-    Crash { restart_ns: Option<u64>, says_so: bool },
+    Crash { restart_ns: Option<u64>, sends_dead: bool },
 }
 
 struct Active {
@@ -46,8 +48,8 @@ impl Active {
         Self { rule, draws, occasions: 0, happened: 0 }
     }
 
-    /// Whether it happens at this occasion.
-    fn strikes(&mut self, now_ns: u64) -> bool {
+    /// Whether the rule fires at this occasion.
+    fn fires(&mut self, now_ns: u64) -> bool {
         let (from_ns, until_ns) = self.rule.window_ns;
         if now_ns < from_ns || now_ns >= until_ns || self.happened >= self.rule.count {
             return false;
@@ -73,21 +75,28 @@ impl Active {
 pub(crate) struct Faults {
     seed: u64,
     active: Vec<Active>,
-    /// What a guest asked for the next message.
+    /// Requests of a guest for the next message, KV event batch and utility call.
     asked: MessageFate,
     asked_kv_loss: bool,
     asked_utility_failure: bool,
-    /// When the slow socket has sent what it was given.
+    /// When the slow socket will have sent all messages.
     socket_free_ns: u64,
-    pub(crate) injected: u64,
+    injected: u64,
 }
 
-/// What a request brings about when it has some output.
+/// How a request will fail.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct PlannedFailure {
+    pub(crate) after_tokens: u32,
+    pub(crate) finish: FinishReason,
+}
+
+/// Faults that a request triggers at some number of output tokens.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Planned {
     pub(crate) failure: Option<PlannedFailure>,
-    /// Output tokens, and what the engine does then.
-    pub(crate) engine: Option<(u32, Due)>,
+    /// Output tokens, and the fault of the engine.
+    pub(crate) engine: Option<(u32, EngineFault)>,
 }
 
 impl Faults {
@@ -104,7 +113,12 @@ impl Faults {
         }
     }
 
-    /// Rules in force, as they were written.
+    /// Faults injected so far.
+    pub(crate) fn injected(&self) -> u64 {
+        self.injected
+    }
+
+    /// Rules in force.
     pub(crate) fn rules(&self) -> impl Iterator<Item = &FaultRule> {
         self.active.iter().map(|active| &active.rule)
     }
@@ -118,12 +132,12 @@ impl Faults {
         self.active.clear();
     }
 
-    /// How long READY is put off.
+    /// The delay of READY.
     pub(crate) fn start_delay_ns(&mut self) -> u64 {
         let mut delay_ns = 0;
         for active in &mut self.active {
             if let FaultKind::SlowStart { by_ns } = active.rule.kind
-                && active.strikes(active.rule.window_ns.0)
+                && active.fires(active.rule.window_ns.0)
             {
                 self.injected += 1;
                 delay_ns += by_ns;
@@ -132,11 +146,11 @@ impl Faults {
         delay_ns
     }
 
-    /// What a request that has just come in will bring about.
+    /// The faults that a request which has just arrived will trigger.
     pub(crate) fn plan(&mut self, request: &ArrivedRequest<'_>, now_ns: u64) -> Planned {
         let mut planned = Planned::default();
         for active in &mut self.active {
-            if !active.rule.is_for_requests() || !active.matches(request) || !active.strikes(now_ns) {
+            if !active.rule.is_for_requests() || !active.matches(request) || !active.fires(now_ns) {
                 continue;
             }
             self.injected += 1;
@@ -145,10 +159,10 @@ impl Faults {
                     planned.failure.get_or_insert(PlannedFailure { after_tokens, finish });
                 }
                 FaultKind::Stall { for_ns, after_tokens } => {
-                    planned.engine.get_or_insert((after_tokens.unwrap_or(0), Due::Stall { for_ns }));
+                    planned.engine.get_or_insert((after_tokens.unwrap_or(0), EngineFault::Stall { for_ns }));
                 }
-                FaultKind::Crash { restart_ns, says_so, after_tokens } => {
-                    let crash = Due::Crash { restart_ns, says_so };
+                FaultKind::Crash { restart_ns, sends_dead, after_tokens } => {
+                    let crash = EngineFault::Crash { restart_ns, sends_dead };
                     planned.engine.get_or_insert((after_tokens.unwrap_or(0), crash));
                 }
                 _ => {}
@@ -157,21 +171,20 @@ impl Faults {
         planned
     }
 
-    /// What the engine does to itself now. Rules that leave something to chance
-    /// or to counting are asked once for each step, `is_step`; the others
-    /// whenever their time may have come.
-    pub(crate) fn due(&mut self, now_ns: u64, is_step: bool) -> Option<Due> {
+    /// A fault of the engine that is due. Rules with `rate` or `nth` are checked
+    /// once in each step (`is_step`), the others by the clock.
+    pub(crate) fn due(&mut self, now_ns: u64, is_step: bool) -> Option<EngineFault> {
         for active in &mut self.active {
             let goes_by_steps = active.rule.rate < 1.0 || active.rule.nth > 1;
             if active.rule.is_for_requests() || goes_by_steps != is_step {
                 continue;
             }
             let due = match active.rule.kind {
-                FaultKind::Stall { for_ns, .. } => Due::Stall { for_ns },
-                FaultKind::Crash { restart_ns, says_so, .. } => Due::Crash { restart_ns, says_so },
+                FaultKind::Stall { for_ns, .. } => EngineFault::Stall { for_ns },
+                FaultKind::Crash { restart_ns, sends_dead, .. } => EngineFault::Crash { restart_ns, sends_dead },
                 _ => continue,
             };
-            if active.strikes(now_ns) {
+            if active.fires(now_ns) {
                 self.injected += 1;
                 return Some(due);
             }
@@ -179,7 +192,7 @@ impl Faults {
         None
     }
 
-    /// When [`Faults::due`] should be asked although nothing happens.
+    /// When [`Faults::due`] must be checked by the clock.
     pub(crate) fn next_due_ns(&self, now_ns: u64) -> Option<u64> {
         let timed = self.active.iter().filter(|active| {
             matches!(active.rule.kind, FaultKind::Stall { .. } | FaultKind::Crash { .. })
@@ -189,12 +202,12 @@ impl Faults {
         timed.map(|active| active.rule.window_ns.0).filter(|at_ns| *at_ns > now_ns).min()
     }
 
-    /// What becomes of the message of `bytes` that is to be sent now.
+    /// The fate of a message of `bytes` that is sent now.
     pub(crate) fn message(&mut self, bytes: usize, now_ns: u64) -> MessageFate {
         let mut fate = std::mem::take(&mut self.asked);
         for active in &mut self.active {
             if let FaultKind::SlowSocket { bytes_per_s } = active.rule.kind {
-                if active.strikes(now_ns) {
+                if active.fires(now_ns) {
                     let takes_ns = u128::from(bytes as u64) * 1_000_000_000 / u128::from(bytes_per_s);
                     self.socket_free_ns = self.socket_free_ns.max(now_ns).saturating_add(takes_ns as u64);
                     fate.at_ns = Some(fate.at_ns.unwrap_or(0).max(self.socket_free_ns));
@@ -203,9 +216,13 @@ impl Faults {
             }
             let is_message = matches!(
                 active.rule.kind,
-                FaultKind::Drop | FaultKind::Duplicate | FaultKind::Corrupt | FaultKind::Late { .. }
+                FaultKind::Drop
+                    | FaultKind::Duplicate
+                    | FaultKind::Corrupt
+                    | FaultKind::Late { .. }
+                    | FaultKind::Reorder { .. }
             );
-            if !is_message || !active.strikes(now_ns) {
+            if !is_message || !active.fires(now_ns) {
                 continue;
             }
             self.injected += 1;
@@ -213,9 +230,10 @@ impl Faults {
                 FaultKind::Drop => fate.is_dropped = true,
                 FaultKind::Duplicate => fate.is_duplicated = true,
                 FaultKind::Corrupt => fate.is_corrupt = true,
-                FaultKind::Late { by_ns } => {
+                FaultKind::Late { by_ns } | FaultKind::Reorder { by_ns } => {
                     let at_ns = now_ns.saturating_add(by_ns);
                     fate.at_ns = Some(fate.at_ns.unwrap_or(0).max(at_ns));
+                    fate.is_overtaken |= matches!(active.rule.kind, FaultKind::Reorder { .. });
                 }
                 _ => {}
             }
@@ -223,7 +241,7 @@ impl Faults {
         fate
     }
 
-    /// Which byte of a message of `bytes` is changed.
+    /// The place of the changed byte in a message of `bytes`.
     pub(crate) fn corrupt_byte(&mut self, bytes: usize) -> usize {
         let draw = vcr_core::seed::derive(self.seed, "live.faults.byte", self.injected);
         (draw % bytes.max(1) as u64) as usize
@@ -233,7 +251,7 @@ impl Faults {
     pub(crate) fn loses_kv_events(&mut self, now_ns: u64) -> bool {
         let mut lost = std::mem::take(&mut self.asked_kv_loss);
         for active in self.active.iter_mut().filter(|active| active.rule.kind == FaultKind::KvEventLoss) {
-            if active.strikes(now_ns) {
+            if active.fires(now_ns) {
                 self.injected += 1;
                 lost = true;
             }
@@ -247,7 +265,7 @@ impl Faults {
         for active in &mut self.active {
             if let FaultKind::UtilityFailure { method } = &active.rule.kind
                 && method.as_deref().is_none_or(|method| method == name)
-                && active.strikes(now_ns)
+                && active.fires(now_ns)
             {
                 self.injected += 1;
                 fails = true;
@@ -256,14 +274,16 @@ impl Faults {
         fails
     }
 
-    /// Does what a guest asked for, or gives back what the engine must do.
+    /// Keeps a guest's action for later, or returns what the engine must do.
     pub(crate) fn ask(&mut self, action: FaultAction, now_ns: u64) -> Option<Asked> {
         self.injected += 1;
         match action {
             FaultAction::FailRequest { slot } => return Some(Asked::FailRequest { slot }),
-            FaultAction::Stall { duration_ns } => return Some(Asked::Engine(Due::Stall { for_ns: duration_ns })),
+            FaultAction::Stall { duration_ns } => {
+                return Some(Asked::Engine(EngineFault::Stall { for_ns: duration_ns }));
+            }
             FaultAction::Crash { restart_after_ns } => {
-                return Some(Asked::Engine(Due::Crash { restart_ns: restart_after_ns, says_so: false }));
+                return Some(Asked::Engine(EngineFault::Crash { restart_ns: restart_after_ns, sends_dead: false }));
             }
             FaultAction::DropMessage => self.asked.is_dropped = true,
             FaultAction::DuplicateMessage => self.asked.is_duplicated = true,
@@ -276,11 +296,11 @@ impl Faults {
     }
 }
 
-/// What a guest wants of the engine itself.
+/// An action of a guest on the engine itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Asked {
     FailRequest { slot: u32 },
-    Engine(Due),
+    Engine(EngineFault),
 }
 
 #[cfg(test)]
@@ -301,16 +321,16 @@ mod tests {
         let mut faults = faults(&["stall:for=1s,at=5s"]);
         assert_eq!(faults.next_due_ns(0), Some(5_000_000_000));
         assert_eq!(faults.due(4_999_999_999, false), None);
-        assert_eq!(faults.due(5_000_000_001, false), Some(Due::Stall { for_ns: 1_000_000_000 }));
+        assert_eq!(faults.due(5_000_000_001, false), Some(EngineFault::Stall { for_ns: 1_000_000_000 }));
         assert_eq!(faults.due(5_000_000_002, false), None);
         assert_eq!(faults.next_due_ns(0), None);
     }
 
-    /// Without an end to it the engine would do nothing else for ever.
+    /// A rule without a limit would stall the engine for ever.
     #[test]
-    fn what_an_engine_does_to_itself_it_does_once() {
+    fn a_fault_of_the_engine_without_a_count_fires_once() {
         let mut faults = faults(&["stall:for=1s", "crash:nth=3,count=2"]);
-        assert_eq!(faults.due(0, false), Some(Due::Stall { for_ns: 1_000_000_000 }));
+        assert_eq!(faults.due(0, false), Some(EngineFault::Stall { for_ns: 1_000_000_000 }));
         assert_eq!(faults.due(1, false), None);
         let steps: Vec<_> = (0..12).filter(|step| faults.due(*step, true).is_some()).collect();
         assert_eq!(steps, [2, 5], "every third step, twice");

@@ -1,7 +1,5 @@
-//! What goes wrong on purpose.
+//! Injected faults: rules of a user, and a guest that injects failures.
 
-mod active;
-mod rule;
-
-pub(crate) use active::{ArrivedRequest, Asked, Due, Faults};
-pub use rule::{FaultKind, FaultRule, FaultRuleError, RequestMatch};
+pub(crate) mod active;
+pub(crate) mod injector;
+pub(crate) mod rule;

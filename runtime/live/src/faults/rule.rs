@@ -1,4 +1,4 @@
-//! Faults as a user states them: `error:rate=0.1,after=5`.
+//! Fault rules in the user's syntax, such as `error:rate=0.1,after=5`.
 
 use std::fmt;
 use std::ops::RangeInclusive;
@@ -7,66 +7,73 @@ use std::str::FromStr;
 use vcr_units as units;
 use vcr_wire::FinishReason;
 
-/// Something that goes wrong, when, how often and for whom.
+/// A fault with its occasions and requests.
 #[derive(Clone, Debug, PartialEq)]
 pub struct FaultRule {
-    /// What.
+    /// The fault.
     pub kind: FaultKind,
     /// Probability at each occasion.
     pub rate: f64,
-    /// Only every so many occasions.
+    /// Every Nth occasion only.
     pub nth: u32,
     /// Nanoseconds since the engine began to serve, before which and from
     /// which on nothing happens.
     pub window_ns: (u64, u64),
-    /// How often at most.
+    /// Limit of occurrences.
     pub count: u64,
-    /// For which requests, where it concerns one.
+    /// Matching requests, if it concerns requests.
     pub requests: RequestMatch,
-    /// As it was written.
+    /// The user's text.
     text: String,
 }
 
-/// What goes wrong.
+/// The kind of a fault.
 #[derive(Clone, Debug, PartialEq)]
 pub enum FaultKind {
-    /// The engine takes so long to say READY, in nanoseconds.
+    /// READY is delayed.
     SlowStart {
-        /// How long.
+        /// Nanoseconds.
         by_ns: u64,
     },
-    /// The engine does nothing for so long, in nanoseconds: when its window
-    /// begins, or when a request that matches has some output.
+    /// The engine stalls when the window begins, or when a matching request has
+    /// some output.
     Stall {
-        /// How long.
+        /// Nanoseconds.
         for_ns: u64,
-        /// Output tokens of a request that bring it about.
+        /// Output tokens of a matching request that trigger it.
         after_tokens: Option<u32>,
     },
     /// A request ends with this reason.
     Fail {
         /// Output tokens before that.
         after_tokens: u32,
-        /// What it ends with.
+        /// Its finish reason.
         finish: FinishReason,
     },
-    /// The engine is gone: when its window begins, or when a request that
-    /// matches has some output.
+    /// The engine exits when the window begins, or when a matching request has
+    /// some output.
     Crash {
-        /// Nanoseconds after which it comes back, if it does.
+        /// Nanoseconds until it restarts; `None` if it does not.
         restart_ns: Option<u64>,
-        /// Whether it still says that it dies (`ENGINE_CORE_DEAD`).
-        says_so: bool,
-        /// Output tokens of a request that bring it about.
+        /// Whether it sends `ENGINE_CORE_DEAD` first.
+        sends_dead: bool,
+        /// Output tokens of a matching request that trigger it.
         after_tokens: Option<u32>,
     },
     /// A message to a frontend is lost.
     Drop,
     /// It is sent twice.
     Duplicate,
-    /// It is sent so many nanoseconds late, and others overtake it.
+    /// It is sent late, and so are later messages to the same API server: a
+    /// connection keeps its order.
     Late {
-        /// How long.
+        /// Nanoseconds.
+        by_ns: u64,
+    },
+    /// It is sent late, and later messages overtake it, which no real connection
+    /// does.
+    Reorder {
+        /// Nanoseconds.
         by_ns: u64,
     },
     /// A byte of it is changed.
@@ -80,17 +87,17 @@ pub enum FaultKind {
     KvEventLoss,
     /// A utility call fails.
     UtilityFailure {
-        /// Which one; any if none is named.
+        /// The method; `None` is any.
         method: Option<String>,
     },
 }
 
-/// Which requests.
+/// The requests that a rule concerns.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RequestMatch {
     /// Their name, internal or as users see it, contains this.
     pub id: Option<String>,
-    /// Their prompt has so many tokens.
+    /// Tokens of their prompt.
     pub prompt_tokens: RangeInclusive<u32>,
     /// They use this adapter.
     pub lora: Option<String>,
@@ -98,7 +105,7 @@ pub struct RequestMatch {
     pub priority: Option<i64>,
 }
 
-/// A text that is no fault.
+/// An invalid fault rule.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("in the fault `{text}`: {reason}")]
 pub struct FaultRuleError {
@@ -116,6 +123,7 @@ const KINDS: &[(&str, &[&str])] = &[
     ("drop", &[]),
     ("duplicate", &[]),
     ("late", &["by"]),
+    ("reorder", &["by"]),
     ("corrupt", &[]),
     ("slow-socket", &["bandwidth"]),
     ("kv-event-loss", &[]),
@@ -125,18 +133,18 @@ const KINDS: &[(&str, &[&str])] = &[
 const COMMON_KEYS: &[&str] = &["rate", "nth", "at", "from", "until", "count", "request", "prompt", "lora", "priority"];
 
 impl FaultRule {
-    /// What users may write, a line each.
+    /// The syntax, for the help.
     pub const SYNTAX: &str = "KIND[:KEY=VALUE,...], where KIND is one of
   slow-start:by=30s            stall:for=2s[,after=TOKENS]
   error[:after=TOKENS,reason=error|abort|length|repetition]
   crash[:restart=5s,after=TOKENS]   dead[:restart=5s,after=TOKENS]
-  drop  duplicate  corrupt  late:by=20ms  slow-socket:bandwidth=1MB/s
+  drop  duplicate  corrupt  late:by=20ms  reorder:by=20ms  slow-socket:bandwidth=1MB/s
   kv-event-loss  utility-failure[:method=NAME]
 and every kind takes
   rate=0.1  nth=10  count=3  at=10s  from=10s  until=20s
   request=PART-OF-ID  prompt=100..200  lora=NAME  priority=5";
 
-    /// Whether it would leave an engine nothing else to do.
+    /// Whether it would stall the engine for ever.
     fn never_ends(&self) -> bool {
         let is_of_engine = matches!(self.kind, FaultKind::Stall { .. } | FaultKind::Crash { .. });
         is_of_engine && !self.is_for_requests() && self.rate >= 1.0 && self.nth == 1
@@ -231,11 +239,12 @@ impl<'a> Keys<'a> {
                 finish: self.get("reason", finish_reason)?.unwrap_or(FinishReason::Error),
             },
             "crash" | "dead" => {
-                FaultKind::Crash { restart_ns: duration("restart")?, says_so: self.kind == "dead", after_tokens }
+                FaultKind::Crash { restart_ns: duration("restart")?, sends_dead: self.kind == "dead", after_tokens }
             }
             "drop" => FaultKind::Drop,
             "duplicate" => FaultKind::Duplicate,
             "late" => FaultKind::Late { by_ns: self.needed("by", duration("by")?)? },
+            "reorder" => FaultKind::Reorder { by_ns: self.needed("by", duration("by")?)? },
             "corrupt" => FaultKind::Corrupt,
             "slow-socket" => {
                 let bandwidth = self.get("bandwidth", units::bandwidth_bytes_per_s)?;
@@ -344,6 +353,7 @@ mod tests {
             ("eror", "there is no `eror`; known are slow-start, stall, error"),
             ("late", "`late` needs `by`"),
             ("late:by=5", "`by=5`: `5` has no unit"),
+            ("reorder", "`reorder` needs `by`"),
             ("drop:after=5", "`drop` has no `after`; it has rate, nth"),
             ("drop:rate=1.5", "`rate=1.5`: must be from 0 to 1"),
             ("drop:nth=0", "`nth` must be at least 1"),

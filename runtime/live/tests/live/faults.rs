@@ -52,30 +52,83 @@ fn a_dying_engine_says_so_and_may_come_back() {
 }
 
 #[test]
-fn messages_are_dropped_doubled_late_and_corrupt() {
+fn messages_are_dropped_doubled_and_late() {
     let bench = Bench::new(with(&["drop:count=1", "duplicate:nth=2,count=1"]));
     bench.add("a", &prompt(20), 5);
     let one = bench.collect(&["a"]).remove(0);
     let text = Bench::new(config()).run("a", &prompt(20), 5);
     assert_eq!(one.tokens, [&text[1..2], &text[1..5]].concat(), "the first is lost, the second comes twice");
 
-    let bench = Bench::new(with(&["late:by=200ms,nth=2,count=1"]));
-    bench.add("a", &prompt(20), 5);
-    let mut tokens = Vec::new();
-    while tokens.len() < 5 {
-        tokens.extend(bench.next().outputs.into_iter().flat_map(|output| output.new_token_ids));
-    }
-    assert_eq!(tokens, [text[0], text[2], text[3], text[4], text[1]], "others overtake it");
+    let in_order_of_coming = |fault: &str| {
+        let bench = Bench::new(with(&[fault]));
+        bench.add("a", &prompt(20), 5);
+        let mut outputs: Vec<EngineCoreOutput> = Vec::new();
+        while outputs.len() < 5 {
+            outputs.extend(bench.next().outputs);
+        }
+        let last = outputs.iter().position(|output| output.finish_reason.is_some());
+        (outputs.into_iter().flat_map(|output| output.new_token_ids).collect::<Vec<_>>(), last)
+    };
+    assert_eq!(in_order_of_coming("late:by=200ms,nth=2,count=1"), (text.clone(), Some(4)), "the order stays");
+    let overtaken = [text[0], text[2], text[3], text[4], text[1]];
+    assert_eq!(in_order_of_coming("reorder:by=200ms,nth=2,count=1"), (overtaken.to_vec(), Some(3)));
+}
 
-    let bench = Bench::new(with(&["corrupt:count=1"]));
+/// Two frames of one output differ by their times anyway, so the fault is undone
+/// at every place in turn: at exactly one of them the message is whole again.
+#[test]
+fn a_corrupt_message_differs_in_one_byte() {
+    // With this seed the changed byte is none of a time.
+    let first_frame = |config| {
+        let bench = Bench::new(LiveConfig { seed: 1, ..config });
+        bench.add("a", &prompt(20), 1);
+        bench.frontend.receive(PATIENCE).expect("it works").expect("it comes")
+    };
+    let without_times = |message: &FrontendMessage| match message.decode() {
+        Ok(EngineMessage::Outputs(mut outputs)) => {
+            outputs.timestamp = 0.0;
+            outputs
+                .outputs
+                .iter_mut()
+                .flat_map(|output| output.events.iter_mut().flatten())
+                .for_each(|event| event.timestamp = 0.0);
+            Some(outputs)
+        }
+        _ => None,
+    };
+    let whole = without_times(&first_frame(config()));
+    assert!(whole.is_some());
+    let mut corrupt = first_frame(with(&["corrupt:count=1"]));
+    assert_ne!(without_times(&corrupt), whole);
+    let mut restores = Vec::new();
+    for place in 0..corrupt.frames[0].len() {
+        corrupt.frames[0][place] ^= 0x55;
+        if without_times(&corrupt) == whole {
+            restores.push(place);
+        }
+        corrupt.frames[0][place] ^= 0x55;
+    }
+    assert_eq!(restores.len(), 1, "{restores:?}");
+}
+
+/// Ends that are no part of a step, and answers of utility calls, go over the
+/// same connection.
+#[test]
+fn nothing_overtakes_a_late_message() {
+    let bench = Bench::new(with(&["late:by=300ms,count=1"]));
     bench.add("a", &prompt(20), 1);
-    let message = bench.frontend.receive(PATIENCE).expect("it works").expect("it comes");
-    let other = Bench::new(config());
-    other.add("a", &prompt(20), 1);
-    let whole = other.frontend.receive(PATIENCE).expect("it works").expect("it comes");
-    assert_eq!(message.frames[0].len(), whole.frames[0].len());
-    // Timestamps differ, too, but those of the corrupt one may not decode.
-    assert_ne!(message.frames[0], whole.frames[0]);
+    bench.wait_for("it has ended in the engine", |snapshot| snapshot.counters.generation_tokens == 1);
+    bench.send(Request::Add(Box::new(EngineCoreRequest {
+        resumable: true,
+        ..request("refused", &prompt(20), params(1))
+    })));
+    let call_id = Integer::from(7u64);
+    let method = "is_sleeping".to_owned();
+    bench.send(Request::Utility(UtilityCall { client_index: 0, call_id, method, args: Vec::new() }));
+    let ids = |outputs: EngineCoreOutputs| outputs.outputs.into_iter().map(|output| output.request_id);
+    let order: Vec<String> = [bench.next(), bench.next()].into_iter().flat_map(ids).collect();
+    assert_eq!(order, ["a", "refused"]);
+    assert_eq!(bench.answer(), Ok(false.into()));
 }
 
 #[test]
@@ -157,6 +210,48 @@ fn an_injector_decides_by_what_it_hears() {
     assert_eq!(bench.call("is_sleeping", vec![]), Ok(false.into()));
 }
 
+/// A rejected request never occupies a slot: rules that count must wait for the
+/// next one, and an injector must not hear of a slot that never ends.
+#[test]
+fn a_rejected_request_uses_up_neither_faults_nor_slots_nor_outputs() {
+    use std::sync::Mutex;
+    use vcr_core::fault::{FailureInjector, FaultAction, FaultBatch, FaultError, FaultEvent};
+    #[derive(Default)]
+    struct Records(Arc<Mutex<Vec<String>>>);
+    impl FailureInjector for Records {
+        fn decide(&mut self, batch: &FaultBatch<'_>, _: &mut Vec<FaultAction>) -> Result<(), FaultError> {
+            let mut events = self.0.lock().expect("nothing panics while it holds this");
+            for event in batch.events {
+                match *event {
+                    FaultEvent::Arrived { slot, request_id, .. } => events.push(format!("{slot} arrived {request_id}")),
+                    FaultEvent::Ended { slot } => events.push(format!("{slot} ended")),
+                    _ => {}
+                }
+            }
+            Ok(())
+        }
+    }
+    let events = Arc::new(Mutex::new(Vec::new()));
+    let shared = Arc::clone(&events);
+    let mut config = with(&["error:count=1,after=2"]);
+    config.injector = Some(Arc::new(move |_| Ok(Box::new(Records(Arc::clone(&shared))))));
+    config.tokens.choice = TokenChoice::Listed(Arc::new(TokenList {
+        in_turn: vec![vec![11, 12, 13], vec![21, 22, 23]],
+        ..TokenList::default()
+    }));
+    let bench = Bench::new(config);
+    bench.add("too long", &prompt(5000), 3);
+    assert_eq!(bench.collect(&["too long"]).remove(0).finish, Some(FinishReason::Error));
+    assert_eq!(bench.wait_for("it is refused", |snapshot| snapshot.counters.refused == 1).counters.faults, 0);
+    bench.add("a", &prompt(20), 3);
+    let one = bench.collect(&["a"]).remove(0);
+    assert_eq!((one.tokens, one.finish), (vec![11, 12], Some(FinishReason::Error)));
+    assert_eq!(bench.run("b", &prompt(20), 3), [21, 22, 23]);
+    bench.stop().expect("it ends well");
+    let events = events.lock().expect("the engine has ended");
+    assert_eq!(events[..3], ["0 arrived a", "0 ended", "0 arrived b"]);
+}
+
 /// As vLLM: whoever waits is told that there is nobody any more.
 #[test]
 fn an_engine_that_cannot_go_on_says_so() {
@@ -172,4 +267,78 @@ fn an_engine_that_cannot_go_on_says_so() {
     assert_eq!(message.decode(), Ok(EngineMessage::Dead));
     let error = bench.stop().expect_err("it failed").to_string();
     assert!(error.contains("fails") && error.contains("on purpose"), "{error}");
+}
+
+/// Also to the frontends of the engines that it takes with it.
+#[test]
+fn an_engine_that_cannot_go_on_takes_the_others_with_it() {
+    struct Fails;
+    impl LatencyModel for Fails {
+        fn price(&mut self, _: &StepBatch<'_>, _: &mut Vec<u64>) -> Result<(), LatencyError> {
+            Err(LatencyError { model: "fails".to_owned(), reason: "on purpose".to_owned() })
+        }
+    }
+    let mut config = LiveConfig {
+        latency: Arc::new(|plugin_context| match plugin_context.engine {
+            Some(1) => Ok(Box::new(Fails)),
+            _ => Ok(Box::new(Constant(3_600_000_000_000))),
+        }),
+        ..config()
+    };
+    config.identity.num_ranks = 3;
+    let bench = Bench::new(config);
+    bench.add("waits at engine 0", &prompt(20), 10);
+    bench.wait_for("it runs", |snapshot| snapshot.num_running == 1);
+    bench.send_to(1, add("fails at engine 1", &prompt(20), 10));
+    assert_eq!(bench.deaths(3), 3, "each says so");
+    let error = bench.stop().expect_err("one failed").to_string();
+    assert!(error.contains("on purpose"), "{error}");
+}
+
+#[test]
+fn a_bug_of_an_engine_leaves_nobody_waiting() {
+    struct Panics;
+    impl LatencyModel for Panics {
+        fn price(&mut self, _: &StepBatch<'_>, _: &mut Vec<u64>) -> Result<(), LatencyError> {
+            panic!("on purpose")
+        }
+    }
+    let mut config = LiveConfig { latency: Arc::new(|_| Ok(Box::new(Panics))), ..config() };
+    config.identity.num_ranks = 2;
+    let bench = Bench::new(config);
+    bench.add("a", &prompt(20), 10);
+    assert_eq!(bench.deaths(2), 2);
+    let error = bench.stop().expect_err("one panicked").to_string();
+    assert_eq!(error, "engine 0 panicked; this is a bug of vcr");
+}
+
+/// A frontend that counts on an engine would wait for it.
+#[test]
+fn an_engine_that_cannot_be_made_never_joins_its_frontend() {
+    let folder = tempfile::tempdir().expect("there is room");
+    let fails: LatencyFactory =
+        Arc::new(|_| Err(LatencyError { model: "fails".to_owned(), reason: "on purpose".to_owned() }));
+    let mut config = LiveConfig { latency: fails, ..config() };
+    config.identity.handshake_address = ipc(folder.path(), "nobody");
+    let error = LiveEngines::start(config).expect("threads start").wait().expect_err("it cannot be made").to_string();
+    assert!(error.contains("on purpose"), "{error}");
+}
+
+impl Bench {
+    /// Receives until so many engines have said that they are dead; nothing else
+    /// ends a request meanwhile.
+    fn deaths(&self, expected: usize) -> usize {
+        let mut deaths = 0;
+        while deaths < expected {
+            let Some(message) = self.frontend.receive(PATIENCE).expect("it works") else { break };
+            match message.decode().expect("it is a message") {
+                EngineMessage::Dead => deaths += 1,
+                EngineMessage::Outputs(outputs) => {
+                    let is_end = |output: &EngineCoreOutput| output.finish_reason.is_some();
+                    assert!(!outputs.outputs.iter().any(is_end), "{outputs:?}");
+                }
+            }
+        }
+        deaths
+    }
 }

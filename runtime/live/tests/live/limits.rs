@@ -157,7 +157,7 @@ fn a_frontend_that_comes_back_finds_its_engine() {
     let engines = LiveEngines::start(config).expect("threads start");
     for life in ["first", "second"] {
         let frontend = listen(folder.path(), life, 1).accept(PATIENCE).expect("the engine comes");
-        let rules = Line::V0_33.rules();
+        let rules = VllmMinor::V0_33.rules();
         frontend.send(0, 0, &add("a", &prompt(20), 4000), &[], rules).expect("it is sent");
         let message = frontend.receive(PATIENCE).expect("it works").expect("it comes");
         let EngineMessage::Outputs(outputs) = message.decode().expect("it is a message") else { panic!("dead") };

@@ -16,6 +16,7 @@ use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 use vcr_core::latency::{LatencyError, LatencyModel, StepBatch, price_until_horizon};
+use vcr_core::tokens::{BatchTokenSource, TokenAnswer, TokenError, TokenRefusal, TokenRequest, TokenWant};
 use vcr_core::{EngineConfig, EngineConfigInput};
 use vcr_live::*;
 use vcr_wire::*;
@@ -44,9 +45,10 @@ fn config() -> LiveConfig {
     LiveConfig {
         identity: Identity {
             handshake_address: String::new(),
+            connect_timeout: None,
             first_rank: 0,
             num_ranks: 1,
-            line: None,
+            version: None,
             vllm_version: None,
             instance_id: "test".to_owned(),
             dtype: Dtype::Bfloat16,
@@ -75,6 +77,7 @@ fn config() -> LiveConfig {
             engine_id: "test".to_owned(),
             side_channel_host: "127.0.0.1".to_owned(),
             side_channel_port: 0,
+            allowed_peers: Vec::new(),
             latency_ns: 0,
             per_token_ns: 0,
             std_dev_ns: 0,
@@ -97,7 +100,7 @@ fn engine_config(input: EngineConfigInput) -> EngineConfig {
 struct Bench {
     frontend: FrontendLink,
     engines: Option<LiveEngines>,
-    rules: &'static LineRules,
+    rules: &'static ProtocolRules,
     _folder: TempDir,
 }
 
@@ -119,7 +122,7 @@ impl Bench {
         config.identity.handshake_address = listener.handshake_address().to_owned();
         let engines = Some(LiveEngines::start(config).expect("threads start"));
         let frontend = listener.accept(PATIENCE).expect("the engines come");
-        Self { frontend, engines, rules: Line::V0_33.rules(), _folder: folder }
+        Self { frontend, engines, rules: VllmMinor::V0_33.rules(), _folder: folder }
     }
 
     fn handle(&self) -> EnginesHandle {

@@ -79,7 +79,7 @@ fn sleep_and_wake_up() {
 #[test]
 fn wake_up_answers_as_its_line_does() {
     let mut config = config();
-    config.identity.line = Some(Line::V0_30);
+    config.identity.version = Some(VllmMinor::V0_30);
     let bench = Bench::new(config);
     assert_eq!(bench.call("wake_up", vec![Value::Nil]), Ok(Value::Nil));
     assert_eq!(bench.frontend.engines[0].vllm_version, "0.30.0");
@@ -100,7 +100,7 @@ fn the_cache_is_reset_only_when_nobody_uses_it() {
 #[test]
 fn every_call_of_the_protocol_is_answered() {
     let mut config = config();
-    config.identity.line = Some(Line::V0_33);
+    config.identity.version = Some(VllmMinor::V0_33);
     let bench = Bench::new(config);
     for (method, args, wanted) in [
         ("get_supported_tasks", vec![], Value::Array(vec!["generate".into()])),
@@ -123,7 +123,7 @@ fn every_call_of_the_protocol_is_answered() {
     assert_eq!(error, "Call to dance method failed: 'EngineCoreProc' object has no attribute 'dance'");
     assert!(bench.call("release_kv_cache_memory", vec![]).unwrap_err().contains("requires a completed pause"));
     assert!(bench.call("add_lora", vec![]).is_err());
-    // The version of the weights goes with every message of this line, and with
+    // The version of the weights goes with every message of this version, and with
     // none that a frontend of 0.31 might get, which would drop the message.
     bench.add("a", &prompt(20), 1);
     assert_eq!(bench.next().weight_version.as_deref(), Some("v2"));

@@ -1,6 +1,6 @@
 //! Answers from a capture.
 
-use vcr_replay::{Deck, MatchBy, Replay, Unmatched};
+use vcr_replay::{CaptureIndex, MatchBy, Replay, Unmatched};
 use vcr_trace::capture::{CaptureMeta, ExtraKeys, RequestRecord};
 
 use super::*;
@@ -9,7 +9,7 @@ const MS: u64 = 1_000_000;
 
 /// The record of a prompt: outputs of so many tokens, since its arrival.
 fn record(prompt: &[u32], outputs: &[(u64, u32)], finish: &str) -> RequestRecord {
-    let hasher = Deck::of_records(CaptureMeta::default(), Vec::new()).hasher();
+    let hasher = CaptureIndex::of_records(CaptureMeta::default(), Vec::new()).hasher();
     let chain = hasher.chain(prompt, &ExtraKeys::default());
     let num_tokens: u32 = outputs.iter().map(|(_, tokens)| tokens).sum();
     let first = outputs.first();
@@ -32,8 +32,8 @@ fn record(prompt: &[u32], outputs: &[(u64, u32)], finish: &str) -> RequestRecord
 }
 
 fn replaying(records: Vec<RequestRecord>, times: bool, policy: Unmatched) -> (Bench, Arc<Replay>) {
-    let deck = Deck::of_records(CaptureMeta::default(), records);
-    let replay = Arc::new(Replay::new(deck, MatchBy::Content, policy).expect("records have hashes"));
+    let captures = CaptureIndex::of_records(CaptureMeta::default(), records);
+    let replay = Arc::new(Replay::new(captures, MatchBy::Content, policy).expect("records have hashes"));
     let settings = ReplaySettings { replay: Arc::clone(&replay), tokens: true, times };
     (Bench::new(LiveConfig { replay: Some(settings), ..config() }), replay)
 }
@@ -139,11 +139,39 @@ fn what_is_not_in_the_capture_fails_where_it_must() {
 
 #[test]
 fn a_strict_replay_ends_with_the_first_request_that_is_not_in_it() {
-    let (mut bench, replay) = replaying(vec![record(&prompt(40), &[(0, 1)], "stop")], true, Unmatched::Fail);
+    let records = vec![record(&prompt(40), &[(0, 1), (3_600_000 * MS, 1)], "stop")];
+    let (mut bench, replay) = replaying(records, true, Unmatched::Fail);
+    bench.add("under way", &prompt(40), 5);
+    assert_eq!(bench.next().outputs[0].new_token_ids, [100]);
     bench.add("a", &prompt(39), 5);
-    assert_eq!(bench.collect(&["a"])[0].finish, Some(FinishReason::Error));
+    assert_eq!(bench.collect(&["a"])[0].finish, Some(FinishReason::Error), "it is told why");
+    // As vLLM's engine: who waits must not wait on.
+    let last = bench.frontend.receive(PATIENCE).expect("it works").expect("it comes");
+    assert_eq!(last.decode(), Ok(EngineMessage::Dead));
     bench.engines.take().expect("they run").wait().expect("they end by themselves");
     assert!(replay.report().has_failed);
+}
+
+/// Three records of a prompt: who asks for fifty tokens gets those of fifty.
+#[test]
+fn among_equal_prompts_the_parameters_decide() {
+    let of = |tokens: u32, seed: u64| RequestRecord {
+        params: serde_json::json!({"max_tokens": tokens, "seed": seed, "temperature": 0.5})
+            .as_object()
+            .expect("an object")
+            .clone(),
+        ..record(&prompt(20), &[(0, tokens)], "length")
+    };
+    let (bench, replay) = replaying(vec![of(5, 1), of(50, 2), of(7, 3)], true, Unmatched::Fail);
+    for (id, tokens, seed) in [("a", 50, 2_u64), ("b", 7, 3), ("c", 50, 4)] {
+        let params = SamplingParams { seed: Some(seed.into()), temperature: 0.5, ..params(tokens) };
+        bench.send(Request::Add(Box::new(request(id, &prompt(20), params))));
+    }
+    let ended = bench.collect(&["a", "b", "c"]);
+    let lengths: Vec<usize> = ended.iter().map(|one| one.tokens.len()).collect();
+    assert_eq!(lengths, [50, 7, 5], "the last one gets what is left");
+    let counts = replay.report().counts;
+    assert_eq!((counts.exact, counts.other_params), (3, 1));
 }
 
 impl Bench {

@@ -378,3 +378,57 @@ fn prompts_with_different_images_share_nothing() {
     assert_eq!(cached, 0);
     assert_ne!(dog, cat, "the image is part of the content");
 }
+
+/// Gives every request the same token, and refuses those whose prompt begins
+/// with 99.
+struct Picky;
+
+impl BatchTokenSource for Picky {
+    fn step(
+        &mut self,
+        started: &[TokenRequest<'_>],
+        _ended: &[u32],
+        wants: &[TokenWant],
+        answer: &mut TokenAnswer,
+    ) -> Result<(), TokenError> {
+        let unfit = started.iter().filter(|request| request.prompt[0] == 99);
+        answer.refusals.extend(unfit.map(|request| TokenRefusal {
+            slot: request.slot,
+            source: "picky".to_owned(),
+            reason: "it begins with 99".to_owned(),
+        }));
+        answer.tokens.extend(wants.iter().flat_map(|want| std::iter::repeat_n(5, want.count as usize)));
+        Ok(())
+    }
+}
+
+#[test]
+fn a_request_that_the_token_source_refuses_ends_alone_and_says_why() {
+    let mut config = config();
+    config.identity.version = Some(VllmMinor::V0_33);
+    config.tokens.choice = TokenChoice::Guest(Arc::new(|_| Ok(Box::new(Picky))));
+    let bench = Bench::new(config);
+    let unfit = [vec![99], prompt(20)].concat();
+    bench.add("a", &prompt(20), 5);
+    bench.add("b", &unfit, 5);
+    bench.add("c", &prompt(30), 5);
+    for one in bench.collect(&["a", "b", "c"]) {
+        let is_refused = one.outputs[0].request_id == "b";
+        let expected = if is_refused { (0, FinishReason::Error) } else { (5, FinishReason::Length) };
+        assert_eq!((one.tokens.len(), one.finish), (expected.0, Some(expected.1)));
+        let error = one.outputs.last().and_then(|output| output.error.clone());
+        assert_eq!(error.is_some(), is_refused);
+        if let Some(error) = error {
+            assert_eq!(
+                (&*error.code, &*error.message, error.retryable),
+                ("validation_error", "it begins with 99", false)
+            );
+        }
+    }
+    // Its slot and its blocks are free again.
+    bench.add("d", &prompt(40), 3);
+    assert_eq!(bench.collect(&["d"]).remove(0).tokens, [5, 5, 5]);
+    let counted = bench.wait_for("the last request is counted", |snapshot| snapshot.counters.finished[1] == 3);
+    assert_eq!((counted.counters.refused, counted.counters.finished[FinishReason::Error as usize]), (1, 1));
+    assert_eq!(counted.kv_cache_usage, 0.0);
+}

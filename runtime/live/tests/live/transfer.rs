@@ -73,11 +73,15 @@ fn without_the_keys_the_prompt_is_computed_here() {
 }
 
 fn remote(port: u16, id: &str) -> Value {
+    remote_at("127.0.0.1", port, id)
+}
+
+fn remote_at(host: &str, port: u16, id: &str) -> Value {
     map(&[
         ("do_remote_prefill", true.into()),
         ("remote_engine_id", "x".into()),
         ("remote_request_id", id.into()),
-        ("remote_host", "127.0.0.1".into()),
+        ("remote_host", host.into()),
         ("remote_port", u64::from(port).into()),
         ("remote_block_ids", Value::Array(vec![Value::Array(vec![])])),
     ])
@@ -111,6 +115,49 @@ fn an_abort_lets_the_prefill_engine_go() {
     told.sort();
     assert_eq!(told, ["one", "two"]);
     assert_eq!(bench.run("next", &prompt(10), 2).len(), 2);
+}
+
+/// A request must not make an engine connect to hosts that its operator never
+/// named: metadata services, for example.
+#[test]
+fn a_peer_that_is_not_allowed_is_a_miss() {
+    let run = |config: LiveConfig| {
+        let bench = Bench::new(config);
+        let one = |id, host| {
+            bench.send(with_kv(id, &prompt(100), 2, remote_at(host, 1, "x")));
+            bench.collect(&[id]).remove(0).outputs.remove(0).prefill_stats.expect("it is the first")
+        };
+        let link_local = one("a", "169.254.169.254").num_external_cached_tokens;
+        let documentation = one("b", "192.0.2.1").num_external_cached_tokens;
+        let refused = bench.wait_for("both are known", |snapshot| snapshot.counters.requests == 2);
+        (link_local, documentation, refused.counters.remote_kv_refused)
+    };
+    assert_eq!(run(config()), (0, 0, 2));
+    let mut allows = config();
+    allows.transfer.allowed_peers = vec!["192.0.2.0/24".parse().expect("it is a network")];
+    allows.engine = engine_config(EngineConfigInput { enable_prefix_caching: false, ..EngineConfigInput::default() });
+    assert_eq!(run(allows), (0, 100, 1));
+}
+
+/// ZeroMQ has 1,023 sockets, and each peer takes one.
+#[test]
+fn connections_to_peers_do_not_run_out() {
+    let port = free_port();
+    let board = NoticeBoard::bind(&Transport::new(), &format!("tcp://0.0.0.0:{port}")).expect("it is free");
+    let bench = Bench::new(config());
+    let mut received = 0;
+    for peer in 0..1200 {
+        let (id, host) = (format!("r{peer}"), format!("127.0.{}.{}", 1 + peer / 100, 1 + peer % 100));
+        bench.send(with_kv(&id, &prompt(20), 1, remote_at(&host, port, &id)));
+        bench.collect(&[&id]);
+        let end = Instant::now() + PATIENCE;
+        while board.try_receive().expect("it works").is_none() {
+            assert!(Instant::now() < end, "the notice to {host} is missing after {received}");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        received += 1;
+    }
+    assert_eq!(received, 1200);
 }
 
 /// Its own requests go on; the router gets no parameters and an error is logged.

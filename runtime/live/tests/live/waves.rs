@@ -58,7 +58,7 @@ fn a_request_starts_a_wave_and_its_end_ends_it() {
 #[test]
 fn older_lines_start_waves_themselves() {
     let mut config = of_two();
-    config.identity.line = Some(Line::V0_32);
+    config.identity.version = Some(VllmMinor::V0_32);
     let bench = Bench::with(config, 1, true);
     bench.send_to(0, add("a", &prompt(20), 3));
     bench.collect(&["a"]);

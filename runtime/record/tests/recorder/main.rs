@@ -14,13 +14,13 @@ use vcr_record::{RecordConfig, RecordSummary, Recorder, Rotation};
 use vcr_trace::capture::{CaptureLine, RequestRecord};
 use vcr_wire::{
     DataAddress, EngineCoreOutput, EngineCoreOutputs, EngineCoreRequest, EngineGreeting, EngineLink, EngineLinkConfig,
-    FinishReason, FrontendConfig, FrontendLink, FrontendListener, FrontendMessage, Line, LineRules, ReadyResponse,
-    Received, Request, SamplingParams, SchedulerStats, Transport,
+    FinishReason, FrontendConfig, FrontendLink, FrontendListener, FrontendMessage, ProtocolRules, ReadyResponse,
+    Received, Request, SamplingParams, SchedulerStats, Transport, VllmMinor,
 };
 
 /// Long enough for a machine that is busy with something else.
 const PATIENCE: Duration = Duration::from_secs(30);
-const RULES: fn() -> &'static LineRules = || Line::V0_33.rules();
+const RULES: fn() -> &'static ProtocolRules = || VllmMinor::V0_33.rules();
 
 /// How many of each there are.
 #[derive(Clone, Copy)]
@@ -42,6 +42,7 @@ struct Chain {
 
 fn config(folder: &Path) -> RecordConfig {
     RecordConfig {
+        connect_timeout: None,
         frontend_handshake: format!("ipc://{}/frontend", folder.display()),
         engine_handshake: format!("ipc://{}/engines", folder.display()),
         bind_host: None,
@@ -123,7 +124,7 @@ fn token(id: &str, timestamp: f64, finish_reason: Option<FinishReason>) -> Engin
         finish_reason,
         ..EngineCoreOutput::default()
     };
-    let stats = SchedulerStats { num_running_reqs: 1, ..SchedulerStats::of_line(RULES()) };
+    let stats = SchedulerStats { num_running_reqs: 1, ..SchedulerStats::of_version(RULES()) };
     EngineCoreOutputs { outputs: vec![output], timestamp, scheduler_stats: Some(stats), ..EngineCoreOutputs::default() }
 }
 

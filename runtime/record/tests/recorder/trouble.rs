@@ -1,5 +1,6 @@
 //! When things go wrong, traffic goes on, and the capture says what it lacks.
 
+use vcr_output::OutputError;
 use vcr_record::RecordError;
 
 use super::*;
@@ -134,7 +135,10 @@ fn files_and_settings_that_cannot_be_used() {
     let name = |name: &str| folder.path().join(name);
     assert!(matches!(error(&|config| config.out = name("a.csv")), RecordError::Suffix { .. }));
     fs::write(name("there.jsonl"), "mine").expect("it is writable");
-    assert!(matches!(error(&|config| config.out = name("there.jsonl")), RecordError::Exists { .. }));
+    assert!(matches!(
+        error(&|config| config.out = name("there.jsonl")),
+        RecordError::Output(OutputError::Exists { .. })
+    ));
     assert!(matches!(error(&|config| config.block_size_tokens = 0), RecordError::Setting { .. }));
     assert!(matches!(error(&|config| config.engine_handshake = "tcp:/x".to_owned()), RecordError::Link(_)));
     assert!(!name("capture.jsonl").exists(), "nothing is left of a recorder that did not start");

@@ -1,0 +1,90 @@
+//! The LoRA adapters that an engine has loaded.
+
+/// Adapters in the order of their last use, as vLLM's workers keep them.
+#[derive(Debug, Default)]
+pub(crate) struct Adapters {
+    max_loras: usize,
+    /// Numbers of adapters, the least recently used first, and whether they
+    /// are pinned.
+    loaded: Vec<(u64, bool)>,
+}
+
+impl Adapters {
+    /// Holds at most `max_loras` adapters; 0 turns them off.
+    pub(crate) fn new(max_loras: u32) -> Self {
+        Self { max_loras: max_loras as usize, loaded: Vec::new() }
+    }
+
+    /// Loads an adapter, or uses it again; the least recently used that is not
+    /// pinned makes room.
+    ///
+    /// # Errors
+    /// When adapters are off, or all are pinned.
+    pub(crate) fn load(&mut self, id: u64) -> Result<(), &'static str> {
+        if self.max_loras == 0 {
+            return Err("LoRA is not enabled");
+        }
+        if let Some(at) = self.position(id) {
+            let used = self.loaded.remove(at);
+            self.loaded.push(used);
+            return Ok(());
+        }
+        if self.loaded.len() >= self.max_loras {
+            let oldest = self.loaded.iter().position(|(_, pinned)| !pinned).ok_or("all adapters are pinned")?;
+            self.loaded.remove(oldest);
+        }
+        self.loaded.push((id, false));
+        Ok(())
+    }
+
+    /// Whether it was loaded.
+    pub(crate) fn remove(&mut self, id: u64) -> bool {
+        let at = self.position(id);
+        if let Some(at) = at {
+            self.loaded.remove(at);
+        }
+        at.is_some()
+    }
+
+    /// Keeps an adapter from making room.
+    ///
+    /// # Errors
+    /// When it is not loaded.
+    pub(crate) fn pin(&mut self, id: u64) -> Result<(), String> {
+        let at = self.position(id).ok_or_else(|| format!("LoRA {id} is not registered"))?;
+        self.loaded[at].1 = true;
+        Ok(())
+    }
+
+    /// Numbers of loaded adapters, ascending.
+    pub(crate) fn list(&self) -> Vec<u64> {
+        let mut ids: Vec<_> = self.loaded.iter().map(|(id, _)| *id).collect();
+        ids.sort_unstable();
+        ids
+    }
+
+    fn position(&self, id: u64) -> Option<usize> {
+        self.loaded.iter().position(|(other, _)| *other == id)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_least_recently_used_makes_room_unless_it_is_pinned() {
+        let mut adapters = Adapters::new(2);
+        for id in [1, 2, 1] {
+            adapters.load(id).expect("there is room");
+        }
+        adapters.pin(1).expect("it is loaded");
+        adapters.load(3).expect("2 makes room");
+        assert_eq!(adapters.list(), [1, 3]);
+        adapters.load(4).expect("3 makes room, 1 is pinned");
+        assert_eq!(adapters.list(), [1, 4]);
+        assert!(adapters.remove(4) && !adapters.remove(4));
+        assert!(adapters.pin(9).is_err());
+        assert!(Adapters::new(0).load(1).is_err());
+    }
+}

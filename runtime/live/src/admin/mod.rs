@@ -1,0 +1,66 @@
+//! Administration of an engine: utility calls, pauses, shutdown, commands, and its
+//! view from outside.
+//!
+//! [`Admin`] owns the pauses and the loaded adapters; intake checks
+//! requests against both.
+
+pub(crate) mod adapters;
+mod commands;
+pub(crate) mod pause;
+pub(crate) mod shutdown;
+mod snapshot;
+mod utilities;
+
+use crate::admin::adapters::Adapters;
+use crate::admin::pause::Pauses;
+use crate::counters::Counters;
+use crate::serving::Serving;
+
+/// The administration of one engine.
+pub(crate) struct Admin {
+    adapters: Adapters,
+    pauses: Pauses,
+    /// Counts of earlier frontends.
+    base: Counters,
+}
+
+impl Admin {
+    /// For an engine with room for `max_loras` adapters.
+    pub(crate) fn new(max_loras: u32, base: Counters) -> Self {
+        Self { adapters: Adapters::new(max_loras), pauses: Pauses::default(), base }
+    }
+
+    /// Whether new requests are refused rather than queued.
+    pub(crate) fn rejects_new(&self) -> bool {
+        self.pauses.rejects_new
+    }
+
+    /// Loads an adapter, or uses it again.
+    ///
+    /// # Errors
+    /// When adapters are off, or all are pinned.
+    pub(crate) fn load_adapter(&mut self, id: u64) -> Result<(), &'static str> {
+        self.adapters.load(id)
+    }
+
+    /// Forgets calls whose frontend is gone.
+    pub(crate) fn forget_client(&mut self, client: usize) {
+        self.pauses.pending.retain(|call| call.client as usize != client);
+    }
+
+    /// Reports the load of the engine to the router, if there is one.
+    pub(crate) fn report_load(&self, serving: &mut Serving) {
+        if serving.routes.is_none() {
+            return;
+        }
+        serving.gather_cache_events();
+        let takes_requests = serving.lifecycle.is_running()
+            && !serving.stepper.is_paused()
+            && !self.pauses.rejects_new
+            && !self.pauses.is_asleep()
+            && !serving.is_at_limit();
+        if let Some(routes) = &mut serving.routes {
+            routes.report_load(serving.stepper.engine(), takes_requests);
+        }
+    }
+}

@@ -1,0 +1,45 @@
+//! The fixed facts of one engine while it serves a frontend.
+
+use std::sync::Arc;
+
+use vcr_core::PluginContext;
+use vcr_core::seed::derive;
+use vcr_wire::monotonic_ns;
+
+use crate::config::LiveConfig;
+
+/// Settings, place and clock of an engine; none of them changes while it serves.
+pub(crate) struct Context {
+    pub(crate) config: Arc<LiveConfig>,
+    /// Place among the engines of this process.
+    pub(crate) index: usize,
+    /// Number among the engines of the frontend.
+    pub(crate) rank: u16,
+    /// Start of serving: zero on the clock of faults and models.
+    origin_ns: u64,
+}
+
+impl Context {
+    /// For the engine `index` of a process, which starts to serve now.
+    pub(crate) fn new(config: Arc<LiveConfig>, index: usize) -> Self {
+        let rank = config.identity.first_rank + index as u16;
+        Self { config, index, rank, origin_ns: monotonic_ns() }
+    }
+
+    /// Time since the start of serving.
+    #[inline]
+    pub(crate) fn since_start_ns(&self, now_ns: u64) -> u64 {
+        now_ns.saturating_sub(self.origin_ns)
+    }
+
+    /// The opposite of [`Context::since_start_ns`].
+    pub(crate) fn at_ns(&self, since_start_ns: u64) -> u64 {
+        self.origin_ns.saturating_add(since_start_ns)
+    }
+}
+
+/// The context of a plugin for `purpose` at engine `rank`.
+pub(crate) fn plugin_context(base_seed: u64, purpose: &str, rank: u16) -> PluginContext<'static> {
+    let engine = Some(u32::from(rank));
+    PluginContext { engine, ..PluginContext::of_seed(derive(base_seed, purpose, rank.into())) }
+}

@@ -1,0 +1,237 @@
+//! Everything that leaves an engine: outputs for frontends, statistics, KV events,
+//! and reports to the coordinator.
+//!
+//! [`Egress`] owns the links and the last reports; it reads the engine core but never
+//! changes it.
+
+pub(crate) mod kv_events;
+pub(crate) mod outputs;
+pub(crate) mod snapshot_timer;
+pub(crate) mod stats;
+pub(crate) mod waves;
+
+use std::sync::Arc;
+
+use vcr_core::Engine;
+use vcr_core::plan::StepPlan;
+use vcr_wire::{
+    EngineCoreOutputs, EngineOutputs, IterationDetails, KvEventPublisher, LinkError, SchedulerStats, VllmMinor,
+};
+
+use crate::config::StatsSettings;
+use crate::context::Context;
+use crate::egress::kv_events::KvEvents;
+use crate::egress::outputs::Outputs;
+use crate::egress::stats::{StatsKeeper, usage};
+use crate::egress::waves::Waves;
+use crate::faults::active::Faults;
+use crate::requests::Requests;
+use crate::routing::dispatcher::Dispatcher;
+
+/// Requests `(waiting, running)` outside of the engine core: those of playback.
+pub(crate) type PlaybackLoad = (usize, usize);
+
+/// The outgoing side of one engine.
+pub(crate) struct Egress {
+    pub(crate) outputs: Outputs,
+    stats: StatsKeeper,
+    settings: StatsSettings,
+    kv_events: Option<KvEvents>,
+    waves: Option<Arc<Waves>>,
+    index: usize,
+    version: VllmMinor,
+    /// Waiting and running requests of the last report to the coordinator.
+    reported_counts: (usize, usize),
+    /// Whether a last message must say that no request is left.
+    owes_stats: bool,
+}
+
+impl Egress {
+    /// For the frontend behind `link`; `waves` for a mixture of experts.
+    pub(crate) fn new(
+        context: &Context,
+        link: EngineOutputs,
+        kv_events: Option<KvEvents>,
+        waves: Option<Arc<Waves>>,
+        dispatcher: Option<Arc<Dispatcher>>,
+    ) -> Self {
+        let version = context.config.identity.default_version();
+        let place = (context.config.identity.first_rank, context.index);
+        Self {
+            outputs: Outputs::new(link, place, version.rules(), dispatcher),
+            stats: StatsKeeper::new(version.rules()),
+            settings: context.config.stats,
+            kv_events,
+            waves,
+            index: context.index,
+            version,
+            reported_counts: (0, 0),
+            owes_stats: false,
+        }
+    }
+
+    /// The vLLM version whose protocol is used.
+    pub(crate) fn version(&self) -> VllmMinor {
+        self.version
+    }
+
+    /// Changes to the protocol of another version. The first request is just
+    /// being received, so nothing was stored or gathered.
+    pub(crate) fn set_version(&mut self, version: VllmMinor, block_size: u32) {
+        if version == self.version {
+            return;
+        }
+        self.version = version;
+        self.outputs.set_version(version.rules());
+        self.stats.set_version(version.rules());
+        if let Some(events) = &mut self.kv_events {
+            events.restart(version, block_size);
+        }
+    }
+
+    /// Statistics of requests and steps, to be added to.
+    pub(crate) fn stats(&mut self) -> &mut StatsKeeper {
+        &mut self.stats
+    }
+
+    /// Whether statistics and events of requests are sent.
+    #[inline]
+    pub(crate) fn sends_stats(&self) -> bool {
+        self.settings.log_stats
+    }
+
+    /// Details of a step, if they are sent.
+    pub(crate) fn iteration_details(&mut self, plan: &StepPlan, duration_ns: u64) -> Option<IterationDetails> {
+        self.settings.iteration_details.then(|| self.stats.iteration(plan, duration_ns))
+    }
+
+    /// Sends the gathered outputs, with the statistics.
+    ///
+    /// # Errors
+    /// When the library fails.
+    pub(crate) fn send_step(
+        &mut self,
+        engine: &Engine,
+        playback: PlaybackLoad,
+        details: Option<IterationDetails>,
+        now_ns: u64,
+        (faults, since_start_ns): (&mut Faults, u64),
+    ) -> Result<(), LinkError> {
+        let place = self.waves.as_ref().map(|waves| waves.place()).unwrap_or_default();
+        let stats = self.settings.log_stats.then(|| self.stats.take(engine, playback, place, details));
+        self.outputs.send_step(stats, now_ns, faults, since_start_ns)
+    }
+
+    /// Whether a message must still say that no request is left. vLLM's engine
+    /// makes one more empty step when its last request has ended.
+    pub(crate) fn owes_stats(&self) -> bool {
+        self.owes_stats
+    }
+
+    /// Requests have ended, so that the last message may have to be sent.
+    pub(crate) fn set_owes_stats(&mut self, owes_stats: bool) {
+        self.owes_stats = owes_stats;
+    }
+
+    /// Whether KV events are published.
+    #[inline]
+    pub(crate) fn has_kv_events(&self) -> bool {
+        self.kv_events.is_some()
+    }
+
+    /// Takes the changes of the prefix cache since the last call.
+    pub(crate) fn gather_cache_events(&mut self, engine: &Engine, requests: &Requests) {
+        if let Some(events) = &mut self.kv_events {
+            events.gather(engine, requests);
+        }
+    }
+
+    /// Publishes the gathered KV events, unless a fault loses them.
+    ///
+    /// # Errors
+    /// When the library fails.
+    pub(crate) fn publish_kv_events(&mut self, faults: &mut Faults, since_start_ns: u64) -> Result<(), LinkError> {
+        let Some(events) = self.kv_events.as_mut().filter(|events| !events.is_empty()) else { return Ok(()) };
+        let is_lost = faults.loses_kv_events(since_start_ns);
+        events.publish(is_lost)
+    }
+
+    /// The publisher of KV events.
+    pub(crate) fn publisher(&self) -> Option<&KvEventPublisher> {
+        self.kv_events.as_ref().map(KvEvents::publisher)
+    }
+
+    /// KV events that were published, and those lost to faults.
+    pub(crate) fn kv_event_counts(&self) -> (u64, u64) {
+        self.kv_events.as_ref().map_or((0, 0), |events| (events.published, events.lost))
+    }
+
+    /// The outputs, and the publisher, which is ready for the next frontend.
+    pub(crate) fn into_parts(self, block_size: u32) -> (Outputs, Option<KvEvents>) {
+        let mut kv_events = self.kv_events;
+        if let Some(events) = &mut kv_events {
+            events.restart(self.version, block_size);
+        }
+        (self.outputs, kv_events)
+    }
+
+    /// A coordinator starts a wave for all engines but one.
+    pub(crate) fn start_wave(&self, wave: u32, excluded_engine: Option<u32>) {
+        if let Some(waves) = &self.waves {
+            waves.start(self.index, wave, excluded_engine);
+        }
+    }
+
+    /// A request arrives: wakes the other engines of a mixture of experts, if
+    /// they are between waves.
+    ///
+    /// # Errors
+    /// When the library fails.
+    pub(crate) fn announce_wave(&self, request_wave: u32) -> Result<(), LinkError> {
+        let starts = self.version.rules().engine_starts_waves;
+        let Some(waves) = &self.waves else { return Ok(()) };
+        match waves.request(self.index, request_wave, starts) {
+            Some(wave) => self
+                .outputs
+                .send_to_coordinator(EngineCoreOutputs { start_wave: Some(wave), ..EngineCoreOutputs::default() }),
+            None => Ok(()),
+        }
+    }
+
+    /// A step has ended: reports the end of the wave, if this was its last one.
+    ///
+    /// # Errors
+    /// When the library fails.
+    pub(crate) fn finish_wave(&self, has_work: bool) -> Result<(), LinkError> {
+        let Some(waves) = &self.waves else { return Ok(()) };
+        match waves.stepped(self.index, has_work) {
+            Some(wave) => self
+                .outputs
+                .send_to_coordinator(EngineCoreOutputs { wave_complete: Some(wave), ..EngineCoreOutputs::default() }),
+            None => Ok(()),
+        }
+    }
+
+    /// Reports the number of requests to the coordinator, if it has changed.
+    ///
+    /// # Errors
+    /// When the library fails.
+    pub(crate) fn report_counts(&mut self, engine: &Engine, playback: PlaybackLoad) -> Result<(), LinkError> {
+        let counts = (engine.num_waiting() + playback.0, engine.num_running() + playback.1);
+        if !self.outputs.has_coordinator() || counts == self.reported_counts {
+            return Ok(());
+        }
+        self.reported_counts = counts;
+        let place = self.waves.as_ref().map(|waves| waves.place()).unwrap_or_default();
+        let stats = SchedulerStats {
+            num_waiting_reqs: counts.0 as u64,
+            num_running_reqs: counts.1 as u64,
+            kv_cache_usage: usage(engine),
+            current_wave: place.wave,
+            step_counter: place.step,
+            ..SchedulerStats::of_version(self.version.rules())
+        };
+        let message = EngineCoreOutputs { scheduler_stats: Some(stats), ..EngineCoreOutputs::default() };
+        self.outputs.send_to_coordinator(message)
+    }
+}

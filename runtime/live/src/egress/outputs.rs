@@ -1,0 +1,371 @@
+//! Messages to frontends: in each step one to each API server with new outputs.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::sync::Arc;
+
+use vcr_wire::{
+    EngineCoreOutput, EngineCoreOutputs, EngineOutputs, FinishReason, LinkError, ProtocolRules, RequestError,
+    SchedulerStats, StepEncoder, StepEnd, UtilityOutput,
+};
+
+use crate::faults::active::Faults;
+use crate::routing::dispatcher::{Dispatcher, PeerMessage};
+
+/// A delayed message: time, sequence number, lane, whether later messages wait
+/// for it, and its bytes.
+type Delayed = Reverse<(u64, u64, usize, bool, Vec<u8>)>;
+
+/// Delayed messages that later ones to the same API server wait for.
+#[derive(Clone, Copy, Debug, Default)]
+struct Held {
+    /// Messages that wait and must not be overtaken.
+    waiting: u64,
+    /// When the last of them is sent, on the clock of faults.
+    until_ns: u64,
+}
+
+/// The outputs of one engine.
+///
+/// A *lane* leads to an API server. Those of this engine's own link come first
+/// and have the servers' numbers; with a router, those of the other engines'
+/// links follow, and their frames go to those engines as peer messages.
+pub(crate) struct Outputs {
+    link: EngineOutputs,
+    /// The other engines, if there is a router, and the place among them.
+    dispatcher: Option<Arc<Dispatcher>>,
+    index: usize,
+    first_rank: u16,
+    rules: &'static ProtocolRules,
+    /// By lane.
+    encoders: Vec<StepEncoder>,
+    /// Lost API servers.
+    lost: Vec<bool>,
+    frame: Vec<u8>,
+    delayed: BinaryHeap<Delayed>,
+    num_delayed: u64,
+    /// By API server.
+    held: Vec<Held>,
+    weight_version: Option<String>,
+    sends_weight_version: bool,
+    messages: u64,
+    bytes: u64,
+}
+
+impl Outputs {
+    pub(crate) fn new(
+        link: EngineOutputs,
+        (first_rank, index): (u16, usize),
+        rules: &'static ProtocolRules,
+        dispatcher: Option<Arc<Dispatcher>>,
+    ) -> Self {
+        let clients = link.clients();
+        let lanes = clients * dispatcher.as_ref().map_or(1, |dispatcher| dispatcher.engines());
+        Self {
+            dispatcher,
+            index,
+            first_rank,
+            rules,
+            encoders: (0..lanes).map(|_| StepEncoder::new(rules)).collect(),
+            lost: vec![false; clients],
+            frame: Vec::new(),
+            delayed: BinaryHeap::new(),
+            num_delayed: 0,
+            held: vec![Held::default(); clients],
+            weight_version: None,
+            sends_weight_version: true,
+            messages: 0,
+            bytes: 0,
+            link,
+        }
+    }
+
+    /// Messages sent.
+    pub(crate) fn messages(&self) -> u64 {
+        self.messages
+    }
+
+    /// Bytes of the messages sent.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// The weight version that a frontend has set.
+    pub(crate) fn weight_version(&self) -> Option<&str> {
+        self.weight_version.as_deref()
+    }
+
+    /// Changes the weight version.
+    pub(crate) fn set_weight_version(&mut self, version: Option<String>) {
+        self.weight_version = version;
+    }
+
+    /// Leaves the weight version out of messages: some vLLM versions reject
+    /// messages with it.
+    pub(crate) fn omit_weight_version(&mut self) {
+        self.sends_weight_version = false;
+    }
+
+    pub(crate) fn sends_weight_version(&self) -> bool {
+        self.sends_weight_version
+    }
+
+    /// The lane to an API server of the engine `home`, if there is one.
+    pub(crate) fn lane(&self, origin: usize, client: u32) -> Option<u32> {
+        let engines = self.dispatcher.as_ref().map_or(1, |dispatcher| dispatcher.engines());
+        let (origin, clients) = ((origin + engines - self.index) % engines, self.link.clients());
+        ((client as usize) < clients).then(|| (origin * clients) as u32 + client)
+    }
+
+    /// The engine by whose link a lane leads.
+    pub(crate) fn origin_of(&self, lane: u32) -> usize {
+        let (lane, clients) = (lane as usize, self.link.clients());
+        match &self.dispatcher {
+            Some(dispatcher) if lane >= clients => (lane / clients + self.index) % dispatcher.engines(),
+            _ => self.index,
+        }
+    }
+
+    /// The number of that engine.
+    fn engine_index(&self, lane: u32) -> u32 {
+        u32::from(self.first_rank) + self.origin_of(lane) as u32
+    }
+
+    /// Changes the protocol version. Nothing has been gathered.
+    pub(crate) fn set_version(&mut self, rules: &'static ProtocolRules) {
+        self.rules = rules;
+        for encoder in &mut self.encoders {
+            *encoder = StepEncoder::new(rules);
+        }
+    }
+
+    pub(crate) fn has_coordinator(&self) -> bool {
+        self.link.has_coordinator()
+    }
+
+    /// Whether a request may name this API server.
+    pub(crate) fn has_client(&self, client: u32) -> bool {
+        (client as usize) < self.link.clients()
+    }
+
+    /// Gathers outputs for a lane.
+    #[inline]
+    pub(crate) fn encoder(&mut self, lane: u32) -> &mut StepEncoder {
+        &mut self.encoders[lane as usize]
+    }
+
+    /// Stops sending to an API server. `true` if all are lost.
+    pub(crate) fn lose_client(&mut self, client: usize) -> bool {
+        self.lost[client] = true;
+        self.lost.iter().all(|lost| *lost)
+    }
+
+    /// Sends the gathered outputs. The statistics go to the first of this engine's
+    /// own API servers with outputs, or to the first one if none has any.
+    ///
+    /// # Errors
+    /// When the library fails.
+    pub(crate) fn send_step(
+        &mut self,
+        stats: Option<&SchedulerStats>,
+        now_ns: u64,
+        faults: &mut Faults,
+        fault_now_ns: u64,
+    ) -> Result<(), LinkError> {
+        let first = self.encoders[..self.link.clients()].iter().position(|encoder| !encoder.is_empty());
+        let stats_for = stats.map(|_| first.unwrap_or(0));
+        for lane in 0..self.encoders.len() {
+            if self.encoders[lane].is_empty() && stats_for != Some(lane) {
+                continue;
+            }
+            let end = StepEnd {
+                engine_index: self.engine_index(lane as u32),
+                scheduler_stats: stats.filter(|_| stats_for == Some(lane)),
+                timestamp: now_ns as f64 / 1e9,
+                weight_version: self.weight_version.as_deref().filter(|_| self.sends_weight_version),
+            };
+            let mut frame = std::mem::take(&mut self.frame);
+            frame.clear();
+            self.encoders[lane].finish(end, &mut frame);
+            let sent = self.send(lane, &frame, faults, fault_now_ns);
+            self.frame = frame;
+            sent?;
+        }
+        Ok(())
+    }
+
+    /// Ends requests apart from any step, as vLLM does at a shutdown, a pause
+    /// or a refusal.
+    ///
+    /// # Errors
+    /// When the library fails.
+    pub(crate) fn send_finish(
+        &mut self,
+        lane: u32,
+        ids: &[&str],
+        reason: FinishReason,
+        error: Option<&RequestError>,
+        now_ns: u64,
+    ) -> Result<(), LinkError> {
+        let output = |id: &&str| EngineCoreOutput {
+            request_id: (*id).to_owned(),
+            finish_reason: Some(reason),
+            error: error.cloned(),
+            ..EngineCoreOutput::default()
+        };
+        let message = EngineCoreOutputs {
+            outputs: ids.iter().map(output).collect(),
+            finished_requests: Some(ids.iter().map(|id| (*id).to_owned()).collect()),
+            timestamp: now_ns as f64 / 1e9,
+            ..self.message(lane)
+        };
+        self.send_message(lane, &message)
+    }
+
+    /// Answers a utility call.
+    ///
+    /// # Errors
+    /// When the library fails.
+    pub(crate) fn send_utility(&mut self, client: u32, output: UtilityOutput) -> Result<(), LinkError> {
+        let message = EngineCoreOutputs { utility_output: Some(output), ..self.message(client) };
+        self.send_message(client, &message)
+    }
+
+    fn message(&self, lane: u32) -> EngineCoreOutputs {
+        EngineCoreOutputs { engine_index: self.engine_index(lane), ..EngineCoreOutputs::default() }
+    }
+
+    fn send_message(&mut self, lane: u32, message: &EngineCoreOutputs) -> Result<(), LinkError> {
+        let mut frame = Vec::new();
+        message.encode(&mut frame, self.rules);
+        self.deliver(lane as usize, &frame)
+    }
+
+    /// Sends outputs that another engine computed for this one's frontend.
+    ///
+    /// # Errors
+    /// When the library fails.
+    pub(crate) fn pass_on(
+        &mut self,
+        client: u32,
+        frame: &[u8],
+        faults: &mut Faults,
+        fault_now_ns: u64,
+    ) -> Result<(), LinkError> {
+        self.send(client as usize, frame, faults, fault_now_ns)
+    }
+
+    /// Sends a message to the coordinator.
+    ///
+    /// # Errors
+    /// When the library fails.
+    pub(crate) fn send_to_coordinator(&self, message: EngineCoreOutputs) -> Result<(), LinkError> {
+        let mut frame = Vec::new();
+        EngineCoreOutputs { engine_index: self.engine_index(0), ..message }.encode(&mut frame, self.rules);
+        self.link.send_to_coordinator(&frame)
+    }
+
+    /// Sends ENGINE_CORE_DEAD, after all earlier messages.
+    ///
+    /// # Errors
+    /// When the library fails.
+    pub(crate) fn send_dead(&mut self) -> Result<(), LinkError> {
+        self.flush()?;
+        self.link.send_dead()
+    }
+
+    /// Sends all delayed messages at once.
+    ///
+    /// # Errors
+    /// When the library fails.
+    pub(crate) fn flush(&mut self) -> Result<(), LinkError> {
+        self.send_delayed(u64::MAX)
+    }
+
+    fn send(&mut self, lane: usize, frame: &[u8], faults: &mut Faults, fault_now_ns: u64) -> Result<(), LinkError> {
+        if lane >= self.link.clients() {
+            // The faults of links are those of the other one's.
+            return self.deliver(lane, frame);
+        }
+        let fate = faults.message(frame.len(), fault_now_ns);
+        if fate.is_dropped {
+            return Ok(());
+        }
+        let mut changed;
+        let mut frame = frame;
+        if fate.is_corrupt {
+            changed = frame.to_vec();
+            let at = faults.corrupt_byte(changed.len());
+            changed[at] ^= 0x55;
+            frame = &changed;
+        }
+        for _ in 0..1 + u32::from(fate.is_duplicated) {
+            match fate.at_ns {
+                Some(at_ns) => self.delay(lane, at_ns, !fate.is_overtaken, frame),
+                None => self.deliver(lane, frame)?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Sends `frame` at an instant; not before those that wait already, unless
+    /// others may go before it, too.
+    fn delay(&mut self, lane: usize, at_ns: u64, keeps_order: bool, frame: &[u8]) {
+        let held = &mut self.held[lane];
+        let mut at_ns = at_ns;
+        if keeps_order {
+            if held.waiting > 0 {
+                at_ns = at_ns.max(held.until_ns);
+            }
+            *held = Held { waiting: held.waiting + 1, until_ns: at_ns };
+        }
+        self.num_delayed += 1;
+        self.delayed.push(Reverse((at_ns, self.num_delayed, lane, keeps_order, frame.to_vec())));
+    }
+
+    /// Sends `frame` behind everything that was sent there before.
+    fn deliver(&mut self, lane: usize, frame: &[u8]) -> Result<(), LinkError> {
+        let clients = self.link.clients();
+        if lane >= clients {
+            if let Some(dispatcher) = &self.dispatcher {
+                let client = (lane % clients) as u32;
+                // The frontend of an engine that has stopped does not wait.
+                _ = dispatcher
+                    .send(self.origin_of(lane as u32), PeerMessage::Outputs { client, frame: frame.to_vec() });
+            }
+            return Ok(());
+        }
+        if self.held[lane].waiting > 0 {
+            self.delay(lane, 0, true, frame);
+            return Ok(());
+        }
+        self.transmit(lane, frame)
+    }
+
+    fn transmit(&mut self, lane: usize, frame: &[u8]) -> Result<(), LinkError> {
+        if self.lost[lane] {
+            return Ok(());
+        }
+        self.messages += 1;
+        self.bytes += frame.len() as u64;
+        self.link.send(lane, frame)
+    }
+
+    /// When the next delayed message is due, on the clock of faults.
+    pub(crate) fn next_delayed_ns(&self) -> Option<u64> {
+        self.delayed.peek().map(|Reverse((at_ns, ..))| *at_ns)
+    }
+
+    /// Sends delayed messages whose time has come.
+    ///
+    /// # Errors
+    /// When the library fails.
+    pub(crate) fn send_delayed(&mut self, fault_now_ns: u64) -> Result<(), LinkError> {
+        while self.next_delayed_ns().is_some_and(|at_ns| at_ns <= fault_now_ns) {
+            let Some(Reverse((_, _, lane, keeps_order, frame))) = self.delayed.pop() else { break };
+            self.held[lane].waiting -= u64::from(keeps_order);
+            self.transmit(lane, &frame)?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,140 @@
+//! Statistics sent with each step, as differences of the engine's totals.
+
+use vcr_core::plan::StepPlan;
+use vcr_core::{Engine, EngineStats};
+use vcr_wire::{IterationDetails, PrefixCacheStats, ProtocolRules, SchedulerStats, SpecDecodingStats};
+
+/// The totals of the last message, and counts since then.
+pub(crate) struct StatsKeeper {
+    reported: EngineStats,
+    was_reset: bool,
+    /// Recorded cache lookups since the last message.
+    recorded: PrefixCacheStats,
+    iteration_index: u64,
+    /// Accepted drafts by their place, since the last message.
+    accepted_at: Vec<u64>,
+    /// Kept from step to step, with the keys of the version.
+    message: SchedulerStats,
+}
+
+/// The current wave of a mixture of experts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct WavePlace {
+    pub(crate) wave: u64,
+    pub(crate) step: u64,
+}
+
+impl StatsKeeper {
+    pub(crate) fn new(rules: &ProtocolRules) -> Self {
+        Self {
+            reported: EngineStats::default(),
+            was_reset: false,
+            recorded: PrefixCacheStats::default(),
+            iteration_index: 0,
+            accepted_at: Vec::new(),
+            message: SchedulerStats::of_version(rules),
+        }
+    }
+
+    /// Uses the keys of another version.
+    pub(crate) fn set_version(&mut self, rules: &ProtocolRules) {
+        self.message = SchedulerStats::of_version(rules);
+    }
+
+    /// The prefix cache was reset.
+    pub(crate) fn cache_reset(&mut self) {
+        self.was_reset = true;
+    }
+
+    /// A request of playback has a recorded lookup in the prefix cache.
+    pub(crate) fn looked_up(&mut self, prompt_tokens: u64, cached_tokens: u64) {
+        self.recorded.requests += 1;
+        self.recorded.queries += prompt_tokens;
+        self.recorded.hits += cached_tokens;
+    }
+
+    /// Drafts of one request were verified, `accepted` of them for good.
+    pub(crate) fn drafts_verified(&mut self, accepted: u32) {
+        let accepted = accepted as usize;
+        if self.accepted_at.len() < accepted {
+            self.accepted_at.resize(accepted, 0);
+        }
+        for count in &mut self.accepted_at[..accepted] {
+            *count += 1;
+        }
+    }
+
+    /// Counts the step `plan`, which took `elapsed_ns`.
+    pub(crate) fn iteration(&mut self, plan: &StepPlan, elapsed_ns: u64) -> IterationDetails {
+        let mut details = IterationDetails {
+            iteration_index: self.iteration_index,
+            elapsed_ms: elapsed_ns as f64 / 1e6,
+            ..IterationDetails::default()
+        };
+        self.iteration_index += 1;
+        for entry in &plan.scheduled {
+            let tokens = u64::from(entry.num_scheduled_tokens);
+            if entry.is_prefill {
+                details.num_ctx_requests += 1;
+                details.num_ctx_tokens += tokens;
+            } else {
+                details.num_generation_requests += 1;
+                details.num_generation_tokens += tokens;
+            }
+        }
+        details
+    }
+
+    /// The counts as they are now, with those `(waiting, running)` that the
+    /// engine does not know. Deltas start again.
+    pub(crate) fn take(
+        &mut self,
+        engine: &Engine,
+        (also_waiting, also_running): (usize, usize),
+        place: WavePlace,
+        details: Option<IterationDetails>,
+    ) -> &SchedulerStats {
+        let now = *engine.stats();
+        let reported = std::mem::replace(&mut self.reported, now);
+        let skipped = engine.num_skipped_waiting() as u64;
+        let message = &mut self.message;
+        message.num_running_reqs = (engine.num_running() + also_running) as u64;
+        message.num_skipped_waiting_reqs = skipped;
+        message.num_waiting_reqs = ((engine.num_waiting() + also_waiting) as u64).saturating_sub(skipped);
+        message.kv_cache_usage = usage(engine);
+        (message.current_wave, message.step_counter) = (place.wave, place.step);
+        message.iteration_details = details;
+        let hits_by_source = message.prefix_cache_stats.hits_by_source.take();
+        let recorded = std::mem::take(&mut self.recorded);
+        message.prefix_cache_stats = PrefixCacheStats {
+            reset: std::mem::take(&mut self.was_reset),
+            requests: now.prefix.requests - reported.prefix.requests + recorded.requests,
+            queries: now.prefix.queried_tokens - reported.prefix.queried_tokens + recorded.queries,
+            hits: now.prefix.hit_tokens - reported.prefix.hit_tokens + recorded.hits,
+            preempted_requests: now.preempted_prefix.requests - reported.preempted_prefix.requests,
+            preempted_queries: now.preempted_prefix.queried_tokens - reported.preempted_prefix.queried_tokens,
+            preempted_hits: now.preempted_prefix.hit_tokens - reported.preempted_prefix.hit_tokens,
+            hits_by_source,
+        };
+        let drafts = now.spec_decode.num_drafts - reported.spec_decode.num_drafts;
+        message.spec_decoding_stats = (drafts > 0).then(|| {
+            let k = engine.config().num_speculative_tokens;
+            self.accepted_at.resize(k as usize, 0);
+            SpecDecodingStats {
+                num_spec_tokens: k.into(),
+                num_drafts: drafts,
+                num_draft_tokens: now.spec_decode.num_draft_tokens - reported.spec_decode.num_draft_tokens,
+                num_accepted_tokens: now.spec_decode.num_accepted_tokens - reported.spec_decode.num_accepted_tokens,
+                num_accepted_tokens_per_pos: std::mem::take(&mut self.accepted_at),
+                ..SpecDecodingStats::default()
+            }
+        });
+        &self.message
+    }
+}
+
+/// Share of the KV blocks in use.
+pub(crate) fn usage(engine: &Engine) -> f64 {
+    let usable = engine.pool().num_usable();
+    f64::from(usable - engine.pool().num_free()) / f64::from(usable.max(1))
+}

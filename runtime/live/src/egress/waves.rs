@@ -1,0 +1,95 @@
+//! Waves of a mixture of experts, whose engines must all step while one has work.
+//!
+//! Real engines agree on the end of a wave by an all-reduce after every step.
+//! Those of one process share the current wave, and which engines have work.
+
+use std::sync::Mutex;
+
+/// The wave of all engines of a process.
+#[derive(Debug, Default)]
+pub(crate) struct Waves(Mutex<State>);
+
+#[derive(Debug, Default)]
+struct State {
+    current: u32,
+    is_running: bool,
+    step: u64,
+    /// By engine.
+    has_work: Vec<bool>,
+}
+
+impl Waves {
+    pub(crate) fn new(engines: usize) -> Self {
+        Self(Mutex::new(State { has_work: vec![false; engines], ..State::default() }))
+    }
+
+    fn state(&self) -> std::sync::MutexGuard<'_, State> {
+        // Nothing in here can panic half-way.
+        self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+
+    /// A request came for `engine`, whose frontend believes to be in
+    /// `request_wave`. Returns the wave to announce, if any:
+    /// from 0.33 on engines start waves; before they only correct frontends
+    /// that are late.
+    pub(crate) fn request(&self, engine: usize, request_wave: u32, engine_starts_waves: bool) -> Option<u32> {
+        let mut state = self.state();
+        state.has_work[engine] = true;
+        let was_late = request_wave < state.current;
+        state.current = state.current.max(request_wave);
+        if state.is_running {
+            return None;
+        }
+        state.is_running = true;
+        (engine_starts_waves || was_late).then_some(state.current)
+    }
+
+    /// The coordinator says that a wave begins, for all but `exclude`.
+    pub(crate) fn start(&self, engine: usize, wave: u32, exclude: Option<u32>) {
+        let mut state = self.state();
+        if exclude != Some(engine as u32) && wave >= state.current {
+            state.current = wave;
+            state.is_running = true;
+        }
+    }
+
+    /// `engine` has made a step, after which it has work or none. Returns
+    /// the wave that is complete, if that was the last of its work.
+    pub(crate) fn stepped(&self, engine: usize, has_work: bool) -> Option<u32> {
+        let mut state = self.state();
+        state.step += 1;
+        state.has_work[engine] = has_work;
+        if !state.is_running || state.has_work.contains(&true) {
+            return None;
+        }
+        state.is_running = false;
+        state.step = 0;
+        let complete = state.current;
+        state.current += 1;
+        Some(complete)
+    }
+
+    /// The wave, and the steps made in it.
+    pub(crate) fn place(&self) -> crate::egress::stats::WavePlace {
+        let state = self.state();
+        crate::egress::stats::WavePlace { wave: state.current.into(), step: state.step }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_wave_is_complete_when_no_engine_has_work() {
+        let waves = Waves::new(2);
+        assert_eq!(waves.request(0, 0, true), Some(0));
+        assert_eq!(waves.request(1, 0, true), None, "it is running");
+        assert_eq!(waves.stepped(0, false), None, "the other one has work");
+        assert_eq!(waves.stepped(1, false), Some(0));
+        assert_eq!(waves.place().wave, 1);
+        assert_eq!(waves.request(1, 0, false), Some(1), "the frontend was late");
+        assert_eq!(waves.stepped(1, false), Some(1));
+        assert_eq!(waves.request(1, 2, false), None, "the frontend starts it");
+    }
+}

@@ -1,0 +1,306 @@
+//! A request in the terms of the core: the hashes of its prompt, its stop rules,
+//! the seed of its text, and its role in a KV transfer.
+
+use vcr_core::{KvRole, Prompt, Repetition, RequestSpec, StopRules};
+use vcr_wire::{EngineCoreRequest, EventType, LoraRequest, SamplingParams};
+use xxhash_rust::xxh3::xxh3_64;
+
+use crate::faults::active::{ArrivedRequest, EngineFault};
+use crate::faults::injector::InjectorEvent;
+use crate::kv_transfer::transfers::KvParams;
+use crate::playback::capture::Script;
+use crate::requests::{BlockKeys, Extras, LiveRequest, slot_of};
+use crate::serving::Serving;
+use crate::tokens::{Asked, content_seed};
+
+/// A request in the terms of the core and of this driver.
+pub(crate) struct Admitted {
+    pub(crate) spec: RequestSpec,
+    pub(crate) live: LiveRequest,
+    pub(crate) arrival: Arrival,
+}
+
+/// Properties of an accepted request for fault rules and failure injectors.
+pub(crate) struct Arrival {
+    external_id: Option<String>,
+    max_tokens: u32,
+    lora: Option<LoraRequest>,
+    /// As the frontend sent it, beyond the range of the core's.
+    priority: i64,
+    core_priority: i32,
+}
+
+/// Translates a request, which nothing refuses any more but the core itself, and
+/// registers it with the token source.
+pub(crate) fn admit(
+    serving: &mut Serving,
+    request: EngineCoreRequest,
+    script: Option<&Script>,
+    now_ns: u64,
+) -> Admitted {
+    let tag = serving.requests.next_tag();
+    let default = SamplingParams::default();
+    let is_pooling = request.pooling_params.is_some();
+    let params = request.sampling_params.as_ref().unwrap_or(&default);
+    let block_keys = BlockKeys::of(&request);
+    let priority = priority_of(&request);
+    let prompt = request.prompt_token_ids.unwrap_or_default();
+    let prompt_tokens = prompt.len() as u32;
+    let images = request.mm_features.iter().flatten();
+    let tenant = tenant_of(&block_keys);
+    let salt = salt_of(&block_keys, images.map(|image| image.identifier.as_str()));
+    let seed = request_seed(serving.context.config.seed, &request.request_id, params, &prompt, salt);
+    let allowed = serving.transfers.allowed_peers();
+    let kv = params.kv_transfer_params().map_or(KvParams::Local, |params| KvParams::of(params, allowed));
+    let prompt_logprobs = params.prompt_logprobs.map(|k| (num_logprobs(serving, k), prompt.clone()));
+    let skip_reading_prefix_cache = params.skip_reading_prefix_cache.unwrap_or(prompt_logprobs.is_some());
+    let kv_role = match kv_role(serving, &request.request_id, &kv) {
+        // A request that must not read a cache does not fetch KV, either.
+        KvRole::Destination if skip_reading_prefix_cache => KvRole::Local,
+        role => role,
+    };
+    let max_tokens = match script {
+        Some(script) => script.end.after_tokens,
+        None if is_pooling => 0,
+        None => params.max_tokens.unwrap_or(u32::MAX),
+    };
+    let recorded = script.map(|script| script.tokens.as_slice()).filter(|tokens| !tokens.is_empty());
+    start_tokens(serving, tag, seed, params, &prompt, max_tokens, recorded);
+
+    let lora = request.lora_request.as_ref().map(|lora| lora.int_id as u32);
+    let arrival = Arrival {
+        external_id: request.external_req_id,
+        max_tokens,
+        lora: request.lora_request,
+        priority: request.priority,
+        core_priority: priority,
+    };
+    let extras = Extras {
+        logprobs: params.logprobs.map(|k| num_logprobs(serving, k)),
+        prompt_logprobs,
+        is_greedy: params.temperature == 0.0,
+        seed,
+        is_pooling,
+        is_prefill_only: kv_role == KvRole::Source,
+        remote: match kv {
+            KvParams::PrefillElsewhere(remote) => Some(remote),
+            _ => None,
+        },
+        block_keys: (serving.egress.has_kv_events() && !block_keys.is_empty()).then_some(block_keys),
+        recorded_end: script.map(|script| script.end.clone()),
+        failure: None,
+        engine_fault: None,
+    };
+    // A recorded answer ends where it ended.
+    let stops = stop_rules(params).filter(|_| !is_pooling && script.is_none());
+    let block_size = serving.stepper.engine().config().block_size;
+    let prompt = if serving.egress.has_kv_events() {
+        Prompt::of_tokens(prompt, block_size, salt)
+    } else {
+        let mut hashed = Prompt::new(block_size, salt);
+        hashed.push_tokens(prompt);
+        hashed
+    };
+    let spec = RequestSpec {
+        stops,
+        priority,
+        tenant,
+        // Policies see all times on one clock.
+        arrival_ns: if serving.stepper.has_policy() {
+            serving.context.since_start_ns(now_ns)
+        } else {
+            (request.arrival_time.max(0.0) * 1e9) as u64
+        },
+        lora,
+        kv_role,
+        skip_reading_prefix_cache,
+        ..RequestSpec::new(tag, prompt, max_tokens)
+    };
+    let mut live = LiveRequest {
+        id: request.request_id.into_boxed_str(),
+        tag,
+        // Replaced when the engine has taken it.
+        core: None,
+        client: request.client_index,
+        handle: None,
+        prompt_tokens,
+        output_tokens: 0,
+        local_cached_tokens: script.map_or(0, |script| script.cached_tokens.min(prompt_tokens)),
+        external_tokens: 0,
+        eos_token: params.eos_token_id,
+        is_first_output: true,
+        events: Vec::new(),
+        extras: extras.is_needed().then(|| Box::new(extras)),
+    };
+    if serving.context.config.stats.log_stats {
+        live.event(EventType::Queued, now_ns as f64 / 1e9);
+    }
+    Admitted { spec, live, arrival }
+}
+
+/// Applies the fault rules to an accepted request and announces it to the
+/// failure injector. Returns the fault that the engine must apply at once.
+///
+/// Rejected requests must not get here: they would use up rules, and the
+/// injector would never see the end of a slot that is used again.
+pub(crate) fn announce_arrival(
+    serving: &mut Serving,
+    live: &mut LiveRequest,
+    arrival: Arrival,
+    now_ns: u64,
+) -> Option<EngineFault> {
+    let arrived = ArrivedRequest {
+        id: &live.id,
+        external_id: arrival.external_id.as_deref().unwrap_or_default(),
+        prompt_tokens: live.prompt_tokens,
+        lora: arrival.lora.as_ref().map(|lora| lora.name.as_str()),
+        priority: arrival.priority,
+    };
+    let planned = serving.faults.plan(&arrived, serving.context.since_start_ns(now_ns));
+    serving.injector.record(|| InjectorEvent::Arrived {
+        slot: slot_of(live.tag) as u32,
+        request_id: String::from(&*live.id),
+        prompt_tokens: live.prompt_tokens,
+        max_tokens: arrival.max_tokens,
+        priority: arrival.core_priority,
+        lora: arrival.lora.map(|lora| lora.int_id as u32),
+    });
+    let (at_once, engine_fault) = match planned.engine {
+        Some((0, due)) => (Some(due), None),
+        later => (None, later),
+    };
+    if planned.failure.is_some() || engine_fault.is_some() {
+        let extras = live.extras.get_or_insert_default();
+        (extras.failure, extras.engine_fault) = (planned.failure, engine_fault);
+    }
+    at_once
+}
+
+fn num_logprobs(serving: &Serving, k: i64) -> u32 {
+    u32::try_from(k).unwrap_or(serving.tokens.vocab_size())
+}
+
+/// A seed of everything that a model's answer depends on.
+fn request_seed(base_seed: u64, id: &str, params: &SamplingParams, prompt: &[u32], salt: u64) -> u64 {
+    let seed = params.seed.map_or(0, |seed| seed.as_u64().or(seed.as_i64().map(i64::cast_unsigned)).unwrap_or(0));
+    // Completions of one call have the place among them before their name.
+    let place = id.split_once('_').and_then(|(place, _)| place.parse::<u64>().ok()).unwrap_or(0);
+    let place = if params.n > 1 || place > 0 { place } else { 0 };
+    content_seed(base_seed, prompt, vcr_core::seed::mix(seed ^ place.rotate_left(32)) ^ salt)
+}
+
+fn start_tokens(
+    serving: &mut Serving,
+    tag: u64,
+    seed: u64,
+    params: &SamplingParams,
+    prompt: &[u32],
+    max_tokens: u32,
+    recorded: Option<&[u32]>,
+) {
+    let structured_output = match &params.structured_outputs {
+        Some(value) if serving.tokens.wants_structure() => crate::json::of_value(value),
+        _ => String::new(),
+    };
+    if !structured_output.is_empty() {
+        tracing::debug!(rank = serving.context.rank, structured_output, "the request wants structured output");
+    }
+    serving.tokens.start(&Asked {
+        tag,
+        seed,
+        prompt,
+        max_tokens,
+        min_tokens: params.min_tokens,
+        eos_token: params.eos_token_id,
+        stop_tokens: params.stop_token_ids.as_deref().unwrap_or_default(),
+        allowed_tokens: params.allowed_token_ids.as_deref().unwrap_or_default(),
+        structured_output: &structured_output,
+        recorded,
+    });
+}
+
+fn kv_role(serving: &mut Serving, id: &str, kv: &KvParams) -> KvRole {
+    match kv {
+        KvParams::Local => KvRole::Local,
+        KvParams::DecodeElsewhere => KvRole::Source,
+        KvParams::PrefillElsewhere(_) => KvRole::Destination,
+        KvParams::Incomplete(missing) => {
+            tracing::warn!(
+                rank = serving.context.rank,
+                request = id,
+                "kv_transfer_params lack {}; the prompt is computed here",
+                missing.join(", ")
+            );
+            KvRole::Local
+        }
+        KvParams::Refused(host) => {
+            serving.counters.remote_kv_refused += 1;
+            tracing::warn!(
+                rank = serving.context.rank,
+                request = id,
+                "remote_host `{host}` is not an allowed KV peer; the prompt is computed here (hint: allow it with \
+                     --allow-remote-kv {host}, or all pods of a cluster with their CIDR, such as --allow-remote-kv \
+                     10.0.0.0/8)"
+            );
+            KvRole::Local
+        }
+    }
+}
+
+impl Extras {
+    fn is_needed(&self) -> bool {
+        self.logprobs.is_some()
+            || self.prompt_logprobs.is_some()
+            || self.is_pooling
+            || self.is_prefill_only
+            || self.remote.is_some()
+            || self.block_keys.is_some()
+            || self.recorded_end.is_some()
+    }
+}
+
+/// A request's priority, within the range of the core's.
+pub(crate) fn priority_of(request: &EngineCoreRequest) -> i32 {
+    i32::try_from(request.priority).unwrap_or(if request.priority < 0 { i32::MIN } else { i32::MAX })
+}
+
+/// Salt of the block hashes: separates adapters, tenants and images.
+pub(crate) fn salt_of<'a>(keys: &BlockKeys, images: impl Iterator<Item = &'a str>) -> u64 {
+    let mut salt = 0;
+    let mut fold = |purpose: u64, text: &str| {
+        salt = vcr_core::seed::mix(salt ^ vcr_core::seed::mix(xxh3_64(text.as_bytes()) ^ purpose));
+    };
+    if let Some((name, ..)) = &keys.lora {
+        fold(1, name);
+    }
+    if let Some(text) = &keys.cache_salt {
+        fold(2, text);
+    }
+    images.for_each(|image| fold(3, image));
+    salt
+}
+
+/// The tenant of a request: its `cache_salt`, which separates tenants, or else
+/// the number of its adapter, or else 0. A salt that is no number counts by its
+/// hash.
+pub(crate) fn tenant_of(keys: &BlockKeys) -> u64 {
+    match (&keys.cache_salt, &keys.lora) {
+        (Some(salt), _) => salt.parse().unwrap_or_else(|_| xxh3_64(salt.as_bytes())),
+        (None, Some((_, _, number))) => *number,
+        (None, None) => 0,
+    }
+}
+
+fn stop_rules(params: &SamplingParams) -> Option<Box<StopRules>> {
+    let stops = params.stop_token_ids.iter().flatten().copied();
+    let tokens: Vec<u32> = params.eos_token_id.into_iter().chain(stops).collect();
+    let repetition = params.repetition_detection.as_ref().map(|detection| Repetition {
+        max_pattern_tokens: detection.max_pattern_size,
+        min_pattern_tokens: detection.min_pattern_size,
+        min_count: detection.min_count,
+    });
+    if tokens.is_empty() && repetition.is_none() {
+        return None;
+    }
+    Some(Box::new(StopRules { tokens, min_tokens: params.min_tokens, repetition }))
+}

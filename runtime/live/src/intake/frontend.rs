@@ -1,0 +1,331 @@
+//! Requests and aborts of frontends.
+
+use vcr_wire::{DecodeError, EngineCoreRequest, EngineInputs, FinishReason, Source};
+
+use crate::admin::Admin;
+use crate::error::LiveError;
+use crate::intake::admit::{Admitted, admit, announce_arrival};
+use crate::intake::version::FrontendVersion;
+use crate::lifecycle::End;
+use crate::playback::capture::{Found, Script};
+use crate::requests::LiveRequest;
+use crate::routing::dispatcher::RouteHandle;
+use crate::serving::{Refusal, Serving};
+
+/// The incoming side of one engine. Messages change the engine through
+/// [`Serving`]; pauses and adapters are the administration's.
+#[derive(Debug, Default)]
+pub(crate) struct Intake {
+    version: FrontendVersion,
+    /// Whether the limit of requests was reached when last looked at.
+    is_full: bool,
+}
+
+impl Intake {
+    /// The version of the frontend, once detected.
+    pub(crate) fn version(&self) -> &FrontendVersion {
+        &self.version
+    }
+
+    /// Detects the frontend's version, unless it is known.
+    pub(crate) fn detect_version(&mut self, serving: &mut Serving, inputs: &EngineInputs) {
+        if !self.version.is_known() {
+            self.version.detect(serving, inputs);
+        }
+    }
+
+    pub(super) fn version_mut(&mut self) -> &mut FrontendVersion {
+        &mut self.version
+    }
+
+    /// Whether further messages must wait at their sender, because the limit of
+    /// requests is reached. While the engine is paused no request ends, and the
+    /// call to resume it comes the same way: then requests are refused instead.
+    pub(crate) fn holds_back(&mut self, serving: &mut Serving) -> bool {
+        let is_full = serving.is_at_limit();
+        if is_full && !self.is_full {
+            serving.counters.full += 1;
+            tracing::warn!(
+                rank = serving.context.rank,
+                requests = serving.requests.len(),
+                prompt_tokens = serving.requests.prompt_tokens(),
+                "the limit of requests is reached; further messages wait until some have ended"
+            );
+        }
+        self.is_full = is_full;
+        is_full && !serving.stepper.is_paused()
+    }
+
+    /// Counts a message that cannot be decoded, and refuses its request if its
+    /// name is known.
+    pub(crate) fn handle_malformed(
+        &mut self,
+        serving: &mut Serving,
+        source: Source,
+        error: &DecodeError,
+        request_id: Option<&str>,
+        now_ns: u64,
+    ) -> Result<(), LiveError> {
+        serving.counters.malformed += 1;
+        tracing::warn!(
+            rank = serving.context.rank,
+            ?source,
+            request = request_id,
+            "a message cannot be decoded: {error}"
+        );
+        match (source, request_id) {
+            // The frontend waits for an answer, but an answer would end another
+            // request of this name.
+            (Source::Client(client), Some(id)) if !serving.has_request(id) => {
+                let refusal = Refusal::invalid(format!("the request cannot be decoded: {error}"));
+                serving.refuse(client as u32, id, &refusal, now_ns)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Aborts the requests of a lost API server.
+    pub(crate) fn handle_loss(&mut self, serving: &mut Serving, admin: &mut Admin, client: usize) {
+        serving.counters.frontends_lost += 1;
+        let tags: Vec<_> = serving
+            .requests
+            .iter()
+            .filter(|request| request.client as usize == client)
+            .map(|request| request.tag)
+            .collect();
+        tracing::warn!(rank = serving.context.rank, client, requests = tags.len(), "the frontend is gone");
+        for tag in tags {
+            serving.abort_tag(tag);
+        }
+        if let Some(routes) = &mut serving.routes {
+            routes.abort_client(client);
+        }
+        if serving.egress.outputs.lose_client(client) {
+            serving.lifecycle.end(End::FrontendLost);
+        }
+        admin.forget_client(client);
+    }
+
+    /// Takes a request of the frontend, or lets the router choose its engine.
+    pub(crate) fn add(
+        &mut self,
+        serving: &mut Serving,
+        admin: &mut Admin,
+        request: EngineCoreRequest,
+        now_ns: u64,
+    ) -> Result<(), LiveError> {
+        let client = request.client_index;
+        if !serving.egress.outputs.has_client(client) {
+            serving.counters.malformed += 1;
+            let rank = serving.context.rank;
+            tracing::warn!(rank, request = request.request_id, client, "there is no such API server");
+            return Ok(());
+        }
+        // Before routing, so that a frontend that cannot be served learns it here.
+        let is_routed = serving.routes.is_some()
+            && self.version.refusal().is_none()
+            && serving.lifecycle.is_running()
+            && !serving.has_request(&request.request_id);
+        if is_routed {
+            return self.route(serving, admin, request, now_ns);
+        }
+        self.take(serving, admin, request, None, now_ns)
+    }
+
+    /// Takes a request that this engine is to compute; `handle` if the router
+    /// has decided so.
+    pub(super) fn take(
+        &mut self,
+        serving: &mut Serving,
+        admin: &mut Admin,
+        request: EngineCoreRequest,
+        handle: Option<RouteHandle>,
+        now_ns: u64,
+    ) -> Result<(), LiveError> {
+        let Some(handle) = handle else { return self.start(serving, admin, request, None, now_ns).map(|_| ()) };
+        let (lane, id) = (request.client_index, request.request_id.clone());
+        if !self.start(serving, admin, request, Some(handle), now_ns)?
+            && let Some(routes) = &mut serving.routes
+        {
+            routes.end(serving.egress.outputs.origin_of(lane), handle, &id, 0, true);
+        }
+        serving.counters.routed += 1;
+        if let Some(routes) = &mut serving.routes {
+            routes.acknowledge(handle);
+        }
+        // The next decision of the router must include it.
+        admin.report_load(serving);
+        Ok(())
+    }
+
+    /// Starts a request. `false` if it is refused, or ends before anything knows
+    /// it.
+    fn start(
+        &mut self,
+        serving: &mut Serving,
+        admin: &mut Admin,
+        request: EngineCoreRequest,
+        handle: Option<RouteHandle>,
+        now_ns: u64,
+    ) -> Result<bool, LiveError> {
+        let client = request.client_index;
+        if serving.has_request(&request.request_id) {
+            // An answer would end the one that is under way.
+            serving.counters.malformed += 1;
+            tracing::warn!(
+                rank = serving.context.rank,
+                request = request.request_id,
+                "a request of this name is under way"
+            );
+            return Ok(false);
+        }
+        if !serving.lifecycle.is_running() {
+            serving.finish_unknown(client, &request.request_id, FinishReason::Abort, None, now_ns)?;
+            return Ok(false);
+        }
+        if let Err(refusal) = self.check(serving, admin, &request) {
+            serving.refuse(client, &request.request_id, &refusal, now_ns)?;
+            return Ok(false);
+        }
+        let wave = request.current_wave;
+        let abort_immediately = request.abort_immediately;
+        let script = match find_script(serving, &request)? {
+            Found::Refused { reason: message, ends_run } => {
+                if ends_run {
+                    serving.fail_process();
+                }
+                let refusal = Refusal { code: "replay_mismatch", message, retryable: false };
+                serving.refuse(client, &request.request_id, &refusal, now_ns)?;
+                return Ok(false);
+            }
+            Found::Nothing => None,
+            Found::Script(script) => Some(script),
+        };
+        if let Some(script) = &script
+            && script.times.is_none()
+            && script.end.after_tokens == 0
+        {
+            // There is no step with which it could end.
+            serving.counters.requests += 1;
+            serving.finish_unknown(client, &request.request_id, script.end.reason, None, now_ns)?;
+            return Ok(false);
+        }
+        let is_played = script.as_ref().is_some_and(|script| script.times.is_some());
+        if !is_played {
+            // Before the token source and the fault rules see the request, so
+            // that a rejected one uses up neither outputs nor faults.
+            let prompt_tokens = request.prompt_token_ids.as_ref().map_or(0, Vec::len) as u32;
+            if let Err(reason) = serving.stepper.engine().check_prompt(prompt_tokens) {
+                serving.refuse(client, &request.request_id, &Refusal::invalid(reason.to_string()), now_ns)?;
+                return Ok(false);
+            }
+        }
+        let Admitted { spec, mut live, arrival } = admit(serving, request, script.as_deref(), now_ns);
+        let tag = live.tag;
+        let played = script.and_then(|script| {
+            let Script { times, end, .. } = *script;
+            times.map(|times| (times, end))
+        });
+        let core = match played {
+            Some((times, end)) => {
+                serving.player.start(tag, now_ns, times, end);
+                None
+            }
+            None => match serving.stepper.submit(spec) {
+                Ok(core) => Some(core),
+                Err(reason) => {
+                    serving.tokens.end(tag);
+                    serving.refuse(client, &live.id, &Refusal::invalid(reason.to_string()), now_ns)?;
+                    return Ok(false);
+                }
+            },
+        };
+        let due = announce_arrival(serving, &mut live, arrival, now_ns);
+        serving.counters.requests += 1;
+        serving.counters.prompt_tokens += u64::from(live.prompt_tokens);
+        if serving.context.config.stats.log_requests {
+            tracing::info!(
+                rank = serving.context.rank,
+                request = &*live.id,
+                prompt_tokens = live.prompt_tokens,
+                "started"
+            );
+        }
+        serving.requests.insert(LiveRequest { core, handle, ..live });
+        if abort_immediately {
+            serving.abort_tag(tag);
+            return Ok(true);
+        }
+        if let Some(due) = due {
+            serving.apply_fault(due, now_ns)?;
+        }
+        serving.egress.announce_wave(wave)?;
+        Ok(true)
+    }
+
+    /// Why this engine cannot compute a request.
+    fn check(&self, serving: &Serving, admin: &mut Admin, request: &EngineCoreRequest) -> Result<(), Refusal> {
+        if let Some(sentence) = self.version.refusal() {
+            return Err(Refusal::invalid(sentence));
+        }
+        if admin.rejects_new() && !request.abort_immediately {
+            return Err(Refusal {
+                code: "engine_paused",
+                message: "Generation is paused. Please retry after it resumes.".to_owned(),
+                retryable: true,
+            });
+        }
+        if serving.is_at_limit() {
+            return Err(Refusal {
+                code: "overloaded",
+                message: format!("the engine is paused and holds its limit of {} requests", serving.requests.len()),
+                retryable: true,
+            });
+        }
+        if request.prompt_embeds.is_some() {
+            return Err(Refusal::invalid("prompt embeddings cannot be simulated: they say nothing about tokens"));
+        }
+        if request.resumable {
+            return Err(Refusal::invalid("streaming input (resumable requests) is not simulated"));
+        }
+        if request.pooling_params.is_some() {
+            if serving.context.config.tokens.embedding_dimensions.is_none() {
+                return Err(Refusal::invalid(
+                    "this engine generates text; start it with --embedding-dimensions to answer pooling requests",
+                ));
+            }
+        } else if request.sampling_params.is_none() {
+            return Err(Refusal::invalid("the request has neither sampling nor pooling parameters"));
+        }
+        if let Some(lora) = &request.lora_request {
+            let int_id = u32::try_from(lora.int_id).unwrap_or(0);
+            if int_id == 0 {
+                return Err(Refusal::invalid(format!("the adapter's number must be from 1, but is {}", lora.int_id)));
+            }
+            admin
+                .load_adapter(lora.int_id)
+                .map_err(|reason| Refusal::invalid(format!("the adapter {}: {reason}", lora.name)))?;
+        }
+        Ok(())
+    }
+
+    /// Aborts the requests named `ids`, without a message: their frontend knows.
+    pub(crate) fn abort(&mut self, serving: &mut Serving, ids: &[String]) {
+        for id in ids {
+            if let Some(tag) = serving.requests.find(id).map(|request| request.tag) {
+                serving.counters.aborted += 1;
+                serving.abort_tag(tag);
+            } else if let Some(routes) = &mut serving.routes {
+                // Counted by the engine that computes it.
+                routes.abort(id);
+            }
+        }
+    }
+}
+
+/// The recorded answer of a request, if a capture is played back.
+fn find_script(serving: &mut Serving, request: &EngineCoreRequest) -> Result<Found, LiveError> {
+    let Some(settings) = &serving.context.config.replay else { return Ok(Found::Nothing) };
+    let time_scale = serving.stepper.time_scale();
+    serving.captures.find(settings, request, time_scale, serving.context.rank, &mut serving.counters)
+}

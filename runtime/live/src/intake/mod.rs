@@ -1,0 +1,7 @@
+//! Messages of frontends and of other engines, from their checks to the
+//! submission of a request.
+
+pub(crate) mod admit;
+pub(crate) mod frontend;
+pub(crate) mod routed;
+pub(crate) mod version;

@@ -1,0 +1,4 @@
+//! KV transfers between prefill and decode engines.
+
+pub(crate) mod peers;
+pub(crate) mod transfers;

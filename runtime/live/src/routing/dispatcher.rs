@@ -1,0 +1,401 @@
+//! The router of a process, with the state and the inboxes of its engines.
+//!
+//! An engine asks the router for each request that its frontend sends. If the
+//! router chooses another engine, the request goes to that engine's inbox, and
+//! the outputs come back through the inbox of the first one, its *origin*: to
+//! the frontend the request belongs to the origin. Without a router there is no
+//! dispatcher.
+
+use std::num::NonZeroU64;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use hashbrown::HashTable;
+use vcr_core::hash::BlockHash;
+use vcr_core::kv_event::{KvEvent, KvEventLog};
+use vcr_core::route::{Choice, EndedRequest, RouteError, RouteQuery, Router, WorkerLoad};
+use vcr_core::{Engine, EngineConfig};
+use vcr_wire::{EngineCoreRequest, VllmMinor, Waker, monotonic_ns};
+
+/// Shared by all engines of a process, which are numbered from 0.
+pub(crate) struct Dispatcher {
+    routing: Mutex<Routing>,
+    needs_overlap: bool,
+    needs_ended: bool,
+    /// Ended requests, reported to the router with the next query: an engine that
+    /// ends one never waits for the router.
+    ended: Mutex<Vec<EndedRequest>>,
+    entries: Vec<EngineEntry>,
+    max_num_seqs: u32,
+    total_blocks: u32,
+    /// Zero on the router's clock.
+    origin_ns: u64,
+}
+
+struct Routing {
+    router: Box<dyn Router>,
+    next: NonZeroU64,
+    loads: Vec<WorkerLoad>,
+}
+
+/// One engine of the process.
+struct EngineEntry {
+    status: Mutex<EngineStatus>,
+    inbox: Mutex<Inbox>,
+    waker: Waker,
+}
+
+/// The load of an engine, as last reported.
+#[derive(Default)]
+struct EngineStatus {
+    takes_requests: bool,
+    running_requests: u32,
+    waiting_requests: u32,
+    active_blocks: u32,
+    outstanding_prefill_tokens: u64,
+    /// Requests routed to it since, which the above do not include yet.
+    routed_requests: u32,
+    routed_tokens: u64,
+    /// Hashes of its prefix cache, with the number of blocks of each; only if the
+    /// router uses them.
+    cached: HashTable<(BlockHash, u32)>,
+}
+
+#[derive(Default)]
+struct Inbox {
+    is_open: bool,
+    messages: Vec<PeerMessage>,
+}
+
+/// A message from one engine to another.
+pub(crate) enum PeerMessage {
+    /// A request to be computed.
+    Request(Box<RoutedRequest>),
+    /// Abort of a delegated request.
+    Abort(RouteHandle, Box<str>),
+    /// Outputs of delegated requests, for an API server of the origin.
+    Outputs { client: u32, frame: Vec<u8> },
+    /// The end of a delegated request, after its last outputs.
+    Ended(RouteHandle, Box<str>),
+    /// A delegated request whose engine is gone.
+    Lost(RouteHandle, Box<str>),
+}
+
+/// A request on its way to the engine that computes it.
+pub(crate) struct RoutedRequest {
+    pub(crate) handle: RouteHandle,
+    /// The engine whose frontend sent it.
+    pub(crate) origin: usize,
+    /// That frontend's version, and whether its messages have a weight version.
+    pub(crate) version: VllmMinor,
+    pub(crate) sends_weight_version: bool,
+    pub(crate) request: EngineCoreRequest,
+}
+
+/// The router's identity of a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct RouteHandle {
+    pub(crate) number: NonZeroU64,
+    /// Prompt tokens to compute, by the cache hits known when it was routed.
+    prefill_tokens: u32,
+}
+
+/// A decision of the router.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Decision {
+    To(usize, RouteHandle),
+    Shed,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // A panic of an engine ends all of them, and no update panics half-way.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Dispatcher {
+    /// For engines of `config` that are woken by `wakers`; none of them serves yet.
+    pub(crate) fn new(router: Box<dyn Router>, config: &EngineConfig, wakers: Vec<Waker>) -> Self {
+        let entry = |waker| EngineEntry { status: Mutex::default(), inbox: Mutex::default(), waker };
+        Self {
+            needs_overlap: router.needs_overlap(),
+            needs_ended: router.needs_ended(),
+            routing: Mutex::new(Routing { router, next: NonZeroU64::MIN, loads: Vec::new() }),
+            ended: Mutex::default(),
+            entries: wakers.into_iter().map(entry).collect(),
+            max_num_seqs: config.max_num_seqs,
+            total_blocks: config.num_gpu_blocks - 1,
+            origin_ns: monotonic_ns(),
+        }
+    }
+
+    /// Whether the router uses prefix caches, so that engines must record them.
+    pub(crate) fn needs_overlap(&self) -> bool {
+        self.needs_overlap
+    }
+
+    /// Engines of the process.
+    pub(crate) fn engines(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// An engine begins to serve, with nothing in its cache.
+    pub(crate) fn open(&self, engine: usize) {
+        let entry = &self.entries[engine];
+        lock(&entry.status).cached.clear();
+        lock(&entry.inbox).is_open = true;
+    }
+
+    /// An engine stops serving. Returns its unread messages.
+    pub(crate) fn close(&self, engine: usize) -> Vec<PeerMessage> {
+        let entry = &self.entries[engine];
+        lock(&entry.status).takes_requests = false;
+        let mut inbox = lock(&entry.inbox);
+        inbox.is_open = false;
+        std::mem::take(&mut inbox.messages)
+    }
+
+    /// Reports the load of an engine, which includes the requests in `taken`.
+    pub(crate) fn report_load(&self, index: usize, engine: &Engine, takes_requests: bool, taken: &[RouteHandle]) {
+        let mut status = lock(&self.entries[index].status);
+        status.takes_requests = takes_requests;
+        status.running_requests = engine.num_running() as u32;
+        status.waiting_requests = engine.num_waiting() as u32;
+        status.active_blocks = engine.pool().num_active();
+        status.outstanding_prefill_tokens = engine.outstanding_prefill_tokens();
+        status.forget_routed(taken);
+    }
+
+    /// Reports changes of an engine's prefix cache.
+    pub(crate) fn apply_cache_events(&self, engine: usize, log: &KvEventLog) {
+        if self.needs_overlap {
+            lock(&self.entries[engine].status).apply_cache_events(log);
+        }
+    }
+
+    /// Cancels a routed request that its engine will never take: the router sees
+    /// it as failed.
+    pub(crate) fn cancel(&self, engine: usize, handle: RouteHandle) {
+        lock(&self.entries[engine].status).forget_routed(&[handle]);
+        self.ended(engine, handle.number, 0, true);
+    }
+
+    /// Asks the router. Time and number of `query` are filled in; a session of 0
+    /// becomes a session of its own. `None` if no engine takes requests now.
+    ///
+    /// # Errors
+    /// When the router fails.
+    pub(crate) fn route(&self, query: RouteQuery<'_>) -> Result<Option<Decision>, RouteError> {
+        let mut routing = lock(&self.routing);
+        let Routing { router, next, loads } = &mut *routing;
+        loads.clear();
+        for (index, entry) in self.entries.iter().enumerate() {
+            let status = lock(&entry.status);
+            if status.takes_requests {
+                let overlap_blocks = if self.needs_overlap { status.overlap_blocks(query.blocks) } else { 0 };
+                loads.push(WorkerLoad {
+                    worker: index as u32,
+                    running_requests: status.running_requests,
+                    waiting_requests: status.waiting_requests + status.routed_requests,
+                    max_num_seqs: self.max_num_seqs,
+                    active_blocks: status.active_blocks,
+                    total_blocks: self.total_blocks,
+                    outstanding_prefill_tokens: status.outstanding_prefill_tokens + status.routed_tokens,
+                    overlap_blocks,
+                });
+            }
+        }
+        if loads.is_empty() {
+            return Ok(None);
+        }
+        for request in lock(&self.ended).drain(..) {
+            router.ended(&request);
+        }
+        let number = *next;
+        *next = next.saturating_add(1);
+        let query = RouteQuery {
+            now_ns: monotonic_ns().saturating_sub(self.origin_ns),
+            request: number.get(),
+            session: if query.session == 0 { number.get() } else { query.session },
+            ..query
+        };
+        let refused = |reason: String| RouteError { router: "router".to_owned(), reason };
+        match router.route(&query, loads)? {
+            Choice::Shed if query.may_shed => Ok(Some(Decision::Shed)),
+            Choice::Shed => Err(refused("it refused a request whose prompt has been computed".to_owned())),
+            Choice::Worker(position) => {
+                let load = loads
+                    .get(position)
+                    .ok_or_else(|| refused(format!("it chose position {position} of {} engines", loads.len())))?;
+                let cached_tokens = load.overlap_blocks.saturating_mul(query.block_size_tokens);
+                let handle = RouteHandle { number, prefill_tokens: query.prompt_tokens.saturating_sub(cached_tokens) };
+                let mut status = lock(&self.entries[load.worker as usize].status);
+                status.routed_requests += 1;
+                status.routed_tokens += u64::from(handle.prefill_tokens);
+                Ok(Some(Decision::To(load.worker as usize, handle)))
+            }
+        }
+    }
+
+    /// Reports the end of a request that was routed to `engine`.
+    pub(crate) fn ended(&self, engine: usize, number: NonZeroU64, output_tokens: u32, failed: bool) {
+        if self.needs_ended {
+            let ended = EndedRequest { request: number.get(), worker: engine as u32, output_tokens, failed };
+            lock(&self.ended).push(ended);
+        }
+    }
+
+    /// Puts a message into an engine's inbox and wakes the engine.
+    ///
+    /// # Errors
+    /// The message, if that engine does not serve.
+    pub(crate) fn send(&self, to: usize, message: PeerMessage) -> Result<(), PeerMessage> {
+        let entry = &self.entries[to];
+        let mut inbox = lock(&entry.inbox);
+        if !inbox.is_open {
+            return Err(message);
+        }
+        inbox.messages.push(message);
+        // Otherwise it was woken for an earlier message.
+        if inbox.messages.len() == 1 {
+            entry.waker.wake();
+        }
+        Ok(())
+    }
+
+    /// Takes the messages in an engine's inbox.
+    pub(crate) fn receive(&self, engine: usize) -> Vec<PeerMessage> {
+        std::mem::take(&mut lock(&self.entries[engine].inbox).messages)
+    }
+}
+
+impl EngineStatus {
+    fn forget_routed(&mut self, handles: &[RouteHandle]) {
+        for handle in handles {
+            self.routed_requests -= 1;
+            self.routed_tokens -= u64::from(handle.prefill_tokens);
+        }
+    }
+
+    fn overlap_blocks(&self, blocks: &[BlockHash]) -> u32 {
+        let is_cached = |hash: &&BlockHash| self.cached.find(**hash, |(cached, _)| cached == *hash).is_some();
+        blocks.iter().take_while(is_cached).count() as u32
+    }
+
+    /// Repeats changes of the cache in the copy.
+    fn apply_cache_events(&mut self, log: &KvEventLog) {
+        let cached = &mut self.cached;
+        for event in log.iter() {
+            match event {
+                KvEvent::Stored { blocks, .. } => {
+                    for &hash in blocks {
+                        cached
+                            .entry(hash, |(cached, _)| *cached == hash, |(cached, _)| *cached)
+                            .and_modify(|(_, blocks)| *blocks += 1)
+                            .or_insert((hash, 1));
+                    }
+                }
+                KvEvent::Removed(hash) => {
+                    if let Ok(mut entry) = cached.find_entry(hash, |(cached, _)| *cached == hash) {
+                        entry.get_mut().1 -= 1;
+                        if entry.get().1 == 0 {
+                            entry.remove();
+                        }
+                    }
+                }
+                KvEvent::Cleared => cached.clear(),
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::VecDeque;
+
+    use proptest::prelude::*;
+    use vcr_core::kv_pool::KvPool;
+
+    use super::*;
+
+    proptest! {
+        /// The router must see the hits that a lookup would find, also if several
+        /// blocks have the same content.
+        #[test]
+        fn the_copy_of_a_cache_is_the_cache(
+            sequences in prop::collection::vec((0u64..4, 1usize..6, 0usize..3), 1..60),
+        ) {
+            let mut pool = KvPool::new(12, true);
+            pool.record_events(true);
+            let mut status = EngineStatus::default();
+            let hashes = |content: u64, len: usize| -> Vec<BlockHash> {
+                // Two contents share their first two blocks.
+                (0..len as u64).map(|at| vcr_core::seed::mix((if at < 2 { content / 2 } else { content }) << 8 | at)).collect()
+            };
+            let mut held: VecDeque<Vec<u32>> = VecDeque::new();
+            for (content, len, keep) in sequences {
+                while held.len() > keep || (pool.num_free() as usize) < len {
+                    let Some(table) = held.pop_front() else { break };
+                    pool.release(&table);
+                }
+                if content == 3 && len == 5 && held.is_empty() {
+                    prop_assert!(pool.reset_cache());
+                } else {
+                    let (mut table, hashes) = (Vec::new(), hashes(content, len));
+                    pool.allocate(len as u32, &mut table);
+                    pool.store(0, None, &table, &hashes, &[]);
+                    held.push_back(table);
+                }
+                status.apply_cache_events(pool.events().expect("they are recorded"));
+                pool.clear_events();
+                for content in 0..4 {
+                    let wanted = hashes(content, 5);
+                    prop_assert_eq!(status.overlap_blocks(&wanted), pool.cached_prefix_blocks(&wanted));
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn messages_keep_their_order_and_need_an_engine_that_serves() {
+        struct Never;
+        impl Router for Never {
+            fn route(&mut self, _: &RouteQuery<'_>, _: &[WorkerLoad]) -> Result<Choice, RouteError> {
+                Ok(Choice::Shed)
+            }
+        }
+        let config = EngineConfig::new(vcr_core::EngineConfigInput::default()).expect("the defaults are valid");
+        let waiter = vcr_wire::Waiter::new().expect("there are descriptors");
+        let dispatcher = Dispatcher::new(Box::new(Never), &config, vec![waiter.waker(), waiter.waker()]);
+        let handle = RouteHandle { number: NonZeroU64::MIN, prefill_tokens: 3 };
+        let abort = |id: &str| PeerMessage::Abort(handle, id.into());
+        assert!(dispatcher.send(1, abort("early")).is_err());
+        dispatcher.open(1);
+        for id in ["a", "b"] {
+            assert!(dispatcher.send(1, abort(id)).is_ok());
+        }
+        let ids = |messages: Vec<PeerMessage>| -> Vec<String> {
+            messages
+                .iter()
+                .map(|message| if let PeerMessage::Abort(_, id) = message { id.to_string() } else { String::new() })
+                .collect()
+        };
+        assert_eq!(ids(dispatcher.receive(1)), ["a", "b"]);
+        assert!(dispatcher.send(1, abort("c")).is_ok());
+        assert_eq!(ids(dispatcher.close(1)), ["c"]);
+        assert!(dispatcher.send(1, abort("late")).is_err());
+        let query = RouteQuery {
+            now_ns: 0,
+            request: 0,
+            prompt_tokens: 3,
+            max_tokens: 1,
+            priority: 0,
+            lora: None,
+            tenant: 0,
+            session: 0,
+            block_size_tokens: 16,
+            phase: vcr_core::route::RoutePhase::Whole,
+            may_shed: true,
+            blocks: &[],
+        };
+        assert_eq!(dispatcher.route(query), Ok(None), "nobody serves");
+    }
+}

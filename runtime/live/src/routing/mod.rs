@@ -1,0 +1,4 @@
+//! Requests between the engines of a process.
+
+pub(crate) mod dispatcher;
+pub(crate) mod routes;

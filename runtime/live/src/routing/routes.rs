@@ -1,0 +1,177 @@
+//! One engine's part in routing: the requests that it delegated, and those of
+//! others that it computes.
+//!
+//! The engine that a request was sent to is its *origin*: to the frontend it is
+//! there until it ends. The origin knows the request's name and the engine that
+//! computes it, and passes on the outputs of that engine. There, it is a request
+//! like any other, but for the lane of its outputs (`egress/outputs.rs`).
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use vcr_core::Engine;
+use vcr_core::kv_event::KvEventLog;
+use vcr_core::route::{RouteError, RouteQuery};
+
+use crate::routing::dispatcher::{Decision, Dispatcher, PeerMessage, RouteHandle, RoutedRequest};
+
+/// One engine's part in routing.
+pub(crate) struct Routes {
+    dispatcher: Arc<Dispatcher>,
+    /// Place among the engines of the process.
+    index: usize,
+    /// Requests that other engines compute for this one, by name.
+    delegated: BTreeMap<Box<str>, Delegated>,
+    /// Requests taken since the last report of the load.
+    taken: Vec<RouteHandle>,
+    /// Ended requests of other engines, whose last output is being sent.
+    ended: Vec<(usize, RouteHandle, Box<str>)>,
+}
+
+/// A request that another engine computes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Delegated {
+    handle: RouteHandle,
+    pub(crate) engine: usize,
+    pub(crate) client: u32,
+}
+
+impl Routes {
+    /// For an engine that begins to serve.
+    pub(crate) fn new(dispatcher: Arc<Dispatcher>, index: usize) -> Self {
+        dispatcher.open(index);
+        Self { dispatcher, index, delegated: BTreeMap::new(), taken: Vec::new(), ended: Vec::new() }
+    }
+
+    /// Whether other engines compute requests for this one.
+    pub(crate) fn has_delegated(&self) -> bool {
+        !self.delegated.is_empty()
+    }
+
+    /// Whether a request of this name is delegated.
+    pub(crate) fn is_delegated(&self, id: &str) -> bool {
+        self.delegated.contains_key(id)
+    }
+
+    /// Asks the router; `None` if no engine takes requests.
+    ///
+    /// # Errors
+    /// When the router fails.
+    pub(crate) fn decide(&self, query: RouteQuery<'_>) -> Result<Option<Decision>, RouteError> {
+        self.dispatcher.route(query)
+    }
+
+    /// Delegates a request to `engine`.
+    ///
+    /// # Errors
+    /// The request, if that engine has just stopped serving.
+    pub(crate) fn delegate(&mut self, engine: usize, routed: Box<RoutedRequest>) -> Result<(), Box<RoutedRequest>> {
+        let (handle, client) = (routed.handle, routed.request.client_index);
+        let id = routed.request.request_id.clone().into_boxed_str();
+        match self.dispatcher.send(engine, PeerMessage::Request(routed)) {
+            Ok(()) => {
+                self.delegated.insert(id, Delegated { handle, engine, client });
+                Ok(())
+            }
+            Err(message) => {
+                self.dispatcher.cancel(engine, handle);
+                let PeerMessage::Request(routed) = message else { unreachable!("it is the message that was sent") };
+                Err(routed)
+            }
+        }
+    }
+
+    /// Takes the messages of other engines.
+    pub(crate) fn receive(&self) -> Vec<PeerMessage> {
+        self.dispatcher.receive(self.index)
+    }
+
+    /// Aborts a delegated request. `false` if there is none of this name.
+    pub(crate) fn abort(&mut self, id: &str) -> bool {
+        let Some((id, delegated)) = self.delegated.remove_entry(id) else { return false };
+        // An engine that is gone has stopped.
+        _ = self.dispatcher.send(delegated.engine, PeerMessage::Abort(delegated.handle, id));
+        true
+    }
+
+    /// Aborts all delegated requests of an API server.
+    pub(crate) fn abort_client(&mut self, client: usize) {
+        let of_client = |delegated: &Delegated| delegated.client as usize == client;
+        let ids: Vec<_> =
+            self.delegated.iter().filter(|(_, delegated)| of_client(delegated)).map(|(id, _)| id.clone()).collect();
+        for id in ids {
+            self.abort(&id);
+        }
+    }
+
+    /// Forgets a delegated request, unless the name is another one's by now.
+    pub(crate) fn take_back(&mut self, handle: RouteHandle, id: &str) -> Option<Delegated> {
+        let is_same = self.delegated.get(id).is_some_and(|delegated| delegated.handle == handle);
+        if is_same { self.delegated.remove(id) } else { None }
+    }
+
+    /// A request that was routed here has been taken, or refused.
+    pub(crate) fn acknowledge(&mut self, handle: RouteHandle) {
+        self.taken.push(handle);
+    }
+
+    /// Reports the load of this engine to the router.
+    pub(crate) fn report_load(&mut self, engine: &Engine, takes_requests: bool) {
+        self.dispatcher.report_load(self.index, engine, takes_requests, &self.taken);
+        self.taken.clear();
+    }
+
+    /// Reports changes of this engine's prefix cache to the router.
+    pub(crate) fn report_cache_events(&self, log: &KvEventLog) {
+        self.dispatcher.apply_cache_events(self.index, log);
+    }
+
+    /// A request that was routed here has ended; its origin learns of it after
+    /// its outputs, with [`Routes::notify_origins`].
+    pub(crate) fn end(&mut self, origin: usize, handle: RouteHandle, id: &str, output_tokens: u32, failed: bool) {
+        self.dispatcher.ended(self.index, handle.number, output_tokens, failed);
+        if origin != self.index {
+            self.ended.push((origin, handle, id.into()));
+        }
+    }
+
+    /// Notifies the origins of ended requests.
+    pub(crate) fn notify_origins(&mut self) {
+        for (origin, handle, id) in self.ended.drain(..) {
+            // An origin that is gone has no frontend that waits.
+            _ = self.dispatcher.send(origin, PeerMessage::Ended(handle, id));
+        }
+    }
+
+    /// Gives up a routed request that was not taken: it fails at its origin.
+    pub(crate) fn reject(&self, routed: RoutedRequest) {
+        self.dispatcher.cancel(self.index, routed.handle);
+        self.lose(routed.origin, routed.handle, routed.request.request_id.into_boxed_str());
+    }
+
+    /// Notifies the origin of a request that it is lost here.
+    fn lose(&self, origin: usize, handle: RouteHandle, id: Box<str>) {
+        _ = self.dispatcher.send(origin, PeerMessage::Lost(handle, id));
+    }
+
+    /// Stops serving: aborts what other engines compute for this one, and
+    /// reports the routed requests in `unfinished` as lost, each with its origin
+    /// and output tokens.
+    pub(crate) fn close<'a>(mut self, unfinished: impl Iterator<Item = (RouteHandle, usize, &'a str, u32)>) {
+        self.notify_origins();
+        for message in self.dispatcher.close(self.index) {
+            if let PeerMessage::Request(routed) = message {
+                self.reject(*routed);
+            }
+        }
+        for (handle, origin, id, output_tokens) in unfinished {
+            self.dispatcher.ended(self.index, handle.number, output_tokens, true);
+            if origin != self.index {
+                self.lose(origin, handle, id.into());
+            }
+        }
+        while let Some((id, delegated)) = self.delegated.pop_first() {
+            _ = self.dispatcher.send(delegated.engine, PeerMessage::Abort(delegated.handle, id));
+        }
+    }
+}

@@ -1,0 +1,162 @@
+//! Ends of requests: refusals, aborts, and the removal from all tables.
+
+use vcr_core::tokens::TokenRefusal;
+use vcr_wire::{FinishReason, RequestError};
+
+use crate::error::LiveError;
+use crate::faults::injector::InjectorEvent;
+use crate::requests::{LiveRequest, slot_of};
+use crate::serving::Serving;
+
+/// Why a request is refused.
+pub(crate) struct Refusal {
+    pub(crate) code: &'static str,
+    pub(crate) message: String,
+    pub(crate) retryable: bool,
+}
+
+impl Refusal {
+    pub(crate) fn invalid(message: impl Into<String>) -> Self {
+        Self { code: "validation_error", message: message.into(), retryable: false }
+    }
+}
+
+impl Serving {
+    /// Refuses a request that the engine does not know.
+    ///
+    /// # Errors
+    /// When the library fails.
+    pub(crate) fn refuse(&mut self, client: u32, id: &str, refusal: &Refusal, now_ns: u64) -> Result<(), LiveError> {
+        self.counters.refused += 1;
+        tracing::warn!(rank = self.context.rank, request = id, "refused: {}", refusal.message);
+        let error = RequestError {
+            code: refusal.code.to_owned(),
+            message: refusal.message.clone(),
+            retryable: refusal.retryable,
+        };
+        self.finish_unknown(client, id, FinishReason::Error, Some(&error), now_ns)
+    }
+
+    /// Takes requests that the token source refused out of the engine, before the
+    /// step can give them any tokens.
+    pub(super) fn drop_refused(&mut self) -> Vec<(LiveRequest, TokenRefusal)> {
+        let mut refused = Vec::new();
+        for refusal in self.tokens.take_refusals() {
+            let found = self.requests.iter().find(|request| slot_of(request.tag) == refusal.slot as usize);
+            let tag = found.map(|request| request.tag);
+            let dropped = tag.and_then(|tag| self.drop_request(tag, FinishReason::Error));
+            refused.extend(dropped.map(|request| (request, refusal)));
+        }
+        refused
+    }
+
+    /// Ends refused requests with the reason.
+    ///
+    /// # Errors
+    /// When the library fails.
+    pub(super) fn send_refusals(
+        &mut self,
+        refused: Vec<(LiveRequest, TokenRefusal)>,
+        now_ns: u64,
+    ) -> Result<(), LiveError> {
+        for (request, refusal) in refused {
+            let TokenRefusal { source, reason, .. } = refusal;
+            self.counters.refused += 1;
+            self.egress.set_owes_stats(true);
+            tracing::warn!(
+                rank = self.context.rank,
+                request = &*request.id,
+                "refused by the token source `{source}`: {reason}"
+            );
+            let error = RequestError { code: "validation_error".to_owned(), message: reason, retryable: false };
+            self.egress.outputs.send_finish(
+                request.client,
+                &[&request.id],
+                FinishReason::Error,
+                Some(&error),
+                now_ns,
+            )?;
+        }
+        Ok(())
+    }
+
+    /// Ends a request that the engine does not know.
+    ///
+    /// # Errors
+    /// When the library fails.
+    pub(crate) fn finish_unknown(
+        &mut self,
+        client: u32,
+        id: &str,
+        reason: FinishReason,
+        error: Option<&RequestError>,
+        now_ns: u64,
+    ) -> Result<(), LiveError> {
+        self.counters.finished[reason as usize] += 1;
+        Ok(self.egress.outputs.send_finish(client, &[id], reason, error, now_ns)?)
+    }
+
+    /// Aborts a request, without a message: its frontend knows.
+    pub(crate) fn abort_tag(&mut self, tag: u64) {
+        if self.drop_request(tag, FinishReason::Abort).is_some() {
+            self.egress.set_owes_stats(true);
+        }
+    }
+
+    /// Aborts all requests and notifies their frontends.
+    ///
+    /// # Errors
+    /// When the library fails.
+    pub(crate) fn abort_all(&mut self, now_ns: u64) -> Result<(), LiveError> {
+        let mut aborted: Vec<u64> = self.player.tags().collect();
+        self.stepper.abort_all(|tag| aborted.push(tag));
+        let mut by_client: Vec<(u32, Vec<Box<str>>)> = Vec::new();
+        for tag in aborted {
+            let Some(request) = self.forget(tag, FinishReason::Abort) else { continue };
+            match by_client.iter_mut().find(|(client, _)| *client == request.client) {
+                Some((_, ids)) => ids.push(request.id),
+                None => by_client.push((request.client, vec![request.id])),
+            }
+        }
+        for (client, ids) in by_client {
+            let ids: Vec<&str> = ids.iter().map(|id| &**id).collect();
+            self.egress.outputs.send_finish(client, &ids, FinishReason::Abort, None, now_ns)?;
+        }
+        Ok(())
+    }
+
+    /// Forgets a request, and aborts it in the core if that has it still.
+    pub(super) fn drop_request(&mut self, tag: u64, reason: FinishReason) -> Option<LiveRequest> {
+        let request = self.forget(tag, reason)?;
+        if let Some(core) = request.core {
+            self.stepper.abort(core);
+        }
+        Some(request)
+    }
+
+    /// Takes a request that has ended out of all tables.
+    pub(super) fn forget(&mut self, tag: u64, reason: FinishReason) -> Option<LiveRequest> {
+        if self.egress.has_kv_events() {
+            // The names of its blocks are known until the request is forgotten.
+            self.gather_cache_events();
+        }
+        let request = self.requests.remove(tag)?;
+        if let Some(remote) = request.extras.as_ref().and_then(|extras| extras.remote.as_ref()) {
+            self.release_remote(remote);
+        }
+        self.tokens.end(tag);
+        self.player.remove(tag);
+        self.counters.finished[reason as usize] += 1;
+        if let (Some(handle), Some(routes)) = (request.handle, &mut self.routes) {
+            let origin = self.egress.outputs.origin_of(request.client);
+            let has_failed = matches!(reason, FinishReason::Abort | FinishReason::Error);
+            routes.end(origin, handle, &request.id, request.output_tokens, has_failed);
+        }
+        self.injector.record(|| InjectorEvent::Ended { slot: slot_of(tag) as u32 });
+        if self.context.config.stats.log_requests {
+            let (id, output_tokens) = (&*request.id, request.output_tokens);
+            tracing::info!(rank = self.context.rank, request = id, output_tokens, ?reason, "ended");
+        }
+        Some(request)
+    }
+}

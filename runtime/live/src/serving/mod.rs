@@ -1,0 +1,275 @@
+//! One engine while it serves a frontend: the owners of its state, and the
+//! operations that concern several of them.
+//!
+//! Each owner keeps its fields to itself. Intake and administration change the
+//! engine through this type; it knows neither of them.
+
+mod ends;
+mod faults;
+
+use std::sync::Arc;
+
+use vcr_wire::{IterationDetails, LinkError};
+
+use crate::context::Context;
+use crate::counters::Counters;
+use crate::egress::Egress;
+use crate::egress::outputs::Outputs;
+use crate::egress::snapshot_timer::SnapshotTimer;
+use crate::error::LiveError;
+use crate::faults::active::Faults;
+use crate::faults::injector::Injector;
+use crate::handle::Shared;
+use crate::kv_transfer::transfers::Transfers;
+use crate::lifecycle::Lifecycle;
+use crate::playback::capture::CaptureLookup;
+use crate::playback::player::Player;
+use crate::requests::{RemoteKv, Requests};
+use crate::routing::routes::Routes;
+use crate::stepping::output::OutputParts;
+use crate::stepping::results::StepResults;
+use crate::stepping::stepper::Stepper;
+use crate::tokens::Tokens;
+
+pub(crate) use crate::serving::ends::Refusal;
+
+/// The owners of one engine's state.
+pub(crate) struct Serving {
+    pub(crate) context: Context,
+    /// State shared with other threads, by engine of the process.
+    pub(crate) shared: Arc<[Shared]>,
+    pub(crate) lifecycle: Lifecycle,
+    pub(crate) requests: Requests,
+    pub(crate) tokens: Tokens,
+    pub(crate) stepper: Stepper,
+    pub(crate) player: Player,
+    pub(crate) captures: CaptureLookup,
+    pub(crate) transfers: Transfers,
+    /// `None` without a router.
+    pub(crate) routes: Option<Routes>,
+    pub(crate) faults: Faults,
+    pub(crate) injector: Injector,
+    pub(crate) egress: Egress,
+    pub(crate) counters: Counters,
+    pub(crate) snapshot: SnapshotTimer,
+}
+
+impl Serving {
+    /// The part of this engine that other threads see.
+    pub(crate) fn shared(&self) -> &Shared {
+        &self.shared[self.context.index]
+    }
+
+    /// Requests that have not ended, of the engine core and of playback.
+    pub(crate) fn num_unfinished(&self) -> usize {
+        self.stepper.engine().num_unfinished() + self.player.len()
+    }
+
+    /// Whether there is neither a request nor a step in flight.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.num_unfinished() == 0 && self.stepper.is_idle()
+    }
+
+    /// Whether the limit of requests is reached.
+    pub(crate) fn is_at_limit(&self) -> bool {
+        let limits = &self.context.config.limits;
+        self.requests.len() >= limits.max_requests || self.requests.prompt_tokens() >= limits.max_prompt_tokens
+    }
+
+    /// Whether a request of this name is here, or delegated to another engine.
+    pub(crate) fn has_request(&self, id: &str) -> bool {
+        self.requests.find(id).is_some() || self.routes.as_ref().is_some_and(|routes| routes.is_delegated(id))
+    }
+
+    fn output_parts(&mut self) -> (&mut Stepper, &mut Player, OutputParts<'_>) {
+        let parts = OutputParts {
+            context: &self.context,
+            requests: &mut self.requests,
+            tokens: &mut self.tokens,
+            transfers: &mut self.transfers,
+            injector: &mut self.injector,
+            egress: &mut self.egress,
+            counters: &mut self.counters,
+        };
+        (&mut self.stepper, &mut self.player, parts)
+    }
+
+    /// Decides steps as long as the core may and has work.
+    ///
+    /// # Errors
+    /// When the policy or the latency model fails.
+    pub(crate) fn decide_steps(&mut self, now_ns: u64) -> Result<(), LiveError> {
+        self.stepper.decide(&mut self.requests, &mut self.transfers, &self.context, now_ns)
+    }
+
+    /// Applies the oldest step, if it has ended.
+    ///
+    /// # Errors
+    /// When a guest or a link fails.
+    pub(crate) fn apply_due(&mut self, now_ns: u64) -> Result<(), LiveError> {
+        let due = self.stepper.take_due(&self.requests, &mut self.tokens, &mut self.egress, now_ns)?;
+        let Some(due) = due else { return Ok(()) };
+        let refused = self.drop_refused();
+        let (stepper, _, mut parts) = self.output_parts();
+        let mut step = stepper.apply(due, &mut parts, now_ns);
+        self.counters.steps += 1;
+        self.counters.busy_ns += step.duration_ns();
+        self.deliver(&step.results, step.details.take(), now_ns)?;
+        self.send_refusals(refused, now_ns)?;
+        self.publish_kv_events(now_ns)?;
+        self.run_injector(now_ns)?;
+        let by_step = self.faults.due(self.context.since_start_ns(now_ns), true);
+        for fault in std::mem::take(&mut step.results.faults).into_iter().chain(by_step) {
+            self.apply_fault(fault, now_ns)?;
+        }
+        self.egress.finish_wave(self.num_unfinished() > 0)?;
+        self.stepper.finish(&step, &mut self.counters, now_ns);
+        Ok(())
+    }
+
+    /// Sends the recorded outputs that are due.
+    ///
+    /// # Errors
+    /// When a guest or a link fails.
+    pub(crate) fn play_due(&mut self, now_ns: u64) -> Result<(), LiveError> {
+        if self.stepper.stalled_until_ns() > now_ns {
+            return Ok(());
+        }
+        let (stepper, player, mut parts) = self.output_parts();
+        let Some(results) = player.play_due(&mut parts, stepper.engine(), now_ns) else { return Ok(()) };
+        self.deliver(&results, None, now_ns)?;
+        self.run_injector(now_ns)?;
+        for fault in results.faults {
+            self.apply_fault(fault, now_ns)?;
+        }
+        Ok(())
+    }
+
+    /// Sends the gathered outputs and forgets the requests that end with them.
+    fn deliver(
+        &mut self,
+        results: &StepResults,
+        details: Option<IterationDetails>,
+        now_ns: u64,
+    ) -> Result<(), LiveError> {
+        for &(tag, reason) in &results.ended {
+            self.forget(tag, reason);
+        }
+        for &(tag, reason) in &results.failed {
+            self.drop_request(tag, reason);
+        }
+        for &request in &results.unheld {
+            self.stepper.release_held_kv(request);
+        }
+        self.egress.set_owes_stats(results.has_ends());
+        self.snapshot.mark_stale();
+        self.send_step(details, now_ns)?;
+        for &(tag, reason) in &results.ended_apart {
+            if let Some(request) = self.forget(tag, reason) {
+                self.egress.outputs.send_finish(request.client, &[&request.id], reason, None, now_ns)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn send_step(&mut self, details: Option<IterationDetails>, now_ns: u64) -> Result<(), LinkError> {
+        let faults = (&mut self.faults, self.context.since_start_ns(now_ns));
+        self.egress.send_step(self.stepper.engine(), self.player.counts(), details, now_ns, faults)
+    }
+
+    /// Sends the statistics of an idle engine, if its last message had others.
+    ///
+    /// # Errors
+    /// When the library fails.
+    pub(crate) fn send_owed_stats(&mut self, now_ns: u64) -> Result<(), LiveError> {
+        if !self.egress.owes_stats() || !self.is_idle() {
+            return Ok(());
+        }
+        self.egress.set_owes_stats(false);
+        if self.egress.sends_stats() {
+            self.send_step(None, now_ns)?;
+        }
+        self.publish_kv_events(now_ns)?;
+        Ok(self.egress.finish_wave(self.num_unfinished() > 0)?)
+    }
+
+    fn publish_kv_events(&mut self, now_ns: u64) -> Result<(), LinkError> {
+        self.gather_cache_events();
+        self.egress.publish_kv_events(&mut self.faults, self.context.since_start_ns(now_ns))
+    }
+
+    /// Takes the changes of the prefix cache since the last call, for the router
+    /// and for subscribers.
+    pub(crate) fn gather_cache_events(&mut self) {
+        let Some(log) = self.stepper.cache_events() else { return };
+        if let Some(routes) = &self.routes {
+            routes.report_cache_events(log);
+        }
+        self.egress.gather_cache_events(self.stepper.engine(), &self.requests);
+        self.stepper.clear_cache_events();
+    }
+
+    /// Drops the prefix cache; with `preempt_running` running requests are
+    /// computed again. `false` if blocks are in use.
+    pub(crate) fn reset_prefix_cache(&mut self, preempt_running: bool) -> bool {
+        let is_reset = self.stepper.reset_prefix_cache(preempt_running);
+        if is_reset {
+            self.egress.stats().cache_reset();
+            // The answer to the call may be read before the next step.
+            self.gather_cache_events();
+        }
+        is_reset
+    }
+
+    /// Finishes transfers to this engine, and frees blocks that other engines
+    /// have fetched or whose lease has expired.
+    ///
+    /// # Errors
+    /// When the library fails.
+    pub(crate) fn finish_transfers(&mut self, now_ns: u64) -> Result<(), LiveError> {
+        while let Some(tag) = self.transfers.next_loaded(now_ns) {
+            self.snapshot.mark_stale();
+            // If it was aborted in the meantime, its blocks are free already.
+            let Some(request) = self.requests.get_mut(tag) else { continue };
+            let remote = request.extras.as_mut().and_then(|extras| extras.remote.take());
+            self.stepper.finish_load(request.core);
+            if let Some(remote) = remote {
+                self.release_remote(&remote);
+            }
+        }
+        for &(request, is_expired) in self.transfers.released(now_ns)? {
+            self.stepper.release_held_kv(request);
+            self.snapshot.mark_stale();
+            self.counters.leases_expired += u64::from(is_expired);
+            if is_expired {
+                tracing::warn!(
+                    rank = self.context.rank,
+                    "no decode engine fetched a prompt's KV in time; its blocks are freed"
+                );
+            }
+        }
+        Ok(())
+    }
+
+    /// Lets the prefill engine of a request free its blocks.
+    fn release_remote(&mut self, remote: &RemoteKv) {
+        if let Err(error) = self.transfers.notify(remote) {
+            tracing::warn!(
+                rank = self.context.rank,
+                address = remote.address,
+                "the prefill engine cannot be notified and holds its blocks until their lease ends: {error}"
+            );
+        }
+    }
+
+    /// Leaves the other engines: requests delegated to them are aborted, and
+    /// those computed for them are lost.
+    pub(crate) fn close_routes(&mut self) {
+        let Some(routes) = self.routes.take() else { return };
+        let outputs: &Outputs = &self.egress.outputs;
+        routes.close(self.requests.iter().filter_map(|request| {
+            let origin = outputs.origin_of(request.client);
+            request.handle.map(|handle| (handle, origin, &*request.id, request.output_tokens))
+        }));
+    }
+}

@@ -1,0 +1,112 @@
+//! From new tokens of a request to its output message: the common part of
+//! stepping and playback.
+
+use vcr_core::{Engine, FinishReason as CoreFinish};
+use vcr_wire::FinishReason;
+
+use crate::answers::answer::{self, embedding, stop_reason};
+use crate::context::Context;
+use crate::counters::Counters;
+use crate::egress::Egress;
+use crate::faults::injector::{Injector, InjectorEvent};
+use crate::kv_transfer::transfers::{Finished, Transfers};
+use crate::requests::{Requests, slot_of};
+use crate::stepping::results::StepResults;
+use crate::tokens::Tokens;
+
+/// The state that new outputs change.
+pub(crate) struct OutputParts<'a> {
+    pub(crate) context: &'a Context,
+    pub(crate) requests: &'a mut Requests,
+    pub(crate) tokens: &'a mut Tokens,
+    pub(crate) transfers: &'a mut Transfers,
+    pub(crate) injector: &'a mut Injector,
+    pub(crate) egress: &'a mut Egress,
+    pub(crate) counters: &'a mut Counters,
+}
+
+impl OutputParts<'_> {
+    /// Gathers the new `tokens` of a request for its frontend, and returns the
+    /// finish reason if it ends with them.
+    #[inline]
+    pub(crate) fn emit(
+        &mut self,
+        engine: &Engine,
+        tag: u64,
+        tokens: &[u32],
+        finish: Option<FinishReason>,
+        now_ns: u64,
+        results: &mut StepResults,
+    ) -> Option<FinishReason> {
+        let request = self.requests.get_mut(tag)?;
+        request.output_tokens += tokens.len() as u32;
+        self.counters.generation_tokens += tokens.len() as u64;
+        let output_tokens = request.output_tokens;
+        self.injector.record(|| InjectorEvent::Emitted { slot: slot_of(tag) as u32, output_tokens });
+        let outputs = &mut self.egress.outputs;
+        if request.is_plain() {
+            let stop = finish.and_then(|finish| stop_reason(finish, tokens, request.eos_token));
+            let with_stop = finish.map(|finish| (finish, stop.as_ref()));
+            outputs.encoder(request.client).tokens(&request.id, tokens, with_stop);
+            if let Some(reason) = finish {
+                results.ended.push((tag, reason));
+                if outputs.has_coordinator() {
+                    outputs.encoder(request.client).finished(&request.id);
+                }
+            }
+            return finish;
+        }
+        let reason = results.finish_of(request, finish);
+        let sends_stats = self.egress.sends_stats();
+        let mut message =
+            answer::message(request, tokens, reason, engine.config(), sends_stats, self.tokens.vocab_size());
+        // Requests of playback have neither KV nor embeddings here.
+        if let (Some(extras), Some(core)) = (request.extras.as_deref(), request.core) {
+            if extras.is_pooling && reason == Some(FinishReason::Length) {
+                let dimensions = self.context.config.tokens.embedding_dimensions.unwrap_or(0);
+                message.pooling_output = Some(embedding(extras.seed, dimensions));
+                message.finish_reason = Some(FinishReason::Stop);
+            }
+            let is_whole = matches!(reason, Some(FinishReason::Length | FinishReason::Stop));
+            if extras.is_prefill_only && is_whole {
+                let version = self.egress.version();
+                let finished = Finished {
+                    id: &request.id,
+                    core,
+                    blocks: engine.block_table(core),
+                    num_tokens: request.prompt_tokens + request.output_tokens,
+                    cached_tokens: request.local_cached_tokens + request.external_tokens,
+                    tensor_parallel_size: self.context.config.identity.tensor_parallel_size,
+                    version,
+                };
+                match self.transfers.hold(&finished, now_ns) {
+                    Ok(params) => message.kv_transfer_params = Some(params),
+                    Err(error) => {
+                        tracing::error!(
+                            rank = self.context.rank,
+                            request = &*request.id,
+                            "no decode engine can fetch this prompt (see --side-channel-port): {error}"
+                        );
+                        results.unheld.push(core);
+                    }
+                }
+            }
+        }
+        let outputs = &mut self.egress.outputs;
+        if outputs.has_coordinator() && reason.is_some() {
+            outputs.encoder(request.client).finished(&request.id);
+        }
+        outputs.encoder(request.client).output(&message);
+        reason
+    }
+}
+
+/// The core's finish reason in the protocol.
+pub(crate) fn finish_reason(finish: CoreFinish) -> FinishReason {
+    match finish {
+        CoreFinish::Stop => FinishReason::Stop,
+        CoreFinish::Length => FinishReason::Length,
+        CoreFinish::Abort => FinishReason::Abort,
+        CoreFinish::Repetition => FinishReason::Repetition,
+    }
+}

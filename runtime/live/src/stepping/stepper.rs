@@ -1,0 +1,352 @@
+//! The engine core of one engine and the clock of its steps.
+//!
+//! A step starts at the instant at which the one before it ended, not when this
+//! thread noticed, so that delays of the thread never add up.
+
+use std::collections::VecDeque;
+
+use vcr_core::kv_event::KvEventLog;
+use vcr_core::latency::{LatencyModel, StepBatch};
+use vcr_core::plan::ScheduledKind;
+use vcr_core::policy::SchedulingPolicy;
+use vcr_core::{Engine, PauseState, RejectReason, RequestId, RequestSpec};
+use vcr_wire::{EventType, IterationDetails};
+
+use crate::context::Context;
+use crate::counters::Counters;
+use crate::egress::Egress;
+use crate::error::LiveError;
+use crate::kv_transfer::transfers::Transfers;
+use crate::requests::Requests;
+use crate::stepping::output::{OutputParts, finish_reason};
+use crate::stepping::results::StepResults;
+use crate::tokens::Tokens;
+
+/// Behind by more than this, the loop does not catch up but starts anew: the
+/// process was suspended, and the missed steps are of no use.
+const CATCH_UP_NS: u64 = 1_000_000_000;
+/// Delay beyond which an applied step counts as late.
+const LATE_NS: u64 = 1_000_000;
+
+/// A step on the imagined GPU.
+#[derive(Clone, Copy, Debug)]
+struct Flight {
+    start_ns: u64,
+    end_ns: u64,
+}
+
+/// A step that has ended and is to be applied.
+pub(crate) struct DueStep {
+    flight: Flight,
+    details: Option<IterationDetails>,
+}
+
+/// A step whose outputs have been gathered.
+pub(crate) struct AppliedStep {
+    flight: Flight,
+    pub(crate) details: Option<IterationDetails>,
+    pub(crate) results: StepResults,
+}
+
+/// The core, its models, and the steps in flight.
+pub(crate) struct Stepper {
+    engine: Engine,
+    policy: Option<Box<dyn SchedulingPolicy>>,
+    latency: Box<dyn LatencyModel>,
+    latency_name: String,
+    time_scale: f64,
+    /// Steps in flight, oldest first.
+    pipeline: VecDeque<Flight>,
+    /// The end of the last applied step, if the next one follows it at once.
+    follows_ns: Option<u64>,
+    /// Whether anything has changed since no step could be decided.
+    may_decide: bool,
+    stalled_until_ns: u64,
+}
+
+impl Stepper {
+    /// An engine without requests.
+    pub(crate) fn new(
+        engine: Engine,
+        policy: Option<Box<dyn SchedulingPolicy>>,
+        latency: Box<dyn LatencyModel>,
+        latency_name: String,
+        time_scale: f64,
+    ) -> Self {
+        Self {
+            engine,
+            policy,
+            latency,
+            latency_name,
+            time_scale,
+            pipeline: VecDeque::new(),
+            follows_ns: None,
+            may_decide: true,
+            stalled_until_ns: 0,
+        }
+    }
+
+    /// The core, for reading.
+    #[inline]
+    pub(crate) fn engine(&self) -> &Engine {
+        &self.engine
+    }
+
+    /// Whether a policy ranks requests.
+    pub(crate) fn has_policy(&self) -> bool {
+        self.policy.is_some()
+    }
+
+    /// Submits a request to the core.
+    ///
+    /// # Errors
+    /// Why vLLM would reject it.
+    pub(crate) fn submit(&mut self, spec: RequestSpec) -> Result<RequestId, RejectReason> {
+        let submitted = self.engine.submit(spec)?;
+        self.may_decide = true;
+        Ok(submitted)
+    }
+
+    /// Aborts a request.
+    pub(crate) fn abort(&mut self, request: RequestId) {
+        self.engine.abort(request);
+        self.may_decide = true;
+    }
+
+    /// Aborts all requests, each of which is reported by its tag.
+    pub(crate) fn abort_all(&mut self, aborted: impl FnMut(u64)) {
+        self.engine.abort_all(aborted);
+        self.may_decide = true;
+    }
+
+    /// The KV of a request has arrived from another engine.
+    pub(crate) fn finish_load(&mut self, request: Option<RequestId>) {
+        if let Some(request) = request {
+            self.engine.remote_kv_arrived(request);
+        }
+        self.may_decide = true;
+    }
+
+    /// Frees the held blocks of a finished prompt.
+    pub(crate) fn release_held_kv(&mut self, request: RequestId) {
+        self.engine.release_held_kv(request);
+        self.may_decide = true;
+    }
+
+    /// Changes of the prefix cache that are not cleared yet, if there are any.
+    pub(crate) fn cache_events(&self) -> Option<&KvEventLog> {
+        self.engine.pool().events().filter(|log| !log.is_empty())
+    }
+
+    /// Forgets those changes.
+    pub(crate) fn clear_cache_events(&mut self) {
+        self.engine.pool_mut().clear_events();
+    }
+
+    /// Drops the prefix cache; with `preempt_running` running requests are
+    /// computed again. `false` if blocks are in use.
+    pub(crate) fn reset_prefix_cache(&mut self, preempt_running: bool) -> bool {
+        self.may_decide = true;
+        self.engine.reset_prefix_cache(preempt_running)
+    }
+
+    /// Pauses scheduling.
+    pub(crate) fn pause(&mut self, state: PauseState) {
+        self.engine.set_pause_state(state);
+    }
+
+    /// Schedules again.
+    pub(crate) fn resume(&mut self) {
+        self.engine.set_pause_state(PauseState::Unpaused);
+        self.may_decide = true;
+    }
+
+    /// Whether scheduling is paused, by a frontend or from outside.
+    #[inline]
+    pub(crate) fn is_paused(&self) -> bool {
+        self.engine.pause_state() != PauseState::Unpaused
+    }
+
+    /// The name of the latency model.
+    pub(crate) fn latency_name(&self) -> &str {
+        &self.latency_name
+    }
+
+    /// Replaces the latency model.
+    pub(crate) fn set_latency(&mut self, model: Box<dyn LatencyModel>, name: String) {
+        (self.latency, self.latency_name) = (model, name);
+    }
+
+    /// All durations are divided by this.
+    pub(crate) fn time_scale(&self) -> f64 {
+        self.time_scale
+    }
+
+    /// Changes the divisor of durations.
+    pub(crate) fn set_time_scale(&mut self, time_scale: f64) {
+        self.time_scale = time_scale;
+    }
+
+    /// Whether no step is in flight.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.pipeline.is_empty()
+    }
+
+    /// The end of the last stall.
+    #[inline]
+    pub(crate) fn stalled_until_ns(&self) -> u64 {
+        self.stalled_until_ns
+    }
+
+    /// Stalls the engine; steps in flight continue afterwards where they were.
+    pub(crate) fn stall(&mut self, for_ns: u64, now_ns: u64) {
+        self.stalled_until_ns = self.stalled_until_ns.max(now_ns.saturating_add(for_ns));
+        for flight in &mut self.pipeline {
+            flight.end_ns = flight.end_ns.saturating_add(for_ns);
+        }
+    }
+
+    /// When the oldest step in flight can be applied.
+    pub(crate) fn next_step_ns(&self) -> Option<u64> {
+        self.pipeline.front().map(|flight| flight.end_ns.max(self.stalled_until_ns))
+    }
+
+    /// Decides steps as long as the core may and has work.
+    ///
+    /// # Errors
+    /// When the policy or the latency model fails.
+    pub(crate) fn decide(
+        &mut self,
+        requests: &mut Requests,
+        transfers: &mut Transfers,
+        context: &Context,
+        now_ns: u64,
+    ) -> Result<(), LiveError> {
+        let follows_ns = self.follows_ns.take();
+        if self.stalled_until_ns > now_ns {
+            return Ok(());
+        }
+        while self.may_decide && self.engine.may_schedule() {
+            if !self.engine.has_schedulable_requests() {
+                self.may_decide = false;
+                break;
+            }
+            let after_ns = self.pipeline.back().map(|flight| flight.end_ns);
+            let start_ns = after_ns.or(follows_ns).unwrap_or(now_ns);
+            self.decide_one(start_ns, requests, transfers, context, now_ns)?;
+        }
+        Ok(())
+    }
+
+    fn decide_one(
+        &mut self,
+        start_ns: u64,
+        requests: &mut Requests,
+        transfers: &mut Transfers,
+        context: &Context,
+        now_ns: u64,
+    ) -> Result<(), LiveError> {
+        if let Some(policy) = &mut self.policy {
+            self.engine.apply_policy(policy.as_mut(), context.since_start_ns(now_ns))?;
+        }
+        let plan = self.engine.schedule();
+        let (sends_stats, timestamp) = (context.config.stats.log_stats, now_ns as f64 / 1e9);
+        if sends_stats {
+            for &tag in &plan.preempted {
+                if let Some(request) = requests.get_mut(tag) {
+                    request.event(EventType::Preempted, timestamp);
+                }
+            }
+        }
+        // Newly admitted requests come after all that were running.
+        for entry in plan.scheduled.iter().rev().take_while(|entry| entry.kind != ScheduledKind::Running) {
+            let Some(request) = requests.get_mut(entry.tag) else { continue };
+            if entry.kind == ScheduledKind::New && request.external_tokens == 0 {
+                request.local_cached_tokens = entry.num_computed_tokens;
+            }
+            if sends_stats {
+                request.event(EventType::Scheduled, timestamp);
+            }
+        }
+        for load in &plan.remote_loads {
+            if let Some(request) = requests.get_mut(load.tag) {
+                request.local_cached_tokens = load.cached_tokens;
+                request.external_tokens = load.missing_tokens;
+            }
+            transfers.start_load(load.tag, load.missing_tokens, self.time_scale, now_ns);
+        }
+        if plan.scheduled.is_empty() {
+            // A step that only preempted has made room for another one.
+            self.may_decide = !plan.preempted.is_empty();
+            return Ok(());
+        }
+        let since_start_ns = context.since_start_ns(start_ns);
+        let shapes = [plan.shape];
+        let batch = StepBatch { start_ns: since_start_ns, horizon_ns: since_start_ns, shapes: &shapes };
+        let mut durations_ns = Vec::new();
+        self.latency.price(&batch, &mut durations_ns)?;
+        // A model prices the first step whatever the horizon.
+        let duration_ns = durations_ns.first().map_or(0.0, |duration_ns| *duration_ns as f64 / self.time_scale);
+        self.pipeline.push_back(Flight { start_ns, end_ns: start_ns.saturating_add(duration_ns as u64) });
+        Ok(())
+    }
+
+    /// Takes the oldest step from the pipeline, if it has ended, and has its tokens
+    /// chosen. [`Stepper::apply`] is to follow.
+    ///
+    /// # Errors
+    /// When the token source fails.
+    pub(crate) fn take_due(
+        &mut self,
+        requests: &Requests,
+        tokens: &mut Tokens,
+        egress: &mut Egress,
+        now_ns: u64,
+    ) -> Result<Option<DueStep>, LiveError> {
+        let Some(flight) = self.pipeline.front().copied() else { return Ok(None) };
+        if flight.end_ns > now_ns || self.stalled_until_ns > now_ns {
+            return Ok(None);
+        }
+        self.pipeline.pop_front();
+        let plan = self.engine.oldest_plan();
+        tokens.prepare(plan, |tag| requests.get(tag).map(|request| request.output_tokens))?;
+        let details = egress.iteration_details(plan, flight.end_ns - flight.start_ns);
+        Ok(Some(DueStep { flight, details }))
+    }
+
+    /// Applies a step in the core, and gathers its outputs.
+    pub(crate) fn apply(&mut self, step: DueStep, parts: &mut OutputParts<'_>, now_ns: u64) -> AppliedStep {
+        let DueStep { flight, details } = step;
+        let mut results = StepResults::default();
+        self.engine.update(parts.tokens);
+        let outputs = self.engine.outputs();
+        let mut tokens = outputs.tokens.as_slice();
+        for output in &outputs.outputs {
+            let (own, later) = tokens.split_at(output.num_tokens as usize);
+            tokens = later;
+            if output.num_sampled_tokens > 1 && parts.requests.get(output.tag).is_some() {
+                parts.egress.stats().drafts_verified(u32::from(output.num_sampled_tokens) - 1);
+            }
+            let finish = output.finish.map(finish_reason);
+            parts.emit(&self.engine, output.tag, own, finish, now_ns, &mut results);
+        }
+        AppliedStep { flight, details, results }
+    }
+
+    /// Counts a step, which must be the one applied last, and lets the next one
+    /// follow it.
+    pub(crate) fn finish(&mut self, step: &AppliedStep, counters: &mut Counters, now_ns: u64) {
+        let late_ns = now_ns.saturating_sub(step.flight.end_ns);
+        counters.late_steps += u64::from(late_ns > LATE_NS);
+        counters.max_late_ns = counters.max_late_ns.max(late_ns);
+        self.follows_ns = (late_ns <= CATCH_UP_NS).then_some(step.flight.end_ns);
+        self.may_decide = true;
+    }
+}
+
+impl AppliedStep {
+    /// Its duration on the clock of the latency model.
+    pub(crate) fn duration_ns(&self) -> u64 {
+        self.flight.end_ns - self.flight.start_ns
+    }
+}

@@ -1,0 +1,342 @@
+//! Turns what passes into lines of a capture.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use serde_json::Value;
+use serde_transcode::Transcoder;
+use vcr_trace::capture::{Arrival, Break, CaptureLine, EngineRecord, KvRecord, RequestRecord, StepRecord};
+use vcr_wire::{
+    DecodeError, EngineCoreOutputs, EngineCoreRequest, EngineMessage, RelayNotice, RelayPath, Request, Value as Wire,
+};
+
+use crate::counts::Counts;
+use crate::engines::{Engine, engine_record};
+use crate::error::RecordError;
+use crate::json::json;
+use crate::kv::kv_events;
+use crate::parts::Parts;
+use crate::queue::{Item, What};
+use crate::request::{Detail, Load, OpenRequest, Stamp, reason_name, saturated};
+use crate::requests::Requests;
+
+/// Why the requests under way are given up where messages are missing.
+const LOST: &str = "what came of it was not recorded";
+
+/// Writes the capture of one deployment.
+pub(crate) struct Writer {
+    parts: Parts,
+    detail: Detail,
+    /// When the capture began, on the system's monotonic clock.
+    start_ns: u64,
+    requests: Requests,
+    engines: BTreeMap<u32, Engine>,
+    counts: Arc<Counts>,
+    /// Problems of one kind that were logged so far, so that a log stays short.
+    complaints: u64,
+}
+
+impl Writer {
+    pub(crate) fn new(parts: Parts, detail: Detail, start_ns: u64, counts: Arc<Counts>) -> Self {
+        let (requests, engines) = (Requests::default(), BTreeMap::new());
+        Self { parts, detail, start_ns, requests, engines, counts, complaints: 0 }
+    }
+
+    fn since_start_ns(&self, at_ns: u64) -> u64 {
+        at_ns.saturating_sub(self.start_ns)
+    }
+
+    fn engine(&mut self, rank: u32) -> &mut Engine {
+        self.engines.entry(rank).or_default()
+    }
+
+    /// Writes down what follows from one thing that happened.
+    pub(crate) fn note(&mut self, item: &Item, frames: [&[u8]; 2]) -> Result<(), RecordError> {
+        match &item.what {
+            What::Passed { path: RelayPath::Request { client }, .. } => self.request(item, *client, &frames)?,
+            What::Passed { path: RelayPath::Outputs { client }, .. } => self.outputs(item, *client, frames[0])?,
+            What::Passed { path: RelayPath::Registration { .. }, .. } => self.registration(item, frames[0])?,
+            What::Noticed(notice) => self.notice(item, notice)?,
+            What::Kv { sequence, .. } => self.kv(item, *sequence, frames[0])?,
+            What::Lost { messages, bytes } => self.lost(item.at_ns, *messages, *bytes)?,
+        }
+        if self.parts.is_full() {
+            let (at_ns, open) = (self.since_start_ns(item.at_ns), self.requests.open().into());
+            self.parts.rotate(at_ns, open, self.engines.values().filter_map(|engine| engine.record.as_ref()))?;
+        }
+        self.counts.open.set(self.requests.open().into());
+        self.counts.parts.set(self.parts.begun().into());
+        Ok(())
+    }
+
+    /// Hands on what was written, unless that was done a moment ago.
+    pub(crate) fn flush(&mut self) -> Result<(), RecordError> {
+        self.parts.flush()
+    }
+
+    /// Ends the capture: what is under way stays unfinished.
+    pub(crate) fn end(&mut self, at_ns: u64) -> Result<(), RecordError> {
+        let unfinished = self.requests.give_up(None, |_, _| true);
+        let count = unfinished.len() as u64;
+        for record in unfinished {
+            self.parts.write(&CaptureLine::Request(Box::new(record)))?;
+        }
+        self.parts.end(self.since_start_ns(at_ns), count, false)?;
+        self.counts.parts.set(self.parts.begun().into());
+        Ok(())
+    }
+
+    /// A message of a frontend.
+    fn request(&mut self, item: &Item, client: usize, frames: &[&[u8]]) -> Result<(), RecordError> {
+        match Request::decode(frames) {
+            Ok(Request::Add(request)) => self.add(item, client, *request),
+            Ok(Request::Abort(ids)) => {
+                for id in &ids {
+                    // One that is over already has nothing to be aborted.
+                    if let Some(request) = self.requests.remove(item.rank, id) {
+                        self.counts.aborted.add(1);
+                        self.over(request.ended(item.at_ns, "abort"))?;
+                    }
+                }
+                Ok(())
+            }
+            Ok(Request::StartDpWave(_) | Request::Utility(_)) => Ok(()),
+            Err(error) => self.undecodable(item, frames.iter().map(|frame| frame.len()).sum(), "a frontend", &error),
+        }
+    }
+
+    fn add(&mut self, item: &Item, client: usize, request: EngineCoreRequest) -> Result<(), RecordError> {
+        let arrival_ns = self.since_start_ns(item.at_ns);
+        if !self.requests.has_room() {
+            self.counts.lost_messages.add(1);
+            return self.break_off(item.at_ns, Some(item.rank), "a request is not followed: too many are under way");
+        }
+        let id = request.request_id.clone();
+        let open = OpenRequest::new(request, item.rank, client, item.at_ns, arrival_ns, &self.detail);
+        let arrival = Arrival { id: id.clone(), arrival_ns, prompt_tokens: open.prompt_tokens() };
+        if let Some(before) = self.requests.insert(item.rank, &id, open) {
+            self.counts.broken.add(1);
+            let record = before.unfinished(Some("another request of this name came"));
+            self.parts.write(&CaptureLine::Request(Box::new(record)))?;
+        }
+        self.counts.arrivals.add(1);
+        self.parts.write(&CaptureLine::Arrival(arrival))
+    }
+
+    fn over(&mut self, record: RequestRecord) -> Result<(), RecordError> {
+        self.counts.requests.add(1);
+        self.parts.write(&CaptureLine::Request(Box::new(record)))
+    }
+
+    /// A message of an engine.
+    fn outputs(&mut self, item: &Item, client: usize, frame: &[u8]) -> Result<(), RecordError> {
+        let outputs = match EngineMessage::decode(&[frame]) {
+            Ok(EngineMessage::Outputs(outputs)) => outputs,
+            Ok(EngineMessage::Dead) => return self.dead(item),
+            Err(error) => {
+                self.undecodable(item, frame.len(), "an engine", &error)?;
+                return self.give_up(LOST, |rank, request| rank == item.rank && request.client() == client);
+            }
+        };
+        let engine_ns = (outputs.timestamp > 0.0).then(|| (outputs.timestamp * 1e9).round() as u64);
+        let stamp = Stamp { at_ns: item.at_ns, engine_ns };
+        let load = match &outputs.scheduler_stats {
+            None => self.engine(item.rank).load,
+            Some(stats) => {
+                let prefill_tokens = stats.iteration_details.as_ref().map(|details| saturated(details.num_ctx_tokens));
+                let (running, waiting) = (saturated(stats.num_running_reqs), saturated(stats.num_waiting_reqs));
+                *self.engine(item.rank).load.insert(Load { running, waiting, prefill_tokens })
+            }
+            .into(),
+        };
+        let mut step = StepRecord { rank: item.rank, engine_ns, ..StepRecord::default() };
+        for output in &outputs.outputs {
+            step.outputs += 1;
+            step.tokens += saturated(output.new_token_ids.len() as u64);
+            let Some(request) = self.requests.get_mut(item.rank, &output.request_id) else {
+                self.counts.unmatched_outputs.add(1);
+                continue;
+            };
+            request.output(output, stamp, load.as_ref());
+            if let Some(reason) = output.finish_reason {
+                step.finished += 1;
+                self.finish(item, &output.request_id, reason_name(reason))?;
+            }
+        }
+        // Most have ended with their last output already; those that have not
+        // were ended without one.
+        for id in outputs.finished_requests.iter().flatten() {
+            self.finish(item, id, "abort")?;
+        }
+        self.counts.tokens.add(step.tokens.into());
+        self.step(item, frame, &outputs, step)
+    }
+
+    fn finish(&mut self, item: &Item, id: &str, reason: &str) -> Result<(), RecordError> {
+        let Some(request) = self.requests.remove(item.rank, id) else { return Ok(()) };
+        self.counts.aborted.add(u64::from(reason == "abort"));
+        self.over(request.ended(item.at_ns, reason))
+    }
+
+    fn step(
+        &mut self,
+        item: &Item,
+        frame: &[u8],
+        outputs: &EngineCoreOutputs,
+        step: StepRecord,
+    ) -> Result<(), RecordError> {
+        if outputs.outputs.is_empty() && outputs.scheduler_stats.is_none() {
+            return Ok(());
+        }
+        let at_ns = self.since_start_ns(item.at_ns);
+        let engine = self.engine(item.rank);
+        let number = engine.steps;
+        engine.steps += 1;
+        self.counts.steps.add(1);
+        // It was decoded as a message a moment ago. An engine may send this a
+        // hundred thousand times a second: no tree of values is made of it.
+        let stats = EngineCoreOutputs::raw_scheduler_stats(frame).ok().flatten();
+        let mut stats = stats.map(rmp_serde::Deserializer::from_read_ref);
+        let scheduler = stats.as_mut().map(Transcoder::new);
+        let StepRecord { rank, engine_ns, outputs, tokens, finished, .. } = step;
+        self.parts.write_step(&StepRecord {
+            rank,
+            step: number,
+            at_ns,
+            engine_ns,
+            outputs,
+            tokens,
+            finished,
+            scheduler,
+        })
+    }
+
+    /// An engine presents itself, to each API server.
+    fn registration(&mut self, item: &Item, frame: &[u8]) -> Result<(), RecordError> {
+        let settings = match Wire::decode(frame).map(json) {
+            Ok(Value::Object(settings)) => settings,
+            Ok(_) => return Ok(()),
+            Err(error) => return self.undecodable(item, frame.len(), "an engine", &error),
+        };
+        let model = self.parts.meta_mut().model.clone().unwrap_or_default();
+        let record = engine_record(item.rank, self.since_start_ns(item.at_ns), &model, settings);
+        if self.engine(item.rank).record.as_ref().is_some_and(|before| before.settings == record.settings) {
+            return Ok(());
+        }
+        tracing::info!(rank = item.rank, version = record.vllm_version, "an engine has registered");
+        self.complete_meta(&record);
+        self.counts.engines.add(1);
+        let engine = self.engine(item.rank);
+        (engine.is_dead, engine.record) = (false, Some(record.clone()));
+        self.parts.write(&CaptureLine::Engine(Box::new(record)))
+    }
+
+    /// What the first engine says goes for all: a deployment has one model.
+    fn complete_meta(&mut self, engine: &EngineRecord) {
+        let meta = self.parts.meta_mut();
+        if meta.vllm_version.is_none() {
+            meta.vllm_version.clone_from(&engine.vllm_version);
+            meta.fingerprint.clone_from(&engine.fingerprint);
+        }
+    }
+
+    fn kv(&mut self, item: &Item, sequence: u64, payload: &[u8]) -> Result<(), RecordError> {
+        let detail = self.detail;
+        let (rank, events) = match kv_events(payload, detail.prompts && detail.tokens) {
+            Ok((rank, events)) => (rank.unwrap_or(item.rank), events),
+            Err(error) => return self.undecodable(item, payload.len(), "a publisher of KV events", &error),
+        };
+        self.counts.kv_batches.add(1);
+        let at_ns = self.since_start_ns(item.at_ns);
+        self.parts.write(&CaptureLine::Kv(KvRecord { rank, at_ns, sequence, events }))
+    }
+
+    fn notice(&mut self, item: &Item, notice: &RelayNotice) -> Result<(), RecordError> {
+        let rank = item.rank;
+        match notice {
+            RelayNotice::Hello { again: false } => tracing::info!(rank, "an engine says HELLO"),
+            RelayNotice::Hello { again: true } => {
+                self.engine(rank).record = None;
+                self.interrupted(item, "the engine came again", |_| true)?;
+            }
+            RelayNotice::Init { clients, coordinator } => {
+                tracing::info!(rank, api_servers = clients, coordinator, "the frontend has answered");
+            }
+            RelayNotice::InitRefused { reason } => {
+                self.counts.refused_inits.add(1);
+                tracing::error!(rank, "the frontend's answer to the engine was not handed on: {reason}");
+            }
+            RelayNotice::Ready => tracing::info!(rank, "the engine serves"),
+            RelayNotice::FrontendLost { client } => {
+                let client = *client;
+                let reason = format!("the connection to API server {client} came to an end");
+                self.interrupted(item, &reason, move |request| request.client() == client)?;
+            }
+            RelayNotice::EngineLost => {
+                self.interrupted(item, "the connection of the engine came to an end", |_| true)?
+            }
+            RelayNotice::Refused { reason } => self.complain(rank, reason),
+        }
+        Ok(())
+    }
+
+    fn dead(&mut self, item: &Item) -> Result<(), RecordError> {
+        // Said to every API server.
+        if std::mem::replace(&mut self.engine(item.rank).is_dead, true) {
+            return Ok(());
+        }
+        self.interrupted(item, "the engine says that it is dead", |_| true)
+    }
+
+    /// Traffic of one engine broke off, as far as `is_meant` says of its
+    /// requests.
+    fn interrupted(
+        &mut self,
+        item: &Item,
+        reason: &str,
+        is_meant: impl Fn(&OpenRequest) -> bool,
+    ) -> Result<(), RecordError> {
+        tracing::warn!(rank = item.rank, "{reason}");
+        self.break_off(item.at_ns, Some(item.rank), reason)?;
+        self.give_up(reason, |rank, request| rank == item.rank && is_meant(request))
+    }
+
+    /// Messages are missing; nobody knows whose.
+    pub(crate) fn lost(&mut self, at_ns: u64, messages: u64, bytes: u64) -> Result<(), RecordError> {
+        self.counts.lost_messages.add(messages);
+        self.counts.lost_bytes.add(bytes);
+        let reason = format!("the recorder was behind: {messages} messages of {bytes} bytes were not recorded");
+        tracing::error!("{reason}");
+        self.break_off(at_ns, None, &reason)?;
+        self.give_up(LOST, |_, _| true)
+    }
+
+    fn break_off(&mut self, at_ns: u64, rank: Option<u32>, reason: &str) -> Result<(), RecordError> {
+        self.counts.breaks.add(1);
+        let at_ns = self.since_start_ns(at_ns);
+        self.parts.write(&CaptureLine::Break(Break { at_ns, reason: reason.to_owned(), rank }))
+    }
+
+    fn give_up(&mut self, why: &str, is_meant: impl Fn(u32, &OpenRequest) -> bool) -> Result<(), RecordError> {
+        for record in self.requests.give_up(Some(why), is_meant) {
+            self.counts.broken.add(1);
+            self.parts.write(&CaptureLine::Request(Box::new(record)))?;
+        }
+        Ok(())
+    }
+
+    fn undecodable(&mut self, item: &Item, bytes: usize, from: &str, error: &DecodeError) -> Result<(), RecordError> {
+        self.counts.undecodable.add(1);
+        let reason = format!("a message of {bytes} bytes from {from} cannot be read: {error}");
+        self.complain(item.rank, &reason);
+        self.break_off(item.at_ns, Some(item.rank), &reason)
+    }
+
+    /// Logs the first ones, then ever fewer.
+    fn complain(&mut self, rank: u32, problem: &str) {
+        self.complaints += 1;
+        if self.complaints <= 10 || self.complaints.is_power_of_two() {
+            tracing::warn!(rank, problems = self.complaints, "{problem}");
+        }
+    }
+}
