@@ -4,8 +4,10 @@
 use std::fmt;
 use std::io;
 
-use vcr_trace::TraceError;
 use vcr_trace::capture::CaptureError;
+use vcr_trace::{TraceError, VcrOutput};
+
+use crate::Format;
 
 /// Why a file could not be imported or written.
 #[derive(Debug, thiserror::Error)]
@@ -18,6 +20,12 @@ pub enum ImportError {
         /// The cause.
         source: io::Error,
     },
+    /// An archive breaks off before any of it can be unpacked.
+    #[error("the archive `{name}` breaks off before its first block ends, so nothing in it can be read")]
+    CutAtStart {
+        /// The file, as the caller named it.
+        name: String,
+    },
     /// Neither name nor content tells the format.
     #[error("cannot tell the format of `{name}`; name it (known: {known})")]
     UnknownFormat {
@@ -25,6 +33,35 @@ pub enum ImportError {
         name: String,
         /// All formats.
         known: String,
+    },
+    /// The columns of a table tell nothing.
+    #[error(
+        "cannot tell the format of `{name}` by its columns {columns}: tables of requests have `prompt_tokens` and \
+         `output_tokens`, data sets a column such as `prompt` or `instruction`"
+    )]
+    UnknownColumns {
+        /// The file, as the caller named it.
+        name: String,
+        /// The columns.
+        columns: String,
+    },
+    /// The file is something that vcr writes and that holds no requests.
+    #[error("`{name}` is {output}, which holds no requests; {}", output.next_step())]
+    NoRequests {
+        /// The file, as the caller named it.
+        name: String,
+        /// What it is.
+        output: VcrOutput,
+    },
+    /// The file is of another format than was said.
+    #[error("`{name}` is {output}, not of the format {asked}; leave --from out, or say --from requests")]
+    OtherFormat {
+        /// The file, as the caller named it.
+        name: String,
+        /// The format that was said.
+        asked: Format,
+        /// What it is.
+        output: VcrOutput,
     },
     /// Something in the file cannot be used.
     #[error("`{name}`{}{}: {problem}", at(.place), in_field(.field))]
@@ -60,6 +97,12 @@ pub enum ImportError {
         name: String,
         /// What the library says.
         problem: String,
+    },
+    /// This build lacks the library for it.
+    #[error("this build of vcr lacks the feature `formats`, which {needed_by} needs; build it with --features full")]
+    NotBuilt {
+        /// What needs it.
+        needed_by: &'static str,
     },
     /// The file holds no request.
     #[error("`{name}` holds no request that can be imported{}", and_skipped(*.skipped))]

@@ -1,9 +1,11 @@
 //! The formats that can be imported, and how a file shows which one it is.
 
 use std::fmt;
+use std::path::Path;
 use std::str::FromStr;
 
 use serde_json::Value;
+use vcr_trace::{OUTPUT_COLUMNS, PROMPT_COLUMNS, VcrOutput};
 
 use crate::ImportError;
 
@@ -30,11 +32,13 @@ pub enum Format {
     Dataset,
     /// OpenTelemetry spans with GenAI attributes, as OTLP JSON.
     Otel,
+    /// A list of requests that vcr wrote, or a table with such columns.
+    Requests,
 }
 
 impl Format {
     /// All of them.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 11] = [
         Self::Capture,
         Self::Guidellm,
         Self::Mooncake,
@@ -45,6 +49,7 @@ impl Format {
         Self::LlmServingSim,
         Self::Dataset,
         Self::Otel,
+        Self::Requests,
     ];
 
     /// The name on the command line and in `source` of a capture.
@@ -61,6 +66,7 @@ impl Format {
             Self::LlmServingSim => "llmservingsim",
             Self::Dataset => "dataset",
             Self::Otel => "otel",
+            Self::Requests => "requests",
         }
     }
 
@@ -74,8 +80,14 @@ impl Format {
     /// name.
     ///
     /// # Errors
-    /// When they say nothing.
+    /// When they say nothing, or the file is something of ours that holds no
+    /// requests.
     pub fn detect(name: &str, start: &[u8]) -> Result<Self, ImportError> {
+        match VcrOutput::detect(start) {
+            Some(output) if output.has_requests() => return Ok(Self::Requests),
+            Some(output) => return Err(ImportError::NoRequests { name: name.to_owned(), output }),
+            None => {}
+        }
         let unknown = || ImportError::UnknownFormat { name: name.to_owned(), known: Self::names() };
         if start.starts_with(b"PAR1") {
             return Ok(Self::Dataset);
@@ -87,15 +99,54 @@ impl Format {
             Some(b'{') => of_row(row).or_else(|| of_document(text)).ok_or_else(unknown),
             Some(b'[') => Ok(Self::Dataset),
             Some(_) if row.starts_with(b"TIMESTAMP") => Ok(Self::Azure),
-            Some(_) if stem.ends_with(".csv") => Ok(Self::Dataset),
+            Some(_) if stem.ends_with(".csv") => {
+                let header = String::from_utf8_lossy(row);
+                Self::of_columns(name, header.split(',').map(|cell| cell.trim_matches(['"', ' '])))
+            }
             _ => Err(unknown()),
+        }
+    }
+
+    /// By the columns of a table.
+    fn of_columns<'a>(name: &str, columns: impl Iterator<Item = &'a str> + Clone) -> Result<Self, ImportError> {
+        match VcrOutput::of_columns(columns.clone()) {
+            Some(output) if output.has_requests() => Ok(Self::Requests),
+            Some(output) => Err(ImportError::NoRequests { name: name.to_owned(), output }),
+            None if columns.clone().any(|column| crate::readers::dataset::KNOWN_KEYS.contains(&column)) => {
+                Ok(Self::Dataset)
+            }
+            None => {
+                let columns = columns.collect::<Vec<_>>().join(", ");
+                Err(ImportError::UnknownColumns { name: name.to_owned(), columns })
+            }
+        }
+    }
+
+    /// By the columns of a Parquet file.
+    pub(crate) fn of_parquet(path: &Path, name: &str) -> Result<Self, ImportError> {
+        let columns = crate::parquet::columns(path, name)?;
+        Self::of_columns(name, columns.iter().map(String::as_str))
+    }
+
+    /// Itself, unless the file is something of ours that has another format.
+    pub(crate) fn fitting(self, name: &str, start: &[u8]) -> Result<Self, ImportError> {
+        match VcrOutput::detect(start) {
+            Some(output) if !output.has_requests() => Err(ImportError::NoRequests { name: name.to_owned(), output }),
+            Some(output) if self != Self::Requests && output != VcrOutput::RequestTable => {
+                Err(ImportError::OtherFormat { name: name.to_owned(), asked: self, output })
+            }
+            _ => Ok(self),
         }
     }
 }
 
 /// By the keys of a first row that is a whole object.
 fn of_row(row: &[u8]) -> Option<Format> {
-    let row: Value = serde_json::from_slice(row).ok()?;
+    let row: Value = match serde_json::from_slice(row) {
+        Ok(row) => row,
+        // A capture that breaks off in its first line says so best itself.
+        Err(error) => return (error.is_eof() && row.starts_with(b"{\"kind\":\"meta\"")).then_some(Format::Capture),
+    };
     let row = row.as_object()?;
     let has = |keys: &[&str]| keys.iter().any(|key| row.contains_key(*key));
     let schema = row.get("schema").and_then(Value::as_str).unwrap_or_default();
@@ -109,7 +160,8 @@ fn of_row(row: &[u8]) -> Option<Format> {
         () if has(&["num_turns"]) => Format::AppliedCompute,
         () if has(&["hash_ids", "input_length"]) => Format::Mooncake,
         () if has(&["queued_ts", "input_toks"]) => Format::LlmServingSim,
-        () if has(crate::dataset::KNOWN_KEYS) => Format::Dataset,
+        () if has(&PROMPT_COLUMNS) && has(&OUTPUT_COLUMNS) => Format::Requests,
+        () if has(crate::readers::dataset::KNOWN_KEYS) => Format::Dataset,
         () => return None,
     })
 }
@@ -120,7 +172,7 @@ fn of_document(text: &[u8]) -> Option<Format> {
     match () {
         () if has("\"resourceSpans\"") => Some(Format::Otel),
         () if has("\"guidellm_version\"") || has("\"benchmarks\"") => Some(Format::Guidellm),
-        () if crate::dataset::SPLITS.iter().any(|split| has(&format!("\"{split}\""))) => Some(Format::Dataset),
+        () if crate::readers::dataset::SPLITS.iter().any(|split| has(&format!("\"{split}\""))) => Some(Format::Dataset),
         () => None,
     }
 }
@@ -162,12 +214,23 @@ mod tests {
             ("{\n\"train\": [", Format::Dataset),
             ("PAR1\0\0", Format::Dataset),
             (r#"{"resourceSpans":[]}"#, Format::Otel),
+            (r#"{"prompt_tokens":1,"output_tokens":1,"arrival_ms":1}"#, Format::Requests),
+            ("arrival_ms,prompt_tokens,output_tokens\n", Format::Requests),
+            (r#"{"kind":"meta","format":"vcr.ca"#, Format::Capture),
         ] {
             assert_eq!(Format::detect("file", start.as_bytes()).expect(start), format, "{start}");
         }
         for name in ["a.csv", "a.csv.gz", "a.csv.zst"] {
             assert_eq!(Format::detect(name, b"prompt,response\n").expect("csv"), Format::Dataset);
         }
+        let error = Format::detect("a.csv", b"x,y\n").expect_err("no known column").to_string();
+        assert!(error.starts_with("cannot tell the format of `a.csv` by its columns x, y: "), "{error}");
+        let sweep = b"completed_requests,request_throughput_rps,fingerprint\n";
+        let error = Format::detect("a.csv", sweep).expect_err("a sweep").to_string();
+        assert!(
+            error.starts_with("`a.csv` is the table of a sweep of `vcr replay`, which holds no requests; "),
+            "{error}"
+        );
         for (name, start) in [("a", ""), ("a", "hello"), ("a.json", "{\"x\": 1}"), ("a.json", "{\n")] {
             let error = Format::detect(name, start.as_bytes()).expect_err(start).to_string();
             assert!(error.starts_with("cannot tell the format of `a"), "{error}");

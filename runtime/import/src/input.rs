@@ -1,74 +1,43 @@
 //! Opening files, packed or not, and going through their rows.
 
-use std::fs::File;
-use std::io::{self, BufRead, BufReader, Read};
+use std::io::BufRead;
 use std::path::Path;
 
-use flate2::bufread::MultiGzDecoder;
 use serde::de::DeserializeOwned;
+use vcr_input::{LineError, Lines, Unpacked};
 
 use crate::ImportError;
 use crate::error::{Place, Problem, decode};
 use crate::output::Tally;
 
-const BUFFER_BYTES: usize = 128 << 10;
+/// How much is read to find the format out.
+const PEEKED_BYTES: usize = 128 << 10;
 
-/// A row of a million tokens is less than 16 MiB; what exceeds this is no row,
-/// and must not exhaust the memory.
-const MAX_ROW_BYTES: u64 = 256 << 20;
-
-/// Opens a file for reading; what its suffix says is packed is unpacked.
+/// Opens a file for reading; one that is packed is unpacked.
 ///
 /// # Errors
 /// Those of the file.
-pub(crate) fn open(path: &Path) -> Result<Box<dyn BufRead>, ImportError> {
-    let fail = |source| ImportError::Read { name: path.display().to_string(), source };
-    let file = BufReader::with_capacity(BUFFER_BYTES, File::open(path).map_err(fail)?);
-    Ok(match path.extension().and_then(|suffix| suffix.to_str()) {
-        Some("gz") => Box::new(BufReader::with_capacity(BUFFER_BYTES, MultiGzDecoder::new(file))),
-        Some("zst") => {
-            let unpacked = zstd::Decoder::with_buffer(file).map_err(fail)?;
-            Box::new(BufReader::with_capacity(BUFFER_BYTES, unpacked))
-        }
-        _ => Box::new(file),
-    })
+pub(crate) fn open(path: &Path) -> Result<Unpacked<'static>, ImportError> {
+    Unpacked::open(path).map_err(|source| ImportError::Read { name: path.display().to_string(), source })
 }
 
 /// Lines of a stream that are not blank.
 pub(crate) struct Rows<'a, R> {
-    reader: R,
+    lines: Lines<R>,
     pub(crate) name: &'a str,
-    buffer: Vec<u8>,
-    line: u64,
 }
 
 impl<'a, R: BufRead> Rows<'a, R> {
     pub(crate) fn new(reader: R, name: &'a str) -> Self {
-        Self { reader, name, buffer: Vec::new(), line: 0 }
+        Self { lines: Lines::new(reader), name }
     }
 
     /// The next line with its number, from 1.
     pub(crate) fn next_row(&mut self) -> Result<Option<(u64, &[u8])>, ImportError> {
-        loop {
-            self.buffer.clear();
-            let mut limited = self.reader.by_ref().take(MAX_ROW_BYTES + 1);
-            let fail = |source| ImportError::Read { name: self.name.to_owned(), source };
-            let bytes = limited.read_until(b'\n', &mut self.buffer).map_err(fail)?;
-            if bytes == 0 {
-                return Ok(None);
-            }
-            self.line += 1;
-            if bytes as u64 > MAX_ROW_BYTES {
-                let text =
-                    format!("the line is longer than {MAX_ROW_BYTES} bytes; is this a file with one row a line?");
-                return Err(Problem::new("", text).at(self.name, Place::Line(self.line)));
-            }
-            let has_mark = self.line == 1 && self.buffer.starts_with(b"\xef\xbb\xbf");
-            let from = if has_mark { 3 } else { 0 };
-            if !self.buffer[from..].trim_ascii().is_empty() {
-                return Ok(Some((self.line, &self.buffer[from..])));
-            }
-        }
+        self.lines.next_row().map_err(|error| match error {
+            LineError::Io(source) => ImportError::Read { name: self.name.to_owned(), source },
+            LineError::TooLong { line } => Problem::new("", error.to_string()).at(self.name, Place::Line(line)),
+        })
     }
 
     /// The next line that is a `T`. One that is none is skipped if `tally` is
@@ -93,13 +62,15 @@ pub(crate) fn of_bytes<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Problem> 
     Ok(value)
 }
 
-/// The beginning of a file and a reader of all of it.
-pub(crate) fn peek<R: BufRead>(mut reader: R, name: &str) -> Result<(Vec<u8>, impl BufRead + use<R>), ImportError> {
-    let mut start = Vec::new();
-    let fail = |source: io::Error| ImportError::Read { name: name.to_owned(), source };
-    reader.by_ref().take(BUFFER_BYTES as u64).read_to_end(&mut start).map_err(fail)?;
-    let again = BufReader::with_capacity(BUFFER_BYTES, io::Cursor::new(start.clone()).chain(reader));
-    Ok((start, again))
+/// The beginning of a file and a reader of all of it. A packed file that is cut
+/// off begins with what of it can be read.
+pub(crate) fn peek<'a>(mut reader: Unpacked<'a>, name: &str) -> Result<(Vec<u8>, Unpacked<'a>), ImportError> {
+    let start = reader.peek(PEEKED_BYTES);
+    let start = start.map_err(|source| ImportError::Read { name: name.to_owned(), source })?.to_vec();
+    if start.is_empty() && reader.is_cut() {
+        return Err(ImportError::CutAtStart { name: name.to_owned() });
+    }
+    Ok((start, reader))
 }
 
 /// Elements of arrays in a JSON document, one at a time.

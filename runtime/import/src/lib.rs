@@ -3,30 +3,29 @@
 //! An importer turns what another tool recorded into the lines of a capture:
 //! [`import`]. The exporters of [`export`] show captures to other tools;
 //! [`summary`] and [`compare`] say what they hold in numbers, and [`demo`]
-//! makes one up. Tables of results are written by [`table`]. This crate knows files and formats, and prints nothing.
+//! makes one up. [`vocabulary`] says what the tokens of a tokenizer are. Tables of results are written by [`table`]. This crate knows files and formats, and prints nothing.
 //!
 //! What a source says is kept or counted: an importer that must leave something
 //! out says so in the [`Imported::notes`] of its answer.
 
-mod agentic;
+#[cfg(not(feature = "formats"))]
+mod absent;
 mod chain;
 pub mod compare;
-mod dataset;
 pub mod demo;
-mod dynamo;
 mod error;
 pub mod export;
 mod format;
-mod guidellm;
 mod input;
-mod llmservingsim;
-mod otel;
 mod output;
-mod own;
+#[cfg(feature = "formats")]
+mod parquet;
+mod readers;
 pub mod summary;
 pub mod table;
 mod time;
-mod workload;
+#[cfg(feature = "formats")]
+mod tokenizer;
 
 use std::io::{self, BufRead};
 use std::num::NonZeroU32;
@@ -34,10 +33,14 @@ use std::path::{Path, PathBuf};
 
 use vcr_trace::capture::{CaptureLine, CaptureReader};
 
+#[cfg(not(feature = "formats"))]
+use absent::{parquet, tokenizer};
 pub use error::{ImportError, Place};
 pub use format::Format;
 use output::Out;
 pub use output::{Imported, Note};
+use readers::{agentic, dataset, dynamo, guidellm, llmservingsim, otel, own, requests, workload};
+pub use tokenizer::vocabulary;
 
 /// Where the lines of an import go.
 pub type Sink<'a> = dyn FnMut(CaptureLine) -> io::Result<()> + 'a;
@@ -58,6 +61,8 @@ pub struct ImportOptions {
     /// The workload of an LLMServingSim run, which has the tokens of its
     /// prompts. `None` takes the one the run names, if it lies beside it.
     pub workload: Option<PathBuf>,
+    /// The run whose requests are read, where a list of requests has several.
+    pub run: Option<String>,
 }
 
 impl ImportOptions {
@@ -78,14 +83,28 @@ pub fn import(path: &Path, options: &ImportOptions, sink: &mut Sink<'_>) -> Resu
     }
     let (start, reader) = input::peek(input::open(path)?, &name)?;
     let format = match options.format {
-        Some(format) => format,
+        Some(format) => format.fitting(&name, &start)?,
+        None if start.starts_with(dataset::PARQUET_MAGIC) => Format::of_parquet(path, &name)?,
         None => Format::detect(&name, &start)?,
     };
     let mut out = Out::new(sink, options.lenient);
     match format {
-        Format::Capture => own::read(CaptureReader::open(path, &own::rules(options))?, &mut out)?,
+        Format::Requests
+            if start.starts_with(dataset::PARQUET_MAGIC)
+                && reader.packing().is_none()
+                && vcr_input::is_regular(path) =>
+        {
+            requests::read_parquet_file(path, &mut out)?;
+        }
+        Format::Capture if vcr_input::is_regular(path) => {
+            own::read(CaptureReader::open(path, &own::rules(options))?, &mut out)?;
+        }
         Format::LlmServingSim => llmservingsim::read_file(path, reader, options, &mut out)?,
-        Format::Dataset if start.starts_with(dataset::PARQUET_MAGIC) => {
+        Format::Dataset
+            if start.starts_with(dataset::PARQUET_MAGIC)
+                && reader.packing().is_none()
+                && vcr_input::is_regular(path) =>
+        {
             dataset::read_parquet_file(path, options, &mut out)?;
         }
         format => read(reader, &start, &name, format, options, &mut out)?,
@@ -93,15 +112,24 @@ pub fn import(path: &Path, options: &ImportOptions, sink: &mut Sink<'_>) -> Resu
     out.finish(format, &name)
 }
 
-/// A folder holds a run of LLMServingSim, or else the parts of a capture.
+/// A folder holds a run of LLMServingSim, what `vcr run --out` wrote, or else the
+/// parts of a capture.
 fn import_folder(
     path: &Path,
     name: &str,
     options: &ImportOptions,
     sink: &mut Sink<'_>,
 ) -> Result<Imported, ImportError> {
-    let is_run = path.join("meta.json").is_file() && path.join("requests.jsonl").is_file();
-    let format = options.format.unwrap_or(if is_run { Format::LlmServingSim } else { Format::Capture });
+    let has = |name: &str| path.join(name).is_file();
+    let found = match () {
+        () if has("meta.json") && has("requests.jsonl") => Format::LlmServingSim,
+        () if has("report.json") && has("requests.jsonl") => Format::Requests,
+        () => Format::Capture,
+    };
+    let format = options.format.unwrap_or(found);
+    if format == Format::Requests {
+        return import(&path.join("requests.jsonl"), options, sink);
+    }
     let mut out = Out::new(sink, options.lenient);
     match format {
         Format::LlmServingSim => llmservingsim::read_run(path, options, &mut out)?,
@@ -143,5 +171,6 @@ fn read(
         Format::LlmServingSim => llmservingsim::read_rows(reader, name, None, options, out),
         Format::Dataset => dataset::read(reader, start, name, options, out),
         Format::Otel => otel::read(reader, name, out),
+        Format::Requests => requests::read(reader, start, name, options, out),
     }
 }

@@ -1,45 +1,14 @@
 //! Tables for other tools: CSV, JSON, Parquet.
 
+pub(crate) mod columns;
+
 use std::io::{self, Write};
 use std::path::Path;
-use std::sync::Arc;
 
-use parquet::data_type::{ByteArray, ByteArrayType, DoubleType, Int64Type};
-use parquet::errors::ParquetError;
-use parquet::file::writer::{SerializedFileWriter, SerializedRowGroupWriter};
-use parquet::schema::parser::parse_message_type;
 use serde::Serialize;
 use serde::ser::{SerializeMap, SerializeSeq, Serializer};
 
-/// The values of a column, one a row.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Cells {
-    /// Texts.
-    Texts(Vec<String>),
-    /// Whole numbers.
-    Counts(Vec<u64>),
-    /// Other numbers; none where a row has no value.
-    Numbers(Vec<Option<f64>>),
-}
-
-impl Cells {
-    fn len(&self) -> usize {
-        match self {
-            Self::Texts(cells) => cells.len(),
-            Self::Counts(cells) => cells.len(),
-            Self::Numbers(cells) => cells.len(),
-        }
-    }
-}
-
-/// A column.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Column {
-    /// Its name: letters, digits, `_` and `.`.
-    pub name: String,
-    /// Its values, as many as those of every other column of the table.
-    pub cells: Cells,
-}
+pub use columns::{Cells, Column};
 
 /// How a table is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -73,7 +42,7 @@ pub fn write(out: &mut (dyn Write + Send), columns: &[Column], format: TableForm
     match format {
         TableFormat::Csv => write_csv(out, columns),
         TableFormat::Json => write_json(out, columns),
-        TableFormat::Parquet => write_parquet(out, columns).map_err(io::Error::other),
+        TableFormat::Parquet => crate::parquet::write(out, columns),
     }
 }
 
@@ -128,54 +97,7 @@ fn write_json(out: &mut (dyn Write + Send), columns: &[Column]) -> io::Result<()
     writeln!(out)
 }
 
-fn write_parquet(out: &mut (dyn Write + Send), columns: &[Column]) -> Result<(), ParquetError> {
-    let fields = columns.iter().map(|column| {
-        let kind = match &column.cells {
-            Cells::Texts(_) => "REQUIRED BYTE_ARRAY",
-            Cells::Counts(_) => "REQUIRED INT64",
-            Cells::Numbers(_) => "OPTIONAL DOUBLE",
-        };
-        let annotation = if matches!(column.cells, Cells::Texts(_)) { " (UTF8)" } else { "" };
-        format!("{kind} {}{annotation};", column.name)
-    });
-    let schema = format!("message rows {{ {} }}", fields.collect::<Vec<_>>().join(" "));
-    let mut writer = SerializedFileWriter::new(out, Arc::new(parse_message_type(&schema)?), Arc::default())?;
-    let mut group = writer.next_row_group()?;
-    for column in columns {
-        write_parquet_column(&mut group, &column.cells)?;
-    }
-    group.close()?;
-    writer.close()?;
-    Ok(())
-}
-
-fn write_parquet_column<W: Write + Send>(
-    group: &mut SerializedRowGroupWriter<'_, W>,
-    cells: &Cells,
-) -> Result<(), ParquetError> {
-    let Some(mut column) = group.next_column()? else {
-        return Err(ParquetError::General("the schema has fewer columns than the table".to_owned()));
-    };
-    match cells {
-        Cells::Texts(cells) => {
-            let values: Vec<ByteArray> = cells.iter().map(|text| ByteArray::from(text.as_str())).collect();
-            column.typed::<ByteArrayType>().write_batch(&values, None, None)?;
-        }
-        Cells::Counts(cells) => {
-            let values: Vec<i64> = cells.iter().map(|&count| i64::try_from(count).unwrap_or(i64::MAX)).collect();
-            column.typed::<Int64Type>().write_batch(&values, None, None)?;
-        }
-        Cells::Numbers(cells) => {
-            let values: Vec<f64> = cells.iter().copied().flatten().collect();
-            let levels: Vec<i16> = cells.iter().map(|number| i16::from(number.is_some())).collect();
-            column.typed::<DoubleType>().write_batch(&values, Some(&levels), None)?;
-        }
-    }
-    column.close()?;
-    Ok(())
-}
-
-#[cfg(test)]
+#[cfg(all(test, feature = "formats"))]
 mod tests {
     use super::*;
     use parquet::file::reader::{FileReader, SerializedFileReader};

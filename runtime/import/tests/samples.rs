@@ -3,8 +3,9 @@
 
 mod common;
 
-use common::{imported, sample, shipped_tokenizer};
+use common::{imported, shipped_tokenizer};
 use vcr_import::{Format, ImportOptions};
+use vcr_skips::sample;
 use vcr_trace::capture::{CaptureLine, GapSummary, HashScheme};
 
 fn lenient() -> ImportOptions {

@@ -9,6 +9,9 @@ use crate::matcher::Match;
 pub struct Counts {
     /// Requests that got the record of their very prompt, or the one they named.
     pub exact: u64,
+    /// Those of them whose record has other sampling parameters.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub other_params: u64,
     /// Requests that got a record with the same full blocks and another tail.
     pub same_blocks: u64,
     /// Requests that got the record that shares most of their prompt.
@@ -17,11 +20,16 @@ pub struct Counts {
     pub unmatched: u64,
 }
 
+fn is_zero(count: &u64) -> bool {
+    *count == 0
+}
+
 impl Counts {
     /// Counts a request.
     pub fn add(&mut self, found: Match) {
+        self.other_params += u64::from(matches!(found, Match::OtherParams(_)));
         *match found {
-            Match::Exact(_) => &mut self.exact,
+            Match::Exact(_) | Match::OtherParams(_) => &mut self.exact,
             Match::SameBlocks(_) => &mut self.same_blocks,
             Match::Nearest { .. } => &mut self.nearest,
             Match::None { .. } => &mut self.unmatched,

@@ -11,6 +11,8 @@ use hashbrown::HashTable;
 use vcr_trace::capture::BlockHash;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
+use crate::params::UNKNOWN;
+
 /// Place of a record in order of arrival.
 pub type Row = u32;
 
@@ -58,6 +60,9 @@ pub(crate) struct PromptTree {
     by_hash: HashTable<Entry>,
     /// By record: its place in order of visits.
     place_of_row: Vec<u32>,
+    /// By place: what stands for the record's parameters, ascending among
+    /// records with the same prompt. Empty where none are known.
+    params: Vec<u64>,
 }
 
 /// A range of places in order of visits.
@@ -114,8 +119,8 @@ impl PromptTreeBuilder {
     }
 
     /// Numbers everything. `arrival_order[row]` is the position in which the
-    /// row's record was pushed.
-    pub(crate) fn finish(self, arrival_order: &[u32]) -> PromptTree {
+    /// row's record was pushed; `params[pushed]` stands for its parameters.
+    pub(crate) fn finish(self, arrival_order: &[u32], params: &[u64]) -> PromptTree {
         let Self { mut tree, end_of_row, is_tail } = self;
         for &end in &end_of_row {
             let node = &mut tree.nodes[end as usize];
@@ -148,14 +153,21 @@ impl PromptTreeBuilder {
             next_block.push(node.first_place + node.num_same);
         }
         let mut next_ending: Vec<u32> = tree.nodes.iter().map(|node| node.first_place).collect();
-        tree.place_of_row = arrival_order
-            .iter()
-            .map(|&pushed| {
-                let next = &mut next_ending[end_of_row[pushed as usize] as usize];
-                *next += 1;
-                *next - 1
-            })
-            .collect();
+        let params_of = |row: Row| params[arrival_order[row as usize] as usize];
+        let mut rows: Vec<Row> = (0..arrival_order.len() as Row).collect();
+        rows.sort_by_key(|&row| params_of(row));
+        tree.place_of_row = vec![0; rows.len()];
+        if params.iter().any(|&params| params != UNKNOWN) {
+            tree.params = vec![UNKNOWN; rows.len()];
+        }
+        for row in rows {
+            let next = &mut next_ending[end_of_row[arrival_order[row as usize] as usize] as usize];
+            tree.place_of_row[row as usize] = *next;
+            if let Some(params) = tree.params.get_mut(*next as usize) {
+                *params = params_of(row);
+            }
+            *next += 1;
+        }
         tree.nodes.shrink_to_fit();
         tree
     }
@@ -182,6 +194,24 @@ impl PromptTree {
         self.find(hash).map(|node| Places { start: node.first_place, end: node.first_place + node.num_ending })
     }
 
+    /// Those of `places`, which have the same prompt, that have these parameters.
+    pub(crate) fn with_params(&self, places: Places, params: u64) -> Places {
+        let of_prompt = self.params.get(places.start as usize..places.end as usize).unwrap_or_default();
+        let start = of_prompt.partition_point(|&other| other < params);
+        let len = of_prompt[start..].partition_point(|&other| other == params);
+        Places { start: places.start + start as u32, end: places.start + (start + len) as u32 }
+    }
+
+    /// What stands for the parameters of a record.
+    pub(crate) fn params_of(&self, row: Row) -> u64 {
+        self.params.get(self.place_of(row) as usize).copied().unwrap_or(UNKNOWN)
+    }
+
+    /// Whether the parameters of any record are known.
+    pub(crate) fn knows_params(&self) -> bool {
+        !self.params.is_empty()
+    }
+
     /// The records of which `hash` is the last full block.
     pub(crate) fn of_last_block(&self, hash: BlockHash) -> Option<Places> {
         self.find(hash).map(|node| Places { start: node.first_place, end: node.first_place + node.num_same })
@@ -202,6 +232,7 @@ impl PromptTree {
         self.nodes.capacity() * size_of::<Node>()
             + self.by_hash.allocation_size()
             + self.place_of_row.capacity() * size_of::<u32>()
+            + self.params.capacity() * size_of::<u64>()
     }
 }
 

@@ -1,6 +1,6 @@
 //! Replaying a capture: which record answers which request.
 //!
-//! A [`Deck`] holds the records of a capture: their places in the file, and a
+//! A [`CaptureIndex`] holds the records of a capture: their places in the file, and a
 //! tree of their prompts. A [`Matcher`] gives them to requests, each once, by
 //! the content of their prompts, so that it does not matter which names a
 //! frontend makes up. A [`Replay`] is what several engines share of it, and
@@ -8,14 +8,15 @@
 //!
 //! This crate knows captures. It knows nothing of engines, sockets or time.
 
+mod capture_index;
 mod counts;
-mod deck;
 mod index;
 mod matcher;
+mod params;
 mod session;
 
+pub use capture_index::{CaptureIndex, CaptureIndexOptions, Expectation, ReplayError};
 pub use counts::{Counts, Divergence, Divergences};
-pub use deck::{Deck, DeckOptions, Expectation, ReplayError};
 pub use index::Row;
 pub use matcher::{Asked, Match, MatchBy, Matcher, Unmatched};
 pub use session::{Answer, Replay, ReplayReport};

@@ -3,10 +3,12 @@
 
 use std::sync::Arc;
 
+use serde_json::{Map, Value};
 use vcr_trace::capture::{BlockHash, PromptChain};
 
-use crate::deck::Deck;
-use crate::index::{Row, Unused, end_by_length};
+use crate::capture_index::CaptureIndex;
+use crate::index::{Places, Row, Unused, end_by_length};
+use crate::params;
 
 /// How requests find their records.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -40,7 +42,7 @@ pub enum Unmatched {
 /// A request, as far as matching goes.
 #[derive(Clone, Copy, Debug)]
 pub struct Asked<'a> {
-    /// Hashes of its prompt, made by [`Deck::hasher`].
+    /// Hashes of its prompt, made by [`CaptureIndex::hasher`].
     pub chain: &'a PromptChain,
     /// Length of its prompt.
     pub prompt_tokens: u32,
@@ -50,6 +52,17 @@ pub struct Asked<'a> {
     pub external_id: Option<&'a str>,
     /// Its session.
     pub session: Option<&'a str>,
+    /// Its sampling parameters, in the words of the wire, those at their defaults
+    /// left out; `None` if they do not matter.
+    pub params: Option<&'a Map<String, Value>>,
+}
+
+impl<'a> Asked<'a> {
+    /// A request for the prompt `chain` of which nothing else is known.
+    #[must_use]
+    pub fn of_nobody(chain: &'a PromptChain) -> Self {
+        Self { chain, prompt_tokens: 0, id: "", external_id: None, session: None, params: None }
+    }
 }
 
 /// What a request got.
@@ -57,6 +70,9 @@ pub struct Asked<'a> {
 pub enum Match {
     /// The record of this very prompt, or the one it named.
     Exact(Row),
+    /// A record of this very prompt with other sampling parameters: none is left
+    /// that has its own.
+    OtherParams(Row),
     /// A record with the same full blocks and another tail.
     SameBlocks(Row),
     /// The record that shares most of its blocks; so many of them.
@@ -78,16 +94,16 @@ impl Match {
     #[must_use]
     pub fn row(&self) -> Option<Row> {
         match *self {
-            Self::Exact(row) | Self::SameBlocks(row) | Self::Nearest { row, .. } => Some(row),
+            Self::Exact(row) | Self::OtherParams(row) | Self::SameBlocks(row) | Self::Nearest { row, .. } => Some(row),
             Self::None { .. } => None,
         }
     }
 }
 
-/// Gives the records of a deck to requests.
+/// Gives the records of a capture index to requests.
 #[derive(Clone)]
 pub struct Matcher {
-    deck: Arc<Deck>,
+    captures: Arc<CaptureIndex>,
     by: MatchBy,
     policy: Unmatched,
     unused: Unused,
@@ -97,15 +113,15 @@ pub struct Matcher {
 impl Matcher {
     /// A matcher with all records to give.
     #[must_use]
-    pub fn new(deck: Arc<Deck>, by: MatchBy, policy: Unmatched) -> Self {
-        let unused = Unused::new(deck.tree());
-        Self { deck, by, policy, unused, num_used: 0 }
+    pub fn new(captures: Arc<CaptureIndex>, by: MatchBy, policy: Unmatched) -> Self {
+        let unused = Unused::new(captures.tree());
+        Self { captures, by, policy, unused, num_used: 0 }
     }
 
     /// The records.
     #[must_use]
-    pub fn deck(&self) -> &Arc<Deck> {
-        &self.deck
+    pub fn captures(&self) -> &Arc<CaptureIndex> {
+        &self.captures
     }
 
     /// What becomes of requests without a record.
@@ -117,13 +133,13 @@ impl Matcher {
     /// Records that nobody asked for yet.
     #[must_use]
     pub fn num_unused(&self) -> u32 {
-        self.deck.num_records() - self.num_used
+        self.captures.num_records() - self.num_used
     }
 
     /// Whether nobody asked for this record yet.
     #[must_use]
     pub fn is_unused(&self, row: Row) -> bool {
-        self.unused.has(self.deck.tree().place_of(row))
+        self.unused.has(self.captures.tree().place_of(row))
     }
 
     /// Finds the record of a request and uses it up.
@@ -136,26 +152,28 @@ impl Matcher {
             MatchBy::Index => self.unused.first_of_all().map_or(Match::None { common_blocks: 0 }, Match::Exact),
             MatchBy::Id => {
                 let names = asked.external_id.into_iter().chain([asked.id]);
-                self.first_unused(names.flat_map(|name| self.deck.rows_of_id(name)))
+                self.first_unused(names.flat_map(|name| self.captures.rows_of_id(name)))
             }
             MatchBy::Session => {
-                self.first_unused(asked.session.into_iter().flat_map(|session| self.deck.rows_of_session(session)))
+                self.first_unused(asked.session.into_iter().flat_map(|session| self.captures.rows_of_session(session)))
             }
         };
         if let Some(row) = found.row() {
-            self.unused.remove(self.deck.tree().place_of(row));
+            self.unused.remove(self.captures.tree().place_of(row));
             self.num_used += 1;
         }
         found
     }
 
     fn by_content(&self, asked: &Asked<'_>) -> Match {
-        let tree = self.deck.tree();
+        let tree = self.captures.tree();
         let blocks = &asked.chain.blocks;
         let by_length = end_by_length(blocks.last().copied(), asked.prompt_tokens);
-        let ends = [asked.chain.whole, by_length].into_iter().filter_map(|end| tree.ending_at(end));
-        if let Some(row) = ends.filter_map(|places| self.unused.first(places)).min() {
-            return Match::Exact(row);
+        let ends = [asked.chain.whole, by_length].map(|end| tree.ending_at(end));
+        let ends = || ends.into_iter().flatten();
+        if let Some(row) = ends().filter_map(|places| self.unused.first(places)).min() {
+            let params = asked.params.filter(|_| tree.knows_params());
+            return params.map_or(Match::Exact(row), |params| self.by_params(params::key(params), row, ends));
         }
         let takes_other_tails = matches!(self.policy, Unmatched::Random | Unmatched::Nearest);
         if takes_other_tails
@@ -175,8 +193,20 @@ impl Matcher {
         nearest.map_or(Match::None { common_blocks }, |row| Match::Nearest { row, common_blocks })
     }
 
+    /// Among records of the same prompt, of which `first` is the first: one with
+    /// these parameters, or one whose parameters nobody knows.
+    fn by_params<E: Iterator<Item = Places>>(&self, params: u64, first: Row, ends: impl Fn() -> E) -> Match {
+        let tree = self.captures.tree();
+        if params == params::UNKNOWN || tree.params_of(first) == params {
+            return Match::Exact(first);
+        }
+        let with = |params| ends().filter_map(|places| self.unused.first(tree.with_params(places, params))).min();
+        let found = with(params).or_else(|| with(params::UNKNOWN));
+        found.map_or(Match::OtherParams(first), Match::Exact)
+    }
+
     fn below(&self, hash: BlockHash) -> Option<Row> {
-        self.deck.tree().below(hash).and_then(|places| self.unused.first(places))
+        self.captures.tree().below(hash).and_then(|places| self.unused.first(places))
     }
 
     /// Leading blocks shared with any record that is still there. The deeper,
@@ -193,6 +223,7 @@ impl Matcher {
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
+    use serde_json::json;
     use vcr_trace::capture::{CaptureMeta, ExtraKeys, RequestRecord};
 
     use super::*;
@@ -202,8 +233,8 @@ mod tests {
     }
 
     /// Records of these prompts, which arrive in this order.
-    fn deck(prompts: &[Vec<u32>], with_whole: bool) -> Arc<Deck> {
-        let hasher = Deck::of_records(meta(), Vec::new()).hasher();
+    fn captures(prompts: &[Vec<u32>], with_whole: bool) -> Arc<CaptureIndex> {
+        let hasher = CaptureIndex::of_records(meta(), Vec::new()).hasher();
         let record = |(prompt, arrival_ns): (&Vec<u32>, u64)| {
             let chain = hasher.chain(prompt, &ExtraKeys::default());
             RequestRecord {
@@ -217,20 +248,19 @@ mod tests {
                 ..RequestRecord::default()
             }
         };
-        Arc::new(Deck::of_records(meta(), prompts.iter().zip(0..).map(record).collect()))
+        Arc::new(CaptureIndex::of_records(meta(), prompts.iter().zip(0..).map(record).collect()))
     }
 
     fn ask(matcher: &mut Matcher, prompt: &[u32]) -> Match {
-        let chain = matcher.deck().hasher().chain(prompt, &ExtraKeys::default());
-        let asked =
-            Asked { chain: &chain, prompt_tokens: prompt.len() as u32, id: "", external_id: None, session: None };
+        let chain = matcher.captures().hasher().chain(prompt, &ExtraKeys::default());
+        let asked = Asked { prompt_tokens: prompt.len() as u32, ..Asked::of_nobody(&chain) };
         matcher.take(&asked)
     }
 
     #[test]
     fn equal_prompts_get_their_records_in_order_of_arrival() {
         let mut matcher =
-            Matcher::new(deck(&[vec![1, 2, 3], vec![4], vec![1, 2, 3]], true), MatchBy::Content, Unmatched::Random);
+            Matcher::new(captures(&[vec![1, 2, 3], vec![4], vec![1, 2, 3]], true), MatchBy::Content, Unmatched::Random);
         assert_eq!(ask(&mut matcher, &[1, 2, 3]), Match::Exact(0));
         assert_eq!(ask(&mut matcher, &[1, 2, 3]), Match::Exact(2));
         assert_eq!(matcher.num_unused(), 1);
@@ -240,7 +270,7 @@ mod tests {
     #[test]
     fn a_prompt_with_another_tail_gets_the_record_of_its_blocks() {
         let mut matcher =
-            Matcher::new(deck(&[vec![1, 2, 3, 4, 5], vec![1, 2, 3]], true), MatchBy::Content, Unmatched::Random);
+            Matcher::new(captures(&[vec![1, 2, 3, 4, 5], vec![1, 2, 3]], true), MatchBy::Content, Unmatched::Random);
         assert_eq!(ask(&mut matcher, &[1, 2, 9]), Match::SameBlocks(1), "not the longer one, which came first");
         assert_eq!(ask(&mut matcher, &[1, 2, 9]), Match::None { common_blocks: 1 });
     }
@@ -248,7 +278,7 @@ mod tests {
     #[test]
     fn the_nearest_record_shares_most_blocks() {
         let prompts = [vec![1, 2, 7, 8], vec![1, 2, 3, 4, 5, 6], vec![9]];
-        let mut matcher = Matcher::new(deck(&prompts, true), MatchBy::Content, Unmatched::Nearest);
+        let mut matcher = Matcher::new(captures(&prompts, true), MatchBy::Content, Unmatched::Nearest);
         assert_eq!(ask(&mut matcher, &[1, 2, 3, 4, 0, 0]), Match::Nearest { row: 1, common_blocks: 2 });
         assert_eq!(ask(&mut matcher, &[1, 2, 3, 4, 0, 0]), Match::Nearest { row: 0, common_blocks: 1 });
         assert_eq!(ask(&mut matcher, &[1, 2, 3, 4, 0, 0]), Match::Nearest { row: 2, common_blocks: 0 });
@@ -258,7 +288,7 @@ mod tests {
     #[test]
     fn without_hashes_of_whole_prompts_their_length_decides() {
         let prompts = [vec![1, 2, 3, 4, 5], vec![1, 2, 3, 4]];
-        let mut matcher = Matcher::new(deck(&prompts, false), MatchBy::Content, Unmatched::Random);
+        let mut matcher = Matcher::new(captures(&prompts, false), MatchBy::Content, Unmatched::Random);
         assert_eq!(ask(&mut matcher, &[1, 2, 3, 4]), Match::Exact(1));
         assert_eq!(ask(&mut matcher, &[1, 2, 3, 4]), Match::SameBlocks(0));
     }
@@ -267,16 +297,59 @@ mod tests {
     fn names_and_sessions_are_served_in_order() {
         let prompts = vec![vec![1]; 6];
         let chain = vcr_trace::capture::PromptChain::default();
-        let asked = |external_id, session| Asked { chain: &chain, prompt_tokens: 1, id: "r4", external_id, session };
-        let mut by_id = Matcher::new(deck(&prompts, true), MatchBy::Id, Unmatched::Random);
+        let asked = |external_id, session| Asked {
+            prompt_tokens: 1,
+            id: "r4",
+            external_id,
+            session,
+            ..Asked::of_nobody(&chain)
+        };
+        let mut by_id = Matcher::new(captures(&prompts, true), MatchBy::Id, Unmatched::Random);
         let taken: Vec<_> = (0..5).map(|_| by_id.take(&asked(Some("x1"), None)).row()).collect();
         assert_eq!(taken, [Some(1), Some(3), Some(5), Some(4), None], "the name on the wire comes last");
-        let mut by_session = Matcher::new(deck(&prompts, true), MatchBy::Session, Unmatched::Random);
+        let mut by_session = Matcher::new(captures(&prompts, true), MatchBy::Session, Unmatched::Random);
         let taken: Vec<_> = (0..3).map(|_| by_session.take(&asked(None, Some("s2"))).row()).collect();
         assert_eq!(taken, [Some(2), Some(5), None]);
-        let mut by_index = Matcher::new(deck(&prompts, true), MatchBy::Index, Unmatched::Random);
+        let mut by_index = Matcher::new(captures(&prompts, true), MatchBy::Index, Unmatched::Random);
         let taken: Vec<_> = (0..7).map(|_| by_index.take(&asked(None, None)).row()).collect();
         assert_eq!(taken, [Some(0), Some(1), Some(2), Some(3), Some(4), Some(5), None]);
+    }
+
+    #[test]
+    fn among_equal_prompts_equal_parameters_go_first() {
+        let records = |all: &[serde_json::Value]| {
+            let hasher = CaptureIndex::of_records(meta(), Vec::new()).hasher();
+            let record = |params: &serde_json::Value| RequestRecord {
+                prompt_tokens: 3,
+                prompt_hash: Some(hasher.chain(&[1, 2, 3], &ExtraKeys::default()).whole),
+                block_hashes: hasher.chain(&[1, 2, 3], &ExtraKeys::default()).blocks,
+                params: params.as_object().expect("an object").clone(),
+                ..RequestRecord::default()
+            };
+            Matcher::new(
+                Arc::new(CaptureIndex::of_records(meta(), all.iter().map(record).collect())),
+                MatchBy::Content,
+                Unmatched::Fail,
+            )
+        };
+        let take = |matcher: &mut Matcher, params: serde_json::Value| {
+            let chain = matcher.captures().hasher().chain(&[1, 2, 3], &ExtraKeys::default());
+            let params = params.as_object().expect("an object");
+            matcher.take(&Asked { prompt_tokens: 3, params: Some(params), ..Asked::of_nobody(&chain) })
+        };
+        let (five, fifty) = (json!({"max_tokens": 5, "seed": 1}), json!({"max_tokens": 50, "seed": 2}));
+        let mut matcher = records(&[five.clone(), fifty.clone(), fifty.clone(), five.clone()]);
+        assert_eq!(take(&mut matcher, fifty.clone()), Match::Exact(1));
+        assert_eq!(take(&mut matcher, five.clone()), Match::Exact(0));
+        assert_eq!(take(&mut matcher, fifty.clone()), Match::Exact(2));
+        assert_eq!(take(&mut matcher, fifty.clone()), Match::OtherParams(3), "better than none");
+        assert_eq!(take(&mut matcher, fifty.clone()), Match::None { common_blocks: 0 });
+        // Records that do not tell go before those that tell something else.
+        let mut matcher = records(&[five.clone(), json!({}), five]);
+        assert_eq!(take(&mut matcher, fifty.clone()), Match::Exact(1));
+        assert_eq!(take(&mut matcher, fifty.clone()), Match::OtherParams(0));
+        let mut matcher = records(&[json!({}), json!({})]);
+        assert_eq!(take(&mut matcher, fifty), Match::Exact(0));
     }
 
     /// The same rules, by looking at every record.
@@ -309,7 +382,7 @@ mod tests {
             prompts in proptest::collection::vec(proptest::collection::vec(0u32..3, 1..9), 1..20),
             asks in proptest::collection::vec(proptest::collection::vec(0u32..3, 1..9), 1..30),
         ) {
-            let mut matcher = Matcher::new(deck(&prompts, true), MatchBy::Content, Unmatched::Nearest);
+            let mut matcher = Matcher::new(captures(&prompts, true), MatchBy::Content, Unmatched::Nearest);
             let mut used = vec![false; prompts.len()];
             for asked in &asks {
                 let found = ask(&mut matcher, asked);

@@ -5,15 +5,16 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use serde::Serialize;
 use vcr_trace::capture::RequestRecord;
 
+use crate::capture_index::{CaptureIndex, ReplayError};
 use crate::counts::{Counts, Divergence, Divergences};
-use crate::deck::{Deck, ReplayError};
 use crate::index::Row;
 use crate::matcher::{Asked, Match, MatchBy, Matcher, Unmatched};
+use crate::params;
 
 /// A capture that is being replayed. Engines may share it: whichever of them a
 /// request comes to, its record is used up for all.
 pub struct Replay {
-    deck: Arc<Deck>,
+    captures: Arc<CaptureIndex>,
     state: Mutex<State>,
 }
 
@@ -31,6 +32,9 @@ pub struct Answer {
     pub record: Option<Box<RequestRecord>>,
     /// Where its prompt diverged, if it did: a sentence for the log.
     pub divergence: Option<String>,
+    /// In what the sampling parameters of its record are others, where the
+    /// replay is strict: a sentence for the log.
+    pub other_params: Option<String>,
     /// Whether it must fail.
     pub is_refused: bool,
     /// Whether the run must end.
@@ -56,28 +60,28 @@ pub struct ReplayReport {
 }
 
 /// Names of unused records in a report.
-const MOST_UNUSED: usize = 100;
+const MAX_UNUSED: usize = 100;
 
 impl Replay {
-    /// A replay of all records of `deck`.
+    /// A replay of all records of `captures`.
     ///
     /// # Errors
     /// When records are to be matched by content, and have none.
-    pub fn new(deck: Deck, by: MatchBy, policy: Unmatched) -> Result<Self, ReplayError> {
-        if by == MatchBy::Content && !deck.has_hashes() {
-            return Err(ReplayError::NoHashes { path: deck.path().to_owned() });
+    pub fn new(captures: CaptureIndex, by: MatchBy, policy: Unmatched) -> Result<Self, ReplayError> {
+        if by == MatchBy::Content && !captures.has_hashes() {
+            return Err(ReplayError::NoHashes { path: captures.path().to_owned() });
         }
-        let deck = Arc::new(deck);
-        let matcher = Matcher::new(Arc::clone(&deck), by, policy);
+        let captures = Arc::new(captures);
+        let matcher = Matcher::new(Arc::clone(&captures), by, policy);
         let state =
             State { matcher, counts: Counts::default(), divergences: Divergences::default(), has_failed: false };
-        Ok(Self { deck, state: Mutex::new(state) })
+        Ok(Self { captures, state: Mutex::new(state) })
     }
 
     /// The records.
     #[must_use]
-    pub fn deck(&self) -> &Deck {
-        &self.deck
+    pub fn captures(&self) -> &CaptureIndex {
+        &self.captures
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -96,12 +100,23 @@ impl Replay {
         state.counts.add(found);
         let is_unmatched = matches!(found, Match::None { .. });
         state.has_failed |= is_unmatched && policy == Unmatched::Fail;
-        let is_same = matches!(found, Match::Exact(_));
+        let is_same = matches!(found, Match::Exact(_) | Match::OtherParams(_));
         let divergence = (!is_same).then(|| state.diverged(asked, found));
         drop(state);
-        let record = found.row().map(|row| self.deck.record(row)).transpose()?.map(Box::new);
+        let record = found.row().map(|row| self.captures.record(row)).transpose()?.map(Box::new);
+        let is_told = policy == Unmatched::Fail && matches!(found, Match::OtherParams(_));
+        let other_params = record.as_deref().filter(|_| is_told).map(|record| {
+            let differences = asked.params.map(|asked| params::differences(asked, &record.params)).unwrap_or_default();
+            format!(
+                "its prompt is in the capture, but no record that is left has its sampling parameters: it gets the answer \
+                 of {}, with {}",
+                record.external_id.as_ref().or(record.id.as_ref()).map_or("a record without a name", String::as_str),
+                differences.join("; ")
+            )
+        });
         Ok(Answer {
             record,
+            other_params,
             divergence,
             is_refused: is_unmatched && matches!(policy, Unmatched::Error | Unmatched::Fail),
             ends_run: is_unmatched && policy == Unmatched::Fail,
@@ -112,11 +127,11 @@ impl Replay {
     #[must_use]
     pub fn report(&self) -> ReplayReport {
         let state = self.state();
-        let unused = (0..self.deck.num_records()).filter(|&row| state.matcher.is_unused(row));
+        let unused = (0..self.captures.num_records()).filter(|&row| state.matcher.is_unused(row));
         ReplayReport {
-            records: self.deck.num_records(),
+            records: self.captures.num_records(),
             unused: state.matcher.num_unused(),
-            first_unused: unused.take(MOST_UNUSED).map(|row| self.name(row)).collect(),
+            first_unused: unused.take(MAX_UNUSED).map(|row| self.name(row)).collect(),
             counts: state.counts,
             divergences: state.divergences.clone(),
             has_failed: state.has_failed,
@@ -124,7 +139,7 @@ impl Replay {
     }
 
     fn name(&self, row: Row) -> String {
-        let record = self.deck.record(row).ok();
+        let record = self.captures.record(row).ok();
         let name = record.and_then(|record| record.external_id.or(record.id));
         name.unwrap_or_else(|| format!("record {row}"))
     }
@@ -133,13 +148,13 @@ impl Replay {
 impl State {
     /// Keeps and words a divergence.
     fn diverged(&mut self, asked: &Asked<'_>, found: Match) -> String {
-        let block_size_tokens = self.matcher.deck().hasher().block_size_tokens;
+        let block_size_tokens = self.matcher.captures().hasher().block_size_tokens;
         let block = match found {
             Match::Nearest { common_blocks, .. } | Match::None { common_blocks } => common_blocks,
-            Match::SameBlocks(_) | Match::Exact(_) => asked.chain.blocks.len() as u32,
+            Match::SameBlocks(_) | Match::Exact(_) | Match::OtherParams(_) => asked.chain.blocks.len() as u32,
         };
         let answered_by = found.row().map(|row| {
-            let record = self.matcher.deck().record(row).ok();
+            let record = self.matcher.captures().record(row).ok();
             record.and_then(|record| record.external_id.or(record.id)).unwrap_or_else(|| format!("record {row}"))
         });
         let first_divergent_token = block * block_size_tokens;
@@ -172,7 +187,7 @@ mod tests {
 
     fn replay(policy: Unmatched) -> Replay {
         let record = |prompt: &[u32], name: &str| {
-            let hasher = Deck::of_records(CaptureMeta::default(), Vec::new()).hasher();
+            let hasher = CaptureIndex::of_records(CaptureMeta::default(), Vec::new()).hasher();
             let chain = hasher.chain(prompt, &ExtraKeys::default());
             RequestRecord {
                 prompt_tokens: prompt.len() as u32,
@@ -183,13 +198,13 @@ mod tests {
             }
         };
         let records = vec![record(&[7; 40], "long"), record(&[8; 3], "short")];
-        Replay::new(Deck::of_records(CaptureMeta::default(), records), MatchBy::Content, policy).expect("hashes")
+        Replay::new(CaptureIndex::of_records(CaptureMeta::default(), records), MatchBy::Content, policy)
+            .expect("hashes")
     }
 
     fn ask(replay: &Replay, prompt: &[u32]) -> Answer {
-        let chain = replay.deck().hasher().chain(prompt, &ExtraKeys::default());
-        let asked =
-            Asked { chain: &chain, prompt_tokens: prompt.len() as u32, id: "live", external_id: None, session: None };
+        let chain = replay.captures().hasher().chain(prompt, &ExtraKeys::default());
+        let asked = Asked { prompt_tokens: prompt.len() as u32, id: "live", ..Asked::of_nobody(&chain) };
         replay.answer(&asked).expect("records in memory")
     }
 

@@ -213,7 +213,7 @@ pub(crate) fn stop_word(stop: AdmissionStop) -> &'static str {
     match stop {
         AdmissionStop::Drained => "stepped over",
         AdmissionStop::Budget => "budget",
-        AdmissionStop::Seats => "cap",
+        AdmissionStop::RunningSlots => "cap",
         AdmissionStop::Blocks => "blocks",
         AdmissionStop::Preemption => "preemption",
         AdmissionStop::Unchunkable => "no chunking",

@@ -79,7 +79,7 @@ pub fn admission(steps: &Steps<'_>, step: &Step<'_>) -> Admission {
     }
 }
 
-/// The questions of the scheduler, in its order (`core/src/schedule.rs`).
+/// The questions of the scheduler, in its order (`core/src/engine/schedule.rs`).
 fn inferred(settings: &Settings<'_>, step: &Step<'_>) -> Option<Vec<&'static str>> {
     let line = step.schedule;
     if !line.pre.is_empty() {
@@ -91,7 +91,7 @@ fn inferred(settings: &Settings<'_>, step: &Step<'_>) -> Option<Vec<&'static str
     if left == 0 {
         stops.push(stop_word(AdmissionStop::Budget));
     } else if step.num_running >= settings.cap? {
-        stops.push(stop_word(AdmissionStop::Seats));
+        stops.push(stop_word(AdmissionStop::RunningSlots));
     } else {
         stops.push(stop_word(AdmissionStop::Blocks));
         if settings.chunked_prefill == Some(false) {
@@ -122,7 +122,7 @@ fn clause(word: &str, settings: &Settings<'_>, step: Option<&Step<'_>>) -> Strin
     if is(AdmissionStop::Budget) {
         return format!("the step's budget of tokens{} was used up", number(settings.budget));
     }
-    if is(AdmissionStop::Seats) {
+    if is(AdmissionStop::RunningSlots) {
         return format!("as many requests ran as may{}", number(settings.cap));
     }
     if is(AdmissionStop::Blocks) {

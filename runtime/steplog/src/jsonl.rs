@@ -1,47 +1,36 @@
-//! Files of JSON, an object a line, plain or packed with gzip.
+//! Files of JSON, an object a line, plain or packed.
 
 use std::ffi::OsString;
-use std::fs::File;
-use std::io::{BufRead, BufReader, ErrorKind};
+use std::io::{BufRead, ErrorKind};
 use std::path::{Path, PathBuf};
 
-use flate2::bufread::MultiGzDecoder;
 use serde::de::{Deserialize, DeserializeOwned, Deserializer, IgnoredAny, MapAccess, Visitor};
 use serde_json::error::Category;
+use vcr_input::{LineError, Lines, MAX_CONFIG_BYTES, Packing, Unpacked};
 
 use crate::error::LogError;
 
 /// The lines of a file with their numbers from 1. Blank ones are passed over.
 pub(crate) struct JsonLines<'a> {
     path: PathBuf,
-    is_packed: bool,
     /// None after the end or an error.
-    reader: Option<Box<dyn BufRead + 'a>>,
-    /// Lines read so far.
-    number: u64,
+    lines: Option<Lines<Unpacked<'a>>>,
 }
 
 impl JsonLines<'static> {
-    /// Opens a file or, where there is none, the one with `.gz` behind its name.
+    /// Opens a file or, where there is none, the one with `.gz` or `.zst` behind its
+    /// name.
     pub(crate) fn open(path: &Path) -> Result<Self, LogError> {
         let path = resolved(path);
-        let file = BufReader::new(File::open(&path).map_err(LogError::io(&path))?);
-        Ok(if has_gz_name(&path) {
-            Self {
-                reader: Some(Box::new(BufReader::new(MultiGzDecoder::new(file)))),
-                is_packed: true,
-                ..Self::of(&path, std::io::empty())
-            }
-        } else {
-            Self::of(&path, file)
-        })
+        let stream = Unpacked::open(&path).map_err(LogError::io(&path))?;
+        Ok(Self { path, lines: Some(Lines::new(stream)) })
     }
 }
 
 impl<'a> JsonLines<'a> {
     /// Lines from anywhere; errors name `path`.
     pub(crate) fn of(path: &Path, reader: impl BufRead + 'a) -> Self {
-        Self { path: path.to_owned(), is_packed: false, reader: Some(Box::new(reader)), number: 0 }
+        Self { path: path.to_owned(), lines: Some(Lines::new(Unpacked::plain(reader))) }
     }
 
     /// The file that is read.
@@ -49,33 +38,47 @@ impl<'a> JsonLines<'a> {
         &self.path
     }
 
-    fn next_line(&mut self) -> Result<Option<String>, LogError> {
-        let Some(reader) = &mut self.reader else { return Ok(None) };
-        let mut bytes = Vec::new();
-        match reader.read_until(b'\n', &mut bytes) {
-            Ok(0) => return Ok(None),
-            Ok(_) => self.number += 1,
-            Err(error) => return Err(self.unreadable(error)),
+    fn next_line(&mut self) -> Result<Option<(u64, String)>, LogError> {
+        let Self { path, lines: Some(lines) } = self else { return Ok(None) };
+        let row = lines.next_row().map(|row| row.map(|(number, row)| (number, without_end(row).to_vec())));
+        match row {
+            Ok(Some((number, row))) => {
+                let text = String::from_utf8(row).map_err(|_| LogError::line(&path, number, "the line is not UTF-8"));
+                text.map(|text| Some((number, text)))
+            }
+            // Nothing at all is no archive either.
+            Ok(None) if lines.line() == 0 && lines.reader().packing().is_none() && has_packed_name(path) => {
+                Err(LogError::file(&path, "the packed data is cut off; 0 whole lines were read"))
+            }
+            Ok(None) => Ok(None),
+            Err(LineError::Io(error)) => {
+                let (whole, packing) = (lines.line(), lines.reader().packing());
+                Err(unreadable(path, error, whole, packing))
+            }
+            Err(error @ LineError::TooLong { .. }) => Err(LogError::file(&path, error)),
         }
-        while bytes.pop_if(|byte| matches!(byte, b'\n' | b'\r')).is_some() {}
-        let text = String::from_utf8(bytes);
-        text.map(Some).map_err(|_| LogError::line(&self.path, self.number, "the line is not UTF-8"))
     }
+}
 
-    /// Why packed data cannot be read on is its own fault more often than the
-    /// disk's.
-    fn unreadable(&self, error: std::io::Error) -> LogError {
-        let lines = self.number;
-        match error.kind() {
-            _ if !self.is_packed => LogError::Io { path: self.path.clone(), error },
-            ErrorKind::UnexpectedEof => {
-                LogError::file(&self.path, format_args!("the packed data is cut off; {lines} whole lines were read"))
-            }
-            ErrorKind::InvalidInput | ErrorKind::InvalidData => {
-                LogError::file(&self.path, format_args!("not valid gzip data ({error}); {lines} whole lines were read"))
-            }
-            _ => LogError::Io { path: self.path.clone(), error },
+/// A row without what ends its line.
+fn without_end(mut row: &[u8]) -> &[u8] {
+    while let [rest @ .., b'\n' | b'\r'] = row {
+        row = rest;
+    }
+    row
+}
+
+/// Why packed data cannot be read on is its own fault more often than the disk's.
+fn unreadable(path: &Path, error: std::io::Error, whole_lines: u64, packing: Option<Packing>) -> LogError {
+    match (error.kind(), packing) {
+        (ErrorKind::UnexpectedEof, _) => {
+            LogError::file(path, format_args!("the packed data is cut off; {whole_lines} whole lines were read"))
         }
+        (ErrorKind::InvalidInput | ErrorKind::InvalidData | ErrorKind::Other, Some(packing)) => LogError::file(
+            path,
+            format_args!("not valid {packing} data ({error}); {whole_lines} whole lines were read"),
+        ),
+        _ => LogError::Io { path: path.to_owned(), error },
     }
 }
 
@@ -83,20 +86,11 @@ impl Iterator for JsonLines<'_> {
     type Item = Result<(u64, String), LogError>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        loop {
-            match self.next_line() {
-                Ok(Some(text)) if text.trim().is_empty() => {}
-                Ok(Some(text)) => return Some(Ok((self.number, text))),
-                Ok(None) => {
-                    self.reader = None;
-                    return None;
-                }
-                Err(error) => {
-                    self.reader = None;
-                    return Some(Err(error));
-                }
-            }
+        let line = self.next_line().transpose();
+        if !matches!(line, Some(Ok(_))) {
+            self.lines = None;
         }
+        line
     }
 }
 
@@ -111,13 +105,17 @@ pub(crate) fn is_there(path: &Path) -> bool {
 }
 
 fn found(path: &Path) -> Option<PathBuf> {
-    let mut packed = OsString::from(path);
-    packed.push(".gz");
-    [path.to_owned(), packed.into()].into_iter().find(|path| path.is_file())
+    let with = |suffix: &str| {
+        let mut name = OsString::from(path);
+        name.push(suffix);
+        PathBuf::from(name)
+    };
+    [path.to_owned(), with(".gz"), with(".zst")].into_iter().find(|path| path.exists() && !path.is_dir())
 }
 
-fn has_gz_name(path: &Path) -> bool {
-    path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("gz"))
+fn has_packed_name(path: &Path) -> bool {
+    let is_packed = |suffix: &std::ffi::OsStr| ["gz", "zst"].iter().any(|packed| suffix.eq_ignore_ascii_case(packed));
+    path.extension().is_some_and(is_packed)
 }
 
 /// All lines of a file.
@@ -135,7 +133,7 @@ pub(crate) fn read_all<T: DeserializeOwned>(path: &Path) -> Result<Vec<(u64, T)>
 
 /// A file that is one JSON value.
 pub(crate) fn read_whole<T: DeserializeOwned>(path: &Path) -> Result<T, LogError> {
-    let text = std::fs::read_to_string(path).map_err(LogError::io(path))?;
+    let text = vcr_input::read_text(path, MAX_CONFIG_BYTES).map_err(LogError::io(path))?;
     from_text(&text).map_err(|problem| LogError::file(path, problem))
 }
 
@@ -263,8 +261,8 @@ mod tests {
         bytes[end - 6] ^= 1;
         let error = read(&bytes).unwrap_err();
         assert!(error.contains("a.jsonl.gz: not valid gzip data") && error.contains("2 whole lines"), "{error}");
-        let error = read(b"{\"plain\": \"text under a packed name\"}").unwrap_err();
-        assert!(error.contains("not valid gzip data") && error.ends_with("0 whole lines were read"), "{error}");
+        // Its bytes say how a file is packed, not its name.
+        assert_eq!(read(b"{\"plain\": \"text under a packed name\"}").unwrap().len(), 1);
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value, json};
 use vcr_core::sglang::{PassOrder, Retraction, SchedulePolicy, SglangConfig};
-use vcr_core::{CapacityPolicy, EngineConfig, EngineKind, Policy};
+use vcr_core::{EngineConfig, EngineKind, KvTiersConfig, OPTIONS, OptionValue, derived_settings};
 
 /// What explanations need; none or zero where the log does not say.
 #[derive(Debug, Default)]
@@ -48,43 +48,46 @@ fn first<'a>(settings: &'a Map<String, Value>, names: &[&str]) -> Option<&'a Val
 /// under its own where its scheduler is not vLLM's.
 #[must_use]
 pub fn settings_of(kind: &EngineKind) -> Map<String, Value> {
-    let settings = match kind {
+    match kind {
         EngineKind::Vllm(config) => vllm(config),
-        EngineKind::Sglang(config) => sglang(config),
-    };
-    match settings {
-        Value::Object(settings) => settings,
-        _ => Map::new(),
+        EngineKind::Sglang(config) => match sglang(config) {
+            Value::Object(settings) => settings,
+            _ => Map::new(),
+        },
     }
 }
 
-fn vllm(config: &EngineConfig) -> Value {
-    let mut settings = json!({
-        "block_size": config.block_size,
-        "num_blocks": config.num_gpu_blocks,
-        "max_num_seqs": config.max_num_seqs,
-        "max_num_batched_tokens": config.max_num_batched_tokens,
-        "max_model_len": config.max_model_len,
-        "policy": match config.policy {
-            Policy::Fcfs => "fcfs",
-            Policy::Priority => "priority",
-            Policy::Ranked => "ranked",
-        },
-        "prefix_caching": config.enable_prefix_caching,
-        "chunked_prefill": config.enable_chunked_prefill,
-        "long_prefill_token_threshold": config.long_prefill_token_threshold,
-        "adaptive": config.adaptive_long_prefill,
-        "watermark": config.watermark,
-        "reserve_full_isl": config.scheduler_reserve_full_isl,
-        "max_num_active_seqs": config.max_num_active_seqs,
-        "max_loras": config.max_loras,
-        "spec": config.num_speculative_tokens,
-        "async_scheduling": config.async_scheduling,
-    });
-    if config.capacity == CapacityPolicy::GuaranteedNoEvict {
-        settings["capacity"] = "guaranteed_no_evict".into();
-    }
+fn vllm(config: &EngineConfig) -> Map<String, Value> {
+    let options = OPTIONS.iter().map(|option| (option.log_key, (option.get)(config)));
+    let settings = options.chain(derived_settings(config));
+    let mut settings: Map<String, Value> = settings.map(|(key, value)| (key.to_owned(), json_of(value))).collect();
+    let tiers = config.kv_tiers.map_or(Value::Null, |tiers| tiers_of(&tiers));
+    settings.insert("kv_tiers".to_owned(), tiers);
     settings
+}
+
+fn json_of(value: OptionValue) -> Value {
+    match value {
+        OptionValue::Count(count) => count.into(),
+        OptionValue::Limit(limit) => limit.into(),
+        OptionValue::Share(share) => share.into(),
+        OptionValue::Switch(on) => on.into(),
+        OptionValue::Name(name) => name.into(),
+    }
+}
+
+fn tiers_of(tiers: &KvTiersConfig) -> Value {
+    json!({
+        "host_blocks": tiers.host_blocks,
+        "disk_blocks": tiers.disk_blocks,
+        "kv_bytes_per_token": tiers.kv_bytes_per_token,
+        "offload_batch_size": tiers.offload_batch_size,
+        "device_to_host_bytes_per_s": tiers.device_to_host_bytes_per_s,
+        "host_to_device_bytes_per_s": tiers.host_to_device_bytes_per_s,
+        "host_to_disk_bytes_per_s": tiers.host_to_disk_bytes_per_s,
+        "disk_to_host_bytes_per_s": tiers.disk_to_host_bytes_per_s,
+        "disk_latency_ns": tiers.disk_latency_ns,
+    })
 }
 
 fn sglang(config: &SglangConfig) -> Value {

@@ -117,11 +117,12 @@ impl Assembler {
     }
 
     fn count_warning(&mut self, kind: WarningKind, line: u32) {
-        // Fields do not start so, and events are called neither of the two.
+        // Fields do not start so, and events are called none of the three.
         let key = match &kind {
             WarningKind::UnknownField(name) => name.clone(),
             WarningKind::InputLengthClamped => "\0\0clamped".into(),
             WarningKind::SurplusHashIds => "\0\0surplus".into(),
+            WarningKind::BlockSizeInferred(_) => "\0\0block size".into(),
             WarningKind::UnknownEvent(name) => format!("\0{name}").into(),
             WarningKind::Capture(text) => text.clone(),
         };

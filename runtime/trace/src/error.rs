@@ -3,8 +3,8 @@
 
 use std::io;
 
-use crate::TraceFormat;
 use crate::capture::CaptureError;
+use crate::{TraceFormat, VcrOutput};
 
 /// Why a trace could not be read.
 #[derive(Debug, thiserror::Error)]
@@ -25,6 +25,14 @@ pub enum TraceError {
     UnknownFormat {
         /// The file, as the caller named it.
         name: String,
+    },
+    /// The file is something else that vcr writes.
+    #[error("`{name}` is {output}, not a trace; {}", output.next_step())]
+    VcrOutput {
+        /// The file, as the caller named it.
+        name: String,
+        /// What it is.
+        output: VcrOutput,
     },
     /// The file holds no request.
     #[error("trace `{name}` holds no request; give a file with at least one row")]

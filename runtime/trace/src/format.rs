@@ -122,6 +122,35 @@ pub enum HashIdScope {
     Session,
 }
 
+/// Which requests of a capture are turns of one session. A turn starts a think
+/// time after the end of the turn before it, all others at their recorded arrival.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Sessions {
+    /// Those that the capture names with a `session`.
+    #[default]
+    Recorded,
+    /// These, and of the others those whose prompts extend an earlier one that
+    /// had ended.
+    ByPrefix,
+    /// None: every request starts at its recorded arrival.
+    None,
+}
+
+impl Sessions {
+    /// All of them, with their names.
+    pub const ALL: [(&str, Sessions); 3] =
+        [("recorded", Sessions::Recorded), ("by-prefix", Sessions::ByPrefix), ("none", Sessions::None)];
+}
+
+impl FromStr for Sessions {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<Self, String> {
+        let found = Sessions::ALL.into_iter().find(|(known, _)| *known == name.replace('_', "-"));
+        found.map(|(_, sessions)| sessions).ok_or_else(|| "expected recorded, by-prefix or none".to_owned())
+    }
+}
+
 /// Leading blocks that the sessions of a trace share, where the trace says
 /// nothing of content.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -152,8 +181,9 @@ pub struct TraceOptions {
     /// The format; `None` finds it out from the file's name, else from its
     /// first line.
     pub format: Option<TraceFormat>,
-    /// Prompt tokens that one hash id stands for; [`TraceOptions::DEFAULT_BLOCK_SIZE`]
-    /// unless given. A header of an agentic trace and a request trace of Dynamo
+    /// Prompt tokens that one hash id stands for. Unless given, a Mooncake trace
+    /// that is opened by its path has the size that its first rows determine, if
+    /// they do, else [`TraceOptions::DEFAULT_BLOCK_SIZE`]. A header of an agentic trace and a request trace of Dynamo
     /// say it themselves and are checked against it; a capture says it and is
     /// not.
     pub block_size_tokens: Option<NonZeroU32>,
@@ -164,6 +194,8 @@ pub struct TraceOptions {
     pub first_timestamp_required: bool,
     /// Keep when the recorded answers of a capture came.
     pub answer_times: bool,
+    /// Which requests of a capture are turns of one session.
+    pub sessions: Sessions,
     /// How far equal hash ids mean equal tokens; `None` leaves it to the trace.
     pub hash_id_scope: Option<HashIdScope>,
     /// What sessions of [`TraceFormat::AppliedComputeAgentic`] share.
@@ -178,6 +210,7 @@ impl Default for TraceOptions {
             strictness: Strictness::default(),
             first_timestamp_required: true,
             answer_times: false,
+            sessions: Sessions::default(),
             hash_id_scope: None,
             shared_prefix: SharedPrefix::default(),
         }

@@ -5,7 +5,7 @@
 //! prompt tokens cost half a megabyte.
 //!
 //! This crate knows files and formats. It knows nothing of engines, latency or
-//! virtual time, and depends on no other crate of the project.
+//! virtual time, and of the project's other crates only the one that reads files.
 //!
 //! ```
 //! use vcr_trace::{Trace, TraceFormat, TraceOptions};
@@ -17,26 +17,26 @@
 //! # Ok::<(), vcr_trace::TraceError>(())
 //! ```
 
-mod applied_compute;
 mod assemble;
-mod azure;
+mod block_size;
 pub mod capture;
 mod dense;
 mod dependencies;
-mod dynamo;
 mod error;
 mod format;
+mod formats;
 mod lines;
 mod millis;
-mod mooncake;
 mod open;
+mod outputs;
 pub mod perfetto;
 mod trace;
 mod write;
 
 pub use error::{RowProblem, TraceError};
-pub use format::{HashIdScope, SharedPrefix, Strictness, TraceFormat, TraceOptions, UnknownFormatName};
+pub use format::{HashIdScope, Sessions, SharedPrefix, Strictness, TraceFormat, TraceOptions, UnknownFormatName};
 pub use open::read_files;
+pub use outputs::{OUTPUT_COLUMNS, PROMPT_COLUMNS, VcrOutput};
 pub use trace::{
     AnswerEnd, AnswerTimes, Dependency, ItemRange, OutputTime, Trace, TraceRequest, TraceWarning, Trigger, WarningKind,
 };

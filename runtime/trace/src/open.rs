@@ -1,14 +1,20 @@
 //! Opening a trace: which format, packed or not, and with which rules.
 
 use crate::capture::{self, CaptureReader, ReadOptions};
-use crate::dynamo::DynamoReader;
-use crate::{RowProblem, Strictness, Trace, TraceError, TraceFormat, TraceOptions, applied_compute, azure, mooncake};
-use std::fs::File;
-use std::io::{BufRead, BufReader};
+use crate::formats::dynamo::DynamoReader;
+use crate::formats::{applied_compute, azure, mooncake};
+use crate::{
+    RowProblem, Strictness, Trace, TraceError, TraceFormat, TraceOptions, TraceWarning, VcrOutput, WarningKind,
+    block_size,
+};
+use std::io::BufRead;
+use std::num::NonZeroU32;
 use std::path::Path;
 
-/// Large enough that a sniffed first row is usually whole.
-const BUFFER_BYTES: usize = 128 << 10;
+use vcr_input::{Unpacked, is_regular};
+
+/// Enough that the first row is usually whole.
+const PEEKED_BYTES: usize = 128 << 10;
 
 impl Trace {
     /// Reads a trace file; a packed one (gzip, zstd) is unpacked on the way. A
@@ -66,10 +72,14 @@ pub fn read_files(paths: &[impl AsRef<Path>], options: &TraceOptions) -> Result<
         return open_capture(first, options);
     }
     let (name, mut reader) = unpacked(first)?;
+    let start = reader.peek(PEEKED_BYTES).map_err(|source| TraceError::Io { name: name.clone(), source })?;
+    if let Some(output) = VcrOutput::detect(start) {
+        return Err(TraceError::VcrOutput { name, output });
+    }
+    let inferred = block_size::infer(start);
     let format = match options.format {
         Some(format) => format,
         None => {
-            let start = reader.fill_buf().map_err(|source| TraceError::Io { name: name.clone(), source })?;
             let stem = name.strip_suffix(".gz").or_else(|| name.strip_suffix(".zst")).unwrap_or(&name);
             detect(&name, stem, start)?
         }
@@ -78,8 +88,16 @@ pub fn read_files(paths: &[impl AsRef<Path>], options: &TraceOptions) -> Result<
         only_one(format)?;
     }
     if format == TraceFormat::Capture {
-        drop(reader);
-        return open_capture(first, options);
+        if is_regular(first) {
+            drop(reader);
+            return open_capture(first, options);
+        }
+        return Trace::read(reader, &name, format, options);
+    }
+    if let Some(block_size_tokens) = inferred.filter(|_| options.block_size_tokens.is_none())
+        && format == TraceFormat::Mooncake
+    {
+        return read_inferred(reader, &name, block_size_tokens, options);
     }
     if paths.len() == 1 {
         return Trace::read(reader, &name, format, options);
@@ -93,13 +111,27 @@ pub fn read_files(paths: &[impl AsRef<Path>], options: &TraceOptions) -> Result<
     files.finish()
 }
 
+/// Reads a Mooncake trace whose rows determine the block size, and says so.
+fn read_inferred(
+    reader: impl BufRead,
+    name: &str,
+    block_size_tokens: NonZeroU32,
+    options: &TraceOptions,
+) -> Result<Trace, TraceError> {
+    let options = TraceOptions { block_size_tokens: Some(block_size_tokens), ..options.clone() };
+    let mut trace = Trace::read(reader, name, TraceFormat::Mooncake, &options)?;
+    let kind = WarningKind::BlockSizeInferred(block_size_tokens.get());
+    trace.warnings.insert(0, TraceWarning { kind, first_line: 1, rows: 0 });
+    Ok(trace)
+}
+
 /// A file's name and its text.
-fn unpacked(path: &Path) -> Result<(String, Box<dyn BufRead>), TraceError> {
+fn unpacked(path: &Path) -> Result<(String, Unpacked<'static>), TraceError> {
     let name = path.display().to_string();
-    let io_error = |source| TraceError::Io { name: name.clone(), source };
-    let file = File::open(path).map_err(io_error)?;
-    let (reader, _) = capture::unpack(BufReader::with_capacity(BUFFER_BYTES, file)).map_err(io_error)?;
-    Ok((name, reader))
+    match Unpacked::open(path) {
+        Ok(stream) => Ok((name, stream)),
+        Err(source) => Err(TraceError::Io { name, source }),
+    }
 }
 
 fn capture_options(options: &TraceOptions) -> ReadOptions {

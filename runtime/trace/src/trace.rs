@@ -236,6 +236,9 @@ pub enum WarningKind {
     InputLengthClamped,
     /// Hash ids beyond the end of the prompt were dropped.
     SurplusHashIds,
+    /// The block size of a Mooncake trace was not given, and lengths and numbers
+    /// of hash ids leave only this one, in tokens.
+    BlockSizeInferred(u32),
     /// An event of a request trace that replay does not know was skipped.
     UnknownEvent(Box<str>),
     /// What the reader of a capture noticed, in words that tell the file and how
@@ -254,6 +257,9 @@ impl fmt::Display for TraceWarning {
                 write!(f, "`hash_ids` beyond the end of the prompt were dropped")?;
             }
             WarningKind::UnknownEvent(name) => write!(f, "event of type `{name}` was skipped")?,
+            WarningKind::BlockSizeInferred(tokens) => {
+                return write!(f, "block size {tokens} inferred from `input_length` and `hash_ids`");
+            }
             WarningKind::Capture(text) => return f.write_str(text),
         }
         write!(f, " on {} row(s), first on line {}", self.rows, self.first_line)

@@ -1,7 +1,7 @@
 //! Captures as workloads.
 
 use tempfile::TempDir;
-use vcr_trace::{RowProblem, Strictness, Trace, TraceError, TraceFormat, TraceOptions};
+use vcr_trace::{AnswerEnd, RowProblem, Sessions, Strictness, Trace, TraceError, TraceFormat, TraceOptions};
 
 const META: &str = r#"{"kind":"meta","format":"vcr.capture","version":1,"block_size_tokens":4}"#;
 
@@ -59,26 +59,52 @@ fn requests_come_in_order_of_arrival_from_0() {
     assert_eq!(trace.sessions, 3);
 }
 
+/// Session, turn, delay and arrival of each request.
+fn turns(trace: &Trace) -> Vec<(u32, u32, u64, Option<u64>)> {
+    let turn =
+        |request: &vcr_trace::TraceRequest| (request.session, request.turn, request.delay_ns, request.arrival_ns);
+    trace.requests.iter().map(turn).collect()
+}
+
 #[test]
 fn named_sessions_wait_for_the_turn_before() {
     let trace = read(&[
         request(1, r#","arrival_ns":100,"end_ns":50,"session":"s""#),
         request(1, r#","arrival_ns":170,"ttft_ns":10,"gap_ns":[20],"session":"s""#),
-        request(1, r#","arrival_ns":180,"session":"s""#),
+        request(1, r#","arrival_ns":180,"end_ns":7,"session":"s""#),
         request(1, r#","arrival_ns":105,"session":"t""#),
+        request(1, r#","arrival_ns":210,"session":"s""#),
+        request(1, r#","arrival_ns":990,"session":"t""#),
     ]);
-    let turns: Vec<_> = trace
-        .requests
-        .iter()
-        .map(|request| (request.session, request.turn, request.delay_ns, request.arrival_ns))
-        .collect();
-    // The third came before the second was over, so that it does not wait.
-    assert_eq!(turns, [(0, 0, 0, Some(0)), (1, 0, 0, Some(5)), (0, 1, 20, None), (0, 2, 0, None)]);
+    // The request at 180 came before that at 170 was over, and nobody knows when the first of `t` ended: such
+    // requests keep their own arrivals.
+    let expected = [
+        (0, 0, 0, Some(0)),
+        (1, 0, 0, Some(5)),
+        (0, 1, 20, None),
+        (2, 0, 0, Some(80)),
+        (0, 2, 10, None),
+        (3, 0, 0, Some(890)),
+    ];
+    assert_eq!(turns(&trace), expected);
 }
 
 #[test]
-fn a_longer_chain_continues_the_deepest_it_starts_with() {
-    let trace = read(&[
+fn without_arrivals_sessions_keep_the_order_of_their_turns() {
+    let lines = [
+        request(1, r#","arrival_ns":100,"session":"s""#),
+        request(1, r#","arrival_ns":900,"session":"s""#),
+        request(1, r#","arrival_ns":950,"session":"s","think_ns":7"#),
+    ];
+    let options = TraceOptions { first_timestamp_required: false, ..TraceOptions::default() };
+    let trace = read_with(&lines, &options).expect("a workload");
+    // What the first took is not known, so that the 800 are not all think time.
+    assert_eq!(turns(&trace), [(0, 0, 0, Some(0)), (0, 1, 0, None), (0, 2, 7, None)]);
+}
+
+/// Prompts that extend each other, without sessions.
+fn extending() -> [String; 7] {
+    [
         request(4, r#","arrival_ns":0,"end_ns":10,"block_hashes":[1]"#),
         request(9, r#","arrival_ns":15,"end_ns":10,"block_hashes":[1,2]"#),
         request(12, r#","arrival_ns":40,"end_ns":10,"block_hashes":[1,2,3]"#),
@@ -87,10 +113,62 @@ fn a_longer_chain_continues_the_deepest_it_starts_with() {
         // Equal chains are no proper prefixes of each other.
         request(12, r#","arrival_ns":60,"end_ns":10,"block_hashes":[1,2,4]"#),
         request(16, r#","arrival_ns":80,"end_ns":10,"block_hashes":[1,2,4,5]"#),
-    ]);
-    let turns: Vec<_> =
-        trace.requests.iter().map(|request| (request.session, request.turn, request.delay_ns)).collect();
-    assert_eq!(turns, [(0, 0, 0), (0, 1, 5), (0, 2, 15), (1, 0, 0), (2, 0, 0), (2, 1, 10)]);
+        // What it starts with was still being answered.
+        request(20, r#","arrival_ns":85,"end_ns":10,"block_hashes":[1,2,4,5,6]"#),
+    ]
+}
+
+#[test]
+fn requests_keep_their_arrivals_unless_sessions_are_asked_for_by_prefix() {
+    let options = |sessions| TraceOptions { sessions, ..TraceOptions::default() };
+    for sessions in [Sessions::Recorded, Sessions::None] {
+        let trace = read_with(&extending(), &options(sessions)).expect("a workload");
+        let arrivals: Vec<_> = trace.requests.iter().map(|request| request.arrival_ns).collect();
+        assert_eq!(arrivals, [0, 15, 40, 50, 60, 80, 85].map(Some), "{sessions:?}");
+    }
+    let trace = read_with(&extending(), &options(Sessions::ByPrefix)).expect("a workload");
+    let expected = [
+        (0, 0, 0, Some(0)),
+        (0, 1, 5, None),
+        (0, 2, 15, None),
+        (1, 0, 0, Some(50)),
+        (2, 0, 0, Some(60)),
+        (2, 1, 10, None),
+        (3, 0, 0, Some(85)),
+    ];
+    assert_eq!(turns(&trace), expected);
+}
+
+#[test]
+fn no_session_is_followed_where_none_is_wanted() {
+    let lines = [
+        request(1, r#","arrival_ns":100,"end_ns":50,"session":"s""#),
+        request(1, r#","arrival_ns":170,"end_ns":50,"session":"s""#),
+    ];
+    let options = TraceOptions { sessions: Sessions::None, ..TraceOptions::default() };
+    let trace = read_with(&lines, &options).expect("a workload");
+    assert_eq!(turns(&trace), [(0, 0, 0, Some(0)), (1, 0, 0, Some(70))]);
+}
+
+#[test]
+fn what_ended_without_a_reason_is_whole() {
+    let line = |rest: &str| {
+        format!(
+            r#"{{"kind":"request","prompt_tokens":1,"output_tokens":2,"arrival_ns":1,"ttft_ns":3,"gap_ns":[4]{rest}}}"#
+        )
+    };
+    let lines = [
+        line(r#","end_ns":7"#),
+        line(r#","end_ns":7,"finish_reason":"abort""#),
+        line(r#","end_ns":7,"error":"lost""#),
+        line(r#","end_ns":7,"finish_reason":"error""#),
+        line(""),
+    ];
+    let options = TraceOptions { answer_times: true, ..TraceOptions::default() };
+    let trace = read_with(&lines, &options).expect("a workload");
+    let ends: Vec<_> = trace.answer_times.iter().map(|times| times.expect("times").end).collect();
+    let expected = [AnswerEnd::Whole, AnswerEnd::Aborted, AnswerEnd::Failed, AnswerEnd::Failed, AnswerEnd::Aborted];
+    assert_eq!(ends, expected);
 }
 
 #[test]

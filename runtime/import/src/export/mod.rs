@@ -2,8 +2,10 @@
 
 mod mooncake;
 pub mod perfetto;
+#[cfg(feature = "formats")]
 mod proto;
 mod table;
+pub(crate) mod tracks;
 
 use std::fmt;
 use std::fs::File;
@@ -14,8 +16,10 @@ use std::str::FromStr;
 use vcr_trace::capture::{CaptureEnd, CaptureLine, CaptureMeta, CaptureWriter, VllmVcrDropped, VllmVcrWriter};
 
 use crate::Note;
+#[cfg(not(feature = "formats"))]
+use crate::absent::proto;
 use mooncake::MooncakeExport;
-use table::TableExport;
+use table::{ParquetExport, TableExport};
 
 /// What a capture can be written as.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,11 +32,13 @@ pub enum Target {
     Mooncake,
     /// A table with one row for each request.
     Csv,
+    /// The same table as Parquet.
+    Parquet,
 }
 
 impl Target {
     /// All of them.
-    pub const ALL: [Self; 4] = [Self::Capture, Self::VllmVcr, Self::Mooncake, Self::Csv];
+    pub const ALL: [Self; 5] = [Self::Capture, Self::VllmVcr, Self::Mooncake, Self::Csv, Self::Parquet];
 
     /// The name on the command line.
     #[must_use]
@@ -42,13 +48,18 @@ impl Target {
             Self::VllmVcr => "vllm-vcr",
             Self::Mooncake => "mooncake",
             Self::Csv => "csv",
+            Self::Parquet => "parquet",
         }
     }
 
     /// What the suffix of a file asks for: a table, or else a capture.
     #[must_use]
     pub fn of(path: &Path) -> Self {
-        if path.extension().is_some_and(|suffix| suffix == "csv") { Self::Csv } else { Self::Capture }
+        match path.extension().and_then(|suffix| suffix.to_str()) {
+            Some("csv") => Self::Csv,
+            Some("parquet") => Self::Parquet,
+            _ => Self::Capture,
+        }
     }
 }
 
@@ -68,11 +79,13 @@ impl FromStr for Target {
     }
 }
 
-/// Writes the lines of one capture to a file that must not exist yet.
+/// Writes the lines of one capture to a file.
 ///
 /// Captures are packed as the suffix says; the other formats are never packed.
 pub struct Exporter<'a> {
     path: &'a Path,
+    /// Until the first line comes.
+    file: Option<File>,
     target: Target,
     writer: Option<Writer>,
     /// What the ends of the parts so far have counted.
@@ -84,13 +97,14 @@ enum Writer {
     VllmVcr(VllmVcrWriter<BufWriter<File>>),
     Mooncake(MooncakeExport<BufWriter<File>>),
     Csv(TableExport<BufWriter<File>>),
+    Parquet(ParquetExport<BufWriter<File>>),
 }
 
 impl<'a> Exporter<'a> {
-    /// An exporter that makes its file when the first line comes.
+    /// An exporter to a file that is open and empty, and is or will be called `path`.
     #[must_use]
-    pub fn new(path: &'a Path, target: Target) -> Self {
-        Self { path, target, writer: None, ended: CaptureEnd::default() }
+    pub fn new(file: File, path: &'a Path, target: Target) -> Self {
+        Self { path, file: Some(file), target, writer: None, ended: CaptureEnd::default() }
     }
 
     /// Writes a line; the first must be the meta line.
@@ -120,28 +134,28 @@ impl<'a> Exporter<'a> {
                 Ok(())
             }
             (Some(Writer::Csv(writer)), line) => writer.add(&line),
+            (Some(Writer::Parquet(writer)), line) => {
+                writer.add(&line);
+                Ok(())
+            }
         }
     }
 
-    fn begin(&self, meta: CaptureMeta) -> io::Result<Writer> {
+    fn begin(&mut self, meta: CaptureMeta) -> io::Result<Writer> {
+        let file = self.file.take().ok_or_else(|| io::Error::other("the file could not be begun"))?;
         if self.target == Target::Capture {
-            return CaptureWriter::create(self.path, CaptureMeta { part: 0, ..meta }).map(Writer::Capture);
+            return CaptureWriter::to_file(file, self.path, CaptureMeta { part: 0, ..meta }).map(Writer::Capture);
         }
         if self.path.extension().is_some_and(|suffix| suffix == "gz" || suffix == "zst") {
             return Err(io::Error::other("only captures are packed; leave the suffix away"));
         }
-        let file = BufWriter::new(File::create_new(self.path)?);
+        let file = BufWriter::with_capacity(1 << 16, file);
         Ok(match self.target {
             Target::Mooncake => Writer::Mooncake(MooncakeExport::new(file, &meta)),
             Target::Csv => Writer::Csv(TableExport::new(file)?),
+            Target::Parquet => Writer::Parquet(ParquetExport::new(file)),
             _ => Writer::VllmVcr(VllmVcrWriter::new(file, &meta)?),
         })
-    }
-
-    /// Whether the file was made.
-    #[must_use]
-    pub fn has_begun(&self) -> bool {
-        self.writer.is_some()
     }
 
     /// Ends the file; says what it cannot hold.
@@ -155,6 +169,7 @@ impl<'a> Exporter<'a> {
             Some(Writer::VllmVcr(writer)) => writer.finish().map(|dropped| notes(&dropped)),
             Some(Writer::Mooncake(writer)) => writer.finish(),
             Some(Writer::Csv(writer)) => writer.finish(),
+            Some(Writer::Parquet(writer)) => writer.finish(),
         }
     }
 }
@@ -201,5 +216,5 @@ fn flushed(mut out: impl Write) -> io::Result<()> {
     out.flush()
 }
 
-#[cfg(test)]
+#[cfg(all(test, feature = "formats"))]
 mod tests;

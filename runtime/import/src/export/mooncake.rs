@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::io::{self, Write};
 
-use vcr_trace::capture::{CaptureLine, CaptureMeta, RequestRecord};
+use vcr_trace::capture::{CaptureLine, CaptureMeta, NamedSessions, RequestRecord, TurnTimes};
 use vcr_trace::{ItemRange, Trace, TraceRequest, write_mooncake};
 
 use super::{LineTally, flushed};
@@ -84,14 +84,15 @@ fn trace(requests: &[RequestRecord], block_size_tokens: u32) -> io::Result<Trace
     let mut trace = Trace { block_size_tokens, ..Trace::default() };
     // Looked up, never iterated.
     let mut ids: HashMap<BlockKey, u32> = HashMap::new();
-    let mut sessions: BTreeMap<&str, usize> = BTreeMap::new();
+    let mut sessions = NamedSessions::new(false);
     for (index, request) in requests.iter().enumerate() {
-        let previous = request.session.as_deref().and_then(|session| sessions.insert(session, index));
+        let name = request.session.as_deref();
+        let previous = name.and_then(|name| sessions.add(name, index, turn_times(request)));
         let (session, turn) = match previous {
-            Some(previous) => (trace.requests[previous].session, trace.requests[previous].turn + 1),
+            Some((previous, _)) => (trace.requests[previous].session, trace.requests[previous].turn + 1),
             None => (trace.sessions, 0),
         };
-        if let Some(previous) = previous {
+        if let Some((previous, _)) = previous {
             trace.requests[previous].next_turn = Some(narrow(index)?);
         } else {
             trace.sessions += 1;
@@ -107,7 +108,7 @@ fn trace(requests: &[RequestRecord], block_size_tokens: u32) -> io::Result<Trace
             turn,
             next_turn: None,
             arrival_ns: request.arrival_ns.filter(|_| turn == 0),
-            delay_ns: previous.map_or(0, |previous| think_ns(&requests[previous], request)),
+            delay_ns: previous.map_or(0, |(_, think_ns)| think_ns),
             dependencies: ItemRange::default(),
             input_tokens: request.prompt_tokens,
             output_tokens: request.output_tokens,
@@ -122,13 +123,8 @@ fn trace(requests: &[RequestRecord], block_size_tokens: u32) -> io::Result<Trace
     Ok(trace)
 }
 
-/// From the end of one turn to the next: as given, else from the times of both.
-fn think_ns(before: &RequestRecord, request: &RequestRecord) -> u64 {
-    let between = || {
-        let end_ns = before.arrival_ns?.checked_add(before.end_ns.unwrap_or(0))?;
-        Some(request.arrival_ns?.saturating_sub(end_ns))
-    };
-    request.think_ns.or_else(between).unwrap_or(0)
+fn turn_times(request: &RequestRecord) -> TurnTimes {
+    TurnTimes { arrival_ns: request.arrival_ns, duration_ns: request.end_ns, think_ns: request.think_ns }
 }
 
 fn push_ids(

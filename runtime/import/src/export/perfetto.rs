@@ -12,7 +12,8 @@ use std::str::FromStr;
 use vcr_trace::capture::{CaptureLine, RequestRecord, StepRecord};
 use vcr_trace::perfetto::PerfettoWriter;
 
-use super::proto::ProtoSink;
+use super::proto;
+use super::tracks::{Slice, TrackSink};
 use crate::summary::scheduler_number;
 
 /// What a trace is written as.
@@ -43,32 +44,6 @@ impl FromStr for PerfettoFormat {
             _ => Err(format!("there is no format `{text}`; known: json, proto")),
         }
     }
-}
-
-/// A slice of a lane.
-pub(super) struct Slice<'a> {
-    pub(super) name: &'a str,
-    /// Whether many slices have that name.
-    pub(super) is_common: bool,
-    pub(super) start_ns: u64,
-    pub(super) end_ns: u64,
-    pub(super) args: &'a [(&'a str, u64)],
-}
-
-/// What both formats can show.
-pub(super) trait TrackSink {
-    /// Names a group of lanes and counters.
-    fn process(&mut self, process: u64, name: &str) -> io::Result<()>;
-    /// Names a lane.
-    fn lane(&mut self, process: u64, lane: u64, name: &str) -> io::Result<()>;
-    /// A slice, and slices within it one after the other.
-    fn slice(&mut self, process: u64, lane: u64, slice: &Slice<'_>, parts: &[Slice<'_>]) -> io::Result<()>;
-    /// Something at an instant.
-    fn instant(&mut self, process: u64, lane: u64, name: &str, at_ns: u64) -> io::Result<()>;
-    /// A counter from an instant on.
-    fn counter(&mut self, process: u64, name: &str, at_ns: u64, value: f64) -> io::Result<()>;
-    /// Ends the document.
-    fn finish(&mut self) -> io::Result<()>;
 }
 
 /// A whole document of trace events.
@@ -145,7 +120,7 @@ impl<'a> PerfettoExport<'a> {
                 out.write_all(PerfettoWriter::<Vec<u8>>::HEADER)?;
                 Box::new(JsonSink(PerfettoWriter::continued(out)))
             }
-            PerfettoFormat::Proto => Box::new(ProtoSink::new(out)),
+            PerfettoFormat::Proto => proto::sink(out)?,
         };
         out.process(REQUESTS, "requests")?;
         Ok(Self {

@@ -9,7 +9,7 @@ use std::io::{self, Write};
 
 use prost::Message;
 
-use super::perfetto::{Slice, TrackSink};
+use super::tracks::{Slice, TrackSink};
 
 /// One message of a trace; a trace is nothing but many, each as field 1.
 #[derive(Clone, PartialEq, Message)]
@@ -114,7 +114,7 @@ enum Track {
 }
 
 /// Writes a trace packet by packet.
-pub(super) struct ProtoSink<W: Write> {
+struct ProtoSink<W: Write> {
     out: W,
     bytes: Vec<u8>,
     has_begun: bool,
@@ -123,8 +123,13 @@ pub(super) struct ProtoSink<W: Write> {
     argument_names: BTreeMap<String, u64>,
 }
 
+/// Begins a trace.
+pub(super) fn sink<'a>(out: impl Write + 'a) -> io::Result<Box<dyn TrackSink + 'a>> {
+    Ok(Box::new(ProtoSink::new(out)))
+}
+
 impl<W: Write> ProtoSink<W> {
-    pub(super) fn new(out: W) -> Self {
+    fn new(out: W) -> Self {
         Self {
             out,
             bytes: Vec::new(),

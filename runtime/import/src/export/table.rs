@@ -4,10 +4,11 @@ use std::io::{self, Write};
 
 use vcr_trace::capture::{CaptureLine, RequestRecord};
 
-use super::LineTally;
+use super::{LineTally, flushed};
 use crate::Note;
+use crate::table::{Cells, Column, TableFormat, write};
 
-/// The columns; `docs/inspect.md` says what they mean.
+/// The columns; `docs/reference/inspect.md` describes them.
 const COLUMNS: [&str; 20] = [
     "id",
     "external_id",
@@ -53,6 +54,46 @@ impl<W: Write> TableExport<W> {
 
     pub(super) fn finish(mut self) -> io::Result<Vec<Note>> {
         self.out.flush()?;
+        Ok(self.left_out.notes())
+    }
+}
+
+/// The columns that are texts; all others are numbers.
+const TEXTS: [&str; 6] = ["id", "external_id", "session", "finish_reason", "lora", "prompt_hash"];
+
+/// The same as Parquet, which is written column by column.
+pub(super) struct ParquetExport<W: Write + Send> {
+    out: W,
+    columns: Vec<Column>,
+    left_out: LineTally,
+}
+
+impl<W: Write + Send> ParquetExport<W> {
+    pub(super) fn new(out: W) -> Self {
+        let column = |name: &str| Column {
+            name: name.to_owned(),
+            cells: if TEXTS.contains(&name) { Cells::Texts(Vec::new()) } else { Cells::Numbers(Vec::new()) },
+        };
+        Self { out, columns: COLUMNS.map(column).into(), left_out: LineTally::default() }
+    }
+
+    pub(super) fn add(&mut self, line: &CaptureLine) {
+        self.left_out.count(line);
+        if let CaptureLine::Request(request) = line {
+            for (column, cell) in self.columns.iter_mut().zip(cells(request)) {
+                match &mut column.cells {
+                    Cells::Texts(texts) => texts.push(cell),
+                    // What is not known is empty, and no number.
+                    Cells::Numbers(numbers) => numbers.push(cell.parse().ok()),
+                    Cells::Counts(_) => {}
+                }
+            }
+        }
+    }
+
+    pub(super) fn finish(mut self) -> io::Result<Vec<Note>> {
+        write(&mut self.out, &self.columns, TableFormat::Parquet)?;
+        flushed(self.out)?;
         Ok(self.left_out.notes())
     }
 }

@@ -1,6 +1,9 @@
 use super::perfetto::{PerfettoExport, PerfettoFormat};
 use super::proto::{COUNTER, INSTANT, SLICE_BEGIN, SLICE_END, TracePacket};
 use super::*;
+use std::fs::File;
+use std::path::Path;
+
 use prost::Message;
 use serde_json::{Value, json};
 use vcr_trace::capture::{BlockHash, CaptureReader, ReadOptions, RequestRecord, StepRecord};
@@ -54,10 +57,14 @@ fn sample() -> Vec<CaptureLine> {
     ]
 }
 
+fn new_file(path: &Path) -> File {
+    File::create_new(path).expect("the file is new")
+}
+
 fn exported(target: Target, suffix: &str) -> (String, Vec<Note>) {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join(format!("out{suffix}"));
-    let mut exporter = Exporter::new(&path, target);
+    let mut exporter = Exporter::new(new_file(&path), &path, target);
     sample().into_iter().for_each(|line| exporter.add(line).expect("a line"));
     let notes = exporter.finish().expect("an end");
     (std::fs::read_to_string(&path).expect("a text"), notes)
@@ -92,7 +99,7 @@ fn mooncake_rows_keep_arrivals_sessions_and_prefixes() {
 fn captures_come_back_as_they_were() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("out.jsonl.zst");
-    let mut exporter = Exporter::new(&path, Target::Capture);
+    let mut exporter = Exporter::new(new_file(&path), &path, Target::Capture);
     sample().into_iter().for_each(|line| exporter.add(line).expect("a line"));
     exporter.finish().expect("an end");
     let mut lines = Vec::new();
@@ -110,7 +117,7 @@ fn captures_come_back_as_they_were() {
 fn parts_of_a_capture_become_one() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("out.jsonl");
-    let mut exporter = Exporter::new(&path, Target::Capture);
+    let mut exporter = Exporter::new(new_file(&path), &path, Target::Capture);
     let end = |at_ns, requests, continues| CaptureLine::End(CaptureEnd { at_ns, requests, unfinished: 1, continues });
     let [meta, request, ..] = &sample()[..] else { panic!("there are lines") };
     for line in [meta.clone(), request.clone(), end(5, 1, true), request.clone(), end(9, 2, false)] {
@@ -124,18 +131,11 @@ fn parts_of_a_capture_become_one() {
 }
 
 #[test]
-fn nothing_is_overwritten_and_tables_are_not_packed() {
+fn tables_are_not_packed() {
     let folder = tempfile::tempdir().expect("a folder");
-    for (name, target) in [("a.jsonl", Target::Capture), ("a.csv", Target::Csv)] {
-        let path = folder.path().join(name);
-        std::fs::write(&path, "mine").expect("a file");
-        let mut exporter = Exporter::new(&path, target);
-        assert!(exporter.add(sample().remove(0)).is_err());
-        assert!(!exporter.has_begun());
-        assert_eq!(std::fs::read_to_string(&path).expect("a text"), "mine");
-    }
     let path = folder.path().join("b.csv.gz");
-    let error = Exporter::new(&path, Target::Csv).add(sample().remove(0)).expect_err("packed").to_string();
+    let mut exporter = Exporter::new(new_file(&path), &path, Target::Csv);
+    let error = exporter.add(sample().remove(0)).expect_err("packed").to_string();
     assert!(error.contains("only captures are packed"), "{error}");
 }
 

@@ -53,8 +53,8 @@ impl Samples {
         self.means.iter().map(|(_, count)| count).sum()
     }
 
-    /// The quantiles; `None` without samples. A quantile is the smallest sample
-    /// that enough of them do not exceed; nothing is interpolated.
+    /// The quantiles; `None` without samples. A quantile is the sample of rank
+    /// `round((n - 1) p / 100)` from 0, as in reports of runs; nothing is interpolated.
     pub(crate) fn quantiles(mut self) -> Option<Quantiles> {
         self.single.sort_unstable();
         self.means.sort_unstable();
@@ -62,7 +62,7 @@ impl Samples {
         let sum = self.single.iter().map(|sample| u128::from(*sample)).sum::<u128>()
             + self.means.iter().map(|(mean, count)| u128::from(*mean) * u128::from(*count)).sum::<u128>();
         let max = self.single.last().max(self.means.last().map(|(mean, _)| mean)).copied()?;
-        let at = |percent: u64| self.ranked((u128::from(count) * u128::from(percent)).div_ceil(100) as u64);
+        let at = |percent: u64| self.ranked(((u128::from(count - 1) * u128::from(percent) + 50) / 100) as u64 + 1);
         Some(Quantiles { count, mean: sum as f64 / count as f64, p50: at(50), p90: at(90), p99: at(99), max })
     }
 
@@ -103,7 +103,7 @@ mod tests {
         let mut samples = Samples::default();
         assert_eq!(samples.clone().quantiles(), None);
         samples.extend(&[30, 10, 20, 40]);
-        let expected = Quantiles { count: 4, mean: 25.0, p50: 20, p90: 40, p99: 40, max: 40 };
+        let expected = Quantiles { count: 4, mean: 25.0, p50: 30, p90: 40, p99: 40, max: 40 };
         assert_eq!(samples.quantiles(), Some(expected));
     }
 

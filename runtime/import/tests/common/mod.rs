@@ -46,23 +46,8 @@ fn gathered(
     Ok(Read { account, meta: (**meta).clone(), requests: requests.collect(), lines: lines.clone() })
 }
 
-/// A file of the shared sample data beside the repository. Where it is missing
-/// the test says so and passes, except in CI, where nothing may be skipped.
-pub(crate) fn sample(relative: &str) -> Option<PathBuf> {
-    beside("../../../shared/data", relative)
-}
-
 /// The tokenizer that `tests/frontends/fetch.sh` fetches.
 pub(crate) fn shipped_tokenizer() -> Option<PathBuf> {
-    beside("../../target/frontends/model", "tokenizer.json")
-}
-
-fn beside(folder: &str, relative: &str) -> Option<PathBuf> {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(folder).join(relative);
-    if path.exists() {
-        return Some(path);
-    }
-    assert!(std::env::var("CI").as_deref() != Ok("true"), "missing in CI: {}", path.display());
-    eprintln!("SKIPPED: missing: {}", path.display());
-    None
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/frontends/model/tokenizer.json");
+    vcr_skips::existing(path, "run tests/frontends/fetch.sh")
 }

@@ -12,7 +12,7 @@ use std::path::Path;
 
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
-use vcr_block_hash::{BlockHasher, EngineHashes, HashAlgorithm, Seed, VllmLine};
+use vcr_block_hash::{BlockHasher, EngineHashes, HashAlgorithm, HashRules, Seed};
 use vcr_core::hash::BlockHash;
 use vcr_core::kv_event::{KvEvent, KvEventLog};
 
@@ -279,7 +279,7 @@ fn hasher(engine_args: &Map<String, Value>, report: &mut CaseReport) -> Result<O
     let algorithm: HashAlgorithm =
         named.parse().map_err(|error| format!("`engine_args.prefix_caching_hash_algo`: {error}"))?;
     // The lines replayed here hash alike.
-    let line = VllmLine::V0_31;
+    let line = HashRules::V0_31;
     if BlockHasher::draws_seed(algorithm, line) {
         report.notes.push(format!("{named} hashes start from a seed that is drawn at start-up: not compared"));
         return Ok(None);

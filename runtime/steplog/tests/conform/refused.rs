@@ -17,7 +17,7 @@ fn refused(copy: &CaseCopy, words: &[&str]) {
     assert!(matches!(error, LogError::OutOfScope { .. }), "{error}");
     let told = error.to_string();
     assert!(words.iter().all(|word| told.contains(word)), "{words:?} are not all in: {told}");
-    assert!(told.ends_with("this is out of scope, and docs/engine.md says what is in it"), "{told}");
+    assert!(told.ends_with("this is out of scope, see docs/reference/engine/scope.md"), "{told}");
 }
 
 #[track_caller]

@@ -79,14 +79,9 @@ fn the_live_captures() {
 #[test]
 fn the_recordings_beside_the_checkout() {
     for name in ["vllm-scheduler", "vllm-cpu"] {
-        let folder = root().join("../shared/data").join(name);
-        if folder.is_dir() {
+        if let Some(folder) = vcr_skips::sample(name) {
             all_reproduced(&folder);
-            continue;
         }
-        let missing = format!("{} is not there: its recordings are NOT checked", folder.display());
-        assert!(std::env::var_os("CI").is_none(), "{missing}");
-        say(&format!("skipped: {missing}"));
     }
 }
 

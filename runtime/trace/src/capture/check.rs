@@ -2,23 +2,8 @@
 
 use super::decode::CaptureFormat;
 use super::error::CaptureProblem;
+use super::flaw::Flaw;
 use super::record::{CaptureMeta, FinishReason, RequestRecord};
-
-/// A field and what is wrong with it.
-pub(super) struct Flaw {
-    pub(super) field: Option<String>,
-    pub(super) problem: CaptureProblem,
-}
-
-impl Flaw {
-    pub(super) fn of(field: &str, problem: CaptureProblem) -> Self {
-        Flaw { field: Some(field.to_owned()), problem }
-    }
-
-    pub(super) fn of_line(problem: CaptureProblem) -> Self {
-        Flaw { field: None, problem }
-    }
-}
 
 /// How hashes and prompts fit together in one capture.
 #[derive(Clone, Copy)]

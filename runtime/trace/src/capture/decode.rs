@@ -5,8 +5,8 @@ use std::borrow::Cow;
 use serde::Deserialize;
 use serde::de::{DeserializeOwned, IgnoredAny};
 
-use super::check::Flaw;
 use super::error::CaptureProblem;
+use super::flaw::Flaw;
 use super::record::CaptureLine;
 use super::vllm_vcr;
 use crate::lines::describe;
@@ -14,7 +14,7 @@ use crate::lines::describe;
 /// The formats that a reader of captures knows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CaptureFormat {
-    /// The one described in `docs/captures.md`.
+    /// The one described in `docs/reference/captures.md`.
     Capture,
     /// A trace of vllm-vcr.
     VllmVcr,

@@ -4,6 +4,7 @@
 use std::io;
 
 use super::record::CAPTURE_VERSION;
+use crate::VcrOutput;
 
 /// Why a capture could not be read.
 #[derive(Debug, thiserror::Error)]
@@ -31,6 +32,20 @@ pub enum CaptureError {
     Empty {
         /// The file, as the caller named it.
         name: String,
+    },
+    /// The file breaks off within its first line.
+    #[error("capture `{name}` breaks off before its first line ends, so nothing in it can be read; record it again")]
+    CutAtStart {
+        /// The file, as the caller named it.
+        name: String,
+    },
+    /// The file is something else that vcr writes.
+    #[error("`{name}` is {output}, not a capture; {}", output.next_step())]
+    VcrOutput {
+        /// The file, as the caller named it.
+        name: String,
+        /// What it is.
+        output: VcrOutput,
     },
     /// The first line is not one that a capture starts with.
     #[error(

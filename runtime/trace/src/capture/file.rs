@@ -2,16 +2,20 @@
 //! each record when its turn comes, so that no more than a few are in memory.
 
 use std::fs::File;
-use std::io::{self, BufReader, Read, Seek, SeekFrom, Write};
+use std::io::{self, BufRead, BufReader, ErrorKind, Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-use super::check::{BlockRule, Flaw, check};
+use serde_json::{Map, Value};
+use vcr_input::{MAX_LINE_BYTES, Unpacked, is_regular};
+
+use super::check::{BlockRule, check};
 use super::decode::{CaptureFormat, decode};
 use super::error::{CaptureError, CaptureProblem};
+use super::flaw::Flaw;
 use super::hash::BlockHash;
-use super::parts::{self, PartNames, Unpacked};
-use super::reader::{CaptureReader, Parts, ReadOptions};
+use super::parts::{self, PartNames};
+use super::reader::{CapturePosition, CaptureReader, Parts, ReadOptions, is_of_limit};
 use super::record::{CaptureLine, CaptureMeta, FinishReason, RequestRecord};
 use super::summary::CaptureSummary;
 
@@ -19,7 +23,8 @@ const BUFFER_BYTES: usize = 256 << 10;
 
 /// A capture that is read record by record, in any order, from any thread.
 ///
-/// Packed files are unpacked once, into temporary files without a name.
+/// Packed files are unpacked once, into temporary files without a name, once the
+/// first line was found to be that of a capture. [`vcr_input`] limits their size.
 pub struct CaptureFile {
     options: ReadOptions,
     format: CaptureFormat,
@@ -33,24 +38,6 @@ struct OpenPart {
     file: File,
     /// Whether it was an archive that stops in its middle.
     is_cut: bool,
-}
-
-/// Where a request line lies in a [`CaptureFile`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct CapturePosition {
-    /// Place of its file among those that are read, from 0.
-    pub(super) file: u32,
-    pub(super) line: u32,
-    pub(super) offset_bytes: u64,
-    pub(super) len_bytes: u32,
-}
-
-impl CapturePosition {
-    /// The 1-based line in its file.
-    #[must_use]
-    pub fn line(&self) -> u32 {
-        self.line
-    }
 }
 
 /// What a request is found and ordered by. The fields are those of its
@@ -77,6 +64,8 @@ pub struct RequestHead<'a> {
     pub session: Option<&'a str>,
     /// The adapter it used.
     pub lora: Option<&'a str>,
+    /// Its sampling or pooling parameters, without those at their defaults.
+    pub params: &'a Map<String, Value>,
     /// Why it ended.
     pub finish_reason: Option<FinishReason>,
     /// From its arrival to its end; see [`RequestRecord::duration_ns`].
@@ -98,6 +87,7 @@ impl<'a> RequestHead<'a> {
             external_id: record.external_id.as_deref(),
             session: record.session.as_deref(),
             lora: record.lora.as_deref(),
+            params: &record.params,
             finish_reason: record.finish_reason.as_deref().and_then(FinishReason::parse),
             duration_ns: record.duration_ns(),
             has_tokens: record.output_tokens == 0 || record.output_token_ids.is_some(),
@@ -113,7 +103,7 @@ impl CaptureFile {
     /// does.
     pub fn open(path: &Path, options: &ReadOptions) -> Result<Self, CaptureError> {
         let first = parts::first_file(path)?;
-        let opened = OpenPart::open(&first)?;
+        let opened = OpenPart::open(&first, Some(options))?;
         let start = CaptureReader::start(opened.stream(), opened.name.clone(), Parts::None, options)?;
         let names = start.part_names(path, &first)?;
         let (format, meta) = (start.format(), start.meta().clone());
@@ -121,7 +111,7 @@ impl CaptureFile {
         let mut files = vec![opened];
         let mut part = meta.part.saturating_add(1);
         while let Some(next) = names.as_ref().and_then(|names| names.find(part)) {
-            files.push(OpenPart::open(&next)?);
+            files.push(OpenPart::open(&next, None)?);
             part = part.saturating_add(1);
         }
         Ok(Self { options: *options, format, meta, names, files })
@@ -186,28 +176,60 @@ impl CaptureFile {
 }
 
 impl OpenPart {
-    fn open(path: &Path) -> Result<Self, CaptureError> {
+    /// Opens a file; with `first`, the rules it is read with, the one that the
+    /// capture starts with.
+    fn open(path: &Path, first: Option<&ReadOptions>) -> Result<Self, CaptureError> {
         let name = path.display().to_string();
         let io_error = |source| CaptureError::Io { name: name.clone(), source };
+        if path.exists() && !path.is_dir() && !is_regular(path) {
+            let text = "records are read from it in any order; expected a regular file";
+            return Err(io_error(io::Error::new(ErrorKind::InvalidInput, text)));
+        }
         let mut stream = parts::open(path).map_err(io_error)?;
-        if !stream.is_packed {
+        if stream.packing().is_none() {
             drop(stream);
             let file = File::open(path).map_err(io_error)?;
             return Ok(Self { name, file, is_cut: false });
         }
         let mut unpacked = tempfile::tempfile().map_err(io_error)?;
-        io::copy(&mut stream, &mut unpacked).and_then(|_| unpacked.flush()).map_err(|source| CaptureError::Packed {
-            name: name.clone(),
-            line: lines_of(&mut unpacked),
-            source,
-        })?;
-        Ok(Self { is_cut: stream.is_cut, name, file: unpacked })
+        let mut unpack = || {
+            let head = head_of(&mut stream)?;
+            if let Some(options) = first {
+                let head = Unpacked::plain(&head[..]);
+                if let Err(error) = CaptureReader::start(head, name.clone(), Parts::None, options) {
+                    return Ok(Some(error));
+                }
+            }
+            unpacked.write_all(&head)?;
+            io::copy(&mut stream, &mut unpacked)?;
+            unpacked.flush().map(|()| None)
+        };
+        match unpack() {
+            Ok(None) => Ok(Self { is_cut: stream.is_cut(), name, file: unpacked }),
+            Ok(Some(error)) => Err(error),
+            Err(source) if is_of_limit(&source) => Err(io_error(source)),
+            Err(source) => Err(CaptureError::Packed { name: name.clone(), line: lines_of(&mut unpacked), source }),
+        }
     }
 
     /// A stream over the whole file that leaves its position alone.
     fn stream(&self) -> Unpacked<'_> {
-        let cursor = Cursor { file: &self.file, offset_bytes: 0 };
-        Unpacked::whole(BufReader::with_capacity(BUFFER_BYTES, cursor), self.is_cut)
+        let cursor = Cursor { file: &self.file, offset_bytes: 0, is_cut: self.is_cut };
+        Unpacked::plain(BufReader::with_capacity(BUFFER_BYTES, cursor)).ending_where_cut()
+    }
+}
+
+/// A stream up to the end of its first line that is not blank, or what of it is
+/// more than any line may have.
+fn head_of(stream: &mut Unpacked<'_>) -> io::Result<Vec<u8>> {
+    let mut head = Vec::new();
+    loop {
+        let start = head.len();
+        let room = (MAX_LINE_BYTES + 1).saturating_sub(start as u64);
+        let bytes = stream.by_ref().take(room).read_until(b'\n', &mut head)?;
+        if bytes == 0 || !head[start..].trim_ascii().is_empty() {
+            return Ok(head);
+        }
     }
 }
 
@@ -229,11 +251,16 @@ fn lines_of(unpacked: &mut File) -> u32 {
 struct Cursor<'a> {
     file: &'a File,
     offset_bytes: u64,
+    /// Whether it ends as an archive does that stops in its middle.
+    is_cut: bool,
 }
 
 impl Read for Cursor<'_> {
     fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
         let bytes = self.file.read_at(out, self.offset_bytes)?;
+        if bytes == 0 && self.is_cut && !out.is_empty() {
+            return Err(io::Error::from(ErrorKind::UnexpectedEof));
+        }
         self.offset_bytes += bytes as u64;
         Ok(bytes)
     }

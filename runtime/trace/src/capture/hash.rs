@@ -199,7 +199,7 @@ mod tests {
         }
     }
 
-    /// The vectors of `docs/captures.md`, for whoever writes captures without us.
+    /// The vectors of `docs/reference/captures.md`, for whoever writes captures without us.
     #[test]
     fn hashes_are_those_of_the_documentation() {
         let tokens: Vec<u32> = (1..=9).collect();
@@ -209,7 +209,7 @@ mod tests {
             let hashes = chain.blocks.iter().chain([&chain.whole]).map(BlockHash::to_string);
             hashes.collect::<Vec<_>>().join(" ")
         };
-        let page = include_str!("../../../../docs/captures.md");
+        let page = include_str!("../../../../docs/reference/captures.md");
         for (name, scheme, keys) in [
             ("xxh3-64", HashScheme::Xxh3, &ExtraKeys::default()),
             ("xxh3-64, keys", HashScheme::Xxh3, &keys),

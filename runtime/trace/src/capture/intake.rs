@@ -5,9 +5,10 @@ use std::collections::HashMap;
 
 use serde::Deserialize;
 
-use super::check::{BlockRule, Flaw, check};
+use super::check::{BlockRule, check};
 use super::decode::{CaptureFormat, decode, is_cut_off, lacks_meta, typed};
 use super::error::{CaptureError, CaptureProblem};
+use super::flaw::Flaw;
 use super::record::{CAPTURE_FORMAT, CAPTURE_VERSION, CaptureEnd, CaptureLine, CaptureMeta, RequestRecord};
 use super::summary::{BrokenOff, CaptureSummary, CaptureWarningKind, Warnings};
 use super::vllm_vcr;

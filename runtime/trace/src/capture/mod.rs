@@ -3,17 +3,19 @@
 //! A capture is a file of JSON lines, packed by its suffix (`.gz`, `.zst`).
 //! Each line says its `kind`; the first is the `meta` line. Lines are written
 //! when what they tell is over, so that a file that breaks off holds everything
-//! that had ended. `docs/captures.md` is the page of the format.
+//! that had ended. `docs/reference/captures.md` is the page of the format.
 
 mod check;
 mod decode;
 mod error;
 mod file;
+mod flaw;
 mod hash;
 mod intake;
 mod parts;
 mod reader;
 mod record;
+mod sessions;
 mod summary;
 mod vllm_vcr;
 mod workload;
@@ -22,14 +24,14 @@ mod writer;
 pub use decode::CaptureFormat;
 pub(crate) use decode::detect;
 pub use error::{CaptureError, CaptureProblem};
-pub use file::{CaptureFile, CapturePosition, RequestHead};
+pub use file::{CaptureFile, RequestHead};
 pub use hash::{BlockHash, ExtraKeys, HashScheme, PromptChain, PromptHasher};
-pub(crate) use parts::unpack;
-pub use reader::{CaptureReader, ReadOptions};
+pub use reader::{CapturePosition, CaptureReader, ReadOptions, later_parts};
 pub use record::{
     Arrival, Break, CAPTURE_FORMAT, CAPTURE_VERSION, CaptureEnd, CaptureLine, CaptureMeta, EngineRecord, FinishReason,
     GapSummary, Holds, KvRecord, RequestRecord, StepContext, StepRecord,
 };
+pub use sessions::{NamedSessions, TurnTimes};
 pub use summary::{BrokenOff, CaptureSummary, CaptureWarning, CaptureWarningKind};
 pub use vllm_vcr::{VllmVcrDropped, VllmVcrWriter};
 pub(crate) use workload::read as read_workload;

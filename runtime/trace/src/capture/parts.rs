@@ -4,16 +4,13 @@
 //! The parts of `NAME.jsonl` are `NAME.1.jsonl`, `NAME.2.jsonl` and so on, each
 //! packed or not.
 
-use std::fs::File;
-use std::io::{self, BufRead, BufReader, Read};
+use std::io;
 use std::path::{Path, PathBuf};
 
-use flate2::bufread::MultiGzDecoder;
+use vcr_input::Unpacked;
 
 use super::error::CaptureError;
 
-/// Large enough that the cost of a call does not show.
-const BUFFER_BYTES: usize = 256 << 10;
 /// The packings by suffix; none is the first.
 const PACKINGS: [&str; 3] = ["", ".gz", ".zst"];
 
@@ -104,81 +101,8 @@ fn part_number(name: &str) -> Option<(&str, u32)> {
     Some((base, number.parse().ok()?))
 }
 
-/// Opens a file to be unpacked on the way.
+/// Opens a file to be unpacked on the way. An archive that stops in its middle
+/// ends there, as a plain file would.
 pub(super) fn open(path: &Path) -> io::Result<Unpacked<'static>> {
-    let file = File::open(path)?;
-    // Some systems open a folder and only fail to read it, without its name.
-    if file.metadata()?.is_dir() {
-        return Err(io::Error::from(io::ErrorKind::IsADirectory));
-    }
-    Unpacked::new(BufReader::with_capacity(BUFFER_BYTES, file))
-}
-
-/// Unpacks a stream that its first bytes tell to be packed, and says whether it
-/// was.
-pub(crate) fn unpack<'a>(mut packed: impl BufRead + 'a) -> io::Result<(Box<dyn BufRead + 'a>, bool)> {
-    let start = packed.fill_buf()?;
-    let (is_gz, is_zst) = (start.starts_with(&[0x1f, 0x8b]), start.starts_with(&[0x28, 0xb5, 0x2f, 0xfd]));
-    let unpacked: Box<dyn BufRead + 'a> = if is_gz {
-        Box::new(BufReader::with_capacity(BUFFER_BYTES, MultiGzDecoder::new(packed)))
-    } else if is_zst {
-        Box::new(BufReader::with_capacity(BUFFER_BYTES, zstd::Decoder::with_buffer(packed)?))
-    } else {
-        Box::new(packed)
-    };
-    Ok((unpacked, is_gz || is_zst))
-}
-
-/// An unpacked stream. An archive that stops in its middle ends there, as a
-/// plain file would, and says so.
-pub(super) struct Unpacked<'a> {
-    inner: Box<dyn BufRead + 'a>,
-    /// Whether the stream was packed.
-    pub(super) is_packed: bool,
-    /// Whether the archive stops in its middle; known at the end.
-    pub(super) is_cut: bool,
-    has_ended: bool,
-}
-
-impl<'a> Unpacked<'a> {
-    /// A stream that may be packed.
-    pub(super) fn new(packed: impl BufRead + 'a) -> io::Result<Self> {
-        let (inner, is_packed) = unpack(packed)?;
-        Ok(Self { inner, is_packed, is_cut: false, has_ended: false })
-    }
-
-    /// A stream that is not packed, or no longer; `is_cut` is what is known of
-    /// the archive it came from.
-    pub(super) fn whole(stream: impl BufRead + 'a, is_cut: bool) -> Self {
-        Self { inner: Box::new(stream), is_packed: false, is_cut, has_ended: false }
-    }
-}
-
-impl Read for Unpacked<'_> {
-    fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
-        let available = self.fill_buf()?;
-        let bytes = available.len().min(out.len());
-        out[..bytes].copy_from_slice(&available[..bytes]);
-        self.consume(bytes);
-        Ok(bytes)
-    }
-}
-
-impl BufRead for Unpacked<'_> {
-    fn fill_buf(&mut self) -> io::Result<&[u8]> {
-        if self.has_ended {
-            return Ok(&[]);
-        }
-        match self.inner.fill_buf() {
-            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
-                (self.is_cut, self.has_ended) = (true, true);
-                Ok(&[])
-            }
-            other => other,
-        }
-    }
-
-    fn consume(&mut self, bytes: usize) {
-        self.inner.consume(bytes);
-    }
+    Unpacked::open(path).map(Unpacked::ending_where_cut)
 }

@@ -1,16 +1,17 @@
 //! Reading captures, a line at a time.
 
-use std::io::BufRead;
+use std::io::{self, BufRead, ErrorKind};
 use std::path::{Path, PathBuf};
 
-use super::decode::{CaptureFormat, detect};
+use super::decode::{CaptureFormat, detect, is_cut_off};
 use super::error::{CaptureError, CaptureProblem};
-use super::file::CapturePosition;
 use super::intake::Intake;
-use super::parts::{self, PartNames, Unpacked};
+use super::parts::{self, PartNames};
 use super::record::{CaptureLine, CaptureMeta};
 use super::summary::CaptureSummary;
-use crate::lines::{LineError, Lines, MAX_ROW_BYTES};
+use crate::VcrOutput;
+use crate::lines::{LineError, Lines};
+use vcr_input::{MAX_LINE_BYTES, Unpacked};
 
 /// The rules a capture is read with.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -50,6 +51,24 @@ pub struct CaptureReader<'a> {
     is_done: bool,
 }
 
+/// Where a request line lies in a [`CaptureFile`](super::CaptureFile).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CapturePosition {
+    /// Place of its file among those that are read, from 0.
+    pub(super) file: u32,
+    pub(super) line: u32,
+    pub(super) offset_bytes: u64,
+    pub(super) len_bytes: u32,
+}
+
+impl CapturePosition {
+    /// The 1-based line in its file.
+    #[must_use]
+    pub fn line(&self) -> u32 {
+        self.line
+    }
+}
+
 /// Where the parts after the first come from.
 pub(super) enum Parts<'a> {
     /// There are none.
@@ -76,6 +95,16 @@ impl CaptureReader<'static> {
     }
 }
 
+/// The files of a rotated capture after `path`, its first; none where it is no
+/// capture, or not rotated.
+#[must_use]
+pub fn later_parts(path: &Path) -> Vec<PathBuf> {
+    let Ok(reader) = CaptureReader::open(path, &ReadOptions::default()) else { return Vec::new() };
+    let Parts::Files(names) = &reader.parts else { return Vec::new() };
+    let first = reader.meta().part.saturating_add(1);
+    (first..).map_while(|part| names.find(part)).collect()
+}
+
 impl<'a> CaptureReader<'a> {
     /// Reads a capture from a stream, which may be packed. `name` is what errors
     /// call it.
@@ -85,7 +114,7 @@ impl<'a> CaptureReader<'a> {
     pub fn from_reader(reader: impl BufRead + 'a, name: &str, options: &ReadOptions) -> Result<Self, CaptureError> {
         let name = name.to_owned();
         let stream = Unpacked::new(reader).map_err(|source| CaptureError::Io { name: name.clone(), source })?;
-        Self::start(stream, name, Parts::None, options)
+        Self::start(stream.ending_where_cut(), name, Parts::None, options)
     }
 
     /// Reads the first row, which tells the format.
@@ -96,8 +125,17 @@ impl<'a> CaptureReader<'a> {
         options: &ReadOptions,
     ) -> Result<Self, CaptureError> {
         let mut lines = Lines::new(stream);
-        let Some((line, row)) = next_row(&mut lines, &name)? else { return Err(CaptureError::Empty { name }) };
-        let Some(format) = detect(row) else { return Err(CaptureError::NoMeta { name, line }) };
+        let Some((line, row)) = next_row(&mut lines, &name)? else {
+            let is_cut = lines.reader().is_cut();
+            return Err(if is_cut { CaptureError::CutAtStart { name } } else { CaptureError::Empty { name } });
+        };
+        if let Some(output) = VcrOutput::detect(row) {
+            return Err(CaptureError::VcrOutput { name, output });
+        }
+        let Some(format) = detect(row) else {
+            let is_half = !row.ends_with(b"\n") && row.starts_with(b"{") && is_cut_off(row);
+            return Err(if is_half { CaptureError::CutAtStart { name } } else { CaptureError::NoMeta { name, line } });
+        };
         let mut intake = Intake::new(format, name, options.lenient);
         let is_row_pending = !intake.begin(line, row)?;
         Ok(Self { lines, intake, parts, is_row_pending, is_done: false })
@@ -190,7 +228,7 @@ impl<'a> CaptureReader<'a> {
     /// Ends the file that was read, and goes on with the next one if the capture
     /// does.
     fn next_part(&mut self) -> Result<(), CaptureError> {
-        let is_cut = self.lines.reader().is_cut;
+        let is_cut = self.lines.reader().is_cut();
         self.is_done = true;
         let part = self.meta().part.saturating_add(self.intake.files());
         let line = self.lines.line();
@@ -255,12 +293,17 @@ fn next_row<'l>(lines: &'l mut Lines<Unpacked<'_>>, name: &str) -> Result<Option
     let Some(error) = error else { return Ok(Some((lines.line(), lines.row()))) };
     let name = name.to_owned();
     let (line, problem) = match error {
-        LineError::Io(source) if lines.reader().is_packed => {
+        LineError::Io(source) if lines.reader().packing().is_some() && !is_of_limit(&source) => {
             return Err(CaptureError::Packed { name, line: lines.line(), source });
         }
         LineError::Io(source) => return Err(CaptureError::Io { name, source }),
-        LineError::TooLong { line } => (line, CaptureProblem::TooLong { limit_bytes: MAX_ROW_BYTES }),
+        LineError::TooLong { line } => (line, CaptureProblem::TooLong { limit_bytes: MAX_LINE_BYTES }),
         LineError::TooMany { line } => (line, CaptureProblem::TooManyLines),
     };
     Err(CaptureError::Line { name, line, field: None, problem })
+}
+
+/// Whether an error says that a limit was met, and not that the data is damaged.
+pub(super) fn is_of_limit(error: &io::Error) -> bool {
+    matches!(error.kind(), ErrorKind::FileTooLarge | ErrorKind::OutOfMemory | ErrorKind::StorageFull)
 }

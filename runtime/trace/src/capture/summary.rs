@@ -2,8 +2,8 @@
 
 use std::fmt;
 
-use super::check::Flaw;
 use super::error::CaptureProblem;
+use super::flaw::Flaw;
 
 /// What reading a capture to its end has shown.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

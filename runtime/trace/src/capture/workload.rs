@@ -1,16 +1,17 @@
 //! A capture as a workload: who asked when, for how much, what prompts share,
 //! and which request answers which.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::num::NonZeroU32;
 use std::ops::Range;
 
-use super::file::CapturePosition;
+use super::reader::CapturePosition;
 use super::reader::CaptureReader;
 use super::record::{CaptureLine, FinishReason, RequestRecord};
+use super::sessions::{NamedSessions, TurnTimes};
 use crate::assemble::{Assembler, Row};
 use crate::{
-    AnswerEnd, AnswerTimes, ItemRange, OutputTime, RowProblem, Trace, TraceError, TraceOptions, TraceWarning,
+    AnswerEnd, AnswerTimes, ItemRange, OutputTime, RowProblem, Sessions, Trace, TraceError, TraceOptions, TraceWarning,
     WarningKind,
 };
 
@@ -19,9 +20,7 @@ struct Request {
     position: CapturePosition,
     name: Option<Box<str>>,
     session: Option<Box<str>>,
-    arrival_ns: Option<u64>,
-    think_ns: Option<u64>,
-    duration_ns: u64,
+    turn_times: TurnTimes,
     prompt_tokens: u32,
     output_tokens: u32,
     /// Where the hashes of its full blocks lie in `Workload::hashes`.
@@ -76,7 +75,7 @@ pub(crate) fn read(mut reader: CaptureReader<'_>, options: &TraceOptions) -> Res
         let kind = WarningKind::Capture(warning.to_string().into());
         assembler.note(TraceWarning { kind, first_line: warning.first_line, rows: warning.lines });
     }
-    workload.assemble(&mut assembler)?;
+    workload.assemble(&options, &mut assembler)?;
     assembler.finish(reader.file_name())
 }
 
@@ -96,10 +95,12 @@ impl Workload {
         let times = options.answer_times.then(|| self.add_times(&record)).flatten();
         self.requests.push(Request {
             times,
-            think_ns: record.think_ns,
             position,
-            arrival_ns: record.arrival_ns,
-            duration_ns: record.duration_ns().unwrap_or(0),
+            turn_times: TurnTimes {
+                arrival_ns: record.arrival_ns,
+                duration_ns: record.duration_ns(),
+                think_ns: record.think_ns,
+            },
             prompt_tokens: record.prompt_tokens,
             output_tokens: record.output_tokens,
             // Hashes of fewer or more blocks than it has tell nothing.
@@ -123,7 +124,11 @@ impl Workload {
             end: match record.finish_reason.as_deref().and_then(FinishReason::parse) {
                 Some(FinishReason::Stop | FinishReason::Length | FinishReason::Repetition) => AnswerEnd::Whole,
                 Some(FinishReason::Error) => AnswerEnd::Failed,
-                Some(FinishReason::Abort) | None => AnswerEnd::Aborted,
+                Some(FinishReason::Abort) => AnswerEnd::Aborted,
+                None if record.error.is_some() => AnswerEnd::Failed,
+                // Sources without finish reasons still say when a request ended.
+                None if record.is_over() => AnswerEnd::Whole,
+                None => AnswerEnd::Aborted,
             },
             outputs: ItemRange::default(),
         };
@@ -134,11 +139,11 @@ impl Workload {
 
     /// Hands the requests on: in order of arrival, or in the order of the file
     /// if the arrival of some is not known.
-    fn assemble(&mut self, assembler: &mut Assembler) -> Result<(), TraceError> {
-        if self.requests.iter().all(|request| request.arrival_ns.is_some()) {
-            self.requests.sort_by_key(|request| request.arrival_ns);
+    fn assemble(&mut self, options: &TraceOptions, assembler: &mut Assembler) -> Result<(), TraceError> {
+        if self.requests.iter().all(|request| request.turn_times.arrival_ns.is_some()) {
+            self.requests.sort_by_key(|request| request.turn_times.arrival_ns);
         }
-        for (index, turn) in self.turns().into_iter().enumerate() {
+        for (index, turn) in self.turns(options).into_iter().enumerate() {
             let request = &self.requests[index];
             let pushed = self.row(request, turn).and_then(|row| assembler.push(request.position.line, row));
             pushed.map_err(|(field, problem)| TraceError::Row {
@@ -153,7 +158,7 @@ impl Workload {
 
     fn row(&self, request: &Request, turn: Turn) -> Result<Row<'_>, (Option<&'static str>, RowProblem)> {
         let beyond = |field, range: &str| (Some(field), RowProblem::Malformed(format!("the number is beyond {range}")));
-        let timestamp_ns = request.arrival_ns.map(i64::try_from).transpose();
+        let timestamp_ns = request.turn_times.arrival_ns.map(i64::try_from).transpose();
         let ids_end = request.chain.end + usize::from(request.has_hashed_tail);
         Ok(Row {
             request_id: request.name.clone(),
@@ -171,18 +176,21 @@ impl Workload {
         })
     }
 
-    /// The session of each request: the one it names, else that of the request
-    /// it continues.
-    fn turns(&self) -> Vec<Turn> {
-        // These maps are looked up, never iterated, so their order cannot show.
-        let mut last_of_session: HashMap<&str, usize> = HashMap::new();
+    /// The session of each request: that of the request it is a turn of, else one
+    /// of its own.
+    fn turns(&self, options: &TraceOptions) -> Vec<Turn> {
+        let ignores_arrivals = !options.first_timestamp_required;
+        let mut named = NamedSessions::new(ignores_arrivals);
+        // Looked up, never iterated, so their order cannot show.
         let mut last_of_chain: HashMap<(usize, u64), usize> = HashMap::new();
+        let mut begun: HashSet<&str> = HashSet::new();
         let mut is_continued = vec![false; self.requests.len()];
         let mut turns: Vec<Turn> = Vec::with_capacity(self.requests.len());
         for (index, request) in self.requests.iter().enumerate() {
-            let parent = match &request.session {
-                Some(name) => last_of_session.insert(name, index),
-                None => {
+            let parent = match (options.sessions, &request.session) {
+                (Sessions::None, _) | (Sessions::Recorded, None) => None,
+                (_, Some(name)) => named.add(name, index, request.turn_times),
+                (Sessions::ByPrefix, None) => {
                     let chain = &self.hashes[request.chain.clone()];
                     // A hash covers all before it, so that its depth and it are the whole chain.
                     let parent = (1..chain.len()).rev().find_map(|depth| last_of_chain.get(&(depth, chain[depth - 1])));
@@ -190,35 +198,31 @@ impl Workload {
                     if let Some(last) = chain.last() {
                         last_of_chain.insert((chain.len(), *last), index);
                     }
-                    parent
+                    parent.and_then(|parent| {
+                        let before = &self.requests[parent].turn_times;
+                        Some((parent, request.turn_times.think_after(before, ignores_arrivals)?))
+                    })
                 }
             };
             turns.push(match parent {
-                Some(parent) => {
+                Some((parent, think_ns)) => {
                     is_continued[parent] = true;
-                    let session = turns[parent].session.clone();
-                    Turn { session, think_ns: Some(self.think_ns(&self.requests[parent], request)) }
+                    Turn { session: turns[parent].session.clone(), think_ns: Some(think_ns) }
                 }
-                None => Turn { session: session_key(request, index), think_ns: None },
+                None => {
+                    let name = request.session.as_deref().filter(|name| begun.insert(*name));
+                    Turn { session: session_key(name, index), think_ns: None }
+                }
             });
         }
         turns
     }
-
-    /// From the end of `parent` to the arrival of `child`: as given, else from
-    /// their times; nothing if it did not wait for the end, or they are not known.
-    fn think_ns(&self, parent: &Request, child: &Request) -> u64 {
-        if let Some(think_ns) = child.think_ns {
-            return think_ns;
-        }
-        let (Some(parent_ns), Some(child_ns)) = (parent.arrival_ns, child.arrival_ns) else { return 0 };
-        child_ns.saturating_sub(parent_ns).saturating_sub(parent.duration_ns)
-    }
 }
 
-/// Names of sessions and numbers of those without one must not meet.
-fn session_key(request: &Request, index: usize) -> Box<str> {
-    request.session.as_ref().map_or_else(|| format!("#{index}"), |name| format!("={name}")).into()
+/// A session is called as its name where it begins, else by the number of its
+/// first request; the two must not meet.
+fn session_key(name: Option<&str>, index: usize) -> Box<str> {
+    name.map_or_else(|| format!("#{index}"), |name| format!("={name}")).into()
 }
 
 /// What a field of a row is called in a capture.

@@ -39,7 +39,16 @@ impl CaptureWriter {
     /// # Errors
     /// When the file exists already, or cannot be written.
     pub fn create(path: &Path, meta: CaptureMeta) -> io::Result<Self> {
-        let file = BufWriter::with_capacity(1 << 16, File::create_new(path)?);
+        Self::to_file(File::create_new(path)?, path, meta)
+    }
+
+    /// Writes to a file that is open and empty, packed as the suffix of `path`
+    /// says, and begins with the first line.
+    ///
+    /// # Errors
+    /// When it cannot be written.
+    pub fn to_file(file: File, path: &Path, meta: CaptureMeta) -> io::Result<Self> {
+        let file = BufWriter::with_capacity(1 << 16, file);
         let out = match path.extension().and_then(|suffix| suffix.to_str()) {
             Some("gz") => Packed::Gz(GzEncoder::new(file, Compression::default())),
             Some("zst") => Packed::Zst(zstd::Encoder::new(file, ZSTD_LEVEL)?),

@@ -4,9 +4,9 @@ use serde::de::{Error as _, IgnoredAny};
 use serde::{Deserialize, Deserializer};
 use serde_json::{Map, Value};
 
-use crate::capture::check::Flaw;
 use crate::capture::decode::typed;
 use crate::capture::error::CaptureProblem;
+use crate::capture::flaw::Flaw;
 use crate::capture::hash::{BlockHash, HashScheme};
 use crate::capture::record::{
     CAPTURE_FORMAT, CAPTURE_VERSION, CaptureLine, CaptureMeta, GapSummary, Holds, RequestRecord, StepContext,

@@ -16,8 +16,8 @@ use vcr_trace::capture::{CaptureMeta, RequestRecord};
 use crate::error::{Place, Problem, decode};
 use crate::input::Rows;
 use crate::output::Out;
+use crate::readers::workload::as_workload;
 use crate::time::duration_ns;
-use crate::workload::as_workload;
 use crate::{Format, ImportError, ImportOptions, chain};
 
 /// Mooncake's usual block.

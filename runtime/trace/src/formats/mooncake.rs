@@ -4,6 +4,7 @@
 //! in silence; where either ignores something, a warning counts it.
 
 mod agentic;
+mod decode;
 mod row;
 mod scan;
 
@@ -14,6 +15,7 @@ use crate::lines::Lines;
 use crate::millis::Millis;
 use crate::{RowProblem, Strictness, Trace, TraceError, TraceOptions, WarningKind};
 use row::{DecodedRow, Dialect, Field};
+use std::collections::HashSet;
 use std::io::BufRead;
 
 /// Reads Mooncake rows to the end of the stream; `is_delta` if later turns give
@@ -28,11 +30,15 @@ pub(crate) fn read(
     let mut lines = Lines::new(reader);
     let mut assembler = Assembler::new(options).with_deltas(is_delta);
     let mut row = DecodedRow::default();
+    let mut request_ids = HashSet::new();
     loop {
         let Some((line, bytes)) = lines.next_row().map_err(|error| error.of(name))? else {
             return assembler.finish(name);
         };
         row.decode(bytes, Dialect::Plain).map_err(|problem| at(line, problem))?;
+        if let Some(request_id) = row.request_id.clone().filter(|name| !request_ids.insert(name.clone())) {
+            return Err(at(line, (Some(Field::RequestId.name()), RowProblem::DuplicateRequest { request_id })));
+        }
         add(&mut assembler, &mut row, line, options).map_err(|problem| at(line, problem))?;
     }
 }

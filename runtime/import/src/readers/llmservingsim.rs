@@ -6,12 +6,12 @@
 //! it. `timeseries.csv` holds samples once a second, which are no steps, and is
 //! not imported.
 
-use std::fs::File;
-use std::io::{BufRead, BufReader};
+use std::io::BufRead;
 use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
+use vcr_input::{MAX_CONFIG_BYTES, Unpacked, read_bytes};
 use vcr_trace::capture::{
     CaptureMeta, EngineRecord, ExtraKeys, GapSummary, HashScheme, Holds, PromptHasher, RequestRecord,
 };
@@ -19,8 +19,8 @@ use vcr_trace::capture::{
 use crate::error::{Place, Problem, decode};
 use crate::input::{self, Rows, of_bytes};
 use crate::output::{Out, Tally, Timed, checked, since_earliest};
+use crate::readers::workload::as_workload;
 use crate::time::{clock_ns, started_unix_ns, unix_ns};
-use crate::workload::as_workload;
 use crate::{Format, ImportError, ImportOptions};
 
 const VLLM_BLOCK_TOKENS: u32 = 16;
@@ -88,9 +88,9 @@ pub(crate) fn read_file(
 ) -> Result<(), ImportError> {
     let folder = path.parent().unwrap_or(Path::new(".")).to_owned();
     let meta_path = folder.join("meta.json");
-    let beside = match File::open(&meta_path) {
-        Ok(file) => {
-            let mut json = serde_json::Deserializer::from_reader(BufReader::new(file));
+    let beside = match read_bytes(&meta_path, MAX_CONFIG_BYTES) {
+        Ok(bytes) => {
+            let mut json = serde_json::Deserializer::from_slice(&bytes);
             let meta =
                 decode(&mut json).map_err(|problem| problem.at(&meta_path.display().to_string(), Place::File))?;
             Some(Beside { folder, meta })
@@ -108,7 +108,7 @@ pub(crate) fn read_rows(
     options: &ImportOptions,
     out: &mut Out<'_>,
 ) -> Result<(), ImportError> {
-    let (start, reader) = input::peek(reader, name)?;
+    let (start, reader) = input::peek(Unpacked::plain(reader), name)?;
     let first = start.split(|byte| *byte == b'\n').find(|line| !line.trim_ascii().is_empty()).unwrap_or_default();
     let is_run = of_bytes::<Map<String, Value>>(first).map_or(true, |row| row.contains_key("queued_ts"));
     let rows = Rows::new(reader, name);

@@ -4,25 +4,25 @@
 //! templates; the result is a workload whose answers are known.
 
 mod keys;
-mod table;
+pub(crate) mod table;
 
-use std::fs::File;
 use std::io::BufRead;
 use std::path::Path;
 
 use serde::de::{Deserializer, IgnoredAny, MapAccess, Visitor};
 use serde_json::{Map, Value, json};
-use tokenizers::Tokenizer;
 use vcr_trace::capture::{CaptureMeta, ExtraKeys, HashScheme, Holds, PromptChain, PromptHasher, RequestRecord};
 
 use crate::error::{Place, Problem};
 use crate::input::Rows;
 use crate::input::elements::Each;
 use crate::output::Out;
-use crate::workload::as_workload;
+use crate::readers::workload::as_workload;
+use crate::tokenizer::Tokenizer;
 use crate::{Format, ImportError, ImportOptions};
 
 pub(crate) use keys::KNOWN_KEYS;
+use table::RowSink;
 
 /// How a Parquet file begins.
 pub(crate) const PARQUET_MAGIC: &[u8] = b"PAR1";
@@ -45,7 +45,7 @@ pub(crate) fn read(
         Some(b'[') => rows.read_document(reader),
         Some(b'{') if !has_whole_first_row(text) => rows.read_document(reader),
         Some(b'{') => rows.read_lines(reader),
-        _ if text.starts_with(PARQUET_MAGIC) => table::read_parquet_stream(reader, name, &mut rows),
+        _ if text.starts_with(PARQUET_MAGIC) => crate::parquet::read_stream(reader, name, &mut rows),
         _ => table::read_csv(reader, name, &mut rows),
     }
 }
@@ -53,9 +53,8 @@ pub(crate) fn read(
 /// Reads a Parquet file.
 pub(crate) fn read_parquet_file(path: &Path, options: &ImportOptions, out: &mut Out<'_>) -> Result<(), ImportError> {
     let name = path.display().to_string();
-    let file = File::open(path).map_err(|source| ImportError::Read { name: name.clone(), source })?;
     let mut rows = Dataset::begin(&name, options, out)?;
-    table::read_parquet(file, &name, &mut rows)
+    crate::parquet::read_file(path, &name, &mut rows)
 }
 
 /// Whether the first line is a row, and not the beginning of a document. A
@@ -70,7 +69,7 @@ fn has_whole_first_row(text: &[u8]) -> bool {
 }
 
 /// A data set on its way into a capture.
-pub(super) struct Dataset<'a, 'o> {
+struct Dataset<'a, 'o> {
     name: &'a str,
     tokenizer: Tokenizer,
     hasher: PromptHasher,
@@ -81,8 +80,7 @@ pub(super) struct Dataset<'a, 'o> {
 impl<'a, 'o> Dataset<'a, 'o> {
     fn begin(name: &'a str, options: &ImportOptions, out: &'a mut Out<'o>) -> Result<Self, ImportError> {
         let path = options.tokenizer.as_ref().ok_or_else(|| ImportError::NoTokenizer { name: name.to_owned() })?;
-        let tokenizer = Tokenizer::from_file(path)
-            .map_err(|error| ImportError::Tokenizer { name: path.display().to_string(), problem: error.to_string() })?;
+        let tokenizer = Tokenizer::open(path)?;
         let block_size_tokens = options.block_size_tokens(VLLM_BLOCK_TOKENS);
         out.meta(
             Format::Dataset,
@@ -95,18 +93,6 @@ impl<'a, 'o> Dataset<'a, 'o> {
         )?;
         let hasher = PromptHasher { scheme: HashScheme::Xxh3, block_size_tokens, none_seed: 0 };
         Ok(Self { name, tokenizer, hasher, chain: PromptChain::default(), out })
-    }
-
-    /// Adds a row; one that is none is skipped if that is allowed.
-    pub(super) fn add(&mut self, place: Place, row: &Map<String, Value>) -> Result<(), ImportError> {
-        match self.record(row) {
-            Ok(record) => self.out.request(record),
-            Err(problem) => self.refuse(place, problem),
-        }
-    }
-
-    pub(super) fn refuse(&mut self, place: Place, problem: Problem) -> Result<(), ImportError> {
-        self.out.tally.refuse(problem.at(self.name, place))
     }
 
     fn record(&mut self, row: &Map<String, Value>) -> Result<RequestRecord, Problem> {
@@ -134,8 +120,7 @@ impl<'a, 'o> Dataset<'a, 'o> {
     }
 
     fn tokens(&self, key: &'static str, text: &str) -> Result<Vec<u32>, Problem> {
-        let encoding = self.tokenizer.encode_fast(text, false);
-        encoding.map(|encoding| encoding.get_ids().to_vec()).map_err(|error| Problem::new(key, error.to_string()))
+        self.tokenizer.tokens(text).map_err(|problem| Problem::new(key, problem))
     }
 
     fn read_lines(&mut self, reader: impl BufRead) -> Result<(), ImportError> {
@@ -157,6 +142,19 @@ impl<'a, 'o> Dataset<'a, 'o> {
             (None, Err(error)) => Err(Problem::new("", error.to_string()).at(name, Place::File)),
             (None, Ok(())) => Ok(()),
         }
+    }
+}
+
+impl RowSink for Dataset<'_, '_> {
+    fn add(&mut self, place: Place, row: &Map<String, Value>) -> Result<(), ImportError> {
+        match self.record(row) {
+            Ok(record) => self.out.request(record),
+            Err(problem) => self.refuse(place, problem),
+        }
+    }
+
+    fn refuse(&mut self, place: Place, problem: Problem) -> Result<(), ImportError> {
+        self.out.tally.refuse(problem.at(self.name, place))
     }
 }
 

@@ -4,172 +4,16 @@
 //! row after row, knows which field it is in when something is wrong, refuses a
 //! field given under both of its names, and collects the names it does not know.
 
+use super::row::{DecodedRow, Dialect, Field};
 use super::scan;
 use crate::RowProblem;
 use crate::assemble::FieldProblem;
 use crate::lines::describe;
-use crate::millis::Millis;
 use serde::Deserialize;
 use serde::de::{self, DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
-use std::collections::BTreeMap;
 use std::fmt;
 
-/// The fields of a row.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Field {
-    RequestId,
-    SessionId,
-    InputLength,
-    OutputLength,
-    OutputTokenIds,
-    HashIds,
-    Timestamp,
-    Delay,
-    Priority,
-    StrictPriority,
-    PolicyClass,
-    // From here on those of agentic rows alone.
-    PlayId,
-    NotBefore,
-    Dependencies,
-    WaitFor,
-    Branches,
-    ToolWait,
-    /// Fields that say nothing to a replay.
-    Model,
-    RequestKind,
-    PrefixReset,
-    ToolEvents,
-    RecordedApiTime,
-}
-
-/// Which fields a row may have.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Dialect {
-    Plain,
-    Agentic,
-}
-
-impl Dialect {
-    fn fields(self) -> &'static [(Field, &'static str, &'static str)] {
-        match self {
-            Dialect::Plain => &FIELDS[..Field::PlayId as usize],
-            Dialect::Agentic => &FIELDS,
-        }
-    }
-
-    /// The field called `name`, if the dialect has one.
-    pub(super) fn field(self, name: &str) -> Option<Field> {
-        self.fields().iter().find(|(_, own, alias)| *own == name || *alias == name).map(|entry| entry.0)
-    }
-}
-
-/// Each field with its name and its other accepted name.
-const FIELDS: [(Field, &str, &str); 22] = [
-    (Field::RequestId, "request_id", "request_id"),
-    (Field::SessionId, "session_id", "session_id"),
-    (Field::InputLength, "input_length", "input_tokens"),
-    (Field::OutputLength, "output_length", "output_tokens"),
-    (Field::OutputTokenIds, "output_token_ids", "output_token_ids"),
-    (Field::HashIds, "hash_ids", "hash_ids"),
-    (Field::Timestamp, "timestamp", "created_time"),
-    (Field::Delay, "delay", "delay_ms"),
-    (Field::Priority, "priority", "priority"),
-    (Field::StrictPriority, "strict_priority", "strict_priority"),
-    (Field::PolicyClass, "policy_class", "policy_class"),
-    (Field::PlayId, "play_id", "play_id"),
-    (Field::NotBefore, "not_before_ms", "not_before_ms"),
-    (Field::Dependencies, "dependencies", "dependencies"),
-    (Field::WaitFor, "wait_for", "wait_for"),
-    (Field::Branches, "branches", "branches"),
-    (Field::ToolWait, "tool_wait_ms", "tool_wait_ms"),
-    (Field::Model, "model", "model"),
-    (Field::RequestKind, "request_kind", "request_kind"),
-    (Field::PrefixReset, "prefix_reset", "prefix_reset"),
-    (Field::ToolEvents, "tool_events", "tool_events"),
-    (Field::RecordedApiTime, "recorded_api_time_ms", "recorded_api_time_ms"),
-];
-
-impl Field {
-    pub(super) fn name(self) -> &'static str {
-        FIELDS[self as usize].1
-    }
-
-    fn alias(self) -> &'static str {
-        FIELDS[self as usize].2
-    }
-
-    fn bit(self) -> u32 {
-        1 << self as u32
-    }
-}
-
-/// One entry of `dependencies`.
-#[derive(Debug, Deserialize)]
-pub(super) struct DependencyRow {
-    pub(super) request_id: Box<str>,
-    pub(super) trigger: DecodedTrigger,
-    #[serde(default)]
-    pub(super) delay_ms: Option<Millis>,
-    /// What the dependency is for, which changes nothing.
-    #[serde(default, rename = "relation")]
-    _relation: Option<IgnoredAny>,
-    #[serde(flatten)]
-    pub(super) others: BTreeMap<String, IgnoredAny>,
-}
-
-#[derive(Clone, Copy, Debug, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub(super) enum DecodedTrigger {
-    Dispatch,
-    Completion,
-}
-
-/// One decoded row. A field given as `null` counts as absent.
-#[derive(Debug, Default)]
-pub(super) struct DecodedRow {
-    pub(super) request_id: Option<Box<str>>,
-    pub(super) session_id: Option<Box<str>>,
-    pub(super) input_tokens: u32,
-    pub(super) output_tokens: u32,
-    pub(super) output_token_ids: Vec<u32>,
-    pub(super) hash_ids: Vec<u64>,
-    pub(super) timestamp: Option<Millis>,
-    pub(super) delay: Option<Millis>,
-    pub(super) priority: i32,
-    pub(super) strict_priority: u32,
-    pub(super) policy_class: Option<Box<str>>,
-    pub(super) play_id: Option<Box<str>>,
-    pub(super) not_before: Option<Millis>,
-    pub(super) dependencies: Vec<DependencyRow>,
-    pub(super) wait_for: Vec<Box<str>>,
-    pub(super) branches: Vec<Box<str>>,
-    pub(super) tool_wait: Option<Millis>,
-    pub(super) unknown_fields: Vec<Box<str>>,
-    /// Fields that had a value.
-    present: u32,
-    /// Fields that occurred at all.
-    named: u32,
-    /// The field being decoded, for the error that may come.
-    current: Option<Field>,
-    /// A problem that serde's error type cannot carry.
-    problem: Option<RowProblem>,
-}
-
 impl DecodedRow {
-    /// Takes note of a field that is given a value. False if it was named before.
-    pub(super) fn name(&mut self, field: Field) -> bool {
-        let is_first = self.named & field.bit() == 0;
-        self.named |= field.bit();
-        self.present |= field.bit();
-        is_first
-    }
-
-    /// Whether the row gives the field a value.
-    pub(super) fn has(&self, field: Field) -> bool {
-        self.present & field.bit() != 0
-    }
-
     /// Replaces the content by that of one JSON object.
     pub(super) fn decode(&mut self, json: &[u8], dialect: Dialect) -> Result<(), FieldProblem> {
         self.clear();
@@ -189,14 +33,6 @@ impl DecodedRow {
             let problem = self.problem.take();
             (self.current.map(Field::name), problem.unwrap_or_else(|| RowProblem::Malformed(describe(&error))))
         })
-    }
-
-    fn clear(&mut self) {
-        let mut output_token_ids = std::mem::take(&mut self.output_token_ids);
-        let mut hash_ids = std::mem::take(&mut self.hash_ids);
-        output_token_ids.clear();
-        hash_ids.clear();
-        *self = DecodedRow { output_token_ids, hash_ids, ..DecodedRow::default() };
     }
 
     fn decode_field<'de, M: MapAccess<'de>>(&mut self, field: Field, map: &mut M) -> Result<(), M::Error> {
@@ -337,17 +173,5 @@ impl<'de, T: Deserialize<'de>> Visitor<'de> for Fill<'_, T> {
             self.0.push(item);
         }
         Ok(true)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_field_table_is_in_declaration_order() {
-        for (index, (field, _, _)) in FIELDS.iter().enumerate() {
-            assert_eq!(*field as usize, index);
-        }
     }
 }

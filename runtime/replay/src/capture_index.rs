@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
+use serde_json::{Map, Value};
 use vcr_trace::capture::{
     BlockHash, CaptureError, CaptureFile, CaptureLine, CaptureMeta, CapturePosition, CaptureReader, CaptureSummary,
     PromptHasher, ReadOptions, RequestRecord,
@@ -9,6 +10,7 @@ use vcr_trace::capture::{
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::index::{PromptTree, PromptTreeBuilder, Row, end_by_length};
+use crate::params;
 
 /// Tokens of a block, where a capture does not say it.
 const DEFAULT_BLOCK_SIZE_TOKENS: u32 = 16;
@@ -23,17 +25,20 @@ struct Head<'a> {
     id: Option<&'a str>,
     external_id: Option<&'a str>,
     session: Option<&'a str>,
+    params: &'a Map<String, Value>,
     has_tokens: bool,
 }
 
-/// Collects the records of a deck.
+/// Collects the records of a capture index.
 #[derive(Debug, Default)]
-struct DeckBuilder {
+struct CaptureIndexBuilder {
     tree: PromptTreeBuilder,
     /// By record, in the order of the capture.
     arrivals_ns: Vec<Option<u64>>,
     ids: Vec<(u64, Row)>,
     sessions: Vec<(u64, Row)>,
+    /// What stands for the parameters of each.
+    params: Vec<u64>,
     has_hashes: bool,
     num_with_tokens: u32,
 }
@@ -48,7 +53,7 @@ enum Store {
 const FIRST_LINES: usize = 10_000;
 
 /// The records of a capture in order of arrival.
-pub struct Deck {
+pub struct CaptureIndex {
     path: PathBuf,
     meta: CaptureMeta,
     summary: CaptureSummary,
@@ -63,7 +68,7 @@ pub struct Deck {
 
 /// How a capture is opened.
 #[derive(Clone, Debug, Default)]
-pub struct DeckOptions {
+pub struct CaptureIndexOptions {
     /// Skip and count lines that cannot be used, where they are errors otherwise.
     pub lenient: bool,
     /// What the capture must be of.
@@ -124,7 +129,7 @@ pub(crate) fn name_key(name: &str) -> u64 {
     xxh3_64(name.as_bytes())
 }
 
-impl DeckBuilder {
+impl CaptureIndexBuilder {
     /// Adds the next record of the capture.
     fn push(&mut self, head: &Head<'_>) {
         let pushed = self.arrivals_ns.len() as Row;
@@ -134,14 +139,15 @@ impl DeckBuilder {
         self.tree.push(head.block_hashes, end);
         self.num_with_tokens += u32::from(head.has_tokens);
         self.arrivals_ns.push(head.arrival_ns);
+        self.params.push(params::key(head.params));
         let names = head.external_id.into_iter().chain(head.id.filter(|id| Some(*id) != head.external_id));
         self.ids.extend(names.map(|name| (name_key(name), pushed)));
         self.sessions.extend(head.session.map(|session| (name_key(session), pushed)));
     }
 
-    /// The deck, its records in order of arrival. `store` is what holds them,
+    /// The index, its records in order of arrival. `store` is what holds them,
     /// given the place of each of them in the capture.
-    fn finish(self, path: PathBuf, meta: CaptureMeta, store: impl FnOnce(&[u32]) -> Store) -> Deck {
+    fn finish(self, path: PathBuf, meta: CaptureMeta, store: impl FnOnce(&[u32]) -> Store) -> CaptureIndex {
         // Those without an arrival come last, in the order of the capture.
         let mut order: Vec<u32> = (0..self.arrivals_ns.len() as u32).collect();
         order.sort_by_key(|&pushed| self.arrivals_ns[pushed as usize].unwrap_or(u64::MAX));
@@ -155,11 +161,11 @@ impl DeckBuilder {
             names.sort_unstable();
             names
         };
-        Deck {
+        CaptureIndex {
             path,
             meta,
             summary: CaptureSummary::default(),
-            tree: self.tree.finish(&order),
+            tree: self.tree.finish(&order, &self.params),
             num_records: order.len() as u32,
             ids: by_row(self.ids),
             sessions: by_row(self.sessions),
@@ -170,11 +176,11 @@ impl DeckBuilder {
     }
 }
 
-impl Deck {
-    /// A deck of records that are in memory.
+impl CaptureIndex {
+    /// A capture index of records that are in memory.
     #[must_use]
     pub fn of_records(meta: CaptureMeta, records: Vec<RequestRecord>) -> Self {
-        let mut builder = DeckBuilder::default();
+        let mut builder = CaptureIndexBuilder::default();
         for record in &records {
             let head = Head {
                 arrival_ns: record.arrival_ns,
@@ -184,6 +190,7 @@ impl Deck {
                 id: record.id.as_deref(),
                 external_id: record.external_id.as_deref(),
                 session: record.session.as_deref(),
+                params: &record.params,
                 has_tokens: record.output_tokens == 0 || record.output_token_ids.is_some(),
             };
             builder.push(&head);
@@ -200,11 +207,11 @@ impl Deck {
     ///
     /// # Errors
     /// When it cannot be read, is of something else than expected, or empty.
-    pub fn open(path: &Path, options: &DeckOptions) -> Result<Self, ReplayError> {
+    pub fn open(path: &Path, options: &CaptureIndexOptions) -> Result<Self, ReplayError> {
         let read = ReadOptions { lenient: options.lenient };
         let file = CaptureFile::open(path, &read)?;
         options.expected.check(path, file.meta(), &read)?;
-        let mut builder = DeckBuilder::default();
+        let mut builder = CaptureIndexBuilder::default();
         let mut positions = Vec::new();
         let summary = file.scan(|head| {
             positions.push(head.position);
@@ -216,6 +223,7 @@ impl Deck {
                 id: head.id,
                 external_id: head.external_id,
                 session: head.session,
+                params: head.params,
                 has_tokens: head.has_tokens,
             });
         })?;
@@ -273,6 +281,13 @@ impl Deck {
     #[must_use]
     pub fn has_hashes(&self) -> bool {
         self.has_hashes
+    }
+
+    /// Whether the sampling parameters of any record are known, so that those of
+    /// requests matter.
+    #[must_use]
+    pub fn knows_params(&self) -> bool {
+        self.tree.knows_params()
     }
 
     /// Reads a record.

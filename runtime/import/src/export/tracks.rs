@@ -1,0 +1,30 @@
+//! What a trace shows, whatever it is written as.
+
+use std::io;
+
+/// A slice of a lane.
+pub(crate) struct Slice<'a> {
+    pub(super) name: &'a str,
+    /// Whether many slices have that name.
+    #[cfg_attr(not(feature = "formats"), expect(dead_code, reason = "JSON repeats names"))]
+    pub(super) is_common: bool,
+    pub(super) start_ns: u64,
+    pub(super) end_ns: u64,
+    pub(super) args: &'a [(&'a str, u64)],
+}
+
+/// What both formats can show.
+pub(crate) trait TrackSink {
+    /// Names a group of lanes and counters.
+    fn process(&mut self, process: u64, name: &str) -> io::Result<()>;
+    /// Names a lane.
+    fn lane(&mut self, process: u64, lane: u64, name: &str) -> io::Result<()>;
+    /// A slice, and slices within it one after the other.
+    fn slice(&mut self, process: u64, lane: u64, slice: &Slice<'_>, parts: &[Slice<'_>]) -> io::Result<()>;
+    /// Something at an instant.
+    fn instant(&mut self, process: u64, lane: u64, name: &str, at_ns: u64) -> io::Result<()>;
+    /// A counter from an instant on.
+    fn counter(&mut self, process: u64, name: &str, at_ns: u64, value: f64) -> io::Result<()>;
+    /// Ends the document.
+    fn finish(&mut self) -> io::Result<()>;
+}

@@ -1,0 +1,109 @@
+//! Parquet tables, read and written.
+
+use std::fs::File;
+use std::io::{self, BufRead, Write};
+use std::path::Path;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use parquet::data_type::{ByteArray, ByteArrayType, DoubleType, Int64Type};
+use parquet::errors::ParquetError;
+use parquet::file::reader::{ChunkReader, FileReader, SerializedFileReader};
+use parquet::file::writer::{SerializedFileWriter, SerializedRowGroupWriter};
+use parquet::schema::parser::parse_message_type;
+use serde_json::{Map, Value};
+
+use crate::ImportError;
+use crate::error::{Place, Problem};
+use crate::readers::dataset::table::RowSink;
+use crate::table::columns::{Cells, Column};
+
+fn open(path: &Path, name: &str) -> Result<File, ImportError> {
+    File::open(path).map_err(|source| ImportError::Read { name: name.to_owned(), source })
+}
+
+/// The columns of a file.
+pub(crate) fn columns(path: &Path, name: &str) -> Result<Vec<String>, ImportError> {
+    let unreadable = |error: ParquetError| Problem::new("", error.to_string()).at(name, Place::File);
+    let reader = SerializedFileReader::new(open(path, name)?).map_err(unreadable)?;
+    let schema = reader.metadata().file_metadata().schema_descr_ptr();
+    Ok(schema.root_schema().get_fields().iter().map(|field| field.name().to_owned()).collect())
+}
+
+/// Reads a file.
+pub(crate) fn read_file(path: &Path, name: &str, rows: &mut dyn RowSink) -> Result<(), ImportError> {
+    read(open(path, name)?, name, rows)
+}
+
+/// Reads a stream, which must be held whole: its index is at its end.
+pub(crate) fn read_stream(mut reader: impl BufRead, name: &str, rows: &mut dyn RowSink) -> Result<(), ImportError> {
+    let mut bytes = Vec::new();
+    reader.read_to_end(&mut bytes).map_err(|source| ImportError::Read { name: name.to_owned(), source })?;
+    read(Bytes::from(bytes), name, rows)
+}
+
+fn read(chunks: impl ChunkReader + 'static, name: &str, rows: &mut dyn RowSink) -> Result<(), ImportError> {
+    let unreadable = |error: ParquetError| Problem::new("", error.to_string()).at(name, Place::File);
+    let reader = SerializedFileReader::new(chunks).map_err(unreadable)?;
+    let table = reader.get_row_iter(None).map_err(unreadable)?;
+    for (index, row) in table.enumerate() {
+        let place = Place::Row(index as u64 + 1);
+        // The reader cannot go on behind a page that it cannot read.
+        let row = row.map_err(|error| Problem::new("", error.to_string()).at(name, place.clone()))?;
+        let cells = row.get_column_iter().map(|(title, cell)| (title.clone(), cell.to_json_value()));
+        rows.add(place, &cells.collect::<Map<String, Value>>())?;
+    }
+    Ok(())
+}
+
+/// Writes a table.
+pub(crate) fn write(out: &mut (dyn Write + Send), columns: &[Column]) -> io::Result<()> {
+    write_columns(out, columns).map_err(io::Error::other)
+}
+
+fn write_columns(out: &mut (dyn Write + Send), columns: &[Column]) -> Result<(), ParquetError> {
+    let fields = columns.iter().map(|column| {
+        let kind = match &column.cells {
+            Cells::Texts(_) => "REQUIRED BYTE_ARRAY",
+            Cells::Counts(_) => "REQUIRED INT64",
+            Cells::Numbers(_) => "OPTIONAL DOUBLE",
+        };
+        let annotation = if matches!(column.cells, Cells::Texts(_)) { " (UTF8)" } else { "" };
+        format!("{kind} {}{annotation};", column.name)
+    });
+    let schema = format!("message rows {{ {} }}", fields.collect::<Vec<_>>().join(" "));
+    let mut writer = SerializedFileWriter::new(out, Arc::new(parse_message_type(&schema)?), Arc::default())?;
+    let mut group = writer.next_row_group()?;
+    for column in columns {
+        write_column(&mut group, &column.cells)?;
+    }
+    group.close()?;
+    writer.close()?;
+    Ok(())
+}
+
+fn write_column<W: Write + Send>(
+    group: &mut SerializedRowGroupWriter<'_, W>,
+    cells: &Cells,
+) -> Result<(), ParquetError> {
+    let Some(mut column) = group.next_column()? else {
+        return Err(ParquetError::General("the schema has fewer columns than the table".to_owned()));
+    };
+    match cells {
+        Cells::Texts(cells) => {
+            let values: Vec<ByteArray> = cells.iter().map(|text| ByteArray::from(text.as_str())).collect();
+            column.typed::<ByteArrayType>().write_batch(&values, None, None)?;
+        }
+        Cells::Counts(cells) => {
+            let values: Vec<i64> = cells.iter().map(|&count| i64::try_from(count).unwrap_or(i64::MAX)).collect();
+            column.typed::<Int64Type>().write_batch(&values, None, None)?;
+        }
+        Cells::Numbers(cells) => {
+            let values: Vec<f64> = cells.iter().copied().flatten().collect();
+            let levels: Vec<i16> = cells.iter().map(|number| i16::from(number.is_some())).collect();
+            column.typed::<DoubleType>().write_batch(&values, Some(&levels), None)?;
+        }
+    }
+    column.close()?;
+    Ok(())
+}

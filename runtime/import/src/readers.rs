@@ -1,0 +1,11 @@
+//! A module for each tool's files, which turns them into lines of a capture.
+
+pub(crate) mod agentic;
+pub(crate) mod dataset;
+pub(crate) mod dynamo;
+pub(crate) mod guidellm;
+pub(crate) mod llmservingsim;
+pub(crate) mod otel;
+pub(crate) mod own;
+pub(crate) mod requests;
+pub(crate) mod workload;

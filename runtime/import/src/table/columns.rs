@@ -1,0 +1,31 @@
+//! The columns of a table.
+
+/// The values of a column, one a row.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Cells {
+    /// Texts.
+    Texts(Vec<String>),
+    /// Whole numbers.
+    Counts(Vec<u64>),
+    /// Other numbers; none where a row has no value.
+    Numbers(Vec<Option<f64>>),
+}
+
+impl Cells {
+    pub(super) fn len(&self) -> usize {
+        match self {
+            Self::Texts(cells) => cells.len(),
+            Self::Counts(cells) => cells.len(),
+            Self::Numbers(cells) => cells.len(),
+        }
+    }
+}
+
+/// A column.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Column {
+    /// Its name: letters, digits, `_` and `.`.
+    pub name: String,
+    /// Its values, as many as those of every other column of the table.
+    pub cells: Cells,
+}

@@ -1,0 +1,87 @@
+//! Why a file is not written.
+
+use std::io;
+use std::path::PathBuf;
+
+/// Why a file is not written.
+#[derive(Debug, thiserror::Error)]
+pub enum OutputError {
+    /// A file is there that nobody has allowed to replace.
+    #[error("cannot write `{path}`: the file exists already")]
+    Exists {
+        /// The output.
+        path: PathBuf,
+    },
+    /// The output is a file that the command reads.
+    #[error("cannot write `{path}`: it is the input `{input}`")]
+    IsInput {
+        /// The output.
+        path: PathBuf,
+        /// The input, as it was named.
+        input: PathBuf,
+    },
+    /// The input is a file that the command is to replace.
+    #[error("cannot read `{input}`: this command would replace it by its output `{path}`")]
+    IsOutput {
+        /// The input.
+        input: PathBuf,
+        /// The output, as it was named.
+        path: PathBuf,
+    },
+    /// Two outputs are one file.
+    #[error("cannot write `{path}`: another output goes to the same file")]
+    Twice {
+        /// The output.
+        path: PathBuf,
+    },
+    /// A folder has the name of the output.
+    #[error("cannot write `{path}`: it is a folder")]
+    IsFolder {
+        /// The output.
+        path: PathBuf,
+    },
+    /// A file has the name of the folder, or of one above it.
+    #[error("cannot write to `{path}`: `{file}` is a file, not a folder")]
+    NotAFolder {
+        /// The output.
+        path: PathBuf,
+        /// The file.
+        file: PathBuf,
+    },
+    /// The folder cannot be used.
+    #[error("cannot write to `{path}`: {source}")]
+    Folder {
+        /// The folder.
+        path: PathBuf,
+        /// What the system says.
+        source: io::Error,
+    },
+    /// The file cannot be written.
+    #[error("cannot write `{path}`: {source}")]
+    Write {
+        /// The output.
+        path: PathBuf,
+        /// What the system says.
+        source: io::Error,
+    },
+}
+
+impl OutputError {
+    /// What to do, if that can be said.
+    #[must_use]
+    pub fn hint(&self) -> Option<&'static str> {
+        match self {
+            Self::Exists { .. } => Some("name another output, or replace it with --force"),
+            Self::IsInput { .. } | Self::IsOutput { .. } | Self::Twice { .. } => Some("name another output"),
+            Self::IsFolder { .. } => Some("name a file in it"),
+            Self::NotAFolder { .. } => Some("name another folder; one that does not exist is made"),
+            Self::Folder { .. } | Self::Write { .. } => None,
+        }
+    }
+
+    /// Whether whoever reads the output has gone away, such as `head`.
+    #[must_use]
+    pub fn is_broken_pipe(&self) -> bool {
+        matches!(self, Self::Write { source, .. } if source.kind() == io::ErrorKind::BrokenPipe)
+    }
+}

@@ -1,0 +1,19 @@
+//! What is wrong with a line.
+
+use super::error::CaptureProblem;
+
+/// A field and what is wrong with it.
+pub(super) struct Flaw {
+    pub(super) field: Option<String>,
+    pub(super) problem: CaptureProblem,
+}
+
+impl Flaw {
+    pub(super) fn of(field: &str, problem: CaptureProblem) -> Self {
+        Flaw { field: Some(field.to_owned()), problem }
+    }
+
+    pub(super) fn of_line(problem: CaptureProblem) -> Self {
+        Flaw { field: None, problem }
+    }
+}

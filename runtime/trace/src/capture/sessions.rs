@@ -1,0 +1,133 @@
+//! Sessions: which request of a capture is the next turn of which.
+
+use std::collections::{BTreeSet, HashMap};
+
+/// When a request came and went, as far as that is known.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TurnTimes {
+    /// When it arrived.
+    pub arrival_ns: Option<u64>,
+    /// From its arrival to its end.
+    pub duration_ns: Option<u64>,
+    /// From the end of the turn before it to its arrival, where the source says that.
+    pub think_ns: Option<u64>,
+}
+
+impl TurnTimes {
+    fn end_ns(&self) -> Option<u64> {
+        Some(self.arrival_ns?.saturating_add(self.duration_ns?))
+    }
+
+    /// How long the request waits after the end of `parent` if it is a turn of
+    /// it. `None` where it is not: it arrived before that end, or nobody knows
+    /// the end. Without arrivals (or where `ignores_arrivals`) the order is all
+    /// that is known, and the turn follows at once.
+    pub(super) fn think_after(&self, parent: &Self, ignores_arrivals: bool) -> Option<u64> {
+        if self.think_ns.is_some() {
+            return self.think_ns;
+        }
+        let (Some(arrival_ns), Some(_)) = (self.arrival_ns, parent.arrival_ns) else { return Some(0) };
+        match parent.end_ns() {
+            Some(end_ns) => arrival_ns.checked_sub(end_ns),
+            None => ignores_arrivals.then_some(0),
+        }
+    }
+}
+
+/// Finds the turn before each request of a named session.
+///
+/// A request is a turn of one that ended before it arrived: of those that have
+/// no next turn yet, the one that ended last. Requests that overlap are no turns
+/// of each other; the later one starts at its own arrival.
+#[derive(Debug, Default)]
+pub struct NamedSessions<'a> {
+    ignores_arrivals: bool,
+    // Looked up, never iterated, so its order cannot show.
+    sessions: HashMap<&'a str, Session>,
+}
+
+#[derive(Debug)]
+struct Session {
+    last: (usize, TurnTimes),
+    /// Requests with a known end and without a next turn, by their end.
+    ended: BTreeSet<(u64, usize)>,
+}
+
+impl<'a> NamedSessions<'a> {
+    /// With `ignores_arrivals` a request whose turn before it has no known end
+    /// still waits for it: there is no arrival it could start at instead.
+    #[must_use]
+    pub fn new(ignores_arrivals: bool) -> Self {
+        Self { ignores_arrivals, sessions: HashMap::new() }
+    }
+
+    /// Adds request number `index` to the session `name`. Returns the request
+    /// before it and the nanoseconds from the end of that one to this one, if it
+    /// is a turn. Requests are added in the order of their arrivals, or of the
+    /// file where these are not known.
+    pub fn add(&mut self, name: &'a str, index: usize, times: TurnTimes) -> Option<(usize, u64)> {
+        let own = times.end_ns().map(|end_ns| (end_ns, index));
+        let Some(session) = self.sessions.get_mut(name) else {
+            let session = Session { last: (index, times), ended: own.into_iter().collect() };
+            self.sessions.insert(name, session);
+            return None;
+        };
+        let (last, last_times) = session.last;
+        let arrival_ns = times.arrival_ns.filter(|_| times.think_ns.is_none());
+        let ended = arrival_ns.and_then(|arrival_ns| {
+            let (end_ns, parent) = *session.ended.range(..=(arrival_ns, usize::MAX)).next_back()?;
+            Some((parent, arrival_ns - end_ns, Some(end_ns)))
+        });
+        let found = ended.or_else(|| {
+            let think_ns = times.think_after(&last_times, self.ignores_arrivals)?;
+            Some((last, think_ns, last_times.end_ns()))
+        });
+        if let Some((parent, _, Some(end_ns))) = found {
+            session.ended.remove(&(end_ns, parent));
+        }
+        session.ended.extend(own);
+        session.last = (index, times);
+        found.map(|(parent, think_ns, _)| (parent, think_ns))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn times(arrival_ns: u64, duration_ns: Option<u64>) -> TurnTimes {
+        TurnTimes { arrival_ns: Some(arrival_ns), duration_ns, think_ns: None }
+    }
+
+    #[test]
+    fn turns_follow_what_ended_before_they_came() {
+        let mut sessions = NamedSessions::new(false);
+        let mut add = |index, arrival_ns, duration_ns| sessions.add("s", index, times(arrival_ns, Some(duration_ns)));
+        assert_eq!(add(0, 0, 50), None);
+        assert_eq!(add(1, 10, 90), None, "it came before the end of the first");
+        assert_eq!(add(2, 60, 5), Some((0, 10)));
+        assert_eq!(add(3, 65, 5), Some((2, 0)), "it came at the end of the third");
+        assert_eq!(add(4, 66, 500), None);
+        assert_eq!(add(5, 200, 5), Some((1, 100)), "of those that ended, the last");
+        assert_eq!(add(6, 600, 5), Some((4, 34)));
+    }
+
+    #[test]
+    fn unknown_ends_are_not_waited_for_unless_arrivals_are_ignored() {
+        for (ignores_arrivals, expected) in [(false, None), (true, Some((0, 0)))] {
+            let mut sessions = NamedSessions::new(ignores_arrivals);
+            assert_eq!(sessions.add("s", 0, times(0, None)), None);
+            assert_eq!(sessions.add("s", 1, times(70, None)), expected);
+        }
+    }
+
+    #[test]
+    fn given_think_times_and_unknown_arrivals_follow_the_order() {
+        let mut sessions = NamedSessions::new(false);
+        let think = |think_ns| TurnTimes { think_ns, ..TurnTimes::default() };
+        assert_eq!(sessions.add("s", 0, times(5, Some(5))), None);
+        assert_eq!(sessions.add("s", 1, think(Some(7))), Some((0, 7)));
+        assert_eq!(sessions.add("s", 2, think(None)), Some((1, 0)));
+        assert_eq!(sessions.add("t", 3, think(Some(9))), None);
+    }
+}

@@ -1,0 +1,6 @@
+//! A module for each format of traces, which hands its rows to the assembler.
+
+pub(crate) mod applied_compute;
+pub(crate) mod azure;
+pub(crate) mod dynamo;
+pub(crate) mod mooncake;
