@@ -237,7 +237,7 @@ class Decision(NamedTuple):
 
     now_ns: int
     budget_tokens: int
-    seats: int
+    running_slots: int
     free_blocks: int
     total_blocks: int
     events: list[Event]
@@ -311,7 +311,7 @@ def scheduling(make: Callable[[dict[str, Any], int], SchedulerPolicy]) -> type:
             self,
             now_ns: int,
             budget_tokens: int,
-            seats: int,
+            running_slots: int,
             free_blocks: int,
             total_blocks: int,
             events: list[int],
@@ -321,7 +321,7 @@ def scheduling(make: Callable[[dict[str, Any], int], SchedulerPolicy]) -> type:
             try:
                 happened = [_event(events[first : first + 8]) for first in range(0, len(events), 8)]
                 computed = [Progress(*progress[first : first + 3]) for first in range(0, len(progress), 3)]
-                decision = Decision(now_ns, budget_tokens, seats, free_blocks, total_blocks, happened, computed)
+                decision = Decision(now_ns, budget_tokens, running_slots, free_blocks, total_blocks, happened, computed)
                 policy.decide(decision, preferences)
             except GuestError as error:
                 raise passed_on(error) from error

@@ -81,7 +81,7 @@ pub struct PolicyBatch<'a> {
     /// What the step may compute in all.
     pub budget_tokens: u32,
     /// How many more requests may run.
-    pub seats: u32,
+    pub running_slots: u32,
     /// KV blocks that nobody refers to.
     pub free_blocks: u32,
     /// KV blocks there are for requests.

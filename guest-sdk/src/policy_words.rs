@@ -28,7 +28,7 @@ pub struct Policy<G> {
 pub struct PolicyNumbers {
     pub now_ns: u64,
     pub budget_tokens: u32,
-    pub seats: u32,
+    pub running_slots: u32,
     pub free_blocks: u32,
     pub total_blocks: u32,
 }
@@ -61,9 +61,9 @@ impl<G: PolicyGuest> Policy<G> {
             computed_tokens,
             output_tokens,
         }));
-        let PolicyNumbers { now_ns, budget_tokens, seats, free_blocks, total_blocks } = numbers;
+        let PolicyNumbers { now_ns, budget_tokens, running_slots, free_blocks, total_blocks } = numbers;
         let (events, progress) = (&*self.events, &*self.progress);
-        let batch = PolicyBatch { now_ns, budget_tokens, seats, free_blocks, total_blocks, events, progress };
+        let batch = PolicyBatch { now_ns, budget_tokens, running_slots, free_blocks, total_blocks, events, progress };
         self.preferences.clear();
         self.guest.decide(&batch, &mut self.preferences)?;
         let mut answer = Vec::with_capacity(self.preferences.len() * PREFERENCE_WORDS);
@@ -133,8 +133,9 @@ mod tests {
         }
 
         fn decide(&mut self, batch: &PolicyBatch<'_>, preferences: &mut Vec<Preference>) -> Result<(), String> {
-            let PolicyBatch { now_ns, budget_tokens, seats, free_blocks, total_blocks, events, progress } = *batch;
-            assert_eq!((now_ns, budget_tokens, seats, free_blocks, total_blocks), (9, 8, 7, 6, 5));
+            let PolicyBatch { now_ns, budget_tokens, running_slots, free_blocks, total_blocks, events, progress } =
+                *batch;
+            assert_eq!((now_ns, budget_tokens, running_slots, free_blocks, total_blocks), (9, 8, 7, 6, 5));
             assert_eq!(events, EVENTS);
             assert_eq!(progress, [Progress { slot: 3, computed_tokens: 4, output_tokens: 2 }]);
             preferences.extend([
@@ -148,7 +149,7 @@ mod tests {
     }
 
     const NUMBERS: PolicyNumbers =
-        PolicyNumbers { now_ns: 9, budget_tokens: 8, seats: 7, free_blocks: 6, total_blocks: 5 };
+        PolicyNumbers { now_ns: 9, budget_tokens: 8, running_slots: 7, free_blocks: 6, total_blocks: 5 };
 
     #[test]
     fn words_are_read_and_written_in_order() {

@@ -14,13 +14,17 @@ const NO_TOKEN: u64 = u64::MAX;
 /// A source as the interface calls it, and its requests by slot.
 pub struct TokenTable<G: TokenGuest> {
     guest: G,
-    requests: Vec<Option<Running<G::Request>>>,
+    requests: Vec<Option<Request<G::Request>>>,
 }
 
-struct Running<R> {
-    kept: R,
-    /// Tokens given so far.
-    given: u32,
+enum Request<R> {
+    Running {
+        kept: R,
+        /// Tokens given so far.
+        given: u32,
+    },
+    /// Until the host ends it, it may still want tokens, which it throws away.
+    Refused,
 }
 
 impl<G: TokenGuest> TokenTable<G> {
@@ -30,10 +34,12 @@ impl<G: TokenGuest> TokenTable<G> {
         Self { guest, requests: Vec::new() }
     }
 
-    /// Gives the tokens of one step from the flat lists of the interface.
+    /// Returns the tokens of one step from the flat lists of the interface.
+    /// `refuse` gets the slot and the reason of each request that the guest
+    /// cannot start.
     ///
     /// # Errors
-    /// What the guest says, or that the host does not keep to the interface.
+    /// An error of `next_token`, or a host that does not keep to the interface.
     pub fn step(
         &mut self,
         started: &[u64],
@@ -41,6 +47,7 @@ impl<G: TokenGuest> TokenTable<G> {
         structured_outputs: &[String],
         ended: &[u32],
         wants: &[u32],
+        mut refuse: impl FnMut(u32, &str),
     ) -> Result<Vec<u32>, String> {
         for &slot in ended {
             let ended = self.requests.get_mut(slot as usize).and_then(Option::take);
@@ -50,7 +57,7 @@ impl<G: TokenGuest> TokenTable<G> {
         whole(rest, "requests")?;
         let mut lists = Lists { tokens: request_tokens, texts: structured_outputs.iter() };
         for words in started {
-            self.start(words, &mut lists)?;
+            self.start(words, &mut lists, &mut refuse)?;
         }
         if !lists.tokens.is_empty() || lists.texts.next().is_some() {
             return Err(String::from("the host sent tokens or texts that belong to no request"));
@@ -64,9 +71,15 @@ impl<G: TokenGuest> TokenTable<G> {
         Ok(tokens)
     }
 
-    fn start(&mut self, words: &[u64; REQUEST_WORDS], lists: &mut Lists<'_>) -> Result<(), String> {
+    fn start(
+        &mut self,
+        words: &[u64; REQUEST_WORDS],
+        lists: &mut Lists<'_>,
+        refuse: &mut impl FnMut(u32, &str),
+    ) -> Result<(), String> {
         let [slot, seed, prompt_tokens, max_tokens, min_tokens, eos_token, stop_tokens, text_bytes] = *words;
-        let slot = number(slot)? as usize;
+        let number_of_slot = number(slot)?;
+        let slot = number_of_slot as usize;
         let request = TokenRequest {
             seed,
             prompt: lists.tokens(prompt_tokens)?,
@@ -82,21 +95,31 @@ impl<G: TokenGuest> TokenTable<G> {
         if self.requests[slot].is_some() {
             return Err(format!("the host started a request in slot {slot}, where there is one"));
         }
-        self.requests[slot] = Some(Running { kept: self.guest.start(&request)?, given: 0 });
+        self.requests[slot] = Some(match self.guest.start(&request) {
+            Ok(kept) => Request::Running { kept, given: 0 },
+            Err(reason) => {
+                refuse(number_of_slot, &reason);
+                Request::Refused
+            }
+        });
         Ok(())
     }
 
     fn give(&mut self, [slot, first_index, count]: [u32; WANT_WORDS], tokens: &mut Vec<u32>) -> Result<(), String> {
-        let Some(Some(request)) = self.requests.get_mut(slot as usize) else {
-            return Err(format!("the host wants tokens for slot {slot}, where no request is"));
+        let (kept, given) = match self.requests.get_mut(slot as usize) {
+            Some(Some(Request::Running { kept, given })) => (kept, given),
+            Some(Some(Request::Refused)) => {
+                tokens.resize(tokens.len() + count as usize, 0);
+                return Ok(());
+            }
+            Some(None) | None => return Err(format!("the host wants tokens for slot {slot}, where no request is")),
         };
-        if first_index != request.given {
-            let given = request.given;
+        if first_index != *given {
             return Err(format!("the host wants tokens from {first_index} on for slot {slot}, which has {given}"));
         }
         for _ in 0..count {
-            tokens.push(self.guest.next_token(&mut request.kept, request.given)?);
-            request.given += 1;
+            tokens.push(self.guest.next_token(kept, *given)?);
+            *given += 1;
         }
         Ok(())
     }
@@ -140,6 +163,9 @@ mod tests {
 
     use super::*;
 
+    /// The seed of requests that are refused.
+    const REFUSED_SEED: u64 = 13;
+
     /// Answers the length of the prompt, of the text and of the stop tokens,
     /// then its index, added up.
     struct Sums;
@@ -153,6 +179,9 @@ mod tests {
         }
 
         fn start(&mut self, request: &TokenRequest<'_>) -> Result<u32, String> {
+            if request.seed == REFUSED_SEED {
+                return Err("the seed is 13".into());
+            }
             let lengths = request.prompt.len() + 10 * request.stop_tokens.len() + request.structured_output.len();
             Ok(lengths as u32 + request.eos_token.unwrap_or(0))
         }
@@ -166,7 +195,7 @@ mod tests {
         let tokens: u64 = started.chunks(REQUEST_WORDS).map(|words| words[2] + words[6]).sum();
         let texts: Vec<String> =
             started.chunks(REQUEST_WORDS).filter(|words| words[7] == 2).map(|_| "{}".to_owned()).collect();
-        table.step(started, &vec![0; tokens as usize], &texts, ended, wants)
+        table.step(started, &vec![0; tokens as usize], &texts, ended, wants, |slot, _| panic!("{slot} was refused"))
     }
 
     const PLAIN: [u64; REQUEST_WORDS] = [0, 7, 3, 100, 0, NO_TOKEN, 0, 0];
@@ -190,6 +219,22 @@ mod tests {
     }
 
     #[test]
+    fn a_request_that_cannot_start_is_refused_and_the_others_go_on() {
+        let mut table = TokenTable::new(Sums);
+        let unfit = [1, REFUSED_SEED, 0, 100, 0, NO_TOKEN, 0, 0];
+        let mut refused = Vec::new();
+        let mut step = |started: &[u64], ended: &[u32], wants: &[u32]| {
+            let tokens: Vec<u32> = started.chunks(REQUEST_WORDS).flat_map(|words| vec![0; words[2] as usize]).collect();
+            table.step(started, &tokens, &[], ended, wants, |slot, reason| refused.push((slot, reason.to_owned())))
+        };
+        assert_eq!(step(&[PLAIN, unfit].concat(), &[], &[1, 0, 2, 0, 0, 1]), Ok(vec![0, 0, 300]));
+        assert_eq!(step(&[], &[], &[1, 5, 1, 0, 1, 1]), Ok(vec![0, 301]), "whatever is wanted of it");
+        let again = [1, 7, 1, 100, 0, NO_TOKEN, 0, 0];
+        assert_eq!(step(&again, &[1], &[1, 0, 1]), Ok(vec![100]), "its slot goes to another");
+        assert_eq!(refused, [(1, "the seed is 13".to_owned())]);
+    }
+
+    #[test]
     fn a_host_that_does_not_keep_to_the_interface_is_told() {
         type Sent<'a> = (&'a [u64], &'a [u32], &'a [u32]);
         let cases: &[(Sent<'_>, &str)] = &[
@@ -209,15 +254,15 @@ mod tests {
             let error = if chunks == started.len() {
                 step(&mut table, started, ended, wants)
             } else {
-                table.step(started, &[], &[], ended, wants)
+                table.step(started, &[], &[], ended, wants, |_, _| {})
             };
             let error = error.expect_err(told);
             assert!(error.contains(told), "{error}");
         }
         let mut table = TokenTable::new(Sums);
-        let error = table.step(&PLAIN, &[1], &[], &[], &[]).expect_err("two tokens are missing");
+        let error = table.step(&PLAIN, &[1], &[], &[], &[], |_, _| {}).expect_err("two tokens are missing");
         assert!(error.contains("fewer tokens"), "{error}");
-        let error = table.step(&[], &[1], &[], &[], &[]).expect_err("one is too many");
+        let error = table.step(&[], &[1], &[], &[], &[], |_, _| {}).expect_err("one is too many");
         assert!(error.contains("belong to no request"), "{error}");
     }
 }

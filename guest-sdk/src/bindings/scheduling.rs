@@ -32,13 +32,13 @@ impl<G: PolicyGuest + Exported<Kept = Policy<G>>> Guest for Component<G> {
     fn decide(
         now_ns: u64,
         budget_tokens: u32,
-        seats: u32,
+        running_slots: u32,
         free_blocks: u32,
         total_blocks: u32,
         events: Vec<u64>,
         progress: Vec<u32>,
     ) -> Result<Vec<u64>, String> {
-        let numbers = PolicyNumbers { now_ns, budget_tokens, seats, free_blocks, total_blocks };
+        let numbers = PolicyNumbers { now_ns, budget_tokens, running_slots, free_blocks, total_blocks };
         G::slot().with(|policy| policy.decide(numbers, &events, &progress))
     }
 }

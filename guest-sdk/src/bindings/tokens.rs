@@ -13,6 +13,7 @@ use core::marker::PhantomData;
 use super::Exported;
 use crate::{TokenGuest, TokenTable, parse_config};
 use exports::vcr::guest::tokens::Guest;
+use vcr::guest::requests;
 
 wit_bindgen::generate!({
     path: "../wit/v0_2",
@@ -37,6 +38,7 @@ impl<G: TokenGuest + Exported<Kept = TokenTable<G>>> Guest for Component<G> {
         ended: Vec<u32>,
         wants: Vec<u32>,
     ) -> Result<Vec<u32>, String> {
-        G::slot().with(|table| table.step(&started, &request_tokens, &structured_outputs, &ended, &wants))
+        G::slot()
+            .with(|table| table.step(&started, &request_tokens, &structured_outputs, &ended, &wants, requests::refuse))
     }
 }

@@ -4,10 +4,9 @@ use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
 
-use serde::de::IgnoredAny;
 use serde_json::value::RawValue;
 
-use crate::{Format, Schema};
+use crate::{Format, Grammar, Pattern, Schema};
 
 /// What a request's output must be like.
 #[derive(Debug)]
@@ -18,6 +17,10 @@ pub enum Wanted {
     Json(Box<Schema>),
     /// A text of this format.
     Text(Format),
+    /// A text that matches.
+    Pattern(Pattern),
+    /// A text of this grammar.
+    Grammar(Grammar),
 }
 
 /// vLLM's `StructuredOutputsParams`. Its flags say how a grammar is made of
@@ -28,8 +31,8 @@ struct Params {
     json: Option<Box<RawValue>>,
     json_object: Option<bool>,
     choice: Option<Vec<String>>,
-    regex: Option<IgnoredAny>,
-    grammar: Option<IgnoredAny>,
+    regex: Option<String>,
+    grammar: Option<String>,
     /// A structural tag, or the text of one.
     structural_tag: Option<Box<RawValue>>,
 }
@@ -42,12 +45,6 @@ impl Wanted {
     pub fn parse(text: &str) -> Result<Self, String> {
         let unread = |error: serde_json::Error| format!("the structured output cannot be read: {error}");
         let params: Params = serde_json::from_str(text).map_err(unread)?;
-        let unknown = [("regex", params.regex.is_some()), ("grammar", params.grammar.is_some())];
-        if let Some((name, _)) = unknown.iter().find(|(_, is_given)| *is_given) {
-            return Err(format!(
-                "a structured output by `{name}` is not supported: only json, json_object, choice and structural_tag"
-            ));
-        }
         match params {
             Params { choice: Some(choices), .. } if choices.is_empty() => {
                 Err("the structured output has an empty `choice`".into())
@@ -59,8 +56,12 @@ impl Wanted {
             Params { structural_tag: Some(tag), .. } => Format::parse(&unquoted(&tag))
                 .map(Self::Text)
                 .map_err(|error| format!("the structural tag of the output cannot be followed: {error}")),
+            Params { regex: Some(regex), .. } => Pattern::parse(&regex).map(Self::Pattern),
+            Params { grammar: Some(grammar), .. } => Grammar::parse(&grammar).map(Self::Grammar),
             Params { json_object: Some(true), .. } => Ok(Self::Json(Box::new(Schema::any_object()))),
-            _ => Err("the structured output has neither `json`, `json_object`, `choice` nor `structural_tag`".into()),
+            _ => Err("the structured output has none of `json`, `json_object`, `choice`, `regex`, `grammar` and \
+                      `structural_tag`"
+                .into()),
         }
     }
 }

@@ -1,8 +1,9 @@
 //! What a model with structured outputs says, as a guest.
 //!
 //! A request with a structured output gets valid JSON of the kind it asks for
-//! (`json_object`, `json` with a [`Schema`], `choice`, `structural_tag` with a
-//! [`Format`]), any other one random words; both end with the request's end
+//! (`json_object`, `json` with a [`Schema`], `choice`, `regex` with a [`Pattern`],
+//! `grammar` with a [`Grammar`], `structural_tag` with a [`Format`]), any other one
+//! random words; both end with the request's end
 //! token. What is said depends on the seed of the request alone. The config is a [`Config`], for example
 //! `{"vocabulary": {"{": 90, "}": 92, "true": 1904, ...}}`.
 
@@ -11,9 +12,12 @@
 extern crate alloc;
 
 mod choice;
+mod draw;
 mod entries;
+mod grammar;
 mod numbers;
 mod output;
+mod pattern;
 mod schema;
 mod structural;
 mod vocabulary;
@@ -24,11 +28,13 @@ use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
 
-use vcr_guest_sdk::{Rng, TokenGuest, TokenRequest, export_token_source};
+use vcr_guest_sdk::{Rng, TokenGuest, TokenRequest, export_token_source, observe};
 
 pub use crate::choice::Wanted;
 use crate::entries::Entries;
+pub use crate::grammar::Grammar;
 pub use crate::output::Output;
+pub use crate::pattern::Pattern;
 pub use crate::schema::Schema;
 pub use crate::structural::Format;
 use crate::vocabulary::Vocabulary;
@@ -48,10 +54,14 @@ pub struct Config {
     /// The fewest and the most words of an answer without a structured output.
     #[serde(default = "usual_words")]
     words: [u32; 2],
-    /// Whether a structured output that cannot be followed ends the run, rather
-    /// than being ignored.
-    #[serde(default)]
+    /// Whether a request is refused whose structured output cannot be followed,
+    /// rather than answered with words and counted.
+    #[serde(default = "is_strict")]
     strict: bool,
+}
+
+fn is_strict() -> bool {
+    true
 }
 
 fn usual_words() -> [u32; 2] {
@@ -83,8 +93,11 @@ impl TokenGuest for JsonTokens {
             return self.speak(request);
         }
         match self.follow(request) {
-            // One request of many must not end a live engine.
-            Err(_) if !self.is_strict => self.speak(request),
+            Err(reason) if !self.is_strict => {
+                observe::count("structured_outputs_not_followed", 1);
+                observe::log(&format!("a request gets words, because {reason}"));
+                self.speak(request)
+            }
             output => output,
         }
     }
@@ -115,6 +128,14 @@ impl JsonTokens {
                 let tokens = self.fitting(request, |rng, generosity| document(&schema, rng, generosity));
                 Ok(output.with_json(tokens.map_err(unmade)?))
             }
+            Wanted::Pattern(pattern) => {
+                let tokens = self.fitting(request, |mut rng, generosity| pattern.text(&mut rng, generosity));
+                Ok(output.with_text(tokens.map_err(unmade)?))
+            }
+            Wanted::Grammar(grammar) => {
+                let tokens = self.fitting(request, |mut rng, generosity| grammar.text(&mut rng, generosity));
+                Ok(output.with_text(tokens.map_err(unmade)?))
+            }
             Wanted::Text(format) => {
                 let tokens = self.fitting(request, |mut rng, generosity| format.text(&mut rng, generosity));
                 Ok(output.with_text(tokens.map_err(unmade)?))
@@ -133,7 +154,7 @@ impl JsonTokens {
         if all.iter().any(fits) {
             all.retain(fits);
         }
-        let chosen = numbers::below(&mut Rng::new(request.seed, 0), all.len() as u32) as usize;
+        let chosen = draw::below(&mut Rng::new(request.seed, 0), all.len() as u32) as usize;
         Ok(all.swap_remove(chosen))
     }
 

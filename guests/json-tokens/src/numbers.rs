@@ -11,11 +11,6 @@ const USUAL_RANGE: f64 = 1_000.0;
 /// Beyond this, hundredths are no whole numbers any more.
 const EXACT_MAX: f64 = 1e13;
 
-/// A number from 0 to below `end`, which is not 0.
-pub(crate) fn below(rng: &mut Rng, end: u32) -> u32 {
-    ((u64::from(rng.next_u32()) * u64::from(end)) >> 32) as u32
-}
-
 /// A whole number within the bounds of `schema`.
 pub(crate) fn integer(schema: &Schema, rng: &mut Rng) -> Result<String, String> {
     let (low, high) = bounds(schema);

@@ -6,6 +6,7 @@ use serde::de::{Deserialize, Deserializer, IgnoredAny};
 use serde_json::Value;
 
 use crate::entries::Entries;
+use crate::pattern::Pattern;
 
 /// A JSON schema, as far as this guest follows it. Keywords that would bind
 /// what is written and are not known here are an error; those that bind nothing
@@ -33,6 +34,8 @@ pub struct Schema {
     pub(crate) max_items: Option<u32>,
     pub(crate) min_length: u32,
     pub(crate) max_length: Option<u32>,
+    #[serde(deserialize_with = "pattern")]
+    pub(crate) pattern: Option<Pattern>,
     pub(crate) minimum: Option<f64>,
     pub(crate) maximum: Option<f64>,
     pub(crate) exclusive_minimum: Option<f64>,
@@ -86,7 +89,8 @@ impl Schema {
     /// Whether every value fits.
     pub(crate) fn is_any(&self) -> bool {
         let says_nothing = self.types.is_empty() && self.properties.0.is_empty() && self.items.is_none();
-        let is_free = self.values.is_none() && self.constant.is_none() && self.reference.is_none();
+        let is_free =
+            self.pattern.is_none() && self.values.is_none() && self.constant.is_none() && self.reference.is_none();
         says_nothing && is_free && self.alternatives().is_empty()
     }
 
@@ -95,6 +99,8 @@ impl Schema {
         match self.types[..] {
             [] if !self.properties.0.is_empty() => &[Type::Object],
             [] if self.items.is_some() => &[Type::Array],
+            // Binds strings alone, which a value need not be, but is meant to be.
+            [] if self.pattern.is_some() => &[Type::String],
             [] => &[Type::String, Type::Integer, Type::Boolean],
             _ => &self.types,
         }
@@ -123,6 +129,10 @@ where
         Given::One(one) => Vec::from([one]),
         Given::Many(many) => many,
     })
+}
+
+fn pattern<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Pattern>, D::Error> {
+    crate::pattern::deserialize(deserializer).map(Some)
 }
 
 /// Reads a value that, where it is null, is still there.

@@ -7,9 +7,12 @@ use serde::de::value::MapAccessDeserializer;
 use serde::de::{Deserialize, Deserializer, Error, MapAccess, Visitor};
 use vcr_guest_sdk::Rng;
 
+use crate::draw::pick;
+use crate::grammar::Grammar;
+use crate::pattern::Pattern;
 use crate::schema::{Schema, one_or_many};
 use crate::words::word;
-use crate::writer::{document, pick};
+use crate::writer::document;
 
 /// A text made of fixed and free parts: xgrammar's formats of structural tags,
 /// as far as this guest follows them.
@@ -26,6 +29,14 @@ pub enum Format {
         _style: Option<Style>,
     },
     AnyText,
+    Regex {
+        #[serde(deserialize_with = "crate::pattern::deserialize")]
+        pattern: Pattern,
+    },
+    Grammar {
+        #[serde(deserialize_with = "grammar")]
+        grammar: Grammar,
+    },
     Sequence {
         elements: Vec<Format>,
     },
@@ -97,6 +108,8 @@ impl Format {
             Self::ConstString { value } => Ok(value.clone()),
             Self::JsonSchema { schema, .. } => document(schema, Rng::new(rng.next_u64(), 0), generosity),
             Self::AnyText => Ok((0..2 * generosity).map(|_| word(rng)).collect::<Vec<_>>().join(" ")),
+            Self::Regex { pattern } => pattern.text(rng, generosity),
+            Self::Grammar { grammar } => grammar.text(rng, generosity),
             Self::Sequence { elements } => elements.iter().map(|element| element.text(rng, generosity)).collect(),
             Self::Or { elements } => pick(elements, rng).ok_or("an `or` has no elements")?.text(rng, generosity),
             Self::Tag(tag) => tag.text(rng, generosity),
@@ -119,6 +132,10 @@ impl From<Structure> for Tag {
     fn from(Structure { begin, schema, end }: Structure) -> Self {
         Self { begin, content: Box::new(Format::JsonSchema { schema, _style: None }), end: Vec::from([end]) }
     }
+}
+
+fn grammar<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Grammar, D::Error> {
+    Grammar::parse(&String::deserialize(deserializer)?).map_err(Error::custom)
 }
 
 /// Reads a schema, the text of one, or `true`. Where any value would do it is an

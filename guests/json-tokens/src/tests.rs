@@ -2,6 +2,7 @@ use serde_json::{Value, json};
 
 use super::*;
 
+mod grammars;
 mod tags;
 
 const EOS: u32 = 999;
@@ -9,7 +10,7 @@ const EOS: u32 = 999;
 /// Each byte is its own token, and some pieces are more.
 fn guest() -> JsonTokens {
     let bytes: Vec<u32> = (0..256).collect();
-    let config = json!({ "byte_tokens": bytes, "vocabulary": { "\": ": 300, "true": 301 }, "strict": true });
+    let config = json!({ "byte_tokens": bytes, "vocabulary": { "\": ": 300, "true": 301 } });
     JsonTokens::configure(serde_json::from_value(config).expect("a config"), 1).expect("it is good")
 }
 
@@ -199,11 +200,25 @@ fn other_requests_get_words_by_their_seed() {
 fn what_cannot_be_followed_is_named() {
     for (wanted, told) in [
         ("nonsense", "the structured output cannot be read"),
-        (r#"{"regex": "a+"}"#, "by `regex` is not supported"),
-        (r#"{"grammar": "root ::= 1"}"#, "by `grammar` is not supported"),
+        (r#"{"regex": "(a"}"#, "the regular expression `(a` cannot be followed: unclosed group"),
+        (r#"{"regex": "(?=a)b"}"#, "look-around"),
+        (r#"{"regex": "a\\bb"}"#, "a word boundary inside"),
+        (r#"{"regex": "a{70000}"}"#, "more than 2048 bytes"),
+        (r#"{"grammar": "root ::= (((((\"\"*)*)*)*)*)* \"a\"{9000}"}"#, "more than 8192 bytes"),
+        (r#"{"grammar": "root ::= 1 2"}"#, "there is no rule `1`"),
+        (r#"{"grammar": "start: \"a\""}"#, "line 1: `start` is no rule: rules are written `name ::= ...`"),
+        (r#"{"grammar": "x ::= \"a\""}"#, "it has no rule `root`"),
+        (r#"{"grammar": "root ::= \"a\" root"}"#, "no text of the rule `root` ever ends"),
+        (r#"{"grammar": "root ::= . \"a\""}"#, "`.` is not supported"),
+        (r#"{"grammar": "root ::= (\"a\"\n\n"}"#, "line 3: a group `(` has no end"),
         (r#"{"choice": []}"#, "an empty `choice`"),
-        (r#"{"json_object": false}"#, "neither `json`, `json_object`, `choice` nor `structural_tag`"),
-        (r#"{"json": {"type": "string", "pattern": "a+"}}"#, "unknown field `pattern`"),
+        (r#"{"json_object": false}"#, "none of `json`, `json_object`, `choice`"),
+        (r#"{"json": {"type": "string", "pattern": "a(?!b)"}}"#, "look-around"),
+        (
+            r#"{"json": {"type": "string", "pattern": "^a$", "minLength": 5}}"#,
+            "no text of 5 to 65536 characters matches the `pattern`",
+        ),
+        (r#"{"json": {"allOf": []}}"#, "unknown field `allOf`"),
         (r#"{"json": {"type": "text"}}"#, "the schema of the output cannot be followed"),
         (r#"{"json": {"enum": []}}"#, "an empty `enum`"),
         (r##"{"json": {"$ref": "#/$defs/Gone"}}"##, "its `$ref` is `#/$defs/Gone`"),

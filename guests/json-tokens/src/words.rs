@@ -1,6 +1,6 @@
 use vcr_guest_sdk::Rng;
 
-use crate::numbers::below;
+use crate::draw::below;
 
 /// What texts are made of: lower-case letters only, so that JSON needs no
 /// escapes.

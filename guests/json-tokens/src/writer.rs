@@ -3,7 +3,8 @@ use alloc::string::String;
 
 use vcr_guest_sdk::Rng;
 
-use crate::numbers::{self, below};
+use crate::draw::{below, pick};
+use crate::numbers;
 use crate::schema::{Schema, Type};
 use crate::words::{WORDS, word};
 
@@ -109,6 +110,12 @@ impl<'a> Writer<'a> {
         if shortest > longest || shortest > BYTES_MAX {
             return Err(format!("there is no string of {shortest} to {longest} characters"));
         }
+        if let Some(pattern) = &schema.pattern {
+            let generosity = self.generosity();
+            let text = pattern.text_of_length(&mut self.rng, generosity, shortest, longest)?;
+            self.text += &format!("{}", serde_json::Value::from(text));
+            return Ok(());
+        }
         let mut text = String::new();
         let words = self.generosity() * 2;
         let wanted = if words == 0 { 0 } else { 1 + below(&mut self.rng, words) };
@@ -208,8 +215,4 @@ fn least(schema: &Schema) -> Type {
         return Type::Object;
     }
     schema.types().iter().min().copied().unwrap_or(Type::Null)
-}
-
-pub(crate) fn pick<'a, T>(items: &'a [T], rng: &mut Rng) -> Option<&'a T> {
-    if items.is_empty() { None } else { items.get(below(rng, items.len() as u32) as usize) }
 }

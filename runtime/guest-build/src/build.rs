@@ -2,79 +2,19 @@
 
 use std::env;
 use std::ffi::OsString;
-use std::fmt;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::command::{program, stream};
 use crate::error::BuildError;
-use crate::options::{Options, Route};
+use crate::naming;
+use crate::options::Options;
 use crate::packages::{self, Package, Workspace};
+use crate::progress::{BuiltGuest, Progress};
 use crate::python::is_python;
-use crate::toolchain::{self, Toolchain};
-use crate::{TARGET, component};
-
-/// What a build is doing; each prints as one line.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Progress<'a> {
-    /// Something is being downloaded.
-    Fetching {
-        /// What, in words.
-        what: &'a str,
-    },
-    /// A compiler was found.
-    Toolchain {
-        /// The way it was found.
-        route: Route,
-    },
-    /// Compiling begins.
-    Compiling {
-        /// The packages, separated by commas.
-        packages: &'a str,
-    },
-    /// A line of the compiler's own output.
-    Cargo {
-        /// The line.
-        line: &'a str,
-    },
-    /// A component lies ready.
-    Built {
-        /// The component.
-        guest: &'a BuiltGuest,
-    },
-}
-
-impl fmt::Display for Progress<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Fetching { what } => write!(f, "fetching {what}"),
-            Self::Toolchain { route } => write!(f, "compiler for {TARGET}: {route}"),
-            Self::Compiling { packages } => write!(f, "compiling {packages}"),
-            Self::Cargo { line } => f.write_str(line),
-            Self::Built { guest } => {
-                write!(f, "built {} ({} bytes)", guest.component.display(), guest.size_bytes)
-            }
-        }
-    }
-}
-
-/// A component that was built.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct BuiltGuest {
-    /// Name of the package, and of the file without `.wasm`.
-    pub name: String,
-    /// The component's file.
-    pub component: PathBuf,
-    /// Size of that file in bytes.
-    pub size_bytes: u64,
-    /// SHA-256 of that file, in lower-case hexadecimal digits.
-    pub digest: String,
-    /// What it was compiled with, and how that was found: the name of a [`Route`],
-    /// or a tool and its version. The bytes depend on it.
-    pub toolchain: String,
-}
+use crate::toolchain::Toolchain;
+use crate::{TARGET, component, find};
 
 /// Builds the guest crate in `dir` into `out_dir/NAME.wasm`.
 ///
@@ -146,12 +86,15 @@ fn build_packages(
     progress: &mut dyn FnMut(Progress<'_>),
 ) -> Result<Vec<BuiltGuest>, BuildError> {
     fs::create_dir_all(out_dir).map_err(|source| BuildError::Io { action: "create", path: out_dir.into(), source })?;
-    let toolchain = toolchain::find(&workspace.root, options, progress)?;
+    let place = |guest: &Package| out_dir.join(format!("{}.wasm", guest.name));
+    guests.iter().try_for_each(|guest| component::check_place(&place(guest)))?;
+    let toolchain = find::toolchain(&workspace.root, options, progress)?;
 
     let mut built = Vec::with_capacity(guests.len());
     for guest in guests {
         progress(Progress::Compiling { packages: &guest.name });
         let mut cargo = cargo_build(workspace, &guest.name, &toolchain);
+        naming::by_package(&mut cargo, &workspace.target)?;
         let messages = stream(&mut cargo, |line| progress(Progress::Cargo { line })).map_err(|error| match error {
             BuildError::ProgramFailed { message, .. } => BuildError::Compile { messages: message },
             other => other,
@@ -164,8 +107,9 @@ fn build_packages(
             .ok_or_else(|| BuildError::NotAGuest { package: guest.name.clone() })?;
         let module =
             fs::read(module).map_err(|source| BuildError::Io { action: "read", path: module.clone(), source })?;
-        let bytes = component::encode(&guest.name, &module)?;
-        let path = out_dir.join(format!("{}.wasm", guest.name));
+        let mut bytes = component::encode(&guest.name, &module)?;
+        component::add_example(&mut bytes, guest.manifest.parent().unwrap_or(&workspace.root))?;
+        let path = place(guest);
         component::write(&path, &bytes)?;
         let done = BuiltGuest {
             name: guest.name.clone(),

@@ -8,10 +8,11 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use crate::build::Progress;
 use crate::command::{output, program};
 use crate::error::BuildError;
-use crate::options::{Options, Route};
+use crate::options::Options;
+use crate::progress::Progress;
+use crate::route::Route;
 use crate::toolchain::{Toolchain, build_std_args, no_way, sysroot, unstable};
 
 /// Written last, so that a prefix that has it is whole.
@@ -20,7 +21,7 @@ const MARKER: &str = "complete";
 /// The oldest compiler that knows edition 2024, as (major, minor).
 const OLDEST: (u32, u32) = (1, 85);
 
-/// The cached toolchain, fetched first where there is none.
+/// The cached toolchain; where there is none, it is fetched if that is allowed.
 pub(crate) fn toolchain(
     dir: &Path,
     options: &Options,
@@ -33,7 +34,8 @@ pub(crate) fn toolchain(
     let linker = linker(dir)?;
     let prefix = match cached(&cache) {
         Some(prefix) => prefix,
-        None => fetch(&cache, progress)?,
+        None if options.bootstrap => fetch(&cache, progress)?,
+        None => return Err(no_way(Route::Debian, "its packages are downloaded with --bootstrap only")),
     };
     let library_source = library_source(&prefix)?;
     Ok(Toolchain {

@@ -1,6 +1,6 @@
 use std::path::PathBuf;
 
-use crate::options::Route;
+use crate::route::Route;
 
 /// Why a guest could not be built. [`BuildError::hint`] says what to do.
 #[derive(Debug, thiserror::Error)]
@@ -14,6 +14,12 @@ pub enum BuildError {
         path: PathBuf,
         /// Why not.
         source: std::io::Error,
+    },
+    /// The place of the component is taken.
+    #[error("cannot write `{}`: the file exists already, and is no WebAssembly that a build could replace", path.display())]
+    Foreign {
+        /// The file.
+        path: PathBuf,
     },
     /// A program that the build needs is not installed.
     #[error("`{program}` is not installed, or not on the PATH")]
@@ -109,6 +115,14 @@ pub enum BuildError {
         /// What `wit-component` says.
         reason: String,
     },
+    /// The example config beside the guest is none.
+    #[error("the example config `{}` cannot be put into the guest: {reason}", path.display())]
+    BadExample {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        reason: String,
+    },
 }
 
 /// What is wrong with a project in Python.
@@ -157,6 +171,7 @@ impl BuildError {
                 "install Rust from https://rustup.rs"
             }
             Self::ProgramMissing { program } if program == "python3" => "install Python from https://www.python.org",
+            Self::Foreign { .. } => "move the file away, or name another folder with --out",
             Self::OldPython { .. } => "put a later `python3` on the PATH",
             Self::NoComponentizePy { .. } => {
                 "it comes from the Python package index: look at the network, at pip's settings, and whether Python \
@@ -168,7 +183,14 @@ impl BuildError {
                 "give the directory of a guest crate, or of a workspace of guests"
             }
             Self::NotAGuest { .. } => "add `[lib]` with `crate-type = [\"cdylib\"]` to its Cargo.toml",
-            Self::NoToolchain { .. } => "run `rustup target add wasm32-unknown-unknown` where the network allows it",
+            Self::NoToolchain { .. } => {
+                "run one of these: `rustup target add wasm32-unknown-unknown`; `rustup component add rust-src`; \
+                 `vcr guest build --bootstrap`, which downloads Debian's Rust compiler into the user's cache folder \
+                 (needs apt-get)"
+            }
+            Self::BadExample { .. } => {
+                "`config.json` beside a guest is the config that tools try it with: make it one JSON document"
+            }
             Self::Component { .. } => {
                 "export a world of `wit/`; with the SDK: `export_latency_model!` in the root of \
                  the crate"

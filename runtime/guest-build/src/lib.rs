@@ -29,15 +29,21 @@ mod command;
 mod component;
 mod debian;
 mod error;
+mod find;
+mod naming;
 mod options;
 mod packages;
+mod progress;
 mod python;
+mod route;
 mod toolchain;
 
-pub use build::{BuiltGuest, Progress, build, build_workspace, default_out_dir};
+pub use build::{build, build_workspace, default_out_dir};
 pub use error::{BuildError, ProjectProblem};
-pub use options::{Options, Route};
+pub use options::Options;
+pub use progress::{BuiltGuest, Progress};
 pub use python::{build_python, is_python};
+pub use route::Route;
 
 /// The target that guests are compiled for.
 pub const TARGET: &str = "wasm32-unknown-unknown";

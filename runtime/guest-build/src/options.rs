@@ -1,55 +1,17 @@
 use std::env;
-use std::fmt;
 use std::path::PathBuf;
 
 use crate::error::BuildError;
-
-/// A way to compile for wasm32, in the order of preference.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Route {
-    /// The target is installed for the current toolchain.
-    Installed,
-    /// `rustup target add` installs it.
-    Rustup,
-    /// The current toolchain has the source of its library (`rust-src`), which
-    /// is compiled along with the guest.
-    RustSrc,
-    /// Debian's packages of a compiler and the source of its library, unpacked
-    /// into the cache directory. Serves `no_std` guests only, as `RustSrc` does.
-    Debian,
-}
-
-impl Route {
-    pub(crate) const ALL: [Self; 4] = [Self::Installed, Self::Rustup, Self::RustSrc, Self::Debian];
-
-    /// The name that `VCR_GUEST_TOOLCHAIN` knows it by.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Installed => "installed",
-            Self::Rustup => "rustup",
-            Self::RustSrc => "rust-src",
-            Self::Debian => "debian",
-        }
-    }
-
-    pub(crate) fn names() -> String {
-        let names: Vec<&str> = Self::ALL.iter().map(|route| route.name()).collect();
-        format!("`auto`, `{}`", names.join("`, `"))
-    }
-}
-
-impl fmt::Display for Route {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
-}
+use crate::route::Route;
 
 /// How to build.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Options {
     /// The one way to find a compiler; `None` tries each in order.
     pub route: Option<Route>,
+    /// Whether Debian's packages may be downloaded. Once they are, they serve
+    /// without it.
+    pub bootstrap: bool,
     /// Where fetched compilers are kept. `None` means `$XDG_CACHE_HOME/vcr` or
     /// `~/.cache/vcr`.
     pub cache_dir: Option<PathBuf>,
@@ -62,11 +24,13 @@ impl Options {
     /// # Errors
     /// When `VCR_GUEST_TOOLCHAIN` names no route.
     pub fn from_env() -> Result<Self, BuildError> {
-        let route = match env::var("VCR_GUEST_TOOLCHAIN") {
+        let route: Option<Route> = match env::var("VCR_GUEST_TOOLCHAIN") {
             Ok(value) => parse_route(&value)?,
             Err(_) => None,
         };
-        Ok(Self { route, cache_dir: env::var_os("VCR_CACHE_DIR").map(PathBuf::from) })
+        // Who names that route wants it.
+        let bootstrap = route == Some(Route::Debian);
+        Ok(Self { route, bootstrap, cache_dir: env::var_os("VCR_CACHE_DIR").map(PathBuf::from) })
     }
 
     /// The cache directory, if any is to be had.

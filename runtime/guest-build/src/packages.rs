@@ -19,6 +19,8 @@ pub(crate) struct Package {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Workspace {
     pub(crate) root: PathBuf,
+    /// Where cargo puts what it builds.
+    pub(crate) target: PathBuf,
     pub(crate) packages: Vec<Package>,
 }
 
@@ -50,7 +52,8 @@ fn read(metadata: &str) -> Result<Workspace, String> {
             })
         })
         .collect::<Result<_, String>>()?;
-    Ok(Workspace { root: text(&metadata, "workspace_root")?.into(), packages })
+    let (root, target) = (text(&metadata, "workspace_root")?, text(&metadata, "target_directory")?);
+    Ok(Workspace { root: root.into(), target: target.into(), packages })
 }
 
 fn contains(list: &Value, word: &str) -> bool {
@@ -82,7 +85,7 @@ mod tests {
 
     #[test]
     fn guests_are_told_from_libraries() {
-        let metadata = r#"{"workspace_root": "/w", "packages": [
+        let metadata = r#"{"workspace_root": "/w", "target_directory": "/w/target", "packages": [
             {"name": "a", "manifest_path": "/w/a/Cargo.toml",
              "targets": [{"crate_types": ["cdylib"]}]},
             {"name": "b", "manifest_path": "/w/b/Cargo.toml",

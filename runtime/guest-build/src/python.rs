@@ -11,11 +11,11 @@ use std::process::Command;
 
 use serde::Deserialize;
 
-use crate::build::{BuiltGuest, Progress};
 use crate::command::{output, program, stream};
 use crate::component;
 use crate::error::{BuildError, ProjectProblem};
 use crate::options::Options;
+use crate::progress::{BuiltGuest, Progress};
 
 /// The version of componentize-py that guests are built with.
 const COMPONENTIZE_PY: &str = "0.25.1";
@@ -106,6 +106,8 @@ pub fn build_python(
     let dir = &dir.canonicalize().map_err(io("read", dir))?;
     let project = read(dir)?;
     fs::create_dir_all(out_dir).map_err(io("create", out_dir))?;
+    let path = out_dir.join(format!("{}.wasm", project.name));
+    component::check_place(&path)?;
     let python = environment(dir, options, progress)?;
 
     progress(Progress::Compiling { packages: &project.name });
@@ -113,8 +115,8 @@ pub fn build_python(
     let built = fs::create_dir_all(&work).map_err(io("create", &work)).and_then(|()| {
         let work = work.canonicalize().map_err(io("read", &work))?;
         let wit = interface(dir, &project.settings, &work)?;
-        let bytes = componentize(&python, dir, &project, &wit, &work, progress)?;
-        let path = out_dir.join(format!("{}.wasm", project.name));
+        let mut bytes = componentize(&python, dir, &project, &wit, &work, progress)?;
+        component::add_example(&mut bytes, dir)?;
         component::write(&path, &bytes)?;
         Ok(BuiltGuest {
             name: project.name.clone(),

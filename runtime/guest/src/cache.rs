@@ -1,9 +1,11 @@
-//! Where compiled guests are kept from run to run.
+//! The cache of compiled guests.
 //!
 //! An entry is machine code, and as trusted as this program is: whoever could
 //! write one could do anything. So it lies in a folder that the user alone can
 //! write to, is made by this program alone, and is never taken from anywhere
-//! else. It is found by the hash of the component, the version of the compiler
+//! else. That folder is a subfolder of its own, and of its files only those named
+//! as the cache names them are ever removed: a user may put it beside other
+//! files. An entry is found by the hash of the component, the version of the compiler
 //! and its settings, so it never goes stale; it appears whole or not at all; and
 //! one that is damaged is made again. The cache saves time and is never needed:
 //! where anything is wrong with it, guests are compiled.
@@ -23,9 +25,19 @@ use xxhash_rust::xxh3::xxh3_128;
 
 use crate::digest::hex;
 
-/// Names the folder that compiled guests are kept in, in place of the usual one
-/// of the user; empty to keep none.
+/// Names the folder in which the cache has its subfolder, in place of the usual
+/// one of the user; empty to keep none.
 const FOLDER_VARIABLE: &str = "VCR_GUEST_CACHE";
+
+/// The cache's own subfolder.
+const SUBFOLDER: &str = "compiled-guests";
+
+/// Extensions of an entry and of its seal.
+const ENTRY_EXTENSION: &str = "cwasm";
+const SEAL_EXTENSION: &str = "seal";
+
+/// Hexadecimal digits of an entry's name.
+const NAME_DIGITS: usize = 64;
 
 /// Entries that nobody has asked for in this time are cleared away.
 const KEPT_FOR: Duration = Duration::from_secs(30 * 24 * 3600);
@@ -45,17 +57,23 @@ impl Cache {
     /// The cache that the environment names, or the usual one; none where there
     /// is no place for one that only the user can write to.
     pub(crate) fn from_env() -> Option<Self> {
-        let folder = match std::env::var_os(FOLDER_VARIABLE) {
-            Some(folder) if folder.is_empty() => return None,
-            Some(folder) => PathBuf::from(folder),
-            None => usual_folder(std::env::var_os("XDG_CACHE_HOME"), std::env::var_os("HOME"))?,
-        };
-        Self::open(folder)
+        match std::env::var_os(FOLDER_VARIABLE) {
+            Some(folder) if folder.is_empty() => None,
+            Some(folder) => Self::inside(&PathBuf::from(folder)),
+            None => Self::open(usual_folder(std::env::var_os("XDG_CACHE_HOME"), std::env::var_os("HOME"))?),
+        }
+    }
+
+    /// A cache in its subfolder of `folder`, which the user may have for other
+    /// files too.
+    fn inside(folder: &Path) -> Option<Self> {
+        // Who can write to it could put another subfolder in place of ours.
+        let is_ours = make_private(folder) && is_private(folder);
+        is_ours.then(|| Self::open(folder.join(SUBFOLDER))).flatten()
     }
 
     fn open(folder: PathBuf) -> Option<Self> {
-        let made = DirBuilder::new().recursive(true).mode(0o700).create(&folder);
-        (made.is_ok() && is_private(&folder)).then_some(Self { folder })
+        (make_private(&folder) && is_private(&folder)).then_some(Self { folder })
     }
 
     /// The compiled form of the component `bytes`, whose SHA-256 is `digest`:
@@ -82,13 +100,16 @@ impl Cache {
         self.prune(SystemTime::now(), BYTES_MAX)
     }
 
-    /// Clears away what was not used for long, and the least recently used of
-    /// what is too much.
+    /// Removes entries that were not used for long, and the least recently used
+    /// beyond `bytes_max`. Files that the cache has not made stay.
     fn prune(&self, now: SystemTime, bytes_max: u64) -> io::Result<()> {
         let mut entries = Vec::new();
         for file in fs::read_dir(&self.folder)? {
             let file = file?;
             let about = file.metadata()?;
+            if !about.is_file() || !is_own_name(&file.file_name().to_string_lossy()) {
+                continue;
+            }
             entries.push((about.modified()?, file.path(), about.len()));
         }
         // The latest first; names settle the order of equal times.
@@ -109,7 +130,24 @@ impl Cache {
 fn usual_folder(cache_home: Option<OsString>, home: Option<OsString>) -> Option<PathBuf> {
     let given = |folder: Option<OsString>| folder.filter(|folder| !folder.is_empty()).map(PathBuf::from);
     let base = given(cache_home).or_else(|| Some(given(home)?.join(".cache")))?;
-    Some(base.join("vcr").join("compiled-guests"))
+    Some(base.join("vcr").join(SUBFOLDER))
+}
+
+/// Makes a folder, and those above it, for the user alone where there is none.
+fn make_private(folder: &Path) -> bool {
+    DirBuilder::new().recursive(true).mode(0o700).create(folder).is_ok()
+}
+
+/// Whether a file of this name is an entry, a seal or a draft of one.
+fn is_own_name(name: &str) -> bool {
+    let (name, is_draft) = name.strip_prefix('.').map_or((name, false), |rest| (rest, true));
+    let Some((digits, rest)) = name.split_at_checked(NAME_DIGITS) else { return false };
+    let is_hex = digits.bytes().all(|digit| matches!(digit, b'0'..=b'9' | b'a'..=b'f'));
+    let extension = |extension| {
+        let rest = rest.strip_prefix('.').and_then(|rest| rest.strip_prefix(extension));
+        rest.is_some_and(|rest| if is_draft { rest.starts_with('.') } else { rest.is_empty() })
+    };
+    is_hex && (extension(ENTRY_EXTENSION) || extension(SEAL_EXTENSION))
 }
 
 /// Whether nobody but the user can put anything into a folder.
@@ -126,7 +164,7 @@ fn entry_name(engine: &Engine, digest: &str) -> String {
     let mut hash = Sha(Sha256::new());
     digest.hash(&mut hash);
     engine.precompile_compatibility_hash().hash(&mut hash);
-    format!("{}.cwasm", hex(&hash.0.finalize()))
+    format!("{}.{ENTRY_EXTENSION}", hex(&hash.0.finalize()))
 }
 
 /// SHA-256 as a hasher, so that different settings have different names.
@@ -145,7 +183,7 @@ impl Hasher for Sha {
 
 /// The file beside an entry that tells whether it is whole.
 fn seal_of(entry: &Path) -> PathBuf {
-    entry.with_extension("seal")
+    entry.with_extension(SEAL_EXTENSION)
 }
 
 /// What that file says: a hash against damage, as against strangers the folder
@@ -288,18 +326,48 @@ mod tests {
     }
 
     #[test]
-    fn what_is_old_or_too_much_is_cleared_away() {
+    fn old_entries_and_those_beyond_the_limit_are_removed() {
         let (_folder, cache) = folder();
         let now = SystemTime::now();
-        for (name, age_days) in [("old", 31), ("middle", 20), ("new", 1)] {
-            let file = File::create(cache.folder.join(name)).expect("it is ours");
+        let put = |name: &str, age_days: u64| {
+            let path = cache.folder.join(name);
+            let file = File::create(&path).expect("it is ours");
             file.set_len(100).expect("there is room");
             file.set_modified(now - Duration::from_secs(age_days * 24 * 3600)).expect("it is ours");
-        }
+            path
+        };
+        put(&format!("{:064x}.cwasm", 1), 31);
+        put(&format!(".{:064x}.seal.77.ThreadId(3)", 1), 31);
+        let middle = put(&format!("{:064x}.cwasm", 2), 20);
+        let new = put(&format!("{:064x}.seal", 3), 1);
+        // Files of somebody else, however old they are and however much they hold.
+        let others = ["thesis.cwasm", "notes.txt", ".hidden", &format!("{:064x}", 4), &format!("{:064x}.cwasm.bak", 5)];
+        let others = others.map(|name| put(name, 400));
+        let left = |mut expected: Vec<PathBuf>| {
+            expected.extend(others.iter().cloned());
+            expected.sort();
+            assert_eq!(names(&cache), expected);
+        };
         cache.prune(now, 1000).expect("it can be listed");
-        assert_eq!(names(&cache), [cache.folder.join("middle"), cache.folder.join("new")]);
+        left(vec![middle, new.clone()]);
         cache.prune(now, 150).expect("it can be listed");
-        assert_eq!(names(&cache), [cache.folder.join("new")]);
+        left(vec![new]);
+        cache.prune(now, 0).expect("it can be listed");
+        left(vec![]);
+    }
+
+    #[test]
+    fn files_of_the_folder_that_a_user_names_are_left_alone() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let theirs = folder.path().join("thesis.tex");
+        File::create(&theirs).expect("it is ours").set_modified(SystemTime::UNIX_EPOCH).expect("it is ours");
+        let cache = Cache::inside(folder.path()).expect("the folder will do");
+        compile(&cache, &Engine::default());
+        assert_eq!(cache.folder, folder.path().join("compiled-guests"));
+        assert_eq!(names(&cache).len(), 2);
+        assert!(theirs.exists());
+        fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o777)).expect("it is ours");
+        assert!(Cache::inside(folder.path()).is_none(), "others could replace the subfolder");
     }
 
     #[test]

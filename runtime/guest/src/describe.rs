@@ -4,11 +4,12 @@ use std::path::Path;
 
 use wasmparser::{Encoding, KnownCustom, MemoryType, Parser, Payload, ProducersSectionReader};
 
+use crate::api_version::ApiVersion;
 use crate::digest::digest;
 use crate::error::{GuestError, LoadProblem};
-use crate::inspect::{self, ApiVersion};
+use crate::inspect::{self};
 use crate::limits::Limits;
-use crate::module::read_up_to;
+use crate::module::{read_up_to, size_of_file};
 use crate::wasi::WasiGrants;
 use crate::world::World;
 
@@ -36,6 +37,8 @@ pub struct Description {
     pub producers: Vec<(String, String)>,
     /// The memories inside it.
     pub memories: Vec<DeclaredMemory>,
+    /// A config that it takes, as JSON, where its builder put one inside.
+    pub example_config: Option<String>,
     /// Why this build cannot run it, if so. Only the names are looked at: whether
     /// the functions fit shows when it is loaded.
     pub problem: Option<LoadProblem>,
@@ -95,8 +98,7 @@ impl Description {
         let limit_bytes = Limits::default().component_bytes;
         let bytes = read_up_to(path, limit_bytes).map_err(|source| GuestError::Read { path: path.into(), source })?;
         if bytes.len() as u64 > limit_bytes {
-            let size_bytes = std::fs::metadata(path).map_or(bytes.len() as u64, |metadata| metadata.len());
-            let problem = LoadProblem::TooLarge { size_bytes, limit_bytes };
+            let problem = LoadProblem::TooLarge { size_bytes: size_of_file(path), limit_bytes };
             return Err(GuestError::Load { guest: path.display().to_string(), problem });
         }
         Ok(Self::of_bytes(&bytes))
@@ -114,6 +116,7 @@ impl Description {
             exports: Vec::new(),
             producers: Vec::new(),
             memories: Vec::new(),
+            example_config: None,
             problem: inspect::declared(bytes, WasiGrants::default()).err(),
         };
         if description.kind == FileKind::Damaged {
@@ -168,6 +171,9 @@ impl Description {
                     }
                 }
                 Payload::CustomSection(section) => {
+                    if depth == 0 {
+                        self.example_config = inspect::example_in(&section).or(self.example_config.take());
+                    }
                     if let KnownCustom::Producers(producers) = section.as_known() {
                         self.note_producers(producers)?;
                     }

@@ -4,8 +4,7 @@ use std::time::Duration;
 use vcr_core::policy::PreferenceProblem;
 use vcr_core::scale::DESIRED_ENGINES_MAX;
 
-use crate::inspect::ApiVersion;
-use crate::versions::supported_list;
+use crate::api_version::{ApiVersion, supported_list};
 use crate::wasi::granting;
 use crate::world::World;
 
@@ -38,6 +37,16 @@ pub enum GuestError {
         call: &'static str,
         /// What it did.
         fault: CallFault,
+        /// The example configuration that the component brings, where it brings one.
+        example: Option<String>,
+    },
+    /// This machine did not give what the guest needs; the guest is not to blame.
+    #[error("this machine cannot run guest `{guest}`: {reason}; {HOST_HINT}")]
+    Host {
+        /// The name of the guest.
+        guest: String,
+        /// What the operating system refused.
+        reason: String,
     },
     /// The sandbox itself could not be set up: our fault, or the machine's.
     #[error("the WebAssembly sandbox cannot be set up: {reason}")]
@@ -51,10 +60,10 @@ pub enum GuestError {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LoadProblem {
     /// The file is larger than the limit.
-    #[error("it has {size_bytes} bytes, but may have {limit_bytes}")]
+    #[error("{}", too_large(*.size_bytes, *.limit_bytes))]
     TooLarge {
-        /// Size of the file.
-        size_bytes: u64,
+        /// Size of the file; none where it is a device or a pipe, which has none.
+        size_bytes: Option<u64>,
         /// [`Limits::component_bytes`](crate::Limits::component_bytes).
         limit_bytes: u64,
     },
@@ -134,6 +143,12 @@ pub enum CallFault {
         /// The guest's own text.
         reason: String,
     },
+    /// The operating system refused memory or another resource.
+    #[error("this machine refused what the call needs, which is not the guest's fault: {reason}")]
+    Host {
+        /// What the operating system refused.
+        reason: String,
+    },
     /// The guest used up its fuel.
     #[error("it looped for ever, or worked too long: used its {fuel} fuel")]
     OutOfFuel {
@@ -148,7 +163,7 @@ pub enum CallFault {
     },
     /// The guest told too much in one call.
     #[error("it called functions of `observe` more than {limit} times in one call")]
-    ToldTooOften {
+    TooManyObservations {
         /// [`Limits::observe_calls_per_call`](crate::Limits::observe_calls_per_call).
         limit: u32,
     },
@@ -232,6 +247,21 @@ pub enum CallFault {
         given: usize,
         /// Tokens of all wants.
         wanted: usize,
+    },
+    /// A request was refused in another call than `step`.
+    #[error("it called `refuse` outside of `step`")]
+    RefusedOutsideStep,
+    /// A slot was refused that no request has.
+    #[error("it refused the request in slot {slot}, where none has started and not ended")]
+    RefusedNoRequest {
+        /// The slot.
+        slot: u32,
+    },
+    /// Too many requests were refused in one call.
+    #[error("it called `refuse` more than {limit} times in one call")]
+    TooManyRefusals {
+        /// [`Limits::refusals_per_call`](crate::Limits::refusals_per_call).
+        limit: usize,
     },
     /// An answer is no list of actions.
     #[error("it answered {words} words, but an action has 3")]
@@ -334,10 +364,16 @@ impl GuestError {
     #[must_use]
     pub fn hint(&self) -> Option<String> {
         match self {
-            Self::Read { .. } => Some("build the guest first: `vcr guest build`".into()),
+            Self::Read { source, .. } if source.kind() == std::io::ErrorKind::NotFound => {
+                Some("build the guest first: `vcr guest build`".into())
+            }
+            Self::Read { .. } => None,
             Self::Load { problem, .. } => problem.hint(),
+            Self::Call { fault: CallFault::Rejected { .. }, example: Some(example), .. } => Some(example_hint(example)),
             Self::Call { fault, .. } => fault.hint(),
-            Self::Sandbox { .. } => None,
+            // Says itself what to do, as it is often quoted in other errors.
+            Self::Host { .. } => None,
+            Self::Sandbox { .. } => Some(HOST_HINT.into()),
         }
     }
 }
@@ -381,9 +417,10 @@ impl CallFault {
             Self::Rejected { .. } | Self::FailedBefore { .. } | Self::Trapped { .. } => {
                 return None;
             }
+            Self::Host { .. } => HOST_HINT,
             Self::OutOfFuel { .. } => "look for a loop that does not end; if the work is honest, raise its `fuel`",
             Self::TimedOut { .. } => "look for a loop that does not end; if the work is honest, raise the time",
-            Self::ToldTooOften { .. } => "sum up what is told, and tell it once a call",
+            Self::TooManyObservations { .. } => "sum up what is told, and tell it once a call",
             Self::Memory { .. } | Self::MemoryBeyondType { .. } => "keep less state, or raise its `memory`",
             Self::Table { .. } => "tables hold functions and references: have fewer of them",
             Self::StackOverflow => "look for a recursion that does not end",
@@ -393,6 +430,10 @@ impl CallFault {
                 "answer one duration for each step that starts before the horizon, and at least one"
             }
             Self::TokenCount { .. } => "answer exactly `count` tokens for each want, those of one want after another",
+            Self::RefusedOutsideStep | Self::RefusedNoRequest { .. } => {
+                "refuse requests that `started` has named and `ended` has not, during `step`"
+            }
+            Self::TooManyRefusals { .. } => "refuse each request once",
             Self::RaggedActions { .. } | Self::BadAction { .. } => {
                 "`wit/` lists the kinds of actions and their words; the SDK makes them of a `FaultAction`"
             }
@@ -416,6 +457,9 @@ impl CallFault {
                 | Self::BadDuration { .. }
                 | Self::PastHorizon { .. }
                 | Self::TokenCount { .. }
+                | Self::RefusedOutsideStep
+                | Self::RefusedNoRequest { .. }
+                | Self::TooManyRefusals { .. }
                 | Self::RaggedActions { .. }
                 | Self::BadAction { .. }
                 | Self::RaggedPreferences { .. }
@@ -431,6 +475,41 @@ impl CallFault {
         match self.hint() {
             Some(hint) => format!("{self}; {hint}"),
             None => self.to_string(),
+        }
+    }
+}
+
+/// What to do where the machine has too little.
+const HOST_HINT: &str = "raise the limits of the process (`ulimit -v` for address space, `ulimit -u` for threads) or of its \
+                         container, or run fewer engines at once";
+
+/// Longer examples are not printed into a hint.
+const EXAMPLE_CHARS_MAX: usize = 400;
+
+/// A config that the guest takes, for whose author it is a beginning.
+fn example_hint(example: &str) -> String {
+    if example.chars().count() <= EXAMPLE_CHARS_MAX {
+        format!("the guest's example config is {example}")
+    } else {
+        "`vcr guest inspect` shows the guest's example config".to_owned()
+    }
+}
+
+/// What is too large, in words.
+fn too_large(size_bytes: Option<u64>, limit_bytes: u64) -> String {
+    match size_bytes {
+        Some(bytes) => format!("it has {bytes} bytes, but may have {limit_bytes}"),
+        None => format!("it is no regular file, and gives more than {limit_bytes} bytes"),
+    }
+}
+
+impl GuestError {
+    /// The error of a call that failed.
+    pub(crate) fn of_call(guest: &str, call: &'static str, fault: CallFault, example: Option<&str>) -> Self {
+        let (guest, example) = (guest.to_owned(), example.map(str::to_owned));
+        match fault {
+            CallFault::Host { reason } => Self::Host { guest, reason },
+            fault => Self::Call { guest, call, fault, example },
         }
     }
 }

@@ -12,7 +12,7 @@ use vcr_core::latency::{LatencyError, LatencyModel, StepBatch};
 use vcr_core::route::{Choice, EndedRequest, RouteError, RouteQuery, Router, WorkerLoad};
 use vcr_core::scale::{Autoscaler, ScaleError, ScaleView};
 use vcr_core::seed;
-use vcr_core::tokens::{BatchTokenSource, TokenError, TokenRequest, TokenWant};
+use vcr_core::tokens::{BatchTokenSource, TokenAnswer, TokenError, TokenRequest, TokenWant};
 
 /// Hears of the failure of a guest whose fallback goes on.
 pub type FailureSink = Arc<dyn Fn(&str) + Send + Sync>;
@@ -71,17 +71,24 @@ impl BatchTokenSource for WithFallback<dyn BatchTokenSource> {
         started: &[TokenRequest<'_>],
         ended: &[u32],
         wants: &[TokenWant],
-        tokens: &mut Vec<u32>,
+        answer: &mut TokenAnswer,
     ) -> Result<(), TokenError> {
-        let Some(guest) = &mut self.guest else { return self.fallback.step(started, ended, wants, tokens) };
-        let given_before = tokens.len();
-        match guest.step(started, ended, wants, tokens) {
-            Ok(()) => self.fallback.step(started, ended, &[], tokens),
+        let Some(guest) = &mut self.guest else { return self.fallback.step(started, ended, wants, answer) };
+        let before = (answer.tokens.len(), answer.refusals.len());
+        match guest.step(started, ended, wants, answer) {
+            Ok(()) => {
+                // The guest has decided about these requests.
+                let refusals = answer.refusals.len();
+                self.fallback.step(started, ended, &[], answer)?;
+                answer.refusals.truncate(refusals);
+                Ok(())
+            }
             Err(error) => {
-                tokens.truncate(given_before);
+                answer.tokens.truncate(before.0);
+                answer.refusals.truncate(before.1);
                 (self.failed)(&error.to_string());
                 self.guest = None;
-                self.fallback.step(started, ended, wants, tokens)
+                self.fallback.step(started, ended, wants, answer)
             }
         }
     }
@@ -149,7 +156,7 @@ impl BatchTokenSource for SeededTokens {
         started: &[TokenRequest<'_>],
         _ended: &[u32],
         wants: &[TokenWant],
-        tokens: &mut Vec<u32>,
+        answer: &mut TokenAnswer,
     ) -> Result<(), TokenError> {
         for request in started {
             let slot = request.slot as usize;
@@ -162,7 +169,7 @@ impl BatchTokenSource for SeededTokens {
             let seed = self.seeds[want.slot as usize];
             let indices = (want.first_index..).take(want.count as usize);
             let drawn = indices.map(|index| seed::mix(seed ^ u64::from(index)) % u64::from(self.vocab_size.get()));
-            tokens.extend(drawn.map(|token| token as u32));
+            answer.tokens.extend(drawn.map(|token| token as u32));
         }
         Ok(())
     }
@@ -183,6 +190,7 @@ mod tests {
     use std::sync::Mutex;
 
     use vcr_core::latency::{StepShape, price_until_horizon};
+    use vcr_core::tokens::TokenRefusal;
 
     use super::*;
 
@@ -261,13 +269,20 @@ mod tests {
             started: &[TokenRequest<'_>],
             ended: &[u32],
             wants: &[TokenWant],
-            tokens: &mut Vec<u32>,
+            answer: &mut TokenAnswer,
         ) -> Result<(), TokenError> {
             self.known.retain(|slot| !ended.contains(slot));
             self.known.extend(started.iter().map(|request| request.slot));
+            let refusal = |request: &TokenRequest<'_>| TokenRefusal {
+                slot: request.slot,
+                source: "slots".to_owned(),
+                reason: format!("base {}", self.base),
+            };
+            let unfit = started.iter().filter(|request| !request.structured_output.is_empty());
+            answer.refusals.extend(unfit.map(refusal));
             for want in wants {
                 assert!(self.known.contains(&want.slot), "it never heard of slot {}", want.slot);
-                tokens.push(self.base + want.first_index);
+                answer.tokens.push(self.base + want.first_index);
                 if want.first_index == self.fails_at {
                     return Err(TokenError { source: "slots".to_owned(), reason: "as asked".to_owned() });
                 }
@@ -290,13 +305,13 @@ mod tests {
                 stop_tokens: &[],
                 structured_output: "",
             };
-            source.step(&[request], &[], &[], &mut Vec::new()).expect("it starts");
-            let mut tokens = Vec::new();
+            let mut answer = TokenAnswer::default();
+            source.step(&[request], &[], &[], &mut answer).expect("it starts");
             for (first_index, count) in calls {
                 let want = TokenWant { slot, first_index: *first_index, count: *count };
-                source.step(&[], &[], &[want], &mut tokens).expect("it answers");
+                source.step(&[], &[], &[want], &mut answer).expect("it answers");
             }
-            tokens
+            answer.tokens
         };
         assert_eq!(drawn(0, &[(0, 8)]), drawn(5, &[(0, 3), (3, 5)]));
         assert!(drawn(0, &[(0, 100)]).iter().all(|token| *token < 50));
@@ -319,12 +334,39 @@ mod tests {
             structured_output: "",
         };
         let want = |first_index| [TokenWant { slot: 4, first_index, count: 1 }];
-        let mut tokens = Vec::new();
-        source.step(&[request], &[], &want(0), &mut tokens).expect("the guest answers");
+        let mut answer = TokenAnswer::default();
+        source.step(&[request], &[], &want(0), &mut answer).expect("the guest answers");
         for index in 1..4 {
-            source.step(&[], &[], &want(index), &mut tokens).expect("one of them answers");
+            source.step(&[], &[], &want(index), &mut answer).expect("one of them answers");
         }
-        assert_eq!(tokens, [100, 101, 202, 203]);
+        assert_eq!((answer.tokens, answer.refusals), (vec![100, 101, 202, 203], vec![]));
         assert_eq!(heard.lock().expect("nobody panicked").len(), 1);
+    }
+
+    /// As long as the guest is in charge, its refusals count and those of the
+    /// fallback do not; those of a call in which it fails mean nothing.
+    #[test]
+    fn refusals_are_those_of_whichever_is_in_charge() {
+        let slots = |fails_at, base| Box::new(Slots { known: Vec::new(), fails_at, base });
+        let guest: Result<Box<dyn BatchTokenSource>, TokenError> = Ok(slots(2, 100));
+        let mut source = WithFallback::<dyn BatchTokenSource>::new(guest, slots(u32::MAX, 200), failures().0);
+        let unfit = TokenRequest {
+            slot: 4,
+            seed: 1,
+            prompt: &[],
+            max_tokens: 9,
+            min_tokens: 0,
+            eos_token: None,
+            stop_tokens: &[],
+            structured_output: "{}",
+        };
+        let mut refusals = |started: &[TokenRequest<'_>], ended: &[u32], first_index| {
+            let mut answer = TokenAnswer::default();
+            let wants = [TokenWant { slot: 4, first_index, count: 1 }];
+            source.step(started, ended, &wants, &mut answer).expect("one of them answers");
+            answer.refusals.into_iter().map(|refusal| (refusal.slot, refusal.reason)).collect::<Vec<_>>()
+        };
+        assert_eq!(refusals(&[unfit], &[], 0), [(4, "base 100".to_owned())]);
+        assert_eq!(refusals(&[unfit], &[4], 2), [(4, "base 200".to_owned())]);
     }
 }

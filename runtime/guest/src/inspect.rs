@@ -2,50 +2,48 @@
 //! and what does it offer? Compiling a large component can take many seconds,
 //! too long to find out that it is the wrong one.
 
-use std::fmt;
-
 use wasmparser::{Encoding, Parser, Payload};
 
+use crate::api_version::{ApiVersion, is_supported, offers_imports};
 use crate::error::LoadProblem;
-use crate::versions;
 use crate::wasi::WasiGrants;
 use crate::world::World;
 
-/// The one interface of ours that a guest may import, without the version.
+/// The interface that every guest may import, without the version.
 const OBSERVE: &str = "vcr:guest/observe";
 
-/// Version of the guest API, as the names of a component's exports declare it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct ApiVersion {
-    /// Rises when old guests stop working.
-    pub major: u64,
-    /// Rises, before 1.0, when an interface changes; the host keeps serving
-    /// older ones.
-    pub minor: u64,
-    /// Rises when only words change.
-    pub patch: u64,
+/// The interface that token sources may import besides.
+const REQUESTS: &str = "vcr:guest/requests";
+
+/// What a component says of itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Declared {
+    /// The world it is of.
+    pub(crate) world: World,
+    /// The version of the interface that it was made for.
+    pub(crate) api_version: ApiVersion,
+    /// A config that it takes, where its builder put one inside.
+    pub(crate) example_config: Option<String>,
 }
 
-impl ApiVersion {
-    fn parse(text: &str) -> Option<Self> {
-        let mut parts = text.split('.').map(|part| part.parse::<u64>().ok());
-        let version = Self { major: parts.next()??, minor: parts.next()??, patch: parts.next()?? };
-        parts.next().is_none().then_some(version)
-    }
-}
+/// The custom section of a component that holds a config to try it with, a JSON
+/// document. `vcr guest build` writes it from the guest's `config.json`.
+pub(crate) const EXAMPLE_SECTION: &str = "vcr:example-config";
 
-impl fmt::Display for ApiVersion {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}.{}.{}", self.major, self.minor, self.patch)
-    }
+/// The example config in a custom section, if it is one.
+pub(crate) fn example_in(section: &wasmparser::CustomSectionReader<'_>) -> Option<String> {
+    (section.name() == EXAMPLE_SECTION).then(|| String::from_utf8_lossy(section.data()).trim().to_owned())
 }
 
 /// Checks that `bytes` are a component that exports the interface of one world
-/// and imports no more than it may, and gives that world and the version it was
-/// made for.
-pub(crate) fn declared(bytes: &[u8], grants: WasiGrants) -> Result<(World, ApiVersion), LoadProblem> {
+/// and imports no more than it may, and gives what it says of itself.
+pub(crate) fn declared(bytes: &[u8], grants: WasiGrants) -> Result<Declared, LoadProblem> {
     let names = outer_names(bytes)?;
-    let may_not = |import: &String| !is_observe(import) && !grants.allows(import);
+    let is_token_source = newest(&names.exports, World::TokenSource).is_some();
+    let may_not = |import: &String| {
+        let is_ours = is_offered(import, OBSERVE) || is_token_source && is_offered(import, REQUESTS);
+        !is_ours && !grants.allows(import)
+    };
     let imports: Vec<String> = names.imports.into_iter().filter(may_not).collect();
     if !imports.is_empty() {
         return Err(LoadProblem::Imports { imports });
@@ -54,24 +52,23 @@ pub(crate) fn declared(bytes: &[u8], grants: WasiGrants) -> Result<(World, ApiVe
         World::ALL.into_iter().filter_map(|world| Some((world, newest(&names.exports, world)?))).collect();
     match found[..] {
         [] => Err(LoadProblem::NoWorld { exports: names.exports }),
-        [(_, declared)] if !versions::is_supported(declared) => Err(LoadProblem::UnsupportedVersion { declared }),
-        [found] => Ok(found),
+        [(_, declared)] if !is_supported(declared) => Err(LoadProblem::UnsupportedVersion { declared }),
+        [(world, api_version)] => Ok(Declared { world, api_version, example_config: names.example_config }),
         [(first, _), (second, _), ..] => Err(LoadProblem::SeveralWorlds { first, second }),
     }
 }
 
-/// Whether `import` is the interface by which guests tell something, in a version
-/// that has it.
-fn is_observe(import: &str) -> bool {
-    let version = import.strip_prefix(OBSERVE).and_then(|rest| rest.strip_prefix('@')).and_then(ApiVersion::parse);
-    version.is_some_and(versions::offers_observe)
+/// Whether `import` is `interface` in a version that offers it to guests.
+fn is_offered(import: &str, interface: &str) -> bool {
+    let version = import.strip_prefix(interface).and_then(|rest| rest.strip_prefix('@')).and_then(ApiVersion::parse);
+    version.is_some_and(offers_imports)
 }
 
 /// The version of a world's interface among `exports`. A guest may serve several
 /// versions; this is the newest that we know.
 fn newest(exports: &[String], world: World) -> Option<ApiVersion> {
     let names = exports.iter().filter_map(|name| name.strip_prefix(world.interface())?.strip_prefix('@'));
-    names.filter_map(ApiVersion::parse).max_by_key(|version| (versions::is_supported(*version), *version))
+    names.filter_map(ApiVersion::parse).max_by_key(|version| (is_supported(*version), *version))
 }
 
 /// The world and version that the name of an export stands for, if any.
@@ -85,6 +82,7 @@ pub(crate) fn world_of(export: &str) -> Option<(World, ApiVersion)> {
 struct OuterNames {
     imports: Vec<String>,
     exports: Vec<String>,
+    example_config: Option<String>,
 }
 
 /// Names that the outermost component imports and exports.
@@ -115,6 +113,9 @@ fn outer_names(bytes: &[u8]) -> Result<OuterNames, LoadProblem> {
                 for export in section {
                     names.exports.push(export.map_err(damaged)?.name.name.to_owned());
                 }
+            }
+            Payload::CustomSection(section) if depth == 0 => {
+                names.example_config = example_in(&section).or(names.example_config.take());
             }
             _ => {}
         }

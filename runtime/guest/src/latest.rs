@@ -9,6 +9,7 @@ use vcr_core::scale::ScaleView;
 use crate::error::CallFault;
 use crate::limits::{Budget, Limits};
 use crate::observe::NoteSink;
+use crate::refusals::RefusedRequest;
 
 /// A compiled guest of any world.
 pub(crate) enum OpenGuest {
@@ -71,8 +72,13 @@ pub(crate) struct TokenCall {
 
 /// One instance that is one token source.
 pub(crate) trait TokenInstance: Metered + Send {
-    /// Gives the tokens of one step.
-    fn step(&mut self, call: &TokenCall, budget: Budget) -> Result<Vec<u32>, CallFault>;
+    /// Returns the tokens of one step, and appends the requests that it refuses.
+    fn step(
+        &mut self,
+        call: &TokenCall,
+        refused: &mut Vec<RefusedRequest>,
+        budget: Budget,
+    ) -> Result<Vec<u32>, CallFault>;
 }
 
 /// One instance that is one failure injector.
@@ -93,7 +99,7 @@ pub(crate) trait FaultInstance: Metered + Send {
 pub(crate) struct PolicyCall {
     pub(crate) now_ns: u64,
     pub(crate) budget_tokens: u32,
-    pub(crate) seats: u32,
+    pub(crate) running_slots: u32,
     pub(crate) free_blocks: u32,
     pub(crate) total_blocks: u32,
     pub(crate) events: Vec<u64>,

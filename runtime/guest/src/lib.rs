@@ -18,13 +18,15 @@
 //! ```
 //!
 //! A guest loaded from a file is compiled once: the machine code is kept in the
-//! user's cache folder, or in the folder that `VCR_GUEST_CACHE` names, or not at
-//! all where that is set but empty.
+//! user's cache folder, or in a subfolder of the one that `VCR_GUEST_CACHE` names,
+//! or not at all where that is set but empty.
 //!
 //! The same component, config, seed and calls give the same answers on every
 //! machine: NaNs are canonical, threads are off, relaxed SIMD is deterministic,
 //! and the limits of runs in virtual time count instructions and bytes.
 
+mod address_space;
+mod api_version;
 mod cache;
 mod check;
 mod describe;
@@ -40,6 +42,7 @@ mod module;
 mod observe;
 mod policy;
 mod policy_fallback;
+mod refusals;
 mod router;
 mod running;
 mod sandbox;
@@ -50,16 +53,15 @@ mod wasi;
 mod watchdog;
 mod world;
 
+pub use api_version::{ApiVersion, SUPPORTED_VERSIONS};
 pub use check::{CallCost, Check, CheckReport, Outcome, Used, check};
 pub use describe::{DeclaredMemory, Description, FileKind};
 pub use error::{ActionProblem, CallFault, GuestError, LoadProblem, PreferenceFault};
 pub use fallback::{FailureSink, NoFaults, SeededTokens, WithFallback};
-pub use inspect::ApiVersion;
 pub use latency::DURATION_NS_MAX;
 pub use limits::Limits;
-pub use module::GuestModule;
+pub use module::{GuestModule, GuestRole};
 pub use observe::{GaugeSummary, Note, NoteSink, Told};
 pub use policy_fallback::{PolicyWithFallback, RanksOfEngine};
-pub use versions::SUPPORTED_VERSIONS;
 pub use wasi::WasiGrants;
 pub use world::World;

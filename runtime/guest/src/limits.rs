@@ -44,6 +44,9 @@ pub struct Limits {
     /// annotation, line and value of a gauge. As many again may be written to
     /// the standard outputs of WASI.
     pub observe_bytes: u64,
+    /// Requests that a token source may refuse in one call; 1 KiB of each reason
+    /// is kept.
+    pub refusals_per_call: usize,
     /// Real time of one call, for live engines, which share it with a frontend
     /// that waits; to instantiate and configure an instance may take ten times
     /// as long. `None`: the clock of the machine decides nothing.
@@ -72,6 +75,7 @@ impl Default for Limits {
             observe_calls_per_call: 1024,
             observe_names: 64,
             observe_bytes: 1 << 20,
+            refusals_per_call: 16_384,
             wall_time_per_call: None,
             wasi: WasiGrants::default(),
         }

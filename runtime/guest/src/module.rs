@@ -1,5 +1,6 @@
+mod role;
+
 use std::fmt;
-use std::fs::File;
 use std::io::Read as _;
 use std::path::Path;
 use std::sync::Arc;
@@ -12,22 +13,20 @@ use vcr_core::scale::Autoscaler;
 use vcr_core::tokens::BatchTokenSource;
 use wasmtime::component::Component;
 
+use crate::api_version::ApiVersion;
 use crate::cache::Cache;
 use crate::digest::digest;
 use crate::error::{GuestError, LoadProblem};
-use crate::faults::GuestFaults;
-use crate::inspect::{self, ApiVersion};
-use crate::latency::GuestLatency;
+use crate::inspect;
 use crate::latest::{Maker, OpenGuest, Setup};
 use crate::limits::Limits;
 use crate::observe::NoteSink;
-use crate::policy::GuestPolicy;
-use crate::router::GuestRouter;
-use crate::scaler::GuestScaler;
-use crate::tokens::GuestTokens;
 use crate::versions::OpenError;
 use crate::world::World;
 use crate::{sandbox, versions};
+
+pub use role::GuestRole;
+use role::sealed::Sealed;
 
 /// A guest of one world, compiled once. Cloning shares the compiled code, and
 /// every thread may make models, sources or injectors from it; each has an
@@ -46,6 +45,7 @@ struct Shared {
     digest: String,
     world: World,
     api_version: ApiVersion,
+    example_config: Option<String>,
     limits: Limits,
     guest: OpenGuest,
 }
@@ -70,8 +70,12 @@ impl GuestModule {
     /// When the file cannot be read or is no guest that this build can run.
     pub fn load_as(name: &str, path: impl AsRef<Path>, limits: Limits) -> Result<Self, GuestError> {
         let path = path.as_ref();
-        let bytes = read_up_to(path, limits.component_bytes)
-            .map_err(|source| GuestError::Read { path: path.into(), source })?;
+        let limit_bytes = limits.component_bytes;
+        let bytes = read_up_to(path, limit_bytes).map_err(|source| GuestError::Read { path: path.into(), source })?;
+        if bytes.len() as u64 > limit_bytes {
+            let problem = LoadProblem::TooLarge { size_bytes: size_of_file(path), limit_bytes };
+            return Err(GuestError::Load { guest: path.display().to_string(), problem });
+        }
         Self::open(name.to_owned(), &path.display().to_string(), &bytes, limits, Cache::from_env())
     }
 
@@ -90,9 +94,10 @@ impl GuestModule {
         let size_bytes = bytes.len() as u64;
         if size_bytes > limits.component_bytes {
             let limit_bytes = limits.component_bytes;
-            return Err(refused(LoadProblem::TooLarge { size_bytes, limit_bytes }));
+            return Err(refused(LoadProblem::TooLarge { size_bytes: Some(size_bytes), limit_bytes }));
         }
-        let (world, api_version) = inspect::declared(bytes, limits.wasi).map_err(refused)?;
+        let declared = inspect::declared(bytes, limits.wasi).map_err(refused)?;
+        let (world, api_version) = (declared.world, declared.api_version);
         // Only now: most files that are no guests never need an engine.
         let engine = match limits.wall_time_per_call {
             Some(_) => sandbox::watched_engine(),
@@ -104,14 +109,18 @@ impl GuestModule {
             Some(cache) => cache.compiled(engine, &digest, bytes),
             None => Component::from_binary(engine, bytes),
         };
-        let component = compiled.map_err(|error| refused(LoadProblem::Compile { reason: format!("{error:#}") }))?;
+        let component = compiled.map_err(|error| match sandbox::host_failure(&error) {
+            Some(reason) => GuestError::Host { guest: name.clone(), reason },
+            None => refused(LoadProblem::Compile { reason: format!("{error:#}") }),
+        })?;
         let guest = versions::open(world, api_version, &component, &limits).map_err(|error| match error {
             OpenError::Unfit(reason) => refused(LoadProblem::Unfit { reason }),
-            OpenError::Fault(fault) => GuestError::Call { guest: name.clone(), call: "instantiate", fault },
+            OpenError::Fault(fault) => GuestError::of_call(&name, "instantiate", fault, None),
         })?;
 
         let shown = shown.to_owned();
-        let shared = Arc::new(Shared { name, shown, digest, world, api_version, limits, guest });
+        let example_config = declared.example_config;
+        let shared = Arc::new(Shared { name, shown, digest, world, api_version, example_config, limits, guest });
         Ok(Self { shared, sink: None })
     }
 
@@ -146,6 +155,12 @@ impl GuestModule {
         self.shared.api_version
     }
 
+    /// A config to try it with, as JSON, where the component brings one.
+    #[must_use]
+    pub fn example_config(&self) -> Option<&str> {
+        self.shared.example_config.as_deref()
+    }
+
     /// The limits that its instances run under.
     #[must_use]
     pub fn limits(&self) -> &Limits {
@@ -178,100 +193,88 @@ impl GuestModule {
         &self.shared.guest
     }
 
-    /// Makes the latency model of one engine in a fresh instance. `config_json`
-    /// is one JSON document; what belongs in it is the guest's to say.
+    /// Makes what the guest is, in a fresh instance. `config_json` is one JSON
+    /// document; what belongs in it is the guest's to say.
     ///
     /// # Errors
     /// When the guest is of another world, rejects the config or fails while it
     /// configures itself.
+    pub fn make<R: GuestRole + ?Sized>(&self, config_json: &str, seed: u64) -> Result<Box<R>, GuestError> {
+        R::make(self, config_json, seed)
+    }
+
+    /// The same for callers that know the errors of the engine core alone.
+    ///
+    /// # Errors
+    /// As [`make`](Self::make).
+    pub fn plug_in<R>(&self, config_json: &str, seed: u64) -> Result<Box<R>, R::Error>
+    where
+        R: GuestRole + Sealed<CallError = <R as GuestRole>::Error> + ?Sized,
+    {
+        self.make(config_json, seed).map_err(|error| R::error(self.name().to_owned(), error.to_string()))
+    }
+
+    /// Makes the latency model of one engine, as [`make`](Self::make) does.
+    ///
+    /// # Errors
+    /// As [`make`](Self::make).
     pub fn latency_model(&self, config_json: &str, seed: u64) -> Result<Box<dyn LatencyModel>, GuestError> {
-        let OpenGuest::Latency(maker) = &self.shared.guest else {
-            return Err(self.of_other_world(World::LatencyModel));
-        };
-        let instance = self.configure(maker.as_ref(), config_json, seed)?;
-        Ok(Box::new(GuestLatency::new(self.shared.name.clone(), self.shared.limits, instance)))
+        self.make(config_json, seed)
     }
 
-    /// Makes the token source of one engine, as
-    /// [`latency_model`](Self::latency_model) makes its model.
+    /// Makes the token source of one engine, as [`make`](Self::make) does.
     ///
     /// # Errors
-    /// When the guest is of another world, rejects the config or fails while it
-    /// configures itself.
+    /// As [`make`](Self::make).
     pub fn token_source(&self, config_json: &str, seed: u64) -> Result<Box<dyn BatchTokenSource>, GuestError> {
-        let OpenGuest::Tokens(maker) = &self.shared.guest else {
-            return Err(self.of_other_world(World::TokenSource));
-        };
-        let instance = self.configure(maker.as_ref(), config_json, seed)?;
-        Ok(Box::new(GuestTokens::new(self.shared.name.clone(), self.shared.limits, instance)))
+        self.make(config_json, seed)
     }
 
-    /// Makes the failure injector of one engine, as
-    /// [`latency_model`](Self::latency_model) makes its model.
+    /// Makes the failure injector of one engine, as [`make`](Self::make) does.
     ///
     /// # Errors
-    /// When the guest is of another world, rejects the config or fails while it
-    /// configures itself.
+    /// As [`make`](Self::make).
     pub fn failure_injector(&self, config_json: &str, seed: u64) -> Result<Box<dyn FailureInjector>, GuestError> {
-        let OpenGuest::Faults(maker) = &self.shared.guest else {
-            return Err(self.of_other_world(World::FailureInjector));
-        };
-        let instance = self.configure(maker.as_ref(), config_json, seed)?;
-        Ok(Box::new(GuestFaults::new(self.shared.name.clone(), self.shared.limits, instance)))
+        self.make(config_json, seed)
     }
 
-    /// Makes the scheduler policy of one engine, as
-    /// [`latency_model`](Self::latency_model) makes its model.
+    /// Makes the scheduler policy of one engine, as [`make`](Self::make) does.
     ///
     /// # Errors
-    /// When the guest is of another world, rejects the config or fails while it
-    /// configures itself.
+    /// As [`make`](Self::make).
     pub fn scheduler_policy(&self, config_json: &str, seed: u64) -> Result<Box<dyn SchedulingPolicy>, GuestError> {
-        let OpenGuest::Policy(maker) = &self.shared.guest else {
-            return Err(self.of_other_world(World::SchedulerPolicy));
-        };
-        let instance = self.configure(maker.as_ref(), config_json, seed)?;
-        Ok(Box::new(GuestPolicy::new(self.shared.name.clone(), self.shared.limits, instance)))
+        self.make(config_json, seed)
     }
 
-    /// Makes the router of one pool, as [`latency_model`](Self::latency_model)
-    /// makes the model of an engine.
+    /// Makes the router of one pool, as [`make`](Self::make) does.
     ///
     /// # Errors
-    /// When the guest is of another world, rejects the config or fails while it
-    /// configures itself.
+    /// As [`make`](Self::make).
     pub fn router(&self, config_json: &str, seed: u64) -> Result<Box<dyn Router>, GuestError> {
-        let OpenGuest::Router(maker) = &self.shared.guest else {
-            return Err(self.of_other_world(World::Router));
-        };
-        let instance = self.configure(maker.as_ref(), config_json, seed)?;
-        Ok(Box::new(GuestRouter::new(self.shared.name.clone(), self.shared.limits, instance)))
+        self.make(config_json, seed)
     }
 
-    /// Makes the autoscaler of one pool, as [`latency_model`](Self::latency_model)
-    /// makes the model of an engine.
+    /// Makes the autoscaler of one pool, as [`make`](Self::make) does.
     ///
     /// # Errors
-    /// When the guest is of another world, rejects the config or fails while it
-    /// configures itself.
+    /// As [`make`](Self::make).
     pub fn autoscaler(&self, config_json: &str, seed: u64) -> Result<Box<dyn Autoscaler>, GuestError> {
-        let OpenGuest::Scaler(maker) = &self.shared.guest else {
-            return Err(self.of_other_world(World::Autoscaler));
-        };
-        let instance = self.configure(maker.as_ref(), config_json, seed)?;
-        Ok(Box::new(GuestScaler::new(self.shared.name.clone(), self.shared.limits, instance)))
+        self.make(config_json, seed)
     }
 
-    fn configure<I: ?Sized>(&self, maker: &dyn Maker<I>, config_json: &str, seed: u64) -> Result<Box<I>, GuestError> {
+    pub(crate) fn configure<I: ?Sized>(
+        &self,
+        maker: &dyn Maker<I>,
+        config_json: &str,
+        seed: u64,
+    ) -> Result<Box<I>, GuestError> {
         let setup = Setup { limits: &self.shared.limits, config_json, seed, sink: self.sink.clone() };
-        maker.configure(setup).map_err(|fault| GuestError::Call {
-            guest: self.shared.name.clone(),
-            call: "configure",
-            fault,
-        })
+        maker
+            .configure(setup)
+            .map_err(|fault| GuestError::of_call(&self.shared.name, "configure", fault, self.example_config()))
     }
 
-    fn of_other_world(&self, expected: World) -> GuestError {
+    pub(crate) fn of_other_world(&self, expected: World) -> GuestError {
         let problem = LoadProblem::OtherWorld { found: self.shared.world, expected };
         GuestError::Load { guest: self.shared.shown.clone(), problem }
     }
@@ -292,6 +295,11 @@ impl fmt::Debug for GuestModule {
 /// it is too large.
 pub(crate) fn read_up_to(path: &Path, limit_bytes: u64) -> std::io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
-    File::open(path)?.take(limit_bytes.saturating_add(1)).read_to_end(&mut bytes)?;
+    vcr_input::open(path)?.take(limit_bytes.saturating_add(1)).read_to_end(&mut bytes)?;
     Ok(bytes)
+}
+
+/// The size of a file that has one; devices and pipes have none.
+pub(crate) fn size_of_file(path: &Path) -> Option<u64> {
+    std::fs::metadata(path).ok().filter(std::fs::Metadata::is_file).map(|about| about.len())
 }

@@ -204,7 +204,7 @@ impl Teller {
     }
 
     fn admit(&mut self) -> Result<(), CallFault> {
-        let fault = CallFault::ToldTooOften { limit: self.calls_per_call };
+        let fault = CallFault::TooManyObservations { limit: self.calls_per_call };
         self.calls_left = self.calls_left.checked_sub(1).ok_or(fault)?;
         Ok(())
     }
@@ -317,7 +317,7 @@ mod tests {
             teller.begin_call();
             teller.count("a", 1).expect("the first");
             teller.log("b").expect("the second");
-            assert_eq!(teller.count("a", 1), Err(CallFault::ToldTooOften { limit: 2 }));
+            assert_eq!(teller.count("a", 1), Err(CallFault::TooManyObservations { limit: 2 }));
         }
     }
 

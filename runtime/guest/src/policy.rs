@@ -62,7 +62,7 @@ impl SchedulingPolicy for GuestPolicy {
 fn tell(batch: &PolicyBatch<'_>, check: &mut PreferenceCheck, call: &mut PolicyCall) {
     call.now_ns = batch.now_ns;
     call.budget_tokens = batch.budget_tokens;
-    call.seats = batch.seats;
+    call.running_slots = batch.running_slots;
     call.free_blocks = batch.free_blocks;
     call.total_blocks = batch.total_blocks;
     call.events.clear();

@@ -183,7 +183,7 @@ mod tests {
         let batch = PolicyBatch {
             now_ns: 0,
             budget_tokens: 1,
-            seats: 1,
+            running_slots: 1,
             free_blocks: 1,
             total_blocks: 1,
             events,

@@ -28,6 +28,11 @@ impl<I: ?Sized> Running<I> {
         Self { guest, state: State::Alive(instance) }
     }
 
+    /// The guest's name.
+    pub(crate) fn guest(&self) -> &str {
+        &self.guest
+    }
+
     /// Makes calls of `function` to the instance and checks their answers, all
     /// in `calls`. The first error is the end of the instance.
     pub(crate) fn call<R>(

@@ -1,13 +1,15 @@
 //! The deterministic engine, and the store that every instance lives in.
 
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
-use wasmtime::{Config, Engine, OptLevel, ResourceLimiter, Store, Trap};
+use wasmtime::{Config, Engine, OptLevel, OutOfMemory, ResourceLimiter, Store, Trap};
 
+use crate::address_space::AddressSpace;
 use crate::error::CallFault;
 use crate::limits::{Budget, Limits};
 use crate::observe::{NoteSink, Teller};
+use crate::refusals::Refusals;
 use crate::wasi::{self, WasiState};
 use crate::watchdog;
 
@@ -20,8 +22,8 @@ const WASM_STACK_BYTES: usize = 512 << 10;
 /// What wasmtime says where it cannot run on this machine.
 pub(crate) fn engine() -> Result<&'static Engine, String> {
     static ENGINE: OnceLock<Result<Engine, String>> = OnceLock::new();
-    let made = ENGINE.get_or_init(|| Engine::new(&config()).map_err(|error| format!("{error:#}")));
-    made.as_ref().map_err(Clone::clone)
+    let make = || Engine::new(&config(AddressSpace::of_process())).map_err(|error| format!("{error:#}"));
+    ENGINE.get_or_init(make).as_ref().map_err(Clone::clone)
 }
 
 /// The engine, with a clock that runs: what limits of real time need.
@@ -29,14 +31,18 @@ pub(crate) fn engine() -> Result<&'static Engine, String> {
 /// # Errors
 /// What wasmtime or the system says where they cannot.
 pub(crate) fn watched_engine() -> Result<&'static Engine, String> {
-    static WATCHED: OnceLock<()> = OnceLock::new();
+    static WATCHED: Mutex<bool> = Mutex::new(false);
     let engine = engine()?;
-    watchdog::watch(engine, &WATCHED).map_err(|error| error.to_string())?;
+    watchdog::watch(engine, &WATCHED).map_err(|error| format!("no thread for the limit of time: {error}"))?;
     Ok(engine)
 }
 
-fn config() -> Config {
+/// The settings of the engine. What `address_space` changes is how memory accesses
+/// are checked, never what a guest answers or how much fuel it uses; the machine
+/// code differs, and with it the name that the cache gives it.
+pub(crate) fn config(address_space: AddressSpace) -> Config {
     let mut config = Config::new();
+    address_space.apply(&mut config);
     config
         .wasm_component_model(true)
         // Takes a third longer to compile than no optimisation, which the cache
@@ -64,6 +70,7 @@ pub(crate) struct HostState {
     limits: Limits,
     memory_bytes: usize,
     pub(crate) teller: Teller,
+    pub(crate) refusals: Refusals,
     pub(crate) wasi: Option<Box<WasiState>>,
 }
 
@@ -88,7 +95,8 @@ pub(crate) fn store(engine: &Engine, limits: &Limits, endowment: Endowment) -> S
     let wasi = WasiState::new(limits.wasi, seed, limits.observe_bytes, sink.clone());
     // The interfaces of `wit/` have no resources.
     let handles = if wasi.is_some() { wasi::HANDLES_MAX } else { 0 };
-    let state = HostState { limits: *limits, memory_bytes: 0, teller: Teller::new(limits, sink), wasi };
+    let (teller, refusals) = (Teller::new(limits, sink), Refusals::new(limits));
+    let state = HostState { limits: *limits, memory_bytes: 0, teller, refusals, wasi };
     let mut store = Store::new(engine, state);
     store.limiter(|state| state);
     store.set_max_component_handles(handles);
@@ -125,7 +133,10 @@ impl ResourceLimiter for HostState {
         Ok(true)
     }
 
-    fn memory_grow_failed(&mut self, _error: wasmtime::Error) -> wasmtime::Result<()> {
+    fn memory_grow_failed(&mut self, error: wasmtime::Error) -> wasmtime::Result<()> {
+        if let Some(reason) = host_failure(&error) {
+            return Err(wasmtime::Error::new(Refused(CallFault::Host { reason })));
+        }
         let fault = CallFault::MemoryBeyondType { limit_bytes: self.limits.memory_bytes };
         Err(wasmtime::Error::new(Refused(fault)))
     }
@@ -169,10 +180,23 @@ pub(crate) fn fault(error: &wasmtime::Error, budget: Budget) -> CallFault {
         }
         None => {}
     }
+    if let Some(reason) = host_failure(error) {
+        return CallFault::Host { reason };
+    }
     let reason = format!("{error:#}");
     // wasmtime gives this error no type of its own.
     if reason.contains("fuel allocated for hostcalls has been exhausted") {
         return CallFault::AnswerTooLarge { limit_bytes: budget.answer_bytes };
     }
     CallFault::Trapped { reason }
+}
+
+/// What the operating system refused, if that is why something failed: guests make
+/// no calls of the system, so its errors are never theirs.
+#[cold]
+pub(crate) fn host_failure(error: &wasmtime::Error) -> Option<String> {
+    let is_of_system = error
+        .chain()
+        .any(|cause| cause.is::<std::io::Error>() || cause.is::<rustix::io::Errno>() || cause.is::<OutOfMemory>());
+    is_of_system.then(|| format!("{error:#}"))
 }

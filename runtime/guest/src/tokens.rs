@@ -1,10 +1,11 @@
 //! A token source of the engine core that asks a guest.
 
-use vcr_core::tokens::{BatchTokenSource, TokenError, TokenRequest, TokenWant};
+use vcr_core::tokens::{BatchTokenSource, TokenAnswer, TokenError, TokenRefusal, TokenRequest, TokenWant};
 
 use crate::error::CallFault;
 use crate::latest::{TokenCall, TokenInstance};
 use crate::limits::Limits;
+use crate::refusals::{RefusedRequest, RunningSlots};
 use crate::running::Running;
 
 /// The word of a request that no token ends.
@@ -12,15 +13,23 @@ const NO_TOKEN: u64 = u64::MAX;
 
 /// One source in one instance of a guest.
 pub(crate) struct GuestTokens {
-    limits: Limits,
     running: Running<dyn TokenInstance>,
+    calls: Calls,
+}
+
+/// The host's side of an instance's calls.
+struct Calls {
+    limits: Limits,
     /// The flat lists of a call, kept so that most steps allocate nothing here.
     call: TokenCall,
+    slots: RunningSlots,
+    refused: Vec<RefusedRequest>,
 }
 
 impl GuestTokens {
     pub(crate) fn new(name: String, limits: Limits, instance: Box<dyn TokenInstance>) -> Self {
-        Self { limits, running: Running::new(name, instance), call: TokenCall::default() }
+        let (call, slots, refused) = (TokenCall::default(), RunningSlots::default(), Vec::new());
+        Self { running: Running::new(name, instance), calls: Calls { limits, call, slots, refused } }
     }
 }
 
@@ -30,68 +39,96 @@ impl BatchTokenSource for GuestTokens {
         started: &[TokenRequest<'_>],
         ended: &[u32],
         wants: &[TokenWant],
-        tokens: &mut Vec<u32>,
+        answer: &mut TokenAnswer,
     ) -> Result<(), TokenError> {
-        let given_before = tokens.len();
-        let Self { limits, running, call } = self;
-        let result = running.call("step", |instance| step(instance, limits, call, started, ended, wants, tokens));
+        let given_before = answer.tokens.len();
+        let Self { running, calls } = self;
+        calls.refused.clear();
+        let result = running.call("step", |instance| calls.step(instance, started, ended, wants, &mut answer.tokens));
         result.map_err(|failure| {
-            tokens.truncate(given_before);
+            answer.tokens.truncate(given_before);
             TokenError { source: failure.guest, reason: failure.reason }
-        })
+        })?;
+        let source = running.guest();
+        let refusal = |RefusedRequest { slot, reason }| TokenRefusal { slot, source: source.to_owned(), reason };
+        answer.refusals.extend(calls.refused.drain(..).map(refusal));
+        Ok(())
     }
 }
 
-/// Makes the calls of one step: one, unless the requests that start are too
-/// long for that.
-fn step(
-    instance: &mut dyn TokenInstance,
-    limits: &Limits,
-    call: &mut TokenCall,
-    started: &[TokenRequest<'_>],
-    ended: &[u32],
-    wants: &[TokenWant],
-    tokens: &mut Vec<u32>,
-) -> Result<(), CallFault> {
-    call.clear();
-    call.ended.extend_from_slice(ended);
-    let mut room_bytes = limits.request_bytes_per_call;
-    for request in started {
-        let bytes = size_bytes(request);
-        // A request that is too long by itself is still sent in one piece.
-        if bytes > room_bytes && !call.started.is_empty() {
-            send(instance, limits, call, &[], tokens)?;
-            call.clear();
-            room_bytes = limits.request_bytes_per_call;
+impl Calls {
+    /// Makes the calls of one step: one, unless the requests that start are too
+    /// long for that.
+    fn step(
+        &mut self,
+        instance: &mut dyn TokenInstance,
+        started: &[TokenRequest<'_>],
+        ended: &[u32],
+        wants: &[TokenWant],
+        tokens: &mut Vec<u32>,
+    ) -> Result<(), CallFault> {
+        self.call.clear();
+        self.call.ended.extend_from_slice(ended);
+        ended.iter().for_each(|slot| self.slots.end(*slot));
+        let mut room_bytes = self.limits.request_bytes_per_call;
+        for request in started {
+            let bytes = size_bytes(request);
+            // A request that is too long by itself is still sent in one piece.
+            if bytes > room_bytes && !self.call.started.is_empty() {
+                self.send(instance, &[], tokens)?;
+                self.call.clear();
+                room_bytes = self.limits.request_bytes_per_call;
+            }
+            room_bytes = room_bytes.saturating_sub(bytes);
+            self.call.start(request);
+            self.slots.start(request.slot);
         }
-        room_bytes = room_bytes.saturating_sub(bytes);
-        call.start(request);
+        if self.call.is_empty() && wants.is_empty() {
+            return Ok(());
+        }
+        self.send(instance, wants, tokens)
     }
-    if call.is_empty() && wants.is_empty() {
+
+    /// Makes one call and checks that it answers what is wanted.
+    fn send(
+        &mut self,
+        instance: &mut dyn TokenInstance,
+        wants: &[TokenWant],
+        tokens: &mut Vec<u32>,
+    ) -> Result<(), CallFault> {
+        let mut wanted = 0;
+        for want in wants {
+            self.call.wants.extend([want.slot, want.first_index, want.count]);
+            wanted += want.count as usize;
+        }
+        let requests = self.call.started.len() / TokenCall::REQUEST_WORDS + self.call.ended.len();
+        let budget = self.limits.budget(requests + wanted, wanted * size_of::<u32>());
+        let refused_before = self.refused.len();
+        let answer = instance.step(&self.call, &mut self.refused, budget)?;
+        if answer.len() != wanted {
+            return Err(CallFault::TokenCount { given: answer.len(), wanted });
+        }
+        check_refusals(&mut self.slots, &mut self.refused, refused_before)?;
+        tokens.extend_from_slice(&answer);
+        Ok(())
+    }
+}
+
+/// Checks the refusals of one call, those from `first` on, and drops repeated
+/// ones.
+pub(crate) fn check_refusals(
+    slots: &mut RunningSlots,
+    refused: &mut Vec<RefusedRequest>,
+    first: usize,
+) -> Result<(), CallFault> {
+    if refused.len() == first {
         return Ok(());
     }
-    send(instance, limits, call, wants, tokens)
-}
-
-/// Makes one call and checks that it answers what is wanted.
-fn send(
-    instance: &mut dyn TokenInstance,
-    limits: &Limits,
-    call: &mut TokenCall,
-    wants: &[TokenWant],
-    tokens: &mut Vec<u32>,
-) -> Result<(), CallFault> {
-    let mut wanted = 0;
-    for want in wants {
-        call.wants.extend([want.slot, want.first_index, want.count]);
-        wanted += want.count as usize;
+    for one in refused.split_off(first) {
+        if slots.refuse(one.slot)? {
+            refused.push(one);
+        }
     }
-    let requests = call.started.len() / TokenCall::REQUEST_WORDS + call.ended.len();
-    let answer = instance.step(call, limits.budget(requests + wanted, wanted * size_of::<u32>()))?;
-    if answer.len() != wanted {
-        return Err(CallFault::TokenCount { given: answer.len(), wanted });
-    }
-    tokens.extend_from_slice(&answer);
     Ok(())
 }
 

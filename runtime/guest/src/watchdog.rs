@@ -4,7 +4,7 @@
 //! frontend that waits. A run in virtual time is bounded by fuel alone, since a
 //! limit by the clock would be hit on one machine and not on another.
 
-use std::sync::OnceLock;
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use wasmtime::Engine;
@@ -26,7 +26,7 @@ pub(crate) fn ticks(limit: Duration) -> u64 {
 ///
 /// # Errors
 /// When the system has no more threads.
-pub(crate) fn watch(engine: &'static Engine, watched: &OnceLock<()>) -> std::io::Result<()> {
+pub(crate) fn watch(engine: &'static Engine, watched: &Mutex<bool>) -> std::io::Result<()> {
     let tick = move || {
         loop {
             std::thread::sleep(TICK);
@@ -34,8 +34,10 @@ pub(crate) fn watch(engine: &'static Engine, watched: &OnceLock<()>) -> std::io:
         }
     };
     // One ticker, whoever asks: with two, deadlines would come too soon.
-    if watched.set(()).is_ok() {
+    let mut is_watched = watched.lock().unwrap_or_else(PoisonError::into_inner);
+    if !*is_watched {
         std::thread::Builder::new().name("vcr-guest-watchdog".to_owned()).spawn(tick)?;
+        *is_watched = true;
     }
     Ok(())
 }

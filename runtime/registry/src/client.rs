@@ -12,9 +12,9 @@ use oci_client::manifest::{OCI_IMAGE_MEDIA_TYPE, OciDescriptor, OciImageManifest
 use oci_client::secrets::RegistryAuth;
 use tokio::io::AsyncWrite;
 
+use crate::digest::sha256;
 use crate::error::RegistryError;
-use crate::reference::OciReference;
-use crate::store::sha256;
+use crate::oci_reference::OciReference;
 
 /// What a component is in a registry, as other tools of WebAssembly have it.
 const COMPONENT_MEDIA_TYPE: &str = "application/wasm";

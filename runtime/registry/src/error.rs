@@ -12,6 +12,12 @@ pub enum RegistryError {
         /// What is wrong with it.
         problem: String,
     },
+    /// This build has no client of registries.
+    #[error("this build of vcr lacks the feature `registry`, which `{text}` needs")]
+    NotBuilt {
+        /// The reference.
+        text: String,
+    },
     /// The reference may mean something else tomorrow.
     #[error("`{reference}` names no digest, so that it may be another guest tomorrow")]
     NoDigest {
@@ -78,6 +84,7 @@ impl RegistryError {
     pub fn hint(&self) -> Option<String> {
         let hint = match self {
             Self::BadReference { .. } => "write it as `oci://registry/repository:tag` or `...@sha256:...`",
+            Self::NotBuilt { .. } => "build it with `cargo build --release --features full`",
             Self::NoDigest { reference } => {
                 return Some(format!("`vcr guest pull {reference}` prints the reference with its digest"));
             }

@@ -8,13 +8,28 @@
 //! Owns the store on disk and the words of the distribution protocol; what a
 //! component is, and whether it may run, is for others to say.
 
+#[cfg(not(feature = "oci"))]
+mod absent;
+#[cfg(feature = "oci")]
 mod auth;
+#[cfg(feature = "oci")]
 mod client;
+#[cfg(feature = "oci")]
+mod digest;
 mod error;
+#[cfg(feature = "oci")]
+mod oci_reference;
 mod reference;
+#[cfg(feature = "oci")]
 mod store;
 
+#[cfg(not(feature = "oci"))]
+pub use absent::{DockerConfig, Found, OciReference, Store};
+#[cfg(feature = "oci")]
 pub use auth::DockerConfig;
 pub use error::RegistryError;
-pub use reference::{GuestReference, OciReference};
+#[cfg(feature = "oci")]
+pub use oci_reference::OciReference;
+pub use reference::GuestReference;
+#[cfg(feature = "oci")]
 pub use store::{Found, Store};

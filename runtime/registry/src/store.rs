@@ -1,17 +1,15 @@
 //! Guests on disk, each under the digest of its manifest.
 
-use std::fmt::Write as _;
 use std::fs::{self, DirBuilder, File};
 use std::io::{self, Write as _};
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
-use sha2::{Digest as _, Sha256};
-
 use crate::auth::DockerConfig;
 use crate::client::{Conversation, Pulled, component_layer};
+use crate::digest::sha256;
 use crate::error::RegistryError;
-use crate::reference::OciReference;
+use crate::oci_reference::OciReference;
 
 /// Names the folder that pulled guests are kept in, in place of the usual one.
 const FOLDER_VARIABLE: &str = "VCR_GUEST_STORE";
@@ -94,7 +92,8 @@ impl Store {
     /// # Errors
     /// When the file cannot be read or the registry does not take it.
     pub fn push(&self, path: &Path, reference: &OciReference) -> Result<OciReference, RegistryError> {
-        let component = fs::read(path).map_err(|source| RegistryError::Read { path: path.to_owned(), source })?;
+        let component = vcr_input::read_bytes(path, COMPONENT_BYTES_MAX)
+            .map_err(|source| RegistryError::Read { path: path.to_owned(), source })?;
         if let Some(digest) = reference.digest() {
             let problem = format!("the digest ({digest}) comes of what is pushed; name a tag");
             return Err(RegistryError::BadReference { text: reference.to_string(), problem });
@@ -150,13 +149,4 @@ fn write_whole(path: &Path, bytes: &[u8]) -> io::Result<()> {
         let _ = fs::remove_file(&draft);
     }
     written
-}
-
-/// `sha256:` and the digest in lower-case hexadecimal digits.
-pub(crate) fn sha256(bytes: &[u8]) -> String {
-    Sha256::digest(bytes).iter().fold("sha256:".to_owned(), |mut text, byte| {
-        // Writing to a string cannot fail.
-        let _ = write!(text, "{byte:02x}");
-        text
-    })
 }

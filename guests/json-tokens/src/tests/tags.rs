@@ -123,9 +123,11 @@ fn tags_that_cannot_be_followed_are_named() {
         (json!({ "type": "structural_tag" }), "neither `format` nor `structures`"),
         (json!({ "format": { "type": "or", "elements": [] } }), "an `or` has no elements"),
         (json!({ "format": { "type": "tags_with_separator", "tags": [] } }), "there are no tags"),
-        (tag(json!({ "type": "regex", "pattern": "a+" })), "unknown variant `regex`"),
+        (tag(json!({ "type": "regex", "pattern": "a)" })), "the regular expression `a)` cannot be followed"),
+        (tag(json!({ "type": "grammar", "grammar": "root" })), "`root` is no rule"),
+        (tag(json!({ "type": "xml", "pattern": "a+" })), "unknown variant `xml`"),
         (tag(json!({ "type": "json_schema", "json_schema": false })), "nothing fits the schema `false`"),
-        (tag(json!({ "type": "json_schema", "json_schema": { "pattern": "a" } })), "unknown field `pattern`"),
+        (tag(json!({ "type": "json_schema", "json_schema": { "not": {} } })), "unknown field `not`"),
         (tag(json!({ "type": "json_schema", "json_schema": {}, "style": "qwen_xml" })), "unknown variant `qwen_xml`"),
     ] {
         let wanted = json!({ "structural_tag": tag }).to_string();

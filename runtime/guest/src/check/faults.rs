@@ -102,7 +102,7 @@ impl Driver for Suffering {
         })?;
         let mut actions = Vec::new();
         faults::accept(&words, &mut self.may_fail, has_utility, &mut actions)?;
-        self.obey(&actions);
+        self.apply_actions(&actions);
         self.steps += 1;
         Ok(Step::Answered(words))
     }
@@ -158,7 +158,7 @@ impl Suffering {
         told.push(Told::Ended { slot });
     }
 
-    fn obey(&mut self, actions: &[FaultAction]) {
+    fn apply_actions(&mut self, actions: &[FaultAction]) {
         for action in actions {
             match action {
                 FaultAction::FailRequest { slot } => self.doomed.push(*slot),

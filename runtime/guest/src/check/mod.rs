@@ -127,6 +127,9 @@ impl Trouble {
     fn outcome(self, call: &str) -> Outcome {
         match self {
             Self::Answer(reason) => Outcome::Broken { reason: format!("{call}: {reason}") },
+            Self::Fault(CallFault::Host { reason }) => {
+                Outcome::HostFailed { reason: format!("{call}: {}", CallFault::Host { reason }.with_hint()) }
+            }
             Self::Fault(fault) if fault.is_about_answer() => {
                 Outcome::Broken { reason: format!("{call}: {}", fault.with_hint()) }
             }
@@ -375,7 +378,7 @@ impl Findings {
         let go_on = match &outcome {
             Outcome::Passed => true,
             Outcome::Broken { .. } => name != ANSWERS.0,
-            Outcome::GuestFailed { .. } => false,
+            Outcome::GuestFailed { .. } | Outcome::HostFailed { .. } => false,
         };
         self.checks.push(Check { name, claim, outcome });
         go_on

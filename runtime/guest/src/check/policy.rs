@@ -1,4 +1,4 @@
-//! Schedules requests on a small engine that obeys what the policy prefers: seats,
+//! Schedules requests on a small engine that obeys what the policy prefers: running slots,
 //! a budget of tokens, blocks that run out.
 
 use std::collections::BTreeSet;
@@ -11,7 +11,7 @@ use crate::latest::{PolicyCall, PolicyInstance};
 const REQUESTS: u64 = 1_500;
 
 /// What the engine has.
-const SEATS: usize = 32;
+const RUNNING_SLOTS: usize = 32;
 const BUDGET_TOKENS: u64 = 2_048;
 const KV_BLOCKS: u64 = 1_200;
 const BLOCK_TOKENS: u64 = 16;
@@ -105,7 +105,7 @@ impl Scheduling {
         PolicyCall {
             now_ns: self.now_ns,
             budget_tokens: BUDGET_TOKENS as u32,
-            seats: (SEATS - self.running.len()) as u32,
+            running_slots: (RUNNING_SLOTS - self.running.len()) as u32,
             free_blocks: self.free_blocks() as u32,
             total_blocks: KV_BLOCKS as u32,
             events: std::mem::take(&mut self.events),
@@ -179,7 +179,7 @@ impl Scheduling {
         self.waiting.sort_by_key(|request| (request.wait_rank, request.number));
         while let Some(next) = self.waiting.first() {
             let fits = next.prompt_tokens.min(BUDGET_TOKENS).div_ceil(BLOCK_TOKENS) <= self.free_blocks();
-            if self.running.len() == SEATS || !fits {
+            if self.running.len() == RUNNING_SLOTS || !fits {
                 break;
             }
             let mut request = self.waiting.remove(0);

@@ -1,6 +1,6 @@
 //! What a check has found, in plain values.
 
-use crate::inspect::ApiVersion;
+use crate::api_version::ApiVersion;
 use crate::world::World;
 
 /// What a guest was put through, and what came of it.
@@ -15,7 +15,7 @@ pub struct CheckReport {
     /// SHA-256 of the component, in lower-case hexadecimal digits.
     pub digest: String,
     /// Every check, in the order in which they were made. After one in which the
-    /// guest failed no other follows.
+    /// guest or the machine failed no other follows.
     pub checks: Vec<Check>,
     /// Fuel that instantiating and configuring took, and might have taken.
     pub configure_fuel: Used,
@@ -49,6 +49,12 @@ pub enum Outcome {
     /// The guest failed: it trapped, used up a limit or answered an error.
     GuestFailed {
         /// In which call, and how.
+        reason: String,
+    },
+    /// This machine refused memory or another resource, which says nothing about
+    /// the guest.
+    HostFailed {
+        /// In which call, and what was refused.
         reason: String,
     },
 }
@@ -104,9 +110,11 @@ impl CheckReport {
         self.checks.iter().all(|check| check.outcome == Outcome::Passed)
     }
 
-    /// Whether the guest failed in a call.
+    /// Whether a call failed, by the guest's or by this machine's fault.
     #[must_use]
     pub fn has_failed_call(&self) -> bool {
-        self.checks.iter().any(|check| matches!(check.outcome, Outcome::GuestFailed { .. }))
+        let has_failed =
+            |outcome: &Outcome| matches!(outcome, Outcome::GuestFailed { .. } | Outcome::HostFailed { .. });
+        self.checks.iter().any(|check| has_failed(&check.outcome))
     }
 }

@@ -8,9 +8,9 @@ use crate::latest::{RouteCall, RouterInstance};
 /// Requests of the workload.
 const REQUESTS: u64 = 3_000;
 
-/// Engines of the pool, seats and KV blocks of each, and tokens in a block.
+/// Engines of the pool, running slots and KV blocks of each, and tokens in a block.
 const WORKERS: usize = 8;
-const SEATS: u64 = 64;
+const RUNNING_SLOTS: u64 = 64;
 const KV_BLOCKS: u64 = 4_000;
 const BLOCK_TOKENS: u64 = 16;
 
@@ -172,12 +172,12 @@ impl Routing {
         let up = self.workers.iter().enumerate().filter(|(_, worker)| !worker.is_down);
         up.flat_map(|(index, worker)| {
             let cached = worker.cached.iter().find(|(known, _)| *known == root).map_or(0, |(_, held)| *held);
-            let waiting = worker.running.saturating_sub(SEATS);
+            let waiting = worker.running.saturating_sub(RUNNING_SLOTS);
             [
                 index as u64,
                 worker.running - waiting,
                 waiting,
-                SEATS,
+                RUNNING_SLOTS,
                 worker.blocks.min(KV_BLOCKS),
                 KV_BLOCKS,
                 waiting * 500,

@@ -7,6 +7,8 @@ use crate::check::draw::Draw;
 use crate::check::{Driver, Split, Step, Table, Trouble};
 use crate::error::CallFault;
 use crate::latest::{TokenCall, TokenInstance};
+use crate::refusals::{RefusedRequest, RunningSlots};
+use crate::tokens::check_refusals;
 
 /// Requests of the workload, and how many run at most.
 const REQUESTS: u64 = 600;
@@ -23,6 +25,9 @@ const STRUCTURED: [&str; 4] = [
     r#"{"regex": "[a-z]+@[a-z]+"}"#,
 ];
 
+/// The word of a refused request, in place of its tokens.
+const REFUSED: u64 = u64::MAX;
+
 /// The workload of a token source.
 pub(super) struct Emitting {
     split: Split,
@@ -33,6 +38,9 @@ pub(super) struct Emitting {
     live: Vec<Live>,
     /// Slots of requests that have ended since the last call.
     ended: Vec<u32>,
+    slots: RunningSlots,
+    /// Slots of requests that were refused in this step.
+    refused: Vec<u32>,
 }
 
 /// A request that runs.
@@ -74,6 +82,8 @@ impl Driver for Emitting {
             free: (0..SLOTS).rev().collect(),
             live: Vec::new(),
             ended: Vec::new(),
+            slots: RunningSlots::default(),
+            refused: Vec::new(),
         }
     }
 
@@ -94,16 +104,18 @@ impl Driver for Emitting {
                     if is_last {
                         break;
                     }
-                    send(table, std::slice::from_ref(request), told, &[])?;
+                    self.send(table, std::slice::from_ref(request), told, &[])?;
                 }
                 let told: &[u32] = if started.len() > 1 { &[] } else { &ended };
-                send(table, &started[started.len().saturating_sub(1)..], told, &wants)?
+                self.send(table, &started[started.len().saturating_sub(1)..], told, &wants)?
             }
-            Split::AsItComes | Split::Coarsest => send(table, &started, &ended, &wants)?,
+            Split::AsItComes | Split::Coarsest => self.send(table, &started, &ended, &wants)?,
         };
-        self.take(&wants, &tokens);
-        let words = tokens.into_iter().map(u64::from).collect();
-        Ok(Step::Answered(words))
+        Ok(Step::Answered(self.take(&wants, &tokens)))
+    }
+
+    fn show(word: u64) -> String {
+        if word == REFUSED { "a refusal".to_owned() } else { word.to_string() }
     }
 }
 
@@ -167,12 +179,21 @@ impl Emitting {
         wants
     }
 
-    /// Gives requests their tokens and ends those that are done.
-    fn take(&mut self, wants: &[[u32; 3]], tokens: &[u32]) {
+    /// Gives requests their tokens and ends those that are done or refused.
+    /// Returns the answer of the step as words.
+    fn take(&mut self, wants: &[[u32; 3]], tokens: &[u32]) -> Vec<u64> {
+        let mut refused = std::mem::take(&mut self.refused);
+        refused.sort_unstable();
+        // Each refusal counts, of requests without tokens in this step as well.
+        let mut words: Vec<u64> = refused.iter().flat_map(|slot| [REFUSED, u64::from(*slot)]).collect();
         let mut rest = tokens;
         for [slot, _, count] in wants {
             let (mine, others) = rest.split_at(*count as usize);
             rest = others;
+            if refused.contains(slot) {
+                continue;
+            }
+            words.extend(mine.iter().copied().map(u64::from));
             let index = self.live.iter().position(|live| live.slot == *slot);
             let live = &mut self.live[index.expect("tokens are wanted of those that run")];
             let mut is_over = false;
@@ -185,42 +206,51 @@ impl Emitting {
                 self.ended.push(*slot);
             }
         }
+        self.ended.extend(refused);
         self.live.retain(|live| !self.ended.contains(&live.slot));
+        words
     }
-}
 
-/// Makes one call.
-fn send(
-    table: &mut Table<'_, '_, dyn TokenInstance>,
-    started: &[Starting],
-    ended: &[u32],
-    wants: &[[u32; 3]],
-) -> Result<Vec<u32>, Trouble> {
-    let mut call = TokenCall::default();
-    for request in started {
-        call.start(&TokenRequest {
-            slot: request.slot,
-            seed: request.seed,
-            prompt: &request.prompt,
-            max_tokens: request.max_tokens,
-            min_tokens: request.min_tokens,
-            eos_token: request.eos_token,
-            stop_tokens: &request.stop_tokens,
-            structured_output: request.structured_output,
-        });
+    /// Makes one call.
+    fn send(
+        &mut self,
+        table: &mut Table<'_, '_, dyn TokenInstance>,
+        started: &[Starting],
+        ended: &[u32],
+        wants: &[[u32; 3]],
+    ) -> Result<Vec<u32>, Trouble> {
+        let mut call = TokenCall::default();
+        ended.iter().for_each(|slot| self.slots.end(*slot));
+        for request in started {
+            self.slots.start(request.slot);
+            call.start(&TokenRequest {
+                slot: request.slot,
+                seed: request.seed,
+                prompt: &request.prompt,
+                max_tokens: request.max_tokens,
+                min_tokens: request.min_tokens,
+                eos_token: request.eos_token,
+                stop_tokens: &request.stop_tokens,
+                structured_output: request.structured_output,
+            });
+        }
+        call.ended.extend_from_slice(ended);
+        call.wants.extend(wants.iter().flatten());
+        let wanted: usize = wants.iter().map(|[_, _, count]| *count as usize).sum();
+        let items = started.len() + ended.len() + wanted;
+        if items == 0 {
+            return Ok(Vec::new());
+        }
+        let budget = table.limits.budget(items, wanted * size_of::<u32>());
+        let mut refused: Vec<RefusedRequest> = Vec::new();
+        let answer = table.meter.call("step", items, budget, table.instance, |instance, budget| {
+            instance.step(&call, &mut refused, budget)
+        })?;
+        if answer.len() != wanted {
+            return Err(CallFault::TokenCount { given: answer.len(), wanted }.into());
+        }
+        check_refusals(&mut self.slots, &mut refused, 0)?;
+        self.refused.extend(refused.into_iter().map(|one| one.slot));
+        Ok(answer)
     }
-    call.ended.extend_from_slice(ended);
-    call.wants.extend(wants.iter().flatten());
-    let wanted: usize = wants.iter().map(|[_, _, count]| *count as usize).sum();
-    let items = started.len() + ended.len() + wanted;
-    if items == 0 {
-        return Ok(Vec::new());
-    }
-    let budget = table.limits.budget(items, wanted * size_of::<u32>());
-    let answer =
-        table.meter.call("step", items, budget, table.instance, |instance, budget| instance.step(&call, budget))?;
-    if answer.len() != wanted {
-        return Err(CallFault::TokenCount { given: answer.len(), wanted }.into());
-    }
-    Ok(answer)
 }

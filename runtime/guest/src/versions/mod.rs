@@ -8,29 +8,11 @@ mod worlds;
 
 use wasmtime::component::Component;
 
+use crate::api_version::ApiVersion;
 use crate::error::CallFault;
-use crate::inspect::ApiVersion;
 use crate::latest::OpenGuest;
 use crate::limits::Limits;
 use crate::world::World;
-
-/// The versions of the guest API that this build serves, as (major, minor).
-pub const SUPPORTED_VERSIONS: &[(u64, u64)] = &[(0, 1), (0, 2)];
-
-pub(crate) fn is_supported(version: ApiVersion) -> bool {
-    SUPPORTED_VERSIONS.contains(&(version.major, version.minor))
-}
-
-/// Whether guests of that version may import `observe`.
-pub(crate) fn offers_observe(version: ApiVersion) -> bool {
-    is_supported(version) && (version.major, version.minor) >= (0, 2)
-}
-
-/// The supported versions in words.
-pub(crate) fn supported_list() -> String {
-    let names: Vec<String> = SUPPORTED_VERSIONS.iter().map(|(major, minor)| format!("{major}.{minor}")).collect();
-    names.join(", ")
-}
 
 /// Why a compiled component cannot be used.
 pub(crate) enum OpenError {

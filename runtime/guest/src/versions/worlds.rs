@@ -71,6 +71,7 @@ macro_rules! tokens_adapter {
         use $crate::error::CallFault;
         use $crate::latest::{Maker, Setup, TokenCall, TokenInstance};
         use $crate::limits::Budget;
+        use $crate::refusals::RefusedRequest;
         use $crate::sandbox::HostState;
         use $crate::versions::instance::{Instance, Module};
 
@@ -83,16 +84,24 @@ macro_rules! tokens_adapter {
         }
 
         impl TokenInstance for Instance<Bindings> {
-            fn step(&mut self, call: &TokenCall, budget: Budget) -> Result<Vec<u32>, CallFault> {
+            fn step(
+                &mut self,
+                call: &TokenCall,
+                refused: &mut Vec<RefusedRequest>,
+                budget: Budget,
+            ) -> Result<Vec<u32>, CallFault> {
                 self.call_fallible(budget, |guest, store| {
-                    guest.vcr_guest_tokens().call_step(
-                        store,
+                    store.data_mut().refusals.allow();
+                    let answer = guest.vcr_guest_tokens().call_step(
+                        &mut *store,
                         &call.started,
                         &call.request_tokens,
                         &call.structured_outputs,
                         &call.ended,
                         &call.wants,
-                    )
+                    );
+                    store.data_mut().refusals.take(refused);
+                    answer
                 })
             }
         }
@@ -163,7 +172,7 @@ macro_rules! scheduling_adapter {
                         store,
                         call.now_ns,
                         call.budget_tokens,
-                        call.seats,
+                        call.running_slots,
                         call.free_blocks,
                         call.total_blocks,
                         &call.events,

@@ -9,11 +9,6 @@ pub(crate) fn built(name: &str) -> Option<GuestModule> {
     let dist = std::env::var_os("VCR_GUESTS_DIST")
         .map_or_else(|| PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../guests/dist"), PathBuf::from);
     let path = dist.join(format!("{name}.wasm"));
-    if !path.exists() {
-        let in_ci = std::env::var("CI").is_ok_and(|value| value == "true");
-        assert!(!in_ci, "{} is missing: run `vcr guest build` first", path.display());
-        eprintln!("SKIPPED: {} is missing: run `vcr guest build` first", path.display());
-        return None;
-    }
+    let path = vcr_skips::existing(path, "run `vcr guest build` first")?;
     Some(GuestModule::load(&path, Limits::default()).expect("a built guest loads"))
 }

@@ -36,7 +36,7 @@ fn decide(policy: &mut dyn SchedulingPolicy, events: &[PolicyEvent]) -> Result<V
     let batch = PolicyBatch {
         now_ns: 5_000,
         budget_tokens: 1,
-        seats: 20,
+        running_slots: 20,
         free_blocks: 300,
         total_blocks: 4_000,
         events,
@@ -93,7 +93,8 @@ fn events_and_numbers_arrive_in_order() {
         let load = format!("(i64.load32_u offset={} (local.get $progress))", 4 * index);
         assert_eq!(told(&load, &events), word, "number {index}");
     }
-    let rest = "(i64.add (local.get $now) (i64.extend_i32_u (i32.add (local.get $budget) (i32.add (local.get $seats)
+    let rest =
+        "(i64.add (local.get $now) (i64.extend_i32_u (i32.add (local.get $budget) (i32.add (local.get $running_slots)
         (i32.add (local.get $free_blocks) (local.get $total_blocks))))))";
     assert_eq!(told(rest, &events), 9_321);
     let lengths = "(i64.add (i64.mul (i64.const 100) (i64.extend_i32_u (local.get $events_len)))
@@ -196,7 +197,7 @@ fn decisions(policy: &mut dyn SchedulingPolicy) -> Vec<(u64, u32, u64)> {
             }
             continue;
         }
-        engine.consult(policy, step * 1_000_000).expect("it decides well");
+        engine.apply_policy(policy, step * 1_000_000).expect("it decides well");
         let plan = engine.schedule();
         decisions.extend(plan.preempted.iter().map(|&tag| (step, 0, tag)));
         decisions.extend(plan.scheduled.iter().map(|entry| (step, entry.num_scheduled_tokens, entry.tag)));

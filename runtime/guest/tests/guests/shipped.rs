@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 use vcr_core::fault::{FailureInjector, FaultAction, FaultBatch, FaultEvent};
-use vcr_core::tokens::{BatchTokenSource, TokenRequest, TokenWant};
+use vcr_core::tokens::{BatchTokenSource, TokenAnswer, TokenRequest, TokenWant};
 
 use crate::built::built;
 
@@ -35,10 +35,11 @@ fn outputs(source: &mut dyn BatchTokenSource, requests: &[TokenRequest<'_>]) -> 
     while !running.is_empty() {
         let first_index = outputs.values().map(Vec::len).max().unwrap_or(0) as u32;
         let wants: Vec<TokenWant> = running.iter().map(|&slot| TokenWant { slot, first_index, count: 1 }).collect();
-        let mut tokens = Vec::new();
-        source.step(started, &ended, &wants, &mut tokens).expect("it answers");
+        let mut answer = TokenAnswer::default();
+        source.step(started, &ended, &wants, &mut answer).expect("it answers");
+        assert_eq!(answer.refusals, []);
         (started, ended) = (&[], Vec::new());
-        for (want, token) in wants.iter().zip(tokens) {
+        for (want, token) in wants.iter().zip(answer.tokens) {
             let output = outputs.entry(want.slot).or_default();
             output.push(token);
             if token == EOS || output.len() == 500 {
@@ -109,18 +110,48 @@ fn json_tokens_says_in_words_what_it_cannot_do() {
         min_tokens: 0,
         eos_token: None,
         stop_tokens: &[],
-        structured_output: r#"{"regex": "a+"}"#,
+        structured_output: r#"{"regex": "(?=a)b"}"#,
     };
-    let mut lenient = module.token_source(&vocabulary(), 1).expect("it configures");
+    let other = TokenRequest { slot: 1, structured_output: r#"{"choice": ["yes"]}"#, ..request };
+    let wants = [0, 1].map(|slot| TokenWant { slot, first_index: 0, count: 3 });
+    let mut source = module.token_source(&vocabulary(), 1).expect("it configures");
+    let mut answer = TokenAnswer::default();
+    source.step(&[request, other], &[], &wants, &mut answer).expect("one request ends, not the engine");
+    assert_eq!(text(&answer.tokens[3..]), "yes");
+    let refused: Vec<_> = answer.refusals.iter().map(|one| (one.slot, &*one.source, &*one.reason)).collect();
+    let reason = "the regular expression `(?=a)b` cannot be followed: look-around, including look-ahead and look-behind, \
+                  is not supported";
+    assert_eq!(refused, [(0, "json-tokens", reason)]);
+    let lenient = vocabulary().replacen('{', r#"{"strict": false, "#, 1);
+    let mut lenient = module.token_source(&lenient, 1).expect("it configures");
     assert_eq!(outputs(lenient.as_mut(), &[request])[&0].len(), 500, "it speaks as to anyone");
-    let strict = vocabulary().replacen('{', r#"{"strict": true, "#, 1);
-    let mut strict = module.token_source(&strict, 1).expect("it configures");
-    let error = strict.step(&[request], &[], &[], &mut Vec::new()).expect_err("it knows no regular expressions");
-    assert_eq!(
-        error.to_string(),
-        "token source `json-tokens` failed: in `step`: a structured output by `regex` is not supported: only json, \
-         json_object, choice and structural_tag"
-    );
+}
+
+/// Of the check's requests those that want an `@` cannot be served here: whatever
+/// calls they come in, the same ones are refused and no others.
+#[test]
+fn a_source_that_refuses_requests_passes_its_check() {
+    let Some(module) = built("json-tokens") else { return };
+    let characters = (b' '..=b'~').filter(|byte| *byte != b'@');
+    let pieces: BTreeMap<String, u32> = characters.map(|byte| (char::from(byte).to_string(), byte.into())).collect();
+    let config = json!({ "vocabulary": pieces }).to_string();
+    let report = vcr_guest::check(&module, &config, 1, &|| 0).expect("it configures");
+    assert!(report.checks.iter().all(|check| check.outcome == vcr_guest::Outcome::Passed), "{:?}", report.checks);
+    let names: Vec<&str> = report.checks.iter().map(|check| check.name).collect();
+    assert_eq!(names, ["answers", "repeated", "interleaved", "unstained", "split"]);
+    let unfit = TokenRequest {
+        slot: 0,
+        seed: 1,
+        prompt: &[],
+        max_tokens: 5,
+        min_tokens: 0,
+        eos_token: None,
+        stop_tokens: &[],
+        structured_output: r#"{"regex": "[a-z]+@[a-z]+"}"#,
+    };
+    let mut answer = TokenAnswer::default();
+    module.token_source(&config, 1).expect("it configures").step(&[unfit], &[], &[], &mut answer).expect("it goes on");
+    assert_eq!(answer.refusals.len(), 1, "the check's own request is one of them");
 }
 
 /// A vocabulary of the size of a real one and a step with a thousand requests
@@ -148,9 +179,9 @@ fn json_tokens_has_fuel_enough_for_large_batches() {
         })
         .collect();
     let wants: Vec<TokenWant> = (0..1_024).map(|slot| TokenWant { slot, first_index: 0, count: 4 }).collect();
-    let mut tokens = Vec::new();
-    source.step(&requests, &[], &wants, &mut tokens).expect("it answers");
-    assert_eq!(tokens.len(), 4 * 1_024);
+    let mut answer = TokenAnswer::default();
+    source.step(&requests, &[], &wants, &mut answer).expect("it answers");
+    assert_eq!(answer.tokens.len(), 4 * 1_024);
 }
 
 fn decide(injector: &mut dyn FailureInjector, now_ns: u64, events: &[FaultEvent<'_>]) -> Vec<FaultAction> {

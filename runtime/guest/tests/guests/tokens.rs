@@ -1,9 +1,12 @@
 //! Token sources: what reaches them, and what the host makes of their answers.
 
-use vcr_core::tokens::{BatchTokenSource, TokenRequest, TokenWant};
+use vcr_core::tokens::{BatchTokenSource, TokenAnswer, TokenRequest, TokenWant};
 use vcr_guest::{GuestModule, Limits};
 
-use crate::wat_guest::{answer_at, answer_error, answer_list, answer_words, open, token_source};
+use crate::wat_guest::{
+    Bodies, REQUESTS_IMPORTS, WIT_0_2, answer, answer_at, answer_error, answer_list, answer_words, component,
+    core_text, open, refusing_source, token_source, with_imports,
+};
 
 fn source(step: &str) -> Box<dyn BatchTokenSource> {
     open(&token_source(step)).token_source("{}", 7).expect("it configures")
@@ -24,23 +27,48 @@ fn want(count: u32) -> TokenWant {
     TokenWant { slot: 3, first_index: 0, count }
 }
 
-/// Takes a step and gives the tokens or the whole error text.
+/// The tokens of a step, and the slots and reasons of what it refused.
+type Answered = (Vec<u32>, Vec<(u32, String)>);
+
+/// Takes a step and gives its answer or the whole error text.
+fn answered(
+    source: &mut dyn BatchTokenSource,
+    started: &[TokenRequest<'_>],
+    ended: &[u32],
+    wants: &[TokenWant],
+) -> Result<Answered, String> {
+    let mut answer = TokenAnswer { tokens: vec![77], refusals: Vec::new() };
+    let result = source.step(started, ended, wants, &mut answer);
+    assert_eq!(answer.tokens.remove(0), 77, "what was there stays");
+    match result {
+        Ok(()) => Ok((
+            answer.tokens,
+            answer
+                .refusals
+                .into_iter()
+                .map(|refusal| {
+                    assert_eq!(refusal.source, "hostile");
+                    (refusal.slot, refusal.reason)
+                })
+                .collect(),
+        )),
+        Err(error) => {
+            assert_eq!(answer, TokenAnswer::default(), "a failed call leaves nothing behind");
+            Err(error.to_string())
+        }
+    }
+}
+
+/// The same for a source that refuses nothing.
 fn step(
     source: &mut dyn BatchTokenSource,
     started: &[TokenRequest<'_>],
     ended: &[u32],
     wants: &[TokenWant],
 ) -> Result<Vec<u32>, String> {
-    let mut tokens = vec![77];
-    let result = source.step(started, ended, wants, &mut tokens);
-    assert_eq!(tokens.remove(0), 77, "what was there stays");
-    match result {
-        Ok(()) => Ok(tokens),
-        Err(error) => {
-            assert!(tokens.is_empty(), "a failed call leaves nothing behind");
-            Err(error.to_string())
-        }
-    }
+    let (tokens, refused) = answered(source, started, ended, wants)?;
+    assert_eq!(refused, []);
+    Ok(tokens)
 }
 
 /// The error text of a source whose `step` is `body`, asked for three tokens.
@@ -147,4 +175,87 @@ fn an_error_in_words_is_passed_on_and_is_the_last() {
     assert_eq!(text, "token source `hostile` failed: in `step`: `factor` is 0, but must be above 0");
     let text = step(source.as_mut(), &[], &[], &[want(1)]).expect_err("it is gone");
     assert!(text.contains("in `step`: it had failed before: `factor` is 0"), "{text}");
+}
+
+/// Calls `refuse` for a slot, with six letters of the data segment.
+fn refuse(slot: &str) -> String {
+    format!("(call $refuse {slot} (i32.const 513) (i32.const 6))")
+}
+
+/// The slot of the first request of `started`.
+const FIRST: &str = "(i32.load (local.get $started))";
+
+#[test]
+fn a_refusal_is_of_one_request_and_the_call_goes_on() {
+    // Refuses the first of those that start, twice, and fills what is wanted.
+    let body = format!(
+        "(if (i32.ne (local.get $started_len) (i32.const 0)) (then {once} {once})) {}",
+        answer_words("i32", &[5, 6]),
+        once = refuse(FIRST)
+    );
+    let mut source = open(&refusing_source(&body)).token_source("{}", 7).expect("it configures");
+    let other = TokenRequest { slot: 1, ..REQUEST };
+    let wants = [want(1), TokenWant { slot: 1, first_index: 0, count: 1 }];
+    let first = answered(source.as_mut(), &[REQUEST, other], &[], &wants).expect("it answers");
+    assert_eq!(first, (vec![5, 6], vec![(3, "factor".to_owned())]));
+    let later = [TokenWant { slot: 1, first_index: 1, count: 2 }];
+    assert_eq!(answered(source.as_mut(), &[], &[3], &later), Ok((vec![5, 6], vec![])));
+    let again = answered(source.as_mut(), &[REQUEST], &[], &wants).expect("another request has the slot");
+    assert_eq!(again.1, [(3, "factor".to_owned())]);
+}
+
+#[test]
+fn refusals_of_all_calls_of_a_step_count() {
+    let body = format!(
+        "(if (i32.ne (local.get $started_len) (i32.const 0)) (then {})) {}",
+        refuse(FIRST),
+        answer_at("(i32.const 1024)", "(i32.div_u (local.get $wants_len) (i32.const 3))")
+    );
+    let limits = Limits { request_bytes_per_call: 1, ..Limits::default() };
+    let module = GuestModule::from_bytes("hostile", &refusing_source(&body), limits).expect("it loads");
+    let mut source = module.token_source("{}", 1).expect("it configures");
+    let requests = [4, 2, 3].map(|slot| TokenRequest { slot, ..REQUEST });
+    let (tokens, refused) = answered(source.as_mut(), &requests, &[], &[want(1)]).expect("it answers");
+    assert_eq!(tokens.len(), 1);
+    assert_eq!(refused.iter().map(|(slot, _)| *slot).collect::<Vec<_>>(), [4, 2, 3]);
+}
+
+#[test]
+fn a_refusal_that_means_nothing_is_a_fault() {
+    let error = |body: &str, started: &[TokenRequest<'_>]| {
+        let body = format!("{body} {}", answer_words("i32", &[1]));
+        let mut source = open(&refusing_source(&body)).token_source("{}", 7).expect("it configures");
+        answered(source.as_mut(), started, &[], &[want(1)]).expect_err("it is a fault")
+    };
+    let text = error(&refuse("(i32.const 9)"), &[REQUEST]);
+    assert!(
+        text.starts_with(
+            "token source `hostile` failed: in `step`: it refused the request in slot 9, where none has started and not \
+             ended; refuse requests that"
+        ),
+        "{text}"
+    );
+    let many = format!(
+        "(local.set $wants_len (i32.const 20000))
+         (loop $again {}
+           (local.set $wants_len (i32.sub (local.get $wants_len) (i32.const 1)))
+           (br_if $again (local.get $wants_len)))",
+        refuse("(i32.const 3)")
+    );
+    let text = error(&many, &[REQUEST]);
+    assert!(text.contains("it called `refuse` more than 16384 times in one call; refuse each request once"), "{text}");
+    let long = "(drop (memory.grow (i32.const 16))) (call $refuse (i32.const 3) (i32.const 0) (i32.const 1000000))";
+    let text = error(long, &[REQUEST]);
+    assert!(text.contains("larger than the 65540 bytes"), "{text}");
+}
+
+#[test]
+fn only_token_sources_may_refuse() {
+    let wit = "package vcr:guest@0.2.0;
+        interface requests { refuse: func(slot: u32, reason: string); }\n"
+        .to_owned()
+        + &WIT_0_2.replacen("package vcr:guest@0.2.0;", "", 1).replace("import observe;", "import requests;");
+    let text = with_imports(&core_text("0.2.0", &Bodies::of_price(&answer(&["1"]))), REQUESTS_IMPORTS);
+    let error = GuestModule::from_bytes("model", &component(&text, &wit), Limits::default()).expect_err("it prices");
+    assert!(error.to_string().contains("it imports `vcr:guest/requests@0.2.0`, which it is not given"), "{error}");
 }

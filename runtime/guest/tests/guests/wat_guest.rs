@@ -8,9 +8,10 @@ use wit_component::{ComponentEncoder, StringEncoding, embed_component_metadata};
 use wit_parser::Resolve;
 
 pub(crate) const WIT: &str = include_str!("../../../../wit/v0_1/latency-model.wit");
-const WIT_0_2: &str = include_str!("../../../../wit/v0_2/latency-model.wit");
+pub(crate) const WIT_0_2: &str = include_str!("../../../../wit/v0_2/latency-model.wit");
 const OBSERVE_WIT: &str = include_str!("../../../../wit/v0_2/observe.wit");
 const TOKENS_WIT: &str = include_str!("../../../../wit/v0_1/token-source.wit");
+const TOKENS_WIT_0_2: &str = include_str!("../../../../wit/v0_2/token-source.wit");
 const FAULTS_WIT: &str = include_str!("../../../../wit/v0_1/failure-injector.wit");
 
 const SCHEDULING_WIT: &str = include_str!("../../../../wit/v0_2/scheduler-policy.wit");
@@ -85,6 +86,10 @@ const OBSERVE_IMPORTS: &str = r#"
   (import "vcr:guest/observe@0.2.0" "annotate" (func $annotate (param i64 i32 i32)))
   (import "vcr:guest/observe@0.2.0" "log" (func $log (param i32 i32)))"#;
 
+/// The function of `requests`, as a core module imports it.
+pub(crate) const REQUESTS_IMPORTS: &str = r#"
+  (import "vcr:guest/requests@0.2.0" "refuse" (func $refuse (param i32 i32 i32)))"#;
+
 /// The text of a core module with imports, which come first.
 pub(crate) fn with_imports(core_text: &str, imports: &str) -> String {
     core_text.replacen("(module", &format!("(module{imports}"), 1)
@@ -118,17 +123,26 @@ pub(crate) fn core_text(api: &str, bodies: &Bodies<'_>) -> String {
 
 /// A token source with the given body of `step`.
 pub(crate) fn token_source(step: &str) -> Vec<u8> {
-    let configure = configure_text("vcr:guest/tokens@0.1.0", CONFIGURE_OK);
-    let text = module_text(&format!(
+    component(&token_source_text("0.1.0", step), TOKENS_WIT)
+}
+
+/// A token source of version 0.2 that may refuse requests: `$refuse` is imported.
+pub(crate) fn refusing_source(step: &str) -> Vec<u8> {
+    let text = with_imports(&token_source_text("0.2.0", step), REQUESTS_IMPORTS);
+    component(&text, &TOKENS_WIT_0_2.replace("import observe;", ""))
+}
+
+fn token_source_text(api: &str, step: &str) -> String {
+    let configure = configure_text(&format!("vcr:guest/tokens@{api}"), CONFIGURE_OK);
+    module_text(&format!(
         r#"{configure}
-  (func (export "vcr:guest/tokens@0.1.0#step")
+  (func (export "vcr:guest/tokens@{api}#step")
     (param $started i32) (param $started_len i32) (param $tokens i32) (param $tokens_len i32)
     (param $texts i32) (param $texts_len i32) (param $ended i32) (param $ended_len i32)
     (param $wants i32) (param $wants_len i32) (result i32)
     {BEGIN_CALL}
     {step})"#
-    ));
-    component(&text, TOKENS_WIT)
+    ))
 }
 
 /// A failure injector with the given body of `decide`.
@@ -152,7 +166,7 @@ pub(crate) fn scheduler_policy(decide: &str) -> Vec<u8> {
     let text = module_text(&format!(
         r#"{configure}
   (func (export "vcr:guest/scheduling@0.2.0#decide")
-    (param $now i64) (param $budget i32) (param $seats i32) (param $free_blocks i32) (param $total_blocks i32)
+    (param $now i64) (param $budget i32) (param $running_slots i32) (param $free_blocks i32) (param $total_blocks i32)
     (param $events i32) (param $events_len i32) (param $progress i32) (param $progress_len i32) (result i32)
     (local $index i32)
     {BEGIN_CALL}

@@ -3,6 +3,7 @@
 mod faults;
 mod latency;
 mod observe;
+mod requests;
 mod routing;
 mod scaling;
 mod scheduling;
@@ -22,7 +23,7 @@ pub(crate) fn open(world: World, component: &Component, limits: &Limits) -> Resu
             OpenGuest::Latency(Box::new(Module::<latency::Bindings>::new(component, limits, observe::link)?))
         }
         World::TokenSource => {
-            OpenGuest::Tokens(Box::new(Module::<tokens::Bindings>::new(component, limits, observe::link)?))
+            OpenGuest::Tokens(Box::new(Module::<tokens::Bindings>::new(component, limits, requests::link)?))
         }
         World::FailureInjector => {
             OpenGuest::Faults(Box::new(Module::<faults::Bindings>::new(component, limits, observe::link)?))

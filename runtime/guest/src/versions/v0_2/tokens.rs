@@ -13,7 +13,10 @@ mod bindings {
     wasmtime::component::bindgen!({
         path: "../../wit/v0_2",
         world: "token-source",
-        with: { "vcr:guest/observe@0.2.0": crate::versions::v0_2::observe::bindings::vcr::guest::observe },
+        with: {
+            "vcr:guest/observe@0.2.0": crate::versions::v0_2::observe::bindings::vcr::guest::observe,
+            "vcr:guest/requests@0.2.0": crate::versions::v0_2::requests::bindings::vcr::guest::requests,
+        },
     });
 }
 

@@ -1,0 +1,79 @@
+//! The traits that guests implement, each with the world of its guests and the
+//! error that its callers know. [`GuestModule::make`] and
+//! [`GuestModule::plug_in`] are the same for all of them.
+
+use vcr_core::fault::{FailureInjector, FaultError};
+use vcr_core::latency::{LatencyError, LatencyModel};
+use vcr_core::policy::{PolicyError, SchedulingPolicy};
+use vcr_core::route::{RouteError, Router};
+use vcr_core::scale::{Autoscaler, ScaleError};
+use vcr_core::tokens::{BatchTokenSource, TokenError};
+
+use crate::error::GuestError;
+use crate::faults::GuestFaults;
+use crate::latency::GuestLatency;
+use crate::latest::OpenGuest;
+use crate::module::GuestModule;
+use crate::policy::GuestPolicy;
+use crate::router::GuestRouter;
+use crate::scaler::GuestScaler;
+use crate::tokens::GuestTokens;
+use crate::world::World;
+
+/// A trait of the engine core that guests of one world implement.
+pub trait GuestRole: sealed::Sealed {
+    /// The trait's own error.
+    type Error: std::error::Error;
+
+    /// The world of its guests.
+    const WORLD: World;
+}
+
+pub(crate) mod sealed {
+    use super::{GuestError, GuestModule};
+
+    pub trait Sealed {
+        type CallError;
+
+        /// Configures a fresh instance of a guest.
+        fn make(module: &GuestModule, config_json: &str, seed: u64) -> Result<Box<Self>, GuestError>;
+
+        /// The failure of a guest to do so, as the trait's own error.
+        fn error(guest: String, reason: String) -> Self::CallError;
+    }
+}
+
+/// Implements a role: the trait, its world, the variant of [`OpenGuest`], the
+/// adapter, and the error with the name of its field for the guest.
+macro_rules! role {
+    ($role:ty, $world:ident, $variant:ident, $adapter:ty, $error:ident, $name:ident) => {
+        impl GuestRole for $role {
+            type Error = $error;
+
+            const WORLD: World = World::$world;
+        }
+
+        impl sealed::Sealed for $role {
+            type CallError = $error;
+
+            fn make(module: &GuestModule, config_json: &str, seed: u64) -> Result<Box<Self>, GuestError> {
+                let OpenGuest::$variant(maker) = module.open_guest() else {
+                    return Err(module.of_other_world(World::$world));
+                };
+                let instance = module.configure(maker.as_ref(), config_json, seed)?;
+                Ok(Box::new(<$adapter>::new(module.name().to_owned(), *module.limits(), instance)))
+            }
+
+            fn error(guest: String, reason: String) -> $error {
+                $error { $name: guest, reason }
+            }
+        }
+    };
+}
+
+role!(dyn LatencyModel, LatencyModel, Latency, GuestLatency, LatencyError, model);
+role!(dyn BatchTokenSource, TokenSource, Tokens, GuestTokens, TokenError, source);
+role!(dyn FailureInjector, FailureInjector, Faults, GuestFaults, FaultError, injector);
+role!(dyn SchedulingPolicy, SchedulerPolicy, Policy, GuestPolicy, PolicyError, policy);
+role!(dyn Router, Router, Router, GuestRouter, RouteError, router);
+role!(dyn Autoscaler, Autoscaler, Scaler, GuestScaler, ScaleError, autoscaler);

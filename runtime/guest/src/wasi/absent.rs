@@ -1,0 +1,36 @@
+//! What stands in for WASI in builds without the feature `wasi`: grants are refused
+//! with the name of the feature.
+
+use std::sync::Arc;
+
+use wasmtime::component::Linker;
+
+use crate::observe::NoteSink;
+use crate::sandbox::HostState;
+use crate::wasi::WasiGrants;
+
+/// There is none in this build.
+pub(crate) enum WasiState {}
+
+impl WasiState {
+    pub(crate) fn new(
+        _grants: WasiGrants,
+        _seed: u64,
+        _output_bytes: u64,
+        _sink: Option<Arc<dyn NoteSink>>,
+    ) -> Option<Box<Self>> {
+        None
+    }
+
+    pub(crate) fn set_now(&self, _now_ns: u64) {
+        match *self {}
+    }
+}
+
+/// Refuses every grant.
+pub(crate) fn link(_linker: &mut Linker<HostState>, grants: WasiGrants) -> wasmtime::Result<()> {
+    if grants.is_nothing() {
+        return Ok(());
+    }
+    wasmtime::bail!("this build of vcr lacks the feature `wasi`, which its imports need; build it with --features full")
+}

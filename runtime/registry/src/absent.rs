@@ -1,0 +1,93 @@
+//! What stands in for the client in builds without the feature `oci`: no text is a
+//! reference into a registry, and the error says which feature is missing.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+use crate::error::RegistryError;
+
+/// There is none in this build.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum OciReference {}
+
+impl FromStr for OciReference {
+    type Err = RegistryError;
+
+    fn from_str(text: &str) -> Result<Self, RegistryError> {
+        Err(RegistryError::NotBuilt { text: text.to_owned() })
+    }
+}
+
+impl OciReference {
+    /// Its digest.
+    #[must_use]
+    pub fn digest(&self) -> Option<&str> {
+        match *self {}
+    }
+}
+
+impl fmt::Display for OciReference {
+    fn fmt(&self, _f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {}
+    }
+}
+
+/// A guest on disk; there is none without a reference.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Found {
+    /// Name of the guest.
+    pub name: String,
+    /// The component.
+    pub path: PathBuf,
+    /// The reference with its digest.
+    pub pinned: OciReference,
+}
+
+/// Credentials, which nothing here needs.
+#[derive(Clone, Debug, Default)]
+pub struct DockerConfig;
+
+/// A store that holds nothing.
+#[derive(Clone, Debug)]
+pub struct Store;
+
+impl Store {
+    /// The store of the user.
+    ///
+    /// # Errors
+    /// Never in this build.
+    pub fn from_env() -> Result<Self, RegistryError> {
+        Ok(Self)
+    }
+
+    /// A store in a folder.
+    #[must_use]
+    pub fn new(_folder: PathBuf, _docker: DockerConfig) -> Self {
+        Self
+    }
+
+    /// The guest of a reference.
+    ///
+    /// # Errors
+    /// Never: there are no references in this build.
+    pub fn find(&self, reference: &OciReference) -> Result<Found, RegistryError> {
+        match *reference {}
+    }
+
+    /// The same, anew.
+    ///
+    /// # Errors
+    /// Never: there are no references in this build.
+    pub fn pull(&self, reference: &OciReference) -> Result<Found, RegistryError> {
+        match *reference {}
+    }
+
+    /// Pushes a component.
+    ///
+    /// # Errors
+    /// Never: there are no references in this build.
+    pub fn push(&self, _path: &Path, reference: &OciReference) -> Result<OciReference, RegistryError> {
+        match *reference {}
+    }
+}
