@@ -2,6 +2,7 @@
 //! models or for each.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 
 use serde::Deserialize;
 use vcr_cluster::{IslBucket, QueueClass, QueueConfig, QueueProfile};
@@ -35,7 +36,7 @@ pub fn read_queue_policies(
     path: &str,
     model_name: Option<&str>,
 ) -> Result<Option<QueueConfig>, DynamoError> {
-    let text = std::fs::read_to_string(path)
+    let text = vcr_input::read_text(Path::new(path), vcr_input::MAX_CONFIG_BYTES)
         .map_err(|error| DynamoError::one(place, "", format!("cannot read `{path}`: {error}")))?;
     parse_queue_policies(path, &text, model_name)
 }

@@ -10,12 +10,14 @@ use vcr_cluster::{LatencyFactory, PolicyFactory, RouterConfig, ScalerFactory};
 use vcr_core::{Policy, SchedulerRules};
 use vcr_random::Distribution;
 
-use crate::context::Context;
-use crate::error::{self, Blame, ScenarioError};
-use crate::latency::LatencySpec;
-use crate::options::{ScriptDistribution, as_number};
-use crate::policy::PolicySpec;
-use crate::{RunOptions, Silent, autoscale, compat, router, vocabulary};
+use crate::script::context::Context;
+use crate::script::error::{self, Blame, ScenarioError};
+use crate::script::options::{ScriptDistribution, as_number};
+use crate::vocabulary::engine::compat;
+use crate::vocabulary::latency::LatencySpec;
+use crate::vocabulary::policy::PolicySpec;
+use crate::vocabulary::{autoscale, router, script_engine};
+use crate::{RunOptions, Silent};
 
 /// The latency model that `source` makes. Relative paths in it start at `folder`;
 /// `name` says in errors where it was written. A call of a guest among them may
@@ -144,7 +146,7 @@ fn evaluate(
     let mut context = Context::new(source.to_owned(), folder.to_owned(), options, Arc::new(Silent), None);
     context.guest_wall_time = guest_wall_time;
     let context = Arc::new(context);
-    let engine = vocabulary::engine(&context);
+    let engine = script_engine(&context);
     engine.eval_expression::<Dynamic>(source).map_err(|error| error::from_script(name, &error))
 }
 

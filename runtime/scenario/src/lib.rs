@@ -1,36 +1,16 @@
-//! Scenarios: Rhai scripts that describe clusters, workloads and promises.
+//! Scenarios: Rhai scripts that describe clusters, workloads and assertions.
 //!
 //! The only crate that knows Rhai. [`run_file`] executes a script, whose `run`
 //! calls are simulations in virtual time, and gives the [`Outcome`]: every
-//! report, every promise, and one fingerprint over all of it. The vocabulary is
-//! described in `docs/scenarios.md`.
+//! report, every assertion, and one fingerprint over all of it. The vocabulary is
+//! described in `docs/reference/scenarios`.
 
-mod autoscale;
-mod check;
-mod cluster;
-mod compat;
-mod context;
-mod distribution;
-mod engine;
-mod error;
+mod assertion;
 pub mod expression;
-mod fault;
-mod guest;
-mod latency;
-mod options;
-mod output;
-mod parameter;
-mod policy;
-mod pool_guest;
-mod precheck;
-mod promise;
-mod router;
-mod run;
-mod side_by_side;
-mod tiers;
-mod told;
+mod parallel;
+mod results;
+mod script;
 mod vocabulary;
-mod workload;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -40,15 +20,24 @@ use serde::Serialize;
 use sha2::{Digest, Sha256};
 use vcr_cluster::Report;
 use vcr_cluster::observe::Progress;
+use vcr_input::MAX_SCRIPT_BYTES;
+use vcr_output::OutputError;
 
-pub use check::Check;
-pub use error::{Blame, ScenarioError};
-pub use side_by_side::side_by_side;
-pub use told::{GaugeReport, GuestReport, SeatReport};
-pub use vocabulary::FUNCTIONS;
+pub use assertion::AssertionResult;
+pub use parallel::parallel;
+pub use results::guest_telemetry::{GaugeReport, GuestReport, InstanceReport};
+pub use results::out_file::{OutFile, STEPS_LIMIT_BYTES};
+pub use results::provenance::Input;
+pub use script::error::{Blame, ScenarioError};
+pub use script::functions::FUNCTIONS;
+pub use script::limits::{DEFAULT_MAX_RUNS, MAX_SCRIPT_OPERATIONS, MEMORY_HINT, check_room};
 
-/// Script operations after which a scenario counts as never ending.
-pub const MAX_SCRIPT_OPERATIONS: u64 = 50_000_000;
+use assertion::precheck;
+use results::outputs::Outputs;
+use results::provenance;
+use script::context::Context;
+use script::error;
+use vocabulary::parameter;
 
 /// What a user sets from outside the script.
 #[derive(Clone, Debug)]
@@ -59,13 +48,38 @@ pub struct RunOptions {
     pub parameters: BTreeMap<String, String>,
     /// Runs that go on side by side within a `run_all`.
     pub threads: usize,
-    /// Where to write report, requests, steps and trace.
+    /// Runs that the scenario may make.
+    pub max_runs: u64,
+    /// The folder to write to.
     pub out: Option<PathBuf>,
+    /// What is written to the folder. None: everything, but steps and trace only
+    /// as long as they have no more than `steps_limit_bytes` together.
+    pub files: Option<Vec<OutFile>>,
+    /// See `files`.
+    pub steps_limit_bytes: u64,
+    /// Where to write the requests alone.
+    pub requests: Option<PathBuf>,
+    /// Whether files that exist are replaced.
+    pub force: bool,
+    /// Digest the files that the script reads, for whoever writes or prints the
+    /// report. Where `out` is given they are in any case.
+    pub digests_inputs: bool,
 }
 
 impl Default for RunOptions {
     fn default() -> Self {
-        Self { seed: None, parameters: BTreeMap::new(), threads: 1, out: None }
+        Self {
+            seed: None,
+            parameters: BTreeMap::new(),
+            threads: 1,
+            max_runs: DEFAULT_MAX_RUNS,
+            out: None,
+            files: None,
+            steps_limit_bytes: STEPS_LIMIT_BYTES,
+            requests: None,
+            force: false,
+            digests_inputs: false,
+        }
     }
 }
 
@@ -81,6 +95,11 @@ pub trait Reporter: Send + Sync {
     fn print(&self, _text: &str) {}
     /// Something is odd but no error.
     fn warn(&self, _text: &str) {}
+    /// What ends the scenario now, with what there is, if anything does: `SIGINT`,
+    /// for example. Asked now and then.
+    fn stop(&self) -> Option<&'static str> {
+        None
+    }
 }
 
 /// Hears nothing.
@@ -94,17 +113,31 @@ impl Reporter for Silent {}
 pub struct Outcome {
     /// Version of this schema.
     pub schema_version: u32,
+    /// Version of vcr.
+    pub vcr_version: &'static str,
     /// File name of the script.
     pub scenario: String,
+    /// SHA-256 of the script, as hex.
+    pub scenario_sha256: String,
+    /// Versions of vLLM whose scheduling rules the engines follow.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub vllm_rules: Vec<&'static str>,
+    /// The files that the script has read; empty unless they were digested.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub inputs: Vec<Input>,
     /// The claim in the script's first comment, if it has one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub claim: Option<String>,
     /// Parameters with their values.
     pub parameters: BTreeMap<String, String>,
-    /// Whether every promise was kept.
+    /// Whether every assertion passed.
     pub passed: bool,
-    /// The promises, in order.
-    pub checks: Vec<Check>,
+    /// Only there if the scenario was stopped before its end: the runs are those
+    /// so far, the assertions those that were checked.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub partial: Option<Partial>,
+    /// The assertions, in order.
+    pub assertions: Vec<AssertionResult>,
     /// SHA-256 over the fingerprints of all runs, as hex.
     pub fingerprint: String,
     /// The guests that took part, in the order of the script.
@@ -113,6 +146,16 @@ pub struct Outcome {
     /// The runs, in order.
     #[serde(serialize_with = "serialize_reports")]
     pub runs: Vec<Arc<Report>>,
+    /// Names of the files in the folder of [`RunOptions::out`].
+    #[serde(skip)]
+    pub files: Vec<&'static str>,
+}
+
+/// Why an outcome is not that of the whole scenario.
+#[derive(Clone, Debug, Serialize)]
+pub struct Partial {
+    /// What [`Reporter::stop`] has said.
+    pub stopped_by: &'static str,
 }
 
 fn serialize_reports<S: serde::Serializer>(reports: &[Arc<Report>], serializer: S) -> Result<S::Ok, S::Error> {
@@ -123,7 +166,7 @@ fn serialize_reports<S: serde::Serializer>(reports: &[Arc<Report>], serializer: 
 ///
 /// # Errors
 /// When the script, a file it names or an option is bad, or when a guest or an
-/// engine fails. Broken promises are no error but part of the outcome.
+/// engine fails. Failed assertions are part of the outcome, not an error.
 pub fn run_file(path: &Path, options: RunOptions, reporter: Arc<dyn Reporter>) -> Result<Outcome, ScenarioError> {
     let file = path.display().to_string();
     let input = |message: String, hint: Option<String>| ScenarioError {
@@ -133,51 +176,60 @@ pub fn run_file(path: &Path, options: RunOptions, reporter: Arc<dyn Reporter>) -
         message,
         hint,
     };
-    let source =
-        std::fs::read_to_string(path).map_err(|error| input(format!("cannot read the scenario: {error}"), None))?;
-    let outputs = match &options.out {
-        None => None,
-        Some(folder) => Some(
-            output::Outputs::create(folder)
-                .map_err(|error| input(format!("cannot write to `{}`: {error}", folder.display()), None))?,
-        ),
-    };
+    let source = vcr_input::read_text(path, MAX_SCRIPT_BYTES)
+        .map_err(|error| input(format!("cannot read the scenario: {error}"), None))?;
+    // Some editors begin a file with a byte order mark.
+    let source = source.strip_prefix('\u{feff}').map(str::to_owned).unwrap_or(source);
+    let unwritable = |error: &OutputError| input(error.to_string(), error.hint().map(str::to_owned));
+    let outputs = Outputs::create(path, &options).map_err(|error| unwritable(&error))?;
     let folder = path.parent().unwrap_or(Path::new("")).to_owned();
     let claim = claim(&source);
-    let context = Arc::new(context::Context::new(source, folder, options, reporter, outputs));
-    execute(&context, &file)?;
-    let outcome = outcome(&context, path, claim);
-    if outcome.runs.is_empty() {
+    let context = Arc::new(Context::new(source, folder, options, reporter, outputs));
+    let partial = execute(&context, &file)?;
+    let mut outcome = outcome(&context, path, claim, partial);
+    if outcome.runs.is_empty() && outcome.partial.is_none() {
         return Err(input(
             "the scenario made no run".to_owned(),
             Some("call run(#{ cluster: ..., workloads: [ ... ] })".to_owned()),
         ));
     }
-    let state = context.state();
-    if let Some(outputs) = &state.outputs {
-        let written = outputs.finish(outcome.runs.len(), &outcome);
-        written.map_err(|error| input(format!("cannot write the outputs: {error}"), None))?;
+    let outputs = context.state().outputs.take();
+    if context.options.digests_inputs || outputs.is_some() {
+        let digested = context.state().inputs.digest();
+        outcome.inputs = digested.map_err(|error| input(format!("cannot digest an input: {error}"), None))?;
     }
-    drop(state);
+    if let Some(outputs) = outputs.filter(|_| !outcome.runs.is_empty()) {
+        let written = outputs.finish(&outcome.runs, &outcome).map_err(|error| unwritable(&error))?;
+        if !written.left_out.is_empty() {
+            let (names, limit) = (written.left_out.join(" and "), context.options.steps_limit_bytes / 1_000_000);
+            context.reporter.warn(&format!(
+                "{names} would be larger than {limit} MB and were not written; \
+                 --files report,requests,steps,trace writes them whatever their size"
+            ));
+        }
+        outcome.files = written.names;
+    }
     Ok(outcome)
 }
 
-fn execute(context: &Arc<context::Context>, file: &str) -> Result<(), ScenarioError> {
-    let engine = vocabulary::engine(context);
-    let script = engine.compile(&context.source).map_err(|error| {
-        let position = error.position();
-        ScenarioError {
-            blame: Blame::Input,
-            file: file.to_owned(),
-            at: position.line().map(|line| (line, position.position().unwrap_or(1))),
-            message: error.err_type().to_string(),
-            hint: None,
-        }
-    })?;
+/// Executes the script; tells what has stopped it before its end, if anything has.
+fn execute(context: &Arc<Context>, file: &str) -> Result<Option<Partial>, ScenarioError> {
+    let engine = vocabulary::script_engine(context);
+    let script = engine.compile(&context.source).map_err(|error| error::from_parser(file, &context.source, &error))?;
     precheck::check(&script).map_err(|error| error::from_script(file, &error))?;
-    engine.run_ast(&script).map_err(|error| error::from_script(file, &error))?;
+    if let Err(error) = engine.run_ast(&script) {
+        return match context.reporter.stop() {
+            Some(stopped_by) if error::is_stopped(&error) => Ok(Some(Partial { stopped_by })),
+            _ => Err(error::from_script(file, &error)),
+        };
+    }
+    // Also that of a guest that was given to nothing.
+    let refused = context.state().refusals.first().cloned();
+    if let Some(refusal) = refused {
+        return Err(error::from_script(file, &refusal.error()));
+    }
     let unused = parameter::check_all_used(context);
-    unused.map_err(|thrown| ScenarioError {
+    unused.map(|()| None).map_err(|thrown| ScenarioError {
         blame: thrown.blame,
         file: file.to_owned(),
         at: None,
@@ -186,7 +238,7 @@ fn execute(context: &Arc<context::Context>, file: &str) -> Result<(), ScenarioEr
     })
 }
 
-fn outcome(context: &context::Context, path: &Path, claim: Option<String>) -> Outcome {
+fn outcome(context: &Context, path: &Path, claim: Option<String>, partial: Option<Partial>) -> Outcome {
     let state = context.state();
     let mut hash = Sha256::new();
     for report in &state.runs {
@@ -194,15 +246,21 @@ fn outcome(context: &context::Context, path: &Path, claim: Option<String>) -> Ou
         hash.update(report.fingerprint.as_bytes());
     }
     Outcome {
-        schema_version: 1,
+        schema_version: 2,
+        vcr_version: env!("CARGO_PKG_VERSION"),
         scenario: path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default(),
+        scenario_sha256: provenance::sha256_of(context.source.as_bytes()),
+        vllm_rules: state.inputs.vllm_rules(),
+        inputs: Vec::new(),
         claim,
         parameters: state.parameters.clone(),
-        passed: state.checks.iter().all(|check| check.passed),
-        checks: state.checks.clone(),
+        passed: partial.is_none() && state.assertions.iter().all(|check| check.passed),
+        partial,
+        assertions: state.assertions.clone(),
         fingerprint: hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect(),
         guests: context.recorder.reports(),
         runs: state.runs.clone(),
+        files: Vec::new(),
     }
 }
 

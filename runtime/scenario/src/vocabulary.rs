@@ -1,105 +1,50 @@
-//! The words of a scenario and how to call them.
+//! The functions of a scenario, by subject, and the script engine that knows them.
+
+pub(crate) mod autoscale;
+mod check;
+mod cluster;
+mod distribution;
+pub(crate) mod engine;
+mod fault;
+pub(crate) mod guest;
+pub(crate) mod latency;
+mod memory;
+pub(crate) mod parameter;
+pub(crate) mod policy;
+mod pool_guest;
+pub(crate) mod router;
+pub(crate) mod run;
+mod workload;
 
 use std::sync::Arc;
 
 use rhai::packages::{Package, StandardPackage};
-use rhai::{Engine, Map, NativeCallContext};
+use rhai::{Dynamic, Engine, NativeCallContext};
 
-use crate::context::Context;
-use crate::error::{Scripted, Thrown};
-use crate::{
-    autoscale, check, cluster, distribution, fault, guest, latency, parameter, policy, router, run, tiers, workload,
+use crate::script::context::Context;
+use crate::script::error::{Scripted, Thrown};
+use crate::script::limits::{
+    MAX_ARRAY_ELEMENTS, MAX_CALL_LEVELS, MAX_MAP_ENTRIES, MAX_SCRIPT_OPERATIONS, MAX_STRING_BYTES, MAX_VARIABLES,
 };
-
-/// How deep the calls of a script may nest.
-pub(crate) const MAX_CALL_LEVELS: usize = 64;
-
-/// Every function of the vocabulary with its usage, for error texts and docs.
-pub const FUNCTIONS: &[(&str, &str)] = &[
-    ("param", "param(\"name\", default)"),
-    ("engine", "engine(#{ num_gpu_blocks: 16_385, ... })"),
-    ("kv_tiers", "kv_tiers(#{ host_blocks: 50_000, kv_bytes_per_token: \"128KiB\", ... })"),
-    ("pool", "pool(#{ engines: 2, engine: ..., latency: ..., router: \"round-robin\" })"),
-    ("autoscale", "autoscale(#{ policy: \"target_requests\", target: 8, interval: \"30s\", max: 16, ... })"),
-    ("cluster", "cluster(#{ engines: pool }) or cluster(#{ prefill: pool, decode: pool, link: link })"),
-    ("conditional", "conditional(#{ policy: \"isl-bounding\", eff_isl_threshold: 2048, ... })"),
-    ("link", "link(#{ bandwidth: \"64GB/s\", kv_bytes_per_token: \"128KiB\" })"),
-    ("kv_bytes_per_token", "kv_bytes_per_token(\"llama-3.1-8b\")"),
-    ("kv_aware", "kv_aware(#{ overlap_score_credit: 1.0, ... })"),
-    ("kv_router", "kv_router(#{ event_lag: \"5ms\", queue_threshold: 2.0, replicas: 2, ... })"),
-    ("prefix_affinity", "prefix_affinity(#{ load_factor: 1.25, max_waiting: 32, ... })"),
-    ("fixed", "fixed(#{ step: \"10ms\" })"),
-    ("knobs", "knobs(#{ ttft: \"200ms\", itl: normal(\"12ms\", \"2ms\") })"),
-    ("polynomial", "polynomial(#{ semantics: \"dynamo-1.6\" })"),
-    ("profile", "profile(#{ path: \"profile.npz\" })"),
-    ("trained_physics", "trained_physics(#{ coefficients: \"fit.json\", model: \"llama-3.1-8b\", gpu: \"h100-sxm\" })"),
-    ("roofline", "roofline(#{ model: \"llama-3.1-8b\", gpu: \"h100-sxm\" })"),
-    ("shortest_prompt_first", "shortest_prompt_first(#{ aging_tokens_per_s: 200, max_chunk_tokens: 2_048 })"),
-    ("fair_share", "fair_share(#{ weights: #{ \"3\": 2.0 }, default_weight: 1.0 })"),
-    ("guest", "guest(#{ path: \"guest.wasm\", config: #{ ... } })"),
-    ("normal", "normal(mean, std)"),
-    ("lognormal", "lognormal(mean, std)"),
-    ("gamma", "gamma(mean, std)"),
-    ("exponential", "exponential(mean)"),
-    ("uniform", "uniform(min, max)"),
-    ("burst", "burst(#{ count: 100, at: \"10s\", prompt_tokens: 512, output_tokens: 64 })"),
-    ("constant", "constant(#{ rate: \"5/s\", duration: \"1m\", prompt_tokens: 512, output_tokens: 64 })"),
-    ("poisson", "poisson(#{ rate: \"5/s\", duration: \"1m\", prompt_tokens: 512, output_tokens: 64 })"),
-    ("closed_loop", "closed_loop(#{ concurrency: 8, count: 100, prompt_tokens: 512, output_tokens: 64 })"),
-    ("trace", "trace(#{ path: \"trace.jsonl\" })"),
-    ("crash", "crash(#{ at: \"10s\", pool: \"decode\", engine: 0, restart_after: \"5s\" })"),
-    ("slow_down", "slow_down(#{ at: \"10s\", pool: \"decode\", engine: 0, factor: 3.0, duration: \"5s\" })"),
-    ("run", "run(#{ cluster: cluster, workloads: [ ... ] })"),
-    ("run_all", "run_all([ #{ name: ..., cluster: ..., workloads: ... }, ... ])"),
-    ("expect", "expect(result, \"ttft\", \"p99 < 4s\")"),
-    ("check", "check(\"what must be true\", condition) or check(..., condition, \"what was seen\")"),
-    ("value", "value(result, \"ttft\", \"p99\")"),
-];
-
-/// A value of this Rust type, as an error names it.
-pub(crate) fn kind_of(type_name: &str) -> &'static str {
-    let kinds = [
-        ("EngineSpec", "an engine"),
-        ("TiersSpec", "tiers of KV"),
-        ("PoolSpec", "a pool"),
-        ("ClusterSpec", "a cluster"),
-        ("LinkSpec", "a link"),
-        ("LatencySpec", "a latency model"),
-        ("PolicySpec", "a scheduling policy"),
-        ("GuestSpec", "a guest"),
-        ("RouterConfig", "a router"),
-        ("ScriptDistribution", "a distribution"),
-        ("WorkloadConfig", "a workload"),
-        ("FaultSpec", "a fault"),
-        ("RunResult", "the result of a run"),
-    ];
-    kinds.iter().find(|(name, _)| type_name.contains(name)).map_or("something else", |(_, kind)| *kind)
-}
+use crate::script::meter::OPERATIONS_PER_LOOK;
 
 /// A script engine that knows the vocabulary and can do nothing else: no
 /// modules, no files, no clock, bounded work and memory.
-pub(crate) fn engine(context: &Arc<Context>) -> Engine {
+pub(crate) fn script_engine(context: &Arc<Context>) -> Engine {
     let mut engine = Engine::new_raw();
     StandardPackage::new().register_into_engine(&mut engine);
-    engine
-        .set_max_operations(crate::MAX_SCRIPT_OPERATIONS)
-        .set_max_call_levels(MAX_CALL_LEVELS)
-        .set_max_expr_depths(128, 64)
-        .set_max_string_size(1 << 20)
-        .set_max_array_size(100_000)
-        .set_max_map_size(10_000)
-        .set_max_variables(10_000)
-        .disable_symbol("eval");
-    refuse(&mut engine, "exit", "a scenario cannot end before its promises are looked at; to fail it, use `throw`");
+    set_limits(&mut engine, context);
+    engine.disable_symbol("eval");
+    refuse(&mut engine, "exit", "a scenario cannot end before its assertions are checked; to fail it, use `throw`");
     refuse(&mut engine, "sleep", "a scenario has no wall clock; times are options such as `at` and `start`");
     let printer = Arc::clone(context);
-    engine.on_print(move |text| printer.reporter.print(text));
+    engine.on_print(move |text| printer.print(text));
     let debugger = Arc::clone(context);
-    engine.on_debug(move |text, _, _| debugger.reporter.print(text));
+    engine.on_debug(move |text, _, _| debugger.print(text));
     parameter::register(&mut engine, context);
     distribution::register(&mut engine);
     cluster::register(&mut engine, context);
-    tiers::register(&mut engine, context);
+    engine::tiers::register(&mut engine, context);
     router::register(&mut engine, context);
     autoscale::register(&mut engine, context);
     latency::register(&mut engine, context);
@@ -112,6 +57,24 @@ pub(crate) fn engine(context: &Arc<Context>) -> Engine {
     engine
 }
 
+/// Sets the limits of an engine for scripts.
+fn set_limits(engine: &mut Engine, context: &Arc<Context>) {
+    engine
+        .set_max_operations(MAX_SCRIPT_OPERATIONS)
+        .set_max_call_levels(MAX_CALL_LEVELS)
+        .set_max_expr_depths(128, 64)
+        .set_max_string_size(MAX_STRING_BYTES)
+        .set_max_array_size(MAX_ARRAY_ELEMENTS)
+        .set_max_map_size(MAX_MAP_ENTRIES)
+        .set_max_variables(MAX_VARIABLES);
+    let metered = Arc::clone(context);
+    engine.on_progress(move |operations| {
+        let is_stopped = operations.is_multiple_of(OPERATIONS_PER_LOOK) && metered.reporter.stop().is_some();
+        let stopped = is_stopped.then_some(Dynamic::UNIT);
+        stopped.or_else(|| metered.meter.end_of_script(operations))
+    });
+}
+
 /// Puts an error in the place of a function of the language.
 fn refuse(engine: &mut Engine, name: &'static str, reason: &'static str) {
     let error = move |call: &NativeCallContext<'_>| -> Scripted<()> {
@@ -120,18 +83,5 @@ fn refuse(engine: &mut Engine, name: &'static str, reason: &'static str) {
     engine.register_fn(name, move |call: NativeCallContext<'_>| error(&call));
     engine.register_fn(name, move |call: NativeCallContext<'_>, _: i64| error(&call));
     engine.register_fn(name, move |call: NativeCallContext<'_>, _: f64| error(&call));
-    engine.register_fn(name, move |call: NativeCallContext<'_>, _: rhai::Dynamic| error(&call));
-}
-
-/// Registers a function that takes one map of options.
-pub(crate) fn with_options<T: Clone + Send + Sync + 'static>(
-    engine: &mut Engine,
-    context: &Arc<Context>,
-    name: &'static str,
-    make: impl Fn(&Context, crate::options::Options<'_>) -> Scripted<T> + Send + Sync + 'static,
-) {
-    let context = Arc::clone(context);
-    engine.register_fn(name, move |call: NativeCallContext<'_>, map: Map| {
-        make(&context, crate::options::Options::new(name, &context.source, &call, map))
-    });
+    engine.register_fn(name, move |call: NativeCallContext<'_>, _: Dynamic| error(&call));
 }

@@ -2,6 +2,7 @@
 
 mod names;
 mod pool;
+mod raw;
 mod read;
 mod rules;
 mod tiers;
@@ -197,6 +198,9 @@ pub struct EngineArgs {
     pub enable_prefix_caching: bool,
     /// Whether a prompt may be computed in several passes.
     pub enable_chunked_prefill: bool,
+    /// Whether each step is decided before the outputs of the previous one are
+    /// known, as vLLM does; Dynamo does not simulate it. Only with engines of vLLM.
+    pub async_scheduling: bool,
     /// Divides all times; above 0.
     pub speedup_ratio: f64,
     /// Divides decode times once more; above 0.

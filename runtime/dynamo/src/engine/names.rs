@@ -14,6 +14,7 @@ pub(super) const ENGINE: &[&str] = &[
     "prefill_decode_interval",
     "enable_prefix_caching",
     "enable_chunked_prefill",
+    "async_scheduling",
     "speedup_ratio",
     "decode_speedup_ratio",
     "aic_nextn",

@@ -118,7 +118,12 @@ impl EngineArgs {
                 PreemptionMode::Lifo => Victim::Newest,
                 PreemptionMode::Fifo => Victim::Oldest,
             },
-            reservations: Reservations::BetweenSteps,
+            async_scheduling: self.async_scheduling,
+            // Dynamo has no asynchronous scheduling; with it vLLM's own rule holds.
+            reservations: match self.async_scheduling {
+                true => Reservations::InSteps,
+                false => Reservations::BetweenSteps,
+            },
             kv_tiers: self.kv_tiers,
             ..EngineConfigInput::default()
         };

@@ -3,94 +3,21 @@
 use std::path::PathBuf;
 
 use serde_json::Value;
-use vcr_cluster::{QueueOrder, TransferScope};
-use vcr_core::KvTiersConfig;
+use vcr_cluster::TransferScope;
 
 use super::names::{is_nested, nested_place};
+use super::raw::{ABOUT_MEMORY, Bound, Kind, MAX_EXTRA_TOKENS, Raw, SglangRaw};
 use super::{EngineArgs, EngineType, KvTransfer, Mtp, PreemptionMode, Role, SglangArgs, SglangPolicy, Timing};
 use super::{rules, tiers};
 use crate::keys::{Keys, parse};
 use crate::problem::Findings;
-
-/// Most extra tokens of multi-token prediction.
-pub(super) const MOST_EXTRA_TOKENS: u64 = 5;
 
 /// Dynamo's conditional acceptance rates where none are given.
 const ACCEPTANCE_RATES: [f64; 5] = [0.85, 0.3, 0.0, 0.0, 0.0];
 
 const ABOUT_AIC: &str = "AIC's performance database is not part of this program; give a planner profile, or a latency \
                          model with --latency";
-pub(super) const ABOUT_MEMORY: &str = "the number of KV blocks is given, not estimated";
 const ABOUT_LIVE: &str = "it is about live engines";
-
-/// What the keys say, before it is known whether they fit together.
-#[derive(Default)]
-pub(super) struct Raw {
-    pub(super) engine_type: Option<Kind>,
-    pub(super) num_gpu_blocks: Option<u32>,
-    pub(super) block_size: Option<u32>,
-    pub(super) max_model_len: Option<u32>,
-    pub(super) max_num_seqs: Bound,
-    pub(super) max_num_batched_tokens: Bound,
-    pub(super) enable_prefix_caching: Option<bool>,
-    pub(super) enable_chunked_prefill: Option<bool>,
-    pub(super) speedup_ratio: Option<f64>,
-    pub(super) decode_speedup_ratio: Option<f64>,
-    pub(super) nextn: Option<u64>,
-    pub(super) rates: Option<Vec<f64>>,
-    pub(super) worker_type: Option<Role>,
-    pub(super) preemption_mode: PreemptionMode,
-    pub(super) kv_transfer: KvTransfer,
-    /// Without the size of a token it is 0.
-    pub(super) kv_tiers: Option<KvTiersConfig>,
-    pub(super) sglang: Option<SglangRaw>,
-    pub(super) dp_size: Option<u32>,
-    pub(super) tensor_parallel_size: Option<u32>,
-    pub(super) attention_dp_size: Option<u32>,
-    pub(super) moe_tp_size: Option<u32>,
-    pub(super) moe_ep_size: Option<u32>,
-    pub(super) startup_time_s: Option<f64>,
-    pub(super) timing: Option<Timing>,
-    pub(super) router_queue_policy: Option<QueueOrder>,
-    pub(super) is_nested: bool,
-}
-
-/// Names of engine types.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
-    Vllm,
-    Sglang,
-    Trtllm,
-}
-
-/// A bound that null takes away.
-#[derive(Clone, Copy, Default)]
-pub(super) enum Bound {
-    #[default]
-    Default,
-    None,
-    At(u32),
-}
-
-impl Bound {
-    fn or(self, default: u32) -> Option<u32> {
-        match self {
-            Self::Default => Some(default),
-            Self::None => None,
-            Self::At(value) => Some(value),
-        }
-    }
-}
-
-#[derive(Default)]
-pub(super) struct SglangRaw {
-    pub(super) schedule_policy: Option<SglangPolicy>,
-    pub(super) page_size: Option<u32>,
-    pub(super) max_prefill_tokens: Option<u32>,
-    pub(super) chunked_prefill_size: Option<u32>,
-    pub(super) clip_max_new_tokens: Option<u32>,
-    pub(super) schedule_conservativeness: Option<f64>,
-}
 
 /// Reads and checks all of it. The result counts only without problems.
 pub(super) fn engine_args(place: &str, text: &str, findings: &mut Findings) -> EngineArgs {
@@ -129,7 +56,7 @@ fn checked(raw: Raw) -> EngineArgs {
         Kind::Trtllm => 32,
     };
     // Beyond this it is refused; see the rules.
-    let mtp = raw.nextn.map(|nextn| nextn.min(MOST_EXTRA_TOKENS)).map(|nextn| {
+    let mtp = raw.nextn.map(|nextn| nextn.min(MAX_EXTRA_TOKENS)).map(|nextn| {
         let mut acceptance_rates = raw.rates.clone().unwrap_or_else(|| ACCEPTANCE_RATES.to_vec());
         acceptance_rates.resize(nextn as usize, 0.0);
         Mtp { extra_tokens: nextn as u32, acceptance_rates }
@@ -143,6 +70,7 @@ fn checked(raw: Raw) -> EngineArgs {
         max_num_batched_tokens: raw.max_num_batched_tokens.or(8_192),
         enable_prefix_caching: raw.enable_prefix_caching.unwrap_or(true),
         enable_chunked_prefill: raw.enable_chunked_prefill.unwrap_or(true),
+        async_scheduling: raw.async_scheduling.unwrap_or(false),
         speedup_ratio: raw.speedup_ratio.filter(|&ratio| ratio > 0.0).unwrap_or(1.0),
         decode_speedup_ratio: raw.decode_speedup_ratio.filter(|&ratio| ratio > 0.0).unwrap_or(1.0),
         dp_size: raw.attention_dp_size.filter(|&size| size > 1).or(raw.dp_size).unwrap_or(1),
@@ -237,6 +165,7 @@ fn engine_level(raw: &mut Raw, keys: &mut Keys<'_>, engine_type: &'static str, b
     raw.max_num_batched_tokens = bound(keys, "max_num_batched_tokens");
     raw.enable_prefix_caching = keys.boolean("enable_prefix_caching");
     raw.enable_chunked_prefill = keys.boolean("enable_chunked_prefill");
+    raw.async_scheduling = keys.boolean("async_scheduling");
     raw.speedup_ratio = ratio(keys, "speedup_ratio");
     raw.decode_speedup_ratio = ratio(keys, "decode_speedup_ratio");
     raw.nextn = keys.whole("aic_nextn").filter(|&nextn| nextn > 0);

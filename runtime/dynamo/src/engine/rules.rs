@@ -1,6 +1,6 @@
 //! Which engine arguments fit together: Dynamo's own rules.
 
-use super::read::{Kind, MOST_EXTRA_TOKENS, Raw};
+use super::raw::{Kind, MAX_EXTRA_TOKENS, Raw};
 use super::tiers;
 use crate::keys::Keys;
 
@@ -29,9 +29,15 @@ pub(super) fn check(raw: &Raw, keys: &mut Keys<'_>) {
             );
         }
     }
+    if raw.async_scheduling == Some(true) && kind != Kind::Vllm {
+        problem("async_scheduling", "is for engines of type \"vllm\" only; remove it".to_owned());
+    }
+    if raw.async_scheduling == Some(true) && raw.nextn.is_some() {
+        problem("async_scheduling", "cannot be combined with `aic_nextn`; remove one of them".to_owned());
+    }
     match raw.nextn {
-        Some(nextn) if nextn > MOST_EXTRA_TOKENS => {
-            problem("aic_nextn", format!("must be 1 to {MOST_EXTRA_TOKENS}, but is {nextn}"));
+        Some(nextn) if nextn > MAX_EXTRA_TOKENS => {
+            problem("aic_nextn", format!("must be 1 to {MAX_EXTRA_TOKENS}, but is {nextn}"));
         }
         Some(_) if raw.decode_speedup_ratio.is_some_and(|ratio| ratio != 1.0) => problem(
             "aic_nextn",

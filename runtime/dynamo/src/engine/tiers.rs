@@ -5,7 +5,7 @@
 
 use vcr_core::KvTiersConfig;
 
-use super::read::{ABOUT_MEMORY, Kind, Raw};
+use super::raw::{ABOUT_MEMORY, Kind, Raw};
 use crate::keys::Keys;
 
 /// Bandwidth to and from the host where 1.6 is told none.

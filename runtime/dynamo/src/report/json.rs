@@ -18,6 +18,8 @@ pub struct Told<'a> {
     pub preset: &'a str,
     /// What was accepted and does not do what it says.
     pub warnings: &'a [String],
+    /// What has ended the run before its end, if anything has.
+    pub stopped_by: Option<&'a str>,
 }
 
 /// The report of a run.
@@ -150,6 +152,9 @@ fn ours(run: &Report, told: Told<'_>) -> Value {
         // Of what was cached at first admissions.
         ours["prefix_cache"]["loaded_from_host_tokens"] = json!(total(|record| record.detail.host_cached_tokens));
         ours["prefix_cache"]["loaded_from_disk_tokens"] = json!(total(|record| record.detail.disk_cached_tokens));
+    }
+    if let Some(stopped_by) = told.stopped_by {
+        ours["partial"] = json!({ "stopped_by": stopped_by });
     }
     ours
 }

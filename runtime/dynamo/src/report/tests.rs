@@ -29,28 +29,71 @@ fn keys(value: &Value) -> Vec<&str> {
     value.as_object().expect("an object").keys().map(String::as_str).collect()
 }
 
-/// The keys of a report of `python -m dynamo.replay` 1.4.2.
+/// Statistics of each distribution in a report, as prefixes of its name.
+const STATISTICS: [&str; 9] = ["mean", "min", "max", "median", "p75", "p90", "p95", "p99", "std"];
+
+/// Keys of a report of `python -m dynamo.replay` 1.4.2 that are no statistics.
+const KEYS_OF_1_4: [&str; 20] = [
+    "completed_requests",
+    "decode_gpus_per_worker",
+    "decode_worker_seconds",
+    "duration_ms",
+    "first_admission_prefix_cache_reused_ratio",
+    "gpu_hours",
+    "input_throughput_tok_s",
+    "num_requests",
+    "output_throughput_tok_s",
+    "prefill_gpus_per_worker",
+    "prefill_worker_seconds",
+    "prefix_cache_reused_ratio",
+    "processed_output_tokens_per_s",
+    "processed_tokens",
+    "processed_tokens_per_s",
+    "request_throughput_rps",
+    "total_input_tokens",
+    "total_output_tokens",
+    "total_throughput_tok_s",
+    "wall_time_ms",
+];
+
+/// Keys that 1.6 has added.
+const KEYS_SINCE_1_6: [&str; 7] = [
+    "committed_prefill_tokens",
+    "kv_eviction_policy",
+    "num_e2e_latency_samples",
+    "num_tpot_samples",
+    "num_ttft_samples",
+    "power_coverage",
+    "power_w",
+];
+
+/// `keys` and those of the statistics, sorted.
+fn with_statistics(keys: &[&[&str]]) -> Vec<String> {
+    let distributions =
+        ["ttft_ms", "ttst_ms", "tpot_ms", "itl_ms", "e2e_latency_ms", "output_token_throughput_per_user"];
+    let statistics = distributions.iter().flat_map(|name| STATISTICS.map(|statistic| format!("{statistic}_{name}")));
+    let mut keys: Vec<String> = statistics.chain(keys.concat().into_iter().map(str::to_owned)).collect();
+    keys.sort();
+    keys
+}
+
 #[test]
-fn the_flat_report_has_all_keys() {
+fn the_flat_report_has_the_keys_of_1_4() {
     let summary = Summary::of(&empty(), &ReportSettings::default());
     let flat = Value::Object(json::flat(&summary));
-    let keys = keys(&flat);
-    assert_eq!(keys.len(), 74);
-    for key in ["max_itl_ms", "median_output_token_throughput_per_user", "std_e2e_latency_ms", "p75_ttst_ms"] {
-        assert!(keys.contains(&key), "{key}");
-    }
+    assert_eq!(keys(&flat), with_statistics(&[&KEYS_OF_1_4]));
     assert_eq!(flat["wall_time_ms"], Value::Null);
 }
 
 #[test]
 fn the_nested_report_has_the_keys_of_1_6() {
     let summary = Summary::of(&empty(), &ReportSettings::default());
-    let told = json::Told { preset: "dynamo-1.6", warnings: &[] };
+    let told = json::Told { preset: "dynamo-1.6", warnings: &[], stopped_by: None };
     let report = json::report(&empty(), &summary, told, ReportFormat::Nested1_6);
     assert_eq!(keys(&report), ["coverage", "per_request", "planner", "summary", "vcr"]);
-    assert_eq!(keys(&report["summary"]).len(), 81);
+    assert_eq!(keys(&report["summary"]), with_statistics(&[&KEYS_OF_1_4, &KEYS_SINCE_1_6]));
     let flat = json::report(&empty(), &summary, told, ReportFormat::Flat1_4);
-    assert_eq!(keys(&flat).len(), 75);
+    assert_eq!(keys(&flat), with_statistics(&[&KEYS_OF_1_4, &["vcr"]]));
     assert_eq!(flat["vcr"], report["vcr"]);
 }
 
@@ -61,6 +104,7 @@ fn empty() -> vcr_cluster::Report {
         name: "replay".to_owned(),
         seed: 1,
         duration_ms: 0.0,
+        partial: false,
         unfinished_requests: 0,
         metrics: vcr_cluster::MetricsReport {
             counters: Default::default(),
@@ -78,6 +122,7 @@ fn empty() -> vcr_cluster::Report {
         fingerprint: String::new(),
         requests: Vec::new(),
         token_gaps_ns: Default::default(),
+        samples: Default::default(),
         workload_names: Vec::new(),
         engine_names: Vec::new(),
     }

@@ -1,0 +1,82 @@
+//! Engine arguments as they are given, before it is known whether they fit together.
+
+use vcr_cluster::QueueOrder;
+use vcr_core::KvTiersConfig;
+
+use super::{KvTransfer, PreemptionMode, Role, SglangPolicy, Timing};
+
+/// Most extra tokens of multi-token prediction.
+pub(super) const MAX_EXTRA_TOKENS: u64 = 5;
+
+pub(super) const ABOUT_MEMORY: &str = "the number of KV blocks is given, not estimated";
+
+/// What the keys say, before it is known whether they fit together.
+#[derive(Default)]
+pub(super) struct Raw {
+    pub(super) engine_type: Option<Kind>,
+    pub(super) num_gpu_blocks: Option<u32>,
+    pub(super) block_size: Option<u32>,
+    pub(super) max_model_len: Option<u32>,
+    pub(super) max_num_seqs: Bound,
+    pub(super) max_num_batched_tokens: Bound,
+    pub(super) enable_prefix_caching: Option<bool>,
+    pub(super) enable_chunked_prefill: Option<bool>,
+    pub(super) async_scheduling: Option<bool>,
+    pub(super) speedup_ratio: Option<f64>,
+    pub(super) decode_speedup_ratio: Option<f64>,
+    pub(super) nextn: Option<u64>,
+    pub(super) rates: Option<Vec<f64>>,
+    pub(super) worker_type: Option<Role>,
+    pub(super) preemption_mode: PreemptionMode,
+    pub(super) kv_transfer: KvTransfer,
+    /// Without the size of a token it is 0.
+    pub(super) kv_tiers: Option<KvTiersConfig>,
+    pub(super) sglang: Option<SglangRaw>,
+    pub(super) dp_size: Option<u32>,
+    pub(super) tensor_parallel_size: Option<u32>,
+    pub(super) attention_dp_size: Option<u32>,
+    pub(super) moe_tp_size: Option<u32>,
+    pub(super) moe_ep_size: Option<u32>,
+    pub(super) startup_time_s: Option<f64>,
+    pub(super) timing: Option<Timing>,
+    pub(super) router_queue_policy: Option<QueueOrder>,
+    pub(super) is_nested: bool,
+}
+
+/// Names of engine types.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    Vllm,
+    Sglang,
+    Trtllm,
+}
+
+/// A bound that null takes away.
+#[derive(Clone, Copy, Default)]
+pub(super) enum Bound {
+    #[default]
+    Default,
+    None,
+    At(u32),
+}
+
+impl Bound {
+    /// What it comes to.
+    pub(super) fn or(self, default: u32) -> Option<u32> {
+        match self {
+            Self::Default => Some(default),
+            Self::None => None,
+            Self::At(value) => Some(value),
+        }
+    }
+}
+
+#[derive(Default)]
+pub(super) struct SglangRaw {
+    pub(super) schedule_policy: Option<SglangPolicy>,
+    pub(super) page_size: Option<u32>,
+    pub(super) max_prefill_tokens: Option<u32>,
+    pub(super) chunked_prefill_size: Option<u32>,
+    pub(super) clip_max_new_tokens: Option<u32>,
+    pub(super) schedule_conservativeness: Option<f64>,
+}

@@ -1,0 +1,34 @@
+//! How the value of a metric is compared with a limit.
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Comparison {
+    Less,
+    AtMost,
+    Greater,
+    AtLeast,
+    Equal,
+    NotEqual,
+}
+
+// Longer operators first, so that `<=` is not read as `<`.
+pub(crate) const COMPARISONS: &[(&str, Comparison)] = &[
+    ("<=", Comparison::AtMost),
+    (">=", Comparison::AtLeast),
+    ("==", Comparison::Equal),
+    ("!=", Comparison::NotEqual),
+    ("<", Comparison::Less),
+    (">", Comparison::Greater),
+];
+
+impl Comparison {
+    pub(crate) fn holds(self, left: f64, right: f64) -> bool {
+        match self {
+            Self::Less => left < right,
+            Self::AtMost => left <= right,
+            Self::Greater => left > right,
+            Self::AtLeast => left >= right,
+            Self::Equal => left == right,
+            Self::NotEqual => left != right,
+        }
+    }
+}

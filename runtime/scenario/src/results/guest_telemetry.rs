@@ -1,0 +1,265 @@
+//! Telemetry of the guests of a scenario, by instance.
+//!
+//! The telemetry of an instance is written by the one thread that simulates its run, and read when the
+//! run is over. Everything is read in the order of guests, runs, pools and
+//! engines, so the thread count cannot show.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use serde::Serialize;
+use vcr_core::PluginContext;
+use vcr_guest::{FailureSink, GaugeSummary, GuestModule, Note, NoteSink, Told};
+
+/// The guests of a scenario, and all that they tell.
+#[derive(Default)]
+pub(crate) struct Recorder {
+    /// Whether the course of gauges, annotations and lines is kept: where there
+    /// are files to write them to.
+    keeps_course: bool,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    guests: Vec<Guest>,
+    instances: BTreeMap<InstanceKey, Arc<PluginNotes>>,
+}
+
+struct Guest {
+    module: GuestModule,
+    config_json: String,
+}
+
+/// Whose instance, in the order in which instances are listed.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct InstanceKey {
+    /// Index of the guest in the order in which the script made them.
+    guest: usize,
+    run: String,
+    pool: String,
+    engine: Option<u32>,
+}
+
+/// What the instances of one instance told, one after another where the engine was
+/// restarted.
+struct PluginNotes {
+    keeps_course: bool,
+    notes: Mutex<Notes>,
+}
+
+#[derive(Clone, Default)]
+pub(crate) struct Notes {
+    pub(crate) told: Told,
+    pub(crate) failures: Vec<String>,
+    /// Values of gauges: name, time and value.
+    pub(crate) courses: Vec<(Arc<str>, u64, f64)>,
+    pub(crate) annotations: Vec<(u64, String)>,
+    pub(crate) lines: Vec<String>,
+    /// Names in `courses`, each held once.
+    names: Vec<Arc<str>>,
+}
+
+impl Notes {
+    fn name(&mut self, name: &str) -> Arc<str> {
+        if let Some(known) = self.names.iter().find(|known| &***known == name) {
+            return Arc::clone(known);
+        }
+        self.names.push(name.into());
+        self.names[self.names.len() - 1].clone()
+    }
+}
+
+impl NoteSink for PluginNotes {
+    fn note(&self, note: Note<'_>) {
+        let mut notes = lock(&self.notes);
+        notes.told.add(&note);
+        if !self.keeps_course {
+            return;
+        }
+        match note {
+            Note::Gauge { name, at_ns, value, in_course: true } => {
+                let name = notes.name(name);
+                notes.courses.push((name, at_ns, value));
+            }
+            Note::Annotation { at_ns, text } => notes.annotations.push((at_ns, text.to_owned())),
+            Note::Line { text } => notes.lines.push(text.to_owned()),
+            _ => {}
+        }
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // A thread that panicked is a bug that has been reported already.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// What one instance of a run told, and whose it is.
+pub(crate) struct InstanceTelemetry {
+    pub(crate) guest: String,
+    pub(crate) pool: String,
+    pub(crate) engine: Option<u32>,
+    pub(crate) notes: Notes,
+}
+
+impl Recorder {
+    pub(crate) fn new(keeps_course: bool) -> Self {
+        Self { keeps_course, ..Self::default() }
+    }
+
+    /// Lists a guest that the script has made, and gives its number.
+    pub(crate) fn list(&self, module: &GuestModule, config_json: &str) -> usize {
+        let mut state = lock(&self.state);
+        state.guests.push(Guest { module: module.clone(), config_json: config_json.to_owned() });
+        state.guests.len() - 1
+    }
+
+    fn instance(&self, guest: usize, instance: &PluginContext<'_>) -> Arc<PluginNotes> {
+        let key = InstanceKey {
+            guest,
+            run: instance.run.to_owned(),
+            pool: instance.pool.to_owned(),
+            engine: instance.engine,
+        };
+        let fresh = || Arc::new(PluginNotes { keeps_course: self.keeps_course, notes: Mutex::default() });
+        Arc::clone(lock(&self.state).instances.entry(key).or_insert_with(fresh))
+    }
+
+    /// Who hears the instances of guest number `guest` at `instance`.
+    pub(crate) fn sink(&self, guest: usize, instance: &PluginContext<'_>) -> Arc<dyn NoteSink> {
+        self.instance(guest, instance)
+    }
+
+    /// Who hears that an instance there has failed and its fallback goes on.
+    pub(crate) fn failure_sink(&self, guest: usize, instance: &PluginContext<'_>) -> FailureSink {
+        let notes = self.instance(guest, instance);
+        Arc::new(move |reason| lock(&notes.notes).failures.push(reason.to_owned()))
+    }
+
+    /// What was told in a run that is over, in order.
+    pub(crate) fn of_run(&self, run: &str) -> Vec<InstanceTelemetry> {
+        let state = lock(&self.state);
+        let instances = state.instances.iter().filter(|(key, _)| key.run == run);
+        let instance = |(key, notes): (&InstanceKey, &Arc<PluginNotes>)| InstanceTelemetry {
+            guest: state.guests[key.guest].module.name().to_owned(),
+            pool: key.pool.clone(),
+            engine: key.engine,
+            notes: lock(&notes.notes).clone(),
+        };
+        instances.map(instance).collect()
+    }
+
+    /// The guests that had a instance in any run, in the order of the script.
+    pub(crate) fn reports(&self) -> Vec<GuestReport> {
+        let state = lock(&self.state);
+        let mut reports: Vec<(usize, GuestReport)> = Vec::new();
+        for (key, notes) in &state.instances {
+            if reports.last().is_none_or(|(guest, _)| *guest != key.guest) {
+                reports.push((key.guest, GuestReport::of(&state.guests[key.guest])));
+            }
+            let Some((_, report)) = reports.last_mut() else { unreachable!("one was pushed if there was none") };
+            report.instances += 1;
+            let notes = lock(&notes.notes);
+            report.failures += notes.failures.len() as u64;
+            if report.first_failure.is_none() {
+                report.first_failure = notes.failures.first().cloned();
+            }
+            if !notes.told.is_empty() || !notes.failures.is_empty() {
+                report.told.push(InstanceReport::of(key, &notes));
+            }
+        }
+        reports.into_iter().map(|(_, report)| report).collect()
+    }
+}
+
+/// A guest that took part in a scenario.
+#[derive(Clone, Debug, Serialize)]
+pub struct GuestReport {
+    /// Its name: that of its file.
+    pub name: String,
+    /// Its world, as in `wit/`.
+    pub world: &'static str,
+    /// SHA-256 of the component, as hex.
+    pub digest: String,
+    /// The version of the interface that it was made for.
+    pub api_version: String,
+    /// Its config.
+    pub config: serde_json::Value,
+    /// Engines and pools that it decided for, over all runs.
+    pub instances: u64,
+    /// Instances that failed and whose fallback went on.
+    pub failures: u64,
+    /// The first of these failures, in the order of runs and engines.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub first_failure: Option<String>,
+    /// What it told, by instance; instances where it told nothing are left out.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub told: Vec<InstanceReport>,
+}
+
+impl GuestReport {
+    fn of(guest: &Guest) -> Self {
+        let Guest { module, config_json } = guest;
+        Self {
+            name: module.name().to_owned(),
+            world: module.world().name(),
+            digest: module.digest().to_owned(),
+            api_version: module.api_version().to_string(),
+            // It was made of a value of the script.
+            config: serde_json::from_str(config_json).unwrap_or_default(),
+            instances: 0,
+            failures: 0,
+            first_failure: None,
+            told: Vec::new(),
+        }
+    }
+}
+
+/// What a guest told at one engine or pool of a run.
+#[derive(Clone, Debug, Serialize)]
+pub struct InstanceReport {
+    /// Name of the run.
+    pub run: String,
+    /// Name of the pool.
+    pub pool: String,
+    /// Index of the engine in the pool; absent where the guest serves all of it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub engine: Option<u32>,
+    /// Totals of its counters.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub counters: BTreeMap<String, u64>,
+    /// Its gauges.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub gauges: BTreeMap<String, GaugeReport>,
+    /// Notes that were dropped, because they were too many or not allowed.
+    pub dropped: u64,
+    /// Failures after which the fallback went on.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub failures: Vec<String>,
+}
+
+/// A gauge over a run.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct GaugeReport {
+    /// The latest value.
+    pub last: f64,
+    /// The least value.
+    pub min: f64,
+    /// The greatest value.
+    pub max: f64,
+}
+
+impl InstanceReport {
+    fn of(key: &InstanceKey, notes: &Notes) -> Self {
+        let gauge = |gauge: &GaugeSummary| GaugeReport { last: gauge.last, min: gauge.min, max: gauge.max };
+        Self {
+            run: key.run.clone(),
+            pool: key.pool.clone(),
+            engine: key.engine,
+            counters: notes.told.counters.clone(),
+            gauges: notes.told.gauges.iter().map(|(name, value)| (name.clone(), gauge(value))).collect(),
+            dropped: notes.told.dropped,
+            failures: notes.failures.clone(),
+        }
+    }
+}

@@ -1,0 +1,136 @@
+//! What a report was made from: the files that the script names, by digest, and
+//! whose scheduling rules its engines follow.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::{self, File};
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+
+use serde::Serialize;
+use sha2::{Digest, Sha256};
+use vcr_cluster::Topology;
+use vcr_core::{CapacityPolicy, EngineKind, SchedulerRules};
+
+/// A file that a scenario has read.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Input {
+    /// `trace` (captures, too), `profile`, `coefficients` or `guest`.
+    pub kind: &'static str,
+    /// Its path as the script names it; of a folder, that of the file in it.
+    pub path: String,
+    /// SHA-256 of the file as it is, packed or not, as hex.
+    pub sha256: String,
+}
+
+/// Files that the script has named, by their paths in it and their kinds.
+#[derive(Default)]
+pub(crate) struct Inputs {
+    named: BTreeMap<(String, &'static str), PathBuf>,
+    /// Guests are digested when they are loaded.
+    guests: BTreeMap<String, String>,
+    rules: BTreeSet<&'static str>,
+}
+
+impl Inputs {
+    /// Notes a file or folder that the script calls `path`.
+    pub(crate) fn named(&mut self, kind: &'static str, path: &str, resolved: PathBuf) {
+        self.named.insert((path.to_owned(), kind), resolved);
+    }
+
+    /// Notes a guest with the digest of its component.
+    pub(crate) fn guest(&mut self, path: &str, sha256: &str) {
+        self.guests.insert(path.to_owned(), sha256.to_owned());
+    }
+
+    /// Notes whose rules the engines of a run follow.
+    pub(crate) fn engines_of(&mut self, topology: &Topology) {
+        for pool in topology.pools() {
+            match &pool.engine {
+                EngineKind::Vllm(config) if config.capacity == CapacityPolicy::Preempt => {
+                    self.rules.insert(match config.rules {
+                        SchedulerRules::V0_32 => "0.32",
+                        SchedulerRules::V0_33 => "0.33",
+                    });
+                }
+                EngineKind::Vllm(_) | EngineKind::Sglang(_) => {}
+            }
+        }
+    }
+
+    /// The vLLM versions whose scheduling rules were followed.
+    pub(crate) fn vllm_rules(&self) -> Vec<&'static str> {
+        self.rules.iter().copied().collect()
+    }
+
+    /// Reads and digests all of them.
+    ///
+    /// # Errors
+    /// When a file can no longer be read; the path is in the message.
+    pub(crate) fn digest(&self) -> io::Result<Vec<Input>> {
+        let mut inputs = Vec::new();
+        for ((path, kind), resolved) in &self.named {
+            for (path, file) in files_of(path, resolved)? {
+                let sha256 = digest_of(&file)?;
+                inputs.push(Input { kind, path, sha256 });
+            }
+        }
+        let guest =
+            |(path, sha256): (&String, &String)| Input { kind: "guest", path: path.clone(), sha256: sha256.clone() };
+        inputs.extend(self.guests.iter().map(guest));
+        inputs.sort_by(|a, b| (&a.path, a.kind).cmp(&(&b.path, b.kind)));
+        Ok(inputs)
+    }
+}
+
+/// SHA-256 of bytes, as hex.
+pub(crate) fn sha256_of(bytes: &[u8]) -> String {
+    hex(Sha256::digest(bytes).as_slice())
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// The file called `name`, or all files in the folder of that name and below, or
+/// all files of a capture of which `name` is the first.
+fn files_of(name: &str, path: &Path) -> io::Result<Vec<(String, PathBuf)>> {
+    let with_path = |error: io::Error| io::Error::new(error.kind(), format!("`{}`: {error}", path.display()));
+    if !path.is_dir() {
+        let parts = vcr_trace::capture::later_parts(path);
+        let name_of = |part: &Path| {
+            let file = part.file_name().unwrap_or_default();
+            Path::new(name).with_file_name(file).display().to_string()
+        };
+        let first = (name.to_owned(), path.to_owned());
+        return Ok(std::iter::once(first).chain(parts.into_iter().map(|part| (name_of(&part), part))).collect());
+    }
+    let mut entries = Vec::new();
+    for entry in fs::read_dir(path).map_err(with_path)? {
+        entries.push(entry.map_err(with_path)?.path());
+    }
+    entries.sort();
+    let mut files = Vec::new();
+    for entry in entries {
+        let inner = Path::new(name).join(entry.file_name().unwrap_or_default()).display().to_string();
+        if entry.is_dir() {
+            files.extend(files_of(&inner, &entry)?);
+        } else {
+            files.push((inner, entry));
+        }
+    }
+    Ok(files)
+}
+
+fn digest_of(path: &Path) -> io::Result<String> {
+    const BUFFER_BYTES: usize = 256 << 10;
+    let digest = || {
+        let (mut file, mut hash, mut buffer) = (File::open(path)?, Sha256::new(), vec![0; BUFFER_BYTES]);
+        loop {
+            match file.read(&mut buffer)? {
+                0 => return Ok(hex(hash.finalize().as_slice())),
+                bytes => hash.update(&buffer[..bytes]),
+            }
+        }
+    };
+    digest().map_err(|error: io::Error| io::Error::new(error.kind(), format!("`{}`: {error}", path.display())))
+}

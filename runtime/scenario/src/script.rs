@@ -1,0 +1,11 @@
+//! What scripts run in: their state, limits and options, and the errors they end with.
+
+pub(crate) mod context;
+pub(crate) mod error;
+pub(crate) mod functions;
+pub(crate) mod limits;
+pub(crate) mod meter;
+pub(crate) mod options;
+pub(crate) mod refusal;
+pub(crate) mod register;
+pub(crate) mod suggestion;

@@ -1,0 +1,116 @@
+//! What one scenario run remembers while its script executes.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+use vcr_cluster::Report;
+use vcr_guest::GuestModule;
+use vcr_trace::Trace;
+
+use crate::assertion::AssertionResult;
+use crate::results::guest_telemetry::Recorder;
+use crate::results::outputs::Outputs;
+use crate::results::provenance::Inputs;
+use crate::script::error::Thrown;
+use crate::script::meter::Meter;
+use crate::script::refusal::Refusal;
+use crate::{Reporter, RunOptions};
+
+/// State shared by the vocabulary functions of one script.
+pub(crate) struct Context {
+    pub(crate) source: String,
+    /// Relative paths in the script start here.
+    pub(crate) folder: PathBuf,
+    pub(crate) options: RunOptions,
+    pub(crate) reporter: Arc<dyn Reporter>,
+    /// The guests, and what they tell.
+    pub(crate) recorder: Arc<Recorder>,
+    /// The longest that a call of a guest may take, for live engines.
+    pub(crate) guest_wall_time: Option<Duration>,
+    pub(crate) meter: Meter,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+pub(crate) struct State {
+    /// Parameters the script has asked for, with their values as text.
+    pub(crate) parameters: BTreeMap<String, String>,
+    pub(crate) runs: Vec<Arc<Report>>,
+    pub(crate) run_names: RunNames,
+    pub(crate) assertions: Vec<AssertionResult>,
+    pub(crate) outputs: Option<Outputs>,
+    /// What the script has read.
+    pub(crate) inputs: Inputs,
+    /// Guests and traces are loaded once, however often they are named.
+    pub(crate) guests: BTreeMap<PathBuf, GuestModule>,
+    /// Configs that guests have refused, in the order of the script.
+    pub(crate) refusals: Vec<Arc<Refusal>>,
+    pub(crate) traces: BTreeMap<(Vec<PathBuf>, String), Arc<Trace>>,
+}
+
+/// The names that runs have.
+#[derive(Default)]
+pub(crate) struct RunNames {
+    taken: BTreeSet<String>,
+    /// Of names that several runs ask for, the number that the next one tries first.
+    next_copy: BTreeMap<String, u64>,
+}
+
+impl RunNames {
+    /// `name`, or with a number behind it if another run has it.
+    pub(crate) fn unique(&mut self, name: &str) -> String {
+        let mut unique = name.to_owned();
+        while !self.taken.insert(unique.clone()) {
+            let copy = self.next_copy.entry(name.to_owned()).or_insert(2);
+            unique = format!("{name} {copy}");
+            *copy += 1;
+        }
+        unique
+    }
+}
+
+impl Context {
+    pub(crate) fn new(
+        source: String,
+        folder: PathBuf,
+        options: RunOptions,
+        reporter: Arc<dyn Reporter>,
+        outputs: Option<Outputs>,
+    ) -> Self {
+        let recorder = Arc::new(Recorder::new(outputs.as_ref().is_some_and(Outputs::wants_course)));
+        let state = Mutex::new(State { outputs, ..State::default() });
+        Self { source, folder, options, reporter, recorder, guest_wall_time: None, meter: Meter::new(), state }
+    }
+
+    pub(crate) fn state(&self) -> MutexGuard<'_, State> {
+        // A poisoned lock means that a vocabulary function panicked, which is a
+        // bug that has been reported already.
+        self.state.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+
+    /// Shows what the script prints, up to a limit.
+    pub(crate) fn print(&self, text: &str) {
+        if self.meter.may_print(text) {
+            self.reporter.print(text);
+        }
+    }
+
+    /// A path of the script as seen from the process.
+    pub(crate) fn resolve(&self, path: &str) -> PathBuf {
+        self.folder.join(Path::new(path))
+    }
+
+    /// Refuses to read a file that the outputs will replace.
+    pub(crate) fn reads(&self, path: &Path) -> Result<(), Thrown> {
+        let Some(outputs) = &mut self.state().outputs else { return Ok(()) };
+        outputs.reads(path).map_err(|error| {
+            let thrown = Thrown::input(error.to_string());
+            match error.hint() {
+                Some(hint) => thrown.hint(hint),
+                None => thrown,
+            }
+        })
+    }
+}

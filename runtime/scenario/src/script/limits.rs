@@ -1,0 +1,62 @@
+//! What a script may take, declared once. `docs/reference/scenarios/language.md` lists it.
+//!
+//! The script engine bounds operations, the depth of calls and the size of each
+//! single value. The [`Meter`](crate::script::meter::Meter) bounds what it cannot: all
+//! values together, runs, and printed text.
+
+use vcr_cluster::MemoryEstimate;
+use vcr_input::memory;
+use vcr_units::format_bytes;
+
+/// Script operations after which a scenario counts as never ending.
+pub const MAX_SCRIPT_OPERATIONS: u64 = 50_000_000;
+
+/// Runs of a scenario where the user allows no other number.
+pub const DEFAULT_MAX_RUNS: u64 = 10_000;
+
+/// How deep the calls of a script may nest.
+pub(crate) const MAX_CALL_LEVELS: usize = 64;
+
+/// Bytes of a text, or of all texts in one array or map.
+pub(crate) const MAX_STRING_BYTES: usize = 1 << 20;
+/// Elements of an array, those of arrays in it included. The script engine counts
+/// them after every call on it, so building one takes time by its square.
+pub(crate) const MAX_ARRAY_ELEMENTS: usize = 20_000;
+/// Entries of a map, those of maps in it included.
+pub(crate) const MAX_MAP_ENTRIES: usize = 10_000;
+/// Variables in scope at once.
+pub(crate) const MAX_VARIABLES: usize = 10_000;
+
+/// What to do where memory does not suffice.
+pub const MEMORY_HINT: &str = "ask for fewer requests: lower the rate, the count or the duration, or cut the run off by \
+     its virtual time; --memory-limit SIZE sets the limit, by default 80 % of the available memory more than is in use";
+
+/// Checks that there is room for a run, before it begins.
+///
+/// # Errors
+/// When there is not; what was asked for, and what there is.
+pub fn check_room(estimate: MemoryEstimate) -> Result<(), String> {
+    let (Some(limit), Some(used)) = (memory::limit(), memory::resident_bytes()) else { return Ok(()) };
+    if used.saturating_add(estimate.bytes) <= limit {
+        return Ok(());
+    }
+    Err(format!(
+        "{} requests need at least {} of memory, and the limit is {}, of which {} are in use",
+        estimate.requests,
+        format_bytes(estimate.bytes as f64),
+        format_bytes(limit as f64),
+        format_bytes(used as f64),
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_run_without_room_is_refused_with_its_numbers() {
+        assert!(check_room(MemoryEstimate { requests: 1, bytes: 1 }).is_ok());
+        let error = check_room(MemoryEstimate { requests: 3_600_000_000, bytes: 1 << 60 }).expect_err("too much");
+        assert!(error.starts_with("3600000000 requests need at least 1.00 EiB of memory, and the limit is"), "{error}");
+    }
+}

@@ -1,0 +1,125 @@
+//! What a script has taken so far, and what ends it when that is too much.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+use rhai::Dynamic;
+use vcr_input::memory;
+use vcr_units::format_bytes;
+
+use crate::script::error::Thrown;
+use crate::script::limits::MEMORY_HINT;
+
+/// Memory of all values of a script together.
+const MAX_VALUE_BYTES: u64 = 256 << 20;
+/// Lines and bytes that a script may print.
+const MAX_PRINTED_LINES: u64 = 100_000;
+const MAX_PRINTED_BYTES: u64 = 16 << 20;
+
+/// Operations between two looks at the memory that is taken. One operation may
+/// take a few MiB.
+pub(crate) const OPERATIONS_PER_LOOK: u64 = 64;
+
+/// What a script has taken so far.
+#[derive(Debug)]
+pub(crate) struct Meter {
+    /// Resident memory that is not of the script's values: what there was before it,
+    /// and what its runs, traces and guests take.
+    other_bytes: AtomicU64,
+    runs: AtomicU64,
+    printed_lines: AtomicU64,
+    printed_bytes: AtomicU64,
+    is_exceeded: AtomicBool,
+    /// What was exceeded, if anything.
+    exceeded: Mutex<Option<Thrown>>,
+}
+
+impl Meter {
+    pub(crate) fn new() -> Self {
+        Self {
+            other_bytes: AtomicU64::new(memory::resident_bytes().unwrap_or(0)),
+            runs: AtomicU64::new(0),
+            printed_lines: AtomicU64::new(0),
+            printed_bytes: AtomicU64::new(0),
+            is_exceeded: AtomicBool::new(false),
+            exceeded: Mutex::new(None),
+        }
+    }
+
+    /// Does what takes memory that is not of the script's values.
+    pub(crate) fn outside<T>(&self, work: impl FnOnce() -> T) -> T {
+        let before = memory::resident_bytes().unwrap_or(0);
+        let result = work();
+        let taken = memory::resident_bytes().unwrap_or(0).saturating_sub(before);
+        self.other_bytes.fetch_add(taken, Ordering::Relaxed);
+        result
+    }
+
+    /// Counts runs that are to begin.
+    pub(crate) fn count_runs(&self, runs: usize, max_runs: u64) -> Result<(), Thrown> {
+        let before = self.runs.fetch_add(runs as u64, Ordering::Relaxed);
+        if before.saturating_add(runs as u64) <= max_runs {
+            return Ok(());
+        }
+        let hint = "look for a loop that never ends; --max-runs N allows more";
+        Err(Thrown::input(format!("the scenario makes more than {max_runs} runs")).hint(hint))
+    }
+
+    /// Counts a text that is to be printed; whether it may be.
+    pub(crate) fn may_print(&self, text: &str) -> bool {
+        let lines = 1 + self.printed_lines.fetch_add(1, Ordering::Relaxed);
+        let bytes = text.len() as u64 + self.printed_bytes.fetch_add(text.len() as u64, Ordering::Relaxed);
+        if lines <= MAX_PRINTED_LINES && bytes <= MAX_PRINTED_BYTES {
+            return true;
+        }
+        let size = format_bytes(MAX_PRINTED_BYTES as f64);
+        let message = format!("the script prints more than {MAX_PRINTED_LINES} lines, or {size}");
+        self.exceed(Thrown::input(message).hint("look for a loop that never ends"));
+        false
+    }
+
+    fn exceed(&self, problem: Thrown) {
+        self.exceeded.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(problem);
+        self.is_exceeded.store(true, Ordering::Relaxed);
+    }
+
+    fn look_at_memory(&self) {
+        let values = memory::resident_bytes().unwrap_or(0).saturating_sub(self.other_bytes.load(Ordering::Relaxed));
+        if values > MAX_VALUE_BYTES {
+            let limit = format_bytes(MAX_VALUE_BYTES as f64);
+            let message = format!("the values of the script take more than {limit} of memory together");
+            self.exceed(Thrown::input(message).hint("keep numbers of a run (`value(...)`), not lists of them"));
+        } else if let Err(error) = memory::check() {
+            self.exceed(Thrown::input(format!("the script cannot go on: {error}")).hint(MEMORY_HINT));
+        }
+    }
+
+    /// What ends the script, if anything does; asked after each operation.
+    pub(crate) fn end_of_script(&self, operations: u64) -> Option<Dynamic> {
+        if operations.is_multiple_of(OPERATIONS_PER_LOOK) {
+            self.look_at_memory();
+        }
+        if !self.is_exceeded.load(Ordering::Relaxed) {
+            return None;
+        }
+        self.exceeded.lock().unwrap_or_else(PoisonError::into_inner).clone().map(Dynamic::from)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn runs_and_prints_are_counted() {
+        let meter = Meter::new();
+        assert!(meter.count_runs(3, 5).is_ok() && meter.count_runs(2, 5).is_ok());
+        let error = meter.count_runs(1, 5).expect_err("six");
+        assert_eq!(error.message, "the scenario makes more than 5 runs");
+        let long = "x".repeat(1 << 20);
+        assert!((0..16).all(|_| meter.may_print(&long)));
+        assert!(meter.end_of_script(1).is_none());
+        assert!(!meter.may_print("x"));
+        assert!(meter.end_of_script(1).is_some());
+    }
+}

@@ -1,0 +1,17 @@
+//! What a mistyped name was probably meant to be.
+
+/// The valid name closest to a mistyped one, if any is close.
+pub(crate) fn nearest<'a>(name: &str, valid: impl Iterator<Item = &'a str>) -> Option<&'a str> {
+    // Among equally close names the one of equal length: letters get swapped
+    // more often than lost.
+    let length = |text: &str| text.chars().count();
+    let scored = valid.map(|candidate| {
+        (strsim::damerau_levenshtein(name, candidate), length(name).abs_diff(length(candidate)), candidate)
+    });
+    let (distance, _, best) = scored.min()?;
+    (distance <= 2 || distance * 3 <= name.chars().count()).then_some(best)
+}
+
+pub(crate) fn did_you_mean(name: &str) -> String {
+    format!("did you mean `{name}`?")
+}

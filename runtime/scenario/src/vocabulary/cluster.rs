@@ -1,0 +1,202 @@
+//! Pools, links and clusters.
+
+use std::sync::Arc;
+
+use rhai::{Engine, ImmutableString, NativeCallContext};
+use vcr_cluster::{
+    ConditionalConfig, ConditionalPolicy, DataParallel, LinkConfig, LinkSharing, PoolConfig, ScalingConfig,
+    SourceOutput, Topology, TransferScope,
+};
+
+use crate::script::context::Context;
+use crate::script::error::{Scripted, Thrown};
+use crate::script::options::Options;
+use crate::script::register::with_options;
+use crate::script::suggestion::{did_you_mean, nearest};
+use crate::vocabulary::engine::EngineSpec;
+use crate::vocabulary::{engine, latency, pool_guest, router};
+
+/// A pool whose name may still be given by its place in the cluster.
+#[derive(Clone)]
+pub(crate) struct PoolSpec {
+    name: Option<String>,
+    config: PoolConfig,
+}
+
+/// A link.
+#[derive(Clone)]
+pub(crate) struct LinkSpec(LinkConfig);
+
+/// A cluster.
+#[derive(Clone)]
+pub(crate) struct ClusterSpec(pub(crate) Topology);
+
+pub(crate) fn register(engine: &mut Engine, context: &Arc<Context>) {
+    with_options(engine, context, "engine", |_, options| engine::make(options));
+    with_options(engine, context, "pool", |_, options| make_pool(options));
+    with_options(engine, context, "link", |_, options| make_link(options));
+    with_options(engine, context, "conditional", |_, options| make_conditional(options));
+    with_options(engine, context, "cluster", |_, options| make_cluster(options));
+    engine.register_fn("kv_bytes_per_token", |call: NativeCallContext<'_>, model: ImmutableString| -> Scripted<i64> {
+        let found = vcr_roofline::presets::model(&model);
+        found.map(|spec| spec.kv_bytes_per_token() as i64).ok_or_else(|| {
+            let known: Vec<&str> = vcr_roofline::presets::MODELS.iter().map(|(name, _)| *name).collect();
+            let hint = match nearest(&model, known.iter().copied()) {
+                Some(close) => did_you_mean(close),
+                None => format!("known models are {}", known.join(", ")),
+            };
+            Thrown::input(format!("there is no model `{model}`")).hint(hint).at(call.call_position())
+        })
+    });
+}
+
+fn make_pool(mut options: Options<'_>) -> Scripted<PoolSpec> {
+    let name = options.name("name");
+    let engines = options.u32("engines").unwrap_or(1);
+    let data_parallel = data_parallel(&mut options);
+    let engine = options.made::<EngineSpec>("engine", "made by engine(#{ ... })");
+    let latency = latency::option(&mut options);
+    let router = router::option(&mut options).unwrap_or_default();
+    let failures = pool_guest::failures(&mut options);
+    let tokens = pool_guest::tokens(&mut options);
+    let scaling = options.made::<ScalingConfig>("autoscale", "made by autoscale(#{ ... })");
+    if engines == 0 {
+        options.problem("engines", "`engines` must be at least 1");
+    }
+    if latency.is_none() {
+        options.required::<()>("latency", None);
+    }
+    let memory = latency.as_ref().and_then(|latency| latency.memory.as_ref());
+    let engine = engine.unwrap_or_default().beside(memory);
+    if let (Err(what), Some(_)) = (&engine, &latency) {
+        options.problem("engine", what.clone());
+    }
+    options.finish()?;
+    let latency = latency.expect("a missing latency model is a problem of the options");
+    let engine = engine.expect("what does not fit is a problem of the options");
+    let config = PoolConfig {
+        name: String::new(),
+        engines,
+        scaling,
+        data_parallel,
+        engine: engine.kind,
+        latency: latency.factory,
+        policy: engine.policy,
+        router,
+        acceptance_rates: engine.acceptance_rates,
+        failures,
+        tokens,
+    };
+    Ok(PoolSpec { name, config })
+}
+
+/// The ranks of each engine of a pool.
+fn data_parallel(options: &mut Options<'_>) -> DataParallel {
+    let size = options.u32("data_parallel_size").unwrap_or(1);
+    let barrier = options.boolean("data_parallel_barrier").unwrap_or(false);
+    if size == 0 {
+        options.problem("data_parallel_size", "`data_parallel_size` must be at least 1");
+    }
+    if barrier && size == 1 {
+        let text = "`data_parallel_barrier` needs a `data_parallel_size` above 1: a single rank waits for nobody";
+        options.problem("data_parallel_barrier", text);
+    }
+    DataParallel { size, barrier }
+}
+
+fn make_link(mut options: Options<'_>) -> Scripted<LinkSpec> {
+    let sharing = [("shared", LinkSharing::Shared), ("per-prefill-engine", LinkSharing::PerPrefillEngine)];
+    let scopes = [("missing", TransferScope::Missing), ("full-prompt", TransferScope::FullPrompt)];
+    let bandwidth_bytes_per_s = options.bandwidth("bandwidth");
+    if bandwidth_bytes_per_s == Some(0) {
+        options.problem("bandwidth", "`bandwidth` must be positive; leave it out for instant transfers");
+    }
+    let kv_bytes_per_token = options.bytes("kv_bytes_per_token");
+    let config = LinkConfig {
+        bandwidth_bytes_per_s,
+        latency_ns: options.duration_ns("latency").unwrap_or(0),
+        kv_bytes_per_token: match bandwidth_bytes_per_s {
+            Some(_) => options.required("kv_bytes_per_token", kv_bytes_per_token),
+            None => kv_bytes_per_token.unwrap_or(0),
+        },
+        scope: options.choice("transfer", &scopes).unwrap_or_default(),
+        sharing: options.choice("sharing", &sharing).unwrap_or_default(),
+        source_output: SourceOutput::FirstToken,
+    };
+    options.finish()?;
+    Ok(LinkSpec(config))
+}
+
+fn make_cluster(mut options: Options<'_>) -> Scripted<ClusterSpec> {
+    let by_pool = "made by pool(#{ ... })";
+    let engines = options.made::<PoolSpec>("engines", by_pool);
+    let prefill = options.made::<PoolSpec>("prefill", by_pool);
+    let decode = options.made::<PoolSpec>("decode", by_pool);
+    let link = options.made::<LinkSpec>("link", "made by link(#{ ... })");
+    let conditional = options.made::<ConditionalConfig>("conditional", "made by conditional(#{ ... })");
+    let named =
+        |pool: PoolSpec, role: &str| PoolConfig { name: pool.name.unwrap_or_else(|| role.to_owned()), ..pool.config };
+    let topology = match (engines, prefill, decode) {
+        (Some(pool), None, None) => {
+            if link.is_some() {
+                options.problem("link", "`link` joins prefill and decode engines; this cluster has neither");
+            }
+            if conditional.is_some() {
+                options.problem(
+                    "conditional",
+                    "`conditional` chooses between prefill and decode engines; this cluster has neither",
+                );
+            }
+            Some(Topology::Aggregated(named(pool, "engines")))
+        }
+        (None, Some(prefill), Some(decode)) => {
+            if prefill.config.engine.block_size() != decode.config.engine.block_size() {
+                options.problem("decode", "prefill and decode engines must have the same `block_size`");
+            }
+            Some(Topology::Disaggregated {
+                prefill: named(prefill, "prefill"),
+                decode: named(decode, "decode"),
+                link: link.map_or_else(instant_link, |link| link.0),
+                conditional,
+            })
+        }
+        _ => {
+            options.problem("", "`cluster` needs either `engines`, or both `prefill` and `decode`");
+            None
+        }
+    };
+    options.finish()?;
+    Ok(ClusterSpec(topology.expect("a cluster without pools is a problem of the options")))
+}
+
+fn make_conditional(mut options: Options<'_>) -> Scripted<ConditionalConfig> {
+    let policies = [
+        ("isl-bounding", ConditionalPolicy::IslBounding),
+        ("prefill-load", ConditionalPolicy::PrefillLoad),
+        ("isl-or-load", ConditionalPolicy::IslOrLoad),
+    ];
+    let default = ConditionalConfig::default();
+    let config = ConditionalConfig {
+        policy: options.choice("policy", &policies).unwrap_or_default(),
+        eff_isl_threshold_tokens: options.u32("eff_isl_threshold").unwrap_or(default.eff_isl_threshold_tokens),
+        eff_isl_ratio_threshold: options.f64("eff_isl_ratio_threshold").unwrap_or(default.eff_isl_ratio_threshold),
+        prefill_busy_threshold: options.f64("prefill_busy_threshold"),
+        decode_busy_threshold: options.f64("decode_busy_threshold"),
+    };
+    if let Err(what) = config.check() {
+        options.problem("policy", what);
+    }
+    options.finish()?;
+    Ok(config)
+}
+
+fn instant_link() -> LinkConfig {
+    LinkConfig {
+        bandwidth_bytes_per_s: None,
+        latency_ns: 0,
+        kv_bytes_per_token: 0,
+        scope: TransferScope::Missing,
+        sharing: LinkSharing::Shared,
+        source_output: SourceOutput::FirstToken,
+    }
+}

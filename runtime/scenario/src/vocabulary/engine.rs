@@ -1,0 +1,188 @@
+//! Engines: whose scheduler they have, and its settings.
+
+pub(crate) mod compat;
+pub(crate) mod tiers;
+
+use vcr_cluster::PolicyFactory;
+use vcr_core::sglang::{PassOrder, PrefixLookup, Retraction, SchedulePolicy, SglangConfig, SglangConfigInput};
+use vcr_core::{
+    CapacityPolicy, ConfigError, EngineConfig, EngineConfigInput, EngineKind, OPTIONS, OptionValue, Reservations,
+};
+
+use crate::script::error::Scripted;
+use crate::script::options::{Options, as_text};
+use crate::vocabulary::engine::tiers::TiersSpec;
+use crate::vocabulary::memory::{MemoryPlan, ModelMemory};
+use crate::vocabulary::policy;
+
+/// Checked engine settings.
+#[derive(Clone)]
+pub(crate) struct EngineSpec {
+    pub(crate) kind: EngineKind,
+    pub(crate) policy: Option<PolicyFactory>,
+    pub(crate) acceptance_rates: Vec<f64>,
+    pub(crate) memory: MemoryPlan,
+    /// The settings of an engine whose `num_gpu_blocks` is to be worked out, once
+    /// its model is known.
+    auto_blocks: Option<EngineConfigInput>,
+}
+
+impl Default for EngineSpec {
+    fn default() -> Self {
+        let config = EngineConfig::new(EngineConfigInput::default()).expect("the defaults are valid");
+        let memory = MemoryPlan::default();
+        Self { kind: config.into(), policy: None, acceptance_rates: Vec::new(), memory, auto_blocks: None }
+    }
+}
+
+impl EngineSpec {
+    /// The engine beside a model: refused if that is larger than its GPUs, and with
+    /// as many KV blocks as fit, if it leaves that open.
+    ///
+    /// # Errors
+    /// What is wrong, in words.
+    pub(crate) fn beside(self, model: Option<&ModelMemory>) -> Result<Self, String> {
+        model.map(|model| model.available_bytes(&self.memory)).transpose()?;
+        let Some(input) = self.auto_blocks else { return Ok(self) };
+        let Some(model) = model else {
+            let needs =
+                "`num_gpu_blocks: \"auto\"` needs a latency model that knows the model and the memory of the GPU";
+            return Err(format!("{needs}: `roofline` or `trained_physics` with a `gpu`, or with `gpu_memory`"));
+        };
+        let num_gpu_blocks = model.num_gpu_blocks(&self.memory, input.block_size)?;
+        let config = EngineConfig::new(EngineConfigInput { num_gpu_blocks, ..input });
+        let checked = config.and_then(|config| config.check_start_up().map(|()| config));
+        let config = checked.map_err(|errors| {
+            let lines: Vec<String> = errors.iter().map(ToString::to_string).collect();
+            format!("with `num_gpu_blocks: \"auto\"`, here {num_gpu_blocks}: {}", lines.join("; "))
+        })?;
+        Ok(Self { kind: config.into(), auto_blocks: None, ..self })
+    }
+}
+
+/// Whose scheduler an engine has.
+#[derive(Clone, Copy, Default)]
+enum EngineType {
+    #[default]
+    Vllm,
+    Sglang,
+    Trtllm,
+}
+
+const TYPES: &[(&str, EngineType)] =
+    &[("vllm", EngineType::Vllm), ("sglang", EngineType::Sglang), ("trtllm", EngineType::Trtllm)];
+
+const SCHEDULE_POLICIES: &[(&str, SchedulePolicy)] =
+    &[("fifo", SchedulePolicy::Fifo), ("fcfs", SchedulePolicy::Fifo), ("lpm", SchedulePolicy::Lpm)];
+
+const RETRACTIONS: &[(&str, Retraction)] =
+    &[("behind-all", Retraction::BehindAll), ("before-all", Retraction::BeforeAll)];
+
+const PASS_ORDERS: &[(&str, PassOrder)] = &[("mixed", PassOrder::Mixed), ("prefill-first", PassOrder::PrefillFirst)];
+
+/// TensorRT-LLM's.
+const TRTLLM_BLOCK_SIZE_TOKENS: u32 = 32;
+
+/// Stands for the blocks of an engine until they are known.
+const PLACEHOLDER_BLOCKS: u32 = 1 << 30;
+
+pub(crate) fn make(mut options: Options<'_>) -> Scripted<EngineSpec> {
+    let mut policy = None;
+    let is_auto = options.take_if("num_gpu_blocks", |value| as_text(value).as_deref() == Some("auto")).is_some();
+    let mut memory = MemoryPlan { utilization: 1.0, ..MemoryPlan::default() };
+    let made = match options.choice("engine_type", TYPES).unwrap_or_default() {
+        EngineType::Vllm => {
+            options.accept_former_name("vllm_line", "vllm_minor");
+            let version = options.string("vllm_minor");
+            let rules = version.map(|version| compat::check_version(&version, &mut options)).unwrap_or_default();
+            policy = policy::option(&mut options);
+            let own = EngineConfigInput {
+                policy: policy.as_ref().map(|spec| spec.policy).unwrap_or_default(),
+                rules,
+                ..EngineConfigInput::default()
+            };
+            memory = MemoryPlan::option(&mut options);
+            vllm(&mut options, own, is_auto)
+        }
+        EngineType::Trtllm => {
+            memory = MemoryPlan::option(&mut options);
+            let own = EngineConfigInput {
+                block_size: TRTLLM_BLOCK_SIZE_TOKENS,
+                capacity: CapacityPolicy::GuaranteedNoEvict,
+                ..EngineConfigInput::default()
+            };
+            vllm(&mut options, own, is_auto)
+        }
+        EngineType::Sglang => {
+            if is_auto {
+                options.problem("num_gpu_blocks", "engines of SGLang have `num_pages`, which is a number");
+            }
+            sglang(&mut options)
+        }
+    };
+    let rates = options.array("acceptance_rates").unwrap_or_default();
+    let acceptance_rates: Vec<f64> = rates.iter().filter_map(crate::script::options::as_number).collect();
+    if acceptance_rates.len() < rates.len() {
+        options.problem("acceptance_rates", "`acceptance_rates` must be numbers between 0 and 1");
+    }
+    for error in made.as_ref().err().into_iter().flatten() {
+        let text = error.to_string();
+        // The first setting an error names is where it belongs.
+        let field = text.split('`').nth(1).unwrap_or_default().to_owned();
+        options.problem(&field, text);
+    }
+    options.finish()?;
+    let kind = made.expect("an invalid configuration is a problem of the options");
+    let auto_blocks = match &kind {
+        EngineKind::Vllm(config) if is_auto => Some((**config).clone()),
+        _ => None,
+    };
+    Ok(EngineSpec { kind, policy: policy.and_then(|spec| spec.factory), acceptance_rates, memory, auto_blocks })
+}
+
+/// An engine with vLLM's core; what its scripts do not say is as in `own`.
+fn vllm(options: &mut Options<'_>, own: EngineConfigInput, is_auto: bool) -> Result<EngineKind, Vec<ConfigError>> {
+    compat::refuse_unsupported(options);
+    let mut input = own;
+    if is_auto {
+        input.num_gpu_blocks = PLACEHOLDER_BLOCKS;
+    }
+    for option in OPTIONS {
+        let value = match (option.get)(&input) {
+            OptionValue::Count(_) => options.u32(option.name).map(OptionValue::Count),
+            OptionValue::Limit(_) => options.u32(option.name).map(|limit| OptionValue::Limit(Some(limit))),
+            OptionValue::Share(_) => options.f64(option.name).map(OptionValue::Share),
+            OptionValue::Switch(_) => options.boolean(option.name).map(OptionValue::Switch),
+            OptionValue::Name(_) => None,
+        };
+        if let Some(value) = value {
+            (option.set)(&mut input, value);
+        }
+    }
+    input.kv_tiers = options.made::<TiersSpec>("kv_tiers", "made by kv_tiers(#{ ... })").map(|spec| spec.0);
+    let config = EngineConfig::new(input)?;
+    config.check_start_up()?;
+    Ok(config.into())
+}
+
+fn sglang(options: &mut Options<'_>) -> Result<EngineKind, Vec<ConfigError>> {
+    let own = SglangConfigInput::default();
+    let input = SglangConfigInput {
+        page_size: options.u32("page_size").unwrap_or(own.page_size),
+        num_pages: options.u32("num_pages").unwrap_or(own.num_pages),
+        max_num_seqs: options.u32("max_num_seqs").unwrap_or(own.max_num_seqs),
+        max_model_len: options.u32("max_model_len"),
+        enable_prefix_caching: options.boolean("enable_prefix_caching").unwrap_or(true),
+        schedule_policy: options.choice("schedule_policy", SCHEDULE_POLICIES).unwrap_or_default(),
+        max_prefill_tokens: options.u32("max_prefill_tokens").unwrap_or(own.max_prefill_tokens),
+        chunked_prefill_size: options.u32("chunked_prefill_size").unwrap_or(own.chunked_prefill_size),
+        clip_max_new_tokens: options.u32("clip_max_new_tokens").unwrap_or(own.clip_max_new_tokens),
+        schedule_conservativeness: options.f64("schedule_conservativeness").unwrap_or(own.schedule_conservativeness),
+        pass_order: options.choice("pass_order", PASS_ORDERS).unwrap_or_default(),
+        prefix_lookup: PrefixLookup::WholePrompt,
+        retraction: options.choice("retraction", RETRACTIONS).unwrap_or_default(),
+        reservations: Reservations::default(),
+        max_extra_tokens_per_step: options.u32("max_extra_tokens_per_step").unwrap_or(0),
+    };
+    Ok(SglangConfig::new(input)?.into())
+}

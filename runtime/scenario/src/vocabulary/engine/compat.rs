@@ -1,0 +1,117 @@
+//! `compat.toml`: what the versions of vLLM have and do not have.
+
+use std::sync::LazyLock;
+
+use serde::Deserialize;
+use vcr_core::SchedulerRules;
+
+use crate::script::options::Options;
+use crate::script::suggestion::{did_you_mean, nearest};
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Table {
+    version: Vec<Version>,
+    unsupported: Vec<Unsupported>,
+    /// What `vcr-wire` reads of the same file.
+    #[serde(rename = "wire")]
+    _wire: serde::de::IgnoredAny,
+}
+
+/// Settings of vLLM that are not simulated.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Unsupported {
+    options: Vec<String>,
+    reason: String,
+}
+
+/// One version of vLLM.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Version {
+    name: String,
+    /// Whose decisions its engine makes.
+    scheduler_rules: Rules,
+    /// Engine options that this version does not have.
+    #[serde(default)]
+    absent_engine_options: Vec<String>,
+    /// Engine options that this version has, with rules that are not followed.
+    #[serde(default)]
+    differing_engine_options: Vec<String>,
+}
+
+/// Names of [`SchedulerRules`] in the table.
+#[derive(Clone, Copy, Deserialize)]
+enum Rules {
+    #[serde(rename = "0.32")]
+    V0_32,
+    #[serde(rename = "0.33")]
+    V0_33,
+}
+
+impl From<Rules> for SchedulerRules {
+    fn from(rules: Rules) -> Self {
+        match rules {
+            Rules::V0_32 => Self::V0_32,
+            Rules::V0_33 => Self::V0_33,
+        }
+    }
+}
+
+static TABLE: LazyLock<Table> = LazyLock::new(|| {
+    toml::from_str(include_str!("../../../../../compat.toml"))
+        .expect("the table is part of this build and checked by a test")
+});
+
+/// The rules of `version`, if there is such a version.
+pub(crate) fn rules(version: &str) -> Option<SchedulerRules> {
+    TABLE.version.iter().find(|known| known.name == version).map(|known| known.scheduler_rules.into())
+}
+
+/// The rules of `version`. Notes options that it does not have, or that there is
+/// no such version.
+pub(crate) fn check_version(version: &str, options: &mut Options<'_>) -> SchedulerRules {
+    let versions = &TABLE.version;
+    let Some(found) = versions.iter().find(|known| known.name == version) else {
+        let names: Vec<&str> = versions.iter().map(|known| known.name.as_str()).collect();
+        let hint = nearest(version, names.iter().copied()).map(did_you_mean).unwrap_or_default();
+        let message = format!("`vllm_minor` must be one of {}, but is \"{version}\"; {hint}", names.join(", "));
+        options.problem("vllm_minor", message.trim_end_matches("; "));
+        return SchedulerRules::default();
+    };
+    for name in &found.absent_engine_options {
+        if options.has(name) {
+            options.problem(name, format!("vLLM {version} has no `{name}`"));
+        }
+    }
+    for name in &found.differing_engine_options {
+        if options.has(name) {
+            let text =
+                format!("vLLM {version} has other rules for `{name}` than later versions, and they are not simulated");
+            options.problem(name, text);
+        }
+    }
+    found.scheduler_rules.into()
+}
+
+/// Refuses settings of vLLM that are not simulated, each with its reason.
+pub(crate) fn refuse_unsupported(options: &mut Options<'_>) {
+    for Unsupported { options: names, reason } in &TABLE.unsupported {
+        for name in names {
+            options.refuse(name, &format!("`{name}` is not simulated: {reason}"));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_table_is_well_formed_and_covers_the_lines() {
+        let names: Vec<&str> = TABLE.version.iter().map(|version| version.name.as_str()).collect();
+        assert!(TABLE.unsupported.iter().all(|settings| !settings.options.is_empty()));
+        assert_eq!(names, ["0.27", "0.28", "0.29", "0.30", "0.31", "0.32", "0.33"]);
+    }
+}

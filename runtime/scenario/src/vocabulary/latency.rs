@@ -1,0 +1,241 @@
+//! Latency models: native ones and guests.
+
+mod physics;
+
+use std::sync::Arc;
+
+use rhai::{Dynamic, Engine};
+use vcr_cluster::LatencyFactory;
+use vcr_core::latency::{LatencyError, LatencyModel};
+use vcr_guest::{WithFallback, World};
+use vcr_random::Distribution;
+use vcr_roofline::RooflineConfig;
+use vcr_timing::{
+    Deployment, Fixed, FixedInput, InvalidConfig, Knobs, KnobsInput, PassSemantics, Polynomial, PolynomialInput,
+    Profile, ProfileInput, Roofline, SpeedInput, WorkerPhases,
+};
+
+use crate::script::context::Context;
+use crate::script::error::Scripted;
+use crate::script::options::{Options, describe};
+use crate::script::register::with_options;
+use crate::vocabulary::guest::GuestSpec;
+use crate::vocabulary::memory::ModelMemory;
+
+/// A latency model, ready to be made for any number of engines.
+#[derive(Clone)]
+pub(crate) struct LatencySpec {
+    pub(crate) factory: LatencyFactory,
+    /// What it knows of the memory that model and KV cache need.
+    pub(crate) memory: Option<ModelMemory>,
+}
+
+impl LatencySpec {
+    /// What a script gave as a latency model: a native one, or a guest of that
+    /// world.
+    ///
+    /// # Errors
+    /// What is wrong with it, in words.
+    pub(crate) fn of(value: &Dynamic) -> Result<Self, String> {
+        if let Some(spec) = value.clone().try_cast::<Self>() {
+            return Ok(spec);
+        }
+        let Some(guest) = value.clone().try_cast::<GuestSpec>() else {
+            return Err(format!("a latency model such as fixed(#{{ step: \"10ms\" }}), but is {}", describe(value)));
+        };
+        guest.must_be(World::LatencyModel)?;
+        let fallback = guest.fallback.as_ref().map(Self::of).transpose();
+        let fallback = fallback.map_err(|what| format!("a guest whose `fallback` is {what}"))?;
+        let factory: LatencyFactory = Arc::new(move |plugin_context| {
+            let made = guest.at(plugin_context).plug_in(&guest.config_json, plugin_context.seed);
+            let Some(fallback) = &fallback else { return made };
+            let fallback = (fallback.factory)(plugin_context)?;
+            Ok(Box::new(WithFallback::<dyn LatencyModel>::new(made, fallback, guest.failure_sink(plugin_context))))
+        });
+        Ok(Self { factory, memory: None })
+    }
+}
+
+/// The option `latency`.
+pub(crate) fn option(options: &mut Options<'_>) -> Option<LatencySpec> {
+    let value = options.take("latency")?;
+    LatencySpec::of(&value).map_err(|what| options.problem("latency", format!("`latency` must be {what}"))).ok()
+}
+
+const SEMANTICS: &[(&str, PassSemantics)] =
+    &[("dynamo-1.4", PassSemantics::Dynamo1_4), ("dynamo-1.6", PassSemantics::Dynamo1_6)];
+
+pub(crate) fn register(engine: &mut Engine, context: &Arc<Context>) {
+    with_options(engine, context, "fixed", |_, options| make_fixed(options));
+    with_options(engine, context, "knobs", |_, options| make_knobs(options));
+    with_options(engine, context, "polynomial", |_, options| make_polynomial(options));
+    with_options(engine, context, "profile", make_profile);
+    with_options(engine, context, "roofline", |_, options| make_roofline(options));
+    with_options(engine, context, "trained_physics", physics::make);
+}
+
+/// A spec of a native model that every engine gets a copy of.
+fn copied<M: LatencyModel + Clone + Sync + 'static>(
+    model: Result<M, InvalidConfig>,
+    options: &mut Options<'_>,
+) -> Option<LatencySpec> {
+    match model {
+        Ok(model) => {
+            let factory: LatencyFactory = Arc::new(move |_seat| Ok(Box::new(model.clone())));
+            Some(LatencySpec { factory, memory: None })
+        }
+        Err(error) => {
+            options.problem("", error.to_string());
+            None
+        }
+    }
+}
+
+fn finish(options: Options<'_>, spec: Option<LatencySpec>) -> Scripted<LatencySpec> {
+    options.finish()?;
+    Ok(spec.expect("a model that cannot be made is a problem of the options"))
+}
+
+fn make_fixed(mut options: Options<'_>) -> Scripted<LatencySpec> {
+    let given = ["step", "prefill", "decode"].map(|name| options.has(name));
+    let step_ns = options.duration_ns("step");
+    let prefill_ns = options.duration_ns("prefill");
+    let decode_ns = options.duration_ns("decode");
+    let input = match (step_ns, prefill_ns, decode_ns) {
+        (Some(step_ns), None, None) => FixedInput::Step { step_ns },
+        (None, Some(prefill_ns), Some(decode_ns)) => FixedInput::Phases { prefill_ns, decode_ns },
+        _ => {
+            // The right ones with a wrong value have been complained about already.
+            if !matches!(given, [true, false, false] | [false, true, true]) {
+                options.problem("step", "`fixed` needs either `step`, or both `prefill` and `decode`");
+            }
+            FixedInput::Step { step_ns: 0 }
+        }
+    };
+    let spec = copied(Fixed::new(input), &mut options);
+    finish(options, spec)
+}
+
+fn make_knobs(mut options: Options<'_>) -> Scripted<LatencySpec> {
+    let zero = Distribution::Constant { value: 0.0 };
+    let ttft = options.durations_ms("ttft");
+    let itl = options.durations_ms("itl");
+    options.required("ttft", ttft.map(|_| ()));
+    options.required("itl", itl.map(|_| ()));
+    let input = KnobsInput {
+        ttft: ttft.unwrap_or(zero),
+        itl: itl.unwrap_or(zero),
+        prefill_ms_per_token: options.duration_ns("prefill_per_token").unwrap_or(0) as f64 / 1e6,
+        full_load_factor: options.f64("full_load_factor").unwrap_or(1.0),
+        max_num_seqs: options.u64("max_num_seqs").unwrap_or(256),
+        seed: 0,
+    };
+    if let Err(error) = Knobs::new(input) {
+        options.problem("", error.to_string());
+    }
+    options.finish()?;
+    let factory: LatencyFactory = Arc::new(move |plugin_context| {
+        let model = Knobs::new(KnobsInput { seed: plugin_context.seed, ..input });
+        let model = model.map_err(|error| LatencyError { model: "knobs".to_owned(), reason: error.to_string() })?;
+        Ok(Box::new(model))
+    });
+    Ok(LatencySpec { factory, memory: None })
+}
+
+fn speed(options: &mut Options<'_>) -> SpeedInput {
+    let default = SpeedInput::default();
+    SpeedInput {
+        speedup_ratio: options.f64("speedup_ratio").unwrap_or(default.speedup_ratio),
+        decode_speedup_ratio: options.f64("decode_speedup_ratio").unwrap_or(default.decode_speedup_ratio),
+    }
+}
+
+/// What is charged for, of an engine of a disaggregated cluster.
+fn phases(options: &mut Options<'_>) -> WorkerPhases {
+    let only = |options: &mut Options<'_>, name| options.boolean(name).unwrap_or(false);
+    match (only(options, "prefill_only"), only(options, "decode_only")) {
+        (true, true) => {
+            options
+                .problem("decode_only", "an engine that charges neither prompts nor decodes takes no time".to_owned());
+            WorkerPhases::Both
+        }
+        (true, false) => WorkerPhases::Prefill,
+        (false, true) => WorkerPhases::Decode,
+        (false, false) => WorkerPhases::Both,
+    }
+}
+
+fn make_polynomial(mut options: Options<'_>) -> Scripted<LatencySpec> {
+    let input = PolynomialInput {
+        semantics: options.choice("semantics", SEMANTICS).unwrap_or_default(),
+        phases: phases(&mut options),
+        speculative: options.boolean("speculative").unwrap_or(false),
+        sums_contexts: options.boolean("sums_contexts").unwrap_or(false),
+        speed: speed(&mut options),
+    };
+    let spec = copied(Polynomial::new(input), &mut options);
+    finish(options, spec)
+}
+
+fn make_profile(context: &Context, mut options: Options<'_>) -> Scripted<LatencySpec> {
+    let path = options.string("path");
+    let path = options.required("path", path);
+    let semantics = options.choice("semantics", SEMANTICS).unwrap_or_default();
+    let phases = phases(&mut options);
+    let speculative = options.boolean("speculative").unwrap_or(false);
+    let sums_contexts = options.boolean("sums_contexts").unwrap_or(false);
+    let speed = speed(&mut options);
+    let deployment = options.u64("tensor_parallel").map_or(Deployment::Only, Deployment::TensorParallel);
+    let mut spec = None;
+    if !path.is_empty() {
+        context.state().inputs.named("profile", &path, context.resolve(&path));
+        let path = context.resolve(&path);
+        let read = || vcr_timing::profile::read(&path, deployment).map_err(|error| error.to_string());
+        match context.reads(&path).map_err(|thrown| thrown.message).and_then(|()| read()) {
+            Ok(tables) => {
+                let input = ProfileInput { tables, semantics, phases, speculative, sums_contexts, speed };
+                spec = copied(Profile::new(input), &mut options);
+            }
+            Err(message) => options.problem("path", message),
+        }
+    }
+    finish(options, spec)
+}
+
+fn make_roofline(mut options: Options<'_>) -> Scripted<LatencySpec> {
+    let config = RooflineConfig {
+        model: options.string("model"),
+        gpu: options.string("gpu"),
+        layers: options.u64("layers"),
+        hidden_size: options.u64("hidden_size"),
+        intermediate_size: options.u64("intermediate_size"),
+        attention_heads: options.u64("attention_heads"),
+        kv_heads: options.u64("kv_heads"),
+        head_dim: options.u64("head_dim"),
+        vocab_size: options.u64("vocab_size"),
+        weight_bytes: options.f64("weight_bytes"),
+        kv_bytes: options.f64("kv_bytes"),
+        peak_flops: options.f64("peak_flops"),
+        memory_bytes_per_s: options.f64("memory_bytes_per_s"),
+        interconnect_bytes_per_s: options.f64("interconnect_bytes_per_s"),
+        tensor_parallel: options.u64("tensor_parallel"),
+        compute_efficiency: options.f64("compute_efficiency"),
+        bandwidth_efficiency: options.f64("bandwidth_efficiency"),
+        step_overhead_ns: options.f64("step_overhead_ns"),
+        all_reduce_latency_ns: options.f64("all_reduce_latency_ns"),
+    };
+    let gpu_memory = options.bytes("gpu_memory");
+    let names = [config.model.as_deref(), config.gpu.as_deref()];
+    let memory = ModelMemory::of(&mut options, config.memory(), names, gpu_memory);
+    let spec = match config.build() {
+        Ok(formulas) => {
+            let model = Roofline::new(formulas);
+            Some(LatencySpec { factory: Arc::new(move |_seat| Ok(Box::new(model))), memory })
+        }
+        Err(error) => {
+            options.problem("", format!("`roofline`: {error}"));
+            None
+        }
+    };
+    finish(options, spec)
+}

@@ -1,0 +1,167 @@
+//! Whether a model fits on its GPUs, and how many KV blocks fit beside it.
+
+use vcr_roofline::{MemoryNeed, RooflineError};
+
+use crate::script::options::Options;
+
+/// vLLM's default share of a GPU's memory that an engine may use.
+pub(crate) const GPU_MEMORY_UTILIZATION: f64 = 0.92;
+
+const GIB: f64 = 1_073_741_824.0;
+
+/// The memory that an engine plans with.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct MemoryPlan {
+    /// Share of a GPU's memory that it may use.
+    pub(crate) utilization: f64,
+    /// What it needs on each GPU beside weights and KV cache.
+    pub(crate) activation_bytes: u64,
+}
+
+impl Default for MemoryPlan {
+    fn default() -> Self {
+        Self { utilization: GPU_MEMORY_UTILIZATION, activation_bytes: 0 }
+    }
+}
+
+impl MemoryPlan {
+    /// The options `gpu_memory_utilization` and `activation_bytes`.
+    pub(crate) fn option(options: &mut Options<'_>) -> Self {
+        let default = Self::default();
+        let utilization = options.f64("gpu_memory_utilization").unwrap_or(default.utilization);
+        if !(utilization > 0.0 && utilization <= 1.0) {
+            let text = format!("`gpu_memory_utilization` must be above 0 and at most 1, but is {utilization}");
+            options.problem("gpu_memory_utilization", text);
+        }
+        let activation_bytes = options.bytes("activation_bytes").unwrap_or(default.activation_bytes);
+        Self { utilization, activation_bytes }
+    }
+}
+
+/// A model on GPUs whose memory is known.
+#[derive(Clone, Debug)]
+pub(crate) struct ModelMemory {
+    model: String,
+    gpu: String,
+    weight_bytes: f64,
+    kv_bytes_per_token: f64,
+    gpu_memory_bytes: f64,
+}
+
+impl ModelMemory {
+    /// The memory that a latency model's options describe; none where the memory
+    /// of the GPU is not known. Notes a model that is larger than its GPUs.
+    pub(crate) fn of(
+        options: &mut Options<'_>,
+        need: Result<MemoryNeed, RooflineError>,
+        names: [Option<&str>; 2],
+        gpu_memory_bytes: Option<u64>,
+    ) -> Option<Self> {
+        // What is wrong with the model is noted where it is built.
+        let need = need.ok()?;
+        let [model, gpu] = names;
+        let memory = Self {
+            model: model.unwrap_or("the model").to_owned(),
+            gpu: gpu.map_or_else(|| "the GPU".to_owned(), |gpu| format!("`{gpu}`")),
+            weight_bytes: need.weight_bytes,
+            kv_bytes_per_token: need.kv_bytes_per_token,
+            gpu_memory_bytes: gpu_memory_bytes.map(|bytes| bytes as f64).or(need.gpu_memory_bytes)?,
+        };
+        if memory.weight_bytes > memory.gpu_memory_bytes {
+            let text = memory.too_large(&format!("{} has {}", memory.gpu, gib(memory.gpu_memory_bytes)));
+            options.problem("model", text);
+            return None;
+        }
+        Some(memory)
+    }
+
+    fn too_large(&self, has: &str) -> String {
+        format!(
+            "the weights of {} take {} on each GPU, but {has}; raise `tensor_parallel`, or take a larger GPU or \
+             smaller weights (`weight_bytes`)",
+            self.model,
+            gib(self.weight_bytes)
+        )
+    }
+
+    /// What is left of the engine's share of a GPU beside the weights.
+    ///
+    /// # Errors
+    /// That the weights do not fit, in words.
+    pub(crate) fn available_bytes(&self, plan: &MemoryPlan) -> Result<f64, String> {
+        let available = self.usable_bytes(plan) - self.weight_bytes - plan.activation_bytes as f64;
+        if available > 0.0 { Ok(available) } else { Err(self.too_large(&self.has(plan))) }
+    }
+
+    /// How many KV blocks of `block_size` tokens fit, by vLLM's rule for models
+    /// with full attention in all layers.
+    ///
+    /// # Errors
+    /// Why there is no room, in words.
+    pub(crate) fn num_gpu_blocks(&self, plan: &MemoryPlan, block_size: u32) -> Result<u32, String> {
+        let available = self.available_bytes(plan)?;
+        let block_bytes = self.kv_bytes_per_token * f64::from(block_size);
+        let blocks = (available / block_bytes).floor();
+        // One block is never used.
+        if blocks < 2.0 {
+            return Err(format!(
+                "{} is left for KV blocks of {}: {}",
+                gib(available),
+                gib(block_bytes),
+                self.has(plan)
+            ));
+        }
+        // A conversion to an integer stays within its range.
+        Ok(blocks as u32)
+    }
+
+    fn usable_bytes(&self, plan: &MemoryPlan) -> f64 {
+        self.gpu_memory_bytes * plan.utilization
+    }
+
+    fn has(&self, plan: &MemoryPlan) -> String {
+        let other = match plan.activation_bytes {
+            0 => String::new(),
+            bytes => format!(", less {} of `activation_bytes`", gib(bytes as f64)),
+        };
+        let (gpu, total, usable) = (&self.gpu, gib(self.gpu_memory_bytes), gib(self.usable_bytes(plan)));
+        format!("{gpu} has {total} x {} of `gpu_memory_utilization` = {usable}{other}", plan.utilization)
+    }
+}
+
+fn gib(bytes: f64) -> String {
+    format!("{:.1} GiB", bytes / GIB)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn llama_on(gpu_gib: f64) -> ModelMemory {
+        ModelMemory {
+            model: "llama".to_owned(),
+            gpu: "`x`".to_owned(),
+            weight_bytes: 15.0 * GIB,
+            kv_bytes_per_token: 131_072.0,
+            gpu_memory_bytes: gpu_gib * GIB,
+        }
+    }
+
+    #[test]
+    fn blocks_fill_what_is_left() {
+        let plan = MemoryPlan { utilization: 0.5, activation_bytes: 1 << 30 };
+        // 40 GiB less 15 and 1: 24 GiB in blocks of 2 MiB.
+        assert_eq!(llama_on(80.0).num_gpu_blocks(&plan, 16), Ok(12_288));
+    }
+
+    #[test]
+    fn what_does_not_fit_is_told_with_its_numbers() {
+        let plan = MemoryPlan { utilization: 0.5, activation_bytes: 1 << 30 };
+        let error = llama_on(30.0).num_gpu_blocks(&plan, 16).unwrap_err();
+        assert!(error.starts_with("the weights of llama take 15.0 GiB on each GPU, but `x` has 30.0 GiB"), "{error}");
+        let has = "30.0 GiB x 0.5 of `gpu_memory_utilization` = 15.0 GiB, less 1.0 GiB of `activation_bytes`";
+        assert!(error.contains(has), "{error}");
+        let error = llama_on(32.001).num_gpu_blocks(&plan, 1 << 14).unwrap_err();
+        assert!(error.starts_with("0.0 GiB is left for KV blocks of 2.0 GiB"), "{error}");
+    }
+}

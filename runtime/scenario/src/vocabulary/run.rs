@@ -1,0 +1,250 @@
+//! `run` and `run_all`: scenarios become simulations.
+
+use std::sync::Arc;
+
+use rhai::{Array, Dynamic, Engine, EvalAltResult, Map, NativeCallContext, Position};
+use vcr_cluster::observe::{Incident, Observer, Progress, StepRecord};
+use vcr_cluster::{MemoryEstimate, Overload, Report, RunConfig, SimError, WorkloadConfig, simulate};
+use vcr_input::memory;
+use vcr_output::OutputError;
+
+use crate::parallel::parallel;
+use crate::results::outputs::Outputs;
+use crate::results::run_files::{EnginePlace, RunFiles};
+use crate::script::context::Context;
+use crate::script::error::{Blame, Scripted, Thrown};
+use crate::script::limits::{MEMORY_HINT, check_room};
+use crate::script::options::{Options, describe};
+use crate::script::register::with_options;
+use crate::vocabulary::cluster::ClusterSpec;
+use crate::vocabulary::fault::FaultSpec;
+use crate::vocabulary::parameter;
+
+/// Seed of a run that neither the scenario nor the user seeds.
+const DEFAULT_SEED: u64 = 1;
+
+/// The result of a run, as scripts hold it.
+#[derive(Clone)]
+pub(crate) struct RunResult(pub(crate) Arc<Report>);
+
+pub(crate) fn register(engine: &mut Engine, context: &Arc<Context>) {
+    with_options(engine, context, "run", |context, options| {
+        let call = options.call_position();
+        let config = run_config(context, options)?;
+        let mut results = execute(context, vec![config], call)?;
+        Ok(results.remove(0))
+    });
+    let context = Arc::clone(context);
+    engine.register_fn("run_all", move |call: NativeCallContext<'_>, runs: Array| -> Scripted<Array> {
+        let at = call.call_position();
+        let mut configs = Vec::new();
+        for run in runs {
+            let Some(map) = run.clone().try_cast::<Map>() else {
+                let message = format!("`run_all` takes an array of maps, one a run, but found {}", describe(&run));
+                return Err(Thrown::input(message).at(at));
+            };
+            configs.push(run_config(&context, Options::new("run_all", &context.source, &call, map))?);
+        }
+        if configs.is_empty() {
+            return Err(Thrown::input("`run_all` needs at least one run").at(at));
+        }
+        let results = context.meter.outside(|| execute(&context, configs, at))?;
+        Ok(results.into_iter().map(Dynamic::from).collect())
+    });
+}
+
+fn run_config(context: &Context, mut options: Options<'_>) -> Scripted<RunConfig> {
+    let name = options.name("name").unwrap_or_else(|| "run".to_owned());
+    let cluster = options.made::<ClusterSpec>("cluster", "made by cluster(#{ ... })");
+    options.required::<()>("cluster", cluster.as_ref().map(|_| ()));
+    let workloads = elements::<WorkloadConfig>(&mut options, "workloads", "workloads such as burst(#{ ... })");
+    let faults = elements::<FaultSpec>(&mut options, "faults", "faults such as crash(#{ ... })");
+    let seed = options.u64("seed");
+    let max_retries = options.u32("retries").unwrap_or(0);
+    let max_time_ns = options.duration_ns("max_time");
+    let faults = match &cluster {
+        None => Vec::new(),
+        Some(cluster) => resolve_faults(&faults, cluster, &mut options),
+    };
+    for (index, workload) in workloads.iter().enumerate() {
+        if workloads[..index].iter().any(|other| other.name == workload.name) {
+            let message = format!("two workloads are called `{}`; give each a `name`", workload.name);
+            options.problem("workloads", message);
+        }
+    }
+    let call = options.call_position();
+    options.finish()?;
+    let cluster = cluster.expect("a missing cluster is a problem of the options");
+    let config = RunConfig {
+        name,
+        seed: context.options.seed.or(seed).unwrap_or(DEFAULT_SEED),
+        topology: cluster.0,
+        workloads,
+        faults,
+        max_retries,
+        max_time_ns,
+        samples_steps: true,
+    };
+    // Found here rather than in the run, so that the position is known.
+    config.check().map_err(|errors| {
+        let lines: Vec<String> = errors.iter().map(ToString::to_string).collect();
+        Thrown::input(lines.join("\n  ")).at(call)
+    })?;
+    Ok(config)
+}
+
+fn resolve_faults(
+    specs: &[FaultSpec],
+    cluster: &ClusterSpec,
+    options: &mut Options<'_>,
+) -> Vec<vcr_cluster::FaultConfig> {
+    let mut faults = Vec::new();
+    for (index, spec) in specs.iter().enumerate() {
+        match spec.on(&cluster.0) {
+            Ok(fault) => faults.push(fault),
+            Err(problem) => options.problem("faults", format!("fault {} {problem}", index + 1)),
+        }
+    }
+    faults
+}
+
+/// The elements of an array option, all of one kind.
+fn elements<T: Clone + Send + Sync + 'static>(options: &mut Options<'_>, name: &'static str, wanted: &str) -> Vec<T> {
+    let mut found = Vec::new();
+    for (index, value) in options.array(name).unwrap_or_default().into_iter().enumerate() {
+        match value.clone().try_cast::<T>() {
+            Some(element) => found.push(element),
+            None => {
+                let message = format!("`{name}` must hold {wanted}, but element {} is {}", index + 1, describe(&value));
+                options.problem(name, message);
+            }
+        }
+    }
+    found
+}
+
+/// Runs all of `configs`, several at a time, and keeps the results in order.
+fn execute(context: &Context, mut configs: Vec<RunConfig>, call: Position) -> Scripted<Vec<RunResult>> {
+    parameter::check_all_used(context).map_err(|thrown| thrown.at(call))?;
+    context.meter.count_runs(configs.len(), context.options.max_runs).map_err(|thrown| thrown.at(call))?;
+    let estimates = configs.iter().map(RunConfig::memory_estimate);
+    check_room(estimates.fold(MemoryEstimate::default(), MemoryEstimate::plus))
+        .map_err(|problem| Thrown::input(problem).hint(MEMORY_HINT).at(call))?;
+    let first_index = context.state().runs.len();
+    for config in &mut configs {
+        config.name = context.state().run_names.unique(&config.name);
+        context.state().inputs.engines_of(&config.topology);
+    }
+    let outcomes = parallel(context.options.threads, &configs, |index, config| match context.reporter.stop() {
+        Some(_) => Ok(None),
+        None => execute_one(context, config.clone(), first_index + index).map(Some),
+    });
+    let mut results = Vec::new();
+    for outcome in outcomes {
+        let Some(report) = outcome.map_err(|thrown| thrown.at(call))? else { continue };
+        let report = Arc::new(report);
+        context.state().runs.push(Arc::clone(&report));
+        results.push(RunResult(report));
+    }
+    // What the script would make of such results is not what it was written for.
+    if results.len() < configs.len() || results.iter().any(|result| result.0.partial) {
+        return Err(Box::new(EvalAltResult::ErrorTerminated(Dynamic::UNIT, call)));
+    }
+    Ok(results)
+}
+
+fn execute_one(context: &Context, config: RunConfig, index: usize) -> Result<Report, Thrown> {
+    let name = config.name.clone();
+    let files = {
+        let mut state = context.state();
+        let open = |outputs: &mut Outputs| outputs.open_run(index, &name, EnginePlace::all_of(&config.topology));
+        state.outputs.as_mut().map_or(Ok(None), open)
+    };
+    let files = files.map_err(|error| output_error(&error))?;
+    let mut watcher = Watcher { context, name: &name, files };
+    context.reporter.run_started(&name);
+    let result = simulate(config, &mut watcher);
+    context.reporter.run_ended(&name);
+    let report = result.map_err(|error| sim_error(&name, error))?;
+    if let Some(files) = watcher.files {
+        files.finish(&report, &context.recorder.of_run(&name)).map_err(|error| match &context.state().outputs {
+            Some(outputs) => output_error(&outputs.error(error)),
+            None => Thrown::input(error.to_string()),
+        })?;
+    }
+    Ok(report)
+}
+
+fn output_error(error: &OutputError) -> Thrown {
+    Thrown::input(error.to_string())
+}
+
+fn sim_error(name: &str, error: SimError) -> Thrown {
+    let (blame, hint) = Blame::of(&error);
+    Thrown { blame, message: format!("run `{name}`: {error}"), hint: hint.map(str::to_owned) }
+}
+
+/// Passes what a run shows on to files and to the person who waits.
+struct Watcher<'a> {
+    context: &'a Context,
+    name: &'a str,
+    files: Option<RunFiles>,
+}
+
+impl Observer for Watcher<'_> {
+    fn wants_steps(&self) -> bool {
+        self.files.as_ref().is_some_and(RunFiles::wants_steps)
+    }
+
+    fn wants_stop(&self) -> bool {
+        self.context.reporter.stop().is_some()
+    }
+
+    fn submitted(&mut self, worker: u32, tag: u64) {
+        if let Some(files) = &mut self.files {
+            files.submitted(worker, tag);
+        }
+    }
+
+    fn aborted(&mut self, worker: u32, tag: u64) {
+        if let Some(files) = &mut self.files {
+            files.aborted(worker, tag);
+        }
+    }
+
+    fn scheduled(&mut self, worker: u32, engine: &vcr_core::AnyEngine) {
+        if let Some(files) = &mut self.files {
+            files.scheduled(worker, engine);
+        }
+    }
+
+    fn started(&mut self, step: &StepRecord<'_>) {
+        if let Some(files) = &mut self.files {
+            files.started(step);
+        }
+    }
+
+    fn applied(&mut self, worker: u32, start_ns: u64, end_ns: u64, engine: &vcr_core::AnyEngine) {
+        if let Some(files) = &mut self.files {
+            files.applied(worker, start_ns, end_ns, engine);
+        }
+    }
+
+    fn incident(&mut self, worker: u32, at_ns: u64, incident: Incident) {
+        if let Some(files) = &mut self.files {
+            files.incident(worker, at_ns, incident);
+        }
+    }
+
+    fn progress(&mut self, progress: &Progress) {
+        self.context.reporter.progress(self.name, progress);
+    }
+
+    fn overloaded(&mut self, overload: &Overload<'_>) {
+        self.context.reporter.warn(&format!("run `{}`: {overload}", self.name));
+    }
+
+    fn check_limits(&mut self) -> Result<(), String> {
+        memory::check().map_err(|error| error.to_string())
+    }
+}
