@@ -1,95 +1,53 @@
 //! The command line.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
-use clap::{Args, Parser, Subcommand};
+#[cfg(feature = "live")]
+use clap::{Arg, ArgAction};
+use clap::{Args, CommandFactory, Parser, Subcommand};
 use clap_complete::Shell;
+use vcr_scenario::OutFile;
 
-use crate::guest::args::{self as guest, CheckArgs, InspectArgs, NewArgs};
+#[cfg(not(feature = "live"))]
+use crate::absent::{AbsentArgs as PlayArgs, AbsentArgs as RecordArgs};
+use crate::guest::args::{self as guest, BuildArgs, CheckArgs, InspectArgs, NewArgs, VocabularyArgs};
 use crate::guest_registry::{self, PullArgs, PushArgs};
+use crate::help::{
+    BUILD_EXAMPLES, COMPLETIONS_EXAMPLES, CONFORM_EXAMPLES, EXIT_CODES, INSPECT_EXAMPLES, RECORD_EXAMPLES,
+    RUN_EXAMPLES, STEPS_EXAMPLES,
+};
 use crate::inspect::captures::args as captures;
+#[cfg(feature = "live")]
 use crate::play::args::PlayArgs;
+#[cfg(feature = "live")]
 use crate::record::args::RecordArgs;
 use crate::replay::args::{self as replay, ReplayArgs};
-
-/// The exit codes, as the help of every command lists them. A macro, because
-/// only literals can be put together into one.
-macro_rules! with_exit_codes {
-    ($text:literal) => {
-        concat!(
-            $text,
-            "\n\nExit codes:
-  0  every promise was kept
-  1  a promise was broken
-  2  bad usage, script or input file
-  3  a guest or an engine failed"
-        )
-    };
-}
-
-/// As above, for all commands together.
-const EXIT_CODES: &str = "Exit codes:
-  0  every promise was kept; what was compared is equal
-  1  a promise was broken, or a difference was found
-  2  bad usage, script or input file
-  3  a guest or an engine failed";
-
-/// As above, for commands that keep no promises.
-macro_rules! with_plain_exit_codes {
-    ($text:literal) => {
-        concat!($text, "\n\nExit codes:\n  0  all went well\n  2  bad usage or input file")
-    };
-}
-
-/// As above, for commands that compare.
-macro_rules! with_comparison_exit_codes {
-    ($text:literal, $equal:literal, $different:literal) => {
-        concat!(
-            $text,
-            "\n\nExit codes:\n  0  ",
-            $equal,
-            "\n  1  ",
-            $different,
-            "\n  2  bad usage, or an input that cannot be read or is out of scope"
-        )
-    };
-}
-
-/// As above, for commands that simulate and keep no promises.
-macro_rules! with_simulation_exit_codes {
-    ($text:literal) => {
-        concat!(
-            $text,
-            "\n\nExit codes:
-  0  all went well
-  2  bad usage or input file
-  3  a guest or an engine failed"
-        )
-    };
-}
-
-pub(crate) use {with_comparison_exit_codes, with_plain_exit_codes, with_simulation_exit_codes};
+use crate::values::{memory_limit, timeout};
 
 /// A simulator of the vLLM engine with scripted workloads and WebAssembly guests.
 #[derive(Debug, Parser)]
 #[command(name = "vcr", version, max_term_width = 100, after_help = EXIT_CODES)]
 pub(crate) struct Cli {
+    /// End the command after this time, such as 90s or 10m, as a signal would: results so far are written.
+    #[arg(long, global = true, value_name = "DURATION", value_parser = timeout)]
+    pub(crate) timeout: Option<Duration>,
+
     #[command(subcommand)]
     pub(crate) command: Command,
 }
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Run a scenario in virtual time and check its promises.
+    /// Run a scenario in virtual time and check its assertions.
     #[command(after_help = RUN_EXAMPLES)]
     Run(RunArgs),
     /// Replay a trace as NVIDIA Dynamo's offline replay does: its options, its report.
     #[command(after_help = replay::EXAMPLES, args_override_self = true)]
     Replay(Box<ReplayArgs>),
-    /// Stand behind a real vLLM frontend as its engine, in real time.
-    #[command(after_help = play_help())]
+    /// Serve a real vLLM frontend as its engine, in real time.
     Play(Box<PlayArgs>),
-    /// Stand between a real vLLM frontend and its engines, and write down what passes.
+    /// Record the traffic between a real vLLM frontend and its engines.
     #[command(after_help = RECORD_EXAMPLES)]
     Record(Box<RecordArgs>),
     /// Work with WebAssembly guests.
@@ -98,7 +56,7 @@ pub(crate) enum Command {
         #[command(subcommand)]
         command: GuestCommand,
     },
-    /// Look into captures and logs of engine steps, convert them, and prove them against the engine core.
+    /// Inspect, convert and compare captures and step logs.
     #[command(after_help = INSPECT_EXAMPLES)]
     Inspect {
         #[command(subcommand)]
@@ -114,41 +72,44 @@ pub(crate) enum Command {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum GuestCommand {
-    /// Begin a guest: a project that builds and passes its own test.
+    /// Create a guest project that builds and passes its own test.
     #[command(after_help = guest::NEW_EXAMPLES)]
     New(NewArgs),
     /// Build guests from source into components.
     #[command(after_help = BUILD_EXAMPLES)]
     Build(BuildArgs),
-    /// Say what a component is, what it wants and whether this build can run it.
+    /// Describe a component: its world, imports and limits, and whether this build can run it.
     #[command(after_help = guest::INSPECT_EXAMPLES)]
     Inspect(InspectArgs),
-    /// Put a guest through thousands of calls, and check every answer.
+    /// Call a guest thousands of times and check every answer.
     #[command(after_help = guest::CHECK_EXAMPLES)]
     Check(CheckArgs),
-    /// Get a guest from an OCI registry, and print the reference to put into scenarios.
+    /// Convert a tokenizer.json to the config of the token source json-tokens.
+    #[command(after_help = guest::VOCABULARY_EXAMPLES)]
+    Vocabulary(VocabularyArgs),
+    /// Pull a guest from an OCI registry and print its reference with the digest.
     #[command(after_help = guest_registry::PULL_EXAMPLES)]
     Pull(PullArgs),
-    /// Put a guest into an OCI registry.
+    /// Push a guest to an OCI registry.
     #[command(after_help = guest_registry::PUSH_EXAMPLES)]
     Push(PushArgs),
 }
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum InspectCommand {
-    /// Say what a capture holds, in numbers.
+    /// Summarize a capture.
     #[command(after_help = captures::SUMMARIZE_EXAMPLES)]
     Summarize(captures::SummarizeArgs),
     /// Convert reports, traces, spans and data sets to captures, and captures to other formats.
     #[command(after_help = captures::CONVERT_EXAMPLES)]
     Convert(captures::ConvertArgs),
-    /// Show a capture in Perfetto.
+    /// Convert a capture to a Perfetto trace.
     #[command(after_help = captures::PERFETTO_EXAMPLES)]
     Perfetto(captures::PerfettoArgs),
-    /// Compare two captures: what was asked, what was answered.
+    /// Compare the requests and answers of two captures.
     #[command(after_help = captures::DIFF_EXAMPLES)]
     Diff(captures::DiffArgs),
-    /// Make up a capture: heavy tails, bursts, sessions, shared prefixes.
+    /// Generate a synthetic capture: heavy tails, bursts, sessions, shared prefixes.
     #[command(after_help = captures::DEMO_EXAMPLES)]
     GenDemo(captures::DemoArgs),
     /// Print the JSON Schema of captures.
@@ -162,108 +123,71 @@ pub(crate) enum InspectCommand {
     Steps(StepsArgs),
 }
 
-/// Examples of `vcr play`, and how faults are written.
-fn play_help() -> String {
-    format!("{PLAY_EXAMPLES}\n\nFaults are written {}", vcr_live::FaultRule::SYNTAX)
+#[cfg(feature = "live")]
+/// Options of `vcr play` that its short help lists; `--help-all` has every one.
+const PLAY_COMMON: &[&str] = &[
+    "handshake_address",
+    "data_parallel_size",
+    "num_gpu_blocks",
+    "block_size",
+    "max_model_len",
+    "max_num_seqs",
+    "max_num_batched_tokens",
+    "router",
+    "latency",
+    "time_to_first_token",
+    "inter_token_latency",
+    "tokens",
+    "enable_kv_cache_events",
+    "faults",
+    "replay",
+    "strict",
+    "admin_address",
+    "metrics_address",
+    "quiet",
+];
+
+#[cfg(feature = "live")]
+/// The help of `vcr play`: examples first, then options.
+const PLAY_TEMPLATE: &str = "\
+{about-with-newline}
+{usage-heading} {usage}
+
+{before-help}{all-args}{after-help}";
+
+/// The command line, as all that parse or print it take it.
+pub(crate) fn command() -> clap::Command {
+    let command = Cli::command();
+    #[cfg(feature = "live")]
+    let command = command.mut_subcommand("play", play_help);
+    with_negative_numbers(command)
 }
 
-const PLAY_EXAMPLES: &str = "Examples:
-  vllm-rs serve MODEL --data-parallel-address 127.0.0.1 --data-parallel-rpc-port 29550 \\
-      --data-parallel-size 1 --data-parallel-size-local 0 &
-  vcr play --handshake-address tcp://127.0.0.1:29550 --inter-token-latency 10ms
-  vcr play --time-to-first-token 200ms --inter-token-latency 10ms --max-num-seqs 64
-  vcr play --latency 'roofline(#{ model: \"llama-3.1-8b\", gpu: \"h100-sxm\" })'
-  vcr play --latency guests/dist/thermal.wasm --data-parallel-size 2
-  vcr play --data-parallel-size 4 --router prefix-affinity
-  vcr play --data-parallel-size 4 --router guests/dist/prefix-affinity.wasm \\
-      --router-config '{\"max_waiting\": 64}' --router-fallback least-loaded
-  vcr play --enable-kv-cache-events --kv-events-endpoint 'tcp://*:5557' --num-gpu-blocks 4096
-  vcr play --fault error:rate=0.05,after=10 --fault stall:for=2s,at=30s
-  vcr play --metrics-address 0.0.0.0:9091 --admin-address 127.0.0.1:9090
-  vcr play --replay day.jsonl.zst --strict --replay-report report.json
-  vcr play --replay day.jsonl.zst --replay-times model --inter-token-latency 10ms
+#[cfg(feature = "live")]
+fn play_help(play: clap::Command) -> clap::Command {
+    let faults = format!("Faults are written {}", vcr_live::FaultRule::SYNTAX);
+    play.disable_help_flag(true)
+        .help_template(PLAY_TEMPLATE)
+        .before_help(crate::help::PLAY_EXAMPLES)
+        .after_help("`vcr play --help-all` lists every option, and how faults are written.")
+        .after_long_help(faults)
+        .mut_args(|arg| {
+            let is_common = PLAY_COMMON.contains(&arg.get_id().as_str());
+            arg.hide_short_help(!is_common)
+        })
+        .arg(Arg::new("help").short('h').long("help").action(ArgAction::HelpShort).help("Print help"))
+        .arg(Arg::new("help_all").long("help-all").action(ArgAction::HelpLong).help("Print help on every option"))
+}
 
-Exit codes:
-  0  stopped by a signal, after the requests under way
-  1  with --strict: a request was not in the capture
-  2  bad usage, or an address that cannot be used
-  3  a guest or an engine failed";
-
-const RECORD_EXAMPLES: &str = "Examples:
-  vllm-rs serve MODEL --data-parallel-address 127.0.0.1 --data-parallel-rpc-port 29550 \\
-      --data-parallel-size 1 --data-parallel-size-local 0 &
-  vcr record --out day.jsonl.zst --model llama-3.1-8b --gpu h100-sxm &
-  vllm serve MODEL --headless --data-parallel-address 127.0.0.1 --data-parallel-rpc-port 29560
-  vcr record --out day.jsonl.gz --rotate-size 1GB --rotate-time 10m
-  vcr record --out kv.jsonl --kv-events tcp://127.0.0.1:5557
-  vcr record --out far.jsonl --engine-handshake tcp://0.0.0.0:29560 --bind-host 10.0.0.5
-
-What a capture discloses: lengths and times of requests, sampling parameters with stop texts,
-schemas and the like, names of adapters and sessions, and hashes of every block of each prompt.
-Who can guess a prompt can tell by those hashes whether it was sent. Texts can be read only with
---record-tokens (answers) and --record-prompts. docs/record.md says more.
-
-Exit codes:
-  0  stopped by a signal, all that passed was written or counted
-  2  bad usage, or an address or a file that cannot be used
-  3  the capture could not be written to its end, or the sockets failed";
-
-const RUN_EXAMPLES: &str = with_exit_codes!(
-    "Examples:
-  vcr run scenarios/pd_burst.rhai
-  vcr run scenarios/pd_burst.rhai -e burst=400 --seed 7
-  vcr run scenarios/pd_burst.rhai --json > report.json
-  vcr run scenarios/pd_burst.rhai --out out    # report, requests, steps, Perfetto trace"
-);
-
-const BUILD_EXAMPLES: &str = with_plain_exit_codes!(
-    "Examples:
-  vcr guest build                     # every guest of ./guests, into guests/dist
-  vcr guest build guests/roofline     # one guest
-  vcr guest build my-guest --out .
-  vcr guest build guests-python/per-token        # a guest in Python, by componentize-py
-
-A guest is compiled with the first of these that works: an installed wasm32 target, one that
-rustup can add, the toolchain's own library source, or Debian's rustc-web packages (downloaded
-once, never installed). VCR_GUEST_TOOLCHAIN picks one: installed, rustup, rust-src or debian."
-);
-
-const INSPECT_EXAMPLES: &str = with_comparison_exit_codes!(
-    "Examples:
-  vcr inspect summarize capture.jsonl # what a capture holds
-  vcr inspect conform recordings/     # does the core decide as the recorded engine did?
-  vcr inspect steps out --step 200    # what was in step 200, and why",
-    "all went well; what was compared is equal",
-    "a difference was found"
-);
-
-const CONFORM_EXAMPLES: &str = with_comparison_exit_codes!(
-    "Examples:
-  vcr inspect conform recordings/
-  vcr inspect conform recordings/fcfs-preempt captures/burst
-  vcr inspect conform recordings/ --json > conform.json
-
-A recording is a folder with `steps.jsonl`, `requests.jsonl`, and `config.json` (of the
-scheduler alone) or `engine.json` (of a live engine). docs/step-logs.md says how to make one.",
-    "every decision of every recording is the same",
-    "a decision differs"
-);
-
-const STEPS_EXAMPLES: &str = with_comparison_exit_codes!(
-    "Examples:
-  vcr inspect steps out                                # steps.jsonl of `vcr run --out out`
-  vcr inspect steps out --engine decode/1 --from 300 --limit 20
-  vcr inspect steps recordings/fcfs-preempt --step 200
-  vcr inspect steps out --diff other-out               # the first step that differs",
-    "all went well; with --diff: the logs are equal",
-    "with --diff: the logs differ"
-);
-
-const COMPLETIONS_EXAMPLES: &str = with_plain_exit_codes!(
-    "Examples:
-  vcr completions bash > ~/.local/share/bash-completion/completions/vcr
-  vcr completions zsh > ~/.zfunc/_vcr"
-);
+/// Takes `-1` for a value, which its option then refuses with its own reason, and
+/// not for an option that does not exist.
+fn with_negative_numbers(command: clap::Command) -> clap::Command {
+    let command = command.mut_args(|arg| {
+        let takes_values = arg.get_action().takes_values() && !arg.is_positional();
+        arg.allow_negative_numbers(takes_values)
+    });
+    command.mut_subcommands(with_negative_numbers)
+}
 
 /// Options of `vcr run`.
 #[derive(Debug, Args)]
@@ -279,38 +203,44 @@ pub(crate) struct RunArgs {
     #[arg(long, value_name = "N")]
     pub(crate) seed: Option<u64>,
 
-    /// Runs of one run_all that go on side by side [default: all cores].
+    /// Threads for the runs of run_all [default: all cores].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     pub(crate) threads: Option<u16>,
+
+    /// End the scenario with an error when it makes more than N runs.
+    #[arg(long, value_name = "N", default_value_t = vcr_scenario::DEFAULT_MAX_RUNS)]
+    pub(crate) max_runs: u64,
+
+    /// Memory that the process may take, such as 4GiB [default: 80 % of what is available].
+    #[arg(long, value_name = "SIZE", value_parser = memory_limit)]
+    pub(crate) memory_limit: Option<u64>,
 
     /// Write report.json, requests.jsonl, steps.jsonl and trace.json (Perfetto) to a folder.
     #[arg(long, value_name = "DIR")]
     pub(crate) out: Option<PathBuf>,
 
+    /// Which of them: report, requests, steps, trace, guests [default: all, but steps and trace only up to 128 MB
+    /// together].
+    #[arg(long, value_name = "LIST", value_delimiter = ',', requires = "out")]
+    pub(crate) files: Option<Vec<OutFile>>,
+
+    /// Write a JSON line for each request to a file.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) requests: Option<PathBuf>,
+
+    /// Replace outputs that exist; a folder that an earlier run has written needs no --force.
+    #[arg(long)]
+    pub(crate) force: bool,
+
     /// Print the report as JSON instead of the summary.
     #[arg(long)]
     pub(crate) json: bool,
 
-    /// Print no progress, no warnings, and of the summary only broken promises.
-    #[arg(short, long)]
-    pub(crate) quiet: bool,
-}
-
-/// Options of `vcr guest build`.
-#[derive(Debug, Args)]
-pub(crate) struct BuildArgs {
-    /// Folders of guest crates, or of a workspace of them [default: guests].
-    pub(crate) paths: Vec<PathBuf>,
-
-    /// Where the components go [default: `dist` in the guests' workspace].
-    #[arg(long, value_name = "DIR")]
-    pub(crate) out: Option<PathBuf>,
-
-    /// Print what was built as JSON.
+    /// List every workload in the summary; more than 8 are folded otherwise.
     #[arg(long)]
-    pub(crate) json: bool,
+    pub(crate) full: bool,
 
-    /// Print no progress.
+    /// Print only failed assertions, and the command that repeats the run.
     #[arg(short, long)]
     pub(crate) quiet: bool,
 }
@@ -357,7 +287,7 @@ pub(crate) struct StepsArgs {
     #[arg(long, value_name = "N")]
     pub(crate) from: Option<u64>,
 
-    /// Show so many steps [default: 40; with --json all].
+    /// Show N steps [default: 40; with --json all].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) limit: Option<u32>,
 
@@ -381,11 +311,19 @@ fn parameter(text: &str) -> Result<(String, String), String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use clap::CommandFactory;
 
     #[test]
     fn the_command_line_is_consistent() {
-        Cli::command().debug_assert();
+        command().debug_assert();
+    }
+
+    #[test]
+    fn the_short_help_of_play_names_options_that_exist() {
+        let command = command();
+        let play = command.find_subcommand("play").expect("there is `vcr play`");
+        for name in PLAY_COMMON {
+            assert!(play.get_arguments().any(|arg| arg.get_id() == *name), "{name}");
+        }
     }
 
     #[test]

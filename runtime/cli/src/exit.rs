@@ -6,17 +6,25 @@ use std::process::ExitCode;
 
 use vcr_scenario::Blame;
 
+use crate::text::{printable, without_rust_types};
+
 /// How a command ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Exit {
-    /// All went well and every promise was kept.
+    /// All went well and every assertion passed.
     Passed = 0,
-    /// At least one promise was broken, or what was compared is not equal.
+    /// At least one assertion failed, or what was compared is not equal.
     CheckFailed = 1,
     /// Bad usage or bad input.
     BadInput = 2,
     /// A guest or an engine failed.
     Fault = 3,
+    /// `--timeout` has passed; as `timeout(1)` says it.
+    TimedOut = 124,
+    /// Ended by SIGINT; as shells say it.
+    Interrupted = 130,
+    /// Ended by SIGTERM; as shells say it.
+    Terminated = 143,
 }
 
 impl From<Exit> for ExitCode {
@@ -39,9 +47,10 @@ pub(crate) fn print_error(message: &dyn fmt::Display, hint: Option<&str>) {
     use anstyle::{AnsiColor, Style};
     let red = Style::new().bold().fg_color(Some(AnsiColor::Red.into()));
     let cyan = Style::new().bold().fg_color(Some(AnsiColor::Cyan.into()));
-    tell(format_args!("{red}error{red:#}: {message}"));
+    let message = message.to_string();
+    tell(format_args!("{red}error{red:#}: {}", printable(&without_rust_types(&message))));
     if let Some(hint) = hint {
-        tell(format_args!("\n{cyan}hint{cyan:#}: {hint}"));
+        tell(format_args!("\n{cyan}hint{cyan:#}: {}", printable(hint)));
     }
 }
 

@@ -2,8 +2,10 @@
 
 pub(crate) mod args;
 mod check;
+pub(crate) mod config;
 mod inspect;
 mod new;
+mod vocabulary;
 
 use std::io::{self, IsTerminal, Write};
 use std::path::PathBuf;
@@ -16,12 +18,14 @@ use vcr_guest_build::{
 pub(crate) use check::check_command;
 pub(crate) use inspect::inspect_command;
 pub(crate) use new::new_command;
+pub(crate) use vocabulary::vocabulary_command;
 
-use crate::args::BuildArgs;
 use crate::exit::{Exit, print_error, printed, tell};
+use args::BuildArgs;
 
 fn build_all(args: &BuildArgs) -> Result<Vec<BuiltGuest>, BuildError> {
-    let options = Options::from_env()?;
+    let mut options = Options::from_env()?;
+    options.bootstrap |= args.bootstrap;
     let default = [PathBuf::from("guests")];
     let paths = if args.paths.is_empty() { &default[..] } else { &args.paths[..] };
     let spinner = spinner(args.quiet);

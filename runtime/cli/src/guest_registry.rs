@@ -7,8 +7,8 @@ use clap::Args;
 use vcr_guest::{GuestModule, Limits};
 use vcr_registry::{Found, OciReference, RegistryError, Store};
 
-use crate::args::with_plain_exit_codes;
 use crate::exit::{Exit, print_error, printed};
+use crate::help::with_plain_exit_codes;
 
 pub(crate) const PULL_EXAMPLES: &str = with_plain_exit_codes!(
     "Examples:

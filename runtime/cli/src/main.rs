@@ -1,41 +1,71 @@
 //! The `vcr` binary: argument parsing and printing, no logic of its own.
 
+#[cfg(not(feature = "live"))]
+mod absent;
 mod args;
 mod exit;
 mod guest;
 mod guest_registry;
+mod help;
 mod inspect;
+#[cfg(feature = "live")]
 mod play;
 mod progress;
+#[cfg(feature = "live")]
 mod record;
 mod replay;
 mod run;
+#[cfg(feature = "live")]
 mod service;
+mod stop;
 mod style;
 mod summary;
+mod text;
+mod values;
 
 use std::io::Write;
 use std::process::ExitCode;
 
-use clap::{CommandFactory, Parser};
+use clap::FromArgMatches;
 
 use args::{Cli, Command, GuestCommand, InspectCommand};
 use exit::Exit;
 use inspect::captures;
 
 fn main() -> ExitCode {
-    let cli = Cli::parse();
+    vcr_input::on_notice(|text| exit::tell(format_args!("{text}")));
+    let parsed = args::command().try_get_matches().and_then(|matches| Cli::from_arg_matches(&matches));
+    let cli = match parsed {
+        Ok(cli) => cli,
+        Err(error) if error.use_stderr() => {
+            let text = text::without_parse_messages(error.render().ansi().to_string());
+            exit::tell(format_args!("{}", text.trim_end()));
+            return Exit::BadInput.into();
+        }
+        // Help and version.
+        Err(error) => error.exit(),
+    };
+    if let Err(error) = stop::watch(cli.timeout) {
+        exit::print_error(&format!("cannot watch for signals: {error}"), None);
+        return Exit::BadInput.into();
+    }
     let exit = match cli.command {
         Command::Run(args) => run::run(&args),
+        #[cfg(feature = "live")]
         Command::Play(args) => play::play(&args),
-        Command::Replay(args) => replay::replay(&args),
+        #[cfg(feature = "live")]
         Command::Record(args) => record::record(&args),
+        #[cfg(not(feature = "live"))]
+        Command::Play(_) => absent::refused("vcr play"),
+        #[cfg(not(feature = "live"))]
+        Command::Record(_) => absent::refused("vcr record"),
+        Command::Replay(args) => replay::replay(&args),
         Command::Guest { command } => guest(&command),
         Command::Inspect { command } => inspect(&command),
         Command::Completions { shell } => {
             // Into memory first: the generator panics when a write fails.
             let mut script = Vec::new();
-            clap_complete::generate(shell, &mut Cli::command(), "vcr", &mut script);
+            clap_complete::generate(shell, &mut args::command(), "vcr", &mut script);
             exit::printed(std::io::stdout().write_all(&script), Exit::Passed)
         }
     };
@@ -48,6 +78,7 @@ fn guest(command: &GuestCommand) -> Exit {
         GuestCommand::Build(args) => guest::build_command(args),
         GuestCommand::Inspect(args) => guest::inspect_command(args),
         GuestCommand::Check(args) => guest::check_command(args),
+        GuestCommand::Vocabulary(args) => guest::vocabulary_command(args),
         GuestCommand::Pull(args) => guest_registry::pull(args),
         GuestCommand::Push(args) => guest_registry::push(args),
     }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::io::IsTerminal;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
@@ -11,18 +11,22 @@ use vcr_scenario::Reporter;
 use vcr_units::format_ns;
 
 use crate::exit::tell;
+use crate::stop::{self, Cause, InOrder};
+use crate::text::printable;
 
 /// Shows runs on standard error, if that is a terminal.
 pub(crate) struct TerminalReporter {
     quiet: bool,
     lines: Option<MultiProgress>,
     bars: Mutex<BTreeMap<String, ProgressBar>>,
+    /// From the first run on there are results that a signal must not lose.
+    in_order: OnceLock<InOrder>,
 }
 
 impl TerminalReporter {
     pub(crate) fn new(quiet: bool) -> Self {
         let shown = !quiet && std::io::stderr().is_terminal();
-        Self { quiet, lines: shown.then(MultiProgress::new), bars: Mutex::default() }
+        Self { quiet, lines: shown.then(MultiProgress::new), bars: Mutex::default(), in_order: OnceLock::new() }
     }
 
     fn bars(&self) -> std::sync::MutexGuard<'_, BTreeMap<String, ProgressBar>> {
@@ -30,6 +34,7 @@ impl TerminalReporter {
     }
 
     fn line(&self, text: &str) {
+        let text = printable(text);
         match &self.lines {
             Some(lines) => lines.suspend(|| tell(format_args!("{text}"))),
             None => tell(format_args!("{text}")),
@@ -39,6 +44,7 @@ impl TerminalReporter {
 
 impl Reporter for TerminalReporter {
     fn run_started(&self, name: &str) {
+        self.in_order.get_or_init(|| stop::in_order(|| {}));
         let Some(lines) = &self.lines else { return };
         let style =
             ProgressStyle::with_template("{spinner} {prefix}  {msg}").unwrap_or(ProgressStyle::default_spinner());
@@ -75,5 +81,9 @@ impl Reporter for TerminalReporter {
         if !self.quiet {
             self.line(&format!("warning: {text}"));
         }
+    }
+
+    fn stop(&self) -> Option<&'static str> {
+        stop::cause().map(Cause::name)
     }
 }

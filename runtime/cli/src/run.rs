@@ -12,6 +12,7 @@ use vcr_units::format_ns;
 use crate::args::RunArgs;
 use crate::exit::{Exit, print_error, printed, tell};
 use crate::progress::TerminalReporter;
+use crate::stop::{self, Cause};
 use crate::summary;
 
 pub(crate) fn run(args: &RunArgs) -> Exit {
@@ -22,12 +23,21 @@ pub(crate) fn run(args: &RunArgs) -> Exit {
             return Exit::BadInput;
         }
     }
+    if let Some(bytes) = args.memory_limit {
+        vcr_input::memory::set_limit(bytes);
+    }
     let cores = std::thread::available_parallelism().map_or(1, std::num::NonZeroUsize::get);
     let options = RunOptions {
         seed: args.seed,
         parameters,
         threads: args.threads.map_or(cores, usize::from),
+        max_runs: args.max_runs,
         out: args.out.clone(),
+        digests_inputs: args.json,
+        files: args.files.clone(),
+        requests: args.requests.clone(),
+        force: args.force,
+        ..RunOptions::default()
     };
     let started = Instant::now();
     let outcome = match run_file(&args.file, options, Arc::new(TerminalReporter::new(args.quiet))) {
@@ -37,9 +47,21 @@ pub(crate) fn run(args: &RunArgs) -> Exit {
             return error.blame.into();
         }
     };
+    let stopped = outcome.partial.as_ref().and_then(|_| stop::cause());
+    if let Some(cause) = stopped.filter(|_| outcome.runs.is_empty()) {
+        tell(format_args!("stopped by {} before any run had begun; nothing was written", cause.name()));
+        return cause.exit();
+    }
     let written = print(args, &outcome);
     if !args.quiet && written.is_ok() {
         print_closing(args, &outcome, started);
+    }
+    if let Some(cause) = stopped {
+        print_stopped(cause, args, &outcome);
+        return printed(written, cause.exit());
+    }
+    if !outcome.passed && written.is_ok() {
+        tell(format_args!("reproduce with: {}", command_again(args, &outcome.runs)));
     }
     printed(written, if outcome.passed { Exit::Passed } else { Exit::CheckFailed })
 }
@@ -53,7 +75,7 @@ fn print(args: &RunArgs, outcome: &Outcome) -> std::io::Result<()> {
     if args.quiet {
         return summary::write_broken(&mut out, outcome);
     }
-    summary::write(&mut out, outcome)
+    summary::write(&mut out, outcome, args.full)
 }
 
 /// What differs from time to time goes to standard error.
@@ -62,15 +84,24 @@ fn print_closing(args: &RunArgs, outcome: &Outcome, started: Instant) {
     let wall_ns = started.elapsed().as_nanos() as f64;
     tell(format_args!("{} of virtual time in {}", format_ns(virtual_ns), format_ns(wall_ns)));
     if let Some(folder) = &args.out {
-        let guests = if folder.join("guests.jsonl").exists() { ", guests.jsonl" } else { "" };
-        tell(format_args!(
-            "wrote report.json, requests.jsonl, steps.jsonl, trace.json{guests} to {}",
-            folder.display()
-        ));
+        tell(format_args!("wrote {} to {}", outcome.files.join(", "), folder.display()));
     }
-    if !outcome.passed {
-        tell(format_args!("reproduce with: {}", command_again(args, &outcome.runs)));
+    if let Some(file) = &args.requests {
+        tell(format_args!("wrote {}", file.display()));
     }
+}
+
+/// How far it came before it was stopped.
+fn print_stopped(cause: Cause, args: &RunArgs, outcome: &Outcome) {
+    let (cut, whole): (Vec<_>, Vec<_>) = outcome.runs.iter().partition(|run| run.partial);
+    let cut: Vec<String> =
+        cut.iter().map(|run| format!(", `{}` ended at {}", run.name, format_ns(run.duration_ms * 1e6))).collect();
+    let results = match args.out.is_some() || args.requests.is_some() {
+        true => "what there is was written, marked partial",
+        false => "these results are partial",
+    };
+    let (by, whole, cut) = (cause.name(), whole.len(), cut.join(""));
+    tell(format_args!("stopped by {by}: {whole} run(s) were complete{cut}; {results}"));
 }
 
 /// The command that does the same again, to be pasted into a shell.

@@ -1,12 +1,9 @@
 //! What commands have in common that go on until a signal.
 
 use std::io::{self, IsTerminal, Write};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use indicatif::MultiProgress;
-use signal_hook::consts::{SIGINT, SIGTERM};
-use signal_hook::iterator::Signals;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::filter::LevelFilter;
 
@@ -37,20 +34,16 @@ impl Write for LogWriter {
     }
 }
 
-/// The first signal ends the work in order, the second one at once.
-pub(crate) fn stop_on_signals(stop: impl Fn() + Send + 'static) -> io::Result<()> {
-    let mut signals = Signals::new([SIGINT, SIGTERM])?;
-    let asked = Arc::new(AtomicBool::new(false));
-    let wait = move || {
-        for signal in signals.forever() {
-            if asked.swap(true, Ordering::Relaxed) {
-                std::process::exit(128 + signal);
-            }
-            stop();
-        }
+/// Raises the limit of open files to what this process may have: sockets of many
+/// engines are more than the usual 1,024. Returns the limit.
+pub(crate) fn raise_limit_of_files() -> u64 {
+    let limit = getrlimit(Resource::Nofile);
+    let raised = Rlimit { current: limit.maximum, ..limit };
+    let limit = match setrlimit(Resource::Nofile, raised) {
+        Ok(()) => raised,
+        Err(_) => limit,
     };
-    std::thread::Builder::new().name("signals".to_owned()).spawn(wait)?;
-    Ok(())
+    limit.current.unwrap_or(u64::MAX)
 }
 
 /// An error and what caused it, on one line.

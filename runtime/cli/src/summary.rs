@@ -1,57 +1,66 @@
-//! The summary of a scenario for people: promises first, then metrics.
+//! The summary of a scenario for people: assertions first, then metrics.
 
 use std::io::{self, Write};
+use std::sync::Arc;
 
 use comfy_table::Table;
-use vcr_cluster::metrics::{Trend, Unit};
+use vcr_cluster::metrics::{Counter, Gauge, Trend, Unit};
 use vcr_cluster::{MetricsReport, Report, TrendReport, report_name};
-use vcr_scenario::{Check, GuestReport, Outcome};
+use vcr_scenario::{AssertionResult, GuestReport, Outcome};
 use vcr_units::format_ns;
 
 use crate::style::{BOLD, DIM, GREEN, RED, align_right, bare_table, write_table};
+use crate::text::printable;
 
-/// Writes everything.
-pub(crate) fn write(out: &mut dyn Write, outcome: &Outcome) -> io::Result<()> {
-    write!(out, "\n  {BOLD}{}{BOLD:#}", outcome.scenario)?;
+/// Workloads of a run that the summary lists one by one; more only where asked for.
+const MAX_WORKLOADS: usize = 8;
+
+/// Writes everything; of runs with many workloads each of these only if `full`.
+pub(crate) fn write(out: &mut dyn Write, outcome: &Outcome, full: bool) -> io::Result<()> {
+    write!(out, "\n  {BOLD}{}{BOLD:#}", printable(&outcome.scenario))?;
     for (key, value) in &outcome.parameters {
-        write!(out, "  {DIM}{key}={value}{DIM:#}")?;
+        write!(out, "  {DIM}{}={}{DIM:#}", printable(key), printable(value))?;
     }
     writeln!(out)?;
     if let Some(claim) = &outcome.claim {
-        writeln!(out, "  {claim}")?;
+        writeln!(out, "  {}", printable(claim))?;
     }
-    if !outcome.checks.is_empty() {
-        writeln!(out, "\n  {BOLD}PROMISES{BOLD:#}")?;
-        write_checks(out, outcome.checks.iter())?;
+    if !outcome.assertions.is_empty() {
+        writeln!(out, "\n  {BOLD}ASSERTIONS{BOLD:#}")?;
+        write_checks(out, outcome.assertions.iter())?;
     }
     for run in &outcome.runs {
-        write_run(out, run)?;
+        write_run(out, run, full)?;
+    }
+    if outcome.runs.len() > 1 {
+        writeln!(out, "\n  {BOLD}ALL RUNS{BOLD:#}")?;
+        write_table(out, &comparison_table(&outcome.runs))?;
     }
     write_guests(out, &outcome.guests)?;
     writeln!(out, "\n  fingerprint {}", outcome.fingerprint)?;
     write_verdict(out, outcome)
 }
 
-/// Writes broken promises and the verdict, if any promise was broken.
+/// Writes failed assertions and the verdict, if any assertion failed.
 pub(crate) fn write_broken(out: &mut dyn Write, outcome: &Outcome) -> io::Result<()> {
     if outcome.passed {
         return Ok(());
     }
-    write_checks(out, outcome.checks.iter().filter(|check| !check.passed))?;
+    write_checks(out, outcome.assertions.iter().filter(|check| !check.passed))?;
     write_verdict(out, outcome)
 }
 
 fn write_verdict(out: &mut dyn Write, outcome: &Outcome) -> io::Result<()> {
-    let broken = outcome.checks.iter().filter(|check| !check.passed).count();
-    let all = outcome.checks.len();
+    let broken = outcome.assertions.iter().filter(|check| !check.passed).count();
+    let all = outcome.assertions.len();
     match (broken, all) {
-        (0, 0) => writeln!(out, "  no promises were made"),
-        (0, _) => writeln!(out, "  {GREEN}{all} of {all} promises kept{GREEN:#}"),
-        _ => writeln!(out, "  {RED}{broken} of {all} promises broken{RED:#}"),
+        (0, 0) => writeln!(out, "  no assertions"),
+        (0, _) => writeln!(out, "  {GREEN}{all} of {all} assertions passed{GREEN:#}"),
+        _ => writeln!(out, "  {RED}{broken} of {all} assertions failed{RED:#}"),
     }
 }
 
-fn write_checks<'a>(out: &mut dyn Write, checks: impl Iterator<Item = &'a Check>) -> io::Result<()> {
+fn write_checks<'a>(out: &mut dyn Write, checks: impl Iterator<Item = &'a AssertionResult>) -> io::Result<()> {
     let mut table = bare_table();
     let mut marks = Vec::new();
     for check in checks {
@@ -62,7 +71,8 @@ fn write_checks<'a>(out: &mut dyn Write, checks: impl Iterator<Item = &'a Check>
             (None, None) => "",
         };
         let run = check.run.as_deref().unwrap_or_default();
-        table.add_row([run, &check.subject, check.condition.as_deref().unwrap_or_default(), observed]);
+        let cells = [run, &check.subject, check.condition.as_deref().unwrap_or_default(), observed];
+        table.add_row(cells.map(printable));
     }
     // The table knows nothing of colours, so the marks stand before its lines.
     for ((style, mark), line) in marks.into_iter().zip(table.lines()) {
@@ -71,10 +81,14 @@ fn write_checks<'a>(out: &mut dyn Write, checks: impl Iterator<Item = &'a Check>
     Ok(())
 }
 
-pub(crate) fn write_run(out: &mut dyn Write, run: &Report) -> io::Result<()> {
+pub(crate) fn write_run(out: &mut dyn Write, run: &Report, full: bool) -> io::Result<()> {
+    let is_folded = !full && run.workloads.len() > MAX_WORKLOADS;
     let duration = format_ns(run.duration_ms * 1e6);
     writeln!(out, "\n  {BOLD}RUN {}{BOLD:#}  {DIM}seed {}, {duration} of virtual time{DIM:#}", run.name, run.seed)?;
-    write_table(out, &trend_table(run))?;
+    write_table(out, &trend_table(run, is_folded))?;
+    if is_folded {
+        writeln!(out, "  {} workloads folded: --full lists each, as report.json does", run.workloads.len())?;
+    }
     write_totals(out, run)?;
     write_table(out, &engine_table(run))?;
     for (index, link) in run.links.iter().enumerate() {
@@ -85,14 +99,14 @@ pub(crate) fn write_run(out: &mut dyn Write, run: &Report) -> io::Result<()> {
 }
 
 /// Distributions of the whole run and, where there are several, of workloads.
-fn trend_table(run: &Report) -> Table {
+fn trend_table(run: &Report, is_folded: bool) -> Table {
     let mut table = bare_table();
     table.set_header(["  ", "avg", "min", "med", "p90", "p95", "p99", "max", "count"]);
     for &trend in Trend::ALL {
         let info = trend.info();
         let key = report_name(info);
         let all = run.metrics.trends.get(&key).map(|summary| (format!("  {}", info.name), summary));
-        let parts = run.workloads.iter().filter(|_| run.workloads.len() > 1);
+        let parts = run.workloads.iter().filter(|_| run.workloads.len() > 1 && !is_folded);
         let parts = parts.filter_map(|(name, metrics)| Some((format!("    {name}"), metrics.trends.get(&key)?)));
         for (label, summary) in all.into_iter().chain(parts) {
             table.add_row(trend_row(label, summary, info.unit));
@@ -111,6 +125,37 @@ fn trend_row(label: String, summary: &TrendReport, unit: Unit) -> Vec<String> {
     std::iter::once(label).chain(values).chain([summary.count.to_string()]).collect()
 }
 
+/// The runs, a row each, by what they are compared by most.
+fn comparison_table(runs: &[Arc<Report>]) -> Table {
+    let trends = [(Trend::Ttft, "ttft"), (Trend::Itl, "itl"), (Trend::E2e, "e2e")];
+    let mut table = bare_table();
+    let mut header = vec!["  run".to_owned()];
+    header.extend(trends.iter().flat_map(|(_, name)| [format!("{name} med"), format!("{name} p99")]));
+    header.extend(["completed", "output tok/s", "cache hits", "preempted"].map(str::to_owned));
+    table.set_header(header);
+    for run in runs {
+        let metrics = &run.metrics;
+        let mut row = vec![format!("  {}", run.name)];
+        for (trend, _) in trends {
+            let summary = metrics.trends.get(&report_name(trend.info()));
+            let time = |value: Option<f64>| value.map_or("-".to_owned(), |value_ms| format_ns(value_ms * 1e6));
+            row.extend([time(summary.map(|summary| summary.p50)), time(summary.map(|summary| summary.p99))]);
+        }
+        let count = |counter: Counter| metrics.counters.get(counter.info().name).copied().unwrap_or_default();
+        let rate = metrics.rates_per_s.get(Counter::OutputTokens.info().name).copied().unwrap_or_default();
+        let hits = metrics.gauges.get(Gauge::PrefixHitRatio.info().name).copied().unwrap_or_default();
+        row.extend([
+            format!("{}/{}", count(Counter::Completed), count(Counter::Requests)),
+            format!("{rate:.1}"),
+            format!("{:.1}%", hits * 100.0),
+            count(Counter::Preemptions).to_string(),
+        ]);
+        table.add_row(row);
+    }
+    align_right(&mut table);
+    table
+}
+
 /// Which guests took part, and how they fared.
 fn write_guests(out: &mut dyn Write, guests: &[GuestReport]) -> io::Result<()> {
     if guests.is_empty() {
@@ -127,7 +172,7 @@ fn write_guests(out: &mut dyn Write, guests: &[GuestReport]) -> io::Result<()> {
         writeln!(out, "  {}: {} failed and its fallback went on: {reason}", guest.name, instances(guest.failures))?;
     }
     for guest in guests {
-        let dropped: u64 = guest.told.iter().map(|seat| seat.dropped).sum();
+        let dropped: u64 = guest.told.iter().map(|plugin_context| plugin_context.dropped).sum();
         if dropped > 0 {
             writeln!(out, "  {}: {dropped} notes were dropped", guest.name)?;
         }
@@ -157,13 +202,21 @@ fn write_totals(out: &mut dyn Write, run: &Report) -> io::Result<()> {
     for (reason, amount) in metrics.rejections.iter().chain(&metrics.failures) {
         writeln!(out, "    {amount} because {reason}")?;
     }
-    writeln!(
-        out,
-        "  throughput: {:.2} requests/s, {:.1} output tokens/s, {:.1} prompt tokens/s",
-        rate("completed"),
-        rate("output_tokens"),
-        rate("prompt_tokens"),
-    )?;
+    // A run that was cut off, or lost requests, generated more than it completed.
+    let (completed, generated) = (rate("output_tokens"), rate("generated_tokens"));
+    let (requests, prompt) = (rate("completed"), rate("prompt_tokens"));
+    if count("output_tokens") == count("generated_tokens") {
+        writeln!(
+            out,
+            "  throughput: {requests:.2} requests/s, {generated:.1} output tokens/s, {prompt:.1} prompt tokens/s"
+        )?;
+    } else {
+        writeln!(out, "  throughput: {generated:.1} output tokens/s generated")?;
+        writeln!(
+            out,
+            "  goodput: {requests:.2} requests/s, {completed:.1} output tokens/s, {prompt:.1} prompt tokens/s, of completed requests"
+        )?;
+    }
     let hits = metrics.gauges.get("prefix_hit_ratio").copied().unwrap_or_default();
     writeln!(out, "  prefix cache: {:.2}% of prompt tokens found", hits * 100.0)
 }

@@ -3,11 +3,11 @@
 use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
-use vcr_live::{Command, FaultRule, FaultRuleError, LatencyFactory, Seat, Snapshot};
+use vcr_live::{Command, FaultRule, FaultRuleError, LatencyFactory, PluginContext, Snapshot};
 
 use crate::answer::Refusal;
 use crate::ask::{Asked, FaultChange, LatencyChange, Nothing, TimeScaleChange, WhichEngine};
-use crate::routes::Context;
+use crate::context::Context;
 use crate::view::{Engines, StateView};
 use crate::{LatencyReader, UnusableModel};
 
@@ -67,7 +67,7 @@ pub(crate) async fn latency(State(context): State<Context>, Asked(change): Asked
 /// Makes the model once, so that what cannot be made is told to whoever asked.
 fn make(reader: &LatencyReader, model: &str, config: Option<&str>) -> Result<(LatencyFactory, String), UnusableModel> {
     let (factory, name) = reader(model, config)?;
-    factory(&Seat::of_seed(0)).map_err(|error| UnusableModel { message: error.to_string(), hint: None })?;
+    factory(&PluginContext::of_seed(0)).map_err(|error| UnusableModel { message: error.to_string(), hint: None })?;
     Ok((factory, name))
 }
 

@@ -37,7 +37,7 @@ pub(crate) fn seconds(nanoseconds: u64) -> f64 {
 /// All counts of an engine, always in the same order. Requests that ended are
 /// counted by their reason, which makes them no single count, and a maximum is
 /// none.
-pub(crate) fn counts(counters: &Counters) -> [Count; 29] {
+pub(crate) fn counts(counters: &Counters) -> [Count; 30] {
     // All by name, so that a new one is not forgotten here.
     let Counters {
         requests,
@@ -66,6 +66,7 @@ pub(crate) fn counts(counters: &Counters) -> [Count; 29] {
         frontends_lost,
         full,
         leases_expired,
+        remote_kv_refused,
         replayed,
         unmatched,
         routed,
@@ -108,6 +109,11 @@ pub(crate) fn counts(counters: &Counters) -> [Count; 29] {
         whole("frontends_lost", "Frontends that were lost.", frontends_lost),
         whole("limit_reached", "How often the limit of requests was reached.", full),
         whole("leases_expired", "Leases of KV blocks that ended before a decode engine came.", leases_expired),
+        whole(
+            "remote_kv_refused",
+            "Requests whose prefill engine is not an allowed peer (--allow-remote-kv).",
+            remote_kv_refused,
+        ),
         whole("requests_replayed", "Requests that were answered from a capture.", replayed),
         whole("requests_unmatched", "Requests that were not in the capture.", unmatched),
         whole("requests_routed", "Requests that the router gave to this engine.", routed),

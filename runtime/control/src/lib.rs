@@ -4,7 +4,7 @@
 //! tells (`/metrics`, `/healthz`) and may be served anywhere. The *admin* part
 //! tells that and more, and changes engines while they serve; whoever reaches
 //! it can stop them, so it is refused addresses that other machines reach.
-//! `docs/live.md` is the reference of both.
+//! `docs/reference/play` is the reference of both.
 //!
 //! Owns a thread, sockets and the wording of answers. What a command does is
 //! `vcr-live`'s business, and what a latency model is called is its caller's,
@@ -26,6 +26,7 @@
 mod answer;
 mod ask;
 mod change;
+mod context;
 mod counts;
 mod listen;
 mod metrics;

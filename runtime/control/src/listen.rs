@@ -4,10 +4,7 @@ use std::fmt;
 use std::io;
 use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
 
-use vcr_live::EnginesHandle;
-
-use crate::server::ControlPlane;
-use crate::{GuestReader, LatencyReader};
+use crate::GuestReader;
 
 /// Where to listen, as `HOST:PORT`; port 0 takes a free one. A part without an
 /// address is not served.
@@ -23,7 +20,7 @@ pub struct Addresses<'a> {
 #[derive(Debug, thiserror::Error)]
 pub enum ControlError {
     /// It is none, or its name is not known.
-    #[error("`{address}` is no address to listen at")]
+    #[error("invalid listen address `{address}`: expected HOST:PORT")]
     NoAddress {
         /// What was given.
         address: String,
@@ -98,14 +95,6 @@ impl Listeners {
     fn address(&self, wanted: Part) -> Option<SocketAddr> {
         let found = self.bound.iter().find(|(part, _)| *part == wanted);
         found.and_then(|(_, listener)| listener.local_addr().ok())
-    }
-
-    /// Answers for `engines` until the result is dropped.
-    ///
-    /// # Errors
-    /// When the system has no more threads or descriptors.
-    pub fn serve(self, engines: EnginesHandle, latency: LatencyReader) -> io::Result<ControlPlane> {
-        ControlPlane::start(self, engines, latency)
     }
 }
 

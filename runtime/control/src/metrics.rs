@@ -131,11 +131,11 @@ impl Page<'_, '_> {
         let mut metric = self.encoder.encode_descriptor("build", "The program.", None, MetricType::Info)?;
         metric.encode_info(&[("version", env!("CARGO_PKG_VERSION"))])?;
 
-        let help = "An engine: the line of its frontend, once it is known, and what prices its steps.";
+        let help = "An engine: the vLLM version of its frontend, once it is known, and what prices its steps.";
         let mut metric = self.encoder.encode_descriptor("engine", help, None, MetricType::Info)?;
         for snapshot in self.snapshots {
-            let line = snapshot.line.map_or("", |line| line.name()).to_owned();
-            metric.encode_info(&[engine(snapshot), ("vllm_line", line), ("latency", snapshot.latency.clone())])?;
+            let version = snapshot.version.map_or("", |version| version.name()).to_owned();
+            metric.encode_info(&[engine(snapshot), ("vllm_minor", version), ("latency", snapshot.latency.clone())])?;
         }
 
         // A gauge for each state, since this library has no state sets.

@@ -1,37 +1,19 @@
 //! What is found where.
 
-use std::sync::Arc;
-
 use axum::extract::State;
 use axum::http::{Method, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
-use prometheus_client::registry::Registry;
-use vcr_live::EnginesHandle;
 
 use crate::answer::Refusal;
+use crate::context::Context;
 use crate::view::{EngineView, Engines, FaultsView, Health};
-use crate::{GuestReader, LatencyReader, change, metrics};
+use crate::{change, metrics};
 
 const METRICS_PATHS: &str = "GET /metrics, GET /healthz";
 const ADMIN_PATHS: &str = "GET /metrics, GET /healthz, GET /engines, POST /latency, POST /time-scale, \
     GET, POST or DELETE /faults, POST /pause, POST /resume, POST /reset-prefix-cache, POST /shutdown";
-
-/// What all answers are made of.
-#[derive(Clone)]
-pub(crate) struct Context {
-    pub(crate) engines: EnginesHandle,
-    pub(crate) latency: LatencyReader,
-    registry: Arc<Registry>,
-}
-
-impl Context {
-    pub(crate) fn new(engines: EnginesHandle, latency: LatencyReader, guests: Option<GuestReader>) -> Self {
-        let registry = Arc::new(metrics::registry(engines.clone(), guests));
-        Self { engines, latency, registry }
-    }
-}
 
 /// The part that only tells.
 pub(crate) fn metrics_routes(context: Context) -> Router {

@@ -21,8 +21,9 @@ use tokio::time::{sleep, timeout};
 use vcr_live::EnginesHandle;
 
 use crate::LatencyReader;
+use crate::context::Context;
 use crate::listen::{Listeners, Part};
-use crate::routes::{Context, admin_routes, metrics_routes};
+use crate::routes::{admin_routes, metrics_routes};
 
 /// Connections of one part at once; further ones wait.
 const MAX_CONNECTIONS: usize = 64;
@@ -46,8 +47,18 @@ pub struct ControlPlane {
     thread: Option<JoinHandle<()>>,
 }
 
+impl Listeners {
+    /// Answers for `engines` until the result is dropped.
+    ///
+    /// # Errors
+    /// When the system has no more threads or descriptors.
+    pub fn serve(self, engines: EnginesHandle, latency: LatencyReader) -> io::Result<ControlPlane> {
+        ControlPlane::start(self, engines, latency)
+    }
+}
+
 impl ControlPlane {
-    pub(crate) fn start(listeners: Listeners, engines: EnginesHandle, latency: LatencyReader) -> io::Result<Self> {
+    fn start(listeners: Listeners, engines: EnginesHandle, latency: LatencyReader) -> io::Result<Self> {
         if listeners.bound.is_empty() {
             return Ok(Self { stop: None, thread: None });
         }

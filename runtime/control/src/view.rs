@@ -49,7 +49,7 @@ impl FaultsView {
 pub(crate) struct EngineView {
     engine: u16,
     state: &'static str,
-    vllm_line: Option<&'static str>,
+    vllm_minor: Option<&'static str>,
     requests_running: usize,
     requests_waiting: usize,
     paused: bool,
@@ -79,7 +79,7 @@ impl EngineView {
         Self {
             engine: snapshot.rank,
             state: snapshot.state.name(),
-            vllm_line: snapshot.line.map(|line| line.name()),
+            vllm_minor: snapshot.version.map(|version| version.name()),
             requests_running: snapshot.num_running,
             requests_waiting: snapshot.num_waiting,
             paused: snapshot.is_paused,

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::Args;
 use vcr_guest_template::Language;
 
-use crate::args::with_plain_exit_codes;
+use crate::help::with_plain_exit_codes;
 
 pub(crate) const GUEST_EXAMPLES: &str = with_plain_exit_codes!(
     "Examples:
@@ -26,16 +26,19 @@ The worlds: latency-model, scheduler-policy, router, autoscaler, failure-injecto
 needs nothing of the simulator but the binary: the SDK and the interface lie in its `vendor`."
 );
 
-pub(crate) const INSPECT_EXAMPLES: &str = with_plain_exit_codes!(
-    "Examples:
+pub(crate) const INSPECT_EXAMPLES: &str = "Examples:
   vcr guest inspect guests/dist/roofline.wasm
   vcr guest inspect guests/dist/roofline.wasm --json
   vcr guest inspect newer.wasm        # also what this build cannot run
 
-Nothing is compiled or run: `vcr guest check` does that."
-);
+Nothing is compiled or run: `vcr guest check` does that.
+
+Exit codes:
+  0  the file is a component, whether or not this build can run it
+  2  bad usage, or a file that cannot be read or is no component";
 
 pub(crate) const CHECK_EXAMPLES: &str = "Examples:
+  vcr guest check guests/dist/roofline.wasm              # with the example config inside
   vcr guest check guests/dist/roofline.wasm --config '{\"model\": \"llama-3.1-8b\", \"gpu\": \"h100-sxm\"}'
   vcr guest check my-model/dist/my-model.wasm --config my-model/config.json --seed 7
   vcr guest check my-model/dist/my-model.wasm --json > check.json
@@ -48,7 +51,54 @@ Exit codes:
   0  every check passed
   1  a check failed
   2  bad usage, a file that is no guest of this build, or a config that the guest refuses
-  3  the guest failed: it trapped, used up a limit, or answered an error";
+  3  the guest failed (it trapped, used up a limit, or answered an error), or this machine refused memory";
+
+pub(crate) const VOCABULARY_EXAMPLES: &str = with_plain_exit_codes!(
+    "Examples:
+  vcr guest vocabulary tokenizer.json -o vocabulary.json
+  vcr play --tokens guests/dist/json-tokens.wasm --tokens-config @vocabulary.json
+
+It writes {\"vocabulary\": {...}, \"byte_tokens\": [...]}: every piece of text that is a token of the model,
+without special tokens. Tokenizers with byte-level pieces and those of SentencePiece are read."
+);
+
+/// Options of `vcr guest build`.
+#[derive(Debug, Args)]
+pub(crate) struct BuildArgs {
+    /// Folders of guest crates, or of a workspace of them [default: guests].
+    pub(crate) paths: Vec<PathBuf>,
+
+    /// Output folder [default: `dist` in the guests' workspace].
+    #[arg(long, value_name = "DIR")]
+    pub(crate) out: Option<PathBuf>,
+
+    /// Where no compiler for wasm32 is found, download Debian's packages of one into the user's cache folder.
+    #[arg(long)]
+    pub(crate) bootstrap: bool,
+
+    /// Print what was built as JSON.
+    #[arg(long)]
+    pub(crate) json: bool,
+
+    /// Print no progress.
+    #[arg(short, long)]
+    pub(crate) quiet: bool,
+}
+
+/// Options of `vcr guest vocabulary`.
+#[derive(Debug, Args)]
+pub(crate) struct VocabularyArgs {
+    /// The tokenizer.json of a model.
+    pub(crate) tokenizer: PathBuf,
+
+    /// Write to a file instead of standard output.
+    #[arg(short, long, value_name = "FILE")]
+    pub(crate) output: Option<PathBuf>,
+
+    /// Overwrite the file.
+    #[arg(long, requires = "output")]
+    pub(crate) force: bool,
+}
 
 /// Options of `vcr guest new`.
 #[derive(Debug, Args)]
@@ -56,15 +106,15 @@ pub(crate) struct NewArgs {
     /// Name of the guest: lower-case letters, digits and hyphens, a letter first.
     pub(crate) name: String,
 
-    /// What it decides: latency-model, scheduler-policy, router, autoscaler, failure-injector or token-source.
+    /// World of the guest: latency-model, scheduler-policy, router, autoscaler, failure-injector or token-source.
     #[arg(long, value_name = "WORLD")]
     pub(crate) world: String,
 
-    /// What it is written in: rust or python.
+    /// Language: rust or python.
     #[arg(long, value_name = "LANGUAGE", default_value = "rust", value_parser = language)]
     pub(crate) lang: Language,
 
-    /// Where the project goes; must not exist [default: ./NAME].
+    /// Folder of the project; must not exist [default: ./NAME].
     #[arg(long, value_name = "DIR")]
     pub(crate) path: Option<PathBuf>,
 }
@@ -86,11 +136,12 @@ pub(crate) struct CheckArgs {
     /// The component.
     pub(crate) path: PathBuf,
 
-    /// The guest's config: a JSON document, or the name of a file that holds one.
-    #[arg(long, value_name = "JSON|FILE", default_value = "{}")]
-    pub(crate) config: String,
+    /// The guest's config: a JSON document, or the name of a file that holds one, with or without @ before it
+    /// [default: the example inside the component, else {}].
+    #[arg(long, value_name = "JSON|FILE")]
+    pub(crate) config: Option<String>,
 
-    /// What the guest is seeded with, and the calls are drawn from.
+    /// Seed of the guest and of the calls.
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub(crate) seed: u64,
 

@@ -1,6 +1,5 @@
 //! `vcr guest check`.
 
-use std::fs;
 use std::io::{self, Write};
 use std::time::Instant;
 
@@ -9,32 +8,39 @@ use vcr_guest::{CallCost, CallFault, CheckReport, GuestError, GuestModule, Limit
 
 use crate::exit::{Exit, print_error, printed};
 use crate::guest::args::CheckArgs;
+use crate::guest::config::read_config;
 use crate::style::{BOLD, DIM, GREEN, RED, align_right, bare_table, write_table};
 
 pub(crate) fn check_command(args: &CheckArgs) -> Exit {
-    let config_json = match config(&args.config) {
-        Ok(config_json) => config_json,
+    let given = match args.config.as_deref().map(config).transpose() {
+        Ok(given) => given,
         Err(message) => {
             print_error(&message, Some("give a JSON document such as '{}', or a file that holds one"));
             return Exit::BadInput;
         }
     };
-    let start = Instant::now();
-    let clock_ns = || start.elapsed().as_nanos() as u64;
-    let checked = GuestModule::load(&args.path, Limits::default())
-        .and_then(|module| vcr_guest::check(&module, &config_json, args.seed, &clock_ns));
-    let report = match checked {
-        Ok(report) => report,
+    let module = match GuestModule::load(&args.path, Limits::default()) {
+        Ok(module) => module,
         Err(error) => {
             print_error(&error, error.hint().as_deref());
             return blamed(&error);
         }
     };
+    let config = Config::of(given, &module);
+    let start = Instant::now();
+    let clock_ns = || start.elapsed().as_nanos() as u64;
+    let report = match vcr_guest::check(&module, config.json(), args.seed, &clock_ns) {
+        Ok(report) => report,
+        Err(error) => {
+            print_error(&error, config.hint(&error).as_deref());
+            return blamed(&error);
+        }
+    };
     let mut out = io::stdout().lock();
     let written = if args.json {
-        writeln!(out, "{:#}", row(&report, args.seed))
+        writeln!(out, "{:#}", row(&report, args.seed, &config))
     } else {
-        write_report(&mut anstream::AutoStream::auto(out), &report)
+        write_report(&mut anstream::AutoStream::auto(out), &report, &config)
     };
     let exit = if report.has_failed_call() {
         Exit::Fault
@@ -46,6 +52,56 @@ pub(crate) fn check_command(args: &CheckArgs) -> Exit {
     printed(written, exit)
 }
 
+/// The config that a guest is checked with.
+enum Config {
+    /// What `--config` says.
+    Given(String),
+    /// The example that the component brings.
+    Example(String),
+    /// None was given and the component brings none.
+    Empty,
+}
+
+impl Config {
+    fn of(given: Option<String>, module: &GuestModule) -> Self {
+        match (given, module.example_config()) {
+            (Some(given), _) => Self::Given(given),
+            (None, Some(example)) => Self::Example(example.to_owned()),
+            (None, None) => Self::Empty,
+        }
+    }
+
+    fn json(&self) -> &str {
+        match self {
+            Self::Given(json) | Self::Example(json) => json,
+            Self::Empty => "{}",
+        }
+    }
+
+    /// Where it comes from, in words.
+    fn origin(&self) -> &'static str {
+        match self {
+            Self::Given(_) => "given by --config",
+            Self::Example(_) => "the example inside the component",
+            Self::Empty => "empty: none was given, and the component brings no example",
+        }
+    }
+
+    /// What to do about an error that came of it.
+    fn hint(&self, error: &GuestError) -> Option<String> {
+        let is_refused = matches!(error, GuestError::Call { fault: CallFault::Rejected { .. }, .. });
+        match self {
+            Self::Empty if is_refused => {
+                Some("give the guest's configuration by `--config JSON` or `--config FILE`".into())
+            }
+            Self::Example(_) if is_refused => {
+                Some("the guest refuses its own example: mend its `config.json`, or give another by `--config`".into())
+            }
+            _ => error.hint(),
+        }
+    }
+}
+
 /// The config as JSON: the text itself where it is some, else the content of the
 /// file of that name.
 fn config(text: &str) -> Result<String, String> {
@@ -53,8 +109,9 @@ fn config(text: &str) -> Result<String, String> {
     if text.trim_start().starts_with('{') {
         return is_json(text).map(|_| text.to_owned()).map_err(|error| format!("`--config` is no JSON: {error}"));
     }
-    let read = fs::read_to_string(text).map_err(|error| format!("cannot read the config `{text}`: {error}"))?;
-    is_json(&read).map_err(|error| format!("the config `{text}` is no JSON: {error}"))?;
+    let name = text.strip_prefix('@').unwrap_or(text);
+    let read = read_config(name)?;
+    is_json(&read).map_err(|error| format!("the config `{name}` is no JSON: {error}"))?;
     Ok(read)
 }
 
@@ -62,12 +119,12 @@ fn config(text: &str) -> Result<String, String> {
 fn blamed(error: &GuestError) -> Exit {
     match error {
         GuestError::Call { fault: CallFault::Rejected { .. }, .. } => Exit::BadInput,
-        GuestError::Call { .. } | GuestError::Sandbox { .. } => Exit::Fault,
+        GuestError::Call { .. } | GuestError::Host { .. } | GuestError::Sandbox { .. } => Exit::Fault,
         GuestError::Read { .. } | GuestError::Load { .. } => Exit::BadInput,
     }
 }
 
-fn row(report: &CheckReport, seed: u64) -> Value {
+fn row(report: &CheckReport, seed: u64, config: &Config) -> Value {
     let checks = report.checks.iter().map(|check| {
         let (outcome, reason) = in_words(&check.outcome);
         json!({"name": check.name, "claim": check.claim, "outcome": outcome, "reason": reason})
@@ -89,6 +146,12 @@ fn row(report: &CheckReport, seed: u64) -> Value {
         "api_version": report.api_version.to_string(),
         "sha256": report.digest,
         "seed": seed,
+        "config": serde_json::from_str::<Value>(config.json()).unwrap_or_default(),
+        "config_origin": match config {
+            Config::Given(_) => "given",
+            Config::Example(_) => "example",
+            Config::Empty => "empty",
+        },
         "passed": report.has_passed(),
         "checks": checks.collect::<Value>(),
         "configure_fuel": used(report.configure_fuel),
@@ -106,20 +169,22 @@ fn in_words(outcome: &Outcome) -> (&'static str, Option<&str>) {
         Outcome::Passed => ("passed", None),
         Outcome::Broken { reason } => ("broken", Some(reason)),
         Outcome::GuestFailed { reason } => ("guest failed", Some(reason)),
+        Outcome::HostFailed { reason } => ("host failed", Some(reason)),
     }
 }
 
-fn write_report(out: &mut dyn Write, report: &CheckReport) -> io::Result<()> {
+fn write_report(out: &mut dyn Write, report: &CheckReport, config: &Config) -> io::Result<()> {
     let (world, version) = (report.world.name(), report.api_version);
     writeln!(
         out,
-        "\n  {BOLD}{}{BOLD:#}  {DIM}{world}, guest API {version}, sha256 {}{DIM:#}\n",
+        "\n  {BOLD}{}{BOLD:#}  {DIM}{world}, guest API {version}, sha256 {}{DIM:#}",
         report.guest, report.digest
     )?;
+    writeln!(out, "  {DIM}config: {}{DIM:#}\n", config.origin())?;
     for check in &report.checks {
         match &check.outcome {
             Outcome::Passed => writeln!(out, "  {GREEN}✓{GREEN:#} {:<12} {}", check.name, check.claim)?,
-            Outcome::Broken { reason } | Outcome::GuestFailed { reason } => {
+            Outcome::Broken { reason } | Outcome::GuestFailed { reason } | Outcome::HostFailed { reason } => {
                 writeln!(out, "  {RED}✗{RED:#} {:<12} {}\n    {reason}", check.name, check.claim)?;
             }
         }

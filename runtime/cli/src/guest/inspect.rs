@@ -3,7 +3,7 @@
 use std::io::{self, Write};
 
 use serde_json::{Value, json};
-use vcr_guest::{Description, SUPPORTED_VERSIONS};
+use vcr_guest::{Description, FileKind, SUPPORTED_VERSIONS};
 
 use crate::exit::{Exit, print_error, printed};
 use crate::guest::args::InspectArgs;
@@ -13,7 +13,7 @@ pub(crate) fn inspect_command(args: &InspectArgs) -> Exit {
     let description = match Description::of_file(&args.path) {
         Ok(description) => description,
         Err(error) => {
-            print_error(&error, None);
+            print_error(&error, error.hint().as_deref());
             return Exit::BadInput;
         }
     };
@@ -24,7 +24,9 @@ pub(crate) fn inspect_command(args: &InspectArgs) -> Exit {
     } else {
         write_description(&mut anstream::AutoStream::auto(out), &path, &description)
     };
-    printed(written, Exit::Passed)
+    // What cannot be a guest of any build is bad input, however much is known of it.
+    let is_component = description.kind == FileKind::Component;
+    printed(written, if is_component { Exit::Passed } else { Exit::BadInput })
 }
 
 fn row(path: &str, description: &Description) -> Value {
@@ -47,6 +49,10 @@ fn row(path: &str, description: &Description) -> Value {
         "exports": description.exports,
         "producers": producers.collect::<Value>(),
         "memories": memories.collect::<Value>(),
+        "example_config": description
+            .example_config
+            .as_deref()
+            .map(|text| serde_json::from_str::<Value>(text).unwrap_or_else(|_| text.into())),
         "supported": description.problem.is_none(),
         "problem": description.problem.as_ref().map(ToString::to_string),
         "hint": description.problem.as_ref().and_then(vcr_guest::LoadProblem::hint),
@@ -76,6 +82,12 @@ fn write_description(out: &mut dyn Write, path: &str, description: &Description)
         add("memory", format!("{} bytes at first, {most}", memory.initial_bytes));
     }
     write_table(out, &table)?;
+    if let Some(example) = &description.example_config {
+        writeln!(out, "\n  {BOLD}example config{BOLD:#}")?;
+        for line in example.lines() {
+            writeln!(out, "  {line}")?;
+        }
+    }
     match &description.problem {
         None => writeln!(out, "\n  {GREEN}this build serves it{GREEN:#}: guest API {}", supported()),
         Some(problem) => {

@@ -1,12 +1,15 @@
 //! Options of `vcr play`.
 
+use std::time::Duration;
+
 use clap::{Args, ValueEnum};
-use vcr_live::FaultRule;
+use vcr_live::{FaultRule, KvPeer};
 use vcr_units as units;
 
 use super::control::ControlArgs;
 use super::guests::GuestArgs;
 use super::replay::ReplayArgs;
+use crate::guest::config::guest_config;
 
 /// Options of `vcr play`, by what they concern.
 #[derive(Debug, Args)]
@@ -37,24 +40,22 @@ pub(crate) struct PlayArgs {
     pub(crate) process: ProcessArgs,
 }
 
-pub(crate) fn duration(text: &str) -> Result<u64, units::UnitError> {
-    units::duration_ns(text)
-}
-
 fn bytes(text: &str) -> Result<u64, units::UnitError> {
     units::bytes(text)
 }
 
-fn line(text: &str) -> Result<LineArg, String> {
+fn vllm_minor(text: &str) -> Result<VersionArg, String> {
     if text == "auto" {
-        return Ok(LineArg(None));
+        return Ok(VersionArg(None));
     }
-    text.parse().map(|line| LineArg(Some(line))).map_err(|error: vcr_wire::UnknownLine| format!("{error}, or `auto`"))
+    text.parse()
+        .map(|version| VersionArg(Some(version)))
+        .map_err(|error: vcr_wire::UnknownVersion| format!("{error}, or `auto`"))
 }
 
-/// A line of vLLM, or `auto`.
+/// A minor version of vLLM, or `auto`.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct LineArg(pub(crate) Option<vcr_wire::Line>);
+pub(crate) struct VersionArg(pub(crate) Option<vcr_wire::VllmMinor>);
 
 /// The type of the weights.
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -67,57 +68,61 @@ pub(crate) enum DtypeArg {
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Frontend")]
 pub(crate) struct LinkArgs {
-    /// Where the frontend waits for engines (its --data-parallel-address and -rpc-port).
+    /// Frontend's handshake address (its --data-parallel-address and -rpc-port).
     #[arg(long, value_name = "ADDRESS", default_value = "tcp://127.0.0.1:29550", env = "VCR_HANDSHAKE_ADDRESS")]
     pub(crate) handshake_address: String,
+
+    /// Exit with an error if the frontend has not answered after this time [default: wait without limit].
+    #[arg(long, value_name = "DURATION", value_parser = crate::values::timeout)]
+    pub(crate) connect_timeout: Option<Duration>,
 
     /// Engines in this process, numbered from --data-parallel-start-rank.
     #[arg(long, alias = "engine-count", value_name = "N", default_value_t = 1)]
     #[arg(value_parser = clap::value_parser!(u16).range(1..=4096))]
     pub(crate) data_parallel_size: u16,
 
-    /// Number of the first engine, where others run elsewhere.
+    /// Number of the first engine, if other processes run the ones before it.
     #[arg(long, value_name = "N", default_value_t = 0)]
     #[arg(value_parser = clap::value_parser!(u16).range(..60000))]
     pub(crate) data_parallel_start_rank: u16,
 
-    /// The frontend's line of vLLM, 0.27 to 0.33; `auto` goes by what it sends.
-    #[arg(long, value_name = "LINE", default_value = "auto", value_parser = line)]
-    pub(crate) vllm_line: LineArg,
+    /// Frontend's minor version of vLLM, 0.27 to 0.33; `auto` detects it.
+    #[arg(long, alias = "vllm-line", value_name = "VERSION", default_value = "auto", value_parser = vllm_minor)]
+    pub(crate) vllm_minor: VersionArg,
 
-    /// Version to report [default: that of the line].
+    /// vLLM version to report [default: that of --vllm-minor].
     #[arg(long, value_name = "TEXT")]
     pub(crate) vllm_version: Option<String>,
 
-    /// Name of this process, for other engines and topics.
+    /// Name of this process in KV transfers and event topics.
     #[arg(long, value_name = "NAME", default_value = "vcr-engine-0", env = "VCR_ENGINE_ID")]
     pub(crate) engine_id: String,
 
-    /// Name of the model, for topics.
+    /// Model name in event topics.
     #[arg(long, value_name = "NAME", default_value = "", env = "MODEL")]
     pub(crate) model_name: String,
 
-    /// Type of the weights, as reported.
+    /// Reported data type of the weights.
     #[arg(long, value_enum, default_value = "bfloat16")]
     pub(crate) dtype: DtypeArg,
 
-    /// Workers of each engine, as reported.
+    /// Reported workers of each engine.
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub(crate) tensor_parallel_size: u32,
 
-    /// Say that the frontend started this engine itself (a Python frontend asks).
+    /// Report that the frontend started this engine itself (for a Python frontend).
     #[arg(long)]
     pub(crate) local: bool,
 
-    /// Say that the frontend balances load itself (a Python frontend asks).
+    /// Report that the frontend balances load itself (for a Python frontend).
     #[arg(long)]
     pub(crate) no_headless: bool,
 
-    /// What a Python frontend of a mixture of experts compares with its own.
+    /// Parallel configuration hash that a Python frontend of a mixture of experts compares with its own.
     #[arg(long, value_name = "HASH")]
     pub(crate) parallel_config_hash: Option<String>,
 
-    /// Whether engines run in waves, as those of mixtures of experts do [default: as the frontend says].
+    /// Run engines in waves, as for mixtures of experts [default: as the frontend configures].
     #[arg(long, value_name = "BOOL")]
     pub(crate) moe: Option<bool>,
 }
@@ -125,60 +130,60 @@ pub(crate) struct LinkArgs {
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Engine")]
 pub(crate) struct EngineArgs {
-    /// KV blocks, the reserved null block included.
+    /// Number of KV blocks, including the reserved null block.
     #[arg(long, alias = "kv-cache-size", value_name = "N", default_value_t = 16_385)]
     pub(crate) num_gpu_blocks: u32,
 
-    /// Tokens of a KV block.
+    /// Tokens per KV block.
     #[arg(long, alias = "tokens-per-block", value_name = "TOKENS", default_value_t = 16)]
     pub(crate) block_size: u32,
 
-    /// Longest sequence [default: what the KV blocks hold, at most 131072].
+    /// Maximum sequence length in tokens [default: the capacity of the KV blocks, at most 131072].
     #[arg(long, value_name = "TOKENS")]
     pub(crate) max_model_len: Option<u32>,
 
-    /// Most requests that run at once.
+    /// Maximum number of running requests.
     #[arg(long, value_name = "N", default_value_t = 256)]
     pub(crate) max_num_seqs: u32,
 
-    /// Most tokens computed in one step.
+    /// Maximum number of tokens computed in one step.
     #[arg(long, value_name = "TOKENS", default_value_t = 8192)]
     pub(crate) max_num_batched_tokens: u32,
 
-    /// Most tokens of one request in a step while others exist; 0 for no cap.
+    /// Maximum tokens of one request in a step while there are others; 0 for no limit.
     #[arg(long, value_name = "TOKENS", default_value_t = 0)]
     pub(crate) long_prefill_token_threshold: u32,
 
-    /// Who is admitted first and who gives way: fcfs, priority, shortest-prompt-first or fair-share, an expression as in
+    /// Order of admission and preemption: fcfs, priority, shortest-prompt-first or fair-share, an expression as in
     /// scenarios, or the path of a .wasm guest.
     #[arg(long, value_name = "POLICY", default_value = "fcfs")]
     pub(crate) scheduling_policy: String,
 
     /// The guest's configuration.
-    #[arg(long, value_name = "JSON", requires = "scheduling_policy")]
+    #[arg(long, value_name = "JSON|@FILE", requires = "scheduling_policy", value_parser = guest_config)]
     pub(crate) scheduling_policy_config: Option<String>,
 
-    /// Most adapters in one step; 0 refuses requests that name one.
+    /// Maximum LoRA adapters in one step; 0 refuses requests with an adapter.
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub(crate) max_loras: u32,
 
-    /// Keep nothing for later requests with the same prefix.
+    /// Disable prefix caching.
     #[arg(long)]
     pub(crate) no_enable_prefix_caching: bool,
 
-    /// Compute each prompt in one step.
+    /// Disable chunked prefill.
     #[arg(long)]
     pub(crate) no_enable_chunked_prefill: bool,
 
-    /// Decide each step before the outputs of the one before are known.
+    /// Schedule each step before the outputs of the previous one are known.
     #[arg(long)]
     pub(crate) async_scheduling: bool,
 
-    /// Share of the KV blocks that admissions leave free.
+    /// Share of the KV blocks that admissions keep free.
     #[arg(long, value_name = "SHARE", default_value_t = 0.0)]
     pub(crate) watermark: f64,
 
-    /// Draft tokens of each request and step.
+    /// Draft tokens per request and step.
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub(crate) num_speculative_tokens: u32,
 
@@ -190,13 +195,13 @@ pub(crate) struct EngineArgs {
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Routing (none: each engine computes what its frontend sends it)")]
 pub(crate) struct RoutingArgs {
-    /// Who decides which engine of this process computes a request: round-robin, least-loaded, kv-aware or
+    /// Router among the engines of this process: round-robin, least-loaded, kv-aware or
     /// prefix-affinity, an expression as in scenarios, or a guest: its .wasm file or oci:// reference.
     #[arg(long, value_name = "ROUTER")]
     pub(crate) router: Option<String>,
 
     /// Configuration of the guest, as JSON.
-    #[arg(long, value_name = "JSON", requires = "router")]
+    #[arg(long, value_name = "JSON|@FILE", requires = "router", value_parser = guest_config)]
     pub(crate) router_config: Option<String>,
 }
 
@@ -208,38 +213,38 @@ pub(crate) struct TimingArgs {
     pub(crate) latency: Option<String>,
 
     /// Configuration of the guest, as JSON.
-    #[arg(long, value_name = "JSON", requires = "latency")]
+    #[arg(long, value_name = "JSON|@FILE", requires = "latency", value_parser = guest_config)]
     pub(crate) latency_config: Option<String>,
 
     /// Time of a step that completes a prompt.
-    #[arg(long, value_name = "TIME", conflicts_with = "prefill_overhead", value_parser = duration)]
+    #[arg(long, value_name = "TIME", conflicts_with = "prefill_overhead", value_parser = crate::values::duration)]
     pub(crate) time_to_first_token: Option<u64>,
 
     /// Its standard deviation.
-    #[arg(long, value_name = "TIME", requires = "time_to_first_token", value_parser = duration)]
+    #[arg(long, value_name = "TIME", requires = "time_to_first_token", value_parser = crate::values::duration)]
     pub(crate) time_to_first_token_std_dev: Option<u64>,
 
     /// Time of a step that only decodes.
-    #[arg(long, value_name = "TIME", value_parser = duration)]
+    #[arg(long, value_name = "TIME", value_parser = crate::values::duration)]
     pub(crate) inter_token_latency: Option<u64>,
 
     /// Its standard deviation.
-    #[arg(long, value_name = "TIME", requires = "inter_token_latency", value_parser = duration)]
+    #[arg(long, value_name = "TIME", requires = "inter_token_latency", value_parser = crate::values::duration)]
     pub(crate) inter_token_latency_std_dev: Option<u64>,
 
     /// Like --time-to-first-token, to be used with --prefill-time-per-token.
-    #[arg(long, value_name = "TIME", value_parser = duration)]
+    #[arg(long, value_name = "TIME", value_parser = crate::values::duration)]
     pub(crate) prefill_overhead: Option<u64>,
 
-    /// Time that each computed prompt token adds.
-    #[arg(long, value_name = "TIME", value_parser = duration)]
+    /// Time added by each computed prompt token.
+    #[arg(long, value_name = "TIME", value_parser = crate::values::duration)]
     pub(crate) prefill_time_per_token: Option<u64>,
 
     /// Standard deviation of --prefill-overhead.
-    #[arg(long, value_name = "TIME", requires = "prefill_overhead", value_parser = duration)]
+    #[arg(long, value_name = "TIME", requires = "prefill_overhead", value_parser = crate::values::duration)]
     pub(crate) prefill_time_std_dev: Option<u64>,
 
-    /// By how much a full engine is slower than one with a single request.
+    /// Slowdown of a full engine relative to a single request.
     #[arg(long, value_name = "FACTOR")]
     pub(crate) time_factor_under_load: Option<f64>,
 
@@ -273,24 +278,24 @@ const KNOBS: [&str; 8] = [
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Tokens")]
 pub(crate) struct TokenArgs {
-    /// Where tokens come from: `random`, `echo`, a .jsonl file, or a guest.
+    /// Source of output tokens: `random`, `echo`, a .jsonl file, or a guest.
     #[arg(long, value_name = "SOURCE", default_value = "random")]
     pub(crate) tokens: String,
 
     /// Configuration of the guest, as JSON.
-    #[arg(long, value_name = "JSON")]
+    #[arg(long, value_name = "JSON|@FILE", value_parser = guest_config)]
     pub(crate) tokens_config: Option<String>,
 
-    /// Drawn tokens are below this.
+    /// Vocabulary size: random tokens are below this.
     #[arg(long, value_name = "N", default_value_t = 32_000, value_parser = clap::value_parser!(u32).range(2..))]
     pub(crate) vocab_size: u32,
 
-    /// Tokens before the end of the text: a number or a distribution as in scenarios
-    /// [default: go on to max_tokens].
+    /// Output length in tokens: a number or a distribution as in scenarios
+    /// [default: up to max_tokens].
     #[arg(long, value_name = "COUNT")]
     pub(crate) output_tokens: Option<String>,
 
-    /// Base of every random stream.
+    /// Seed of all random streams.
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub(crate) seed: u64,
 
@@ -312,44 +317,44 @@ pub(crate) enum HashArg {
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Statistics and KV events")]
 pub(crate) struct EventArgs {
-    /// Send no counts and no events of requests.
+    /// Send no scheduler statistics and no request events.
     #[arg(long)]
     pub(crate) disable_log_stats: bool,
 
-    /// Say with each step what it did.
+    /// Send iteration details with each step.
     #[arg(long)]
     pub(crate) enable_logging_iteration_details: bool,
 
-    /// Publish what the prefix cache holds.
+    /// Publish KV cache events.
     #[arg(long)]
     pub(crate) enable_kv_cache_events: bool,
 
-    /// Where; the port counts up with the engine's number.
+    /// Address to publish KV events at; the engine's number is added to the port.
     #[arg(long, value_name = "ADDRESS", default_value = "tcp://*:5557")]
     pub(crate) kv_events_endpoint: String,
 
-    /// Where subscribers ask for what they have missed.
+    /// Address of the replay socket for missed KV events.
     #[arg(long, value_name = "ADDRESS")]
     pub(crate) kv_events_replay_endpoint: Option<String>,
 
-    /// First frame of every message, such as `kv@{engine}@{model}` with the names of both
+    /// Topic of KV events, such as `kv@{engine}@{model}`
     /// [default: empty, as in vLLM].
     #[arg(long, value_name = "TEXT", default_value = "")]
     pub(crate) kv_events_topic: String,
 
-    /// Batches kept for those who ask again.
+    /// Batches of KV events kept for replay.
     #[arg(long, value_name = "N", default_value_t = 10_000)]
     pub(crate) kv_events_buffer_steps: u64,
 
-    /// How blocks are hashed.
+    /// Hash algorithm of KV blocks.
     #[arg(long, value_enum, default_value = "sha256")]
     pub(crate) prefix_caching_hash_algo: HashArg,
 
-    /// Seed of the first block's hash: PYTHONHASHSEED of the engine that is imitated.
+    /// Seed of the first block's hash: PYTHONHASHSEED of the real engine.
     #[arg(long, alias = "kv-cache-none-seed", value_name = "TEXT")]
     pub(crate) kv_cache_hash_seed: Option<String>,
 
-    /// Send whole digests, as vLLM does with VLLM_KV_EVENTS_USE_INT_BLOCK_HASHES=0.
+    /// Send block hashes as bytes, as vLLM with VLLM_KV_EVENTS_USE_INT_BLOCK_HASHES=0.
     #[arg(long)]
     pub(crate) kv_events_whole_digests: bool,
 }
@@ -357,72 +362,77 @@ pub(crate) struct EventArgs {
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Prefill and decode apart")]
 pub(crate) struct TransferArgs {
-    /// Address that other engines send notices to.
+    /// Host of the side channel for KV transfers.
     #[arg(long, value_name = "HOST", default_value = "127.0.0.1", env = "VCR_SIDE_CHANNEL_HOST")]
     pub(crate) side_channel_host: String,
 
-    /// Its port; counts up with the engine's number.
+    /// Port of the side channel; the engine's number is added to it.
     #[arg(long, value_name = "PORT", default_value_t = 5600, env = "VCR_SIDE_CHANNEL_PORT")]
     pub(crate) side_channel_port: u16,
 
-    /// Time that every transfer of KV takes.
-    #[arg(long, value_name = "TIME", default_value = "0ms", value_parser = duration)]
+    /// Allow requests to name prefill engines at these hosts (repeatable): an address or host name, a CIDR such as
+    /// 10.0.0.0/8, *.DOMAIN, or * for all. This machine and --side-channel-host are always allowed.
+    #[arg(long, value_name = "HOST|CIDR", env = "VCR_ALLOW_REMOTE_KV", value_delimiter = ',')]
+    pub(crate) allow_remote_kv: Vec<KvPeer>,
+
+    /// Fixed time of each KV transfer.
+    #[arg(long, value_name = "TIME", default_value = "0ms", value_parser = crate::values::duration)]
     pub(crate) kv_cache_transfer_latency: u64,
 
-    /// Time that each moved token adds.
-    #[arg(long, value_name = "TIME", default_value = "0ms", value_parser = duration)]
+    /// Time added by each transferred token.
+    #[arg(long, value_name = "TIME", default_value = "0ms", value_parser = crate::values::duration)]
     pub(crate) kv_cache_transfer_time_per_token: u64,
 
-    /// Standard deviation of the sum.
+    /// Standard deviation of the transfer time.
     #[arg(long, alias = "kv-cache-transfer-latency-std-dev", value_name = "TIME", default_value = "0ms")]
-    #[arg(value_parser = duration)]
+    #[arg(value_parser = crate::values::duration)]
     pub(crate) kv_cache_transfer_time_std_dev: u64,
 
-    /// How long blocks are held for a decode engine that does not come.
-    #[arg(long, value_name = "TIME", default_value = "480s", value_parser = duration)]
+    /// Time after which blocks that no decode engine fetched are freed.
+    #[arg(long, value_name = "TIME", default_value = "480s", value_parser = crate::values::duration)]
     pub(crate) kv_lease: u64,
 }
 
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Faults")]
 pub(crate) struct FaultArgs {
-    /// Let something go wrong, such as `error:rate=0.1,after=5`; see below.
+    /// Inject a fault, such as `error:rate=0.1,after=5` (repeatable); the syntax is below.
     #[arg(long = "fault", value_name = "FAULT")]
     pub(crate) faults: Vec<FaultRule>,
 
-    /// Share of requests that fail when they arrive.
+    /// Share of requests that fail on arrival.
     #[arg(long, value_name = "SHARE", default_value_t = 0.0)]
     pub(crate) failure_injection_rate: f64,
 
-    /// How they fail, in equal parts: error, length, repetition.
+    /// Finish reasons of failed requests, in equal parts: error, length, repetition.
     #[arg(long, value_name = "REASONS", value_delimiter = ',', default_value = "error")]
     pub(crate) failure_types: Vec<String>,
 
-    /// A guest that decides what goes wrong: its .wasm file or oci:// reference.
+    /// Failure injector, a guest: its .wasm file or oci:// reference.
     #[arg(long, value_name = "GUEST")]
     pub(crate) failure_injector: Option<String>,
 
     /// Its configuration, as JSON.
-    #[arg(long, value_name = "JSON", requires = "failure_injector")]
+    #[arg(long, value_name = "JSON|@FILE", requires = "failure_injector", value_parser = guest_config)]
     pub(crate) failure_injector_config: Option<String>,
 }
 
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Process")]
 pub(crate) struct ProcessArgs {
-    /// Time that requests under way get when the process is told to stop.
-    #[arg(long, value_name = "TIME", default_value = "0s", value_parser = duration)]
+    /// Grace period of running requests at shutdown.
+    #[arg(long, value_name = "TIME", default_value = "0s", value_parser = crate::values::duration)]
     pub(crate) shutdown_timeout: u64,
 
-    /// Most requests that an engine holds; further ones wait at their sender.
+    /// Maximum number of requests per engine; further ones wait at the sender.
     #[arg(long, value_name = "N", default_value_t = 200_000)]
     pub(crate) max_requests: usize,
 
-    /// Most prompt tokens of those requests.
+    /// Maximum prompt tokens of these requests.
     #[arg(long, value_name = "TOKENS", default_value_t = 256 << 20)]
     pub(crate) max_prompt_tokens: u64,
 
-    /// Larger messages end the connection.
+    /// Maximum message size; larger ones end the connection.
     #[arg(long, value_name = "BYTES", default_value = "1GiB", value_parser = bytes)]
     pub(crate) max_message_bytes: u64,
 

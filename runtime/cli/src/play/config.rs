@@ -11,48 +11,53 @@ use vcr_live::{
     RouterFactory, StatsSettings, TokenChoice, TokenList, TokenSettings, TransferSettings,
 };
 use vcr_scenario::expression;
-use vcr_wire::{Dtype, KvEventsConfig};
+use vcr_wire::{Dtype, KvEventsConfig, check_peer_address};
 
 use super::args::{DtypeArg, EngineArgs, EventArgs, FaultArgs, HashArg, LinkArgs, PlayArgs, TimingArgs};
-use super::guests::{LiveGuests, is_guest};
+use super::guests::LiveGuests;
+use super::latency::named_latency;
 use super::replay;
+use super::unusable::Unusable;
+use crate::service::raise_limit_of_files;
+use crate::values::is_guest;
 
 /// Longest sequence unless one is given: more than most models take.
 const MODEL_LEN: u32 = 131_072;
 
-/// Why options cannot be used: what, and what to do.
-#[derive(Debug)]
-pub(crate) struct Unusable {
-    pub(crate) message: String,
-    pub(crate) hint: Option<String>,
-}
+/// Open files and sockets of a process besides those of its engines.
+const FILES_OF_PROCESS: u64 = 100;
+/// Those of an engine with one API server: sockets, what wakes their threads,
+/// and connections.
+const FILES_OF_ENGINE: u64 = 18;
 
-impl Unusable {
-    fn new(message: impl Into<String>) -> Self {
-        Self { message: message.into(), hint: None }
+/// Whether this process may open what so many engines need.
+fn check_open_files(engines: u16) -> Result<(), Unusable> {
+    let limit = raise_limit_of_files();
+    let needed = FILES_OF_PROCESS + u64::from(engines) * FILES_OF_ENGINE;
+    if engines == 1 || needed <= limit {
+        return Ok(());
     }
-}
-
-impl From<vcr_scenario::ScenarioError> for Unusable {
-    fn from(error: vcr_scenario::ScenarioError) -> Self {
-        Self { message: error.to_string(), hint: error.hint }
-    }
-}
-
-impl From<vcr_registry::RegistryError> for Unusable {
-    fn from(error: vcr_registry::RegistryError) -> Self {
-        Self { message: error.to_string(), hint: error.hint() }
-    }
-}
-
-impl From<vcr_guest::GuestError> for Unusable {
-    fn from(error: vcr_guest::GuestError) -> Self {
-        Self { message: error.to_string(), hint: error.hint() }
-    }
+    let most = limit.saturating_sub(FILES_OF_PROCESS) / FILES_OF_ENGINE;
+    Err(Unusable {
+        message: format!(
+            "--data-parallel-size {engines}: {engines} engines open about {needed} files and sockets, but this process may \
+             open {limit}, enough for {most} engines"
+        ),
+        hint: Some(
+            "raise the hard limit of open files (ulimit -Hn, LimitNOFILE=, --ulimit nofile=), or start fewer engines in \
+             each process, the later ones with --data-parallel-start-rank"
+                .to_owned(),
+        ),
+    })
 }
 
 /// The settings that the options ask for.
 pub(crate) fn live_config(args: &PlayArgs, guests: &LiveGuests) -> Result<LiveConfig, Unusable> {
+    check_open_files(args.link.data_parallel_size)?;
+    check_peer_address(&args.link.handshake_address).map_err(|error| Unusable {
+        message: format!("--handshake-address: {error}"),
+        hint: Some("it is that of the frontend: tcp://, its --data-parallel-address and its -rpc-port".to_owned()),
+    })?;
     let (latency, latency_name) = latency(args, guests)?;
     let (ranking, policy) = policy(args, guests)?;
     if !(args.timing.time_scale > 0.0 && args.timing.time_scale.is_finite()) {
@@ -69,7 +74,7 @@ pub(crate) fn live_config(args: &PlayArgs, guests: &LiveGuests) -> Result<LiveCo
         latency_name,
         time_scale: args.timing.time_scale,
         tokens: tokens(args, guests)?,
-        replay: replay::settings(&args.replay, &args.timing, &args.link.model_name)?,
+        replay: replay::settings(&args.replay, args.timing.is_given(), &args.link.model_name)?,
         seed: args.tokens.seed,
         stats: StatsSettings {
             log_stats: !args.events.disable_log_stats,
@@ -81,6 +86,7 @@ pub(crate) fn live_config(args: &PlayArgs, guests: &LiveGuests) -> Result<LiveCo
             engine_id: args.link.engine_id.clone(),
             side_channel_host: transfer.side_channel_host.clone(),
             side_channel_port: transfer.side_channel_port,
+            allowed_peers: transfer.allow_remote_kv.clone(),
             latency_ns: transfer.kv_cache_transfer_latency,
             per_token_ns: transfer.kv_cache_transfer_time_per_token,
             std_dev_ns: transfer.kv_cache_transfer_time_std_dev,
@@ -101,9 +107,10 @@ pub(crate) fn live_config(args: &PlayArgs, guests: &LiveGuests) -> Result<LiveCo
 fn identity(args: &LinkArgs) -> Identity {
     Identity {
         handshake_address: args.handshake_address.clone(),
+        connect_timeout: args.connect_timeout,
         first_rank: args.data_parallel_start_rank,
         num_ranks: args.data_parallel_size,
-        line: args.vllm_line.0,
+        version: args.vllm_minor.0,
         vllm_version: args.vllm_version.clone(),
         instance_id: args.engine_id.clone(),
         dtype: match args.dtype {
@@ -120,7 +127,7 @@ fn identity(args: &LinkArgs) -> Identity {
 }
 
 fn engine(args: &EngineArgs, link: &LinkArgs, policy: Policy) -> Result<EngineConfig, Unusable> {
-    let line = link.vllm_line.0.unwrap_or(vcr_wire::Line::V0_33);
+    let version = link.vllm_minor.0.unwrap_or(vcr_wire::VllmMinor::V0_33);
     let capacity = args.num_gpu_blocks.saturating_sub(1).saturating_mul(args.block_size);
     let input = EngineConfigInput {
         block_size: args.block_size,
@@ -136,7 +143,7 @@ fn engine(args: &EngineArgs, link: &LinkArgs, policy: Policy) -> Result<EngineCo
         max_loras: args.max_loras,
         num_speculative_tokens: args.num_speculative_tokens,
         async_scheduling: args.async_scheduling,
-        rules: expression::scheduler_rules(line.name()).unwrap_or_default(),
+        rules: expression::scheduler_rules(version.name()).unwrap_or_default(),
         ..EngineConfigInput::default()
     };
     let several = |errors: Vec<vcr_core::ConfigError>| {
@@ -162,10 +169,10 @@ fn policy(args: &PlayArgs, guests: &LiveGuests) -> Result<(Policy, Option<Policy
         return Ok((Policy::Ranked, Some(factory)));
     }
     if fallback.is_some() {
-        return Err(only_guests_have_fallbacks(place, FALLBACK, "policy"));
+        return Err(Unusable::fallback_of_native(place, FALLBACK, "policy"));
     }
     if guest_config.is_some() {
-        return Err(only_guests_are_configured(place, "policy"));
+        return Err(Unusable::config_of_native(place, "policy"));
     }
     Ok(expression::policy(place, text, Path::new(""), guests.wall_time())?)
 }
@@ -182,7 +189,7 @@ fn router(args: &PlayArgs, guests: &LiveGuests) -> Result<Option<RouterFactory>,
                 hint: Some("`kv-aware` weighs the same by what live engines report".to_owned()),
             });
         }
-        Ok(Arc::new(move |seat| config.build(seat)))
+        Ok(Arc::new(move |plugin_context| config.build(plugin_context)))
     };
     let fallback = args.guests.router_fallback.as_deref();
     let fallback = fallback.map(|text| native("--router-fallback", text)).transpose()?;
@@ -190,26 +197,12 @@ fn router(args: &PlayArgs, guests: &LiveGuests) -> Result<Option<RouterFactory>,
         return guests.router(text, guest_config.unwrap_or("{}"), fallback).map(Some);
     }
     if fallback.is_some() {
-        return Err(only_guests_have_fallbacks("--router", "--router-fallback", "router"));
+        return Err(Unusable::fallback_of_native("--router", "--router-fallback", "router"));
     }
     if guest_config.is_some() {
-        return Err(only_guests_are_configured("--router", "router"));
+        return Err(Unusable::config_of_native("--router", "router"));
     }
     Ok(Some(native("--router", text)?))
-}
-
-fn only_guests_have_fallbacks(place: &str, option: &str, what: &str) -> Unusable {
-    Unusable {
-        message: format!("{place}: only guests take a fallback"),
-        hint: Some(format!("leave {option} out: a native {what} does not fail")),
-    }
-}
-
-fn only_guests_are_configured(place: &str, what: &str) -> Unusable {
-    Unusable {
-        message: format!("{place}: only guests take a configuration"),
-        hint: Some(format!("name the path of a .wasm guest, or put the settings into the {what}'s own map")),
-    }
 }
 
 /// The model, and what to call it.
@@ -221,28 +214,6 @@ fn latency(args: &PlayArgs, guests: &LiveGuests) -> Result<(LatencyFactory, Stri
         Some(text) => named_latency(guests, "--latency", text, args.timing.latency_config.as_deref(), fallback),
         None => named_latency(guests, "--latency", &knobs(&args.timing), None, None),
     }
-}
-
-/// The model that a user, at the place `place`, calls `text`, and what to call
-/// it. A guest may have a fallback.
-pub(crate) fn named_latency(
-    guests: &LiveGuests,
-    place: &str,
-    text: &str,
-    guest_config: Option<&str>,
-    fallback: Option<LatencyFactory>,
-) -> Result<(LatencyFactory, String), Unusable> {
-    if is_guest(text) {
-        return guests.latency(text, guest_config.unwrap_or("{}"), fallback);
-    }
-    if fallback.is_some() {
-        return Err(only_guests_have_fallbacks(place, "--latency-fallback", "model"));
-    }
-    if guest_config.is_some() {
-        return Err(only_guests_are_configured(place, "model"));
-    }
-    let factory = expression::latency(place, text, Path::new(""), Some(guests.wall_time()))?;
-    Ok((factory, text.to_owned()))
 }
 
 /// The options of single times, in the words of scenarios.

@@ -5,18 +5,19 @@ use std::sync::Arc;
 use clap::Args;
 use vcr_control::{Addresses, ControlError, LatencyReader, Listeners, UnusableModel};
 
-use super::config::{Unusable, named_latency};
 use super::guests::LiveGuests;
-use super::with_causes;
+use super::latency::named_latency;
+use super::unusable::Unusable;
+use crate::service::with_causes;
 
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Control plane (port 0 takes a free one)")]
 pub(crate) struct ControlArgs {
-    /// Serve /metrics and /healthz at this HOST:PORT.
+    /// Serve /metrics and /healthz on this HOST:PORT.
     #[arg(long, value_name = "ADDRESS", env = "VCR_METRICS_ADDRESS")]
     pub(crate) metrics_address: Option<String>,
 
-    /// Serve these, and what changes engines while they run, at this loopback HOST:PORT.
+    /// Serve these and the administration of running engines on this loopback HOST:PORT.
     #[arg(long, value_name = "ADDRESS", env = "VCR_ADMIN_ADDRESS")]
     pub(crate) admin_address: Option<String>,
 }

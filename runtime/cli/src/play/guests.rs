@@ -8,48 +8,42 @@ use std::time::Duration;
 
 use clap::Args;
 use vcr_control::{GuestReader, GuestSample, GuestValue};
-use vcr_core::fault::{FailureInjector, FaultError};
-use vcr_core::latency::{LatencyError, LatencyModel};
-use vcr_core::policy::PolicyError;
-use vcr_core::route::{RouteError, Router};
-use vcr_core::tokens::{BatchTokenSource, TokenError};
+use vcr_core::fault::FailureInjector;
+use vcr_core::latency::LatencyModel;
+use vcr_core::route::Router;
+use vcr_core::tokens::BatchTokenSource;
 use vcr_guest::{
     FailureSink, GuestModule, Limits, NoFaults, Note, NoteSink, PolicyWithFallback, SeededTokens, Told, WithFallback,
 };
-use vcr_live::{InjectorFactory, LatencyFactory, PolicyFactory, RouterFactory, Seat, TokenSourceFactory};
+use vcr_live::{InjectorFactory, LatencyFactory, PluginContext, PolicyFactory, RouterFactory, TokenSourceFactory};
 use vcr_registry::{GuestReference, Store};
 
-use super::config::Unusable;
-
-/// Whether a word names a guest rather than something that is built in.
-pub(crate) fn is_guest(word: &str) -> bool {
-    word.ends_with(".wasm") || GuestReference::is_oci(word)
-}
+use super::unusable::Unusable;
 
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Guests")]
 pub(crate) struct GuestArgs {
-    /// Longest time that a call of a guest may take.
-    #[arg(long, value_name = "TIME", default_value = "500ms", value_parser = super::args::duration)]
+    /// Maximum duration of a call of a guest.
+    #[arg(long, value_name = "TIME", default_value = "500ms", value_parser = crate::values::duration)]
     pub(crate) guest_timeout: u64,
 
-    /// The latency model that goes on where the guest of --latency fails [default: the engine fails].
+    /// Latency model that replaces a failed guest of --latency [default: the engine fails].
     #[arg(long, value_name = "MODEL", requires = "latency")]
     pub(crate) latency_fallback: Option<String>,
 
-    /// The policy that goes on where the guest of --scheduling-policy fails [default: the engine fails].
+    /// Policy that replaces a failed guest of --scheduling-policy [default: the engine fails].
     #[arg(long, value_name = "POLICY")]
     pub(crate) scheduling_policy_fallback: Option<String>,
 
-    /// The router that goes on where the guest of --router fails [default: all engines fail].
+    /// Router that replaces a failed guest of --router [default: all engines fail].
     #[arg(long, value_name = "ROUTER", requires = "router")]
     pub(crate) router_fallback: Option<String>,
 
-    /// Go on with random tokens where the guest of --tokens fails [default: the engine fails].
+    /// Use random tokens after a failure of the guest of --tokens [default: the engine fails].
     #[arg(long)]
     pub(crate) tokens_fallback: bool,
 
-    /// Let nothing go wrong where the guest of --failure-injector fails [default: the engine fails].
+    /// Inject nothing after a failure of the guest of --failure-injector [default: the engine fails].
     #[arg(long, requires = "failure_injector")]
     pub(crate) failure_injector_fallback: bool,
 }
@@ -59,14 +53,14 @@ pub(crate) struct GuestArgs {
 pub(crate) struct LiveGuests {
     limits: Limits,
     wall_time: Duration,
-    told: Arc<Mutex<Seats>>,
+    told: Arc<Mutex<PluginTable>>,
 }
 
 /// By the guest's name and the engine's number; none for a guest of all engines.
-type Seats = BTreeMap<(String, Option<u32>), Arc<SeatNotes>>;
+type PluginTable = BTreeMap<(String, Option<u32>), Arc<PluginNotes>>;
 
 /// What a guest has told of one engine, or of all.
-struct SeatNotes {
+struct PluginNotes {
     guest: String,
     engine: Option<u32>,
     kept: Mutex<Kept>,
@@ -83,7 +77,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl NoteSink for SeatNotes {
+impl NoteSink for PluginNotes {
     fn note(&self, note: Note<'_>) {
         lock(&self.kept).told.add(&note);
         match note {
@@ -94,7 +88,7 @@ impl NoteSink for SeatNotes {
     }
 }
 
-impl SeatNotes {
+impl PluginNotes {
     /// Who tells, in words.
     fn name(&self) -> String {
         match self.engine {
@@ -129,20 +123,24 @@ impl LiveGuests {
         Ok(module)
     }
 
-    fn seat(&self, module: &GuestModule, seat: &Seat<'_>) -> Arc<SeatNotes> {
-        let (guest, engine) = (module.name().to_owned(), seat.engine);
-        let fresh = || Arc::new(SeatNotes { guest: guest.clone(), engine, kept: Mutex::default() });
+    fn plugin_context(&self, module: &GuestModule, plugin_context: &PluginContext<'_>) -> Arc<PluginNotes> {
+        let (guest, engine) = (module.name().to_owned(), plugin_context.engine);
+        let fresh = || Arc::new(PluginNotes { guest: guest.clone(), engine, kept: Mutex::default() });
         Arc::clone(lock(&self.told).entry((guest.clone(), engine)).or_insert_with(fresh))
     }
 
     /// The guest for an engine, whose instance tells what it tells of that one.
-    fn at(&self, module: &GuestModule, seat: &Seat<'_>) -> GuestModule {
+    fn at(&self, module: &GuestModule, plugin_context: &PluginContext<'_>) -> GuestModule {
         // A trial is nobody's.
-        if seat.engine.is_none() { module.clone() } else { module.observed_by(self.seat(module, seat)) }
+        if plugin_context.engine.is_none() {
+            module.clone()
+        } else {
+            module.observed_by(self.plugin_context(module, plugin_context))
+        }
     }
 
-    fn failure_sink(&self, module: &GuestModule, seat: &Seat<'_>) -> FailureSink {
-        let notes = self.seat(module, seat);
+    fn failure_sink(&self, module: &GuestModule, plugin_context: &PluginContext<'_>) -> FailureSink {
+        let notes = self.plugin_context(module, plugin_context);
         Arc::new(move |reason| {
             lock(&notes.kept).failures += 1;
             tracing::error!("{} failed, its fallback goes on: {reason}", notes.name());
@@ -161,13 +159,11 @@ impl LiveGuests {
         // Made once now, so that a bad configuration is told before anything starts.
         module.latency_model(config, 0)?;
         let (guests, name, config) = (self.clone(), module.name().to_owned(), config.to_owned());
-        let factory: LatencyFactory = Arc::new(move |seat| {
-            let made = guests.at(&module, seat).latency_model(&config, seat.seed);
-            let made =
-                made.map_err(|error| LatencyError { model: module.name().to_owned(), reason: error.to_string() });
+        let factory: LatencyFactory = Arc::new(move |plugin_context| {
+            let made = guests.at(&module, plugin_context).plug_in(&config, plugin_context.seed);
             let Some(fallback) = &fallback else { return made };
-            let failed = guests.failure_sink(&module, seat);
-            Ok(Box::new(WithFallback::<dyn LatencyModel>::new(made, fallback(seat)?, failed)))
+            let failed = guests.failure_sink(&module, plugin_context);
+            Ok(Box::new(WithFallback::<dyn LatencyModel>::new(made, fallback(plugin_context)?, failed)))
         });
         Ok((factory, name))
     }
@@ -183,13 +179,11 @@ impl LiveGuests {
         let module = self.load(reference)?;
         module.scheduler_policy(config, 0)?;
         let (guests, config) = (self.clone(), config.to_owned());
-        Ok(Arc::new(move |seat| {
-            let made = guests.at(&module, seat).scheduler_policy(&config, seat.seed);
-            let made =
-                made.map_err(|error| PolicyError { policy: module.name().to_owned(), reason: error.to_string() });
+        Ok(Arc::new(move |plugin_context| {
+            let made = guests.at(&module, plugin_context).plug_in(&config, plugin_context.seed);
             let Some(fallback) = &fallback else { return made };
-            let failed = guests.failure_sink(&module, seat);
-            Ok(Box::new(PolicyWithFallback::new(made, fallback(seat)?, failed)))
+            let failed = guests.failure_sink(&module, plugin_context);
+            Ok(Box::new(PolicyWithFallback::new(made, fallback(plugin_context)?, failed)))
         }))
     }
 
@@ -203,13 +197,14 @@ impl LiveGuests {
         let module = self.load(reference)?;
         module.router(config, 0)?;
         let (guests, config) = (self.clone(), config.to_owned());
-        Ok(Arc::new(move |seat| {
+        Ok(Arc::new(move |plugin_context| {
             // It serves all engines, and is no trial.
-            let made = module.observed_by(guests.seat(&module, seat)).router(&config, seat.seed);
-            let made = made.map_err(|error| RouteError { router: module.name().to_owned(), reason: error.to_string() });
+            let made = module
+                .observed_by(guests.plugin_context(&module, plugin_context))
+                .plug_in(&config, plugin_context.seed);
             let Some(fallback) = &fallback else { return made };
-            let failed = guests.failure_sink(&module, seat);
-            Ok(Box::new(WithFallback::<dyn Router>::new(made, fallback(seat)?, failed)))
+            let failed = guests.failure_sink(&module, plugin_context);
+            Ok(Box::new(WithFallback::<dyn Router>::new(made, fallback(plugin_context)?, failed)))
         }))
     }
 
@@ -224,12 +219,10 @@ impl LiveGuests {
         let module = self.load(reference)?;
         module.token_source(config, 0)?;
         let (guests, config) = (self.clone(), config.to_owned());
-        Ok(Arc::new(move |seat| {
-            let made = guests.at(&module, seat).token_source(&config, seat.seed);
-            let made =
-                made.map_err(|error| TokenError { r#source: module.name().to_owned(), reason: error.to_string() });
+        Ok(Arc::new(move |plugin_context| {
+            let made = guests.at(&module, plugin_context).plug_in(&config, plugin_context.seed);
             let Some(vocab_size) = fallback else { return made };
-            let failed = guests.failure_sink(&module, seat);
+            let failed = guests.failure_sink(&module, plugin_context);
             let fallback = Box::new(SeededTokens::new(vocab_size));
             Ok(Box::new(WithFallback::<dyn BatchTokenSource>::new(made, fallback, failed)))
         }))
@@ -246,14 +239,12 @@ impl LiveGuests {
         let module = self.load(reference)?;
         module.failure_injector(config, 0)?;
         let (guests, config) = (self.clone(), config.to_owned());
-        Ok(Arc::new(move |seat| {
-            let made = guests.at(&module, seat).failure_injector(&config, seat.seed);
-            let made =
-                made.map_err(|error| FaultError { injector: module.name().to_owned(), reason: error.to_string() });
+        Ok(Arc::new(move |plugin_context| {
+            let made = guests.at(&module, plugin_context).plug_in(&config, plugin_context.seed);
             if !has_fallback {
                 return made;
             }
-            let failed = guests.failure_sink(&module, seat);
+            let failed = guests.failure_sink(&module, plugin_context);
             Ok(Box::new(WithFallback::<dyn FailureInjector>::new(made, Box::new(NoFaults), failed)))
         }))
     }
@@ -262,17 +253,17 @@ impl LiveGuests {
     pub(crate) fn reader(&self) -> GuestReader {
         let told = Arc::clone(&self.told);
         Arc::new(move || {
-            let seats: Vec<_> = lock(&told).values().cloned().collect();
-            seats.iter().flat_map(|seat| samples(seat)).collect()
+            let instances: Vec<_> = lock(&told).values().cloned().collect();
+            instances.iter().flat_map(|instance| samples(instance)).collect()
         })
     }
 }
 
-fn samples(seat: &SeatNotes) -> Vec<GuestSample> {
-    let kept = lock(&seat.kept);
+fn samples(plugin_context: &PluginNotes) -> Vec<GuestSample> {
+    let kept = lock(&plugin_context.kept);
     let counters = kept.told.counters.iter().map(|(name, total)| GuestValue::Counter(name.clone(), *total));
     let gauges = kept.told.gauges.iter().map(|(name, gauge)| GuestValue::Gauge(name.clone(), gauge.last));
     let known = [GuestValue::Dropped(kept.told.dropped), GuestValue::Failures(kept.failures)];
-    let sample = |value| GuestSample { guest: seat.guest.clone(), engine: seat.engine, value };
+    let sample = |value| GuestSample { guest: plugin_context.guest.clone(), engine: plugin_context.engine, value };
     counters.chain(gauges).chain(known).map(sample).collect()
 }

@@ -4,14 +4,16 @@ pub(crate) mod args;
 mod config;
 mod control;
 mod guests;
+mod latency;
 mod replay;
+mod unusable;
 
-pub(crate) use guests::is_guest;
 use vcr_control::Listeners;
-use vcr_live::{LiveEngines, LiveError};
+use vcr_live::{EnginesHandle, LiveEngines, LiveError};
 
 use crate::exit::{Exit, print_error};
-use crate::service::{log, stop_on_signals, with_causes};
+use crate::service::{log, with_causes};
+use crate::stop::{self, Cause};
 use args::PlayArgs;
 use guests::LiveGuests;
 
@@ -19,8 +21,11 @@ use guests::LiveGuests;
 pub(crate) fn play(args: &PlayArgs) -> Exit {
     log(args.process.quiet, None);
     let guests = LiveGuests::new(&args.guests);
-    let prepared = config::live_config(args, &guests).and_then(|config| Ok((config, control::listen(&args.control)?)));
-    let (config, listeners) = match prepared {
+    let prepared = config::live_config(args, &guests).and_then(|config| {
+        let report = replay::report_file(&args.replay)?;
+        Ok((config, control::listen(&args.control)?, report))
+    });
+    let (config, listeners, report) = match prepared {
         Ok(prepared) => prepared,
         Err(unusable) => {
             print_error(&unusable.message, unusable.hint.as_deref());
@@ -29,30 +34,49 @@ pub(crate) fn play(args: &PlayArgs) -> Exit {
     };
     let replay = config.replay.clone();
     let served = serve(config, listeners.with_guests(guests.reader()), guests);
-    let replayed = replay.map_or(Ok(Exit::Passed), |settings| replay::finish(&args.replay, &settings.replay));
+    let replayed = replay.map_or(Ok(Exit::Passed), |settings| replay::finish(report, &settings.replay));
     match served {
-        Ok(()) => replayed.unwrap_or_else(|unusable| {
-            print_error(&unusable.message, unusable.hint.as_deref());
-            Exit::BadInput
-        }),
+        Ok(()) => match replayed {
+            Ok(Exit::Passed) if stop::cause() == Some(Cause::Timeout) => Exit::TimedOut,
+            Ok(exit) => exit,
+            Err(unusable) => {
+                print_error(&unusable.message, unusable.hint.as_deref());
+                Exit::BadInput
+            }
+        },
         Err(error) => {
-            print_error(&with_causes(&error), None);
+            print_error(&with_causes(&error), hint(&error));
             match error {
                 // An address that cannot be used was given by the user.
-                LiveError::Link(_) => Exit::BadInput,
+                LiveError::Link(_) | LiveError::DataParallelSize { .. } => Exit::BadInput,
                 _ => Exit::Fault,
             }
         }
     }
 }
 
+fn hint(error: &LiveError) -> Option<&'static str> {
+    match error {
+        LiveError::Link(error) if error.is_limit_of_files() => Some(
+            "start fewer engines in this process (--data-parallel-size, --data-parallel-start-rank), or raise its limit of \
+             open files (ulimit -n)",
+        ),
+        LiveError::DataParallelSize { .. } => Some("give --data-parallel-size as the frontend has it"),
+        LiveError::Thread(_) => Some("start fewer engines in this process (--data-parallel-size)"),
+        _ => None,
+    }
+}
+
 fn serve(config: vcr_live::LiveConfig, listeners: Listeners, guests: LiveGuests) -> Result<(), LiveError> {
+    let (_in_order, starting) = stop::in_order_from_start(EnginesHandle::shut_down);
     let engines = LiveEngines::start(config)?;
-    let handle = engines.handle();
-    stop_on_signals(move || handle.shut_down()).map_err(LiveError::Thread)?;
-    let control = listeners.serve(engines.handle(), control::latency_reader(guests)).map_err(LiveError::Thread)?;
+    starting.started(engines.handle());
+    let control = listeners
+        .serve(engines.handle(), control::latency_reader(guests))
+        .map_err(LiveError::Thread)
+        .inspect_err(|_| engines.handle().shut_down());
     let ended = engines.wait();
     // Until here whoever asked for the end gets his answer.
-    drop(control);
+    drop(control?);
     ended
 }

@@ -1,41 +1,41 @@
 //! Options of `vcr play` that replay a capture, and what is said of it.
 
-use std::fs;
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use clap::{Args, ValueEnum};
 use vcr_live::ReplaySettings;
-use vcr_replay::{Deck, DeckOptions, Expectation, MatchBy, Replay, ReplayReport, Unmatched};
+use vcr_output::{OutputError, OutputFile, Outputs};
+use vcr_replay::{CaptureIndex, CaptureIndexOptions, Expectation, MatchBy, Replay, ReplayReport, Unmatched};
 
-use super::args::TimingArgs;
-use super::config::Unusable;
+use super::unusable::Unusable;
 use crate::exit::Exit;
 
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Replay of a capture")]
 pub(crate) struct ReplayArgs {
-    /// Answer from this capture: with its tokens, at its times.
+    /// Play back this capture: its tokens at its times.
     #[arg(long, value_name = "CAPTURE", conflicts_with_all = ["replay_tokens", "replay_steps"])]
     pub(crate) replay: Option<PathBuf>,
 
-    /// Answer with the tokens of this capture, in steps of the latency model.
+    /// Play back the tokens of this capture in steps of the latency model.
     #[arg(long, value_name = "CAPTURE")]
     pub(crate) replay_tokens: Option<PathBuf>,
 
-    /// Answer at the times of this capture.
+    /// Play back the times of this capture.
     #[arg(long, value_name = "CAPTURE")]
     pub(crate) replay_steps: Option<PathBuf>,
 
-    /// When answers come [default: recorded; model if a latency is given].
+    /// Source of the times [default: recorded; model if a latency is given].
     #[arg(long, value_enum, value_name = "WHEN", requires = "replay")]
     pub(crate) replay_times: Option<TimesArg>,
 
-    /// How requests find their records [default: content; index if no record has hashes].
+    /// Match requests with records by [default: content; index if no record has hashes].
     #[arg(long, value_enum, value_name = "HOW")]
     pub(crate) replay_match: Option<MatchArg>,
 
-    /// What becomes of requests that are not in the capture.
+    /// Handling of requests that are not in the capture.
     #[arg(long, value_enum, value_name = "POLICY", default_value = "random", conflicts_with = "strict")]
     pub(crate) replay_unmatched: UnmatchedArg,
 
@@ -43,7 +43,7 @@ pub(crate) struct ReplayArgs {
     #[arg(long, alias = "replay-strict")]
     pub(crate) strict: bool,
 
-    /// Skip lines of the capture that cannot be used, and count them.
+    /// Skip and count unusable lines of the capture.
     #[arg(long)]
     pub(crate) lenient: bool,
 
@@ -51,54 +51,58 @@ pub(crate) struct ReplayArgs {
     #[arg(long, alias = "expect-config-hash", value_name = "HASH")]
     pub(crate) expect_fingerprint: Option<String>,
 
-    /// Write what was matched and what was not to this file, at the end.
+    /// Write a report of matched and unmatched requests to this file at the end.
     #[arg(long, value_name = "FILE")]
     pub(crate) replay_report: Option<PathBuf>,
+
+    /// Replace the file of --replay-report if it exists.
+    #[arg(long, requires = "replay_report")]
+    pub(crate) force: bool,
 }
 
 /// When recorded answers come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum TimesArg {
-    /// As they came, each request by its own arrival; --time-scale makes them faster.
+    /// At the recorded times since each request's arrival; --time-scale speeds them up.
     Recorded,
-    /// In steps of the engine, which the latency model prices.
+    /// In steps of the engine, timed by the latency model.
     Model,
 }
 
 /// How requests find their records.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 pub(crate) enum MatchArg {
-    /// By their prompts, whatever their names.
+    /// By prompt.
     #[value(alias = "prefix")]
     Content,
     /// In order of arrival.
     Index,
-    /// By the name their sender gave them.
+    /// By request id.
     Id,
-    /// By session, in order within it.
+    /// By session id, in order within the session.
     Session,
 }
 
-/// What becomes of requests that are not in the capture.
+/// Handling of requests that are not in the capture.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 pub(crate) enum UnmatchedArg {
-    /// They are answered as without a capture.
+    /// Answer as without a capture.
     Random,
-    /// They fail, and say where their prompt diverged.
+    /// Fail the request and log where its prompt diverged.
     Error,
-    /// They get the record that shares most of their prompt.
+    /// Use the record with the longest common prefix.
     Nearest,
 }
 
 /// The capture to be replayed, if there is one.
 pub(crate) fn settings(
     args: &ReplayArgs,
-    timing: &TimingArgs,
+    has_latency: bool,
     model_name: &str,
 ) -> Result<Option<ReplaySettings>, Unusable> {
     let (path, tokens, times) = match (&args.replay, &args.replay_tokens, &args.replay_steps) {
         (Some(path), ..) => {
-            let otherwise = if timing.is_given() { TimesArg::Model } else { TimesArg::Recorded };
+            let otherwise = if has_latency { TimesArg::Model } else { TimesArg::Recorded };
             (path, true, args.replay_times.unwrap_or(otherwise) == TimesArg::Recorded)
         }
         (None, Some(tokens), Some(steps)) if tokens != steps => {
@@ -112,7 +116,7 @@ pub(crate) fn settings(
         (None, None, Some(path)) => (path, false, true),
         (None, None, None) => return unused(args).map(|()| None),
     };
-    if times && timing.is_given() && args.replay.is_none() {
+    if times && has_latency && args.replay.is_none() {
         return Err(Unusable {
             message: "--replay-steps plays recorded times, so no other latency can be given".to_owned(),
             hint: Some("use --replay-tokens with a latency; --time-scale makes recorded times faster".to_owned()),
@@ -146,13 +150,14 @@ fn open(path: &Path, args: &ReplayArgs, model_name: &str) -> Result<Replay, Unus
         model: (!model_name.is_empty()).then(|| model_name.to_owned()),
     };
     let unusable = |error: vcr_replay::ReplayError| Unusable { message: error.to_string(), hint: None };
-    let deck = Deck::open(path, &DeckOptions { lenient: args.lenient, expected }).map_err(unusable)?;
+    let captures =
+        CaptureIndex::open(path, &CaptureIndexOptions { lenient: args.lenient, expected }).map_err(unusable)?;
     let by = match args.replay_match {
         Some(MatchArg::Content) => MatchBy::Content,
         Some(MatchArg::Index) => MatchBy::Index,
         Some(MatchArg::Id) => MatchBy::Id,
         Some(MatchArg::Session) => MatchBy::Session,
-        None if deck.has_hashes() => MatchBy::Content,
+        None if captures.has_hashes() => MatchBy::Content,
         None => {
             tracing::warn!("no record has hashes of its prompt, so requests get records in order of arrival");
             MatchBy::Index
@@ -164,41 +169,53 @@ fn open(path: &Path, args: &ReplayArgs, model_name: &str) -> Result<Replay, Unus
         UnmatchedArg::Error => Unmatched::Error,
         UnmatchedArg::Nearest => Unmatched::Nearest,
     };
-    Replay::new(deck, by, policy).map_err(unusable)
+    Replay::new(captures, by, policy).map_err(unusable)
 }
 
 fn tell_what_it_is(replay: &Replay, path: &Path, wants_tokens: bool) {
-    let deck = replay.deck();
-    for warning in &deck.summary().warnings {
+    let captures = replay.captures();
+    for warning in &captures.summary().warnings {
         tracing::warn!("{warning}");
     }
     tracing::info!(
         capture = %path.display(),
-        records = deck.num_records(),
-        prefixes = deck.num_prefixes(),
-        index_bytes = deck.memory_bytes(),
+        records = captures.num_records(),
+        prefixes = captures.num_prefixes(),
+        index_bytes = captures.memory_bytes(),
         "replaying"
     );
-    if wants_tokens && deck.num_with_tokens() < deck.num_records() {
+    if wants_tokens && captures.num_with_tokens() < captures.num_records() {
         tracing::warn!(
-            records = deck.num_records() - deck.num_with_tokens(),
+            records = captures.num_records() - captures.num_with_tokens(),
             "records hold no output tokens, so random ones are sent; record with --record-tokens"
         );
     }
 }
 
+/// The file of the report, still without its name.
+pub(crate) fn report_file(args: &ReplayArgs) -> Result<Option<OutputFile>, Unusable> {
+    let Some(path) = &args.replay_report else { return Ok(None) };
+    let mut outputs = Outputs::new(args.force);
+    let mut captures = [&args.replay, &args.replay_tokens, &args.replay_steps].into_iter().flatten();
+    let opened = captures.try_for_each(|capture| outputs.reads(capture));
+    opened.and_then(|()| outputs.create(path)).map(Some).map_err(|error| unwritable(&error))
+}
+
+fn unwritable(error: &OutputError) -> Unusable {
+    Unusable { message: format!("--replay-report: {error}"), hint: error.hint().map(str::to_owned) }
+}
+
 /// Says what the replay came to. A strict one that met a request it does not
 /// hold has failed.
-pub(crate) fn finish(args: &ReplayArgs, replay: &Replay) -> Result<Exit, Unusable> {
+pub(crate) fn finish(file: Option<OutputFile>, replay: &Replay) -> Result<Exit, Unusable> {
     let report = replay.report();
     log(&report);
-    if let Some(path) = &args.replay_report {
-        let written = serde_json::to_string_pretty(&report).map_err(std::io::Error::from);
-        let written = written.and_then(|text| fs::write(path, text + "\n"));
-        written.map_err(|error| Unusable {
-            message: format!("--replay-report: cannot write {}: {error}", path.display()),
-            hint: None,
-        })?;
+    if let Some(file) = file {
+        let written = file.write_with(|out| {
+            serde_json::to_writer_pretty(&mut *out, &report)?;
+            out.write_all(b"\n")
+        });
+        written.map_err(|error| unwritable(&error))?;
     }
     Ok(if report.has_failed { Exit::CheckFailed } else { Exit::Passed })
 }

@@ -1,6 +1,7 @@
 //! Options of `vcr record`.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::Args;
 use vcr_units as units;
@@ -24,13 +25,18 @@ pub(crate) struct RecordArgs {
     #[arg(long)]
     pub(crate) force: bool,
 
-    /// Where the real frontend waits for engines (its --data-parallel-address and -rpc-port).
+    /// Real frontend's handshake address (its --data-parallel-address and -rpc-port).
     #[arg(long, value_name = "ADDRESS", default_value = "tcp://127.0.0.1:29550", help_heading = "Link")]
     pub(crate) frontend_handshake: String,
 
-    /// Where engines join in its place.
+    /// Handshake address for the engines.
     #[arg(long, value_name = "ADDRESS", default_value = "tcp://127.0.0.1:29560", help_heading = "Link")]
     pub(crate) engine_handshake: String,
+
+    /// Exit with an error if no engine has connected, or the frontend has not answered one, after this time [default:
+    /// wait without limit].
+    #[arg(long, value_name = "DURATION", value_parser = crate::values::timeout, help_heading = "Link")]
+    pub(crate) connect_timeout: Option<Duration>,
 
     /// Host at which engines reach the other sockets, on free ports [default: that of
     /// --engine-handshake; files in a temporary folder if that is on this machine].
@@ -54,23 +60,23 @@ pub(crate) struct RecordArgs {
     #[arg(value_parser = clap::value_parser!(u32).range(1..=1_048_576))]
     pub(crate) block_size: u32,
 
-    /// Write the tokens of answers: whoever reads the capture can read the answers.
+    /// Record the tokens of answers; the answers can be read from the capture.
     #[arg(long, help_heading = "Contents")]
     pub(crate) record_tokens: bool,
 
-    /// Write the tokens of prompts: whoever reads the capture can read the prompts.
+    /// Record the tokens of prompts; the prompts can be read from the capture.
     #[arg(long, help_heading = "Contents")]
     pub(crate) record_prompts: bool,
 
-    /// Begin another file at so many bytes before packing: NAME.1.jsonl, NAME.2.jsonl, ...
+    /// Rotate the file at this size before packing: NAME.1.jsonl, NAME.2.jsonl, ...
     #[arg(long, value_name = "BYTES", value_parser = bytes, help_heading = "Files")]
     pub(crate) rotate_size: Option<u64>,
 
-    /// Begin another file after so long.
+    /// Rotate the file after this interval.
     #[arg(long, value_name = "TIME", value_parser = duration, help_heading = "Files")]
     pub(crate) rotate_time: Option<u64>,
 
-    /// What may wait to be written; beyond it messages are relayed but not recorded, and counted.
+    /// Maximum size of the queue to the writer; when it is full, messages are relayed and counted, not recorded.
     #[arg(long, value_name = "BYTES", default_value = "64MiB", value_parser = bytes, help_heading = "Files")]
     pub(crate) queue_size: u64,
 

@@ -9,7 +9,8 @@ use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
 use vcr_record::{RecordConfig, RecordError, RecordSummary, Recorder, RecorderHandle, Rotation};
 
 use crate::exit::{Exit, print_error, printed};
-use crate::service::{log, stop_on_signals, with_causes};
+use crate::service::{log, raise_limit_of_files, with_causes};
+use crate::stop::{self, Cause};
 use args::RecordArgs;
 
 /// Relays and records until a signal.
@@ -17,16 +18,38 @@ pub(crate) fn record(args: &RecordArgs) -> Exit {
     let shown = !args.quiet && std::io::stderr().is_terminal();
     let lines = shown.then(MultiProgress::new);
     log(args.quiet, lines.clone());
+    raise_limit_of_files();
     match config(args).and_then(|config| serve(&config, lines)) {
         Ok(summary) => {
             let written = print_summary(&summary, args);
-            printed(written, Exit::Passed)
+            let is_timeout = stop::cause() == Some(Cause::Timeout);
+            let exit = if is_timeout { Exit::TimedOut } else { Exit::Passed };
+            if summary.refused_inits == 0 {
+                return printed(written, exit);
+            }
+            let refused = summary.refused_inits;
+            let message =
+                format!("{refused} INIT message(s) of the frontend could not be relayed, so engines were not recorded");
+            print_error(&message, Some("the log says why; this build reads the messages of vLLM 0.27 to 0.33"));
+            printed(written, Exit::Fault)
         }
         Err(Failed { error, was_serving }) => {
-            let hint = matches!(error, RecordError::Exists { .. }).then_some("--force replaces it");
-            print_error(&with_causes(&error), hint);
-            if was_serving { Exit::Fault } else { Exit::BadInput }
+            let is_about_addresses = matches!(error, RecordError::NoFrontend { .. } | RecordError::NoEngines { .. });
+            print_error(&with_causes(&error), hint(&error));
+            if was_serving && !is_about_addresses { Exit::Fault } else { Exit::BadInput }
         }
+    }
+}
+
+fn hint(error: &RecordError) -> Option<&'static str> {
+    match error {
+        RecordError::Output(error) => error.hint(),
+        RecordError::SameAddress { .. } => Some(
+            "--frontend-handshake is where the frontend waits for engines, --engine-handshake a free address of this \
+             machine, which engines are given in its place",
+        ),
+        RecordError::NoEngines { .. } => Some("start engines with --handshake-address at that address"),
+        _ => None,
     }
 }
 
@@ -43,9 +66,9 @@ impl From<RecordError> for Failed {
 }
 
 fn serve(config: &RecordConfig, lines: Option<MultiProgress>) -> Result<RecordSummary, Failed> {
+    let (_in_order, starting) = stop::in_order_from_start(RecorderHandle::stop);
     let recorder = Recorder::start(config)?;
-    let handle = recorder.handle();
-    stop_on_signals(move || handle.stop()).map_err(RecordError::Thread)?;
+    starting.started(recorder.handle());
     let bar = lines.map(|lines| show_progress(&lines, recorder.handle())).transpose()?;
     let ended = recorder.wait();
     if let Some(bar) = bar {
@@ -67,6 +90,7 @@ fn config(args: &RecordArgs) -> Result<RecordConfig, Failed> {
     Ok(RecordConfig {
         frontend_handshake: args.frontend_handshake.clone(),
         engine_handshake: args.engine_handshake.clone(),
+        connect_timeout: args.connect_timeout,
         bind_host,
         kv_events: args.kv_events.clone(),
         out: args.out.clone(),
@@ -120,6 +144,7 @@ fn print_summary(summary: &RecordSummary, args: &RecordArgs) -> std::io::Result<
         writeln!(out, "unfinished: {open} requests; given up: {broken}")?;
     }
     let missing = [
+        (summary.refused_inits, "answers of the frontend to engines were not handed on"),
         (summary.lost_messages, "messages were not recorded"),
         (summary.undecodable, "messages could not be read"),
         (summary.breaks, "breaks in the traffic"),

@@ -7,9 +7,9 @@ use std::str::FromStr;
 use clap::Args;
 use vcr_dynamo::Preset;
 use vcr_dynamo::report::ReportFormat;
-use vcr_trace::TraceFormat;
+use vcr_trace::{Sessions, TraceFormat};
 
-pub(crate) const EXAMPLES: &str = crate::args::with_simulation_exit_codes!(
+pub(crate) const EXAMPLES: &str = crate::help::with_simulation_exit_codes!(
     "Examples:
   vcr replay conversation_trace.jsonl --num-workers 4 --router-mode kv_router
   vcr replay trace.jsonl --extra-engine-args '{\"num_gpu_blocks\": 8192, \"speedup_ratio\": 2}'
@@ -25,7 +25,7 @@ pub(crate) const EXAMPLES: &str = crate::args::with_simulation_exit_codes!(
   vcr replay trace.jsonl --sweep num_workers=1..16 --sweep router_mode=round_robin,kv_router \\
       --sweep max_num_seqs=64,128 --sweep-out sweep.csv
 
-JSON is given as text, or as @FILE. docs/dynamo.md says what maps to what."
+JSON is given as text, or as @FILE. docs/reference/replay lists the mappings."
 );
 
 /// Options of `vcr replay`.
@@ -61,9 +61,14 @@ pub(crate) struct TraceArgs {
     #[arg(long, value_name = "FORMAT")]
     pub(crate) trace_format: Option<TraceFormat>,
 
-    /// Tokens that one hash id of the trace stands for [default: what the trace says, else 512].
-    #[arg(long, value_name = "N")]
+    /// Tokens of one hash id of the trace [default: as the trace says or its lengths and hash ids determine, else 512].
+    #[arg(long, value_name = "N", value_parser = crate::values::at_least_one::<NonZeroU32>)]
     pub(crate) trace_block_size: Option<NonZeroU32>,
+
+    /// Which requests of a capture wait for each other as turns of a session: recorded (as the capture names them),
+    /// by-prefix (also those that extend an earlier prompt) or none.
+    #[arg(long, value_name = "WHICH", default_value = "recorded")]
+    pub(crate) sessions: Sessions,
 
     /// How far equal hash ids mean equal tokens: trace, play or session [default: what the trace says].
     #[arg(long, value_name = "SCOPE")]
@@ -77,7 +82,7 @@ pub(crate) struct TraceArgs {
     #[arg(long, value_name = "N", default_value = "0")]
     pub(crate) trace_num_prefix_groups: u32,
 
-    /// Keep so many requests (or sessions) in flight, and ignore arrivals.
+    /// Keep N requests (or sessions) in flight and ignore arrival times.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) replay_concurrency: Option<u64>,
 
@@ -133,15 +138,15 @@ pub(crate) struct SyntheticArgs {
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Workers")]
 pub(crate) struct ClusterArgs {
-    /// Workers that do all of the work.
+    /// Number of workers.
     #[arg(long, value_name = "N", default_value = "1")]
     pub(crate) num_workers: u32,
 
-    /// Workers that compute prompts.
+    /// Number of prefill workers.
     #[arg(long, value_name = "N", default_value = "1")]
     pub(crate) num_prefill_workers: u32,
 
-    /// Workers that generate outputs.
+    /// Number of decode workers.
     #[arg(long, value_name = "N", default_value = "1")]
     pub(crate) num_decode_workers: u32,
 
@@ -166,7 +171,7 @@ pub(crate) struct ClusterArgs {
     #[arg(long, value_name = "TYPE", value_parser = ["vllm", "sglang", "trtllm"])]
     pub(crate) engine_type: Option<String>,
 
-    /// Whose rules of a pass hold: dynamo-1.4 or dynamo-1.6.
+    /// Dynamo version to reproduce: dynamo-1.4 or dynamo-1.6.
     #[arg(long, value_name = "PRESET", default_value = "dynamo-1.6")]
     pub(crate) preset: Preset,
 
@@ -198,7 +203,7 @@ pub(crate) struct RouterFlags {
     #[arg(long, value_name = "MODEL")]
     pub(crate) model_name: Option<String>,
 
-    /// How late the KV router sees what an engine has cached.
+    /// Delay of KV events at the KV router.
     #[arg(long, value_name = "MS", value_parser = not_negative)]
     pub(crate) kv_event_lag_ms: Option<f64>,
 
@@ -212,7 +217,7 @@ pub(crate) struct RouterFlags {
     #[arg(long, value_name = "N", default_value = "1", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) router_replicas: u32,
 
-    /// After how long one sees what another has decided [default: never].
+    /// Delay after which a router replica sees the decisions of another [default: never].
     #[arg(long, value_name = "MS", value_parser = not_negative)]
     pub(crate) router_sync_ms: Option<f64>,
 }
@@ -228,7 +233,7 @@ pub(crate) struct RunFlags {
     #[arg(long, value_name = "N", default_value = "1")]
     pub(crate) seed: u64,
 
-    /// Refuse what would otherwise be passed over or corrected with a warning.
+    /// Treat warnings as errors.
     #[arg(long)]
     pub(crate) strict: bool,
 
@@ -236,11 +241,15 @@ pub(crate) struct RunFlags {
     #[arg(long, value_name = "S", value_parser = positive)]
     pub(crate) max_sim_time_seconds: Option<f64>,
 
+    /// Memory that the process may take, such as 4GiB [default: 80 % of what is available].
+    #[arg(long, value_name = "SIZE", value_parser = crate::values::memory_limit)]
+    pub(crate) memory_limit: Option<u64>,
+
     /// A good request has its first token within.
     #[arg(long, value_name = "MS", value_parser = positive)]
     pub(crate) sla_ttft_ms: Option<f64>,
 
-    /// A good request has so much between its tokens, on average.
+    /// Goodput limit of the mean inter-token latency.
     #[arg(long, value_name = "MS", value_parser = positive)]
     pub(crate) sla_itl_ms: Option<f64>,
 
@@ -259,6 +268,10 @@ pub(crate) struct OutputArgs {
     /// Write a JSON line for each request.
     #[arg(long, value_name = "FILE")]
     pub(crate) report_jsonl: Option<PathBuf>,
+
+    /// Replace outputs that exist.
+    #[arg(long)]
+    pub(crate) force: bool,
 
     /// Form of the report: 1.4 (flat) or 1.6 [default: the preset's].
     #[arg(long, value_name = "VERSION")]
@@ -348,7 +361,7 @@ impl FromStr for RouterMode {
             "round_robin" => Ok(Self::RoundRobin),
             "kv_router" => Ok(Self::KvRouter),
             "least_loaded" => Ok(Self::LeastLoaded),
-            guest if crate::play::is_guest(guest) => Ok(Self::Guest(guest.to_owned())),
+            guest if crate::values::is_guest(guest) => Ok(Self::Guest(guest.to_owned())),
             _ => Err("write round_robin, kv_router, least_loaded, or the path of a .wasm guest".to_owned()),
         }
     }

@@ -2,6 +2,7 @@
 
 pub(crate) mod args;
 mod check;
+mod files;
 mod setup;
 mod show;
 mod sweep;
@@ -9,13 +10,17 @@ mod sweep;
 use std::time::Instant;
 
 use vcr_cluster::observe::{Observer, Progress};
-use vcr_cluster::{Report, simulate};
+use vcr_cluster::{Overload, Report, simulate};
 use vcr_dynamo::DynamoError;
 use vcr_dynamo::report::Summary;
+use vcr_input::memory;
+use vcr_output::OutputError;
 use vcr_scenario::{Blame, Reporter, ScenarioError};
+use vcr_units::format_ns;
 
-use crate::exit::{Exit, print_error, printed};
+use crate::exit::{Exit, print_error, printed, tell};
 use crate::progress::TerminalReporter;
+use crate::stop;
 use args::ReplayArgs;
 use setup::Setup;
 
@@ -43,6 +48,16 @@ impl From<DynamoError> for Refusal {
     }
 }
 
+impl From<OutputError> for Refusal {
+    fn from(error: OutputError) -> Self {
+        let refusal = Self::input(error.to_string());
+        match error.hint() {
+            Some(hint) => refusal.hint(hint),
+            None => refusal,
+        }
+    }
+}
+
 impl From<ScenarioError> for Refusal {
     fn from(error: ScenarioError) -> Self {
         Self { exit: error.blame.into(), message: error.to_string(), hint: error.hint }
@@ -50,6 +65,9 @@ impl From<ScenarioError> for Refusal {
 }
 
 pub(crate) fn replay(args: &ReplayArgs) -> Exit {
+    if let Some(bytes) = args.run.memory_limit {
+        memory::set_limit(bytes);
+    }
     let done = check::check(args).and_then(|()| match args.sweep.sweeps.is_empty() {
         true => replay_once(args),
         false => sweep::sweep(args),
@@ -61,6 +79,7 @@ pub(crate) fn replay(args: &ReplayArgs) -> Exit {
 }
 
 fn replay_once(args: &ReplayArgs) -> Result<Exit, Refusal> {
+    let files = files::Files::open(args)?;
     let trace = setup::read_trace(args)?;
     let setup = setup::setup(args, trace.as_ref())?;
     let reporter = TerminalReporter::new(args.output.quiet);
@@ -74,9 +93,21 @@ fn replay_once(args: &ReplayArgs) -> Result<Exit, Refusal> {
         settings.wall_time_ms = Some(started.elapsed().as_secs_f64() * 1000.0);
     }
     let summary = Summary::of(&run, &settings);
-    let results = show::Results { args, run: &run, summary: &summary, warnings: &warnings, trace: trace.as_deref() };
-    results.write_files()?;
-    Ok(printed(results.print(&mut anstream::stdout().lock()), Exit::Passed))
+    let stopped = if run.partial { stop::cause() } else { None };
+    let results =
+        show::Results { args, run: &run, summary: &summary, warnings: &warnings, trace: trace.as_deref(), stopped };
+    results.write_files(files)?;
+    let printed_all = results.print(&mut anstream::stdout().lock());
+    if let Some(cause) = stopped {
+        let at = format_ns(run.duration_ms * 1e6);
+        let (done, of) = (summary.completed_requests, summary.num_requests);
+        tell(format_args!(
+            "stopped by {} at {at} of virtual time, with {done} of {of} requests done; these results are partial",
+            cause.name()
+        ));
+        return Ok(printed(printed_all, cause.exit()));
+    }
+    Ok(printed(printed_all, Exit::Passed))
 }
 
 /// Runs it, and shows how far it is.
@@ -97,7 +128,19 @@ struct Watcher<'a> {
 }
 
 impl Observer for Watcher<'_> {
+    fn wants_stop(&self) -> bool {
+        stop::cause().is_some()
+    }
+
     fn progress(&mut self, progress: &Progress) {
         self.reporter.progress(self.name, progress);
+    }
+
+    fn overloaded(&mut self, overload: &Overload<'_>) {
+        self.reporter.warn(&overload.to_string());
+    }
+
+    fn check_limits(&mut self) -> Result<(), String> {
+        memory::check().map_err(|error| error.to_string())
     }
 }

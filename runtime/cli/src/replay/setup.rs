@@ -5,8 +5,9 @@ use std::sync::Arc;
 
 use serde_json::Value;
 use vcr_cluster::{
-    Answers, KvKnowledge, LatencyFactory, LinkConfig, LinkSharing, QueueConfig, ReplicaConfig, RouterConfig, RunConfig,
-    ScalerFactory, SyntheticInput, Topology, TracePacing, WorkloadConfig, WorkloadSource, target_autoscaler,
+    Answers, KvKnowledge, LatencyFactory, LinkConfig, LinkSharing, MemoryEstimate, QueueConfig, ReplicaConfig,
+    RouterConfig, RunConfig, ScalerFactory, SyntheticInput, Topology, TracePacing, WorkloadConfig, WorkloadSource,
+    target_autoscaler,
 };
 use vcr_dynamo::report::{ReportSettings, Sla};
 use vcr_dynamo::{
@@ -32,7 +33,8 @@ pub(crate) struct Setup {
 /// Text that is given itself, or as the name of a file after `@`.
 pub(crate) fn text_of(place: &str, value: &str) -> Result<String, Refusal> {
     let Some(path) = value.strip_prefix('@') else { return Ok(value.to_owned()) };
-    std::fs::read_to_string(path).map_err(|error| Refusal::input(format!("{place}: cannot read `{path}`: {error}")))
+    let read = vcr_input::read_text(Path::new(path), vcr_input::MAX_CONFIG_BYTES);
+    read.map_err(|error| Refusal::input(format!("{place}: cannot read `{path}`: {error}")))
 }
 
 /// Reads the trace, if there is one.
@@ -45,6 +47,7 @@ pub(crate) fn read_trace(args: &ReplayArgs) -> Result<Option<Arc<Trace>>, Refusa
         block_size_tokens: args.trace.trace_block_size,
         strictness: if args.run.strict { Strictness::Strict } else { Strictness::Lenient },
         first_timestamp_required: args.trace.replay_concurrency.is_none(),
+        sessions: args.trace.sessions,
         hash_id_scope: args.trace.hash_id_scope.map(|scope| match scope {
             IdScope::Trace => HashIdScope::Trace,
             IdScope::Play => HashIdScope::Play,
@@ -83,6 +86,7 @@ pub(crate) fn setup(args: &ReplayArgs, trace: Option<&Arc<Trace>>) -> Result<Set
         max_time_ns: args.run.max_sim_time_seconds.map(|seconds| (seconds * 1e9).round() as u64),
         samples_steps: false,
     };
+    check_room(config.memory_estimate())?;
     config
         .check()
         .map_err(|errors| Refusal::input(errors.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n")))?;
@@ -173,7 +177,7 @@ fn quoted(text: &str) -> String {
 
 fn latency(args: &ReplayArgs) -> Result<Option<LatencyFactory>, Refusal> {
     let Some(model) = &args.cluster.latency else { return Ok(None) };
-    let source = match crate::play::is_guest(model) {
+    let source = match crate::values::is_guest(model) {
         true => format!("guest(#{{ path: {} }})", quoted(model)),
         false => model.clone(),
     };
@@ -183,7 +187,7 @@ fn latency(args: &ReplayArgs) -> Result<Option<LatencyFactory>, Refusal> {
 fn autoscale(args: &ReplayArgs) -> Result<Option<(AutoscaleArgs, ScalerFactory)>, Refusal> {
     let Some(text) = &args.cluster.autoscale else { return Ok(None) };
     let place = "--autoscale";
-    let read = AutoscaleArgs::read(place, &text_of(place, text)?, crate::play::is_guest)?;
+    let read = AutoscaleArgs::read(place, &text_of(place, text)?, crate::values::is_guest)?;
     let policy = match &read.policy {
         AutoscalePolicy::Target(policy) => target_autoscaler(*policy),
         AutoscalePolicy::Guest { reference, config } => {
@@ -353,6 +357,11 @@ fn with_event_time(mut router: RouterConfig, is_step_end: bool) -> RouterConfig 
     router
 }
 
+/// Whether there is memory for what is to come.
+fn check_room(estimate: MemoryEstimate) -> Result<(), Refusal> {
+    vcr_scenario::check_room(estimate).map_err(|problem| Refusal::input(problem).hint(vcr_scenario::MEMORY_HINT))
+}
+
 fn from_trace(args: &ReplayArgs, trace: &Arc<Trace>) -> WorkloadConfig {
     let speedup = args.trace.arrival_speedup_ratio;
     let pacing = match args.trace.replay_concurrency {
@@ -382,6 +391,7 @@ fn synthetic(args: &ReplayArgs, block_size_tokens: u32) -> Result<WorkloadConfig
         block_size_tokens,
         seed: args.run.seed,
     };
+    check_room(input.memory_estimate())?;
     input
         .workload(NAME)
         .map_err(|problems| Refusal::input(problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n")))

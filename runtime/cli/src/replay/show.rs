@@ -1,8 +1,6 @@
 //! What came of a run: files, JSON, tables.
 
-use std::fs::File;
-use std::io::{self, BufWriter, Write};
-use std::path::{Path, PathBuf};
+use std::io::{self, Write};
 
 use vcr_cluster::Report;
 use vcr_cluster::record::RequestRecord;
@@ -13,11 +11,10 @@ use vcr_units::format_ns;
 
 use super::Refusal;
 use super::args::ReplayArgs;
+use super::files::{Files, report_path};
+use crate::stop::Cause;
 use crate::style::{BOLD, align_right, bare_table, write_table};
 use crate::summary;
-
-/// Name of a report in a folder.
-const REPORT_NAME: &str = "replay_report.json";
 
 pub(crate) struct Results<'a> {
     pub(crate) args: &'a ReplayArgs,
@@ -25,25 +22,22 @@ pub(crate) struct Results<'a> {
     pub(crate) summary: &'a Summary,
     pub(crate) warnings: &'a [String],
     pub(crate) trace: Option<&'a Trace>,
+    /// What has ended the run before its end, if anything has.
+    pub(crate) stopped: Option<Cause>,
 }
 
 impl Results<'_> {
     /// Writes the files that were asked for.
-    pub(crate) fn write_files(&self) -> Result<(), Refusal> {
-        if let Some(path) = self.report_path() {
-            write_file(&path, |out| self.write_json(out))?;
+    pub(crate) fn write_files(&self, files: Files) -> Result<(), Refusal> {
+        if let Some(file) = files.report {
+            file.write_with(|out| self.write_json(out))?;
         }
-        if let Some(path) = &self.args.output.report_jsonl {
+        if let Some(file) = files.rows {
             let names = self.session_names();
             let name = |record: &RequestRecord| names.as_ref().map(|names| names[record.session as usize].clone());
-            write_file(path, |out| rows::write(out, self.run, &name))?;
+            file.write_with(|out| rows::write(out, self.run, &name))?;
         }
         Ok(())
-    }
-
-    fn report_path(&self) -> Option<PathBuf> {
-        let path = self.args.output.report_json.as_ref()?;
-        Some(if path.is_dir() { path.join(REPORT_NAME) } else { path.clone() })
     }
 
     /// What the sessions are called, as Dynamo does: by the trace, or after the line
@@ -74,7 +68,7 @@ impl Results<'_> {
         }
         if self.args.output.table == "aiperf" {
             out.write_all(table::aiperf(self.summary).as_bytes())?;
-            return match self.report_path() {
+            return match report_path(self.args) {
                 Some(path) => writeln!(out, "Saved full report to: {}", path.display()),
                 None => Ok(()),
             };
@@ -85,7 +79,7 @@ impl Results<'_> {
     fn write_json(&self, out: &mut dyn Write) -> io::Result<()> {
         let preset = self.args.cluster.preset;
         let name = Preset::NAMES.iter().find(|(_, other)| *other == preset).map_or("", |(name, _)| *name);
-        let told = json::Told { preset: name, warnings: self.warnings };
+        let told = json::Told { preset: name, warnings: self.warnings, stopped_by: self.stopped.map(Cause::name) };
         let format = self.args.output.report_format.unwrap_or(match preset {
             Preset::Dynamo1_4 => ReportFormat::Flat1_4,
             Preset::Dynamo1_6 => ReportFormat::Nested1_6,
@@ -95,7 +89,7 @@ impl Results<'_> {
     }
 
     fn print_ours(&self, out: &mut dyn Write) -> io::Result<()> {
-        summary::write_run(out, self.run)?;
+        summary::write_run(out, self.run, false)?;
         writeln!(out, "\n  {BOLD}WHERE THE TIME WENT{BOLD:#}")?;
         let mut times = bare_table();
         times.set_header(["  ", "share", "avg", "med", "p90", "p99", "max"]);
@@ -126,17 +120,4 @@ impl Results<'_> {
         }
         writeln!(out, "\n  fingerprint {}", self.run.fingerprint)
     }
-}
-
-/// Writes a file, whole or not at all as far as the writer can tell.
-pub(crate) fn write_file(
-    path: &Path,
-    write: impl FnOnce(&mut BufWriter<File>) -> io::Result<()>,
-) -> Result<(), Refusal> {
-    let written = File::create(path).and_then(|file| {
-        let mut out = BufWriter::new(file);
-        write(&mut out)?;
-        out.flush()
-    });
-    written.map_err(|error| Refusal::input(format!("cannot write `{}`: {error}", path.display())))
 }

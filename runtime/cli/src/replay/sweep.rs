@@ -11,27 +11,31 @@ use serde_json::Value;
 use vcr_dynamo::report::{Summary, json};
 use vcr_dynamo::{EngineArgs, RouterArgs, known_engine_key, known_router_key};
 use vcr_import::table::{Cells, Column, TableFormat, write as write_columns};
-use vcr_scenario::{Reporter, side_by_side};
+use vcr_scenario::{Reporter, parallel};
 
 use self::values::values;
 use super::args::ReplayArgs;
-use super::{Refusal, Setup, check, run, setup, show};
+use super::{Refusal, Setup, check, files, run, setup};
 use crate::args::{Cli, Command};
-use crate::exit::{Exit, printed};
+use crate::exit::{Exit, printed, tell};
 use crate::progress::TerminalReporter;
+use crate::stop;
 use crate::style::{align_right, bare_table, write_table};
 
 /// Runs beyond which somebody has mistyped a range.
-const MOST_POINTS: usize = 100_000;
+const MAX_POINTS: usize = 100_000;
 
 /// Options that say what is read, printed or written, and not what is run.
-const NOT_SWEPT: [&str; 15] = [
+const NOT_SWEPT: [&str; 19] = [
+    "memory-limit",
+    "sessions",
     "trace-format",
     "trace-block-size",
     "strict",
     "replay-mode",
     "report-json",
     "report-jsonl",
+    "force",
     "report-format",
     "json",
     "table",
@@ -40,6 +44,7 @@ const NOT_SWEPT: [&str; 15] = [
     "sweep",
     "sweep-out",
     "threads",
+    "timeout",
     "help",
 ];
 
@@ -80,6 +85,7 @@ pub(crate) fn sweep(args: &ReplayArgs) -> Result<Exit, Refusal> {
         return Err(Refusal::input("--sweep: the same name is swept twice; give all of its values at once"));
     }
     let out_format = out_format(args)?;
+    let files = files::Files::open(args)?;
     let trace = setup::read_trace(args)?;
     let combinations = combinations(&axes)?;
     // All of them are set up first, so that a bad value costs no run.
@@ -103,18 +109,29 @@ pub(crate) fn sweep(args: &ReplayArgs) -> Result<Exit, Refusal> {
     }
     let cores = std::thread::available_parallelism().map_or(1, std::num::NonZeroUsize::get);
     let threads = args.sweep.threads.map_or(cores, usize::from);
-    let points = side_by_side(threads, &setups, |index, Setup { config, settings, .. }| {
+    let points = parallel(threads, &setups, |index, Setup { config, settings, .. }| {
+        if stop::cause().is_some() {
+            return Ok(None);
+        }
         let run = run(config.clone(), &reporter).map_err(|refusal| Refusal {
             message: format!("--sweep, {}: {}", config.name, refusal.message),
             ..refusal
         })?;
+        if run.partial {
+            return Ok(None);
+        }
         let summary = Summary::of(&run, settings);
-        Ok(Point { values: combinations[index].clone(), summary, fingerprint: run.fingerprint })
+        Ok(Some(Point { values: combinations[index].clone(), summary, fingerprint: run.fingerprint }))
     });
-    let points = points.into_iter().collect::<Result<Vec<Point>, Refusal>>()?;
+    let points = points.into_iter().filter_map(Result::transpose).collect::<Result<Vec<Point>, Refusal>>()?;
+    let stopped = stop::cause().filter(|_| points.len() < setups.len());
+    if let Some(cause) = stopped.filter(|_| points.is_empty()) {
+        tell(format_args!("stopped by {} before a run of the sweep was done; nothing was written", cause.name()));
+        return Ok(cause.exit());
+    }
     let columns = columns(&axes, &points);
-    if let (Some(path), Some(format)) = (&args.sweep.sweep_out, out_format) {
-        show::write_file(path, |out| write_columns(out, &columns, format))?;
+    if let (Some(file), Some(format)) = (files.sweep, out_format) {
+        file.write_with(|out| write_columns(out, &columns, format))?;
     }
     let mut out = anstream::stdout().lock();
     let written = match args.output.json {
@@ -124,6 +141,12 @@ pub(crate) fn sweep(args: &ReplayArgs) -> Result<Exit, Refusal> {
         }
         false => print(&mut out, &axes, &points),
     };
+    if let Some(cause) = stopped {
+        let (done, all) = (points.len(), setups.len());
+        let where_to = if args.sweep.sweep_out.is_some() { "; these were written" } else { "" };
+        tell(format_args!("stopped by {}: {done} of {all} runs of the sweep are done{where_to}", cause.name()));
+        return Ok(printed(written, cause.exit()));
+    }
     Ok(printed(written, Exit::Passed))
 }
 
@@ -180,8 +203,8 @@ fn target(name: &str) -> Result<Target, String> {
 /// All combinations, the last axis fastest.
 fn combinations(axes: &[Axis]) -> Result<Vec<Vec<String>>, Refusal> {
     let count = axes.iter().try_fold(1_usize, |count, axis| count.checked_mul(axis.values.len()));
-    if count.is_none_or(|count| count > MOST_POINTS) {
-        return Err(Refusal::input(format!("--sweep: makes more than {MOST_POINTS} runs; sweep fewer values")));
+    if count.is_none_or(|count| count > MAX_POINTS) {
+        return Err(Refusal::input(format!("--sweep: makes more than {MAX_POINTS} runs; sweep fewer values")));
     }
     let mut all = vec![Vec::new()];
     for axis in axes {

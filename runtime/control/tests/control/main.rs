@@ -67,9 +67,10 @@ fn config(handshake_address: &str, num_ranks: u16) -> LiveConfig {
     LiveConfig {
         identity: Identity {
             handshake_address: handshake_address.to_owned(),
+            connect_timeout: None,
             first_rank: 0,
             num_ranks,
-            line: None,
+            version: None,
             vllm_version: None,
             instance_id: "test".to_owned(),
             dtype: Dtype::Bfloat16,
@@ -98,6 +99,7 @@ fn config(handshake_address: &str, num_ranks: u16) -> LiveConfig {
             engine_id: "test".to_owned(),
             side_channel_host: "127.0.0.1".to_owned(),
             side_channel_port: 0,
+            allowed_peers: Vec::new(),
             latency_ns: 0,
             per_token_ns: 0,
             std_dev_ns: 0,

@@ -32,7 +32,7 @@ fn generate(frontend: &FrontendLink, rank: u16, id: &str, max_tokens: u32) {
         sampling_params: Some(SamplingParams { max_tokens: Some(max_tokens), ..SamplingParams::default() }),
         ..EngineCoreRequest::default()
     };
-    frontend.send(0, rank, &Request::Add(Box::new(request)), &[], Line::V0_33.rules()).expect("it is sent");
+    frontend.send(0, rank, &Request::Add(Box::new(request)), &[], VllmMinor::V0_33.rules()).expect("it is sent");
     loop {
         let message = frontend.receive(PATIENCE).expect("the library works").expect("the engine answers");
         let EngineMessage::Outputs(outputs) = message.decode().expect("it is a message") else { panic!("it died") };

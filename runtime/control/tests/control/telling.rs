@@ -25,7 +25,7 @@ fn metrics_are_openmetrics_text() {
             "vcr_engine_state{engine=\"0\",state=\"connecting\"} 1",
             "vcr_engine_state{engine=\"0\",state=\"serving\"} 0",
             "# TYPE vcr_engine info",
-            "vcr_engine_info{engine=\"1\",vllm_line=\"\",latency=\"1 ms\"} 1",
+            "vcr_engine_info{engine=\"1\",vllm_minor=\"\",latency=\"1 ms\"} 1",
             concat!("vcr_build_info{version=\"", env!("CARGO_PKG_VERSION"), "\"} 1"),
         ] {
             assert!(answer.text.lines().any(|other| other == line), "no `{line}` in\n{}", answer.text);
@@ -78,7 +78,7 @@ fn engines_are_told_in_full() {
     let engine = &all["engines"][1];
     assert_eq!(engine["engine"], 1);
     assert_eq!(engine["state"], "connecting");
-    assert!(engine["vllm_line"].is_null());
+    assert!(engine["vllm_minor"].is_null());
     assert_eq!(engine["latency"], "1 ms");
     assert_eq!(engine["time_scale"], 1.0);
     assert_eq!(engine["counters"]["requests"], 0);

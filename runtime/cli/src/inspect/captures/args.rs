@@ -8,7 +8,7 @@ use vcr_import::export::Target;
 use vcr_import::export::perfetto::PerfettoFormat;
 use vcr_import::{Format, ImportOptions};
 
-use crate::args::{with_comparison_exit_codes, with_plain_exit_codes};
+use crate::help::{with_comparison_exit_codes, with_plain_exit_codes};
 
 pub(crate) const SUMMARIZE_EXAMPLES: &str = with_plain_exit_codes!(
     "Examples:
@@ -16,7 +16,7 @@ pub(crate) const SUMMARIZE_EXAMPLES: &str = with_plain_exit_codes!(
   vcr inspect summarize report.json            # a report of guidellm, or anything else that converts
   vcr inspect summarize capture.jsonl --json | jq .ttft_ns.p99
 
-docs/inspect.md lists the formats and explains the numbers."
+docs/reference/inspect.md lists the formats and explains the numbers."
 );
 
 pub(crate) const CONVERT_EXAMPLES: &str = with_plain_exit_codes!(
@@ -26,8 +26,9 @@ pub(crate) const CONVERT_EXAMPLES: &str = with_plain_exit_codes!(
   vcr inspect convert spans.json --from otel -o capture.jsonl --lenient
   vcr inspect convert capture.jsonl --to mooncake -o trace.jsonl
   vcr inspect convert capture.jsonl -o requests.csv
+  vcr inspect convert capture.jsonl.zst -o - | head -n 3
 
-docs/inspect.md says what each format keeps and loses."
+docs/reference/inspect.md says what each format keeps and loses."
 );
 
 pub(crate) const PERFETTO_EXAMPLES: &str = with_plain_exit_codes!(
@@ -66,7 +67,7 @@ pub(crate) struct InputArgs {
     #[arg(long, value_name = "FORMAT", help_heading = "Input")]
     pub(crate) from: Option<Format>,
 
-    /// Skip and count what cannot be used, which is otherwise an error.
+    /// Skip and count unusable items instead of failing.
     #[arg(long, help_heading = "Input")]
     pub(crate) lenient: bool,
 
@@ -78,12 +79,21 @@ pub(crate) struct InputArgs {
     #[arg(long, value_name = "FILE", help_heading = "Input")]
     pub(crate) workload: Option<PathBuf>,
 
+    /// Read only this run of a requests.jsonl of several runs.
+    #[arg(long, value_name = "RUN", help_heading = "Input")]
+    pub(crate) of: Option<String>,
+
     /// Prompt tokens of a block, where the input does not say it [default: 512 for Mooncake rows, else 16].
-    #[arg(long, value_name = "TOKENS", help_heading = "Input")]
+    #[arg(long, value_name = "TOKENS", help_heading = "Input", value_parser = crate::values::at_least_one::<NonZeroU32>)]
     pub(crate) block_size: Option<NonZeroU32>,
 }
 
 impl InputArgs {
+    /// What is read besides the inputs themselves.
+    pub(super) fn files(&self) -> impl Iterator<Item = &PathBuf> {
+        self.tokenizer.iter().chain(&self.workload)
+    }
+
     pub(super) fn options(&self) -> ImportOptions {
         ImportOptions {
             format: self.from,
@@ -91,6 +101,7 @@ impl InputArgs {
             block_size_tokens: self.block_size,
             tokenizer: self.tokenizer.clone(),
             workload: self.workload.clone(),
+            run: self.of.clone(),
         }
     }
 }
@@ -108,6 +119,10 @@ pub(crate) struct SummarizeArgs {
     #[arg(short, long, value_name = "FILE")]
     pub(crate) output: Option<PathBuf>,
 
+    /// Replace the output if it exists.
+    #[arg(long, requires = "output")]
+    pub(crate) force: bool,
+
     /// Print JSON instead of tables.
     #[arg(long)]
     pub(crate) json: bool,
@@ -119,11 +134,16 @@ pub(crate) struct ConvertArgs {
     /// What to convert: a file, or the folder of a run of LLMServingSim.
     pub(crate) file: PathBuf,
 
-    /// The file to write, which must not exist; .gz and .zst pack captures.
+    /// The file to write, or - for standard output; .gz and .zst pack captures.
     #[arg(short, long, value_name = "FILE")]
     pub(crate) output: PathBuf,
 
-    /// What to write [default: csv for *.csv, else capture] [known: capture, vllm-vcr, mooncake, csv].
+    /// Replace the output if it exists.
+    #[arg(long)]
+    pub(crate) force: bool,
+
+    /// What to write [default: by the suffix csv or parquet, else capture] [known: capture, vllm-vcr,
+    /// mooncake, csv, parquet].
     #[arg(long, value_name = "FORMAT")]
     pub(crate) to: Option<Target>,
 
@@ -141,9 +161,13 @@ pub(crate) struct PerfettoArgs {
     /// A capture, or anything that can be converted to one.
     pub(crate) file: PathBuf,
 
-    /// The file to write, which must not exist.
+    /// The file to write, or - for standard output.
     #[arg(short, long, value_name = "FILE")]
     pub(crate) output: PathBuf,
+
+    /// Replace the output if it exists.
+    #[arg(long)]
+    pub(crate) force: bool,
 
     /// json, or proto: Perfetto's own format [default: json for *.json, else proto].
     #[arg(long, value_name = "FORMAT")]
@@ -165,13 +189,17 @@ pub(crate) struct DiffArgs {
     #[command(flatten)]
     pub(crate) input: InputArgs,
 
-    /// Show so many requests that differ [with --json: all].
+    /// Show N differing requests [with --json: all].
     #[arg(long, value_name = "N", default_value_t = 20)]
     pub(crate) limit: usize,
 
     /// Write to a file instead of standard output.
     #[arg(short, long, value_name = "FILE")]
     pub(crate) output: Option<PathBuf>,
+
+    /// Replace the output if it exists.
+    #[arg(long, requires = "output")]
+    pub(crate) force: bool,
 
     /// Print JSON instead of tables.
     #[arg(long)]
@@ -181,15 +209,19 @@ pub(crate) struct DiffArgs {
 /// Options of `vcr inspect gen-demo`.
 #[derive(Debug, Args)]
 pub(crate) struct DemoArgs {
-    /// The file to write, which must not exist; .gz and .zst pack it.
+    /// The file to write, or - for standard output; .gz and .zst pack it.
     #[arg(short, long, value_name = "FILE")]
     pub(crate) output: PathBuf,
 
+    /// Replace the output if it exists.
+    #[arg(long)]
+    pub(crate) force: bool,
+
     /// Requests.
-    #[arg(long, value_name = "N", default_value = "200")]
+    #[arg(long, value_name = "N", default_value = "200", value_parser = crate::values::at_least_one::<NonZeroU64>)]
     pub(crate) requests: NonZeroU64,
 
-    /// Seed of everything that is drawn.
+    /// Seed of all random draws.
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub(crate) seed: u64,
 
@@ -198,7 +230,7 @@ pub(crate) struct DemoArgs {
     pub(crate) rate: f64,
 
     /// Prompt tokens of a block.
-    #[arg(long, value_name = "TOKENS", default_value = "16")]
+    #[arg(long, value_name = "TOKENS", default_value = "16", value_parser = crate::values::at_least_one::<NonZeroU32>)]
     pub(crate) block_size: NonZeroU32,
 
     /// Outputs of several tokens, as with speculative decoding.

@@ -1,39 +1,38 @@
 //! `vcr inspect convert`: from any format to another.
 
-use std::io::Write;
-
 use serde_json::json;
 use vcr_import::ImportError;
 use vcr_import::export::{Exporter, Target};
 
 use super::args::ConvertArgs;
+use super::output::{self, Output};
 use super::{not_written, read, refused, tell_notes};
 use crate::exit::{Exit, printed};
 use crate::inspect::text::count;
 
 pub(crate) fn convert(args: &ConvertArgs) -> Exit {
     let target = args.to.unwrap_or_else(|| Target::of(&args.output));
-    let mut exporter = Exporter::new(&args.output, target);
+    let inputs = std::iter::once(&args.file).chain(args.input.files());
+    let opened = output::open(&args.output, args.force, inputs).and_then(|output| Ok((output.handle()?, output)));
+    let (file, output) = match opened {
+        Ok(opened) => opened,
+        Err(error) => return not_written(&error),
+    };
+    let mut exporter = Exporter::new(file, &args.output, target);
     let imported = match read(&args.file, &args.input, |line| exporter.add(line)) {
         Ok(imported) => imported,
-        Err(ImportError::Write { source }) => return not_written(&args.output, &source, exporter.has_begun()),
-        Err(error) => {
-            if exporter.has_begun() {
-                // The input is at fault; a half file would only mislead.
-                drop(exporter);
-                let _ = std::fs::remove_file(&args.output);
-            }
-            return refused(&error);
-        }
+        Err(ImportError::Write { source }) => return not_written(&output.error(source)),
+        Err(error) => return refused(&error),
     };
-    let lost = match exporter.finish() {
+    let is_stdout = output.is_stdout();
+    let finished = exporter.finish().map_err(|error| output.error(error));
+    let lost = match finished.and_then(|lost| output.commit().map(|()| lost)) {
         Ok(lost) => lost,
-        Err(error) => return not_written(&args.output, &error, true),
+        Err(error) => return not_written(&error),
     };
     tell_notes("lost", &lost);
-    let mut out = anstream::stdout().lock();
     let (from, requests) = (imported.format, imported.requests);
-    let written = if args.json {
+    let account = if args.json {
         let notes = |notes: &[vcr_import::Note]| {
             notes.iter().map(|note| json!({"what": note.what, "count": note.count})).collect::<Vec<_>>()
         };
@@ -41,9 +40,9 @@ pub(crate) fn convert(args: &ConvertArgs) -> Exit {
             "from": from.name(), "to": target.name(), "output": args.output.display().to_string(),
             "requests": requests, "skipped": imported.skipped, "not_kept": notes(&imported.notes), "lost": notes(&lost),
         });
-        writeln!(out, "{account:#}")
+        format!("{account:#}")
     } else {
-        writeln!(out, "  {}: {}, {from} to {target}", args.output.display(), count(requests, "request"))
+        format!("  {}: {}, {from} to {target}", args.output.display(), count(requests, "request"))
     };
-    printed(written, Exit::Passed)
+    printed(Output::print(is_stdout, &account), Exit::Passed)
 }

@@ -1,12 +1,13 @@
 //! `vcr inspect gen-demo`: a capture that is made up.
 
-use std::io::{self, Write};
+use std::io;
 
 use vcr_import::demo::{DemoOptions, write};
 use vcr_import::export::{Exporter, Target};
 
 use super::args::DemoArgs;
 use super::not_written;
+use super::output::{self, Output};
 use crate::exit::{Exit, printed};
 use crate::inspect::text::count;
 
@@ -19,12 +20,18 @@ pub(crate) fn gen_demo(args: &DemoArgs) -> Exit {
         speculative: args.speculative,
         tokens: args.tokens,
     };
-    let mut exporter = Exporter::new(&args.output, Target::Capture);
+    let opened = output::open(&args.output, args.force, []).and_then(|output| Ok((output.handle()?, output)));
+    let (file, output) = match opened {
+        Ok(opened) => opened,
+        Err(error) => return not_written(&error),
+    };
+    let is_stdout = output.is_stdout();
+    let mut exporter = Exporter::new(file, &args.output, Target::Capture);
     let written: io::Result<()> = write(&options, &mut |line| exporter.add(line));
-    let has_begun = exporter.has_begun();
-    if let Err(error) = written.and_then(|()| exporter.finish().map(drop)) {
-        return not_written(&args.output, &error, has_begun);
+    let written = written.and_then(|()| exporter.finish().map(drop)).map_err(|error| output.error(error));
+    if let Err(error) = written.and_then(|()| output.commit()) {
+        return not_written(&error);
     }
     let requests = count(args.requests.get(), "request");
-    printed(writeln!(anstream::stdout(), "  {}: {requests}", args.output.display()), Exit::Passed)
+    printed(Output::print(is_stdout, &format!("  {}: {requests}", args.output.display())), Exit::Passed)
 }

@@ -4,6 +4,7 @@ pub(crate) mod args;
 mod convert;
 mod demo;
 mod diff;
+mod output;
 mod perfetto;
 mod summarize;
 
@@ -13,6 +14,7 @@ use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressStyle};
 use vcr_import::{ImportError, Imported, Note, import};
+use vcr_output::OutputError;
 use vcr_trace::capture::{BrokenOff, CAPTURE_SCHEMA, CaptureLine};
 
 use crate::exit::{Exit, print_error, printed, tell};
@@ -91,11 +93,11 @@ fn refused(error: &ImportError) -> Exit {
     Exit::BadInput
 }
 
-/// Refuses to write, and takes away what was begun.
-fn not_written(path: &Path, error: &dyn std::fmt::Display, has_begun: bool) -> Exit {
-    if has_begun && let Err(error) = std::fs::remove_file(path) {
-        tell(format_args!("warning: cannot remove the unfinished `{}`: {error}", path.display()));
+fn not_written(error: &OutputError) -> Exit {
+    if error.is_broken_pipe() {
+        // A reader that has seen enough, such as `head`, is no failure.
+        return Exit::Passed;
     }
-    print_error(&format!("cannot write `{}`: {error}", path.display()), None);
+    print_error(error, error.hint());
     Exit::BadInput
 }

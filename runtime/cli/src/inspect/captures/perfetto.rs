@@ -1,12 +1,12 @@
 //! `vcr inspect perfetto`: a capture as a trace to look at.
 
-use std::fs::File;
-use std::io::{BufWriter, Write};
+use std::io::BufWriter;
 
 use vcr_import::ImportError;
 use vcr_import::export::perfetto::{PerfettoExport, PerfettoFormat};
 
 use super::args::PerfettoArgs;
+use super::output::{self, Output};
 use super::{not_written, read, refused};
 use crate::exit::{Exit, printed, tell};
 
@@ -14,29 +14,28 @@ pub(crate) fn perfetto(args: &PerfettoArgs) -> Exit {
     let is_json = args.output.extension().is_some_and(|suffix| suffix == "json");
     let guessed = if is_json { PerfettoFormat::Json } else { PerfettoFormat::Proto };
     let format = args.format.unwrap_or(guessed);
-    let file = match File::create_new(&args.output) {
-        Ok(file) => BufWriter::with_capacity(1 << 16, file),
-        Err(error) => return not_written(&args.output, &error, false),
+    let inputs = std::iter::once(&args.file).chain(args.input.files());
+    let opened = output::open(&args.output, args.force, inputs).and_then(|output| Ok((output.handle()?, output)));
+    let (file, output) = match opened {
+        Ok(opened) => opened,
+        Err(error) => return not_written(&error),
     };
-    let mut export = match PerfettoExport::new(file, format) {
+    let is_stdout = output.is_stdout();
+    let mut export = match PerfettoExport::new(BufWriter::with_capacity(1 << 16, file), format) {
         Ok(export) => export,
-        Err(error) => return not_written(&args.output, &error, true),
+        Err(error) => return not_written(&output.error(error)),
     };
     match read(&args.file, &args.input, |line| export.add(&line)) {
         Ok(_) => {}
-        Err(ImportError::Write { source }) => return not_written(&args.output, &source, true),
-        Err(error) => {
-            drop(export);
-            let _ = std::fs::remove_file(&args.output);
-            return refused(&error);
-        }
+        Err(ImportError::Write { source }) => return not_written(&output.error(source)),
+        Err(error) => return refused(&error),
     }
-    match export.finish() {
+    let finished = export.finish().map_err(|error| output.error(error));
+    match finished.and_then(|unplaced| output.commit().map(|()| unplaced)) {
         Ok(0) => {}
         Ok(unplaced) => tell(format_args!("note: not shown: {unplaced} requests whose arrival nobody knows")),
-        Err(error) => return not_written(&args.output, &error, true),
+        Err(error) => return not_written(&error),
     }
     let shown = args.output.display();
-    let written = writeln!(anstream::stdout(), "  {shown}: open it in https://ui.perfetto.dev");
-    printed(written, Exit::Passed)
+    printed(Output::print(is_stdout, &format!("  {shown}: open it in https://ui.perfetto.dev")), Exit::Passed)
 }

@@ -1,12 +1,12 @@
 //! `vcr inspect summarize`: what a capture holds, in tables.
 
-use std::fs::File;
-use std::io::{self, BufWriter, Write};
-use std::path::Path;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
 
 use serde_json::json;
 use vcr_import::Imported;
 use vcr_import::summary::{Quantiles, StepSummary, Summary, SummaryBuilder};
+use vcr_output::Outputs;
 use vcr_units::format_ns;
 
 use super::args::SummarizeArgs;
@@ -26,7 +26,8 @@ pub(crate) fn summarize(args: &SummarizeArgs) -> Exit {
         Err(error) => return refused(&error),
     };
     let summary = builder.finish();
-    write_to(args.output.as_deref(), Exit::Passed, |out| {
+    let inputs = std::iter::once(&args.file).chain(args.input.files());
+    write_to((args.output.as_deref(), args.force), inputs, Exit::Passed, |out| {
         if args.json {
             let mut value = json!(summary);
             value["format"] = json!(imported.format.name());
@@ -38,24 +39,26 @@ pub(crate) fn summarize(args: &SummarizeArgs) -> Exit {
     })
 }
 
-/// Writes to a file or to standard output.
-pub(super) fn write_to(
-    path: Option<&Path>,
+/// Writes to a file, which may exist if so said, or to standard output.
+pub(super) fn write_to<'a>(
+    (path, force): (Option<&Path>, bool),
+    inputs: impl IntoIterator<Item = &'a PathBuf>,
     otherwise: Exit,
     write: impl FnOnce(&mut dyn Write) -> io::Result<()>,
 ) -> Exit {
-    let Some(path) = path else { return printed(write(&mut anstream::stdout().lock()), otherwise) };
-    let file = match File::create_new(path) {
-        Ok(file) => file,
-        Err(error) => return not_written(path, &error, false),
+    let Some(path) = path.filter(|path| *path != Path::new("-")) else {
+        return printed(write(&mut anstream::stdout().lock()), otherwise);
     };
-    let mut file = BufWriter::new(file);
-    let plain: &mut dyn Write = &mut file;
-    let mut out = anstream::StripStream::new(plain);
-    match write(&mut out).and_then(|()| out.flush()) {
-        Ok(()) => otherwise,
-        Err(error) => not_written(path, &error, true),
-    }
+    let mut outputs = Outputs::new(force);
+    let opened = inputs.into_iter().try_for_each(|input| outputs.reads(input));
+    let written = opened.and_then(|()| outputs.create(path)).and_then(|file| {
+        file.write_with(|file| {
+            let plain: &mut dyn Write = file;
+            let mut out = anstream::StripStream::new(plain);
+            write(&mut out).and_then(|()| out.flush())
+        })
+    });
+    written.map_or_else(|error| not_written(&error), |()| otherwise)
 }
 
 /// The numbers of a row: mean, quantiles and count.

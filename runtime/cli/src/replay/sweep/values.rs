@@ -1,7 +1,7 @@
 //! The values of a sweep: lists and ranges.
 
 /// Values beyond which somebody has mistyped a range.
-const MOST_VALUES: f64 = 10_000.0;
+const MAX_VALUES: f64 = 10_000.0;
 
 /// What `1..16`, `0.5..2..0.5` or `a,b,c` stand for, in order. Both ends of a range
 /// belong to it.
@@ -35,8 +35,8 @@ fn range(from: &str, to: &str, step: &str) -> Result<Vec<String>, String> {
     }
     // A step that does not add up in binary must not lose the last value.
     let steps = ((last - first) / width + 1e-9).floor();
-    if steps >= MOST_VALUES {
-        return Err(format!("`{from}..{to}..{step}` has more than {MOST_VALUES} values"));
+    if steps >= MAX_VALUES {
+        return Err(format!("`{from}..{to}..{step}` has more than {MAX_VALUES} values"));
     }
     Ok((0..=steps as u32).map(|index| format!("{:.decimals$}", first + f64::from(index) * width)).collect())
 }

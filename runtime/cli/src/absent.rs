@@ -1,0 +1,22 @@
+//! Commands whose feature this build lacks: known by name, and refused with the
+//! name of the feature.
+
+use std::ffi::OsString;
+
+use clap::Args;
+
+use crate::exit::{Exit, print_error};
+
+/// Any arguments.
+#[derive(Debug, Args)]
+pub(crate) struct AbsentArgs {
+    /// Not looked at.
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true, hide = true)]
+    _arguments: Vec<OsString>,
+}
+
+pub(crate) fn refused(command: &str) -> Exit {
+    let hint = "build it with `cargo build --release --features full`";
+    print_error(&format!("this build of vcr lacks the feature `live`, which `{command}` needs"), Some(hint));
+    Exit::BadInput
+}

@@ -1,0 +1,165 @@
+//! Texts that the help of commands ends with: examples and exit codes.
+
+/// The exit codes, as the help of every command lists them. A macro, because
+/// only literals can be put together into one.
+macro_rules! with_exit_codes {
+    ($text:literal) => {
+        concat!(
+            $text,
+            "\n\nExit codes:
+  0  every assertion passed
+  1  an assertion failed
+  2  bad usage, script or input file
+  3  a guest or an engine failed
+  124, 130, 143  ended by --timeout, SIGINT or SIGTERM; results so far were written, marked partial"
+        )
+    };
+}
+
+/// As above, for all commands together.
+pub(crate) const EXIT_CODES: &str = "Exit codes:
+  0  every assertion passed; what was compared is equal
+  1  an assertion failed, or a difference was found
+  2  bad usage, script or input file
+  3  a guest or an engine failed
+  124, 130, 143  ended by --timeout, SIGINT or SIGTERM";
+
+/// As above, for commands that make no assertions.
+macro_rules! with_plain_exit_codes {
+    ($text:literal) => {
+        concat!($text, "\n\nExit codes:\n  0  all went well\n  2  bad usage or input file")
+    };
+}
+
+/// As above, for commands that compare.
+macro_rules! with_comparison_exit_codes {
+    ($text:literal, $equal:literal, $different:literal) => {
+        concat!(
+            $text,
+            "\n\nExit codes:\n  0  ",
+            $equal,
+            "\n  1  ",
+            $different,
+            "\n  2  bad usage, or an input that cannot be read or is out of scope"
+        )
+    };
+}
+
+/// As above, for commands that simulate and make no assertions.
+macro_rules! with_simulation_exit_codes {
+    ($text:literal) => {
+        concat!(
+            $text,
+            "\n\nExit codes:
+  0  all went well
+  2  bad usage or input file
+  3  a guest or an engine failed
+  124, 130, 143  ended by --timeout, SIGINT or SIGTERM; results so far were written, marked partial"
+        )
+    };
+}
+
+pub(crate) use {with_comparison_exit_codes, with_plain_exit_codes, with_simulation_exit_codes};
+
+#[cfg(feature = "live")]
+pub(crate) const PLAY_EXAMPLES: &str = "Examples:
+  vllm-rs serve MODEL --data-parallel-address 127.0.0.1 --data-parallel-rpc-port 29550 \\
+      --data-parallel-size 1 --data-parallel-size-local 0 &
+  vcr play --handshake-address tcp://127.0.0.1:29550 --inter-token-latency 10ms
+  vcr play --time-to-first-token 200ms --inter-token-latency 10ms --max-num-seqs 64
+  vcr play --latency 'roofline(#{ model: \"llama-3.1-8b\", gpu: \"h100-sxm\" })'
+  vcr play --latency guests/dist/thermal.wasm --latency-config @guests/thermal/config.json
+  vcr play --tokens guests/dist/json-tokens.wasm --tokens-config @vocabulary.json
+  vcr play --data-parallel-size 4 --router prefix-affinity
+  vcr play --data-parallel-size 4 --router guests/dist/prefix-affinity.wasm \\
+      --router-config '{\"max_waiting\": 64}' --router-fallback least-loaded
+  vcr play --enable-kv-cache-events --kv-events-endpoint 'tcp://*:5557' --num-gpu-blocks 4096
+  vcr play --fault error:rate=0.05,after=10 --fault stall:for=2s,at=30s
+  vcr play --metrics-address 0.0.0.0:9091 --admin-address 127.0.0.1:9090
+  vcr play --replay day.jsonl.zst --strict --replay-report report.json
+  vcr play --replay day.jsonl.zst --replay-times model --inter-token-latency 10ms
+
+Exit codes:
+  0  stopped by a signal, after the requests under way; 124 if it was --timeout
+  1  with --strict: a request was not in the capture
+  2  bad usage, or an address that cannot be used
+  3  a guest or an engine failed";
+
+pub(crate) const RECORD_EXAMPLES: &str = "Examples:
+  vllm-rs serve MODEL --data-parallel-address 127.0.0.1 --data-parallel-rpc-port 29550 \\
+      --data-parallel-size 1 --data-parallel-size-local 0 &
+  vcr record --out day.jsonl.zst --model llama-3.1-8b --gpu h100-sxm &
+  vllm serve MODEL --headless --data-parallel-address 127.0.0.1 --data-parallel-rpc-port 29560
+  vcr record --out day.jsonl.gz --rotate-size 1GB --rotate-time 10m
+  vcr record --out kv.jsonl --kv-events tcp://127.0.0.1:5557
+  vcr record --out far.jsonl --engine-handshake tcp://0.0.0.0:29560 --bind-host 10.0.0.5
+
+What a capture discloses: lengths and times of requests, sampling parameters with stop texts,
+schemas and the like, names of adapters and sessions, and hashes of every block of each prompt.
+Who can guess a prompt can tell by those hashes whether it was sent. Texts can be read only with
+--record-tokens (answers) and --record-prompts. docs/reference/record.md says more.
+
+Exit codes:
+  0  stopped by a signal, all that passed was written or counted; 124 if it was --timeout
+  2  bad usage, or an address or a file that cannot be used
+  3  the capture could not be written to its end, or the sockets failed";
+
+pub(crate) const RUN_EXAMPLES: &str = with_exit_codes!(
+    "Examples:
+  vcr run scenarios/pd_burst.rhai
+  vcr run scenarios/pd_burst.rhai -e burst=400 --seed 7
+  vcr run scenarios/pd_burst.rhai --json > report.json
+  vcr run scenarios/pd_burst.rhai --out out    # report, requests, steps, Perfetto trace
+  vcr run scenarios/pd_burst.rhai --out out --files report,requests
+  vcr run scenarios/pd_burst.rhai --requests requests.jsonl --timeout 10m"
+);
+
+pub(crate) const BUILD_EXAMPLES: &str = with_plain_exit_codes!(
+    "Examples:
+  vcr guest build                     # every guest of ./guests, into guests/dist
+  vcr guest build guests/roofline     # one guest
+  vcr guest build my-guest --out .
+  vcr guest build guests-python/per-token        # a guest in Python, by componentize-py
+
+The compiler is the first of these that works: an installed wasm32 target, one that rustup can
+add, the toolchain's own library source (rust-src), or Debian's rustc-web packages, which
+--bootstrap downloads once and unpacks into the user's cache folder; nothing is installed.
+VCR_GUEST_TOOLCHAIN picks one: installed, rustup, rust-src or debian."
+);
+
+pub(crate) const INSPECT_EXAMPLES: &str = with_comparison_exit_codes!(
+    "Examples:
+  vcr inspect summarize capture.jsonl # what a capture holds
+  vcr inspect conform recordings/     # does the core decide as the recorded engine did?
+  vcr inspect steps out --engine decode/0 --step 200    # what was in step 200, and why",
+    "all went well; what was compared is equal",
+    "a difference was found"
+);
+
+pub(crate) const CONFORM_EXAMPLES: &str = with_comparison_exit_codes!(
+    "Examples:
+  vcr inspect conform recordings/
+  vcr inspect conform recordings/fcfs-preempt captures/burst
+  vcr inspect conform recordings/ --json > conform.json
+
+A recording is a folder with `steps.jsonl`, `requests.jsonl`, and `config.json` (of the
+scheduler alone) or `engine.json` (of a live engine). docs/reference/inspect-steps.md says how to make one.",
+    "every decision of every recording is the same",
+    "a decision differs"
+);
+
+pub(crate) const STEPS_EXAMPLES: &str = with_comparison_exit_codes!(
+    "Examples:
+  vcr inspect steps out                                # steps.jsonl of `vcr run --out out`
+  vcr inspect steps out --engine decode/1 --from 300 --limit 20
+  vcr inspect steps recordings/fcfs-preempt --step 200
+  vcr inspect steps out --diff other-out               # the first step that differs",
+    "all went well; with --diff: the logs are equal",
+    "with --diff: the logs differ"
+);
+
+pub(crate) const COMPLETIONS_EXAMPLES: &str = with_plain_exit_codes!(
+    "Examples:
+  vcr completions bash > ~/.local/share/bash-completion/completions/vcr
+  vcr completions zsh > ~/.zfunc/_vcr"
+);

@@ -1,0 +1,51 @@
+//! Values of options that several commands take.
+
+use std::str::FromStr;
+use std::time::Duration;
+
+/// A time to wait, more than none.
+pub(crate) fn timeout(text: &str) -> Result<Duration, String> {
+    match vcr_units::duration_ns(text) {
+        Ok(0) => Err("must be more than 0".to_owned()),
+        Ok(ns) => Ok(Duration::from_nanos(ns)),
+        Err(error) => Err(error.to_string()),
+    }
+}
+
+/// A time in nanoseconds.
+#[cfg(feature = "live")]
+pub(crate) fn duration(text: &str) -> Result<u64, vcr_units::UnitError> {
+    vcr_units::duration_ns(text)
+}
+
+/// A `NonZero` number of the kind that the option has.
+pub(crate) fn at_least_one<T: FromStr>(text: &str) -> Result<T, String> {
+    text.parse().map_err(|_| format!("expected a whole number of at least 1 and below 2^{}", 8 * size_of::<T>()))
+}
+
+/// A size in bytes with a unit, as `--memory-limit` takes it.
+pub(crate) fn memory_limit(text: &str) -> Result<u64, String> {
+    match vcr_units::bytes(text) {
+        Ok(0) => Err("expected more than 0 bytes".to_owned()),
+        Ok(bytes) => Ok(bytes),
+        Err(error) => Err(error.to_string()),
+    }
+}
+
+/// Whether a word names a guest rather than something that is built in.
+pub(crate) fn is_guest(word: &str) -> bool {
+    word.ends_with(".wasm") || vcr_registry::GuestReference::is_oci(word)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn zero_is_refused_where_at_least_one_is_needed() {
+        assert_eq!(at_least_one::<std::num::NonZeroU32>("7").map(|number| number.get()), Ok(7));
+        for wrong in ["0", "-1", "4294967296", "x", ""] {
+            assert!(at_least_one::<std::num::NonZeroU32>(wrong).is_err(), "{wrong}");
+        }
+    }
+}
