@@ -2,7 +2,7 @@
 //!
 //! * `decode_step`: one step of 256 running requests that all decode, with
 //!   1,000, 40,000 and 1,000,000 KV blocks and nothing waiting, and with 40,000
-//!   blocks and 30,000 requests waiting for a seat.
+//!   blocks and 30,000 requests waiting for a running slot.
 //! * `skip`: the same 256 requests, 64 steps at a time.
 //!
 //! Prefix caching is on, blocks hold 16 tokens, prompts 512 (4 where there are
@@ -83,7 +83,7 @@ fn decode_step(criterion: &mut Criterion) {
 
 fn skip(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("skip_256_running");
-    group.throughput(Throughput::Elements(RUNNING * (STRETCHES * Engine::MOST_PREDICTED_STEPS) as u64));
+    group.throughput(Throughput::Elements(RUNNING * (STRETCHES * Engine::MAX_PREDICTED_STEPS) as u64));
     for num_gpu_blocks in [40_000, 1_000_000] {
         group.bench_function(format!("{num_gpu_blocks} blocks"), |bencher| {
             let setup = || {
@@ -94,8 +94,8 @@ fn skip(criterion: &mut Criterion) {
             let stretches = |mut engine: Engine| {
                 let mut steps = DecodeSteps::default();
                 for _ in 0..STRETCHES {
-                    engine.predict_decode_steps(Engine::MOST_PREDICTED_STEPS, &mut steps);
-                    assert_eq!(steps.len(), Engine::MOST_PREDICTED_STEPS);
+                    engine.predict_decode_steps(Engine::MAX_PREDICTED_STEPS, &mut steps);
+                    assert_eq!(steps.len(), Engine::MAX_PREDICTED_STEPS);
                     engine.decode_ahead(steps.len() as u32, &mut Counting);
                 }
                 engine

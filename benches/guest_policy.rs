@@ -1,5 +1,5 @@
 //! What a scheduling policy adds to a step: one step of 256 running requests that
-//! decode beside 1,000 that wait for a seat, of five tenants. In each step one
+//! decode beside 1,000 that wait for a running slot, of five tenants. In each step one
 //! request ends, one is admitted in its place and one comes, so that the policy
 //! is asked before each of them.
 //!
@@ -67,7 +67,7 @@ impl Loaded {
 
     fn step(&mut self) {
         if let Some(policy) = &mut self.policy {
-            self.engine.consult(policy.as_mut(), self.next_tag).expect("it decides well");
+            self.engine.apply_policy(policy.as_mut(), self.next_tag).expect("it decides well");
         }
         self.engine.schedule();
         self.engine.update(&mut Counting);
@@ -110,7 +110,7 @@ fn step(criterion: &mut Criterion) {
                     loaded.submit();
                     loaded.step();
                 }
-                assert!(loaded.engine.num_running() as u64 >= RUNNING - 1, "the seats are taken");
+                assert!(loaded.engine.num_running() as u64 >= RUNNING - 1, "the running_slots are taken");
                 loaded
             };
             bencher.iter_batched(|| Loaded::new(policy, make()), steps, BatchSize::PerIteration);

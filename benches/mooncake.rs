@@ -29,8 +29,8 @@ fn native_roofline() -> LatencyFactory {
 fn guest_roofline() -> Option<LatencyFactory> {
     let module = GuestModule::load(guest_path("roofline")?, Limits::default()).expect("the guest loads");
     let config = r#"{"model": "llama-3.1-8b", "gpu": "h100-sxm"}"#;
-    Some(Arc::new(move |seat| {
-        let model = module.latency_model(config, seat.seed);
+    Some(Arc::new(move |plugin_context| {
+        let model = module.latency_model(config, plugin_context.seed);
         model.map_err(|error| LatencyError { model: "roofline".to_owned(), reason: error.to_string() })
     }))
 }

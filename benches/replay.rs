@@ -11,7 +11,7 @@
 use std::path::Path;
 use std::time::Instant;
 
-use vcr_replay::{Asked, Deck, DeckOptions, Match, MatchBy, Matcher, Unmatched};
+use vcr_replay::{Asked, CaptureIndex, CaptureIndexOptions, Match, MatchBy, Matcher, Unmatched};
 use vcr_trace::capture::{
     BlockHash, CAPTURE_FORMAT, CAPTURE_VERSION, CaptureEnd, CaptureLine, CaptureMeta, CaptureWriter, ExtraKeys,
     PromptChain, RequestRecord,
@@ -94,17 +94,17 @@ fn main() {
     let before_bytes = memory_bytes();
 
     let start = Instant::now();
-    let deck = Deck::open(&path, &DeckOptions::default()).expect("a capture");
+    let captures = CaptureIndex::open(&path, &CaptureIndexOptions::default()).expect("a capture");
     let took_s = start.elapsed().as_secs_f64();
     let entries: u64 = (1..=TURNS).map(|turns| turns * BLOCKS_PER_TURN * SESSIONS).sum();
-    let per_entry = |bytes: u64| bytes as f64 / (u64::from(deck.num_records()) + entries) as f64;
+    let per_entry = |bytes: u64| bytes as f64 / (u64::from(captures.num_records()) + entries) as f64;
     println!(
         "capture            {} requests, {entries} block hashes, {:.0} MB",
-        deck.num_records(),
+        captures.num_records(),
         bytes as f64 / 1e6
     );
     println!("parse and index    {:.2} s, {:.0} MB/s", took_s, bytes as f64 / 1e6 / took_s);
-    let index_bytes = deck.memory_bytes() as u64;
+    let index_bytes = captures.memory_bytes() as u64;
     println!(
         "index              {:.0} MB, {:.1} bytes a record and hash",
         index_bytes as f64 / 1e6,
@@ -117,8 +117,8 @@ fn main() {
         per_entry(grown_bytes)
     );
 
-    let hasher = deck.hasher();
-    let mut matcher = Matcher::new(deck.into(), MatchBy::Content, Unmatched::Random);
+    let hasher = captures.hasher();
+    let mut matcher = Matcher::new(captures.into(), MatchBy::Content, Unmatched::Random);
     let mut prompt = PromptChain::default();
     let requests = SESSIONS * TURNS;
     let (mut exact, mut chains_ns) = (0u64, 0);
@@ -130,8 +130,7 @@ fn main() {
         let begin = Instant::now();
         chain(session, turn, &mut prompt);
         chains_ns += begin.elapsed().as_nanos() as u64;
-        let asked =
-            Asked { chain: &prompt, prompt_tokens: prompt_tokens(turn), id: "", external_id: None, session: None };
+        let asked = Asked { prompt_tokens: prompt_tokens(turn), ..Asked::of_nobody(&prompt) };
         exact += u64::from(matches!(matcher.take(&asked), Match::Exact(_)));
     }
     let matching_ns = start.elapsed().as_nanos() as u64 - chains_ns;

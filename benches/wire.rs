@@ -9,11 +9,11 @@
 use std::hint::black_box;
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
-use vcr_wire::{EngineCoreRequest, Line, SamplingParams, SchedulerStats, StepEncoder, StepEnd};
+use vcr_wire::{EngineCoreRequest, SamplingParams, SchedulerStats, StepEncoder, StepEnd, VllmMinor};
 
 fn encode_step(criterion: &mut Criterion) {
-    let rules = Line::V0_33.rules();
-    let stats = SchedulerStats::of_line(rules);
+    let rules = VllmMinor::V0_33.rules();
+    let stats = SchedulerStats::of_version(rules);
     let mut group = criterion.benchmark_group("encode_step");
     for num_requests in [64_usize, 512] {
         let ids: Vec<String> = (0..num_requests).map(|index| format!("chatcmpl-{index:032x}-{index:08x}")).collect();
@@ -36,7 +36,7 @@ fn encode_step(criterion: &mut Criterion) {
 }
 
 fn decode_add(criterion: &mut Criterion) {
-    let rules = Line::V0_33.rules();
+    let rules = VllmMinor::V0_33.rules();
     let request = EngineCoreRequest {
         request_id: "chatcmpl-00000000000000000000000000000000-00000000".to_owned(),
         prompt_token_ids: Some((0..512).map(|index| index * 296).collect()),

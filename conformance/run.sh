@@ -11,19 +11,19 @@
 set -euo pipefail
 root=$(cd "$(dirname "$0")/.." && pwd)
 version=${1:-0.33.0}
-line=${version%.*}
+minor=${version%.*}
 target=${CARGO_TARGET_DIR:-$root/target}
 "$root/conformance/fetch.sh" "$version"
 # A target folder for each release: to Cargo, its crates look like those of another.
 build=(--manifest-path "$root/target/conformance/$version/Cargo.toml" --target-dir "$target/conformance/$version/target"
-  --package vcr-conformance --features "vcr-conformance/$line")
+  --package vcr-conformance --features "vcr-conformance/$minor")
 if [ "${2:-}" = --clippy ]; then
   exec cargo clippy "${build[@]}" -- --deny warnings
 elif [[ " $* " == *" -- "* ]]; then
   arguments=("${@:2}")
 else
   vcr=$(realpath "${2:-$target/release/vcr}")
-  engine=("$vcr" play --vllm-line "$line" --handshake-address "{address}" --data-parallel-start-rank "{rank}"
+  engine=("$vcr" play --vllm-minor "$minor" --handshake-address "{address}" --data-parallel-start-rank "{rank}"
     --max-model-len 4096 --max-loras 2 --output-tokens 6 --time-to-first-token 8ms --inter-token-latency 4ms
     "${@:3}")
   arguments=(--dying "exec ${engine[*]@Q} --fault dead:after=20" -- "${engine[@]}")

@@ -91,7 +91,7 @@ class Case:
 def programs(root, case, trace, out):
     """Commands by name; the report goes to `out`."""
     peers, here = root / "target/peers", Path(__file__).resolve().parent
-    ours = [root / "target/release/vcr", "replay", trace, "--quiet", "--report-json", out, *case.flags()]
+    ours = [root / "target/release/vcr", "replay", trace, "--quiet", "--force", "--report-json", out, *case.flags()]
     commands = {
         "vcr 1.4": [*ours, "--preset", "dynamo-1.4", "--report-format", "1.4"],
         "vcr 1.6": [*ours, "--preset", "dynamo-1.6"],

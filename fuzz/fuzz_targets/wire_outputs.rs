@@ -3,7 +3,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use vcr_wire::{EngineCoreOutputs, EngineMessage, Line};
+use vcr_wire::{EngineCoreOutputs, EngineMessage, VllmMinor};
 
 fuzz_target!(|bytes: &[u8]| {
     let Ok(EngineMessage::Outputs(outputs)) = EngineMessage::decode(&[bytes]) else { return };
@@ -13,16 +13,16 @@ fuzz_target!(|bytes: &[u8]| {
             _ = logprobs.rows(&[bytes.to_vec()]);
         }
     }
-    for line in Line::ALL {
-        let written = encoded(&outputs, line);
+    for version in VllmMinor::ALL {
+        let written = encoded(&outputs, version);
         let again = EngineCoreOutputs::decode(&written).expect("it was written by us");
         // As bytes: a float that is no number equals nothing, not even itself.
-        assert_eq!(encoded(&again, line), written);
+        assert_eq!(encoded(&again, version), written);
     }
 });
 
-fn encoded(outputs: &EngineCoreOutputs, line: Line) -> Vec<u8> {
+fn encoded(outputs: &EngineCoreOutputs, version: VllmMinor) -> Vec<u8> {
     let mut out = Vec::new();
-    outputs.encode(&mut out, line.rules());
+    outputs.encode(&mut out, version.rules());
     out
 }

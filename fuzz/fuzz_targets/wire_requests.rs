@@ -3,23 +3,23 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use vcr_wire::{EngineCoreRequest, Line, LineEvidence, Request};
+use vcr_wire::{EngineCoreRequest, VllmMinor, VersionEvidence, Request};
 
 fuzz_target!(|bytes: &[u8]| {
     let Some((kind, payload)) = bytes.split_first() else { return };
     _ = EngineCoreRequest::peek_id(payload);
-    _ = LineEvidence::from_add(payload);
+    _ = VersionEvidence::from_add(payload);
     let Ok(request) = Request::decode(&[&[*kind][..], payload]) else { return };
-    for line in Line::ALL {
-        let written = encoded(&request, line);
+    for version in VllmMinor::ALL {
+        let written = encoded(&request, version);
         let again = Request::decode(&[&[request.kind()][..], &written]).expect("it was written by us");
         // As bytes: a float that is no number equals nothing, not even itself.
-        assert_eq!(encoded(&again, line), written);
+        assert_eq!(encoded(&again, version), written);
     }
 });
 
-fn encoded(request: &Request, line: Line) -> Vec<u8> {
+fn encoded(request: &Request, version: VllmMinor) -> Vec<u8> {
     let mut out = Vec::new();
-    request.encode(&mut out, line.rules());
+    request.encode(&mut out, version.rules());
     out
 }

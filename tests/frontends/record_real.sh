@@ -74,7 +74,7 @@ for line in open(sys.argv[1]):
     record = json.loads(line)
     if record["kind"] == "engine":
         print(record["settings"][sys.argv[2]])' "$work/live.jsonl" "$1"; }
-engine=("$vcr" play --handshake-address "tcp://127.0.0.1:{handshake}" --vllm-line 0.32 --max-model-len 2048
+engine=("$vcr" play --handshake-address "tcp://127.0.0.1:{handshake}" --vllm-minor 0.32 --max-model-len 2048
   --block-size "$(setting block_size)" --num-gpu-blocks "$(setting num_gpu_blocks)"
   --max-num-seqs "$(setting max_num_seqs)" --max-num-batched-tokens "$(setting max_num_batched_tokens)"
   --seed 99 --strict --replay "$work/live.jsonl")

@@ -63,14 +63,16 @@ fn is_fresh(binary: &Path) -> bool {
     let sources = || list.split_whitespace().skip(1).map(Path::new);
     // A target folder may be shared by several checkouts.
     let is_ours = sources().any(|source| source == root().join("runtime/cli/src/main.rs"));
-    is_ours && sources().all(|source| modified(source).is_some_and(|changed| changed <= built))
+    // One without the optional features lacks what most tests ask of it.
+    let is_full = sources().any(|source| source == root().join("runtime/live/src/lib.rs"));
+    is_ours && is_full && sources().all(|source| modified(source).is_some_and(|changed| changed <= built))
 }
 
 fn build() {
     let target = profile_dir().parent().expect("the profile's folder lies in the target's").to_owned();
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let status = Command::new(cargo)
-        .args(["build", "--release", "--package", "vcr"])
+        .args(["build", "--release", "--package", "vcr", "--features", "full"])
         .current_dir(root())
         .env("CARGO_TARGET_DIR", target)
         .status()

@@ -2,17 +2,11 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::{root, skip};
-
 /// A file of the sample workloads; none where they are missing.
 #[must_use]
 pub fn sample(relative: &str) -> Option<PathBuf> {
-    let path = root().join("../shared/data/workloads").join(relative);
-    if let Ok(path) = path.canonicalize() {
-        return Some(path);
-    }
-    skip(&format!("sample data is missing: {}", path.display()));
-    None
+    let path = vcr_skips::sample(&format!("workloads/{relative}"))?;
+    Some(path.canonicalize().expect("it is there"))
 }
 
 /// What a trace asks for in all.

@@ -197,6 +197,25 @@ impl Frontend {
         values.filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok()).sum()
     }
 
+    /// Waits until a metric has a value: frontends count an answer after they
+    /// have sent it.
+    ///
+    /// # Panics
+    /// When it does not get there in time.
+    #[track_caller]
+    pub fn wait_for_metric(&self, name: &str, value: f64) {
+        let mut last = f64::NAN;
+        let deadline = Instant::now() + PATIENCE;
+        while Instant::now() < deadline {
+            last = self.metric(name);
+            if last == value {
+                return;
+            }
+            thread::sleep(Duration::from_millis(20));
+        }
+        panic!("{name} is {last}, expected {value}");
+    }
+
     /// Asks for a path.
     ///
     /// # Panics

@@ -46,7 +46,7 @@ pub fn hostile_guest() -> Option<PathBuf> {
     }
     let mut command = Command::new(vcr());
     command.args(["guest", "build", "--quiet", "--out"]).arg(&out).arg(&source);
-    let said = Said::of(command.env("CARGO_TARGET_DIR", scratch_dir().join("guests-target")));
+    let said = Said::of(command.env("CARGO_TARGET_DIR", guests_target()));
     if said.code != 0 && said.stderr.contains("no compiler for ") {
         skip(&said.stderr);
         return None;
@@ -81,7 +81,7 @@ pub fn built_guest(source: &Path, out: &Path) -> Option<PathBuf> {
     let _lock = lock("guests");
     let mut command = Command::new(vcr());
     command.args(["guest", "build", "--json", "--quiet", "--out"]).arg(out).arg(source);
-    let said = Said::of(command.env("CARGO_TARGET_DIR", scratch_dir().join("guests-target")));
+    let said = Said::of(command.env("CARGO_TARGET_DIR", guests_target()));
     // What is not to be had, rather than what is wrong with the guest.
     let lacks = ["no compiler for ", "componentize-py cannot be installed", "`python3` is not installed"];
     if said.code != 0 && lacks.iter().any(|lack| said.stderr.contains(lack)) {
@@ -90,6 +90,12 @@ pub fn built_guest(source: &Path, out: &Path) -> Option<PathBuf> {
     }
     let built = said.ended(0).json();
     Some(PathBuf::from(built[0]["component"].as_str().expect("a built guest has a file")))
+}
+
+/// A target folder that builds of guests share, beside the profile's.
+#[must_use]
+pub fn guests_target() -> PathBuf {
+    scratch_dir().join("guests-target")
 }
 
 /// The latest change of anything in a folder.

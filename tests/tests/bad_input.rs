@@ -18,9 +18,9 @@ fn line_refused(line: &str, needles: &[&str]) {
     refused(&format!("{HEAD}\n{line}\n"), needles);
 }
 
-/// Asserts that a promise on a run is refused. It stands in line 3.
+/// Asserts that an assertion on a run is refused. It stands in line 3.
 #[track_caller]
-fn promise_refused(arguments: &str, needles: &[&str]) {
+fn assertion_refused(arguments: &str, needles: &[&str]) {
     let run = "let r = run(#{ cluster: c, workloads: [ w ] });";
     line_refused(&format!("{run}\nexpect(r, {arguments});"), &[&["error: test.rhai:3:1: "], needles].concat());
 }
@@ -34,7 +34,7 @@ fn scripts_that_are_no_scenarios() {
     refused("throw \"enough\";", &["error: test.rhai:1:1: the script threw: enough"]);
     refused("let x = nowhere;", &["error: test.rhai:1:9: ", "nowhere"]);
     refused("import \"other\" as other;", &["error: test.rhai:1:1: ", "import"]);
-    refused("exit(0);", &["error: test.rhai:1:1: ", "`exit`", "promises"]);
+    refused("exit(0);", &["error: test.rhai:1:1: ", "`exit`", "assertions"]);
     refused("sleep(1);", &["error: test.rhai:1:1: ", "`sleep`"]);
     refused("let now = timestamp();", &["error: test.rhai:1:11: ", "there is no function `timestamp`"]);
     refused("eval(\"1\");", &["error: test.rhai:1:1: ", "eval"]);
@@ -127,14 +127,14 @@ fn values_of_a_wrong_type_or_range() {
     refused("engine(#{ pipeline_parallel_size: 2 });", &["`pipeline_parallel_size` is not simulated", "one stage"]);
     refused("engine(#{ kv_transfer_config: #{} });", &["`kv_transfer_config` is not simulated", "link"]);
     refused(
-        "engine(#{ vllm_line: \"0.30\", async_scheduling: true });",
+        "engine(#{ vllm_minor: \"0.30\", async_scheduling: true });",
         &["vLLM 0.30 has other rules for `async_scheduling`"],
     );
     refused(
         "engine(#{ num_speculative_tokens: 3, max_num_seqs: 2, max_num_batched_tokens: 3 });",
         &["`max_num_batched_tokens` (3)", "`num_speculative_tokens` (3)"],
     );
-    refused("engine(#{ vllm_line: \"0.31.1\" });", &["`vllm_line` must be one of"]);
+    refused("engine(#{ vllm_minor: \"0.31.1\" });", &["`vllm_minor` must be one of"]);
     line_refused(
         "run(#{ cluster: c, workloads: w });",
         &["error: test.rhai:2:20: `workloads` must be an array, but is a workload"],
@@ -186,22 +186,32 @@ fn a_wrong_value_is_not_also_called_missing() {
 
 #[test]
 fn unknown_metrics_statistics_and_workloads() {
-    promise_refused(r#""tfft", "p99 < 1s""#, &["there is no metric `tfft`", "hint: did you mean `ttft`?"]);
-    promise_refused(r#""happiness", "p99 < 1s""#, &["there is no metric `happiness`", "hint: metrics are ttft, itl, "]);
-    promise_refused(r#""ttft", "p98 < 1s""#, &["there is no statistic `p98`", "hint: did you mean `p9"]);
-    promise_refused(r#""ttft", "typical < 1s""#, &["there is no statistic `typical`", "hint: statistics are p50, "]);
-    promise_refused(r#""ttft", "value < 1s""#, &["`ttft` has no `value`", "hint: it can be asked for p50, "]);
-    promise_refused(r#""duration", "p99 < 1s""#, &["`duration` has no `p99`", "hint: it can be asked for value"]);
-    promise_refused(
+    assertion_refused(r#""tfft", "p99 < 1s""#, &["there is no metric `tfft`", "hint: did you mean `ttft`?"]);
+    assertion_refused(
+        r#""happiness", "p99 < 1s""#,
+        &["there is no metric `happiness`", "hint: metrics are ttft, itl, "],
+    );
+    assertion_refused(r#""ttft", "p(101) < 1s""#, &["invalid percentile `p(101)`: expected p0 to p100"]);
+    assertion_refused(r#""ttft", "q99 < 1s""#, &["there is no statistic `q99`", "hint: did you mean `p99`?"]);
+    assertion_refused(r#""ttft", "typical < 1s""#, &["there is no statistic `typical`", "hint: statistics are p50, "]);
+    assertion_refused(
+        r#""ttft", "value < 1s""#,
+        &["`ttft` has no `value`", "hint: it can be asked for percentiles such as p50 "],
+    );
+    assertion_refused(r#""duration", "p99 < 1s""#, &["`duration` has no `p99`", "hint: it can be asked for value"]);
+    assertion_refused(
         r#""ttft{workload:brust}", "p99 < 1s""#,
         &["the run `run` has no workload `brust`", "hint: did you mean `burst`?"],
     );
-    promise_refused(r#""ttft{workload:evening}", "p99 < 1s""#, &["has no workload `evening`", "hint: it has burst"]);
-    promise_refused(r#""ttft{pool:x}", "p99 < 1s""#, &["is not of the form `metric{workload:NAME}`"]);
-    promise_refused(r#""steps{workload:burst}", "count < 1""#, &["`steps` belongs to engines"]);
-    promise_refused(r#""ttft", "p99 < 4""#, &["`4` has no unit"]);
-    promise_refused(r#""ttft", "fast""#, &["`fast` is not a condition", "hint: write a statistic"]);
-    promise_refused(r#""ttft", "p99 <""#, &["`p99 <` is not a condition"]);
+    assertion_refused(r#""ttft{workload:evening}", "p99 < 1s""#, &["has no workload `evening`", "hint: it has burst"]);
+    assertion_refused(r#""ttft{pool:x}", "p99 < 1s""#, &["is not of the form `metric{workload:NAME}`"]);
+    assertion_refused(r#""steps{workload:burst}", "count < 1""#, &["`steps` belongs to engines"]);
+    assertion_refused(r#""ttft", "p99 < 4""#, &["`4` has no unit"]);
+    assertion_refused(r#""ttft", "fast""#, &["`fast` is not a condition", "hint: write a statistic"]);
+    assertion_refused(r#""ttft", "p99 <""#, &["`p99 <` is not a condition"]);
+    assertion_refused(r#""goodput", "rate > 1""#, &["`goodput` needs latency limits", "goodput{ttft<1s,tpot<50ms}"]);
+    assertion_refused(r#""goodput{tfft<1s}", "rate > 1""#, &["have no latency `tfft`", "hint: did you mean `ttft`?"]);
+    assertion_refused(r#""goodput{ttft<1s}", "p99 > 1""#, &["`goodput` has no `p99`", "count, rate, ratio"]);
 }
 
 #[test]

@@ -76,9 +76,9 @@ fn a_report_is_converted_and_summarized() {
   under way: 0.1 on average, 1 at most; 0 preemptions
 
            mean      p50      p90      p99      max  count
-   ttft  75.00ms  50.00ms  100.0ms  100.0ms  100.0ms      2
+   ttft  75.00ms  100.0ms  100.0ms  100.0ms  100.0ms      2
    itl   10.00ms  10.00ms  10.00ms  10.00ms  10.00ms      2
-   e2e   85.00ms  50.00ms  120.0ms  120.0ms  120.0ms      2
+   e2e   85.00ms  120.0ms  120.0ms  120.0ms  120.0ms      2
   of 2 gaps only means are known
 ";
     assert_eq!(squeezed(&said.stdout), squeezed(expected), "{}", said.stdout);
@@ -140,6 +140,120 @@ fn a_capture_that_breaks_off_says_so() {
     let said = folder.vcr(&["inspect", "summarize", "cut.jsonl"]).ended(0);
     assert!(said.stdout.contains("the file breaks off: in the middle of a line"), "{}", said.stdout);
     assert!(said.stdout.contains("requests: 3"), "{}", said.stdout);
+}
+
+/// The first bytes of a file.
+fn cut(folder: &Folder, name: &str, to: &str, share: f64) {
+    let whole = fs::read(folder.path().join(name)).expect("a file");
+    folder.write(to, &whole[..(whole.len() as f64 * share) as usize]);
+}
+
+#[test]
+fn a_small_archive_that_is_cut_off_is_read_as_far_as_it_goes() {
+    let folder = Folder::new();
+    let _ = folder.vcr(&["inspect", "gen-demo", "-o", "a.jsonl.gz", "--requests", "9"]).ended(0);
+    cut(&folder, "a.jsonl.gz", "cut.jsonl.gz", 0.6);
+    let said = folder.vcr(&["inspect", "summarize", "cut.jsonl.gz"]).ended(0);
+    assert!(said.stdout.contains("the file breaks off: in the middle of an archive"), "{}", said.stdout);
+    let _ = folder.vcr(&["inspect", "convert", "cut.jsonl.gz", "-o", "whole.jsonl"]).ended(0);
+    let _ = folder.vcr(&["inspect", "diff", "cut.jsonl.gz", "whole.jsonl"]).ended(0);
+    // The one block of a small zstd file is there as a whole or not at all.
+    let _ = folder.vcr(&["inspect", "gen-demo", "-o", "a.jsonl.zst", "--requests", "9"]).ended(0);
+    cut(&folder, "a.jsonl.zst", "cut.jsonl.zst", 0.6);
+    let nothing = "so nothing in it can be read";
+    folder.vcr(&["inspect", "summarize", "cut.jsonl.zst"]).failed(2, &["`cut.jsonl.zst`", nothing]);
+    folder.write("half.jsonl", r#"{"kind":"meta","format":"vcr.capt"#);
+    folder.vcr(&["inspect", "summarize", "half.jsonl"]).failed(2, &["`half.jsonl`", nothing]);
+}
+
+/// Six requests on two engines, of which some wait.
+const SCENARIO: &str = r#"let e = engine(#{ max_num_seqs: 1, num_gpu_blocks: 64 });
+let c = cluster(#{ engines: pool(#{ engines: 2, engine: e, latency: fixed(#{ step: "10ms" }) }) });
+let w = burst(#{ count: 3, turns: 2, think_time: "5ms", prompt_tokens: 40, output_tokens: 3 });
+run(#{ name: "base", cluster: c, workloads: [ w ] });"#;
+
+#[test]
+fn requests_that_vcr_lists_are_read_back() {
+    let folder = Folder::with(SCENARIO);
+    let report = folder.run(&["--json", "--out", "out"]).ended(0).json();
+    let trends = &report["runs"][0]["metrics"]["trends"];
+    let in_ms = |summary: &Value, name: &str, field: &str| summary[name][field].as_f64().expect("a time") / 1e6;
+    let first = folder.vcr(&["inspect", "summarize", "out/requests.jsonl", "--json"]).ended(0).json();
+    assert_eq!((&first["format"], &first["requests"]), (&"requests".into(), &6.into()));
+    assert_eq!(first["finished"]["length"], 6);
+    assert_eq!((&first["sessions"]["count"], &first["engines"]), (&3.into(), &2.into()));
+    for name in ["ttft", "e2e", "queue"] {
+        assert_eq!(in_ms(&first, &format!("{name}_ns"), "max"), trends[format!("{name}_ms")]["max"], "{name}");
+    }
+    // The folder will do, and so will every table that is made of it.
+    for target in ["c.jsonl", "r.csv", "r.parquet"] {
+        let _ = folder.vcr(&["inspect", "convert", "out", "-o", target]).ended(0);
+        let mut again = folder.vcr(&["inspect", "summarize", target, "--json"]).ended(0).json();
+        for name in ["requests", "finished", "ttft_ns", "itl_ns", "e2e_ns", "queue_ns", "output_tokens", "sessions"] {
+            assert_eq!(again[name].take(), first[name], "{name} of {target}");
+        }
+        let _ = folder.vcr(&["inspect", "diff", "out", target]).ended(0);
+    }
+    // A turn of a run waits for the one before, as in the run.
+    let script =
+        SCENARIO.replace("burst(#{ count: 3, turns: 2, think_time: \"5ms\",", "trace(#{ path: \"c.jsonl\" }); //");
+    folder.write("test.rhai", script.replace("c.jsonl\" });", "c.jsonl\" });\n"));
+    let again = folder.run(&["--json"]).ended(0).json();
+    assert_eq!(again["runs"][0]["metrics"]["trends"]["e2e_ms"], trends["e2e_ms"]);
+}
+
+#[test]
+fn one_run_of_several_is_named() {
+    let folder = Folder::with(&format!(
+        "{SCENARIO}\nrun(#{{ name: \"more\", cluster: c, workloads: [ w, burst(#{{ name: \"x\", count: 1, prompt_tokens: 4, output_tokens: 1 }}) ] }});"
+    ));
+    let _ = folder.run(&["-q", "--out", "out"]).ended(0);
+    folder.vcr(&["inspect", "summarize", "out"]).failed(2, &["several runs, such as `base` and `more`", "--of RUN"]);
+    let summary = folder.vcr(&["inspect", "summarize", "out", "--of", "more", "--json"]).ended(0).json();
+    assert_eq!(summary["requests"], 7);
+}
+
+#[test]
+fn files_of_ours_are_named_where_they_do_not_fit() {
+    let folder = Folder::with(SCENARIO);
+    let _ = folder.run(&["-q", "--out", "out"]).ended(0);
+    let replay =
+        ["replay", "--input-tokens", "64", "--output-tokens", "4", "--request-count", "5", "--request-rate", "9"];
+    let files = ["--report-json", "report.json", "--report-jsonl", "rows.jsonl"];
+    let _ = folder.vcr(&[&replay[..], &files].concat()).ended(0);
+    let sweep = |file| [&replay[..], &["--sweep", "num_workers=1,2", "--sweep-out", file]].concat();
+    for table in ["sweep.csv", "sweep.json", "sweep.parquet"] {
+        let _ = folder.vcr(&sweep(table)).ended(0);
+        folder.vcr(&["inspect", "summarize", table]).failed(2, &[table, "the table of a sweep", "a whole run"]);
+    }
+    let rows = folder.vcr(&["inspect", "summarize", "rows.jsonl", "--json"]).ended(0).json();
+    assert_eq!(
+        (&rows["format"], &rows["requests"], &rows["output_tokens"]),
+        (&"requests".into(), &5.into(), &20.into())
+    );
+    for (file, what) in [
+        ("out/report.json", "the report of `vcr run`"),
+        ("report.json", "the report of `vcr replay`"),
+        ("out/steps.jsonl", "a log of engine steps"),
+        ("out/trace.json", "a trace for Perfetto"),
+    ] {
+        folder.vcr(&["inspect", "summarize", file]).failed(2, &[file, what, "holds no requests"]);
+    }
+    folder.vcr(&["inspect", "summarize", "sweep.csv", "--from", "azure"]).failed(2, &["the table of a sweep"]);
+    let asked = ["inspect", "summarize", "rows.jsonl", "--from", "mooncake"];
+    folder.vcr(&asked).failed(2, &["the list of requests of `vcr replay`, not of the format mooncake"]);
+    // Neither a trace nor a capture.
+    let no_trace = ["`out/requests.jsonl` is the list of requests of `vcr run`, not a trace", "vcr inspect convert"];
+    folder.vcr(&["replay", "out/requests.jsonl"]).failed(2, &no_trace);
+    folder.write("test.rhai", "trace(#{ path: \"sweep.csv\" });");
+    folder.run(&[]).failed(2, &["the table of a sweep of `vcr replay`, not a trace"]);
+    let no_capture = ["the list of requests of `vcr run`, not a capture"];
+    folder.vcr(&["play", "--replay", "out/requests.jsonl"]).failed(2, &no_capture);
+    folder.write("other.csv", "x,y\n1,2\n");
+    folder.vcr(&["inspect", "summarize", "other.csv"]).failed(2, &["by its columns x, y", "`prompt_tokens`"]);
+    folder.write("plain.csv", "arrival_ms,prompt_tokens,output_tokens\n0,10,5\n20,30,6\n");
+    let plain = folder.vcr(&["inspect", "summarize", "plain.csv", "--json"]).ended(0).json();
+    assert_eq!((&plain["format"], &plain["is_workload"]), (&"requests".into(), &true.into()));
 }
 
 #[test]

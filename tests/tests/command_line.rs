@@ -5,7 +5,7 @@ use std::process::{Command, Stdio};
 
 use vcr_tests::{Folder, Said, vcr};
 
-/// One promise that holds, and one that holds unless `-e n=...` says otherwise.
+/// One assertion that holds, and one that holds unless `-e n=...` says otherwise.
 const SCENARIO: &str = r#"//! A burst on two engines.
 //! Claim: all of it is served.
 let n = param("n", 20);
@@ -28,7 +28,7 @@ fn the_summary_shows_promises_then_metrics_then_the_fingerprint() {
     let order = [
         at("test.rhai  n=20"),
         at("A burst on two engines. Claim: all of it is served."),
-        at("PROMISES"),
+        at("ASSERTIONS"),
         at("✓  base  ttft"),
         at("✓  base  completed  count == 20  20"),
         at("✓        sane"),
@@ -37,7 +37,7 @@ fn the_summary_shows_promises_then_metrics_then_the_fingerprint() {
         at("requests: 20 arrived, 20 completed"),
         at("engines 1"),
         at("fingerprint "),
-        at("3 of 3 promises kept"),
+        at("3 of 3 assertions passed"),
     ];
     assert!(order.is_sorted(), "{order:?}\n{}", said.stdout);
     // Wall time differs from run to run, so it does not belong to the results.
@@ -47,23 +47,23 @@ fn the_summary_shows_promises_then_metrics_then_the_fingerprint() {
 }
 
 #[test]
-fn a_broken_promise_is_marked_and_decides_the_exit_code() {
+fn a_failed_assertion_is_marked_and_decides_the_exit_code() {
     let folder = Folder::with(SCENARIO);
     let said = folder.run(&["-e", "n=5"]).ended(1);
     assert!(said.stdout.contains("✗  base  completed  count == 20  5"), "{}", said.stdout);
     assert!(said.stdout.contains("✓  base  ttft"), "{}", said.stdout);
-    assert!(said.stdout.contains("1 of 3 promises broken"), "{}", said.stdout);
+    assert!(said.stdout.contains("1 of 3 assertions failed"), "{}", said.stdout);
     assert!(said.stderr.contains("reproduce with: vcr run test.rhai -e n=5 --seed 1"), "{}", said.stderr);
 
     let outcome = folder.run(&["-e", "n=5", "--json"]).ended(1).json();
     assert_eq!(outcome["passed"], false);
-    let passed: Vec<_> = outcome["checks"].as_array().unwrap().iter().map(|check| &check["passed"]).collect();
+    let passed: Vec<_> = outcome["assertions"].as_array().unwrap().iter().map(|check| &check["passed"]).collect();
     assert_eq!(passed, [true, false, true]);
 }
 
-/// A promise about samples that do not exist is broken, not kept.
+/// An assertion on samples that do not exist fails.
 #[test]
-fn a_promise_without_samples_is_broken() {
+fn an_assertion_without_samples_fails() {
     let script = format!("{SCENARIO}\nexpect(r, \"transfer\", \"p99 < 1s\");");
     let said = Folder::with(&script).run(&[]).ended(1);
     assert!(said.stdout.contains("no samples"), "{}", said.stdout);
@@ -81,13 +81,13 @@ check("never", why == "because");"#;
 }
 
 #[test]
-fn quiet_prints_only_broken_promises() {
+fn quiet_prints_only_broken_assertions() {
     let folder = Folder::with(SCENARIO);
     let kept = folder.run(&["--quiet"]).ended(0);
     assert_eq!((kept.stdout.as_str(), kept.stderr.as_str()), ("", ""));
     let broken = folder.run(&["-q", "-e", "n=5"]).ended(1);
-    assert_eq!(broken.stdout, "  ✗  base  completed  count == 20  5\n  1 of 3 promises broken\n");
-    assert_eq!(broken.stderr, "");
+    assert_eq!(broken.stdout, "  ✗  base  completed  count == 20  5\n  1 of 3 assertions failed\n");
+    assert_eq!(broken.stderr, "reproduce with: vcr run test.rhai -e n=5 --seed 1\n");
     // Results that were asked for are not noise.
     let outcome = folder.run(&["-q", "--json"]).ended(0).json();
     assert_eq!(outcome["passed"], true);
@@ -96,13 +96,13 @@ fn quiet_prints_only_broken_promises() {
 #[test]
 fn json_has_the_parts_that_others_rely_on() {
     let outcome = Folder::with(SCENARIO).run(&["--json", "--seed", "42"]).ended(0).json();
-    assert_eq!(outcome["schema_version"], 1);
+    assert_eq!(outcome["schema_version"], 2);
     assert_eq!(outcome["scenario"], "test.rhai");
     assert_eq!(outcome["claim"], "A burst on two engines. Claim: all of it is served.");
     assert_eq!(outcome["parameters"]["n"], "20");
     assert_eq!(outcome["passed"], true);
     assert_eq!(outcome["fingerprint"].as_str().map(str::len), Some(64));
-    let check = &outcome["checks"][0];
+    let check = &outcome["assertions"][0];
     assert_eq!((&check["run"], &check["subject"]), (&"base".into(), &"ttft".into()));
     assert_eq!((&check["condition"], &check["observed"]), (&"p99 < 10s".into(), &10.0.into()));
     let run = &outcome["runs"][0];
@@ -147,7 +147,8 @@ fn the_help_of_every_command_has_examples_and_exit_codes() {
         assert!(help.lines().all(|line| line.chars().count() <= 100), "{help}");
     }
     let help = folder.vcr(&["--help"]).ended(0).stdout;
-    for code in ["  0  every promise was kept", "  1  a promise", "  2  bad usage", "  3  a guest or an engine failed"]
+    for code in
+        ["  0  every assertion passed", "  1  an assertion", "  2  bad usage", "  3  a guest or an engine failed"]
     {
         assert!(help.contains(code), "{help}");
     }

@@ -18,7 +18,7 @@ run(#{{ name: "replay", cluster: cluster(#{{ engines: p }}), workloads: [ trace(
         trace.display()
     );
     let folder = Folder::with(&script);
-    let _ = folder.run(&["--quiet", "--out", "out"]).ended(0);
+    let _ = folder.run(&["--quiet", "--out", "out", "--files", "report,requests,steps"]).ended(0);
     let read = |name: &str| std::fs::read_to_string(folder.path().join("out").join(name)).expect("it was written");
     let json = |text: &str| serde_json::from_str::<Value>(text).expect("valid JSON");
     let rows = |name: &str| read(name).lines().map(json).collect();

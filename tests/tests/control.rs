@@ -113,8 +113,13 @@ fn addresses_that_cannot_be_used_end_the_program() {
     let folder = Folder::new();
     for (option, address, error, hint) in [
         ("--admin-address", "0.0.0.0:0", "0.0.0.0:0 is no loopback address", "--metrics-address takes any address"),
-        ("--admin-address", "9090", "`9090` is no address to listen at", "write it as HOST:PORT"),
-        ("--metrics-address", "127.0.0.1", "`127.0.0.1` is no address to listen at", "write it as HOST:PORT"),
+        ("--admin-address", "9090", "invalid listen address `9090`: expected HOST:PORT", "write it as HOST:PORT"),
+        (
+            "--metrics-address",
+            "127.0.0.1",
+            "invalid listen address `127.0.0.1`: expected HOST:PORT",
+            "write it as HOST:PORT",
+        ),
         ("--metrics-address", "192.0.2.1:0", "cannot listen at `192.0.2.1:0`", "port 0 takes a free one"),
     ] {
         let said = folder.vcr(&["play", option, address]).ended(2);

@@ -50,7 +50,7 @@ fn who_promises_blocks_preempts_nobody_and_others_do() {
 fn options_of_another_engine_are_refused_by_name() {
     for (engine, words) in [
         (r#"engine_type: "sglang", num_gpu_blocks: 100"#, "num_gpu_blocks"),
-        (r#"engine_type: "trtllm", vllm_line: "0.33""#, "vllm_line"),
+        (r#"engine_type: "trtllm", vllm_minor: "0.33""#, "vllm_minor"),
         (
             r#"engine_type: "sglang", page_size: 64, chunked_prefill_size: 100"#,
             "must be a multiple of `page_size` (64)",

@@ -9,8 +9,8 @@ use serde_json::{Value, json};
 use vcr_tests::{FRONTENDS, Frontend, FrontendOptions};
 use vcr_wire::{
     EngineCoreEvent, EngineCoreOutput, EngineCoreRequest, EngineGreeting, EngineLink, EngineLinkConfig, EventType,
-    FinishReason, Integer, Line, LineEvidence, LogprobRows, PrefillStats, ReadyResponse, Received, Request,
-    SchedulerStats, StepEncoder, StepEnd, Transport,
+    FinishReason, Integer, LogprobRows, PrefillStats, ReadyResponse, Received, Request, SchedulerStats, StepEncoder,
+    StepEnd, Transport, VersionEvidence, VllmMinor,
 };
 
 /// Long enough for a machine that is busy with something else.
@@ -20,9 +20,9 @@ const TEXT: &str = "Once upon a time";
 const FOREVER: i64 = 7;
 
 /// A request, and what all before told of the frontend's line.
-type Seen = (Request, LineEvidence);
+type Seen = (Request, VersionEvidence);
 
-fn line_of(version: &str) -> Line {
+fn line_of(version: &str) -> VllmMinor {
     let (line, _) = version.rsplit_once('.').expect("a version has three parts");
     line.parse().expect("a line that is known")
 }
@@ -51,11 +51,11 @@ fn echo(version: &str) -> Option<(Frontend, Receiver<Seen>)> {
     Some((frontend, seen))
 }
 
-fn serve(mut engine: EngineLink, line: Line, seen: &Sender<Seen>) {
+fn serve(mut engine: EngineLink, line: VllmMinor, seen: &Sender<Seen>) {
     let rules = line.rules();
     let mut step = StepEncoder::new(rules);
     let mut frame = Vec::new();
-    let stats = SchedulerStats::of_line(rules);
+    let stats = SchedulerStats::of_version(rules);
     while let Some(received) = engine.inputs.receive(PATIENCE).expect("the library works") {
         let Received::Request { request, .. } = received else { return };
         if let Request::Add(add) = &request {
@@ -101,7 +101,7 @@ fn first_output(request_id: &str, token: u32, prompt_tokens: u64) -> EngineCoreO
     }
 }
 
-fn next_add(seen: &Receiver<Seen>) -> (EngineCoreRequest, LineEvidence) {
+fn next_add(seen: &Receiver<Seen>) -> (EngineCoreRequest, VersionEvidence) {
     match seen.recv_timeout(PATIENCE).expect("a request comes") {
         (Request::Add(request), evidence) => (*request, evidence),
         other => panic!("a request was expected, but this is {other:?}"),
@@ -118,7 +118,7 @@ fn on_each(check: impl Fn(&Frontend, &Receiver<Seen>)) {
 
 #[test]
 fn compat_toml_names_these_frontends() {
-    let tested = Line::ALL.into_iter().filter_map(|line| line.rules().tested.as_deref());
+    let tested = VllmMinor::ALL.into_iter().filter_map(|line| line.rules().tested.as_deref());
     assert_eq!(tested.collect::<Vec<_>>(), FRONTENDS);
 }
 
@@ -171,9 +171,9 @@ fn a_client_that_leaves_aborts_its_request() {
 #[test]
 fn requests_tell_the_line_of_their_frontend() {
     for (version, oldest, newest) in [
-        ("0.27.1", Line::V0_27, Line::V0_27),
-        ("0.30.0", Line::V0_30, Line::V0_30),
-        ("0.33.0", Line::V0_31, Line::V0_33),
+        ("0.27.1", VllmMinor::V0_27, VllmMinor::V0_27),
+        ("0.30.0", VllmMinor::V0_30, VllmMinor::V0_30),
+        ("0.33.0", VllmMinor::V0_31, VllmMinor::V0_33),
     ] {
         let Some((frontend, seen)) = echo(version) else { continue };
         let _: Value = frontend.complete(&json!(TEXT), &json!({}));

@@ -104,13 +104,29 @@ fn component(wit: &str, core_text: &str) -> Vec<u8> {
 }
 
 #[test]
+fn a_build_replaces_components_and_nothing_else() {
+    let folder = Folder::new();
+    new_project(&folder, "mine", "latency-model", &[]);
+    std::fs::create_dir(folder.path().join("out")).expect("it is writable");
+    let taken = folder.write("out/mine.wasm", "my notes");
+    let build = ["guest", "build", "--quiet", "mine", "--out", "out"];
+    folder.vcr(&build).failed(2, &["cannot write `out/mine.wasm`", "is no WebAssembly", "--out"]);
+    assert_eq!(std::fs::read_to_string(taken).expect("it is there"), "my notes");
+}
+
+#[test]
 fn inspect_says_what_a_file_is_whether_or_not_it_can_run() {
     let folder = Folder::new();
     let inspect = |name: &str, bytes: &[u8]| {
         folder.write(name, bytes);
         // For people, and for machines.
-        let _ = folder.vcr(&["guest", "inspect", name]).ended(0);
-        folder.vcr(&["guest", "inspect", name, "--json"]).ended(0).json()
+        let said = folder.vcr(&["guest", "inspect", name, "--json"]);
+        let seen = said.json();
+        // What is no component cannot be a guest of any build.
+        let code = if seen["kind"] == "component" { 0 } else { 2 };
+        let _ = said.ended(code);
+        let _ = folder.vcr(&["guest", "inspect", name]).ended(code);
+        seen
     };
     let is = |seen: &Value, kind: &str, problem: &str| {
         assert_eq!(seen["kind"], kind, "{seen:#}");
@@ -144,6 +160,9 @@ fn inspect_says_what_a_file_is_whether_or_not_it_can_run() {
     assert_eq!(seen["worlds"][0], serde_json::json!({"world": "latency-model", "api_version": "0.9.0"}));
 
     folder.vcr(&["guest", "inspect", "missing.wasm"]).failed(2, &["cannot read guest `missing.wasm`"]);
+    let endless = ["cannot read guest `/dev/zero`: it is a character device; expected a regular file or a pipe"];
+    folder.vcr(&["guest", "inspect", "/dev/zero"]).failed(2, &endless);
+    folder.vcr(&["guest", "check", "/dev/zero"]).failed(2, &endless);
 }
 
 #[test]

@@ -62,7 +62,8 @@ fn files_that_are_no_guests_are_refused_with_the_way_out() {
     let folder = Folder::new();
     refused(&folder, "missing.wasm", &["cannot read guest `missing.wasm`", "vcr guest build"]);
     std::fs::create_dir(folder.path().join("folder.wasm")).expect("it is writable");
-    refused(&folder, "folder.wasm", &["cannot read guest `folder.wasm`"]);
+    folder.write("test.rhai", priced_by(&guest_at(Path::new("folder.wasm"), "#{}")));
+    folder.run(&[]).failed(2, &["test.rhai:1:15: cannot read guest `folder.wasm`: it is a directory; expected a"]);
     folder.write("text.wasm", "fn main() {}\n");
     refused(&folder, "text.wasm", &["it is not a WebAssembly file"]);
     folder.write("empty.wasm", "");
@@ -74,7 +75,7 @@ fn files_that_are_no_guests_are_refused_with_the_way_out() {
 #[test]
 fn limits_that_no_guest_can_keep_are_the_scripts_own_fault() {
     let folder = Folder::with(r#"guest(#{ path: "any.wasm", memory: 0 });"#);
-    folder.run(&[]).failed(2, &["test.rhai:1:28: `memory` must be at least 64KiB"]);
+    folder.run(&[]).failed(2, &["test.rhai:1:28: `memory` must be from 64KiB"]);
     folder.write("test.rhai", r#"guest(#{ path: "any.wasm", fuel: 0 });"#);
     folder.run(&[]).failed(2, &["test.rhai:1:28: `fuel` must be at least 1"]);
 }
@@ -111,6 +112,60 @@ fn a_guest_of_another_of_our_worlds_is_refused_by_name() {
         let wanted = "`latency` must be a latency model (world `latency-model`), but";
         folder.run(&["--json"]).failed(2, &["error: test.rhai:", wanted, found]);
     }
+}
+
+/// Before its config, which was meant for another.
+#[test]
+fn the_world_of_a_guest_is_looked_at_before_its_config() {
+    for (name, found) in [
+        ("chaos", "the guest `chaos` is a failure injector (world `failure-injector`)"),
+        ("json-tokens", "the guest `json-tokens` is a token source (world `token-source`)"),
+    ] {
+        let Some(path) = shipped_guest(name) else { return };
+        let folder = Folder::with(&priced_by(&guest_at(&path, "#{}")));
+        let wanted = "`latency` must be a latency model (world `latency-model`), but";
+        folder.run(&["--json"]).failed(2, &["error: test.rhai:", wanted, found]);
+    }
+    // A guest of the right world tells what is wrong with its config, where it was made.
+    let Some(path) = shipped_guest("roofline") else { return };
+    let folder = Folder::with(&priced_by(&guest_at(&path, "#{}")));
+    let told = ["error: test.rhai:1:15: guest `roofline` failed in `configure`", "`layers` has no value", "\nhint: "];
+    folder.run(&["--json"]).failed(2, &told);
+    // So does one that is given to nothing.
+    folder.write("test.rhai", format!("let g = {};", guest_at(&path, "#{}")));
+    folder.run(&[]).failed(2, &["error: test.rhai:1:9: guest `roofline` failed in `configure`"]);
+}
+
+/// Runs a command of the shell with less address space.
+#[cfg(target_os = "linux")]
+fn within(folder: &Folder, kilobytes: u32, args: &[&str]) -> vcr_tests::Said {
+    let mut command = std::process::Command::new("bash");
+    let limited = format!("ulimit -v {kilobytes} && exec \"$@\"");
+    command.args(["-c", &limited, "bash"]).arg(vcr_tests::vcr()).args(args).current_dir(folder.path());
+    vcr_tests::Said::of(&mut command)
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn guests_run_alike_where_address_space_is_limited() {
+    let Some(path) = shipped_guest("roofline") else { return };
+    let guest = guest_at(&path, r#"#{ model: "llama-3.1-8b", gpu: "h100-sxm" }"#);
+    let folder = Folder::with(&priced_by(&guest));
+    let free = folder.run(&["--json"]).ended(0).stdout;
+    assert_eq!(within(&folder, 2_000_000, &["run", "test.rhai", "--json"]).ended(0).stdout, free);
+    let path = path.to_str().expect("a path in UTF-8");
+    let _ = within(&folder, 2_000_000, &["guest", "check", path]).ended(0);
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn what_the_machine_refuses_is_not_blamed_on_the_guest() {
+    let Some(path) = shipped_guest("roofline") else { return };
+    let guest = guest_at(&path, r#"#{ model: "llama-3.1-8b", gpu: "h100-sxm" }"#);
+    let folder = Folder::with(&priced_by(&guest).replace("engines: 2,", "engines: 2000,"));
+    let said = within(&folder, 2_000_000, &["run", "test.rhai", "--json"]).ended(3);
+    assert!(said.stderr.contains("this machine cannot run guest `roofline`: mmap failed"), "{}", said.stderr);
+    assert!(said.stderr.contains("ulimit -v") && !said.stderr.contains("trapped"), "{}", said.stderr);
 }
 
 #[test]
@@ -301,15 +356,15 @@ fn what_a_guest_tells_is_in_the_report_and_in_the_trace() {
     let told = folder.run(&["--json"]).ended(0).json()["guests"].clone();
     assert_eq!((&told[0]["name"], &told[0]["world"]), (&"thermal".into(), &"latency-model".into()));
     assert_eq!(told[0]["digest"].as_str().map(str::len), Some(64));
-    assert_eq!((&told[0]["seats"], &told[0]["failures"]), (&2.into(), &0.into()));
-    for (engine, seat) in told[0]["told"].as_array().expect("a list").iter().enumerate() {
+    assert_eq!((&told[0]["instances"], &told[0]["failures"]), (&2.into(), &0.into()));
+    for (engine, plugin_context) in told[0]["told"].as_array().expect("a list").iter().enumerate() {
         assert_eq!(
-            (&seat["run"], &seat["pool"], &seat["engine"]),
+            (&plugin_context["run"], &plugin_context["pool"], &plugin_context["engine"]),
             (&"priced".into(), &"engines".into(), &engine.into())
         );
-        assert!(seat["counters"]["throttled_steps"].as_u64() > Some(0), "{seat}");
-        let gauge = &seat["gauges"]["temperature_celsius"];
-        assert!(gauge["min"].as_f64() < gauge["max"].as_f64(), "{seat}");
+        assert!(plugin_context["counters"]["throttled_steps"].as_u64() > Some(0), "{plugin_context}");
+        let gauge = &plugin_context["gauges"]["temperature_celsius"];
+        assert!(gauge["min"].as_f64() < gauge["max"].as_f64(), "{plugin_context}");
     }
     assert_eq!(folder.run(&["--json", "--out", "out"]).ended(0).json()["guests"], told, "files change nothing");
     let read = |name: &str| std::fs::read_to_string(folder.path().join("out").join(name));

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use serde_json::Value;
-use vcr_tests::root;
+use vcr_tests::{file_circles, root};
 use wit_parser::{Resolve, WorldItem};
 
 /// What each native crate may depend on, of ours, when it is built. A crate
@@ -15,29 +15,33 @@ const MAY_DEPEND_ON: &[(&str, &[&str])] = &[
     ("vcr-roofline", &[]),
     ("vcr-routing", &[]),
     ("vcr-scaling", &[]),
-    ("vcr-trace", &[]),
     ("vcr-block-hash", &[]),
     ("vcr-wire", &[]),
     ("vcr-guest-build", &[]),
     ("vcr-guest-template", &[]),
     ("vcr-guest-harness", &[]),
     ("vcr-guest-sdk", &[]),
+    ("vcr-output", &[]),
     ("vcr-units", &[]),
-    ("vcr-registry", &[]),
+    ("vcr-input", &["vcr-units"]),
+    ("vcr-trace", &["vcr-input"]),
+    ("vcr-registry", &["vcr-input"]),
     ("vcr-policy", &["vcr-core", "vcr-guest-sdk"]),
     ("vcr-random", &["vcr-core"]),
-    ("vcr-import", &["vcr-random", "vcr-trace"]),
-    ("vcr-guest", &["vcr-core"]),
+    ("vcr-import", &["vcr-input", "vcr-random", "vcr-trace"]),
+    ("vcr-guest", &["vcr-core", "vcr-input"]),
     ("vcr-timing", &["vcr-core", "vcr-random", "vcr-roofline"]),
-    ("vcr-steplog", &["vcr-block-hash", "vcr-core"]),
+    ("vcr-steplog", &["vcr-block-hash", "vcr-core", "vcr-input"]),
     ("vcr-cluster", &["vcr-core", "vcr-random", "vcr-routing", "vcr-scaling", "vcr-trace"]),
-    ("vcr-dynamo", &["vcr-cluster", "vcr-core", "vcr-timing"]),
+    ("vcr-dynamo", &["vcr-cluster", "vcr-core", "vcr-input", "vcr-timing"]),
     (
         "vcr-scenario",
         &[
             "vcr-cluster",
             "vcr-core",
             "vcr-guest",
+            "vcr-input",
+            "vcr-output",
             "vcr-policy",
             "vcr-random",
             "vcr-registry",
@@ -50,9 +54,12 @@ const MAY_DEPEND_ON: &[(&str, &[&str])] = &[
         ],
     ),
     ("vcr-replay", &["vcr-trace"]),
-    ("vcr-live", &["vcr-block-hash", "vcr-core", "vcr-random", "vcr-replay", "vcr-trace", "vcr-units", "vcr-wire"]),
+    (
+        "vcr-live",
+        &["vcr-block-hash", "vcr-core", "vcr-input", "vcr-random", "vcr-replay", "vcr-trace", "vcr-units", "vcr-wire"],
+    ),
     ("vcr-control", &["vcr-live"]),
-    ("vcr-record", &["vcr-trace", "vcr-wire"]),
+    ("vcr-record", &["vcr-output", "vcr-trace", "vcr-wire"]),
     (
         "vcr",
         &[
@@ -65,7 +72,9 @@ const MAY_DEPEND_ON: &[(&str, &[&str])] = &[
             "vcr-guest-build",
             "vcr-guest-template",
             "vcr-import",
+            "vcr-input",
             "vcr-live",
+            "vcr-output",
             "vcr-random",
             "vcr-record",
             "vcr-registry",
@@ -114,7 +123,7 @@ struct Package {
 impl Package {
     /// Tests and benches may use anything.
     fn is_about_others(&self) -> bool {
-        self.folder == root().join("tests") || self.folder.starts_with(root().join("benches"))
+        self.folder.starts_with(root().join("tests")) || self.folder.starts_with(root().join("benches"))
     }
 }
 
@@ -194,6 +203,59 @@ fn heavy_dependencies_have_one_user() {
             assert!(!needs || may, "{} may not use {dependency}, only {} may", package.name, users.join(", "));
         }
     }
+}
+
+/// The packages of a `cargo tree`, each with its version and features.
+fn built_packages(arguments: &[&str]) -> BTreeSet<String> {
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let output = Command::new(cargo)
+        .args(["tree", "--offline", "--prefix", "none", "--format", "{p} {f}"])
+        .args(arguments)
+        .current_dir(root())
+        .output()
+        .expect("cargo starts");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let text = String::from_utf8(output.stdout).expect("cargo prints UTF-8");
+    // "(*)" marks a package whose dependencies were listed before.
+    text.lines().map(|line| line.replace(" (proc-macro)", "").replace(" (*)", "")).collect()
+}
+
+/// One feature more in a small crate recompiles all crates above it: ten CPU
+/// minutes where wasmtime is one of them.
+#[test]
+fn the_program_and_the_tests_share_one_build_of_every_dependency() {
+    let everything = built_packages(&["--edges", "all", "--workspace", "--features", "vcr/full"]);
+    // Fewer packages than these would mean that `cargo tree` was misread.
+    let builds: [(&[&str], usize); 2] = [(&[], 150), (&["--features", "full"], 300)];
+    for (features, least) in builds {
+        let program = built_packages(&[&["--edges", "normal,build", "--package", "vcr"], features].concat());
+        assert!(program.len() > least, "`cargo tree` lists {} packages only with {features:?}", program.len());
+        // Our own have features, and are quick to compile.
+        let only_program: Vec<_> =
+            program.difference(&everything).filter(|package| !package.starts_with("vcr")).collect();
+        assert!(
+            only_program.is_empty(),
+            "the tests build these with more features than {features:?}; request the same in runtime/cli/Cargo.toml: \
+             {only_program:#?}"
+        );
+    }
+}
+
+/// A file that others need and that needs them cannot be read, tested or moved by
+/// itself. A file and those in its own folder are one part of the whole.
+#[test]
+fn no_file_circles_inside_a_crate() {
+    let mut folders: Vec<PathBuf> = packages().into_iter().map(|package| package.folder).collect();
+    let guests = std::fs::read_dir(root().join("guests")).expect("there are guests");
+    folders.extend(guests.map(|entry| entry.expect("they can be listed").path()));
+    folders.retain(|folder| folder.join("src").is_dir());
+    assert!(folders.len() > 30, "only {} crates were found", folders.len());
+    let mut found = Vec::new();
+    for folder in folders {
+        let name = folder.strip_prefix(root()).expect("it lies in the repository").display().to_string();
+        found.extend(file_circles(&folder.join("src")).iter().map(|circle| format!("{name}: {circle}")));
+    }
+    assert!(found.is_empty(), "files that need each other:\n{}", found.join("\n"));
 }
 
 /// Calls that would tie a simulation to the machine it runs on, and what to do
@@ -304,8 +366,10 @@ fn the_interfaces_parse_and_lie_in_the_folder_of_their_version() {
         for (_, world) in &resolve.worlds {
             for import in world.imports.values() {
                 let WorldItem::Interface { id, .. } = import else { panic!("`{}` imports no interface", world.name) };
-                // All that it has are functions that take and answer nothing.
-                assert_eq!(resolve.interfaces[*id].name.as_deref(), Some("observe"), "in `{}`", world.name);
+                // All that they have are functions that return nothing.
+                let name = resolve.interfaces[*id].name.as_deref();
+                let may_refuse = world.name == "token-source" && name == Some("requests");
+                assert!(name == Some("observe") || may_refuse, "`{}` imports {name:?}", world.name);
                 assert!(resolve.interfaces[*id].functions.values().all(|function| function.result.is_none()));
             }
         }

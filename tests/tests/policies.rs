@@ -5,7 +5,7 @@ use std::sync::mpsc;
 use std::thread;
 
 use serde_json::{Value, json};
-use vcr_tests::{Folder, Frontend, FrontendOptions, Play, releases, shipped_guest, wait_until};
+use vcr_tests::{Folder, Frontend, FrontendOptions, Play, releases, shipped_guest};
 use wit_component::{ComponentEncoder, StringEncoding, embed_component_metadata};
 use wit_parser::Resolve;
 
@@ -171,7 +171,7 @@ fn a_policy_that_fails_fails_the_run_and_is_named() {
     folder.run(&["--json"]).failed(3, &told);
 }
 
-/// Behind real frontends: while one request has the only seat, a long prompt
+/// Behind real frontends: while one request has the only running slot, a long prompt
 /// comes to wait and a short one after it, which is answered first.
 #[test]
 fn a_guest_ranks_the_requests_of_a_real_frontend() {
@@ -197,7 +197,7 @@ fn a_guest_ranks_the_requests_of_a_real_frontend() {
                     assert_eq!(answer.status, 200, "{}", answer.body);
                     answered.send(name).expect("somebody waits for it");
                 });
-                wait_until("the request waits", || frontend.metric("vllm:num_requests_waiting") == waiting);
+                frontend.wait_for_metric("vllm:num_requests_waiting", waiting);
             }
             // Whoever leaves makes room.
             drop(seated);

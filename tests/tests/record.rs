@@ -1,11 +1,13 @@
 //! `vcr record` between a real frontend of vLLM and `vcr play`.
 
 use std::path::PathBuf;
+use std::thread;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use tempfile::TempDir;
-use vcr_tests::{Folder, Frontend, FrontendOptions, Play, Record, capture};
+use vcr_tests::{Folder, Frontend, FrontendOptions, Play, Record, capture, free_port};
+use vcr_wire::{DataAddress, FrontendConfig, FrontendListener, Transport};
 
 /// The release whose frontend is in front.
 const RELEASE: &str = "0.33.0";
@@ -243,4 +245,107 @@ fn files_that_are_there_are_left_alone() {
     assert!(said.stderr.contains(".jsonl.zst"), "{}", said.stderr);
     let said = folder.vcr(&["record", "--out", "a.jsonl", "--engine-handshake", "tcp://0.0.0.0:1"]).ended(2);
     assert!(said.stderr.contains("--bind-host"), "{}", said.stderr);
+}
+
+#[test]
+fn addresses_that_cannot_be_are_told() {
+    let folder = Folder::new();
+    for (args, wanted) in [
+        (&["--frontend-handshake", "tcp://127.0.0.1:99999"][..], "the port is `99999`"),
+        (&["--engine-handshake", "tcp://127.0.0.1:99999"], "the port is `99999`"),
+        (&["--engine-handshake", "ipc:///no/such/folder/a"], "there is no folder /no/such/folder"),
+        (&["--kv-events", "here"], "invalid address `here`"),
+        (&["--frontend-handshake", "tcp://127.0.0.1:29560"], "engines are to join at tcp://127.0.0.1:29560"),
+        (
+            &[
+                "--frontend-handshake",
+                "tcp://localhost:5",
+                "--engine-handshake",
+                "tcp://*:5",
+                "--bind-host",
+                "127.0.0.1",
+            ],
+            "which is where the frontend is to be: tcp://localhost:5",
+        ),
+    ] {
+        let said = folder.vcr(&[&["record", "--out", "a.jsonl"], args].concat()).ended(2).stderr;
+        assert!(said.contains(wanted), "{args:?}: {said}");
+        assert!(!folder.path().join("a.jsonl").exists(), "{args:?}");
+    }
+}
+
+#[test]
+fn waiting_is_said_and_may_be_limited() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let nobody = format!("tcp://127.0.0.1:{}", free_port());
+    let mut record = Record::start(&nobody, &folder.path().join("a.jsonl"), &["--connect-timeout", "3s"]);
+    record.wait_for(&format!("waiting for engines at {} (2 s)", record.engine_handshake()));
+    let _play = Play::start(record.engine_handshake(), &[]);
+    record.wait_for(&format!("waiting for the frontend at {nobody} (2 s), which has not answered engine 0"));
+    assert_eq!(record.wait().code(), Some(2));
+    record.wait_for(&format!("the frontend at {nobody} has not answered engine 0 within 3 s"));
+
+    let mut record = Record::start(&nobody, &folder.path().join("b.jsonl"), &["--connect-timeout", "100ms"]);
+    assert_eq!(record.wait().code(), Some(2));
+    record.wait_for("no engine has come to");
+}
+
+/// What a recorder writes of sampling parameters is what an engine compares with
+/// them.
+#[test]
+fn among_equal_prompts_the_record_with_equal_parameters_answers() {
+    let Some(chain) = chain(&FrontendOptions::default(), "a.jsonl", &["--record-tokens"], &[]) else { return };
+    let bodies = [
+        json!({"max_tokens": 5, "seed": 1, "temperature": 0.7, "top_p": 0.9}),
+        json!({"max_tokens": 50, "seed": 2, "temperature": 0.7, "stop": ["never said"], "min_tokens": 3}),
+        json!({"max_tokens": 7, "seed": 3, "logit_bias": {"5": -1.5}, "frequency_penalty": 0.25, "top_k": 7}),
+    ];
+    let text = |answer: Value| answer["choices"][0]["text"].clone();
+    let ask = |frontend: &Frontend, body: &Value| text(frontend.complete(&json!("Tell me more"), body));
+    let recorded: Vec<Value> = bodies.iter().map(|body| ask(&chain.frontend, body)).collect();
+    wait_until(&chain, "all are over", |lines| of_kind(lines, "request").len() == 3);
+    let _ = chain.record.end();
+
+    let Some(mut frontend) = Frontend::start(RELEASE, &FrontendOptions::default()) else { return };
+    let capture = chain.out.to_str().expect("a path in text");
+    let report = chain.out.with_file_name("report.json");
+    let report_path = report.to_str().expect("a path in text");
+    let args = ["--max-model-len", "4096", "--replay", capture, "--strict", "--replay-report", report_path];
+    let mut play = Play::start(&frontend.handshake_address(), &args);
+    frontend.wait_until_it_serves();
+    for index in [2, 1] {
+        assert_eq!(ask(&frontend, &bodies[index]), recorded[index], "{}", bodies[index]);
+    }
+    assert!(!play.log().contains("sampling parameters"), "{}", play.log());
+    assert_eq!(ask(&frontend, &json!({"max_tokens": 9, "seed": 1, "temperature": 0.7, "top_p": 0.9})), recorded[0]);
+    let said = play.wait_for("no record that is left has its sampling parameters");
+    assert!(said.contains("max_tokens 5, not 9"), "{said}");
+    play.terminate();
+    assert!(play.wait().success());
+    let report: Value = serde_json::from_slice(&std::fs::read(&report).expect("it was written")).expect("JSON");
+    assert_eq!((&report["exact"], &report["other_params"]), (&json!(3), &json!(1)));
+}
+
+/// An engine whose INIT cannot be readdressed is not recorded: a recorder that
+/// ends as if all were well would hide that.
+#[test]
+fn an_init_that_cannot_be_relayed_is_a_failure() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    // A frontend without any API server.
+    let frontend = FrontendConfig {
+        handshake_address: "tcp://127.0.0.1:*".to_owned(),
+        data: DataAddress::Ipc { folder: folder.path().to_owned() },
+        clients: 0,
+        engines: 1,
+        coordinator: false,
+    };
+    let listener = FrontendListener::bind(&Transport::new(), frontend).expect("the address is free");
+    let mut record = Record::start(listener.handshake_address(), &folder.path().join("a.jsonl"), &[]);
+    let _play = Play::start(record.engine_handshake(), &[]);
+    let greeting = thread::spawn(move || listener.accept(Duration::from_secs(60)).map(drop));
+    record.wait_for("the frontend's answer to the engine was not handed on: ");
+    record.terminate();
+    assert_eq!(record.wait().code(), Some(3));
+    record.wait_for("error: 1 INIT message(s) of the frontend could not be relayed, so engines were not recorded");
+    drop(greeting);
 }

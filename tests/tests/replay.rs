@@ -137,7 +137,7 @@ fn a_mixed_workload_comes_back_token_by_token() {
 
     let capture = capture.to_str().expect("a path in text");
     for (number, times) in ["recorded", "model"].into_iter().enumerate() {
-        let report = folder.path().join("report.json");
+        let report = folder.path().join(format!("report-{number}.json"));
         let report_path = report.to_str().expect("a path in text");
         let again =
             ["--replay", capture, "--replay-times", times, "--strict", "--replay-report", report_path, "--seed", "99"];
@@ -257,8 +257,8 @@ fn an_agent_recorded_once_plays_offline() {
     assert_eq!(agent(&frontend), transcript);
 }
 
-/// What a capture says, in a run that promises it.
-fn run_capture(answers: &str, promises: &str) -> Said {
+/// What a capture says, in a run that makes these assertions.
+fn run_capture(answers: &str, assertions: &str) -> Said {
     let lines = [
         json!({"kind": "meta", "format": "vcr.capture", "version": 1}),
         json!({"kind": "request", "id": "a", "arrival_ns": 1_000_000_000, "prompt_tokens": 40, "cached_tokens": 16,
@@ -277,7 +277,7 @@ let seen = run(#{{
     workloads: [trace(#{{ path: "day.jsonl", answers: "{answers}", speedup: 2.0 }})],
     cluster: cluster(#{{ engines: pool(#{{ engines: 1, latency: fixed(#{{ step: "1ms" }}) }}) }}),
 }});
-{promises}
+{assertions}
 "#
     ));
     folder.write("day.jsonl", capture);

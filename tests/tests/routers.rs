@@ -93,14 +93,14 @@ fn overload_sheds_the_less_urgent_first_and_loses_nothing() {
 
 #[test]
 fn shed_requests_are_a_metric_that_promises_know_even_where_there_are_none() {
-    let promises = |script: String, condition: &str| {
+    let assertions = |script: String, condition: &str| {
         let script =
             script.replace("run(#{ name", "let r = run(#{ name") + "expect(r, \"shed\", \"" + condition + "\");\n";
         Folder::with(&script).run(&["--quiet"]).code
     };
-    assert_eq!(promises(overload(&format!("prefix_affinity({LIMITS})")), "count > 0"), 0);
-    assert_eq!(promises(overload("\"least-loaded\""), "count == 0"), 0);
-    assert_eq!(promises(overload("\"least-loaded\""), "count > 0"), 1);
+    assert_eq!(assertions(overload(&format!("prefix_affinity({LIMITS})")), "count > 0"), 0);
+    assert_eq!(assertions(overload("\"least-loaded\""), "count == 0"), 0);
+    assert_eq!(assertions(overload("\"least-loaded\""), "count > 0"), 1);
 }
 
 #[test]

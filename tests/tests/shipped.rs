@@ -1,9 +1,26 @@
-//! The scenarios that ship: each must keep its promises, everywhere alike.
+//! The scenarios that ship: each must pass its assertions, everywhere alike.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use vcr_tests::{Said, root, skip, vcr};
+
+/// What each scenario comes to, on every machine and with every compiler. A change
+/// of behaviour changes them; a refactoring must not.
+const FINGERPRINTS: &[(&str, &str)] = &[
+    ("failure_drill", "396e92aeb28fcbc701b914df71bda91e773cfb76b779eca04776a79297a19bbf"),
+    ("fair_share", "06a7cddf4a13c967db177e41bca415a2e55cfc1b1bae47f7f249ad7f0da8b1bb"),
+    ("kv_routing", "c95cdf0db17f83d473fb91358e733dd09d559d5177a744e35baddc6ba6360ba5"),
+    ("pd_burst", "7f3292dcd4e8d7bf19bcea3ee723f31cdf432b9c577ba654ceaeba710052b143"),
+    ("thermal", "7bad0fdb613426d087df1db230a87611ec4fe0695776d6ea0a7b67457dd95464"),
+    ("trace_replay", "f7ff3082260de3509462dbbd86d153e3b1313fd3a605e1d40deb432fbdb4d57d"),
+];
+
+fn fingerprint_of(scenario: &Path) -> &'static str {
+    let name = scenario.file_stem().and_then(|name| name.to_str()).expect("a scenario has a name");
+    let found = FINGERPRINTS.iter().find(|(scenario, _)| *scenario == name);
+    found.unwrap_or_else(|| panic!("FINGERPRINTS lacks {name}")).1
+}
 
 fn scenarios() -> Vec<PathBuf> {
     let entries = std::fs::read_dir(root().join("scenarios")).into_iter().flatten();
@@ -17,7 +34,7 @@ fn scenarios() -> Vec<PathBuf> {
 }
 
 #[test]
-fn shipped_scenarios_keep_their_promises_with_one_thread_and_two() {
+fn shipped_scenarios_pass_their_assertions_with_one_thread_and_two() {
     for scenario in scenarios() {
         let text = std::fs::read_to_string(&scenario).expect("it can be read");
         if text.contains("guests/dist") && !root().join("guests/dist").exists() {
@@ -35,7 +52,8 @@ fn shipped_scenarios_keep_their_promises_with_one_thread_and_two() {
         };
         let one = run("1");
         let outcome = one.json();
-        assert!(outcome["checks"].as_array().is_some_and(|checks| !checks.is_empty()), "it promises something");
+        assert!(outcome["assertions"].as_array().is_some_and(|checks| !checks.is_empty()), "it assertions something");
+        assert_eq!(outcome["fingerprint"], fingerprint_of(&scenario), "{}", scenario.display());
         assert!(outcome["claim"].is_string(), "{} says what it shows", scenario.display());
         assert_eq!(run("2").stdout, one.stdout, "{}", scenario.display());
     }

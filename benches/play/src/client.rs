@@ -6,7 +6,7 @@ use clap::ValueEnum;
 use vcr_core::seed::{derive, mix};
 use vcr_wire::{
     DataAddress, EngineCoreOutputs, EngineCoreRequest, EngineMessage, FinishReason, FrontendConfig, FrontendLink,
-    FrontendListener, Integer, Line, LineRules, OutputKind, Request, SamplingParams, Transport, UtilityCall,
+    FrontendListener, Integer, OutputKind, ProtocolRules, Request, SamplingParams, Transport, UtilityCall, VllmMinor,
     monotonic_ns,
 };
 
@@ -88,7 +88,7 @@ pub(crate) struct Client {
     pub(crate) engine: Process,
     pub(crate) relay: Option<Process>,
     link: FrontendLink,
-    rules: &'static LineRules,
+    rules: &'static ProtocolRules,
     seed: u64,
     /// Requests sent so far.
     sent: u64,
@@ -124,7 +124,7 @@ impl Client {
             engine,
             relay,
             link,
-            rules: Line::V0_33.rules(),
+            rules: VllmMinor::V0_33.rules(),
             seed: derive(setup.seed, "bench.prompts", 0),
             sent: 0,
             calls: 0,

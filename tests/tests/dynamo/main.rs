@@ -292,7 +292,10 @@ fn what_cannot_be_is_refused_with_its_name() {
         (&["--replay-mode", "online"], &["`vcr play`"]),
         (&["--arrival-speedup-ratio", "0"], &["a finite number above 0"]),
         (&["--replay-concurrency", "0"], &["--replay-concurrency"]),
-        (&["--report-json", "missing/report.json"], &["cannot write `missing/report.json`"]),
+        (
+            &["--report-json", "trace.jsonl/r.json"],
+            &["cannot write to `trace.jsonl/r.json`", "is a file, not a folder"],
+        ),
         (&["--sweep", "num_workers"], &["NAME=VALUES"]),
         (&["--sweep", "nonsense=1"], &["there is no option, engine argument or key"]),
         (&["--sweep", "json=1"], &["--json is the same for all runs"]),

@@ -50,7 +50,7 @@ const TWO: [&str; 6] = ["--router-mode", "kv_router", "--num-workers", "2", "--p
 
 /// When each request was admitted, to the microsecond.
 fn admitted(folder: &Folder, args: &[&str]) -> Vec<Option<String>> {
-    let _ = replay(folder, &[&TWO, args, &["--report-jsonl", "rows.jsonl"]].concat()).ended(0);
+    let _ = replay(folder, &[&TWO, args, &["--report-jsonl", "rows.jsonl", "--force"]].concat()).ended(0);
     let text = std::fs::read_to_string(folder.path().join("rows.jsonl")).expect("rows");
     let row = |line: &str| serde_json::from_str::<Value>(line).expect("JSON");
     text.lines().map(|line| row(line)["first_admit_ms"].as_f64().map(|ms| format!("{ms:.3}"))).collect()

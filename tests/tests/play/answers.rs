@@ -1,7 +1,7 @@
 //! What clients ask for, and what they get.
 
 use serde_json::{Value, json};
-use vcr_tests::{FrontendOptions, json_tokens, shipped_guest, wait_until};
+use vcr_tests::{FrontendOptions, json_tokens, shipped_guest};
 
 use crate::{is_from, text, with_each};
 
@@ -34,8 +34,8 @@ fn completions_and_chats_whole_and_streamed() {
         };
         assert_eq!(seeded(5), seeded(5));
         assert_ne!(seeded(5), seeded(6));
-        wait_until("all is idle", || frontend.metric("vllm:num_requests_running") == 0.0);
-        assert_eq!(frontend.metric("vllm:generation_tokens_total"), 7.0 * 6.0 + 5.0 * 2.0);
+        frontend.wait_for_metric("vllm:num_requests_running", 0.0);
+        frontend.wait_for_metric("vllm:generation_tokens_total", 7.0 * 6.0 + 5.0 * 2.0);
     });
 }
 
@@ -128,5 +128,36 @@ fn structured_output_and_tools() {
             let has_all = arguments["city"].is_string() && arguments["days"].is_i64();
             assert!(has_all || !is_strict && arguments.is_object(), "{arguments}");
         }
+    });
+}
+
+/// Structured outputs that the guest cannot follow: each such request fails, is
+/// never answered with words, and others are served as before.
+#[test]
+fn a_structured_output_that_cannot_be_followed_fails_its_request_alone() {
+    let Some(tokens) = json_tokens() else { return };
+    let Some(guest) = shipped_guest("json-tokens") else { return };
+    let guest = guest.to_str().expect("a path in text");
+    let args = ["--tokens", guest, "--tokens-config", &tokens.to_string()];
+    with_each(&FrontendOptions::default(), &args, |version, frontend, play| {
+        let ask = |regex: &str| {
+            let body = json!({
+                "messages": [{"role": "user", "content": "Hi"}],
+                "max_tokens": 30,
+                "structured_outputs": {"regex": regex},
+            });
+            frontend.post("/v1/chat/completions", &body)
+        };
+        let refused = ask("(?=a)b");
+        assert!(refused.status >= 400, "{version}: {}", refused.body);
+        // The reason is part of the protocol from 0.33 on.
+        let reason = "the regular expression `(?=a)b` cannot be followed: look-around";
+        assert!(!is_from(version, 33) || refused.body.to_string().contains(reason), "{}", refused.body);
+        let followed = ask("ab|cd").ok();
+        let said = followed["choices"][0]["message"]["content"].as_str().expect("it says something");
+        assert!(["ab", "cd"].contains(&said), "{said}");
+        let log = play.log();
+        assert!(log.contains("refused by the token source `json-tokens`") && log.contains(reason), "{log}");
+        assert!(!log.contains("ERROR"), "{log}");
     });
 }

@@ -14,7 +14,7 @@ fn a_client_that_goes_away_aborts_its_request() {
         drop(events);
         let ended = play.wait_for("reason=Abort");
         assert!(ended.contains("ended"), "{ended}");
-        wait_until("nothing runs", || frontend.metric("vllm:num_requests_running") == 0.0);
+        frontend.wait_for_metric("vllm:num_requests_running", 0.0);
         assert_eq!(frontend.complete(&json!("Next"), &json!({"max_tokens": 2}))["usage"]["completion_tokens"], 2);
     });
 }
@@ -77,7 +77,7 @@ fn a_restarted_frontend_gets_its_engine_back() {
         let Some(mut again) = Frontend::start(version, &options) else { return };
         again.wait_until_it_serves();
         assert_eq!(again.complete(&json!("Next"), &json!({"max_tokens": 2}))["usage"]["completion_tokens"], 2);
-        assert_eq!(again.metric("vllm:num_requests_running"), 0.0, "what the old one wanted is forgotten");
+        again.wait_for_metric("vllm:num_requests_running", 0.0);
     }
 }
 
@@ -96,5 +96,26 @@ fn a_stop_signal_drains_or_aborts() {
             assert_eq!(reasons, [reason], "vLLM {version}");
             assert!(play.wait().success(), "a signal is no failure");
         }
+    }
+}
+
+/// Requests fail, and none of them hangs: neither those under way nor later
+/// ones.
+#[test]
+fn a_strict_replay_tells_the_frontend_that_it_is_over() {
+    let folder = vcr_tests::Folder::new();
+    let _ = folder.vcr(&["inspect", "gen-demo", "-o", "a.jsonl", "--requests", "3"]).ended(0);
+    let capture = folder.path().join("a.jsonl");
+    let capture = capture.to_str().expect("a path in text");
+    for version in releases() {
+        let args = ["--replay", capture, "--strict"];
+        let Some((frontend, mut play)) = served(version, &FrontendOptions::default(), &args) else { return };
+        let ask = || frontend.post("/v1/completions", &json!({"prompt": [1, 2, 3], "max_tokens": 8}));
+        let failed = ask();
+        assert!(failed.status >= 500, "{version}: {}", failed.body);
+        play.wait_for("the replay is strict: this ends it");
+        assert_eq!(play.wait().code(), Some(1), "vLLM {version}");
+        wait_until("the frontend knows that its engine is dead", || frontend.get("/health").status == 503);
+        assert!(ask().status >= 500, "vLLM {version}");
     }
 }

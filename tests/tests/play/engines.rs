@@ -2,8 +2,10 @@
 
 use std::time::Duration;
 
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use serde_json::json;
-use vcr_tests::{FrontendOptions, free_port, releases, wait_until};
+use vcr_tests::{FrontendOptions, Play, free_port, releases, skip, wait_until};
+use vcr_wire::{DataAddress, FrontendConfig, FrontendListener, Transport};
 
 use crate::{dev, is_from, served, text, with_each};
 
@@ -13,9 +15,9 @@ fn a_prefix_is_found_again() {
         let prompt: Vec<u32> = (1000..1100).collect();
         frontend.complete(&json!(prompt), &json!({"max_tokens": 1}));
         frontend.complete(&json!(prompt), &json!({"max_tokens": 1}));
-        wait_until("the hits are counted", || frontend.metric("vllm:prefix_cache_hits_total") == 96.0);
+        frontend.wait_for_metric("vllm:prefix_cache_hits_total", 96.0);
         frontend.complete(&json!(prompt), &json!({"max_tokens": 1, "cache_salt": "mine"}));
-        wait_until("the queries are counted", || frontend.metric("vllm:prefix_cache_queries_total") == 300.0);
+        frontend.wait_for_metric("vllm:prefix_cache_queries_total", 300.0);
         assert_eq!(frontend.metric("vllm:prefix_cache_hits_total"), 96.0, "a salt keeps others out");
     });
 }
@@ -45,7 +47,7 @@ fn sleeping_pausing_and_resetting() {
     for version in releases() {
         // Said, since no request comes before that would show it.
         let line = version.rsplit_once('.').expect("a version has parts").0;
-        let Some((frontend, play)) = served(version, &dev(), &["--vllm-line", line]) else { return };
+        let Some((frontend, play)) = served(version, &dev(), &["--vllm-minor", line]) else { return };
         let post = |path: &str| frontend.post(path, &json!({}));
         assert_eq!(post("/reset_prefix_cache").status, 200);
         assert_eq!(post("/sleep?level=1").status, 200);
@@ -79,7 +81,7 @@ fn prefill_on_one_engine_and_decode_on_another() {
         let options = FrontendOptions::default();
         // Said, since 0.31 and later look alike.
         let line = version.rsplit_once('.').expect("a version has parts").0;
-        let args = ["--vllm-line", line, "--side-channel-port", &port];
+        let args = ["--vllm-minor", line, "--side-channel-port", &port];
         let Some((prefill, _prefill_engine)) = served(version, &options, &args) else {
             return;
         };
@@ -98,11 +100,11 @@ fn prefill_on_one_engine_and_decode_on_another() {
         wait_until("the blocks are held", || prefill.metric("vllm:kv_cache_usage_perc") > 0.0);
         let answer = decode.complete(&json!(prompt), &json!({"max_tokens": 5, "kv_transfer_params": params}));
         assert_eq!(answer["usage"]["completion_tokens"], 5);
-        assert_eq!(decode.metric("vllm:prompt_tokens_total"), 100.0);
+        decode.wait_for_metric("vllm:prompt_tokens_total", 100.0);
         assert!(text(&answer).starts_with(text(&computed)), "the same content gives the same text");
         // Something must happen for the frontend to hear of it.
         prefill.complete(&json!("Next"), &json!({"max_tokens": 1}));
-        wait_until("the blocks are free", || prefill.metric("vllm:kv_cache_usage_perc") == 0.0);
+        prefill.wait_for_metric("vllm:kv_cache_usage_perc", 0.0);
         assert!(!decode_engine.log().contains("WARN"), "{}", decode_engine.log());
     }
 }
@@ -177,4 +179,31 @@ fn kv_events_reach_an_independent_subscriber() {
             assert_eq!(event["block_hashes"][0], json!(0x137b_b037_547f_4caf_u64));
         }
     }
+}
+
+/// More than one context of libzmq has sockets for.
+#[test]
+fn a_thousand_engines_start_in_one_process() {
+    let limit = getrlimit(Resource::Nofile);
+    setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit }).expect("up to the hard limit");
+    let room = limit.maximum.unwrap_or(u64::MAX).saturating_sub(200) / 20;
+    let engines = room.min(1000) as u16;
+    if engines < 300 {
+        return skip(&format!("a process may open {:?} files, which is too few for 300 engines", limit.maximum));
+    }
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let config = FrontendConfig {
+        handshake_address: format!("ipc://{}/handshake", folder.path().display()),
+        data: DataAddress::Ipc { folder: folder.path().to_owned() },
+        clients: 1,
+        engines,
+        coordinator: false,
+    };
+    let listener = FrontendListener::bind(&Transport::new(), config).expect("the addresses are free");
+    let address = listener.handshake_address().to_owned();
+    let mut play = Play::start(&address, &["--data-parallel-size", &engines.to_string(), "--num-gpu-blocks", "100"]);
+    let frontend = listener.accept(Duration::from_secs(120)).expect("all of them come");
+    assert_eq!(frontend.engines.len(), usize::from(engines));
+    play.terminate();
+    assert!(play.wait().success(), "a signal is no failure");
 }

@@ -1,19 +1,27 @@
 //! Options that cannot be used.
 
 use std::io::Write as _;
+use std::process::Command;
+
+use vcr_tests::{Play, free_port, vcr};
 
 #[test]
 fn options_that_cannot_be_used_are_told() {
     let run = |args: &[&str]| {
-        let output = std::process::Command::new(vcr_tests::vcr()).arg("play").args(args).output().expect("it starts");
+        let output = Command::new(vcr()).arg("play").args(args).output().expect("it starts");
         (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
     };
     let mut list = tempfile::NamedTempFile::with_suffix(".jsonl").expect("a temporary file");
     writeln!(list, "{{\"output_token_ids\": [1, 2]}}\n{{\"output_token_ids\": [1, -2]}}").expect("it is writable");
     let list = list.path().to_str().expect("a path in text");
     for (args, wanted) in [
-        (&["--vllm-line", "0.26"][..], "one of 0.27 to 0.33"),
-        (&["--handshake-address", "nonsense"], "nonsense cannot be used"),
+        (&["--vllm-minor", "0.26"][..], "one of 0.27 to 0.33"),
+        (&["--handshake-address", "nonsense"], "invalid address `nonsense`: expected tcp://HOST:PORT"),
+        (&["--handshake-address", "tcp://127.0.0.1:99999"], "the port is `99999`"),
+        (&["--handshake-address", "ipc:///no/such/folder/a"], "there is no folder /no/such/folder"),
+        (&["--connect-timeout", "0s"], "must be more than 0"),
+        (&["--handshake-address", "tcp://127.0.0.1:1", "--connect-timeout", "200ms"], "127.0.0.1:1 within 0.2 s"),
+        (&["--handshake-address", "tcp://no-such-host.invalid:1", "--connect-timeout", "1ms"], "does not resolve"),
         (&["--num-gpu-blocks", "1"], "`num_gpu_blocks` must be at least 2"),
         (&["--max-num-batched-tokens", "10"], "is smaller than `max_num_seqs`"),
         (&["--latency", "fixed(#{ stp: \"1ms\" })"], "stp"),
@@ -45,5 +53,37 @@ fn options_that_cannot_be_used_are_told() {
         let (code, said) = run(args);
         assert_eq!(code, Some(2), "{args:?}: {said}");
         assert!(said.contains(wanted), "{args:?}: {said}");
+    }
+}
+
+/// Not being there yet is no error, but nobody should have to guess what is
+/// waited for.
+#[test]
+fn waiting_for_the_frontend_is_said() {
+    let address = format!("tcp://127.0.0.1:{}", free_port());
+    let play = Play::start(&address, &["--data-parallel-size", "3"]);
+    play.wait_for(&format!("waiting for the frontend at {address} (2 s): nothing listens there yet"));
+    play.wait_for(&format!("waiting for the frontend at {address} (5 s)"));
+    let times = play.log().lines().filter(|line| line.contains("(2 s)")).count();
+    assert_eq!(times, 1, "one engine speaks for all: {}", play.log());
+    let unknown = Play::start("tcp://no-such-host.invalid:1", &[]);
+    unknown.wait_for("(2 s): the host `no-such-host.invalid` does not resolve (");
+
+    let args = ["play", "--quiet", "--handshake-address", &address, "--connect-timeout", "3s"];
+    let output = Command::new(vcr()).args(args).output().expect("it starts");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!((output.status.code(), said.lines().count()), (Some(2), 1), "{said}");
+    assert!(said.contains("nothing came from") && said.contains("within 3 s"), "{said}");
+}
+
+/// The bound and the options, not only that something cannot be opened.
+#[test]
+fn too_many_engines_for_the_limit_of_open_files_are_told() {
+    let script = "ulimit -n 500; exec \"$0\" play --data-parallel-size 100";
+    let output = Command::new("sh").args(["-c", script]).arg(vcr()).output().expect("there is a shell");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{said}");
+    for part in ["--data-parallel-size 100", "this process may open 500, enough for 22 engines", "ulimit -Hn"] {
+        assert!(said.contains(part), "`{part}` is not in: {said}");
     }
 }

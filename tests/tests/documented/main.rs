@@ -1,0 +1,237 @@
+//! Every command of README, `docs` and the examples of `--help` is run for real.
+//!
+//! A command runs in a folder of its own with the inputs that it names, made by
+//! [`pantry`], and must end with exit code 0; [`SPECIAL`] lists those that end
+//! otherwise, serve until they are stopped, or need what a test has not, and then at
+//! least parse. So a new example that names new inputs must be covered here.
+
+mod extract;
+mod links;
+mod pantry;
+mod serve;
+
+use std::process::Command;
+
+use extract::Documented;
+use pantry::Pantry;
+use vcr_tests::{Said, root, shipped_guest};
+
+/// What is expected of a command.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum How {
+    /// It ends with this code.
+    Ends(i32),
+    /// It fails with code 2 for want of something, and says this; its arguments are
+    /// good.
+    Lacks(&'static str),
+    /// It serves until it gets a signal.
+    Serves,
+    /// Only its arguments are looked at.
+    Parses,
+}
+
+/// Commands that contain a text, what is expected of them, and why. The first row
+/// that fits holds; where none does, a command ends with code 0.
+const SPECIAL: &[(&str, How, &str)] = &[
+    ("vcr play", How::Serves, "behind a frontend of our own"),
+    ("vcr record", How::Serves, "between a frontend of our own and `vcr play`"),
+    ("oci://", How::Lacks("localhost:1"), "the registry is replaced by one that is not there"),
+    ("shape=aggregated", How::Ends(1), "README says so: an assertion fails"),
+    ("-e burst=", How::Ends(1), "with more documents assertions fail"),
+    ("compare.rhai", How::Ends(1), "the tutorial says so: assertions fail"),
+    (
+        "only-up.wasm",
+        How::Lacks("cannot read guest"),
+        "the reader's own guest, whose source is in docs/reference/guests",
+    ),
+    ("guest build guests/per-token", How::Parses, "the reader's own guest, whose source is in docs/reference/guests"),
+    ("guest build guests-python", How::Parses, "needs componentize-py; `guest_tools` builds it"),
+    ("prompts.parquet", How::Parses, "the tests have nothing that writes Parquet files of prompts"),
+];
+
+/// The command that runs the tests is not one of them.
+const TEST_COMMAND: &str = "cargo nextest";
+
+fn how(line: &str) -> How {
+    SPECIAL.iter().find(|(text, _, _)| line.contains(text)).map_or(How::Ends(0), |(_, how, _)| *how)
+}
+
+/// Commands whose place begins so, those that serve or the others.
+fn commands(place: &str, serve: bool) -> Vec<Documented> {
+    let all = extract::all().into_iter().filter(|command| !command.line.contains(TEST_COMMAND));
+    let mut found: Vec<Documented> = all
+        .filter(|command| command.place.starts_with(place) && (how(&command.line) == How::Serves) == serve)
+        .collect();
+    found.sort_by(|one, other| one.line.cmp(&other.line));
+    found.dedup_by(|later, first| later.line == first.line);
+    found
+}
+
+/// Runs all that end, and says of every one that does not what it should.
+fn all_end(place: &str) {
+    // Most examples are about shipped guests.
+    let Some(_) = shipped_guest("roofline") else { return };
+    let pantry = Pantry::new();
+    let commands = commands(place, false);
+    assert!(commands.len() > 5, "the scan misses the commands of {place}: {commands:?}");
+    let problems: Vec<String> = commands.iter().filter_map(|command| tried(&pantry, command).err()).collect();
+    assert!(problems.is_empty(), "{}", problems.join("\n\n"));
+}
+
+/// Runs a command; the error says what is wrong.
+fn tried(pantry: &Pantry, command: &Documented) -> Result<(), String> {
+    let how = how(&command.line);
+    let line = match how {
+        How::Parses => format!("{} --help", command.line.split(" #").next().unwrap_or_default()),
+        How::Lacks(_) => command.line.replace("ghcr.io/", "localhost:1/").replace("localhost:5000/", "localhost:1/"),
+        _ => pantry::with_own_guests(&command.line),
+    };
+    let folder = pantry.folder_for(&line);
+    let said = Said::of(&mut shell(&line, &folder));
+    if said.stderr.contains("no compiler for ") {
+        vcr_tests::skip(&said.stderr);
+        return Ok(());
+    }
+    let is_usage = said.stderr.contains("Usage: ") || said.stderr.contains("--help");
+    let is_good = match how {
+        How::Ends(code) => said.code == code,
+        How::Lacks(text) => said.code == 2 && said.stderr.contains(text) && !is_usage,
+        How::Parses => said.code == 0,
+        How::Serves => false,
+    };
+    if is_good {
+        return Ok(());
+    }
+    let (place, code) = (&command.place, said.code);
+    Err(format!("{place}: `{line}` should be {how:?}, but ended with {code}:\n{}\n{}", said.stdout, said.stderr))
+}
+
+/// A shell that runs a line with our `vcr` on the path.
+fn shell(line: &str, folder: &pantry::Scratch) -> Command {
+    let mut command = Command::new("bash");
+    command.args(["-o", "pipefail", "-c", line]).current_dir(folder.path());
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let folders = [folder.programs().to_owned()].into_iter().chain(std::env::split_paths(&path));
+    command.env("PATH", std::env::join_paths(folders).expect("a path of folders"));
+    // Only what writes there gets another home: cargo has its own in the real one.
+    if line.contains("~/") {
+        command.env("HOME", folder.path().join(pantry::HOME));
+    }
+    // Projects of readers share what they are built of; shipped guests have theirs.
+    if line.contains("guest build my-") {
+        command.env("CARGO_TARGET_DIR", vcr_tests::guests_target());
+    }
+    command
+}
+
+#[test]
+fn commands_of_the_readme_do_what_it_says() {
+    all_end("README.md");
+}
+
+#[test]
+fn commands_of_the_docs_end_well() {
+    all_end("docs/");
+}
+
+#[test]
+fn examples_of_the_help_end_well() {
+    all_end("vcr ");
+}
+
+/// One after another: some name ports.
+#[test]
+fn commands_that_serve_serve_and_stop_at_a_signal() {
+    let Some(_) = shipped_guest("roofline") else { return };
+    let pantry = Pantry::new();
+    let commands = commands("", true);
+    assert!(commands.len() > 15, "the scan misses commands: {commands:?}");
+    let problems: Vec<String> = commands
+        .iter()
+        .filter_map(|command| {
+            let served = serve::served(&pantry, &command.line);
+            served.map_err(|problem| format!("{}: `{}` {problem}", command.place, command.line)).err()
+        })
+        .collect();
+    assert!(problems.is_empty(), "{}", problems.join("\n\n"));
+}
+
+#[test]
+fn every_special_case_is_one() {
+    let lines: Vec<String> = extract::all().into_iter().map(|command| command.line).collect();
+    for (text, how, _) in SPECIAL {
+        assert!(lines.iter().any(|line| line.contains(text)), "no command has `{text}` ({how:?}) any more");
+    }
+}
+
+/// README quotes a run of the main scenario: what does not depend on the compiler of
+/// the guests must be what a run says.
+#[test]
+fn the_run_that_the_readme_shows_is_what_a_run_says() {
+    let Some(_) = shipped_guest("roofline") else { return };
+    let readme = std::fs::read_to_string(root().join("README.md")).expect("there is a README");
+    let shown = readme.split("```text\n").nth(1).and_then(|rest| rest.split("```").next()).expect("a run is shown");
+    let mut command = Command::new(vcr_tests::vcr());
+    command.args(["run", "scenarios/pd_burst.rhai"]).current_dir(root()).env("NO_COLOR", "1");
+    let said = Said::of(&mut command).ended(0);
+    let told: Vec<&str> = said.stdout.lines().map(str::trim).collect();
+    let is_the_same_everywhere =
+        |line: &&str| !line.is_empty() && !line.ends_with("...") && !line.contains("of virtual time in");
+    // The claim before it is wrapped to the width of the terminal.
+    let results = shown.lines().map(str::trim).skip_while(|line| *line != "ASSERTIONS").filter(is_the_same_everywhere);
+    assert!(results.clone().count() > 30, "the scan misses the run of the README");
+    for line in results {
+        assert!(told.contains(&line), "README shows `{line}`, but the run says:\n{}", said.stdout);
+    }
+    assert!(!shown.contains("sha256"), "the digest of a guest depends on the compiler");
+}
+
+/// Code blocks of a page, in order: language and text.
+fn blocks(page: &str) -> Vec<(String, String)> {
+    let text = std::fs::read_to_string(root().join(page)).expect("the page is there");
+    let mut blocks = Vec::new();
+    let mut rest = text.as_str();
+    while let Some((_, block)) = rest.split_once("\n```") {
+        let (language, block) = block.split_once('\n').expect("a block has lines");
+        let (block, after) = block.split_once("```").expect("a block ends");
+        blocks.push((language.to_owned(), block.to_owned()));
+        // The next fence is found by the line break before it.
+        rest = after;
+    }
+    blocks
+}
+
+#[test]
+fn tutorials_show_the_scenarios_that_they_run() {
+    for (page, scenario) in [("first-scenario.md", "first.rhai"), ("compare-two-clusters.md", "compare.rhai")] {
+        let file =
+            std::fs::read_to_string(root().join("docs/tutorials").join(scenario)).expect("the scenario is there");
+        let blocks = blocks(&format!("docs/tutorials/{page}"));
+        assert!(blocks.iter().any(|(language, text)| language == "rhai" && *text == file), "{page}: {scenario}");
+    }
+}
+
+/// Outputs in tutorials that do not depend on the machine: a block of text after one of
+/// commands is part of their standard output.
+#[test]
+fn tutorials_show_what_their_commands_print() {
+    let Some(_) = shipped_guest("roofline") else { return };
+    let pantry = Pantry::new();
+    let mut compared = 0;
+    for page in ["first-scenario.md", "compare-two-clusters.md", "replay-a-trace.md", "use-in-ci.md"] {
+        let blocks = blocks(&format!("docs/tutorials/{page}"));
+        for pair in blocks.windows(2) {
+            let [(bash, line), (text, shown)] = pair else { continue };
+            if (bash.as_str(), text.as_str()) != ("bash", "text") {
+                continue;
+            }
+            let said = Said::of(&mut shell(line.trim_end(), &pantry.folder_for(line)));
+            let printed: Vec<&str> = said.stdout.lines().map(str::trim).collect();
+            for shown in shown.lines().map(str::trim).filter(|line| !line.is_empty() && *line != "...") {
+                assert!(printed.contains(&shown), "{page} shows `{shown}`, but `{line}` prints:\n{}", said.stdout);
+                compared += 1;
+            }
+        }
+    }
+    assert!(compared > 60, "only {compared} lines were compared");
+}

@@ -1,0 +1,191 @@
+//! Inputs that documented commands name.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::Path;
+use std::process::Command;
+
+use serde_json::{Map, Value, json};
+use vcr_tests::{Folder, Said, built_guest, component, root, shipped_guest, vcr};
+
+/// Options behind which a name is one of an output.
+const OUTPUTS: [&str; 9] =
+    ["-o", "--output", "--out", "--path", ">", "--report-json", "--report-jsonl", "--sweep-out", "--replay-report"];
+
+/// What is the user's home to a command, where it writes there. The folders around it
+/// are those of the repository.
+pub(crate) const HOME: &str = "home";
+
+/// Folders of the repository that commands name.
+const OF_THE_REPOSITORY: [&str; 5] = ["scenarios", "guests", "guests-python", "tests", "docs"];
+
+/// Guests of the reader, which the documents build, and shipped ones that take the same
+/// configs.
+const OWN_GUESTS: [(&str, &str); 3] = [
+    ("my-router.wasm", "prefix-affinity"),
+    ("shortest.wasm", "prefix-affinity"),
+    ("brief.wasm", "shortest-prompt-first"),
+];
+
+/// A line whose own guests lie in the folder it runs in, as `guests` is that of the
+/// repository.
+pub(crate) fn with_own_guests(line: &str) -> String {
+    OWN_GUESTS.iter().fold(line.to_owned(), |line, (name, _)| line.replace(&format!("guests/dist/{name}"), name))
+}
+
+/// All inputs, under the names that the documents use.
+pub(crate) struct Pantry {
+    folder: Folder,
+    programs: Folder,
+}
+
+/// A folder that one command runs in.
+pub(crate) struct Scratch<'a> {
+    folder: Folder,
+    programs: &'a Path,
+}
+
+impl Scratch<'_> {
+    pub(crate) fn path(&self) -> &Path {
+        self.folder.path()
+    }
+
+    /// The folder that has `vcr`.
+    pub(crate) fn programs(&self) -> &Path {
+        self.programs
+    }
+}
+
+impl Pantry {
+    pub(crate) fn new() -> Self {
+        let programs = Folder::new();
+        symlink(vcr(), programs.path().join("vcr")).expect("the folder is writable");
+        let pantry = Self { folder: Folder::new(), programs };
+        pantry.add_traces_and_captures();
+        pantry.add_reports();
+        pantry.add_recordings();
+        pantry.add_guests();
+        pantry
+    }
+
+    /// A fresh folder with what a command names as inputs.
+    pub(crate) fn folder_for(&self, line: &str) -> Scratch<'_> {
+        let folder = Folder::new();
+        for name in OF_THE_REPOSITORY {
+            symlink(root().join(name), folder.path().join(name)).expect("the folder is writable");
+        }
+        // Places in the user's home.
+        for place in [".local/share/bash-completion/completions", ".zfunc"] {
+            fs::create_dir_all(folder.path().join(HOME).join(place)).expect("the folder is writable");
+        }
+        let words: Vec<&str> = line.split(|char: char| char.is_whitespace() || char == '\'' || char == '"').collect();
+        for (index, word) in words.iter().enumerate() {
+            let before = index.checked_sub(1).map_or("", |before| words[before]);
+            let name = word.trim_start_matches('@').split('/').next().unwrap_or_default();
+            let from = self.folder.path().join(name);
+            let is_input = !name.is_empty() && !OUTPUTS.contains(&before) && before != "new" && from.exists();
+            let to = folder.path().join(name);
+            if is_input && !to.exists() {
+                let copied = Command::new("cp").arg("-r").arg(&from).arg(&to).status().expect("there is `cp`");
+                assert!(copied.success(), "{name}");
+            }
+        }
+        Scratch { folder, programs: self.programs.path() }
+    }
+
+    fn vcr(&self, args: &[&str]) -> Said {
+        self.folder.vcr(args).ended(0)
+    }
+
+    fn copy(&self, from: &str, to: &str) {
+        fs::copy(self.folder.path().join(from), self.folder.path().join(to)).expect("the folder is writable");
+    }
+
+    fn add_traces_and_captures(&self) {
+        let rows = (0..40).map(|index| {
+            let row = json!({"timestamp": 250 * index, "input_length": 1100 + index, "output_length": 20,
+                "hash_ids": [1, 2 + index % 4, 100 + index]});
+            format!("{row}\n")
+        });
+        let trace: String = rows.collect();
+        self.folder.write("trace.jsonl", &trace);
+        self.folder.write("conversation_trace.jsonl", &trace);
+        self.folder.write("engine.json", r#"{"num_gpu_blocks": 8192, "speedup_ratio": 2}"#);
+        for name in ["capture.jsonl", "capture.jsonl.zst", "demo.jsonl", "day.jsonl.zst"] {
+            let _ = self.vcr(&["inspect", "gen-demo", "-o", name, "--requests", "60"]);
+        }
+        self.copy("capture.jsonl", "before.jsonl");
+        self.copy("capture.jsonl", "after.jsonl");
+    }
+
+    /// Files of other tools, and a run's output.
+    fn add_reports(&self) {
+        let request = json!({"request_id": "a", "prompt_tokens": 5, "output_tokens": 3, "time_to_first_token_ms": 1.5,
+            "inter_token_latency_ms": 2, "request_start_time": 1_700_000_001.25, "request_latency": 0.5});
+        let benchmark = json!({"requests": {"successful": [request]}, "config": {"strategy": {"type_": "poisson"}}});
+        let metadata = json!({"guidellm_version": "0.6.1"});
+        let report = json!({"metadata": metadata, "args": {"model": "m"}, "benchmarks": [benchmark]});
+        self.folder.write("report.json", report.to_string());
+        let attribute = |name: &str, value: u32| json!({"key": name, "value": {"intValue": value}});
+        let attributes = [attribute("gen_ai.usage.input_tokens", 12), attribute("gen_ai.usage.output_tokens", 5)];
+        let span = json!({"traceId": "0a", "spanId": "0b", "name": "llm_request", "attributes": attributes,
+            "startTimeUnixNano": "1000000000", "endTimeUnixNano": "2000000000"});
+        let spans = json!({"resourceSpans": [{"scopeSpans": [{"spans": [span]}]}]});
+        self.folder.write("spans.json", spans.to_string());
+        self.folder.write("tokenizer.json", tokenizer().to_string());
+        let _ = self.vcr(&["guest", "vocabulary", "tokenizer.json", "-o", "vocabulary.json"]);
+        let scenario = root().join("scenarios/pd_burst.rhai");
+        for out in ["out", "other-out"] {
+            let _ = self.vcr(&["run", scenario.to_str().expect("a path in UTF-8"), "--quiet", "--out", out]);
+        }
+    }
+
+    fn add_recordings(&self) {
+        let from = root().join("tests/recordings/vllm-scheduler");
+        for (name, to) in
+            [("fcfs-preempt", "recordings/fcfs-preempt"), ("mixed-00", "captures/burst"), ("mixed-01", "captures/mine")]
+        {
+            let to = self.folder.path().join(to);
+            fs::create_dir_all(to.parent().expect("it lies in a folder")).expect("the folder is writable");
+            let copied = Command::new("cp").arg("-r").arg(from.join(name)).arg(to).status().expect("there is `cp`");
+            assert!(copied.success(), "{name}");
+        }
+    }
+
+    fn add_guests(&self) {
+        for (name, shipped) in OWN_GUESTS {
+            let Some(path) = shipped_guest(shipped) else { return };
+            fs::copy(path, self.folder.path().join(name)).expect("the folder is writable");
+        }
+        let wit = "package vcr:guest@0.9.0; interface latency { answer: func() -> u32; } \
+                   world latency-model { export latency; }";
+        let text = "(module (func (export \"vcr:guest/latency@0.9.0#answer\") (result i32) (i32.const 1)))";
+        self.folder.write("newer.wasm", component(wit, text));
+        for (name, world) in
+            [("my-model", "latency-model"), ("my-guest", "latency-model"), ("my-policy", "scheduler-policy")]
+        {
+            let _ = self.vcr(&["guest", "new", name, "--world", world]);
+        }
+        let project = self.folder.path().join("my-model");
+        // Where there is no compiler, nothing that needs it can be tried.
+        let Some(built) = built_guest(&project, &project.join("dist")) else { return };
+        // To be pushed, a guest of any world will do.
+        let dist = self.folder.path().join("my-policy/dist");
+        fs::create_dir_all(&dist).expect("the folder is writable");
+        fs::copy(built, dist.join("my-policy.wasm")).expect("the folder is writable");
+    }
+}
+
+/// A tokenizer whose tokens are the bytes, as byte-level tokenizers write them.
+fn tokenizer() -> Value {
+    let is_seen = |byte: u32| matches!(byte, 33..=126 | 161..=172 | 174..=255);
+    let hidden = (0..256).filter(|byte| !is_seen(*byte)).zip(256..).map(|(byte, letter)| (letter, byte));
+    let letters = (0..256).filter(|byte| is_seen(*byte)).map(|byte| (byte, byte)).chain(hidden);
+    let vocabulary: Map<String, Value> =
+        letters.filter_map(|(letter, byte)| Some((char::from_u32(letter)?.to_string(), byte.into()))).collect();
+    let byte_level = json!({"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": true});
+    json!({"version": "1.0", "truncation": null, "padding": null, "added_tokens": [], "normalizer": null,
+        "pre_tokenizer": byte_level, "post_processor": null, "decoder": byte_level,
+        "model": {"type": "BPE", "dropout": null, "unk_token": null, "continuing_subword_prefix": null,
+            "end_of_word_suffix": null, "fuse_unk": false, "byte_fallback": false, "vocab": vocabulary, "merges": []}})
+}

@@ -1,0 +1,242 @@
+//! The JSON Schemas of `docs/schemas` describe the files that `vcr run` writes.
+
+use std::fs;
+
+use jsonschema::Validator;
+use serde_json::{Value, json};
+use vcr_tests::{Folder, root, shipped_guest};
+
+const SCHEMAS: [&str; 3] = ["report", "requests", "step-log"];
+
+fn schema(name: &str) -> Value {
+    let path = root().join(format!("docs/schemas/{name}.schema.json"));
+    let text = fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+    serde_json::from_str(&text).expect("a schema is JSON")
+}
+
+fn validator(name: &str) -> Validator {
+    jsonschema::draft202012::new(&schema(name)).expect("it is a schema of draft 2020-12")
+}
+
+#[track_caller]
+fn assert_valid(validator: &Validator, value: &Value, place: &str) {
+    let errors: Vec<String> =
+        validator.iter_errors(value).map(|error| format!("{}: {error}", error.instance_path())).collect();
+    assert!(errors.is_empty(), "{place} does not fit its schema:\n{}\n{value:#}", errors.join("\n"));
+}
+
+/// Validates every line of a file, and returns the lines.
+#[track_caller]
+fn valid_lines(validator: &Validator, text: &str, place: &str) -> Vec<Value> {
+    let lines: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).expect("a line is JSON")).collect();
+    lines.iter().enumerate().for_each(|(index, line)| assert_valid(validator, line, &format!("{place}:{}", index + 1)));
+    lines
+}
+
+/// Runs a scenario, validates its files, and returns the report, the requests and the
+/// steps.
+#[track_caller]
+fn valid_outputs(folder: &Folder, args: &[&str], code: i32) -> (Value, Vec<Value>, Vec<Value>) {
+    let files = ["--out", "out", "--files", "report,requests,steps"];
+    let _ = folder.run(&[args, &files[..]].concat()).ended(code);
+    let read = |name: &str| fs::read_to_string(folder.path().join("out").join(name)).expect("it was written");
+    let report: Value = serde_json::from_str(&read("report.json")).expect("the report is JSON");
+    assert_valid(&validator("report"), &report, "report.json");
+    let requests = valid_lines(&validator("requests"), &read("requests.jsonl"), "requests.jsonl");
+    let steps = valid_lines(&validator("step-log"), &read("steps.jsonl"), "steps.jsonl");
+    assert!(!requests.is_empty() && !steps.is_empty(), "nothing was validated");
+    (report, requests, steps)
+}
+
+/// Runs that together write every key that needs no guest.
+const EVERYTHING: &str = r#"//! Claim: every key is described.
+let size = param("size", 40);
+let model = fixed(#{ prefill: "20ms", decode: "10ms" });
+let chat = poisson(#{ name: "chat", rate: "50/s", count: size, prompt_tokens: 300, output_tokens: 12, turns: 2, shared_prefix_tokens: 64 });
+let load = burst(#{ name: "load", count: 60, prompt_tokens: 200, output_tokens: 40 });
+
+let apart = run(#{
+    name: "apart", retries: 1, workloads: [chat],
+    cluster: cluster(#{
+        prefill: pool(#{ engines: 2, latency: model }),
+        decode: pool(#{ engines: 2, latency: model }),
+        link: link(#{ bandwidth: "1GB/s", kv_bytes_per_token: "4KiB" }),
+        conditional: conditional(#{ eff_isl_threshold: 50 }),
+    }),
+    faults: [crash(#{ at: "200ms", pool: "decode", restart_after: "100ms" }), crash(#{ at: "400ms", pool: "prefill", engine: 1 }),
+             slow_down(#{ at: "100ms", pool: "prefill", factor: 2.0, duration: "1s" })],
+});
+let small = engine(#{ num_gpu_blocks: 40, max_model_len: 600, async_scheduling: true, num_speculative_tokens: 2, acceptance_rates: [0.7, 0.4] });
+run(#{
+    name: "preempts", workloads: [load, burst(#{ name: "too long", count: 1, prompt_tokens: 700, output_tokens: 1 })],
+    cluster: cluster(#{ engines: pool(#{ engine: small, latency: model }) }), faults: [crash(#{ at: "300ms", restart_after: "50ms" })],
+});
+run(#{
+    name: "tiers", workloads: [poisson(#{ rate: "20/s", count: 30, prompt_tokens: 100, output_tokens: 20, turns: 3 })],
+    cluster: cluster(#{ engines: pool(#{ latency: model, engine: engine(#{ num_gpu_blocks: 60,
+        kv_tiers: kv_tiers(#{ host_blocks: 120, disk_blocks: 500, kv_bytes_per_token: "1KiB" }) }) }) }),
+});
+run(#{
+    name: "ranks", workloads: [load],
+    cluster: cluster(#{ engines: pool(#{ engines: 2, data_parallel_size: 2, data_parallel_barrier: true, latency: model }) }),
+});
+run(#{
+    name: "scales", workloads: [burst(#{ count: 200, over: "1s", prompt_tokens: 200, output_tokens: 40 })],
+    cluster: cluster(#{ engines: pool(#{ latency: model, router: prefix_affinity(#{ max_waiting: 1 }),
+        engine: engine(#{ max_num_seqs: 4 }), autoscale: autoscale(#{ policy: "target_requests", target: 2, interval: "100ms", max: 2 }) }) }),
+});
+run(#{ name: "sglang", workloads: [load], cluster: cluster(#{ engines: pool(#{ latency: model, engine: engine(#{ engine_type: "sglang" }) }) }) });
+run(#{ name: "cut", max_time: "50ms", workloads: [load], cluster: cluster(#{ engines: pool(#{ latency: model }) }) });
+expect(apart, "ttft", "p99 < 1ms");
+expect(apart, "kv_load", "p50 < 1s");
+check("a condition", true);
+check("another one", true, "as seen");
+"#;
+
+#[test]
+fn outputs_of_runs_fit_their_schemas() {
+    let folder = Folder::with(EVERYTHING);
+    let (report, requests, steps) = valid_outputs(&folder, &["-e", "size=30"], 1);
+    // The scenario must reach what it is there for.
+    let run = |name: &str| {
+        let runs = report["runs"].as_array().expect("an array of runs");
+        runs.iter().find(|run| run["name"] == name).unwrap_or_else(|| panic!("there is no run `{name}`"))
+    };
+    let counter = |name: &str, counter: &str| run(name)["metrics"]["counters"][counter].as_u64().unwrap_or(0);
+    assert!(
+        run("apart")["links"].is_array() && run("scales")["pools"].is_array() && run("scales")["scaling"].is_array()
+    );
+    assert!(run("ranks")["engines"][3]["rank"] == 1 && run("ranks")["engines"][0]["waiting"].is_number());
+    assert!(run("tiers")["engines"][0]["kv_tiers"]["loads"].as_u64() > Some(0));
+    for (name, key) in [
+        ("apart", "stayed_with_decode"),
+        ("apart", "retries"),
+        ("preempts", "preemptions"),
+        ("preempts", "rejected"),
+        ("preempts", "failed"),
+        ("tiers", "host_cached_tokens"),
+        ("scales", "shed"),
+    ] {
+        assert!(counter(name, key) > 0, "run `{name}` has no {key}");
+    }
+    let has = |lines: &[Value], key: &str| lines.iter().any(|line| line.get(key).is_some());
+    let missing = |lines: &[Value], name: &str| -> Vec<String> {
+        let schema = schema(name);
+        let keys = schema["properties"].as_object().expect("a schema has properties").keys().cloned();
+        keys.filter(|key| !has(lines, key)).collect()
+    };
+    assert_eq!(missing(&requests, "requests"), [""; 0], "keys that no request has");
+    // Recordings of vLLM have proposed drafts.
+    assert_eq!(missing(&steps, "step-log"), ["drafts"], "keys that no step has");
+    for status in ["completed", "rejected", "shed", "failed", "unfinished"] {
+        assert!(requests.iter().any(|request| request["status"] == status), "no request is {status}");
+    }
+}
+
+#[test]
+fn outputs_of_a_run_with_guests_fit_their_schemas() {
+    let names = ["roofline", "chaos", "thermal"];
+    let guests: Vec<_> = names.iter().filter_map(|name| shipped_guest(name)).collect();
+    if guests.len() < names.len() {
+        return;
+    }
+    let config = |name: &str| -> Value {
+        let text = fs::read_to_string(root().join("guests").join(name).join("config.json")).expect("an example config");
+        serde_json::from_str(&text).expect("the config is JSON")
+    };
+    let guest = |index: usize, config: &Value| {
+        let path = guests[index].display();
+        format!(r#"guest(#{{ path: "{path}", config: parse_json(`{config}`), fallback: FALLBACK }})"#)
+    };
+    let rules = json!({"rules": [{"match": {}, "after_tokens": 3, "every": 4, "action": "fail_request"}]});
+    let model = guest(2, &config("thermal")).replace("FALLBACK", r#"fixed(#{ step: "10ms" })"#);
+    let failures = guest(1, &rules).replace("FALLBACK", r#""none""#);
+    let scenario = format!(
+        r#"run(#{{
+    workloads: [burst(#{{ count: 20, prompt_tokens: 500, output_tokens: 10 }})],
+    cluster: cluster(#{{ engines: pool(#{{ engines: 2, latency: {model}, failures: {failures} }}) }}),
+}});"#
+    );
+    let (report, requests, _) = valid_outputs(&Folder::with(&scenario), &[], 0);
+    assert_eq!(report["guests"].as_array().map(Vec::len), Some(2), "{:#}", report["guests"]);
+    assert!(report["guests"].to_string().contains("gauges"), "no guest has reported a gauge");
+    assert!(requests.iter().any(|request| request["status"] == "failed"));
+}
+
+#[test]
+fn outputs_of_a_stopped_run_fit_their_schemas() {
+    let endless = r#"run(#{
+    workloads: [closed_loop(#{ concurrency: 4, duration: "50000h", prompt_tokens: 100, output_tokens: 50 })],
+    cluster: cluster(#{ engines: pool(#{ latency: fixed(#{ step: "10ms" }) }) }),
+});"#;
+    let folder = Folder::with(endless);
+    let _ = folder.run(&["--timeout", "300ms", "--out", "out", "--files", "report"]).ended(124);
+    let text = fs::read_to_string(folder.path().join("out/report.json")).expect("it was written");
+    let report: Value = serde_json::from_str(&text).expect("the report is JSON");
+    assert_valid(&validator("report"), &report, "report.json");
+    assert_eq!((&report["partial"]["stopped_by"], &report["runs"][0]["partial"]), (&"--timeout".into(), &true.into()));
+}
+
+#[test]
+fn recordings_of_the_scheduler_fit_the_schema_of_step_logs() {
+    let validator = validator("step-log");
+    let mut lines = Vec::new();
+    for entry in fs::read_dir(root().join("tests/recordings/vllm-scheduler")).expect("there are recordings") {
+        let path = entry.expect("it can be listed").path().join("steps.jsonl.gz");
+        let Ok(packed) = fs::File::open(&path) else { continue };
+        let text = std::io::read_to_string(flate2::read::MultiGzDecoder::new(packed)).expect("it is packed text");
+        // Validating every line of every recording would take minutes.
+        let text: Vec<&str> = text.lines().take(200).collect();
+        lines.extend(valid_lines(&validator, &text.join("\n"), &path.display().to_string()));
+    }
+    assert!(lines.len() > 1_000, "only {} lines were validated", lines.len());
+    assert!(lines.iter().any(|line| line.get("drafts").is_some()), "no recording has drafts");
+}
+
+/// A property of an object, with its path.
+fn properties(schema: &Value, path: &str, found: &mut Vec<(String, Value)>) {
+    match schema {
+        Value::Object(map) => {
+            for (name, property) in map.get("properties").and_then(Value::as_object).into_iter().flatten() {
+                found.push((format!("{path}/{name}"), property.clone()));
+            }
+            map.iter().for_each(|(key, value)| properties(value, &format!("{path}/{key}"), found));
+        }
+        Value::Array(items) => items.iter().for_each(|item| properties(item, path, found)),
+        _ => {}
+    }
+}
+
+#[test]
+fn every_property_is_described_and_unknown_keys_are_refused() {
+    for name in SCHEMAS {
+        let schema = schema(name);
+        assert_eq!(schema["$schema"], "https://json-schema.org/draft/2020-12/schema", "{name}");
+        let mut found = Vec::new();
+        properties(&schema, name, &mut found);
+        assert!(found.len() > 15, "{name}");
+        for (path, property) in found {
+            let is_described = property["description"].is_string() || property["$ref"].is_string();
+            assert!(is_described, "{path} has no description");
+        }
+        assert_eq!(schema["additionalProperties"], false, "{name}");
+        assert!(!validator(name).is_valid(&json!({"surprise": 1})), "{name}");
+    }
+}
+
+/// The page of assertions lists every metric that the report has.
+#[test]
+fn every_metric_of_the_report_is_documented() {
+    let page = fs::read_to_string(root().join("docs/reference/scenarios/assertions.md")).expect("the page is text");
+    let rows: Vec<&str> = page.lines().filter(|line| line.starts_with("| `")).collect();
+    let metrics = &schema("report")["$defs"]["metrics"]["properties"];
+    for kind in ["counters", "gauges", "trends"] {
+        let names = metrics[kind]["properties"].as_object().expect("a schema of metrics");
+        assert!(!names.is_empty(), "{kind}");
+        for name in names.keys() {
+            let name = format!("`{}`", name.trim_end_matches("_ms"));
+            let is_listed = |row: &&str| row.split('|').nth(1).is_some_and(|cell| cell.contains(&name));
+            assert!(rows.iter().any(is_listed), "no row of assertions.md has {name} of {kind}");
+        }
+    }
+}
