@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use vcr_cluster::observe::Unobserved;
 use vcr_cluster::{
-    DataParallel, LatencyFactory, PoolConfig, Report, RouterConfig, RunConfig, Topology, TracePacing, WorkloadConfig,
-    WorkloadSource, simulate,
+    DataParallel, LatencyFactory, Overheads, PoolConfig, Report, RouterConfig, RunConfig, Topology, TracePacing,
+    WorkloadConfig, WorkloadSource, simulate,
 };
 use vcr_core::{EngineConfig, EngineConfigInput};
 use vcr_trace::{Trace, TraceOptions};
@@ -55,6 +55,7 @@ pub fn replay(path: &Path, latency: LatencyFactory) -> Report {
         acceptance_rates: Vec::new(),
         failures: None,
         tokens: None,
+        overheads: Overheads::default(),
     };
     let source = WorkloadSource::Trace {
         answers: vcr_cluster::Answers::Simulated,

@@ -19,6 +19,8 @@ pub(crate) enum Event {
     StepEnd { worker: u32, incarnation: u32 },
     /// Something happens to a request that is answered as recorded.
     Played { tag: u64 },
+    /// The answer to a request is whole at its client.
+    Answered { tag: u64 },
     /// A link's next transfer completes, unless its load changed since.
     LinkProgress { link: u32, version: u64 },
     /// The last byte of a transfer arrives.
@@ -43,6 +45,8 @@ pub(crate) enum Event {
     NextTurn { workload: u32, session: u64, slot: u32 },
     /// A request starts that has waited for others, or whose trace has such.
     Ready { workload: u32, node: u64 },
+    /// A request that has arrived reaches the pool that it comes to first.
+    Submitted { tag: u64 },
     /// The autoscaler of a pool decides.
     ScaleTick { pool: PoolRole },
 }

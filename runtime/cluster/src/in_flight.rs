@@ -4,12 +4,13 @@ use vcr_core::plan::RemoteLoad;
 use vcr_core::{Prompt, RequestId};
 
 use crate::config::PoolRole;
+use crate::ledger::record::Outcome;
 use crate::traffic::{FollowUp, Turn};
 
 /// Where a live request stands in the cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Stage {
-    /// In front of a pool: in its router's queue, or until a worker is up.
+    /// In front of a pool: on its way there, in its router's queue, or until a worker is up.
     Waiting { pool: PoolRole },
     /// On a worker that computes its prompt (and, unless another pool does, its output).
     Prefill { worker: u32, id: RequestId },
@@ -17,6 +18,8 @@ pub(crate) enum Stage {
     Decode { worker: u32, id: RequestId },
     /// On no worker: it is answered as recorded. The next output is of this number.
     Played { row: u32, next_output: u32 },
+    /// On no worker: it has ended there so, and its answer is on its way to the client.
+    Answered { outcome: Outcome },
 }
 
 /// The state of a request until it ends.
@@ -74,9 +77,9 @@ impl InFlight {
         })));
     }
 
-    /// A request, unless it has ended.
+    /// A request, unless it has ended, even if its client does not know yet.
     pub(crate) fn find(&self, tag: u64) -> Option<&Live> {
-        self.requests[tag as usize].as_deref()
+        self.requests[tag as usize].as_deref().filter(|live| !matches!(live.stage, Stage::Answered { .. }))
     }
 
     pub(crate) fn get(&self, tag: u64) -> &Live {

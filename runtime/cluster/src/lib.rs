@@ -21,7 +21,7 @@ mod traffic;
 
 pub use config::{
     Answers, Arrivals, ConditionalConfig, ConditionalPolicy, DataParallel, FaultConfig, FaultKind, InjectorFactory,
-    IslBucket, KvAwareConfig, KvKnowledge, KvRouterConfig, LatencyFactory, Limit, LinkConfig, LinkSharing,
+    IslBucket, KvAwareConfig, KvKnowledge, KvRouterConfig, LatencyFactory, Limit, LinkConfig, LinkSharing, Overheads,
     PolicyFactory, PoolConfig, PoolRole, QueueClass, QueueConfig, QueueOrder, QueueProfile, ReplicaConfig, RequestMix,
     RouterConfig, RouterFactory, RunConfig, RunConfigError, ScalerFactory, ScalingConfig, SourceOutput, TokenConfig,
     TokenFactory, Topology, TracePacing, TransferScope, WorkloadConfig, WorkloadSource,

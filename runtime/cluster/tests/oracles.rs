@@ -10,8 +10,8 @@ use std::sync::Arc;
 
 use support::{assert_conserved, config, recorded, run};
 use vcr_cluster::{
-    DataParallel, LatencyFactory, LinkConfig, LinkSharing, PoolConfig, Report, RouterConfig, RunConfig, SourceOutput,
-    Topology, TransferScope,
+    DataParallel, LatencyFactory, LinkConfig, LinkSharing, Overheads, PoolConfig, Report, RouterConfig, RunConfig,
+    SourceOutput, Topology, TransferScope,
 };
 use vcr_core::sglang::{PassOrder, PrefixLookup, Retraction, SglangConfig, SglangConfigInput};
 use vcr_core::{CapacityPolicy, EngineConfig, EngineConfigInput, EngineKind, Reservations};
@@ -123,6 +123,7 @@ impl Case<'_> {
             acceptance_rates: vec![1.0; self.burst as usize],
             failures: None,
             tokens: None,
+            overheads: Overheads::default(),
         }
     }
 

@@ -9,6 +9,7 @@ mod fault;
 pub(crate) mod guest;
 pub(crate) mod latency;
 mod memory;
+mod overheads;
 pub(crate) mod parameter;
 pub(crate) mod policy;
 mod pool_guest;

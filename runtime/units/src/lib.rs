@@ -70,12 +70,28 @@ const BYTE_UNITS: &[(&str, f64)] = &[
 /// # Errors
 /// Without a number, a known unit of time, or a value from 0 to 500 years.
 pub fn duration_ns(text: &str) -> Result<u64, UnitError> {
+    duration(text, 1.0)
+}
+
+/// A duration in picoseconds, for what is spent very often.
+///
+/// ```
+/// assert_eq!(vcr_units::duration_ps("2.5ns"), Ok(2_500));
+/// ```
+///
+/// # Errors
+/// Without a number, a known unit of time, or a value from 0 to half a year.
+pub fn duration_ps(text: &str) -> Result<u64, UnitError> {
+    duration(text, 1e3)
+}
+
+fn duration(text: &str, per_ns: f64) -> Result<u64, UnitError> {
     let (number, unit) = split(text)?;
     if unit.is_empty() {
         return Err(UnitError::NoUnit { text: text.to_owned(), example: "250ms" });
     }
     let scale = lookup(text, unit, TIME_UNITS, "time", "ns, us, ms, s, m, h, d")?;
-    whole(text, number * scale)
+    whole(text, number * (scale * per_ns))
 }
 
 /// A number of bytes. Decimal (`KB`) and binary (`KiB`) units differ.

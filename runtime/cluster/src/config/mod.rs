@@ -2,6 +2,7 @@
 
 mod conditional;
 mod kv_router;
+mod overheads;
 mod pool;
 mod queue_classes;
 mod router;
@@ -11,6 +12,7 @@ mod workload;
 
 pub use conditional::{ConditionalConfig, ConditionalPolicy};
 pub use kv_router::{KvKnowledge, KvRouterConfig, ReplicaConfig};
+pub use overheads::Overheads;
 pub use pool::{
     DataParallel, InjectorFactory, LatencyFactory, PolicyFactory, PoolConfig, ScalerFactory, ScalingConfig,
     TokenConfig, TokenFactory,

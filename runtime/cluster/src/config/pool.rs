@@ -9,6 +9,7 @@ use vcr_core::scale::{Autoscaler, ScaleError};
 use vcr_core::tokens::{BatchTokenSource, TokenError};
 use vcr_core::{EngineKind, PluginContext};
 
+use super::overheads::Overheads;
 use super::router::RouterConfig;
 
 /// Makes the latency model of one engine from its plugin context.
@@ -97,6 +98,8 @@ pub struct PoolConfig {
     pub failures: Option<InjectorFactory>,
     /// Chooses the output tokens of each engine; without it they are drawn.
     pub tokens: Option<TokenConfig>,
+    /// What passes beside the steps.
+    pub overheads: Overheads,
 }
 
 impl PoolConfig {

@@ -1,6 +1,7 @@
 //! How pools are put together.
 
 use super::conditional::ConditionalConfig;
+use super::overheads::Overheads;
 use super::pool::PoolConfig;
 
 /// Which tokens' KV a transfer moves.
@@ -130,6 +131,20 @@ impl Topology {
         match self {
             Self::Aggregated(_) => None,
             Self::Disaggregated { conditional, .. } => conditional.as_ref(),
+        }
+    }
+
+    /// What passes beside the steps of the engines: on the way to the first pool, and
+    /// from the last one.
+    #[must_use]
+    pub fn overheads(&self) -> Overheads {
+        match self {
+            Self::Aggregated(pool) => pool.overheads,
+            Self::Disaggregated { prefill, decode, .. } => Overheads {
+                arrival_ns: prefill.overheads.arrival_ns,
+                arrival_per_prompt_token_ps: prefill.overheads.arrival_per_prompt_token_ps,
+                ..decode.overheads
+            },
         }
     }
 

@@ -67,7 +67,7 @@ metric_enum! {
         Itl = "itl", Time, "Every gap between consecutive output tokens of a request.";
         Tpot = "tpot", Time, "Mean gap between a request's tokens, for requests with at least two.";
         E2e = "e2e", Time, "Time from arrival to the last output token, per request.";
-        Queue = "queue", Time, "Time from arrival to the first step with the request in it.";
+        Queue = "queue", Time, "Time from reaching the queue to the first step with the request in it.";
         Prefill = "prefill", Time, "Time from that step to the end of the prompt's computation.";
         Transfer = "transfer", Time, "Time of a request's KV transfer, waiting for blocks included.";
         KvLoad = "kv_load", Time, "Time a request waited for KV from the host or the disk, for requests that did.";

@@ -13,7 +13,7 @@ mod tally;
 
 use vcr_core::plan::{StepOutputs, TierLoad};
 
-use crate::config::PoolRole;
+use crate::config::{Overheads, PoolRole};
 use metrics::{Counter, MetricSet, Summarised, Trend};
 use record::{Outcome, RequestRecord, TokenTimes};
 use steady_decode::SteadyDecode;
@@ -31,12 +31,17 @@ pub(crate) struct Ledger {
     steps: u64,
     /// By worker.
     steady_decodes: Vec<SteadyDecode>,
+    overheads: Overheads,
     /// Scratch: requests of each workload that decode in a fast-forward.
     decoding: Vec<u64>,
+    /// Scratch: of these, requests that get their first two tokens there.
+    first_two: Vec<u64>,
+    /// Scratch: requests of each workload that get their second token; all 0 in between.
+    second_tokens: Vec<u64>,
 }
 
 impl Ledger {
-    pub(crate) fn new(workloads: usize, workers: usize, samples_steps: bool) -> Self {
+    pub(crate) fn new(workloads: usize, workers: usize, samples_steps: bool, overheads: Overheads) -> Self {
         Self {
             records: Vec::new(),
             metrics: vec![MetricSet::default(); workloads],
@@ -46,7 +51,10 @@ impl Ledger {
             ended: 0,
             steps: 0,
             steady_decodes: (0..workers).map(|_| SteadyDecode::default()).collect(),
-            decoding: Vec::new(),
+            overheads,
+            decoding: vec![0; workloads],
+            first_two: vec![0; workloads],
+            second_tokens: vec![0; workloads],
         }
     }
 
@@ -215,20 +223,20 @@ impl Ledger {
             }
             self.step_metrics.sample_times(Trend::BatchSize, batch_requests, ended_ns.len() as u64);
         }
-        self.decoding.clear();
-        self.decoding.resize(self.metrics.len(), 0);
+        self.decoding.fill(0);
+        self.first_two.fill(0);
         for output in &outputs.outputs {
+            let gets_first_two = output.num_tokens > 1 && self.record(output.tag).output_tokens == 0;
             let (workload, _) = self.enter_tokens(output.tag, output.num_tokens, times);
             self.decoding[workload] += 1;
+            self.first_two[workload] += u64::from(gets_first_two);
         }
         self.emit_steady_decode(worker, &outputs.steady_decode_groups, first_ns, times.last_ns);
         for (decoding, &requests) in self.decoding.iter_mut().zip(&outputs.steady_decode_groups) {
             *decoding += u64::from(requests);
         }
-        let gaps_ns = &ended_ns[1..];
-        for (metrics, &requests) in self.metrics.iter_mut().zip(&self.decoding).filter(|(_, requests)| **requests > 0) {
-            self.tally.add_gap_sum(times.last_ns - first_ns, gaps_ns.len() as u64, requests);
-            metrics.sample_each(Trend::Itl, gaps_ns, requests);
+        for workload in 0..self.decoding.len() {
+            self.sample_gaps(workload, &ended_ns[1..], self.decoding[workload], self.first_two[workload]);
         }
     }
 
@@ -279,6 +287,7 @@ impl Ledger {
         let record = &mut self.records[tag as usize];
         assert_eq!(record.outcome, Outcome::Unfinished, "request {tag} ended twice");
         record.outcome = outcome;
+        record.reach_client(&self.overheads);
         record.end_ns = Some(now_ns);
         self.ended += 1;
         let metrics = &mut self.metrics[record.workload as usize];
@@ -297,6 +306,8 @@ impl Ledger {
 
     /// Gives the records, and the samples summed up by workload, steps last.
     pub(crate) fn close(mut self) -> (Vec<RequestRecord>, Summarised) {
+        let unfinished = self.records.iter_mut().filter(|record| record.outcome == Outcome::Unfinished);
+        unfinished.for_each(|record| record.reach_client(&self.overheads));
         self.step_metrics.add(Counter::Steps, self.steps);
         self.metrics.push(self.step_metrics);
         (self.records, MetricSet::summarise(self.metrics))
@@ -312,10 +323,15 @@ impl Ledger {
         let is_served = record.prefill_worker.is_some();
         if num_tokens > 0 {
             match record.last_token_ns {
-                None if is_served => self.tally.add_first_token(times.first_ns - record.arrival_ns),
+                None if is_served => {
+                    let way_ns = self.overheads.answer_ns(1);
+                    self.tally.add_first_token((times.first_ns - record.arrival_ns).saturating_add(way_ns));
+                }
                 None => {}
                 Some(last_ns) => {
                     let gap_ns = times.first_ns - last_ns;
+                    let is_first_gap = is_served && record.output_tokens == 1;
+                    let gap_ns = if is_first_gap { self.overheads.first_gap_ns(gap_ns) } else { gap_ns };
                     self.metrics[workload].sample(Trend::Itl, gap_ns);
                     if is_served {
                         self.tally.add_gaps(gap_ns, 1);
@@ -332,13 +348,40 @@ impl Ledger {
     fn emit_steady_decode(&mut self, worker: u32, groups: &[u32], first_ns: u64, last_ns: u64) {
         let steady_decode = &mut self.steady_decodes[worker as usize];
         for tag in steady_decode.take_with_one_token() {
-            self.records[tag as usize].detail.second_token_ns = Some(first_ns);
+            let record = &mut self.records[tag as usize];
+            record.detail.second_token_ns = Some(first_ns);
+            self.second_tokens[record.workload as usize] += 1;
         }
         let gap_ns = first_ns - steady_decode.advance(last_ns);
-        for (metrics, &requests) in self.metrics.iter_mut().zip(groups).filter(|(_, requests)| **requests > 0) {
-            metrics.sample_times(Trend::Itl, gap_ns, u64::from(requests));
-            self.tally.add_gaps(gap_ns, u64::from(requests));
+        for (workload, &requests) in groups.iter().enumerate() {
+            let seconds = std::mem::take(&mut self.second_tokens[workload]);
+            self.sample_gaps(workload, &[gap_ns], u64::from(requests), seconds);
         }
+    }
+
+    /// The gaps between tokens of so many requests of a workload, the first of which is
+    /// that before the second token for `first_gaps` of them.
+    #[inline]
+    fn sample_gaps(&mut self, workload: usize, gaps_ns: &[u64], requests: u64, first_gaps: u64) {
+        if requests == 0 || gaps_ns.is_empty() {
+            return;
+        }
+        let metrics = &mut self.metrics[workload];
+        let (sum_ns, gaps) = (gaps_ns.iter().sum::<u64>(), gaps_ns.len() as u64);
+        if first_gaps == 0 || self.overheads.first_token_ns == 0 {
+            metrics.sample_each(Trend::Itl, gaps_ns, requests);
+            self.tally.add_gap_sum(sum_ns, gaps, requests);
+            return;
+        }
+        let first_ns = self.overheads.first_gap_ns(gaps_ns[0]);
+        metrics.sample_times(Trend::Itl, first_ns, first_gaps);
+        self.tally.add_gap_sum(sum_ns - gaps_ns[0] + first_ns, gaps, first_gaps);
+        let others = requests - first_gaps;
+        if others > 0 {
+            metrics.sample_times(Trend::Itl, gaps_ns[0], others);
+            self.tally.add_gap_sum(sum_ns, gaps, others);
+        }
+        metrics.sample_each(Trend::Itl, &gaps_ns[1..], requests);
     }
 
     fn count(&mut self, tag: u64, counter: Counter, amount: u64) {
@@ -357,7 +400,7 @@ fn sample_completed(record: &RequestRecord, metrics: &mut MetricSet) {
         }
     }
     if let (Some(scheduled_ns), Some(prefill_end_ns)) = (record.scheduled_ns, record.prefill_end_ns) {
-        metrics.sample(Trend::Queue, scheduled_ns - arrival_ns);
+        metrics.sample(Trend::Queue, scheduled_ns - record.queued_ns);
         metrics.sample(Trend::Prefill, prefill_end_ns - scheduled_ns);
         if let Some(transfer_end_ns) = record.transfer_end_ns {
             metrics.sample(Trend::Transfer, transfer_end_ns - prefill_end_ns);

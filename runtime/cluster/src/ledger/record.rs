@@ -4,6 +4,8 @@ use serde::Serialize;
 use vcr_core::RejectReason;
 use vcr_core::plan::TierLoad;
 
+use crate::config::Overheads;
+
 /// How a request ended.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Outcome {
@@ -63,6 +65,7 @@ pub enum FailReason {
 
 /// One request from arrival to end. Times are virtual nanoseconds; those of a
 /// request that was tried again are of its last attempt, but for the arrival.
+/// Arrival, tokens and end are as the client sees them, all between as the engines do.
 #[derive(Clone, Debug, Default)]
 pub struct RequestRecord {
     /// Index of the workload in the run.
@@ -79,8 +82,10 @@ pub struct RequestRecord {
     pub output_tokens: u32,
     /// Prompt tokens found in the (prefill) engine's prefix cache, or in its tiers.
     pub cached_tokens: u32,
-    /// When it arrived.
+    /// When its client sent it.
     pub arrival_ns: u64,
+    /// When it reached the queue in front of the engines.
+    pub queued_ns: u64,
     /// Start of the first step with it.
     pub scheduled_ns: Option<u64>,
     /// End of the computation of its prompt.
@@ -153,9 +158,10 @@ pub(super) struct TokenTimes {
 /// Changes, which the ledger makes.
 impl RequestRecord {
     /// The record of a request that arrives.
-    pub(crate) fn new(workload: u32, session: u64, turn: u32, lengths: [u32; 2], arrival_ns: u64) -> Self {
+    pub(crate) fn new(workload: u32, session: u64, turn: u32, lengths: [u32; 2], times_ns: [u64; 2]) -> Self {
         let [prompt_tokens, max_tokens] = lengths;
-        Self { workload, session, turn, prompt_tokens, max_tokens, arrival_ns, ..Self::default() }
+        let [arrival_ns, queued_ns] = times_ns;
+        Self { workload, session, turn, prompt_tokens, max_tokens, arrival_ns, queued_ns, ..Self::default() }
     }
 
     /// Takes everything back that is of one attempt only.
@@ -167,6 +173,7 @@ impl RequestRecord {
             prompt_tokens: _,
             max_tokens: _,
             arrival_ns: _,
+            queued_ns: _,
             end_ns: _,
             preemptions: _,
             retries: _,
@@ -212,6 +219,21 @@ impl RequestRecord {
     pub(super) fn add_tokens(&mut self, num_tokens: u32, last_ns: u64) {
         self.output_tokens += num_tokens;
         self.last_token_ns = Some(last_ns);
+    }
+
+    /// Turns the times of its tokens, which so far are those of the engine, into those of
+    /// its client. Called once, at the end.
+    pub(super) fn reach_client(&mut self, overheads: &Overheads) {
+        // A request that is answered as recorded has no engine, and its client's times.
+        if self.prefill_worker.is_none() || *overheads == Overheads::default() {
+            return;
+        }
+        let sent = |at_ns: u64| at_ns.saturating_add(overheads.output_ns);
+        self.detail.second_token_ns = self.detail.second_token_ns.map(sent);
+        let second_ns = self.detail.second_token_ns.unwrap_or(u64::MAX);
+        let first = |at_ns: u64| sent(at_ns).saturating_add(overheads.first_token_ns).min(second_ns);
+        self.first_token_ns = self.first_token_ns.map(first);
+        self.last_token_ns = if self.output_tokens == 1 { self.first_token_ns } else { self.last_token_ns.map(sent) };
     }
 
     pub(super) fn admit(&mut self, now_ns: u64, num_computed_tokens: u32) {
@@ -265,6 +287,9 @@ pub struct RequestRow<'a> {
     output_tokens: u32,
     cached_tokens: u32,
     arrival_ms: f64,
+    /// Where that is later.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    queued_ms: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     scheduled_ms: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -308,6 +333,7 @@ impl RequestRecord {
             output_tokens: self.output_tokens,
             cached_tokens: self.cached_tokens,
             arrival_ms: ns_to_ms(self.arrival_ns),
+            queued_ms: ms(Some(self.queued_ns).filter(|queued_ns| *queued_ns > self.arrival_ns)),
             scheduled_ms: ms(self.scheduled_ns),
             prefill_end_ms: ms(self.prefill_end_ns),
             transfer_end_ms: ms(self.transfer_end_ns),
@@ -342,6 +368,8 @@ impl RequestRecord {
             output_tokens,
             cached_tokens,
             arrival_ns,
+            // It follows from the arrival and the prompt.
+            queued_ns: _,
             scheduled_ns,
             prefill_end_ns,
             transfer_end_ns,

@@ -13,7 +13,7 @@ pub enum SloMetric {
     Tpot,
     /// From arrival to the last output token.
     E2e,
-    /// From arrival to the first step with the request in it.
+    /// From reaching the queue to the first step with the request in it.
     Queue,
 }
 
@@ -24,7 +24,7 @@ impl SloMetric {
         match self {
             Self::Ttft => since_arrival(record.first_token_ns),
             Self::E2e => since_arrival(record.last_token_ns),
-            Self::Queue => since_arrival(record.scheduled_ns),
+            Self::Queue => Some(record.scheduled_ns? - record.queued_ns),
             Self::Tpot => {
                 let gaps = u64::from(record.output_tokens.checked_sub(1).filter(|gaps| *gaps > 0)?);
                 Some((record.last_token_ns? - record.first_token_ns?) / gaps)

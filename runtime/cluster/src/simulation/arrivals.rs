@@ -36,15 +36,26 @@ impl Simulation<'_> {
             self.check_limits()?;
         }
         let lengths = [turn.prompt.len_tokens(), turn.max_tokens];
-        let record = RequestRecord::new(workload, turn.session, turn.turn, lengths, self.now_ns);
+        let played_row = turn.played_row;
+        let way_ns = if played_row.is_some() { 0 } else { self.overheads.arrival_of_ns(lengths[0]) };
+        let queued_ns = self.now_ns.saturating_add(way_ns);
+        let record = RequestRecord::new(workload, turn.session, turn.turn, lengths, [self.now_ns, queued_ns]);
         let tag = self.ledger.arrive(record);
         self.traffic.arrived(workload, &turn);
-        let played_row = turn.played_row;
         self.in_flight.add(turn, self.fleet.first_role());
         if let Some(row) = played_row {
             self.start_playing(tag, row);
             return Ok(());
         }
+        if queued_ns > self.now_ns {
+            self.events.push(queued_ns, Event::Submitted { tag });
+            return Ok(());
+        }
+        self.reach_queue(tag)
+    }
+
+    /// A request has come from its client to the engines.
+    pub(super) fn reach_queue(&mut self, tag: u64) -> Result<(), SimError> {
         self.ledger.count_load(tag);
         self.dispatch(tag)
     }

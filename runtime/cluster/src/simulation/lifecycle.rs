@@ -8,6 +8,7 @@ use super::Simulation;
 use crate::config::{PoolRole, SourceOutput};
 use crate::disaggregation::{Due, stays_with_decode};
 use crate::error::SimError;
+use crate::event::Event;
 use crate::in_flight::Stage;
 use crate::ledger::record::{FailReason, Outcome};
 use crate::routing::Routed;
@@ -107,7 +108,7 @@ impl Simulation<'_> {
             stops: eos_token.map(|token| Box::new(StopRules::of_token(token))),
             priority: live.priority,
             tenant: self.config.workloads[record.workload as usize].tenant,
-            arrival_ns: record.arrival_ns,
+            arrival_ns: record.queued_ns,
             kv_role,
             drawn,
             ..RequestSpec::new(tag, prompt, max_tokens)
@@ -158,7 +159,7 @@ impl Simulation<'_> {
                 self.routing.withdraw(pool, tag);
                 None
             }
-            Stage::Played { .. } => None,
+            Stage::Played { .. } | Stage::Answered { .. } => None,
         };
         let is_left = |held: &(u32, RequestId)| !crashed.contains(&held.0);
         for (worker, id) in at.into_iter().chain(reserved).filter(is_left) {
@@ -183,13 +184,29 @@ impl Simulation<'_> {
         self.end(tag, Outcome::Failed(FailReason::NoEngine));
     }
 
-    /// A request is over; its session goes on or makes room for another.
+    /// A request is over for routers and engines; its client has yet to get the rest of
+    /// the answer.
     pub(super) fn end(&mut self, tag: u64, outcome: Outcome) {
-        self.ledger.end(tag, outcome, self.now_ns);
-        let record = self.ledger.record(tag);
-        let live = self.in_flight.remove(tag);
+        let output_tokens = self.ledger.record(tag).output_tokens;
+        let live = self.in_flight.get_mut(tag);
         let has_failed = outcome != Outcome::Completed;
-        self.routing.ended(self.now_ns, tag, live.routed, record.output_tokens, has_failed);
-        self.traffic.ended(tag, record, live.follow_up, self.now_ns, &mut self.events);
+        self.routing.ended(self.now_ns, tag, live.routed, output_tokens, has_failed);
+        // Recorded times are the client's.
+        let is_played = matches!(live.stage, Stage::Played { .. });
+        let way_ns = if is_played { 0 } else { self.overheads.answer_ns(output_tokens) };
+        live.stage = Stage::Answered { outcome };
+        if way_ns == 0 {
+            self.answer(tag);
+        } else {
+            self.events.push(self.now_ns.saturating_add(way_ns), Event::Answered { tag });
+        }
+    }
+
+    /// A client has its answer; its session goes on or makes room for another.
+    pub(super) fn answer(&mut self, tag: u64) {
+        let live = self.in_flight.remove(tag);
+        let Stage::Answered { outcome } = live.stage else { unreachable!("the request has ended") };
+        self.ledger.end(tag, outcome, self.now_ns);
+        self.traffic.ended(tag, self.ledger.record(tag), live.follow_up, self.now_ns, &mut self.events);
     }
 }

@@ -18,7 +18,7 @@ mod watchdog;
 use vcr_core::ServingEngine;
 use vcr_core::plan::{RemoteLoad, RequestOutput, TierLoad};
 
-use crate::config::{RunConfig, WorkloadConfig};
+use crate::config::{Overheads, RunConfig, WorkloadConfig};
 use crate::disaggregation::KvHandoffs;
 use crate::error::SimError;
 use crate::event::{Event, EventQueue};
@@ -52,6 +52,7 @@ pub(crate) struct Simulation<'o> {
     fleet: Fleet,
     handoffs: KvHandoffs,
     overload: OverloadWatch,
+    overheads: Overheads,
     /// Workers whose situation changed at this instant.
     dirty: Vec<u32>,
     /// Whether the end of any step can bring about the arrival of a request
@@ -96,16 +97,18 @@ impl<'o> Simulation<'o> {
         let wants_steps = observer.wants_steps();
         let fleet = Fleet::new(&config, wants_steps)?;
         let pools = config.topology.pools();
+        let overheads = config.topology.overheads();
         let mut simulation = Self {
             now_ns: 0,
             events: EventQueue::new(pools.len()),
             traffic: Traffic::new(&config, pools[0].engine.block_size()),
             in_flight: InFlight::default(),
-            ledger: Ledger::new(config.workloads.len(), fleet.workers().len(), config.samples_steps),
+            ledger: Ledger::new(config.workloads.len(), fleet.workers().len(), config.samples_steps, overheads),
             routing: Routing::new(&config, &fleet)?,
             fleet,
             handoffs: KvHandoffs::new(&config.topology),
             overload: OverloadWatch::default(),
+            overheads,
             dirty: Vec::new(),
             chained: config.workloads.iter().any(WorkloadConfig::is_chained)
                 || pools.iter().any(|pool| pool.failures.is_some() || pool.router.has_queue()),
@@ -209,6 +212,7 @@ impl<'o> Simulation<'o> {
                 }
             }
             Event::Played { tag } => self.play(tag),
+            Event::Answered { tag } => self.answer(tag),
             Event::LinkProgress { link, version } => {
                 self.handoffs.progress(link, version, self.now_ns, &mut self.events);
             }
@@ -222,6 +226,7 @@ impl<'o> Simulation<'o> {
             Event::Arrival { workload } => self.start_session(workload)?,
             Event::NextTurn { slot, .. } => self.continue_session(slot)?,
             Event::Ready { workload, node } => self.start_node(workload, node)?,
+            Event::Submitted { tag } => self.reach_queue(tag)?,
             Event::ScaleTick { pool } => self.scale_tick(pool)?,
         }
         Ok(())

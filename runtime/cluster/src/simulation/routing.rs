@@ -38,7 +38,7 @@ impl Simulation<'_> {
         };
         let request = RouteRequest {
             query,
-            arrival_ns: record.arrival_ns,
+            arrival_ns: record.queued_ns,
             strict_priority: live.strict_priority,
             policy_class: self.traffic.policy_class(record.workload, live.policy_class),
         };

@@ -227,15 +227,20 @@ impl Simulation<'_> {
         let steps = feeding.iter().filter_map(|&other| self.events.next_step_end(other));
         // Steps that start after the last instant of the run do not happen.
         let end = self.config.max_time_ns.map(|max| max.saturating_add(1));
-        let arrival = self.foreseen_arrival_ns(index).or_else(|| self.events.next_arrival());
+        let arrival = self.foreseen_arrival_ns(index).or_else(|| {
+            // Whoever starts then is on the way to the queue for at least as long.
+            self.events.next_arrival().map(|at_ns| at_ns.saturating_add(self.overheads.arrival_ns))
+        });
         self.events.next_other().into_iter().chain(arrival).chain(steps).chain(end).min().unwrap_or(u64::MAX)
     }
 
     /// When the next session comes to a worker, where that is known: those of a single
-    /// workload start at times of its own and go to the workers in turn.
+    /// workload start at times of its own and go to the workers in turn, unless they may
+    /// overtake each other on the way.
     fn foreseen_arrival_ns(&self, index: u32) -> Option<u64> {
         let worker = self.fleet.worker(index);
-        if worker.role() != PoolRole::Aggregated || self.chained || !self.is_steady {
+        if worker.role() != PoolRole::Aggregated || self.chained || !self.is_steady || self.overheads.delays_arrivals()
+        {
             return None;
         }
         self.traffic.foreseen_start_ns(self.routing.requests_before(worker.role(), worker.index())?)

@@ -48,6 +48,7 @@ impl Simulation<'_> {
                 let name = &self.fleet.pool(pool).config().name;
                 return format!("waits for pool `{name}`: for an engine, or its router");
             }
+            Stage::Answered { .. } => return "has its answer on the way".to_owned(),
             Stage::Played { next_output, .. } => return format!("waits for its recorded output {next_output}"),
             Stage::Prefill { worker, id } | Stage::Decode { worker, id } => (self.fleet.worker(worker), id),
         };
@@ -83,7 +84,7 @@ mod tests {
     use vcr_core::{EngineConfig, EngineConfigInput};
 
     use super::*;
-    use crate::config::{DataParallel, PoolConfig, RouterConfig, RunConfig, Topology};
+    use crate::config::{DataParallel, Overheads, PoolConfig, RouterConfig, RunConfig, Topology};
     use crate::observe::Unobserved;
     use crate::traffic::SyntheticInput;
 
@@ -111,6 +112,7 @@ mod tests {
             acceptance_rates: Vec::new(),
             failures: None,
             tokens: None,
+            overheads: Overheads::default(),
         };
         let input = SyntheticInput {
             input_tokens: 10,

@@ -1,5 +1,6 @@
 //! Whole runs: conservation, determinism, faults, contention.
 
+mod overheads;
 mod random;
 #[path = "../support/mod.rs"]
 mod support;

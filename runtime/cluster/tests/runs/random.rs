@@ -6,9 +6,9 @@ use std::sync::Arc;
 use vcr_cluster::observe::{Observer, StepRecord, Unobserved};
 use vcr_cluster::{
     Arrivals, ConditionalConfig, ConditionalPolicy, DataParallel, FaultConfig, FaultKind, IslBucket, KvAwareConfig,
-    KvKnowledge, KvRouterConfig, Limit, LinkConfig, PoolConfig, QueueClass, QueueConfig, QueueOrder, QueueProfile,
-    ReplicaConfig, Report, RequestMix, RouterConfig, RouterFactory, RunConfig, ScalingConfig, SimError, TargetMetric,
-    TargetPolicy, Topology, simulate, target_autoscaler,
+    KvKnowledge, KvRouterConfig, Limit, LinkConfig, Overheads, PoolConfig, QueueClass, QueueConfig, QueueOrder,
+    QueueProfile, ReplicaConfig, Report, RequestMix, RouterConfig, RouterFactory, RunConfig, ScalingConfig, SimError,
+    TargetMetric, TargetPolicy, Topology, simulate, target_autoscaler,
 };
 use vcr_core::route::{Choice, RouteError, RouteQuery, Router, WorkerLoad};
 use vcr_core::sglang::{PassOrder, SchedulePolicy, SglangConfig, SglangConfigInput};
@@ -23,7 +23,7 @@ use proptest::strategy::ValueTree as _;
 use proptest::test_runner::{RngAlgorithm, TestRng, TestRunner};
 
 /// The same run with every pool changed.
-fn with_pools(config: RunConfig, change: impl Fn(PoolConfig) -> PoolConfig) -> RunConfig {
+pub(crate) fn with_pools(config: RunConfig, change: impl Fn(PoolConfig) -> PoolConfig) -> RunConfig {
     let topology = match config.topology {
         Topology::Aggregated(pool) => Topology::Aggregated(change(pool)),
         Topology::Disaggregated { prefill, decode, link, conditional } => {
@@ -33,7 +33,7 @@ fn with_pools(config: RunConfig, change: impl Fn(PoolConfig) -> PoolConfig) -> R
     RunConfig { topology, ..config }
 }
 
-fn priced_in_batches(config: RunConfig) -> RunConfig {
+pub(crate) fn priced_in_batches(config: RunConfig) -> RunConfig {
     with_pools(config, |pool| PoolConfig { latency: linear_in_batches(), ..pool })
 }
 
@@ -140,11 +140,11 @@ impl Observer for Watching {
     }
 }
 
-fn watched(config: &RunConfig) -> Report {
+pub(crate) fn watched(config: &RunConfig) -> Report {
     watched_until(config, u64::MAX)
 }
 
-fn watched_until(config: &RunConfig, enough: u64) -> Report {
+pub(crate) fn watched_until(config: &RunConfig, enough: u64) -> Report {
     let mut watching = Watching { steps: 0, enough };
     let report = simulate(config.clone(), &mut watching).expect("it runs unwatched");
     let steps: u64 = report.engines.iter().map(|engine| engine.steps).sum();
@@ -294,7 +294,7 @@ fn arb_ranks() -> impl Strategy<Value = DataParallel> {
 
 /// A random cluster with its traffic, before it is put together.
 #[derive(Clone, Debug)]
-struct Case {
+pub(crate) struct Case {
     is_split: bool,
     blocks: u32,
     routers: (RouterConfig, RouterConfig),
@@ -309,7 +309,7 @@ struct Case {
     seed: u64,
 }
 
-fn arb_case() -> impl Strategy<Value = Case> {
+pub(crate) fn arb_case() -> impl Strategy<Value = Case> {
     let cluster = (any::<bool>(), 40..600u32, (arb_router(), arb_router()), arb_conditional());
     let pools = ((arb_scaling(), arb_scaling()), (arb_ranks(), arb_ranks()), any::<bool>(), arb_scheduler());
     let trouble = (proptest::collection::vec(arb_fault(2), 0..6), 0..3u32);
@@ -364,7 +364,7 @@ impl Case {
         }
     }
 
-    fn config(&self) -> RunConfig {
+    pub(crate) fn config(&self) -> RunConfig {
         let topology = self.topology();
         let pools = topology.pools().len() as u32;
         let requests = RequestMix {
@@ -472,6 +472,8 @@ proptest! {
         blocks in 60..400u32,
         over_ms in prop_oneof![Just(0u64), 100..4_000u64],
         is_constant: bool,
+        arrival_ns in prop_oneof![Just(0), 0..30 * MS],
+        arrival_per_prompt_token_ps in prop_oneof![Just(0), 0..20_000_000u64],
     ) {
         let arrivals = match is_constant {
             true => {
@@ -481,7 +483,8 @@ proptest! {
             false => Arrivals::Burst { count, over_ns: over_ms * MS },
         };
         let report = |router: RouterConfig| {
-            let engines = pool("gpu", engines, blocks, router);
+            let overheads = Overheads { arrival_ns, arrival_per_prompt_token_ps, ..Overheads::default() };
+            let engines = PoolConfig { overheads, ..pool("gpu", engines, blocks, router) };
             let workloads = vec![synthetic("load", arrivals.clone(), mix(200.0, 60.0))];
             run(&RunConfig { seed, ..config(Topology::Aggregated(engines), workloads) })
         };

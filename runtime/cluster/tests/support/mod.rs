@@ -7,8 +7,8 @@ use std::sync::Arc;
 use vcr_cluster::metrics::Counter;
 use vcr_cluster::observe::Unobserved;
 use vcr_cluster::{
-    Answers, Arrivals, DataParallel, LatencyFactory, LinkConfig, LinkSharing, MetricsReport, PoolConfig, Report,
-    RequestMix, RouterConfig, RunConfig, SourceOutput, Topology, TracePacing, TransferScope, WorkloadConfig,
+    Answers, Arrivals, DataParallel, LatencyFactory, LinkConfig, LinkSharing, MetricsReport, Overheads, PoolConfig,
+    Report, RequestMix, RouterConfig, RunConfig, SourceOutput, Topology, TracePacing, TransferScope, WorkloadConfig,
     WorkloadSource, simulate,
 };
 use vcr_core::latency::{LatencyError, LatencyModel, StepBatch, price_until_horizon};
@@ -65,6 +65,7 @@ pub(crate) fn pool(name: &str, engines: u32, num_gpu_blocks: u32, router: Router
         acceptance_rates: Vec::new(),
         failures: None,
         tokens: None,
+        overheads: Overheads::default(),
     }
 }
 

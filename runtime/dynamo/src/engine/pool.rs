@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use vcr_cluster::{DataParallel, LatencyFactory, PoolConfig, RouterConfig, ScalerFactory, ScalingConfig};
+use vcr_cluster::{DataParallel, LatencyFactory, Overheads, PoolConfig, RouterConfig, ScalerFactory, ScalingConfig};
 use vcr_core::latency::LatencyModel;
 use vcr_core::sglang::{PassOrder, PrefixLookup, Retraction, SchedulePolicy, SglangConfig, SglangConfigInput};
 use vcr_core::{CapacityPolicy, ConfigError, EngineConfig, EngineConfigInput, EngineKind, Reservations, Victim};
@@ -87,6 +87,7 @@ impl EngineArgs {
             acceptance_rates: self.mtp.as_ref().map(|mtp| mtp.acceptance_rates.clone()).unwrap_or_default(),
             failures: None,
             tokens: None,
+            overheads: Overheads::default(),
         })
     }
 

@@ -92,16 +92,7 @@ impl<'s> Options<'s> {
 
     /// Ends the reading: fails if an option was unknown or had a problem.
     pub(crate) fn finish(mut self) -> Scripted<()> {
-        let left: Vec<String> = self.map.keys().map(ToString::to_string).collect();
-        for name in left {
-            let position = self.position_of(&name);
-            let hint = match nearest(&name, self.known.iter().copied()) {
-                Some(known) => did_you_mean(known),
-                None => format!("`{}` takes {}", self.function, self.known.join(", ")),
-            };
-            let message = format!("`{}` has no option `{name}`", self.function);
-            self.problems.push(Problem { position, message, hint: Some(hint) });
-        }
+        self.note_unknown();
         self.problems.sort_by_key(|problem| (problem.position.line(), problem.position.position()));
         let Some(first) = self.problems.first() else { return Ok(()) };
         let position = first.position;
@@ -118,6 +109,38 @@ impl<'s> Options<'s> {
             }
         }
         Err(Thrown { blame: crate::Blame::Input, message, hint }.at(position))
+    }
+
+    /// Notes the options that nobody took.
+    fn note_unknown(&mut self) {
+        let left: Vec<String> = self.map.keys().map(ToString::to_string).collect();
+        for name in left {
+            let position = self.position_of(&name);
+            let hint = match nearest(&name, self.known.iter().copied()) {
+                Some(known) => did_you_mean(known),
+                None => format!("`{}` takes {}", self.function, self.known.join(", ")),
+            };
+            let message = format!("`{}` has no option `{name}`", self.function);
+            self.problems.push(Problem { position, message, hint: Some(hint) });
+        }
+    }
+
+    /// An option that is a map with options of its own, such as `example`.
+    pub(crate) fn nested<T>(
+        &mut self,
+        name: &'static str,
+        example: &str,
+        read: impl FnOnce(&mut Self) -> T,
+    ) -> Option<T> {
+        let value = self.take(name)?;
+        let map = self.check(name, value.clone().try_cast::<Map>(), &format!("a map such as {example}"), &value)?;
+        let call = self.position_of(name);
+        let mut inner =
+            Self { function: name, source: self.source, call, map, known: Vec::new(), problems: Vec::new() };
+        let made = read(&mut inner);
+        inner.note_unknown();
+        self.problems.append(&mut inner.problems);
+        Some(made)
     }
 
     pub(crate) fn required<T: Default>(&mut self, name: &'static str, value: Option<T>) -> T {
@@ -191,6 +214,10 @@ impl<'s> Options<'s> {
 
     pub(crate) fn duration_ns(&mut self, name: &'static str) -> Option<u64> {
         self.with_unit(name, "a duration such as \"250ms\"", units::duration_ns)
+    }
+
+    pub(crate) fn duration_ps(&mut self, name: &'static str) -> Option<u64> {
+        self.with_unit(name, "a duration such as \"2.5us\"", units::duration_ps)
     }
 
     pub(crate) fn bytes(&mut self, name: &'static str) -> Option<u64> {

@@ -86,6 +86,7 @@ fn make_pool(mut options: Options<'_>) -> Scripted<PoolSpec> {
         acceptance_rates: engine.acceptance_rates,
         failures,
         tokens,
+        overheads: engine.overheads.or(latency.overheads).unwrap_or_default(),
     };
     Ok(PoolSpec { name, config })
 }

@@ -3,7 +3,7 @@
 pub(crate) mod compat;
 pub(crate) mod tiers;
 
-use vcr_cluster::PolicyFactory;
+use vcr_cluster::{Overheads, PolicyFactory};
 use vcr_core::sglang::{PassOrder, PrefixLookup, Retraction, SchedulePolicy, SglangConfig, SglangConfigInput};
 use vcr_core::{
     CapacityPolicy, ConfigError, EngineConfig, EngineConfigInput, EngineKind, OPTIONS, OptionValue, Reservations,
@@ -13,7 +13,7 @@ use crate::script::error::Scripted;
 use crate::script::options::{Options, as_text};
 use crate::vocabulary::engine::tiers::TiersSpec;
 use crate::vocabulary::memory::{MemoryPlan, ModelMemory};
-use crate::vocabulary::policy;
+use crate::vocabulary::{overheads, policy};
 
 /// Checked engine settings.
 #[derive(Clone)]
@@ -22,6 +22,8 @@ pub(crate) struct EngineSpec {
     pub(crate) policy: Option<PolicyFactory>,
     pub(crate) acceptance_rates: Vec<f64>,
     pub(crate) memory: MemoryPlan,
+    /// Instead of those of its latency model.
+    pub(crate) overheads: Option<Overheads>,
     /// The settings of an engine whose `num_gpu_blocks` is to be worked out, once
     /// its model is known.
     auto_blocks: Option<EngineConfigInput>,
@@ -31,7 +33,8 @@ impl Default for EngineSpec {
     fn default() -> Self {
         let config = EngineConfig::new(EngineConfigInput::default()).expect("the defaults are valid");
         let memory = MemoryPlan::default();
-        Self { kind: config.into(), policy: None, acceptance_rates: Vec::new(), memory, auto_blocks: None }
+        let (acceptance_rates, overheads) = (Vec::new(), None);
+        Self { kind: config.into(), policy: None, acceptance_rates, memory, overheads, auto_blocks: None }
     }
 }
 
@@ -125,6 +128,7 @@ pub(crate) fn make(mut options: Options<'_>) -> Scripted<EngineSpec> {
     if acceptance_rates.len() < rates.len() {
         options.problem("acceptance_rates", "`acceptance_rates` must be numbers between 0 and 1");
     }
+    let overheads = overheads::option(&mut options);
     for error in made.as_ref().err().into_iter().flatten() {
         let text = error.to_string();
         // The first setting an error names is where it belongs.
@@ -137,7 +141,8 @@ pub(crate) fn make(mut options: Options<'_>) -> Scripted<EngineSpec> {
         EngineKind::Vllm(config) if is_auto => Some((**config).clone()),
         _ => None,
     };
-    Ok(EngineSpec { kind, policy: policy.and_then(|spec| spec.factory), acceptance_rates, memory, auto_blocks })
+    let policy = policy.and_then(|spec| spec.factory);
+    Ok(EngineSpec { kind, policy, acceptance_rates, memory, overheads, auto_blocks })
 }
 
 /// An engine with vLLM's core; what its scripts do not say is as in `own`.

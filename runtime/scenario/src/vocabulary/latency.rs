@@ -6,7 +6,7 @@ mod physics;
 use std::sync::Arc;
 
 use rhai::{Dynamic, Engine};
-use vcr_cluster::LatencyFactory;
+use vcr_cluster::{LatencyFactory, Overheads};
 use vcr_core::latency::{LatencyError, LatencyModel};
 use vcr_guest::{WithFallback, World};
 use vcr_random::Distribution;
@@ -29,9 +29,16 @@ pub(crate) struct LatencySpec {
     pub(crate) factory: LatencyFactory,
     /// What it knows of the memory that model and KV cache need.
     pub(crate) memory: Option<ModelMemory>,
+    /// What it knows of the time that passes beside steps.
+    pub(crate) overheads: Option<Overheads>,
 }
 
 impl LatencySpec {
+    /// A model of which nothing else is known.
+    pub(crate) fn new(factory: LatencyFactory) -> Self {
+        Self { factory, memory: None, overheads: None }
+    }
+
     /// What a script gave as a latency model: a native one, or a guest of that
     /// world.
     ///
@@ -53,7 +60,7 @@ impl LatencySpec {
             let fallback = (fallback.factory)(plugin_context)?;
             Ok(Box::new(WithFallback::<dyn LatencyModel>::new(made, fallback, guest.failure_sink(plugin_context))))
         });
-        Ok(Self { factory, memory: None })
+        Ok(Self::new(factory))
     }
 }
 
@@ -84,7 +91,7 @@ fn copied<M: LatencyModel + Clone + Sync + 'static>(
     match model {
         Ok(model) => {
             let factory: LatencyFactory = Arc::new(move |_seat| Ok(Box::new(model.clone())));
-            Some(LatencySpec { factory, memory: None })
+            Some(LatencySpec::new(factory))
         }
         Err(error) => {
             options.problem("", error.to_string());
@@ -141,7 +148,7 @@ fn make_knobs(mut options: Options<'_>) -> Scripted<LatencySpec> {
         let model = model.map_err(|error| LatencyError { model: "knobs".to_owned(), reason: error.to_string() })?;
         Ok(Box::new(model))
     });
-    Ok(LatencySpec { factory, memory: None })
+    Ok(LatencySpec::new(factory))
 }
 
 fn speed(options: &mut Options<'_>) -> SpeedInput {
@@ -232,7 +239,7 @@ fn make_roofline(mut options: Options<'_>) -> Scripted<LatencySpec> {
     let spec = match config.build() {
         Ok(formulas) => {
             let model = Roofline::new(formulas);
-            Some(LatencySpec { factory: Arc::new(move |_seat| Ok(Box::new(model))), memory })
+            Some(LatencySpec { memory, ..LatencySpec::new(Arc::new(move |_seat| Ok(Box::new(model)))) })
         }
         Err(error) => {
             options.problem("", format!("`roofline`: {error}"));

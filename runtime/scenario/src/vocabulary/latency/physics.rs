@@ -57,7 +57,7 @@ pub(super) fn make(context: &Context, mut options: Options<'_>) -> Scripted<Late
     let spec = match built {
         Some(Ok(formulas)) => {
             let model = Physics::new(formulas);
-            Some(LatencySpec { factory: Arc::new(move |_seed| Ok(Box::new(model))), memory })
+            Some(LatencySpec { memory, ..LatencySpec::new(Arc::new(move |_seed| Ok(Box::new(model)))) })
         }
         Some(Err(error)) => {
             options.problem("", format!("`trained_physics`: {error}"));

@@ -1,0 +1,65 @@
+//! Time that requests spend outside of engine steps.
+
+/// Picoseconds in a nanosecond.
+const PS_PER_NS: u128 = 1000;
+
+/// What a request costs before it reaches a queue, and a token after the step that made
+/// it. All of it passes beside the engine: it delays requests and tokens, and takes
+/// nothing from the time for steps. Zero by default.
+///
+/// Of the pools of a cluster, the one that requests come to first says what the arrival
+/// costs, and the one whose tokens clients see what the output costs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Overheads {
+    /// From the client to the queue in front of the engines: network, API server,
+    /// tokenizer.
+    pub arrival_ns: u64,
+    /// What each token of the prompt adds to that, in picoseconds.
+    pub arrival_per_prompt_token_ps: u64,
+    /// What the first output token takes beyond the others. It never reaches the client
+    /// after the second one.
+    pub first_token_ns: u64,
+    /// From the end of a step to the client: detokenizer, API server, network. Answers
+    /// without tokens, such as refusals, take it as well.
+    pub output_ns: u64,
+}
+
+impl Overheads {
+    /// From the client to the queue, for a prompt of this length.
+    #[must_use]
+    pub fn arrival_of_ns(&self, prompt_tokens: u32) -> u64 {
+        let tokens_ps = u128::from(self.arrival_per_prompt_token_ps) * u128::from(prompt_tokens);
+        let tokens_ns = (tokens_ps + PS_PER_NS / 2) / PS_PER_NS;
+        self.arrival_ns.saturating_add(u64::try_from(tokens_ns).unwrap_or(u64::MAX))
+    }
+
+    /// From the end of the last step of an answer to the client, who has the answer
+    /// then.
+    pub(crate) fn answer_ns(&self, output_tokens: u32) -> u64 {
+        let first_ns = if output_tokens == 1 { self.first_token_ns } else { 0 };
+        self.output_ns.saturating_add(first_ns)
+    }
+
+    /// What a client sees of the gap between the first two tokens.
+    pub(crate) fn first_gap_ns(&self, gap_ns: u64) -> u64 {
+        gap_ns.saturating_sub(self.first_token_ns)
+    }
+
+    /// Whether a request reaches the queue later than it arrives.
+    pub(crate) fn delays_arrivals(&self) -> bool {
+        self.arrival_ns > 0 || self.arrival_per_prompt_token_ps > 0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn prompts_cost_by_the_token_rounded_once() {
+        let overheads = Overheads { arrival_ns: 5, arrival_per_prompt_token_ps: 2_300, ..Overheads::default() };
+        assert_eq!([0, 1, 10, 1_000_000].map(|tokens| overheads.arrival_of_ns(tokens)), [5, 7, 28, 2_300_005]);
+        let endless = Overheads { arrival_per_prompt_token_ps: u64::MAX, ..overheads };
+        assert_eq!(endless.arrival_of_ns(u32::MAX), u64::MAX);
+    }
+}
