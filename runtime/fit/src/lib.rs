@@ -1,0 +1,27 @@
+//! Step prices fitted to measurements, and predictions judged by them.
+//!
+//! The scheduler is exact, so queueing, batching, chunking and preemption need no fit:
+//! what is fitted is the price of a step and the time outside of steps. Measured requests
+//! are simulated with their recorded arrivals, which says what was in each step; their
+//! times then are sums of coefficients, which least squares find; and so on until neither
+//! changes. See [`fit`] and [`calibrate`].
+
+mod checks;
+mod data;
+mod error;
+mod fit;
+mod metrics;
+mod noise;
+mod observations;
+mod polish;
+mod prior;
+mod regress;
+mod shape;
+mod simulate;
+
+pub use data::{Measured, Measurements, ReadOptions};
+pub use error::FitError;
+pub use fit::{Fit, FitOptions, Source, fit};
+pub use metrics::{Comparison, Metric, Pairs, Statistic};
+pub use shape::Shape;
+pub use simulate::{Candidate, Simulated, SimulatedStep, Simulation, run};
