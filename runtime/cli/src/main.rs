@@ -63,6 +63,10 @@ fn main() -> ExitCode {
         Command::Record(_) => absent::refused("vcr record", "live"),
         #[cfg(feature = "fit")]
         Command::Fit(args) => fit::fit(&args),
+        #[cfg(feature = "fit")]
+        Command::Calibrate(args) => fit::calibrate(&args),
+        #[cfg(not(feature = "fit"))]
+        Command::Calibrate(_) => absent::refused("vcr calibrate", "fit"),
         #[cfg(not(feature = "fit"))]
         Command::Fit(_) => absent::refused("vcr fit", "fit"),
         Command::Replay(args) => replay::replay(&args),

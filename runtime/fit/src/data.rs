@@ -184,17 +184,6 @@ impl Measurements {
         }
         part
     }
-
-    /// The first requests, `share` of all, without the others.
-    #[must_use]
-    pub fn first(&self, share: f64) -> Self {
-        let mut first = self.clone();
-        let count = (self.requests.len() as f64 * share).round() as usize;
-        first.requests.truncate(count);
-        first.trace = Arc::new(prefix(&self.trace, first.requests.len()));
-        first.name = format!("{} (first {:.0} %)", self.name, share * 100.0);
-        first
-    }
 }
 
 impl Row {
@@ -299,18 +288,6 @@ fn workload(rows: &[Row], block_size_tokens: u32, with_sessions: bool) -> Trace 
     trace.distinct_hash_ids = next_id;
     trace.session_ids = vec![None; trace.sessions as usize];
     trace
-}
-
-/// The first `count` requests of a trace.
-fn prefix(trace: &Trace, count: usize) -> Trace {
-    let mut prefix = trace.clone();
-    prefix.requests.truncate(count);
-    for request in &mut prefix.requests {
-        request.next_turn = request.next_turn.filter(|next| (*next as usize) < count);
-    }
-    prefix.sessions = prefix.requests.iter().map(|request| request.session + 1).max().unwrap_or(0);
-    prefix.session_ids.truncate(prefix.sessions as usize);
-    prefix
 }
 
 fn digest(path: &Path) -> io::Result<String> {

@@ -63,6 +63,8 @@ pub struct Fit {
 
 /// Alternations between simulation and regression.
 const MAX_ROUNDS: u32 = 10;
+/// The same where many engines are tried.
+const EXPLAINING_ROUNDS: u32 = 5;
 /// Changes of all observed times below this are none.
 const SETTLED: f64 = 2e-3;
 /// A median error in sample beyond this says that the model does not explain the data.
@@ -86,6 +88,14 @@ pub fn fit(sources: &[Source], options: &FitOptions, progress: &mut dyn FnMut(&s
     best = fitter.polish(best)?;
     let folds = fitter.cross_validate(&best, options.folds, progress)?;
     fitter.finish(best, &folds)
+}
+
+/// How well the best prices explain a source with its engine: see [`polish::loss`].
+pub(crate) fn explained(source: &Source, options: &FitOptions) -> Result<f64, FitError> {
+    check_concurrency(source)?;
+    let mut fitter = Fitter::new(std::slice::from_ref(source), options)?;
+    let start = fitter.start;
+    Ok(fitter.alternate(start, EXPLAINING_ROUNDS, &mut |_| {})?.loss)
 }
 
 /// Parameters with what they predict.

@@ -6,10 +6,14 @@
 //! times then are sums of coefficients, which least squares find; and so on until neither
 //! changes. See [`fit`] and [`calibrate`].
 
+pub mod calibrate;
 mod checks;
 mod data;
 mod error;
+pub mod figures;
 mod fit;
+mod gates;
+mod infer;
 mod metrics;
 mod noise;
 mod observations;
@@ -22,6 +26,8 @@ mod simulate;
 pub use data::{Measured, Measurements, ReadOptions};
 pub use error::FitError;
 pub use fit::{Fit, FitOptions, Source, fit};
+pub use gates::Gate;
+pub use infer::{Inferred, Setting, infer};
 pub use metrics::{Comparison, Metric, Pairs, Statistic};
 pub use shape::Shape;
 pub use simulate::{Candidate, Simulated, SimulatedStep, Simulation, run};

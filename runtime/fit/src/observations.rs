@@ -30,8 +30,6 @@ pub(crate) struct Observation {
     pub(crate) row: Row,
     /// The measured time in nanoseconds.
     pub(crate) measured_ns: f64,
-    /// What the simulation gave.
-    pub(crate) simulated_ns: f64,
     /// Its weight beside a relative error of the same size.
     pub(crate) weight: f64,
 }
@@ -102,15 +100,14 @@ pub(crate) fn observe(measurements: &Measurements, simulation: &Simulation) -> V
             // A long wait in the queue says what the load was, and little of a price.
             let served_ns = simulated_ns - scheduled_ns.unwrap_or(ttft_ns) as f64;
             let share = (served_ns / simulated_ns).min(served_ns / measured_ttft_ns).clamp(0.01, 1.0);
-            observations.push(Observation { row, measured_ns: measured_ttft_ns, simulated_ns, weight: share * share });
+            observations.push(Observation { row, measured_ns: measured_ttft_ns, weight: share * share });
         }
         if let (Some(ttft), Some(e2e)) = (measured.ttft_ns, measured.e2e_ns)
             && let Some(measured_ns) = e2e.checked_sub(ttft).filter(|ns| *ns > 0)
             && e2e_ns > ttft_ns
         {
             let row = row(timeline.between(arrival_ns + ttft_ns, arrival_ns + e2e_ns));
-            let simulated_ns = (e2e_ns - ttft_ns) as f64;
-            observations.push(Observation { row, measured_ns: measured_ns as f64, simulated_ns, weight: 1.0 });
+            observations.push(Observation { row, measured_ns: measured_ns as f64, weight: 1.0 });
         }
     }
     observations

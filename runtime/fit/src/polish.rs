@@ -6,7 +6,7 @@
 
 use std::cell::RefCell;
 
-use argmin::core::{CostFunction, Error, Executor, State};
+use argmin::core::{CostFunction, Error, Executor};
 use argmin::solver::neldermead::NelderMead;
 use vcr_fitted::TERMS;
 

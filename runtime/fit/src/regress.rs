@@ -22,8 +22,6 @@ pub(crate) struct Prior {
 pub(crate) struct Estimate {
     pub(crate) values: Row,
     pub(crate) covariance: DMatrix<f64>,
-    /// Relative standard deviation of the errors.
-    pub(crate) error: f64,
 }
 
 const MAX_EFFECTIVE_OBSERVATIONS: f64 = 1000.0;
@@ -53,7 +51,7 @@ pub(crate) fn solve(observations: &[Observation], prior: &Prior, values: &Row) -
     }
     let scale = DMatrix::from_diagonal(&DVector::from_row_slice(&prior.spread));
     let covariance = &scale * precision.cholesky()?.inverse() * &scale;
-    Some(Estimate { values, covariance, error })
+    Some(Estimate { values, covariance })
 }
 
 /// The relative error of an observation.
@@ -147,7 +145,7 @@ mod tests {
         for &(index, amount) in amounts {
             row[index] = amount;
         }
-        Observation { row, measured_ns, simulated_ns: measured_ns, weight: 1.0 }
+        Observation { row, measured_ns, weight: 1.0 }
     }
 
     #[test]

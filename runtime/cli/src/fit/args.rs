@@ -4,6 +4,7 @@ use std::num::NonZeroU32;
 use std::path::PathBuf;
 
 use clap::Args;
+use vcr_fit::{Gate, Setting};
 use vcr_import::Format;
 
 use crate::help::{with_comparison_exit_codes, with_plain_exit_codes};
@@ -81,7 +82,7 @@ pub(crate) struct FitArgs {
 
     /// Estimate engine settings: num_gpu_blocks, max_num_seqs, or both.
     #[arg(long, value_name = "SETTINGS", help_heading = "Engine", value_delimiter = ',')]
-    pub(crate) infer: Vec<String>,
+    pub(crate) infer: Vec<Setting>,
 
     /// Fit only this part of the requests, in order of arrival: 0..0.5 is the first half.
     #[arg(long, value_name = "FROM..TO", help_heading = "Input", value_parser = part)]
@@ -100,6 +101,66 @@ pub(crate) struct FitArgs {
     pub(crate) emit_wasm: Option<PathBuf>,
 
     /// Replace outputs that exist, and write a model that failed its own checks; the file then says so.
+    #[arg(long, help_heading = "Output")]
+    pub(crate) force: bool,
+
+    /// Print JSON instead of tables.
+    #[arg(long, help_heading = "Output")]
+    pub(crate) json: bool,
+
+    /// Print no progress.
+    #[arg(short, long, help_heading = "Output")]
+    pub(crate) quiet: bool,
+}
+
+/// Options of `vcr calibrate`.
+#[derive(Debug, Args)]
+pub(crate) struct CalibrateArgs {
+    /// The model file, then captures or tables of requests, or folders of them. Without a model: --fit with
+    /// --predict, or --leave-one-out.
+    #[arg(value_name = "MODEL INPUT")]
+    pub(crate) inputs: Vec<PathBuf>,
+
+    /// Fit a model to these inputs first.
+    #[arg(long, value_name = "INPUT", num_args = 1.., requires = "predict", conflicts_with_all = ["inputs", "leave_one_out"])]
+    pub(crate) fit: Vec<PathBuf>,
+
+    /// Judge the fitted model on these inputs.
+    #[arg(long, value_name = "INPUT", num_args = 1.., requires = "fit")]
+    pub(crate) predict: Vec<PathBuf>,
+
+    /// Fit to all inputs of a folder but one, and predict that one; for each in turn.
+    #[arg(long, value_name = "FOLDER", conflicts_with = "inputs")]
+    pub(crate) leave_one_out: Option<PathBuf>,
+
+    #[command(flatten)]
+    pub(crate) measurements: MeasurementArgs,
+
+    /// The shape of the model for --fit and --leave-one-out: a preset, or its config.json.
+    #[arg(long, value_name = "MODEL", help_heading = "Engine")]
+    pub(crate) shape: Option<String>,
+
+    /// Judge only this part of the requests, in order of arrival: 0.5..1 is the second half.
+    #[arg(long, value_name = "FROM..TO", help_heading = "Input", value_parser = part)]
+    pub(crate) part: Option<(f64, f64)>,
+
+    /// A limit: `ttft p50 < 10%`, `itl pearson > 0.9`, `throughput < 3%`, `outside < 5%`.
+    #[arg(long, value_name = "GATE", help_heading = "Gates")]
+    pub(crate) gate: Vec<Gate>,
+
+    /// Limits in a TOML file, as a table [gates] with entries such as "ttft p50" = "< 10%".
+    #[arg(long, value_name = "FILE", help_heading = "Gates")]
+    pub(crate) gates: Option<PathBuf>,
+
+    /// Write a page with tables and figures.
+    #[arg(long, value_name = "FILE", help_heading = "Output")]
+    pub(crate) html: Option<PathBuf>,
+
+    /// Write each figure as an SVG file into this folder.
+    #[arg(long, value_name = "FOLDER", help_heading = "Output")]
+    pub(crate) figures: Option<PathBuf>,
+
+    /// Replace outputs that exist.
     #[arg(long, help_heading = "Output")]
     pub(crate) force: bool,
 

@@ -1,13 +1,16 @@
 //! `vcr fit` and `vcr calibrate`: models from measurements, and predictions judged.
 
 pub(crate) mod args;
+mod calibrate;
 
 use std::io::{self, IsTerminal, Write};
 use std::path::Path;
 
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::json;
-use vcr_fit::{Comparison, Fit, FitError, FitOptions, Measurements, ReadOptions, Shape, Source};
+use vcr_fit::{
+    Comparison, Fit, FitError, FitOptions, Inferred, Measurements, ReadOptions, Shape, Source, infer,
+};
 use vcr_fitted::TERMS;
 use vcr_output::{OutputError, Outputs};
 use vcr_scenario::expression;
@@ -16,6 +19,7 @@ use crate::exit::{Exit, print_error, printed, tell};
 use crate::style::{BOLD, DIM, align_right, bare_table, write_table};
 use crate::text::printable;
 use args::{FitArgs, MeasurementArgs};
+pub(crate) use calibrate::calibrate;
 
 /// Why a command cannot go on.
 pub(crate) enum Refused {
@@ -59,9 +63,17 @@ fn fitted(args: &FitArgs) -> Result<Exit, Refused> {
     let file = outputs.create(&args.output)?;
     let shape = args.shape.as_ref().map(|text| Ok::<_, FitError>((Shape::read(text)?, text.clone()))).transpose()?;
     let sources = sources(args.inputs.iter().map(AsRef::as_ref), &args.measurements)?;
-    let sources: Vec<Source> = sources.into_iter().map(|source| within(source, args.part)).collect();
+    let mut sources: Vec<Source> = sources.into_iter().map(|source| within(source, args.part)).collect();
     let options = FitOptions { shape, seed: args.measurements.seed, folds: args.folds };
     let progress = Stages::new(args.quiet);
+    let mut inferred = Vec::new();
+    for source in &mut sources {
+        for setting in &args.infer {
+            let (with, found) = infer(source, *setting, &options, &mut |stage| progress.show(stage))?;
+            *source = with;
+            inferred.push((source.measurements.name().to_owned(), found));
+        }
+    }
     let fit = vcr_fit::fit(&sources, &options, &mut |stage| progress.show(stage))?;
     drop(progress);
     for warning in &fit.warnings {
@@ -74,16 +86,22 @@ fn fitted(args: &FitArgs) -> Result<Exit, Refused> {
     let text = serde_json::to_string_pretty(&fit.model).expect("a model is JSON");
     file.write_with(|out| writeln!(out, "{text}"))?;
     let mut out = anstream::stdout().lock();
-    let written = if args.json { writeln!(out, "{:#}", as_json(&fit)) } else { write(&mut out, &fit, &args.output) };
+    let written = if args.json {
+        writeln!(out, "{:#}", as_json(&fit, &inferred))
+    } else {
+        write_inferred(&mut out, &inferred).and_then(|()| write(&mut out, &fit, &args.output))
+    };
     Ok(printed(written, Exit::Passed))
 }
 
-/// The part of a source's requests that is compared; what comes after it is left out.
+/// A source of which only a part of the requests is compared, in order of arrival; the
+/// others load the engine.
 pub(crate) fn within(source: Source, part: Option<(f64, f64)>) -> Source {
     let Some((from, to)) = part else { return source };
-    let until = source.measurements.first(to);
-    let total = source.measurements.requests().len() as f64;
-    let measurements = until.compared(|index, _| index as f64 >= from * total);
+    let measurements = source.measurements.compared(|index, count| {
+        let share = index as f64 / count as f64;
+        (from..to).contains(&share)
+    });
     Source { measurements, ..source }
 }
 
@@ -147,13 +165,52 @@ impl Drop for Stages {
     }
 }
 
-fn as_json(fit: &Fit) -> serde_json::Value {
+fn write_inferred(out: &mut dyn Write, inferred: &[(String, Inferred)]) -> io::Result<()> {
+    for (name, found) in inferred {
+        let Inferred { setting, found, given, given_error, found_error, range } = found;
+        let given_error = if given_error.is_finite() {
+            format!("{:.1} % with {given} as given", given_error * 100.0)
+        } else {
+            format!("{given}, as given, is impossible")
+        };
+        writeln!(
+            out,
+            "{}: {BOLD}{setting} {found}{BOLD:#} ({} to {} explain it as well): mean error {:.1} %; {given_error}",
+            printable(name),
+            range.0,
+            range.1,
+            found_error * 100.0
+        )?;
+    }
+    Ok(())
+}
+
+fn as_json(fit: &Fit, inferred: &[(String, Inferred)]) -> serde_json::Value {
     let in_sample: Vec<_> = fit
         .in_sample
         .iter()
         .map(|(name, comparisons)| json!({"input": name, "comparisons": comparisons}))
         .collect();
-    json!({"model": fit.model, "in_sample": in_sample, "warnings": fit.warnings, "simulations": fit.simulations})
+    let inferred: Vec<_> = inferred
+        .iter()
+        .map(|(name, found)| {
+            json!({
+                "input": name,
+                "setting": found.setting.name(),
+                "given": found.given,
+                "found": found.found,
+                "found_error": found.found_error,
+                "range": [found.range.0, found.range.1],
+            })
+        })
+        .collect();
+    json!({
+        "model": fit.model,
+        "in_sample": in_sample,
+        "inferred": inferred,
+        "warnings": fit.warnings,
+        "simulations": fit.simulations,
+    })
 }
 
 fn write(out: &mut dyn Write, fit: &Fit, path: &Path) -> io::Result<()> {
