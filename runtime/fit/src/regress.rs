@@ -57,13 +57,14 @@ pub(crate) fn solve(observations: &[Observation], prior: &Prior, values: &Row) -
 /// The relative error of an observation.
 fn residual(observation: &Observation, values: &Row) -> f64 {
     let predicted: f64 = observation.row.iter().zip(values).map(|(amount, value)| amount * value).sum();
-    (observation.measured_ns - predicted) / observation.measured_ns
+    (observation.measured_ns - predicted) / observation.scale_ns
 }
 
 /// A robust standard deviation of the relative errors: the median of their sizes over
 /// that of a normal distribution.
 fn spread(observations: &[Observation], values: &Row) -> f64 {
-    let mut sizes: Vec<f64> = observations.iter().map(|each| residual(each, values).abs() * each.weight.sqrt()).collect();
+    let mut sizes: Vec<f64> =
+        observations.iter().map(|each| residual(each, values).abs() * each.weight.sqrt()).collect();
     if sizes.is_empty() {
         return MIN_ERROR;
     }
@@ -80,23 +81,21 @@ fn normal_equations(
     share: f64,
 ) -> (DMatrix<f64>, DVector<f64>) {
     let mut hessian = DMatrix::identity(PARAMETERS, PARAMETERS);
-    let mut gradient = DVector::from_iterator(
-        PARAMETERS,
-        prior.mean.iter().zip(&prior.spread).map(|(mean, spread)| mean / spread),
-    );
+    let mut gradient =
+        DVector::from_iterator(PARAMETERS, prior.mean.iter().zip(&prior.spread).map(|(mean, spread)| mean / spread));
     let mut scaled = [0.0; PARAMETERS];
     for observation in observations {
         let size = residual(observation, values).abs() / error;
         let huber = if size > HUBER { HUBER / size } else { 1.0 };
         let weight = share * observation.weight * huber / (error * error);
         for index in 0..PARAMETERS {
-            scaled[index] = observation.row[index] * prior.spread[index] / observation.measured_ns;
+            scaled[index] = observation.row[index] * prior.spread[index] / observation.scale_ns;
         }
         for left in 0..PARAMETERS {
             if scaled[left] == 0.0 {
                 continue;
             }
-            gradient[left] += weight * scaled[left];
+            gradient[left] += weight * scaled[left] * observation.measured_ns / observation.scale_ns;
             for right in 0..=left {
                 hessian[(left, right)] += weight * scaled[left] * scaled[right];
             }
@@ -116,7 +115,8 @@ fn descend(hessian: &DMatrix<f64>, gradient: &DVector<f64>, prior: &Prior, start
     for _ in 0..20_000 {
         let mut largest = 0.0_f64;
         for index in 0..PARAMETERS {
-            let others: f64 = (0..PARAMETERS).filter(|other| *other != index).map(|other| hessian[(index, other)] * at[other]).sum();
+            let others: f64 =
+                (0..PARAMETERS).filter(|other| *other != index).map(|other| hessian[(index, other)] * at[other]).sum();
             let next = ((gradient[index] - others) / hessian[(index, index)]).max(0.0);
             largest = largest.max((next - at[index]).abs());
             at[index] = next;
@@ -145,7 +145,7 @@ mod tests {
         for &(index, amount) in amounts {
             row[index] = amount;
         }
-        Observation { row, measured_ns, weight: 1.0 }
+        Observation { row, measured_ns, scale_ns: measured_ns, weight: 1.0 }
     }
 
     #[test]

@@ -4,6 +4,7 @@ include!(concat!(env!("OUT_DIR"), "/embedded.rs"));
 
 /// Manifests of the SDK and the harness, as they are in this workspace.
 pub(crate) const SDK_MANIFEST: &str = include_str!("../../../guest-sdk/Cargo.toml");
+pub(crate) const FITTED_MANIFEST: &str = include_str!("../../fitted/Cargo.toml");
 pub(crate) const HARNESS_MANIFEST: &str = include_str!("../../../guest-sdk/harness/Cargo.toml");
 
 macro_rules! template {
@@ -19,6 +20,9 @@ pub(crate) const RUST_FILES: &[(&str, &str)] = &[
     (".gitignore", template!("rust/gitignore")),
     ("tests/check.rs", template!("rust/check.rs")),
 ];
+
+/// The manifest of a guest with a fitted model inside.
+pub(crate) const FITTED_GUEST_MANIFEST: &str = template!("fitted/Cargo.toml");
 
 /// Files of every project in Python.
 pub(crate) const PYTHON_FILES: &[(&str, &str)] = &[

@@ -2,15 +2,14 @@
 
 pub(crate) mod args;
 mod calibrate;
+mod emit;
 
 use std::io::{self, IsTerminal, Write};
 use std::path::Path;
 
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::json;
-use vcr_fit::{
-    Comparison, Fit, FitError, FitOptions, Inferred, Measurements, ReadOptions, Shape, Source, infer,
-};
+use vcr_fit::{Comparison, Fit, FitError, FitOptions, Inferred, Measurements, ReadOptions, Shape, Source, infer};
 use vcr_fitted::TERMS;
 use vcr_output::{OutputError, Outputs};
 use vcr_scenario::expression;
@@ -61,6 +60,8 @@ fn fitted(args: &FitArgs) -> Result<Exit, Refused> {
         outputs.reads(input)?;
     }
     let file = outputs.create(&args.output)?;
+    let component = args.emit_wasm.as_ref();
+    let component = component.map(|path| Ok::<_, OutputError>((path.as_path(), outputs.create(path)?))).transpose()?;
     let shape = args.shape.as_ref().map(|text| Ok::<_, FitError>((Shape::read(text)?, text.clone()))).transpose()?;
     let sources = sources(args.inputs.iter().map(AsRef::as_ref), &args.measurements)?;
     let mut sources: Vec<Source> = sources.into_iter().map(|source| within(source, args.part)).collect();
@@ -85,6 +86,9 @@ fn fitted(args: &FitArgs) -> Result<Exit, Refused> {
     }
     let text = serde_json::to_string_pretty(&fit.model).expect("a model is JSON");
     file.write_with(|out| writeln!(out, "{text}"))?;
+    if let Some((path, component)) = component {
+        emit::component(&fit.model, path, component, args.quiet)?;
+    }
     let mut out = anstream::stdout().lock();
     let written = if args.json {
         writeln!(out, "{:#}", as_json(&fit, &inferred))
@@ -129,8 +133,8 @@ pub(crate) fn sources<'p>(
         .enumerate()
         .map(|(index, input)| {
             let engine = &engines[index.min(engines.len() - 1)];
-            let pool = expression::engines("--engine", engine)
-                .map_err(|error| Refused::Other(error.to_string(), None))?;
+            let pool =
+                expression::engines("--engine", engine).map_err(|error| Refused::Other(error.to_string(), None))?;
             let measurements = Measurements::read(input, &options)?;
             Ok(Source { measurements, pool, engine: engine.clone() })
         })
@@ -186,11 +190,8 @@ fn write_inferred(out: &mut dyn Write, inferred: &[(String, Inferred)]) -> io::R
 }
 
 fn as_json(fit: &Fit, inferred: &[(String, Inferred)]) -> serde_json::Value {
-    let in_sample: Vec<_> = fit
-        .in_sample
-        .iter()
-        .map(|(name, comparisons)| json!({"input": name, "comparisons": comparisons}))
-        .collect();
+    let in_sample: Vec<_> =
+        fit.in_sample.iter().map(|(name, comparisons)| json!({"input": name, "comparisons": comparisons})).collect();
     let inferred: Vec<_> = inferred
         .iter()
         .map(|(name, found)| {
