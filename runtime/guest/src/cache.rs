@@ -23,8 +23,6 @@ use wasmtime::Engine;
 use wasmtime::component::Component;
 use xxhash_rust::xxh3::xxh3_128;
 
-use crate::digest::hex;
-
 /// Names the folder in which the cache has its subfolder, in place of the usual
 /// one of the user; empty to keep none.
 const FOLDER_VARIABLE: &str = "VCR_GUEST_CACHE";
@@ -164,7 +162,7 @@ fn entry_name(engine: &Engine, digest: &str) -> String {
     let mut hash = Sha(Sha256::new());
     digest.hash(&mut hash);
     engine.precompile_compatibility_hash().hash(&mut hash);
-    format!("{}.{ENTRY_EXTENSION}", hex(&hash.0.finalize()))
+    format!("{}.{ENTRY_EXTENSION}", hex::encode(hash.0.finalize()))
 }
 
 /// SHA-256 as a hasher, so that different settings have different names.

@@ -6,7 +6,6 @@ use serde_json::{Map, Value};
 use sha2::{Digest, Sha256};
 use vcr_trace::capture::EngineRecord;
 
-use crate::json::hex;
 use crate::request::Load;
 
 /// Names, addresses and numbers: settings on which no result depends.
@@ -56,7 +55,7 @@ fn fingerprint(model: &str, settings: &Map<String, Value>) -> String {
         add(name);
         add(&value.to_string());
     }
-    hex(&hasher.finalize())
+    hex::encode(hasher.finalize())
 }
 
 #[cfg(test)]

@@ -16,16 +16,12 @@ pub(crate) fn json(value: Wire) -> Value {
         Wire::F32(value) => float(value.into()),
         Wire::F64(value) => float(value),
         Wire::Str(text) => text.into(),
-        Wire::Bin(bytes) | Wire::Ext(_, bytes) => hex(&bytes).into(),
+        Wire::Bin(bytes) | Wire::Ext(_, bytes) => hex::encode(bytes).into(),
         Wire::Array(items) => items.into_iter().map(json).collect(),
         Wire::Map(pairs) => Value::Object(pairs.into_iter().map(|(key, value)| (key_text(key), json(value))).collect()),
     }
 }
 
-/// Digits of bytes.
-pub(crate) fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
-}
 
 fn key_text(key: Wire) -> String {
     match key {

@@ -194,7 +194,7 @@ impl FrontendListener {
         let identity = frames.first().map_or(&[][..], Vec::as_slice);
         let rank = identity.try_into().map(u16::from_le_bytes).ok().filter(|rank| *rank < self.config.engines);
         let Some(rank) = rank else {
-            let identity = identity.iter().map(|byte| format!("{byte:02x}")).collect();
+            let identity = hex::encode(identity);
             return Err(LinkError::UnknownEngine { identity, last: self.config.engines.saturating_sub(1) });
         };
         Ok((rank, frames.get(1).map_or(&[], Vec::as_slice)))
