@@ -1,15 +1,15 @@
 //! KV events, as lines of a capture.
 
+use std::error::Error;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use serde_json::Value;
-use vcr_wire::{DecodeError, KvEventBatch, KvEventSubscriber, Transport, Value as Wire, decode_sequence, monotonic_ns};
+use vcr_wire::{AsJson, KvEventBatch, KvEventSubscriber, Transport, decode_sequence, monotonic_ns};
 
 use crate::error::RecordError;
-use crate::json::json;
 use crate::queue::Queue;
 
 /// How often a subscriber looks whether it should end.
@@ -50,10 +50,10 @@ pub(crate) fn subscribe(
 
 /// The engine and the events of a batch as they were sent; without what tells
 /// tokens, unless those may be told.
-pub(crate) fn kv_events(payload: &[u8], with_tokens: bool) -> Result<(Option<u32>, Value), DecodeError> {
-    // The one to know that it is a batch, the other for keys nobody knows yet.
+pub(crate) fn kv_events(payload: &[u8], with_tokens: bool) -> Result<(Option<u32>, Value), Box<dyn Error>> {
+    // The first to know that it is a batch, the second for keys that it does not know.
     let rank = KvEventBatch::decode(payload)?.data_parallel_rank;
-    let mut events = json(Wire::decode(payload)?).get_mut(1).map_or(Value::Null, Value::take);
+    let mut events = serde_json::to_value(AsJson::new(payload))?.get_mut(1).map_or(Value::Null, Value::take);
     if !with_tokens {
         for event in events.as_array_mut().into_iter().flatten().filter_map(Value::as_object_mut) {
             TELLING.iter().for_each(|key| _ = event.remove(*key));

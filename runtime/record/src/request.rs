@@ -183,10 +183,10 @@ impl OpenRequest {
         }
     }
 
-    /// It ended at `at_ns`, for a reason that the engine or the frontend gave.
-    pub(crate) fn ended(mut self, at_ns: u64, reason: &str) -> RequestRecord {
+    /// Its record if it ended at `at_ns`.
+    pub(crate) fn ended(mut self, at_ns: u64, reason: FinishReason) -> RequestRecord {
         self.record.end_ns = Some(at_ns.saturating_sub(self.arrived_ns));
-        self.record.finish_reason = Some(reason.to_owned());
+        self.record.finish_reason = Some(reason.name().to_owned());
         self.unfinished(None)
     }
 
@@ -205,17 +205,6 @@ impl OpenRequest {
             record.error = error.map(str::to_owned);
         }
         record
-    }
-}
-
-/// The word of a capture for why a request ended.
-pub(crate) fn reason_name(reason: FinishReason) -> &'static str {
-    match reason {
-        FinishReason::Stop => "stop",
-        FinishReason::Length => "length",
-        FinishReason::Abort => "abort",
-        FinishReason::Error => "error",
-        FinishReason::Repetition => "repetition",
     }
 }
 

@@ -47,6 +47,7 @@ mod tensor;
 mod versions;
 
 pub use codec::error::{DecodeError, Problem, Step};
+pub use codec::json::AsJson;
 pub use codec::value::{Integer, Raw, Value};
 pub use handshake::{Addresses, Dtype, EngineHandshake, EngineStatus, Init, KvEventsConfig, ReadyResponse};
 pub use kv_events::{
@@ -62,8 +63,8 @@ pub use link::{
 };
 pub use lora::{LoraLayout, LoraRequest};
 pub use output::{
-    ENGINE_CORE_DEAD, EngineCoreEvent, EngineCoreOutput, EngineCoreOutputs, EngineMessage, EventType, FinishReason,
-    RequestError, StepEncoder, StepEnd, StopReason, UtilityOutput, UtilityResult,
+    ENGINE_CORE_DEAD, EngineCoreEvent, EngineCoreOutput, EngineCoreOutputs, EngineMessage, EventType, RequestError,
+    StepEncoder, StepEnd, StopReason, UtilityOutput, UtilityResult,
 };
 pub use request::{EngineCoreRequest, MmFeature, PlaceholderRange, Request, StartDpWave, UtilityCall, encode_abort};
 pub use sampling::{LogitBias, OutputKind, PoolingParams, RepetitionDetection, SamplingParams, StopStrings};
@@ -72,4 +73,5 @@ pub use stats::{
     RequestSpecDecodeMetrics, SchedulerStats, SpecDecodingStats,
 };
 pub use tensor::{LogprobRows, Logprobs, Tensor, TensorData};
+pub use vcr_finish_reason::FinishReason;
 pub use versions::{ProtocolRules, UnknownVersion, VersionEvidence, VllmMinor, WakeUpResult};

@@ -1,8 +1,10 @@
 //! What an engine sends to a frontend.
 
+use vcr_finish_reason::FinishReason;
+
 use crate::codec::error::{DecodeError, Problem};
 use crate::codec::field::{Wire, write_list};
-use crate::codec::read::{Reader, whole};
+use crate::codec::read::{Reader, is_str, whole};
 use crate::codec::value::{Integer, Raw, Value};
 use crate::codec::{Elements, array_struct, array_wire, int_enum, map_struct, write};
 use crate::stats::{PrefillStats, RequestSpecDecodeMetrics, SchedulerStats};
@@ -12,19 +14,17 @@ use crate::versions::ProtocolRules;
 /// The single frame by which a dying engine tells every frontend.
 pub const ENGINE_CORE_DEAD: &[u8; 16] = b"ENGINE_CORE_DEAD";
 
-int_enum! {
-    /// Why a request ended.
-    FinishReason, "a finish reason from 0 to 4" {
-        /// A token stopped it.
-        Stop = 0,
-        /// It reached its length or the model's.
-        Length = 1,
-        /// It was aborted.
-        Abort = 2,
-        /// It failed.
-        Error = 3,
-        /// It repeated itself.
-        Repetition = 4,
+impl Wire for FinishReason {
+    fn read(reader: &mut Reader<'_>) -> Result<Self, DecodeError> {
+        let at = reader.offset();
+        let found = reader.integer()?;
+        let reason = usize::try_from(found).ok().and_then(Self::of_number);
+        let problem = Problem::OutOfRange { expected: "a finish reason from 0 to 4", found };
+        reason.ok_or_else(|| DecodeError::new(problem, at))
+    }
+
+    fn write(&self, out: &mut Vec<u8>) {
+        write::uint(out, *self as u64);
     }
 }
 
@@ -39,12 +39,10 @@ pub enum StopReason {
 
 impl Wire for StopReason {
     fn read(reader: &mut Reader<'_>) -> Result<Self, DecodeError> {
-        use rmp::Marker;
-        match reader.peek() {
-            Some(Marker::FixStr(_) | Marker::Str8 | Marker::Str16 | Marker::Str32) => {
-                String::read(reader).map(Self::Text)
-            }
-            _ => reader.u32().map(Self::Token),
+        if reader.peek().is_some_and(is_str) {
+            String::read(reader).map(Self::Text)
+        } else {
+            reader.u32().map(Self::Token)
         }
     }
 

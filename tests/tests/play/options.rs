@@ -46,7 +46,7 @@ fn options_that_cannot_be_used_are_told() {
         (&["--tokens", list], "jsonl:2: "),
         (&["--output-tokens", "\"10ms\""], "--output-tokens"),
         (&["--failure-injection-rate", "2"], "must be from 0 to 1"),
-        (&["--failure-injection-rate", "0.5", "--failure-types", "x"], "must be error, abort"),
+        (&["--failure-injection-rate", "0.5", "--failure-types", "x"], "must be stop, length, abort"),
         (&["--time-scale", "0"], "--time-scale must be more than 0"),
         (&["--enable-kv-cache-events", "--no-enable-prefix-caching"], "needs prefix caching"),
     ] {

@@ -8,7 +8,7 @@ use std::io::BufRead;
 
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
-use vcr_trace::capture::{CaptureMeta, GapSummary, RequestRecord};
+use vcr_trace::capture::{CaptureMeta, FinishReason, GapSummary, RequestRecord};
 
 use crate::error::{Place, Problem, decode};
 use crate::output::{Out, Timed, checked, since_earliest};
@@ -200,17 +200,18 @@ fn tokens(attributes: &Map<String, Value>, keys: &[&str]) -> Result<Option<u32>,
 
 /// How a request ended, and in the source's words where ours has none for it.
 fn finish(attributes: &Map<String, Value>, status: &Status) -> (Option<String>, Option<Value>) {
+    let named = |reason: FinishReason| Some(reason.name().to_owned());
     if status.failed() {
-        return (Some("error".to_owned()), None);
+        return (named(FinishReason::Error), None);
     }
     let reasons = attributes.get("gen_ai.response.finish_reasons");
     let reason = reasons.and_then(|reasons| reasons.as_str().or_else(|| reasons.as_array()?.first()?.as_str()));
     let Some(reason) = reason else { return (None, None) };
-    match reason {
-        "stop" | "abort" | "length" | "error" | "repetition" => (Some(reason.to_owned()), None),
-        "max_tokens" => (Some("length".to_owned()), None),
+    match (reason, FinishReason::parse(reason)) {
+        (_, Some(reason)) => (named(reason), None),
+        ("max_tokens", None) => (named(FinishReason::Length), None),
         // Tool calls, filters and the like end by the model's own doing.
-        other => (Some("stop".to_owned()), Some(json!(other))),
+        (other, None) => (named(FinishReason::Stop), Some(json!(other))),
     }
 }
 

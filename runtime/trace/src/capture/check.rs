@@ -1,9 +1,11 @@
 //! What must hold in a request line beyond the types of its fields.
 
+use vcr_finish_reason::FinishReason;
+
 use super::decode::CaptureFormat;
 use super::error::CaptureProblem;
 use super::flaw::Flaw;
-use super::record::{CaptureMeta, FinishReason, RequestRecord};
+use super::record::{CaptureMeta, RequestRecord};
 
 /// How hashes and prompts fit together in one capture.
 #[derive(Clone, Copy)]

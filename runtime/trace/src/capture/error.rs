@@ -242,8 +242,8 @@ pub enum CaptureProblem {
         /// The prompt's length.
         prompt_tokens: u32,
     },
-    /// A reason that is none.
-    #[error("`{reason}` is no finish reason; there are stop, length, abort, error and repetition")]
+    /// An unknown finish reason.
+    #[error("invalid finish reason `{reason}`: expected {}", vcr_finish_reason::FinishReason::EXPECTED)]
     UnknownFinishReason {
         /// The reason.
         reason: String,

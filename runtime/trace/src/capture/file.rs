@@ -7,6 +7,7 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use serde_json::{Map, Value};
+use vcr_finish_reason::FinishReason;
 use vcr_input::{MAX_LINE_BYTES, Unpacked, is_regular};
 
 use super::check::{BlockRule, check};
@@ -16,7 +17,7 @@ use super::flaw::Flaw;
 use super::hash::BlockHash;
 use super::parts::{self, PartNames};
 use super::reader::{CapturePosition, CaptureReader, Parts, ReadOptions, is_of_limit};
-use super::record::{CaptureLine, CaptureMeta, FinishReason, RequestRecord};
+use super::record::{CaptureLine, CaptureMeta, RequestRecord};
 use super::summary::CaptureSummary;
 
 const BUFFER_BYTES: usize = 256 << 10;

@@ -188,8 +188,8 @@ pub struct RequestRecord {
     /// What else was in the steps of its outputs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub steps: Option<StepContext>,
-    /// `stop`, `length`, `abort`, `error` or `repetition`; `None` if nobody
-    /// knows, or it was not over when the capture ended: see
+    /// The name of a [`FinishReason`](super::FinishReason); `None` if it is unknown, or
+    /// the request was not over when the capture ended: see
     /// [`is_over`](RequestRecord::is_over).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub finish_reason: Option<String>,
@@ -316,36 +316,6 @@ pub struct CaptureEnd {
     /// Whether the capture goes on in the next file.
     #[serde(default)]
     pub continues: bool,
-}
-
-/// Why a request ended, as vLLM names it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum FinishReason {
-    /// A stop token or text.
-    Stop,
-    /// Its limit.
-    Length,
-    /// Its client.
-    Abort,
-    /// A failure.
-    Error,
-    /// It repeated itself.
-    Repetition,
-}
-
-impl FinishReason {
-    /// The reason of that name in [`RequestRecord::finish_reason`].
-    #[must_use]
-    pub fn parse(name: &str) -> Option<Self> {
-        match name {
-            "stop" => Some(Self::Stop),
-            "length" => Some(Self::Length),
-            "abort" => Some(Self::Abort),
-            "error" => Some(Self::Error),
-            "repetition" => Some(Self::Repetition),
-            _ => None,
-        }
-    }
 }
 
 impl RequestRecord {

@@ -4,10 +4,11 @@
 use std::collections::{HashMap, HashSet};
 use std::num::NonZeroU32;
 use std::ops::Range;
+use vcr_finish_reason::FinishReason;
 
 use super::reader::CapturePosition;
 use super::reader::CaptureReader;
-use super::record::{CaptureLine, FinishReason, RequestRecord};
+use super::record::{CaptureLine, RequestRecord};
 use super::sessions::{NamedSessions, TurnTimes};
 use crate::assemble::{Assembler, Row};
 use crate::{

@@ -95,7 +95,7 @@ const WRONG: &[(&str, &str, &str)] = &[
     (
         r#"{"kind":"request","prompt_tokens":1,"output_tokens":1,"finish_reason":"tired"}"#,
         "finish_reason",
-        "`tired` is no",
+        "invalid finish reason `tired`: expected stop, length",
     ),
     (
         r#"{"kind":"request","prompt_tokens":1,"output_tokens":1,"arrival_ns":18446744073709551615,"ttft_ns":1}"#,

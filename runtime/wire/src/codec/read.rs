@@ -258,7 +258,7 @@ impl<'a> Reader<'a> {
     /// The key of a field; `None` for one that is no text and so no field.
     pub(crate) fn key(&mut self) -> Result<Option<&'a str>, DecodeError> {
         match self.peek() {
-            Some(Marker::FixStr(_) | Marker::Str8 | Marker::Str16 | Marker::Str32) => self.str().map(Some),
+            Some(marker) if is_str(marker) => self.str().map(Some),
             _ => self.skip().map(|()| None),
         }
     }
@@ -272,7 +272,7 @@ impl<'a> Reader<'a> {
             match self.peek() {
                 Some(Marker::FixArray(_) | Marker::Array16 | Marker::Array32) => pending += self.array()? as u64,
                 Some(Marker::FixMap(_) | Marker::Map16 | Marker::Map32) => pending += 2 * self.map()? as u64,
-                Some(Marker::FixStr(_) | Marker::Str8 | Marker::Str16 | Marker::Str32) => _ = self.str()?,
+                Some(marker) if is_str(marker) => _ = self.str()?,
                 Some(Marker::Bin8 | Marker::Bin16 | Marker::Bin32) => _ = self.bin()?,
                 Some(Marker::Null | Marker::True | Marker::False) => self.at += 1,
                 Some(Marker::F32 | Marker::F64) => _ = self.f64()?,
@@ -307,7 +307,7 @@ fn name(marker: Marker) -> &'static str {
         Marker::Null => "nil",
         Marker::True | Marker::False => "a boolean",
         Marker::F32 | Marker::F64 => "a float",
-        Marker::FixStr(_) | Marker::Str8 | Marker::Str16 | Marker::Str32 => "a text",
+        marker if is_str(marker) => "a text",
         Marker::Bin8 | Marker::Bin16 | Marker::Bin32 => "bytes",
         Marker::FixArray(_) | Marker::Array16 | Marker::Array32 => "an array",
         Marker::FixMap(_) | Marker::Map16 | Marker::Map32 => "a map",
@@ -315,6 +315,11 @@ fn name(marker: Marker) -> &'static str {
         marker if is_ext(marker) => "an extension value",
         _ => "an integer",
     }
+}
+
+/// Whether a text begins with this marker.
+pub(crate) fn is_str(marker: Marker) -> bool {
+    matches!(marker, Marker::FixStr(_) | Marker::Str8 | Marker::Str16 | Marker::Str32)
 }
 
 /// Whether an extension value begins with this marker.

@@ -11,7 +11,7 @@ use std::path::Path;
 
 use serde_json::{Map, Value};
 use vcr_trace::VcrOutput;
-use vcr_trace::capture::{CaptureMeta, GapSummary};
+use vcr_trace::capture::{CaptureMeta, FinishReason, GapSummary};
 
 use crate::error::{Place, Problem};
 use crate::input::Rows;
@@ -85,8 +85,8 @@ fn mean_gap(ttft_ns: Option<u64>, last_ns: Option<u64>, output_tokens: u32) -> O
 }
 
 /// Why a request with its whole answer ended.
-fn whole(output_tokens: u32, max_tokens: u32) -> String {
-    if output_tokens < max_tokens { "stop" } else { "length" }.to_owned()
+fn whole(output_tokens: u32, max_tokens: u32) -> FinishReason {
+    if output_tokens < max_tokens { FinishReason::Stop } else { FinishReason::Length }
 }
 
 #[cfg(test)]

@@ -289,8 +289,7 @@ impl<'v> Cell<'v> {
 
     fn finish_reason(&self) -> Result<String, Problem> {
         let text = self.text();
-        let expected = "stop, length, abort, error or repetition";
-        FinishReason::parse(&text).map(|_| text).ok_or_else(|| self.invalid(expected))
+        FinishReason::parse(&text).map(|_| text).ok_or_else(|| self.invalid(FinishReason::EXPECTED))
     }
 
     fn hash(&self) -> Result<BlockHash, Problem> {
