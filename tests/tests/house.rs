@@ -93,6 +93,7 @@ const MAY_DEPEND_ON: &[(&str, &[&str])] = &[
 const ONLY_USER: &[(&str, &str)] = &[
     ("wasmtime", "vcr-guest"),
     ("wasmtime-wasi", "vcr-guest"),
+    ("docker_credential", "vcr-registry"),
     ("oci-client", "vcr-registry"),
     ("rustls", "vcr-registry"),
     ("rhai", "vcr-scenario"),

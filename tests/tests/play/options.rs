@@ -26,7 +26,7 @@ fn options_that_cannot_be_used_are_told() {
         (&["--max-num-batched-tokens", "10"], "is smaller than `max_num_seqs`"),
         (&["--latency", "fixed(#{ stp: \"1ms\" })"], "stp"),
         (&["--latency", "no-such-guest.wasm"], "no-such-guest.wasm"),
-        (&["--latency", "oci://localhost:1/a:1"], "names no digest"),
+        (&["--latency", "oci://localhost:1/a:1"], "expected a digest"),
         (&["--latency", "fixed(#{ step: \"1ms\" })", "--latency-fallback", "7"], "must be a latency model"),
         (
             &["--latency", "fixed(#{ step: \"1ms\" })", "--latency-fallback", "fixed(#{ step: \"1ms\" })"],

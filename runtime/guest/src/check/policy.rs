@@ -161,7 +161,7 @@ impl Scheduling {
                 1 => request.give_way_rank = value.cast_signed(),
                 2 if value == 0 => return Err(wrong("lets a request compute nothing; say at least 1 token")),
                 2 => request.cap_tokens = value,
-                _ => return Err(wrong("is of no kind: kinds are 0 to 2")),
+                _ => return Err(wrong("has an unknown kind: expected 0 to 2")),
             }
             if !said.insert((kind, slot)) {
                 return Err(wrong("is said twice in one answer"));
