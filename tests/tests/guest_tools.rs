@@ -85,7 +85,7 @@ fn a_project_is_not_made_over_another_or_by_a_wrong_name() {
     new(&["mine", "--world", "latency-model"]).failed(2, &["`mine` exists already", "--path"]);
     new(&["my guest", "--world", "latency-model"]).failed(2, &["`my guest` cannot be the name of a guest"]);
     new(&["../up", "--world", "latency-model"]).failed(2, &["`../up` cannot be the name of a guest"]);
-    new(&["other", "--world", "latncy-model"]).failed(2, &["no world `latncy-model`", "you mean `latency-model`"]);
+    new(&["other", "--world", "latncy-model"]).failed(2, &["unknown world `latncy-model`", "you mean `latency-model`"]);
     new(&["other", "--world", "router", "--lang", "python"]).failed(2, &["no world `router` for python"]);
     new(&["other", "--world", "router", "--lang", "cobol"]).failed(2, &["it must be rust or python"]);
     assert!(!folder.path().join("other").exists());
@@ -266,7 +266,7 @@ fn a_project_in_python_that_is_none_is_refused_by_name() {
     let folder = Folder::new();
     new_project(&folder, "mine", "latency-model", &["--lang", "python"]);
     folder.write("mine/pyproject.toml", "[project]\nname = \"mine\"\n");
-    folder.vcr(&["guest", "build", "mine"]).failed(2, &["is no guest in Python", "`tool.vcr`", "vcr guest new"]);
+    folder.vcr(&["guest", "build", "mine"]).failed(2, &["is not a guest in Python", "`tool.vcr`", "vcr guest new"]);
 }
 
 /// A run priced by trained physics, in the place of `latency`.

@@ -176,7 +176,7 @@ fn conformance_as_json() {
 #[test]
 fn recordings_that_cannot_be_read_are_told_and_the_rest_is_proved() {
     let folder = recorded();
-    folder.vcr(&["inspect", "conform", "nowhere"]).failed(2, &["nowhere", "there is no such file or folder"]);
+    folder.vcr(&["inspect", "conform", "nowhere"]).failed(2, &["nowhere", "no such file or folder"]);
     folder.vcr(&["inspect", "conform", "all/a/nowhere", "all/nowhere"]).failed(2, &["all/a/nowhere", "all/nowhere"]);
     fs::create_dir(folder.path().join("empty")).unwrap();
     folder.vcr(&["inspect", "conform", "empty"]).failed(2, &["empty", "no recording here", "steps.jsonl"]);
@@ -391,7 +391,7 @@ fn logs_that_cannot_be_read_or_compared() {
     steps(&["all/a/requests.jsonl"], &["all/a/requests.jsonl, line 1: ", "is this a step log?"]);
     steps(&["all/a", "--step", "9"], &["all/a/steps.jsonl: there is no step 9; it has steps 0 to 4"]);
     steps(&["all/a", "--engine", "pool/0"], &["there is no engine `pool/0`: the log names no engines"]);
-    steps(&["all/a", "--of", "base"], &["there is no run `base`: the log names no runs"]);
+    steps(&["all/a", "--of", "base"], &["unknown run `base`: the log names no runs"]);
     steps(&["all/a", "--diff", "all/live"], &["requests are numbered here and named in all/live/steps.jsonl"]);
     steps(&["all/a", "--engine", "pool"], &["write it as POOL/INDEX"]);
     steps(&["all/a", "--step", "1", "--limit", "3"], &["--limit"]);

@@ -1,9 +1,9 @@
-//! What tells blocks of the same tokens apart.
+//! Keys that distinguish blocks of the same tokens.
 
 use crate::HashRules;
 use crate::encode::Encode;
 
-/// What tells blocks of the same tokens apart, besides what precedes them.
+/// A key that distinguishes blocks of the same tokens, besides what precedes them.
 ///
 /// A block's keys come in the order of the variants
 /// (`generate_block_hash_extra_keys`); there may be several multimodal inputs,

@@ -1,4 +1,4 @@
-//! Answers that are no results: what was wrong, and what to do.
+//! Answers that are errors, with hints.
 
 use axum::Json;
 use axum::http::StatusCode;

@@ -10,7 +10,7 @@ use crate::GuestReader;
 /// address is not served.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Addresses<'a> {
-    /// For the part that only tells; any address.
+    /// For the read-only part; any address.
     pub metrics: Option<&'a str>,
     /// For all of it; a loopback address.
     pub admin: Option<&'a str>,
@@ -28,7 +28,9 @@ pub enum ControlError {
         source: io::Error,
     },
     /// The admin part would be within reach of other machines.
-    #[error("{address} is no loopback address: whoever reached the admin part there could change and stop engines")]
+    #[error(
+        "invalid admin address {address}: expected a loopback address, since every client can change and stop engines"
+    )]
     NotLoopback {
         /// The address, as it was resolved.
         address: SocketAddr,
@@ -74,7 +76,7 @@ impl Listeners {
         Ok(Self { bound: bound.collect::<Result<_, ControlError>>()?, guests: None })
     }
 
-    /// Tells in the metrics what guests tell, too.
+    /// Adds the telemetry of guests to the metrics.
     #[must_use]
     pub fn with_guests(self, guests: GuestReader) -> Self {
         Self { guests: Some(guests), ..self }

@@ -29,7 +29,7 @@ const EXAMPLE_SECTION: &str = "vcr:example-config";
 const EXAMPLE_BYTES_MAX: usize = 64 << 10;
 
 /// Puts the example config of the guest in `dir`, if there is one, into a component:
-/// a custom section, which nobody but tools looks at.
+/// a custom section, which only tools read.
 pub(crate) fn add_example(component: &mut Vec<u8>, dir: &Path) -> Result<(), BuildError> {
     let path = dir.join(EXAMPLE_FILE);
     let text = match fs::read_to_string(&path) {

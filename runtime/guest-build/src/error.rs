@@ -16,7 +16,7 @@ pub enum BuildError {
         source: std::io::Error,
     },
     /// The place of the component is taken.
-    #[error("cannot write `{}`: the file exists already, and is no WebAssembly that a build could replace", path.display())]
+    #[error("cannot write `{}`: the file exists already and is not WebAssembly", path.display())]
     Foreign {
         /// The file.
         path: PathBuf,
@@ -38,7 +38,7 @@ pub enum BuildError {
         message: String,
     },
     /// A program answered something that cannot be understood.
-    #[error("`{command}` answered something unexpected: {reason}")]
+    #[error("invalid answer of `{command}`: {reason}")]
     BadAnswer {
         /// The command line.
         command: String,
@@ -64,7 +64,7 @@ pub enum BuildError {
         dir: PathBuf,
     },
     /// `VCR_GUEST_TOOLCHAIN` has a value that means nothing.
-    #[error("`VCR_GUEST_TOOLCHAIN` is \"{value}\", but must be {}", Route::names())]
+    #[error("invalid `VCR_GUEST_TOOLCHAIN` \"{value}\": expected {}", Route::names())]
     UnknownRoute {
         /// The value.
         value: String,
@@ -83,7 +83,7 @@ pub enum BuildError {
         messages: String,
     },
     /// A project in Python is not as it must be.
-    #[error("`{}` is no guest in Python: {problem}", path.display())]
+    #[error("`{}` is not a guest in Python: {problem}", path.display())]
     BadProject {
         /// Its `pyproject.toml`.
         path: PathBuf,
@@ -104,8 +104,8 @@ pub enum BuildError {
         /// What failed.
         reason: String,
     },
-    /// There is no place to keep what is fetched.
-    #[error("there is no cache directory: neither `VCR_CACHE_DIR` nor `HOME` is set")]
+    /// There is no cache directory.
+    #[error("no cache directory: set `VCR_CACHE_DIR` or `HOME`")]
     NoCache,
     /// The core module cannot be made into a component.
     #[error("package `{package}` makes no component: {reason}")]
@@ -153,7 +153,7 @@ pub enum ProjectProblem {
         module: PathBuf,
     },
     /// The interface has no such world.
-    #[error("there is no world `{world}` in its interface: `{}` is missing", path.display())]
+    #[error("unknown world `{world}`: its interface has no `{}`", path.display())]
     NoWorld {
         /// The world.
         world: String,

@@ -66,7 +66,7 @@ mod tests {
         }
         assert_eq!(
             parse_route("debain").expect_err("misspelt").to_string(),
-            "`VCR_GUEST_TOOLCHAIN` is \"debain\", but must be `auto`, `installed`, `rustup`, \
+            "invalid `VCR_GUEST_TOOLCHAIN` \"debain\": expected `auto`, `installed`, `rustup`, \
              `rust-src`, `debian`"
         );
     }

@@ -7,7 +7,7 @@ use serde_json::Value;
 use crate::command::{output, program, shown};
 use crate::error::BuildError;
 
-/// A package as `cargo metadata` tells it.
+/// A package of `cargo metadata`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Package {
     pub(crate) name: String,

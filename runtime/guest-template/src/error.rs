@@ -14,7 +14,7 @@ pub enum NewError {
         problem: &'static str,
     },
     /// There is no such world, or no project of it in that language.
-    #[error("there is no world `{given}` for {}; there are {}", language.name(), listed(.known))]
+    #[error("unknown world `{given}` for {}: expected {}", language.name(), listed(.known))]
     UnknownWorld {
         /// What was asked for.
         given: String,

@@ -164,7 +164,7 @@ mod tests {
         let error = create(&guest("latency", Language::Rust), dir).expect_err("no such world");
         assert_eq!(
             error.to_string(),
-            "there is no world `latency` for rust; there are latency-model, scheduler-policy, router, \
+            "unknown world `latency` for rust: expected latency-model, scheduler-policy, router, \
              autoscaler, failure-injector and token-source"
         );
         assert_eq!(error.hint().as_deref(), Some("perhaps you mean `latency-model`"));

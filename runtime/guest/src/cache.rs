@@ -37,7 +37,7 @@ const SEAL_EXTENSION: &str = "seal";
 /// Hexadecimal digits of an entry's name.
 const NAME_DIGITS: usize = 64;
 
-/// Entries that nobody has asked for in this time are cleared away.
+/// Entries not used for this time are removed.
 const KEPT_FOR: Duration = Duration::from_secs(30 * 24 * 3600);
 
 /// An entry's time of use is kept up to date to this.
@@ -53,7 +53,7 @@ pub(crate) struct Cache {
 
 impl Cache {
     /// The cache that the environment names, or the usual one; none where there
-    /// is no place for one that only the user can write to.
+    /// is not one that only the user can write to.
     pub(crate) fn from_env() -> Option<Self> {
         match std::env::var_os(FOLDER_VARIABLE) {
             Some(folder) if folder.is_empty() => None,
@@ -148,10 +148,10 @@ fn is_own_name(name: &str) -> bool {
     is_hex && (extension(ENTRY_EXTENSION) || extension(SEAL_EXTENSION))
 }
 
-/// Whether nobody but the user can put anything into a folder.
+/// Whether only the user can write to a folder.
 fn is_private(folder: &Path) -> bool {
     let Ok(about) = fs::metadata(folder) else { return false };
-    // Who we are is told by what the system says of our process, where it does.
+    // The owner of `/proc/self` is the user of this process.
     let is_ours = fs::metadata("/proc/self").map_or(true, |own| own.uid() == about.uid());
     about.is_dir() && is_ours && about.mode() & 0o022 == 0
 }
@@ -179,7 +179,7 @@ impl Hasher for Sha {
     }
 }
 
-/// The file beside an entry that tells whether it is whole.
+/// The file beside an entry that marks it as complete.
 fn seal_of(entry: &Path) -> PathBuf {
     entry.with_extension(SEAL_EXTENSION)
 }
@@ -303,7 +303,7 @@ mod tests {
             assert!(fs::read(&entry).expect("it was written") == whole, "it is mended");
         }
         fs::remove_file(seal_of(&entry)).expect("it is ours");
-        assert!(read(&engine, &entry).is_none(), "nobody says that it is whole");
+        assert!(read(&engine, &entry).is_none(), "nothing marks it as complete");
     }
 
     #[test]
@@ -318,7 +318,7 @@ mod tests {
         let (_other, cache) = self::folder();
         let about = fs::metadata(&cache.folder).expect("it was made");
         assert_eq!(about.mode() & 0o777, 0o700);
-        // A file is no folder.
+        // A file is not a folder.
         let file = tempfile::NamedTempFile::new().expect("a file");
         assert!(Cache::open(file.path().to_owned()).is_none());
     }
@@ -338,7 +338,7 @@ mod tests {
         put(&format!(".{:064x}.seal.77.ThreadId(3)", 1), 31);
         let middle = put(&format!("{:064x}.cwasm", 2), 20);
         let new = put(&format!("{:064x}.seal", 3), 1);
-        // Files of somebody else, however old they are and however much they hold.
+        // Foreign files, however old and large.
         let others = ["thesis.cwasm", "notes.txt", ".hidden", &format!("{:064x}", 4), &format!("{:064x}.cwasm.bak", 5)];
         let others = others.map(|name| put(name, 400));
         let left = |mut expected: Vec<PathBuf>| {

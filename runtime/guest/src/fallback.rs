@@ -197,8 +197,8 @@ mod tests {
     /// What a step of the guest takes here.
     const GUEST_STEP_NS: u64 = 5;
 
-    /// Prices steps at a constant, until it has priced so many. The guest, which
-    /// is told by its constant, wants batches.
+    /// Prices steps at a constant, until it has priced N. The guest, which
+    /// is recognised by its constant, wants batches.
     struct Steps {
         step_ns: u64,
         left: u64,

@@ -32,7 +32,7 @@ pub(crate) struct Setup<'a> {
     pub(crate) limits: &'a Limits,
     pub(crate) config_json: &'a str,
     pub(crate) seed: u64,
-    /// Who hears what it tells.
+    /// The receiver of its telemetry.
     pub(crate) sink: Option<Arc<dyn NoteSink>>,
 }
 
@@ -94,7 +94,7 @@ pub(crate) trait FaultInstance: Metered + Send {
     ) -> Result<Vec<u64>, CallFault>;
 }
 
-/// What a policy is told before a step, as `wit/` describes it.
+/// The arguments of a policy before a step, as `wit/` describes them.
 #[derive(Debug, Default)]
 pub(crate) struct PolicyCall {
     pub(crate) now_ns: u64,
@@ -112,7 +112,7 @@ pub(crate) trait PolicyInstance: Metered + Send {
     fn decide(&mut self, call: &PolicyCall, budget: Budget) -> Result<Vec<u64>, CallFault>;
 }
 
-/// What a router is told of a request, as `wit/` describes it.
+/// The arguments of a router, as `wit/` describes them.
 #[derive(Debug, Default)]
 pub(crate) struct RouteCall {
     pub(crate) now_ns: u64,

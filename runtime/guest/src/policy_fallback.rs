@@ -56,7 +56,7 @@ impl PolicyWithFallback {
     fn remember(&mut self) {
         for preference in &self.said {
             let wanted = self.wanted.get_mut(preference.slot() as usize).and_then(Option::as_mut);
-            // Whatever is said of nobody is found out where it is done.
+            // Unknown slots are found where the answer is applied.
             let Some(wanted) = wanted else { continue };
             match *preference {
                 Preference::AdmissionRank { rank, .. } => wanted.admission_rank = rank,

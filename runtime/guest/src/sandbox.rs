@@ -58,14 +58,14 @@ pub(crate) fn config(address_space: AddressSpace) -> Config {
         // Live engines bound a call by real time too. The test costs a few
         // nanoseconds a call, and one engine serves both kinds.
         .epoch_interruption(true)
-        // A trap is told by its kind alone, so nobody needs to walk its stack.
+        // Only the kind of a trap is reported, so its stack need not be walked.
         .wasm_backtrace_max_frames(None)
         .max_wasm_stack(WASM_STACK_BYTES);
     config
 }
 
 /// What the host keeps beside an instance: the limits on its growth, how far it
-/// has grown, and what it tells.
+/// has grown, and its telemetry.
 pub(crate) struct HostState {
     limits: Limits,
     memory_bytes: usize,
@@ -85,7 +85,7 @@ impl HostState {
 pub(crate) struct Endowment {
     /// Source of the randomness that is granted.
     pub(crate) seed: u64,
-    /// Who hears what it tells.
+    /// The receiver of its telemetry.
     pub(crate) sink: Option<Arc<dyn NoteSink>>,
 }
 

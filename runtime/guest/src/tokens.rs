@@ -149,7 +149,7 @@ impl TokenCall {
         self.wants.clear();
     }
 
-    /// Whether there is nothing to tell.
+    /// Whether there is nothing to pass on.
     fn is_empty(&self) -> bool {
         self.started.is_empty() && self.ended.is_empty()
     }

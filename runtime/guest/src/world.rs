@@ -9,7 +9,7 @@ pub enum World {
     TokenSource,
     /// Decides what goes wrong.
     FailureInjector,
-    /// Says who is served first, who gives way, and in what chunks.
+    /// Orders admission and preemption, and limits chunks.
     SchedulerPolicy,
     /// Chooses the engine that takes a request.
     Router,

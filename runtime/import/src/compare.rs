@@ -2,7 +2,7 @@
 //!
 //! Requests are matched by the first of these rules that both captures allow:
 //! the hash of the prompt, the hashes of its blocks, names, and last their
-//! order. Among requests that a rule cannot tell apart, the first to arrive in
+//! order. Among requests that a rule cannot distinguish, the first to arrive in
 //! one capture is matched with the first in the other.
 
 use std::collections::{BTreeMap, VecDeque};
@@ -114,7 +114,7 @@ impl Side {
 #[must_use]
 pub fn compare(mut left: Side, mut right: Side) -> Comparison {
     for side in [&mut left, &mut right] {
-        // Those whose arrival nobody knows stay behind, in their order.
+        // Those of unknown arrival stay behind, in their order.
         side.requests.sort_by_key(|request| (request.arrival_ns.is_none(), request.arrival_ns));
     }
     let rule = rule(&left, &right);

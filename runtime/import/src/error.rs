@@ -26,7 +26,7 @@ pub enum ImportError {
         /// The file, as the caller named it.
         name: String,
     },
-    /// Neither name nor content tells the format.
+    /// Neither name nor content shows the format.
     #[error("cannot tell the format of `{name}`; name it (known: {known})")]
     UnknownFormat {
         /// The file, as the caller named it.
@@ -34,7 +34,7 @@ pub enum ImportError {
         /// All formats.
         known: String,
     },
-    /// The columns of a table tell nothing.
+    /// The columns of a table are unknown.
     #[error(
         "cannot tell the format of `{name}` by its columns {columns}: tables of requests have `prompt_tokens` and \
          `output_tokens`, data sets a column such as `prompt` or `instruction`"
@@ -162,7 +162,7 @@ impl Problem {
     }
 }
 
-/// Reads a value of JSON; what is wrong is told with the field it is in.
+/// Reads a value of JSON; errors name the field.
 pub(crate) fn decode<'de, T, D>(deserializer: D) -> Result<T, Problem>
 where
     T: serde::Deserialize<'de>,

@@ -188,7 +188,7 @@ impl FromStr for Format {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let found = Self::ALL.into_iter().find(|format| format.name() == text);
-        found.ok_or_else(|| format!("there is no format `{text}`; known: {}", Self::names()))
+        found.ok_or_else(|| format!("invalid format `{text}`: expected {}", Self::names()))
     }
 }
 
@@ -242,6 +242,6 @@ mod tests {
         for format in Format::ALL {
             assert_eq!(format.to_string().parse(), Ok(format));
         }
-        assert!("x".parse::<Format>().expect_err("unknown").contains("known: capture, guidellm"));
+        assert!("x".parse::<Format>().expect_err("unknown").contains("expected capture, guidellm"));
     }
 }

@@ -10,7 +10,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use vcr_units::format_bytes;
 
-/// How long the writer of a FIFO may take before somebody is told.
+/// The time after which waiting for the writer of a FIFO is reported.
 const SILENT_WAIT: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
 
 static NOTICE: OnceLock<fn(&str)> = OnceLock::new();

@@ -47,7 +47,7 @@ enum Inner<'a> {
 
 /// An unpacked stream.
 ///
-/// It is told by its first bytes, not by its name, whether a stream is packed. A
+/// The first bytes show whether a stream is packed, not its name. A
 /// packed one ends with an error where it would unpack to more than
 /// [`MIN_UNPACKED_BYTES`] and [`MAX_UNPACK_RATIO`] times its size, and any stream
 /// where the process takes more memory than it may.
@@ -123,7 +123,7 @@ impl<'a> Unpacked<'a> {
     }
 
     /// The same stream, but an archive that stops in its middle ends there, as a
-    /// plain file would; [`is_cut`](Self::is_cut) tells. Otherwise it is an error
+    /// plain file would; see [`is_cut`](Self::is_cut). Otherwise it is an error
     /// of the kind [`ErrorKind::UnexpectedEof`].
     #[must_use]
     pub fn ending_where_cut(self) -> Self {

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 /// Why a file is not written.
 #[derive(Debug, thiserror::Error)]
 pub enum OutputError {
-    /// A file is there that nobody has allowed to replace.
+    /// A file exists, and replacing it was not allowed.
     #[error("cannot write `{path}`: the file exists already")]
     Exists {
         /// The output.

@@ -33,7 +33,7 @@ pub struct OutputFolder {
 #[derive(Debug)]
 struct Drafts {
     folder: TempDir,
-    /// Locked as long as the process lives, which tells it from what a process
+    /// Locked as long as the process lives, which distinguishes it from what a process
     /// that was killed has left.
     _lock: File,
     _registered: Registered,

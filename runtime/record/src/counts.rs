@@ -57,7 +57,7 @@ counts! {
     aborted,
     /// Requests that are under way, or were when the capture ended.
     open,
-    /// Requests that were given up because what came of them was not recorded.
+    /// Requests that were given up because their outputs were not recorded.
     broken,
     /// Tokens that requests got.
     tokens,

@@ -22,13 +22,13 @@ pub enum RecordError {
         source: io::Error,
     },
     /// The name of the file does not say how it is to be packed.
-    #[error("{} must end in .jsonl, .jsonl.gz or .jsonl.zst", path.display())]
+    #[error("invalid file name `{}`: expected .jsonl, .jsonl.gz or .jsonl.zst at its end", path.display())]
     Suffix {
         /// The file.
         path: PathBuf,
     },
     /// A setting that makes no sense.
-    #[error("{setting} must be {expected}")]
+    #[error("invalid {setting}: expected {expected}")]
     Setting {
         /// Which one.
         setting: &'static str,
@@ -36,7 +36,7 @@ pub enum RecordError {
         expected: &'static str,
     },
     /// What engines join is what the proxy would join itself.
-    #[error("engines are to join at {engines}, which is where the frontend is to be: {frontend}")]
+    #[error("invalid engine address {engines}: expected another one than the frontend's, {frontend}")]
     SameAddress {
         /// Where engines join.
         engines: String,
@@ -56,7 +56,7 @@ pub enum RecordError {
         reason: String,
     },
     /// No engine joins.
-    #[error("no engine has come to {address} within {} s", waited.as_secs_f64())]
+    #[error("no engine has connected to {address} within {} s", waited.as_secs_f64())]
     NoEngines {
         /// Where they should join.
         address: String,

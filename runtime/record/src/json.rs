@@ -4,7 +4,7 @@ use serde_json::{Map, Number, Value};
 use vcr_wire::{AsJson, PoolingParams, SamplingParams};
 
 /// Sampling parameters without those at their defaults. Tokens that are to be
-/// generated are left out unless tokens may be told.
+/// generated are left out unless tokens may be recorded.
 pub(crate) fn sampling(params: &SamplingParams, with_tokens: bool) -> Map<String, Value> {
     let mut bytes = Vec::new();
     params.encode(&mut bytes);
@@ -17,7 +17,7 @@ pub(crate) fn sampling(params: &SamplingParams, with_tokens: bool) -> Map<String
 }
 
 /// Frontends hold numbers such as 0.95 in 32 bits; in 64 bits they would have
-/// digits that nobody asked for.
+/// digits that the user did not write.
 fn shorten(value: &mut Value) {
     let Some(number) = value.as_f64().filter(|_| value.is_f64()) else { return };
     let short = number as f32;

@@ -15,7 +15,7 @@ use crate::queue::Queue;
 /// How often a subscriber looks whether it should end.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// What of events tells tokens, or secrets of tenants.
+/// Fields of events with tokens, or with secrets of tenants.
 const TELLING: [&str; 3] = ["token_ids", "lookahead_token_ids", "extra_keys"];
 
 /// Hears what is published at `endpoint` until `stop`. `rank` is that of
@@ -33,7 +33,7 @@ pub(crate) fn subscribe(
             match subscriber.receive_frames(PAUSE) {
                 Ok(None) => {}
                 Ok(Some(frames)) => {
-                    // What is no batch is found to be none by who decodes it.
+                    // The decoder finds out whether it is a batch.
                     let sequence = frames.get(1).and_then(|frame| decode_sequence(frame).ok()).unwrap_or(u64::MAX);
                     let payload = frames.get(2).map_or(&[][..], Vec::as_slice);
                     queue.push_kv(monotonic_ns(), rank, sequence, payload);
@@ -48,8 +48,8 @@ pub(crate) fn subscribe(
     thread::Builder::new().name("kv-events".to_owned()).spawn(hear).map_err(RecordError::Thread)
 }
 
-/// The engine and the events of a batch as they were sent; without what tells
-/// tokens, unless those may be told.
+/// The engine and the events of a batch as they were sent; without fields with
+/// tokens, unless tokens may be recorded.
 pub(crate) fn kv_events(payload: &[u8], with_tokens: bool) -> Result<(Option<u32>, Value), Box<dyn Error>> {
     // The first to know that it is a batch, the second for keys that it does not know.
     let rank = KvEventBatch::decode(payload)?.data_parallel_rank;

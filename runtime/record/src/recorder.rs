@@ -91,7 +91,7 @@ impl RecordConfig {
 
     fn check(&self) -> Result<(), RecordError> {
         if self.block_size_tokens == 0 {
-            return Err(RecordError::Setting { setting: "the block size", expected: "at least 1 token" });
+            return Err(RecordError::Setting { setting: "block size", expected: "at least 1 token" });
         }
         check_peer_address(&self.frontend_handshake)?;
         check_own_address(&self.engine_handshake)?;
@@ -204,7 +204,7 @@ impl Recorder {
     /// Waits for the end of the relay, and ends the capture.
     ///
     /// # Errors
-    /// When the sockets failed, nobody came in time, or the capture could not be
+    /// When the sockets failed, no engine connected in time, or the capture could not be
     /// written; relaying has gone on in the last case.
     pub fn wait(self) -> Result<RecordSummary, RecordError> {
         let relayed = self.relay.join().unwrap_or(Err(RecordError::Panicked("relay")));

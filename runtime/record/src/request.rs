@@ -37,7 +37,7 @@ impl Stamp {
 pub(crate) struct Load {
     pub(crate) running: u32,
     pub(crate) waiting: u32,
-    /// Prompt tokens of its step, if it tells what its steps do.
+    /// Prompt tokens of its step, if known.
     pub(crate) prefill_tokens: Option<u32>,
 }
 
@@ -195,7 +195,7 @@ impl OpenRequest {
         let Self { mut record, gap_tokens, steps, .. } = self;
         record.gap_tokens = gap_tokens.iter().any(|count| *count != 1).then_some(gap_tokens);
         record.steps = steps.filter(|steps| !steps.running.is_empty()).map(|mut steps| {
-            // An engine tells of all its steps what they do, or of none.
+            // An engine reports the contents of all its steps or of none.
             if steps.prefill_tokens.len() != steps.running.len() {
                 steps.prefill_tokens.clear();
             }

@@ -20,7 +20,7 @@ use crate::request::{Detail, Load, OpenRequest, Stamp, saturated};
 use crate::requests::Requests;
 
 /// Why the requests under way are given up where messages are missing.
-const LOST: &str = "what came of it was not recorded";
+const LOST: &str = "its outputs were not recorded";
 
 /// Writes the capture of one deployment.
 pub(crate) struct Writer {
@@ -298,7 +298,7 @@ impl Writer {
         self.give_up(reason, |rank, request| rank == item.rank && is_meant(request))
     }
 
-    /// Messages are missing; nobody knows whose.
+    /// Messages are missing, of unknown requests.
     pub(crate) fn lost(&mut self, at_ns: u64, messages: u64, bytes: u64) -> Result<(), RecordError> {
         self.counts.lost_messages.add(messages);
         self.counts.lost_bytes.add(bytes);

@@ -91,14 +91,14 @@ pub enum ReplayError {
     #[error(transparent)]
     Capture(#[from] CaptureError),
     /// It holds no request.
-    #[error("{}: the capture holds no request that is over, so there is nothing to replay", path.display())]
+    #[error("{}: expected at least one finished request to replay", path.display())]
     Empty {
         /// The file.
         path: PathBuf,
     },
     /// It is of something else.
     #[error(
-        "{}: the capture's {what} is {}, but {expected} was expected; replay a capture of that, or drop the option that \
+        "{}: invalid {what} of the capture, {}: expected {expected}; replay a capture of that, or drop the option that \
          expects it",
         path.display(),
         found.as_deref().unwrap_or("not known")
@@ -113,7 +113,7 @@ pub enum ReplayError {
         /// What was asked for.
         expected: String,
     },
-    /// Nothing in it tells prompts apart.
+    /// Nothing in it distinguishes prompts.
     #[error(
         "{}: no record has hashes of its prompt, so requests cannot be matched by content; match by index, id or session",
         path.display()
@@ -277,7 +277,7 @@ impl CaptureIndex {
         self.num_with_tokens
     }
 
-    /// Whether records can be told apart by their prompts.
+    /// Whether records can be distinguished by their prompts.
     #[must_use]
     pub fn has_hashes(&self) -> bool {
         self.has_hashes
@@ -312,7 +312,7 @@ impl CaptureIndex {
         self.tree.memory_bytes() + positions + names
     }
 
-    /// Different prefixes that the index tells apart.
+    /// Different prefixes in the index.
     #[must_use]
     pub fn num_prefixes(&self) -> usize {
         self.tree.num_nodes()

@@ -46,7 +46,7 @@ pub struct Answer {
 pub struct ReplayReport {
     /// Records of the capture.
     pub records: u32,
-    /// Those that nobody asked for.
+    /// Those not requested.
     pub unused: u32,
     /// The names of the first of those.
     pub first_unused: Vec<String>,

@@ -12,7 +12,7 @@ use crate::line::{Id, Scheduled, StepEvent, StepLine};
 
 /// Writes the log of one engine, whose requests are named by their tags.
 ///
-/// The driver tells it of everything it does to the engine, in order, and takes
+/// The driver reports everything it does to the engine, in order, and takes
 /// a line out after each iteration of its loop. For KV events to be in the
 /// lines, the engine's pool must record them from the start.
 ///

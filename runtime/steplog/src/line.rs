@@ -56,7 +56,7 @@ impl From<u64> for Id {
 }
 
 /// One request's part of a step, in JSON `[request, tokens, computed, kind, [blocks], drafts?]`.
-/// Drafts are told where there are any.
+/// Drafts are logged where there are any.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Scheduled {
     /// Which request.
@@ -73,7 +73,7 @@ pub struct Scheduled {
     pub drafts: u32,
 }
 
-/// What vLLM's second model runner is told: a request that comes back after a
+/// For vLLM's second model runner: a request that comes back after a
 /// preemption is a new one to it.
 pub(crate) fn hide_resumed(rows: &mut [Scheduled]) {
     for row in rows.iter_mut().filter(|row| row.kind == 'p') {

@@ -10,7 +10,7 @@ use crate::error::LogError;
 use crate::jsonl::{JsonLines, from_text};
 use crate::line::{Id, Scheduled, StepLine};
 
-/// The first line: what the scheduler was told.
+/// The first line: the scheduler's settings.
 #[derive(Clone, Debug, Deserialize)]
 pub(crate) struct LiveEngine {
     /// "engine", by which a capture is known.

@@ -49,7 +49,7 @@ impl StepLog {
     }
 
     /// Reads a log from anywhere; errors call it `name`. The settings of one
-    /// that does not tell them itself are empty.
+    /// that does not have them are empty.
     ///
     /// ```
     /// let line = br#"{"s":0,"sched":[[7,16,0,"n",[1]]],"tot":16,"run":[7],"wait":0,"free":8}"#;
@@ -89,7 +89,7 @@ fn is_live(text: &str) -> bool {
 
 pub(crate) fn step_line(text: &str) -> Result<StepLine, String> {
     if !text.trim_start().starts_with('{') {
-        // What is no JSON at all is told as such.
+        // Text that is not JSON is reported as such.
         let value: Value = from_text(text)?;
         let kind = if value.is_array() { "an array" } else { "a single value" };
         return Err(format!("a line of a step log is a JSON object, but this is {kind}"));

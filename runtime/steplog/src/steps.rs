@@ -59,7 +59,7 @@ impl fmt::Display for EngineName {
     }
 }
 
-/// One step: what was decided, and what came of it.
+/// One step: its schedule and its outputs.
 #[derive(Clone, Debug)]
 pub struct Step<'a> {
     /// Which of [`Steps::engines`].
@@ -74,7 +74,7 @@ pub struct Step<'a> {
     pub abort: Vec<&'a Id>,
     /// The line with the schedule.
     pub schedule: &'a StepLine,
-    /// The line with its result; none where the log ends before, or tells none.
+    /// The line with its result; none where the log ends before, or has none.
     pub result: Option<&'a StepLine>,
     /// Requests on the running list after scheduling. Where the log does not
     /// list them they are counted by who came and went.
@@ -221,7 +221,7 @@ impl StepLog {
     /// Keeps the lines of one run, of one engine (pool and index), or of both.
     ///
     /// # Errors
-    /// When none is left; the names that there are are told.
+    /// When none is left; the error lists the names.
     pub fn keep(&mut self, of: Option<&str>, engine: Option<(&str, u32)>) -> Result<(), LogError> {
         let engines = self.engines();
         if let Some(of) = of {
@@ -246,8 +246,8 @@ impl StepLog {
         names.sort();
         names.dedup();
         let problem = match &names[..] {
-            [] => format!("there is no {wanted}: the log names no {plural}"),
-            names => format!("there is no {wanted}; the log has {}", names.join(", ")),
+            [] => format!("unknown {wanted}: the log names no {plural}"),
+            names => format!("unknown {wanted}: expected {}", names.join(", ")),
         };
         LogError::file(&self.path, problem)
     }
@@ -307,16 +307,13 @@ mod tests {
         };
         assert_eq!(kept(Some("base"), None), Ok(2));
         assert_eq!(kept(None, Some(("engines", 1))), Ok(1));
-        assert_eq!(
-            kept(Some("besa"), None),
-            Err("steps.jsonl: there is no run `besa`; the log has base, other".to_owned())
-        );
+        assert_eq!(kept(Some("besa"), None), Err("steps.jsonl: unknown run `besa`: expected base, other".to_owned()));
         assert_eq!(
             kept(Some("other"), Some(("engines", 0))),
-            Err("steps.jsonl: there is no engine `engines/0`; the log has decode/0".to_owned())
+            Err("steps.jsonl: unknown engine `engines/0`: expected decode/0".to_owned())
         );
         let mut unnamed = log(&[r#"{"s":0}"#]);
         let error = unnamed.keep(Some("base"), None).expect_err("it names no runs");
-        assert_eq!(error.to_string(), "steps.jsonl: there is no run `base`: the log names no runs");
+        assert_eq!(error.to_string(), "steps.jsonl: unknown run `base`: the log names no runs");
     }
 }

@@ -1,4 +1,4 @@
-//! The formats by name, and what else a reader is told.
+//! The formats by name, and the other options of a reader.
 
 use std::fmt;
 use std::num::NonZeroU32;
@@ -73,7 +73,7 @@ impl fmt::Display for TraceFormat {
 
 /// A name that no format has.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("no trace format is called `{name}`; there are {}", names())]
+#[error("invalid trace format `{name}`: expected {}", names())]
 pub struct UnknownFormatName {
     /// The name.
     pub name: String,
@@ -104,7 +104,7 @@ pub enum Strictness {
     /// surplus hash ids) is counted as a warning.
     #[default]
     Standard,
-    /// There are no warnings: whatever would be one is an error.
+    /// Warnings are errors.
     Strict,
 }
 
@@ -238,7 +238,7 @@ mod tests {
             assert_eq!(format.name().replace('-', "_").parse(), Ok(format));
         }
         let error = "mooncakes".parse::<TraceFormat>().unwrap_err().to_string();
-        assert!(error.contains("`mooncakes`; there are mooncake, mooncake-delta, agentic-mooncake"), "{error}");
+        assert!(error.contains("`mooncakes`: expected mooncake, mooncake-delta, agentic-mooncake"), "{error}");
     }
 
     #[test]

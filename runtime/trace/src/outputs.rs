@@ -1,4 +1,4 @@
-//! What vcr itself writes, told by how it starts, so that no reader takes it for
+//! vcr's own outputs, recognised by their start, so that no reader takes them for
 //! a file of another tool.
 
 use std::fmt;

@@ -241,7 +241,7 @@ pub enum WarningKind {
     BlockSizeInferred(u32),
     /// An event of a request trace that replay does not know was skipped.
     UnknownEvent(Box<str>),
-    /// What the reader of a capture noticed, in words that tell the file and how
+    /// Warnings of the reader of a capture, with the file and how
     /// often; see [`CaptureWarning`](crate::capture::CaptureWarning).
     Capture(Box<str>),
 }

@@ -212,7 +212,7 @@ impl KvEventMessage {
     ///
     /// # Errors
     ///
-    /// When this is no published batch.
+    /// When this is not a published batch.
     pub fn decode(frames: &[impl AsRef<[u8]>]) -> Result<Self, DecodeError> {
         let [topic, sequence, payload] = frames else {
             let problem = Problem::Frames { expected: "a topic, a sequence number and a batch", found: frames.len() };

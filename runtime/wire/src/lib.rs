@@ -4,7 +4,7 @@
 //! A *frontend* (vllm-rs or the Python API server) binds every socket and sends
 //! [`Request`]s; an *engine* connects and answers with [`EngineCoreOutputs`]. An
 //! [`EngineLink`] is the engine's end, a [`FrontendLink`] the frontend's, and a
-//! [`KvEventPublisher`] tells subscribers what is in an engine's cache. A
+//! [`KvEventPublisher`] publishes the contents of an engine's cache. A
 //! [`Relay`] stands between both ends and listens. The messages can be used
 //! without sockets: without the feature `sockets` this crate is a codec. With
 //! it, libzmq is built from the sources that come with its crate, which takes a

@@ -43,7 +43,7 @@ impl LoraRequest {
     ///
     /// # Errors
     ///
-    /// When the bytes are no such array.
+    /// When the bytes are not such an array.
     pub fn decode(frame: &[u8]) -> Result<Self, DecodeError> {
         whole("lora_request", frame, Self::read)
     }
@@ -52,7 +52,7 @@ impl LoraRequest {
     ///
     /// # Errors
     ///
-    /// When the value is no such array.
+    /// When the value is not such an array.
     pub fn from_value(value: &Value) -> Result<Self, DecodeError> {
         Self::decode(Raw::of(value).bytes())
     }

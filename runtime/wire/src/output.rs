@@ -11,7 +11,7 @@ use crate::stats::{PrefillStats, RequestSpecDecodeMetrics, SchedulerStats};
 use crate::tensor::{Logprobs, Tensor};
 use crate::versions::ProtocolRules;
 
-/// The single frame by which a dying engine tells every frontend.
+/// The single frame that a dying engine sends to every frontend.
 pub const ENGINE_CORE_DEAD: &[u8; 16] = b"ENGINE_CORE_DEAD";
 
 impl Wire for FinishReason {
@@ -214,7 +214,7 @@ impl EngineCoreOutputs {
     ///
     /// # Errors
     ///
-    /// When the frame is no such message.
+    /// When the frame is not such a message.
     pub fn raw_scheduler_stats(frame: &[u8]) -> Result<Option<&[u8]>, DecodeError> {
         let mut reader = Reader::new(frame);
         if reader.array()? < 3 {
@@ -246,7 +246,7 @@ impl EngineCoreOutputs {
     }
 }
 
-/// A message on an output socket, its frames told apart.
+/// A message on an output socket, by kind.
 #[derive(Clone, Debug, PartialEq)]
 pub enum EngineMessage {
     /// Outputs; what follows the first frame are the bytes of large tensors.
@@ -260,7 +260,7 @@ impl EngineMessage {
     ///
     /// # Errors
     ///
-    /// When this is no message of the protocol.
+    /// When this is not a message of the protocol.
     pub fn decode(frames: &[impl AsRef<[u8]>]) -> Result<Self, DecodeError> {
         let Some(first) = frames.first() else {
             let problem = Problem::Frames { expected: "at least one frame", found: 0 };

@@ -134,7 +134,7 @@ impl Request {
     ///
     /// # Errors
     ///
-    /// When this is no message of the protocol.
+    /// When this is not a message of the protocol.
     pub fn decode(frames: &[impl AsRef<[u8]>]) -> Result<Self, DecodeError> {
         let [kind, payload, ..] = frames else {
             let problem = Problem::Frames { expected: "a type and a payload", found: frames.len() };
@@ -191,7 +191,7 @@ impl EngineCoreRequest {
     }
 
     /// The name of a request that may not be decodable otherwise, so that its
-    /// frontend can be told.
+    /// frontend can be notified.
     #[must_use]
     pub fn peek_id(payload: &[u8]) -> Option<&str> {
         let mut reader = Reader::new(payload);

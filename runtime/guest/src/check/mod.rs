@@ -370,7 +370,7 @@ fn same<D: Driver>(before: &[u64], words: &[u64]) -> Result<(), String> {
 }
 
 impl Findings {
-    /// Writes down what came of a check; gives whether to go on.
+    /// Records the outcome of a check; returns whether to go on.
     fn note(&mut self, (name, claim): (&'static str, &'static str), result: Result<(), Outcome>) -> bool {
         let outcome = result.err().unwrap_or(Outcome::Passed);
         // A guest that failed or broke the interface makes every further check

@@ -16,7 +16,7 @@ const BUDGET_TOKENS: u64 = 2_048;
 const KV_BLOCKS: u64 = 1_200;
 const BLOCK_TOKENS: u64 = 16;
 
-/// The word of a request without an adapter, and of a cap that holds nobody.
+/// The word for no adapter, and for no cap.
 const NO_LORA: u64 = u64::MAX;
 const NO_CAP: u64 = u64::MAX;
 

@@ -3,7 +3,7 @@
 use crate::api_version::ApiVersion;
 use crate::world::World;
 
-/// What a guest was put through, and what came of it.
+/// The checks of a guest and their outcomes.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CheckReport {
     /// Name of the guest.

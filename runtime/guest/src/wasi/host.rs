@@ -264,7 +264,7 @@ impl cli::stderr::Host for LogTo<'_> {
     }
 }
 
-/// A stream into the log, which never makes anybody wait.
+/// A stream into the log, which never blocks.
 struct LogStream(Arc<Mutex<Output>>);
 
 #[async_trait]

@@ -75,7 +75,7 @@ impl FromStr for Target {
     fn from_str(text: &str) -> Result<Self, String> {
         let known = || Self::ALL.map(Self::name).join(", ");
         let found = Self::ALL.into_iter().find(|target| target.name() == text);
-        found.ok_or_else(|| format!("there is no format `{text}` to write; known: {}", known()))
+        found.ok_or_else(|| format!("invalid format `{text}`: expected {}", known()))
     }
 }
 
@@ -205,7 +205,7 @@ impl LineTally {
         self.0[kind] += 1;
     }
 
-    /// Arrivals are told by their requests too.
+    /// Arrivals are in their requests too.
     fn notes(&self) -> Vec<Note> {
         let counted = Self::KINDS.iter().zip(self.0).filter(|(kind, count)| *count > 0 && **kind != "arrival");
         counted.map(|(kind, count)| Note { what: format!("`{kind}` lines"), count }).collect()

@@ -41,7 +41,7 @@ impl FromStr for PerfettoFormat {
         match text {
             "json" => Ok(Self::Json),
             "proto" => Ok(Self::Proto),
-            _ => Err(format!("there is no format `{text}`; known: json, proto")),
+            _ => Err(format!("invalid format `{text}`: expected json or proto")),
         }
     }
 }

@@ -78,7 +78,7 @@ impl TryFrom<Value> for Whole {
 
     fn try_from(value: Value) -> Result<Self, String> {
         let number = value.as_u64().or_else(|| value.as_str()?.parse().ok());
-        number.map(Self).ok_or_else(|| format!("{value} is no whole number of nanoseconds"))
+        number.map(Self).ok_or_else(|| format!("invalid time {value}: expected a whole number of nanoseconds"))
     }
 }
 
@@ -143,7 +143,9 @@ fn of_span(span: Value) -> Result<Option<(Timed, Option<String>)>, Problem> {
     let seconds = |key: &str| match attributes.get(key) {
         None => Ok(None),
         Some(value) => {
-            let number = value.as_f64().ok_or_else(|| Problem::new(key, format!("{value} is no number of seconds")))?;
+            let number = value
+                .as_f64()
+                .ok_or_else(|| Problem::new(key, format!("invalid time {value}: expected a number of seconds")))?;
             duration_ns(key, number, 1e9).map(Some)
         }
     };
@@ -195,7 +197,7 @@ impl Status {
 fn tokens(attributes: &Map<String, Value>, keys: &[&str]) -> Result<Option<u32>, Problem> {
     let Some((key, value)) = keys.iter().find_map(|key| Some((key, attributes.get(*key)?))) else { return Ok(None) };
     let number = value.as_u64().and_then(|number| u32::try_from(number).ok());
-    number.map(Some).ok_or_else(|| Problem::new(key, format!("{value} is no number of tokens")))
+    number.map(Some).ok_or_else(|| Problem::new(key, format!("invalid count {value}: expected a number of tokens")))
 }
 
 /// How a request ended, and in the source's words where ours has none for it.

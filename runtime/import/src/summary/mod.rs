@@ -14,7 +14,7 @@ pub use steps::StepSummary;
 use steps::StepTally;
 pub(crate) use steps::scheduler_number;
 
-/// Concurrencies that are told apart one by one; more are put together.
+/// Concurrencies that are counted one by one; higher ones are put together.
 const MAX_CLASSES: usize = 12;
 
 /// What a capture holds.
@@ -22,7 +22,7 @@ const MAX_CLASSES: usize = 12;
 pub struct Summary {
     /// Its first line.
     pub meta: CaptureMeta,
-    /// Whether it is a workload, which nobody has answered.
+    /// Whether it is a workload, which has no answers.
     pub is_workload: bool,
     /// Engines that presented themselves, else those that requests name.
     pub engines: u64,

@@ -9,11 +9,11 @@ pub struct Quantiles {
     pub count: u64,
     /// Their mean.
     pub mean: f64,
-    /// Half of them are no larger.
+    /// Half of them are at most this.
     pub p50: u64,
-    /// Nine of ten are no larger.
+    /// Nine of ten are at most this.
     pub p90: u64,
-    /// 99 of 100 are no larger.
+    /// 99 of 100 are at most this.
     pub p99: u64,
     /// The largest.
     pub max: u64,

@@ -13,7 +13,7 @@ use super::quantiles::{Quantiles, Samples};
 pub struct StepSummary {
     /// Step lines.
     pub count: u64,
-    /// Between the steps of one engine, by its own clock where it tells it.
+    /// Between the steps of one engine, by its own clock if known.
     pub interval_ns: Option<Quantiles>,
     /// Tokens of a step.
     pub tokens: Option<Quantiles>,

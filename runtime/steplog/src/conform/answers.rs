@@ -6,9 +6,9 @@ use vcr_core::TokenSource;
 
 use super::capture::Capture;
 
-/// Tokens from here on stand for such as the capture does not tell.
+/// Tokens from here on stand for unknown ones.
 pub(super) const FIRST_UNKNOWN_TOKEN: u32 = 0xf000_0000;
-/// The stop token of a request where the capture does not tell it.
+/// The stop token of a request where the capture does not have it.
 const UNKNOWN_STOP_TOKEN: u32 = u32::MAX;
 
 /// The model's answers.

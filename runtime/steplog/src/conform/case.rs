@@ -88,7 +88,7 @@ const REQUEST_KEYS: &[&str] =
 /// What was recorded, but for the steps.
 pub(super) struct Case {
     pub(super) config: EngineConfig,
-    /// The recording was made for vLLM's second model runner, which is not told
+    /// The recording was made for vLLM's second model runner, which does not get
     /// that a request was there before.
     pub(super) hides_resumed: bool,
     pub(super) requests: HashMap<u64, CaseRequest>,

@@ -88,7 +88,7 @@ pub(super) fn replay(folder: &Path) -> Result<CaseReport, LogError> {
         }
     }
     if report.steps == 0 {
-        return Err(LogError::file(lines.lines.path(), "there is no schedule in it"));
+        return Err(LogError::file(lines.lines.path(), "expected at least one schedule"));
     }
     if let Some(all) = lines.schedules.filter(|all| *all != report.steps) {
         let note = format!("{} schedules are in `steps.jsonl`, but the recorder made {all}", report.steps);
@@ -189,7 +189,7 @@ impl Replay {
         }
         let mut dropped: BTreeMap<u64, u32> = BTreeMap::new();
         if theirs.u.is_some() {
-            // The model also answers for those aborted meanwhile; nobody reads it.
+            // The model also answers for those aborted meanwhile, which is not read.
             let answers = theirs.sampled.iter().filter(|(tag, _)| !self.live.contains_key(tag));
             dropped.extend(answers);
             self.update(theirs)?;

@@ -10,9 +10,9 @@ use super::record::{CaptureMeta, RequestRecord};
 /// How hashes and prompts fit together in one capture.
 #[derive(Clone, Copy)]
 pub(super) enum BlockRule {
-    /// One hash for each full block of so many tokens.
+    /// One hash for each full block of this many tokens.
     Of(u32),
-    /// No hashes, since nobody knows what they cover.
+    /// No hashes, since their block size is unknown.
     None,
     /// Any number of them.
     Any,

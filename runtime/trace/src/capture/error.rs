@@ -60,8 +60,8 @@ pub enum CaptureError {
     },
     /// The capture is of a version that is not known.
     #[error(
-        "capture `{name}`, line {line}, field `version`: version {version} is not known here, only {CAPTURE_VERSION} \
-         is; read it with the vcr that wrote it, or a newer one"
+        "capture `{name}`, line {line}, field `version`: unknown version {version}, expected \
+         {CAPTURE_VERSION}; read it with the vcr that wrote it, or a newer one"
     )]
     Version {
         /// The file, as the caller named it.
@@ -72,7 +72,7 @@ pub enum CaptureError {
         version: u64,
     },
     /// A rotated capture lacks a file.
-    #[error("capture `{name}` goes on in `{missing}`, which is not there; put it beside the others, or read leniently")]
+    #[error("capture `{name}` continues in `{missing}`, which is missing; put it beside the others, or read leniently")]
     MissingPart {
         /// The file before it, or the folder.
         name: String,
@@ -80,7 +80,7 @@ pub enum CaptureError {
         missing: String,
     },
     /// A file of a rotated capture is not the one that its name says.
-    #[error("capture `{name}`, field `part`: this is part {part}, where part {expected} is needed; rename the files")]
+    #[error("capture `{name}`, field `part`: invalid part {part}: expected {expected}; rename the files")]
     WrongPart {
         /// The file.
         name: String,
@@ -152,8 +152,8 @@ pub enum CaptureProblem {
     Missing,
     /// A kind of line that is not known.
     #[error(
-        "`{kind}` is no kind of line; there are meta, engine, arrival, request, step, kv, break and end. A newer vcr \
-         may know it; read leniently to skip such lines"
+        "unknown kind of line `{kind}`: expected meta, engine, arrival, request, step, kv, break or end. A newer \
+         vcr may know it; read leniently to skip such lines"
     )]
     UnknownKind {
         /// The kind.
@@ -208,7 +208,7 @@ pub enum CaptureProblem {
         given: u64,
     },
     /// Two lists, or a list and a count, that must agree.
-    #[error("{given} items, where {expected} is needed: {rule}")]
+    #[error("expected {expected} items, got {given}: {rule}")]
     WrongLength {
         /// Items of the list.
         given: u64,

@@ -234,7 +234,7 @@ fn head_of(stream: &mut Unpacked<'_>) -> io::Result<Vec<u8>> {
     }
 }
 
-/// How many lines were unpacked before the damage, as well as can be told.
+/// Number of lines unpacked before the damage, as far as known.
 fn lines_of(unpacked: &mut File) -> u32 {
     let mut lines = 0u32;
     let mut buffer = vec![0; BUFFER_BYTES];

@@ -142,7 +142,7 @@ impl PromptHasher {
             HashScheme::Fnv1a => {
                 bytes.extend(parent.to_le_bytes());
                 bytes.extend(tokens.iter().flat_map(|token| token.to_le_bytes()));
-                // Images are no part of it.
+                // Images are not part of it.
                 ExtraKeys { images: &[], ..*keys }.write(is_first, bytes);
                 fnv1a(bytes)
             }

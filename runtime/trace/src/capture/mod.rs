@@ -2,7 +2,7 @@
 //!
 //! A capture is a file of JSON lines, packed by its suffix (`.gz`, `.zst`).
 //! Each line says its `kind`; the first is the `meta` line. Lines are written
-//! when what they tell is over, so that a file that breaks off holds everything
+//! when their subject is over, so that a file that breaks off holds everything
 //! that had ended. `docs/reference/captures.md` is the page of the format.
 
 mod check;

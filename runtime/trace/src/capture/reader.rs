@@ -81,7 +81,7 @@ pub(super) enum Parts<'a> {
 
 impl CaptureReader<'static> {
     /// Opens a capture: a file, the first file of a rotated one, or a folder
-    /// that holds one. Packed files are told by their first bytes.
+    /// that holds one. Packed files are recognised by their first bytes.
     ///
     /// # Errors
     /// When a file cannot be read, or does not start as a capture does.
@@ -117,7 +117,7 @@ impl<'a> CaptureReader<'a> {
         Self::start(stream.ending_where_cut(), name, Parts::None, options)
     }
 
-    /// Reads the first row, which tells the format.
+    /// Reads the first row, which shows the format.
     pub(super) fn start(
         stream: Unpacked<'a>,
         name: String,

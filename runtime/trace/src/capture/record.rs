@@ -138,7 +138,7 @@ pub struct RequestRecord {
     /// The engine it ran on.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub rank: u32,
-    /// When it arrived, since the capture began; `None` where nobody knows.
+    /// Its arrival since the start of the capture; `None` if unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub arrival_ns: Option<u64>,
     /// From the end of the turn before it in its session to its arrival, where
@@ -255,7 +255,7 @@ pub struct StepContext {
     pub prefill_tokens: Vec<u32>,
 }
 
-/// A step, as far as an engine's message tells.
+/// A step, as far as an engine's message shows.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct StepRecord<S = Value> {
     /// The engine.

@@ -16,7 +16,7 @@ pub struct CaptureSummary {
     pub skipped_lines: u64,
     /// How the capture breaks off; `None` if it was ended in order.
     pub broken_off: Option<BrokenOff>,
-    /// What was noticed and is no error, in order of first appearance.
+    /// Warnings, in order of first appearance.
     pub warnings: Vec<CaptureWarning>,
 }
 

@@ -29,7 +29,7 @@ struct Request {
     /// Whether the hash of what follows its full blocks comes right after them.
     has_hashed_tail: bool,
     /// Whether what its full blocks leave has content of its own, which no
-    /// `prompt_hash` tells apart.
+    /// `prompt_hash` distinguishes.
     has_own_tail: bool,
     /// Where its answer lies in `Workload::output_token_ids`.
     answer: Range<usize>,
@@ -104,7 +104,7 @@ impl Workload {
             },
             prompt_tokens: record.prompt_tokens,
             output_tokens: record.output_tokens,
-            // Hashes of fewer or more blocks than it has tell nothing.
+            // Hashes of fewer or more blocks than it has are of no use.
             chain: if has_content { chain } else { start..start },
             has_hashed_tail: tail_hash.is_some(),
             has_own_tail: has_tail && tail_hash.is_none(),

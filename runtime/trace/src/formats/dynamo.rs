@@ -227,7 +227,7 @@ impl Log {
             None => event.event_time_unix_ms.ok_or(missing("event_time_unix_ms"))?,
             Some(time_ms) if (0.0..1e15).contains(&time_ms) => start_ms.saturating_add(time_ms.round() as u64),
             Some(time_ms) => {
-                let text = format!("{time_ms} ms is no duration; it must be at least 0");
+                let text = format!("invalid duration {time_ms} ms: expected at least 0");
                 return Err((Some("request.total_time_ms"), RowProblem::Malformed(text)));
             }
         };

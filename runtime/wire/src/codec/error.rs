@@ -31,13 +31,13 @@ pub enum Step {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Problem {
     /// The frame ends within the value.
-    #[error("the frame ends here, {expected} was expected")]
+    #[error("expected {expected}, but the frame ends here")]
     Truncated {
         /// What was to be read.
         expected: &'static str,
     },
     /// A value of another type.
-    #[error("{expected} was expected, but this is {found}")]
+    #[error("expected {expected}, got {found}")]
     Unexpected {
         /// What was to be read.
         expected: &'static str,
@@ -45,7 +45,7 @@ pub enum Problem {
         found: &'static str,
     },
     /// A number that the field cannot hold.
-    #[error("{expected} was expected, but this is {found}")]
+    #[error("expected {expected}, got {found}")]
     OutOfRange {
         /// What the field can hold.
         expected: &'static str,
@@ -53,7 +53,7 @@ pub enum Problem {
         found: i128,
     },
     /// A text that the field does not know.
-    #[error("one of {expected} was expected, but this is \"{found}\"")]
+    #[error("expected one of {expected}, got \"{found}\"")]
     UnknownText {
         /// The texts that it knows.
         expected: &'static str,
@@ -76,7 +76,7 @@ pub enum Problem {
         bytes: usize,
     },
     /// A message of the wrong number of frames.
-    #[error("{expected} was expected, but the message has {found} frames")]
+    #[error("expected {expected}, got {found} frames")]
     Frames {
         /// What the message is made of.
         expected: &'static str,

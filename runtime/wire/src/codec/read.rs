@@ -11,7 +11,7 @@ use rmp::decode::{self, Bytes, NumValueReadError};
 use super::error::{DecodeError, Problem, Step};
 
 /// Memory that is reserved for a container before its items are read, where the
-/// frame itself is no longer.
+/// frame itself is not longer.
 const RESERVED_BYTES_MAX: usize = 1 << 20;
 
 /// A cursor over one frame.
@@ -199,7 +199,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// The key of a field; `None` for one that is no text and so no field.
+    /// The key of a field; `None` if it is not a text.
     pub(crate) fn key(&mut self) -> Result<Option<&'a str>, DecodeError> {
         match self.peek() {
             Some(marker) if is_str(marker) => self.str().map(Some),

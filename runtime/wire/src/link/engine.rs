@@ -105,7 +105,7 @@ impl EngineGreeting {
     ///
     /// # Errors
     ///
-    /// When the address cannot be used, nobody answers in time, the waiting is
+    /// When the address cannot be used, no answer comes in time, the waiting is
     /// stopped, or the answer is no INIT.
     pub fn hello(transport: &Transport, config: EngineLinkConfig) -> Result<Self, LinkError> {
         let handshake = transport.socket(zmq::DEALER, Linger::Handshake)?;
@@ -129,7 +129,7 @@ impl EngineGreeting {
             _ = handshake.set_linger(0);
             let expected = match (is_connected, unresolved_host(address)) {
                 (true, _) => format!(
-                    "INIT was expected; is it a frontend's handshake address, does the frontend have an engine {0}, and \
+                    "expected INIT; is it a frontend's handshake address, does the frontend have an engine {0}, and \
                      is this the only engine {0}?",
                     config.rank
                 ),
@@ -229,7 +229,7 @@ impl EngineGreeting {
         }
         Err(LinkError::Silent {
             address: self.init.addresses.coordinator_input.clone().unwrap_or_default(),
-            expected: "the coordinator's READY was expected; it comes when all engines have subscribed".to_owned(),
+            expected: "expected the coordinator's READY; it comes when all engines have subscribed".to_owned(),
             waited: self.config.timeout,
         })
     }

@@ -40,10 +40,10 @@ pub enum LinkError {
         waited: Duration,
     },
     /// Another thread ended the waiting.
-    #[error("the waiting was stopped")]
+    #[error("waiting was stopped")]
     Stopped,
     /// The other end said something else.
-    #[error("{from} is no peer of this protocol")]
+    #[error("{from} does not speak this protocol")]
     Decode {
         /// Who.
         from: String,
@@ -51,9 +51,7 @@ pub enum LinkError {
         source: Box<DecodeError>,
     },
     /// An engine has a number that no engine has here.
-    #[error(
-        "an engine with the identity {identity} came, but the engines here are 0 to {last}, as 2 bytes little-endian"
-    )]
+    #[error("invalid engine identity {identity}: expected 0 to {last}, as 2 bytes little-endian")]
     UnknownEngine {
         /// Its identity, in hex.
         identity: String,
@@ -79,7 +77,7 @@ pub enum LinkError {
         outputs: usize,
     },
     /// There is no such API server.
-    #[error("there is no API server {client}: the frontend has {clients}")]
+    #[error("unknown API server {client}: the frontend has {clients}")]
     NoSuchClient {
         /// The one that was meant.
         client: usize,
@@ -93,7 +91,7 @@ pub enum LinkError {
         rank: u16,
     },
     /// The publisher's replay endpoint is not known.
-    #[error("there is no replay endpoint to ask for past events")]
+    #[error("past events need a replay endpoint")]
     NoReplay,
     /// There is no coordinator.
     #[error("the frontend has no coordinator")]

@@ -37,7 +37,7 @@ impl FrontendMessage {
     ///
     /// # Errors
     ///
-    /// When this is no message of the protocol.
+    /// When this is not a message of the protocol.
     pub fn decode(&self) -> Result<EngineMessage, DecodeError> {
         EngineMessage::decode(&self.frames)
     }
@@ -106,7 +106,7 @@ impl FrontendLink {
         }
     }
 
-    /// As the coordinator, tells all engines that a wave begins.
+    /// As the coordinator, notifies all engines that a wave begins.
     ///
     /// # Errors
     ///

@@ -85,12 +85,12 @@ pub struct EngineInputs {
     evidence: Option<VersionEvidence>,
 }
 
-/// Watches whether somebody is at the other end of a socket.
+/// Watches whether a socket is connected.
 pub(super) struct Watch {
     pub(super) monitor: Inlet,
-    /// Whether somebody has answered there. The launcher of several API servers
-    /// holds their addresses before they run; a connection that nobody answers
-    /// ends after half a minute and is made again, which is no loss.
+    /// Whether the peer has answered. The launcher of several API servers
+    /// holds their addresses before they run; a connection without an answer
+    /// ends after half a minute and is made again, without loss.
     is_connected: bool,
 }
 
@@ -99,7 +99,7 @@ impl Watch {
         Ok(Self { monitor: Inlet::new(monitor)?, is_connected: false })
     }
 
-    /// Whether somebody is there now.
+    /// Whether it is connected now.
     pub(super) fn is_connected(&mut self) -> Result<bool, LinkError> {
         self.monitor.may_have_message = true;
         while self.is_lost()? {}
@@ -272,8 +272,8 @@ impl EngineInputs {
         }
     }
 
-    /// The first ADD tells most of the version; only an adapter in a later one
-    /// would tell more, which is not worth a second look at each.
+    /// The first ADD shows most of the version; only an adapter in a later one
+    /// would show more, which is not worth checking each.
     fn note(&mut self, request: &Request, payload: &[u8]) {
         match request {
             Request::Add(_) if self.evidence.is_none() => self.evidence = VersionEvidence::from_add(payload).ok(),

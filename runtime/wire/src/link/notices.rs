@@ -1,6 +1,6 @@
 //! Short notices between engines.
 //!
-//! When a decode engine has read the KV blocks of a prompt, it tells the
+//! When a decode engine has read the KV blocks of a prompt, it notifies the
 //! prefill engine that holds them. vLLM's NIXL connector sends such notices
 //! over the network that moved the blocks; engines that move nothing send them
 //! here.
@@ -73,7 +73,7 @@ impl NoticeSender {
     }
 
     /// Sends a notice to the board at `address`. Never blocks; it waits while
-    /// nobody listens there.
+    /// nothing listens there.
     ///
     /// # Errors
     ///

@@ -27,7 +27,7 @@ pub struct RelayConfig {
     pub frontend_handshake: String,
     /// Where engines say HELLO; port `*` takes a free one.
     pub engine_handshake: String,
-    /// Where engines are told to connect to.
+    /// The address that engines get.
     pub data: DataAddress,
 }
 

@@ -1,4 +1,4 @@
-//! When to say that somebody still waits.
+//! Times of the reminders of a wait.
 
 use std::time::Duration;
 

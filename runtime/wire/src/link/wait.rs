@@ -130,7 +130,7 @@ impl Waiter {
         }
         if let Some(until_ns) = until_ns.filter(|_| !is_over) {
             self.set_timer(until_ns)?;
-            // Otherwise an old alarm does no harm: nobody looks at it.
+            // Otherwise an old alarm does no harm: it is not read.
             items.push(readable(self.timer.as_raw_fd()));
         }
         let polled = zmq::poll(&mut items, if is_over { 0 } else { -1 });

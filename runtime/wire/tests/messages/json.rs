@@ -18,11 +18,11 @@ fn every_value_has_a_json() {
 fn invalid_bytes_are_refused() {
     let nested = [vec![0x91; Value::MAX_DEPTH + 2], vec![0xc0]].concat();
     for (bytes, expected) in [
-        (&b""[..], "the frame ends here"),
-        (b"\x92\x01", "the frame ends here"),
-        (b"\xdd\xff\xff\xff\xff", "the frame ends here"),
-        (b"\xc1", "an integer was expected"),
-        (b"\x81\x90\x01", "an integer was expected, but this is an array"),
+        (&b""[..], "but the frame ends here"),
+        (b"\x92\x01", "but the frame ends here"),
+        (b"\xdd\xff\xff\xff\xff", "but the frame ends here"),
+        (b"\xc1", "expected an integer"),
+        (b"\x81\x90\x01", "expected an integer, got an array"),
         (b"\x01\x02", "1 bytes follow"),
         (&nested, "nested too deeply"),
     ] {

@@ -171,7 +171,7 @@ impl Document<'_, '_, '_> {
             let place = Place::Path(format!("{split}[{index}]"));
             match value {
                 Value::Object(row) => rows.add(place, &row),
-                _ => rows.refuse(place, Problem::new("", "a row must be an object; correct the file")),
+                _ => rows.refuse(place, Problem::new("", "invalid row: expected an object; correct the file")),
             }
         }
     }

@@ -1,4 +1,4 @@
-//! Tables with a row for each request. Columns are told by their names; times say
+//! Tables with a row for each request. Columns are recognised by their names; times say
 //! their unit at the end (`arrival_ns`, `ttft_ms`, ...) and, but for arrivals,
 //! count from the arrival.
 
@@ -102,7 +102,7 @@ impl Column {
         })
     }
 
-    /// Whether it tells of an answer.
+    /// Whether it is about an answer.
     fn is_of_answer(self) -> bool {
         matches!(self, Self::FinishReason | Self::Time(Time::Queue | Time::Ttft | Time::MeanGap | Time::End, _))
     }
@@ -192,7 +192,7 @@ impl RowSink for Table<'_, '_> {
     }
 }
 
-/// How many gaps have that mean: what lies between first output and end tells it,
+/// Number of gaps with that mean, from the time between first output and end,
 /// else there is one before each token but the first.
 fn gaps(record: &RequestRecord, mean_ns: u64) -> Option<GapSummary> {
     let most = record.output_tokens.checked_sub(1).filter(|most| *most > 0)?;
