@@ -34,7 +34,7 @@ pub fn build(
         .iter()
         .find(|package| package.manifest.parent() == Some(dir))
         .ok_or_else(|| BuildError::NotACrate { dir: dir.clone() })?;
-    if !package.is_guest {
+    if !package.is_guest() {
         return Err(BuildError::NotAGuest { package: package.name.clone() });
     }
     let mut built = build_packages(&workspace, &[package], out_dir, options, progress)?;
@@ -54,7 +54,7 @@ pub fn build_workspace(
 ) -> Result<Vec<BuiltGuest>, BuildError> {
     let dir = canonical(guests_dir)?;
     let workspace = packages::workspace(&dir)?;
-    let mut guests: Vec<&Package> = workspace.packages.iter().filter(|package| package.is_guest).collect();
+    let mut guests: Vec<&Package> = workspace.packages.iter().filter(|package| package.is_guest()).collect();
     guests.sort_by(|a, b| a.name.cmp(&b.name));
     if guests.is_empty() {
         return Err(BuildError::NoGuests { dir });

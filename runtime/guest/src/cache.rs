@@ -14,7 +14,7 @@ use std::ffi::OsString;
 use std::fs::{self, DirBuilder, File};
 use std::hash::{Hash as _, Hasher};
 use std::io::{self, Write as _};
-use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _};
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
@@ -219,21 +219,10 @@ fn touch(entry: &Path) {
 /// Writes a file that others see whole or not at all.
 fn write_whole(folder: &Path, path: &Path, bytes: &[u8]) -> io::Result<()> {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
-    // Two processes, or threads, that write the same entry keep apart.
-    let unique = format!(".{name}.{}.{:?}", std::process::id(), std::thread::current().id());
-    let draft = folder.join(unique);
-    let written = File::options()
-        .write(true)
-        .create(true)
-        .truncate(true)
-        .mode(0o600)
-        .open(&draft)
-        .and_then(|mut file| file.write_all(bytes))
-        .and_then(|()| fs::rename(&draft, path));
-    if written.is_err() {
-        let _ = fs::remove_file(&draft);
-    }
-    written
+    let mut draft = tempfile::Builder::new().prefix(&format!(".{name}.")).tempfile_in(folder)?;
+    draft.write_all(bytes)?;
+    draft.persist(path)?;
+    Ok(())
 }
 
 #[cfg(test)]

@@ -1,8 +1,8 @@
 //! Guests on disk, each under the digest of its manifest.
 
-use std::fs::{self, DirBuilder, File};
+use std::fs::{self, DirBuilder};
 use std::io::{self, Write as _};
-use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
+use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 
 use crate::auth::DockerConfig;
@@ -134,17 +134,8 @@ impl Store {
 
 /// Writes a file that others see whole or not at all.
 fn write_whole(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    let draft = path.with_extension(format!("{}-{:?}", std::process::id(), std::thread::current().id()));
-    let written = File::options()
-        .write(true)
-        .create(true)
-        .truncate(true)
-        .mode(0o600)
-        .open(&draft)
-        .and_then(|mut file| file.write_all(bytes))
-        .and_then(|()| fs::rename(&draft, path));
-    if written.is_err() {
-        let _ = fs::remove_file(&draft);
-    }
-    written
+    let mut draft = tempfile::NamedTempFile::new_in(path.parent().unwrap_or(path))?;
+    draft.write_all(bytes)?;
+    draft.persist(path)?;
+    Ok(())
 }

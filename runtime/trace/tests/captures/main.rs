@@ -254,7 +254,7 @@ fn missing_parts_are_named() {
 
     std::fs::remove_file(&paths[0]).expect("there");
     let error = read(folder.path(), &STRICT).expect_err("the first is missing").to_string();
-    assert!(error.contains("c.jsonl`, which is not there"), "{error}");
+    assert!(error.contains("c.jsonl`, which is missing"), "{error}");
 }
 
 #[test]

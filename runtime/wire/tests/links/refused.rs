@@ -187,7 +187,7 @@ fn garbage_is_reported_and_passed_over() {
     };
     assert!(malformed(None).ends_with("got 1 frames (byte 0)"));
     assert!(malformed(None).ends_with("got 1 frames (byte 0)"));
-    assert!(malformed(None).starts_with("request: a request type from 0 to 3"));
+    assert!(malformed(None).starts_with("request: expected a request type from 0 to 3"));
     assert!(malformed(Some("bad")).starts_with("ADD, element 1 `prompt_token_ids`: expected an array"));
     let (_, Request::Add(good)) = next_request(engine) else { panic!("a request was sent") };
     assert_eq!(good.request_id, "good");
