@@ -111,7 +111,7 @@ fn a_build_replaces_components_and_nothing_else() {
     std::fs::create_dir(folder.path().join("out")).expect("it is writable");
     let taken = folder.write("out/mine.wasm", "my notes");
     let build = ["guest", "build", "--quiet", "mine", "--out", "out"];
-    folder.vcr(&build).failed(2, &["cannot write `out/mine.wasm`", "is no WebAssembly", "--out"]);
+    folder.vcr(&build).failed(2, &["cannot write `out/mine.wasm`", "is not WebAssembly", "--out"]);
     assert_eq!(std::fs::read_to_string(taken).expect("it is there"), "my notes");
 }
 

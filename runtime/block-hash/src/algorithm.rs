@@ -8,7 +8,7 @@ use xxhash_rust::xxh3::xxh3_128;
 
 use crate::Digest;
 
-/// What blocks are hashed with: `--prefix-caching-hash-algo`.
+/// The hash algorithm of blocks: `--prefix-caching-hash-algo`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum HashAlgorithm {
     /// SHA-256 of the pickle.

@@ -27,7 +27,7 @@ pub enum ExtraKey<'a> {
     },
     /// A multimodal input that has tokens in the block.
     MultiModal {
-        /// Which input.
+        /// The input.
         identifier: &'a str,
         /// Its first token relative to the block's; negative if it began in an
         /// earlier block.

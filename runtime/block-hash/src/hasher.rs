@@ -8,7 +8,7 @@ use crate::{Digest, ExtraKey, HashAlgorithm, HashRules};
 /// `DEFAULT_NONE_HASH_SEED`.
 const DEFAULT_SEED: &str = "vllm-none-hash";
 
-/// What the hash before the first block is made from.
+/// The seed of the hash before the first block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Seed<'a> {
     /// The environment variable `PYTHONHASHSEED`. Set to nothing it is set.

@@ -5,7 +5,7 @@ use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 
-/// Why a request is not done.
+/// The refusal of a request.
 #[derive(Debug)]
 pub(crate) struct Refusal {
     status: StatusCode,

@@ -17,13 +17,13 @@ const MAX_BODY: usize = 64 << 10;
 /// when its connection ends may not see the answer.
 const MAX_WASTE: usize = 4 << 20;
 
-/// What the body of a request says.
+/// The body of a request.
 pub(crate) trait Wanted: DeserializeOwned + Send {
     /// A good body.
     const EXAMPLE: &'static str;
 }
 
-/// Which engine; all of them if none is named.
+/// The engine; all of them if none is named.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct WhichEngine {

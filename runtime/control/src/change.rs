@@ -1,4 +1,4 @@
-//! What changes engines.
+//! Commands for engines.
 
 use axum::Json;
 use axum::extract::State;

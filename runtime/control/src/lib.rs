@@ -56,7 +56,7 @@ pub struct GuestSample {
     pub guest: String,
     /// Number of the engine; none for a guest that serves all of them.
     pub engine: Option<u32>,
-    /// What it is.
+    /// Its kind.
     pub value: GuestValue,
 }
 
@@ -73,11 +73,11 @@ pub enum GuestValue {
     Failures(u64),
 }
 
-/// Why a text is not a latency model.
+/// The reason why a text is not a latency model.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UnusableModel {
-    /// What is wrong.
+    /// The problem.
     pub message: String,
-    /// What to do about it.
+    /// The next step.
     pub hint: Option<String>,
 }

@@ -1,4 +1,4 @@
-//! Where the control plane listens.
+//! Listen addresses of the control plane.
 
 use std::fmt;
 use std::io;
@@ -6,7 +6,7 @@ use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
 
 use crate::GuestReader;
 
-/// Where to listen, as `HOST:PORT`; port 0 takes a free one. A part without an
+/// Listen addresses, as `HOST:PORT`; port 0 takes a free one. A part without an
 /// address is not served.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Addresses<'a> {
@@ -16,13 +16,13 @@ pub struct Addresses<'a> {
     pub admin: Option<&'a str>,
 }
 
-/// Why an address cannot be used.
+/// An error of a listen address.
 #[derive(Debug, thiserror::Error)]
 pub enum ControlError {
     /// It is none, or its name is not known.
     #[error("invalid listen address `{address}`: expected HOST:PORT")]
     NoAddress {
-        /// What was given.
+        /// The text.
         address: String,
         /// Why.
         source: io::Error,
@@ -38,14 +38,14 @@ pub enum ControlError {
     /// It is taken, or not this machine's.
     #[error("cannot listen at `{address}`")]
     Bind {
-        /// What was given.
+        /// The text.
         address: String,
         /// Why.
         source: io::Error,
     },
 }
 
-/// What is served at an address.
+/// The parts served at an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Part {
     Metrics,
@@ -82,13 +82,13 @@ impl Listeners {
         Self { guests: Some(guests), ..self }
     }
 
-    /// Where the metrics part is, if it is served.
+    /// The address of the metrics part, if it is served.
     #[must_use]
     pub fn metrics_address(&self) -> Option<SocketAddr> {
         self.address(Part::Metrics)
     }
 
-    /// Where the admin part is, if it is served.
+    /// The address of the admin part, if it is served.
     #[must_use]
     pub fn admin_address(&self) -> Option<SocketAddr> {
         self.address(Part::Admin)

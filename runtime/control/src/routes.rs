@@ -1,4 +1,4 @@
-//! What is found where.
+//! Paths and their handlers.
 
 use axum::extract::State;
 use axum::http::{Method, StatusCode, Uri, header};

@@ -2,17 +2,17 @@ use std::path::PathBuf;
 
 use crate::route::Route;
 
-/// Why a guest could not be built. [`BuildError::hint`] says what to do.
+/// An error of a build; [`BuildError::hint`] is the next step.
 #[derive(Debug, thiserror::Error)]
 pub enum BuildError {
     /// A file or directory could not be read or written.
     #[error("cannot {action} `{}`: {source}", path.display())]
     Io {
-        /// What was tried: "read", "write", "create".
+        /// The operation: "read", "write", "create".
         action: &'static str,
         /// Where.
         path: PathBuf,
-        /// Why not.
+        /// The cause.
         source: std::io::Error,
     },
     /// The place of the component is taken.
@@ -32,7 +32,7 @@ pub enum BuildError {
     ProgramFailed {
         /// The command line.
         command: String,
-        /// How it ended.
+        /// Its exit status.
         status: String,
         /// The last lines of what it said.
         message: String,
@@ -42,7 +42,7 @@ pub enum BuildError {
     BadAnswer {
         /// The command line.
         command: String,
-        /// What is wrong with it.
+        /// The problem.
         reason: String,
     },
     /// The directory holds no crate.
@@ -87,7 +87,7 @@ pub enum BuildError {
     BadProject {
         /// Its `pyproject.toml`.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The problem.
         problem: ProjectProblem,
     },
     /// The Python of this machine is too old.
@@ -101,7 +101,7 @@ pub enum BuildError {
     /// componentize-py cannot be installed.
     #[error("componentize-py cannot be installed: {reason}")]
     NoComponentizePy {
-        /// What failed.
+        /// The cause.
         reason: String,
     },
     /// There is no cache directory.
@@ -112,7 +112,7 @@ pub enum BuildError {
     Component {
         /// The package.
         package: String,
-        /// What `wit-component` says.
+        /// The message of `wit-component`.
         reason: String,
     },
     /// The example config beside the guest is none.
@@ -120,18 +120,18 @@ pub enum BuildError {
     BadExample {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The problem.
         reason: String,
     },
 }
 
-/// What is wrong with a project in Python.
+/// A problem of a project in Python.
 #[derive(Debug, thiserror::Error)]
 pub enum ProjectProblem {
     /// It is no TOML, or has other fields than it may.
     #[error("it cannot be read: {reason}")]
     Unreadable {
-        /// What the parser says.
+        /// The parser's message.
         reason: String,
     },
     /// It has no name.
@@ -157,13 +157,13 @@ pub enum ProjectProblem {
     NoWorld {
         /// The world.
         world: String,
-        /// Where it would be.
+        /// Its expected path.
         path: PathBuf,
     },
 }
 
 impl BuildError {
-    /// What to do about the error, where there is something to do.
+    /// The next step for the user, if there is one.
     #[must_use]
     pub fn hint(&self) -> Option<String> {
         let hint = match self {

@@ -14,7 +14,7 @@ use std::process::Command;
 
 use crate::error::BuildError;
 
-/// What cargo calls in place of the compiler.
+/// The program that cargo calls in place of the compiler.
 const SCRIPT: &str = r#"#!/bin/sh
 # Written by `vcr guest build`: names crates by their packages, wherever they lie.
 left=$#

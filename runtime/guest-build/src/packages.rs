@@ -1,4 +1,4 @@
-//! Which packages of a directory are guests.
+//! The packages of a directory, and the guests among them.
 
 use std::path::{Path, PathBuf};
 

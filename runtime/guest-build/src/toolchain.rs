@@ -13,7 +13,7 @@ pub(crate) struct Toolchain {
     pub(crate) route: Route,
     pub(crate) args: Vec<OsString>,
     pub(crate) env: Vec<(OsString, OsString)>,
-    /// Where the library's source lies, to be kept out of the guest's bytes.
+    /// The path of the library's source, to be kept out of the guest's bytes.
     pub(crate) library_source: PathBuf,
 }
 

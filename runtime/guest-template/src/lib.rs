@@ -17,7 +17,7 @@ pub use error::NewError;
 
 use crate::embedded::{PYTHON_FILES, PythonWorld, RUST_FILES, RustWorld};
 
-/// What a guest is written in.
+/// The language of a guest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Language {
     /// Rust, with the SDK of this repository.
@@ -47,7 +47,7 @@ pub struct NewGuest<'a> {
     pub name: &'a str,
     /// Name of its world.
     pub world: &'a str,
-    /// What it is written in.
+    /// Its language.
     pub language: Language,
 }
 

@@ -78,7 +78,7 @@ impl Cache {
     /// the one that was kept, or a fresh one that is kept from now on.
     ///
     /// # Errors
-    /// What the compiler says.
+    /// The compiler's message.
     pub(crate) fn compiled(&self, engine: &Engine, digest: &str, bytes: &[u8]) -> wasmtime::Result<Component> {
         let entry = self.folder.join(entry_name(engine, digest));
         if let Some(component) = read(engine, &entry) {

@@ -1,4 +1,4 @@
-//! What a component is known by.
+//! Digests of components.
 
 use sha2::{Digest as _, Sha256};
 

@@ -1,4 +1,4 @@
-//! What can go wrong with a guest, from its file to its answers.
+//! Errors of guests, from their files to their answers.
 
 mod call;
 mod load;
@@ -45,7 +45,7 @@ pub enum GuestError {
     Host {
         /// The name of the guest.
         guest: String,
-        /// What the operating system refused.
+        /// The refused resource.
         reason: String,
     },
     /// The sandbox itself could not be set up: our fault, or the machine's.

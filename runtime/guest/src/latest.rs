@@ -27,7 +27,7 @@ pub(crate) trait Maker<I: ?Sized>: Send + Sync {
     fn configure(&self, setup: Setup<'_>) -> Result<Box<I>, CallFault>;
 }
 
-/// What an instance is made of, beside the code.
+/// The parts of an instance beside its code.
 pub(crate) struct Setup<'a> {
     pub(crate) limits: &'a Limits,
     pub(crate) config_json: &'a str,
@@ -36,7 +36,7 @@ pub(crate) struct Setup<'a> {
     pub(crate) sink: Option<Arc<dyn NoteSink>>,
 }
 
-/// What the last call of an instance has cost.
+/// The cost of the last call of an instance.
 pub(crate) trait Metered {
     /// Fuel of its budget that it has not used.
     fn fuel_left(&self) -> u64;

@@ -2,7 +2,7 @@ use std::time::Duration;
 
 use crate::wasi::WasiGrants;
 
-/// What a guest may use. Every limit but that of live engines counts something
+/// The limits of a guest. Every limit but that of live engines counts something
 /// that is the same on every machine, so a run that passes on one passes on all.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
@@ -110,7 +110,7 @@ impl Limits {
     }
 }
 
-/// What one call may use.
+/// The limits of one call.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Budget {
     pub(crate) fuel: u64,

@@ -40,7 +40,7 @@ pub struct GuestModule {
 
 struct Shared {
     name: String,
-    /// What errors about the file call it.
+    /// The name of the file in errors.
     shown: String,
     digest: String,
     world: World,
@@ -143,7 +143,7 @@ impl GuestModule {
         &self.shared.digest
     }
 
-    /// What the guest is, and so which of the functions below it answers.
+    /// The world of the guest, which decides which of the functions below it answers.
     #[must_use]
     pub fn world(&self) -> World {
         self.shared.world

@@ -13,7 +13,7 @@ use crate::limits::Limits;
 /// The longest name of a counter or a gauge, in bytes: what `wit/` promises.
 const NAME_BYTES_MAX: usize = 64;
 
-/// What a note costs of the bytes over an instance's life, beside its text.
+/// Bytes that an item counts over an instance's life, beside its text.
 const NOTE_BYTES: u64 = 16;
 
 /// An item of a guest's telemetry.
@@ -129,7 +129,7 @@ pub(crate) struct Teller {
     bytes_left: u64,
 }
 
-/// What a name is of.
+/// The kind of a name.
 enum Kind {
     Counter,
     /// A gauge, and its latest time.
@@ -209,7 +209,7 @@ impl Teller {
         Ok(())
     }
 
-    /// What `name` is of, where it may be a name.
+    /// The kind of `name`, if it is valid.
     fn kind(&mut self, name: &str, new: impl FnOnce() -> Kind) -> Option<&mut Kind> {
         if !self.names.contains_key(name) {
             if self.names.len() >= self.names_max || !is_name(name) {

@@ -1,4 +1,4 @@
-//! What goes on where a scheduler policy has failed.
+//! The fallback of a failed scheduler policy.
 //!
 //! Preferences last, so whoever takes over has to say all of its own at once,
 //! and must have heard of every request that is there.
@@ -14,7 +14,7 @@ pub struct PolicyWithFallback {
     failed: FailureSink,
     /// By slot: what the fallback wants of the request there, if one is.
     wanted: Vec<Option<Wanted>>,
-    /// What the fallback says in a call.
+    /// The fallback's answer to a call.
     said: Vec<Preference>,
 }
 

@@ -19,7 +19,7 @@ const WASM_STACK_BYTES: usize = 512 << 10;
 /// The engine that compiles and runs every guest.
 ///
 /// # Errors
-/// What wasmtime says where it cannot run on this machine.
+/// Wasmtime's message where it cannot run on this machine.
 pub(crate) fn engine() -> Result<&'static Engine, String> {
     static ENGINE: OnceLock<Result<Engine, String>> = OnceLock::new();
     let make = || Engine::new(&config(AddressSpace::of_process())).map_err(|error| format!("{error:#}"));
@@ -29,7 +29,7 @@ pub(crate) fn engine() -> Result<&'static Engine, String> {
 /// The engine, with a clock that runs: what limits of real time need.
 ///
 /// # Errors
-/// What wasmtime or the system says where they cannot.
+/// Messages of wasmtime or the system where they cannot.
 pub(crate) fn watched_engine() -> Result<&'static Engine, String> {
     static WATCHED: Mutex<bool> = Mutex::new(false);
     let engine = engine()?;
@@ -81,7 +81,7 @@ impl HostState {
     }
 }
 
-/// What a fresh instance is given beside its limits.
+/// The parts of a fresh instance beside its limits.
 pub(crate) struct Endowment {
     /// Source of the randomness that is granted.
     pub(crate) seed: u64,

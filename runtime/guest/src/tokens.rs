@@ -132,7 +132,7 @@ pub(crate) fn check_refusals(
     Ok(())
 }
 
-/// What a request adds to the lists of a call, but for its fixed words.
+/// The words that a request adds to the lists of a call, besides its fixed ones.
 fn size_bytes(request: &TokenRequest<'_>) -> usize {
     size_of_val(request.prompt) + size_of_val(request.stop_tokens) + request.structured_output.len()
 }

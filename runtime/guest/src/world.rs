@@ -1,6 +1,6 @@
 use std::fmt;
 
-/// What a guest is: the world in `wit/` that it is a component of.
+/// The kind of a guest: the world in `wit/` that it belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum World {
     /// Says how long engine steps take.

@@ -17,7 +17,7 @@ use vcr_trace::capture::{
 
 use crate::Sink;
 
-/// How a demonstration is made up.
+/// Options of a demonstration.
 #[derive(Clone, Debug)]
 pub struct DemoOptions {
     /// Requests.
@@ -55,7 +55,7 @@ struct Session {
     free_ns: u64,
 }
 
-/// What is drawn from.
+/// The random streams.
 struct Dice {
     arrivals: Stream,
     sessions: Stream,

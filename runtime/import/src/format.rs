@@ -9,7 +9,7 @@ use vcr_trace::{OUTPUT_COLUMNS, PROMPT_COLUMNS, VcrOutput};
 
 use crate::ImportError;
 
-/// What a file can be.
+/// The format of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
     /// A capture, ours or vllm-vcr's.

@@ -85,7 +85,7 @@ pub fn vocabulary(tokenizer: &Path) -> Result<Value, ImportError> {
     Ok(config)
 }
 
-/// What the parts of a decoder say of the pieces.
+/// The form of pieces, from the parts of a decoder.
 fn spelling_of(decoder: &Value) -> Option<Spelling> {
     match decoder["type"].as_str()? {
         "ByteLevel" => Some(Spelling::ByteLevel),

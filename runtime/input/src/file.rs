@@ -47,7 +47,7 @@ pub fn is_regular(path: &Path) -> bool {
     fs::metadata(path).is_ok_and(|metadata| metadata.is_file())
 }
 
-/// What something is that is neither a regular file nor a FIFO.
+/// The kind of something that is neither a regular file nor a FIFO.
 fn irregular(kind: FileType) -> Option<(ErrorKind, &'static str)> {
     if kind.is_dir() {
         Some((ErrorKind::IsADirectory, "a directory"))

@@ -89,7 +89,7 @@ impl<R: BufRead> Lines<R> {
         self.read_bytes - self.buffer.len() as u64
     }
 
-    /// What the lines are read from.
+    /// The source of the lines.
     pub fn reader(&self) -> &R {
         &self.reader
     }

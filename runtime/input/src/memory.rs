@@ -30,9 +30,9 @@ static GIVEN_BYTES: AtomicU64 = AtomicU64::new(0);
     format_bytes(*limit_bytes as f64)
 )]
 pub struct MemoryExceeded {
-    /// What it takes.
+    /// The memory in use, in bytes.
     pub resident_bytes: u64,
-    /// What it may take.
+    /// The limit, in bytes.
     pub limit_bytes: u64,
 }
 
@@ -128,7 +128,7 @@ fn group_folders(groups: &str) -> Vec<PathBuf> {
     folders
 }
 
-/// What the group of a folder may still take, if it is limited.
+/// Bytes left of the limit of a folder's group, if it has one.
 fn group_available(folder: &Path) -> Option<u64> {
     let number = |name: &str| fs::read_to_string(folder.join(name)).ok()?.trim().parse::<u64>().ok();
     // Version 2, then version 1; `max` means no limit.

@@ -29,7 +29,7 @@ pub struct OutputFolder {
     drafts: Option<Drafts>,
 }
 
-/// Where files lie until all of them are complete.
+/// The folder of files until all of them are complete.
 #[derive(Debug)]
 struct Drafts {
     folder: TempDir,

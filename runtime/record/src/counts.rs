@@ -1,4 +1,4 @@
-//! What was recorded so far, for whoever watches.
+//! Counts of what was recorded so far.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -29,7 +29,7 @@ macro_rules! counts {
             $(pub(crate) $name: Count,)*
         }
 
-        /// What was recorded.
+        /// Counts of what was recorded.
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
         pub struct RecordSummary {
             $($(#[$meta])* pub $name: u64,)*

@@ -1,4 +1,4 @@
-//! What engines say of themselves.
+//! Engines and their settings.
 
 use std::collections::BTreeMap;
 
@@ -27,7 +27,7 @@ pub(crate) struct Engine {
     pub(crate) record: Option<EngineRecord>,
     /// Steps recorded so far.
     pub(crate) steps: u64,
-    /// What it last said of its load.
+    /// Its last reported load.
     pub(crate) load: Option<Load>,
     /// Whether it has said that it is dead.
     pub(crate) is_dead: bool,

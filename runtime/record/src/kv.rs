@@ -12,7 +12,7 @@ use vcr_wire::{AsJson, KvEventBatch, KvEventSubscriber, Transport, decode_sequen
 use crate::error::RecordError;
 use crate::queue::Queue;
 
-/// How often a subscriber looks whether it should end.
+/// The interval at which a subscriber checks whether it should end.
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// Fields of events with tokens, or with secrets of tenants.

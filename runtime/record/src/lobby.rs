@@ -1,4 +1,4 @@
-//! What is said while engines, or the frontend, have not come.
+//! Messages while engines, or the frontend, have not connected.
 
 use std::collections::BTreeMap;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -9,7 +9,7 @@ use vcr_wire::{Passed, RelayNotice, RelayTap, Reminders, unresolved_host};
 use crate::error::RecordError;
 use crate::queue::Tap;
 
-/// What is waited for.
+/// The peer that is awaited.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum WaitsFor {
     /// Engines, the first ones or any.

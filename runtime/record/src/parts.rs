@@ -74,7 +74,7 @@ impl Parts {
         Ok(Self { path: path.to_owned(), rotation, meta, open: None, begun: 0 })
     }
 
-    /// What the next file's first line says.
+    /// The next file's meta line.
     pub(crate) fn meta_mut(&mut self) -> &mut CaptureMeta {
         &mut self.meta
     }

@@ -1,4 +1,4 @@
-//! What waits between the relay and the recorder.
+//! The queue between the relay and the recorder.
 //!
 //! The relay must never wait for the recorder, so what waits is bounded: once
 //! there is no room, everything is dropped and counted until the recorder has
@@ -35,7 +35,7 @@ pub(crate) enum What {
 }
 
 impl Item {
-    /// How many messages it stands for.
+    /// The number of messages that it stands for.
     pub(crate) fn messages(&self) -> u64 {
         match self.what {
             What::Passed { .. } | What::Kv { .. } => 1,

@@ -19,7 +19,7 @@ pub(crate) struct Requests {
 }
 
 impl Requests {
-    /// How many there are.
+    /// Their number.
     pub(crate) fn open(&self) -> u32 {
         self.open
     }

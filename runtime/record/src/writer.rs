@@ -19,7 +19,7 @@ use crate::queue::{Item, What};
 use crate::request::{Detail, Load, OpenRequest, Stamp, saturated};
 use crate::requests::Requests;
 
-/// Why the requests under way are given up where messages are missing.
+/// The reason why requests under way are given up where messages are missing.
 const LOST: &str = "its outputs were not recorded";
 
 /// Writes the capture of one deployment.
@@ -228,7 +228,7 @@ impl Writer {
         self.parts.write(&CaptureLine::Engine(Box::new(record)))
     }
 
-    /// What the first engine says goes for all: a deployment has one model.
+    /// The first engine's model is that of all: a deployment has one.
     fn complete_meta(&mut self, engine: &EngineRecord) {
         let meta = self.parts.meta_mut();
         if meta.vllm_version.is_none() {

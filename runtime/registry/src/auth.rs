@@ -7,10 +7,10 @@ use oci_client::secrets::RegistryAuth;
 
 use crate::error::RegistryError;
 
-/// What credential helpers answer for a registry without a login.
+/// In the answer of credential helpers for a registry without a login.
 const NOT_FOUND: &str = "credentials not found";
 
-/// Where Docker keeps credentials: `config.json` in `DOCKER_CONFIG`, or in
+/// Docker's store of credentials: `config.json` in `DOCKER_CONFIG`, or in
 /// `.docker` of the user's home, and the credential helpers that it names.
 #[derive(Clone, Debug, Default)]
 pub struct DockerConfig {

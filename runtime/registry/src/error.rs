@@ -1,6 +1,6 @@
 use std::path::PathBuf;
 
-/// Why a guest cannot be pulled or pushed; [`RegistryError::hint`] is the next step.
+/// An error of pulling or pushing a guest; [`RegistryError::hint`] is the next step.
 #[derive(Debug, thiserror::Error)]
 pub enum RegistryError {
     /// The text is not a reference.
@@ -8,7 +8,7 @@ pub enum RegistryError {
     BadReference {
         /// The text.
         text: String,
-        /// What was expected.
+        /// The expected form.
         problem: String,
     },
     /// This build lacks the client.
@@ -48,7 +48,7 @@ pub enum RegistryError {
     NoGuest {
         /// The reference.
         reference: String,
-        /// What was expected, and what it is.
+        /// The expected content, and the actual one.
         problem: String,
     },
     /// The store on disk cannot be used.

@@ -1,4 +1,4 @@
-//! Where a guest is.
+//! References to guests.
 
 use std::path::PathBuf;
 
@@ -7,7 +7,7 @@ use crate::error::RegistryError;
 
 pub(crate) const SCHEME: &str = "oci://";
 
-/// Where a guest is.
+/// A reference to a guest.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum GuestReference {
     /// A file.

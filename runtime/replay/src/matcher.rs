@@ -1,4 +1,4 @@
-//! Who answers which request: each record once, in order of arrival among
+//! The assignment of records to requests: each record once, in order of arrival among
 //! equals.
 
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use crate::capture_index::CaptureIndex;
 use crate::index::{Places, Row, Unused, end_by_length};
 use crate::params;
 
-/// How requests find their records.
+/// The rule by which requests find their records.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum MatchBy {
     /// By the hashes of their prompts.
@@ -24,7 +24,7 @@ pub enum MatchBy {
     Session,
 }
 
-/// What becomes of requests without a record.
+/// The treatment of requests without a record.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Unmatched {
     /// They are answered as if there were no capture.
@@ -65,7 +65,7 @@ impl<'a> Asked<'a> {
     }
 }
 
-/// What a request got.
+/// The result of matching a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Match {
     /// The record of this very prompt, or the one it named.
@@ -124,7 +124,7 @@ impl Matcher {
         &self.captures
     }
 
-    /// What becomes of requests without a record.
+    /// The treatment of requests without a record.
     #[must_use]
     pub fn policy(&self) -> Unmatched {
         self.policy

@@ -28,7 +28,7 @@ pub enum Side {
     Right,
 }
 
-/// What the first difference is.
+/// The kind of the first difference.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "kebab-case", tag = "kind")]
 pub enum Difference {
@@ -57,7 +57,7 @@ pub struct StepDifference {
     pub right_engine: EngineName,
     /// Number of the step.
     pub step: u64,
-    /// What it is.
+    /// Its kind.
     #[serde(flatten)]
     pub difference: Difference,
     /// Index of the step in [`Steps`] of the first log, if it has it.
@@ -68,7 +68,7 @@ pub struct StepDifference {
     pub right_index: Option<usize>,
 }
 
-/// How two logs compare.
+/// The comparison of two logs.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct LogDiff {
     /// Engines that both logs have.

@@ -1,4 +1,4 @@
-//! Why a step is as it is, in words.
+//! Explanations of steps.
 //!
 //! Our own logs say what ended the admission of waiting requests. For others it
 //! is inferred from the settings of the engine, in the order in which the
@@ -17,7 +17,7 @@ use crate::steps::{Step, Steps};
 /// The word where requests are stepped over because of their adapters.
 const ADAPTERS: &str = "adapters";
 
-/// Where an explanation comes from.
+/// The source of an explanation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Source {
@@ -29,7 +29,7 @@ pub enum Source {
     Nothing,
 }
 
-/// What kept requests waiting.
+/// The reason why requests kept waiting.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Admission {
     /// Requests that wait after the step; none where the log does not say.
@@ -37,7 +37,7 @@ pub struct Admission {
     /// What ended admission, in the words of a line's `why`. Several where it
     /// cannot be decided which; empty if no request waits or nothing is known.
     pub stops: Vec<String>,
-    /// How that is known.
+    /// Its source.
     pub source: Source,
 }
 
@@ -51,16 +51,16 @@ impl fmt::Display for Admission {
     }
 }
 
-/// Why a step is as it is.
+/// The explanation of a step.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Explanation {
-    /// Why those that wait were not admitted.
+    /// The reason why waiting requests were not admitted.
     pub admission: Admission,
     /// The whole of it, a sentence each.
     pub sentences: Vec<String>,
 }
 
-/// What kept requests waiting in a step.
+/// The reason why requests kept waiting in a step.
 #[must_use]
 pub fn admission(steps: &Steps<'_>, step: &Step<'_>) -> Admission {
     let line = step.schedule;

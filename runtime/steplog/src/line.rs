@@ -59,7 +59,7 @@ impl From<u64> for Id {
 /// Drafts are logged where there are any.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Scheduled {
-    /// Which request.
+    /// The request.
     pub request: Id,
     /// Tokens computed in this step.
     pub tokens: u32,
@@ -229,7 +229,7 @@ pub struct StepLine {
     /// clock of a live engine.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub start_ms: Option<f64>,
-    /// How long it takes.
+    /// Its duration.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub duration_ms: Option<f64>,
     /// Requests with work, in scheduling order.
@@ -253,7 +253,7 @@ pub struct StepLine {
     /// Free blocks after scheduling.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub free: Option<u32>,
-    /// What ended the admission of waiting requests, while any wait.
+    /// The reason why the admission of waiting requests ended, while any wait.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub why: Option<String>,
     /// Prefix-cache counters since they were last taken: requests, queried

@@ -39,7 +39,7 @@ pub(crate) struct LiveEngine {
     /// Monotonic seconds at which the scheduler was made.
     #[serde(default, rename = "t")]
     _t: IgnoredAny,
-    /// What is not known here.
+    /// Unknown keys.
     #[serde(flatten)]
     pub(crate) rest: Map<String, Value>,
 }

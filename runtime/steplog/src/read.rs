@@ -10,7 +10,7 @@ use crate::jsonl::{JsonLines, from_text, keys, read_whole};
 use crate::line::StepLine;
 use crate::live::LiveLog;
 
-/// Which schema a log has.
+/// The schema of a log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LogKind {
     /// [`StepLine`] as it is: a recording of the scheduler, or a log of ours.
@@ -22,7 +22,7 @@ pub enum LogKind {
 /// A step log in memory.
 #[derive(Clone, Debug)]
 pub struct StepLog {
-    /// Where it was read from.
+    /// Its path.
     pub path: PathBuf,
     /// Its schema.
     pub kind: LogKind,

@@ -62,7 +62,7 @@ impl fmt::Display for EngineName {
 /// One step: its schedule and its outputs.
 #[derive(Clone, Debug)]
 pub struct Step<'a> {
-    /// Which of [`Steps::engines`].
+    /// Index in [`Steps::engines`].
     pub engine: usize,
     /// How often the engine's numbers had started again: after a crash they may.
     pub epoch: u32,
@@ -89,7 +89,7 @@ impl Step<'_> {
         self.result?.start_ms
     }
 
-    /// How long it took.
+    /// Its duration.
     #[must_use]
     pub fn duration_ms(&self) -> Option<f64> {
         self.result?.duration_ms
@@ -105,11 +105,11 @@ pub struct Steps<'a> {
     pub engines: Vec<EngineName>,
     /// Their steps.
     pub steps: Vec<Step<'a>>,
-    /// What is known of the engines' settings, in the same order.
+    /// The engines' settings as far as known, in the same order.
     settings: Vec<&'a Map<String, Value>>,
 }
 
-/// What is known of an engine in the middle of its log.
+/// The state of an engine in the middle of its log.
 #[derive(Default)]
 struct Cursor<'a> {
     epoch: u32,
@@ -162,7 +162,7 @@ impl<'a> Steps<'a> {
         Self { log, engines, steps, settings }
     }
 
-    /// What is known of the settings of a step's engine.
+    /// The settings of a step's engine as far as known.
     pub(crate) fn settings_of(&self, step: &Step<'_>) -> Settings<'a> {
         Settings::of(self.settings[step.engine])
     }
@@ -195,7 +195,7 @@ impl<'a> Cursor<'a> {
 }
 
 impl StepLine {
-    /// Which engine the line is of.
+    /// The engine of the line.
     #[must_use]
     pub fn engine_name(&self) -> EngineName {
         EngineName { of: self.of.clone(), pool: self.pool.clone(), engine: self.engine }

@@ -6,7 +6,7 @@ use std::io;
 use crate::capture::CaptureError;
 use crate::{TraceFormat, VcrOutput};
 
-/// Why a trace could not be read.
+/// An error of reading a trace.
 #[derive(Debug, thiserror::Error)]
 pub enum TraceError {
     /// The file could not be opened or read.
@@ -31,7 +31,7 @@ pub enum TraceError {
     VcrOutput {
         /// The file, as the caller named it.
         name: String,
-        /// What it is.
+        /// Its kind.
         output: VcrOutput,
     },
     /// The file holds no request.
@@ -46,7 +46,7 @@ pub enum TraceError {
     /// Several files of a format that has one.
     #[error("{files} trace files, but a {format} trace is one file; only dynamo traces may have several")]
     ManyFiles {
-        /// How many.
+        /// Their number.
         files: usize,
         /// The format.
         format: TraceFormat,
@@ -75,7 +75,7 @@ pub enum TraceError {
         line: u32,
         /// The field the problem lies in, if it lies in one.
         field: Option<&'static str>,
-        /// What is wrong, and what to do about it.
+        /// The problem, and the next step.
         problem: RowProblem,
     },
 }
@@ -84,7 +84,7 @@ fn in_field(field: &Option<&'static str>) -> String {
     field.map_or_else(String::new, |name| format!(", field `{name}`"))
 }
 
-/// What is wrong with one row.
+/// A problem of one row.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RowProblem {
     /// The row is not what the decoder expects.
@@ -99,7 +99,7 @@ pub enum RowProblem {
     /// The file is too large for the 32-bit indices of a trace.
     #[error("a trace cannot hold more than {} {what}; split the file", u32::MAX)]
     TooMany {
-        /// What there are too many of.
+        /// The things counted.
         what: &'static str,
     },
     /// A field that every row needs is absent.
@@ -221,7 +221,7 @@ pub enum RowProblem {
     NotATime {
         /// The text.
         text: String,
-        /// What the time parser says.
+        /// The time parser's message.
         cause: String,
     },
     /// An invalid count.

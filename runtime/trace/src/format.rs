@@ -93,7 +93,7 @@ impl FromStr for TraceFormat {
     }
 }
 
-/// What becomes of rows that are not as they should be.
+/// The treatment of invalid rows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Strictness {
     /// What can be repaired is, and counted as a warning: an `input_length` that
@@ -108,7 +108,7 @@ pub enum Strictness {
     Strict,
 }
 
-/// How far equal hash ids mean equal tokens.
+/// The scope in which equal hash ids mean equal tokens.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum HashIdScope {
     /// Everywhere in the trace.
@@ -122,7 +122,7 @@ pub enum HashIdScope {
     Session,
 }
 
-/// Which requests of a capture are turns of one session. A turn starts a think
+/// The rule by which requests of a capture are turns of one session. A turn starts a think
 /// time after the end of the turn before it, all others at their recorded arrival.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Sessions {
@@ -187,18 +187,18 @@ pub struct TraceOptions {
     /// say it themselves and are checked against it; a capture says it and is
     /// not.
     pub block_size_tokens: Option<NonZeroU32>,
-    /// What becomes of rows that are not as they should be.
+    /// The treatment of invalid rows.
     pub strictness: Strictness,
     /// Whether every first turn needs a timestamp. Off for closed-loop replay,
     /// which ignores arrivals.
     pub first_timestamp_required: bool,
     /// Keep when the recorded answers of a capture came.
     pub answer_times: bool,
-    /// Which requests of a capture are turns of one session.
+    /// The rule by which requests of a capture are turns of one session.
     pub sessions: Sessions,
-    /// How far equal hash ids mean equal tokens; `None` leaves it to the trace.
+    /// The scope in which equal hash ids mean equal tokens; `None` leaves it to the trace.
     pub hash_id_scope: Option<HashIdScope>,
-    /// What sessions of [`TraceFormat::AppliedComputeAgentic`] share.
+    /// The shared prefixes of sessions of [`TraceFormat::AppliedComputeAgentic`].
     pub shared_prefix: SharedPrefix,
 }
 

@@ -75,7 +75,7 @@ impl<R: BufRead> Lines<R> {
         self.0.row_offset_bytes()
     }
 
-    /// What the lines are read from.
+    /// The source of the lines.
     pub(crate) fn reader(&self) -> &R {
         self.0.reader()
     }

@@ -1,4 +1,4 @@
-//! What an engine sends to a frontend.
+//! Messages of engines to frontends.
 
 use vcr_finish_reason::FinishReason;
 
@@ -28,7 +28,7 @@ impl Wire for FinishReason {
     }
 }
 
-/// What stopped a request.
+/// The cause of a stop.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum StopReason {
     /// A token other than the end of the text.
@@ -55,7 +55,7 @@ impl Wire for StopReason {
 }
 
 int_enum! {
-    /// What happened to a request.
+    /// The kind of an event of a request.
     EventType, "an event type from 1 to 3" {
         /// It arrived.
         Queued = 1,
@@ -77,7 +77,7 @@ map_struct! {
 }
 
 map_struct! {
-    /// Why a request failed; from 0.33.
+    /// The failure of a request; from 0.33.
     RequestError, "error" {
         /// `validation_error`, `engine_paused`, ...
         always code: String = String::new(),
@@ -89,7 +89,7 @@ map_struct! {
 }
 
 array_struct! {
-    /// What a step gave one request.
+    /// The output of a step for one request.
     EngineCoreOutput, 2 required {
         /// The request's internal name.
         request_id: String = String::new(),
@@ -105,7 +105,7 @@ array_struct! {
         finish_reason: Option<FinishReason> = None,
         /// The token or text that stopped it; nil for the end of the text.
         stop_reason: Option<StopReason> = None,
-        /// What happened to it.
+        /// Its events.
         events: Option<Vec<EngineCoreEvent>> = None,
         /// For the decode engine, on the last output.
         kv_transfer_params: Option<Value> = None,
@@ -127,7 +127,7 @@ array_struct! {
         spec_decode_metrics: Option<RequestSpecDecodeMetrics> = None,
         /// Logprobs of chosen tokens at prompt positions; from 0.31.
         prompt_token_id_logprobs: Option<Tensor> = None,
-        /// Why it failed; from 0.33.
+        /// Its failure; from 0.33.
         error: Option<RequestError> = None,
     }
 }
@@ -138,16 +138,16 @@ array_struct! {
     UtilityOutput, 1 required {
         /// The number the caller gave.
         call_id: Integer = Integer::from(0u64),
-        /// Why it failed.
+        /// Its failure.
         failure_message: Option<String> = None,
-        /// What it returned, unless it failed.
+        /// Its result, unless it failed.
         result: Option<UtilityResult> = None,
     }
 }
 array_wire!(UtilityOutput, full);
 
 array_struct! {
-    /// What a utility call returned.
+    /// The result of a utility call.
     UtilityResult, 2 required {
         /// Always nil: Python's name of a type, which frontends refuse.
         type_info: Option<Raw> = None,
@@ -288,7 +288,7 @@ pub struct StepEncoder {
     num_finished: usize,
 }
 
-/// What goes with the outputs of a step.
+/// The rest of a step's message beside its outputs.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct StepEnd<'a> {
     /// The engine's number.

@@ -100,7 +100,7 @@ pub struct ProtocolRules {
     pub output_len: usize,
     /// Elements of a LoRA request of vllm-rs.
     lora_len: usize,
-    /// What `wake_up` returns.
+    /// The result of `wake_up`.
     pub wake_up_result: WakeUpResult,
     /// Whether an idle engine announces a wave that a request begins. Up to
     /// 0.32 frontends do that.
@@ -219,7 +219,7 @@ impl VersionEvidence {
     }
 }
 
-/// What differs in an ADD from version to version.
+/// The differences of an ADD between versions.
 #[derive(Default)]
 struct TellTales {
     len: usize,

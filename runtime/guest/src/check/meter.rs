@@ -1,4 +1,4 @@
-//! What calls cost.
+//! The cost of calls.
 
 use crate::check::report::{CallCost, Used};
 use crate::error::CallFault;

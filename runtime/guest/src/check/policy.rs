@@ -10,7 +10,7 @@ use crate::latest::{PolicyCall, PolicyInstance};
 /// Requests of the workload.
 const REQUESTS: u64 = 1_500;
 
-/// What the engine has.
+/// The size of the engine.
 const RUNNING_SLOTS: usize = 32;
 const BUDGET_TOKENS: u64 = 2_048;
 const KV_BLOCKS: u64 = 1_200;

@@ -17,7 +17,7 @@ const SLOTS: u32 = 48;
 /// Tokens of the model.
 const VOCABULARY: u64 = 32_000;
 
-/// What frontends send as structured outputs.
+/// Structured outputs as frontends send them.
 const STRUCTURED: [&str; 4] = [
     r#"{"json_object": true}"#,
     r#"{"choice": ["yes", "no"]}"#,

@@ -19,7 +19,7 @@ pub enum CallFault {
     /// The operating system refused memory or another resource.
     #[error("this machine refused what the call needs, which is not the guest's fault: {reason}")]
     Host {
-        /// What the operating system refused.
+        /// The refused resource.
         reason: String,
     },
     /// The guest used up its fuel.
@@ -43,7 +43,7 @@ pub enum CallFault {
     /// The guest asked for more memory than it may have.
     #[error("it asked for {asked_bytes} bytes of memory, but may have {limit_bytes}")]
     Memory {
-        /// What the memory would have grown to.
+        /// The size that the memory would have.
         asked_bytes: usize,
         /// [`Limits::memory_bytes`](crate::Limits::memory_bytes).
         limit_bytes: usize,
@@ -58,7 +58,7 @@ pub enum CallFault {
     /// The guest asked for larger tables than it may have.
     #[error("it asked for a table of {asked} elements, but may have {limit}")]
     Table {
-        /// What the table would have grown to.
+        /// The size that the table would have.
         asked: usize,
         /// [`Limits::table_elements`](crate::Limits::table_elements).
         limit: usize,

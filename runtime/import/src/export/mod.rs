@@ -21,7 +21,7 @@ use crate::absent::proto;
 use mooncake::MooncakeExport;
 use table::{ParquetExport, TableExport};
 
-/// What a capture can be written as.
+/// The format that a capture is written in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Target {
     /// A capture.
@@ -52,7 +52,7 @@ impl Target {
         }
     }
 
-    /// What the suffix of a file asks for: a table, or else a capture.
+    /// The format by the suffix of a file: a table, or else a capture.
     #[must_use]
     pub fn of(path: &Path) -> Self {
         match path.extension().and_then(|suffix| suffix.to_str()) {
@@ -88,7 +88,7 @@ pub struct Exporter<'a> {
     file: Option<File>,
     target: Target,
     writer: Option<Writer>,
-    /// What the ends of the parts so far have counted.
+    /// The counts of the ends of the parts so far.
     ended: CaptureEnd,
 }
 

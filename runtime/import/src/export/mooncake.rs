@@ -20,7 +20,7 @@ pub(super) struct MooncakeExport<W: Write> {
     left_out: LineTally,
 }
 
-/// What a block is known by: its hash, or for the last, cut one that of the
+/// The key of a block: its hash, or for the last, cut one that of the
 /// whole prompt.
 type BlockKey = (bool, u64);
 

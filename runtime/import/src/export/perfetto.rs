@@ -16,7 +16,7 @@ use super::proto;
 use super::tracks::{Slice, TrackSink};
 use crate::summary::scheduler_number;
 
-/// What a trace is written as.
+/// The format of a trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PerfettoFormat {
     /// Trace events as JSON, which `chrome://tracing` reads too.

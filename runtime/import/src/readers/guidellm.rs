@@ -17,7 +17,7 @@ use crate::output::{Out, Tally, Timed, checked, since_earliest};
 use crate::time::{duration_ns, started_unix_ns, unix_ns};
 use crate::{Format, ImportError};
 
-/// How the requests of a list ended, by the list's name.
+/// The finish reason of the requests of a list, by the list's name.
 const LISTS: [(&str, Option<FinishReason>); 3] =
     [("successful", None), ("incomplete", Some(FinishReason::Abort)), ("errored", Some(FinishReason::Error))];
 
@@ -50,7 +50,7 @@ pub(crate) fn read(reader: impl BufRead, name: &str, out: &mut Out<'_>) -> Resul
     requests.into_iter().try_for_each(|timed| out.request(timed.record))
 }
 
-/// What has been read so far.
+/// The state of the reader.
 struct Report<'a> {
     name: &'a str,
     tally: &'a mut Tally,

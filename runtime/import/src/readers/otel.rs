@@ -200,7 +200,7 @@ fn tokens(attributes: &Map<String, Value>, keys: &[&str]) -> Result<Option<u32>,
     number.map(Some).ok_or_else(|| Problem::new(key, format!("invalid count {value}: expected a number of tokens")))
 }
 
-/// How a request ended, and in the source's words where ours has none for it.
+/// The finish reason of a request, and the source's word if it has no equivalent.
 fn finish(attributes: &Map<String, Value>, status: &Status) -> (Option<String>, Option<Value>) {
     let named = |reason: FinishReason| Some(reason.name().to_owned());
     if status.failed() {

@@ -2,10 +2,10 @@
 
 use serde::Serialize;
 
-/// What samples come to. All in the unit of the samples, nanoseconds for times.
+/// A summary of samples. All in the unit of the samples, nanoseconds for times.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Quantiles {
-    /// How many there are.
+    /// Their number.
     pub count: u64,
     /// Their mean.
     pub mean: f64,

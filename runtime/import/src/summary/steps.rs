@@ -1,4 +1,4 @@
-//! What the step lines of a capture come to.
+//! The summary of the step lines of a capture.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use vcr_trace::capture::StepRecord;
 
 use super::quantiles::{Quantiles, Samples};
 
-/// What the steps of a capture come to.
+/// The summary of the steps of a capture.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct StepSummary {
     /// Step lines.

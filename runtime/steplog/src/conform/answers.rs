@@ -1,4 +1,4 @@
-//! What the model of a live engine answered.
+//! The answers of a live engine's model.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -23,15 +23,15 @@ pub(super) struct RecordedTokens {
     pub(super) drafts: HashMap<u64, u32>,
 }
 
-/// What the model returned for one request.
+/// The model's answers for one request.
 struct Answer {
-    /// What is missing is unknown.
+    /// Missing ones are unknown.
     tokens: Vec<u32>,
     /// Index of the token that stopped it, where that token is not known.
     unknown_stop_at: Option<u32>,
 }
 
-/// How a request ended: after how many tokens, and why.
+/// The end of a request: its number of tokens and its reason.
 struct End {
     tokens: u32,
     is_stop: bool,

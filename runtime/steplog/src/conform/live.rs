@@ -44,7 +44,7 @@ pub(super) fn replay(folder: &Path) -> Result<CaseReport, LogError> {
     Ok(report)
 }
 
-/// What happened to the scheduler, in order.
+/// The events of the scheduler, in order.
 #[derive(Clone, Copy)]
 enum Act {
     Schedule(usize),

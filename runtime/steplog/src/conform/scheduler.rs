@@ -14,7 +14,7 @@ use crate::jsonl::{JsonLines, unknown_key};
 use crate::line::{Id, RECORDED_KEYS, StepLine, hide_resumed};
 use crate::read::step_line;
 
-/// What the pretended model returns where a request is to stop.
+/// The token that the pretended model returns where a request is to stop.
 const STOP_TOKEN: u32 = 7;
 /// Tokens of one segment are numbered from its number times this.
 const SEGMENT_TOKENS: u32 = 4096;
@@ -37,7 +37,7 @@ pub struct ReplayedLine {
 pub struct ReplayedLines {
     lines: JsonLines<'static>,
     replay: Replay,
-    /// How many schedules the recorder made, if it says so.
+    /// The recorder's number of schedules, if known.
     schedules: Option<u64>,
     has_failed: bool,
 }

@@ -1,4 +1,4 @@
-//! What the core does not do, and how a recording shows that it was done.
+//! Features that the core lacks, and how a recording shows them.
 
 use serde_json::{Map, Value};
 use vcr_core::SchedulerRules;

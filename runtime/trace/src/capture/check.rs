@@ -1,4 +1,4 @@
-//! What must hold in a request line beyond the types of its fields.
+//! Checks of a request line beyond the types of its fields.
 
 use vcr_finish_reason::FinishReason;
 
@@ -7,7 +7,7 @@ use super::error::CaptureProblem;
 use super::flaw::Flaw;
 use super::record::{CaptureMeta, RequestRecord};
 
-/// How hashes and prompts fit together in one capture.
+/// The relation of hashes and prompts in one capture.
 #[derive(Clone, Copy)]
 pub(super) enum BlockRule {
     /// One hash for each full block of this many tokens.

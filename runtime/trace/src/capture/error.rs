@@ -6,7 +6,7 @@ use std::io;
 use super::record::CAPTURE_VERSION;
 use crate::VcrOutput;
 
-/// Why a capture could not be read.
+/// An error of reading a capture.
 #[derive(Debug, thiserror::Error)]
 pub enum CaptureError {
     /// A file could not be opened or read.
@@ -17,7 +17,7 @@ pub enum CaptureError {
         /// The cause.
         source: io::Error,
     },
-    /// What a packed file holds cannot be unpacked.
+    /// A packed file cannot be unpacked.
     #[error("capture `{name}` is damaged after line {line}: {source}; unpack what is whole, and read that")]
     Packed {
         /// The file, as the caller named it.
@@ -44,7 +44,7 @@ pub enum CaptureError {
     VcrOutput {
         /// The file, as the caller named it.
         name: String,
-        /// What it is.
+        /// Its kind.
         output: VcrOutput,
     },
     /// The first line is not one that a capture starts with.
@@ -116,7 +116,7 @@ pub enum CaptureError {
         line: u32,
         /// The field the problem lies in, if it lies in one.
         field: Option<String>,
-        /// What is wrong, and what to do about it.
+        /// The problem, and the next step.
         problem: CaptureProblem,
     },
 }
@@ -129,7 +129,7 @@ fn listed(found: &[String]) -> String {
     if found.is_empty() { String::new() } else { format!(" ({})", found.join(", ")) }
 }
 
-/// What is wrong with one line.
+/// A problem of one line.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CaptureProblem {
     /// The line is not what the decoder expects.
@@ -214,7 +214,7 @@ pub enum CaptureProblem {
         given: u64,
         /// Items it must have.
         expected: u64,
-        /// Where that number comes from.
+        /// The rule behind that number.
         rule: &'static str,
     },
     /// Block hashes without the size of blocks.

@@ -41,11 +41,11 @@ struct OpenPart {
     is_cut: bool,
 }
 
-/// What a request is found and ordered by. The fields are those of its
+/// The fields by which a request is found and ordered. The fields are those of its
 /// [`RequestRecord`].
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct RequestHead<'a> {
-    /// Where its line lies.
+    /// The position of its line.
     pub position: CapturePosition,
     /// When it arrived.
     pub arrival_ns: Option<u64>,
@@ -67,7 +67,7 @@ pub struct RequestHead<'a> {
     pub lora: Option<&'a str>,
     /// Its sampling or pooling parameters, without those at their defaults.
     pub params: &'a Map<String, Value>,
-    /// Why it ended.
+    /// Its finish reason.
     pub finish_reason: Option<FinishReason>,
     /// From its arrival to its end; see [`RequestRecord::duration_ns`].
     pub duration_ns: Option<u64>,
@@ -118,7 +118,7 @@ impl CaptureFile {
         Ok(Self { options: *options, format, meta, names, files })
     }
 
-    /// What the first line says of the capture.
+    /// The meta line.
     #[must_use]
     pub fn meta(&self) -> &CaptureMeta {
         &self.meta

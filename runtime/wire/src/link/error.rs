@@ -1,10 +1,10 @@
-//! Why two ends cannot talk.
+//! Errors of links.
 
 use std::time::Duration;
 
 use crate::codec::error::DecodeError;
 
-/// Why a link could not be made or used.
+/// An error of making or using a link.
 #[derive(Debug, thiserror::Error)]
 pub enum LinkError {
     /// Something else listens there.
@@ -18,7 +18,7 @@ pub enum LinkError {
     InvalidAddress {
         /// The address.
         address: String,
-        /// What is wrong with it.
+        /// The problem.
         problem: String,
     },
     /// There is no such interface.
@@ -26,17 +26,17 @@ pub enum LinkError {
     BadAddress {
         /// The address.
         address: String,
-        /// What the library says.
+        /// The library's message.
         reason: zmq::Error,
     },
     /// The other end did not say what it had to.
     #[error("nothing came from {address} within {} s: {expected}", waited.as_secs_f64())]
     Silent {
-        /// Where it should be.
+        /// Its expected address.
         address: String,
-        /// What was expected, and why it may not have come.
+        /// The expected message, and possible reasons why it did not come.
         expected: String,
-        /// How long.
+        /// The time waited.
         waited: Duration,
     },
     /// Another thread ended the waiting.
@@ -47,7 +47,7 @@ pub enum LinkError {
     Decode {
         /// Who.
         from: String,
-        /// What is wrong.
+        /// The problem.
         source: Box<DecodeError>,
     },
     /// An engine has a number that no engine has here.
@@ -63,9 +63,9 @@ pub enum LinkError {
     OutOfOrder {
         /// The engine.
         rank: u16,
-        /// What it said.
+        /// The message.
         said: &'static str,
-        /// What it had or had not said before.
+        /// The state before it.
         already: &'static str,
     },
     /// The frontend has fewer inputs than outputs, or the reverse.
@@ -81,7 +81,7 @@ pub enum LinkError {
     NoSuchClient {
         /// The one that was meant.
         client: usize,
-        /// How many there are.
+        /// Their number.
         clients: usize,
     },
     /// There is no such engine, or it is gone.
@@ -99,17 +99,17 @@ pub enum LinkError {
     /// The operating system failed.
     #[error("cannot {doing}")]
     System {
-        /// What was tried.
+        /// The operation.
         doing: &'static str,
-        /// What the system says.
+        /// The system's message.
         source: std::io::Error,
     },
     /// The library failed.
     #[error("cannot {doing}")]
     Socket {
-        /// What was tried.
+        /// The operation.
         doing: &'static str,
-        /// What the library says.
+        /// The library's message.
         source: zmq::Error,
     },
 }

@@ -19,7 +19,7 @@ pub struct FrontendLink {
     pub(super) outputs: Vec<Socket>,
     /// The coordinator's socket to the engines, and the one from them.
     pub(super) coordinator: Option<(Socket, Socket)>,
-    /// What each engine said of itself.
+    /// The ready response of each engine.
     pub engines: Vec<ReadyResponse>,
 }
 
@@ -33,7 +33,7 @@ pub struct FrontendMessage {
 }
 
 impl FrontendMessage {
-    /// What it says.
+    /// The message.
     ///
     /// # Errors
     ///

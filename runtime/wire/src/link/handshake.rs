@@ -1,4 +1,4 @@
-//! How a frontend waits for its engines.
+//! A frontend's wait for its engines.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use super::frontend::FrontendLink;
 use super::transport::{Deadline, Linger, Transport, bind, send, try_receive};
 use crate::handshake::{Addresses, EngineHandshake, EngineStatus, Init, ReadyResponse};
 
-/// Where the sockets for requests and outputs listen.
+/// The addresses of the sockets for requests and outputs.
 #[derive(Clone, Debug)]
 pub enum DataAddress {
     /// On free ports of this host.
@@ -34,12 +34,12 @@ impl DataAddress {
     }
 }
 
-/// What a frontend offers.
+/// The settings of a frontend.
 #[derive(Clone, Debug)]
 pub struct FrontendConfig {
-    /// Where engines say HELLO; port `*` takes a free one.
+    /// The handshake address; port `*` takes a free one.
     pub handshake_address: String,
-    /// Where the other sockets listen.
+    /// The addresses of the other sockets.
     pub data: DataAddress,
     /// API servers.
     pub clients: usize,
@@ -58,7 +58,7 @@ pub struct FrontendListener {
     link: FrontendLink,
 }
 
-/// How far an engine is.
+/// The progress of an engine.
 #[derive(Default)]
 struct Progress {
     hello: bool,
@@ -103,7 +103,7 @@ impl FrontendListener {
         Ok(Self { config, handshake, handshake_address, init, link })
     }
 
-    /// Where engines say HELLO.
+    /// The handshake address.
     #[must_use]
     pub fn handshake_address(&self) -> &str {
         &self.handshake_address

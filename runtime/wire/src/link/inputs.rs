@@ -1,4 +1,4 @@
-//! Where an engine's requests come from.
+//! The input sockets of an engine.
 
 use std::os::fd::RawFd;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use crate::codec::error::DecodeError;
 use crate::request::{EngineCoreRequest, Request};
 use crate::versions::VersionEvidence;
 
-/// Which socket a message came on.
+/// The socket of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Source {
     /// That of an API server, by its index.
@@ -25,18 +25,18 @@ pub enum Source {
 pub enum Received {
     /// A request.
     Request {
-        /// Where it came from.
+        /// Its socket.
         source: Source,
-        /// What it says.
+        /// The message.
         request: Request,
         /// Bytes of its large tensors: the frames behind the payload.
         aux: Vec<Vec<u8>>,
     },
     /// A message that could not be decoded. Others are not concerned.
     Malformed {
-        /// Where it came from.
+        /// Its socket.
         source: Source,
-        /// What is wrong with it.
+        /// The problem.
         error: DecodeError,
         /// The request it would have been, whose frontend waits.
         request_id: Option<String>,
@@ -175,7 +175,7 @@ impl EngineInputs {
         }
     }
 
-    /// What has come in already, if anything.
+    /// A message that has arrived already, if any.
     ///
     /// # Errors
     ///
@@ -190,7 +190,7 @@ impl EngineInputs {
         self.try_receive_loss()
     }
 
-    /// How many API servers there are.
+    /// The number of API servers.
     #[must_use]
     pub fn clients(&self) -> usize {
         self.clients.len()

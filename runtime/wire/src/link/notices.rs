@@ -15,7 +15,7 @@ use super::transport::{Linger, Transport, bind, connect, send, try_receive};
 /// A notice is a request's name; nothing longer is listened to.
 const LONGEST_NOTICE_BYTES: usize = 4096;
 
-/// Where notices arrive.
+/// The receiver of notices.
 pub struct NoticeBoard {
     socket: Socket,
     address: String,
@@ -33,7 +33,7 @@ impl NoticeBoard {
         Ok(Self { socket, address })
     }
 
-    /// Where it listens, the port filled in.
+    /// Its address, with the actual port.
     #[must_use]
     pub fn address(&self) -> &str {
         &self.address

@@ -14,17 +14,17 @@ use super::stream::Stream;
 use super::wait::monotonic_ns;
 use super::zmtp::Zmtp;
 
-/// What is read at once, and so the most that waits for a slow peer.
+/// Bytes read at once, and so the most that waits for a slow peer.
 pub(super) const BUFFER_BYTES: usize = 256 << 10;
 
-/// Which of the two ends.
+/// One of the two ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum End {
     Engine = 0,
     Frontend = 1,
 }
 
-/// What a connection is for.
+/// The purpose of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Purpose {
     /// Requests of an API server.
@@ -61,9 +61,9 @@ pub(super) struct Pipe {
 
 struct Side {
     stream: Stream,
-    /// What came from the other side and could not be written yet.
+    /// Bytes from the other side that could not be written yet.
     pending: Vec<u8>,
-    /// What is listened for.
+    /// The registered events.
     flags: EventFlags,
     /// Follows what comes from here.
     messages: Option<(RelayPath, Zmtp)>,

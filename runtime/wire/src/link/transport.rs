@@ -8,7 +8,7 @@ use zmq::{Context, Socket, SocketType};
 
 use super::error::LinkError;
 
-/// What all sockets of a process share: the library's threads and limits.
+/// The common state of all sockets of a process: the library's threads and limits.
 #[derive(Clone)]
 pub struct Transport {
     context: Context,

@@ -47,7 +47,7 @@ enum State {
 pub(super) struct Message<'a> {
     /// Its first frames; an absent one is empty.
     pub(super) head: [&'a [u8]; HEAD_FRAMES],
-    /// How many frames it has.
+    /// Its number of frames.
     pub(super) frames: usize,
 }
 

@@ -1,4 +1,4 @@
-//! Where a row of a data set has its prompt and its response.
+//! The fields of a data set's row with its prompt and its response.
 
 use serde_json::{Map, Value};
 

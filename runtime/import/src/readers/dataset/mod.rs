@@ -24,7 +24,7 @@ use crate::{Format, ImportError, ImportOptions};
 pub(crate) use keys::KNOWN_KEYS;
 use table::RowSink;
 
-/// How a Parquet file begins.
+/// The first bytes of a Parquet file.
 pub(crate) const PARQUET_MAGIC: &[u8] = b"PAR1";
 /// Keys under which a JSON object has its rows.
 pub(crate) const SPLITS: [&str; 4] = ["train", "validation", "test", "data"];

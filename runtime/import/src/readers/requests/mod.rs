@@ -84,7 +84,7 @@ fn mean_gap(ttft_ns: Option<u64>, last_ns: Option<u64>, output_tokens: u32) -> O
     Some(GapSummary { mean_ns: (decode_ns + u64::from(count) / 2) / u64::from(count), count })
 }
 
-/// Why a request with its whole answer ended.
+/// The finish reason of a request with its whole answer.
 fn whole(output_tokens: u32, max_tokens: u32) -> FinishReason {
     if output_tokens < max_tokens { FinishReason::Stop } else { FinishReason::Length }
 }

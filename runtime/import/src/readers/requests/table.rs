@@ -21,11 +21,11 @@ pub(super) struct Table<'a, 'o> {
     name: &'a str,
     out: &'a mut Out<'o>,
     has_begun: bool,
-    /// What arrivals count from.
+    /// The origin of arrivals.
     start_ns: Option<i128>,
 }
 
-/// What a column holds.
+/// The meaning of a column.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Column {
     Id,
