@@ -399,7 +399,7 @@ fn logs_that_cannot_be_read_or_compared() {
     folder.write("bad.jsonl", changed(STEPS, "\"tot\":4", "\"tot\":\"four\""));
     steps(&["bad.jsonl"], &["bad.jsonl, line 2: ", "expected a whole number from 0 to"]);
     folder.write("empty.jsonl", "");
-    steps(&["empty.jsonl", "--diff", "all/a"], &["empty.jsonl: there is no schedule (`s`) in this log"]);
+    steps(&["empty.jsonl", "--diff", "all/a"], &["empty.jsonl: expected at least one schedule (`s`)"]);
     let said = folder.vcr(&["inspect", "steps", "empty.jsonl"]).ended(0);
     has_lines(&said.stdout, &["no steps"]);
 }

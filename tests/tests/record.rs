@@ -255,7 +255,7 @@ fn addresses_that_cannot_be_are_told() {
         (&["--engine-handshake", "tcp://127.0.0.1:99999"], "the port is `99999`"),
         (&["--engine-handshake", "ipc:///no/such/folder/a"], "expected a folder /no/such/folder"),
         (&["--kv-events", "here"], "invalid address `here`"),
-        (&["--frontend-handshake", "tcp://127.0.0.1:29560"], "engines are to join at tcp://127.0.0.1:29560"),
+        (&["--frontend-handshake", "tcp://127.0.0.1:29560"], "invalid engine address tcp://127.0.0.1:29560"),
         (
             &[
                 "--frontend-handshake",
