@@ -408,7 +408,7 @@ fn a_trace_without_arrivals_asks_for_a_concurrency() {
     let line = |rest: &str| format!("trace(#{{ path: \"{}\"{rest} }});", path.display());
     line_refused(&line(""), &["error: test.rhai:2:1: ", "do not say when requests arrive; give a concurrency"]);
     let ratio = line(", concurrency: 1, prefix_groups: 2, shared_prefix_ratio: 1.5");
-    line_refused(&ratio, &["error: test.rhai:2:1: ", "the shared-prefix ratio is 1.5; it must lie between 0 and 1"]);
+    line_refused(&ratio, &["error: test.rhai:2:1: ", "invalid shared-prefix ratio 1.5: expected 0 to 1"]);
     line_refused(&line(", strict: true, lenient: true"), &["`strict` refuses what `lenient` repairs"]);
 }
 

@@ -16,7 +16,8 @@ const MAY_DEPEND_ON: &[(&str, &[&str])] = &[
     ("vcr-routing", &[]),
     ("vcr-scaling", &[]),
     ("vcr-block-hash", &[]),
-    ("vcr-wire", &[]),
+    ("vcr-finish-reason", &[]),
+    ("vcr-wire", &["vcr-finish-reason"]),
     ("vcr-guest-build", &[]),
     ("vcr-guest-template", &[]),
     ("vcr-guest-harness", &[]),
@@ -24,14 +25,14 @@ const MAY_DEPEND_ON: &[(&str, &[&str])] = &[
     ("vcr-output", &[]),
     ("vcr-units", &[]),
     ("vcr-input", &["vcr-units"]),
-    ("vcr-trace", &["vcr-input"]),
+    ("vcr-trace", &["vcr-finish-reason", "vcr-input"]),
     ("vcr-registry", &["vcr-input"]),
     ("vcr-policy", &["vcr-core", "vcr-guest-sdk"]),
     ("vcr-random", &["vcr-core"]),
     ("vcr-import", &["vcr-input", "vcr-random", "vcr-trace"]),
     ("vcr-guest", &["vcr-core", "vcr-input"]),
     ("vcr-timing", &["vcr-core", "vcr-random", "vcr-roofline"]),
-    ("vcr-steplog", &["vcr-block-hash", "vcr-core", "vcr-input"]),
+    ("vcr-steplog", &["vcr-block-hash", "vcr-core", "vcr-finish-reason", "vcr-input"]),
     ("vcr-cluster", &["vcr-core", "vcr-random", "vcr-routing", "vcr-scaling", "vcr-trace"]),
     ("vcr-dynamo", &["vcr-cluster", "vcr-core", "vcr-input", "vcr-timing"]),
     (
@@ -92,6 +93,7 @@ const MAY_DEPEND_ON: &[(&str, &[&str])] = &[
 const ONLY_USER: &[(&str, &str)] = &[
     ("wasmtime", "vcr-guest"),
     ("wasmtime-wasi", "vcr-guest"),
+    ("docker_credential", "vcr-registry"),
     ("oci-client", "vcr-registry"),
     ("rustls", "vcr-registry"),
     ("rhai", "vcr-scenario"),
@@ -104,7 +106,6 @@ const ONLY_USER: &[(&str, &str)] = &[
     ("hyper", "vcr-control"),
     ("prometheus-client", "vcr-control"),
     ("rmp", "vcr-wire"),
-    ("rmp-serde", "vcr-record"),
     ("zmq", "vcr-wire"),
 ];
 

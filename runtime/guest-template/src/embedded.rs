@@ -1,4 +1,4 @@
-//! What projects are made of.
+//! The files of projects.
 
 include!(concat!(env!("OUT_DIR"), "/embedded.rs"));
 
@@ -31,7 +31,7 @@ pub(crate) const PYTHON_FILES: &[(&str, &str)] = &[
     (".gitignore", template!("python/gitignore")),
 ];
 
-/// What a project in Rust has for its world.
+/// The file of a project in Rust for its world.
 pub(crate) struct RustWorld {
     pub(crate) name: &'static str,
     pub(crate) source: &'static str,
@@ -48,7 +48,7 @@ macro_rules! rust_world {
     };
 }
 
-/// What a project in Python has for its world.
+/// The files of a project in Python for its world.
 pub(crate) struct PythonWorld {
     pub(crate) name: &'static str,
     pub(crate) source: &'static str,

@@ -17,7 +17,7 @@ pub use error::NewError;
 
 use crate::embedded::{PYTHON_FILES, PythonWorld, RUST_FILES, RustWorld};
 
-/// What a guest is written in.
+/// The language of a guest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Language {
     /// Rust, with the SDK of this repository.
@@ -47,7 +47,7 @@ pub struct NewGuest<'a> {
     pub name: &'a str,
     /// Name of its world.
     pub world: &'a str,
-    /// What it is written in.
+    /// Its language.
     pub language: Language,
 }
 
@@ -202,7 +202,7 @@ mod tests {
         let error = create(&guest("latency", Language::Rust), dir).expect_err("no such world");
         assert_eq!(
             error.to_string(),
-            "there is no world `latency` for rust; there are latency-model, scheduler-policy, router, \
+            "unknown world `latency` for rust: expected latency-model, scheduler-policy, router, \
              autoscaler, failure-injector and token-source"
         );
         assert_eq!(error.hint().as_deref(), Some("perhaps you mean `latency-model`"));

@@ -258,7 +258,7 @@ fn outcome(context: &Context, path: &Path, claim: Option<String>, partial: Optio
         passed: partial.is_none() && state.assertions.iter().all(|check| check.passed),
         partial,
         assertions: state.assertions.clone(),
-        fingerprint: hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect(),
+        fingerprint: hex::encode(hash.finalize()),
         guests: context.recorder.reports(),
         runs: state.runs.clone(),
         files: Vec::new(),

@@ -289,7 +289,7 @@ fn fingerprint(report: &Report, step_digests: Vec<u64>) -> String {
     serde_json::to_writer(&mut sink, report).expect("a report is serialisable");
     sink.flush().expect("a hash accepts everything");
     drop(sink);
-    hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
+    hex::encode(hash.finalize())
 }
 
 struct HashWriter<'a>(&'a mut Sha256);

@@ -84,11 +84,7 @@ impl Inputs {
 
 /// SHA-256 of bytes, as hex.
 pub(crate) fn sha256_of(bytes: &[u8]) -> String {
-    hex(Sha256::digest(bytes).as_slice())
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+    hex::encode(Sha256::digest(bytes))
 }
 
 /// The file called `name`, or all files in the folder of that name and below, or
@@ -127,7 +123,7 @@ fn digest_of(path: &Path) -> io::Result<String> {
         let (mut file, mut hash, mut buffer) = (File::open(path)?, Sha256::new(), vec![0; BUFFER_BYTES]);
         loop {
             match file.read(&mut buffer)? {
-                0 => return Ok(hex(hash.finalize().as_slice())),
+                0 => return Ok(hex::encode(hash.finalize())),
                 bytes => hash.update(&buffer[..bytes]),
             }
         }
