@@ -33,7 +33,7 @@ pub use ledger::{metrics, record};
 pub use observe::Overload;
 pub use report::{
     EngineReport, Goodput, KvTierReport, LinkReport, MetricsReport, PoolReport, Report, ScalingEvent, SloMetric,
-    TrendReport, report_name,
+    TrendReport,
 };
 pub use simulation::simulate;
 pub use traffic::{SyntheticInput, SyntheticProblem};

@@ -4,15 +4,10 @@ pub(crate) mod error;
 mod options;
 
 pub use error::ConfigError;
-pub use options::{EngineOption, OPTIONS, OptionValue, derived_settings};
+pub use options::{EngineOption, OPTIONS, OptionValue, derived_settings, option};
 
 use crate::compat::{CapacityPolicy, Quirks, Reservations, Victim};
 use crate::kv::tiers::KvTiersConfig;
-
-/// Bound on drafts per request and step, far above what drafters propose.
-const MAX_SPECULATIVE_TOKENS: u32 = 1_000;
-/// What the pool can number, and more than any accelerator has room for.
-const MAX_BLOCKS: u32 = 1 << 30;
 
 /// Order of the waiting queue and choice of the preemption victim.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -139,27 +134,7 @@ impl EngineConfig {
     /// Each setting, or pair of settings, with which vLLM would not start or a
     /// request could wait for ever.
     pub fn new(input: EngineConfigInput) -> Result<Self, Vec<ConfigError>> {
-        let mut errors = Vec::new();
-        let positive = [
-            ("block_size", input.block_size),
-            ("max_num_seqs", input.max_num_seqs),
-            ("max_num_batched_tokens", input.max_num_batched_tokens),
-            ("max_model_len", input.max_model_len.unwrap_or(1)),
-            ("max_num_active_seqs", input.max_num_active_seqs.unwrap_or(1)),
-        ];
-        errors.extend(positive.iter().filter(|(_, value)| *value == 0).map(|&(field, _)| ConfigError::Zero { field }));
-        if input.num_gpu_blocks < 2 {
-            errors.push(ConfigError::NoUsableBlocks { num_gpu_blocks: input.num_gpu_blocks });
-        }
-        let limited = [
-            ("num_gpu_blocks", input.num_gpu_blocks, MAX_BLOCKS),
-            ("num_speculative_tokens", input.num_speculative_tokens, MAX_SPECULATIVE_TOKENS),
-        ];
-        let too_large = limited.into_iter().filter(|(_, value, most)| value > most);
-        errors.extend(too_large.map(|(field, value, most)| ConfigError::TooLarge { field, value, most }));
-        if !(0.0..1.0).contains(&input.watermark) {
-            errors.push(ConfigError::Watermark(input.watermark));
-        }
+        let mut errors: Vec<ConfigError> = OPTIONS.iter().filter_map(|option| option.problem(&input)).collect();
         if let Some(tiers) = &input.kv_tiers {
             tiers.check(&mut errors);
         }
@@ -359,9 +334,9 @@ mod tests {
     #[test]
     fn a_pool_beyond_any_accelerator_is_refused() {
         let of = |num_gpu_blocks| EngineConfig::new(EngineConfigInput { num_gpu_blocks, ..Default::default() });
-        let errors = of(MAX_BLOCKS + 1).unwrap_err();
+        let errors = of((1 << 30) + 1).unwrap_err();
         assert_eq!(errors[0].to_string(), "`num_gpu_blocks` must be at most 1073741824, but is 1073741825");
-        assert!(of(MAX_BLOCKS).is_ok());
+        assert!(of(1 << 30).is_ok());
     }
 
     #[test]

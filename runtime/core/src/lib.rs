@@ -20,7 +20,7 @@ mod stats;
 pub use compat::{CapacityPolicy, Reservations, Victim};
 pub use config::{
     ConfigError, EngineConfig, EngineConfigInput, EngineOption, OPTIONS, OptionValue, Policy, SchedulerRules,
-    derived_settings,
+    derived_settings, option,
 };
 pub use engine::fast_forward;
 pub use engine::{Engine, PauseState, RejectReason, TokenSource};

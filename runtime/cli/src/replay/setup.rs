@@ -5,14 +5,12 @@ use std::sync::Arc;
 
 use serde_json::Value;
 use vcr_cluster::{
-    Answers, KvKnowledge, LatencyFactory, LinkConfig, LinkSharing, MemoryEstimate, QueueConfig, ReplicaConfig,
-    RouterConfig, RunConfig, ScalerFactory, SyntheticInput, Topology, TracePacing, WorkloadConfig, WorkloadSource,
-    target_autoscaler,
+    Answers, KvKnowledge, LatencyFactory, LinkConfig, LinkSharing, MemoryEstimate, PoolRole, QueueConfig,
+    ReplicaConfig, RouterConfig, RunConfig, ScalerFactory, SyntheticInput, Topology, TracePacing, WorkloadConfig,
+    WorkloadSource, target_autoscaler,
 };
 use vcr_dynamo::report::{ReportSettings, Sla};
-use vcr_dynamo::{
-    AutoscaleArgs, AutoscalePolicy, EngineArgs, PoolOptions, Remark, Role, RouterArgs, read_queue_policies,
-};
+use vcr_dynamo::{AutoscaleArgs, AutoscalePolicy, EngineArgs, PoolOptions, Remark, RouterArgs, read_queue_policies};
 use vcr_scenario::expression;
 use vcr_trace::{HashIdScope, SharedPrefix, Strictness, Trace, TraceOptions, read_files};
 
@@ -258,7 +256,7 @@ fn topology(
     let (Some(prefill), Some(decode)) = (&cluster.prefill_engine_args, &cluster.decode_engine_args) else {
         let place = "--extra-engine-args";
         let engine = engine_args(args, place, cluster.extra_engine_args.as_ref(), warnings)?;
-        let pool = pool(&engine, place, "workers", cluster.num_workers, Role::Aggregated, &routers.whole)?;
+        let pool = pool(&engine, place, "workers", cluster.num_workers, PoolRole::Aggregated, &routers.whole)?;
         if routers.args.conditional.is_some() {
             let text = "--router-config, `conditional_disagg_enabled`: is for prefill and decode workers; here each does \
                         both";
@@ -277,8 +275,9 @@ fn topology(
     let prefill = engine_args(args, prefill_place, Some(prefill), warnings)?;
     let decode = engine_args(args, decode_place, Some(decode), warnings)?;
     check_pair(&prefill, &decode)?;
-    let first = pool(&prefill, prefill_place, "prefill", cluster.num_prefill_workers, Role::Prefill, &routers.prefill)?;
-    let second = pool(&decode, decode_place, "decode", cluster.num_decode_workers, Role::Decode, &routers.decode)?;
+    let first =
+        pool(&prefill, prefill_place, "prefill", cluster.num_prefill_workers, PoolRole::Prefill, &routers.prefill)?;
+    let second = pool(&decode, decode_place, "decode", cluster.num_decode_workers, PoolRole::Decode, &routers.decode)?;
     let link = link(args, &prefill);
     let settings = ReportSettings {
         prefill_gpus_per_worker: prefill.gpus_per_worker(),
@@ -295,7 +294,7 @@ fn topology(
 fn check_pair(prefill: &EngineArgs, decode: &EngineArgs) -> Result<(), Refusal> {
     let mut lines = Vec::new();
     for (args, place, role) in
-        [(prefill, "--prefill-engine-args", Role::Prefill), (decode, "--decode-engine-args", Role::Decode)]
+        [(prefill, "--prefill-engine-args", PoolRole::Prefill), (decode, "--decode-engine-args", PoolRole::Decode)]
     {
         if args.worker_type != Some(role) {
             lines.push(format!("{place}, `worker_type`: must be \"{}\"", role.name()));

@@ -26,8 +26,8 @@ pub use workload::{Answers, Arrivals, Limit, RequestMix, TracePacing, WorkloadCo
 pub struct FaultConfig {
     /// When it strikes.
     pub at_ns: u64,
-    /// Index of the pool in [`Topology::pools`].
-    pub pool: u32,
+    /// The pool of the engine.
+    pub pool: PoolRole,
     /// Index of the engine in the pool.
     pub engine: u32,
     /// What happens.

@@ -95,6 +95,16 @@ pub enum PoolRole {
 }
 
 impl PoolRole {
+    /// Its name in scenarios and in Dynamo's engine arguments.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Aggregated => "aggregated",
+            Self::Prefill => "prefill",
+            Self::Decode => "decode",
+        }
+    }
+
     /// The index of the pool in [`Topology::pools`].
     #[must_use]
     pub const fn index(self) -> usize {
@@ -112,6 +122,17 @@ impl Topology {
         match self {
             Self::Aggregated(_) => &[PoolRole::Aggregated],
             Self::Disaggregated { .. } => &[PoolRole::Prefill, PoolRole::Decode],
+        }
+    }
+
+    /// The pool of a role, if there is one.
+    #[must_use]
+    pub fn pool(&self, role: PoolRole) -> Option<&PoolConfig> {
+        match (self, role) {
+            (Self::Aggregated(pool), PoolRole::Aggregated) => Some(pool),
+            (Self::Disaggregated { prefill, .. }, PoolRole::Prefill) => Some(prefill),
+            (Self::Disaggregated { decode, .. }, PoolRole::Decode) => Some(decode),
+            _ => None,
         }
     }
 

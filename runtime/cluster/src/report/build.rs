@@ -12,7 +12,7 @@ use crate::disaggregation::KvHandoffs;
 use crate::error::SimError;
 use crate::fleet::{Fleet, Rescaled, Worker};
 use crate::ledger::Ledger;
-use crate::ledger::metrics::{Counter, Gauge, MetricInfo, MetricSummaries, Summarised, Summary, Trend, Unit};
+use crate::ledger::metrics::{Counter, Gauge, MetricSummaries, Scope, Summarised, Summary, Trend, Unit};
 use crate::ledger::record::{FailReason, Outcome, RequestRecord, ns_to_ms};
 
 /// Version of a run's report.
@@ -183,12 +183,12 @@ fn metrics_report<'a, I: Iterator<Item = &'a RequestRecord>>(
     let total = |counter: Counter| counters[counter as usize];
     let rate = |count: u64| if seconds > 0.0 { count as f64 / seconds } else { 0.0 };
     let mut gauges = BTreeMap::from([
-        (report_name(Gauge::PrefixHitRatio.info()), share(total(Counter::CachedTokens), total(Counter::PromptTokens))),
-        (report_name(Gauge::CompletedRatio.info()), share(total(Counter::Completed), total(Counter::Requests))),
+        (Gauge::PrefixHitRatio.info().report_name(), share(total(Counter::CachedTokens), total(Counter::PromptTokens))),
+        (Gauge::CompletedRatio.info().report_name(), share(total(Counter::Completed), total(Counter::Requests))),
     ]);
     if let Some((duration_ns, kv_peak)) = run {
-        gauges.insert(report_name(Gauge::Duration.info()), ns_to_ms(duration_ns));
-        gauges.insert(report_name(Gauge::KvPeakUsage.info()), kv_peak);
+        gauges.insert(Gauge::Duration.info().report_name(), ns_to_ms(duration_ns));
+        gauges.insert(Gauge::KvPeakUsage.info().report_name(), kv_peak);
     }
     let mut rejections = BTreeMap::new();
     let mut failures: BTreeMap<FailReason, u64> = BTreeMap::new();
@@ -200,7 +200,7 @@ fn metrics_report<'a, I: Iterator<Item = &'a RequestRecord>>(
         }
     }
     let is_counted = |counter: Counter| {
-        (run.is_some() || !counter.is_of_whole_run())
+        (run.is_some() || counter.info().scope == Scope::Workload)
             && (total(counter) > 0 || !counter.is_occasional())
             && counter != Counter::GeneratedTokens
     };
@@ -213,7 +213,7 @@ fn metrics_report<'a, I: Iterator<Item = &'a RequestRecord>>(
             .iter()
             .filter_map(|&trend| {
                 let summary = trends[trend as usize]?;
-                Some((report_name(trend.info()), trend_report(&summary, trend.info().unit)))
+                Some((trend.info().report_name(), trend_report(&summary, trend.info().unit)))
             })
             .collect(),
         rejections,
@@ -234,23 +234,13 @@ fn add_generated_tokens(report: &mut Report) {
     }
     let name = Counter::GeneratedTokens.info().name;
     let add = |metrics: &mut MetricsReport, tokens: u64| {
-        let wasted = metrics.counters.get(Counter::WastedTokens.info().name).copied().unwrap_or(0);
-        let generated = tokens + wasted;
+        let generated = tokens + metrics.count(Counter::WastedTokens);
         metrics.counters.insert(name, generated);
         metrics.rates_per_s.insert(name, if seconds > 0.0 { generated as f64 / seconds } else { 0.0 });
     };
     add(&mut report.metrics, tokens.iter().sum());
     for (workload, tokens) in report.workload_names.iter().zip(tokens) {
         report.workloads.get_mut(workload).into_iter().for_each(|metrics| add(metrics, tokens));
-    }
-}
-
-/// A metric's key in reports: its name, with its unit where it has one.
-#[must_use]
-pub fn report_name(info: MetricInfo) -> String {
-    match info.unit {
-        Unit::Time => format!("{}_ms", info.name),
-        Unit::Count | Unit::Ratio => info.name.to_owned(),
     }
 }
 

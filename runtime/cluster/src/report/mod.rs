@@ -11,9 +11,8 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-use crate::ledger::metrics::{CountedSamples, RunSamples, Trend, Unit};
+use crate::ledger::metrics::{CountedSamples, Counter, Gauge, RunSamples, Trend, Unit};
 use crate::ledger::record::{RequestRecord, RequestRow};
-pub use build::report_name;
 pub(crate) use build::{RunEnd, build};
 pub use goodput::{Goodput, SloMetric};
 
@@ -43,22 +42,49 @@ pub struct TrendReport {
 }
 
 /// Metrics of all requests, or of those of one workload.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Default, Serialize)]
 pub struct MetricsReport {
     /// Totals by name.
-    pub counters: BTreeMap<&'static str, u64>,
+    counters: BTreeMap<&'static str, u64>,
     /// Totals by name, per second of virtual time.
-    pub rates_per_s: BTreeMap<&'static str, f64>,
+    rates_per_s: BTreeMap<&'static str, f64>,
     /// Single values by name (`_ms` appended to times).
-    pub gauges: BTreeMap<String, f64>,
+    gauges: BTreeMap<String, f64>,
     /// Distributions by name (`_ms` appended to times); absent without samples.
-    pub trends: BTreeMap<String, TrendReport>,
+    trends: BTreeMap<String, TrendReport>,
     /// Why requests were rejected, and how many.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub rejections: BTreeMap<String, u64>,
     /// Why requests were lost, and how many.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub failures: BTreeMap<String, u64>,
+}
+
+impl MetricsReport {
+    /// A total; 0 where the report leaves it out.
+    #[must_use]
+    pub fn count(&self, counter: Counter) -> u64 {
+        self.counters.get(counter.info().name).copied().unwrap_or(0)
+    }
+
+    /// A total per second of virtual time; 0 where the report leaves it out.
+    #[must_use]
+    pub fn rate_per_s(&self, counter: Counter) -> f64 {
+        self.rates_per_s.get(counter.info().name).copied().unwrap_or(0.0)
+    }
+
+    /// A single value, in milliseconds for times; none in workloads for gauges of whole
+    /// runs.
+    #[must_use]
+    pub fn gauge(&self, gauge: Gauge) -> Option<f64> {
+        self.gauges.get(&gauge.info().report_name()).copied()
+    }
+
+    /// A distribution; none without samples.
+    #[must_use]
+    pub fn trend(&self, trend: Trend) -> Option<TrendReport> {
+        self.trends.get(&trend.info().report_name()).copied()
+    }
 }
 
 /// What one engine did, or one rank of an engine that has several.
@@ -235,12 +261,11 @@ impl Report {
             Some(name) => Some(self.workload_names.iter().position(|known| known == name)?),
             None => None,
         };
-        let name = report_name(trend.info());
         let metrics = match workload {
             Some(index) => self.workloads.get(&self.workload_names[index])?,
             None => &self.metrics,
         };
-        let expected = metrics.trends.get(&name)?.count;
+        let expected = metrics.trend(trend)?.count;
         let value = if trend == Trend::Itl && self.token_gaps_ns.count() == expected {
             self.token_gaps_ns.percentile(percent)
         } else {

@@ -20,7 +20,7 @@ impl Simulation<'_> {
     /// A fault of the plan strikes.
     pub(super) fn strike(&mut self, index: u32) -> Result<(), SimError> {
         let fault = &self.config.faults[index as usize];
-        let pool = &self.fleet.pools()[fault.pool as usize];
+        let pool = self.fleet.pool(fault.pool);
         let worker = pool.first_worker() + fault.engine * pool.config().data_parallel.size;
         match fault.kind {
             FaultKind::Crash { restart_after_ns } => self.crash(worker, restart_after_ns)?,

@@ -6,9 +6,9 @@ use std::sync::Arc;
 use vcr_cluster::observe::{Observer, StepRecord, Unobserved};
 use vcr_cluster::{
     Arrivals, ConditionalConfig, ConditionalPolicy, DataParallel, FaultConfig, FaultKind, IslBucket, KvAwareConfig,
-    KvKnowledge, KvRouterConfig, Limit, LinkConfig, PoolConfig, QueueClass, QueueConfig, QueueOrder, QueueProfile,
-    ReplicaConfig, Report, RequestMix, RouterConfig, RouterFactory, RunConfig, ScalingConfig, SimError, TargetMetric,
-    TargetPolicy, Topology, simulate, target_autoscaler,
+    KvKnowledge, KvRouterConfig, Limit, LinkConfig, PoolConfig, PoolRole, QueueClass, QueueConfig, QueueOrder,
+    QueueProfile, ReplicaConfig, Report, RequestMix, RouterConfig, RouterFactory, RunConfig, ScalingConfig, SimError,
+    TargetMetric, TargetPolicy, Topology, simulate, target_autoscaler,
 };
 use vcr_core::route::{Choice, RouteError, RouteQuery, Router, WorkerLoad};
 use vcr_core::sglang::{PassOrder, SchedulePolicy, SglangConfig, SglangConfigInput};
@@ -235,14 +235,15 @@ fn arb_conditional() -> impl Strategy<Value = Option<ConditionalConfig>> {
     }))
 }
 
-fn arb_fault(pools: u32) -> impl Strategy<Value = FaultConfig> {
+/// A fault of a disaggregated cluster.
+fn arb_fault() -> impl Strategy<Value = FaultConfig> {
     let kind = prop_oneof![
         proptest::option::of(1..200u64).prop_map(|ms| FaultKind::Crash { restart_after_ns: ms.map(|ms| ms * MS) }),
         (1.0..5.0f64).prop_map(|factor| FaultKind::SlowDown { factor, duration_ns: Some(50 * MS) }),
     ];
-    (0..400u64, 0..pools, 0..2u32, kind).prop_map(|(at_ms, pool, engine, kind)| FaultConfig {
+    (0..400u64, 0..2u32, 0..2u32, kind).prop_map(|(at_ms, pool, engine, kind)| FaultConfig {
         at_ns: at_ms * MS,
-        pool,
+        pool: if pool == 0 { PoolRole::Prefill } else { PoolRole::Decode },
         engine,
         kind,
     })
@@ -312,7 +313,7 @@ struct Case {
 fn arb_case() -> impl Strategy<Value = Case> {
     let cluster = (any::<bool>(), 40..600u32, (arb_router(), arb_router()), arb_conditional());
     let pools = ((arb_scaling(), arb_scaling()), (arb_ranks(), arb_ranks()), any::<bool>(), arb_scheduler());
-    let trouble = (proptest::collection::vec(arb_fault(2), 0..6), 0..3u32);
+    let trouble = (proptest::collection::vec(arb_fault(), 0..6), 0..3u32);
     (cluster, pools, trouble, 1.0..4.0f64, any::<u64>()).prop_map(|(cluster, pools, trouble, turns, seed)| {
         let (is_split, blocks, routers, conditional) = cluster;
         let (scaling, ranks, has_instant_link, scheduler) = pools;
@@ -365,8 +366,7 @@ impl Case {
     }
 
     fn config(&self) -> RunConfig {
-        let topology = self.topology();
-        let pools = topology.pools().len() as u32;
+        let role = |role| if self.is_split { role } else { PoolRole::Aggregated };
         let requests = RequestMix {
             shared_prefix_tokens: 48,
             prefix_groups: 3,
@@ -378,10 +378,10 @@ impl Case {
             Arrivals::ClosedLoop { concurrency: 3, limit: Limit { count: Some(20), duration_ns: Some(300 * MS) } };
         let workloads = vec![synthetic("burst", burst(40), requests.clone()), synthetic("loop", closed_loop, requests)];
         let run_config = RunConfig {
-            faults: self.faults.iter().map(|f| FaultConfig { pool: f.pool % pools, ..f.clone() }).collect(),
+            faults: self.faults.iter().map(|f| FaultConfig { pool: role(f.pool), ..f.clone() }).collect(),
             max_retries: self.max_retries,
             seed: self.seed,
-            ..config(topology, workloads)
+            ..config(self.topology(), workloads)
         };
         with_scheduler(run_config, self.scheduler)
     }

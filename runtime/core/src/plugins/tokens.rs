@@ -65,10 +65,33 @@ pub struct TokenAnswer {
 }
 
 impl TokenAnswer {
-    /// Empties it, keeping the room that it has.
+    /// Empties it, keeping its capacity.
     pub fn clear(&mut self) {
         self.tokens.clear();
         self.refusals.clear();
+    }
+
+    /// The tokens of each want, in the order of `wants`. `source` is the source's name
+    /// for errors.
+    ///
+    /// # Errors
+    /// When there are more or fewer tokens than wanted.
+    pub fn tokens_by_want<'a>(
+        &'a self,
+        source: &str,
+        wants: &'a [TokenWant],
+    ) -> Result<impl Iterator<Item = (&'a TokenWant, &'a [u32])>, TokenError> {
+        let wanted: usize = wants.iter().map(|want| want.count as usize).sum();
+        if self.tokens.len() != wanted {
+            let reason = format!("it returned {} tokens: expected {wanted}", self.tokens.len());
+            return Err(TokenError { r#source: source.to_owned(), reason });
+        }
+        let mut later = self.tokens.as_slice();
+        Ok(wants.iter().map(move |want| {
+            let (own, rest) = later.split_at(want.count as usize);
+            later = rest;
+            (want, own)
+        }))
     }
 }
 
@@ -104,4 +127,26 @@ pub struct TokenError {
     pub r#source: String,
     /// What went wrong, and what to do about it.
     pub reason: String,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_want_gets_its_own_tokens_and_a_wrong_number_is_an_error() {
+        let wants = [TokenWant { slot: 3, first_index: 0, count: 2 }, TokenWant { slot: 1, first_index: 5, count: 1 }];
+        let answer = |tokens: &[u32]| TokenAnswer { tokens: tokens.to_vec(), refusals: Vec::new() };
+        let whole = answer(&[7, 8, 9]);
+        let shared: Vec<_> = whole.tokens_by_want("guest", &wants).expect("three were wanted").collect();
+        assert_eq!(shared, [(&wants[0], &[7, 8][..]), (&wants[1], &[9][..])]);
+        for wrong in [answer(&[7, 8]), answer(&[7, 8, 9, 10])] {
+            let error = wrong.tokens_by_want("guest", &wants).err().expect("the number differs");
+            let number = wrong.tokens.len();
+            assert_eq!(
+                error.to_string(),
+                format!("token source `guest` failed: it returned {number} tokens: expected 3")
+            );
+        }
+    }
 }

@@ -148,7 +148,8 @@ impl SglangConfig {
             ("max_prefill_tokens", input.max_prefill_tokens),
             ("chunked_prefill_size", input.chunked_prefill_size),
         ];
-        errors.extend(positive.iter().filter(|(_, value)| *value == 0).map(|&(field, _)| ConfigError::Zero { field }));
+        let zero = positive.iter().filter(|(_, value)| *value == 0);
+        errors.extend(zero.map(|&(field, _)| ConfigError::TooSmall { field, value: 0, least: 1 }));
         if input.page_size > 0 {
             if !input.chunked_prefill_size.is_multiple_of(input.page_size) {
                 errors.push(ConfigError::NotPages {

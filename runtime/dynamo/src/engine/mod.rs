@@ -10,7 +10,7 @@ mod tiers;
 use std::path::PathBuf;
 use std::str::FromStr;
 
-use vcr_cluster::{QueueOrder, SourceOutput, TransferScope};
+use vcr_cluster::{PoolRole, QueueOrder, SourceOutput, TransferScope};
 use vcr_core::KvTiersConfig;
 use vcr_timing::PassSemantics;
 
@@ -58,29 +58,6 @@ impl FromStr for Preset {
     fn from_str(text: &str) -> Result<Self, String> {
         let found = Self::NAMES.iter().find(|(name, _)| *name == text);
         found.map(|&(_, preset)| preset).ok_or_else(|| "write dynamo-1.4 or dynamo-1.6".to_owned())
-    }
-}
-
-/// What an engine does for a request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Role {
-    /// All of it.
-    Aggregated,
-    /// The prompt.
-    Prefill,
-    /// The output.
-    Decode,
-}
-
-impl Role {
-    /// Its name in engine arguments.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Aggregated => "aggregated",
-            Self::Prefill => "prefill",
-            Self::Decode => "decode",
-        }
     }
 }
 
@@ -212,7 +189,7 @@ pub struct EngineArgs {
     /// How long a worker that is added takes until it serves, in nanoseconds.
     pub startup_time_ns: u64,
     /// What its engines do, if that is said.
-    pub worker_type: Option<Role>,
+    pub worker_type: Option<PoolRole>,
     /// What a pass costs.
     pub timing: Timing,
     /// Several tokens a pass.

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use vcr_cluster::{DataParallel, LatencyFactory, PoolConfig, RouterConfig, ScalerFactory, ScalingConfig};
+use vcr_cluster::{DataParallel, LatencyFactory, PoolConfig, PoolRole, RouterConfig, ScalerFactory, ScalingConfig};
 use vcr_core::latency::LatencyModel;
 use vcr_core::sglang::{PassOrder, PrefixLookup, Retraction, SchedulePolicy, SglangConfig, SglangConfigInput};
 use vcr_core::{CapacityPolicy, ConfigError, EngineConfig, EngineConfigInput, EngineKind, Reservations, Victim};
@@ -11,7 +11,7 @@ use vcr_timing::{
     WorkerPhases,
 };
 
-use super::{EngineArgs, EngineType, PreemptionMode, Preset, Role, SglangArgs, SglangPolicy, Timing};
+use super::{EngineArgs, EngineType, PreemptionMode, Preset, SglangArgs, SglangPolicy, Timing};
 use crate::autoscale::AutoscaleArgs;
 use crate::problem::{DynamoError, Problem};
 
@@ -34,7 +34,7 @@ pub struct PoolOptions<'a> {
     /// Whose rules of a pass hold.
     pub preset: Preset,
     /// What the engines do.
-    pub role: Role,
+    pub role: PoolRole,
     /// Whether decode engines compute prompts from their beginning, too
     /// (`conditional_disagg_enabled`). If not, prompts cost them nothing.
     pub computes_prompts: bool,
@@ -178,15 +178,15 @@ impl EngineArgs {
         preset == Preset::Dynamo1_6 || matches!(self.engine_type, EngineType::Sglang(_))
     }
 
-    fn latency(&self, preset: Preset, role: Role, computes_prompts: bool) -> Result<LatencyFactory, String> {
+    fn latency(&self, preset: Preset, role: PoolRole, computes_prompts: bool) -> Result<LatencyFactory, String> {
         let semantics = preset.semantics();
         let is_sglang = matches!(self.engine_type, EngineType::Sglang(_));
         let phases = match role {
             // They generate whole outputs, which takes its time.
-            Role::Prefill if is_sglang && preset == Preset::Dynamo1_4 => WorkerPhases::Both,
-            Role::Prefill => WorkerPhases::Prefill,
-            Role::Decode if !computes_prompts => WorkerPhases::Decode,
-            Role::Aggregated | Role::Decode => WorkerPhases::Both,
+            PoolRole::Prefill if is_sglang && preset == Preset::Dynamo1_4 => WorkerPhases::Both,
+            PoolRole::Prefill => WorkerPhases::Prefill,
+            PoolRole::Decode if !computes_prompts => WorkerPhases::Decode,
+            PoolRole::Aggregated | PoolRole::Decode => WorkerPhases::Both,
         };
         let speculative = self.mtp.is_some();
         let sums_contexts = is_sglang;

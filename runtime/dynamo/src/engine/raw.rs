@@ -1,9 +1,9 @@
 //! Engine arguments as they are given, before it is known whether they fit together.
 
-use vcr_cluster::QueueOrder;
+use vcr_cluster::{PoolRole, QueueOrder};
 use vcr_core::KvTiersConfig;
 
-use super::{KvTransfer, PreemptionMode, Role, SglangPolicy, Timing};
+use super::{KvTransfer, PreemptionMode, SglangPolicy, Timing};
 
 /// Most extra tokens of multi-token prediction.
 pub(super) const MAX_EXTRA_TOKENS: u64 = 5;
@@ -26,7 +26,7 @@ pub(super) struct Raw {
     pub(super) decode_speedup_ratio: Option<f64>,
     pub(super) nextn: Option<u64>,
     pub(super) rates: Option<Vec<f64>>,
-    pub(super) worker_type: Option<Role>,
+    pub(super) worker_type: Option<PoolRole>,
     pub(super) preemption_mode: PreemptionMode,
     pub(super) kv_transfer: KvTransfer,
     /// Without the size of a token it is 0.

@@ -3,11 +3,11 @@
 use std::path::PathBuf;
 
 use serde_json::Value;
-use vcr_cluster::TransferScope;
+use vcr_cluster::{PoolRole, TransferScope};
 
 use super::names::{is_nested, nested_place};
 use super::raw::{ABOUT_MEMORY, Bound, Kind, MAX_EXTRA_TOKENS, Raw, SglangRaw};
-use super::{EngineArgs, EngineType, KvTransfer, Mtp, PreemptionMode, Role, SglangArgs, SglangPolicy, Timing};
+use super::{EngineArgs, EngineType, KvTransfer, Mtp, PreemptionMode, SglangArgs, SglangPolicy, Timing};
 use super::{rules, tiers};
 use crate::keys::{Keys, parse};
 use crate::problem::Findings;
@@ -102,8 +102,8 @@ fn flat(raw: &mut Raw, keys: &mut Keys<'_>) {
     let is_decode = keys.boolean("is_decode").unwrap_or(false);
     match (is_prefill, is_decode, raw.worker_type) {
         (true, true, _) => keys.problem("is_prefill", "contradicts `is_decode`; say `worker_type` instead"),
-        (true, false, None | Some(Role::Prefill)) => raw.worker_type = Some(Role::Prefill),
-        (false, true, None | Some(Role::Decode)) => raw.worker_type = Some(Role::Decode),
+        (true, false, None | Some(PoolRole::Prefill)) => raw.worker_type = Some(PoolRole::Prefill),
+        (false, true, None | Some(PoolRole::Decode)) => raw.worker_type = Some(PoolRole::Decode),
         (false, false, _) => {}
         _ => keys.problem("worker_type", "contradicts `is_prefill` or `is_decode`; keep one"),
     }
@@ -171,8 +171,10 @@ fn engine_level(raw: &mut Raw, keys: &mut Keys<'_>, engine_type: &'static str, b
     raw.nextn = keys.whole("aic_nextn").filter(|&nextn| nextn > 0);
     raw.rates = rates(keys, "aic_nextn_accept_rates");
     keys.pass_over(&["aic_mtp_seed"], "bursts are drawn from the run's own seed");
-    raw.worker_type =
-        keys.choice("worker_type", &[Role::Aggregated, Role::Prefill, Role::Decode].map(|role| (role.name(), role)));
+    raw.worker_type = keys.choice(
+        "worker_type",
+        &[PoolRole::Aggregated, PoolRole::Prefill, PoolRole::Decode].map(|role| (role.name(), role)),
+    );
     let modes = [("lifo", PreemptionMode::Lifo), ("fifo", PreemptionMode::Fifo)];
     raw.preemption_mode = keys.choice("preemption_mode", &modes).unwrap_or_default();
     raw.kv_transfer = KvTransfer {

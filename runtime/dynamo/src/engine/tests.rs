@@ -214,7 +214,7 @@ proptest! {
                 engines: 1,
                 autoscale: None,
                 preset: Preset::Dynamo1_4,
-                role: Role::Aggregated,
+                role: PoolRole::Aggregated,
                 computes_prompts: false,
                 latency: None,
                 router: vcr_cluster::RouterConfig::RoundRobin,

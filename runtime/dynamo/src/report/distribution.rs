@@ -47,7 +47,7 @@ impl Distribution {
 
     /// Of a trend of times, as the simulator tells it; of nothing if there is none.
     #[must_use]
-    pub fn of_trend(trend: Option<&TrendReport>) -> Self {
+    pub fn of_trend(trend: Option<TrendReport>) -> Self {
         let Some(trend) = trend else { return Self::default() };
         Self {
             count: trend.count,

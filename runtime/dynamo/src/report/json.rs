@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use serde_json::{Map, Value, json};
+use vcr_cluster::metrics::Counter;
 use vcr_cluster::record::{Outcome, RequestRecord};
 use vcr_cluster::{EngineReport, Report};
 
@@ -133,8 +134,8 @@ fn ours(run: &Report, told: Told<'_>) -> Value {
         "unfinished_requests": run.unfinished_requests,
         "rejections": run.metrics.rejections,
         "failures": run.metrics.failures,
-        "shed_requests": run.metrics.counters.get("shed").copied().unwrap_or(0),
-        "preemptions": run.metrics.counters.get("preemptions").copied().unwrap_or(0),
+        "shed_requests": run.metrics.count(Counter::Shed),
+        "preemptions": run.metrics.count(Counter::Preemptions),
         "where_time_went": time,
         "prefix_cache": {
             "prompt_tokens": total(|record| record.prompt_tokens),

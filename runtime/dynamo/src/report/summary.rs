@@ -1,6 +1,7 @@
 //! A run summed up with Dynamo's definitions.
 
 use vcr_cluster::Report;
+use vcr_cluster::metrics::Trend;
 use vcr_cluster::record::{Outcome, RequestRecord};
 
 use super::distribution::Distribution;
@@ -169,7 +170,7 @@ impl Summary {
             ttft: since(|r| Some(r.arrival_ns), |r| r.first_token_ns),
             ttst: since(|r| r.first_token_ns, |r| r.detail.second_token_ns),
             tpot: Distribution::of_ms(completed().filter_map(tpot_ms).collect()),
-            itl: Distribution::of_trend(report.metrics.trends.get("itl_ms")),
+            itl: Distribution::of_trend(report.metrics.trend(Trend::Itl)),
             e2e_latency: since(|r| Some(r.arrival_ns), |r| r.last_token_ns),
             output_token_throughput_per_user: Distribution::of_rates(&report.token_gaps_ns),
         }

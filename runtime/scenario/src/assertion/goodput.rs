@@ -8,9 +8,6 @@ use crate::assertion::malformed::Malformed;
 use crate::assertion::statistic::Statistic;
 use crate::script::suggestion::{did_you_mean, nearest};
 
-/// Its name among the metrics.
-pub(crate) const NAME: &str = "goodput";
-
 /// The latencies by the names that vLLM's benchmark and Dynamo give them. Both
 /// take the ITL of a request for the mean of its gaps.
 const LATENCIES: [(&str, SloMetric); 6] = [

@@ -27,6 +27,8 @@ const MAX_MS: f64 = 1e12;
 const MAX_NAME_CHARS: usize = 128;
 
 struct Problem {
+    /// The option it is about; empty for the call as a whole.
+    option: String,
     position: Position,
     message: String,
     hint: Option<String>,
@@ -70,7 +72,8 @@ impl<'s> Options<'s> {
 
     /// Notes a problem of an option.
     pub(crate) fn problem(&mut self, name: &str, message: impl Into<String>) {
-        self.problems.push(Problem { position: self.position_of(name), message: message.into(), hint: None });
+        let (option, position) = (name.to_owned(), self.position_of(name));
+        self.problems.push(Problem { option, position, message: message.into(), hint: None });
     }
 
     /// Notes the problem with an option that must not be given, if it is.
@@ -100,7 +103,7 @@ impl<'s> Options<'s> {
                 None => format!("`{}` takes {}", self.function, self.known.join(", ")),
             };
             let message = format!("`{}` has no option `{name}`", self.function);
-            self.problems.push(Problem { position, message, hint: Some(hint) });
+            self.problems.push(Problem { option: name, position, message, hint: Some(hint) });
         }
         self.problems.sort_by_key(|problem| (problem.position.line(), problem.position.position()));
         let Some(first) = self.problems.first() else { return Ok(()) };
@@ -122,7 +125,7 @@ impl<'s> Options<'s> {
 
     pub(crate) fn required<T: Default>(&mut self, name: &'static str, value: Option<T>) -> T {
         // A value that was given but wrong has been complained about already.
-        let complained = self.problems.iter().any(|problem| problem.message.contains(&format!("`{name}`")));
+        let complained = self.problems.iter().any(|problem| problem.option == name);
         if value.is_none() && !complained {
             self.problem(name, format!("`{}` needs the option `{name}`", self.function));
         }

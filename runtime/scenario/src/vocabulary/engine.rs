@@ -7,6 +7,7 @@ use vcr_cluster::PolicyFactory;
 use vcr_core::sglang::{PassOrder, PrefixLookup, Retraction, SchedulePolicy, SglangConfig, SglangConfigInput};
 use vcr_core::{
     CapacityPolicy, ConfigError, EngineConfig, EngineConfigInput, EngineKind, OPTIONS, OptionValue, Reservations,
+    option,
 };
 
 use crate::script::error::Scripted;
@@ -83,9 +84,6 @@ const PASS_ORDERS: &[(&str, PassOrder)] = &[("mixed", PassOrder::Mixed), ("prefi
 /// TensorRT-LLM's.
 const TRTLLM_BLOCK_SIZE_TOKENS: u32 = 32;
 
-/// Stands for the blocks of an engine until they are known.
-const PLACEHOLDER_BLOCKS: u32 = 1 << 30;
-
 pub(crate) fn make(mut options: Options<'_>) -> Scripted<EngineSpec> {
     let mut policy = None;
     let is_auto = options.take_if("num_gpu_blocks", |value| as_text(value).as_deref() == Some("auto")).is_some();
@@ -126,10 +124,7 @@ pub(crate) fn make(mut options: Options<'_>) -> Scripted<EngineSpec> {
         options.problem("acceptance_rates", "`acceptance_rates` must be numbers between 0 and 1");
     }
     for error in made.as_ref().err().into_iter().flatten() {
-        let text = error.to_string();
-        // The first setting an error names is where it belongs.
-        let field = text.split('`').nth(1).unwrap_or_default().to_owned();
-        options.problem(&field, text);
+        options.problem(error.field(), error.to_string());
     }
     options.finish()?;
     let kind = made.expect("an invalid configuration is a problem of the options");
@@ -145,7 +140,8 @@ fn vllm(options: &mut Options<'_>, own: EngineConfigInput, is_auto: bool) -> Res
     compat::refuse_unsupported(options);
     let mut input = own;
     if is_auto {
-        input.num_gpu_blocks = PLACEHOLDER_BLOCKS;
+        // Stands for the number until it is known.
+        input.num_gpu_blocks = option::NUM_GPU_BLOCKS.max;
     }
     for option in OPTIONS {
         let value = match (option.get)(&input) {

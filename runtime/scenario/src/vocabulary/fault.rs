@@ -67,6 +67,7 @@ impl FaultSpec {
                 }
             },
         };
-        Ok(FaultConfig { at_ns: self.at_ns, pool: pool as u32, engine: self.engine, kind: self.kind.clone() })
+        let pool = topology.roles()[pool];
+        Ok(FaultConfig { at_ns: self.at_ns, pool, engine: self.engine, kind: self.kind.clone() })
     }
 }

@@ -124,10 +124,7 @@ fn make_fair_share(mut options: Options<'_>) -> Scripted<PolicySpec> {
 
 fn finish(made: Result<PolicySpec, InvalidConfig>, mut options: Options<'_>) -> Scripted<PolicySpec> {
     if let Err(error) = &made {
-        let text = error.to_string();
-        // The setting that an error names is where it belongs.
-        let field = text.split('`').nth(1).unwrap_or_default().to_owned();
-        options.problem(&field, text);
+        options.problem(error.field(), error.to_string());
     }
     options.finish()?;
     Ok(made.expect("a policy that cannot be made is a problem of the options"))

@@ -121,16 +121,8 @@ impl ChosenTokens {
         if let Some(refusal) = self.answer.refusals.first() {
             return Err(self.refusal_error(refusal));
         }
-        let wanted: usize = self.wants.iter().map(|want| want.count as usize).sum();
-        if self.answer.tokens.len() != wanted {
-            let reason = format!("it gave {} tokens where {wanted} were wanted", self.answer.tokens.len());
-            return Err(TokenError { r#source: "tokens".to_owned(), reason });
-        }
-        let mut chosen = self.answer.tokens.as_slice();
-        for want in &self.wants {
-            let (own, later) = chosen.split_at(want.count as usize);
-            self.outputs[want.slot as usize].extend_from_slice(own);
-            chosen = later;
+        for (want, tokens) in self.answer.tokens_by_want("tokens", &self.wants)? {
+            self.outputs[want.slot as usize].extend_from_slice(tokens);
         }
         Ok(())
     }
