@@ -5,15 +5,17 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use rhai::Dynamic;
+use rhai::{Dynamic, Position};
 use vcr_cluster::{LatencyFactory, PolicyFactory, RouterConfig, ScalerFactory};
 use vcr_core::{Policy, SchedulerRules};
+use vcr_guest::Limits;
 use vcr_random::Distribution;
 
 use crate::script::context::Context;
 use crate::script::error::{self, Blame, ScenarioError};
 use crate::script::options::{ScriptDistribution, as_number};
 use crate::vocabulary::engine::compat;
+use crate::vocabulary::guest::GuestSpec;
 use crate::vocabulary::latency::LatencySpec;
 use crate::vocabulary::policy::PolicySpec;
 use crate::vocabulary::{autoscale, router, script_engine};
@@ -90,12 +92,34 @@ pub fn router(
     })
 }
 
-/// The autoscaler that a guest is, which `source` makes; otherwise like [`latency`].
+/// The latency model that a guest is: its path, relative to the working directory, or
+/// its `oci://` reference. `name` says in errors where it was written.
 ///
 /// # Errors
-/// When it is no expression of the vocabulary, or makes something else.
-pub fn guest_autoscaler(name: &str, source: &str, folder: &Path) -> Result<ScalerFactory, ScenarioError> {
-    autoscale::of_guest(&evaluate(name, source, folder, None)?)
+/// When it cannot be loaded, or is of another world.
+pub fn guest_latency(name: &str, reference: &str) -> Result<LatencyFactory, ScenarioError> {
+    let spec = LatencySpec::of(&guest(name, reference, "{}")?).map_err(|what| {
+        wrong(name, &format!("it must be {what}"), "give the path of a guest that is a latency model")
+    })?;
+    Ok(spec.factory)
+}
+
+/// The router that a guest is; otherwise like [`guest_latency`].
+///
+/// # Errors
+/// As there.
+pub fn guest_router(name: &str, reference: &str) -> Result<RouterConfig, ScenarioError> {
+    router::of(&guest(name, reference, "{}")?)
+        .map_err(|what| wrong(name, &format!("it must be {what}"), "give the path of a guest that is a router"))
+}
+
+/// The autoscaler that a guest is, with its configuration as JSON; otherwise like
+/// [`guest_latency`].
+///
+/// # Errors
+/// As there, or when it refuses its configuration.
+pub fn guest_autoscaler(name: &str, reference: &str, config_json: &str) -> Result<ScalerFactory, ScenarioError> {
+    autoscale::of_guest(&guest(name, reference, config_json)?)
         .map_err(|what| wrong(name, &format!("it must be {what}"), "give the path of a guest that is an autoscaler"))
 }
 
@@ -114,10 +138,10 @@ pub fn count_distribution(name: &str, source: &str) -> Result<Distribution, Scen
     }
 }
 
-/// Whose scheduler rules a line of vLLM has (`0.27` to `0.33`).
+/// The scheduler rules of a minor version of vLLM (`0.27` to `0.33`).
 #[must_use]
-pub fn scheduler_rules(line: &str) -> Option<SchedulerRules> {
-    compat::rules(line)
+pub fn scheduler_rules(minor: &str) -> Option<SchedulerRules> {
+    compat::rules(minor)
 }
 
 fn wrong(name: &str, message: &str, hint: &str) -> ScenarioError {
@@ -136,16 +160,33 @@ fn named(name: &str, source: &str, folder: &Path, guest_wall_time: Option<Durati
     if is_word { Ok(Dynamic::from(source.to_owned())) } else { evaluate(name, source, folder, guest_wall_time) }
 }
 
+/// A guest as the vocabulary has it, without a script.
+fn guest(name: &str, reference: &str, config_json: &str) -> Result<Dynamic, ScenarioError> {
+    let context = context(String::new(), Path::new(""), None);
+    let loaded = GuestSpec::load(&context, reference, Limits::default(), config_json.to_owned(), Position::NONE);
+    let spec = loaded.map_err(|thrown| ScenarioError {
+        blame: thrown.blame,
+        file: name.to_owned(),
+        at: None,
+        message: thrown.message,
+        hint: thrown.hint,
+    })?;
+    Ok(Dynamic::from(spec))
+}
+
+fn context(source: String, folder: &Path, guest_wall_time: Option<Duration>) -> Arc<Context> {
+    let mut context = Context::new(source, folder.to_owned(), RunOptions::default(), Arc::new(Silent), None);
+    context.guest_wall_time = guest_wall_time;
+    Arc::new(context)
+}
+
 fn evaluate(
     name: &str,
     source: &str,
     folder: &Path,
     guest_wall_time: Option<Duration>,
 ) -> Result<Dynamic, ScenarioError> {
-    let options = RunOptions::default();
-    let mut context = Context::new(source.to_owned(), folder.to_owned(), options, Arc::new(Silent), None);
-    context.guest_wall_time = guest_wall_time;
-    let context = Arc::new(context);
+    let context = context(source.to_owned(), folder, guest_wall_time);
     let engine = script_engine(&context);
     engine.eval_expression::<Dynamic>(source).map_err(|error| error::from_script(name, &error))
 }

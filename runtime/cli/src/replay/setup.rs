@@ -127,10 +127,7 @@ fn router(args: &ReplayArgs, trace: Option<&Arc<Trace>>, warnings: &mut Vec<Stri
         RouterMode::RoundRobin => same(RouterConfig::RoundRobin),
         RouterMode::LeastLoaded => same(RouterConfig::LeastLoaded),
         RouterMode::KvRouter => same(RouterConfig::Kv(read.config.clone())),
-        RouterMode::Guest(reference) => {
-            let source = format!("guest(#{{ path: {} }})", quoted(reference));
-            same(expression::router("--router-mode", &source, Path::new(""), None)?)
-        }
+        RouterMode::Guest(reference) => same(expression::guest_router("--router-mode", reference)?),
     };
     Ok(Routers { whole, prefill, decode, args: read })
 }
@@ -168,18 +165,13 @@ fn queue_policies(
     Ok((Some(queue), told))
 }
 
-/// A text as a script writes it.
-fn quoted(text: &str) -> String {
-    Value::from(text).to_string()
-}
-
 fn latency(args: &ReplayArgs) -> Result<Option<LatencyFactory>, Refusal> {
     let Some(model) = &args.cluster.latency else { return Ok(None) };
-    let source = match crate::values::is_guest(model) {
-        true => format!("guest(#{{ path: {} }})", quoted(model)),
-        false => model.clone(),
-    };
-    Ok(Some(expression::latency("--latency", &source, Path::new(""), None)?))
+    let place = "--latency";
+    Ok(Some(match crate::values::is_guest(model) {
+        true => expression::guest_latency(place, model)?,
+        false => expression::latency(place, model, Path::new(""), None)?,
+    }))
 }
 
 fn autoscale(args: &ReplayArgs) -> Result<Option<(AutoscaleArgs, ScalerFactory)>, Refusal> {
@@ -189,25 +181,11 @@ fn autoscale(args: &ReplayArgs) -> Result<Option<(AutoscaleArgs, ScalerFactory)>
     let policy = match &read.policy {
         AutoscalePolicy::Target(policy) => target_autoscaler(*policy),
         AutoscalePolicy::Guest { reference, config } => {
-            let config = literal(&Value::Object(config.clone()));
-            let source = format!("guest(#{{ path: {}, config: {config} }})", quoted(reference));
-            expression::guest_autoscaler(place, &source, Path::new(""))?
+            let config_json = Value::Object(config.clone()).to_string();
+            expression::guest_autoscaler(place, reference, &config_json)?
         }
     };
     Ok(Some((read, policy)))
-}
-
-/// A JSON value as a script writes it.
-fn literal(value: &Value) -> String {
-    match value {
-        Value::Null => "()".to_owned(),
-        Value::Array(items) => format!("[{}]", items.iter().map(literal).collect::<Vec<_>>().join(", ")),
-        Value::Object(map) => {
-            let fields = map.iter().map(|(key, value)| format!("{}: {}", quoted(key), literal(value)));
-            format!("#{{{}}}", fields.collect::<Vec<_>>().join(", "))
-        }
-        Value::Bool(_) | Value::Number(_) | Value::String(_) => value.to_string(),
-    }
 }
 
 fn engine_args(

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use rhai::{Dynamic, Engine, Map};
+use rhai::{Dynamic, Engine, Map, Position};
 use vcr_core::PluginContext;
 use vcr_guest::{CallFault, FailureSink, GuestError, GuestModule, Limits, WasiGrants, World};
 use vcr_registry::{GuestReference, RegistryError, Store};
@@ -37,6 +37,35 @@ pub(crate) struct GuestSpec {
 }
 
 impl GuestSpec {
+    /// The guest at a path or in a registry, without a fallback. `position` is that of
+    /// its call in the script, if there is one.
+    ///
+    /// # Errors
+    /// When it cannot be loaded, or fails with its config for another reason than the
+    /// config itself.
+    pub(crate) fn load(
+        context: &Context,
+        path: &str,
+        limits: Limits,
+        config_json: String,
+        position: Position,
+    ) -> Result<Self, Thrown> {
+        let module = load(context, path, limits)?;
+        context.state().inputs.guest(path, module.digest());
+        // Makes a first instance now, so that a bad configuration costs no run.
+        let refusal = match module.try_config(&config_json) {
+            Ok(()) => None,
+            Err(error @ GuestError::Call { fault: CallFault::Rejected { .. }, .. }) => {
+                let refusal = Arc::new(Refusal::new(thrown(&error), position));
+                context.state().refusals.push(Arc::clone(&refusal));
+                Some(refusal)
+            }
+            Err(error) => return Err(thrown(&error)),
+        };
+        let number = context.recorder.list(&module, &config_json);
+        Ok(Self { module, config_json, fallback: None, number, recorder: Arc::clone(&context.recorder), refusal })
+    }
+
     /// Checks that it is of the world that is wanted, and then that it takes its
     /// config.
     ///
@@ -101,20 +130,8 @@ fn make_guest(context: &Context, mut options: Options<'_>) -> Scripted<GuestSpec
     };
     let call = options.call_position();
     options.finish()?;
-    let module = load(context, &path, limits).map_err(|thrown| thrown.at(call))?;
-    context.state().inputs.guest(&path, module.digest());
-    // Makes a first instance now, so that a bad configuration costs no run.
-    let refusal = match module.try_config(&json) {
-        Ok(()) => None,
-        Err(error @ GuestError::Call { fault: CallFault::Rejected { .. }, .. }) => {
-            let refusal = Arc::new(Refusal::new(thrown(&error), call));
-            context.state().refusals.push(Arc::clone(&refusal));
-            Some(refusal)
-        }
-        Err(error) => return Err(thrown(&error).at(call)),
-    };
-    let number = context.recorder.list(&module, &json);
-    Ok(GuestSpec { module, config_json: json, fallback, number, recorder: Arc::clone(&context.recorder), refusal })
+    let spec = GuestSpec::load(context, &path, limits, json, call).map_err(|thrown| thrown.at(call))?;
+    Ok(GuestSpec { fallback, ..spec })
 }
 
 /// The option `wasi`: the parts that the guest may import.
