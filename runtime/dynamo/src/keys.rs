@@ -2,6 +2,7 @@
 //! unknown, and every complaint names its key.
 
 use serde_json::{Map, Value};
+use vcr_core::EngineOption;
 
 use crate::problem::{Findings, Problem};
 
@@ -77,6 +78,29 @@ impl<'f> Keys<'f> {
     pub(crate) fn count(&mut self, key: &'static str) -> Option<u32> {
         let count = |value: &Value| value.as_u64().and_then(|count| u32::try_from(count).ok()).filter(|&n| n > 0);
         self.read(key, "a whole number from 1 to 4294967295", count)
+    }
+
+    /// An option of the engine that is a count, in its range.
+    pub(crate) fn count_option(&mut self, option: &EngineOption) -> Option<u32> {
+        self.read(option.name, &range_text(option), |value| count_in_range(option, value))
+    }
+
+    /// The same, where null stands for no bound.
+    pub(crate) fn bound_option(&mut self, option: &EngineOption) -> Option<Option<u32>> {
+        let value = self.raw(option.name)?;
+        if value.is_null() {
+            return Some(None);
+        }
+        let count = count_in_range(option, &value);
+        if count.is_none() {
+            self.problem(option.name, format!("must be {}, or null for no bound, but is {value}", range_text(option)));
+        }
+        count.map(Some)
+    }
+
+    /// An option of the engine that is a switch.
+    pub(crate) fn switch_option(&mut self, option: &EngineOption) -> Option<bool> {
+        self.boolean(option.name)
     }
 
     pub(crate) fn whole(&mut self, key: &'static str) -> Option<u64> {
@@ -179,6 +203,15 @@ impl<'f> Keys<'f> {
             self.problem(&key, format!("is unknown; {hint}"));
         }
     }
+}
+
+fn count_in_range(option: &EngineOption, value: &Value) -> Option<u32> {
+    let count = value.as_u64().and_then(|count| u32::try_from(count).ok());
+    count.filter(|count| (option.min..=option.max).contains(count))
+}
+
+fn range_text(option: &EngineOption) -> String {
+    format!("a whole number from {} to {}", option.min, option.max)
 }
 
 fn listed(known: &[&str]) -> String {

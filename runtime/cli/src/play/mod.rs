@@ -3,9 +3,11 @@
 pub(crate) mod args;
 mod config;
 mod control;
+mod engine;
 mod guests;
 mod latency;
 mod replay;
+mod timing;
 mod unusable;
 
 use vcr_control::Listeners;

@@ -90,6 +90,13 @@ impl EngineOption {
         format!("--{}{}", if is_on { "no-" } else { "" }, self.name.replace('_', "-"))
     }
 
+    /// The meaning of its flag.
+    #[must_use]
+    pub fn flag_meaning(&self) -> String {
+        let is_on = self.default_value() == OptionValue::Switch(true);
+        format!("{}{}", if is_on { "turn off: " } else { "" }, self.meaning)
+    }
+
     /// What is wrong with its value, if it is out of range.
     pub(super) fn problem(&self, input: &EngineConfigInput) -> Option<ConfigError> {
         let (field, least, most) = (self.name, self.min, self.max);

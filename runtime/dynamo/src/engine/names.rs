@@ -1,20 +1,21 @@
 //! Names of engine arguments, and where they stand.
 
 use serde_json::{Map, Value};
+use vcr_core::option;
 
 /// Keys of `engine` in the nested spelling.
 pub(super) const ENGINE: &[&str] = &[
     "backend",
-    "num_gpu_blocks",
-    "block_size",
-    "max_model_len",
-    "max_num_seqs",
-    "max_num_batched_tokens",
+    option::NUM_GPU_BLOCKS.name,
+    option::BLOCK_SIZE.name,
+    option::MAX_MODEL_LEN.name,
+    option::MAX_NUM_SEQS.name,
+    option::MAX_NUM_BATCHED_TOKENS.name,
     "prefill_schedule_interval",
     "prefill_decode_interval",
-    "enable_prefix_caching",
-    "enable_chunked_prefill",
-    "async_scheduling",
+    option::ENABLE_PREFIX_CACHING.name,
+    option::ENABLE_CHUNKED_PREFILL.name,
+    option::ASYNC_SCHEDULING.name,
     "speedup_ratio",
     "decode_speedup_ratio",
     "aic_nextn",

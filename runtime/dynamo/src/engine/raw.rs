@@ -17,8 +17,9 @@ pub(super) struct Raw {
     pub(super) num_gpu_blocks: Option<u32>,
     pub(super) block_size: Option<u32>,
     pub(super) max_model_len: Option<u32>,
-    pub(super) max_num_seqs: Bound,
-    pub(super) max_num_batched_tokens: Bound,
+    /// None within for no bound.
+    pub(super) max_num_seqs: Option<Option<u32>>,
+    pub(super) max_num_batched_tokens: Option<Option<u32>>,
     pub(super) enable_prefix_caching: Option<bool>,
     pub(super) enable_chunked_prefill: Option<bool>,
     pub(super) async_scheduling: Option<bool>,
@@ -49,26 +50,6 @@ pub(super) enum Kind {
     Vllm,
     Sglang,
     Trtllm,
-}
-
-/// A bound that null takes away.
-#[derive(Clone, Copy, Default)]
-pub(super) enum Bound {
-    #[default]
-    Default,
-    None,
-    At(u32),
-}
-
-impl Bound {
-    /// What it comes to.
-    pub(super) fn or(self, default: u32) -> Option<u32> {
-        match self {
-            Self::Default => Some(default),
-            Self::None => None,
-            Self::At(value) => Some(value),
-        }
-    }
 }
 
 #[derive(Default)]

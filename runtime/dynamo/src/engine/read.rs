@@ -4,9 +4,11 @@ use std::path::PathBuf;
 
 use serde_json::Value;
 use vcr_cluster::{PoolRole, TransferScope};
+use vcr_core::sglang::SglangConfigInput;
+use vcr_core::{EngineConfigInput, option};
 
 use super::names::{is_nested, nested_place};
-use super::raw::{ABOUT_MEMORY, Bound, Kind, MAX_EXTRA_TOKENS, Raw, SglangRaw};
+use super::raw::{ABOUT_MEMORY, Kind, MAX_EXTRA_TOKENS, Raw, SglangRaw};
 use super::{EngineArgs, EngineType, KvTransfer, Mtp, PreemptionMode, SglangArgs, SglangPolicy, Timing};
 use super::{rules, tiers};
 use crate::keys::{Keys, parse};
@@ -37,22 +39,24 @@ pub(super) fn engine_args(place: &str, text: &str, findings: &mut Findings) -> E
 
 fn checked(raw: Raw) -> EngineArgs {
     let sglang = raw.sglang.unwrap_or_default();
+    // Where Dynamo's defaults are the engine's own.
+    let (own, own_sglang) = (EngineConfigInput::default(), SglangConfigInput::default());
     let kind = raw.engine_type.unwrap_or(Kind::Vllm);
     let engine_type = match kind {
         Kind::Vllm => EngineType::Vllm,
         Kind::Trtllm => EngineType::Trtllm,
         Kind::Sglang => EngineType::Sglang(SglangArgs {
             schedule_policy: sglang.schedule_policy.unwrap_or_default(),
-            max_prefill_tokens: sglang.max_prefill_tokens.unwrap_or(16_384),
-            chunked_prefill_size: sglang.chunked_prefill_size.unwrap_or(8_192),
-            clip_max_new_tokens: sglang.clip_max_new_tokens.unwrap_or(4_096),
-            schedule_conservativeness: sglang.schedule_conservativeness.unwrap_or(1.0),
+            max_prefill_tokens: sglang.max_prefill_tokens.unwrap_or(own_sglang.max_prefill_tokens),
+            chunked_prefill_size: sglang.chunked_prefill_size.unwrap_or(own_sglang.chunked_prefill_size),
+            clip_max_new_tokens: sglang.clip_max_new_tokens.unwrap_or(own_sglang.clip_max_new_tokens),
+            schedule_conservativeness: sglang.schedule_conservativeness.unwrap_or(own_sglang.schedule_conservativeness),
         }),
     };
     let page_size = sglang.page_size.filter(|_| kind == Kind::Sglang);
     let default_block_size = match kind {
         Kind::Vllm => 64,
-        Kind::Sglang => 1,
+        Kind::Sglang => own_sglang.page_size,
         Kind::Trtllm => 32,
     };
     // Beyond this it is refused; see the rules.
@@ -66,11 +70,11 @@ fn checked(raw: Raw) -> EngineArgs {
         num_gpu_blocks: raw.num_gpu_blocks.unwrap_or(16_384),
         block_size: raw.block_size.or(page_size).unwrap_or(default_block_size),
         max_model_len: raw.max_model_len,
-        max_num_seqs: raw.max_num_seqs.or(256),
-        max_num_batched_tokens: raw.max_num_batched_tokens.or(8_192),
-        enable_prefix_caching: raw.enable_prefix_caching.unwrap_or(true),
-        enable_chunked_prefill: raw.enable_chunked_prefill.unwrap_or(true),
-        async_scheduling: raw.async_scheduling.unwrap_or(false),
+        max_num_seqs: raw.max_num_seqs.unwrap_or(Some(own.max_num_seqs)),
+        max_num_batched_tokens: raw.max_num_batched_tokens.unwrap_or(Some(own.max_num_batched_tokens)),
+        enable_prefix_caching: raw.enable_prefix_caching.unwrap_or(own.enable_prefix_caching),
+        enable_chunked_prefill: raw.enable_chunked_prefill.unwrap_or(own.enable_chunked_prefill),
+        async_scheduling: raw.async_scheduling.unwrap_or(own.async_scheduling),
         speedup_ratio: raw.speedup_ratio.filter(|&ratio| ratio > 0.0).unwrap_or(1.0),
         decode_speedup_ratio: raw.decode_speedup_ratio.filter(|&ratio| ratio > 0.0).unwrap_or(1.0),
         dp_size: raw.attention_dp_size.filter(|&size| size > 1).or(raw.dp_size).unwrap_or(1),
@@ -159,13 +163,13 @@ fn engine_level(raw: &mut Raw, keys: &mut Keys<'_>, engine_type: &'static str, b
     raw.engine_type =
         keys.choice(engine_type, &[("vllm", Kind::Vllm), ("sglang", Kind::Sglang), ("trtllm", Kind::Trtllm)]);
     raw.num_gpu_blocks = keys.count("num_gpu_blocks");
-    raw.block_size = keys.count("block_size");
-    raw.max_model_len = keys.count("max_model_len");
-    raw.max_num_seqs = bound(keys, "max_num_seqs");
-    raw.max_num_batched_tokens = bound(keys, "max_num_batched_tokens");
-    raw.enable_prefix_caching = keys.boolean("enable_prefix_caching");
-    raw.enable_chunked_prefill = keys.boolean("enable_chunked_prefill");
-    raw.async_scheduling = keys.boolean("async_scheduling");
+    raw.block_size = keys.count_option(&option::BLOCK_SIZE);
+    raw.max_model_len = keys.count_option(&option::MAX_MODEL_LEN);
+    raw.max_num_seqs = keys.bound_option(&option::MAX_NUM_SEQS);
+    raw.max_num_batched_tokens = keys.bound_option(&option::MAX_NUM_BATCHED_TOKENS);
+    raw.enable_prefix_caching = keys.switch_option(&option::ENABLE_PREFIX_CACHING);
+    raw.enable_chunked_prefill = keys.switch_option(&option::ENABLE_CHUNKED_PREFILL);
+    raw.async_scheduling = keys.switch_option(&option::ASYNC_SCHEDULING);
     raw.speedup_ratio = ratio(keys, "speedup_ratio");
     raw.decode_speedup_ratio = ratio(keys, "decode_speedup_ratio");
     raw.nextn = keys.whole("aic_nextn").filter(|&nextn| nextn > 0);
@@ -282,24 +286,6 @@ fn dynamo_level(raw: &mut Raw, keys: &mut Keys<'_>) {
     keys.pass_over(&live, ABOUT_LIVE);
     keys.pass_over(&["reasoning"], "what output tokens say changes no time");
     raw.router_queue_policy = keys.choice("router_queue_policy", crate::router::QUEUE_ORDERS);
-}
-
-/// A bound, which null takes away.
-fn bound(keys: &mut Keys<'_>, key: &'static str) -> Bound {
-    match keys.raw(key) {
-        None => Bound::Default,
-        Some(Value::Null) => Bound::None,
-        Some(value) => match value.as_u64().and_then(|value| u32::try_from(value).ok()).filter(|&value| value > 0) {
-            Some(value) => Bound::At(value),
-            None => {
-                keys.problem(
-                    key,
-                    format!("must be a whole number of at least 1, or null for no bound, but is {value}"),
-                );
-                Bound::Default
-            }
-        },
-    }
 }
 
 /// A speed-up; 0 means 1 in Dynamo, whatever its help says.

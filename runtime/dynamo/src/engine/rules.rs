@@ -1,5 +1,7 @@
 //! Which engine arguments fit together: Dynamo's own rules.
 
+use vcr_core::sglang::SglangConfigInput;
+
 use super::raw::{Kind, MAX_EXTRA_TOKENS, Raw};
 use super::tiers;
 use crate::keys::Keys;
@@ -21,7 +23,11 @@ pub(super) fn check(raw: &Raw, keys: &mut Keys<'_>) {
     }
     if kind == Kind::Sglang {
         let block = raw.block_size.or(page_size).unwrap_or(1);
-        let chunk = raw.sglang.as_ref().and_then(|sglang| sglang.chunked_prefill_size).unwrap_or(8_192);
+        let chunk = raw
+            .sglang
+            .as_ref()
+            .and_then(|sglang| sglang.chunked_prefill_size)
+            .unwrap_or(SglangConfigInput::default().chunked_prefill_size);
         if !chunk.is_multiple_of(block) {
             problem(
                 "sglang.chunked_prefill_size",
