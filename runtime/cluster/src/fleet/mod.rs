@@ -154,7 +154,8 @@ impl Fleet {
     /// Whether a worker of a pool is up or coming up, or an autoscaler will see to
     /// it that one does.
     pub(crate) fn may_recover(&self, role: PoolRole) -> bool {
-        self.pool(role).scales() || self.workers_of(role).iter().any(|worker| worker.health() != Health::Down)
+        self.pool(role).scales()
+            || self.workers_of(role).iter().any(|worker| worker.lifecycle().health() != Health::Down)
     }
 
     /// The workers come up of the engine whose first rank is `worker`.

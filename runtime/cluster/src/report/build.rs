@@ -97,12 +97,12 @@ pub(crate) fn build(end: RunEnd<'_>) -> Result<Report, SimError> {
 
 fn engine_reports(fleet: &mut Fleet, duration_ns: u64) -> Vec<EngineReport> {
     let tiers: Vec<_> = fleet.workers_mut().iter_mut().map(|worker| worker.tier_stats(duration_ns)).collect();
-    let started = fleet.workers().iter().enumerate().filter(|(_, worker)| worker.was_provisioned());
+    let started = fleet.workers().iter().enumerate().filter(|(_, worker)| worker.lifecycle().was_provisioned());
     let reports = started.map(|(index, worker)| {
         let (stats, totals) = (worker.engine_stats(), worker.totals());
         let config = fleet.pool(worker.role()).config();
         let ranks = config.data_parallel.size;
-        let provisioned_ns = worker.provisioned_until(duration_ns);
+        let provisioned_ns = worker.lifecycle().provisioned_until(duration_ns);
         EngineReport {
             pool: config.name.clone(),
             engine: worker.index() / ranks,
@@ -127,7 +127,7 @@ fn engine_reports(fleet: &mut Fleet, duration_ns: u64) -> Vec<EngineReport> {
 fn pool_reports(fleet: &Fleet, duration_ns: u64) -> Vec<PoolReport> {
     let reports = fleet.pools().iter().map(|pool| {
         let engines = pool.engines().map(|index| &fleet.workers()[index]);
-        let worker_ns = engines.map(|engine| u128::from(engine.provisioned_until(duration_ns))).sum();
+        let worker_ns = engines.map(|engine| u128::from(engine.lifecycle().provisioned_until(duration_ns))).sum();
         PoolReport {
             pool: pool.config().name.clone(),
             first_worker: pool.first_worker(),

@@ -51,7 +51,7 @@ impl Simulation<'_> {
         if worker.incarnation() != incarnation {
             return Ok(());
         }
-        let incident = if worker.health() == Health::Starting { Incident::Up } else { Incident::Restart };
+        let incident = if worker.lifecycle().health() == Health::Starting { Incident::Up } else { Incident::Restart };
         let pool = worker.role();
         for rank in self.fleet.ranks_of(index) {
             self.observer.incident(rank, self.now_ns, incident);
@@ -80,11 +80,11 @@ impl Simulation<'_> {
     /// An engine dies, with all of its ranks; `index` is any of them.
     fn crash(&mut self, index: u32, restart_after_ns: Option<u64>) -> Result<(), SimError> {
         let worker = self.fleet.worker(index);
-        if !worker.is_serving() {
+        if !worker.lifecycle().is_serving() {
             return Ok(());
         }
         // What drains would not be needed again.
-        let restart_after_ns = restart_after_ns.filter(|_| worker.is_up());
+        let restart_after_ns = restart_after_ns.filter(|_| worker.lifecycle().is_up());
         let pool = worker.role();
         let then = match restart_after_ns {
             Some(_) => Health::Restarting,
@@ -184,7 +184,7 @@ impl Simulation<'_> {
     /// they are counted and not done.
     fn apply_fault(&mut self, index: u32, action: FaultAction) -> Result<(), SimError> {
         let worker = self.fleet.worker_mut(index);
-        let is_serving = worker.is_serving();
+        let is_serving = worker.lifecycle().is_serving();
         match action {
             FaultAction::FailRequest { slot } => {
                 // One that a crash of the same answer took is not there.

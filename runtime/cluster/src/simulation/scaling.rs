@@ -62,7 +62,7 @@ impl Simulation<'_> {
 
     fn drain(&mut self, index: u32) {
         for rank in self.fleet.ranks_of(index) {
-            self.fleet.worker_mut(rank).drain();
+            self.fleet.worker_mut(rank).lifecycle_mut().drain();
             self.observer.incident(rank, self.now_ns, Incident::Drain);
         }
         // It may have nothing to finish.

@@ -52,7 +52,7 @@ impl Simulation<'_> {
             Stage::Prefill { worker, id } | Stage::Decode { worker, id } => (self.fleet.worker(worker), id),
         };
         let engine = self.fleet.engine_name(worker);
-        if !worker.is_serving() {
+        if !worker.lifecycle().is_serving() {
             return format!("is at engine `{engine}`, which is not up");
         }
         if live.source.is_some_and(|(_, held)| held == id) {
