@@ -11,6 +11,9 @@
 //! the same shapes. Whatever looks at the members themselves, or may take KV from
 //! them, dissolves the steady decode first.
 
+mod calendar;
+
+use self::calendar::Calendar;
 use crate::config::{EngineConfig, Policy};
 use crate::engine::Engine;
 use crate::engine::fast_forward::FastForward;
@@ -19,11 +22,10 @@ use crate::plan::{ScheduledKind, ScheduledRequest, StepPlan};
 use crate::plugins::latency::StepShape;
 use crate::request::{DrawnOutputs, Flags, Request, RequestId, RequestStatus};
 
-/// The calendar reaches further than any fast-forward, so that a fast-forward sees all that
-/// happens in it.
-const LEAST_CALENDAR_STEPS: usize = 2 * Engine::MAX_PREDICTED_STEPS;
-const DAYS_PER_WORD: usize = u64::BITS as usize;
-const _: () = assert!(Engine::MAX_PREDICTED_STEPS <= DAYS_PER_WORD);
+/// The calendar covers more steps than any fast-forward, so that a fast-forward sees all
+/// that happens in it.
+const MIN_CALENDAR_STEPS: usize = 2 * Engine::MAX_PREDICTED_STEPS;
+const _: () = assert!(Engine::MAX_PREDICTED_STEPS <= calendar::STEPS_PER_WORD);
 /// Smaller blocks are looked at so often that a steady decode would not pay.
 const LEAST_BLOCK_TOKENS: u32 = 8;
 /// Larger ones would need a calendar that is larger than what it is for.
@@ -59,11 +61,9 @@ pub(crate) struct SteadyDecode {
     next_handle: u64,
     /// Sum of the members' computed tokens after the latest step.
     context_tokens: u64,
-    /// Who is looked at in which step, in no order; a ring.
-    calendar: Vec<Vec<RequestId>>,
-    /// A bit for each day of the calendar that has someone.
-    busy_days: Vec<u64>,
-    /// Output tokens that the driver has not been told of: tag and number.
+    /// The members to look at in coming steps.
+    calendar: Calendar,
+    /// Output tokens that the driver does not know of: tag and number.
     untold: Vec<(u64, u32)>,
     /// Scratch.
     due: Vec<RequestId>,
@@ -86,8 +86,7 @@ impl SteadyDecode {
             clock: 0,
             next_handle: 0,
             context_tokens: 0,
-            calendar: Vec::new(),
-            busy_days: Vec::new(),
+            calendar: Calendar::default(),
             untold: Vec::new(),
             due: Vec::new(),
         }
@@ -103,11 +102,7 @@ impl SteadyDecode {
             self.places.resize(id.index() + 1, Place::default());
         }
         self.places[id.index()] = Place { drawn, ..Place::default() };
-        if self.calendar.is_empty() {
-            let steps = (block_size_tokens as usize + 2).next_power_of_two().max(LEAST_CALENDAR_STEPS);
-            self.calendar.resize(steps, Vec::new());
-            self.busy_days.resize(steps / DAYS_PER_WORD, 0);
-        }
+        self.calendar.cover((block_size_tokens as usize + 2).max(MIN_CALENDAR_STEPS));
     }
 
     fn drawn_of(&self, id: RequestId) -> Option<DrawnOutputs> {
@@ -116,25 +111,17 @@ impl SteadyDecode {
 
     /// Enters a member for the next step that is more to it than one token.
     ///
-    /// All that comes is told in steps from [`Place::known_at`] on. Whatever lies
-    /// beyond the calendar is looked at on the way.
+    /// What lies beyond the calendar is looked at on the way.
     fn enter(&mut self, id: RequestId, request: &Request) {
         let Place { known_at, .. } = self.places[id.index()];
         let steps = steps_until_growth(request).min(steps_until_store(request)).min(steps_until_end(request));
-        let steps = (steps as usize).min(self.calendar.len() - 1);
-        let day = (known_at as usize + steps) & (self.calendar.len() - 1);
-        self.calendar[day].push(id);
-        self.busy_days[day / DAYS_PER_WORD] |= 1 << (day % DAYS_PER_WORD);
+        self.calendar.enter(id, known_at, steps);
     }
 
     /// The steps after the latest one in which members are looked at: bit 0 is the
     /// next step, and so on for a fast_forward.
     fn busy_steps(&self) -> u64 {
-        let day = self.day(self.clock + 1);
-        let (word, shift) = (day / DAYS_PER_WORD, day % DAYS_PER_WORD);
-        let words = u128::from(self.busy_days[(word + 1) & (self.busy_days.len() - 1)]) << DAYS_PER_WORD
-            | u128::from(self.busy_days[word]);
-        (words >> shift) as u64
+        self.calendar.busy_from(self.clock + 1)
     }
 
     /// So many steps in which no member is looked at.
@@ -242,7 +229,7 @@ impl Engine {
 
     /// Blocks that members take in the step at `clock`.
     fn blocks_due(&self, clock: u64) -> u32 {
-        let due = &self.steady_decode.calendar[self.steady_decode.day(clock)];
+        let due = self.steady_decode.calendar.due(clock);
         let grows = |id: &&RequestId| {
             let lag = clock - self.steady_decode.places[id.index()].known_at;
             u64::from(steps_until_growth(&self.requests[**id])) == lag
@@ -278,9 +265,8 @@ impl Engine {
     /// running list, and those that end are entered by themselves.
     fn step_steady_decode(&mut self, plan: &mut StepPlan) {
         self.steady_decode.clock += 1;
-        let day = self.steady_decode.day(self.steady_decode.clock);
-        if !self.steady_decode.calendar[day].is_empty() {
-            self.look_at_due(day, plan);
+        if !self.steady_decode.calendar.due(self.steady_decode.clock).is_empty() {
+            self.look_at_due(plan);
         }
         self.steady_decode.context_tokens += u64::from(self.steady_decode.members);
     }
@@ -295,11 +281,10 @@ impl Engine {
         plan.shape.add_decodes(u64::from(steady_decode.members), steady_decode.context_tokens);
     }
 
-    fn look_at_due(&mut self, day: usize, plan: &mut StepPlan) {
+    fn look_at_due(&mut self, plan: &mut StepPlan) {
         let before = self.steady_decode.clock - 1;
         let mut due = std::mem::take(&mut self.steady_decode.due);
-        due.append(&mut self.steady_decode.calendar[day]);
-        self.steady_decode.busy_days[day / DAYS_PER_WORD] &= !(1 << (day % DAYS_PER_WORD));
+        self.steady_decode.calendar.take_due(self.steady_decode.clock, &mut due);
         let places = &self.steady_decode.places;
         due.sort_unstable_by_key(|id| places[id.index()].handle);
         for &id in &due {
@@ -351,7 +336,7 @@ impl Engine {
         while busy_steps != 0 && busy_steps.trailing_zeros() < most as u32 {
             let step = u64::from(busy_steps.trailing_zeros()) + 1;
             busy_steps &= busy_steps - 1;
-            for &id in &self.steady_decode.calendar[self.steady_decode.day(self.steady_decode.clock + step)] {
+            for &id in self.steady_decode.calendar.due(self.steady_decode.clock + step) {
                 let request = &self.requests[id];
                 let lag = (self.steady_decode.clock - self.steady_decode.places[id.index()].known_at) as u32;
                 // The last step may be one in which some end.
@@ -380,8 +365,7 @@ impl Engine {
         }
         self.steady_decode.head = 0;
         self.steady_decode.context_tokens = 0;
-        self.steady_decode.calendar.iter_mut().for_each(Vec::clear);
-        self.steady_decode.busy_days.fill(0);
+        self.steady_decode.calendar.clear();
     }
 
     /// Enters the members into the plan in flight one by one, and parts with them.
@@ -418,13 +402,6 @@ impl Engine {
     /// tokens that they got as members; all of them up to the latest step applied.
     pub fn take_untold(&mut self) -> impl Iterator<Item = (u64, u32)> + '_ {
         self.steady_decode.untold.drain(..)
-    }
-}
-
-impl SteadyDecode {
-    /// Where the calendar has the step at `clock`.
-    fn day(&self, clock: u64) -> usize {
-        clock as usize & (self.calendar.len() - 1)
     }
 }
 

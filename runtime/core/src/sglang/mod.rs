@@ -24,6 +24,7 @@ mod engine;
 mod finish;
 mod new_token_ratio;
 mod radix;
+mod serving;
 mod slots;
 mod update;
 
