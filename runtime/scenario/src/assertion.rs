@@ -135,7 +135,9 @@ impl Subject {
         }
         let subject = Self { metric, workload: workload.map(str::to_owned), slos: Vec::new() };
         if subject.workload.is_some() && metric.info().scope == Scope::Run {
-            return Err(Malformed::new(format!("`{name}` belongs to engines and cannot be told apart by workload")));
+            return Err(Malformed::new(format!(
+                "`{name}` is a metric of engines, which cannot be asked of one workload"
+            )));
         }
         Ok(subject)
     }

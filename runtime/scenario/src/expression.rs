@@ -1,4 +1,4 @@
-//! Single words of the vocabulary, for commands that take one as an option:
+//! Single values of the vocabulary, for commands that take one as an option:
 //! `knobs(#{ ttft: "200ms", itl: "10ms" })`.
 
 use std::path::Path;
@@ -21,12 +21,11 @@ use crate::vocabulary::policy::PolicySpec;
 use crate::vocabulary::{autoscale, router, script_engine};
 use crate::{RunOptions, Silent};
 
-/// The latency model that `source` makes. Relative paths in it start at `folder`;
-/// `name` says in errors where it was written. A call of a guest among them may
-/// take `guest_wall_time`, where engines are live.
+/// The latency model that `source` makes. Relative paths in it start at `folder`; `name` is
+/// its origin for errors. With live engines, calls of guests may take `guest_wall_time`.
 ///
 /// # Errors
-/// When it is no expression of the vocabulary, or makes something else.
+/// When it is not an expression of the vocabulary, or has another kind of value.
 pub fn latency(
     name: &str,
     source: &str,
@@ -41,12 +40,12 @@ pub fn latency(
     Ok(spec.factory)
 }
 
-/// The scheduling policy that `source` names or makes: what engines follow, and
-/// what ranks for them, where that is not their own rules. A name stands as it
-/// is; otherwise like [`latency`].
+/// The scheduling policy that `source` names or makes: the policy of engines, and what ranks
+/// for them unless their own rules apply. A name is taken as it is; otherwise like
+/// [`latency`].
 ///
 /// # Errors
-/// When it is no expression of the vocabulary, or makes something else.
+/// When it is not an expression of the vocabulary, or has another kind of value.
 pub fn policy(
     name: &str,
     source: &str,
@@ -60,8 +59,8 @@ pub fn policy(
     Ok((spec.policy, spec.factory))
 }
 
-/// Like [`policy`], for what takes the place of a guest that ranks: also
-/// `fcfs` and `priority` become something that ranks.
+/// Like [`policy`], as the fallback of a guest: `fcfs` and `priority` also become policies
+/// that rank.
 ///
 /// # Errors
 /// As there.
@@ -75,11 +74,11 @@ pub fn ranking_policy(
     Ok(PolicySpec { policy, factory }.into_ranking())
 }
 
-/// The router that `source` names or makes. A name stands as it is; otherwise like
+/// The router that `source` names or makes. A name is taken as it is; otherwise like
 /// [`latency`].
 ///
 /// # Errors
-/// When it is no expression of the vocabulary, or makes something else.
+/// When it is not an expression of the vocabulary, or has another kind of value.
 pub fn router(
     name: &str,
     source: &str,
@@ -93,7 +92,7 @@ pub fn router(
 }
 
 /// The latency model that a guest is: its path, relative to the working directory, or
-/// its `oci://` reference. `name` says in errors where it was written.
+/// its `oci://` reference. `name` is its origin for errors.
 ///
 /// # Errors
 /// When it cannot be loaded, or is of another world.
@@ -126,7 +125,7 @@ pub fn guest_autoscaler(name: &str, reference: &str, config_json: &str) -> Resul
 /// The distribution of counts that `source` makes; a number is one, too.
 ///
 /// # Errors
-/// When it is no expression of the vocabulary, or makes something else.
+/// When it is not an expression of the vocabulary, or has another kind of value.
 pub fn count_distribution(name: &str, source: &str) -> Result<Distribution, ScenarioError> {
     let value = evaluate(name, source, Path::new(""), None)?;
     if let Some(value) = as_number(&value) {
@@ -134,7 +133,9 @@ pub fn count_distribution(name: &str, source: &str) -> Result<Distribution, Scen
     }
     match value.try_cast::<ScriptDistribution>() {
         Some(made) if !made.is_time => Ok(made.distribution),
-        _ => Err(wrong(name, "it is no distribution of counts", "write a number, or for example lognormal(200, 80)")),
+        _ => {
+            Err(wrong(name, "it must be a distribution of counts", "write a number, or for example lognormal(200, 80)"))
+        }
     }
 }
 
@@ -154,7 +155,7 @@ fn wrong(name: &str, message: &str, hint: &str) -> ScenarioError {
     }
 }
 
-/// What `source` makes, or the word that it is.
+/// The value of `source`, or the name that it is.
 fn named(name: &str, source: &str, folder: &Path, guest_wall_time: Option<Duration>) -> Result<Dynamic, ScenarioError> {
     let is_word = source.chars().all(|character| character.is_ascii_alphanumeric() || "-_".contains(character));
     if is_word { Ok(Dynamic::from(source.to_owned())) } else { evaluate(name, source, folder, guest_wall_time) }

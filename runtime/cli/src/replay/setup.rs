@@ -1,4 +1,4 @@
-//! From options to what is to be run.
+//! From options to a run.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -24,11 +24,11 @@ const NAME: &str = "replay";
 pub(crate) struct Setup {
     pub(crate) config: RunConfig,
     pub(crate) settings: ReportSettings,
-    /// What was accepted and does not do what it says.
+    /// Options that were accepted without their effect.
     pub(crate) warnings: Vec<String>,
 }
 
-/// Text that is given itself, or as the name of a file after `@`.
+/// Text given itself, or as a file name after `@`.
 pub(crate) fn text_of(place: &str, value: &str) -> Result<String, Refusal> {
     let Some(path) = value.strip_prefix('@') else { return Ok(value.to_owned()) };
     let read = vcr_input::read_text(Path::new(path), vcr_input::MAX_CONFIG_BYTES);
@@ -65,7 +65,7 @@ pub(crate) fn read_trace(args: &ReplayArgs) -> Result<Option<Arc<Trace>>, Refusa
     Ok(Some(Arc::new(trace)))
 }
 
-/// Puts the run together.
+/// The run that the options describe.
 pub(crate) fn setup(args: &ReplayArgs, trace: Option<&Arc<Trace>>) -> Result<Setup, Refusal> {
     let mut warnings: Vec<String> = trace.iter().flat_map(|trace| &trace.warnings).map(ToString::to_string).collect();
     let router = router(args, trace, &mut warnings)?;
@@ -132,8 +132,8 @@ fn router(args: &ReplayArgs, trace: Option<&Arc<Trace>>, warnings: &mut Vec<Stri
     Ok(Routers { whole, prefill, decode, args: read })
 }
 
-/// The classes of the router's queue, if a file says them, and what in the file or
-/// the trace has no effect.
+/// The classes of the router's queue, if a file defines them, and warnings about what in the
+/// file or the trace has no effect.
 fn queue_policies(
     args: &ReplayArgs,
     read: &RouterArgs,
@@ -144,13 +144,13 @@ fn queue_policies(
         (Some(path), _) => ("--router-policy-config", path),
         (None, Some(path)) => ("--router-config, `router_policy_config`", path),
         (None, None) => {
-            let told = model.map(|_| "--model-name: is passed over: there is no --router-policy-config".to_owned());
+            let told = model.map(|_| "--model-name is ignored: it needs --router-policy-config".to_owned());
             return Ok((None, told.into_iter().collect()));
         }
     };
     let Some(queue) = read_queue_policies(place, path, model)? else {
         let who = model.map_or("all models".to_owned(), |model| format!("model `{model}`"));
-        return Ok((None, vec![format!("{path}: is passed over: it has no profile for {who}")]));
+        return Ok((None, vec![format!("{path} is ignored: it has no profile for {who}")]));
     };
     let classes = trace.map_or(&[][..], |trace| &trace.policy_classes);
     let unknown = classes.iter().filter(|class| !queue.knows(class)).map(|class| format!("`{class}`"));
@@ -158,8 +158,8 @@ fn queue_policies(
     let told = match unknown.is_empty() {
         true => Vec::new(),
         false => vec![format!(
-            "{path}: has no family and no class of its own for `policy_class` {unknown} of the trace; such requests are \
-             of the default family"
+            "{path}: neither a family nor a class for `policy_class` {unknown} of the trace; such requests are of the \
+             default family"
         )],
     };
     Ok((Some(queue), told))
@@ -213,7 +213,7 @@ fn topology(
     let autoscale = autoscale(args)?;
     let pool = |engine: &EngineArgs, place, name, engines, role, router: &RouterConfig| {
         let router = with_queue_order(router.clone(), &routers.args, engine);
-        let is_step_end = args.router.exact_kv_events && engine.tells_kv_at_step_end(cluster.preset);
+        let is_step_end = args.router.exact_kv_events && engine.reports_kv_at_step_end(cluster.preset);
         let router = with_event_time(router, is_step_end);
         let latency = latency.clone();
         let autoscale = autoscale.as_ref().map(|(args, policy)| (args, Arc::clone(policy)));
@@ -236,8 +236,8 @@ fn topology(
         let engine = engine_args(args, place, cluster.extra_engine_args.as_ref(), warnings)?;
         let pool = pool(&engine, place, "workers", cluster.num_workers, PoolRole::Aggregated, &routers.whole)?;
         if routers.args.conditional.is_some() {
-            let text = "--router-config, `conditional_disagg_enabled`: is for prefill and decode workers; here each does \
-                        both";
+            let text = "--router-config, `conditional_disagg_enabled`: is for prefill and decode workers, not for aggregated \
+                        ones";
             if args.run.strict {
                 return Err(Refusal::input(text));
             }
@@ -268,7 +268,7 @@ fn topology(
     ))
 }
 
-/// What both halves of a disaggregated cluster must agree in.
+/// Checks that prefill and decode engines fit together.
 fn check_pair(prefill: &EngineArgs, decode: &EngineArgs) -> Result<(), Refusal> {
     let mut lines = Vec::new();
     for (args, place, role) in
@@ -294,8 +294,8 @@ fn check_pair(prefill: &EngineArgs, decode: &EngineArgs) -> Result<(), Refusal> 
     if lines.is_empty() { Ok(()) } else { Err(Refusal::input(lines.join("\n"))) }
 }
 
-/// The way of KV. As in Dynamo, the prefill engines' arguments say what it costs,
-/// and without a bandwidth and a size it costs nothing.
+/// The link for KV. As in Dynamo, the prefill engines' arguments set its cost, and transfers
+/// are free without a bandwidth and a size.
 fn link(args: &ReplayArgs, prefill: &EngineArgs) -> LinkConfig {
     let transfer = &prefill.kv_transfer;
     let bytes_per_s = transfer.bandwidth_gb_per_s.map(|gb_per_s| (gb_per_s * 1e9).round() as u64);
@@ -313,7 +313,7 @@ fn link(args: &ReplayArgs, prefill: &EngineArgs) -> LinkConfig {
     }
 }
 
-/// Engine arguments say the order of the router's queue where nothing else does.
+/// The router with the queue order of the engine arguments, unless it has its own.
 fn with_queue_order(router: RouterConfig, routers: &RouterArgs, engine: &EngineArgs) -> RouterConfig {
     match (router, engine.router_queue_policy) {
         (RouterConfig::Kv(mut config), Some(order)) if routers.queue_policy.is_none() => {
@@ -324,7 +324,7 @@ fn with_queue_order(router: RouterConfig, routers: &RouterArgs, engine: &EngineA
     }
 }
 
-/// The router with the time at which it hears of a step's KV.
+/// The router with the time at which it receives the KV events of a step.
 fn with_event_time(mut router: RouterConfig, is_step_end: bool) -> RouterConfig {
     if let RouterConfig::Kv(config) = &mut router
         && let KvKnowledge::Events { at_step_end, .. } = &mut config.knowledge
@@ -334,7 +334,7 @@ fn with_event_time(mut router: RouterConfig, is_step_end: bool) -> RouterConfig 
     router
 }
 
-/// Whether there is memory for what is to come.
+/// Checks that there is memory for the run.
 fn check_room(estimate: MemoryEstimate) -> Result<(), Refusal> {
     vcr_scenario::check_room(estimate).map_err(|problem| Refusal::input(problem).hint(vcr_scenario::MEMORY_HINT))
 }

@@ -1,23 +1,23 @@
-//! Engine arguments as they are given, before it is known whether they fit together.
+//! Engine arguments as given, before they are checked against each other.
 
 use vcr_cluster::{PoolRole, QueueOrder};
 use vcr_core::KvTiersConfig;
 
 use super::{KvTransfer, PreemptionMode, SglangPolicy, Timing};
 
-/// Most extra tokens of multi-token prediction.
+/// Maximum extra tokens of multi-token prediction.
 pub(super) const MAX_EXTRA_TOKENS: u64 = 5;
 
 pub(super) const ABOUT_MEMORY: &str = "the number of KV blocks is given, not estimated";
 
-/// What the keys say, before it is known whether they fit together.
+/// Values of the keys, before they are checked against each other.
 #[derive(Default)]
 pub(super) struct Raw {
     pub(super) engine_type: Option<Kind>,
     pub(super) num_gpu_blocks: Option<u32>,
     pub(super) block_size: Option<u32>,
     pub(super) max_model_len: Option<u32>,
-    /// None within for no bound.
+    /// The inner none removes the bound.
     pub(super) max_num_seqs: Option<Option<u32>>,
     pub(super) max_num_batched_tokens: Option<Option<u32>>,
     pub(super) enable_prefix_caching: Option<bool>,
@@ -30,7 +30,7 @@ pub(super) struct Raw {
     pub(super) worker_type: Option<PoolRole>,
     pub(super) preemption_mode: PreemptionMode,
     pub(super) kv_transfer: KvTransfer,
-    /// Without the size of a token it is 0.
+    /// Its bytes per token are 0 unless they are given.
     pub(super) kv_tiers: Option<KvTiersConfig>,
     pub(super) sglang: Option<SglangRaw>,
     pub(super) dp_size: Option<u32>,

@@ -14,14 +14,14 @@ use super::{rules, tiers};
 use crate::keys::{Keys, parse};
 use crate::problem::Findings;
 
-/// Dynamo's conditional acceptance rates where none are given.
+/// Dynamo's default conditional acceptance rates.
 const ACCEPTANCE_RATES: [f64; 5] = [0.85, 0.3, 0.0, 0.0, 0.0];
 
 const ABOUT_AIC: &str = "AIC's performance database is not part of this program; give a planner profile, or a latency \
                          model with --latency";
 const ABOUT_LIVE: &str = "it is about live engines";
 
-/// Reads and checks all of it. The result counts only without problems.
+/// Reads and checks all arguments. The result is valid only without problems.
 pub(super) fn engine_args(place: &str, text: &str, findings: &mut Findings) -> EngineArgs {
     let map = parse(place, text, findings);
     let mut raw = Raw { is_nested: is_nested(&map), ..Raw::default() };
@@ -39,7 +39,7 @@ pub(super) fn engine_args(place: &str, text: &str, findings: &mut Findings) -> E
 
 fn checked(raw: Raw) -> EngineArgs {
     let sglang = raw.sglang.unwrap_or_default();
-    // Where Dynamo's defaults are the engine's own.
+    // Most of Dynamo's defaults are those of the engine.
     let (own, own_sglang) = (EngineConfigInput::default(), SglangConfigInput::default());
     let kind = raw.engine_type.unwrap_or(Kind::Vllm);
     let engine_type = match kind {
@@ -59,7 +59,7 @@ fn checked(raw: Raw) -> EngineArgs {
         Kind::Sglang => own_sglang.page_size,
         Kind::Trtllm => 32,
     };
-    // Beyond this it is refused; see the rules.
+    // More is refused by the rules.
     let mtp = raw.nextn.map(|nextn| nextn.min(MAX_EXTRA_TOKENS)).map(|nextn| {
         let mut acceptance_rates = raw.rates.clone().unwrap_or_else(|| ACCEPTANCE_RATES.to_vec());
         acceptance_rates.resize(nextn as usize, 0.0);
@@ -105,7 +105,7 @@ fn flat(raw: &mut Raw, keys: &mut Keys<'_>) {
     let is_prefill = keys.boolean("is_prefill").unwrap_or(false);
     let is_decode = keys.boolean("is_decode").unwrap_or(false);
     match (is_prefill, is_decode, raw.worker_type) {
-        (true, true, _) => keys.problem("is_prefill", "contradicts `is_decode`; say `worker_type` instead"),
+        (true, true, _) => keys.problem("is_prefill", "contradicts `is_decode`; use `worker_type` instead"),
         (true, false, None | Some(PoolRole::Prefill)) => raw.worker_type = Some(PoolRole::Prefill),
         (false, true, None | Some(PoolRole::Decode)) => raw.worker_type = Some(PoolRole::Decode),
         (false, false, _) => {}
@@ -129,7 +129,7 @@ fn flat(raw: &mut Raw, keys: &mut Keys<'_>) {
         "it is read together with `aic_backend` only",
     );
     if keys.choice("g1_backend", &[("native", true), ("kvbm", false)]) == Some(false) {
-        keys.problem("g1_backend", "\"kvbm\" is not simulated; say \"native\" or remove it");
+        keys.problem("g1_backend", "\"kvbm\" is not simulated; use \"native\" or remove it");
     }
     raw.kv_tiers = tiers::flat(keys);
     if let (Some(tiers), Some(bytes)) = (&mut raw.kv_tiers, raw.kv_transfer.bytes_per_token) {
@@ -158,7 +158,7 @@ fn nested(raw: &mut Raw, keys: &mut Keys<'_>) {
     keys.finish(nested_place);
 }
 
-/// Keys of the engine itself, under the names that differ.
+/// Keys of the engine itself; two have other names in each layout.
 fn engine_level(raw: &mut Raw, keys: &mut Keys<'_>, engine_type: &'static str, bytes_per_token: &'static str) {
     raw.engine_type =
         keys.choice(engine_type, &[("vllm", Kind::Vllm), ("sglang", Kind::Sglang), ("trtllm", Kind::Trtllm)]);
@@ -213,14 +213,14 @@ fn sglang(keys: &mut Keys<'_>) -> SglangRaw {
     }
 }
 
-/// Keys of `engine` that 1.4 does not have.
+/// Keys of `engine` since 1.6.
 fn nested_engine_level(raw: &mut Raw, keys: &mut Keys<'_>) {
     if let Some(map) = keys.object("timing_model") {
         let mut keys = keys.inner("timing_model", map);
         raw.timing = timing_model(&mut keys);
         keys.finish(|_| None);
     }
-    keys.pass_over(&["emit_kv_events", "emit_kv_token_ids"], "routers see what they are set up to see");
+    keys.pass_over(&["emit_kv_events", "emit_kv_token_ids"], "the router's configuration decides what it receives");
     keys.pass_over(&["kv_cache_capacity_bytes"], ABOUT_MEMORY);
     raw.kv_tiers = tiers::nested(keys);
     keys.refuse(&["prefill_schedule_interval"], |value| *value == 1, "remove it");
@@ -257,7 +257,7 @@ fn external(keys: &mut Keys<'_>) -> Option<Timing> {
     match provider.as_deref() {
         Some("dynamo_profile") => match config.get("path").and_then(Value::as_str) {
             Some(path) => return Some(Timing::Profile(PathBuf::from(path))),
-            None => keys.problem("path", "is missing; a \"dynamo_profile\" lies in a file or a folder"),
+            None => keys.problem("path", "is missing; expected the file or folder of the \"dynamo_profile\""),
         },
         Some("ais" | "aic") => keys.problem("provider", format!("is not simulated; {ABOUT_AIC}")),
         _ => keys.problem("provider", "must be \"dynamo_profile\""),
@@ -265,7 +265,7 @@ fn external(keys: &mut Keys<'_>) -> Option<Timing> {
     None
 }
 
-/// Keys of a worker around its engine.
+/// Keys of a worker outside its engine.
 fn worker_level(raw: &mut Raw, keys: &mut Keys<'_>) {
     raw.dp_size = keys.count("dp_size");
     raw.startup_time_s = keys.between("startup_time", 0.0, 1e9);
@@ -273,7 +273,7 @@ fn worker_level(raw: &mut Raw, keys: &mut Keys<'_>) {
     keys.pass_over(&estimates, ABOUT_MEMORY);
 }
 
-/// Keys of what Dynamo puts around a worker.
+/// Keys of Dynamo's runtime around a worker.
 fn dynamo_level(raw: &mut Raw, keys: &mut Keys<'_>) {
     let live = [
         "enable_local_indexer",
@@ -284,15 +284,15 @@ fn dynamo_level(raw: &mut Raw, keys: &mut Keys<'_>) {
         "zmq_replay_port",
     ];
     keys.pass_over(&live, ABOUT_LIVE);
-    keys.pass_over(&["reasoning"], "what output tokens say changes no time");
+    keys.pass_over(&["reasoning"], "the text of outputs does not affect times");
     raw.router_queue_policy = keys.choice("router_queue_policy", crate::router::QUEUE_ORDERS);
 }
 
-/// A speed-up; 0 means 1 in Dynamo, whatever its help says.
+/// A speed-up; 0 means 1, as in Dynamo's code (its help says otherwise).
 fn ratio(keys: &mut Keys<'_>, key: &'static str) -> Option<f64> {
     let ratio = keys.at_least(key, 0.0)?;
     if ratio == 0.0 {
-        keys.remark(key, "is 0, which is taken for 1 as Dynamo does; give the divisor of all times, above 0");
+        keys.remark(key, "is 0, which means 1 as in Dynamo; expected the divisor of all times, above 0");
     }
     Some(ratio)
 }
@@ -307,7 +307,7 @@ fn rates(keys: &mut Keys<'_>, key: &'static str) -> Option<Vec<f64>> {
     };
     let rates = rates.filter(|rates| rates.iter().all(|rate| (0.0..=1.0).contains(rate)));
     if rates.is_none() {
-        keys.problem(key, format!("must be chances from 0 to 1 such as \"0.85,0.3\", but is {value}"));
+        keys.problem(key, format!("must be probabilities from 0 to 1 such as \"0.85,0.3\", but is {value}"));
     }
     rates
 }

@@ -76,13 +76,13 @@ fn unknown_keys_are_refused_with_the_right_name() {
     refused(json!({"engine": {"dp_size": 4}}), &["`engine.dp_size`", "it stands beside `engine`"]);
     refused(json!({"sglang": {"page": 4}}), &["`sglang.page`"]);
     refused(json!([]), &["must be a JSON object"]);
-    assert!(read("{").expect_err("cut off").to_string().contains("is no JSON"));
+    assert!(read("{").expect_err("cut off").to_string().contains("invalid JSON"));
 }
 
 #[test]
 fn arguments_must_fit_together() {
     refused(json!({"engine_type": "sglang", "block_size": 4, "sglang": {"page_size": 8}}), &["they must be equal"]);
-    refused(json!({"engine_type": "sglang", "block_size": 48}), &["chunked_prefill_size", "no multiple"]);
+    refused(json!({"engine_type": "sglang", "block_size": 48}), &["chunked_prefill_size", "must be a multiple"]);
     refused(json!({"engine_type": "trtllm", "max_model_len": 48}), &["`max_model_len`", "only"]);
     refused(json!({"num_g3_blocks": 48}), &["needs `num_g2_blocks`"]);
     refused(json!({"enable_g4_storage": true}), &["needs `num_g2_blocks`"]);

@@ -93,7 +93,7 @@ pub(super) fn nested(keys: &mut Keys<'_>) -> Option<KvTiersConfig> {
             Some(true) => {}
             Some(false) => {
                 let text =
-                    "\"cluster_shared\" is not simulated: each worker has a disk of its own; say \"worker_local\"";
+                    "\"cluster_shared\" is not simulated: each worker has a disk of its own; use \"worker_local\"";
                 keys.problem("scope", text);
             }
             None if keys.has_problem("scope") => {}
@@ -111,7 +111,7 @@ pub(super) fn nested(keys: &mut Keys<'_>) -> Option<KvTiersConfig> {
     Some(tiers)
 }
 
-/// Complains about engines that cannot have tiers.
+/// Adds the problems of engines that cannot have tiers.
 pub(super) fn check(raw: &Raw, problem: &mut dyn FnMut(&str, String)) {
     let Some(tiers) = &raw.kv_tiers else { return };
     let (key, bytes) = match raw.is_nested {
@@ -119,20 +119,20 @@ pub(super) fn check(raw: &Raw, problem: &mut dyn FnMut(&str, String)) {
         false => ("num_g2_blocks", "kv_bytes_per_token"),
     };
     if tiers.kv_bytes_per_token == 0 {
-        problem(key, format!("needs `{bytes}`: without it no transfer has a length"));
+        problem(key, format!("needs `{bytes}`: the size of transfers follows from it"));
     }
     if raw.engine_type.is_some_and(|kind| kind != Kind::Vllm) {
         problem(key, "is simulated for engines of type \"vllm\" only; remove it".to_owned());
     }
     if raw.enable_prefix_caching == Some(false) {
-        problem(key, "needs `enable_prefix_caching`: what is kept below the device is found by its hashes".to_owned());
+        problem(key, "needs `enable_prefix_caching`: blocks below the device are found by their hashes".to_owned());
     }
     if raw.nextn.is_some() {
         problem(key, "is not simulated together with `aic_nextn`; keep one".to_owned());
     }
 }
 
-/// A capacity; 0 is none.
+/// A capacity; 0 counts as absent.
 fn blocks(keys: &mut Keys<'_>, key: &'static str) -> u32 {
     keys.drop_zero(key);
     keys.count(key).unwrap_or(0)
@@ -141,9 +141,9 @@ fn blocks(keys: &mut Keys<'_>, key: &'static str) -> u32 {
 fn required_blocks(keys: &mut Keys<'_>, key: &'static str) -> u32 {
     let blocks = keys.count(key);
     if blocks.is_none() && !keys.has_problem(key) {
-        keys.problem(key, "is missing; say how many blocks there are");
+        keys.problem(key, "is missing: expected a number of blocks");
     }
-    // What is missing is complained about already.
+    // A missing value has a problem already.
     blocks.unwrap_or(1)
 }
 
@@ -151,7 +151,7 @@ fn bandwidth(keys: &mut Keys<'_>, key: &'static str, default_gb_per_s: f64) -> O
     bytes_per_s(keys.at_least(key, 0.0).unwrap_or(default_gb_per_s))
 }
 
-/// Decimal gigabytes a second; 0 takes no time.
+/// Decimal gigabytes per second; 0 for instant transfers.
 fn bytes_per_s(gb_per_s: f64) -> Option<u64> {
     Some((gb_per_s * 1e9).round() as u64).filter(|&bytes| bytes > 0)
 }

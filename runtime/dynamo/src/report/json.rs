@@ -1,4 +1,4 @@
-//! The report as JSON: Dynamo's keys, and ours in one object.
+//! The report as JSON: Dynamo's keys, and the object `vcr` with further ones.
 
 use std::collections::BTreeMap;
 
@@ -12,14 +12,14 @@ use super::distribution::Distribution;
 use super::summary::Summary;
 use super::time::TimeSpent;
 
-/// What is told besides the run itself.
+/// Facts about the run that its report does not contain.
 #[derive(Clone, Copy, Debug)]
 pub struct Told<'a> {
     /// Name of the preset.
     pub preset: &'a str,
-    /// What was accepted and does not do what it says.
+    /// Options that were accepted without their effect.
     pub warnings: &'a [String],
-    /// What has ended the run before its end, if anything has.
+    /// What stopped the run early, if anything did.
     pub stopped_by: Option<&'a str>,
 }
 
@@ -97,7 +97,7 @@ pub fn flat(summary: &Summary) -> Map<String, Value> {
     map
 }
 
-/// The keys that came with 1.6.
+/// The keys added in 1.6.
 fn added_by_1_6(summary: &Summary) -> Map<String, Value> {
     let keys = json!({
         "committed_prefill_tokens": summary.committed_prefill_tokens,
@@ -112,7 +112,7 @@ fn added_by_1_6(summary: &Summary) -> Map<String, Value> {
     map
 }
 
-/// What Dynamo does not tell.
+/// The object `vcr`: results that Dynamo does not report.
 fn ours(run: &Report, told: Told<'_>) -> Value {
     let completed = || run.requests.iter().filter(|record| record.outcome == Outcome::Completed);
     let total = |count: fn(&RequestRecord) -> u32| completed().map(|record| u64::from(count(record))).sum::<u64>();
@@ -150,7 +150,7 @@ fn ours(run: &Report, told: Told<'_>) -> Value {
         "scaling": run.scaling,
     });
     if run.engines.iter().any(|engine| engine.kv_tiers.is_some()) {
-        // Of what was cached at first admissions.
+        // Parts of the tokens cached at first admissions.
         ours["prefix_cache"]["loaded_from_host_tokens"] = json!(total(|record| record.detail.host_cached_tokens));
         ours["prefix_cache"]["loaded_from_disk_tokens"] = json!(total(|record| record.detail.disk_cached_tokens));
     }
@@ -164,8 +164,7 @@ fn statistics(distribution: &Distribution) -> Map<String, Value> {
     distribution.statistics().into_iter().map(|(name, value)| (format!("{name}_ms"), json!(value))).collect()
 }
 
-/// What each worker did, and for how many requests; and each of its ranks, where it
-/// has several.
+/// Work of each worker, and of each of its ranks where it has several.
 fn workers(run: &Report) -> Vec<Value> {
     let mut requests: BTreeMap<u32, u64> = BTreeMap::new();
     for record in &run.requests {
@@ -193,8 +192,7 @@ fn workers(run: &Report) -> Vec<Value> {
     workers.collect()
 }
 
-/// What some ranks of a worker did together: sums, means of shares of time, and the
-/// most of memory.
+/// Work of several ranks together: sums, means of shares of time, and the maximum of memory.
 fn work_of(ranks: &[EngineReport], requests: &BTreeMap<u32, u64>, told: &mut Map<String, Value>) {
     let total = |of: fn(&EngineReport) -> u64| json!(ranks.iter().map(of).sum::<u64>());
     let mean = |shares: f64| json!(shares / ranks.len() as f64);

@@ -1,4 +1,4 @@
-//! Engines: whose scheduler they have, and its settings.
+//! Engines: their schedulers and settings.
 
 pub(crate) mod compat;
 pub(crate) mod tiers;
@@ -23,8 +23,7 @@ pub(crate) struct EngineSpec {
     pub(crate) policy: Option<PolicyFactory>,
     pub(crate) acceptance_rates: Vec<f64>,
     pub(crate) memory: MemoryPlan,
-    /// The settings of an engine whose `num_gpu_blocks` is to be worked out, once
-    /// its model is known.
+    /// Settings of an engine whose `num_gpu_blocks` is computed once its model is known.
     auto_blocks: Option<EngineConfigInput>,
 }
 
@@ -37,8 +36,8 @@ impl Default for EngineSpec {
 }
 
 impl EngineSpec {
-    /// The engine beside a model: refused if that is larger than its GPUs, and with
-    /// as many KV blocks as fit, if it leaves that open.
+    /// The engine with a model: refused if that is larger than its GPUs; with `"auto"` it gets
+    /// as many KV blocks as fit.
     ///
     /// # Errors
     /// What is wrong, in words.
@@ -61,7 +60,7 @@ impl EngineSpec {
     }
 }
 
-/// Whose scheduler an engine has.
+/// The scheduler of an engine.
 #[derive(Clone, Copy, Default)]
 enum EngineType {
     #[default]
@@ -81,7 +80,7 @@ const RETRACTIONS: &[(&str, Retraction)] =
 
 const PASS_ORDERS: &[(&str, PassOrder)] = &[("mixed", PassOrder::Mixed), ("prefill-first", PassOrder::PrefillFirst)];
 
-/// TensorRT-LLM's.
+/// Block size of TensorRT-LLM.
 const TRTLLM_BLOCK_SIZE_TOKENS: u32 = 32;
 
 pub(crate) fn make(mut options: Options<'_>) -> Scripted<EngineSpec> {
@@ -135,12 +134,12 @@ pub(crate) fn make(mut options: Options<'_>) -> Scripted<EngineSpec> {
     Ok(EngineSpec { kind, policy: policy.and_then(|spec| spec.factory), acceptance_rates, memory, auto_blocks })
 }
 
-/// An engine with vLLM's core; what its scripts do not say is as in `own`.
+/// An engine with vLLM's core; options that are not given are as in `own`.
 fn vllm(options: &mut Options<'_>, own: EngineConfigInput, is_auto: bool) -> Result<EngineKind, Vec<ConfigError>> {
     compat::refuse_unsupported(options);
     let mut input = own;
     if is_auto {
-        // Stands for the number until it is known.
+        // A placeholder until the number is known.
         input.num_gpu_blocks = option::NUM_GPU_BLOCKS.max;
     }
     for option in OPTIONS {
