@@ -6,7 +6,7 @@ use vcr_core::{Prompt, RequestId};
 use crate::config::PoolRole;
 use crate::traffic::{FollowUp, Turn};
 
-/// Where a live request stands in the cluster.
+/// Stage of a live request in the cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Stage {
     /// In front of a pool: in its router's queue, or until a worker is up.

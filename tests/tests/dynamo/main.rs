@@ -300,12 +300,15 @@ fn what_cannot_be_is_refused_with_its_name() {
             &["cannot write to `trace.jsonl/r.json`", "is a file, not a folder"],
         ),
         (&["--sweep", "num_workers"], &["NAME=VALUES"]),
-        (&["--sweep", "nonsense=1"], &["there is no option, engine argument or key"]),
+        (&["--sweep", "nonsense=1"], &["unknown name `nonsense`"]),
         (&["--sweep", "json=1"], &["--json is the same for all runs"]),
         (&["--sweep", "num_workers=0..2"], &["--sweep, num_workers=0: --num-workers must be at least 1"]),
         (&["--sweep", "block_size=16,x"], &["--sweep, block_size=x: --extra-engine-args, `block_size`"]),
         (&["--sweep", "num_workers=1..2", "--sweep-out", "sweep.txt"], &["must end in .csv, .json or .parquet"]),
-        (&["--sweep", "num_workers=1..2", "--report-json", "r.json"], &["a sweep writes --sweep-out"]),
+        (
+            &["--sweep", "num_workers=1..2", "--report-json", "r.json"],
+            &["cannot be combined with --sweep; use --sweep-out"],
+        ),
     ];
     for (args, needles) in cases {
         replay(&folder, args).failed(2, needles);

@@ -36,7 +36,7 @@ pub enum SourceOutput {
     Whole,
 }
 
-/// The way of KV from prefill to decode engines.
+/// The link for KV from prefill to decode engines.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LinkConfig {
     /// Bandwidth that concurrent transfers share; none for instant transfers.
@@ -49,7 +49,7 @@ pub struct LinkConfig {
     pub scope: TransferScope,
     /// Which transfers contend.
     pub sharing: LinkSharing,
-    /// What must have been generated before.
+    /// The output that prefill engines generate first.
     pub source_output: SourceOutput,
 }
 
@@ -83,7 +83,7 @@ pub enum Topology {
     },
 }
 
-/// What the engines of a pool do for a request.
+/// The part of a request that the engines of a pool compute.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum PoolRole {
     /// All of it.

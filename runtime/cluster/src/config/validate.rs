@@ -26,7 +26,7 @@ pub struct RunConfigError {
 }
 
 impl RunConfig {
-    /// Checks what cannot be expressed in the types.
+    /// Checks the rules that types cannot express.
     ///
     /// # Errors
     /// Every problem found.

@@ -57,7 +57,7 @@ pub(crate) struct Rescaling {
 }
 
 impl Fleet {
-    /// What autoscalers did, in order of time.
+    /// Decisions of autoscalers, in order of time.
     pub(crate) fn rescaled(&self) -> &[Rescaled] {
         &self.rescaled
     }
@@ -133,7 +133,7 @@ impl Fleet {
         }
         let from = here.len() as u32;
         off.truncate(desired.saturating_sub(from) as usize);
-        // What is coming before what is up, and of either the newest first.
+        // Starting engines before those that are up, the newest first.
         here.sort_unstable_by(|a, b| b.cmp(a));
         here.truncate(from.saturating_sub(desired) as usize);
         let to = from + off.len() as u32 - here.len() as u32;

@@ -1,4 +1,4 @@
-//! Metrics: what is measured, and under which name.
+//! Metrics: names, units and meanings, declared once.
 
 pub use crate::ledger::samples::{CountedSamples, Moments, Samples, Summary};
 
@@ -13,7 +13,7 @@ pub enum Unit {
     Ratio,
 }
 
-/// What a metric's values can be asked for.
+/// Kind of a metric, which decides its statistics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MetricKind {
     /// Many samples: percentiles, mean, min, max, count, rate.
@@ -26,7 +26,7 @@ pub enum MetricKind {
     Goodput,
 }
 
-/// What a metric can be asked of.
+/// Scope of a metric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scope {
     /// Of a run and of each of its workloads.
@@ -42,9 +42,9 @@ pub struct MetricInfo {
     pub name: &'static str,
     /// Unit of its values.
     pub unit: Unit,
-    /// Statistics that it has.
+    /// Its kind.
     pub kind: MetricKind,
-    /// What it can be asked of.
+    /// Its scope.
     pub scope: Scope,
     /// Its meaning, in one sentence without its capital letter and full stop.
     pub meaning: &'static str,
@@ -262,7 +262,7 @@ impl MetricSet {
                 summaries.trends[trend] = counted.summary();
                 let is_all = !several && summaries.trends[trend].is_some();
                 if is_all {
-                    // What only one of them has, all have.
+                    // Samples of one set only are those of the whole run.
                     all.trends[trend] = summaries.trends[trend];
                 }
                 // The gaps of a run are by far the most samples: they are not kept twice.
@@ -285,7 +285,7 @@ impl MetricSet {
     }
 }
 
-/// What [`MetricSet::summarise`] returns.
+/// The result of [`MetricSet::summarise`].
 pub(crate) struct Summarised {
     pub(crate) each: Vec<MetricSummaries>,
     pub(crate) all: MetricSummaries,

@@ -1,4 +1,4 @@
-//! A report out of what a run has left behind.
+//! Builds the report of a run from its final state.
 
 use std::collections::BTreeMap;
 use std::io::{BufWriter, Write};
@@ -21,7 +21,7 @@ const SCHEMA_VERSION: u32 = 2;
 /// them, so that the fingerprint of a run stays the same.
 const FINGERPRINTED_VERSION: u32 = 1;
 
-/// What a run has left behind.
+/// The final state of a run.
 pub(crate) struct RunEnd<'a> {
     pub(crate) config: &'a RunConfig,
     /// When the observer ended the run, if it did.
@@ -58,7 +58,7 @@ pub(crate) fn build(end: RunEnd<'_>) -> Result<Report, SimError> {
     let scaling = scaling_events(&fleet, duration_ns);
     let engine_names = fleet.workers().iter().map(|worker| fleet.engine_name(worker)).collect();
     let step_digests: Vec<u64> = fleet.workers().iter().map(Worker::step_digest).collect();
-    // What is summed up needs room.
+    // Summarising needs memory.
     drop(fleet);
     let (records, summarised) = ledger.close();
     let Summarised { each: mut sets, all, samples, token_gaps_ns } = summarised;
@@ -139,7 +139,7 @@ fn pool_reports(fleet: &Fleet, duration_ns: u64) -> Vec<PoolReport> {
     reports.collect()
 }
 
-/// What autoscalers did while there were requests.
+/// Decisions of autoscalers while there were requests.
 fn scaling_events(fleet: &Fleet, duration_ns: u64) -> Vec<ScalingEvent> {
     let during = fleet.rescaled().iter().filter(|rescaled| rescaled.at_ns <= duration_ns);
     let event = |&Rescaled { at_ns, role, from, to }: &Rescaled| ScalingEvent {

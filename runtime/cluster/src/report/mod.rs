@@ -52,10 +52,10 @@ pub struct MetricsReport {
     gauges: BTreeMap<String, f64>,
     /// Distributions by name (`_ms` appended to times); absent without samples.
     trends: BTreeMap<String, TrendReport>,
-    /// Why requests were rejected, and how many.
+    /// Rejected requests by reason.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub rejections: BTreeMap<String, u64>,
-    /// Why requests were lost, and how many.
+    /// Failed requests by reason.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub failures: BTreeMap<String, u64>,
 }
@@ -87,7 +87,7 @@ impl MetricsReport {
     }
 }
 
-/// What one engine did, or one rank of an engine that has several.
+/// Work of one engine, or of one rank of an engine that has several.
 #[derive(Clone, Debug, Serialize)]
 pub struct EngineReport {
     /// Name of its pool.
@@ -124,12 +124,12 @@ pub struct EngineReport {
     /// Tokens computed in prefill chunks, recomputed ones included.
     #[serde(skip)]
     pub prefill_tokens: u64,
-    /// What its tiers below the device did, if it has any.
+    /// Work of its tiers below the device, if it has any.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub kv_tiers: Option<KvTierReport>,
 }
 
-/// What the host and disk tiers of one engine did, until the end of the run.
+/// Work of the host and disk tiers of one engine until the end of the run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct KvTierReport {
     /// Tokens found in the prefix cache of the device at admissions.
@@ -150,7 +150,7 @@ pub struct KvTierReport {
     pub disk_to_host_bytes: u64,
 }
 
-/// How long a pool had engines.
+/// Engine time of a pool.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct PoolReport {
     /// Name of the pool.
@@ -183,12 +183,12 @@ pub struct ScalingEvent {
     pub to: u32,
 }
 
-/// What one link carried.
+/// Traffic of one link.
 #[derive(Clone, Debug, Serialize)]
 pub struct LinkReport {
     /// Bytes of all transfers.
     pub bytes: u64,
-    /// Share of the run with at least one transfer under way.
+    /// Share of the run with at least one transfer in progress.
     pub utilisation: f64,
 }
 
@@ -203,11 +203,10 @@ pub struct Report {
     pub seed: u64,
     /// Virtual time until the last request ended.
     pub duration_ms: f64,
-    /// Whether the run was stopped from outside, after this time: by a signal or
-    /// a time limit.
+    /// Whether the run was stopped early by a signal or a time limit.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub partial: bool,
-    /// Requests still under way when the run was cut off.
+    /// Requests in progress when the run was cut off.
     pub unfinished_requests: u64,
     /// Metrics over all workloads.
     pub metrics: MetricsReport,
@@ -218,7 +217,7 @@ pub struct Report {
     /// The pools; written only where the number of engines of any can change.
     #[serde(skip_serializing_if = "none_scales")]
     pub pools: Vec<PoolReport>,
-    /// What autoscalers did, in order of time.
+    /// Decisions of autoscalers, in order of time.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub scaling: Vec<ScalingEvent>,
     /// The links between prefill and decode engines.

@@ -17,8 +17,8 @@ use crate::ledger::record::{FailReason, Outcome};
 use crate::observe::Incident;
 
 impl Simulation<'_> {
-    /// A fault of the plan strikes.
-    pub(super) fn strike(&mut self, index: u32) -> Result<(), SimError> {
+    /// A planned fault takes effect.
+    pub(super) fn apply_planned_fault(&mut self, index: u32) -> Result<(), SimError> {
         let fault = &self.config.faults[index as usize];
         let pool = self.fleet.pool(fault.pool);
         let worker = pool.first_worker() + fault.engine * pool.config().data_parallel.size;
@@ -67,7 +67,7 @@ impl Simulation<'_> {
         Ok(())
     }
 
-    /// A request that waited for an engine of `pool` goes on.
+    /// A request that waited for an engine of `pool` continues.
     fn resume(&mut self, tag: u64, pool: PoolRole) -> Result<(), SimError> {
         let live = self.in_flight.get(tag);
         let has_blocks_or_kv = match pool {
@@ -83,7 +83,7 @@ impl Simulation<'_> {
         if !worker.lifecycle().is_serving() {
             return Ok(());
         }
-        // What drains would not be needed again.
+        // A draining engine is not needed again.
         let restart_after_ns = restart_after_ns.filter(|_| worker.lifecycle().is_up());
         let pool = worker.role();
         let then = match restart_after_ns {
@@ -122,7 +122,7 @@ impl Simulation<'_> {
         Ok(())
     }
 
-    /// A request loses what the ranks `crashed` held of it, and with that everything.
+    /// A request loses its state on the ranks `crashed`, and so has to start again.
     fn lose(&mut self, tag: u64, crashed: &Range<u32>) -> Result<(), SimError> {
         self.cancel_transfer(tag);
         self.routing.lost(self.now_ns, tag);

@@ -1,4 +1,4 @@
-//! A request's way through the cluster: to a worker, from it, and to its end.
+//! The life of a request in the cluster: submission, transfer, end.
 
 use std::ops::Range;
 
@@ -61,7 +61,7 @@ impl Simulation<'_> {
         }
     }
 
-    /// What the worker of a pool does about the request's KV.
+    /// The role of a pool's worker in the transfer of the request's KV.
     pub(super) fn kv_role(&self, tag: u64, pool: PoolRole) -> KvRole {
         match pool {
             PoolRole::Aggregated => KvRole::Local,
@@ -183,7 +183,7 @@ impl Simulation<'_> {
         self.end(tag, Outcome::Failed(FailReason::NoEngine));
     }
 
-    /// A request is over; its session goes on or makes room for another.
+    /// A request has ended; its session continues or makes room for another.
     pub(super) fn end(&mut self, tag: u64, outcome: Outcome) {
         self.ledger.end(tag, outcome, self.now_ns);
         let record = self.ledger.record(tag);

@@ -40,7 +40,7 @@ impl Simulation<'_> {
         })
     }
 
-    /// Where a request that has not ended stands, and what it waits for.
+    /// Stage of a request that has not ended, and what it waits for.
     fn whereabouts(&self, tag: u64) -> String {
         let Some(live) = self.in_flight.find(tag) else { return "has ended".to_owned() };
         let (worker, id) = match live.stage {

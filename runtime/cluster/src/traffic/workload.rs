@@ -1,4 +1,4 @@
-//! Workloads at work: when the next request starts and what it asks for.
+//! Running workloads: start and content of each next request.
 //!
 //! Every session draws from a stream of its own, named by workload and session
 //! number, so the order in which sessions interleave never changes what they
@@ -34,7 +34,7 @@ pub(crate) struct Turn {
     pub(crate) played_row: Option<u32>,
 }
 
-/// What comes after a turn has ended.
+/// The turn after one that has ended.
 #[derive(Debug)]
 pub(crate) enum FollowUp {
     /// The session is over.
@@ -44,7 +44,7 @@ pub(crate) enum FollowUp {
         row: u32,
         copy: u32,
         delay_ns: u64,
-        /// The prompt of this turn, where the next one's goes on from it.
+        /// The prompt of this turn, if the next one extends it.
         conversation: Option<Box<Prompt>>,
     },
     /// Whatever waits for this node of the workload's graph.
@@ -54,7 +54,7 @@ pub(crate) enum FollowUp {
 }
 
 impl FollowUp {
-    /// Whether the next turn says again what was answered to this one.
+    /// Whether the next turn's prompt repeats the answer to this one.
     pub(crate) fn needs_answer(&self) -> bool {
         matches!(self, Self::Drawn(_) | Self::TraceRow { conversation: Some(_), .. })
     }
@@ -194,7 +194,7 @@ impl Workload {
         is_known.then(|| self.planned_start_ns(self.started + before).unwrap_or(u64::MAX))
     }
 
-    /// When a session of an open loop starts whose time is not drawn, if there is such.
+    /// When the next session of an open loop without drawn times starts, if there is one.
     fn planned_start_ns(&self, session: u64) -> Option<u64> {
         let start_ns = self.config.start_ns;
         match &self.config.source {
@@ -259,7 +259,7 @@ impl Workload {
         }
     }
 
-    /// The turn after `follow_up`'s; `answer` gives the tokens of the last one's output.
+    /// The turn after `follow_up`'s; `answer` returns the tokens of the last one's output.
     pub(crate) fn next_turn(&self, follow_up: FollowUp, answer: impl Iterator<Item = u32>) -> Option<Turn> {
         match follow_up {
             FollowUp::None | FollowUp::Waiters { .. } => None,
@@ -304,7 +304,7 @@ impl Workload {
         }
     }
 
-    /// A turn of a trace; `conversation` is what its prompt goes on from.
+    /// A turn of a trace; its prompt extends `conversation`.
     fn trace_turn(&self, row: u32, copy: u32, conversation: Option<Prompt>) -> Turn {
         let WorkloadSource::Trace { trace, pacing, answers, .. } = &self.config.source else {
             unreachable!("only trace workloads have rows");

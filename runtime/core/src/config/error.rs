@@ -1,4 +1,4 @@
-//! What settings of an engine may not be.
+//! Problems of engine settings.
 
 /// One thing wrong with an [`EngineConfigInput`](crate::EngineConfigInput).
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
@@ -69,7 +69,7 @@ pub enum ConfigError {
         /// Blocks that requests can use.
         usable: u32,
     },
-    /// A cap that exceeds what it caps.
+    /// A cap above the value that it caps.
     #[error("`{field}` ({value}) must not exceed `{limit_field}` ({limit})")]
     Exceeds {
         /// Name of the setting.
@@ -91,7 +91,7 @@ pub enum ConfigError {
         /// The largest value taken.
         most: u32,
     },
-    /// Settings of which only one can be had.
+    /// Settings that exclude each other.
     #[error("`{field}` cannot be combined with `{other_field}`: {reason}")]
     Exclusive {
         /// Name of the setting.
@@ -101,7 +101,7 @@ pub enum ConfigError {
         /// Why.
         reason: &'static str,
     },
-    /// A setting that means nothing without another.
+    /// A setting that requires another.
     #[error("`{field}` needs `{needed}`: {reason}")]
     Needs {
         /// Name of the setting.

@@ -35,7 +35,7 @@ pub struct EngineOption {
     pub min: u32,
     /// Largest count or limit.
     pub max: u32,
-    /// What holds where a limit is not set; empty for other kinds of values.
+    /// Its default in words if a limit is not set; empty for other kinds of values.
     pub unset: &'static str,
     /// The minor version of vLLM that added it; none for options of all simulated
     /// versions, and of others than vLLM.
@@ -97,7 +97,7 @@ impl EngineOption {
         format!("{}{}", if is_on { "turn off: " } else { "" }, self.meaning)
     }
 
-    /// What is wrong with its value, if it is out of range.
+    /// The problem of its value, if it is out of range.
     pub(super) fn problem(&self, input: &EngineConfigInput) -> Option<ConfigError> {
         let (field, least, most) = (self.name, self.min, self.max);
         match (self.get)(input) {

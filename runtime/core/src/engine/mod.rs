@@ -1,4 +1,4 @@
-//! The engine: what it is made of, and how requests come to it.
+//! The engine: its state, and submission of requests.
 //!
 //! A sans-I/O state machine. The driver owns the clock: it calls
 //! [`Engine::schedule`] when a step may start, prices the plan's shape, and
@@ -47,7 +47,7 @@ pub(crate) enum QueueKind {
 pub struct Engine {
     pub(crate) config: EngineConfig,
     pub(crate) pool: KvPool,
-    /// What is kept below the device, if anything is.
+    /// KV tiers below the device, if any.
     pub(crate) tiers: Option<Box<KvTiers>>,
     pub(crate) requests: RequestTable,
     /// In order of admission.
@@ -91,7 +91,7 @@ pub struct Engine {
     pub(crate) loras: Vec<u32>,
     /// Tags of requests preempted since the last plan took them over.
     pub(crate) preempted_outside: Vec<u64>,
-    /// What is kept for a policy that ranks, if one does.
+    /// State for a policy that ranks, if there is one.
     pub(crate) policy_book: Option<Box<PolicyBook>>,
     /// Requests that decode without being looked at.
     pub(crate) steady_decode: SteadyDecode,
@@ -170,7 +170,7 @@ impl Engine {
         self.waiting.len() + self.kv_ready.len() + self.destinations.len() + self.num_loading
     }
 
-    /// Of [`Engine::num_waiting`] those that were passed over and not admitted
+    /// Of [`Engine::num_waiting`] those that were skipped and not admitted
     /// since: because their KV is or was loading, for their adapter, or because
     /// output from before a preemption was on its way (vLLM 0.31 to 0.33,
     /// `deferred_waiting`).
@@ -267,7 +267,7 @@ impl Engine {
         &self.outputs
     }
 
-    /// What the latest call of [`Engine::decode_ahead`] did, step by step.
+    /// Record of the latest call of [`Engine::decode_ahead`], step by step.
     #[must_use]
     pub fn fast_forward(&self) -> &FastForward {
         &self.fast_forward

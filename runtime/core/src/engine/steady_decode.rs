@@ -1,15 +1,15 @@
 //! Requests that decode steadily: one token in each step, without being looked at.
 //!
 //! While a request decodes, a step changes nothing about it but its length. Those
-//! whose outputs nobody is to be asked for ([`crate::DrawnOutputs`]) are members of
+//! whose outputs are drawn ([`crate::DrawnOutputs`]) are members of
 //! a steady decode: each step counts them, and looks only at those that need a block, fill
-//! one or end in it, which a calendar tells. So a step costs what happens in it,
-//! however many requests run.
+//! one or end in it, by a calendar. So the cost of a step depends on its events, not on the
+//! number of running requests.
 //!
-//! Owns who is a member and what members have not been told of. Promises what
-//! single steps would give: the same blocks in the same order, the same KV events,
-//! the same shapes. Whatever looks at the members themselves, or may take KV from
-//! them, dissolves the steady decode first.
+//! Owns the membership and the output tokens that are not reported yet. Guarantees the
+//! results of single steps: the same blocks in the same order, the same KV events, the same
+//! shapes. Code that reads the members themselves, or may take KV from them, dissolves the
+//! steady decode first.
 
 mod calendar;
 
@@ -31,7 +31,7 @@ const LEAST_BLOCK_TOKENS: u32 = 8;
 /// Larger ones would need a calendar that is larger than what it is for.
 const MAX_BLOCK_TOKENS: u32 = 4096;
 
-/// What is kept of a request beside it, by slot.
+/// State of a request in the steady decode, by slot.
 #[derive(Clone, Copy, Debug, Default)]
 struct Place {
     drawn: Option<DrawnOutputs>,
@@ -71,7 +71,7 @@ pub(crate) struct SteadyDecode {
 
 impl SteadyDecode {
     pub(crate) fn new(config: &EngineConfig) -> Self {
-        // Members are not among those that give way before others.
+        // Members cannot be preemption victims before others.
         let enabled = config.policy == Policy::Fcfs
             && !config.quirks().preempts_oldest()
             && config.max_loras == 0
@@ -92,9 +92,9 @@ impl SteadyDecode {
         }
     }
 
-    /// Notes whether and how the outputs of a new request are drawn.
+    /// Records whether and how the outputs of a new request are drawn.
     pub(crate) fn register(&mut self, id: RequestId, drawn: Option<DrawnOutputs>, block_size_tokens: u32) {
-        // Slots are used again, so what was there is replaced.
+        // Slots are reused, so old entries are replaced.
         if self.places.len() <= id.index() {
             if drawn.is_none() || !self.enabled {
                 return;
@@ -111,20 +111,19 @@ impl SteadyDecode {
 
     /// Enters a member for the next step that is more to it than one token.
     ///
-    /// What lies beyond the calendar is looked at on the way.
+    /// Steps beyond the calendar are split.
     fn enter(&mut self, id: RequestId, request: &Request) {
         let Place { known_at, .. } = self.places[id.index()];
         let steps = steps_until_growth(request).min(steps_until_store(request)).min(steps_until_end(request));
         self.calendar.enter(id, known_at, steps);
     }
 
-    /// The steps after the latest one in which members are looked at: bit 0 is the
-    /// next step, and so on for a fast_forward.
+    /// The steps after the latest one in which members are due: bit 0 is the next step.
     fn busy_steps(&self) -> u64 {
         self.calendar.busy_from(self.clock + 1)
     }
 
-    /// So many steps in which no member is looked at.
+    /// `steps` steps in which no member is due.
     fn pass(&mut self, steps: u32) {
         self.clock += u64::from(steps);
         self.context_tokens += u64::from(steps) * u64::from(self.members);
@@ -243,7 +242,7 @@ impl Engine {
         self.count_steady_decode(plan);
     }
 
-    /// So many steps of all members in a row, of which some may end in the last.
+    /// `steps` steps of all members in a row, of which some may end in the last.
     pub(crate) fn advance_steady_decode_by(&mut self, plan: &mut StepPlan, steps: u32, fast_forward: &mut FastForward) {
         let end = self.steady_decode.clock + u64::from(steps);
         loop {
@@ -311,7 +310,7 @@ impl Engine {
         self.steady_decode.due = due;
     }
 
-    /// Makes a member what it is after the step at `clock`.
+    /// Brings a member up to date after the step at `clock`.
     fn catch_up(&mut self, id: RequestId, clock: u64) {
         let place = &mut self.steady_decode.places[id.index()];
         let steps = (clock - place.known_at) as u32;
@@ -328,7 +327,7 @@ impl Engine {
         self.steady_decode.head = self.steady_decode.members as usize;
     }
 
-    /// How many of `most` steps can be told, given that the step in flight
+    /// How many of `most` steps can be predicted, given that the step in flight
     /// [`Engine::is_all_steady_decode`]; `new_blocks` gets the blocks that each takes.
     pub(crate) fn steady_decode_steps(&self, most: usize, new_blocks: &mut [u32]) -> usize {
         let mut most = most.min(new_blocks.len());
@@ -353,7 +352,7 @@ impl Engine {
 
     /// Makes all members single requests again, the step in flight included.
     ///
-    /// What they were given meanwhile is told by [`Engine::take_untold`].
+    /// [`Engine::take_untold`] returns their output tokens since they joined.
     pub fn dissolve_steady_decode(&mut self) {
         if self.steady_decode.head == 0 {
             return;
@@ -368,7 +367,7 @@ impl Engine {
         self.steady_decode.calendar.clear();
     }
 
-    /// Enters the members into the plan in flight one by one, and parts with them.
+    /// Enters the members into the plan in flight one by one, and removes them.
     fn list_members(&mut self) {
         let mut plan = self.take_plan(self.newest);
         let single: Vec<ScheduledRequest> = std::mem::take(&mut plan.scheduled);
@@ -383,8 +382,8 @@ impl Engine {
         self.put_plan(self.newest, plan);
     }
 
-    /// Parts with all members, so many steps not being applied yet. Tells the requests
-    /// at the head of the running list, those that were members with what they are.
+    /// Removes all members, with `steps_in_flight` steps not applied yet. Calls `tell` for each
+    /// request at the head of the running list, with its state if it was a member.
     fn part_members(&mut self, steps_in_flight: u64, mut tell: impl FnMut(RequestId, Option<&mut Request>)) {
         for position in 0..self.steady_decode.head {
             let id = self.running[position];
@@ -398,8 +397,8 @@ impl Engine {
         }
     }
 
-    /// Gives the tags of requests that are not members any more with the output
-    /// tokens that they got as members; all of them up to the latest step applied.
+    /// Returns the tags of requests that have left the steady decode with their output tokens
+    /// as members, up to the latest applied step.
     pub fn take_untold(&mut self) -> impl Iterator<Item = (u64, u32)> + '_ {
         self.steady_decode.untold.drain(..)
     }
@@ -425,8 +424,7 @@ fn begin_decode(request: &mut Request, id: RequestId) -> ScheduledRequest {
 }
 
 impl StepShape {
-    /// Counts so many decodes of one token in, whose contexts have so many tokens
-    /// in all after it.
+    /// Adds decodes of one token, whose contexts have `context_tokens` tokens in all after it.
     fn add_decodes(&mut self, requests: u64, context_tokens: u64) {
         self.sampled_requests += requests;
         self.decode_requests += requests;

@@ -1,10 +1,9 @@
-//! Who chooses output tokens, where that is somebody outside the engine.
+//! Sources of output tokens outside the engine.
 //!
-//! The engine asks a [`TokenSource`](crate::TokenSource) token by token; what
-//! stands behind it may want to hear of whole steps, because each call to it is
-//! costly. That is a [`BatchTokenSource`].
+//! The engine asks a [`TokenSource`](crate::TokenSource) token by token. A
+//! [`BatchTokenSource`] behind it is asked once per step, because its calls are costly.
 
-/// A request whose output a source will be asked for.
+/// A request that a source will be asked for outputs of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TokenRequest<'a> {
     /// Names the request among those of the source: a dense number that another
@@ -49,7 +48,7 @@ pub struct TokenRefusal {
     pub slot: u32,
     /// The source's name as the user knows it.
     pub source: String,
-    /// What of the request the source cannot follow.
+    /// The part of the request that the source cannot follow.
     pub reason: String,
 }
 
@@ -95,7 +94,7 @@ impl TokenAnswer {
     }
 }
 
-/// Chooses the output tokens of whole steps, a step in a call.
+/// Chooses the output tokens of whole steps, one step per call.
 ///
 /// One instance belongs to one engine; it may keep state from step to step.
 /// Given the same construction and the same calls it must answer the same.
@@ -107,7 +106,7 @@ pub trait BatchTokenSource: Send {
     /// slot may be in both. A slot is wanted at most once in a call.
     ///
     /// # Errors
-    /// When the source cannot give them. What was appended then means nothing,
+    /// When the source cannot choose them. Appended tokens then are invalid,
     /// and the source must not be asked again.
     fn step(
         &mut self,
@@ -118,14 +117,14 @@ pub trait BatchTokenSource: Send {
     ) -> Result<(), TokenError>;
 }
 
-/// Why a source gave no tokens.
+/// Why a source failed.
 #[derive(Debug, thiserror::Error)]
 #[error("token source `{source}` failed: {reason}")]
 pub struct TokenError {
     /// The source's name as the user knows it. (Written raw, because
     /// `thiserror` takes a plain `source` for the error underneath.)
     pub r#source: String,
-    /// What went wrong, and what to do about it.
+    /// The problem, and what to do about it.
     pub reason: String,
 }
 

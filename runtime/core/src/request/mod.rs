@@ -117,7 +117,7 @@ pub(crate) struct Request {
 // with rules; another line would cost every request that waits.
 const _: () = assert!(std::mem::offset_of!(Request, max_tokens) == 64 && size_of::<Request>() == 192);
 
-/// What is true of a request, one bit each.
+/// Flags of a request, one bit each.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Flags(u8);
 
@@ -261,7 +261,7 @@ impl Request {
     /// Appends so many outputs that follow from `seed` and are not kept.
     pub(crate) fn push_drawn_outputs(&mut self, seed: u64, outputs: u32, caching: bool, block_size_tokens: u32) {
         let end = self.num_tokens + outputs;
-        // What comes behind the last full block is never asked for.
+        // Tokens after the last full block are never needed.
         if caching && self.next_hash_tokens <= self.end_tokens {
             let mut state = self.hash_state;
             let mut tokens = self.num_tokens;

@@ -3,7 +3,7 @@
 use crate::kv::hash::{BlockHash, ChainHasher};
 
 /// A prompt as the engine needs it: its length, the identity of its blocks
-/// and, where someone wants to see them in KV events, its tokens.
+/// and, if KV events carry them, its tokens.
 #[derive(Clone, Debug)]
 pub struct Prompt {
     pub(crate) len_tokens: u32,

@@ -16,7 +16,7 @@ pub enum KvRole {
     Destination,
 }
 
-/// Outputs that follow from a seed, so that nobody has to be asked for them: token
+/// Outputs that follow from a seed, without asking a token source: token
 /// `i` is [`crate::seed::output_token`]`(seed, i)`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DrawnOutputs {
@@ -27,7 +27,7 @@ pub struct DrawnOutputs {
     pub group: u32,
 }
 
-/// What a client asks of the engine.
+/// A request as a client submits it.
 #[derive(Clone, Debug)]
 pub struct RequestSpec {
     /// The driver's own number for the request, given back with every output.
@@ -38,11 +38,11 @@ pub struct RequestSpec {
     /// alone: it completes without output (vLLM's API refuses this; replayed
     /// traces contain it).
     pub max_tokens: u32,
-    /// What ends the request before that, if anything may.
+    /// Rules that end the request earlier, if any.
     pub stops: Option<Box<StopRules>>,
-    /// Smaller is served first under the priority policy; ranked ones are told.
+    /// Smaller is served first under the priority policy; policies that rank receive it.
     pub priority: i32,
-    /// Whose request it is, for policies that ask; 0 where nobody told.
+    /// Its tenant, for policies; 0 if unknown.
     pub tenant: u64,
     /// Arrival time; breaks ties of priority, before order of submission.
     pub arrival_ns: u64,
@@ -55,7 +55,7 @@ pub struct RequestSpec {
     pub skip_reading_prefix_cache: bool,
     /// Lets the request decode steadily: its tokens are then not listed in the
     /// outputs of steps, but for the first and the last. The engine's token source
-    /// must give the same ones.
+    /// must return the same ones.
     pub drawn: Option<DrawnOutputs>,
 }
 

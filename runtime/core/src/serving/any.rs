@@ -48,13 +48,13 @@ impl AnyEngine {
         each!(self, engine => engine.config().clone().into())
     }
 
-    /// Most requests running at once.
+    /// Maximum number of running requests.
     #[must_use]
     pub fn max_num_seqs(&self) -> u32 {
         each!(self, engine => engine.config().max_num_seqs)
     }
 
-    /// Most tokens computed in one step.
+    /// Maximum number of tokens computed in one step.
     #[must_use]
     pub fn max_num_batched_tokens(&self) -> u32 {
         match self {

@@ -222,7 +222,7 @@ impl SglangEngine {
     }
 
     pub(super) fn enter(plan: &mut StepPlan, entry: ScheduledRequest, emits: bool) {
-        // Who was retracted begins again, with its outputs as part of its prompt.
+        // A retracted request begins again, with its outputs as part of its prompt.
         plan.shape.add(&entry, emits, u32::MAX);
         plan.total_num_scheduled_tokens += entry.num_scheduled_tokens;
         plan.scheduled.push(entry);
@@ -254,8 +254,8 @@ impl SglangEngine {
         self.prefills = prefills;
     }
 
-    /// The plan in the order that all drivers know: who goes on with a prompt,
-    /// who decodes, and whoever is new at the end.
+    /// The plan in the order that all drivers know: requests that continue a prompt, those that
+    /// decode, and new ones at the end.
     pub(super) fn end_pass(&mut self, plan: &mut StepPlan) {
         self.enter_prefills(plan, self.prefills.len());
         for index in 0..self.joining.len() {

@@ -38,7 +38,7 @@ impl Started {
     }
 }
 
-/// The source of one engine, and what it has chosen so far.
+/// The source of one engine, and the tokens it has chosen so far.
 pub(crate) struct ChosenTokens {
     source: Box<dyn BatchTokenSource>,
     started: Vec<Started>,
@@ -47,7 +47,7 @@ pub(crate) struct ChosenTokens {
     answer: TokenAnswer,
     slots: BTreeMap<u64, u32>,
     vacant: Vec<u32>,
-    /// What was chosen for the request of each slot.
+    /// Chosen tokens of the request of each slot.
     outputs: Vec<Vec<u32>>,
 }
 
@@ -75,7 +75,7 @@ impl ChosenTokens {
         self.started.push(Started { slot, seed, prompt, max_tokens, eos_token });
     }
 
-    /// A request left the engine; gives what was chosen for it.
+    /// A request left the engine; returns the tokens chosen for it.
     pub(crate) fn end(&mut self, tag: u64) -> Vec<u32> {
         let Some(slot) = self.slots.remove(&tag) else { return Vec::new() };
         self.vacant.push(slot);
@@ -127,7 +127,7 @@ impl ChosenTokens {
         Ok(())
     }
 
-    /// A refusal is an error of the run: nobody behind a request could be told.
+    /// A refusal is an error of the run: requests have no client that could receive it.
     #[cold]
     fn refusal_error(&self, refusal: &TokenRefusal) -> TokenError {
         let TokenRefusal { slot, source, reason } = refusal;

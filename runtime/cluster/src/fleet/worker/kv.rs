@@ -7,13 +7,13 @@ use vcr_core::{KvTierChange, KvTierStats, KvTiers, ServingEngine, TierRun};
 use super::Worker;
 
 impl Worker {
-    /// Goes on with loads from its tiers, and adds the requests whose load is complete.
+    /// Advances loads from its tiers, and adds the requests whose load is complete.
     pub(crate) fn advance_loads(&mut self, now_ns: u64, loaded: &mut Vec<u64>) {
         self.tiers_wake_ns = None;
         self.engine.advance_tiers(now_ns, loaded);
     }
 
-    /// When a load from its tiers goes on, unless that is known.
+    /// When a load from its tiers advances next, unless that is known.
     pub(crate) fn expect_load_ns(&mut self) -> Option<u64> {
         let at_ns = self.engine.kv_tiers().and_then(KvTiers::next_load_ns)?;
         if self.tiers_wake_ns.is_some_and(|earlier_ns| earlier_ns <= at_ns) {
@@ -31,7 +31,7 @@ impl Worker {
         })
     }
 
-    /// Shows what has come to its tiers and left them since the last time.
+    /// Shows the blocks that were added to its tiers and removed since the last call.
     pub(crate) fn take_tier_changes(&mut self, now_ns: u64, show: impl FnMut(KvTierChange)) {
         if let Some(tiers) = self.engine.kv_tiers_mut() {
             tiers.advance(now_ns);

@@ -33,7 +33,7 @@ pub(crate) use lifecycle::{Health, Lifecycle};
 
 pub(crate) struct Worker {
     role: PoolRole,
-    /// Index in the pool, where the ranks of an engine stand side by side.
+    /// Index in the pool, where the ranks of an engine are neighbours.
     index: u32,
     engine: AnyEngine,
     lifecycle: Lifecycle,
@@ -124,7 +124,7 @@ impl Worker {
         })
     }
 
-    /// What a router sees of this worker.
+    /// The load of this worker for a router.
     pub(crate) fn load(&self, overlap_blocks: u32) -> WorkerLoad {
         WorkerLoad {
             worker: self.index,
@@ -288,7 +288,7 @@ impl Worker {
         self.engine.oldest_plan()
     }
 
-    /// Loses all requests and the cache; `then` says what becomes of it.
+    /// Loses all requests and the cache; `then` is its health afterwards.
     pub(crate) fn crash(&mut self, now_ns: u64, then: Health) {
         // The rest of a step in flight is not spent.
         self.cut_step(now_ns);
@@ -296,7 +296,7 @@ impl Worker {
         self.end_process(now_ns, then);
     }
 
-    /// Its process is gone. What is off has given its place back.
+    /// Its process has ended.
     fn end_process(&mut self, now_ns: u64, then: Health) {
         self.executing = false;
         let tiers = self.tier_stats(now_ns).unwrap_or_default();

@@ -1,8 +1,8 @@
-//! What a worker did, over all its incarnations.
+//! Totals of a worker over all its incarnations.
 
 use vcr_core::{EngineStats, KvTierStats};
 
-/// What a worker did, over all its incarnations.
+/// Totals of a worker over all its incarnations.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct WorkerTotals {
     pub(crate) busy_ns: u64,

@@ -16,7 +16,7 @@ pub(super) struct Calendar {
 }
 
 impl Calendar {
-    /// Covers so many steps or more, if it covers none yet.
+    /// Covers at least `steps` steps, unless it covers some already.
     pub(super) fn cover(&mut self, steps: usize) {
         if self.steps.is_empty() {
             let steps = steps.next_power_of_two().max(2 * STEPS_PER_WORD);
