@@ -124,7 +124,7 @@ fn trend_row(label: String, summary: TrendReport, unit: Unit) -> Vec<String> {
     std::iter::once(label).chain(values).chain([summary.count.to_string()]).collect()
 }
 
-/// The runs, a row each, by what they are compared by most.
+/// One row per run, with its main metrics.
 fn comparison_table(runs: &[Arc<Report>]) -> Table {
     let trends = [Trend::Ttft, Trend::Itl, Trend::E2e];
     let mut table = bare_table();

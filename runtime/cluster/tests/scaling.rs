@@ -282,4 +282,7 @@ fn a_scaling_that_makes_no_sense_is_refused() {
     beyond.faults = vec![crash(4, 0, None)];
     let errors = beyond.check().expect_err("there is no such engine");
     assert!(errors[0].to_string().contains("which has engines 0 to 3"), "{errors:?}");
+    beyond.faults = vec![FaultConfig { pool: PoolRole::Decode, ..crash(0, 0, None) }];
+    let errors = beyond.check().expect_err("there is no such pool");
+    assert!(errors[0].to_string().contains("names the decode pool, which does not exist"), "{errors:?}");
 }

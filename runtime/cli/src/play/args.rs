@@ -13,7 +13,7 @@ use super::replay::ReplayArgs;
 use super::timing::TimingArgs;
 use crate::guest::config::guest_config;
 
-/// Options of `vcr play`, by what they concern.
+/// Options of `vcr play`, by topic.
 #[derive(Debug, Args)]
 pub(crate) struct PlayArgs {
     #[command(flatten)]

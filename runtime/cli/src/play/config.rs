@@ -27,7 +27,7 @@ const FILES_OF_PROCESS: u64 = 100;
 /// and connections.
 const FILES_OF_ENGINE: u64 = 18;
 
-/// Whether this process may open what so many engines need.
+/// Checks that this process may open the files and sockets of `engines` engines.
 fn check_open_files(engines: u16) -> Result<(), Unusable> {
     let limit = raise_limit_of_files();
     let needed = FILES_OF_PROCESS + u64::from(engines) * FILES_OF_ENGINE;
@@ -123,7 +123,7 @@ fn identity(args: &LinkArgs) -> Identity {
     }
 }
 
-/// What engines follow, and what ranks for them.
+/// The policy of the engines, and the factory of what ranks for them.
 fn policy(args: &PlayArgs, guests: &LiveGuests) -> Result<(Policy, Option<PolicyFactory>), Unusable> {
     let (place, text) = ("--scheduling-policy", args.engine.scheduling_policy.as_str());
     let guest_config = args.engine.scheduling_policy_config.as_deref();
@@ -145,7 +145,7 @@ fn policy(args: &PlayArgs, guests: &LiveGuests) -> Result<(Policy, Option<Policy
     Ok(expression::policy(place, text, Path::new(""), guests.wall_time())?)
 }
 
-/// What decides which engine computes a request.
+/// The router of the engines.
 fn router(args: &PlayArgs, guests: &LiveGuests) -> Result<Option<RouterFactory>, Unusable> {
     let Some(text) = args.routing.router.as_deref() else { return Ok(None) };
     let guest_config = args.routing.router_config.as_deref();
@@ -173,7 +173,7 @@ fn router(args: &PlayArgs, guests: &LiveGuests) -> Result<Option<RouterFactory>,
     Ok(Some(native("--router", text)?))
 }
 
-/// The model, and what to call it.
+/// The latency model and its name.
 fn latency(args: &PlayArgs, guests: &LiveGuests) -> Result<(LatencyFactory, String), Unusable> {
     let fallback = args.guests.latency_fallback.as_ref();
     let fallback = fallback.map(|text| named_latency(guests, "--latency-fallback", text, None, None)).transpose()?;
@@ -201,7 +201,7 @@ fn tokens(args: &PlayArgs, guests: &LiveGuests) -> Result<TokenSettings, Unusabl
         other => {
             return Err(Unusable {
                 message: format!("--tokens {other}: there is no such source and no such file"),
-                hint: Some("say random, echo, the path of a .jsonl file or that of a .wasm guest".to_owned()),
+                hint: Some("expected random, echo, the path of a .jsonl file or that of a .wasm guest".to_owned()),
             });
         }
     };

@@ -1,5 +1,5 @@
 //! The engine of `vcr play`: the options that [`vcr_core::OPTIONS`] declares, as flags in
-//! vLLM's spelling, and those that only live engines have.
+//! vLLM's notation, and those that only live engines have.
 
 use std::sync::LazyLock;
 
@@ -122,7 +122,7 @@ impl EngineOptions {
                 OptionValue::Share(default) => {
                     OptionValue::Share(matches.get_one(option.name).copied().unwrap_or(default))
                 }
-                // A flag changes what holds without it.
+                // A flag inverts the default.
                 OptionValue::Switch(default) => OptionValue::Switch(default != matches.get_flag(option.name)),
                 name @ OptionValue::Name(_) => name,
             };

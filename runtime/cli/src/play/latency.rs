@@ -1,4 +1,4 @@
-//! Latency models by what users call them.
+//! Latency models by their names.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -36,8 +36,8 @@ pub(crate) fn named_latency(
     Ok((factory, text.to_owned()))
 }
 
-/// Requests at which the load factor holds in full, whatever `--max-num-seqs` is; that of
-/// `knobs(...)` in scenarios.
+/// Requests at which the load factor applies in full, independent of `--max-num-seqs`; the
+/// default of `knobs(...)` in scenarios.
 const FULL_LOAD_REQUESTS: u64 = 256;
 
 /// The model of the options of single times, and its name: how scenarios write it. Without

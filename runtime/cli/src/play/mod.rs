@@ -19,7 +19,7 @@ use crate::stop::{self, Cause};
 use args::PlayArgs;
 use guests::LiveGuests;
 
-/// Serves until a signal, or until an engine cannot go on.
+/// Serves until a signal, or until an engine fails.
 pub(crate) fn play(args: &PlayArgs) -> Exit {
     log(args.process.quiet, None);
     let guests = LiveGuests::new(&args.guests);

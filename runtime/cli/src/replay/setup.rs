@@ -17,7 +17,7 @@ use vcr_trace::{HashIdScope, SharedPrefix, Strictness, Trace, TraceOptions, read
 use super::Refusal;
 use super::args::{Contention, IdScope, ReplayArgs, RouterMode};
 
-/// What the run and its workload are called.
+/// Name of the run and its workload.
 const NAME: &str = "replay";
 
 /// A run, ready to go.

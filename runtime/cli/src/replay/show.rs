@@ -1,4 +1,4 @@
-//! What came of a run: files, JSON, tables.
+//! Output of a run's results: files, JSON, tables.
 
 use std::io::{self, Write};
 
@@ -22,7 +22,7 @@ pub(crate) struct Results<'a> {
     pub(crate) summary: &'a Summary,
     pub(crate) warnings: &'a [String],
     pub(crate) trace: Option<&'a Trace>,
-    /// What has ended the run before its end, if anything has.
+    /// What stopped the run early, if anything did.
     pub(crate) stopped: Option<Cause>,
 }
 
@@ -61,7 +61,7 @@ impl Results<'_> {
         Some(first_turns.map(name).collect())
     }
 
-    /// Prints what was asked for.
+    /// Prints the requested output.
     pub(crate) fn print(&self, out: &mut dyn Write) -> io::Result<()> {
         if self.args.output.json {
             return self.write_json(out);

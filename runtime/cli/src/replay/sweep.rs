@@ -22,10 +22,10 @@ use crate::progress::TerminalReporter;
 use crate::stop;
 use crate::style::{align_right, bare_table, write_table};
 
-/// Runs beyond which somebody has mistyped a range.
+/// Maximum number of runs; more are a mistyped range.
 const MAX_POINTS: usize = 100_000;
 
-/// Options that say what is read, printed or written, and not what is run.
+/// Options of inputs and outputs, which do not change a run.
 const NOT_SWEPT: [&str; 19] = [
     "memory-limit",
     "sessions",
@@ -48,7 +48,7 @@ const NOT_SWEPT: [&str; 19] = [
     "help",
 ];
 
-/// What a swept name names.
+/// The target of a swept name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Target {
     /// An option of the command.
@@ -70,7 +70,7 @@ struct Axis {
     values: Vec<String>,
 }
 
-/// What came of a run.
+/// The result of a run.
 struct Point {
     /// The value on each axis.
     values: Vec<String>,
@@ -244,7 +244,7 @@ fn point_args(
     }
     words.extend(files.iter().cloned());
     let mut point = if axes.iter().any(|axis| matches!(axis.target, Target::Flag(_))) {
-        // A flag that is given again overrides what was given before.
+        // A repeated flag overrides the earlier one.
         let cli = Cli::try_parse_from(words).map_err(|error| {
             let text = error.to_string();
             let line = text.lines().next().unwrap_or_default();
@@ -313,7 +313,7 @@ fn columns(axes: &[Axis], points: &[Point]) -> Vec<Column> {
     columns
 }
 
-/// Keys about the host, on which runs side by side disturb each other.
+/// Keys about the host, on which parallel runs disturb each other.
 fn is_of_host(key: &str) -> bool {
     ["wall_time_ms", "processed_tokens_per_s", "processed_output_tokens_per_s"].contains(&key)
 }

@@ -1,4 +1,4 @@
-//! Host and disk tiers, as both spellings have them.
+//! Host and disk tiers of both layouts.
 //!
 //! The flat one has 1.4's names (`num_g2_blocks`, ...), the nested one 1.6's
 //! (`native_host_offload`, `g3_offload`). Defaults are those of each line.
@@ -8,13 +8,13 @@ use vcr_core::KvTiersConfig;
 use super::raw::{ABOUT_MEMORY, Kind, Raw};
 use crate::keys::Keys;
 
-/// Bandwidth to and from the host where 1.6 is told none.
+/// Default bandwidth to and from the host in 1.6.
 const HOST_GB_PER_S: f64 = 32.0;
 
-/// Bandwidth to and from the disk where 1.6 is told none.
+/// Default bandwidth to and from the disk in 1.6.
 const DISK_GB_PER_S: f64 = 10.0;
 
-/// Wait for the disk where 1.6 is told none.
+/// Default latency of the disk in 1.6.
 const DISK_LATENCY_MS: f64 = 0.1;
 
 const ABOUT_OBJECTS: &str = "is not simulated: there is a host and a disk, and no object store; remove it";
@@ -46,7 +46,7 @@ pub(super) fn flat(keys: &mut Keys<'_>) -> Option<KvTiersConfig> {
     if objects {
         keys.problem("enable_g4_storage", ABOUT_OBJECTS);
     }
-    keys.pass_over(&["bandwidth_g2_to_g4_gbps", "bandwidth_g4_to_g2_gbps"], "there is no object store");
+    keys.pass_over(&["bandwidth_g2_to_g4_gbps", "bandwidth_g4_to_g2_gbps"], "object stores are not simulated");
     if disk_blocks == 0 {
         let without = "it is read together with `num_g3_blocks` only";
         keys.pass_over(&["bandwidth_g2_to_g3_gbps", "bandwidth_g3_to_g2_gbps"], without);

@@ -32,7 +32,7 @@ fn keys(value: &Value) -> Vec<&str> {
 /// Statistics of each distribution in a report, as prefixes of its name.
 const STATISTICS: [&str; 9] = ["mean", "min", "max", "median", "p75", "p90", "p95", "p99", "std"];
 
-/// Keys of a report of `python -m dynamo.replay` 1.4.2 that are no statistics.
+/// Keys of a report of `python -m dynamo.replay` 1.4.2 that are not statistics.
 const KEYS_OF_1_4: [&str; 20] = [
     "completed_requests",
     "decode_gpus_per_worker",
@@ -122,7 +122,7 @@ fn empty() -> vcr_cluster::Report {
 }
 
 proptest! {
-    /// What is told of rates is what the rates one by one would tell.
+    /// The summary of rates equals that of the single rates.
     #[test]
     fn rates_are_those_of_single_gaps(gaps_ns in prop::collection::vec(0_u64..50, 1..60)) {
         let mut samples = Samples::default();

@@ -1,6 +1,6 @@
 //! The values of a sweep: lists and ranges.
 
-/// Values beyond which somebody has mistyped a range.
+/// Maximum number of values; more are a mistyped range.
 const MAX_VALUES: f64 = 10_000.0;
 
 /// What `1..16`, `0.5..2..0.5` or `a,b,c` stand for, in order. Both ends of a range
