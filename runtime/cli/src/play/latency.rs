@@ -48,7 +48,7 @@ pub(crate) fn single_times(args: &TimingArgs) -> Result<(LatencyFactory, String)
     let first_std_ns = args.time_to_first_token_std_dev.or(args.prefill_time_std_dev);
     if first_ns.is_none() && args.inter_token_latency.is_none() && args.prefill_time_per_token.is_none() {
         let model = Fixed::new(FixedInput::Step { step_ns: 0 }).map_err(unusable)?;
-        return Ok((Arc::new(move |_context| Ok(Box::new(model.clone()))), "fixed(#{ step: \"0ns\" })".to_owned()));
+        return Ok((Arc::new(move |_context| Ok(Box::new(model))), "fixed(#{ step: \"0ns\" })".to_owned()));
     }
     let (ttft, ttft_text) = spread(first_ns.unwrap_or(0), first_std_ns);
     let (itl, itl_text) = spread(args.inter_token_latency.unwrap_or(0), args.inter_token_latency_std_dev);

@@ -42,7 +42,7 @@ impl Results<'_> {
 
     /// What the sessions are called, as Dynamo does: by the trace, or after the line
     /// of their only request. Where none has several turns, nor a concurrency counts
-    /// them, they are not told.
+    /// them, they are not reported.
     fn session_names(&self) -> Option<Vec<String>> {
         let Some(trace) = self.trace else {
             let synthetic = &self.args.synthetic;
@@ -79,12 +79,12 @@ impl Results<'_> {
     fn write_json(&self, out: &mut dyn Write) -> io::Result<()> {
         let preset = self.args.cluster.preset;
         let name = Preset::NAMES.iter().find(|(_, other)| *other == preset).map_or("", |(name, _)| *name);
-        let told = json::Told { preset: name, warnings: self.warnings, stopped_by: self.stopped.map(Cause::name) };
+        let facts = json::RunFacts { preset: name, warnings: self.warnings, stopped_by: self.stopped.map(Cause::name) };
         let format = self.args.output.report_format.unwrap_or(match preset {
             Preset::Dynamo1_4 => ReportFormat::Flat1_4,
             Preset::Dynamo1_6 => ReportFormat::Nested1_6,
         });
-        serde_json::to_writer_pretty(&mut *out, &json::report(self.run, self.summary, told, format))?;
+        serde_json::to_writer_pretty(&mut *out, &json::report(self.run, self.summary, facts, format))?;
         writeln!(out)
     }
 

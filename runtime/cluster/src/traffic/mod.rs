@@ -3,8 +3,10 @@
 //! Owns every workload's position, thinking sessions, and the answers that next turns repeat;
 //! schedules the arrivals that follow from them.
 
+mod answer;
 mod graph;
 mod synthetic;
+mod turn;
 mod workload;
 
 use std::collections::BTreeMap;
@@ -17,7 +19,9 @@ use crate::event::{Event, EventQueue};
 use crate::ledger::record::{Outcome, RequestRecord};
 pub use synthetic::{SyntheticInput, SyntheticProblem};
 use workload::Workload;
-pub(crate) use workload::{FollowUp, PacedAnswer, Turn};
+
+pub(crate) use answer::PacedAnswer;
+pub(crate) use turn::{FollowUp, Turn};
 
 /// A session between two turns.
 #[derive(Debug)]

@@ -8,67 +8,15 @@ use std::sync::Arc;
 
 use vcr_core::{Prompt, seed};
 use vcr_random::Stream;
-use vcr_trace::{AnswerTimes, OutputTime, Trace};
+use vcr_trace::Trace;
 
+use super::answer::PacedAnswer;
 use super::graph::Graph;
+use super::turn::{DrawnSession, FollowUp, Turn};
 use crate::config::{Answers, Arrivals, Limit, RequestMix, TracePacing, WorkloadConfig, WorkloadSource};
 
 const NS_PER_S: f64 = 1e9;
 const NS_PER_MS: f64 = 1e6;
-
-/// One request as its workload asks for it.
-#[derive(Debug)]
-pub(crate) struct Turn {
-    pub(crate) prompt: Prompt,
-    pub(crate) max_tokens: u32,
-    pub(crate) priority: i32,
-    pub(crate) strict_priority: u32,
-    /// To be named by [`Workload::policy_class`].
-    pub(crate) policy_class: Option<u32>,
-    /// Number of the session in its workload.
-    pub(crate) session: u64,
-    /// Position in the session, from 0.
-    pub(crate) turn: u32,
-    pub(crate) follow_up: FollowUp,
-    /// The row of the trace that is answered as recorded, if it is.
-    pub(crate) played_row: Option<u32>,
-}
-
-/// The turn after one that has ended.
-#[derive(Debug)]
-pub(crate) enum FollowUp {
-    /// The session is over.
-    None,
-    /// A row of the workload's trace, `delay_ns` later.
-    TraceRow {
-        row: u32,
-        copy: u32,
-        delay_ns: u64,
-        /// The prompt of this turn, if the next one extends it.
-        conversation: Option<Box<Prompt>>,
-    },
-    /// Whatever waits for this node of the workload's graph.
-    Waiters { node: u64 },
-    /// Another drawn turn.
-    Drawn(Box<DrawnSession>),
-}
-
-impl FollowUp {
-    /// Whether the next turn's prompt repeats the answer to this one.
-    pub(crate) fn needs_answer(&self) -> bool {
-        matches!(self, Self::Drawn(_) | Self::TraceRow { conversation: Some(_), .. })
-    }
-}
-
-/// A synthetic session between two turns.
-#[derive(Debug)]
-pub(crate) struct DrawnSession {
-    rng: Stream,
-    number: u64,
-    next_turn: u32,
-    turns: u32,
-    conversation: Prompt,
-}
 
 /// A workload and its position.
 pub(crate) struct Workload {
@@ -370,39 +318,6 @@ impl Workload {
             left -= len;
         }
         prompt
-    }
-}
-
-/// A recorded answer of a workload.
-pub(crate) struct PacedAnswer<'a> {
-    pacing: TracePacing,
-    pub(crate) times: &'a AnswerTimes,
-    outputs: &'a [OutputTime],
-}
-
-impl PacedAnswer<'_> {
-    /// Nanoseconds from the arrival to the admission.
-    pub(crate) fn queue_ns(&self) -> u64 {
-        self.pacing.scale(self.times.queue_ns)
-    }
-
-    /// Nanoseconds from the arrival to an output, or to the end after the last.
-    pub(crate) fn after_ns(&self, output: u32) -> u64 {
-        self.pacing.scale(self.outputs.get(output as usize).map_or(self.times.end_ns, |output| output.after_ns))
-    }
-
-    /// Tokens of an output; none behind the last.
-    pub(crate) fn num_tokens(&self, output: u32) -> Option<u32> {
-        self.outputs.get(output as usize).map(|output| output.num_tokens)
-    }
-}
-
-impl TracePacing {
-    /// A time or a wait of the trace as virtual time.
-    pub(crate) fn scale(self, ns: u64) -> u64 {
-        let (Self::Recorded { speedup } | Self::ClosedLoop { speedup, .. }) = self;
-        // Exact where nothing is scaled: a double holds 53 bits.
-        if speedup == 1.0 { ns } else { (ns as f64 / speedup).round() as u64 }
     }
 }
 

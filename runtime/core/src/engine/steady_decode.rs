@@ -41,7 +41,7 @@ struct Place {
     /// The step up to which the request itself is known, on the steady decode's clock.
     known_at: u64,
     /// Output tokens that the driver knows of.
-    told_tokens: u32,
+    reported_tokens: u32,
 }
 
 /// The members of an engine's steady decode, and when each is looked at next.
@@ -64,7 +64,7 @@ pub(crate) struct SteadyDecode {
     /// The members to look at in coming steps.
     calendar: Calendar,
     /// Output tokens that the driver does not know of: tag and number.
-    untold: Vec<(u64, u32)>,
+    unreported: Vec<(u64, u32)>,
     /// Scratch.
     due: Vec<RequestId>,
 }
@@ -87,7 +87,7 @@ impl SteadyDecode {
             next_handle: 0,
             context_tokens: 0,
             calendar: Calendar::default(),
-            untold: Vec::new(),
+            unreported: Vec::new(),
             due: Vec::new(),
         }
     }
@@ -136,7 +136,7 @@ impl SteadyDecode {
         self.members -= 1;
         self.groups[drawn.group as usize] -= 1;
         self.context_tokens -= u64::from(request.num_computed_tokens);
-        self.untold.push((request.tag, request.num_output_tokens() - place.told_tokens));
+        self.unreported.push((request.tag, request.num_output_tokens() - place.reported_tokens));
     }
 }
 
@@ -184,17 +184,17 @@ impl Engine {
             steady_decode.members += 1;
             steady_decode.head += 1;
             steady_decode.context_tokens += u64::from(request.num_computed_tokens);
-            let told_tokens = request.num_output_tokens();
+            let reported_tokens = request.num_output_tokens();
             steady_decode.places[id.index()] = Place {
                 drawn: Some(drawn),
                 is_member: true,
                 handle: steady_decode.next_handle,
                 known_at: steady_decode.clock,
-                told_tokens,
+                reported_tokens,
             };
             steady_decode.next_handle += 1;
             steady_decode.enter(id, request);
-            if told_tokens == 1 {
+            if reported_tokens == 1 {
                 self.outputs.joined.push(request.tag);
             }
         }
@@ -352,7 +352,7 @@ impl Engine {
 
     /// Makes all members single requests again, the step in flight included.
     ///
-    /// [`Engine::take_untold`] returns their output tokens since they joined.
+    /// [`Engine::take_unreported`] returns their output tokens since they joined.
     pub fn dissolve_steady_decode(&mut self) {
         if self.steady_decode.head == 0 {
             return;
@@ -399,8 +399,8 @@ impl Engine {
 
     /// Returns the tags of requests that have left the steady decode with their output tokens
     /// as members, up to the latest applied step.
-    pub fn take_untold(&mut self) -> impl Iterator<Item = (u64, u32)> + '_ {
-        self.steady_decode.untold.drain(..)
+    pub fn take_unreported(&mut self) -> impl Iterator<Item = (u64, u32)> + '_ {
+        self.steady_decode.unreported.drain(..)
     }
 }
 

@@ -107,8 +107,8 @@ impl ServingEngine for AnyEngine {
         each!(self, engine => ServingEngine::update(engine, source))
     }
 
-    fn take_untold(&mut self, tell: impl FnMut(u64, u32)) {
-        each!(self, engine => ServingEngine::take_untold(engine, tell));
+    fn take_unreported(&mut self, tell: impl FnMut(u64, u32)) {
+        each!(self, engine => ServingEngine::take_unreported(engine, tell));
     }
 
     fn decode_ahead<S: TokenSource + ?Sized>(&mut self, steps: u32, source: &mut S) {

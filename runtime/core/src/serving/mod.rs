@@ -116,7 +116,7 @@ pub trait ServingEngine {
 
     /// Reports requests that have left steady decode: the tag, and the output tokens of
     /// that time, which no step outputs have listed, up to the latest step applied.
-    fn take_untold(&mut self, tell: impl FnMut(u64, u32)) {
+    fn take_unreported(&mut self, tell: impl FnMut(u64, u32)) {
         let _ = tell;
     }
 

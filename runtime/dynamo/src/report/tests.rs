@@ -88,11 +88,11 @@ fn the_flat_report_has_the_keys_of_1_4() {
 #[test]
 fn the_nested_report_has_the_keys_of_1_6() {
     let summary = Summary::of(&empty(), &ReportSettings::default());
-    let told = json::Told { preset: "dynamo-1.6", warnings: &[], stopped_by: None };
-    let report = json::report(&empty(), &summary, told, ReportFormat::Nested1_6);
+    let facts = json::RunFacts { preset: "dynamo-1.6", warnings: &[], stopped_by: None };
+    let report = json::report(&empty(), &summary, facts, ReportFormat::Nested1_6);
     assert_eq!(keys(&report), ["coverage", "per_request", "planner", "summary", "vcr"]);
     assert_eq!(keys(&report["summary"]), with_statistics(&[&KEYS_OF_1_4, &KEYS_SINCE_1_6]));
-    let flat = json::report(&empty(), &summary, told, ReportFormat::Flat1_4);
+    let flat = json::report(&empty(), &summary, facts, ReportFormat::Flat1_4);
     assert_eq!(keys(&flat), with_statistics(&[&KEYS_OF_1_4, &["vcr"]]));
     assert_eq!(flat["vcr"], report["vcr"]);
 }

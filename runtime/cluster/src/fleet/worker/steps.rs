@@ -26,7 +26,7 @@ impl Worker {
     /// Shows the requests that have left its steady decode, and how many tokens each
     /// got there.
     pub(crate) fn take_left_steady_decode(&mut self, show: impl FnMut(u64, u32)) {
-        self.engine.take_untold(show);
+        self.engine.take_unreported(show);
     }
 
     pub(crate) fn dissolve_steady_decode(&mut self) {
