@@ -82,6 +82,7 @@ const MAY_DEPEND_ON: &[(&str, &[&str])] = &[
             "vcr-replay",
             "vcr-scenario",
             "vcr-steplog",
+            "vcr-timing",
             "vcr-trace",
             "vcr-units",
             "vcr-wire",

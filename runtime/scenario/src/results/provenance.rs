@@ -1,4 +1,4 @@
-//! What a report was made from: the files that the script names, by digest, and
+//! Provenance of a report: digests of the files that the script names, and the vLLM versions
 //! whose scheduling rules its engines follow.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -18,7 +18,7 @@ pub struct Input {
     pub kind: &'static str,
     /// Its path as the script names it; of a folder, that of the file in it.
     pub path: String,
-    /// SHA-256 of the file as it is, packed or not, as hex.
+    /// SHA-256 of the file's bytes, compressed or not, as hex.
     pub sha256: String,
 }
 
@@ -32,17 +32,17 @@ pub(crate) struct Inputs {
 }
 
 impl Inputs {
-    /// Notes a file or folder that the script calls `path`.
+    /// Records a file or folder that the script calls `path`.
     pub(crate) fn named(&mut self, kind: &'static str, path: &str, resolved: PathBuf) {
         self.named.insert((path.to_owned(), kind), resolved);
     }
 
-    /// Notes a guest with the digest of its component.
+    /// Records a guest with the digest of its component.
     pub(crate) fn guest(&mut self, path: &str, sha256: &str) {
         self.guests.insert(path.to_owned(), sha256.to_owned());
     }
 
-    /// Notes whose rules the engines of a run follow.
+    /// Records the scheduler rules of a run's engines.
     pub(crate) fn engines_of(&mut self, topology: &Topology) {
         for pool in topology.pools() {
             match &pool.engine {
@@ -62,7 +62,7 @@ impl Inputs {
         self.rules.iter().copied().collect()
     }
 
-    /// Reads and digests all of them.
+    /// Reads and digests all files.
     ///
     /// # Errors
     /// When a file can no longer be read; the path is in the message.

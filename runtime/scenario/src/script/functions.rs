@@ -1,5 +1,4 @@
-//! The functions and kinds of values that scripts know, by name: for error texts
-//! and docs.
+//! Names of the functions and kinds of values of scripts, for error texts and docs.
 
 /// Every function of the vocabulary with its usage, for error texts and docs.
 pub const FUNCTIONS: &[(&str, &str)] = &[

@@ -1,4 +1,4 @@
-//! `run` and `run_all`: scenarios become simulations.
+//! `run` and `run_all`: simulations.
 
 use std::sync::Arc;
 
@@ -85,7 +85,7 @@ fn run_config(context: &Context, mut options: Options<'_>) -> Scripted<RunConfig
         max_time_ns,
         samples_steps: true,
     };
-    // Found here rather than in the run, so that the position is known.
+    // Checked here rather than in the run, for the position of the error.
     config.check().map_err(|errors| {
         let lines: Vec<String> = errors.iter().map(ToString::to_string).collect();
         Thrown::input(lines.join("\n  ")).at(call)
@@ -146,7 +146,7 @@ fn execute(context: &Context, mut configs: Vec<RunConfig>, call: Position) -> Sc
         context.state().runs.push(Arc::clone(&report));
         results.push(RunResult(report));
     }
-    // What the script would make of such results is not what it was written for.
+    // The script cannot evaluate partial results.
     if results.len() < configs.len() || results.iter().any(|result| result.0.partial) {
         return Err(Box::new(EvalAltResult::ErrorTerminated(Dynamic::UNIT, call)));
     }
@@ -184,7 +184,7 @@ fn sim_error(name: &str, error: SimError) -> Thrown {
     Thrown { blame, message: format!("run `{name}`: {error}"), hint: hint.map(str::to_owned) }
 }
 
-/// Passes what a run shows on to files and to the person who waits.
+/// Passes observations of a run to its files and to the progress display.
 struct Watcher<'a> {
     context: &'a Context,
     name: &'a str,
