@@ -86,6 +86,7 @@ run(#{
         engine: engine(#{ max_num_seqs: 4 }), autoscale: autoscale(#{ policy: "target_requests", target: 2, interval: "100ms", max: 2 }) }) }),
 });
 run(#{ name: "sglang", workloads: [load], cluster: cluster(#{ engines: pool(#{ latency: model, engine: engine(#{ engine_type: "sglang" }) }) }) });
+run(#{ name: "overheads", workloads: [load], cluster: cluster(#{ engines: pool(#{ latency: model, engine: engine(#{ overheads: #{ arrival: "5ms" } }) }) }) });
 run(#{ name: "cut", max_time: "50ms", workloads: [load], cluster: cluster(#{ engines: pool(#{ latency: model }) }) });
 expect(apart, "ttft", "p99 < 1ms");
 expect(apart, "kv_load", "p50 < 1s");
