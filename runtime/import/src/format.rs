@@ -140,6 +140,9 @@ impl Format {
     }
 }
 
+/// Columns of tables of requests that no line of a capture has.
+const END_COLUMNS: [&str; 5] = ["e2e_ms", "e2e_s", "e2e_us", "e2e_ns", "mean_itl_ms"];
+
 /// By the keys of a first row that is a whole object.
 fn of_row(row: &[u8]) -> Option<Format> {
     let row: Value = match serde_json::from_slice(row) {
@@ -151,7 +154,9 @@ fn of_row(row: &[u8]) -> Option<Format> {
     let has = |keys: &[&str]| keys.iter().any(|key| row.contains_key(*key));
     let schema = row.get("schema").and_then(Value::as_str).unwrap_or_default();
     Some(match () {
-        () if has(&["kind", "meta", "ttft_ms"]) => Format::Capture,
+        () if has(&["kind", "meta"]) => Format::Capture,
+        () if has(&END_COLUMNS) && has(&PROMPT_COLUMNS) && has(&OUTPUT_COLUMNS) => Format::Requests,
+        () if has(&["ttft_ms"]) => Format::Capture,
         () if has(&["resourceSpans"]) => Format::Otel,
         () if has(&["benchmarks"]) => Format::Guidellm,
         () if schema.starts_with("dynamo.agentic_mooncake") => Format::AgenticMooncake,

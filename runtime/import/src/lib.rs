@@ -63,6 +63,9 @@ pub struct ImportOptions {
     pub workload: Option<PathBuf>,
     /// The run whose requests are read, where a list of requests has several.
     pub run: Option<String>,
+    /// What columns of a table of requests hold, as (standard name, own name):
+    /// `("ttft_ms", "first_token")`. A standard name says its unit.
+    pub columns: Vec<(String, String)>,
 }
 
 impl ImportOptions {
@@ -94,7 +97,7 @@ pub fn import(path: &Path, options: &ImportOptions, sink: &mut Sink<'_>) -> Resu
                 && reader.packing().is_none()
                 && vcr_input::is_regular(path) =>
         {
-            requests::read_parquet_file(path, &mut out)?;
+            requests::read_parquet_file(path, options, &mut out)?;
         }
         Format::Capture if vcr_input::is_regular(path) => {
             own::read(CaptureReader::open(path, &own::rules(options))?, &mut out)?;

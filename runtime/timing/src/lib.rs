@@ -2,6 +2,7 @@
 //!
 //! | model | says |
 //! |---|---|
+//! | [`Fitted`] | a sum of terms with coefficients that `vcr fit` found |
 //! | [`Fixed`] | every step, or every prefill and decode part, costs the same |
 //! | [`Knobs`] | first-token and inter-token times drawn from distributions |
 //! | [`Polynomial`] | Dynamo's default formula of new tokens and KV occupancy |
@@ -19,6 +20,7 @@
 //! [`profile::read`] touches files.
 
 mod duration;
+mod fitted;
 mod fixed;
 mod knobs;
 mod pass;
@@ -30,6 +32,7 @@ mod roofline;
 mod speed;
 
 pub use duration::STEP_NS_MAX;
+pub use fitted::{Fitted, fitted_work};
 pub use fixed::{Fixed, FixedInput};
 pub use knobs::{Knobs, KnobsInput};
 pub use pass::{PassSemantics, WorkerPhases};

@@ -1,5 +1,6 @@
 //! Latency models: native ones and guests.
 
+pub(crate) mod fitted;
 mod physics;
 
 use std::sync::Arc;
@@ -73,6 +74,7 @@ const SEMANTICS: &[(&str, PassSemantics)] =
     &[("dynamo-1.4", PassSemantics::Dynamo1_4), ("dynamo-1.6", PassSemantics::Dynamo1_6)];
 
 pub(crate) fn register(engine: &mut Engine, context: &Arc<Context>) {
+    with_options(engine, context, "fitted", fitted::make);
     with_options(engine, context, "fixed", |_, options| make_fixed(options));
     with_options(engine, context, "knobs", |_, options| make_knobs(options));
     with_options(engine, context, "polynomial", |_, options| make_polynomial(options));

@@ -2,6 +2,7 @@
 //! `vcr replay --report-jsonl`, and tables with a row for each request, such as
 //! the CSV and Parquet of `vcr inspect convert`.
 
+mod blocks;
 mod replay;
 mod run;
 mod table;
@@ -34,23 +35,26 @@ pub(crate) fn read(
         Some(VcrOutput::RunRequests) => run::read(Rows::new(reader, name), options, out),
         Some(VcrOutput::ReplayRequests) => replay::read(Rows::new(reader, name), out),
         _ => {
-            let mut table = table::Table::new(name, out);
+            let mut table = table::Table::new(name, options, out);
             let text = start.strip_prefix(b"\xef\xbb\xbf").unwrap_or(start).trim_ascii_start();
             if text.starts_with(PARQUET_MAGIC) {
-                crate::parquet::read_stream(reader, name, &mut table)
+                crate::parquet::read_stream(reader, name, &mut table)?;
             } else if text.starts_with(b"{") {
-                read_lines(Rows::new(reader, name), &mut table)
+                read_lines(Rows::new(reader, name), &mut table)?;
             } else {
-                read_csv(reader, name, &mut table)
+                read_csv(reader, name, &mut table)?;
             }
+            table.finish()
         }
     }
 }
 
 /// Reads a Parquet file.
-pub(crate) fn read_parquet_file(path: &Path, out: &mut Out<'_>) -> Result<(), ImportError> {
+pub(crate) fn read_parquet_file(path: &Path, options: &ImportOptions, out: &mut Out<'_>) -> Result<(), ImportError> {
     let name = path.display().to_string();
-    crate::parquet::read_file(path, &name, &mut table::Table::new(&name, out))
+    let mut table = table::Table::new(&name, options, out);
+    crate::parquet::read_file(path, &name, &mut table)?;
+    table.finish()
 }
 
 fn read_lines(mut rows: Rows<'_, impl BufRead>, table: &mut table::Table<'_, '_>) -> Result<(), ImportError> {
@@ -61,9 +65,9 @@ fn read_lines(mut rows: Rows<'_, impl BufRead>, table: &mut table::Table<'_, '_>
 }
 
 /// The first line of the capture; a list without any times is a workload.
-fn begin(out: &mut Out<'_>, is_workload: bool) -> Result<(), ImportError> {
+fn begin(out: &mut Out<'_>, is_workload: bool, block_size_tokens: Option<u32>) -> Result<(), ImportError> {
     let other = if is_workload { as_workload() } else { Map::new() };
-    out.meta(Format::Requests, CaptureMeta { other, ..CaptureMeta::default() })
+    out.meta(Format::Requests, CaptureMeta { other, block_size_tokens, ..CaptureMeta::default() })
 }
 
 /// Milliseconds since some start as nanoseconds.

@@ -32,7 +32,7 @@ struct Row {
 }
 
 pub(super) fn read(mut rows: Rows<'_, impl BufRead>, out: &mut Out<'_>) -> Result<(), ImportError> {
-    begin(out, false)?;
+    begin(out, false, None)?;
     while let Some((line, row)) = rows.next_as::<Row>(&mut out.tally)? {
         match row.record() {
             Ok(record) => out.request(record)?,

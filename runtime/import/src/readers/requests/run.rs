@@ -41,7 +41,7 @@ pub(super) fn read(
     options: &ImportOptions,
     out: &mut Out<'_>,
 ) -> Result<(), ImportError> {
-    begin(out, false)?;
+    begin(out, false, None)?;
     let mut run: Option<String> = options.run.clone();
     // Engines by the order of their first requests.
     let mut engines: Vec<String> = Vec::new();

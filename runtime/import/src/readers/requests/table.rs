@@ -7,9 +7,10 @@ use vcr_trace::capture::{BlockHash, FinishReason, GapSummary, RequestRecord};
 use vcr_trace::{OUTPUT_COLUMNS, PROMPT_COLUMNS};
 
 use super::begin;
-use crate::ImportError;
 use crate::error::{Place, Problem};
+use crate::{ImportError, ImportOptions};
 use crate::output::{Out, Tally, checked};
+use crate::readers::requests::blocks::{BlockSizes, PromptBlocks};
 use crate::readers::dataset::table::RowSink;
 use crate::time::{clock_ns, duration_ns};
 
@@ -19,7 +20,13 @@ const MAX_SINCE_START_NS: i128 = 1_000_000_000_000_000_000;
 /// A table on its way into a capture.
 pub(super) struct Table<'a, 'o> {
     name: &'a str,
+    columns: &'a [(String, String)],
     out: &'a mut Out<'o>,
+    /// Whether any row so far tells of an answer.
+    is_answered: bool,
+    block_sizes: BlockSizes,
+    /// Rows that wait until it is clear how many tokens an id stands for.
+    waiting: Vec<(RequestRecord, PromptBlocks)>,
     has_begun: bool,
     /// What arrivals count from.
     start_ns: Option<i128>,
@@ -43,6 +50,8 @@ enum Column {
     Priority,
     Lora,
     PromptHash,
+    HashIds,
+    PromptTokenIds,
     Time(Time, u32),
 }
 
@@ -58,7 +67,7 @@ enum Time {
     End,
 }
 
-const TIMES: [(&str, Time); 13] = [
+const TIMES: [(&str, Time); 14] = [
     ("arrival", Time::Arrival),
     ("arrival_time", Time::Arrival),
     ("timestamp", Time::Arrival),
@@ -67,6 +76,7 @@ const TIMES: [(&str, Time); 13] = [
     ("ttft", Time::Ttft),
     ("itl", Time::MeanGap),
     ("itl_mean", Time::MeanGap),
+    ("mean_itl", Time::MeanGap),
     ("tpot", Time::MeanGap),
     ("itl_max", Time::MaxGap),
     ("end", Time::End),
@@ -91,6 +101,8 @@ impl Column {
             "priority" => Self::Priority,
             "lora" => Self::Lora,
             "prompt_hash" => Self::PromptHash,
+            "hash_ids" => Self::HashIds,
+            "prompt_token_ids" => Self::PromptTokenIds,
             _ if PROMPT_COLUMNS.contains(&title) => Self::PromptTokens,
             _ if OUTPUT_COLUMNS.contains(&title) => Self::OutputTokens,
             _ => {
@@ -109,19 +121,69 @@ impl Column {
 }
 
 impl<'a, 'o> Table<'a, 'o> {
-    pub(super) fn new(name: &'a str, out: &'a mut Out<'o>) -> Self {
-        Self { name, out, has_begun: false, start_ns: None }
+    pub(super) fn new(name: &'a str, options: &'a ImportOptions, out: &'a mut Out<'o>) -> Self {
+        Self {
+            name,
+            columns: &options.columns,
+            out,
+            is_answered: false,
+            block_sizes: BlockSizes::new(options.block_size_tokens),
+            waiting: Vec::new(),
+            has_begun: false,
+            start_ns: None,
+        }
+    }
+
+    /// The standard name of a column; none of one whose standard name is another's.
+    fn standard_name<'t>(&'t self, title: &'t str) -> Option<&'t str> {
+        match self.columns.iter().find(|(_, own)| own == title) {
+            Some((standard, _)) => Some(standard),
+            None => self.columns.iter().all(|(standard, _)| standard != title).then_some(title),
+        }
+    }
+
+    /// Passes on all rows; there are no more.
+    pub(super) fn finish(mut self) -> Result<(), ImportError> {
+        self.check_columns()?;
+        self.pass_on()
+    }
+
+    /// # Errors
+    /// When a standard name that was given is none.
+    fn check_columns(&self) -> Result<(), ImportError> {
+        let unknown = self.columns.iter().find(|(standard, _)| Column::of(standard).is_none());
+        let Some((standard, own)) = unknown else { return Ok(()) };
+        let expected = "expected a name such as arrival_ms, prompt_tokens, output_tokens, ttft_ms, e2e_s or hash_ids";
+        let text = format!("invalid name `{standard}` for the column `{own}`: {expected}");
+        Err(Problem::new(own, text).at(self.name, Place::File))
+    }
+
+    fn pass_on(&mut self) -> Result<(), ImportError> {
+        let block_size_tokens = self.block_sizes.chosen();
+        if !std::mem::replace(&mut self.has_begun, true) {
+            begin(self.out, !self.is_answered, block_size_tokens)?;
+        }
+        for (mut record, blocks) in self.waiting.drain(..) {
+            if let Some(block_size_tokens) = block_size_tokens {
+                blocks.hash(&mut record, block_size_tokens);
+            }
+            self.out.request(record)?;
+        }
+        Ok(())
     }
 
     pub(super) fn tally(&mut self) -> &mut Tally {
         &mut self.out.tally
     }
 
-    fn record(&mut self, row: &Map<String, Value>) -> Result<RequestRecord, Problem> {
+    fn record(&mut self, row: &Map<String, Value>) -> Result<(RequestRecord, PromptBlocks), Problem> {
         let mut record = RequestRecord::default();
+        let mut blocks = PromptBlocks::Unknown;
         let (mut has_prompt, mut has_output) = (false, false);
         let mut mean_gap_ns = None;
-        for (title, value) in row {
+        for (own, value) in row {
+            let Some(title) = self.standard_name(own).map(str::to_owned) else { continue };
+            let title = title.as_str();
             let Some(cell) = Cell::of(title, value)? else { continue };
             let Some(column) = Column::of(title) else {
                 if TIMES.iter().any(|(name, _)| name == title) {
@@ -147,6 +209,8 @@ impl<'a, 'o> Table<'a, 'o> {
                 Column::Priority => record.priority = cell.signed()?,
                 Column::Lora => record.lora = Some(cell.text()),
                 Column::PromptHash => record.prompt_hash = Some(cell.hash()?),
+                Column::HashIds => blocks = PromptBlocks::Ids(cell.ids()?),
+                Column::PromptTokenIds => blocks = PromptBlocks::Tokens(cell.token_ids()?),
                 Column::Time(Time::Arrival, unit) => record.arrival_ns = Some(self.arrival_ns(&cell, unit)?),
                 Column::Time(Time::Think, unit) => record.think_ns = Some(cell.duration_ns(unit)?),
                 Column::Time(Time::Queue, unit) => record.queue_ns = Some(cell.duration_ns(unit)?),
@@ -162,7 +226,8 @@ impl<'a, 'o> Table<'a, 'o> {
             }
         }
         record.gap_summary = mean_gap_ns.and_then(|mean_ns| gaps(&record, mean_ns));
-        checked(record)
+        self.block_sizes.see(&blocks, record.prompt_tokens)?;
+        Ok((checked(record)?, blocks))
     }
 
     fn arrival_ns(&mut self, cell: &Cell<'_>, ns_per_unit: u32) -> Result<u64, Problem> {
@@ -177,14 +242,13 @@ impl<'a, 'o> Table<'a, 'o> {
 
 impl RowSink for Table<'_, '_> {
     fn add(&mut self, place: Place, row: &Map<String, Value>) -> Result<(), ImportError> {
-        if !std::mem::replace(&mut self.has_begun, true) {
-            let is_answered = row.keys().filter_map(|title| Column::of(title)).any(Column::is_of_answer);
-            begin(self.out, !is_answered)?;
-        }
+        let titles = row.keys().filter_map(|own| self.standard_name(own));
+        self.is_answered |= titles.filter_map(Column::of).any(Column::is_of_answer);
         match self.record(row) {
-            Ok(record) => self.out.request(record),
-            Err(problem) => self.refuse(place, problem),
+            Ok(parts) => self.waiting.push(parts),
+            Err(problem) => return self.refuse(place, problem),
         }
+        if self.block_sizes.is_clear() { self.pass_on() } else { Ok(()) }
     }
 
     fn refuse(&mut self, place: Place, problem: Problem) -> Result<(), ImportError> {
@@ -218,6 +282,9 @@ impl<'v> Cell<'v> {
         match value {
             Value::Null => Ok(None),
             Value::String(text) if text.trim().is_empty() => Ok(None),
+            Value::Array(_) if matches!(Column::of(title), Some(Column::HashIds | Column::PromptTokenIds)) => {
+                Ok(Some(Self { title, value }))
+            }
             Value::Array(_) | Value::Object(_) if Column::of(title).is_some() => {
                 Err(Problem::new(title, "invalid value: expected a text or a number"))
             }
@@ -291,6 +358,24 @@ impl<'v> Cell<'v> {
         let text = self.text();
         let expected = "stop, length, abort, error or repetition";
         FinishReason::parse(&text).map(|_| text).ok_or_else(|| self.invalid(expected))
+    }
+
+    /// Whole numbers of an array, or of a text such as `[1, 2]` or `1 2`.
+    fn ids(&self) -> Result<Vec<u64>, Problem> {
+        let invalid = || self.invalid("whole numbers, as an array or separated by spaces");
+        match self.value {
+            Value::Array(items) => items.iter().map(|item| item.as_u64().ok_or_else(invalid)).collect(),
+            Value::String(text) => {
+                let items = text.split([' ', ',', ';', '[', ']']).filter(|item| !item.is_empty());
+                items.map(|item| item.parse().map_err(|_| invalid())).collect()
+            }
+            _ => Err(invalid()),
+        }
+    }
+
+    fn token_ids(&self) -> Result<Vec<u32>, Problem> {
+        let ids = self.ids()?.into_iter().map(u32::try_from).collect::<Result<Vec<_>, _>>();
+        ids.map_err(|_| self.invalid("token ids below 4294967296"))
     }
 
     fn hash(&self) -> Result<BlockHash, Problem> {

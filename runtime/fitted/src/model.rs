@@ -1,0 +1,133 @@
+//! The file that a fit writes.
+
+use alloc::collections::BTreeMap;
+use alloc::string::String;
+use alloc::vec::Vec;
+
+use serde::{Deserialize, Serialize};
+
+use crate::error::InvalidModel;
+use crate::price::StepPrice;
+
+/// What a model file says it is.
+pub const MODEL_FORMAT: &str = "vcr.fitted/1";
+
+/// A fitted model: the contents of `model.json`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ModelFile {
+    /// [`MODEL_FORMAT`].
+    pub format: String,
+    /// Prices of steps.
+    pub step: StepPrice,
+    /// Time outside of steps.
+    #[serde(default)]
+    pub overheads: Overheads,
+    /// How well the data fixes the coefficients.
+    #[serde(default)]
+    pub uncertainty: Uncertainty,
+    /// How close the model is to the data that it was fitted on, and to parts of it that
+    /// were left out.
+    #[serde(default)]
+    pub quality: Vec<Quality>,
+    /// What it was made from.
+    #[serde(default)]
+    pub provenance: Provenance,
+    /// Checks that failed; only there if the fit was forced.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub failed_checks: Vec<String>,
+}
+
+impl ModelFile {
+    /// # Errors
+    /// When the file is of another format, or its covariance has the wrong shape.
+    pub fn check(&self) -> Result<(), InvalidModel> {
+        if self.format != MODEL_FORMAT {
+            let reason = alloc::format!("expected \"{MODEL_FORMAT}\", found \"{}\"", self.format);
+            return Err(InvalidModel::new("format", reason));
+        }
+        let size = self.uncertainty.parameters.len();
+        let rows = &self.uncertainty.covariance;
+        if rows.len() != size || rows.iter().any(|row| row.len() != size) {
+            let reason = alloc::format!("expected {size} rows of {size} numbers, one for each parameter");
+            return Err(InvalidModel::new("uncertainty.covariance", reason));
+        }
+        Ok(())
+    }
+}
+
+/// Time that a request spends outside of engine steps.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Overheads {
+    /// From the client to the engine's queue: network, API server, tokenizer.
+    pub arrival_ns: u64,
+    /// What each prompt token adds to that, in picoseconds.
+    pub arrival_per_prompt_token_ps: u64,
+    /// What the first output token takes beyond others.
+    pub first_token_ns: u64,
+    /// From the end of a step to the client: detokenizer, API server, network.
+    pub output_ns: u64,
+}
+
+/// How well the data fixes the coefficients.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Uncertainty {
+    /// Names of terms, and of overheads with `overheads.` before them.
+    pub parameters: Vec<String>,
+    /// Their covariance, in squared nanoseconds.
+    pub covariance: Vec<Vec<f64>>,
+    /// Those that the data does not fix: their values are assumptions.
+    pub not_identified: Vec<String>,
+}
+
+/// Errors of one metric.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Quality {
+    /// The metric and its statistic, such as `ttft p50`.
+    pub metric: String,
+    /// Relative error on the data of the fit: 0.01 is one percent.
+    pub in_sample: f64,
+    /// The same on parts that were left out of the fit, if it was cross-validated.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cross_validated: Option<f64>,
+}
+
+/// What a model was made from.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Provenance {
+    /// Version of vcr.
+    pub vcr_version: String,
+    /// The files.
+    pub inputs: Vec<ProvenanceInput>,
+    /// The engine's settings, as given.
+    pub engine: String,
+    /// The model's shape, as given.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub shape: Option<String>,
+    /// The GPU, if it is known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub gpu: Option<String>,
+    /// Version of vLLM, if it is known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub vllm_version: Option<String>,
+    /// Seed of everything drawn.
+    pub seed: u64,
+    /// Observations by kind.
+    pub observations: BTreeMap<String, u64>,
+}
+
+/// One file.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ProvenanceInput {
+    /// Its path, as given.
+    pub path: String,
+    /// SHA-256 of its content, as hex.
+    pub sha256: String,
+    /// Requests read from it.
+    pub requests: u64,
+}

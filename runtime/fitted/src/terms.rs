@@ -1,0 +1,163 @@
+//! What a step is priced by.
+
+/// What the terms look at, summed over the requests of a step; the fields of a latency
+/// model's step of the same names.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct StepWork {
+    /// Requests with a prefill chunk.
+    pub prefill_requests: u64,
+    /// New tokens of all prefill chunks.
+    pub prefill_tokens: u64,
+    /// Tokens computed or cached before each prefill chunk, summed.
+    pub prefill_context_tokens: u64,
+    /// Query-key pairs of all prefill chunks under causal attention.
+    pub prefill_attention_pairs: u64,
+    /// Tokens of all decodes.
+    pub decode_tokens: u64,
+    /// Context length of each decode, summed.
+    pub decode_context_tokens: u64,
+    /// Requests that emit a token at the end of the step.
+    pub sampled_requests: u64,
+}
+
+/// One term of a step's price.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Term {
+    /// Its key in a model file; the coefficient is in nanoseconds for each `unit`.
+    pub name: &'static str,
+    /// What its amount counts.
+    pub unit: &'static str,
+    /// What it stands for.
+    pub meaning: &'static str,
+}
+
+const fn term(name: &'static str, unit: &'static str, meaning: &'static str) -> Term {
+    Term { name, unit, meaning }
+}
+
+/// Number of terms.
+pub const TERM_COUNT: usize = 14;
+
+/// Batch sizes up to which a decode adds to the terms `decode_up_to_*`.
+pub const DECODE_KNOTS: [u64; 3] = [8, 32, 128];
+
+/// Tokens of a step beyond which the terms `token_above_*` begin.
+pub const TOKEN_KNOTS: [u64; 2] = [128, 512];
+
+/// The terms, in the order of [`amounts`].
+pub const TERMS: [Term; TERM_COUNT] = [
+    term("step", "step", "weights read once, kernel launches, scheduling, the gap between two steps"),
+    term("prefill_step", "step with prefill", "no CUDA graph of the whole step, longer scheduling"),
+    term("prefill_chunk", "chunk", "a prompt's share of scheduling, block tables, attention metadata"),
+    term("token", "token", "a token in a step bound by memory, padded as CUDA graphs are"),
+    term("token_above_128", "token above 128", "compute of a token where weights are reused"),
+    term("token_above_512", "token above 512", "compute of a token in a step bound by compute"),
+    term("sample", "sampled request", "output head, sampling, output processing"),
+    term("decode_up_to_8", "decode, at most 8", "decodes of small batches"),
+    term("decode_up_to_32", "decode, at most 32", "decodes of batches up to 32: experts that join"),
+    term("decode_up_to_128", "decode, at most 128", "decodes of batches up to 128: experts that join"),
+    term("decode_context_token", "context token", "KV cache read by a decode"),
+    term("prefill_context_token", "context token", "KV cache read by a prefill chunk"),
+    term("attention_pair", "query-key pair", "attention of prefill chunks"),
+    term("mixed_decode", "decode in a step with prefill", "interaction of decodes with prefill chunks"),
+];
+
+/// How much of each of the [`TERMS`] a step has.
+pub type Amounts = [f64; TERM_COUNT];
+
+/// The largest batch, in tokens, that vLLM captures as a CUDA graph by default.
+const GRAPH_TOKENS_MAX: u64 = 512;
+
+/// Tokens after padding to the sizes that vLLM 0.33 captures by default: 1, 2, 4, then
+/// multiples of 8 up to 256 and of 16 up to 512.
+fn padded(tokens: u64) -> u64 {
+    match tokens {
+        0..=2 => tokens,
+        3..=4 => 4,
+        5..=256 => tokens.next_multiple_of(8),
+        257..=GRAPH_TOKENS_MAX => tokens.next_multiple_of(16),
+        _ => tokens,
+    }
+}
+
+/// How much of each of the [`TERMS`] `work` has.
+#[must_use]
+#[inline]
+pub fn amounts(work: &StepWork) -> Amounts {
+    let has_prefill = work.prefill_requests > 0;
+    let tokens = work.prefill_tokens.saturating_add(work.decode_tokens);
+    let decodes = work.decode_tokens;
+    let if_prefill = |amount: u64| if has_prefill { amount as f64 } else { 0.0 };
+    let [small, medium, large] = DECODE_KNOTS;
+    let [shared, bound] = TOKEN_KNOTS;
+    [
+        1.0,
+        if_prefill(1),
+        work.prefill_requests as f64,
+        padded(tokens) as f64,
+        tokens.saturating_sub(shared) as f64,
+        tokens.saturating_sub(bound) as f64,
+        work.sampled_requests as f64,
+        decodes.min(small) as f64,
+        decodes.min(medium) as f64,
+        decodes.min(large) as f64,
+        work.decode_context_tokens as f64,
+        work.prefill_context_tokens as f64,
+        work.prefill_attention_pairs as f64,
+        if_prefill(decodes),
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn steps_are_padded_as_cuda_graphs_are() {
+        let sizes = [0, 1, 2, 3, 5, 9, 250, 257, 512, 513, 4096].map(padded);
+        assert_eq!(sizes, [0, 1, 2, 4, 8, 16, 256, 272, 512, 513, 4096]);
+    }
+
+    #[test]
+    fn knots_are_in_the_names() {
+        for (knot, term) in DECODE_KNOTS.iter().zip(&TERMS[7..10]) {
+            assert!(term.name.ends_with(&alloc::format!("_{knot}")), "{}", term.name);
+        }
+        for (knot, term) in TOKEN_KNOTS.iter().zip(&TERMS[4..6]) {
+            assert!(term.name.ends_with(&alloc::format!("_{knot}")), "{}", term.name);
+        }
+    }
+
+    fn some_work() -> impl Strategy<Value = StepWork> {
+        (0..64u64, 0..8192u64, 0..100_000u64, 0..1_000_000u64, 0..512u64, 0..500_000u64, 0..512u64).prop_map(
+            |(requests, tokens, context, pairs, decodes, decode_context, sampled)| StepWork {
+                prefill_requests: requests,
+                prefill_tokens: if requests > 0 { tokens } else { 0 },
+                prefill_context_tokens: context,
+                prefill_attention_pairs: pairs,
+                decode_tokens: decodes,
+                decode_context_tokens: decode_context,
+                sampled_requests: sampled,
+            },
+        )
+    }
+
+    proptest! {
+        #[test]
+        fn a_larger_step_has_no_less_of_anything(work in some_work(), more in some_work()) {
+            let larger = StepWork {
+                prefill_requests: work.prefill_requests + more.prefill_requests,
+                prefill_tokens: work.prefill_tokens + more.prefill_tokens,
+                prefill_context_tokens: work.prefill_context_tokens + more.prefill_context_tokens,
+                prefill_attention_pairs: work.prefill_attention_pairs + more.prefill_attention_pairs,
+                decode_tokens: work.decode_tokens + more.decode_tokens,
+                decode_context_tokens: work.decode_context_tokens + more.decode_context_tokens,
+                sampled_requests: work.sampled_requests + more.sampled_requests,
+            };
+            for (term, (less, more)) in TERMS.iter().zip(amounts(&work).iter().zip(amounts(&larger))) {
+                prop_assert!(*less <= more, "{}", term.name);
+            }
+        }
+    }
+}

@@ -1,0 +1,51 @@
+//! Fitted step prices, as a native model.
+//!
+//! The same formula as the guest of that name; both round a step's price to whole
+//! nanoseconds in the same way, so a run gives the same bytes with either.
+
+use vcr_core::latency::{LatencyError, LatencyModel, StepBatch, StepShape, price_until_horizon};
+use vcr_fitted::{NoiseStream, StepPrice, StepWork};
+
+use crate::duration::rounded_ns;
+
+/// Fitted prices, ready to price steps.
+#[derive(Clone, Debug)]
+pub struct Fitted {
+    price: StepPrice,
+    noise: NoiseStream,
+}
+
+impl Fitted {
+    /// A model that prices with `price`; with noise, if that has any, seeded with `seed`.
+    #[must_use]
+    pub fn new(price: StepPrice, seed: u64) -> Self {
+        Self { price, noise: NoiseStream::new(seed) }
+    }
+}
+
+impl LatencyModel for Fitted {
+    fn price(&mut self, batch: &StepBatch<'_>, durations_ns: &mut Vec<u64>) -> Result<(), LatencyError> {
+        price_until_horizon(batch, durations_ns, |shape| {
+            let work = fitted_work(shape);
+            let mut ns = self.price.step_ns(&work);
+            if let Some(noise) = self.price.noise() {
+                ns *= noise.factor(work.prefill_requests > 0, self.noise.share());
+            }
+            rounded_ns("fitted", ns)
+        })
+    }
+}
+
+/// What the terms of a fitted price look at.
+#[must_use]
+pub fn fitted_work(shape: &StepShape) -> StepWork {
+    StepWork {
+        prefill_requests: shape.prefill_requests,
+        prefill_tokens: shape.prefill_tokens,
+        prefill_context_tokens: shape.prefill_context_tokens,
+        prefill_attention_pairs: shape.prefill_attention_pairs,
+        decode_tokens: shape.decode_tokens,
+        decode_context_tokens: shape.decode_context_tokens,
+        sampled_requests: shape.sampled_requests,
+    }
+}
