@@ -91,6 +91,9 @@ pub(crate) fn write_run(out: &mut dyn Write, run: &Report, full: bool) -> io::Re
     }
     write_totals(out, run)?;
     write_table(out, &engine_table(run))?;
+    if let Some(text) = run.outside_fitted_range_text() {
+        writeln!(out, "  {text}")?;
+    }
     for (index, link) in run.links.iter().enumerate() {
         let gigabytes = link.bytes as f64 / 1e9;
         writeln!(out, "  link {index}: {gigabytes:.2} GB moved, busy {:.1}% of the time", link.utilisation * 100.0)?;

@@ -198,6 +198,10 @@ pub struct Report {
     /// The links between prefill and decode engines.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub links: Vec<LinkReport>,
+    /// Share of the time of all steps that lies outside the range that their latency
+    /// models were fitted on; only there if any of these knows such a range.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub outside_fitted_range: Option<f64>,
     /// SHA-256 over every step, every request and all of the above, as hex.
     pub fingerprint: String,
     /// Every request, in order of arrival.
@@ -248,6 +252,15 @@ impl Report {
         };
         let scale = if trend.info().unit == Unit::Time { 1e6 } else { 1.0 };
         value.map(|value| value as f64 / scale)
+    }
+
+    /// [`outside_fitted_range`](Self::outside_fitted_range) as a sentence.
+    #[must_use]
+    pub fn outside_fitted_range_text(&self) -> Option<String> {
+        let percent = self.outside_fitted_range? * 100.0;
+        Some(format!(
+            "{percent:.1} % of the simulated step time is outside the range that the latency model was fitted on"
+        ))
     }
 
     /// Writes the requests as JSON lines, in order of arrival.

@@ -119,6 +119,7 @@ fn empty() -> vcr_cluster::Report {
         pools: Vec::new(),
         scaling: Vec::new(),
         links: Vec::new(),
+        outside_fitted_range: None,
         fingerprint: String::new(),
         requests: Vec::new(),
         token_gaps_ns: Default::default(),

@@ -23,6 +23,9 @@ use crate::vocabulary::parameter;
 /// Seed of a run that neither the scenario nor the user seeds.
 const DEFAULT_SEED: u64 = 1;
 
+/// Share of the step time outside of a fitted range that is warned of.
+const MAX_OUTSIDE_RANGE: f64 = 0.05;
+
 /// The result of a run, as scripts hold it.
 #[derive(Clone)]
 pub(crate) struct RunResult(pub(crate) Arc<Report>);
@@ -166,6 +169,11 @@ fn execute_one(context: &Context, config: RunConfig, index: usize) -> Result<Rep
     let result = simulate(config, &mut watcher);
     context.reporter.run_ended(&name);
     let report = result.map_err(|error| sim_error(&name, error))?;
+    if report.outside_fitted_range > Some(MAX_OUTSIDE_RANGE)
+        && let Some(text) = report.outside_fitted_range_text()
+    {
+        context.reporter.warn(&format!("run `{name}`: {text}: its times are extrapolated there"));
+    }
     if let Some(files) = watcher.files {
         files.finish(&report, &context.recorder.of_run(&name)).map_err(|error| match &context.state().outputs {
             Some(outputs) => output_error(&outputs.error(error)),

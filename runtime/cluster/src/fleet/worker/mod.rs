@@ -8,7 +8,7 @@ mod pricing;
 
 use vcr_core::hash::BlockHash;
 use vcr_core::kv_event::KvEvent;
-use vcr_core::latency::LatencyModel;
+use vcr_core::latency::{LatencyModel, RangeUse};
 use vcr_core::plan::{RemoteLoad, StepPlan};
 use vcr_core::policy::{PolicyError, SchedulingPolicy};
 use vcr_core::route::WorkerLoad;
@@ -56,6 +56,7 @@ pub(crate) struct WorkerTotals {
     pub(crate) crashes: u32,
     lost: EngineStats,
     lost_tiers: KvTierStats,
+    lost_range_use: Option<RangeUse>,
 }
 
 pub(crate) struct Worker {
@@ -483,9 +484,11 @@ impl Worker {
             return Ok(());
         }
         let plugin_context = |purpose| plugin_context(run, config, self.index, purpose, self.seed, self.incarnation);
-        self.latency = (config.latency)(&plugin_context("latency")).map_err(MakeError::Latency)?;
+        let latency = (config.latency)(&plugin_context("latency")).map_err(MakeError::Latency)?;
         self.policy = new_policy(&plugin_context("policy"), config)?;
         self.tokens = tokens(&plugin_context("tokens"), config)?;
+        self.totals.lost_range_use = self.range_use();
+        self.latency = latency;
         Ok(())
     }
 
@@ -573,6 +576,13 @@ impl Worker {
         let mut all = self.totals.lost;
         add_stats(&mut all, self.engine.stats());
         all
+    }
+
+    /// How much of its steps is like what their latency models were fitted on, over all
+    /// incarnations.
+    pub(crate) fn range_use(&self) -> Option<RangeUse> {
+        let own = self.latency.range_use();
+        self.totals.lost_range_use.into_iter().chain(own).reduce(RangeUse::plus)
     }
 
     /// Totals of its tiers over all incarnations until `now_ns`, if it has any.
