@@ -32,8 +32,8 @@ pub use fleet::target_autoscaler;
 pub use ledger::{metrics, record};
 pub use observe::Overload;
 pub use report::{
-    EngineReport, Goodput, KvTierReport, LinkReport, MetricsReport, PoolReport, Report, ScalingEvent, SloMetric,
-    TrendReport, report_name,
+    EngineReport, Goodput, Interval, KvTierReport, LinkReport, MetricsReport, PoolReport, Report, ScalingEvent,
+    SloMetric, TrendReport, Uncertainty, quantile, report_name,
 };
 pub use simulation::simulate;
 pub use traffic::{SyntheticInput, SyntheticProblem};

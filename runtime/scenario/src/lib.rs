@@ -10,6 +10,8 @@ pub mod expression;
 mod parallel;
 mod results;
 mod script;
+#[cfg(test)]
+mod uncertainty_tests;
 mod vocabulary;
 
 use std::collections::BTreeMap;
@@ -50,6 +52,9 @@ pub struct RunOptions {
     pub threads: usize,
     /// Runs that the scenario may make.
     pub max_runs: u64,
+    /// How often each run is simulated again with drawn coefficients of its latency
+    /// models, where these can be drawn.
+    pub uncertainty: usize,
     /// The folder to write to.
     pub out: Option<PathBuf>,
     /// What is written to the folder. None: everything, but steps and trace only
@@ -73,6 +78,7 @@ impl Default for RunOptions {
             parameters: BTreeMap::new(),
             threads: 1,
             max_runs: DEFAULT_MAX_RUNS,
+            uncertainty: 0,
             out: None,
             files: None,
             steps_limit_bytes: STEPS_LIMIT_BYTES,
@@ -89,6 +95,8 @@ pub trait Reporter: Send + Sync {
     fn run_started(&self, _name: &str) {}
     /// A run goes on.
     fn progress(&self, _name: &str, _progress: &Progress) {}
+    /// So many of the draws of a run are done, of so many.
+    fn drawn(&self, _name: &str, _done: usize, _of: usize) {}
     /// A run is over, well or not.
     fn run_ended(&self, _name: &str) {}
     /// The script printed something.
@@ -216,7 +224,8 @@ pub fn run_file(path: &Path, options: RunOptions, reporter: Arc<dyn Reporter>) -
 fn execute(context: &Arc<Context>, file: &str) -> Result<Option<Partial>, ScenarioError> {
     let engine = vocabulary::script_engine(context);
     let script = engine.compile(&context.source).map_err(|error| error::from_parser(file, &context.source, &error))?;
-    precheck::check(&script).map_err(|error| error::from_script(file, &error))?;
+    let watched = precheck::check(&script).map_err(|error| error::from_script(file, &error))?;
+    context.state().watched = watched;
     if let Err(error) = engine.run_ast(&script) {
         return match context.reporter.stop() {
             Some(stopped_by) if error::is_stopped(&error) => Ok(Some(Partial { stopped_by })),

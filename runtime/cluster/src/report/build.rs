@@ -85,6 +85,7 @@ pub(crate) fn build(end: RunEnd<'_>) -> Result<Report, SimError> {
         scaling,
         links: handoffs.link_totals().map(link).collect(),
         outside_fitted_range: None,
+        uncertainty: None,
         fingerprint: String::new(),
         requests: records,
         token_gaps_ns,

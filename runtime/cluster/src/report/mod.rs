@@ -6,6 +6,7 @@
 
 mod build;
 mod goodput;
+mod uncertainty;
 
 use std::collections::BTreeMap;
 
@@ -16,6 +17,7 @@ use crate::ledger::record::{RequestRecord, RequestRow};
 pub use build::report_name;
 pub(crate) use build::{RunEnd, build};
 pub use goodput::{Goodput, SloMetric};
+pub use uncertainty::{Interval, Uncertainty, quantile};
 
 /// A trend as it is written: times in milliseconds, counts as they are.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
@@ -202,6 +204,10 @@ pub struct Report {
     /// models were fitted on; only there if any of these knows such a range.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub outside_fitted_range: Option<f64>,
+    /// How far its metrics lie apart where the latency models are uncertain; only there
+    /// if whoever had it simulated has drawn their coefficients, too.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub uncertainty: Option<Uncertainty>,
     /// SHA-256 over every step, every request and all of the above, as hex.
     pub fingerprint: String,
     /// Every request, in order of arrival.

@@ -120,6 +120,7 @@ fn empty() -> vcr_cluster::Report {
         scaling: Vec::new(),
         links: Vec::new(),
         outside_fitted_range: None,
+        uncertainty: None,
         fingerprint: String::new(),
         requests: Vec::new(),
         token_gaps_ns: Default::default(),

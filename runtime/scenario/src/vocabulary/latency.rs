@@ -2,6 +2,8 @@
 
 pub(crate) mod fitted;
 mod physics;
+#[cfg(test)]
+mod spread;
 
 use std::sync::Arc;
 
@@ -31,12 +33,15 @@ pub(crate) struct LatencySpec {
     pub(crate) memory: Option<ModelMemory>,
     /// What it knows of the time that passes beside steps.
     pub(crate) overheads: Option<Overheads>,
+    /// The same model with coefficients drawn by a seed, as far as data left them open;
+    /// none for a model that is sure of itself. Equal seeds draw equal coefficients.
+    pub(crate) draws: Option<Arc<dyn Fn(u64) -> LatencySpec + Send + Sync>>,
 }
 
 impl LatencySpec {
     /// A model of which nothing else is known.
     pub(crate) fn new(factory: LatencyFactory) -> Self {
-        Self { factory, memory: None, overheads: None }
+        Self { factory, memory: None, overheads: None, draws: None }
     }
 
     /// What a script gave as a latency model: a native one, or a guest of that
@@ -81,6 +86,8 @@ pub(crate) fn register(engine: &mut Engine, context: &Arc<Context>) {
     with_options(engine, context, "profile", make_profile);
     with_options(engine, context, "roofline", |_, options| make_roofline(options));
     with_options(engine, context, "trained_physics", physics::make);
+    #[cfg(test)]
+    spread::register(engine, context);
 }
 
 /// A spec of a native model that every engine gets a copy of.
