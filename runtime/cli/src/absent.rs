@@ -15,8 +15,8 @@ pub(crate) struct AbsentArgs {
     _arguments: Vec<OsString>,
 }
 
-pub(crate) fn refused(command: &str) -> Exit {
+pub(crate) fn refused(command: &str, feature: &str) -> Exit {
     let hint = "build it with `cargo build --release --features full`";
-    print_error(&format!("this build of vcr lacks the feature `live`, which `{command}` needs"), Some(hint));
+    print_error(&format!("this build of vcr lacks the feature `{feature}`, which `{command}` needs"), Some(hint));
     Exit::BadInput
 }

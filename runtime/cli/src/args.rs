@@ -11,6 +11,10 @@ use vcr_scenario::OutFile;
 
 #[cfg(not(feature = "live"))]
 use crate::absent::{AbsentArgs as PlayArgs, AbsentArgs as RecordArgs};
+#[cfg(not(feature = "fit"))]
+use crate::absent::{AbsentArgs as CalibrateArgs, AbsentArgs as FitArgs};
+#[cfg(feature = "fit")]
+use crate::fit::args::{CALIBRATE_EXAMPLES, CalibrateArgs, FIT_EXAMPLES, FitArgs};
 use crate::guest::args::{self as guest, BuildArgs, CheckArgs, InspectArgs, NewArgs, VocabularyArgs};
 use crate::guest_registry::{self, PullArgs, PushArgs};
 use crate::help::{
@@ -50,6 +54,12 @@ pub(crate) enum Command {
     /// Record the traffic between a real vLLM frontend and its engines.
     #[command(after_help = RECORD_EXAMPLES)]
     Record(Box<RecordArgs>),
+    /// Fit a latency model to measurements of a real engine.
+    #[cfg_attr(feature = "fit", command(after_help = FIT_EXAMPLES))]
+    Fit(Box<FitArgs>),
+    /// Predict measured requests with a model, and judge the prediction.
+    #[cfg_attr(feature = "fit", command(after_help = CALIBRATE_EXAMPLES))]
+    Calibrate(Box<CalibrateArgs>),
     /// Work with WebAssembly guests.
     #[command(after_help = guest::GUEST_EXAMPLES)]
     Guest {

@@ -1,9 +1,11 @@
 //! The `vcr` binary: argument parsing and printing, no logic of its own.
 
-#[cfg(not(feature = "live"))]
+#[cfg(not(all(feature = "live", feature = "fit")))]
 mod absent;
 mod args;
 mod exit;
+#[cfg(feature = "fit")]
+mod fit;
 mod guest;
 mod guest_registry;
 mod help;
@@ -56,9 +58,17 @@ fn main() -> ExitCode {
         #[cfg(feature = "live")]
         Command::Record(args) => record::record(&args),
         #[cfg(not(feature = "live"))]
-        Command::Play(_) => absent::refused("vcr play"),
+        Command::Play(_) => absent::refused("vcr play", "live"),
         #[cfg(not(feature = "live"))]
-        Command::Record(_) => absent::refused("vcr record"),
+        Command::Record(_) => absent::refused("vcr record", "live"),
+        #[cfg(feature = "fit")]
+        Command::Fit(args) => fit::fit(&args),
+        #[cfg(feature = "fit")]
+        Command::Calibrate(args) => fit::calibrate(&args),
+        #[cfg(not(feature = "fit"))]
+        Command::Calibrate(_) => absent::refused("vcr calibrate", "fit"),
+        #[cfg(not(feature = "fit"))]
+        Command::Fit(_) => absent::refused("vcr fit", "fit"),
         Command::Replay(args) => replay::replay(&args),
         Command::Guest { command } => guest(&command),
         Command::Inspect { command } => inspect(&command),

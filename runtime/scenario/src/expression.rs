@@ -6,13 +6,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rhai::Dynamic;
-use vcr_cluster::{LatencyFactory, PolicyFactory, RouterConfig, ScalerFactory};
+use vcr_cluster::{LatencyFactory, PolicyFactory, PoolConfig, RouterConfig, ScalerFactory};
 use vcr_core::{Policy, SchedulerRules};
 use vcr_random::Distribution;
 
 use crate::script::context::Context;
 use crate::script::error::{self, Blame, ScenarioError};
 use crate::script::options::{ScriptDistribution, as_number};
+use crate::vocabulary::cluster::PoolSpec;
 use crate::vocabulary::engine::compat;
 use crate::vocabulary::latency::LatencySpec;
 use crate::vocabulary::policy::PolicySpec;
@@ -37,6 +38,55 @@ pub fn latency(
         wrong(name, &format!("it must be {what}"), hint)
     })?;
     Ok(spec.factory)
+}
+
+/// The engines that `source` describes, with a latency model that takes no time: the map
+/// of `engine(#{ ... })`, with or without its braces, as JSON or as vLLM's flags
+/// (`--max-num-seqs 256`); or a whole `pool(#{ ... })`.
+///
+/// # Errors
+/// When it is no expression of the vocabulary, or makes something else.
+pub fn engines(name: &str, source: &str) -> Result<PoolConfig, ScenarioError> {
+    let source = source.trim();
+    let options = match source {
+        _ if source.starts_with("pool(") => None,
+        _ if source.starts_with("engine(") => Some(source.to_owned()),
+        _ if source.starts_with("#{") => Some(format!("engine({source})")),
+        _ if source.starts_with('{') => Some(format!("engine(#{source})")),
+        _ if source.starts_with("--") => Some(format!("engine(#{{ {} }})", options_of_flags(source))),
+        _ => Some(format!("engine(#{{ {source} }})")),
+    };
+    let pool = match options {
+        Some(engine) => format!("pool(#{{ engine: {engine}, latency: fixed(#{{ step: \"1ms\" }}) }})"),
+        None => source.to_owned(),
+    };
+    let value = evaluate(name, &pool, Path::new(""), None)?;
+    value.try_cast::<PoolSpec>().map(|pool| pool.config).ok_or_else(|| {
+        wrong(name, "it describes no engine", "write its settings: num_gpu_blocks: 27_000, max_num_seqs: 256")
+    })
+}
+
+/// vLLM's flags as options: `--max-num-seqs 256` as `max_num_seqs: 256`.
+fn options_of_flags(flags: &str) -> String {
+    let mut options = String::new();
+    for word in flags.split([' ', '=', '\n']).filter(|word| !word.is_empty()) {
+        if let Some(flag) = word.strip_prefix("--") {
+            let (flag, no) = flag.strip_prefix("no-").map_or((flag, false), |flag| (flag, true));
+            if !options.is_empty() {
+                options.push_str(if options.ends_with(": ") { "true, " } else { ", " });
+            }
+            options.push_str(&flag.replace('-', "_"));
+            options.push_str(if no { ": false" } else { ": " });
+        } else if word.parse::<f64>().is_ok() || word == "true" || word == "false" {
+            options.push_str(word);
+        } else {
+            options.push_str(&format!("{word:?}"));
+        }
+    }
+    if options.ends_with(": ") {
+        options.push_str("true");
+    }
+    options
 }
 
 /// The scheduling policy that `source` names or makes: what engines follow, and
@@ -171,6 +221,29 @@ mod tests {
         assert!(router("round-robin") && router("prefix_affinity(#{ max_waiting: 3 })"));
         assert_eq!(count_distribution("--n", "200").ok(), Some(Distribution::Constant { value: 200.0 }));
         assert_eq!(count_distribution("--n", "uniform(1, 5)").ok(), Some(Distribution::Uniform { min: 1.0, max: 5.0 }));
+    }
+
+    #[test]
+    fn engines_are_described_as_users_write_them() {
+        let seqs = |source: &str| {
+            let pool = engines("--engine", source).map_err(|error| error.to_string())?;
+            let config = pool.engine.as_vllm().ok_or("not vLLM's")?;
+            Ok::<_, String>((config.max_num_seqs, config.enable_prefix_caching))
+        };
+        for source in [
+            "engine(#{ max_num_seqs: 7 })",
+            "#{ max_num_seqs: 7 }",
+            "{\"max_num_seqs\": 7}",
+            "max_num_seqs: 7",
+            "--max-num-seqs 7",
+            "--enable-prefix-caching --max-num-seqs=7",
+            "pool(#{ engine: engine(#{ max_num_seqs: 7 }), latency: fixed(#{ step: \"1s\" }) })",
+        ] {
+            assert_eq!(seqs(source), Ok((7, true)), "{source}");
+        }
+        assert_eq!(seqs("--no-enable-prefix-caching --max-num-seqs 9"), Ok((9, false)));
+        assert!(seqs("max_num_sqs: 7").expect_err("unknown").contains("max_num_seqs"));
+        assert!(seqs("pool(#{}").is_err());
     }
 
     #[test]

@@ -27,6 +27,7 @@ use vcr_output::OutputError;
 
 pub use assertion::AssertionResult;
 pub use parallel::parallel;
+pub use vocabulary::latency::fitted;
 pub use results::guest_telemetry::{GaugeReport, GuestReport, InstanceReport};
 pub use results::out_file::{OutFile, STEPS_LIMIT_BYTES};
 pub use results::provenance::Input;

@@ -2,7 +2,7 @@
 
 pub(crate) mod autoscale;
 mod check;
-mod cluster;
+pub(crate) mod cluster;
 mod distribution;
 mod drawn;
 pub(crate) mod engine;

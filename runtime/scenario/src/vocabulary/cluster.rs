@@ -21,7 +21,7 @@ use crate::vocabulary::{engine, latency, pool_guest, router};
 #[derive(Clone)]
 pub(crate) struct PoolSpec {
     name: Option<String>,
-    config: PoolConfig,
+    pub(crate) config: PoolConfig,
     drawn: Option<DrawnPool>,
 }
 

@@ -1,6 +1,6 @@
 //! Latency models: native ones and guests.
 
-pub(crate) mod fitted;
+pub mod fitted;
 mod physics;
 #[cfg(test)]
 mod spread;

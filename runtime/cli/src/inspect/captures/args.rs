@@ -102,6 +102,7 @@ impl InputArgs {
             tokenizer: self.tokenizer.clone(),
             workload: self.workload.clone(),
             run: self.of.clone(),
+            columns: Vec::new(),
         }
     }
 }

@@ -186,7 +186,7 @@ impl<'a, 'o> Table<'a, 'o> {
             let title = title.as_str();
             let Some(cell) = Cell::of(title, value)? else { continue };
             let Some(column) = Column::of(title) else {
-                if TIMES.iter().any(|(name, _)| name == title) {
+                if TIMES.iter().any(|(name, _)| *name == title) {
                     let text = format!("invalid column `{title}`: expected a unit in its name, such as `{title}_ms`");
                     return Err(Problem::new(title, text));
                 }

@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use vcr_cluster::Overheads;
 use vcr_fitted::ModelFile;
 use vcr_timing::Fitted;
 
@@ -27,18 +28,25 @@ pub(super) fn make(context: &Context, mut options: Options<'_>) -> Scripted<Late
     let spec = model.map(|model| {
         let price = if has_noise { model.step } else { model.step.without_noise() };
         LatencySpec {
-            factory: Arc::new(move |plugin_context| Ok(Box::new(Fitted::new(price, plugin_context.seed)))),
-            memory: None,
+            overheads: Some(overheads(&model)),
+            ..LatencySpec::new(Arc::new(move |plugin_context| Ok(Box::new(Fitted::new(price, plugin_context.seed)))))
         }
     });
     finish(options, spec)
+}
+
+/// What a model says of the time outside of steps.
+#[must_use]
+pub fn overheads(model: &ModelFile) -> Overheads {
+    let vcr_fitted::Overheads { arrival_ns, arrival_per_prompt_token_ps, first_token_ns, output_ns } = model.overheads;
+    Overheads { arrival_ns, arrival_per_prompt_token_ps, first_token_ns, output_ns }
 }
 
 /// Reads a model file.
 ///
 /// # Errors
 /// What is wrong with it, in words, with its name.
-pub(crate) fn read_model(path: &Path) -> Result<ModelFile, String> {
+pub fn read_model(path: &Path) -> Result<ModelFile, String> {
     let text = vcr_input::read_text(path, vcr_input::MAX_CONFIG_BYTES)
         .map_err(|error| format!("cannot read `{}`: {error}", path.display()))?;
     let model: ModelFile = serde_json::from_str(&text).map_err(|error| {

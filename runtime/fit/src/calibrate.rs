@@ -1,0 +1,172 @@
+//! Predictions judged by measurements.
+//!
+//! A model predicts measured requests: the same arrivals, lengths and content, and nothing
+//! of their times. What both sides say is compared as percentiles, request by request and
+//! as distributions, and held against gates.
+
+use serde::Serialize;
+use vcr_fitted::ModelFile;
+use vcr_scenario::fitted;
+
+use crate::data::Measurements;
+use crate::error::FitError;
+use crate::fit::{Source, comparisons};
+use crate::gates::Gate;
+use crate::metrics::{Comparison, Pairs};
+use crate::simulate::{Candidate, Simulation, run};
+
+/// One prediction and how it compares.
+#[derive(Debug, Serialize)]
+pub struct Judged {
+    /// The measurements.
+    pub name: String,
+    /// Whether the model was fitted on them, by the digest of the file.
+    pub in_sample: bool,
+    /// Requests compared.
+    pub requests: u64,
+    /// Percentiles of both sides.
+    pub comparisons: Vec<Comparison>,
+    /// Request by request.
+    pub per_request: Vec<PerRequest>,
+    /// Output tokens per second of both sides.
+    pub throughput: Throughput,
+    /// Gaps that prefills lengthen, where single gaps were measured.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub interference: Option<Interference>,
+    /// Share of the simulated step time that is outside the range that the model was
+    /// fitted on.
+    pub outside_fitted_range: f64,
+    /// What both sides come from, for figures.
+    #[serde(skip)]
+    pub sides: Sides,
+}
+
+/// Both sides of a prediction.
+#[derive(Debug)]
+pub struct Sides {
+    /// As measured.
+    pub measurements: Measurements,
+    /// As predicted.
+    pub simulation: Simulation,
+    /// The times of each request.
+    pub pairs: Vec<Pairs>,
+}
+
+/// How close a metric is, request by request.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct PerRequest {
+    /// The metric's name.
+    pub metric: &'static str,
+    /// Mean absolute error, relative.
+    pub mape: f64,
+    /// Pearson's correlation.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pearson: Option<f64>,
+}
+
+/// Output tokens over the time from the first arrival to the last token.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Throughput {
+    /// As measured.
+    pub measured_tokens_per_s: f64,
+    /// As predicted.
+    pub simulated_tokens_per_s: f64,
+}
+
+/// Gaps longer than one and a half of the median: steps with prefills, mostly.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Interference {
+    /// Their share of all gaps, as measured.
+    pub measured_share: f64,
+    /// The same as predicted.
+    pub simulated_share: f64,
+    /// The mean of such gaps over the median, as measured.
+    pub measured_factor: f64,
+    /// The same as predicted.
+    pub simulated_factor: f64,
+}
+
+/// Predicts the measurements of a source and judges the prediction.
+///
+/// # Errors
+/// When the engine cannot serve them.
+pub fn judge(model: &ModelFile, source: &Source, seed: u64) -> Result<Judged, FitError> {
+    let candidate = Candidate { step: model.step, overheads: fitted::overheads(model) };
+    let simulation = run(&source.measurements, &source.pool, &candidate, seed, true)?;
+    let pairs = Pairs::of(&source.measurements, &simulation);
+    let per_request = pairs
+        .iter()
+        .map(|pairs| PerRequest { metric: pairs.metric.name(), mape: pairs.mape(), pearson: pairs.pearson() })
+        .collect();
+    let fitted_on = &model.provenance.inputs;
+    let in_sample = source.measurements.inputs().iter().any(|input| fitted_on.iter().any(|on| on.sha256 == input.sha256));
+    Ok(Judged {
+        name: source.measurements.name().to_owned(),
+        in_sample,
+        requests: source.measurements.requests().iter().filter(|request| request.is_whole).count() as u64,
+        comparisons: comparisons(source, &simulation),
+        per_request,
+        throughput: throughput(&source.measurements, &simulation),
+        interference: interference(&source.measurements, &simulation),
+        outside_fitted_range: outside(model, &simulation),
+        sides: Sides { measurements: source.measurements.clone(), simulation, pairs },
+    })
+}
+
+impl Judged {
+    /// What a gate looks at; none where the metric was not measured.
+    #[must_use]
+    pub fn value(&self, gate: &Gate) -> Option<f64> {
+        gate.value(self)
+    }
+}
+
+fn throughput(measurements: &Measurements, simulation: &Simulation) -> Throughput {
+    let (mut tokens, mut measured_end_ns, mut simulated_end_ns) = (0.0, 0, 0);
+    for (measured, simulated) in measurements.requests().iter().zip(&simulation.requests) {
+        let (Some(measured_ns), Some(simulated_ns)) = (measured.e2e_ns, simulated.e2e_ns) else { continue };
+        tokens += f64::from(measured.output_tokens);
+        measured_end_ns = measured_end_ns.max(measured.arrival_ns + measured_ns);
+        simulated_end_ns = simulated_end_ns.max(simulated.arrival_ns + simulated_ns);
+    }
+    let first_ns = measurements.requests().iter().map(|request| request.arrival_ns).min().unwrap_or(0);
+    let per_s = |end_ns: u64| tokens / (end_ns.saturating_sub(first_ns).max(1) as f64 / 1e9);
+    Throughput { measured_tokens_per_s: per_s(measured_end_ns), simulated_tokens_per_s: per_s(simulated_end_ns) }
+}
+
+fn interference(measurements: &Measurements, simulation: &Simulation) -> Option<Interference> {
+    let mut gaps: Vec<u64> = measurements.requests().iter().flat_map(|request| request.gaps_ns.iter().copied()).collect();
+    gaps.sort_unstable();
+    let band = |median_ns: f64, each: &mut dyn FnMut(&mut dyn FnMut(u64, u64))| {
+        let (mut count, mut above, mut sum_ns) = (0.0, 0.0, 0.0);
+        each(&mut |gap_ns, times| {
+            count += times as f64;
+            if gap_ns as f64 > 1.5 * median_ns {
+                above += times as f64;
+                sum_ns += gap_ns as f64 * times as f64;
+            }
+        });
+        (above / f64::max(count, 1.0), sum_ns / f64::max(above, 1.0) / median_ns)
+    };
+    let measured_median_ns = *gaps.get(gaps.len() / 2)? as f64;
+    let simulated = &simulation.report.token_gaps_ns;
+    let simulated_median_ns = simulated.percentile(50.0)? as f64;
+    let (measured_share, measured_factor) =
+        band(measured_median_ns, &mut |give| gaps.iter().for_each(|gap_ns| give(*gap_ns, 1)));
+    let (simulated_share, simulated_factor) =
+        band(simulated_median_ns, &mut |give| simulated.for_each(|gap_ns, times| give(gap_ns, times)));
+    Some(Interference { measured_share, simulated_share, measured_factor, simulated_factor })
+}
+
+/// The share of the step time that is extrapolated.
+fn outside(model: &ModelFile, simulation: &Simulation) -> f64 {
+    let (mut all_ns, mut outside_ns) = (0.0, 0.0);
+    for step in simulation.steps.iter().flatten() {
+        let ns = (step.end_ns - step.start_ns) as f64;
+        all_ns += ns;
+        if !model.step.range().contains(&step.work) {
+            outside_ns += ns;
+        }
+    }
+    if all_ns > 0.0 { outside_ns / all_ns } else { 0.0 }
+}

@@ -1,0 +1,320 @@
+//! Measured requests: read, checked, and as a workload.
+//!
+//! Everything that `vcr-import` reads can be fitted to: captures, tables with a row for
+//! each request, reports of load generators. What the simulation needs of a request is
+//! when it arrived, its lengths and its content; what it is compared with are its times.
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::io;
+use std::num::NonZeroU32;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use sha2::{Digest, Sha256};
+use vcr_fitted::ProvenanceInput;
+use vcr_import::{Format, ImportOptions};
+use vcr_trace::capture::{CaptureLine, FinishReason, RequestRecord};
+use vcr_trace::{ItemRange, Trace, TraceRequest};
+
+use crate::checks;
+use crate::error::FitError;
+
+/// How measurements are read.
+#[derive(Clone, Debug, Default)]
+pub struct ReadOptions {
+    /// The format; none to detect it.
+    pub format: Option<Format>,
+    /// Columns by what they hold: `ttft_ms` is in `first_token`.
+    pub columns: Vec<(String, String)>,
+    /// Tokens of a prompt block that an id or a hash stands for.
+    pub block_size_tokens: Option<NonZeroU32>,
+    /// Keep think times between the turns of a session, instead of literal arrivals.
+    pub sessions: bool,
+}
+
+/// One measured request. Times are nanoseconds.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Measured {
+    /// When it arrived, since the first one.
+    pub arrival_ns: u64,
+    /// Its prompt.
+    pub prompt_tokens: u32,
+    /// Its output.
+    pub output_tokens: u32,
+    /// From its arrival to its first token.
+    pub ttft_ns: Option<u64>,
+    /// From its arrival to its last token.
+    pub e2e_ns: Option<u64>,
+    /// Gaps between its tokens, where each is known.
+    pub gaps_ns: Vec<u64>,
+    /// From its arrival to its admission.
+    pub queue_ns: Option<u64>,
+    /// Prompt tokens found in the cache.
+    pub cached_tokens: u32,
+    /// Whether it was answered whole; others load the engine and are not compared.
+    pub is_whole: bool,
+}
+
+impl Measured {
+    /// Mean gap between its tokens.
+    #[must_use]
+    pub fn mean_itl_ns(&self) -> Option<f64> {
+        let gaps = self.output_tokens.checked_sub(1).filter(|gaps| *gaps > 0)?;
+        Some(self.e2e_ns?.checked_sub(self.ttft_ns?)? as f64 / f64::from(gaps))
+    }
+}
+
+/// The requests of one or several files that were served by one engine, in order of
+/// arrival, with their content as a workload.
+#[derive(Clone, Debug)]
+pub struct Measurements {
+    name: String,
+    requests: Vec<Measured>,
+    trace: Arc<Trace>,
+    inputs: Vec<ProvenanceInput>,
+    warnings: Vec<String>,
+    vllm_version: Option<String>,
+    gpu: Option<String>,
+}
+
+/// A request and what is only needed for the workload.
+struct Row {
+    measured: Measured,
+    blocks: Vec<u64>,
+    session: Option<String>,
+    think_ns: Option<u64>,
+}
+
+impl Measurements {
+    /// Reads a file.
+    ///
+    /// # Errors
+    /// When it cannot be read, or what it says cannot be: see [`FitError`].
+    pub fn read(path: &Path, options: &ReadOptions) -> Result<Self, FitError> {
+        let name = path.display().to_string();
+        let import = ImportOptions {
+            format: options.format,
+            block_size_tokens: options.block_size_tokens,
+            columns: options.columns.clone(),
+            ..ImportOptions::default()
+        };
+        let mut rows = Vec::new();
+        let (mut block_size_tokens, mut vllm_version, mut gpu) = (None, None, None);
+        let imported = vcr_import::import(path, &import, &mut |line| {
+            match line {
+                CaptureLine::Meta(meta) => {
+                    block_size_tokens = block_size_tokens.or(meta.block_size_tokens);
+                    vllm_version = vllm_version.take().or(meta.vllm_version);
+                    gpu = gpu.take().or(meta.gpu);
+                }
+                CaptureLine::Engine(engine) => vllm_version = vllm_version.take().or(engine.vllm_version),
+                CaptureLine::Request(record) => rows.push(Row::new(*record)),
+                _ => {}
+            }
+            Ok(())
+        })?;
+        let mut rows: Vec<Row> = rows.into_iter().collect::<Result<_, _>>().map_err(|what| FitError::data(&name, what))?;
+        rows.sort_by_key(|row| row.measured.arrival_ns);
+        let measured: Vec<&Measured> = rows.iter().map(|row| &row.measured).collect();
+        let mut warnings = checks::rows(&name, &measured)?;
+        warnings.extend(imported.notes.iter().map(|note| format!("{name}: {} {} not used", note.count, note.what)));
+        let sha256 = digest(path).map_err(|source| FitError::Read { path: path.to_owned(), source })?;
+        let input = ProvenanceInput { path: name.clone(), sha256, requests: rows.len() as u64 };
+        let block_size_tokens = block_size_tokens.filter(|size| *size > 0).unwrap_or(16);
+        let has_blocks = rows.iter().any(|row| !row.blocks.is_empty());
+        if !has_blocks {
+            share_cached(&mut rows, block_size_tokens, &name, &mut warnings);
+        }
+        let trace = Arc::new(workload(&rows, block_size_tokens, options.sessions));
+        let requests = rows.into_iter().map(|row| row.measured).collect();
+        Ok(Self { name, requests, trace, inputs: vec![input], warnings, vllm_version, gpu })
+    }
+
+    /// What the file is called.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The requests, in order of arrival.
+    #[must_use]
+    pub fn requests(&self) -> &[Measured] {
+        &self.requests
+    }
+
+    /// The same as a workload; its requests are in the same order.
+    #[must_use]
+    pub fn trace(&self) -> &Arc<Trace> {
+        &self.trace
+    }
+
+    /// The file, for provenance.
+    #[must_use]
+    pub fn inputs(&self) -> &[ProvenanceInput] {
+        &self.inputs
+    }
+
+    /// What looks odd.
+    #[must_use]
+    pub fn warnings(&self) -> &[String] {
+        &self.warnings
+    }
+
+    /// The version of vLLM, if the file says it.
+    #[must_use]
+    pub fn vllm_version(&self) -> Option<&str> {
+        self.vllm_version.as_deref()
+    }
+
+    /// The GPU, if the file says it.
+    #[must_use]
+    pub fn gpu(&self) -> Option<&str> {
+        self.gpu.as_deref()
+    }
+
+    /// The same, of which only the requests are compared for which `is_compared` holds,
+    /// by their index and the number of all. The others load the engine.
+    #[must_use]
+    pub fn compared(&self, is_compared: impl Fn(usize, usize) -> bool) -> Self {
+        let mut part = self.clone();
+        let count = part.requests.len();
+        for (index, request) in part.requests.iter_mut().enumerate() {
+            request.is_whole &= is_compared(index, count);
+        }
+        part
+    }
+}
+
+impl Row {
+    fn new(record: RequestRecord) -> Result<Self, String> {
+        let name = record.id.clone().or_else(|| record.external_id.clone());
+        let Some(arrival_ns) = record.arrival_ns else {
+            let which = name.map_or_else(String::new, |name| format!(" of request `{name}`"));
+            return Err(format!("the arrival{which} is missing: expected a column such as `arrival_ms`"));
+        };
+        let times = record.output_times();
+        let last_ns = times.as_ref().and_then(|times| times.last()).map(|(after_ns, _)| *after_ns);
+        // The end may come after the last token; gaps tell of tokens.
+        let e2e_ns = if record.gap_ns.is_empty() { record.end_ns.or(last_ns) } else { last_ns };
+        let ended_badly = matches!(record.finish_reason.as_deref().and_then(FinishReason::parse),
+            Some(FinishReason::Abort | FinishReason::Error));
+        let measured = Measured {
+            arrival_ns,
+            prompt_tokens: record.prompt_tokens,
+            output_tokens: record.output_tokens,
+            ttft_ns: record.ttft_ns,
+            e2e_ns,
+            is_whole: !ended_badly && record.error.is_none() && record.ttft_ns.is_some() && record.output_tokens > 0,
+            gaps_ns: if record.gap_tokens.is_none() { record.gap_ns } else { Vec::new() },
+            queue_ns: record.queue_ns,
+            cached_tokens: record.cached_tokens,
+        };
+        let blocks = record.block_hashes.iter().map(|hash| hash.0).collect();
+        Ok(Self { measured, blocks, session: record.session, think_ns: record.think_ns })
+    }
+}
+
+/// Where only the number of cached tokens is known, gives prompts a common beginning of
+/// that length.
+fn share_cached(rows: &mut [Row], block_size_tokens: u32, name: &str, warnings: &mut Vec<String>) {
+    let cached = rows.iter().filter(|row| row.measured.cached_tokens > 0).count();
+    if cached == 0 {
+        return;
+    }
+    warnings.push(format!(
+        "{name}: {cached} requests have cached tokens but no hash ids; their prompts are taken to begin alike"
+    ));
+    for row in rows {
+        let blocks = u64::from(row.measured.cached_tokens / block_size_tokens);
+        row.blocks = (1..=blocks).collect();
+    }
+}
+
+/// Requests as a trace.
+fn workload(rows: &[Row], block_size_tokens: u32, with_sessions: bool) -> Trace {
+    let mut trace = Trace { block_size_tokens, ..Trace::default() };
+    let mut dense: HashMap<u64, u32> = HashMap::new();
+    let mut next_id = 0;
+    let mut new_id = || {
+        next_id += 1;
+        next_id - 1
+    };
+    // The last request of each session so far.
+    let mut open: HashMap<&str, usize> = HashMap::new();
+    for (index, row) in rows.iter().enumerate() {
+        let Measured { arrival_ns, prompt_tokens, output_tokens, .. } = row.measured;
+        let start = trace.hash_ids.len() as u32;
+        let full = prompt_tokens / block_size_tokens;
+        let known = row.blocks.iter().take(full as usize);
+        trace.hash_ids.extend(known.map(|hash| *dense.entry(*hash).or_insert_with(&mut new_id)));
+        let len = if row.blocks.is_empty() { 0 } else { prompt_tokens.div_ceil(block_size_tokens) };
+        while trace.hash_ids.len() < (start + len) as usize {
+            trace.hash_ids.push(new_id());
+        }
+        let before = row.session.as_deref().filter(|_| with_sessions);
+        let before = before.and_then(|session| open.insert(session, index));
+        let (session, turn, delay_ns) = match before {
+            Some(before) => {
+                let previous = &rows[before].measured;
+                let end_ns = previous.arrival_ns.saturating_add(previous.e2e_ns.unwrap_or(0));
+                let think_ns = row.think_ns.unwrap_or_else(|| arrival_ns.saturating_sub(end_ns));
+                trace.requests[before].next_turn = Some(index as u32);
+                (trace.requests[before].session, trace.requests[before].turn + 1, think_ns)
+            }
+            None => {
+                trace.sessions += 1;
+                (trace.sessions - 1, 0, 0)
+            }
+        };
+        trace.requests.push(TraceRequest {
+            request_id: None,
+            line: index as u32 + 1,
+            session,
+            turn,
+            next_turn: None,
+            arrival_ns: (turn == 0).then_some(arrival_ns),
+            delay_ns,
+            input_tokens: prompt_tokens,
+            output_tokens,
+            dependencies: ItemRange::default(),
+            hash_ids: ItemRange { start, len },
+            output_token_ids: ItemRange::default(),
+            priority: 0,
+            strict_priority: 0,
+            policy_class: None,
+        });
+    }
+    trace.distinct_hash_ids = next_id;
+    trace.session_ids = vec![None; trace.sessions as usize];
+    trace
+}
+
+fn digest(path: &Path) -> io::Result<String> {
+    let mut hash = Sha256::new();
+    let files: Vec<PathBuf> = if path.is_dir() {
+        let mut files: Vec<_> = std::fs::read_dir(path)?.map(|entry| entry.map(|entry| entry.path())).collect::<Result<_, _>>()?;
+        files.retain(|file| file.is_file());
+        files.sort();
+        files
+    } else {
+        vec![path.to_owned()]
+    };
+    for file in files {
+        io::copy(&mut File::open(file)?, &mut HashWriter(&mut hash))?;
+    }
+    Ok(hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect())
+}
+
+struct HashWriter<'a>(&'a mut Sha256);
+
+impl io::Write for HashWriter<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.update(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}

@@ -1,0 +1,426 @@
+//! From measurements to a model.
+
+use std::collections::BTreeMap;
+
+use nalgebra::DMatrix;
+use vcr_cluster::{Overheads, PoolConfig};
+use vcr_fitted::{
+    FittedRange, MODEL_FORMAT, ModelFile, Provenance, Quality, StepPrice, TERM_COUNT, TERMS, Uncertainty,
+};
+
+use crate::data::Measurements;
+use crate::error::FitError;
+use crate::metrics::{Comparison, Pairs, Statistic};
+use crate::noise;
+use crate::observations::{ARRIVAL, ARRIVAL_TOKEN, Observation, PARAMETERS, Row, observe};
+use crate::polish;
+use crate::prior::prior;
+use crate::regress::{Estimate, Prior, solve};
+use crate::shape::Shape;
+use crate::simulate::{Candidate, Simulation, run};
+
+/// Measurements, and the engine that served them.
+#[derive(Clone)]
+pub struct Source {
+    /// What was measured.
+    pub measurements: Measurements,
+    /// The engine; its latency model and overheads are what is fitted.
+    pub pool: PoolConfig,
+    /// Its settings as the user gave them.
+    pub engine: String,
+}
+
+/// How to fit.
+#[derive(Clone, Debug)]
+pub struct FitOptions {
+    /// The shape of the model, and what the user called it.
+    pub shape: Option<(Shape, String)>,
+    /// Seed of everything drawn.
+    pub seed: u64,
+    /// Parts of the measurements that are left out in turn to see how well the rest
+    /// predicts them; 0 for none.
+    pub folds: u32,
+}
+
+impl Default for FitOptions {
+    fn default() -> Self {
+        Self { shape: None, seed: 1, folds: 3 }
+    }
+}
+
+/// A fit.
+#[derive(Clone, Debug)]
+pub struct Fit {
+    /// The model.
+    pub model: ModelFile,
+    /// How close it is to each source that it was fitted on, by name.
+    pub in_sample: Vec<(String, Vec<Comparison>)>,
+    /// What looks odd.
+    pub warnings: Vec<String>,
+    /// Simulations that it took.
+    pub simulations: u32,
+}
+
+/// Alternations between simulation and regression.
+const MAX_ROUNDS: u32 = 10;
+/// The same where many engines are tried.
+const EXPLAINING_ROUNDS: u32 = 5;
+/// Changes of all observed times below this are none.
+const SETTLED: f64 = 2e-3;
+/// A median error in sample beyond this says that the model does not explain the data.
+const MAX_MEDIAN_ERROR: f64 = 0.3;
+/// A parameter whose standard deviation is still this much of what was assumed is not
+/// fixed by the data.
+const NOT_IDENTIFIED: f64 = 0.7;
+
+/// Fits a model to all sources at once. `progress` hears of each stage.
+///
+/// # Errors
+/// When an engine cannot have served its measurements, or nothing explains them.
+pub fn fit(sources: &[Source], options: &FitOptions, progress: &mut dyn FnMut(&str)) -> Result<Fit, FitError> {
+    for source in sources {
+        check_concurrency(source)?;
+    }
+    let mut fitter = Fitter::new(sources, options)?;
+    let start = fitter.start;
+    let mut best = fitter.alternate(start, MAX_ROUNDS, progress)?;
+    progress("refining");
+    best = fitter.polish(best)?;
+    let folds = fitter.cross_validate(&best, options.folds, progress)?;
+    fitter.finish(best, &folds)
+}
+
+/// How well the best prices explain a source with its engine: see [`polish::loss`].
+pub(crate) fn explained(source: &Source, options: &FitOptions) -> Result<f64, FitError> {
+    check_concurrency(source)?;
+    let mut fitter = Fitter::new(std::slice::from_ref(source), options)?;
+    let start = fitter.start;
+    Ok(fitter.alternate(start, EXPLAINING_ROUNDS, &mut |_| {})?.loss)
+}
+
+/// Parameters with what they predict.
+struct Trial {
+    values: Row,
+    simulations: Vec<Simulation>,
+    /// See [`polish::loss`].
+    loss: f64,
+}
+
+struct Fitter<'s> {
+    sources: &'s [Source],
+    options: &'s FitOptions,
+    prior: Prior,
+    start: Row,
+    simulations: u32,
+}
+
+impl<'s> Fitter<'s> {
+    fn new(sources: &'s [Source], options: &'s FitOptions) -> Result<Self, FitError> {
+        let whole = || sources.iter().flat_map(|source| source.measurements.requests()).filter(|each| each.is_whole);
+        let mut itl_ns: Vec<f64> = whole().filter_map(|request| request.mean_itl_ns()).collect();
+        if itl_ns.is_empty() {
+            let what = "no request has a time between tokens: expected both `ttft` and `e2e` of requests with more \
+                        than one output token";
+            return Err(FitError::NoFit(what.to_owned()));
+        }
+        itl_ns.sort_by(f64::total_cmp);
+        let step_ns = itl_ns[itl_ns.len() / 10].max(1e3);
+        let prior = prior(step_ns, options.shape.as_ref().map(|(shape, _)| shape));
+        // Short waits say what a prompt token costs.
+        let mut token_ns: Vec<f64> = whole()
+            .filter(|request| request.prompt_tokens >= 64)
+            .filter_map(|request| Some((request.ttft_ns? as f64 - step_ns) / f64::from(request.prompt_tokens)))
+            .filter(|ns| *ns > 0.0)
+            .collect();
+        token_ns.sort_by(f64::total_cmp);
+        let mut start = prior.mean;
+        start[0] = itl_ns[itl_ns.len() / 2] * 0.9;
+        if let Some(ns) = token_ns.get(token_ns.len() / 10) {
+            start[4] = start[4].min(*ns);
+        }
+        Ok(Self { sources, options, prior, start, simulations: 0 })
+    }
+
+    /// Simulates all sources.
+    fn simulate(&mut self, values: &Row, with_steps: bool) -> Result<Vec<Simulation>, FitError> {
+        self.simulations += self.sources.len() as u32;
+        let candidate = candidate_of(values)?;
+        let seed = self.options.seed;
+        self.sources.iter().map(|each| run(&each.measurements, &each.pool, &candidate, seed, with_steps)).collect()
+    }
+
+    fn trial(&mut self, values: Row, with_steps: bool) -> Result<Trial, FitError> {
+        let simulations = self.simulate(&values, with_steps)?;
+        let loss = self.sources.iter().zip(&simulations);
+        let loss = loss.map(|(source, simulation)| polish::loss(&source.measurements, simulation)).sum::<f64>();
+        Ok(Trial { values, simulations, loss })
+    }
+
+    fn observations(&self, trial: &Trial) -> Vec<Observation> {
+        let pairs = self.sources.iter().zip(&trial.simulations);
+        pairs.flat_map(|(source, simulation)| observe(&source.measurements, simulation)).collect()
+    }
+
+    /// Simulates, solves, and so on.
+    fn alternate(
+        &mut self,
+        start: Row,
+        rounds: u32,
+        progress: &mut dyn FnMut(&str),
+    ) -> Result<Trial, FitError> {
+        let mut trial = self.trial(start, true)?;
+        let mut best: Option<Trial> = None;
+        for round in 1..=rounds {
+            progress(&format!("round {round} of at most {rounds}"));
+            let observations = self.observations(&trial);
+            let estimate = self.solve(&observations, &trial.values)?;
+            let change = largest_change(&observations, &trial.values, &estimate.values);
+            let mut next = estimate.values;
+            // Overshooting is answered with half steps.
+            if best.as_ref().is_some_and(|best| trial.loss > best.loss) {
+                for (next, at) in next.iter_mut().zip(&trial.values) {
+                    *next = (*next + *at) / 2.0;
+                }
+            }
+            let next = self.trial(next, true)?;
+            let last = std::mem::replace(&mut trial, next);
+            if best.as_ref().is_none_or(|best| last.loss < best.loss) {
+                best = Some(last);
+            }
+            if change < SETTLED {
+                break;
+            }
+        }
+        Ok(match best {
+            Some(best) if best.loss < trial.loss => best,
+            _ => trial,
+        })
+    }
+
+    fn solve(&self, observations: &[Observation], values: &Row) -> Result<Estimate, FitError> {
+        solve(observations, &self.prior, values)
+            .ok_or_else(|| FitError::NoFit("the measured times give no finite solution".to_owned()))
+    }
+
+    /// Moves groups of coefficients until percentiles agree best.
+    fn polish(&mut self, best: Trial) -> Result<Trial, FitError> {
+        let values = best.values;
+        let scales = polish::search(|scales| {
+            let scaled = polish::scaled(&values, scales);
+            self.trial(scaled, false).map(|trial| trial.loss)
+        })?;
+        let polished = self.trial(polish::scaled(&values, &scales), true)?;
+        Ok(if polished.loss < best.loss { polished } else { best })
+    }
+
+    /// Leaves out one part after the other, fits the rest and predicts the part. Gives
+    /// the errors of the parts by the name of the comparison.
+    fn cross_validate(
+        &mut self,
+        best: &Trial,
+        folds: u32,
+        progress: &mut dyn FnMut(&str),
+    ) -> Result<BTreeMap<String, f64>, FitError> {
+        let mut errors: BTreeMap<String, Vec<f64>> = BTreeMap::new();
+        for fold in 0..folds {
+            progress(&format!("cross-validation {} of {folds}", fold + 1));
+            let rest: Vec<Source> = self.sources.iter().map(|source| source.without(fold, folds)).collect();
+            let mut fitter =
+                Fitter { sources: &rest, options: self.options, prior: self.prior, start: self.start, simulations: 0 };
+            let fitted = fitter.alternate(best.values, 2, &mut |_| {})?;
+            self.simulations += fitter.simulations;
+            for (source, simulation) in self.sources.iter().zip(&fitted.simulations) {
+                let part = source.only(fold, folds);
+                for pairs in Pairs::of(&part.measurements, simulation) {
+                    for statistic in [Statistic::Mean, Statistic::P50, Statistic::P90] {
+                        let comparison = pairs.compare(statistic);
+                        errors.entry(comparison.name()).or_default().push(comparison.error().abs());
+                    }
+                }
+            }
+        }
+        Ok(errors.into_iter().map(|(name, errors)| (name, errors.iter().sum::<f64>() / errors.len() as f64)).collect())
+    }
+
+    /// The model of a trial.
+    fn finish(self, best: Trial, folds: &BTreeMap<String, f64>) -> Result<Fit, FitError> {
+        let observations = self.observations(&best);
+        let estimate = self.solve(&observations, &best.values)?;
+        let mut range = FittedRange::default();
+        for step in best.simulations.iter().flat_map(|simulation| simulation.steps.iter().flatten()) {
+            range.include(&step.work);
+        }
+        let noise = noise::measure(self.sources.iter().map(|source| &source.measurements).zip(&best.simulations));
+        let Candidate { step, overheads } = candidate_of(&best.values)?;
+        let step = StepPrice::new(*step.coefficients(), range, noise).map_err(|error| FitError::NoFit(error.to_string()))?;
+        let in_sample: Vec<(String, Vec<Comparison>)> = self
+            .sources
+            .iter()
+            .zip(&best.simulations)
+            .map(|(source, simulation)| (source.measurements.name().to_owned(), comparisons(source, simulation)))
+            .collect();
+        let mut warnings: Vec<String> =
+            self.sources.iter().flat_map(|source| source.measurements.warnings().iter().cloned()).collect();
+        let mut failed_checks = Vec::new();
+        for (name, comparisons) in &in_sample {
+            check(name, comparisons, &mut warnings, &mut failed_checks);
+        }
+        let quality = quality(&in_sample, folds);
+        let uncertainty = uncertainty(&estimate, &self.prior);
+        let model = ModelFile {
+            format: MODEL_FORMAT.to_owned(),
+            step,
+            overheads: vcr_fitted::Overheads {
+                arrival_ns: overheads.arrival_ns,
+                arrival_per_prompt_token_ps: overheads.arrival_per_prompt_token_ps,
+                first_token_ns: overheads.first_token_ns,
+                output_ns: overheads.output_ns,
+            },
+            uncertainty,
+            quality,
+            provenance: self.provenance(&observations),
+            failed_checks,
+        };
+        Ok(Fit { model, in_sample, warnings, simulations: self.simulations })
+    }
+
+    fn provenance(&self, observations: &[Observation]) -> Provenance {
+        let measurements = || self.sources.iter().map(|source| &source.measurements);
+        let mut engines: Vec<&str> = self.sources.iter().map(|source| source.engine.as_str()).collect();
+        engines.dedup();
+        let count = |is_ttft: bool| observations.iter().filter(|each| (each.row[ARRIVAL] > 0.0) == is_ttft).count() as u64;
+        Provenance {
+            vcr_version: env!("CARGO_PKG_VERSION").to_owned(),
+            inputs: measurements().flat_map(|each| each.inputs().iter().cloned()).collect(),
+            engine: engines.join("; "),
+            shape: self.options.shape.as_ref().map(|(_, name)| name.clone()),
+            gpu: measurements().find_map(|each| each.gpu().map(str::to_owned)),
+            vllm_version: measurements().find_map(|each| each.vllm_version().map(str::to_owned)),
+            seed: self.options.seed,
+            observations: BTreeMap::from([
+                ("first_token_times".to_owned(), count(true)),
+                ("decode_times".to_owned(), count(false)),
+            ]),
+        }
+    }
+}
+
+impl Source {
+    /// The same without one of several parts of the requests, which load the engine still.
+    fn without(&self, fold: u32, folds: u32) -> Self {
+        let measurements = self.measurements.compared(|index, count| index * folds as usize / count != fold as usize);
+        Self { measurements, ..self.clone() }
+    }
+
+    fn only(&self, fold: u32, folds: u32) -> Self {
+        let measurements = self.measurements.compared(|index, count| index * folds as usize / count == fold as usize);
+        Self { measurements, ..self.clone() }
+    }
+}
+
+/// All comparisons of a source with a simulation.
+pub(crate) fn comparisons(source: &Source, simulation: &Simulation) -> Vec<Comparison> {
+    let pairs = Pairs::of(&source.measurements, simulation);
+    pairs.iter().flat_map(|pairs| Statistic::ALL.map(|statistic| pairs.compare(statistic))).collect()
+}
+
+/// The model that parameters are.
+fn candidate_of(values: &Row) -> Result<Candidate, FitError> {
+    let mut coefficients = [0.0; TERM_COUNT];
+    coefficients.copy_from_slice(&values[..TERM_COUNT]);
+    let step = StepPrice::new(coefficients, FittedRange::default(), None);
+    let overheads = Overheads {
+        arrival_ns: values[ARRIVAL].round() as u64,
+        arrival_per_prompt_token_ps: (values[ARRIVAL_TOKEN] * 1e3).round() as u64,
+        ..Overheads::default()
+    };
+    Ok(Candidate { step: step.map_err(|error| FitError::NoFit(error.to_string()))?, overheads })
+}
+
+/// The largest relative change of the observed times between two sets of parameters, but
+/// for the tenth of them that changes most.
+fn largest_change(observations: &[Observation], before: &Row, after: &Row) -> f64 {
+    let time = |row: &Row, values: &Row| row.iter().zip(values).map(|(amount, value)| amount * value).sum::<f64>();
+    let change = |each: &Observation| {
+        let before_ns = time(&each.row, before);
+        ((time(&each.row, after) - before_ns) / before_ns.max(1.0)).abs()
+    };
+    Statistic::P90.of(observations.iter().map(change).collect())
+}
+
+/// More requests than the engine takes cannot have been decoded at once.
+fn check_concurrency(source: &Source) -> Result<(), FitError> {
+    let Some(config) = source.pool.engine.as_vllm() else { return Ok(()) };
+    let ranks = u64::from(source.pool.engines) * u64::from(source.pool.data_parallel.size);
+    let limit = u64::from(config.max_num_seqs) * ranks;
+    let mut changes: Vec<(u64, i64)> = Vec::new();
+    for request in source.measurements.requests() {
+        let (Some(ttft_ns), Some(e2e_ns)) = (request.ttft_ns, request.e2e_ns) else { continue };
+        changes.push((request.arrival_ns.saturating_add(ttft_ns), 1));
+        changes.push((request.arrival_ns.saturating_add(e2e_ns), -1));
+    }
+    changes.sort_unstable();
+    let (mut running, mut most) = (0i64, 0i64);
+    for (_, change) in changes {
+        running += change;
+        most = most.max(running);
+    }
+    let most = u64::try_from(most).unwrap_or(0);
+    // Clients see ends a little later than engines.
+    if most > limit + limit / 20 + 2 {
+        return Err(FitError::Engine(format!(
+            "{}: {most} requests were decoded at once, the engine takes {limit}; correct `max_num_seqs`, or the number \
+             of engines",
+            source.measurements.name()
+        )));
+    }
+    Ok(())
+}
+
+/// Judges a fit on its own data.
+fn check(name: &str, comparisons: &[Comparison], warnings: &mut Vec<String>, failed: &mut Vec<String>) {
+    let of = |name: &str| comparisons.iter().find(|each| each.name() == name);
+    for metric in ["ttft p50", "itl p50", "e2e p50"] {
+        let Some(comparison) = of(metric).filter(|each| each.error().abs() > MAX_MEDIAN_ERROR) else { continue };
+        failed.push(format!("{name}: {metric} is {:+.0} % off in sample", comparison.error() * 100.0));
+    }
+    // Queues that are far too long or too short come from capacity, not from prices.
+    let itl_is_right = of("itl p50").is_some_and(|each| each.error().abs() < 0.1);
+    if let Some(tail) = of("ttft p99").filter(|_| itl_is_right) {
+        let ratio = tail.simulated_ms / tail.measured_ms.max(1e-6);
+        if !(0.4..=2.5).contains(&ratio) {
+            warnings.push(format!(
+                "{name}: simulated ttft p99 is {:.0} ms, measured {:.0} ms, though times between tokens agree: the \
+                 engine settings may be wrong; try `--infer num_gpu_blocks,max_num_seqs`",
+                tail.simulated_ms, tail.measured_ms
+            ));
+        }
+    }
+}
+
+fn quality(in_sample: &[(String, Vec<Comparison>)], folds: &BTreeMap<String, f64>) -> Vec<Quality> {
+    let mut errors: BTreeMap<String, Vec<f64>> = BTreeMap::new();
+    for comparison in in_sample.iter().flat_map(|(_, comparisons)| comparisons) {
+        errors.entry(comparison.name()).or_default().push(comparison.error().abs());
+    }
+    let mean = |errors: &[f64]| errors.iter().sum::<f64>() / errors.len() as f64;
+    let quality = errors.iter().map(|(name, errors)| Quality {
+        metric: name.clone(),
+        in_sample: mean(errors),
+        cross_validated: folds.get(name).copied(),
+    });
+    quality.collect()
+}
+
+fn uncertainty(estimate: &Estimate, prior: &Prior) -> Uncertainty {
+    let names = TERMS.iter().map(|term| term.name.to_owned());
+    let overheads = ["overheads.arrival", "overheads.arrival_per_prompt_token"].map(str::to_owned);
+    let parameters: Vec<String> = names.chain(overheads).collect();
+    let covariance: &DMatrix<f64> = &estimate.covariance;
+    let rows = (0..PARAMETERS).map(|row| (0..PARAMETERS).map(|column| covariance[(row, column)]).collect());
+    let not_identified = (0..PARAMETERS)
+        .filter(|index| covariance[(*index, *index)].sqrt() > NOT_IDENTIFIED * prior.spread[*index])
+        .map(|index| parameters[index].clone())
+        .collect();
+    Uncertainty { covariance: rows.collect(), parameters, not_identified }
+}

@@ -1,0 +1,137 @@
+//! Engine settings that explain the measurements best.
+//!
+//! Where a full cache or a full batch limits the engine, its size shows in queueing. Each
+//! value is tried with prices fitted anew, on a grid that becomes finer around the best.
+
+use std::fmt;
+use std::str::FromStr;
+
+use vcr_core::{EngineConfig, EngineConfigInput, EngineKind};
+
+use crate::error::FitError;
+use crate::fit::{FitOptions, Source, explained};
+
+/// A setting that can be estimated.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Setting {
+    /// KV blocks.
+    NumGpuBlocks,
+    /// Requests in a step.
+    MaxNumSeqs,
+}
+
+/// What was found.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Inferred {
+    /// Which setting.
+    pub setting: Setting,
+    /// The value in `--engine`.
+    pub given: u32,
+    /// The value that explains the measurements best.
+    pub found: u32,
+    /// Mean error of percentiles with the value in `--engine`.
+    pub given_error: f64,
+    /// Mean error of percentiles with the value found.
+    pub found_error: f64,
+    /// Smallest and largest value that explain them about as well.
+    pub range: (u32, u32),
+}
+
+impl Setting {
+    /// The name in `engine(#{ ... })`.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::NumGpuBlocks => "num_gpu_blocks",
+            Self::MaxNumSeqs => "max_num_seqs",
+        }
+    }
+
+    fn of(self, input: &mut EngineConfigInput) -> &mut u32 {
+        match self {
+            Self::NumGpuBlocks => &mut input.num_gpu_blocks,
+            Self::MaxNumSeqs => &mut input.max_num_seqs,
+        }
+    }
+}
+
+impl fmt::Display for Setting {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl FromStr for Setting {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        [Self::NumGpuBlocks, Self::MaxNumSeqs]
+            .into_iter()
+            .find(|setting| setting.name() == text)
+            .ok_or_else(|| format!("invalid setting `{text}`: expected num_gpu_blocks or max_num_seqs"))
+    }
+}
+
+/// Factors of the grids, coarse to fine.
+const GRIDS: [f64; 3] = [1.3, 1.1, 1.03];
+/// Values to each side of the best.
+const GRID_STEPS: i32 = 5;
+/// Errors within this of the least count as equal.
+const TOLERANCE: f64 = 0.005;
+
+/// Estimates one setting of a source, and gives the source with it.
+///
+/// # Errors
+/// When the engine is not vLLM's, or no value serves the measurements.
+pub fn infer(
+    source: &Source,
+    setting: Setting,
+    options: &FitOptions,
+    progress: &mut dyn FnMut(&str),
+) -> Result<(Source, Inferred), FitError> {
+    let Some(config) = source.pool.engine.as_vllm() else {
+        return Err(FitError::Engine(format!("`{setting}` can be inferred for vLLM's engines only")));
+    };
+    let input: EngineConfigInput = (**config).clone();
+    let given = *setting.of(&mut input.clone());
+    let with = |value: u32| {
+        let mut input = input.clone();
+        *setting.of(&mut input) = value;
+        let config = EngineConfig::new(input).ok()?;
+        config.check_start_up().ok()?;
+        let mut changed = source.clone();
+        changed.pool.engine = EngineKind::from(config);
+        changed.engine = format!("{}, {setting}: {value}", source.engine);
+        Some(changed)
+    };
+    let mut tried: Vec<(u32, f64)> = Vec::new();
+    let mut best = (given, f64::INFINITY);
+    for factor in GRIDS {
+        let center = f64::from(best.0);
+        for step in -GRID_STEPS..=GRID_STEPS {
+            let value = (center * factor.powi(step)).round().clamp(1.0, f64::from(1u32 << 30)) as u32;
+            if tried.iter().any(|(known, _)| *known == value) {
+                continue;
+            }
+            progress(&format!("trying {setting}: {value}"));
+            let error = match with(value).map(|source| explained(&source, options)) {
+                Some(Ok(error)) => error,
+                // The engine does not start, or cannot serve the measurements.
+                Some(Err(_)) | None => f64::INFINITY,
+            };
+            tried.push((value, error));
+            if error < best.1 {
+                best = (value, error);
+            }
+        }
+    }
+    let of = |value: u32| tried.iter().find(|(known, _)| *known == value).map_or(f64::INFINITY, |(_, error)| *error);
+    let (found, found_error) = best;
+    if !found_error.is_finite() {
+        return Err(FitError::Engine(format!("no `{setting}` near {given} can serve the measurements")));
+    }
+    let close = || tried.iter().filter(|(_, error)| *error <= found_error + TOLERANCE).map(|(value, _)| *value);
+    let range = (close().min().unwrap_or(found), close().max().unwrap_or(found));
+    let changed = with(found).ok_or_else(|| FitError::Engine(format!("`{setting}: {found}` is not possible")))?;
+    Ok((changed, Inferred { setting, given, found, given_error: of(given), found_error, range }))
+}

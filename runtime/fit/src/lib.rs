@@ -1,0 +1,33 @@
+//! Step prices fitted to measurements, and predictions judged by them.
+//!
+//! The scheduler is exact, so queueing, batching, chunking and preemption need no fit:
+//! what is fitted is the price of a step and the time outside of steps. Measured requests
+//! are simulated with their recorded arrivals, which says what was in each step; their
+//! times then are sums of coefficients, which least squares find; and so on until neither
+//! changes. See [`fit`] and [`calibrate`].
+
+pub mod calibrate;
+mod checks;
+mod data;
+mod error;
+pub mod figures;
+mod fit;
+mod gates;
+mod infer;
+mod metrics;
+mod noise;
+mod observations;
+mod polish;
+mod prior;
+mod regress;
+mod shape;
+mod simulate;
+
+pub use data::{Measured, Measurements, ReadOptions};
+pub use error::FitError;
+pub use fit::{Fit, FitOptions, Source, fit};
+pub use gates::Gate;
+pub use infer::{Inferred, Setting, infer};
+pub use metrics::{Comparison, Metric, Pairs, Statistic};
+pub use shape::Shape;
+pub use simulate::{Candidate, Simulated, SimulatedStep, Simulation, run};

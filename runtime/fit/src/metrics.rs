@@ -1,0 +1,209 @@
+//! Measured against simulated: what both say of the same requests.
+
+use serde::Serialize;
+
+use crate::data::{Measured, Measurements};
+use crate::simulate::{Simulated, Simulation};
+
+/// A time of a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Metric {
+    /// To the first token.
+    Ttft,
+    /// Mean time between tokens.
+    Itl,
+    /// To the last token.
+    E2e,
+    /// To the admission.
+    Queue,
+}
+
+impl Metric {
+    /// All of them.
+    pub const ALL: [Self; 4] = [Self::Ttft, Self::Itl, Self::E2e, Self::Queue];
+
+    /// Its name in reports and gates.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Ttft => "ttft",
+            Self::Itl => "itl",
+            Self::E2e => "e2e",
+            Self::Queue => "queue",
+        }
+    }
+
+    /// As it was measured, in nanoseconds.
+    pub(crate) fn measured_ns(self, request: &Measured) -> Option<f64> {
+        match self {
+            Self::Ttft => request.ttft_ns.map(|ns| ns as f64),
+            Self::Itl => request.mean_itl_ns(),
+            Self::E2e => request.e2e_ns.map(|ns| ns as f64),
+            Self::Queue => request.queue_ns.map(|ns| ns as f64),
+        }
+    }
+
+    /// As it was simulated, in nanoseconds.
+    pub(crate) fn simulated_ns(self, request: &Simulated) -> Option<f64> {
+        match self {
+            Self::Ttft => request.ttft_ns.map(|ns| ns as f64),
+            Self::Itl => {
+                let gaps = request.output_tokens.checked_sub(1).filter(|gaps| *gaps > 0)?;
+                Some(request.e2e_ns?.checked_sub(request.ttft_ns?)? as f64 / f64::from(gaps))
+            }
+            Self::E2e => request.e2e_ns.map(|ns| ns as f64),
+            Self::Queue => request.queue_ns.map(|ns| ns as f64),
+        }
+    }
+}
+
+/// One metric of all requests that have it on both sides, in nanoseconds.
+#[derive(Clone, Debug)]
+pub struct Pairs {
+    /// Which.
+    pub metric: Metric,
+    /// (measured, simulated), in order of arrival.
+    pub pairs: Vec<(f64, f64)>,
+}
+
+impl Pairs {
+    /// Of every metric that was measured.
+    #[must_use]
+    pub fn of(measurements: &Measurements, simulation: &Simulation) -> Vec<Self> {
+        let both = || measurements.requests().iter().zip(&simulation.requests).filter(|(measured, _)| measured.is_whole);
+        let of = |metric: Metric| Self {
+            metric,
+            pairs: both().filter_map(|(m, s)| Some((metric.measured_ns(m)?, metric.simulated_ns(s)?))).collect(),
+        };
+        Metric::ALL.map(of).into_iter().filter(|pairs| !pairs.pairs.is_empty()).collect()
+    }
+
+    /// Statistics of both sides, with the relative error.
+    #[must_use]
+    pub fn compare(&self, statistic: Statistic) -> Comparison {
+        let side = |side: fn(&(f64, f64)) -> f64| statistic.of(self.pairs.iter().map(side).collect());
+        let (measured_ns, simulated_ns) = (side(|pair| pair.0), side(|pair| pair.1));
+        Comparison { metric: self.metric, statistic, measured_ms: measured_ns / 1e6, simulated_ms: simulated_ns / 1e6 }
+    }
+
+    /// Mean absolute error of single requests, relative to what was measured. Requests
+    /// whose measured time is 0 do not count.
+    #[must_use]
+    pub fn mape(&self) -> f64 {
+        let errors: Vec<f64> =
+            self.pairs.iter().filter(|pair| pair.0 > 0.0).map(|(m, s)| ((s - m) / m).abs()).collect();
+        errors.iter().sum::<f64>() / errors.len().max(1) as f64
+    }
+
+    /// Pearson's correlation of single requests; none where a side does not vary.
+    #[must_use]
+    pub fn pearson(&self) -> Option<f64> {
+        let count = self.pairs.len() as f64;
+        let mean = |side: fn(&(f64, f64)) -> f64| self.pairs.iter().map(side).sum::<f64>() / count;
+        let (mean_m, mean_s) = (mean(|pair| pair.0), mean(|pair| pair.1));
+        let (mut mm, mut ss, mut ms) = (0.0, 0.0, 0.0);
+        for (m, s) in &self.pairs {
+            mm += (m - mean_m) * (m - mean_m);
+            ss += (s - mean_s) * (s - mean_s);
+            ms += (m - mean_m) * (s - mean_s);
+        }
+        (mm > 0.0 && ss > 0.0).then(|| ms / (mm * ss).sqrt())
+    }
+}
+
+/// A number that stands for many.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Statistic {
+    /// Arithmetic mean.
+    Mean,
+    /// Median.
+    P50,
+    /// 90th percentile.
+    P90,
+    /// 99th percentile.
+    P99,
+}
+
+impl Statistic {
+    /// All of them.
+    pub const ALL: [Self; 4] = [Self::Mean, Self::P50, Self::P90, Self::P99];
+
+    /// Its name in reports and gates.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Mean => "mean",
+            Self::P50 => "p50",
+            Self::P90 => "p90",
+            Self::P99 => "p99",
+        }
+    }
+
+    /// Of samples; 0 of none. A percentile is the sample of rank
+    /// `round((n - 1) * p / 100)`, as in a run's report.
+    #[must_use]
+    pub fn of(self, mut samples: Vec<f64>) -> f64 {
+        let percent = match self {
+            Self::Mean => return samples.iter().sum::<f64>() / samples.len().max(1) as f64,
+            Self::P50 => 50.0,
+            Self::P90 => 90.0,
+            Self::P99 => 99.0,
+        };
+        if samples.is_empty() {
+            return 0.0;
+        }
+        let rank = ((samples.len() - 1) as f64 * percent / 100.0).round() as usize;
+        *samples.select_nth_unstable_by(rank, f64::total_cmp).1
+    }
+}
+
+/// One statistic of a metric on both sides.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Comparison {
+    /// Of what.
+    pub metric: Metric,
+    /// Which.
+    pub statistic: Statistic,
+    /// As measured.
+    pub measured_ms: f64,
+    /// As simulated.
+    pub simulated_ms: f64,
+}
+
+impl Comparison {
+    /// Its name, such as `ttft p50`.
+    #[must_use]
+    pub fn name(&self) -> String {
+        format!("{} {}", self.metric.name(), self.statistic.name())
+    }
+
+    /// Relative to what was measured; negative where the simulation is too low. Where
+    /// both are 0 there is no error.
+    #[must_use]
+    pub fn error(&self) -> f64 {
+        match self.measured_ms {
+            0.0 if self.simulated_ms == 0.0 => 0.0,
+            measured_ms => (self.simulated_ms - measured_ms) / measured_ms,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn both_sides_are_compared_by_the_same_rule() {
+        let pairs = (0..100).map(|index| (f64::from(index) * 1e6, f64::from(index) * 1.1e6)).collect();
+        let pairs = Pairs { metric: Metric::Ttft, pairs };
+        let p90 = pairs.compare(Statistic::P90);
+        assert_eq!((p90.name().as_str(), p90.measured_ms), ("ttft p90", 89.0));
+        assert!((p90.error() - 0.1).abs() < 1e-9);
+        assert!((pairs.mape() - 0.1).abs() < 1e-9);
+        assert!((pairs.pearson().expect("they vary") - 1.0).abs() < 1e-9);
+        assert_eq!(Statistic::P50.of(vec![3.0, 1.0, 2.0, 10.0]), 3.0);
+        assert_eq!(Statistic::P99.of(Vec::new()), 0.0);
+    }
+}

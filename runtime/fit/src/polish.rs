@@ -1,0 +1,131 @@
+//! The last refinement: groups of coefficients are scaled until percentiles agree best.
+//!
+//! Least squares over single requests weigh what is frequent; what users look at are
+//! percentiles, also of queues. Four scales are few enough that no percentile is bought
+//! with a wrong physics.
+
+use std::cell::RefCell;
+
+use argmin::core::{CostFunction, Error, Executor};
+use argmin::solver::neldermead::NelderMead;
+use vcr_fitted::TERMS;
+
+use crate::data::Measurements;
+use crate::error::FitError;
+use crate::metrics::{Metric, Pairs, Statistic};
+use crate::observations::{ARRIVAL, PARAMETERS, Row};
+use crate::simulate::Simulation;
+
+/// Logarithms of the scales of the [`Group`]s.
+pub(crate) type Scales = [f64; 4];
+
+/// Iterations of the search, with one or two simulations each.
+const MAX_ITERATIONS: u64 = 40;
+/// Scales of the first simplex.
+const FIRST_STEPS: Scales = [0.04, 0.15, 0.1, 0.15];
+/// What the square of a scale's logarithm costs beside a mean error.
+const STIFFNESS: f64 = 0.1;
+
+/// Which scale a parameter has.
+fn group(index: usize) -> usize {
+    if index >= ARRIVAL {
+        return 3;
+    }
+    match TERMS[index].name {
+        "decode_context_token" => 1,
+        name if name.starts_with("prefill") || name.starts_with("token") || name == "attention_pair" => 2,
+        "mixed_decode" => 2,
+        _ => 0,
+    }
+}
+
+/// Parameters times the scales of their groups.
+pub(crate) fn scaled(values: &Row, scales: &Scales) -> Row {
+    let mut scaled = [0.0; PARAMETERS];
+    for (index, value) in values.iter().enumerate() {
+        scaled[index] = value * scales[group(index)].exp();
+    }
+    scaled
+}
+
+/// How far percentiles are apart: the mean of the logarithms of their ratios.
+pub(crate) fn loss(measurements: &Measurements, simulation: &Simulation) -> f64 {
+    let (mut sum, mut weights) = (0.0, 0.0);
+    for pairs in Pairs::of(measurements, simulation).iter().filter(|pairs| pairs.metric != Metric::Queue) {
+        for (statistic, weight) in
+            [(Statistic::Mean, 1.0), (Statistic::P50, 1.0), (Statistic::P90, 0.7), (Statistic::P99, 0.3)]
+        {
+            let comparison = pairs.compare(statistic);
+            let ratio = (comparison.simulated_ms.max(1e-6) / comparison.measured_ms.max(1e-6)).ln().abs();
+            sum += weight * ratio.min(3.0);
+            weights += weight;
+        }
+    }
+    if weights > 0.0 { sum / weights } else { f64::MAX }
+}
+
+/// What the search minimises.
+struct Problem<F>(RefCell<F>);
+
+impl<F: FnMut(&Scales) -> Result<f64, FitError>> CostFunction for Problem<F> {
+    type Param = Vec<f64>;
+    type Output = f64;
+
+    fn cost(&self, at: &Vec<f64>) -> Result<f64, Error> {
+        let mut scales = [0.0; 4];
+        scales.copy_from_slice(at);
+        let stiffness: f64 = scales.iter().map(|scale| scale * scale).sum::<f64>() * STIFFNESS;
+        Ok((self.0.borrow_mut())(&scales)? + stiffness)
+    }
+}
+
+/// Finds the scales with the least `loss`, by the method of Nelder and Mead ("A simplex
+/// method for function minimization", 1965).
+///
+/// # Errors
+/// The first error of `loss`.
+pub(crate) fn search(loss: impl FnMut(&Scales) -> Result<f64, FitError>) -> Result<Scales, FitError> {
+    let mut simplex = vec![vec![0.0; 4]];
+    for (index, size) in FIRST_STEPS.into_iter().enumerate() {
+        let mut corner = vec![0.0; 4];
+        corner[index] = size;
+        simplex.push(corner);
+    }
+    let solver = NelderMead::new(simplex);
+    let executor = Executor::new(Problem(RefCell::new(loss)), solver);
+    let solved = executor.configure(|state| state.max_iters(MAX_ITERATIONS)).run();
+    let mut solved = solved.map_err(|error| match error.downcast::<FitError>() {
+        Ok(error) => error,
+        Err(error) => FitError::NoFit(error.to_string()),
+    })?;
+    let mut scales = [0.0; 4];
+    if let Some(best) = solved.state.take_best_param() {
+        scales.copy_from_slice(&best);
+    }
+    Ok(scales)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_least_loss_is_found_but_for_its_stiffness() {
+        let mut evaluations = 0;
+        let scales = search(|scales| {
+            evaluations += 1;
+            Ok((scales[0] - 0.05).abs() + (scales[3] + 0.2).abs() + scales[1].abs())
+        });
+        let scales = scales.expect("it has a minimum");
+        assert!((scales[0] - 0.05).abs() < 0.02 && (scales[3] + 0.2).abs() < 0.05, "{scales:?}");
+        assert!(evaluations < 200, "{evaluations} evaluations");
+        let failed = search(|_| Err(FitError::NoFit("on purpose".to_owned())));
+        assert_eq!(failed.expect_err("it fails").to_string(), "the fit failed: on purpose");
+    }
+
+    #[test]
+    fn every_parameter_is_in_a_group() {
+        let scaled = scaled(&[1.0; PARAMETERS], &[0.0, 0.0, 1.0_f64.ln(), 2.0_f64.ln()]);
+        assert_eq!((scaled[0], scaled[ARRIVAL]), (1.0, 2.0));
+    }
+}

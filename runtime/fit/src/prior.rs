@@ -1,0 +1,79 @@
+//! What is known of the prices before any measurement.
+//!
+//! One load cannot tell a batch from its context, nor the price of a token from the time
+//! outside of the engine. There physics helps: reading the KV cache of a token costs as
+//! much beside reading the weights as its bytes are beside theirs, and so does computing
+//! a token by its operations. All is in units of the shortest time between tokens that
+//! was measured, which is about the time of reading the weights.
+
+use vcr_fitted::{TERM_COUNT, TERMS};
+
+use crate::observations::{ARRIVAL, ARRIVAL_TOKEN, PARAMETERS};
+use crate::regress::Prior;
+use crate::shape::Shape;
+
+/// Operations that a GPU does while it reads a byte, at usual efficiencies, with weights
+/// of two bytes: 989 TFLOP/s over 3.35 TB/s on an H100, of which 70 % are reached.
+const OPERATIONS_PER_BYTE: f64 = 200.0;
+
+/// Mean and standard deviation of a term for each unit, in units of a step.
+struct Assumed(&'static str, f64, f64);
+
+/// Ratios of a model whose shape is known, or usual ones.
+struct Ratios {
+    /// Reading a token's KV beside reading the weights.
+    kv_token: f64,
+    /// How sure that is.
+    kv_spread: f64,
+    /// Computing a token beside reading the weights.
+    token: f64,
+    /// Computing a query-key pair beside reading the weights.
+    pair: f64,
+}
+
+impl Ratios {
+    fn of(shape: Option<&Shape>) -> Self {
+        // Between a dense model with 8 billion weights (8e-6) and one with 70 (2e-6).
+        let usual = Self { kv_token: 5e-6, kv_spread: 1.0, token: 5e-3, pair: 1.5e-7 };
+        let Some(shape) = shape else { return usual };
+        let operations_per_byte = OPERATIONS_PER_BYTE * (2.0 / shape.bytes_per_weight).clamp(1.0, 2.0);
+        Self {
+            kv_token: shape.kv_bytes_per_token / shape.weight_bytes,
+            kv_spread: 0.5,
+            token: 2.0 * shape.weights_per_token / operations_per_byte / shape.weight_bytes,
+            pair: shape.flops_per_pair / OPERATIONS_PER_BYTE / shape.weight_bytes,
+        }
+    }
+}
+
+/// The prior of a deployment whose steps take about `step_ns`.
+pub(crate) fn prior(step_ns: f64, shape: Option<&Shape>) -> Prior {
+    let Ratios { kv_token, kv_spread, token, pair } = Ratios::of(shape);
+    let assumed = [
+        Assumed("step", 0.85, 0.5),
+        Assumed("prefill_step", 0.05, 0.5),
+        Assumed("prefill_chunk", 0.01, 0.05),
+        Assumed("token", 0.05 * token, 0.2 * token),
+        Assumed("token_above_128", 0.6 * token, token),
+        Assumed("token_above_512", 0.2 * token, 0.5 * token),
+        Assumed("sample", 5e-4, 1e-3),
+        Assumed("decode_up_to_8", 2e-3, 2e-2),
+        Assumed("decode_up_to_32", 1e-3, 1e-2),
+        Assumed("decode_up_to_128", 3e-4, 3e-3),
+        Assumed("decode_context_token", kv_token, kv_spread * kv_token),
+        Assumed("prefill_context_token", kv_token, 2.0 * kv_token),
+        Assumed("attention_pair", pair, 2.0 * pair),
+        Assumed("mixed_decode", 2e-4, 2e-3),
+    ];
+    let mut prior = Prior { mean: [0.0; PARAMETERS], spread: [0.0; PARAMETERS] };
+    for (index, term) in TERMS.iter().enumerate().take(TERM_COUNT) {
+        let Assumed(name, mean, spread) = assumed[index];
+        debug_assert_eq!(name, term.name);
+        prior.mean[index] = mean * step_ns;
+        prior.spread[index] = spread * step_ns;
+    }
+    // Measured servers: 2 to 70 ms, and 2 to 34 us for each prompt token.
+    (prior.mean[ARRIVAL], prior.spread[ARRIVAL]) = (8e6, 30e6);
+    (prior.mean[ARRIVAL_TOKEN], prior.spread[ARRIVAL_TOKEN]) = (3e3, 10e3);
+    prior
+}

@@ -1,0 +1,171 @@
+//! Weighted least squares with non-negative coefficients and a Gaussian prior.
+//!
+//! Errors are relative: a time that is 10 % off counts the same whether it is short or
+//! long, and large errors count less (Huber, "Robust estimation of a location parameter",
+//! 1964). The times of requests that were served together are not independent, so the
+//! data counts as at most [`MAX_EFFECTIVE_OBSERVATIONS`] observations against the prior.
+
+use nalgebra::{DMatrix, DVector};
+
+use crate::observations::{Observation, PARAMETERS, Row};
+
+/// What is assumed of the parameters before any data.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Prior {
+    pub(crate) mean: Row,
+    /// Standard deviations.
+    pub(crate) spread: Row,
+}
+
+/// Parameters and how well they are known.
+#[derive(Clone, Debug)]
+pub(crate) struct Estimate {
+    pub(crate) values: Row,
+    pub(crate) covariance: DMatrix<f64>,
+}
+
+const MAX_EFFECTIVE_OBSERVATIONS: f64 = 1000.0;
+/// Errors beyond this many standard deviations count linearly.
+const HUBER: f64 = 1.5;
+/// No measurement is better than that.
+const MIN_ERROR: f64 = 0.01;
+const ROUNDS: usize = 12;
+
+/// Finds the most likely parameters, starting from `values`.
+pub(crate) fn solve(observations: &[Observation], prior: &Prior, values: &Row) -> Option<Estimate> {
+    let mut values = *values;
+    let mut error = spread(observations, &values).max(MIN_ERROR);
+    let share = (MAX_EFFECTIVE_OBSERVATIONS / observations.len().max(1) as f64).min(1.0);
+    let mut precision = DMatrix::zeros(PARAMETERS, PARAMETERS);
+    for _ in 0..ROUNDS {
+        let (hessian, gradient) = normal_equations(observations, prior, &values, error, share);
+        let next = descend(&hessian, &gradient, prior, &values);
+        let change = next.iter().zip(&values).zip(&prior.spread).map(|((a, b), s)| ((a - b) / s).abs());
+        let change = change.fold(0.0, f64::max);
+        values = next;
+        precision = hessian;
+        error = spread(observations, &values).max(MIN_ERROR);
+        if change < 1e-6 {
+            break;
+        }
+    }
+    let scale = DMatrix::from_diagonal(&DVector::from_row_slice(&prior.spread));
+    let covariance = &scale * precision.cholesky()?.inverse() * &scale;
+    Some(Estimate { values, covariance })
+}
+
+/// The relative error of an observation.
+fn residual(observation: &Observation, values: &Row) -> f64 {
+    let predicted: f64 = observation.row.iter().zip(values).map(|(amount, value)| amount * value).sum();
+    (observation.measured_ns - predicted) / observation.measured_ns
+}
+
+/// A robust standard deviation of the relative errors: the median of their sizes over
+/// that of a normal distribution.
+fn spread(observations: &[Observation], values: &Row) -> f64 {
+    let mut sizes: Vec<f64> = observations.iter().map(|each| residual(each, values).abs() * each.weight.sqrt()).collect();
+    if sizes.is_empty() {
+        return MIN_ERROR;
+    }
+    let middle = sizes.len() / 2;
+    *sizes.select_nth_unstable_by(middle, f64::total_cmp).1 / 0.6745
+}
+
+/// Hessian and gradient of the squared errors in units of the prior's spread, at 0.
+fn normal_equations(
+    observations: &[Observation],
+    prior: &Prior,
+    values: &Row,
+    error: f64,
+    share: f64,
+) -> (DMatrix<f64>, DVector<f64>) {
+    let mut hessian = DMatrix::identity(PARAMETERS, PARAMETERS);
+    let mut gradient = DVector::from_iterator(
+        PARAMETERS,
+        prior.mean.iter().zip(&prior.spread).map(|(mean, spread)| mean / spread),
+    );
+    let mut scaled = [0.0; PARAMETERS];
+    for observation in observations {
+        let size = residual(observation, values).abs() / error;
+        let huber = if size > HUBER { HUBER / size } else { 1.0 };
+        let weight = share * observation.weight * huber / (error * error);
+        for index in 0..PARAMETERS {
+            scaled[index] = observation.row[index] * prior.spread[index] / observation.measured_ns;
+        }
+        for left in 0..PARAMETERS {
+            if scaled[left] == 0.0 {
+                continue;
+            }
+            gradient[left] += weight * scaled[left];
+            for right in 0..=left {
+                hessian[(left, right)] += weight * scaled[left] * scaled[right];
+            }
+        }
+    }
+    for left in 0..PARAMETERS {
+        for right in 0..left {
+            hessian[(right, left)] = hessian[(left, right)];
+        }
+    }
+    (hessian, gradient)
+}
+
+/// Cyclic coordinate descent with a bound at 0, in units of the prior's spread.
+fn descend(hessian: &DMatrix<f64>, gradient: &DVector<f64>, prior: &Prior, start: &Row) -> Row {
+    let mut at: Vec<f64> = start.iter().zip(&prior.spread).map(|(value, spread)| value / spread).collect();
+    for _ in 0..20_000 {
+        let mut largest = 0.0_f64;
+        for index in 0..PARAMETERS {
+            let others: f64 = (0..PARAMETERS).filter(|other| *other != index).map(|other| hessian[(index, other)] * at[other]).sum();
+            let next = ((gradient[index] - others) / hessian[(index, index)]).max(0.0);
+            largest = largest.max((next - at[index]).abs());
+            at[index] = next;
+        }
+        if largest < 1e-9 {
+            break;
+        }
+    }
+    let mut values = [0.0; PARAMETERS];
+    for index in 0..PARAMETERS {
+        values[index] = at[index] * prior.spread[index];
+    }
+    values
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn prior(mean: f64, spread: f64) -> Prior {
+        Prior { mean: [mean; PARAMETERS], spread: [spread; PARAMETERS] }
+    }
+
+    fn observation(amounts: &[(usize, f64)], measured_ns: f64) -> Observation {
+        let mut row = [0.0; PARAMETERS];
+        for &(index, amount) in amounts {
+            row[index] = amount;
+        }
+        Observation { row, measured_ns, weight: 1.0 }
+    }
+
+    #[test]
+    fn data_decides_where_there_is_any_and_the_prior_elsewhere() {
+        let of = |batch: f64| observation(&[(0, 1.0), (6, batch)], 100.0 + 3.0 * batch);
+        let observations: Vec<_> = (1..100).map(|batch| of(f64::from(batch))).collect();
+        let found = solve(&observations, &prior(20.0, 50.0), &[1.0; PARAMETERS]).expect("it has a solution");
+        assert!((found.values[0] - 100.0).abs() < 2.0, "{:?}", found.values);
+        assert!((found.values[6] - 3.0).abs() < 0.1, "{:?}", found.values);
+        assert!((found.values[1] - 20.0).abs() < 1e-6, "nothing was seen of it: {:?}", found.values);
+        assert!(found.covariance[(1, 1)].sqrt() > 49.0 && found.covariance[(6, 6)].sqrt() < 1.0);
+    }
+
+    #[test]
+    fn outliers_and_negative_slopes_do_not_win() {
+        let of = |batch: f64| observation(&[(0, 1.0), (6, batch)], 100.0 - 0.1 * batch);
+        let mut observations: Vec<_> = (1..100).map(|batch| of(f64::from(batch))).collect();
+        observations.extend((0..5).map(|_| observation(&[(0, 1.0)], 10_000.0)));
+        let found = solve(&observations, &prior(0.0, 50.0), &[1.0; PARAMETERS]).expect("it has a solution");
+        assert!((found.values[0] - 95.0).abs() < 3.0, "{:?}", found.values);
+        assert!(found.values.iter().all(|value| *value >= 0.0));
+    }
+}

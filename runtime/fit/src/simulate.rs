@@ -1,0 +1,185 @@
+//! Measured requests, simulated: the same arrivals, lengths and content on an engine with
+//! the exact scheduler, priced by the coefficients under trial.
+
+use std::sync::Arc;
+
+use vcr_cluster::observe::{Observer, StepRecord, Unobserved};
+use vcr_cluster::record::Outcome;
+use vcr_cluster::{
+    Answers, Overheads, PoolConfig, Report, RunConfig, Topology, TracePacing, WorkloadConfig, WorkloadSource, simulate,
+};
+use vcr_fitted::{StepPrice, StepWork};
+use vcr_timing::{Fitted, fitted_work};
+
+use crate::data::Measurements;
+use crate::error::FitError;
+
+/// A model under trial.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Candidate {
+    /// Prices of steps.
+    pub step: StepPrice,
+    /// Time outside of steps.
+    pub overheads: Overheads,
+}
+
+/// What the simulation says of one request. Times are nanoseconds since its arrival at
+/// the client.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Simulated {
+    /// Virtual time of the arrival at the client.
+    pub arrival_ns: u64,
+    /// To its admission; none if it was never admitted.
+    pub scheduled_ns: Option<u64>,
+    /// From the engine's queue to its admission.
+    pub queue_ns: Option<u64>,
+    /// To its first token.
+    pub ttft_ns: Option<u64>,
+    /// To its last token.
+    pub e2e_ns: Option<u64>,
+    /// Tokens found in the cache.
+    pub cached_tokens: u32,
+    /// Output tokens.
+    pub output_tokens: u32,
+    /// The engine that served it.
+    pub worker: u32,
+}
+
+/// One engine step.
+#[derive(Clone, Copy, Debug)]
+pub struct SimulatedStep {
+    /// Virtual time.
+    pub start_ns: u64,
+    /// Virtual time.
+    pub end_ns: u64,
+    /// What was in it.
+    pub work: StepWork,
+}
+
+/// A simulation of measurements.
+#[derive(Debug)]
+pub struct Simulation {
+    /// By request, in the order of the measurements.
+    pub requests: Vec<Simulated>,
+    /// By engine, in order of time; empty unless they were asked for.
+    pub steps: Vec<Vec<SimulatedStep>>,
+    /// The whole report.
+    pub report: Report,
+}
+
+/// Simulates `measurements` on `pool`, whose latency model is replaced by the candidate.
+///
+/// # Errors
+/// When the pool cannot run.
+pub fn run(
+    measurements: &Measurements,
+    pool: &PoolConfig,
+    candidate: &Candidate,
+    seed: u64,
+    with_steps: bool,
+) -> Result<Simulation, FitError> {
+    let step = candidate.step;
+    let overheads = candidate.overheads;
+    let pool = PoolConfig {
+        name: "engine".to_owned(),
+        latency: Arc::new(move |context| Ok(Box::new(Fitted::new(step, context.seed)))),
+        overheads,
+        ..pool.clone()
+    };
+    let workload = WorkloadConfig {
+        name: "measured".to_owned(),
+        start_ns: 0,
+        priority: 0,
+        tenant: 0,
+        source: WorkloadSource::Trace {
+            trace: Arc::clone(measurements.trace()),
+            pacing: TracePacing::Recorded { speedup: 1.0 },
+            copies: 1,
+            stagger_ns: 0,
+            answers: Answers::Simulated,
+        },
+    };
+    let config = RunConfig {
+        name: "fit".to_owned(),
+        seed,
+        topology: Topology::Aggregated(pool),
+        workloads: vec![workload],
+        faults: Vec::new(),
+        max_retries: 0,
+        max_time_ns: None,
+        samples_steps: false,
+    };
+    let mut steps = Steps::default();
+    let observer: &mut dyn Observer = if with_steps { &mut steps } else { &mut Unobserved };
+    let report = simulate(config, observer).map_err(|error| FitError::Simulation(error.to_string()))?;
+    let requests = requests(measurements, &overheads, &report)?;
+    Ok(Simulation { requests, steps: steps.0, report })
+}
+
+/// By the order of the measurements, which is that of the trace's rows.
+fn requests(
+    measurements: &Measurements,
+    overheads: &Overheads,
+    report: &Report,
+) -> Result<Vec<Simulated>, FitError> {
+    let rows = &measurements.trace().requests;
+    let row_of = |session: u64, turn: u32| {
+        // Sessions are numbered by their first rows, and turns follow each other.
+        let mut row = rows.partition_point(|row| u64::from(row.session) < session && row.turn == 0);
+        if rows.get(row).is_none_or(|found| u64::from(found.session) != session || found.turn != 0) {
+            row = rows.iter().position(|row| u64::from(row.session) == session && row.turn == 0)?;
+        }
+        for _ in 0..turn {
+            row = rows[row].next_turn? as usize;
+        }
+        Some(row)
+    };
+    let mut simulated = vec![Simulated::default(); rows.len()];
+    let mut rejected = 0u64;
+    let mut reason = None;
+    for record in &report.requests {
+        let Some(row) = row_of(record.session, record.turn) else { continue };
+        let since = |at_ns: Option<u64>| at_ns.map(|at_ns| at_ns.saturating_sub(record.arrival_ns));
+        if let Outcome::Rejected(why) = record.outcome {
+            rejected += 1;
+            reason.get_or_insert_with(|| why.to_string());
+        }
+        simulated[row] = Simulated {
+            arrival_ns: record.arrival_ns,
+            scheduled_ns: since(record.scheduled_ns),
+            queue_ns: since(record.scheduled_ns)
+                .map(|ns| ns.saturating_sub(overheads.arrival_of_ns(record.prompt_tokens))),
+            ttft_ns: since(record.first_token_ns),
+            e2e_ns: since(record.last_token_ns),
+            cached_tokens: record.cached_tokens,
+            output_tokens: record.output_tokens,
+            worker: record.decode_worker.or(record.prefill_worker).unwrap_or(0),
+        };
+    }
+    if let Some(reason) = reason {
+        let all = rows.len();
+        return Err(FitError::Engine(format!(
+            "{rejected} of {all} measured requests can never run on this engine: {reason}; correct `--engine`"
+        )));
+    }
+    Ok(simulated)
+}
+
+/// Collects the steps of all engines.
+#[derive(Default)]
+struct Steps(Vec<Vec<SimulatedStep>>);
+
+impl Observer for Steps {
+    fn wants_steps(&self) -> bool {
+        true
+    }
+
+    fn started(&mut self, step: &StepRecord<'_>) {
+        let worker = step.worker as usize;
+        if self.0.len() <= worker {
+            self.0.resize_with(worker + 1, Vec::new);
+        }
+        let work = fitted_work(&step.plan.shape);
+        self.0[worker].push(SimulatedStep { start_ns: step.start_ns, end_ns: step.end_ns, work });
+    }
+}
