@@ -27,13 +27,13 @@ use vcr_output::OutputError;
 
 pub use assertion::AssertionResult;
 pub use parallel::parallel;
-pub use vocabulary::latency::fitted;
 pub use results::guest_telemetry::{GaugeReport, GuestReport, InstanceReport};
 pub use results::out_file::{OutFile, STEPS_LIMIT_BYTES};
 pub use results::provenance::Input;
 pub use script::error::{Blame, ScenarioError};
 pub use script::functions::FUNCTIONS;
 pub use script::limits::{DEFAULT_MAX_RUNS, MAX_SCRIPT_OPERATIONS, MEMORY_HINT, check_room};
+pub use vocabulary::latency::fitted;
 
 use assertion::precheck;
 use results::outputs::Outputs;

@@ -1,16 +1,14 @@
 //! Pools whose latency models may be drawn anew: the draws of `--uncertainty`.
 
-use std::sync::Arc;
-
 use vcr_cluster::{PoolConfig, RunConfig};
 use vcr_core::seed;
 
-use crate::vocabulary::latency::LatencySpec;
+use crate::vocabulary::latency::{Draws, LatencySpec};
 
 /// A pool with a latency model that can be drawn.
 #[derive(Clone)]
 pub(crate) struct DrawnPool {
-    draw: Arc<dyn Fn(u64) -> LatencySpec + Send + Sync>,
+    draw: Draws,
     /// Whether its engine says itself what passes beside steps.
     keeps_overheads: bool,
 }

@@ -25,6 +25,9 @@ use crate::script::register::with_options;
 use crate::vocabulary::guest::GuestSpec;
 use crate::vocabulary::memory::ModelMemory;
 
+/// Draws a latency model by a seed.
+pub(crate) type Draws = Arc<dyn Fn(u64) -> LatencySpec + Send + Sync>;
+
 /// A latency model, ready to be made for any number of engines.
 #[derive(Clone)]
 pub(crate) struct LatencySpec {
@@ -35,7 +38,7 @@ pub(crate) struct LatencySpec {
     pub(crate) overheads: Option<Overheads>,
     /// The same model with coefficients drawn by a seed, as far as data left them open;
     /// none for a model that is sure of itself. Equal seeds draw equal coefficients.
-    pub(crate) draws: Option<Arc<dyn Fn(u64) -> LatencySpec + Send + Sync>>,
+    pub(crate) draws: Option<Draws>,
 }
 
 impl LatencySpec {
