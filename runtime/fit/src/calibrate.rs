@@ -99,7 +99,8 @@ pub fn judge(model: &ModelFile, source: &Source, seed: u64) -> Result<Judged, Fi
         .map(|pairs| PerRequest { metric: pairs.metric.name(), mape: pairs.mape(), pearson: pairs.pearson() })
         .collect();
     let fitted_on = &model.provenance.inputs;
-    let in_sample = source.measurements.inputs().iter().any(|input| fitted_on.iter().any(|on| on.sha256 == input.sha256));
+    let in_sample =
+        source.measurements.inputs().iter().any(|input| fitted_on.iter().any(|on| on.sha256 == input.sha256));
     Ok(Judged {
         name: source.measurements.name().to_owned(),
         in_sample,
@@ -135,7 +136,8 @@ fn throughput(measurements: &Measurements, simulation: &Simulation) -> Throughpu
 }
 
 fn interference(measurements: &Measurements, simulation: &Simulation) -> Option<Interference> {
-    let mut gaps: Vec<u64> = measurements.requests().iter().flat_map(|request| request.gaps_ns.iter().copied()).collect();
+    let mut gaps: Vec<u64> =
+        measurements.requests().iter().flat_map(|request| request.gaps_ns.iter().copied()).collect();
     gaps.sort_unstable();
     let band = |median_ns: f64, each: &mut dyn FnMut(&mut dyn FnMut(u64, u64))| {
         let (mut count, mut above, mut sum_ns) = (0.0, 0.0, 0.0);

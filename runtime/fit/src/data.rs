@@ -114,7 +114,8 @@ impl Measurements {
             }
             Ok(())
         })?;
-        let mut rows: Vec<Row> = rows.into_iter().collect::<Result<_, _>>().map_err(|what| FitError::data(&name, what))?;
+        let mut rows: Vec<Row> =
+            rows.into_iter().collect::<Result<_, _>>().map_err(|what| FitError::data(&name, what))?;
         rows.sort_by_key(|row| row.measured.arrival_ns);
         let measured: Vec<&Measured> = rows.iter().map(|row| &row.measured).collect();
         let mut warnings = checks::rows(&name, &measured)?;
@@ -197,8 +198,10 @@ impl Row {
         let last_ns = times.as_ref().and_then(|times| times.last()).map(|(after_ns, _)| *after_ns);
         // The end may come after the last token; gaps tell of tokens.
         let e2e_ns = if record.gap_ns.is_empty() { record.end_ns.or(last_ns) } else { last_ns };
-        let ended_badly = matches!(record.finish_reason.as_deref().and_then(FinishReason::parse),
-            Some(FinishReason::Abort | FinishReason::Error));
+        let ended_badly = matches!(
+            record.finish_reason.as_deref().and_then(FinishReason::parse),
+            Some(FinishReason::Abort | FinishReason::Error)
+        );
         let measured = Measured {
             arrival_ns,
             prompt_tokens: record.prompt_tokens,
@@ -293,7 +296,8 @@ fn workload(rows: &[Row], block_size_tokens: u32, with_sessions: bool) -> Trace 
 fn digest(path: &Path) -> io::Result<String> {
     let mut hash = Sha256::new();
     let files: Vec<PathBuf> = if path.is_dir() {
-        let mut files: Vec<_> = std::fs::read_dir(path)?.map(|entry| entry.map(|entry| entry.path())).collect::<Result<_, _>>()?;
+        let mut files: Vec<_> =
+            std::fs::read_dir(path)?.map(|entry| entry.map(|entry| entry.path())).collect::<Result<_, _>>()?;
         files.retain(|file| file.is_file());
         files.sort();
         files

@@ -35,16 +35,26 @@ pub fn all(judged: &Judged) -> Vec<Figure> {
     for pairs in &judged.sides.pairs {
         let name = pairs.metric.name();
         figures.push(figure(&format!("cdf-{name}"), &format!("{name}: share of requests up to"), cdf(pairs)));
-        figures.push(figure(&format!("qq-{name}"), &format!("{name}: percentiles, predicted over measured"), qq(pairs)));
+        figures.push(figure(
+            &format!("qq-{name}"),
+            &format!("{name}: percentiles, predicted over measured"),
+            qq(pairs),
+        ));
         if pairs.metric == Metric::Itl {
             let title = format!("{name}: share of requests above");
             figures.push(figure(&format!("survival-{name}"), &title, survival(pairs)));
         }
     }
     figures.push(figure("in-flight", "Requests in flight over time", in_flight(judged)));
-    let prompts = |judged: &Judged| by_requests(judged, |judged, index| f64::from(judged.sides.measurements.requests()[index].prompt_tokens));
+    let prompts = |judged: &Judged| {
+        by_requests(judged, |judged, index| f64::from(judged.sides.measurements.requests()[index].prompt_tokens))
+    };
     figures.push(figure("error-by-prompt", "Error of ttft by prompt tokens", prompts(judged)));
-    figures.push(figure("error-by-concurrency", "Error of ttft by requests in flight", by_requests(judged, concurrency)));
+    figures.push(figure(
+        "error-by-concurrency",
+        "Error of ttft by requests in flight",
+        by_requests(judged, concurrency),
+    ));
     figures
 }
 
@@ -122,9 +132,9 @@ impl Plot<'_> {
         area.fill(&WHITE).map_err(|error| error.to_string())?;
         let all = || self.curves.iter().flat_map(|(_, _, points)| points).chain(&self.points);
         let range = |of: fn(&(f64, f64)) -> f64| {
-            let (low, high) = all().map(of).fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), value| {
-                (low.min(value), high.max(value))
-            });
+            let (low, high) = all()
+                .map(of)
+                .fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), value| (low.min(value), high.max(value)));
             if low < high { low..high } else { 0.0..1.0 }
         };
         let (mut x, mut y) = (range(|point| point.0), range(|point| point.1));
@@ -251,7 +261,8 @@ fn in_flight(judged: &Judged) -> Plot<'static> {
 fn concurrency(judged: &Judged, index: usize) -> f64 {
     let requests = judged.sides.measurements.requests();
     let at_ns = requests[index].arrival_ns;
-    let is_there = |request: &&crate::Measured| request.e2e_ns.is_some_and(|e2e_ns| request.arrival_ns + e2e_ns > at_ns);
+    let is_there =
+        |request: &&crate::Measured| request.e2e_ns.is_some_and(|e2e_ns| request.arrival_ns + e2e_ns > at_ns);
     requests[..index].iter().rev().take(4096).filter(is_there).count() as f64
 }
 

@@ -162,12 +162,7 @@ impl<'s> Fitter<'s> {
     }
 
     /// Simulates, solves, and so on.
-    fn alternate(
-        &mut self,
-        start: Row,
-        rounds: u32,
-        progress: &mut dyn FnMut(&str),
-    ) -> Result<Trial, FitError> {
+    fn alternate(&mut self, start: Row, rounds: u32, progress: &mut dyn FnMut(&str)) -> Result<Trial, FitError> {
         let mut trial = self.trial(start, true)?;
         let mut best: Option<Trial> = None;
         for round in 1..=rounds {
@@ -252,7 +247,8 @@ impl<'s> Fitter<'s> {
         }
         let noise = noise::measure(self.sources.iter().map(|source| &source.measurements).zip(&best.simulations));
         let Candidate { step, overheads } = candidate_of(&best.values)?;
-        let step = StepPrice::new(*step.coefficients(), range, noise).map_err(|error| FitError::NoFit(error.to_string()))?;
+        let step =
+            StepPrice::new(*step.coefficients(), range, noise).map_err(|error| FitError::NoFit(error.to_string()))?;
         let in_sample: Vec<(String, Vec<Comparison>)> = self
             .sources
             .iter()
@@ -288,7 +284,8 @@ impl<'s> Fitter<'s> {
         let measurements = || self.sources.iter().map(|source| &source.measurements);
         let mut engines: Vec<&str> = self.sources.iter().map(|source| source.engine.as_str()).collect();
         engines.dedup();
-        let count = |is_ttft: bool| observations.iter().filter(|each| (each.row[ARRIVAL] > 0.0) == is_ttft).count() as u64;
+        let count =
+            |is_ttft: bool| observations.iter().filter(|each| (each.row[ARRIVAL] > 0.0) == is_ttft).count() as u64;
         Provenance {
             vcr_version: env!("CARGO_PKG_VERSION").to_owned(),
             inputs: measurements().flat_map(|each| each.inputs().iter().cloned()).collect(),

@@ -70,7 +70,10 @@ impl Gate {
         }
         let text = std::fs::read_to_string(path).map_err(|source| FitError::Read { path: path.to_owned(), source })?;
         let file: File = toml::from_str(&text).map_err(|error| {
-            FitError::Gates(format!("{}: {error}; expected a table [gates] with entries such as \"ttft p50\" = \"< 10%\"", path.display()))
+            FitError::Gates(format!(
+                "{}: {error}; expected a table [gates] with entries such as \"ttft p50\" = \"< 10%\"",
+                path.display()
+            ))
         })?;
         let gates = file.gates.iter().map(|(subject, limit)| format!("{subject} {limit}").parse());
         gates.collect::<Result<_, String>>().map_err(|what| FitError::Gates(format!("{}: {what}", path.display())))

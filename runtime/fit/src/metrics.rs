@@ -71,7 +71,8 @@ impl Pairs {
     /// Of every metric that was measured.
     #[must_use]
     pub fn of(measurements: &Measurements, simulation: &Simulation) -> Vec<Self> {
-        let both = || measurements.requests().iter().zip(&simulation.requests).filter(|(measured, _)| measured.is_whole);
+        let both =
+            || measurements.requests().iter().zip(&simulation.requests).filter(|(measured, _)| measured.is_whole);
         let of = |metric: Metric| Self {
             metric,
             pairs: both().filter_map(|(m, s)| Some((metric.measured_ns(m)?, metric.simulated_ns(s)?))).collect(),

@@ -11,9 +11,7 @@ const MIN_STEPS: usize = 2_000;
 /// Compares the gaps between tokens with the simulated steps that they are the ends of,
 /// where both are known: steps that only decode, as their neighbours do. None where too
 /// few gaps are known.
-pub(crate) fn measure<'a>(
-    sides: impl Iterator<Item = (&'a Measurements, &'a Simulation)>,
-) -> Option<Noise> {
+pub(crate) fn measure<'a>(sides: impl Iterator<Item = (&'a Measurements, &'a Simulation)>) -> Option<Noise> {
     let mut ratios = Vec::new();
     for (measurements, simulation) in sides {
         for (measured, simulated) in measurements.requests().iter().zip(&simulation.requests) {

@@ -63,7 +63,8 @@ fn residual(observation: &Observation, values: &Row) -> f64 {
 /// A robust standard deviation of the relative errors: the median of their sizes over
 /// that of a normal distribution.
 fn spread(observations: &[Observation], values: &Row) -> f64 {
-    let mut sizes: Vec<f64> = observations.iter().map(|each| residual(each, values).abs() * each.weight.sqrt()).collect();
+    let mut sizes: Vec<f64> =
+        observations.iter().map(|each| residual(each, values).abs() * each.weight.sqrt()).collect();
     if sizes.is_empty() {
         return MIN_ERROR;
     }
@@ -80,10 +81,8 @@ fn normal_equations(
     share: f64,
 ) -> (DMatrix<f64>, DVector<f64>) {
     let mut hessian = DMatrix::identity(PARAMETERS, PARAMETERS);
-    let mut gradient = DVector::from_iterator(
-        PARAMETERS,
-        prior.mean.iter().zip(&prior.spread).map(|(mean, spread)| mean / spread),
-    );
+    let mut gradient =
+        DVector::from_iterator(PARAMETERS, prior.mean.iter().zip(&prior.spread).map(|(mean, spread)| mean / spread));
     let mut scaled = [0.0; PARAMETERS];
     for observation in observations {
         let size = residual(observation, values).abs() / error;
@@ -116,7 +115,8 @@ fn descend(hessian: &DMatrix<f64>, gradient: &DVector<f64>, prior: &Prior, start
     for _ in 0..20_000 {
         let mut largest = 0.0_f64;
         for index in 0..PARAMETERS {
-            let others: f64 = (0..PARAMETERS).filter(|other| *other != index).map(|other| hessian[(index, other)] * at[other]).sum();
+            let others: f64 =
+                (0..PARAMETERS).filter(|other| *other != index).map(|other| hessian[(index, other)] * at[other]).sum();
             let next = ((gradient[index] - others) / hessian[(index, index)]).max(0.0);
             largest = largest.max((next - at[index]).abs());
             at[index] = next;

@@ -117,11 +117,7 @@ pub fn run(
 }
 
 /// By the order of the measurements, which is that of the trace's rows.
-fn requests(
-    measurements: &Measurements,
-    overheads: &Overheads,
-    report: &Report,
-) -> Result<Vec<Simulated>, FitError> {
+fn requests(measurements: &Measurements, overheads: &Overheads, report: &Report) -> Result<Vec<Simulated>, FitError> {
     let rows = &measurements.trace().requests;
     let row_of = |session: u64, turn: u32| {
         // Sessions are numbered by their first rows, and turns follow each other.

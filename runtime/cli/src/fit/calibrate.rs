@@ -79,7 +79,8 @@ fn judged(args: &CalibrateArgs, progress: &Stages) -> Result<Vec<Judged>, Refuse
     let options = FitOptions { shape, seed, folds: 0 };
     let fit = |sources: &[Source]| vcr_fit::fit(sources, &options, &mut |stage| progress.show(stage));
     if let Some(folder) = &args.leave_one_out {
-        let sources = self::sources(files(std::slice::from_ref(folder))?.iter().map(PathBuf::as_path), &args.measurements)?;
+        let sources =
+            self::sources(files(std::slice::from_ref(folder))?.iter().map(PathBuf::as_path), &args.measurements)?;
         if sources.len() < 2 {
             let message = format!("{} input in `{}`: expected at least 2", sources.len(), folder.display());
             return Err(Refused::Other(message, None));
@@ -155,7 +156,12 @@ fn write(out: &mut dyn Write, all: &[Judged], verdicts: &[Verdict<'_>]) -> io::R
         write_comparisons(out, &judged.comparisons)?;
         for each in &judged.per_request {
             let pearson = each.pearson.map_or_else(String::new, |pearson| format!(", r {pearson:.3}"));
-            writeln!(out, " {} request by request: {:.1} % mean absolute error{pearson}", each.metric, each.mape * 100.0)?;
+            writeln!(
+                out,
+                " {} request by request: {:.1} % mean absolute error{pearson}",
+                each.metric,
+                each.mape * 100.0
+            )?;
         }
         let throughput = &judged.throughput;
         writeln!(

@@ -8,9 +8,7 @@ use std::path::Path;
 
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::json;
-use vcr_fit::{
-    Comparison, Fit, FitError, FitOptions, Inferred, Measurements, ReadOptions, Shape, Source, infer,
-};
+use vcr_fit::{Comparison, Fit, FitError, FitOptions, Inferred, Measurements, ReadOptions, Shape, Source, infer};
 use vcr_fitted::TERMS;
 use vcr_output::{OutputError, Outputs};
 use vcr_scenario::expression;
@@ -129,8 +127,8 @@ pub(crate) fn sources<'p>(
         .enumerate()
         .map(|(index, input)| {
             let engine = &engines[index.min(engines.len() - 1)];
-            let pool = expression::engines("--engine", engine)
-                .map_err(|error| Refused::Other(error.to_string(), None))?;
+            let pool =
+                expression::engines("--engine", engine).map_err(|error| Refused::Other(error.to_string(), None))?;
             let measurements = Measurements::read(input, &options)?;
             Ok(Source { measurements, pool, engine: engine.clone() })
         })
@@ -186,11 +184,8 @@ fn write_inferred(out: &mut dyn Write, inferred: &[(String, Inferred)]) -> io::R
 }
 
 fn as_json(fit: &Fit, inferred: &[(String, Inferred)]) -> serde_json::Value {
-    let in_sample: Vec<_> = fit
-        .in_sample
-        .iter()
-        .map(|(name, comparisons)| json!({"input": name, "comparisons": comparisons}))
-        .collect();
+    let in_sample: Vec<_> =
+        fit.in_sample.iter().map(|(name, comparisons)| json!({"input": name, "comparisons": comparisons})).collect();
     let inferred: Vec<_> = inferred
         .iter()
         .map(|(name, found)| {

@@ -8,11 +8,11 @@ use vcr_trace::{OUTPUT_COLUMNS, PROMPT_COLUMNS};
 
 use super::begin;
 use crate::error::{Place, Problem};
-use crate::{ImportError, ImportOptions};
 use crate::output::{Out, Tally, checked};
-use crate::readers::requests::blocks::{BlockSizes, PromptBlocks};
 use crate::readers::dataset::table::RowSink;
+use crate::readers::requests::blocks::{BlockSizes, PromptBlocks};
 use crate::time::{clock_ns, duration_ns};
+use crate::{ImportError, ImportOptions};
 
 /// Arrivals beyond 31 years are those of some clock and count from the first one.
 const MAX_SINCE_START_NS: i128 = 1_000_000_000_000_000_000;

@@ -20,7 +20,7 @@ pub(super) fn make(context: &Context, mut options: Options<'_>) -> Scripted<Late
     let has_noise = options.choice("noise", NOISE).unwrap_or(true);
     options.required("path", path.as_ref().map(|_| ()));
     let model = path.and_then(|path| {
-        context.state().inputs.named("path", &path, context.resolve(&path));
+        context.state().inputs.named("model", &path, context.resolve(&path));
         let path = context.resolve(&path);
         let read = context.reads(&path).map_err(|thrown| thrown.message).and_then(|()| read_model(&path));
         read.map_err(|message| options.problem("path", message)).ok()
