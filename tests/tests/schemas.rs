@@ -86,6 +86,7 @@ run(#{
         engine: engine(#{ max_num_seqs: 4 }), autoscale: autoscale(#{ policy: "target_requests", target: 2, interval: "100ms", max: 2 }) }) }),
 });
 run(#{ name: "sglang", workloads: [load], cluster: cluster(#{ engines: pool(#{ latency: model, engine: engine(#{ engine_type: "sglang" }) }) }) });
+run(#{ name: "overheads", workloads: [load], cluster: cluster(#{ engines: pool(#{ latency: model, engine: engine(#{ overheads: #{ arrival: "5ms" } }) }) }) });
 run(#{ name: "cut", max_time: "50ms", workloads: [load], cluster: cluster(#{ engines: pool(#{ latency: model }) }) });
 expect(apart, "ttft", "p99 < 1ms");
 expect(apart, "kv_load", "p50 < 1s");
@@ -161,6 +162,29 @@ fn outputs_of_a_run_with_guests_fit_their_schemas() {
     assert_eq!(report["guests"].as_array().map(Vec::len), Some(2), "{:#}", report["guests"]);
     assert!(report["guests"].to_string().contains("gauges"), "no guest has reported a gauge");
     assert!(requests.iter().any(|request| request["status"] == "failed"));
+}
+
+#[test]
+fn outputs_of_a_drawn_run_fit_their_schemas() {
+    let folder = Folder::with(
+        r#"let c = cluster(#{ engines: pool(#{ latency: fitted(#{ path: "model.json" }) }) });
+let r = run(#{ cluster: c, workloads: [burst(#{ count: 4, prompt_tokens: 100, output_tokens: 10 })] });
+expect(r, "ttft", "p99.9 < 1s", #{ confidence: 0.9 });
+expect(r, "goodput{ttft<1s}", "ratio > 90%", #{ confidence: 0.9 });
+"#,
+    );
+    let model = json!({
+        "format": "vcr.fitted/1",
+        "step": {"coefficients": {"step": 1e7}, "range": {"min_decode_tokens": 1, "max_decode_tokens": 1,
+            "max_decode_context_tokens": 1, "max_prefill_tokens": 1, "max_prefill_requests": 1,
+            "max_prefill_context_tokens": 0}},
+        "uncertainty": {"parameters": ["step"], "covariance": [[1e10]]},
+    });
+    folder.write("model.json", model.to_string());
+    let (report, _, _) = valid_outputs(&folder, &["--uncertainty", "5"], 0);
+    let run = &report["runs"][0];
+    assert!(run["uncertainty"]["metrics"]["goodput{ttft<1s}"]["ratio"]["low"].is_number(), "{run:#}");
+    assert!(run["outside_fitted_range"].as_f64() > Some(0.0) && report["assertions"][0]["held_share"] == 1.0);
 }
 
 #[test]

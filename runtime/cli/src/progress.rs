@@ -67,6 +67,24 @@ impl Reporter for TerminalReporter {
         ));
     }
 
+    fn drawn(&self, name: &str, done: usize, of: usize) {
+        let Some(lines) = &self.lines else { return };
+        let mut bars = self.bars();
+        let key = format!("{name} (draws)");
+        let bar = bars.entry(key.clone()).or_insert_with(|| {
+            let style = ProgressStyle::with_template("  {prefix}  {bar:24} {pos} of {len}")
+                .unwrap_or(ProgressStyle::default_bar());
+            lines.add(ProgressBar::new(of as u64).with_style(style).with_prefix(key.clone()))
+        });
+        // Threads report in any order.
+        bar.set_position(bar.position().max(done as u64));
+        if done == of
+            && let Some(bar) = bars.remove(&key)
+        {
+            bar.finish_and_clear();
+        }
+    }
+
     fn run_ended(&self, name: &str) {
         if let Some(bar) = self.bars().remove(name) {
             bar.finish_and_clear();

@@ -32,6 +32,7 @@ pub(crate) fn run(args: &RunArgs) -> Exit {
         parameters,
         threads: args.threads.map_or(cores, usize::from),
         max_runs: args.max_runs,
+        uncertainty: usize::from(args.uncertainty),
         out: args.out.clone(),
         digests_inputs: args.json,
         files: args.files.clone(),
@@ -115,6 +116,9 @@ fn command_again(args: &RunArgs, runs: &[Arc<Report>]) -> String {
         && others.iter().all(|run| run.seed == first.seed)
     {
         command.push_str(&format!(" --seed {}", first.seed));
+    }
+    if args.uncertainty > 0 {
+        command.push_str(&format!(" --uncertainty {}", args.uncertainty));
     }
     command
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use comfy_table::Table;
 use vcr_cluster::metrics::{Counter, Gauge, Trend, Unit};
-use vcr_cluster::{MetricsReport, Report, TrendReport};
+use vcr_cluster::{Interval, MetricsReport, Report, TrendReport, Uncertainty};
 use vcr_scenario::{AssertionResult, GuestReport, Outcome};
 use vcr_units::format_ns;
 
@@ -90,7 +90,13 @@ pub(crate) fn write_run(out: &mut dyn Write, run: &Report, full: bool) -> io::Re
         writeln!(out, "  {} workloads folded: --full lists each, as report.json does", run.workloads.len())?;
     }
     write_totals(out, run)?;
+    if let Some(uncertainty) = &run.uncertainty {
+        write_uncertainty(out, uncertainty)?;
+    }
     write_table(out, &engine_table(run))?;
+    if let Some(text) = run.outside_fitted_range_text() {
+        writeln!(out, "  {text}")?;
+    }
     for (index, link) in run.links.iter().enumerate() {
         let gigabytes = link.bytes as f64 / 1e9;
         writeln!(out, "  link {index}: {gigabytes:.2} GB moved, busy {:.1}% of the time", link.utilisation * 100.0)?;
@@ -122,6 +128,38 @@ fn trend_row(label: String, summary: TrendReport, unit: Unit) -> Vec<String> {
     };
     let values = [summary.mean, summary.min, summary.p50, summary.p90, summary.p95, summary.p99, summary.max].map(show);
     std::iter::once(label).chain(values).chain([summary.count.to_string()]).collect()
+}
+
+/// Between which values most draws lie, of what requests see and of the throughput.
+fn write_uncertainty(out: &mut dyn Write, uncertainty: &Uncertainty) -> io::Result<()> {
+    let Uncertainty { draws, confidence, metrics } = uncertainty;
+    let percent = confidence * 100.0;
+    writeln!(out, "  {percent:.0} % intervals of {draws} draws of the latency model's coefficients:")?;
+    let statistics = [("mean", "avg"), ("p50", "med"), ("p90", "p90"), ("p95", "p95"), ("p99", "p99")];
+    let mut table = bare_table();
+    table.set_header(["  "].into_iter().chain(statistics.map(|(_, title)| title)));
+    for trend in [Trend::Ttft, Trend::Itl, Trend::Tpot, Trend::E2e, Trend::Queue] {
+        let info = trend.info();
+        let Some(intervals) = metrics.get(&info.report_name()) else { continue };
+        let cell = |(statistic, _): (&str, &str)| {
+            let interval = intervals.get(statistic);
+            interval.map_or("-".to_owned(), |Interval { low, high }| {
+                format!("{} - {}", format_ns(low * 1e6), format_ns(high * 1e6))
+            })
+        };
+        table.add_row([format!("    {}", info.name)].into_iter().chain(statistics.map(cell)));
+    }
+    align_right(&mut table);
+    write_table(out, &table)?;
+    let rate = |counter: Counter| metrics.get(counter.info().name).and_then(|statistics| statistics.get("rate"));
+    if let (Some(requests), Some(tokens)) = (rate(Counter::Completed), rate(Counter::OutputTokens)) {
+        writeln!(
+            out,
+            "    throughput: {:.2} - {:.2} requests/s, {:.1} - {:.1} output tokens/s",
+            requests.low, requests.high, tokens.low, tokens.high
+        )?;
+    }
+    Ok(())
 }
 
 /// One row per run, with its main metrics.

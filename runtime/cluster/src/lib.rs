@@ -32,8 +32,8 @@ pub use fleet::target_autoscaler;
 pub use ledger::{metrics, record};
 pub use observe::Overload;
 pub use report::{
-    EngineReport, Goodput, KvTierReport, LinkReport, MetricsReport, PoolReport, Report, ScalingEvent, SloMetric,
-    TrendReport,
+    EngineReport, Goodput, Interval, KvTierReport, LinkReport, MetricsReport, PoolReport, Report, ScalingEvent,
+    SloMetric, TrendReport, Uncertainty, quantile,
 };
 pub use simulation::simulate;
 pub use traffic::{SyntheticInput, SyntheticProblem};

@@ -8,7 +8,7 @@ use std::num::NonZeroU32;
 use std::sync::Arc;
 
 use vcr_core::fault::{FailureInjector, FaultAction, FaultBatch, FaultError};
-use vcr_core::latency::{LatencyError, LatencyModel, StepBatch};
+use vcr_core::latency::{LatencyError, LatencyModel, RangeUse, StepBatch};
 use vcr_core::route::{Choice, EndedRequest, RouteError, RouteQuery, Router, WorkerLoad};
 use vcr_core::scale::{Autoscaler, ScaleError, ScaleView};
 use vcr_core::seed;
@@ -60,6 +60,10 @@ impl LatencyModel for WithFallback<dyn LatencyModel> {
 
     fn prefers_batches(&self) -> bool {
         self.guest.as_ref().unwrap_or(&self.fallback).prefers_batches()
+    }
+
+    fn range_use(&self) -> Option<RangeUse> {
+        self.guest.as_ref().unwrap_or(&self.fallback).range_use()
     }
 }
 

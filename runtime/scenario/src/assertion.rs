@@ -1,30 +1,22 @@
 //! Assertions as they are written: `"ttft{workload:chat}"`, `"p99 < 4s"`.
 
 mod comparison;
+pub(crate) mod draws;
 mod goodput;
-mod malformed;
+pub(crate) mod malformed;
 pub(crate) mod precheck;
 mod statistic;
+mod subject;
 
 use serde::Serialize;
-use vcr_cluster::metrics::{Metric, Scope};
-use vcr_cluster::{MetricsReport, Report};
+use vcr_cluster::{Report, quantile};
 
 use crate::assertion::comparison::{COMPARISONS, Comparison};
-use crate::assertion::goodput::Slo;
+use crate::assertion::draws::{Draws, Watched};
 use crate::assertion::malformed::Malformed;
 use crate::assertion::statistic::{Statistic, format_value, parse_limit};
+use crate::assertion::subject::Subject;
 use crate::script::error::Thrown;
-use crate::script::suggestion::{did_you_mean, nearest};
-
-/// A metric, of the whole run or of one workload.
-#[derive(Clone, Debug, PartialEq)]
-struct Subject {
-    metric: Metric,
-    workload: Option<String>,
-    /// The limits of [`Metric::Goodput`].
-    slos: Vec<Slo>,
-}
 
 /// The result of an assertion.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -44,6 +36,12 @@ pub struct AssertionResult {
     /// That value for people.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub observed_text: Option<String>,
+    /// The share of draws in which the condition must hold, where that is asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub confidence: Option<f64>,
+    /// The share of draws in which it does.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub held_share: Option<f64>,
     /// Whether the assertion passed.
     pub passed: bool,
 }
@@ -62,126 +60,98 @@ impl<'a> Assertion<'a> {
     pub(crate) fn parse(metric_text: &'a str, condition_text: &'a str) -> Result<Self, Malformed> {
         let subject = Subject::parse(metric_text)?;
         let (statistic, comparison, limit_text) = parse_condition(condition_text)?;
-        statistic.check_applies(subject.metric.info())?;
-        let limit = parse_limit(limit_text, subject.metric.info().unit, statistic).map_err(Malformed::new)?;
+        statistic.check_applies(subject.info())?;
+        let limit = parse_limit(limit_text, subject.info().unit, statistic).map_err(Malformed::new)?;
         Ok(Self { subject, statistic, comparison, limit, metric_text, condition_text })
     }
 
+    /// Whether it holds in a run.
     pub(crate) fn evaluate(&self, report: &Report) -> Result<AssertionResult, Malformed> {
         self.subject.check_workload(report)?;
         let observed = self.subject.observe(report, self.statistic);
-        let unit = self.subject.metric.info().unit;
+        let unit = self.subject.info().unit;
         Ok(AssertionResult {
             run: Some(report.name.clone()),
             subject: self.metric_text.to_owned(),
             condition: Some(self.condition_text.to_owned()),
             observed,
             observed_text: observed.map(|value| format_value(value, unit, self.statistic)),
+            confidence: None,
+            held_share: None,
             // An assertion on samples that do not exist fails.
-            passed: observed.is_some_and(|value| self.comparison.holds(value, self.limit)),
+            passed: self.holds(observed),
         })
+    }
+
+    /// Whether it holds in at least the share `confidence` of the draws of a run.
+    pub(crate) fn evaluate_in_draws(
+        &self,
+        report: &Report,
+        draws: &Draws,
+        confidence: f64,
+    ) -> Result<AssertionResult, Malformed> {
+        let result = self.evaluate(report)?;
+        let values = draws.observe(&self.subject, self.statistic)?;
+        let held = values.iter().filter(|value| self.holds(**value)).count();
+        let share = held as f64 / values.len() as f64;
+        let observed = result.observed_text.as_deref().unwrap_or("no samples");
+        Ok(AssertionResult {
+            observed_text: Some(format!("{observed}; holds in {:.1} % of {} draws", share * 100.0, values.len())),
+            confidence: Some(confidence),
+            held_share: Some(share),
+            passed: share >= confidence,
+            ..result
+        })
+    }
+
+    fn holds(&self, observed: Option<f64>) -> bool {
+        observed.is_some_and(|value| self.comparison.holds(value, self.limit))
     }
 }
 
-/// Checks an assertion that is written out in the script, before any run.
-pub(crate) fn check_assertion(metric: &str, condition: &str) -> Result<(), Thrown> {
-    Assertion::parse(metric, condition).map(|_| ()).map_err(Thrown::from)
+/// Checks an assertion that is written out in the script, before any run. Gives what
+/// its draws are to be asked for.
+fn check_assertion(metric: &str, condition: &str) -> Result<Option<Watched>, Thrown> {
+    let Assertion { subject, statistic, .. } = Assertion::parse(metric, condition)?;
+    Ok(Watched::of(subject, statistic, metric))
 }
 
-/// Checks a metric and a statistic that are written out in the script.
-pub(crate) fn check_value(metric: &str, statistic: &str) -> Result<(), Thrown> {
-    let subject = Subject::parse(metric)?;
-    Ok(Statistic::parse(statistic)?.check_applies(subject.metric.info())?)
+/// The same of a metric and a statistic that are written out in the script.
+fn check_value(metric: &str, statistic: &str) -> Result<Option<Watched>, Thrown> {
+    let (subject, statistic) = parse_value(metric, statistic)?;
+    Ok(Watched::of(subject, statistic, metric))
 }
 
 /// A statistic of a metric of a run, in milliseconds for times.
 pub(crate) fn value(report: &Report, metric: &str, statistic: &str) -> Result<f64, Malformed> {
-    let subject = Subject::parse(metric)?;
+    let (subject, statistic) = parse_value(metric, statistic)?;
     subject.check_workload(report)?;
-    let statistic = Statistic::parse(statistic)?;
-    statistic.check_applies(subject.metric.info())?;
-    subject.observe(report, statistic).ok_or_else(|| Malformed::new(format!("`{metric}` has no samples in this run")))
+    subject.observe(report, statistic).ok_or_else(|| without_samples(metric))
 }
 
-impl Subject {
-    /// Reads `name` or `name{workload:NAME}`; the unit suffix of reports may be
-    /// left on.
-    fn parse(text: &str) -> Result<Self, Malformed> {
-        let (name, workload) = match text.split_once('{') {
-            Some((name, rest)) if name.trim() == Metric::Goodput.info().name => {
-                let (workload, slos) = goodput::parse(text, rest)?;
-                return Ok(Self { metric: Metric::Goodput, workload, slos });
-            }
-            None => (text.trim(), None),
-            Some((name, rest)) => {
-                let inner = rest.trim().strip_suffix('}');
-                let workload = inner.and_then(|inner| inner.trim().strip_prefix("workload:")).map(str::trim);
-                let Some(workload) = workload else {
-                    return Err(Malformed::new(format!("`{text}` is not of the form `metric{{workload:NAME}}`")));
-                };
-                (name.trim(), Some(workload))
-            }
-        };
-        let is_named = |metric: &Metric| metric.info().name == name || metric.info().report_name() == name;
-        let found = Metric::all().find(is_named);
-        let Some(metric) = found else {
-            let close = nearest(name, Metric::all().map(|metric| metric.info().name));
-            let known: Vec<&str> = Metric::all().map(|metric| metric.info().name).collect();
-            let hint = close.map_or_else(|| format!("metrics are {}", known.join(", ")), did_you_mean);
-            return Err(Malformed { message: format!("there is no metric `{name}`"), hint: Some(hint) });
-        };
-        if metric == Metric::Goodput {
-            return Err(goodput::without_limits());
-        }
-        let subject = Self { metric, workload: workload.map(str::to_owned), slos: Vec::new() };
-        if subject.workload.is_some() && metric.info().scope == Scope::Run {
-            return Err(Malformed::new(format!(
-                "`{name}` is a metric of engines, which cannot be asked of one workload"
-            )));
-        }
-        Ok(subject)
-    }
+/// The value that the share `share` of the draws of a run do not exceed.
+pub(crate) fn quantile_of_draws(
+    report: &Report,
+    draws: &Draws,
+    metric: &str,
+    statistic: &str,
+    share: f64,
+) -> Result<f64, Malformed> {
+    let (subject, statistic) = parse_value(metric, statistic)?;
+    subject.check_workload(report)?;
+    let mut values: Vec<f64> = draws.observe(&subject, statistic)?.into_iter().flatten().collect();
+    quantile(&mut values, share).ok_or_else(|| without_samples(metric))
+}
 
-    /// Fails when the run has no workload of that name.
-    fn check_workload(&self, report: &Report) -> Result<(), Malformed> {
-        let Some(workload) = &self.workload else { return Ok(()) };
-        if report.workloads.contains_key(workload) {
-            return Ok(());
-        }
-        let names = || report.workloads.keys().map(String::as_str);
-        let close = nearest(workload, names());
-        let hint = close.map_or_else(|| format!("it has {}", names().collect::<Vec<_>>().join(", ")), did_you_mean);
-        let message = format!("the run `{}` has no workload `{workload}`", report.name);
-        Err(Malformed { message, hint: Some(hint) })
-    }
+fn without_samples(metric: &str) -> Malformed {
+    Malformed::new(format!("`{metric}` has no samples in this run"))
+}
 
-    /// The value, in milliseconds for times; none without samples.
-    fn observe(&self, report: &Report, statistic: Statistic) -> Option<f64> {
-        let metrics: &MetricsReport = match &self.workload {
-            Some(workload) => report.workloads.get(workload)?,
-            None => &report.metrics,
-        };
-        match self.metric {
-            Metric::Gauge(gauge) => metrics.gauge(gauge),
-            Metric::Counter(counter) => Some(match statistic {
-                Statistic::Rate => metrics.rate_per_s(counter),
-                _ => metrics.count(counter) as f64,
-            }),
-            Metric::Trend(trend) => {
-                let summary = metrics.trend(trend)?;
-                match statistic {
-                    Statistic::Percentile(percent) => report.percentile(trend, self.workload.as_deref(), percent),
-                    Statistic::Mean => Some(summary.mean),
-                    Statistic::Min => Some(summary.min),
-                    Statistic::Max => Some(summary.max),
-                    Statistic::Std => Some(summary.std),
-                    Statistic::Count | Statistic::Value | Statistic::Ratio => Some(summary.count as f64),
-                    Statistic::Rate => Some(summary.count as f64 / (report.duration_ms / 1e3)),
-                }
-            }
-            Metric::Goodput => goodput::observe(report, self.workload.as_deref(), &self.slos, statistic),
-        }
-    }
+fn parse_value(metric: &str, statistic: &str) -> Result<(Subject, Statistic), Malformed> {
+    let subject = Subject::parse(metric)?;
+    let statistic = Statistic::parse(statistic)?;
+    statistic.check_applies(subject.info())?;
+    Ok((subject, statistic))
 }
 
 /// Splits `p99 < 4s` into its parts.
@@ -222,14 +192,5 @@ mod tests {
         assert_eq!(hint("q98 < 4s").message, "there is no statistic `q98`");
         assert!(hint("p99 <").message.contains("is not a condition"));
         assert!(hint("< 4s").message.contains("is not a condition"));
-    }
-
-    #[test]
-    fn every_metric_has_one_name() {
-        let mut names: Vec<&str> = Metric::all().map(|metric| metric.info().name).collect();
-        let count = names.len();
-        names.sort_unstable();
-        names.dedup();
-        assert_eq!(names.len(), count);
     }
 }

@@ -10,6 +10,8 @@ pub mod expression;
 mod parallel;
 mod results;
 mod script;
+#[cfg(test)]
+mod uncertainty_tests;
 mod vocabulary;
 
 use std::collections::BTreeMap;
@@ -51,6 +53,9 @@ pub struct RunOptions {
     pub threads: usize,
     /// Maximum number of runs of the scenario.
     pub max_runs: u64,
+    /// How often each run is simulated again with drawn coefficients of its latency
+    /// models, where these can be drawn.
+    pub uncertainty: usize,
     /// The folder to write to.
     pub out: Option<PathBuf>,
     /// Files to write to the folder. None: all, but steps and trace only while they have at
@@ -74,6 +79,7 @@ impl Default for RunOptions {
             parameters: BTreeMap::new(),
             threads: 1,
             max_runs: DEFAULT_MAX_RUNS,
+            uncertainty: 0,
             out: None,
             files: None,
             steps_limit_bytes: STEPS_LIMIT_BYTES,
@@ -90,6 +96,8 @@ pub trait Reporter: Send + Sync {
     fn run_started(&self, _name: &str) {}
     /// A run has made progress.
     fn progress(&self, _name: &str, _progress: &Progress) {}
+    /// Draws of a run that are done, and of how many.
+    fn drawn(&self, _name: &str, _done: usize, _of: usize) {}
     /// A run has ended or failed.
     fn run_ended(&self, _name: &str) {}
     /// The script printed something.
@@ -217,7 +225,8 @@ pub fn run_file(path: &Path, options: RunOptions, reporter: Arc<dyn Reporter>) -
 fn execute(context: &Arc<Context>, file: &str) -> Result<Option<Partial>, ScenarioError> {
     let engine = vocabulary::script_engine(context);
     let script = engine.compile(&context.source).map_err(|error| error::from_parser(file, &context.source, &error))?;
-    precheck::check(&script).map_err(|error| error::from_script(file, &error))?;
+    let watched = precheck::check(&script).map_err(|error| error::from_script(file, &error))?;
+    context.state().watched = watched;
     if let Err(error) = engine.run_ast(&script) {
         return match context.reporter.stop() {
             Some(stopped_by) if error::is_stopped(&error) => Ok(Some(Partial { stopped_by })),

@@ -4,6 +4,7 @@ pub(crate) mod autoscale;
 mod check;
 pub(crate) mod cluster;
 mod distribution;
+mod drawn;
 pub(crate) mod engine;
 mod fault;
 pub(crate) mod guest;

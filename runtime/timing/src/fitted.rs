@@ -3,23 +3,27 @@
 //! The same formula as the guest of that name; both round a step's price to whole
 //! nanoseconds in the same way, so a run gives the same bytes with either.
 
-use vcr_core::latency::{LatencyError, LatencyModel, StepBatch, StepShape, price_until_horizon};
+mod draw;
+
+use vcr_core::latency::{LatencyError, LatencyModel, RangeUse, StepBatch, StepShape, price_until_horizon};
 use vcr_fitted::{NoiseStream, StepPrice, StepWork};
 
 use crate::duration::rounded_ns;
+pub use draw::FittedDraws;
 
 /// Fitted prices, ready to price steps.
 #[derive(Clone, Debug)]
 pub struct Fitted {
     price: StepPrice,
     noise: NoiseStream,
+    range_use: RangeUse,
 }
 
 impl Fitted {
     /// A model that prices with `price`; with noise, if that has any, seeded with `seed`.
     #[must_use]
     pub fn new(price: StepPrice, seed: u64) -> Self {
-        Self { price, noise: NoiseStream::new(seed) }
+        Self { price, noise: NoiseStream::new(seed), range_use: RangeUse::default() }
     }
 }
 
@@ -31,8 +35,14 @@ impl LatencyModel for Fitted {
             if let Some(noise) = self.price.noise() {
                 ns *= noise.factor(work.prefill_requests > 0, self.noise.share());
             }
-            rounded_ns("fitted", ns)
+            let duration_ns = rounded_ns("fitted", ns)?;
+            self.range_use.count(duration_ns, self.price.range().contains(&work));
+            Ok(duration_ns)
         })
+    }
+
+    fn range_use(&self) -> Option<RangeUse> {
+        Some(self.range_use)
     }
 }
 

@@ -32,7 +32,7 @@ mod roofline;
 mod speed;
 
 pub use duration::STEP_NS_MAX;
-pub use fitted::{Fitted, fitted_work};
+pub use fitted::{Fitted, FittedDraws, fitted_work};
 pub use fixed::{Fixed, FixedInput};
 pub use knobs::{Knobs, KnobsInput};
 pub use pass::{PassSemantics, WorkerPhases};

@@ -177,4 +177,12 @@ impl Topology {
             Self::Disaggregated { prefill, decode, .. } => vec![prefill, decode],
         }
     }
+
+    /// The same, to be changed.
+    pub fn pools_mut(&mut self) -> Vec<&mut PoolConfig> {
+        match self {
+            Self::Aggregated(pool) => vec![pool],
+            Self::Disaggregated { prefill, decode, .. } => vec![prefill, decode],
+        }
+    }
 }

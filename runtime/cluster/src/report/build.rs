@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::io::{BufWriter, Write};
 
 use sha2::{Digest, Sha256};
+use vcr_core::latency::RangeUse;
 use vcr_core::{EngineStats, KvTierStats, ServingEngine};
 
 use super::{EngineReport, KvTierReport, LinkReport, MetricsReport, PoolReport, Report, ScalingEvent, TrendReport};
@@ -57,6 +58,7 @@ pub(crate) fn build(end: RunEnd<'_>) -> Result<Report, SimError> {
     let pools = pool_reports(&fleet, duration_ns);
     let scaling = scaling_events(&fleet, duration_ns);
     let engine_names = fleet.workers().iter().map(|worker| fleet.engine_name(worker)).collect();
+    let range_use = fleet.workers().iter().filter_map(Worker::range_use).reduce(RangeUse::plus);
     let step_digests: Vec<u64> = fleet.workers().iter().map(Worker::step_digest).collect();
     // Summarising needs memory.
     drop(fleet);
@@ -82,6 +84,8 @@ pub(crate) fn build(end: RunEnd<'_>) -> Result<Report, SimError> {
         pools,
         scaling,
         links: handoffs.link_totals().map(link).collect(),
+        outside_fitted_range: None,
+        uncertainty: None,
         fingerprint: String::new(),
         requests: records,
         token_gaps_ns,
@@ -92,6 +96,8 @@ pub(crate) fn build(end: RunEnd<'_>) -> Result<Report, SimError> {
     report.fingerprint = fingerprint(&report, step_digests);
     report.schema_version = SCHEMA_VERSION;
     add_generated_tokens(&mut report);
+    // It says how far to trust the times, not what happened.
+    report.outside_fitted_range = range_use.map(|used| share(used.outside_ns, used.priced_ns));
     Ok(report)
 }
 

@@ -6,6 +6,7 @@
 
 mod build;
 mod goodput;
+mod uncertainty;
 
 use std::collections::BTreeMap;
 
@@ -15,6 +16,7 @@ use crate::ledger::metrics::{CountedSamples, Counter, Gauge, RunSamples, Trend, 
 use crate::ledger::record::{RequestRecord, RequestRow};
 pub(crate) use build::{RunEnd, build};
 pub use goodput::{Goodput, SloMetric};
+pub use uncertainty::{Interval, Uncertainty, quantile};
 
 /// A trend as it is written: times in milliseconds, counts as they are.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
@@ -223,6 +225,14 @@ pub struct Report {
     /// The links between prefill and decode engines.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub links: Vec<LinkReport>,
+    /// Share of the time of all steps that lies outside the range that their latency
+    /// models were fitted on; only there if any of these knows such a range.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub outside_fitted_range: Option<f64>,
+    /// How far its metrics lie apart where the latency models are uncertain; only there
+    /// if whoever had it simulated has drawn their coefficients, too.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub uncertainty: Option<Uncertainty>,
     /// SHA-256 over every step, every request and all of the above, as hex.
     pub fingerprint: String,
     /// Every request, in order of arrival.
@@ -272,6 +282,15 @@ impl Report {
         };
         let scale = if trend.info().unit == Unit::Time { 1e6 } else { 1.0 };
         value.map(|value| value as f64 / scale)
+    }
+
+    /// [`outside_fitted_range`](Self::outside_fitted_range) as a sentence.
+    #[must_use]
+    pub fn outside_fitted_range_text(&self) -> Option<String> {
+        let percent = self.outside_fitted_range? * 100.0;
+        Some(format!(
+            "{percent:.1} % of the simulated step time is outside the range that the latency model was fitted on"
+        ))
     }
 
     /// Writes the requests as JSON lines, in order of arrival.

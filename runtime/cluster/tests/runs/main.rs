@@ -5,14 +5,17 @@ mod random;
 #[path = "../support/mod.rs"]
 mod support;
 
+use std::sync::Arc;
+
 use support::{MS, assert_conserved, config, constant, link, mix, pool, run, synthetic};
 use vcr_cluster::metrics::{Counter, Trend};
 use vcr_cluster::observe::{Observer, Unobserved};
 use vcr_cluster::record::{FailReason, Outcome};
 use vcr_cluster::{
-    Arrivals, ConditionalConfig, FaultConfig, FaultKind, KvAwareConfig, Limit, LinkSharing, PoolRole, RequestMix,
-    RouterConfig, RunConfig, SimError, Topology, simulate,
+    Arrivals, ConditionalConfig, FaultConfig, FaultKind, KvAwareConfig, LatencyFactory, Limit, LinkSharing, PoolConfig,
+    PoolRole, RequestMix, RouterConfig, RunConfig, SimError, Topology, simulate,
 };
+use vcr_core::latency::{LatencyError, LatencyModel, RangeUse, StepBatch, price_until_horizon};
 use vcr_random::Distribution;
 
 fn burst(count: u64) -> Arrivals {
@@ -259,6 +262,50 @@ fn a_cut_off_run_counts_what_is_unfinished() {
     let report = run(&cut);
     assert_conserved(&report);
     assert!(report.unfinished_requests > 0);
+}
+
+/// Takes as long as [`support::linear`]; only decodes were observed.
+#[derive(Default)]
+struct Ranged(RangeUse);
+
+impl LatencyModel for Ranged {
+    fn price(&mut self, batch: &StepBatch<'_>, durations_ns: &mut Vec<u64>) -> Result<(), LatencyError> {
+        price_until_horizon(batch, durations_ns, |shape| {
+            let duration_ns = 2 * MS + 10_000 * shape.prefill_tokens;
+            self.0.count(duration_ns, shape.prefill_requests == 0);
+            Ok(duration_ns)
+        })
+    }
+
+    fn range_use(&self) -> Option<RangeUse> {
+        Some(self.0)
+    }
+}
+
+/// A prompt of 100 tokens and four outputs take steps of 3, 2, 2 and 2 ms. The crash
+/// takes the first attempt and the model, not what that had counted.
+#[test]
+fn steps_outside_of_a_fitted_range_are_told() {
+    let ranged = |faults| {
+        let latency: LatencyFactory = Arc::new(|_seed| Ok(Box::new(Ranged::default())));
+        let pool = PoolConfig { latency, ..pool("engines", 1, 2000, RouterConfig::RoundRobin) };
+        let requests = RequestMix { prompt_tokens: constant(100.0), output_tokens: constant(4.0), ..mix(1.0, 1.0) };
+        let work = synthetic("one", Arrivals::Burst { count: 1, over_ns: 0 }, requests);
+        run(&RunConfig { faults, max_retries: 1, ..config(Topology::Aggregated(pool), vec![work]) })
+    };
+    let whole = ranged(Vec::new());
+    assert_eq!(whole.outside_fitted_range, Some(3.0 / 9.0));
+    let text = "33.3 % of the simulated step time is outside the range that the latency model was fitted on";
+    assert_eq!(whole.outside_fitted_range_text().as_deref(), Some(text));
+    assert_eq!(ranged(vec![crash(0, 0, 4, Some(1))]).outside_fitted_range, Some(6.0 / 14.0));
+    // It is no part of what happened.
+    let topology = Topology::Aggregated(pool("engines", 1, 2000, RouterConfig::RoundRobin));
+    let requests = RequestMix { prompt_tokens: constant(100.0), output_tokens: constant(4.0), ..mix(1.0, 1.0) };
+    let plain = run(&RunConfig {
+        max_retries: 1,
+        ..config(topology, vec![synthetic("one", Arrivals::Burst { count: 1, over_ns: 0 }, requests)])
+    });
+    assert_eq!((plain.outside_fitted_range, plain.fingerprint), (None, whole.fingerprint));
 }
 
 /// A third of the prompts are short. They stay with the decode engines, the others

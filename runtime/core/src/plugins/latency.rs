@@ -193,6 +193,33 @@ impl DecodeSteps {
     }
 }
 
+/// How much of what a model has priced is like what it was fitted on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RangeUse {
+    /// Duration of all steps that it has priced.
+    pub priced_ns: u64,
+    /// Of these, the steps beyond the range of its observations: extrapolated.
+    pub outside_ns: u64,
+}
+
+impl RangeUse {
+    /// Counts a step.
+    #[inline]
+    pub fn count(&mut self, duration_ns: u64, is_inside: bool) {
+        self.priced_ns = self.priced_ns.saturating_add(duration_ns);
+        self.outside_ns = self.outside_ns.saturating_add(if is_inside { 0 } else { duration_ns });
+    }
+
+    /// Both together.
+    #[must_use]
+    pub fn plus(self, other: Self) -> Self {
+        Self {
+            priced_ns: self.priced_ns.saturating_add(other.priced_ns),
+            outside_ns: self.outside_ns.saturating_add(other.outside_ns),
+        }
+    }
+}
+
 /// Prices engine steps.
 ///
 /// One instance belongs to one engine; it may keep state from step to step.
@@ -227,6 +254,12 @@ pub trait LatencyModel: Send {
     /// price together.
     fn prefers_batches(&self) -> bool {
         false
+    }
+
+    /// How much of what it has priced lies in the range that it was fitted on; none for
+    /// a model without such a range.
+    fn range_use(&self) -> Option<RangeUse> {
+        None
     }
 }
 

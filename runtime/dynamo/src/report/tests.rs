@@ -112,6 +112,8 @@ fn empty() -> vcr_cluster::Report {
         pools: Vec::new(),
         scaling: Vec::new(),
         links: Vec::new(),
+        outside_fitted_range: None,
+        uncertainty: None,
         fingerprint: String::new(),
         requests: Vec::new(),
         token_gaps_ns: Default::default(),

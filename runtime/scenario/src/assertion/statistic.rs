@@ -74,7 +74,7 @@ impl Statistic {
         Err(Malformed { message, hint: Some(format!("it can be asked for {wanted}")) })
     }
 
-    fn name(self) -> String {
+    pub(crate) fn name(self) -> String {
         match self {
             Self::Percentile(percent) => format!("p{percent}"),
             _ => STATISTICS.iter().find(|(_, statistic)| *statistic == self).map_or("?", |(name, _)| *name).to_owned(),

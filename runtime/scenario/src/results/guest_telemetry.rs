@@ -147,6 +147,11 @@ impl Recorder {
         instances.map(instance).collect()
     }
 
+    /// Forgets what was told in a run.
+    pub(crate) fn forget(&self, run: &str) {
+        lock(&self.state).instances.retain(|key, _| key.run != run);
+    }
+
     /// The guests that had an instance in any run, in the order of the script.
     pub(crate) fn reports(&self) -> Vec<GuestReport> {
         let state = lock(&self.state);

@@ -340,8 +340,10 @@ impl RunFiles {
 
 /// The phases of a request's life that have both ends.
 fn phases(record: &RequestRecord) -> Vec<(&'static str, u64, u64)> {
+    let has_way = record.queued_ns > record.arrival_ns;
     let stops = [
-        ("queue", Some(record.arrival_ns)),
+        ("arrival", has_way.then_some(record.arrival_ns)),
+        ("queue", Some(record.queued_ns)),
         ("prefill", record.scheduled_ns),
         ("transfer", record.transfer_end_ns.and(record.prefill_end_ns)),
         ("decode", record.transfer_end_ns.or(record.prefill_end_ns)),

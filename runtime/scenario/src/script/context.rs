@@ -10,6 +10,7 @@ use vcr_guest::GuestModule;
 use vcr_trace::Trace;
 
 use crate::assertion::AssertionResult;
+use crate::assertion::draws::Watched;
 use crate::results::guest_telemetry::Recorder;
 use crate::results::outputs::Outputs;
 use crate::results::provenance::Inputs;
@@ -40,6 +41,8 @@ pub(crate) struct State {
     pub(crate) runs: Vec<Arc<Report>>,
     pub(crate) run_names: RunNames,
     pub(crate) assertions: Vec<AssertionResult>,
+    /// What assertions in the script may ask of drawn runs.
+    pub(crate) watched: Vec<Watched>,
     pub(crate) outputs: Option<Outputs>,
     /// Files that the script has read.
     pub(crate) inputs: Inputs,

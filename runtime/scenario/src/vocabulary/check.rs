@@ -2,12 +2,15 @@
 
 use std::sync::Arc;
 
-use rhai::{Engine, ImmutableString, NativeCallContext};
+use rhai::{Engine, ImmutableString, Map, NativeCallContext};
 
-use crate::assertion::{Assertion, AssertionResult, value};
+use crate::assertion::draws::Draws;
+use crate::assertion::malformed::Malformed;
+use crate::assertion::{Assertion, AssertionResult, quantile_of_draws, value};
 use crate::script::context::Context;
 use crate::script::error::{Scripted, Thrown};
-use crate::vocabulary::run::RunResult;
+use crate::script::options::Options;
+use crate::vocabulary::run::{NOTHING_TO_DRAW, RunResult};
 
 pub(crate) fn register(engine: &mut Engine, context: &Arc<Context>) {
     let shared = Arc::clone(context);
@@ -18,11 +21,24 @@ pub(crate) fn register(engine: &mut Engine, context: &Arc<Context>) {
               metric: ImmutableString,
               condition: ImmutableString|
               -> Scripted<bool> {
-            let assertion = Assertion::parse(&metric, &condition).and_then(|assertion| assertion.evaluate(&result.0));
-            let check = assertion.map_err(|error| Thrown::from(error).at(call.call_position()))?;
-            let passed = check.passed;
-            shared.state().assertions.push(check);
-            Ok(passed)
+            let assertion =
+                Assertion::parse(&metric, &condition).and_then(|assertion| assertion.evaluate(&result.report));
+            note_result(&shared, &call, assertion)
+        },
+    );
+    let shared = Arc::clone(context);
+    engine.register_fn(
+        "expect",
+        move |call: NativeCallContext<'_>,
+              result: RunResult,
+              metric: ImmutableString,
+              condition: ImmutableString,
+              options: Map|
+              -> Scripted<bool> {
+            let (confidence, draws) = share_of_draws(&shared, &call, &result, "expect", "confidence", options)?;
+            let assertion = Assertion::parse(&metric, &condition)
+                .and_then(|assertion| assertion.evaluate_in_draws(&result.report, &draws, confidence));
+            note_result(&shared, &call, assertion)
         },
     );
     let shared = Arc::clone(context);
@@ -36,9 +52,62 @@ pub(crate) fn register(engine: &mut Engine, context: &Arc<Context>) {
     engine.register_fn(
         "value",
         |call: NativeCallContext<'_>, result: RunResult, metric: ImmutableString, statistic: ImmutableString| {
-            value(&result.0, &metric, &statistic).map_err(|error| Thrown::from(error).at(call.call_position()))
+            value(&result.report, &metric, &statistic).map_err(|error| Thrown::from(error).at(call.call_position()))
         },
     );
+    let shared = Arc::clone(context);
+    engine.register_fn(
+        "value",
+        move |call: NativeCallContext<'_>,
+              result: RunResult,
+              metric: ImmutableString,
+              statistic: ImmutableString,
+              options: Map|
+              -> Scripted<f64> {
+            let (share, draws) = share_of_draws(&shared, &call, &result, "value", "quantile", options)?;
+            quantile_of_draws(&result.report, &draws, &metric, &statistic, share)
+                .map_err(|error| Thrown::from(error).at(call.call_position()))
+        },
+    );
+}
+
+/// The one option that a call about draws takes, a share of them, and the draws.
+fn share_of_draws(
+    context: &Context,
+    call: &NativeCallContext<'_>,
+    result: &RunResult,
+    function: &'static str,
+    option: &'static str,
+    map: Map,
+) -> Scripted<(f64, Arc<Draws>)> {
+    let mut options = Options::new(function, &context.source, call, map);
+    let share = options.f64(option);
+    let share = options.required(option, share);
+    if !(0.0..=1.0).contains(&share) {
+        options.problem(option, format!("`{option}` must be a share from 0 to 1, but is {share}"));
+    }
+    options.finish()?;
+    let draws = result.draws.clone().ok_or_else(|| {
+        let name = &result.report.name;
+        let (why, hint) = match context.options.uncertainty {
+            0 => ("it was not simulated with any", "--uncertainty 200 simulates each run with 200 draws"),
+            _ => (NOTHING_TO_DRAW, "use a latency model that `vcr fit` made: fitted(#{ path: \"model.json\" })"),
+        };
+        let message = format!("`{option}` asks for the draws of the run `{name}`: {why}");
+        Thrown::input(message).hint(hint).at(call.call_position())
+    })?;
+    Ok((share, draws))
+}
+
+fn note_result(
+    context: &Context,
+    call: &NativeCallContext<'_>,
+    result: Result<AssertionResult, Malformed>,
+) -> Scripted<bool> {
+    let check = result.map_err(|error| Thrown::from(error).at(call.call_position()))?;
+    let passed = check.passed;
+    context.state().assertions.push(check);
+    Ok(passed)
 }
 
 /// Records a condition that the script evaluated itself.
@@ -49,6 +118,8 @@ fn note(context: &Context, subject: &str, passed: bool, observed_text: Option<St
         condition: None,
         observed: None,
         observed_text,
+        confidence: None,
+        held_share: None,
         passed,
     });
     passed

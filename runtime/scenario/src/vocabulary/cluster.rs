@@ -13,6 +13,7 @@ use crate::script::error::{Scripted, Thrown};
 use crate::script::options::Options;
 use crate::script::register::with_options;
 use crate::script::suggestion::{did_you_mean, nearest};
+use crate::vocabulary::drawn::DrawnPool;
 use crate::vocabulary::engine::EngineSpec;
 use crate::vocabulary::{engine, latency, pool_guest, router};
 
@@ -21,6 +22,7 @@ use crate::vocabulary::{engine, latency, pool_guest, router};
 pub(crate) struct PoolSpec {
     name: Option<String>,
     pub(crate) config: PoolConfig,
+    drawn: Option<DrawnPool>,
 }
 
 /// A link.
@@ -29,7 +31,11 @@ pub(crate) struct LinkSpec(LinkConfig);
 
 /// A cluster.
 #[derive(Clone)]
-pub(crate) struct ClusterSpec(pub(crate) Topology);
+pub(crate) struct ClusterSpec {
+    pub(crate) topology: Topology,
+    /// By pool.
+    pub(crate) drawn: Vec<Option<DrawnPool>>,
+}
 
 pub(crate) fn register(engine: &mut Engine, context: &Arc<Context>) {
     with_options(engine, context, "engine", |_, options| engine::make(options));
@@ -74,6 +80,7 @@ fn make_pool(mut options: Options<'_>) -> Scripted<PoolSpec> {
     options.finish()?;
     let latency = latency.expect("a missing latency model is a problem of the options");
     let engine = engine.expect("what does not fit is a problem of the options");
+    let drawn = DrawnPool::of(&latency, engine.overheads.is_some());
     let config = PoolConfig {
         name: String::new(),
         engines,
@@ -88,7 +95,7 @@ fn make_pool(mut options: Options<'_>) -> Scripted<PoolSpec> {
         tokens,
         overheads: engine.overheads.or(latency.overheads).unwrap_or_default(),
     };
-    Ok(PoolSpec { name, config })
+    Ok(PoolSpec { name, config, drawn })
 }
 
 /// The ranks of each engine of a pool.
@@ -138,7 +145,7 @@ fn make_cluster(mut options: Options<'_>) -> Scripted<ClusterSpec> {
     let conditional = options.made::<ConditionalConfig>("conditional", "made by conditional(#{ ... })");
     let named =
         |pool: PoolSpec, role: &str| PoolConfig { name: pool.name.unwrap_or_else(|| role.to_owned()), ..pool.config };
-    let topology = match (engines, prefill, decode) {
+    let cluster = match (engines, prefill, decode) {
         (Some(pool), None, None) => {
             if link.is_some() {
                 options.problem("link", "`link` joins prefill and decode engines; this cluster has neither");
@@ -149,18 +156,21 @@ fn make_cluster(mut options: Options<'_>) -> Scripted<ClusterSpec> {
                     "`conditional` chooses between prefill and decode engines; this cluster has neither",
                 );
             }
-            Some(Topology::Aggregated(named(pool, "engines")))
+            let drawn = vec![pool.drawn.clone()];
+            Some(ClusterSpec { topology: Topology::Aggregated(named(pool, "engines")), drawn })
         }
         (None, Some(prefill), Some(decode)) => {
             if prefill.config.engine.block_size() != decode.config.engine.block_size() {
                 options.problem("decode", "prefill and decode engines must have the same `block_size`");
             }
-            Some(Topology::Disaggregated {
+            let drawn = vec![prefill.drawn.clone(), decode.drawn.clone()];
+            let topology = Topology::Disaggregated {
                 prefill: named(prefill, "prefill"),
                 decode: named(decode, "decode"),
                 link: link.map_or_else(instant_link, |link| link.0),
                 conditional,
-            })
+            };
+            Some(ClusterSpec { topology, drawn })
         }
         _ => {
             options.problem("", "`cluster` needs either `engines`, or both `prefill` and `decode`");
@@ -168,7 +178,7 @@ fn make_cluster(mut options: Options<'_>) -> Scripted<ClusterSpec> {
         }
     };
     options.finish()?;
-    Ok(ClusterSpec(topology.expect("a cluster without pools is a problem of the options")))
+    Ok(cluster.expect("a cluster without pools is a problem of the options"))
 }
 
 fn make_conditional(mut options: Options<'_>) -> Scripted<ConditionalConfig> {

@@ -2,6 +2,8 @@
 
 pub mod fitted;
 mod physics;
+#[cfg(test)]
+mod spread;
 
 use std::sync::Arc;
 
@@ -23,6 +25,9 @@ use crate::script::register::with_options;
 use crate::vocabulary::guest::GuestSpec;
 use crate::vocabulary::memory::ModelMemory;
 
+/// Draws a latency model by a seed.
+pub(crate) type Draws = Arc<dyn Fn(u64) -> LatencySpec + Send + Sync>;
+
 /// A latency model, ready to be made for any number of engines.
 #[derive(Clone)]
 pub(crate) struct LatencySpec {
@@ -31,12 +36,15 @@ pub(crate) struct LatencySpec {
     pub(crate) memory: Option<ModelMemory>,
     /// What it knows of the time that passes beside steps.
     pub(crate) overheads: Option<Overheads>,
+    /// The same model with coefficients drawn by a seed, as far as data left them open;
+    /// none for a model that is sure of itself. Equal seeds draw equal coefficients.
+    pub(crate) draws: Option<Draws>,
 }
 
 impl LatencySpec {
     /// A model of which nothing else is known.
     pub(crate) fn new(factory: LatencyFactory) -> Self {
-        Self { factory, memory: None, overheads: None }
+        Self { factory, memory: None, overheads: None, draws: None }
     }
 
     /// Reads a latency model of a script: a native one, or a guest of that world.
@@ -80,6 +88,8 @@ pub(crate) fn register(engine: &mut Engine, context: &Arc<Context>) {
     with_options(engine, context, "profile", make_profile);
     with_options(engine, context, "roofline", |_, options| make_roofline(options));
     with_options(engine, context, "trained_physics", physics::make);
+    #[cfg(test)]
+    spread::register(engine, context);
 }
 
 /// A native model of which each engine gets a copy.

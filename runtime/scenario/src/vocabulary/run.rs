@@ -1,6 +1,7 @@
 //! `run` and `run_all`: simulations.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use rhai::{Array, Dynamic, Engine, EvalAltResult, Map, NativeCallContext, Position};
 use vcr_cluster::observe::{Incident, Observer, Progress, StepRecord};
@@ -8,6 +9,7 @@ use vcr_cluster::{MemoryEstimate, Overload, Report, RunConfig, SimError, Workloa
 use vcr_input::memory;
 use vcr_output::OutputError;
 
+use crate::assertion::draws::{DrawnRun, Draws};
 use crate::parallel::parallel;
 use crate::results::outputs::Outputs;
 use crate::results::run_files::{EnginePlace, RunFiles};
@@ -17,43 +19,67 @@ use crate::script::limits::{MEMORY_HINT, check_room};
 use crate::script::options::{Options, describe};
 use crate::script::register::with_options;
 use crate::vocabulary::cluster::ClusterSpec;
+use crate::vocabulary::drawn::{DrawnPool, redrawn};
 use crate::vocabulary::fault::FaultSpec;
 use crate::vocabulary::parameter;
 
 /// Seed of a run that neither the scenario nor the user seeds.
 const DEFAULT_SEED: u64 = 1;
 
+/// What is wrong with a run that is to be drawn and cannot be.
+pub(crate) const NOTHING_TO_DRAW: &str = "no latency model of its pools knows how uncertain its coefficients are";
+
+/// Share of the step time outside of a fitted range that is warned of.
+const MAX_OUTSIDE_RANGE: f64 = 0.05;
+
 /// The result of a run, as scripts hold it.
 #[derive(Clone)]
-pub(crate) struct RunResult(pub(crate) Arc<Report>);
+pub(crate) struct RunResult {
+    pub(crate) report: Arc<Report>,
+    /// The same run with drawn coefficients, where that was asked for and possible.
+    pub(crate) draws: Option<Arc<Draws>>,
+}
+
+/// A run to be made.
+struct PlannedRun {
+    config: RunConfig,
+    /// By pool.
+    drawn: Vec<Option<DrawnPool>>,
+}
+
+impl PlannedRun {
+    fn can_be_drawn(&self) -> bool {
+        self.drawn.iter().any(Option::is_some)
+    }
+}
 
 pub(crate) fn register(engine: &mut Engine, context: &Arc<Context>) {
     with_options(engine, context, "run", |context, options| {
         let call = options.call_position();
-        let config = run_config(context, options)?;
-        let mut results = execute(context, vec![config], call)?;
+        let run = plan(context, options)?;
+        let mut results = execute(context, vec![run], call)?;
         Ok(results.remove(0))
     });
     let context = Arc::clone(context);
     engine.register_fn("run_all", move |call: NativeCallContext<'_>, runs: Array| -> Scripted<Array> {
         let at = call.call_position();
-        let mut configs = Vec::new();
+        let mut planned = Vec::new();
         for run in runs {
             let Some(map) = run.clone().try_cast::<Map>() else {
                 let message = format!("`run_all` takes an array of maps, one a run, but found {}", describe(&run));
                 return Err(Thrown::input(message).at(at));
             };
-            configs.push(run_config(&context, Options::new("run_all", &context.source, &call, map))?);
+            planned.push(plan(&context, Options::new("run_all", &context.source, &call, map))?);
         }
-        if configs.is_empty() {
+        if planned.is_empty() {
             return Err(Thrown::input("`run_all` needs at least one run").at(at));
         }
-        let results = context.meter.outside(|| execute(&context, configs, at))?;
+        let results = context.meter.outside(|| execute(&context, planned, at))?;
         Ok(results.into_iter().map(Dynamic::from).collect())
     });
 }
 
-fn run_config(context: &Context, mut options: Options<'_>) -> Scripted<RunConfig> {
+fn plan(context: &Context, mut options: Options<'_>) -> Scripted<PlannedRun> {
     let name = options.name("name").unwrap_or_else(|| "run".to_owned());
     let cluster = options.made::<ClusterSpec>("cluster", "made by cluster(#{ ... })");
     options.required::<()>("cluster", cluster.as_ref().map(|_| ()));
@@ -78,7 +104,7 @@ fn run_config(context: &Context, mut options: Options<'_>) -> Scripted<RunConfig
     let config = RunConfig {
         name,
         seed: context.options.seed.or(seed).unwrap_or(DEFAULT_SEED),
-        topology: cluster.0,
+        topology: cluster.topology,
         workloads,
         faults,
         max_retries,
@@ -90,7 +116,7 @@ fn run_config(context: &Context, mut options: Options<'_>) -> Scripted<RunConfig
         let lines: Vec<String> = errors.iter().map(ToString::to_string).collect();
         Thrown::input(lines.join("\n  ")).at(call)
     })?;
-    Ok(config)
+    Ok(PlannedRun { config, drawn: cluster.drawn })
 }
 
 fn resolve_faults(
@@ -100,7 +126,7 @@ fn resolve_faults(
 ) -> Vec<vcr_cluster::FaultConfig> {
     let mut faults = Vec::new();
     for (index, spec) in specs.iter().enumerate() {
-        match spec.on(&cluster.0) {
+        match spec.on(&cluster.topology) {
             Ok(fault) => faults.push(fault),
             Err(problem) => options.problem("faults", format!("fault {} {problem}", index + 1)),
         }
@@ -123,34 +149,100 @@ fn elements<T: Clone + Send + Sync + 'static>(options: &mut Options<'_>, name: &
     found
 }
 
-/// Runs all of `configs`, several at a time, and keeps the results in order.
-fn execute(context: &Context, mut configs: Vec<RunConfig>, call: Position) -> Scripted<Vec<RunResult>> {
+/// A simulation to be made: of a run as it is, or with drawn coefficients.
+struct Task {
+    run: usize,
+    draw: Option<usize>,
+}
+
+/// What came of it.
+enum Simulated {
+    Run(Box<Report>),
+    Draw(Box<DrawnRun>),
+}
+
+/// Makes all runs of `planned`, several at a time, and keeps the results in order.
+fn execute(context: &Context, mut planned: Vec<PlannedRun>, call: Position) -> Scripted<Vec<RunResult>> {
     parameter::check_all_used(context).map_err(|thrown| thrown.at(call))?;
-    context.meter.count_runs(configs.len(), context.options.max_runs).map_err(|thrown| thrown.at(call))?;
-    let estimates = configs.iter().map(RunConfig::memory_estimate);
+    context.meter.count_runs(planned.len(), context.options.max_runs).map_err(|thrown| thrown.at(call))?;
+    let estimates = planned.iter().map(|run| run.config.memory_estimate());
     check_room(estimates.fold(MemoryEstimate::default(), MemoryEstimate::plus))
         .map_err(|problem| Thrown::input(problem).hint(MEMORY_HINT).at(call))?;
     let first_index = context.state().runs.len();
-    for config in &mut configs {
+    for PlannedRun { config, .. } in &mut planned {
         config.name = context.state().run_names.unique(&config.name);
         context.state().inputs.engines_of(&config.topology);
     }
-    let outcomes = parallel(context.options.threads, &configs, |index, config| match context.reporter.stop() {
+    let tasks = tasks(context, &planned);
+    let watched = context.state().watched.clone();
+    let done: Vec<AtomicUsize> = planned.iter().map(|_| AtomicUsize::new(0)).collect();
+    let simulate = |task: &Task| {
+        let PlannedRun { config, drawn } = &planned[task.run];
+        let Some(draw) = task.draw else {
+            let report = execute_one(context, config.clone(), first_index + task.run)?;
+            return Ok(Some(Simulated::Run(Box::new(report))));
+        };
+        let report = execute_draw(context, config, redrawn(config, drawn, draw), draw)?;
+        let done = 1 + done[task.run].fetch_add(1, Ordering::Relaxed);
+        context.reporter.drawn(&config.name, done, context.options.uncertainty);
+        // Half a run is no sample of whole ones.
+        Ok((!report.partial).then(|| Simulated::Draw(Box::new(DrawnRun::new(report, &watched)))))
+    };
+    let outcomes = parallel(context.options.threads, &tasks, |_, task| match context.reporter.stop() {
         Some(_) => Ok(None),
-        None => execute_one(context, config.clone(), first_index + index).map(Some),
+        None => simulate(task),
     });
+    let mut reports: Vec<Option<Box<Report>>> = planned.iter().map(|_| None).collect();
+    let mut draws: Vec<Vec<DrawnRun>> = planned.iter().map(|_| Vec::new()).collect();
+    let mut failure: Option<Thrown> = None;
+    for (task, outcome) in tasks.iter().zip(outcomes) {
+        match outcome {
+            Ok(Some(Simulated::Run(report))) => reports[task.run] = Some(report),
+            Ok(Some(Simulated::Draw(drawn))) => draws[task.run].push(*drawn),
+            Ok(None) => {}
+            Err(thrown) => {
+                failure = Some(thrown);
+                break;
+            }
+        }
+    }
     let mut results = Vec::new();
-    for outcome in outcomes {
-        let Some(report) = outcome.map_err(|thrown| thrown.at(call))? else { continue };
-        let report = Arc::new(report);
+    for ((report, runs), planned) in reports.into_iter().zip(draws).zip(&planned) {
+        let Some(mut report) = report else { continue };
+        let is_drawn = planned.can_be_drawn() && context.options.uncertainty > 0;
+        let draws = (is_drawn && runs.len() == context.options.uncertainty)
+            .then(|| Arc::new(Draws::new(watched.clone(), runs)));
+        report.uncertainty = draws.as_ref().map(|draws| draws.uncertainty());
+        let is_whole = !report.partial && draws.is_some() == is_drawn;
+        let report = Arc::new(*report);
         context.state().runs.push(Arc::clone(&report));
-        results.push(RunResult(report));
+        results.extend(is_whole.then_some(RunResult { report, draws }));
+    }
+    if let Some(thrown) = failure {
+        return Err(thrown.at(call));
     }
     // The script cannot evaluate partial results.
-    if results.len() < configs.len() || results.iter().any(|result| result.0.partial) {
+    if results.len() < planned.len() {
         return Err(Box::new(EvalAltResult::ErrorTerminated(Dynamic::UNIT, call)));
     }
     Ok(results)
+}
+
+/// The runs as they are come first: they take the longest, and have files.
+fn tasks(context: &Context, planned: &[PlannedRun]) -> Vec<Task> {
+    let mut tasks: Vec<Task> = (0..planned.len()).map(|run| Task { run, draw: None }).collect();
+    if context.options.uncertainty == 0 {
+        return tasks;
+    }
+    for (run, planned) in planned.iter().enumerate() {
+        if planned.can_be_drawn() {
+            tasks.extend((0..context.options.uncertainty).map(|draw| Task { run, draw: Some(draw) }));
+        } else {
+            let name = &planned.config.name;
+            context.reporter.warn(&format!("run `{name}`: {NOTHING_TO_DRAW}; it has no intervals"));
+        }
+    }
+    tasks
 }
 
 fn execute_one(context: &Context, config: RunConfig, index: usize) -> Result<Report, Thrown> {
@@ -166,6 +258,11 @@ fn execute_one(context: &Context, config: RunConfig, index: usize) -> Result<Rep
     let result = simulate(config, &mut watcher);
     context.reporter.run_ended(&name);
     let report = result.map_err(|error| sim_error(&name, error))?;
+    if report.outside_fitted_range > Some(MAX_OUTSIDE_RANGE)
+        && let Some(text) = report.outside_fitted_range_text()
+    {
+        context.reporter.warn(&format!("run `{name}`: {text}: its times are extrapolated there"));
+    }
     if let Some(files) = watcher.files {
         files.finish(&report, &context.recorder.of_run(&name)).map_err(|error| match &context.state().outputs {
             Some(outputs) => output_error(&outputs.error(error)),
@@ -173,6 +270,19 @@ fn execute_one(context: &Context, config: RunConfig, index: usize) -> Result<Rep
         })?;
     }
     Ok(report)
+}
+
+/// Simulates draw number `draw` of a run.
+fn execute_draw(context: &Context, run: &RunConfig, drawn: RunConfig, draw: usize) -> Result<Report, Thrown> {
+    // No run can be called so: what guests tell in draws is nobody's.
+    let name = format!("{}\tdraw {draw}", run.name);
+    let result = simulate(RunConfig { name: name.clone(), ..drawn }, &mut DrawWatcher { context });
+    context.recorder.forget(&name);
+    result.map_err(|error| {
+        let thrown = sim_error(&run.name, error);
+        let of = context.options.uncertainty;
+        Thrown { message: format!("{} (in draw {} of {of} of its coefficients)", thrown.message, draw + 1), ..thrown }
+    })
 }
 
 fn output_error(error: &OutputError) -> Thrown {
@@ -242,6 +352,21 @@ impl Observer for Watcher<'_> {
 
     fn overloaded(&mut self, overload: &Overload<'_>) {
         self.context.reporter.warn(&format!("run `{}`: {overload}", self.name));
+    }
+
+    fn check_limits(&mut self) -> Result<(), String> {
+        memory::check().map_err(|error| error.to_string())
+    }
+}
+
+/// Lets a draw be stopped, and keep to the limits.
+struct DrawWatcher<'a> {
+    context: &'a Context,
+}
+
+impl Observer for DrawWatcher<'_> {
+    fn wants_stop(&self) -> bool {
+        self.context.reporter.stop().is_some()
     }
 
     fn check_limits(&mut self) -> Result<(), String> {

@@ -11,7 +11,7 @@ mod pricing;
 mod steps;
 mod totals;
 
-use vcr_core::latency::LatencyModel;
+use vcr_core::latency::{LatencyModel, RangeUse};
 use vcr_core::plan::{RemoteLoad, StepPlan};
 use vcr_core::policy::SchedulingPolicy;
 use vcr_core::route::WorkerLoad;
@@ -324,9 +324,11 @@ impl Worker {
             return Ok(());
         }
         let plugin_context = |purpose| plugin_context(run, config, self.index, purpose, self.seed, self.incarnation);
-        self.latency = (config.latency)(&plugin_context("latency")).map_err(MakeError::Latency)?;
+        let latency = (config.latency)(&plugin_context("latency")).map_err(MakeError::Latency)?;
         self.policy = new_policy(&plugin_context("policy"), config)?;
         self.tokens = new_token_source(&plugin_context("tokens"), config)?;
+        self.totals.lose_range_use(self.latency.range_use());
+        self.latency = latency;
         Ok(())
     }
 
@@ -346,6 +348,12 @@ impl Worker {
     /// Engine totals over all incarnations.
     pub(crate) fn engine_stats(&self) -> EngineStats {
         self.totals.engine_stats(self.engine.stats())
+    }
+
+    /// How much of its steps is like those its latency models were fitted on, over all
+    /// incarnations.
+    pub(crate) fn range_use(&self) -> Option<RangeUse> {
+        self.totals.range_use(self.latency.range_use())
     }
 }
 

@@ -1,5 +1,6 @@
 //! Totals of a worker over all its incarnations.
 
+use vcr_core::latency::RangeUse;
 use vcr_core::{EngineStats, KvTierStats};
 
 /// Totals of a worker over all its incarnations.
@@ -14,6 +15,7 @@ pub(crate) struct WorkerTotals {
     pub(crate) crashes: u32,
     lost: EngineStats,
     lost_tiers: KvTierStats,
+    lost_range_use: Option<RangeUse>,
 }
 
 impl WorkerTotals {
@@ -29,6 +31,16 @@ impl WorkerTotals {
         let mut all = self.lost;
         add_stats(&mut all, present);
         all
+    }
+
+    /// Adds the range use of a latency model that is gone.
+    pub(super) fn lose_range_use(&mut self, model: Option<RangeUse>) {
+        self.lost_range_use = self.range_use(model);
+    }
+
+    /// The range use of all latency models, of which `present` is the last.
+    pub(super) fn range_use(&self, present: Option<RangeUse>) -> Option<RangeUse> {
+        self.lost_range_use.into_iter().chain(present).reduce(RangeUse::plus)
     }
 
     /// The statistics of all tiers, of which `present` are the last.

@@ -5,12 +5,12 @@ use std::sync::Arc;
 
 use vcr_cluster::Overheads;
 use vcr_fitted::ModelFile;
-use vcr_timing::Fitted;
+use vcr_timing::{Fitted, FittedDraws};
 
 use crate::script::context::Context;
 use crate::script::error::Scripted;
 use crate::script::options::Options;
-use crate::vocabulary::latency::{LatencySpec, finish};
+use crate::vocabulary::latency::{Draws, LatencySpec, finish};
 
 /// Whether steps spread around their prices.
 const NOISE: &[(&str, bool)] = &[("fitted", true), ("none", false)];
@@ -20,20 +20,27 @@ pub(super) fn make(context: &Context, mut options: Options<'_>) -> Scripted<Late
     let has_noise = options.choice("noise", NOISE).unwrap_or(true);
     options.required("path", path.as_ref().map(|_| ()));
     let model = path.and_then(|path| {
-        context.state().inputs.named("path", &path, context.resolve(&path));
+        context.state().inputs.named("model", &path, context.resolve(&path));
         let path = context.resolve(&path);
         let read = context.reads(&path).map_err(|thrown| thrown.message).and_then(|()| read_model(&path));
         read.map_err(|message| options.problem("path", message)).ok()
     });
     let spec = model.map(|model| {
-        let price = if has_noise { model.step } else { model.step.without_noise() };
-        LatencySpec {
-            factory: Arc::new(move |plugin_context| Ok(Box::new(Fitted::new(price, plugin_context.seed)))),
-            memory: None,
-            overheads: Some(overheads(&model)),
-        }
+        let certain = spec(&model, has_noise);
+        let draws = FittedDraws::new(model)
+            .map(|draws| -> Draws { Arc::new(move |draw_seed| spec(&draws.draw(draw_seed), has_noise)) });
+        LatencySpec { draws, ..certain }
     });
     finish(options, spec)
+}
+
+/// The model as it stands.
+fn spec(model: &ModelFile, has_noise: bool) -> LatencySpec {
+    let price = if has_noise { model.step } else { model.step.without_noise() };
+    LatencySpec {
+        overheads: Some(overheads(model)),
+        ..LatencySpec::new(Arc::new(move |plugin_context| Ok(Box::new(Fitted::new(price, plugin_context.seed)))))
+    }
 }
 
 /// What a model says of the time outside of steps.

@@ -1,0 +1,87 @@
+//! What assertions know of a run that was simulated again with drawn coefficients.
+//!
+//! A drawn run is kept without its requests and samples, so that thousands of them have
+//! room. What its report does not list is asked for while it is whole: the script says
+//! in literal texts what it will ask for.
+
+use vcr_cluster::metrics::CountedSamples;
+use vcr_cluster::{Report, Uncertainty};
+
+use crate::assertion::malformed::Malformed;
+use crate::assertion::statistic::Statistic;
+use crate::assertion::subject::Subject;
+
+/// A statistic that a script asks for and reports do not list.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Watched {
+    subject: Subject,
+    statistic: Statistic,
+    metric_text: String,
+}
+
+impl Watched {
+    /// None where a report lists it.
+    pub(crate) fn of(subject: Subject, statistic: Statistic, metric_text: &str) -> Option<Self> {
+        let metric_text = metric_text.to_owned();
+        (!subject.is_listed(statistic)).then_some(Self { subject, statistic, metric_text })
+    }
+}
+
+/// A run with drawn coefficients.
+pub(crate) struct DrawnRun {
+    /// Without what takes room.
+    report: Report,
+    /// By [`Watched`].
+    watched: Vec<Option<f64>>,
+}
+
+impl DrawnRun {
+    pub(crate) fn new(report: Report, watched: &[Watched]) -> Self {
+        let watched = watched.iter().map(|asked| asked.subject.observe(&report, asked.statistic)).collect();
+        let report = Report {
+            requests: Vec::new(),
+            token_gaps_ns: CountedSamples::default(),
+            samples: Default::default(),
+            engines: Vec::new(),
+            engine_names: Vec::new(),
+            ..report
+        };
+        Self { report, watched }
+    }
+}
+
+/// All of them, of one run.
+pub(crate) struct Draws {
+    watched: Vec<Watched>,
+    runs: Vec<DrawnRun>,
+}
+
+impl Draws {
+    pub(crate) fn new(watched: Vec<Watched>, runs: Vec<DrawnRun>) -> Self {
+        Self { watched, runs }
+    }
+
+    /// A statistic in each draw; none in a draw without samples.
+    pub(crate) fn observe(&self, subject: &Subject, statistic: Statistic) -> Result<Vec<Option<f64>>, Malformed> {
+        if subject.is_listed(statistic) {
+            return Ok(self.runs.iter().map(|run| subject.observe(&run.report, statistic)).collect());
+        }
+        let is_asked = |watched: &Watched| watched.subject == *subject && watched.statistic == statistic;
+        let index = self.watched.iter().position(is_asked).ok_or_else(|| Malformed {
+            message: format!("`{}` of `{}` is not known of the draws", statistic.name(), subject.info().name),
+            hint: Some("write metric and condition as literal texts, so that they are known before the run".to_owned()),
+        })?;
+        Ok(self.runs.iter().map(|run| run.watched[index]).collect())
+    }
+
+    /// The intervals of all metrics of reports, and of what the script asks for.
+    pub(crate) fn uncertainty(&self) -> Uncertainty {
+        let metrics: Vec<_> = self.runs.iter().map(|run| &run.report.metrics).collect();
+        let mut uncertainty = Uncertainty::of(&metrics);
+        for (index, watched) in self.watched.iter().enumerate() {
+            let values = self.runs.iter().filter_map(|run| run.watched[index]).collect();
+            uncertainty.add(&watched.metric_text, &watched.statistic.name(), values);
+        }
+        uncertainty
+    }
+}

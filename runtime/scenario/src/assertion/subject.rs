@@ -1,0 +1,136 @@
+//! What an assertion is about: a metric, of the whole run or of one workload.
+
+use vcr_cluster::metrics::{Metric, MetricInfo, Scope};
+use vcr_cluster::{MetricsReport, Report, TrendReport};
+
+use crate::assertion::goodput::{self, Slo};
+use crate::assertion::malformed::Malformed;
+use crate::assertion::statistic::Statistic;
+use crate::script::suggestion::{did_you_mean, nearest};
+
+/// A metric, of the whole run or of one workload.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Subject {
+    metric: Metric,
+    workload: Option<String>,
+    /// The limits of [`Metric::Goodput`].
+    slos: Vec<Slo>,
+}
+
+impl Subject {
+    /// Reads `name` or `name{workload:NAME}`; the unit suffix of reports may be
+    /// left on.
+    pub(crate) fn parse(text: &str) -> Result<Self, Malformed> {
+        let (name, workload) = match text.split_once('{') {
+            Some((name, rest)) if name.trim() == Metric::Goodput.info().name => {
+                let (workload, slos) = goodput::parse(text, rest)?;
+                return Ok(Self { metric: Metric::Goodput, workload, slos });
+            }
+            None => (text.trim(), None),
+            Some((name, rest)) => {
+                let inner = rest.trim().strip_suffix('}');
+                let workload = inner.and_then(|inner| inner.trim().strip_prefix("workload:")).map(str::trim);
+                let Some(workload) = workload else {
+                    return Err(Malformed::new(format!("`{text}` is not of the form `metric{{workload:NAME}}`")));
+                };
+                (name.trim(), Some(workload))
+            }
+        };
+        let is_named = |metric: &Metric| metric.info().name == name || metric.info().report_name() == name;
+        let found = Metric::all().find(is_named);
+        let Some(metric) = found else {
+            let close = nearest(name, Metric::all().map(|metric| metric.info().name));
+            let known: Vec<&str> = Metric::all().map(|metric| metric.info().name).collect();
+            let hint = close.map_or_else(|| format!("metrics are {}", known.join(", ")), did_you_mean);
+            return Err(Malformed { message: format!("there is no metric `{name}`"), hint: Some(hint) });
+        };
+        if metric == Metric::Goodput {
+            return Err(goodput::without_limits());
+        }
+        let subject = Self { metric, workload: workload.map(str::to_owned), slos: Vec::new() };
+        if subject.workload.is_some() && metric.info().scope == Scope::Run {
+            return Err(Malformed::new(format!(
+                "`{name}` is a metric of engines, which cannot be asked of one workload"
+            )));
+        }
+        Ok(subject)
+    }
+
+    /// Fails when the run has no workload of that name.
+    pub(crate) fn check_workload(&self, report: &Report) -> Result<(), Malformed> {
+        let Some(workload) = &self.workload else { return Ok(()) };
+        if report.workloads.contains_key(workload) {
+            return Ok(());
+        }
+        let names = || report.workloads.keys().map(String::as_str);
+        let close = nearest(workload, names());
+        let hint = close.map_or_else(|| format!("it has {}", names().collect::<Vec<_>>().join(", ")), did_you_mean);
+        let message = format!("the run `{}` has no workload `{workload}`", report.name);
+        Err(Malformed { message, hint: Some(hint) })
+    }
+
+    /// The metric's description.
+    pub(crate) fn info(&self) -> MetricInfo {
+        self.metric.info()
+    }
+
+    /// Whether a report lists this statistic of it: samples and requests are not needed.
+    pub(crate) fn is_listed(&self, statistic: Statistic) -> bool {
+        match statistic {
+            Statistic::Percentile(percent) => LISTED_PERCENTILES.contains(&percent),
+            _ => self.metric != Metric::Goodput,
+        }
+    }
+
+    /// The value, in milliseconds for times; none without samples.
+    pub(crate) fn observe(&self, report: &Report, statistic: Statistic) -> Option<f64> {
+        let metrics: &MetricsReport = match &self.workload {
+            Some(workload) => report.workloads.get(workload)?,
+            None => &report.metrics,
+        };
+        match self.metric {
+            Metric::Gauge(gauge) => metrics.gauge(gauge),
+            Metric::Counter(counter) => Some(match statistic {
+                Statistic::Rate => metrics.rate_per_s(counter),
+                _ => metrics.count(counter) as f64,
+            }),
+            Metric::Trend(trend) => {
+                let summary = metrics.trend(trend)?;
+                match statistic {
+                    Statistic::Percentile(percent) => listed_percentile(&summary, percent)
+                        .or_else(|| report.percentile(trend, self.workload.as_deref(), percent)),
+                    Statistic::Mean => Some(summary.mean),
+                    Statistic::Min => Some(summary.min),
+                    Statistic::Max => Some(summary.max),
+                    Statistic::Std => Some(summary.std),
+                    Statistic::Count | Statistic::Value | Statistic::Ratio => Some(summary.count as f64),
+                    Statistic::Rate => Some(summary.count as f64 / (report.duration_ms / 1e3)),
+                }
+            }
+            Metric::Goodput => goodput::observe(report, self.workload.as_deref(), &self.slos, statistic),
+        }
+    }
+}
+
+/// The percentiles that reports list.
+const LISTED_PERCENTILES: [f64; 7] = [0.0, 50.0, 75.0, 90.0, 95.0, 99.0, 100.0];
+
+fn listed_percentile(summary: &TrendReport, percent: f64) -> Option<f64> {
+    let TrendReport { min, p50, p75, p90, p95, p99, max, .. } = *summary;
+    let listed = LISTED_PERCENTILES.into_iter().zip([min, p50, p75, p90, p95, p99, max]);
+    listed.into_iter().find(|(of, _)| *of == percent).map(|(_, value)| value)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_metric_has_one_name() {
+        let mut names: Vec<&str> = Metric::all().map(|metric| metric.info().name).collect();
+        let count = names.len();
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), count);
+    }
+}

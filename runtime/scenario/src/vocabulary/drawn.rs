@@ -1,0 +1,42 @@
+//! Pools whose latency models may be drawn anew: the draws of `--uncertainty`.
+
+use vcr_cluster::{PoolConfig, RunConfig};
+use vcr_core::seed;
+
+use crate::vocabulary::latency::{Draws, LatencySpec};
+
+/// A pool with a latency model that can be drawn.
+#[derive(Clone)]
+pub(crate) struct DrawnPool {
+    draw: Draws,
+    /// Whether its engine says itself what passes beside steps.
+    keeps_overheads: bool,
+}
+
+impl DrawnPool {
+    /// None where nothing can be drawn.
+    pub(crate) fn of(latency: &LatencySpec, keeps_overheads: bool) -> Option<Self> {
+        latency.draws.clone().map(|draw| Self { draw, keeps_overheads })
+    }
+
+    fn redraw(&self, pool: &mut PoolConfig, seed: u64) {
+        let drawn = (self.draw)(seed);
+        pool.latency = drawn.factory;
+        if !self.keeps_overheads {
+            pool.overheads = drawn.overheads.unwrap_or_default();
+        }
+    }
+}
+
+/// A run with the coefficients of draw number `draw`. Runs of one seed share them, and
+/// so do the pools of a run that have the same model.
+pub(crate) fn redrawn(config: &RunConfig, pools: &[Option<DrawnPool>], draw: usize) -> RunConfig {
+    let mut drawn = config.clone();
+    let seed = seed::derive(config.seed, "uncertainty", draw as u64);
+    for (pool, drawn_pool) in drawn.topology.pools_mut().into_iter().zip(pools) {
+        if let Some(drawn_pool) = drawn_pool {
+            drawn_pool.redraw(pool, seed);
+        }
+    }
+    drawn
+}
