@@ -46,7 +46,6 @@ impl Node {
         }
     }
 
-
     /// Keys and branches of the outermost axis.
     pub(crate) fn children(&self) -> Option<&BTreeMap<u32, Self>> {
         match self {
