@@ -155,7 +155,7 @@ fn conditional(keys: &mut Keys<'_>) -> Option<ConditionalConfig> {
 /// Keys that mean nothing in a simulation, or something that is not simulated.
 fn not_simulated(keys: &mut Keys<'_>) {
     if keys.choice("router_prefill_load_model", &[("none", false), ("aic", true)]) == Some(true) {
-        let text = "\"aic\" is not simulated: AIC's performance database is not part of this program; say \"none\"";
+        let text = "\"aic\" is not simulated: it estimates the load of prefills for the router; say \"none\"";
         keys.problem("router_prefill_load_model", text);
     }
     if keys.boolean("router_replica_sync") == Some(true) {
