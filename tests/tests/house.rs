@@ -31,9 +31,10 @@ const MAY_DEPEND_ON: &[(&str, &[&str])] = &[
     ("vcr-import", &["vcr-input", "vcr-random", "vcr-trace"]),
     ("vcr-guest", &["vcr-core", "vcr-input"]),
     ("vcr-timing", &["vcr-core", "vcr-random", "vcr-roofline"]),
+    ("vcr-tables", &["vcr-core", "vcr-input"]),
     ("vcr-steplog", &["vcr-block-hash", "vcr-core", "vcr-input"]),
     ("vcr-cluster", &["vcr-core", "vcr-random", "vcr-routing", "vcr-scaling", "vcr-trace"]),
-    ("vcr-dynamo", &["vcr-cluster", "vcr-core", "vcr-input", "vcr-timing"]),
+    ("vcr-dynamo", &["vcr-cluster", "vcr-core", "vcr-input", "vcr-tables", "vcr-timing"]),
     (
         "vcr-scenario",
         &[
@@ -48,6 +49,7 @@ const MAY_DEPEND_ON: &[(&str, &[&str])] = &[
             "vcr-roofline",
             "vcr-routing",
             "vcr-steplog",
+            "vcr-tables",
             "vcr-timing",
             "vcr-trace",
             "vcr-units",
@@ -81,6 +83,7 @@ const MAY_DEPEND_ON: &[(&str, &[&str])] = &[
             "vcr-replay",
             "vcr-scenario",
             "vcr-steplog",
+            "vcr-tables",
             "vcr-trace",
             "vcr-units",
             "vcr-wire",
@@ -96,7 +99,6 @@ const ONLY_USER: &[(&str, &str)] = &[
     ("rustls", "vcr-registry"),
     ("rhai", "vcr-scenario"),
     ("clap", "vcr"),
-    ("parquet", "vcr-import"),
     ("prost", "vcr-import"),
     ("tokenizers", "vcr-import"),
     ("ndarray-npy", "vcr-timing"),
@@ -109,7 +111,8 @@ const ONLY_USER: &[(&str, &str)] = &[
 ];
 
 /// Outside crates that a few of ours may use.
-const FEW_USERS: &[(&str, &[&str])] = &[("tokio", &["vcr-control", "vcr-registry"])];
+const FEW_USERS: &[(&str, &[&str])] =
+    &[("parquet", &["vcr-import", "vcr-tables"]), ("tokio", &["vcr-control", "vcr-registry"])];
 
 /// A crate of the workspace.
 struct Package {

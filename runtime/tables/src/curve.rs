@@ -58,9 +58,9 @@ impl Curve {
             total
         };
         let at = knots.iter().map(|&knot| total(&|curve| curve.price(knot))).collect();
-        let between = knots.windows(2).map(|pair| {
-            (total(&|curve| curve.limit(pair, pair[0])), total(&|curve| curve.limit(pair, pair[1])))
-        });
+        let between = knots
+            .windows(2)
+            .map(|pair| (total(&|curve| curve.limit(pair, pair[0])), total(&|curve| curve.limit(pair, pair[1]))));
         Self { between: between.collect(), at, knots }
     }
 

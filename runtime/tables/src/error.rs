@@ -12,7 +12,7 @@ pub const DATA_VARIABLE: &str = "VCR_TABLES";
 #[derive(Debug, thiserror::Error)]
 pub enum TablesError {
     /// The build has no Parquet reader.
-    #[error("this build of vcr reads no operator tables: build it with `--features tables`")]
+    #[error("this build of vcr lacks the feature `tables`, which operator tables need")]
     NotBuilt,
     /// No folder was named.
     #[error("missing `data`: expected the folder of the package aiconfigurator-core")]
@@ -25,7 +25,7 @@ pub enum TablesError {
     )]
     NotThePackage(PathBuf),
     /// Something that the package does not have.
-    #[error("invalid {what} `{name}`: expected one of {}", .known.join(", "))]
+    #[error("invalid {what} `{name}`: expected {}", expected(known))]
     Unknown {
         /// What it is: a system, a backend, ...
         what: &'static str,
@@ -79,6 +79,7 @@ impl TablesError {
     #[must_use]
     pub fn hint(&self) -> Option<String> {
         match self {
+            Self::NotBuilt => Some("build it with `cargo build --release --features full`".to_owned()),
             Self::NoData | Self::NotThePackage(_) => {
                 Some(format!("install it with `{INSTALL}`, then name its folder with `data` or {DATA_VARIABLE}"))
             }
@@ -95,5 +96,15 @@ impl TablesError {
             }
             _ => None,
         }
+    }
+}
+
+/// Names that exist, if they are few.
+fn expected(known: &[String]) -> String {
+    const FEW: usize = 20;
+    match known.len() {
+        0 => "one, but there is none".to_owned(),
+        1..=FEW => format!("one of {}", known.join(", ")),
+        many => format!("one of the {many} that `vcr tables list` shows, or the path of a config.json"),
     }
 }

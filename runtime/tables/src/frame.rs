@@ -1,6 +1,6 @@
 //! The columns of a table's file.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use crate::error::TablesError;
 
@@ -48,17 +48,6 @@ impl<'a> Texts<'a> {
 }
 
 impl Frame {
-    /// Reads a Parquet file.
-    ///
-    /// # Errors
-    /// If it cannot be read, or the build has no reader.
-    pub(crate) fn read(path: &Path) -> Result<Self, TablesError> {
-        #[cfg(feature = "parquet")]
-        return crate::parquet::read(path);
-        #[cfg(not(feature = "parquet"))]
-        return Err(TablesError::NotBuilt).inspect_err(|_| _ = path);
-    }
-
     fn column(&self, name: &str) -> Option<&Values> {
         self.columns.iter().find(|(column, _)| column == name).map(|(_, values)| values)
     }

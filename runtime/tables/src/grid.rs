@@ -120,7 +120,6 @@ impl Grid {
         }
         (ns, source)
     }
-
 }
 
 fn clamped(keys: &[f64], value: f64) -> f64 {
@@ -131,7 +130,8 @@ fn clamped(keys: &[f64], value: f64) -> f64 {
 fn continued(keys: &[u32], max: u32) -> Vec<f64> {
     let last = keys.last().copied().unwrap_or(1);
     let beyond = std::iter::successors(last.checked_mul(2), |key| key.checked_mul(2)).take_while(|&key| key <= max);
-    let mut keys: Vec<u32> = std::iter::once(1).chain(keys.iter().copied().filter(|&key| key > 0)).chain(beyond).collect();
+    let mut keys: Vec<u32> =
+        std::iter::once(1).chain(keys.iter().copied().filter(|&key| key > 0)).chain(beyond).collect();
     keys.sort_unstable();
     keys.dedup();
     keys.into_iter().map(f64::from).collect()

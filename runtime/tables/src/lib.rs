@@ -20,7 +20,7 @@ mod model;
 mod nested;
 mod operators;
 mod package;
-#[cfg(feature = "parquet")]
+#[cfg_attr(not(feature = "parquet"), path = "absent.rs")]
 mod parquet;
 mod plan;
 mod source;

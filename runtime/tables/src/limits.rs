@@ -84,8 +84,8 @@ pub(crate) fn latent_decode(
     let rows = batch * (heads * LATENT_DECODE_PAIR * 2.0 + (sequence - 1.0) * LATENT_ROW * kv_cache.bytes);
     let projections = 4.0 * batch * heads * 128.0 * 512.0;
     let weights = 2.0 * heads * (batch * 640.0 + 128.0 * 512.0) * gemm.bytes;
-    let compute = system.limit_ns(attention, decode_compute(system, kv_cache), 0.0)
-        + system.limit_ns(projections, gemm, 0.0);
+    let compute =
+        system.limit_ns(attention, decode_compute(system, kv_cache), 0.0) + system.limit_ns(projections, gemm, 0.0);
     compute.max(system.limit_ns(0.0, gemm, rows + weights))
 }
 
@@ -111,7 +111,8 @@ impl ExpertShape {
         let routed = tokens.round() * f64::from(self.per_token);
         let here = (routed / parts).floor();
         let busy = (f64::from(self.count) / parts).floor().min(here);
-        let values = here * hidden * 2.0 + (here * inner * MATRICES / shards).floor()
+        let values = here * hidden * 2.0
+            + (here * inner * MATRICES / shards).floor()
             + (hidden * inner * MATRICES / shards).floor() * busy;
         system.limit_ns(routed * hidden * inner * MATRICES * 2.0 / parts / shards, dtype, values * dtype.bytes)
     }

@@ -1,8 +1,9 @@
 //! What is in a table's file, for people.
 
 use crate::error::TablesError;
-use crate::frame::{Frame, Values};
+use crate::frame::Values;
 use crate::package::TableFile;
+use crate::parquet;
 
 /// Columns that say the same in every row, or where the row comes from.
 const ABOUT: &[&str] = &["framework", "version", "device", "op_name", "beam_width"];
@@ -30,7 +31,7 @@ pub struct TableSummary {
 /// # Errors
 /// If it cannot be read.
 pub fn summarize(table: &TableFile) -> Result<TableSummary, TablesError> {
-    let frame = Frame::read(&table.path)?;
+    let frame = parquet::read(&table.path)?;
     let columns = frame.columns.into_iter().filter(|(name, _)| !ABOUT.contains(&name.as_str()));
     let columns = columns.map(|(name, values)| {
         let range = match values {

@@ -12,7 +12,8 @@ use crate::package::ModelFiles;
 
 /// Architectures that can be priced: transformers whose layers are all alike, but for
 /// attention in windows.
-const DENSE: &[&str] = &["LlamaForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM", "MiMoForCausalLM", "Qwen3VLForConditionalGeneration"];
+const DENSE: &[&str] =
+    &["LlamaForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM", "MiMoForCausalLM", "Qwen3VLForConditionalGeneration"];
 const EXPERTS: &[&str] = &[
     "GptOssForCausalLM",
     "MiniMaxM2ForCausalLM",
@@ -105,7 +106,8 @@ impl Fields<'_> {
     }
 
     fn required(&self, names: &[&str]) -> Result<u32, TablesError> {
-        self.count(names)?.ok_or_else(|| TablesError::file(self.path, format!("expected a field `{}` above 0", names[0])))
+        self.count(names)?
+            .ok_or_else(|| TablesError::file(self.path, format!("expected a field `{}` above 0", names[0])))
     }
 }
 
@@ -128,7 +130,8 @@ impl Model {
         let has_experts = is_latent || EXPERTS.contains(&architecture);
         if !has_experts && !DENSE.contains(&architecture) {
             let known: Vec<&str> = [DENSE, EXPERTS, LATENT].concat();
-            let reason = format!("architecture `{architecture}` cannot be priced: expected one of {}", known.join(", "));
+            let reason =
+                format!("architecture `{architecture}` cannot be priced: expected one of {}", known.join(", "));
             return Err(TablesError::file(path, reason));
         }
         let layers = fields.required(&["num_hidden_layers"])?;

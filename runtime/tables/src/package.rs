@@ -20,6 +20,9 @@ impl Package {
     /// # Errors
     /// If no folder is named, or the package is not there.
     pub fn find(data: Option<&Path>) -> Result<Self, TablesError> {
+        if !cfg!(feature = "parquet") {
+            return Err(TablesError::NotBuilt);
+        }
         let named = data.map(Path::to_owned).or_else(|| std::env::var_os(DATA_VARIABLE).map(PathBuf::from));
         let named = named.filter(|path| !path.as_os_str().is_empty()).ok_or(TablesError::NoData)?;
         let mut candidates = vec![named.clone(), named.join("aiconfigurator_core")];
@@ -46,7 +49,7 @@ impl Package {
     #[must_use]
     pub fn systems(&self) -> Vec<String> {
         let names = entries(&self.systems).into_iter().filter_map(|name| name.strip_suffix(".yaml").map(str::to_owned));
-        names.filter(|name| self.systems.join("data").join(name).is_dir()).collect()
+        names.filter(|name| self.systems.join("data").join(name).join("gemm").is_dir()).collect()
     }
 
     /// Names of the models whose configurations the package has.
@@ -173,8 +176,7 @@ impl Stack {
     #[must_use]
     pub fn versions(&self) -> Vec<String> {
         let operators = entries(&self.data);
-        let mut versions: Vec<String> =
-            operators.iter().flat_map(|operator| self.versions_of(operator)).collect();
+        let mut versions: Vec<String> = operators.iter().flat_map(|operator| self.versions_of(operator)).collect();
         versions.sort_by(|one, other| by_version(one, other));
         versions.dedup();
         versions

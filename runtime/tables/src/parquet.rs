@@ -15,6 +15,10 @@ use crate::frame::{Frame, Values};
 /// The most rows of a file: a hundred times those of the largest.
 const ROWS_MAX: usize = 10_000_000;
 
+/// Reads a file.
+///
+/// # Errors
+/// If it cannot be read.
 pub(crate) fn read(path: &Path) -> Result<Frame, TablesError> {
     let file = File::open(path).map_err(|error| TablesError::file(path, format!("cannot open it: {error}")))?;
     let read = columns(file);
@@ -89,7 +93,9 @@ fn all<T: DataType>(
         levels.resize(values.len(), 1);
     }
     let mut values = values.into_iter();
-    Ok(levels.into_iter().map(move |level| if level == 0 { T::T::default() } else { values.next().unwrap_or_default() }))
+    Ok(levels
+        .into_iter()
+        .map(move |level| if level == 0 { T::T::default() } else { values.next().unwrap_or_default() }))
 }
 
 /// Texts as indices of the distinct ones: a few in a hundred thousand rows.

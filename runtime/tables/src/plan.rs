@@ -131,7 +131,12 @@ impl Plan {
         }
         let logits = maker.gemms.curve(
             &maker.system,
-            Gemm { n: model.vocab_size / parallel.tensor, k: model.hidden_size, dtype: Dtype::BFLOAT16, is_input_cast: false },
+            Gemm {
+                n: model.vocab_size / parallel.tensor,
+                k: model.hidden_size,
+                dtype: Dtype::BFLOAT16,
+                is_input_cast: false,
+            },
         );
         Ok(Self { tokens: maker.operators, attention, logits })
     }
@@ -149,7 +154,8 @@ fn check(model: &Model, parallel: Parallel) -> Result<(), TablesError> {
     }
     let gpus = parallel.gpus();
     let is_split = parallel.expert > 0 && gpus % parallel.expert == 0;
-    let is_possible = model.experts.map_or(parallel.expert == 1, |experts| is_split && parallel.expert <= experts.count);
+    let is_possible =
+        model.experts.map_or(parallel.expert == 1, |experts| is_split && parallel.expert <= experts.count);
     if !is_possible {
         let reason = match model.experts {
             Some(experts) => format!(
@@ -256,8 +262,7 @@ impl Maker<'_> {
     fn latent(&mut self, tables: &LatentTables) -> Result<AttentionOperator, TablesError> {
         let dtypes = self.model.dtypes;
         let heads = self.model.heads / self.parallel.tensor;
-        let (prefill, decode) =
-            tables.grids(&self.system, heads, dtypes.latent, dtypes.kv_cache, dtypes.attention)?;
+        let (prefill, decode) = tables.grids(&self.system, heads, dtypes.latent, dtypes.kv_cache, dtypes.attention)?;
         Ok(AttentionOperator {
             name: "latent attention",
             count: self.layers(),
@@ -313,7 +318,9 @@ impl Maker<'_> {
         }
         if parallel.attention_ranks > 1 {
             let values = f64::from(hidden) * ranks;
-            for (name, collective) in [("all-gather", Collective::AllGather), ("reduce-scatter", Collective::ReduceScatter)] {
+            for (name, collective) in
+                [("all-gather", Collective::AllGather), ("reduce-scatter", Collective::ReduceScatter)]
+            {
                 let curve = self.collectives.curve(&self.system, collective, gpus, values);
                 self.add(name, self.layers(), Group::Routed, curve);
             }

@@ -129,9 +129,8 @@ impl Tables {
     pub fn new(input: &TablesInput) -> Result<Self, TablesError> {
         let package = Package::find(input.data.as_deref())?;
         let mut model = Model::read(&input.model, &package.model_config(&input.model)?)?;
-        let given = |field, name: &Option<String>, known| {
-            name.as_deref().map(|name| Dtype::of(field, name, known)).transpose()
-        };
+        let given =
+            |field, name: &Option<String>, known| name.as_deref().map(|name| Dtype::of(field, name, known)).transpose();
         if let Some(dtype) = given("gemm_dtype", &input.gemm_dtype, Dtype::GEMM)? {
             model.dtypes.gemm = dtype;
             (model.dtypes.latent, model.dtypes.shared) = (dtype, dtype);

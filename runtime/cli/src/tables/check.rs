@@ -2,14 +2,15 @@
 
 use std::io::{self, Write as _};
 
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 use vcr_core::latency::StepShape;
 use vcr_tables::{Priced, Source, Tables, TablesError};
 
 use crate::style::{BOLD, DIM, write_table};
 use crate::tables::args::CheckArgs;
+use crate::tables::json::{StepLine, priced_json};
 use crate::tables::list::numbers;
-use crate::tables::price::StepLine;
+
 use crate::tables::print_json;
 
 /// Steps that most engines make: name, prompts and their tokens, decodes and their context.
@@ -98,14 +99,4 @@ fn write_priced<'a>(
         row
     });
     write_table(out, &numbers(&header, rows.collect()))
-}
-
-/// A price in nanoseconds: in all, and by source.
-pub(super) fn priced_json(priced: &Priced) -> Map<String, Value> {
-    let mut line = Map::new();
-    line.insert("ns".to_owned(), json!(priced.ns()));
-    for source in Source::ALL {
-        line.insert(format!("{}_ns", source.name()), json!(priced.of(source)));
-    }
-    line
 }

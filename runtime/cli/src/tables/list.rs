@@ -29,9 +29,9 @@ pub(super) fn list(args: &ListArgs) -> Result<io::Result<()>, TablesError> {
     let models = package.models();
     if args.json {
         let systems = systems.iter().map(|(name, backends)| {
-            let backends = backends.iter().map(|(name, latest, versions)| {
-                json!({ "name": name, "latest": latest, "versions": versions })
-            });
+            let backends = backends
+                .iter()
+                .map(|(name, latest, versions)| json!({ "name": name, "latest": latest, "versions": versions }));
             json!({ "name": name, "backends": backends.collect::<Vec<Value>>() })
         });
         let systems = systems.collect::<Vec<Value>>();

@@ -2,6 +2,7 @@
 
 pub(crate) mod args;
 mod check;
+mod json;
 mod list;
 mod price;
 

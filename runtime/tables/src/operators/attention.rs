@@ -9,6 +9,7 @@ use crate::grid::{Grid, Limit, Order};
 use crate::limits::{self, Heads};
 use crate::nested::Node;
 use crate::package::Stack;
+use crate::parquet;
 use crate::system::System;
 
 /// What to look for in a table of grouped attention.
@@ -35,7 +36,7 @@ impl AttentionTables {
     pub(crate) fn read(stack: &Stack) -> Result<Option<Self>, TablesError> {
         let tables = ["context_attention_perf.parquet", "generation_attention_perf.parquet"];
         let [Some(prefill), Some(decode)] = tables.map(|file| stack.table("attention", file)) else { return Ok(None) };
-        Ok(Some(Self { prefill: Frame::read(&prefill.path)?, decode: Frame::read(&decode.path)? }))
+        Ok(Some(Self { prefill: parquet::read(&prefill.path)?, decode: parquet::read(&decode.path)? }))
     }
 
     /// The attention of prompts.
@@ -48,9 +49,8 @@ impl AttentionTables {
         let table_limit =
             |heads: f64, batch: f64, sequence: f64| shape.prefill(system, compute, heads, batch, sequence);
         let own = Arc::clone(system);
-        let limit = Box::new(move |batch: f64, sequence: f64| {
-            shape.prefill(&own, compute, f64::from(heads), batch, sequence)
-        });
+        let limit =
+            Box::new(move |batch: f64, sequence: f64| shape.prefill(&own, compute, f64::from(heads), batch, sequence));
         Ok(grid(system, &table, heads, Order::SequenceBatch, &table_limit, limit))
     }
 
@@ -63,8 +63,7 @@ impl AttentionTables {
         let table_limit = |heads: f64, batch: f64, sequence: f64| shape.decode(system, heads, batch, sequence);
         let table = rows(&self.decode, &grouped, Order::BatchSequence, None, table_limit)?;
         let own = Arc::clone(system);
-        let limit =
-            Box::new(move |batch: f64, sequence: f64| shape.decode(&own, f64::from(heads), batch, sequence));
+        let limit = Box::new(move |batch: f64, sequence: f64| shape.decode(&own, f64::from(heads), batch, sequence));
         Ok(grid(system, &table, heads, Order::BatchSequence, &table_limit, limit))
     }
 }
@@ -107,7 +106,8 @@ fn rows(
     let most = by_kernel.iter().rev().max_by_key(|(_, rows)| rows.len());
     let mut table = Node::default();
     for &row in most.map_or(&[][..], |(_, rows)| rows) {
-        let sequence = if order == Order::BatchSequence { lengths[row].saturating_add(steps[row]) } else { lengths[row] };
+        let sequence =
+            if order == Order::BatchSequence { lengths[row].saturating_add(steps[row]) } else { lengths[row] };
         let path = match order {
             Order::SequenceBatch => [heads[row], sequence, batches[row]],
             Order::BatchSequence => [heads[row], batches[row], sequence],
@@ -144,7 +144,7 @@ impl LatentTables {
     pub(crate) fn read(stack: &Stack) -> Result<Option<Self>, TablesError> {
         let tables = ["mla_context_module_perf.parquet", "mla_generation_module_perf.parquet"];
         let [Some(prefill), Some(decode)] = tables.map(|file| stack.table("mla", file)) else { return Ok(None) };
-        Ok(Some(Self { prefill: Frame::read(&prefill.path)?, decode: Frame::read(&decode.path)? }))
+        Ok(Some(Self { prefill: parquet::read(&prefill.path)?, decode: parquet::read(&decode.path)? }))
     }
 
     /// The blocks of prompts and of decodes, for the heads of one GPU.

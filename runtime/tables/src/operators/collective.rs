@@ -7,6 +7,7 @@ use crate::error::TablesError;
 use crate::frame::Frame;
 use crate::operators::rows::Rows;
 use crate::package::Stack;
+use crate::parquet;
 use crate::source::Source;
 use crate::system::System;
 
@@ -40,14 +41,14 @@ impl Collectives {
     pub(crate) fn read(stack: &Stack) -> Result<Self, TablesError> {
         let mut collectives = Self::default();
         if let Some(table) = stack.table("comm", "custom_allreduce_perf.parquet") {
-            let frame = Frame::read(&table.path)?;
+            let frame = parquet::read(&table.path)?;
             let kernels = frame.texts_if_any("kernel_source");
             // Steps run as CUDA graphs.
             collectives.all_reduce =
                 by_gpus(&frame, |row| !kernels.is_some_and(|kernels| kernels.at(row).ends_with("_eager")))?;
         }
         if let Some(path) = stack.nccl() {
-            let frame = Frame::read(&path)?;
+            let frame = parquet::read(&path)?;
             let is_half = frame.texts("nccl_dtype")?.is("half");
             let operations = frame.texts("op_name")?;
             let of = |wanted: &str| by_gpus(&frame, |row| is_half(row) && operations.at(row) == wanted);

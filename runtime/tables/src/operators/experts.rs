@@ -3,10 +3,10 @@
 use crate::curve::Curve;
 use crate::dtype::Dtype;
 use crate::error::TablesError;
-use crate::frame::Frame;
 use crate::limits::ExpertShape;
 use crate::operators::rows::Rows;
 use crate::package::Stack;
+use crate::parquet;
 use crate::source::Source;
 use crate::system::System;
 
@@ -23,7 +23,7 @@ impl ExpertTable {
     /// If the file cannot be used.
     pub(crate) fn read(stack: &Stack, dtype: Dtype) -> Result<Option<Self>, TablesError> {
         let Some(table) = stack.table("moe", "moe_perf.parquet") else { return Ok(None) };
-        let frame = Frame::read(&table.path)?;
+        let frame = parquet::read(&table.path)?;
         let columns = ["hidden_size", "inter_size", "num_experts", "topk", "moe_tp_size", "moe_ep_size"];
         let [hidden, inner, count, per_token, tensor, expert] = columns.map(|name| frame.keys(name));
         let (hidden, inner, count) = (hidden?, inner?, count?);
@@ -58,7 +58,8 @@ impl ExpertTable {
     /// `ranks`. Shapes without rows take the utilisation of the most similar one.
     pub(crate) fn curve(&self, system: &System, dtype: Dtype, shape: ExpertShape, spread: &str, ranks: f64) -> Curve {
         let limit = |tokens: f64| shape.limit(system, dtype, tokens);
-        let of_spread = |wanted: &str| self.shapes.iter().filter(move |(_, name, _)| name == wanted).collect::<Vec<_>>();
+        let of_spread =
+            |wanted: &str| self.shapes.iter().filter(move |(_, name, _)| name == wanted).collect::<Vec<_>>();
         let candidates = [spread, "uniform", "balanced"].map(of_spread).into_iter().find(|found| !found.is_empty());
         let candidates = candidates.unwrap_or_default();
         if let Some((_, _, rows)) = candidates.iter().find(|(known, _, _)| *known == shape) {

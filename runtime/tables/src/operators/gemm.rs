@@ -5,11 +5,11 @@ use std::collections::BTreeMap;
 use crate::curve::Curve;
 use crate::dtype::Dtype;
 use crate::error::TablesError;
-use crate::frame::Frame;
 use crate::limits;
 use crate::nested::{Node, Rules};
 use crate::operators::rows::Rows;
 use crate::package::Stack;
+use crate::parquet;
 use crate::source::Source;
 use crate::system::System;
 
@@ -50,7 +50,7 @@ impl Gemms {
     /// If a file cannot be used.
     pub(crate) fn read(stack: &Stack, dtypes: &[Dtype]) -> Result<Option<Self>, TablesError> {
         let Some(table) = stack.table("gemm", "gemm_perf.parquet") else { return Ok(None) };
-        let frame = Frame::read(&table.path)?;
+        let frame = parquet::read(&table.path)?;
         let (m, n, k) = (frame.keys("m")?, frame.keys("n")?, frame.keys("k")?);
         let (kinds, latencies) = (frame.texts("gemm_dtype")?, frame.latencies_ns()?);
         let mut gemms = Self::default();
@@ -181,7 +181,7 @@ fn neighbours(shapes: &Shapes, gemm: Gemm) -> Vec<Near<'_>> {
 /// A table over rows and inner size, of FP8.
 fn scales(stack: &Stack, file: &str) -> Result<Option<Node>, TablesError> {
     let Some(table) = stack.table("quantize", file) else { return Ok(None) };
-    let frame = Frame::read(&table.path)?;
+    let frame = parquet::read(&table.path)?;
     let (m, k, latencies) = (frame.keys("m")?, frame.keys("k")?, frame.latencies_ns()?);
     let is_fp8 = frame.texts("quant_dtype")?.is(Dtype::FP8.name);
     let mut node = Node::default();

@@ -1,1 +1,0 @@
-//! Tables of our own, in the package's layout.
