@@ -22,7 +22,7 @@ The tables are NVIDIA's, of the package aiconfigurator-core; vcr has none of its
 pub(crate) const LIST_EXAMPLES: &str = with_plain_exit_codes!(
     "Examples:
   vcr tables list --data ~/venv
-  vcr tables list --json | jq '.systems[].name'"
+  vcr tables list --json"
 );
 
 pub(crate) const SHOW_EXAMPLES: &str = with_plain_exit_codes!(
@@ -36,7 +36,7 @@ pub(crate) const CHECK_EXAMPLES: &str = with_plain_exit_codes!(
   vcr tables check h100_sxm meta-llama/Meta-Llama-3.1-70B --tensor-parallel 4
   vcr tables check b200_sxm openai/gpt-oss-120b --tensor-parallel 2 --json
   vcr tables check h200_sxm deepseek-ai/DeepSeek-V3 --tensor-parallel 8 --expert-parallel 8
-  vcr tables check h100_sxm ./config.json        # a model of one's own
+  vcr tables check h100_sxm ./config.json        # your own model
 
 It prints the operators of one step and the price of typical steps, with the share of time that rows of the
 tables, interpolation, extrapolation and formulas account for."
