@@ -35,8 +35,7 @@ fn steps(c: &mut Criterion) {
         return;
     }
     let dense = TablesInput { tensor_parallel: 4, ..TablesInput::new("h100_sxm", "Meta-Llama-3.1-70B") };
-    let experts =
-        TablesInput { tensor_parallel: 8, expert_parallel: 8, ..TablesInput::new("h200_sxm", "DeepSeek-V3") };
+    let experts = TablesInput { tensor_parallel: 8, expert_parallel: 8, ..TablesInput::new("h200_sxm", "DeepSeek-V3") };
     for (name, input) in [("dense", dense), ("experts", experts)] {
         let tables = Tables::new(&input).expect("the tables can be read");
         let mut context = 1_000;

@@ -57,7 +57,8 @@ fn a_package_that_is_missing_is_named_with_how_to_get_it() {
 fn scenarios_know_the_options_and_refuse_others() {
     let folder = package();
     folder.write("test.rhai", "tables(#{ data: \".\", model: \"us/dense\", tensor_paralel: 2 });");
-    let needles = ["`tables` needs the option `system`", "no option `tensor_paralel`", "did you mean `tensor_parallel`?"];
+    let needles =
+        ["`tables` needs the option `system`", "no option `tensor_paralel`", "did you mean `tensor_parallel`?"];
     folder.run(&[]).failed(2, &needles);
     folder.write("test.rhai", "tables(#{ data: \".\", system: \"gpo\", model: \"us/dense\" });");
     folder.run(&[]).failed(2, &["invalid system `gpo`: expected one of gpu"]);

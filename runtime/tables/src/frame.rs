@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use crate::error::TablesError;
 
 /// The values of a column.
+#[cfg_attr(not(feature = "parquet"), expect(dead_code, reason = "only the reader makes them"))]
 #[derive(Clone, Debug)]
 pub(crate) enum Values {
     /// Numbers; whole ones are exact up to 2^53.

@@ -80,15 +80,14 @@ impl Grid {
     /// The mean over sequences from nine tenths to eleven tenths of one, in five places:
     /// what a batch of decodes of unlike lengths costs.
     pub(crate) fn price_around(&self, batch: f64, sequence: f64) -> Priced {
+        const FACTORS: [f64; 5] = [0.9, 0.95, 1.0, 1.05, 1.1];
         let place = place(&self.batches, batch);
-        let mut total = 0.0;
-        let mut worst = Source::Measured;
-        for factor in [0.9, 0.95, 1.0, 1.05, 1.1] {
+        let mut total = Priced::default();
+        for factor in FACTORS {
             let (ns, source) = self.at(place, batch, (sequence * factor).max(1.0));
-            total += ns;
-            worst = worst.max(source);
+            total += Priced::new(ns / FACTORS.len() as f64, source);
         }
-        Priced::new(total / 5.0, worst)
+        total
     }
 
     fn at(&self, batch_place: Place, batch: f64, sequence: f64) -> (f64, Source) {

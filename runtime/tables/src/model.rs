@@ -2,7 +2,7 @@
 
 mod quantisation;
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use serde_json::{Map, Value};
 
@@ -87,7 +87,7 @@ impl Fields<'_> {
     /// The first of these fields that is neither absent nor null.
     fn find(&self, names: &[&str]) -> Option<(String, &Value)> {
         let value = |name: &&str| Some(((*name).to_owned(), self.map.get(*name).filter(|value| !value.is_null())?));
-        names.iter().find_map(|name| value(&name))
+        names.iter().find_map(value)
     }
 
     fn wrong(&self, name: &str, value: &Value) -> TablesError {
@@ -171,7 +171,7 @@ impl Model {
     }
 }
 
-fn object_if_any(path: &PathBuf) -> Result<Option<Map<String, Value>>, TablesError> {
+fn object_if_any(path: &Path) -> Result<Option<Map<String, Value>>, TablesError> {
     if path.is_file() { object(path).map(Some) } else { Ok(None) }
 }
 

@@ -145,7 +145,7 @@ impl Plan {
 /// Whether a model can be spread like that.
 fn check(model: &Model, parallel: Parallel) -> Result<(), TablesError> {
     let tensor = parallel.tensor;
-    if tensor == 0 || model.heads % tensor != 0 {
+    if tensor == 0 || !model.heads.is_multiple_of(tensor) {
         let reason = format!("it is {tensor}: expected a divisor of the model's {} attention heads", model.heads);
         return Err(TablesError::setting("tensor_parallel", reason));
     }
@@ -153,7 +153,7 @@ fn check(model: &Model, parallel: Parallel) -> Result<(), TablesError> {
         return Err(TablesError::setting("attention_dp", "it is 0: expected at least 1"));
     }
     let gpus = parallel.gpus();
-    let is_split = parallel.expert > 0 && gpus % parallel.expert == 0;
+    let is_split = parallel.expert > 0 && gpus.is_multiple_of(parallel.expert);
     let is_possible =
         model.experts.map_or(parallel.expert == 1, |experts| is_split && parallel.expert <= experts.count);
     if !is_possible {

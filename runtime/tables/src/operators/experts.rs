@@ -16,6 +16,9 @@ pub(crate) struct ExpertTable {
     shapes: Vec<(ExpertShape, String, Rows)>,
 }
 
+/// Times in nanoseconds by tokens, in the order of a file.
+type Times = Vec<(f64, f64)>;
+
 impl ExpertTable {
     /// Reads the rows of a data type. None if there is no table.
     ///
@@ -31,7 +34,7 @@ impl ExpertTable {
         let (tokens, latencies) = (frame.keys("num_tokens")?, frame.latencies_ns()?);
         let (kinds, spreads) = (frame.texts("moe_dtype")?, frame.texts("distribution")?);
         let is_wanted = kinds.is(dtype.name);
-        let mut by_shape: Vec<(ExpertShape, String, Vec<(f64, f64)>)> = Vec::new();
+        let mut by_shape: Vec<(ExpertShape, String, Times)> = Vec::new();
         for row in (0..frame.rows).filter(|&row| is_wanted(row)) {
             let shape = ExpertShape {
                 hidden_size: hidden[row],

@@ -25,34 +25,40 @@ impl Column {
 
 /// Writes a table.
 pub(crate) fn write(path: &Path, columns: &[(&str, Column)]) {
-    fs::create_dir_all(path.parent().unwrap()).unwrap();
+    fs::create_dir_all(path.parent().expect("it lies in a folder")).expect("the table can be written");
     let fields = columns.iter().map(|(name, column)| match column {
         Column::Texts(_) => format!("OPTIONAL BYTE_ARRAY {name} (UTF8);"),
         Column::Counts(_) => format!("OPTIONAL INT64 {name};"),
         Column::Numbers(_) => format!("REQUIRED DOUBLE {name};"),
     });
     let schema = format!("message rows {{ {} }}", fields.collect::<Vec<_>>().join(" "));
-    let schema = Arc::new(parse_message_type(&schema).unwrap());
-    let mut writer = SerializedFileWriter::new(File::create(path).unwrap(), schema, Arc::default()).unwrap();
-    let mut group = writer.next_row_group().unwrap();
+    let schema = Arc::new(parse_message_type(&schema).expect("the table can be written"));
+    let mut writer =
+        SerializedFileWriter::new(File::create(path).expect("the table can be written"), schema, Arc::default())
+            .expect("the table can be written");
+    let mut group = writer.next_row_group().expect("the table can be written");
     for (_, column) in columns {
-        let mut next = group.next_column().unwrap().unwrap();
+        let mut next = group.next_column().expect("the table can be written").expect("a column for each field");
         match column {
             Column::Texts(texts) => {
                 let values: Vec<ByteArray> = texts.iter().map(|text| ByteArray::from(text.as_str())).collect();
-                next.typed::<ByteArrayType>().write_batch(&values, Some(&vec![1; texts.len()]), None).unwrap();
+                next.typed::<ByteArrayType>()
+                    .write_batch(&values, Some(&vec![1; texts.len()]), None)
+                    .expect("the table can be written");
             }
             Column::Counts(counts) => {
-                next.typed::<Int64Type>().write_batch(counts, Some(&vec![1; counts.len()]), None).unwrap();
+                next.typed::<Int64Type>()
+                    .write_batch(counts, Some(&vec![1; counts.len()]), None)
+                    .expect("the table can be written");
             }
             Column::Numbers(numbers) => {
-                next.typed::<DoubleType>().write_batch(numbers, None, None).unwrap();
+                next.typed::<DoubleType>().write_batch(numbers, None, None).expect("the table can be written");
             }
         }
-        next.close().unwrap();
+        next.close().expect("the table can be written");
     }
-    group.close().unwrap();
-    writer.close().unwrap();
+    group.close().expect("the table can be written");
+    writer.close().expect("the table can be written");
 }
 
 /// A GPU of round numbers: a terabyte and 100 teraflops a second (200 in FP8), and a
@@ -92,6 +98,9 @@ pub(crate) const LATENT: &str = r#"{"architectures": ["DeepseekV3ForCausalLM"], 
 /// milliseconds.
 pub(crate) type AttentionRow = (i64, i64, i64, i64, i64, f64);
 
+/// A row of the tables of latent attention: heads, batch, length, milliseconds.
+pub(crate) type LatentRow = (i64, i64, i64, f64);
+
 /// A row of the table of experts: intermediate size, tensor and expert parallel sizes,
 /// tokens, milliseconds.
 pub(crate) type ExpertRow = (i64, i64, i64, i64, f64);
@@ -104,12 +113,12 @@ pub(crate) struct Fake {
 impl Fake {
     /// A package with a system, the three models above and no tables.
     pub(crate) fn new() -> Self {
-        let fake = Self { folder: tempfile::tempdir().unwrap() };
+        let fake = Self { folder: tempfile::tempdir().expect("a temporary folder") };
         fake.text("systems/gpu.yaml", SYSTEM);
         fake.text("model_configs/us--dense_config.json", DENSE);
         fake.text("model_configs/us--experts_config.json", EXPERTS);
         fake.text("model_configs/us--latent_config.json", LATENT);
-        fs::create_dir_all(fake.path("systems/data/gpu")).unwrap();
+        fs::create_dir_all(fake.path("systems/data/gpu")).expect("the table can be written");
         fake
     }
 
@@ -139,8 +148,8 @@ impl Fake {
 
     pub(crate) fn text(&self, relative: &str, text: &str) {
         let path = self.path(relative);
-        fs::create_dir_all(path.parent().unwrap()).unwrap();
-        fs::write(path, text).unwrap();
+        fs::create_dir_all(path.parent().expect("it lies in a folder")).expect("the table can be written");
+        fs::write(path, text).expect("the table can be written");
     }
 
     pub(crate) fn table(&self, operator: &str, version: &str, file: &str) -> PathBuf {
@@ -183,10 +192,10 @@ impl Fake {
         write(&self.table("attention", "1.0", &format!("{name}_perf")), &columns);
     }
 
-    /// Latent attention: heads, batch, length, milliseconds.
-    pub(crate) fn latent(&self, name: &str, rows: &[(i64, i64, i64, f64)]) {
+    /// Latent attention.
+    pub(crate) fn latent(&self, name: &str, rows: &[LatentRow]) {
         let is_decode = name.contains("generation");
-        let count = |value: &dyn Fn(&(i64, i64, i64, f64)) -> i64| Column::Counts(rows.iter().map(value).collect());
+        let count = |value: &dyn Fn(&LatentRow) -> i64| Column::Counts(rows.iter().map(value).collect());
         let columns = [
             ("mla_dtype", Column::texts("bfloat16", rows.len())),
             ("kv_cache_dtype", Column::texts("bfloat16", rows.len())),

@@ -28,7 +28,7 @@ fn the_package_is_found_where_pip_puts_it() {
         assert_eq!(package.systems(), ["gpu"], "{}", folder.display());
         assert_eq!(package.models(), ["us/dense", "us/experts", "us/latent"]);
     }
-    let nowhere = Package::find(Some(&fake.path("lib"))).err().expect("it is not there");
+    let nowhere = Package::find(Some(&fake.path("lib"))).expect_err("it is not there");
     assert!(nowhere.to_string().contains("expected the package aiconfigurator-core"), "{nowhere}");
     assert!(nowhere.hint().unwrap().contains("pip install aiconfigurator-core"));
 }
