@@ -45,10 +45,10 @@ tables, interpolation, extrapolation and formulas account for."
 pub(crate) const PRICE_EXAMPLES: &str = with_plain_exit_codes!(
     "Examples:
   vcr tables price h100_sxm meta-llama/Meta-Llama-3.1-70B --tensor-parallel 4 --steps steps.jsonl
-  echo '{\"decode_requests\": 64, \"decode_context_tokens\": 131072}' |
-    vcr tables price h100_sxm meta-llama/Meta-Llama-3.1-8B --steps -
+  vcr tables price h100_sxm meta-llama/Meta-Llama-3.1-8B --operators --steps -   # typed in
 
-A line of the file is a step: prefill_requests, prefill_tokens, prefill_context_tokens,
+A line of the file is a step, such as {\"decode_requests\": 64, \"decode_context_tokens\": 131072}:
+prefill_requests, prefill_tokens, prefill_context_tokens,
 prefill_attention_pairs, decode_requests, decode_tokens, decode_context_tokens, sampled_requests. Of prompts
 that are all alike the pairs are known; a decode has a token, and every request emits one, unless given.
 For each line one of JSON is printed: nanoseconds, in all and by source."
