@@ -32,9 +32,10 @@ const MAY_DEPEND_ON: &[(&str, &[&str])] = &[
     ("vcr-import", &["vcr-input", "vcr-random", "vcr-trace"]),
     ("vcr-guest", &["vcr-core", "vcr-input"]),
     ("vcr-timing", &["vcr-core", "vcr-random", "vcr-roofline"]),
+    ("vcr-tables", &["vcr-core", "vcr-input"]),
     ("vcr-steplog", &["vcr-block-hash", "vcr-core", "vcr-finish-reason", "vcr-input"]),
     ("vcr-cluster", &["vcr-core", "vcr-random", "vcr-routing", "vcr-scaling", "vcr-trace"]),
-    ("vcr-dynamo", &["vcr-cluster", "vcr-core", "vcr-input", "vcr-timing"]),
+    ("vcr-dynamo", &["vcr-cluster", "vcr-core", "vcr-input", "vcr-tables", "vcr-timing"]),
     (
         "vcr-scenario",
         &[
@@ -49,6 +50,7 @@ const MAY_DEPEND_ON: &[(&str, &[&str])] = &[
             "vcr-roofline",
             "vcr-routing",
             "vcr-steplog",
+            "vcr-tables",
             "vcr-timing",
             "vcr-trace",
             "vcr-units",
@@ -82,6 +84,7 @@ const MAY_DEPEND_ON: &[(&str, &[&str])] = &[
             "vcr-replay",
             "vcr-scenario",
             "vcr-steplog",
+            "vcr-tables",
             "vcr-timing",
             "vcr-trace",
             "vcr-units",
@@ -99,7 +102,6 @@ const ONLY_USER: &[(&str, &str)] = &[
     ("rustls", "vcr-registry"),
     ("rhai", "vcr-scenario"),
     ("clap", "vcr"),
-    ("parquet", "vcr-import"),
     ("prost", "vcr-import"),
     ("tokenizers", "vcr-import"),
     ("ndarray-npy", "vcr-timing"),
@@ -111,7 +113,8 @@ const ONLY_USER: &[(&str, &str)] = &[
 ];
 
 /// Outside crates that a few of ours may use.
-const FEW_USERS: &[(&str, &[&str])] = &[("tokio", &["vcr-control", "vcr-registry"])];
+const FEW_USERS: &[(&str, &[&str])] =
+    &[("parquet", &["vcr-import", "vcr-tables"]), ("tokio", &["vcr-control", "vcr-registry"])];
 
 /// A crate of the workspace.
 struct Package {

@@ -154,7 +154,7 @@ fn conditional(keys: &mut Keys<'_>) -> Option<ConditionalConfig> {
 /// Keys without meaning in a simulation, and keys that are not simulated.
 fn not_simulated(keys: &mut Keys<'_>) {
     if keys.choice("router_prefill_load_model", &[("none", false), ("aic", true)]) == Some(true) {
-        let text = "\"aic\" is not simulated: AIC's performance database is not part of this program; use \"none\"";
+        let text = "\"aic\" is not simulated: it estimates the load of prefills for the router; use \"none\"";
         keys.problem("router_prefill_load_model", text);
     }
     if keys.boolean("router_replica_sync") == Some(true) {

@@ -266,7 +266,7 @@ fn what_cannot_be_is_refused_with_its_name() {
         (&["--extra-engine-args", "{"], &["--extra-engine-args: invalid JSON"]),
         (&["--extra-engine-args", "@missing.json"], &["cannot read `missing.json`"]),
         (&["--extra-engine-args", r#"{"planner_profile_data": "p.npz"}"#], &["p.npz"]),
-        (&["--extra-engine-args", r#"{"aic_backend": "vllm"}"#], &["`aic_backend`", "--latency"]),
+        (&["--extra-engine-args", r#"{"aic_backend": "vllm"}"#], &["`aic_model_path`: is missing"]),
         (&["--extra-engine-args", r#"{"aic_nextn": 2, "decode_speedup_ratio": 2}"#], &["`decode_speedup_ratio` 1"]),
         (&["--extra-engine-args", r#"{"worker_type": "decode"}"#], &["a \"aggregated\" engine is wanted"]),
         (&["--extra-engine-args", r#"{"block_size": 0.5}"#], &["`block_size`", "but is 0.5"]),

@@ -136,7 +136,7 @@ fn routers(args: &ReplayArgs, problem: &mut dyn FnMut(&str)) {
 
 fn refused(args: &ReplayArgs, problem: &mut dyn FnMut(&str)) {
     let refused = &args.refused;
-    let aic = "AIC's performance database is not part of this program";
+    let aic = "the router's estimate of prefill load is not simulated";
     let planner = "the planner is not simulated";
     for (given, name, why) in [
         (&refused.planner_config, "--planner-config", planner),

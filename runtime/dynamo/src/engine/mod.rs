@@ -5,6 +5,7 @@ mod pool;
 mod raw;
 mod read;
 mod rules;
+mod tables;
 mod tiers;
 
 use std::path::PathBuf;
@@ -12,6 +13,7 @@ use std::str::FromStr;
 
 use vcr_cluster::{PoolRole, QueueOrder, SourceOutput, TransferScope};
 use vcr_core::KvTiersConfig;
+use vcr_tables::TablesInput;
 use vcr_timing::PassSemantics;
 
 use crate::problem::{DynamoError, Findings, Remark};
@@ -123,6 +125,8 @@ pub enum Timing {
     },
     /// A planner profile: an `.npz` file or a profiler's folder.
     Profile(PathBuf),
+    /// Operator tables (`aic_backend` and its companions).
+    Tables(Box<TablesInput>),
 }
 
 /// Multi-token prediction.

@@ -13,7 +13,7 @@ use vcr_timing::{
     WorkerPhases,
 };
 
-use super::{EngineArgs, EngineType, PreemptionMode, Preset, SglangArgs, SglangPolicy, Timing};
+use super::{EngineArgs, EngineType, PreemptionMode, Preset, SglangArgs, SglangPolicy, Timing, tables};
 use crate::autoscale::AutoscaleArgs;
 use crate::problem::{DynamoError, Problem};
 
@@ -215,6 +215,7 @@ impl EngineArgs {
                 let input = ProfileInput { tables, semantics, phases, speculative, sums_contexts, speed };
                 copies(Profile::new(input))
             }
+            Timing::Tables(input) => tables::latency(input, phases, [self.speedup_ratio, self.decode_speedup_ratio]),
         }
     }
 }

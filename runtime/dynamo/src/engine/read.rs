@@ -10,15 +10,15 @@ use vcr_core::{EngineConfigInput, option};
 use super::names::{is_nested, nested_place};
 use super::raw::{ABOUT_MEMORY, Kind, MAX_EXTRA_TOKENS, Raw, SglangRaw};
 use super::{EngineArgs, EngineType, KvTransfer, Mtp, PreemptionMode, SglangArgs, SglangPolicy, Timing};
-use super::{rules, tiers};
+use super::{rules, tables, tiers};
 use crate::keys::{Keys, parse};
 use crate::problem::Findings;
 
 /// Dynamo's default conditional acceptance rates.
 const ACCEPTANCE_RATES: [f64; 5] = [0.85, 0.3, 0.0, 0.0, 0.0];
 
-const ABOUT_AIC: &str = "AIC's performance database is not part of this program; give a planner profile, or a latency \
-                         model with --latency";
+const ABOUT_AIC: &str = "give the flat arguments `aic_backend`, `aic_system` and `aic_model_path`, a planner profile, \
+                         or a latency model with --latency";
 const ABOUT_LIVE: &str = "it is about live engines";
 
 /// Reads and checks all arguments. The result is valid only without problems.
@@ -114,20 +114,12 @@ fn flat(raw: &mut Raw, keys: &mut Keys<'_>) {
     if let Some(path) = keys.text("planner_profile_data") {
         raw.timing = Some(Timing::Profile(PathBuf::from(path)));
     }
-    keys.refuse(&["aic_backend"], |_| false, ABOUT_AIC);
-    keys.pass_over(
-        &[
-            "aic_system",
-            "aic_backend_version",
-            "aic_model_path",
-            "aic_gemm_dtype",
-            "aic_moe_dtype",
-            "aic_fmha_dtype",
-            "aic_kv_cache_dtype",
-            "aic_comm_dtype",
-        ],
-        "it is read together with `aic_backend` only",
-    );
+    if let Some(input) = tables::flat(raw, keys) {
+        if raw.timing.is_some() {
+            keys.problem("aic_backend", "contradicts `planner_profile_data`; keep one");
+        }
+        raw.timing = Some(Timing::Tables(Box::new(input)));
+    }
     if keys.choice("g1_backend", &[("native", true), ("kvbm", false)]) == Some(false) {
         keys.problem("g1_backend", "\"kvbm\" is not simulated; use \"native\" or remove it");
     }
@@ -259,7 +251,7 @@ fn external(keys: &mut Keys<'_>) -> Option<Timing> {
             Some(path) => return Some(Timing::Profile(PathBuf::from(path))),
             None => keys.problem("path", "is missing; expected the file or folder of the \"dynamo_profile\""),
         },
-        Some("ais" | "aic") => keys.problem("provider", format!("is not simulated; {ABOUT_AIC}")),
+        Some("ais" | "aic") => keys.problem("provider", format!("is not read; {ABOUT_AIC}")),
         _ => keys.problem("provider", "must be \"dynamo_profile\""),
     }
     None

@@ -2,6 +2,7 @@
 
 use proptest::prelude::*;
 use serde_json::{Value, json};
+use vcr_tables::TablesInput;
 
 use super::names::{BESIDE, DYNAMO, ENGINE, FLAT_ONLY};
 use super::*;
@@ -222,4 +223,36 @@ proptest! {
             let _ = args.pool(options);
         }
     }
+}
+
+#[test]
+fn operator_tables_are_named_by_their_own_keys() {
+    let given = args(json!({
+        "aic_backend": "vllm", "aic_system": "b200_sxm", "aic_backend_version": "0.24.0", "aic_model_path": "a/b",
+        "aic_tp_size": 2, "aic_attention_dp_size": 4, "aic_moe_tp_size": 2, "aic_moe_ep_size": 4,
+        "aic_gemm_dtype": "fp8", "aic_moe_dtype": "fp8", "aic_fmha_dtype": "bfloat16", "aic_kv_cache_dtype": "fp8",
+        "aic_comm_dtype": "half",
+    }));
+    let text = |text: &str| Some(text.to_owned());
+    let expected = TablesInput {
+        version: text("0.24.0"),
+        tensor_parallel: 2,
+        expert_parallel: 4,
+        attention_dp: 4,
+        gemm_dtype: text("fp8"),
+        moe_dtype: text("fp8"),
+        kv_cache_dtype: text("fp8"),
+        attention_dtype: text("bfloat16"),
+        ..TablesInput::new("b200_sxm", "a/b")
+    };
+    assert_eq!(given.timing, Timing::Tables(Box::new(expected)));
+    let least = args(json!({"aic_backend": "sglang", "aic_model_path": "a/b"}));
+    let expected = TablesInput { backend: "sglang".to_owned(), ..TablesInput::new("h200_sxm", "a/b") };
+    assert_eq!(least.timing, Timing::Tables(Box::new(expected)));
+    refused(json!({"aic_backend": "vllm"}), &["`aic_model_path`: is missing"]);
+    refused(json!({"aic_backend": "vllm", "aic_model_path": 7}), &["`aic_model_path`", "but is 7"]);
+    let comm = json!({"aic_backend": "vllm", "aic_model_path": "a/b", "aic_comm_dtype": "fp8"});
+    refused(comm, &["`aic_comm_dtype`: is not simulated"]);
+    let both = json!({"aic_backend": "vllm", "aic_model_path": "a/b", "planner_profile_data": "p.npz"});
+    refused(both, &["`aic_backend`: contradicts `planner_profile_data`"]);
 }
