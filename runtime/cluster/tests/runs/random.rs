@@ -12,8 +12,8 @@ use proptest::strategy::ValueTree as _;
 use proptest::test_runner::{RngAlgorithm, TestRng, TestRunner};
 use vcr_cluster::observe::{Observer, StepRecord, Unobserved};
 use vcr_cluster::{
-    Arrivals, KvRouterConfig, Limit, Overheads, PoolConfig, Report, RouterConfig, RouterFactory, RunConfig, SimError, Topology,
-    simulate,
+    Arrivals, KvRouterConfig, Limit, Overheads, PoolConfig, Report, RouterConfig, RouterFactory, RunConfig, SimError,
+    Topology, simulate,
 };
 use vcr_core::route::{Choice, RouteError, RouteQuery, Router, WorkerLoad};
 

@@ -59,7 +59,7 @@ pub(super) fn make(context: &Context, mut options: Options<'_>) -> Scripted<Late
         });
         match read {
             Ok(tables) => {
-                spec = Some(LatencySpec { factory: Arc::new(move |_seat| Ok(Box::new(tables.clone()))), memory: None });
+                spec = Some(LatencySpec::new(Arc::new(move |_context| Ok(Box::new(tables.clone())))));
             }
             Err(message) => options.problem("", format!("`tables`: {message}")),
         }
