@@ -205,7 +205,7 @@ fn unknown_metrics_statistics_and_workloads() {
     );
     assertion_refused(r#""ttft{workload:evening}", "p99 < 1s""#, &["has no workload `evening`", "hint: it has burst"]);
     assertion_refused(r#""ttft{pool:x}", "p99 < 1s""#, &["is not of the form `metric{workload:NAME}`"]);
-    assertion_refused(r#""steps{workload:burst}", "count < 1""#, &["`steps` belongs to engines"]);
+    assertion_refused(r#""steps{workload:burst}", "count < 1""#, &["`steps` is a metric of engines"]);
     assertion_refused(r#""ttft", "p99 < 4""#, &["`4` has no unit"]);
     assertion_refused(r#""ttft", "fast""#, &["`fast` is not a condition", "hint: write a statistic"]);
     assertion_refused(r#""ttft", "p99 <""#, &["`p99 <` is not a condition"]);
