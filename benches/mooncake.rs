@@ -11,6 +11,7 @@ use std::sync::Arc;
 use criterion::{BenchmarkGroup, Criterion, Throughput, criterion_group, criterion_main, measurement::WallTime};
 use vcr_benches::{guest_path, mooncake_path, replay};
 use vcr_cluster::LatencyFactory;
+use vcr_cluster::metrics::Counter;
 use vcr_core::latency::LatencyError;
 use vcr_guest::{GuestModule, Limits};
 use vcr_roofline::RooflineConfig;
@@ -39,13 +40,10 @@ fn compare(group: &mut BenchmarkGroup<'_, WallTime>, latencies: &[(&str, Latency
     let Some(path) = mooncake_path() else { return };
     for (name, latency) in latencies {
         let report = replay(&path, Arc::clone(latency));
-        let counters = &report.metrics.counters;
-        let steps = counters["steps"];
-        println!(
-            "{name}: {} requests, {} output tokens, {steps} steps",
-            counters["completed"], counters["output_tokens"]
-        );
-        for (unit, amount) in [("requests", counters["completed"]), ("output tokens", counters["output_tokens"])] {
+        let counters = [Counter::Completed, Counter::OutputTokens, Counter::Steps];
+        let [requests, output_tokens, steps] = counters.map(|counter| report.metrics.count(counter));
+        println!("{name}: {requests} requests, {output_tokens} output tokens, {steps} steps");
+        for (unit, amount) in [("requests", requests), ("output tokens", output_tokens)] {
             group.throughput(Throughput::Elements(amount));
             group.bench_function(format!("{name}, {unit}"), |bencher| {
                 bencher.iter(|| replay(&path, Arc::clone(latency)));

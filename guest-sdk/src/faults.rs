@@ -67,7 +67,7 @@ pub trait FaultGuest: Sized + 'static {
     fn decide(&mut self, batch: &FaultBatch<'_>, actions: &mut Vec<FaultAction>) -> Result<(), String>;
 }
 
-/// What an injector is told in one call.
+/// The arguments of an injector in one call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FaultBatch<'a> {
     /// The time; never less than in the call before.

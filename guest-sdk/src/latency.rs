@@ -57,7 +57,7 @@ impl<'a> Batch<'a> {
     /// Reads the flat list of the interface.
     ///
     /// # Errors
-    /// When the list is empty or its length is no multiple of the words of a
+    /// When the list is empty or its length is not a multiple of the words of a
     /// step: the host is then not the one this SDK was made for.
     pub fn new(start_ns: u64, horizon_ns: u64, shapes: &'a [u64]) -> Result<Self, String> {
         let (words, rest) = shapes.as_chunks::<WORDS_PER_STEP>();

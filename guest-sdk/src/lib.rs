@@ -49,7 +49,7 @@
 //! ordinary library whose tests run with `cargo test`.
 //!
 //! Guests have no clock, no randomness but the seed (see [`Rng`]) and no files.
-//! What they want to tell beside their answers goes through [`observe`]. A panic fails the run, and its message does not reach the user; to
+//! Telemetry goes through [`observe`]. A panic fails the run, and its message does not reach the user; to
 //! say why, return an error from `configure`, `price_batch`, `next_token`,
 //! `decide`, `route` or `desired`. An error of a token source's `start` refuses one
 //! request instead.

@@ -1,11 +1,11 @@
-//! What a guest tells beside its answers: counters, gauges, marks in the trace
+//! Telemetry of a guest: counters, gauges, marks in the trace
 //! and lines of a log.
 //!
 //! None of it changes what is simulated. It ends up in the report of a run, in
 //! its Perfetto trace and in the metrics of a live engine. It is limited; beyond
 //! the limits it is dropped and counted, but more than 1,024 calls of these
 //! functions in one call of the guest fail the run. Natively, as in the guest's
-//! own tests, nobody hears it.
+//! own tests, it is dropped.
 
 #[cfg(target_arch = "wasm32")]
 use crate::bindings::observe::vcr::guest::observe as host;

@@ -3,7 +3,7 @@ use alloc::vec::Vec;
 
 use serde::de::DeserializeOwned;
 
-/// Decides for one engine who is served first, who gives way, and in what
+/// Decides for one engine in which order requests are admitted and preempted, and in what
 /// chunks.
 ///
 /// One value serves one engine and may keep state from call to call. It must
@@ -73,7 +73,7 @@ pub trait PolicyGuest: Sized + 'static {
     fn decide(&mut self, batch: &PolicyBatch<'_>, preferences: &mut Vec<Preference>) -> Result<(), String>;
 }
 
-/// What a policy is told in one call.
+/// The arguments of a policy in one call.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PolicyBatch<'a> {
     /// The time; never less than in the call before.
@@ -82,14 +82,14 @@ pub struct PolicyBatch<'a> {
     pub budget_tokens: u32,
     /// How many more requests may run.
     pub running_slots: u32,
-    /// KV blocks that nobody refers to.
+    /// KV blocks that no request refers to.
     pub free_blocks: u32,
     /// KV blocks there are for requests.
     pub total_blocks: u32,
     /// What happened since the last call, oldest first.
     pub events: &'a [PolicyEvent],
     /// The running requests whose computed or output tokens have changed since
-    /// they were told last, in the order in which they run.
+    /// they were last reported, in the order in which they run.
     pub progress: &'a [Progress],
 }
 
@@ -111,7 +111,7 @@ pub enum PolicyEvent {
         priority: i32,
         /// The adapter it runs with, where it has one.
         lora: Option<u32>,
-        /// Whose it is; 0 where nobody told.
+        /// Its tenant; 0 if unknown.
         tenant: u64,
     },
     /// It was admitted and runs.
@@ -153,7 +153,7 @@ pub struct Progress {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Preference {
     /// Where it waits. The lowest rank is admitted first, and while that does
-    /// not fit nobody behind it is; of equal ones the one that arrived first.
+    /// not fit no later one is; of equal ones the one that arrived first.
     /// 0 until it is said.
     AdmissionRank {
         /// The request.
@@ -161,7 +161,7 @@ pub enum Preference {
         /// The rank.
         rank: i64,
     },
-    /// When it gives way. The greatest rank is preempted first, of equal ones
+    /// Its preemption rank. The greatest is preempted first, of equal ones
     /// the one that arrived last. 0 until it is said.
     EvictionRank {
         /// The request.

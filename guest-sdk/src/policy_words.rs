@@ -34,7 +34,7 @@ pub struct PolicyNumbers {
 }
 
 impl<G: PolicyGuest> Policy<G> {
-    /// A policy that has been told nothing.
+    /// A policy before its first call.
     #[must_use]
     pub fn new(guest: G) -> Self {
         Self { guest, events: Vec::new(), progress: Vec::new(), preferences: Vec::new() }
@@ -49,7 +49,7 @@ impl<G: PolicyGuest> Policy<G> {
         let (progress_words, more) = progress.as_chunks::<PROGRESS_WORDS>();
         if !rest.is_empty() || !more.is_empty() {
             let (events, progress) = (events.len(), progress.len());
-            return Err(format!("the host sent {events} and {progress} words, which is no whole number of events"));
+            return Err(format!("the host sent {events} and {progress} words, which is not a whole number of events"));
         }
         self.events.clear();
         for words in event_words {
@@ -168,7 +168,7 @@ mod tests {
     #[test]
     fn a_host_that_does_not_keep_to_the_interface_is_told() {
         let cases: &[(&[u64], &[u32], &str)] = &[
-            (&[1, 2, 3], &[], "3 and 0 words, which is no whole number of events"),
+            (&[1, 2, 3], &[], "3 and 0 words, which is not a whole number of events"),
             (&[], &[1], "0 and 1 words"),
             (&[9, 0, 0, 0, 0, 0, 0, 0], &[], "unknown kind 9"),
             (&[2, 1 << 32, 0, 0, 0, 0, 0, 0], &[], "sent 4294967296 in word 1"),

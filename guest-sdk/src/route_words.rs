@@ -82,7 +82,7 @@ mod tests {
     use super::*;
     use crate::WorkerLoad;
 
-    /// Remembers what it was told, and answers as it is set.
+    /// Remembers its arguments, and answers as it is set.
     struct Checking {
         answer: Result<Choice, String>,
         ended: Vec<EndedRequest>,

@@ -77,7 +77,7 @@ pub struct RouteRequest<'a> {
     pub priority: i32,
     /// The adapter it runs with, where it has one.
     pub lora: Option<u32>,
-    /// Its tenant, 0 where nobody told.
+    /// Its tenant, 0 if unknown.
     pub tenant: u64,
     /// Its session: the turns of a conversation share the number.
     pub session: u64,

@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 const TABLES: &[(&str, &[(&str, &str)])] = &[
     ("SDK", &[("guest-sdk/src", "guest-sdk/src"), ("guest-sdk/harness/src", "guest-sdk/harness/src")]),
     ("INTERFACE", &[("wit/v0_2", "wit/v0_2")]),
+    ("FITTED", &[("runtime/fitted/src", "vendor/fitted/src"), ("guests/fitted/src", "src")]),
     ("PYTHON", &[("guest-sdk/python", "")]),
 ];
 

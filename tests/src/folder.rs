@@ -71,7 +71,7 @@ impl Folder {
     pub fn vcr(&self, args: &[&str]) -> Said {
         let mut command = Command::new(vcr());
         command.args(args).current_dir(self.path());
-        for name in ["VCR_GUEST_TOOLCHAIN", "VCR_CACHE_DIR", "CLICOLOR_FORCE", "COLUMNS"] {
+        for name in ["VCR_GUEST_TOOLCHAIN", "VCR_CACHE_DIR", "VCR_TABLES", "CLICOLOR_FORCE", "COLUMNS"] {
             command.env_remove(name);
         }
         Said::of(&mut command)

@@ -205,7 +205,7 @@ fn unknown_metrics_statistics_and_workloads() {
     );
     assertion_refused(r#""ttft{workload:evening}", "p99 < 1s""#, &["has no workload `evening`", "hint: it has burst"]);
     assertion_refused(r#""ttft{pool:x}", "p99 < 1s""#, &["is not of the form `metric{workload:NAME}`"]);
-    assertion_refused(r#""steps{workload:burst}", "count < 1""#, &["`steps` belongs to engines"]);
+    assertion_refused(r#""steps{workload:burst}", "count < 1""#, &["`steps` is a metric of engines"]);
     assertion_refused(r#""ttft", "p99 < 4""#, &["`4` has no unit"]);
     assertion_refused(r#""ttft", "fast""#, &["`fast` is not a condition", "hint: write a statistic"]);
     assertion_refused(r#""ttft", "p99 <""#, &["`p99 <` is not a condition"]);
@@ -408,7 +408,7 @@ fn a_trace_without_arrivals_asks_for_a_concurrency() {
     let line = |rest: &str| format!("trace(#{{ path: \"{}\"{rest} }});", path.display());
     line_refused(&line(""), &["error: test.rhai:2:1: ", "do not say when requests arrive; give a concurrency"]);
     let ratio = line(", concurrency: 1, prefix_groups: 2, shared_prefix_ratio: 1.5");
-    line_refused(&ratio, &["error: test.rhai:2:1: ", "the shared-prefix ratio is 1.5; it must lie between 0 and 1"]);
+    line_refused(&ratio, &["error: test.rhai:2:1: ", "invalid shared-prefix ratio 1.5: expected 0 to 1"]);
     line_refused(&line(", strict: true, lenient: true"), &["`strict` refuses what `lenient` repairs"]);
 }
 

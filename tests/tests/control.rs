@@ -112,7 +112,12 @@ fn wrong_models_are_explained() {
 fn addresses_that_cannot_be_used_end_the_program() {
     let folder = Folder::new();
     for (option, address, error, hint) in [
-        ("--admin-address", "0.0.0.0:0", "0.0.0.0:0 is no loopback address", "--metrics-address takes any address"),
+        (
+            "--admin-address",
+            "0.0.0.0:0",
+            "invalid admin address 0.0.0.0:0: expected a loopback address",
+            "--metrics-address takes any address",
+        ),
         ("--admin-address", "9090", "invalid listen address `9090`: expected HOST:PORT", "write it as HOST:PORT"),
         (
             "--metrics-address",

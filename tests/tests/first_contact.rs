@@ -94,7 +94,7 @@ fn two_requests_of_one_name_are_refused() {
     let folder = Folder::new();
     let row = r#"{"request_id": "a", "timestamp": 0, "input_length": 5, "output_length": 1, "hash_ids": [1]}"#;
     folder.write("trace.jsonl", format!("{row}\n{row}\n"));
-    let needles = ["line 2", "`request_id`", "another request is called `a` too"];
+    let needles = ["line 2", "`request_id`", "duplicate request `a`"];
     folder.vcr(&["replay", "trace.jsonl"]).failed(2, &needles);
 }
 

@@ -1,6 +1,7 @@
 //! What guests are made and looked at with: `vcr guest new`, `inspect` and `check`,
 //! in projects outside of this repository, on files of every kind.
 
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::process::Command;
 
@@ -84,7 +85,7 @@ fn a_project_is_not_made_over_another_or_by_a_wrong_name() {
     new(&["mine", "--world", "latency-model"]).failed(2, &["`mine` exists already", "--path"]);
     new(&["my guest", "--world", "latency-model"]).failed(2, &["`my guest` cannot be the name of a guest"]);
     new(&["../up", "--world", "latency-model"]).failed(2, &["`../up` cannot be the name of a guest"]);
-    new(&["other", "--world", "latncy-model"]).failed(2, &["no world `latncy-model`", "you mean `latency-model`"]);
+    new(&["other", "--world", "latncy-model"]).failed(2, &["unknown world `latncy-model`", "you mean `latency-model`"]);
     new(&["other", "--world", "router", "--lang", "python"]).failed(2, &["no world `router` for python"]);
     new(&["other", "--world", "router", "--lang", "cobol"]).failed(2, &["it must be rust or python"]);
     assert!(!folder.path().join("other").exists());
@@ -110,7 +111,7 @@ fn a_build_replaces_components_and_nothing_else() {
     std::fs::create_dir(folder.path().join("out")).expect("it is writable");
     let taken = folder.write("out/mine.wasm", "my notes");
     let build = ["guest", "build", "--quiet", "mine", "--out", "out"];
-    folder.vcr(&build).failed(2, &["cannot write `out/mine.wasm`", "is no WebAssembly", "--out"]);
+    folder.vcr(&build).failed(2, &["cannot write `out/mine.wasm`", "is not WebAssembly", "--out"]);
     assert_eq!(std::fs::read_to_string(taken).expect("it is there"), "my notes");
 }
 
@@ -148,7 +149,7 @@ fn inspect_says_what_a_file_is_whether_or_not_it_can_run() {
     let wit = "package other:thing@1.0.0; world thing { export run: func() -> u32; }";
     let other = component(wit, "(module (func (export \"run\") (result i32) (i32.const 1)))");
     let seen = inspect("other.wasm", &other);
-    is(&seen, "component", "it is no guest");
+    is(&seen, "component", "it is not a guest");
     assert_eq!((&seen["worlds"], &seen["exports"][0]), (&serde_json::json!([]), &"run".into()));
     is(&inspect("damaged.wasm", &other[..other.len() / 2]), "damaged WebAssembly file", "the component is damaged");
 
@@ -222,7 +223,7 @@ fn an_answer_that_cannot_be_fails_the_check() {
 #[test]
 fn a_guest_that_breaks_a_limit_is_told_from_one_that_answers_wrong() {
     for (wrong, told) in
-        [("loop", "it looped for ever"), ("eight-gigabytes", "bytes of memory"), ("panic", "it gave up")]
+        [("loop", "it looped for ever"), ("eight-gigabytes", "bytes of memory"), ("panic", "it panicked")]
     {
         let Some(report) = hostile(wrong, 20, 3) else { return };
         let (outcome, reason) = outcome(&report, "answers");
@@ -265,7 +266,7 @@ fn a_project_in_python_that_is_none_is_refused_by_name() {
     let folder = Folder::new();
     new_project(&folder, "mine", "latency-model", &["--lang", "python"]);
     folder.write("mine/pyproject.toml", "[project]\nname = \"mine\"\n");
-    folder.vcr(&["guest", "build", "mine"]).failed(2, &["is no guest in Python", "`tool.vcr`", "vcr guest new"]);
+    folder.vcr(&["guest", "build", "mine"]).failed(2, &["is not a guest in Python", "`tool.vcr`", "vcr guest new"]);
 }
 
 /// A run priced by trained physics, in the place of `latency`.
@@ -314,4 +315,32 @@ fn trained_physics_refuses_what_is_missing_unknown_or_negative() {
     run_priced_by(&folder, &format!("trained_physics(#{{ {on} }})"))
         .failed(2, &["`trained_physics` needs the option `coefficients`"]);
     run(&format!("#{{ {zeros}, step_us: -5.0 }}")).failed(3, &["trained_physics", "a step comes out at -0.005 ms"]);
+}
+
+#[test]
+fn credential_helpers_of_docker_are_asked() {
+    let folder = Folder::new();
+    folder.write("config.json", r#"{"credHelpers": {"127.0.0.1:1": "vcr-test"}}"#);
+    let path = std::env::join_paths(
+        std::iter::once(folder.path().to_owned())
+            .chain(std::env::var_os("PATH").iter().flat_map(std::env::split_paths)),
+    );
+    let path = path.expect("the paths have no colons");
+    for (answer, expected) in [
+        (r#"echo '{"Username": "someone", "Secret": "hunter2"}'"#, "cannot pull `oci://127.0.0.1:1/a:1`"),
+        ("echo credentials not found in native keychain; exit 1", "cannot pull `oci://127.0.0.1:1/a:1`"),
+        ("echo it is locked; exit 1", "`docker-credential-vcr-test` failed for `127.0.0.1:1`: it is locked"),
+        ("echo '{}'", "invalid answer of the credential helper for `127.0.0.1:1`"),
+    ] {
+        let helper = folder.write("docker-credential-vcr-test", format!("#!/bin/sh\ncat > asked\n{answer}\n"));
+        std::fs::set_permissions(&helper, std::fs::Permissions::from_mode(0o700)).expect("it is ours");
+        let mut command = Command::new(vcr());
+        command.args(["guest", "pull", "oci://127.0.0.1:1/a:1"]).current_dir(folder.path());
+        command.env("PATH", &path).env("DOCKER_CONFIG", folder.path());
+        let said = Said::of(&mut command).ended(2);
+        assert!(said.stderr.contains(expected) && !said.stderr.contains("hunter2"), "{}", said.stderr);
+        let asked = folder.path().join("asked");
+        assert_eq!(std::fs::read_to_string(&asked).expect("the helper ran"), "127.0.0.1:1");
+        std::fs::remove_file(asked).expect("it is ours");
+    }
 }

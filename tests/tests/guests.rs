@@ -96,7 +96,7 @@ fn a_guest_of_another_world_is_refused() {
     let wit = "package other:thing@1.0.0; world thing { export run: func() -> u32; }";
     let folder = Folder::new();
     folder.write("other.wasm", component(wit, r#"(module (func (export "run") (result i32) (i32.const 1)))"#));
-    refused(&folder, "other.wasm", &["it is no guest", "`vcr:guest/latency`", "only `run`"]);
+    refused(&folder, "other.wasm", &["it is not a guest", "`vcr:guest/latency`", "got `run`"]);
 }
 
 #[test]
@@ -200,7 +200,7 @@ fn a_guest_that_wants_something_from_the_host_is_refused() {
         (func (export "vcr:guest/latency@0.1.0#answer") (result i32) (i32.wrap_i64 (call $clock))))"#;
     let folder = Folder::new();
     folder.write("curious.wasm", component(wit, text));
-    refused(&folder, "curious.wasm", &["it imports `clock`, which it is not given"]);
+    refused(&folder, "curious.wasm", &["it imports `clock`, which is not granted"]);
 }
 
 /// Runs a scenario with the hostile guest, which must go wrong as `wrong` says.
@@ -231,7 +231,7 @@ fn a_guest_that_loops_for_ever_is_stopped() {
 
 #[test]
 fn a_guest_that_traps_fails_the_run() {
-    goes_wrong("panic", 0, 3, &[IN_THE_RUN, &["it gave up"]].concat());
+    goes_wrong("panic", 0, 3, &[IN_THE_RUN, &["it panicked"]].concat());
 }
 
 #[test]
@@ -274,7 +274,7 @@ fn a_rejected_config_is_bad_input_and_found_before_any_run() {
 fn faults_while_configuring_are_the_guests() {
     let place = "error: test.rhai:1:15: ";
     goes_wrong("loop-in-config", 0, 3, &[place, "`configure`", "it looped for ever"]);
-    goes_wrong("panic-in-config", 0, 3, &[place, "`configure`", "it gave up"]);
+    goes_wrong("panic-in-config", 0, 3, &[place, "`configure`", "it panicked"]);
 }
 
 #[test]
@@ -389,9 +389,9 @@ fn what_a_guest_logs_is_in_a_file_and_within_its_limits() {
 #[test]
 fn a_guest_in_a_registry_needs_a_digest() {
     let folder = Folder::with(r#"guest(#{ path: "oci://localhost:1/guests/roofline:1" });"#);
-    folder.run(&[]).failed(2, &["names no digest", "hint: `vcr guest pull oci://localhost:1/guests/roofline:1`"]);
+    folder.run(&[]).failed(2, &["expected a digest", "hint: `vcr guest pull oci://localhost:1/guests/roofline:1`"]);
     folder.write("test.rhai", r#"guest(#{ path: "oci://roofline" });"#);
-    folder.run(&[]).failed(2, &["`oci://roofline` is no reference to a guest: it names no registry"]);
+    folder.run(&[]).failed(2, &["invalid guest reference `oci://roofline`: expected a registry"]);
 }
 
 #[test]

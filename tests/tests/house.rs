@@ -16,7 +16,8 @@ const MAY_DEPEND_ON: &[(&str, &[&str])] = &[
     ("vcr-routing", &[]),
     ("vcr-scaling", &[]),
     ("vcr-block-hash", &[]),
-    ("vcr-wire", &[]),
+    ("vcr-finish-reason", &[]),
+    ("vcr-wire", &["vcr-finish-reason"]),
     ("vcr-guest-build", &[]),
     ("vcr-guest-template", &[]),
     ("vcr-guest-harness", &[]),
@@ -24,16 +25,17 @@ const MAY_DEPEND_ON: &[(&str, &[&str])] = &[
     ("vcr-output", &[]),
     ("vcr-units", &[]),
     ("vcr-input", &["vcr-units"]),
-    ("vcr-trace", &["vcr-input"]),
+    ("vcr-trace", &["vcr-finish-reason", "vcr-input"]),
     ("vcr-registry", &["vcr-input"]),
     ("vcr-policy", &["vcr-core", "vcr-guest-sdk"]),
     ("vcr-random", &["vcr-core"]),
     ("vcr-import", &["vcr-input", "vcr-random", "vcr-trace"]),
     ("vcr-guest", &["vcr-core", "vcr-input"]),
     ("vcr-timing", &["vcr-core", "vcr-random", "vcr-roofline"]),
-    ("vcr-steplog", &["vcr-block-hash", "vcr-core", "vcr-input"]),
+    ("vcr-tables", &["vcr-core", "vcr-input"]),
+    ("vcr-steplog", &["vcr-block-hash", "vcr-core", "vcr-finish-reason", "vcr-input"]),
     ("vcr-cluster", &["vcr-core", "vcr-random", "vcr-routing", "vcr-scaling", "vcr-trace"]),
-    ("vcr-dynamo", &["vcr-cluster", "vcr-core", "vcr-input", "vcr-timing"]),
+    ("vcr-dynamo", &["vcr-cluster", "vcr-core", "vcr-input", "vcr-tables", "vcr-timing"]),
     (
         "vcr-scenario",
         &[
@@ -48,6 +50,7 @@ const MAY_DEPEND_ON: &[(&str, &[&str])] = &[
             "vcr-roofline",
             "vcr-routing",
             "vcr-steplog",
+            "vcr-tables",
             "vcr-timing",
             "vcr-trace",
             "vcr-units",
@@ -81,6 +84,8 @@ const MAY_DEPEND_ON: &[(&str, &[&str])] = &[
             "vcr-replay",
             "vcr-scenario",
             "vcr-steplog",
+            "vcr-tables",
+            "vcr-timing",
             "vcr-trace",
             "vcr-units",
             "vcr-wire",
@@ -92,11 +97,11 @@ const MAY_DEPEND_ON: &[(&str, &[&str])] = &[
 const ONLY_USER: &[(&str, &str)] = &[
     ("wasmtime", "vcr-guest"),
     ("wasmtime-wasi", "vcr-guest"),
+    ("docker_credential", "vcr-registry"),
     ("oci-client", "vcr-registry"),
     ("rustls", "vcr-registry"),
     ("rhai", "vcr-scenario"),
     ("clap", "vcr"),
-    ("parquet", "vcr-import"),
     ("prost", "vcr-import"),
     ("tokenizers", "vcr-import"),
     ("ndarray-npy", "vcr-timing"),
@@ -104,12 +109,12 @@ const ONLY_USER: &[(&str, &str)] = &[
     ("hyper", "vcr-control"),
     ("prometheus-client", "vcr-control"),
     ("rmp", "vcr-wire"),
-    ("rmp-serde", "vcr-record"),
     ("zmq", "vcr-wire"),
 ];
 
 /// Outside crates that a few of ours may use.
-const FEW_USERS: &[(&str, &[&str])] = &[("tokio", &["vcr-control", "vcr-registry"])];
+const FEW_USERS: &[(&str, &[&str])] =
+    &[("parquet", &["vcr-import", "vcr-tables"]), ("tokio", &["vcr-control", "vcr-registry"])];
 
 /// A crate of the workspace.
 struct Package {

@@ -176,7 +176,7 @@ fn conformance_as_json() {
 #[test]
 fn recordings_that_cannot_be_read_are_told_and_the_rest_is_proved() {
     let folder = recorded();
-    folder.vcr(&["inspect", "conform", "nowhere"]).failed(2, &["nowhere", "there is no such file or folder"]);
+    folder.vcr(&["inspect", "conform", "nowhere"]).failed(2, &["nowhere", "no such file or folder"]);
     folder.vcr(&["inspect", "conform", "all/a/nowhere", "all/nowhere"]).failed(2, &["all/a/nowhere", "all/nowhere"]);
     fs::create_dir(folder.path().join("empty")).unwrap();
     folder.vcr(&["inspect", "conform", "empty"]).failed(2, &["empty", "no recording here", "steps.jsonl"]);
@@ -200,7 +200,7 @@ fn recordings_that_cannot_be_read_are_told_and_the_rest_is_proved() {
         "schema/steps.jsonl, line 1: ",
         "scope/steps.jsonl, line 1: `encoder` of a step is not known here",
         "stranger/steps.jsonl, line 1: `add`: request 9 is not in `requests.jsonl`",
-        "nowhere: there is no such file or folder",
+        "nowhere: no such file or folder",
     ] {
         assert!(said.stderr.contains(needle), "`{needle}` is not in:\n{}", said.stderr);
     }
@@ -249,7 +249,7 @@ fn recordings_of_vllm_are_explained() {
         "KV events removed 71",
         "request 10 was preempted: the running requests needed more blocks than were free; FCFS takes the last of the \
          running list",
-        "110 requests wait: a step that preempts admits nobody",
+        "110 requests wait: a step that preempts admits no request",
     ];
     has_lines(&said.stdout, &lines);
     let said = folder.vcr(&["inspect", "steps", &recording, "--diff", &recording]).ended(0);
@@ -390,8 +390,8 @@ fn logs_that_cannot_be_read_or_compared() {
     steps(&["nowhere", "--diff", "elsewhere"], &["cannot read nowhere", "cannot read elsewhere"]);
     steps(&["all/a/requests.jsonl"], &["all/a/requests.jsonl, line 1: ", "is this a step log?"]);
     steps(&["all/a", "--step", "9"], &["all/a/steps.jsonl: there is no step 9; it has steps 0 to 4"]);
-    steps(&["all/a", "--engine", "pool/0"], &["there is no engine `pool/0`: the log names no engines"]);
-    steps(&["all/a", "--of", "base"], &["there is no run `base`: the log names no runs"]);
+    steps(&["all/a", "--engine", "pool/0"], &["unknown engine `pool/0`: the log names no engines"]);
+    steps(&["all/a", "--of", "base"], &["unknown run `base`: the log names no runs"]);
     steps(&["all/a", "--diff", "all/live"], &["requests are numbered here and named in all/live/steps.jsonl"]);
     steps(&["all/a", "--engine", "pool"], &["write it as POOL/INDEX"]);
     steps(&["all/a", "--step", "1", "--limit", "3"], &["--limit"]);
@@ -399,7 +399,7 @@ fn logs_that_cannot_be_read_or_compared() {
     folder.write("bad.jsonl", changed(STEPS, "\"tot\":4", "\"tot\":\"four\""));
     steps(&["bad.jsonl"], &["bad.jsonl, line 2: ", "expected a whole number from 0 to"]);
     folder.write("empty.jsonl", "");
-    steps(&["empty.jsonl", "--diff", "all/a"], &["empty.jsonl: there is no schedule (`s`) in this log"]);
+    steps(&["empty.jsonl", "--diff", "all/a"], &["empty.jsonl: expected at least one schedule (`s`)"]);
     let said = folder.vcr(&["inspect", "steps", "empty.jsonl"]).ended(0);
     has_lines(&said.stdout, &["no steps"]);
 }
@@ -427,7 +427,7 @@ fn logs_of_runs_are_shown_by_engine() {
     );
     folder
         .vcr(&["inspect", "steps", "out", "--engine", "engines/2"])
-        .failed(2, &["out/steps.jsonl: there is no engine `engines/2`; the log has engines/0, engines/1"]);
+        .failed(2, &["out/steps.jsonl: unknown engine `engines/2`: expected engines/0, engines/1"]);
 }
 
 #[test]

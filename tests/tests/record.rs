@@ -253,9 +253,9 @@ fn addresses_that_cannot_be_are_told() {
     for (args, wanted) in [
         (&["--frontend-handshake", "tcp://127.0.0.1:99999"][..], "the port is `99999`"),
         (&["--engine-handshake", "tcp://127.0.0.1:99999"], "the port is `99999`"),
-        (&["--engine-handshake", "ipc:///no/such/folder/a"], "there is no folder /no/such/folder"),
+        (&["--engine-handshake", "ipc:///no/such/folder/a"], "expected a folder /no/such/folder"),
         (&["--kv-events", "here"], "invalid address `here`"),
-        (&["--frontend-handshake", "tcp://127.0.0.1:29560"], "engines are to join at tcp://127.0.0.1:29560"),
+        (&["--frontend-handshake", "tcp://127.0.0.1:29560"], "invalid engine address tcp://127.0.0.1:29560"),
         (
             &[
                 "--frontend-handshake",
@@ -265,7 +265,7 @@ fn addresses_that_cannot_be_are_told() {
                 "--bind-host",
                 "127.0.0.1",
             ],
-            "which is where the frontend is to be: tcp://localhost:5",
+            "expected another one than the frontend's, tcp://localhost:5",
         ),
     ] {
         let said = folder.vcr(&[&["record", "--out", "a.jsonl"], args].concat()).ended(2).stderr;
@@ -287,7 +287,7 @@ fn waiting_is_said_and_may_be_limited() {
 
     let mut record = Record::start(&nobody, &folder.path().join("b.jsonl"), &["--connect-timeout", "100ms"]);
     assert_eq!(record.wait().code(), Some(2));
-    record.wait_for("no engine has come to");
+    record.wait_for("no engine has connected to");
 }
 
 /// What a recorder writes of sampling parameters is what an engine compares with

@@ -247,20 +247,3 @@ fn every_property_is_described_and_unknown_keys_are_refused() {
         assert!(!validator(name).is_valid(&json!({"surprise": 1})), "{name}");
     }
 }
-
-/// The page of assertions lists every metric that the report has.
-#[test]
-fn every_metric_of_the_report_is_documented() {
-    let page = fs::read_to_string(root().join("docs/reference/scenarios/assertions.md")).expect("the page is text");
-    let rows: Vec<&str> = page.lines().filter(|line| line.starts_with("| `")).collect();
-    let metrics = &schema("report")["$defs"]["metrics"]["properties"];
-    for kind in ["counters", "gauges", "trends"] {
-        let names = metrics[kind]["properties"].as_object().expect("a schema of metrics");
-        assert!(!names.is_empty(), "{kind}");
-        for name in names.keys() {
-            let name = format!("`{}`", name.trim_end_matches("_ms"));
-            let is_listed = |row: &&str| row.split('|').nth(1).is_some_and(|cell| cell.contains(&name));
-            assert!(rows.iter().any(is_listed), "no row of assertions.md has {name} of {kind}");
-        }
-    }
-}

@@ -8,7 +8,7 @@ use xxhash_rust::xxh3::xxh3_128;
 
 use crate::Digest;
 
-/// What blocks are hashed with: `--prefix-caching-hash-algo`.
+/// The hash algorithm of blocks: `--prefix-caching-hash-algo`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum HashAlgorithm {
     /// SHA-256 of the pickle.
@@ -24,7 +24,7 @@ pub enum HashAlgorithm {
 
 /// A name that is none of vLLM's.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("`{name}` is no hash algorithm of vLLM; it has sha256, sha256_cbor, xxhash and xxhash_cbor")]
+#[error("invalid hash algorithm `{name}`: expected sha256, sha256_cbor, xxhash or xxhash_cbor")]
 pub struct UnknownAlgorithm {
     /// The name.
     pub name: String,

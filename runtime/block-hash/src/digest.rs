@@ -38,6 +38,6 @@ impl Digest {
 /// Hexadecimal, as `bytes.hex()` prints it.
 impl fmt::Debug for Digest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.as_bytes().iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+        f.write_str(&hex::encode(self.as_bytes()))
     }
 }

@@ -25,7 +25,7 @@ struct Cached {
     blocks: u32,
 }
 
-/// What an engine cannot have said of its cache.
+/// An impossible event of an engine's cache.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum EngineHashesError {
     /// Blocks were stored after one that is not cached.

@@ -1,9 +1,9 @@
-//! What tells blocks of the same tokens apart.
+//! Keys that distinguish blocks of the same tokens.
 
 use crate::HashRules;
 use crate::encode::Encode;
 
-/// What tells blocks of the same tokens apart, besides what precedes them.
+/// A key that distinguishes blocks of the same tokens, besides what precedes them.
 ///
 /// A block's keys come in the order of the variants
 /// (`generate_block_hash_extra_keys`); there may be several multimodal inputs,
@@ -27,7 +27,7 @@ pub enum ExtraKey<'a> {
     },
     /// A multimodal input that has tokens in the block.
     MultiModal {
-        /// Which input.
+        /// The input.
         identifier: &'a str,
         /// Its first token relative to the block's; negative if it began in an
         /// earlier block.

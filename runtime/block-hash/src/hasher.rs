@@ -1,7 +1,5 @@
 //! From a block's content to its hash.
 
-use std::fmt::Write as _;
-
 use crate::cbor::Cbor;
 use crate::encode::{encode_block, encode_text};
 use crate::pickle::Pickle;
@@ -10,7 +8,7 @@ use crate::{Digest, ExtraKey, HashAlgorithm, HashRules};
 /// `DEFAULT_NONE_HASH_SEED`.
 const DEFAULT_SEED: &str = "vllm-none-hash";
 
-/// What the hash before the first block is made from.
+/// The seed of the hash before the first block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Seed<'a> {
     /// The environment variable `PYTHONHASHSEED`. Set to nothing it is set.
@@ -95,15 +93,8 @@ fn none_hash(algorithm: HashAlgorithm, rules: HashRules, seed: Seed<'_>, buffer:
     match seed {
         Seed::PythonHashSeed(seed) => hash_of(seed),
         Seed::Unset { .. } if !BlockHasher::draws_seed(algorithm, rules) => hash_of(DEFAULT_SEED),
-        Seed::Unset { random } if rules.has_fixed_seed() => hash_of(&hex(&random)),
+        Seed::Unset { random } if rules.has_fixed_seed() => hash_of(&hex::encode(random)),
         // To 0.28 the bytes themselves are the hash, whatever the algorithm's length.
         Seed::Unset { random } => Digest::new(&random),
     }
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().fold(String::new(), |mut text, byte| {
-        write!(text, "{byte:02x}").expect("a string takes all");
-        text
-    })
 }

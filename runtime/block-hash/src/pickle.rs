@@ -35,7 +35,7 @@ const FRAME_LEN_TARGET: usize = 64 * 1024;
 #[derive(Debug, Default)]
 pub(crate) struct Pickle {
     out: Vec<u8>,
-    /// Where the header of the open frame lies.
+    /// The offset of the header of the open frame.
     frame: Option<usize>,
     /// Number of objects that could be referred to.
     memo_len: u32,

@@ -1,4 +1,4 @@
-//! Where the versions of vLLM differ.
+//! Differences of vLLM's versions.
 
 /// The versions of vLLM whose block hashes are alike, named by the first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

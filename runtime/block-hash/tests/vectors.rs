@@ -71,7 +71,7 @@ fn algorithms_have_the_names_of_vllm() {
     assert_eq!(unknown, UnknownAlgorithm { name: "builtin".to_owned() });
     assert_eq!(
         unknown.to_string(),
-        "`builtin` is no hash algorithm of vLLM; it has sha256, sha256_cbor, xxhash and xxhash_cbor"
+        "invalid hash algorithm `builtin`: expected sha256, sha256_cbor, xxhash or xxhash_cbor"
     );
 }
 

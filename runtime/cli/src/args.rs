@@ -27,6 +27,7 @@ use crate::play::args::PlayArgs;
 #[cfg(feature = "live")]
 use crate::record::args::RecordArgs;
 use crate::replay::args::{self as replay, ReplayArgs};
+use crate::tables::args::{self as tables, TablesCommand};
 use crate::values::{memory_limit, timeout};
 
 /// A simulator of the vLLM engine with scripted workloads and WebAssembly guests.
@@ -71,6 +72,12 @@ pub(crate) enum Command {
     Inspect {
         #[command(subcommand)]
         command: InspectCommand,
+    },
+    /// Show operator tables measured on GPUs, and what they say of a model's steps.
+    #[command(after_help = tables::TABLES_EXAMPLES)]
+    Tables {
+        #[command(subcommand)]
+        command: TablesCommand,
     },
     /// Print a completion script for a shell.
     #[command(after_help = COMPLETIONS_EXAMPLES)]

@@ -22,6 +22,7 @@ mod service;
 mod stop;
 mod style;
 mod summary;
+mod tables;
 mod text;
 mod values;
 
@@ -72,6 +73,7 @@ fn main() -> ExitCode {
         Command::Replay(args) => replay::replay(&args),
         Command::Guest { command } => guest(&command),
         Command::Inspect { command } => inspect(&command),
+        Command::Tables { command } => tables::tables(&command),
         Command::Completions { shell } => {
             // Into memory first: the generator panics when a write fails.
             let mut script = Vec::new();

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use comfy_table::Table;
 use vcr_cluster::metrics::{Counter, Gauge, Trend, Unit};
-use vcr_cluster::{Interval, MetricsReport, Report, TrendReport, Uncertainty, report_name};
+use vcr_cluster::{Interval, MetricsReport, Report, TrendReport, Uncertainty};
 use vcr_scenario::{AssertionResult, GuestReport, Outcome};
 use vcr_units::format_ns;
 
@@ -110,10 +110,9 @@ fn trend_table(run: &Report, is_folded: bool) -> Table {
     table.set_header(["  ", "avg", "min", "med", "p90", "p95", "p99", "max", "count"]);
     for &trend in Trend::ALL {
         let info = trend.info();
-        let key = report_name(info);
-        let all = run.metrics.trends.get(&key).map(|summary| (format!("  {}", info.name), summary));
+        let all = run.metrics.trend(trend).map(|summary| (format!("  {}", info.name), summary));
         let parts = run.workloads.iter().filter(|_| run.workloads.len() > 1 && !is_folded);
-        let parts = parts.filter_map(|(name, metrics)| Some((format!("    {name}"), metrics.trends.get(&key)?)));
+        let parts = parts.filter_map(|(name, metrics)| Some((format!("    {name}"), metrics.trend(trend)?)));
         for (label, summary) in all.into_iter().chain(parts) {
             table.add_row(trend_row(label, summary, info.unit));
         }
@@ -122,7 +121,7 @@ fn trend_table(run: &Report, is_folded: bool) -> Table {
     table
 }
 
-fn trend_row(label: String, summary: &TrendReport, unit: Unit) -> Vec<String> {
+fn trend_row(label: String, summary: TrendReport, unit: Unit) -> Vec<String> {
     let show = |value: f64| match unit {
         Unit::Time => format_ns(value * 1e6),
         Unit::Count | Unit::Ratio => format!("{value:.1}"),
@@ -141,7 +140,7 @@ fn write_uncertainty(out: &mut dyn Write, uncertainty: &Uncertainty) -> io::Resu
     table.set_header(["  "].into_iter().chain(statistics.map(|(_, title)| title)));
     for trend in [Trend::Ttft, Trend::Itl, Trend::Tpot, Trend::E2e, Trend::Queue] {
         let info = trend.info();
-        let Some(intervals) = metrics.get(&report_name(info)) else { continue };
+        let Some(intervals) = metrics.get(&info.report_name()) else { continue };
         let cell = |(statistic, _): (&str, &str)| {
             let interval = intervals.get(statistic);
             interval.map_or("-".to_owned(), |Interval { low, high }| {
@@ -163,30 +162,29 @@ fn write_uncertainty(out: &mut dyn Write, uncertainty: &Uncertainty) -> io::Resu
     Ok(())
 }
 
-/// The runs, a row each, by what they are compared by most.
+/// One row per run, with its main metrics.
 fn comparison_table(runs: &[Arc<Report>]) -> Table {
-    let trends = [(Trend::Ttft, "ttft"), (Trend::Itl, "itl"), (Trend::E2e, "e2e")];
+    let trends = [Trend::Ttft, Trend::Itl, Trend::E2e];
     let mut table = bare_table();
     let mut header = vec!["  run".to_owned()];
-    header.extend(trends.iter().flat_map(|(_, name)| [format!("{name} med"), format!("{name} p99")]));
+    header.extend(
+        trends.iter().map(|trend| trend.info().name).flat_map(|name| [format!("{name} med"), format!("{name} p99")]),
+    );
     header.extend(["completed", "output tok/s", "cache hits", "preempted"].map(str::to_owned));
     table.set_header(header);
     for run in runs {
         let metrics = &run.metrics;
         let mut row = vec![format!("  {}", run.name)];
-        for (trend, _) in trends {
-            let summary = metrics.trends.get(&report_name(trend.info()));
+        for trend in trends {
+            let summary = metrics.trend(trend);
             let time = |value: Option<f64>| value.map_or("-".to_owned(), |value_ms| format_ns(value_ms * 1e6));
             row.extend([time(summary.map(|summary| summary.p50)), time(summary.map(|summary| summary.p99))]);
         }
-        let count = |counter: Counter| metrics.counters.get(counter.info().name).copied().unwrap_or_default();
-        let rate = metrics.rates_per_s.get(Counter::OutputTokens.info().name).copied().unwrap_or_default();
-        let hits = metrics.gauges.get(Gauge::PrefixHitRatio.info().name).copied().unwrap_or_default();
         row.extend([
-            format!("{}/{}", count(Counter::Completed), count(Counter::Requests)),
-            format!("{rate:.1}"),
-            format!("{:.1}%", hits * 100.0),
-            count(Counter::Preemptions).to_string(),
+            format!("{}/{}", metrics.count(Counter::Completed), metrics.count(Counter::Requests)),
+            format!("{:.1}", metrics.rate_per_s(Counter::OutputTokens)),
+            format!("{:.1}%", cache_hits_percent(metrics)),
+            metrics.count(Counter::Preemptions).to_string(),
         ]);
         table.add_row(row);
     }
@@ -223,27 +221,27 @@ fn instances(number: u64) -> String {
 }
 
 fn write_totals(out: &mut dyn Write, run: &Report) -> io::Result<()> {
-    let metrics: &MetricsReport = &run.metrics;
-    let count = |name: &str| metrics.counters.get(name).copied().unwrap_or_default();
-    let rate = |name: &str| metrics.rates_per_s.get(name).copied().unwrap_or_default();
-    write!(out, "  requests: {} arrived, {} completed", count("requests"), count("completed"))?;
-    for name in ["rejected", "shed", "failed"] {
-        let amount = count(name);
+    let metrics = &run.metrics;
+    let count = |counter| metrics.count(counter);
+    let rate = |counter| metrics.rate_per_s(counter);
+    write!(out, "  requests: {} arrived, {} completed", count(Counter::Requests), count(Counter::Completed))?;
+    for counter in [Counter::Rejected, Counter::Shed, Counter::Failed] {
+        let amount = count(counter);
         if amount > 0 {
-            write!(out, ", {amount} {name}")?;
+            write!(out, ", {amount} {}", counter.info().name)?;
         }
     }
     if run.unfinished_requests > 0 {
         write!(out, ", {} unfinished", run.unfinished_requests)?;
     }
-    writeln!(out, "; {} retries, {} preemptions", count("retries"), count("preemptions"))?;
+    writeln!(out, "; {} retries, {} preemptions", count(Counter::Retries), count(Counter::Preemptions))?;
     for (reason, amount) in metrics.rejections.iter().chain(&metrics.failures) {
         writeln!(out, "    {amount} because {reason}")?;
     }
     // A run that was cut off, or lost requests, generated more than it completed.
-    let (completed, generated) = (rate("output_tokens"), rate("generated_tokens"));
-    let (requests, prompt) = (rate("completed"), rate("prompt_tokens"));
-    if count("output_tokens") == count("generated_tokens") {
+    let (completed, generated) = (rate(Counter::OutputTokens), rate(Counter::GeneratedTokens));
+    let (requests, prompt) = (rate(Counter::Completed), rate(Counter::PromptTokens));
+    if count(Counter::OutputTokens) == count(Counter::GeneratedTokens) {
         writeln!(
             out,
             "  throughput: {requests:.2} requests/s, {generated:.1} output tokens/s, {prompt:.1} prompt tokens/s"
@@ -255,8 +253,12 @@ fn write_totals(out: &mut dyn Write, run: &Report) -> io::Result<()> {
             "  goodput: {requests:.2} requests/s, {completed:.1} output tokens/s, {prompt:.1} prompt tokens/s, of completed requests"
         )?;
     }
-    let hits = metrics.gauges.get("prefix_hit_ratio").copied().unwrap_or_default();
-    writeln!(out, "  prefix cache: {:.2}% of prompt tokens found", hits * 100.0)
+    writeln!(out, "  prefix cache: {:.2}% of prompt tokens found", cache_hits_percent(metrics))
+}
+
+/// Share of the prompt tokens that were found in a cache, in percent.
+fn cache_hits_percent(metrics: &MetricsReport) -> f64 {
+    metrics.gauge(Gauge::PrefixHitRatio).unwrap_or_default() * 100.0
 }
 
 fn engine_table(run: &Report) -> Table {

@@ -34,7 +34,7 @@ pub enum SimError {
         steps: u64,
         /// Virtual time.
         at_ms: f64,
-        /// What the model said.
+        /// The model's error.
         reason: LatencyError,
     },
     /// A scheduling policy failed; the run is void.
@@ -48,10 +48,10 @@ pub enum SimError {
         step: u64,
         /// Virtual time.
         at_ms: f64,
-        /// What is wrong.
+        /// The problem.
         reason: PolicyError,
     },
-    /// A router failed, or answered what cannot be; the run is void.
+    /// A router failed, or returned an invalid choice; the run is void.
     #[error("{reason} ({} of pool `{pool}`, at {at_ms} ms of virtual time)", name_request(*request))]
     Route {
         /// Name of the pool.
@@ -60,7 +60,7 @@ pub enum SimError {
         request: Option<u64>,
         /// Virtual time.
         at_ms: f64,
-        /// What the router said.
+        /// The router's error.
         reason: RouteError,
     },
     /// A failure injector failed; the run is void.
@@ -72,7 +72,7 @@ pub enum SimError {
         engine: String,
         /// Virtual time.
         at_ms: f64,
-        /// What the injector said.
+        /// The injector's error.
         reason: FaultError,
     },
     /// A token source failed; the run is void.
@@ -84,7 +84,7 @@ pub enum SimError {
         engine: String,
         /// Virtual time.
         at_ms: f64,
-        /// What the source said.
+        /// The source's error.
         reason: TokenError,
     },
     /// An autoscaler failed; the run is void.
@@ -94,7 +94,7 @@ pub enum SimError {
         pool: String,
         /// Virtual time.
         at_ms: f64,
-        /// What the autoscaler said.
+        /// The autoscaler's error.
         reason: ScaleError,
     },
     /// Not one request could ever run.
@@ -105,7 +105,7 @@ pub enum SimError {
         /// Reason of the first rejection.
         reason: vcr_core::RejectReason,
     },
-    /// The process exceeds a limit, by what [`Observer::check_limits`] says.
+    /// The process exceeds a limit, according to [`Observer::check_limits`].
     ///
     /// [`Observer::check_limits`]: crate::observe::Observer::check_limits
     #[error(
@@ -113,7 +113,7 @@ pub enum SimError {
          have ended"
     )]
     Limit {
-        /// What is exceeded.
+        /// The exceeded limit.
         reason: String,
         /// Virtual time.
         at_ms: f64,
@@ -132,7 +132,7 @@ pub enum SimError {
     TimeStandsStill {
         /// Virtual time.
         at_ms: f64,
-        /// Whose steps they are, lately, if that can be said.
+        /// The engines whose steps they are, if known.
         place: String,
     },
     /// Unfinished requests and nothing left to happen: a bug of the simulator.
@@ -147,7 +147,7 @@ pub enum SimError {
         requests: u64,
         /// Id of the first.
         first: u64,
-        /// Where it stands, and what it waits for.
+        /// Its stage, and what it waits for.
         reason: String,
     },
 }

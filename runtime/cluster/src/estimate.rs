@@ -19,7 +19,7 @@ use crate::traffic::SyntheticInput;
 /// outputs of one token.
 const SAMPLE_BYTES: u64 = 16;
 
-/// Requests that a run is sure to have, and the memory that takes at least.
+/// Minimum number of requests of a run, and their memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MemoryEstimate {
     /// The requests.
@@ -35,7 +35,7 @@ impl MemoryEstimate {
         Self { requests: self.requests.saturating_add(other.requests), bytes: self.bytes.saturating_add(other.bytes) }
     }
 
-    /// Requests of which only what was measured is kept.
+    /// Requests of which only measurements are kept.
     fn ended(requests: u64) -> Self {
         let each = (size_of::<RequestRecord>() + size_of::<Option<Box<Live>>>() + size_of::<u64>()) as u64;
         Self { requests, bytes: requests.saturating_mul(each + SAMPLE_BYTES) }

@@ -1,4 +1,4 @@
-//! The event queue: what happens next in virtual time.
+//! The event queue of virtual time.
 //!
 //! Ties are broken by kind and then by order of scheduling, never by anything
 //! that could differ from run to run.
@@ -28,7 +28,7 @@ pub(crate) enum Event {
     /// Something may have arrived for a load from a worker's tiers, unless the
     /// worker was restarted since.
     TierProgress { worker: u32, incarnation: u32 },
-    /// A fault of the plan strikes.
+    /// A planned fault takes effect.
     Fault { index: u32 },
     /// A worker that crashed or was started is up, unless that was called off.
     WorkerUp { worker: u32, incarnation: u32 },
@@ -43,7 +43,7 @@ pub(crate) enum Event {
     /// The next turn of a session of a workload starts; `slot` says where it
     /// waits.
     NextTurn { workload: u32, session: u64, slot: u32 },
-    /// A request starts that has waited for others, or whose trace has such.
+    /// A request of a trace whose requests wait for each other starts.
     Ready { workload: u32, node: u64 },
     /// A request that has arrived reaches the pool that it comes to first.
     Submitted { tag: u64 },

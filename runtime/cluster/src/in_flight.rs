@@ -7,7 +7,7 @@ use crate::config::PoolRole;
 use crate::ledger::record::Outcome;
 use crate::traffic::{FollowUp, Turn};
 
-/// Where a live request stands in the cluster.
+/// Stage of a live request in the cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Stage {
     /// In front of a pool: on its way there, in its router's queue, or until a worker is up.

@@ -1,7 +1,7 @@
 //! Clusters of simulated engines in virtual time.
 //!
 //! One call, [`simulate`], takes plain values (pools, links, workloads, faults
-//! and a seed) and gives a [`Report`]. The same values give the same bytes,
+//! and a seed) and returns a [`Report`]. The same values give the same bytes,
 //! always: time is integer nanoseconds, ties have a fixed order, and every
 //! random stream is named by its purpose.
 
@@ -33,7 +33,7 @@ pub use ledger::{metrics, record};
 pub use observe::Overload;
 pub use report::{
     EngineReport, Goodput, Interval, KvTierReport, LinkReport, MetricsReport, PoolReport, Report, ScalingEvent,
-    SloMetric, TrendReport, Uncertainty, quantile, report_name,
+    SloMetric, TrendReport, Uncertainty, quantile,
 };
 pub use simulation::simulate;
 pub use traffic::{SyntheticInput, SyntheticProblem};

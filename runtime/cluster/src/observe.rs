@@ -1,4 +1,4 @@
-//! What a run lets others see while it goes on.
+//! Observation of a run while it executes.
 
 use vcr_core::AnyEngine;
 use vcr_core::plan::StepPlan;
@@ -25,7 +25,7 @@ pub struct Progress {
     pub now_ns: u64,
     /// Requests that arrived.
     pub arrived: u64,
-    /// Requests that ended, in whatever way.
+    /// Requests that ended, completed or not.
     pub ended: u64,
     /// Requests in running lists.
     pub running: u64,
@@ -57,7 +57,7 @@ pub enum Incident {
     SlowDownEnd,
     /// An engine does nothing for a while.
     Stall,
-    /// It goes on.
+    /// It continues.
     StallEnd,
 }
 
@@ -112,7 +112,7 @@ pub trait Observer {
     /// A request entered an engine.
     fn submitted(&mut self, _worker: u32, _tag: u64) {}
 
-    /// A request was taken from an engine that goes on without it.
+    /// A request was removed from an engine that keeps running.
     fn aborted(&mut self, _worker: u32, _tag: u64) {}
 
     /// An engine decided a step, or only to preempt.

@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex};
 use support::{
     MS, assert_conserved, config, constant, engine, linear, linear_in_batches, link, mix, pool, run, synthetic,
 };
+use vcr_cluster::metrics::Counter;
 use vcr_cluster::observe::Unobserved;
 use vcr_cluster::record::{FailReason, Outcome};
 use vcr_cluster::{
@@ -71,7 +72,7 @@ fn shed_requests_are_counted_apart_and_nothing_is_lost() {
         scripted(|query, _| if query.request.is_multiple_of(4) { Choice::Shed } else { Choice::Worker(1) });
     let report = run(&one_pool(pool("engines", 2, 2000, router)));
     assert_conserved(&report);
-    assert_eq!((report.metrics.counters["shed"], report.metrics.counters["completed"]), (10, 30));
+    assert_eq!((report.metrics.count(Counter::Shed), report.metrics.count(Counter::Completed)), (10, 30));
     let shed = report.requests.iter().filter(|record| record.outcome == Outcome::Shed);
     assert!(shed.clone().all(|record| record.prefill_worker.is_none() && record.end_ns == Some(record.arrival_ns)));
     assert_eq!(shed.count(), 10);
@@ -172,7 +173,7 @@ fn injected_failures_end_requests_for_good() {
             report.requests.iter().filter(|r| r.outcome == Outcome::Failed(FailReason::Injected)).collect();
         assert!(failed.len() >= 6, "three slots of each engine at least, not {}", failed.len());
         assert!(failed.iter().all(|record| record.output_tokens == 5 && record.retries == 0));
-        assert_eq!(report.metrics.counters["wasted_tokens"], 5 * failed.len() as u64);
+        assert_eq!(report.metrics.count(Counter::WastedTokens), 5 * failed.len() as u64);
         assert_eq!(report.metrics.failures["a failure was injected"], failed.len() as u64);
     }
 }
@@ -185,11 +186,12 @@ fn a_stalled_engine_does_nothing_until_it_is_over() {
     let plain = run(&one_pool(pool("engines", 2, 2000, RouterConfig::RoundRobin)));
     let report = run(&one_pool(failing(stall)));
     assert_conserved(&report);
-    assert_eq!(report.metrics.counters["stalls"], 2);
-    assert_eq!(report.metrics.counters["completed"], 40);
+    assert_eq!(report.metrics.count(Counter::Stalls), 2);
+    assert_eq!(report.metrics.count(Counter::Completed), 40);
     assert_eq!(report.duration_ms, plain.duration_ms + 500.0);
-    assert_eq!(report.metrics.counters["steps"], plain.metrics.counters["steps"]);
-    assert!(!report.workloads["work"].counters.contains_key("stalls"), "engines serve all workloads together");
+    assert_eq!(report.metrics.count(Counter::Steps), plain.metrics.count(Counter::Steps));
+    let of_workload = serde_json::to_string(&report.workloads["work"]).expect("a report is JSON");
+    assert!(!of_workload.contains(Counter::Stalls.info().name), "engines serve all workloads together");
 }
 
 #[test]
@@ -206,10 +208,10 @@ fn an_injected_crash_is_a_crash_and_happens_once() {
     assert_conserved(&lost);
     assert_eq!(lost.engines.iter().map(|engine| engine.crashes).collect::<Vec<_>>(), [1, 1]);
     assert!(lost.metrics.failures.contains_key("the engine crashed"), "{:?}", lost.metrics.failures);
-    assert_eq!(lost.metrics.counters["ignored_faults"], 4, "a stall of what is dead and a message, twice");
+    assert_eq!(lost.metrics.count(Counter::IgnoredFaults), 4, "a stall of what is dead and a message, twice");
     let again = run(&RunConfig { max_retries: 2, ..one_pool(failing(crash)) });
     assert_conserved(&again);
-    assert_eq!(again.metrics.counters["completed"], 40);
+    assert_eq!(again.metrics.count(Counter::Completed), 40);
 }
 
 #[test]
@@ -308,7 +310,7 @@ fn engine_input() -> vcr_core::EngineConfigInput {
 fn a_token_source_decides_how_long_outputs_are() {
     let lengths = |latency, async_scheduling| {
         let report = run(&one_pool(ending(latency, async_scheduling)));
-        assert_eq!(report.metrics.counters["completed"], 40);
+        assert_eq!(report.metrics.count(Counter::Completed), 40);
         report.requests.iter().map(|record| record.output_tokens).collect::<Vec<_>>()
     };
     let expected = lengths(linear(), false);

@@ -8,11 +8,12 @@ use std::sync::Arc;
 
 use proptest::prelude::*;
 use support::{MS, assert_conserved, config, constant, link, mix, pool, recorded, run, synthetic};
+use vcr_cluster::metrics::Counter;
 use vcr_cluster::observe::{Incident, Observer, StepRecord};
 use vcr_cluster::record::{FailReason, Outcome};
 use vcr_cluster::{
-    Arrivals, DataParallel, EngineReport, FaultConfig, FaultKind, InjectorFactory, LinkSharing, PoolConfig, Report,
-    RouterConfig, RunConfig, Topology, simulate,
+    Arrivals, DataParallel, EngineReport, FaultConfig, FaultKind, InjectorFactory, LinkSharing, PoolConfig, PoolRole,
+    Report, RouterConfig, RunConfig, Topology, simulate,
 };
 use vcr_core::fault::{FailureInjector, FaultAction, FaultBatch, FaultError};
 use vcr_core::{EngineConfig, EngineConfigInput};
@@ -92,7 +93,7 @@ fn engines_take_turns_before_their_ranks_do() {
 fn an_engine_breaks_with_all_of_its_ranks() {
     let mut config = of_rows(ranked(2, 2, true, RouterConfig::RoundRobin), &[(0, 100, 50); 8]);
     let kind = FaultKind::Crash { restart_after_ns: Some(20 * MS) };
-    config.faults = vec![FaultConfig { at_ns: 30 * MS, pool: 0, engine: 1, kind }];
+    config.faults = vec![FaultConfig { at_ns: 30 * MS, pool: PoolRole::Aggregated, engine: 1, kind }];
     let report = run(&config);
     assert_conserved(&report);
     let lost = |r: &&vcr_cluster::record::RequestRecord| r.outcome == Outcome::Failed(FailReason::EngineCrash);
@@ -139,7 +140,7 @@ fn what_befalls_a_rank_befalls_its_engine() {
         let report = run(&of_rows(pool, &[(0, 100, 9), (0, 100, 9)]));
         assert_conserved(&report);
         assert!(report.requests.iter().all(|request| request.end_ns == Some(17 * MS)), "{:?}", report.requests);
-        report.metrics.counters["wasted_tokens"]
+        report.metrics.count(Counter::WastedTokens)
     };
     // Steps from 0 to 3 ms, from 13 to 15 and to 17, when the engine breaks.
     assert_eq!(lost(true), 3 + 3);
@@ -203,7 +204,7 @@ proptest! {
         config.max_retries = 3;
         config.faults.extend(crash_at_ms.map(|at_ms| FaultConfig {
             at_ns: at_ms * MS,
-            pool: 0,
+            pool: PoolRole::Aggregated,
             engine: 0,
             kind: FaultKind::Crash { restart_after_ns: Some(5 * MS) },
         }));

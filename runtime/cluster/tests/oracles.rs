@@ -9,6 +9,7 @@ mod support;
 use std::sync::Arc;
 
 use support::{assert_conserved, config, recorded, run};
+use vcr_cluster::metrics::{Counter, Gauge, Trend};
 use vcr_cluster::{
     DataParallel, LatencyFactory, LinkConfig, LinkSharing, Overheads, PoolConfig, Report, RouterConfig, RunConfig,
     SourceOutput, Topology, TransferScope,
@@ -161,8 +162,8 @@ impl Case<'_> {
     }
 }
 
-fn mean(report: &Report, trend: &str) -> String {
-    format!("{:.6}", report.metrics.trends[trend].mean)
+fn mean(report: &Report, trend: Trend) -> String {
+    format!("{:.6}", report.metrics.trend(trend).expect("it has samples").mean)
 }
 
 fn duration(report: &Report) -> String {
@@ -170,7 +171,7 @@ fn duration(report: &Report) -> String {
 }
 
 fn reuse(report: &Report) -> f64 {
-    report.metrics.gauges["prefix_hit_ratio"]
+    report.metrics.gauge(Gauge::PrefixHitRatio).expect("of every run")
 }
 
 /// Checks one figure under both presets.
@@ -182,8 +183,8 @@ fn check(case: Case<'_>, figure: impl Fn(&Report) -> String, expected: [&str; 2]
 
 #[test]
 fn a_lone_request() {
-    check(DEFAULT, |r| mean(r, "ttft_ms"), ["37.898579", "32.105859"]);
-    check(DEFAULT, |r| mean(r, "itl_ms"), ["5.792720", "5.791587"]);
+    check(DEFAULT, |r| mean(r, Trend::Ttft), ["37.898579", "32.105859"]);
+    check(DEFAULT, |r| mean(r, Trend::Itl), ["5.792720", "5.791587"]);
     check(DEFAULT, duration, ["55.276739", "49.480621"]);
 }
 
@@ -191,7 +192,7 @@ fn a_lone_request() {
 fn a_request_for_one_token() {
     let case =
         Case { rows: r#"{"timestamp": 0, "input_length": 1000, "output_length": 1, "hash_ids": [1, 2]}"#, ..DEFAULT };
-    check(case, |r| mean(r, "ttft_ms"), ["37.898579", "32.105859"]);
+    check(case, |r| mean(r, Trend::Ttft), ["37.898579", "32.105859"]);
     check(case, duration, ["37.898579", "32.105859"]);
 }
 
@@ -202,22 +203,22 @@ fn a_request_for_no_token_completes_without_samples() {
     check(case, duration, ["32.105859", "32.105859"]);
     for semantics in BOTH {
         let report = case.aggregated(semantics);
-        assert_eq!(report.metrics.counters["completed"], 1);
-        assert!(!report.metrics.trends.contains_key("ttft_ms"));
+        assert_eq!(report.metrics.count(Counter::Completed), 1);
+        assert!(report.metrics.trend(Trend::Ttft).is_none());
     }
 }
 
 #[test]
 fn the_same_request_again_later() {
     let case = Case { rows: &twice(5000, 1000), ..DEFAULT };
-    check(case, |r| mean(r, "ttft_ms"), ["30.400365", "24.607645"]);
+    check(case, |r| mean(r, Trend::Ttft), ["30.400365", "24.607645"]);
     check(case, |r| format!("{}", reuse(r)), ["0.48", "0.48"]);
 }
 
 #[test]
 fn the_same_request_twice_in_one_pass() {
     let case = Case { rows: &twice(0, 1000), ..DEFAULT };
-    check(case, |r| mean(r, "ttft_ms"), ["38.543563", "32.747550"]);
+    check(case, |r| mean(r, Trend::Ttft), ["38.543563", "32.747550"]);
     check(case, |r| format!("{}", reuse(r)), ["0.48", "0.48"]);
 }
 
@@ -238,7 +239,7 @@ fn a_session_waits_for_its_answer_and_the_delay() {
         ..DEFAULT
     };
     check(case, duration, ["353.376224", "341.755799"]);
-    check(case, |r| mean(r, "ttft_ms"), ["34.270440", "28.464550"]);
+    check(case, |r| mean(r, Trend::Ttft), ["34.270440", "28.464550"]);
     check(case, |r| format!("{}", reuse(r)), ["0.384", "0.384"]);
 }
 
@@ -264,7 +265,7 @@ const LONG: &str = concat!(
 #[test]
 fn a_long_prompt_is_computed_in_chunks() {
     let case = Case { rows: LONG, ..DEFAULT };
-    check(case, |r| mean(r, "ttft_ms"), ["421.945741", "415.183328"]);
+    check(case, |r| mean(r, Trend::Ttft), ["421.945741", "415.183328"]);
     check(case, duration, ["442.232980", "435.466016"]);
 }
 
@@ -274,8 +275,8 @@ fn without_chunking_it_is_rejected_where_the_peer_ends_in_a_dead_end() {
     let case = Case { rows: &rows, enable_chunked_prefill: false, ..DEFAULT };
     for semantics in BOTH {
         let report = case.aggregated(semantics);
-        assert_eq!(report.metrics.counters["rejected"], 1);
-        assert_eq!(report.metrics.counters["completed"], 1);
+        assert_eq!(report.metrics.count(Counter::Rejected), 1);
+        assert_eq!(report.metrics.count(Counter::Completed), 1);
         let reason = "prompt and output together exceed `max_num_batched_tokens` and chunked prefill is off";
         assert_eq!(report.metrics.rejections[reason], 1);
     }
@@ -297,10 +298,11 @@ fn a_prompt_larger_than_the_pool_is_rejected_and_its_neighbour_runs() {
         usable_blocks: 20,
         ..DEFAULT
     };
-    check(case, |r| mean(r, "itl_ms"), ["32.474400", "32.246339"]);
+    check(case, |r| mean(r, Trend::Itl), ["32.474400", "32.246339"]);
     for semantics in BOTH {
-        let counters = case.aggregated(semantics).metrics.counters;
-        assert_eq!((counters["completed"], counters["rejected"], counters["requests"]), (1, 1, 2));
+        let metrics = case.aggregated(semantics).metrics;
+        let counts = [Counter::Completed, Counter::Rejected, Counter::Requests].map(|counter| metrics.count(counter));
+        assert_eq!(counts, [1, 1, 2]);
     }
 }
 
@@ -308,7 +310,7 @@ fn a_prompt_larger_than_the_pool_is_rejected_and_its_neighbour_runs() {
 fn one_prefill_and_one_decode_worker() {
     let got = BOTH.map(|semantics| {
         let report = DEFAULT.disaggregated(semantics);
-        (mean(&report, "ttft_ms"), duration(&report))
+        (mean(&report, Trend::Ttft), duration(&report))
     });
     let expected = [("37.898579", "55.276739"), ("37.897344", "55.272106")];
     assert_eq!(got, expected.map(|(ttft, duration)| (ttft.to_owned(), duration.to_owned())));
@@ -317,7 +319,7 @@ fn one_prefill_and_one_decode_worker() {
 #[test]
 fn a_transfer_of_a_megabyte_a_token() {
     let case = Case { kv_bytes_per_token: 1_000_000, ..DEFAULT };
-    let got = BOTH.map(|semantics| mean(&case.disaggregated(semantics), "ttft_ms"));
+    let got = BOTH.map(|semantics| mean(&case.disaggregated(semantics), Trend::Ttft));
     assert_eq!(got, ["53.523579", "53.522344"]);
 }
 
@@ -329,16 +331,16 @@ fn multi_token_prediction_with_certain_acceptance() {
         ..DEFAULT
     };
     check(case, duration, ["66.862179", "66.857082"]);
-    check(case, |r| mean(r, "itl_ms"), ["1.930907", "1.930649"]);
-    check(case, |r| r.metrics.counters["steps"].to_string(), ["6", "6"]);
+    check(case, |r| mean(r, Trend::Itl), ["1.930907", "1.930649"]);
+    check(case, |r| r.metrics.count(Counter::Steps).to_string(), ["6", "6"]);
 }
 
 const TRTLLM: Case<'static> = Case { backend: Backend::Trtllm, block_size_tokens: 32, ..DEFAULT };
 
 #[test]
 fn a_lone_request_of_an_engine_that_never_evicts() {
-    check(TRTLLM, |r| mean(r, "ttft_ms"), ["37.951249", "32.105859"]);
-    check(TRTLLM, |r| mean(r, "itl_ms"), ["5.845390", "5.843128"]);
+    check(TRTLLM, |r| mean(r, Trend::Ttft), ["37.951249", "32.105859"]);
+    check(TRTLLM, |r| mean(r, Trend::Itl), ["5.845390", "5.843128"]);
 }
 
 #[test]
@@ -347,8 +349,8 @@ fn a_full_hit_of_an_engine_that_never_evicts_is_not_prefilled() {
     // The second time costs a decode step alone, under either version.
     let single = Case { rows: R, ..TRTLLM };
     for semantics in BOTH {
-        let second_ms = case.aggregated(semantics).metrics.trends["ttft_ms"].min;
-        let itl_ms = single.aggregated(semantics).metrics.trends["itl_ms"].mean;
+        let second_ms = case.aggregated(semantics).metrics.trend(Trend::Ttft).expect("it has samples").min;
+        let itl_ms = single.aggregated(semantics).metrics.trend(Trend::Itl).expect("it has samples").mean;
         assert!((second_ms - itl_ms).abs() < 0.1, "{second_ms} against {itl_ms}");
     }
 }
@@ -357,8 +359,8 @@ const SGLANG: Case<'static> = Case { backend: Backend::Sglang, block_size_tokens
 
 #[test]
 fn a_lone_request_of_sglang() {
-    check(SGLANG, |r| mean(r, "ttft_ms"), ["41.046479", "32.105859"]);
-    check(SGLANG, |r| mean(r, "itl_ms"), ["8.946829", "8.946829"]);
+    check(SGLANG, |r| mean(r, Trend::Ttft), ["41.046479", "32.105859"]);
+    check(SGLANG, |r| mean(r, Trend::Itl), ["8.946829", "8.946829"]);
 }
 
 #[test]
@@ -367,7 +369,7 @@ fn what_the_pool_of_sglang_can_never_hold_is_rejected_where_the_peer_ends_in_a_d
     let case = Case { rows: &rows, ..SGLANG };
     for semantics in BOTH {
         let metrics = case.aggregated(semantics).metrics;
-        assert_eq!((metrics.counters["completed"], metrics.counters["rejected"]), (1, 1));
+        assert_eq!((metrics.count(Counter::Completed), metrics.count(Counter::Rejected)), (1, 1));
         let reason = "the prompt and the reserve for its output together need all KV pages of the engine or more";
         assert_eq!(metrics.rejections[reason], 1);
     }
@@ -379,7 +381,7 @@ fn the_chunks_of_a_prompt_are_no_reuse() {
     for semantics in BOTH {
         assert_eq!(reuse(&case.aggregated(semantics)), 0.0);
     }
-    check(case, |r| r.metrics.counters["steps"].to_string(), ["6", "6"]);
+    check(case, |r| r.metrics.count(Counter::Steps).to_string(), ["6", "6"]);
 }
 
 #[test]
@@ -392,7 +394,7 @@ fn a_prefill_first_pass_lets_older_requests_wait() {
     let case = Case { rows, block_size_tokens: 64, ..SGLANG };
     // 1.4 decodes both in four passes and one more; 1.6 has two prefills, a decode
     // of the first alone in between, and decodes of both.
-    check(case, |r| r.metrics.counters["steps"].to_string(), ["5", "6"]);
+    check(case, |r| r.metrics.count(Counter::Steps).to_string(), ["5", "6"]);
 }
 
 #[test]
@@ -401,7 +403,10 @@ fn sglang_in_two_pools_moves_its_kv() {
     // Prefill, transfer, and the decode step that gives the first token.
     for semantics in BOTH {
         let report = case.disaggregated(semantics);
-        let decode_ms = report.metrics.trends["ttft_ms"].mean - 32.105_859 - 15.625;
-        assert!((decode_ms - report.metrics.trends["itl_ms"].mean).abs() < 0.001, "{decode_ms}");
+        let decode_ms = report.metrics.trend(Trend::Ttft).expect("it has samples").mean - 32.105_859 - 15.625;
+        assert!(
+            (decode_ms - report.metrics.trend(Trend::Itl).expect("it has samples").mean).abs() < 0.001,
+            "{decode_ms}"
+        );
     }
 }

@@ -6,11 +6,12 @@ mod support;
 use std::sync::{Arc, Mutex};
 
 use support::{MS, assert_conserved, config, constant, link, mix, pool, run, synthetic};
+use vcr_cluster::metrics::{Counter, Trend};
 use vcr_cluster::record::{FailReason, Outcome};
 use vcr_cluster::{
-    Arrivals, DataParallel, FaultConfig, FaultKind, KvKnowledge, KvRouterConfig, LinkSharing, PoolConfig, Report,
-    RequestMix, RouterConfig, RunConfig, ScalerFactory, ScalingConfig, ScalingEvent, TargetMetric, TargetPolicy,
-    Topology, target_autoscaler,
+    Arrivals, DataParallel, FaultConfig, FaultKind, KvKnowledge, KvRouterConfig, LinkSharing, PoolConfig, PoolRole,
+    Report, RequestMix, RouterConfig, RunConfig, ScalerFactory, ScalingConfig, ScalingEvent, TargetMetric,
+    TargetPolicy, Topology, target_autoscaler,
 };
 use vcr_core::scale::{Autoscaler, ScaleError, ScaleView};
 
@@ -53,7 +54,7 @@ fn work(count: u64, over_ms: u64, pool: PoolConfig) -> RunConfig {
 
 fn crash(engine: u32, at_ms: u64, restart_after_ms: Option<u64>) -> FaultConfig {
     let restart_after_ns = restart_after_ms.map(|ms| ms * MS);
-    FaultConfig { at_ns: at_ms * MS, pool: 0, engine, kind: FaultKind::Crash { restart_after_ns } }
+    FaultConfig { at_ns: at_ms * MS, pool: PoolRole::Aggregated, engine, kind: FaultKind::Crash { restart_after_ns } }
 }
 
 fn changes(report: &Report) -> Vec<(u64, u32, u32)> {
@@ -65,7 +66,7 @@ fn a_started_engine_takes_requests_after_its_start_up_and_a_drained_one_finishes
     let (policy, views) = planned(&[2, 2, 2, 2, 1]);
     let report = run(&work(100, 1000, scaled(2, 150, policy)));
     assert_conserved(&report);
-    assert_eq!(report.metrics.counters["completed"], 100);
+    assert_eq!(report.metrics.count(Counter::Completed), 100);
     assert_eq!(changes(&report), [(100, 1, 2), (500, 2, 1)]);
     let of_second = || report.requests.iter().filter(|request| request.prefill_worker == Some(1));
     // A tick sees everything else of its instant; then the engine drains.
@@ -93,7 +94,7 @@ fn a_tick_sees_the_load_when_it_is_offered_and_all_else_of_its_instant() {
     assert_eq!((first.arrived_prompt_tokens, first.arrived_output_tokens), (30, 303));
     assert_eq!((views[1].arrived_requests, views[1].running_requests + views[1].waiting_requests), (2, 5));
     let total = |of: fn(&ScaleView) -> u64| views.iter().map(of).sum::<u64>();
-    let itl = report.metrics.trends["itl_ms"];
+    let itl = report.metrics.trend(Trend::Itl).expect("it has samples");
     assert_eq!((total(|v| v.arrived_requests), total(|v| v.ttft_count)), (20, 20));
     // What comes after the last tick is not seen.
     let last_ns = views.last().expect("there are ticks").now_ns;
@@ -133,7 +134,7 @@ fn engines_come_and_go_with_all_of_their_ranks() {
         let data_parallel = DataParallel { size: 2, barrier };
         let report = run(&work(100, 1000, PoolConfig { data_parallel, ..scaled(2, 150, policy) }));
         assert_conserved(&report);
-        assert_eq!(report.metrics.counters["completed"], 100);
+        assert_eq!(report.metrics.count(Counter::Completed), 100);
         assert_eq!(changes(&report), [(100, 1, 2), (400, 2, 1)]);
         let of_second = || report.requests.iter().filter(|request| request.prefill_worker >= Some(2));
         assert!(of_second().all(|request| (250 * MS..=400 * MS).contains(&request.arrival_ns)));
@@ -172,7 +173,7 @@ fn an_engine_that_died_for_good_is_replaced_and_requests_wait_for_that() {
     config.faults = vec![crash(0, 150, None)];
     config.max_retries = 1;
     let report = run(&config);
-    assert_eq!(report.metrics.counters["completed"], 10);
+    assert_eq!(report.metrics.count(Counter::Completed), 10);
     assert_eq!(changes(&report), [(200, 0, 1)]);
     let retried = || report.requests.iter().filter(|request| request.retries > 0);
     assert!(retried().count() > 0 && retried().all(|request| request.first_token_ns > Some(230 * MS)));
@@ -208,7 +209,7 @@ fn a_prefill_engine_keeps_its_place_until_its_kv_is_fetched() {
     let topology = Topology::Disaggregated { prefill, decode, link, conditional: None };
     let arrivals = Arrivals::Burst { count: 4, over_ns: 0 };
     let report = run(&config(topology, vec![synthetic("b", arrivals, requests)]));
-    assert_eq!(report.metrics.counters["completed"], 4);
+    assert_eq!(report.metrics.count(Counter::Completed), 4);
     let of_second = report.requests.iter().filter(|request| request.prefill_worker == Some(1));
     let last_ns = of_second.filter_map(|request| request.transfer_end_ns).max().expect("it had some");
     assert!(last_ns > 1000 * MS, "{last_ns}");
@@ -281,4 +282,7 @@ fn a_scaling_that_makes_no_sense_is_refused() {
     beyond.faults = vec![crash(4, 0, None)];
     let errors = beyond.check().expect_err("there is no such engine");
     assert!(errors[0].to_string().contains("which has engines 0 to 3"), "{errors:?}");
+    beyond.faults = vec![FaultConfig { pool: PoolRole::Decode, ..crash(0, 0, None) }];
+    let errors = beyond.check().expect_err("there is no such pool");
+    assert!(errors[0].to_string().contains("names the decode pool, which does not exist"), "{errors:?}");
 }

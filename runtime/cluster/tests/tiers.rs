@@ -6,10 +6,11 @@ use std::num::NonZeroU32;
 use std::sync::Arc;
 
 use support::{MS, assert_conserved, config, pool, run};
+use vcr_cluster::metrics::{Counter, Trend};
 use vcr_cluster::record::RequestRecord;
 use vcr_cluster::{
-    Answers, FaultConfig, FaultKind, KvKnowledge, KvRouterConfig, KvTierReport, PoolConfig, Report, RouterConfig,
-    RunConfig, Topology, TracePacing, WorkloadConfig, WorkloadSource,
+    Answers, FaultConfig, FaultKind, KvKnowledge, KvRouterConfig, KvTierReport, PoolConfig, PoolRole, Report,
+    RouterConfig, RunConfig, Topology, TracePacing, WorkloadConfig, WorkloadSource,
 };
 use vcr_core::{EngineConfig, EngineConfigInput, KvTiersConfig};
 use vcr_trace::{Trace, TraceFormat, TraceOptions};
@@ -109,9 +110,9 @@ fn what_was_driven_out_comes_back_after_bytes_over_bandwidth() {
             disk_to_host_bytes: 3 * BLOCK_BYTES,
         }
     );
-    assert_eq!(report.metrics.counters["host_cached_tokens"], 16);
-    assert_eq!(report.metrics.counters["disk_cached_tokens"], 48);
-    let load = report.metrics.trends["kv_load_ms"];
+    assert_eq!(report.metrics.count(Counter::HostCachedTokens), 16);
+    assert_eq!(report.metrics.count(Counter::DiskCachedTokens), 48);
+    let load = report.metrics.trend(Trend::KvLoad).expect("it has samples");
     assert_eq!((load.count, load.max), (1, 13.6));
 }
 
@@ -120,8 +121,9 @@ fn without_tiers_nothing_of_them_is_told_and_the_prompt_is_computed() {
     let report = played(&small(1, None, RouterConfig::RoundRobin, &there_and_back()));
     assert_eq!(cached(&report), [0, 0, 16]);
     assert_eq!(report.engines[0].kv_tiers, None);
-    assert!(!report.metrics.counters.contains_key("host_cached_tokens"));
-    assert!(!report.metrics.trends.contains_key("kv_load_ms"));
+    let text = serde_json::to_string(&report.metrics).expect("a report is JSON");
+    assert!(!text.contains(Counter::HostCachedTokens.info().name), "{text}");
+    assert!(report.metrics.trend(Trend::KvLoad).is_none());
 }
 
 #[test]
@@ -150,7 +152,7 @@ fn loads_share_a_way_in_order() {
 fn a_crash_takes_host_and_disk_with_it() {
     let mut config = small(1, Some(TIERS), RouterConfig::RoundRobin, &there_and_back());
     let kind = FaultKind::Crash { restart_after_ns: Some(MS) };
-    config.faults = vec![FaultConfig { at_ns: 30 * MS, pool: 0, engine: 0, kind }];
+    config.faults = vec![FaultConfig { at_ns: 30 * MS, pool: PoolRole::Aggregated, engine: 0, kind }];
     let report = played(&config);
     assert_eq!(cached(&report), [0, 0, 0]);
     // What was moved before was moved all the same.
@@ -161,7 +163,7 @@ fn a_crash_takes_host_and_disk_with_it() {
 fn a_load_that_a_crash_cuts_off_is_tried_again_elsewhere() {
     let mut config = small(1, Some(TIERS), RouterConfig::RoundRobin, &there_and_back());
     let kind = FaultKind::Crash { restart_after_ns: Some(MS) };
-    config.faults = vec![FaultConfig { at_ns: 45 * MS, pool: 0, engine: 0, kind }];
+    config.faults = vec![FaultConfig { at_ns: 45 * MS, pool: PoolRole::Aggregated, engine: 0, kind }];
     config.max_retries = 1;
     let report = played(&config);
     let again = &report.requests[2];

@@ -1,11 +1,11 @@
-//! Answers that are no results: what was wrong, and what to do.
+//! Answers that are errors, with hints.
 
 use axum::Json;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 
-/// Why a request is not done.
+/// The refusal of a request.
 #[derive(Debug)]
 pub(crate) struct Refusal {
     status: StatusCode,

@@ -11,19 +11,19 @@ use serde::de::DeserializeOwned;
 
 use crate::answer::Refusal;
 
-/// Bodies are no larger than this.
+/// The largest body, in bytes.
 const MAX_BODY: usize = 64 << 10;
 /// Of a larger body so much is read and thrown away: a client that still sends
 /// when its connection ends may not see the answer.
 const MAX_WASTE: usize = 4 << 20;
 
-/// What the body of a request says.
+/// The body of a request.
 pub(crate) trait Wanted: DeserializeOwned + Send {
     /// A good body.
     const EXAMPLE: &'static str;
 }
 
-/// Which engine; all of them if none is named.
+/// The engine; all of them if none is named.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct WhichEngine {
@@ -131,7 +131,7 @@ fn parse<T: Wanted>(bytes: &[u8]) -> Result<T, String> {
     let bytes = if bytes.is_empty() { b"{}" } else { bytes };
     // Arrays would be taken for the values of the keys in order.
     if !bytes.starts_with(b"{") {
-        return Err("it is no JSON object".to_owned());
+        return Err("expected a JSON object".to_owned());
     }
     serde_json::from_slice(bytes).map_err(|error| error.to_string())
 }
@@ -153,8 +153,8 @@ mod tests {
         let wrong = |body: &str| parse::<TimeScaleChange>(body.as_bytes()).expect_err(body);
         for (body, reason) in [
             ("", "missing field `factor`"),
-            ("[2.0]", "it is no JSON object"),
-            ("2.0", "it is no JSON object"),
+            ("[2.0]", "expected a JSON object"),
+            ("2.0", "expected a JSON object"),
             (r#"{"factor": "2"}"#, "invalid type: string \"2\", expected f64"),
             (r#"{"factor": 1, "factr": 1}"#, "unknown field `factr`, expected `factor` or `engine`"),
             (r#"{"factor": 1, "factor": 2}"#, "duplicate field `factor`"),

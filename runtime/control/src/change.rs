@@ -1,4 +1,4 @@
-//! What changes engines.
+//! Commands for engines.
 
 use axum::Json;
 use axum::extract::State;
@@ -11,7 +11,7 @@ use crate::context::Context;
 use crate::view::{Engines, StateView};
 use crate::{LatencyReader, UnusableModel};
 
-/// The engines that were told. They do it between two steps, or, without a
+/// The engines that got the command. They run it between two steps, or, without a
 /// frontend, when they have one: hence the status.
 type Told = Result<(StatusCode, Json<Engines<StateView>>), Refusal>;
 
@@ -25,8 +25,8 @@ impl Context {
         self.check(engine)?;
         self.engines.command(engine, command);
         match engine {
-            Some(rank) => tracing::info!(rank, "told to {what}"),
-            None => tracing::info!("all engines are told to {what}"),
+            Some(rank) => tracing::info!(rank, "command: {what}"),
+            None => tracing::info!("command for all engines: {what}"),
         }
         told(self.engines.snapshots(), engine)
     }
@@ -38,7 +38,7 @@ impl Context {
         if snapshots.iter().any(|snapshot| snapshot.rank == rank) {
             return Ok(());
         }
-        let refusal = Refusal::new(StatusCode::NOT_FOUND, format!("there is no engine {rank}"));
+        let refusal = Refusal::new(StatusCode::NOT_FOUND, format!("unknown engine {rank}"));
         Err(match &snapshots[..] {
             [first, .., last] => refusal.hint(format!("engines here are {} to {}", first.rank, last.rank)),
             [only] => refusal.hint(format!("the engine here is {}", only.rank)),
@@ -64,7 +64,7 @@ pub(crate) async fn latency(State(context): State<Context>, Asked(change): Asked
     context.tell(change.engine, &what, &Command::SetLatency { factory, name })
 }
 
-/// Makes the model once, so that what cannot be made is told to whoever asked.
+/// Makes the model once, so that an invalid one is refused in the answer.
 fn make(reader: &LatencyReader, model: &str, config: Option<&str>) -> Result<(LatencyFactory, String), UnusableModel> {
     let (factory, name) = reader(model, config)?;
     factory(&PluginContext::of_seed(0)).map_err(|error| UnusableModel { message: error.to_string(), hint: None })?;
@@ -104,10 +104,10 @@ pub(crate) async fn reset_prefix_cache(State(context): State<Context>, Asked(whi
     context.tell(which.engine, "drop the prefix cache", &Command::ResetPrefixCache)
 }
 
-/// All engines end, as at a signal: a part of a deployment is no use to it.
+/// All engines end, as at a signal: a part of a deployment is of no use.
 pub(crate) async fn shut_down(State(context): State<Context>, Asked(Nothing {}): Asked<Nothing>) -> Told {
     let snapshots = context.engines.snapshots();
-    tracing::info!("all engines are told to shut down");
+    tracing::info!("all engines shut down");
     context.engines.shut_down();
     told(snapshots, None)
 }

@@ -1,4 +1,4 @@
-//! What the answers are made of.
+//! The state behind the answers.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use vcr_live::EnginesHandle;
 
 use crate::{GuestReader, LatencyReader, metrics};
 
-/// What all answers are made of.
+/// The state behind all answers.
 #[derive(Clone)]
 pub(crate) struct Context {
     pub(crate) engines: EnginesHandle,

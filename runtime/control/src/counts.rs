@@ -1,4 +1,4 @@
-//! What engines count, under the names that others read.
+//! Counts of engines, under their public names.
 
 use prometheus_client::registry::Unit;
 use vcr_live::Counters;
@@ -12,7 +12,7 @@ pub(crate) struct Count {
     pub(crate) amount: Amount,
 }
 
-/// How much.
+/// The value.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Amount {
     Whole(u64),

@@ -14,7 +14,7 @@
 //! # fn parts() -> (vcr_live::LiveEngines, vcr_control::LatencyReader) { unimplemented!() }
 //! use vcr_control::{Addresses, Listeners};
 //!
-//! // Before the engines, so that a bad address is told before they show up.
+//! // Before the engines, so that a bad address is refused before they connect.
 //! let listeners = Listeners::bind(&Addresses { metrics: None, admin: Some("127.0.0.1:9090") })?;
 //! let (engines, latency) = parts();
 //! let control = listeners.serve(engines.handle(), latency)?;
@@ -46,21 +46,21 @@ pub use server::ControlPlane;
 pub type LatencyReader =
     Arc<dyn Fn(&str, Option<&str>) -> Result<(LatencyFactory, String), UnusableModel> + Send + Sync>;
 
-/// Reads what the guests of the engines have told, in a fixed order.
+/// Reads the telemetry of the engines' guests, in a fixed order.
 pub type GuestReader = Arc<dyn Fn() -> Vec<GuestSample> + Send + Sync>;
 
-/// Something that a guest has told of an engine.
+/// An item of telemetry of a guest of an engine.
 #[derive(Clone, Debug, PartialEq)]
 pub struct GuestSample {
     /// The guest's name.
     pub guest: String,
     /// Number of the engine; none for a guest that serves all of them.
     pub engine: Option<u32>,
-    /// What it is.
+    /// Its kind.
     pub value: GuestValue,
 }
 
-/// A value that a guest has told, or that is known of it.
+/// A value of a guest's telemetry, or of its host.
 #[derive(Clone, Debug, PartialEq)]
 pub enum GuestValue {
     /// A counter and its total.
@@ -73,11 +73,11 @@ pub enum GuestValue {
     Failures(u64),
 }
 
-/// Why a text is no latency model.
+/// The reason why a text is not a latency model.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UnusableModel {
-    /// What is wrong.
+    /// The problem.
     pub message: String,
-    /// What to do about it.
+    /// The next step.
     pub hint: Option<String>,
 }

@@ -1,4 +1,4 @@
-//! Where the control plane listens.
+//! Listen addresses of the control plane.
 
 use std::fmt;
 use std::io;
@@ -6,29 +6,31 @@ use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
 
 use crate::GuestReader;
 
-/// Where to listen, as `HOST:PORT`; port 0 takes a free one. A part without an
+/// Listen addresses, as `HOST:PORT`; port 0 takes a free one. A part without an
 /// address is not served.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Addresses<'a> {
-    /// For the part that only tells; any address.
+    /// For the read-only part; any address.
     pub metrics: Option<&'a str>,
     /// For all of it; a loopback address.
     pub admin: Option<&'a str>,
 }
 
-/// Why an address cannot be used.
+/// An error of a listen address.
 #[derive(Debug, thiserror::Error)]
 pub enum ControlError {
     /// It is none, or its name is not known.
     #[error("invalid listen address `{address}`: expected HOST:PORT")]
     NoAddress {
-        /// What was given.
+        /// The text.
         address: String,
         /// Why.
         source: io::Error,
     },
     /// The admin part would be within reach of other machines.
-    #[error("{address} is no loopback address: whoever reached the admin part there could change and stop engines")]
+    #[error(
+        "invalid admin address {address}: expected a loopback address, since every client can change and stop engines"
+    )]
     NotLoopback {
         /// The address, as it was resolved.
         address: SocketAddr,
@@ -36,14 +38,14 @@ pub enum ControlError {
     /// It is taken, or not this machine's.
     #[error("cannot listen at `{address}`")]
     Bind {
-        /// What was given.
+        /// The text.
         address: String,
         /// Why.
         source: io::Error,
     },
 }
 
-/// What is served at an address.
+/// The parts served at an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Part {
     Metrics,
@@ -74,19 +76,19 @@ impl Listeners {
         Ok(Self { bound: bound.collect::<Result<_, ControlError>>()?, guests: None })
     }
 
-    /// Tells in the metrics what guests tell, too.
+    /// Adds the telemetry of guests to the metrics.
     #[must_use]
     pub fn with_guests(self, guests: GuestReader) -> Self {
         Self { guests: Some(guests), ..self }
     }
 
-    /// Where the metrics part is, if it is served.
+    /// The address of the metrics part, if it is served.
     #[must_use]
     pub fn metrics_address(&self) -> Option<SocketAddr> {
         self.address(Part::Metrics)
     }
 
-    /// Where the admin part is, if it is served.
+    /// The address of the admin part, if it is served.
     #[must_use]
     pub fn admin_address(&self) -> Option<SocketAddr> {
         self.address(Part::Admin)

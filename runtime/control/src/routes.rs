@@ -1,4 +1,4 @@
-//! What is found where.
+//! Paths and their handlers.
 
 use axum::extract::State;
 use axum::http::{Method, StatusCode, Uri, header};
@@ -15,7 +15,7 @@ const METRICS_PATHS: &str = "GET /metrics, GET /healthz";
 const ADMIN_PATHS: &str = "GET /metrics, GET /healthz, GET /engines, POST /latency, POST /time-scale, \
     GET, POST or DELETE /faults, POST /pause, POST /resume, POST /reset-prefix-cache, POST /shutdown";
 
-/// The part that only tells.
+/// The read-only part.
 pub(crate) fn metrics_routes(context: Context) -> Router {
     finished(telling(), METRICS_PATHS, context)
 }
@@ -39,9 +39,9 @@ fn telling() -> Router<Context> {
 }
 
 fn finished(routes: Router<Context>, paths: &'static str, context: Context) -> Router {
-    let hint = move || format!("there are {paths}");
+    let hint = move || format!("expected one of {paths}");
     let not_found = move |uri: Uri| async move {
-        Refusal::new(StatusCode::NOT_FOUND, format!("there is nothing at {}", uri.path())).hint(hint())
+        Refusal::new(StatusCode::NOT_FOUND, format!("unknown path {}", uri.path())).hint(hint())
     };
     let not_allowed = move |method: Method, uri: Uri| async move {
         let message = format!("{} cannot be asked with {method}", uri.path());

@@ -99,7 +99,7 @@ impl Drop for ControlPlane {
     fn drop(&mut self) {
         self.stop = None;
         if let Some(thread) = self.thread.take() {
-            // A panic there has been printed, and there is nobody else to tell.
+            // A panic there has been printed already.
             _ = thread.join();
         }
     }

@@ -4,7 +4,7 @@
 //! names its source: TensorRT-LLM, or the mockers of Dynamo, which are `dynamo-mocker` 1.4
 //! and `aisimulate-core` of Dynamo 1.6. Under vLLM's settings every predicate is false.
 
-/// What an admission promises about KV blocks.
+/// KV blocks that an admission guarantees.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum CapacityPolicy {
     /// Blocks are taken as tokens need them, and requests are preempted where
@@ -25,8 +25,8 @@ pub enum Victim {
     /// The one admitted last: vLLM.
     #[default]
     Newest,
-    /// The one admitted first: `fifo` of Dynamo's mocker. As many requests as were
-    /// before the one that needed room are passed over in this step.
+    /// The one admitted first: `fifo` of Dynamo's mocker. Compatibility quirk: as many later
+    /// requests as there are before the one that needed blocks are skipped in this step.
     Oldest,
 }
 
@@ -88,7 +88,7 @@ impl Quirks {
 
     /// Whether the preemption victim is the oldest running request, where the policy is
     /// first come, first served. The scan of the running list keeps its index when the
-    /// victim leaves, and so passes over as many requests as were before it; it goes on
+    /// victim leaves, and so skips as many requests as were before it; it continues
     /// after a request that has preempted itself. Source: `preemption_mode` `fifo` of
     /// Dynamo's mockers.
     #[inline]

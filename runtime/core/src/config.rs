@@ -4,15 +4,10 @@ pub(crate) mod error;
 mod options;
 
 pub use error::ConfigError;
-pub use options::{EngineOption, OPTIONS, OptionValue, derived_settings};
+pub use options::{EngineOption, OPTIONS, OptionValue, derived_settings, option};
 
 use crate::compat::{CapacityPolicy, Quirks, Reservations, Victim};
 use crate::kv::tiers::KvTiersConfig;
-
-/// Bound on drafts per request and step, far above what drafters propose.
-const MAX_SPECULATIVE_TOKENS: u32 = 1_000;
-/// What the pool can number, and more than any accelerator has room for.
-const MAX_BLOCKS: u32 = 1 << 30;
 
 /// Order of the waiting queue and choice of the preemption victim.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -22,13 +17,13 @@ pub enum Policy {
     Fcfs,
     /// Smallest (priority, arrival) first; the largest is preempted.
     Priority,
-    /// As a [`crate::policy::SchedulingPolicy`] says, which the driver has the
-    /// engine [apply](crate::Engine::apply_policy) before each step. vLLM has no
-    /// such thing; what it does under `priority` is done with other ranks.
+    /// By the ranks of a [`crate::policy::SchedulingPolicy`], which the driver has the engine
+    /// [apply](crate::Engine::apply_policy) before each step. Not in vLLM; the ranks are used
+    /// as vLLM uses priorities.
     Ranked,
 }
 
-/// Whose scheduler rules hold, where two lines of vLLM differ.
+/// The vLLM version whose scheduler rules apply, where versions differ.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum SchedulerRules {
     /// vLLM 0.32. A priority victim that needed the room itself ends the loop
@@ -36,7 +31,7 @@ pub enum SchedulerRules {
     /// in this step do not count against the cap; the output of a step commits
     /// full blocks under async scheduling only.
     V0_32,
-    /// vLLM 0.33. The loop goes on with the next request; every running
+    /// vLLM 0.33. The loop continues with the next request; every running
     /// request's adapter counts; the output of a step commits full blocks with
     /// drafts, too.
     #[default]
@@ -51,9 +46,9 @@ pub struct EngineConfigInput {
     pub block_size: u32,
     /// KV blocks, the reserved null block included.
     pub num_gpu_blocks: u32,
-    /// Most requests running at once.
+    /// Maximum number of running requests.
     pub max_num_seqs: u32,
-    /// Most tokens computed in one step.
+    /// Maximum number of tokens computed in one step.
     pub max_num_batched_tokens: u32,
     /// Longest sequence, prompt and output; none for no limit but the pool's.
     pub max_model_len: Option<u32>,
@@ -63,7 +58,7 @@ pub struct EngineConfigInput {
     pub enable_prefix_caching: bool,
     /// Let a prompt be computed over several steps.
     pub enable_chunked_prefill: bool,
-    /// Most tokens of one request per step while others exist; 0 for no cap.
+    /// Maximum tokens of one request per step while others exist; 0 for no cap.
     pub long_prefill_token_threshold: u32,
     /// Raise that cap to budget / requests when this is larger.
     pub adaptive_long_prefill: bool,
@@ -71,15 +66,15 @@ pub struct EngineConfigInput {
     pub watermark: f64,
     /// Admit only when the whole known sequence fits, not just its first chunk.
     pub scheduler_reserve_full_isl: bool,
-    /// What an admission promises about blocks.
+    /// Blocks that an admission guarantees.
     pub capacity: CapacityPolicy,
-    /// Who gives way, where the policy does not say it.
+    /// The preemption victim, unless the policy chooses it.
     pub victim: Victim,
     /// When blocks for prompts from elsewhere are taken.
     pub reservations: Reservations,
     /// A cap on running requests below `max_num_seqs`.
     pub max_num_active_seqs: Option<u32>,
-    /// Most distinct adapters among running requests; 0 when adapters are off.
+    /// Maximum distinct adapters among running requests; 0 when adapters are off.
     pub max_loras: u32,
     /// Extra tokens a sampling request may emit in a step (multi-token
     /// prediction as Dynamo's mocker models it); 0 for one token a step.
@@ -89,9 +84,9 @@ pub struct EngineConfigInput {
     pub num_speculative_tokens: u32,
     /// Decide each step before the outputs of the one before are known.
     pub async_scheduling: bool,
-    /// Which line's rules hold.
+    /// The vLLM version whose rules apply.
     pub rules: SchedulerRules,
-    /// Where KV is kept below the device; none for nowhere.
+    /// KV tiers below the device, if any.
     pub kv_tiers: Option<KvTiersConfig>,
 }
 
@@ -139,27 +134,7 @@ impl EngineConfig {
     /// Each setting, or pair of settings, with which vLLM would not start or a
     /// request could wait for ever.
     pub fn new(input: EngineConfigInput) -> Result<Self, Vec<ConfigError>> {
-        let mut errors = Vec::new();
-        let positive = [
-            ("block_size", input.block_size),
-            ("max_num_seqs", input.max_num_seqs),
-            ("max_num_batched_tokens", input.max_num_batched_tokens),
-            ("max_model_len", input.max_model_len.unwrap_or(1)),
-            ("max_num_active_seqs", input.max_num_active_seqs.unwrap_or(1)),
-        ];
-        errors.extend(positive.iter().filter(|(_, value)| *value == 0).map(|&(field, _)| ConfigError::Zero { field }));
-        if input.num_gpu_blocks < 2 {
-            errors.push(ConfigError::NoUsableBlocks { num_gpu_blocks: input.num_gpu_blocks });
-        }
-        let limited = [
-            ("num_gpu_blocks", input.num_gpu_blocks, MAX_BLOCKS),
-            ("num_speculative_tokens", input.num_speculative_tokens, MAX_SPECULATIVE_TOKENS),
-        ];
-        let too_large = limited.into_iter().filter(|(_, value, most)| value > most);
-        errors.extend(too_large.map(|(field, value, most)| ConfigError::TooLarge { field, value, most }));
-        if !(0.0..1.0).contains(&input.watermark) {
-            errors.push(ConfigError::Watermark(input.watermark));
-        }
+        let mut errors: Vec<ConfigError> = OPTIONS.iter().filter_map(|option| option.problem(&input)).collect();
         if let Some(tiers) = &input.kv_tiers {
             tiers.check(&mut errors);
         }
@@ -220,8 +195,8 @@ impl EngineConfig {
         }
     }
 
-    /// Dynamo's bursts come with the last token of a step, and there is no
-    /// rule for what they mean where drafts or steps in flight exist.
+    /// Dynamo's bursts come with the last token of a step; they are undefined with drafts or
+    /// several steps in flight.
     fn check_bursts(input: &EngineConfigInput, errors: &mut Vec<ConfigError>) {
         if input.max_extra_tokens_per_step == 0 {
             return;
@@ -236,8 +211,8 @@ impl EngineConfig {
         }
     }
 
-    /// Blocks are known below the device by the hashes of the prefix cache, and
-    /// how tiers go together with reservations or bursts is nobody's rule.
+    /// Blocks below the device are found by the hashes of the prefix cache. With reservations
+    /// or bursts, tiers are undefined.
     fn check_tiers(input: &EngineConfigInput, errors: &mut Vec<ConfigError>) {
         if input.kv_tiers.is_none() {
             return;
@@ -359,9 +334,9 @@ mod tests {
     #[test]
     fn a_pool_beyond_any_accelerator_is_refused() {
         let of = |num_gpu_blocks| EngineConfig::new(EngineConfigInput { num_gpu_blocks, ..Default::default() });
-        let errors = of(MAX_BLOCKS + 1).unwrap_err();
+        let errors = of((1 << 30) + 1).unwrap_err();
         assert_eq!(errors[0].to_string(), "`num_gpu_blocks` must be at most 1073741824, but is 1073741825");
-        assert!(of(MAX_BLOCKS).is_ok());
+        assert!(of(1 << 30).is_ok());
     }
 
     #[test]

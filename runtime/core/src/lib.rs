@@ -1,4 +1,4 @@
-//! The engine state machine of vcr: what a vLLM engine decides, without a GPU.
+//! The engine state machine of vcr: a vLLM engine's decisions, without a GPU.
 //!
 //! Owns requests, the KV pool, the scheduler and the shape of a step. Does no
 //! I/O, spawns nothing, reads no clock and draws no random numbers; it depends
@@ -20,7 +20,7 @@ mod stats;
 pub use compat::{CapacityPolicy, Reservations, Victim};
 pub use config::{
     ConfigError, EngineConfig, EngineConfigInput, EngineOption, OPTIONS, OptionValue, Policy, SchedulerRules,
-    derived_settings,
+    derived_settings, option,
 };
 pub use engine::fast_forward;
 pub use engine::{Engine, PauseState, RejectReason, TokenSource};

@@ -1,4 +1,4 @@
-//! What a step does and what came of it: the engine's answers.
+//! Plans of steps and their outputs.
 //!
 //! Both are buffers the engine reuses from step to step.
 
@@ -117,7 +117,7 @@ pub struct StepPlan {
     pub remote_loads: Vec<RemoteLoad>,
     /// Loads from the tiers that have started; they hold blocks but cost no tokens.
     pub tier_loads: Vec<TierLoad>,
-    /// What ended the admission of waiting requests.
+    /// The reason that ended the admission of waiting requests.
     pub admission_stop: AdmissionStop,
     /// Sum of `num_scheduled_tokens`.
     pub total_num_scheduled_tokens: u32,
@@ -152,7 +152,7 @@ impl StepPlan {
     }
 }
 
-/// What one request got out of a step (vLLM's `EngineCoreOutput`).
+/// Outputs of one request in a step (vLLM's `EngineCoreOutput`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RequestOutput {
     /// Which request; its slot may be reused once `finish` is set, unless its

@@ -26,13 +26,16 @@ fn request(tag: u64, prompt_tokens: u32, max_tokens: u32) -> RequestSpec {
     RequestSpec::new(tag, Prompt::of_tokens((0..prompt_tokens).collect(), 16, 0), max_tokens)
 }
 
+/// The text of the only error, whose field must be in it.
 fn refusal(input: EngineConfigInput) -> String {
     let errors = match EngineConfig::new(input) {
         Ok(config) => config.check_start_up().expect_err("it is to be refused"),
         Err(errors) => errors,
     };
     assert_eq!(errors.len(), 1, "one thing is wrong: {errors:?}");
-    errors[0].to_string()
+    let text = errors[0].to_string();
+    assert!(text.contains(&format!("`{}`", errors[0].field())), "\"{text}\" is not about {}", errors[0].field());
+    text
 }
 
 #[test]

@@ -1,5 +1,4 @@
-//! How many workers there are to be while a replay goes on: what stands in the
-//! place of Dynamo's planner.
+//! Autoscaling during a replay, in place of Dynamo's planner.
 
 use serde_json::{Map, Value};
 use vcr_cluster::{TargetMetric, TargetPolicy};
@@ -7,16 +6,16 @@ use vcr_cluster::{TargetMetric, TargetPolicy};
 use crate::keys::{Keys, parse};
 use crate::problem::{DynamoError, Findings};
 
-/// Who decides.
+/// The policy of an autoscaler.
 #[derive(Clone, Debug, PartialEq)]
 pub enum AutoscalePolicy {
-    /// A policy that is built in.
+    /// A built-in policy.
     Target(TargetPolicy),
     /// A guest.
     Guest {
         /// Its path or reference.
         reference: String,
-        /// What it is configured with.
+        /// Its configuration.
         config: Map<String, Value>,
     },
 }
@@ -24,22 +23,22 @@ pub enum AutoscalePolicy {
 /// A checked configuration of an autoscaler.
 #[derive(Clone, Debug, PartialEq)]
 pub struct AutoscaleArgs {
-    /// Who decides.
+    /// The policy of an autoscaler.
     pub policy: AutoscalePolicy,
     /// Nanoseconds between two decisions.
     pub interval_ns: u64,
-    /// The fewest workers of each pool.
+    /// Minimum workers of each pool.
     pub min_workers: u32,
-    /// The most workers of each pool.
+    /// Maximum workers of each pool.
     pub max_workers: u32,
 }
 
 impl AutoscaleArgs {
-    /// Reads it from JSON text, given at `place`. `is_guest` tells which names of a
-    /// policy are those of guests.
+    /// Reads it from JSON text, given at `place`. `is_guest` returns whether the name of a
+    /// policy is that of a guest.
     ///
     /// # Errors
-    /// Everything that is wrong with it.
+    /// All problems of it.
     pub fn read(place: &str, text: &str, is_guest: impl Fn(&str) -> bool) -> Result<Self, DynamoError> {
         let mut findings = Findings::default();
         let map = parse(place, text, &mut findings);
@@ -56,7 +55,7 @@ impl AutoscaleArgs {
         let min_workers = keys.count("min").unwrap_or(1);
         for (key, is_given) in [("interval_s", interval_s.is_some()), ("max", max_workers.is_some())] {
             if !is_given && !keys.has_problem(key) {
-                keys.problem(key, "is needed");
+                keys.problem(key, "is required");
             }
         }
         keys.finish(|_| None);
@@ -70,18 +69,18 @@ impl AutoscaleArgs {
     }
 }
 
-/// A guest, which has its numbers in its own configuration.
+/// A guest, whose settings are in its own configuration.
 fn guest(reference: String, keys: &mut Keys<'_>) -> AutoscalePolicy {
     let config = keys.object("config").unwrap_or_default();
     for key in ["target", "scale_down_delay_ticks"] {
         if keys.value(key).is_some() {
-            keys.problem(key, "is for a policy that is built in; a guest has it in its `config`");
+            keys.problem(key, "is for a built-in policy; a guest takes it in its `config`");
         }
     }
     AutoscalePolicy::Guest { reference, config }
 }
 
-/// A policy that is built in.
+/// A built-in policy.
 fn target(keys: &mut Keys<'_>) -> AutoscalePolicy {
     let names = TargetMetric::ALL.map(|metric| (metric.name(), metric));
     let guests = ", or a guest: the path of a .wasm file, or an oci:// reference";
@@ -93,7 +92,7 @@ fn target(keys: &mut Keys<'_>) -> AutoscalePolicy {
     }
     for (key, is_given) in [("policy", metric.is_some()), ("target", target.is_some())] {
         if !is_given && !keys.has_problem(key) {
-            keys.problem(key, "is needed");
+            keys.problem(key, "is required");
         }
     }
     let policy = TargetPolicy {
@@ -133,7 +132,7 @@ mod tests {
         assert_eq!(read(text).map(|args| args.policy), Ok(policy));
         let text = r#"{"policy": "mine.wasm", "target": 3, "interval_s": 1, "max": 4}"#;
         let wrong = read(text).expect_err("a target is none of a guest's").to_string();
-        assert!(wrong.contains("`target`: is for a policy that is built in"), "{wrong}");
+        assert!(wrong.contains("`target`: is for a built-in policy"), "{wrong}");
         let text = r#"{"policy": "target_requests", "target": 3, "config": {}, "interval_s": 1, "max": 4}"#;
         let wrong = read(text).expect_err("there is no guest").to_string();
         assert!(wrong.contains("`config`: is for a guest"), "{wrong}");
@@ -144,7 +143,7 @@ mod tests {
         let told = |text| read(text).expect_err("it is wrong").to_string();
         let missing = told("{}");
         assert_eq!(missing.lines().count(), 4, "{missing}");
-        assert!(missing.contains("--autoscale, `max`: is needed"), "{missing}");
+        assert!(missing.contains("--autoscale, `max`: is required"), "{missing}");
         let wrong = told(r#"{"policy": "best", "target": 0, "interval_s": 0, "min": 0, "max": 3, "maxx": 4}"#);
         assert_eq!(wrong.lines().count(), 5, "{wrong}");
         for part in ["\"target_requests\"", "`target`: must be a finite number above 0", "did you mean `max`?"] {

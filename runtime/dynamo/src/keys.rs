@@ -1,11 +1,12 @@
-//! Reading a JSON object key by key: each is taken once, whatever is left over is
-//! unknown, and every complaint names its key.
+//! Reads a JSON object key by key: each is taken once, remaining keys are unknown, and every
+//! problem names its key.
 
 use serde_json::{Map, Value};
+use vcr_core::EngineOption;
 
 use crate::problem::{Findings, Problem};
 
-/// An object under reading.
+/// An object that is being read.
 pub(crate) struct Keys<'f> {
     place: &'f str,
     /// Names of the objects around it, each with a dot.
@@ -20,7 +21,7 @@ pub(crate) fn parse(place: &str, text: &str, findings: &mut Findings) -> Map<Str
     let (key, text) = match serde_json::from_str::<Value>(text) {
         Ok(Value::Object(map)) => return map,
         Ok(other) => (String::new(), format!("must be a JSON object such as {{\"block_size\": 64}}, but is {other}")),
-        Err(error) => (String::new(), format!("is no JSON: {error}")),
+        Err(error) => (String::new(), format!("invalid JSON: {error}")),
     };
     findings.problems.push(Problem { place: place.to_owned(), key, text });
     Map::new()
@@ -35,31 +36,31 @@ impl<'f> Keys<'f> {
         Problem { place: self.place.to_owned(), key: format!("{}{key}", self.prefix), text }
     }
 
-    /// Complains about a key.
+    /// Adds a problem of a key.
     pub(crate) fn problem(&mut self, key: &str, text: impl Into<String>) {
         let problem = self.at(key, text.into());
         self.findings.problems.push(problem);
     }
 
-    /// Whether there is a complaint about a key already.
+    /// Whether a key has a problem already.
     pub(crate) fn has_problem(&self, key: &str) -> bool {
         let key = format!("{}{key}", self.prefix);
         self.findings.problems.iter().any(|problem| problem.key == key)
     }
 
-    /// Tells that a key does not do what it says.
+    /// Adds a warning: a key does not have its effect.
     pub(crate) fn remark(&mut self, key: &str, text: impl Into<String>) {
         let remark = self.at(key, text.into());
         self.findings.remarks.push(remark);
     }
 
-    /// What is known of it, with null for null.
+    /// The value of a key; null stays null.
     pub(crate) fn raw(&mut self, key: &'static str) -> Option<Value> {
         self.known.push(key);
         self.map.remove(key)
     }
 
-    /// The value of a key; null is as good as nothing.
+    /// The value of a key; null counts as absent.
     pub(crate) fn value(&mut self, key: &'static str) -> Option<Value> {
         self.raw(key).filter(|value| !value.is_null())
     }
@@ -77,6 +78,29 @@ impl<'f> Keys<'f> {
     pub(crate) fn count(&mut self, key: &'static str) -> Option<u32> {
         let count = |value: &Value| value.as_u64().and_then(|count| u32::try_from(count).ok()).filter(|&n| n > 0);
         self.read(key, "a whole number from 1 to 4294967295", count)
+    }
+
+    /// An option of the engine that is a count, in its range.
+    pub(crate) fn count_option(&mut self, option: &EngineOption) -> Option<u32> {
+        self.read(option.name, &range_text(option), |value| count_in_range(option, value))
+    }
+
+    /// The same, where null stands for no bound.
+    pub(crate) fn bound_option(&mut self, option: &EngineOption) -> Option<Option<u32>> {
+        let value = self.raw(option.name)?;
+        if value.is_null() {
+            return Some(None);
+        }
+        let count = count_in_range(option, &value);
+        if count.is_none() {
+            self.problem(option.name, format!("must be {}, or null for no bound, but is {value}", range_text(option)));
+        }
+        count.map(Some)
+    }
+
+    /// An option of the engine that is a switch.
+    pub(crate) fn switch_option(&mut self, option: &EngineOption) -> Option<bool> {
+        self.boolean(option.name)
     }
 
     pub(crate) fn whole(&mut self, key: &'static str) -> Option<u64> {
@@ -103,13 +127,12 @@ impl<'f> Keys<'f> {
         self.read(key, &format!("a number from {least} to {most}"), number)
     }
 
-    /// One of a few words.
+    /// A name out of a list.
     pub(crate) fn choice<T: Copy>(&mut self, key: &'static str, words: &[(&str, T)]) -> Option<T> {
         self.choice_or(key, words, "")
     }
 
-    /// The same, where the caller has looked for something else that it can be:
-    /// `more` says for what.
+    /// The same, where the caller has checked for other kinds of values: `more` lists them.
     pub(crate) fn choice_or<T: Copy>(&mut self, key: &'static str, words: &[(&str, T)], more: &str) -> Option<T> {
         let names: Vec<String> = words.iter().map(|(word, _)| format!("\"{word}\"")).collect();
         let chosen =
@@ -117,8 +140,7 @@ impl<'f> Keys<'f> {
         self.read(key, &format!("one of {}{more}", names.join(", ")), chosen)
     }
 
-    /// The name of a guest, where that is what is given; anything else stays to be
-    /// read.
+    /// The name of a guest, if the value is one; any other value stays to be read.
     pub(crate) fn guest(&mut self, key: &'static str, is_guest: impl Fn(&str) -> bool) -> Option<String> {
         let name = self.map.get(key)?.as_str().filter(|word| is_guest(word))?.to_owned();
         self.value(key);
@@ -129,17 +151,16 @@ impl<'f> Keys<'f> {
         self.read(key, "an object", |value| value.as_object().cloned())
     }
 
-    /// Keys that mean nothing in a simulation.
+    /// Ignores keys that have no meaning in a simulation, with a warning.
     pub(crate) fn pass_over(&mut self, keys: &[&'static str], why: &str) {
         for &key in keys {
             if self.value(key).is_some() {
-                self.remark(key, format!("has no meaning here and is passed over: {why}"));
+                self.remark(key, format!("is ignored: {why}"));
             }
         }
     }
 
-    /// Keys that would mean something, which is not simulated. `idle` tells values
-    /// that mean nothing.
+    /// Refuses keys that are not simulated, except with values for which `idle` holds.
     pub(crate) fn refuse(&mut self, keys: &[&'static str], idle: impl Fn(&Value) -> bool, instead: &str) {
         for &key in keys {
             if self.value(key).is_some_and(|value| !idle(&value)) {
@@ -148,8 +169,7 @@ impl<'f> Keys<'f> {
         }
     }
 
-    /// The second name of a key: moves its value to the first, unless both are
-    /// given.
+    /// Accepts a second name of a key.
     pub(crate) fn alias(&mut self, key: &'static str, other: &'static str) {
         self.known.push(other);
         let Some(value) = self.map.remove(other) else { return };
@@ -158,19 +178,19 @@ impl<'f> Keys<'f> {
         }
     }
 
-    /// A value of 0 is as good as nothing.
+    /// Treats 0 as absent.
     pub(crate) fn drop_zero(&mut self, key: &'static str) {
         if self.map.get(key).is_some_and(|value| value == 0) {
             self.map.remove(key);
         }
     }
 
-    /// What is inside of a key, to be read with [`Keys::inner`].
+    /// The keys of an object that is the value of `key`.
     pub(crate) fn inner(&mut self, key: &str, map: Map<String, Value>) -> Keys<'_> {
         Keys::new(self.place, &format!("{}{key}.", self.prefix), map, self.findings)
     }
 
-    /// Refuses what has not been taken. `elsewhere` may say where a key belongs.
+    /// Refuses keys that were not taken. `elsewhere` returns where a key belongs, if it knows.
     pub(crate) fn finish(mut self, elsewhere: impl Fn(&str) -> Option<String>) {
         for key in std::mem::take(&mut self.map).into_iter().map(|(key, _)| key) {
             let hint = elsewhere(&key)
@@ -179,6 +199,15 @@ impl<'f> Keys<'f> {
             self.problem(&key, format!("is unknown; {hint}"));
         }
     }
+}
+
+fn count_in_range(option: &EngineOption, value: &Value) -> Option<u32> {
+    let count = value.as_u64().and_then(|count| u32::try_from(count).ok());
+    count.filter(|count| (option.min..=option.max).contains(count))
+}
+
+fn range_text(option: &EngineOption) -> String {
+    format!("a whole number from {} to {}", option.min, option.max)
 }
 
 fn listed(known: &[&str]) -> String {

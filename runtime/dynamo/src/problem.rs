@@ -1,15 +1,15 @@
-//! What is wrong with what was given, and what was passed over.
+//! Problems of configurations, and warnings about ignored keys.
 
 use std::fmt;
 
-/// One thing that is wrong.
+/// A problem of a configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problem {
-    /// Where it was given, such as `--extra-engine-args`.
+    /// Origin of the configuration, such as `--extra-engine-args`.
     pub place: String,
-    /// The key it concerns; empty if it concerns none.
+    /// The key; empty if it is about the whole.
     pub key: String,
-    /// What is wrong, and what to do about it.
+    /// The problem, and what to do about it.
     pub text: String,
 }
 
@@ -23,7 +23,7 @@ impl fmt::Display for Problem {
     }
 }
 
-/// Everything that is wrong.
+/// All problems of a configuration.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{}", lines(.0))]
 pub struct DynamoError(pub Vec<Problem>);
@@ -40,11 +40,11 @@ impl DynamoError {
     }
 }
 
-/// Something that was accepted and does not do what it says, to be counted in a
-/// warning. Read strictly, it is a [`Problem`].
+/// A warning about a key that was accepted without its effect; a [`Problem`] when read
+/// strictly.
 pub type Remark = Problem;
 
-/// Problems and remarks while something is read.
+/// Problems and remarks found while a configuration is read.
 #[derive(Debug, Default)]
 pub(crate) struct Findings {
     pub(crate) problems: Vec<Problem>,
@@ -52,7 +52,7 @@ pub(crate) struct Findings {
 }
 
 impl Findings {
-    /// What was read, if nothing is wrong with it.
+    /// `read` with its remarks, unless there are problems.
     pub(crate) fn finish<T>(self, strict: bool, read: T) -> Result<(T, Vec<Remark>), DynamoError> {
         let Self { mut problems, mut remarks } = self;
         if strict {

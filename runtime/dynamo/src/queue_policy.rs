@@ -9,8 +9,7 @@ use vcr_cluster::{IslBucket, QueueClass, QueueConfig, QueueProfile};
 
 use crate::problem::{DynamoError, Problem};
 
-/// A file as it is written: one profile for all, whose keys stand at the top, and
-/// others for single models.
+/// A file: a profile for all models at its top level, and profiles for single models.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct PolicyFile {
@@ -24,13 +23,11 @@ struct PolicyFile {
     models: BTreeMap<String, QueueProfile>,
 }
 
-/// Reads the YAML file `path`, which was given at `place`, and takes the profile of
-/// `model_name`, else the one for all models. There may be neither: then the file
-/// says nothing about the queue.
+/// Reads the YAML file `path`, which was given at `place`, and returns the profile of
+/// `model_name`, else the one for all models; none if the file has neither.
 ///
 /// # Errors
-/// A file that cannot be read, the first place where it is not of this form, or
-/// everything that is wrong with any of its profiles.
+/// When the file cannot be read or has another form, or all problems of its profiles.
 pub fn read_queue_policies(
     place: &str,
     path: &str,
@@ -41,7 +38,7 @@ pub fn read_queue_policies(
     parse_queue_policies(path, &text, model_name)
 }
 
-/// The same from `text`, of a file that errors call `path`.
+/// The same from `text`; `path` is its name in errors.
 ///
 /// # Errors
 /// See [`read_queue_policies`].
@@ -76,7 +73,7 @@ pub fn parse_queue_policies(
         }
     };
     if problems.is_empty() && for_all.is_none() && models.is_empty() {
-        let text = "there is no profile in it: write one for all models, or some under `models`";
+        let text = "has no profile: expected one for all models, or some under `models`";
         problems.push(Problem { place: path.to_owned(), key: String::new(), text: text.to_owned() });
     }
     if !problems.is_empty() {
@@ -137,7 +134,7 @@ models:
             (FOR_ALL.replace("quantum: 4", "quantum: -4"), "policy_classes[0].quantum"),
             (FOR_ALL.replace("wspt", "best"), "unknown variant `best`, expected one of `fcfs`, `lcfs`, `wspt`"),
             (FOR_ALL.replace("default_policy_family", "default_family"), "unknown field `default_family`"),
-            ("{}".to_owned(), "there is no profile in it"),
+            ("{}".to_owned(), "has no profile"),
             ("default_policy_family: chat".to_owned(), "a profile for all models needs"),
         ] {
             let error = wrong(&text);

@@ -1,4 +1,4 @@
-//! The configuration of Dynamo's KV router.
+//! Configuration of Dynamo's KV router.
 
 use vcr_cluster::{ConditionalConfig, ConditionalPolicy, KvKnowledge, KvRouterConfig, QueueConfig, QueueOrder};
 
@@ -9,14 +9,14 @@ use crate::problem::{DynamoError, Findings, Remark};
 pub(crate) const QUEUE_ORDERS: &[(&str, QueueOrder)] =
     &[("fcfs", QueueOrder::Fcfs), ("lcfs", QueueOrder::Lcfs), ("wspt", QueueOrder::Wspt)];
 
-/// What lets a request stay with the decode engines, by name.
+/// Policies of conditional disaggregation, by name.
 const CONDITIONAL_POLICIES: &[(&str, ConditionalPolicy)] = &[
     ("isl_bounding", ConditionalPolicy::IslBounding),
     ("prefill_load", ConditionalPolicy::PrefillLoad),
     ("isl_or_load", ConditionalPolicy::IslOrLoad),
 ];
 
-/// Names of the keys, but for the deprecated ones.
+/// Names of the keys, without deprecated ones.
 const KEYS: &[&str] = &[
     "overlap_score_credit",
     "overlap_score_credit_decay",
@@ -50,14 +50,14 @@ pub fn known_router_key(key: &str) -> bool {
 /// A checked router configuration.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct RouterArgs {
-    /// The router in front of engines that do all of the work.
+    /// The router of an aggregated cluster.
     pub config: KvRouterConfig,
-    /// Order of its queue, whether or not it has one.
+    /// Order of its queue, if it is given.
     pub queue_policy: Option<QueueOrder>,
-    /// A file of queue policies, which go before what else is said of the queue; see
+    /// A file of queue policies, which override the queue's other settings; see
     /// [`read_queue_policies`](crate::read_queue_policies).
     pub policy_config: Option<String>,
-    /// Which requests of a disaggregated cluster need no prefill engine, if any.
+    /// Conditional disaggregation, if it is enabled.
     pub conditional: Option<ConditionalConfig>,
 }
 
@@ -65,8 +65,7 @@ impl RouterArgs {
     /// Reads the JSON text `text`; see [`EngineArgs::read`](crate::EngineArgs::read).
     ///
     /// # Errors
-    /// Every key that is unknown, has a value it cannot have, or asks for what is not
-    /// simulated.
+    /// Every key that is unknown, has an invalid value, or is not simulated.
     pub fn read(place: &str, text: &str, strict: bool) -> Result<(Self, Vec<Remark>), DynamoError> {
         let mut findings = Findings::default();
         let map = parse(place, text, &mut findings);
@@ -131,7 +130,7 @@ fn read(keys: &mut Keys<'_>) -> RouterArgs {
     RouterArgs { config, queue_policy, policy_config, conditional }
 }
 
-/// Which prompts need no prefill engine.
+/// Conditional disaggregation.
 fn conditional(keys: &mut Keys<'_>) -> Option<ConditionalConfig> {
     let is_enabled = keys.boolean("conditional_disagg_enabled") == Some(true);
     let default = ConditionalConfig::default();
@@ -152,18 +151,22 @@ fn conditional(keys: &mut Keys<'_>) -> Option<ConditionalConfig> {
     is_enabled.then_some(config)
 }
 
-/// Keys that mean nothing in a simulation, or something that is not simulated.
+/// Keys without meaning in a simulation, and keys that are not simulated.
 fn not_simulated(keys: &mut Keys<'_>) {
     if keys.choice("router_prefill_load_model", &[("none", false), ("aic", true)]) == Some(true) {
-        let text = "\"aic\" is not simulated: AIC's performance database is not part of this program; say \"none\"";
+        let text = "\"aic\" is not simulated: it estimates the load of prefills for the router; use \"none\"";
         keys.problem("router_prefill_load_model", text);
     }
     if keys.boolean("router_replica_sync") == Some(true) {
-        keys.remark("router_replica_sync", "is passed over; say --router-replicas and --router-sync-ms");
+        keys.remark("router_replica_sync", "is ignored; use --router-replicas and --router-sync-ms");
     }
     let is_zero = |value: &serde_json::Value| value.as_f64() == Some(0.0) || value == "none";
-    keys.refuse(&["shared_cache_multiplier", "shared_cache_type"], is_zero, "there is no shared cache; remove it");
-    keys.refuse(&["router_predicted_ttl_secs"], |_| false, "say `use_kv_events` false and `router_ttl_secs`");
+    keys.refuse(
+        &["shared_cache_multiplier", "shared_cache_type"],
+        is_zero,
+        "shared caches are not simulated; remove it",
+    );
+    keys.refuse(&["router_predicted_ttl_secs"], |_| false, "set `use_kv_events` to false and `router_ttl_secs`");
     keys.pass_over(
         &[
             "durable_kv_events",

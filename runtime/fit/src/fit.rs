@@ -63,6 +63,8 @@ pub struct Fit {
 
 /// Alternations between simulation and regression.
 const MAX_ROUNDS: u32 = 10;
+/// Rounds before estimates are averaged.
+const AVERAGED_FROM: u32 = 3;
 /// The same where many engines are tried.
 const EXPLAINING_ROUNDS: u32 = 5;
 /// Changes of all observed times below this are none.
@@ -135,6 +137,9 @@ impl<'s> Fitter<'s> {
         token_ns.sort_by(f64::total_cmp);
         let mut start = prior.mean;
         start[0] = itl_ns[itl_ns.len() / 2] * 0.9;
+        // Floors are found from above: one that no step reaches cannot be seen.
+        start[TERM_COUNT - 2] = 1.5 * step_ns;
+        start[TERM_COUNT - 1] = 3.0 * step_ns;
         if let Some(ns) = token_ns.get(token_ns.len() / 10) {
             start[4] = start[4].min(*ns);
         }
@@ -156,9 +161,10 @@ impl<'s> Fitter<'s> {
         Ok(Trial { values, simulations, loss })
     }
 
-    fn observations(&self, trial: &Trial) -> Vec<Observation> {
+    fn observations(&self, trial: &Trial) -> Result<Vec<Observation>, FitError> {
+        let price = candidate_of(&trial.values)?.step;
         let pairs = self.sources.iter().zip(&trial.simulations);
-        pairs.flat_map(|(source, simulation)| observe(&source.measurements, simulation)).collect()
+        Ok(pairs.flat_map(|(source, simulation)| observe(&source.measurements, simulation, &price)).collect())
     }
 
     /// Simulates, solves, and so on.
@@ -167,14 +173,16 @@ impl<'s> Fitter<'s> {
         let mut best: Option<Trial> = None;
         for round in 1..=rounds {
             progress(&format!("round {round} of at most {rounds}"));
-            let observations = self.observations(&trial);
+            let observations = self.observations(&trial)?;
             let estimate = self.solve(&observations, &trial.values)?;
             let change = largest_change(&observations, &trial.values, &estimate.values);
             let mut next = estimate.values;
-            // Overshooting is answered with half steps.
-            if best.as_ref().is_some_and(|best| trial.loss > best.loss) {
+            // The first rounds find the region; from then on estimates, which scatter with
+            // the steps of their simulation, are averaged.
+            if round > AVERAGED_FROM {
+                let share = 1.0 / f64::from(round - AVERAGED_FROM + 1);
                 for (next, at) in next.iter_mut().zip(&trial.values) {
-                    *next = (*next + *at) / 2.0;
+                    *next = *at + (*next - *at) * share;
                 }
             }
             let next = self.trial(next, true)?;
@@ -239,7 +247,7 @@ impl<'s> Fitter<'s> {
 
     /// The model of a trial.
     fn finish(self, best: Trial, folds: &BTreeMap<String, f64>) -> Result<Fit, FitError> {
-        let observations = self.observations(&best);
+        let observations = self.observations(&best)?;
         let estimate = self.solve(&observations, &best.values)?;
         let mut range = FittedRange::default();
         for step in best.simulations.iter().flat_map(|simulation| simulation.steps.iter().flatten()) {

@@ -128,7 +128,7 @@ impl fmt::Display for Gate {
         let sign = if self.is_upper { '<' } else { '>' };
         match self.subject {
             Subject::Pearson(_) => write!(f, " {sign} {}", self.limit),
-            _ => write!(f, " {sign} {:.4} %", self.limit * 100.0),
+            _ => write!(f, " {sign} {} %", (self.limit * 1e6).round() / 1e4),
         }
     }
 }

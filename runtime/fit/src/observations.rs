@@ -8,7 +8,7 @@
 //! the coefficients; which steps there are follows from the simulation, so a fit
 //! alternates between both.
 
-use vcr_fitted::{Amounts, TERM_COUNT, amounts};
+use vcr_fitted::{Amounts, StepPrice, TERM_COUNT};
 
 use crate::data::Measurements;
 use crate::simulate::{Simulated, SimulatedStep, Simulation};
@@ -20,6 +20,9 @@ pub(crate) const ARRIVAL: usize = TERM_COUNT;
 /// Index of the overhead of each prompt token.
 pub(crate) const ARRIVAL_TOKEN: usize = TERM_COUNT + 1;
 
+/// Gaps of an answer in which chance makes as much of an error as everything else.
+const CHANCE_GAPS: f64 = 30.0;
+
 /// By parameter.
 pub(crate) type Row = [f64; PARAMETERS];
 
@@ -30,6 +33,8 @@ pub(crate) struct Observation {
     pub(crate) row: Row,
     /// The measured time in nanoseconds.
     pub(crate) measured_ns: f64,
+    /// What errors are relative to, in nanoseconds.
+    pub(crate) scale_ns: f64,
     /// Its weight beside a relative error of the same size.
     pub(crate) weight: f64,
 }
@@ -37,22 +42,23 @@ pub(crate) struct Observation {
 /// Amounts of an engine's steps, summed up over time.
 struct Timeline<'s> {
     steps: &'s [SimulatedStep],
+    price: &'s StepPrice,
     /// Amounts of all steps before each.
     before: Vec<Amounts>,
 }
 
 impl<'s> Timeline<'s> {
-    fn new(steps: &'s [SimulatedStep]) -> Self {
+    fn new(steps: &'s [SimulatedStep], price: &'s StepPrice) -> Self {
         let mut sum = [0.0; TERM_COUNT];
         let mut before = Vec::with_capacity(steps.len() + 1);
         before.push(sum);
         for step in steps {
-            for (sum, amount) in sum.iter_mut().zip(amounts(&step.work)) {
+            for (sum, amount) in sum.iter_mut().zip(price.counted(&step.work)) {
                 *sum += amount;
             }
             before.push(sum);
         }
-        Self { steps, before }
+        Self { steps, price, before }
     }
 
     /// Amounts of all steps until an instant; of the step under way by its part.
@@ -61,7 +67,7 @@ impl<'s> Timeline<'s> {
         let mut sum = self.before[index];
         let Some(step) = self.steps.get(index).filter(|step| step.start_ns < at_ns) else { return sum };
         let part = (at_ns - step.start_ns) as f64 / (step.end_ns - step.start_ns) as f64;
-        for (sum, amount) in sum.iter_mut().zip(amounts(&step.work)) {
+        for (sum, amount) in sum.iter_mut().zip(self.price.counted(&step.work)) {
             *sum += amount * part;
         }
         sum
@@ -83,8 +89,8 @@ fn row(amounts: Amounts) -> Row {
 }
 
 /// The observations of a simulation with steps.
-pub(crate) fn observe(measurements: &Measurements, simulation: &Simulation) -> Vec<Observation> {
-    let timelines: Vec<Timeline<'_>> = simulation.steps.iter().map(|steps| Timeline::new(steps)).collect();
+pub(crate) fn observe(measurements: &Measurements, simulation: &Simulation, price: &StepPrice) -> Vec<Observation> {
+    let timelines: Vec<Timeline<'_>> = simulation.steps.iter().map(|steps| Timeline::new(steps, price)).collect();
     let mut observations = Vec::with_capacity(measurements.requests().len() * 2);
     for (measured, simulated) in measurements.requests().iter().zip(&simulation.requests) {
         let Some(timeline) = timelines.get(simulated.worker as usize).filter(|_| measured.is_whole) else { continue };
@@ -100,14 +106,22 @@ pub(crate) fn observe(measurements: &Measurements, simulation: &Simulation) -> V
             // A long wait in the queue says what the load was, and little of a price.
             let served_ns = simulated_ns - scheduled_ns.unwrap_or(ttft_ns) as f64;
             let share = (served_ns / simulated_ns).min(served_ns / measured_ttft_ns).clamp(0.01, 1.0);
-            observations.push(Observation { row, measured_ns: measured_ttft_ns, weight: share * share });
+            // Between both: relative to the measured time alone, a time that is short by chance
+            // would count more than one that is long; relative to the simulated one, less.
+            let scale_ns = (measured_ttft_ns * simulated_ns).sqrt();
+            observations.push(Observation { row, measured_ns: measured_ttft_ns, scale_ns, weight: share * share });
         }
         if let (Some(ttft), Some(e2e)) = (measured.ttft_ns, measured.e2e_ns)
             && let Some(measured_ns) = e2e.checked_sub(ttft).filter(|ns| *ns > 0)
             && e2e_ns > ttft_ns
+            && measured.output_tokens > 1
         {
             let row = row(timeline.between(arrival_ns + ttft_ns, arrival_ns + e2e_ns));
-            observations.push(Observation { row, measured_ns: measured_ns as f64, weight: 1.0 });
+            let measured_ns = measured_ns as f64;
+            // Which steps a short answer shared with prefills is a matter of chance.
+            let gaps = f64::from(measured.output_tokens - 1);
+            let weight = gaps / (gaps + CHANCE_GAPS);
+            observations.push(Observation { row, measured_ns, scale_ns: measured_ns, weight });
         }
     }
     observations
@@ -116,14 +130,17 @@ pub(crate) fn observe(measurements: &Measurements, simulation: &Simulation) -> V
 #[cfg(test)]
 mod tests {
     use super::*;
-    use vcr_fitted::StepWork;
+    use vcr_fitted::{FittedRange, StepWork};
 
     #[test]
     fn steps_under_way_count_by_their_part() {
         let work = StepWork { decode_tokens: 4, ..StepWork::default() };
         let step = |start_ns, end_ns| SimulatedStep { start_ns, end_ns, work };
         let steps = [step(100, 200), step(200, 300), step(500, 600)];
-        let timeline = Timeline::new(&steps);
+        let mut coefficients = [0.0; TERM_COUNT];
+        coefficients[0] = 100.0;
+        let price = StepPrice::new(coefficients, FittedRange::default(), None).expect("valid");
+        let timeline = Timeline::new(&steps, &price);
         let count = |from, to| timeline.between(from, to)[0];
         assert_eq!(count(0, 50), 0.0);
         assert_eq!(count(0, 300), 2.0);

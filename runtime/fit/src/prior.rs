@@ -12,9 +12,9 @@ use crate::observations::{ARRIVAL, ARRIVAL_TOKEN, PARAMETERS};
 use crate::regress::Prior;
 use crate::shape::Shape;
 
-/// Operations that a GPU does while it reads a byte, at usual efficiencies, with weights
-/// of two bytes: 989 TFLOP/s over 3.35 TB/s on an H100, of which 70 % are reached.
-const OPERATIONS_PER_BYTE: f64 = 200.0;
+/// Operations that a GPU does while it reads a byte, with weights of two bytes: 989 TFLOP/s
+/// over 3.35 TB/s on an H100, of which about three quarters each are reached.
+const OPERATIONS_PER_BYTE: f64 = 290.0;
 
 /// Mean and standard deviation of a term for each unit, in units of a step.
 struct Assumed(&'static str, f64, f64);
@@ -34,7 +34,7 @@ struct Ratios {
 impl Ratios {
     fn of(shape: Option<&Shape>) -> Self {
         // Between a dense model with 8 billion weights (8e-6) and one with 70 (2e-6).
-        let usual = Self { kv_token: 5e-6, kv_spread: 1.0, token: 5e-3, pair: 1.5e-7 };
+        let usual = Self { kv_token: 5e-6, kv_spread: 1.0, token: 3.5e-3, pair: 1e-7 };
         let Some(shape) = shape else { return usual };
         let operations_per_byte = OPERATIONS_PER_BYTE * (2.0 / shape.bytes_per_weight).clamp(1.0, 2.0);
         Self {
@@ -54,8 +54,8 @@ pub(crate) fn prior(step_ns: f64, shape: Option<&Shape>) -> Prior {
         Assumed("prefill_step", 0.05, 0.5),
         Assumed("prefill_chunk", 0.01, 0.05),
         Assumed("token", 0.05 * token, 0.2 * token),
-        Assumed("token_above_128", 0.6 * token, token),
-        Assumed("token_above_512", 0.2 * token, 0.5 * token),
+        Assumed("token_above_128", 0.55 * token, 0.5 * token),
+        Assumed("token_above_512", 0.2 * token, 0.4 * token),
         Assumed("sample", 5e-4, 1e-3),
         Assumed("decode_up_to_8", 2e-3, 2e-2),
         Assumed("decode_up_to_32", 1e-3, 1e-2),
@@ -64,6 +64,8 @@ pub(crate) fn prior(step_ns: f64, shape: Option<&Shape>) -> Prior {
         Assumed("prefill_context_token", kv_token, 2.0 * kv_token),
         Assumed("attention_pair", pair, 2.0 * pair),
         Assumed("mixed_decode", 2e-4, 2e-3),
+        Assumed("prefill_launch", 1.0, 2.0),
+        Assumed("large_launch", 2.0, 4.0),
     ];
     let mut prior = Prior { mean: [0.0; PARAMETERS], spread: [0.0; PARAMETERS] };
     for (index, term) in TERMS.iter().enumerate().take(TERM_COUNT) {

@@ -57,7 +57,7 @@ pub(crate) fn solve(observations: &[Observation], prior: &Prior, values: &Row) -
 /// The relative error of an observation.
 fn residual(observation: &Observation, values: &Row) -> f64 {
     let predicted: f64 = observation.row.iter().zip(values).map(|(amount, value)| amount * value).sum();
-    (observation.measured_ns - predicted) / observation.measured_ns
+    (observation.measured_ns - predicted) / observation.scale_ns
 }
 
 /// A robust standard deviation of the relative errors: the median of their sizes over
@@ -89,13 +89,13 @@ fn normal_equations(
         let huber = if size > HUBER { HUBER / size } else { 1.0 };
         let weight = share * observation.weight * huber / (error * error);
         for index in 0..PARAMETERS {
-            scaled[index] = observation.row[index] * prior.spread[index] / observation.measured_ns;
+            scaled[index] = observation.row[index] * prior.spread[index] / observation.scale_ns;
         }
         for left in 0..PARAMETERS {
             if scaled[left] == 0.0 {
                 continue;
             }
-            gradient[left] += weight * scaled[left];
+            gradient[left] += weight * scaled[left] * observation.measured_ns / observation.scale_ns;
             for right in 0..=left {
                 hessian[(left, right)] += weight * scaled[left] * scaled[right];
             }
@@ -145,7 +145,7 @@ mod tests {
         for &(index, amount) in amounts {
             row[index] = amount;
         }
-        Observation { row, measured_ns, weight: 1.0 }
+        Observation { row, measured_ns, scale_ns: measured_ns, weight: 1.0 }
     }
 
     #[test]

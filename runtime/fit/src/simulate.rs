@@ -112,8 +112,26 @@ pub fn run(
     let mut steps = Steps::default();
     let observer: &mut dyn Observer = if with_steps { &mut steps } else { &mut Unobserved };
     let report = simulate(config, observer).map_err(|error| FitError::Simulation(error.to_string()))?;
-    let requests = requests(measurements, &overheads, &report)?;
+    let mut requests = requests(measurements, &overheads, &report)?;
+    for request in &mut requests {
+        take_up(request, &steps.0);
+    }
     Ok(Simulation { requests, steps: steps.0, report })
+}
+
+/// An engine looks for new requests between two steps, and counts their wait from then
+/// on: takes what was left of the step under way from the wait.
+fn take_up(request: &mut Simulated, steps: &[Vec<SimulatedStep>]) {
+    let (Some(steps), Some(queue_ns), Some(scheduled_ns)) =
+        (steps.get(request.worker as usize), request.queue_ns, request.scheduled_ns)
+    else {
+        return;
+    };
+    let queued_ns = request.arrival_ns + scheduled_ns - queue_ns;
+    let under_way = steps.get(steps.partition_point(|step| step.end_ns <= queued_ns));
+    if let Some(step) = under_way.filter(|step| step.start_ns < queued_ns) {
+        request.queue_ns = Some(queue_ns.saturating_sub(step.end_ns - queued_ns));
+    }
 }
 
 /// By the order of the measurements, which is that of the trace's rows.

@@ -19,7 +19,7 @@ use crate::{TARGET, component, find};
 /// Builds the guest crate in `dir` into `out_dir/NAME.wasm`.
 ///
 /// # Errors
-/// When `dir` is no guest crate, no compiler is to be had, or the crate does
+/// When `dir` is not a guest crate, no compiler is available, or the crate does
 /// not compile into a component.
 pub fn build(
     dir: &Path,
@@ -34,7 +34,7 @@ pub fn build(
         .iter()
         .find(|package| package.manifest.parent() == Some(dir))
         .ok_or_else(|| BuildError::NotACrate { dir: dir.clone() })?;
-    if !package.is_guest {
+    if !package.is_guest() {
         return Err(BuildError::NotAGuest { package: package.name.clone() });
     }
     let mut built = build_packages(&workspace, &[package], out_dir, options, progress)?;
@@ -42,7 +42,7 @@ pub fn build(
 }
 
 /// Builds every guest of the workspace in `guests_dir`, sorted by name, into
-/// `out_dir`. Packages that are no guests are passed over.
+/// `out_dir`. Other packages are skipped.
 ///
 /// # Errors
 /// As [`build`], and when no package is a guest.
@@ -54,7 +54,7 @@ pub fn build_workspace(
 ) -> Result<Vec<BuiltGuest>, BuildError> {
     let dir = canonical(guests_dir)?;
     let workspace = packages::workspace(&dir)?;
-    let mut guests: Vec<&Package> = workspace.packages.iter().filter(|package| package.is_guest).collect();
+    let mut guests: Vec<&Package> = workspace.packages.iter().filter(|package| package.is_guest()).collect();
     guests.sort_by(|a, b| a.name.cmp(&b.name));
     if guests.is_empty() {
         return Err(BuildError::NoGuests { dir });
@@ -62,11 +62,11 @@ pub fn build_workspace(
     build_packages(&workspace, &guests, out_dir, options, progress)
 }
 
-/// Where the guest in `dir` goes unless somebody says otherwise: `dist` of the
+/// The default output folder of the guest in `dir`: `dist` of the
 /// workspace that it lies in, which may be the guest itself.
 ///
 /// # Errors
-/// When `dir` is no crate.
+/// When `dir` is not a crate.
 pub fn default_out_dir(dir: &Path) -> Result<PathBuf, BuildError> {
     let root = if is_python(dir) { dir.to_path_buf() } else { packages::workspace(&canonical(dir)?)?.root };
     Ok(root.join("dist"))

@@ -1,6 +1,5 @@
 //! From core module to component file.
 
-use std::fmt::Write as _;
 use std::fs;
 use std::io::Read as _;
 use std::path::Path;
@@ -30,7 +29,7 @@ const EXAMPLE_SECTION: &str = "vcr:example-config";
 const EXAMPLE_BYTES_MAX: usize = 64 << 10;
 
 /// Puts the example config of the guest in `dir`, if there is one, into a component:
-/// a custom section, which nobody but tools looks at.
+/// a custom section, which only tools read.
 pub(crate) fn add_example(component: &mut Vec<u8>, dir: &Path) -> Result<(), BuildError> {
     let path = dir.join(EXAMPLE_FILE);
     let text = match fs::read_to_string(&path) {
@@ -95,11 +94,7 @@ pub(crate) fn write(path: &Path, bytes: &[u8]) -> Result<(), BuildError> {
 
 /// SHA-256 in lower-case hexadecimal digits.
 pub(crate) fn digest(bytes: &[u8]) -> String {
-    Sha256::digest(bytes).iter().fold(String::new(), |mut text, byte| {
-        // Writing to a string cannot fail.
-        let _ = write!(text, "{byte:02x}");
-        text
-    })
+    hex::encode(Sha256::digest(bytes))
 }
 
 #[cfg(test)]

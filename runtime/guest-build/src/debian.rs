@@ -173,7 +173,7 @@ fn is_recent(version: &str) -> bool {
 
 fn unpack(work: &Path, prefix: &Path, version: &str) -> Result<(), BuildError> {
     let (major, minor) =
-        compiler_version(version).ok_or_else(|| no_way(Route::Debian, format!("`{version}` is no version")))?;
+        compiler_version(version).ok_or_else(|| no_way(Route::Debian, format!("invalid version `{version}`")))?;
     let runtime = format!("libstd-rust-web-{major}.{minor}={version}");
     let depends = output(program("apt-cache", work).args(["depends", &runtime]))?;
     let llvm =

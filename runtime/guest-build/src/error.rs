@@ -2,21 +2,21 @@ use std::path::PathBuf;
 
 use crate::route::Route;
 
-/// Why a guest could not be built. [`BuildError::hint`] says what to do.
+/// An error of a build; [`BuildError::hint`] is the next step.
 #[derive(Debug, thiserror::Error)]
 pub enum BuildError {
     /// A file or directory could not be read or written.
     #[error("cannot {action} `{}`: {source}", path.display())]
     Io {
-        /// What was tried: "read", "write", "create".
+        /// The operation: "read", "write", "create".
         action: &'static str,
         /// Where.
         path: PathBuf,
-        /// Why not.
+        /// The cause.
         source: std::io::Error,
     },
     /// The place of the component is taken.
-    #[error("cannot write `{}`: the file exists already, and is no WebAssembly that a build could replace", path.display())]
+    #[error("cannot write `{}`: the file exists already and is not WebAssembly", path.display())]
     Foreign {
         /// The file.
         path: PathBuf,
@@ -32,17 +32,17 @@ pub enum BuildError {
     ProgramFailed {
         /// The command line.
         command: String,
-        /// How it ended.
+        /// Its exit status.
         status: String,
         /// The last lines of what it said.
         message: String,
     },
     /// A program answered something that cannot be understood.
-    #[error("`{command}` answered something unexpected: {reason}")]
+    #[error("invalid answer of `{command}`: {reason}")]
     BadAnswer {
         /// The command line.
         command: String,
-        /// What is wrong with it.
+        /// The problem.
         reason: String,
     },
     /// The directory holds no crate.
@@ -64,7 +64,7 @@ pub enum BuildError {
         dir: PathBuf,
     },
     /// `VCR_GUEST_TOOLCHAIN` has a value that means nothing.
-    #[error("`VCR_GUEST_TOOLCHAIN` is \"{value}\", but must be {}", Route::names())]
+    #[error("invalid `VCR_GUEST_TOOLCHAIN` \"{value}\": expected {}", Route::names())]
     UnknownRoute {
         /// The value.
         value: String,
@@ -83,11 +83,11 @@ pub enum BuildError {
         messages: String,
     },
     /// A project in Python is not as it must be.
-    #[error("`{}` is no guest in Python: {problem}", path.display())]
+    #[error("`{}` is not a guest in Python: {problem}", path.display())]
     BadProject {
         /// Its `pyproject.toml`.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The problem.
         problem: ProjectProblem,
     },
     /// The Python of this machine is too old.
@@ -101,18 +101,18 @@ pub enum BuildError {
     /// componentize-py cannot be installed.
     #[error("componentize-py cannot be installed: {reason}")]
     NoComponentizePy {
-        /// What failed.
+        /// The cause.
         reason: String,
     },
-    /// There is no place to keep what is fetched.
-    #[error("there is no cache directory: neither `VCR_CACHE_DIR` nor `HOME` is set")]
+    /// There is no cache directory.
+    #[error("no cache directory: set `VCR_CACHE_DIR` or `HOME`")]
     NoCache,
     /// The core module cannot be made into a component.
     #[error("package `{package}` makes no component: {reason}")]
     Component {
         /// The package.
         package: String,
-        /// What `wit-component` says.
+        /// The message of `wit-component`.
         reason: String,
     },
     /// The example config beside the guest is none.
@@ -120,18 +120,18 @@ pub enum BuildError {
     BadExample {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The problem.
         reason: String,
     },
 }
 
-/// What is wrong with a project in Python.
+/// A problem of a project in Python.
 #[derive(Debug, thiserror::Error)]
 pub enum ProjectProblem {
     /// It is no TOML, or has other fields than it may.
     #[error("it cannot be read: {reason}")]
     Unreadable {
-        /// What the parser says.
+        /// The parser's message.
         reason: String,
     },
     /// It has no name.
@@ -153,17 +153,17 @@ pub enum ProjectProblem {
         module: PathBuf,
     },
     /// The interface has no such world.
-    #[error("there is no world `{world}` in its interface: `{}` is missing", path.display())]
+    #[error("unknown world `{world}`: its interface has no `{}`", path.display())]
     NoWorld {
         /// The world.
         world: String,
-        /// Where it would be.
+        /// Its expected path.
         path: PathBuf,
     },
 }
 
 impl BuildError {
-    /// What to do about the error, where there is something to do.
+    /// The next step for the user, if there is one.
     #[must_use]
     pub fn hint(&self) -> Option<String> {
         let hint = match self {

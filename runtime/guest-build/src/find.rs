@@ -12,7 +12,7 @@ use crate::route::Route;
 use crate::toolchain::{Toolchain, build_std_args, no_way, sysroot, unstable};
 use crate::{TARGET, debian};
 
-/// How long `rustup` may try to reach its server.
+/// The time limit of `rustup` to reach its server.
 const RUSTUP_LIMIT: Duration = Duration::from_secs(120);
 
 /// Chooses the first way that works in `dir` (rustup's overrides depend on it).

@@ -1,6 +1,6 @@
 //! Names of crates that do not depend on where they lie.
 //!
-//! Cargo tells the compiler a name for each crate that contains the absolute path of
+//! Cargo passes the compiler a name for each crate that depends on the absolute path of
 //! every package outside of the workspace, as the SDK is for the shipped guests. The
 //! compiler makes the names of functions of it, and puts functions in the order of
 //! their names: the same source would have other bytes in another folder. So a script
@@ -14,7 +14,7 @@ use std::process::Command;
 
 use crate::error::BuildError;
 
-/// What cargo calls in place of the compiler.
+/// The program that cargo calls in place of the compiler.
 const SCRIPT: &str = r#"#!/bin/sh
 # Written by `vcr guest build`: names crates by their packages, wherever they lie.
 left=$#

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use crate::error::BuildError;
 use crate::route::Route;
 
-/// How to build.
+/// Options of a build.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Options {
     /// The one way to find a compiler; `None` tries each in order.
@@ -12,7 +12,7 @@ pub struct Options {
     /// Whether Debian's packages may be downloaded. Once they are, they serve
     /// without it.
     pub bootstrap: bool,
-    /// Where fetched compilers are kept. `None` means `$XDG_CACHE_HOME/vcr` or
+    /// The folder of fetched compilers. `None` means `$XDG_CACHE_HOME/vcr` or
     /// `~/.cache/vcr`.
     pub cache_dir: Option<PathBuf>,
 }
@@ -66,7 +66,7 @@ mod tests {
         }
         assert_eq!(
             parse_route("debain").expect_err("misspelt").to_string(),
-            "`VCR_GUEST_TOOLCHAIN` is \"debain\", but must be `auto`, `installed`, `rustup`, \
+            "invalid `VCR_GUEST_TOOLCHAIN` \"debain\": expected `auto`, `installed`, `rustup`, \
              `rust-src`, `debian`"
         );
     }

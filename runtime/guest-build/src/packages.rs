@@ -1,27 +1,50 @@
-//! Which packages of a directory are guests.
+//! The packages of a directory, and the guests among them.
 
 use std::path::{Path, PathBuf};
 
-use serde_json::Value;
+use serde::Deserialize;
 
 use crate::command::{output, program, shown};
 use crate::error::BuildError;
 
-/// A package as `cargo metadata` tells it.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// A package, as in the answer of `cargo metadata`.
+#[derive(Clone, Debug, Deserialize)]
 pub(crate) struct Package {
     pub(crate) name: String,
+    #[serde(rename = "manifest_path")]
     pub(crate) manifest: PathBuf,
-    pub(crate) is_guest: bool,
+    targets: Vec<Target>,
 }
 
-/// A workspace and its packages.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Deserialize)]
+struct Target {
+    crate_types: Vec<String>,
+}
+
+impl Package {
+    /// Whether it has a library of the type that components are made of.
+    pub(crate) fn is_guest(&self) -> bool {
+        self.targets.iter().any(|target| target.crate_types.iter().any(|kind| kind == "cdylib"))
+    }
+}
+
+/// A workspace and its packages, as in the answer of `cargo metadata`.
+#[derive(Clone, Debug, Deserialize)]
 pub(crate) struct Workspace {
+    #[serde(rename = "workspace_root")]
     pub(crate) root: PathBuf,
-    /// Where cargo puts what it builds.
+    /// Cargo's folder for build outputs.
+    #[serde(rename = "target_directory")]
     pub(crate) target: PathBuf,
     pub(crate) packages: Vec<Package>,
+}
+
+/// A message of `cargo build`, as far as artifacts have it.
+#[derive(Deserialize)]
+struct Artifact {
+    reason: String,
+    manifest_path: PathBuf,
+    filenames: Vec<PathBuf>,
 }
 
 /// The workspace that `dir` is in, or is the root of.
@@ -32,49 +55,19 @@ pub(crate) fn workspace(dir: &Path) -> Result<Workspace, BuildError> {
     let mut command = program("cargo", dir);
     command.args(["metadata", "--no-deps", "--format-version", "1"]);
     let answer = output(&mut command)?;
-    read(&answer).map_err(|reason| BuildError::BadAnswer { command: shown(&command), reason })
-}
-
-fn read(metadata: &str) -> Result<Workspace, String> {
-    let metadata: Value = serde_json::from_str(metadata).map_err(|error| error.to_string())?;
-    let text = |value: &Value, key: &str| value[key].as_str().map(str::to_owned).ok_or_else(|| format!("no `{key}`"));
-    let packages = metadata["packages"]
-        .as_array()
-        .ok_or("no `packages`")?
-        .iter()
-        .map(|package| {
-            Ok(Package {
-                name: text(package, "name")?,
-                manifest: text(package, "manifest_path")?.into(),
-                is_guest: package["targets"]
-                    .as_array()
-                    .is_some_and(|targets| targets.iter().any(|target| contains(&target["crate_types"], "cdylib"))),
-            })
-        })
-        .collect::<Result<_, String>>()?;
-    let (root, target) = (text(&metadata, "workspace_root")?, text(&metadata, "target_directory")?);
-    Ok(Workspace { root: root.into(), target: target.into(), packages })
-}
-
-fn contains(list: &Value, word: &str) -> bool {
-    list.as_array().is_some_and(|list| list.iter().any(|item| item == word))
+    serde_json::from_str(&answer)
+        .map_err(|error| BuildError::BadAnswer { command: shown(&command), reason: error.to_string() })
 }
 
 /// The core module that each artifact message of `cargo build` names, as pairs
 /// of manifest and file.
 pub(crate) fn modules(messages: &str) -> Vec<(PathBuf, PathBuf)> {
-    messages
-        .lines()
-        .filter_map(|line| serde_json::from_str::<Value>(line).ok())
-        .filter(|message| message["reason"] == "compiler-artifact")
-        .filter_map(|message| {
-            let manifest = message["manifest_path"].as_str()?;
-            let module = message["filenames"]
-                .as_array()?
-                .iter()
-                .filter_map(Value::as_str)
-                .find(|file| file.ends_with(".wasm"))?;
-            Some((manifest.into(), module.into()))
+    let artifacts = messages.lines().filter_map(|line| serde_json::from_str::<Artifact>(line).ok());
+    let of_compiler = artifacts.filter(|artifact| artifact.reason == "compiler-artifact");
+    of_compiler
+        .filter_map(|artifact| {
+            let is_module = |file: &PathBuf| file.extension().is_some_and(|extension| extension == "wasm");
+            Some((artifact.manifest_path, artifact.filenames.into_iter().find(is_module)?))
         })
         .collect()
 }
@@ -84,17 +77,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn guests_are_told_from_libraries() {
+    fn guests_are_distinguished_from_libraries() {
         let metadata = r#"{"workspace_root": "/w", "target_directory": "/w/target", "packages": [
             {"name": "a", "manifest_path": "/w/a/Cargo.toml",
              "targets": [{"crate_types": ["cdylib"]}]},
             {"name": "b", "manifest_path": "/w/b/Cargo.toml",
              "targets": [{"crate_types": ["lib"]}]}]}"#;
-        let workspace = read(metadata).expect("it is metadata");
+        let workspace: Workspace = serde_json::from_str(metadata).expect("it is metadata");
         assert_eq!(workspace.root, Path::new("/w"));
-        let guests: Vec<bool> = workspace.packages.iter().map(|p| p.is_guest).collect();
+        let guests: Vec<bool> = workspace.packages.iter().map(Package::is_guest).collect();
         assert_eq!(guests, [true, false]);
-        assert_eq!(read("{}"), Err("no `packages`".into()));
+        let error = serde_json::from_str::<Workspace>("{}").expect_err("it has no field").to_string();
+        assert!(error.contains("missing field `workspace_root`"), "{error}");
     }
 
     #[test]

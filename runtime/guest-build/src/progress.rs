@@ -1,4 +1,4 @@
-//! What a build is doing, and what came out of it.
+//! The progress of a build, and its result.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use crate::TARGET;
 use crate::route::Route;
 
-/// What a build is doing; each prints as one line.
+/// The progress of a build; each event prints as one line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Progress<'a> {

@@ -30,7 +30,7 @@ const MARKER: &str = "complete";
 /// environment name its first place; the interpreter finds it wherever it is.
 const RUN_TOOL: &str = "import sys; from componentize_py import script; sys.exit(script())";
 
-/// The line of a world that lets a guest tell something.
+/// The line of a world by which a guest reports telemetry.
 const TELLING: &str = "import observe;";
 
 /// `pyproject.toml`, as far as it is about guests.
@@ -65,7 +65,7 @@ struct Settings {
     /// Folders of further modules.
     #[serde(default)]
     python_path: Vec<PathBuf>,
-    /// Whether the guest imports `observe`, to tell something. The tool imports
+    /// Whether the guest imports `observe`. The tool imports
     /// what the world has, used or not.
     #[serde(default)]
     observe: bool,
@@ -91,7 +91,7 @@ pub fn is_python(dir: &Path) -> bool {
 /// source differ in their bytes: the tool seeds its interpreter at random.
 ///
 /// # Errors
-/// When `dir` is no such project, there is no Python or no componentize-py to be
+/// When `dir` is not such a project, there is no Python or no componentize-py to be
 /// had, or the project makes no component.
 pub fn build_python(
     dir: &Path,
@@ -303,7 +303,7 @@ mod tests {
             ("[project]\nname = \"mine\"\n", "it has no table `tool.vcr`"),
             ("[tool.vcr]\nworld = \"router\"\nwit = \"wit\"\n", "it has no `name` in the table `project`"),
             (&GOOD.replace("mine", "../mine"), "`../mine` cannot be the name of a file"),
-            (&GOOD.replace("\"router\"", "\"rooter\""), "there is no world `rooter`"),
+            (&GOOD.replace("\"router\"", "\"rooter\""), "unknown world `rooter`"),
             (&format!("{GOOD}module = \"other\"\n"), "other.py` is missing"),
             (&format!("{GOOD}wold = \"x\"\n"), "unknown field `wold`"),
             ("[project", "TOML"),

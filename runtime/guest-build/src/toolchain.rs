@@ -7,17 +7,17 @@ use crate::command::{output, program};
 use crate::error::BuildError;
 use crate::route::Route;
 
-/// What `cargo build` needs to be told to compile for wasm32.
+/// Arguments and environment by which `cargo build` compiles for wasm32.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Toolchain {
     pub(crate) route: Route,
     pub(crate) args: Vec<OsString>,
     pub(crate) env: Vec<(OsString, OsString)>,
-    /// Where the library's source lies, to be kept out of the guest's bytes.
+    /// The path of the library's source, to be kept out of the guest's bytes.
     pub(crate) library_source: PathBuf,
 }
 
-/// A way that does not work, for a reason that is no failed program.
+/// A route that does not work, for a reason other than a failed program.
 pub(crate) fn no_way(route: Route, reason: impl Into<String>) -> BuildError {
     BuildError::NoToolchain { attempts: vec![(route, reason.into())] }
 }

@@ -1,9 +1,10 @@
-//! What projects are made of.
+//! The files of projects.
 
 include!(concat!(env!("OUT_DIR"), "/embedded.rs"));
 
 /// Manifests of the SDK and the harness, as they are in this workspace.
 pub(crate) const SDK_MANIFEST: &str = include_str!("../../../guest-sdk/Cargo.toml");
+pub(crate) const FITTED_MANIFEST: &str = include_str!("../../fitted/Cargo.toml");
 pub(crate) const HARNESS_MANIFEST: &str = include_str!("../../../guest-sdk/harness/Cargo.toml");
 
 macro_rules! template {
@@ -20,6 +21,9 @@ pub(crate) const RUST_FILES: &[(&str, &str)] = &[
     ("tests/check.rs", template!("rust/check.rs")),
 ];
 
+/// The manifest of a guest with a fitted model inside.
+pub(crate) const FITTED_GUEST_MANIFEST: &str = template!("fitted/Cargo.toml");
+
 /// Files of every project in Python.
 pub(crate) const PYTHON_FILES: &[(&str, &str)] = &[
     ("pyproject.toml", template!("python/pyproject.toml")),
@@ -27,7 +31,7 @@ pub(crate) const PYTHON_FILES: &[(&str, &str)] = &[
     (".gitignore", template!("python/gitignore")),
 ];
 
-/// What a project in Rust has for its world.
+/// The file of a project in Rust for its world.
 pub(crate) struct RustWorld {
     pub(crate) name: &'static str,
     pub(crate) source: &'static str,
@@ -44,7 +48,7 @@ macro_rules! rust_world {
     };
 }
 
-/// What a project in Python has for its world.
+/// The files of a project in Python for its world.
 pub(crate) struct PythonWorld {
     pub(crate) name: &'static str,
     pub(crate) source: &'static str,

@@ -2,7 +2,7 @@ use std::path::PathBuf;
 
 use crate::Language;
 
-/// Why a guest cannot be begun. [`NewError::hint`] says what to do.
+/// An error of a new project; [`NewError::hint`] is the next step.
 #[derive(Debug, thiserror::Error)]
 pub enum NewError {
     /// The name cannot be that of a package and a file.
@@ -10,13 +10,13 @@ pub enum NewError {
     BadName {
         /// The name.
         name: String,
-        /// What is wrong with it.
+        /// The problem.
         problem: &'static str,
     },
     /// There is no such world, or no project of it in that language.
-    #[error("there is no world `{given}` for {}; there are {}", language.name(), listed(.known))]
+    #[error("unknown world `{given}` for {}: expected {}", language.name(), listed(.known))]
     UnknownWorld {
-        /// What was asked for.
+        /// The text.
         given: String,
         /// The language of the project.
         language: Language,
@@ -34,13 +34,13 @@ pub enum NewError {
     Write {
         /// The file.
         path: PathBuf,
-        /// Why not.
+        /// The cause.
         source: std::io::Error,
     },
 }
 
 impl NewError {
-    /// What to do about the error, where there is something to do.
+    /// The next step for the user, if there is one.
     #[must_use]
     pub fn hint(&self) -> Option<String> {
         match self {

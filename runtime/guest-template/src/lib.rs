@@ -17,7 +17,7 @@ pub use error::NewError;
 
 use crate::embedded::{PYTHON_FILES, PythonWorld, RUST_FILES, RustWorld};
 
-/// What a guest is written in.
+/// The language of a guest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Language {
     /// Rust, with the SDK of this repository.
@@ -47,7 +47,7 @@ pub struct NewGuest<'a> {
     pub name: &'a str,
     /// Name of its world.
     pub world: &'a str,
-    /// What it is written in.
+    /// Its language.
     pub language: Language,
 }
 
@@ -72,6 +72,31 @@ pub fn create(guest: &NewGuest<'_>, dir: &Path) -> Result<Created, NewError> {
     if dir.symlink_metadata().is_ok() {
         return Err(NewError::Exists { dir: dir.into() });
     }
+    for (path, text) in &files {
+        write(&dir.join(path), text)?;
+    }
+    Ok(Created { files: files.len() })
+}
+
+/// Writes the project of a latency guest with the step prices `model_json` inside into
+/// `dir`, which must not exist.
+///
+/// # Errors
+/// When `dir` exists, or it cannot be written.
+pub fn create_fitted(model_json: &str, dir: &Path) -> Result<Created, NewError> {
+    if dir.symlink_metadata().is_ok() {
+        return Err(NewError::Exists { dir: dir.into() });
+    }
+    let mut files: Files = vec![
+        ("Cargo.toml".into(), embedded::FITTED_GUEST_MANIFEST.into()),
+        ("model.json".into(), model_json.into()),
+        ("vendor/fitted/Cargo.toml".into(), manifest::alone(embedded::FITTED_MANIFEST)),
+        ("vendor/guest-sdk/Cargo.toml".into(), manifest::alone(embedded::SDK_MANIFEST)),
+    ];
+    files.extend(vendored(embedded::FITTED, ""));
+    let sdk = embedded::SDK.iter().filter(|(path, _)| path.starts_with("guest-sdk/src"));
+    files.extend(vendored(&sdk.copied().collect::<Vec<_>>(), "vendor"));
+    files.extend(vendored(embedded::INTERFACE, "vendor"));
     for (path, text) in &files {
         write(&dir.join(path), text)?;
     }
@@ -159,12 +184,25 @@ mod tests {
     }
 
     #[test]
+    fn a_fitted_model_is_in_its_project() {
+        let dir = tempfile::tempdir().expect("a folder").path().join("model");
+        create_fitted("{}", &dir).expect("it can be written");
+        assert_eq!(fs::read_to_string(dir.join("model.json")).expect("it is there"), "{}");
+        for file in ["src/lib.rs", "vendor/fitted/src/terms.rs", "vendor/guest-sdk/src/lib.rs"] {
+            assert!(dir.join(file).exists(), "{file}");
+        }
+        let manifest = fs::read_to_string(dir.join("vendor/fitted/Cargo.toml")).expect("it is there");
+        assert!(!manifest.contains("workspace"), "{manifest}");
+        assert!(matches!(create_fitted("{}", &dir), Err(NewError::Exists { .. })));
+    }
+
+    #[test]
     fn an_unknown_world_gets_a_suggestion() {
         let dir = Path::new("never-written");
         let error = create(&guest("latency", Language::Rust), dir).expect_err("no such world");
         assert_eq!(
             error.to_string(),
-            "there is no world `latency` for rust; there are latency-model, scheduler-policy, router, \
+            "unknown world `latency` for rust: expected latency-model, scheduler-policy, router, \
              autoscaler, failure-injector and token-source"
         );
         assert_eq!(error.hint().as_deref(), Some("perhaps you mean `latency-model`"));

@@ -27,7 +27,7 @@ fn written_out(line: &str) -> String {
         Some("version") => env!("CARGO_PKG_VERSION"),
         Some("rust-version") => env!("CARGO_PKG_RUST_VERSION"),
         Some("license") => env!("CARGO_PKG_LICENSE"),
-        // Cargo does not tell this one to the crate.
+        // Cargo does not pass this one to the crate.
         Some("edition") => "2024",
         _ => return line.to_owned(),
     };

@@ -1,4 +1,4 @@
-//! What a guest may be called.
+//! Valid names of guests.
 
 use crate::NewError;
 

@@ -1,4 +1,4 @@
-//! How much of the process's address space an instance reserves.
+//! The address space that an instance reserves.
 //!
 //! Where address space is free, each linear memory reserves all 4 GiB that its
 //! addresses can reach, and a guard behind them: no access needs a check then, and
@@ -10,7 +10,7 @@ use std::fs;
 
 use wasmtime::Config;
 
-/// Where the kernel says what a process may use.
+/// The kernel's file of a process's limits.
 const LIMITS_FILE: &str = "/proc/self/limits";
 
 /// The name of the limit there.
@@ -33,12 +33,12 @@ pub(crate) enum AddressSpace {
 }
 
 impl AddressSpace {
-    /// What holds for this process. A system that does not say has no such limit.
+    /// The limit of this process; none where the system has no such file.
     pub(crate) fn of_process() -> Self {
         fs::read_to_string(LIMITS_FILE).map_or(Self::Free, |text| Self::told_by(&text))
     }
 
-    /// What the kernel's table of limits says: name, soft limit, hard limit, unit.
+    /// Reads the kernel's table of limits: name, soft limit, hard limit, unit.
     fn told_by(table: &str) -> Self {
         let row = table.lines().find_map(|line| line.strip_prefix(LIMIT_NAME));
         let soft = row.and_then(|row| row.split_whitespace().next());

@@ -14,7 +14,7 @@ use std::ffi::OsString;
 use std::fs::{self, DirBuilder, File};
 use std::hash::{Hash as _, Hasher};
 use std::io::{self, Write as _};
-use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _};
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
@@ -22,8 +22,6 @@ use sha2::{Digest as _, Sha256};
 use wasmtime::Engine;
 use wasmtime::component::Component;
 use xxhash_rust::xxh3::xxh3_128;
-
-use crate::digest::hex;
 
 /// Names the folder in which the cache has its subfolder, in place of the usual
 /// one of the user; empty to keep none.
@@ -39,7 +37,7 @@ const SEAL_EXTENSION: &str = "seal";
 /// Hexadecimal digits of an entry's name.
 const NAME_DIGITS: usize = 64;
 
-/// Entries that nobody has asked for in this time are cleared away.
+/// Entries not used for this time are removed.
 const KEPT_FOR: Duration = Duration::from_secs(30 * 24 * 3600);
 
 /// An entry's time of use is kept up to date to this.
@@ -55,7 +53,7 @@ pub(crate) struct Cache {
 
 impl Cache {
     /// The cache that the environment names, or the usual one; none where there
-    /// is no place for one that only the user can write to.
+    /// is not one that only the user can write to.
     pub(crate) fn from_env() -> Option<Self> {
         match std::env::var_os(FOLDER_VARIABLE) {
             Some(folder) if folder.is_empty() => None,
@@ -80,7 +78,7 @@ impl Cache {
     /// the one that was kept, or a fresh one that is kept from now on.
     ///
     /// # Errors
-    /// What the compiler says.
+    /// The compiler's message.
     pub(crate) fn compiled(&self, engine: &Engine, digest: &str, bytes: &[u8]) -> wasmtime::Result<Component> {
         let entry = self.folder.join(entry_name(engine, digest));
         if let Some(component) = read(engine, &entry) {
@@ -150,10 +148,10 @@ fn is_own_name(name: &str) -> bool {
     is_hex && (extension(ENTRY_EXTENSION) || extension(SEAL_EXTENSION))
 }
 
-/// Whether nobody but the user can put anything into a folder.
+/// Whether only the user can write to a folder.
 fn is_private(folder: &Path) -> bool {
     let Ok(about) = fs::metadata(folder) else { return false };
-    // Who we are is told by what the system says of our process, where it does.
+    // The owner of `/proc/self` is the user of this process.
     let is_ours = fs::metadata("/proc/self").map_or(true, |own| own.uid() == about.uid());
     about.is_dir() && is_ours && about.mode() & 0o022 == 0
 }
@@ -164,7 +162,7 @@ fn entry_name(engine: &Engine, digest: &str) -> String {
     let mut hash = Sha(Sha256::new());
     digest.hash(&mut hash);
     engine.precompile_compatibility_hash().hash(&mut hash);
-    format!("{}.{ENTRY_EXTENSION}", hex(&hash.0.finalize()))
+    format!("{}.{ENTRY_EXTENSION}", hex::encode(hash.0.finalize()))
 }
 
 /// SHA-256 as a hasher, so that different settings have different names.
@@ -181,7 +179,7 @@ impl Hasher for Sha {
     }
 }
 
-/// The file beside an entry that tells whether it is whole.
+/// The file beside an entry that marks it as complete.
 fn seal_of(entry: &Path) -> PathBuf {
     entry.with_extension(SEAL_EXTENSION)
 }
@@ -221,21 +219,10 @@ fn touch(entry: &Path) {
 /// Writes a file that others see whole or not at all.
 fn write_whole(folder: &Path, path: &Path, bytes: &[u8]) -> io::Result<()> {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
-    // Two processes, or threads, that write the same entry keep apart.
-    let unique = format!(".{name}.{}.{:?}", std::process::id(), std::thread::current().id());
-    let draft = folder.join(unique);
-    let written = File::options()
-        .write(true)
-        .create(true)
-        .truncate(true)
-        .mode(0o600)
-        .open(&draft)
-        .and_then(|mut file| file.write_all(bytes))
-        .and_then(|()| fs::rename(&draft, path));
-    if written.is_err() {
-        let _ = fs::remove_file(&draft);
-    }
-    written
+    let mut draft = tempfile::Builder::new().prefix(&format!(".{name}.")).tempfile_in(folder)?;
+    draft.write_all(bytes)?;
+    draft.persist(path)?;
+    Ok(())
 }
 
 #[cfg(test)]
@@ -305,7 +292,7 @@ mod tests {
             assert!(fs::read(&entry).expect("it was written") == whole, "it is mended");
         }
         fs::remove_file(seal_of(&entry)).expect("it is ours");
-        assert!(read(&engine, &entry).is_none(), "nobody says that it is whole");
+        assert!(read(&engine, &entry).is_none(), "nothing marks it as complete");
     }
 
     #[test]
@@ -320,7 +307,7 @@ mod tests {
         let (_other, cache) = self::folder();
         let about = fs::metadata(&cache.folder).expect("it was made");
         assert_eq!(about.mode() & 0o777, 0o700);
-        // A file is no folder.
+        // A file is not a folder.
         let file = tempfile::NamedTempFile::new().expect("a file");
         assert!(Cache::open(file.path().to_owned()).is_none());
     }
@@ -340,7 +327,7 @@ mod tests {
         put(&format!(".{:064x}.seal.77.ThreadId(3)", 1), 31);
         let middle = put(&format!("{:064x}.cwasm", 2), 20);
         let new = put(&format!("{:064x}.seal", 3), 1);
-        // Files of somebody else, however old they are and however much they hold.
+        // Foreign files, however old and large.
         let others = ["thesis.cwasm", "notes.txt", ".hidden", &format!("{:064x}", 4), &format!("{:064x}.cwasm.bak", 5)];
         let others = others.map(|name| put(name, 400));
         let left = |mut expected: Vec<PathBuf>| {

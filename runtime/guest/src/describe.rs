@@ -16,14 +16,14 @@ use crate::world::World;
 /// Bytes of a page of WebAssembly memory, unless it says otherwise.
 const PAGE_BYTES: u64 = 64 << 10;
 
-/// What a file is.
+/// A description of a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Description {
     /// Size of the file in bytes.
     pub size_bytes: u64,
     /// SHA-256 of the file, in lower-case hexadecimal digits.
     pub digest: String,
-    /// What it is in the large.
+    /// Its kind.
     pub kind: FileKind,
     /// Every interface of a world of ours that it exports, with its version, in
     /// the order of the file. An honest guest has one.
@@ -44,7 +44,7 @@ pub struct Description {
     pub problem: Option<LoadProblem>,
 }
 
-/// What a file is in the large.
+/// The kind of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FileKind {
     /// A component, as guests are.
@@ -73,9 +73,9 @@ impl FileKind {
 /// A memory as a module declares it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DeclaredMemory {
-    /// What it begins with, in bytes.
+    /// Its initial size, in bytes.
     pub initial_bytes: u64,
-    /// What it may grow to, in bytes, where that is said.
+    /// Its largest size, in bytes, if declared.
     pub maximum_bytes: Option<u64>,
 }
 

@@ -1,4 +1,4 @@
-//! What goes on where a guest has failed.
+//! Fallbacks of failed guests.
 //!
 //! A pair of a guest and something that takes its place. The first failure of
 //! the guest is the end of it: the call that failed is made to the fallback,
@@ -198,11 +198,11 @@ mod tests {
 
     use super::*;
 
-    /// What a step of the guest takes here.
+    /// The duration of a step of the guest here.
     const GUEST_STEP_NS: u64 = 5;
 
-    /// Prices steps at a constant, until it has priced so many. The guest, which
-    /// is told by its constant, wants batches.
+    /// Prices steps at a constant, until it has priced N. The guest, which
+    /// is recognised by its constant, wants batches.
     struct Steps {
         step_ns: u64,
         left: u64,

@@ -15,7 +15,7 @@ const OBSERVE: &str = "vcr:guest/observe";
 /// The interface that token sources may import besides.
 const REQUESTS: &str = "vcr:guest/requests";
 
-/// What a component says of itself.
+/// The metadata of a component.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Declared {
     /// The world it is of.

@@ -165,7 +165,7 @@ fn round_ns(duration_ns: f64) -> u64 {
     rounded.unsigned_abs()
 }
 
-/// Why `value` is no duration, if it is none.
+/// Why `value` is not a duration, if it is not.
 fn complaint(value: f64) -> Option<&'static str> {
     if (0.0..=DURATION_NS_MAX).contains(&value) {
         None

@@ -27,16 +27,16 @@ pub(crate) trait Maker<I: ?Sized>: Send + Sync {
     fn configure(&self, setup: Setup<'_>) -> Result<Box<I>, CallFault>;
 }
 
-/// What an instance is made of, beside the code.
+/// The parts of an instance beside its code.
 pub(crate) struct Setup<'a> {
     pub(crate) limits: &'a Limits,
     pub(crate) config_json: &'a str,
     pub(crate) seed: u64,
-    /// Who hears what it tells.
+    /// The receiver of its telemetry.
     pub(crate) sink: Option<Arc<dyn NoteSink>>,
 }
 
-/// What the last call of an instance has cost.
+/// The cost of the last call of an instance.
 pub(crate) trait Metered {
     /// Fuel of its budget that it has not used.
     fn fuel_left(&self) -> u64;
@@ -94,7 +94,7 @@ pub(crate) trait FaultInstance: Metered + Send {
     ) -> Result<Vec<u64>, CallFault>;
 }
 
-/// What a policy is told before a step, as `wit/` describes it.
+/// The arguments of a policy before a step, as `wit/` describes them.
 #[derive(Debug, Default)]
 pub(crate) struct PolicyCall {
     pub(crate) now_ns: u64,
@@ -112,7 +112,7 @@ pub(crate) trait PolicyInstance: Metered + Send {
     fn decide(&mut self, call: &PolicyCall, budget: Budget) -> Result<Vec<u64>, CallFault>;
 }
 
-/// What a router is told of a request, as `wit/` describes it.
+/// The arguments of a router, as `wit/` describes them.
 #[derive(Debug, Default)]
 pub(crate) struct RouteCall {
     pub(crate) now_ns: u64,

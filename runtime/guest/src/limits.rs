@@ -2,7 +2,7 @@ use std::time::Duration;
 
 use crate::wasi::WasiGrants;
 
-/// What a guest may use. Every limit but that of live engines counts something
+/// The limits of a guest. Every limit but that of live engines counts something
 /// that is the same on every machine, so a run that passes on one passes on all.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
@@ -40,7 +40,7 @@ pub struct Limits {
     pub observe_calls_per_call: u32,
     /// Names of counters and gauges of one instance.
     pub observe_names: usize,
-    /// Bytes that one instance may tell over its life: texts, and 16 for each
+    /// Bytes of telemetry of one instance over its life: texts, and 16 for each
     /// annotation, line and value of a gauge. As many again may be written to
     /// the standard outputs of WASI.
     pub observe_bytes: u64,
@@ -83,7 +83,7 @@ impl Default for Limits {
 }
 
 impl Limits {
-    /// For instantiating, and configuring with a config of so many bytes.
+    /// For instantiating, and configuring with a config of this many bytes.
     pub(crate) fn configure_budget(&self, config_bytes: usize) -> Budget {
         let reading = self.fuel_per_config_byte.saturating_mul(config_bytes as u64);
         Budget {
@@ -110,7 +110,7 @@ impl Limits {
     }
 }
 
-/// What one call may use.
+/// The limits of one call.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Budget {
     pub(crate) fuel: u64,

@@ -34,13 +34,13 @@ use role::sealed::Sealed;
 #[derive(Clone)]
 pub struct GuestModule {
     shared: Arc<Shared>,
-    /// Who hears what the instances tell that are made from this handle.
+    /// The receiver of the telemetry of instances made from this handle.
     sink: Option<Arc<dyn NoteSink>>,
 }
 
 struct Shared {
     name: String,
-    /// What errors about the file call it.
+    /// The name of the file in errors.
     shown: String,
     digest: String,
     world: World,
@@ -55,7 +55,7 @@ impl GuestModule {
     /// by the file name without its extension.
     ///
     /// # Errors
-    /// When the file cannot be read or is no guest that this build can run.
+    /// When the file cannot be read or is not a guest that this build can run.
     pub fn load(path: impl AsRef<Path>, limits: Limits) -> Result<Self, GuestError> {
         let path = path.as_ref();
         let shown = path.display().to_string();
@@ -67,7 +67,7 @@ impl GuestModule {
     /// `name`.
     ///
     /// # Errors
-    /// When the file cannot be read or is no guest that this build can run.
+    /// When the file cannot be read or is not a guest that this build can run.
     pub fn load_as(name: &str, path: impl AsRef<Path>, limits: Limits) -> Result<Self, GuestError> {
         let path = path.as_ref();
         let limit_bytes = limits.component_bytes;
@@ -83,7 +83,7 @@ impl GuestModule {
     /// `name`. It may be made to be thrown away, so it leaves nothing on disk.
     ///
     /// # Errors
-    /// When the bytes are no guest that this build can run.
+    /// When the bytes are not a guest that this build can run.
     pub fn from_bytes(name: &str, bytes: &[u8], limits: Limits) -> Result<Self, GuestError> {
         Self::open(name.to_owned(), name, bytes, limits, None)
     }
@@ -98,7 +98,7 @@ impl GuestModule {
         }
         let declared = inspect::declared(bytes, limits.wasi).map_err(refused)?;
         let (world, api_version) = (declared.world, declared.api_version);
-        // Only now: most files that are no guests never need an engine.
+        // Only now: most files that are not guests never need an engine.
         let engine = match limits.wall_time_per_call {
             Some(_) => sandbox::watched_engine(),
             None => sandbox::engine(),
@@ -124,8 +124,8 @@ impl GuestModule {
         Ok(Self { shared, sink: None })
     }
 
-    /// The same guest, whose instances tell `sink` what they tell; without one
-    /// nobody hears it.
+    /// The same guest with `sink` as the receiver of its telemetry; without one
+    /// telemetry is dropped.
     #[must_use]
     pub fn observed_by(&self, sink: Arc<dyn NoteSink>) -> Self {
         Self { shared: Arc::clone(&self.shared), sink: Some(sink) }
@@ -143,7 +143,7 @@ impl GuestModule {
         &self.shared.digest
     }
 
-    /// What the guest is, and so which of the functions below it answers.
+    /// The world of the guest, which decides which of the functions below it answers.
     #[must_use]
     pub fn world(&self) -> World {
         self.shared.world

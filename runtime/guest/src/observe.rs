@@ -1,6 +1,6 @@
-//! What guests tell beside their answers, and how much of it is heard.
+//! Telemetry of guests, and its limits.
 //!
-//! An instance tells counts, gauges, annotations and lines of a log. Here it is
+//! An instance reports counts, gauges, annotations and lines of a log. Here it is
 //! checked and bounded; a [`NoteSink`] keeps what passes. Nothing of it reaches
 //! a decision, so a run with a sink decides as one without.
 
@@ -13,10 +13,10 @@ use crate::limits::Limits;
 /// The longest name of a counter or a gauge, in bytes: what `wit/` promises.
 const NAME_BYTES_MAX: usize = 64;
 
-/// What a note costs of the bytes over an instance's life, beside its text.
+/// Bytes that an item counts over an instance's life, beside its text.
 const NOTE_BYTES: u64 = 16;
 
-/// Something that a guest told.
+/// An item of a guest's telemetry.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Note<'a> {
     /// A counter grew.
@@ -50,11 +50,11 @@ pub enum Note<'a> {
         /// The line.
         text: &'a str,
     },
-    /// Something was told that no limit or rule lets through.
+    /// An item was dropped by a limit or a rule.
     Dropped,
 }
 
-/// Keeps what the instances of a guest tell.
+/// Keeps the telemetry of a guest's instances.
 pub trait NoteSink: Send + Sync {
     /// Takes one note. Those of one instance come in the order in which it told
     /// them.
@@ -102,14 +102,14 @@ impl Told {
         }
     }
 
-    /// Whether nothing was told.
+    /// Whether there is no telemetry.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
     }
 }
 
-/// The value of `name`, made where there is none. Names are few and told often,
+/// The value of `name`, made where there is none. Names are few and used often,
 /// so a known one is not copied.
 fn entry<'m, V>(map: &'m mut BTreeMap<String, V>, name: &str, make: impl FnOnce() -> V) -> &'m mut V {
     if !map.contains_key(name) {
@@ -118,7 +118,7 @@ fn entry<'m, V>(map: &'m mut BTreeMap<String, V>, name: &str, make: impl FnOnce(
     map.get_mut(name).expect("it was inserted where it was not there")
 }
 
-/// What one instance has told, as far as its limits need to know.
+/// Telemetry of one instance so far, as its limits count it.
 pub(crate) struct Teller {
     sink: Option<Arc<dyn NoteSink>>,
     names: BTreeMap<String, Kind>,
@@ -129,7 +129,7 @@ pub(crate) struct Teller {
     bytes_left: u64,
 }
 
-/// What a name is of.
+/// The kind of a name.
 enum Kind {
     Counter,
     /// A gauge, and its latest time.
@@ -209,7 +209,7 @@ impl Teller {
         Ok(())
     }
 
-    /// What `name` is of, where it may be a name.
+    /// The kind of `name`, if it is valid.
     fn kind(&mut self, name: &str, new: impl FnOnce() -> Kind) -> Option<&mut Kind> {
         if !self.names.contains_key(name) {
             if self.names.len() >= self.names_max || !is_name(name) {

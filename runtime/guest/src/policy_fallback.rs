@@ -1,4 +1,4 @@
-//! What goes on where a scheduler policy has failed.
+//! The fallback of a failed scheduler policy.
 //!
 //! Preferences last, so whoever takes over has to say all of its own at once,
 //! and must have heard of every request that is there.
@@ -14,7 +14,7 @@ pub struct PolicyWithFallback {
     failed: FailureSink,
     /// By slot: what the fallback wants of the request there, if one is.
     wanted: Vec<Option<Wanted>>,
-    /// What the fallback says in a call.
+    /// The fallback's answer to a call.
     said: Vec<Preference>,
 }
 
@@ -56,7 +56,7 @@ impl PolicyWithFallback {
     fn remember(&mut self) {
         for preference in &self.said {
             let wanted = self.wanted.get_mut(preference.slot() as usize).and_then(Option::as_mut);
-            // Whatever is said of nobody is found out where it is done.
+            // Unknown slots are found where the answer is applied.
             let Some(wanted) = wanted else { continue };
             match *preference {
                 Preference::AdmissionRank { rank, .. } => wanted.admission_rank = rank,

@@ -17,7 +17,7 @@ enum State<I: ?Sized> {
     },
 }
 
-/// Who failed, and how: what the errors of the engine core are made of.
+/// The failed guest and its fault, for errors of the engine core.
 pub(crate) struct Failure {
     pub(crate) guest: String,
     pub(crate) reason: String,

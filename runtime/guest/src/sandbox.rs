@@ -19,7 +19,7 @@ const WASM_STACK_BYTES: usize = 512 << 10;
 /// The engine that compiles and runs every guest.
 ///
 /// # Errors
-/// What wasmtime says where it cannot run on this machine.
+/// Wasmtime's message where it cannot run on this machine.
 pub(crate) fn engine() -> Result<&'static Engine, String> {
     static ENGINE: OnceLock<Result<Engine, String>> = OnceLock::new();
     let make = || Engine::new(&config(AddressSpace::of_process())).map_err(|error| format!("{error:#}"));
@@ -29,7 +29,7 @@ pub(crate) fn engine() -> Result<&'static Engine, String> {
 /// The engine, with a clock that runs: what limits of real time need.
 ///
 /// # Errors
-/// What wasmtime or the system says where they cannot.
+/// Messages of wasmtime or the system where they cannot.
 pub(crate) fn watched_engine() -> Result<&'static Engine, String> {
     static WATCHED: Mutex<bool> = Mutex::new(false);
     let engine = engine()?;
@@ -58,14 +58,14 @@ pub(crate) fn config(address_space: AddressSpace) -> Config {
         // Live engines bound a call by real time too. The test costs a few
         // nanoseconds a call, and one engine serves both kinds.
         .epoch_interruption(true)
-        // A trap is told by its kind alone, so nobody needs to walk its stack.
+        // Only the kind of a trap is reported, so its stack need not be walked.
         .wasm_backtrace_max_frames(None)
         .max_wasm_stack(WASM_STACK_BYTES);
     config
 }
 
 /// What the host keeps beside an instance: the limits on its growth, how far it
-/// has grown, and what it tells.
+/// has grown, and its telemetry.
 pub(crate) struct HostState {
     limits: Limits,
     memory_bytes: usize,
@@ -81,11 +81,11 @@ impl HostState {
     }
 }
 
-/// What a fresh instance is given beside its limits.
+/// The parts of a fresh instance beside its limits.
 pub(crate) struct Endowment {
     /// Source of the randomness that is granted.
     pub(crate) seed: u64,
-    /// Who hears what it tells.
+    /// The receiver of its telemetry.
     pub(crate) sink: Option<Arc<dyn NoteSink>>,
 }
 

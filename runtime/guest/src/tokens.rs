@@ -132,7 +132,7 @@ pub(crate) fn check_refusals(
     Ok(())
 }
 
-/// What a request adds to the lists of a call, but for its fixed words.
+/// The words that a request adds to the lists of a call, besides its fixed ones.
 fn size_bytes(request: &TokenRequest<'_>) -> usize {
     size_of_val(request.prompt) + size_of_val(request.stop_tokens) + request.structured_output.len()
 }
@@ -149,7 +149,7 @@ impl TokenCall {
         self.wants.clear();
     }
 
-    /// Whether there is nothing to tell.
+    /// Whether there is nothing to pass on.
     fn is_empty(&self) -> bool {
         self.started.is_empty() && self.ended.is_empty()
     }

@@ -14,7 +14,7 @@ pub(crate) use host::{WasiState, link};
 /// Handles that an instance may hold at once: streams and pollables.
 pub(crate) const HANDLES_MAX: usize = 1024;
 
-/// What of WASI 0.2 a guest is given, beside nothing.
+/// The parts of WASI 0.2 that a guest is granted; none by default.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct WasiGrants {
     /// `wasi:clocks`: both clocks show the time of the call, and stand still in

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use wasmtime::Engine;
 
-/// How exactly time is kept.
+/// The resolution of time limits.
 const TICK: Duration = Duration::from_millis(5);
 
 /// A deadline that does not come, in ticks from now.

@@ -1,6 +1,6 @@
 use std::fmt;
 
-/// What a guest is: the world in `wit/` that it is a component of.
+/// The kind of a guest: the world in `wit/` that it belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum World {
     /// Says how long engine steps take.
@@ -9,7 +9,7 @@ pub enum World {
     TokenSource,
     /// Decides what goes wrong.
     FailureInjector,
-    /// Says who is served first, who gives way, and in what chunks.
+    /// Orders admission and preemption, and limits chunks.
     SchedulerPolicy,
     /// Chooses the engine that takes a request.
     Router,

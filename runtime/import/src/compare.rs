@@ -1,8 +1,8 @@
-//! What differs between two captures of the same traffic.
+//! Differences between two captures of the same traffic.
 //!
 //! Requests are matched by the first of these rules that both captures allow:
 //! the hash of the prompt, the hashes of its blocks, names, and last their
-//! order. Among requests that a rule cannot tell apart, the first to arrive in
+//! order. Among requests that a rule cannot distinguish, the first to arrive in
 //! one capture is matched with the first in the other.
 
 use std::collections::{BTreeMap, VecDeque};
@@ -12,7 +12,7 @@ use vcr_trace::capture::{CaptureLine, CaptureMeta, RequestRecord};
 
 use crate::summary::{Summary, SummaryBuilder};
 
-/// How requests were matched.
+/// The rule by which requests were matched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum MatchRule {
@@ -35,7 +35,7 @@ pub struct Side {
     summary: SummaryBuilder,
 }
 
-/// What differs in one pair of requests.
+/// The differences of one pair of requests.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct PairDifference {
     /// Place of the request in the first capture, by arrival, from 0.
@@ -44,7 +44,7 @@ pub struct PairDifference {
     pub right_index: usize,
     /// Its name in the first capture, if it has one.
     pub name: Option<String>,
-    /// What differs.
+    /// The differences.
     pub fields: Vec<FieldDifference>,
 }
 
@@ -59,10 +59,10 @@ pub struct FieldDifference {
     pub right: String,
 }
 
-/// What two captures differ in.
+/// The differences of two captures.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Comparison {
-    /// How requests were matched.
+    /// The rule by which requests were matched.
     pub rule: MatchRule,
     /// Pairs that were compared.
     pub matched: u64,
@@ -72,7 +72,7 @@ pub struct Comparison {
     pub only_left: u64,
     /// Requests that only the second capture has.
     pub only_right: u64,
-    /// How many pairs differ in each field.
+    /// Number of pairs that differ in each field.
     pub fields: BTreeMap<String, u64>,
     /// Every pair that differs, in the order of the first capture's arrivals.
     pub different: Vec<PairDifference>,
@@ -114,7 +114,7 @@ impl Side {
 #[must_use]
 pub fn compare(mut left: Side, mut right: Side) -> Comparison {
     for side in [&mut left, &mut right] {
-        // Those whose arrival nobody knows stay behind, in their order.
+        // Those of unknown arrival stay behind, in their order.
         side.requests.sort_by_key(|request| (request.arrival_ns.is_none(), request.arrival_ns));
     }
     let rule = rule(&left, &right);
@@ -175,7 +175,7 @@ fn name(request: &RequestRecord) -> Option<&str> {
     request.external_id.as_deref().or(request.id.as_deref())
 }
 
-/// What a rule knows a request by.
+/// The key of a request under a rule.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
 enum Key {
     Hash(u64),

@@ -11,13 +11,13 @@ use std::num::{NonZeroU32, NonZeroU64};
 use serde_json::{Map, json};
 use vcr_random::{Distribution, Stream};
 use vcr_trace::capture::{
-    CAPTURE_FORMAT, CAPTURE_VERSION, CaptureEnd, CaptureLine, CaptureMeta, ExtraKeys, HashScheme, Holds, PromptHasher,
-    RequestRecord,
+    CAPTURE_FORMAT, CAPTURE_VERSION, CaptureEnd, CaptureLine, CaptureMeta, ExtraKeys, FinishReason, HashScheme, Holds,
+    PromptHasher, RequestRecord,
 };
 
 use crate::Sink;
 
-/// How a demonstration is made up.
+/// Options of a demonstration.
 #[derive(Clone, Debug)]
 pub struct DemoOptions {
     /// Requests.
@@ -55,7 +55,7 @@ struct Session {
     free_ns: u64,
 }
 
-/// What is drawn from.
+/// The random streams.
 struct Dice {
     arrivals: Stream,
     sessions: Stream,
@@ -226,14 +226,15 @@ impl Demo<'_> {
         record.queue_ns = Some(queue_ns);
         record.end_ns = Some(ttft_ns + record.gap_ns.iter().sum::<u64>());
         let reason = if fate < ABORTS {
-            "abort"
+            FinishReason::Abort
         } else if fate < STOPS {
-            "stop"
+            FinishReason::Stop
         } else {
-            "length"
+            FinishReason::Length
         };
-        record.finish_reason = Some(reason.to_owned());
-        record.params.insert("max_tokens".to_owned(), json!(if reason == "length" { max_tokens } else { 2048 }));
+        record.finish_reason = Some(reason.name().to_owned());
+        let is_cut = reason == FinishReason::Length;
+        record.params.insert("max_tokens".to_owned(), json!(if is_cut { max_tokens } else { 2048 }));
     }
 
     fn draw_tokens(&mut self, count: usize) -> Vec<u32> {

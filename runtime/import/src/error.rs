@@ -9,7 +9,7 @@ use vcr_trace::{TraceError, VcrOutput};
 
 use crate::Format;
 
-/// Why a file could not be imported or written.
+/// An error of importing or writing a file.
 #[derive(Debug, thiserror::Error)]
 pub enum ImportError {
     /// The file could not be opened or read.
@@ -26,7 +26,7 @@ pub enum ImportError {
         /// The file, as the caller named it.
         name: String,
     },
-    /// Neither name nor content tells the format.
+    /// Neither name nor content shows the format.
     #[error("cannot tell the format of `{name}`; name it (known: {known})")]
     UnknownFormat {
         /// The file, as the caller named it.
@@ -34,7 +34,7 @@ pub enum ImportError {
         /// All formats.
         known: String,
     },
-    /// The columns of a table tell nothing.
+    /// The columns of a table are unknown.
     #[error(
         "cannot tell the format of `{name}` by its columns {columns}: tables of requests have `prompt_tokens` and \
          `output_tokens`, data sets a column such as `prompt` or `instruction`"
@@ -50,7 +50,7 @@ pub enum ImportError {
     NoRequests {
         /// The file, as the caller named it.
         name: String,
-        /// What it is.
+        /// Its kind.
         output: VcrOutput,
     },
     /// The file is of another format than was said.
@@ -60,7 +60,7 @@ pub enum ImportError {
         name: String,
         /// The format that was said.
         asked: Format,
-        /// What it is.
+        /// Its kind.
         output: VcrOutput,
     },
     /// Something in the file cannot be used.
@@ -68,11 +68,11 @@ pub enum ImportError {
     Item {
         /// The file, as the caller named it.
         name: String,
-        /// Where in the file.
+        /// The place in the file.
         place: Place,
         /// The field the problem lies in; empty if it lies in none.
         field: String,
-        /// What is wrong, and what to do about it.
+        /// The problem, and the next step.
         problem: String,
     },
     /// A workload trace could not be read.
@@ -95,13 +95,13 @@ pub enum ImportError {
     Tokenizer {
         /// Its file.
         name: String,
-        /// What the library says.
+        /// The library's message.
         problem: String,
     },
     /// This build lacks the library for it.
     #[error("this build of vcr lacks the feature `formats`, which {needed_by} needs; build it with --features full")]
     NotBuilt {
-        /// What needs it.
+        /// The option or format that needs it.
         needed_by: &'static str,
     },
     /// The file holds no request.
@@ -112,7 +112,7 @@ pub enum ImportError {
         /// Items that were skipped.
         skipped: u64,
     },
-    /// What was imported could not be written.
+    /// The output could not be written.
     #[error("cannot write: {source}")]
     Write {
         /// The cause.
@@ -120,7 +120,7 @@ pub enum ImportError {
     },
 }
 
-/// Where in a file.
+/// A place in a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Place {
     /// Nowhere in particular.
@@ -144,7 +144,7 @@ impl fmt::Display for Place {
     }
 }
 
-/// What is wrong with one item: a field, which may be empty, and the problem.
+/// A problem of one item: a field, which may be empty, and the message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Problem {
     pub(crate) field: String,
@@ -162,7 +162,7 @@ impl Problem {
     }
 }
 
-/// Reads a value of JSON; what is wrong is told with the field it is in.
+/// Reads a value of JSON; errors name the field.
 pub(crate) fn decode<'de, T, D>(deserializer: D) -> Result<T, Problem>
 where
     T: serde::Deserialize<'de>,

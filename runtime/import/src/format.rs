@@ -9,7 +9,7 @@ use vcr_trace::{OUTPUT_COLUMNS, PROMPT_COLUMNS, VcrOutput};
 
 use crate::ImportError;
 
-/// What a file can be.
+/// The format of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
     /// A capture, ours or vllm-vcr's.
@@ -193,7 +193,7 @@ impl FromStr for Format {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let found = Self::ALL.into_iter().find(|format| format.name() == text);
-        found.ok_or_else(|| format!("there is no format `{text}`; known: {}", Self::names()))
+        found.ok_or_else(|| format!("invalid format `{text}`: expected {}", Self::names()))
     }
 }
 
@@ -247,6 +247,6 @@ mod tests {
         for format in Format::ALL {
             assert_eq!(format.to_string().parse(), Ok(format));
         }
-        assert!("x".parse::<Format>().expect_err("unknown").contains("known: capture, guidellm"));
+        assert!("x".parse::<Format>().expect_err("unknown").contains("expected capture, guidellm"));
     }
 }

@@ -10,7 +10,7 @@ use crate::ImportError;
 use crate::error::{Place, Problem, decode};
 use crate::output::Tally;
 
-/// How much is read to find the format out.
+/// Bytes read to detect the format.
 const PEEKED_BYTES: usize = 128 << 10;
 
 /// Opens a file for reading; one that is packed is unpacked.
@@ -85,7 +85,7 @@ pub(crate) mod elements {
     /// Gives every element of an array to a function, whose error ends reading.
     pub(crate) struct Each<'a> {
         pub(crate) of: &'a mut dyn FnMut(usize, Value) -> Result<(), ImportError>,
-        /// Where an error goes that the error of the deserializer cannot carry.
+        /// The place of an error that the error of the deserializer cannot carry.
         pub(crate) failed: &'a mut Option<ImportError>,
     }
 

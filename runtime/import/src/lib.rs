@@ -42,10 +42,10 @@ pub use output::{Imported, Note};
 use readers::{agentic, dataset, dynamo, guidellm, llmservingsim, otel, own, requests, workload};
 pub use tokenizer::vocabulary;
 
-/// Where the lines of an import go.
+/// The receiver of the lines of an import.
 pub type Sink<'a> = dyn FnMut(CaptureLine) -> io::Result<()> + 'a;
 
-/// How to import.
+/// Options of an import.
 #[derive(Clone, Debug, Default)]
 pub struct ImportOptions {
     /// The format; `None` finds it out.

@@ -1,4 +1,4 @@
-//! Where importers put what they read, and what they count on the way.
+//! The output of importers, and their counts.
 
 use vcr_trace::capture::{
     BrokenOff, CAPTURE_FORMAT, CAPTURE_VERSION, CaptureEnd, CaptureLine, CaptureMeta, EngineRecord, RequestRecord,
@@ -7,10 +7,10 @@ use vcr_trace::capture::{
 use crate::error::Problem;
 use crate::{Format, ImportError, Sink};
 
-/// What an import came to.
+/// The result of an import.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Imported {
-    /// What the file was.
+    /// The format of the file.
     pub format: Format,
     /// Requests that were imported.
     pub requests: u64,
@@ -18,9 +18,9 @@ pub struct Imported {
     pub skipped: u64,
     /// The first error that was skipped, in words.
     pub first_skipped: Option<String>,
-    /// How it breaks off, if it is a capture that does.
+    /// The way in which it breaks off, if it is a capture that does.
     pub broken_off: Option<BrokenOff>,
-    /// What was left out or taken for something, in order of first appearance.
+    /// Things left out or assumed, in order of first appearance.
     pub notes: Vec<Note>,
 }
 
@@ -29,7 +29,7 @@ pub struct Imported {
 pub struct Note {
     /// What, in words that follow a number.
     pub what: String,
-    /// How many there were.
+    /// Their number.
     pub count: u64,
 }
 

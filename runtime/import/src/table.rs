@@ -10,7 +10,7 @@ use serde::ser::{SerializeMap, SerializeSeq, Serializer};
 
 pub use columns::{Cells, Column};
 
-/// How a table is written.
+/// The format of a table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TableFormat {
     /// Comma-separated values under a header.
@@ -22,7 +22,7 @@ pub enum TableFormat {
 }
 
 impl TableFormat {
-    /// What the name of a file asks for.
+    /// The format by the name of a file.
     #[must_use]
     pub fn of_path(path: &Path) -> Option<Self> {
         match path.extension()?.to_str()? {

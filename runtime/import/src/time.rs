@@ -13,7 +13,7 @@ pub(crate) fn duration_ns(field: &str, value: f64, ns_per_unit: f64) -> Result<u
     if ns.is_finite() && (0.0..MAX_DURATION_NS).contains(&ns) {
         return Ok(ns as u64);
     }
-    Err(Problem::new(field, format!("{value} is no duration; it must be from 0 to 31 years")))
+    Err(Problem::new(field, format!("invalid duration {value}: expected 0 to 31 years")))
 }
 
 /// A time on a clock in a unit of `ns_per_unit`, to the nanosecond as far as a
@@ -23,7 +23,7 @@ pub(crate) fn clock_ns(field: &str, time: f64, ns_per_unit: u32) -> Result<i128,
     if time.is_finite() && time.abs() * f64::from(ns_per_unit) < MAX_CLOCK_NS {
         return Ok(time.trunc() as i128 * i128::from(ns_per_unit) + ns as i128);
     }
-    Err(Problem::new(field, format!("{time} is no time within 126 years of the start of its clock")))
+    Err(Problem::new(field, format!("invalid time {time}: expected one within 126 years of the start of its clock")))
 }
 
 /// Seconds since 1970, to the microsecond: a double holds no more of them.
@@ -35,7 +35,8 @@ pub(crate) fn unix_ns(field: &str, seconds: f64) -> Result<i128, Problem> {
 /// Whole nanoseconds since 1970.
 pub(crate) fn whole_unix_ns(field: &str, ns: u64) -> Result<i128, Problem> {
     let fits = (ns as f64) < MAX_CLOCK_NS;
-    fits.then_some(i128::from(ns)).ok_or_else(|| Problem::new(field, format!("{ns} ns is no time before 2096")))
+    fits.then_some(i128::from(ns))
+        .ok_or_else(|| Problem::new(field, format!("invalid time {ns} ns: expected one before 2096")))
 }
 
 /// A time since 1970 as captures have it.

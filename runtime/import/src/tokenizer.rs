@@ -27,7 +27,7 @@ impl Tokenizer {
     }
 }
 
-/// How a vocabulary writes bytes that are no letters of their own.
+/// The encoding of bytes that are not printable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Spelling {
     /// Each byte is a letter of a fixed alphabet (GPT-2, Llama 3, Qwen).
@@ -41,11 +41,11 @@ const LOW_LINE: char = '\u{2581}';
 
 /// Reads a tokenizer.json and gives what its tokens say, as `json-tokens` takes it:
 /// `vocabulary`, pieces of text and their tokens, by token; and `byte_tokens`, where
-/// every single byte has a token. Special tokens and pieces that are no whole text are
+/// every single byte has a token. Special tokens and pieces that are not whole texts are
 /// left out.
 ///
 /// # Errors
-/// When it is no tokenizer, or one whose pieces are no pieces of the text.
+/// When it is not a tokenizer, or its pieces are not pieces of the text.
 pub fn vocabulary(tokenizer: &Path) -> Result<Value, ImportError> {
     let refused = |problem: String| ImportError::Tokenizer { name: tokenizer.display().to_string(), problem };
     let Tokenizer(read) = Tokenizer::open(tokenizer)?;
@@ -85,7 +85,7 @@ pub fn vocabulary(tokenizer: &Path) -> Result<Value, ImportError> {
     Ok(config)
 }
 
-/// What the parts of a decoder say of the pieces.
+/// The form of pieces, from the parts of a decoder.
 fn spelling_of(decoder: &Value) -> Option<Spelling> {
     match decoder["type"].as_str()? {
         "ByteLevel" => Some(Spelling::ByteLevel),
@@ -157,7 +157,7 @@ mod tests {
         assert_eq!(
             config,
             json!({"vocabulary": {"a": 1, " the": 2, "\n": 3, "\u{e9}": 5}}),
-            "half a letter is no text"
+            "half a letter is not a text"
         );
 
         let letters: Map<String, Value> = (0..=u32::from('\u{143}'))

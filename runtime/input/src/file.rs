@@ -10,7 +10,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use vcr_units::format_bytes;
 
-/// How long the writer of a FIFO may take before somebody is told.
+/// The time after which waiting for the writer of a FIFO is reported.
 const SILENT_WAIT: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
 
 static NOTICE: OnceLock<fn(&str)> = OnceLock::new();
@@ -47,7 +47,7 @@ pub fn is_regular(path: &Path) -> bool {
     fs::metadata(path).is_ok_and(|metadata| metadata.is_file())
 }
 
-/// What something is that is neither a regular file nor a FIFO.
+/// The kind of something that is neither a regular file nor a FIFO.
 fn irregular(kind: FileType) -> Option<(ErrorKind, &'static str)> {
     if kind.is_dir() {
         Some((ErrorKind::IsADirectory, "a directory"))

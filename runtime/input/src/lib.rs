@@ -7,7 +7,7 @@
 //! constants of this file or the process's memory limit ([`memory`]).
 //!
 //! This crate knows no format but that of gzip and of zstd, and prints nothing:
-//! [`on_notice`] is told what a person should know while it waits.
+//! [`on_notice`] gets notices for a person who waits.
 
 mod file;
 mod lines;

@@ -15,7 +15,7 @@ pub struct Lines<R> {
     read_bytes: u64,
 }
 
-/// Why there is no next line.
+/// The reason why a line cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub enum LineError {
     /// The stream cannot be read.
@@ -89,7 +89,7 @@ impl<R: BufRead> Lines<R> {
         self.read_bytes - self.buffer.len() as u64
     }
 
-    /// What the lines are read from.
+    /// The source of the lines.
     pub fn reader(&self) -> &R {
         &self.reader
     }

@@ -30,9 +30,9 @@ static GIVEN_BYTES: AtomicU64 = AtomicU64::new(0);
     format_bytes(*limit_bytes as f64)
 )]
 pub struct MemoryExceeded {
-    /// What it takes.
+    /// The memory in use, in bytes.
     pub resident_bytes: u64,
-    /// What it may take.
+    /// The limit, in bytes.
     pub limit_bytes: u64,
 }
 
@@ -128,15 +128,15 @@ fn group_folders(groups: &str) -> Vec<PathBuf> {
     folders
 }
 
-/// What the group of a folder may still take, if it is limited.
+/// Bytes left of the limit of a folder's group, if it has one.
 fn group_available(folder: &Path) -> Option<u64> {
     let number = |name: &str| fs::read_to_string(folder.join(name)).ok()?.trim().parse::<u64>().ok();
-    // Version 2, then version 1; `max` is no number, and so no limit.
+    // Version 2, then version 1; `max` means no limit.
     let (limit, used) = number("memory.max")
         .and_then(|limit| Some((limit, number("memory.current")?)))
         .or_else(|| Some((number("memory.limit_in_bytes")?, number("memory.usage_in_bytes")?)))?;
     let stat = fs::read_to_string(folder.join("memory.stat")).unwrap_or_default();
-    // The page cache of files that nobody reads goes when room is needed.
+    // The page cache of unused files is freed when memory is needed.
     let cache = stat.lines().find_map(|line| {
         let (name, value) = line.split_once(' ')?;
         matches!(name, "inactive_file" | "total_inactive_file").then(|| value.trim().parse::<u64>().ok()).flatten()

@@ -12,13 +12,13 @@ use crate::{MAX_UNPACK_RATIO, MIN_UNPACKED_BYTES, file, memory};
 /// Large enough that the cost of a call does not show.
 const BUFFER_BYTES: usize = 256 << 10;
 
-/// How much is read between two looks at the memory that the process takes.
+/// Bytes read between two checks of the process's memory.
 const MEMORY_CHECK_BYTES: u64 = 16 << 20;
 
 const GZIP_MAGIC: &[u8] = &[0x1f, 0x8b];
 const ZSTD_MAGIC: &[u8] = &[0x28, 0xb5, 0x2f, 0xfd];
 
-/// How a stream is packed.
+/// The compression of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Packing {
     /// As `gzip` does.
@@ -47,7 +47,7 @@ enum Inner<'a> {
 
 /// An unpacked stream.
 ///
-/// It is told by its first bytes, not by its name, whether a stream is packed. A
+/// The first bytes show whether a stream is packed, not its name. A
 /// packed one ends with an error where it would unpack to more than
 /// [`MIN_UNPACKED_BYTES`] and [`MAX_UNPACK_RATIO`] times its size, and any stream
 /// where the process takes more memory than it may.
@@ -62,7 +62,7 @@ pub struct Unpacked<'a> {
     end: Option<End>,
 }
 
-/// How a stream has ended before its end.
+/// The way in which a stream breaks off.
 #[derive(Clone, Copy)]
 enum End {
     Cut,
@@ -123,14 +123,14 @@ impl<'a> Unpacked<'a> {
     }
 
     /// The same stream, but an archive that stops in its middle ends there, as a
-    /// plain file would; [`is_cut`](Self::is_cut) tells. Otherwise it is an error
+    /// plain file would; see [`is_cut`](Self::is_cut). Otherwise it is an error
     /// of the kind [`ErrorKind::UnexpectedEof`].
     #[must_use]
     pub fn ending_where_cut(self) -> Self {
         Self { ends_where_cut: true, ..self }
     }
 
-    /// How the stream is packed, if it is.
+    /// The compression of the stream, if any.
     pub fn packing(&self) -> Option<Packing> {
         match &self.inner {
             Inner::Plain(_) => None,
@@ -172,7 +172,7 @@ impl<'a> Unpacked<'a> {
         Ok(&self.start[..self.start.len().min(most)])
     }
 
-    /// What is next in the stream, behind what was looked at.
+    /// The rest of the stream, behind the bytes examined.
     fn fill(&mut self) -> io::Result<&[u8]> {
         if let Some(end) = self.end {
             return self.ended(end);
@@ -234,7 +234,7 @@ fn read_up_to(reader: &mut impl Read, out: &mut [u8]) -> io::Result<usize> {
 }
 
 impl Inner<'_> {
-    /// How much of the packed stream was read, if it is one.
+    /// Bytes of the packed stream read so far, if it is one.
     fn packed_bytes(&self) -> Option<u64> {
         match self {
             Self::Plain(_) => None,

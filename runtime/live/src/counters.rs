@@ -1,11 +1,13 @@
 //! Counts of an engine, for metrics and the control plane.
 
+use vcr_wire::FinishReason;
+
 /// Totals of an engine since its process started.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
     /// Requests taken.
     pub requests: u64,
-    /// Requests that ended, by [`vcr_wire::FinishReason`].
+    /// Requests that ended, by [`FinishReason`].
     pub finished: [u64; 5],
     /// Requests that their frontend aborted.
     pub aborted: u64,
@@ -74,8 +76,7 @@ impl Counters {
     /// Requests that ended, by the reason's name.
     #[must_use]
     pub fn finished_by_reason(&self) -> [(&'static str, u64); 5] {
-        let [stop, length, abort, error, repetition] = self.finished;
-        [("stop", stop), ("length", length), ("abort", abort), ("error", error), ("repetition", repetition)]
+        FinishReason::ALL.map(|reason| (reason.name(), self.finished[reason as usize]))
     }
 
     /// The sum of both; of maxima the larger one.

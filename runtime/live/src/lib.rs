@@ -31,7 +31,6 @@ mod error;
 mod faults;
 mod handle;
 mod intake;
-mod json;
 mod kv_transfer;
 mod lifecycle;
 mod playback;

@@ -209,16 +209,8 @@ impl Tokens {
         guest.source.step(&started, &guest.ended, &guest.wants, &mut guest.answer)?;
         guest.started.clear();
         guest.ended.clear();
-        let wanted: usize = guest.wants.iter().map(|want| want.count as usize).sum();
-        if guest.answer.tokens.len() != wanted {
-            let reason = format!("it gave {} tokens where {wanted} were wanted", guest.answer.tokens.len());
-            return Err(TokenError { r#source: "guest".to_owned(), reason });
-        }
-        let mut chosen = guest.answer.tokens.as_slice();
-        for want in &guest.wants {
-            let (own, later) = chosen.split_at(want.count as usize);
-            self.slots[want.slot as usize].listed.extend_from_slice(own);
-            chosen = later;
+        for (want, tokens) in guest.answer.tokens_by_want("guest", &guest.wants)? {
+            self.slots[want.slot as usize].listed.extend_from_slice(tokens);
         }
         Ok(())
     }

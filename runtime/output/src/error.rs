@@ -1,12 +1,12 @@
-//! Why a file is not written.
+//! Errors of outputs.
 
 use std::io;
 use std::path::PathBuf;
 
-/// Why a file is not written.
+/// The reason why a file is not written.
 #[derive(Debug, thiserror::Error)]
 pub enum OutputError {
-    /// A file is there that nobody has allowed to replace.
+    /// A file exists, and replacing it was not allowed.
     #[error("cannot write `{path}`: the file exists already")]
     Exists {
         /// The output.
@@ -53,7 +53,7 @@ pub enum OutputError {
     Folder {
         /// The folder.
         path: PathBuf,
-        /// What the system says.
+        /// The system's message.
         source: io::Error,
     },
     /// The file cannot be written.
@@ -61,13 +61,13 @@ pub enum OutputError {
     Write {
         /// The output.
         path: PathBuf,
-        /// What the system says.
+        /// The system's message.
         source: io::Error,
     },
 }
 
 impl OutputError {
-    /// What to do, if that can be said.
+    /// The next step for the user, if there is one.
     #[must_use]
     pub fn hint(&self) -> Option<&'static str> {
         match self {

@@ -29,11 +29,11 @@ pub struct OutputFolder {
     drafts: Option<Drafts>,
 }
 
-/// Where files lie until all of them are complete.
+/// The folder of files until all of them are complete.
 #[derive(Debug)]
 struct Drafts {
     folder: TempDir,
-    /// Locked as long as the process lives, which tells it from what a process
+    /// Locked as long as the process lives, which distinguishes it from what a process
     /// that was killed has left.
     _lock: File,
     _registered: Registered,

@@ -1,4 +1,4 @@
-//! Which file a path means.
+//! The identity of the file behind a path.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;

@@ -26,7 +26,7 @@ pub use error::OutputError;
 pub use folder::{MARKER, OutputFolder};
 use identity::Known;
 
-/// What one command reads and writes.
+/// The inputs and outputs of one command.
 #[derive(Debug, Default)]
 pub struct Outputs {
     force: bool,
@@ -34,7 +34,7 @@ pub struct Outputs {
     claimed: Vec<Known>,
 }
 
-/// Where an output goes, found to be allowed.
+/// The checked path of an output.
 #[derive(Debug)]
 pub(crate) struct Claim {
     pub(crate) path: PathBuf,

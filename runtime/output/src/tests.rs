@@ -123,7 +123,7 @@ fn a_marked_folder_may_be_written_again() {
     assert_eq!(names(&out), [MARKER, "a", "b"]);
     commit(&["a"], "2", false).expect("it is marked");
     assert_eq!(names(&out), [MARKER, "a"], "what was not written again would be taken for the same run's");
-    // What the marker does not list belongs to somebody else.
+    // Files that the marker does not list are foreign.
     write(&out.join("b"), "theirs");
     assert!(matches!(commit(&["a", "b"], "3", false), Err(OutputError::Exists { .. })));
     assert_eq!(fs::read_to_string(out.join("a")).expect("it is there"), "2");

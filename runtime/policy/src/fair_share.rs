@@ -47,12 +47,12 @@ impl FairShareConfig {
     pub fn build(&self) -> Result<FairShare, InvalidConfig> {
         let mut virtual_per_token = BTreeMap::new();
         for (&tenant, &weight) in &self.weights {
-            let checked = virtual_of(weight, || format!("the weight of tenant {tenant} in `weights`"))?;
+            let checked = virtual_of(weight, "weights", Some(tenant))?;
             virtual_per_token.insert(tenant, checked);
         }
         Ok(FairShare {
             virtual_per_token,
-            default_virtual_per_token: virtual_of(self.default_weight, || "`default_weight`".into())?,
+            default_virtual_per_token: virtual_of(self.default_weight, "default_weight", None)?,
             max_chunk_tokens: checked_chunk(self.max_chunk_tokens)?,
             by_number: BTreeMap::new(),
             tenants: Vec::new(),
@@ -67,10 +67,16 @@ impl FairShareConfig {
     }
 }
 
-fn virtual_of(weight: f64, name: impl Fn() -> alloc::string::String) -> Result<i64, InvalidConfig> {
+/// Virtual time of a token under `weight`, which is the field `field` or, there, that of a tenant.
+fn virtual_of(weight: f64, field: &'static str, tenant: Option<u64>) -> Result<i64, InvalidConfig> {
     let (least, greatest) = WEIGHTS;
     if !(least..=greatest).contains(&weight) {
-        return Err(InvalidConfig(format!("{} must be from {least} to {greatest}, but is {weight}", name())));
+        let subject = match tenant {
+            Some(tenant) => format!("the weight of tenant {tenant} in `{field}`"),
+            None => format!("`{field}`"),
+        };
+        let text = format!("{subject} must be from {least} to {greatest}, but is {weight}");
+        return Err(InvalidConfig { field, text });
     }
     Ok((VIRTUAL_PER_TOKEN / weight + 0.5) as i64)
 }

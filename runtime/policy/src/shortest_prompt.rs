@@ -33,7 +33,10 @@ impl ShortestPromptFirstConfig {
     pub fn build(&self) -> Result<ShortestPromptFirst, InvalidConfig> {
         let aging = self.aging_tokens_per_s;
         if !(0.0..=MAX_AGING_TOKENS_PER_S).contains(&aging) {
-            return Err(InvalidConfig(format!("`aging_tokens_per_s` must be from 0 to 1e6, but is {aging}")));
+            return Err(InvalidConfig {
+                field: "aging_tokens_per_s",
+                text: format!("`aging_tokens_per_s` must be from 0 to 1e6, but is {aging}"),
+            });
         }
         Ok(ShortestPromptFirst {
             // To the nearest thousandth of a token.

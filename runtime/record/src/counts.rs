@@ -1,4 +1,4 @@
-//! What was recorded so far, for whoever watches.
+//! Counts of what was recorded so far.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -29,7 +29,7 @@ macro_rules! counts {
             $(pub(crate) $name: Count,)*
         }
 
-        /// What was recorded.
+        /// Counts of what was recorded.
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
         pub struct RecordSummary {
             $($(#[$meta])* pub $name: u64,)*
@@ -57,7 +57,7 @@ counts! {
     aborted,
     /// Requests that are under way, or were when the capture ended.
     open,
-    /// Requests that were given up because what came of them was not recorded.
+    /// Requests that were given up because their outputs were not recorded.
     broken,
     /// Tokens that requests got.
     tokens,

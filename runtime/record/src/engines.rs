@@ -1,4 +1,4 @@
-//! What engines say of themselves.
+//! Engines and their settings.
 
 use std::collections::BTreeMap;
 
@@ -6,7 +6,6 @@ use serde_json::{Map, Value};
 use sha2::{Digest, Sha256};
 use vcr_trace::capture::EngineRecord;
 
-use crate::json::hex;
 use crate::request::Load;
 
 /// Names, addresses and numbers: settings on which no result depends.
@@ -28,7 +27,7 @@ pub(crate) struct Engine {
     pub(crate) record: Option<EngineRecord>,
     /// Steps recorded so far.
     pub(crate) steps: u64,
-    /// What it last said of its load.
+    /// Its last reported load.
     pub(crate) load: Option<Load>,
     /// Whether it has said that it is dead.
     pub(crate) is_dead: bool,
@@ -56,7 +55,7 @@ fn fingerprint(model: &str, settings: &Map<String, Value>) -> String {
         add(name);
         add(&value.to_string());
     }
-    hex(&hasher.finalize())
+    hex::encode(hasher.finalize())
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! Why a capture cannot be made.
+//! Errors of recording.
 
 use std::io;
 use std::path::PathBuf;
@@ -7,7 +7,7 @@ use std::time::Duration;
 use vcr_output::OutputError;
 use vcr_wire::LinkError;
 
-/// Why a capture cannot be made, or ends.
+/// An error of recording.
 #[derive(Debug, thiserror::Error)]
 pub enum RecordError {
     /// A file of that name must not be written.
@@ -18,49 +18,49 @@ pub enum RecordError {
     Write {
         /// The file.
         path: PathBuf,
-        /// What the system says.
+        /// The system's message.
         source: io::Error,
     },
     /// The name of the file does not say how it is to be packed.
-    #[error("{} must end in .jsonl, .jsonl.gz or .jsonl.zst", path.display())]
+    #[error("invalid file name `{}`: expected .jsonl, .jsonl.gz or .jsonl.zst at its end", path.display())]
     Suffix {
         /// The file.
         path: PathBuf,
     },
     /// A setting that makes no sense.
-    #[error("{setting} must be {expected}")]
+    #[error("invalid {setting}: expected {expected}")]
     Setting {
-        /// Which one.
+        /// Its name.
         setting: &'static str,
-        /// What it may be.
+        /// The valid range.
         expected: &'static str,
     },
-    /// What engines join is what the proxy would join itself.
-    #[error("engines are to join at {engines}, which is where the frontend is to be: {frontend}")]
+    /// The address for engines is the frontend's.
+    #[error("invalid engine address {engines}: expected another one than the frontend's, {frontend}")]
     SameAddress {
-        /// Where engines join.
+        /// The address for engines.
         engines: String,
-        /// Where the frontend is.
+        /// The frontend's address.
         frontend: String,
     },
     /// The frontend does not answer.
     #[error("the frontend at {address} has not answered engine {rank} within {} s: {reason}", waited.as_secs_f64())]
     NoFrontend {
-        /// Where it should be.
+        /// Its expected address.
         address: String,
         /// The engine that has said HELLO.
         rank: u32,
-        /// How long it has waited.
+        /// The time waited.
         waited: Duration,
-        /// Why that may be.
+        /// A possible reason.
         reason: String,
     },
     /// No engine joins.
-    #[error("no engine has come to {address} within {} s", waited.as_secs_f64())]
+    #[error("no engine has connected to {address} within {} s", waited.as_secs_f64())]
     NoEngines {
-        /// Where they should join.
+        /// The address for engines.
         address: String,
-        /// How long they were waited for.
+        /// The time waited.
         waited: Duration,
     },
     /// There is no place for the sockets.

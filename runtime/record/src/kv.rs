@@ -1,21 +1,21 @@
 //! KV events, as lines of a capture.
 
+use std::error::Error;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use serde_json::Value;
-use vcr_wire::{DecodeError, KvEventBatch, KvEventSubscriber, Transport, Value as Wire, decode_sequence, monotonic_ns};
+use vcr_wire::{AsJson, KvEventBatch, KvEventSubscriber, Transport, decode_sequence, monotonic_ns};
 
 use crate::error::RecordError;
-use crate::json::json;
 use crate::queue::Queue;
 
-/// How often a subscriber looks whether it should end.
+/// The interval at which a subscriber checks whether it should end.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// What of events tells tokens, or secrets of tenants.
+/// Fields of events with tokens, or with secrets of tenants.
 const TELLING: [&str; 3] = ["token_ids", "lookahead_token_ids", "extra_keys"];
 
 /// Hears what is published at `endpoint` until `stop`. `rank` is that of
@@ -33,7 +33,7 @@ pub(crate) fn subscribe(
             match subscriber.receive_frames(PAUSE) {
                 Ok(None) => {}
                 Ok(Some(frames)) => {
-                    // What is no batch is found to be none by who decodes it.
+                    // The decoder finds out whether it is a batch.
                     let sequence = frames.get(1).and_then(|frame| decode_sequence(frame).ok()).unwrap_or(u64::MAX);
                     let payload = frames.get(2).map_or(&[][..], Vec::as_slice);
                     queue.push_kv(monotonic_ns(), rank, sequence, payload);
@@ -48,12 +48,12 @@ pub(crate) fn subscribe(
     thread::Builder::new().name("kv-events".to_owned()).spawn(hear).map_err(RecordError::Thread)
 }
 
-/// The engine and the events of a batch as they were sent; without what tells
-/// tokens, unless those may be told.
-pub(crate) fn kv_events(payload: &[u8], with_tokens: bool) -> Result<(Option<u32>, Value), DecodeError> {
-    // The one to know that it is a batch, the other for keys nobody knows yet.
+/// The engine and the events of a batch as they were sent; without fields with
+/// tokens, unless tokens may be recorded.
+pub(crate) fn kv_events(payload: &[u8], with_tokens: bool) -> Result<(Option<u32>, Value), Box<dyn Error>> {
+    // The first to know that it is a batch, the second for keys that it does not know.
     let rank = KvEventBatch::decode(payload)?.data_parallel_rank;
-    let mut events = json(Wire::decode(payload)?).get_mut(1).map_or(Value::Null, Value::take);
+    let mut events = serde_json::to_value(AsJson::new(payload))?.get_mut(1).map_or(Value::Null, Value::take);
     if !with_tokens {
         for event in events.as_array_mut().into_iter().flatten().filter_map(Value::as_object_mut) {
             TELLING.iter().for_each(|key| _ = event.remove(*key));

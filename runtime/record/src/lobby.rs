@@ -1,4 +1,4 @@
-//! What is said while engines, or the frontend, have not come.
+//! Messages while engines, or the frontend, have not connected.
 
 use std::collections::BTreeMap;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -9,7 +9,7 @@ use vcr_wire::{Passed, RelayNotice, RelayTap, Reminders, unresolved_host};
 use crate::error::RecordError;
 use crate::queue::Tap;
 
-/// What is waited for.
+/// The peer that is awaited.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum WaitsFor {
     /// Engines, the first ones or any.
@@ -52,7 +52,7 @@ pub(crate) struct Lobby {
 }
 
 impl Lobby {
-    /// Between the frontend and engines at these addresses; nobody has come.
+    /// Between the frontend and engines at these addresses, before any connection.
     pub(crate) fn new(frontend: &str, engines: &str, timeout: Option<Duration>) -> Self {
         let state = State { engines: BTreeMap::new(), has_had_any: false, is_over: false };
         Self {
@@ -204,7 +204,7 @@ mod tests {
     fn it_gives_up_in_time() {
         let lobby = Lobby::new("tcp://no-such-host.invalid:1", "tcp://e:1", Some(Duration::from_millis(10)));
         let error = lobby.watch().expect_err("nobody comes").to_string();
-        assert_eq!(error, "no engine has come to tcp://e:1 within 0.01 s");
+        assert_eq!(error, "no engine has connected to tcp://e:1 within 0.01 s");
         lobby.noticed(3, &RelayNotice::Hello { again: false });
         let error = lobby.watch().expect_err("nobody answers").to_string();
         assert!(error.contains("has not answered engine 3 within 0.01 s: the host `no-such-host.invalid`"), "{error}");

@@ -16,7 +16,7 @@ const FLUSH_INTERVAL: Duration = Duration::from_millis(100);
 /// When a new file is begun.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Rotation {
-    /// When a file has so many bytes before packing.
+    /// When a file has this many bytes before packing.
     pub size_bytes: Option<u64>,
     /// When a file is so old.
     pub time: Option<Duration>,
@@ -74,7 +74,7 @@ impl Parts {
         Ok(Self { path: path.to_owned(), rotation, meta, open: None, begun: 0 })
     }
 
-    /// What the next file's first line says.
+    /// The next file's meta line.
     pub(crate) fn meta_mut(&mut self) -> &mut CaptureMeta {
         &mut self.meta
     }

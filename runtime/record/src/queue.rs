@@ -1,4 +1,4 @@
-//! What waits between the relay and the recorder.
+//! The queue between the relay and the recorder.
 //!
 //! The relay must never wait for the recorder, so what waits is bounded: once
 //! there is no room, everything is dropped and counted until the recorder has
@@ -12,7 +12,7 @@ use vcr_wire::{Passed, RelayNotice, RelayPath, RelayTap};
 /// Room that is kept when nothing waits.
 const SPARE_BYTES: usize = 1 << 20;
 
-/// One thing that the relay, or a subscriber of KV events, has to tell.
+/// An item of the relay, or of a subscriber of KV events.
 #[derive(Clone, Debug)]
 pub(crate) struct Item {
     /// When, on the system's monotonic clock.
@@ -30,12 +30,12 @@ pub(crate) enum What {
     /// A batch of KV events: the number of the publisher's batch, and the
     /// length of its payload.
     Kv { sequence: u64, length: usize },
-    /// Here, so many messages had no room, up to this instant.
+    /// Number of messages without room, up to this instant.
     Lost { messages: u64, bytes: u64 },
 }
 
 impl Item {
-    /// How many messages it stands for.
+    /// The number of messages that it stands for.
     pub(crate) fn messages(&self) -> u64 {
         match self.what {
             What::Passed { .. } | What::Kv { .. } => 1,
@@ -106,7 +106,7 @@ pub(crate) struct Queue {
 }
 
 impl Queue {
-    /// For so many bytes, those included that the recorder is at.
+    /// In bytes, those included that the recorder works on.
     pub(crate) fn new(limit_bytes: usize) -> Self {
         Self { state: Mutex::default(), bell: Condvar::new(), limit_bytes }
     }
@@ -212,7 +212,7 @@ mod tests {
         assert_eq!(frames, [(1, [&b"a"[..], b"bc"]), (2, [b"", b""]), (3, [b"def", b""])]);
     }
 
-    /// The relay goes on, and what it had no room for is told in its place.
+    /// The relay goes on, and messages without room are counted in their place.
     #[test]
     fn a_full_queue_counts_what_it_drops() {
         let queue = Queue::new(3 * (size_of::<Item>() + 10));

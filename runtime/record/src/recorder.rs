@@ -27,12 +27,12 @@ use crate::writer::Writer;
 /// recorder is not woken for each.
 const PAUSE: Duration = Duration::from_millis(10);
 
-/// What is recorded, and where.
+/// The settings of a recorder.
 #[derive(Clone, Debug)]
 pub struct RecordConfig {
     /// The real frontend's handshake socket.
     pub frontend_handshake: String,
-    /// Where engines say HELLO in its place; port `*` takes a free one.
+    /// The handshake address for engines in its place; port `*` takes a free one.
     pub engine_handshake: String,
     /// How long the first engine, and any answer of the frontend, are waited for;
     /// `None` is for ever.
@@ -58,7 +58,7 @@ pub struct RecordConfig {
     pub output_tokens: bool,
     /// Whether the tokens of prompts are written.
     pub prompt_tokens: bool,
-    /// What may wait to be written down.
+    /// Limit of what waits to be written, in bytes.
     pub queue_bytes: usize,
 }
 
@@ -91,7 +91,7 @@ impl RecordConfig {
 
     fn check(&self) -> Result<(), RecordError> {
         if self.block_size_tokens == 0 {
-            return Err(RecordError::Setting { setting: "the block size", expected: "at least 1 token" });
+            return Err(RecordError::Setting { setting: "block size", expected: "at least 1 token" });
         }
         check_peer_address(&self.frontend_handshake)?;
         check_own_address(&self.engine_handshake)?;
@@ -135,7 +135,7 @@ impl RecorderHandle {
         self.waker.wake();
     }
 
-    /// What was recorded so far.
+    /// Counts of what was recorded so far.
     #[must_use]
     pub fn summary(&self) -> RecordSummary {
         self.counts.summary()
@@ -189,13 +189,13 @@ impl Recorder {
         Ok(Self { relay, writer, subscribers, lobby, watcher, queue, handle, engine_handshake, _folder: folder })
     }
 
-    /// Where engines say HELLO, the port filled in.
+    /// The handshake address for engines, with the actual port.
     #[must_use]
     pub fn engine_handshake(&self) -> &str {
         &self.engine_handshake
     }
 
-    /// What others look at it with.
+    /// A handle for observers.
     #[must_use]
     pub fn handle(&self) -> RecorderHandle {
         self.handle.clone()
@@ -204,7 +204,7 @@ impl Recorder {
     /// Waits for the end of the relay, and ends the capture.
     ///
     /// # Errors
-    /// When the sockets failed, nobody came in time, or the capture could not be
+    /// When the sockets failed, no engine connected in time, or the capture could not be
     /// written; relaying has gone on in the last case.
     pub fn wait(self) -> Result<RecordSummary, RecordError> {
         let relayed = self.relay.join().unwrap_or(Err(RecordError::Panicked("relay")));

@@ -5,7 +5,7 @@ use vcr_wire::{EngineCoreOutput, EngineCoreRequest, EventType, FinishReason, Sto
 
 use crate::json;
 
-/// What of a request is written down, and how.
+/// The parts of a request to record.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Detail {
     pub(crate) hasher: PromptHasher,
@@ -23,7 +23,7 @@ pub(crate) struct Stamp {
 }
 
 impl Stamp {
-    /// How much later this is; by the engine's account where it can be.
+    /// The time since `earlier`; by the engine's clock where it can be.
     fn since_ns(self, earlier: Self) -> u64 {
         match (self.engine_ns, earlier.engine_ns) {
             (Some(now), Some(earlier)) => now.saturating_sub(earlier),
@@ -32,12 +32,12 @@ impl Stamp {
     }
 }
 
-/// What an engine last said of its load.
+/// The last reported load of an engine.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Load {
     pub(crate) running: u32,
     pub(crate) waiting: u32,
-    /// Prompt tokens of its step, if it tells what its steps do.
+    /// Prompt tokens of its step, if known.
     pub(crate) prefill_tokens: Option<u32>,
 }
 
@@ -124,7 +124,7 @@ impl OpenRequest {
         self.record.client as usize
     }
 
-    /// What a step gave it. `load` is what the engine last said of its load.
+    /// Adds the output of a step. `load` is the engine's last reported load.
     pub(crate) fn output(&mut self, output: &EngineCoreOutput, stamp: Stamp, load: Option<&Load>) {
         for event in output.events.iter().flatten() {
             match event.kind {
@@ -183,10 +183,10 @@ impl OpenRequest {
         }
     }
 
-    /// It ended at `at_ns`, for a reason that the engine or the frontend gave.
-    pub(crate) fn ended(mut self, at_ns: u64, reason: &str) -> RequestRecord {
+    /// Its record if it ended at `at_ns`.
+    pub(crate) fn ended(mut self, at_ns: u64, reason: FinishReason) -> RequestRecord {
         self.record.end_ns = Some(at_ns.saturating_sub(self.arrived_ns));
-        self.record.finish_reason = Some(reason.to_owned());
+        self.record.finish_reason = Some(reason.name().to_owned());
         self.unfinished(None)
     }
 
@@ -195,7 +195,7 @@ impl OpenRequest {
         let Self { mut record, gap_tokens, steps, .. } = self;
         record.gap_tokens = gap_tokens.iter().any(|count| *count != 1).then_some(gap_tokens);
         record.steps = steps.filter(|steps| !steps.running.is_empty()).map(|mut steps| {
-            // An engine tells of all its steps what they do, or of none.
+            // An engine reports the contents of all its steps or of none.
             if steps.prefill_tokens.len() != steps.running.len() {
                 steps.prefill_tokens.clear();
             }
@@ -208,22 +208,11 @@ impl OpenRequest {
     }
 }
 
-/// The word of a capture for why a request ended.
-pub(crate) fn reason_name(reason: FinishReason) -> &'static str {
-    match reason {
-        FinishReason::Stop => "stop",
-        FinishReason::Length => "length",
-        FinishReason::Abort => "abort",
-        FinishReason::Error => "error",
-        FinishReason::Repetition => "repetition",
-    }
-}
-
 fn mm_name(feature: &vcr_wire::MmFeature) -> String {
     feature.mm_hash.clone().unwrap_or_else(|| feature.identifier.clone())
 }
 
-/// Which part a request has in a deployment that computes prompts apart.
+/// The part of a request in a disaggregated deployment.
 fn kv_role(params: &Value) -> Option<&'static str> {
     let is_set = |key: &str| params.get(key).and_then(Value::as_bool).unwrap_or(false);
     if is_set("do_remote_decode") { Some("prefill") } else { is_set("do_remote_prefill").then_some("decode") }

@@ -19,7 +19,7 @@ pub(crate) struct Requests {
 }
 
 impl Requests {
-    /// How many there are.
+    /// Their number.
     pub(crate) fn open(&self) -> u32 {
         self.open
     }
@@ -50,7 +50,7 @@ impl Requests {
         Some(request)
     }
 
-    /// Gives up those that `is_meant` says, told engine and request. Returns
+    /// Gives up those for which `is_meant` returns true. Returns
     /// what is known of them, in the order of their arrival.
     pub(crate) fn give_up(
         &mut self,

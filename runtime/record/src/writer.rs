@@ -1,27 +1,26 @@
 //! Turns what passes into lines of a capture.
 
 use std::collections::BTreeMap;
+use std::fmt::Display;
 use std::sync::Arc;
 
 use serde_json::Value;
-use serde_transcode::Transcoder;
 use vcr_trace::capture::{Arrival, Break, CaptureLine, EngineRecord, KvRecord, RequestRecord, StepRecord};
 use vcr_wire::{
-    DecodeError, EngineCoreOutputs, EngineCoreRequest, EngineMessage, RelayNotice, RelayPath, Request, Value as Wire,
+    AsJson, EngineCoreOutputs, EngineCoreRequest, EngineMessage, FinishReason, RelayNotice, RelayPath, Request,
 };
 
 use crate::counts::Counts;
 use crate::engines::{Engine, engine_record};
 use crate::error::RecordError;
-use crate::json::json;
 use crate::kv::kv_events;
 use crate::parts::Parts;
 use crate::queue::{Item, What};
-use crate::request::{Detail, Load, OpenRequest, Stamp, reason_name, saturated};
+use crate::request::{Detail, Load, OpenRequest, Stamp, saturated};
 use crate::requests::Requests;
 
-/// Why the requests under way are given up where messages are missing.
-const LOST: &str = "what came of it was not recorded";
+/// The reason why requests under way are given up where messages are missing.
+const LOST: &str = "its outputs were not recorded";
 
 /// Writes the capture of one deployment.
 pub(crate) struct Writer {
@@ -95,7 +94,7 @@ impl Writer {
                     // One that is over already has nothing to be aborted.
                     if let Some(request) = self.requests.remove(item.rank, id) {
                         self.counts.aborted.add(1);
-                        self.over(request.ended(item.at_ns, "abort"))?;
+                        self.over(request.ended(item.at_ns, FinishReason::Abort))?;
                     }
                 }
                 Ok(())
@@ -160,21 +159,21 @@ impl Writer {
             request.output(output, stamp, load.as_ref());
             if let Some(reason) = output.finish_reason {
                 step.finished += 1;
-                self.finish(item, &output.request_id, reason_name(reason))?;
+                self.finish(item, &output.request_id, reason)?;
             }
         }
         // Most have ended with their last output already; those that have not
         // were ended without one.
         for id in outputs.finished_requests.iter().flatten() {
-            self.finish(item, id, "abort")?;
+            self.finish(item, id, FinishReason::Abort)?;
         }
         self.counts.tokens.add(step.tokens.into());
         self.step(item, frame, &outputs, step)
     }
 
-    fn finish(&mut self, item: &Item, id: &str, reason: &str) -> Result<(), RecordError> {
+    fn finish(&mut self, item: &Item, id: &str, reason: FinishReason) -> Result<(), RecordError> {
         let Some(request) = self.requests.remove(item.rank, id) else { return Ok(()) };
-        self.counts.aborted.add(u64::from(reason == "abort"));
+        self.counts.aborted.add(u64::from(reason == FinishReason::Abort));
         self.over(request.ended(item.at_ns, reason))
     }
 
@@ -195,9 +194,7 @@ impl Writer {
         self.counts.steps.add(1);
         // It was decoded as a message a moment ago. An engine may send this a
         // hundred thousand times a second: no tree of values is made of it.
-        let stats = EngineCoreOutputs::raw_scheduler_stats(frame).ok().flatten();
-        let mut stats = stats.map(rmp_serde::Deserializer::from_read_ref);
-        let scheduler = stats.as_mut().map(Transcoder::new);
+        let scheduler = EngineCoreOutputs::raw_scheduler_stats(frame).ok().flatten().map(AsJson::new);
         let StepRecord { rank, engine_ns, outputs, tokens, finished, .. } = step;
         self.parts.write_step(&StepRecord {
             rank,
@@ -213,7 +210,7 @@ impl Writer {
 
     /// An engine presents itself, to each API server.
     fn registration(&mut self, item: &Item, frame: &[u8]) -> Result<(), RecordError> {
-        let settings = match Wire::decode(frame).map(json) {
+        let settings = match serde_json::to_value(AsJson::new(frame)) {
             Ok(Value::Object(settings)) => settings,
             Ok(_) => return Ok(()),
             Err(error) => return self.undecodable(item, frame.len(), "an engine", &error),
@@ -231,7 +228,7 @@ impl Writer {
         self.parts.write(&CaptureLine::Engine(Box::new(record)))
     }
 
-    /// What the first engine says goes for all: a deployment has one model.
+    /// The first engine's model is that of all: a deployment has one.
     fn complete_meta(&mut self, engine: &EngineRecord) {
         let meta = self.parts.meta_mut();
         if meta.vllm_version.is_none() {
@@ -301,7 +298,7 @@ impl Writer {
         self.give_up(reason, |rank, request| rank == item.rank && is_meant(request))
     }
 
-    /// Messages are missing; nobody knows whose.
+    /// Messages are missing, of unknown requests.
     pub(crate) fn lost(&mut self, at_ns: u64, messages: u64, bytes: u64) -> Result<(), RecordError> {
         self.counts.lost_messages.add(messages);
         self.counts.lost_bytes.add(bytes);
@@ -325,7 +322,7 @@ impl Writer {
         Ok(())
     }
 
-    fn undecodable(&mut self, item: &Item, bytes: usize, from: &str, error: &DecodeError) -> Result<(), RecordError> {
+    fn undecodable(&mut self, item: &Item, bytes: usize, from: &str, error: &dyn Display) -> Result<(), RecordError> {
         self.counts.undecodable.add(1);
         let reason = format!("a message of {bytes} bytes from {from} cannot be read: {error}");
         self.complain(item.rank, &reason);

@@ -7,7 +7,7 @@ use std::str::FromStr;
 
 use crate::error::RegistryError;
 
-/// There is none in this build.
+/// Has no values in this build.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum OciReference {}
 
@@ -33,7 +33,7 @@ impl fmt::Display for OciReference {
     }
 }
 
-/// A guest on disk; there is none without a reference.
+/// A stored guest; it needs a reference.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Found {
     /// Name of the guest.
@@ -44,7 +44,7 @@ pub struct Found {
     pub pinned: OciReference,
 }
 
-/// Credentials, which nothing here needs.
+/// Credentials, which this build does not use.
 #[derive(Clone, Debug, Default)]
 pub struct DockerConfig;
 

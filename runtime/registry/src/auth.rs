@@ -1,30 +1,20 @@
-use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::BufReader;
 use std::path::{Path, PathBuf};
 
-use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD;
+use docker_credential::{CredentialRetrievalError, DockerCredential, get_credential_from_reader};
 use oci_client::secrets::RegistryAuth;
-use serde::Deserialize;
 
 use crate::error::RegistryError;
 
-/// Where Docker keeps credentials: `config.json` in `DOCKER_CONFIG`, or in
-/// `.docker` of the user's home. Credential helpers are not asked.
+/// In the answer of credential helpers for a registry without a login.
+const NOT_FOUND: &str = "credentials not found";
+
+/// Docker's store of credentials: `config.json` in `DOCKER_CONFIG`, or in
+/// `.docker` of the user's home, and the credential helpers that it names.
 #[derive(Clone, Debug, Default)]
 pub struct DockerConfig {
     file: Option<PathBuf>,
-}
-
-#[derive(Deserialize)]
-struct Config {
-    #[serde(default)]
-    auths: BTreeMap<String, Entry>,
-}
-
-#[derive(Deserialize)]
-struct Entry {
-    #[serde(default)]
-    auth: String,
 }
 
 impl DockerConfig {
@@ -42,28 +32,44 @@ impl DockerConfig {
         Self { file: Some(folder.join("config.json")) }
     }
 
-    /// How to show up at `registry`: as whoever logged in there, or as nobody.
+    /// The credentials for `registry`; anonymous without a login there.
     ///
     /// # Errors
-    /// When the file is there and makes no sense.
+    /// When the file or what a credential helper answers is invalid.
     pub(crate) fn auth(&self, registry: &str) -> Result<RegistryAuth, RegistryError> {
         let Some(path) = &self.file else { return Ok(RegistryAuth::Anonymous) };
-        // Whoever never logged in has no such file.
-        let Ok(text) = std::fs::read_to_string(path) else { return Ok(RegistryAuth::Anonymous) };
-        let bad = |reason: String| RegistryError::Credentials { path: path.clone(), reason };
-        let config: Config = serde_json::from_str(&text).map_err(|error| bad(error.to_string()))?;
-        let is_meant = |name: &str| {
-            let name = name.strip_prefix("https://").or_else(|| name.strip_prefix("http://")).unwrap_or(name);
-            name.trim_end_matches('/') == registry
+        // Users who never logged in have no such file.
+        let Ok(file) = File::open(path) else { return Ok(RegistryAuth::Anonymous) };
+        // Errors do not quote credentials.
+        let reason = match get_credential_from_reader(BufReader::new(file), registry) {
+            Ok(DockerCredential::UsernamePassword(user, password)) => return Ok(RegistryAuth::Basic(user, password)),
+            Ok(DockerCredential::IdentityToken(_)) => {
+                format!("`{registry}` has an identity token: expected a user and a password")
+            }
+            Err(CredentialRetrievalError::NoCredentialConfigured) => return Ok(RegistryAuth::Anonymous),
+            Err(CredentialRetrievalError::HelperFailure { stdout, .. }) if stdout.contains(NOT_FOUND) => {
+                return Ok(RegistryAuth::Anonymous);
+            }
+            Err(CredentialRetrievalError::HelperFailure { helper, stdout, stderr }) => {
+                format!("`{helper}` failed for `{registry}`: {}{}", stdout.trim(), stderr.trim())
+            }
+            Err(CredentialRetrievalError::HelperCommunicationError) => {
+                format!("the credential helper for `{registry}` cannot be run")
+            }
+            Err(CredentialRetrievalError::MalformedHelperResponse) => {
+                format!("invalid answer of the credential helper for `{registry}`: expected a user and a secret")
+            }
+            Err(CredentialRetrievalError::CredentialDecodingError) => {
+                format!("invalid `auth` of `{registry}`: expected a user and a password in Base64")
+            }
+            Err(CredentialRetrievalError::CredentialMismatchError) => {
+                format!("`auth` of `{registry}` differs from its `username` and `password`")
+            }
+            Err(CredentialRetrievalError::ConfigReadError | CredentialRetrievalError::ConfigNotFound) => {
+                "expected JSON as Docker writes it".to_owned()
+            }
         };
-        let entry = config.auths.iter().find(|(name, _)| is_meant(name)).map(|(_, entry)| entry);
-        let Some(entry) = entry.filter(|entry| !entry.auth.is_empty()) else { return Ok(RegistryAuth::Anonymous) };
-        // What is wrong is told without what it says: it is a secret.
-        let no_pair = || bad(format!("`auth` of `{registry}` is no user and password in Base64"));
-        let pair = STANDARD.decode(&entry.auth).ok().and_then(|bytes| String::from_utf8(bytes).ok());
-        let pair = pair.ok_or_else(no_pair)?;
-        let (user, password) = pair.split_once(':').ok_or_else(no_pair)?;
-        Ok(RegistryAuth::Basic(user.to_owned(), password.to_owned()))
+        Err(RegistryError::Credentials { path: path.clone(), reason })
     }
 }
 
@@ -78,23 +84,33 @@ mod tests {
     }
 
     #[test]
-    fn whoever_logged_in_is_known_there_and_nowhere_else() {
-        let pair = STANDARD.encode("someone:se:cret");
+    fn a_login_is_used_at_its_registry_only() {
+        // someone:se:cret
+        let entry = r#"{"auth": "c29tZW9uZTpzZTpjcmV0"}"#;
+        let known = || Ok(RegistryAuth::Basic("someone".to_owned(), "se:cret".to_owned()));
         for name in ["ghcr.io", "https://ghcr.io", "https://ghcr.io/"] {
-            let text = format!(r#"{{"auths": {{"{name}": {{"auth": "{pair}"}}}}}}"#);
-            let known = RegistryAuth::Basic("someone".to_owned(), "se:cret".to_owned());
-            assert_eq!(auth(&text, "ghcr.io"), Ok(known));
+            let text = format!(r#"{{"auths": {{"{name}": {entry}}}}}"#);
+            assert_eq!(auth(&text, "ghcr.io"), known());
             assert_eq!(auth(&text, "localhost:5000"), Ok(RegistryAuth::Anonymous));
         }
+        let hub = format!(r#"{{"auths": {{"https://index.docker.io/v1/": {entry}}}}}"#);
+        assert_eq!(auth(&hub, "docker.io"), known());
         assert_eq!(auth("{}", "ghcr.io"), Ok(RegistryAuth::Anonymous));
         assert_eq!(auth(r#"{"auths": {"ghcr.io": {}}}"#, "ghcr.io"), Ok(RegistryAuth::Anonymous));
         assert_eq!(DockerConfig::in_folder(Path::new("/nowhere")).auth("ghcr.io").ok(), Some(RegistryAuth::Anonymous));
     }
 
     #[test]
-    fn what_cannot_be_read_is_told_without_the_secret() {
-        assert!(auth("{", "ghcr.io").expect_err("it is cut off").contains("config.json"));
-        let error = auth(r#"{"auths": {"ghcr.io": {"auth": "secret!"}}}"#, "ghcr.io").expect_err("it is no Base64");
-        assert!(error.contains("`auth` of `ghcr.io`") && !error.contains("secret"), "{error}");
+    fn errors_do_not_quote_secrets() {
+        for (text, expected) in [
+            ("{", "config.json`: expected JSON"),
+            (r#"{"auths": {"ghcr.io": {"auth": "secret!"}}}"#, "invalid `auth` of `ghcr.io`"),
+            (r#"{"auths": {"ghcr.io": {"auth": "anVzdCBhIG5hbWU="}}}"#, "invalid `auth` of `ghcr.io`"),
+            (r#"{"auths": {"ghcr.io": {"identitytoken": "secret"}}}"#, "expected a user and a password"),
+            (r#"{"credHelpers": {"ghcr.io": "vcr-no-such-helper"}}"#, "the credential helper for `ghcr.io`"),
+        ] {
+            let error = auth(text, "ghcr.io").expect_err(expected);
+            assert!(error.contains(expected) && !error.contains("secret"), "{error}");
+        }
     }
 }

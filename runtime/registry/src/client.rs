@@ -16,7 +16,7 @@ use crate::digest::sha256;
 use crate::error::RegistryError;
 use crate::oci_reference::OciReference;
 
-/// What a component is in a registry, as other tools of WebAssembly have it.
+/// The media types of components, as other WebAssembly tools have them.
 const COMPONENT_MEDIA_TYPE: &str = "application/wasm";
 const OLD_COMPONENT_MEDIA_TYPE: &str = "application/vnd.wasm.content.layer.v1+wasm";
 const CONFIG_MEDIA_TYPE: &str = "application/vnd.wasm.config.v0+json";
@@ -25,8 +25,8 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// The longest silence of a registry.
 const READ_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// A conversation with one registry.
-pub(crate) struct Conversation<'a> {
+/// A client of one registry.
+pub(crate) struct RegistryClient<'a> {
     reference: &'a OciReference,
     auth: RegistryAuth,
     client: Client,
@@ -34,20 +34,20 @@ pub(crate) struct Conversation<'a> {
     what: &'static str,
 }
 
-/// What a registry gave: bytes whose digests have been checked.
+/// A download whose digests have been checked.
 pub(crate) struct Pulled {
     pub(crate) manifest_digest: String,
     pub(crate) manifest: Vec<u8>,
     pub(crate) component: Vec<u8>,
 }
 
-impl<'a> Conversation<'a> {
+impl<'a> RegistryClient<'a> {
     pub(crate) fn new(
         reference: &'a OciReference,
         auth: RegistryAuth,
         what: &'static str,
     ) -> Result<Self, RegistryError> {
-        // Fails where somebody has chosen one already, which is as good.
+        // Fails if one is installed already, which will do.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let protocol = if reference.is_local() { ClientProtocol::Http } else { ClientProtocol::Https };
         let client = Client::new(ClientConfig {
@@ -66,7 +66,7 @@ impl<'a> Conversation<'a> {
         Ok(Self { reference, auth, client, runtime: runtime.map_err(reason)?, what })
     }
 
-    /// Gets the component, of at most `bytes_max` bytes.
+    /// Downloads the component, of at most `bytes_max` bytes.
     pub(crate) fn pull(&self, bytes_max: u64) -> Result<Pulled, RegistryError> {
         let image = self.reference.inner();
         let manifest = self.client.pull_manifest_raw(image, &self.auth, &[OCI_IMAGE_MEDIA_TYPE]);
@@ -78,7 +78,7 @@ impl<'a> Conversation<'a> {
         let layer = component_layer(self.reference, &manifest)?;
         let size_bytes = u64::try_from(layer.size).unwrap_or(u64::MAX);
         if size_bytes > bytes_max {
-            return Err(self.no_guest(format!("it has {size_bytes} bytes, but may have {bytes_max}")));
+            return Err(self.not_a_guest(format!("expected at most {bytes_max} bytes, got {size_bytes}")));
         }
         let mut bytes = Bounded { bytes: Vec::new(), bytes_max: size_bytes };
         self.runtime.block_on(self.client.pull_blob(image, &layer, &mut bytes)).map_err(|error| self.failed(&error))?;
@@ -86,7 +86,7 @@ impl<'a> Conversation<'a> {
         Ok(Pulled { manifest_digest, manifest: manifest.to_vec(), component: bytes.bytes })
     }
 
-    /// Puts a component there and gives the digest of its manifest.
+    /// Uploads a component and returns the digest of its manifest.
     pub(crate) fn push(&self, component: Vec<u8>) -> Result<String, RegistryError> {
         let image = self.reference.inner();
         let layer = descriptor(COMPONENT_MEDIA_TYPE, &component);
@@ -131,7 +131,7 @@ impl<'a> Conversation<'a> {
         })
     }
 
-    fn no_guest(&self, problem: String) -> RegistryError {
+    fn not_a_guest(&self, problem: String) -> RegistryError {
         RegistryError::NoGuest { reference: self.reference.to_string(), problem }
     }
 
@@ -168,17 +168,17 @@ fn descriptor(media_type: &str, bytes: &[u8]) -> OciDescriptor {
     }
 }
 
-/// The one layer of a manifest that is a component.
+/// The layer of a manifest that is a component.
 pub(crate) fn component_layer(reference: &OciReference, manifest: &[u8]) -> Result<OciDescriptor, RegistryError> {
-    let no_guest = |problem: String| RegistryError::NoGuest { reference: reference.to_string(), problem };
+    let not_a_guest = |problem: String| RegistryError::NoGuest { reference: reference.to_string(), problem };
     let manifest: OciImageManifest = serde_json::from_slice(manifest)
-        .map_err(|error| no_guest(format!("its manifest is not that of an artifact: {error}")))?;
+        .map_err(|error| not_a_guest(format!("expected the manifest of an artifact: {error}")))?;
     match &manifest.layers[..] {
         [layer] if [COMPONENT_MEDIA_TYPE, OLD_COMPONENT_MEDIA_TYPE].contains(&layer.media_type.as_str()) => {
             Ok(layer.clone())
         }
-        [layer] => Err(no_guest(format!("its layer is of the type `{}`", layer.media_type))),
-        layers => Err(no_guest(format!("it has {} layers, but a component has one", layers.len()))),
+        [layer] => Err(not_a_guest(format!("expected a component, got a layer of the type `{}`", layer.media_type))),
+        layers => Err(not_a_guest(format!("expected 1 layer, got {}", layers.len()))),
     }
 }
 

@@ -1,55 +1,54 @@
 use std::path::PathBuf;
 
-/// Why a guest cannot be had, or given, by reference.
-/// [`RegistryError::hint`] says what to do about it.
+/// An error of pulling or pushing a guest; [`RegistryError::hint`] is the next step.
 #[derive(Debug, thiserror::Error)]
 pub enum RegistryError {
-    /// The text is no reference.
-    #[error("`{text}` is no reference to a guest: {problem}")]
+    /// The text is not a reference.
+    #[error("invalid guest reference `{text}`: {problem}")]
     BadReference {
-        /// What was given.
+        /// The text.
         text: String,
-        /// What is wrong with it.
+        /// The expected form.
         problem: String,
     },
-    /// This build has no client of registries.
+    /// This build lacks the client.
     #[error("this build of vcr lacks the feature `registry`, which `{text}` needs")]
     NotBuilt {
         /// The reference.
         text: String,
     },
-    /// The reference may mean something else tomorrow.
-    #[error("`{reference}` names no digest, so that it may be another guest tomorrow")]
+    /// A reference without a digest, in a place that needs one.
+    #[error("invalid guest reference `{reference}`: expected a digest, since a tag may move to another guest")]
     NoDigest {
         /// The reference.
         reference: String,
     },
-    /// The registry could not be asked, or did not answer as registries do.
+    /// The registry cannot be reached, or its answer is invalid.
     #[error("cannot {what} `{reference}`: {reason}")]
     Registry {
-        /// What was tried: `pull` or `push`.
+        /// The operation: `pull` or `push`.
         what: &'static str,
         /// The reference.
         reference: String,
-        /// What went wrong.
+        /// The cause.
         reason: String,
     },
-    /// What the registry gave has another digest than was asked for.
-    #[error("the registry gave something else for `{reference}`: its digest is {actual}, not {expected}")]
+    /// Content with another digest.
+    #[error("invalid content of `{reference}`: expected the digest {expected}, got {actual}")]
     Mismatch {
         /// The reference.
         reference: String,
-        /// The digest that it, or the manifest, names.
+        /// The digest in the reference or the manifest.
         expected: String,
-        /// The digest of what came.
+        /// The digest of the content.
         actual: String,
     },
-    /// What is there is no WebAssembly component.
-    #[error("`{reference}` is no guest: {problem}")]
+    /// An artifact that is not a WebAssembly component.
+    #[error("invalid artifact `{reference}`: {problem}")]
     NoGuest {
         /// The reference.
         reference: String,
-        /// What it is instead.
+        /// The expected content, and the actual one.
         problem: String,
     },
     /// The store on disk cannot be used.
@@ -57,7 +56,7 @@ pub enum RegistryError {
     Store {
         /// The folder or file.
         path: PathBuf,
-        /// Why not.
+        /// The cause.
         reason: String,
     },
     /// A file cannot be read.
@@ -65,21 +64,21 @@ pub enum RegistryError {
     Read {
         /// The file.
         path: PathBuf,
-        /// Why not.
+        /// The cause.
         source: std::io::Error,
     },
-    /// The credentials are not what Docker writes.
+    /// Docker's credentials are invalid.
     #[error("cannot read the credentials in `{}`: {reason}", path.display())]
     Credentials {
         /// The file.
         path: PathBuf,
-        /// Why not.
+        /// The cause.
         reason: String,
     },
 }
 
 impl RegistryError {
-    /// What to do about the error, where there is something to do.
+    /// The next step for the user, if there is one.
     #[must_use]
     pub fn hint(&self) -> Option<String> {
         let hint = match self {

@@ -1,12 +1,11 @@
 //! Finds guests by reference: a path, or a digest in an OCI registry.
 //!
-//! A registry is asked once. What it gives is checked against the digest of the
-//! reference and kept on disk under that digest, and checked again whenever it
-//! is taken from there. So a run that names a digest gets the same component
-//! everywhere, and needs no network after the first time.
+//! A download is checked against the digest of the reference and stored on disk
+//! under that digest, and checked again at each use. So a run that names a digest
+//! gets the same component everywhere, and needs no network after the first time.
 //!
-//! Owns the store on disk and the words of the distribution protocol; what a
-//! component is, and whether it may run, is for others to say.
+//! Owns the store on disk and the distribution protocol; the content of components
+//! is the matter of `vcr-guest`.
 
 #[cfg(not(feature = "oci"))]
 mod absent;

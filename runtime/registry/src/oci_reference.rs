@@ -19,17 +19,17 @@ impl FromStr for OciReference {
 
     fn from_str(text: &str) -> Result<Self, RegistryError> {
         let bad = |problem: String| RegistryError::BadReference { text: text.to_owned(), problem };
-        let rest = text.strip_prefix(SCHEME).ok_or_else(|| bad(format!("it does not begin with `{SCHEME}`")))?;
+        let rest = text.strip_prefix(SCHEME).ok_or_else(|| bad(format!("expected `{SCHEME}` at its start")))?;
         // Without this the parser would take it for something on Docker Hub.
         let registry = rest.split_once('/').map_or("", |(registry, _)| registry);
         if registry != "localhost" && !registry.contains(['.', ':']) {
-            return Err(bad("it names no registry, such as `ghcr.io` or `localhost:5000`".to_owned()));
+            return Err(bad("expected a registry, such as `ghcr.io` or `localhost:5000`".to_owned()));
         }
         let inner: Reference = rest.parse().map_err(|error| bad(format!("{error}")))?;
         if let Some(digest) = inner.digest()
             && !digest.strip_prefix("sha256:").is_some_and(is_sha256)
         {
-            return Err(bad(format!("`{digest}` is no SHA-256 digest of 64 lower-case hexadecimal digits")));
+            return Err(bad(format!("expected a SHA-256 digest of 64 lower-case hexadecimal digits, got `{digest}`")));
         }
         Ok(Self { inner })
     }
@@ -40,13 +40,13 @@ fn is_sha256(hex: &str) -> bool {
 }
 
 impl OciReference {
-    /// The digest of its manifest, `sha256:...`, where it names one.
+    /// The digest of its manifest, `sha256:...`, if it has one.
     #[must_use]
     pub fn digest(&self) -> Option<&str> {
         self.inner.digest()
     }
 
-    /// What the guest is called: the last part of the repository.
+    /// The name of the guest: the last part of the repository.
     #[must_use]
     pub fn name(&self) -> &str {
         let repository = self.inner.repository();
@@ -68,8 +68,7 @@ impl OciReference {
         self.inner.registry()
     }
 
-    /// Whether the registry is on this machine: only there nothing is lost by
-    /// asking without encryption.
+    /// Whether the registry is on this machine, where plain HTTP is safe.
     pub(crate) fn is_local(&self) -> bool {
         let registry = self.registry();
         let host = registry.rsplit_once(':').map_or(registry, |(host, _)| host);
@@ -91,7 +90,7 @@ mod tests {
     const HEX: &str = "2c26b46b68ffc68ff99b453c1d30413413422d706483bfa0f98a5e886266e7ae";
 
     #[test]
-    fn references_come_back_as_they_were_written() {
+    fn references_round_trip() {
         for text in [
             "oci://ghcr.io/someone/guests/roofline:1.2".to_owned(),
             format!("oci://localhost:5000/roofline@sha256:{HEX}"),
@@ -105,22 +104,22 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_reference_is_refused_with_the_reason() {
-        for (text, told) in [
-            ("oci://roofline:1", "names no registry"),
-            ("oci://library/roofline", "names no registry"),
-            ("oci://", "names no registry"),
-            ("oci://ghcr.io/UPPER", "no reference"),
-            ("oci://ghcr.io/a@sha256:12", "no reference"),
-            (&format!("oci://ghcr.io/a@sha512:{HEX}{HEX}"), "no SHA-256 digest"),
+    fn invalid_references_are_refused_with_the_reason() {
+        for (text, expected) in [
+            ("oci://roofline:1", "expected a registry"),
+            ("oci://library/roofline", "expected a registry"),
+            ("oci://", "expected a registry"),
+            ("oci://ghcr.io/UPPER", "invalid guest reference"),
+            ("oci://ghcr.io/a@sha256:12", "invalid guest reference"),
+            (&format!("oci://ghcr.io/a@sha512:{HEX}{HEX}"), "expected a SHA-256 digest"),
         ] {
             let error = GuestReference::parse(text).expect_err(text).to_string();
-            assert!(error.contains(told), "{text}: {error}");
+            assert!(error.contains(expected), "{text}: {error}");
         }
     }
 
     #[test]
-    fn only_registries_of_this_machine_are_asked_without_encryption() {
+    fn only_registries_of_this_machine_are_accessed_without_encryption() {
         let is_local = |text: &str| text.parse::<OciReference>().expect(text).is_local();
         assert!(is_local("oci://localhost:5000/a") && is_local("oci://127.0.0.1:5000/a"));
         assert!(!is_local("oci://localhost.example.com:5000/a") && !is_local("oci://10.0.0.1:5000/a"));

@@ -1,4 +1,4 @@
-//! Where a guest is.
+//! References to guests.
 
 use std::path::PathBuf;
 
@@ -7,7 +7,7 @@ use crate::error::RegistryError;
 
 pub(crate) const SCHEME: &str = "oci://";
 
-/// Where a guest is.
+/// A reference to a guest.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum GuestReference {
     /// A file.
@@ -17,16 +17,15 @@ pub enum GuestReference {
 }
 
 impl GuestReference {
-    /// Reads a reference: what begins with `oci://` is in a registry, anything
-    /// else is a path.
+    /// Reads a reference: `oci://...` is in a registry, anything else is a path.
     ///
     /// # Errors
-    /// When it begins so and does not go on as a reference does.
+    /// When it begins with `oci://` and is not a reference.
     pub fn parse(text: &str) -> Result<Self, RegistryError> {
         if text.starts_with(SCHEME) { text.parse().map(Self::Oci) } else { Ok(Self::Path(text.into())) }
     }
 
-    /// Whether `text` names something in a registry.
+    /// Whether `text` begins with `oci://`.
     #[must_use]
     pub fn is_oci(text: &str) -> bool {
         text.starts_with(SCHEME)

@@ -1,17 +1,17 @@
 //! Guests on disk, each under the digest of its manifest.
 
-use std::fs::{self, DirBuilder, File};
+use std::fs::{self, DirBuilder};
 use std::io::{self, Write as _};
-use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
+use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 
 use crate::auth::DockerConfig;
-use crate::client::{Conversation, Pulled, component_layer};
+use crate::client::{Pulled, RegistryClient, component_layer};
 use crate::digest::sha256;
 use crate::error::RegistryError;
 use crate::oci_reference::OciReference;
 
-/// Names the folder that pulled guests are kept in, in place of the usual one.
+/// The environment variable that overrides the folder of pulled guests.
 const FOLDER_VARIABLE: &str = "VCR_GUEST_STORE";
 
 /// The largest component that is pulled.
@@ -20,7 +20,7 @@ const COMPONENT_BYTES_MAX: u64 = 64 << 20;
 /// A guest that is on disk.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Found {
-    /// What it is called.
+    /// Name of the guest.
     pub name: String,
     /// The component.
     pub path: PathBuf,
@@ -28,7 +28,7 @@ pub struct Found {
     pub pinned: OciReference,
 }
 
-/// A folder of guests that were pulled, and who asks for more.
+/// A folder of pulled guests, and the credentials to pull more.
 #[derive(Clone, Debug)]
 pub struct Store {
     folder: PathBuf,
@@ -36,10 +36,10 @@ pub struct Store {
 }
 
 impl Store {
-    /// The folder that the environment names, or the usual one of the user.
+    /// The folder that the environment names, or the default of the user.
     ///
     /// # Errors
-    /// When neither is known.
+    /// When the environment names neither.
     pub fn from_env() -> Result<Self, RegistryError> {
         let given = |name| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
         let usual = || {
@@ -48,22 +48,22 @@ impl Store {
         };
         let folder = given(FOLDER_VARIABLE).or_else(usual).ok_or_else(|| RegistryError::Store {
             path: PathBuf::new(),
-            reason: "the environment names no folder for it".to_owned(),
+            reason: format!("set {FOLDER_VARIABLE}, XDG_CACHE_HOME or HOME"),
         })?;
         Ok(Self { folder, docker: DockerConfig::from_env() })
     }
 
-    /// A folder of one's own.
+    /// A store in `folder`.
     #[must_use]
     pub fn new(folder: PathBuf, docker: DockerConfig) -> Self {
         Self { folder, docker }
     }
 
-    /// The guest that a reference with a digest names: from the folder, or from
-    /// its registry if it is not there or not what it should be.
+    /// The guest of a reference with a digest: from the folder, or from its registry
+    /// if it is missing or damaged.
     ///
     /// # Errors
-    /// When there is no digest, or the guest cannot be had.
+    /// When the reference has no digest, or the guest cannot be pulled.
     pub fn find(&self, reference: &OciReference) -> Result<Found, RegistryError> {
         let Some(digest) = reference.digest() else {
             return Err(RegistryError::NoDigest { reference: reference.to_string() });
@@ -74,20 +74,19 @@ impl Store {
         self.pull(reference)
     }
 
-    /// Gets a guest from its registry, by tag or digest.
+    /// Downloads a guest from its registry, by tag or digest.
     ///
     /// # Errors
-    /// When the registry cannot be asked, or gives something else.
+    /// When the registry cannot be reached, or its content is invalid.
     pub fn pull(&self, reference: &OciReference) -> Result<Found, RegistryError> {
         let auth = self.docker.auth(reference.registry())?;
-        let pulled = Conversation::new(reference, auth, "pull")?.pull(COMPONENT_BYTES_MAX)?;
+        let pulled = RegistryClient::new(reference, auth, "pull")?.pull(COMPONENT_BYTES_MAX)?;
         let path = self.keep(&pulled)?;
         let pinned = reference.pinned(&pulled.manifest_digest);
         Ok(Found { name: reference.name().to_owned(), path, pinned })
     }
 
-    /// Puts the component at `path` into a registry and gives the reference with
-    /// its digest.
+    /// Uploads the component at `path` and returns the reference with its digest.
     ///
     /// # Errors
     /// When the file cannot be read or the registry does not take it.
@@ -95,16 +94,15 @@ impl Store {
         let component = vcr_input::read_bytes(path, COMPONENT_BYTES_MAX)
             .map_err(|source| RegistryError::Read { path: path.to_owned(), source })?;
         if let Some(digest) = reference.digest() {
-            let problem = format!("the digest ({digest}) comes of what is pushed; name a tag");
+            let problem = format!("expected a tag in place of `{digest}`, which the content decides");
             return Err(RegistryError::BadReference { text: reference.to_string(), problem });
         }
         let auth = self.docker.auth(reference.registry())?;
-        let digest = Conversation::new(reference, auth, "push")?.push(component)?;
+        let digest = RegistryClient::new(reference, auth, "push")?.push(component)?;
         Ok(reference.pinned(&digest))
     }
 
-    /// The component of the manifest with this digest, if both are there and
-    /// whole.
+    /// The component of the manifest with this digest, if both are stored and intact.
     fn kept(&self, reference: &OciReference, digest: &str) -> Option<PathBuf> {
         let manifest = fs::read(self.manifest_path(digest)).ok()?;
         if sha256(&manifest) != digest {
@@ -136,17 +134,8 @@ impl Store {
 
 /// Writes a file that others see whole or not at all.
 fn write_whole(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    let draft = path.with_extension(format!("{}-{:?}", std::process::id(), std::thread::current().id()));
-    let written = File::options()
-        .write(true)
-        .create(true)
-        .truncate(true)
-        .mode(0o600)
-        .open(&draft)
-        .and_then(|mut file| file.write_all(bytes))
-        .and_then(|()| fs::rename(&draft, path));
-    if written.is_err() {
-        let _ = fs::remove_file(&draft);
-    }
-    written
+    let mut draft = tempfile::NamedTempFile::new_in(path.parent().unwrap_or(path))?;
+    draft.write_all(bytes)?;
+    draft.persist(path)?;
+    Ok(())
 }

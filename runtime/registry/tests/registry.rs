@@ -102,7 +102,7 @@ fn a_damaged_store_is_mended_from_the_registry_or_not_used() {
 }
 
 #[test]
-fn a_registry_that_gives_something_else_is_found_out() {
+fn content_with_another_digest_is_refused() {
     let it = Fixture::new();
     let pinned = it.pushed();
     it.server.lie_about("/blobs/");
@@ -116,21 +116,21 @@ fn a_registry_that_gives_something_else_is_found_out() {
 }
 
 #[test]
-fn a_reference_without_a_digest_is_no_guest_of_a_scenario() {
+fn scenarios_need_a_digest() {
     let it = Fixture::new();
     it.pushed();
     let error = it.store.find(&it.reference(":1")).expect_err("a tag may move");
-    assert!(error.to_string().contains("names no digest"), "{error}");
+    assert!(error.to_string().contains("expected a digest"), "{error}");
     assert!(error.hint().expect("there is a way out").contains("`vcr guest pull oci://127.0.0.1"), "{error}");
 }
 
 #[test]
-fn what_is_not_there_and_who_is_not_there_is_told() {
+fn missing_tags_and_unreachable_registries_are_errors() {
     let it = Fixture::new();
     let error = it.store.pull(&it.reference(":2")).expect_err("there is no such tag");
     assert!(error.to_string().contains("cannot pull `oci://127.0.0.1"), "{error}");
     it.server.shut();
-    let error = it.store.pull(&it.reference(":1")).expect_err("nobody listens");
+    let error = it.store.pull(&it.reference(":1")).expect_err("nothing listens");
     assert!(matches!(error, RegistryError::Registry { .. }), "{error}");
     let nowhere: OciReference = "oci://registry.invalid/guests/one:1".parse().expect("it is a reference");
     let error = it.store.pull(&nowhere).expect_err("there is no such host");
@@ -138,9 +138,9 @@ fn what_is_not_there_and_who_is_not_there_is_told() {
 }
 
 #[test]
-fn whoever_logged_in_is_let_in() {
+fn logins_are_used() {
     let it = Fixture::with_password(Some("someone:secret"));
-    let error = it.store.push(&it.file(), &it.reference(":1")).expect_err("nobody is not let in");
+    let error = it.store.push(&it.file(), &it.reference(":1")).expect_err("anonymous access is refused");
     assert!(!error.to_string().contains("secret"), "{error}");
     let registry = format!("127.0.0.1:{}", it.server.port());
     let config = serde_json::json!({ "auths": { registry: { "auth": "c29tZW9uZTpzZWNyZXQ=" } } });
@@ -150,7 +150,7 @@ fn whoever_logged_in_is_let_in() {
 }
 
 #[test]
-fn an_artifact_that_is_no_component_is_refused() {
+fn artifacts_other_than_components_are_refused() {
     let it = Fixture::new();
     let layer = |media_type: &str| serde_json::json!({ "mediaType": media_type, "digest": format!("sha256:{}", "0".repeat(64)), "size": 3 });
     let manifest = |layers: serde_json::Value| {
@@ -161,18 +161,21 @@ fn an_artifact_that_is_no_component_is_refused() {
             "layers": layers,
         })
     };
-    for (layers, told) in [
-        (serde_json::json!([layer("application/vnd.oci.image.layer.v1.tar+gzip")]), "its layer is of the type"),
-        (serde_json::json!([]), "it has 0 layers"),
-        (serde_json::json!([layer("application/wasm"), layer("application/wasm")]), "it has 2 layers"),
+    for (layers, expected) in [
+        (
+            serde_json::json!([layer("application/vnd.oci.image.layer.v1.tar+gzip")]),
+            "expected a component, got a layer of the type",
+        ),
+        (serde_json::json!([]), "expected 1 layer, got 0"),
+        (serde_json::json!([layer("application/wasm"), layer("application/wasm")]), "expected 1 layer, got 2"),
     ] {
         it.server.put_manifest("/v2/guests/one/manifests/7", manifest(layers).to_string().into_bytes());
-        let error = it.store.pull(&it.reference(":7")).expect_err(told).to_string();
-        assert!(error.contains(told), "{error}");
+        let error = it.store.pull(&it.reference(":7")).expect_err(expected).to_string();
+        assert!(error.contains(expected), "{error}");
     }
     let mut huge = layer("application/wasm");
     huge["size"] = (1_u64 << 40).into();
     it.server.put_manifest("/v2/guests/one/manifests/7", manifest(serde_json::json!([huge])).to_string().into_bytes());
     let error = it.store.pull(&it.reference(":7")).expect_err("it is too large").to_string();
-    assert!(error.contains("1099511627776 bytes, but may have 67108864"), "{error}");
+    assert!(error.contains("expected at most 67108864 bytes, got 1099511627776"), "{error}");
 }

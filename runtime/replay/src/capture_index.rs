@@ -15,7 +15,7 @@ use crate::params;
 /// Tokens of a block, where a capture does not say it.
 const DEFAULT_BLOCK_SIZE_TOKENS: u32 = 16;
 
-/// What matching must know of a record.
+/// The fields of a record that matching needs.
 #[derive(Clone, Copy)]
 struct Head<'a> {
     arrival_ns: Option<u64>,
@@ -37,13 +37,13 @@ struct CaptureIndexBuilder {
     arrivals_ns: Vec<Option<u64>>,
     ids: Vec<(u64, Row)>,
     sessions: Vec<(u64, Row)>,
-    /// What stands for the parameters of each.
+    /// The key of each one's parameters.
     params: Vec<u64>,
     has_hashes: bool,
     num_with_tokens: u32,
 }
 
-/// Where records are, by row.
+/// Positions of records, by row.
 enum Store {
     File(Box<CaptureFile>, Vec<CapturePosition>),
     Memory(Vec<RequestRecord>),
@@ -66,16 +66,16 @@ pub struct CaptureIndex {
     store: Store,
 }
 
-/// How a capture is opened.
+/// Options of opening a capture.
 #[derive(Clone, Debug, Default)]
 pub struct CaptureIndexOptions {
     /// Skip and count lines that cannot be used, where they are errors otherwise.
     pub lenient: bool,
-    /// What the capture must be of.
+    /// Expectations of the capture.
     pub expected: Expectation,
 }
 
-/// What a capture must be of; `None` is anything.
+/// Expectations of a capture; `None` is anything.
 #[derive(Clone, Debug, Default)]
 pub struct Expectation {
     /// Its fingerprint.
@@ -84,21 +84,21 @@ pub struct Expectation {
     pub model: Option<String>,
 }
 
-/// Why a capture cannot be replayed.
+/// An error of opening a capture for playback.
 #[derive(Debug, thiserror::Error)]
 pub enum ReplayError {
     /// It cannot be read.
     #[error(transparent)]
     Capture(#[from] CaptureError),
     /// It holds no request.
-    #[error("{}: the capture holds no request that is over, so there is nothing to replay", path.display())]
+    #[error("{}: expected at least one finished request to replay", path.display())]
     Empty {
         /// The file.
         path: PathBuf,
     },
     /// It is of something else.
     #[error(
-        "{}: the capture's {what} is {}, but {expected} was expected; replay a capture of that, or drop the option that \
+        "{}: invalid {what} of the capture, {}: expected {expected}; replay a capture of that, or drop the option that \
          expects it",
         path.display(),
         found.as_deref().unwrap_or("not known")
@@ -106,14 +106,14 @@ pub enum ReplayError {
     Unexpected {
         /// The file.
         path: PathBuf,
-        /// What differs.
+        /// The property that differs.
         what: &'static str,
         /// That of the capture.
         found: Option<String>,
-        /// What was asked for.
+        /// The expected value.
         expected: String,
     },
-    /// Nothing in it tells prompts apart.
+    /// Nothing in it distinguishes prompts.
     #[error(
         "{}: no record has hashes of its prompt, so requests cannot be matched by content; match by index, id or session",
         path.display()
@@ -124,7 +124,7 @@ pub enum ReplayError {
     },
 }
 
-/// What stands for a name.
+/// The key of a name.
 pub(crate) fn name_key(name: &str) -> u64 {
     xxh3_64(name.as_bytes())
 }
@@ -237,7 +237,7 @@ impl CaptureIndex {
         Ok(Self { summary, ..builder.finish(path.to_owned(), meta, by_row) })
     }
 
-    /// What reading it has shown: how it breaks off, what was skipped.
+    /// The summary of reading it: breaks and skipped lines.
     #[must_use]
     pub fn summary(&self) -> &CaptureSummary {
         &self.summary
@@ -249,13 +249,13 @@ impl CaptureIndex {
         &self.path
     }
 
-    /// What the capture says of itself.
+    /// The capture's meta line.
     #[must_use]
     pub fn meta(&self) -> &CaptureMeta {
         &self.meta
     }
 
-    /// How prompts must be hashed to be compared with those of the capture.
+    /// The hasher of prompts to compare with those of the capture.
     #[must_use]
     pub fn hasher(&self) -> PromptHasher {
         PromptHasher {
@@ -265,19 +265,19 @@ impl CaptureIndex {
         }
     }
 
-    /// How many records there are.
+    /// The number of records.
     #[must_use]
     pub fn num_records(&self) -> u32 {
         self.num_records
     }
 
-    /// How many of them hold the tokens of their answer, or have none to hold.
+    /// Number of those that hold the tokens of their answer, or have none to hold.
     #[must_use]
     pub fn num_with_tokens(&self) -> u32 {
         self.num_with_tokens
     }
 
-    /// Whether records can be told apart by their prompts.
+    /// Whether records can be distinguished by their prompts.
     #[must_use]
     pub fn has_hashes(&self) -> bool {
         self.has_hashes
@@ -312,7 +312,7 @@ impl CaptureIndex {
         self.tree.memory_bytes() + positions + names
     }
 
-    /// Different prefixes that the index tells apart.
+    /// Different prefixes in the index.
     #[must_use]
     pub fn num_prefixes(&self) -> usize {
         self.tree.num_nodes()

@@ -1,10 +1,10 @@
-//! What a replay came to.
+//! Counts of a replay.
 
 use serde::Serialize;
 
 use crate::matcher::Match;
 
-/// How requests were matched, in numbers.
+/// Numbers of requests by the way they were matched.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Counts {
     /// Requests that got the record of their very prompt, or the one they named.
@@ -62,7 +62,7 @@ pub struct Divergence {
 /// The first of them; all are counted.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Divergences {
-    /// How many there were.
+    /// Their number.
     pub total: u64,
     /// The first of them, at most [`Divergences::MOST`].
     pub first: Vec<Divergence>,

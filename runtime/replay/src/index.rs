@@ -53,7 +53,7 @@ impl Entry {
     }
 }
 
-/// Where the prompts of a capture agree.
+/// Shared prefixes of the prompts of a capture.
 #[derive(Debug, Default)]
 pub(crate) struct PromptTree {
     nodes: Vec<Node>,
@@ -202,7 +202,7 @@ impl PromptTree {
         Places { start: places.start + start as u32, end: places.start + (start + len) as u32 }
     }
 
-    /// What stands for the parameters of a record.
+    /// The key of a record's parameters.
     pub(crate) fn params_of(&self, row: Row) -> u64 {
         self.params.get(self.place_of(row) as usize).copied().unwrap_or(UNKNOWN)
     }
@@ -222,7 +222,7 @@ impl PromptTree {
         self.place_of_row[row as usize]
     }
 
-    /// How many nodes there are.
+    /// The number of nodes.
     pub(crate) fn num_nodes(&self) -> usize {
         self.nodes.len()
     }

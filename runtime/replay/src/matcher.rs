@@ -1,4 +1,4 @@
-//! Who answers which request: each record once, in order of arrival among
+//! The assignment of records to requests: each record once, in order of arrival among
 //! equals.
 
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use crate::capture_index::CaptureIndex;
 use crate::index::{Places, Row, Unused, end_by_length};
 use crate::params;
 
-/// How requests find their records.
+/// The rule by which requests find their records.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum MatchBy {
     /// By the hashes of their prompts.
@@ -24,7 +24,7 @@ pub enum MatchBy {
     Session,
 }
 
-/// What becomes of requests without a record.
+/// The treatment of requests without a record.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Unmatched {
     /// They are answered as if there were no capture.
@@ -65,7 +65,7 @@ impl<'a> Asked<'a> {
     }
 }
 
-/// What a request got.
+/// The result of matching a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Match {
     /// The record of this very prompt, or the one it named.
@@ -75,7 +75,7 @@ pub enum Match {
     OtherParams(Row),
     /// A record with the same full blocks and another tail.
     SameBlocks(Row),
-    /// The record that shares most of its blocks; so many of them.
+    /// The record that shares most of its blocks, and their number.
     Nearest {
         /// The record.
         row: Row,
@@ -124,19 +124,19 @@ impl Matcher {
         &self.captures
     }
 
-    /// What becomes of requests without a record.
+    /// The treatment of requests without a record.
     #[must_use]
     pub fn policy(&self) -> Unmatched {
         self.policy
     }
 
-    /// Records that nobody asked for yet.
+    /// Records not requested yet.
     #[must_use]
     pub fn num_unused(&self) -> u32 {
         self.captures.num_records() - self.num_used
     }
 
-    /// Whether nobody asked for this record yet.
+    /// Whether this record was not requested yet.
     #[must_use]
     pub fn is_unused(&self, row: Row) -> bool {
         self.unused.has(self.captures.tree().place_of(row))
@@ -194,7 +194,7 @@ impl Matcher {
     }
 
     /// Among records of the same prompt, of which `first` is the first: one with
-    /// these parameters, or one whose parameters nobody knows.
+    /// these parameters, or one with unknown parameters.
     fn by_params<E: Iterator<Item = Places>>(&self, params: u64, first: Row, ends: impl Fn() -> E) -> Match {
         let tree = self.captures.tree();
         if params == params::UNKNOWN || tree.params_of(first) == params {
@@ -344,7 +344,7 @@ mod tests {
         assert_eq!(take(&mut matcher, fifty.clone()), Match::Exact(2));
         assert_eq!(take(&mut matcher, fifty.clone()), Match::OtherParams(3), "better than none");
         assert_eq!(take(&mut matcher, fifty.clone()), Match::None { common_blocks: 0 });
-        // Records that do not tell go before those that tell something else.
+        // Records with unknown parameters go before those with others.
         let mut matcher = records(&[five.clone(), json!({}), five]);
         assert_eq!(take(&mut matcher, fifty.clone()), Match::Exact(1));
         assert_eq!(take(&mut matcher, fifty.clone()), Match::OtherParams(0));

@@ -28,11 +28,11 @@ const DECIDING: [(&str, &str); 18] = [
     ("top_p", "1"),
 ];
 
-/// Stands for parameters that nobody knows.
+/// Unknown parameters.
 pub(crate) const UNKNOWN: u64 = 0;
 
 /// Stands for the deciding ones among `params`; equal ones have equal keys. A
-/// record without any does not tell: importers leave out what their tool does.
+/// record without any is unknown: importers leave out what their tool does.
 pub(crate) fn key(params: &Map<String, Value>) -> u64 {
     if params.is_empty() {
         return UNKNOWN;

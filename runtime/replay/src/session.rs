@@ -25,12 +25,12 @@ struct State {
     has_failed: bool,
 }
 
-/// What a request is answered with.
+/// The answer to a request.
 #[derive(Debug, Default)]
 pub struct Answer {
     /// The record, if it got one.
     pub record: Option<Box<RequestRecord>>,
-    /// Where its prompt diverged, if it did: a sentence for the log.
+    /// The place where its prompt diverged, if it did: a sentence for the log.
     pub divergence: Option<String>,
     /// In what the sampling parameters of its record are others, where the
     /// replay is strict: a sentence for the log.
@@ -41,16 +41,16 @@ pub struct Answer {
     pub ends_run: bool,
 }
 
-/// What a replay came to.
+/// The result of a replay.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct ReplayReport {
     /// Records of the capture.
     pub records: u32,
-    /// Those that nobody asked for.
+    /// Those not requested.
     pub unused: u32,
     /// The names of the first of those.
     pub first_unused: Vec<String>,
-    /// How requests were matched.
+    /// Counts of matches.
     #[serde(flatten)]
     pub counts: Counts,
     /// Requests whose prompt is not that of a record.
@@ -123,7 +123,7 @@ impl Replay {
         })
     }
 
-    /// What it came to so far.
+    /// The result so far.
     #[must_use]
     pub fn report(&self) -> ReplayReport {
         let state = self.state();

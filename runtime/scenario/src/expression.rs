@@ -1,13 +1,14 @@
-//! Single words of the vocabulary, for commands that take one as an option:
+//! Single values of the vocabulary, for commands that take one as an option:
 //! `knobs(#{ ttft: "200ms", itl: "10ms" })`.
 
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use rhai::Dynamic;
+use rhai::{Dynamic, Position};
 use vcr_cluster::{LatencyFactory, PolicyFactory, PoolConfig, RouterConfig, ScalerFactory};
 use vcr_core::{Policy, SchedulerRules};
+use vcr_guest::Limits;
 use vcr_random::Distribution;
 
 use crate::script::context::Context;
@@ -15,17 +16,17 @@ use crate::script::error::{self, Blame, ScenarioError};
 use crate::script::options::{ScriptDistribution, as_number};
 use crate::vocabulary::cluster::PoolSpec;
 use crate::vocabulary::engine::compat;
+use crate::vocabulary::guest::GuestSpec;
 use crate::vocabulary::latency::LatencySpec;
 use crate::vocabulary::policy::PolicySpec;
 use crate::vocabulary::{autoscale, router, script_engine};
 use crate::{RunOptions, Silent};
 
-/// The latency model that `source` makes. Relative paths in it start at `folder`;
-/// `name` says in errors where it was written. A call of a guest among them may
-/// take `guest_wall_time`, where engines are live.
+/// The latency model that `source` makes. Relative paths in it start at `folder`; `name` is
+/// its origin for errors. With live engines, calls of guests may take `guest_wall_time`.
 ///
 /// # Errors
-/// When it is no expression of the vocabulary, or makes something else.
+/// When it is not an expression of the vocabulary, or has another kind of value.
 pub fn latency(
     name: &str,
     source: &str,
@@ -89,12 +90,12 @@ fn options_of_flags(flags: &str) -> String {
     options
 }
 
-/// The scheduling policy that `source` names or makes: what engines follow, and
-/// what ranks for them, where that is not their own rules. A name stands as it
-/// is; otherwise like [`latency`].
+/// The scheduling policy that `source` names or makes: the policy of engines, and what ranks
+/// for them unless their own rules apply. A name is taken as it is; otherwise like
+/// [`latency`].
 ///
 /// # Errors
-/// When it is no expression of the vocabulary, or makes something else.
+/// When it is not an expression of the vocabulary, or has another kind of value.
 pub fn policy(
     name: &str,
     source: &str,
@@ -108,8 +109,8 @@ pub fn policy(
     Ok((spec.policy, spec.factory))
 }
 
-/// Like [`policy`], for what takes the place of a guest that ranks: also
-/// `fcfs` and `priority` become something that ranks.
+/// Like [`policy`], as the fallback of a guest: `fcfs` and `priority` also become policies
+/// that rank.
 ///
 /// # Errors
 /// As there.
@@ -123,11 +124,11 @@ pub fn ranking_policy(
     Ok(PolicySpec { policy, factory }.into_ranking())
 }
 
-/// The router that `source` names or makes. A name stands as it is; otherwise like
+/// The router that `source` names or makes. A name is taken as it is; otherwise like
 /// [`latency`].
 ///
 /// # Errors
-/// When it is no expression of the vocabulary, or makes something else.
+/// When it is not an expression of the vocabulary, or has another kind of value.
 pub fn router(
     name: &str,
     source: &str,
@@ -140,19 +141,41 @@ pub fn router(
     })
 }
 
-/// The autoscaler that a guest is, which `source` makes; otherwise like [`latency`].
+/// The latency model that a guest is: its path, relative to the working directory, or
+/// its `oci://` reference. `name` is its origin for errors.
 ///
 /// # Errors
-/// When it is no expression of the vocabulary, or makes something else.
-pub fn guest_autoscaler(name: &str, source: &str, folder: &Path) -> Result<ScalerFactory, ScenarioError> {
-    autoscale::of_guest(&evaluate(name, source, folder, None)?)
+/// When it cannot be loaded, or is of another world.
+pub fn guest_latency(name: &str, reference: &str) -> Result<LatencyFactory, ScenarioError> {
+    let spec = LatencySpec::of(&guest(name, reference, "{}")?).map_err(|what| {
+        wrong(name, &format!("it must be {what}"), "give the path of a guest that is a latency model")
+    })?;
+    Ok(spec.factory)
+}
+
+/// The router that a guest is; otherwise like [`guest_latency`].
+///
+/// # Errors
+/// As there.
+pub fn guest_router(name: &str, reference: &str) -> Result<RouterConfig, ScenarioError> {
+    router::of(&guest(name, reference, "{}")?)
+        .map_err(|what| wrong(name, &format!("it must be {what}"), "give the path of a guest that is a router"))
+}
+
+/// The autoscaler that a guest is, with its configuration as JSON; otherwise like
+/// [`guest_latency`].
+///
+/// # Errors
+/// As there, or when it refuses its configuration.
+pub fn guest_autoscaler(name: &str, reference: &str, config_json: &str) -> Result<ScalerFactory, ScenarioError> {
+    autoscale::of_guest(&guest(name, reference, config_json)?)
         .map_err(|what| wrong(name, &format!("it must be {what}"), "give the path of a guest that is an autoscaler"))
 }
 
 /// The distribution of counts that `source` makes; a number is one, too.
 ///
 /// # Errors
-/// When it is no expression of the vocabulary, or makes something else.
+/// When it is not an expression of the vocabulary, or has another kind of value.
 pub fn count_distribution(name: &str, source: &str) -> Result<Distribution, ScenarioError> {
     let value = evaluate(name, source, Path::new(""), None)?;
     if let Some(value) = as_number(&value) {
@@ -160,14 +183,16 @@ pub fn count_distribution(name: &str, source: &str) -> Result<Distribution, Scen
     }
     match value.try_cast::<ScriptDistribution>() {
         Some(made) if !made.is_time => Ok(made.distribution),
-        _ => Err(wrong(name, "it is no distribution of counts", "write a number, or for example lognormal(200, 80)")),
+        _ => {
+            Err(wrong(name, "it must be a distribution of counts", "write a number, or for example lognormal(200, 80)"))
+        }
     }
 }
 
-/// Whose scheduler rules a line of vLLM has (`0.27` to `0.33`).
+/// The scheduler rules of a minor version of vLLM (`0.27` to `0.33`).
 #[must_use]
-pub fn scheduler_rules(line: &str) -> Option<SchedulerRules> {
-    compat::rules(line)
+pub fn scheduler_rules(minor: &str) -> Option<SchedulerRules> {
+    compat::rules(minor)
 }
 
 fn wrong(name: &str, message: &str, hint: &str) -> ScenarioError {
@@ -180,10 +205,30 @@ fn wrong(name: &str, message: &str, hint: &str) -> ScenarioError {
     }
 }
 
-/// What `source` makes, or the word that it is.
+/// The value of `source`, or the name that it is.
 fn named(name: &str, source: &str, folder: &Path, guest_wall_time: Option<Duration>) -> Result<Dynamic, ScenarioError> {
     let is_word = source.chars().all(|character| character.is_ascii_alphanumeric() || "-_".contains(character));
     if is_word { Ok(Dynamic::from(source.to_owned())) } else { evaluate(name, source, folder, guest_wall_time) }
+}
+
+/// A guest as the vocabulary has it, without a script.
+fn guest(name: &str, reference: &str, config_json: &str) -> Result<Dynamic, ScenarioError> {
+    let context = context(String::new(), Path::new(""), None);
+    let loaded = GuestSpec::load(&context, reference, Limits::default(), config_json.to_owned(), Position::NONE);
+    let spec = loaded.map_err(|thrown| ScenarioError {
+        blame: thrown.blame,
+        file: name.to_owned(),
+        at: None,
+        message: thrown.message,
+        hint: thrown.hint,
+    })?;
+    Ok(Dynamic::from(spec))
+}
+
+fn context(source: String, folder: &Path, guest_wall_time: Option<Duration>) -> Arc<Context> {
+    let mut context = Context::new(source, folder.to_owned(), RunOptions::default(), Arc::new(Silent), None);
+    context.guest_wall_time = guest_wall_time;
+    Arc::new(context)
 }
 
 fn evaluate(
@@ -192,10 +237,7 @@ fn evaluate(
     folder: &Path,
     guest_wall_time: Option<Duration>,
 ) -> Result<Dynamic, ScenarioError> {
-    let options = RunOptions::default();
-    let mut context = Context::new(source.to_owned(), folder.to_owned(), options, Arc::new(Silent), None);
-    context.guest_wall_time = guest_wall_time;
-    let context = Arc::new(context);
+    let context = context(source.to_owned(), folder, guest_wall_time);
     let engine = script_engine(&context);
     engine.eval_expression::<Dynamic>(source).map_err(|error| error::from_script(name, &error))
 }

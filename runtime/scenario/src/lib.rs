@@ -1,8 +1,8 @@
 //! Scenarios: Rhai scripts that describe clusters, workloads and assertions.
 //!
 //! The only crate that knows Rhai. [`run_file`] executes a script, whose `run`
-//! calls are simulations in virtual time, and gives the [`Outcome`]: every
-//! report, every assertion, and one fingerprint over all of it. The vocabulary is
+//! calls are simulations in virtual time, and returns the [`Outcome`]: every report, every
+//! assertion, and one fingerprint over all of it. The vocabulary is
 //! described in `docs/reference/scenarios`.
 
 mod assertion;
@@ -42,24 +42,24 @@ use script::context::Context;
 use script::error;
 use vocabulary::parameter;
 
-/// What a user sets from outside the script.
+/// Settings from outside the script.
 #[derive(Clone, Debug)]
 pub struct RunOptions {
     /// Replaces the seed of every run.
     pub seed: Option<u64>,
     /// Values for `param(name, default)`.
     pub parameters: BTreeMap<String, String>,
-    /// Runs that go on side by side within a `run_all`.
+    /// Maximum number of parallel runs within a `run_all`.
     pub threads: usize,
-    /// Runs that the scenario may make.
+    /// Maximum number of runs of the scenario.
     pub max_runs: u64,
     /// How often each run is simulated again with drawn coefficients of its latency
     /// models, where these can be drawn.
     pub uncertainty: usize,
     /// The folder to write to.
     pub out: Option<PathBuf>,
-    /// What is written to the folder. None: everything, but steps and trace only
-    /// as long as they have no more than `steps_limit_bytes` together.
+    /// Files to write to the folder. None: all, but steps and trace only while they have at
+    /// most `steps_limit_bytes` together.
     pub files: Option<Vec<OutFile>>,
     /// See `files`.
     pub steps_limit_bytes: u64,
@@ -67,8 +67,8 @@ pub struct RunOptions {
     pub requests: Option<PathBuf>,
     /// Whether files that exist are replaced.
     pub force: bool,
-    /// Digest the files that the script reads, for whoever writes or prints the
-    /// report. Where `out` is given they are in any case.
+    /// Digest the files that the script reads, for a report that the caller writes or prints.
+    /// With `out` they are digested in any case.
     pub digests_inputs: bool,
 }
 
@@ -90,34 +90,34 @@ impl Default for RunOptions {
     }
 }
 
-/// Hears of a scenario while it goes on. Runs may be side by side.
+/// Receives the progress of a scenario. Runs may be parallel.
 pub trait Reporter: Send + Sync {
     /// A run begins.
     fn run_started(&self, _name: &str) {}
-    /// A run goes on.
+    /// A run has made progress.
     fn progress(&self, _name: &str, _progress: &Progress) {}
-    /// So many of the draws of a run are done, of so many.
+    /// Draws of a run that are done, and of how many.
     fn drawn(&self, _name: &str, _done: usize, _of: usize) {}
-    /// A run is over, well or not.
+    /// A run has ended or failed.
     fn run_ended(&self, _name: &str) {}
     /// The script printed something.
     fn print(&self, _text: &str) {}
-    /// Something is odd but no error.
+    /// A warning.
     fn warn(&self, _text: &str) {}
-    /// What ends the scenario now, with what there is, if anything does: `SIGINT`,
-    /// for example. Asked now and then.
+    /// The reason to stop the scenario now with its results so far, if there is one, such as
+    /// `SIGINT`. Polled regularly.
     fn stop(&self) -> Option<&'static str> {
         None
     }
 }
 
-/// Hears nothing.
+/// Ignores all progress.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Silent;
 
 impl Reporter for Silent {}
 
-/// What came of a scenario: the contents of `report.json`.
+/// The result of a scenario: the contents of `report.json`.
 #[derive(Clone, Debug, Serialize)]
 pub struct Outcome {
     /// Version of this schema.
@@ -141,8 +141,8 @@ pub struct Outcome {
     pub parameters: BTreeMap<String, String>,
     /// Whether every assertion passed.
     pub passed: bool,
-    /// Only there if the scenario was stopped before its end: the runs are those
-    /// so far, the assertions those that were checked.
+    /// Present if the scenario was stopped early: it then has the runs so far and the
+    /// assertions that were checked.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub partial: Option<Partial>,
     /// The assertions, in order.
@@ -160,10 +160,10 @@ pub struct Outcome {
     pub files: Vec<&'static str>,
 }
 
-/// Why an outcome is not that of the whole scenario.
+/// Why an outcome is partial.
 #[derive(Clone, Debug, Serialize)]
 pub struct Partial {
-    /// What [`Reporter::stop`] has said.
+    /// The reason that [`Reporter::stop`] returned.
     pub stopped_by: &'static str,
 }
 
@@ -221,7 +221,7 @@ pub fn run_file(path: &Path, options: RunOptions, reporter: Arc<dyn Reporter>) -
     Ok(outcome)
 }
 
-/// Executes the script; tells what has stopped it before its end, if anything has.
+/// Executes the script; returns what stopped it early, if anything did.
 fn execute(context: &Arc<Context>, file: &str) -> Result<Option<Partial>, ScenarioError> {
     let engine = vocabulary::script_engine(context);
     let script = engine.compile(&context.source).map_err(|error| error::from_parser(file, &context.source, &error))?;
@@ -233,7 +233,7 @@ fn execute(context: &Arc<Context>, file: &str) -> Result<Option<Partial>, Scenar
             _ => Err(error::from_script(file, &error)),
         };
     }
-    // Also that of a guest that was given to nothing.
+    // Also the config of a guest that is not used.
     let refused = context.state().refusals.first().cloned();
     if let Some(refusal) = refused {
         return Err(error::from_script(file, &refusal.error()));
@@ -267,7 +267,7 @@ fn outcome(context: &Context, path: &Path, claim: Option<String>, partial: Optio
         passed: partial.is_none() && state.assertions.iter().all(|check| check.passed),
         partial,
         assertions: state.assertions.clone(),
-        fingerprint: hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect(),
+        fingerprint: hex::encode(hash.finalize()),
         guests: context.recorder.reports(),
         runs: state.runs.clone(),
         files: Vec::new(),

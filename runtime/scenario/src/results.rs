@@ -1,4 +1,4 @@
-//! What a scenario leaves: its output files, what guests report, and what it was made from.
+//! Results of a scenario: output files, telemetry of guests, and provenance.
 
 mod budget;
 pub(crate) mod guest_telemetry;

@@ -28,7 +28,7 @@ pub enum Side {
     Right,
 }
 
-/// What the first difference is.
+/// The kind of the first difference.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "kebab-case", tag = "kind")]
 pub enum Difference {
@@ -57,7 +57,7 @@ pub struct StepDifference {
     pub right_engine: EngineName,
     /// Number of the step.
     pub step: u64,
-    /// What it is.
+    /// Its kind.
     #[serde(flatten)]
     pub difference: Difference,
     /// Index of the step in [`Steps`] of the first log, if it has it.
@@ -68,7 +68,7 @@ pub struct StepDifference {
     pub right_index: Option<usize>,
 }
 
-/// How two logs compare.
+/// The comparison of two logs.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct LogDiff {
     /// Engines that both logs have.
@@ -83,13 +83,13 @@ pub struct LogDiff {
     pub not_compared: Vec<(&'static str, Side)>,
     /// Engines that only one log has.
     pub unpaired: Vec<(EngineName, Side)>,
-    /// The first difference: the earliest, where the logs tell times, and else
+    /// The first difference: the earliest, where the logs have times, and else
     /// that of the first engine.
     pub first: Option<StepDifference>,
 }
 
 impl LogDiff {
-    /// Whether the logs tell of the same engines and the same decisions.
+    /// Whether the logs have the same engines and the same decisions.
     #[must_use]
     pub fn is_equal(&self) -> bool {
         self.first.is_none() && self.unpaired.is_empty()
@@ -104,7 +104,7 @@ impl LogDiff {
 pub fn diff(left: &Steps<'_>, right: &Steps<'_>) -> Result<LogDiff, LogError> {
     for side in [left, right] {
         if side.steps.is_empty() {
-            return Err(LogError::file(&side.log.path, "there is no schedule (`s`) in this log"));
+            return Err(LogError::file(&side.log.path, "expected at least one schedule (`s`)"));
         }
     }
     if let (Some(ours), Some(theirs)) = (first_id(left), first_id(right))
@@ -407,7 +407,7 @@ mod tests {
             let (left, right) = (log(&[left]), log(&[right]));
             diff(&Steps::of(&left), &Steps::of(&right)).expect_err("it is refused").to_string()
         };
-        assert!(refused(FIRST, r#"{"add":[0]}"#).contains("no schedule"));
+        assert!(refused(FIRST, r#"{"add":[0]}"#).contains("expected at least one schedule"));
         let named = FIRST.replace("[0,10", "[\"a\",10");
         let error = refused(FIRST, &named);
         assert!(error.contains("requests are numbered here and named in steps.jsonl"), "{error}");

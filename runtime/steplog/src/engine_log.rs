@@ -5,13 +5,14 @@ use std::collections::{HashMap, VecDeque};
 use vcr_core::hash::BlockHash;
 use vcr_core::kv_event::KvEvent;
 use vcr_core::plan::{AdmissionStop, ScheduledKind, StepPlan};
-use vcr_core::{EngineStats, FinishReason, PrefixCacheStats, ServingEngine};
+use vcr_core::{EngineStats, FinishReason as EngineFinish, PrefixCacheStats, ServingEngine};
+use vcr_finish_reason::FinishReason;
 
 use crate::line::{Id, Scheduled, StepEvent, StepLine};
 
 /// Writes the log of one engine, whose requests are named by their tags.
 ///
-/// The driver tells it of everything it does to the engine, in order, and takes
+/// The driver reports everything it does to the engine, in order, and takes
 /// a line out after each iteration of its loop. For KV events to be in the
 /// lines, the engine's pool must record them from the start.
 ///
@@ -223,13 +224,14 @@ pub(crate) fn stop_word(stop: AdmissionStop) -> &'static str {
 }
 
 /// The word for the end of a request.
-pub(crate) fn reason_word(reason: FinishReason) -> &'static str {
-    match reason {
-        FinishReason::Stop => "stop",
-        FinishReason::Length => "length",
-        FinishReason::Repetition => "repetition",
-        FinishReason::Abort => "abort",
-    }
+pub(crate) fn reason_word(reason: EngineFinish) -> &'static str {
+    let reason = match reason {
+        EngineFinish::Stop => FinishReason::Stop,
+        EngineFinish::Length => FinishReason::Length,
+        EngineFinish::Repetition => FinishReason::Repetition,
+        EngineFinish::Abort => FinishReason::Abort,
+    };
+    reason.name()
 }
 
 fn prefix_delta(before: &EngineStats, after: &EngineStats) -> Option<[u64; 6]> {

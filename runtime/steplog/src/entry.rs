@@ -17,7 +17,7 @@ pub struct FirstEntry<'a> {
 }
 
 /// The first entry of which two values of `field` differ; none if one of them
-/// is no list, or they are equal.
+/// is not a list, or they are equal.
 #[must_use]
 pub fn first_entry<'a>(field: &str, left: &'a Value, right: &'a Value) -> Option<FirstEntry<'a>> {
     let (ours, theirs) = (left.as_array()?, right.as_array()?);

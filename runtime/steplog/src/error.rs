@@ -1,8 +1,8 @@
-//! What can be wrong with a log.
+//! Errors of logs.
 
 use std::path::PathBuf;
 
-/// Why a log or a recording could not be read.
+/// An error of reading a log or a recording.
 #[derive(Debug, thiserror::Error)]
 pub enum LogError {
     /// The file system said no.
@@ -10,7 +10,7 @@ pub enum LogError {
     Io {
         /// The file or folder.
         path: PathBuf,
-        /// What it said.
+        /// The cause.
         error: std::io::Error,
     },
     /// A line is not what the schema says.
@@ -20,7 +20,7 @@ pub enum LogError {
         path: PathBuf,
         /// Its line, from 1.
         line: u64,
-        /// What is wrong, with the field if it is known.
+        /// The problem, with the field if it is known.
         problem: String,
     },
     /// A file as a whole is not what it should be.
@@ -28,7 +28,7 @@ pub enum LogError {
     File {
         /// The file or folder.
         path: PathBuf,
-        /// What is wrong and what would be right.
+        /// The problem and the expected value.
         problem: String,
     },
     /// A recording of what the core does not do. It is refused, never replayed
@@ -39,7 +39,7 @@ pub enum LogError {
         path: PathBuf,
         /// Its line, from 1, if it has lines.
         line: Option<u64>,
-        /// What the recording uses.
+        /// The feature that the recording uses.
         what: String,
     },
 }

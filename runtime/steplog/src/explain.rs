@@ -1,8 +1,8 @@
-//! Why a step is as it is, in words.
+//! Explanations of steps.
 //!
 //! Our own logs say what ended the admission of waiting requests. For others it
 //! is inferred from the settings of the engine, in the order in which the
-//! scheduler asks its questions; where they leave several answers, all are told.
+//! scheduler's checks; where several reasons are possible, all are listed.
 
 use std::fmt;
 
@@ -17,7 +17,7 @@ use crate::steps::{Step, Steps};
 /// The word where requests are stepped over because of their adapters.
 const ADAPTERS: &str = "adapters";
 
-/// Where an explanation comes from.
+/// The source of an explanation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Source {
@@ -29,15 +29,15 @@ pub enum Source {
     Nothing,
 }
 
-/// What kept requests waiting.
+/// The reason why requests kept waiting.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Admission {
     /// Requests that wait after the step; none where the log does not say.
     pub waiting: Option<u64>,
     /// What ended admission, in the words of a line's `why`. Several where it
-    /// cannot be told which; empty if nobody waits or nothing is known.
+    /// cannot be decided which; empty if no request waits or nothing is known.
     pub stops: Vec<String>,
-    /// How that is known.
+    /// Its source.
     pub source: Source,
 }
 
@@ -51,16 +51,16 @@ impl fmt::Display for Admission {
     }
 }
 
-/// Why a step is as it is.
+/// The explanation of a step.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Explanation {
-    /// Why those that wait were not admitted.
+    /// The reason why waiting requests were not admitted.
     pub admission: Admission,
     /// The whole of it, a sentence each.
     pub sentences: Vec<String>,
 }
 
-/// What kept requests waiting in a step.
+/// The reason why requests kept waiting in a step.
 #[must_use]
 pub fn admission(steps: &Steps<'_>, step: &Step<'_>) -> Admission {
     let line = step.schedule;
@@ -134,7 +134,7 @@ fn clause(word: &str, settings: &Settings<'_>, step: Option<&Step<'_>>) -> Strin
         return format!("the KV of the next request did not fit into {free}{reserve}");
     }
     if is(AdmissionStop::Preemption) {
-        return "a step that preempts admits nobody".to_owned();
+        return "a step that preempts admits no request".to_owned();
     }
     if is(AdmissionStop::Unchunkable) {
         let left = settings
@@ -232,7 +232,7 @@ fn of_idle_requests(step: &Step<'_>, settings: &Settings<'_>) -> Option<String> 
     Some(format!("{who} {} but got no tokens: {reason}", if idle.len() == 1 { "runs" } else { "run" }))
 }
 
-/// Chunks that end before their prompt does. The result tells: they emit nothing.
+/// Chunks that end before their prompt does, known by their result: they emit nothing.
 fn of_cut_prompts(steps: &Steps<'_>, index: usize, settings: &Settings<'_>) -> Vec<String> {
     let step = &steps.steps[index];
     let Some(out) = step.result.and_then(|result| result.out.as_ref()) else { return Vec::new() };
@@ -402,7 +402,7 @@ mod tests {
         let line = r#"{"s":0,"sched":[[0,1,9,"r",[5]]],"tot":1,"run":[0],"wait":2,"free":0,"pre":[3,4]}"#;
         let room = "requests 3 and 4 were preempted: the running requests needed more blocks than were free; FCFS takes \
                     the last of the running list";
-        sentences(settings(json!({})), &[line], &[room, "2 requests wait: a step that preempts admits nobody"]);
+        sentences(settings(json!({})), &[line], &[room, "2 requests wait: a step that preempts admits no request"]);
     }
 
     #[test]

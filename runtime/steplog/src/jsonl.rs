@@ -46,7 +46,7 @@ impl<'a> JsonLines<'a> {
                 let text = String::from_utf8(row).map_err(|_| LogError::line(&path, number, "the line is not UTF-8"));
                 text.map(|text| Some((number, text)))
             }
-            // Nothing at all is no archive either.
+            // An empty file is not an archive either.
             Ok(None) if lines.line() == 0 && lines.reader().packing().is_none() && has_packed_name(path) => {
                 Err(LogError::file(&path, "the packed data is cut off; 0 whole lines were read"))
             }
@@ -238,7 +238,7 @@ mod tests {
         assert_eq!(lines.next().unwrap().unwrap(), (1, "1".to_owned()));
     }
 
-    /// Wherever a packed file ends early, the file and the whole lines are told.
+    /// Wherever a packed file ends early, the error has the file and the whole lines.
     #[test]
     fn a_packed_file_that_is_cut_off_is_an_error() {
         // Not compressible, so that lines are complete before the data is.

@@ -56,10 +56,10 @@ impl From<u64> for Id {
 }
 
 /// One request's part of a step, in JSON `[request, tokens, computed, kind, [blocks], drafts?]`.
-/// Drafts are told where there are any.
+/// Drafts are logged where there are any.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Scheduled {
-    /// Which request.
+    /// The request.
     pub request: Id,
     /// Tokens computed in this step.
     pub tokens: u32,
@@ -73,7 +73,7 @@ pub struct Scheduled {
     pub drafts: u32,
 }
 
-/// What vLLM's second model runner is told: a request that comes back after a
+/// For vLLM's second model runner: a request that comes back after a
 /// preemption is a new one to it.
 pub(crate) fn hide_resumed(rows: &mut [Scheduled]) {
     for row in rows.iter_mut().filter(|row| row.kind == 'p') {
@@ -229,7 +229,7 @@ pub struct StepLine {
     /// clock of a live engine.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub start_ms: Option<f64>,
-    /// How long it takes.
+    /// Its duration.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub duration_ms: Option<f64>,
     /// Requests with work, in scheduling order.
@@ -253,7 +253,7 @@ pub struct StepLine {
     /// Free blocks after scheduling.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub free: Option<u32>,
-    /// What ended the admission of waiting requests, while any wait.
+    /// The reason why the admission of waiting requests ended, while any wait.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub why: Option<String>,
     /// Prefix-cache counters since they were last taken: requests, queried

@@ -10,7 +10,7 @@ use crate::error::LogError;
 use crate::jsonl::{JsonLines, from_text};
 use crate::line::{Id, Scheduled, StepLine};
 
-/// The first line: what the scheduler was told.
+/// The first line: the scheduler's settings.
 #[derive(Clone, Debug, Deserialize)]
 pub(crate) struct LiveEngine {
     /// "engine", by which a capture is known.
@@ -39,7 +39,7 @@ pub(crate) struct LiveEngine {
     /// Monotonic seconds at which the scheduler was made.
     #[serde(default, rename = "t")]
     _t: IgnoredAny,
-    /// What is not known here.
+    /// Unknown keys.
     #[serde(flatten)]
     pub(crate) rest: Map<String, Value>,
 }

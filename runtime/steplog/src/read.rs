@@ -10,7 +10,7 @@ use crate::jsonl::{JsonLines, from_text, keys, read_whole};
 use crate::line::StepLine;
 use crate::live::LiveLog;
 
-/// Which schema a log has.
+/// The schema of a log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LogKind {
     /// [`StepLine`] as it is: a recording of the scheduler, or a log of ours.
@@ -22,7 +22,7 @@ pub enum LogKind {
 /// A step log in memory.
 #[derive(Clone, Debug)]
 pub struct StepLog {
-    /// Where it was read from.
+    /// Its path.
     pub path: PathBuf,
     /// Its schema.
     pub kind: LogKind,
@@ -49,7 +49,7 @@ impl StepLog {
     }
 
     /// Reads a log from anywhere; errors call it `name`. The settings of one
-    /// that does not tell them itself are empty.
+    /// that does not have them are empty.
     ///
     /// ```
     /// let line = br#"{"s":0,"sched":[[7,16,0,"n",[1]]],"tot":16,"run":[7],"wait":0,"free":8}"#;
@@ -89,7 +89,7 @@ fn is_live(text: &str) -> bool {
 
 pub(crate) fn step_line(text: &str) -> Result<StepLine, String> {
     if !text.trim_start().starts_with('{') {
-        // What is no JSON at all is told as such.
+        // Text that is not JSON is reported as such.
         let value: Value = from_text(text)?;
         let kind = if value.is_array() { "an array" } else { "a single value" };
         return Err(format!("a line of a step log is a JSON object, but this is {kind}"));

@@ -4,7 +4,7 @@ use serde_json::{Map, Value, json};
 use vcr_core::sglang::{PassOrder, Retraction, SchedulePolicy, SglangConfig};
 use vcr_core::{EngineConfig, EngineKind, KvTiersConfig, OPTIONS, OptionValue, derived_settings};
 
-/// What explanations need; none or zero where the log does not say.
+/// The settings that explanations need; none or zero where unknown.
 #[derive(Debug, Default)]
 pub(crate) struct Settings<'a> {
     pub(crate) budget: Option<u64>,

@@ -59,10 +59,10 @@ impl fmt::Display for EngineName {
     }
 }
 
-/// One step: what was decided, and what came of it.
+/// One step: its schedule and its outputs.
 #[derive(Clone, Debug)]
 pub struct Step<'a> {
-    /// Which of [`Steps::engines`].
+    /// Index in [`Steps::engines`].
     pub engine: usize,
     /// How often the engine's numbers had started again: after a crash they may.
     pub epoch: u32,
@@ -74,7 +74,7 @@ pub struct Step<'a> {
     pub abort: Vec<&'a Id>,
     /// The line with the schedule.
     pub schedule: &'a StepLine,
-    /// The line with its result; none where the log ends before, or tells none.
+    /// The line with its result; none where the log ends before, or has none.
     pub result: Option<&'a StepLine>,
     /// Requests on the running list after scheduling. Where the log does not
     /// list them they are counted by who came and went.
@@ -89,7 +89,7 @@ impl Step<'_> {
         self.result?.start_ms
     }
 
-    /// How long it took.
+    /// Its duration.
     #[must_use]
     pub fn duration_ms(&self) -> Option<f64> {
         self.result?.duration_ms
@@ -105,11 +105,11 @@ pub struct Steps<'a> {
     pub engines: Vec<EngineName>,
     /// Their steps.
     pub steps: Vec<Step<'a>>,
-    /// What is known of the engines' settings, in the same order.
+    /// The engines' settings as far as known, in the same order.
     settings: Vec<&'a Map<String, Value>>,
 }
 
-/// What is known of an engine in the middle of its log.
+/// The state of an engine in the middle of its log.
 #[derive(Default)]
 struct Cursor<'a> {
     epoch: u32,
@@ -162,7 +162,7 @@ impl<'a> Steps<'a> {
         Self { log, engines, steps, settings }
     }
 
-    /// What is known of the settings of a step's engine.
+    /// The settings of a step's engine as far as known.
     pub(crate) fn settings_of(&self, step: &Step<'_>) -> Settings<'a> {
         Settings::of(self.settings[step.engine])
     }
@@ -195,7 +195,7 @@ impl<'a> Cursor<'a> {
 }
 
 impl StepLine {
-    /// Which engine the line is of.
+    /// The engine of the line.
     #[must_use]
     pub fn engine_name(&self) -> EngineName {
         EngineName { of: self.of.clone(), pool: self.pool.clone(), engine: self.engine }
@@ -221,7 +221,7 @@ impl StepLog {
     /// Keeps the lines of one run, of one engine (pool and index), or of both.
     ///
     /// # Errors
-    /// When none is left; the names that there are are told.
+    /// When none is left; the error lists the names.
     pub fn keep(&mut self, of: Option<&str>, engine: Option<(&str, u32)>) -> Result<(), LogError> {
         let engines = self.engines();
         if let Some(of) = of {
@@ -246,8 +246,8 @@ impl StepLog {
         names.sort();
         names.dedup();
         let problem = match &names[..] {
-            [] => format!("there is no {wanted}: the log names no {plural}"),
-            names => format!("there is no {wanted}; the log has {}", names.join(", ")),
+            [] => format!("unknown {wanted}: the log names no {plural}"),
+            names => format!("unknown {wanted}: expected {}", names.join(", ")),
         };
         LogError::file(&self.path, problem)
     }
@@ -307,16 +307,13 @@ mod tests {
         };
         assert_eq!(kept(Some("base"), None), Ok(2));
         assert_eq!(kept(None, Some(("engines", 1))), Ok(1));
-        assert_eq!(
-            kept(Some("besa"), None),
-            Err("steps.jsonl: there is no run `besa`; the log has base, other".to_owned())
-        );
+        assert_eq!(kept(Some("besa"), None), Err("steps.jsonl: unknown run `besa`: expected base, other".to_owned()));
         assert_eq!(
             kept(Some("other"), Some(("engines", 0))),
-            Err("steps.jsonl: there is no engine `engines/0`; the log has decode/0".to_owned())
+            Err("steps.jsonl: unknown engine `engines/0`: expected decode/0".to_owned())
         );
         let mut unnamed = log(&[r#"{"s":0}"#]);
         let error = unnamed.keep(Some("base"), None).expect_err("it names no runs");
-        assert_eq!(error.to_string(), "steps.jsonl: there is no run `base`: the log names no runs");
+        assert_eq!(error.to_string(), "steps.jsonl: unknown run `base`: the log names no runs");
     }
 }

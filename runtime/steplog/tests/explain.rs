@@ -24,7 +24,7 @@ fn inferred_reasons_include_the_true_one() {
                 assert_eq!(step.num_running, line.ours.run.map_or(0, |run| run.len() as u64), "{place}");
                 let found = admission(&steps, step);
                 let Some(truth) = line.ours.why else {
-                    assert!(found.stops.is_empty(), "{place}: nobody waits, but {found}");
+                    assert!(found.stops.is_empty(), "{place}: no request waits, but {found}");
                     continue;
                 };
                 assert_eq!(found.source, Source::Settings, "{place}");

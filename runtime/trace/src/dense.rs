@@ -67,7 +67,7 @@ mod tests {
     use proptest::prelude::*;
 
     proptest! {
-        /// The run must not be told apart from a plain map.
+        /// The run must be indistinguishable from a plain map.
         #[test]
         fn numbers_are_in_order_of_first_appearance(
             ids in proptest::collection::vec((0u64..40, any::<bool>()), 0..80), base in any::<u64>(),

@@ -1,4 +1,4 @@
-//! What requests wait for: edges between them, checked to have no circle.
+//! Dependencies of requests: edges between them, checked to have no circle.
 
 use crate::trace::{Dependency, ItemRange, Trace};
 

@@ -6,7 +6,7 @@ use std::io;
 use crate::capture::CaptureError;
 use crate::{TraceFormat, VcrOutput};
 
-/// Why a trace could not be read.
+/// An error of reading a trace.
 #[derive(Debug, thiserror::Error)]
 pub enum TraceError {
     /// The file could not be opened or read.
@@ -17,7 +17,7 @@ pub enum TraceError {
         /// The cause.
         source: io::Error,
     },
-    /// Neither the name nor the first line tells the format.
+    /// Neither the name nor the first line shows the format.
     #[error(
         "cannot tell the format of trace `{name}`: it is neither named *.jsonl or *.csv (or \
          either with .gz) nor does it start with a JSON row or an Azure header; name the format"
@@ -31,7 +31,7 @@ pub enum TraceError {
     VcrOutput {
         /// The file, as the caller named it.
         name: String,
-        /// What it is.
+        /// Its kind.
         output: VcrOutput,
     },
     /// The file holds no request.
@@ -46,7 +46,7 @@ pub enum TraceError {
     /// Several files of a format that has one.
     #[error("{files} trace files, but a {format} trace is one file; only dynamo traces may have several")]
     ManyFiles {
-        /// How many.
+        /// Their number.
         files: usize,
         /// The format.
         format: TraceFormat,
@@ -61,7 +61,7 @@ pub enum TraceError {
         format: TraceFormat,
     },
     /// A ratio that is none.
-    #[error("the shared-prefix ratio is {ratio}; it must lie between 0 and 1")]
+    #[error("invalid shared-prefix ratio {ratio}: expected 0 to 1")]
     SharedPrefixRatio {
         /// The given ratio.
         ratio: f64,
@@ -75,7 +75,7 @@ pub enum TraceError {
         line: u32,
         /// The field the problem lies in, if it lies in one.
         field: Option<&'static str>,
-        /// What is wrong, and what to do about it.
+        /// The problem, and the next step.
         problem: RowProblem,
     },
 }
@@ -84,7 +84,7 @@ fn in_field(field: &Option<&'static str>) -> String {
     field.map_or_else(String::new, |name| format!(", field `{name}`"))
 }
 
-/// What is wrong with one row.
+/// A problem of one row.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RowProblem {
     /// The row is not what the decoder expects.
@@ -99,7 +99,7 @@ pub enum RowProblem {
     /// The file is too large for the 32-bit indices of a trace.
     #[error("a trace cannot hold more than {} {what}; split the file", u32::MAX)]
     TooMany {
-        /// What there are too many of.
+        /// The things counted.
         what: &'static str,
     },
     /// A field that every row needs is absent.
@@ -139,7 +139,7 @@ pub enum RowProblem {
     },
     /// A field or column that the format does not define; an error only in
     /// strict reading.
-    #[error("`{name}` is no field of this format; remove it, or read less strictly to ignore it")]
+    #[error("`{name}` is not a field of this format; remove it, or read less strictly to ignore it")]
     UnknownField {
         /// Its name.
         name: Box<str>,
@@ -151,13 +151,13 @@ pub enum RowProblem {
         name: Box<str>,
     },
     /// Another request has that name.
-    #[error("another request is called `{request_id}` too; names of requests must differ")]
+    #[error("duplicate request `{request_id}`; names of requests must differ")]
     DuplicateRequest {
         /// The name.
         request_id: Box<str>,
     },
     /// No request has that name.
-    #[error("no request of the trace is called `{request_id}`")]
+    #[error("unknown request `{request_id}`")]
     UnknownRequest {
         /// The name.
         request_id: Box<str>,
@@ -188,7 +188,7 @@ pub enum RowProblem {
     #[error("a first turn has nothing to wait for; remove the delay or use the timestamp")]
     DelayOnFirstTurn,
     /// A wait of less than nothing.
-    #[error("the wait is {delay_ms} ms; it must be at least 0")]
+    #[error("invalid delay {delay_ms} ms: expected at least 0")]
     NegativeDelay {
         /// The given delay.
         delay_ms: String,
@@ -216,15 +216,15 @@ pub enum RowProblem {
         /// Cells of the header.
         expected: usize,
     },
-    /// A timestamp that is no date and time.
+    /// An invalid timestamp.
     #[error("`{text}` is not a time such as 2023-11-16 18:15:46.6805900: {cause}")]
     NotATime {
         /// The text.
         text: String,
-        /// What the time parser says.
+        /// The time parser's message.
         cause: String,
     },
-    /// A count that is no count.
+    /// An invalid count.
     #[error("`{text}` is not a whole number from 0 to {}", u32::MAX)]
     NotACount {
         /// The text.

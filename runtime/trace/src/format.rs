@@ -1,4 +1,4 @@
-//! The formats by name, and what else a reader is told.
+//! The formats by name, and the other options of a reader.
 
 use std::fmt;
 use std::num::NonZeroU32;
@@ -73,7 +73,7 @@ impl fmt::Display for TraceFormat {
 
 /// A name that no format has.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("no trace format is called `{name}`; there are {}", names())]
+#[error("invalid trace format `{name}`: expected {}", names())]
 pub struct UnknownFormatName {
     /// The name.
     pub name: String,
@@ -93,7 +93,7 @@ impl FromStr for TraceFormat {
     }
 }
 
-/// What becomes of rows that are not as they should be.
+/// The treatment of invalid rows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Strictness {
     /// What can be repaired is, and counted as a warning: an `input_length` that
@@ -104,11 +104,11 @@ pub enum Strictness {
     /// surplus hash ids) is counted as a warning.
     #[default]
     Standard,
-    /// There are no warnings: whatever would be one is an error.
+    /// Warnings are errors.
     Strict,
 }
 
-/// How far equal hash ids mean equal tokens.
+/// The scope in which equal hash ids mean equal tokens.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum HashIdScope {
     /// Everywhere in the trace.
@@ -122,7 +122,7 @@ pub enum HashIdScope {
     Session,
 }
 
-/// Which requests of a capture are turns of one session. A turn starts a think
+/// The rule by which requests of a capture are turns of one session. A turn starts a think
 /// time after the end of the turn before it, all others at their recorded arrival.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Sessions {
@@ -187,18 +187,18 @@ pub struct TraceOptions {
     /// say it themselves and are checked against it; a capture says it and is
     /// not.
     pub block_size_tokens: Option<NonZeroU32>,
-    /// What becomes of rows that are not as they should be.
+    /// The treatment of invalid rows.
     pub strictness: Strictness,
     /// Whether every first turn needs a timestamp. Off for closed-loop replay,
     /// which ignores arrivals.
     pub first_timestamp_required: bool,
     /// Keep when the recorded answers of a capture came.
     pub answer_times: bool,
-    /// Which requests of a capture are turns of one session.
+    /// The rule by which requests of a capture are turns of one session.
     pub sessions: Sessions,
-    /// How far equal hash ids mean equal tokens; `None` leaves it to the trace.
+    /// The scope in which equal hash ids mean equal tokens; `None` leaves it to the trace.
     pub hash_id_scope: Option<HashIdScope>,
-    /// What sessions of [`TraceFormat::AppliedComputeAgentic`] share.
+    /// The shared prefixes of sessions of [`TraceFormat::AppliedComputeAgentic`].
     pub shared_prefix: SharedPrefix,
 }
 
@@ -238,7 +238,7 @@ mod tests {
             assert_eq!(format.name().replace('-', "_").parse(), Ok(format));
         }
         let error = "mooncakes".parse::<TraceFormat>().unwrap_err().to_string();
-        assert!(error.contains("`mooncakes`; there are mooncake, mooncake-delta, agentic-mooncake"), "{error}");
+        assert!(error.contains("`mooncakes`: expected mooncake, mooncake-delta, agentic-mooncake"), "{error}");
     }
 
     #[test]

@@ -9,7 +9,7 @@ use crate::{RowProblem, TraceError};
 /// Reads a stream line by line and counts the lines.
 pub(crate) struct Lines<R>(vcr_input::Lines<R>);
 
-/// Why there is no next line.
+/// The reason why a line cannot be read.
 pub(crate) enum LineError {
     Io(io::Error),
     TooLong { line: u32 },
@@ -75,7 +75,7 @@ impl<R: BufRead> Lines<R> {
         self.0.row_offset_bytes()
     }
 
-    /// What the lines are read from.
+    /// The source of the lines.
     pub(crate) fn reader(&self) -> &R {
         self.0.reader()
     }

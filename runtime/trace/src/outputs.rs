@@ -1,4 +1,4 @@
-//! What vcr itself writes, told by how it starts, so that no reader takes it for
+//! vcr's own outputs, recognised by their start, so that no reader takes them for
 //! a file of another tool.
 
 use std::fmt;
@@ -93,7 +93,7 @@ impl VcrOutput {
         matches!(self, Self::RunRequests | Self::ReplayRequests | Self::RequestTable)
     }
 
-    /// What to do with it instead.
+    /// The next step for the user.
     #[must_use]
     pub fn next_step(self) -> &'static str {
         match self {
@@ -111,9 +111,9 @@ impl VcrOutput {
 
 /// Columns of a sweep's table, whatever was swept.
 const SWEEP_KEYS: [&str; 3] = ["completed_requests", "request_throughput_rps", "fingerprint"];
-/// What tables of requests call the length of a prompt.
+/// The column of the prompt's length in tables of requests.
 pub const PROMPT_COLUMNS: [&str; 3] = ["prompt_tokens", "input_tokens", "input_length"];
-/// What tables of requests call the length of an answer.
+/// The column of the answer's length in tables of requests.
 pub const OUTPUT_COLUMNS: [&str; 4] = ["output_tokens", "output_length", "generated_tokens", "completion_tokens"];
 
 impl fmt::Display for VcrOutput {

@@ -56,11 +56,11 @@ fn micros(ns: u64) -> f64 {
 }
 
 impl<W: Write> PerfettoWriter<W> {
-    /// What stands before the first event of a document.
+    /// The text before the first event of a document.
     pub const HEADER: &'static [u8] = b"{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n";
-    /// What stands between the events of two parts.
+    /// The text between the events of two parts.
     pub const SEPARATOR: &'static [u8] = b",\n";
-    /// What stands behind the last event of a document.
+    /// The text behind the last event of a document.
     pub const FOOTER: &'static [u8] = b"\n]}\n";
 
     /// Writes a part of a trace: events without header and footer.

@@ -12,7 +12,7 @@ pub struct Trace {
     /// Content-block ids of all prompts, renumbered densely from 0 in order of
     /// first appearance; see [`Trace::hash_ids`].
     pub hash_ids: Vec<u32>,
-    /// How many different ids [`Trace::hash_ids`] holds.
+    /// Number of different ids in [`Trace::hash_ids`].
     pub distinct_hash_ids: u32,
     /// Prompt tokens that one hash id stands for.
     pub block_size_tokens: u32,
@@ -38,7 +38,7 @@ pub struct Trace {
     pub is_delta: bool,
     /// Number of sessions; a request without a session id has one of its own.
     pub sessions: u32,
-    /// What the file calls its sessions; see [`Trace::session_id`].
+    /// Names of sessions in the file; see [`Trace::session_id`].
     pub session_ids: Vec<Option<Box<str>>>,
     /// What the reader noticed and did not treat as an error, in order of first
     /// appearance.
@@ -101,7 +101,7 @@ pub struct Dependency {
     pub delay_ns: u64,
 }
 
-/// What a [`Dependency`] waits for.
+/// The event that a [`Dependency`] waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Trigger {
     /// That the other request arrives.
@@ -114,19 +114,19 @@ pub enum Trigger {
 /// request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AnswerTimes {
-    /// How long the request waited for its admission.
+    /// The time until its admission.
     pub queue_ns: u64,
     /// When it ended; not before its last output.
     pub end_ns: u64,
     /// Prompt tokens that were in the engine's cache.
     pub cached_tokens: u32,
-    /// How it ended.
+    /// Its end.
     pub end: AnswerEnd,
     /// Where its outputs lie in [`Trace::output_times`].
     pub outputs: ItemRange,
 }
 
-/// How a recorded answer ended.
+/// The end of a recorded answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AnswerEnd {
     /// By itself.
@@ -184,13 +184,13 @@ impl Trace {
         times.outputs.of(&self.output_times)
     }
 
-    /// What a request waits for.
+    /// The dependencies of a request.
     #[must_use]
     pub fn dependencies(&self, request: &TraceRequest) -> &[Dependency] {
         request.dependencies.of(&self.dependencies)
     }
 
-    /// What the file calls a session, if anything.
+    /// The name of a session in the file, if it has one.
     #[must_use]
     pub fn session_id(&self, session: u32) -> Option<&str> {
         self.session_ids.get(session as usize)?.as_deref()
@@ -218,7 +218,7 @@ impl Trace {
 /// Something a reader noticed, counted over the file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TraceWarning {
-    /// What it is.
+    /// Its kind.
     pub kind: WarningKind,
     /// 1-based line where it first happened.
     pub first_line: u32,
@@ -241,7 +241,7 @@ pub enum WarningKind {
     BlockSizeInferred(u32),
     /// An event of a request trace that replay does not know was skipped.
     UnknownEvent(Box<str>),
-    /// What the reader of a capture noticed, in words that tell the file and how
+    /// Warnings of the reader of a capture, with the file and how
     /// often; see [`CaptureWarning`](crate::capture::CaptureWarning).
     Capture(Box<str>),
 }

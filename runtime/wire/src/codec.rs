@@ -3,6 +3,7 @@
 
 pub(crate) mod error;
 pub(crate) mod field;
+pub(crate) mod json;
 pub(crate) mod read;
 pub(crate) mod structs;
 pub(crate) mod value;

@@ -1,4 +1,4 @@
-//! How an engine and its frontends find each other.
+//! The messages by which an engine and its frontends find each other.
 
 use crate::codec::error::{DecodeError, Problem};
 use crate::codec::field::Wire;
@@ -32,7 +32,7 @@ impl Wire for EngineStatus {
 }
 
 map_struct! {
-    /// What an engine says on the handshake socket.
+    /// A message of an engine on the handshake socket.
     EngineHandshake, "handshake" {
         /// Which of the two.
         required status: EngineStatus = EngineStatus::Hello,
@@ -66,7 +66,7 @@ map_struct! {
 map_struct! {
     /// The frontend's answer to HELLO.
     Init, "INIT" {
-        /// Where to connect.
+        /// The addresses to connect to.
         required addresses: Addresses = Addresses::default(),
         /// Settings of a coordinated deployment; engines need none of them.
         always parallel_config: Value = Value::Map(Vec::new()),
@@ -196,9 +196,9 @@ map_struct! {
         always kv_cache_size_tokens: Option<u64> = None,
         /// Longest sequences that the cache can hold at once.
         always kv_cache_max_concurrency: Option<f64> = None,
-        /// Where KV events are published.
+        /// The address of KV events.
         always kv_events_config: Option<KvEventsConfig> = None,
-        /// How weights can be replaced.
+        /// The settings of replacing weights.
         always weight_transfer_backend: Option<String> = None,
         /// Whether `sleep` works.
         always enable_sleep_mode: bool = false,
@@ -216,7 +216,7 @@ map_struct! {
 }
 
 map_struct! {
-    /// Where an engine publishes its KV events.
+    /// The settings of an engine's KV events.
     KvEventsConfig, "kv_events_config" {
         /// Whether it does.
         always enable_kv_cache_events: bool = false,

@@ -6,7 +6,7 @@ use crate::codec::read::{Reader, whole};
 use crate::codec::value::Value;
 use crate::codec::{Elements, array_struct, map_struct, write};
 
-/// What a block is known by outside the engine.
+/// The name of a block outside the engine.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum BlockHash {
     /// The last eight bytes of its digest, big-endian. vLLM's default.
@@ -64,7 +64,7 @@ tag!(RemovedTag, "BlockRemoved");
 map_struct! {
     /// Blocks became full and were cached, one behind the other.
     BlockStored, "BlockStored" {
-        /// What the event is.
+        /// The kind of the event.
         always tag as "type": StoredTag = StoredTag,
         /// The blocks, in the order of the prompt.
         required block_hashes: Vec<BlockHash> = Vec::new(),
@@ -80,7 +80,7 @@ map_struct! {
         always medium: Option<String> = None,
         /// The adapter whose blocks they are.
         always lora_name: Option<String> = None,
-        /// What else went into each block's hash, untagged.
+        /// The other inputs of each block's hash, untagged.
         sparse extra_keys: Option<Vec<Option<Vec<Value>>>> = None,
         /// Group of KV caches.
         sparse group_idx: Option<u64> = None,
@@ -102,7 +102,7 @@ map_struct! {
 map_struct! {
     /// Cached blocks were taken for reuse.
     BlockRemoved, "BlockRemoved" {
-        /// What the event is.
+        /// The kind of the event.
         always tag as "type": RemovedTag = RemovedTag,
         /// The blocks.
         required block_hashes: Vec<BlockHash> = Vec::new(),
@@ -117,7 +117,7 @@ map_struct! {
     }
 }
 
-/// What happened to the cache.
+/// A change of the cache.
 #[derive(Clone, Debug, PartialEq)]
 pub enum KvEvent {
     /// Blocks were cached.
@@ -173,7 +173,7 @@ array_struct! {
     KvEventBatch, 2 required {
         /// Wall-clock seconds since 1970.
         ts: f64 = 0.0,
-        /// What happened, in order.
+        /// The events, in order.
         events: Vec<KvEvent> = Vec::new(),
         /// The engine's number.
         data_parallel_rank: Option<u32> = None,
@@ -199,7 +199,7 @@ impl KvEventBatch {
 /// The frames of a published batch: topic, sequence number, batch.
 #[derive(Clone, Debug, PartialEq)]
 pub struct KvEventMessage {
-    /// What subscribers filter by.
+    /// The topic, by which subscribers filter.
     pub topic: String,
     /// Counts the publisher's batches, from 0.
     pub sequence: u64,
@@ -212,7 +212,7 @@ impl KvEventMessage {
     ///
     /// # Errors
     ///
-    /// When this is no published batch.
+    /// When this is not a published batch.
     pub fn decode(frames: &[impl AsRef<[u8]>]) -> Result<Self, DecodeError> {
         let [topic, sequence, payload] = frames else {
             let problem = Problem::Frames { expected: "a topic, a sequence number and a batch", found: frames.len() };

@@ -4,7 +4,7 @@
 //! A *frontend* (vllm-rs or the Python API server) binds every socket and sends
 //! [`Request`]s; an *engine* connects and answers with [`EngineCoreOutputs`]. An
 //! [`EngineLink`] is the engine's end, a [`FrontendLink`] the frontend's, and a
-//! [`KvEventPublisher`] tells subscribers what is in an engine's cache. A
+//! [`KvEventPublisher`] publishes the contents of an engine's cache. A
 //! [`Relay`] stands between both ends and listens. The messages can be used
 //! without sockets: without the feature `sockets` this crate is a codec. With
 //! it, libzmq is built from the sources that come with its crate, which takes a
@@ -47,6 +47,7 @@ mod tensor;
 mod versions;
 
 pub use codec::error::{DecodeError, Problem, Step};
+pub use codec::json::AsJson;
 pub use codec::value::{Integer, Raw, Value};
 pub use handshake::{Addresses, Dtype, EngineHandshake, EngineStatus, Init, KvEventsConfig, ReadyResponse};
 pub use kv_events::{
@@ -62,8 +63,8 @@ pub use link::{
 };
 pub use lora::{LoraLayout, LoraRequest};
 pub use output::{
-    ENGINE_CORE_DEAD, EngineCoreEvent, EngineCoreOutput, EngineCoreOutputs, EngineMessage, EventType, FinishReason,
-    RequestError, StepEncoder, StepEnd, StopReason, UtilityOutput, UtilityResult,
+    ENGINE_CORE_DEAD, EngineCoreEvent, EngineCoreOutput, EngineCoreOutputs, EngineMessage, EventType, RequestError,
+    StepEncoder, StepEnd, StopReason, UtilityOutput, UtilityResult,
 };
 pub use request::{EngineCoreRequest, MmFeature, PlaceholderRange, Request, StartDpWave, UtilityCall, encode_abort};
 pub use sampling::{LogitBias, OutputKind, PoolingParams, RepetitionDetection, SamplingParams, StopStrings};
@@ -72,4 +73,5 @@ pub use stats::{
     RequestSpecDecodeMetrics, SchedulerStats, SpecDecodingStats,
 };
 pub use tensor::{LogprobRows, Logprobs, Tensor, TensorData};
+pub use vcr_finish_reason::FinishReason;
 pub use versions::{ProtocolRules, UnknownVersion, VersionEvidence, VllmMinor, WakeUpResult};

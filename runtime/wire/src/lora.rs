@@ -6,7 +6,7 @@ use crate::codec::read::{Reader, whole};
 use crate::codec::value::{Raw, Value};
 use crate::codec::write;
 
-/// Which elements the array of an adapter has.
+/// The elements of the array of an adapter.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum LoraLayout {
     /// Seven, the fifth being the tensorizer's settings. vllm-rs up to 0.32
@@ -24,7 +24,7 @@ pub struct LoraRequest {
     pub name: String,
     /// Its number in the engine, from 1.
     pub int_id: u64,
-    /// Where it lies.
+    /// Its path.
     pub path: String,
     /// The model it belongs to.
     pub base_model_name: Option<String>,
@@ -43,7 +43,7 @@ impl LoraRequest {
     ///
     /// # Errors
     ///
-    /// When the bytes are no such array.
+    /// When the bytes are not such an array.
     pub fn decode(frame: &[u8]) -> Result<Self, DecodeError> {
         whole("lora_request", frame, Self::read)
     }
@@ -52,7 +52,7 @@ impl LoraRequest {
     ///
     /// # Errors
     ///
-    /// When the value is no such array.
+    /// When the value is not such an array.
     pub fn from_value(value: &Value) -> Result<Self, DecodeError> {
         Self::decode(Raw::of(value).bytes())
     }

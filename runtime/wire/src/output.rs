@@ -1,34 +1,34 @@
-//! What an engine sends to a frontend.
+//! Messages of engines to frontends.
+
+use vcr_finish_reason::FinishReason;
 
 use crate::codec::error::{DecodeError, Problem};
 use crate::codec::field::{Wire, write_list};
-use crate::codec::read::{Reader, whole};
+use crate::codec::read::{Reader, is_str, whole};
 use crate::codec::value::{Integer, Raw, Value};
 use crate::codec::{Elements, array_struct, array_wire, int_enum, map_struct, write};
 use crate::stats::{PrefillStats, RequestSpecDecodeMetrics, SchedulerStats};
 use crate::tensor::{Logprobs, Tensor};
 use crate::versions::ProtocolRules;
 
-/// The single frame by which a dying engine tells every frontend.
+/// The single frame that a dying engine sends to every frontend.
 pub const ENGINE_CORE_DEAD: &[u8; 16] = b"ENGINE_CORE_DEAD";
 
-int_enum! {
-    /// Why a request ended.
-    FinishReason, "a finish reason from 0 to 4" {
-        /// A token stopped it.
-        Stop = 0,
-        /// It reached its length or the model's.
-        Length = 1,
-        /// It was aborted.
-        Abort = 2,
-        /// It failed.
-        Error = 3,
-        /// It repeated itself.
-        Repetition = 4,
+impl Wire for FinishReason {
+    fn read(reader: &mut Reader<'_>) -> Result<Self, DecodeError> {
+        let at = reader.offset();
+        let found = reader.integer()?;
+        let reason = usize::try_from(found).ok().and_then(Self::of_number);
+        let problem = Problem::OutOfRange { expected: "a finish reason from 0 to 4", found };
+        reason.ok_or_else(|| DecodeError::new(problem, at))
+    }
+
+    fn write(&self, out: &mut Vec<u8>) {
+        write::uint(out, *self as u64);
     }
 }
 
-/// What stopped a request.
+/// The cause of a stop.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum StopReason {
     /// A token other than the end of the text.
@@ -39,12 +39,10 @@ pub enum StopReason {
 
 impl Wire for StopReason {
     fn read(reader: &mut Reader<'_>) -> Result<Self, DecodeError> {
-        use rmp::Marker;
-        match reader.peek() {
-            Some(Marker::FixStr(_) | Marker::Str8 | Marker::Str16 | Marker::Str32) => {
-                String::read(reader).map(Self::Text)
-            }
-            _ => reader.u32().map(Self::Token),
+        if reader.peek().is_some_and(is_str) {
+            String::read(reader).map(Self::Text)
+        } else {
+            reader.u32().map(Self::Token)
         }
     }
 
@@ -57,7 +55,7 @@ impl Wire for StopReason {
 }
 
 int_enum! {
-    /// What happened to a request.
+    /// The kind of an event of a request.
     EventType, "an event type from 1 to 3" {
         /// It arrived.
         Queued = 1,
@@ -79,7 +77,7 @@ map_struct! {
 }
 
 map_struct! {
-    /// Why a request failed; from 0.33.
+    /// The failure of a request; from 0.33.
     RequestError, "error" {
         /// `validation_error`, `engine_paused`, ...
         always code: String = String::new(),
@@ -91,7 +89,7 @@ map_struct! {
 }
 
 array_struct! {
-    /// What a step gave one request.
+    /// The output of a step for one request.
     EngineCoreOutput, 2 required {
         /// The request's internal name.
         request_id: String = String::new(),
@@ -107,7 +105,7 @@ array_struct! {
         finish_reason: Option<FinishReason> = None,
         /// The token or text that stopped it; nil for the end of the text.
         stop_reason: Option<StopReason> = None,
-        /// What happened to it.
+        /// Its events.
         events: Option<Vec<EngineCoreEvent>> = None,
         /// For the decode engine, on the last output.
         kv_transfer_params: Option<Value> = None,
@@ -129,7 +127,7 @@ array_struct! {
         spec_decode_metrics: Option<RequestSpecDecodeMetrics> = None,
         /// Logprobs of chosen tokens at prompt positions; from 0.31.
         prompt_token_id_logprobs: Option<Tensor> = None,
-        /// Why it failed; from 0.33.
+        /// Its failure; from 0.33.
         error: Option<RequestError> = None,
     }
 }
@@ -140,16 +138,16 @@ array_struct! {
     UtilityOutput, 1 required {
         /// The number the caller gave.
         call_id: Integer = Integer::from(0u64),
-        /// Why it failed.
+        /// Its failure.
         failure_message: Option<String> = None,
-        /// What it returned, unless it failed.
+        /// Its result, unless it failed.
         result: Option<UtilityResult> = None,
     }
 }
 array_wire!(UtilityOutput, full);
 
 array_struct! {
-    /// What a utility call returned.
+    /// The result of a utility call.
     UtilityResult, 2 required {
         /// Always nil: Python's name of a type, which frontends refuse.
         type_info: Option<Raw> = None,
@@ -216,7 +214,7 @@ impl EngineCoreOutputs {
     ///
     /// # Errors
     ///
-    /// When the frame is no such message.
+    /// When the frame is not such a message.
     pub fn raw_scheduler_stats(frame: &[u8]) -> Result<Option<&[u8]>, DecodeError> {
         let mut reader = Reader::new(frame);
         if reader.array()? < 3 {
@@ -248,7 +246,7 @@ impl EngineCoreOutputs {
     }
 }
 
-/// A message on an output socket, its frames told apart.
+/// A message on an output socket, by kind.
 #[derive(Clone, Debug, PartialEq)]
 pub enum EngineMessage {
     /// Outputs; what follows the first frame are the bytes of large tensors.
@@ -262,7 +260,7 @@ impl EngineMessage {
     ///
     /// # Errors
     ///
-    /// When this is no message of the protocol.
+    /// When this is not a message of the protocol.
     pub fn decode(frames: &[impl AsRef<[u8]>]) -> Result<Self, DecodeError> {
         let Some(first) = frames.first() else {
             let problem = Problem::Frames { expected: "at least one frame", found: 0 };
@@ -290,7 +288,7 @@ pub struct StepEncoder {
     num_finished: usize,
 }
 
-/// What goes with the outputs of a step.
+/// The rest of a step's message beside its outputs.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct StepEnd<'a> {
     /// The engine's number.

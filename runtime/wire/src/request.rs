@@ -1,4 +1,4 @@
-//! What a frontend sends to an engine.
+//! Messages of frontends to engines.
 
 use crate::codec::error::{DecodeError, Problem};
 use crate::codec::field::Wire;
@@ -19,9 +19,9 @@ array_struct! {
         prompt_token_ids: Option<Vec<u32>> = None,
         /// Images, audio and video in it.
         mm_features: Option<Vec<MmFeature>> = None,
-        /// How to generate.
+        /// Parameters of generation.
         sampling_params: Option<SamplingParams> = None,
-        /// How to pool, if no text is wanted.
+        /// Parameters of pooling, if no text is wanted.
         pooling_params: Option<PoolingParams> = None,
         /// Wall-clock seconds since 1970.
         arrival_time: f64 = 0.0,
@@ -33,7 +33,7 @@ array_struct! {
         data_parallel_rank: Option<u32> = None,
         /// Embeddings in place of tokens.
         prompt_embeds: Option<Tensor> = None,
-        /// Which positions are tokens, if some are embeddings.
+        /// The positions that are tokens, if some are embeddings.
         prompt_is_token_ids: Option<Vec<bool>> = None,
         /// The API server that waits for its outputs.
         client_index: u32 = 0,
@@ -68,11 +68,11 @@ map_struct! {
         always data: Option<Raw> = None,
         /// `image`, `audio` or `video`.
         always modality: String = String::new(),
-        /// What the prefix cache knows it by.
+        /// Its name in the prefix cache.
         always identifier: String = String::new(),
-        /// Where it stands in the prompt.
+        /// Its place in the prompt.
         always mm_position: PlaceholderRange = PlaceholderRange::default(),
-        /// What the cache of processed inputs knows it by.
+        /// Its name in the cache of processed inputs.
         always mm_hash: Option<String> = None,
     }
 }
@@ -82,7 +82,7 @@ map_struct! {
     PlaceholderRange, "mm_position" {
         /// The first position.
         always offset: u64 = 0,
-        /// How many.
+        /// Their number.
         always length: u64 = 0,
         /// Which of them take an embedding; `None`: all.
         always is_embed: Option<Tensor> = None,
@@ -134,7 +134,7 @@ impl Request {
     ///
     /// # Errors
     ///
-    /// When this is no message of the protocol.
+    /// When this is not a message of the protocol.
     pub fn decode(frames: &[impl AsRef<[u8]>]) -> Result<Self, DecodeError> {
         let [kind, payload, ..] = frames else {
             let problem = Problem::Frames { expected: "a type and a payload", found: frames.len() };
@@ -191,7 +191,7 @@ impl EngineCoreRequest {
     }
 
     /// The name of a request that may not be decodable otherwise, so that its
-    /// frontend can be told.
+    /// frontend can be notified.
     #[must_use]
     pub fn peek_id(payload: &[u8]) -> Option<&str> {
         let mut reader = Reader::new(payload);

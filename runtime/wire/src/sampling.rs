@@ -7,7 +7,7 @@ use crate::codec::value::{Integer, Raw, Value};
 use crate::codec::{array_struct, array_wire, int_enum, map_struct, write};
 
 int_enum! {
-    /// What a frontend wants to see of a request.
+    /// The kind of output that a frontend wants.
     OutputKind, "0 (cumulative), 1 (delta) or 2 (final only)" {
         /// All tokens so far, each time.
         Cumulative = 0,
@@ -211,7 +211,7 @@ array_struct! {
         late_interaction_params: Option<Raw> = None,
         /// Parameters of plug-ins.
         extra_kwargs: Option<Value> = None,
-        /// What the frontend wants to see.
+        /// The kind of output that the frontend wants.
         output_kind: OutputKind = OutputKind::FinalOnly,
     }
 }

@@ -24,7 +24,7 @@ map_struct! {
 }
 
 map_struct! {
-    /// What drafts of a request came to. With its last output; from 0.29.
+    /// The statistics of a request's drafts. With its last output; from 0.29.
     RequestSpecDecodeMetrics, "spec_decode_metrics" {
         /// Drafted tokens of a full step.
         always num_spec_tokens: u64 = 0,
@@ -79,7 +79,7 @@ map_struct! {
 }
 
 map_struct! {
-    /// What one step did.
+    /// The contents of one step.
     IterationDetails, "iteration_details" {
         /// Steps before this one.
         always iteration_index: u64 = 0,
@@ -91,7 +91,7 @@ map_struct! {
         always num_generation_requests: u64 = 0,
         /// Tokens of those.
         always num_generation_tokens: u64 = 0,
-        /// How long it took, in milliseconds.
+        /// Its duration, in milliseconds.
         always elapsed_ms: f64 = 0.0,
         /// Inputs of the encoder.
         always num_encoder_inputs: u64 = 0,
@@ -103,7 +103,7 @@ map_struct! {
 }
 
 map_struct! {
-    /// What drafts came to since the last statistics.
+    /// The statistics of drafts since the last ones.
     SpecDecodingStats, "spec_decoding_stats" {
         /// Drafted tokens of a full step.
         always num_spec_tokens: u64 = 0,
@@ -162,7 +162,7 @@ map_struct! {
         always current_wave: u64 = 0,
         /// Share of the KV blocks in use, from 0 to 1.
         always kv_cache_usage: f64 = 0.0,
-        /// What the step did, if the engine was asked to say.
+        /// The contents of the step, if the engine is set to report them.
         always iteration_details: Option<IterationDetails> = None,
         /// Lookups in the prefix cache.
         always prefix_cache_stats: PrefixCacheStats = PrefixCacheStats::default(),
@@ -170,7 +170,7 @@ map_struct! {
         always connector_prefix_cache_stats: Option<PrefixCacheStats> = None,
         /// Blocks that left the cache.
         always kv_cache_eviction_events: Vec<KvCacheEvictionEvent> = Vec::new(),
-        /// What drafts came to; nil in a step without any.
+        /// The statistics of drafts; nil in a step without any.
         always spec_decoding_stats: Option<SpecDecodingStats> = None,
         /// The connector's own counts.
         always kv_connector_stats: Option<Raw> = None,
@@ -180,7 +180,7 @@ map_struct! {
         always waiting_lora_adapters: Value = Value::Map(Vec::new()),
         /// Filled in by frontends.
         always running_lora_adapters: Value = Value::Map(Vec::new()),
-        /// How steps were padded to recorded graphs.
+        /// The padding of steps to recorded graphs.
         always cudagraph_stats: Option<Raw> = None,
         /// Estimates of operations and bytes.
         always perf_stats: Option<Raw> = None,

@@ -22,7 +22,7 @@ array_struct! {
 }
 array_wire!(Tensor, full);
 
-/// Where the bytes of a tensor are.
+/// The place of the bytes of a tensor.
 #[derive(Clone, Debug, PartialEq)]
 pub enum TensorData {
     /// In the message.
@@ -227,7 +227,7 @@ impl Logprobs {
             }
         };
         Ok(LogprobRows {
-            // Bounded by the number of ids, unless there are no rows at all.
+            // Bounded by the number of ids, unless there are no rows.
             width: usize::try_from(width).unwrap_or(0),
             token_ids: token_ids.into_iter().map(|id| id as u32).collect(),
             logprobs: logprobs.into_iter().map(|logprob| logprob as f32).collect(),

@@ -1,4 +1,4 @@
-//! What the versions of vLLM have on the wire, and how to tell them apart.
+//! The protocols of vLLM's versions, and how to distinguish them.
 
 use std::fmt;
 use std::str::FromStr;
@@ -60,9 +60,9 @@ impl fmt::Display for VllmMinor {
     }
 }
 
-/// There is no such version.
+/// An unknown version.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the version of vLLM must be one of 0.27 to 0.33, but is \"{0}\"")]
+#[error("invalid vLLM version \"{0}\": expected 0.27 to 0.33")]
 pub struct UnknownVersion(String);
 
 impl FromStr for VllmMinor {
@@ -100,7 +100,7 @@ pub struct ProtocolRules {
     pub output_len: usize,
     /// Elements of a LoRA request of vllm-rs.
     lora_len: usize,
-    /// What `wake_up` returns.
+    /// The result of `wake_up`.
     pub wake_up_result: WakeUpResult,
     /// Whether an idle engine announces a wave that a request begins. Up to
     /// 0.32 frontends do that.
@@ -133,7 +133,7 @@ static TABLE: LazyLock<Table> = LazyLock::new(|| {
 
 /// The versions from which a frontend may be, by what it sent.
 ///
-/// Nothing in the handshake tells them apart; the first ADD does in part.
+/// The handshake does not distinguish them; the first ADD does in part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct VersionEvidence {
     /// The oldest version that sends this.
@@ -146,18 +146,18 @@ pub struct VersionEvidence {
 }
 
 impl VersionEvidence {
-    /// What the payload of an ADD says: its length and tell-tale keys.
+    /// Evidence in the payload of an ADD: its length and some keys.
     ///
     /// # Errors
     ///
-    /// When the bytes are no array as ADD is one.
+    /// When the bytes are not an array as of ADD.
     pub fn from_add(payload: &[u8]) -> Result<Self, DecodeError> {
         let mut tell_tales = TellTales::default();
         whole("ADD", payload, |reader| {
             tell_tales.len = reader.array()?;
             for index in 0..tell_tales.len {
                 match index {
-                    // Only maps and arrays; anything else tells nothing.
+                    // Only maps and arrays; anything else is no evidence.
                     3 if reader.clone().map().is_ok() => {
                         for _ in 0..reader.map()? {
                             match reader.key()? {
@@ -219,7 +219,7 @@ impl VersionEvidence {
     }
 }
 
-/// What differs in an ADD from version to version.
+/// The differences of an ADD between versions.
 #[derive(Default)]
 struct TellTales {
     len: usize,

@@ -1,6 +1,6 @@
 //! Checks that cannot run on this machine, for want of data, guests or frontends.
 //!
-//! In CI (`CI=true`) that is a failure. Elsewhere the reason goes to standard error,
+//! In CI (`CI=true`) that is a failure, but for what is optional. Elsewhere the reason goes to standard error,
 //! which test runners hide, and to a file below `target/skipped`, which
 //! `tests/skipped.sh` sums up at the end of the README's test command.
 
@@ -29,6 +29,13 @@ fn skip_for(want: &str, reason: &str) {
     assert!(!is_ci(), "nothing may be skipped in CI: {reason}");
     eprintln!("SKIPPED: {reason}");
     note(want);
+}
+
+/// Says that a check does not run for want of something that nobody has to have, such as a
+/// package under another license: no failure in CI, either.
+pub fn skip_optional(reason: &str) {
+    eprintln!("SKIPPED: {reason}");
+    note(reason);
 }
 
 /// `path`, if it is there; otherwise the check is skipped. `hint` says how to get it.

@@ -263,15 +263,18 @@ fn what_cannot_be_is_refused_with_its_name() {
     let cases: &[(&[&str], &[&str])] = &[
         (&["--extra-engine-args", r#"{"max_num_seq": 4}"#], &["--extra-engine-args, `max_num_seq`", "`max_num_seqs`"]),
         (&["--extra-engine-args", r#"{"engine": {}, "block_size": 4}"#], &["`block_size`", "belongs into `engine`"]),
-        (&["--extra-engine-args", "{"], &["--extra-engine-args: is no JSON"]),
+        (&["--extra-engine-args", "{"], &["--extra-engine-args: invalid JSON"]),
         (&["--extra-engine-args", "@missing.json"], &["cannot read `missing.json`"]),
         (&["--extra-engine-args", r#"{"planner_profile_data": "p.npz"}"#], &["p.npz"]),
-        (&["--extra-engine-args", r#"{"aic_backend": "vllm"}"#], &["`aic_backend`", "--latency"]),
+        (&["--extra-engine-args", r#"{"aic_backend": "vllm"}"#], &["`aic_model_path`: is missing"]),
         (&["--extra-engine-args", r#"{"aic_nextn": 2, "decode_speedup_ratio": 2}"#], &["`decode_speedup_ratio` 1"]),
         (&["--extra-engine-args", r#"{"worker_type": "decode"}"#], &["a \"aggregated\" engine is wanted"]),
         (&["--extra-engine-args", r#"{"block_size": 0.5}"#], &["`block_size`", "but is 0.5"]),
         (&["--strict", "--extra-engine-args", r#"{"speedup_ratio": 0}"#], &["`speedup_ratio`: is 0"]),
-        (&["--strict", "--extra-engine-args", r#"{"bootstrap_port": 7}"#], &["`bootstrap_port`: has no meaning here"]),
+        (
+            &["--strict", "--extra-engine-args", r#"{"bootstrap_port": 7}"#],
+            &["`bootstrap_port`: is ignored: it is about live engines"],
+        ),
         (&["--router-config", "{}"], &["--router-config is for --router-mode kv_router"]),
         (&["--router-mode", "kv_router", "--router-config", r#"{"overlap": 1}"#], &["--router-config, `overlap`"]),
         (&["--router-mode", "best"], &["--router-mode", "least_loaded"]),
@@ -280,7 +283,7 @@ fn what_cannot_be_is_refused_with_its_name() {
             &["is for prefill and decode workers"],
         ),
         (&["--num-workers", "0"], &["--num-workers must be at least 1"]),
-        (&["--num-decode-workers", "2"], &["otherwise say --num-workers"]),
+        (&["--num-decode-workers", "2"], &["otherwise use --num-workers"]),
         (&["--prefill-engine-args", "{}"], &["must be given together"]),
         (
             &["--prefill-engine-args", "{}", "--decode-engine-args", r#"{"worker_type": "decode", "block_size": 32}"#],
@@ -297,12 +300,15 @@ fn what_cannot_be_is_refused_with_its_name() {
             &["cannot write to `trace.jsonl/r.json`", "is a file, not a folder"],
         ),
         (&["--sweep", "num_workers"], &["NAME=VALUES"]),
-        (&["--sweep", "nonsense=1"], &["there is no option, engine argument or key"]),
+        (&["--sweep", "nonsense=1"], &["unknown name `nonsense`"]),
         (&["--sweep", "json=1"], &["--json is the same for all runs"]),
         (&["--sweep", "num_workers=0..2"], &["--sweep, num_workers=0: --num-workers must be at least 1"]),
         (&["--sweep", "block_size=16,x"], &["--sweep, block_size=x: --extra-engine-args, `block_size`"]),
         (&["--sweep", "num_workers=1..2", "--sweep-out", "sweep.txt"], &["must end in .csv, .json or .parquet"]),
-        (&["--sweep", "num_workers=1..2", "--report-json", "r.json"], &["a sweep writes --sweep-out"]),
+        (
+            &["--sweep", "num_workers=1..2", "--report-json", "r.json"],
+            &["cannot be combined with --sweep; use --sweep-out"],
+        ),
     ];
     for (args, needles) in cases {
         replay(&folder, args).failed(2, needles);

@@ -98,7 +98,7 @@ fn what_has_no_effect_or_makes_no_sense_is_told() {
     assert!(said.stderr.contains("`policy_class` `nobody`"), "{}", said.stderr);
     replay(&folder, &[&TWO[..], &policies, &["--strict"]].concat()).failed(2, &["`policy_class` `nobody`"]);
     replay(&folder, &[&TWO[..], &["--strict", "--model-name", "m"]].concat())
-        .failed(2, &["there is no --router-policy-config"]);
+        .failed(2, &["it needs --router-policy-config"]);
 }
 
 /// A scenario says the same as a map.

@@ -15,10 +15,10 @@ fn options_that_cannot_be_used_are_told() {
     writeln!(list, "{{\"output_token_ids\": [1, 2]}}\n{{\"output_token_ids\": [1, -2]}}").expect("it is writable");
     let list = list.path().to_str().expect("a path in text");
     for (args, wanted) in [
-        (&["--vllm-minor", "0.26"][..], "one of 0.27 to 0.33"),
+        (&["--vllm-minor", "0.26"][..], "expected 0.27 to 0.33"),
         (&["--handshake-address", "nonsense"], "invalid address `nonsense`: expected tcp://HOST:PORT"),
         (&["--handshake-address", "tcp://127.0.0.1:99999"], "the port is `99999`"),
-        (&["--handshake-address", "ipc:///no/such/folder/a"], "there is no folder /no/such/folder"),
+        (&["--handshake-address", "ipc:///no/such/folder/a"], "expected a folder /no/such/folder"),
         (&["--connect-timeout", "0s"], "must be more than 0"),
         (&["--handshake-address", "tcp://127.0.0.1:1", "--connect-timeout", "200ms"], "127.0.0.1:1 within 0.2 s"),
         (&["--handshake-address", "tcp://no-such-host.invalid:1", "--connect-timeout", "1ms"], "does not resolve"),
@@ -26,7 +26,7 @@ fn options_that_cannot_be_used_are_told() {
         (&["--max-num-batched-tokens", "10"], "is smaller than `max_num_seqs`"),
         (&["--latency", "fixed(#{ stp: \"1ms\" })"], "stp"),
         (&["--latency", "no-such-guest.wasm"], "no-such-guest.wasm"),
-        (&["--latency", "oci://localhost:1/a:1"], "names no digest"),
+        (&["--latency", "oci://localhost:1/a:1"], "expected a digest"),
         (&["--latency", "fixed(#{ step: \"1ms\" })", "--latency-fallback", "7"], "must be a latency model"),
         (
             &["--latency", "fixed(#{ step: \"1ms\" })", "--latency-fallback", "fixed(#{ step: \"1ms\" })"],
@@ -46,7 +46,7 @@ fn options_that_cannot_be_used_are_told() {
         (&["--tokens", list], "jsonl:2: "),
         (&["--output-tokens", "\"10ms\""], "--output-tokens"),
         (&["--failure-injection-rate", "2"], "must be from 0 to 1"),
-        (&["--failure-injection-rate", "0.5", "--failure-types", "x"], "must be error, abort"),
+        (&["--failure-injection-rate", "0.5", "--failure-types", "x"], "must be stop, length, abort"),
         (&["--time-scale", "0"], "--time-scale must be more than 0"),
         (&["--enable-kv-cache-events", "--no-enable-prefix-caching"], "needs prefix caching"),
     ] {

@@ -2,6 +2,7 @@
 
 pub(crate) mod args;
 mod calibrate;
+mod emit;
 
 use std::io::{self, IsTerminal, Write};
 use std::path::Path;
@@ -59,6 +60,8 @@ fn fitted(args: &FitArgs) -> Result<Exit, Refused> {
         outputs.reads(input)?;
     }
     let file = outputs.create(&args.output)?;
+    let component = args.emit_wasm.as_ref();
+    let component = component.map(|path| Ok::<_, OutputError>((path.as_path(), outputs.create(path)?))).transpose()?;
     let shape = args.shape.as_ref().map(|text| Ok::<_, FitError>((Shape::read(text)?, text.clone()))).transpose()?;
     let sources = sources(args.inputs.iter().map(AsRef::as_ref), &args.measurements)?;
     let mut sources: Vec<Source> = sources.into_iter().map(|source| within(source, args.part)).collect();
@@ -83,6 +86,9 @@ fn fitted(args: &FitArgs) -> Result<Exit, Refused> {
     }
     let text = serde_json::to_string_pretty(&fit.model).expect("a model is JSON");
     file.write_with(|out| writeln!(out, "{text}"))?;
+    if let Some((path, component)) = component {
+        emit::component(&fit.model, path, component, args.quiet)?;
+    }
     let mut out = anstream::stdout().lock();
     let written = if args.json {
         writeln!(out, "{:#}", as_json(&fit, &inferred))

@@ -7,11 +7,13 @@ use vcr_live::{FaultRule, KvPeer};
 use vcr_units as units;
 
 use super::control::ControlArgs;
+use super::engine::EngineArgs;
 use super::guests::GuestArgs;
 use super::replay::ReplayArgs;
+use super::timing::TimingArgs;
 use crate::guest::config::guest_config;
 
-/// Options of `vcr play`, by what they concern.
+/// Options of `vcr play`, by topic.
 #[derive(Debug, Args)]
 pub(crate) struct PlayArgs {
     #[command(flatten)]
@@ -128,71 +130,6 @@ pub(crate) struct LinkArgs {
 }
 
 #[derive(Debug, Args)]
-#[command(next_help_heading = "Engine")]
-pub(crate) struct EngineArgs {
-    /// Number of KV blocks, including the reserved null block.
-    #[arg(long, alias = "kv-cache-size", value_name = "N", default_value_t = 16_385)]
-    pub(crate) num_gpu_blocks: u32,
-
-    /// Tokens per KV block.
-    #[arg(long, alias = "tokens-per-block", value_name = "TOKENS", default_value_t = 16)]
-    pub(crate) block_size: u32,
-
-    /// Maximum sequence length in tokens [default: the capacity of the KV blocks, at most 131072].
-    #[arg(long, value_name = "TOKENS")]
-    pub(crate) max_model_len: Option<u32>,
-
-    /// Maximum number of running requests.
-    #[arg(long, value_name = "N", default_value_t = 256)]
-    pub(crate) max_num_seqs: u32,
-
-    /// Maximum number of tokens computed in one step.
-    #[arg(long, value_name = "TOKENS", default_value_t = 8192)]
-    pub(crate) max_num_batched_tokens: u32,
-
-    /// Maximum tokens of one request in a step while there are others; 0 for no limit.
-    #[arg(long, value_name = "TOKENS", default_value_t = 0)]
-    pub(crate) long_prefill_token_threshold: u32,
-
-    /// Order of admission and preemption: fcfs, priority, shortest-prompt-first or fair-share, an expression as in
-    /// scenarios, or the path of a .wasm guest.
-    #[arg(long, value_name = "POLICY", default_value = "fcfs")]
-    pub(crate) scheduling_policy: String,
-
-    /// The guest's configuration.
-    #[arg(long, value_name = "JSON|@FILE", requires = "scheduling_policy", value_parser = guest_config)]
-    pub(crate) scheduling_policy_config: Option<String>,
-
-    /// Maximum LoRA adapters in one step; 0 refuses requests with an adapter.
-    #[arg(long, value_name = "N", default_value_t = 0)]
-    pub(crate) max_loras: u32,
-
-    /// Disable prefix caching.
-    #[arg(long)]
-    pub(crate) no_enable_prefix_caching: bool,
-
-    /// Disable chunked prefill.
-    #[arg(long)]
-    pub(crate) no_enable_chunked_prefill: bool,
-
-    /// Schedule each step before the outputs of the previous one are known.
-    #[arg(long)]
-    pub(crate) async_scheduling: bool,
-
-    /// Share of the KV blocks that admissions keep free.
-    #[arg(long, value_name = "SHARE", default_value_t = 0.0)]
-    pub(crate) watermark: f64,
-
-    /// Draft tokens per request and step.
-    #[arg(long, value_name = "N", default_value_t = 0)]
-    pub(crate) num_speculative_tokens: u32,
-
-    /// Probability that the first, second, ... draft is accepted if those before it were.
-    #[arg(long, value_name = "RATES", value_delimiter = ',', requires = "num_speculative_tokens")]
-    pub(crate) acceptance_rates: Vec<f64>,
-}
-
-#[derive(Debug, Args)]
 #[command(next_help_heading = "Routing (none: each engine computes what its frontend sends it)")]
 pub(crate) struct RoutingArgs {
     /// Router among the engines of this process: round-robin, least-loaded, kv-aware or
@@ -204,76 +141,6 @@ pub(crate) struct RoutingArgs {
     #[arg(long, value_name = "JSON|@FILE", requires = "router", value_parser = guest_config)]
     pub(crate) router_config: Option<String>,
 }
-
-#[derive(Debug, Args)]
-#[command(next_help_heading = "Timing (none: as fast as possible)")]
-pub(crate) struct TimingArgs {
-    /// A latency model as in scenarios, or a guest: its .wasm file or oci:// reference.
-    #[arg(long, value_name = "MODEL", conflicts_with_all = KNOBS)]
-    pub(crate) latency: Option<String>,
-
-    /// Configuration of the guest, as JSON.
-    #[arg(long, value_name = "JSON|@FILE", requires = "latency", value_parser = guest_config)]
-    pub(crate) latency_config: Option<String>,
-
-    /// Time of a step that completes a prompt.
-    #[arg(long, value_name = "TIME", conflicts_with = "prefill_overhead", value_parser = crate::values::duration)]
-    pub(crate) time_to_first_token: Option<u64>,
-
-    /// Its standard deviation.
-    #[arg(long, value_name = "TIME", requires = "time_to_first_token", value_parser = crate::values::duration)]
-    pub(crate) time_to_first_token_std_dev: Option<u64>,
-
-    /// Time of a step that only decodes.
-    #[arg(long, value_name = "TIME", value_parser = crate::values::duration)]
-    pub(crate) inter_token_latency: Option<u64>,
-
-    /// Its standard deviation.
-    #[arg(long, value_name = "TIME", requires = "inter_token_latency", value_parser = crate::values::duration)]
-    pub(crate) inter_token_latency_std_dev: Option<u64>,
-
-    /// Like --time-to-first-token, to be used with --prefill-time-per-token.
-    #[arg(long, value_name = "TIME", value_parser = crate::values::duration)]
-    pub(crate) prefill_overhead: Option<u64>,
-
-    /// Time added by each computed prompt token.
-    #[arg(long, value_name = "TIME", value_parser = crate::values::duration)]
-    pub(crate) prefill_time_per_token: Option<u64>,
-
-    /// Standard deviation of --prefill-overhead.
-    #[arg(long, value_name = "TIME", requires = "prefill_overhead", value_parser = crate::values::duration)]
-    pub(crate) prefill_time_std_dev: Option<u64>,
-
-    /// Slowdown of a full engine relative to a single request.
-    #[arg(long, value_name = "FACTOR")]
-    pub(crate) time_factor_under_load: Option<f64>,
-
-    /// Divide all times by this.
-    #[arg(long, value_name = "FACTOR", default_value_t = 1.0)]
-    pub(crate) time_scale: f64,
-}
-
-impl TimingArgs {
-    /// Whether any latency was asked for.
-    pub(crate) fn is_given(&self) -> bool {
-        self.latency.is_some()
-            || self.time_to_first_token.is_some()
-            || self.inter_token_latency.is_some()
-            || self.prefill_overhead.is_some()
-            || self.prefill_time_per_token.is_some()
-    }
-}
-
-const KNOBS: [&str; 8] = [
-    "time_to_first_token",
-    "time_to_first_token_std_dev",
-    "inter_token_latency",
-    "inter_token_latency_std_dev",
-    "prefill_overhead",
-    "prefill_time_per_token",
-    "prefill_time_std_dev",
-    "time_factor_under_load",
-];
 
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Tokens")]

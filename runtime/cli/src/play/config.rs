@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use vcr_cluster::RouterConfig;
-use vcr_core::{EngineConfig, EngineConfigInput, Policy};
+use vcr_core::Policy;
 use vcr_live::{
     FaultRule, Identity, InjectorFactory, KvEventSettings, LatencyFactory, Limits, LiveConfig, PolicyFactory,
     RouterFactory, StatsSettings, TokenChoice, TokenList, TokenSettings, TransferSettings,
@@ -13,16 +13,13 @@ use vcr_live::{
 use vcr_scenario::expression;
 use vcr_wire::{Dtype, KvEventsConfig, check_peer_address};
 
-use super::args::{DtypeArg, EngineArgs, EventArgs, FaultArgs, HashArg, LinkArgs, PlayArgs, TimingArgs};
+use super::args::{DtypeArg, EventArgs, FaultArgs, HashArg, LinkArgs, PlayArgs};
 use super::guests::LiveGuests;
-use super::latency::named_latency;
+use super::latency::{named_latency, single_times};
 use super::replay;
 use super::unusable::Unusable;
 use crate::service::raise_limit_of_files;
 use crate::values::is_guest;
-
-/// Longest sequence unless one is given: more than most models take.
-const MODEL_LEN: u32 = 131_072;
 
 /// Open files and sockets of a process besides those of its engines.
 const FILES_OF_PROCESS: u64 = 100;
@@ -30,7 +27,7 @@ const FILES_OF_PROCESS: u64 = 100;
 /// and connections.
 const FILES_OF_ENGINE: u64 = 18;
 
-/// Whether this process may open what so many engines need.
+/// Checks that this process may open the files and sockets of `engines` engines.
 fn check_open_files(engines: u16) -> Result<(), Unusable> {
     let limit = raise_limit_of_files();
     let needed = FILES_OF_PROCESS + u64::from(engines) * FILES_OF_ENGINE;
@@ -67,7 +64,7 @@ pub(crate) fn live_config(args: &PlayArgs, guests: &LiveGuests) -> Result<LiveCo
     let transfer = &args.transfer;
     Ok(LiveConfig {
         identity: identity(&args.link),
-        engine: engine(&args.engine, &args.link, ranking)?,
+        engine: args.engine.config(args.link.vllm_minor.0, ranking)?,
         policy,
         router: router(args, guests)?,
         latency,
@@ -81,7 +78,7 @@ pub(crate) fn live_config(args: &PlayArgs, guests: &LiveGuests) -> Result<LiveCo
             iteration_details: args.events.enable_logging_iteration_details,
             log_requests: process.log_requests,
         },
-        kv_events: kv_events(&args.events, &args.link, args.engine.no_enable_prefix_caching)?,
+        kv_events: kv_events(&args.events, &args.link, args.engine.prefix_caching())?,
         transfer: TransferSettings {
             engine_id: args.link.engine_id.clone(),
             side_channel_host: transfer.side_channel_host.clone(),
@@ -126,36 +123,7 @@ fn identity(args: &LinkArgs) -> Identity {
     }
 }
 
-fn engine(args: &EngineArgs, link: &LinkArgs, policy: Policy) -> Result<EngineConfig, Unusable> {
-    let version = link.vllm_minor.0.unwrap_or(vcr_wire::VllmMinor::V0_33);
-    let capacity = args.num_gpu_blocks.saturating_sub(1).saturating_mul(args.block_size);
-    let input = EngineConfigInput {
-        block_size: args.block_size,
-        num_gpu_blocks: args.num_gpu_blocks,
-        max_num_seqs: args.max_num_seqs,
-        max_num_batched_tokens: args.max_num_batched_tokens,
-        max_model_len: Some(args.max_model_len.unwrap_or(capacity.clamp(1, MODEL_LEN))),
-        policy,
-        enable_prefix_caching: !args.no_enable_prefix_caching,
-        enable_chunked_prefill: !args.no_enable_chunked_prefill,
-        long_prefill_token_threshold: args.long_prefill_token_threshold,
-        watermark: args.watermark,
-        max_loras: args.max_loras,
-        num_speculative_tokens: args.num_speculative_tokens,
-        async_scheduling: args.async_scheduling,
-        rules: expression::scheduler_rules(version.name()).unwrap_or_default(),
-        ..EngineConfigInput::default()
-    };
-    let several = |errors: Vec<vcr_core::ConfigError>| {
-        let lines: Vec<_> = errors.iter().map(ToString::to_string).collect();
-        Unusable::new(lines.join("\n"))
-    };
-    let config = EngineConfig::new(input).map_err(several)?;
-    config.check_start_up().map_err(several)?;
-    Ok(config)
-}
-
-/// What engines follow, and what ranks for them.
+/// The policy of the engines, and the factory of what ranks for them.
 fn policy(args: &PlayArgs, guests: &LiveGuests) -> Result<(Policy, Option<PolicyFactory>), Unusable> {
     let (place, text) = ("--scheduling-policy", args.engine.scheduling_policy.as_str());
     let guest_config = args.engine.scheduling_policy_config.as_deref();
@@ -177,7 +145,7 @@ fn policy(args: &PlayArgs, guests: &LiveGuests) -> Result<(Policy, Option<Policy
     Ok(expression::policy(place, text, Path::new(""), guests.wall_time())?)
 }
 
-/// What decides which engine computes a request.
+/// The router of the engines.
 fn router(args: &PlayArgs, guests: &LiveGuests) -> Result<Option<RouterFactory>, Unusable> {
     let Some(text) = args.routing.router.as_deref() else { return Ok(None) };
     let guest_config = args.routing.router_config.as_deref();
@@ -205,36 +173,15 @@ fn router(args: &PlayArgs, guests: &LiveGuests) -> Result<Option<RouterFactory>,
     Ok(Some(native("--router", text)?))
 }
 
-/// The model, and what to call it.
+/// The latency model and its name.
 fn latency(args: &PlayArgs, guests: &LiveGuests) -> Result<(LatencyFactory, String), Unusable> {
     let fallback = args.guests.latency_fallback.as_ref();
     let fallback = fallback.map(|text| named_latency(guests, "--latency-fallback", text, None, None)).transpose()?;
     let fallback = fallback.map(|(factory, _)| factory);
     match &args.timing.latency {
         Some(text) => named_latency(guests, "--latency", text, args.timing.latency_config.as_deref(), fallback),
-        None => named_latency(guests, "--latency", &knobs(&args.timing), None, None),
+        None => single_times(&args.timing),
     }
-}
-
-/// The options of single times, in the words of scenarios.
-fn knobs(args: &TimingArgs) -> String {
-    let spread = |mean_ns: u64, std_ns: Option<u64>| match std_ns {
-        Some(std_ns) if std_ns > 0 => format!("normal(\"{mean_ns}ns\", \"{std_ns}ns\")"),
-        _ => format!("\"{mean_ns}ns\""),
-    };
-    let first_ns = args.time_to_first_token.or(args.prefill_overhead);
-    let first_std_ns = args.time_to_first_token_std_dev.or(args.prefill_time_std_dev);
-    let is_instant = first_ns.is_none() && args.inter_token_latency.is_none() && args.prefill_time_per_token.is_none();
-    if is_instant {
-        return "fixed(#{ step: \"0ns\" })".to_owned();
-    }
-    format!(
-        "knobs(#{{ ttft: {}, itl: {}, prefill_per_token: \"{}ns\", full_load_factor: {:?} }})",
-        spread(first_ns.unwrap_or(0), first_std_ns),
-        spread(args.inter_token_latency.unwrap_or(0), args.inter_token_latency_std_dev),
-        args.prefill_time_per_token.unwrap_or(0),
-        args.time_factor_under_load.unwrap_or(1.0),
-    )
 }
 
 fn tokens(args: &PlayArgs, guests: &LiveGuests) -> Result<TokenSettings, Unusable> {
@@ -254,7 +201,7 @@ fn tokens(args: &PlayArgs, guests: &LiveGuests) -> Result<TokenSettings, Unusabl
         other => {
             return Err(Unusable {
                 message: format!("--tokens {other}: there is no such source and no such file"),
-                hint: Some("say random, echo, the path of a .jsonl file or that of a .wasm guest".to_owned()),
+                hint: Some("expected random, echo, the path of a .jsonl file or that of a .wasm guest".to_owned()),
             });
         }
     };
@@ -286,11 +233,11 @@ fn tokens(args: &PlayArgs, guests: &LiveGuests) -> Result<TokenSettings, Unusabl
     })
 }
 
-fn kv_events(args: &EventArgs, link: &LinkArgs, no_prefix_caching: bool) -> Result<Option<KvEventSettings>, Unusable> {
+fn kv_events(args: &EventArgs, link: &LinkArgs, prefix_caching: bool) -> Result<Option<KvEventSettings>, Unusable> {
     if !args.enable_kv_cache_events {
         return Ok(None);
     }
-    if no_prefix_caching {
+    if !prefix_caching {
         return Err(Unusable::new("--enable-kv-cache-events needs prefix caching: without it nothing is ever cached"));
     }
     use vcr_block_hash::HashAlgorithm as Algorithm;

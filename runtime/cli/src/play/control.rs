@@ -33,7 +33,7 @@ fn hint(error: &ControlError) -> &'static str {
     match error {
         ControlError::NoAddress { .. } => "write it as HOST:PORT, such as 127.0.0.1:9090",
         ControlError::NotLoopback { .. } => {
-            "say 127.0.0.1:PORT or [::1]:PORT; --metrics-address takes any address, and serves what changes nothing"
+            "use 127.0.0.1:PORT or [::1]:PORT; --metrics-address takes any address, and serves what changes nothing"
         }
         ControlError::Bind { .. } => "port 0 takes a free one",
     }

@@ -1,5 +1,4 @@
-//! The guests of live engines: how they are loaded, what they tell, and what
-//! goes on where one fails.
+//! Guests of live engines: loading, telemetry, and fallbacks.
 
 use std::collections::BTreeMap;
 use std::num::NonZeroU32;
@@ -48,7 +47,7 @@ pub(crate) struct GuestArgs {
     pub(crate) failure_injector_fallback: bool,
 }
 
-/// All guests of this process, and what they have told.
+/// All guests of this process and their telemetry.
 #[derive(Clone)]
 pub(crate) struct LiveGuests {
     limits: Limits,
@@ -59,7 +58,7 @@ pub(crate) struct LiveGuests {
 /// By the guest's name and the engine's number; none for a guest of all engines.
 type PluginTable = BTreeMap<(String, Option<u32>), Arc<PluginNotes>>;
 
-/// What a guest has told of one engine, or of all.
+/// Telemetry of a guest for one engine, or for all.
 struct PluginNotes {
     guest: String,
     engine: Option<u32>,
@@ -89,7 +88,7 @@ impl NoteSink for PluginNotes {
 }
 
 impl PluginNotes {
-    /// Who tells, in words.
+    /// Name of the sender.
     fn name(&self) -> String {
         match self.engine {
             Some(engine) => format!("guest {} of engine {engine}", self.guest),
@@ -156,7 +155,7 @@ impl LiveGuests {
         fallback: Option<LatencyFactory>,
     ) -> Result<(LatencyFactory, String), Unusable> {
         let module = self.load(reference)?;
-        // Made once now, so that a bad configuration is told before anything starts.
+        // Made once now, so that a bad configuration is reported before anything starts.
         module.latency_model(config, 0)?;
         let (guests, name, config) = (self.clone(), module.name().to_owned(), config.to_owned());
         let factory: LatencyFactory = Arc::new(move |plugin_context| {
@@ -249,7 +248,7 @@ impl LiveGuests {
         }))
     }
 
-    /// What the metrics say of guests, by name and engine.
+    /// Metrics of guests, by name and engine.
     pub(crate) fn reader(&self) -> GuestReader {
         let told = Arc::clone(&self.told);
         Arc::new(move || {

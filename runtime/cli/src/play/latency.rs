@@ -1,11 +1,16 @@
-//! Latency models by what users call them.
+//! Latency models by their names.
 
 use std::path::Path;
+use std::sync::Arc;
 
+use vcr_core::latency::LatencyError;
 use vcr_live::LatencyFactory;
+use vcr_random::Distribution;
 use vcr_scenario::expression;
+use vcr_timing::{Fixed, FixedInput, InvalidConfig, Knobs, KnobsInput};
 
 use super::guests::LiveGuests;
+use super::timing::TimingArgs;
 use super::unusable::Unusable;
 use crate::values::is_guest;
 
@@ -29,4 +34,108 @@ pub(crate) fn named_latency(
     }
     let factory = expression::latency(place, text, Path::new(""), Some(guests.wall_time()))?;
     Ok((factory, text.to_owned()))
+}
+
+/// Requests at which the load factor applies in full, independent of `--max-num-seqs`; the
+/// default of `knobs(...)` in scenarios.
+const FULL_LOAD_REQUESTS: u64 = 256;
+
+/// The model of the options of single times, and its name: how scenarios write it. Without
+/// any of the options steps take no time.
+pub(crate) fn single_times(args: &TimingArgs) -> Result<(LatencyFactory, String), Unusable> {
+    let unusable = |error: InvalidConfig| Unusable::new(format!("options of times: {error}"));
+    let first_ns = args.time_to_first_token.or(args.prefill_overhead);
+    let first_std_ns = args.time_to_first_token_std_dev.or(args.prefill_time_std_dev);
+    if first_ns.is_none() && args.inter_token_latency.is_none() && args.prefill_time_per_token.is_none() {
+        let model = Fixed::new(FixedInput::Step { step_ns: 0 }).map_err(unusable)?;
+        return Ok((Arc::new(move |_context| Ok(Box::new(model))), "fixed(#{ step: \"0ns\" })".to_owned()));
+    }
+    let (ttft, ttft_text) = spread(first_ns.unwrap_or(0), first_std_ns);
+    let (itl, itl_text) = spread(args.inter_token_latency.unwrap_or(0), args.inter_token_latency_std_dev);
+    let per_token_ns = args.prefill_time_per_token.unwrap_or(0);
+    let input = KnobsInput {
+        ttft,
+        itl,
+        prefill_ms_per_token: per_token_ns as f64 / 1e6,
+        full_load_factor: args.time_factor_under_load.unwrap_or(1.0),
+        max_num_seqs: FULL_LOAD_REQUESTS,
+        seed: 0,
+    };
+    Knobs::new(input).map_err(unusable)?;
+    let name = format!(
+        "knobs(#{{ ttft: {ttft_text}, itl: {itl_text}, prefill_per_token: \"{per_token_ns}ns\", full_load_factor: {:?} }})",
+        input.full_load_factor
+    );
+    let factory: LatencyFactory = Arc::new(move |context| {
+        let model = Knobs::new(KnobsInput { seed: context.seed, ..input });
+        let model = model.map_err(|error| LatencyError { model: "knobs".to_owned(), reason: error.to_string() })?;
+        Ok(Box::new(model))
+    });
+    Ok((factory, name))
+}
+
+/// Times of this mean and standard deviation, in milliseconds, and how scenarios write them.
+fn spread(mean_ns: u64, std_ns: Option<u64>) -> (Distribution, String) {
+    let ms = |ns: u64| ns as f64 / 1e6;
+    match std_ns.filter(|&std_ns| std_ns > 0) {
+        Some(std_ns) => (
+            Distribution::Normal { mean: ms(mean_ns), std: ms(std_ns) },
+            format!("normal(\"{mean_ns}ns\", \"{std_ns}ns\")"),
+        ),
+        None => (Distribution::Constant { value: ms(mean_ns) }, format!("\"{mean_ns}ns\"")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+    use vcr_core::PluginContext;
+    use vcr_core::latency::{StepBatch, StepShape};
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        timing: TimingArgs,
+    }
+
+    fn made(args: &str) -> Result<(LatencyFactory, String), Unusable> {
+        let line = Line::try_parse_from(["play"].into_iter().chain(args.split_whitespace())).expect("it is valid");
+        single_times(&line.timing)
+    }
+
+    fn durations_ns(factory: &LatencyFactory) -> Vec<u64> {
+        let mut model = factory(&PluginContext::of_seed(7)).expect("it is valid");
+        let prefill =
+            StepShape { prefill_requests: 1, prefill_tokens: 90, prefill_completions: 1, ..Default::default() };
+        let decode = StepShape { decode_requests: 40, ..Default::default() };
+        let shapes = [prefill, decode, decode, prefill];
+        let mut durations_ns = Vec::new();
+        let batch = StepBatch { start_ns: 0, horizon_ns: u64::MAX, shapes: &shapes };
+        model.price(&batch, &mut durations_ns).expect("it is priced");
+        durations_ns
+    }
+
+    /// The control plane shows the name, and takes it back.
+    #[test]
+    fn the_name_of_a_model_is_its_expression() {
+        for args in [
+            "",
+            "--inter-token-latency 10ms",
+            "--time-to-first-token 200ms --time-to-first-token-std-dev 40ms --inter-token-latency 10ms",
+            "--prefill-overhead 20ms --prefill-time-std-dev 3ms --prefill-time-per-token 55us --inter-token-latency 9ms \
+             --inter-token-latency-std-dev 1ms --time-factor-under-load 2.5",
+        ] {
+            let (factory, name) = made(args).expect("it is valid");
+            let parsed = expression::latency("--latency", &name, Path::new(""), None).expect("it is an expression");
+            assert_eq!(durations_ns(&factory), durations_ns(&parsed), "{args}: {name}");
+        }
+    }
+
+    #[test]
+    fn times_that_no_model_has_are_refused() {
+        let error = made("--inter-token-latency 10ms --time-factor-under-load 0.5").err().expect("it is wrong");
+        assert!(error.message.contains("`full_load_factor` must be at least 1, but is 0.5"), "{}", error.message);
+    }
 }

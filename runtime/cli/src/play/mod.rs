@@ -3,9 +3,11 @@
 pub(crate) mod args;
 mod config;
 mod control;
+mod engine;
 mod guests;
 mod latency;
 mod replay;
+mod timing;
 mod unusable;
 
 use vcr_control::Listeners;
@@ -17,7 +19,7 @@ use crate::stop::{self, Cause};
 use args::PlayArgs;
 use guests::LiveGuests;
 
-/// Serves until a signal, or until an engine cannot go on.
+/// Serves until a signal, or until an engine fails.
 pub(crate) fn play(args: &PlayArgs) -> Exit {
     log(args.process.quiet, None);
     let guests = LiveGuests::new(&args.guests);

@@ -1,4 +1,4 @@
-//! Options of `vcr play` that replay a capture, and what is said of it.
+//! Options of `vcr play` for playback of a capture, and its report.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};

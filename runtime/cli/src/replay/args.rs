@@ -1,4 +1,4 @@
-//! The options of `vcr replay`: Dynamo's names and defaults, and ours.
+//! The options of `vcr replay`: those of Dynamo with its names and defaults, and more.
 
 use std::num::NonZeroU32;
 use std::path::PathBuf;
@@ -31,7 +31,7 @@ JSON is given as text, or as @FILE. docs/reference/replay lists the mappings."
 /// Options of `vcr replay`.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct ReplayArgs {
-    /// The trace; several files of --trace-format dynamo.
+    /// Trace to replay; several files with --trace-format dynamo.
     #[arg(value_name = "TRACE")]
     pub(crate) trace_files: Vec<PathBuf>,
 
@@ -57,28 +57,28 @@ pub(crate) struct ReplayArgs {
 #[command(next_help_heading = "Trace")]
 pub(crate) struct TraceArgs {
     /// Format of the trace: mooncake, mooncake-delta, agentic_mooncake, applied_compute_agentic, dynamo, azure or
-    /// capture [default: found out].
+    /// capture [default: detected].
     #[arg(long, value_name = "FORMAT")]
     pub(crate) trace_format: Option<TraceFormat>,
 
-    /// Tokens of one hash id of the trace [default: as the trace says or its lengths and hash ids determine, else 512].
+    /// Tokens per hash id of the trace [default: given by the trace or inferred from its lengths and hash ids, else 512].
     #[arg(long, value_name = "N", value_parser = crate::values::at_least_one::<NonZeroU32>)]
     pub(crate) trace_block_size: Option<NonZeroU32>,
 
-    /// Which requests of a capture wait for each other as turns of a session: recorded (as the capture names them),
-    /// by-prefix (also those that extend an earlier prompt) or none.
+    /// Turns of sessions in a capture, which wait for each other: recorded (as the capture names them), by-prefix (also
+    /// requests that extend an earlier prompt) or none.
     #[arg(long, value_name = "WHICH", default_value = "recorded")]
     pub(crate) sessions: Sessions,
 
-    /// How far equal hash ids mean equal tokens: trace, play or session [default: what the trace says].
+    /// Scope within which equal hash ids mean equal tokens: trace, play or session [default: set by the trace].
     #[arg(long, value_name = "SCOPE")]
     pub(crate) hash_id_scope: Option<IdScope>,
 
-    /// Share of the leading blocks of a first prompt that the sessions of a group share; for applied_compute_agentic.
+    /// Share of a first prompt's leading blocks that sessions of a group have in common (applied_compute_agentic).
     #[arg(long, value_name = "RATIO", default_value = "0.0", value_parser = share)]
     pub(crate) trace_shared_prefix_ratio: f64,
 
-    /// Groups of sessions that do; for applied_compute_agentic.
+    /// Number of such groups of sessions (applied_compute_agentic).
     #[arg(long, value_name = "N", default_value = "0")]
     pub(crate) trace_num_prefix_groups: u32,
 
@@ -86,27 +86,27 @@ pub(crate) struct TraceArgs {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) replay_concurrency: Option<u64>,
 
-    /// Divides arrival times and delays between turns.
+    /// Divide arrival times and delays between turns by this.
     #[arg(long, value_name = "RATIO", default_value = "1.0", value_parser = positive)]
     pub(crate) arrival_speedup_ratio: f64,
 }
 
 #[derive(Clone, Debug, Args)]
-#[command(next_help_heading = "Synthetic workload, in place of a trace")]
+#[command(next_help_heading = "Synthetic workload (instead of a trace)")]
 pub(crate) struct SyntheticArgs {
-    /// Prompt tokens of each request.
+    /// Prompt tokens per request.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) input_tokens: Option<u32>,
 
-    /// Output tokens of each request.
+    /// Output tokens per request.
     #[arg(long, value_name = "N")]
     pub(crate) output_tokens: Option<u32>,
 
-    /// Requests, or sessions if they have several turns.
+    /// Number of requests, or of sessions if they have several turns.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) request_count: Option<u32>,
 
-    /// Requests per second, with exponential gaps.
+    /// Requests per second (Poisson arrivals).
     #[arg(long, value_name = "RATE", value_parser = positive)]
     pub(crate) request_rate: Option<f64>,
 
@@ -118,15 +118,15 @@ pub(crate) struct SyntheticArgs {
     #[arg(long, value_name = "N", default_value = "42")]
     pub(crate) arrival_seed: u64,
 
-    /// Turns of a session.
+    /// Turns per session.
     #[arg(long, value_name = "N", default_value = "1", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) turns_per_session: u32,
 
-    /// Share of the prompt's leading blocks that the requests of a group share.
+    /// Share of the prompt's leading blocks that requests of a group have in common.
     #[arg(long, value_name = "RATIO", default_value = "0.0", value_parser = share)]
     pub(crate) shared_prefix_ratio: f64,
 
-    /// Groups that share a prefix.
+    /// Number of groups that share a prefix.
     #[arg(long, value_name = "N", default_value = "0")]
     pub(crate) num_prefix_groups: u32,
 
@@ -150,8 +150,9 @@ pub(crate) struct ClusterArgs {
     #[arg(long, value_name = "N", default_value = "1")]
     pub(crate) num_decode_workers: u32,
 
-    /// Let the number of workers follow the load, from the given number on: {"policy": "target_requests" or
-    /// "target_prefill_tokens", "target": 8, "interval_s": 30, "min": 1, "max": 16, "scale_down_delay_ticks": 0}; a guest in place of the policy has "config" in place of a target.
+    /// Scale the number of workers with the load, starting from the given one: {"policy": "target_requests" or
+    /// "target_prefill_tokens", "target": 8, "interval_s": 30, "min": 1, "max": 16, "scale_down_delay_ticks": 0}. A guest
+    /// as the policy takes "config" instead of a target.
     #[arg(long, value_name = "JSON|@FILE")]
     pub(crate) autoscale: Option<String>,
 
@@ -159,15 +160,15 @@ pub(crate) struct ClusterArgs {
     #[arg(long, value_name = "JSON|@FILE")]
     pub(crate) extra_engine_args: Option<String>,
 
-    /// Those of prefill workers; with --decode-engine-args.
+    /// Engine arguments of prefill workers; requires --decode-engine-args.
     #[arg(long, value_name = "JSON|@FILE")]
     pub(crate) prefill_engine_args: Option<String>,
 
-    /// Those of decode workers; with --prefill-engine-args.
+    /// Engine arguments of decode workers; requires --prefill-engine-args.
     #[arg(long, value_name = "JSON|@FILE")]
     pub(crate) decode_engine_args: Option<String>,
 
-    /// Kind of engine, in place of the one in the engine arguments: vllm, sglang or trtllm.
+    /// Engine type, overriding the engine arguments: vllm, sglang or trtllm.
     #[arg(long, value_name = "TYPE", value_parser = ["vllm", "sglang", "trtllm"])]
     pub(crate) engine_type: Option<String>,
 
@@ -175,11 +176,11 @@ pub(crate) struct ClusterArgs {
     #[arg(long, value_name = "PRESET", default_value = "dynamo-1.6")]
     pub(crate) preset: Preset,
 
-    /// Latency model in place of the engine arguments': an expression as in scenarios, or a guest (.wasm, oci://).
+    /// Latency model, overriding the engine arguments: an expression as in scenarios, or a guest (.wasm, oci://).
     #[arg(long, value_name = "MODEL")]
     pub(crate) latency: Option<String>,
 
-    /// Which KV transfers share bandwidth: none (as in Dynamo), per-prefill-worker or shared.
+    /// KV transfers that share bandwidth: none (as in Dynamo), per-prefill-worker or shared.
     #[arg(long, value_name = "WHICH", default_value = "none")]
     pub(crate) kv_transfer_contention: Contention,
 }
@@ -187,7 +188,7 @@ pub(crate) struct ClusterArgs {
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Router")]
 pub(crate) struct RouterFlags {
-    /// round_robin, kv_router, least_loaded, or a guest (.wasm, oci://).
+    /// Router: round_robin, kv_router, least_loaded, or a guest (.wasm, oci://).
     #[arg(long, value_name = "MODE", default_value = "round_robin")]
     pub(crate) router_mode: RouterMode,
 
@@ -195,11 +196,11 @@ pub(crate) struct RouterFlags {
     #[arg(long, value_name = "JSON|@FILE")]
     pub(crate) router_config: Option<String>,
 
-    /// Classes of requests in the KV router's queue: a YAML file of queue policies.
+    /// YAML file of queue policies: classes of requests in the KV router's queue.
     #[arg(long, value_name = "FILE")]
     pub(crate) router_policy_config: Option<String>,
 
-    /// The model whose queue policies are taken from it [default: those for all models].
+    /// Model whose queue policies apply [default: those for all models].
     #[arg(long, value_name = "MODEL")]
     pub(crate) model_name: Option<String>,
 
@@ -207,13 +208,12 @@ pub(crate) struct RouterFlags {
     #[arg(long, value_name = "MS", value_parser = not_negative)]
     pub(crate) kv_event_lag_ms: Option<f64>,
 
-    /// The KV router hears of the KV of a pass to the instant as Dynamo's does: under 1.6,
-    /// and of SGLang's engines, when the pass ends. Takes two to three times the CPU, and
-    /// more memory [default: when it starts].
+    /// Report the KV of a pass to the KV router at the same instant as Dynamo: under 1.6, and for engines of SGLang, at
+    /// the end of the pass. Takes two to three times the CPU, and more memory [default: at its start].
     #[arg(long)]
     pub(crate) exact_kv_events: bool,
 
-    /// KV routers side by side.
+    /// Number of KV router replicas.
     #[arg(long, value_name = "N", default_value = "1", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) router_replicas: u32,
 
@@ -225,11 +225,11 @@ pub(crate) struct RouterFlags {
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Run")]
 pub(crate) struct RunFlags {
-    /// offline: in virtual time. Engines in real time are `vcr play`.
+    /// Replay mode: offline, in virtual time. For engines in real time use `vcr play`.
     #[arg(long, value_name = "MODE", default_value = "offline", value_parser = ["offline", "online"])]
     pub(crate) replay_mode: String,
 
-    /// Every random stream derives from it.
+    /// Seed of all random streams.
     #[arg(long, value_name = "N", default_value = "1")]
     pub(crate) seed: u64,
 
@@ -237,15 +237,15 @@ pub(crate) struct RunFlags {
     #[arg(long)]
     pub(crate) strict: bool,
 
-    /// Stop at this virtual time; unfinished requests are left out of the statistics.
+    /// Stop at this virtual time; statistics leave out unfinished requests.
     #[arg(long, value_name = "S", value_parser = positive)]
     pub(crate) max_sim_time_seconds: Option<f64>,
 
-    /// Memory that the process may take, such as 4GiB [default: 80 % of what is available].
+    /// Maximum memory of the process, such as 4GiB [default: 80 % of what is available].
     #[arg(long, value_name = "SIZE", value_parser = crate::values::memory_limit)]
     pub(crate) memory_limit: Option<u64>,
 
-    /// A good request has its first token within.
+    /// Goodput limit of the time to first token.
     #[arg(long, value_name = "MS", value_parser = positive)]
     pub(crate) sla_ttft_ms: Option<f64>,
 
@@ -253,7 +253,7 @@ pub(crate) struct RunFlags {
     #[arg(long, value_name = "MS", value_parser = positive)]
     pub(crate) sla_itl_ms: Option<f64>,
 
-    /// A good request has its last token within.
+    /// Goodput limit of the end-to-end latency.
     #[arg(long, value_name = "MS", value_parser = positive)]
     pub(crate) sla_e2e_ms: Option<f64>,
 }
@@ -265,7 +265,7 @@ pub(crate) struct OutputArgs {
     #[arg(long, value_name = "PATH")]
     pub(crate) report_json: Option<PathBuf>,
 
-    /// Write a JSON line for each request.
+    /// Write one JSON line per request.
     #[arg(long, value_name = "FILE")]
     pub(crate) report_jsonl: Option<PathBuf>,
 
@@ -273,7 +273,7 @@ pub(crate) struct OutputArgs {
     #[arg(long)]
     pub(crate) force: bool,
 
-    /// Form of the report: 1.4 (flat) or 1.6 [default: the preset's].
+    /// Layout of the report: 1.4 (flat) or 1.6 (nested) [default: the preset's].
     #[arg(long, value_name = "VERSION")]
     pub(crate) report_format: Option<ReportFormat>,
 
@@ -281,15 +281,15 @@ pub(crate) struct OutputArgs {
     #[arg(long)]
     pub(crate) json: bool,
 
-    /// Which table to print: vcr, or aiperf as Dynamo does.
+    /// Table to print: vcr, or aiperf as Dynamo does.
     #[arg(long, value_name = "TABLE", default_value = "vcr", value_parser = ["vcr", "aiperf"])]
     pub(crate) table: String,
 
-    /// Tell how long the host took; reports then differ from run to run.
+    /// Report how long the host took; reports then differ from run to run.
     #[arg(long)]
     pub(crate) host_times: bool,
 
-    /// Print no progress and no warnings.
+    /// Print neither progress nor warnings.
     #[arg(short, long)]
     pub(crate) quiet: bool,
 }
@@ -297,21 +297,21 @@ pub(crate) struct OutputArgs {
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Sweeps")]
 pub(crate) struct SweepArgs {
-    /// Run once for each value of an option or engine argument: 1..16 (both included), 0.5..2..0.5 or a,b,c. Given
-    /// several times, for each combination.
+    /// Run once per value of an option or engine argument: 1..16 (both included), 0.5..2..0.5 or a,b,c (repeatable: once
+    /// per combination).
     #[arg(long = "sweep", value_name = "NAME=VALUES")]
     pub(crate) sweeps: Vec<String>,
 
-    /// Write a row for each run to a .csv, .json or .parquet file.
+    /// Write one row per run to a .csv, .json or .parquet file.
     #[arg(long, value_name = "FILE", requires = "sweeps")]
     pub(crate) sweep_out: Option<PathBuf>,
 
-    /// Runs side by side [default: all cores].
+    /// Number of parallel runs [default: number of cores].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     pub(crate) threads: Option<u16>,
 }
 
-/// Options of Dynamo's replay that are refused by name, with a reason.
+/// Options of Dynamo's replay that are refused with a reason.
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Not simulated")]
 pub(crate) struct RefusedArgs {
@@ -327,7 +327,7 @@ pub(crate) struct RefusedArgs {
     pub(crate) aic_model_path: Option<String>,
 }
 
-/// How far equal hash ids mean equal tokens.
+/// Scope within which equal hash ids mean equal tokens.
 #[derive(Clone, Copy, Debug, clap::ValueEnum)]
 pub(crate) enum IdScope {
     Trace,
@@ -335,7 +335,7 @@ pub(crate) enum IdScope {
     Session,
 }
 
-/// Which transfers contend.
+/// Transfers that share bandwidth.
 #[derive(Clone, Copy, Debug, clap::ValueEnum)]
 pub(crate) enum Contention {
     None,
@@ -343,7 +343,7 @@ pub(crate) enum Contention {
     Shared,
 }
 
-/// Who chooses the worker of a request.
+/// The router that chooses the worker of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum RouterMode {
     RoundRobin,
@@ -362,14 +362,14 @@ impl FromStr for RouterMode {
             "kv_router" => Ok(Self::KvRouter),
             "least_loaded" => Ok(Self::LeastLoaded),
             guest if crate::values::is_guest(guest) => Ok(Self::Guest(guest.to_owned())),
-            _ => Err("write round_robin, kv_router, least_loaded, or the path of a .wasm guest".to_owned()),
+            _ => Err("expected round_robin, kv_router, least_loaded, or the path of a .wasm guest".to_owned()),
         }
     }
 }
 
 fn number(text: &str, is_allowed: impl Fn(f64) -> bool, what: &str) -> Result<f64, String> {
     let number = text.parse::<f64>().ok().filter(|number| number.is_finite() && is_allowed(*number));
-    number.ok_or_else(|| format!("must be {what}"))
+    number.ok_or_else(|| format!("expected {what}"))
 }
 
 fn positive(text: &str) -> Result<f64, String> {

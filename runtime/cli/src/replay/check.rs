@@ -18,7 +18,7 @@ pub(crate) fn check(args: &ReplayArgs) -> Result<(), Refusal> {
         problem("--replay-mode online: live engines are `vcr play`, behind a real frontend; `vcr replay` is offline");
     }
     if !args.sweep.sweeps.is_empty() && (args.output.report_json.is_some() || args.output.report_jsonl.is_some()) {
-        problem("--report-json and --report-jsonl are of one run; a sweep writes --sweep-out");
+        problem("--report-json and --report-jsonl cannot be combined with --sweep; use --sweep-out");
     }
     if lines.is_empty() { Ok(()) } else { Err(Refusal::input(lines.join("\n"))) }
 }
@@ -45,7 +45,7 @@ fn sources(args: &ReplayArgs, problem: &mut dyn FnMut(&str)) {
         );
     }
     if args.trace_files.len() > 1 && args.trace.trace_format.is_some_and(|format| format != TraceFormat::Dynamo) {
-        problem("several trace files are given; only traces of --trace-format dynamo come in several");
+        problem("several trace files: expected one, except with --trace-format dynamo");
     }
     if has_trace {
         let only_synthetic = [
@@ -57,7 +57,7 @@ fn sources(args: &ReplayArgs, problem: &mut dyn FnMut(&str)) {
             (synthetic.inter_turn_delay_ms != 0.0, "--inter-turn-delay-ms"),
         ];
         for (_, name) in only_synthetic.iter().filter(|(given, _)| *given) {
-            problem(&format!("{name} is for synthetic workloads; a trace says it itself"));
+            problem(&format!("{name} is for synthetic workloads; remove it, or the trace"));
         }
     }
 }
@@ -94,20 +94,20 @@ fn workers(args: &ReplayArgs, problem: &mut dyn FnMut(&str)) {
     if prefill && decode {
         if cluster.num_workers > 1 {
             problem(
-                "--num-workers is for workers that do all of the work; say --num-prefill-workers and \
+                "--num-workers is for aggregated workers; use --num-prefill-workers and \
                      --num-decode-workers",
             );
         }
         if cluster.extra_engine_args.is_some() {
             problem(
-                "--extra-engine-args is for workers that do all of the work; say it in --prefill-engine-args and \
+                "--extra-engine-args is for aggregated workers; use --prefill-engine-args and \
                      --decode-engine-args",
             );
         }
     } else if cluster.num_prefill_workers > 1 || cluster.num_decode_workers > 1 {
         problem(
             "--num-prefill-workers and --num-decode-workers need --prefill-engine-args and --decode-engine-args; \
-                 otherwise say --num-workers",
+                 otherwise use --num-workers",
         );
     }
 }
@@ -130,13 +130,13 @@ fn routers(args: &ReplayArgs, problem: &mut dyn FnMut(&str)) {
             problem(&format!("{name} is for --router-mode kv_router"));
         }
     } else if router.router_sync_ms.is_some() && router.router_replicas == 1 {
-        problem("--router-sync-ms needs --router-replicas: a single router has nobody to tell");
+        problem("--router-sync-ms needs --router-replicas above 1");
     }
 }
 
 fn refused(args: &ReplayArgs, problem: &mut dyn FnMut(&str)) {
     let refused = &args.refused;
-    let aic = "AIC's performance database is not part of this program";
+    let aic = "the router's estimate of prefill load is not simulated";
     let planner = "the planner is not simulated";
     for (given, name, why) in [
         (&refused.planner_config, "--planner-config", planner),

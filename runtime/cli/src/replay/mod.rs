@@ -1,4 +1,4 @@
-//! `vcr replay`: what Dynamo's offline replay takes, answered in its terms.
+//! `vcr replay`: the inputs of Dynamo's offline replay, with results in its terms.
 
 pub(crate) mod args;
 mod check;

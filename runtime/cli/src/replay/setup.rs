@@ -1,36 +1,34 @@
-//! From options to what is to be run.
+//! From options to a run.
 
 use std::path::Path;
 use std::sync::Arc;
 
 use serde_json::Value;
 use vcr_cluster::{
-    Answers, KvKnowledge, LatencyFactory, LinkConfig, LinkSharing, MemoryEstimate, QueueConfig, ReplicaConfig,
-    RouterConfig, RunConfig, ScalerFactory, SyntheticInput, Topology, TracePacing, WorkloadConfig, WorkloadSource,
-    target_autoscaler,
+    Answers, KvKnowledge, LatencyFactory, LinkConfig, LinkSharing, MemoryEstimate, PoolRole, QueueConfig,
+    ReplicaConfig, RouterConfig, RunConfig, ScalerFactory, SyntheticInput, Topology, TracePacing, WorkloadConfig,
+    WorkloadSource, target_autoscaler,
 };
 use vcr_dynamo::report::{ReportSettings, Sla};
-use vcr_dynamo::{
-    AutoscaleArgs, AutoscalePolicy, EngineArgs, PoolOptions, Remark, Role, RouterArgs, read_queue_policies,
-};
+use vcr_dynamo::{AutoscaleArgs, AutoscalePolicy, EngineArgs, PoolOptions, Remark, RouterArgs, read_queue_policies};
 use vcr_scenario::expression;
 use vcr_trace::{HashIdScope, SharedPrefix, Strictness, Trace, TraceOptions, read_files};
 
 use super::Refusal;
 use super::args::{Contention, IdScope, ReplayArgs, RouterMode};
 
-/// What the run and its workload are called.
+/// Name of the run and its workload.
 const NAME: &str = "replay";
 
 /// A run, ready to go.
 pub(crate) struct Setup {
     pub(crate) config: RunConfig,
     pub(crate) settings: ReportSettings,
-    /// What was accepted and does not do what it says.
+    /// Options that were accepted without their effect.
     pub(crate) warnings: Vec<String>,
 }
 
-/// Text that is given itself, or as the name of a file after `@`.
+/// Text given itself, or as a file name after `@`.
 pub(crate) fn text_of(place: &str, value: &str) -> Result<String, Refusal> {
     let Some(path) = value.strip_prefix('@') else { return Ok(value.to_owned()) };
     let read = vcr_input::read_text(Path::new(path), vcr_input::MAX_CONFIG_BYTES);
@@ -67,7 +65,7 @@ pub(crate) fn read_trace(args: &ReplayArgs) -> Result<Option<Arc<Trace>>, Refusa
     Ok(Some(Arc::new(trace)))
 }
 
-/// Puts the run together.
+/// The run that the options describe.
 pub(crate) fn setup(args: &ReplayArgs, trace: Option<&Arc<Trace>>) -> Result<Setup, Refusal> {
     let mut warnings: Vec<String> = trace.iter().flat_map(|trace| &trace.warnings).map(ToString::to_string).collect();
     let router = router(args, trace, &mut warnings)?;
@@ -129,16 +127,13 @@ fn router(args: &ReplayArgs, trace: Option<&Arc<Trace>>, warnings: &mut Vec<Stri
         RouterMode::RoundRobin => same(RouterConfig::RoundRobin),
         RouterMode::LeastLoaded => same(RouterConfig::LeastLoaded),
         RouterMode::KvRouter => same(RouterConfig::Kv(read.config.clone())),
-        RouterMode::Guest(reference) => {
-            let source = format!("guest(#{{ path: {} }})", quoted(reference));
-            same(expression::router("--router-mode", &source, Path::new(""), None)?)
-        }
+        RouterMode::Guest(reference) => same(expression::guest_router("--router-mode", reference)?),
     };
     Ok(Routers { whole, prefill, decode, args: read })
 }
 
-/// The classes of the router's queue, if a file says them, and what in the file or
-/// the trace has no effect.
+/// The classes of the router's queue, if a file defines them, and warnings about what in the
+/// file or the trace has no effect.
 fn queue_policies(
     args: &ReplayArgs,
     read: &RouterArgs,
@@ -149,13 +144,13 @@ fn queue_policies(
         (Some(path), _) => ("--router-policy-config", path),
         (None, Some(path)) => ("--router-config, `router_policy_config`", path),
         (None, None) => {
-            let told = model.map(|_| "--model-name: is passed over: there is no --router-policy-config".to_owned());
+            let told = model.map(|_| "--model-name is ignored: it needs --router-policy-config".to_owned());
             return Ok((None, told.into_iter().collect()));
         }
     };
     let Some(queue) = read_queue_policies(place, path, model)? else {
         let who = model.map_or("all models".to_owned(), |model| format!("model `{model}`"));
-        return Ok((None, vec![format!("{path}: is passed over: it has no profile for {who}")]));
+        return Ok((None, vec![format!("{path} is ignored: it has no profile for {who}")]));
     };
     let classes = trace.map_or(&[][..], |trace| &trace.policy_classes);
     let unknown = classes.iter().filter(|class| !queue.knows(class)).map(|class| format!("`{class}`"));
@@ -163,25 +158,20 @@ fn queue_policies(
     let told = match unknown.is_empty() {
         true => Vec::new(),
         false => vec![format!(
-            "{path}: has no family and no class of its own for `policy_class` {unknown} of the trace; such requests are \
-             of the default family"
+            "{path}: neither a family nor a class for `policy_class` {unknown} of the trace; such requests are of the \
+             default family"
         )],
     };
     Ok((Some(queue), told))
 }
 
-/// A text as a script writes it.
-fn quoted(text: &str) -> String {
-    Value::from(text).to_string()
-}
-
 fn latency(args: &ReplayArgs) -> Result<Option<LatencyFactory>, Refusal> {
     let Some(model) = &args.cluster.latency else { return Ok(None) };
-    let source = match crate::values::is_guest(model) {
-        true => format!("guest(#{{ path: {} }})", quoted(model)),
-        false => model.clone(),
-    };
-    Ok(Some(expression::latency("--latency", &source, Path::new(""), None)?))
+    let place = "--latency";
+    Ok(Some(match crate::values::is_guest(model) {
+        true => expression::guest_latency(place, model)?,
+        false => expression::latency(place, model, Path::new(""), None)?,
+    }))
 }
 
 fn autoscale(args: &ReplayArgs) -> Result<Option<(AutoscaleArgs, ScalerFactory)>, Refusal> {
@@ -191,25 +181,11 @@ fn autoscale(args: &ReplayArgs) -> Result<Option<(AutoscaleArgs, ScalerFactory)>
     let policy = match &read.policy {
         AutoscalePolicy::Target(policy) => target_autoscaler(*policy),
         AutoscalePolicy::Guest { reference, config } => {
-            let config = literal(&Value::Object(config.clone()));
-            let source = format!("guest(#{{ path: {}, config: {config} }})", quoted(reference));
-            expression::guest_autoscaler(place, &source, Path::new(""))?
+            let config_json = Value::Object(config.clone()).to_string();
+            expression::guest_autoscaler(place, reference, &config_json)?
         }
     };
     Ok(Some((read, policy)))
-}
-
-/// A JSON value as a script writes it.
-fn literal(value: &Value) -> String {
-    match value {
-        Value::Null => "()".to_owned(),
-        Value::Array(items) => format!("[{}]", items.iter().map(literal).collect::<Vec<_>>().join(", ")),
-        Value::Object(map) => {
-            let fields = map.iter().map(|(key, value)| format!("{}: {}", quoted(key), literal(value)));
-            format!("#{{{}}}", fields.collect::<Vec<_>>().join(", "))
-        }
-        Value::Bool(_) | Value::Number(_) | Value::String(_) => value.to_string(),
-    }
 }
 
 fn engine_args(
@@ -237,7 +213,7 @@ fn topology(
     let autoscale = autoscale(args)?;
     let pool = |engine: &EngineArgs, place, name, engines, role, router: &RouterConfig| {
         let router = with_queue_order(router.clone(), &routers.args, engine);
-        let is_step_end = args.router.exact_kv_events && engine.tells_kv_at_step_end(cluster.preset);
+        let is_step_end = args.router.exact_kv_events && engine.reports_kv_at_step_end(cluster.preset);
         let router = with_event_time(router, is_step_end);
         let latency = latency.clone();
         let autoscale = autoscale.as_ref().map(|(args, policy)| (args, Arc::clone(policy)));
@@ -258,10 +234,10 @@ fn topology(
     let (Some(prefill), Some(decode)) = (&cluster.prefill_engine_args, &cluster.decode_engine_args) else {
         let place = "--extra-engine-args";
         let engine = engine_args(args, place, cluster.extra_engine_args.as_ref(), warnings)?;
-        let pool = pool(&engine, place, "workers", cluster.num_workers, Role::Aggregated, &routers.whole)?;
+        let pool = pool(&engine, place, "workers", cluster.num_workers, PoolRole::Aggregated, &routers.whole)?;
         if routers.args.conditional.is_some() {
-            let text = "--router-config, `conditional_disagg_enabled`: is for prefill and decode workers; here each does \
-                        both";
+            let text = "--router-config, `conditional_disagg_enabled`: is for prefill and decode workers, not for aggregated \
+                        ones";
             if args.run.strict {
                 return Err(Refusal::input(text));
             }
@@ -277,8 +253,9 @@ fn topology(
     let prefill = engine_args(args, prefill_place, Some(prefill), warnings)?;
     let decode = engine_args(args, decode_place, Some(decode), warnings)?;
     check_pair(&prefill, &decode)?;
-    let first = pool(&prefill, prefill_place, "prefill", cluster.num_prefill_workers, Role::Prefill, &routers.prefill)?;
-    let second = pool(&decode, decode_place, "decode", cluster.num_decode_workers, Role::Decode, &routers.decode)?;
+    let first =
+        pool(&prefill, prefill_place, "prefill", cluster.num_prefill_workers, PoolRole::Prefill, &routers.prefill)?;
+    let second = pool(&decode, decode_place, "decode", cluster.num_decode_workers, PoolRole::Decode, &routers.decode)?;
     let link = link(args, &prefill);
     let settings = ReportSettings {
         prefill_gpus_per_worker: prefill.gpus_per_worker(),
@@ -291,11 +268,11 @@ fn topology(
     ))
 }
 
-/// What both halves of a disaggregated cluster must agree in.
+/// Checks that prefill and decode engines fit together.
 fn check_pair(prefill: &EngineArgs, decode: &EngineArgs) -> Result<(), Refusal> {
     let mut lines = Vec::new();
     for (args, place, role) in
-        [(prefill, "--prefill-engine-args", Role::Prefill), (decode, "--decode-engine-args", Role::Decode)]
+        [(prefill, "--prefill-engine-args", PoolRole::Prefill), (decode, "--decode-engine-args", PoolRole::Decode)]
     {
         if args.worker_type != Some(role) {
             lines.push(format!("{place}, `worker_type`: must be \"{}\"", role.name()));
@@ -317,8 +294,8 @@ fn check_pair(prefill: &EngineArgs, decode: &EngineArgs) -> Result<(), Refusal> 
     if lines.is_empty() { Ok(()) } else { Err(Refusal::input(lines.join("\n"))) }
 }
 
-/// The way of KV. As in Dynamo, the prefill engines' arguments say what it costs,
-/// and without a bandwidth and a size it costs nothing.
+/// The link for KV. As in Dynamo, the prefill engines' arguments set its cost, and transfers
+/// are free without a bandwidth and a size.
 fn link(args: &ReplayArgs, prefill: &EngineArgs) -> LinkConfig {
     let transfer = &prefill.kv_transfer;
     let bytes_per_s = transfer.bandwidth_gb_per_s.map(|gb_per_s| (gb_per_s * 1e9).round() as u64);
@@ -336,7 +313,7 @@ fn link(args: &ReplayArgs, prefill: &EngineArgs) -> LinkConfig {
     }
 }
 
-/// Engine arguments say the order of the router's queue where nothing else does.
+/// The router with the queue order of the engine arguments, unless it has its own.
 fn with_queue_order(router: RouterConfig, routers: &RouterArgs, engine: &EngineArgs) -> RouterConfig {
     match (router, engine.router_queue_policy) {
         (RouterConfig::Kv(mut config), Some(order)) if routers.queue_policy.is_none() => {
@@ -347,7 +324,7 @@ fn with_queue_order(router: RouterConfig, routers: &RouterArgs, engine: &EngineA
     }
 }
 
-/// The router with the time at which it hears of a step's KV.
+/// The router with the time at which it receives the KV events of a step.
 fn with_event_time(mut router: RouterConfig, is_step_end: bool) -> RouterConfig {
     if let RouterConfig::Kv(config) = &mut router
         && let KvKnowledge::Events { at_step_end, .. } = &mut config.knowledge
@@ -357,7 +334,7 @@ fn with_event_time(mut router: RouterConfig, is_step_end: bool) -> RouterConfig 
     router
 }
 
-/// Whether there is memory for what is to come.
+/// Checks that there is memory for the run.
 fn check_room(estimate: MemoryEstimate) -> Result<(), Refusal> {
     vcr_scenario::check_room(estimate).map_err(|problem| Refusal::input(problem).hint(vcr_scenario::MEMORY_HINT))
 }

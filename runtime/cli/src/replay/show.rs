@@ -1,4 +1,4 @@
-//! What came of a run: files, JSON, tables.
+//! Output of a run's results: files, JSON, tables.
 
 use std::io::{self, Write};
 
@@ -22,7 +22,7 @@ pub(crate) struct Results<'a> {
     pub(crate) summary: &'a Summary,
     pub(crate) warnings: &'a [String],
     pub(crate) trace: Option<&'a Trace>,
-    /// What has ended the run before its end, if anything has.
+    /// What stopped the run early, if anything did.
     pub(crate) stopped: Option<Cause>,
 }
 
@@ -42,7 +42,7 @@ impl Results<'_> {
 
     /// What the sessions are called, as Dynamo does: by the trace, or after the line
     /// of their only request. Where none has several turns, nor a concurrency counts
-    /// them, they are not told.
+    /// them, they are not reported.
     fn session_names(&self) -> Option<Vec<String>> {
         let Some(trace) = self.trace else {
             let synthetic = &self.args.synthetic;
@@ -61,7 +61,7 @@ impl Results<'_> {
         Some(first_turns.map(name).collect())
     }
 
-    /// Prints what was asked for.
+    /// Prints the requested output.
     pub(crate) fn print(&self, out: &mut dyn Write) -> io::Result<()> {
         if self.args.output.json {
             return self.write_json(out);
@@ -79,12 +79,12 @@ impl Results<'_> {
     fn write_json(&self, out: &mut dyn Write) -> io::Result<()> {
         let preset = self.args.cluster.preset;
         let name = Preset::NAMES.iter().find(|(_, other)| *other == preset).map_or("", |(name, _)| *name);
-        let told = json::Told { preset: name, warnings: self.warnings, stopped_by: self.stopped.map(Cause::name) };
+        let facts = json::RunFacts { preset: name, warnings: self.warnings, stopped_by: self.stopped.map(Cause::name) };
         let format = self.args.output.report_format.unwrap_or(match preset {
             Preset::Dynamo1_4 => ReportFormat::Flat1_4,
             Preset::Dynamo1_6 => ReportFormat::Nested1_6,
         });
-        serde_json::to_writer_pretty(&mut *out, &json::report(self.run, self.summary, told, format))?;
+        serde_json::to_writer_pretty(&mut *out, &json::report(self.run, self.summary, facts, format))?;
         writeln!(out)
     }
 

@@ -22,10 +22,10 @@ use crate::progress::TerminalReporter;
 use crate::stop;
 use crate::style::{align_right, bare_table, write_table};
 
-/// Runs beyond which somebody has mistyped a range.
+/// Maximum number of runs; more are a mistyped range.
 const MAX_POINTS: usize = 100_000;
 
-/// Options that say what is read, printed or written, and not what is run.
+/// Options of inputs and outputs, which do not change a run.
 const NOT_SWEPT: [&str; 19] = [
     "memory-limit",
     "sessions",
@@ -48,7 +48,7 @@ const NOT_SWEPT: [&str; 19] = [
     "help",
 ];
 
-/// What a swept name names.
+/// The target of a swept name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Target {
     /// An option of the command.
@@ -70,7 +70,7 @@ struct Axis {
     values: Vec<String>,
 }
 
-/// What came of a run.
+/// The result of a run.
 struct Point {
     /// The value on each axis.
     values: Vec<String>,
@@ -82,7 +82,7 @@ pub(crate) fn sweep(args: &ReplayArgs) -> Result<Exit, Refusal> {
     let axes = args.sweep.sweeps.iter().map(|text| axis(text)).collect::<Result<Vec<_>, _>>()?;
     let names: BTreeSet<&str> = axes.iter().map(|axis| axis.name.as_str()).collect();
     if names.len() < axes.len() {
-        return Err(Refusal::input("--sweep: the same name is swept twice; give all of its values at once"));
+        return Err(Refusal::input("--sweep: a name is given twice; give all of its values at once"));
     }
     let out_format = out_format(args)?;
     let files = files::Files::open(args)?;
@@ -165,7 +165,7 @@ fn no_sweep(args: &ReplayArgs) -> super::args::SweepArgs {
 fn axis(text: &str) -> Result<Axis, Refusal> {
     let bad = |what: String| Refusal::input(format!("--sweep {text}: {what}"));
     let Some((name, given)) = text.split_once('=') else {
-        return Err(bad("write it as NAME=VALUES, such as num_workers=1..16".to_owned()));
+        return Err(bad("expected NAME=VALUES, such as num_workers=1..16".to_owned()));
     };
     let target = target(name).map_err(bad)?;
     let values = values(given).map_err(bad)?;
@@ -197,14 +197,14 @@ fn target(name: &str) -> Result<Target, String> {
             return Ok(target(key.to_owned()));
         }
     }
-    Err(format!("there is no option, engine argument or key of the router's configuration `{name}`"))
+    Err(format!("unknown name `{name}`: expected an option, an engine argument or a key of the router's configuration"))
 }
 
 /// All combinations, the last axis fastest.
 fn combinations(axes: &[Axis]) -> Result<Vec<Vec<String>>, Refusal> {
     let count = axes.iter().try_fold(1_usize, |count, axis| count.checked_mul(axis.values.len()));
     if count.is_none_or(|count| count > MAX_POINTS) {
-        return Err(Refusal::input(format!("--sweep: makes more than {MAX_POINTS} runs; sweep fewer values")));
+        return Err(Refusal::input(format!("--sweep: more than {MAX_POINTS} runs; sweep fewer values")));
     }
     let mut all = vec![Vec::new()];
     for axis in axes {
@@ -244,7 +244,7 @@ fn point_args(
     }
     words.extend(files.iter().cloned());
     let mut point = if axes.iter().any(|axis| matches!(axis.target, Target::Flag(_))) {
-        // A flag that is given again overrides what was given before.
+        // A repeated flag overrides the earlier one.
         let cli = Cli::try_parse_from(words).map_err(|error| {
             let text = error.to_string();
             let line = text.lines().next().unwrap_or_default();
@@ -313,7 +313,7 @@ fn columns(axes: &[Axis], points: &[Point]) -> Vec<Column> {
     columns
 }
 
-/// Keys about the host, on which runs side by side disturb each other.
+/// Keys about the host, on which parallel runs disturb each other.
 fn is_of_host(key: &str) -> bool {
     ["wall_time_ms", "processed_tokens_per_s", "processed_output_tokens_per_s"].contains(&key)
 }

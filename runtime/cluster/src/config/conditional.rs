@@ -4,7 +4,7 @@
 //! decode engine has cached, may as well be computed where its output is
 //! generated, as Dynamo's conditional disaggregation does.
 
-/// What lets a request stay with the decode engines.
+/// The policy of conditional disaggregation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ConditionalPolicy {
     /// Few prompt tokens to compute.
@@ -19,7 +19,7 @@ pub enum ConditionalPolicy {
 /// Conditional disaggregation, with Dynamo's names and defaults.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ConditionalConfig {
-    /// What lets a request stay.
+    /// The policy.
     pub policy: ConditionalPolicy,
     /// It stays with at most this many prompt tokens that no decode engine has cached.
     pub eff_isl_threshold_tokens: u32,

@@ -2,7 +2,7 @@
 
 use super::queue_classes::QueueConfig;
 
-/// What the KV router knows of the engines' caches.
+/// The KV router's knowledge of the engines' caches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KvKnowledge {
     /// The engines' KV events. Unless they are late the router
@@ -33,7 +33,7 @@ impl KvKnowledge {
 pub struct ReplicaConfig {
     /// How many there are; requests go to them in turn.
     pub count: u32,
-    /// After how long a router sees what another has decided; none for never.
+    /// Delay after which a router sees the decisions of another; none for never.
     pub sync_ns: Option<u64>,
 }
 
@@ -69,7 +69,7 @@ pub struct KvRouterConfig {
     pub track_output_blocks: bool,
     /// Whether equal blocks of two requests on one engine count once.
     pub assume_kv_reuse: bool,
-    /// Whether prompt tokens under way count.
+    /// Whether prompt tokens in progress count.
     pub track_prefill_tokens: bool,
     /// Its knowledge of the caches.
     pub knowledge: KvKnowledge,

@@ -1,4 +1,4 @@
-//! What a run consists of: pools, links, workloads, faults. All plain values.
+//! Configuration of a run: pools, links, workloads, faults. All plain values.
 
 mod conditional;
 mod kv_router;
@@ -23,32 +23,32 @@ pub use topology::{LinkConfig, LinkSharing, PoolRole, SourceOutput, Topology, Tr
 pub use validate::RunConfigError;
 pub use workload::{Answers, Arrivals, Limit, RequestMix, TracePacing, WorkloadConfig, WorkloadSource};
 
-/// Something that goes wrong, or right again, at a virtual time.
+/// A fault at a virtual time.
 #[derive(Clone, Debug, PartialEq)]
 pub struct FaultConfig {
-    /// When it strikes.
+    /// When it takes effect.
     pub at_ns: u64,
-    /// Index of the pool in [`Topology::pools`].
-    pub pool: u32,
+    /// The pool of the engine.
+    pub pool: PoolRole,
     /// Index of the engine in the pool.
     pub engine: u32,
-    /// What happens.
+    /// The kind of fault.
     pub kind: FaultKind,
 }
 
-/// What a fault does to an engine.
+/// The effect of a fault on an engine.
 #[derive(Clone, Debug, PartialEq)]
 pub enum FaultKind {
-    /// The process dies; its requests and cache are lost.
+    /// The process exits; its requests and cache are lost.
     Crash {
-        /// It is up again, with a cold cache, after this long; none for never.
+        /// Time until it is up again, with a cold cache; none for never.
         restart_after_ns: Option<u64>,
     },
     /// Steps that start meanwhile take `factor` times as long.
     SlowDown {
         /// Above 1 is slower.
         factor: f64,
-        /// For how long; none for the rest of the run.
+        /// Duration; none for the rest of the run.
         duration_ns: Option<u64>,
     },
 }
@@ -64,9 +64,9 @@ pub struct RunConfig {
     pub topology: Topology,
     /// The requests.
     pub workloads: Vec<WorkloadConfig>,
-    /// What goes wrong.
+    /// Faults.
     pub faults: Vec<FaultConfig>,
-    /// How often a request lost to a fault is tried again from the start.
+    /// Maximum retries of a request lost to a fault, each from the start.
     pub max_retries: u32,
     /// Virtual time at which the run is cut off. Unfinished requests are counted
     /// as such; of the statistics only gaps between tokens include them.

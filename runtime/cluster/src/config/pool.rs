@@ -1,4 +1,4 @@
-//! Pools: engines of one kind, and what makes their parts.
+//! Pools: engines of one kind, and the factories of their plugins.
 
 use std::sync::Arc;
 
@@ -36,7 +36,7 @@ pub struct ScalingConfig {
     pub interval_ns: u64,
     /// The fewest engines that are up or coming up after a decision.
     pub min_engines: u32,
-    /// The most engines that there are at a time, in whatever state.
+    /// Maximum number of engines at a time, in any state.
     pub max_engines: u32,
     /// From the decision for an engine until it takes requests.
     pub startup_ns: u64,
@@ -44,7 +44,7 @@ pub struct ScalingConfig {
     pub policy: ScalerFactory,
 }
 
-/// Who chooses the output tokens of a pool's engines.
+/// The token source of a pool's engines.
 #[derive(Clone)]
 pub struct TokenConfig {
     /// Makes the source of each engine.
@@ -82,7 +82,7 @@ pub struct PoolConfig {
     pub scaling: Option<ScalingConfig>,
     /// The ranks of each engine.
     pub data_parallel: DataParallel,
-    /// Settings of each rank, and with them whose scheduler it has.
+    /// Settings of each rank, which select its scheduler.
     pub engine: EngineKind,
     /// Prices the steps of each rank.
     pub latency: LatencyFactory,

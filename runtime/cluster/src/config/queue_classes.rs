@@ -51,7 +51,7 @@ pub struct IslBucket {
 pub struct QueueClass {
     /// Its name.
     pub name: String,
-    /// The family that it belongs to; none for those who ask for the class by name.
+    /// The family that it belongs to; none for requests that name the class.
     #[serde(default)]
     pub policy_family: Option<String>,
     /// The bucket that it takes of the family.
@@ -60,7 +60,7 @@ pub struct QueueClass {
     /// The order in which requests leave.
     #[serde(default)]
     pub queue_policy: QueueOrder,
-    /// Read and passed over: it concerns routers of several processes.
+    /// Ignored: it is for routers of several processes.
     #[serde(default)]
     pub admission: Option<IgnoredAny>,
     /// Prompt tokens to be computed that may leave in each round over the classes.

@@ -12,7 +12,7 @@ use super::kv_router::KvRouterConfig;
 /// Makes the router of one pool from its plugin context.
 pub type RouterFactory = Arc<dyn Fn(&PluginContext<'_>) -> Result<Box<dyn Router>, RouteError> + Send + Sync>;
 
-/// What chooses among the engines of a pool.
+/// The router of a pool.
 #[derive(Clone, Default)]
 pub enum RouterConfig {
     /// Workers in turn, in order of arrival. Where an engine that does all of the work

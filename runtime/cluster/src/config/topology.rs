@@ -37,7 +37,7 @@ pub enum SourceOutput {
     Whole,
 }
 
-/// The way of KV from prefill to decode engines.
+/// The link for KV from prefill to decode engines.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LinkConfig {
     /// Bandwidth that concurrent transfers share; none for instant transfers.
@@ -50,7 +50,7 @@ pub struct LinkConfig {
     pub scope: TransferScope,
     /// Which transfers contend.
     pub sharing: LinkSharing,
-    /// What must have been generated before.
+    /// The output that prefill engines generate first.
     pub source_output: SourceOutput,
 }
 
@@ -84,7 +84,7 @@ pub enum Topology {
     },
 }
 
-/// What the engines of a pool do for a request.
+/// The part of a request that the engines of a pool compute.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum PoolRole {
     /// All of it.
@@ -96,6 +96,16 @@ pub enum PoolRole {
 }
 
 impl PoolRole {
+    /// Its name in scenarios and in Dynamo's engine arguments.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Aggregated => "aggregated",
+            Self::Prefill => "prefill",
+            Self::Decode => "decode",
+        }
+    }
+
     /// The index of the pool in [`Topology::pools`].
     #[must_use]
     pub const fn index(self) -> usize {
@@ -113,6 +123,17 @@ impl Topology {
         match self {
             Self::Aggregated(_) => &[PoolRole::Aggregated],
             Self::Disaggregated { .. } => &[PoolRole::Prefill, PoolRole::Decode],
+        }
+    }
+
+    /// The pool of a role, if there is one.
+    #[must_use]
+    pub fn pool(&self, role: PoolRole) -> Option<&PoolConfig> {
+        match (self, role) {
+            (Self::Aggregated(pool), PoolRole::Aggregated) => Some(pool),
+            (Self::Disaggregated { prefill, .. }, PoolRole::Prefill) => Some(prefill),
+            (Self::Disaggregated { decode, .. }, PoolRole::Decode) => Some(decode),
+            _ => None,
         }
     }
 

@@ -26,7 +26,7 @@ pub struct RunConfigError {
 }
 
 impl RunConfig {
-    /// Checks what cannot be expressed in the types.
+    /// Checks the rules that types cannot express.
     ///
     /// # Errors
     /// Every problem found.
@@ -110,8 +110,8 @@ impl RunConfig {
         }
         for (index, fault) in self.faults.iter().enumerate() {
             let place = format!("fault {}", index + 1);
-            match pools.get(fault.pool as usize) {
-                None => problem(place, "names a pool that does not exist"),
+            match self.topology.pool(fault.pool) {
+                None => problem(place, &format!("names the {} pool, which does not exist", fault.pool.name())),
                 Some(pool) if fault.engine >= pool.most_engines() => {
                     let text = format!(
                         "names engine {} of pool `{}`, which has engines 0 to {}",

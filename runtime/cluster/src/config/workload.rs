@@ -47,7 +47,7 @@ pub struct Limit {
     pub duration_ns: Option<u64>,
 }
 
-/// What the requests of a synthetic workload look like.
+/// The requests of a synthetic workload.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RequestMix {
     /// New prompt tokens of each turn (rounded, at least 1).
@@ -102,7 +102,7 @@ pub enum WorkloadSource {
     Synthetic {
         /// When they start.
         arrivals: Arrivals,
-        /// What they look like.
+        /// Their lengths and sessions.
         mix: RequestMix,
     },
     /// Read from a trace.

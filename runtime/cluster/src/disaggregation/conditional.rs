@@ -16,12 +16,12 @@ pub(crate) fn stays_with_decode(
     prefill: &[Worker],
     decode: &[Worker],
 ) -> bool {
-    let up = || decode.iter().filter(|worker| worker.is_up());
+    let up = || decode.iter().filter(|worker| worker.lifecycle().is_up());
     let Some(first) = up().next() else { return false };
     if decode_is_busy(config, up()) {
         return false;
     }
-    let prefill_is_busy = || prefill_is_busy(config, prefill.iter().filter(|worker| worker.is_up()));
+    let prefill_is_busy = || prefill_is_busy(config, prefill.iter().filter(|worker| worker.lifecycle().is_up()));
     let is_short = || {
         let cached = up().map(|worker| worker.engine().cached_prefix_blocks(prompt.block_hashes()));
         let cached_tokens = cached.max().unwrap_or(0) * first.block_size_tokens();

@@ -1,6 +1,6 @@
 //! A link that concurrent KV transfers share.
 //!
-//! Processor sharing: `n` transfers under way each get an `n`th of the
+//! Processor sharing: `n` transfers in progress each get an `n`th of the
 //! bandwidth, so a transfer's time depends on its bytes and on what else is on
 //! the link. Arithmetic is in whole 1e-9 bytes, so the same transfers finish at
 //! the same nanosecond everywhere.
@@ -21,7 +21,7 @@ pub(crate) struct TransferKey {
 #[derive(Debug)]
 pub(crate) struct Link {
     bytes_per_s: u64,
-    /// What every transfer that was under way since the start has received.
+    /// Bytes received by every transfer that has been in progress since the start.
     served_units: u128,
     updated_ns: u64,
     /// Transfers by the service level at which they are complete.
@@ -52,7 +52,7 @@ impl Link {
         self.version
     }
 
-    /// Time during which at least one transfer was under way.
+    /// Time with at least one transfer in progress.
     pub(crate) fn busy_ns(&self) -> u64 {
         self.busy_ns
     }

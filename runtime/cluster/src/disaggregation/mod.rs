@@ -1,4 +1,4 @@
-//! KV on its way from prefill to decode engines: links, and what is due at an instant.
+//! KV transfers from prefill to decode engines: links, and handoffs due at an instant.
 
 mod conditional;
 mod link;

@@ -1,7 +1,7 @@
 //! The engines of a run: pools of workers, their ranks, and how their number changes.
 //!
 //! A rank is a worker like any other, with a scheduler, KV blocks and a clock of its
-//! own. The ranks of an engine stand side by side; they come, go and break together.
+//! own. The ranks of an engine are neighbours; they start, stop and crash together.
 //! With a barrier they also step together: those that have work start at the same
 //! instant and all end at the slowest, and what comes meanwhile to a rank without
 //! work waits until then. Such steps are taken one by one.
@@ -51,7 +51,7 @@ impl Pool {
         self.scaler.as_ref().map(Scaler::interval_ns)
     }
 
-    /// The indices of its workers, the ranks of an engine side by side.
+    /// The indices of its workers, with the ranks of an engine next to each other.
     fn workers(&self) -> Range<usize> {
         let first = self.first_worker as usize;
         first..first + self.config.most_ranks() as usize
@@ -145,7 +145,7 @@ impl Fleet {
         &self.workers[..self.pool(role).first_worker as usize]
     }
 
-    /// What a worker is called in reports and messages.
+    /// Name of a worker in reports and messages.
     pub(crate) fn engine_name(&self, worker: &Worker) -> String {
         let config = &self.pool(worker.role()).config;
         format!("{} {}", config.name, config.rank_name(worker.index()))
@@ -154,10 +154,11 @@ impl Fleet {
     /// Whether a worker of a pool is up or coming up, or an autoscaler will see to
     /// it that one does.
     pub(crate) fn may_recover(&self, role: PoolRole) -> bool {
-        self.pool(role).scales() || self.workers_of(role).iter().any(|worker| worker.health() != Health::Down)
+        self.pool(role).scales()
+            || self.workers_of(role).iter().any(|worker| worker.lifecycle().health() != Health::Down)
     }
 
-    /// The workers come up of the engine whose first rank is `worker`.
+    /// Brings up the workers of the engine whose first rank is `worker`.
     ///
     /// # Errors
     /// When something that is made for an engine cannot be made.

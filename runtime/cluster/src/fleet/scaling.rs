@@ -57,7 +57,7 @@ pub(crate) struct Rescaling {
 }
 
 impl Fleet {
-    /// What autoscalers did, in order of time.
+    /// Decisions of autoscalers, in order of time.
     pub(crate) fn rescaled(&self) -> &[Rescaled] {
         &self.rescaled
     }
@@ -100,14 +100,14 @@ impl Fleet {
 
     fn count_engines(&self, role: PoolRole, view: &mut ScaleView) {
         for index in self.pool(role).engines() {
-            match self.workers[index].health() {
+            match self.workers[index].lifecycle().health() {
                 Health::Up => view.up_engines += 1,
                 Health::Draining => view.draining_engines += 1,
                 Health::Starting | Health::Restarting => view.starting_engines += 1,
                 Health::Off | Health::Down => {}
             }
         }
-        for worker in self.workers_of(role).iter().filter(|worker| worker.is_serving()) {
+        for worker in self.workers_of(role).iter().filter(|worker| worker.lifecycle().is_serving()) {
             view.running_requests += worker.engine().num_running() as u64;
             view.waiting_requests += worker.engine().num_waiting() as u64;
             view.active_blocks += u64::from(worker.engine().num_active_blocks());
@@ -123,17 +123,17 @@ impl Fleet {
         let mut here: Vec<(bool, u64, u32)> = Vec::new();
         for index in self.pool(role).engines() {
             let worker = &self.workers[index];
-            match worker.health() {
+            match worker.lifecycle().health() {
                 Health::Off => off.push(index as u32),
                 health if health == Health::Up || is_coming(health) => {
-                    here.push((is_coming(health), worker.start_number(), index as u32));
+                    here.push((is_coming(health), worker.lifecycle().start_number(), index as u32));
                 }
                 _ => {}
             }
         }
         let from = here.len() as u32;
         off.truncate(desired.saturating_sub(from) as usize);
-        // What is coming before what is up, and of either the newest first.
+        // Starting engines before those that are up, the newest first.
         here.sort_unstable_by(|a, b| b.cmp(a));
         here.truncate(from.saturating_sub(desired) as usize);
         let to = from + off.len() as u32 - here.len() as u32;
@@ -149,7 +149,7 @@ impl Fleet {
         let role = self.worker(index).role();
         let Some(scaler) = &mut self.pools[role.index()].scaler else { return now_ns };
         for rank in &mut self.workers[ranks.start as usize..ranks.end as usize] {
-            rank.start(now_ns, scaler.started);
+            rank.lifecycle_mut().start(now_ns, scaler.started);
         }
         scaler.started += 1;
         now_ns.saturating_add(scaler.config.startup_ns)

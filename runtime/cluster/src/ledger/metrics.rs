@@ -1,4 +1,4 @@
-//! Metrics: what is measured, and under which name.
+//! Metrics: names, units and meanings, declared once.
 
 pub use crate::ledger::samples::{CountedSamples, Moments, Samples, Summary};
 
@@ -13,7 +13,7 @@ pub enum Unit {
     Ratio,
 }
 
-/// What a metric's values can be asked for.
+/// Kind of a metric, which decides its statistics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MetricKind {
     /// Many samples: percentiles, mean, min, max, count, rate.
@@ -26,6 +26,15 @@ pub enum MetricKind {
     Goodput,
 }
 
+/// Scope of a metric.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Scope {
+    /// Of a run and of each of its workloads.
+    Workload,
+    /// Of a run only: engines serve all workloads together.
+    Run,
+}
+
 /// A metric's description.
 #[derive(Clone, Copy, Debug)]
 pub struct MetricInfo {
@@ -33,17 +42,32 @@ pub struct MetricInfo {
     pub name: &'static str,
     /// Unit of its values.
     pub unit: Unit,
-    /// What it can be asked for.
+    /// Its kind.
     pub kind: MetricKind,
-    /// One line for people.
-    pub help: &'static str,
+    /// Its scope.
+    pub scope: Scope,
+    /// Its meaning, in one sentence without its capital letter and full stop.
+    pub meaning: &'static str,
+}
+
+impl MetricInfo {
+    /// Its key in reports: its name, with its unit where it has one.
+    #[must_use]
+    pub fn report_name(&self) -> String {
+        match self.unit {
+            Unit::Time => format!("{}_ms", self.name),
+            Unit::Count | Unit::Ratio => self.name.to_owned(),
+        }
+    }
 }
 
 macro_rules! metric_enum {
-    ($(#[$doc:meta])* $name:ident, $kind:expr, { $($variant:ident = $text:literal, $unit:ident, $help:literal;)* }) => {
+    ($(#[$doc:meta])* $name:ident, {
+        $($variant:ident = $text:literal, $unit:ident, $scope:ident, $meaning:literal;)*
+    }) => {
         $(#[$doc])*
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-        pub enum $name { $(#[doc = $help] $variant,)* }
+        pub enum $name { $(#[doc = $meaning] $variant,)* }
 
         impl $name {
             /// All of them, in report order.
@@ -53,7 +77,13 @@ macro_rules! metric_enum {
             #[must_use]
             pub const fn info(self) -> MetricInfo {
                 match self {
-                    $(Self::$variant => MetricInfo { name: $text, unit: Unit::$unit, kind: $kind, help: $help },)*
+                    $(Self::$variant => MetricInfo {
+                        name: $text,
+                        unit: Unit::$unit,
+                        kind: MetricKind::$name,
+                        scope: Scope::$scope,
+                        meaning: $meaning,
+                    },)*
                 }
             }
         }
@@ -62,51 +92,98 @@ macro_rules! metric_enum {
 
 metric_enum! {
     /// Metrics with many samples.
-    Trend, MetricKind::Trend, {
-        Ttft = "ttft", Time, "Time from arrival to the first output token, per request.";
-        Itl = "itl", Time, "Every gap between consecutive output tokens of a request.";
-        Tpot = "tpot", Time, "Mean gap between a request's tokens, for requests with at least two.";
-        E2e = "e2e", Time, "Time from arrival to the last output token, per request.";
-        Queue = "queue", Time, "Time from reaching the queue to the first step with the request in it.";
-        Prefill = "prefill", Time, "Time from that step to the end of the prompt's computation.";
-        Transfer = "transfer", Time, "Time of a request's KV transfer, waiting for blocks included.";
-        KvLoad = "kv_load", Time, "Time a request waited for KV from the host or the disk, for requests that did.";
-        StepTime = "step", Time, "Duration of every engine step.";
-        BatchSize = "batch", Count, "Requests in every engine step.";
+    Trend, {
+        Ttft = "ttft", Time, Workload, "arrival to first output token, per completed request";
+        Itl = "itl", Time, Workload,
+            "every gap between consecutive output tokens of a request, as they appear, also those of requests that are lost later";
+        Tpot = "tpot", Time, Workload, "mean gap of a completed request with at least two tokens";
+        E2e = "e2e", Time, Workload, "arrival to last output token, per completed request";
+        Queue = "queue", Time, Workload, "from reaching the queue to the start of the first step with the request in it";
+        Prefill = "prefill", Time, Workload, "from the end of `queue` to the end of the prompt's computation";
+        Transfer = "transfer", Time, Workload,
+            "from the end of `prefill` to the arrival of the KV cache, waiting for blocks included; disaggregated clusters only";
+        KvLoad = "kv_load", Time, Workload,
+            "how long a completed request waited for KV from the host or the disk, if it did; a part of `queue`, or of the time it was preempted";
+        StepTime = "step", Time, Run, "duration of every engine step";
+        BatchSize = "batch", Count, Run, "requests in every engine step";
     }
 }
 
 metric_enum! {
     /// Totals.
-    Counter, MetricKind::Counter, {
-        Requests = "requests", Count, "Requests that arrived.";
-        Completed = "completed", Count, "Requests that finished with their output.";
-        Rejected = "rejected", Count, "Requests refused because they could never run.";
-        Failed = "failed", Count, "Requests lost to a fault.";
-        Retries = "retries", Count, "Attempts made again after a fault.";
-        Preemptions = "preemptions", Count, "Requests put back to waiting for lack of KV blocks.";
-        Steps = "steps", Count, "Engine steps.";
-        PromptTokens = "prompt_tokens", Count, "Prompt tokens of completed requests.";
-        CachedTokens = "cached_tokens", Count, "Those found in a prefix cache, or in a tier below it.";
-        HostCachedTokens = "host_cached_tokens", Count, "Of these, tokens that came from the memory of a host.";
-        DiskCachedTokens = "disk_cached_tokens", Count, "Of these, tokens that came from a disk.";
-        OutputTokens = "output_tokens", Count, "Output tokens of completed requests.";
-        GeneratedTokens = "generated_tokens", Count, "Output tokens of all attempts, of requests that did not complete, too.";
-        WastedTokens = "wasted_tokens", Count, "Output tokens of attempts that a fault cut off.";
-        Stalls = "stalls", Count, "Times that a failure injector stalled an engine.";
-        IgnoredFaults = "ignored_faults", Count, "Wishes of failure injectors that mean nothing in virtual time.";
-        StayedWithDecode = "stayed_with_decode", Count, "Prompts computed by decode engines: conditional disaggregation.";
-        Shed = "shed", Count, "Requests refused by a router because all engines had too much to do.";
+    Counter, {
+        Requests = "requests", Count, Workload, "requests that arrived";
+        Completed = "completed", Count, Workload, "requests that finished with their output";
+        Rejected = "rejected", Count, Workload, "requests refused because they could never run";
+        Failed = "failed", Count, Workload, "requests lost to a fault";
+        Retries = "retries", Count, Workload, "attempts made again after a fault";
+        Preemptions = "preemptions", Count, Workload, "running requests moved back to waiting for lack of KV blocks";
+        Steps = "steps", Count, Run, "engine steps";
+        PromptTokens = "prompt_tokens", Count, Workload, "prompt tokens of completed requests";
+        CachedTokens = "cached_tokens", Count, Workload,
+            "of `prompt_tokens`, those found in the (prefill) engine's prefix cache, or loaded from its tiers, at first admission";
+        HostCachedTokens = "host_cached_tokens", Count, Workload, "of `cached_tokens`, those that were loaded from the host";
+        DiskCachedTokens = "disk_cached_tokens", Count, Workload, "of `cached_tokens`, those that were loaded from the disk";
+        OutputTokens = "output_tokens", Count, Workload, "output tokens of completed requests";
+        GeneratedTokens = "generated_tokens", Count, Workload,
+            "output tokens of all attempts, whether the request completed or not: the throughput of a run that was cut off";
+        WastedTokens = "wasted_tokens", Count, Workload, "output tokens of attempts that a fault cut off";
+        Stalls = "stalls", Count, Run, "times that a failure injector stalled an engine";
+        IgnoredFaults = "ignored_faults", Count, Run,
+            "actions of failure injectors that have no effect in virtual time";
+        StayedWithDecode = "stayed_with_decode", Count, Workload,
+            "prompts computed by decode engines because of conditional disaggregation";
+        Shed = "shed", Count, Workload, "requests refused by a router because all engines were too busy";
     }
 }
 
 metric_enum! {
     /// Single values.
-    Gauge, MetricKind::Gauge, {
-        Duration = "duration", Time, "Virtual time until the last request ended.";
-        PrefixHitRatio = "prefix_hit_ratio", Ratio, "Cached share of the prompt tokens of completed requests.";
-        CompletedRatio = "completed_ratio", Ratio, "Completed share of the requests that arrived.";
-        KvPeakUsage = "kv_peak_usage", Ratio, "Largest share of an engine's KV blocks in use.";
+    Gauge, {
+        Duration = "duration", Time, Run, "virtual time until the last request ended";
+        PrefixHitRatio = "prefix_hit_ratio", Ratio, Workload, "`cached_tokens / prompt_tokens`";
+        CompletedRatio = "completed_ratio", Ratio, Workload, "`completed / requests`";
+        KvPeakUsage = "kv_peak_usage", Ratio, Run, "largest share of an engine's KV blocks in use";
+    }
+}
+
+/// Any metric of a run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Metric {
+    /// Many samples.
+    Trend(Trend),
+    /// A total.
+    Counter(Counter),
+    /// A single value.
+    Gauge(Gauge),
+    /// Requests that completed within latency limits.
+    Goodput,
+}
+
+impl Metric {
+    /// Every metric, in the order of the docs.
+    pub fn all() -> impl Iterator<Item = Self> {
+        let trends = Trend::ALL.iter().map(|&trend| Self::Trend(trend));
+        let counters = Counter::ALL.iter().map(|&counter| Self::Counter(counter));
+        let gauges = Gauge::ALL.iter().map(|&gauge| Self::Gauge(gauge));
+        trends.chain(counters).chain(gauges).chain([Self::Goodput])
+    }
+
+    /// The description.
+    #[must_use]
+    pub const fn info(self) -> MetricInfo {
+        match self {
+            Self::Trend(trend) => trend.info(),
+            Self::Counter(counter) => counter.info(),
+            Self::Gauge(gauge) => gauge.info(),
+            Self::Goodput => MetricInfo {
+                name: "goodput",
+                unit: Unit::Ratio,
+                kind: MetricKind::Goodput,
+                scope: Scope::Workload,
+                meaning: "requests that completed within all limits, such as `goodput{ttft<1s,tpot<50ms}`",
+            },
+        }
     }
 }
 
@@ -124,12 +201,6 @@ impl Counter {
                 | Self::HostCachedTokens
                 | Self::DiskCachedTokens
         )
-    }
-
-    /// Whether only the whole run has it: engines serve all workloads together.
-    #[must_use]
-    pub const fn is_of_whole_run(self) -> bool {
-        matches!(self, Self::Steps | Self::Stalls | Self::IgnoredFaults)
     }
 }
 
@@ -191,7 +262,7 @@ impl MetricSet {
                 summaries.trends[trend] = counted.summary();
                 let is_all = !several && summaries.trends[trend].is_some();
                 if is_all {
-                    // What only one of them has, all have.
+                    // Samples of one set only are those of the whole run.
                     all.trends[trend] = summaries.trends[trend];
                 }
                 // The gaps of a run are by far the most samples: they are not kept twice.
@@ -214,7 +285,7 @@ impl MetricSet {
     }
 }
 
-/// What [`MetricSet::summarise`] returns.
+/// The result of [`MetricSet::summarise`].
 pub(crate) struct Summarised {
     pub(crate) each: Vec<MetricSummaries>,
     pub(crate) all: MetricSummaries,

@@ -88,7 +88,7 @@ impl Ledger {
         self.metrics.iter().map(|set| set.total(counter)).sum()
     }
 
-    /// Opens the record of a request that arrives, and gives its tag.
+    /// Opens the record of a request that arrives; returns its tag.
     pub(crate) fn arrive(&mut self, record: RequestRecord) -> u64 {
         self.metrics[record.workload as usize].add(Counter::Requests, 1);
         self.records.push(record);
@@ -137,7 +137,7 @@ impl Ledger {
         self.records[tag as usize].admit(now_ns, num_computed_tokens);
     }
 
-    /// A prompt goes on, and all that was computed of it counts as cached.
+    /// A prompt continues on another engine; its computed part counts as cached.
     pub(crate) fn continue_prompt(&mut self, tag: u64, num_computed_tokens: u32) {
         let detail = &mut self.records[tag as usize].detail;
         detail.most_cached_tokens = detail.most_cached_tokens.max(num_computed_tokens);

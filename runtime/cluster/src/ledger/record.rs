@@ -96,7 +96,7 @@ pub struct RequestRecord {
     pub first_token_ns: Option<u64>,
     /// Latest output token.
     pub last_token_ns: Option<u64>,
-    /// When it ended, in whatever way.
+    /// When it ended, completed or not.
     pub end_ns: Option<u64>,
     /// Engine that computed the prompt, as an index over all engines and their ranks.
     pub prefill_worker: Option<u32>,
@@ -108,7 +108,7 @@ pub struct RequestRecord {
     pub retries: u32,
     /// How it ended.
     pub outcome: Outcome,
-    /// More of its way.
+    /// Further details.
     pub detail: RequestDetail,
 }
 
@@ -118,7 +118,7 @@ pub struct RequestRecord {
 pub struct RequestDetail {
     /// Second output token.
     pub second_token_ns: Option<u64>,
-    /// Most prompt tokens found in the (prefill) engine's prefix cache, or in its
+    /// Maximum prompt tokens found in the (prefill) engine's prefix cache, or in its
     /// tiers, at any of its admissions.
     pub most_cached_tokens: u32,
     /// Of the tokens cached at its first admission, those loaded from the host.
@@ -255,7 +255,7 @@ impl RequestRecord {
     pub(super) fn start_load(&mut self, now_ns: u64, load: &TierLoad) {
         let detail = &mut self.detail;
         detail.load_since_ns = Some(now_ns);
-        // What it had when it was first admitted counts, as in `cached_tokens`.
+        // Hits of the first admission count, as in `cached_tokens`.
         if self.scheduled_ns.is_none() {
             detail.host_cached_tokens = load.host_tokens;
             detail.disk_cached_tokens = load.disk_tokens;

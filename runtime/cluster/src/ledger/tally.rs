@@ -1,9 +1,9 @@
-//! What autoscalers see of the requests.
+//! Request counts for autoscalers.
 
 use super::record::RequestRecord;
 
-/// What the cluster's clients have asked for and got so far. Requests that are
-/// answered as recorded are no load of any engine and not in it.
+/// Requests of the cluster's clients and their outputs so far, without those that are
+/// answered as recorded: they are not a load of any engine.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Tally {
     pub(crate) arrived_requests: u64,

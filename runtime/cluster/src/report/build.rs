@@ -1,4 +1,4 @@
-//! A report out of what a run has left behind.
+//! Builds the report of a run from its final state.
 
 use std::collections::BTreeMap;
 use std::io::{BufWriter, Write};
@@ -13,7 +13,7 @@ use crate::disaggregation::KvHandoffs;
 use crate::error::SimError;
 use crate::fleet::{Fleet, Rescaled, Worker};
 use crate::ledger::Ledger;
-use crate::ledger::metrics::{Counter, Gauge, MetricInfo, MetricSummaries, Summarised, Summary, Trend, Unit};
+use crate::ledger::metrics::{Counter, Gauge, MetricSummaries, Scope, Summarised, Summary, Trend, Unit};
 use crate::ledger::record::{FailReason, Outcome, RequestRecord, ns_to_ms};
 
 /// Version of a run's report.
@@ -22,7 +22,7 @@ const SCHEMA_VERSION: u32 = 2;
 /// them, so that the fingerprint of a run stays the same.
 const FINGERPRINTED_VERSION: u32 = 1;
 
-/// What a run has left behind.
+/// The final state of a run.
 pub(crate) struct RunEnd<'a> {
     pub(crate) config: &'a RunConfig,
     /// When the observer ended the run, if it did.
@@ -60,7 +60,7 @@ pub(crate) fn build(end: RunEnd<'_>) -> Result<Report, SimError> {
     let engine_names = fleet.workers().iter().map(|worker| fleet.engine_name(worker)).collect();
     let range_use = fleet.workers().iter().filter_map(Worker::range_use).reduce(RangeUse::plus);
     let step_digests: Vec<u64> = fleet.workers().iter().map(Worker::step_digest).collect();
-    // What is summed up needs room.
+    // Summarising needs memory.
     drop(fleet);
     let (records, summarised) = ledger.close();
     let Summarised { each: mut sets, all, samples, token_gaps_ns } = summarised;
@@ -103,12 +103,12 @@ pub(crate) fn build(end: RunEnd<'_>) -> Result<Report, SimError> {
 
 fn engine_reports(fleet: &mut Fleet, duration_ns: u64) -> Vec<EngineReport> {
     let tiers: Vec<_> = fleet.workers_mut().iter_mut().map(|worker| worker.tier_stats(duration_ns)).collect();
-    let started = fleet.workers().iter().enumerate().filter(|(_, worker)| worker.was_provisioned());
+    let started = fleet.workers().iter().enumerate().filter(|(_, worker)| worker.lifecycle().was_provisioned());
     let reports = started.map(|(index, worker)| {
         let (stats, totals) = (worker.engine_stats(), worker.totals());
         let config = fleet.pool(worker.role()).config();
         let ranks = config.data_parallel.size;
-        let provisioned_ns = worker.provisioned_until(duration_ns);
+        let provisioned_ns = worker.lifecycle().provisioned_until(duration_ns);
         EngineReport {
             pool: config.name.clone(),
             engine: worker.index() / ranks,
@@ -133,7 +133,7 @@ fn engine_reports(fleet: &mut Fleet, duration_ns: u64) -> Vec<EngineReport> {
 fn pool_reports(fleet: &Fleet, duration_ns: u64) -> Vec<PoolReport> {
     let reports = fleet.pools().iter().map(|pool| {
         let engines = pool.engines().map(|index| &fleet.workers()[index]);
-        let worker_ns = engines.map(|engine| u128::from(engine.provisioned_until(duration_ns))).sum();
+        let worker_ns = engines.map(|engine| u128::from(engine.lifecycle().provisioned_until(duration_ns))).sum();
         PoolReport {
             pool: pool.config().name.clone(),
             first_worker: pool.first_worker(),
@@ -145,7 +145,7 @@ fn pool_reports(fleet: &Fleet, duration_ns: u64) -> Vec<PoolReport> {
     reports.collect()
 }
 
-/// What autoscalers did while there were requests.
+/// Decisions of autoscalers while there were requests.
 fn scaling_events(fleet: &Fleet, duration_ns: u64) -> Vec<ScalingEvent> {
     let during = fleet.rescaled().iter().filter(|rescaled| rescaled.at_ns <= duration_ns);
     let event = |&Rescaled { at_ns, role, from, to }: &Rescaled| ScalingEvent {
@@ -189,12 +189,12 @@ fn metrics_report<'a, I: Iterator<Item = &'a RequestRecord>>(
     let total = |counter: Counter| counters[counter as usize];
     let rate = |count: u64| if seconds > 0.0 { count as f64 / seconds } else { 0.0 };
     let mut gauges = BTreeMap::from([
-        (report_name(Gauge::PrefixHitRatio.info()), share(total(Counter::CachedTokens), total(Counter::PromptTokens))),
-        (report_name(Gauge::CompletedRatio.info()), share(total(Counter::Completed), total(Counter::Requests))),
+        (Gauge::PrefixHitRatio.info().report_name(), share(total(Counter::CachedTokens), total(Counter::PromptTokens))),
+        (Gauge::CompletedRatio.info().report_name(), share(total(Counter::Completed), total(Counter::Requests))),
     ]);
     if let Some((duration_ns, kv_peak)) = run {
-        gauges.insert(report_name(Gauge::Duration.info()), ns_to_ms(duration_ns));
-        gauges.insert(report_name(Gauge::KvPeakUsage.info()), kv_peak);
+        gauges.insert(Gauge::Duration.info().report_name(), ns_to_ms(duration_ns));
+        gauges.insert(Gauge::KvPeakUsage.info().report_name(), kv_peak);
     }
     let mut rejections = BTreeMap::new();
     let mut failures: BTreeMap<FailReason, u64> = BTreeMap::new();
@@ -206,7 +206,7 @@ fn metrics_report<'a, I: Iterator<Item = &'a RequestRecord>>(
         }
     }
     let is_counted = |counter: Counter| {
-        (run.is_some() || !counter.is_of_whole_run())
+        (run.is_some() || counter.info().scope == Scope::Workload)
             && (total(counter) > 0 || !counter.is_occasional())
             && counter != Counter::GeneratedTokens
     };
@@ -219,7 +219,7 @@ fn metrics_report<'a, I: Iterator<Item = &'a RequestRecord>>(
             .iter()
             .filter_map(|&trend| {
                 let summary = trends[trend as usize]?;
-                Some((report_name(trend.info()), trend_report(&summary, trend.info().unit)))
+                Some((trend.info().report_name(), trend_report(&summary, trend.info().unit)))
             })
             .collect(),
         rejections,
@@ -240,23 +240,13 @@ fn add_generated_tokens(report: &mut Report) {
     }
     let name = Counter::GeneratedTokens.info().name;
     let add = |metrics: &mut MetricsReport, tokens: u64| {
-        let wasted = metrics.counters.get(Counter::WastedTokens.info().name).copied().unwrap_or(0);
-        let generated = tokens + wasted;
+        let generated = tokens + metrics.count(Counter::WastedTokens);
         metrics.counters.insert(name, generated);
         metrics.rates_per_s.insert(name, if seconds > 0.0 { generated as f64 / seconds } else { 0.0 });
     };
     add(&mut report.metrics, tokens.iter().sum());
     for (workload, tokens) in report.workload_names.iter().zip(tokens) {
         report.workloads.get_mut(workload).into_iter().for_each(|metrics| add(metrics, tokens));
-    }
-}
-
-/// A metric's key in reports: its name, with its unit where it has one.
-#[must_use]
-pub fn report_name(info: MetricInfo) -> String {
-    match info.unit {
-        Unit::Time => format!("{}_ms", info.name),
-        Unit::Count | Unit::Ratio => info.name.to_owned(),
     }
 }
 
@@ -295,7 +285,7 @@ fn fingerprint(report: &Report, step_digests: Vec<u64>) -> String {
     serde_json::to_writer(&mut sink, report).expect("a report is serialisable");
     sink.flush().expect("a hash accepts everything");
     drop(sink);
-    hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
+    hex::encode(hash.finalize())
 }
 
 struct HashWriter<'a>(&'a mut Sha256);

@@ -12,9 +12,8 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-use crate::ledger::metrics::{CountedSamples, RunSamples, Trend, Unit};
+use crate::ledger::metrics::{CountedSamples, Counter, Gauge, RunSamples, Trend, Unit};
 use crate::ledger::record::{RequestRecord, RequestRow};
-pub use build::report_name;
 pub(crate) use build::{RunEnd, build};
 pub use goodput::{Goodput, SloMetric};
 pub use uncertainty::{Interval, Uncertainty, quantile};
@@ -45,25 +44,52 @@ pub struct TrendReport {
 }
 
 /// Metrics of all requests, or of those of one workload.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Default, Serialize)]
 pub struct MetricsReport {
     /// Totals by name.
-    pub counters: BTreeMap<&'static str, u64>,
+    counters: BTreeMap<&'static str, u64>,
     /// Totals by name, per second of virtual time.
-    pub rates_per_s: BTreeMap<&'static str, f64>,
+    rates_per_s: BTreeMap<&'static str, f64>,
     /// Single values by name (`_ms` appended to times).
-    pub gauges: BTreeMap<String, f64>,
+    gauges: BTreeMap<String, f64>,
     /// Distributions by name (`_ms` appended to times); absent without samples.
-    pub trends: BTreeMap<String, TrendReport>,
-    /// Why requests were rejected, and how many.
+    trends: BTreeMap<String, TrendReport>,
+    /// Rejected requests by reason.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub rejections: BTreeMap<String, u64>,
-    /// Why requests were lost, and how many.
+    /// Failed requests by reason.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub failures: BTreeMap<String, u64>,
 }
 
-/// What one engine did, or one rank of an engine that has several.
+impl MetricsReport {
+    /// A total; 0 where the report leaves it out.
+    #[must_use]
+    pub fn count(&self, counter: Counter) -> u64 {
+        self.counters.get(counter.info().name).copied().unwrap_or(0)
+    }
+
+    /// A total per second of virtual time; 0 where the report leaves it out.
+    #[must_use]
+    pub fn rate_per_s(&self, counter: Counter) -> f64 {
+        self.rates_per_s.get(counter.info().name).copied().unwrap_or(0.0)
+    }
+
+    /// A single value, in milliseconds for times; none in workloads for gauges of whole
+    /// runs.
+    #[must_use]
+    pub fn gauge(&self, gauge: Gauge) -> Option<f64> {
+        self.gauges.get(&gauge.info().report_name()).copied()
+    }
+
+    /// A distribution; none without samples.
+    #[must_use]
+    pub fn trend(&self, trend: Trend) -> Option<TrendReport> {
+        self.trends.get(&trend.info().report_name()).copied()
+    }
+}
+
+/// Work of one engine, or of one rank of an engine that has several.
 #[derive(Clone, Debug, Serialize)]
 pub struct EngineReport {
     /// Name of its pool.
@@ -100,12 +126,12 @@ pub struct EngineReport {
     /// Tokens computed in prefill chunks, recomputed ones included.
     #[serde(skip)]
     pub prefill_tokens: u64,
-    /// What its tiers below the device did, if it has any.
+    /// Work of its tiers below the device, if it has any.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub kv_tiers: Option<KvTierReport>,
 }
 
-/// What the host and disk tiers of one engine did, until the end of the run.
+/// Work of the host and disk tiers of one engine until the end of the run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct KvTierReport {
     /// Tokens found in the prefix cache of the device at admissions.
@@ -126,7 +152,7 @@ pub struct KvTierReport {
     pub disk_to_host_bytes: u64,
 }
 
-/// How long a pool had engines.
+/// Engine time of a pool.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct PoolReport {
     /// Name of the pool.
@@ -159,12 +185,12 @@ pub struct ScalingEvent {
     pub to: u32,
 }
 
-/// What one link carried.
+/// Traffic of one link.
 #[derive(Clone, Debug, Serialize)]
 pub struct LinkReport {
     /// Bytes of all transfers.
     pub bytes: u64,
-    /// Share of the run with at least one transfer under way.
+    /// Share of the run with at least one transfer in progress.
     pub utilisation: f64,
 }
 
@@ -179,11 +205,10 @@ pub struct Report {
     pub seed: u64,
     /// Virtual time until the last request ended.
     pub duration_ms: f64,
-    /// Whether the run was stopped from outside, after this time: by a signal or
-    /// a time limit.
+    /// Whether the run was stopped early by a signal or a time limit.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub partial: bool,
-    /// Requests still under way when the run was cut off.
+    /// Requests in progress when the run was cut off.
     pub unfinished_requests: u64,
     /// Metrics over all workloads.
     pub metrics: MetricsReport,
@@ -194,7 +219,7 @@ pub struct Report {
     /// The pools; written only where the number of engines of any can change.
     #[serde(skip_serializing_if = "none_scales")]
     pub pools: Vec<PoolReport>,
-    /// What autoscalers did, in order of time.
+    /// Decisions of autoscalers, in order of time.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub scaling: Vec<ScalingEvent>,
     /// The links between prefill and decode engines.
@@ -245,12 +270,11 @@ impl Report {
             Some(name) => Some(self.workload_names.iter().position(|known| known == name)?),
             None => None,
         };
-        let name = report_name(trend.info());
         let metrics = match workload {
             Some(index) => self.workloads.get(&self.workload_names[index])?,
             None => &self.metrics,
         };
-        let expected = metrics.trends.get(&name)?.count;
+        let expected = metrics.trend(trend)?.count;
         let value = if trend == Trend::Itl && self.token_gaps_ns.count() == expected {
             self.token_gaps_ns.percentile(percent)
         } else {

@@ -23,7 +23,7 @@ impl PoolRouter for LoadRouter {
         let query = &request.query;
         let needs_overlap = self.router.needs_overlap();
         self.loads.clear();
-        self.loads.extend(workers.iter().filter(|worker| worker.is_up()).map(|worker| {
+        self.loads.extend(workers.iter().filter(|worker| worker.lifecycle().is_up()).map(|worker| {
             worker.load(if needs_overlap { worker.engine().cached_prefix_blocks(query.blocks) } else { 0 })
         }));
         if self.loads.is_empty() {

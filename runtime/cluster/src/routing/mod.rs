@@ -1,4 +1,4 @@
-//! Which worker takes a request: one router in front of each pool, and what waits there.
+//! Routing of requests to workers: one router in front of each pool, and its queue.
 //!
 //! A router is asked once for each request. Whatever else it wants to see it gets by
 //! the hooks of [`PoolRouter`], which default to nothing; those that could be called
@@ -25,7 +25,7 @@ use native::RoundRobin;
 pub(crate) struct RouteRequest<'a> {
     pub(crate) query: RouteQuery<'a>,
     pub(crate) arrival_ns: u64,
-    /// A higher one is sooner, whatever the priority.
+    /// A higher one is sooner, independent of the priority.
     pub(crate) strict_priority: u32,
     /// The class or family of classes that it asks for in the router's queue.
     pub(crate) policy_class: Option<&'a str>,
@@ -40,7 +40,7 @@ pub(crate) struct RoutedTo {
     pub(crate) overlap_blocks: Option<u32>,
 }
 
-/// What a router decides about a request.
+/// A router's decision about a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Routed {
     To(RoutedTo),
@@ -52,7 +52,7 @@ pub(crate) enum Routed {
     Nowhere,
 }
 
-/// What a router wants to see beside requests. It never changes.
+/// Information that a router needs besides requests. It never changes.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct RouterNeeds {
     /// Whether requests may wait in it.
@@ -127,7 +127,7 @@ pub(crate) trait PoolRouter {
     fn crashed(&mut self, _worker: u32) {}
 }
 
-/// What stands in front of a pool.
+/// The router in front of a pool, and its queue.
 struct Front {
     router: Box<dyn PoolRouter>,
     needs: RouterNeeds,

@@ -17,10 +17,10 @@ use crate::ledger::record::{FailReason, Outcome};
 use crate::observe::Incident;
 
 impl Simulation<'_> {
-    /// A fault of the plan strikes.
-    pub(super) fn strike(&mut self, index: u32) -> Result<(), SimError> {
+    /// A planned fault takes effect.
+    pub(super) fn apply_planned_fault(&mut self, index: u32) -> Result<(), SimError> {
         let fault = &self.config.faults[index as usize];
-        let pool = &self.fleet.pools()[fault.pool as usize];
+        let pool = self.fleet.pool(fault.pool);
         let worker = pool.first_worker() + fault.engine * pool.config().data_parallel.size;
         match fault.kind {
             FaultKind::Crash { restart_after_ns } => self.crash(worker, restart_after_ns)?,
@@ -51,7 +51,7 @@ impl Simulation<'_> {
         if worker.incarnation() != incarnation {
             return Ok(());
         }
-        let incident = if worker.health() == Health::Starting { Incident::Up } else { Incident::Restart };
+        let incident = if worker.lifecycle().health() == Health::Starting { Incident::Up } else { Incident::Restart };
         let pool = worker.role();
         for rank in self.fleet.ranks_of(index) {
             self.observer.incident(rank, self.now_ns, incident);
@@ -67,7 +67,7 @@ impl Simulation<'_> {
         Ok(())
     }
 
-    /// A request that waited for an engine of `pool` goes on.
+    /// A request that waited for an engine of `pool` continues.
     fn resume(&mut self, tag: u64, pool: PoolRole) -> Result<(), SimError> {
         let live = self.in_flight.get(tag);
         let has_blocks_or_kv = match pool {
@@ -80,11 +80,11 @@ impl Simulation<'_> {
     /// An engine dies, with all of its ranks; `index` is any of them.
     fn crash(&mut self, index: u32, restart_after_ns: Option<u64>) -> Result<(), SimError> {
         let worker = self.fleet.worker(index);
-        if !worker.is_serving() {
+        if !worker.lifecycle().is_serving() {
             return Ok(());
         }
-        // What drains would not be needed again.
-        let restart_after_ns = restart_after_ns.filter(|_| worker.is_up());
+        // A draining engine is not needed again.
+        let restart_after_ns = restart_after_ns.filter(|_| worker.lifecycle().is_up());
         let pool = worker.role();
         let then = match restart_after_ns {
             Some(_) => Health::Restarting,
@@ -122,7 +122,7 @@ impl Simulation<'_> {
         Ok(())
     }
 
-    /// A request loses what the ranks `crashed` held of it, and with that everything.
+    /// A request loses its state on the ranks `crashed`, and so has to start again.
     fn lose(&mut self, tag: u64, crashed: &Range<u32>) -> Result<(), SimError> {
         self.cancel_transfer(tag);
         self.routing.lost(self.now_ns, tag);
@@ -184,7 +184,7 @@ impl Simulation<'_> {
     /// they are counted and not done.
     fn apply_fault(&mut self, index: u32, action: FaultAction) -> Result<(), SimError> {
         let worker = self.fleet.worker_mut(index);
-        let is_serving = worker.is_serving();
+        let is_serving = worker.lifecycle().is_serving();
         match action {
             FaultAction::FailRequest { slot } => {
                 // One that a crash of the same answer took is not there.

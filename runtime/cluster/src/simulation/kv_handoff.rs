@@ -43,7 +43,7 @@ impl Simulation<'_> {
         Ok(())
     }
 
-    /// Does what is due, and what follows from it at this instant.
+    /// Handles due handoffs, and those that follow from them at this instant.
     pub(super) fn drive_kv_handoffs(&mut self) -> Result<(), SimError> {
         while let Some(due) = self.handoffs.pop_due() {
             match due {
@@ -66,7 +66,7 @@ impl Simulation<'_> {
         Ok(())
     }
 
-    /// A step of a worker has ended: what waited for that goes on.
+    /// A step of a worker has ended: handoffs that waited for it continue.
     pub(super) fn go_on_between_steps(&mut self, index: u32) -> Result<(), SimError> {
         if !self.fleet.worker(index).reserves_between_steps() || !self.fleet.is_between_steps(index) {
             return Ok(());

@@ -1,4 +1,4 @@
-//! A request's way through the cluster: to a worker, from it, and to its end.
+//! The life of a request in the cluster: submission, transfer, end.
 
 use std::ops::Range;
 
@@ -62,7 +62,7 @@ impl Simulation<'_> {
         }
     }
 
-    /// What the worker of a pool does about the request's KV.
+    /// The role of a pool's worker in the transfer of the request's KV.
     pub(super) fn kv_role(&self, tag: u64, pool: PoolRole) -> KvRole {
         match pool {
             PoolRole::Aggregated => KvRole::Local,

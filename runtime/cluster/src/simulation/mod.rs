@@ -33,14 +33,14 @@ use overload::OverloadWatch;
 
 /// Steps between two calls of [`Observer::progress`].
 const STEPS_PER_PROGRESS: u64 = 2048;
-/// Instants between two questions whether the observer wants the run to go on.
+/// Instants between two polls of the observer whether to stop the run.
 const INSTANTS_PER_OBSERVER_CHECK: u64 = 64;
 /// Steps and arrivals between two checks of the length of the queue.
 const WORK_PER_OVERLOAD_CHECK: u64 = 2048;
 /// Steps and arrivals between two calls of [`Observer::check_limits`].
 const WORK_PER_LIMIT_CHECK: u64 = 16_384;
 
-/// A run under way.
+/// A run in progress.
 pub(crate) struct Simulation<'o> {
     config: RunConfig,
     now_ns: u64,
@@ -126,7 +126,7 @@ impl<'o> Simulation<'o> {
         Ok(simulation)
     }
 
-    /// Schedules what begins the run.
+    /// Schedules the first events of the run.
     fn begin(&mut self) {
         for (index, fault) in (0..).zip(&self.config.faults) {
             self.events.push(fault.at_ns, Event::Fault { index });
@@ -218,7 +218,7 @@ impl<'o> Simulation<'o> {
             }
             Event::TransferDelivered { tag, attempt } => self.deliver_transfer(tag, attempt),
             Event::TierProgress { worker, incarnation } => self.progress_loads(worker, incarnation),
-            Event::Fault { index } => self.strike(index)?,
+            Event::Fault { index } => self.apply_planned_fault(index)?,
             Event::WorkerUp { worker, incarnation } => self.bring_up(worker, incarnation)?,
             Event::SlowDownEnd { worker, fault } => self.end_slow_down(worker, fault),
             Event::StallEnd { worker, incarnation } => self.end_stall(worker, incarnation),

@@ -1,4 +1,4 @@
-//! Ticks of autoscalers, and what they come to in virtual time.
+//! Ticks of autoscalers, and their effects in virtual time.
 
 use super::Simulation;
 use crate::config::PoolRole;
@@ -13,7 +13,7 @@ impl Simulation<'_> {
         self.turn_off_drained();
         let waiting = self.waiting_in_front(pool);
         let change = self.fleet.decide_scale(pool, self.now_ns, self.ledger.tally(), waiting)?;
-        // Before any step starts: what starts now must know how far it may go.
+        // Before any step starts: a step that starts now must know its horizon.
         let interval_ns = self.fleet.pool(pool).scale_interval_ns();
         if let Some(at_ns) = interval_ns.and_then(|interval_ns| self.now_ns.checked_add(interval_ns)) {
             self.events.push(at_ns, Event::ScaleTick { pool });
@@ -62,7 +62,7 @@ impl Simulation<'_> {
 
     fn drain(&mut self, index: u32) {
         for rank in self.fleet.ranks_of(index) {
-            self.fleet.worker_mut(rank).drain();
+            self.fleet.worker_mut(rank).lifecycle_mut().drain();
             self.observer.incident(rank, self.now_ns, Incident::Drain);
         }
         // It may have nothing to finish.
@@ -78,7 +78,7 @@ impl Simulation<'_> {
         }
     }
 
-    /// Turns off what has finished draining, of the workers whose situation has
+    /// Turns off workers that have finished draining, of those whose situation has
     /// changed at this instant.
     pub(super) fn turn_off_drained(&mut self) {
         for position in 0..self.dirty.len() {

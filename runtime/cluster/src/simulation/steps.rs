@@ -1,4 +1,4 @@
-//! Steps of engines: which start, how far each may go by itself, what ends them.
+//! Steps of engines: their start, their horizon, their end.
 
 use std::ops::Range;
 
@@ -79,7 +79,7 @@ impl Simulation<'_> {
         for entry in plan.scheduled.iter().rev().take_while(|entry| entry.kind != ScheduledKind::Running) {
             self.ledger.admit(entry.tag, now_ns, entry.num_computed_tokens);
         }
-        // A prompt that goes on is before all others.
+        // A prompt that continues is before all others.
         let continued = plan.scheduled.first().filter(|entry| entry.is_prefill && entry.kind == ScheduledKind::Running);
         let continued = continued.map(|entry| (entry.tag, entry.num_computed_tokens));
         // A step that did nothing but preempt has made room for another.
@@ -146,7 +146,7 @@ impl Simulation<'_> {
         Ok(())
     }
 
-    /// Goes through all steps but the last, which then is under way.
+    /// Goes through all steps but the last, which then is in progress.
     fn fast_forward(&mut self, index: u32, durations_ns: &[u64]) {
         let now_ns = self.now_ns;
         let worker = self.fleet.worker_mut(index);
@@ -347,7 +347,7 @@ impl Simulation<'_> {
         self.expect_loads(index);
     }
 
-    /// Schedules the instant at which loads from a worker's tiers go on.
+    /// Schedules the instant at which loads from a worker's tiers advance.
     fn expect_loads(&mut self, index: u32) {
         let worker = self.fleet.worker_mut(index);
         if let Some(at_ns) = worker.expect_load_ns() {

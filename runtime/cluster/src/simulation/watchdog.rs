@@ -40,7 +40,7 @@ impl Simulation<'_> {
         })
     }
 
-    /// Where a request that has not ended stands, and what it waits for.
+    /// Stage of a request that has not ended, and what it waits for.
     fn whereabouts(&self, tag: u64) -> String {
         let Some(live) = self.in_flight.find(tag) else { return "has ended".to_owned() };
         let (worker, id) = match live.stage {
@@ -53,7 +53,7 @@ impl Simulation<'_> {
             Stage::Prefill { worker, id } | Stage::Decode { worker, id } => (self.fleet.worker(worker), id),
         };
         let engine = self.fleet.engine_name(worker);
-        if !worker.is_serving() {
+        if !worker.lifecycle().is_serving() {
             return format!("is at engine `{engine}`, which is not up");
         }
         if live.source.is_some_and(|(_, held)| held == id) {

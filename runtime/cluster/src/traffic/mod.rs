@@ -1,10 +1,12 @@
 //! Where requests come from: workloads, and the sessions between two turns.
 //!
-//! Owns every workload's position, who thinks, and the answers that next turns repeat;
+//! Owns every workload's position, thinking sessions, and the answers that next turns repeat;
 //! schedules the arrivals that follow from them.
 
+mod answer;
 mod graph;
 mod synthetic;
+mod turn;
 mod workload;
 
 use std::collections::BTreeMap;
@@ -17,7 +19,9 @@ use crate::event::{Event, EventQueue};
 use crate::ledger::record::{Outcome, RequestRecord};
 pub use synthetic::{SyntheticInput, SyntheticProblem};
 use workload::Workload;
-pub(crate) use workload::{FollowUp, PacedAnswer, Turn};
+
+pub(crate) use answer::PacedAnswer;
+pub(crate) use turn::{FollowUp, Turn};
 
 /// A session between two turns.
 #[derive(Debug)]
@@ -37,7 +41,7 @@ pub(crate) struct Traffic {
     /// By slot of [`Event::NextTurn`].
     thinking: Vec<Option<Thinking>>,
     vacant: Vec<u32>,
-    /// Chosen outputs of requests whose session goes on.
+    /// Chosen outputs of requests whose session continues.
     answers: BTreeMap<u64, Vec<u32>>,
 }
 
@@ -53,7 +57,7 @@ impl Traffic {
         }
     }
 
-    /// Schedules what begins each workload.
+    /// Schedules the first event of each workload.
     pub(crate) fn begin(&mut self, events: &mut EventQueue) {
         for (index, workload) in (0..).zip(&mut self.workloads) {
             let arrival = Event::Arrival { workload: index };
@@ -149,7 +153,7 @@ impl Traffic {
         Some((workload, turn))
     }
 
-    /// Notes that a turn of a workload has got the next tag.
+    /// Records that a turn of a workload has the next tag.
     pub(crate) fn arrived(&mut self, workload: u32, turn: &Turn) {
         let stream = seed::derive(self.run_seed, "output", u64::from(workload));
         self.output_seeds.push(seed::derive(seed::mix(stream ^ turn.session), "turn", u64::from(turn.turn)));
@@ -160,7 +164,7 @@ impl Traffic {
         self.answers.insert(tag, answer);
     }
 
-    /// A request has ended: its session goes on, or makes room for another.
+    /// A request has ended: its session continues, or makes room for another.
     pub(crate) fn ended(
         &mut self,
         tag: u64,
@@ -170,7 +174,7 @@ impl Traffic {
         events: &mut EventQueue,
     ) {
         let index = record.workload;
-        // A drawn conversation cannot go on without an answer; rows of a trace
+        // A drawn conversation cannot continue without an answer; rows of a trace
         // stand for themselves and each of them is accounted for.
         if record.outcome != Outcome::Completed && matches!(follow_up, FollowUp::Drawn(_)) {
             follow_up = FollowUp::None;
@@ -199,7 +203,7 @@ impl Traffic {
         }
     }
 
-    /// A request of a workload's graph has ended: what waits for it goes on.
+    /// A request of a workload's graph has ended: requests that wait for it continue.
     fn end_node(&mut self, index: u32, node: u64, now_ns: u64, events: &mut EventQueue) {
         let workload = &mut self.workloads[index as usize];
         let is_over = workload.graph_mut().is_some_and(|graph| graph.ended(node, now_ns));
@@ -209,7 +213,7 @@ impl Traffic {
         self.push_released(index, events);
     }
 
-    /// Schedules what a workload's graph has released.
+    /// Schedules the requests that a workload's graph has released.
     fn push_released(&mut self, index: u32, events: &mut EventQueue) {
         let Some(graph) = self.workloads[index as usize].graph_mut() else { return };
         while let Some((at_ns, node)) = graph.pop_released() {

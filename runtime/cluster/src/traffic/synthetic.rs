@@ -1,4 +1,4 @@
-//! Workloads in the terms of Dynamo's replay: so many requests of one size.
+//! Synthetic workloads of Dynamo's replay: requests of one size.
 //!
 //! They are made as a [`Trace`], with the same sizes and the same sharing as
 //! Dynamo's own generator gives, though not the same draws: every turn has a
@@ -68,7 +68,7 @@ impl Default for SyntheticInput {
     }
 }
 
-/// What is wrong with a [`SyntheticInput`].
+/// A problem of a [`SyntheticInput`].
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum SyntheticProblem {
     /// A number that must not be 0.
@@ -77,7 +77,7 @@ pub enum SyntheticProblem {
         /// Its name.
         field: &'static str,
     },
-    /// A number beyond what is simulated.
+    /// A number out of range.
     #[error("{blocks} prompt blocks in all; at most {most} are simulated: ask for fewer or shorter requests")]
     TooLarge {
         /// Those that were asked for.
@@ -101,7 +101,7 @@ pub enum SyntheticProblem {
         field: &'static str,
         /// The number.
         value: f64,
-        /// What it must be.
+        /// The expected value.
         range: &'static str,
     },
 }

@@ -1,4 +1,4 @@
-//! Workloads at work: when the next request starts and what it asks for.
+//! Running workloads: start and content of each next request.
 //!
 //! Every session draws from a stream of its own, named by workload and session
 //! number, so the order in which sessions interleave never changes what they
@@ -8,67 +8,15 @@ use std::sync::Arc;
 
 use vcr_core::{Prompt, seed};
 use vcr_random::Stream;
-use vcr_trace::{AnswerTimes, OutputTime, Trace};
+use vcr_trace::Trace;
 
+use super::answer::PacedAnswer;
 use super::graph::Graph;
+use super::turn::{DrawnSession, FollowUp, Turn};
 use crate::config::{Answers, Arrivals, Limit, RequestMix, TracePacing, WorkloadConfig, WorkloadSource};
 
 const NS_PER_S: f64 = 1e9;
 const NS_PER_MS: f64 = 1e6;
-
-/// One request as its workload asks for it.
-#[derive(Debug)]
-pub(crate) struct Turn {
-    pub(crate) prompt: Prompt,
-    pub(crate) max_tokens: u32,
-    pub(crate) priority: i32,
-    pub(crate) strict_priority: u32,
-    /// To be named by [`Workload::policy_class`].
-    pub(crate) policy_class: Option<u32>,
-    /// Number of the session in its workload.
-    pub(crate) session: u64,
-    /// Position in the session, from 0.
-    pub(crate) turn: u32,
-    pub(crate) follow_up: FollowUp,
-    /// The row of the trace that is answered as recorded, if it is.
-    pub(crate) played_row: Option<u32>,
-}
-
-/// What comes after a turn has ended.
-#[derive(Debug)]
-pub(crate) enum FollowUp {
-    /// The session is over.
-    None,
-    /// A row of the workload's trace, `delay_ns` later.
-    TraceRow {
-        row: u32,
-        copy: u32,
-        delay_ns: u64,
-        /// The prompt of this turn, where the next one's goes on from it.
-        conversation: Option<Box<Prompt>>,
-    },
-    /// Whatever waits for this node of the workload's graph.
-    Waiters { node: u64 },
-    /// Another drawn turn.
-    Drawn(Box<DrawnSession>),
-}
-
-impl FollowUp {
-    /// Whether the next turn says again what was answered to this one.
-    pub(crate) fn needs_answer(&self) -> bool {
-        matches!(self, Self::Drawn(_) | Self::TraceRow { conversation: Some(_), .. })
-    }
-}
-
-/// A synthetic session between two turns.
-#[derive(Debug)]
-pub(crate) struct DrawnSession {
-    rng: Stream,
-    number: u64,
-    next_turn: u32,
-    turns: u32,
-    conversation: Prompt,
-}
 
 /// A workload and its position.
 pub(crate) struct Workload {
@@ -194,7 +142,7 @@ impl Workload {
         is_known.then(|| self.planned_start_ns(self.started + before).unwrap_or(u64::MAX))
     }
 
-    /// When a session of an open loop starts whose time is not drawn, if there is such.
+    /// When the next session of an open loop without drawn times starts, if there is one.
     fn planned_start_ns(&self, session: u64) -> Option<u64> {
         let start_ns = self.config.start_ns;
         match &self.config.source {
@@ -259,7 +207,7 @@ impl Workload {
         }
     }
 
-    /// The turn after `follow_up`'s; `answer` gives the tokens of the last one's output.
+    /// The turn after `follow_up`'s; `answer` returns the tokens of the last one's output.
     pub(crate) fn next_turn(&self, follow_up: FollowUp, answer: impl Iterator<Item = u32>) -> Option<Turn> {
         match follow_up {
             FollowUp::None | FollowUp::Waiters { .. } => None,
@@ -304,7 +252,7 @@ impl Workload {
         }
     }
 
-    /// A turn of a trace; `conversation` is what its prompt goes on from.
+    /// A turn of a trace; its prompt extends `conversation`.
     fn trace_turn(&self, row: u32, copy: u32, conversation: Option<Prompt>) -> Turn {
         let WorkloadSource::Trace { trace, pacing, answers, .. } = &self.config.source else {
             unreachable!("only trace workloads have rows");
@@ -370,39 +318,6 @@ impl Workload {
             left -= len;
         }
         prompt
-    }
-}
-
-/// A recorded answer of a workload.
-pub(crate) struct PacedAnswer<'a> {
-    pacing: TracePacing,
-    pub(crate) times: &'a AnswerTimes,
-    outputs: &'a [OutputTime],
-}
-
-impl PacedAnswer<'_> {
-    /// Nanoseconds from the arrival to the admission.
-    pub(crate) fn queue_ns(&self) -> u64 {
-        self.pacing.scale(self.times.queue_ns)
-    }
-
-    /// Nanoseconds from the arrival to an output, or to the end after the last.
-    pub(crate) fn after_ns(&self, output: u32) -> u64 {
-        self.pacing.scale(self.outputs.get(output as usize).map_or(self.times.end_ns, |output| output.after_ns))
-    }
-
-    /// Tokens of an output; none behind the last.
-    pub(crate) fn num_tokens(&self, output: u32) -> Option<u32> {
-        self.outputs.get(output as usize).map(|output| output.num_tokens)
-    }
-}
-
-impl TracePacing {
-    /// A time or a wait of the trace as virtual time.
-    pub(crate) fn scale(self, ns: u64) -> u64 {
-        let (Self::Recorded { speedup } | Self::ClosedLoop { speedup, .. }) = self;
-        // Exact where nothing is scaled: a double holds 53 bits.
-        if speedup == 1.0 { ns } else { (ns as f64 / speedup).round() as u64 }
     }
 }
 

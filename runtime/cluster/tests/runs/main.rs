@@ -8,11 +8,12 @@ mod support;
 use std::sync::Arc;
 
 use support::{MS, assert_conserved, config, constant, link, mix, pool, run, synthetic};
+use vcr_cluster::metrics::{Counter, Trend};
 use vcr_cluster::observe::{Observer, Unobserved};
 use vcr_cluster::record::{FailReason, Outcome};
 use vcr_cluster::{
     Arrivals, ConditionalConfig, FaultConfig, FaultKind, KvAwareConfig, LatencyFactory, Limit, LinkSharing, PoolConfig,
-    RequestMix, RouterConfig, RunConfig, SimError, Topology, simulate,
+    PoolRole, RequestMix, RouterConfig, RunConfig, SimError, Topology, simulate,
 };
 use vcr_core::latency::{LatencyError, LatencyModel, RangeUse, StepBatch, price_until_horizon};
 use vcr_random::Distribution;
@@ -30,7 +31,7 @@ fn disaggregated(blocks: u32, bandwidth: Option<u64>) -> Topology {
     }
 }
 
-fn crash(pool: u32, engine: u32, at_ms: u64, restart_after_ms: Option<u64>) -> FaultConfig {
+fn crash(pool: PoolRole, engine: u32, at_ms: u64, restart_after_ms: Option<u64>) -> FaultConfig {
     let restart_after_ns = restart_after_ms.map(|ms| ms * MS);
     FaultConfig { at_ns: at_ms * MS, pool, engine, kind: FaultKind::Crash { restart_after_ns } }
 }
@@ -40,8 +41,8 @@ fn an_aggregated_burst_is_conserved() {
     let topology = Topology::Aggregated(pool("engines", 2, 400, RouterConfig::LeastLoaded));
     let report = run(&config(topology, vec![synthetic("burst", burst(200), mix(300.0, 40.0))]));
     assert_conserved(&report);
-    assert!(report.metrics.counters["completed"] > 190);
-    assert!(report.metrics.counters["preemptions"] > 0, "the pool is small enough to preempt");
+    assert!(report.metrics.count(Counter::Completed) > 190);
+    assert!(report.metrics.count(Counter::Preemptions) > 0, "the pool is small enough to preempt");
 }
 
 /// Ends a run at its third look.
@@ -81,7 +82,7 @@ fn a_disaggregated_burst_is_conserved_and_moves_its_prompts() {
     assert_conserved(&report);
     let moved: u64 = report.requests.iter().map(|r| u64::from(r.prompt_tokens)).sum();
     assert_eq!(report.links[0].bytes, moved * 100_000);
-    assert!(report.metrics.trends["transfer_ms"].min > 0.0);
+    assert!(report.metrics.trend(Trend::Transfer).expect("it has samples").min > 0.0);
     assert!(report.requests.iter().all(|r| r.transfer_end_ns > r.prefill_end_ns));
 }
 
@@ -93,7 +94,11 @@ fn contention_slows_transfers_and_separate_links_relieve_it() {
         let requests = RequestMix { prompt_tokens: constant(500.0), ..mix(1.0, 2.0) };
         let arrivals = Arrivals::Burst { count, over_ns: 0 };
         let topology = Topology::Disaggregated { prefill, decode, link, conditional: None };
-        run(&config(topology, vec![synthetic("b", arrivals, requests)])).metrics.trends["transfer_ms"].max
+        run(&config(topology, vec![synthetic("b", arrivals, requests)]))
+            .metrics
+            .trend(Trend::Transfer)
+            .expect("it has samples")
+            .max
     };
     let alone = transfer(LinkSharing::Shared, 1);
     let shared = transfer(LinkSharing::Shared, 2);
@@ -115,7 +120,7 @@ fn the_same_seed_gives_the_same_fingerprint_and_another_does_not() {
 fn a_crash_without_retries_loses_exactly_what_the_engine_held() {
     let topology = Topology::Aggregated(pool("engines", 2, 2000, RouterConfig::RoundRobin));
     let mut run_config = config(topology, vec![synthetic("b", burst(40), mix(300.0, 40.0))]);
-    run_config.faults = vec![crash(0, 1, 30, Some(100))];
+    run_config.faults = vec![crash(PoolRole::Aggregated, 1, 30, Some(100))];
     let report = run(&run_config);
     assert_conserved(&report);
     let failed = report.requests.iter().filter(|r| r.outcome == Outcome::Failed(FailReason::EngineCrash));
@@ -127,12 +132,16 @@ fn a_crash_without_retries_loses_exactly_what_the_engine_held() {
 #[test]
 fn retries_save_the_requests_of_a_crashed_engine() {
     let mut run_config = config(disaggregated(2000, Some(1 << 30)), vec![synthetic("b", burst(60), mix(300.0, 40.0))]);
-    run_config.faults = vec![crash(1, 0, 60, Some(50)), crash(0, 1, 40, None), crash(1, 1, 90, Some(10))];
+    run_config.faults = vec![
+        crash(PoolRole::Decode, 0, 60, Some(50)),
+        crash(PoolRole::Prefill, 1, 40, None),
+        crash(PoolRole::Decode, 1, 90, Some(10)),
+    ];
     run_config.max_retries = 5;
     let report = run(&run_config);
     assert_conserved(&report);
-    assert_eq!(report.metrics.counters["failed"], 0);
-    assert!(report.metrics.counters["retries"] > 0);
+    assert_eq!(report.metrics.count(Counter::Failed), 0);
+    assert!(report.metrics.count(Counter::Retries) > 0);
 }
 
 #[test]
@@ -140,13 +149,13 @@ fn requests_wait_for_a_pool_to_come_back_and_fail_when_it_never_does() {
     let topology = || Topology::Aggregated(pool("engines", 1, 2000, RouterConfig::RoundRobin));
     let work = || vec![synthetic("b", Arrivals::Burst { count: 10, over_ns: 100 * MS }, mix(100.0, 5.0))];
     let mut coming_back = config(topology(), work());
-    coming_back.faults = vec![crash(0, 0, 0, Some(500))];
+    coming_back.faults = vec![crash(PoolRole::Aggregated, 0, 0, Some(500))];
     let report = run(&coming_back);
-    assert_eq!(report.metrics.counters["completed"], 10);
+    assert_eq!(report.metrics.count(Counter::Completed), 10);
     assert!(report.requests.iter().all(|r| r.first_token_ns > Some(500 * MS)));
 
     let mut gone = config(topology(), work());
-    gone.faults = vec![crash(0, 0, 0, None)];
+    gone.faults = vec![crash(PoolRole::Aggregated, 0, 0, None)];
     let report = run(&gone);
     assert_conserved(&report);
     assert_eq!(report.metrics.failures["no engine of the pool is up or will be"], 10);
@@ -159,11 +168,11 @@ fn a_slow_down_stretches_steps_while_it_lasts() {
     let mut slow = config(topology, vec![synthetic("b", Arrivals::Burst { count: 1, over_ns: 0 }, requests)]);
     slow.faults = vec![FaultConfig {
         at_ns: 20 * MS,
-        pool: 0,
+        pool: PoolRole::Aggregated,
         engine: 0,
         kind: FaultKind::SlowDown { factor: 3.0, duration_ns: Some(60 * MS) },
     }];
-    let itl = run(&slow).metrics.trends["itl_ms"];
+    let itl = run(&slow).metrics.trend(Trend::Itl).expect("it has samples");
     assert_eq!((itl.min, itl.p50, itl.max), (2.0, 2.0, 6.0));
 }
 
@@ -173,7 +182,7 @@ fn a_closed_loop_keeps_its_concurrency() {
     let limit = Limit { count: Some(50), duration_ns: None };
     let arrivals = Arrivals::ClosedLoop { concurrency: 4, limit };
     let report = run(&config(topology, vec![synthetic("loop", arrivals, mix(100.0, 20.0))]));
-    assert_eq!(report.metrics.counters["completed"], 50);
+    assert_eq!(report.metrics.count(Counter::Completed), 50);
     let mut edges: Vec<(u64, i64)> = Vec::new();
     for r in &report.requests {
         edges.push((r.arrival_ns, 1));
@@ -216,7 +225,7 @@ fn kv_aware_routing_reuses_more_than_round_robin() {
         let requests = RequestMix { shared_prefix_tokens: 512, prefix_groups: 8, ..mix(60.0, 10.0) };
         let limit = Limit { count: Some(200), duration_ns: None };
         let arrivals = Arrivals::Poisson { rate_per_s: 40.0, limit };
-        run(&config(topology, vec![synthetic("w", arrivals, requests)])).metrics.counters["cached_tokens"]
+        run(&config(topology, vec![synthetic("w", arrivals, requests)])).metrics.count(Counter::CachedTokens)
     };
     let (aware, blind) = (cached(RouterConfig::KvAware(KvAwareConfig::default())), cached(RouterConfig::RoundRobin));
     assert!(aware > blind + blind / 20, "{aware} vs {blind}");
@@ -311,7 +320,7 @@ fn short_prompts_may_stay_with_the_decode_engines() {
         let workloads =
             vec![synthetic("long", burst(40), mix(900.0, 10.0)), synthetic("short", burst(20), mix(60.0, 10.0))];
         let mut config = config(topology, workloads);
-        config.faults = vec![crash(1, 0, 10, Some(5))];
+        config.faults = vec![crash(PoolRole::Decode, 0, 10, Some(5))];
         config.max_retries = 2;
         let report = run(&config);
         assert_conserved(&report);
@@ -322,9 +331,10 @@ fn short_prompts_may_stay_with_the_decode_engines() {
         eff_isl_ratio_threshold: 0.0,
         ..ConditionalConfig::default()
     };
-    assert_eq!(staying(None).metrics.counters.get("stayed_with_decode"), None);
+    let text = serde_json::to_string(&staying(None).metrics).expect("a report is JSON");
+    assert!(!text.contains(Counter::StayedWithDecode.info().name), "{text}");
     let report = staying(Some(limit(200)));
-    assert!(report.metrics.counters["stayed_with_decode"] >= 20);
+    assert!(report.metrics.count(Counter::StayedWithDecode) >= 20);
     for record in &report.requests {
         let stayed = record.prefill_worker.is_some_and(|worker| worker >= 2);
         assert_eq!(stayed, record.prompt_tokens <= 200, "{record:?}");
@@ -332,6 +342,6 @@ fn short_prompts_may_stay_with_the_decode_engines() {
     }
     // All of them would be little, but then nobody may stay with busy engines.
     let busy = ConditionalConfig { decode_busy_threshold: Some(0.0), ..limit(u32::MAX) };
-    let some = staying(Some(busy)).metrics.counters["stayed_with_decode"];
+    let some = staying(Some(busy)).metrics.count(Counter::StayedWithDecode);
     assert!((1..60).contains(&some), "{some}");
 }

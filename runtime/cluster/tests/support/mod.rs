@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use vcr_cluster::metrics::Counter;
+use vcr_cluster::metrics::{Counter, Scope};
 use vcr_cluster::observe::Unobserved;
 use vcr_cluster::{
     Answers, Arrivals, DataParallel, LatencyFactory, LinkConfig, LinkSharing, MetricsReport, Overheads, PoolConfig,
@@ -137,11 +137,10 @@ pub(crate) fn run(config: &RunConfig) -> Report {
 
 /// Every request ended once, in one way, and tokens add up.
 pub(crate) fn assert_conserved(report: &Report) {
-    let counters = &report.metrics.counters;
-    let shed = counters.get("shed").copied().unwrap_or(0);
-    let ends = counters["completed"] + counters["rejected"] + counters["failed"] + shed;
-    assert_eq!(ends + report.unfinished_requests, counters["requests"]);
-    assert_eq!(report.requests.len() as u64, counters["requests"]);
+    let count = |counter| report.metrics.count(counter);
+    let ends = [Counter::Completed, Counter::Rejected, Counter::Failed, Counter::Shed].map(count);
+    assert_eq!(ends.iter().sum::<u64>() + report.unfinished_requests, count(Counter::Requests));
+    assert_eq!(report.requests.len() as u64, count(Counter::Requests));
     let completed = report.requests.iter().filter(|r| r.outcome == vcr_cluster::record::Outcome::Completed);
     let mut output_tokens = 0;
     for record in completed {
@@ -149,10 +148,10 @@ pub(crate) fn assert_conserved(report: &Report) {
         assert!(record.cached_tokens < record.prompt_tokens);
         output_tokens += u64::from(record.output_tokens);
     }
-    assert_eq!(output_tokens, counters["output_tokens"]);
-    for counter in Counter::ALL.iter().filter(|counter| !counter.is_of_whole_run()) {
+    assert_eq!(output_tokens, count(Counter::OutputTokens));
+    for counter in Counter::ALL.iter().filter(|counter| counter.info().scope == Scope::Workload) {
         let name = counter.info().name;
-        let of = |metrics: &MetricsReport| metrics.counters.get(name).copied().unwrap_or(0);
+        let of = |metrics: &MetricsReport| metrics.count(*counter);
         let parts: u64 = report.workloads.values().map(of).sum();
         assert_eq!(parts, of(&report.metrics), "`{name}` over workloads");
     }

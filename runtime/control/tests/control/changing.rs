@@ -41,7 +41,7 @@ fn engines_that_are_not_here_are_not_found() {
         ("/reset-prefix-cache", r#"{"engine": 7}"#),
     ] {
         let (error, hint) = site.post(path, body).error(404);
-        assert_eq!((error.as_str(), hint.as_str()), ("there is no engine 7", "engines here are 0 to 1"), "{path}");
+        assert_eq!((error.as_str(), hint.as_str()), ("unknown engine 7", "engines here are 0 to 1"), "{path}");
     }
     site.end();
 }
@@ -60,7 +60,7 @@ fn what_is_wrong_is_said_with_what_is_wanted() {
         ("/time-scale", r#"{"factor": 2"#, "EOF while parsing", "send"),
         ("/faults", r#"{"fault": "eror"}"#, "there is no `eror`; known are", "KIND[:KEY=VALUE,...]"),
         ("/faults", r#"{"fault": "late:by=5"}"#, "`5` has no unit", "KIND[:KEY=VALUE,...]"),
-        ("/pause", "now", "it is no JSON object", r#"send {"engine": 0}, or nothing for all engines"#),
+        ("/pause", "now", "expected a JSON object", r#"send {"engine": 0}, or nothing for all engines"#),
         ("/pause?engine=1", "", "`?engine=1` means nothing here", "send"),
         ("/shutdown", r#"{"engine": 0}"#, "unknown field `engine`", "send no body"),
     ] {

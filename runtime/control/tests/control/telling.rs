@@ -93,8 +93,8 @@ fn the_metrics_part_has_nothing_else() {
     let site = Site::waiting(1);
     for path in ["/engines", "/faults", "/shutdown", "/"] {
         let (error, hint) = site.get_at(site.metrics, path).error(404);
-        assert_eq!(error, format!("there is nothing at {path}"));
-        assert_eq!(hint, "there are GET /metrics, GET /healthz");
+        assert_eq!(error, format!("unknown path {path}"));
+        assert_eq!(hint, "expected one of GET /metrics, GET /healthz");
     }
     let answer = site.agent.post(format!("http://{}/shutdown", site.metrics)).send_empty().expect("an answer comes");
     assert_eq!(answer.status(), 404);
@@ -106,7 +106,7 @@ fn the_metrics_part_has_nothing_else() {
 fn what_is_not_there_is_said() {
     let site = Site::waiting(1);
     let (error, hint) = site.get("/engine").error(404);
-    assert_eq!(error, "there is nothing at /engine");
+    assert_eq!(error, "unknown path /engine");
     assert!(hint.contains("GET /engines, POST /latency"), "{hint}");
     let (error, _) = site.get("/latency").error(405);
     assert_eq!(error, "/latency cannot be asked with GET");

@@ -1,13 +1,17 @@
-//! What settings of an engine may not be.
+//! Problems of engine settings.
 
 /// One thing wrong with an [`EngineConfigInput`](crate::EngineConfigInput).
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum ConfigError {
-    /// A count that must be positive is zero.
-    #[error("`{field}` must be at least 1, but is 0")]
-    Zero {
+    /// Less than an engine can run with.
+    #[error("`{field}` must be at least {least}, but is {value}")]
+    TooSmall {
         /// Name of the setting.
         field: &'static str,
+        /// Its value.
+        value: u32,
+        /// The smallest value taken.
+        least: u32,
     },
     /// Only the null block, which no request may use.
     #[error(
@@ -65,7 +69,7 @@ pub enum ConfigError {
         /// Blocks that requests can use.
         usable: u32,
     },
-    /// A cap that exceeds what it caps.
+    /// A cap above the value that it caps.
     #[error("`{field}` ({value}) must not exceed `{limit_field}` ({limit})")]
     Exceeds {
         /// Name of the setting.
@@ -87,7 +91,7 @@ pub enum ConfigError {
         /// The largest value taken.
         most: u32,
     },
-    /// Settings of which only one can be had.
+    /// Settings that exclude each other.
     #[error("`{field}` cannot be combined with `{other_field}`: {reason}")]
     Exclusive {
         /// Name of the setting.
@@ -97,7 +101,7 @@ pub enum ConfigError {
         /// Why.
         reason: &'static str,
     },
-    /// A setting that means nothing without another.
+    /// A setting that requires another.
     #[error("`{field}` needs `{needed}`: {reason}")]
     Needs {
         /// Name of the setting.
@@ -130,7 +134,35 @@ pub enum ConfigError {
     /// A factor that must be positive.
     #[error("`schedule_conservativeness` must be positive and finite, but is {0}")]
     Conservativeness(f64),
-    /// The watermark is not a fraction.
-    #[error("`watermark` must be at least 0 and below 1, but is {0}")]
-    Watermark(f64),
+    /// A share that is not from 0 to below 1.
+    #[error("`{field}` must be at least 0 and below 1, but is {value}")]
+    NoShare {
+        /// Name of the setting.
+        field: &'static str,
+        /// Its value.
+        value: f64,
+    },
+}
+
+impl ConfigError {
+    /// The setting to change; the first one, where several contradict each other.
+    #[must_use]
+    pub fn field(&self) -> &'static str {
+        match self {
+            Self::TooSmall { field, .. }
+            | Self::TooLarge { field, .. }
+            | Self::Exceeds { field, .. }
+            | Self::Exclusive { field, .. }
+            | Self::Needs { field, .. }
+            | Self::NotPages { field, .. }
+            | Self::BelowPage { field, .. }
+            | Self::NoShare { field, .. } => field,
+            Self::BudgetBelowSeqs { .. } | Self::BudgetBelowModelLen { .. } | Self::BudgetBelowDrafts { .. } => {
+                "max_num_batched_tokens"
+            }
+            Self::NoUsableBlocks { .. } => "num_gpu_blocks",
+            Self::PoolBelowModelLen { .. } => "max_model_len",
+            Self::Conservativeness(_) => "schedule_conservativeness",
+        }
+    }
 }

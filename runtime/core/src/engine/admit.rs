@@ -16,7 +16,7 @@ use crate::request::{Flags, KvRole, RequestId, RequestStatus};
 /// when it is admitted, so that decoding rarely moves a table.
 const MAX_SPARE_TABLE_BLOCKS: u32 = 256;
 
-/// What an attempt to admit one waiting request led to.
+/// Result of an attempt to admit one waiting request.
 enum Admission {
     /// It runs.
     Admitted { scheduled_tokens: u32 },
@@ -29,7 +29,7 @@ enum Admission {
 }
 
 impl Engine {
-    /// Admits what may be admitted; gives what ended it.
+    /// Admits requests; returns the reason why it stopped.
     pub(crate) fn schedule_waiting(&mut self, plan: &mut StepPlan, scan: &mut Scan) -> AdmissionStop {
         if self.config.max_loras > 0 {
             self.note_running_loras(plan, scan);
@@ -159,11 +159,11 @@ impl Engine {
         if !ready {
             computed = self.lookup_prefix(id);
         }
-        // What another engine has computed comes from there.
+        // The part that another engine has computed is transferred.
         let tier_blocks = if ready || remote { 0 } else { self.lookup_tiers(id) };
         let mut tokens = num_tokens - computed;
         let mut drafts = 0;
-        // Who waits for KV takes blocks for all it knows, and needs no more later.
+        // A request that waits for KV takes blocks for all known tokens, and no more later.
         if !remote && tier_blocks == 0 {
             // A request that holds its KV already must not wait for more blocks,
             // for which vLLM keeps a reserve.
@@ -214,7 +214,7 @@ impl Engine {
     /// so that a batch of decodes stays uniform.
     fn pads_with_drafts(&self, tokens: u32, computed: u32, plan: &StepPlan, scan: &Scan) -> bool {
         let drafts = self.config.num_speculative_tokens;
-        // What runs was scheduled before anything was admitted.
+        // Running requests are scheduled before admissions.
         let any_running = plan.scheduled.first().is_some_and(|entry| entry.kind == ScheduledKind::Running);
         drafts > 0
             && tokens == 1
@@ -268,7 +268,7 @@ impl Engine {
         }
         self.pool.touch(&self.hit);
         let longest = self.blocks_for(self.requests[id].end_tokens).min(self.pool.num_usable());
-        // What is known of it will be computed, if it is not preempted.
+        // All known tokens will be computed unless it is preempted.
         let known = self.blocks_for(full_tokens).max(held + reused + needed);
         let request = &mut self.requests[id];
         if reused > 0 {
@@ -281,7 +281,7 @@ impl Engine {
         true
     }
 
-    /// Reserves what a request may still take, if that is promised to it.
+    /// Reserves the blocks that a request may still take, if they are guaranteed.
     fn reserve_blocks(&mut self, id: RequestId) {
         let reserves = self.config.quirks().reserves_whole_output();
         if reserves && !self.requests[id].flags.has(Flags::RESERVES) {
@@ -290,7 +290,7 @@ impl Engine {
         }
     }
 
-    /// Gives back what a request has reserved and not taken.
+    /// Releases blocks that a request has reserved and not taken.
     pub(crate) fn end_reservation(&mut self, id: RequestId) {
         if self.requests[id].flags.has(Flags::RESERVES) {
             self.reserved_blocks -= self.unused_reservation(id);

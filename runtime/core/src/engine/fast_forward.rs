@@ -20,7 +20,7 @@ pub struct BlockGrant {
     pub block: BlockId,
 }
 
-/// What [`Engine::decode_ahead`] did, step by step.
+/// Record of [`Engine::decode_ahead`], step by step.
 #[derive(Debug, Default)]
 pub struct FastForward {
     /// Steps applied, and as many scheduled.
@@ -30,7 +30,7 @@ pub struct FastForward {
     /// KV events in the pool's log at the end of each scheduled step; none while
     /// they are not recorded.
     pub events_by_step: Vec<u32>,
-    /// What blocks need, by request and then by step.
+    /// Needed blocks, by request and then by step.
     due: Vec<Due>,
     /// The same by step and then by request.
     due_by_step: Vec<Due>,
@@ -52,9 +52,9 @@ impl Engine {
     /// Each request in [`Engine::outputs`] has one token for each step applied.
     ///
     /// # Panics
-    /// When `steps` is 0, or more than were told: a driver bug.
+    /// When `steps` is 0, or more than were predicted: a driver bug.
     pub fn decode_ahead<S: TokenSource + ?Sized>(&mut self, steps: u32, source: &mut S) -> &FastForward {
-        assert!(self.repeats_itself() && steps > 0, "{steps} steps were skipped that had not been told");
+        assert!(self.repeats_itself() && steps > 0, "{steps} steps were skipped that had not been predicted");
         let mut shape = self.plan().shape;
         shape.decode_context_tokens += shape.decode_requests * u64::from(steps);
         shape.waiting_requests = self.num_waiting() as u64;
@@ -178,7 +178,7 @@ impl FastForward {
         self.due.clear();
     }
 
-    /// Steps are scheduled: so many events are in the log.
+    /// Steps are scheduled: records the number of events in the log.
     pub(crate) fn note_events(&mut self, log: Option<&KvEventLog>, steps: u32) {
         if let Some(events) = log {
             let noted = self.events_by_step.len();

@@ -1,9 +1,9 @@
-//! Steps that can be told in advance: stretches of pure decode.
+//! Prediction of steps: runs of pure decode.
 //!
-//! While nothing arrives, nothing can be admitted and nobody ends, each decode
+//! While nothing arrives, nothing can be admitted and no request ends, each decode
 //! step is the one before with every context a token longer. Such steps can be
 //! priced together and applied at once, at the cost of their tokens and of the
-//! blocks they fill; what comes out is what single steps would have given.
+//! blocks they fill; the result is that of single steps.
 
 use crate::engine::Engine;
 use crate::engine::pause::PauseState;
@@ -33,7 +33,7 @@ impl Engine {
         steps.push_while_room(&new_blocks[..most], self.pool.num_free());
     }
 
-    /// How many of `most` steps can be told; `new_blocks` gets the blocks that each
+    /// How many of `most` steps can be predicted; `new_blocks` gets the blocks that each
     /// takes.
     fn single_steps(&self, most: usize, new_blocks: &mut [u32]) -> usize {
         let most = self.steps_until_first_end(most).min(new_blocks.len());
@@ -63,8 +63,8 @@ impl Engine {
             && !self.may_reserve()
     }
 
-    /// What ends admission in a step that decodes what runs, if that can be
-    /// told without looking at the requests that wait.
+    /// The reason that ends admission in a step that decodes the running requests, if it is
+    /// known without looking at the waiting ones.
     pub(crate) fn repeated_stop(&self) -> Option<AdmissionStop> {
         if !self.has_waiting_requests() {
             Some(AdmissionStop::Drained)
@@ -79,13 +79,13 @@ impl Engine {
         }
     }
 
-    /// Most steps that [`Engine::predict_decode_steps`] tells at once.
+    /// Maximum steps that [`Engine::predict_decode_steps`] predicts at once.
     pub const MAX_PREDICTED_STEPS: usize = 64;
 
     /// Steps after the one in flight that all of its requests are part of.
     pub(crate) fn steps_until_first_end(&self, most: usize) -> usize {
         let left = self.plan().scheduled.iter().map(|entry| self.requests[entry.request].certain_tokens());
-        // The step in flight gives one of them.
+        // The step in flight emits one of them.
         left.fold(most, |steps, left| steps.min((left as usize).saturating_sub(1)))
     }
 }

@@ -1,4 +1,4 @@
-//! The engine: what it is made of, and how requests come to it.
+//! The engine: its state, and submission of requests.
 //!
 //! A sans-I/O state machine. The driver owns the clock: it calls
 //! [`Engine::schedule`] when a step may start, prices the plan's shape, and
@@ -11,13 +11,17 @@ mod finish;
 mod lookahead;
 mod pause;
 mod policy_hook;
+mod reject;
 mod remote_kv;
 mod schedule;
 mod steady_decode;
 mod tier_load;
+mod token_source;
 mod update;
 
 pub use pause::PauseState;
+pub use reject::RejectReason;
+pub use token_source::TokenSource;
 
 use self::fast_forward::FastForward;
 use self::policy_hook::PolicyBook;
@@ -31,62 +35,6 @@ use crate::request::table::RequestTable;
 use crate::request::{Flags, Request, RequestId, RequestSpec};
 use crate::stats::EngineStats;
 
-/// Chooses output tokens; the stand-in for the model.
-pub trait TokenSource {
-    /// The token at `output_index` (from 0) of the request tagged `tag`.
-    fn token(&mut self, tag: u64, output_index: u32) -> u32;
-
-    /// How many of at most `max_extra` further tokens come with it in this
-    /// step. Only asked where `max_extra_tokens_per_step` is set.
-    fn extra_tokens(&mut self, tag: u64, max_extra: u32) -> u32 {
-        let _ = (tag, max_extra);
-        0
-    }
-
-    /// How many of the `num_drafts` (at least 1) drafts verified in this step
-    /// are accepted, from the first on.
-    fn accepted_drafts(&mut self, tag: u64, num_drafts: u32) -> u32 {
-        let _ = (tag, num_drafts);
-        0
-    }
-
-    /// How many of at most `most` drafts are proposed for the next step. Not
-    /// asked under async scheduling, where the number is always `most`.
-    fn proposed_drafts(&mut self, tag: u64, most: u32) -> u32 {
-        let _ = tag;
-        most
-    }
-}
-
-/// Why a request was not accepted, or would never end.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, thiserror::Error)]
-pub enum RejectReason {
-    /// There is nothing to compute.
-    #[error("the prompt is empty")]
-    EmptyPrompt,
-    /// vLLM refuses a prompt that leaves no room for an output token.
-    #[error("the prompt leaves no room for output within `max_model_len`")]
-    PromptTooLong,
-    /// Prompt and output exceed the whole pool.
-    #[error("prompt and output together need more KV blocks than the engine has")]
-    ExceedsKvPool,
-    /// The prompt and what is reserved for its output leave nothing of the pool:
-    /// SGLang's scheduler would never admit it.
-    #[error("the prompt and the reserve for its output together need all KV pages of the engine or more")]
-    ExceedsKvReserve,
-    /// Without chunking prompt and output must fit into one step, in which they
-    /// are computed again after a preemption.
-    #[error("prompt and output together exceed `max_num_batched_tokens` and chunked prefill is off")]
-    ExceedsTokenBudget,
-    /// vLLM's engine core stops with an assertion here; this one goes on with
-    /// the request it has.
-    #[error("a request of the same number is under way")]
-    DuplicateRequest,
-    /// The request names an adapter, but `max_loras` is 0.
-    #[error("the request names an adapter, but the engine has none")]
-    AdaptersOff,
-}
-
 /// Which queue a request waits in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum QueueKind {
@@ -99,7 +47,7 @@ pub(crate) enum QueueKind {
 pub struct Engine {
     pub(crate) config: EngineConfig,
     pub(crate) pool: KvPool,
-    /// What is kept below the device, if anything is.
+    /// KV tiers below the device, if any.
     pub(crate) tiers: Option<Box<KvTiers>>,
     pub(crate) requests: RequestTable,
     /// In order of admission.
@@ -143,7 +91,7 @@ pub struct Engine {
     pub(crate) loras: Vec<u32>,
     /// Tags of requests preempted since the last plan took them over.
     pub(crate) preempted_outside: Vec<u64>,
-    /// What is kept for a policy that ranks, if one does.
+    /// State for a policy that ranks, if there is one.
     pub(crate) policy_book: Option<Box<PolicyBook>>,
     /// Requests that decode without being looked at.
     pub(crate) steady_decode: SteadyDecode,
@@ -222,7 +170,7 @@ impl Engine {
         self.waiting.len() + self.kv_ready.len() + self.destinations.len() + self.num_loading
     }
 
-    /// Of [`Engine::num_waiting`] those that were passed over and not admitted
+    /// Of [`Engine::num_waiting`] those that were skipped and not admitted
     /// since: because their KV is or was loading, for their adapter, or because
     /// output from before a preemption was on its way (vLLM 0.31 to 0.33,
     /// `deferred_waiting`).
@@ -319,7 +267,7 @@ impl Engine {
         &self.outputs
     }
 
-    /// What the latest call of [`Engine::decode_ahead`] did, step by step.
+    /// Record of the latest call of [`Engine::decode_ahead`], step by step.
     #[must_use]
     pub fn fast_forward(&self) -> &FastForward {
         &self.fast_forward

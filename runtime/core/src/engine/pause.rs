@@ -1,4 +1,4 @@
-//! Pausing the scheduler, and what that leaves to be done.
+//! Pauses of the scheduler, and the work that they leave.
 
 use crate::engine::{Engine, QueueKind};
 

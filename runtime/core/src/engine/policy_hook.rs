@@ -1,4 +1,4 @@
-//! Asking a [`SchedulingPolicy`], and doing what it says.
+//! Calls of a [`SchedulingPolicy`] and application of its preferences.
 //!
 //! Only an engine under [`Policy::Ranked`] keeps a book for that; for any other
 //! nothing is gathered.
@@ -10,7 +10,7 @@ use crate::plugins::policy::{
 };
 use crate::request::{RequestId, RequestStatus};
 
-/// What a policy has said of a request, and been told of it.
+/// A policy's preferences for a request, and its last reported state.
 #[derive(Clone, Copy, Debug)]
 struct Standing {
     eviction_rank: i64,
@@ -25,12 +25,12 @@ impl Default for Standing {
     }
 }
 
-/// What an engine keeps for its policy.
+/// State that an engine keeps for its policy.
 #[derive(Debug, Default)]
 pub(crate) struct PolicyBook {
     /// By slot.
     standings: Vec<Standing>,
-    /// What the policy has not been told yet.
+    /// Events that the policy has not received yet.
     events: Vec<PolicyEvent>,
     check: PreferenceCheck,
     /// Scratch of a call.
@@ -72,7 +72,7 @@ impl Engine {
     /// Takes all preferences of an answer or, after an error, none.
     ///
     /// # Errors
-    /// What the policy says, or the offence in its answer: a request that is not
+    /// The policy's preferences, or the error in its answer: a request that is not
     /// there, a kind said twice of a slot, a chunk cap of 0.
     pub fn apply_policy(&mut self, policy: &mut dyn SchedulingPolicy, now_ns: u64) -> Result<(), PolicyError> {
         let Some(mut book) = self.policy_book.take_if(|book| book.has_news()) else { return Ok(()) };
@@ -111,7 +111,7 @@ impl Engine {
         }
     }
 
-    /// Does what a checked preference says.
+    /// Applies a checked preference.
     fn prefer(&mut self, standings: &mut [Standing], preference: &Preference) {
         match *preference {
             Preference::AdmissionRank { slot, rank } => self.set_admission_rank(RequestId(slot), rank),
@@ -143,7 +143,7 @@ impl Engine {
     pub(crate) fn tell_arrived(&mut self, id: RequestId, priority: i32, tenant: u64) {
         let Some(book) = &mut self.policy_book else { return };
         let request = &mut self.requests[id];
-        // Until the policy says otherwise, whatever the priority.
+        // Until the policy sets it, independent of the priority.
         request.rank = 0;
         if id.index() >= book.standings.len() {
             book.standings.resize(id.index() + 1, Standing::default());

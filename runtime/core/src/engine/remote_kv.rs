@@ -43,7 +43,7 @@ impl Engine {
         self.config.quirks().reserves_between_steps() && self.requests[id].kv_role == KvRole::Destination
     }
 
-    /// Announces the transfer of what the cache does not hold.
+    /// Announces the transfer of blocks that the cache does not hold.
     pub(crate) fn start_remote_load(&mut self, id: RequestId) -> RemoteLoad {
         let request = &mut self.requests[id];
         let cached_tokens = request.num_computed_tokens;

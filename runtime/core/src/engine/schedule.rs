@@ -12,7 +12,7 @@ use crate::plan::{AdmissionStop, ScheduledKind, ScheduledRequest, StepPlan};
 use crate::plugins::policy::NO_CHUNK_CAP;
 use crate::request::{Flags, Request, RequestId, RequestStatus};
 
-/// What the decisions of one step share.
+/// State shared by the decisions of one step.
 pub(crate) struct Scan {
     pub(crate) budget: u32,
     pub(crate) per_request_cap: u32,
@@ -210,7 +210,7 @@ impl Engine {
         let request = &mut self.requests[id];
         request.num_draft_tokens = 0;
         request.num_output_placeholders = 0;
-        // What was resampled must not be delivered a second time.
+        // Resampled tokens must not be delivered a second time.
         if request.num_stale_tokens == 0 {
             request.flags.set(Flags::DROPS_STALE, false);
         }

@@ -1,16 +1,19 @@
 //! Requests that decode steadily: one token in each step, without being looked at.
 //!
 //! While a request decodes, a step changes nothing about it but its length. Those
-//! whose outputs nobody is to be asked for ([`crate::DrawnOutputs`]) are members of
+//! whose outputs are drawn ([`crate::DrawnOutputs`]) are members of
 //! a steady decode: each step counts them, and looks only at those that need a block, fill
-//! one or end in it, which a calendar tells. So a step costs what happens in it,
-//! however many requests run.
+//! one or end in it, by a calendar. So the cost of a step depends on its events, not on the
+//! number of running requests.
 //!
-//! Owns who is a member and what members have not been told of. Promises what
-//! single steps would give: the same blocks in the same order, the same KV events,
-//! the same shapes. Whatever looks at the members themselves, or may take KV from
-//! them, dissolves the steady decode first.
+//! Owns the membership and the output tokens that are not reported yet. Guarantees the
+//! results of single steps: the same blocks in the same order, the same KV events, the same
+//! shapes. Code that reads the members themselves, or may take KV from them, dissolves the
+//! steady decode first.
 
+mod calendar;
+
+use self::calendar::Calendar;
 use crate::config::{EngineConfig, Policy};
 use crate::engine::Engine;
 use crate::engine::fast_forward::FastForward;
@@ -19,17 +22,16 @@ use crate::plan::{ScheduledKind, ScheduledRequest, StepPlan};
 use crate::plugins::latency::StepShape;
 use crate::request::{DrawnOutputs, Flags, Request, RequestId, RequestStatus};
 
-/// The calendar reaches further than any fast-forward, so that a fast-forward sees all that
-/// happens in it.
-const LEAST_CALENDAR_STEPS: usize = 2 * Engine::MAX_PREDICTED_STEPS;
-const DAYS_PER_WORD: usize = u64::BITS as usize;
-const _: () = assert!(Engine::MAX_PREDICTED_STEPS <= DAYS_PER_WORD);
+/// The calendar covers more steps than any fast-forward, so that a fast-forward sees all
+/// that happens in it.
+const MIN_CALENDAR_STEPS: usize = 2 * Engine::MAX_PREDICTED_STEPS;
+const _: () = assert!(Engine::MAX_PREDICTED_STEPS <= calendar::STEPS_PER_WORD);
 /// Smaller blocks are looked at so often that a steady decode would not pay.
 const LEAST_BLOCK_TOKENS: u32 = 8;
 /// Larger ones would need a calendar that is larger than what it is for.
 const MAX_BLOCK_TOKENS: u32 = 4096;
 
-/// What is kept of a request beside it, by slot.
+/// State of a request in the steady decode, by slot.
 #[derive(Clone, Copy, Debug, Default)]
 struct Place {
     drawn: Option<DrawnOutputs>,
@@ -39,7 +41,7 @@ struct Place {
     /// The step up to which the request itself is known, on the steady decode's clock.
     known_at: u64,
     /// Output tokens that the driver knows of.
-    told_tokens: u32,
+    reported_tokens: u32,
 }
 
 /// The members of an engine's steady decode, and when each is looked at next.
@@ -59,19 +61,17 @@ pub(crate) struct SteadyDecode {
     next_handle: u64,
     /// Sum of the members' computed tokens after the latest step.
     context_tokens: u64,
-    /// Who is looked at in which step, in no order; a ring.
-    calendar: Vec<Vec<RequestId>>,
-    /// A bit for each day of the calendar that has someone.
-    busy_days: Vec<u64>,
-    /// Output tokens that the driver has not been told of: tag and number.
-    untold: Vec<(u64, u32)>,
+    /// The members to look at in coming steps.
+    calendar: Calendar,
+    /// Output tokens that the driver does not know of: tag and number.
+    unreported: Vec<(u64, u32)>,
     /// Scratch.
     due: Vec<RequestId>,
 }
 
 impl SteadyDecode {
     pub(crate) fn new(config: &EngineConfig) -> Self {
-        // Members are not among those that give way before others.
+        // Members cannot be preemption victims before others.
         let enabled = config.policy == Policy::Fcfs
             && !config.quirks().preempts_oldest()
             && config.max_loras == 0
@@ -86,16 +86,15 @@ impl SteadyDecode {
             clock: 0,
             next_handle: 0,
             context_tokens: 0,
-            calendar: Vec::new(),
-            busy_days: Vec::new(),
-            untold: Vec::new(),
+            calendar: Calendar::default(),
+            unreported: Vec::new(),
             due: Vec::new(),
         }
     }
 
-    /// Notes whether and how the outputs of a new request are drawn.
+    /// Records whether and how the outputs of a new request are drawn.
     pub(crate) fn register(&mut self, id: RequestId, drawn: Option<DrawnOutputs>, block_size_tokens: u32) {
-        // Slots are used again, so what was there is replaced.
+        // Slots are reused, so old entries are replaced.
         if self.places.len() <= id.index() {
             if drawn.is_none() || !self.enabled {
                 return;
@@ -103,11 +102,7 @@ impl SteadyDecode {
             self.places.resize(id.index() + 1, Place::default());
         }
         self.places[id.index()] = Place { drawn, ..Place::default() };
-        if self.calendar.is_empty() {
-            let steps = (block_size_tokens as usize + 2).next_power_of_two().max(LEAST_CALENDAR_STEPS);
-            self.calendar.resize(steps, Vec::new());
-            self.busy_days.resize(steps / DAYS_PER_WORD, 0);
-        }
+        self.calendar.cover((block_size_tokens as usize + 2).max(MIN_CALENDAR_STEPS));
     }
 
     fn drawn_of(&self, id: RequestId) -> Option<DrawnOutputs> {
@@ -116,28 +111,19 @@ impl SteadyDecode {
 
     /// Enters a member for the next step that is more to it than one token.
     ///
-    /// All that comes is told in steps from [`Place::known_at`] on. Whatever lies
-    /// beyond the calendar is looked at on the way.
+    /// Steps beyond the calendar are split.
     fn enter(&mut self, id: RequestId, request: &Request) {
         let Place { known_at, .. } = self.places[id.index()];
         let steps = steps_until_growth(request).min(steps_until_store(request)).min(steps_until_end(request));
-        let steps = (steps as usize).min(self.calendar.len() - 1);
-        let day = (known_at as usize + steps) & (self.calendar.len() - 1);
-        self.calendar[day].push(id);
-        self.busy_days[day / DAYS_PER_WORD] |= 1 << (day % DAYS_PER_WORD);
+        self.calendar.enter(id, known_at, steps);
     }
 
-    /// The steps after the latest one in which members are looked at: bit 0 is the
-    /// next step, and so on for a fast_forward.
+    /// The steps after the latest one in which members are due: bit 0 is the next step.
     fn busy_steps(&self) -> u64 {
-        let day = self.day(self.clock + 1);
-        let (word, shift) = (day / DAYS_PER_WORD, day % DAYS_PER_WORD);
-        let words = u128::from(self.busy_days[(word + 1) & (self.busy_days.len() - 1)]) << DAYS_PER_WORD
-            | u128::from(self.busy_days[word]);
-        (words >> shift) as u64
+        self.calendar.busy_from(self.clock + 1)
     }
 
-    /// So many steps in which no member is looked at.
+    /// `steps` steps in which no member is due.
     fn pass(&mut self, steps: u32) {
         self.clock += u64::from(steps);
         self.context_tokens += u64::from(steps) * u64::from(self.members);
@@ -150,7 +136,7 @@ impl SteadyDecode {
         self.members -= 1;
         self.groups[drawn.group as usize] -= 1;
         self.context_tokens -= u64::from(request.num_computed_tokens);
-        self.untold.push((request.tag, request.num_output_tokens() - place.told_tokens));
+        self.unreported.push((request.tag, request.num_output_tokens() - place.reported_tokens));
     }
 }
 
@@ -198,17 +184,17 @@ impl Engine {
             steady_decode.members += 1;
             steady_decode.head += 1;
             steady_decode.context_tokens += u64::from(request.num_computed_tokens);
-            let told_tokens = request.num_output_tokens();
+            let reported_tokens = request.num_output_tokens();
             steady_decode.places[id.index()] = Place {
                 drawn: Some(drawn),
                 is_member: true,
                 handle: steady_decode.next_handle,
                 known_at: steady_decode.clock,
-                told_tokens,
+                reported_tokens,
             };
             steady_decode.next_handle += 1;
             steady_decode.enter(id, request);
-            if told_tokens == 1 {
+            if reported_tokens == 1 {
                 self.outputs.joined.push(request.tag);
             }
         }
@@ -242,7 +228,7 @@ impl Engine {
 
     /// Blocks that members take in the step at `clock`.
     fn blocks_due(&self, clock: u64) -> u32 {
-        let due = &self.steady_decode.calendar[self.steady_decode.day(clock)];
+        let due = self.steady_decode.calendar.due(clock);
         let grows = |id: &&RequestId| {
             let lag = clock - self.steady_decode.places[id.index()].known_at;
             u64::from(steps_until_growth(&self.requests[**id])) == lag
@@ -256,7 +242,7 @@ impl Engine {
         self.count_steady_decode(plan);
     }
 
-    /// So many steps of all members in a row, of which some may end in the last.
+    /// `steps` steps of all members in a row, of which some may end in the last.
     pub(crate) fn advance_steady_decode_by(&mut self, plan: &mut StepPlan, steps: u32, fast_forward: &mut FastForward) {
         let end = self.steady_decode.clock + u64::from(steps);
         loop {
@@ -278,9 +264,8 @@ impl Engine {
     /// running list, and those that end are entered by themselves.
     fn step_steady_decode(&mut self, plan: &mut StepPlan) {
         self.steady_decode.clock += 1;
-        let day = self.steady_decode.day(self.steady_decode.clock);
-        if !self.steady_decode.calendar[day].is_empty() {
-            self.look_at_due(day, plan);
+        if !self.steady_decode.calendar.due(self.steady_decode.clock).is_empty() {
+            self.look_at_due(plan);
         }
         self.steady_decode.context_tokens += u64::from(self.steady_decode.members);
     }
@@ -295,11 +280,10 @@ impl Engine {
         plan.shape.add_decodes(u64::from(steady_decode.members), steady_decode.context_tokens);
     }
 
-    fn look_at_due(&mut self, day: usize, plan: &mut StepPlan) {
+    fn look_at_due(&mut self, plan: &mut StepPlan) {
         let before = self.steady_decode.clock - 1;
         let mut due = std::mem::take(&mut self.steady_decode.due);
-        due.append(&mut self.steady_decode.calendar[day]);
-        self.steady_decode.busy_days[day / DAYS_PER_WORD] &= !(1 << (day % DAYS_PER_WORD));
+        self.steady_decode.calendar.take_due(self.steady_decode.clock, &mut due);
         let places = &self.steady_decode.places;
         due.sort_unstable_by_key(|id| places[id.index()].handle);
         for &id in &due {
@@ -326,7 +310,7 @@ impl Engine {
         self.steady_decode.due = due;
     }
 
-    /// Makes a member what it is after the step at `clock`.
+    /// Brings a member up to date after the step at `clock`.
     fn catch_up(&mut self, id: RequestId, clock: u64) {
         let place = &mut self.steady_decode.places[id.index()];
         let steps = (clock - place.known_at) as u32;
@@ -343,7 +327,7 @@ impl Engine {
         self.steady_decode.head = self.steady_decode.members as usize;
     }
 
-    /// How many of `most` steps can be told, given that the step in flight
+    /// How many of `most` steps can be predicted, given that the step in flight
     /// [`Engine::is_all_steady_decode`]; `new_blocks` gets the blocks that each takes.
     pub(crate) fn steady_decode_steps(&self, most: usize, new_blocks: &mut [u32]) -> usize {
         let mut most = most.min(new_blocks.len());
@@ -351,7 +335,7 @@ impl Engine {
         while busy_steps != 0 && busy_steps.trailing_zeros() < most as u32 {
             let step = u64::from(busy_steps.trailing_zeros()) + 1;
             busy_steps &= busy_steps - 1;
-            for &id in &self.steady_decode.calendar[self.steady_decode.day(self.steady_decode.clock + step)] {
+            for &id in self.steady_decode.calendar.due(self.steady_decode.clock + step) {
                 let request = &self.requests[id];
                 let lag = (self.steady_decode.clock - self.steady_decode.places[id.index()].known_at) as u32;
                 // The last step may be one in which some end.
@@ -368,7 +352,7 @@ impl Engine {
 
     /// Makes all members single requests again, the step in flight included.
     ///
-    /// What they were given meanwhile is told by [`Engine::take_untold`].
+    /// [`Engine::take_unreported`] returns their output tokens since they joined.
     pub fn dissolve_steady_decode(&mut self) {
         if self.steady_decode.head == 0 {
             return;
@@ -380,11 +364,10 @@ impl Engine {
         }
         self.steady_decode.head = 0;
         self.steady_decode.context_tokens = 0;
-        self.steady_decode.calendar.iter_mut().for_each(Vec::clear);
-        self.steady_decode.busy_days.fill(0);
+        self.steady_decode.calendar.clear();
     }
 
-    /// Enters the members into the plan in flight one by one, and parts with them.
+    /// Enters the members into the plan in flight one by one, and removes them.
     fn list_members(&mut self) {
         let mut plan = self.take_plan(self.newest);
         let single: Vec<ScheduledRequest> = std::mem::take(&mut plan.scheduled);
@@ -399,8 +382,8 @@ impl Engine {
         self.put_plan(self.newest, plan);
     }
 
-    /// Parts with all members, so many steps not being applied yet. Tells the requests
-    /// at the head of the running list, those that were members with what they are.
+    /// Removes all members, with `steps_in_flight` steps not applied yet. Calls `tell` for each
+    /// request at the head of the running list, with its state if it was a member.
     fn part_members(&mut self, steps_in_flight: u64, mut tell: impl FnMut(RequestId, Option<&mut Request>)) {
         for position in 0..self.steady_decode.head {
             let id = self.running[position];
@@ -414,17 +397,10 @@ impl Engine {
         }
     }
 
-    /// Gives the tags of requests that are not members any more with the output
-    /// tokens that they got as members; all of them up to the latest step applied.
-    pub fn take_untold(&mut self) -> impl Iterator<Item = (u64, u32)> + '_ {
-        self.steady_decode.untold.drain(..)
-    }
-}
-
-impl SteadyDecode {
-    /// Where the calendar has the step at `clock`.
-    fn day(&self, clock: u64) -> usize {
-        clock as usize & (self.calendar.len() - 1)
+    /// Returns the tags of requests that have left the steady decode with their output tokens
+    /// as members, up to the latest applied step.
+    pub fn take_unreported(&mut self) -> impl Iterator<Item = (u64, u32)> + '_ {
+        self.steady_decode.unreported.drain(..)
     }
 }
 
@@ -448,8 +424,7 @@ fn begin_decode(request: &mut Request, id: RequestId) -> ScheduledRequest {
 }
 
 impl StepShape {
-    /// Counts so many decodes of one token in, whose contexts have so many tokens
-    /// in all after it.
+    /// Adds decodes of one token, whose contexts have `context_tokens` tokens in all after it.
     fn add_decodes(&mut self, requests: u64, context_tokens: u64) {
         self.sampled_requests += requests;
         self.decode_requests += requests;

@@ -1,4 +1,4 @@
-//! What the tiers mean for an engine: what they bring, and what they get.
+//! KV tiers of an engine: loads from them, and offloads to them.
 
 use crate::engine::Engine;
 use crate::kv::tiers::{KvTiers, TierRun};
@@ -29,7 +29,7 @@ impl Engine {
         let usable = &request.block_hashes[..most.min(request.block_hashes.len())];
         let beyond = &usable[self.hit.len().min(usable.len())..];
         let run = tiers.find_run(beyond);
-        // What is found is used, whether or not it can be loaded now.
+        // Found blocks count as used, whether or not they can be loaded now.
         tiers.touch(&beyond[..run.blocks() as usize]);
         run.blocks()
     }

@@ -6,7 +6,7 @@ use crate::plan::{RequestOutput, ScheduledRequest, StepOutputs};
 use crate::request::{FinishReason, Flags, Request, RequestId, RequestStatus};
 use crate::stats::SpecDecodeStats;
 
-/// What the model gave one request.
+/// Tokens of the model for one request.
 struct Sampled {
     num_tokens: u32,
     num_kept_tokens: u32,
@@ -196,7 +196,7 @@ impl Engine {
         accepted
     }
 
-    /// Drafts for the next step. The drafter does not know who has ended.
+    /// Drafts for the next step. The drafter does not know which requests have ended.
     #[inline]
     fn propose_drafts<S: TokenSource + ?Sized>(&mut self, entry: &ScheduledRequest, source: &mut S) -> u32 {
         let most = self.config.num_speculative_tokens;

@@ -52,7 +52,7 @@ impl ChainHasher {
         (tokens / u64::from(self.block_size_tokens)) as usize
     }
 
-    /// Appends one token; gives the hash of the block it completes, if any.
+    /// Appends one token; returns the hash of the block it completes, if any.
     #[inline]
     pub fn push_token(&mut self, token: u32) -> Option<BlockHash> {
         self.state = fold_token(self.state(), token);

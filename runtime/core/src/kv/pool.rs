@@ -1,4 +1,4 @@
-//! The paged KV pool: who owns which block, what is cached, what goes next.
+//! The paged KV pool: owners of blocks, cached blocks, order of eviction.
 //!
 //! Owns reference counts, the order of free blocks and the map from block hash to
 //! block. Promises vLLM's order exactly (0.32 and 0.33, `vllm/v1/core/block_pool.py`):

@@ -1,15 +1,14 @@
-//! Where somebody sits who decides for an engine.
+//! The context of a plugin.
 
-/// The place of a latency model, a token source or whatever else is made for one
-/// engine or pool. Makers are told it; only the seed may change what is decided.
+/// The place of a latency model, a token source or another plugin of one engine or pool.
+/// Factories receive it; only the seed may change the plugin's decisions.
 #[derive(Clone, Copy, Debug)]
 pub struct PluginContext<'a> {
     /// Name of the run, empty where there is one engine process and no run.
     pub run: &'a str,
     /// Name of the pool, likewise.
     pub pool: &'a str,
-    /// Index of the engine in its pool, or its number; none for what serves a
-    /// whole pool.
+    /// Index of the engine in its pool, or its number; none for a plugin of a whole pool.
     pub engine: Option<u32>,
     /// Source of its randomness, its own in every run, pool, engine and restart.
     pub seed: u64,

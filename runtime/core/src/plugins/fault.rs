@@ -1,6 +1,6 @@
-//! Who decides what goes wrong in an engine, and when.
+//! Failure injectors of an engine.
 
-/// What happened in an engine since the last call.
+/// An event in an engine since the last call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FaultEvent<'a> {
     /// A request came in.
@@ -26,7 +26,7 @@ pub enum FaultEvent<'a> {
         /// All of its output tokens.
         output_tokens: u32,
     },
-    /// A request is over, for whatever reason.
+    /// A request has ended, completed or not.
     Ended {
         /// The request; its slot is free again.
         slot: u32,
@@ -38,14 +38,14 @@ pub enum FaultEvent<'a> {
     },
 }
 
-/// What an injector is told in one call.
+/// The events of one call of an injector.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FaultBatch<'a> {
     /// The time; never less than in the call before.
     pub now_ns: u64,
     /// Steps that the engine has finished.
     pub step: u64,
-    /// What happened since the last call, oldest first; may be empty.
+    /// Events since the last call, oldest first; may be empty.
     pub events: &'a [FaultEvent<'a>],
 }
 
@@ -87,15 +87,15 @@ pub enum FaultAction {
 /// The longest duration in an action, in nanoseconds: about 32 years.
 pub const DURATION_NS_MAX: u64 = 1_000_000_000_000_000_000;
 
-/// Decides what goes wrong in one engine.
+/// Injects failures into one engine.
 ///
 /// It may keep state from call to call. Given the same construction and the
 /// same calls it must answer the same.
 pub trait FailureInjector: Send {
-    /// Appends to `actions` what goes wrong now, in the order in which it does.
+    /// Appends the faults to inject now to `actions`, in order.
     ///
     /// # Errors
-    /// When the injector cannot decide. What was appended then means nothing,
+    /// When the injector cannot decide. Appended actions then are invalid,
     /// and the injector must not be asked again.
     fn decide(&mut self, batch: &FaultBatch<'_>, actions: &mut Vec<FaultAction>) -> Result<(), FaultError>;
 }
@@ -106,6 +106,6 @@ pub trait FailureInjector: Send {
 pub struct FaultError {
     /// The injector's name as the user knows it.
     pub injector: String,
-    /// What went wrong, and what to do about it.
+    /// The problem, and what to do about it.
     pub reason: String,
 }

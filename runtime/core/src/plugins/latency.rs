@@ -1,4 +1,4 @@
-//! What a latency model sees and answers.
+//! Inputs and outputs of latency models.
 //!
 //! The engine says *what* a step computes; a latency model says *how long* it
 //! takes. The two meet here and nowhere else: a [`StepShape`] is a flat sum
@@ -178,7 +178,7 @@ impl DecodeSteps {
     /// The step at `index`.
     ///
     /// # Panics
-    /// When there are not so many.
+    /// When there are fewer.
     #[must_use]
     pub fn shape(&self, index: usize) -> StepShape {
         let mut shape = self.before;
@@ -230,7 +230,7 @@ pub trait LatencyModel: Send {
     /// the horizon (see [`price_until_horizon`]).
     ///
     /// # Errors
-    /// When the model cannot give a finite, non-negative duration.
+    /// When the model cannot return a finite, non-negative duration.
     fn price(&mut self, batch: &StepBatch<'_>, durations_ns: &mut Vec<u64>) -> Result<(), LatencyError>;
 
     /// Prices decode steps in a row, of which the first starts at `start_ns`: what
@@ -269,7 +269,7 @@ pub trait LatencyModel: Send {
 pub struct LatencyError {
     /// The model's name as the user knows it.
     pub model: String,
-    /// What went wrong, and what to do about it.
+    /// The problem, and what to do about it.
     pub reason: String,
 }
 

@@ -1,8 +1,8 @@
-//! Who decides who is served first, who gives way, and in what chunks, where
-//! that is somebody outside the engine.
+//! Scheduling policies outside the engine: order of admission, preemption victims, and chunk
+//! sizes.
 //!
-//! A [`SchedulingPolicy`] hears what happened to the requests of one engine and
-//! states preferences, which last until it states others. The engine keeps its
+//! A [`SchedulingPolicy`] receives the events of one engine's requests and returns
+//! preferences, which last until it returns others. The engine keeps its
 //! own rules - token budget, running slots, blocks -, so a policy can be unfair, and
 //! never wrong. [`crate::Engine::apply_policy`] calls it.
 
@@ -11,7 +11,7 @@ use std::fmt;
 /// No cap on the tokens that a request computes in one step.
 pub const NO_CHUNK_CAP: u32 = u32::MAX;
 
-/// What happened to a request of an engine. Requests are named by slot: the
+/// An event of a request of an engine. Requests are named by slot: the
 /// index of the engine's [`crate::RequestId`], a dense number that goes to
 /// another request after this one has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,7 +30,7 @@ pub enum PolicyEvent {
         priority: i32,
         /// The adapter it runs with, where it has one.
         lora: Option<u32>,
-        /// Whose it is; 0 where nobody told.
+        /// Its tenant; 0 if unknown.
         tenant: u64,
     },
     /// It was admitted and runs.
@@ -46,7 +46,7 @@ pub enum PolicyEvent {
         /// The request.
         slot: u32,
     },
-    /// It ended, for whatever reason.
+    /// It ended, completed or not.
     Ended {
         /// The request; its slot is free again, or soon will be.
         slot: u32,
@@ -68,40 +68,39 @@ pub struct Progress {
     pub output_tokens: u32,
 }
 
-/// What a policy is told in one call.
+/// The input of one call of a policy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PolicyBatch<'a> {
     /// The time; never less than in the call before.
     pub now_ns: u64,
-    /// What the step may compute in all.
+    /// Token budget of the step.
     pub budget_tokens: u32,
     /// How many more requests may run.
     pub running_slots: u32,
-    /// KV blocks that nobody refers to.
+    /// KV blocks without references.
     pub free_blocks: u32,
     /// KV blocks there are for requests.
     pub total_blocks: u32,
-    /// What happened since the last call, oldest first.
+    /// Events since the last call, oldest first.
     pub events: &'a [PolicyEvent],
     /// The running requests whose computed or output tokens have changed since
-    /// they were told last, in the order in which they run.
+    /// they were last reported, in the order of the running list.
     pub progress: &'a [Progress],
 }
 
-/// What a policy wants of one request from now on.
+/// A policy's preference for one request from now on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Preference {
-    /// Where it waits. The lowest rank is admitted first, and while that does
-    /// not fit nobody behind it is; of equal ones the one that arrived first.
-    /// 0 until it is said.
+    /// Its order of admission. The lowest rank is admitted first, and while that does not fit,
+    /// no request behind it is; of equal ones the one that arrived first. 0 until it is set.
     AdmissionRank {
         /// The request.
         slot: u32,
         /// The rank.
         rank: i64,
     },
-    /// When it gives way. The greatest rank is preempted first, of equal ones
-    /// the one that arrived last. 0 until it is said.
+    /// Its order of preemption. The greatest rank is preempted first, of equal ones the one
+    /// that arrived last. 0 until it is set.
     EvictionRank {
         /// The request.
         slot: u32,
@@ -147,8 +146,7 @@ impl fmt::Display for Preference {
     }
 }
 
-/// Decides for one engine who is served first, who gives way, and in what
-/// chunks.
+/// Decides the order of admission, the preemption victims and the chunk sizes of one engine.
 ///
 /// It may keep state from call to call. Given the same construction and the
 /// same calls it must answer the same.
@@ -160,7 +158,7 @@ pub trait SchedulingPolicy: Send {
     /// most, of requests that have arrived and not ended.
     ///
     /// # Errors
-    /// When the policy cannot decide. What was appended then means nothing, and
+    /// When the policy cannot decide. Appended preferences then are invalid, and
     /// the policy must not be asked again.
     fn decide(&mut self, batch: &PolicyBatch<'_>, preferences: &mut Vec<Preference>) -> Result<(), PolicyError>;
 }
@@ -171,14 +169,14 @@ pub trait SchedulingPolicy: Send {
 pub struct PolicyError {
     /// The policy's name as the user knows it.
     pub policy: String,
-    /// What went wrong, and what to do about it.
+    /// The problem, and what to do about it.
     pub reason: String,
 }
 
-/// What is wrong with a preference.
+/// A problem of a preference.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PreferenceProblem {
-    /// It is about nobody.
+    /// It names no live request.
     #[error("is of a request that is not there: none in that slot has arrived and not ended")]
     NoSuchRequest,
     /// The same was said before in the same answer.
@@ -189,17 +187,17 @@ pub enum PreferenceProblem {
     NoTokens,
 }
 
-/// What is known of one slot.
+/// Knowledge about one slot.
 #[derive(Clone, Copy, Debug, Default)]
 struct Known {
     is_there: bool,
-    /// The answer in which something was said of it last, and what, by kind.
+    /// The last answer with a preference for it, and the kinds of those.
     said_in: u64,
     said: u8,
 }
 
-/// Finds what is wrong with preferences, from the events that the policy was
-/// told: for engines, and for whoever checks answers of others before that.
+/// Finds problems of preferences, by the events that the policy received: for engines, and for
+/// checks of a policy's answers before they reach one.
 #[derive(Debug, Default)]
 pub struct PreferenceCheck {
     slots: Vec<Known>,
@@ -208,7 +206,7 @@ pub struct PreferenceCheck {
 }
 
 impl PreferenceCheck {
-    /// Follows what the policy is told.
+    /// Follows the events that the policy receives.
     pub fn note(&mut self, event: &PolicyEvent) {
         match *event {
             PolicyEvent::Arrived { slot, .. } => {
@@ -243,7 +241,7 @@ impl PreferenceCheck {
     /// Checks the next preference of an answer.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// Its problem.
     pub fn check(&mut self, preference: &Preference) -> Result<(), PreferenceProblem> {
         let known = self.slots.get_mut(preference.slot() as usize).filter(|known| known.is_there);
         let known = known.ok_or(PreferenceProblem::NoSuchRequest)?;

@@ -1,8 +1,8 @@
-//! Who decides which engine of a pool takes a request.
+//! Routers: the engine of a pool that takes a request.
 
 use crate::kv::hash::BlockHash;
 
-/// What a router may know of a worker when it decides.
+/// A router's view of a worker.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct WorkerLoad {
     /// Index of the worker in its pool.
@@ -24,7 +24,7 @@ pub struct WorkerLoad {
     pub overlap_blocks: u32,
 }
 
-/// What the worker will do for the request.
+/// The part of the request that the worker will compute.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum RoutePhase {
     /// All of it.
@@ -52,13 +52,13 @@ pub struct RouteQuery<'a> {
     pub priority: i32,
     /// The adapter it runs with, where it has one.
     pub lora: Option<u32>,
-    /// Its tenant, 0 where nobody told.
+    /// Its tenant; 0 if unknown.
     pub tenant: u64,
     /// Its session: the turns of a conversation share the number.
     pub session: u64,
     /// Tokens per KV block in the pool.
     pub block_size_tokens: u32,
-    /// What the worker will do for it.
+    /// The part of it that the worker will compute.
     pub phase: RoutePhase,
     /// Whether it may be refused: it has not been with an engine before.
     pub may_shed: bool,
@@ -66,7 +66,7 @@ pub struct RouteQuery<'a> {
     pub blocks: &'a [BlockHash],
 }
 
-/// What a router answers.
+/// A router's answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Choice {
     /// The worker at this position among those that were shown.
@@ -112,7 +112,7 @@ pub trait Router: Send {
         false
     }
 
-    /// Whether [`Router::ended`] should be told.
+    /// Whether [`Router::ended`] should be called.
     fn needs_ended(&self) -> bool {
         false
     }
@@ -127,6 +127,6 @@ pub trait Router: Send {
 pub struct RouteError {
     /// The router's name as the user knows it.
     pub router: String,
-    /// What went wrong, and what to do about it.
+    /// The problem, and what to do about it.
     pub reason: String,
 }

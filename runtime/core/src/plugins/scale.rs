@@ -1,10 +1,10 @@
-//! Who decides how many engines a pool has, where that changes while it serves.
+//! Autoscalers: the number of engines of a pool.
 
 /// The most engines that an autoscaler from outside is taken at its word for; more is
 /// a mistake, such as a number below 0 in unsigned bits.
 pub const DESIRED_ENGINES_MAX: u32 = 1_000_000;
 
-/// What an autoscaler sees of its pool at a tick. Everything else of the instant
+/// An autoscaler's view of its pool at a tick. Everything else of the instant
 /// has happened.
 ///
 /// Counts of requests and tokens since the last tick are of the whole cluster, for
@@ -18,7 +18,7 @@ pub struct ScaleView {
     pub up_engines: u32,
     /// Engines on their way up, those that restart after a crash among them.
     pub starting_engines: u32,
-    /// Engines that finish what they have and take no more.
+    /// Engines that finish their requests and take no more.
     pub draining_engines: u32,
     /// Requests that arrived since the last tick. They count when they arrive, not
     /// when they end: load that piles up is seen.
@@ -68,6 +68,6 @@ pub trait Autoscaler: Send {
 pub struct ScaleError {
     /// The autoscaler's name as the user knows it.
     pub autoscaler: String,
-    /// What went wrong, and what to do about it.
+    /// The problem, and what to do about it.
     pub reason: String,
 }

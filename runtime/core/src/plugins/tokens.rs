@@ -1,10 +1,9 @@
-//! Who chooses output tokens, where that is somebody outside the engine.
+//! Sources of output tokens outside the engine.
 //!
-//! The engine asks a [`TokenSource`](crate::TokenSource) token by token; what
-//! stands behind it may want to hear of whole steps, because each call to it is
-//! costly. That is a [`BatchTokenSource`].
+//! The engine asks a [`TokenSource`](crate::TokenSource) token by token. A
+//! [`BatchTokenSource`] behind it is asked once per step, because its calls are costly.
 
-/// A request whose output a source will be asked for.
+/// A request that a source will be asked for outputs of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TokenRequest<'a> {
     /// Names the request among those of the source: a dense number that another
@@ -49,7 +48,7 @@ pub struct TokenRefusal {
     pub slot: u32,
     /// The source's name as the user knows it.
     pub source: String,
-    /// What of the request the source cannot follow.
+    /// The part of the request that the source cannot follow.
     pub reason: String,
 }
 
@@ -65,14 +64,37 @@ pub struct TokenAnswer {
 }
 
 impl TokenAnswer {
-    /// Empties it, keeping the room that it has.
+    /// Empties it, keeping its capacity.
     pub fn clear(&mut self) {
         self.tokens.clear();
         self.refusals.clear();
     }
+
+    /// The tokens of each want, in the order of `wants`. `source` is the source's name
+    /// for errors.
+    ///
+    /// # Errors
+    /// When there are more or fewer tokens than wanted.
+    pub fn tokens_by_want<'a>(
+        &'a self,
+        source: &str,
+        wants: &'a [TokenWant],
+    ) -> Result<impl Iterator<Item = (&'a TokenWant, &'a [u32])>, TokenError> {
+        let wanted: usize = wants.iter().map(|want| want.count as usize).sum();
+        if self.tokens.len() != wanted {
+            let reason = format!("it returned {} tokens: expected {wanted}", self.tokens.len());
+            return Err(TokenError { r#source: source.to_owned(), reason });
+        }
+        let mut later = self.tokens.as_slice();
+        Ok(wants.iter().map(move |want| {
+            let (own, rest) = later.split_at(want.count as usize);
+            later = rest;
+            (want, own)
+        }))
+    }
 }
 
-/// Chooses the output tokens of whole steps, a step in a call.
+/// Chooses the output tokens of whole steps, one step per call.
 ///
 /// One instance belongs to one engine; it may keep state from step to step.
 /// Given the same construction and the same calls it must answer the same.
@@ -84,7 +106,7 @@ pub trait BatchTokenSource: Send {
     /// slot may be in both. A slot is wanted at most once in a call.
     ///
     /// # Errors
-    /// When the source cannot give them. What was appended then means nothing,
+    /// When the source cannot choose them. Appended tokens then are invalid,
     /// and the source must not be asked again.
     fn step(
         &mut self,
@@ -95,13 +117,35 @@ pub trait BatchTokenSource: Send {
     ) -> Result<(), TokenError>;
 }
 
-/// Why a source gave no tokens.
+/// Why a source failed.
 #[derive(Debug, thiserror::Error)]
 #[error("token source `{source}` failed: {reason}")]
 pub struct TokenError {
     /// The source's name as the user knows it. (Written raw, because
     /// `thiserror` takes a plain `source` for the error underneath.)
     pub r#source: String,
-    /// What went wrong, and what to do about it.
+    /// The problem, and what to do about it.
     pub reason: String,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_want_gets_its_own_tokens_and_a_wrong_number_is_an_error() {
+        let wants = [TokenWant { slot: 3, first_index: 0, count: 2 }, TokenWant { slot: 1, first_index: 5, count: 1 }];
+        let answer = |tokens: &[u32]| TokenAnswer { tokens: tokens.to_vec(), refusals: Vec::new() };
+        let whole = answer(&[7, 8, 9]);
+        let shared: Vec<_> = whole.tokens_by_want("guest", &wants).expect("three were wanted").collect();
+        assert_eq!(shared, [(&wants[0], &[7, 8][..]), (&wants[1], &[9][..])]);
+        for wrong in [answer(&[7, 8]), answer(&[7, 8, 9, 10])] {
+            let error = wrong.tokens_by_want("guest", &wants).err().expect("the number differs");
+            let number = wrong.tokens.len();
+            assert_eq!(
+                error.to_string(),
+                format!("token source `guest` failed: it returned {number} tokens: expected 3")
+            );
+        }
+    }
 }

@@ -1,12 +1,16 @@
 //! A request inside the engine.
 
+mod prompt;
 pub(crate) mod queue;
+mod spec;
 mod stop;
 pub(crate) mod table;
 
+pub use prompt::Prompt;
+pub use spec::{DrawnOutputs, KvRole, RequestSpec};
 pub use stop::{Repetition, StopRules};
 
-use crate::kv::hash::{self, BlockHash, ChainHasher};
+use crate::kv::hash::{self, BlockHash};
 use crate::kv::pool::BlockId;
 use crate::seed;
 
@@ -19,168 +23,6 @@ impl RequestId {
     #[must_use]
     pub fn index(self) -> usize {
         self.0 as usize
-    }
-}
-
-/// A prompt as the engine needs it: its length, the identity of its blocks
-/// and, where someone wants to see them in KV events, its tokens.
-#[derive(Clone, Debug)]
-pub struct Prompt {
-    pub(crate) len_tokens: u32,
-    /// Empty unless the tokens are kept.
-    pub(crate) tokens: Vec<u32>,
-    /// Empty until the request is first looked at if the tokens are kept.
-    pub(crate) block_hashes: Vec<BlockHash>,
-    pub(crate) hasher: ChainHasher,
-    pub(crate) keeps_tokens: bool,
-}
-
-impl Prompt {
-    /// An empty prompt to which tokens and runs are added; only their hashes
-    /// are kept.
-    #[must_use]
-    pub fn new(block_size_tokens: u32, salt: u64) -> Self {
-        let hasher = ChainHasher::new(block_size_tokens, salt);
-        Self { len_tokens: 0, tokens: Vec::new(), block_hashes: Vec::new(), hasher, keeps_tokens: false }
-    }
-
-    /// Makes room for `len_tokens` more tokens.
-    pub fn reserve(&mut self, len_tokens: u32) {
-        if self.keeps_tokens {
-            self.tokens.reserve_exact(len_tokens as usize);
-        } else {
-            self.block_hashes.reserve_exact(self.hasher.blocks_within(len_tokens));
-        }
-    }
-
-    /// A prompt whose tokens are kept, and those of its outputs with them.
-    /// Blocks are hashed when the request's turn comes, so that waiting costs
-    /// the tokens alone.
-    ///
-    /// # Panics
-    /// With more than `u32::MAX` tokens.
-    #[must_use]
-    pub fn of_tokens(tokens: Vec<u32>, block_size_tokens: u32, salt: u64) -> Self {
-        let len_tokens = u32::try_from(tokens.len()).expect("a prompt has fewer than 2^32 tokens");
-        let hasher = ChainHasher::new(block_size_tokens, salt);
-        Self { len_tokens, tokens, block_hashes: Vec::new(), hasher, keeps_tokens: true }
-    }
-
-    /// Appends single tokens.
-    pub fn push_tokens(&mut self, tokens: impl IntoIterator<Item = u32>) {
-        for token in tokens {
-            self.len_tokens += 1;
-            if self.keeps_tokens {
-                self.tokens.push(token);
-            } else {
-                self.block_hashes.extend(self.hasher.push_token(token));
-            }
-        }
-    }
-
-    /// Appends a run of shared content; see [`ChainHasher::push_run`].
-    ///
-    /// # Panics
-    /// If the tokens are kept: a run has none.
-    pub fn push_run(&mut self, content: u64, offset_tokens: u32, len_tokens: u32) {
-        assert!(!self.keeps_tokens, "a run has no tokens to keep");
-        self.len_tokens += len_tokens;
-        self.hasher.push_run(content, offset_tokens, len_tokens, &mut self.block_hashes);
-    }
-
-    /// Number of tokens.
-    #[must_use]
-    pub fn len_tokens(&self) -> u32 {
-        self.len_tokens
-    }
-
-    /// A number that stands for all of its tokens, those behind the last full
-    /// block too; of an empty prompt while the tokens are kept.
-    #[must_use]
-    pub fn content_hash(&self) -> u64 {
-        self.hasher.state()
-    }
-
-    /// Hashes of the full blocks, first to last; none while the tokens are kept.
-    #[must_use]
-    pub fn block_hashes(&self) -> &[BlockHash] {
-        &self.block_hashes
-    }
-}
-
-/// Where a request's prompt KV comes from and goes to.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum KvRole {
-    /// Computed here and dropped at the end.
-    #[default]
-    Local,
-    /// Computed here and held after the end until the driver releases it: the
-    /// prefill side of a disaggregated pair.
-    Source,
-    /// Computed elsewhere and moved into blocks reserved here: the decode side.
-    Destination,
-}
-
-/// Outputs that follow from a seed, so that nobody has to be asked for them: token
-/// `i` is [`crate::seed::output_token`]`(seed, i)`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct DrawnOutputs {
-    /// The seed.
-    pub seed: u64,
-    /// A small number by which tokens emitted in steady decode are counted
-    /// ([`crate::plan::StepOutputs::steady_decode_groups`]).
-    pub group: u32,
-}
-
-/// What a client asks of the engine.
-#[derive(Clone, Debug)]
-pub struct RequestSpec {
-    /// The driver's own number for the request, given back with every output.
-    pub tag: u64,
-    /// The prompt.
-    pub prompt: Prompt,
-    /// Output tokens after which the request ends. 0 asks for the prefill
-    /// alone: it completes without output (vLLM's API refuses this; replayed
-    /// traces contain it).
-    pub max_tokens: u32,
-    /// What ends the request before that, if anything may.
-    pub stops: Option<Box<StopRules>>,
-    /// Smaller is served first under the priority policy; ranked ones are told.
-    pub priority: i32,
-    /// Whose request it is, for policies that ask; 0 where nobody told.
-    pub tenant: u64,
-    /// Arrival time; breaks ties of priority, before order of submission.
-    pub arrival_ns: u64,
-    /// Adapter id, if any.
-    pub lora: Option<u32>,
-    /// Where the prompt's KV comes from and goes to.
-    pub kv_role: KvRole,
-    /// Compute the whole prompt even where the cache holds it, as vLLM does
-    /// for requests with prompt logprobs. The cache is filled all the same.
-    pub skip_reading_prefix_cache: bool,
-    /// Lets the request decode steadily: its tokens are then not listed in the
-    /// outputs of steps, but for the first and the last. The engine's token source
-    /// must give the same ones.
-    pub drawn: Option<DrawnOutputs>,
-}
-
-impl RequestSpec {
-    /// A request of default priority that ends by length alone.
-    #[must_use]
-    pub fn new(tag: u64, prompt: Prompt, max_tokens: u32) -> Self {
-        Self {
-            tag,
-            prompt,
-            max_tokens,
-            stops: None,
-            priority: 0,
-            tenant: 0,
-            arrival_ns: 0,
-            lora: None,
-            kv_role: KvRole::Local,
-            skip_reading_prefix_cache: false,
-            drawn: None,
-        }
     }
 }
 
@@ -275,7 +117,7 @@ pub(crate) struct Request {
 // with rules; another line would cost every request that waits.
 const _: () = assert!(std::mem::offset_of!(Request, max_tokens) == 64 && size_of::<Request>() == 192);
 
-/// What is true of a request, one bit each.
+/// Flags of a request, one bit each.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Flags(u8);
 
@@ -419,7 +261,7 @@ impl Request {
     /// Appends so many outputs that follow from `seed` and are not kept.
     pub(crate) fn push_drawn_outputs(&mut self, seed: u64, outputs: u32, caching: bool, block_size_tokens: u32) {
         let end = self.num_tokens + outputs;
-        // What comes behind the last full block is never asked for.
+        // Tokens after the last full block are never needed.
         if caching && self.next_hash_tokens <= self.end_tokens {
             let mut state = self.hash_state;
             let mut tokens = self.num_tokens;

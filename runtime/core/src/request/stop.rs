@@ -1,4 +1,4 @@
-//! What ends a request before its length: vLLM's `check_stop`, but for lengths.
+//! Stops of a request before its length: vLLM's `check_stop`, without lengths.
 
 /// When a request ends before its length, as vLLM's `check_stop` has it (0.30
 /// to 0.33, `vllm/v1/core/sched/utils.py`). For each output token `tokens` are

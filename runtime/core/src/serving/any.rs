@@ -48,13 +48,13 @@ impl AnyEngine {
         each!(self, engine => engine.config().clone().into())
     }
 
-    /// Most requests running at once.
+    /// Maximum number of running requests.
     #[must_use]
     pub fn max_num_seqs(&self) -> u32 {
         each!(self, engine => engine.config().max_num_seqs)
     }
 
-    /// Most tokens computed in one step.
+    /// Maximum number of tokens computed in one step.
     #[must_use]
     pub fn max_num_batched_tokens(&self) -> u32 {
         match self {
@@ -107,8 +107,8 @@ impl ServingEngine for AnyEngine {
         each!(self, engine => ServingEngine::update(engine, source))
     }
 
-    fn take_untold(&mut self, tell: impl FnMut(u64, u32)) {
-        each!(self, engine => ServingEngine::take_untold(engine, tell));
+    fn take_unreported(&mut self, tell: impl FnMut(u64, u32)) {
+        each!(self, engine => ServingEngine::take_unreported(engine, tell));
     }
 
     fn decode_ahead<S: TokenSource + ?Sized>(&mut self, steps: u32, source: &mut S) {

@@ -1,11 +1,11 @@
-//! What kind an engine is, by its settings.
+//! Kinds of engines.
 
 use crate::compat::Reservations;
 use crate::config::{EngineConfig, Policy};
 use crate::kv::tiers::KvTiersConfig;
 use crate::sglang::{PrefixLookup, SglangConfig};
 
-/// Checked settings of an engine, which say whose scheduler it has.
+/// Checked settings of an engine, which select its scheduler.
 #[derive(Clone, Debug, PartialEq)]
 pub enum EngineKind {
     /// vLLM's, or with [`CapacityPolicy::GuaranteedNoEvict`] TensorRT-LLM's.
@@ -26,7 +26,7 @@ impl EngineKind {
         }
     }
 
-    /// Most tokens computed in one step.
+    /// Maximum number of tokens computed in one step.
     #[must_use]
     pub fn max_num_batched_tokens(&self) -> u32 {
         match self {

@@ -74,7 +74,7 @@ pub trait ServingEngine {
     /// Has a policy rank the requests, if the engine asks one.
     ///
     /// # Errors
-    /// When the policy fails, or says what it may not.
+    /// When the policy fails, or returns an invalid preference.
     fn apply_policy(&mut self, policy: &mut dyn SchedulingPolicy, now_ns: u64) -> Result<(), PolicyError>;
 
     /// Whether another step may be scheduled before one is applied.
@@ -116,7 +116,7 @@ pub trait ServingEngine {
 
     /// Reports requests that have left steady decode: the tag, and the output tokens of
     /// that time, which no step outputs have listed, up to the latest step applied.
-    fn take_untold(&mut self, tell: impl FnMut(u64, u32)) {
+    fn take_unreported(&mut self, tell: impl FnMut(u64, u32)) {
         let _ = tell;
     }
 

@@ -41,8 +41,8 @@ impl ServingEngine for Engine {
         self.update(source)
     }
 
-    fn take_untold(&mut self, mut tell: impl FnMut(u64, u32)) {
-        self.take_untold().for_each(|(tag, tokens)| tell(tag, tokens));
+    fn take_unreported(&mut self, mut tell: impl FnMut(u64, u32)) {
+        self.take_unreported().for_each(|(tag, tokens)| tell(tag, tokens));
     }
 
     fn decode_ahead<S: TokenSource + ?Sized>(&mut self, steps: u32, source: &mut S) {

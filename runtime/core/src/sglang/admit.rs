@@ -1,4 +1,4 @@
-//! Admission: who begins or goes on with a prompt, and who gets pages for KV
+//! Admission: requests that begin or continue a prompt, and those that get pages for KV
 //! from elsewhere.
 
 use crate::compat::Reservations;
@@ -17,7 +17,7 @@ const BEGINNING_TOKENS: u32 = 32;
 /// request is admitted.
 const MAX_SPARE_PAGES: u32 = 4_096;
 
-/// What is left of a pass.
+/// Remaining budgets of a pass.
 struct Budget {
     /// Of `max_prefill_tokens`.
     input_tokens: u32,
@@ -28,18 +28,18 @@ struct Budget {
     total_tokens: f64,
 }
 
-/// What of a prompt a pass is to have.
+/// The part of a prompt for a pass.
 #[derive(Clone, Copy, Debug)]
 struct Cut {
     /// Where it ends.
     end: u32,
     /// Whether that is the end of all that is known.
     is_whole: bool,
-    /// What counts in the budgets, in full pages.
+    /// Tokens that count in the budgets, in full pages.
     charged_tokens: u32,
 }
 
-/// What an attempt to admit one request led to.
+/// Result of an attempt to admit one request.
 enum Admission {
     /// The whole rest of its prompt is computed in this pass.
     Whole,
@@ -52,7 +52,7 @@ enum Admission {
 }
 
 impl SglangEngine {
-    /// Admits what may be admitted, and gives what ended it.
+    /// Admits requests, and returns the reason why it stopped.
     pub(super) fn admit(&mut self, plan: &mut StepPlan) -> AdmissionStop {
         self.order_waiting();
         if let Some(stop) = self.gives_precedence() {
@@ -274,7 +274,7 @@ impl SglangEngine {
     ) -> bool {
         let wanted_tokens = f64::from(prompt_tokens) + f64::from(output_tokens);
         let request = &self.requests[id];
-        // What was retracted must get on once it is alone.
+        // A retracted request must be admitted once it is alone.
         let was_running = request.num_tokens > request.prompt_tokens;
         let is_alone = was_running && self.running.is_empty() && self.joining.is_empty();
         if !is_alone && wanted_tokens >= budget.total_tokens {
@@ -288,7 +288,7 @@ impl SglangEngine {
         true
     }
 
-    /// What is cached of a request that was tried in vain counts as used.
+    /// Cached pages of a request that was not admitted count as used.
     fn count_as_used(&mut self, id: RequestId, hit: Hit) {
         if hit.pages > 0 {
             let end = self.radix.take(ROOT, &self.requests[id].block_hashes[..hit.pages as usize]);
@@ -325,7 +325,7 @@ impl SglangEngine {
         self.radix.find(hold.node, &request.block_hashes[hold.tree_pages as usize..usable])
     }
 
-    /// Locks what has been found.
+    /// Locks the found pages.
     fn take_hit(&mut self, id: RequestId, hit: Hit) {
         if hit.pages > 0 {
             let hold = &mut self.holds[id.index()];

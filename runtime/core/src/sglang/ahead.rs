@@ -1,6 +1,6 @@
-//! Passes that can be told in advance: stretches of pure decode.
+//! Prediction of passes: runs of pure decode.
 //!
-//! As for vLLM's engine: while nothing arrives and nobody ends, each pass is the
+//! As for vLLM's engine: while nothing arrives and no request ends, each pass is the
 //! one before with every context a token longer.
 
 use crate::engine::{Engine, TokenSource};
@@ -35,7 +35,7 @@ impl SglangEngine {
     /// flight.
     pub(super) fn skip<S: TokenSource + ?Sized>(&mut self, passes: u32, source: &mut S) {
         let told = self.repeats_itself() && self.passes_until_first_end(passes as usize) == passes as usize;
-        assert!(told && passes > 0, "{passes} passes were skipped that had not been told");
+        assert!(told && passes > 0, "{passes} passes were skipped that had not been predicted");
         let caching = self.config.enable_prefix_caching;
         let page_size = self.config.page_size;
         let mut plan = std::mem::take(&mut self.plan);
@@ -57,7 +57,7 @@ impl SglangEngine {
             request.num_computed_tokens += passes;
             let known = request.num_tokens;
             self.reserve_tokens -= u64::from(reserve_before - self.reserve_of(id));
-            // What is evicted for all passes is what each would evict in turn.
+            // Evicting for all passes at once evicts the same pages as each in turn.
             let missing = self.pages_for(known + 1) - self.holds[id.index()].pages();
             if missing > 0 {
                 self.grow(id, missing);
@@ -105,7 +105,7 @@ impl SglangEngine {
     /// Passes after the one in flight that all of its requests are part of.
     fn passes_until_first_end(&self, most: usize) -> usize {
         let left = self.plan.scheduled.iter().map(|entry| self.requests[entry.request].certain_tokens());
-        // The pass in flight gives one of them.
+        // The pass in flight emits one of them.
         left.fold(most, |passes, left| passes.min((left as usize).saturating_sub(1)))
     }
 }

@@ -22,7 +22,7 @@ impl SchedulePolicy {
     pub const MAX_ORDERED_REQUESTS: usize = 128;
 }
 
-/// What becomes of running requests in a pass that prefills.
+/// Running requests in a pass that prefills.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum PassOrder {
     /// They decode in the same pass, after the prefill (`dynamo-mocker` 1.4).
@@ -94,7 +94,7 @@ pub struct SglangConfigInput {
     pub pass_order: PassOrder,
     /// How far prompts are looked up.
     pub prefix_lookup: PrefixLookup,
-    /// What becomes of what is retracted.
+    /// Place of retracted requests, and the reserve afterwards.
     pub retraction: Retraction,
     /// When it takes pages for prompts that other engines compute. Between passes they
     /// are asked for before the prompt is computed.
@@ -148,7 +148,8 @@ impl SglangConfig {
             ("max_prefill_tokens", input.max_prefill_tokens),
             ("chunked_prefill_size", input.chunked_prefill_size),
         ];
-        errors.extend(positive.iter().filter(|(_, value)| *value == 0).map(|&(field, _)| ConfigError::Zero { field }));
+        let zero = positive.iter().filter(|(_, value)| *value == 0);
+        errors.extend(zero.map(|&(field, _)| ConfigError::TooSmall { field, value: 0, least: 1 }));
         if input.page_size > 0 {
             if !input.chunked_prefill_size.is_multiple_of(input.page_size) {
                 errors.push(ConfigError::NotPages {
@@ -186,7 +187,7 @@ impl SglangConfig {
         self.input.max_model_len.unwrap_or(u32::MAX)
     }
 
-    /// Most tokens of one chunk: what both budgets of a pass hold, in full pages.
+    /// Maximum tokens of one chunk: the smaller budget of a pass, in full pages.
     pub(crate) fn most_chunk_tokens(&self) -> u32 {
         let most = self.input.chunked_prefill_size.min(self.input.max_prefill_tokens);
         most - most % self.input.page_size

@@ -1,4 +1,4 @@
-//! Decoding what runs, and who gives way where pages run out.
+//! Decodes of running requests, and retraction when pages run out.
 
 use crate::plan::{ScheduledKind, ScheduledRequest, StepPlan};
 use crate::request::{RequestId, RequestStatus};
@@ -6,7 +6,7 @@ use crate::sglang::config::Retraction;
 use crate::sglang::engine::SglangEngine;
 
 impl SglangEngine {
-    /// A token for everything that runs, after retracting what has no room.
+    /// One token for each running request, after retracting those without room.
     pub(super) fn decode(&mut self, plan: &mut StepPlan) {
         self.make_room(plan);
         for index in 0..self.running.len() {
@@ -50,7 +50,7 @@ impl SglangEngine {
             let others = self.running.len() + self.joining.len() > 1;
             let prefills = !plan.scheduled.is_empty() || !self.prefills.is_empty();
             if !others && !prefills && !self.begun.is_empty() {
-                // Who runs alone goes before who has not begun to.
+                // A request that runs alone goes before those that have not begun.
                 self.retract_last_begun(self.running[0], plan);
                 continue;
             }

@@ -46,7 +46,7 @@ impl SglangEngine {
         self.requests.recycle(self.applied_steps);
     }
 
-    /// Unlocks what a request has in the tree and frees the rest.
+    /// Unlocks a request's pages in the tree and frees the others.
     pub(super) fn release_pages(&mut self, id: RequestId) {
         let hold = std::mem::replace(&mut self.holds[id.index()], Hold::NONE);
         self.radix.unlock(hold.node);

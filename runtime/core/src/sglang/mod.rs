@@ -2,8 +2,8 @@
 //! that are estimated, and retraction where the estimate was wrong.
 //!
 //! Owns its requests, its KV pages and its scheduler, as [`Engine`] does by
-//! vLLM's rules, and gives the same plans. Pages are counted and not numbered:
-//! what is shared stands in the radix tree, what is not belongs to one request.
+//! vLLM's rules, and returns the same plans. Pages are counted and not numbered: shared ones
+//! are in the radix tree, others belong to one request.
 //! The rules are those of Dynamo's mocker, whose numbers it gives under either
 //! [`PassOrder`], with three differences. A prompt that is computed in chunks
 //! is the same request all along, so its own chunks are no reuse (1.4 counts
@@ -24,6 +24,7 @@ mod engine;
 mod finish;
 mod new_token_ratio;
 mod radix;
+mod serving;
 mod slots;
 mod update;
 

@@ -10,7 +10,7 @@ const DECAY_PASSES: u32 = 600;
 pub(super) struct NewTokenRatio {
     first: f64,
     least: f64,
-    /// What it fell from, and the passes since.
+    /// Its value before it decayed, and the passes since.
     from: f64,
     passes: u32,
 }
@@ -34,7 +34,7 @@ impl NewTokenRatio {
         self.passes = self.passes.saturating_add(passes);
     }
 
-    /// It is what it was at first.
+    /// Resets it to its first value.
     pub(super) fn restart(&mut self) {
         self.restart_at(self.first);
     }

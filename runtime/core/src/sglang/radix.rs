@@ -1,9 +1,9 @@
-//! The radix cache: which prefixes are kept, who uses them, what goes next.
+//! The radix cache: kept prefixes, their users, and the order of eviction.
 //!
 //! A tree whose edges are runs of page hashes. A page hash covers everything
 //! before it, so equal hashes are equal prefixes, and the first hash of an edge
 //! names the node below it among all nodes. A request locks the path of the
-//! pages it uses; what nobody locks is evictable. The leaf that was used longest
+//! pages it uses; pages without locks are evictable. The leaf that was used longest
 //! ago is evicted first, from its end and no further than need be. Uses are
 //! counted by a clock of the tree's own: nodes of the same time are on one path,
 //! and two leaves never are, so there is one order of eviction. Nothing here
@@ -43,11 +43,11 @@ struct Descent {
     pages: u32,
     /// A child of it whose first pages match, and how many.
     partial: Option<(NodeId, u32)>,
-    /// Pages of the match that nobody locks.
+    /// Pages of the match without locks.
     evictable_pages: u32,
 }
 
-/// What the cache holds of a sequence.
+/// Cached pages of a sequence.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Hit {
     /// Pages that follow in the tree.
@@ -64,7 +64,7 @@ pub(crate) struct RadixCache {
     vacant: Vec<NodeId>,
     /// Nodes by the first hash of their edge.
     by_first_page: HashTable<NodeId>,
-    /// Leaves that nobody locks, the one used longest ago first.
+    /// Leaves without locks, the least recently used first.
     evictable_leaves: BTreeSet<(u64, NodeId)>,
     num_pages: u32,
     num_evictable_pages: u32,
@@ -87,12 +87,12 @@ impl RadixCache {
         }
     }
 
-    /// Pages that nobody uses.
+    /// Pages without users.
     pub(crate) fn num_evictable_pages(&self) -> u32 {
         self.num_evictable_pages
     }
 
-    /// What is cached of pages that follow those of `node`.
+    /// Cached pages among those that follow `node`.
     pub(crate) fn find(&self, node: NodeId, hashes: &[BlockHash]) -> Hit {
         let found = self.descend(node, hashes);
         let partial = found.partial.map_or(0, |(_, pages)| pages);
@@ -182,7 +182,7 @@ impl RadixCache {
         self.num_evictable_pages -= pages;
     }
 
-    /// Takes a leaf whose pages are gone out of the tree.
+    /// Removes a leaf without pages from the tree.
     fn remove_leaf(&mut self, leaf: NodeId) {
         let node = &mut self.nodes[leaf as usize];
         let pages = std::mem::take(&mut node.pages);
@@ -308,7 +308,7 @@ impl RadixCache {
         }
     }
 
-    /// Lets that many uses pass, and gives the time of the last.
+    /// Advances the clock by that many uses, and returns the time of the last.
     pub(crate) fn tick(&mut self, uses: u64) -> u64 {
         self.clock += uses;
         self.clock

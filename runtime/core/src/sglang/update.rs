@@ -1,4 +1,4 @@
-//! Applying a pass: what came of it.
+//! Outputs of a pass.
 
 use crate::engine::TokenSource;
 use crate::plan::{RequestOutput, ScheduledRequest, StepOutputs};
@@ -34,7 +34,7 @@ impl SglangEngine {
             }
         }
         if !self.ended.is_empty() {
-            // What they leave was used last, whatever their places.
+            // Their pages were used last, independent of their places.
             for index in 0..self.ended.len() {
                 let (id, kept_tokens) = self.ended[index];
                 self.finish(id, kept_tokens);

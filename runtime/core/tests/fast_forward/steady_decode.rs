@@ -84,14 +84,14 @@ impl Driven {
         }
     }
 
-    fn hear_untold(&mut self) {
-        for (tag, tokens) in self.engine.take_untold() {
+    fn take_unreported(&mut self) {
+        for (tag, tokens) in self.engine.take_unreported() {
             *self.told_tokens.entry(tag).or_default() += tokens;
         }
     }
 
     fn hear(&mut self) {
-        self.hear_untold();
+        self.take_unreported();
         let StepOutputs { outputs, steady_decode_groups, .. } = self.engine.outputs();
         for output in outputs {
             let told = self.told_tokens.entry(output.tag).or_default();
@@ -108,7 +108,7 @@ impl Driven {
         if self.engine.may_schedule() {
             self.engine.apply_policy(&mut self.policy, 0).expect("it says what it may");
             self.engine.schedule();
-            self.hear_untold();
+            self.take_unreported();
         }
     }
 
@@ -125,7 +125,7 @@ impl Driven {
         self.engine.predict_decode_steps(most, &mut steps);
         if !steps.is_empty() {
             self.engine.decode_ahead(steps.len() as u32, &mut Drawn);
-            self.hear_untold();
+            self.take_unreported();
             let StepOutputs { outputs, steady_decode_groups, .. } = self.engine.outputs();
             for output in outputs {
                 *self.told_tokens.entry(output.tag).or_default() += output.num_tokens;
@@ -195,7 +195,7 @@ fn compare(config: &EngineConfig, acts: &[Act], tag_of: impl Fn(u64) -> u64) -> 
     }
     for driven in &mut pair {
         driven.engine.dissolve_steady_decode();
-        driven.hear_untold();
+        driven.take_unreported();
         driven.engine.pool().assert_consistent();
     }
     let [single, steady_decode] = pair;

@@ -1,17 +1,19 @@
-//! Engine arguments: read in either spelling, checked, and made into a pool.
+//! Engine arguments: read in both layouts, checked, and converted into a pool.
 
 mod names;
 mod pool;
 mod raw;
 mod read;
 mod rules;
+mod tables;
 mod tiers;
 
 use std::path::PathBuf;
 use std::str::FromStr;
 
-use vcr_cluster::{QueueOrder, SourceOutput, TransferScope};
+use vcr_cluster::{PoolRole, QueueOrder, SourceOutput, TransferScope};
 use vcr_core::KvTiersConfig;
+use vcr_tables::TablesInput;
 use vcr_timing::PassSemantics;
 
 use crate::problem::{DynamoError, Findings, Remark};
@@ -19,7 +21,7 @@ use crate::problem::{DynamoError, Findings, Remark};
 pub use names::known_engine_key;
 pub use pool::PoolOptions;
 
-/// Whose rules of a pass hold, and whose report is given.
+/// The version of Dynamo whose pass rules and report layout apply.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Preset {
     /// Dynamo 1.4: a first token costs a prefill and a decode step.
@@ -57,34 +59,11 @@ impl FromStr for Preset {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let found = Self::NAMES.iter().find(|(name, _)| *name == text);
-        found.map(|&(_, preset)| preset).ok_or_else(|| "write dynamo-1.4 or dynamo-1.6".to_owned())
+        found.map(|&(_, preset)| preset).ok_or_else(|| "expected dynamo-1.4 or dynamo-1.6".to_owned())
     }
 }
 
-/// What an engine does for a request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Role {
-    /// All of it.
-    Aggregated,
-    /// The prompt.
-    Prefill,
-    /// The output.
-    Decode,
-}
-
-impl Role {
-    /// Its name in engine arguments.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Aggregated => "aggregated",
-            Self::Prefill => "prefill",
-            Self::Decode => "decode",
-        }
-    }
-}
-
-/// Which requests an SGLang-style engine takes first.
+/// Admission order of an SGLang-style engine.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum SglangPolicy {
     /// In order of arrival.
@@ -99,17 +78,17 @@ pub enum SglangPolicy {
 pub struct SglangArgs {
     /// Order of admission.
     pub schedule_policy: SglangPolicy,
-    /// Most prompt tokens of the requests admitted in one pass.
+    /// Maximum prompt tokens of the requests admitted in one pass.
     pub max_prefill_tokens: u32,
-    /// Most prompt tokens of one request in a pass.
+    /// Maximum prompt tokens of one request in a pass.
     pub chunked_prefill_size: u32,
-    /// Most output tokens that are reserved for a request.
+    /// Maximum output tokens that are reserved for a request.
     pub clip_max_new_tokens: u32,
     /// Factor of the share of outputs that is reserved.
     pub schedule_conservativeness: f64,
 }
 
-/// Whose scheduler an engine has.
+/// The scheduler of an engine.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum EngineType {
     /// vLLM's.
@@ -132,57 +111,59 @@ impl EngineType {
     }
 }
 
-/// What a pass costs.
+/// The latency model of passes.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Timing {
     /// Dynamo's default formula.
     Polynomial,
     /// Constants, in milliseconds.
     Fixed {
-        /// Of a pass that prefills.
+        /// For a pass that prefills.
         prefill_ms: f64,
-        /// Of a pass that decodes.
+        /// For a pass that decodes.
         decode_ms: f64,
     },
     /// A planner profile: an `.npz` file or a profiler's folder.
     Profile(PathBuf),
+    /// Operator tables (`aic_backend` and its companions).
+    Tables(Box<TablesInput>),
 }
 
-/// Several tokens a pass.
+/// Multi-token prediction.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Mtp {
-    /// Most extra tokens a pass, 1 to 5.
+    /// Maximum extra tokens per pass, 1 to 5.
     pub extra_tokens: u32,
     /// The chance that the first, second, ... of them is accepted, given that
     /// those before it were.
     pub acceptance_rates: Vec<f64>,
 }
 
-/// What moving KV from a prefill engine costs.
+/// Costs of KV transfers from a prefill engine.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct KvTransfer {
     /// KV bytes of one token.
     pub bytes_per_token: Option<u64>,
-    /// Decimal gigabytes a second.
+    /// Decimal gigabytes per second.
     pub bandwidth_gb_per_s: Option<f64>,
-    /// Which tokens are moved.
+    /// The tokens that are moved.
     pub scope: Option<TransferScope>,
 }
 
-/// Which running request gives way when KV blocks run out.
+/// The preemption victim when KV blocks run out.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum PreemptionMode {
-    /// The newest.
+    /// The newest running request.
     #[default]
     Lifo,
-    /// The oldest.
+    /// The oldest running request.
     Fifo,
 }
 
-/// Checked engine arguments. Each field bears the name of its key.
+/// Checked engine arguments; fields have the names of their keys.
 #[derive(Clone, Debug, PartialEq)]
 pub struct EngineArgs {
-    /// Whose scheduler it is (`engine_type`, in 1.6 `backend`).
+    /// The scheduler (`engine_type`, in 1.6 `backend`).
     pub engine_type: EngineType,
     /// Usable KV blocks.
     pub num_gpu_blocks: u32,
@@ -190,9 +171,9 @@ pub struct EngineArgs {
     pub block_size: u32,
     /// Longest sequence.
     pub max_model_len: Option<u32>,
-    /// Most running requests; none for no bound.
+    /// Maximum running requests; none for no bound.
     pub max_num_seqs: Option<u32>,
-    /// Most tokens a pass; none for no bound.
+    /// Maximum tokens per pass; none for no bound.
     pub max_num_batched_tokens: Option<u32>,
     /// Whether full blocks are kept for later requests.
     pub enable_prefix_caching: bool,
@@ -209,33 +190,32 @@ pub struct EngineArgs {
     pub dp_size: u32,
     /// GPUs of one rank.
     pub tensor_parallel_size: u32,
-    /// How long a worker that is added takes until it serves, in nanoseconds.
+    /// Time until an added worker serves, in nanoseconds.
     pub startup_time_ns: u64,
-    /// What its engines do, if that is said.
-    pub worker_type: Option<Role>,
-    /// What a pass costs.
+    /// Role of its engines, if it is given.
+    pub worker_type: Option<PoolRole>,
+    /// The latency model of passes.
     pub timing: Timing,
-    /// Several tokens a pass.
+    /// Multi-token prediction.
     pub mtp: Option<Mtp>,
-    /// What moving KV costs.
+    /// Costs of KV transfers.
     pub kv_transfer: KvTransfer,
-    /// Where KV is kept below the device (`num_g2_blocks`, in 1.6
-    /// `native_host_offload`), if anywhere.
+    /// KV tiers below the device (`num_g2_blocks`, in 1.6 `native_host_offload`), if any.
     pub kv_tiers: Option<KvTiersConfig>,
-    /// Who gives way.
+    /// The preemption victim.
     pub preemption_mode: PreemptionMode,
-    /// Order of the router's queue, where the router's configuration does not say it.
+    /// Order of the router's queue, unless the router's configuration sets it.
     pub router_queue_policy: Option<QueueOrder>,
 }
 
 impl EngineArgs {
-    /// Reads the JSON text `text`, the flat object of 1.4 or the nested one of 1.6;
-    /// its shape tells which. `place` says in errors where it was given. What means
-    /// nothing in a simulation comes back as remarks, or is an error if `strict`.
+    /// Reads the JSON text `text`: the flat object of 1.4 or the nested one of 1.6, which
+    /// differ in shape. `place` is its origin for errors. Keys without meaning in a
+    /// simulation are returned as remarks, or are errors if `strict`.
     ///
     /// # Errors
-    /// Every key that is unknown, has a value it cannot have, contradicts another or
-    /// asks for what is not simulated.
+    /// Every key that is unknown, has an invalid value, contradicts another or is not
+    /// simulated.
     pub fn read(place: &str, text: &str, strict: bool) -> Result<(Self, Vec<Remark>), DynamoError> {
         let mut findings = Findings::default();
         let args = read::engine_args(place, text, &mut findings);

@@ -1,20 +1,21 @@
-//! Names of engine arguments, and where they stand.
+//! Names of engine arguments, by the object that contains them.
 
 use serde_json::{Map, Value};
+use vcr_core::option;
 
-/// Keys of `engine` in the nested spelling.
+/// Keys of `engine` in the nested layout.
 pub(super) const ENGINE: &[&str] = &[
     "backend",
-    "num_gpu_blocks",
-    "block_size",
-    "max_model_len",
-    "max_num_seqs",
-    "max_num_batched_tokens",
+    option::NUM_GPU_BLOCKS.name,
+    option::BLOCK_SIZE.name,
+    option::MAX_MODEL_LEN.name,
+    option::MAX_NUM_SEQS.name,
+    option::MAX_NUM_BATCHED_TOKENS.name,
     "prefill_schedule_interval",
     "prefill_decode_interval",
-    "enable_prefix_caching",
-    "enable_chunked_prefill",
-    "async_scheduling",
+    option::ENABLE_PREFIX_CACHING.name,
+    option::ENABLE_CHUNKED_PREFILL.name,
+    option::ASYNC_SCHEDULING.name,
     "speedup_ratio",
     "decode_speedup_ratio",
     "aic_nextn",
@@ -39,7 +40,7 @@ pub(super) const ENGINE: &[&str] = &[
     "trtllm",
 ];
 
-/// Keys beside `engine` in the nested spelling.
+/// Keys beside `engine` in the nested layout.
 pub(super) const BESIDE: &[&str] = &[
     "engine",
     "dynamo",
@@ -52,7 +53,7 @@ pub(super) const BESIDE: &[&str] = &[
     "cuda_graph_reserved_bytes",
 ];
 
-/// Keys of `dynamo` in the nested spelling.
+/// Keys of `dynamo` in the nested layout.
 pub(super) const DYNAMO: &[&str] = &[
     "enable_local_indexer",
     "bootstrap_port",
@@ -64,7 +65,7 @@ pub(super) const DYNAMO: &[&str] = &[
     "router_queue_policy",
 ];
 
-/// Keys that only the flat spelling has.
+/// Keys of the flat layout only.
 pub(super) const FLAT_ONLY: &[&str] = &[
     "engine_type",
     "g1_backend",
@@ -92,22 +93,22 @@ pub(super) const FLAT_ONLY: &[&str] = &[
     "bandwidth_g4_to_g2_gbps",
 ];
 
-/// Keys of objects inside of `engine` that name tiers, with their objects.
+/// Keys of the objects of tiers inside `engine`.
 const TIERS: &[(&str, &[&str])] = &[
     ("native_host_offload", &["num_host_blocks", "d2h_bandwidth_gbps", "h2d_bandwidth_gbps"]),
     ("g3_offload", &["latency_to_first_byte_ms", "read_bandwidth_gbps", "write_bandwidth_gbps"]),
 ];
 
-/// Keys that only the nested spelling has.
+/// Keys of the nested layout only.
 const NESTED_ONLY: &[&str] =
     &["backend", "prefill_schedule_interval", "prefill_decode_interval", "timing_model", "tensor_parallel_size"];
 
-/// Whether an object is of the nested spelling.
+/// Whether an object has the nested layout.
 pub(super) fn is_nested(map: &Map<String, Value>) -> bool {
     ["engine", "dynamo", "tensor_parallel_size", "cuda_graph_reserved_bytes"].iter().any(|key| map.contains_key(*key))
 }
 
-/// What to do about a key that is unknown in the nested spelling.
+/// Where a key belongs that is unknown at its place in the nested layout.
 pub(super) fn nested_place(key: &str) -> Option<String> {
     let renamed = match key {
         "engine_type" => Some("engine.backend"),
@@ -123,16 +124,16 @@ pub(super) fn nested_place(key: &str) -> Option<String> {
         _ => None,
     };
     if let Some(renamed) = renamed {
-        return Some(format!("it is a name of the flat spelling; in the nested one it is `{renamed}`"));
+        return Some(format!("it is a name of the flat layout; in the nested one it is `{renamed}`"));
     }
     let place = [("engine", ENGINE), ("dynamo", DYNAMO)].into_iter().find(|(_, keys)| keys.contains(&key));
     if let Some((object, _)) = place {
-        return Some(format!("in the nested spelling it belongs into `{object}`"));
+        return Some(format!("in the nested layout it belongs into `{object}`"));
     }
-    BESIDE.contains(&key).then(|| "in the nested spelling it stands beside `engine`".to_owned())
+    BESIDE.contains(&key).then(|| "in the nested layout it belongs beside `engine`".to_owned())
 }
 
-/// Whether an engine argument has this name, in either spelling.
+/// Whether an engine argument has this name, in either layout.
 #[must_use]
 pub fn known_engine_key(key: &str) -> bool {
     let objects = ["engine", "dynamo"];
@@ -142,8 +143,7 @@ pub fn known_engine_key(key: &str) -> bool {
 }
 
 impl super::EngineArgs {
-    /// The JSON text `text` with another engine type, under the name that its
-    /// spelling has for that.
+    /// The JSON text `text` with another engine type, under the name of its layout.
     #[must_use]
     pub fn with_engine_type(text: &str, engine_type: &str) -> String {
         let nested = serde_json::from_str::<Map<String, Value>>(text).is_ok_and(|map| is_nested(&map));
@@ -151,14 +151,14 @@ impl super::EngineArgs {
     }
 
     /// The JSON text `text` (none for all defaults) with another value for one
-    /// engine argument, put where its spelling has it. What is no JSON object stays
-    /// as it is, for [`EngineArgs::read`](super::EngineArgs::read) to complain.
+    /// engine argument, at its place in the layout. Text that is not a JSON object stays
+    /// as it is: [`EngineArgs::read`](super::EngineArgs::read) refuses it.
     #[must_use]
     pub fn with_key(text: Option<&str>, key: &str, value: Value) -> String {
         let text = text.unwrap_or("{}");
         let Ok(Value::Object(mut map)) = serde_json::from_str(text) else { return text.to_owned() };
         let nested = is_nested(&map);
-        // The disk's capacity has one name in both spellings.
+        // The disk's capacity has the same name in both layouts.
         let tier = TIERS.iter().find(|(_, keys)| keys.contains(&key)).map(|(object, _)| *object);
         if let Some(object) = tier.or((nested && key == "num_g3_blocks").then_some("g3_offload")) {
             set_inside(&mut map, &["engine", object], key, value);
@@ -176,8 +176,8 @@ impl super::EngineArgs {
     }
 }
 
-/// Sets a key of an object inside of others, which are made where they are
-/// missing. What is no object stays as it is, for the reader to complain.
+/// Sets a key of an object inside others, and adds those that are missing. Other values
+/// than objects stay as they are: the reader refuses them.
 fn set_inside(map: &mut Map<String, Value>, objects: &[&str], key: &str, value: Value) {
     let Some((object, deeper)) = objects.split_first() else {
         map.insert(key.to_owned(), value);

@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use vcr_cluster::{DataParallel, LatencyFactory, Overheads, PoolConfig, RouterConfig, ScalerFactory, ScalingConfig};
+use vcr_cluster::{
+    DataParallel, LatencyFactory, Overheads, PoolConfig, PoolRole, RouterConfig, ScalerFactory, ScalingConfig,
+};
 use vcr_core::latency::LatencyModel;
 use vcr_core::sglang::{PassOrder, PrefixLookup, Retraction, SchedulePolicy, SglangConfig, SglangConfigInput};
 use vcr_core::{CapacityPolicy, ConfigError, EngineConfig, EngineConfigInput, EngineKind, Reservations, Victim};
@@ -11,45 +13,45 @@ use vcr_timing::{
     WorkerPhases,
 };
 
-use super::{EngineArgs, EngineType, PreemptionMode, Preset, Role, SglangArgs, SglangPolicy, Timing};
+use super::{EngineArgs, EngineType, PreemptionMode, Preset, SglangArgs, SglangPolicy, Timing, tables};
 use crate::autoscale::AutoscaleArgs;
 use crate::problem::{DynamoError, Problem};
 
-/// Tokens a pass that no pass has, for budgets without bound.
+/// Token budget of passes without a bound; no pass has as many tokens.
 const UNBOUNDED_TOKENS: u32 = 1 << 30;
 
 /// Factor of SGLang's `schedule_conservativeness` with data-parallel attention.
 const DATA_PARALLEL_CONSERVATIVENESS: f64 = 0.3;
 
-/// What else a pool is made of.
+/// Parts of a pool besides the engine arguments.
 pub struct PoolOptions<'a> {
-    /// Where the engine arguments were given, for errors.
+    /// Origin of the engine arguments, for errors.
     pub place: &'a str,
     /// Name in reports.
     pub name: &'a str,
     /// Number of engines; with an autoscaler, of those at the start.
     pub engines: u32,
-    /// How that number changes, and who decides, if it does.
+    /// The autoscaler and its settings, if any.
     pub autoscale: Option<(&'a AutoscaleArgs, ScalerFactory)>,
-    /// Whose rules of a pass hold.
+    /// The version of Dynamo whose pass rules apply.
     pub preset: Preset,
-    /// What the engines do.
-    pub role: Role,
-    /// Whether decode engines compute prompts from their beginning, too
-    /// (`conditional_disagg_enabled`). If not, prompts cost them nothing.
+    /// Role of the engines.
+    pub role: PoolRole,
+    /// Whether decode engines also compute whole prompts (`conditional_disagg_enabled`). If
+    /// not, prompts are free there.
     pub computes_prompts: bool,
-    /// Prices steps, in place of what the arguments say.
+    /// Latency model that overrides the arguments, if any.
     pub latency: Option<LatencyFactory>,
-    /// Chooses engines.
+    /// The router.
     pub router: RouterConfig,
 }
 
 impl EngineArgs {
-    /// The pool that they mean.
+    /// The pool that the arguments describe.
     ///
     /// # Errors
-    /// When an engine cannot be set up so, its profile cannot be read, or what the
-    /// arguments ask for is not simulated.
+    /// When the settings of an engine are invalid, its profile cannot be read, or an
+    /// argument is not simulated.
     pub fn pool(&self, options: PoolOptions<'_>) -> Result<PoolConfig, DynamoError> {
         let refused = |key: &str, text: String| Problem { place: options.place.to_owned(), key: key.to_owned(), text };
         let mut problems = Vec::new();
@@ -106,7 +108,7 @@ impl EngineArgs {
         let most_seqs = max_num_batched_tokens.min(self.num_gpu_blocks);
         let input = EngineConfigInput {
             block_size: self.block_size,
-            // The null block is ours.
+            // Dynamo does not count the null block.
             num_gpu_blocks: self.num_gpu_blocks.saturating_add(1),
             max_num_seqs: self.max_num_seqs.map_or(most_seqs, |seqs| seqs.min(max_num_batched_tokens)),
             max_num_batched_tokens,
@@ -120,7 +122,7 @@ impl EngineArgs {
                 PreemptionMode::Fifo => Victim::Oldest,
             },
             async_scheduling: self.async_scheduling,
-            // Dynamo has no asynchronous scheduling; with it vLLM's own rule holds.
+            // Dynamo does not have asynchronous scheduling; with it vLLM's rule applies.
             reservations: match self.async_scheduling {
                 true => Reservations::InSteps,
                 false => Reservations::BetweenSteps,
@@ -172,22 +174,22 @@ impl EngineArgs {
         SglangConfig::new(input).map(EngineKind::from)
     }
 
-    /// Whether Dynamo's router hears of the KV of a pass when it ends, not when it
-    /// starts: under 1.6, and always of SGLang's.
+    /// Whether Dynamo's router receives the KV events of a pass at its end, not at its
+    /// start: under 1.6, and always from SGLang's engines.
     #[must_use]
-    pub fn tells_kv_at_step_end(&self, preset: Preset) -> bool {
+    pub fn reports_kv_at_step_end(&self, preset: Preset) -> bool {
         preset == Preset::Dynamo1_6 || matches!(self.engine_type, EngineType::Sglang(_))
     }
 
-    fn latency(&self, preset: Preset, role: Role, computes_prompts: bool) -> Result<LatencyFactory, String> {
+    fn latency(&self, preset: Preset, role: PoolRole, computes_prompts: bool) -> Result<LatencyFactory, String> {
         let semantics = preset.semantics();
         let is_sglang = matches!(self.engine_type, EngineType::Sglang(_));
         let phases = match role {
-            // They generate whole outputs, which takes its time.
-            Role::Prefill if is_sglang && preset == Preset::Dynamo1_4 => WorkerPhases::Both,
-            Role::Prefill => WorkerPhases::Prefill,
-            Role::Decode if !computes_prompts => WorkerPhases::Decode,
-            Role::Aggregated | Role::Decode => WorkerPhases::Both,
+            // They generate whole outputs, which takes time.
+            PoolRole::Prefill if is_sglang && preset == Preset::Dynamo1_4 => WorkerPhases::Both,
+            PoolRole::Prefill => WorkerPhases::Prefill,
+            PoolRole::Decode if !computes_prompts => WorkerPhases::Decode,
+            PoolRole::Aggregated | PoolRole::Decode => WorkerPhases::Both,
         };
         let speculative = self.mtp.is_some();
         let sums_contexts = is_sglang;
@@ -213,11 +215,12 @@ impl EngineArgs {
                 let input = ProfileInput { tables, semantics, phases, speculative, sums_contexts, speed };
                 copies(Profile::new(input))
             }
+            Timing::Tables(input) => tables::latency(input, phases, [self.speedup_ratio, self.decode_speedup_ratio]),
         }
     }
 }
 
-/// A model that every engine gets a copy of.
+/// Gives each engine a copy of a model.
 fn copies<M: LatencyModel + Clone + Sync + 'static>(model: Result<M, InvalidConfig>) -> Result<LatencyFactory, String> {
     let model = model.map_err(|error| error.to_string())?;
     Ok(Arc::new(move |_seat| Ok(Box::new(model.clone()))))

@@ -1,24 +1,25 @@
-//! Engine arguments as they are given, before it is known whether they fit together.
+//! Engine arguments as given, before they are checked against each other.
 
-use vcr_cluster::QueueOrder;
+use vcr_cluster::{PoolRole, QueueOrder};
 use vcr_core::KvTiersConfig;
 
-use super::{KvTransfer, PreemptionMode, Role, SglangPolicy, Timing};
+use super::{KvTransfer, PreemptionMode, SglangPolicy, Timing};
 
-/// Most extra tokens of multi-token prediction.
+/// Maximum extra tokens of multi-token prediction.
 pub(super) const MAX_EXTRA_TOKENS: u64 = 5;
 
 pub(super) const ABOUT_MEMORY: &str = "the number of KV blocks is given, not estimated";
 
-/// What the keys say, before it is known whether they fit together.
+/// Values of the keys, before they are checked against each other.
 #[derive(Default)]
 pub(super) struct Raw {
     pub(super) engine_type: Option<Kind>,
     pub(super) num_gpu_blocks: Option<u32>,
     pub(super) block_size: Option<u32>,
     pub(super) max_model_len: Option<u32>,
-    pub(super) max_num_seqs: Bound,
-    pub(super) max_num_batched_tokens: Bound,
+    /// The inner none removes the bound.
+    pub(super) max_num_seqs: Option<Option<u32>>,
+    pub(super) max_num_batched_tokens: Option<Option<u32>>,
     pub(super) enable_prefix_caching: Option<bool>,
     pub(super) enable_chunked_prefill: Option<bool>,
     pub(super) async_scheduling: Option<bool>,
@@ -26,10 +27,10 @@ pub(super) struct Raw {
     pub(super) decode_speedup_ratio: Option<f64>,
     pub(super) nextn: Option<u64>,
     pub(super) rates: Option<Vec<f64>>,
-    pub(super) worker_type: Option<Role>,
+    pub(super) worker_type: Option<PoolRole>,
     pub(super) preemption_mode: PreemptionMode,
     pub(super) kv_transfer: KvTransfer,
-    /// Without the size of a token it is 0.
+    /// Its bytes per token are 0 unless they are given.
     pub(super) kv_tiers: Option<KvTiersConfig>,
     pub(super) sglang: Option<SglangRaw>,
     pub(super) dp_size: Option<u32>,
@@ -49,26 +50,6 @@ pub(super) enum Kind {
     Vllm,
     Sglang,
     Trtllm,
-}
-
-/// A bound that null takes away.
-#[derive(Clone, Copy, Default)]
-pub(super) enum Bound {
-    #[default]
-    Default,
-    None,
-    At(u32),
-}
-
-impl Bound {
-    /// What it comes to.
-    pub(super) fn or(self, default: u32) -> Option<u32> {
-        match self {
-            Self::Default => Some(default),
-            Self::None => None,
-            Self::At(value) => Some(value),
-        }
-    }
 }
 
 #[derive(Default)]

@@ -3,23 +3,25 @@
 use std::path::PathBuf;
 
 use serde_json::Value;
-use vcr_cluster::TransferScope;
+use vcr_cluster::{PoolRole, TransferScope};
+use vcr_core::sglang::SglangConfigInput;
+use vcr_core::{EngineConfigInput, option};
 
 use super::names::{is_nested, nested_place};
-use super::raw::{ABOUT_MEMORY, Bound, Kind, MAX_EXTRA_TOKENS, Raw, SglangRaw};
-use super::{EngineArgs, EngineType, KvTransfer, Mtp, PreemptionMode, Role, SglangArgs, SglangPolicy, Timing};
-use super::{rules, tiers};
+use super::raw::{ABOUT_MEMORY, Kind, MAX_EXTRA_TOKENS, Raw, SglangRaw};
+use super::{EngineArgs, EngineType, KvTransfer, Mtp, PreemptionMode, SglangArgs, SglangPolicy, Timing};
+use super::{rules, tables, tiers};
 use crate::keys::{Keys, parse};
 use crate::problem::Findings;
 
-/// Dynamo's conditional acceptance rates where none are given.
+/// Dynamo's default conditional acceptance rates.
 const ACCEPTANCE_RATES: [f64; 5] = [0.85, 0.3, 0.0, 0.0, 0.0];
 
-const ABOUT_AIC: &str = "AIC's performance database is not part of this program; give a planner profile, or a latency \
-                         model with --latency";
+const ABOUT_AIC: &str = "give the flat arguments `aic_backend`, `aic_system` and `aic_model_path`, a planner profile, \
+                         or a latency model with --latency";
 const ABOUT_LIVE: &str = "it is about live engines";
 
-/// Reads and checks all of it. The result counts only without problems.
+/// Reads and checks all arguments. The result is valid only without problems.
 pub(super) fn engine_args(place: &str, text: &str, findings: &mut Findings) -> EngineArgs {
     let map = parse(place, text, findings);
     let mut raw = Raw { is_nested: is_nested(&map), ..Raw::default() };
@@ -37,25 +39,27 @@ pub(super) fn engine_args(place: &str, text: &str, findings: &mut Findings) -> E
 
 fn checked(raw: Raw) -> EngineArgs {
     let sglang = raw.sglang.unwrap_or_default();
+    // Most of Dynamo's defaults are those of the engine.
+    let (own, own_sglang) = (EngineConfigInput::default(), SglangConfigInput::default());
     let kind = raw.engine_type.unwrap_or(Kind::Vllm);
     let engine_type = match kind {
         Kind::Vllm => EngineType::Vllm,
         Kind::Trtllm => EngineType::Trtllm,
         Kind::Sglang => EngineType::Sglang(SglangArgs {
             schedule_policy: sglang.schedule_policy.unwrap_or_default(),
-            max_prefill_tokens: sglang.max_prefill_tokens.unwrap_or(16_384),
-            chunked_prefill_size: sglang.chunked_prefill_size.unwrap_or(8_192),
-            clip_max_new_tokens: sglang.clip_max_new_tokens.unwrap_or(4_096),
-            schedule_conservativeness: sglang.schedule_conservativeness.unwrap_or(1.0),
+            max_prefill_tokens: sglang.max_prefill_tokens.unwrap_or(own_sglang.max_prefill_tokens),
+            chunked_prefill_size: sglang.chunked_prefill_size.unwrap_or(own_sglang.chunked_prefill_size),
+            clip_max_new_tokens: sglang.clip_max_new_tokens.unwrap_or(own_sglang.clip_max_new_tokens),
+            schedule_conservativeness: sglang.schedule_conservativeness.unwrap_or(own_sglang.schedule_conservativeness),
         }),
     };
     let page_size = sglang.page_size.filter(|_| kind == Kind::Sglang);
     let default_block_size = match kind {
         Kind::Vllm => 64,
-        Kind::Sglang => 1,
+        Kind::Sglang => own_sglang.page_size,
         Kind::Trtllm => 32,
     };
-    // Beyond this it is refused; see the rules.
+    // More is refused by the rules.
     let mtp = raw.nextn.map(|nextn| nextn.min(MAX_EXTRA_TOKENS)).map(|nextn| {
         let mut acceptance_rates = raw.rates.clone().unwrap_or_else(|| ACCEPTANCE_RATES.to_vec());
         acceptance_rates.resize(nextn as usize, 0.0);
@@ -66,11 +70,11 @@ fn checked(raw: Raw) -> EngineArgs {
         num_gpu_blocks: raw.num_gpu_blocks.unwrap_or(16_384),
         block_size: raw.block_size.or(page_size).unwrap_or(default_block_size),
         max_model_len: raw.max_model_len,
-        max_num_seqs: raw.max_num_seqs.or(256),
-        max_num_batched_tokens: raw.max_num_batched_tokens.or(8_192),
-        enable_prefix_caching: raw.enable_prefix_caching.unwrap_or(true),
-        enable_chunked_prefill: raw.enable_chunked_prefill.unwrap_or(true),
-        async_scheduling: raw.async_scheduling.unwrap_or(false),
+        max_num_seqs: raw.max_num_seqs.unwrap_or(Some(own.max_num_seqs)),
+        max_num_batched_tokens: raw.max_num_batched_tokens.unwrap_or(Some(own.max_num_batched_tokens)),
+        enable_prefix_caching: raw.enable_prefix_caching.unwrap_or(own.enable_prefix_caching),
+        enable_chunked_prefill: raw.enable_chunked_prefill.unwrap_or(own.enable_chunked_prefill),
+        async_scheduling: raw.async_scheduling.unwrap_or(own.async_scheduling),
         speedup_ratio: raw.speedup_ratio.filter(|&ratio| ratio > 0.0).unwrap_or(1.0),
         decode_speedup_ratio: raw.decode_speedup_ratio.filter(|&ratio| ratio > 0.0).unwrap_or(1.0),
         dp_size: raw.attention_dp_size.filter(|&size| size > 1).or(raw.dp_size).unwrap_or(1),
@@ -101,31 +105,23 @@ fn flat(raw: &mut Raw, keys: &mut Keys<'_>) {
     let is_prefill = keys.boolean("is_prefill").unwrap_or(false);
     let is_decode = keys.boolean("is_decode").unwrap_or(false);
     match (is_prefill, is_decode, raw.worker_type) {
-        (true, true, _) => keys.problem("is_prefill", "contradicts `is_decode`; say `worker_type` instead"),
-        (true, false, None | Some(Role::Prefill)) => raw.worker_type = Some(Role::Prefill),
-        (false, true, None | Some(Role::Decode)) => raw.worker_type = Some(Role::Decode),
+        (true, true, _) => keys.problem("is_prefill", "contradicts `is_decode`; use `worker_type` instead"),
+        (true, false, None | Some(PoolRole::Prefill)) => raw.worker_type = Some(PoolRole::Prefill),
+        (false, true, None | Some(PoolRole::Decode)) => raw.worker_type = Some(PoolRole::Decode),
         (false, false, _) => {}
         _ => keys.problem("worker_type", "contradicts `is_prefill` or `is_decode`; keep one"),
     }
     if let Some(path) = keys.text("planner_profile_data") {
         raw.timing = Some(Timing::Profile(PathBuf::from(path)));
     }
-    keys.refuse(&["aic_backend"], |_| false, ABOUT_AIC);
-    keys.pass_over(
-        &[
-            "aic_system",
-            "aic_backend_version",
-            "aic_model_path",
-            "aic_gemm_dtype",
-            "aic_moe_dtype",
-            "aic_fmha_dtype",
-            "aic_kv_cache_dtype",
-            "aic_comm_dtype",
-        ],
-        "it is read together with `aic_backend` only",
-    );
+    if let Some(input) = tables::flat(raw, keys) {
+        if raw.timing.is_some() {
+            keys.problem("aic_backend", "contradicts `planner_profile_data`; keep one");
+        }
+        raw.timing = Some(Timing::Tables(Box::new(input)));
+    }
     if keys.choice("g1_backend", &[("native", true), ("kvbm", false)]) == Some(false) {
-        keys.problem("g1_backend", "\"kvbm\" is not simulated; say \"native\" or remove it");
+        keys.problem("g1_backend", "\"kvbm\" is not simulated; use \"native\" or remove it");
     }
     raw.kv_tiers = tiers::flat(keys);
     if let (Some(tiers), Some(bytes)) = (&mut raw.kv_tiers, raw.kv_transfer.bytes_per_token) {
@@ -154,25 +150,27 @@ fn nested(raw: &mut Raw, keys: &mut Keys<'_>) {
     keys.finish(nested_place);
 }
 
-/// Keys of the engine itself, under the names that differ.
+/// Keys of the engine itself; two have other names in each layout.
 fn engine_level(raw: &mut Raw, keys: &mut Keys<'_>, engine_type: &'static str, bytes_per_token: &'static str) {
     raw.engine_type =
         keys.choice(engine_type, &[("vllm", Kind::Vllm), ("sglang", Kind::Sglang), ("trtllm", Kind::Trtllm)]);
     raw.num_gpu_blocks = keys.count("num_gpu_blocks");
-    raw.block_size = keys.count("block_size");
-    raw.max_model_len = keys.count("max_model_len");
-    raw.max_num_seqs = bound(keys, "max_num_seqs");
-    raw.max_num_batched_tokens = bound(keys, "max_num_batched_tokens");
-    raw.enable_prefix_caching = keys.boolean("enable_prefix_caching");
-    raw.enable_chunked_prefill = keys.boolean("enable_chunked_prefill");
-    raw.async_scheduling = keys.boolean("async_scheduling");
+    raw.block_size = keys.count_option(&option::BLOCK_SIZE);
+    raw.max_model_len = keys.count_option(&option::MAX_MODEL_LEN);
+    raw.max_num_seqs = keys.bound_option(&option::MAX_NUM_SEQS);
+    raw.max_num_batched_tokens = keys.bound_option(&option::MAX_NUM_BATCHED_TOKENS);
+    raw.enable_prefix_caching = keys.switch_option(&option::ENABLE_PREFIX_CACHING);
+    raw.enable_chunked_prefill = keys.switch_option(&option::ENABLE_CHUNKED_PREFILL);
+    raw.async_scheduling = keys.switch_option(&option::ASYNC_SCHEDULING);
     raw.speedup_ratio = ratio(keys, "speedup_ratio");
     raw.decode_speedup_ratio = ratio(keys, "decode_speedup_ratio");
     raw.nextn = keys.whole("aic_nextn").filter(|&nextn| nextn > 0);
     raw.rates = rates(keys, "aic_nextn_accept_rates");
     keys.pass_over(&["aic_mtp_seed"], "bursts are drawn from the run's own seed");
-    raw.worker_type =
-        keys.choice("worker_type", &[Role::Aggregated, Role::Prefill, Role::Decode].map(|role| (role.name(), role)));
+    raw.worker_type = keys.choice(
+        "worker_type",
+        &[PoolRole::Aggregated, PoolRole::Prefill, PoolRole::Decode].map(|role| (role.name(), role)),
+    );
     let modes = [("lifo", PreemptionMode::Lifo), ("fifo", PreemptionMode::Fifo)];
     raw.preemption_mode = keys.choice("preemption_mode", &modes).unwrap_or_default();
     raw.kv_transfer = KvTransfer {
@@ -207,14 +205,14 @@ fn sglang(keys: &mut Keys<'_>) -> SglangRaw {
     }
 }
 
-/// Keys of `engine` that 1.4 does not have.
+/// Keys of `engine` since 1.6.
 fn nested_engine_level(raw: &mut Raw, keys: &mut Keys<'_>) {
     if let Some(map) = keys.object("timing_model") {
         let mut keys = keys.inner("timing_model", map);
         raw.timing = timing_model(&mut keys);
         keys.finish(|_| None);
     }
-    keys.pass_over(&["emit_kv_events", "emit_kv_token_ids"], "routers see what they are set up to see");
+    keys.pass_over(&["emit_kv_events", "emit_kv_token_ids"], "the router's configuration decides what it receives");
     keys.pass_over(&["kv_cache_capacity_bytes"], ABOUT_MEMORY);
     raw.kv_tiers = tiers::nested(keys);
     keys.refuse(&["prefill_schedule_interval"], |value| *value == 1, "remove it");
@@ -251,15 +249,15 @@ fn external(keys: &mut Keys<'_>) -> Option<Timing> {
     match provider.as_deref() {
         Some("dynamo_profile") => match config.get("path").and_then(Value::as_str) {
             Some(path) => return Some(Timing::Profile(PathBuf::from(path))),
-            None => keys.problem("path", "is missing; a \"dynamo_profile\" lies in a file or a folder"),
+            None => keys.problem("path", "is missing; expected the file or folder of the \"dynamo_profile\""),
         },
-        Some("ais" | "aic") => keys.problem("provider", format!("is not simulated; {ABOUT_AIC}")),
+        Some("ais" | "aic") => keys.problem("provider", format!("is not read; {ABOUT_AIC}")),
         _ => keys.problem("provider", "must be \"dynamo_profile\""),
     }
     None
 }
 
-/// Keys of a worker around its engine.
+/// Keys of a worker outside its engine.
 fn worker_level(raw: &mut Raw, keys: &mut Keys<'_>) {
     raw.dp_size = keys.count("dp_size");
     raw.startup_time_s = keys.between("startup_time", 0.0, 1e9);
@@ -267,7 +265,7 @@ fn worker_level(raw: &mut Raw, keys: &mut Keys<'_>) {
     keys.pass_over(&estimates, ABOUT_MEMORY);
 }
 
-/// Keys of what Dynamo puts around a worker.
+/// Keys of Dynamo's runtime around a worker.
 fn dynamo_level(raw: &mut Raw, keys: &mut Keys<'_>) {
     let live = [
         "enable_local_indexer",
@@ -278,33 +276,15 @@ fn dynamo_level(raw: &mut Raw, keys: &mut Keys<'_>) {
         "zmq_replay_port",
     ];
     keys.pass_over(&live, ABOUT_LIVE);
-    keys.pass_over(&["reasoning"], "what output tokens say changes no time");
+    keys.pass_over(&["reasoning"], "the text of outputs does not affect times");
     raw.router_queue_policy = keys.choice("router_queue_policy", crate::router::QUEUE_ORDERS);
 }
 
-/// A bound, which null takes away.
-fn bound(keys: &mut Keys<'_>, key: &'static str) -> Bound {
-    match keys.raw(key) {
-        None => Bound::Default,
-        Some(Value::Null) => Bound::None,
-        Some(value) => match value.as_u64().and_then(|value| u32::try_from(value).ok()).filter(|&value| value > 0) {
-            Some(value) => Bound::At(value),
-            None => {
-                keys.problem(
-                    key,
-                    format!("must be a whole number of at least 1, or null for no bound, but is {value}"),
-                );
-                Bound::Default
-            }
-        },
-    }
-}
-
-/// A speed-up; 0 means 1 in Dynamo, whatever its help says.
+/// A speed-up; 0 means 1, as in Dynamo's code (its help says otherwise).
 fn ratio(keys: &mut Keys<'_>, key: &'static str) -> Option<f64> {
     let ratio = keys.at_least(key, 0.0)?;
     if ratio == 0.0 {
-        keys.remark(key, "is 0, which is taken for 1 as Dynamo does; give the divisor of all times, above 0");
+        keys.remark(key, "is 0, which means 1 as in Dynamo; expected the divisor of all times, above 0");
     }
     Some(ratio)
 }
@@ -319,7 +299,7 @@ fn rates(keys: &mut Keys<'_>, key: &'static str) -> Option<Vec<f64>> {
     };
     let rates = rates.filter(|rates| rates.iter().all(|rate| (0.0..=1.0).contains(rate)));
     if rates.is_none() {
-        keys.problem(key, format!("must be chances from 0 to 1 such as \"0.85,0.3\", but is {value}"));
+        keys.problem(key, format!("must be probabilities from 0 to 1 such as \"0.85,0.3\", but is {value}"));
     }
     rates
 }

@@ -1,10 +1,12 @@
-//! Which engine arguments fit together: Dynamo's own rules.
+//! Dynamo's rules for combinations of engine arguments.
+
+use vcr_core::sglang::SglangConfigInput;
 
 use super::raw::{Kind, MAX_EXTRA_TOKENS, Raw};
 use super::tiers;
 use crate::keys::Keys;
 
-/// Complains about arguments that contradict each other.
+/// Adds the problems of arguments that contradict each other.
 pub(super) fn check(raw: &Raw, keys: &mut Keys<'_>) {
     let engine = if raw.is_nested { "engine." } else { "" };
     let mut problem = |key: &str, text: String| keys.problem(&format!("{engine}{key}"), text);
@@ -21,11 +23,15 @@ pub(super) fn check(raw: &Raw, keys: &mut Keys<'_>) {
     }
     if kind == Kind::Sglang {
         let block = raw.block_size.or(page_size).unwrap_or(1);
-        let chunk = raw.sglang.as_ref().and_then(|sglang| sglang.chunked_prefill_size).unwrap_or(8_192);
+        let chunk = raw
+            .sglang
+            .as_ref()
+            .and_then(|sglang| sglang.chunked_prefill_size)
+            .unwrap_or(SglangConfigInput::default().chunked_prefill_size);
         if !chunk.is_multiple_of(block) {
             problem(
                 "sglang.chunked_prefill_size",
-                format!("is {chunk}, which is no multiple of `block_size` ({block})"),
+                format!("is {chunk}, but must be a multiple of `block_size` ({block})"),
             );
         }
     }

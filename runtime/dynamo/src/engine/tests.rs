@@ -1,7 +1,8 @@
-//! Engine arguments in both spellings.
+//! Engine arguments in both layouts.
 
 use proptest::prelude::*;
 use serde_json::{Value, json};
+use vcr_tables::TablesInput;
 
 use super::names::{BESIDE, DYNAMO, ENGINE, FLAT_ONLY};
 use super::*;
@@ -23,7 +24,7 @@ fn refused(value: Value, needles: &[&str]) {
 }
 
 #[test]
-fn both_spellings_say_the_same() {
+fn both_layouts_are_equal() {
     let flat = json!({
         "engine_type": "vllm", "num_gpu_blocks": 100, "block_size": 32, "max_num_seqs": null,
         "speedup_ratio": 2.0, "dp_size": 2, "aic_tp_size": 4, "startup_time": 1.5, "worker_type": "prefill",
@@ -73,16 +74,16 @@ fn unknown_keys_are_refused_with_the_right_name() {
     refused(json!({"engine": {"engine_typ": 4}}), &["`engine.engine_typ`", "did you mean `engine_type`?"]);
     refused(json!({"engine": {}, "max_num_seqs": 4}), &["`max_num_seqs`", "it belongs into `engine`"]);
     refused(json!({"engine": {}, "aic_tp_size": 4}), &["in the nested one it is `tensor_parallel_size`"]);
-    refused(json!({"engine": {"dp_size": 4}}), &["`engine.dp_size`", "it stands beside `engine`"]);
+    refused(json!({"engine": {"dp_size": 4}}), &["`engine.dp_size`", "it belongs beside `engine`"]);
     refused(json!({"sglang": {"page": 4}}), &["`sglang.page`"]);
     refused(json!([]), &["must be a JSON object"]);
-    assert!(read("{").expect_err("cut off").to_string().contains("is no JSON"));
+    assert!(read("{").expect_err("cut off").to_string().contains("invalid JSON"));
 }
 
 #[test]
 fn arguments_must_fit_together() {
     refused(json!({"engine_type": "sglang", "block_size": 4, "sglang": {"page_size": 8}}), &["they must be equal"]);
-    refused(json!({"engine_type": "sglang", "block_size": 48}), &["chunked_prefill_size", "no multiple"]);
+    refused(json!({"engine_type": "sglang", "block_size": 48}), &["chunked_prefill_size", "must be a multiple"]);
     refused(json!({"engine_type": "trtllm", "max_model_len": 48}), &["`max_model_len`", "only"]);
     refused(json!({"num_g3_blocks": 48}), &["needs `num_g2_blocks`"]);
     refused(json!({"enable_g4_storage": true}), &["needs `num_g2_blocks`"]);
@@ -109,7 +110,7 @@ fn arguments_must_fit_together() {
     refused(json!({"aic_nextn": 2, "decode_speedup_ratio": 2}), &["needs `decode_speedup_ratio` 1"]);
     refused(json!({"aic_nextn": 6}), &["must be 1 to 5, but is 6"]);
     refused(json!({"aic_nextn_accept_rates": "1"}), &["needs `aic_nextn`"]);
-    refused(json!({"aic_nextn": 1, "aic_nextn_accept_rates": "1.5"}), &["chances from 0 to 1"]);
+    refused(json!({"aic_nextn": 1, "aic_nextn_accept_rates": "1.5"}), &["probabilities from 0 to 1"]);
     refused(json!({"speedup_ratio": -1}), &["at least 0, but is -1"]);
     refused(json!({"aic_moe_tp_size": 4, "aic_tp_size": 2}), &["make 4 GPUs", "2; they must be equal"]);
     refused(json!({"is_prefill": true, "worker_type": "decode"}), &["contradicts"]);
@@ -132,7 +133,7 @@ fn what_does_not_do_what_it_says_is_told_and_strictly_refused() {
 }
 
 #[test]
-fn a_key_can_be_set_in_either_spelling() {
+fn a_key_can_be_set_in_either_layout() {
     let set = |text, key, value| EngineArgs::with_key(text, key, value);
     assert_eq!(set(None, "max_num_seqs", json!(4)), r#"{"max_num_seqs":4}"#);
     assert_eq!(set(Some(r#"{"engine":{}}"#), "max_num_seqs", json!(4)), r#"{"engine":{"max_num_seqs":4}}"#);
@@ -185,7 +186,7 @@ fn tiers_are_those_of_either_line() {
 }
 
 #[test]
-fn capacities_of_tiers_can_be_swept_in_either_spelling() {
+fn capacities_of_tiers_can_be_swept_in_either_layout() {
     let set = |text, key| EngineArgs::with_key(text, key, json!(7));
     assert_eq!(set(None, "num_g2_blocks"), r#"{"num_g2_blocks":7}"#);
     let nested = r#"{"engine":{"native_host_offload":{"num_host_blocks":1}}}"#;
@@ -214,7 +215,7 @@ proptest! {
                 engines: 1,
                 autoscale: None,
                 preset: Preset::Dynamo1_4,
-                role: Role::Aggregated,
+                role: PoolRole::Aggregated,
                 computes_prompts: false,
                 latency: None,
                 router: vcr_cluster::RouterConfig::RoundRobin,
@@ -222,4 +223,36 @@ proptest! {
             let _ = args.pool(options);
         }
     }
+}
+
+#[test]
+fn operator_tables_are_named_by_their_own_keys() {
+    let given = args(json!({
+        "aic_backend": "vllm", "aic_system": "b200_sxm", "aic_backend_version": "0.24.0", "aic_model_path": "a/b",
+        "aic_tp_size": 2, "aic_attention_dp_size": 4, "aic_moe_tp_size": 2, "aic_moe_ep_size": 4,
+        "aic_gemm_dtype": "fp8", "aic_moe_dtype": "fp8", "aic_fmha_dtype": "bfloat16", "aic_kv_cache_dtype": "fp8",
+        "aic_comm_dtype": "half",
+    }));
+    let text = |text: &str| Some(text.to_owned());
+    let expected = TablesInput {
+        version: text("0.24.0"),
+        tensor_parallel: 2,
+        expert_parallel: 4,
+        attention_dp: 4,
+        gemm_dtype: text("fp8"),
+        moe_dtype: text("fp8"),
+        kv_cache_dtype: text("fp8"),
+        attention_dtype: text("bfloat16"),
+        ..TablesInput::new("b200_sxm", "a/b")
+    };
+    assert_eq!(given.timing, Timing::Tables(Box::new(expected)));
+    let least = args(json!({"aic_backend": "sglang", "aic_model_path": "a/b"}));
+    let expected = TablesInput { backend: "sglang".to_owned(), ..TablesInput::new("h200_sxm", "a/b") };
+    assert_eq!(least.timing, Timing::Tables(Box::new(expected)));
+    refused(json!({"aic_backend": "vllm"}), &["`aic_model_path`: is missing"]);
+    refused(json!({"aic_backend": "vllm", "aic_model_path": 7}), &["`aic_model_path`", "but is 7"]);
+    let comm = json!({"aic_backend": "vllm", "aic_model_path": "a/b", "aic_comm_dtype": "fp8"});
+    refused(comm, &["`aic_comm_dtype`: is not simulated"]);
+    let both = json!({"aic_backend": "vllm", "aic_model_path": "a/b", "planner_profile_data": "p.npz"});
+    refused(both, &["`aic_backend`: contradicts `planner_profile_data`"]);
 }

@@ -1,4 +1,4 @@
-//! Host and disk tiers, as both spellings have them.
+//! Host and disk tiers of both layouts.
 //!
 //! The flat one has 1.4's names (`num_g2_blocks`, ...), the nested one 1.6's
 //! (`native_host_offload`, `g3_offload`). Defaults are those of each line.
@@ -8,13 +8,13 @@ use vcr_core::KvTiersConfig;
 use super::raw::{ABOUT_MEMORY, Kind, Raw};
 use crate::keys::Keys;
 
-/// Bandwidth to and from the host where 1.6 is told none.
+/// Default bandwidth to and from the host in 1.6.
 const HOST_GB_PER_S: f64 = 32.0;
 
-/// Bandwidth to and from the disk where 1.6 is told none.
+/// Default bandwidth to and from the disk in 1.6.
 const DISK_GB_PER_S: f64 = 10.0;
 
-/// Wait for the disk where 1.6 is told none.
+/// Default latency of the disk in 1.6.
 const DISK_LATENCY_MS: f64 = 0.1;
 
 const ABOUT_OBJECTS: &str = "is not simulated: there is a host and a disk, and no object store; remove it";
@@ -46,7 +46,7 @@ pub(super) fn flat(keys: &mut Keys<'_>) -> Option<KvTiersConfig> {
     if objects {
         keys.problem("enable_g4_storage", ABOUT_OBJECTS);
     }
-    keys.pass_over(&["bandwidth_g2_to_g4_gbps", "bandwidth_g4_to_g2_gbps"], "there is no object store");
+    keys.pass_over(&["bandwidth_g2_to_g4_gbps", "bandwidth_g4_to_g2_gbps"], "object stores are not simulated");
     if disk_blocks == 0 {
         let without = "it is read together with `num_g3_blocks` only";
         keys.pass_over(&["bandwidth_g2_to_g3_gbps", "bandwidth_g3_to_g2_gbps"], without);
@@ -93,7 +93,7 @@ pub(super) fn nested(keys: &mut Keys<'_>) -> Option<KvTiersConfig> {
             Some(true) => {}
             Some(false) => {
                 let text =
-                    "\"cluster_shared\" is not simulated: each worker has a disk of its own; say \"worker_local\"";
+                    "\"cluster_shared\" is not simulated: each worker has a disk of its own; use \"worker_local\"";
                 keys.problem("scope", text);
             }
             None if keys.has_problem("scope") => {}
@@ -111,7 +111,7 @@ pub(super) fn nested(keys: &mut Keys<'_>) -> Option<KvTiersConfig> {
     Some(tiers)
 }
 
-/// Complains about engines that cannot have tiers.
+/// Adds the problems of engines that cannot have tiers.
 pub(super) fn check(raw: &Raw, problem: &mut dyn FnMut(&str, String)) {
     let Some(tiers) = &raw.kv_tiers else { return };
     let (key, bytes) = match raw.is_nested {
@@ -119,20 +119,20 @@ pub(super) fn check(raw: &Raw, problem: &mut dyn FnMut(&str, String)) {
         false => ("num_g2_blocks", "kv_bytes_per_token"),
     };
     if tiers.kv_bytes_per_token == 0 {
-        problem(key, format!("needs `{bytes}`: without it no transfer has a length"));
+        problem(key, format!("needs `{bytes}`: the size of transfers follows from it"));
     }
     if raw.engine_type.is_some_and(|kind| kind != Kind::Vllm) {
         problem(key, "is simulated for engines of type \"vllm\" only; remove it".to_owned());
     }
     if raw.enable_prefix_caching == Some(false) {
-        problem(key, "needs `enable_prefix_caching`: what is kept below the device is found by its hashes".to_owned());
+        problem(key, "needs `enable_prefix_caching`: blocks below the device are found by their hashes".to_owned());
     }
     if raw.nextn.is_some() {
         problem(key, "is not simulated together with `aic_nextn`; keep one".to_owned());
     }
 }
 
-/// A capacity; 0 is none.
+/// A capacity; 0 counts as absent.
 fn blocks(keys: &mut Keys<'_>, key: &'static str) -> u32 {
     keys.drop_zero(key);
     keys.count(key).unwrap_or(0)
@@ -141,9 +141,9 @@ fn blocks(keys: &mut Keys<'_>, key: &'static str) -> u32 {
 fn required_blocks(keys: &mut Keys<'_>, key: &'static str) -> u32 {
     let blocks = keys.count(key);
     if blocks.is_none() && !keys.has_problem(key) {
-        keys.problem(key, "is missing; say how many blocks there are");
+        keys.problem(key, "is missing: expected a number of blocks");
     }
-    // What is missing is complained about already.
+    // A missing value has a problem already.
     blocks.unwrap_or(1)
 }
 
@@ -151,7 +151,7 @@ fn bandwidth(keys: &mut Keys<'_>, key: &'static str, default_gb_per_s: f64) -> O
     bytes_per_s(keys.at_least(key, 0.0).unwrap_or(default_gb_per_s))
 }
 
-/// Decimal gigabytes a second; 0 takes no time.
+/// Decimal gigabytes per second; 0 for instant transfers.
 fn bytes_per_s(gb_per_s: f64) -> Option<u64> {
     Some((gb_per_s * 1e9).round() as u64).filter(|&bytes| bytes > 0)
 }

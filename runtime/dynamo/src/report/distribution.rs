@@ -1,10 +1,9 @@
-//! A distribution as Dynamo tells it.
+//! A distribution as Dynamo reports it.
 
 use vcr_cluster::TrendReport;
 use vcr_cluster::metrics::{CountedSamples, Moments};
 
-/// Samples summed up. Without samples all of it is 0, as in Dynamo; how many
-/// there were is in `count`.
+/// A summary of samples. Without samples all fields are 0, as in Dynamo.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Distribution {
     /// Number of samples.
@@ -38,16 +37,16 @@ fn rank(count: u64, percent: f64) -> u64 {
 }
 
 impl Distribution {
-    /// Of times in nanoseconds, in any order; told in milliseconds.
+    /// Of times in nanoseconds, in any order; the result is in milliseconds.
     #[must_use]
     pub fn of_ns(mut samples_ns: Vec<u64>) -> Self {
         samples_ns.sort_unstable();
         Self::of(&samples_ns.iter().map(|&ns| ns as f64).collect::<Vec<_>>(), NS_PER_MS)
     }
 
-    /// Of a trend of times, as the simulator tells it; of nothing if there is none.
+    /// Of a trend of times in a run's report; of no samples if it is absent.
     #[must_use]
-    pub fn of_trend(trend: Option<&TrendReport>) -> Self {
+    pub fn of_trend(trend: Option<TrendReport>) -> Self {
         let Some(trend) = trend else { return Self::default() };
         Self {
             count: trend.count,
@@ -63,7 +62,7 @@ impl Distribution {
         }
     }
 
-    /// Of the rates per second that gaps in nanoseconds make, without gaps of 0.
+    /// Of rates per second, the inverse of gaps in nanoseconds; gaps of 0 are left out.
     #[must_use]
     pub fn of_rates(gaps_ns: &CountedSamples) -> Self {
         let (all, zeros) = (gaps_ns.count(), gaps_ns.zeros());
@@ -71,12 +70,12 @@ impl Distribution {
         if count == 0 {
             return Self::default();
         }
-        // The longest gap makes the lowest rate, so ranks are counted from the other end.
+        // The longest gap is the lowest rate, so ranks count from the other end.
         let [p50, p75, p90, p95, p99] = PERCENTILES.map(|percent| all - 1 - rank(count, percent));
         let of_gaps = gaps_ns.at_ranks([zeros, p99, p95, p90, p75, p50, all - 1]);
         let [max, p99, p95, p90, p75, median, min] = of_gaps.map(|gap_ns| 1e9 / gap_ns as f64);
-        // Sums are of whole numbers, in parts of the highest rate, so that they do not
-        // depend on the order of the gaps.
+        // Sums are whole numbers, in parts of the highest rate, so they do not depend on the
+        // order of the gaps.
         let parts_per_rate = (1u64 << 43) as f64 / max;
         let parts_of = |rate: f64| (rate * parts_per_rate) as i64 as u64;
         let mut parts = Moments::default();

@@ -1,8 +1,9 @@
-//! The report as JSON: Dynamo's keys, and ours in one object.
+//! The report as JSON: Dynamo's keys, and the object `vcr` with further ones.
 
 use std::collections::BTreeMap;
 
 use serde_json::{Map, Value, json};
+use vcr_cluster::metrics::Counter;
 use vcr_cluster::record::{Outcome, RequestRecord};
 use vcr_cluster::{EngineReport, Report};
 
@@ -11,22 +12,22 @@ use super::distribution::Distribution;
 use super::summary::Summary;
 use super::time::TimeSpent;
 
-/// What is told besides the run itself.
+/// Facts about the run that its report does not contain.
 #[derive(Clone, Copy, Debug)]
-pub struct Told<'a> {
+pub struct RunFacts<'a> {
     /// Name of the preset.
     pub preset: &'a str,
-    /// What was accepted and does not do what it says.
+    /// Options that were accepted without their effect.
     pub warnings: &'a [String],
-    /// What has ended the run before its end, if anything has.
+    /// What stopped the run early, if anything did.
     pub stopped_by: Option<&'a str>,
 }
 
 /// The report of a run.
 #[must_use]
-pub fn report(run: &Report, summary: &Summary, told: Told<'_>, format: ReportFormat) -> Value {
+pub fn report(run: &Report, summary: &Summary, facts: RunFacts<'_>, format: ReportFormat) -> Value {
     let mut flat = flat(summary);
-    let ours = ours(run, told);
+    let ours = ours(run, facts);
     match format {
         ReportFormat::Flat1_4 => {
             flat.insert("vcr".to_owned(), ours);
@@ -96,7 +97,7 @@ pub fn flat(summary: &Summary) -> Map<String, Value> {
     map
 }
 
-/// The keys that came with 1.6.
+/// The keys added in 1.6.
 fn added_by_1_6(summary: &Summary) -> Map<String, Value> {
     let keys = json!({
         "committed_prefill_tokens": summary.committed_prefill_tokens,
@@ -111,8 +112,8 @@ fn added_by_1_6(summary: &Summary) -> Map<String, Value> {
     map
 }
 
-/// What Dynamo does not tell.
-fn ours(run: &Report, told: Told<'_>) -> Value {
+/// The object `vcr`: results that Dynamo does not report.
+fn ours(run: &Report, facts: RunFacts<'_>) -> Value {
     let completed = || run.requests.iter().filter(|record| record.outcome == Outcome::Completed);
     let total = |count: fn(&RequestRecord) -> u32| completed().map(|record| u64::from(count(record))).sum::<u64>();
     let time: Map<String, Value> = TimeSpent::of(run)
@@ -126,15 +127,15 @@ fn ours(run: &Report, told: Told<'_>) -> Value {
     let of_worker = workers(run);
     let mut ours = json!({
         "schema_version": 1,
-        "preset": told.preset,
+        "preset": facts.preset,
         "seed": run.seed,
         "fingerprint": run.fingerprint,
-        "warnings": told.warnings,
+        "warnings": facts.warnings,
         "unfinished_requests": run.unfinished_requests,
         "rejections": run.metrics.rejections,
         "failures": run.metrics.failures,
-        "shed_requests": run.metrics.counters.get("shed").copied().unwrap_or(0),
-        "preemptions": run.metrics.counters.get("preemptions").copied().unwrap_or(0),
+        "shed_requests": run.metrics.count(Counter::Shed),
+        "preemptions": run.metrics.count(Counter::Preemptions),
         "where_time_went": time,
         "prefix_cache": {
             "prompt_tokens": total(|record| record.prompt_tokens),
@@ -149,11 +150,11 @@ fn ours(run: &Report, told: Told<'_>) -> Value {
         "scaling": run.scaling,
     });
     if run.engines.iter().any(|engine| engine.kv_tiers.is_some()) {
-        // Of what was cached at first admissions.
+        // Parts of the tokens cached at first admissions.
         ours["prefix_cache"]["loaded_from_host_tokens"] = json!(total(|record| record.detail.host_cached_tokens));
         ours["prefix_cache"]["loaded_from_disk_tokens"] = json!(total(|record| record.detail.disk_cached_tokens));
     }
-    if let Some(stopped_by) = told.stopped_by {
+    if let Some(stopped_by) = facts.stopped_by {
         ours["partial"] = json!({ "stopped_by": stopped_by });
     }
     ours
@@ -163,8 +164,7 @@ fn statistics(distribution: &Distribution) -> Map<String, Value> {
     distribution.statistics().into_iter().map(|(name, value)| (format!("{name}_ms"), json!(value))).collect()
 }
 
-/// What each worker did, and for how many requests; and each of its ranks, where it
-/// has several.
+/// Work of each worker, and of each of its ranks where it has several.
 fn workers(run: &Report) -> Vec<Value> {
     let mut requests: BTreeMap<u32, u64> = BTreeMap::new();
     for record in &run.requests {
@@ -179,22 +179,21 @@ fn workers(run: &Report) -> Vec<Value> {
         worker.insert("worker".to_owned(), json!(ranks[0].engine));
         work_of(ranks, &requests, &mut worker);
         if ranks[0].rank.is_some() {
-            let told = ranks.iter().map(|rank| {
-                let mut told = Map::new();
-                told.insert("rank".to_owned(), json!(rank.rank));
-                work_of(std::slice::from_ref(rank), &requests, &mut told);
-                Value::Object(told)
+            let written = ranks.iter().map(|rank| {
+                let mut written = Map::new();
+                written.insert("rank".to_owned(), json!(rank.rank));
+                work_of(std::slice::from_ref(rank), &requests, &mut written);
+                Value::Object(written)
             });
-            worker.insert("ranks".to_owned(), told.collect());
+            worker.insert("ranks".to_owned(), written.collect());
         }
         Value::Object(worker)
     });
     workers.collect()
 }
 
-/// What some ranks of a worker did together: sums, means of shares of time, and the
-/// most of memory.
-fn work_of(ranks: &[EngineReport], requests: &BTreeMap<u32, u64>, told: &mut Map<String, Value>) {
+/// Work of several ranks together: sums, means of shares of time, and the maximum of memory.
+fn work_of(ranks: &[EngineReport], requests: &BTreeMap<u32, u64>, written: &mut Map<String, Value>) {
     let total = |of: fn(&EngineReport) -> u64| json!(ranks.iter().map(of).sum::<u64>());
     let mean = |shares: f64| json!(shares / ranks.len() as f64);
     let queried_tokens: u64 = ranks.iter().map(|rank| rank.prefix_queried_tokens).sum();
@@ -204,7 +203,7 @@ fn work_of(ranks: &[EngineReport], requests: &BTreeMap<u32, u64>, told: &mut Map
         _ => ranks.iter().map(hit_tokens).sum::<f64>() / queried_tokens.max(1) as f64,
     };
     let requests_of = |rank: &EngineReport| requests.get(&rank.worker).copied().unwrap_or(0);
-    let mut put = |key: &str, value: Value| told.insert(key.to_owned(), value);
+    let mut put = |key: &str, value: Value| written.insert(key.to_owned(), value);
     put("requests", json!(ranks.iter().map(requests_of).sum::<u64>()));
     put("utilisation", mean(ranks.iter().map(|rank| rank.utilisation).sum()));
     if let Some(waiting) = ranks.iter().map(|rank| rank.waiting).sum::<Option<f64>>() {

@@ -1,10 +1,10 @@
 //! Results in Dynamo's terms.
 //!
-//! [`Summary::of`] sums a run up with Dynamo's definitions; [`json`] writes it as
-//! the flat object of 1.4 or in the form of 1.6, with what is ours in one object
-//! `vcr` beside it; [`rows`] are the lines for each request; [`table`] is the
-//! table that Dynamo prints. All of it is a function of the run alone, so equal
-//! runs give equal bytes; times of the host are told only where they are given.
+//! [`Summary::of`] summarises a run with Dynamo's definitions; [`json`] writes it as the flat
+//! object of 1.4 or in the layout of 1.6, with further results in an object `vcr`; [`rows`]
+//! writes a line per request; [`table`] is the table that Dynamo prints. All of it is a
+//! function of the run alone, so equal runs give equal bytes; times of the host are reported
+//! only where they are given.
 
 mod distribution;
 pub mod json;
@@ -17,7 +17,7 @@ pub use distribution::Distribution;
 pub use summary::{Goodput, ReportSettings, Sla, Summary};
 pub use time::{Phase, TimeSpent};
 
-/// In which form a report is written.
+/// Layout of a report.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ReportFormat {
     /// The flat object of 1.4.

@@ -1,4 +1,4 @@
-//! The lines for each request.
+//! One line per request.
 
 use std::io::{self, Write};
 
@@ -40,7 +40,7 @@ struct Row {
     prefill_route_overlap_tokens: Option<u32>,
     decode_route_overlap_tokens: Option<u32>,
     terminal_status: &'static str,
-    /// Ours: why, where it was not completed.
+    /// Not in Dynamo: why it was not completed.
     #[serde(skip_serializing_if = "Option::is_none")]
     reason: Option<String>,
 }
@@ -65,7 +65,7 @@ pub fn write(
     Ok(())
 }
 
-/// How many of the places of workers are those of prefill workers.
+/// Number of prefill workers, whose indices come first.
 fn prefill_workers(report: &Report) -> Option<u32> {
     report.pools.get(1).map(|decode| decode.first_worker)
 }
@@ -82,7 +82,7 @@ fn row(
     let since = |from: Option<u64>, to: Option<u64>| Some(ns_to_ms(to? - from?));
     let detail = &record.detail;
     let is_split = prefill_workers.is_some();
-    // What only requests have that go by a prefill worker.
+    // Fields of requests with a prefill worker only.
     let split = |ns: Option<u64>| ms(ns).filter(|_| is_split);
     let (prefill_worker_idx, decode_worker_idx) = match prefill_workers {
         Some(first) => (record.prefill_worker, record.decode_worker.map(|worker| worker - first)),

@@ -1,23 +1,24 @@
 //! A run summed up with Dynamo's definitions.
 
 use vcr_cluster::Report;
+use vcr_cluster::metrics::Trend;
 use vcr_cluster::record::{Outcome, RequestRecord};
 
 use super::distribution::Distribution;
 
-/// What good requests keep; a threshold that is not set is kept by all.
+/// Latency limits of goodput; a limit that is not set is met by all requests.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Sla {
-    /// Most milliseconds to the first token.
+    /// Maximum milliseconds to the first token.
     pub ttft_ms: Option<f64>,
-    /// Most milliseconds between tokens, on average over the request.
+    /// Maximum mean milliseconds between the tokens of a request.
     pub itl_ms: Option<f64>,
-    /// Most milliseconds to the last token.
+    /// Maximum milliseconds to the last token.
     pub e2e_ms: Option<f64>,
 }
 
 impl Sla {
-    /// Whether anything is promised.
+    /// Whether any limit is set.
     #[must_use]
     pub fn is_set(&self) -> bool {
         self.ttft_ms.is_some() || self.itl_ms.is_some() || self.e2e_ms.is_some()
@@ -27,7 +28,7 @@ impl Sla {
         let keeps = |value_ms: f64, bound_ms: Option<f64>| bound_ms.is_none_or(|bound_ms| value_ms <= bound_ms);
         let since_ms = |ns: u64| (ns - record.arrival_ns) as f64 / 1e6;
         let (Some(first_ns), Some(last_ns)) = (record.first_token_ns, record.last_token_ns) else {
-            // Without a token there is nothing to keep but the end.
+            // Without a token only the limit of the end applies.
             let end_ms = record.end_ns.map(since_ms);
             let about_tokens = self.ttft_ms.is_some() || self.itl_ms.is_some();
             return !about_tokens && end_ms.is_some_and(|end_ms| keeps(end_ms, self.e2e_ms));
@@ -40,45 +41,45 @@ impl Sla {
     }
 }
 
-/// What a report must be told besides the run.
+/// Settings of a report.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ReportSettings {
-    /// What good requests keep.
+    /// Latency limits of goodput.
     pub sla: Sla,
-    /// GPUs of a prefill worker; 0 where workers do all of the work.
+    /// GPUs of a prefill worker; 0 in an aggregated cluster.
     pub prefill_gpus_per_worker: u32,
     /// GPUs of any other worker.
     pub decode_gpus_per_worker: u32,
-    /// How long the run took on the host, if that is to be told.
+    /// Time of the run on the host, if it is to be reported.
     pub wall_time_ms: Option<f64>,
 }
 
 /// Throughput of the requests that kept the [`Sla`].
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Goodput {
-    /// How many they are.
+    /// Number of them.
     pub completed_requests: u64,
-    /// Of them, per second.
+    /// Requests per second.
     pub request_throughput_rps: f64,
-    /// Their output tokens, per second.
+    /// Output tokens per second.
     pub output_throughput_tok_s: f64,
 }
 
-/// A run summed up. Fields bear the names of Dynamo's keys; distributions are of
-/// completed requests and of milliseconds, where nothing else is said.
+/// Summary of a run. Fields have the names of Dynamo's keys; distributions are of completed
+/// requests and in milliseconds unless stated otherwise.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Summary {
     /// Requests that arrived.
     pub num_requests: u64,
-    /// Those that were answered to the end.
+    /// Requests that completed.
     pub completed_requests: u64,
-    /// Prompt tokens of those.
+    /// Prompt tokens of completed requests.
     pub total_input_tokens: u64,
-    /// Output tokens of those.
+    /// Output tokens of completed requests.
     pub total_output_tokens: u64,
-    /// Virtual time at which the last request ended, in whatever way.
+    /// Virtual time at which the last request ended, completed or not.
     pub duration_ms: f64,
-    /// Time on the host, if it is told.
+    /// Time on the host, if it is reported.
     pub wall_time_ms: Option<f64>,
     /// Completed requests per second of virtual time.
     pub request_throughput_rps: f64,
@@ -105,7 +106,7 @@ pub struct Summary {
     pub first_admission_prefix_cache_reused_ratio: f64,
     /// Tokens computed in prefill chunks.
     pub committed_prefill_tokens: u64,
-    /// Where an SLA was given.
+    /// Goodput, if an SLA was given.
     pub goodput: Option<Goodput>,
     /// First token since the arrival.
     pub ttft: Distribution,
@@ -122,7 +123,7 @@ pub struct Summary {
 }
 
 impl Summary {
-    /// Sums a run up.
+    /// Summarises a run.
     #[must_use]
     pub fn of(report: &Report, settings: &ReportSettings) -> Self {
         let completed = || report.requests.iter().filter(|record| record.outcome == Outcome::Completed);
@@ -169,7 +170,7 @@ impl Summary {
             ttft: since(|r| Some(r.arrival_ns), |r| r.first_token_ns),
             ttst: since(|r| r.first_token_ns, |r| r.detail.second_token_ns),
             tpot: Distribution::of_ms(completed().filter_map(tpot_ms).collect()),
-            itl: Distribution::of_trend(report.metrics.trends.get("itl_ms")),
+            itl: Distribution::of_trend(report.metrics.trend(Trend::Itl)),
             e2e_latency: since(|r| Some(r.arrival_ns), |r| r.last_token_ns),
             output_token_throughput_per_user: Distribution::of_rates(&report.token_gaps_ns),
         }
@@ -188,7 +189,7 @@ impl Summary {
     }
 }
 
-/// How long there were prefill workers, and others.
+/// Worker time of prefill workers, and of others.
 fn worker_seconds(report: &Report) -> (f64, f64) {
     match &report.pools[..] {
         [prefill, decode, ..] => (prefill.worker_seconds, decode.worker_seconds),

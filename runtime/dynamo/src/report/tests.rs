@@ -32,7 +32,7 @@ fn keys(value: &Value) -> Vec<&str> {
 /// Statistics of each distribution in a report, as prefixes of its name.
 const STATISTICS: [&str; 9] = ["mean", "min", "max", "median", "p75", "p90", "p95", "p99", "std"];
 
-/// Keys of a report of `python -m dynamo.replay` 1.4.2 that are no statistics.
+/// Keys of a report of `python -m dynamo.replay` 1.4.2 that are not statistics.
 const KEYS_OF_1_4: [&str; 20] = [
     "completed_requests",
     "decode_gpus_per_worker",
@@ -88,11 +88,11 @@ fn the_flat_report_has_the_keys_of_1_4() {
 #[test]
 fn the_nested_report_has_the_keys_of_1_6() {
     let summary = Summary::of(&empty(), &ReportSettings::default());
-    let told = json::Told { preset: "dynamo-1.6", warnings: &[], stopped_by: None };
-    let report = json::report(&empty(), &summary, told, ReportFormat::Nested1_6);
+    let facts = json::RunFacts { preset: "dynamo-1.6", warnings: &[], stopped_by: None };
+    let report = json::report(&empty(), &summary, facts, ReportFormat::Nested1_6);
     assert_eq!(keys(&report), ["coverage", "per_request", "planner", "summary", "vcr"]);
     assert_eq!(keys(&report["summary"]), with_statistics(&[&KEYS_OF_1_4, &KEYS_SINCE_1_6]));
-    let flat = json::report(&empty(), &summary, told, ReportFormat::Flat1_4);
+    let flat = json::report(&empty(), &summary, facts, ReportFormat::Flat1_4);
     assert_eq!(keys(&flat), with_statistics(&[&KEYS_OF_1_4, &["vcr"]]));
     assert_eq!(flat["vcr"], report["vcr"]);
 }
@@ -106,14 +106,7 @@ fn empty() -> vcr_cluster::Report {
         duration_ms: 0.0,
         partial: false,
         unfinished_requests: 0,
-        metrics: vcr_cluster::MetricsReport {
-            counters: Default::default(),
-            rates_per_s: Default::default(),
-            gauges: Default::default(),
-            trends: Default::default(),
-            rejections: Default::default(),
-            failures: Default::default(),
-        },
+        metrics: Default::default(),
         workloads: Default::default(),
         engines: Vec::new(),
         pools: Vec::new(),
@@ -131,7 +124,7 @@ fn empty() -> vcr_cluster::Report {
 }
 
 proptest! {
-    /// What is told of rates is what the rates one by one would tell.
+    /// The summary of rates equals that of the single rates.
     #[test]
     fn rates_are_those_of_single_gaps(gaps_ns in prop::collection::vec(0_u64..50, 1..60)) {
         let mut samples = Samples::default();

@@ -1,12 +1,11 @@
-//! Where the time of requests went.
+//! Time of requests by phase.
 
 use vcr_cluster::Report;
 use vcr_cluster::record::{Outcome, RequestRecord};
 
 use super::distribution::Distribution;
 
-/// What a request was doing. The phases of a request add up to the time from its
-/// arrival to its last token.
+/// A phase of a request. Its phases add up to the time from its arrival to its last token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phase {
     /// Waiting for its first step.
@@ -56,7 +55,7 @@ impl Phase {
     }
 }
 
-/// How much time went into a phase, over all completed requests.
+/// Time spent in a phase, over all completed requests.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct TimeSpent {
     /// The phase.
@@ -68,7 +67,7 @@ pub struct TimeSpent {
 }
 
 impl TimeSpent {
-    /// Each phase, in order; those that a run has not are left out.
+    /// Each phase, in order, without those that the run does not have.
     #[must_use]
     pub fn of(report: &Report) -> Vec<Self> {
         let mut samples: [Vec<u64>; Phase::ALL.len()] = Default::default();
@@ -88,7 +87,7 @@ impl TimeSpent {
     }
 }
 
-/// Nanoseconds in each phase, as far as the request had it.
+/// Nanoseconds in each phase of a request.
 pub(super) fn phases_ns(record: &RequestRecord) -> [Option<u64>; Phase::ALL.len()] {
     let detail = &record.detail;
     let between = |from: Option<u64>, to: Option<u64>| Some(to?.saturating_sub(from?));

@@ -13,7 +13,7 @@ use crate::latest::FaultInstance;
 const STEPS: u64 = 3_000;
 const SLOTS: u32 = 64;
 
-/// What utility calls are called.
+/// Names of utility calls.
 const METHODS: [&str; 4] = ["sleep", "wake_up", "reset_prefix_cache", "add_lora"];
 
 /// Words of an event on the wire.

@@ -1,4 +1,4 @@
-//! What calls cost.
+//! The cost of calls.
 
 use crate::check::report::{CallCost, Used};
 use crate::error::CallFault;
@@ -20,7 +20,7 @@ struct Function {
     calls: u64,
     items: u64,
     fuel: u64,
-    /// Of each call: a mean would tell more of what else the machine does.
+    /// Of each call: a mean would depend on the load of the machine.
     ns: Vec<u64>,
     fuel_most: Used,
     answer_bytes_most: Used,

@@ -77,7 +77,7 @@ trait Driver {
     /// Makes the calls of the next step and checks their answers.
     ///
     /// # Errors
-    /// What the guest did wrong.
+    /// The guest's fault.
     fn step(&mut self, table: &mut Table<'_, '_, Self::Instance>) -> Result<Step, Trouble>;
 
     /// A word of an answer, as people read it.
@@ -90,7 +90,7 @@ trait Driver {
     const SPLITS: (&'static [Split], &'static str) = (&[], "");
 }
 
-/// How work is put into calls, where the interface leaves that to the host.
+/// The distribution of work over calls, where the interface leaves it to the host.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Split {
     /// As an engine does.
@@ -101,7 +101,7 @@ enum Split {
     Coarsest,
 }
 
-/// What a step of a driver came to.
+/// The outcome of a step of a driver.
 enum Step {
     /// These words were answered.
     Answered(Vec<u64>),
@@ -109,11 +109,11 @@ enum Step {
     Over,
 }
 
-/// What a guest did wrong.
+/// A guest's fault.
 enum Trouble {
     /// It failed, or what it answered cannot be.
     Fault(CallFault),
-    /// What it answered cannot be, for a reason in words.
+    /// An invalid answer, with the reason.
     Answer(String),
 }
 
@@ -145,14 +145,14 @@ struct Table<'a, 'm, I: ?Sized> {
     meter: &'a mut Meter<'m>,
 }
 
-/// What is checked, and with what.
+/// The guest to check, and its arguments.
 struct Subject<'a> {
     limits: Limits,
     config_json: &'a str,
     seed: u64,
 }
 
-/// What came of it.
+/// The report.
 struct Findings {
     checks: Vec<Check>,
     configure_fuel: Used,
@@ -370,7 +370,7 @@ fn same<D: Driver>(before: &[u64], words: &[u64]) -> Result<(), String> {
 }
 
 impl Findings {
-    /// Writes down what came of a check; gives whether to go on.
+    /// Records the outcome of a check; returns whether to go on.
     fn note(&mut self, (name, claim): (&'static str, &'static str), result: Result<(), Outcome>) -> bool {
         let outcome = result.err().unwrap_or(Outcome::Passed);
         // A guest that failed or broke the interface makes every further check

@@ -10,13 +10,13 @@ use crate::latest::{PolicyCall, PolicyInstance};
 /// Requests of the workload.
 const REQUESTS: u64 = 1_500;
 
-/// What the engine has.
+/// The size of the engine.
 const RUNNING_SLOTS: usize = 32;
 const BUDGET_TOKENS: u64 = 2_048;
 const KV_BLOCKS: u64 = 1_200;
 const BLOCK_TOKENS: u64 = 16;
 
-/// The word of a request without an adapter, and of a cap that holds nobody.
+/// The word for no adapter, and for no cap.
 const NO_LORA: u64 = u64::MAX;
 const NO_CAP: u64 = u64::MAX;
 
@@ -161,7 +161,7 @@ impl Scheduling {
                 1 => request.give_way_rank = value.cast_signed(),
                 2 if value == 0 => return Err(wrong("lets a request compute nothing; say at least 1 token")),
                 2 => request.cap_tokens = value,
-                _ => return Err(wrong("is of no kind: kinds are 0 to 2")),
+                _ => return Err(wrong("has an unknown kind: expected 0 to 2")),
             }
             if !said.insert((kind, slot)) {
                 return Err(wrong("is said twice in one answer"));

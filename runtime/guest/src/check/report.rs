@@ -1,14 +1,14 @@
-//! What a check has found, in plain values.
+//! The report of a check, in plain values.
 
 use crate::api_version::ApiVersion;
 use crate::world::World;
 
-/// What a guest was put through, and what came of it.
+/// The checks of a guest and their outcomes.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CheckReport {
     /// Name of the guest.
     pub guest: String,
-    /// What it is.
+    /// Its world.
     pub world: World,
     /// The version of the guest API that it was made for.
     pub api_version: ApiVersion,
@@ -21,7 +21,7 @@ pub struct CheckReport {
     pub configure_fuel: Used,
     /// Bytes of the largest memory that an instance had, and might have had.
     pub memory_bytes: Used,
-    /// What each function cost, by name.
+    /// The cost of each function, by name.
     pub calls: Vec<CallCost>,
 }
 
@@ -30,13 +30,13 @@ pub struct CheckReport {
 pub struct Check {
     /// Its short name: `answers`, `repeated`, ...
     pub name: &'static str,
-    /// What is claimed, in words.
+    /// The claim.
     pub claim: &'static str,
     /// Whether it holds.
     pub outcome: Outcome,
 }
 
-/// How a check ended.
+/// The outcome of a check.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// The claim holds.
@@ -59,7 +59,7 @@ pub enum Outcome {
     },
 }
 
-/// How much of a limit was used.
+/// The used share of a limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Used {
     /// So much was.
@@ -83,7 +83,7 @@ impl Used {
     }
 }
 
-/// What the calls of one function cost.
+/// The cost of the calls of one function.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CallCost {
     /// The function as `wit/` names it.

@@ -209,6 +209,6 @@ impl Routing {
     fn nobody(&self, answer: u32) -> String {
         let up: Vec<String> =
             (0..WORKERS).filter(|index| !self.workers[*index].is_down).map(|index| index.to_string()).collect();
-        format!("it chose engine {answer}, but those that are up are {}", up.join(", "))
+        format!("it chose engine {answer}: expected one of {}", up.join(", "))
     }
 }

@@ -17,7 +17,7 @@ const SLOTS: u32 = 48;
 /// Tokens of the model.
 const VOCABULARY: u64 = 32_000;
 
-/// What frontends send as structured outputs.
+/// Structured outputs as frontends send them.
 const STRUCTURED: [&str; 4] = [
     r#"{"json_object": true}"#,
     r#"{"choice": ["yes", "no"]}"#,
@@ -33,7 +33,7 @@ pub(super) struct Emitting {
     split: Split,
     draw: Draw,
     requests_left: u64,
-    /// Slots that nobody has, the next one last.
+    /// Free slots, the next one last.
     free: Vec<u32>,
     live: Vec<Live>,
     /// Slots of requests that have ended since the last call.
@@ -72,7 +72,7 @@ impl Driver for Emitting {
     type Instance = dyn TokenInstance;
 
     const SPLITS: (&'static [Split], &'static str) =
-        (&[Split::Finest], "requests that start in one step may be told in one call or in several");
+        (&[Split::Finest], "requests that start in one step may come in one call or in several");
 
     fn new(seed: u64, split: Split) -> Self {
         Self {
@@ -124,7 +124,7 @@ impl Emitting {
     fn start(&mut self) -> Vec<Starting> {
         let mut started = Vec::new();
         let mut burst = if self.draw.once_in(3) { self.draw.length(1, 8) } else { 0 };
-        // Nothing runs: somebody has to begin.
+        // Nothing runs: a request has to start.
         if self.live.is_empty() {
             burst = burst.max(1);
         }

@@ -11,7 +11,7 @@ use crate::sandbox::{self, Endowment, HostState};
 use crate::versions::OpenError;
 use crate::wasi;
 
-/// What the generated types of each world have in common.
+/// The common interface of the generated types of each world.
 pub(super) trait Bindings: Sized {
     /// A component, type-checked against the world.
     type Prepared: Send + Sync;

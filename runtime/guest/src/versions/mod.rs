@@ -14,7 +14,7 @@ use crate::latest::OpenGuest;
 use crate::limits::Limits;
 use crate::world::World;
 
-/// Why a compiled component cannot be used.
+/// The reason why a compiled component cannot be used.
 pub(crate) enum OpenError {
     /// It does not have what the interface asks for.
     Unfit(String),

@@ -22,7 +22,7 @@ use crate::wasi::WasiGrants;
 /// The most random bytes that one call answers.
 const RANDOM_BYTES_MAX: u64 = 64 << 10;
 
-/// What an instance with grants has on the host's side.
+/// The host's state of an instance with grants.
 pub(crate) struct WasiState {
     context: WasiCtx,
     table: ResourceTable,
@@ -184,10 +184,10 @@ impl HostMonotonicClock for CallClock {
     }
 }
 
-/// What both standard outputs write: lines of the log.
+/// The common state of both standard outputs: lines of the log.
 struct Output {
     line: Vec<u8>,
-    /// What may still be written over the instance's life.
+    /// Bytes left to write over the instance's life.
     bytes_left: u64,
     sink: Option<Arc<dyn NoteSink>>,
 }
@@ -264,7 +264,7 @@ impl cli::stderr::Host for LogTo<'_> {
     }
 }
 
-/// A stream into the log, which never makes anybody wait.
+/// A stream into the log, which never blocks.
 struct LogStream(Arc<Mutex<Output>>);
 
 #[async_trait]

@@ -114,7 +114,7 @@ fn every_action_is_understood() {
 fn actions_that_cannot_be_are_named() {
     let too_long = 1_000_000_000_000_000_001;
     for (words, told) in [
-        ([9, 0, 0], "the words [9, 0, 0], is of no kind: kinds are 0 to 8"),
+        ([9, 0, 0], "the words [9, 0, 0], has an unknown kind: expected 0 to 8"),
         ([0, 4, 0], "the words [0, 4, 0], fails a request that is not there"),
         ([0, 1 << 32, 0], "fails a request that is not there"),
         ([1, too_long, 0], "takes longer than 1e18 ns"),
@@ -184,7 +184,7 @@ fn hostile_injectors_are_stopped() {
     let utility = [FaultEvent::Utility { method: "sleep" }];
     for (body, told) in [
         ("(loop $again (br $again)) (unreachable)", "used its 51000000 fuel"),
-        ("(unreachable)", "it gave up: a panic"),
+        ("(unreachable)", "it panicked"),
         ("(drop (memory.grow (i32.const 1024))) (unreachable)", "it asked for 67174400 bytes of memory"),
     ] {
         let text = decide(injector(body).as_mut(), &utility).expect_err(told);

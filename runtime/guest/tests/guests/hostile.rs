@@ -194,7 +194,7 @@ fn endless_recursion_overflows_only_its_own_stack() {
 #[test]
 fn a_panic_is_told_apart_from_other_traps() {
     let text = price_error("(unreachable)");
-    assert!(text.contains("in `price`: it gave up: a panic"), "{text}");
+    assert!(text.contains("in `price`: it panicked"), "{text}");
     let text = price_error("(drop (i32.div_u (i32.const 1) (i32.const 0))) (unreachable)");
     assert!(text.contains("it trapped: wasm trap: integer divide by zero"), "{text}");
     let text = price_error("(drop (i32.load (i32.const -8))) (unreachable)");
@@ -322,9 +322,9 @@ fn a_failed_model_stays_failed_and_its_module_lives_on() {
     let mut first = module.latency_model("{}", 1).expect("it configures");
     assert_eq!(price(first.as_mut(), 1, u64::MAX), Ok(vec![3]));
     let text = price(first.as_mut(), 1, u64::MAX).expect_err("it traps");
-    assert!(text.contains("it gave up"), "{text}");
+    assert!(text.contains("it panicked"), "{text}");
     let text = price(first.as_mut(), 1, u64::MAX).expect_err("it is gone");
-    assert!(text.contains("in `price`: it had failed before: it gave up"), "{text}");
+    assert!(text.contains("in `price`: it had failed before: it panicked"), "{text}");
 
     let mut second = module.latency_model("{}", 1).expect("the module is unharmed");
     assert_eq!(price(second.as_mut(), 1, u64::MAX), Ok(vec![3]));

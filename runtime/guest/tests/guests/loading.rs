@@ -54,8 +54,8 @@ fn a_component_of_another_world_is_refused() {
     let text = r#"(module (func (export "run") (result i32) (i32.const 1)))"#;
     assert_refused(
         &component(text, wit),
-        "it is no guest: it exports none of `vcr:guest/latency`, `vcr:guest/scheduling`, `vcr:guest/routing`, \
-         `vcr:guest/scaling`, `vcr:guest/faults`, `vcr:guest/tokens`, only `run`",
+        "it is not a guest: expected an export among `vcr:guest/latency`, `vcr:guest/scheduling`, `vcr:guest/routing`, \
+         `vcr:guest/scaling`, `vcr:guest/faults`, `vcr:guest/tokens`, got `run`",
         "export one world of `wit/`; with the SDK: `export_latency_model!`, `export_scheduler_policy!`, \
          `export_router!`, `export_autoscaler!`, `export_failure_injector!` or `export_token_source!`",
     );
@@ -100,7 +100,7 @@ fn a_guest_of_two_worlds_is_refused() {
         (func (export "vcr:guest/faults@0.1.0#answer") (result i32) (i32.const 1)))"#;
     assert_refused(
         &component(text, wit),
-        "it is both a latency model and a failure injector, but a guest is of one world",
+        "it is both a latency model and a failure injector: expected one world",
         "export one world",
     );
 }
@@ -113,7 +113,7 @@ fn a_component_with_imports_is_refused() {
         r#"(module (import "$root" "clock" (func $clock (result i64)))"#,
         1,
     );
-    assert_refused(&component(&text, &wit), "it imports `clock`, which it is not given", "without WASI");
+    assert_refused(&component(&text, &wit), "it imports `clock`, which is not granted", "without WASI");
 }
 
 #[test]

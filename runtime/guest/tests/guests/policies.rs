@@ -120,7 +120,7 @@ fn a_preference_that_cannot_be_fails_and_is_named() {
     let nobody = "none in that slot has arrived and not ended";
     let cases: &[(&[u64], &str)] = &[
         (&[0, 3], "it answered 2 words, but a preference has 3"),
-        (&[3, 3, 0], "its preference 0, the words [3, 3, 0], is of no kind: kinds are 0 to 2"),
+        (&[3, 3, 0], "its preference 0, the words [3, 3, 0], has an unknown kind: expected 0 to 2"),
         (&[0, 2, 1], nobody),
         (&[0, 5, 1], nobody),
         (&[1, 1 << 40, 1], nobody),
@@ -142,7 +142,7 @@ fn whatever_else_a_policy_does_ends_with_a_reason() {
     let huge = format!("(drop (memory.grow (i32.const 20))) {}", answer_list(1024, 40_000));
     let cases = [
         ("(loop (br 0)) (i32.const 0)".to_owned(), "it looped for ever"),
-        ("(unreachable)".to_owned(), "it gave up"),
+        ("(unreachable)".to_owned(), "it panicked"),
         ("(drop (memory.grow (i32.const 4000))) (i32.const 0)".to_owned(), "bytes of memory"),
         (answer_error(32), "`factor` is 0"),
         (huge, "its answer is larger than the 65752 bytes"),

@@ -36,7 +36,7 @@ fn shape() -> impl Strategy<Value = StepShape> {
         })
 }
 
-fn work(shape: &StepShape) -> StepWork {
+pub(crate) fn work(shape: &StepShape) -> StepWork {
     StepWork {
         prefill_tokens: shape.prefill_tokens,
         prefill_context_tokens: shape.prefill_context_tokens,

@@ -97,8 +97,8 @@ fn an_engine_that_is_not_up_or_not_there_is_named_with_those_that_are() {
     for chosen in [0_u32, 5, 7, u32::MAX - 1] {
         let text = route(guest(&answer_number(&format!("(i32.const {})", chosen.cast_signed()))).as_mut(), &query());
         let told = format!(
-            "router `hostile` failed: in `route`: it chose the engine {chosen} for request 9, but those that are up \
-             are 1, 4, 6; answer the index of one of `workers`, or 2^32 - 1 to refuse the request"
+            "router `hostile` failed: in `route`: it chose the engine {chosen} for request 9: expected one of \
+             1, 4, 6; answer the index of one of `workers`, or 2^32 - 1 to refuse the request"
         );
         assert_eq!(text, Err(told));
     }
@@ -126,7 +126,7 @@ fn hostile_routers_are_stopped() {
         (i32.const 32)";
     for (body, told) in [
         ("(loop $again (br $again)) (unreachable)", "used its 54000000 fuel"),
-        ("(unreachable)", "it gave up: a panic"),
+        ("(unreachable)", "it panicked"),
         ("(drop (memory.grow (i32.const 1024))) (unreachable)", "bytes of memory, but may have 67108864"),
         (huge_text, "its answer is larger than the 65536 bytes that an answer may have"),
     ] {

@@ -76,7 +76,7 @@ fn a_number_that_nobody_can_mean_is_refused_with_the_most_that_can() {
 fn hostile_autoscalers_are_stopped() {
     for (body, told) in [
         ("(loop $again (br $again)) (unreachable)", "fuel"),
-        ("(unreachable)", "it gave up: a panic"),
+        ("(unreachable)", "it panicked"),
         ("(drop (memory.grow (i32.const 1024))) (unreachable)", "bytes of memory, but may have 67108864"),
     ] {
         let text = decide(guest(body).as_mut()).expect_err(told);

@@ -121,5 +121,5 @@ fn guests_of_0_1_have_nothing_to_tell() {
     let imports = r#" (import "vcr:guest/observe@0.1.0" "log" (func $log (param i32 i32)))"#;
     let text = with_imports(&core_text("0.1.0", &Bodies::of_price(&answer(&["1"]))), imports);
     let error = GuestModule::from_bytes("old", &component(&text, &wit), Limits::default()).expect_err("it is older");
-    assert!(error.to_string().contains("it imports `vcr:guest/observe@0.1.0`, which it is not given"), "{error}");
+    assert!(error.to_string().contains("it imports `vcr:guest/observe@0.1.0`, which is not granted"), "{error}");
 }

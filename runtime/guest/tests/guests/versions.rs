@@ -6,7 +6,9 @@ use std::path::PathBuf;
 use sha2::{Digest as _, Sha256};
 use vcr_core::latency::{StepBatch, StepShape};
 use vcr_guest::{GuestModule, Limits};
-use vcr_roofline::{RooflineConfig, StepWork};
+use vcr_roofline::RooflineConfig;
+
+use crate::roofline::work;
 
 fn root() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../..")
@@ -26,7 +28,7 @@ fn released_interfaces_are_frozen() {
     assert_eq!(entries.count(), FROZEN.len(), "a file came or went");
     for (name, frozen) in FROZEN {
         let text = std::fs::read(root().join("wit").join(name)).expect("the file is there");
-        let digest: String = Sha256::digest(&text).iter().map(|byte| format!("{byte:02x}")).collect();
+        let digest = hex::encode(Sha256::digest(&text));
         assert_eq!(digest, *frozen, "{name} was released and must not change: add a version instead");
     }
 }
@@ -68,17 +70,5 @@ fn shape(index: u64) -> StepShape {
         sampled_requests: prompts + decodes,
         block_size_tokens: 16,
         ..StepShape::default()
-    }
-}
-
-fn work(shape: &StepShape) -> StepWork {
-    StepWork {
-        prefill_tokens: shape.prefill_tokens,
-        prefill_context_tokens: shape.prefill_context_tokens,
-        prefill_attention_pairs: shape.prefill_attention_pairs,
-        decode_requests: shape.decode_requests,
-        decode_tokens: shape.decode_tokens,
-        decode_context_tokens: shape.decode_context_tokens,
-        sampled_requests: shape.sampled_requests,
     }
 }

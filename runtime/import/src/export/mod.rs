@@ -21,7 +21,7 @@ use crate::absent::proto;
 use mooncake::MooncakeExport;
 use table::{ParquetExport, TableExport};
 
-/// What a capture can be written as.
+/// The format that a capture is written in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Target {
     /// A capture.
@@ -52,7 +52,7 @@ impl Target {
         }
     }
 
-    /// What the suffix of a file asks for: a table, or else a capture.
+    /// The format by the suffix of a file: a table, or else a capture.
     #[must_use]
     pub fn of(path: &Path) -> Self {
         match path.extension().and_then(|suffix| suffix.to_str()) {
@@ -75,7 +75,7 @@ impl FromStr for Target {
     fn from_str(text: &str) -> Result<Self, String> {
         let known = || Self::ALL.map(Self::name).join(", ");
         let found = Self::ALL.into_iter().find(|target| target.name() == text);
-        found.ok_or_else(|| format!("there is no format `{text}` to write; known: {}", known()))
+        found.ok_or_else(|| format!("invalid format `{text}`: expected {}", known()))
     }
 }
 
@@ -88,7 +88,7 @@ pub struct Exporter<'a> {
     file: Option<File>,
     target: Target,
     writer: Option<Writer>,
-    /// What the ends of the parts so far have counted.
+    /// The counts of the ends of the parts so far.
     ended: CaptureEnd,
 }
 
@@ -205,7 +205,7 @@ impl LineTally {
         self.0[kind] += 1;
     }
 
-    /// Arrivals are told by their requests too.
+    /// Arrivals are in their requests too.
     fn notes(&self) -> Vec<Note> {
         let counted = Self::KINDS.iter().zip(self.0).filter(|(kind, count)| *count > 0 && **kind != "arrival");
         counted.map(|(kind, count)| Note { what: format!("`{kind}` lines"), count }).collect()

@@ -20,7 +20,7 @@ pub(super) struct MooncakeExport<W: Write> {
     left_out: LineTally,
 }
 
-/// What a block is known by: its hash, or for the last, cut one that of the
+/// The key of a block: its hash, or for the last, cut one that of the
 /// whole prompt.
 type BlockKey = (bool, u64);
 
@@ -60,7 +60,7 @@ impl<W: Write> MooncakeExport<W> {
     }
 }
 
-/// Requests in the order of their arrivals. A turn whose arrival nobody knows
+/// Requests in the order of their arrivals. A turn whose arrival is unknown
 /// comes behind the turn before it.
 fn in_order(requests: Vec<RequestRecord>) -> Vec<RequestRecord> {
     let mut last_ns = 0;
@@ -138,7 +138,7 @@ fn push_ids(
     let full = (request.prompt_tokens / block_size_tokens) as usize;
     if request.block_hashes.len() == full && (full > 0 || request.prompt_hash.is_some()) {
         let mut keys: Vec<Option<BlockKey>> = request.block_hashes.iter().map(|hash| Some((false, hash.0))).collect();
-        // A cut block whose content nobody knows has an id of its own.
+        // A cut block of unknown content has an id of its own.
         keys.resize(blocks, request.prompt_hash.map(|hash| (true, hash.0)));
         for key in keys {
             let next = narrow(ids.len())?;

@@ -9,14 +9,14 @@ use std::fmt;
 use std::io::{self, Write};
 use std::str::FromStr;
 
-use vcr_trace::capture::{CaptureLine, RequestRecord, StepRecord};
+use vcr_trace::capture::{CaptureLine, FinishReason, RequestRecord, StepRecord};
 use vcr_trace::perfetto::PerfettoWriter;
 
 use super::proto;
 use super::tracks::{Slice, TrackSink};
 use crate::summary::scheduler_number;
 
-/// What a trace is written as.
+/// The format of a trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PerfettoFormat {
     /// Trace events as JSON, which `chrome://tracing` reads too.
@@ -41,7 +41,7 @@ impl FromStr for PerfettoFormat {
         match text {
             "json" => Ok(Self::Json),
             "proto" => Ok(Self::Proto),
-            _ => Err(format!("there is no format `{text}`; known: json, proto")),
+            _ => Err(format!("invalid format `{text}`: expected json or proto")),
         }
     }
 }
@@ -164,7 +164,9 @@ impl<'a> PerfettoExport<'a> {
             first_ns: at(request.ttft_ns).map(|ns| ns.min(end_ns)),
             end_ns,
             args: [request.prompt_tokens, request.output_tokens, request.cached_tokens].map(u64::from),
-            ended: request.finish_reason.clone().filter(|reason| reason != "stop" && reason != "length"),
+            ended: request.finish_reason.clone().filter(|reason| {
+                !matches!(FinishReason::parse(reason), Some(FinishReason::Stop | FinishReason::Length))
+            }),
         });
         let Some(mut at_ns) = at(request.ttft_ns) else { return };
         let mut output = |at_ns: u64, tokens: u32| {

@@ -98,7 +98,7 @@ impl<W: Write + Send> ParquetExport<W> {
     }
 }
 
-/// What is not known is empty.
+/// Unknown values are empty.
 fn cells(request: &RequestRecord) -> [String; COLUMNS.len()] {
     let text = |value: &Option<String>| value.clone().unwrap_or_default();
     let time = |value: Option<u64>| value.map_or_else(String::new, |ns| ns.to_string());

@@ -1,4 +1,4 @@
-//! What a trace shows, whatever it is written as.
+//! The tracks of a trace, in any format.
 
 use std::io;
 
@@ -13,7 +13,7 @@ pub(crate) struct Slice<'a> {
     pub(super) args: &'a [(&'a str, u64)],
 }
 
-/// What both formats can show.
+/// The common interface of both formats.
 pub(crate) trait TrackSink {
     /// Names a group of lanes and counters.
     fn process(&mut self, process: u64, name: &str) -> io::Result<()>;

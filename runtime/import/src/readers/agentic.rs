@@ -23,7 +23,7 @@ use crate::{Format, ImportError, ImportOptions, chain};
 /// Mooncake's usual block.
 const MOONCAKE_BLOCK_TOKENS: u32 = 512;
 
-/// What the first row of a file of version 2 says.
+/// The first row of a file of version 2.
 #[derive(Deserialize)]
 struct Header {
     version: u32,

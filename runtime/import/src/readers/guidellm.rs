@@ -9,7 +9,7 @@ use std::io::BufRead;
 use serde::Deserialize;
 use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, Visitor};
 use serde_json::{Map, Value, json};
-use vcr_trace::capture::{CaptureMeta, GapSummary, RequestRecord};
+use vcr_trace::capture::{CaptureMeta, FinishReason, GapSummary, RequestRecord};
 
 use crate::error::{Place, Problem, decode};
 use crate::input::elements::Each;
@@ -17,9 +17,9 @@ use crate::output::{Out, Tally, Timed, checked, since_earliest};
 use crate::time::{duration_ns, started_unix_ns, unix_ns};
 use crate::{Format, ImportError};
 
-/// How the requests of a list ended, by the list's name.
-const LISTS: [(&str, Option<&str>); 3] =
-    [("successful", None), ("incomplete", Some("abort")), ("errored", Some("error"))];
+/// The finish reason of the requests of a list, by the list's name.
+const LISTS: [(&str, Option<FinishReason>); 3] =
+    [("successful", None), ("incomplete", Some(FinishReason::Abort)), ("errored", Some(FinishReason::Error))];
 
 pub(crate) fn read(reader: impl BufRead, name: &str, out: &mut Out<'_>) -> Result<(), ImportError> {
     let mut report = Report {
@@ -50,7 +50,7 @@ pub(crate) fn read(reader: impl BufRead, name: &str, out: &mut Out<'_>) -> Resul
     requests.into_iter().try_for_each(|timed| out.request(timed.record))
 }
 
-/// What has been read so far.
+/// The state of the reader.
 struct Report<'a> {
     name: &'a str,
     tally: &'a mut Tally,
@@ -82,7 +82,7 @@ struct Info {
 }
 
 impl Stats {
-    fn timed(self, ended: Option<&str>) -> Result<Timed, Problem> {
+    fn timed(self, ended: Option<FinishReason>) -> Result<Timed, Problem> {
         let needed = |field: &str, value: Option<u32>| {
             value.ok_or_else(|| {
                 Problem::new(field, "the count is missing; add it, or read leniently to skip the request")
@@ -104,7 +104,7 @@ impl Stats {
             output_tokens,
             ttft_ns: ms("time_to_first_token_ms", self.time_to_first_token_ms)?,
             gap_summary: mean_ns.filter(|_| count > 0).map(|mean_ns| GapSummary { mean_ns, count }),
-            finish_reason: ended.map(str::to_owned),
+            finish_reason: ended.map(|reason| reason.name().to_owned()),
             end_ns,
             error: self.info.error,
             ..RequestRecord::default()

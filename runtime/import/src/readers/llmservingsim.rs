@@ -50,7 +50,7 @@ struct WorkloadRow {
     output_tok_ids: Option<Vec<u32>>,
 }
 
-/// What a run says of itself.
+/// The settings of a run.
 #[derive(Default, Deserialize)]
 struct RunMeta {
     model: Option<String>,
@@ -61,7 +61,7 @@ struct RunMeta {
     dataset_hash: Option<String>,
 }
 
-/// What lies beside a file of requests.
+/// The files beside a file of requests.
 pub(crate) struct Beside {
     folder: PathBuf,
     meta: RunMeta,

@@ -8,7 +8,7 @@ use std::io::BufRead;
 
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
-use vcr_trace::capture::{CaptureMeta, GapSummary, RequestRecord};
+use vcr_trace::capture::{CaptureMeta, FinishReason, GapSummary, RequestRecord};
 
 use crate::error::{Place, Problem, decode};
 use crate::output::{Out, Timed, checked, since_earliest};
@@ -78,7 +78,7 @@ impl TryFrom<Value> for Whole {
 
     fn try_from(value: Value) -> Result<Self, String> {
         let number = value.as_u64().or_else(|| value.as_str()?.parse().ok());
-        number.map(Self).ok_or_else(|| format!("{value} is no whole number of nanoseconds"))
+        number.map(Self).ok_or_else(|| format!("invalid time {value}: expected a whole number of nanoseconds"))
     }
 }
 
@@ -143,7 +143,9 @@ fn of_span(span: Value) -> Result<Option<(Timed, Option<String>)>, Problem> {
     let seconds = |key: &str| match attributes.get(key) {
         None => Ok(None),
         Some(value) => {
-            let number = value.as_f64().ok_or_else(|| Problem::new(key, format!("{value} is no number of seconds")))?;
+            let number = value
+                .as_f64()
+                .ok_or_else(|| Problem::new(key, format!("invalid time {value}: expected a number of seconds")))?;
             duration_ns(key, number, 1e9).map(Some)
         }
     };
@@ -195,22 +197,23 @@ impl Status {
 fn tokens(attributes: &Map<String, Value>, keys: &[&str]) -> Result<Option<u32>, Problem> {
     let Some((key, value)) = keys.iter().find_map(|key| Some((key, attributes.get(*key)?))) else { return Ok(None) };
     let number = value.as_u64().and_then(|number| u32::try_from(number).ok());
-    number.map(Some).ok_or_else(|| Problem::new(key, format!("{value} is no number of tokens")))
+    number.map(Some).ok_or_else(|| Problem::new(key, format!("invalid count {value}: expected a number of tokens")))
 }
 
-/// How a request ended, and in the source's words where ours has none for it.
+/// The finish reason of a request, and the source's word if it has no equivalent.
 fn finish(attributes: &Map<String, Value>, status: &Status) -> (Option<String>, Option<Value>) {
+    let named = |reason: FinishReason| Some(reason.name().to_owned());
     if status.failed() {
-        return (Some("error".to_owned()), None);
+        return (named(FinishReason::Error), None);
     }
     let reasons = attributes.get("gen_ai.response.finish_reasons");
     let reason = reasons.and_then(|reasons| reasons.as_str().or_else(|| reasons.as_array()?.first()?.as_str()));
     let Some(reason) = reason else { return (None, None) };
-    match reason {
-        "stop" | "abort" | "length" | "error" | "repetition" => (Some(reason.to_owned()), None),
-        "max_tokens" => (Some("length".to_owned()), None),
+    match (reason, FinishReason::parse(reason)) {
+        (_, Some(reason)) => (named(reason), None),
+        ("max_tokens", None) => (named(FinishReason::Length), None),
         // Tool calls, filters and the like end by the model's own doing.
-        other => (Some("stop".to_owned()), Some(json!(other))),
+        (other, None) => (named(FinishReason::Stop), Some(json!(other))),
     }
 }
 

@@ -14,7 +14,7 @@ use crate::{Format, ImportError, ImportOptions, chain};
 /// vLLM's usual block.
 const VLLM_BLOCK_TOKENS: NonZeroU32 = NonZeroU32::new(16).expect("it is not zero");
 
-/// What the meta line of a workload says besides: that nobody answered.
+/// A field of the meta line of a workload: that there are no answers.
 pub(crate) fn as_workload() -> Map<String, Value> {
     Map::from_iter([("workload".to_owned(), json!(true))])
 }

@@ -1,4 +1,4 @@
-//! What a capture holds, in numbers.
+//! The contents of a capture, in numbers.
 
 mod quantiles;
 mod steps;
@@ -14,21 +14,21 @@ pub use steps::StepSummary;
 use steps::StepTally;
 pub(crate) use steps::scheduler_number;
 
-/// Concurrencies that are told apart one by one; more are put together.
+/// Concurrencies that are counted one by one; higher ones are put together.
 const MAX_CLASSES: usize = 12;
 
-/// What a capture holds.
+/// The contents of a capture.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Summary {
     /// Its first line.
     pub meta: CaptureMeta,
-    /// Whether it is a workload, which nobody has answered.
+    /// Whether it is a workload, which has no answers.
     pub is_workload: bool,
     /// Engines that presented themselves, else those that requests name.
     pub engines: u64,
     /// Requests.
     pub requests: u64,
-    /// How requests ended: `stop`, ..., `ended` without a reason, `unfinished`.
+    /// Requests by their end: `stop`, ..., `ended` without a reason, `unfinished`.
     pub finished: BTreeMap<String, u64>,
     /// Tokens of prompts.
     pub prompt_tokens: u64,
@@ -64,7 +64,7 @@ pub struct Summary {
     pub mean_concurrency: Option<f64>,
     /// Sessions.
     pub sessions: Option<Sessions>,
-    /// What prompts have in common.
+    /// Shared prefixes of prompts.
     pub prefixes: Option<Prefixes>,
     /// By concurrency at arrival.
     pub classes: Vec<Class>,
@@ -72,7 +72,7 @@ pub struct Summary {
     pub steps: Option<StepSummary>,
     /// Batches of KV events.
     pub kv_batches: u64,
-    /// Where the traffic broke off.
+    /// Breaks of the traffic.
     pub breaks: Vec<Break>,
     /// Whether it has an `end` line.
     pub is_ended: bool,
@@ -81,7 +81,7 @@ pub struct Summary {
 /// Outputs of several tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Bursts {
-    /// How many.
+    /// Their number.
     pub outputs: u64,
     /// Tokens an output, over all outputs.
     pub tokens_per_output: f64,
@@ -92,7 +92,7 @@ pub struct Bursts {
 /// Requests that belong together.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Sessions {
-    /// How many sessions.
+    /// Number of sessions.
     pub count: u64,
     /// Requests that belong to one.
     pub requests: u64,
@@ -100,7 +100,7 @@ pub struct Sessions {
     pub max_turns: u64,
 }
 
-/// What prompts have in common, by the hashes of their full blocks.
+/// Shared prefixes of prompts, by the hashes of their full blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Prefixes {
     /// Full blocks of all prompts.

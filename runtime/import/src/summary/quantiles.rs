@@ -2,18 +2,18 @@
 
 use serde::Serialize;
 
-/// What samples come to. All in the unit of the samples, nanoseconds for times.
+/// A summary of samples. All in the unit of the samples, nanoseconds for times.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Quantiles {
-    /// How many there are.
+    /// Their number.
     pub count: u64,
     /// Their mean.
     pub mean: f64,
-    /// Half of them are no larger.
+    /// Half of them are at most this.
     pub p50: u64,
-    /// Nine of ten are no larger.
+    /// Nine of ten are at most this.
     pub p90: u64,
-    /// 99 of 100 are no larger.
+    /// 99 of 100 are at most this.
     pub p99: u64,
     /// The largest.
     pub max: u64,

@@ -1,4 +1,4 @@
-//! What the step lines of a capture come to.
+//! The summary of the step lines of a capture.
 
 use std::collections::BTreeMap;
 
@@ -8,12 +8,12 @@ use vcr_trace::capture::StepRecord;
 
 use super::quantiles::{Quantiles, Samples};
 
-/// What the steps of a capture come to.
+/// The summary of the steps of a capture.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct StepSummary {
     /// Step lines.
     pub count: u64,
-    /// Between the steps of one engine, by its own clock where it tells it.
+    /// Between the steps of one engine, by its own clock if known.
     pub interval_ns: Option<Quantiles>,
     /// Tokens of a step.
     pub tokens: Option<Quantiles>,

@@ -261,15 +261,8 @@ impl<'a> Keys<'a> {
     }
 }
 
-fn finish_reason(text: &str) -> Result<FinishReason, &'static str> {
-    match text {
-        "error" => Ok(FinishReason::Error),
-        "abort" => Ok(FinishReason::Abort),
-        "length" => Ok(FinishReason::Length),
-        "repetition" => Ok(FinishReason::Repetition),
-        "stop" => Ok(FinishReason::Stop),
-        _ => Err("must be error, abort, length, repetition or stop"),
-    }
+fn finish_reason(text: &str) -> Result<FinishReason, String> {
+    FinishReason::parse(text).ok_or_else(|| format!("must be {}", FinishReason::EXPECTED))
 }
 
 fn token_range(text: &str) -> Result<RangeInclusive<u32>, &'static str> {

@@ -199,7 +199,7 @@ fn start_tokens(
     recorded: Option<&[u32]>,
 ) {
     let structured_output = match &params.structured_outputs {
-        Some(value) if serving.tokens.wants_structure() => crate::json::of_value(value),
+        Some(value) if serving.tokens.wants_structure() => serde_json::to_string(value).unwrap_or_default(),
         _ => String::new(),
     };
     if !structured_output.is_empty() {

@@ -9,7 +9,6 @@ use vcr_wire::{EngineCoreRequest, FinishReason, SamplingParams, StopReason};
 
 use crate::counters::Counters;
 use crate::error::LiveError;
-use crate::json;
 
 /// A capture for playback.
 #[derive(Clone)]
@@ -129,7 +128,6 @@ impl RecordedTimes {
 
 /// The parameters that decide an answer, as `vcr record` writes them.
 fn deciding_params(params: &SamplingParams) -> Map<String, Value> {
-    let text = |value: Option<&vcr_wire::Value>| value.map(|value| serde_json::from_str(&json::of_value(value)));
     let logit_bias = params.logit_bias.as_ref().map(|bias| {
         let pairs = bias.0.iter().map(|(token, bias)| (token.to_string(), Value::from(*bias)));
         pairs.collect::<Map<_, _>>()
@@ -149,7 +147,7 @@ fn deciding_params(params: &SamplingParams) -> Map<String, Value> {
         ("seed", params.seed.map_or(Value::Null, |seed| seed.as_u64().map_or(seed.as_i64().into(), Value::from))),
         ("stop", stop.into()),
         ("stop_token_ids", params.stop_token_ids.clone().into()),
-        ("structured_outputs", text(params.structured_outputs.as_ref()).and_then(Result::ok).unwrap_or_default()),
+        ("structured_outputs", serde_json::to_value(&params.structured_outputs).unwrap_or_default()),
         ("temperature", params.temperature.into()),
         ("thinking_token_budget", params.thinking_token_budget.into()),
         ("top_k", params.top_k.into()),
@@ -160,13 +158,7 @@ fn deciding_params(params: &SamplingParams) -> Map<String, Value> {
 
 /// A request that was not over when the capture ended was ended by that.
 fn finish_reason(name: Option<&str>) -> FinishReason {
-    match name {
-        Some("stop") => FinishReason::Stop,
-        Some("length") => FinishReason::Length,
-        Some("error") => FinishReason::Error,
-        Some("repetition") => FinishReason::Repetition,
-        _ => FinishReason::Abort,
-    }
+    name.and_then(FinishReason::parse).unwrap_or(FinishReason::Abort)
 }
 
 /// The requests of one engine in the capture.

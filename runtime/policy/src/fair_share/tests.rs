@@ -173,10 +173,15 @@ fn caps_are_said_once_of_each_request() {
 
 #[test]
 fn weights_that_make_no_sense_are_named() {
-    let error = |config: FairShareConfig| alloc::string::ToString::to_string(&config.build().expect_err("no sense"));
+    let error = |config: FairShareConfig| {
+        let error = config.build().expect_err("no sense");
+        (error.field(), alloc::string::ToString::to_string(&error))
+    };
     let weights = BTreeMap::from([(3, 0.0)]);
-    let told = error(FairShareConfig { weights, ..FairShareConfig::default() });
-    assert_eq!(told, "the weight of tenant 3 in `weights` must be from 0.01 to 100, but is 0");
-    let told = error(FairShareConfig { default_weight: f64::INFINITY, ..FairShareConfig::default() });
-    assert!(told.starts_with("`default_weight` must be"), "{told}");
+    let (field, text) = error(FairShareConfig { weights, ..FairShareConfig::default() });
+    assert_eq!(text, "the weight of tenant 3 in `weights` must be from 0.01 to 100, but is 0");
+    assert_eq!(field, "weights");
+    let (field, text) = error(FairShareConfig { default_weight: f64::INFINITY, ..FairShareConfig::default() });
+    assert!(text.starts_with("`default_weight` must be"), "{text}");
+    assert_eq!(field, "default_weight");
 }

@@ -91,7 +91,7 @@ fn gaps_are_by_the_engines_clock_and_the_first_token_by_ours() {
         let load = Load { running: count, waiting: 1, prefill_tokens: Some(8) };
         open.output(&tokens(&vec![0; count as usize]), stamp(at_ns, engine_ns), Some(&load));
     }
-    let record = open.ended(2500, "length");
+    let record = open.ended(2500, FinishReason::Length);
     assert_eq!((record.ttft_ns, record.gap_ns), (Some(500), vec![30, 50]));
     assert_eq!((record.first_tokens, record.gap_tokens), (None, Some(vec![3, 1])));
     assert_eq!((record.output_tokens, record.end_ns), (5, Some(1500)));
@@ -139,13 +139,13 @@ fn errors_and_stops_are_kept() {
     let error = RequestError { code: "validation_error".to_owned(), message: "no".to_owned(), retryable: false };
     let mut open = arrived(prompt(&[1]), &DETAIL);
     open.output(&EngineCoreOutput { error: Some(error), ..EngineCoreOutput::default() }, stamp(1, 1), None);
-    let record = open.ended(2000, reason_name(FinishReason::Error));
+    let record = open.ended(2000, FinishReason::Error);
     assert_eq!(record.error.as_deref(), Some("validation_error: no"));
     assert_eq!((record.ttft_ns, record.output_tokens, record.end_ns), (None, 0, Some(1000)));
 
     let mut open = arrived(prompt(&[1]), &DETAIL);
     open.output(&EngineCoreOutput { stop_reason: Some(StopReason::Token(7)), ..tokens(&[7]) }, stamp(1, 1), None);
-    assert_eq!(open.ended(1, "stop").stop_reason, Some(json!(7)));
+    assert_eq!(open.ended(1, FinishReason::Stop).stop_reason, Some(json!(7)));
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! How the value of a metric is compared with a limit.
+//! Comparisons of a metric's value with a limit.
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Comparison {

@@ -8,11 +8,8 @@ use crate::assertion::malformed::Malformed;
 use crate::assertion::statistic::Statistic;
 use crate::script::suggestion::{did_you_mean, nearest};
 
-/// Its name among the metrics.
-pub(crate) const NAME: &str = "goodput";
-
-/// The latencies by the names that vLLM's benchmark and Dynamo give them. Both
-/// take the ITL of a request for the mean of its gaps.
+/// The latencies by their names in vLLM's benchmark and Dynamo. In both the ITL of a request
+/// is the mean of its gaps.
 const LATENCIES: [(&str, SloMetric); 6] = [
     ("ttft", SloMetric::Ttft),
     ("tpot", SloMetric::Tpot),
@@ -30,7 +27,7 @@ pub(crate) struct Slo {
     limit_ns: u64,
 }
 
-/// Reads what follows the `{` of `text`: limits, and perhaps `workload:NAME`.
+/// Reads the part of `text` after `{`: limits, and optionally `workload:NAME`.
 pub(crate) fn parse(text: &str, rest: &str) -> Result<(Option<String>, Vec<Slo>), Malformed> {
     let Some(inner) = rest.trim().strip_suffix('}') else {
         return Err(Malformed { message: format!("`{text}` has no closing `}}`"), hint: Some(form()) });
@@ -47,7 +44,7 @@ pub(crate) fn parse(text: &str, rest: &str) -> Result<(Option<String>, Vec<Slo>)
     if slos.is_empty() { Err(without_limits()) } else { Ok((workload, slos)) }
 }
 
-/// The error of a goodput that says no limits.
+/// The error of a goodput without limits.
 pub(crate) fn without_limits() -> Malformed {
     Malformed { message: "`goodput` needs latency limits".to_owned(), hint: Some(form()) }
 }
@@ -77,8 +74,8 @@ fn slo(part: &str) -> Result<Slo, Malformed> {
     Ok(Slo { metric: *metric, comparison, limit_ns })
 }
 
-/// The requests that kept all limits: their number, how many a second, or their
-/// share of all that arrived.
+/// The requests that met all limits: their number, their number per second, or their share of
+/// all that arrived.
 pub(crate) fn observe(report: &Report, workload: Option<&str>, slos: &[Slo], statistic: Statistic) -> Option<f64> {
     let keeps: Vec<_> = slos
         .iter()

@@ -1,10 +1,10 @@
-//! Assertions that cannot be read.
+//! Errors of assertions.
 
 use std::fmt;
 
 use crate::script::error::Thrown;
 
-/// Something wrong with an assertion as it is written.
+/// An assertion that is not well-formed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Malformed {
     pub(crate) message: String,

@@ -1,4 +1,4 @@
-//! What can be told of a script before it runs.
+//! Checks of a script before it runs.
 //!
 //! Assertions that are written out as texts are checked here, so that a mistyped
 //! metric does not cost the runs before it, and drawn runs are asked for what they need.

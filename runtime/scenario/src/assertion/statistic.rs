@@ -1,4 +1,4 @@
-//! What a metric can be asked for: percentiles, means, counts, rates, shares.
+//! Statistics of metrics: percentiles, means, counts, rates, shares.
 
 use vcr_cluster::metrics::{MetricInfo, MetricKind, Unit};
 use vcr_units as units;

@@ -1,7 +1,7 @@
 //! What an assertion is about: a metric, of the whole run or of one workload.
 
-use vcr_cluster::metrics::{Counter, Gauge, MetricInfo, MetricKind, Trend, Unit};
-use vcr_cluster::{MetricsReport, Report, TrendReport, report_name};
+use vcr_cluster::metrics::{Metric, MetricInfo, Scope};
+use vcr_cluster::{MetricsReport, Report, TrendReport};
 
 use crate::assertion::goodput::{self, Slo};
 use crate::assertion::malformed::Malformed;
@@ -17,43 +17,12 @@ pub(crate) struct Subject {
     slos: Vec<Slo>,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Metric {
-    Trend(Trend),
-    Counter(Counter),
-    Gauge(Gauge),
-    Goodput,
-}
-
-impl Metric {
-    fn all() -> impl Iterator<Item = Self> {
-        let trends = Trend::ALL.iter().map(|&trend| Self::Trend(trend));
-        let counters = Counter::ALL.iter().map(|&counter| Self::Counter(counter));
-        let gauges = Gauge::ALL.iter().map(|&gauge| Self::Gauge(gauge));
-        trends.chain(counters).chain(gauges).chain([Self::Goodput])
-    }
-
-    fn info(self) -> MetricInfo {
-        match self {
-            Self::Trend(trend) => trend.info(),
-            Self::Counter(counter) => counter.info(),
-            Self::Gauge(gauge) => gauge.info(),
-            Self::Goodput => MetricInfo {
-                name: goodput::NAME,
-                unit: Unit::Ratio,
-                kind: MetricKind::Goodput,
-                help: "Requests that completed within latency limits.",
-            },
-        }
-    }
-}
-
 impl Subject {
     /// Reads `name` or `name{workload:NAME}`; the unit suffix of reports may be
     /// left on.
     pub(crate) fn parse(text: &str) -> Result<Self, Malformed> {
         let (name, workload) = match text.split_once('{') {
-            Some((name, rest)) if name.trim() == goodput::NAME => {
+            Some((name, rest)) if name.trim() == Metric::Goodput.info().name => {
                 let (workload, slos) = goodput::parse(text, rest)?;
                 return Ok(Self { metric: Metric::Goodput, workload, slos });
             }
@@ -67,7 +36,8 @@ impl Subject {
                 (name.trim(), Some(workload))
             }
         };
-        let found = Metric::all().find(|metric| metric.info().name == name || report_name(metric.info()) == name);
+        let is_named = |metric: &Metric| metric.info().name == name || metric.info().report_name() == name;
+        let found = Metric::all().find(is_named);
         let Some(metric) = found else {
             let close = nearest(name, Metric::all().map(|metric| metric.info().name));
             let known: Vec<&str> = Metric::all().map(|metric| metric.info().name).collect();
@@ -78,8 +48,10 @@ impl Subject {
             return Err(goodput::without_limits());
         }
         let subject = Self { metric, workload: workload.map(str::to_owned), slos: Vec::new() };
-        if subject.workload.is_some() && subject.is_of_engines() {
-            return Err(Malformed::new(format!("`{name}` belongs to engines and cannot be told apart by workload")));
+        if subject.workload.is_some() && metric.info().scope == Scope::Run {
+            return Err(Malformed::new(format!(
+                "`{name}` is a metric of engines, which cannot be asked of one workload"
+            )));
         }
         Ok(subject)
     }
@@ -110,13 +82,6 @@ impl Subject {
         }
     }
 
-    fn is_of_engines(&self) -> bool {
-        matches!(
-            self.metric,
-            Metric::Trend(Trend::StepTime | Trend::BatchSize) | Metric::Gauge(Gauge::Duration | Gauge::KvPeakUsage)
-        ) || matches!(self.metric, Metric::Counter(counter) if counter.is_of_whole_run())
-    }
-
     /// The value, in milliseconds for times; none without samples.
     pub(crate) fn observe(&self, report: &Report, statistic: Statistic) -> Option<f64> {
         let metrics: &MetricsReport = match &self.workload {
@@ -124,22 +89,15 @@ impl Subject {
             None => &report.metrics,
         };
         match self.metric {
-            Metric::Gauge(gauge) => metrics.gauges.get(&report_name(gauge.info())).copied(),
-            Metric::Counter(counter) => match statistic {
-                // Reports leave out occasional counters that are 0.
-                Statistic::Rate => {
-                    let rate = metrics.rates_per_s.get(counter.info().name).copied();
-                    rate.or(counter.is_occasional().then_some(0.0))
-                }
-                _ => {
-                    let count = metrics.counters.get(counter.info().name).map(|&count| count as f64);
-                    count.or(counter.is_occasional().then_some(0.0))
-                }
-            },
+            Metric::Gauge(gauge) => metrics.gauge(gauge),
+            Metric::Counter(counter) => Some(match statistic {
+                Statistic::Rate => metrics.rate_per_s(counter),
+                _ => metrics.count(counter) as f64,
+            }),
             Metric::Trend(trend) => {
-                let summary = metrics.trends.get(&report_name(trend.info()))?;
+                let summary = metrics.trend(trend)?;
                 match statistic {
-                    Statistic::Percentile(percent) => listed_percentile(summary, percent)
+                    Statistic::Percentile(percent) => listed_percentile(&summary, percent)
                         .or_else(|| report.percentile(trend, self.workload.as_deref(), percent)),
                     Statistic::Mean => Some(summary.mean),
                     Statistic::Min => Some(summary.min),

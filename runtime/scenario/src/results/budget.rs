@@ -1,4 +1,4 @@
-//! How large the files of steps may become together.
+//! A limit on the total size of the files of steps.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -6,8 +6,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// What is left of the bytes that files may have together. Runs side by side
-/// share it; whether it suffices does not depend on which of them is faster.
+/// Bytes left of the total size of files. Parallel runs share it; whether it suffices does
+/// not depend on their order.
 #[derive(Debug)]
 pub(crate) struct Budget {
     limit_bytes: u64,
@@ -39,7 +39,7 @@ impl Counted {
 
 impl Write for Counted {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        // The file is going to be removed.
+        // The file will be removed.
         if self.budget.is_spent() {
             return Ok(bytes.len());
         }

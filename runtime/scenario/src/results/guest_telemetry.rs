@@ -11,11 +11,10 @@ use serde::Serialize;
 use vcr_core::PluginContext;
 use vcr_guest::{FailureSink, GaugeSummary, GuestModule, Note, NoteSink, Told};
 
-/// The guests of a scenario, and all that they tell.
+/// The guests of a scenario and their telemetry.
 #[derive(Default)]
 pub(crate) struct Recorder {
-    /// Whether the course of gauges, annotations and lines is kept: where there
-    /// are files to write them to.
+    /// Whether values of gauges over time, annotations and lines are kept, for files.
     keeps_course: bool,
     state: Mutex<State>,
 }
@@ -31,7 +30,7 @@ struct Guest {
     config_json: String,
 }
 
-/// Whose instance, in the order in which instances are listed.
+/// Identifies an instance; in the order of the listing.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct InstanceKey {
     /// Index of the guest in the order in which the script made them.
@@ -41,8 +40,7 @@ struct InstanceKey {
     engine: Option<u32>,
 }
 
-/// What the instances of one instance told, one after another where the engine was
-/// restarted.
+/// Telemetry at one place of a run; several instances in turn if the engine was restarted.
 struct PluginNotes {
     keeps_course: bool,
     notes: Mutex<Notes>,
@@ -94,7 +92,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// What one instance of a run told, and whose it is.
+/// Telemetry of one instance of a run, and its place.
 pub(crate) struct InstanceTelemetry {
     pub(crate) guest: String,
     pub(crate) pool: String,
@@ -107,7 +105,7 @@ impl Recorder {
         Self { keeps_course, ..Self::default() }
     }
 
-    /// Lists a guest that the script has made, and gives its number.
+    /// Lists a guest of the script; returns its number.
     pub(crate) fn list(&self, module: &GuestModule, config_json: &str) -> usize {
         let mut state = lock(&self.state);
         state.guests.push(Guest { module: module.clone(), config_json: config_json.to_owned() });
@@ -125,18 +123,18 @@ impl Recorder {
         Arc::clone(lock(&self.state).instances.entry(key).or_insert_with(fresh))
     }
 
-    /// Who hears the instances of guest number `guest` at `instance`.
+    /// The sink for notes of guest number `guest` at `instance`.
     pub(crate) fn sink(&self, guest: usize, instance: &PluginContext<'_>) -> Arc<dyn NoteSink> {
         self.instance(guest, instance)
     }
 
-    /// Who hears that an instance there has failed and its fallback goes on.
+    /// The sink for failures of an instance there, after which its fallback continues.
     pub(crate) fn failure_sink(&self, guest: usize, instance: &PluginContext<'_>) -> FailureSink {
         let notes = self.instance(guest, instance);
         Arc::new(move |reason| lock(&notes.notes).failures.push(reason.to_owned()))
     }
 
-    /// What was told in a run that is over, in order.
+    /// The telemetry of a run that has ended, in order.
     pub(crate) fn of_run(&self, run: &str) -> Vec<InstanceTelemetry> {
         let state = lock(&self.state);
         let instances = state.instances.iter().filter(|(key, _)| key.run == run);
@@ -154,7 +152,7 @@ impl Recorder {
         lock(&self.state).instances.retain(|key, _| key.run != run);
     }
 
-    /// The guests that had a instance in any run, in the order of the script.
+    /// The guests that had an instance in any run, in the order of the script.
     pub(crate) fn reports(&self) -> Vec<GuestReport> {
         let state = lock(&self.state);
         let mut reports: Vec<(usize, GuestReport)> = Vec::new();
@@ -190,14 +188,14 @@ pub struct GuestReport {
     pub api_version: String,
     /// Its config.
     pub config: serde_json::Value,
-    /// Engines and pools that it decided for, over all runs.
+    /// Engines and pools that it served, over all runs.
     pub instances: u64,
-    /// Instances that failed and whose fallback went on.
+    /// Instances that failed and were replaced by their fallback.
     pub failures: u64,
     /// The first of these failures, in the order of runs and engines.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub first_failure: Option<String>,
-    /// What it told, by instance; instances where it told nothing are left out.
+    /// Its telemetry by instance, without instances that sent none.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub told: Vec<InstanceReport>,
 }
@@ -210,7 +208,7 @@ impl GuestReport {
             world: module.world().name(),
             digest: module.digest().to_owned(),
             api_version: module.api_version().to_string(),
-            // It was made of a value of the script.
+            // It was made from a value of the script.
             config: serde_json::from_str(config_json).unwrap_or_default(),
             instances: 0,
             failures: 0,
@@ -220,14 +218,14 @@ impl GuestReport {
     }
 }
 
-/// What a guest told at one engine or pool of a run.
+/// Telemetry of a guest at one engine or pool of a run.
 #[derive(Clone, Debug, Serialize)]
 pub struct InstanceReport {
     /// Name of the run.
     pub run: String,
     /// Name of the pool.
     pub pool: String,
-    /// Index of the engine in the pool; absent where the guest serves all of it.
+    /// Index of the engine in the pool; absent if the guest serves the whole pool.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub engine: Option<u32>,
     /// Totals of its counters.
@@ -236,9 +234,9 @@ pub struct InstanceReport {
     /// Its gauges.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub gauges: BTreeMap<String, GaugeReport>,
-    /// Notes that were dropped, because they were too many or not allowed.
+    /// Dropped notes: too many, or not allowed.
     pub dropped: u64,
-    /// Failures after which the fallback went on.
+    /// Failures after which the fallback continued.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub failures: Vec<String>,
 }
@@ -248,9 +246,9 @@ pub struct InstanceReport {
 pub struct GaugeReport {
     /// The latest value.
     pub last: f64,
-    /// The least value.
+    /// The smallest value.
     pub min: f64,
-    /// The greatest value.
+    /// The largest value.
     pub max: f64,
 }
 

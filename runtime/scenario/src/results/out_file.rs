@@ -4,8 +4,8 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-/// What `steps.jsonl` and `trace.json` may have together, over all runs, where
-/// nobody has asked for them by name.
+/// Maximum bytes of `steps.jsonl` and `trace.json` together, over all runs, unless they are
+/// requested by name.
 pub const STEPS_LIMIT_BYTES: u64 = 128_000_000;
 
 /// A file of `vcr run --out`.
@@ -13,21 +13,21 @@ pub const STEPS_LIMIT_BYTES: u64 = 128_000_000;
 pub enum OutFile {
     /// The results, with all assertions.
     Report,
-    /// A line for each request.
+    /// One line per request.
     Requests,
-    /// A line for each step of each engine.
+    /// One line per step of each engine.
     Steps,
     /// A trace for Perfetto.
     Trace,
-    /// What guests log; only there where one has logged.
+    /// Log lines of guests; absent without any.
     Guests,
 }
 
 impl OutFile {
-    /// All of them, in the order in which they are listed.
+    /// All files, in the order of the listing.
     pub const ALL: [Self; 5] = [Self::Report, Self::Requests, Self::Steps, Self::Trace, Self::Guests];
 
-    /// What it is called on the command line.
+    /// Its name on the command line.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -39,7 +39,7 @@ impl OutFile {
         }
     }
 
-    /// What it is called in the folder.
+    /// Its name in the folder.
     #[must_use]
     pub fn file_name(self) -> &'static str {
         match self {

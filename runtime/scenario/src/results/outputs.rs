@@ -1,4 +1,4 @@
-//! Writing the files that a scenario leaves.
+//! Writes the output files of a scenario.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
@@ -20,7 +20,7 @@ use crate::results::run_files::{EnginePlace, RunFiles};
 pub(crate) struct Outputs {
     rule: vcr_output::Outputs,
     folder: Option<OutputFolder>,
-    /// Of what is written to the folder.
+    /// Files of the folder.
     wanted: BTreeSet<OutFile>,
     /// For the files that grow with the number of steps.
     budget: Arc<Budget>,
@@ -30,7 +30,7 @@ pub(crate) struct Outputs {
     opened: BTreeSet<usize>,
 }
 
-/// What was written to the folder of `--out`.
+/// The files that were written to the folder of `--out`.
 #[derive(Default)]
 pub(crate) struct Written {
     pub(crate) names: Vec<&'static str>,
@@ -60,7 +60,7 @@ impl Outputs {
         self.rule.reads(path)
     }
 
-    /// Whether what guests tell in the course of a run is written anywhere.
+    /// Whether telemetry of guests over time is written to any file.
     pub(crate) fn wants_course(&self) -> bool {
         self.wants(OutFile::Trace) || self.wants(OutFile::Guests)
     }
@@ -69,8 +69,7 @@ impl Outputs {
         self.folder.is_some() && self.wanted.contains(&file) && !(file.is_of_steps() && self.budget.is_spent())
     }
 
-    /// Opens the parts of run number `index`; none if nothing is written of a run
-    /// while it goes on.
+    /// Opens the parts of run number `index`; none if nothing is written during runs.
     pub(crate) fn open_run(
         &mut self,
         index: usize,
@@ -85,14 +84,14 @@ impl Outputs {
         opened.map(Some).map_err(|source| self.error(source))
     }
 
-    /// A failure of the drafts, as one of the folder that they go to.
+    /// An error of the drafts as one of their folder.
     pub(crate) fn error(&self, source: io::Error) -> OutputError {
         let folder = self.folder.as_ref().map_or(Path::new(""), |folder| folder.path());
         OutputError::Folder { path: folder.to_owned(), source }
     }
 
-    /// Writes the report and the requests, joins the parts, and gives all of them
-    /// their names.
+    /// Writes the report and the requests, joins the parts, and renames all drafts to their
+    /// final names.
     pub(crate) fn finish(mut self, runs: &[Arc<Report>], report: &impl Serialize) -> Result<Written, OutputError> {
         let mut written = Written::default();
         let mut files = Vec::new();

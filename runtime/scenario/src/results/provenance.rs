@@ -1,4 +1,4 @@
-//! What a report was made from: the files that the script names, by digest, and
+//! Provenance of a report: digests of the files that the script names, and the vLLM versions
 //! whose scheduling rules its engines follow.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -18,7 +18,7 @@ pub struct Input {
     pub kind: &'static str,
     /// Its path as the script names it; of a folder, that of the file in it.
     pub path: String,
-    /// SHA-256 of the file as it is, packed or not, as hex.
+    /// SHA-256 of the file's bytes, compressed or not, as hex.
     pub sha256: String,
 }
 
@@ -32,17 +32,17 @@ pub(crate) struct Inputs {
 }
 
 impl Inputs {
-    /// Notes a file or folder that the script calls `path`.
+    /// Records a file or folder that the script calls `path`.
     pub(crate) fn named(&mut self, kind: &'static str, path: &str, resolved: PathBuf) {
         self.named.insert((path.to_owned(), kind), resolved);
     }
 
-    /// Notes a guest with the digest of its component.
+    /// Records a guest with the digest of its component.
     pub(crate) fn guest(&mut self, path: &str, sha256: &str) {
         self.guests.insert(path.to_owned(), sha256.to_owned());
     }
 
-    /// Notes whose rules the engines of a run follow.
+    /// Records the scheduler rules of a run's engines.
     pub(crate) fn engines_of(&mut self, topology: &Topology) {
         for pool in topology.pools() {
             match &pool.engine {
@@ -62,7 +62,7 @@ impl Inputs {
         self.rules.iter().copied().collect()
     }
 
-    /// Reads and digests all of them.
+    /// Reads and digests all files.
     ///
     /// # Errors
     /// When a file can no longer be read; the path is in the message.
@@ -84,11 +84,7 @@ impl Inputs {
 
 /// SHA-256 of bytes, as hex.
 pub(crate) fn sha256_of(bytes: &[u8]) -> String {
-    hex(Sha256::digest(bytes).as_slice())
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+    hex::encode(Sha256::digest(bytes))
 }
 
 /// The file called `name`, or all files in the folder of that name and below, or
@@ -127,7 +123,7 @@ fn digest_of(path: &Path) -> io::Result<String> {
         let (mut file, mut hash, mut buffer) = (File::open(path)?, Sha256::new(), vec![0; BUFFER_BYTES]);
         loop {
             match file.read(&mut buffer)? {
-                0 => return Ok(hex(hash.finalize().as_slice())),
+                0 => return Ok(hex::encode(hash.finalize())),
                 bytes => hash.update(&buffer[..bytes]),
             }
         }

@@ -1,9 +1,7 @@
-//! The parts of one run in the files of `--out DIR`: its steps, its trace and what
-//! its guests log.
+//! The parts of one run in the files of `--out DIR`: steps, trace and logs of guests.
 //!
-//! Runs may go on side by side, so each writes parts of its own, and the parts
-//! are joined in the order of the runs: the files are the same whatever the
-//! thread count.
+//! Runs may be parallel, so each writes parts of its own, and the parts are joined in the
+//! order of the runs: the files do not depend on the thread count.
 
 use std::fs::{self, File};
 use std::io::{self, BufWriter, Write};
@@ -23,7 +21,7 @@ use crate::results::budget::{Budget, Counted};
 use crate::results::guest_telemetry::InstanceTelemetry;
 use crate::results::out_file::{OutFile, part};
 
-/// Where an engine of a run is, or one rank of it.
+/// The place of an engine of a run, or of one of its ranks.
 pub(crate) struct EnginePlace {
     pool: String,
     /// Index in the pool, over all ranks.
@@ -32,7 +30,7 @@ pub(crate) struct EnginePlace {
 }
 
 impl EnginePlace {
-    /// All that there can be in a cluster, in the order of a run.
+    /// All places of a cluster, in the order of a run.
     pub(crate) fn all_of(topology: &Topology) -> Vec<Self> {
         let place = |pool: &PoolConfig, index| {
             let name = format!("{} {}", pool.name, pool.rank_name(index));
@@ -49,7 +47,7 @@ pub(crate) struct RunFiles {
     /// By engine of the run.
     engines: Vec<EnginePlace>,
     process: u64,
-    /// Where the parts lie.
+    /// The folder of the parts.
     drafts: PathBuf,
     budget: Arc<Budget>,
     steps: Option<BufWriter<Counted>>,
@@ -57,15 +55,15 @@ pub(crate) struct RunFiles {
     /// By engine of the run.
     logs: Vec<EngineSteps>,
     trace: Option<PerfettoWriter<BufWriter<Counted>>>,
-    /// The first error of an observation, which has nobody to report it to.
+    /// The first error of an observation; observers cannot return one.
     failure: Option<io::Error>,
 }
 
-/// The step log of one engine, as far as it is not written.
+/// The part of an engine's step log that is not written yet.
 #[derive(Default)]
 struct EngineSteps {
     log: EngineLog,
-    /// A schedule is in the line that is being put together.
+    /// Whether the current line has a schedule.
     scheduled: bool,
     /// Requests that came after that schedule, and so belong to the next line.
     submitted_later: Vec<u64>,
@@ -125,7 +123,7 @@ impl RunFiles {
         })
     }
 
-    /// Whether anything is written of single steps.
+    /// Whether any file has single steps.
     pub(crate) fn wants_steps(&self) -> bool {
         (self.steps.is_some() || self.trace.is_some()) && !self.budget.is_spent()
     }
@@ -140,7 +138,7 @@ impl RunFiles {
             let name = entry.file_name();
             let is_of = |file: OutFile| name.to_string_lossy().starts_with(file.file_name());
             if is_of(OutFile::Steps) || is_of(OutFile::Trace) {
-                // Another run may have been faster, and the folder goes in the end.
+                // Another run may have removed it; the folder is removed at the end.
                 let _ = fs::remove_file(entry.path());
             }
         }
@@ -209,7 +207,7 @@ impl RunFiles {
             Incident::Off => "off",
         };
         if matches!(incident, Incident::Crash | Incident::Off) {
-            // Another engine takes its place; steps in flight came to nothing.
+            // A new engine replaces it; steps in flight are lost.
             self.write_line(worker, None);
             self.logs[worker as usize] = EngineSteps::default();
         }
@@ -219,8 +217,8 @@ impl RunFiles {
         }
     }
 
-    /// Writes what an engine's log has; the step whose result is in it took
-    /// place between the two times.
+    /// Writes the content of an engine's log; its step lasted from the first to the second
+    /// time.
     fn write_line(&mut self, worker: u32, times_ns: Option<(u64, u64)>) {
         let Some(mut line) = self.logs[worker as usize].take_line() else { return };
         line.settings = self.logs[worker as usize].settings.take();
@@ -267,7 +265,7 @@ impl RunFiles {
         trace.counter(self.process, &self.engines[step.worker as usize].name, step.start_ns, &counters)
     }
 
-    /// Writes what guests told and the spans of requests, and closes the parts.
+    /// Writes telemetry of guests and the spans of requests, and closes the parts.
     pub(crate) fn finish(mut self, report: &Report, instances: &[InstanceTelemetry]) -> io::Result<()> {
         if self.wants_steps() {
             for worker in 0..self.logs.len() as u32 {
@@ -296,8 +294,8 @@ impl RunFiles {
         Ok(())
     }
 
-    /// The courses of gauges, and annotations on the track of the engine; those
-    /// of a guest that serves a whole pool have a track before all engines.
+    /// Gauges over time, and annotations on the track of the engine; those of a guest that
+    /// serves a whole pool have a track before all engines.
     fn trace_notes(&mut self, instance: &InstanceTelemetry) -> io::Result<()> {
         let (place, thread) = match instance.engine {
             Some(engine) => {

@@ -1,4 +1,4 @@
-//! What one scenario run remembers while its script executes.
+//! State of a scenario while its script executes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -26,9 +26,9 @@ pub(crate) struct Context {
     pub(crate) folder: PathBuf,
     pub(crate) options: RunOptions,
     pub(crate) reporter: Arc<dyn Reporter>,
-    /// The guests, and what they tell.
+    /// The guests and their telemetry.
     pub(crate) recorder: Arc<Recorder>,
-    /// The longest that a call of a guest may take, for live engines.
+    /// Maximum duration of a guest's call, for live engines.
     pub(crate) guest_wall_time: Option<Duration>,
     pub(crate) meter: Meter,
     state: Mutex<State>,
@@ -36,7 +36,7 @@ pub(crate) struct Context {
 
 #[derive(Default)]
 pub(crate) struct State {
-    /// Parameters the script has asked for, with their values as text.
+    /// Parameters of the script, with their values as text.
     pub(crate) parameters: BTreeMap<String, String>,
     pub(crate) runs: Vec<Arc<Report>>,
     pub(crate) run_names: RunNames,
@@ -44,7 +44,7 @@ pub(crate) struct State {
     /// What assertions in the script may ask of drawn runs.
     pub(crate) watched: Vec<Watched>,
     pub(crate) outputs: Option<Outputs>,
-    /// What the script has read.
+    /// Files that the script has read.
     pub(crate) inputs: Inputs,
     /// Guests and traces are loaded once, however often they are named.
     pub(crate) guests: BTreeMap<PathBuf, GuestModule>,

@@ -1,4 +1,4 @@
-//! What goes wrong with a scenario, and whose fault it is.
+//! Errors of scenarios, and who is to blame.
 
 use std::fmt;
 
@@ -11,7 +11,7 @@ use crate::script::limits::{
 };
 use crate::script::suggestion::{did_you_mean, nearest};
 
-/// Whose fault an error is; decides the exit code.
+/// Who is to blame for an error; decides the exit code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Blame {
     /// The script, a file it names, or an argument.
@@ -21,7 +21,7 @@ pub enum Blame {
 }
 
 impl Blame {
-    /// Whose fault the end of a run is, and what to do about it, if that can be said.
+    /// Who is to blame for a failed run, and what to do about it, if known.
     #[must_use]
     pub fn of(error: &SimError) -> (Self, Option<&'static str>) {
         match error {
@@ -44,13 +44,13 @@ impl Blame {
 /// A failed scenario.
 #[derive(Clone, Debug)]
 pub struct ScenarioError {
-    /// Whose fault it is.
+    /// Who is to blame.
     pub blame: Blame,
     /// The script's name.
     pub file: String,
     /// Line and column (from 1) in the script, where known.
     pub at: Option<(usize, usize)>,
-    /// What failed; one problem a line.
+    /// What failed; one problem per line.
     pub message: String,
     /// What to do.
     pub hint: Option<String>,
@@ -68,7 +68,7 @@ impl fmt::Display for ScenarioError {
 
 impl std::error::Error for ScenarioError {}
 
-/// What a vocabulary function throws through the script engine.
+/// An error that a vocabulary function throws through the script engine.
 #[derive(Clone, Debug)]
 pub(crate) struct Thrown {
     pub(crate) blame: Blame,
@@ -91,10 +91,10 @@ impl Thrown {
     }
 }
 
-/// What vocabulary functions return.
+/// The result of vocabulary functions.
 pub(crate) type Scripted<T> = Result<T, Box<EvalAltResult>>;
 
-/// Whether it is no error of the script: somebody has stopped it.
+/// Whether the script was stopped from outside.
 pub(crate) fn is_stopped(error: &EvalAltResult) -> bool {
     matches!(innermost(error), EvalAltResult::ErrorTerminated(..))
 }
@@ -148,8 +148,8 @@ pub(crate) fn from_parser(file: &str, source: &str, error: &ParseError) -> Scena
     ScenarioError { blame: Blame::Input, file: file.to_owned(), at, message, hint }
 }
 
-/// The last `{` before a position that stands where a value is expected, so that a
-/// map was probably meant; line and column from 1.
+/// The last `{` before a position where a value is expected, so that a map was probably
+/// meant; line and column from 1.
 fn opened_block(source: &str, (error_line, error_column): (usize, usize)) -> Option<(usize, usize)> {
     let mut found = None;
     let mut before = '\n';
@@ -169,7 +169,7 @@ fn opened_block(source: &str, (error_line, error_column): (usize, usize)) -> Opt
     found
 }
 
-/// The limit that a value exceeds, by what the script engine calls its size.
+/// The limit that a value exceeds, by the script engine's name for its size.
 fn most_of(what: &str) -> String {
     if what.contains("string") {
         format!("at most {MAX_STRING_BYTES} bytes of text")
@@ -210,7 +210,7 @@ fn innermost(error: &EvalAltResult) -> &EvalAltResult {
     }
 }
 
-/// The text of an error without its position, which is told apart.
+/// The text of an error without its position, which is reported separately.
 fn text_without_position(error: &EvalAltResult) -> String {
     let text = error.to_string();
     let suffix = format!(" ({})", error.position());

@@ -1,5 +1,4 @@
-//! The functions and kinds of values that scripts know, by name: for error texts
-//! and docs.
+//! Names of the functions and kinds of values of scripts, for error texts and docs.
 
 /// Every function of the vocabulary with its usage, for error texts and docs.
 pub const FUNCTIONS: &[(&str, &str)] = &[
@@ -20,6 +19,7 @@ pub const FUNCTIONS: &[(&str, &str)] = &[
     ("knobs", "knobs(#{ ttft: \"200ms\", itl: normal(\"12ms\", \"2ms\") })"),
     ("polynomial", "polynomial(#{ semantics: \"dynamo-1.6\" })"),
     ("profile", "profile(#{ path: \"profile.npz\" })"),
+    ("tables", "tables(#{ system: \"h100_sxm\", model: \"meta-llama/Meta-Llama-3.1-70B\", tensor_parallel: 4 })"),
     ("trained_physics", "trained_physics(#{ coefficients: \"fit.json\", model: \"llama-3.1-8b\", gpu: \"h100-sxm\" })"),
     ("roofline", "roofline(#{ model: \"llama-3.1-8b\", gpu: \"h100-sxm\" })"),
     ("shortest_prompt_first", "shortest_prompt_first(#{ aging_tokens_per_s: 200, max_chunk_tokens: 2_048 })"),

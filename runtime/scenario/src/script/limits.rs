@@ -1,4 +1,4 @@
-//! What a script may take, declared once. `docs/reference/scenarios/language.md` lists it.
+//! Limits of scripts, declared once. `docs/reference/scenarios/language.md` lists it.
 //!
 //! The script engine bounds operations, the depth of calls and the size of each
 //! single value. The [`Meter`](crate::script::meter::Meter) bounds what it cannot: all
@@ -8,33 +8,33 @@ use vcr_cluster::MemoryEstimate;
 use vcr_input::memory;
 use vcr_units::format_bytes;
 
-/// Script operations after which a scenario counts as never ending.
+/// Script operations after which a scenario counts as endless.
 pub const MAX_SCRIPT_OPERATIONS: u64 = 50_000_000;
 
-/// Runs of a scenario where the user allows no other number.
+/// Default maximum of runs of a scenario.
 pub const DEFAULT_MAX_RUNS: u64 = 10_000;
 
-/// How deep the calls of a script may nest.
+/// Maximum depth of nested calls of a script.
 pub(crate) const MAX_CALL_LEVELS: usize = 64;
 
-/// Bytes of a text, or of all texts in one array or map.
+/// Maximum bytes of a text, or of all texts in one array or map.
 pub(crate) const MAX_STRING_BYTES: usize = 1 << 20;
 /// Elements of an array, those of arrays in it included. The script engine counts
 /// them after every call on it, so building one takes time by its square.
 pub(crate) const MAX_ARRAY_ELEMENTS: usize = 20_000;
 /// Entries of a map, those of maps in it included.
 pub(crate) const MAX_MAP_ENTRIES: usize = 10_000;
-/// Variables in scope at once.
+/// Maximum variables in scope at once.
 pub(crate) const MAX_VARIABLES: usize = 10_000;
 
-/// What to do where memory does not suffice.
+/// Hint for insufficient memory.
 pub const MEMORY_HINT: &str = "ask for fewer requests: lower the rate, the count or the duration, or cut the run off by \
      its virtual time; --memory-limit SIZE sets the limit, by default 80 % of the available memory more than is in use";
 
-/// Checks that there is room for a run, before it begins.
+/// Checks that there is memory for a run, before it begins.
 ///
 /// # Errors
-/// When there is not; what was asked for, and what there is.
+/// When there is not; with the needed and the available memory.
 pub fn check_room(estimate: MemoryEstimate) -> Result<(), String> {
     let (Some(limit), Some(used)) = (memory::limit(), memory::resident_bytes()) else { return Ok(()) };
     if used.saturating_add(estimate.bytes) <= limit {

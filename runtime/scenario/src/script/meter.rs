@@ -1,4 +1,4 @@
-//! What a script has taken so far, and what ends it when that is too much.
+//! Resources that a script has used, and its end when they exceed their limits.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -16,21 +16,20 @@ const MAX_VALUE_BYTES: u64 = 256 << 20;
 const MAX_PRINTED_LINES: u64 = 100_000;
 const MAX_PRINTED_BYTES: u64 = 16 << 20;
 
-/// Operations between two looks at the memory that is taken. One operation may
-/// take a few MiB.
+/// Operations between two checks of the used memory. One operation may take a few MiB.
 pub(crate) const OPERATIONS_PER_LOOK: u64 = 64;
 
-/// What a script has taken so far.
+/// Resources that a script has used so far.
 #[derive(Debug)]
 pub(crate) struct Meter {
-    /// Resident memory that is not of the script's values: what there was before it,
-    /// and what its runs, traces and guests take.
+    /// Resident memory besides the script's values: that of the process before it, and that of
+    /// its runs, traces and guests.
     other_bytes: AtomicU64,
     runs: AtomicU64,
     printed_lines: AtomicU64,
     printed_bytes: AtomicU64,
     is_exceeded: AtomicBool,
-    /// What was exceeded, if anything.
+    /// The exceeded limit, if any.
     exceeded: Mutex<Option<Thrown>>,
 }
 
@@ -46,7 +45,7 @@ impl Meter {
         }
     }
 
-    /// Does what takes memory that is not of the script's values.
+    /// Runs code whose memory does not belong to the script's values.
     pub(crate) fn outside<T>(&self, work: impl FnOnce() -> T) -> T {
         let before = memory::resident_bytes().unwrap_or(0);
         let result = work();
@@ -55,7 +54,7 @@ impl Meter {
         result
     }
 
-    /// Counts runs that are to begin.
+    /// Counts runs before they begin.
     pub(crate) fn count_runs(&self, runs: usize, max_runs: u64) -> Result<(), Thrown> {
         let before = self.runs.fetch_add(runs as u64, Ordering::Relaxed);
         if before.saturating_add(runs as u64) <= max_runs {
@@ -65,7 +64,7 @@ impl Meter {
         Err(Thrown::input(format!("the scenario makes more than {max_runs} runs")).hint(hint))
     }
 
-    /// Counts a text that is to be printed; whether it may be.
+    /// Counts a text before it is printed; returns whether it may be.
     pub(crate) fn may_print(&self, text: &str) -> bool {
         let lines = 1 + self.printed_lines.fetch_add(1, Ordering::Relaxed);
         let bytes = text.len() as u64 + self.printed_bytes.fetch_add(text.len() as u64, Ordering::Relaxed);
@@ -94,7 +93,7 @@ impl Meter {
         }
     }
 
-    /// What ends the script, if anything does; asked after each operation.
+    /// The reason to end the script, if there is one; polled after each operation.
     pub(crate) fn end_of_script(&self, operations: u64) -> Option<Dynamic> {
         if operations.is_multiple_of(OPERATIONS_PER_LOOK) {
             self.look_at_memory();

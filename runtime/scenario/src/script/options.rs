@@ -1,7 +1,6 @@
 //! Reading the option maps that scenario functions take.
 //!
-//! Every function states its options by taking them; what is left over is an
-//! unknown option. All problems of a map are reported at once, each with the
+//! Every function declares its options by taking them; any other option is unknown. All problems of a map are reported at once, each with the
 //! line and column of its key.
 
 use rhai::{Array, Dynamic, ImmutableString, Map, NativeCallContext, Position};
@@ -18,8 +17,8 @@ pub(crate) struct ScriptDistribution {
     pub(crate) is_time: bool,
 }
 
-/// The largest parameter of a distribution of tokens or turns, and of
-/// milliseconds; beyond it something is a typo that would fill the memory.
+/// The largest parameter of a distribution of tokens or turns, and of milliseconds; larger
+/// ones are typos that would fill the memory.
 const MAX_COUNT: f64 = 1e7;
 const MAX_MS: f64 = 1e12;
 
@@ -27,6 +26,8 @@ const MAX_MS: f64 = 1e12;
 const MAX_NAME_CHARS: usize = 128;
 
 struct Problem {
+    /// The option it is about; empty for the call as a whole.
+    option: String,
     position: Position,
     message: String,
     hint: Option<String>,
@@ -47,7 +48,7 @@ impl<'s> Options<'s> {
         Self { function, source, call: context.call_position(), map, known: Vec::new(), problems: Vec::new() }
     }
 
-    /// Where the call stands, for problems found after the options are read.
+    /// Position of the call, for problems found after the options are read.
     pub(crate) fn call_position(&self) -> Position {
         self.call
     }
@@ -58,7 +59,7 @@ impl<'s> Options<'s> {
         self.map.remove(name)
     }
 
-    /// The value of an option, if it is given and is `wanted`; it stays otherwise.
+    /// Takes the value of an option if it is given and `wanted`.
     pub(crate) fn take_if(&mut self, name: &str, wanted: impl Fn(&Dynamic) -> bool) -> Option<Dynamic> {
         if self.map.get(name).is_some_and(wanted) { self.map.remove(name) } else { None }
     }
@@ -68,12 +69,13 @@ impl<'s> Options<'s> {
         self.map.contains_key(name)
     }
 
-    /// Notes a problem of an option.
+    /// Adds a problem of an option.
     pub(crate) fn problem(&mut self, name: &str, message: impl Into<String>) {
-        self.problems.push(Problem { position: self.position_of(name), message: message.into(), hint: None });
+        let (option, position) = (name.to_owned(), self.position_of(name));
+        self.problems.push(Problem { option, position, message: message.into(), hint: None });
     }
 
-    /// Notes the problem with an option that must not be given, if it is.
+    /// Adds a problem if an option is given that must not be.
     pub(crate) fn refuse(&mut self, name: &str, message: &str) {
         if self.map.contains_key(name) {
             self.problem(name, message);
@@ -90,7 +92,7 @@ impl<'s> Options<'s> {
         }
     }
 
-    /// Ends the reading: fails if an option was unknown or had a problem.
+    /// Fails if an option is unknown or has a problem.
     pub(crate) fn finish(mut self) -> Scripted<()> {
         self.note_unknown();
         self.problems.sort_by_key(|problem| (problem.position.line(), problem.position.position()));
@@ -121,7 +123,7 @@ impl<'s> Options<'s> {
                 None => format!("`{}` takes {}", self.function, self.known.join(", ")),
             };
             let message = format!("`{}` has no option `{name}`", self.function);
-            self.problems.push(Problem { position, message, hint: Some(hint) });
+            self.problems.push(Problem { option: name, position, message, hint: Some(hint) });
         }
     }
 
@@ -144,8 +146,8 @@ impl<'s> Options<'s> {
     }
 
     pub(crate) fn required<T: Default>(&mut self, name: &'static str, value: Option<T>) -> T {
-        // A value that was given but wrong has been complained about already.
-        let complained = self.problems.iter().any(|problem| problem.message.contains(&format!("`{name}`")));
+        // A wrong value is a problem already.
+        let complained = self.problems.iter().any(|problem| problem.option == name);
         if value.is_none() && !complained {
             self.problem(name, format!("`{}` needs the option `{name}`", self.function));
         }
@@ -173,7 +175,7 @@ impl<'s> Options<'s> {
         Some(text)
     }
 
-    /// A text, or several; none are as good as nothing.
+    /// A text, or several; an empty array is refused.
     pub(crate) fn strings(&mut self, name: &'static str) -> Option<Vec<String>> {
         let value = self.take(name)?;
         let texts = match value.clone().try_cast::<Array>() {
@@ -271,7 +273,7 @@ impl<'s> Options<'s> {
         self.check(name, value.clone().try_cast::<T>(), by, &value)
     }
 
-    /// One of a few names.
+    /// A name out of a list.
     pub(crate) fn choice<T: Copy>(&mut self, name: &'static str, choices: &[(&str, T)]) -> Option<T> {
         let text = self.string(name)?;
         if let Some((_, value)) = choices.iter().find(|(choice, _)| *choice == text) {
@@ -331,8 +333,8 @@ impl<'s> Options<'s> {
         value
     }
 
-    /// Where the key stands in the script: the first after the call that is
-    /// written as a key. Falls back on the call itself.
+    /// Position of the key in the script: the first after the call that is written as a key,
+    /// else the position of the call.
     fn position_of(&self, name: &str) -> Position {
         let line = self.call.line().unwrap_or(1);
         let mut depth_seen = false;
@@ -342,7 +344,7 @@ impl<'s> Options<'s> {
             if let Some(column) = key_column(&text, from, name) {
                 return Position::new((index + 1) as u16, (column + 1) as u16);
             }
-            // The call ends where its braces close; a later key is not ours.
+            // The call ends where its braces close; later keys belong to others.
             let rest: String = text.iter().skip(from).collect();
             depth_seen |= rest.contains("#{");
             if depth_seen && rest.contains("})") {

@@ -6,14 +6,13 @@ use rhai::Position;
 
 use crate::script::error::Thrown;
 
-/// A config that a guest has refused. It is told when the guest is given to
-/// something that takes its world: before that, the guest may be the wrong one, and
-/// what it says of a config that was meant for another helps nobody.
+/// A config that a guest has refused. It is reported once the guest is given to an option of
+/// its world: before that it may be the wrong guest, and its message would mislead.
 pub(crate) struct Refusal {
     pub(crate) thrown: Thrown,
-    /// Where the guest was made.
+    /// Position of the guest in the script.
     position: Position,
-    /// Whether it was given to something that takes its world.
+    /// Whether it was given to an option of its world.
     is_due: AtomicBool,
 }
 
@@ -22,7 +21,7 @@ impl Refusal {
         Self { thrown, position, is_due: AtomicBool::new(false) }
     }
 
-    /// The guest was given to something that takes its world.
+    /// The guest was given to an option of its world.
     pub(crate) fn becomes_due(&self) {
         self.is_due.store(true, Ordering::Relaxed);
     }
@@ -31,7 +30,7 @@ impl Refusal {
         self.is_due.load(Ordering::Relaxed)
     }
 
-    /// The error as if the script had ended where the guest was made.
+    /// The error at the position of the guest.
     pub(crate) fn error(&self) -> Box<rhai::EvalAltResult> {
         self.thrown.clone().at(self.position)
     }

@@ -1,4 +1,4 @@
-//! How functions become callable by scripts.
+//! Registration of functions that scripts can call.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! What a mistyped name was probably meant to be.
+//! Suggestions for mistyped names.
 
 /// The valid name closest to a mistyped one, if any is close.
 pub(crate) fn nearest<'a>(name: &str, valid: impl Iterator<Item = &'a str>) -> Option<&'a str> {

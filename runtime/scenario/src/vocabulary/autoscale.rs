@@ -1,5 +1,4 @@
-//! `autoscale(#{ ... })`: who decides how many engines a pool has, by a target or
-//! as a guest.
+//! `autoscale(#{ ... })`: autoscalers of pools, built-in ones and guests.
 
 use std::sync::Arc;
 
@@ -32,7 +31,7 @@ fn make(mut options: Options<'_>) -> Scripted<ScalingConfig> {
     Ok(ScalingConfig { interval_ns, min_engines, max_engines, startup_ns, policy })
 }
 
-/// The option `policy`, and those of the policies that are built in.
+/// The option `policy`, and those of the built-in policies.
 fn policy(options: &mut Options<'_>) -> Option<ScalerFactory> {
     let value = options.take("policy");
     let has_target = options.has("target");
@@ -61,21 +60,21 @@ fn policy(options: &mut Options<'_>) -> Option<ScalerFactory> {
     Some(decider.factory(NO_TARGET))
 }
 
-/// The numbers of who needs none.
+/// The settings of policies without any.
 const NO_TARGET: TargetPolicy = TargetPolicy { metric: TargetMetric::Requests, target: 1.0, scale_down_delay_ticks: 0 };
 
-/// The autoscaler that a guest is.
+/// A guest as an autoscaler.
 ///
 /// # Errors
-/// What `value` must be instead, in words that go on behind "must be".
+/// What `value` must be instead, worded to follow "must be".
 pub(crate) fn of_guest(value: &Dynamic) -> Result<ScalerFactory, String> {
     match Decider::of(value)? {
         decider @ Decider::Guest(..) if !decider.has_target() => Ok(decider.factory(NO_TARGET)),
-        _ => Err(format!("a guest whose fallback is none that is built in, but is {}", describe(value))),
+        _ => Err(format!("a guest whose fallback is not built-in, but is {}", describe(value))),
     }
 }
 
-/// Who decides.
+/// The policy.
 enum Decider {
     Target(TargetMetric),
     Guest(GuestSpec, Option<Box<Decider>>),
@@ -100,7 +99,7 @@ impl Decider {
         })
     }
 
-    /// Whether a policy that is built in, and so has a target, may decide.
+    /// Whether the policy, or its fallback, is a built-in one, which has a target.
     fn has_target(&self) -> bool {
         match self {
             Self::Target(_) => true,
@@ -108,7 +107,7 @@ impl Decider {
         }
     }
 
-    /// Makes the autoscalers; those that are built in have these numbers.
+    /// Makes the autoscalers; built-in ones have these settings.
     fn factory(self, numbers: TargetPolicy) -> ScalerFactory {
         match self {
             Self::Target(metric) => target_autoscaler(TargetPolicy { metric, ..numbers }),

@@ -110,7 +110,7 @@ fn note_result(
     Ok(passed)
 }
 
-/// Notes a condition that the script has worked out itself.
+/// Records a condition that the script evaluated itself.
 fn note(context: &Context, subject: &str, passed: bool, observed_text: Option<String>) -> bool {
     context.state().assertions.push(AssertionResult {
         run: None,

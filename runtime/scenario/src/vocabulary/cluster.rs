@@ -17,7 +17,7 @@ use crate::vocabulary::drawn::DrawnPool;
 use crate::vocabulary::engine::EngineSpec;
 use crate::vocabulary::{engine, latency, pool_guest, router};
 
-/// A pool whose name may still be given by its place in the cluster.
+/// A pool that may be named by its role in the cluster.
 #[derive(Clone)]
 pub(crate) struct PoolSpec {
     name: Option<String>,
@@ -106,7 +106,8 @@ fn data_parallel(options: &mut Options<'_>) -> DataParallel {
         options.problem("data_parallel_size", "`data_parallel_size` must be at least 1");
     }
     if barrier && size == 1 {
-        let text = "`data_parallel_barrier` needs a `data_parallel_size` above 1: a single rank waits for nobody";
+        let text =
+            "`data_parallel_barrier` needs a `data_parallel_size` above 1: a single rank has no others to wait for";
         options.problem("data_parallel_barrier", text);
     }
     DataParallel { size, barrier }

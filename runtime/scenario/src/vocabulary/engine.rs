@@ -1,4 +1,4 @@
-//! Engines: whose scheduler they have, and its settings.
+//! Engines: their schedulers and settings.
 
 pub(crate) mod compat;
 pub(crate) mod tiers;
@@ -7,6 +7,7 @@ use vcr_cluster::{Overheads, PolicyFactory};
 use vcr_core::sglang::{PassOrder, PrefixLookup, Retraction, SchedulePolicy, SglangConfig, SglangConfigInput};
 use vcr_core::{
     CapacityPolicy, ConfigError, EngineConfig, EngineConfigInput, EngineKind, OPTIONS, OptionValue, Reservations,
+    option,
 };
 
 use crate::script::error::Scripted;
@@ -24,8 +25,7 @@ pub(crate) struct EngineSpec {
     pub(crate) memory: MemoryPlan,
     /// Instead of those of its latency model.
     pub(crate) overheads: Option<Overheads>,
-    /// The settings of an engine whose `num_gpu_blocks` is to be worked out, once
-    /// its model is known.
+    /// Settings of an engine whose `num_gpu_blocks` is computed once its model is known.
     auto_blocks: Option<EngineConfigInput>,
 }
 
@@ -39,8 +39,8 @@ impl Default for EngineSpec {
 }
 
 impl EngineSpec {
-    /// The engine beside a model: refused if that is larger than its GPUs, and with
-    /// as many KV blocks as fit, if it leaves that open.
+    /// The engine with a model: refused if that is larger than its GPUs; with `"auto"` it gets
+    /// as many KV blocks as fit.
     ///
     /// # Errors
     /// What is wrong, in words.
@@ -63,7 +63,7 @@ impl EngineSpec {
     }
 }
 
-/// Whose scheduler an engine has.
+/// The scheduler of an engine.
 #[derive(Clone, Copy, Default)]
 enum EngineType {
     #[default]
@@ -83,11 +83,8 @@ const RETRACTIONS: &[(&str, Retraction)] =
 
 const PASS_ORDERS: &[(&str, PassOrder)] = &[("mixed", PassOrder::Mixed), ("prefill-first", PassOrder::PrefillFirst)];
 
-/// TensorRT-LLM's.
+/// Block size of TensorRT-LLM.
 const TRTLLM_BLOCK_SIZE_TOKENS: u32 = 32;
-
-/// Stands for the blocks of an engine until they are known.
-const PLACEHOLDER_BLOCKS: u32 = 1 << 30;
 
 pub(crate) fn make(mut options: Options<'_>) -> Scripted<EngineSpec> {
     let mut policy = None;
@@ -130,10 +127,7 @@ pub(crate) fn make(mut options: Options<'_>) -> Scripted<EngineSpec> {
     }
     let overheads = overheads::option(&mut options);
     for error in made.as_ref().err().into_iter().flatten() {
-        let text = error.to_string();
-        // The first setting an error names is where it belongs.
-        let field = text.split('`').nth(1).unwrap_or_default().to_owned();
-        options.problem(&field, text);
+        options.problem(error.field(), error.to_string());
     }
     options.finish()?;
     let kind = made.expect("an invalid configuration is a problem of the options");
@@ -145,12 +139,13 @@ pub(crate) fn make(mut options: Options<'_>) -> Scripted<EngineSpec> {
     Ok(EngineSpec { kind, policy, acceptance_rates, memory, overheads, auto_blocks })
 }
 
-/// An engine with vLLM's core; what its scripts do not say is as in `own`.
+/// An engine with vLLM's core; options that are not given are as in `own`.
 fn vllm(options: &mut Options<'_>, own: EngineConfigInput, is_auto: bool) -> Result<EngineKind, Vec<ConfigError>> {
     compat::refuse_unsupported(options);
     let mut input = own;
     if is_auto {
-        input.num_gpu_blocks = PLACEHOLDER_BLOCKS;
+        // A placeholder until the number is known.
+        input.num_gpu_blocks = option::NUM_GPU_BLOCKS.max;
     }
     for option in OPTIONS {
         let value = match (option.get)(&input) {

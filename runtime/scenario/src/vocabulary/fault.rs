@@ -11,7 +11,7 @@ use crate::script::options::Options;
 use crate::script::register::with_options;
 use crate::script::suggestion::{did_you_mean, nearest};
 
-/// A fault whose pool is still a name.
+/// A fault with the name of its pool.
 #[derive(Clone)]
 pub(crate) struct FaultSpec {
     at_ns: u64,
@@ -49,7 +49,7 @@ fn make(kind: FaultKind, mut options: Options<'_>) -> Scripted<FaultSpec> {
 }
 
 impl FaultSpec {
-    /// The fault on a cluster whose pools are known.
+    /// The fault on a given cluster.
     pub(crate) fn on(&self, topology: &Topology) -> Result<FaultConfig, String> {
         let pools = topology.pools();
         let names = || pools.iter().map(|pool| pool.name.as_str());
@@ -67,6 +67,7 @@ impl FaultSpec {
                 }
             },
         };
-        Ok(FaultConfig { at_ns: self.at_ns, pool: pool as u32, engine: self.engine, kind: self.kind.clone() })
+        let pool = topology.roles()[pool];
+        Ok(FaultConfig { at_ns: self.at_ns, pool, engine: self.engine, kind: self.kind.clone() })
     }
 }

@@ -1,9 +1,8 @@
-//! `guest(#{ ... })`: a WebAssembly component, to be given wherever something of
-//! its world is wanted.
+//! `guest(#{ ... })`: a WebAssembly component, for every option that takes one of its world.
 
 use std::sync::Arc;
 
-use rhai::{Dynamic, Engine, Map};
+use rhai::{Dynamic, Engine, Map, Position};
 use vcr_core::PluginContext;
 use vcr_guest::{CallFault, FailureSink, GuestError, GuestModule, Limits, WasiGrants, World};
 use vcr_registry::{GuestReference, RegistryError, Store};
@@ -18,7 +17,7 @@ use crate::script::register::with_options;
 /// The unit in which WebAssembly memory grows.
 const WASM_PAGE_BYTES: usize = 64 << 10;
 
-/// What a 32-bit guest can address.
+/// The address space of a 32-bit guest.
 const MAX_MEMORY_BYTES: usize = 4 << 30;
 
 /// A guest and its config, tried once.
@@ -26,22 +25,50 @@ const MAX_MEMORY_BYTES: usize = 4 << 30;
 pub(crate) struct GuestSpec {
     pub(crate) module: GuestModule,
     pub(crate) config_json: String,
-    /// What takes its place where an instance fails: whatever else the option
-    /// takes that the guest is given to, to be read by whoever reads that.
+    /// Replaces an instance that fails: another value of the option that takes the guest,
+    /// parsed there.
     pub(crate) fallback: Option<Dynamic>,
     /// Its number among the guests of the scenario.
     number: usize,
     recorder: Arc<Recorder>,
-    /// Where it does not take its config.
+    /// Set if it refuses its config.
     refusal: Option<Arc<Refusal>>,
 }
 
 impl GuestSpec {
-    /// Checks that it is of the world that is wanted, and then that it takes its
-    /// config.
+    /// The guest at a path or in a registry, without a fallback. `position` is that of
+    /// its call in the script, if there is one.
     ///
     /// # Errors
-    /// What is wanted and what it is, in words that go on behind "must be".
+    /// When it cannot be loaded, or fails with its config for another reason than the
+    /// config itself.
+    pub(crate) fn load(
+        context: &Context,
+        path: &str,
+        limits: Limits,
+        config_json: String,
+        position: Position,
+    ) -> Result<Self, Thrown> {
+        let module = load(context, path, limits)?;
+        context.state().inputs.guest(path, module.digest());
+        // Makes a first instance now, so that a bad configuration costs no run.
+        let refusal = match module.try_config(&config_json) {
+            Ok(()) => None,
+            Err(error @ GuestError::Call { fault: CallFault::Rejected { .. }, .. }) => {
+                let refusal = Arc::new(Refusal::new(thrown(&error), position));
+                context.state().refusals.push(Arc::clone(&refusal));
+                Some(refusal)
+            }
+            Err(error) => return Err(thrown(&error)),
+        };
+        let number = context.recorder.list(&module, &config_json);
+        Ok(Self { module, config_json, fallback: None, number, recorder: Arc::clone(&context.recorder), refusal })
+    }
+
+    /// Checks that it is of the expected world, and then that it accepts its config.
+    ///
+    /// # Errors
+    /// What is expected and what it is, worded to follow "must be".
     pub(crate) fn must_be(&self, expected: World) -> Result<(), String> {
         let found = self.module.world();
         if found == expected {
@@ -54,12 +81,12 @@ impl GuestSpec {
         Err(format!("a {expected} (world `{wanted}`), but the guest `{name}` is a {found} (world `{is}`)"))
     }
 
-    /// The guest for one instance, whose telemetry is recorded there.
+    /// The guest for the instance at `plugin_context`, with its telemetry recorded.
     pub(crate) fn at(&self, plugin_context: &PluginContext<'_>) -> GuestModule {
         self.module.observed_by(self.recorder.sink(self.number, plugin_context))
     }
 
-    /// Called when the instance at `context` has failed and its fallback goes on.
+    /// Called when the instance at `plugin_context` has failed and its fallback continues.
     pub(crate) fn failure_sink(&self, plugin_context: &PluginContext<'_>) -> FailureSink {
         self.recorder.failure_sink(self.number, plugin_context)
     }
@@ -82,7 +109,7 @@ fn make_guest(context: &Context, mut options: Options<'_>) -> Scripted<GuestSpec
         memory_bytes: options.bytes("memory").map_or(default.memory_bytes, |bytes| bytes as usize),
         ..default
     };
-    // Limits that no guest can keep are a slip of the script, not of the guest.
+    // Limits that no guest can keep are an error of the script, not of the guest.
     if limits.fuel_per_call == 0 {
         options.problem("fuel", "`fuel` must be at least 1");
     }
@@ -101,20 +128,8 @@ fn make_guest(context: &Context, mut options: Options<'_>) -> Scripted<GuestSpec
     };
     let call = options.call_position();
     options.finish()?;
-    let module = load(context, &path, limits).map_err(|thrown| thrown.at(call))?;
-    context.state().inputs.guest(&path, module.digest());
-    // Makes a first instance now, so that a bad configuration costs no run.
-    let refusal = match module.try_config(&json) {
-        Ok(()) => None,
-        Err(error @ GuestError::Call { fault: CallFault::Rejected { .. }, .. }) => {
-            let refusal = Arc::new(Refusal::new(thrown(&error), call));
-            context.state().refusals.push(Arc::clone(&refusal));
-            Some(refusal)
-        }
-        Err(error) => return Err(thrown(&error).at(call)),
-    };
-    let number = context.recorder.list(&module, &json);
-    Ok(GuestSpec { module, config_json: json, fallback, number, recorder: Arc::clone(&context.recorder), refusal })
+    let spec = GuestSpec::load(context, &path, limits, json, call).map_err(|thrown| thrown.at(call))?;
+    Ok(GuestSpec { fallback, ..spec })
 }
 
 /// The option `wasi`: the parts that the guest may import.
@@ -164,7 +179,7 @@ fn not_found(error: &RegistryError) -> Thrown {
     Thrown { blame: Blame::Input, message: error.to_string(), hint: error.hint() }
 }
 
-/// Files and configurations are the user's; what a guest does is its own fault.
+/// Errors in files and configurations are the user's; failures while running are the guest's.
 fn thrown(error: &GuestError) -> Thrown {
     let blame = match error {
         GuestError::Read { .. } | GuestError::Load { .. } => Blame::Input,

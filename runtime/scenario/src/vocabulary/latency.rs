@@ -4,6 +4,7 @@ pub mod fitted;
 mod physics;
 #[cfg(test)]
 mod spread;
+mod tables;
 
 use std::sync::Arc;
 
@@ -32,7 +33,7 @@ pub(crate) type Draws = Arc<dyn Fn(u64) -> LatencySpec + Send + Sync>;
 #[derive(Clone)]
 pub(crate) struct LatencySpec {
     pub(crate) factory: LatencyFactory,
-    /// What it knows of the memory that model and KV cache need.
+    /// Memory of the model and its KV cache, if known.
     pub(crate) memory: Option<ModelMemory>,
     /// Time of requests outside of steps, if the model knows it.
     pub(crate) overheads: Option<Overheads>,
@@ -47,11 +48,10 @@ impl LatencySpec {
         Self { factory, memory: None, overheads: None, draws: None }
     }
 
-    /// What a script gave as a latency model: a native one, or a guest of that
-    /// world.
+    /// Reads a latency model of a script: a native one, or a guest of that world.
     ///
     /// # Errors
-    /// What is wrong with it, in words.
+    /// What is wrong with it.
     pub(crate) fn of(value: &Dynamic) -> Result<Self, String> {
         if let Some(spec) = value.clone().try_cast::<Self>() {
             return Ok(spec);
@@ -88,12 +88,13 @@ pub(crate) fn register(engine: &mut Engine, context: &Arc<Context>) {
     with_options(engine, context, "polynomial", |_, options| make_polynomial(options));
     with_options(engine, context, "profile", make_profile);
     with_options(engine, context, "roofline", |_, options| make_roofline(options));
+    with_options(engine, context, "tables", tables::make);
     with_options(engine, context, "trained_physics", physics::make);
     #[cfg(test)]
     spread::register(engine, context);
 }
 
-/// A spec of a native model that every engine gets a copy of.
+/// A native model of which each engine gets a copy.
 fn copied<M: LatencyModel + Clone + Sync + 'static>(
     model: Result<M, InvalidConfig>,
     options: &mut Options<'_>,
@@ -124,7 +125,7 @@ fn make_fixed(mut options: Options<'_>) -> Scripted<LatencySpec> {
         (Some(step_ns), None, None) => FixedInput::Step { step_ns },
         (None, Some(prefill_ns), Some(decode_ns)) => FixedInput::Phases { prefill_ns, decode_ns },
         _ => {
-            // The right ones with a wrong value have been complained about already.
+            // Wrong values of the right options are problems already.
             if !matches!(given, [true, false, false] | [false, true, true]) {
                 options.problem("step", "`fixed` needs either `step`, or both `prefill` and `decode`");
             }
@@ -169,7 +170,7 @@ fn speed(options: &mut Options<'_>) -> SpeedInput {
     }
 }
 
-/// What is charged for, of an engine of a disaggregated cluster.
+/// The phases that take time on an engine of a disaggregated cluster.
 fn phases(options: &mut Options<'_>) -> WorkerPhases {
     let only = |options: &mut Options<'_>, name| options.boolean(name).unwrap_or(false);
     match (only(options, "prefill_only"), only(options, "decode_only")) {

@@ -14,7 +14,7 @@ const GIB: f64 = 1_073_741_824.0;
 pub(crate) struct MemoryPlan {
     /// Share of a GPU's memory that it may use.
     pub(crate) utilization: f64,
-    /// What it needs on each GPU beside weights and KV cache.
+    /// Memory of each GPU besides weights and KV cache.
     pub(crate) activation_bytes: u64,
 }
 
@@ -38,7 +38,7 @@ impl MemoryPlan {
     }
 }
 
-/// A model on GPUs whose memory is known.
+/// A model on GPUs with a known amount of memory.
 #[derive(Clone, Debug)]
 pub(crate) struct ModelMemory {
     model: String,
@@ -49,15 +49,15 @@ pub(crate) struct ModelMemory {
 }
 
 impl ModelMemory {
-    /// The memory that a latency model's options describe; none where the memory
-    /// of the GPU is not known. Notes a model that is larger than its GPUs.
+    /// The memory described by a latency model's options; none if the GPU's memory is not
+    /// known. A model that is larger than its GPUs is a problem of the options.
     pub(crate) fn of(
         options: &mut Options<'_>,
         need: Result<MemoryNeed, RooflineError>,
         names: [Option<&str>; 2],
         gpu_memory_bytes: Option<u64>,
     ) -> Option<Self> {
-        // What is wrong with the model is noted where it is built.
+        // Problems of the model itself are found where it is built.
         let need = need.ok()?;
         let [model, gpu] = names;
         let memory = Self {
@@ -84,20 +84,20 @@ impl ModelMemory {
         )
     }
 
-    /// What is left of the engine's share of a GPU beside the weights.
+    /// The engine's share of a GPU less the weights.
     ///
     /// # Errors
-    /// That the weights do not fit, in words.
+    /// When the weights do not fit.
     pub(crate) fn available_bytes(&self, plan: &MemoryPlan) -> Result<f64, String> {
         let available = self.usable_bytes(plan) - self.weight_bytes - plan.activation_bytes as f64;
         if available > 0.0 { Ok(available) } else { Err(self.too_large(&self.has(plan))) }
     }
 
-    /// How many KV blocks of `block_size` tokens fit, by vLLM's rule for models
-    /// with full attention in all layers.
+    /// Number of KV blocks of `block_size` tokens that fit, by vLLM's rule for models with full
+    /// attention in all layers.
     ///
     /// # Errors
-    /// Why there is no room, in words.
+    /// Why no block fits.
     pub(crate) fn num_gpu_blocks(&self, plan: &MemoryPlan, block_size: u32) -> Result<u32, String> {
         let available = self.available_bytes(plan)?;
         let block_bytes = self.kv_bytes_per_token * f64::from(block_size);

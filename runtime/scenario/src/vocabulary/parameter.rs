@@ -25,8 +25,8 @@ pub(crate) fn register(engine: &mut Engine, context: &Arc<Context>) {
     );
 }
 
-/// Fails when a given parameter has not been asked for: checked before the
-/// first run, so that a typo does not cost a run.
+/// Fails if the script does not have a given parameter. Checked before the first run, so that
+/// a typo does not cost one.
 pub(crate) fn check_all_used(context: &Context) -> Result<(), Thrown> {
     let state = context.state();
     let Some(unknown) = context.options.parameters.keys().find(|name| !state.parameters.contains_key(*name)) else {

@@ -23,16 +23,15 @@ const NAMES: [&str; 4] = ["fcfs", "priority", "shortest-prompt-first", "fair-sha
 #[derive(Clone)]
 pub(crate) struct PolicySpec {
     pub(crate) policy: Policy,
-    /// What ranks requests, where the engine's own rules do not.
+    /// Makes the policies that rank requests, unless the engine's own rules apply.
     pub(crate) factory: Option<PolicyFactory>,
 }
 
 impl PolicySpec {
-    /// What a script gave as a policy: a name, a native policy, or a guest of
-    /// that world.
+    /// Reads a policy of a script: a name, a native policy, or a guest of that world.
     ///
     /// # Errors
-    /// What is wrong with it, in words that go on behind "must be".
+    /// What it must be instead, worded to follow "must be".
     pub(crate) fn of(value: &Dynamic) -> Result<Self, String> {
         if let Some(spec) = value.clone().try_cast::<Self>() {
             return Ok(spec);
@@ -73,7 +72,7 @@ impl PolicySpec {
         }
     }
 
-    /// What gives the ranks by which the engine's own rules go, too.
+    /// The policy as one that ranks; vLLM's own order becomes ranks, too.
     pub(crate) fn into_ranking(self) -> PolicyFactory {
         let by_priority = self.policy == Policy::Priority;
         self.factory.unwrap_or_else(|| {
@@ -85,7 +84,7 @@ impl PolicySpec {
         Self { policy: Policy::Ranked, factory: Some(factory) }
     }
 
-    /// A native policy that every engine gets a copy of.
+    /// A native policy of which each engine gets a copy.
     fn native<A: Algorithm + Clone + Send + Sync + 'static>(
         algorithm: Result<A, InvalidConfig>,
     ) -> Result<Self, InvalidConfig> {
@@ -124,10 +123,7 @@ fn make_fair_share(mut options: Options<'_>) -> Scripted<PolicySpec> {
 
 fn finish(made: Result<PolicySpec, InvalidConfig>, mut options: Options<'_>) -> Scripted<PolicySpec> {
     if let Err(error) = &made {
-        let text = error.to_string();
-        // The setting that an error names is where it belongs.
-        let field = text.split('`').nth(1).unwrap_or_default().to_owned();
-        options.problem(&field, text);
+        options.problem(error.field(), error.to_string());
     }
     options.finish()?;
     Ok(made.expect("a policy that cannot be made is a problem of the options"))

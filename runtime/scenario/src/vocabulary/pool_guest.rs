@@ -1,5 +1,4 @@
-//! Guests that stand around the engines of a pool: failure injectors and token
-//! sources.
+//! Guests of the engines of a pool: failure injectors and token sources.
 
 use std::num::NonZeroU32;
 use std::sync::Arc;
@@ -51,7 +50,7 @@ pub(crate) fn tokens(options: &mut Options<'_>) -> Option<TokenConfig> {
     Some(TokenConfig { source, eos_token })
 }
 
-/// Whether the guest of an option has a fallback, which can only be `word`.
+/// Whether the guest of an option has a fallback; only `word` is allowed.
 fn has_fallback(options: &mut Options<'_>, name: &'static str, guest: &GuestSpec, word: &str) -> Option<bool> {
     let Some(fallback) = &guest.fallback else { return Some(false) };
     if as_text(fallback).as_deref() == Some(word) {
@@ -62,7 +61,7 @@ fn has_fallback(options: &mut Options<'_>, name: &'static str, guest: &GuestSpec
     None
 }
 
-/// An option whose value is a guest of the world that is wanted.
+/// An option whose value is a guest of this world.
 fn guest(options: &mut Options<'_>, name: &'static str, world: World) -> Option<GuestSpec> {
     let value = options.take(name)?;
     let found = match value.clone().try_cast::<GuestSpec>() {

@@ -32,8 +32,7 @@ pub(crate) fn option(options: &mut Options<'_>) -> Option<RouterConfig> {
     of(&value).map_err(|what| options.problem("router", format!("`router` must be {what}"))).ok()
 }
 
-/// What a script gave as a router: a name, one with weights, or a guest of that
-/// world.
+/// Reads a router of a script: a name, one with weights, or a guest of that world.
 pub(crate) fn of(value: &Dynamic) -> Result<RouterConfig, String> {
     if let Some(config) = value.clone().try_cast::<RouterConfig>() {
         return Ok(config);

@@ -1,4 +1,4 @@
-//! `run` and `run_all`: scenarios become simulations.
+//! `run` and `run_all`: simulations.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -111,7 +111,7 @@ fn plan(context: &Context, mut options: Options<'_>) -> Scripted<PlannedRun> {
         max_time_ns,
         samples_steps: true,
     };
-    // Found here rather than in the run, so that the position is known.
+    // Checked here rather than in the run, for the position of the error.
     config.check().map_err(|errors| {
         let lines: Vec<String> = errors.iter().map(ToString::to_string).collect();
         Thrown::input(lines.join("\n  ")).at(call)
@@ -221,7 +221,7 @@ fn execute(context: &Context, mut planned: Vec<PlannedRun>, call: Position) -> S
     if let Some(thrown) = failure {
         return Err(thrown.at(call));
     }
-    // What the script would make of such results is not what it was written for.
+    // The script cannot evaluate partial results.
     if results.len() < planned.len() {
         return Err(Box::new(EvalAltResult::ErrorTerminated(Dynamic::UNIT, call)));
     }
@@ -294,7 +294,7 @@ fn sim_error(name: &str, error: SimError) -> Thrown {
     Thrown { blame, message: format!("run `{name}`: {error}"), hint: hint.map(str::to_owned) }
 }
 
-/// Passes what a run shows on to files and to the person who waits.
+/// Passes observations of a run to its files and to the progress display.
 struct Watcher<'a> {
     context: &'a Context,
     name: &'a str,

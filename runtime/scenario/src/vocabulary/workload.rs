@@ -16,7 +16,7 @@ use crate::script::error::{Scripted, Thrown};
 use crate::script::options::Options;
 use crate::script::register::with_options;
 
-/// A trace is what it is, whatever the seed of the run.
+/// Traces do not depend on the seed of the run.
 const PREFIX_GROUP_SEED: u64 = 42;
 
 pub(crate) fn register(engine: &mut Engine, context: &Arc<Context>) {
@@ -81,7 +81,7 @@ fn synthetic(kind: &str, start_ns: u64, arrivals: Arrivals, mut options: Options
     Ok(WorkloadConfig { name, start_ns, priority, tenant, source: WorkloadSource::Synthetic { arrivals, mix } })
 }
 
-/// What every workload may say of its requests.
+/// Options that all workloads have.
 struct Whose {
     name: String,
     priority: i32,

@@ -1,4 +1,4 @@
-//! What the model of a live engine answered.
+//! The answers of a live engine's model.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -6,9 +6,9 @@ use vcr_core::TokenSource;
 
 use super::capture::Capture;
 
-/// Tokens from here on stand for such as the capture does not tell.
+/// Tokens from here on stand for unknown ones.
 pub(super) const FIRST_UNKNOWN_TOKEN: u32 = 0xf000_0000;
-/// The stop token of a request where the capture does not tell it.
+/// The stop token of a request where the capture does not have it.
 const UNKNOWN_STOP_TOKEN: u32 = u32::MAX;
 
 /// The model's answers.
@@ -23,15 +23,15 @@ pub(super) struct RecordedTokens {
     pub(super) drafts: HashMap<u64, u32>,
 }
 
-/// What the model returned for one request.
+/// The model's answers for one request.
 struct Answer {
-    /// What is missing is unknown.
+    /// Missing ones are unknown.
     tokens: Vec<u32>,
     /// Index of the token that stopped it, where that token is not known.
     unknown_stop_at: Option<u32>,
 }
 
-/// How a request ended: after how many tokens, and why.
+/// The end of a request: its number of tokens and its reason.
 struct End {
     tokens: u32,
     is_stop: bool,

@@ -36,7 +36,7 @@ struct LiveTokens {
     tokens: Vec<u32>,
 }
 
-/// What was captured.
+/// A captured run.
 pub(super) struct Capture {
     pub(super) config: EngineConfig,
     pub(super) args: Map<String, Value>,

@@ -44,9 +44,9 @@ struct CaseConfig {
     max_loras: u32,
     spec: u32,
     async_scheduling: bool,
-    /// What the scheduler made of the above.
+    /// The scheduler's derived settings.
     effective: Option<Map<String, Value>>,
-    /// What is not known here.
+    /// Unknown keys.
     #[serde(flatten)]
     rest: Map<String, Value>,
 }
@@ -85,14 +85,14 @@ pub(super) struct CaseRequest {
 const REQUEST_KEYS: &[&str] =
     &["id", "at", "prompt", "max_tokens", "prio", "lora", "stop_at", "abort_at", "after", "gap"];
 
-/// What was recorded, but for the steps.
+/// The recording without its steps.
 pub(super) struct Case {
     pub(super) config: EngineConfig,
-    /// The recording was made for vLLM's second model runner, which is not told
+    /// The recording was made for vLLM's second model runner, which does not get
     /// that a request was there before.
     pub(super) hides_resumed: bool,
     pub(super) requests: HashMap<u64, CaseRequest>,
-    /// How many schedules the recorder made, if it says so.
+    /// The recorder's number of schedules, if known.
     pub(super) schedules: Option<u64>,
 }
 

@@ -24,7 +24,7 @@ pub(super) fn replay(folder: &Path) -> Result<CaseReport, LogError> {
     let events = EventCheck::read(folder, &capture, &mut report)?;
     let steps: Vec<&LiveStep> = capture.log.steps.iter().map(|(_, step)| step).collect();
     if steps.is_empty() {
-        return Err(LogError::file(&capture.log.path, "there is no step in it"));
+        return Err(LogError::file(&capture.log.path, "expected at least one step"));
     }
     let mut replay = Replay::new(&capture, events);
     for act in acts(&steps) {
@@ -44,7 +44,7 @@ pub(super) fn replay(folder: &Path) -> Result<CaseReport, LogError> {
     Ok(report)
 }
 
-/// What happened to the scheduler, in order.
+/// The events of the scheduler, in order.
 #[derive(Clone, Copy)]
 enum Act {
     Schedule(usize),

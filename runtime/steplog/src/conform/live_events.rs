@@ -91,7 +91,7 @@ pub(super) struct EventCheck {
     ours_of: HashMap<u64, BlockHash>,
     /// None where vLLM's seed is not known.
     hashes: Option<EngineHashes>,
-    /// Requests with an adapter: vLLM hashes its path too, which no event tells.
+    /// Requests with an adapter: vLLM hashes its path too, which no event has.
     with_adapter: HashSet<u64>,
 }
 

@@ -36,7 +36,7 @@ const DEEPEST: u32 = 4;
 /// When a folder cannot be read or holds no recording.
 pub fn cases(path: &Path) -> Result<Vec<PathBuf>, LogError> {
     if !path.exists() {
-        return Err(LogError::file(path, "there is no such file or folder"));
+        return Err(LogError::file(path, "no such file or folder"));
     }
     if is_case(path) {
         return Ok(vec![path.to_owned()]);

@@ -1,4 +1,4 @@
-//! What a replay found.
+//! The report of a replay.
 
 use serde::Serialize;
 use serde_json::Value;
@@ -8,18 +8,18 @@ use serde_json::Value;
 pub struct Mismatch {
     /// Line of `steps.jsonl`, from 1.
     pub line: u64,
-    /// Where in `kv_events.jsonl`, if the difference is there.
+    /// The line of `kv_events.jsonl`, if the difference is there.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub event: Option<EventPlace>,
     /// Number of the schedule, or of the schedule whose result was applied.
     pub step: Option<u64>,
     /// The first field that differs.
     pub field: &'static str,
-    /// What the core decided.
+    /// The core's decision.
     pub ours: Value,
-    /// What was recorded.
+    /// The recorded decision.
     pub theirs: Value,
-    /// What ended admission in our step, while requests waited.
+    /// The reason why admission ended in the core's step, while requests waited.
     pub why: Option<String>,
 }
 
@@ -46,11 +46,11 @@ impl std::fmt::Display for Mismatch {
 pub struct EventPlace {
     /// Line of `kv_events.jsonl`, from 1.
     pub line: u64,
-    /// Which event of that line, from 0.
+    /// The index of the event in that line, from 0.
     pub event: usize,
 }
 
-/// How one recording fared.
+/// The result of one recording.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct CaseReport {
     /// Name of its folder.
@@ -64,7 +64,7 @@ pub struct CaseReport {
     /// Of these, block hashes that agree with vLLM's own, bit for bit; only
     /// captures of a live engine have them.
     pub hashes: u64,
-    /// What could not be compared, in words.
+    /// The parts that could not be compared.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<String>,
     /// The first difference; none if every field of every line agrees.

@@ -14,7 +14,7 @@ use crate::jsonl::{JsonLines, unknown_key};
 use crate::line::{Id, RECORDED_KEYS, StepLine, hide_resumed};
 use crate::read::step_line;
 
-/// What the pretended model returns where a request is to stop.
+/// The token that the pretended model returns where a request is to stop.
 const STOP_TOKEN: u32 = 7;
 /// Tokens of one segment are numbered from its number times this.
 const SEGMENT_TOKENS: u32 = 4096;
@@ -37,7 +37,7 @@ pub struct ReplayedLine {
 pub struct ReplayedLines {
     lines: JsonLines<'static>,
     replay: Replay,
-    /// How many schedules the recorder made, if it says so.
+    /// The recorder's number of schedules, if known.
     schedules: Option<u64>,
     has_failed: bool,
 }
@@ -88,7 +88,7 @@ pub(super) fn replay(folder: &Path) -> Result<CaseReport, LogError> {
         }
     }
     if report.steps == 0 {
-        return Err(LogError::file(lines.lines.path(), "there is no schedule in it"));
+        return Err(LogError::file(lines.lines.path(), "expected at least one schedule"));
     }
     if let Some(all) = lines.schedules.filter(|all| *all != report.steps) {
         let note = format!("{} schedules are in `steps.jsonl`, but the recorder made {all}", report.steps);
@@ -189,7 +189,7 @@ impl Replay {
         }
         let mut dropped: BTreeMap<u64, u32> = BTreeMap::new();
         if theirs.u.is_some() {
-            // The model also answers for those aborted meanwhile; nobody reads it.
+            // The model also answers for those aborted meanwhile, which is not read.
             let answers = theirs.sampled.iter().filter(|(tag, _)| !self.live.contains_key(tag));
             dropped.extend(answers);
             self.update(theirs)?;

@@ -1,4 +1,4 @@
-//! What the core does not do, and how a recording shows that it was done.
+//! Features that the core lacks, and how a recording shows them.
 
 use serde_json::{Map, Value};
 use vcr_core::SchedulerRules;
@@ -89,7 +89,7 @@ fn drafter(args: &Map<String, Value>) -> Result<Option<String>, String> {
     }
 }
 
-/// Checks what the scheduler of a live engine was told.
+/// Checks the settings of a live engine's scheduler.
 pub(super) fn check_live_engine(engine: &LiveEngine, args: &Map<String, Value>) -> Result<(), String> {
     if let Some((key, value)) = engine.rest.iter().find(|(_, value)| !is_off(value)) {
         return Err(format!("`{key}` is {value}: a setting not known here"));

@@ -179,11 +179,11 @@ fn steps_in_an_impossible_order() {
 fn recordings_that_are_empty_or_cut_off() {
     let copy = CaseCopy::of(SCHEDULER);
     copy.write("steps.jsonl", "\n");
-    told(&copy, &["steps.jsonl: there is no schedule in it"]);
+    told(&copy, &["steps.jsonl: expected at least one schedule"]);
     let copy = CaseCopy::of(LIVE);
     let head = copy.text("steps.jsonl").lines().next().expect("a head").to_owned();
     copy.write("steps.jsonl", &head);
-    told(&copy, &["steps.jsonl: there is no step in it"]);
+    told(&copy, &["steps.jsonl: expected at least one step"]);
     copy.write("steps.jsonl", "");
     told(&copy, &["steps.jsonl: the log is empty"]);
     copy.remove("steps.jsonl");

@@ -1,16 +1,18 @@
-//! What must hold in a request line beyond the types of its fields.
+//! Checks of a request line beyond the types of its fields.
+
+use vcr_finish_reason::FinishReason;
 
 use super::decode::CaptureFormat;
 use super::error::CaptureProblem;
 use super::flaw::Flaw;
-use super::record::{CaptureMeta, FinishReason, RequestRecord};
+use super::record::{CaptureMeta, RequestRecord};
 
-/// How hashes and prompts fit together in one capture.
+/// The relation of hashes and prompts in one capture.
 #[derive(Clone, Copy)]
 pub(super) enum BlockRule {
-    /// One hash for each full block of so many tokens.
+    /// One hash for each full block of this many tokens.
     Of(u32),
-    /// No hashes, since nobody knows what they cover.
+    /// No hashes, since their block size is unknown.
     None,
     /// Any number of them.
     Any,

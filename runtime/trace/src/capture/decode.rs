@@ -20,7 +20,7 @@ pub enum CaptureFormat {
     VllmVcr,
 }
 
-/// What gives the format of a first line away.
+/// The fields that show the format of a first line.
 #[derive(Deserialize)]
 struct FirstLine<'a> {
     #[serde(borrow)]

@@ -6,7 +6,7 @@ use std::io;
 use super::record::CAPTURE_VERSION;
 use crate::VcrOutput;
 
-/// Why a capture could not be read.
+/// An error of reading a capture.
 #[derive(Debug, thiserror::Error)]
 pub enum CaptureError {
     /// A file could not be opened or read.
@@ -17,7 +17,7 @@ pub enum CaptureError {
         /// The cause.
         source: io::Error,
     },
-    /// What a packed file holds cannot be unpacked.
+    /// A packed file cannot be unpacked.
     #[error("capture `{name}` is damaged after line {line}: {source}; unpack what is whole, and read that")]
     Packed {
         /// The file, as the caller named it.
@@ -44,7 +44,7 @@ pub enum CaptureError {
     VcrOutput {
         /// The file, as the caller named it.
         name: String,
-        /// What it is.
+        /// Its kind.
         output: VcrOutput,
     },
     /// The first line is not one that a capture starts with.
@@ -60,8 +60,8 @@ pub enum CaptureError {
     },
     /// The capture is of a version that is not known.
     #[error(
-        "capture `{name}`, line {line}, field `version`: version {version} is not known here, only {CAPTURE_VERSION} \
-         is; read it with the vcr that wrote it, or a newer one"
+        "capture `{name}`, line {line}, field `version`: unknown version {version}, expected \
+         {CAPTURE_VERSION}; read it with the vcr that wrote it, or a newer one"
     )]
     Version {
         /// The file, as the caller named it.
@@ -72,7 +72,7 @@ pub enum CaptureError {
         version: u64,
     },
     /// A rotated capture lacks a file.
-    #[error("capture `{name}` goes on in `{missing}`, which is not there; put it beside the others, or read leniently")]
+    #[error("capture `{name}` continues in `{missing}`, which is missing; put it beside the others, or read leniently")]
     MissingPart {
         /// The file before it, or the folder.
         name: String,
@@ -80,7 +80,7 @@ pub enum CaptureError {
         missing: String,
     },
     /// A file of a rotated capture is not the one that its name says.
-    #[error("capture `{name}`, field `part`: this is part {part}, where part {expected} is needed; rename the files")]
+    #[error("capture `{name}`, field `part`: invalid part {part}: expected {expected}; rename the files")]
     WrongPart {
         /// The file.
         name: String,
@@ -116,7 +116,7 @@ pub enum CaptureError {
         line: u32,
         /// The field the problem lies in, if it lies in one.
         field: Option<String>,
-        /// What is wrong, and what to do about it.
+        /// The problem, and the next step.
         problem: CaptureProblem,
     },
 }
@@ -129,7 +129,7 @@ fn listed(found: &[String]) -> String {
     if found.is_empty() { String::new() } else { format!(" ({})", found.join(", ")) }
 }
 
-/// What is wrong with one line.
+/// A problem of one line.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CaptureProblem {
     /// The line is not what the decoder expects.
@@ -152,8 +152,8 @@ pub enum CaptureProblem {
     Missing,
     /// A kind of line that is not known.
     #[error(
-        "`{kind}` is no kind of line; there are meta, engine, arrival, request, step, kv, break and end. A newer vcr \
-         may know it; read leniently to skip such lines"
+        "unknown kind of line `{kind}`: expected meta, engine, arrival, request, step, kv, break or end. A newer \
+         vcr may know it; read leniently to skip such lines"
     )]
     UnknownKind {
         /// The kind.
@@ -208,13 +208,13 @@ pub enum CaptureProblem {
         given: u64,
     },
     /// Two lists, or a list and a count, that must agree.
-    #[error("{given} items, where {expected} is needed: {rule}")]
+    #[error("expected {expected} items, got {given}: {rule}")]
     WrongLength {
         /// Items of the list.
         given: u64,
         /// Items it must have.
         expected: u64,
-        /// Where that number comes from.
+        /// The rule behind that number.
         rule: &'static str,
     },
     /// Block hashes without the size of blocks.
@@ -242,8 +242,8 @@ pub enum CaptureProblem {
         /// The prompt's length.
         prompt_tokens: u32,
     },
-    /// A reason that is none.
-    #[error("`{reason}` is no finish reason; there are stop, length, abort, error and repetition")]
+    /// An unknown finish reason.
+    #[error("invalid finish reason `{reason}`: expected {}", vcr_finish_reason::FinishReason::EXPECTED)]
     UnknownFinishReason {
         /// The reason.
         reason: String,

@@ -7,6 +7,7 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use serde_json::{Map, Value};
+use vcr_finish_reason::FinishReason;
 use vcr_input::{MAX_LINE_BYTES, Unpacked, is_regular};
 
 use super::check::{BlockRule, check};
@@ -16,7 +17,7 @@ use super::flaw::Flaw;
 use super::hash::BlockHash;
 use super::parts::{self, PartNames};
 use super::reader::{CapturePosition, CaptureReader, Parts, ReadOptions, is_of_limit};
-use super::record::{CaptureLine, CaptureMeta, FinishReason, RequestRecord};
+use super::record::{CaptureLine, CaptureMeta, RequestRecord};
 use super::summary::CaptureSummary;
 
 const BUFFER_BYTES: usize = 256 << 10;
@@ -40,11 +41,11 @@ struct OpenPart {
     is_cut: bool,
 }
 
-/// What a request is found and ordered by. The fields are those of its
+/// The fields by which a request is found and ordered. The fields are those of its
 /// [`RequestRecord`].
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct RequestHead<'a> {
-    /// Where its line lies.
+    /// The position of its line.
     pub position: CapturePosition,
     /// When it arrived.
     pub arrival_ns: Option<u64>,
@@ -66,7 +67,7 @@ pub struct RequestHead<'a> {
     pub lora: Option<&'a str>,
     /// Its sampling or pooling parameters, without those at their defaults.
     pub params: &'a Map<String, Value>,
-    /// Why it ended.
+    /// Its finish reason.
     pub finish_reason: Option<FinishReason>,
     /// From its arrival to its end; see [`RequestRecord::duration_ns`].
     pub duration_ns: Option<u64>,
@@ -117,7 +118,7 @@ impl CaptureFile {
         Ok(Self { options: *options, format, meta, names, files })
     }
 
-    /// What the first line says of the capture.
+    /// The meta line.
     #[must_use]
     pub fn meta(&self) -> &CaptureMeta {
         &self.meta
@@ -233,7 +234,7 @@ fn head_of(stream: &mut Unpacked<'_>) -> io::Result<Vec<u8>> {
     }
 }
 
-/// How many lines were unpacked before the damage, as well as can be told.
+/// Number of lines unpacked before the damage, as far as known.
 fn lines_of(unpacked: &mut File) -> u32 {
     let mut lines = 0u32;
     let mut buffer = vec![0; BUFFER_BYTES];

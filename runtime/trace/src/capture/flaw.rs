@@ -1,4 +1,4 @@
-//! What is wrong with a line.
+//! Flaws of lines.
 
 use super::error::CaptureProblem;
 

@@ -56,7 +56,7 @@ fn parse(text: &str) -> Option<u64> {
     digits.iter().try_fold(0, |hash, digit| Some(hash << 4 | u64::from(char::from(*digit).to_digit(16)?)))
 }
 
-/// How the hashes of a capture were computed.
+/// The scheme of the hashes of a capture.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum HashScheme {
     /// XXH3-64 of a block's tokens as little-endian 32-bit words, with the hash
@@ -69,7 +69,7 @@ pub enum HashScheme {
     Fnv1a,
 }
 
-/// What sets a prompt apart from others of the same tokens.
+/// Keys that distinguish a prompt from others of the same tokens.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ExtraKeys<'a> {
     /// Name of the adapter.
@@ -96,7 +96,7 @@ pub struct PromptHasher {
     pub scheme: HashScheme,
     /// Tokens of a block; at least 1.
     pub block_size_tokens: u32,
-    /// What the first block of [`HashScheme::Fnv1a`] follows.
+    /// The parent of the first block of [`HashScheme::Fnv1a`].
     pub none_seed: u64,
 }
 
@@ -142,7 +142,7 @@ impl PromptHasher {
             HashScheme::Fnv1a => {
                 bytes.extend(parent.to_le_bytes());
                 bytes.extend(tokens.iter().flat_map(|token| token.to_le_bytes()));
-                // Images are no part of it.
+                // Images are not part of it.
                 ExtraKeys { images: &[], ..*keys }.write(is_first, bytes);
                 fnv1a(bytes)
             }

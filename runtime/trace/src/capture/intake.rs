@@ -20,7 +20,7 @@ pub(super) struct Intake {
     meta: CaptureMeta,
     /// The file that is read.
     name: String,
-    /// How many files were begun.
+    /// Number of files begun.
     files: u32,
     /// Requests that have arrived and are not over. It is looked up and counted,
     /// never iterated, so its order cannot show.
@@ -30,7 +30,7 @@ pub(super) struct Intake {
     skipped_lines: u64,
     /// The `end` line of the file that is read.
     end: Option<CaptureEnd>,
-    /// How its last line is broken, if it is.
+    /// The flaw of its last line, if any.
     half_line: bool,
     broken_off: Option<BrokenOff>,
     warnings: Warnings,

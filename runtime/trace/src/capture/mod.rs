@@ -2,7 +2,7 @@
 //!
 //! A capture is a file of JSON lines, packed by its suffix (`.gz`, `.zst`).
 //! Each line says its `kind`; the first is the `meta` line. Lines are written
-//! when what they tell is over, so that a file that breaks off holds everything
+//! when their subject is over, so that a file that breaks off holds everything
 //! that had ended. `docs/reference/captures.md` is the page of the format.
 
 mod check;
@@ -28,11 +28,12 @@ pub use file::{CaptureFile, RequestHead};
 pub use hash::{BlockHash, ExtraKeys, HashScheme, PromptChain, PromptHasher};
 pub use reader::{CapturePosition, CaptureReader, ReadOptions, later_parts};
 pub use record::{
-    Arrival, Break, CAPTURE_FORMAT, CAPTURE_VERSION, CaptureEnd, CaptureLine, CaptureMeta, EngineRecord, FinishReason,
-    GapSummary, Holds, KvRecord, RequestRecord, StepContext, StepRecord,
+    Arrival, Break, CAPTURE_FORMAT, CAPTURE_VERSION, CaptureEnd, CaptureLine, CaptureMeta, EngineRecord, GapSummary,
+    Holds, KvRecord, RequestRecord, StepContext, StepRecord,
 };
 pub use sessions::{NamedSessions, TurnTimes};
 pub use summary::{BrokenOff, CaptureSummary, CaptureWarning, CaptureWarningKind};
+pub use vcr_finish_reason::FinishReason;
 pub use vllm_vcr::{VllmVcrDropped, VllmVcrWriter};
 pub(crate) use workload::read as read_workload;
 pub use writer::CaptureWriter;

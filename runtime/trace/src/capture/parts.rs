@@ -14,7 +14,7 @@ use super::error::CaptureError;
 /// The packings by suffix; none is the first.
 const PACKINGS: [&str; 3] = ["", ".gz", ".zst"];
 
-/// How the parts of one capture are called.
+/// File names of the parts of one capture.
 #[derive(Clone, Debug)]
 pub(super) struct PartNames {
     folder: PathBuf,
@@ -36,7 +36,7 @@ impl PartNames {
         Some(Self { folder, base: base.to_owned(), suffix: suffix.to_owned(), packing })
     }
 
-    /// What the file of a part is called, packed like the one that is known.
+    /// The file name of a part, packed like the known one.
     pub(super) fn expected(&self, part: u32) -> PathBuf {
         self.with_packing(part, self.packing)
     }

@@ -51,7 +51,7 @@ pub struct CaptureReader<'a> {
     is_done: bool,
 }
 
-/// Where a request line lies in a [`CaptureFile`](super::CaptureFile).
+/// The position of a request line in a [`CaptureFile`](super::CaptureFile).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CapturePosition {
     /// Place of its file among those that are read, from 0.
@@ -69,7 +69,7 @@ impl CapturePosition {
     }
 }
 
-/// Where the parts after the first come from.
+/// The source of the parts after the first.
 pub(super) enum Parts<'a> {
     /// There are none.
     None,
@@ -81,7 +81,7 @@ pub(super) enum Parts<'a> {
 
 impl CaptureReader<'static> {
     /// Opens a capture: a file, the first file of a rotated one, or a folder
-    /// that holds one. Packed files are told by their first bytes.
+    /// that holds one. Packed files are recognised by their first bytes.
     ///
     /// # Errors
     /// When a file cannot be read, or does not start as a capture does.
@@ -117,7 +117,7 @@ impl<'a> CaptureReader<'a> {
         Self::start(stream.ending_where_cut(), name, Parts::None, options)
     }
 
-    /// Reads the first row, which tells the format.
+    /// Reads the first row, which shows the format.
     pub(super) fn start(
         stream: Unpacked<'a>,
         name: String,
@@ -141,7 +141,7 @@ impl<'a> CaptureReader<'a> {
         Ok(Self { lines, intake, parts, is_row_pending, is_done: false })
     }
 
-    /// What the first line says of the capture.
+    /// The meta line.
     #[must_use]
     pub fn meta(&self) -> &CaptureMeta {
         self.intake.meta()
@@ -159,7 +159,7 @@ impl<'a> CaptureReader<'a> {
         self.intake.name()
     }
 
-    /// What was read so far came to; complete once [`next_line`] has answered
+    /// The summary of the lines read so far; complete once [`next_line`] has answered
     /// `None`.
     ///
     /// [`next_line`]: CaptureReader::next_line
@@ -259,7 +259,7 @@ impl<'a> CaptureReader<'a> {
         }
     }
 
-    /// What the next file is called, if it is there.
+    /// The path of the next file, if it exists.
     fn next_name(&self, part: u32) -> Option<String> {
         match &self.parts {
             Parts::None => None,

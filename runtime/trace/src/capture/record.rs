@@ -12,7 +12,7 @@ use serde_json::{Map, Value};
 
 use super::hash::{BlockHash, HashScheme};
 
-/// What the first line says it is.
+/// The format's name, in the first line.
 pub const CAPTURE_FORMAT: &str = "vcr.capture";
 /// The version of the schema that is written.
 pub const CAPTURE_VERSION: u32 = 1;
@@ -39,7 +39,7 @@ pub enum CaptureLine {
     End(CaptureEnd),
 }
 
-/// What a capture is of.
+/// The meta line of a capture.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct CaptureMeta {
     /// [`CAPTURE_FORMAT`].
@@ -49,7 +49,7 @@ pub struct CaptureMeta {
     /// Place of this file among those of a rotated capture, from 0.
     #[serde(default)]
     pub part: u32,
-    /// What made it: `record`, `guidellm`, `vllm-vcr`, ...
+    /// Its producer: `record`, `guidellm`, `vllm-vcr`, ...
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub source: Option<String>,
     /// When it began, in nanoseconds since 1970.
@@ -67,13 +67,13 @@ pub struct CaptureMeta {
     /// Prompt tokens that one hash covers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub block_size_tokens: Option<u32>,
-    /// How hashes were computed.
+    /// The scheme of the hashes.
     #[serde(default)]
     pub hash: HashScheme,
-    /// What the lines hold beyond shapes and times.
+    /// The contents of the lines beyond shapes and times.
     #[serde(default)]
     pub holds: Holds,
-    /// What model, engine and hardware come to, as one hash.
+    /// Model, engine and hardware as one hash.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fingerprint: Option<String>,
     /// Whatever else its maker had to say.
@@ -81,7 +81,7 @@ pub struct CaptureMeta {
     pub other: Map<String, Value>,
 }
 
-/// What a capture holds beyond shapes and times.
+/// The contents of a capture beyond shapes and times.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Holds {
@@ -91,7 +91,7 @@ pub struct Holds {
     pub prompt_tokens: bool,
     /// Steps.
     pub steps: bool,
-    /// What entered and left caches.
+    /// KV events: blocks stored in and removed from caches.
     pub kv_events: bool,
 }
 
@@ -138,7 +138,7 @@ pub struct RequestRecord {
     /// The engine it ran on.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub rank: u32,
-    /// When it arrived, since the capture began; `None` where nobody knows.
+    /// Its arrival since the start of the capture; `None` if unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub arrival_ns: Option<u64>,
     /// From the end of the turn before it in its session to its arrival, where
@@ -185,11 +185,11 @@ pub struct RequestRecord {
     /// In place of gaps, where only their mean is known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gap_summary: Option<GapSummary>,
-    /// What else was in the steps of its outputs.
+    /// The load of the steps of its outputs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub steps: Option<StepContext>,
-    /// `stop`, `length`, `abort`, `error` or `repetition`; `None` if nobody
-    /// knows, or it was not over when the capture ended: see
+    /// The name of a [`FinishReason`](super::FinishReason); `None` if it is unknown, or
+    /// the request was not over when the capture ended: see
     /// [`is_over`](RequestRecord::is_over).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub finish_reason: Option<String>,
@@ -202,7 +202,7 @@ pub struct RequestRecord {
     /// From its arrival to its admission, by the engine's account.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub queue_ns: Option<u64>,
-    /// How often it lost its blocks.
+    /// Number of its preemptions.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub preemptions: u32,
     /// Its sampling or pooling parameters, without those at their defaults.
@@ -217,13 +217,13 @@ pub struct RequestRecord {
     /// The session it belongs to.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub session: Option<String>,
-    /// What its images, audio and video are known by.
+    /// Hashes of its images, audio and video.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub mm_hashes: Vec<String>,
-    /// Where its KV went or came from: `prefill` or `decode`.
+    /// Its part in a KV transfer: `prefill` or `decode`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kv_role: Option<String>,
-    /// Why it failed, in words.
+    /// The message of its failure.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
     /// Fields that this version does not know, kept as they are.
@@ -236,11 +236,11 @@ pub struct RequestRecord {
 pub struct GapSummary {
     /// Their mean.
     pub mean_ns: u64,
-    /// How many there were.
+    /// Their number.
     pub count: u32,
 }
 
-/// What else was in the steps of a request's outputs: one item for each output
+/// The load of the steps of a request's outputs: one item for each output
 /// with tokens, the first included.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
@@ -255,7 +255,7 @@ pub struct StepContext {
     pub prefill_tokens: Vec<u32>,
 }
 
-/// A step, as far as an engine's message tells.
+/// A step, as far as an engine's message shows.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct StepRecord<S = Value> {
     /// The engine.
@@ -297,7 +297,7 @@ pub struct KvRecord {
 pub struct Break {
     /// When.
     pub at_ns: u64,
-    /// What happened, in words.
+    /// The message.
     pub reason: String,
     /// The engine it concerns, if it concerns one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -316,36 +316,6 @@ pub struct CaptureEnd {
     /// Whether the capture goes on in the next file.
     #[serde(default)]
     pub continues: bool,
-}
-
-/// Why a request ended, as vLLM names it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum FinishReason {
-    /// A stop token or text.
-    Stop,
-    /// Its limit.
-    Length,
-    /// Its client.
-    Abort,
-    /// A failure.
-    Error,
-    /// It repeated itself.
-    Repetition,
-}
-
-impl FinishReason {
-    /// The reason of that name in [`RequestRecord::finish_reason`].
-    #[must_use]
-    pub fn parse(name: &str) -> Option<Self> {
-        match name {
-            "stop" => Some(Self::Stop),
-            "length" => Some(Self::Length),
-            "abort" => Some(Self::Abort),
-            "error" => Some(Self::Error),
-            "repetition" => Some(Self::Repetition),
-            _ => None,
-        }
-    }
 }
 
 impl RequestRecord {

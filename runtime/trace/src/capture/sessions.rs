@@ -19,7 +19,7 @@ impl TurnTimes {
     }
 
     /// How long the request waits after the end of `parent` if it is a turn of
-    /// it. `None` where it is not: it arrived before that end, or nobody knows
+    /// it. `None` where it is not: it arrived before that end, or it is unknown
     /// the end. Without arrivals (or where `ignores_arrivals`) the order is all
     /// that is known, and the turn follows at once.
     pub(super) fn think_after(&self, parent: &Self, ignores_arrivals: bool) -> Option<u64> {

@@ -1,11 +1,11 @@
-//! What a capture came to when it was read to its end.
+//! The summary of a capture that was read to its end.
 
 use std::fmt;
 
 use super::error::CaptureProblem;
 use super::flaw::Flaw;
 
-/// What reading a capture to its end has shown.
+/// The summary of a capture that was read to its end.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CaptureSummary {
     /// Request lines that were read.
@@ -14,13 +14,13 @@ pub struct CaptureSummary {
     pub under_way: u64,
     /// Lines that were skipped; 0 unless read leniently.
     pub skipped_lines: u64,
-    /// How the capture breaks off; `None` if it was ended in order.
+    /// The way in which the capture breaks off; `None` if it is complete.
     pub broken_off: Option<BrokenOff>,
-    /// What was noticed and is no error, in order of first appearance.
+    /// Warnings, in order of first appearance.
     pub warnings: Vec<CaptureWarning>,
 }
 
-/// How a capture breaks off. Everything before is whole.
+/// The way in which a capture breaks off. Everything before is whole.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BrokenOff {
     /// After a whole line that is not the `end` line.
@@ -36,7 +36,7 @@ pub enum BrokenOff {
 /// Something a reader noticed, counted over one file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CaptureWarning {
-    /// What it is.
+    /// Its kind.
     pub kind: CaptureWarningKind,
     /// The file.
     pub name: String,
@@ -55,7 +55,7 @@ pub enum CaptureWarningKind {
     Skipped {
         /// The field of the first of them, if the problem lies in one.
         field: Option<String>,
-        /// What is wrong with the first of them.
+        /// The problem of the first of them.
         problem: CaptureProblem,
     },
     /// The file breaks off.

@@ -4,10 +4,11 @@
 use std::collections::{HashMap, HashSet};
 use std::num::NonZeroU32;
 use std::ops::Range;
+use vcr_finish_reason::FinishReason;
 
 use super::reader::CapturePosition;
 use super::reader::CaptureReader;
-use super::record::{CaptureLine, FinishReason, RequestRecord};
+use super::record::{CaptureLine, RequestRecord};
 use super::sessions::{NamedSessions, TurnTimes};
 use crate::assemble::{Assembler, Row};
 use crate::{
@@ -15,7 +16,7 @@ use crate::{
     WarningKind,
 };
 
-/// What is kept of a request until all have been read.
+/// A request until all have been read.
 struct Request {
     position: CapturePosition,
     name: Option<Box<str>>,
@@ -23,21 +24,21 @@ struct Request {
     turn_times: TurnTimes,
     prompt_tokens: u32,
     output_tokens: u32,
-    /// Where the hashes of its full blocks lie in `Workload::hashes`.
+    /// The range of the hashes of its full blocks in `Workload::hashes`.
     chain: Range<usize>,
     /// Whether the hash of what follows its full blocks comes right after them.
     has_hashed_tail: bool,
     /// Whether what its full blocks leave has content of its own, which no
-    /// `prompt_hash` tells apart.
+    /// `prompt_hash` distinguishes.
     has_own_tail: bool,
-    /// Where its answer lies in `Workload::output_token_ids`.
+    /// The range of its answer in `Workload::output_token_ids`.
     answer: Range<usize>,
     /// When it came, and where its outputs lie in `Workload::output_times`.
     times: Option<(AnswerTimes, Range<usize>)>,
     priority: i64,
 }
 
-/// Where a request stands in its session.
+/// The place of a request in its session.
 struct Turn {
     session: Box<str>,
     /// From the end of the turn before; `None` for the first.
@@ -103,7 +104,7 @@ impl Workload {
             },
             prompt_tokens: record.prompt_tokens,
             output_tokens: record.output_tokens,
-            // Hashes of fewer or more blocks than it has tell nothing.
+            // Hashes of fewer or more blocks than it has are of no use.
             chain: if has_content { chain } else { start..start },
             has_hashed_tail: tail_hash.is_some(),
             has_own_tail: has_tail && tail_hash.is_none(),
@@ -225,7 +226,7 @@ fn session_key(name: Option<&str>, index: usize) -> Box<str> {
     name.map_or_else(|| format!("#{index}"), |name| format!("={name}")).into()
 }
 
-/// What a field of a row is called in a capture.
+/// The name of a field of a row in a capture.
 fn name_in_captures(field: &'static str) -> &'static str {
     match field {
         "timestamp" => "arrival_ns",

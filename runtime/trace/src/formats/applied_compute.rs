@@ -137,7 +137,7 @@ impl Session {
             let latency_s = self.tool_call_latency[turn];
             let delay_ns = Millis::from_f64(latency_s * 1e3).and_then(|latency| u64::try_from(latency.ns).ok());
             let delay_ns = delay_ns.ok_or_else(|| {
-                let text = format!("{latency_s} s is no time to wait; it must be at least 0 and below 292 years");
+                let text = format!("invalid latency {latency_s} s: expected at least 0 and below 292 years");
                 (Some("tool_call_latency"), RowProblem::Malformed(text))
             })?;
             prompts.push((prompt_tokens, Some(delay_ns)));
@@ -189,7 +189,7 @@ mod tests {
         let cases = [
             (ROW.replace("[4,4]", "[4]"), "line 1, field `assistant_response_length`: 1 entries for 2 turns"),
             (ROW.replace("16", "0"), "field `input_prompt_length`: the prompt has no tokens"),
-            (ROW.replace("0.02", "-0.02"), "field `tool_call_latency`: -0.02 s is no time"),
+            (ROW.replace("0.02", "-0.02"), "field `tool_call_latency`: invalid latency -0.02 s"),
             (ROW.replace("[8,8]", "[8,4294967295]"), "field `tool_call_output_length`: the conversation is longer"),
             (ROW.replace("[8,8]", "[8,-1]"), "field `tool_call_output_length`: tool_call_output_length[1]: invalid"),
             (ROW.replace("\"num_turns\":2,", ""), "missing field `num_turns`"),
@@ -202,6 +202,6 @@ mod tests {
         let open = Trace::read(ROW.as_bytes(), "t", TraceFormat::AppliedComputeAgentic, &options).unwrap_err();
         assert!(open.to_string().contains("give a concurrency"));
         let ratio = check(ROW, SharedPrefix { ratio: 1.5, ..SharedPrefix::default() }).unwrap_err();
-        assert!(ratio.contains("1.5; it must lie between 0 and 1"));
+        assert!(ratio.contains("1.5: expected 0 to 1"));
     }
 }

@@ -100,7 +100,7 @@ impl<'a> Cells<'a> {
     }
 }
 
-/// Where the columns are.
+/// The indices of the columns.
 struct Header {
     width: usize,
     positions: [usize; COLUMNS.len()],

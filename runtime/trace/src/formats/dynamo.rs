@@ -61,7 +61,7 @@ struct Tool {
     claude: Option<ToolLinks>,
 }
 
-/// Which requests a tool call links.
+/// The requests that a tool call links.
 #[derive(Deserialize)]
 struct ToolLinks {
     source_request_id: Box<str>,
@@ -76,7 +76,7 @@ struct Place {
     line: u32,
 }
 
-/// What is wrong, and where.
+/// A problem and its place.
 type Misplaced = (Place, FieldProblem);
 
 /// A request of the log. Its hash ids lie in `Log::ids`.
@@ -98,7 +98,7 @@ struct LoggedTool {
     links: ToolLinks,
 }
 
-/// What the files say, still in their order.
+/// The events of the files, in their order.
 #[derive(Default)]
 struct Log {
     requests: Vec<LoggedRequest>,
@@ -227,7 +227,7 @@ impl Log {
             None => event.event_time_unix_ms.ok_or(missing("event_time_unix_ms"))?,
             Some(time_ms) if (0.0..1e15).contains(&time_ms) => start_ms.saturating_add(time_ms.round() as u64),
             Some(time_ms) => {
-                let text = format!("{time_ms} ms is no duration; it must be at least 0");
+                let text = format!("invalid duration {time_ms} ms: expected at least 0");
                 return Err((Some("request.total_time_ms"), RowProblem::Malformed(text)));
             }
         };
@@ -296,7 +296,7 @@ fn decode(row: &[u8]) -> Result<Event, FieldProblem> {
     Ok(event)
 }
 
-/// What a field of a row is called in a log.
+/// The name of a field of a row in a log.
 fn name_in_logs(field: &'static str) -> &'static str {
     match field {
         "input_length" => "request.replay.input_length",

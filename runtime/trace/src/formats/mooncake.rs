@@ -50,7 +50,7 @@ fn add(assembler: &mut Assembler, row: &mut DecodedRow, line: u32, options: &Tra
     assembler.push(line, Row { delay_ns, ..plain })
 }
 
-/// What rows of all dialects have, but for delays.
+/// The common fields of all dialects, without delays.
 fn checked<'a>(
     assembler: &mut Assembler,
     row: &'a mut DecodedRow,

@@ -39,7 +39,7 @@ const WRONG: &[(&str, &str, &str)] = &[
     (
         r#"{"kind":"request","prompt_tokens":1,"output_tokens":3,"gap_ns":[5],"gap_tokens":[1,1]}"#,
         "gap_tokens",
-        "2 items, where 1",
+        "expected 1 items, got 2",
     ),
     (
         r#"{"kind":"request","prompt_tokens":1,"output_tokens":3,"gap_ns":[5,5],"gap_tokens":[2,0]}"#,
@@ -50,17 +50,17 @@ const WRONG: &[(&str, &str, &str)] = &[
     (
         r#"{"kind":"request","prompt_tokens":1,"output_tokens":1,"output_token_ids":[1,2]}"#,
         "output_token_ids",
-        "2 items, where 1",
+        "expected 1 items, got 2",
     ),
     (
         r#"{"kind":"request","prompt_tokens":2,"output_tokens":1,"prompt_token_ids":[1]}"#,
         "prompt_token_ids",
-        "1 items, where 2",
+        "expected 2 items, got 1",
     ),
     (
         r#"{"kind":"request","prompt_tokens":9,"output_tokens":1,"block_hashes":[1]}"#,
         "block_hashes",
-        "1 items, where 2",
+        "expected 2 items, got 1",
     ),
     (
         r#"{"kind":"request","prompt_tokens":4,"output_tokens":1,"block_hashes":["1"]}"#,
@@ -70,7 +70,7 @@ const WRONG: &[(&str, &str, &str)] = &[
     (
         r#"{"kind":"request","prompt_tokens":1,"output_tokens":2,"gap_ns":[1],"steps":{"running":[1]}}"#,
         "steps.running",
-        "1 items, where 2",
+        "expected 2 items, got 1",
     ),
     (
         r#"{"kind":"request","prompt_tokens":1,"output_tokens":2,"gap_ns":[1],"gap_summary":{"mean_ns":1,"count":1}}"#,
@@ -95,7 +95,7 @@ const WRONG: &[(&str, &str, &str)] = &[
     (
         r#"{"kind":"request","prompt_tokens":1,"output_tokens":1,"finish_reason":"tired"}"#,
         "finish_reason",
-        "`tired` is no",
+        "invalid finish reason `tired`: expected stop, length",
     ),
     (
         r#"{"kind":"request","prompt_tokens":1,"output_tokens":1,"arrival_ns":18446744073709551615,"ttft_ns":1}"#,
@@ -103,7 +103,7 @@ const WRONG: &[(&str, &str, &str)] = &[
         "584 years",
     ),
     (r#"{"kind":"arrival","id":"a","arrival_ns":1.5,"prompt_tokens":1}"#, "arrival_ns", "whole number"),
-    (r#"{"kind":"arival","id":"a"}"#, "kind", "`arival` is no kind"),
+    (r#"{"kind":"arival","id":"a"}"#, "kind", "unknown kind of line `arival`"),
     (r#"{"id":"a"}"#, "kind", "missing"),
     (META, "", "a second meta line"),
     (

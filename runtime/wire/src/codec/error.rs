@@ -1,8 +1,8 @@
-//! What is wrong with bytes that came from outside.
+//! Errors of decoding.
 
 use std::fmt;
 
-/// Why a message could not be decoded: where in it, and what stood there.
+/// An error of decoding a message, with its place and the bytes found there.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{message}{}: {problem} (byte {at})", Path(path))]
 pub struct DecodeError {
@@ -10,7 +10,7 @@ pub struct DecodeError {
     pub message: &'static str,
     /// The way from the message to the value, outermost step last.
     pub path: Vec<Step>,
-    /// What is wrong with the value.
+    /// The problem of the value.
     pub problem: Problem,
     /// Offset in the frame, in bytes.
     pub at: usize,
@@ -27,33 +27,33 @@ pub enum Step {
     Item(usize),
 }
 
-/// What is wrong with a value.
+/// A problem of a value.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Problem {
     /// The frame ends within the value.
-    #[error("the frame ends here, {expected} was expected")]
+    #[error("expected {expected}, but the frame ends here")]
     Truncated {
-        /// What was to be read.
+        /// The expected value.
         expected: &'static str,
     },
     /// A value of another type.
-    #[error("{expected} was expected, but this is {found}")]
+    #[error("expected {expected}, got {found}")]
     Unexpected {
-        /// What was to be read.
+        /// The expected value.
         expected: &'static str,
-        /// What stood there.
+        /// The actual value.
         found: &'static str,
     },
     /// A number that the field cannot hold.
-    #[error("{expected} was expected, but this is {found}")]
+    #[error("expected {expected}, got {found}")]
     OutOfRange {
-        /// What the field can hold.
+        /// The range of the field.
         expected: &'static str,
         /// The number.
         found: i128,
     },
     /// A text that the field does not know.
-    #[error("one of {expected} was expected, but this is \"{found}\"")]
+    #[error("expected one of {expected}, got \"{found}\"")]
     UnknownText {
         /// The texts that it knows.
         expected: &'static str,
@@ -72,15 +72,15 @@ pub enum Problem {
     /// Bytes after the end of the message.
     #[error("{bytes} bytes follow the end of the message")]
     Trailing {
-        /// How many.
+        /// Their number.
         bytes: usize,
     },
     /// A message of the wrong number of frames.
-    #[error("{expected} was expected, but the message has {found} frames")]
+    #[error("expected {expected}, got {found} frames")]
     Frames {
-        /// What the message is made of.
+        /// The expected frames.
         expected: &'static str,
-        /// How many frames it has.
+        /// Its number of frames.
         found: usize,
     },
     /// A tensor that points to a frame that the message does not have.
@@ -96,7 +96,7 @@ pub enum Problem {
     Shape {
         /// The type of one number.
         dtype: String,
-        /// How many bytes there are.
+        /// The number of bytes.
         bytes: usize,
     },
 }

@@ -1,4 +1,4 @@
-//! What can stand in a field.
+//! Types of fields.
 
 use super::error::DecodeError;
 use super::read::Reader;

@@ -5,11 +5,13 @@
 //! items are read.
 
 use rmp::Marker;
+use rmp::decode::bytes::BytesReadError;
+use rmp::decode::{self, Bytes, NumValueReadError};
 
 use super::error::{DecodeError, Problem, Step};
 
 /// Memory that is reserved for a container before its items are read, where the
-/// frame itself is no longer.
+/// frame itself is not longer.
 const RESERVED_BYTES_MAX: usize = 1 << 20;
 
 /// A cursor over one frame.
@@ -69,16 +71,32 @@ impl<'a> Reader<'a> {
         self.data.get(self.at).map(|byte| Marker::from_u8(*byte))
     }
 
-    fn marker(&mut self, expected: &'static str) -> Result<Marker, DecodeError> {
-        let marker = self.peek().ok_or_else(|| self.error(Problem::Truncated { expected }))?;
-        self.at += 1;
-        Ok(marker)
+    /// Reads one value of MessagePack, or the head of one, by the crate rmp. Not
+    /// inlined, so that the common heads of one byte and token ids, which are read
+    /// without it, stay short.
+    #[inline(never)]
+    fn primitive<T, E>(
+        &mut self,
+        expected: &'static str,
+        read: impl FnOnce(&mut Bytes<'a>) -> Result<T, E>,
+    ) -> Result<T, DecodeError>
+    where
+        NumValueReadError<BytesReadError>: From<E>,
+    {
+        let start = self.at;
+        let mut bytes = Bytes::new(&self.data[start..]);
+        let value = read(&mut bytes);
+        self.at += bytes.position() as usize;
+        value.map_err(|error| match error.into() {
+            NumValueReadError::TypeMismatch(marker) => unexpected(expected, marker, start),
+            _ => self.error(Problem::Truncated { expected }),
+        })
     }
 
-    /// The cursor is behind `marker`, which is not what was `expected`.
-    #[cold]
-    fn unexpected(&self, expected: &'static str, marker: Marker) -> DecodeError {
-        DecodeError::new(Problem::Unexpected { expected, found: name(marker) }, self.at - 1)
+    /// Passes over a head of one byte, which holds the length.
+    fn short(&mut self, len: u8) -> usize {
+        self.at += 1;
+        usize::from(len)
     }
 
     fn bytes(&mut self, len: usize, expected: &'static str) -> Result<&'a [u8], DecodeError> {
@@ -89,23 +107,6 @@ impl<'a> Reader<'a> {
         Ok(&self.data[self.at - len..self.at])
     }
 
-    fn fixed<const N: usize>(&mut self, expected: &'static str) -> Result<[u8; N], DecodeError> {
-        let bytes = self.bytes(N, expected)?;
-        Ok(bytes.try_into().expect("the slice has this length"))
-    }
-
-    fn len8(&mut self, expected: &'static str) -> Result<usize, DecodeError> {
-        Ok(usize::from(self.fixed::<1>(expected)?[0]))
-    }
-
-    fn len16(&mut self, expected: &'static str) -> Result<usize, DecodeError> {
-        Ok(usize::from(u16::from_be_bytes(self.fixed(expected)?)))
-    }
-
-    fn len32(&mut self, expected: &'static str) -> Result<usize, DecodeError> {
-        Ok(u32::from_be_bytes(self.fixed(expected)?) as usize)
-    }
-
     /// Passes over a nil, if that is what follows.
     pub(crate) fn take_nil(&mut self) -> bool {
         let is_nil = self.peek() == Some(Marker::Null);
@@ -114,38 +115,13 @@ impl<'a> Reader<'a> {
     }
 
     pub(crate) fn bool(&mut self) -> Result<bool, DecodeError> {
-        const EXPECTED: &str = "a boolean";
-        match self.marker(EXPECTED)? {
-            Marker::True => Ok(true),
-            Marker::False => Ok(false),
-            other => Err(self.unexpected(EXPECTED, other)),
-        }
+        self.primitive("a boolean", decode::read_bool)
     }
 
-    /// Any integer of MessagePack.
+    /// Any integer of MessagePack. Not inlined, for the sake of [`Self::u32`].
+    #[inline(never)]
     pub(crate) fn integer(&mut self) -> Result<i128, DecodeError> {
-        let expected = "an integer";
-        let marker = self.marker(expected)?;
-        match self.integer_after(marker, expected)? {
-            Some(value) => Ok(value),
-            None => Err(self.unexpected(expected, marker)),
-        }
-    }
-
-    fn integer_after(&mut self, marker: Marker, expected: &'static str) -> Result<Option<i128>, DecodeError> {
-        Ok(Some(match marker {
-            Marker::FixPos(value) => i128::from(value),
-            Marker::FixNeg(value) => i128::from(value),
-            Marker::U8 => i128::from(self.fixed::<1>(expected)?[0]),
-            Marker::U16 => i128::from(u16::from_be_bytes(self.fixed(expected)?)),
-            Marker::U32 => i128::from(u32::from_be_bytes(self.fixed(expected)?)),
-            Marker::U64 => i128::from(u64::from_be_bytes(self.fixed(expected)?)),
-            Marker::I8 => i128::from(i8::from_be_bytes(self.fixed(expected)?)),
-            Marker::I16 => i128::from(i16::from_be_bytes(self.fixed(expected)?)),
-            Marker::I32 => i128::from(i32::from_be_bytes(self.fixed(expected)?)),
-            Marker::I64 => i128::from(i64::from_be_bytes(self.fixed(expected)?)),
-            _ => return Ok(None),
-        }))
+        self.primitive("an integer", decode::read_int)
     }
 
     /// An integer that `T` can hold.
@@ -173,32 +149,22 @@ impl<'a> Reader<'a> {
     /// A number; frontends write whole floats as integers, too.
     pub(crate) fn f64(&mut self) -> Result<f64, DecodeError> {
         let expected = "a number";
-        match self.marker(expected)? {
-            Marker::F64 => Ok(f64::from_be_bytes(self.fixed(expected)?)),
-            Marker::F32 => Ok(f64::from(f32::from_be_bytes(self.fixed(expected)?))),
-            other => match self.integer_after(other, expected)? {
-                Some(value) => Ok(value as f64),
-                None => Err(self.unexpected(expected, other)),
-            },
+        match self.peek() {
+            Some(Marker::F64) => self.primitive(expected, decode::read_f64),
+            Some(Marker::F32) => self.primitive(expected, decode::read_f32).map(f64::from),
+            _ => self.primitive(expected, decode::read_int::<i128, _>).map(|value| value as f64),
         }
     }
 
     pub(crate) fn f32_exact(&mut self) -> Result<f32, DecodeError> {
-        let expected = "a 32-bit float";
-        match self.marker(expected)? {
-            Marker::F32 => Ok(f32::from_be_bytes(self.fixed(expected)?)),
-            other => Err(self.unexpected(expected, other)),
-        }
+        self.primitive("a 32-bit float", decode::read_f32)
     }
 
     pub(crate) fn str(&mut self) -> Result<&'a str, DecodeError> {
         let expected = "a text";
-        let len = match self.marker(expected)? {
-            Marker::FixStr(len) => usize::from(len),
-            Marker::Str8 => self.len8(expected)?,
-            Marker::Str16 => self.len16(expected)?,
-            Marker::Str32 => self.len32(expected)?,
-            other => return Err(self.unexpected(expected, other)),
+        let len = match self.peek() {
+            Some(Marker::FixStr(len)) => self.short(len),
+            _ => self.primitive(expected, decode::read_str_len)? as usize,
         };
         let bytes = self.bytes(len, expected)?;
         std::str::from_utf8(bytes).map_err(|_| DecodeError::new(Problem::NotUtf8, self.at - len))
@@ -206,59 +172,37 @@ impl<'a> Reader<'a> {
 
     pub(crate) fn bin(&mut self) -> Result<&'a [u8], DecodeError> {
         let expected = "bytes";
-        let len = match self.marker(expected)? {
-            Marker::Bin8 => self.len8(expected)?,
-            Marker::Bin16 => self.len16(expected)?,
-            Marker::Bin32 => self.len32(expected)?,
-            other => return Err(self.unexpected(expected, other)),
-        };
-        self.bytes(len, expected)
+        let len = self.primitive(expected, decode::read_bin_len)?;
+        self.bytes(len as usize, expected)
     }
 
     /// The type and the bytes of an extension value.
     pub(crate) fn ext(&mut self) -> Result<(i8, &'a [u8]), DecodeError> {
         let expected = "an extension value";
-        let len = match self.marker(expected)? {
-            Marker::FixExt1 => 1,
-            Marker::FixExt2 => 2,
-            Marker::FixExt4 => 4,
-            Marker::FixExt8 => 8,
-            Marker::FixExt16 => 16,
-            Marker::Ext8 => self.len8(expected)?,
-            Marker::Ext16 => self.len16(expected)?,
-            Marker::Ext32 => self.len32(expected)?,
-            other => return Err(self.unexpected(expected, other)),
-        };
-        let code = i8::from_be_bytes(self.fixed(expected)?);
-        Ok((code, self.bytes(len, expected)?))
+        let head = self.primitive(expected, decode::read_ext_meta)?;
+        Ok((head.typeid, self.bytes(head.size as usize, expected)?))
     }
 
     /// The length of an array; its items follow.
     pub(crate) fn array(&mut self) -> Result<usize, DecodeError> {
-        let expected = "an array";
-        match self.marker(expected)? {
-            Marker::FixArray(len) => Ok(usize::from(len)),
-            Marker::Array16 => self.len16(expected),
-            Marker::Array32 => self.len32(expected),
-            other => Err(self.unexpected(expected, other)),
+        match self.peek() {
+            Some(Marker::FixArray(len)) => Ok(self.short(len)),
+            _ => self.primitive("an array", decode::read_array_len).map(|len| len as usize),
         }
     }
 
     /// The number of pairs of a map; they follow.
     pub(crate) fn map(&mut self) -> Result<usize, DecodeError> {
-        let expected = "a map";
-        match self.marker(expected)? {
-            Marker::FixMap(len) => Ok(usize::from(len)),
-            Marker::Map16 => self.len16(expected),
-            Marker::Map32 => self.len32(expected),
-            other => Err(self.unexpected(expected, other)),
+        match self.peek() {
+            Some(Marker::FixMap(len)) => Ok(self.short(len)),
+            _ => self.primitive("a map", decode::read_map_len).map(|len| len as usize),
         }
     }
 
-    /// The key of a field; `None` for one that is no text and so no field.
+    /// The key of a field; `None` if it is not a text.
     pub(crate) fn key(&mut self) -> Result<Option<&'a str>, DecodeError> {
         match self.peek() {
-            Some(Marker::FixStr(_) | Marker::Str8 | Marker::Str16 | Marker::Str32) => self.str().map(Some),
+            Some(marker) if is_str(marker) => self.str().map(Some),
             _ => self.skip().map(|()| None),
         }
     }
@@ -272,14 +216,11 @@ impl<'a> Reader<'a> {
             match self.peek() {
                 Some(Marker::FixArray(_) | Marker::Array16 | Marker::Array32) => pending += self.array()? as u64,
                 Some(Marker::FixMap(_) | Marker::Map16 | Marker::Map32) => pending += 2 * self.map()? as u64,
-                Some(Marker::FixStr(_) | Marker::Str8 | Marker::Str16 | Marker::Str32) => _ = self.str()?,
+                Some(marker) if is_str(marker) => _ = self.str()?,
                 Some(Marker::Bin8 | Marker::Bin16 | Marker::Bin32) => _ = self.bin()?,
                 Some(Marker::Null | Marker::True | Marker::False) => self.at += 1,
                 Some(Marker::F32 | Marker::F64) => _ = self.f64()?,
-                Some(Marker::Reserved) => {
-                    self.at += 1;
-                    return Err(self.unexpected(expected, Marker::Reserved));
-                }
+                Some(Marker::Reserved) => return Err(unexpected(expected, Marker::Reserved, self.at)),
                 Some(marker) if is_ext(marker) => _ = self.ext()?,
                 Some(_) => _ = self.integer()?,
                 None => return Err(self.error(Problem::Truncated { expected })),
@@ -302,12 +243,18 @@ impl<'a> Reader<'a> {
     }
 }
 
+/// `marker` at offset `at` is not what was `expected`.
+#[cold]
+fn unexpected(expected: &'static str, marker: Marker, at: usize) -> DecodeError {
+    DecodeError::new(Problem::Unexpected { expected, found: name(marker) }, at)
+}
+
 fn name(marker: Marker) -> &'static str {
     match marker {
         Marker::Null => "nil",
         Marker::True | Marker::False => "a boolean",
         Marker::F32 | Marker::F64 => "a float",
-        Marker::FixStr(_) | Marker::Str8 | Marker::Str16 | Marker::Str32 => "a text",
+        marker if is_str(marker) => "a text",
         Marker::Bin8 | Marker::Bin16 | Marker::Bin32 => "bytes",
         Marker::FixArray(_) | Marker::Array16 | Marker::Array32 => "an array",
         Marker::FixMap(_) | Marker::Map16 | Marker::Map32 => "a map",
@@ -315,6 +262,11 @@ fn name(marker: Marker) -> &'static str {
         marker if is_ext(marker) => "an extension value",
         _ => "an integer",
     }
+}
+
+/// Whether a text begins with this marker.
+pub(crate) fn is_str(marker: Marker) -> bool {
+    matches!(marker, Marker::FixStr(_) | Marker::Str8 | Marker::Str16 | Marker::Str32)
 }
 
 /// Whether an extension value begins with this marker.

@@ -5,7 +5,7 @@ use std::fmt;
 
 use super::error::{DecodeError, Problem, Step};
 use super::field::Wire;
-use super::read::{Reader, is_ext, whole};
+use super::read::{Reader, is_ext, is_str, whole};
 use super::write;
 
 /// Any integer of MessagePack: from -2^63 to 2^64 - 1.
@@ -165,7 +165,7 @@ impl Value {
             Marker::True | Marker::False => Self::Bool(reader.bool()?),
             Marker::F32 => Self::F32(reader.f32_exact()?),
             Marker::F64 => Self::F64(reader.f64()?),
-            Marker::FixStr(_) | Marker::Str8 | Marker::Str16 | Marker::Str32 => Self::Str(reader.str()?.to_owned()),
+            marker if is_str(marker) => Self::Str(reader.str()?.to_owned()),
             Marker::Bin8 | Marker::Bin16 | Marker::Bin32 => Self::Bin(reader.bin()?.to_vec()),
             Marker::FixArray(_) | Marker::Array16 | Marker::Array32 => {
                 let mut items = Vec::new();

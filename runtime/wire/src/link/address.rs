@@ -1,4 +1,4 @@
-//! Addresses as users write them: what can never work is told before anybody
+//! Addresses as users write them: invalid ones are refused before anything
 //! waits for it.
 
 use std::fs;
@@ -69,11 +69,11 @@ fn invalid(address: &str, problem: impl Into<String>) -> LinkError {
     LinkError::InvalidAddress { address: address.to_owned(), problem: problem.into() }
 }
 
-/// Checks an address to connect to, as far as nobody needs to be there.
+/// Checks an address to connect to, without connecting.
 ///
 /// # Errors
 ///
-/// When nobody can ever be reached by it.
+/// When no peer can be reached by it.
 pub fn check_peer_address(address: &str) -> Result<(), LinkError> {
     match Address::parse(address).map_err(|problem| invalid(address, problem))? {
         Address::Tcp { port: None, .. } => Err(invalid(address, "expected a port from 1 to 65535 to connect to")),
@@ -108,13 +108,13 @@ fn check_path(address: &str, path: &str) -> Result<(), LinkError> {
         let problem = format!("the path has {} bytes, but a socket's may have {LONGEST_PATH_BYTES}", path.len());
         return Err(invalid(address, problem));
     }
-    // Names of Linux that are no files.
+    // Linux's abstract names, which are not files.
     if path.starts_with('@') {
         return Ok(());
     }
     match Path::new(path).parent() {
         Some(folder) if !folder.as_os_str().is_empty() && !folder.is_dir() => {
-            Err(invalid(address, format!("there is no folder {}", folder.display())))
+            Err(invalid(address, format!("expected a folder {}", folder.display())))
         }
         _ => Ok(()),
     }
@@ -199,7 +199,7 @@ mod tests {
             ("tcp://two words:29550", "`two words` is neither"),
             ("ipc://", "the path is missing"),
             (&long, "the path has 201 bytes"),
-            (&no_folder, "there is no folder"),
+            (&no_folder, "expected a folder"),
             (&format!("ipc://{}", file.display()), "something else than a socket"),
         ] {
             let error = check_peer_address(address).expect_err(address).to_string();

@@ -14,7 +14,7 @@ use super::transport::{Deadline, Linger, Transport, connect, send, try_receive};
 use crate::handshake::{EngineHandshake, EngineStatus, Init, ReadyResponse};
 use crate::output::ENGINE_CORE_DEAD;
 
-/// How an engine presents itself.
+/// The settings of an engine's link.
 #[derive(Clone, Debug)]
 pub struct EngineLinkConfig {
     /// The frontend's handshake socket, `tcp://...` or `ipc://...`.
@@ -26,9 +26,9 @@ pub struct EngineLinkConfig {
     pub local: bool,
     /// True, unless the frontend balances load itself.
     pub headless: bool,
-    /// What a Python frontend of a mixture of experts compares with its own.
+    /// The value that a Python frontend of a mixture of experts compares with its own.
     pub parallel_config_hash: Option<String>,
-    /// How long to wait for INIT, and for a coordinator.
+    /// The time limit for INIT, and for a coordinator.
     pub timeout: Duration,
     /// Set by another thread, it ends the waiting.
     pub stop: Arc<AtomicBool>,
@@ -36,7 +36,7 @@ pub struct EngineLinkConfig {
     pub on_wait: Option<WaitHook>,
 }
 
-/// What an engine waits for before it serves.
+/// The waits of an engine before it serves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WaitsFor {
     /// The frontend's answer to HELLO.
@@ -105,7 +105,7 @@ impl EngineGreeting {
     ///
     /// # Errors
     ///
-    /// When the address cannot be used, nobody answers in time, the waiting is
+    /// When the address cannot be used, no answer comes in time, the waiting is
     /// stopped, or the answer is no INIT.
     pub fn hello(transport: &Transport, config: EngineLinkConfig) -> Result<Self, LinkError> {
         let handshake = transport.socket(zmq::DEALER, Linger::Handshake)?;
@@ -129,7 +129,7 @@ impl EngineGreeting {
             _ = handshake.set_linger(0);
             let expected = match (is_connected, unresolved_host(address)) {
                 (true, _) => format!(
-                    "INIT was expected; is it a frontend's handshake address, does the frontend have an engine {0}, and \
+                    "expected INIT; is it a frontend's handshake address, does the frontend have an engine {0}, and \
                      is this the only engine {0}?",
                     config.rank
                 ),
@@ -156,7 +156,7 @@ impl EngineGreeting {
         Ok(Self { transport: transport.clone(), config, handshake, init })
     }
 
-    /// What the frontend said.
+    /// The frontend's INIT.
     #[must_use]
     pub fn init(&self) -> &Init {
         &self.init
@@ -229,13 +229,13 @@ impl EngineGreeting {
         }
         Err(LinkError::Silent {
             address: self.init.addresses.coordinator_input.clone().unwrap_or_default(),
-            expected: "the coordinator's READY was expected; it comes when all engines have subscribed".to_owned(),
+            expected: "expected the coordinator's READY; it comes when all engines have subscribed".to_owned(),
             waited: self.config.timeout,
         })
     }
 }
 
-/// How often a waiting thread looks whether it should stop.
+/// The interval at which a waiting thread checks whether it should stop.
 const STOP_INTERVAL: Duration = Duration::from_millis(50);
 
 /// The next message, waiting through signals until the time is over. `look` says
@@ -267,22 +267,22 @@ fn receive(
 
 /// An engine that serves. Its halves may live on two threads.
 pub struct EngineLink {
-    /// What the frontend said.
+    /// The frontend's INIT.
     pub init: Init,
-    /// Where requests come from.
+    /// The input sockets.
     pub inputs: EngineInputs,
-    /// Where outputs go.
+    /// The output sockets.
     pub outputs: EngineOutputs,
 }
 
-/// Where an engine's outputs go.
+/// The output sockets of an engine.
 pub struct EngineOutputs {
     clients: Vec<Socket>,
     coordinator: Option<Socket>,
 }
 
 impl EngineOutputs {
-    /// How many API servers there are.
+    /// The number of API servers.
     #[must_use]
     pub fn clients(&self) -> usize {
         self.clients.len()

@@ -1,10 +1,10 @@
-//! Why two ends cannot talk.
+//! Errors of links.
 
 use std::time::Duration;
 
 use crate::codec::error::DecodeError;
 
-/// Why a link could not be made or used.
+/// An error of making or using a link.
 #[derive(Debug, thiserror::Error)]
 pub enum LinkError {
     /// Something else listens there.
@@ -18,7 +18,7 @@ pub enum LinkError {
     InvalidAddress {
         /// The address.
         address: String,
-        /// What is wrong with it.
+        /// The problem.
         problem: String,
     },
     /// There is no such interface.
@@ -26,34 +26,32 @@ pub enum LinkError {
     BadAddress {
         /// The address.
         address: String,
-        /// What the library says.
+        /// The library's message.
         reason: zmq::Error,
     },
     /// The other end did not say what it had to.
     #[error("nothing came from {address} within {} s: {expected}", waited.as_secs_f64())]
     Silent {
-        /// Where it should be.
+        /// Its expected address.
         address: String,
-        /// What was expected, and why it may not have come.
+        /// The expected message, and possible reasons why it did not come.
         expected: String,
-        /// How long.
+        /// The time waited.
         waited: Duration,
     },
     /// Another thread ended the waiting.
-    #[error("the waiting was stopped")]
+    #[error("waiting was stopped")]
     Stopped,
     /// The other end said something else.
-    #[error("{from} is no peer of this protocol")]
+    #[error("{from} does not speak this protocol")]
     Decode {
         /// Who.
         from: String,
-        /// What is wrong.
+        /// The problem.
         source: Box<DecodeError>,
     },
     /// An engine has a number that no engine has here.
-    #[error(
-        "an engine with the identity {identity} came, but the engines here are 0 to {last}, as 2 bytes little-endian"
-    )]
+    #[error("invalid engine identity {identity}: expected 0 to {last}, as 2 bytes little-endian")]
     UnknownEngine {
         /// Its identity, in hex.
         identity: String,
@@ -65,9 +63,9 @@ pub enum LinkError {
     OutOfOrder {
         /// The engine.
         rank: u16,
-        /// What it said.
+        /// The message.
         said: &'static str,
-        /// What it had or had not said before.
+        /// The state before it.
         already: &'static str,
     },
     /// The frontend has fewer inputs than outputs, or the reverse.
@@ -79,11 +77,11 @@ pub enum LinkError {
         outputs: usize,
     },
     /// There is no such API server.
-    #[error("there is no API server {client}: the frontend has {clients}")]
+    #[error("unknown API server {client}: the frontend has {clients}")]
     NoSuchClient {
         /// The one that was meant.
         client: usize,
-        /// How many there are.
+        /// Their number.
         clients: usize,
     },
     /// There is no such engine, or it is gone.
@@ -93,7 +91,7 @@ pub enum LinkError {
         rank: u16,
     },
     /// The publisher's replay endpoint is not known.
-    #[error("there is no replay endpoint to ask for past events")]
+    #[error("past events need a replay endpoint")]
     NoReplay,
     /// There is no coordinator.
     #[error("the frontend has no coordinator")]
@@ -101,17 +99,17 @@ pub enum LinkError {
     /// The operating system failed.
     #[error("cannot {doing}")]
     System {
-        /// What was tried.
+        /// The operation.
         doing: &'static str,
-        /// What the system says.
+        /// The system's message.
         source: std::io::Error,
     },
     /// The library failed.
     #[error("cannot {doing}")]
     Socket {
-        /// What was tried.
+        /// The operation.
         doing: &'static str,
-        /// What the library says.
+        /// The library's message.
         source: zmq::Error,
     },
 }

@@ -19,7 +19,7 @@ pub struct FrontendLink {
     pub(super) outputs: Vec<Socket>,
     /// The coordinator's socket to the engines, and the one from them.
     pub(super) coordinator: Option<(Socket, Socket)>,
-    /// What each engine said of itself.
+    /// The ready response of each engine.
     pub engines: Vec<ReadyResponse>,
 }
 
@@ -33,11 +33,11 @@ pub struct FrontendMessage {
 }
 
 impl FrontendMessage {
-    /// What it says.
+    /// The message.
     ///
     /// # Errors
     ///
-    /// When this is no message of the protocol.
+    /// When this is not a message of the protocol.
     pub fn decode(&self) -> Result<EngineMessage, DecodeError> {
         EngineMessage::decode(&self.frames)
     }
@@ -106,7 +106,7 @@ impl FrontendLink {
         }
     }
 
-    /// As the coordinator, tells all engines that a wave begins.
+    /// As the coordinator, notifies all engines that a wave begins.
     ///
     /// # Errors
     ///

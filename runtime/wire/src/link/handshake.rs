@@ -1,4 +1,4 @@
-//! How a frontend waits for its engines.
+//! A frontend's wait for its engines.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use super::frontend::FrontendLink;
 use super::transport::{Deadline, Linger, Transport, bind, send, try_receive};
 use crate::handshake::{Addresses, EngineHandshake, EngineStatus, Init, ReadyResponse};
 
-/// Where the sockets for requests and outputs listen.
+/// The addresses of the sockets for requests and outputs.
 #[derive(Clone, Debug)]
 pub enum DataAddress {
     /// On free ports of this host.
@@ -34,12 +34,12 @@ impl DataAddress {
     }
 }
 
-/// What a frontend offers.
+/// The settings of a frontend.
 #[derive(Clone, Debug)]
 pub struct FrontendConfig {
-    /// Where engines say HELLO; port `*` takes a free one.
+    /// The handshake address; port `*` takes a free one.
     pub handshake_address: String,
-    /// Where the other sockets listen.
+    /// The addresses of the other sockets.
     pub data: DataAddress,
     /// API servers.
     pub clients: usize,
@@ -58,7 +58,7 @@ pub struct FrontendListener {
     link: FrontendLink,
 }
 
-/// How far an engine is.
+/// The progress of an engine.
 #[derive(Default)]
 struct Progress {
     hello: bool,
@@ -103,7 +103,7 @@ impl FrontendListener {
         Ok(Self { config, handshake, handshake_address, init, link })
     }
 
-    /// Where engines say HELLO.
+    /// The handshake address.
     #[must_use]
     pub fn handshake_address(&self) -> &str {
         &self.handshake_address
@@ -194,7 +194,7 @@ impl FrontendListener {
         let identity = frames.first().map_or(&[][..], Vec::as_slice);
         let rank = identity.try_into().map(u16::from_le_bytes).ok().filter(|rank| *rank < self.config.engines);
         let Some(rank) = rank else {
-            let identity = identity.iter().map(|byte| format!("{byte:02x}")).collect();
+            let identity = hex::encode(identity);
             return Err(LinkError::UnknownEngine { identity, last: self.config.engines.saturating_sub(1) });
         };
         Ok((rank, frames.get(1).map_or(&[], Vec::as_slice)))

@@ -1,4 +1,4 @@
-//! Where an engine's requests come from.
+//! The input sockets of an engine.
 
 use std::os::fd::RawFd;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use crate::codec::error::DecodeError;
 use crate::request::{EngineCoreRequest, Request};
 use crate::versions::VersionEvidence;
 
-/// Which socket a message came on.
+/// The socket of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Source {
     /// That of an API server, by its index.
@@ -25,18 +25,18 @@ pub enum Source {
 pub enum Received {
     /// A request.
     Request {
-        /// Where it came from.
+        /// Its socket.
         source: Source,
-        /// What it says.
+        /// The message.
         request: Request,
         /// Bytes of its large tensors: the frames behind the payload.
         aux: Vec<Vec<u8>>,
     },
     /// A message that could not be decoded. Others are not concerned.
     Malformed {
-        /// Where it came from.
+        /// Its socket.
         source: Source,
-        /// What is wrong with it.
+        /// The problem.
         error: DecodeError,
         /// The request it would have been, whose frontend waits.
         request_id: Option<String>,
@@ -85,12 +85,12 @@ pub struct EngineInputs {
     evidence: Option<VersionEvidence>,
 }
 
-/// Watches whether somebody is at the other end of a socket.
+/// Watches whether a socket is connected.
 pub(super) struct Watch {
     pub(super) monitor: Inlet,
-    /// Whether somebody has answered there. The launcher of several API servers
-    /// holds their addresses before they run; a connection that nobody answers
-    /// ends after half a minute and is made again, which is no loss.
+    /// Whether the peer has answered. The launcher of several API servers
+    /// holds their addresses before they run; a connection without an answer
+    /// ends after half a minute and is made again, without loss.
     is_connected: bool,
 }
 
@@ -99,7 +99,7 @@ impl Watch {
         Ok(Self { monitor: Inlet::new(monitor)?, is_connected: false })
     }
 
-    /// Whether somebody is there now.
+    /// Whether it is connected now.
     pub(super) fn is_connected(&mut self) -> Result<bool, LinkError> {
         self.monitor.may_have_message = true;
         while self.is_lost()? {}
@@ -175,7 +175,7 @@ impl EngineInputs {
         }
     }
 
-    /// What has come in already, if anything.
+    /// A message that has arrived already, if any.
     ///
     /// # Errors
     ///
@@ -190,7 +190,7 @@ impl EngineInputs {
         self.try_receive_loss()
     }
 
-    /// How many API servers there are.
+    /// The number of API servers.
     #[must_use]
     pub fn clients(&self) -> usize {
         self.clients.len()
@@ -272,8 +272,8 @@ impl EngineInputs {
         }
     }
 
-    /// The first ADD tells most of the version; only an adapter in a later one
-    /// would tell more, which is not worth a second look at each.
+    /// The first ADD shows most of the version; only an adapter in a later one
+    /// would show more, which is not worth checking each.
     fn note(&mut self, request: &Request, payload: &[u8]) {
         match request {
             Request::Add(_) if self.evidence.is_none() => self.evidence = VersionEvidence::from_add(payload).ok(),

@@ -63,7 +63,7 @@ impl KvEventPublisher {
         Ok(Self { publisher, replay, config, rank, sequence: 0, buffer: VecDeque::new() })
     }
 
-    /// What the engine's ready response says: the addresses of this rank.
+    /// The addresses of this rank, for the engine's ready response.
     #[must_use]
     pub fn config(&self) -> &KvEventsConfig {
         &self.config

@@ -64,7 +64,7 @@ impl KvEventSubscriber {
     ///
     /// # Errors
     ///
-    /// When there is no replay endpoint, nobody answers, or something else
+    /// When there is no replay endpoint, no answer comes, or something else
     /// comes.
     pub fn replay(&self, start: u64, timeout: Duration) -> Result<Vec<KvEventMessage>, LinkError> {
         let socket = self.replay.as_ref().ok_or(LinkError::NoReplay)?;

@@ -1,6 +1,6 @@
 //! Short notices between engines.
 //!
-//! When a decode engine has read the KV blocks of a prompt, it tells the
+//! When a decode engine has read the KV blocks of a prompt, it notifies the
 //! prefill engine that holds them. vLLM's NIXL connector sends such notices
 //! over the network that moved the blocks; engines that move nothing send them
 //! here.
@@ -15,7 +15,7 @@ use super::transport::{Linger, Transport, bind, connect, send, try_receive};
 /// A notice is a request's name; nothing longer is listened to.
 const LONGEST_NOTICE_BYTES: usize = 4096;
 
-/// Where notices arrive.
+/// The receiver of notices.
 pub struct NoticeBoard {
     socket: Socket,
     address: String,
@@ -33,7 +33,7 @@ impl NoticeBoard {
         Ok(Self { socket, address })
     }
 
-    /// Where it listens, the port filled in.
+    /// Its address, with the actual port.
     #[must_use]
     pub fn address(&self) -> &str {
         &self.address
@@ -73,7 +73,7 @@ impl NoticeSender {
     }
 
     /// Sends a notice to the board at `address`. Never blocks; it waits while
-    /// nobody listens there.
+    /// nothing listens there.
     ///
     /// # Errors
     ///

@@ -20,14 +20,14 @@ use super::transport::{Linger, Transport, bind, connect, send};
 use super::wait::{Waker, monotonic_ns};
 use crate::handshake::{EngineHandshake, EngineStatus, Init};
 
-/// Where a relay stands.
+/// The addresses of a relay.
 #[derive(Clone, Debug)]
 pub struct RelayConfig {
     /// The real frontend's handshake socket.
     pub frontend_handshake: String,
-    /// Where engines say HELLO; port `*` takes a free one.
+    /// The handshake address for engines; port `*` takes a free one.
     pub engine_handshake: String,
-    /// Where engines are told to connect to.
+    /// The address that engines get.
     pub data: DataAddress,
 }
 
@@ -98,7 +98,7 @@ impl Relay {
         })
     }
 
-    /// Where engines say HELLO, the port filled in.
+    /// The handshake address for engines, with the actual port.
     #[must_use]
     pub fn engine_handshake(&self) -> &str {
         &self.engine_handshake

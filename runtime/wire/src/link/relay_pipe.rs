@@ -1,7 +1,7 @@
 //! One connection of an engine, and that to its frontend which goes with it.
 //!
 //! Bytes are handed on as they come, so identities, subscriptions and frames of
-//! any size arrive as if nobody stood between, and a peer that does not read
+//! any size arrive as without a relay, and a peer that does not read
 //! slows the other one down as it would without a relay.
 
 use std::io::{self, ErrorKind};
@@ -14,17 +14,17 @@ use super::stream::Stream;
 use super::wait::monotonic_ns;
 use super::zmtp::Zmtp;
 
-/// What is read at once, and so the most that waits for a slow peer.
+/// Bytes read at once, and so the most that waits for a slow peer.
 pub(super) const BUFFER_BYTES: usize = 256 << 10;
 
-/// Which of the two ends.
+/// One of the two ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum End {
     Engine = 0,
     Frontend = 1,
 }
 
-/// What a connection is for.
+/// The purpose of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Purpose {
     /// Requests of an API server.
@@ -36,7 +36,7 @@ pub(super) enum Purpose {
 }
 
 impl Purpose {
-    /// What the messages that come from one end are, if anybody wants to hear
+    /// The path of the messages that come from one end, if the tap wants
     /// of them.
     fn path(self, from: End) -> Option<RelayPath> {
         match (self, from) {
@@ -61,9 +61,9 @@ pub(super) struct Pipe {
 
 struct Side {
     stream: Stream,
-    /// What came from the other side and could not be written yet.
+    /// Bytes from the other side that could not be written yet.
     pending: Vec<u8>,
-    /// What is listened for.
+    /// The registered events.
     flags: EventFlags,
     /// Follows what comes from here.
     messages: Option<(RelayPath, Zmtp)>,
@@ -137,7 +137,7 @@ impl Side {
         match (before.is_empty(), flags.is_empty()) {
             _ if before == flags => {}
             (true, _) => epoll::add(epoll, &self.stream, data, flags)?,
-            // That a connection is closed is told even to those who listen for
+            // The end of a connection is reported even to those who listen for
             // nothing, again and again.
             (false, true) => epoll::delete(epoll, &self.stream)?,
             (false, false) => epoll::modify(epoll, &self.stream, data, flags)?,
@@ -145,7 +145,7 @@ impl Side {
         Ok(())
     }
 
-    /// Writes what waits. `false`: nobody takes it any more.
+    /// Writes pending bytes. `false`: the peer is gone.
     fn flush(&mut self) -> bool {
         let Self { stream, pending, .. } = self;
         match write(stream, pending) {
@@ -170,7 +170,7 @@ impl Side {
         };
         let at_ns = monotonic_ns();
         let bytes = &buffer[..count];
-        // Whether somebody has taken them is found out at the next turn.
+        // The next turn finds out whether they were taken.
         let written = write(&mut to.stream, bytes).unwrap_or(0);
         to.pending.extend_from_slice(&bytes[written..]);
         if let Some((path, messages)) = &mut self.messages {

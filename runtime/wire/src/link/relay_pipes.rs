@@ -25,13 +25,13 @@ const EVENTS: usize = 64;
 /// would spin.
 const PAUSE_NS: u64 = 1_000_000_000;
 
-/// Where connections of one engine for one purpose come in.
+/// A listener for connections of one engine for one purpose.
 struct RankListener {
     lane: u64,
     rank: u32,
     purpose: Purpose,
     listener: Listener,
-    /// Where they go.
+    /// Their destination.
     frontend: String,
     /// When it is watched again, by [`monotonic_ns`]; none where it is watched.
     paused_until_ns: Option<u64>,

@@ -29,13 +29,13 @@ pub struct Passed<'a> {
     pub rank: u32,
     /// Between which sockets.
     pub path: RelayPath,
-    /// How many frames it has.
+    /// Its number of frames.
     pub frames: usize,
     /// Its first two frames; an absent one is empty.
     pub head: [&'a [u8]; 2],
 }
 
-/// What happened to a connection.
+/// A change of a connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RelayNotice {
     /// The engine said HELLO.

@@ -1,4 +1,4 @@
-//! When to say that somebody still waits.
+//! Times of the reminders of a wait.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ pub struct Reminders {
 }
 
 impl Reminders {
-    /// How long one has waited when it is to be said next.
+    /// The waited time at the next reminder.
     #[must_use]
     pub fn next(&self) -> Duration {
         let last = AFTER_S.len() - 1;

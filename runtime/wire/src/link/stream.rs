@@ -74,7 +74,7 @@ impl AsFd for Stream {
     }
 }
 
-/// Where connections come in.
+/// A listener for connections.
 pub(super) enum Listener {
     Tcp(TcpListener),
     Unix(UnixListener),

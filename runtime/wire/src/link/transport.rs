@@ -8,7 +8,7 @@ use zmq::{Context, Socket, SocketType};
 
 use super::error::LinkError;
 
-/// What all sockets of a process share: the library's threads and limits.
+/// The common state of all sockets of a process: the library's threads and limits.
 #[derive(Clone)]
 pub struct Transport {
     context: Context,
@@ -16,7 +16,7 @@ pub struct Transport {
     /// connection that they came on.
     pub max_frame_bytes: u64,
     /// Messages that wait for being received on each input, before the sender
-    /// has to keep them; 0 is no limit, as in vLLM.
+    /// has to keep them; 0 means no limit, as in vLLM.
     pub max_waiting_requests: u32,
     /// Names for the monitors of sockets.
     monitors: Arc<AtomicU64>,
@@ -60,10 +60,10 @@ impl Transport {
         make().map_err(LinkError::socket("make a socket"))
     }
 
-    /// A socket that tells when connections of `socket` are made and when they
+    /// A socket that reports when connections of `socket` are made and when they
     /// end. It must not be closed before that one, unless
     /// [`end_monitor`](Self::end_monitor) was called: the library's own thread
-    /// would wait for ever for somebody to take the next event.
+    /// would wait for ever for its events to be read.
     pub(super) fn monitor(&self, socket: &Socket) -> Result<Socket, LinkError> {
         let name = self.monitor_name();
         let make = || {
@@ -79,7 +79,7 @@ impl Transport {
 
     /// Ends what [`monitor`](Self::monitor) began.
     pub(super) fn end_monitor(&self, socket: &Socket) -> Result<(), LinkError> {
-        // Another one takes its place, which is told nothing.
+        // Another one takes its place and gets no events.
         socket.monitor(&self.monitor_name(), 0).map_err(LinkError::socket("watch a connection no more"))
     }
 

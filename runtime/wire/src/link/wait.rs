@@ -34,7 +34,7 @@ const LOOK_INTERVAL_NS: u64 = 50_000;
 /// is neither.
 pub struct Waiter {
     timer: OwnedFd,
-    /// What the timer was set to last.
+    /// The last setting of the timer.
     timer_ns: Cell<u64>,
     /// When the descriptors were looked at last.
     looked_ns: Cell<u64>,
@@ -82,7 +82,7 @@ impl Waiter {
         Ok(Self { timer, timer_ns: Cell::new(0), looked_ns: Cell::new(0), waker: Waker::new()? })
     }
 
-    /// What other threads end the waiting with.
+    /// A handle by which other threads end the waiting.
     #[must_use]
     pub fn waker(&self) -> Waker {
         self.waker.clone()
@@ -130,7 +130,7 @@ impl Waiter {
         }
         if let Some(until_ns) = until_ns.filter(|_| !is_over) {
             self.set_timer(until_ns)?;
-            // Otherwise an old alarm does no harm: nobody looks at it.
+            // Otherwise an old alarm does no harm: it is not read.
             items.push(readable(self.timer.as_raw_fd()));
         }
         let polled = zmq::poll(&mut items, if is_over { 0 } else { -1 });

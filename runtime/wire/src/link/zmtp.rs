@@ -6,7 +6,7 @@
 //! not among them.
 
 /// Frames of a message that say what it is; what follows them are the bytes of
-/// large tensors, of which nobody keeps a copy.
+/// large tensors, of which no copy is kept.
 const HEAD_FRAMES: usize = 2;
 /// Of a longer frame only so much is kept.
 const LONGEST_FRAME_BYTES: usize = 256 << 20;
@@ -47,7 +47,7 @@ enum State {
 pub(super) struct Message<'a> {
     /// Its first frames; an absent one is empty.
     pub(super) head: [&'a [u8]; HEAD_FRAMES],
-    /// How many frames it has.
+    /// Its number of frames.
     pub(super) frames: usize,
 }
 
@@ -61,7 +61,7 @@ impl Zmtp {
         matches!(self.state, State::Foreign)
     }
 
-    /// Goes through the bytes that came next, and tells each message that ends
+    /// Scans the next bytes, and reports each message that ends
     /// with them.
     pub(super) fn feed(&mut self, mut bytes: &[u8], mut tell: impl FnMut(Message<'_>)) {
         while !bytes.is_empty() {

@@ -39,7 +39,7 @@ fn a_stranger_is_named() {
     router.bind("tcp://127.0.0.1:*").expect("a free port");
     let address = router.get_last_endpoint().expect("it is bound").expect("a text");
     let expected = format!(
-        "nothing came from {address} within 1 s: INIT was expected; is it a frontend's handshake address, does the \
+        "nothing came from {address} within 1 s: expected INIT; is it a frontend's handshake address, does the \
          frontend have an engine 3, and is this the only engine 3?"
     );
     assert_eq!(refused(&address, 3, 5 * MOMENT), expected);
@@ -50,7 +50,7 @@ fn a_stranger_is_named() {
     });
     let config = EngineLinkConfig { timeout: PATIENCE, ..EngineLinkConfig::new(&address, 0) };
     let Err(error) = EngineGreeting::hello(&Transport::new(), config) else { panic!("it is no INIT") };
-    assert_eq!(error.to_string(), format!("the frontend at {address} is no peer of this protocol"));
+    assert_eq!(error.to_string(), format!("the frontend at {address} does not speak this protocol"));
     let source = std::error::Error::source(&error).expect("it says why").to_string();
     assert_eq!(source, "INIT, key `addresses`: it is missing (byte 4)");
     answering.join().expect("no panic");
@@ -98,7 +98,7 @@ fn a_relay_keeps_an_init_that_it_cannot_read() {
         router
     });
     let error = refused(&address, 0, 5 * MOMENT);
-    assert!(error.contains("within 1 s: INIT was expected"), "nothing was handed on: {error}");
+    assert!(error.contains("within 1 s: expected INIT"), "nothing was handed on: {error}");
     let _router = answering.join().expect("no panic");
     stop.store(true, Ordering::Relaxed);
     waker.wake();
@@ -127,7 +127,7 @@ fn a_wrong_identity_is_named() {
     let config = EngineLinkConfig { timeout: MOMENT, ..EngineLinkConfig::new(listener.handshake_address(), 300) };
     let engine = thread::spawn(move || EngineGreeting::hello(&transport, config).map(drop));
     let Err(error) = listener.accept(PATIENCE) else { panic!("there is no engine 300") };
-    let expected = "an engine with the identity 2c01 came, but the engines here are 0 to 1, as 2 bytes little-endian";
+    let expected = "invalid engine identity 2c01: expected 0 to 1, as 2 bytes little-endian";
     assert_eq!(error.to_string(), expected);
     engine.join().expect("no panic").expect_err("nobody answers it");
 }
@@ -164,7 +164,7 @@ fn a_dead_frontend_is_noticed() {
     // Neither blocks nor fails, whoever is gone.
     engine.outputs.send(0, b"to nobody").expect("it waits");
     let error = engine.outputs.send(2, b"").expect_err("there are two");
-    assert_eq!(error.to_string(), "there is no API server 2: the frontend has 2");
+    assert_eq!(error.to_string(), "unknown API server 2: the frontend has 2");
     let error = engine.outputs.send_to_coordinator(b"").expect_err("there is none");
     assert_eq!(error.to_string(), "the frontend has no coordinator");
 }
@@ -185,10 +185,10 @@ fn garbage_is_reported_and_passed_over() {
         }
         other => panic!("{other:?}"),
     };
-    assert!(malformed(None).ends_with("but the message has 1 frames (byte 0)"));
-    assert!(malformed(None).ends_with("but the message has 1 frames (byte 0)"));
-    assert!(malformed(None).starts_with("request: a request type from 0 to 3"));
-    assert!(malformed(Some("bad")).starts_with("ADD, element 1 `prompt_token_ids`: an array was expected"));
+    assert!(malformed(None).ends_with("got 1 frames (byte 0)"));
+    assert!(malformed(None).ends_with("got 1 frames (byte 0)"));
+    assert!(malformed(None).starts_with("request: expected a request type from 0 to 3"));
+    assert!(malformed(Some("bad")).starts_with("ADD, element 1 `prompt_token_ids`: expected an array"));
     let (_, Request::Add(good)) = next_request(engine) else { panic!("a request was sent") };
     assert_eq!(good.request_id, "good");
     let error = frontend.send_frames(0, 9, [b"\x00"]).expect_err("there is one engine");

@@ -124,38 +124,32 @@ fn false_lengths_are_refused_without_memory() {
 fn errors_say_where_and_what() {
     let check = |error: DecodeError, expected: &str| assert_eq!(error.to_string(), expected);
     let request = |kind: u8, payload: &[u8]| Request::decode(&[&[kind][..], payload]).unwrap_err();
-    check(request(9, b""), "request: a request type from 0 to 3 was expected, but this is 9 (byte 0)");
-    check(
-        Request::decode(&[b""]).unwrap_err(),
-        "request: a type and a payload was expected, but the message has 1 frames (byte 0)",
-    );
+    check(request(9, b""), "request: expected a request type from 0 to 3, got 9 (byte 0)");
+    check(Request::decode(&[b""]).unwrap_err(), "request: expected a type and a payload, got 1 frames (byte 0)");
     check(request(0, b"\x90"), "ADD, element 0 `request_id`: it is missing (byte 1)");
-    check(request(0, b"\x81\xa1a\x01"), "ADD: an array was expected, but this is a map (byte 0)");
+    check(request(0, b"\x81\xa1a\x01"), "ADD: expected an array, got a map (byte 0)");
     check(
         request(0, b"\x92\xa1a\x92\x01\xa1b"),
-        "ADD, element 1 `prompt_token_ids`, item 1: an integer was expected, but this is a text (byte 5)",
+        "ADD, element 1 `prompt_token_ids`, item 1: expected an integer, got a text (byte 5)",
     );
     check(
         request(0, b"\x94\xa1a\xc0\xc0\x81\xaamax_tokens\xff"),
         "ADD, element 3 `sampling_params`, key `max_tokens`: \
-         an integer from 0 to 4294967295 was expected, but this is -1 (byte 17)",
+         expected an integer from 0 to 4294967295, got -1 (byte 17)",
     );
-    check(request(1, b"\x91\xa1"), "ABORT, item 0: the frame ends here, a text was expected (byte 2)");
+    check(request(1, b"\x91\xa1"), "ABORT, item 0: expected a text, but the frame ends here (byte 2)");
     check(request(1, b"\x91\xa1\xff"), "ABORT, item 0: this text is not UTF-8 (byte 2)");
     check(request(1, b"\x90\x00"), "ABORT: 1 bytes follow the end of the message (byte 1)");
     check(request(3, b"\x92\x00\x01"), "UTILITY, element 2 `method`: it is missing (byte 1)");
     check(ReadyResponse::decode(b"\x80").unwrap_err(), "ready response, key `max_model_len`: it is missing (byte 1)");
     check(
         ReadyResponse::decode(b"\x81\xa5dtype\xabtorch.float").unwrap_err(),
-        "ready response, key `dtype`: one of float16, bfloat16 and float32 was expected, but this is \"torch.float\" (byte 7)",
+        "ready response, key `dtype`: expected one of float16, bfloat16 and float32, got \"torch.float\" (byte 7)",
     );
     check(
         KvEventBatch::decode(b"\x92\x00\x91\x81\xa4type\xa3Odd").unwrap_err(),
         "KV event batch, element 1 `events`, item 0, key `type`: \
-         one of BlockStored, BlockRemoved and AllBlocksCleared was expected, but this is \"Odd\" (byte 3)",
+         expected one of BlockStored, BlockRemoved and AllBlocksCleared, got \"Odd\" (byte 3)",
     );
-    check(
-        decode_sequence(b"1234567").unwrap_err(),
-        "sequence number: a frame of 8 bytes was expected, but this is 7 (byte 0)",
-    );
+    check(decode_sequence(b"1234567").unwrap_err(), "sequence number: expected a frame of 8 bytes, got 7 (byte 0)");
 }

@@ -2,6 +2,7 @@
 
 mod arbitrary;
 mod garbage;
+mod json;
 mod recorded;
 mod round_trips;
 mod shapes;

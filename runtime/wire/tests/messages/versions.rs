@@ -25,7 +25,7 @@ fn the_table_has_a_row_for_each_line_in_order() {
         |version: VllmMinor| SchedulerStats::of_version(version.rules()).num_kv_fetch_reqs_by_stage.is_some();
     assert_eq!(since(&has_stages), Some(VllmMinor::V0_32));
     let error = "0.26".parse::<VllmMinor>().unwrap_err();
-    assert_eq!(error.to_string(), "the version of vLLM must be one of 0.27 to 0.33, but is \"0.26\"");
+    assert_eq!(error.to_string(), "invalid vLLM version \"0.26\": expected 0.27 to 0.33");
 }
 
 fn evidence(version: VllmMinor, change: impl FnOnce(&mut EngineCoreRequest)) -> (VllmMinor, VllmMinor) {

@@ -1,6 +1,6 @@
 //! The values of a sweep: lists and ranges.
 
-/// Values beyond which somebody has mistyped a range.
+/// Maximum number of values; more are a mistyped range.
 const MAX_VALUES: f64 = 10_000.0;
 
 /// What `1..16`, `0.5..2..0.5` or `a,b,c` stand for, in order. Both ends of a range
@@ -13,7 +13,7 @@ pub(super) fn values(text: &str) -> Result<Vec<String>, String> {
             [single] => all.push(single.to_owned()),
             [from, to] => all.extend(range(from, to, "1")?),
             [from, to, step] => all.extend(range(from, to, step)?),
-            _ => return Err(format!("`{part}` is no range; write FROM..TO or FROM..TO..STEP")),
+            _ => return Err(format!("invalid range `{part}`: expected FROM..TO or FROM..TO..STEP")),
         }
     }
     match all.iter().enumerate().find(|(index, value)| all[..*index].contains(value)) {
@@ -25,13 +25,15 @@ pub(super) fn values(text: &str) -> Result<Vec<String>, String> {
 fn range(from: &str, to: &str, step: &str) -> Result<Vec<String>, String> {
     let number = |text: &str| {
         let number = text.parse::<f64>().ok().filter(|number| number.is_finite());
-        number.ok_or_else(|| format!("`{text}` is no number"))
+        number.ok_or_else(|| format!("invalid number `{text}`"))
     };
     let decimals = [from, to, step].map(|text| text.split_once('.').map_or(0, |(_, digits)| digits.len()));
     let decimals = decimals.into_iter().max().unwrap_or(0);
     let (first, last, width) = (number(from)?, number(to)?, number(step)?);
     if width <= 0.0 || last < first {
-        return Err(format!("`{from}..{to}..{step}` has no values; go up, by a step above 0"));
+        return Err(format!(
+            "`{from}..{to}..{step}` has no values: expected a step above 0 and an end from the start on"
+        ));
     }
     // A step that does not add up in binary must not lose the last value.
     let steps = ((last - first) / width + 1e-9).floor();
@@ -58,11 +60,11 @@ mod tests {
     fn anything_else_is_refused_with_its_reason() {
         let refused = |text: &str| values(text).expect_err("it is wrong");
         assert_eq!(refused("1,,2"), "a value is empty");
-        assert_eq!(refused("1..x"), "`x` is no number");
+        assert_eq!(refused("1..x"), "invalid number `x`");
         assert!(refused("4..1").contains("has no values"));
         assert!(refused("1..9..0").contains("has no values"));
         assert!(refused("0..1e9").contains("more than 10000 values"));
         assert_eq!(refused("1,1..3"), "`1` is given twice");
-        assert!(refused("1..2..3..4").contains("is no range"));
+        assert!(refused("1..2..3..4").contains("invalid range"));
     }
 }

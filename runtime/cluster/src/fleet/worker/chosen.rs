@@ -38,7 +38,7 @@ impl Started {
     }
 }
 
-/// The source of one engine, and what it has chosen so far.
+/// The source of one engine, and the tokens it has chosen so far.
 pub(crate) struct ChosenTokens {
     source: Box<dyn BatchTokenSource>,
     started: Vec<Started>,
@@ -47,7 +47,7 @@ pub(crate) struct ChosenTokens {
     answer: TokenAnswer,
     slots: BTreeMap<u64, u32>,
     vacant: Vec<u32>,
-    /// What was chosen for the request of each slot.
+    /// Chosen tokens of the request of each slot.
     outputs: Vec<Vec<u32>>,
 }
 
@@ -75,7 +75,7 @@ impl ChosenTokens {
         self.started.push(Started { slot, seed, prompt, max_tokens, eos_token });
     }
 
-    /// A request left the engine; gives what was chosen for it.
+    /// A request left the engine; returns the tokens chosen for it.
     pub(crate) fn end(&mut self, tag: u64) -> Vec<u32> {
         let Some(slot) = self.slots.remove(&tag) else { return Vec::new() };
         self.vacant.push(slot);
@@ -121,21 +121,13 @@ impl ChosenTokens {
         if let Some(refusal) = self.answer.refusals.first() {
             return Err(self.refusal_error(refusal));
         }
-        let wanted: usize = self.wants.iter().map(|want| want.count as usize).sum();
-        if self.answer.tokens.len() != wanted {
-            let reason = format!("it gave {} tokens where {wanted} were wanted", self.answer.tokens.len());
-            return Err(TokenError { r#source: "tokens".to_owned(), reason });
-        }
-        let mut chosen = self.answer.tokens.as_slice();
-        for want in &self.wants {
-            let (own, later) = chosen.split_at(want.count as usize);
-            self.outputs[want.slot as usize].extend_from_slice(own);
-            chosen = later;
+        for (want, tokens) in self.answer.tokens_by_want("tokens", &self.wants)? {
+            self.outputs[want.slot as usize].extend_from_slice(tokens);
         }
         Ok(())
     }
 
-    /// A refusal is an error of the run: nobody behind a request could be told.
+    /// A refusal is an error of the run: requests have no client that could receive it.
     #[cold]
     fn refusal_error(&self, refusal: &TokenRefusal) -> TokenError {
         let TokenRefusal { slot, source, reason } = refusal;

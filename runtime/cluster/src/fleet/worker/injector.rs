@@ -1,4 +1,4 @@
-//! Failure injectors: what those of a pool's engines see.
+//! Failure injectors of a pool's engines.
 //!
 //! An injector is asked at the end of each step of its engine, and keeps its
 //! state when the engine restarts. Faults of messages mean nothing here,
@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 use vcr_core::fault::{FailureInjector, FaultAction, FaultBatch, FaultError, FaultEvent};
 
-/// Something to tell, with its own text.
+/// An event with its own text.
 enum Happened {
     Arrived { slot: u32, name: String, prompt_tokens: u32, max_tokens: u32, priority: i32 },
     Emitted { slot: u32, output_tokens: u32 },
@@ -59,7 +59,7 @@ impl Injector {
         }
     }
 
-    /// A request left the engine, for whatever reason.
+    /// A request left the engine, completed or not.
     pub(crate) fn ended(&mut self, tag: u64) {
         if let Some(slot) = self.slots.remove(&tag) {
             self.tags[slot as usize] = None;

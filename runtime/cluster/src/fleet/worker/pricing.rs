@@ -1,4 +1,4 @@
-//! What the steps of a worker cost: asked of its latency model, one by one or ahead.
+//! Prices of a worker's steps: asked of its latency model, one by one or ahead.
 
 use std::ops::Range;
 

@@ -1,4 +1,4 @@
-//! The prompts under way on one engine, and how many blocks they are.
+//! The prompts in progress on one engine, and their number of blocks.
 
 use std::cmp::Ordering;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! What one router knows of the requests under way.
+//! One router's knowledge of the requests in progress.
 //!
 //! A router books what it sends to an engine, and takes it off when it sees it
 //! again. What other routers do reaches its books later, or never.
@@ -20,16 +20,16 @@ pub(super) enum Entry {
     Over { request: u64 },
 }
 
-/// What is booked on one engine.
+/// Load booked on one engine.
 #[derive(Debug, Default)]
 pub(super) struct Account {
     /// Prompt tokens that are to be computed.
     pub(super) prefill_tokens: u64,
-    /// Requests under way.
+    /// Requests in progress.
     pub(super) requests: u64,
-    /// Prompts under way, where equal blocks count once.
+    /// Prompts in progress, where equal blocks count once.
     active: ActivePrompts,
-    /// Blocks under way that are counted one by one.
+    /// Blocks in progress that are counted one by one.
     counted_blocks: u64,
 }
 
@@ -102,7 +102,7 @@ impl Books {
     }
 
     fn send(&mut self, request: u64, worker: u32, prefill_tokens: u64, chain: Chain) {
-        // One whose engine died is sent again.
+        // A request whose engine crashed is sent again.
         self.end(request);
         let prefill_tokens = if self.tracks_prefill { prefill_tokens } else { 0 };
         let account = &mut self.accounts[worker as usize];

@@ -1,4 +1,4 @@
-//! What it takes an engine to serve a request, and which engine is cheapest.
+//! Cost of a request on each engine, and the cheapest engine.
 
 use vcr_core::TierRun;
 
@@ -6,7 +6,7 @@ use super::active::Chain;
 use super::{Candidate, KvRouter};
 
 impl KvRouter {
-    /// What blocks below the device are worth in cached ones.
+    /// Worth of blocks below the device, in cached blocks.
     fn tier_credit(&self, tiers: TierRun) -> f64 {
         self.config.host_cache_hit_weight * f64::from(tiers.host_blocks)
             + self.config.disk_cache_hit_weight * f64::from(tiers.disk_blocks)
@@ -20,7 +20,7 @@ impl KvRouter {
         u64::from(candidate.overlap_blocks) * block + below.round() as u64
     }
 
-    /// Position of the candidate that costs least.
+    /// Position of the cheapest candidate.
     pub(super) fn cheapest(
         &mut self,
         owner: usize,

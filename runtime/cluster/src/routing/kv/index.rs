@@ -52,7 +52,7 @@ enum Change {
     Cleared,
 }
 
-/// One engine's cache as its KV events tell it, late.
+/// One engine's cache according to its KV events, which are delayed.
 #[derive(Default)]
 pub(super) struct EventIndex {
     /// Cached copies of each block.
@@ -63,7 +63,7 @@ pub(super) struct EventIndex {
     in_host: ByBlock<()>,
     /// Blocks that it keeps on its disk.
     on_disk: ByBlock<()>,
-    /// What of that is not seen yet.
+    /// Events that the router has not seen yet.
     coming_changes: VecDeque<(u64, KvTierChange)>,
 }
 
@@ -141,7 +141,7 @@ impl EventIndex {
     }
 }
 
-/// One engine's cache as a router guesses it from what it has sent there.
+/// One engine's cache as a router predicts it from the requests that it sent there.
 #[derive(Default)]
 pub(super) struct GuessedIndex {
     /// Until when each block is taken to be cached.

@@ -1,4 +1,4 @@
-//! The KV router: Dynamo's cost function over what its books and its index know.
+//! The KV router: Dynamo's cost function over its books and its index.
 //!
 //! Other routers are asked once for each request and see the engines' own loads.
 //! This one sees nothing of the engines but their KV events. It books what it has
@@ -29,12 +29,12 @@ use books::{Books, Entry};
 use index::{EventIndex, GuessedIndex};
 use queue::{Queued, RouterQueue};
 
-/// An engine that is up, and what it has cached of a prompt.
+/// An engine that is up, with its cached blocks of a prompt.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Candidate {
     worker: u32,
     overlap_blocks: u32,
-    /// What it has beyond that in its tiers.
+    /// Further blocks in its tiers.
     tiers: TierRun,
 }
 
@@ -44,7 +44,7 @@ impl From<Candidate> for RoutedTo {
     }
 }
 
-/// What a pool's engines are, as far as the router cares.
+/// Facts about a pool's engines that the router needs.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct PoolFacts {
     pub(super) workers: u32,
@@ -60,7 +60,7 @@ struct Replica {
     books: Books,
     /// Without a class where requests do not wait.
     queue: RouterQueue,
-    /// What other routers did and this one does not know yet.
+    /// Decisions of other routers that this one does not know yet.
     coming: VecDeque<(u64, Entry)>,
     guesses: Vec<GuessedIndex>,
 }
@@ -76,7 +76,7 @@ pub(super) struct KvRouter {
     /// By worker; empty where the caches are known as they are.
     events: Vec<EventIndex>,
     ties: Stream,
-    /// Scratch: what it takes each candidate to serve the request.
+    /// Scratch: cost of the request on each candidate.
     costs: Vec<f64>,
     no_blocks: Chain,
     /// Scratch.
@@ -130,7 +130,7 @@ impl KvRouter {
         self.facts.role != PoolRole::Decode
     }
 
-    /// Whether the candidates must come with what the engines have cached now.
+    /// Whether candidates must include the engines' current cache hits.
     fn needs_overlap(&self) -> bool {
         let knowledge = self.config.knowledge;
         self.minds_caches() && matches!(knowledge, KvKnowledge::Events { .. }) && !knowledge.is_late()
@@ -262,7 +262,7 @@ impl KvRouter {
         if needed { Chain::from(blocks) } else { self.no_blocks.clone() }
     }
 
-    /// Fills in what is known of the caches, unless the caller has.
+    /// Fills in the known cache hits, unless the caller has.
     fn look_up(&mut self, owner: usize, now_ns: u64, blocks: &[BlockHash], candidates: &mut [Candidate]) {
         if !self.minds_caches() {
             return;

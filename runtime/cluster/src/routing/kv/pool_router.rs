@@ -17,7 +17,7 @@ impl KvRouter {
         let needs_overlap = self.needs_overlap();
         let sees_tiers = needs_overlap && self.sees_tiers();
         self.candidates.clear();
-        for worker in workers.iter_mut().filter(|worker| worker.is_up()) {
+        for worker in workers.iter_mut().filter(|worker| worker.lifecycle().is_up()) {
             let hit = if needs_overlap { worker.engine().cached_prefix_blocks(blocks) } else { 0 };
             let tiers =
                 if sees_tiers { worker.find_tier_run(now_ns, &blocks[hit as usize..]) } else { TierRun::default() };
@@ -58,7 +58,7 @@ impl PoolRouter for KvRouter {
         if self.queued().0 == 0 {
             return None;
         }
-        let up = workers.iter().filter(|worker| worker.is_up());
+        let up = workers.iter().filter(|worker| worker.lifecycle().is_up());
         let mut candidates = std::mem::take(&mut self.candidates);
         candidates.clear();
         candidates.extend(up.map(|worker| Candidate { worker: worker.index(), ..Candidate::default() }));

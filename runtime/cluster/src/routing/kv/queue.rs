@@ -19,7 +19,7 @@ pub(super) struct Queued {
     /// Prompt tokens that the best cache held when it came.
     pub(super) cached_tokens: u64,
     pub(super) chain: Chain,
-    /// What the engines had cached of it when it came.
+    /// Blocks that the engines had cached of it on arrival.
     pub(super) overlaps: Vec<Candidate>,
 }
 
@@ -70,7 +70,7 @@ struct ClassQueue {
 }
 
 impl ClassQueue {
-    /// What the first of them costs.
+    /// Cost of the first of them.
     fn next_cost(&self) -> Option<u64> {
         self.waiting.first_key_value().map(|(_, queued)| queued.cost())
     }
@@ -90,11 +90,11 @@ pub(super) struct RouterQueue {
     classes: Vec<ClassQueue>,
     /// The class that the next round begins with.
     next_class: usize,
-    /// The class that sent last and has credit left: it goes on first.
+    /// The class that sent last and has credit left: it continues first.
     carried: Option<usize>,
     waiting: u64,
     pushed: u64,
-    /// Scratch: what the first of each class costs, where it may leave.
+    /// Scratch: cost of the first of each class that may leave.
     costs: Vec<Option<u64>>,
 }
 
@@ -198,7 +198,7 @@ impl RouterQueue {
         self.classes.iter_mut().flat_map(|class| std::iter::from_fn(|| class.pop()))
     }
 
-    /// Takes a withdrawn request out, wherever it stands.
+    /// Removes a withdrawn request from the queue.
     pub(super) fn leave(&mut self, request: u64) {
         for (index, class) in self.classes.iter_mut().enumerate() {
             let Some(rank) = class.waiting.iter().find(|(_, queued)| queued.request == request).map(|(&rank, _)| rank)

@@ -31,7 +31,7 @@ impl<L: Link> FreeQueue<L> {
     /// Takes the first `count` blocks into `table`.
     ///
     /// # Panics
-    /// When there are not so many.
+    /// When there are fewer.
     pub(super) fn take(&mut self, count: usize, table: &mut Vec<BlockId>) {
         let all = table.len() + count;
         table.reserve(count);

@@ -37,7 +37,8 @@ impl KvTiersConfig {
             ("host_to_disk", bandwidth(self.host_to_disk_bytes_per_s)),
             ("disk_to_host", bandwidth(self.disk_to_host_bytes_per_s)),
         ];
-        errors.extend(positive.iter().filter(|(_, value)| *value == 0).map(|&(field, _)| ConfigError::Zero { field }));
+        let zero = positive.iter().filter(|(_, value)| *value == 0);
+        errors.extend(zero.map(|&(field, _)| ConfigError::TooSmall { field, value: 0, least: 1 }));
     }
 }
 

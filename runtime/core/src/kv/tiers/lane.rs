@@ -73,7 +73,7 @@ impl Lane {
         transfer
     }
 
-    /// Nanoseconds that so many bytes take, rounded up.
+    /// Nanoseconds that `bytes` bytes take, rounded up.
     fn alone_ns(&self, bytes: u64) -> u64 {
         let Some(bytes_per_s) = self.bytes_per_s else { return 0 };
         let ns = (u128::from(bytes) * 1_000_000_000).div_ceil(u128::from(bytes_per_s.max(1)));

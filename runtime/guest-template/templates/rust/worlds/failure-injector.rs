@@ -13,7 +13,7 @@ use vcr_guest_sdk::{FaultAction, FaultBatch, FaultEvent, FaultGuest, Rng, export
 #[derive(Debug, serde::Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Config {
-    /// A request fails once it has so many tokens.
+    /// A request fails once it has this many tokens.
     after_tokens: u32,
     /// Share of the requests that fail there.
     probability: f64,

@@ -1,4 +1,4 @@
-//! Where a row of a data set has its prompt and its response.
+//! The fields of a data set's row with its prompt and its response.
 
 use serde_json::{Map, Value};
 
@@ -73,14 +73,16 @@ fn text(key: &str, value: &Value) -> Result<String, Problem> {
     match value {
         Value::String(text) => Ok(text.clone()),
         Value::Number(_) | Value::Bool(_) => Ok(value.to_string()),
-        _ => Err(Problem::new(key, "the value is no text; give the text itself")),
+        _ => Err(Problem::new(key, "invalid value: expected a text")),
     }
 }
 
 /// The texts of messages by these roles, one a line.
 fn messages(row: &Map<String, Value>, roles: &[&str]) -> Result<Option<(&'static str, String)>, Problem> {
     let Some(value) = row.get(MESSAGES).filter(|value| !value.is_null()) else { return Ok(None) };
-    let wrong = || Problem::new(MESSAGES, "this must be a list of objects with `role` and `content`; correct the row");
+    let wrong = || {
+        Problem::new(MESSAGES, "invalid value: expected a list of objects with `role` and `content`; correct the row")
+    };
     let mut texts = Vec::new();
     for message in value.as_array().ok_or_else(wrong)? {
         let role = message.get("role").and_then(Value::as_str).ok_or_else(wrong)?;

@@ -24,7 +24,7 @@ use crate::{Format, ImportError, ImportOptions};
 pub(crate) use keys::KNOWN_KEYS;
 use table::RowSink;
 
-/// How a Parquet file begins.
+/// The first bytes of a Parquet file.
 pub(crate) const PARQUET_MAGIC: &[u8] = b"PAR1";
 /// Keys under which a JSON object has its rows.
 pub(crate) const SPLITS: [&str; 4] = ["train", "validation", "test", "data"];
@@ -171,7 +171,7 @@ impl Document<'_, '_, '_> {
             let place = Place::Path(format!("{split}[{index}]"));
             match value {
                 Value::Object(row) => rows.add(place, &row),
-                _ => rows.refuse(place, Problem::new("", "a row must be an object; correct the file")),
+                _ => rows.refuse(place, Problem::new("", "invalid row: expected an object; correct the file")),
             }
         }
     }

@@ -13,7 +13,7 @@ pub(crate) trait RowSink {
     /// Adds a row; one that cannot be used is skipped if that is allowed.
     fn add(&mut self, place: Place, row: &Map<String, Value>) -> Result<(), ImportError>;
 
-    /// Skips something that is no row, if that is allowed.
+    /// Skips something that is not a row, if that is allowed.
     fn refuse(&mut self, place: Place, problem: Problem) -> Result<(), ImportError>;
 }
 

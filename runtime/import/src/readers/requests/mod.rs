@@ -12,7 +12,7 @@ use std::path::Path;
 
 use serde_json::{Map, Value};
 use vcr_trace::VcrOutput;
-use vcr_trace::capture::{CaptureMeta, GapSummary};
+use vcr_trace::capture::{CaptureMeta, FinishReason, GapSummary};
 
 use crate::error::{Place, Problem};
 use crate::input::Rows;
@@ -88,9 +88,9 @@ fn mean_gap(ttft_ns: Option<u64>, last_ns: Option<u64>, output_tokens: u32) -> O
     Some(GapSummary { mean_ns: (decode_ns + u64::from(count) / 2) / u64::from(count), count })
 }
 
-/// Why a request with its whole answer ended.
-fn whole(output_tokens: u32, max_tokens: u32) -> String {
-    if output_tokens < max_tokens { "stop" } else { "length" }.to_owned()
+/// The finish reason of a request with its whole answer.
+fn whole(output_tokens: u32, max_tokens: u32) -> FinishReason {
+    if output_tokens < max_tokens { FinishReason::Stop } else { FinishReason::Length }
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 use std::io::BufRead;
 
 use serde::Deserialize;
-use vcr_trace::capture::RequestRecord;
+use vcr_trace::capture::{FinishReason, RequestRecord};
 
 use super::{begin, mean_gap, ns_of_ms, since, whole};
 use crate::ImportError;
@@ -50,8 +50,8 @@ impl Row {
         let last_ns = after("last_token_ms", self.last_token_ms)?;
         let (finish_reason, error) = match self.terminal_status.as_str() {
             "completed" => (whole(self.output_length, self.requested_output_length), None),
-            "canceled" => ("abort".to_owned(), None),
-            "rejected" | "failed" => ("error".to_owned(), Some(self.reason.unwrap_or(self.terminal_status))),
+            "canceled" => (FinishReason::Abort, None),
+            "rejected" | "failed" => (FinishReason::Error, Some(self.reason.unwrap_or(self.terminal_status))),
             other => {
                 let known = "completed, canceled, rejected or failed";
                 return Err(Problem::new("terminal_status", format!("invalid status `{other}`: expected {known}")));
@@ -69,7 +69,7 @@ impl Row {
             gap_summary: mean_gap(ttft_ns, last_ns, self.output_length),
             end_ns: after("terminal_time_ms", self.terminal_time_ms)?,
             queue_ns: after("first_admit_ms", self.first_admit_ms)?,
-            finish_reason: Some(finish_reason),
+            finish_reason: Some(finish_reason.name().to_owned()),
             error,
             ..RequestRecord::default()
         })

@@ -3,7 +3,7 @@
 use std::io::BufRead;
 
 use serde::Deserialize;
-use vcr_trace::capture::RequestRecord;
+use vcr_trace::capture::{FinishReason, RequestRecord};
 
 use super::{begin, mean_gap, ns_of_ms, since, whole};
 use crate::error::{Place, Problem};
@@ -73,7 +73,7 @@ impl Row {
         let last_ns = after("last_token_ms", self.last_token_ms)?;
         let finish_reason = match self.status.as_str() {
             "completed" => Some(whole(self.output_tokens, self.max_tokens)),
-            "rejected" | "shed" | "failed" => Some("error".to_owned()),
+            "rejected" | "shed" | "failed" => Some(FinishReason::Error),
             "unfinished" => None,
             other => {
                 let known = "completed, rejected, shed, failed or unfinished";
@@ -99,7 +99,7 @@ impl Row {
             gap_summary: mean_gap(ttft_ns, last_ns, self.output_tokens),
             end_ns: after("end_ms", self.end_ms)?,
             queue_ns: after("scheduled_ms", self.scheduled_ms)?,
-            finish_reason,
+            finish_reason: finish_reason.map(|reason| reason.name().to_owned()),
             error: is_lost.then(|| self.reason.unwrap_or(self.status)),
             preemptions: self.preemptions,
             ..RequestRecord::default()

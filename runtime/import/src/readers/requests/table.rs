@@ -1,4 +1,4 @@
-//! Tables with a row for each request. Columns are told by their names; times say
+//! Tables with a row for each request. Columns are recognised by their names; times say
 //! their unit at the end (`arrival_ns`, `ttft_ms`, ...) and, but for arrivals,
 //! count from the arrival.
 
@@ -28,11 +28,11 @@ pub(super) struct Table<'a, 'o> {
     /// Rows that wait until it is clear how many tokens an id stands for.
     waiting: Vec<(RequestRecord, PromptBlocks)>,
     has_begun: bool,
-    /// What arrivals count from.
+    /// The origin of arrivals.
     start_ns: Option<i128>,
 }
 
-/// What a column holds.
+/// The meaning of a column.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Column {
     Id,
@@ -114,7 +114,7 @@ impl Column {
         })
     }
 
-    /// Whether it tells of an answer.
+    /// Whether it is about an answer.
     fn is_of_answer(self) -> bool {
         matches!(self, Self::FinishReason | Self::Time(Time::Queue | Time::Ttft | Time::MeanGap | Time::End, _))
     }
@@ -256,7 +256,7 @@ impl RowSink for Table<'_, '_> {
     }
 }
 
-/// How many gaps have that mean: what lies between first output and end tells it,
+/// Number of gaps with that mean, from the time between first output and end,
 /// else there is one before each token but the first.
 fn gaps(record: &RequestRecord, mean_ns: u64) -> Option<GapSummary> {
     let most = record.output_tokens.checked_sub(1).filter(|most| *most > 0)?;
@@ -356,8 +356,7 @@ impl<'v> Cell<'v> {
 
     fn finish_reason(&self) -> Result<String, Problem> {
         let text = self.text();
-        let expected = "stop, length, abort, error or repetition";
-        FinishReason::parse(&text).map(|_| text).ok_or_else(|| self.invalid(expected))
+        FinishReason::parse(&text).map(|_| text).ok_or_else(|| self.invalid(FinishReason::EXPECTED))
     }
 
     /// Whole numbers of an array, or of a text such as `[1, 2]` or `1 2`.

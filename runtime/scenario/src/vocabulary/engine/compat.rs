@@ -1,4 +1,4 @@
-//! `compat.toml`: what the versions of vLLM have and do not have.
+//! `compat.toml`: options and rules of vLLM's versions.
 
 use std::sync::LazyLock;
 
@@ -13,7 +13,7 @@ use crate::script::suggestion::{did_you_mean, nearest};
 struct Table {
     version: Vec<Version>,
     unsupported: Vec<Unsupported>,
-    /// What `vcr-wire` reads of the same file.
+    /// Entries that `vcr-wire` reads.
     #[serde(rename = "wire")]
     _wire: serde::de::IgnoredAny,
 }
@@ -31,12 +31,12 @@ struct Unsupported {
 #[serde(deny_unknown_fields)]
 struct Version {
     name: String,
-    /// Whose decisions its engine makes.
+    /// The scheduler rules of its engine.
     scheduler_rules: Rules,
     /// Engine options that this version does not have.
     #[serde(default)]
     absent_engine_options: Vec<String>,
-    /// Engine options that this version has, with rules that are not followed.
+    /// Engine options of this version with rules that are not simulated.
     #[serde(default)]
     differing_engine_options: Vec<String>,
 }
@@ -69,8 +69,8 @@ pub(crate) fn rules(version: &str) -> Option<SchedulerRules> {
     TABLE.version.iter().find(|known| known.name == version).map(|known| known.scheduler_rules.into())
 }
 
-/// The rules of `version`. Notes options that it does not have, or that there is
-/// no such version.
+/// The rules of `version`. Options that it does not have, and an unknown version, are
+/// problems.
 pub(crate) fn check_version(version: &str, options: &mut Options<'_>) -> SchedulerRules {
     let versions = &TABLE.version;
     let Some(found) = versions.iter().find(|known| known.name == version) else {

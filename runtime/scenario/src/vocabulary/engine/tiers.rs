@@ -10,7 +10,7 @@ use crate::script::error::Scripted;
 use crate::script::options::Options;
 use crate::script::register::with_options;
 
-/// Tiers, whose numbers the engine that gets them checks.
+/// Tiers; the engine checks their settings.
 #[derive(Clone)]
 pub(crate) struct TiersSpec(pub(crate) KvTiersConfig);
 

@@ -1,5 +1,5 @@
-//! `trained_physics(#{ ... })`: physical terms with the coefficients of a fit, which
-//! stand in the script or in a file.
+//! `trained_physics(#{ ... })`: physical terms with fitted coefficients from the script or a
+//! file.
 
 use std::sync::Arc;
 
@@ -63,7 +63,7 @@ pub(super) fn make(context: &Context, mut options: Options<'_>) -> Scripted<Late
             options.problem("", format!("`trained_physics`: {error}"));
             None
         }
-        // That there are none has been complained about.
+        // Missing coefficients are a problem already.
         None => None,
     };
     finish(options, spec)

@@ -20,7 +20,7 @@ struct Ns(u64);
 impl<'de> Deserialize<'de> for Ns {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let ns = Millis::deserialize(deserializer)?.ns;
-        u64::try_from(ns).map(Ns).map_err(|_| D::Error::custom("a time is negative; it must be at least 0"))
+        u64::try_from(ns).map(Ns).map_err(|_| D::Error::custom("invalid time: expected at least 0"))
     }
 }
 
@@ -165,7 +165,7 @@ fn record(theirs: Record) -> Result<CaptureLine, Flaw> {
     Ok(CaptureLine::Request(Box::new(record)))
 }
 
-/// Their first output has what the later ones leave; `None` where nobody knows
+/// Their first output has what the later ones leave; `None` if unknown
 /// what the later ones have.
 fn first_tokens(output_tokens: u32, gaps: usize, gap_tokens: Option<&[u32]>) -> Result<Option<u32>, Flaw> {
     if gaps == 0 {

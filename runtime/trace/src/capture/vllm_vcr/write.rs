@@ -9,7 +9,7 @@ use serde_json::{Map, Value};
 use crate::capture::hash::{BlockHash, HashScheme};
 use crate::capture::record::{CaptureLine, CaptureMeta, RequestRecord};
 
-/// What a trace of vllm-vcr could not hold.
+/// Counts of what a trace of vllm-vcr cannot hold.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct VllmVcrDropped {
     /// Requests that were not over.

@@ -1,4 +1,4 @@
-//! What the requests of agents wait for.
+//! Dependencies of the requests of agents.
 
 use std::collections::BTreeMap;
 

@@ -71,7 +71,7 @@ fn tools_link_parents_and_children() {
     assert_eq!(waits(3), [wait(0, Trigger::Completion, 55)]);
     assert_eq!(waits(4), [wait(3, Trigger::Completion, 25), wait(2, Trigger::Completion, 40)]);
     assert_eq!(trace.requests[0].arrival_ns, Some(0));
-    // Without the tool call, the times tell: the child's result reached the next request.
+    // Without the tool call, by the times: the child's result reached the next request.
     let untold: Vec<String> = rows.iter().filter(|row| !row.contains("tool_end")).cloned().collect();
     let trace = check(&untold).unwrap();
     let waits = |index: usize| trace.dependencies(&trace.requests[index]);
@@ -93,7 +93,7 @@ fn shards_are_merged_and_errors_name_theirs() {
     // The same name again, in another file.
     std::fs::write(path("c.jsonl"), format!("\n{}", request("late", 1050, None))).unwrap();
     let error = read_files(&[path("b.jsonl"), path("c.jsonl")], &TraceOptions::default()).unwrap_err().to_string();
-    assert!(error.contains("c.jsonl`, line 2, field `request.request_id`: another request"), "{error}");
+    assert!(error.contains("c.jsonl`, line 2, field `request.request_id`: duplicate request"), "{error}");
     let mooncake = TraceOptions { format: Some(TraceFormat::Mooncake), ..TraceOptions::default() };
     let error = read_files(&[path("b.jsonl"), path("c.jsonl")], &mooncake).unwrap_err().to_string();
     assert!(error.contains("2 trace files, but a mooncake trace is one file"), "{error}");
@@ -120,7 +120,10 @@ fn errors_name_line_and_field() {
     let child = || request("c", 20, Some(("child", Some("parent"))));
     let good = request("x", 0, None);
     let cases: Vec<(Vec<String>, &str)> = vec![
-        (vec![good.replace("\"total_time_ms\":10", "\"total_time_ms\":-1")], "field `request.total_time_ms`: -1 ms"),
+        (
+            vec![good.replace("\"total_time_ms\":10", "\"total_time_ms\":-1")],
+            "field `request.total_time_ms`: invalid duration -1 ms",
+        ),
         (vec![good.replace("v1", "v2")], "field `schema`: `dynamo.request.trace.v2` is another schema"),
         (vec![good.replace("[401,0]", "[401]")], "field `request.replay.input_sequence_hashes`: 1 hashes for 7 tokens"),
         (
@@ -139,7 +142,7 @@ fn errors_name_line_and_field() {
         (vec![good.clone(), parent()], "field `agent_context`: the field is missing, but other requests have it"),
         (
             vec![parent(), tool("parent", "p", "nobody", "child"), child()],
-            "line 2, field `tool.claude.consumer_request_id`: no request of the trace is called `nobody`",
+            "line 2, field `tool.claude.consumer_request_id`: unknown request `nobody`",
         ),
         (
             vec![parent(), tool("parent", "c", "p", "child"), child()],

@@ -41,11 +41,11 @@ struct Reference {
     request: u32,
     field: Field,
     name: Box<str>,
-    /// How the row waits for it, if it does.
+    /// The row's wait for it, if any.
     wait: Option<(Trigger, u64)>,
 }
 
-/// What a reader knows beside the assembler.
+/// The state of a reader beside the assembler.
 struct Graph {
     is_version_2: bool,
     first_timestamp_required: bool,

@@ -35,7 +35,7 @@ pub(super) enum Field {
     RecordedApiTime,
 }
 
-/// Which fields a row may have.
+/// The fields that a row may have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Dialect {
     Plain,
@@ -103,7 +103,7 @@ pub(super) struct DependencyRow {
     pub(super) trigger: DecodedTrigger,
     #[serde(default)]
     pub(super) delay_ms: Option<Millis>,
-    /// What the dependency is for, which changes nothing.
+    /// The purpose of the dependency, which changes nothing.
     #[serde(default, rename = "relation")]
     _relation: Option<IgnoredAny>,
     #[serde(flatten)]

@@ -2,7 +2,7 @@
 //!
 //! A row is mostly a list of integers. This scanner takes rows of known fields
 //! with plain numbers, texts without escapes and lists of integers, and leaves
-//! every other to the JSON parser, which then also tells what is wrong.
+//! every other to the JSON parser, whose error is reported.
 
 use super::row::{DecodedRow, Dialect, Field};
 use crate::millis::Millis;

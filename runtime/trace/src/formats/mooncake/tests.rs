@@ -69,7 +69,10 @@ fn errors_name_file_line_and_field() {
             "{\"timestamp\":0,\"delay\":1,\"output_length\":1,\"hash_ids\":[1]}",
             "field `delay`: a first turn has nothing to wait for",
         ),
-        ("{\"timestamp\":0,\"delay\":-1.5,\"output_length\":1,\"hash_ids\":[1]}", "field `delay`: the wait is -1.5 ms"),
+        (
+            "{\"timestamp\":0,\"delay\":-1.5,\"output_length\":1,\"hash_ids\":[1]}",
+            "field `delay`: invalid delay -1.5 ms",
+        ),
         (
             "{\"timestamp\":0,\"input_length\":0,\"output_length\":1,\"hash_ids\":[1]}",
             "field `input_length`: the prompt has no tokens",
@@ -223,8 +226,8 @@ fn strict_reading_has_no_warnings() {
     let row = |rest: &str| format!("\n{{\"timestamp\":0,\"output_length\":1,\"hash_ids\":[1,2]{rest}}}");
     assert_eq!(check_with(&row(""), &strict).unwrap().warnings, []);
     for (rest, expected) in [
-        (",\"chat\":1", "line 2: `chat` is no field of this format"),
-        (",\"wait_for\":[]", "line 2: `wait_for` is no field of this format"),
+        (",\"chat\":1", "line 2: `chat` is not a field of this format"),
+        (",\"wait_for\":[]", "line 2: `wait_for` is not a field of this format"),
         (",\"input_length\":3", "line 2, field `hash_ids`: 2 hash ids, but the prompt has only 1 blocks"),
         (",\"input_length\":2000", "line 2, field `input_length`: 2000 tokens, but 2 hash ids"),
     ] {

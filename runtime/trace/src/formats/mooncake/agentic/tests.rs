@@ -83,9 +83,9 @@ fn errors_name_line_and_field() {
     let root = row("a", ",\"timestamp\":0");
     let cases = [
         (root.replace("\"request_id\":\"a\",", ""), "line 2, field `request_id`: the field is missing"),
-        (root.clone(), "line 2, field `request_id`: another request is called `a` too"),
-        (row("b", ",\"wait_for\":[\"x\"]"), "line 2, field `wait_for`: no request of the trace is called `x`"),
-        (row("b", ",\"timestamp\":0,\"branches\":[\"x\"]"), "line 2, field `branches`: no request of the trace"),
+        (root.clone(), "line 2, field `request_id`: duplicate request `a`"),
+        (row("b", ",\"wait_for\":[\"x\"]"), "line 2, field `wait_for`: unknown request `x`"),
+        (row("b", ",\"timestamp\":0,\"branches\":[\"x\"]"), "line 2, field `branches`: unknown request"),
         (
             row("b", ",\"wait_for\":[\"b\"]"),
             "line 2, field `wait_for`: requests wait for each other in a circle: b -> b",
@@ -98,7 +98,7 @@ fn errors_name_line_and_field() {
         ),
         (row("b", ""), "line 2, field `timestamp`: a first turn needs a timestamp"),
         (row("b", ",\"timestamp\":0,\"delay\":1"), "line 2, field `delay`: a first turn has nothing to wait for"),
-        (row("b", ",\"wait_for\":[\"a\"],\"tool_wait_ms\":-1"), "line 2, field `tool_wait_ms`: the wait is -1 ms"),
+        (row("b", ",\"wait_for\":[\"a\"],\"tool_wait_ms\":-1"), "line 2, field `tool_wait_ms`: invalid delay -1 ms"),
         (
             row("b", ",\"dependencies\":[{\"request_id\":\"a\",\"trigger\":\"death\"}]"),
             "line 2, field `dependencies`: unknown variant `death`, expected `dispatch` or `completion`",
@@ -132,5 +132,5 @@ fn unknown_fields_are_counted_and_in_strict_reading_refused() {
     let unknown = |name: &str| WarningKind::UnknownField(name.into());
     assert_eq!(kinds, [unknown("colour"), unknown("dependencies.why")]);
     let strict = TraceOptions { strictness: Strictness::Strict, ..TraceOptions::default() };
-    assert!(check_with(&rows, &strict).unwrap_err().contains("line 1: `colour` is no field of this format"));
+    assert!(check_with(&rows, &strict).unwrap_err().contains("line 1: `colour` is not a field of this format"));
 }

@@ -1,0 +1,85 @@
+//! Fitted step prices as a guest.
+//!
+//! The model is in the component: `model.json` beside the manifest, which
+//! `vcr fit --emit-wasm` writes. A config may replace it, or leave out its noise:
+//! `{"noise": "none"}`.
+
+#![cfg_attr(target_arch = "wasm32", no_std)]
+
+extern crate alloc;
+
+use alloc::format;
+use alloc::string::String;
+use alloc::vec::Vec;
+
+use serde::Deserialize;
+use vcr_fitted::{NoiseStream, StepPrice, StepWork};
+use vcr_guest_sdk::{Batch, LatencyGuest, Step, export_latency_model};
+
+/// The model inside.
+const MODEL: &str = include_str!("../model.json");
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Config {
+    /// Takes the place of the model inside.
+    #[serde(default)]
+    step: Option<StepPrice>,
+    #[serde(default)]
+    noise: NoiseChoice,
+}
+
+#[derive(Clone, Copy, Default, Deserialize, PartialEq)]
+#[serde(rename_all = "snake_case")]
+enum NoiseChoice {
+    /// That of the model.
+    #[default]
+    Fitted,
+    None,
+}
+
+struct FittedGuest {
+    price: StepPrice,
+    noise: NoiseStream,
+}
+
+impl LatencyGuest for FittedGuest {
+    type Config = Config;
+
+    fn configure(config: Config, seed: u64) -> Result<Self, String> {
+        let price = match config.step {
+            Some(price) => price,
+            None => serde_json::from_str(MODEL).map_err(|error| format!("invalid model inside: {error}"))?,
+        };
+        let price = if config.noise == NoiseChoice::None { price.without_noise() } else { price };
+        Ok(Self { price, noise: NoiseStream::new(seed) })
+    }
+
+    fn price(&mut self, step: &Step) -> f64 {
+        let work = StepWork {
+            prefill_requests: step.prefill_requests,
+            prefill_tokens: step.prefill_tokens,
+            prefill_context_tokens: step.prefill_context_tokens,
+            prefill_attention_pairs: step.prefill_attention_pairs,
+            decode_tokens: step.decode_tokens,
+            decode_context_tokens: step.decode_context_tokens,
+            sampled_requests: step.sampled_requests,
+        };
+        let ns = self.price.step_ns(&work);
+        match self.price.noise() {
+            Some(noise) => ns * noise.factor(work.prefill_requests > 0, self.noise.share()),
+            None => ns,
+        }
+    }
+
+    fn price_batch(&mut self, batch: &Batch<'_>, durations_ns: &mut Vec<f64>) -> Result<(), String> {
+        if self.price.noise().is_some() {
+            // No share is drawn for a step that does not happen.
+            return batch.price_each(durations_ns, |step| Ok(self.price(step)));
+        }
+        batch.price_apart(durations_ns, |step| self.price(step));
+        Ok(())
+    }
+}
+
+export_latency_model!(FittedGuest);

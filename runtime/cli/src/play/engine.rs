@@ -1,0 +1,242 @@
+//! The engine of `vcr play`: the options that [`vcr_core::OPTIONS`] declares, as flags in
+//! vLLM's notation, and those that only live engines have.
+
+use std::sync::LazyLock;
+
+use clap::parser::ValueSource;
+use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches};
+use vcr_core::{EngineConfig, EngineConfigInput, EngineOption, OPTIONS, OptionValue, Policy, option};
+use vcr_scenario::expression;
+use vcr_wire::VllmMinor;
+
+use super::unusable::Unusable;
+use crate::guest::config::guest_config;
+
+/// Longest sequence unless one is given: more than most models take.
+const MODEL_LEN: u32 = 131_072;
+
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Engine")]
+pub(crate) struct EngineArgs {
+    #[command(flatten)]
+    options: EngineOptions,
+
+    /// Order of admission and preemption: fcfs, priority, shortest-prompt-first or fair-share, an expression as in
+    /// scenarios, or the path of a .wasm guest.
+    #[arg(long, value_name = "POLICY", default_value = "fcfs")]
+    pub(crate) scheduling_policy: String,
+
+    /// Configuration of the guest, as JSON.
+    #[arg(long, value_name = "JSON|@FILE", requires = "scheduling_policy", value_parser = guest_config)]
+    pub(crate) scheduling_policy_config: Option<String>,
+
+    /// Maximum LoRA adapters in one step; 0 refuses requests with an adapter.
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    max_loras: u32,
+
+    /// Probability that the first, second, ... draft is accepted if those before it were.
+    #[arg(long, value_name = "RATES", value_delimiter = ',', requires = option::NUM_SPECULATIVE_TOKENS.name)]
+    pub(crate) acceptance_rates: Vec<f64>,
+}
+
+impl EngineArgs {
+    /// Whether full blocks are kept for later requests.
+    pub(crate) fn prefix_caching(&self) -> bool {
+        self.options.input.enable_prefix_caching
+    }
+
+    /// The engine's settings, for a frontend of version `minor` of vLLM (none until it is
+    /// detected).
+    pub(crate) fn config(&self, minor: Option<VllmMinor>, policy: Policy) -> Result<EngineConfig, Unusable> {
+        self.options.check_version(minor)?;
+        let mut input = self.options.input.clone();
+        let capacity = input.num_gpu_blocks.saturating_sub(1).saturating_mul(input.block_size);
+        input.max_model_len = Some(input.max_model_len.unwrap_or(capacity.clamp(1, MODEL_LEN)));
+        input.policy = policy;
+        input.max_loras = self.max_loras;
+        input.rules = expression::scheduler_rules(minor.unwrap_or(VllmMinor::V0_33).name()).unwrap_or_default();
+        let several = |errors: Vec<vcr_core::ConfigError>| {
+            let lines: Vec<_> = errors.iter().map(ToString::to_string).collect();
+            Unusable::new(lines.join("\n"))
+        };
+        let config = EngineConfig::new(input).map_err(several)?;
+        config.check_start_up().map_err(several)?;
+        Ok(config)
+    }
+}
+
+/// The values of declared options.
+#[derive(Clone, Debug, Default)]
+struct EngineOptions {
+    input: EngineConfigInput,
+    /// Those that the command line gives.
+    given: Vec<EngineOption>,
+}
+
+/// The declared options that live engines have: multi-token prediction is Dynamo's.
+fn options() -> impl Iterator<Item = &'static EngineOption> {
+    OPTIONS.iter().filter(|option| option.name != option::MAX_EXTRA_TOKENS_PER_STEP.name)
+}
+
+/// An option with the texts that an argument borrows.
+struct Declared {
+    option: &'static EngineOption,
+    /// Its flag without dashes in front.
+    flag: String,
+    default: String,
+}
+
+static DECLARED: LazyLock<Vec<Declared>> = LazyLock::new(|| {
+    let declared = |option: &'static EngineOption| Declared {
+        option,
+        flag: option.flag().trim_start_matches('-').to_owned(),
+        default: option.value_text(option.default_value()),
+    };
+    options().map(declared).collect()
+});
+
+impl EngineOptions {
+    /// Refuses options that this version of vLLM does not have.
+    fn check_version(&self, minor: Option<VllmMinor>) -> Result<(), Unusable> {
+        let Some(minor) = minor else { return Ok(()) };
+        for option in &self.given {
+            let since: Option<VllmMinor> = option.since.and_then(|since| since.parse().ok());
+            if let Some(since) = since.filter(|since| minor < *since) {
+                return Err(Unusable {
+                    message: format!("{}: vLLM {minor} does not have this option", option.flag()),
+                    hint: Some(format!("leave it out, or give --vllm-minor {since} or later")),
+                });
+            }
+        }
+        Ok(())
+    }
+
+    fn read(matches: &ArgMatches) -> Self {
+        let mut read = Self::default();
+        for option in options().filter(|option| matches.value_source(option.name) == Some(ValueSource::CommandLine)) {
+            let count = || matches.get_one(option.name).copied();
+            let value = match option.default_value() {
+                OptionValue::Count(default) => OptionValue::Count(count().unwrap_or(default)),
+                OptionValue::Limit(default) => OptionValue::Limit(count().or(default)),
+                OptionValue::Share(default) => {
+                    OptionValue::Share(matches.get_one(option.name).copied().unwrap_or(default))
+                }
+                // A flag inverts the default.
+                OptionValue::Switch(default) => OptionValue::Switch(default != matches.get_flag(option.name)),
+                name @ OptionValue::Name(_) => name,
+            };
+            (option.set)(&mut read.input, value);
+            read.given.push(*option);
+        }
+        read
+    }
+}
+
+impl FromArgMatches for EngineOptions {
+    fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
+        Ok(Self::read(matches))
+    }
+
+    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
+        *self = Self::read(matches);
+        Ok(())
+    }
+}
+
+impl Args for EngineOptions {
+    fn augment_args(command: Command) -> Command {
+        command.args(DECLARED.iter().map(argument))
+    }
+
+    fn augment_args_for_update(command: Command) -> Command {
+        Self::augment_args(command)
+    }
+}
+
+/// An option as an argument of the command line.
+fn argument(declared: &'static Declared) -> Arg {
+    let Declared { option, flag, default: default_text } = declared;
+    let argument = Arg::new(option.name).long(flag.as_str());
+    let help = sentence(&option.flag_meaning());
+    let default = option.default_value();
+    let argument = match default {
+        OptionValue::Switch(_) => return argument.action(ArgAction::SetTrue).help(help),
+        OptionValue::Share(_) => argument.value_name("SHARE").value_parser(clap::value_parser!(f64)),
+        OptionValue::Count(_) | OptionValue::Limit(_) | OptionValue::Name(_) => {
+            // Ranges are checked with the other settings, where the errors have reasons.
+            let name = if option.unit == "tokens" { "TOKENS" } else { "N" };
+            argument.value_name(name).value_parser(clap::value_parser!(u32))
+        }
+    };
+    let argument = match option.name {
+        name if name == option::NUM_GPU_BLOCKS.name => argument.alias("kv-cache-size"),
+        name if name == option::BLOCK_SIZE.name => argument.alias("tokens-per-block"),
+        _ => argument,
+    };
+    match default {
+        OptionValue::Limit(None) if option.name == option::MAX_MODEL_LEN.name => {
+            argument.help(format!("{help} [default: the capacity of the KV blocks, at most {MODEL_LEN}]"))
+        }
+        OptionValue::Limit(None) => argument.help(format!("{help} [default: {default_text}]")),
+        _ => argument.help(help).default_value(default_text.as_str()),
+    }
+}
+
+/// With a capital letter, as other options' help.
+fn sentence(text: &str) -> String {
+    let mut letters = text.chars();
+    letters.next().map(|first| first.to_uppercase().chain(letters).collect()).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        engine: EngineArgs,
+    }
+
+    fn config(args: &[&str], minor: Option<VllmMinor>) -> Result<EngineConfig, String> {
+        let line = Line::try_parse_from([&["play"], args].concat()).map_err(|error| error.to_string())?;
+        line.engine.config(minor, Policy::Fcfs).map_err(|unusable| unusable.message)
+    }
+
+    #[test]
+    fn every_option_reaches_the_engine() {
+        let args = "--block-size 32 --num-gpu-blocks 99 --max-num-seqs 7 --max-num-batched-tokens 512 --max-model-len 300 \
+                    --no-enable-prefix-caching --no-enable-chunked-prefill --long-prefill-token-threshold 64 \
+                    --adaptive-long-prefill --watermark 0.25 --no-scheduler-reserve-full-isl --max-num-active-seqs 5 \
+                    --async-scheduling --num-speculative-tokens 2";
+        let args: Vec<&str> = args.split_whitespace().collect();
+        let given = config(&args, None).expect("it is valid");
+        let unchanged: Vec<&str> = OPTIONS
+            .iter()
+            .filter(|option| (option.get)(&given) == option.default_value())
+            .map(|option| option.name)
+            .collect();
+        assert_eq!(unchanged, [option::MAX_EXTRA_TOKENS_PER_STEP.name]);
+        assert_eq!((given.block_size, given.watermark, given.max_num_active_seqs), (32, 0.25, Some(5)));
+        let plain = config(&[], None).expect("the defaults are valid");
+        let own = EngineConfigInput { max_model_len: Some(MODEL_LEN), ..EngineConfigInput::default() };
+        assert_eq!(*plain, own);
+        assert_eq!(
+            config(&["--kv-cache-size", "9", "--tokens-per-block", "8"], None).map(|c| c.max_model_len()),
+            Ok(64)
+        );
+    }
+
+    #[test]
+    fn values_out_of_range_and_options_of_later_versions_are_refused() {
+        let refused = |args: &[&str], minor| config(args, minor).expect_err("it is wrong");
+        assert!(refused(&["--block-size", "0"], None).contains("`block_size` must be at least 1, but is 0"));
+        assert!(refused(&["--num-gpu-blocks", "1"], None).contains("`num_gpu_blocks` must be at least 2"));
+        assert!(refused(&["--watermark", "1"], None).contains("`watermark` must be at least 0 and below 1"));
+        let old = refused(&["--max-num-active-seqs", "4"], Some(VllmMinor::V0_30));
+        assert_eq!(old, "--max-num-active-seqs: vLLM 0.30 does not have this option");
+        assert!(config(&["--max-num-active-seqs", "4"], Some(VllmMinor::V0_31)).is_ok());
+    }
+}

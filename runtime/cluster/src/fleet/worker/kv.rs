@@ -1,0 +1,80 @@
+//! KV of a worker as others see it: events of its cache, and its tiers below the device.
+
+use vcr_core::hash::BlockHash;
+use vcr_core::kv_event::KvEvent;
+use vcr_core::{KvTierChange, KvTierStats, KvTiers, ServingEngine, TierRun};
+
+use super::Worker;
+
+impl Worker {
+    /// Advances loads from its tiers, and adds the requests whose load is complete.
+    pub(crate) fn advance_loads(&mut self, now_ns: u64, loaded: &mut Vec<u64>) {
+        self.tiers_wake_ns = None;
+        self.engine.advance_tiers(now_ns, loaded);
+    }
+
+    /// When a load from its tiers advances next, unless that is known.
+    pub(crate) fn expect_load_ns(&mut self) -> Option<u64> {
+        let at_ns = self.engine.kv_tiers().and_then(KvTiers::next_load_ns)?;
+        if self.tiers_wake_ns.is_some_and(|earlier_ns| earlier_ns <= at_ns) {
+            return None;
+        }
+        self.tiers_wake_ns = Some(at_ns);
+        Some(at_ns)
+    }
+
+    /// Leading blocks that its tiers keep.
+    pub(crate) fn find_tier_run(&mut self, now_ns: u64, blocks: &[BlockHash]) -> TierRun {
+        self.engine.kv_tiers_mut().map_or_else(TierRun::default, |tiers| {
+            tiers.advance(now_ns);
+            tiers.find_run(blocks)
+        })
+    }
+
+    /// Shows the blocks that were added to its tiers and removed since the last call.
+    pub(crate) fn take_tier_changes(&mut self, now_ns: u64, show: impl FnMut(KvTierChange)) {
+        if let Some(tiers) = self.engine.kv_tiers_mut() {
+            tiers.advance(now_ns);
+            tiers.take_changes().for_each(show);
+        }
+    }
+
+    /// Totals of its tiers over all incarnations until `now_ns`, if it has any.
+    pub(crate) fn tier_stats(&mut self, now_ns: u64) -> Option<KvTierStats> {
+        let tiers = self.engine.kv_tiers_mut()?;
+        tiers.advance(now_ns);
+        let present = tiers.stats();
+        Some(self.totals.tier_stats(&present))
+    }
+
+    /// Shows the KV events before `upto` in the pool's log that were not shown yet.
+    pub(crate) fn show_kv_events(&mut self, upto: usize, show: impl FnMut(KvEvent<'_>)) {
+        if let Some(events) = self.engine.kv_events() {
+            events.iter().take(upto).skip(self.reported_kv_events).for_each(show);
+            self.reported_kv_events = upto;
+        }
+    }
+
+    pub(crate) fn num_kv_events(&self) -> usize {
+        self.engine.kv_events().map_or(0, |events| events.len())
+    }
+
+    /// How many there were after a step of the latest fast-forward.
+    pub(crate) fn num_kv_events_by_step(&self, step: usize) -> Option<usize> {
+        self.engine.events_by_step().and_then(|upto| upto.get(step)).map(|&upto| upto as usize)
+    }
+
+    /// Forgets the KV events of its pool.
+    pub(crate) fn clear_kv_events(&mut self) {
+        self.engine.clear_kv_events();
+        self.reported_kv_events = 0;
+    }
+
+    /// The observer needs its KV events no longer; its router may.
+    pub(crate) fn stop_recording(&mut self) {
+        if !self.reports_to_router {
+            self.engine.record_kv_events(false);
+            self.reported_kv_events = 0;
+        }
+    }
+}

@@ -1,0 +1,99 @@
+//! Steps of a worker: scheduled, started, cut off, ended.
+
+use vcr_core::ServingEngine;
+use vcr_core::plan::StepPlan;
+use vcr_core::policy::PolicyError;
+use vcr_core::tokens::TokenError;
+
+use super::Worker;
+use super::drawn::{Acceptance, DrawnTokens};
+
+impl Worker {
+    /// Decides a step, as its policy has it.
+    ///
+    /// # Errors
+    /// When the policy fails.
+    pub(crate) fn schedule(&mut self, now_ns: u64) -> Result<&StepPlan, PolicyError> {
+        if let Some(policy) = &mut self.policy {
+            self.engine.apply_policy(policy.as_mut(), now_ns)?;
+        }
+        if let Some(tiers) = self.engine.kv_tiers_mut() {
+            tiers.advance(now_ns);
+        }
+        Ok(self.engine.schedule())
+    }
+
+    /// Shows the requests that have left its steady decode, and how many tokens each
+    /// got there.
+    pub(crate) fn take_left_steady_decode(&mut self, show: impl FnMut(u64, u32)) {
+        self.engine.take_unreported(show);
+    }
+
+    pub(crate) fn dissolve_steady_decode(&mut self) {
+        self.engine.dissolve_steady_decode();
+    }
+
+    /// Whether a step may be scheduled now.
+    pub(crate) fn can_step(&self) -> bool {
+        self.may_work() && self.engine.may_schedule() && self.engine.has_schedulable_requests()
+    }
+
+    /// Whether a step waits to be started.
+    pub(crate) fn can_start(&self) -> bool {
+        self.may_work() && !self.executing && self.engine.step_in_flight()
+    }
+
+    /// Whether each of its steps must be taken by itself, because a plugin may
+    /// end a request, or the engine, after any of them, or wants KV events at
+    /// their steps.
+    pub(crate) fn takes_single_steps(&self) -> bool {
+        let unclear = self.engine.kv_events().is_some() && self.engine.events_by_step().is_none();
+        self.injector.is_some() || self.tokens.is_some() || unclear
+    }
+
+    /// Counts a step in flight as spent only until `now_ns`: it is cut off there, or
+    /// the run is.
+    pub(crate) fn cut_step(&mut self, now_ns: u64) {
+        let rest_ns = self.computes_until_ns.saturating_sub(now_ns);
+        let wait_ns = self.waits_until_ns.saturating_sub(self.computes_until_ns.max(now_ns));
+        self.totals.busy_ns = self.totals.busy_ns.saturating_sub(rest_ns);
+        self.totals.waited_ns = self.totals.waited_ns.saturating_sub(wait_ns);
+        self.computes_until_ns = self.computes_until_ns.min(now_ns);
+        self.waits_until_ns = self.waits_until_ns.min(now_ns);
+    }
+
+    /// Ends the step that was executing; outputs are in the engine.
+    ///
+    /// # Errors
+    /// When the token source fails.
+    pub(crate) fn update(
+        &mut self,
+        now_ns: u64,
+        output_seeds: &[u64],
+        acceptance_rates: &[f64],
+        num_output_tokens: impl Fn(u64) -> u32,
+    ) -> Result<(), TokenError> {
+        self.engine.offload_prompts(now_ns);
+        let acceptance = Acceptance { rates: acceptance_rates, stream: &mut self.acceptance };
+        match &mut self.tokens {
+            None => {
+                self.engine.update(&mut DrawnTokens { output_seeds, acceptance });
+            }
+            Some(tokens) => {
+                let more = self.engine.max_extra_tokens_per_step();
+                tokens.prepare(self.engine.oldest_plan(), more, num_output_tokens)?;
+                self.engine.update(&mut tokens.of_step(acceptance));
+            }
+        }
+        self.executing = false;
+        Ok(())
+    }
+
+    /// Goes through the step in flight and on to the one `steps` later, which
+    /// then is the one in flight; outputs of those before it are in the engine.
+    pub(crate) fn skip(&mut self, steps: u32, output_seeds: &[u64]) {
+        let acceptance = Acceptance { rates: &[], stream: &mut self.acceptance };
+        let mut source = DrawnTokens { output_seeds, acceptance };
+        self.engine.decode_ahead(steps, &mut source);
+    }
+}

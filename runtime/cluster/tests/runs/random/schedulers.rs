@@ -1,0 +1,105 @@
+//! Random schedulers and modes of engines.
+
+use proptest::prelude::*;
+use vcr_cluster::{PoolConfig, RunConfig, Topology};
+use vcr_core::sglang::{PassOrder, SchedulePolicy, SglangConfig, SglangConfigInput};
+use vcr_core::{CapacityPolicy, EngineConfig, EngineConfigInput, KvTiersConfig, Reservations};
+
+use crate::support::MS;
+
+/// The same run with every pool changed.
+pub(crate) fn with_pools(config: RunConfig, change: impl Fn(PoolConfig) -> PoolConfig) -> RunConfig {
+    let topology = match config.topology {
+        Topology::Aggregated(pool) => Topology::Aggregated(change(pool)),
+        Topology::Disaggregated { prefill, decode, link, conditional } => {
+            Topology::Disaggregated { prefill: change(prefill), decode: change(decode), link, conditional }
+        }
+    };
+    RunConfig { topology, ..config }
+}
+
+/// Engines that run ahead of their outputs, verify drafts or keep KV below the device.
+pub(crate) fn in_mode(
+    config: RunConfig,
+    async_scheduling: bool,
+    num_speculative_tokens: u32,
+    kv_tiers: Option<KvTiersConfig>,
+) -> RunConfig {
+    with_pools(config, |pool| {
+        let input = EngineConfigInput::clone(pool.engine.as_vllm().expect("an engine with modes"));
+        let input = EngineConfigInput { async_scheduling, num_speculative_tokens, kv_tiers, ..input };
+        let engine = EngineConfig::new(input).expect("a valid engine").into();
+        PoolConfig { engine, acceptance_rates: vec![0.7, 0.4], ..pool }
+    })
+}
+
+/// The same pools with another scheduler in their engines.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Scheduler {
+    Vllm { async_scheduling: bool, drafts: u32, tiers: Option<KvTiersConfig> },
+    Trtllm,
+    Sglang { pass_order: PassOrder, schedule_policy: SchedulePolicy, reservations: Reservations },
+}
+
+pub(crate) fn arb_scheduler() -> impl Strategy<Value = Scheduler> {
+    let drafts = prop_oneof![3 => Just(0), 1 => 1..3u32];
+    let orders = (any::<bool>(), any::<bool>(), any::<bool>());
+    prop_oneof![
+        3 => (any::<bool>(), drafts, proptest::option::of(arb_tiers()))
+            .prop_map(|(async_scheduling, drafts, tiers)| Scheduler::Vllm { async_scheduling, drafts, tiers }),
+        1 => Just(Scheduler::Trtllm),
+        2 => orders.prop_map(|(mixed, lpm, between_steps)| Scheduler::Sglang {
+            pass_order: if mixed { PassOrder::Mixed } else { PassOrder::PrefillFirst },
+            schedule_policy: if lpm { SchedulePolicy::Lpm } else { SchedulePolicy::Fifo },
+            reservations: if between_steps { Reservations::BetweenSteps } else { Reservations::InSteps },
+        }),
+    ]
+}
+
+/// Tiers that hold little, with ways on which a block takes up to 3 ms.
+pub(crate) fn arb_tiers() -> impl Strategy<Value = KvTiersConfig> {
+    let speed = || proptest::option::of(500_000_000..5_000_000_000u64);
+    (1..120u32, 0..120u32, 1..9u32, (speed(), speed(), speed(), speed()), 0..2 * MS).prop_map(
+        |(host_blocks, disk_blocks, offload_batch_size, speeds, disk_latency_ns)| KvTiersConfig {
+            host_blocks,
+            disk_blocks,
+            kv_bytes_per_token: 100_000,
+            offload_batch_size,
+            device_to_host_bytes_per_s: speeds.0,
+            host_to_device_bytes_per_s: speeds.1,
+            host_to_disk_bytes_per_s: speeds.2,
+            disk_to_host_bytes_per_s: speeds.3,
+            disk_latency_ns,
+        },
+    )
+}
+
+pub(crate) fn with_scheduler(config: RunConfig, scheduler: Scheduler) -> RunConfig {
+    let (pass_order, schedule_policy, reservations) = match scheduler {
+        Scheduler::Vllm { async_scheduling, drafts, tiers } => {
+            return in_mode(config, async_scheduling, drafts, tiers);
+        }
+        Scheduler::Trtllm => {
+            return with_pools(config, |pool| {
+                let own = EngineConfigInput::clone(pool.engine.as_vllm().expect("pools are vLLM's at first"));
+                let input = EngineConfigInput { capacity: CapacityPolicy::GuaranteedNoEvict, ..own };
+                PoolConfig { engine: EngineConfig::new(input).expect("a valid engine").into(), ..pool }
+            });
+        }
+        Scheduler::Sglang { pass_order, schedule_policy, reservations } => (pass_order, schedule_policy, reservations),
+    };
+    with_pools(config, |pool| {
+        let input = SglangConfigInput {
+            page_size: pool.engine.block_size(),
+            num_pages: pool.engine.num_blocks(),
+            max_num_seqs: 16,
+            chunked_prefill_size: 128,
+            schedule_conservativeness: 0.3,
+            pass_order,
+            schedule_policy,
+            reservations,
+            ..SglangConfigInput::default()
+        };
+        PoolConfig { engine: SglangConfig::new(input).expect("a valid engine").into(), ..pool }
+    })
+}

@@ -1,0 +1,30 @@
+//! Reasons for which requests are refused.
+
+/// Why a request was not accepted, or would never end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, thiserror::Error)]
+pub enum RejectReason {
+    /// There is nothing to compute.
+    #[error("the prompt is empty")]
+    EmptyPrompt,
+    /// vLLM refuses a prompt that leaves no room for an output token.
+    #[error("the prompt leaves no room for output within `max_model_len`")]
+    PromptTooLong,
+    /// Prompt and output exceed the whole pool.
+    #[error("prompt and output together need more KV blocks than the engine has")]
+    ExceedsKvPool,
+    /// The prompt and what is reserved for its output leave nothing of the pool:
+    /// SGLang's scheduler would never admit it.
+    #[error("the prompt and the reserve for its output together need all KV pages of the engine or more")]
+    ExceedsKvReserve,
+    /// Without chunking prompt and output must fit into one step, in which they
+    /// are computed again after a preemption.
+    #[error("prompt and output together exceed `max_num_batched_tokens` and chunked prefill is off")]
+    ExceedsTokenBudget,
+    /// vLLM's engine core stops with an assertion here; this one goes on with
+    /// the request it has.
+    #[error("a request of the same number is under way")]
+    DuplicateRequest,
+    /// The request names an adapter, but `max_loras` is 0.
+    #[error("the request names an adapter, but the engine has none")]
+    AdaptersOff,
+}

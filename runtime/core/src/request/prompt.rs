@@ -1,0 +1,89 @@
+//! Prompts.
+
+use crate::kv::hash::{BlockHash, ChainHasher};
+
+/// A prompt as the engine needs it: its length, the identity of its blocks
+/// and, if KV events carry them, its tokens.
+#[derive(Clone, Debug)]
+pub struct Prompt {
+    pub(crate) len_tokens: u32,
+    /// Empty unless the tokens are kept.
+    pub(crate) tokens: Vec<u32>,
+    /// Empty until the request is first looked at if the tokens are kept.
+    pub(crate) block_hashes: Vec<BlockHash>,
+    pub(crate) hasher: ChainHasher,
+    pub(crate) keeps_tokens: bool,
+}
+
+impl Prompt {
+    /// An empty prompt to which tokens and runs are added; only their hashes
+    /// are kept.
+    #[must_use]
+    pub fn new(block_size_tokens: u32, salt: u64) -> Self {
+        let hasher = ChainHasher::new(block_size_tokens, salt);
+        Self { len_tokens: 0, tokens: Vec::new(), block_hashes: Vec::new(), hasher, keeps_tokens: false }
+    }
+
+    /// Makes room for `len_tokens` more tokens.
+    pub fn reserve(&mut self, len_tokens: u32) {
+        if self.keeps_tokens {
+            self.tokens.reserve_exact(len_tokens as usize);
+        } else {
+            self.block_hashes.reserve_exact(self.hasher.blocks_within(len_tokens));
+        }
+    }
+
+    /// A prompt whose tokens are kept, and those of its outputs with them.
+    /// Blocks are hashed when the request's turn comes, so that waiting costs
+    /// the tokens alone.
+    ///
+    /// # Panics
+    /// With more than `u32::MAX` tokens.
+    #[must_use]
+    pub fn of_tokens(tokens: Vec<u32>, block_size_tokens: u32, salt: u64) -> Self {
+        let len_tokens = u32::try_from(tokens.len()).expect("a prompt has fewer than 2^32 tokens");
+        let hasher = ChainHasher::new(block_size_tokens, salt);
+        Self { len_tokens, tokens, block_hashes: Vec::new(), hasher, keeps_tokens: true }
+    }
+
+    /// Appends single tokens.
+    pub fn push_tokens(&mut self, tokens: impl IntoIterator<Item = u32>) {
+        for token in tokens {
+            self.len_tokens += 1;
+            if self.keeps_tokens {
+                self.tokens.push(token);
+            } else {
+                self.block_hashes.extend(self.hasher.push_token(token));
+            }
+        }
+    }
+
+    /// Appends a run of shared content; see [`ChainHasher::push_run`].
+    ///
+    /// # Panics
+    /// If the tokens are kept: a run has none.
+    pub fn push_run(&mut self, content: u64, offset_tokens: u32, len_tokens: u32) {
+        assert!(!self.keeps_tokens, "a run has no tokens to keep");
+        self.len_tokens += len_tokens;
+        self.hasher.push_run(content, offset_tokens, len_tokens, &mut self.block_hashes);
+    }
+
+    /// Number of tokens.
+    #[must_use]
+    pub fn len_tokens(&self) -> u32 {
+        self.len_tokens
+    }
+
+    /// A number that stands for all of its tokens, those behind the last full
+    /// block too; of an empty prompt while the tokens are kept.
+    #[must_use]
+    pub fn content_hash(&self) -> u64 {
+        self.hasher.state()
+    }
+
+    /// Hashes of the full blocks, first to last; none while the tokens are kept.
+    #[must_use]
+    pub fn block_hashes(&self) -> &[BlockHash] {
+        &self.block_hashes
+    }
+}

@@ -1,0 +1,197 @@
+//! The engine as drivers use it.
+
+use super::config::{PassOrder, Retraction};
+use super::engine::{Hold, SglangEngine};
+use super::radix;
+use crate::engine::{RejectReason, TokenSource};
+use crate::kv::event::KvEventLog;
+use crate::kv::hash::BlockHash;
+use crate::plan::{RemoteLoad, ScheduledKind, ScheduledRequest, StepOutputs, StepPlan};
+use crate::plugins::latency::DecodeSteps;
+use crate::plugins::policy::{PolicyError, SchedulingPolicy};
+use crate::request::{Request, RequestId, RequestSpec, RequestStatus};
+use crate::serving::ServingEngine;
+use crate::stats::EngineStats;
+
+impl ServingEngine for SglangEngine {
+    fn check(&self, prompt_tokens: u32, max_tokens: u32) -> Result<(), RejectReason> {
+        self.check_prompt(prompt_tokens)?;
+        let end = prompt_tokens.saturating_add(max_tokens).min(self.config.max_model_len());
+        let output = end - prompt_tokens;
+        let page_size = u64::from(self.config.page_size);
+        let total_tokens = u64::from(self.config.total_tokens());
+        let prompt_pages = u64::from(self.pages_for(prompt_tokens));
+        if prompt_pages * page_size + u64::from(output.min(self.config.clip_max_new_tokens)) >= total_tokens {
+            return Err(RejectReason::ExceedsKvReserve);
+        }
+        let first_has_slot = self.config.pass_order == PassOrder::Mixed;
+        let longest = if output > 1 || first_has_slot { end } else { prompt_tokens };
+        if u64::from(longest) > total_tokens {
+            return Err(RejectReason::ExceedsKvPool);
+        }
+        Ok(())
+    }
+
+    fn submit(&mut self, spec: RequestSpec) -> Result<RequestId, RejectReason> {
+        self.check_prompt(spec.prompt.len_tokens)?;
+        if self.requests.find(spec.tag).is_some() {
+            return Err(RejectReason::DuplicateRequest);
+        }
+        if spec.lora.is_some() {
+            return Err(RejectReason::AdaptersOff);
+        }
+        let sequence = self.next_sequence;
+        self.next_sequence += 1;
+        let request = Request::new(spec, sequence, self.config.page_size, self.config.max_model_len());
+        self.outstanding_prefill_tokens += u64::from(request.prefill_target_tokens);
+        let id = self.requests.insert(request);
+        self.holds.resize(self.holds.len().max(id.index() + 1), Hold::NONE);
+        if self.waits_apart(id) {
+            self.destinations.push_back(id, &mut self.requests);
+        } else {
+            self.waiting.push_back(id, &mut self.requests);
+        }
+        Ok(id)
+    }
+
+    fn abort(&mut self, id: RequestId) {
+        self.abort_request(id);
+    }
+
+    fn live_tags(&self) -> Vec<u64> {
+        self.requests.live_ids().map(|id| self.requests[id].tag).collect()
+    }
+
+    fn running_tags(&self) -> Vec<u64> {
+        self.begun.iter().chain(&self.running).map(|&id| self.requests[id].tag).collect()
+    }
+
+    fn reserve_remote(&mut self) -> Option<RemoteLoad> {
+        self.reserve_for_destination()
+    }
+
+    fn remote_kv_arrived(&mut self, id: RequestId) {
+        self.end_load(id);
+    }
+
+    fn release_held_kv(&mut self, id: RequestId) {
+        assert_eq!(self.requests[id].status, RequestStatus::HoldingKv, "no KV was held");
+        self.drop_request(id);
+    }
+
+    fn apply_policy(&mut self, _policy: &mut dyn SchedulingPolicy, _now_ns: u64) -> Result<(), PolicyError> {
+        Ok(())
+    }
+
+    fn may_schedule(&self) -> bool {
+        !self.step_in_flight
+    }
+
+    fn has_schedulable_requests(&self) -> bool {
+        !self.running.is_empty() || self.waiting.len() + self.kv_ready.len() > 0
+    }
+
+    fn schedule(&mut self) -> &StepPlan {
+        assert!(!self.step_in_flight, "scheduled a pass while one is in flight");
+        let mut plan = std::mem::take(&mut self.plan);
+        plan.clear();
+        self.seat_loaded();
+        plan.admission_stop = self.admit(&mut plan);
+        let prefills = !self.prefills.is_empty();
+        self.take_first_slots();
+        let is_new = |entry: &ScheduledRequest| entry.kind != ScheduledKind::Running;
+        self.prefills.sort_by_key(is_new);
+        let num_going_on = self.prefills.partition_point(|entry| !is_new(entry));
+        self.enter_prefills(&mut plan, num_going_on);
+        if self.config.pass_order == PassOrder::Mixed || !prefills {
+            self.decode(&mut plan);
+        }
+        self.end_pass(&mut plan);
+        let falls = self.config.retraction == Retraction::BeforeAll || (!prefills && self.retracted.is_empty());
+        self.reserved_share.fall(u32::from(falls));
+        self.requeue_retracted();
+        self.step_in_flight = !plan.scheduled.is_empty();
+        self.stats.steps += u64::from(self.step_in_flight);
+        self.plan = plan;
+        &self.plan
+    }
+
+    fn steps_in_flight(&self) -> usize {
+        usize::from(self.step_in_flight)
+    }
+
+    fn plan(&self) -> &StepPlan {
+        &self.plan
+    }
+
+    fn oldest_plan(&self) -> &StepPlan {
+        &self.plan
+    }
+
+    fn update<S: TokenSource + ?Sized>(&mut self, source: &mut S) -> &StepOutputs {
+        self.apply(source);
+        &self.outputs
+    }
+
+    fn outputs(&self) -> &StepOutputs {
+        &self.outputs
+    }
+
+    fn predict_decode_steps(&self, most: usize, steps: &mut DecodeSteps) {
+        self.predict(most, steps);
+    }
+
+    fn decode_ahead<S: TokenSource + ?Sized>(&mut self, steps: u32, source: &mut S) {
+        self.skip(steps, source);
+    }
+
+    fn events_by_step(&self) -> Option<&[u32]> {
+        None
+    }
+
+    fn num_running(&self) -> usize {
+        self.running.len() + self.begun.len()
+    }
+
+    fn num_waiting(&self) -> usize {
+        self.waiting.len() - self.begun.len() + self.kv_ready.len() + self.destinations.len() + self.num_loading
+    }
+
+    fn outstanding_prefill_tokens(&self) -> u64 {
+        self.outstanding_prefill_tokens
+    }
+
+    fn stats(&self) -> &EngineStats {
+        &self.stats
+    }
+
+    fn proposes_drafts(&self) -> bool {
+        false
+    }
+
+    fn num_usable_blocks(&self) -> u32 {
+        self.config.num_pages
+    }
+
+    fn num_active_blocks(&self) -> u32 {
+        self.config.num_pages - self.num_available_pages()
+    }
+
+    fn cached_prefix_blocks(&self, hashes: &[BlockHash]) -> u32 {
+        self.radix.find(radix::ROOT, hashes).pages
+    }
+
+    fn record_kv_events(&mut self, on: bool) {
+        self.radix.events = on.then(KvEventLog::default);
+    }
+
+    fn kv_events(&self) -> Option<&KvEventLog> {
+        self.radix.events.as_ref()
+    }
+
+    fn clear_kv_events(&mut self) {
+        if let Some(events) = &mut self.radix.events {
+            events.clear();
+        }
+    }
+}

@@ -1,0 +1,303 @@
+//! Calls that fail, and answers that are invalid.
+
+use std::time::Duration;
+
+use vcr_core::policy::PreferenceProblem;
+use vcr_core::scale::DESIRED_ENGINES_MAX;
+
+use super::HOST_HINT;
+
+/// The reason why a call of a guest failed.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum CallFault {
+    /// The guest returned an error.
+    #[error("{reason}")]
+    Rejected {
+        /// The guest's own text.
+        reason: String,
+    },
+    /// The operating system refused memory or another resource.
+    #[error("this machine refused what the call needs, which is not the guest's fault: {reason}")]
+    Host {
+        /// The refused resource.
+        reason: String,
+    },
+    /// The guest used up its fuel.
+    #[error("it looped for ever, or worked too long: used its {fuel} fuel")]
+    OutOfFuel {
+        /// The fuel it had.
+        fuel: u64,
+    },
+    /// The guest took more real time than a call may, in a live engine.
+    #[error("it took longer than the {limit:?} that a call may take")]
+    TimedOut {
+        /// [`Limits::wall_time_per_call`](crate::Limits::wall_time_per_call).
+        limit: Duration,
+    },
+    /// The guest called `observe` too often in one call.
+    #[error("it called functions of `observe` more than {limit} times in one call")]
+    TooManyObservations {
+        /// [`Limits::observe_calls_per_call`](crate::Limits::observe_calls_per_call).
+        limit: u32,
+    },
+    /// The guest asked for more memory than it may have.
+    #[error("it asked for {asked_bytes} bytes of memory, but may have {limit_bytes}")]
+    Memory {
+        /// The size that the memory would have.
+        asked_bytes: usize,
+        /// [`Limits::memory_bytes`](crate::Limits::memory_bytes).
+        limit_bytes: usize,
+    },
+    /// The guest asked for more memory than its own declaration, or
+    /// WebAssembly, allows.
+    #[error("it asked for more memory than it can address, and may have {limit_bytes} bytes")]
+    MemoryBeyondType {
+        /// [`Limits::memory_bytes`](crate::Limits::memory_bytes).
+        limit_bytes: usize,
+    },
+    /// The guest asked for larger tables than it may have.
+    #[error("it asked for a table of {asked} elements, but may have {limit}")]
+    Table {
+        /// The size that the table would have.
+        asked: usize,
+        /// [`Limits::table_elements`](crate::Limits::table_elements).
+        limit: usize,
+    },
+    /// The guest nested calls too deeply.
+    #[error("it nested calls too deeply and overflowed its stack")]
+    StackOverflow,
+    /// The guest panicked.
+    #[error("it panicked, failed an assertion or ran out of memory")]
+    Panicked,
+    /// Any other trap.
+    #[error("it trapped: {reason}")]
+    Trapped {
+        /// Wasmtime's message.
+        reason: String,
+    },
+    /// The answer is larger than the host copies.
+    #[error("its answer is larger than the {limit_bytes} bytes that an answer may have")]
+    AnswerTooLarge {
+        /// [`Limits::answer_bytes`](crate::Limits::answer_bytes).
+        limit_bytes: usize,
+    },
+    /// A pricing call answered no duration.
+    #[error("it answered no duration for {steps} steps")]
+    NoDurations {
+        /// Steps in the call.
+        steps: usize,
+    },
+    /// A pricing call answered more durations than there were steps.
+    #[error("it answered {durations} durations for {steps} steps")]
+    TooManyDurations {
+        /// Durations in the answer.
+        durations: usize,
+        /// Steps in the call.
+        steps: usize,
+    },
+    /// A duration that no step can have.
+    #[error("it priced the step starting at {start_ns} ns at {value} ns, which is {complaint}")]
+    BadDuration {
+        /// Virtual time at which the step starts.
+        start_ns: u64,
+        /// The answer.
+        value: f64,
+        /// The reason why it is invalid.
+        complaint: &'static str,
+    },
+    /// A step was priced that would start after something may have changed.
+    #[error("it priced a step starting at {start_ns} ns, at or after the horizon {horizon_ns} ns")]
+    PastHorizon {
+        /// Virtual time at which the step would start.
+        start_ns: u64,
+        /// The horizon of the call.
+        horizon_ns: u64,
+    },
+    /// A call for tokens answered too few or too many.
+    #[error("it answered {given} tokens, but {wanted} were wanted")]
+    TokenCount {
+        /// Tokens in the answer.
+        given: usize,
+        /// Tokens of all wants.
+        wanted: usize,
+    },
+    /// A request was refused in another call than `step`.
+    #[error("it called `refuse` outside of `step`")]
+    RefusedOutsideStep,
+    /// A slot without a request was refused.
+    #[error("it refused the request in slot {slot}, where none has started and not ended")]
+    RefusedNoRequest {
+        /// The slot.
+        slot: u32,
+    },
+    /// Too many requests were refused in one call.
+    #[error("it called `refuse` more than {limit} times in one call")]
+    TooManyRefusals {
+        /// [`Limits::refusals_per_call`](crate::Limits::refusals_per_call).
+        limit: usize,
+    },
+    /// An answer that is not a list of actions.
+    #[error("it answered {words} words, but an action has 3")]
+    RaggedActions {
+        /// Words in the answer.
+        words: usize,
+    },
+    /// An invalid action.
+    #[error("its action {index}, the words {words:?}, {problem}")]
+    BadAction {
+        /// Index of the action in the answer.
+        index: usize,
+        /// The action as it was answered.
+        words: [u64; 3],
+        /// The reason why it is invalid.
+        problem: ActionProblem,
+    },
+    /// An answer that is not a list of preferences.
+    #[error("it answered {words} words, but a preference has 3")]
+    RaggedPreferences {
+        /// Words in the answer.
+        words: usize,
+    },
+    /// An invalid preference.
+    #[error("its preference {index}, the words {words:?}, {problem}")]
+    BadPreference {
+        /// Index of the preference in the answer.
+        index: usize,
+        /// The preference as it was answered.
+        words: [u64; 3],
+        /// The reason why it is invalid.
+        problem: PreferenceFault,
+    },
+    /// A router chose an engine that it was not shown.
+    #[error("it chose the engine {chosen} for request {request}: expected one of {up}")]
+    NoSuchWorker {
+        /// The index that it answered.
+        chosen: u32,
+        /// Number of the request.
+        request: u64,
+        /// Indices of the engines that it was shown, in words.
+        up: String,
+    },
+    /// A router refused a request that it had to take.
+    #[error("it refused request {request}, which has been with an engine before")]
+    MustBeServed {
+        /// Number of the request.
+        request: u64,
+    },
+    /// An autoscaler wants too many engines.
+    #[error("it wants {desired} engines, but at most {DESIRED_ENGINES_MAX} can be wanted")]
+    TooManyEngines {
+        /// The number that it answered.
+        desired: u32,
+    },
+    /// The instance was called after a failure.
+    #[error("it had failed before: {first}")]
+    FailedBefore {
+        /// The first failure.
+        first: String,
+    },
+}
+
+/// The reason why an action of a failure injector is invalid.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ActionProblem {
+    /// An unknown kind.
+    #[error("has an unknown kind: expected 0 to 8")]
+    UnknownKind,
+    /// It fails an unknown request.
+    #[error("fails a request that is not there: none in that slot has arrived and neither ended nor been failed")]
+    NoSuchRequest,
+    /// Its duration is too long.
+    #[error("takes longer than 1e18 ns")]
+    TooLong,
+    /// It does not say whether the engine restarts.
+    #[error("does not say whether the engine comes back: word 2 is 1, or words 1 and 2 are 0")]
+    NoRestart,
+    /// It fails a utility call outside of one.
+    #[error("fails a utility call, but none was announced")]
+    NoUtilityCall,
+    /// A word beyond its arguments is not 0.
+    #[error("has a word that is not 0 beyond those of its kind")]
+    UnusedWord,
+}
+
+/// The reason why a preference of a scheduler policy is invalid.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum PreferenceFault {
+    /// An unknown kind.
+    #[error("has an unknown kind: expected 0 to 2")]
+    UnknownKind,
+    /// Invalid for every policy.
+    #[error(transparent)]
+    Unfit(#[from] PreferenceProblem),
+}
+
+impl CallFault {
+    /// The next step for the user, if there is one.
+    #[must_use]
+    pub fn hint(&self) -> Option<String> {
+        let hint = match self {
+            Self::Rejected { .. } | Self::FailedBefore { .. } | Self::Trapped { .. } => {
+                return None;
+            }
+            Self::Host { .. } => HOST_HINT,
+            Self::OutOfFuel { .. } => "look for a loop that does not end; if the work is honest, raise its `fuel`",
+            Self::TimedOut { .. } => "look for a loop that does not end; if the work is honest, raise the time",
+            Self::TooManyObservations { .. } => "sum up telemetry, and report it once in each call",
+            Self::Memory { .. } | Self::MemoryBeyondType { .. } => "keep less state, or raise its `memory`",
+            Self::Table { .. } => "tables hold functions and references: have fewer of them",
+            Self::StackOverflow => "look for a recursion that does not end",
+            Self::Panicked => "run the guest's own tests natively; to say why it fails, return an error",
+            Self::AnswerTooLarge { .. } => "answer what was asked for and no more",
+            Self::NoDurations { .. } | Self::TooManyDurations { .. } | Self::PastHorizon { .. } => {
+                "answer one duration for each step that starts before the horizon, and at least one"
+            }
+            Self::TokenCount { .. } => "answer exactly `count` tokens for each want, those of one want after another",
+            Self::RefusedOutsideStep | Self::RefusedNoRequest { .. } => {
+                "refuse requests that `started` has named and `ended` has not, during `step`"
+            }
+            Self::TooManyRefusals { .. } => "refuse each request once",
+            Self::RaggedActions { .. } | Self::BadAction { .. } => {
+                "`wit/` lists the kinds of actions and their words; the SDK makes them of a `FaultAction`"
+            }
+            Self::RaggedPreferences { .. } | Self::BadPreference { .. } => {
+                "`wit/` lists the kinds of preferences and their words; the SDK makes them of a `Preference`"
+            }
+            Self::NoSuchWorker { .. } => "answer the index of one of `workers`, or 2^32 - 1 to refuse the request",
+            Self::MustBeServed { .. } => "refuse a request only where word 9 of `request` is 1",
+            Self::TooManyEngines { .. } => "answer how many engines are to be up or on their way",
+            Self::BadDuration { .. } => "a duration is a finite number of nanoseconds from 0 to 1e18",
+        };
+        Some(hint.into())
+    }
+
+    /// Whether the answer is invalid, rather than the call failed.
+    pub(crate) fn is_about_answer(&self) -> bool {
+        matches!(
+            self,
+            Self::NoDurations { .. }
+                | Self::TooManyDurations { .. }
+                | Self::BadDuration { .. }
+                | Self::PastHorizon { .. }
+                | Self::TokenCount { .. }
+                | Self::RefusedOutsideStep
+                | Self::RefusedNoRequest { .. }
+                | Self::TooManyRefusals { .. }
+                | Self::RaggedActions { .. }
+                | Self::BadAction { .. }
+                | Self::RaggedPreferences { .. }
+                | Self::BadPreference { .. }
+                | Self::NoSuchWorker { .. }
+                | Self::MustBeServed { .. }
+                | Self::TooManyEngines { .. }
+        )
+    }
+
+    /// The fault and its hint in one line.
+    pub(crate) fn with_hint(&self) -> String {
+        match self.hint() {
+            Some(hint) => format!("{self}; {hint}"),
+            None => self.to_string(),
+        }
+    }
+}

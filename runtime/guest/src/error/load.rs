@@ -1,0 +1,165 @@
+//! Files that cannot be loaded as guests.
+
+use crate::api_version::{ApiVersion, supported_list};
+use crate::wasi::granting;
+use crate::world::World;
+
+/// The reason why a file cannot be loaded as a guest.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum LoadProblem {
+    /// The file is larger than the limit.
+    #[error("{}", too_large(*.size_bytes, *.limit_bytes))]
+    TooLarge {
+        /// Size of the file; none for devices and pipes.
+        size_bytes: Option<u64>,
+        /// [`Limits::component_bytes`](crate::Limits::component_bytes).
+        limit_bytes: u64,
+    },
+    /// The file does not begin like WebAssembly.
+    #[error("it is not a WebAssembly file")]
+    NotWebAssembly,
+    /// The file holds nothing.
+    #[error("the file is empty")]
+    Empty,
+    /// The file begins like a component and is damaged further on.
+    #[error("the component is damaged: {reason}")]
+    Damaged {
+        /// The parser's message.
+        reason: String,
+    },
+    /// A core module, as a compiler makes it, rather than a component.
+    #[error("it is a core module, not a component")]
+    CoreModule,
+    /// The component imports something that the host does not grant.
+    #[error("it imports {}, which is not granted", quoted(.imports))]
+    Imports {
+        /// Names of those imports.
+        imports: Vec<String>,
+    },
+    /// The component has the exports of no world.
+    #[error("it is not a guest: expected an export among {}, got {}", interfaces(), quoted(.exports))]
+    NoWorld {
+        /// Names of the exports.
+        exports: Vec<String>,
+    },
+    /// The component has the exports of several worlds.
+    #[error("it is both a {first} and a {second}: expected one world")]
+    SeveralWorlds {
+        /// One of them.
+        first: World,
+        /// Another one.
+        second: World,
+    },
+    /// The component belongs to another world than the caller needs.
+    #[error(
+        "it is a {found} (world `{}`), but a {expected} (world `{}`) is needed",
+        .found.name(),
+        .expected.name()
+    )]
+    OtherWorld {
+        /// The world it belongs to.
+        found: World,
+        /// The one it should belong to.
+        expected: World,
+    },
+    /// The component was built for an unknown version of the interface.
+    #[error("it declares guest API {declared}, but this build supports {}", supported_list())]
+    UnsupportedVersion {
+        /// The version in the name of the export.
+        declared: ApiVersion,
+    },
+    /// The component does not compile.
+    #[error("it does not compile: {reason}")]
+    Compile {
+        /// The compiler's message.
+        reason: String,
+    },
+    /// The component's functions have other types than its interface.
+    #[error("it does not fit the interface that it declares: {reason}")]
+    Unfit {
+        /// The linker's message.
+        reason: String,
+    },
+}
+
+impl LoadProblem {
+    /// The next step for the user.
+    #[must_use]
+    pub fn hint(&self) -> Option<String> {
+        let hint = match self {
+            Self::TooLarge { .. } => "build the guest in release mode, without what it does not use",
+            Self::NotWebAssembly | Self::Empty | Self::Damaged { .. } => {
+                "give the path of a component; `vcr guest build` writes them to `guests/dist`"
+            }
+            Self::CoreModule => "make a component of it: `vcr guest build`",
+            Self::Imports { imports } => return Some(imports_hint(imports)),
+            Self::NoWorld { .. } | Self::SeveralWorlds { .. } => {
+                let names: Vec<String> = World::ALL.iter().map(|world| format!("`{}`", world.sdk_macro())).collect();
+                return Some(format!("export one world of `wit/`; with the SDK: {}", one_of(&names)));
+            }
+            Self::OtherWorld { expected, .. } => {
+                return Some(format!(
+                    "give a guest that exports the world `{}`; with the SDK: `{}`",
+                    expected.name(),
+                    expected.sdk_macro()
+                ));
+            }
+            Self::UnsupportedVersion { .. } => {
+                "rebuild the guest with the `wit/` of this build, or update the simulator"
+            }
+            Self::Compile { .. } | Self::Unfit { .. } => "rebuild the guest: `vcr guest build`",
+        };
+        Some(hint.into())
+    }
+}
+
+/// The message about a file that is too large.
+fn too_large(size_bytes: Option<u64>, limit_bytes: u64) -> String {
+    match size_bytes {
+        Some(bytes) => format!("it has {bytes} bytes, but may have {limit_bytes}"),
+        None => format!("it is not a regular file and returns more than {limit_bytes} bytes"),
+    }
+}
+
+/// The hint about imports that are not granted.
+fn imports_hint(imports: &[String]) -> String {
+    let mut grants: Vec<String> = Vec::new();
+    for import in imports {
+        // Of several grants that give an interface, one that is needed anyway.
+        let mut giving = granting(import).map(|name| format!("\"{name}\""));
+        let Some(first) = giving.next() else {
+            return "build for `wasm32-unknown-unknown` without WASI: there are no files and no sockets; time and \
+                    randomness come as arguments"
+                .to_owned();
+        };
+        if !grants.contains(&first) && !giving.any(|other| grants.contains(&other)) {
+            grants.push(first);
+        }
+    }
+    format!(
+        "build for `wasm32-unknown-unknown` without WASI, as time and randomness come as arguments; or grant it \
+         where the guest is named: `wasi: [{}]`",
+        grants.join(", ")
+    )
+}
+
+/// The interfaces of all worlds, quoted.
+fn interfaces() -> String {
+    quoted(&World::ALL.map(|world| world.interface().to_owned()))
+}
+
+/// Names as "a, b or c".
+fn one_of(names: &[String]) -> String {
+    match names {
+        [some @ .., last] if !some.is_empty() => format!("{} or {last}", some.join(", ")),
+        names => names.concat(),
+    }
+}
+
+fn quoted(names: &[String]) -> String {
+    if names.is_empty() {
+        return "nothing".into();
+    }
+    let quoted: Vec<String> = names.iter().map(|name| format!("`{name}`")).collect();
+    quoted.join(", ")
+}

@@ -1,0 +1,68 @@
+//! `tables(#{ ... })`: operator times measured on GPUs, from an installed package.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use vcr_tables::{Tables, TablesInput};
+
+use crate::script::context::Context;
+use crate::script::error::Scripted;
+use crate::script::options::Options;
+use crate::vocabulary::latency::{LatencySpec, finish};
+
+pub(super) fn make(context: &Context, mut options: Options<'_>) -> Scripted<LatencySpec> {
+    let system = options.string("system");
+    let system = options.required("system", system);
+    let model = options.string("model");
+    let model = options.required("model", model);
+    let mut input = TablesInput::new(&system, &model);
+    input.data = options.string("data").map(|data| context.resolve(&data));
+    input.version = options.string("version");
+    if let Some(backend) = options.string("backend") {
+        input.backend = backend;
+    }
+    let sizes = [
+        ("tensor_parallel", &mut input.tensor_parallel),
+        ("expert_parallel", &mut input.expert_parallel),
+        ("attention_dp", &mut input.attention_dp),
+    ];
+    for (name, size) in sizes {
+        if let Some(given) = options.u64(name) {
+            *size = u32::try_from(given).unwrap_or(u32::MAX);
+        }
+    }
+    let dtypes = [
+        ("gemm_dtype", &mut input.gemm_dtype),
+        ("moe_dtype", &mut input.moe_dtype),
+        ("kv_cache_dtype", &mut input.kv_cache_dtype),
+        ("attention_dtype", &mut input.attention_dtype),
+    ];
+    for (name, dtype) in dtypes {
+        *dtype = options.string(name);
+    }
+    let mut spec = None;
+    if !system.is_empty() && !model.is_empty() {
+        let own = context.resolve(&model);
+        // A name of the package has no file beside the script.
+        let read = if own.is_file() && Path::new(&model).extension().is_some() {
+            context.state().inputs.named("model", &model, own.clone());
+            input.model = own.display().to_string();
+            context.reads(&own).map_err(|thrown| thrown.message)
+        } else {
+            Ok(())
+        };
+        let read = read.and_then(|()| {
+            Tables::new(&input).map_err(|error| match error.hint() {
+                Some(hint) => format!("{error}; {hint}"),
+                None => error.to_string(),
+            })
+        });
+        match read {
+            Ok(tables) => {
+                spec = Some(LatencySpec::new(Arc::new(move |_context| Ok(Box::new(tables.clone())))));
+            }
+            Err(message) => options.problem("", format!("`tables`: {message}")),
+        }
+    }
+    finish(options, spec)
+}

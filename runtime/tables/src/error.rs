@@ -1,0 +1,110 @@
+//! Why tables cannot be used.
+
+use std::path::{Path, PathBuf};
+
+/// The command that installs the package.
+pub const INSTALL: &str = "pip install aiconfigurator-core==0.12.0";
+
+/// The environment variable that names the installed package.
+pub const DATA_VARIABLE: &str = "VCR_TABLES";
+
+/// Why tables cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum TablesError {
+    /// The build has no Parquet reader.
+    #[error("this build of vcr lacks the feature `tables`, which operator tables need")]
+    NotBuilt,
+    /// No folder was named.
+    #[error("missing `data`: expected the folder of the package aiconfigurator-core")]
+    NoData,
+    /// The named folder is not the package.
+    #[error(
+        "invalid `data` `{}`: expected the package aiconfigurator-core, a virtual environment or site-packages with \
+         it, or its folder `systems`",
+        .0.display()
+    )]
+    NotThePackage(PathBuf),
+    /// Something that the package does not have.
+    #[error("invalid {what} `{name}`: expected {}", expected(known))]
+    Unknown {
+        /// What it is: a system, a backend, ...
+        what: &'static str,
+        /// The name that was given.
+        name: String,
+        /// Names that exist.
+        known: Vec<String>,
+    },
+    /// A file that cannot be used.
+    #[error("invalid `{}`: {reason}", .path.display())]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// A setting that does not fit the model or the system.
+    #[error("invalid `{field}`: {reason}")]
+    Setting {
+        /// The setting.
+        field: &'static str,
+        /// What is wrong with it, and what is allowed.
+        reason: String,
+    },
+    /// Operators that the model cannot do without have no tables at all.
+    #[error("no tables for {model} on {system} with {backend} {version}: missing {}", .operators.join(", "))]
+    NoOperators {
+        /// The model.
+        model: String,
+        /// The system.
+        system: String,
+        /// The backend.
+        backend: String,
+        /// Its version.
+        version: String,
+        /// What has no table.
+        operators: Vec<String>,
+    },
+}
+
+impl TablesError {
+    pub(crate) fn file(path: &Path, reason: impl Into<String>) -> Self {
+        Self::File { path: path.to_owned(), reason: reason.into() }
+    }
+
+    pub(crate) fn setting(field: &'static str, reason: impl Into<String>) -> Self {
+        Self::Setting { field, reason: reason.into() }
+    }
+
+    /// The next step, if there is one to name.
+    #[must_use]
+    pub fn hint(&self) -> Option<String> {
+        match self {
+            Self::NotBuilt => Some("build it with `cargo build --release --features full`".to_owned()),
+            Self::NoData | Self::NotThePackage(_) => {
+                Some(format!("install it with `{INSTALL}`, then name its folder with `data` or {DATA_VARIABLE}"))
+            }
+            Self::Unknown { what, name, known } => {
+                let similar = |known: &&String| strsim::jaro_winkler(&known.to_lowercase(), &name.to_lowercase());
+                let best = known.iter().max_by(|a, b| similar(a).total_cmp(&similar(b)))?;
+                (similar(&best) > 0.8).then(|| format!("did you mean the {what} `{best}`?"))
+            }
+            Self::File { path, .. } if path.extension().is_some_and(|extension| extension == "parquet") => {
+                Some(format!("install the package again: `{INSTALL} --force-reinstall`"))
+            }
+            Self::NoOperators { .. } => {
+                Some("`vcr tables list` shows which systems and versions have which tables".to_owned())
+            }
+            _ => None,
+        }
+    }
+}
+
+/// Names that exist, if they are few.
+fn expected(known: &[String]) -> String {
+    const FEW: usize = 20;
+    match known.len() {
+        0 => "one, but there is none".to_owned(),
+        1..=FEW => format!("one of {}", known.join(", ")),
+        many => format!("one of the {many} that `vcr tables list` shows, or the path of a config.json"),
+    }
+}

@@ -1,0 +1,34 @@
+//! The price of a step from operator times that were measured on GPUs.
+//!
+//! NVIDIA's package `aiconfigurator-core` has them as Parquet tables, with a YAML file for
+//! each GPU and the configurations of many models. [`Package`] finds it, [`Tables`] is the
+//! latency model: the plain sum over the operators of a step and the layers of a model.
+//! Nothing of the package is part of vcr.
+//!
+//! All rows that a model needs are made into curves and grids before the first step, and
+//! a step only interpolates in those. Doubles are added, multiplied, divided, rounded and
+//! rooted, which IEEE 754 fixes to the bit; logarithms come from `libm`.
+
+mod curve;
+mod dtype;
+mod error;
+mod frame;
+mod grid;
+mod limits;
+mod listing;
+mod model;
+mod nested;
+mod operators;
+mod package;
+#[cfg_attr(not(feature = "parquet"), path = "absent.rs")]
+mod parquet;
+mod plan;
+mod source;
+mod system;
+mod tables;
+
+pub use error::{DATA_VARIABLE, INSTALL, TablesError};
+pub use listing::{ColumnRange, TableSummary, summarize};
+pub use package::{Package, Stack, TableFile};
+pub use source::{Priced, Source};
+pub use tables::{Resolved, Tables, TablesInput};

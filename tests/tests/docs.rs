@@ -1,0 +1,140 @@
+//! Pages of the reference say what the code declares, word for word. `UPDATE_DOCS=1`
+//! writes them.
+
+use std::fs;
+use std::process::Command;
+
+use serde_json::Value;
+use vcr_cluster::metrics::{Metric, MetricKind, Scope, Unit};
+use vcr_cluster::{PoolRole, RouterConfig};
+use vcr_core::{EngineConfigInput, EngineKind, EngineOption, OPTIONS, OptionValue, option};
+use vcr_dynamo::{EngineArgs, PoolOptions, Preset, known_engine_key};
+use vcr_tests::{check_file, check_rows, check_table, root, vcr};
+
+/// The row of an option with its default in these settings.
+fn option_row(option: &EngineOption, settings: &EngineConfigInput) -> Vec<String> {
+    let default = option.value_text((option.get)(settings));
+    vec![format!("`{}`", option.name), option.type_text(), default, option.meaning.to_owned()]
+}
+
+#[test]
+fn scenarios_have_the_declared_engine_options() {
+    let rows: Vec<_> = OPTIONS.iter().map(|option| option_row(option, &EngineConfigInput::default())).collect();
+    check_rows("reference/scenarios/engines.md", "## vLLM", &rows);
+}
+
+#[test]
+fn engine_arguments_have_the_declared_options() {
+    let pool = EngineArgs::default().pool(PoolOptions {
+        place: "",
+        name: "",
+        engines: 1,
+        autoscale: None,
+        preset: Preset::default(),
+        role: PoolRole::Aggregated,
+        computes_prompts: true,
+        latency: None,
+        router: RouterConfig::RoundRobin,
+    });
+    let EngineKind::Vllm(settings) = pool.expect("the defaults are valid").engine else {
+        panic!("engines are vLLM's by default")
+    };
+    // There it counts the usable blocks.
+    let is_other = |option: &&EngineOption| option.name == option::NUM_GPU_BLOCKS.name;
+    let options = OPTIONS.iter().filter(|option| known_engine_key(option.name) && !is_other(option));
+    let rows: Vec<_> = options.map(|option| option_row(option, &settings)).collect();
+    assert!(rows.len() >= 7, "{rows:?}");
+    check_rows("reference/replay/engine-arguments.md", "## Engine options", &rows);
+}
+
+#[test]
+fn vcr_play_has_the_declared_engine_options() {
+    let output = Command::new(vcr()).args(["play", "--help-all"]).output().expect("it starts");
+    let help = String::from_utf8(output.stdout).expect("the help is text");
+    let (_, help) = help.split_once("\nEngine:").expect("there are options of the engine");
+    let mut rows = Vec::new();
+    for option in OPTIONS {
+        let flag = option.flag();
+        let entries = || help.split("\n      -").map(|entry| format!("-{}", entry.trim()));
+        let entry = entries().find(|entry| entry.split_whitespace().next() == Some(&flag));
+        let Some(entry) = entry else {
+            assert_eq!(option.name, option::MAX_EXTRA_TOKENS_PER_STEP.name, "`vcr play` has no {flag}");
+            continue;
+        };
+        let text = entry.split_whitespace().collect::<Vec<_>>().join(" ");
+        let meaning = option.flag_meaning();
+        assert!(text.to_lowercase().contains(&meaning.to_lowercase()), "{flag}: \"{text}\" does not say \"{meaning}\"");
+        let default =
+            text.split_once("[default: ").and_then(|(_, rest)| rest.split_once(']')).map(|(default, _)| default);
+        let is_switch = matches!(option.default_value(), OptionValue::Switch(_));
+        assert_eq!(default.is_none(), is_switch, "{flag}: {text}");
+        let value_type = if is_switch { String::new() } else { option.type_text() };
+        rows.push(vec![format!("`{flag}`"), value_type, default.unwrap_or_default().to_owned(), meaning]);
+    }
+    check_rows("reference/play/options.md", "## Engine options", &rows);
+}
+
+#[test]
+fn the_reference_of_assertions_has_every_metric() {
+    let row = |metric: Metric| {
+        let info = metric.info();
+        let kind = match info.kind {
+            MetricKind::Trend => "trend",
+            MetricKind::Counter => "counter",
+            MetricKind::Gauge => "gauge",
+            MetricKind::Goodput => "goodput",
+        };
+        let unit = match (info.kind, info.unit) {
+            (MetricKind::Counter | MetricKind::Goodput, _) => "",
+            (_, Unit::Time) => ", time",
+            (_, Unit::Count) => ", count",
+            (_, Unit::Ratio) => ", share",
+        };
+        let scope = if info.scope == Scope::Run { ", whole run only" } else { "" };
+        vec![format!("`{}`", info.name), format!("{kind}{unit}{scope}"), info.meaning.to_owned()]
+    };
+    let rows: Vec<_> = Metric::all().map(row).collect();
+    check_table("reference/scenarios/assertions.md", "## Metrics", &rows);
+}
+
+/// The schema of the report has the metrics of each kind, under the report's names and
+/// with the same sentences.
+#[test]
+fn the_schema_of_the_report_has_every_metric() {
+    let path = "docs/schemas/report.schema.json";
+    let mut text = fs::read_to_string(root().join(path)).expect("the schema is text");
+    let schema: Value = serde_json::from_str(&text).expect("the schema is JSON");
+    let metrics = &schema["$defs"]["metrics"]["properties"];
+    for (kind, key) in [(MetricKind::Trend, "trends"), (MetricKind::Counter, "counters"), (MetricKind::Gauge, "gauges")]
+    {
+        let described = metrics[key]["properties"].as_object().expect("an object of metrics");
+        let mut names: Vec<&String> = described.keys().collect();
+        names.sort();
+        let own: Vec<Metric> = Metric::all().filter(|metric| metric.info().kind == kind).collect();
+        let mut wanted: Vec<String> = own.iter().map(|metric| metric.info().report_name()).collect();
+        wanted.sort();
+        assert_eq!(names, wanted.iter().collect::<Vec<_>>(), "{key} of {path}");
+        for metric in own {
+            let name = metric.info().report_name();
+            let old = described[&name]["description"].as_str().expect("a description");
+            let quoted = |text: &str| format!("\"description\": {}", Value::from(text));
+            let begin = text.find(&format!("\"{key}\": {{")).expect("the object of the kind");
+            let entry = begin + text[begin..].find(&format!("\"{name}\": {{")).expect("the metric's entry");
+            let at = entry + text[entry..].find(&quoted(old)).expect("the metric's description");
+            text.replace_range(at..at + quoted(old).len(), &quoted(&description(metric)));
+        }
+    }
+    check_file(path, &text);
+}
+
+/// What the schema says of a metric.
+fn description(metric: Metric) -> String {
+    let info = metric.info();
+    let mut letters = info.meaning.chars();
+    let first = letters.next().map(|first| first.to_uppercase().to_string()).unwrap_or_default();
+    let unit = if info.unit == Unit::Time { " Milliseconds." } else { "" };
+    let absent =
+        if matches!(metric, Metric::Counter(counter) if counter.is_occasional()) { " Absent if 0." } else { "" };
+    let scope = if info.scope == Scope::Run { " Whole run only." } else { "" };
+    format!("{first}{}.{unit}{absent}{scope}", letters.as_str())
+}
