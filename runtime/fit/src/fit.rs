@@ -12,7 +12,9 @@ use crate::data::Measurements;
 use crate::error::FitError;
 use crate::metrics::{Comparison, Pairs, Statistic};
 use crate::noise;
-use crate::observations::{ARRIVAL, ARRIVAL_TOKEN, Observation, PARAMETERS, Row, observe};
+use crate::observations::{
+    ARRIVAL, ARRIVAL_TOKEN, LARGE_LAUNCH, Observation, PARAMETERS, PREFILL_LAUNCH, Row, observe,
+};
 use crate::polish;
 use crate::prior::prior;
 use crate::regress::{Estimate, Prior, solve};
@@ -137,9 +139,9 @@ impl<'s> Fitter<'s> {
         token_ns.sort_by(f64::total_cmp);
         let mut start = prior.mean;
         start[0] = itl_ns[itl_ns.len() / 2] * 0.9;
-        // Floors are found from above: one that no step reaches cannot be seen.
-        start[TERM_COUNT - 2] = 1.5 * step_ns;
-        start[TERM_COUNT - 1] = 3.0 * step_ns;
+        // Launches are found from above: one that no step waits for cannot be seen.
+        start[PREFILL_LAUNCH] = 1.5 * step_ns;
+        start[LARGE_LAUNCH] = 3.0 * step_ns;
         if let Some(ns) = token_ns.get(token_ns.len() / 10) {
             start[4] = start[4].min(*ns);
         }
@@ -161,10 +163,12 @@ impl<'s> Fitter<'s> {
         Ok(Trial { values, simulations, loss })
     }
 
-    fn observations(&self, trial: &Trial) -> Result<Vec<Observation>, FitError> {
-        let price = candidate_of(&trial.values)?.step;
-        let pairs = self.sources.iter().zip(&trial.simulations);
-        Ok(pairs.flat_map(|(source, simulation)| observe(&source.measurements, simulation, &price)).collect())
+    fn observations(&self, trial: &Trial) -> Vec<Observation> {
+        let of = |(source, simulation): (&Source, &Simulation)| {
+            let is_async = source.pool.engine.as_vllm().is_some_and(|engine| engine.async_scheduling);
+            observe(&source.measurements, simulation, &trial.values, is_async)
+        };
+        self.sources.iter().zip(&trial.simulations).flat_map(of).collect()
     }
 
     /// Simulates, solves, and so on.
@@ -173,7 +177,7 @@ impl<'s> Fitter<'s> {
         let mut best: Option<Trial> = None;
         for round in 1..=rounds {
             progress(&format!("round {round} of at most {rounds}"));
-            let observations = self.observations(&trial)?;
+            let observations = self.observations(&trial);
             let estimate = self.solve(&observations, &trial.values)?;
             let change = largest_change(&observations, &trial.values, &estimate.values);
             let mut next = estimate.values;
@@ -247,7 +251,7 @@ impl<'s> Fitter<'s> {
 
     /// The model of a trial.
     fn finish(self, best: Trial, folds: &BTreeMap<String, f64>) -> Result<Fit, FitError> {
-        let observations = self.observations(&best)?;
+        let observations = self.observations(&best);
         let estimate = self.solve(&observations, &best.values)?;
         let mut range = FittedRange::default();
         for step in best.simulations.iter().flat_map(|simulation| simulation.steps.iter().flatten()) {
@@ -279,6 +283,8 @@ impl<'s> Fitter<'s> {
                 arrival_per_prompt_token_ps: overheads.arrival_per_prompt_token_ps,
                 first_token_ns: overheads.first_token_ns,
                 output_ns: overheads.output_ns,
+                prefill_launch_ns: overheads.prefill_launch_ns,
+                large_launch_ns: overheads.large_launch_ns,
             },
             uncertainty,
             quality,
@@ -337,6 +343,8 @@ fn candidate_of(values: &Row) -> Result<Candidate, FitError> {
     let overheads = Overheads {
         arrival_ns: values[ARRIVAL].round() as u64,
         arrival_per_prompt_token_ps: (values[ARRIVAL_TOKEN] * 1e3).round() as u64,
+        prefill_launch_ns: values[PREFILL_LAUNCH].round() as u64,
+        large_launch_ns: values[LARGE_LAUNCH].round() as u64,
         ..Overheads::default()
     };
     Ok(Candidate { step: step.map_err(|error| FitError::NoFit(error.to_string()))?, overheads })
@@ -419,7 +427,8 @@ fn quality(in_sample: &[(String, Vec<Comparison>)], folds: &BTreeMap<String, f64
 
 fn uncertainty(estimate: &Estimate, prior: &Prior) -> Uncertainty {
     let names = TERMS.iter().map(|term| term.name.to_owned());
-    let overheads = ["overheads.arrival", "overheads.arrival_per_prompt_token"].map(str::to_owned);
+    let overheads = ["prefill_launch", "large_launch", "arrival", "arrival_per_prompt_token"]
+        .map(|name| format!("overheads.{name}"));
     let parameters: Vec<String> = names.chain(overheads).collect();
     let covariance: &DMatrix<f64> = &estimate.covariance;
     let rows = (0..PARAMETERS).map(|row| (0..PARAMETERS).map(|column| covariance[(row, column)]).collect());

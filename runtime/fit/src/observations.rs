@@ -8,17 +8,22 @@
 //! the coefficients; which steps there are follows from the simulation, so a fit
 //! alternates between both.
 
-use vcr_fitted::{Amounts, StepPrice, TERM_COUNT};
+use vcr_cluster::GRAPH_TOKENS_MAX;
+use vcr_fitted::{StepWork, TERM_COUNT, amounts};
 
 use crate::data::Measurements;
 use crate::simulate::{Simulated, SimulatedStep, Simulation};
 
-/// Fitted parameters: a coefficient for each term, then the overheads.
-pub(crate) const PARAMETERS: usize = TERM_COUNT + 2;
-/// Index of the constant overhead.
-pub(crate) const ARRIVAL: usize = TERM_COUNT;
+/// Fitted parameters: a coefficient for each term, then launches and other overheads.
+pub(crate) const PARAMETERS: usize = TERM_COUNT + 4;
+/// Index of the launch of a step with prefill chunks.
+pub(crate) const PREFILL_LAUNCH: usize = TERM_COUNT;
+/// Index of the launch of a step without a CUDA graph.
+pub(crate) const LARGE_LAUNCH: usize = TERM_COUNT + 1;
+/// Index of the constant overhead of an arrival.
+pub(crate) const ARRIVAL: usize = TERM_COUNT + 2;
 /// Index of the overhead of each prompt token.
-pub(crate) const ARRIVAL_TOKEN: usize = TERM_COUNT + 1;
+pub(crate) const ARRIVAL_TOKEN: usize = TERM_COUNT + 3;
 
 /// Gaps of an answer in which chance makes as much of an error as everything else.
 const CHANCE_GAPS: f64 = 30.0;
@@ -42,55 +47,104 @@ pub(crate) struct Observation {
 /// Amounts of an engine's steps, summed up over time.
 struct Timeline<'s> {
     steps: &'s [SimulatedStep],
-    price: &'s StepPrice,
+    /// By step.
+    amounts: Vec<Row>,
     /// Amounts of all steps before each.
-    before: Vec<Amounts>,
+    before: Vec<Row>,
 }
 
 impl<'s> Timeline<'s> {
-    fn new(steps: &'s [SimulatedStep], price: &'s StepPrice) -> Self {
-        let mut sum = [0.0; TERM_COUNT];
+    fn new(steps: &'s [SimulatedStep], values: &Row, is_async: bool) -> Self {
+        let amounts = paced(steps, values, is_async);
+        let mut sum = [0.0; PARAMETERS];
         let mut before = Vec::with_capacity(steps.len() + 1);
         before.push(sum);
-        for step in steps {
-            for (sum, amount) in sum.iter_mut().zip(price.counted(&step.work)) {
-                *sum += amount;
-            }
+        for row in &amounts {
+            add(&mut sum, row, 1.0);
             before.push(sum);
         }
-        Self { steps, price, before }
+        Self { steps, amounts, before }
     }
 
     /// Amounts of all steps until an instant; of the step under way by its part.
-    fn until(&self, at_ns: u64) -> Amounts {
+    fn until(&self, at_ns: u64) -> Row {
         let index = self.steps.partition_point(|step| step.end_ns <= at_ns);
         let mut sum = self.before[index];
         let Some(step) = self.steps.get(index).filter(|step| step.start_ns < at_ns) else { return sum };
         let part = (at_ns - step.start_ns) as f64 / (step.end_ns - step.start_ns) as f64;
-        for (sum, amount) in sum.iter_mut().zip(self.price.counted(&step.work)) {
-            *sum += amount * part;
-        }
+        add(&mut sum, &self.amounts[index], part);
         sum
     }
 
-    fn between(&self, from_ns: u64, to_ns: u64) -> Amounts {
-        let (from, mut to) = (self.until(from_ns), self.until(to_ns));
-        for (to, from) in to.iter_mut().zip(from) {
-            *to -= from;
-        }
-        to
+    fn between(&self, from_ns: u64, to_ns: u64) -> Row {
+        let mut row = self.until(to_ns);
+        add(&mut row, &self.until(from_ns), -1.0);
+        row
     }
 }
 
-fn row(amounts: Amounts) -> Row {
-    let mut row = [0.0; PARAMETERS];
-    row[..TERM_COUNT].copy_from_slice(&amounts);
-    row
+fn add(sum: &mut Row, row: &Row, times: f64) {
+    for (sum, amount) in sum.iter_mut().zip(row) {
+        *sum += amount * times;
+    }
+}
+
+/// What each step's duration consists of: its terms, or where the host's launches are
+/// longer, those. The same rules as those of the simulation's host
+/// (`cluster/src/fleet/worker/launch.rs`), for sums instead of times.
+fn paced(steps: &[SimulatedStep], values: &Row, is_async: bool) -> Vec<Row> {
+    let time = |row: &Row| row.iter().zip(values).map(|(amount, value)| amount * value).sum::<f64>();
+    let launch = |row: &mut Row, work: &StepWork| {
+        if work.prefill_tokens + work.decode_tokens > GRAPH_TOKENS_MAX {
+            row[LARGE_LAUNCH] += 1.0;
+        } else if work.prefill_requests > 0 {
+            row[PREFILL_LAUNCH] += 1.0;
+        }
+    };
+    let mut rows = Vec::with_capacity(steps.len());
+    // How far the next step has computed when this one's end is seen; none if it is not
+    // launched by then.
+    let mut ahead: Option<Row> = None;
+    let mut last_end_ns = 0;
+    for step in steps {
+        let launched = ahead.take().filter(|_| is_async && step.start_ns == last_end_ns);
+        let mut rest = [0.0; PARAMETERS];
+        rest[..TERM_COUNT].copy_from_slice(&amounts(&step.work));
+        let mut own_launch = [0.0; PARAMETERS];
+        match &launched {
+            Some(ahead) => add(&mut rest, ahead, -1.0),
+            None => launch(&mut own_launch, &step.work),
+        }
+        if time(&rest) < 0.0 {
+            rest = [0.0; PARAMETERS];
+        }
+        let mut launches = own_launch;
+        if let Some(next) = step.next.as_ref().filter(|_| is_async) {
+            launch(&mut launches, next);
+        }
+        let is_launch_bound = time(&launches) > time(&rest);
+        let row = if is_launch_bound { launches } else { rest };
+        if step.next.is_some() {
+            let mut before = if time(&rest) > time(&own_launch) { rest } else { own_launch };
+            before.iter_mut().for_each(|amount| *amount = -*amount);
+            add(&mut before, &launches, 1.0);
+            ahead = Some(if is_launch_bound && time(&before) > 0.0 { before } else { [0.0; PARAMETERS] });
+        }
+        last_end_ns = step.end_ns;
+        rows.push(row);
+    }
+    rows
 }
 
 /// The observations of a simulation with steps.
-pub(crate) fn observe(measurements: &Measurements, simulation: &Simulation, price: &StepPrice) -> Vec<Observation> {
-    let timelines: Vec<Timeline<'_>> = simulation.steps.iter().map(|steps| Timeline::new(steps, price)).collect();
+pub(crate) fn observe(
+    measurements: &Measurements,
+    simulation: &Simulation,
+    values: &Row,
+    is_async: bool,
+) -> Vec<Observation> {
+    let timelines: Vec<Timeline<'_>> =
+        simulation.steps.iter().map(|steps| Timeline::new(steps, values, is_async)).collect();
     let mut observations = Vec::with_capacity(measurements.requests().len() * 2);
     for (measured, simulated) in measurements.requests().iter().zip(&simulation.requests) {
         let Some(timeline) = timelines.get(simulated.worker as usize).filter(|_| measured.is_whole) else { continue };
@@ -99,7 +153,7 @@ pub(crate) fn observe(measurements: &Measurements, simulation: &Simulation, pric
             continue;
         };
         if let Some(measured_ttft_ns) = measured.ttft_ns.map(|ns| ns as f64) {
-            let mut row = row(timeline.between(arrival_ns, arrival_ns + ttft_ns));
+            let mut row = timeline.between(arrival_ns, arrival_ns + ttft_ns);
             row[ARRIVAL] = 1.0;
             row[ARRIVAL_TOKEN] = f64::from(measured.prompt_tokens);
             let simulated_ns = ttft_ns as f64;
@@ -116,7 +170,7 @@ pub(crate) fn observe(measurements: &Measurements, simulation: &Simulation, pric
             && e2e_ns > ttft_ns
             && measured.output_tokens > 1
         {
-            let row = row(timeline.between(arrival_ns + ttft_ns, arrival_ns + e2e_ns));
+            let row = timeline.between(arrival_ns + ttft_ns, arrival_ns + e2e_ns);
             let measured_ns = measured_ns as f64;
             // Which steps a short answer shared with prefills is a matter of chance.
             let gaps = f64::from(measured.output_tokens - 1);
@@ -130,22 +184,38 @@ pub(crate) fn observe(measurements: &Measurements, simulation: &Simulation, pric
 #[cfg(test)]
 mod tests {
     use super::*;
-    use vcr_fitted::{FittedRange, StepWork};
+
+    fn step(start_ns: u64, end_ns: u64, work: StepWork, next: Option<StepWork>) -> SimulatedStep {
+        SimulatedStep { start_ns, end_ns, work, next }
+    }
 
     #[test]
     fn steps_under_way_count_by_their_part() {
         let work = StepWork { decode_tokens: 4, ..StepWork::default() };
-        let step = |start_ns, end_ns| SimulatedStep { start_ns, end_ns, work };
-        let steps = [step(100, 200), step(200, 300), step(500, 600)];
-        let mut coefficients = [0.0; TERM_COUNT];
-        coefficients[0] = 100.0;
-        let price = StepPrice::new(coefficients, FittedRange::default(), None).expect("valid");
-        let timeline = Timeline::new(&steps, &price);
+        let steps = [step(100, 200, work, None), step(200, 300, work, None), step(500, 600, work, None)];
+        let timeline = Timeline::new(&steps, &[1.0; PARAMETERS], false);
         let count = |from, to| timeline.between(from, to)[0];
         assert_eq!(count(0, 50), 0.0);
         assert_eq!(count(0, 300), 2.0);
         assert_eq!(count(150, 250), 1.0);
         assert_eq!(count(300, 500), 0.0, "the engine was idle");
         assert_eq!(count(250, 575), 1.25);
+    }
+
+    #[test]
+    fn launches_take_the_place_of_what_they_are_longer_than() {
+        let decode = StepWork { decode_tokens: 4, ..StepWork::default() };
+        let large = StepWork { prefill_requests: 1, prefill_tokens: 1000, ..decode };
+        let mut values = [0.0; PARAMETERS];
+        (values[0], values[3], values[LARGE_LAUNCH]) = (8.0, 0.014, 30.0);
+        let steps = [step(0, 30, decode, Some(large)), step(30, 30, large, Some(decode)), step(30, 38, decode, None)];
+        let rows = paced(&steps, &values, true);
+        let time = |row: &Row| row.iter().zip(&values).map(|(amount, value)| amount * value).sum::<f64>();
+        assert_eq!((rows[0][LARGE_LAUNCH], time(&rows[0])), (1.0, 30.0));
+        assert!((time(&rows[1]) - (8.0 + 0.014 * 1004.0 - (30.0 - 8.0 - 0.014 * 4.0))).abs() < 1e-9, "{:?}", rows[1]);
+        assert_eq!(rows[1][LARGE_LAUNCH], -1.0);
+        assert!((time(&rows[2]) - 8.056).abs() < 1e-9);
+        let rows = paced(&steps, &values, false);
+        assert_eq!((time(&rows[1]), rows[1][LARGE_LAUNCH]), (30.0, 1.0), "the step takes as long as its own launch");
     }
 }

@@ -34,13 +34,11 @@ fn group(index: usize) -> usize {
     if index == ARRIVAL {
         return 3;
     }
-    if index > ARRIVAL {
-        return 2;
-    }
-    match TERMS[index].name {
+    let Some(term) = TERMS.get(index) else { return 2 };
+    match term.name {
         "decode_context_token" => 1,
         name if name.starts_with("prefill") || name.starts_with("token") || name == "attention_pair" => 2,
-        "mixed_decode" | "large_launch" => 2,
+        "mixed_decode" => 2,
         _ => 0,
     }
 }

@@ -8,6 +8,7 @@ use vcr_cluster::record::Outcome;
 use vcr_cluster::{
     Answers, Overheads, PoolConfig, Report, RunConfig, Topology, TracePacing, WorkloadConfig, WorkloadSource, simulate,
 };
+use vcr_core::ServingEngine;
 use vcr_fitted::{StepPrice, StepWork};
 use vcr_timing::{Fitted, fitted_work};
 
@@ -54,6 +55,8 @@ pub struct SimulatedStep {
     pub end_ns: u64,
     /// What was in it.
     pub work: StepWork,
+    /// The step that was decided already when it started.
+    pub next: Option<StepWork>,
 }
 
 /// A simulation of measurements.
@@ -194,6 +197,7 @@ impl Observer for Steps {
             self.0.resize_with(worker + 1, Vec::new);
         }
         let work = fitted_work(&step.plan.shape);
-        self.0[worker].push(SimulatedStep { start_ns: step.start_ns, end_ns: step.end_ns, work });
+        let next = (step.engine.steps_in_flight() > 1).then(|| fitted_work(&step.engine.plan().shape));
+        self.0[worker].push(SimulatedStep { start_ns: step.start_ns, end_ns: step.end_ns, work, next });
     }
 }

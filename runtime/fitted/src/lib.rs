@@ -7,8 +7,8 @@
 //! `max(0, tokens - knot)`, which makes it convex in the length of prefills: the shapes
 //! that memory-bound and compute-bound kernels have.
 //!
-//! A floor under the sum is the time that the host takes to launch a step, which is what
-//! limits small prefills on fast GPUs.
+//! What the host takes to launch a step, which may be longer than the GPU takes, is not part
+//! of the price: see [`Overheads`].
 //!
 //! [`StepPrice`] also knows the range of the steps that it was fitted on, and the spread
 //! of the measured steps around their prices ([`Noise`]). `runtime/fit` finds the
@@ -31,4 +31,4 @@ pub use model::{MODEL_FORMAT, ModelFile, Overheads, Provenance, ProvenanceInput,
 pub use noise::{Noise, NoiseStream, QUANTILES};
 pub use price::StepPrice;
 pub use range::FittedRange;
-pub use terms::{Amounts, DECODE_KNOTS, FLOOR_COUNT, StepWork, TERM_COUNT, TERMS, TOKEN_KNOTS, Term, amounts};
+pub use terms::{Amounts, DECODE_KNOTS, StepWork, TERM_COUNT, TERMS, TOKEN_KNOTS, Term, amounts};

@@ -68,6 +68,10 @@ pub struct Overheads {
     pub first_token_ns: u64,
     /// From the end of a step to the client: detokenizer, API server, network.
     pub output_ns: u64,
+    /// What the host takes to launch a step with prefill chunks, of up to 512 tokens.
+    pub prefill_launch_ns: u64,
+    /// What the host takes to launch a step of more tokens.
+    pub large_launch_ns: u64,
 }
 
 /// How well the data fixes the coefficients.

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use crate::error::InvalidModel;
 use crate::noise::Noise;
 use crate::range::FittedRange;
-use crate::terms::{Amounts, FLOOR_COUNT, StepWork, TERM_COUNT, TERMS, amounts};
+use crate::terms::{Amounts, StepWork, TERM_COUNT, TERMS, amounts};
 
 /// A checked price of steps: the part of a model file that a guest needs.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
@@ -90,47 +90,11 @@ impl StepPrice {
     #[inline]
     pub fn step_ns(&self, work: &StepWork) -> f64 {
         let amounts = amounts(work);
-        let (_, floor_ns) = self.floor(&amounts);
-        let work_ns = self.work_ns(&amounts);
-        if work_ns < floor_ns { floor_ns } else { work_ns }
-    }
-
-    /// How much of each of the [`TERMS`] makes up the price of a step: what is below the
-    /// floor, or the floor itself, does not count.
-    #[must_use]
-    pub fn counted(&self, work: &StepWork) -> Amounts {
-        let mut counted = amounts(work);
-        let (floor, floor_ns) = self.floor(&counted);
-        let is_floor = self.work_ns(&counted) < floor_ns;
-        for (index, amount) in counted.iter_mut().enumerate() {
-            let counts = if is_floor { index == floor } else { index < TERM_COUNT - FLOOR_COUNT };
-            if !counts {
-                *amount = 0.0;
-            }
-        }
-        counted
-    }
-
-    #[inline]
-    fn work_ns(&self, amounts: &Amounts) -> f64 {
         let mut ns = 0.0;
-        for index in 0..TERM_COUNT - FLOOR_COUNT {
+        for index in 0..TERM_COUNT {
             ns += self.coefficients[index] * amounts[index];
         }
         ns
-    }
-
-    /// The highest floor of a step, by its place among the terms.
-    #[inline]
-    fn floor(&self, amounts: &Amounts) -> (usize, f64) {
-        let mut highest = (TERM_COUNT - FLOOR_COUNT, 0.0);
-        for index in TERM_COUNT - FLOOR_COUNT..TERM_COUNT {
-            let ns = self.coefficients[index] * amounts[index];
-            if ns > highest.1 {
-                highest = (index, ns);
-            }
-        }
-        highest
     }
 }
 
@@ -177,22 +141,6 @@ mod tests {
         assert_eq!(price.step_ns(&decode), 1000.0 + 160.0 + 40.0);
         let mixed = StepWork { prefill_requests: 1, prefill_tokens: 584, ..decode };
         assert_eq!(price.step_ns(&mixed), 1000.0 + 6000.0 + 40.0 + 16.0);
-    }
-
-    #[test]
-    fn a_step_takes_as_long_as_its_launch() {
-        let values =
-            coefficients(&[("step", 100.0), ("token", 1.0), ("prefill_launch", 300.0), ("large_launch", 900.0)]);
-        let price = StepPrice::new(values, FittedRange::default(), None).expect("valid");
-        let prefill = |tokens| StepWork { prefill_requests: 1, prefill_tokens: tokens, ..StepWork::default() };
-        let prices = [8, 256, 520, 1000].map(|tokens| price.step_ns(&prefill(tokens)));
-        assert_eq!(prices, [300.0, 356.0, 900.0, 1100.0]);
-        assert_eq!(price.step_ns(&StepWork { decode_tokens: 8, ..StepWork::default() }), 108.0);
-        for tokens in [8, 256, 520, 1000] {
-            let counted = price.counted(&prefill(tokens));
-            let sum: f64 = counted.iter().zip(price.coefficients()).map(|(amount, value)| amount * value).sum();
-            assert_eq!(sum, price.step_ns(&prefill(tokens)), "{tokens} tokens");
-        }
     }
 
     #[test]

@@ -36,7 +36,7 @@ const fn term(name: &'static str, unit: &'static str, meaning: &'static str) -> 
 }
 
 /// Number of terms.
-pub const TERM_COUNT: usize = 16;
+pub const TERM_COUNT: usize = 14;
 
 /// Batch sizes up to which a decode adds to the terms `decode_up_to_*`.
 pub const DECODE_KNOTS: [u64; 3] = [8, 32, 128];
@@ -44,8 +44,7 @@ pub const DECODE_KNOTS: [u64; 3] = [8, 32, 128];
 /// Tokens of a step beyond which the terms `token_above_*` begin.
 pub const TOKEN_KNOTS: [u64; 2] = [128, 512];
 
-/// The terms, in the order of [`amounts`]. The last [`FLOOR_COUNT`] are floors: a step is
-/// as long as the sum of the others, or as its floor if that is longer.
+/// The terms, in the order of [`amounts`].
 pub const TERMS: [Term; TERM_COUNT] = [
     term("step", "step", "weights read once, kernel launches, scheduling, the gap between two steps"),
     term("prefill_step", "step with prefill", "no CUDA graph of the whole step, longer scheduling"),
@@ -61,12 +60,7 @@ pub const TERMS: [Term; TERM_COUNT] = [
     term("prefill_context_token", "context token", "KV cache read by a prefill chunk"),
     term("attention_pair", "query-key pair", "attention of prefill chunks"),
     term("mixed_decode", "decode in a step with prefill", "interaction of decodes with prefill chunks"),
-    term("prefill_launch", "step with prefill", "the host prepares and launches the step, at least"),
-    term("large_launch", "step above 512 tokens", "the same without CUDA graphs, kernel by kernel"),
 ];
-
-/// How many of the [`TERMS`], from the last one on, are floors.
-pub const FLOOR_COUNT: usize = 2;
 
 /// How much of each of the [`TERMS`] a step has.
 pub type Amounts = [f64; TERM_COUNT];
@@ -111,8 +105,6 @@ pub fn amounts(work: &StepWork) -> Amounts {
         work.prefill_context_tokens as f64,
         work.prefill_attention_pairs as f64,
         if_prefill(decodes),
-        if_prefill(1),
-        if tokens > GRAPH_TOKENS_MAX { 1.0 } else { 0.0 },
     ]
 }
 

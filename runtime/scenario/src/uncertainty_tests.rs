@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use vcr_cluster::metrics::Trend;
+
 use crate::{Outcome, RunOptions, ScenarioError, Silent, run_file};
 
 /// `c` is a cluster, `w` a workload of four requests that an engine serves one by one:
@@ -106,7 +108,7 @@ fn overheads_of_the_engine_are_not_drawn() {
         run(#{ cluster: d, workloads: [burst(#{ count: 1, prompt_tokens: 10, output_tokens: 1 })] });
     "#;
     let run = &outcome(script, 50, 2).runs[0];
-    assert_eq!(run.metrics.trends["ttft_ms"].max, 11.0);
+    assert_eq!(run.metrics.trend(Trend::Ttft).map(|ttft| ttft.max), Some(11.0));
     let interval = run.uncertainty.as_ref().expect("it was drawn").metrics["ttft_ms"]["p50"];
     // 1 ms, and from 8 to 12.
     assert!((9.0..9.7).contains(&interval.low) && (12.0..=13.0).contains(&interval.high), "{interval:?}");

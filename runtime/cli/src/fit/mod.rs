@@ -229,6 +229,8 @@ fn write(out: &mut dyn Write, fit: &Fit, path: &Path) -> io::Result<()> {
     }
     let overheads = &model.overheads;
     let arrival = [
+        ("overheads.prefill_launch", overheads.prefill_launch_ns as f64, "step with prefill"),
+        ("overheads.large_launch", overheads.large_launch_ns as f64, "step above 512 tokens"),
         ("overheads.arrival", overheads.arrival_ns as f64, "request"),
         ("overheads.arrival_per_prompt_token", overheads.arrival_per_prompt_token_ps as f64 / 1e3, "prompt token"),
     ];

@@ -1,14 +1,17 @@
 //! Time that requests spend outside of engine steps.
 
+use vcr_core::latency::StepShape;
+
 /// Picoseconds in a nanosecond.
 const PS_PER_NS: u128 = 1000;
 
 /// What a request costs before it reaches a queue, and a token after the step that made
-/// it. All of it passes beside the engine: it delays requests and tokens, and takes
-/// nothing from the time for steps. Zero by default.
+/// it. All of that passes beside the engine: it delays requests and tokens, and takes
+/// nothing from the time for steps. Launches are the exception. Zero by default.
 ///
 /// Of the pools of a cluster, the one that requests come to first says what the arrival
-/// costs, and the one whose tokens clients see what the output costs.
+/// costs, and the one whose tokens clients see what the output costs; launches are each
+/// pool's own.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Overheads {
     /// From the client to the queue in front of the engines: network, API server,
@@ -22,7 +25,17 @@ pub struct Overheads {
     /// From the end of a step to the client: detokenizer, API server, network. Answers
     /// without tokens, such as refusals, take it as well.
     pub output_ns: u64,
+    /// What the host takes to launch a step with prefill chunks, at most
+    /// [`GRAPH_TOKENS_MAX`] tokens in all. Under async scheduling it launches a step while
+    /// the one before computes, and hears of that one's end only when it is done; otherwise
+    /// the step itself takes at least as long.
+    pub prefill_launch_ns: u64,
+    /// The same for a step with more tokens, which has no CUDA graph.
+    pub large_launch_ns: u64,
 }
+
+/// The largest step, in tokens, that vLLM captures as a CUDA graph by default.
+pub const GRAPH_TOKENS_MAX: u64 = 512;
 
 impl Overheads {
     /// From the client to the queue, for a prompt of this length.
@@ -43,6 +56,22 @@ impl Overheads {
     /// What a client sees of the gap between the first two tokens.
     pub(crate) fn first_gap_ns(&self, gap_ns: u64) -> u64 {
         gap_ns.saturating_sub(self.first_token_ns)
+    }
+
+    /// What the host takes to launch a step of that shape; nothing where that is never long.
+    pub(crate) fn launch_ns(&self, shape: &StepShape) -> u64 {
+        if shape.prefill_tokens.saturating_add(shape.decode_tokens) > GRAPH_TOKENS_MAX {
+            self.large_launch_ns
+        } else if shape.prefill_requests > 0 {
+            self.prefill_launch_ns
+        } else {
+            0
+        }
+    }
+
+    /// Whether launches take any time.
+    pub(crate) fn has_launches(&self) -> bool {
+        self.prefill_launch_ns > 0 || self.large_launch_ns > 0
     }
 
     /// Whether a request reaches the queue later than it arrives.

@@ -98,7 +98,7 @@ pub struct PoolConfig {
     pub failures: Option<InjectorFactory>,
     /// Chooses the output tokens of each engine; without it they are drawn.
     pub tokens: Option<TokenConfig>,
-    /// What passes beside the steps.
+    /// Time of its requests outside of steps.
     pub overheads: Overheads,
 }
 

@@ -155,8 +155,8 @@ impl Topology {
         }
     }
 
-    /// What passes beside the steps of the engines: on the way to the first pool, and
-    /// from the last one.
+    /// Time of requests outside of engine steps: on the way to the first pool, and from
+    /// the last one.
     #[must_use]
     pub fn overheads(&self) -> Overheads {
         match self {

@@ -369,7 +369,10 @@ impl Ledger {
         let metrics = &mut self.metrics[workload];
         let (sum_ns, gaps) = (gaps_ns.iter().sum::<u64>(), gaps_ns.len() as u64);
         if first_gaps == 0 || self.overheads.first_token_ns == 0 {
-            metrics.sample_each(Trend::Itl, gaps_ns, requests);
+            match gaps_ns {
+                [gap_ns] => metrics.sample_times(Trend::Itl, *gap_ns, requests),
+                _ => metrics.sample_each(Trend::Itl, gaps_ns, requests),
+            }
             self.tally.add_gap_sum(sum_ns, gaps, requests);
             return;
         }

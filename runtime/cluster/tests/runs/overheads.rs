@@ -3,11 +3,12 @@
 use std::sync::Arc;
 
 use proptest::prelude::*;
+use vcr_cluster::metrics::Trend;
 use vcr_cluster::observe::Unobserved;
 use vcr_cluster::record::Outcome;
 use vcr_cluster::{
-    Answers, Arrivals, FaultConfig, FaultKind, Limit, Overheads, PoolConfig, Report, RequestMix, RouterConfig,
-    RunConfig, SimError, SloMetric, Topology, WorkloadConfig, WorkloadSource, simulate,
+    Answers, Arrivals, FaultConfig, FaultKind, Limit, Overheads, PoolConfig, PoolRole, Report, RequestMix,
+    RouterConfig, RunConfig, SimError, SloMetric, Topology, WorkloadConfig, WorkloadSource, simulate,
 };
 use vcr_trace::{AnswerEnd, AnswerTimes, ItemRange, OutputTime, Trace};
 
@@ -49,9 +50,10 @@ fn a_request_takes_its_way_to_the_queue_and_its_tokens_theirs_to_the_client() {
     assert_eq!(record.detail.second_token_ns, Some(prefilled_ns + 2 * MS + MS / 2));
     let last_ns = prefilled_ns + 3 * 2 * MS + MS / 2;
     assert_eq!((record.last_token_ns, record.end_ns), (Some(last_ns), Some(last_ns)));
-    let trends = &report.metrics.trends;
-    assert_eq!((trends["queue_ms"].max, trends["ttft_ms"].max, trends["e2e_ms"].max), (0.0, 12.7, 17.7));
-    assert_eq!((trends["itl_ms"].min, trends["itl_ms"].max, trends["itl_ms"].count), (1.0, 2.0, 3));
+    let trend = |trend| report.metrics.trend(trend).expect("it has samples");
+    assert_eq!([Trend::Queue, Trend::Ttft, Trend::E2e].map(|each| trend(each).max), [0.0, 12.7, 17.7]);
+    let itl = trend(Trend::Itl);
+    assert_eq!((itl.min, itl.max, itl.count), (1.0, 2.0, 3));
     assert_eq!(report.duration_ms, 17.7);
     let goodput = |metric, limit_ns| report.goodput(None, &[(metric, &|ns: u64| ns < limit_ns)]).good;
     assert_eq!((goodput(SloMetric::Queue, 1), goodput(SloMetric::Ttft, 12 * MS)), (1, 0));
@@ -63,7 +65,8 @@ fn the_first_token_comes_with_the_second_at_the_latest() {
     let report = run(&with_overheads(single(100.0, 4.0), slow_start));
     let record = &report.requests[0];
     assert_eq!((record.first_token_ns, record.detail.second_token_ns), (Some(5 * MS), Some(5 * MS)));
-    assert_eq!((report.metrics.trends["itl_ms"].min, record.end_ns), (0.0, Some(9 * MS)));
+    let itl = report.metrics.trend(Trend::Itl).expect("it has samples");
+    assert_eq!((itl.min, record.end_ns), (0.0, Some(9 * MS)));
     // Without a second token nothing ends its wait.
     let report = run(&with_overheads(single(100.0, 1.0), slow_start));
     let record = &report.requests[0];
@@ -151,7 +154,7 @@ fn a_request_that_is_tried_again_has_come_already() {
     let mut config = with_overheads(single(100.0, 10.0), OVERHEADS);
     config.faults = vec![FaultConfig {
         at_ns: 15 * MS,
-        pool: 0,
+        pool: PoolRole::Aggregated,
         engine: 0,
         kind: FaultKind::Crash { restart_after_ns: Some(5 * MS) },
     }];
@@ -205,7 +208,7 @@ fn arb_overheads() -> impl Strategy<Value = Overheads> {
 
 /// The gaps between tokens are what lies between the first and the last of each request.
 fn assert_gaps_add_up(report: &Report) {
-    let Some(itl) = report.metrics.trends.get("itl_ms") else { return };
+    let Some(itl) = report.metrics.trend(Trend::Itl) else { return };
     let spans = report.requests.iter().filter_map(|record| Some(record.last_token_ns? - record.first_token_ns?));
     let spans_ms = spans.sum::<u64>() as f64 / 1e6;
     assert!((itl.mean * itl.count as f64 - spans_ms).abs() < 1e-6 * spans_ms.max(1.0), "{itl:?} {spans_ms}");

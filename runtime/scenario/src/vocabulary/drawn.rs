@@ -9,7 +9,7 @@ use crate::vocabulary::latency::{Draws, LatencySpec};
 #[derive(Clone)]
 pub(crate) struct DrawnPool {
     draw: Draws,
-    /// Whether its engine says itself what passes beside steps.
+    /// Whether the option `overheads` replaces those of the model.
     keeps_overheads: bool,
 }
 

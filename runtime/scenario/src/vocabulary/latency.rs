@@ -35,7 +35,7 @@ pub(crate) struct LatencySpec {
     pub(crate) factory: LatencyFactory,
     /// Memory of the model and its KV cache, if known.
     pub(crate) memory: Option<ModelMemory>,
-    /// What it knows of the time that passes beside steps.
+    /// Time of requests outside of steps, if the model knows it.
     pub(crate) overheads: Option<Overheads>,
     /// The same model with coefficients drawn by a seed, as far as data left them open;
     /// none for a model that is sure of itself. Equal seeds draw equal coefficients.

@@ -11,5 +11,7 @@ pub(crate) fn option(options: &mut Options<'_>) -> Option<Overheads> {
         arrival_per_prompt_token_ps: options.duration_ps("per_prompt_token").unwrap_or(0),
         first_token_ns: options.duration_ns("first_token").unwrap_or(0),
         output_ns: options.duration_ns("output").unwrap_or(0),
+        prefill_launch_ns: options.duration_ns("prefill_launch").unwrap_or(0),
+        large_launch_ns: options.duration_ns("large_launch").unwrap_or(0),
     })
 }

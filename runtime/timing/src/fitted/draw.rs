@@ -47,6 +47,8 @@ enum Target {
     ArrivalPerPromptToken,
     FirstToken,
     Output,
+    PrefillLaunch,
+    LargeLaunch,
 }
 
 impl Target {
@@ -57,6 +59,8 @@ impl Target {
             Some("arrival_per_prompt_token") => Some(Self::ArrivalPerPromptToken),
             Some("first_token") => Some(Self::FirstToken),
             Some("output") => Some(Self::Output),
+            Some("prefill_launch") => Some(Self::PrefillLaunch),
+            Some("large_launch") => Some(Self::LargeLaunch),
             Some(_) => None,
         }
     }
@@ -69,6 +73,8 @@ impl Target {
             Self::ArrivalPerPromptToken => model.overheads.arrival_per_prompt_token_ps as f64 / PS_PER_NS,
             Self::FirstToken => model.overheads.first_token_ns as f64,
             Self::Output => model.overheads.output_ns as f64,
+            Self::PrefillLaunch => model.overheads.prefill_launch_ns as f64,
+            Self::LargeLaunch => model.overheads.large_launch_ns as f64,
         }
     }
 }
@@ -126,6 +132,8 @@ impl FittedDraws {
                 }
                 Target::FirstToken => model.overheads.first_token_ns = value.round() as u64,
                 Target::Output => model.overheads.output_ns = value.round() as u64,
+                Target::PrefillLaunch => model.overheads.prefill_launch_ns = value.round() as u64,
+                Target::LargeLaunch => model.overheads.large_launch_ns = value.round() as u64,
             }
         }
         // A price of nothing at all is no price: then the estimate stands.

@@ -5,6 +5,7 @@ mod chosen;
 mod drawn;
 mod injector;
 mod kv;
+mod launch;
 mod lifecycle;
 mod plugins;
 mod pricing;
@@ -25,6 +26,7 @@ use crate::error::MakeError;
 
 use chosen::{ChosenTokens, made_up};
 use injector::Injector;
+use launch::Launches;
 use plugins::{new_policy, new_token_source, plugin_context};
 use pricing::PricedSteps;
 use totals::WorkerTotals;
@@ -73,6 +75,8 @@ pub(crate) struct Worker {
     /// The steps of the latest pricing call, of which the first `taken` are taken.
     priced: PricedSteps,
     taken: usize,
+    /// The host's launches, where they take time.
+    launches: Option<Box<Launches>>,
 }
 
 impl Worker {
@@ -117,6 +121,7 @@ impl Worker {
             slow_downs: Vec::new(),
             late_kv: Vec::new(),
             block_size_tokens: config.engine.block_size(),
+            launches: Launches::of(config),
             reserves_between_steps: config.engine.reservations() == Reservations::BetweenSteps,
             reported_kv_events: 0,
             priced: PricedSteps::default(),

@@ -41,6 +41,11 @@ impl Worker {
             }
         }
         self.taken = upto;
+        if let Some(launches) = &mut self.launches {
+            let next = (self.engine.steps_in_flight() > 1).then(|| &self.engine.plan().shape);
+            let durations_ns = &mut self.priced.durations_ns[range.clone()];
+            launches.pace(&self.engine.oldest_plan().shape, next, now_ns, durations_ns);
+        }
         Ok(range)
     }
 

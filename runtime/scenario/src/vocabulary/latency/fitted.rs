@@ -46,8 +46,15 @@ fn spec(model: &ModelFile, has_noise: bool) -> LatencySpec {
 /// What a model says of the time outside of steps.
 #[must_use]
 pub fn overheads(model: &ModelFile) -> Overheads {
-    let vcr_fitted::Overheads { arrival_ns, arrival_per_prompt_token_ps, first_token_ns, output_ns } = model.overheads;
-    Overheads { arrival_ns, arrival_per_prompt_token_ps, first_token_ns, output_ns }
+    let vcr_fitted::Overheads {
+        arrival_ns,
+        arrival_per_prompt_token_ps,
+        first_token_ns,
+        output_ns,
+        prefill_launch_ns,
+        large_launch_ns,
+    } = model.overheads;
+    Overheads { arrival_ns, arrival_per_prompt_token_ps, first_token_ns, output_ns, prefill_launch_ns, large_launch_ns }
 }
 
 /// Reads a model file.
