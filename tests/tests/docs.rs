@@ -9,6 +9,7 @@ use vcr_cluster::metrics::{Metric, MetricKind, Scope, Unit};
 use vcr_cluster::{PoolRole, RouterConfig};
 use vcr_core::{EngineConfigInput, EngineKind, EngineOption, OPTIONS, OptionValue, option};
 use vcr_dynamo::{EngineArgs, PoolOptions, Preset, known_engine_key};
+use vcr_fitted::TERMS;
 use vcr_tests::{check_file, check_rows, check_table, root, vcr};
 
 /// The row of an option with its default in these settings.
@@ -72,6 +73,13 @@ fn vcr_play_has_the_declared_engine_options() {
         rows.push(vec![format!("`{flag}`"), value_type, default.unwrap_or_default().to_owned(), meaning]);
     }
     check_rows("reference/play/options.md", "## Engine options", &rows);
+}
+
+#[test]
+fn the_reference_of_fits_has_every_term() {
+    let row = |name: &str, unit: &str, meaning: &str| vec![format!("`{name}`"), unit.to_owned(), meaning.to_owned()];
+    let rows: Vec<_> = TERMS.iter().map(|term| row(term.name, term.unit, term.meaning)).collect();
+    check_table("reference/fit.md", "### Terms", &rows);
 }
 
 #[test]

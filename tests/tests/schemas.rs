@@ -1,4 +1,4 @@
-//! The JSON Schemas of `docs/schemas` describe the files that `vcr run` writes.
+//! The JSON Schemas of `docs/schemas` describe the files that `vcr run` and `vcr fit` write.
 
 use std::fs;
 
@@ -6,7 +6,7 @@ use jsonschema::Validator;
 use serde_json::{Value, json};
 use vcr_tests::{Folder, root, shipped_guest};
 
-const SCHEMAS: [&str; 3] = ["report", "requests", "step-log"];
+const SCHEMAS: [&str; 4] = ["report", "requests", "step-log", "model"];
 
 fn schema(name: &str) -> Value {
     let path = root().join(format!("docs/schemas/{name}.schema.json"));
@@ -199,6 +199,26 @@ fn outputs_of_a_stopped_run_fit_their_schemas() {
     let report: Value = serde_json::from_str(&text).expect("the report is JSON");
     assert_valid(&validator("report"), &report, "report.json");
     assert_eq!((&report["partial"]["stopped_by"], &report["runs"][0]["partial"]), (&"--timeout".into(), &true.into()));
+}
+
+#[test]
+fn models_of_fits_fit_their_schema() {
+    let folder = Folder::new();
+    let _ = folder.vcr(&["inspect", "gen-demo", "-o", "demo.jsonl", "--requests", "60"]).ended(0);
+    let fit =
+        ["fit", "demo.jsonl", "--engine", "num_gpu_blocks: 27_000", "--shape", "llama-3.1-8b", "--part", "0..0.9"];
+    // Its times are drawn, not simulated: whether a model explains them does not matter here.
+    let _ = folder.vcr(&[&fit[..], &["--folds", "1", "--force", "-o", "model.json"]].concat()).ended(0);
+    let text = fs::read_to_string(folder.path().join("model.json")).expect("it was written");
+    let mut model: Value = serde_json::from_str(&text).expect("a model is JSON");
+    let validator = validator("model");
+    assert_valid(&validator, &model, "model.json");
+    assert!(model["quality"][0].is_object() && model["provenance"]["inputs"][0]["part"].is_array(), "{model:#}");
+    model["step"]["noise"] = json!({"decode": [1.0; 13], "prefill": [1.0; 13]});
+    model["failed_checks"] = json!(["a text"]);
+    assert_valid(&validator, &model, "model.json with more");
+    model["step"]["coefficients"]["step"] = json!(-1);
+    assert!(!validator.is_valid(&model), "a negative price");
 }
 
 #[test]

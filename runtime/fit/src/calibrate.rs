@@ -20,7 +20,8 @@ use crate::simulate::{Candidate, Simulation, run};
 pub struct Judged {
     /// The measurements.
     pub name: String,
-    /// Whether the model was fitted on them, by the digest of the file.
+    /// Whether the model was fitted on some of them, by the digest of the file and the
+    /// parts of it that were fitted to and judged.
     pub in_sample: bool,
     /// Requests compared.
     pub requests: u64,
@@ -99,8 +100,7 @@ pub fn judge(model: &ModelFile, source: &Source, seed: u64) -> Result<Judged, Fi
         .map(|pairs| PerRequest { metric: pairs.metric.name(), mape: pairs.mape(), pearson: pairs.pearson() })
         .collect();
     let fitted_on = &model.provenance.inputs;
-    let in_sample =
-        source.measurements.inputs().iter().any(|input| fitted_on.iter().any(|on| on.sha256 == input.sha256));
+    let in_sample = source.measurements.inputs().iter().any(|input| fitted_on.iter().any(|on| on.overlaps(input)));
     Ok(Judged {
         name: source.measurements.name().to_owned(),
         in_sample,

@@ -91,7 +91,7 @@ impl Measurements {
         let mut warnings = checks::rows(&name, &measured)?;
         warnings.extend(imported.notes.iter().map(|note| format!("{name}: {} {} not used", note.count, note.what)));
         let sha256 = digest(path).map_err(|source| FitError::Read { path: path.to_owned(), source })?;
-        let input = ProvenanceInput { path: name.clone(), sha256, requests: rows.len() as u64 };
+        let input = ProvenanceInput { path: name.clone(), sha256, requests: rows.len() as u64, part: None };
         let block_size_tokens = block_size_tokens.filter(|size| *size > 0).unwrap_or(16);
         let has_blocks = rows.iter().any(|row| !row.blocks.is_empty());
         if !has_blocks {
@@ -155,6 +155,17 @@ impl Measurements {
         }
         part
     }
+
+    /// The same, of which only the requests between two shares of all are compared, in
+    /// order of arrival; provenance says so.
+    #[must_use]
+    pub fn part(&self, from: f64, to: f64) -> Self {
+        let mut part = self.compared(|index, count| (from..to).contains(&(index as f64 / count as f64)));
+        for input in &mut part.inputs {
+            input.part = Some([from, to]);
+        }
+        part
+    }
 }
 
 impl Row {
@@ -165,6 +176,9 @@ impl Row {
             return Err(format!("the arrival{which} is missing: expected a column such as `arrival_ms`"));
         };
         let times = record.output_times();
+        // The first of several tokens alone says nothing of the last one.
+        let is_last = |times: &[(u64, u32)]| times.len() > 1 || times[0].1 >= record.output_tokens;
+        let times = times.filter(|times| !times.is_empty() && is_last(times));
         let last_ns = times.as_ref().and_then(|times| times.last()).map(|(after_ns, _)| *after_ns);
         // The end may come after the last token; gaps tell of tokens.
         let e2e_ns = if record.gap_ns.is_empty() { record.end_ns.or(last_ns) } else { last_ns };

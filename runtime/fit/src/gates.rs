@@ -79,7 +79,7 @@ impl FromStr for Gate {
         let (subject, limit) = text.split_once(['<', '>']).ok_or_else(invalid)?;
         let limit = limit.trim();
         let (number, divisor) = limit.strip_suffix('%').map_or((limit, 1.0), |number| (number.trim(), 100.0));
-        let limit: f64 = number.parse().map_err(|_| invalid())?;
+        let limit = number.parse().ok().filter(|limit: &f64| limit.is_finite()).ok_or_else(invalid)?;
         let mut words = subject.split_whitespace();
         let subject = match (words.next(), words.next(), words.next()) {
             (Some("throughput"), None, None) => Subject::Throughput,
@@ -128,7 +128,15 @@ mod tests {
         assert!(gate("ttft p50 < 10%").expect("valid").holds(0.09));
         assert!(!gate("itl mean<0.05").expect("valid").holds(0.06));
         assert!(gate("e2e pearson > 0.9").expect("valid").holds(0.95));
-        for text in ["ttft", "ttft p51 < 3%", "speed mean < 1", "ttft p50 < many", "ttft p50 99 < 1"] {
+        for text in [
+            "ttft",
+            "ttft p51 < 3%",
+            "speed mean < 1",
+            "ttft p50 < many",
+            "ttft p50 99 < 1",
+            "ttft p50 < nan",
+            "itl mean < inf",
+        ] {
             assert!(gate(text).expect_err("invalid").starts_with("invalid gate"), "{text}");
         }
         let folder = tempfile::tempdir().expect("a folder");

@@ -94,6 +94,9 @@ pub fn infer(
     };
     let input: EngineConfigInput = (**config).clone();
     let given = *setting.of(&mut input.clone());
+    if set(&source.engine, setting.name(), given).is_none() {
+        return Err(FitError::Engine(format!("`{setting}` can be inferred if the pool in `--engine` states it")));
+    }
     let with = |value: u32| {
         let mut input = input.clone();
         *setting.of(&mut input) = value;
@@ -101,7 +104,7 @@ pub fn infer(
         config.check_start_up().ok()?;
         let mut changed = source.clone();
         changed.pool.engine = EngineKind::from(config);
-        changed.engine = format!("{}, {setting}: {value}", source.engine);
+        changed.engine = set(&source.engine, setting.name(), value)?;
         Some(changed)
     };
     let mut tried: Vec<(u32, f64)> = Vec::new();
@@ -134,4 +137,64 @@ pub fn infer(
     let range = (close().min().unwrap_or(found), close().max().unwrap_or(found));
     let changed = with(found).ok_or_else(|| FitError::Engine(format!("`{setting}: {found}` is not possible")))?;
     Ok((changed, Inferred { setting, given, found, given_error: of(given), found_error, range }))
+}
+
+/// An engine's settings, in any of the forms of `--engine`, with another value of the setting
+/// `name`. None where they are a pool that does not state it.
+fn set(engine: &str, name: &str, value: u32) -> Option<String> {
+    let flag = format!("--{}", name.replace('_', "-"));
+    let engine = engine.trim();
+    let is_flags = engine.starts_with("--");
+    let word = if is_flags { &flag } else { name };
+    let is_of_name = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_' || byte == b'-';
+    let is_whole = |at: usize| {
+        let before = at.checked_sub(1).map(|before| engine.as_bytes()[before]);
+        let after = engine.as_bytes().get(at + word.len());
+        !before.is_some_and(is_of_name) && !after.is_some_and(|after| is_of_name(*after))
+    };
+    if let Some((at, _)) = engine.match_indices(word).find(|(at, _)| is_whole(*at)) {
+        let rest = &engine[at + word.len()..];
+        let begin = at + word.len() + rest.find(|letter: char| letter.is_ascii_digit())?;
+        let rest = &engine[begin..];
+        let end = begin + rest.find(|letter: char| !letter.is_ascii_digit() && letter != '_').unwrap_or(rest.len());
+        return Some(format!("{}{value}{}", &engine[..begin], &engine[end..]));
+    }
+    if is_flags {
+        return Some(format!("{engine} {flag} {value}"));
+    }
+    if engine.starts_with("pool(") {
+        return None;
+    }
+    // Behind the last option, inside of the braces if there are any.
+    let end =
+        if engine.starts_with(['{', '#']) || engine.starts_with("engine(") { engine.rfind('}')? } else { engine.len() };
+    let (options, braces) = engine.split_at(end);
+    let options = options.trim_end().trim_end_matches(',');
+    let comma = if options.is_empty() || options.ends_with('{') { "" } else { ", " };
+    Some(format!("{options}{comma}\"{name}\": {value}{braces}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn settings_are_replaced_in_every_form() {
+        let cases = [
+            ("num_gpu_blocks: 9_000, max_num_seqs: 4", "num_gpu_blocks: 7, max_num_seqs: 4"),
+            ("max_num_seqs: 4", "max_num_seqs: 4, \"num_gpu_blocks\": 7"),
+            ("", "\"num_gpu_blocks\": 7"),
+            ("{\"num_gpu_blocks\": 9000}", "{\"num_gpu_blocks\": 7}"),
+            ("#{ max_num_seqs: 4 }", "#{ max_num_seqs: 4, \"num_gpu_blocks\": 7}"),
+            ("engine(#{})", "engine(#{\"num_gpu_blocks\": 7})"),
+            ("--num-gpu-blocks 9000 --max-num-seqs=4", "--num-gpu-blocks 7 --max-num-seqs=4"),
+            ("--max-num-seqs=4", "--max-num-seqs=4 --num-gpu-blocks 7"),
+            ("pool(#{ engine: engine(#{ num_gpu_blocks: 9 }) })", "pool(#{ engine: engine(#{ num_gpu_blocks: 7 }) })"),
+            ("my_num_gpu_blocks: 3", "my_num_gpu_blocks: 3, \"num_gpu_blocks\": 7"),
+        ];
+        for (engine, expected) in cases {
+            assert_eq!(set(engine, "num_gpu_blocks", 7).as_deref(), Some(expected), "{engine}");
+        }
+        assert_eq!(set("pool(#{ engines: 2 })", "num_gpu_blocks", 7), None);
+    }
 }

@@ -134,4 +134,32 @@ pub struct ProvenanceInput {
     pub sha256: String,
     /// Requests read from it.
     pub requests: u64,
+    /// The shares of its requests, in order of arrival, between which lies what was fitted
+    /// to; none for all.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub part: Option<[f64; 2]>,
+}
+
+impl ProvenanceInput {
+    /// Whether some request is in both: the same file, and parts of it that overlap.
+    #[must_use]
+    pub fn overlaps(&self, other: &Self) -> bool {
+        let whole = [0.0, 1.0];
+        let ([from, to], [other_from, other_to]) = (self.part.unwrap_or(whole), other.part.unwrap_or(whole));
+        self.sha256 == other.sha256 && from < other_to && other_from < to
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn halves_of_a_file_do_not_overlap() {
+        let input = |sha256: &str, part| ProvenanceInput { sha256: sha256.into(), part, ..ProvenanceInput::default() };
+        let first = input("a", Some([0.0, 0.5]));
+        assert!(!first.overlaps(&input("a", Some([0.5, 1.0]))));
+        assert!(first.overlaps(&input("a", Some([0.4, 1.0]))) && first.overlaps(&input("a", None)));
+        assert!(!first.overlaps(&input("b", None)), "another file");
+    }
 }

@@ -121,7 +121,7 @@ fn shell(line: &str, folder: &pantry::Scratch) -> Command {
         command.env("HOME", folder.path().join(pantry::HOME));
     }
     // Projects of readers share what they are built of; shipped guests have theirs.
-    if line.contains("guest build my-") {
+    if line.contains("guest build my-") || line.contains("--emit-wasm") {
         command.env("CARGO_TARGET_DIR", vcr_tests::guests_target());
     }
     command
@@ -206,7 +206,11 @@ fn blocks(page: &str) -> Vec<(String, String)> {
 
 #[test]
 fn tutorials_show_the_scenarios_that_they_run() {
-    for (page, scenario) in [("first-scenario.md", "first.rhai"), ("compare-two-clusters.md", "compare.rhai")] {
+    for (page, scenario) in [
+        ("first-scenario.md", "first.rhai"),
+        ("compare-two-clusters.md", "compare.rhai"),
+        ("fit-a-model.md", "capacity.rhai"),
+    ] {
         let file =
             std::fs::read_to_string(root().join("docs/tutorials").join(scenario)).expect("the scenario is there");
         let blocks = blocks(&format!("docs/tutorials/{page}"));

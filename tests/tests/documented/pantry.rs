@@ -64,6 +64,7 @@ impl Pantry {
         pantry.add_traces_and_captures();
         pantry.add_reports();
         pantry.add_recordings();
+        pantry.add_measurements();
         pantry.add_guests();
         pantry
     }
@@ -81,7 +82,7 @@ impl Pantry {
         let words: Vec<&str> = line.split(|char: char| char.is_whitespace() || char == '\'' || char == '"').collect();
         for (index, word) in words.iter().enumerate() {
             let before = index.checked_sub(1).map_or("", |before| words[before]);
-            let name = word.trim_start_matches('@').split('/').next().unwrap_or_default();
+            let name = word.trim_start_matches('@').trim_start_matches("model=").split('/').next().unwrap_or_default();
             let from = self.folder.path().join(name);
             let is_input = !name.is_empty() && !OUTPUTS.contains(&before) && before != "new" && from.exists();
             let to = folder.path().join(name);
@@ -138,6 +139,41 @@ impl Pantry {
         for out in ["out", "other-out"] {
             let _ = self.vcr(&["run", scenario.to_str().expect("a path in UTF-8"), "--quiet", "--out", out]);
         }
+    }
+
+    /// Requests of two loads as if they were measured, and a model of one of them.
+    fn add_measurements(&self) {
+        let scenario = r#"let e = engine(#{ num_gpu_blocks: 27_000 });
+let gpu = trained_physics(#{ coefficients: "blis.json", model: "llama-3.1-8b", gpu: "h100-sxm" });
+let w = poisson(#{ rate: param("rate"), count: 60, prompt_tokens: lognormal(400, 350), output_tokens: lognormal(80, 50) });
+run(#{ workloads: [w], cluster: cluster(#{ engines: pool(#{ engine: e, latency: gpu }) }) });
+"#;
+        fs::create_dir(self.folder.path().join("loads")).expect("the folder is writable");
+        let blis = root().join("guests/trained-physics/blis-h100.json");
+        fs::copy(blis, self.folder.path().join("blis.json")).expect("the folder is writable");
+        self.folder.write("measured.rhai", scenario);
+        for (rate, table, mapped) in [("8/s", "requests.csv", "low.csv"), ("12/s", "other-load.csv", "high.csv")] {
+            let rate = format!("rate={rate}");
+            let _ = self.vcr(&["run", "measured.rhai", "-q", "-e", &rate, "--force", "--requests", "run.jsonl"]);
+            let text = fs::read_to_string(self.folder.path().join("run.jsonl")).expect("it was written");
+            let rows: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).expect("it is JSON")).collect();
+            let csv = |titles: &str, ms_per_unit: f64| {
+                let line = |row: &Value| {
+                    let time = |name: &str| row[name].as_f64().expect("a time") / ms_per_unit;
+                    let (ttft, e2e) = (time("ttft_ms"), time("e2e_ms"));
+                    format!("{},{},{},{ttft},{e2e}\n", row["arrival_ms"], row["prompt_tokens"], row["output_tokens"])
+                };
+                format!(
+                    "arrival_ms,prompt_tokens,output_tokens,{titles}\n{}",
+                    rows.iter().map(line).collect::<String>()
+                )
+            };
+            self.folder.write(table, csv("ttft_ms,e2e_ms", 1.0));
+            self.folder.write(&format!("loads/{table}"), csv("ttft_ms,e2e_ms", 1.0));
+            self.folder.write(mapped, csv("first,total", 1e3));
+        }
+        self.folder.write("gates.toml", "[gates]\n\"itl mean\" = \"< 40%\"\n");
+        let _ = self.vcr(&["fit", "requests.csv", "--engine", "num_gpu_blocks: 27_000", "-o", "model.json"]);
     }
 
     fn add_recordings(&self) {

@@ -13,9 +13,9 @@ pub(crate) const FIT_EXAMPLES: &str = with_plain_exit_codes!(
     "Examples:
   vcr fit capture.jsonl.zst --engine 'num_gpu_blocks: 27_000, max_num_seqs: 256' -o model.json
   vcr fit requests.csv --engine '--num-gpu-blocks 27000' --shape llama-3.1-8b -o model.json
-  vcr fit low.parquet high.parquet --map ttft_s=first_token --map e2e_s=total --engine '...' -o model.json
-  vcr fit run.jsonl --engine '...' --infer num_gpu_blocks,max_num_seqs -o model.json
-  vcr fit run.jsonl --engine '...' -o model.json --emit-wasm model.wasm
+  vcr fit low.csv high.csv --map ttft_s=first --map e2e_s=total --engine 'num_gpu_blocks: 27_000' -o model.json
+  vcr fit run.jsonl --engine 'num_gpu_blocks: 27_000' --infer max_num_seqs -o model.json
+  vcr fit run.jsonl --engine 'num_gpu_blocks: 27_000' -o model.json --emit-wasm model.wasm
 
 Inputs are captures, or tables (CSV, JSONL, Parquet) with a row for each request: arrival_ms,
 prompt_tokens, output_tokens, ttft_ms, e2e_ms and, if known, mean_itl_ms, queue_ms, cached_tokens,
@@ -26,10 +26,10 @@ docs/reference/fit.md describes the method and the file."
 pub(crate) const CALIBRATE_EXAMPLES: &str = with_comparison_exit_codes!(
     "Examples:
   vcr calibrate model.json other-load.csv
-  vcr calibrate model.json captures/ --gates gates.toml --html report.html
+  vcr calibrate model.json loads/ --gates gates.toml --html calibration.html
   vcr calibrate model.json run.jsonl --gate 'ttft p50 < 10%' --gate 'itl mean < 5%'
   vcr calibrate --fit low.csv --predict high.csv --engine 'num_gpu_blocks: 27_000'
-  vcr calibrate --leave-one-out captures/ --engine 'num_gpu_blocks: 27_000' --json
+  vcr calibrate --leave-one-out loads/ --engine 'num_gpu_blocks: 27_000' --json
 
 Without --engine, the engine settings of the model file are used.
 docs/reference/calibrate.md describes metrics, gates and figures.",

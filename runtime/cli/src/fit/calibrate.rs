@@ -39,7 +39,8 @@ pub(crate) fn calibrate(args: &CalibrateArgs) -> Exit {
 
 fn calibrated(args: &CalibrateArgs) -> Result<Exit, Refused> {
     let mut outputs = Outputs::new(args.force);
-    for input in args.inputs.iter().chain(&args.fit).chain(&args.predict) {
+    let inputs = args.inputs.iter().chain(&args.fit).chain(&args.predict);
+    for input in inputs.chain(&args.leave_one_out).chain(&args.gates) {
         outputs.reads(input)?;
     }
     let page = args.html.as_ref().map(|path| outputs.create(path)).transpose()?;
@@ -50,16 +51,20 @@ fn calibrated(args: &CalibrateArgs) -> Result<Exit, Refused> {
     let progress = Stages::new(args.quiet);
     let all = judged(args, &progress)?;
     drop(progress);
-    if let Some(page) = page {
-        page.write_with(|out| out.write_all(figures::page("Captured against predicted", &all).as_bytes()))?;
-    }
+    // All files or none: one that may not be replaced is found before any is written.
+    let mut drawn = Vec::new();
     if let Some(folder) = &args.figures {
         for (index, judged) in all.iter().enumerate() {
             for figure in figures::all(judged) {
-                let file = outputs.create(&folder.join(format!("{index}-{}.svg", figure.name)))?;
-                file.write_with(|out| out.write_all(figure.svg.as_bytes()))?;
+                drawn.push((outputs.create(&folder.join(format!("{index}-{}.svg", figure.name)))?, figure));
             }
         }
+    }
+    for (file, figure) in drawn {
+        file.write_with(|out| out.write_all(figure.svg.as_bytes()))?;
+    }
+    if let Some(page) = page {
+        page.write_with(|out| out.write_all(figures::page("Captured against predicted", &all).as_bytes()))?;
     }
     let verdicts: Vec<Verdict<'_>> = all
         .iter()
@@ -128,6 +133,9 @@ fn files(inputs: &[PathBuf]) -> Result<Vec<PathBuf>, Refused> {
             inside.push(entry.map_err(unreadable)?.path());
         }
         inside.retain(|path| path.is_file() || is_run(path));
+        if inside.is_empty() {
+            return Err(Refused::Other(format!("the folder `{}` has no inputs", input.display()), None));
+        }
         inside.sort();
         files.extend(inside);
     }

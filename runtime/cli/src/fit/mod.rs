@@ -85,10 +85,11 @@ fn fitted(args: &FitArgs) -> Result<Exit, Refused> {
         return Err(Refused::Other(message, Some("correct --engine or the inputs, or write it with --force")));
     }
     let text = serde_json::to_string_pretty(&fit.model).expect("a model is JSON");
-    file.write_with(|out| writeln!(out, "{text}"))?;
+    // The component first: without a compiler for it nothing is written.
     if let Some((path, component)) = component {
         emit::component(&fit.model, path, component, args.quiet)?;
     }
+    file.write_with(|out| writeln!(out, "{text}"))?;
     let mut out = anstream::stdout().lock();
     let written = if args.json {
         writeln!(out, "{:#}", as_json(&fit, &inferred))
@@ -102,11 +103,7 @@ fn fitted(args: &FitArgs) -> Result<Exit, Refused> {
 /// others load the engine.
 pub(crate) fn within(source: Source, part: Option<(f64, f64)>) -> Source {
     let Some((from, to)) = part else { return source };
-    let measurements = source.measurements.compared(|index, count| {
-        let share = index as f64 / count as f64;
-        (from..to).contains(&share)
-    });
-    Source { measurements, ..source }
+    Source { measurements: source.measurements.part(from, to), ..source }
 }
 
 /// Reads inputs, each with its engine.

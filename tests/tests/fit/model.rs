@@ -1,0 +1,98 @@
+//! Models: what they predict, that they are the same each time, settings that are inferred.
+
+use std::fs;
+
+use vcr_tests::Folder;
+
+use crate::{ENGINE, error, prediction, table, world};
+
+fn read(folder: &Folder, name: &str) -> serde_json::Value {
+    let text = fs::read_to_string(folder.path().join(name)).expect("it was written");
+    serde_json::from_str(&text).expect("a model is JSON")
+}
+
+#[test]
+fn a_fit_predicts_a_load_that_it_has_not_seen() {
+    let folder = world();
+    table(&folder, "a.csv", &[]);
+    table(&folder, "b.csv", &["-e", "rate=16", "--seed", "7"]);
+    let said = folder.vcr(&["fit", "a.csv", "--engine", ENGINE, "-o", "model.json"]).ended(0);
+    for words in ["fitted to 800 times of 400 requests", "(in sample)", "cross-validated errors: ", "assumed, since"] {
+        assert!(said.stdout.contains(words), "`{words}` is not in:\n{}", said.stdout);
+    }
+    let model = read(&folder, "model.json");
+    assert_eq!((&model["format"], &model["provenance"]["engine"]), (&"vcr.fitted/1".into(), &ENGINE.into()));
+    assert_eq!(model["provenance"]["inputs"][0]["requests"], 400);
+    // The settings are those of the model file.
+    let found = prediction(&folder, &["model.json", "b.csv"]);
+    assert_eq!(found["in_sample"], false);
+    for (name, most) in [("itl mean", 0.03), ("e2e p50", 0.03), ("ttft p50", 0.08)] {
+        assert!(error(&found, name).abs() < most, "{name} is {} off: {found:#}", error(&found, name));
+    }
+}
+
+#[test]
+fn two_fits_give_the_same_bytes() {
+    let folder = world();
+    table(&folder, "a.csv", &["-e", "count=150"]);
+    for name in ["one.json", "two.json"] {
+        let _ = folder.vcr(&["fit", "a.csv", "--engine", ENGINE, "--folds", "2", "-o", name]).ended(0);
+    }
+    let [one, two] = ["one.json", "two.json"].map(|name| fs::read(folder.path().join(name)).expect("it was written"));
+    assert!(one == two, "the files differ");
+}
+
+#[test]
+fn halves_of_a_file_are_fitted_and_judged_apart() {
+    let folder = world();
+    table(&folder, "a.csv", &["-e", "count=160"]);
+    let fit = ["fit", "a.csv", "--engine", ENGINE, "--folds", "0", "--part", "0..0.5", "-o", "model.json"];
+    let _ = folder.vcr(&fit).ended(0);
+    assert_eq!(read(&folder, "model.json")["provenance"]["inputs"][0]["part"], serde_json::json!([0.0, 0.5]));
+    let second = prediction(&folder, &["model.json", "a.csv", "--part", "0.5..1"]);
+    assert_eq!((&second["in_sample"], &second["requests"]), (&false.into(), &80.into()));
+    assert_eq!(prediction(&folder, &["model.json", "a.csv"])["in_sample"], true);
+    let said = folder.vcr(&["calibrate", "model.json", "a.csv", "--part", "0.2..0.6"]).ended(0);
+    assert!(said.stdout.contains("(in sample: the model was fitted on it)"), "{}", said.stdout);
+}
+
+#[test]
+fn the_number_of_blocks_is_inferred_from_a_full_cache() {
+    let folder = world();
+    table(&folder, "full.csv", &["-e", "blocks=600", "-e", "rate=40", "-e", "count=250", "--seed", "3"]);
+    let engine = "--max-num-batched-tokens 2048 --num-gpu-blocks 850";
+    let args = ["--infer", "num_gpu_blocks", "--folds", "0", "-o", "model.json", "--json"];
+    let said = folder.vcr(&[&["fit", "full.csv", "--engine", engine], &args[..]].concat()).ended(0).json();
+    let inferred = &said["inferred"][0];
+    assert_eq!((&inferred["setting"], &inferred["given"]), (&"num_gpu_blocks".into(), &850.into()));
+    let found = inferred["found"].as_u64().expect("a number of blocks");
+    assert!((540..=660).contains(&found), "{inferred:#}");
+    // The file has the settings with that value, and they can be read.
+    let stated = format!("--max-num-batched-tokens 2048 --num-gpu-blocks {found}");
+    assert_eq!(said["model"]["provenance"]["engine"], stated.as_str());
+    let _ = prediction(&folder, &["model.json", "full.csv"]);
+    let pool = r#"pool(#{ engines: 1, latency: fixed(#{ step: "1ms" }) })"#;
+    let args = ["fit", "full.csv", "--engine", pool, "--infer", "num_gpu_blocks", "-o", "other.json"];
+    folder.vcr(&args).failed(2, &["`num_gpu_blocks` can be inferred if the pool in `--engine` states it"]);
+}
+
+#[test]
+fn several_loads_share_one_model() {
+    let folder = world();
+    table(&folder, "a.csv", &["-e", "count=100"]);
+    table(&folder, "b.csv", &["-e", "count=100", "-e", "rate=12"]);
+    let fit = ["fit", "a.csv", "b.csv", "--engine", ENGINE, "--engine", "--num-gpu-blocks 6000", "--folds", "0"];
+    let said =
+        folder.vcr(&[&fit[..], &["--shape", "llama-3.1-8b", "-o", "model.json", "--json"]].concat()).ended(0).json();
+    let provenance = &said["model"]["provenance"];
+    assert_eq!(provenance["inputs"].as_array().map(Vec::len), Some(2));
+    assert_eq!(
+        (&provenance["shape"], &provenance["engine"]),
+        (&"llama-3.1-8b".into(), &format!("{ENGINE}; --num-gpu-blocks 6000").into())
+    );
+    assert_eq!(said["in_sample"][1]["input"], "b.csv");
+    // Which of both engines is meant must be said.
+    folder.vcr(&["calibrate", "model.json", "b.csv"]).failed(2, &["the engine is not known", "--engine"]);
+    let all = ["calibrate", "model.json", "a.csv", "b.csv", "--engine", ENGINE, "--json"];
+    assert_eq!(folder.vcr(&all).ended(0).json()["predictions"][1]["in_sample"], true);
+}

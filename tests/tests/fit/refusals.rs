@@ -1,0 +1,148 @@
+//! Measurements, settings and files that cannot be right: named, with what to do, and no
+//! model is written.
+
+use serde_json::{Value, json};
+use vcr_tests::Folder;
+
+use crate::{COLUMNS, ENGINE, csv, measured, table, world};
+
+/// Fits to `a.csv`, which fails with these words and writes nothing.
+#[track_caller]
+fn refused(folder: &Folder, args: &[&str], needles: &[&str]) {
+    folder.vcr(&[&["fit", "a.csv", "-o", "model.json"], args].concat()).failed(2, needles);
+    assert!(!folder.path().join("model.json").exists(), "a model was written");
+}
+
+#[test]
+fn requests_that_fix_nothing_are_refused() {
+    let folder = world();
+    let engine = ["--engine", ENGINE];
+    let rows = measured(&folder, &["-e", "count=40"]);
+    let write = |change: &dyn Fn(usize, &mut Value)| {
+        let mut rows = rows.clone();
+        rows.iter_mut().enumerate().for_each(|(index, row)| change(index, row));
+        folder.write("a.csv", csv(&rows, &COLUMNS));
+    };
+    folder.write("a.csv", csv(&rows[..19], &COLUMNS));
+    refused(&folder, &engine, &["a.csv: 19 of 19 requests", "expected at least 20"]);
+    write(&|index, row| row["ttft_ms"] = if index < 3 { json!(1e7) } else { row["ttft_ms"].clone() });
+    refused(&folder, &engine, &["a.csv: 3 of 40 requests have their first token after their end", "units"]);
+    write(&|_, row| row["e2e_ms"] = json!(row["ttft_ms"].as_f64().expect("a time") + 1e3));
+    write(&|_, row| {
+        let gaps = row["output_tokens"].as_u64().expect("a number") - 1;
+        (row["ttft_ms"], row["e2e_ms"]) = (json!(20), json!(20 + 10 * gaps));
+    });
+    refused(&folder, &engine, &["a.csv: all requests have the same time between tokens: nothing to fit"]);
+    write(&|index, row| row["prompt_tokens"] = if index == 6 { json!(0) } else { row["prompt_tokens"].clone() });
+    refused(&folder, &engine, &["a.csv", "row 7", "the prompt has no tokens"]);
+    write(&|_, row| row["ttft_ms"] = json!(0));
+    refused(&folder, &engine, &["a.csv: 40 of 40 requests have a first-token time of 0"]);
+    folder.write("a.csv", "");
+    refused(&folder, &engine, &["a.csv"]);
+    folder.write("a.csv", "arrival_ms,prompt_tokens\n0,1\n");
+    refused(&folder, &engine, &["a.csv", "output_tokens"]);
+}
+
+#[test]
+fn columns_without_a_unit_or_a_meaning_are_refused() {
+    let folder = world();
+    let titles = ["arrival_ms", "prompt_tokens", "output_tokens", "first", "e2e_ms"];
+    folder.write("a.csv", csv(&measured(&folder, &["-e", "count=30"]), &titles));
+    let with = |map: &'static str| ["--engine", ENGINE, "--map", map];
+    refused(&folder, &with("ttft=first"), &["`a.csv`", "invalid column `ttft`: expected a unit", "`ttft_ms`"]);
+    refused(&folder, &with("speed=first"), &["invalid name `speed` for the column `first`", "ttft_ms"]);
+    refused(&folder, &with("ttft_ms="), &["expected NAME=COLUMN, such as ttft_ms=first_token"]);
+    // What no column says is asked for.
+    refused(&folder, &["--engine", ENGINE], &["0 of 30 requests", "first-token time", "--map ttft_ms=COLUMN"]);
+}
+
+#[test]
+fn seconds_that_are_called_milliseconds_are_warned_of() {
+    let folder = world();
+    let mut rows = measured(&folder, &["-e", "count=40"]);
+    for row in &mut rows {
+        for name in ["ttft_ms", "e2e_ms"] {
+            row[name] = json!(row[name].as_f64().expect("a time") / 1e3);
+        }
+    }
+    folder.write("a.csv", csv(&rows, &COLUMNS));
+    let said =
+        folder.vcr(&["fit", "a.csv", "--engine", ENGINE, "--folds", "0", "--force", "-o", "model.json"]).ended(0);
+    assert!(said.stderr.contains("warning: a.csv: the median time between tokens is 0.0"), "{}", said.stderr);
+    assert!(said.stderr.contains("--map ttft_s=COLUMN"), "{}", said.stderr);
+}
+
+#[test]
+fn engines_that_cannot_have_served_the_requests_are_refused() {
+    let folder = world();
+    table(&folder, "a.csv", &["-e", "count=60"]);
+    let small = format!("{ENGINE}, max_num_seqs: 4");
+    refused(&folder, &["--engine", &small], &["were decoded at once, the engine takes 4", "`max_num_seqs`"]);
+    refused(&folder, &["--engine", "num_gpu_blocks: 4"], &["invalid engine settings"]);
+    refused(&folder, &["--engine", "max_num_seq: 4"], &["no option `max_num_seq`", "did you mean `max_num_seqs`?"]);
+    refused(&folder, &["--engine", "max_num_seqs"], &["--engine"]);
+    refused(&folder, &["--engine", r#"fixed(#{ step: "1ms" })"#], &["--engine"]);
+    refused(&folder, &[], &["the engine is not known", "--engine 'num_gpu_blocks: 27_000"]);
+    let three = ["--engine", ENGINE, "--engine", ENGINE, "--engine", ENGINE];
+    refused(&folder, &three, &["3 engines for 1 inputs: expected one, or one for each"]);
+    refused(&folder, &["--engine", ENGINE, "--shape", "llama-9"], &["invalid model shape", "llama-3.1-8b"]);
+    refused(&folder, &["--engine", ENGINE, "--infer", "speed"], &["expected num_gpu_blocks or max_num_seqs"]);
+    refused(&folder, &["--engine", ENGINE, "--part", "0.5..0.2"], &["expected FROM..TO"]);
+}
+
+#[test]
+fn models_that_explain_nothing_are_written_by_force_alone() {
+    let folder = world();
+    // Times that have nothing to do with the load.
+    let mut rows = measured(&folder, &["-e", "count=60"]);
+    for (index, row) in rows.iter_mut().enumerate() {
+        let ttft = if index % 3 == 0 { 900.0 } else { 9.0 };
+        row["ttft_ms"] = json!(ttft);
+        row["e2e_ms"] = json!(ttft + 1.0 + if index % 2 == 0 { 4_000.0 } else { 20.0 });
+    }
+    folder.write("a.csv", csv(&rows, &COLUMNS));
+    refused(&folder, &["--engine", ENGINE, "--folds", "0"], &["the fit failed its checks: a.csv: ", "--force"]);
+    let forced = ["fit", "a.csv", "--engine", ENGINE, "--folds", "0", "--force", "--json", "-o", "model.json"];
+    let said = folder.vcr(&forced).ended(0).json();
+    assert!(said["model"]["failed_checks"][0].as_str().expect("a text").contains("off in sample"), "{said:#}");
+}
+
+#[test]
+fn outputs_that_exist_are_kept() {
+    let folder = world();
+    table(&folder, "a.csv", &["-e", "count=30"]);
+    folder.write("model.json", "mine");
+    let fit = ["fit", "a.csv", "--engine", ENGINE, "--folds", "0"];
+    folder.vcr(&[&fit[..], &["-o", "model.json"]].concat()).failed(2, &["cannot write `model.json`", "--force"]);
+    folder.vcr(&[&fit[..], &["--force", "-o", "a.csv"]].concat()).failed(2, &["a.csv"]);
+    assert_eq!(std::fs::read_to_string(folder.path().join("model.json")).expect("it is there"), "mine");
+}
+
+#[test]
+fn corrupt_models_are_refused_wherever_they_are_read() {
+    let folder = world();
+    table(&folder, "a.csv", &["-e", "count=30"]);
+    let mut wrong = crate::truth();
+    wrong["step"]["coefficients"]["stop"] = json!(1);
+    let mut negative = crate::truth();
+    negative["step"]["coefficients"]["step"] = json!(-1);
+    let mut other = crate::truth();
+    other["format"] = json!("vcr.fitted/9");
+    let mut crooked = crate::truth();
+    crooked["uncertainty"] = json!({"parameters": ["step"], "covariance": [[1.0, 2.0]]});
+    let cases = [
+        ("{\"format\"".to_owned(), "expected a file that `vcr fit` wrote"),
+        (wrong.to_string(), "invalid `coefficients.stop`: expected one of step, "),
+        (negative.to_string(), "invalid `coefficients.step`: expected a number of nanoseconds"),
+        (other.to_string(), "invalid `format`: expected \"vcr.fitted/1\", found \"vcr.fitted/9\""),
+        (crooked.to_string(), "invalid `uncertainty.covariance`: expected 1 rows of 1 numbers"),
+    ];
+    for (text, needle) in cases {
+        folder.write("model.json", &text);
+        let needles = ["invalid model file `model.json`", needle];
+        folder.vcr(&["calibrate", "model.json", "a.csv", "--engine", ENGINE]).failed(2, &needles);
+        folder.write("one.rhai", "fitted(#{ path: \"model.json\" });");
+        folder.vcr(&["run", "one.rhai"]).failed(2, &["one.rhai:1:1", needle]);
+    }
+    folder.vcr(&["calibrate", "nowhere.json", "a.csv"]).failed(2, &["cannot read `nowhere.json`"]);
+}
