@@ -117,7 +117,8 @@ fn prompts_that_share_a_beginning_are_found_in_the_cache() {
     folder.write("none.csv", csv(&rows, &COLUMNS));
     let cached: Vec<String> = rows.iter().map(|row| row["cached_tokens"].to_string()).collect();
     let lines = csv(&rows, &COLUMNS);
-    let lines = lines.lines().zip([String::from("cached_tokens")].iter().chain(&cached));
+    let title = String::from("cached_tokens");
+    let lines = lines.lines().zip(std::iter::once(&title).chain(&cached));
     folder.write("cached.csv", lines.map(|(line, cached)| format!("{line},{cached}\n")).collect::<String>());
     for input in ["hash_ids.jsonl", "prompt_token_ids.jsonl", "cached.csv"] {
         let found = predicted(&folder, input, &["--block-size", "16"]);
