@@ -65,10 +65,10 @@ pub struct Fit {
 
 /// Alternations between simulation and regression.
 const MAX_ROUNDS: u32 = 10;
-/// Rounds before estimates are averaged.
-const AVERAGED_FROM: u32 = 3;
 /// The same where many engines are tried.
 const EXPLAINING_ROUNDS: u32 = 5;
+/// Rounds before estimates are averaged.
+const AVERAGED_FROM: u32 = 3;
 /// Changes of all observed times below this are none.
 const SETTLED: f64 = 2e-3;
 /// A median error in sample beyond this says that the model does not explain the data.
@@ -138,12 +138,13 @@ impl<'s> Fitter<'s> {
             .collect();
         token_ns.sort_by(f64::total_cmp);
         let mut start = prior.mean;
-        start[0] = itl_ns[itl_ns.len() / 2] * 0.9;
+        start[term("step")] = itl_ns[itl_ns.len() / 2] * 0.9;
         // Launches are found from above: one that no step waits for cannot be seen.
         start[PREFILL_LAUNCH] = 1.5 * step_ns;
         start[LARGE_LAUNCH] = 3.0 * step_ns;
         if let Some(ns) = token_ns.get(token_ns.len() / 10) {
-            start[4] = start[4].min(*ns);
+            let slope = &mut start[term("token_above_128")];
+            *slope = slope.min(*ns);
         }
         Ok(Self { sources, options, prior, start, simulations: 0 })
     }
@@ -327,6 +328,11 @@ impl Source {
         let measurements = self.measurements.compared(|index, count| index * folds as usize / count == fold as usize);
         Self { measurements, ..self.clone() }
     }
+}
+
+/// The place of a term among the parameters.
+fn term(name: &str) -> usize {
+    TERMS.iter().position(|term| term.name == name).expect("a term of that name")
 }
 
 /// All comparisons of a source with a simulation.
