@@ -123,8 +123,8 @@ def scenario(args, data, group, rows):
         lines.append(
             f"runs.push(#{{ name: \"{index}\", cluster: cluster(#{{ engines: pool(#{{ engines: 1,\n"
             f"    engine: engine(#{{ num_gpu_blocks: {blocks}, max_num_seqs: {MAX_NUM_SEQS},\n"
-            f"        max_num_batched_tokens: {MAX_NUM_BATCHED_TOKENS}, block_size: {BLOCK} }}),\n"
-            f"    latency: tables(#{{ {tables} }}){overheads} }}) }}),\n"
+            f"        max_num_batched_tokens: {MAX_NUM_BATCHED_TOKENS}, block_size: {BLOCK}{overheads} }}),\n"
+            f"    latency: tables(#{{ {tables} }}) }}) }}),\n"
             f"  workloads: [ closed_loop(#{{ concurrency: {row['concurrency']}, count: {count},\n"
             f"    prompt_tokens: {prompt}, output_tokens: {output} }}) ] }});")
     return "\n".join([*lines, "run_all(runs);", ""])
