@@ -71,11 +71,17 @@ def read_sample(path, seed, limit):
         found = {"isl": whole["isl"], "osl": whole["osl"], "tensor": whole["tp_size"],
                  "expert": 1 if is_dense else experts, "concurrency": int(concurrency[1])}
         group = (row["model_path"], row["precision"], row["system"])
-        # One of the repeats: those of one version are mostly copies.
-        groups[group].setdefault(tuple(found.values()), (found, measured))
+        # Of the repeats the first of the newest version: those of one version are mostly copies.
+        version = tuple(int(part) for part in re.findall(r"\d+", row["backend_version"])[:2])
+        version = version if row["backend_version"][:1].isdigit() else ()
+        # vLLM's default since 0.14; rows without a version were measured with it switched on.
+        found["async"] = not version or version >= (0, 14)
+        key = tuple(found[name] for name in ("isl", "osl", "tensor", "expert", "concurrency"))
+        if key not in groups[group] or groups[group][key][2] < version:
+            groups[group][key] = (found, measured, version)
     rng = random.Random(seed)
     for group in sorted(groups):
-        rows = [groups[group][key] for key in sorted(groups[group])]
+        rows = [groups[group][key][:2] for key in sorted(groups[group])]
         chosen = rng.sample(rows, limit) if limit and len(rows) > limit else rows
         yield group, chosen
 
@@ -100,6 +106,11 @@ def num_gpu_blocks(data, model, precision, system, tensor, kv_cache_dtype):
     return max(2, int(free / kv_bytes / BLOCK))
 
 
+def kv_cache(precision, override):
+    """Data type of the KV cache: the rule, or what the user wants for all rows."""
+    return override or ("fp8" if precision in ("fp8", "fp4") else "bfloat16")
+
+
 def lengths(tokens, spread):
     """A constant, or lengths from (1 - spread) of it up to it."""
     return tokens if spread == 0 else f"uniform({max(1, round(tokens * (1 - spread)))}, {tokens})"
@@ -110,20 +121,22 @@ def scenario(args, data, group, rows):
     (name, precision, system) = group
     model, gemm, moe = MODELS[(name, precision)]
     lines = ["let runs = [];"]
+    kv_cache_dtype = kv_cache(precision, args.kv_cache_dtype)
     for index, (row, _) in enumerate(rows):
         options = {"system": system, "model": model, "tensor_parallel": row["tensor"],
                    "expert_parallel": row["expert"], "data": str(args.data.resolve())}
         options |= {key: value for key, value in
-                    (("gemm_dtype", gemm), ("moe_dtype", moe), ("kv_cache_dtype", args.kv_cache_dtype)) if value}
+                    (("gemm_dtype", gemm), ("moe_dtype", moe), ("kv_cache_dtype", kv_cache_dtype)) if value}
         tables = ", ".join(f"{key}: {json.dumps(value)}" for key, value in options.items())
-        blocks = num_gpu_blocks(data, model, precision, system, row["tensor"], args.kv_cache_dtype)
+        blocks = num_gpu_blocks(data, model, precision, system, row["tensor"], kv_cache_dtype)
         overheads = f", overheads: {args.overheads}" if args.overheads else ""
         prompt, output = lengths(row["isl"], args.spread), lengths(row["osl"], args.spread)
         count = args.rounds * row["concurrency"]
         lines.append(
             f"runs.push(#{{ name: \"{index}\", cluster: cluster(#{{ engines: pool(#{{ engines: 1,\n"
             f"    engine: engine(#{{ num_gpu_blocks: {blocks}, max_num_seqs: {MAX_NUM_SEQS},\n"
-            f"        max_num_batched_tokens: {MAX_NUM_BATCHED_TOKENS}, block_size: {BLOCK}{overheads} }}),\n"
+            f"        max_num_batched_tokens: {MAX_NUM_BATCHED_TOKENS}, block_size: {BLOCK},\n"
+            f"        async_scheduling: {json.dumps(row['async'])}{overheads} }}),\n"
             f"    latency: tables(#{{ {tables} }}) }}) }}),\n"
             f"  workloads: [ closed_loop(#{{ concurrency: {row['concurrency']}, count: {count},\n"
             f"    prompt_tokens: {prompt}, output_tokens: {output} }}) ] }});")
