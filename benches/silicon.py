@@ -10,20 +10,23 @@ package:
     ~/venv/bin/python benches/silicon.py --vcr target/release/vcr --data ~/venv --limit 12
 
 Left out are rows with data-parallel attention, since it is not known on how many GPUs they ran,
-saturated rows (TTFT above 5 s), parallel sizes that contradict each other, and repeats. Nothing
-is fitted here: time outside of steps is zero unless --overheads gives it.
+saturated rows (TTFT above 5 s), parallel sizes that contradict each other, and repeats. Time
+outside of steps is zero unless --overheads gives it, or --leave-one-out fits it: every model on a
+system is simulated with a constant and a price per prompt token that all others were fitted with.
 """
 
 import argparse
 import csv
+import itertools
 import json
+import logging
 import random
 import re
 import statistics
 import subprocess
 import sys
 import tempfile
-from collections import defaultdict
+from collections import Counter, defaultdict
 from pathlib import Path
 
 SYSTEMS = {"h100_sxm": 80, "h200_sxm": 141, "b200_sxm": 180}  # GB of memory
@@ -45,10 +48,19 @@ MODELS = {
     ("moonshotai/Kimi-K2.5", "fp4"): ("nvidia/Kimi-K2.5-NVFP4", None, None),
 }
 
+# Measurements that would need all of the GPU's FP8 peak: two totals leave them out.
+SUSPECT = "nvidia/Llama-3.1-8B-Instruct-FP8"
+
 WEIGHT_BYTES = {"fp4": 0.5625, "int4": 0.5, "fp8": 1.0, "": 2.0}
 BLOCK = 16
 # vLLM's defaults of an API server on these GPUs.
 MAX_NUM_SEQS, MAX_NUM_BATCHED_TOKENS, MEMORY_SHARE = 1024, 8192, 0.92
+
+GRID = 8  # Steps of a search to each side of the best point so far.
+
+
+def is_dense(name):
+    return "llama" in name.lower() or "Qwen3-32B" in name
 
 
 def read_sample(path, seed, limit):
@@ -65,17 +77,22 @@ def read_sample(path, seed, limit):
             continue
         experts = max(1, whole["moe_ep_size"])
         sizes = max(1, whole["moe_tp_size"]) * experts
-        is_dense = "llama" in row["model_path"].lower() or "Qwen3-32B" in row["model_path"]
-        if not 0 < measured["ttft"] < 5000 or (not is_dense and sizes != whole["tp_size"]):
+        if not 0 < measured["ttft"] < 5000 or (not is_dense(row["model_path"]) and sizes != whole["tp_size"]):
             continue
         found = {"isl": whole["isl"], "osl": whole["osl"], "tensor": whole["tp_size"],
-                 "expert": 1 if is_dense else experts, "concurrency": int(concurrency[1])}
+                 "expert": 1 if is_dense(row["model_path"]) else experts, "concurrency": int(concurrency[1])}
         group = (row["model_path"], row["precision"], row["system"])
-        # One of the repeats: those of one version are mostly copies.
-        groups[group].setdefault(tuple(found.values()), (found, measured))
+        # Of the repeats the first of the newest version: those of one version are mostly copies.
+        version = tuple(int(part) for part in re.findall(r"\d+", row["backend_version"])[:2])
+        version = version if row["backend_version"][:1].isdigit() else ()
+        # vLLM's default since 0.14; rows without a version were measured with it switched on.
+        found["async"] = not version or version >= (0, 14)
+        key = tuple(found[name] for name in ("isl", "osl", "tensor", "expert", "concurrency"))
+        if key not in groups[group] or groups[group][key][2] < version:
+            groups[group][key] = (found, measured, version)
     rng = random.Random(seed)
     for group in sorted(groups):
-        rows = [groups[group][key] for key in sorted(groups[group])]
+        rows = [groups[group][key][:2] for key in sorted(groups[group])]
         chosen = rng.sample(rows, limit) if limit and len(rows) > limit else rows
         yield group, chosen
 
@@ -100,41 +117,48 @@ def num_gpu_blocks(data, model, precision, system, tensor, kv_cache_dtype):
     return max(2, int(free / kv_bytes / BLOCK))
 
 
+def kv_cache(precision, override):
+    """Data type of the KV cache: the rule, or what the user wants for all rows."""
+    return override or ("fp8" if precision in ("fp8", "fp4") else "bfloat16")
+
+
 def lengths(tokens, spread):
     """A constant, or lengths from (1 - spread) of it up to it."""
     return tokens if spread == 0 else f"uniform({max(1, round(tokens * (1 - spread)))}, {tokens})"
 
 
-def scenario(args, data, group, rows):
+def scenario(args, data, group, rows, overheads):
     """A script with a run for each row."""
     (name, precision, system) = group
     model, gemm, moe = MODELS[(name, precision)]
     lines = ["let runs = [];"]
+    kv_cache_dtype = kv_cache(precision, args.kv_cache_dtype)
+    overheads = f", overheads: {overheads}" if overheads else ""
     for index, (row, _) in enumerate(rows):
         options = {"system": system, "model": model, "tensor_parallel": row["tensor"],
                    "expert_parallel": row["expert"], "data": str(args.data.resolve())}
         options |= {key: value for key, value in
-                    (("gemm_dtype", gemm), ("moe_dtype", moe), ("kv_cache_dtype", args.kv_cache_dtype)) if value}
+                    (("gemm_dtype", gemm), ("moe_dtype", moe), ("kv_cache_dtype", kv_cache_dtype)) if value}
         tables = ", ".join(f"{key}: {json.dumps(value)}" for key, value in options.items())
-        blocks = num_gpu_blocks(data, model, precision, system, row["tensor"], args.kv_cache_dtype)
-        overheads = f", overheads: {args.overheads}" if args.overheads else ""
+        blocks = num_gpu_blocks(data, model, precision, system, row["tensor"], kv_cache_dtype)
         prompt, output = lengths(row["isl"], args.spread), lengths(row["osl"], args.spread)
         count = args.rounds * row["concurrency"]
         lines.append(
             f"runs.push(#{{ name: \"{index}\", cluster: cluster(#{{ engines: pool(#{{ engines: 1,\n"
             f"    engine: engine(#{{ num_gpu_blocks: {blocks}, max_num_seqs: {MAX_NUM_SEQS},\n"
-            f"        max_num_batched_tokens: {MAX_NUM_BATCHED_TOKENS}, block_size: {BLOCK} }}),\n"
-            f"    latency: tables(#{{ {tables} }}){overheads} }}) }}),\n"
+            f"        max_num_batched_tokens: {MAX_NUM_BATCHED_TOKENS}, block_size: {BLOCK},\n"
+            f"        async_scheduling: {json.dumps(row['async'])}{overheads} }}),\n"
+            f"    latency: tables(#{{ {tables} }}) }}) }}),\n"
             f"  workloads: [ closed_loop(#{{ concurrency: {row['concurrency']}, count: {count},\n"
             f"    prompt_tokens: {prompt}, output_tokens: {output} }}) ] }});")
     return "\n".join([*lines, "run_all(runs);", ""])
 
 
-def simulated(args, data, group, rows):
+def simulated(args, data, group, rows, overheads):
     """Means of TTFT and TPOT in milliseconds, for each row; or why there are none."""
     with tempfile.TemporaryDirectory() as folder:
         script = Path(folder) / "group.rhai"
-        script.write_text(scenario(args, data, group, rows))
+        script.write_text(scenario(args, data, group, rows, overheads))
         command = [str(args.vcr), "run", str(script), "--json", "--quiet", "--max-runs", "100000"]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != 0:
@@ -153,6 +177,7 @@ def estimated(group, rows, kv_cache_dtype):
         from aiconfigurator_core.sdk.models import get_model
     except ImportError:
         return [None] * len(rows)
+    logging.getLogger("aiconfigurator_core").setLevel(logging.ERROR)  # It warns of tables that it borrows.
     (name, precision, system) = group
     model, gemm, moe = MODELS[(name, precision)]
     version = engine._literal_backend_version(system, "vllm", None, None, None)
@@ -162,7 +187,7 @@ def estimated(group, rows, kv_cache_dtype):
         sizes = {"tp_size": row["tensor"], "pp_size": 1, "attention_dp_size": 1}
         sizes |= {"moe_tp_size": row["tensor"] // row["expert"], "moe_ep_size": row["expert"]}
         dtypes = {"gemm_quant_mode": gemm, "moe_quant_mode": moe, "fmha_quant_mode": "bfloat16"}
-        dtypes["kvcache_quant_mode"] = kv_cache_dtype or "bfloat16"
+        dtypes["kvcache_quant_mode"] = kv_cache_dtype
         try:
             graph = get_model(model, build_model_config(**sizes, **dtypes), "vllm")
             runtime = config.RuntimeConfig(batch_size=row["concurrency"], isl=row["isl"], osl=row["osl"])
@@ -176,18 +201,87 @@ def estimated(group, rows, kv_cache_dtype):
     return estimates
 
 
+def fitted_overheads(lines, spread):
+    """Milliseconds outside of steps, a constant and one per prompt token, of these rows.
 
-def summary(rows, who):
-    parts = []
-    for metric in ("tpot", "ttft"):
-        signed = [100.0 * (row[who][metric] / row["measured"][metric] - 1.0) for row in rows if row[who]]
-        if not signed:
-            parts.append(f"{'-':>22}")
+    The least sum of absolute relative errors of TTFT, each model on a system with equal weight,
+    searched in a grid that closes in on the best point; neither can be negative.
+    """
+    sizes = Counter(machine(line["group"]) for line in lines)
+    points = [(line["measured"]["ttft"] - line["bare"]["ttft"], line["row"]["isl"] * (1 - spread / 2),
+               1 / (line["measured"]["ttft"] * sizes[machine(line["group"])])) for line in lines]
+    error = lambda at: sum(weight * abs(gap - at[0] - at[1] * tokens) for gap, tokens, weight in points)
+    best, steps = (0.0, 0.0), (10.0, 0.008)
+    while steps[0] > 0.1:
+        around = [[max(0.0, center + step * place) for place in range(-GRID, GRID + 1)]
+                  for center, step in zip(best, steps)]
+        best = min(itertools.product(*around), key=error)
+        steps = tuple(step / 4 for step in steps)
+    return best
+
+
+def machine(group):
+    """What is left out of a fit together: a model on a system, in all precisions."""
+    return (group[0], group[2])
+
+
+def leave_one_out(args, data, everything):
+    """Simulate every row again with the overheads of all other models and systems."""
+    groups = defaultdict(list)
+    for line in everything:
+        line["bare"] = line["vcr"]
+        groups[line["group"]].append(line)
+    fits = {}
+    for group, lines in groups.items():
+        left = machine(group)
+        if left not in fits:
+            fits[left] = fitted_overheads([line for line in everything if machine(line["group"]) != left], args.spread)
+        (constant, token) = fits[left]
+        overheads = f'#{{ arrival: "{constant:.3f}ms", per_prompt_token: "{1000 * token:.3f}us" }}'
+        results = simulated(args, data, group, [(line["row"], line["measured"]) for line in lines], overheads)
+        if isinstance(results, str):
+            sys.exit(f"{' '.join(group)}: {results}")
+        for line, result in zip(lines, results):
+            line |= {"vcr": result, "overheads": [constant, token]}
+
+
+def cell(lines, who, metric):
+    """Median and 90th percentile of absolute errors, and the median of signed ones, in percent."""
+    signed = [100.0 * (line[who][metric] / line["measured"][metric] - 1.0) for line in lines if line.get(who)]
+    if not signed:
+        return "-"
+    sizes = sorted(abs(value) for value in signed)
+    p90 = sizes[min(len(sizes) - 1, int(0.9 * len(sizes)))]
+    return f"{statistics.median(sizes):.1f} / {p90:.1f} ({statistics.median(signed):+.1f})"
+
+
+def print_table(everything, fitted):
+    """A Markdown table: models by system, then totals."""
+    columns = [("vcr", "tpot"), ("vcr", "ttft"), ("package", "tpot"), ("package", "ttft")]
+    columns[:0] = [("bare", "ttft")] if fitted else []
+    titles = {"bare": "without overheads", "vcr": "vcr", "package": "package"}
+    print("Absolute error in percent: median / 90th percentile (median signed error).\n")
+    print("| system | model | rows |" + "".join(f" {titles[who]} {metric.upper()} |" for who, metric in columns)
+          + (" constant, per token |" if fitted else ""))
+    print("|---" * (3 + len(columns) + fitted) + "|")
+    groups = defaultdict(list)
+    for line in everything:
+        (name, precision, system) = line["group"]
+        groups[(system, f"{name.split('/')[-1]} {precision or 'bf16'}")].append(line)
+    dense = [line for line in everything if is_dense(line["group"][0])]
+    sparse = [line for line in everything if not is_dense(line["group"][0])]
+    sound = lambda lines: [line for line in lines if line["group"][0] != SUSPECT]
+    totals = [(("all", "dense"), dense), (("all", "dense, without Llama 3.1 8B"), sound(dense)),
+              (("all", "mixtures of experts"), sparse), (("all", "all"), everything),
+              (("all", "all, without Llama 3.1 8B"), sound(everything))]
+    for names, lines in [*sorted(groups.items()), *totals]:
+        if not lines:
             continue
-        sizes = sorted(abs(value) for value in signed)
-        p90 = sizes[min(len(sizes) - 1, int(0.9 * len(sizes)))]
-        parts.append(f"{statistics.median(sizes):7.1f} {p90:6.1f} {statistics.median(signed):+7.1f}")
-    return " |".join(parts)
+        cells = [*names, str(len(lines)), *(cell(lines, *column) for column in columns)]
+        if fitted:
+            (constant, token) = lines[0]["overheads"]
+            cells.append(f"{constant:.1f} ms, {1000 * token:.1f} us" if names[0] != "all" else "")
+        print(f"| {' | '.join(cells)} |")
 
 
 def main():
@@ -199,7 +293,10 @@ def main():
     parser.add_argument("--rounds", type=int, default=10, help="requests for each place of the concurrency")
     parser.add_argument("--spread", type=float, default=0.2, help="lengths vary from 1 - SPREAD of the nominal ones")
     parser.add_argument("--kv-cache-dtype", help="data type of the KV cache in every row, such as fp8")
-    parser.add_argument("--overheads", metavar="MAP", help="time outside of steps, a map that pool(...) takes")
+    outside = parser.add_mutually_exclusive_group()
+    outside.add_argument("--overheads", metavar="MAP", help="time outside of steps, a map that engine(...) takes")
+    outside.add_argument("--leave-one-out", action="store_true",
+                         help="simulate each model on a system with overheads fitted to all others")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--out", type=Path, help="write every row as a JSON line")
     args = parser.parse_args()
@@ -207,26 +304,22 @@ def main():
     data = next((folder for folder in found if (folder / "systems").is_dir()), None)
     if data is None:
         sys.exit(f"no package aiconfigurator-core in {args.data}: pip install aiconfigurator-core==0.12.0")
-    print(f"{'':62}{'vcr: TPOT, TTFT (median, p90, signed)':>48}   {'the package: the same':>44}")
     everything = []
     for group, rows in read_sample(data / "systems/silicon_sample.csv", args.seed, args.limit):
         if args.only not in " ".join(group):
             continue
-        results = simulated(args, data, group, rows)
+        results = simulated(args, data, group, rows, args.overheads)
         if isinstance(results, str):
-            print(f"{' '.join(group):50} {len(rows):4d} not simulated: {results}")
+            print(f"{' '.join(group)}: {len(rows)} rows not simulated: {results}", file=sys.stderr)
             continue
-        own = estimated(group, rows, args.kv_cache_dtype)
-        lines = [{"group": group, "row": row, "measured": measured, "vcr": result, "package": estimate}
-                 for (row, measured), result, estimate in zip(rows, results, own)]
-        everything += lines
-        print(f"{' '.join(group):50} {len(lines):4d} rows  {summary(lines, 'vcr')}   {summary(lines, 'package')}", flush=True)
-    if everything:
-        dense = [line for line in everything if "lama" in line["group"][0] or "32B" in line["group"][0]]
-        sparse = [line for line in everything if line not in dense]
-        for name, lines in (("dense", dense), ("experts", sparse), ("all", everything)):
-            if lines:
-                print(f"{name:50} {len(lines):4d} rows  {summary(lines, 'vcr')}   {summary(lines, 'package')}")
+        own = estimated(group, rows, kv_cache(group[1], args.kv_cache_dtype))
+        everything += [{"group": group, "row": row, "measured": measured, "vcr": result, "package": estimate}
+                       for (row, measured), result, estimate in zip(rows, results, own)]
+    if args.leave_one_out:
+        if len({machine(line["group"]) for line in everything}) < 2:
+            sys.exit("--leave-one-out: expected rows of two models or systems at least")
+        leave_one_out(args, data, everything)
+    print_table(everything, args.leave_one_out)
     if args.out:
         args.out.write_text("".join(json.dumps(line) + "\n" for line in everything))
 
