@@ -214,7 +214,7 @@ fn models_of_fits_fit_their_schema() {
     let validator = validator("model");
     assert_valid(&validator, &model, "model.json");
     assert!(model["quality"][0].is_object() && model["provenance"]["inputs"][0]["part"].is_array(), "{model:#}");
-    model["step"]["noise"] = json!({"decode": [1.0; 13], "prefill": [1.0; 13]});
+    model["step"]["noise"] = json!({"decode": vec![1.0; 13], "prefill": vec![1.0; 13]});
     model["failed_checks"] = json!(["a text"]);
     assert_valid(&validator, &model, "model.json with more");
     model["step"]["coefficients"]["step"] = json!(-1);

@@ -115,10 +115,11 @@ fn prompts_that_share_a_beginning_are_found_in_the_cache() {
         (0..tokens).map(|token| if token < SHARED { token } else { 1_000_000 + 10_000 * index + token }).collect()
     });
     folder.write("none.csv", csv(&rows, &COLUMNS));
-    let cached: Vec<String> = rows.iter().map(|row| row["cached_tokens"].to_string()).collect();
+    let mut cells = vec![String::from("cached_tokens")];
+    cells.extend(rows.iter().map(|row| row["cached_tokens"].to_string()));
     let lines = csv(&rows, &COLUMNS);
-    let lines = lines.lines().zip([String::from("cached_tokens")].iter().chain(&cached));
-    folder.write("cached.csv", lines.map(|(line, cached)| format!("{line},{cached}\n")).collect::<String>());
+    let lines = lines.lines().zip(&cells).map(|(line, cached)| format!("{line},{cached}\n"));
+    folder.write("cached.csv", lines.collect::<String>());
     for input in ["hash_ids.jsonl", "prompt_token_ids.jsonl", "cached.csv"] {
         let found = predicted(&folder, input, &["--block-size", "16"]);
         assert!(error(&found, "ttft mean").abs() < 0.01, "{input}: {found:#}");
