@@ -11,8 +11,8 @@ use vcr_scenario::fitted;
 use crate::data::Measurements;
 use crate::error::FitError;
 use crate::fit::{Source, comparisons};
-use crate::gates::Gate;
-use crate::metrics::{Comparison, Pairs};
+use crate::gates::{Gate, Subject};
+use crate::metrics::{Comparison, Metric, Pairs};
 use crate::simulate::{Candidate, Simulation, run};
 
 /// One prediction and how it compares.
@@ -118,7 +118,21 @@ impl Judged {
     /// What a gate looks at; none where the metric was not measured.
     #[must_use]
     pub fn value(&self, gate: &Gate) -> Option<f64> {
-        gate.value(self)
+        let per_request = |metric: Metric| self.per_request.iter().find(|each| each.metric == metric.name());
+        match gate.subject() {
+            Subject::Statistic(metric, statistic) => {
+                let mut comparisons = self.comparisons.iter();
+                let found = comparisons.find(|each| each.metric == metric && each.statistic == statistic)?;
+                Some(found.error().abs())
+            }
+            Subject::Mape(metric) => Some(per_request(metric)?.mape),
+            Subject::Pearson(metric) => per_request(metric)?.pearson,
+            Subject::Throughput => {
+                let measured = self.throughput.measured_tokens_per_s;
+                Some(((self.throughput.simulated_tokens_per_s - measured) / measured).abs())
+            }
+            Subject::Outside => Some(self.outside_fitted_range),
+        }
     }
 }
 

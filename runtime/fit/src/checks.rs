@@ -1,7 +1,7 @@
 //! Whether measurements can be true.
 
-use crate::data::Measured;
 use crate::error::FitError;
+use crate::measured::Measured;
 
 /// Fewer whole requests than this fix nothing.
 const MIN_REQUESTS: usize = 20;

@@ -19,6 +19,7 @@ use vcr_trace::{ItemRange, Trace, TraceRequest};
 
 use crate::checks;
 use crate::error::FitError;
+use crate::measured::Measured;
 
 /// How measurements are read.
 #[derive(Clone, Debug, Default)]
@@ -31,38 +32,6 @@ pub struct ReadOptions {
     pub block_size_tokens: Option<NonZeroU32>,
     /// Keep think times between the turns of a session, instead of literal arrivals.
     pub sessions: bool,
-}
-
-/// One measured request. Times are nanoseconds.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct Measured {
-    /// When it arrived, since the first one.
-    pub arrival_ns: u64,
-    /// Its prompt.
-    pub prompt_tokens: u32,
-    /// Its output.
-    pub output_tokens: u32,
-    /// From its arrival to its first token.
-    pub ttft_ns: Option<u64>,
-    /// From its arrival to its last token.
-    pub e2e_ns: Option<u64>,
-    /// Gaps between its tokens, where each is known.
-    pub gaps_ns: Vec<u64>,
-    /// From its arrival to its admission.
-    pub queue_ns: Option<u64>,
-    /// Prompt tokens found in the cache.
-    pub cached_tokens: u32,
-    /// Whether it was answered whole; others load the engine and are not compared.
-    pub is_whole: bool,
-}
-
-impl Measured {
-    /// Mean gap between its tokens.
-    #[must_use]
-    pub fn mean_itl_ns(&self) -> Option<f64> {
-        let gaps = self.output_tokens.checked_sub(1).filter(|gaps| *gaps > 0)?;
-        Some(self.e2e_ns?.checked_sub(self.ttft_ns?)? as f64 / f64::from(gaps))
-    }
 }
 
 /// The requests of one or several files that were served by one engine, in order of
@@ -84,6 +53,7 @@ struct Row {
     blocks: Vec<u64>,
     session: Option<String>,
     think_ns: Option<u64>,
+    priority: i32,
 }
 
 impl Measurements {
@@ -93,8 +63,10 @@ impl Measurements {
     /// When it cannot be read, or what it says cannot be: see [`FitError`].
     pub fn read(path: &Path, options: &ReadOptions) -> Result<Self, FitError> {
         let name = path.display().to_string();
+        // Names of columns say that it is a table, which the columns alone may not.
+        let is_table = !options.columns.is_empty();
         let import = ImportOptions {
-            format: options.format,
+            format: options.format.or(is_table.then_some(Format::Requests)),
             block_size_tokens: options.block_size_tokens,
             columns: options.columns.clone(),
             ..ImportOptions::default()
@@ -228,7 +200,8 @@ impl Row {
             cached_tokens: record.cached_tokens,
         };
         let blocks = record.block_hashes.iter().map(|hash| hash.0).collect();
-        Ok(Self { measured, blocks, session: record.session, think_ns: record.think_ns })
+        let priority = i32::try_from(record.priority).unwrap_or(0);
+        Ok(Self { measured, blocks, session: record.session, think_ns: record.think_ns, priority })
     }
 }
 
@@ -297,7 +270,7 @@ fn workload(rows: &[Row], block_size_tokens: u32, with_sessions: bool) -> Trace 
             dependencies: ItemRange::default(),
             hash_ids: ItemRange { start, len },
             output_token_ids: ItemRange::default(),
-            priority: 0,
+            priority: row.priority,
             strict_priority: 0,
             policy_class: None,
         });

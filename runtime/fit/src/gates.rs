@@ -5,13 +5,12 @@ use std::fmt;
 use std::path::Path;
 use std::str::FromStr;
 
-use crate::calibrate::Judged;
 use crate::error::FitError;
 use crate::metrics::{Metric, Statistic};
 
 /// What a gate limits.
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Subject {
+pub(crate) enum Subject {
     /// The relative error of a statistic.
     Statistic(Metric, Statistic),
     /// The mean absolute error of single requests.
@@ -33,23 +32,9 @@ pub struct Gate {
 }
 
 impl Gate {
-    /// What it looks at; none where that was not measured.
-    pub(crate) fn value(&self, judged: &Judged) -> Option<f64> {
-        let per_request = |metric: Metric| judged.per_request.iter().find(|each| each.metric == metric.name());
-        match self.subject {
-            Subject::Statistic(metric, statistic) => {
-                let mut comparisons = judged.comparisons.iter();
-                let found = comparisons.find(|each| each.metric == metric && each.statistic == statistic)?;
-                Some(found.error().abs())
-            }
-            Subject::Mape(metric) => Some(per_request(metric)?.mape),
-            Subject::Pearson(metric) => per_request(metric)?.pearson,
-            Subject::Throughput => {
-                let measured = judged.throughput.measured_tokens_per_s;
-                Some(((judged.throughput.simulated_tokens_per_s - measured) / measured).abs())
-            }
-            Subject::Outside => Some(judged.outside_fitted_range),
-        }
+    /// What it limits.
+    pub(crate) fn subject(&self) -> Subject {
+        self.subject
     }
 
     /// Whether a value keeps to the limit.

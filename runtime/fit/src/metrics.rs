@@ -2,7 +2,8 @@
 
 use serde::Serialize;
 
-use crate::data::{Measured, Measurements};
+use crate::data::Measurements;
+use crate::measured::Measured;
 use crate::simulate::{Simulated, Simulation};
 
 /// A time of a request.

@@ -90,11 +90,7 @@ impl StepPrice {
     #[inline]
     pub fn step_ns(&self, work: &StepWork) -> f64 {
         let amounts = amounts(work);
-        let mut ns = 0.0;
-        for index in 0..TERM_COUNT {
-            ns += self.coefficients[index] * amounts[index];
-        }
-        ns
+        self.coefficients.iter().zip(amounts).fold(0.0, |ns, (value, amount)| ns + value * amount)
     }
 }
 

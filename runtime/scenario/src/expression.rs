@@ -284,7 +284,7 @@ mod tests {
             assert_eq!(seqs(source), Ok((7, true)), "{source}");
         }
         assert_eq!(seqs("--no-enable-prefix-caching --max-num-seqs 9"), Ok((9, false)));
-        assert!(seqs("max_num_sqs: 7").expect_err("unknown").contains("max_num_seqs"));
+        assert!(seqs("max_num_sqs: 7").expect_err("unknown").contains("has no option `max_num_sqs`"));
         assert!(seqs("pool(#{}").is_err());
     }
 

@@ -17,8 +17,14 @@ use crate::support::{MS, assert_conserved, config, constant, mix, pool, recorded
 use crate::{burst, disaggregated};
 
 /// 8 ms and 2 us a prompt token, 1 ms for the first token, half a millisecond for each.
-const OVERHEADS: Overheads =
-    Overheads { arrival_ns: 8 * MS, arrival_per_prompt_token_ps: 2_000_000, first_token_ns: MS, output_ns: MS / 2 };
+const OVERHEADS: Overheads = Overheads {
+    arrival_ns: 8 * MS,
+    arrival_per_prompt_token_ps: 2_000_000,
+    first_token_ns: MS,
+    output_ns: MS / 2,
+    prefill_launch_ns: 0,
+    large_launch_ns: 0,
+};
 
 fn with_overheads(config: RunConfig, overheads: Overheads) -> RunConfig {
     with_pools(config, |pool| PoolConfig { overheads, ..pool })
@@ -196,12 +202,16 @@ fn arb_ns() -> impl Strategy<Value = u64> {
 
 fn arb_overheads() -> impl Strategy<Value = Overheads> {
     let per_token_ps = prop_oneof![Just(0), 0..200_000_000u64];
-    (arb_ns(), per_token_ps, arb_ns(), arb_ns()).prop_map(
-        |(arrival_ns, arrival_per_prompt_token_ps, first_token_ns, output_ns)| Overheads {
-            arrival_ns,
-            arrival_per_prompt_token_ps,
-            first_token_ns,
-            output_ns,
+    (arb_ns(), per_token_ps, arb_ns(), arb_ns(), arb_ns(), arb_ns()).prop_map(
+        |(arrival_ns, arrival_per_prompt_token_ps, first_token_ns, output_ns, prefill_launch_ns, large_launch_ns)| {
+            Overheads {
+                arrival_ns,
+                arrival_per_prompt_token_ps,
+                first_token_ns,
+                output_ns,
+                prefill_launch_ns,
+                large_launch_ns,
+            }
         },
     )
 }
@@ -254,7 +264,8 @@ proptest! {
     /// Without queueing, overheads shift what clients see and leave the steps as they are.
     #[test]
     fn steps_do_not_depend_on_the_way_back(seed in any::<u64>(), overheads in arb_overheads(), count in 1..60u64) {
-        let overheads = Overheads { arrival_per_prompt_token_ps: 0, ..overheads };
+        let overheads =
+            Overheads { arrival_per_prompt_token_ps: 0, prefill_launch_ns: 0, large_launch_ns: 0, ..overheads };
         let plain = RunConfig { seed, ..one_pool(2, synthetic("load", burst(count), mix(200.0, 40.0))) };
         let report = run(&with_overheads(plain.clone(), overheads));
         for (record, plain) in report.requests.iter().zip(&run(&plain).requests) {

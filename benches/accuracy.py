@@ -1,0 +1,187 @@
+#!/usr/bin/env python3
+"""How close fitted models come to measurements that they have not seen.
+
+Fits and predicts with `vcr fit` and `vcr calibrate`, and prints the tables of
+docs/accuracy/fitted.md:
+
+    python3 benches/accuracy.py --vcr target/release/vcr
+    python3 benches/accuracy.py --vcr target/release/vcr --llmservingsim DIR --vllm-cpu DIR
+
+The recordings of an H100 are part of the repository. The two other sets are optional folders: runs
+of LLMServingSim's benchmark, and captures of a vLLM engine on a CPU. Everything is seeded; the same
+binary prints the same tables.
+"""
+
+import argparse
+import gzip
+import json
+import subprocess
+import tempfile
+from pathlib import Path
+
+H100 = Path(__file__).resolve().parent.parent / "tests" / "recordings" / "h100"
+BLOCK = 16
+COLUMNS = ["ttft p50", "ttft p99", "itl mean", "itl p99", "e2e p50", "e2e p99"]
+# What is fitted on, and what is predicted.
+H100_FITS = {
+    "llama-3.1-8b": ["p25", "p50", "p25+p75"],
+    "qwen3-30b-a3b": ["p50", "p50+shared"],
+}
+LLMSERVINGSIM = {
+    "rtxpro6000-llama-3.1-8b": "num_gpu_blocks: 34_000, max_model_len: 131_072",
+    "rtx4090-llama-3.1-8b-seqs128": "num_gpu_blocks: 2_000, max_model_len: 16_384",
+}
+VLLM_CPU = ["const", "burst-preempt", "multiturn", "priority"]
+
+
+def vcr(args, *words):
+    done = subprocess.run([args.vcr, *map(str, words)], capture_output=True, text=True)
+    if done.returncode not in (0, 1):
+        raise SystemExit(f"vcr {' '.join(map(str, words))}\n{done.stderr}")
+    return done.stdout
+
+
+def predictions(args, model, table, engine, *more):
+    text = vcr(args, "calibrate", model, table, "--engine", engine, "--json", "-q", *more)
+    return json.loads(text)["predictions"][0]
+
+
+def errors(predicted):
+    by_name = {f"{each['metric']} {each['statistic']}": each for each in predicted["comparisons"]}
+    shown = []
+    for column in COLUMNS:
+        each = by_name[column]
+        shown.append(f"{(each['simulated_ms'] / each['measured_ms'] - 1) * 100:+.1f}")
+    shown.append(f"{predicted['outside_fitted_range'] * 100:.0f}")
+    return shown
+
+
+def print_table(first, rows):
+    titles = [*first, *COLUMNS, "outside"]
+    print("| " + " | ".join(titles) + " |")
+    print("|" + "---|" * len(titles))
+    for row in rows:
+        print("| " + " | ".join(row) + " |")
+    print()
+
+
+def h100_tables(folder, out):
+    """Tables with hash ids, made from the segments of prompts."""
+    tables = {}
+    for load in sorted(path for path in folder.iterdir() if path.is_dir() and path.name not in ("warm", "grid")):
+        ids = {}
+        table = out / f"{folder.name}-{load.name}.jsonl"
+        with gzip.open(load / "requests.jsonl.gz", "rt") as rows, table.open("w") as file:
+            for line in rows:
+                row = json.loads(line)
+                tokens = [(segment, offset) for segment, count in row.pop("parts") for offset in range(count)]
+                blocks = (tuple(tokens[at:at + BLOCK]) for at in range(0, len(tokens) - BLOCK + 1, BLOCK))
+                row["hash_ids"] = [ids.setdefault(block, len(ids)) for block in blocks]
+                keep = ("arrival_ms", "prompt_tokens", "output_tokens", "ttft_ms", "e2e_ms", "queue_ms", "cached_tokens",
+                        "hash_ids")
+                file.write(json.dumps({key: row[key] for key in keep}) + "\n")
+        tables[load.name] = table
+    return tables
+
+
+def h100(args, out):
+    for name, fits in H100_FITS.items():
+        settings = json.loads((H100 / name / "engine.json").read_text())
+        engine = ", ".join([
+            f"num_gpu_blocks: {settings['num_gpu_blocks']}", f"max_num_seqs: {settings['max_num_seqs']}",
+            f"max_num_batched_tokens: {settings['max_num_batched_tokens']}",
+            f"max_model_len: {settings['max_model_len']}", "async_scheduling: true",
+        ])
+        shape = out / f"{name}.json"
+        shape.write_text(json.dumps(settings["model"].get("config", settings["model"])))
+        tables = h100_tables(H100 / name, out)
+        rows = []
+        for fit in fits:
+            model = out / f"{name}-{fit}.model.json"
+            fitted = fit.split("+")
+            vcr(args, "fit", *(tables[load] for load in fitted), "--engine", engine, "--shape", shape, "-o", model, "--folds",
+                0, "-q", "--force")
+            for load, table in tables.items():
+                mark = f"{load} (in sample)" if load in fitted else load
+                rows.append([fit, mark, *errors(predictions(args, model, table, engine))])
+        print(f"### {name}\n")
+        print_table(["fitted on", "predicted"], rows)
+
+
+def llmservingsim(args, out):
+    rows = []
+    for name, settings in LLMSERVINGSIM.items():
+        engine = f"{settings}, max_num_seqs: 128, max_num_batched_tokens: 2048, async_scheduling: true"
+        run = args.llmservingsim / name
+        inferred = []
+        if "4090" in name:
+            found = json.loads(vcr(args, "fit", run, "--engine", engine, "--shape", "llama-3.1-8b", "-o", out / "i.json",
+                                   "--infer", "num_gpu_blocks", "--folds", 0, "--json", "-q", "--force"))["inferred"][0]
+            inferred = [f"{name}: num_gpu_blocks inferred, {found['found']}"]
+            engine += f", num_gpu_blocks: {found['found']}"
+            engine = engine.replace(settings.split(",")[0] + ", ", "")
+        for part, rest in (("0..1", "0..1"), ("0..0.5", "0.5..1")):
+            model = out / f"{name}-{part}.json"
+            vcr(args, "fit", run, "--engine", engine, "--shape", "llama-3.1-8b", "-o", model, "--part", part, "--folds", 0,
+                "-q", "--force")
+            shown = errors(predictions(args, model, run, engine, "--part", rest))
+            label = "all (in sample)" if part == rest else "second half"
+            rows.append([name, "all" if part == rest else "first half", label, *shown])
+        for text in inferred:
+            print(text + "\n")
+    print_table(["run", "fitted on", "predicted"], rows)
+
+
+def vllm_cpu(args, out):
+    tables, engines = {}, {}
+    for load in VLLM_CPU:
+        folder = args.vllm_cpu / load
+        settings = json.loads((folder / "engine.json").read_text())["engine_args"]
+        names = {"num_gpu_blocks_override": "num_gpu_blocks", "scheduling_policy": "policy"}
+        engines[load] = json.dumps({names.get(key, key): value for key, value in settings.items()})
+        asked = {row["id"]: row for row in map(json.loads, (folder / "requests.jsonl").open())}
+        tables[load] = out / f"cpu-{load}.jsonl"
+        rows = []
+        for line in (folder / "tokens.jsonl").open():
+            row = json.loads(line)
+            events, sent = row["ev"], row["sent"]
+            request = asked[row["id"]]
+            rows.append({
+                "arrival_ms": sent * 1e3, "prompt_tokens": len(request["prompt"]),
+                "output_tokens": sum(count for _, count in events), "ttft_ms": (events[0][0] - sent) * 1e3,
+                "e2e_ms": (events[-1][0] - sent) * 1e3, "prompt_token_ids": request["prompt"],
+                "priority": request.get("prio", 0),
+            })
+        rows.sort(key=lambda row: row["arrival_ms"])
+        tables[load].write_text("".join(json.dumps(row) + "\n" for row in rows))
+    shown = []
+    for left_out in VLLM_CPU:
+        rest = [load for load in VLLM_CPU if load != left_out]
+        model = out / f"cpu-without-{left_out}.json"
+        given = [word for load in rest for word in ("--engine", engines[load])]
+        vcr(args, "fit", *(tables[load] for load in rest), *given, "-o", model, "--block-size", 32, "--folds", 0, "-q",
+            "--force")
+        predicted = predictions(args, model, tables[left_out], engines[left_out], "--block-size", 32)
+        shown.append(["the three others", left_out, *errors(predicted)])
+    print_table(["fitted on", "predicted"], shown)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--vcr", default="target/release/vcr", help="the program (default: %(default)s)")
+    parser.add_argument("--llmservingsim", type=Path, help="folder with runs of LLMServingSim's benchmark")
+    parser.add_argument("--vllm-cpu", type=Path, help="folder with captures of vLLM on a CPU")
+    args = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder)
+        h100(args, out)
+        if args.llmservingsim:
+            print("### LLMServingSim\n")
+            llmservingsim(args, out)
+        if args.vllm_cpu:
+            print("### vLLM on a CPU\n")
+            vllm_cpu(args, out)
+
+
+if __name__ == "__main__":
+    main()
