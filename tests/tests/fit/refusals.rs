@@ -83,7 +83,7 @@ fn engines_that_cannot_have_served_the_requests_are_refused() {
         &["--engine", "num_gpu_blocks: 4"],
         &["no request could run", "more KV blocks than the engine has"],
     );
-    refused(&folder, &["--engine", "max_num_seq: 4"], &["no option `max_num_seq`", "did you mean `max_num_seqs`?"]);
+    refused(&folder, &["--engine", "max_num_seq: 4"], &["`engine` has no option `max_num_seq`"]);
     refused(&folder, &["--engine", "max_num_seqs"], &["--engine"]);
     refused(&folder, &["--engine", r#"fixed(#{ step: "1ms" })"#], &["--engine"]);
     refused(&folder, &[], &["the engine is not known", "--engine 'num_gpu_blocks: 27_000"]);
