@@ -145,7 +145,7 @@ impl Pantry {
     fn add_measurements(&self) {
         let scenario = r#"let e = engine(#{ num_gpu_blocks: 27_000 });
 let gpu = trained_physics(#{ coefficients: "blis.json", model: "llama-3.1-8b", gpu: "h100-sxm" });
-let w = poisson(#{ rate: param("rate"), count: 60, prompt_tokens: lognormal(400, 350), output_tokens: lognormal(80, 50) });
+let w = poisson(#{ rate: param("rate", "8/s"), count: 60, prompt_tokens: lognormal(400, 350), output_tokens: lognormal(80, 50) });
 run(#{ workloads: [w], cluster: cluster(#{ engines: pool(#{ engine: e, latency: gpu }) }) });
 "#;
         fs::create_dir(self.folder.path().join("loads")).expect("the folder is writable");
