@@ -63,8 +63,10 @@ impl Measurements {
     /// When it cannot be read, or what it says cannot be: see [`FitError`].
     pub fn read(path: &Path, options: &ReadOptions) -> Result<Self, FitError> {
         let name = path.display().to_string();
+        // Names of columns say that it is a table, which the columns alone may not.
+        let is_table = !options.columns.is_empty();
         let import = ImportOptions {
-            format: options.format,
+            format: options.format.or(is_table.then_some(Format::Requests)),
             block_size_tokens: options.block_size_tokens,
             columns: options.columns.clone(),
             ..ImportOptions::default()

@@ -145,7 +145,7 @@ impl Pantry {
     fn add_measurements(&self) {
         let scenario = r#"let e = engine(#{ num_gpu_blocks: 27_000 });
 let gpu = trained_physics(#{ coefficients: "blis.json", model: "llama-3.1-8b", gpu: "h100-sxm" });
-let w = poisson(#{ rate: param("rate"), count: 60, prompt_tokens: lognormal(400, 350), output_tokens: lognormal(80, 50) });
+let w = poisson(#{ rate: param("rate", "8/s"), count: 60, prompt_tokens: lognormal(400, 350), output_tokens: lognormal(80, 50) });
 run(#{ workloads: [w], cluster: cluster(#{ engines: pool(#{ engine: e, latency: gpu }) }) });
 "#;
         fs::create_dir(self.folder.path().join("loads")).expect("the folder is writable");
@@ -172,6 +172,9 @@ run(#{ workloads: [w], cluster: cluster(#{ engines: pool(#{ engine: e, latency: 
             self.folder.write(&format!("loads/{table}"), csv("ttft_ms,e2e_ms", 1.0));
             self.folder.write(mapped, csv("first,total", 1e3));
         }
+        // The reader's own, with any model.
+        fs::copy(root().join("docs/tutorials/first.rhai"), self.folder.path().join("capacity.rhai"))
+            .expect("the folder is writable");
         self.folder.write("gates.toml", "[gates]\n\"itl mean\" = \"< 40%\"\n");
         let _ = self.vcr(&["fit", "requests.csv", "--engine", "num_gpu_blocks: 27_000", "-o", "model.json"]);
     }

@@ -76,16 +76,14 @@ fn times_between_tokens_stand_in_for_the_end() {
         assert!(error(&found, name).abs() < 1e-4, "{name}: {found:#}");
     }
     // With first tokens alone nothing is known of the others, rather than that they take no time.
-    let bare = ["arrival_ms", "prompt_tokens", "output_tokens", "ttft_ms"];
-    folder.write(
-        "bare.jsonl",
-        jsonl(rows.iter().map(|row| bare.iter().map(|name| (*name, row[*name].clone())).collect())),
-    );
-    let found = predicted(&folder, "bare.jsonl", &[]);
+    let bare = csv(&rows, &COLUMNS);
+    let bare = bare.lines().filter_map(|line| Some(format!("{}\n", line.rsplit_once(',')?.0)));
+    folder.write("bare.csv", bare.collect::<String>());
+    let found = predicted(&folder, "bare.csv", &[]);
     let metrics: Vec<&Value> =
         found["comparisons"].as_array().expect("an array").iter().map(|each| &each["metric"]).collect();
     assert!(metrics.iter().all(|metric| **metric == "ttft"), "{found:#}");
-    let fit = ["fit", "bare.jsonl", "--engine", ENGINE, "-o", "model.json"];
+    let fit = ["fit", "bare.csv", "--engine", ENGINE, "-o", "model.json"];
     folder.vcr(&fit).failed(2, &["no request has a time between tokens: expected both `ttft` and `e2e`"]);
     assert!(!folder.path().join("model.json").exists());
 }
@@ -120,9 +118,10 @@ fn prompts_that_share_a_beginning_are_found_in_the_cache() {
     let title = String::from("cached_tokens");
     let lines = lines.lines().zip(std::iter::once(&title).chain(&cached));
     folder.write("cached.csv", lines.map(|(line, cached)| format!("{line},{cached}\n")).collect::<String>());
-    for input in ["hash_ids.jsonl", "prompt_token_ids.jsonl", "cached.csv"] {
+    // Lengths alone do not say which of two requests at once computes what they share.
+    for (input, most) in [("hash_ids.jsonl", 0.01), ("prompt_token_ids.jsonl", 0.01), ("cached.csv", 0.1)] {
         let found = predicted(&folder, input, &["--block-size", "16"]);
-        assert!(error(&found, "ttft mean").abs() < 0.01, "{input}: {found:#}");
+        assert!(error(&found, "ttft mean").abs() < most, "{input}: {found:#}");
     }
     let found = predicted(&folder, "none.csv", &[]);
     assert!(error(&found, "ttft mean") > 0.2, "{found:#}");

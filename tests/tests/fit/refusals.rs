@@ -78,8 +78,12 @@ fn engines_that_cannot_have_served_the_requests_are_refused() {
     table(&folder, "a.csv", &["-e", "count=60"]);
     let small = format!("{ENGINE}, max_num_seqs: 4");
     refused(&folder, &["--engine", &small], &["were decoded at once, the engine takes 4", "`max_num_seqs`"]);
-    refused(&folder, &["--engine", "num_gpu_blocks: 4"], &["invalid engine settings"]);
-    refused(&folder, &["--engine", "max_num_seq: 4"], &["no option `max_num_seq`", "did you mean `max_num_seqs`?"]);
+    refused(
+        &folder,
+        &["--engine", "num_gpu_blocks: 4"],
+        &["no request could run", "more KV blocks than the engine has"],
+    );
+    refused(&folder, &["--engine", "max_num_seq: 4"], &["`engine` has no option `max_num_seq`"]);
     refused(&folder, &["--engine", "max_num_seqs"], &["--engine"]);
     refused(&folder, &["--engine", r#"fixed(#{ step: "1ms" })"#], &["--engine"]);
     refused(&folder, &[], &["the engine is not known", "--engine 'num_gpu_blocks: 27_000"]);

@@ -49,7 +49,8 @@ pub(crate) struct MeasurementArgs {
     #[arg(long, value_name = "FORMAT", help_heading = "Input")]
     pub(crate) from: Option<Format>,
 
-    /// Name a column of a table: `ttft_ms=first_token`. The unit is part of the name: _ns, _us, _ms or _s.
+    /// Name a column of a table: `ttft_ms=first_token`. The unit is part of the name: _ns, _us, _ms or _s. Inputs
+    /// are then tables, unless --from says otherwise.
     #[arg(long, value_name = "NAME=COLUMN", help_heading = "Input", value_parser = column)]
     pub(crate) map: Vec<(String, String)>,
 
