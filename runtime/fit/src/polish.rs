@@ -72,17 +72,30 @@ pub(crate) fn loss(measurements: &Measurements, simulation: &Simulation) -> f64 
 }
 
 /// What the search minimises.
-struct Problem<F>(RefCell<F>);
+struct Problem<'f, F> {
+    loss: RefCell<F>,
+    /// The first error: the solver takes none at its first simplex.
+    failure: &'f RefCell<Option<FitError>>,
+}
 
-impl<F: FnMut(&Scales) -> Result<f64, FitError>> CostFunction for Problem<F> {
+impl<F: FnMut(&Scales) -> Result<f64, FitError>> CostFunction for Problem<'_, F> {
     type Param = Vec<f64>;
     type Output = f64;
 
     fn cost(&self, at: &Vec<f64>) -> Result<f64, Error> {
+        if self.failure.borrow().is_some() {
+            return Ok(f64::MAX);
+        }
         let mut scales = [0.0; 4];
         scales.copy_from_slice(at);
         let stiffness: f64 = scales.iter().map(|scale| scale * scale).sum::<f64>() * STIFFNESS;
-        Ok((self.0.borrow_mut())(&scales)? + stiffness)
+        match (self.loss.borrow_mut())(&scales) {
+            Ok(loss) => Ok(loss + stiffness),
+            Err(error) => {
+                *self.failure.borrow_mut() = Some(error);
+                Ok(f64::MAX)
+            }
+        }
     }
 }
 
@@ -98,13 +111,14 @@ pub(crate) fn search(loss: impl FnMut(&Scales) -> Result<f64, FitError>) -> Resu
         corner[index] = size;
         simplex.push(corner);
     }
-    let solver = NelderMead::new(simplex);
-    let executor = Executor::new(Problem(RefCell::new(loss)), solver);
+    let failure = RefCell::new(None);
+    let problem = Problem { loss: RefCell::new(loss), failure: &failure };
+    let executor = Executor::new(problem, NelderMead::new(simplex));
     let solved = executor.configure(|state| state.max_iters(MAX_ITERATIONS)).run();
-    let mut solved = solved.map_err(|error| match error.downcast::<FitError>() {
-        Ok(error) => error,
-        Err(error) => FitError::NoFit(error.to_string()),
-    })?;
+    if let Some(error) = failure.take() {
+        return Err(error);
+    }
+    let mut solved = solved.map_err(|error| FitError::NoFit(error.to_string()))?;
     let mut scales = [0.0; 4];
     if let Some(best) = solved.state.take_best_param() {
         scales.copy_from_slice(&best);

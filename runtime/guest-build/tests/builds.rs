@@ -23,6 +23,7 @@ fn the_guests_of_this_repository_build() {
     let shipped = [
         "chaos",
         "fair-share",
+        "fitted",
         "json-tokens",
         "prefix-affinity",
         "roofline",
