@@ -79,6 +79,7 @@ fn copy_sources(to: &Path) {
         "wit",
         "runtime/core",
         "runtime/policy",
+        "runtime/fitted",
         "runtime/roofline",
         "runtime/routing",
         "runtime/scaling",

@@ -172,6 +172,7 @@ run(#{ workloads: [w], cluster: cluster(#{ engines: pool(#{ engine: e, latency: 
             self.folder.write(&format!("loads/{table}"), csv("ttft_ms,e2e_ms", 1.0));
             self.folder.write(mapped, csv("first,total", 1e3));
         }
+        let _ = self.vcr(&["inspect", "convert", "requests.csv", "-o", "recorded.jsonl.zst"]);
         // The reader's own, with any model.
         fs::copy(root().join("docs/tutorials/first.rhai"), self.folder.path().join("capacity.rhai"))
             .expect("the folder is writable");

@@ -11,7 +11,7 @@ use crate::help::{with_comparison_exit_codes, with_plain_exit_codes};
 
 pub(crate) const FIT_EXAMPLES: &str = with_plain_exit_codes!(
     "Examples:
-  vcr fit capture.jsonl.zst --engine 'num_gpu_blocks: 27_000, max_num_seqs: 256' -o model.json
+  vcr fit recorded.jsonl.zst --engine 'num_gpu_blocks: 27_000, max_num_seqs: 256' -o model.json
   vcr fit requests.csv --engine '--num-gpu-blocks 27000' --shape llama-3.1-8b -o model.json
   vcr fit low.csv high.csv --map ttft_s=first --map e2e_s=total --engine 'num_gpu_blocks: 27_000' -o model.json
   vcr fit run.jsonl --engine 'num_gpu_blocks: 27_000' --infer max_num_seqs -o model.json
@@ -28,7 +28,7 @@ pub(crate) const CALIBRATE_EXAMPLES: &str = with_comparison_exit_codes!(
   vcr calibrate model.json other-load.csv
   vcr calibrate model.json loads/ --gates gates.toml --html calibration.html
   vcr calibrate model.json run.jsonl --gate 'ttft p50 < 10%' --gate 'itl mean < 5%'
-  vcr calibrate --fit low.csv --predict high.csv --engine 'num_gpu_blocks: 27_000'
+  vcr calibrate --fit requests.csv --predict other-load.csv --engine 'num_gpu_blocks: 27_000'
   vcr calibrate --leave-one-out loads/ --engine 'num_gpu_blocks: 27_000' --json
 
 Without --engine, the engine settings of the model file are used.
