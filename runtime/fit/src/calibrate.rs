@@ -153,25 +153,41 @@ fn interference(measurements: &Measurements, simulation: &Simulation) -> Option<
     let mut gaps: Vec<u64> =
         measurements.requests().iter().flat_map(|request| request.gaps_ns.iter().copied()).collect();
     gaps.sort_unstable();
-    let band = |median_ns: f64, each: &mut dyn FnMut(&mut dyn FnMut(u64, u64))| {
-        let (mut count, mut above, mut sum_ns) = (0.0, 0.0, 0.0);
-        each(&mut |gap_ns, times| {
-            count += times as f64;
-            if gap_ns as f64 > 1.5 * median_ns {
-                above += times as f64;
-                sum_ns += gap_ns as f64 * times as f64;
-            }
-        });
-        (above / f64::max(count, 1.0), sum_ns / f64::max(above, 1.0) / median_ns)
-    };
     let measured_median_ns = *gaps.get(gaps.len() / 2)? as f64;
     let simulated = &simulation.report.token_gaps_ns;
-    let simulated_median_ns = simulated.percentile(50.0)? as f64;
-    let (measured_share, measured_factor) =
-        band(measured_median_ns, &mut |give| gaps.iter().for_each(|gap_ns| give(*gap_ns, 1)));
-    let (simulated_share, simulated_factor) =
-        band(simulated_median_ns, &mut |give| simulated.for_each(|gap_ns, times| give(gap_ns, times)));
+    let mut measured = Band::above(measured_median_ns);
+    gaps.iter().for_each(|gap_ns| measured.add(*gap_ns, 1));
+    let mut predicted = Band::above(simulated.percentile(50.0)? as f64);
+    simulated.for_each(|gap_ns, times| predicted.add(gap_ns, times));
+    let (measured_share, measured_factor) = measured.share_and_factor();
+    let (simulated_share, simulated_factor) = predicted.share_and_factor();
     Some(Interference { measured_share, simulated_share, measured_factor, simulated_factor })
+}
+
+/// Gaps, and those among them that are well above their median.
+struct Band {
+    median_ns: f64,
+    count: f64,
+    above: f64,
+    above_ns: f64,
+}
+
+impl Band {
+    fn above(median_ns: f64) -> Self {
+        Self { median_ns, count: 0.0, above: 0.0, above_ns: 0.0 }
+    }
+
+    fn add(&mut self, gap_ns: u64, times: u64) {
+        self.count += times as f64;
+        if gap_ns as f64 > 1.5 * self.median_ns {
+            self.above += times as f64;
+            self.above_ns += gap_ns as f64 * times as f64;
+        }
+    }
+
+    fn share_and_factor(&self) -> (f64, f64) {
+        (self.above / self.count.max(1.0), self.above_ns / self.above.max(1.0) / self.median_ns)
+    }
 }
 
 /// The share of the step time that is extrapolated.

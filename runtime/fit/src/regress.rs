@@ -88,8 +88,8 @@ fn normal_equations(
         let size = residual(observation, values).abs() / error;
         let huber = if size > HUBER { HUBER / size } else { 1.0 };
         let weight = share * observation.weight * huber / (error * error);
-        for index in 0..PARAMETERS {
-            scaled[index] = observation.row[index] * prior.spread[index] / observation.scale_ns;
+        for ((scaled, amount), spread) in scaled.iter_mut().zip(&observation.row).zip(&prior.spread) {
+            *scaled = amount * spread / observation.scale_ns;
         }
         for left in 0..PARAMETERS {
             if scaled[left] == 0.0 {

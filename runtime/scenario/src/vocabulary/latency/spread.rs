@@ -31,6 +31,6 @@ fn spec(step_ns: u64, arrival_ns: u64, percent: u64) -> LatencySpec {
             let of_100 = 100 - percent + seed::mix(draw_seed) % (2 * percent + 1);
             spec(step_ns * of_100 / 100, arrival_ns * of_100 / 100, percent)
         })),
-        ..LatencySpec::new(Arc::new(move |_seat| Ok(Box::new(model.clone()))))
+        ..LatencySpec::new(Arc::new(move |_context| Ok(Box::new(model))))
     }
 }
