@@ -149,7 +149,7 @@ pub(crate) struct CalibrateArgs {
     #[arg(long, value_name = "GATE", help_heading = "Gates")]
     pub(crate) gate: Vec<Gate>,
 
-    /// Limits in a TOML file, as a table [gates] with entries such as "ttft p50" = "< 10%".
+    /// Limits in a TOML file: a table `gates` with entries such as "ttft p50" = "< 10%".
     #[arg(long, value_name = "FILE", help_heading = "Gates")]
     pub(crate) gates: Option<PathBuf>,
 
