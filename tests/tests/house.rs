@@ -18,6 +18,7 @@ const MAY_DEPEND_ON: &[(&str, &[&str])] = &[
     ("vcr-block-hash", &[]),
     ("vcr-finish-reason", &[]),
     ("vcr-wire", &["vcr-finish-reason"]),
+    ("vcr-text", &["vcr-random"]),
     ("vcr-guest-build", &[]),
     ("vcr-guest-template", &[]),
     ("vcr-guest-harness", &[]),
@@ -77,6 +78,18 @@ const MAY_DEPEND_ON: &[(&str, &[&str])] = &[
         &["vcr-block-hash", "vcr-core", "vcr-input", "vcr-random", "vcr-replay", "vcr-trace", "vcr-units", "vcr-wire"],
     ),
     ("vcr-control", &["vcr-live"]),
+    (
+        "vcr-frontend",
+        &[
+            "vcr-core",
+            "vcr-finish-reason",
+            "vcr-live",
+            "vcr-random",
+            "vcr-text",
+            "vcr-units",
+            "vcr-wire",
+        ],
+    ),
     ("vcr-record", &["vcr-output", "vcr-trace", "vcr-wire"]),
     (
         "vcr",
@@ -88,6 +101,7 @@ const MAY_DEPEND_ON: &[(&str, &[&str])] = &[
             "vcr-dynamo",
             "vcr-fit",
             "vcr-fitted",
+            "vcr-frontend",
             "vcr-guest",
             "vcr-guest-build",
             "vcr-guest-template",
@@ -102,6 +116,7 @@ const MAY_DEPEND_ON: &[(&str, &[&str])] = &[
             "vcr-scenario",
             "vcr-steplog",
             "vcr-tables",
+            "vcr-text",
             "vcr-timing",
             "vcr-trace",
             "vcr-units",
@@ -125,16 +140,19 @@ const ONLY_USER: &[(&str, &str)] = &[
     ("prost", "vcr-import"),
     ("tokenizers", "vcr-import"),
     ("ndarray-npy", "vcr-timing"),
-    ("axum", "vcr-control"),
-    ("hyper", "vcr-control"),
-    ("prometheus-client", "vcr-control"),
     ("rmp", "vcr-wire"),
     ("zmq", "vcr-wire"),
 ];
 
 /// Outside crates that a few of ours may use.
-const FEW_USERS: &[(&str, &[&str])] =
-    &[("parquet", &["vcr-import", "vcr-tables"]), ("tokio", &["vcr-control", "vcr-registry"])];
+const FEW_USERS: &[(&str, &[&str])] = &[
+    ("axum", &["vcr-control", "vcr-frontend"]),
+    ("hyper", &["vcr-control", "vcr-frontend"]),
+    ("parquet", &["vcr-import", "vcr-tables"]),
+    ("prometheus-client", &["vcr-control", "vcr-frontend"]),
+    ("tokenizers", &["vcr-import", "vcr-text"]),
+    ("tokio", &["vcr-control", "vcr-frontend", "vcr-registry"]),
+];
 
 /// A crate of the workspace.
 struct Package {

@@ -1,0 +1,2 @@
+//! The frontend of `vcr serve`: vLLM's OpenAI-compatible HTTP server, in the same
+//! process as the live engines.

@@ -1,0 +1,2 @@
+//! The text of a model: tokenizers, chat templates, incremental detokenization and
+//! drawn text.
