@@ -1,0 +1,240 @@
+//! Messages requests as chat-completion requests.
+
+use serde_json::{Map, Value, json};
+
+use crate::dialects::{InvalidRequest, copy, given, list, text};
+
+/// The chat-completion request that has the same meaning.
+///
+/// # Errors
+/// When a field is missing or of another shape.
+pub fn chat_request(request: &Value) -> Result<Value, InvalidRequest> {
+    if !request.is_object() {
+        return Err(InvalidRequest::new("request", "expected an object"));
+    }
+    let mut chat = Map::new();
+    // Everything that this API does not define is vLLM's own, and passed on.
+    copy(request, &["model", "stream", "temperature", "top_p", "top_k", "seed", "priority", "cache_salt"], &mut chat);
+    copy(request, &["kv_transfer_params", "chat_template_kwargs", "ignore_eos", "min_tokens"], &mut chat);
+    let max_tokens =
+        given(request, "max_tokens").ok_or_else(|| InvalidRequest::new("max_tokens", "expected a number"))?;
+    chat.insert("max_completion_tokens".to_owned(), max_tokens.clone());
+    if let Some(stop) = given(request, "stop_sequences") {
+        chat.insert("stop".to_owned(), stop.clone());
+    }
+    chat.insert("messages".to_owned(), Value::Array(messages(request)?));
+    if let Some(tools) = given(request, "tools") {
+        let tools: Vec<Value> = list(tools, "tools")?.iter().map(tool).collect();
+        chat.insert("tools".to_owned(), Value::Array(tools));
+        chat.insert("tool_choice".to_owned(), tool_choice(given(request, "tool_choice"))?);
+    }
+    if request["stream"] == true {
+        chat.insert("stream_options".to_owned(), json!({ "include_usage": true, "continuous_usage_stats": true }));
+    }
+    Ok(Value::Object(chat))
+}
+
+fn messages(request: &Value) -> Result<Vec<Value>, InvalidRequest> {
+    let mut out = Vec::new();
+    if let Some(system) = given(request, "system") {
+        out.push(json!({ "role": "system", "content": system_text(system)? }));
+    }
+    let messages =
+        given(request, "messages").ok_or_else(|| InvalidRequest::new("messages", "expected a list of messages"))?;
+    for (index, message) in list(messages, "messages")?.iter().enumerate() {
+        let place = format!("messages[{index}]");
+        let role = message["role"].as_str().unwrap_or_default();
+        let content = &message["content"];
+        match (role, content) {
+            ("user" | "assistant" | "system", Value::String(_)) => {
+                out.push(json!({ "role": role, "content": content }));
+            }
+            ("user" | "system", _) => user(list(content, &format!("{place}.content"))?, role, &place, &mut out)?,
+            ("assistant", _) => out.push(assistant(list(content, &format!("{place}.content"))?, &place)?),
+            _ => return Err(InvalidRequest::new(format!("{place}.role"), "expected `user` or `assistant`")),
+        }
+    }
+    Ok(out)
+}
+
+fn system_text(system: &Value) -> Result<String, InvalidRequest> {
+    if let Some(text) = system.as_str() {
+        return Ok(text.to_owned());
+    }
+    let blocks = list(system, "system")?;
+    let texts: Result<Vec<&str>, _> = blocks.iter().map(|block| text(&block["text"], "system[].text")).collect();
+    Ok(texts?.join(""))
+}
+
+/// The blocks of a user's turn. Results of tools are messages of their own, before
+/// what the user says to them.
+fn user(blocks: &[Value], role: &str, place: &str, out: &mut Vec<Value>) -> Result<(), InvalidRequest> {
+    let mut parts = Vec::new();
+    for (index, block) in blocks.iter().enumerate() {
+        let param = format!("{place}.content[{index}]");
+        match block["type"].as_str() {
+            Some("text") => {
+                parts.push(json!({ "type": "text", "text": text(&block["text"], &format!("{param}.text"))? }));
+            }
+            Some("image") => {
+                parts
+                    .push(json!({ "type": "image_url", "image_url": { "url": image_url(&block["source"], &param)? } }));
+            }
+            Some("tool_result") => out.push(json!({
+                "role": "tool",
+                "tool_call_id": text(&block["tool_use_id"], &format!("{param}.tool_use_id"))?,
+                "content": result_text(&block["content"], &param)?,
+            })),
+            _ => return Err(InvalidRequest::new(format!("{param}.type"), "expected `text`, `image` or `tool_result`")),
+        }
+    }
+    match parts.as_slice() {
+        [] => {}
+        [only] if only["type"] == "text" => out.push(json!({ "role": role, "content": only["text"] })),
+        _ => out.push(json!({ "role": role, "content": parts })),
+    }
+    Ok(())
+}
+
+fn image_url(source: &Value, param: &str) -> Result<String, InvalidRequest> {
+    match source["type"].as_str() {
+        Some("url") => Ok(text(&source["url"], &format!("{param}.source.url"))?.to_owned()),
+        Some("base64") => {
+            let media = source["media_type"].as_str().unwrap_or("image/png");
+            Ok(format!("data:{media};base64,{}", text(&source["data"], &format!("{param}.source.data"))?))
+        }
+        _ => Err(InvalidRequest::new(format!("{param}.source.type"), "expected `url` or `base64`")),
+    }
+}
+
+fn result_text(content: &Value, param: &str) -> Result<String, InvalidRequest> {
+    match content {
+        Value::Null => Ok(String::new()),
+        Value::String(text) => Ok(text.clone()),
+        blocks => {
+            let blocks = list(blocks, &format!("{param}.content"))?;
+            Ok(blocks.iter().filter_map(|block| block["text"].as_str()).collect::<Vec<_>>().join("\n"))
+        }
+    }
+}
+
+fn assistant(blocks: &[Value], place: &str) -> Result<Value, InvalidRequest> {
+    let (mut said, mut reasoning, mut calls) = (String::new(), String::new(), Vec::new());
+    for (index, block) in blocks.iter().enumerate() {
+        let param = format!("{place}.content[{index}]");
+        match block["type"].as_str() {
+            Some("text") => said.push_str(text(&block["text"], &format!("{param}.text"))?),
+            Some("thinking") => reasoning.push_str(text(&block["thinking"], &format!("{param}.thinking"))?),
+            Some("redacted_thinking") => {}
+            Some("tool_use") => calls.push(json!({
+                "id": text(&block["id"], &format!("{param}.id"))?,
+                "type": "function",
+                "function": {
+                    "name": text(&block["name"], &format!("{param}.name"))?,
+                    "arguments": block["input"].to_string(),
+                },
+            })),
+            _ => return Err(InvalidRequest::new(format!("{param}.type"), "expected `text`, `thinking` or `tool_use`")),
+        }
+    }
+    let mut message = Map::new();
+    message.insert("role".to_owned(), json!("assistant"));
+    message.insert("content".to_owned(), if said.is_empty() && !calls.is_empty() { Value::Null } else { json!(said) });
+    if !reasoning.is_empty() {
+        message.insert("reasoning".to_owned(), json!(reasoning));
+    }
+    if !calls.is_empty() {
+        message.insert("tool_calls".to_owned(), Value::Array(calls));
+    }
+    Ok(Value::Object(message))
+}
+
+fn tool(tool: &Value) -> Value {
+    let mut function = Map::new();
+    copy(tool, &["name", "description"], &mut function);
+    function.insert("parameters".to_owned(), given(tool, "input_schema").cloned().unwrap_or_else(|| json!({})));
+    json!({ "type": "function", "function": function })
+}
+
+fn tool_choice(choice: Option<&Value>) -> Result<Value, InvalidRequest> {
+    let Some(choice) = choice else { return Ok(json!("auto")) };
+    match choice["type"].as_str() {
+        Some("auto") => Ok(json!("auto")),
+        Some("any") => Ok(json!("required")),
+        Some("none") => Ok(json!("none")),
+        Some("tool") => {
+            let name = text(&choice["name"], "tool_choice.name")?;
+            Ok(json!({ "type": "function", "function": { "name": name } }))
+        }
+        _ => Err(InvalidRequest::new("tool_choice.type", "expected `auto`, `any`, `tool` or `none`")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_conversation_with_tools_becomes_chat_messages() {
+        let request = json!({
+            "model": "sim", "max_tokens": 50, "stream": true, "system": [{ "type": "text", "text": "Be brief." }],
+            "stop_sequences": ["END"],
+            "messages": [
+                { "role": "user", "content": "Weather?" },
+                { "role": "assistant", "content": [
+                    { "type": "text", "text": "Let me look." },
+                    { "type": "tool_use", "id": "toolu_1", "name": "weather", "input": { "city": "Bonn" } },
+                ] },
+                { "role": "user", "content": [
+                    { "type": "tool_result", "tool_use_id": "toolu_1", "content": [{ "type": "text", "text": "rain" }] },
+                    { "type": "text", "text": "And tomorrow?" },
+                ] },
+            ],
+            "tools": [{ "name": "weather", "description": "of a city", "input_schema": { "type": "object" } }],
+            "tool_choice": { "type": "any" },
+        });
+        let expected = json!({
+            "model": "sim", "max_completion_tokens": 50, "stream": true, "stop": ["END"],
+            "stream_options": { "include_usage": true, "continuous_usage_stats": true },
+            "messages": [
+                { "role": "system", "content": "Be brief." },
+                { "role": "user", "content": "Weather?" },
+                { "role": "assistant", "content": "Let me look.", "tool_calls": [{
+                    "id": "toolu_1", "type": "function",
+                    "function": { "name": "weather", "arguments": "{\"city\":\"Bonn\"}" },
+                }] },
+                { "role": "tool", "tool_call_id": "toolu_1", "content": "rain" },
+                { "role": "user", "content": "And tomorrow?" },
+            ],
+            "tools": [{ "type": "function", "function": {
+                "name": "weather", "description": "of a city", "parameters": { "type": "object" },
+            } }],
+            "tool_choice": "required",
+        });
+        assert_eq!(chat_request(&request).expect("translatable"), expected);
+    }
+
+    #[test]
+    fn images_become_urls() {
+        let block = |source: Value| {
+            let content = json!([{ "type": "text", "text": "What?" }, { "type": "image", "source": source }]);
+            let request = json!({ "max_tokens": 1, "messages": [{ "role": "user", "content": content }] });
+            chat_request(&request).map(|chat| chat["messages"][0]["content"][1]["image_url"]["url"].clone())
+        };
+        let data = json!({ "type": "base64", "media_type": "image/jpeg", "data": "AAAA" });
+        assert_eq!(block(data).expect("an image"), "data:image/jpeg;base64,AAAA");
+        assert_eq!(block(json!({ "type": "url", "url": "http://a/b.png" })).expect("an image"), "http://a/b.png");
+        let error = block(json!({ "type": "file" })).expect_err("files are not supported");
+        assert_eq!(error.param.as_deref(), Some("messages[0].content[1].source.type"));
+    }
+
+    #[test]
+    fn what_is_missing_is_named() {
+        let message_of = |request: Value| chat_request(&request).expect_err("incomplete").message;
+        assert_eq!(message_of(json!({ "messages": [] })), "invalid max_tokens: expected a number");
+        assert_eq!(message_of(json!({ "max_tokens": 1 })), "invalid messages: expected a list of messages");
+        let role = json!({ "max_tokens": 1, "messages": [{ "role": "robot", "content": "" }] });
+        assert_eq!(message_of(role), "invalid messages[0].role: expected `user` or `assistant`");
+        assert_eq!(message_of(json!([])), "invalid request: expected an object");
+    }
+}

@@ -1,0 +1,64 @@
+//! The other languages of the frontend: Anthropic's Messages and OpenAI's Responses.
+//!
+//! Both are translations, as in vLLM: a request becomes one for chat completions, and
+//! the chat completion, or its stream of chunks, becomes the answer. Nothing here knows
+//! engines, HTTP or time; ids and times are arguments, so the same input has the same
+//! output.
+
+pub mod anthropic;
+mod chat;
+pub mod responses;
+
+pub use chat::{ChatAnswer, ChatDelta, ToolCall, ToolCallDelta, Usage};
+
+use serde_json::Value;
+
+/// A request that cannot be translated: HTTP status 400.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{message}")]
+pub struct InvalidRequest {
+    /// The problem, for the user.
+    pub message: String,
+    /// The parameter concerned, such as `messages[2].content`.
+    pub param: Option<String>,
+}
+
+impl InvalidRequest {
+    fn new(param: impl Into<String>, problem: impl std::fmt::Display) -> Self {
+        let param = param.into();
+        Self { message: format!("invalid {param}: {problem}"), param: Some(param) }
+    }
+}
+
+/// One server-sent event.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Event {
+    /// Its name, on the `event:` line.
+    pub name: &'static str,
+    /// Its JSON, on the `data:` line.
+    pub data: Value,
+}
+
+/// A JSON string, or an error that names its place.
+fn text<'a>(value: &'a Value, param: &str) -> Result<&'a str, InvalidRequest> {
+    value.as_str().ok_or_else(|| InvalidRequest::new(param, "expected a string"))
+}
+
+/// A JSON list, or an error that names its place.
+fn list<'a>(value: &'a Value, param: &str) -> Result<&'a [Value], InvalidRequest> {
+    value.as_array().map(Vec::as_slice).ok_or_else(|| InvalidRequest::new(param, "expected a list"))
+}
+
+/// A field that is there and not null.
+fn given<'a>(value: &'a Value, field: &str) -> Option<&'a Value> {
+    value.get(field).filter(|value| !value.is_null())
+}
+
+/// Copies the fields that mean the same in both languages.
+fn copy(from: &Value, names: &[&str], to: &mut serde_json::Map<String, Value>) {
+    for name in names {
+        if let Some(value) = given(from, name) {
+            to.insert((*name).to_owned(), value.clone());
+        }
+    }
+}

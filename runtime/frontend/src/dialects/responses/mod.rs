@@ -1,0 +1,168 @@
+//! OpenAI's Responses API: `POST /v1/responses`.
+
+mod request;
+mod stream;
+
+pub use request::{chat_request, input_messages};
+pub use stream::ResponseStream;
+
+use serde_json::{Map, Value, json};
+
+use super::{ChatAnswer, Usage, copy, given};
+
+/// What a response has of its request and of the server.
+#[derive(Clone, Debug)]
+pub struct ResponseHead {
+    /// Its id, which begins with `resp_`.
+    pub id: String,
+    /// Seconds since 1970.
+    pub created_at: u64,
+    /// The model's name.
+    pub model: String,
+    /// The fields that the response repeats.
+    repeated: Map<String, Value>,
+}
+
+impl ResponseHead {
+    /// Of a request.
+    #[must_use]
+    pub fn new(id: impl Into<String>, created_at: u64, model: impl Into<String>, request: &Value) -> Self {
+        let mut repeated = Map::new();
+        for (name, default) in [
+            ("instructions", Value::Null),
+            ("max_output_tokens", Value::Null),
+            ("metadata", Value::Null),
+            ("parallel_tool_calls", json!(true)),
+            ("previous_response_id", Value::Null),
+            ("reasoning", Value::Null),
+            ("service_tier", json!("auto")),
+            ("temperature", json!(1.0)),
+            ("text", Value::Null),
+            ("tool_choice", json!("auto")),
+            ("tools", json!([])),
+            ("top_p", json!(1.0)),
+            ("truncation", json!("disabled")),
+            ("user", Value::Null),
+        ] {
+            repeated.insert(name.to_owned(), given(request, name).cloned().unwrap_or(default));
+        }
+        Self { id: id.into(), created_at, model: model.into(), repeated }
+    }
+
+    /// The id of an output item, `prefix` and the place among the response's items.
+    fn item_id(&self, prefix: &str, index: usize) -> String {
+        let own = self.id.strip_prefix("resp_").unwrap_or(&self.id);
+        format!("{prefix}_{own}_{index}")
+    }
+
+    fn object(&self, status: &str, output: &[Value], usage: Option<Usage>, is_cut: bool) -> Value {
+        let mut object = Map::new();
+        for (name, value) in [
+            ("id", json!(self.id)),
+            ("object", json!("response")),
+            ("created_at", json!(self.created_at)),
+            ("status", json!(status)),
+            ("model", json!(self.model)),
+            ("output", json!(output)),
+            ("error", Value::Null),
+            ("incomplete_details", if is_cut { json!({ "reason": "max_output_tokens" }) } else { Value::Null }),
+            ("usage", usage.map_or(Value::Null, usage_object)),
+        ] {
+            object.insert(name.to_owned(), value);
+        }
+        let names: Vec<&str> = self.repeated.keys().map(String::as_str).collect();
+        copy(&Value::Object(self.repeated.clone()), &names, &mut object);
+        for name in self.repeated.keys() {
+            object.entry(name.clone()).or_insert(Value::Null);
+        }
+        Value::Object(object)
+    }
+}
+
+/// The answer to a request that does not stream.
+#[must_use]
+pub fn response(head: &ResponseHead, answer: &ChatAnswer) -> Value {
+    let is_cut = answer.finish_reason.as_deref() == Some("length");
+    let mut output = Vec::new();
+    if let Some(reasoning) = &answer.reasoning {
+        output.push(reasoning_item(&head.item_id("rs", output.len()), reasoning));
+    }
+    if answer.content.is_some() || answer.tool_calls.is_empty() {
+        let status = if is_cut { "incomplete" } else { "completed" };
+        let text = answer.content.as_deref().unwrap_or_default();
+        output.push(message_item(&head.item_id("msg", output.len()), status, &[text_part(text)]));
+    }
+    for call in &answer.tool_calls {
+        let id = head.item_id("fc", output.len());
+        output.push(call_item(&id, &call.id, &call.name, &call.arguments, "completed"));
+    }
+    head.object(if is_cut { "incomplete" } else { "completed" }, &output, Some(answer.usage), is_cut)
+}
+
+fn text_part(text: &str) -> Value {
+    json!({ "type": "output_text", "text": text, "annotations": [], "logprobs": null })
+}
+
+fn message_item(id: &str, status: &str, content: &[Value]) -> Value {
+    json!({ "id": id, "type": "message", "role": "assistant", "status": status, "content": content })
+}
+
+fn reasoning_item(id: &str, text: &str) -> Value {
+    let content = json!([{ "type": "reasoning_text", "text": text }]);
+    json!({ "id": id, "type": "reasoning", "summary": [], "content": content, "status": null })
+}
+
+fn call_item(id: &str, call_id: &str, name: &str, arguments: &str, status: &str) -> Value {
+    json!({
+        "id": id, "type": "function_call", "call_id": call_id, "name": name, "arguments": arguments, "status": status,
+    })
+}
+
+fn usage_object(usage: Usage) -> Value {
+    json!({
+        "input_tokens": usage.prompt_tokens,
+        "input_tokens_details": { "cached_tokens": usage.cached_tokens },
+        "output_tokens": usage.completion_tokens,
+        "output_tokens_details": { "reasoning_tokens": usage.reasoning_tokens },
+        "total_tokens": usage.prompt_tokens + usage.completion_tokens,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::dialects::ToolCall;
+
+    fn head() -> ResponseHead {
+        ResponseHead::new("resp_7", 5, "sim", &json!({ "temperature": 0.5, "max_output_tokens": 9 }))
+    }
+
+    #[test]
+    fn a_response_repeats_its_request_and_lists_items() {
+        let answer = ChatAnswer {
+            content: Some("Hi".to_owned()),
+            tool_calls: vec![ToolCall { id: "call_1".into(), name: "f".into(), arguments: "{}".into() }],
+            finish_reason: Some("tool_calls".to_owned()),
+            usage: Usage { prompt_tokens: 3, cached_tokens: 1, completion_tokens: 2, reasoning_tokens: 0 },
+            ..ChatAnswer::default()
+        };
+        let response = response(&head(), &answer);
+        assert_eq!(response["status"], "completed");
+        assert_eq!(response["temperature"], 0.5);
+        assert_eq!(response["max_output_tokens"], 9);
+        assert_eq!(response["tools"], json!([]));
+        assert_eq!(response["output"][0]["content"][0]["text"], "Hi");
+        assert_eq!(response["output"][1]["call_id"], "call_1");
+        assert_eq!(response["usage"]["total_tokens"], 5);
+        assert_eq!(response["incomplete_details"], Value::Null);
+    }
+
+    #[test]
+    fn an_answer_cut_at_its_limit_is_incomplete() {
+        let answer = ChatAnswer { finish_reason: Some("length".to_owned()), ..ChatAnswer::default() };
+        let response = response(&head(), &answer);
+        assert_eq!(response["status"], "incomplete");
+        assert_eq!(response["incomplete_details"]["reason"], "max_output_tokens");
+        assert_eq!(response["output"][0]["status"], "incomplete");
+    }
+}
