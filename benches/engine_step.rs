@@ -20,8 +20,8 @@ const STEPS: usize = 480;
 const FEW_STEPS: usize = 24;
 /// Steps before that, for one block of every request.
 const WARM_UP_STEPS: usize = 18;
-/// Stretches that are measured together.
-const STRETCHES: usize = 8;
+/// Fast-forwards that are measured together.
+const FAST_FORWARDS: usize = 8;
 
 struct Counting;
 
@@ -83,7 +83,7 @@ fn decode_step(criterion: &mut Criterion) {
 
 fn skip(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("skip_256_running");
-    group.throughput(Throughput::Elements(RUNNING * (STRETCHES * Engine::MAX_PREDICTED_STEPS) as u64));
+    group.throughput(Throughput::Elements(RUNNING * (FAST_FORWARDS * Engine::MAX_PREDICTED_STEPS) as u64));
     for num_gpu_blocks in [40_000, 1_000_000] {
         group.bench_function(format!("{num_gpu_blocks} blocks"), |bencher| {
             let setup = || {
@@ -91,16 +91,16 @@ fn skip(criterion: &mut Criterion) {
                 engine.schedule();
                 engine
             };
-            let stretches = |mut engine: Engine| {
+            let fast_forwards = |mut engine: Engine| {
                 let mut steps = DecodeSteps::default();
-                for _ in 0..STRETCHES {
+                for _ in 0..FAST_FORWARDS {
                     engine.predict_decode_steps(Engine::MAX_PREDICTED_STEPS, &mut steps);
                     assert_eq!(steps.len(), Engine::MAX_PREDICTED_STEPS);
                     engine.decode_ahead(steps.len() as u32, &mut Counting);
                 }
                 engine
             };
-            bencher.iter_batched(setup, stretches, BatchSize::PerIteration);
+            bencher.iter_batched(setup, fast_forwards, BatchSize::PerIteration);
         });
     }
     group.finish();

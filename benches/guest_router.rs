@@ -2,7 +2,7 @@
 //!
 //! `prefix-affinity` chooses among 64 engines for prompts of 16 and of 512
 //! blocks; some of the engines have cached a part of each. Half of the requests
-//! before each have ended and are told. What finding the cached parts costs is
+//! before each have ended and are reported. What finding the cached parts costs is
 //! no part of it: the simulator does that before it asks.
 
 use criterion::{BenchmarkId, Criterion, criterion_group, criterion_main};

@@ -130,7 +130,7 @@ fn main() {
         let begin = Instant::now();
         chain(session, turn, &mut prompt);
         chains_ns += begin.elapsed().as_nanos() as u64;
-        let asked = Asked { prompt_tokens: prompt_tokens(turn), ..Asked::of_nobody(&prompt) };
+        let asked = Asked { prompt_tokens: prompt_tokens(turn), ..Asked::of_no_client(&prompt) };
         exact += u64::from(matches!(matcher.take(&asked), Match::Exact(_)));
     }
     let matching_ns = start.elapsed().as_nanos() as u64 - chains_ns;

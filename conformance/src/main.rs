@@ -1,7 +1,7 @@
 //! Drives an engine with vLLM's own client of engines, and says what held.
 //!
 //! The client is the one of a release, built by `conformance/run.sh`; the
-//! engine is any program that can be told where its frontend's handshake socket
+//! engine is any program that can be configured with where its frontend's handshake socket
 //! is. What a release's client cannot decode, it refuses, so every check here
 //! is also one of the messages' bytes.
 

@@ -54,7 +54,7 @@ pub fn fresh_prompt(length: usize) -> Vec<u32> {
     (0..length).map(|_| token()).collect()
 }
 
-/// A request for so many tokens, of which the likeliest is always taken.
+/// A request for N tokens, of which the likeliest is always taken.
 pub fn request(prompt: Vec<u32>, max_tokens: u32) -> EngineCoreRequest {
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     let params = EngineCoreSamplingParams { max_tokens, temperature: 0.0, ..EngineCoreSamplingParams::for_test() };

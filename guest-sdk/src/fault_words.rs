@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn a_host_that_does_not_keep_to_the_interface_is_told() {
+    fn a_host_that_does_not_keep_to_the_interface_is_reported() {
         let text = ["a".to_owned()];
         let cases: &[(&[u64], &[String], &str)] = &[
             (&[1, 2, 3], &[], "3 words, which is not a whole number of events"),
@@ -161,9 +161,9 @@ mod tests {
             (&[1, 1 << 32, 0, 0, 0, 0], &[], "sent 4294967296 in word 1"),
             (&[0, 0, 0, 0, 1 << 40, 0], &text, "the priority 1099511627776"),
         ];
-        for (events, texts, told) in cases {
-            let error = decide(&mut Checking(&[]), 99, 3, events, texts).expect_err(told);
-            assert!(error.contains(told), "{error}");
+        for (events, texts, expected) in cases {
+            let error = decide(&mut Checking(&[]), 99, 3, events, texts).expect_err(expected);
+            assert!(error.contains(expected), "{error}");
         }
     }
 }

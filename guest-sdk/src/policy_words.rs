@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn a_host_that_does_not_keep_to_the_interface_is_told() {
+    fn a_host_that_does_not_keep_to_the_interface_is_reported() {
         let cases: &[(&[u64], &[u32], &str)] = &[
             (&[1, 2, 3], &[], "3 and 0 words, which is not a whole number of events"),
             (&[], &[1], "0 and 1 words"),
@@ -174,9 +174,9 @@ mod tests {
             (&[2, 1 << 32, 0, 0, 0, 0, 0, 0], &[], "sent 4294967296 in word 1"),
             (&[0, 0, 0, 0, 0, 1 << 40, 0, 0], &[], "the priority 1099511627776"),
         ];
-        for (events, progress, told) in cases {
-            let error = Policy::new(Checking).decide(NUMBERS, events, progress).expect_err(told);
-            assert!(error.contains(told), "{error}");
+        for (events, progress, expected) in cases {
+            let error = Policy::new(Checking).decide(NUMBERS, events, progress).expect_err(expected);
+            assert!(error.contains(expected), "{error}");
         }
     }
 }

@@ -106,7 +106,7 @@ mod tests {
         assert!(single.price_step(0, &words).is_nan());
         assert_eq!(single.trouble(), error);
         assert_eq!(error, "step 3 is one too many");
-        assert_eq!(single.trouble(), "", "it was told");
+        assert_eq!(single.trouble(), "", "it was reported");
     }
 
     struct Silent;

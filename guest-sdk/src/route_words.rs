@@ -141,11 +141,11 @@ mod tests {
         let mut guest = Checking { answer: Ok(Choice::Worker(4)), ended: Vec::new() };
         let ended = [1, 4, 9, 0, 2, 0, 0, 1];
         assert_eq!(route(&mut guest, 99, &ended, &REQUEST, &[11, 12], &WORKERS), Ok(4));
-        let told = [
+        let expected = [
             EndedRequest { request: 1, worker: 4, output_tokens: 9, failed: false },
             EndedRequest { request: 2, worker: 0, output_tokens: 0, failed: true },
         ];
-        assert_eq!(guest.ended, told);
+        assert_eq!(guest.ended, expected);
         guest.answer = Ok(Choice::Shed);
         assert_eq!(route(&mut guest, 99, &[], &REQUEST, &[11, 12], &WORKERS), Ok(u32::MAX));
         guest.answer = Err("no".into());
@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn a_host_that_does_not_keep_to_the_interface_is_told() {
+    fn a_host_that_does_not_keep_to_the_interface_is_reported() {
         let changed = |index: usize, word: u64| {
             let mut words = REQUEST.to_vec();
             words[index] = word;
@@ -168,10 +168,10 @@ mod tests {
             (&[], changed(3, 1 << 40), all, "the priority 1099511627776"),
             (&[], changed(1, 1 << 32), all, "sent 4294967296 where"),
         ];
-        for (ended, request, workers, told) in cases {
+        for (ended, request, workers, expected) in cases {
             let mut guest = Checking { answer: Ok(Choice::Shed), ended: Vec::new() };
-            let error = route(&mut guest, 99, ended, &request, &[11, 12], workers).expect_err(told);
-            assert!(error.contains(told), "{error}");
+            let error = route(&mut guest, 99, ended, &request, &[11, 12], workers).expect_err(expected);
+            assert!(error.contains(expected), "{error}");
         }
     }
 }

@@ -56,7 +56,7 @@ pub trait RouterGuest: Sized + 'static {
     /// Ends the run; the text is shown to the user.
     fn route(&mut self, request: &RouteRequest<'_>, workers: Workers<'_>) -> Result<Choice, String>;
 
-    /// A request that this router has routed is over. Told before the request
+    /// A request that this router has routed is over. Called before the request
     /// that is routed next.
     fn ended(&mut self, _request: &EndedRequest) {}
 }

@@ -52,7 +52,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_host_that_keeps_no_order_is_told() {
+    fn a_host_that_keeps_no_order_is_reported() {
         let slot = Slot::<u32>::new();
         assert!(slot.with(|kept| Ok(*kept)).expect_err("it is empty").contains("before it called `configure`"));
         assert_eq!(slot.configure(|| Err("no".into())), Err("no".into()));

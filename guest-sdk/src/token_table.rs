@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn a_host_that_does_not_keep_to_the_interface_is_told() {
+    fn a_host_that_does_not_keep_to_the_interface_is_reported() {
         type Sent<'a> = (&'a [u64], &'a [u32], &'a [u32]);
         let cases: &[(Sent<'_>, &str)] = &[
             ((&[], &[5], &[]), "ended slot 5"),
@@ -247,7 +247,7 @@ mod tests {
             ((&[1, 0, 0, 1 << 32, 0, 0, 0, 0], &[], &[]), "sent 4294967296 for a number below 2^32"),
             ((&[1, 0, 0, 1, 0, 0, 0, 9], &[], &[]), "another text"),
         ];
-        for ((started, ended, wants), told) in cases {
+        for ((started, ended, wants), expected) in cases {
             let mut table = TokenTable::new(Sums);
             step(&mut table, &PLAIN, &[], &[]).expect("it starts");
             let chunks = started.len() / REQUEST_WORDS * REQUEST_WORDS;
@@ -256,8 +256,8 @@ mod tests {
             } else {
                 table.step(started, &[], &[], ended, wants, |_, _| {})
             };
-            let error = error.expect_err(told);
-            assert!(error.contains(told), "{error}");
+            let error = error.expect_err(expected);
+            assert!(error.contains(expected), "{error}");
         }
         let mut table = TokenTable::new(Sums);
         let error = table.step(&PLAIN, &[1], &[], &[], &[], |_, _| {}).expect_err("two tokens are missing");

@@ -68,7 +68,7 @@ pub trait TokenGuest: Sized + 'static {
     /// Refuses this request, and no other: it ends with an error and gets no
     /// tokens. The text is logged and, where the frontend can, sent to its user:
     /// it should say what of the request cannot be followed. A run in virtual
-    /// time, where no user could be told, ends with it.
+    /// time, where no user could be notified, ends with it.
     fn start(&mut self, request: &TokenRequest<'_>) -> Result<Self::Request, String>;
 
     /// Output token `index` of a request; indices rise from 0 one by one.

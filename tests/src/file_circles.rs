@@ -323,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn circles_of_files_in_folders_are_told_apart() {
+    fn circles_of_files_in_folders_are_distinguished() {
         let found = circles(&[
             ("lib.rs", "mod x; mod y;"),
             ("x.rs", "mod a; mod b;"),

@@ -23,7 +23,7 @@ use crate::{root, skip};
 
 /// Releases whose frontends are always there in CI, oldest first.
 pub const FRONTENDS: [&str; 3] = ["0.27.1", "0.30.0", "0.33.0"];
-/// One release of each line, oldest first.
+/// One release of each minor version, oldest first.
 const ALL_FRONTENDS: [&str; 7] = ["0.27.1", "0.28.0", "0.29.0", "0.30.0", "0.31.0", "0.32.0", "0.33.0"];
 
 /// Long enough for a machine that is busy with something else.
@@ -31,7 +31,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// The name its model goes by.
 const MODEL: &str = "sim";
 
-/// The releases to be tested with: [`FRONTENDS`], or one of each line where
+/// The releases to be tested with: [`FRONTENDS`], or one of each minor version where
 /// `VCR_ALL_LINES` is set.
 #[must_use]
 pub fn releases() -> &'static [&'static str] {

@@ -1,4 +1,4 @@
-//! Commands of `vcr` that go on until they are told to stop.
+//! Commands of `vcr` that run until they are stopped.
 
 use std::fs::File;
 use std::process::{Child, Command, ExitStatus, Stdio};

@@ -1,5 +1,5 @@
 //! Every mistake a user can make in a script or a trace: the place, the cause
-//! and the way out are told, with the right exit code and without a panic.
+//! and the way out are reported, with the right exit code and without a panic.
 
 use vcr_tests::{Folder, sample};
 
@@ -93,7 +93,7 @@ fn unknown_options_are_named_with_their_place_and_the_nearest() {
 }
 
 #[test]
-fn all_problems_of_a_call_are_told_at_once() {
+fn all_problems_of_a_call_are_reported_at_once() {
     let script = "let e = engine(#{\n  block_size: \"big\",\n  num_gpu_block: 100,\n});";
     let first = "error: test.rhai:2:3: `block_size` must be a whole number";
     refused(script, &[first, "\n  3:3: `engine` has no option `num_gpu_block` (did you mean `num_gpu_blocks`?)"]);
@@ -244,7 +244,7 @@ fn sizes_that_would_fill_the_memory_are_refused() {
 }
 
 #[test]
-fn time_that_stands_still_is_told() {
+fn time_that_stands_still_is_reported() {
     let script = r#"let c = cluster(#{ engines: pool(#{ latency: fixed(#{ step: "0ms" }) }) });
 run(#{ cluster: c, workloads: [ closed_loop(#{ concurrency: 2, duration: "1s", prompt_tokens: 1, output_tokens: 1 }) ] });"#;
     refused(
@@ -262,9 +262,9 @@ fn engines_that_can_hold_no_request() {
     let script = r#"let e = engine(#{ num_gpu_blocks: 8 });
 let c = cluster(#{ engines: pool(#{ engine: e, latency: fixed(#{ step: "10ms" }) }) });
 run(#{ cluster: c, workloads: [ burst(#{ count: 2, prompt_tokens: 1000, output_tokens: 10 }) ] });"#;
-    let told =
+    let expected =
         "no request could run: all 2 were rejected, the first because prompt and output together need more KV blocks";
-    refused(script, &["error: test.rhai:3:1: run `run`: ", told, "hint: raise `num_gpu_blocks`"]);
+    refused(script, &["error: test.rhai:3:1: run `run`: ", expected, "hint: raise `num_gpu_blocks`"]);
 }
 
 #[test]

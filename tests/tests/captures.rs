@@ -1,4 +1,4 @@
-//! `vcr inspect` on captures: made up, converted, summarized, shown, compared.
+//! `vcr inspect` on captures: synthetic, converted, summarized, shown, compared.
 
 use std::fs;
 

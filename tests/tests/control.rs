@@ -76,8 +76,8 @@ fn engines_are_watched_changed_and_ended_over_http() {
         assert!(playing.get(format!("{address}/metrics")).1.contains("vcr_requests_total{engine=\"1\"} 0\n"));
     }
     let model = json!({ "model": "knobs(#{ ttft: \"200ms\", itl: \"10ms\" })", "engine": 1 });
-    let (status, told) = playing.post("/latency", &model);
-    assert_eq!((status, told), (202, json!({ "engines": [{ "engine": 1, "state": "connecting" }] })));
+    let (status, body) = playing.post("/latency", &model);
+    assert_eq!((status, body), (202, json!({ "engines": [{ "engine": 1, "state": "connecting" }] })));
 
     assert_eq!(playing.post("/shutdown", &json!({})).0, 202);
     let status = playing.process.wait().expect("it can be waited for");

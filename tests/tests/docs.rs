@@ -7,21 +7,30 @@ use std::process::Command;
 use serde_json::Value;
 use vcr_cluster::metrics::{Metric, MetricKind, Scope, Unit};
 use vcr_cluster::{PoolRole, RouterConfig};
-use vcr_core::{EngineConfigInput, EngineKind, EngineOption, OPTIONS, OptionValue, option};
+use vcr_core::sglang::{self, SglangConfigInput};
+use vcr_core::{ACCEPTANCE_RATES, Drivers, EngineConfigInput, EngineKind, EngineOption, OPTIONS, OptionValue, option};
 use vcr_dynamo::{EngineArgs, PoolOptions, Preset, known_engine_key};
 use vcr_fitted::TERMS;
 use vcr_tests::{check_file, check_rows, check_table, root, vcr};
 
 /// The row of an option with its default in these settings.
-fn option_row(option: &EngineOption, settings: &EngineConfigInput) -> Vec<String> {
+fn option_row<C: Default>(option: &EngineOption<C>, settings: &C) -> Vec<String> {
     let default = option.value_text((option.get)(settings));
     vec![format!("`{}`", option.name), option.type_text(), default, option.meaning.to_owned()]
 }
 
 #[test]
 fn scenarios_have_the_declared_engine_options() {
-    let rows: Vec<_> = OPTIONS.iter().map(|option| option_row(option, &EngineConfigInput::default())).collect();
-    check_rows("reference/scenarios/engines.md", "## vLLM", &rows);
+    let page = "reference/scenarios/engines.md";
+    let declared = OPTIONS.iter().filter(|option| option.drivers != Drivers::Live);
+    let mut rows: Vec<_> = declared.map(|option| option_row(option, &EngineConfigInput::default())).collect();
+    let rates = [&format!("`{}`", ACCEPTANCE_RATES.name), "array of shares", "`[]`", ACCEPTANCE_RATES.meaning];
+    rows.push(rates.map(str::to_owned).to_vec());
+    check_rows(page, "## vLLM", &rows);
+    let declared = sglang::OPTIONS.iter();
+    let mut rows: Vec<_> = declared.map(|option| option_row(option, &SglangConfigInput::default())).collect();
+    rows.push(rates.map(str::to_owned).to_vec());
+    check_table(page, "## SGLang", &rows);
 }
 
 #[test]
@@ -59,7 +68,7 @@ fn vcr_play_has_the_declared_engine_options() {
         let entries = || help.split("\n      -").map(|entry| format!("-{}", entry.trim()));
         let entry = entries().find(|entry| entry.split_whitespace().next() == Some(&flag));
         let Some(entry) = entry else {
-            assert_eq!(option.name, option::MAX_EXTRA_TOKENS_PER_STEP.name, "`vcr play` has no {flag}");
+            assert_eq!(option.drivers, Drivers::Simulated, "`vcr play` has no {flag}");
             continue;
         };
         let text = entry.split_whitespace().collect::<Vec<_>>().join(" ");
@@ -72,6 +81,8 @@ fn vcr_play_has_the_declared_engine_options() {
         let value_type = if is_switch { String::new() } else { option.type_text() };
         rows.push(vec![format!("`{flag}`"), value_type, default.unwrap_or_default().to_owned(), meaning]);
     }
+    let flag = format!("`--{}`", ACCEPTANCE_RATES.name.replace('_', "-"));
+    rows.push([&flag, "shares, separated by commas", "", ACCEPTANCE_RATES.meaning].map(str::to_owned).to_vec());
     check_rows("reference/play/options.md", "## Engine options", &rows);
 }
 

@@ -29,7 +29,7 @@ fn a_byte_order_mark_is_accepted_and_a_nul_is_named() {
 }
 
 #[test]
-fn values_that_are_too_large_are_told_with_their_limit() {
+fn values_that_are_too_large_are_reported_with_their_limit() {
     let text = "let s = \"x\"; for i in 0..30 { s += s; }";
     refused(text, &["value too large: expected at most 1048576 bytes of text"]);
     let maps = "let a = []; for i in 0..20000 { a.push(#{ i: i }); }";

@@ -19,7 +19,7 @@ const TEXT: &str = "Once upon a time";
 /// A request with this priority gets one token and nothing more.
 const FOREVER: i64 = 7;
 
-/// A request, and what all before told of the frontend's line.
+/// A request, and what all before it showed of the frontend's version.
 type Seen = (Request, VersionEvidence);
 
 fn line_of(version: &str) -> VllmMinor {

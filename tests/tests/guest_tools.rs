@@ -221,13 +221,13 @@ fn an_answer_that_cannot_be_fails_the_check() {
 }
 
 #[test]
-fn a_guest_that_breaks_a_limit_is_told_from_one_that_answers_wrong() {
-    for (wrong, told) in
+fn a_guest_that_breaks_a_limit_is_distinguished_from_one_that_answers_wrong() {
+    for (wrong, expected) in
         [("loop", "it looped for ever"), ("eight-gigabytes", "bytes of memory"), ("panic", "it panicked")]
     {
         let Some(report) = hostile(wrong, 20, 3) else { return };
         let (outcome, reason) = outcome(&report, "answers");
-        assert!(outcome == "guest failed" && reason.contains(told), "{reason}");
+        assert!(outcome == "guest failed" && reason.contains(expected), "{reason}");
         assert_eq!(report["passed"], false);
     }
 }

@@ -129,8 +129,9 @@ fn the_world_of_a_guest_is_looked_at_before_its_config() {
     // A guest of the right world tells what is wrong with its config, where it was made.
     let Some(path) = shipped_guest("roofline") else { return };
     let folder = Folder::with(&priced_by(&guest_at(&path, "#{}")));
-    let told = ["error: test.rhai:1:15: guest `roofline` failed in `configure`", "`layers` has no value", "\nhint: "];
-    folder.run(&["--json"]).failed(2, &told);
+    let expected =
+        ["error: test.rhai:1:15: guest `roofline` failed in `configure`", "`layers` has no value", "\nhint: "];
+    folder.run(&["--json"]).failed(2, &expected);
     // So does one that is given to nothing.
     folder.write("test.rhai", format!("let g = {};", guest_at(&path, "#{}")));
     folder.run(&[]).failed(2, &["error: test.rhai:1:9: guest `roofline` failed in `configure`"]);
@@ -246,13 +247,13 @@ fn a_guest_that_asks_for_eight_gigabytes_is_stopped() {
 
 #[test]
 fn impossible_durations_fail_the_run() {
-    for (wrong, told) in [
+    for (wrong, expected) in [
         ("not-a-number", "NaN ns, which is not a number"),
         ("negative", "-1 ns, which is negative"),
         ("infinite", "inf ns, which is infinite"),
         ("too-long", "which is longer than 1e18 ns"),
     ] {
-        goes_wrong(wrong, 0, 3, &[IN_THE_RUN, &[told]].concat());
+        goes_wrong(wrong, 0, 3, &[IN_THE_RUN, &[expected]].concat());
     }
 }
 
@@ -301,7 +302,7 @@ fn a_fallback_goes_on_where_the_guest_failed() {
         let outcome = run(&with_fallback(&path, wrong, after, "fixed(#{ step: \"10ms\" })"));
         assert_eq!(outcome["fingerprint"], honest["fingerprint"], "{wrong} after {after} steps");
         assert_eq!(outcome["guests"][0]["failures"], 2, "one of each engine: {wrong}");
-        let first = outcome["guests"][0]["first_failure"].as_str().expect("it is told");
+        let first = outcome["guests"][0]["first_failure"].as_str().expect("it is reported");
         assert!(first.contains("`hostile` failed: in `price`"), "{first}");
     }
     let summary =
@@ -353,11 +354,11 @@ fn what_a_guest_tells_is_in_the_report_and_in_the_trace() {
     let Some(path) = shipped_guest("thermal") else { return };
     let config = r#"#{ roofline: #{ model: "llama-3.1-8b", gpu: "h100-sxm" }, thermal: #{ time_constant_s: 0.2 } }"#;
     let folder = Folder::with(&priced_by(&guest_at(&path, config)));
-    let told = folder.run(&["--json"]).ended(0).json()["guests"].clone();
-    assert_eq!((&told[0]["name"], &told[0]["world"]), (&"thermal".into(), &"latency-model".into()));
-    assert_eq!(told[0]["digest"].as_str().map(str::len), Some(64));
-    assert_eq!((&told[0]["instances"], &told[0]["failures"]), (&2.into(), &0.into()));
-    for (engine, plugin_context) in told[0]["told"].as_array().expect("a list").iter().enumerate() {
+    let expected = folder.run(&["--json"]).ended(0).json()["guests"].clone();
+    assert_eq!((&expected[0]["name"], &expected[0]["world"]), (&"thermal".into(), &"latency-model".into()));
+    assert_eq!(expected[0]["digest"].as_str().map(str::len), Some(64));
+    assert_eq!((&expected[0]["instances"], &expected[0]["failures"]), (&2.into(), &0.into()));
+    for (engine, plugin_context) in expected[0]["stats"].as_array().expect("a list").iter().enumerate() {
         assert_eq!(
             (&plugin_context["run"], &plugin_context["pool"], &plugin_context["engine"]),
             (&"priced".into(), &"engines".into(), &engine.into())
@@ -366,7 +367,7 @@ fn what_a_guest_tells_is_in_the_report_and_in_the_trace() {
         let gauge = &plugin_context["gauges"]["temperature_celsius"];
         assert!(gauge["min"].as_f64() < gauge["max"].as_f64(), "{plugin_context}");
     }
-    assert_eq!(folder.run(&["--json", "--out", "out"]).ended(0).json()["guests"], told, "files change nothing");
+    assert_eq!(folder.run(&["--json", "--out", "out"]).ended(0).json()["guests"], expected, "files change nothing");
     let read = |name: &str| std::fs::read_to_string(folder.path().join("out").join(name));
     let trace = read("trace.json").expect("it was written");
     assert!(trace.contains("engines 0 thermal: temperature_celsius") && trace.contains("throttling begins"));
@@ -382,7 +383,7 @@ fn what_a_guest_logs_is_in_a_file_and_within_its_limits() {
     // A mebibyte for each of the two engines, 10,016 bytes a line.
     assert_eq!(lines.lines().count(), 2 * ((1 << 20) / 10_016));
     assert!(lines.starts_with(r#"{"of":"priced","guest":"hostile","pool":"engines","engine":0,"text":"blah "#));
-    let dropped = outcome["guests"][0]["told"][0]["dropped"].as_u64().expect("a number");
+    let dropped = outcome["guests"][0]["stats"][0]["dropped"].as_u64().expect("a number");
     assert!(dropped > 1000, "{dropped}");
 }
 
@@ -395,7 +396,7 @@ fn a_guest_in_a_registry_needs_a_digest() {
 }
 
 #[test]
-fn unknown_grants_are_told() {
+fn unknown_grants_are_reported() {
     let folder = Folder::with(r#"guest(#{ path: "any.wasm", wasi: ["clocks", "files"] });"#);
     folder.run(&[]).failed(2, &[r#"`wasi` may hold "clocks", "random", "stdio", "environment", but holds"#]);
 }

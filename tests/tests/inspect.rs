@@ -110,7 +110,7 @@ fn recordings_may_be_named_one_by_one() {
     let folder = recorded();
     let said = folder.vcr(&["inspect", "conform", "all/live", "all/b"]).ended(0);
     has_lines(&said.stdout, &["✓ b 5 75 3 0 exact", "✓ live 2 22 0 0 exact"]);
-    // Those that share a name are told apart by their paths.
+    // Those that share a name are distinguished by their paths.
     let said = folder.vcr(&["inspect", "conform", "all/b", "all/../all/b"]).ended(0);
     has_lines(&said.stdout, &["✓ all/../all/b 5 75 3 0 exact", "✓ all/b 5 75 3 0 exact"]);
 }
@@ -174,7 +174,7 @@ fn conformance_as_json() {
 }
 
 #[test]
-fn recordings_that_cannot_be_read_are_told_and_the_rest_is_proved() {
+fn recordings_that_cannot_be_read_are_reported_and_the_rest_is_proved() {
     let folder = recorded();
     folder.vcr(&["inspect", "conform", "nowhere"]).failed(2, &["nowhere", "no such file or folder"]);
     folder.vcr(&["inspect", "conform", "all/a/nowhere", "all/nowhere"]).failed(2, &["all/a/nowhere", "all/nowhere"]);

@@ -94,7 +94,7 @@ fn a_run_that_takes_more_memory_than_it_may_ends() {
 }
 
 #[test]
-fn load_above_capacity_is_told_once_and_changes_nothing() {
+fn load_above_capacity_is_reported_once_and_changes_nothing() {
     let load = |rate: u32| {
         run_of(&format!("poisson(#{{ rate: {rate}, count: 20000, prompt_tokens: 100, output_tokens: 10 }})"), "")
     };

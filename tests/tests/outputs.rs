@@ -52,7 +52,7 @@ fn replay_never_writes_over_its_inputs() {
 }
 
 #[test]
-fn replay_replaces_results_only_if_told_to_and_makes_their_folders() {
+fn replay_replaces_results_only_if_asked_to_and_makes_their_folders() {
     let folder = Folder::new();
     folder.write("t.jsonl", ROWS);
     let args = ["replay", "t.jsonl", "--quiet", "--report-json", "new/er/r.json", "--report-jsonl", "new/rows.jsonl"];
@@ -158,7 +158,7 @@ fn captures_are_converted_to_standard_output_and_never_over_themselves() {
     assert_eq!(names(folder.path()), ["a.jsonl", "b.out", "deep"]);
 }
 
-/// Runs `vcr` where no file may become larger than so many kilobytes, as on a
+/// Runs `vcr` where no file may become larger than N kilobytes, as on a
 /// disk that is full.
 fn on_a_small_disk(folder: &Folder, kilobytes: u32, args: &str) -> Said {
     let script = format!("ulimit -f {kilobytes}; exec \"$VCR\" {args}");

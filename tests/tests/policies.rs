@@ -164,11 +164,11 @@ fn ragged_policy() -> Vec<u8> {
 fn a_policy_that_fails_fails_the_run_and_is_named() {
     let folder = Folder::with(&under("guest(#{ path: \"ragged.wasm\" })", MIXED));
     folder.write("ragged.wasm", ragged_policy());
-    let told = [
+    let expected = [
         "run `ranked`: scheduler policy `ragged` failed: in `decide`: it answered 2 words, but a preference has 3",
         "of pool `engines`, before step 0, at ",
     ];
-    folder.run(&["--json"]).failed(3, &told);
+    folder.run(&["--json"]).failed(3, &expected);
 }
 
 /// Behind real frontends: while one request has the only running slot, a long prompt

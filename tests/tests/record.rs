@@ -182,9 +182,9 @@ fn a_client_that_goes_away_aborts() {
 }
 
 /// Frontends of vLLM in Rust take no `n`; their clients send as many requests.
-/// Several at once are told apart.
+/// Several at once are kept apart.
 #[test]
-fn requests_under_way_are_told_apart() {
+fn requests_under_way_are_distinguished() {
     let Some(chain) = chain(&FrontendOptions::default(), "a.jsonl", &[], &["--inter-token-latency", "10ms"]) else {
         return;
     };
@@ -248,7 +248,7 @@ fn files_that_are_there_are_left_alone() {
 }
 
 #[test]
-fn addresses_that_cannot_be_are_told() {
+fn addresses_that_cannot_be_are_reported() {
     let folder = Folder::new();
     for (args, wanted) in [
         (&["--frontend-handshake", "tcp://127.0.0.1:99999"][..], "the port is `99999`"),

@@ -190,7 +190,7 @@ fn a_strict_replay_ends_at_a_prompt_that_is_not_in_the_capture() {
     assert!(engine.log().contains("the first block that differs is number 0"), "{}", engine.log());
 }
 
-/// An agent that calls a tool until it has been told three numbers, and sums
+/// An agent that calls a tool until it has been given three numbers, and sums
 /// them up.
 fn agent(frontend: &Frontend) -> Vec<Value> {
     let schema = json!({

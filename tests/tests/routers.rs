@@ -164,13 +164,13 @@ fn an_autoscaler_that_fails_ends_the_run_or_gives_way() {
     let native = first_run(&scaled("\"target_requests\", target: 4"));
     assert_eq!(fallback["runs"][0]["fingerprint"], native["fingerprint"]);
     assert_eq!(fallback["runs"][0]["scaling"], native["scaling"]);
-    for (policy, told) in [
+    for (policy, expected) in [
         (r#"guest(#{ path: "huge.wasm", fallback: "target_requests" })"#, "`autoscale` needs the option `target`"),
         (r#"guest(#{ path: "huge.wasm" }), target: 4"#, "`target` is for a policy that is built in"),
         (r#""target_request", target: 4"#, "did you mean `target_requests`"),
         (r#"guest(#{ path: "huge.wasm", fallback: 3 })"#, "a guest whose `fallback` is \"target_requests\""),
     ] {
-        run(policy).failed(2, &[told]);
+        run(policy).failed(2, &[expected]);
     }
 }
 
@@ -316,7 +316,7 @@ fn hostile_routers_fail_the_run_and_are_named_with_pool_and_time() {
     // Refuses whatever comes after the crash, requests that were served among it.
     let refuses_late =
         answer("(select (i32.const -1) (i32.const 1) (i64.ge_u (local.get $now) (i64.const 500000000)))");
-    for (body, told) in [
+    for (body, expected) in [
         (answer("(i32.const 2)"), "it chose the engine 2 for request 0: expected one of 0, 1"),
         (answer("(i32.const 1)"), "it chose the engine 1 for request"),
         (refuses_late, ", which has been with an engine before"),
@@ -340,7 +340,7 @@ fn hostile_routers_fail_the_run_and_are_named_with_pool_and_time() {
         let router = router_of_text(&folder, &body);
         folder.write("test.rhai", overload(&router));
         let place = "in front of pool `engines`, at ";
-        folder.run(&[]).failed(3, &["run `overload`: router `router` failed: in `route`: ", told, place]);
+        folder.run(&[]).failed(3, &["run `overload`: router `router` failed: in `route`: ", expected, place]);
     }
 }
 

@@ -11,7 +11,7 @@ const NESTED: &str = r#"{"engine": {"num_gpu_blocks": 8, "kv_cache_bytes_per_tok
 
 const LATENCY: &str = r#"fixed(#{ prefill: "10ms", decode: "5ms" })"#;
 
-/// A prompt of so many blocks of 64 tokens of its own, with one output token.
+/// A prompt of N blocks of 64 tokens of its own, with one output token.
 fn row(at_ms: u32, content: u32, blocks: u32) -> String {
     let ids: Vec<String> = (0..blocks).map(|block| (content * 100 + block).to_string()).collect();
     let (tokens, ids) = (blocks * 64, ids.join(","));
@@ -47,7 +47,7 @@ fn a_prompt_comes_back_from_the_host_in_either_spelling() {
     assert_eq!((&tiers["loads"], &tiers["host_hit_tokens"]), (&1.into(), &320.into()));
     assert_eq!(tiers["device_to_host_bytes"], 14 * 16_000_000u64);
     assert_eq!(tiers["host_to_device_bytes"], 5 * 16_000_000u64);
-    // Without a host it is computed, and nothing of tiers is told.
+    // Without a host it is computed, and nothing of tiers is reported.
     let without = report(r#"{"num_gpu_blocks": 8}"#);
     assert_eq!(without["max_ttft_ms"], 10.0);
     assert!(!without["vcr"].to_string().contains("tiers") && !without["vcr"].to_string().contains("\"load\""));
@@ -116,7 +116,7 @@ fn a_scenario_says_the_same() {
 }
 
 #[test]
-fn a_scenario_is_told_what_tiers_need() {
+fn a_scenario_reports_what_tiers_need() {
     for (options, needles) in [
         ("kv_tiers: kv_tiers(#{ host_blocks: 1 })", ["`kv_tiers` needs the option `kv_bytes_per_token`", "1:"]),
         ("kv_tiers: 20", ["`kv_tiers` must be made by kv_tiers(#{ ... })", "20"]),

@@ -79,7 +79,7 @@ fn steps_outside_of_the_fitted_range_are_warned_of() {
 }
 
 #[test]
-fn a_run_that_cannot_be_drawn_is_told() {
+fn a_run_that_cannot_be_drawn_is_reported() {
     let folder = Folder::with(
         r#"let c = cluster(#{ engines: pool(#{ latency: fixed(#{ step: "10ms" }) }) });
 run(#{ cluster: c, workloads: [burst(#{ count: 1, prompt_tokens: 10, output_tokens: 1 })] });

@@ -56,7 +56,7 @@ impl Setup {
     }
 }
 
-/// Requests of one shape, so many at a time.
+/// Requests of one shape, N at a time.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Load {
     pub(crate) requests: u64,
@@ -209,7 +209,7 @@ impl Client {
         }
     }
 
-    /// Aborts all requests that were sent, in messages of so many.
+    /// Aborts all requests that were sent, in messages of N.
     pub(crate) fn abort_all(&mut self, in_a_message: u64) -> Result<(), Failure> {
         for first in (0..self.sent).step_by(in_a_message as usize) {
             let ids = (first..self.sent.min(first + in_a_message)).map(name).collect();

@@ -74,7 +74,7 @@ struct Cli {
     #[arg(long, global = true, value_name = "FILE")]
     json: Option<String>,
 
-    /// Run everything so many times.
+    /// Run everything N times.
     #[arg(long, global = true, value_name = "N", default_value_t = 1)]
     repeat: u32,
 

@@ -17,7 +17,7 @@ pub(crate) struct Pace {
     pub(crate) drift_ms: Option<f64>,
 }
 
-/// The instants at which steps were told, in nanoseconds.
+/// The instants at which steps were reported, in nanoseconds.
 #[derive(Default)]
 struct Instants(Vec<u64>);
 
@@ -108,19 +108,19 @@ pub(crate) fn paced(setup: &Setup, pace: Pace) -> Result<Sheet, Failure> {
     add_ages(&mut sheet, &by_engine, &by_client);
     by_engine.add_to(&mut sheet, "the engine's clock", &pace);
     by_client.add_to(&mut sheet, "the client's clock", &pace);
-    let (steps, told) = (by_engine.0.len() as f64, by_engine.0.len() as f64 * pace.streams as f64);
+    let (steps, tokens) = (by_engine.0.len() as f64, by_engine.0.len() as f64 * pace.streams as f64);
     sheet
         .figure("steps", steps, "")
         .figure("messages without all streams", apart as f64, "")
         .figure("engine CPU per step", engine.total_ns as f64 / 1e3 / steps, "us")
         .figure("  of it in the thread of libzmq", engine.io_ns as f64 / 1e3 / steps, "us")
-        .figure("engine CPU per token", engine.total_ns as f64 / 1e3 / told, "us")
-        .figure("client CPU per token", own.total_ns as f64 / 1e3 / told, "us");
+        .figure("engine CPU per token", engine.total_ns as f64 / 1e3 / tokens, "us")
+        .figure("client CPU per token", own.total_ns as f64 / 1e3 / tokens, "us");
     if client.relay.is_some() {
         sheet
             .figure("relay CPU per step", between.total_ns as f64 / 1e3 / steps, "us")
             .figure("  of it in the thread of libzmq", between.io_ns as f64 / 1e3 / steps, "us")
-            .figure("relay CPU per token", between.total_ns as f64 / 1e3 / told, "us");
+            .figure("relay CPU per token", between.total_ns as f64 / 1e3 / tokens, "us");
     }
     Ok(sheet)
 }

@@ -83,7 +83,7 @@ impl Drop for Process {
     }
 }
 
-/// A port that nobody has at the moment.
+/// A port that is free at the moment.
 pub(crate) fn free_port() -> Result<u16, Failure> {
     Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?.port())
 }

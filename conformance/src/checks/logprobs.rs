@@ -35,14 +35,14 @@ pub async fn prompts_have_logprobs(session: &Session) -> Result<Verdict> {
         let prompt = fresh_prompt(length);
         let request = request_with(prompt.clone(), 3, |params| params.prompt_logprobs = Some(count as i32));
         let answer = session.ask(request).await?;
-        let told: Vec<&PositionLogprobs> = answer
+        let expected: Vec<&PositionLogprobs> = answer
             .outputs
             .iter()
             .filter_map(|output| output.new_prompt_logprobs_tensors.as_ref()?.as_direct())
             .flat_map(|logprobs| &logprobs.positions)
             .collect();
-        same(&format!("positions of a prompt of {length}"), told.len(), length - 1)?;
-        for (position, token) in told.iter().zip(&prompt[1..]) {
+        same(&format!("positions of a prompt of {length}"), expected.len(), length - 1)?;
+        for (position, token) in expected.iter().zip(&prompt[1..]) {
             is_sound(position, *token, count)?;
         }
     }

@@ -66,7 +66,7 @@ pub async fn the_end_of_sequence_ends_an_answer(session: &Session) -> Result<Ver
     Ok(Verdict::Held)
 }
 
-/// A frontend that is told to ignore the end of a sequence still names it among
+/// A frontend that is set to ignore the end of a sequence still names it among
 /// all stop tokens.
 pub async fn other_tokens_end_nothing(session: &Session) -> Result<Verdict> {
     let known = Known::of(session).await?;

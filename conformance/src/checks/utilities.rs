@@ -180,7 +180,7 @@ pub async fn weights_have_a_version(session: &Session) -> Result<Verdict> {
     #[cfg(not(feature = "0.28"))]
     {
         _ = session;
-        Ok(Verdict::LeftOut("this line's client does not ask".to_owned()))
+        Ok(Verdict::LeftOut("this version's client does not ask".to_owned()))
     }
 }
 
@@ -194,6 +194,6 @@ pub async fn memory_of_the_cache_is_released(session: &Session) -> Result<Verdic
     #[cfg(not(feature = "0.31"))]
     {
         _ = session;
-        Ok(Verdict::LeftOut("this line's client does not ask".to_owned()))
+        Ok(Verdict::LeftOut("this version's client does not ask".to_owned()))
     }
 }

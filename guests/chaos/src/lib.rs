@@ -69,7 +69,7 @@ impl FaultGuest for Chaos {
 }
 
 impl Chaos {
-    /// A request has so many output tokens: whatever rule that was waiting for
+    /// A request has this number of output tokens: whatever rule that was waiting for
     /// it happens, once for the request.
     fn progress(&mut self, now_ns: u64, slot: u32, output_tokens: u32, actions: &mut Vec<FaultAction>) {
         let Some(open) = self.open.get_mut(&slot) else { return };

@@ -70,7 +70,7 @@ impl Rule {
             if name.contains(request_id) && prompt_tokens.contains(&tokens))
     }
 
-    /// Whether the rule may happen to a request with so many output tokens.
+    /// Whether the rule may happen to a request with this number of output tokens.
     pub(crate) fn is_due(&self, now_ns: u64, output_tokens: u32) -> bool {
         let has_enough = matches!(self.trigger, Trigger::Request { after_tokens, .. } if output_tokens >= after_tokens);
         has_enough && self.is_in_window(now_ns)

@@ -29,7 +29,7 @@ pub struct RuleScript {
     /// The requests it is about; all of them where it is empty.
     #[serde(default, rename = "match")]
     matches: Option<MatchScript>,
-    /// It happens when a request has so many output tokens; when it arrives
+    /// It happens when a request has this number of output tokens; when it arrives
     /// where this is left out.
     #[serde(default)]
     after_tokens: Option<u32>,

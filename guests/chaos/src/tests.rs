@@ -21,7 +21,7 @@ const FAIL_0: FaultAction = FaultAction::FailRequest { slot: 0 };
 const FAIL_1: FaultAction = FaultAction::FailRequest { slot: 1 };
 
 #[test]
-fn requests_are_told_apart_by_name_and_prompt() {
+fn requests_are_distinguished_by_name_and_prompt() {
     let mut chaos = chaos(r#"{"match": {"request_id": "bad", "prompt_tokens": [10, 20]}, "action": "fail_request"}"#);
     let events = [arrived(0, "good", 15), arrived(1, "so-bad-1", 20), arrived(2, "bad", 21), arrived(3, "bad", 9)];
     assert_eq!(decide(&mut chaos, 0, &events), [FAIL_1]);
@@ -120,7 +120,7 @@ fn rules_happen_in_the_order_of_events_then_of_the_script() {
 
 #[test]
 fn mistakes_in_the_script_are_named() {
-    for (rule, told) in [
+    for (rule, expected) in [
         (r#"{"action": "drop_message"}"#, "it never happens: give `match`, `after_tokens`, `utility` or `at_ms`"),
         (r#"{"match": {}, "every": 0, "action": "drop_message"}"#, "`every` is 0"),
         (r#"{"match": {}, "probability": 1.5, "action": "drop_message"}"#, "`probability` is 1.5"),
@@ -135,16 +135,16 @@ fn mistakes_in_the_script_are_named() {
     ] {
         let script = format!(r#"{{"rules": [{{"match": {{}}, "action": "drop_message"}}, {rule}]}}"#);
         let script = serde_json::from_str(&script).expect("it can be read");
-        let error = Chaos::configure(script, 1).err().expect(told);
-        assert!(error.starts_with("`rules[1]`: ") && error.contains(told), "{error}");
+        let error = Chaos::configure(script, 1).err().expect(expected);
+        assert!(error.starts_with("`rules[1]`: ") && error.contains(expected), "{error}");
     }
-    for (script, told) in [
+    for (script, expected) in [
         (r#"{"rules": [{"action": "explode"}]}"#, "unknown variant `explode`"),
         (r#"{"rules": [{"macth": {}, "action": "drop_message"}]}"#, "unknown field `macth`"),
         (r#"{"rules": [{"action": {"stall": {"s": 1}}}]}"#, "unknown field `s`"),
         (r#"{}"#, "missing field `rules`"),
     ] {
-        let error = serde_json::from_str::<Script>(script).expect_err(told).to_string();
-        assert!(error.contains(told), "{error}");
+        let error = serde_json::from_str::<Script>(script).expect_err(expected).to_string();
+        assert!(error.contains(expected), "{error}");
     }
 }

@@ -374,7 +374,7 @@ fn escaped(chars: &mut impl Iterator<Item = (usize, char)>) -> Result<char, Stri
     }
 }
 
-/// A character by so many digits of its number.
+/// A character by N digits of its number.
 fn by_number(chars: &mut impl Iterator<Item = (usize, char)>, digits: usize) -> Result<char, String> {
     let hex: String = chars.take(digits).map(|(_, char)| char).collect();
     let value = u32::from_str_radix(&hex, 16).ok().filter(|_| hex.len() == digits);

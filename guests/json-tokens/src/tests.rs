@@ -198,7 +198,7 @@ fn other_requests_get_words_by_their_seed() {
 
 #[test]
 fn what_cannot_be_followed_is_named() {
-    for (wanted, told) in [
+    for (wanted, expected) in [
         ("nonsense", "the structured output cannot be read"),
         (r#"{"regex": "(a"}"#, "the regular expression `(a` cannot be followed: unclosed group"),
         (r#"{"regex": "(?=a)b"}"#, "look-around"),
@@ -227,8 +227,8 @@ fn what_cannot_be_followed_is_named() {
         (r#"{"json": {"type": "string", "minLength": 2000000}}"#, "no string of 2000000"),
         (r#"{"json": {"type": "array", "items": {"const": "0123456789"}, "minItems": 1000000}}"#, "65536 bytes"),
     ] {
-        let error = guest().start(&request(wanted, 1)).err().expect(told);
-        assert!(error.contains(told), "{error}");
+        let error = guest().start(&request(wanted, 1)).err().expect(expected);
+        assert!(error.contains(expected), "{error}");
         let mut lenient = JsonTokens { is_strict: false, ..guest() };
         let mut output = lenient.start(&request(wanted, 1)).expect("it says something else");
         let mut plain = lenient.start(&request("", 1)).expect("it starts");
@@ -240,13 +240,13 @@ fn what_cannot_be_followed_is_named() {
 
 #[test]
 fn mistakes_in_the_config_are_named() {
-    for (config, told) in [
+    for (config, expected) in [
         (r#"{}"#, "the vocabulary has no piece for `{`"),
         (r#"{"byte_tokens": []}"#, "`byte_tokens` has 0 tokens"),
         (r#"{"byte_tokens": [1], "words": [5, 2]}"#, "`words` is [5, 2]"),
     ] {
         let config = serde_json::from_str(config).expect("it can be read");
-        let error = JsonTokens::configure(config, 1).err().expect(told);
-        assert!(error.contains(told), "{error}");
+        let error = JsonTokens::configure(config, 1).err().expect(expected);
+        assert!(error.contains(expected), "{error}");
     }
 }

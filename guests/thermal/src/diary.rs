@@ -8,7 +8,7 @@ const NOTABLE_CELSIUS: f64 = 0.25;
 /// Tells how warm the GPU is and when it throttles, where that has changed.
 #[derive(Clone, Debug, Default)]
 pub struct Diary {
-    told_celsius: Option<f64>,
+    reported_celsius: Option<f64>,
     is_throttling: bool,
 }
 
@@ -23,14 +23,14 @@ impl Diary {
             observe::annotate(end_ns, if self.is_throttling { "throttling begins" } else { "throttling ends" });
         }
         if self.is_notable(gpu.celsius()) {
-            self.told_celsius = Some(gpu.celsius());
+            self.reported_celsius = Some(gpu.celsius());
             observe::gauge("temperature_celsius", end_ns, gpu.celsius());
         }
     }
 
     fn is_notable(&self, celsius: f64) -> bool {
         // No `abs` without std.
-        self.told_celsius.is_none_or(|told| celsius >= told + NOTABLE_CELSIUS || celsius <= told - NOTABLE_CELSIUS)
+        self.reported_celsius.is_none_or(|reported| celsius >= reported + NOTABLE_CELSIUS || celsius <= reported - NOTABLE_CELSIUS)
     }
 }
 
@@ -42,7 +42,7 @@ mod tests {
     fn small_changes_are_not_worth_a_word() {
         let mut diary = Diary::default();
         assert!(diary.is_notable(35.0), "the first is");
-        diary.told_celsius = Some(35.0);
+        diary.reported_celsius = Some(35.0);
         assert!(!diary.is_notable(35.2) && !diary.is_notable(34.8));
         assert!(diary.is_notable(35.25) && diary.is_notable(34.75));
     }

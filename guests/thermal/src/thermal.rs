@@ -9,11 +9,11 @@ use crate::decay;
 #[derive(Clone, Debug, PartialEq, serde::Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct ThermalConfig {
-    /// Temperature that an idle GPU settles at, in degrees Celsius.
+    /// Steady temperature of an idle GPU, in degrees Celsius.
     pub idle_celsius: f64,
-    /// Temperature that a GPU busy all the time would settle at unthrottled.
+    /// Steady temperature of a GPU that is busy all the time and not throttled.
     pub busy_celsius: f64,
-    /// Seconds in which it covers 63 % of the way to where it settles.
+    /// Seconds in which it covers 63 % of the way to its steady temperature.
     pub time_constant_s: f64,
     /// Temperature above which the clocks fall.
     pub throttle_celsius: f64,

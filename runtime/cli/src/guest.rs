@@ -99,7 +99,7 @@ fn spinner(quiet: bool) -> Option<indicatif::ProgressBar> {
     Some(spinner)
 }
 
-/// Lines of cargo move past on a terminal; elsewhere only the stages are told.
+/// Lines of cargo move past on a terminal; elsewhere only the stages are reported.
 fn show(progress: &Progress<'_>, spinner: Option<&indicatif::ProgressBar>, quiet: bool) {
     match (spinner, progress) {
         (Some(spinner), Progress::Cargo { .. }) => spinner.set_message(progress.to_string()),

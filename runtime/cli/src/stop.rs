@@ -1,7 +1,7 @@
 //! How a command ends before its work is done: by a signal, or by `--timeout`.
 //!
 //! A command that has results to lose asks for an end in order; it then looks at
-//! [`cause`] now and then, or is told. Any other ends at once, and so does every
+//! [`cause`] now and then, or is notified. Any other ends at once, and so does every
 //! command at the second signal. Drafts of files are removed in each case.
 
 use std::io;

@@ -208,7 +208,7 @@ fn write_guests(out: &mut dyn Write, guests: &[GuestReport]) -> io::Result<()> {
         writeln!(out, "  {}: {} failed and its fallback went on: {reason}", guest.name, instances(guest.failures))?;
     }
     for guest in guests {
-        let dropped: u64 = guest.told.iter().map(|plugin_context| plugin_context.dropped).sum();
+        let dropped: u64 = guest.stats.iter().map(|plugin_context| plugin_context.dropped).sum();
         if dropped > 0 {
             writeln!(out, "  {}: {dropped} notes were dropped", guest.name)?;
         }

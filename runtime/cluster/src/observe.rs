@@ -95,7 +95,7 @@ impl std::fmt::Display for Overload<'_> {
 /// Engines are named by their index over all engines of the run; where they have
 /// several ranks, each of those is an engine here.
 pub trait Observer {
-    /// Whether it wants to see each step. If not, stretches of decode are
+    /// Whether it wants to see each step. If not, runs of decode steps are
     /// applied at once, and only incidents and progress are shown. Asked now and
     /// then: an observer may stop to want steps, which changes nothing else, but
     /// not begin to.

@@ -33,10 +33,10 @@ fn one_pool(pool: PoolConfig) -> RunConfig {
     config(Topology::Aggregated(pool), vec![burst("work", 40, 64, 20)])
 }
 
-/// A router that answers by a function, and tells what it is told.
+/// A router that answers by a function, and logs its notifications.
 struct Scripted<F> {
     answer: F,
-    told: Arc<Mutex<Vec<EndedRequest>>>,
+    log: Arc<Mutex<Vec<EndedRequest>>>,
 }
 
 impl<F: FnMut(&RouteQuery<'_>, &[WorkerLoad]) -> Choice + Send> Router for Scripted<F> {
@@ -49,26 +49,26 @@ impl<F: FnMut(&RouteQuery<'_>, &[WorkerLoad]) -> Choice + Send> Router for Scrip
     }
 
     fn ended(&mut self, request: &EndedRequest) {
-        self.told.lock().expect("nobody panics").push(*request);
+        self.log.lock().expect("nobody panics").push(*request);
     }
 }
 
-type Told = Arc<Mutex<Vec<EndedRequest>>>;
+type EndedLog = Arc<Mutex<Vec<EndedRequest>>>;
 
-fn scripted<F>(answer: F) -> (RouterConfig, Told)
+fn scripted<F>(answer: F) -> (RouterConfig, EndedLog)
 where
     F: FnMut(&RouteQuery<'_>, &[WorkerLoad]) -> Choice + Clone + Send + Sync + 'static,
 {
-    let told = Told::default();
-    let of_router = Arc::clone(&told);
+    let log = EndedLog::default();
+    let of_router = Arc::clone(&log);
     let factory: RouterFactory =
-        Arc::new(move |_seed| Ok(Box::new(Scripted { answer: answer.clone(), told: Arc::clone(&of_router) })));
-    (RouterConfig::Made(factory), told)
+        Arc::new(move |_seed| Ok(Box::new(Scripted { answer: answer.clone(), log: Arc::clone(&of_router) })));
+    (RouterConfig::Made(factory), log)
 }
 
 #[test]
 fn shed_requests_are_counted_apart_and_nothing_is_lost() {
-    let (router, told) =
+    let (router, log) =
         scripted(|query, _| if query.request.is_multiple_of(4) { Choice::Shed } else { Choice::Worker(1) });
     let report = run(&one_pool(pool("engines", 2, 2000, router)));
     assert_conserved(&report);
@@ -76,9 +76,9 @@ fn shed_requests_are_counted_apart_and_nothing_is_lost() {
     let shed = report.requests.iter().filter(|record| record.outcome == Outcome::Shed);
     assert!(shed.clone().all(|record| record.prefill_worker.is_none() && record.end_ns == Some(record.arrival_ns)));
     assert_eq!(shed.count(), 10);
-    let told = told.lock().expect("nobody panics");
-    assert_eq!(told.len(), 30, "of requests that it refused the router is told nothing");
-    assert!(told.iter().all(|ended| ended.worker == 1 && ended.output_tokens == 20 && !ended.failed));
+    let log = log.lock().expect("nobody panics");
+    assert_eq!(log.len(), 30, "the router is not notified of requests that it refused");
+    assert!(log.iter().all(|ended| ended.worker == 1 && ended.output_tokens == 20 && !ended.failed));
 }
 
 #[test]
@@ -100,7 +100,7 @@ fn both_routers_of_a_split_cluster_hear_of_ends_and_only_the_first_may_refuse() 
     let report = run(&config(topology(decode), vec![burst("work", 10, 64, 20)]));
     assert_conserved(&report);
     let workers =
-        |told: &Told| told.lock().expect("nobody panics").iter().map(|ended| ended.worker).collect::<Vec<_>>();
+        |log: &EndedLog| log.lock().expect("nobody panics").iter().map(|ended| ended.worker).collect::<Vec<_>>();
     assert_eq!(workers(&told_prefill), [0; 10]);
     let mut of_decode = workers(&told_decode);
     of_decode.sort_unstable();
@@ -290,7 +290,7 @@ fn a_refused_request_ends_the_run_and_is_named() {
     let source: vcr_cluster::TokenFactory = Arc::new(|_seed| Ok(Box::new(Refusing(Ending::default()))));
     let tokens = TokenConfig { source, eos_token: Some(EOS) };
     let pool = PoolConfig { tokens: Some(tokens), ..pool("engines", 2, 2000, RouterConfig::RoundRobin) };
-    let text = simulate(one_pool(pool), &mut Unobserved).expect_err("nobody could be told").to_string();
+    let text = simulate(one_pool(pool), &mut Unobserved).expect_err("there is no retry").to_string();
     // Engine 0 has requests 0, 2, ...
     let expected = "token source `picky` failed: it refused request 2: it is odd (engine 0 of pool `engines`, at ";
     assert!(text.starts_with(expected), "{text}");

@@ -15,7 +15,7 @@ use vcr_cluster::{
 };
 use vcr_core::scale::{Autoscaler, ScaleError, ScaleView};
 
-/// Wants what it was told, tick by tick, and the last of it from then on.
+/// Wants a scripted number, tick by tick, and the last of it from then on.
 struct Planned {
     plan: Vec<u32>,
     views: Arc<Mutex<Vec<ScaleView>>>,
@@ -34,7 +34,7 @@ impl Autoscaler for Planned {
 fn planned(plan: &[u32]) -> (ScalerFactory, Arc<Mutex<Vec<ScaleView>>>) {
     let views = Arc::new(Mutex::new(Vec::new()));
     let (plan, seen) = (plan.to_vec(), Arc::clone(&views));
-    (Arc::new(move |_seat| Ok(Box::new(Planned { plan: plan.clone(), views: Arc::clone(&views) }))), seen)
+    (Arc::new(move |_context| Ok(Box::new(Planned { plan: plan.clone(), views: Arc::clone(&views) }))), seen)
 }
 
 /// A pool that starts with one engine and is looked at every 100 ms.

@@ -117,7 +117,7 @@ fn what_was_driven_out_comes_back_after_bytes_over_bandwidth() {
 }
 
 #[test]
-fn without_tiers_nothing_of_them_is_told_and_the_prompt_is_computed() {
+fn without_tiers_nothing_of_them_is_reported_and_the_prompt_is_computed() {
     let report = played(&small(1, None, RouterConfig::RoundRobin, &there_and_back()));
     assert_eq!(cached(&report), [0, 0, 16]);
     assert_eq!(report.engines[0].kv_tiers, None);

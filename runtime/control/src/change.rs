@@ -13,22 +13,22 @@ use crate::{LatencyReader, UnusableModel};
 
 /// The engines that got the command. They run it between two steps, or, without a
 /// frontend, when they have one: hence the status.
-type Told = Result<(StatusCode, Json<Engines<StateView>>), Refusal>;
+type StateResponse = Result<(StatusCode, Json<Engines<StateView>>), Refusal>;
 
-fn told(mut engines: Vec<Snapshot>, wanted: Option<u16>) -> Told {
+fn states_of(mut engines: Vec<Snapshot>, wanted: Option<u16>) -> StateResponse {
     engines.retain(|snapshot| wanted.is_none_or(|rank| snapshot.rank == rank));
     Ok((StatusCode::ACCEPTED, Json(Engines::of(&engines, StateView::of))))
 }
 
 impl Context {
-    fn tell(&self, engine: Option<u16>, what: &str, command: &Command) -> Told {
+    fn tell(&self, engine: Option<u16>, what: &str, command: &Command) -> StateResponse {
         self.check(engine)?;
         self.engines.command(engine, command);
         match engine {
             Some(rank) => tracing::info!(rank, "command: {what}"),
             None => tracing::info!("command for all engines: {what}"),
         }
-        told(self.engines.snapshots(), engine)
+        states_of(self.engines.snapshots(), engine)
     }
 
     /// Refuses engines that are not here.
@@ -47,14 +47,14 @@ impl Context {
     }
 }
 
-pub(crate) async fn latency(State(context): State<Context>, Asked(change): Asked<LatencyChange>) -> Told {
+pub(crate) async fn latency(State(context): State<Context>, Asked(change): Asked<LatencyChange>) -> StateResponse {
     context.check(change.engine)?;
     let config = change.config.map(|config| serde_json::Value::from(config).to_string());
     let reader = context.latency.clone();
     // A guest is compiled here, which others need not wait for.
-    let making = tokio::task::spawn_blocking(move || make(&reader, &change.model, config.as_deref()));
-    let made = making.await.map_err(|error| {
-        Refusal::new(StatusCode::INTERNAL_SERVER_ERROR, format!("making the model failed, a bug of vcr: {error}"))
+    let build = tokio::task::spawn_blocking(move || make(&reader, &change.model, config.as_deref()));
+    let made = build.await.map_err(|error| {
+        Refusal::new(StatusCode::INTERNAL_SERVER_ERROR, format!("building the model failed, a bug of vcr: {error}"))
     })?;
     let (factory, name) = made.map_err(|UnusableModel { message, hint }| {
         let refusal = Refusal::bad(message);
@@ -71,7 +71,7 @@ fn make(reader: &LatencyReader, model: &str, config: Option<&str>) -> Result<(La
     Ok((factory, name))
 }
 
-pub(crate) async fn time_scale(State(context): State<Context>, Asked(change): Asked<TimeScaleChange>) -> Told {
+pub(crate) async fn time_scale(State(context): State<Context>, Asked(change): Asked<TimeScaleChange>) -> StateResponse {
     let factor = change.factor;
     // JSON has no infinity, so nothing else can be wrong with a number.
     if factor <= 0.0 {
@@ -80,34 +80,37 @@ pub(crate) async fn time_scale(State(context): State<Context>, Asked(change): As
     context.tell(change.engine, &format!("divide times by {factor}"), &Command::SetTimeScale(factor))
 }
 
-pub(crate) async fn add_fault(State(context): State<Context>, Asked(change): Asked<FaultChange>) -> Told {
+pub(crate) async fn add_fault(State(context): State<Context>, Asked(change): Asked<FaultChange>) -> StateResponse {
     let wrong = |error: FaultRuleError| {
         Refusal::bad(error.to_string()).hint(format!("faults are written {}", FaultRule::SYNTAX))
     };
     let rule: FaultRule = change.fault.parse().map_err(wrong)?;
-    context.tell(change.engine, &format!("suffer {rule}"), &Command::AddFault(rule))
+    context.tell(change.engine, &format!("apply the fault {rule}"), &Command::AddFault(rule))
 }
 
-pub(crate) async fn clear_faults(State(context): State<Context>, Asked(which): Asked<WhichEngine>) -> Told {
-    context.tell(which.engine, "suffer no faults", &Command::ClearFaults)
+pub(crate) async fn clear_faults(State(context): State<Context>, Asked(which): Asked<WhichEngine>) -> StateResponse {
+    context.tell(which.engine, "clear the faults", &Command::ClearFaults)
 }
 
-pub(crate) async fn pause(State(context): State<Context>, Asked(which): Asked<WhichEngine>) -> Told {
+pub(crate) async fn pause(State(context): State<Context>, Asked(which): Asked<WhichEngine>) -> StateResponse {
     context.tell(which.engine, "pause", &Command::SetPaused(true))
 }
 
-pub(crate) async fn resume(State(context): State<Context>, Asked(which): Asked<WhichEngine>) -> Told {
+pub(crate) async fn resume(State(context): State<Context>, Asked(which): Asked<WhichEngine>) -> StateResponse {
     context.tell(which.engine, "resume", &Command::SetPaused(false))
 }
 
-pub(crate) async fn reset_prefix_cache(State(context): State<Context>, Asked(which): Asked<WhichEngine>) -> Told {
+pub(crate) async fn reset_prefix_cache(
+    State(context): State<Context>,
+    Asked(which): Asked<WhichEngine>,
+) -> StateResponse {
     context.tell(which.engine, "drop the prefix cache", &Command::ResetPrefixCache)
 }
 
 /// All engines end, as at a signal: a part of a deployment is of no use.
-pub(crate) async fn shut_down(State(context): State<Context>, Asked(Nothing {}): Asked<Nothing>) -> Told {
+pub(crate) async fn shut_down(State(context): State<Context>, Asked(Nothing {}): Asked<Nothing>) -> StateResponse {
     let snapshots = context.engines.snapshots();
     tracing::info!("all engines shut down");
     context.engines.shut_down();
-    told(snapshots, None)
+    states_of(snapshots, None)
 }

@@ -215,7 +215,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn guests_are_told_apart_by_name_engine_and_metric() {
+    fn guests_are_distinguished_by_name_engine_and_metric() {
         let sample = |engine, value| GuestSample { guest: "thermal".to_owned(), engine: Some(engine), value };
         let reader: GuestReader = Arc::new(move || {
             vec![
@@ -236,7 +236,7 @@ mod tests {
             r#"vcr_guest_failures_total{guest="thermal",engine="1"} 1"#,
             r#"vcr_guest_metric_total{guest="thermal",engine="all",name="routed"} 3"#,
         ] {
-            assert!(text.lines().any(|told| told == line), "{line} is not in:\n{text}");
+            assert!(text.lines().any(|shown| shown == line), "{line} is not in:\n{text}");
         }
     }
 }

@@ -1,7 +1,7 @@
 //! The thread that answers.
 //!
 //! Each connection carries one request and has a limited time for all of it,
-//! and there are only so many at once: a client that is slow, or forgets its
+//! and their number is limited: a client that is slow, or forgets its
 //! connection, costs little, and nothing for long.
 
 use std::io;
@@ -27,7 +27,7 @@ use crate::routes::{admin_routes, metrics_routes};
 
 /// Connections of one part at once; further ones wait.
 const MAX_CONNECTIONS: usize = 64;
-/// Time for a request and its answer. Making the model of a large guest takes
+/// Time for a request and its answer. Building the model of a large guest takes
 /// seconds.
 const CONNECTION_TIME: Duration = Duration::from_secs(60);
 /// Time for what is under way when the engines have ended.

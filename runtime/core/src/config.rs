@@ -1,10 +1,12 @@
 //! Engine settings: raw input with vLLM's names and defaults, and the checked form.
 
 pub(crate) mod error;
-mod options;
+pub(crate) mod options;
 
 pub use error::ConfigError;
-pub use options::{EngineOption, OPTIONS, OptionValue, derived_settings, option};
+pub use options::{
+    ACCEPTANCE_RATES, Drivers, EngineOption, NamedValue, OPTIONS, OptionValue, RatesOption, derived_settings, option,
+};
 
 use crate::compat::{CapacityPolicy, Quirks, Reservations, Victim};
 use crate::kv::tiers::KvTiersConfig;

@@ -19,14 +19,14 @@ mod stats;
 
 pub use compat::{CapacityPolicy, Reservations, Victim};
 pub use config::{
-    ConfigError, EngineConfig, EngineConfigInput, EngineOption, OPTIONS, OptionValue, Policy, SchedulerRules,
-    derived_settings, option,
+    ACCEPTANCE_RATES, ConfigError, Drivers, EngineConfig, EngineConfigInput, EngineOption, NamedValue, OPTIONS,
+    OptionValue, Policy, RatesOption, SchedulerRules, derived_settings, option,
 };
 pub use engine::fast_forward;
 pub use engine::{Engine, PauseState, RejectReason, TokenSource};
 pub use kv::tiers::{KvTier, KvTierChange, KvTierStats, KvTiers, KvTiersConfig, TierRun};
 pub use kv::{event as kv_event, hash, pool as kv_pool};
-pub use plugins::{PluginContext, fault, latency, policy, route, scale, tokens};
+pub use plugins::{PluginContext, factory, fault, latency, policy, route, scale, tokens};
 pub use request::{
     DrawnOutputs, FinishReason, KvRole, Prompt, Repetition, RequestId, RequestSpec, RequestStatus, StopRules,
 };

@@ -127,7 +127,7 @@ fn an_answer_ends_at_the_model_length() {
 }
 
 #[test]
-fn a_request_that_can_never_end_by_itself_is_told() {
+fn a_request_that_can_never_end_by_itself_is_reported() {
     let mut engine = engine(EngineConfigInput { max_model_len: None, ..input() });
     assert_eq!(engine.check(500, 14), Err(RejectReason::ExceedsKvPool));
     assert_eq!(engine.check(500, 13), Ok(()), "the last token needs no slot");

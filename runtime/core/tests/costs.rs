@@ -29,7 +29,7 @@ fn count(allocations: u64, bytes: i64) {
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         count(1, layout.size() as i64);
-        // SAFETY: the caller's promise is the one asked for.
+        // SAFETY: the caller guarantees what `System` requires.
         unsafe { System.alloc(layout) }
     }
 

@@ -70,20 +70,20 @@ fn what_runs_and_what_has_its_kv_goes_on_while_new_requests_are_paused() {
 }
 
 #[test]
-fn stretches_of_decode_are_told_as_the_pause_allows() {
+fn runs_of_decode_steps_are_predicted_as_the_pause_allows() {
     let mut engine = engine();
     engine.submit(request(0, KvRole::Local)).expect("it fits");
     step(&mut engine);
     engine.schedule();
     engine.submit(request(1, KvRole::Local)).expect("it fits");
-    let told = |engine: &Engine| {
+    let predicted = |engine: &Engine| {
         let mut steps = DecodeSteps::default();
         engine.predict_decode_steps(8, &mut steps);
         steps.len()
     };
-    assert_eq!(told(&engine), 0, "the next step admits");
+    assert_eq!(predicted(&engine), 0, "the next step admits");
     engine.set_pause_state(PauseState::PausedAll);
-    assert_eq!(told(&engine), 0, "there is no next step");
+    assert_eq!(predicted(&engine), 0, "there is no next step");
     engine.set_pause_state(PauseState::PausedNew);
-    assert_eq!(told(&engine), 8, "no step admits");
+    assert_eq!(predicted(&engine), 8, "no step admits");
 }

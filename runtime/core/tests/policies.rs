@@ -113,8 +113,8 @@ fn the_greatest_eviction_rank_is_preempted() {
     });
     assert_eq!(preempted, Some(0), "the first that came has the greatest rank");
     engine.apply_policy(&mut policy, 0).expect("an empty answer is valid");
-    let told = policy.events.last().expect("it was asked");
-    assert_eq!(told[0], PolicyEvent::Preempted { slot: slots[0] });
+    let expected = policy.events.last().expect("it was asked");
+    assert_eq!(expected[0], PolicyEvent::Preempted { slot: slots[0] });
 }
 
 #[test]
@@ -143,14 +143,14 @@ fn an_invalid_answer_is_named_and_has_no_effect() {
             "chunk cap 0 of slot 0, lets the request compute nothing",
         ),
     ];
-    for (answer, told) in cases {
+    for (answer, expected) in cases {
         let mut engine = engine(EngineConfigInput { max_num_seqs: 1, ..EngineConfigInput::default() });
         submit(&mut engine, 0, 8, 1);
         submit(&mut engine, 1, 8, 1);
         let mut policy = Scripted { answers: vec![answer], ..Scripted::default() };
         let error = engine.apply_policy(&mut policy, 0).expect_err("an invalid answer").to_string();
         assert!(error.starts_with("scheduler policy `scripted` failed: "), "{error}");
-        assert!(error.contains(told), "{error}");
+        assert!(error.contains(expected), "{error}");
         assert_eq!(engine.schedule().scheduled[0].tag, 0, "the first that came goes first");
     }
 }

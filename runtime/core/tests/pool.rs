@@ -104,7 +104,7 @@ fn describe(event: KvEvent<'_>) -> String {
 /// What is done to a pool: what, with how many blocks, of which content.
 type Action = (u8, u32, u64);
 
-/// The pool keeps its promises against a plain model of it: the order of the free
+/// The pool agrees with a plain model of it: the order of the free
 /// blocks, references, what is cached and what it announces.
 fn agrees_with_a_plain_one(blocks: u32, actions: Vec<Action>) -> Result<(), TestCaseError> {
     let mut pool = KvPool::new(blocks, true);

@@ -322,7 +322,7 @@ impl Driver {
         let preemptions = self.engine.stats().preemptions;
         self.engine.schedule();
         let never_evicts = self.engine.config().capacity == CapacityPolicy::GuaranteedNoEvict;
-        assert!(!never_evicts || self.engine.stats().preemptions == preemptions, "it was promised its blocks");
+        assert!(!never_evicts || self.engine.stats().preemptions == preemptions, "its blocks were guaranteed");
         let plan = self.engine.plan();
         let no_loads = plan.remote_loads.is_empty() && plan.tier_loads.is_empty();
         assert!(may_find_work || (plan.scheduled.is_empty() && no_loads));

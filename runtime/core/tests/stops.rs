@@ -152,5 +152,5 @@ fn rules_that_cannot_end_a_request_cost_nothing() {
     engine.schedule();
     let mut steps = DecodeSteps::default();
     engine.predict_decode_steps(8, &mut steps);
-    assert_eq!(steps.len(), 8, "its steps are told as those of a request without rules");
+    assert_eq!(steps.len(), 8, "its steps are predicted as those of a request without rules");
 }

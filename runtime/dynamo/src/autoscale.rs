@@ -140,15 +140,15 @@ mod tests {
 
     #[test]
     fn everything_wrong_is_named_once() {
-        let told = |text| read(text).expect_err("it is wrong").to_string();
-        let missing = told("{}");
+        let error_text = |text| read(text).expect_err("it is wrong").to_string();
+        let missing = error_text("{}");
         assert_eq!(missing.lines().count(), 4, "{missing}");
         assert!(missing.contains("--autoscale, `max`: is required"), "{missing}");
-        let wrong = told(r#"{"policy": "best", "target": 0, "interval_s": 0, "min": 0, "max": 3, "maxx": 4}"#);
+        let wrong = error_text(r#"{"policy": "best", "target": 0, "interval_s": 0, "min": 0, "max": 3, "maxx": 4}"#);
         assert_eq!(wrong.lines().count(), 5, "{wrong}");
         for part in ["\"target_requests\"", "`target`: must be a finite number above 0", "did you mean `max`?"] {
             assert!(wrong.contains(part), "{part} in {wrong}");
         }
-        assert!(told("[]").starts_with("--autoscale: must be a JSON object"));
+        assert!(error_text("[]").starts_with("--autoscale: must be a JSON object"));
     }
 }

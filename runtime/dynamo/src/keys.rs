@@ -81,7 +81,7 @@ impl<'f> Keys<'f> {
     }
 
     /// An option of the engine that is a count, in its range.
-    pub(crate) fn count_option(&mut self, option: &EngineOption) -> Option<u32> {
+    pub(crate) fn count_option<C>(&mut self, option: &EngineOption<C>) -> Option<u32> {
         self.read(option.name, &range_text(option), |value| count_in_range(option, value))
     }
 
@@ -201,12 +201,12 @@ impl<'f> Keys<'f> {
     }
 }
 
-fn count_in_range(option: &EngineOption, value: &Value) -> Option<u32> {
+fn count_in_range<C>(option: &EngineOption<C>, value: &Value) -> Option<u32> {
     let count = value.as_u64().and_then(|count| u32::try_from(count).ok());
     count.filter(|count| (option.min..=option.max).contains(count))
 }
 
-fn range_text(option: &EngineOption) -> String {
+fn range_text<C>(option: &EngineOption<C>) -> String {
     format!("a whole number from {} to {}", option.min, option.max)
 }
 

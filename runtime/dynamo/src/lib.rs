@@ -22,8 +22,7 @@ mod router;
 
 pub use autoscale::{AutoscaleArgs, AutoscalePolicy};
 pub use engine::{
-    EngineArgs, EngineType, KvTransfer, Mtp, PoolOptions, PreemptionMode, Preset, SglangArgs, SglangPolicy, Timing,
-    known_engine_key,
+    EngineArgs, EngineType, KvTransfer, Mtp, PoolOptions, PreemptionMode, Preset, SglangArgs, Timing, known_engine_key,
 };
 pub use problem::{DynamoError, Problem, Remark};
 pub use queue_policy::{parse_queue_policies, read_queue_policies};

@@ -125,7 +125,7 @@ models:
     }
 
     #[test]
-    fn what_is_not_of_this_form_is_told_with_its_line() {
+    fn what_is_not_of_this_form_is_reported_with_its_line() {
         let unknown = FOR_ALL.replace("quantum: 8", "quantum: 8, weight: 2");
         let error = wrong(&unknown);
         assert!(error.starts_with("queue.yaml: policy_classes[2]: unknown field `weight`"), "{error}");
@@ -143,7 +143,7 @@ models:
     }
 
     #[test]
-    fn everything_wrong_with_the_profiles_is_told_at_once() {
+    fn everything_wrong_with_the_profiles_is_reported_at_once() {
         let text = format!("{FOR_ALL}{FOR_A_MODEL}")
             .replace("name: chat_long", "name: chat_short")
             .replace("cache_bucket: long, queue_policy: wspt", "cache_bucket: short, queue_policy: lcfs")

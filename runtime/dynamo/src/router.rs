@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn everything_wrong_is_told_at_once() {
+    fn everything_wrong_is_reported_at_once() {
         let text = r#"{"overlap_score_credt": 1, "router_temperature": -1, "router_queue_policy": "best"}"#;
         let error = read(text).expect_err("it is wrong").to_string();
         for needle in [
@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn what_means_nothing_is_told_or_refused() {
+    fn what_means_nothing_is_reported_or_refused() {
         for text in [r#"{"router_event_threads": 4}"#, r#"{"serve_indexer": true}"#] {
             assert_eq!(read(text).expect("valid").1.len(), 1, "{text}");
             assert!(RouterArgs::read("--router-config", text, true).is_err(), "{text}");

@@ -70,12 +70,12 @@ const EXPLAINING_ROUNDS: u32 = 5;
 /// Rounds before estimates are averaged.
 const AVERAGED_FROM: u32 = 3;
 /// Changes of all observed times below this are none.
-const SETTLED: f64 = 2e-3;
+const CONVERGED: f64 = 2e-3;
 /// A median error in sample beyond this says that the model does not explain the data.
 const MAX_MEDIAN_ERROR: f64 = 0.3;
 /// Standard deviation of an error that all prices of a fit have in common, relative: what
 /// the scatter of requests within a load cannot show. Other loads of the H100 recordings
-/// are 4 to 8 % off where the scatter alone promises 2 to 3 %.
+/// are 4 to 8 % off where the scatter alone suggests 2 to 3 %.
 const MODEL_ERROR: f64 = 0.05;
 /// A parameter whose standard deviation is still this much of what was assumed is not
 /// fixed by the data.
@@ -199,7 +199,7 @@ impl<'s> Fitter<'s> {
             if best.as_ref().is_none_or(|best| last.loss < best.loss) {
                 best = Some(last);
             }
-            if change < SETTLED {
+            if change < CONVERGED {
                 break;
             }
         }

@@ -35,11 +35,11 @@ pub(crate) enum AddressSpace {
 impl AddressSpace {
     /// The limit of this process; none where the system has no such file.
     pub(crate) fn of_process() -> Self {
-        fs::read_to_string(LIMITS_FILE).map_or(Self::Free, |text| Self::told_by(&text))
+        fs::read_to_string(LIMITS_FILE).map_or(Self::Free, |text| Self::from_table(&text))
     }
 
     /// Reads the kernel's table of limits: name, soft limit, hard limit, unit.
-    fn told_by(table: &str) -> Self {
+    fn from_table(table: &str) -> Self {
         let row = table.lines().find_map(|line| line.strip_prefix(LIMIT_NAME));
         let soft = row.and_then(|row| row.split_whitespace().next());
         match soft {
@@ -76,9 +76,9 @@ mod tests {
                  Max address space         {soft}           unlimited            bytes\n"
             )
         };
-        assert_eq!(AddressSpace::told_by(&table("unlimited")), AddressSpace::Free);
-        assert_eq!(AddressSpace::told_by(&table("2097152000")), AddressSpace::Limited);
-        assert_eq!(AddressSpace::told_by("nonsense"), AddressSpace::Free);
+        assert_eq!(AddressSpace::from_table(&table("unlimited")), AddressSpace::Free);
+        assert_eq!(AddressSpace::from_table(&table("2097152000")), AddressSpace::Limited);
+        assert_eq!(AddressSpace::from_table("nonsense"), AddressSpace::Free);
     }
 
     /// What a guest with a memory answers and uses up, by the size of its address

@@ -110,7 +110,7 @@ impl Cache {
             }
             entries.push((about.modified()?, file.path(), about.len()));
         }
-        // The latest first; names settle the order of equal times.
+        // The latest first; names decide the order of equal times.
         entries.sort_by(|a, b| b.cmp(a));
         let mut bytes = 0_u64;
         for (used, path, size_bytes) in entries {

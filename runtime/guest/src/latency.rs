@@ -156,7 +156,7 @@ pub(crate) fn accept(
 }
 
 /// The nearest whole number, halves upwards, of a valid duration: what `wit/`
-/// promises and the SDK computes. Equal to `f64::round` there, which is a call
+/// specifies and the SDK computes. Equal to `f64::round` there, which is a call
 /// into the mathematics library on processors before SSE 4.1.
 fn round_ns(duration_ns: f64) -> u64 {
     // At most 1e18, so it fits; signed conversions are the cheap ones.

@@ -61,7 +61,7 @@ pub use fallback::{FailureSink, NoFaults, SeededTokens, WithFallback};
 pub use latency::DURATION_NS_MAX;
 pub use limits::Limits;
 pub use module::{GuestModule, GuestRole};
-pub use observe::{GaugeSummary, Note, NoteSink, Told};
+pub use observe::{GaugeSummary, GuestStats, Note, NoteSink};
 pub use policy_fallback::{PolicyWithFallback, RanksOfEngine};
 pub use wasi::WasiGrants;
 pub use world::World;

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use crate::error::CallFault;
 use crate::limits::Limits;
 
-/// The longest name of a counter or a gauge, in bytes: what `wit/` promises.
+/// The longest name of a counter or a gauge, in bytes, as `wit/` specifies.
 const NAME_BYTES_MAX: usize = 64;
 
 /// Bytes that an item counts over an instance's life, beside its text.
@@ -34,7 +34,7 @@ pub enum Note<'a> {
         at_ns: u64,
         /// The value, finite.
         value: f64,
-        /// Whether its course may be kept: `false` where the instance has told
+        /// Whether its course may be kept: `false` where the instance has sent
         /// too much for that.
         in_course: bool,
     },
@@ -56,7 +56,7 @@ pub enum Note<'a> {
 
 /// Keeps the telemetry of a guest's instances.
 pub trait NoteSink: Send + Sync {
-    /// Takes one note. Those of one instance come in the order in which it told
+    /// Takes one note. Those of one instance come in the order in which it sent
     /// them.
     fn note(&self, note: Note<'_>);
 }
@@ -72,10 +72,10 @@ pub struct GaugeSummary {
     pub max: f64,
 }
 
-/// Counters and gauges by name, and what was dropped: the part of what is told
+/// Counters and gauges by name, and what was dropped: the part of the telemetry
 /// that does not grow.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Told {
+pub struct GuestStats {
     /// Totals of counters.
     pub counters: BTreeMap<String, u64>,
     /// Gauges.
@@ -84,7 +84,7 @@ pub struct Told {
     pub dropped: u64,
 }
 
-impl Told {
+impl GuestStats {
     /// Adds a note; those that are neither counts nor gauges leave no trace.
     pub fn add(&mut self, note: &Note<'_>) {
         match *note {
@@ -323,14 +323,14 @@ mod tests {
 
     #[test]
     fn sums_are_kept_by_name() {
-        let mut told = Told::default();
-        told.add(&Note::Count { name: "n", by: u64::MAX });
-        told.add(&Note::Count { name: "n", by: 2 });
+        let mut stats = GuestStats::default();
+        stats.add(&Note::Count { name: "n", by: u64::MAX });
+        stats.add(&Note::Count { name: "n", by: 2 });
         for value in [3.0, 1.0, 2.0] {
-            told.add(&Note::Gauge { name: "g", at_ns: 0, value, in_course: value > 1.0 });
+            stats.add(&Note::Gauge { name: "g", at_ns: 0, value, in_course: value > 1.0 });
         }
-        assert_eq!(told.counters["n"], u64::MAX, "a counter stays where it cannot grow");
-        assert_eq!(told.gauges["g"], GaugeSummary { last: 2.0, min: 1.0, max: 3.0 });
-        assert_eq!(told.dropped, 1);
+        assert_eq!(stats.counters["n"], u64::MAX, "a counter stays where it cannot grow");
+        assert_eq!(stats.gauges["g"], GaugeSummary { last: 2.0, min: 1.0, max: 3.0 });
+        assert_eq!(stats.dropped, 1);
     }
 }

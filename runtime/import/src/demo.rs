@@ -1,4 +1,4 @@
-//! A capture that is made up: heavy tails, bursts of arrivals, sessions, shared
+//! A synthetic capture: heavy tails, bursts of arrivals, sessions, shared
 //! prefixes, speculative tokens and clients that hang up.
 //!
 //! The same settings give the same lines on every machine.

@@ -18,7 +18,7 @@ static NOTICE: OnceLock<fn(&str)> = OnceLock::new();
 /// Sets what shows a notice to the person who waits, once for the process.
 /// Without it nothing is shown.
 pub fn on_notice(show: fn(&str)) {
-    // Whoever was first stays.
+    // The first one stays.
     let _ = NOTICE.set(show);
 }
 

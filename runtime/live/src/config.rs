@@ -4,12 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use vcr_block_hash::HashAlgorithm;
-use vcr_core::fault::{FailureInjector, FaultError};
-use vcr_core::latency::{LatencyError, LatencyModel};
-use vcr_core::policy::{PolicyError, SchedulingPolicy};
-use vcr_core::route::{RouteError, Router};
-use vcr_core::tokens::{BatchTokenSource, TokenError};
-use vcr_core::{EngineConfig, PluginContext};
+use vcr_core::EngineConfig;
 use vcr_random::Distribution;
 use vcr_wire::{Dtype, KvEventsConfig, VllmMinor};
 
@@ -17,19 +12,7 @@ use crate::faults::rule::FaultRule;
 use crate::kv_transfer::peers::KvPeer;
 use crate::playback::capture::ReplaySettings;
 
-/// Makes the latency model of an engine from its plugin context.
-pub type LatencyFactory = Arc<dyn Fn(&PluginContext<'_>) -> Result<Box<dyn LatencyModel>, LatencyError> + Send + Sync>;
-/// Makes the scheduling policy of an engine from its plugin context.
-pub type PolicyFactory =
-    Arc<dyn Fn(&PluginContext<'_>) -> Result<Box<dyn SchedulingPolicy>, PolicyError> + Send + Sync>;
-/// Makes the router of all engines of a process, from its plugin context.
-pub type RouterFactory = Arc<dyn Fn(&PluginContext<'_>) -> Result<Box<dyn Router>, RouteError> + Send + Sync>;
-/// Makes a guest that chooses tokens, from its plugin context.
-pub type TokenSourceFactory =
-    Arc<dyn Fn(&PluginContext<'_>) -> Result<Box<dyn BatchTokenSource>, TokenError> + Send + Sync>;
-/// Makes a guest that injects failures, from its plugin context.
-pub type InjectorFactory =
-    Arc<dyn Fn(&PluginContext<'_>) -> Result<Box<dyn FailureInjector>, FaultError> + Send + Sync>;
+pub use vcr_core::factory::{InjectorFactory, LatencyFactory, PolicyFactory, RouterFactory, TokenFactory};
 
 /// Engines of one process behind one frontend.
 #[derive(Clone)]
@@ -121,7 +104,7 @@ pub enum TokenChoice {
     /// Those of a list, by prompt or in turn.
     Listed(Arc<crate::token_list::TokenList>),
     /// A guest chooses them.
-    Guest(TokenSourceFactory),
+    Guest(TokenFactory),
 }
 
 /// The tokens of answers.

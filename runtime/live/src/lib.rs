@@ -45,7 +45,7 @@ mod tokens;
 
 pub use config::{
     Identity, InjectorFactory, KvEventSettings, LatencyFactory, Limits, LiveConfig, PolicyFactory, RouterFactory,
-    StatsSettings, TokenChoice, TokenSettings, TokenSourceFactory, TransferSettings,
+    StatsSettings, TokenChoice, TokenFactory, TokenSettings, TransferSettings,
 };
 pub use counters::Counters;
 pub use error::LiveError;

@@ -239,7 +239,7 @@ impl Started {
 }
 
 impl Slot {
-    /// The token at `index` if nobody chose one.
+    /// The token at `index` if none was chosen.
     fn drawn(&self, index: u32, vocab_size: u32) -> u32 {
         let draw = mix(self.seed ^ u64::from(index)) >> 32;
         if !self.allowed_tokens.is_empty() {

@@ -148,7 +148,7 @@ pub struct FairShare {
     /// The latest virtual time at which a request was admitted.
     now: i64,
     num_arrived: u64,
-    /// Whose requests give way, if that makes a difference.
+    /// The tenant whose requests are preempted first, if that makes a difference.
     leader: Option<u32>,
     /// Tenants whose ranks may have changed since the last call.
     changed: Vec<u32>,
@@ -212,7 +212,7 @@ impl FairShare {
         }
     }
 
-    /// Has a tenant pay for the tokens of a request up to so many.
+    /// Charges a tenant for the tokens of a request up to this number.
     fn serve(&mut self, slot: u32, tokens: u32) {
         let request = &mut self.requests[slot as usize];
         if tokens <= request.served_tokens {
@@ -260,7 +260,7 @@ impl FairShare {
         leader.map(|(index, _)| index)
     }
 
-    /// Says who gives way, where that has changed.
+    /// Reports the preemption victims, where they have changed.
     fn rank_evictions(&mut self, say: &mut impl Say) {
         let leader = self.furthest_ahead();
         let former = core::mem::replace(&mut self.leader, leader);

@@ -6,7 +6,7 @@ use vcr_guest_sdk::{PolicyBatch, PolicyEvent, Preference};
 
 use crate::{Algorithm, Arrival, Say};
 
-/// Has an [`Algorithm`] decide upon what a guest is told.
+/// Has an [`Algorithm`] decide upon a guest's input.
 pub fn decide(algorithm: &mut impl Algorithm, batch: &PolicyBatch<'_>, preferences: &mut Vec<Preference>) {
     for event in batch.events {
         match *event {

@@ -1,11 +1,11 @@
-//! Scheduler policies for engines: who is admitted first, who gives way, and in
+//! Scheduler policies for engines: who is admitted first, who is preempted, and in
 //! what chunks.
 //!
 //! * [`ShortestPromptFirst`]: the request with the fewest prompt tokens first,
 //!   and those that wait grow shorter with their age.
 //! * [`FairShare`]: tenants get tokens in proportion to their weights.
 //!
-//! A policy is an [`Algorithm`]: it is told what happens to the requests of one
+//! A policy is an [`Algorithm`]: it is notified of what happens to the requests of one
 //! engine and says preferences. The features `native` and `guest` make of it a
 //! policy of the engine core, and what a guest component answers. Decisions
 //! are made in integers, so that both are the same to the last bit.
@@ -40,7 +40,7 @@ pub struct Arrival {
     pub arrival_ns: u64,
     /// Tokens of its prompt.
     pub prompt_tokens: u32,
-    /// Whose it is; 0 where nobody told.
+    /// Its tenant; 0 where unknown.
     pub tenant: u64,
 }
 
@@ -60,7 +60,7 @@ pub trait Say {
 
 /// A policy of one engine.
 ///
-/// In each call it is told what happened since the last one, oldest first, then
+/// Each call passes what happened since the last one, oldest first, then
 /// how far running requests have come, and then asked to decide.
 pub trait Algorithm {
     /// Its name, as users write it.
@@ -69,16 +69,16 @@ pub trait Algorithm {
     /// A request came in and waits.
     fn arrived(&mut self, request: &Arrival);
 
-    /// It runs; so many tokens it need not compute.
+    /// It runs; this number of tokens need not be computed.
     fn admitted(&mut self, slot: u32, cached_tokens: u32);
 
     /// It waits again.
     fn preempted(&mut self, slot: u32);
 
-    /// It is over, with so many output tokens.
+    /// It is over, with this number of output tokens.
     fn ended(&mut self, slot: u32, output_tokens: u32);
 
-    /// It has so many output tokens by now.
+    /// Its output tokens so far.
     fn progressed(&mut self, slot: u32, output_tokens: u32);
 
     /// Says what it prefers from now on.

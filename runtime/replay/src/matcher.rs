@@ -60,7 +60,7 @@ pub struct Asked<'a> {
 impl<'a> Asked<'a> {
     /// A request for the prompt `chain` of which nothing else is known.
     #[must_use]
-    pub fn of_nobody(chain: &'a PromptChain) -> Self {
+    pub fn of_no_client(chain: &'a PromptChain) -> Self {
         Self { chain, prompt_tokens: 0, id: "", external_id: None, session: None, params: None }
     }
 }
@@ -82,7 +82,7 @@ pub enum Match {
         /// Leading blocks that both have.
         common_blocks: u32,
     },
-    /// None. So many leading blocks agree with some record.
+    /// None. This number of leading blocks agrees with some record.
     None {
         /// They diverge in the block of this number, from 0.
         common_blocks: u32,
@@ -253,7 +253,7 @@ mod tests {
 
     fn ask(matcher: &mut Matcher, prompt: &[u32]) -> Match {
         let chain = matcher.captures().hasher().chain(prompt, &ExtraKeys::default());
-        let asked = Asked { prompt_tokens: prompt.len() as u32, ..Asked::of_nobody(&chain) };
+        let asked = Asked { prompt_tokens: prompt.len() as u32, ..Asked::of_no_client(&chain) };
         matcher.take(&asked)
     }
 
@@ -302,7 +302,7 @@ mod tests {
             id: "r4",
             external_id,
             session,
-            ..Asked::of_nobody(&chain)
+            ..Asked::of_no_client(&chain)
         };
         let mut by_id = Matcher::new(captures(&prompts, true), MatchBy::Id, Unmatched::Random);
         let taken: Vec<_> = (0..5).map(|_| by_id.take(&asked(Some("x1"), None)).row()).collect();
@@ -335,7 +335,7 @@ mod tests {
         let take = |matcher: &mut Matcher, params: serde_json::Value| {
             let chain = matcher.captures().hasher().chain(&[1, 2, 3], &ExtraKeys::default());
             let params = params.as_object().expect("an object");
-            matcher.take(&Asked { prompt_tokens: 3, params: Some(params), ..Asked::of_nobody(&chain) })
+            matcher.take(&Asked { prompt_tokens: 3, params: Some(params), ..Asked::of_no_client(&chain) })
         };
         let (five, fifty) = (json!({"max_tokens": 5, "seed": 1}), json!({"max_tokens": 50, "seed": 2}));
         let mut matcher = records(&[five.clone(), fifty.clone(), fifty.clone(), five.clone()]);

@@ -104,8 +104,8 @@ impl Replay {
         let divergence = (!is_same).then(|| state.diverged(asked, found));
         drop(state);
         let record = found.row().map(|row| self.captures.record(row)).transpose()?.map(Box::new);
-        let is_told = policy == Unmatched::Fail && matches!(found, Match::OtherParams(_));
-        let other_params = record.as_deref().filter(|_| is_told).map(|record| {
+        let is_reported = policy == Unmatched::Fail && matches!(found, Match::OtherParams(_));
+        let other_params = record.as_deref().filter(|_| is_reported).map(|record| {
             let differences = asked.params.map(|asked| params::differences(asked, &record.params)).unwrap_or_default();
             format!(
                 "its prompt is in the capture, but no record that is left has its sampling parameters: it gets the answer \
@@ -204,12 +204,12 @@ mod tests {
 
     fn ask(replay: &Replay, prompt: &[u32]) -> Answer {
         let chain = replay.captures().hasher().chain(prompt, &ExtraKeys::default());
-        let asked = Asked { prompt_tokens: prompt.len() as u32, id: "live", ..Asked::of_nobody(&chain) };
+        let asked = Asked { prompt_tokens: prompt.len() as u32, id: "live", ..Asked::of_no_client(&chain) };
         replay.answer(&asked).expect("records in memory")
     }
 
     #[test]
-    fn what_diverges_is_counted_and_told() {
+    fn what_diverges_is_counted_and_reported() {
         let replay = replay(Unmatched::Random);
         assert!(ask(&replay, &[8; 3]).divergence.is_none());
         let mut other = [7; 40];

@@ -392,18 +392,18 @@ mod tests {
 
     #[test]
     fn problems_name_the_field() {
-        let told = |coefficients, on: PhysicsConfig| {
+        let error_text = |coefficients, on: PhysicsConfig| {
             PhysicsConfig { coefficients, ..on }.build().expect_err("something is wrong").to_string()
         };
         assert_eq!(
-            told(only(|c| c.weights = f64::NAN), tiny()),
+            error_text(only(|c| c.weights = f64::NAN), tiny()),
             "`weights` is NaN, but must be a number from -1e9 to 1e9"
         );
-        let error = told(only(|_| ()), PhysicsConfig { layers: None, ..tiny() });
+        let error = error_text(only(|_| ()), PhysicsConfig { layers: None, ..tiny() });
         assert_eq!(error, "`layers` has no value; set it, or name a preset in `model`");
-        let error = told(only(|_| ()), PhysicsConfig { moe_layers: Some(1), ..tiny() });
+        let error = error_text(only(|_| ()), PhysicsConfig { moe_layers: Some(1), ..tiny() });
         assert_eq!(error, "`experts` has no value, but `moe_layers` says that there are experts");
-        let error = told(only(|_| ()), PhysicsConfig { experts: Some(8), ..tiny() });
+        let error = error_text(only(|_| ()), PhysicsConfig { experts: Some(8), ..tiny() });
         assert_eq!(error, "`experts` is set, but no layer has experts: set `moe_layers`");
     }
 }

@@ -321,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_field_of_the_first_step_is_told() {
+    fn the_first_field_of_the_first_step_is_reported() {
         let later = SECOND.replace("\"free\":8", "\"free\":7").replace("length", "stop");
         let found = of(&[FIRST, SECOND], &[FIRST, &later]);
         assert_eq!(field_of(&found), (1, "free", &json!(8), &json!(7)));
@@ -393,7 +393,7 @@ mod tests {
     }
 
     #[test]
-    fn several_runs_are_told_apart() {
+    fn several_runs_are_distinguished() {
         let both = [line_of("a", 0, 0.0, 1), line_of("b", 0, 0.0, 2)];
         let found = of(&both.each_ref().map(String::as_str), &[&line_of("b", 0, 0.0, 2)]);
         assert!(found.first.is_none());

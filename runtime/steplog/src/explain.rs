@@ -357,7 +357,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_told_apart_is_told_so() {
+    fn what_cannot_be_distinguished_is_reported() {
         inferred_is(json!({ "max_loras": 1 }), r#""tot":2,"wait":1"#, "blocks or adapters");
         inferred_is(json!({ "max_loras": 1 }), r#""tot":512,"wait":1"#, "budget or adapters");
         inferred_is(json!({ "chunked_prefill": false }), r#""tot":2,"wait":1"#, "blocks or no chunking");
@@ -398,7 +398,7 @@ mod tests {
     }
 
     #[test]
-    fn preemptions_are_told_with_their_rule() {
+    fn preemptions_are_reported_with_their_rule() {
         let line = r#"{"s":0,"sched":[[0,1,9,"r",[5]]],"tot":1,"run":[0],"wait":2,"free":0,"pre":[3,4]}"#;
         let room = "requests 3 and 4 were preempted: the running requests needed more blocks than were free; FCFS takes \
                     the last of the running list";

@@ -140,8 +140,8 @@ pub(crate) fn read_whole<T: DeserializeOwned>(path: &Path) -> Result<T, LogError
 /// Reads a value; what is wrong with it names the field.
 pub(crate) fn from_text<'a, T: Deserialize<'a>>(text: &'a str) -> Result<T, String> {
     serde_json::from_str(text).map_err(|error| match error.classify() {
-        Category::Data => wrong_data::<T>(text).unwrap_or_else(|| told(text, &error)),
-        _ => format!("not JSON: {}", told(text, &error)),
+        Category::Data => wrong_data::<T>(text).unwrap_or_else(|| described(text, &error)),
+        _ => format!("not JSON: {}", described(text, &error)),
     })
 }
 
@@ -149,13 +149,13 @@ pub(crate) fn from_text<'a, T: Deserialize<'a>>(text: &'a str) -> Result<T, Stri
 fn wrong_data<'a, T: Deserialize<'a>>(text: &'a str) -> Option<String> {
     let error = serde_path_to_error::deserialize::<_, T>(&mut serde_json::Deserializer::from_str(text)).err()?;
     let place = error.path().to_string();
-    let problem = told(text, error.inner());
+    let problem = described(text, error.inner());
     Some(if place == "." { problem } else { format!("`{place}`: {problem}") })
 }
 
 /// An error's words. Of text that is one line of a file it says the column
 /// only; the caller knows which line it is.
-fn told(text: &str, error: &serde_json::Error) -> String {
+fn described(text: &str, error: &serde_json::Error) -> String {
     let words = error.to_string();
     if text.contains('\n') {
         return words;
@@ -274,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn faults_are_told_with_their_field() {
+    fn faults_are_reported_with_their_field() {
         let fault = |text| from_text::<crate::StepLine>(text).unwrap_err();
         assert_eq!(fault(r#"{"wait":-1}"#), "`wait`: invalid value: integer `-1`, expected u64 at column 10");
         let expected = "`run[1]`: invalid type: floating point `2.5`, expected a request's number or name at column 13";

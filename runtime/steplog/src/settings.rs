@@ -1,8 +1,7 @@
 //! The settings of an engine, under the names of either schema.
 
 use serde_json::{Map, Value, json};
-use vcr_core::sglang::{PassOrder, Retraction, SchedulePolicy, SglangConfig};
-use vcr_core::{EngineConfig, EngineKind, KvTiersConfig, OPTIONS, OptionValue, derived_settings};
+use vcr_core::{EngineConfig, EngineKind, EngineOption, KvTiersConfig, OPTIONS, OptionValue, derived_settings, sglang};
 
 /// The settings that explanations need; none or zero where unknown.
 #[derive(Debug, Default)]
@@ -21,17 +20,17 @@ pub(crate) struct Settings<'a> {
 }
 
 impl<'a> Settings<'a> {
-    pub(crate) fn of(told: &'a Map<String, Value>) -> Self {
-        let number = |names: &[&str]| first(told, names).and_then(Value::as_u64);
-        let flag = |name: &str| told.get(name).and_then(Value::as_bool);
+    pub(crate) fn of(map: &'a Map<String, Value>) -> Self {
+        let number = |names: &[&str]| first(map, names).and_then(Value::as_u64);
+        let flag = |name: &str| map.get(name).and_then(Value::as_bool);
         Self {
             budget: number(&["max_num_batched_tokens"]),
             cap: number(&["max_num_active_seqs", "max_num_active_reqs", "max_num_seqs"]),
-            policy: told.get("policy").and_then(Value::as_str),
+            policy: map.get("policy").and_then(Value::as_str),
             chunked_prefill: flag("chunked_prefill"),
             long_prefill_threshold: number(&["long_prefill_token_threshold"]).unwrap_or(0),
             is_adaptive: flag("adaptive").unwrap_or(false),
-            watermark: told.get("watermark").and_then(Value::as_f64),
+            watermark: map.get("watermark").and_then(Value::as_f64),
             max_loras: number(&["max_loras"]).unwrap_or(0),
             num_drafts: number(&["spec", "num_spec_tokens"]).unwrap_or(0),
             is_async: flag("async_scheduling").unwrap_or(false),
@@ -50,27 +49,32 @@ fn first<'a>(settings: &'a Map<String, Value>, names: &[&str]) -> Option<&'a Val
 pub fn settings_of(kind: &EngineKind) -> Map<String, Value> {
     match kind {
         EngineKind::Vllm(config) => vllm(config),
-        EngineKind::Sglang(config) => match sglang(config) {
-            Value::Object(settings) => settings,
-            _ => Map::new(),
-        },
+        EngineKind::Sglang(config) => {
+            let mut settings = of_options(sglang::OPTIONS, config, &sglang::derived_settings(config));
+            settings.insert("engine".to_owned(), "sglang".into());
+            settings
+        }
     }
 }
 
 fn vllm(config: &EngineConfig) -> Map<String, Value> {
-    let options = OPTIONS.iter().map(|option| (option.log_key, (option.get)(config)));
-    let settings = options.chain(derived_settings(config));
-    let mut settings: Map<String, Value> = settings.map(|(key, value)| (key.to_owned(), json_of(value))).collect();
+    let mut settings = of_options(OPTIONS, config, &derived_settings(config));
     let tiers = config.kv_tiers.map_or(Value::Null, |tiers| tiers_of(&tiers));
     settings.insert("kv_tiers".to_owned(), tiers);
     settings
+}
+
+fn of_options<C>(options: &[EngineOption<C>], config: &C, derived: &[(&str, &str)]) -> Map<String, Value> {
+    let options = options.iter().map(|option| (option.log_key, json_of((option.get)(config))));
+    let settings = options.chain(derived.iter().map(|&(key, name)| (key, name.into())));
+    settings.map(|(key, value)| (key.to_owned(), value)).collect()
 }
 
 fn json_of(value: OptionValue) -> Value {
     match value {
         OptionValue::Count(count) => count.into(),
         OptionValue::Limit(limit) => limit.into(),
-        OptionValue::Share(share) => share.into(),
+        OptionValue::Share(number) | OptionValue::Factor(number) => number.into(),
         OptionValue::Switch(on) => on.into(),
         OptionValue::Name(name) => name.into(),
     }
@@ -87,32 +91,5 @@ fn tiers_of(tiers: &KvTiersConfig) -> Value {
         "host_to_disk_bytes_per_s": tiers.host_to_disk_bytes_per_s,
         "disk_to_host_bytes_per_s": tiers.disk_to_host_bytes_per_s,
         "disk_latency_ns": tiers.disk_latency_ns,
-    })
-}
-
-fn sglang(config: &SglangConfig) -> Value {
-    json!({
-        "engine": "sglang",
-        "page_size": config.page_size,
-        "num_pages": config.num_pages,
-        "max_num_seqs": config.max_num_seqs,
-        "max_model_len": config.max_model_len,
-        "prefix_caching": config.enable_prefix_caching,
-        "schedule_policy": match config.schedule_policy {
-            SchedulePolicy::Fifo => "fifo",
-            SchedulePolicy::Lpm => "lpm",
-        },
-        "max_prefill_tokens": config.max_prefill_tokens,
-        "chunked_prefill_size": config.chunked_prefill_size,
-        "clip_max_new_tokens": config.clip_max_new_tokens,
-        "schedule_conservativeness": config.schedule_conservativeness,
-        "pass_order": match config.pass_order {
-            PassOrder::Mixed => "mixed",
-            PassOrder::PrefillFirst => "prefill-first",
-        },
-        "retraction": match config.retraction {
-            Retraction::BehindAll => "behind-all",
-            Retraction::BeforeAll => "before-all",
-        },
     })
 }

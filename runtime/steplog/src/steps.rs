@@ -132,8 +132,8 @@ impl<'a> Steps<'a> {
         let mut steps: Vec<Step<'a>> = Vec::new();
         for line in &log.lines {
             let engine = index_of[&line.engine_name()];
-            if let Some(told) = &line.settings {
-                settings[engine] = told;
+            if let Some(own) = &line.settings {
+                settings[engine] = own;
             }
             let cursor = &mut cursors[engine];
             cursor.add.extend(&line.add);
@@ -275,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn the_running_list_is_counted_where_it_is_not_told() {
+    fn the_running_list_is_counted_where_it_is_not_logged() {
         let log = log(&[
             r#"{"s":0,"sched":[[0,10,0,"n",[1]],[1,10,0,"n",[2]],[2,10,0,"n",[3]]],"u":0,"out":[],"fin":[[0,"stop"]]}"#,
             r#"{"s":1,"sched":[[1,1,10,"r",[]]],"pre":[2],"u":1,"out":[]}"#,

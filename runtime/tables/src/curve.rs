@@ -46,7 +46,7 @@ impl Curve {
         start.lerp(end, weight)
     }
 
-    /// The sum of curves, each so many times.
+    /// The weighted sum of curves.
     pub(crate) fn sum<'a>(curves: impl IntoIterator<Item = (&'a Self, f64)>) -> Self {
         let curves: Vec<(&Self, f64)> = curves.into_iter().collect();
         let knots = union(curves.iter().map(|(curve, _)| *curve));

@@ -179,7 +179,7 @@ impl Maker<'_> {
         f64::from(self.model.layers)
     }
 
-    /// An operator that moves so many bytes for a token.
+    /// An operator that moves this number of bytes for a token.
     fn traffic(&self, bytes: f64) -> Curve {
         Curve::new(&[], |tokens| (self.system.traffic_ns(bytes * tokens), Source::Formula))
     }

@@ -149,7 +149,7 @@ impl System {
         self.file.gpu.mem_empirical_constant_latency * 1e9
     }
 
-    /// Bytes a second between two of so many GPUs.
+    /// Bytes a second between two of N GPUs.
     pub(crate) fn link_bytes_per_s(&self, gpus: u32) -> f64 {
         let node = &self.file.node;
         if gpus <= node.num_gpus_per_node {

@@ -136,7 +136,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn files_of_ours_are_told_by_their_start() {
+    fn files_of_ours_are_recognised_by_their_start() {
         let run = r#"{"of":"run","id":0,"workload":"w","session":0,"turn":0,"status":"completed","max_tokens":3,"arrival_ms":0.0,"ttft_ms":1.0}"#;
         let replay = r#"{"session_id":null,"uuid":"x","arrival_time_ms":0.0,"ttft_ms":1.0,"input_length":3,"terminal_status":"completed"}"#;
         for (start, output) in [

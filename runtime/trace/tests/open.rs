@@ -62,7 +62,7 @@ fn unreadable_files_say_which() {
 }
 
 #[test]
-fn relatives_of_mooncake_are_told_by_their_first_row() {
+fn relatives_of_mooncake_are_recognised_by_their_first_row() {
     let dir = TempDir::new().unwrap();
     let agentic = r#"{"schema":"dynamo.agentic_mooncake","version":2,"block_size":4,"hash_id_scope":"local"}
 {"request_id":"a","output_length":1,"hash_ids":[1]}"#;

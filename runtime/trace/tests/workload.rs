@@ -5,7 +5,7 @@ use vcr_trace::{AnswerEnd, RowProblem, Sessions, Strictness, Trace, TraceError, 
 
 const META: &str = r#"{"kind":"meta","format":"vcr.capture","version":1,"block_size_tokens":4}"#;
 
-/// A request line of so many prompt tokens with whatever else it has.
+/// A request line of N prompt tokens with whatever else it has.
 fn request(prompt_tokens: u32, rest: &str) -> String {
     format!(
         "{{\"kind\":\"request\",\"prompt_tokens\":{prompt_tokens},\"output_tokens\":2,\"finish_reason\":\"stop\"{rest}}}"
@@ -188,7 +188,7 @@ fn unknown_arrivals_keep_the_order_of_the_file() {
 }
 
 #[test]
-fn captures_and_traces_of_vllm_vcr_are_told_by_their_first_line() {
+fn captures_and_traces_of_vllm_vcr_are_recognised_by_their_first_line() {
     let folder = TempDir::new().expect("a folder");
     let capture = format!("{META}\n{}\n", request(1, r#","arrival_ns":1"#));
     let meta = r#"{"meta": {"model": "m", "block_size": 16}}"#;

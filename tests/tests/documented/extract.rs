@@ -1,4 +1,4 @@
-//! Where commands stand, and how they are told from what is around them.
+//! Where commands stand, and how they are distinguished from the text around them.
 
 use std::fs;
 use std::process::Command;
@@ -116,7 +116,7 @@ fn examples(help: &str) -> Vec<String> {
 }
 
 #[test]
-fn commands_are_told_from_what_is_around_them() {
+fn commands_are_distinguished_from_what_is_around_them() {
     let text = "Text.\n```bash\nvcr a \\\n    --b   # why\n# a comment\nvcr c '{\n  1}' &\ncurl x\n```\n```rust\nvcr no\n```\n";
     assert_eq!(of_markdown(text), ["vcr a --b   # why", "vcr c '{\n  1}' &", "curl x"]);
     let help = "Usage\n\nCommands:\n  one   A\n        wrapped\n  help  B\n\nExamples:\n  vcr a \\\n      --b\n  vcr c\n  wrapped\n\nEnd";

@@ -177,14 +177,14 @@ fn the_run_that_the_readme_shows_is_what_a_run_says() {
     let mut command = Command::new(vcr_tests::vcr());
     command.args(["run", "scenarios/pd_burst.rhai"]).current_dir(root()).env("NO_COLOR", "1");
     let said = Said::of(&mut command).ended(0);
-    let told: Vec<&str> = said.stdout.lines().map(str::trim).collect();
+    let output: Vec<&str> = said.stdout.lines().map(str::trim).collect();
     let is_the_same_everywhere =
         |line: &&str| !line.is_empty() && !line.ends_with("...") && !line.contains("of virtual time in");
     // The claim before it is wrapped to the width of the terminal.
     let results = shown.lines().map(str::trim).skip_while(|line| *line != "ASSERTIONS").filter(is_the_same_everywhere);
     assert!(results.clone().count() > 30, "the scan misses the run of the README");
     for line in results {
-        assert!(told.contains(&line), "README shows `{line}`, but the run says:\n{}", said.stdout);
+        assert!(output.contains(&line), "README shows `{line}`, but the run says:\n{}", said.stdout);
     }
     assert!(!shown.contains("sha256"), "the digest of a guest depends on the compiler");
 }

@@ -77,7 +77,7 @@ fn engines_of_every_type() {
     check(&[R, &long], &["--engine-type", "sglang"], &[("completed_requests", "1", "1"), ("num_requests", "2", "2")]);
 }
 
-/// The end of a row with so many hash ids of its own.
+/// The end of a row with N hash ids of its own.
 fn ids(count: u32) -> String {
     let ids: Vec<String> = (100..100 + count).map(|id| id.to_string()).collect();
     format!(r#", "hash_ids": [{}]}}"#, ids.join(","))
@@ -208,7 +208,7 @@ fn prompts_are_handed_over_between_passes() {
 }
 
 #[test]
-fn sglang_looks_long_prompts_up_as_its_line_does() {
+fn sglang_looks_long_prompts_up_as_its_version_does() {
     let hashes = |at_ms: u32| {
         let row = format!(r#"{{"timestamp": {at_ms}, "input_length": 20000, "output_length": 4}}"#);
         row.replace('}', &ids(40))
@@ -320,7 +320,7 @@ fn what_cannot_be_is_refused_with_its_name() {
 }
 
 #[test]
-fn bad_traces_are_told_by_file_line_and_field() {
+fn bad_traces_are_reported_by_file_line_and_field() {
     for (row, needles) in [
         (r#"{"timestamp": 0, "input_length": 10, "output_length": 4}"#, &["line 2", "`hash_ids`"][..]),
         (r#"{"timestamp": 0, "input_length": 10, "hash_ids": [1]}"#, &["line 2", "`output_length`"]),

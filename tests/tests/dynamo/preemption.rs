@@ -1,4 +1,4 @@
-//! Requests that give way and are computed again: prompts cost what they did before,
+//! Requests that are preempted and computed again: prompts cost what they did before,
 //! outputs nothing but the decode that they end in. The numbers were printed by 1.4.2
 //! and 1.6.1.
 

@@ -56,7 +56,7 @@ fn admitted(folder: &Folder, args: &[&str]) -> Vec<Option<String>> {
     text.lines().map(|line| row(line)["first_admit_ms"].as_f64().map(|ms| format!("{ms:.3}"))).collect()
 }
 
-fn told(times: [&str; 9]) -> Vec<Option<String>> {
+fn times_of(times: [&str; 9]) -> Vec<Option<String>> {
     times.map(|time| Some(time.to_owned())).to_vec()
 }
 
@@ -65,10 +65,11 @@ fn told(times: [&str; 9]) -> Vec<Option<String>> {
 fn classes_leave_the_queue_as_dynamo_lets_them() {
     let folder = folder(POLICIES);
     let with_classes =
-        told(["0.000", "1.000", "69.201", "127.985", "71.735", "71.735", "122.054", "127.985", "69.201"]);
+        times_of(["0.000", "1.000", "69.201", "127.985", "71.735", "71.735", "122.054", "127.985", "69.201"]);
     assert_eq!(admitted(&folder, &["--router-policy-config", "queue.yaml"]), with_classes);
     assert_eq!(admitted(&folder, &["--router-config", r#"{"router_policy_config": "queue.yaml"}"#]), with_classes);
-    let one_class = told(["0.000", "1.000", "69.201", "69.201", "71.735", "71.735", "127.985", "127.985", "127.985"]);
+    let one_class =
+        times_of(["0.000", "1.000", "69.201", "69.201", "71.735", "71.735", "127.985", "127.985", "127.985"]);
     assert_eq!(admitted(&folder, &["--router-config", r#"{"router_queue_threshold": 0.2}"#]), one_class);
 }
 
@@ -86,7 +87,7 @@ fn a_model_has_policies_of_its_own_and_a_full_queue_refuses() {
 }
 
 #[test]
-fn what_has_no_effect_or_makes_no_sense_is_told() {
+fn what_has_no_effect_or_makes_no_sense_is_reported() {
     let folder = folder(&POLICIES.replace("quantum: 4000", "quantum: 0"));
     let policies = ["--router-policy-config", "queue.yaml"];
     replay(&folder, &[&TWO[..], &policies].concat()).failed(2, &["queue.yaml: class `batch`", "but is 0"]);

@@ -15,7 +15,7 @@ fn reports_are_the_same_bytes_every_time() {
     assert_eq!(first, again);
     assert_eq!(rows, std::fs::read_to_string(folder.path().join("rows.jsonl")).expect("rows"));
     let other = replay(&folder, &[&args[..], &["--seed", "2"]].concat()).ended(0).stdout;
-    assert_ne!(first, other, "the seed is told");
+    assert_ne!(first, other, "the seed is reported");
 }
 
 #[test]

@@ -65,7 +65,7 @@ fn logprobs_of_outputs_and_prompts() {
 
 /// Stops of the engine and of the frontend.
 #[test]
-fn texts_end_where_they_are_told() {
+fn texts_end_where_requests_say() {
     with_each(&FrontendOptions::default(), &["--output-tokens", "9"], |_, frontend, play| {
         let answer = frontend.complete(&json!("Hello world"), &json!({"max_tokens": 50}));
         assert_eq!(

@@ -31,7 +31,7 @@ fn what_fails_in_the_engine_is_an_error_for_the_client() {
             let failed = ask(len);
             assert_eq!(failed.status, 500, "{}", failed.body);
         }
-        // Too long for this engine, and told so.
+        // Too long for this engine, which is the reason given.
         let long = frontend.post("/v1/completions", &json!({"prompt": vec![5; 4096], "max_tokens": 6}));
         assert_eq!(long.status, 400, "{version}: {}", long.body);
         assert_eq!(ask(6).status, 200, "others are not concerned");
@@ -58,8 +58,8 @@ fn a_fallback_goes_on_where_a_guest_fails() {
         let answer = frontend.post("/v1/completions", &json!({"prompt": [1, 2, 3], "max_tokens": 8}));
         assert_eq!(answer.status, 200, "{}", answer.body);
         play.wait_for("guest hostile of engine 0 failed, its fallback goes on: ");
-        let told = scraped(&metrics);
-        assert!(told.contains(r#"vcr_guest_failures_total{guest="hostile",engine="0"} 1"#), "{told}");
+        let text = scraped(&metrics);
+        assert!(text.contains(r#"vcr_guest_failures_total{guest="hostile",engine="0"} 1"#), "{text}");
     });
 }
 

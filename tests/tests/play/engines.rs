@@ -69,8 +69,8 @@ fn sleeping_pausing_and_resetting() {
         }
         assert_eq!(frontend.complete(&json!("Next"), &json!({"max_tokens": 2}))["usage"]["completion_tokens"], 2);
         assert!(!play.log().contains("WARN") || is_from(version, 33), "{}", play.log());
-        let told = frontend.get("/version").ok();
-        assert_eq!(told["version"], format!("{line}.0"));
+        let response = frontend.get("/version").ok();
+        assert_eq!(response["version"], format!("{line}.0"));
     }
 }
 

@@ -39,7 +39,7 @@ fn with_each(options: &FrontendOptions, args: &[&str], check: impl Fn(&str, &Fro
     }
 }
 
-/// Whether a release is of this line or a later one.
+/// Whether a release is of this minor version or a later one.
 fn is_from(version: &str, line: u32) -> bool {
     version.split('.').nth(1).and_then(|minor| minor.parse::<u32>().ok()).expect("a version has parts") >= line
 }
@@ -50,8 +50,8 @@ fn text(answer: &Value) -> &str {
 
 /// What the engines' metrics say.
 fn scraped(address: &str) -> String {
-    let told = ureq::get(format!("http://{address}/metrics")).call().expect("it is served");
-    told.into_body().read_to_string().expect("it is text")
+    let response = ureq::get(format!("http://{address}/metrics")).call().expect("it is served");
+    response.into_body().read_to_string().expect("it is text")
 }
 
 /// A metric of all engines.

@@ -6,7 +6,7 @@ use std::process::Command;
 use vcr_tests::{Play, free_port, vcr};
 
 #[test]
-fn options_that_cannot_be_used_are_told() {
+fn options_that_cannot_be_used_are_reported() {
     let run = |args: &[&str]| {
         let output = Command::new(vcr()).arg("play").args(args).output().expect("it starts");
         (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
@@ -78,7 +78,7 @@ fn waiting_for_the_frontend_is_said() {
 
 /// The bound and the options, not only that something cannot be opened.
 #[test]
-fn too_many_engines_for_the_limit_of_open_files_are_told() {
+fn too_many_engines_for_the_limit_of_open_files_are_reported() {
     let script = "ulimit -n 500; exec \"$0\" play --data-parallel-size 100";
     let output = Command::new("sh").args(["-c", script]).arg(vcr()).output().expect("there is a shell");
     let said = String::from_utf8_lossy(&output.stderr);

@@ -29,10 +29,10 @@ fn a_router_gives_prompts_that_begin_alike_to_one_engine() {
             }
         }
         wait_until("all are counted", || sum_of(&scraped(&metrics), "vcr_requests_routed_total") == 35.0);
-        let told = scraped(&metrics);
-        assert_eq!(sum_of(&told, "vcr_prefix_cache_hits_total"), 7.0 * 4.0 * 96.0, "{told}");
-        assert!(sum_of(&told, "vcr_requests_routed_away_total") > 0.0, "{told}");
-        assert_eq!(sum_of(&told, "vcr_requests_refused_total"), 0.0);
+        let text = scraped(&metrics);
+        assert_eq!(sum_of(&text, "vcr_prefix_cache_hits_total"), 7.0 * 4.0 * 96.0, "{text}");
+        assert!(sum_of(&text, "vcr_requests_routed_away_total") > 0.0, "{text}");
+        assert_eq!(sum_of(&text, "vcr_requests_refused_total"), 0.0);
         wait_until("the frontend counts nothing as running", || {
             frontend.metric("vllm:num_requests_running") == 0.0
                 && frontend.metric("vllm:generation_tokens_total") == 105.0
@@ -61,7 +61,7 @@ fn a_stream_that_is_closed_is_aborted_where_it_is_computed() {
 /// What the router refuses is an error that the client may answer by trying
 /// again.
 #[test]
-fn a_router_that_refuses_is_told_to_the_client() {
+fn a_router_that_refuses_is_reported_to_the_client() {
     let metrics = format!("127.0.0.1:{}", free_port());
     let options = FrontendOptions { engines: 2, ..FrontendOptions::default() };
     let args = ["--router", "prefix_affinity(#{ max_waiting: 0 })", "--max-num-seqs", "1"]
@@ -80,8 +80,8 @@ fn a_router_that_refuses_is_told_to_the_client() {
         assert!(served.len() >= 2 && refused.len() >= 4, "{answers:?}");
         assert!(refused.iter().all(|answer| answer.status >= 400), "{refused:?}");
         // Older frontends do not read an engine's reasons.
-        let is_told = |answer: &&vcr_tests::Answer| answer.body.to_string().contains("too much to do");
-        assert!(!is_from(version, 33) || refused.iter().all(is_told), "{refused:?}");
+        let is_reported = |answer: &&vcr_tests::Answer| answer.body.to_string().contains("too much to do");
+        assert!(!is_from(version, 33) || refused.iter().all(is_reported), "{refused:?}");
         wait_until("they are counted", || {
             sum_of(&scraped(&metrics), "vcr_requests_shed_total") == refused.len() as f64
         });

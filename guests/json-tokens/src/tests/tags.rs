@@ -119,7 +119,7 @@ fn a_line_break_needs_a_piece() {
 #[test]
 fn tags_that_cannot_be_followed_are_named() {
     let tag = |content: Value| json!({ "format": { "type": "tag", "begin": "a", "content": content, "end": "b" } });
-    for (tag, told) in [
+    for (tag, expected) in [
         (json!({ "type": "structural_tag" }), "neither `format` nor `structures`"),
         (json!({ "format": { "type": "or", "elements": [] } }), "an `or` has no elements"),
         (json!({ "format": { "type": "tags_with_separator", "tags": [] } }), "there are no tags"),
@@ -131,7 +131,7 @@ fn tags_that_cannot_be_followed_are_named() {
         (tag(json!({ "type": "json_schema", "json_schema": {}, "style": "qwen_xml" })), "unknown variant `qwen_xml`"),
     ] {
         let wanted = json!({ "structural_tag": tag }).to_string();
-        let error = guest().start(&request(&wanted, 1)).err().expect(told);
-        assert!(error.contains(told), "{error}");
+        let error = guest().start(&request(&wanted, 1)).err().expect(expected);
+        assert!(error.contains(expected), "{error}");
     }
 }

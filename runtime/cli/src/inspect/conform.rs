@@ -22,7 +22,7 @@ use crate::style::{BOLD, DIM, GREEN, RED, bare_table};
 /// A replay that takes longer than this is worth a progress bar.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// A recording and what came of it.
+/// A recording and its verdict.
 struct Case {
     name: String,
     folder: PathBuf,

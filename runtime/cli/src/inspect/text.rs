@@ -106,7 +106,7 @@ pub(super) fn of_engine(engine: &EngineName) -> String {
     if engine.is_unnamed() { String::new() } else { format!(" of {engine}") }
 }
 
-/// From when times are told: the clock of a live engine starts at no time that matters.
+/// The zero of reported times: the clock of a live engine starts at an arbitrary time.
 pub(super) fn clock_start_ms(steps: &Steps<'_>) -> f64 {
     match steps.log.kind {
         LogKind::Live => steps.steps.first().and_then(Step::start_ms).unwrap_or(0.0),
@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn entries_are_told_in_words() {
+    fn entries_are_reported_in_words() {
         let row = json!([3, 40, 16, "n", [7, 8, 9], 2]);
         assert_eq!(entry("sched", Some(&row)), "request 3, new: 40 tokens after 16, blocks 7-9, 2 drafts");
         let row = json!(["warm0", 1, 16, "r", []]);

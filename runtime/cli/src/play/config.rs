@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use vcr_cluster::RouterConfig;
-use vcr_core::Policy;
+use vcr_core::{ACCEPTANCE_RATES, Policy};
 use vcr_live::{
     FaultRule, Identity, InjectorFactory, KvEventSettings, LatencyFactory, Limits, LiveConfig, PolicyFactory,
     RouterFactory, StatsSettings, TokenChoice, TokenList, TokenSettings, TransferSettings,
@@ -221,8 +221,8 @@ fn tokens(args: &PlayArgs, guests: &LiveGuests) -> Result<TokenSettings, Unusabl
         }
         None => None,
     };
-    if let Some(rate) = args.engine.acceptance_rates.iter().find(|rate| !(0.0..=1.0).contains(*rate)) {
-        return Err(Unusable::new(format!("--acceptance-rates must be from 0 to 1, but one is {rate}")));
+    if let Some(problem) = ACCEPTANCE_RATES.problem(&args.engine.acceptance_rates) {
+        return Err(Unusable::new(problem));
     }
     Ok(TokenSettings {
         choice,

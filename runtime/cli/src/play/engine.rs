@@ -5,7 +5,9 @@ use std::sync::LazyLock;
 
 use clap::parser::ValueSource;
 use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches};
-use vcr_core::{EngineConfig, EngineConfigInput, EngineOption, OPTIONS, OptionValue, Policy, option};
+use vcr_core::{
+    ACCEPTANCE_RATES, Drivers, EngineConfig, EngineConfigInput, EngineOption, OPTIONS, OptionValue, Policy, option,
+};
 use vcr_scenario::expression;
 use vcr_wire::VllmMinor;
 
@@ -30,12 +32,7 @@ pub(crate) struct EngineArgs {
     #[arg(long, value_name = "JSON|@FILE", requires = "scheduling_policy", value_parser = guest_config)]
     pub(crate) scheduling_policy_config: Option<String>,
 
-    /// Maximum LoRA adapters in one step; 0 refuses requests with an adapter.
-    #[arg(long, value_name = "N", default_value_t = 0)]
-    max_loras: u32,
-
-    /// Probability that the first, second, ... draft is accepted if those before it were.
-    #[arg(long, value_name = "RATES", value_delimiter = ',', requires = option::NUM_SPECULATIVE_TOKENS.name)]
+    #[arg(long = "acceptance-rates", value_name = "RATES", value_delimiter = ',', help = sentence(ACCEPTANCE_RATES.meaning), requires = option::NUM_SPECULATIVE_TOKENS.name)]
     pub(crate) acceptance_rates: Vec<f64>,
 }
 
@@ -53,7 +50,6 @@ impl EngineArgs {
         let capacity = input.num_gpu_blocks.saturating_sub(1).saturating_mul(input.block_size);
         input.max_model_len = Some(input.max_model_len.unwrap_or(capacity.clamp(1, MODEL_LEN)));
         input.policy = policy;
-        input.max_loras = self.max_loras;
         input.rules = expression::scheduler_rules(minor.unwrap_or(VllmMinor::V0_33).name()).unwrap_or_default();
         let several = |errors: Vec<vcr_core::ConfigError>| {
             let lines: Vec<_> = errors.iter().map(ToString::to_string).collect();
@@ -70,12 +66,12 @@ impl EngineArgs {
 struct EngineOptions {
     input: EngineConfigInput,
     /// Those that the command line gives.
-    given: Vec<EngineOption>,
+    given: Vec<&'static EngineOption>,
 }
 
 /// The declared options that live engines have: multi-token prediction is Dynamo's.
 fn options() -> impl Iterator<Item = &'static EngineOption> {
-    OPTIONS.iter().filter(|option| option.name != option::MAX_EXTRA_TOKENS_PER_STEP.name)
+    OPTIONS.iter().filter(|option| option.drivers != Drivers::Simulated)
 }
 
 /// An option with the texts that an argument borrows.
@@ -121,12 +117,15 @@ impl EngineOptions {
                 OptionValue::Share(default) => {
                     OptionValue::Share(matches.get_one(option.name).copied().unwrap_or(default))
                 }
+                OptionValue::Factor(default) => {
+                    OptionValue::Factor(matches.get_one(option.name).copied().unwrap_or(default))
+                }
                 // A flag inverts the default.
                 OptionValue::Switch(default) => OptionValue::Switch(default != matches.get_flag(option.name)),
                 name @ OptionValue::Name(_) => name,
             };
             (option.set)(&mut read.input, value);
-            read.given.push(*option);
+            read.given.push(option);
         }
         read
     }
@@ -161,7 +160,9 @@ fn argument(declared: &'static Declared) -> Arg {
     let default = option.default_value();
     let argument = match default {
         OptionValue::Switch(_) => return argument.action(ArgAction::SetTrue).help(help),
-        OptionValue::Share(_) => argument.value_name("SHARE").value_parser(clap::value_parser!(f64)),
+        OptionValue::Share(_) | OptionValue::Factor(_) => {
+            argument.value_name("SHARE").value_parser(clap::value_parser!(f64))
+        }
         OptionValue::Count(_) | OptionValue::Limit(_) | OptionValue::Name(_) => {
             // Ranges are checked with the other settings, where the errors have reasons.
             let name = if option.unit == "tokens" { "TOKENS" } else { "N" };
@@ -210,7 +211,7 @@ mod tests {
         let args = "--block-size 32 --num-gpu-blocks 99 --max-num-seqs 7 --max-num-batched-tokens 512 --max-model-len 300 \
                     --no-enable-prefix-caching --no-enable-chunked-prefill --long-prefill-token-threshold 64 \
                     --adaptive-long-prefill --watermark 0.25 --no-scheduler-reserve-full-isl --max-num-active-seqs 5 \
-                    --async-scheduling --num-speculative-tokens 2";
+                    --async-scheduling --num-speculative-tokens 2 --max-loras 3";
         let args: Vec<&str> = args.split_whitespace().collect();
         let given = config(&args, None).expect("it is valid");
         let unchanged: Vec<&str> = OPTIONS

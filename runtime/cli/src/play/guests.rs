@@ -12,9 +12,10 @@ use vcr_core::latency::LatencyModel;
 use vcr_core::route::Router;
 use vcr_core::tokens::BatchTokenSource;
 use vcr_guest::{
-    FailureSink, GuestModule, Limits, NoFaults, Note, NoteSink, PolicyWithFallback, SeededTokens, Told, WithFallback,
+    FailureSink, GuestModule, GuestStats, Limits, NoFaults, Note, NoteSink, PolicyWithFallback, SeededTokens,
+    WithFallback,
 };
-use vcr_live::{InjectorFactory, LatencyFactory, PluginContext, PolicyFactory, RouterFactory, TokenSourceFactory};
+use vcr_live::{InjectorFactory, LatencyFactory, PluginContext, PolicyFactory, RouterFactory, TokenFactory};
 use vcr_registry::{GuestReference, Store};
 
 use super::unusable::Unusable;
@@ -52,7 +53,7 @@ pub(crate) struct GuestArgs {
 pub(crate) struct LiveGuests {
     limits: Limits,
     wall_time: Duration,
-    told: Arc<Mutex<PluginTable>>,
+    instances: Arc<Mutex<PluginTable>>,
 }
 
 /// By the guest's name and the engine's number; none for a guest of all engines.
@@ -67,7 +68,7 @@ struct PluginNotes {
 
 #[derive(Default)]
 struct Kept {
-    told: Told,
+    stats: GuestStats,
     failures: u64,
 }
 
@@ -78,7 +79,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl NoteSink for PluginNotes {
     fn note(&self, note: Note<'_>) {
-        lock(&self.kept).told.add(&note);
+        lock(&self.kept).stats.add(&note);
         match note {
             Note::Line { text } => tracing::info!("{}: {text}", self.name()),
             Note::Annotation { text, .. } => tracing::debug!("{}: {text}", self.name()),
@@ -101,7 +102,7 @@ impl LiveGuests {
     pub(crate) fn new(args: &GuestArgs) -> Self {
         let wall_time = Duration::from_nanos(args.guest_timeout);
         let limits = Limits { wall_time_per_call: Some(wall_time), ..Limits::default() };
-        Self { limits, wall_time, told: Arc::default() }
+        Self { limits, wall_time, instances: Arc::default() }
     }
 
     /// The longest that a call of a guest may take.
@@ -125,7 +126,7 @@ impl LiveGuests {
     fn plugin_context(&self, module: &GuestModule, plugin_context: &PluginContext<'_>) -> Arc<PluginNotes> {
         let (guest, engine) = (module.name().to_owned(), plugin_context.engine);
         let fresh = || Arc::new(PluginNotes { guest: guest.clone(), engine, kept: Mutex::default() });
-        Arc::clone(lock(&self.told).entry((guest.clone(), engine)).or_insert_with(fresh))
+        Arc::clone(lock(&self.instances).entry((guest.clone(), engine)).or_insert_with(fresh))
     }
 
     /// The guest for an engine, whose instance tells what it tells of that one.
@@ -214,7 +215,7 @@ impl LiveGuests {
         reference: &str,
         config: &str,
         fallback: Option<NonZeroU32>,
-    ) -> Result<TokenSourceFactory, Unusable> {
+    ) -> Result<TokenFactory, Unusable> {
         let module = self.load(reference)?;
         module.token_source(config, 0)?;
         let (guests, config) = (self.clone(), config.to_owned());
@@ -250,9 +251,9 @@ impl LiveGuests {
 
     /// Metrics of guests, by name and engine.
     pub(crate) fn reader(&self) -> GuestReader {
-        let told = Arc::clone(&self.told);
+        let instances = Arc::clone(&self.instances);
         Arc::new(move || {
-            let instances: Vec<_> = lock(&told).values().cloned().collect();
+            let instances: Vec<_> = lock(&instances).values().cloned().collect();
             instances.iter().flat_map(|instance| samples(instance)).collect()
         })
     }
@@ -260,9 +261,9 @@ impl LiveGuests {
 
 fn samples(plugin_context: &PluginNotes) -> Vec<GuestSample> {
     let kept = lock(&plugin_context.kept);
-    let counters = kept.told.counters.iter().map(|(name, total)| GuestValue::Counter(name.clone(), *total));
-    let gauges = kept.told.gauges.iter().map(|(name, gauge)| GuestValue::Gauge(name.clone(), gauge.last));
-    let known = [GuestValue::Dropped(kept.told.dropped), GuestValue::Failures(kept.failures)];
+    let counters = kept.stats.counters.iter().map(|(name, total)| GuestValue::Counter(name.clone(), *total));
+    let gauges = kept.stats.gauges.iter().map(|(name, gauge)| GuestValue::Gauge(name.clone(), gauge.last));
+    let known = [GuestValue::Dropped(kept.stats.dropped), GuestValue::Failures(kept.failures)];
     let sample = |value| GuestSample { guest: plugin_context.guest.clone(), engine: plugin_context.engine, value };
     counters.chain(gauges).chain(known).map(sample).collect()
 }

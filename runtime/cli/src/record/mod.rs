@@ -81,7 +81,7 @@ fn config(args: &RecordArgs) -> Result<RecordConfig, Failed> {
     let bind_host = match (&args.bind_host, host_of(&args.engine_handshake)) {
         (Some(host), _) => Some(host.clone()),
         (None, Some("*" | "0.0.0.0" | "[::]")) => {
-            let expected = "given: engines must be told a host at which they reach this proxy";
+            let expected = "given: engines need a host at which they reach this proxy";
             return Err(RecordError::Setting { setting: "--bind-host", expected }.into());
         }
         (None, Some("127.0.0.1" | "localhost" | "[::1]") | None) => None,

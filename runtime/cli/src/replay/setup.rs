@@ -107,12 +107,12 @@ fn router(args: &ReplayArgs, trace: Option<&Arc<Trace>>, warnings: &mut Vec<Stri
         warnings.extend(remarks.iter().map(Remark::to_string));
         read = config;
     }
-    let (found, told) = queue_policies(args, &read, trace)?;
+    let (found, remarks) = queue_policies(args, &read, trace)?;
     read.config.queue = found.or(read.config.queue);
-    if args.run.strict && !told.is_empty() {
-        return Err(Refusal::input(told.join("\n")));
+    if args.run.strict && !remarks.is_empty() {
+        return Err(Refusal::input(remarks.join("\n")));
     }
-    warnings.extend(told);
+    warnings.extend(remarks);
     if let (Some(lag_ms), KvKnowledge::Events { lag_ns, .. }) =
         (args.router.kv_event_lag_ms, &mut read.config.knowledge)
     {
@@ -144,8 +144,8 @@ fn queue_policies(
         (Some(path), _) => ("--router-policy-config", path),
         (None, Some(path)) => ("--router-config, `router_policy_config`", path),
         (None, None) => {
-            let told = model.map(|_| "--model-name is ignored: it needs --router-policy-config".to_owned());
-            return Ok((None, told.into_iter().collect()));
+            let remarks = model.map(|_| "--model-name is ignored: it needs --router-policy-config".to_owned());
+            return Ok((None, remarks.into_iter().collect()));
         }
     };
     let Some(queue) = read_queue_policies(place, path, model)? else {
@@ -155,14 +155,14 @@ fn queue_policies(
     let classes = trace.map_or(&[][..], |trace| &trace.policy_classes);
     let unknown = classes.iter().filter(|class| !queue.knows(class)).map(|class| format!("`{class}`"));
     let unknown = unknown.collect::<Vec<_>>().join(", ");
-    let told = match unknown.is_empty() {
+    let remarks = match unknown.is_empty() {
         true => Vec::new(),
         false => vec![format!(
             "{path}: neither a family nor a class for `policy_class` {unknown} of the trace; such requests are of the \
              default family"
         )],
     };
-    Ok((Some(queue), told))
+    Ok((Some(queue), remarks))
 }
 
 fn latency(args: &ReplayArgs) -> Result<Option<LatencyFactory>, Refusal> {

@@ -1,33 +1,11 @@
 //! Pools: engines of one kind, and the factories of their plugins.
 
-use std::sync::Arc;
-
-use vcr_core::fault::{FailureInjector, FaultError};
-use vcr_core::latency::{LatencyError, LatencyModel};
-use vcr_core::policy::{PolicyError, SchedulingPolicy};
-use vcr_core::scale::{Autoscaler, ScaleError};
-use vcr_core::tokens::{BatchTokenSource, TokenError};
-use vcr_core::{EngineKind, PluginContext};
+use vcr_core::EngineKind;
 
 use super::overheads::Overheads;
 use super::router::RouterConfig;
 
-/// Makes the latency model of one engine from its plugin context.
-pub type LatencyFactory = Arc<dyn Fn(&PluginContext<'_>) -> Result<Box<dyn LatencyModel>, LatencyError> + Send + Sync>;
-
-/// Makes the scheduling policy of one engine from its plugin context.
-pub type PolicyFactory =
-    Arc<dyn Fn(&PluginContext<'_>) -> Result<Box<dyn SchedulingPolicy>, PolicyError> + Send + Sync>;
-
-/// Makes the failure injector of one engine from its plugin context.
-pub type InjectorFactory =
-    Arc<dyn Fn(&PluginContext<'_>) -> Result<Box<dyn FailureInjector>, FaultError> + Send + Sync>;
-
-/// Makes the token source of one engine from its plugin context.
-pub type TokenFactory = Arc<dyn Fn(&PluginContext<'_>) -> Result<Box<dyn BatchTokenSource>, TokenError> + Send + Sync>;
-
-/// Makes the autoscaler of one pool from its plugin context.
-pub type ScalerFactory = Arc<dyn Fn(&PluginContext<'_>) -> Result<Box<dyn Autoscaler>, ScaleError> + Send + Sync>;
+pub use vcr_core::factory::{InjectorFactory, LatencyFactory, PolicyFactory, ScalerFactory, TokenFactory};
 
 /// How the number of a pool's engines changes.
 #[derive(Clone)]

@@ -1,16 +1,12 @@
 //! Which router a pool has, and its settings.
 
 use std::fmt;
-use std::sync::Arc;
 
-use vcr_core::PluginContext;
-use vcr_core::route::{RouteError, Router};
 use vcr_routing::AffinityConfig;
 
 use super::kv_router::KvRouterConfig;
 
-/// Makes the router of one pool from its plugin context.
-pub type RouterFactory = Arc<dyn Fn(&PluginContext<'_>) -> Result<Box<dyn Router>, RouteError> + Send + Sync>;
+pub use vcr_core::factory::RouterFactory;
 
 /// The router of a pool.
 #[derive(Clone, Default)]

@@ -1,5 +1,7 @@
 //! Validation of a run before it begins, beyond what its types rule out.
 
+use vcr_core::ACCEPTANCE_RATES;
+
 use super::{
     Answers, Arrivals, FaultKind, Limit, PoolConfig, RouterConfig, RunConfig, ScalingConfig, Topology, TracePacing,
     WorkloadConfig, WorkloadSource,
@@ -55,8 +57,8 @@ impl RunConfig {
             {
                 problem(format!("router of pool `{}`", pool.name), &text);
             }
-            if pool.acceptance_rates.iter().any(|rate| !(0.0..=1.0).contains(rate)) {
-                problem(format!("pool `{}`", pool.name), "acceptance rates must lie between 0 and 1");
+            if let Some(text) = ACCEPTANCE_RATES.problem(&pool.acceptance_rates) {
+                problem(format!("pool `{}`", pool.name), &text);
             }
         }
         let ranks: u64 = pools.iter().map(|pool| u64::from(pool.most_ranks())).sum();

@@ -359,7 +359,7 @@ impl Ledger {
         }
     }
 
-    /// The gaps between tokens of so many requests of a workload, the first of which is
+    /// The gaps between tokens of N requests of a workload, the first of which is
     /// that before the second token for `first_gaps` of them.
     #[inline]
     fn sample_gaps(&mut self, workload: usize, gaps_ns: &[u64], requests: u64, first_gaps: u64) {

@@ -162,7 +162,7 @@ pub struct PoolReport {
     pub first_worker: u32,
     /// Nanoseconds during the run for which engines had their places, over all of
     /// them: from the decision to start an engine until it is off, whatever it
-    /// does or suffers meanwhile.
+    /// does meanwhile, faults included.
     #[serde(skip)]
     pub worker_ns: u128,
     /// The same in seconds.

@@ -28,7 +28,7 @@ impl Simulation<'_> {
         dirty.sort_unstable();
         dirty.dedup();
         // All of them are scheduled before the first is priced: what a transfer
-        // brings may end a fast-forward of steps that could be told in advance.
+        // brings may end a fast-forward of steps that could be predicted.
         for &worker in &dirty {
             while self.fleet.may_decide(worker) && self.schedule_step(worker)? {}
         }
@@ -228,7 +228,7 @@ impl Simulation<'_> {
         // Steps that start after the last instant of the run do not happen.
         let end = self.config.max_time_ns.map(|max| max.saturating_add(1));
         let arrival = self.foreseen_arrival_ns(index).or_else(|| {
-            // Whoever starts then is on the way to the queue for at least as long.
+            // A request that starts then is on the way to the queue for at least as long.
             self.events.next_arrival().map(|at_ns| at_ns.saturating_add(self.overheads.arrival_ns))
         });
         self.events.next_other().into_iter().chain(arrival).chain(steps).chain(end).min().unwrap_or(u64::MAX)

@@ -12,7 +12,7 @@ use crate::in_flight::Stage;
 use crate::ledger::record::Outcome;
 
 impl Simulation<'_> {
-    /// Ends the run if so many steps were taken at this instant, `steps` of them
+    /// Ends the run if too many steps were taken at this instant, `steps` of them
     /// before it, that time will not go on.
     pub(super) fn check_that_time_goes_on(&self, steps_before: u64) -> Result<(), SimError> {
         if self.ledger.steps() - steps_before <= MAX_STEPS_AT_ONE_INSTANT {
@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn steps_without_time_are_told_with_their_engine() {
+    fn steps_without_time_are_reported_with_their_engine() {
         let mut observer = Unobserved;
         let mut simulation = Simulation::new(config(0, 30, 100_000), &mut observer).expect("valid");
         let error = simulation.run().unwrap_err().to_string();

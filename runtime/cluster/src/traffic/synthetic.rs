@@ -307,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn every_problem_is_told() {
+    fn every_problem_is_reported() {
         let wrong = SyntheticInput {
             request_count: 0,
             replay_concurrency: Some(0),

@@ -285,7 +285,7 @@ impl LatencyModel for Ranged {
 /// A prompt of 100 tokens and four outputs take steps of 3, 2, 2 and 2 ms. The crash
 /// takes the first attempt and the model, not what that had counted.
 #[test]
-fn steps_outside_of_a_fitted_range_are_told() {
+fn steps_outside_of_a_fitted_range_are_reported() {
     let ranged = |faults| {
         let latency: LatencyFactory = Arc::new(|_seed| Ok(Box::new(Ranged::default())));
         let pool = PoolConfig { latency, ..pool("engines", 1, 2000, RouterConfig::RoundRobin) };

@@ -2,8 +2,8 @@
 
 mod changing;
 mod hostile;
+mod reporting;
 mod serving;
-mod telling;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -24,9 +24,9 @@ use vcr_wire::Dtype;
 /// Long enough for a machine that is busy with something else.
 const PATIENCE: Duration = Duration::from_secs(20);
 /// Nobody listens there, so engines wait.
-const NOBODY: &str = "tcp://127.0.0.1:1";
+const UNUSED_ADDRESS: &str = "tcp://127.0.0.1:1";
 
-/// Every step takes so many nanoseconds.
+/// Every step takes this number of nanoseconds.
 struct Fixed(u64);
 
 impl LatencyModel for Fixed {
@@ -126,7 +126,7 @@ struct Site {
 impl Site {
     /// Engines that wait for a frontend.
     fn waiting(num_ranks: u16) -> Self {
-        Self::behind(NOBODY, num_ranks)
+        Self::behind(UNUSED_ADDRESS, num_ranks)
     }
 
     fn behind(handshake_address: &str, num_ranks: u16) -> Self {

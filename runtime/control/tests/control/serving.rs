@@ -1,4 +1,4 @@
-//! Engines that serve: what they did is told, and what they are told is done.
+//! Engines that serve: reports and commands.
 
 use vcr_wire::*;
 

@@ -132,8 +132,13 @@ pub enum ConfigError {
         page_size: u32,
     },
     /// A factor that must be positive.
-    #[error("`schedule_conservativeness` must be positive and finite, but is {0}")]
-    Conservativeness(f64),
+    #[error("`{field}` must be positive and finite, but is {value}")]
+    NotPositive {
+        /// Name of the setting.
+        field: &'static str,
+        /// Its value.
+        value: f64,
+    },
     /// A share that is not from 0 to below 1.
     #[error("`{field}` must be at least 0 and below 1, but is {value}")]
     NoShare {
@@ -156,13 +161,13 @@ impl ConfigError {
             | Self::Needs { field, .. }
             | Self::NotPages { field, .. }
             | Self::BelowPage { field, .. }
+            | Self::NotPositive { field, .. }
             | Self::NoShare { field, .. } => field,
             Self::BudgetBelowSeqs { .. } | Self::BudgetBelowModelLen { .. } | Self::BudgetBelowDrafts { .. } => {
                 "max_num_batched_tokens"
             }
             Self::NoUsableBlocks { .. } => "num_gpu_blocks",
             Self::PoolBelowModelLen { .. } => "max_model_len",
-            Self::Conservativeness(_) => "schedule_conservativeness",
         }
     }
 }

@@ -1,4 +1,5 @@
-//! The options of an engine with vLLM's scheduler, declared once.
+//! The options of an engine with vLLM's scheduler, declared once; those of SGLang's are in a
+//! table of the same kind, `sglang/options.rs`.
 //!
 //! Scenarios, `vcr play` and Dynamo's engine arguments read them by this table,
 //! [`EngineConfig::new`](super::EngineConfig::new) checks their ranges by it, step logs
@@ -16,16 +17,68 @@ pub enum OptionValue {
     Limit(Option<u32>),
     /// A share of a whole, from 0 to below 1.
     Share(f64),
+    /// A factor above 0.
+    Factor(f64),
     /// On or off.
     Switch(bool),
     /// A name out of a list.
     Name(&'static str),
 }
 
-/// An option of an engine.
-#[derive(Clone, Copy, Debug)]
-pub struct EngineOption {
-    /// vLLM's name, or that of the field of [`EngineConfigInput`].
+/// A setting whose values have names.
+pub trait NamedValue: Copy + PartialEq + 'static {
+    /// Names that are read, with their values. The first one of a value is written.
+    const NAMES: &'static [(&'static str, Self)];
+
+    /// The name of this value.
+    fn name(self) -> &'static str {
+        Self::NAMES.iter().find(|(_, value)| *value == self).map_or("", |(name, _)| name)
+    }
+
+    /// The value of this name.
+    fn of_name(name: &str) -> Option<Self> {
+        Self::NAMES.iter().find(|(known, _)| *known == name).map(|(_, value)| *value)
+    }
+}
+
+impl NamedValue for Policy {
+    const NAMES: &'static [(&'static str, Self)] =
+        &[("fcfs", Self::Fcfs), ("priority", Self::Priority), ("ranked", Self::Ranked)];
+}
+
+impl NamedValue for SchedulerRules {
+    const NAMES: &'static [(&'static str, Self)] = &[("0.32", Self::V0_32), ("0.33", Self::V0_33)];
+}
+
+impl NamedValue for CapacityPolicy {
+    const NAMES: &'static [(&'static str, Self)] =
+        &[("preempt", Self::Preempt), ("guaranteed_no_evict", Self::GuaranteedNoEvict)];
+}
+
+impl NamedValue for Victim {
+    const NAMES: &'static [(&'static str, Self)] = &[("newest", Self::Newest), ("oldest", Self::Oldest)];
+}
+
+impl NamedValue for Reservations {
+    const NAMES: &'static [(&'static str, Self)] =
+        &[("in_steps", Self::InSteps), ("between_steps", Self::BetweenSteps)];
+}
+
+/// The drivers that have an option.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Drivers {
+    /// All of them.
+    All,
+    /// Engines in virtual time only: the option is not vLLM's.
+    Simulated,
+    /// Live engines only: requests in virtual time do not use it.
+    Live,
+}
+
+/// An option of an engine whose settings are `C`.
+#[derive(Debug)]
+pub struct EngineOption<C = EngineConfigInput> {
+    /// The engine's own name for it, or that of the field of `C`.
     pub name: &'static str,
     /// Its key in the settings of a step log.
     pub log_key: &'static str,
@@ -40,19 +93,23 @@ pub struct EngineOption {
     /// The minor version of vLLM that added it; none for options of all simulated
     /// versions, and of others than vLLM.
     pub since: Option<&'static str>,
+    /// The drivers that have it.
+    pub drivers: Drivers,
     /// Its meaning, in one sentence without its capital letter and full stop.
     pub meaning: &'static str,
+    /// The names of its values; empty for other kinds of values.
+    pub names: fn() -> Vec<&'static str>,
     /// Reads it from the settings.
-    pub get: fn(&EngineConfigInput) -> OptionValue,
+    pub get: fn(&C) -> OptionValue,
     /// Sets it to a value of the kind that `get` returns.
-    pub set: fn(&mut EngineConfigInput, OptionValue),
+    pub set: fn(&mut C, OptionValue),
 }
 
-impl EngineOption {
+impl<C: Default> EngineOption<C> {
     /// Its value where it is not given.
     #[must_use]
     pub fn default_value(&self) -> OptionValue {
-        (self.get)(&EngineConfigInput::default())
+        (self.get)(&C::default())
     }
 
     /// Type and range, for people: `tokens, at least 1`.
@@ -65,8 +122,11 @@ impl EngineOption {
                 (min, max) => format!("{}, {min} to {max}", self.unit),
             },
             OptionValue::Share(_) => format!("{}, 0 to below 1", self.unit),
+            OptionValue::Factor(_) => format!("{} above 0", self.unit),
             OptionValue::Switch(_) => "bool".to_owned(),
-            OptionValue::Name(_) => self.unit.to_owned(),
+            OptionValue::Name(_) => {
+                (self.names)().iter().map(|name| format!("`\"{name}\"`")).collect::<Vec<_>>().join(", ")
+            }
         }
     }
 
@@ -76,9 +136,9 @@ impl EngineOption {
         match value {
             OptionValue::Count(count) | OptionValue::Limit(Some(count)) => count.to_string(),
             OptionValue::Limit(None) => self.unset.to_owned(),
-            OptionValue::Share(share) => share.to_string(),
+            OptionValue::Share(number) | OptionValue::Factor(number) => number.to_string(),
             OptionValue::Switch(on) => on.to_string(),
-            OptionValue::Name(name) => name.to_owned(),
+            OptionValue::Name(name) => format!("`\"{name}\"`"),
         }
     }
 
@@ -98,7 +158,7 @@ impl EngineOption {
     }
 
     /// The problem of its value, if it is out of range.
-    pub(super) fn problem(&self, input: &EngineConfigInput) -> Option<ConfigError> {
+    pub(crate) fn problem(&self, input: &C) -> Option<ConfigError> {
         let (field, least, most) = (self.name, self.min, self.max);
         match (self.get)(input) {
             // Its range alone does not say why.
@@ -112,45 +172,108 @@ impl EngineOption {
                 Some(ConfigError::TooLarge { field, value, most })
             }
             OptionValue::Share(value) if !(0.0..1.0).contains(&value) => Some(ConfigError::NoShare { field, value }),
+            OptionValue::Factor(value) if !(value.is_finite() && value > 0.0) => {
+                Some(ConfigError::NotPositive { field, value })
+            }
             _ => None,
         }
+    }
+}
+
+/// The option of engines of every type whose value is a list of shares: how many drafts or
+/// extra tokens are accepted.
+#[derive(Debug)]
+pub struct RatesOption {
+    /// Its name.
+    pub name: &'static str,
+    /// Its meaning, in one sentence without its capital letter and full stop.
+    pub meaning: &'static str,
+}
+
+/// Acceptance of drafts and of extra tokens.
+pub const ACCEPTANCE_RATES: RatesOption = RatesOption {
+    name: "acceptance_rates",
+    meaning: "with drafts or extra tokens: probability that the first, second, ... is accepted, given that those \
+              before it were; missing ones are 0",
+};
+
+impl RatesOption {
+    /// The problem of these values, if one is out of range.
+    #[must_use]
+    pub fn problem(&self, rates: &[f64]) -> Option<String> {
+        let wrong = rates.iter().find(|rate| !(0.0..=1.0).contains(*rate))?;
+        Some(format!("`{}` must be from 0 to 1, but one is {wrong}", self.name))
     }
 }
 
 /// Unit, range and the value that is not set, by the kind of an option.
 macro_rules! facts {
     (Count($unit:literal, $range:expr)) => {
-        facts!(Limit($unit, $range, ""))
+        $crate::config::options::facts!(Limit($unit, $range, ""))
     };
     (Limit($unit:literal, $range:expr, $unset:literal)) => {{
         let range: std::ops::RangeInclusive<u32> = $range;
-        Facts { unit: $unit, min: *range.start(), max: *range.end(), unset: $unset }
+        $crate::config::options::Facts { unit: $unit, min: *range.start(), max: *range.end(), unset: $unset }
     }};
-    (Share($unit:literal)) => {
-        Facts { unit: $unit, min: 0, max: u32::MAX, unset: "" }
+    ($number:ident($unit:literal)) => {
+        $crate::config::options::Facts { unit: $unit, min: 0, max: u32::MAX, unset: "" }
     };
-    (Switch()) => {
-        facts!(Share(""))
+    ($other:ident()) => {
+        $crate::config::options::facts!($other(""))
     };
 }
 
-struct Facts {
-    unit: &'static str,
-    min: u32,
-    max: u32,
-    unset: &'static str,
+/// Names, and the ways from a field to a value and back, by the kind of an option.
+macro_rules! value {
+    (Name names $config:ty, $field:ident) => {
+        || {
+            fn names<C, T: $crate::config::options::NamedValue>(_field: fn(&C) -> T) -> Vec<&'static str> {
+                T::NAMES.iter().map(|(name, _)| *name).collect()
+            }
+            names(|input: &$config| input.$field)
+        }
+    };
+    ($kind:ident names $config:ty, $field:ident) => {
+        Vec::new
+    };
+    (Name get $value:expr) => {
+        OptionValue::Name($crate::config::options::NamedValue::name($value))
+    };
+    ($kind:ident get $value:expr) => {
+        OptionValue::$kind($value)
+    };
+    (Name of $value:expr) => {
+        match $value {
+            OptionValue::Name(name) => $crate::config::options::NamedValue::of_name(name),
+            _ => None,
+        }
+    };
+    ($kind:ident of $value:expr) => {
+        match $value {
+            OptionValue::$kind(value) => Some(value),
+            _ => None,
+        }
+    };
+}
+
+/// What `facts!` states of an option.
+pub(crate) struct Facts {
+    pub(crate) unit: &'static str,
+    pub(crate) min: u32,
+    pub(crate) max: u32,
+    pub(crate) unset: &'static str,
 }
 
 macro_rules! options {
-    ($($constant:ident $field:ident: $kind:ident($($facts:tt)*), $log_key:literal, $since:expr, $meaning:literal;)*) => {
+    ($config:ty; $($constant:ident $field:ident: $kind:ident($($facts:tt)*), $log_key:literal, $since:expr, $drivers:ident, $meaning:literal;)*) => {
         /// Each option under its name, for code that is about one of them.
         pub mod option {
-            use super::{EngineOption, Facts, OptionValue};
+            use $crate::config::options::{Drivers, EngineOption, Facts, OptionValue};
 
             $(
                 #[doc = $meaning]
-                pub const $constant: EngineOption = {
-                    let facts: Facts = facts!($kind($($facts)*));
+                pub const $constant: EngineOption<$config> = {
+                    let facts: Facts = $crate::config::options::facts!($kind($($facts)*));
                     EngineOption {
                         name: stringify!($field),
                         log_key: $log_key,
@@ -159,11 +282,13 @@ macro_rules! options {
                         max: facts.max,
                         unset: facts.unset,
                         since: $since,
+                        drivers: Drivers::$drivers,
                         meaning: $meaning,
-                        get: |input| OptionValue::$kind(input.$field),
-                        set: |input, value| match value {
-                            OptionValue::$kind(value) => input.$field = value,
-                            other => panic!("`{}` takes a {}, not {other:?}", stringify!($field), stringify!($kind)),
+                        names: $crate::config::options::value!($kind names $config, $field),
+                        get: |input| $crate::config::options::value!($kind get input.$field),
+                        set: |input, value| match $crate::config::options::value!($kind of value) {
+                            Some(value) => input.$field = value,
+                            None => panic!("`{}` takes a {}, not {value:?}", stringify!($field), stringify!($kind)),
                         },
                     }
                 };
@@ -171,74 +296,57 @@ macro_rules! options {
         }
 
         /// Options that are set by their value, in the order of the docs.
-        pub const OPTIONS: &[EngineOption] = &[$(option::$constant),*];
+        pub const OPTIONS: &[$crate::EngineOption<$config>] = &[$(option::$constant),*];
     };
 }
 
+pub(crate) use {facts, options, value};
+
 options! {
-    BLOCK_SIZE block_size: Count("tokens", 1..=u32::MAX), "block_size", None, "tokens of a KV block";
-    NUM_GPU_BLOCKS num_gpu_blocks: Count("count", 2..=1 << 30), "num_blocks", None,
+    crate::EngineConfigInput;
+    BLOCK_SIZE block_size: Count("tokens", 1..=u32::MAX), "block_size", None, All, "tokens of a KV block";
+    NUM_GPU_BLOCKS num_gpu_blocks: Count("count", 2..=1 << 30), "num_blocks", None, All,
         "KV blocks, of which one is vLLM's null block and never holds tokens";
-    MAX_NUM_SEQS max_num_seqs: Count("count", 1..=u32::MAX), "max_num_seqs", None,
+    MAX_NUM_SEQS max_num_seqs: Count("count", 1..=u32::MAX), "max_num_seqs", None, All,
         "maximum number of running requests";
-    MAX_NUM_BATCHED_TOKENS max_num_batched_tokens: Count("tokens", 1..=u32::MAX), "max_num_batched_tokens", None,
+    MAX_NUM_BATCHED_TOKENS max_num_batched_tokens: Count("tokens", 1..=u32::MAX), "max_num_batched_tokens", None, All,
         "maximum number of tokens computed in a step; at least `max_num_seqs`";
-    MAX_MODEL_LEN max_model_len: Limit("tokens", 1..=u32::MAX, "no limit but the pool"), "max_model_len", None,
+    MAX_MODEL_LEN max_model_len: Limit("tokens", 1..=u32::MAX, "no limit but the pool"), "max_model_len", None, All,
         "longest sequence, prompt and output; one such sequence must fit into the pool";
-    ENABLE_PREFIX_CACHING enable_prefix_caching: Switch(), "prefix_caching", None,
+    ENABLE_PREFIX_CACHING enable_prefix_caching: Switch(), "prefix_caching", None, All,
         "keep full blocks for later requests with the same prefix";
-    ENABLE_CHUNKED_PREFILL enable_chunked_prefill: Switch(), "chunked_prefill", None,
+    ENABLE_CHUNKED_PREFILL enable_chunked_prefill: Switch(), "chunked_prefill", None, All,
         "let a prompt be computed over several steps";
     LONG_PREFILL_TOKEN_THRESHOLD long_prefill_token_threshold: Count("tokens", 0..=u32::MAX),
-        "long_prefill_token_threshold", None,
+        "long_prefill_token_threshold", None, All,
         "maximum tokens of one request in a step while there are other requests; 0 for no maximum";
-    ADAPTIVE_LONG_PREFILL adaptive_long_prefill: Switch(), "adaptive", Some("0.31"),
+    ADAPTIVE_LONG_PREFILL adaptive_long_prefill: Switch(), "adaptive", Some("0.31"), All,
         "raise that threshold to budget / requests where this is more";
-    WATERMARK watermark: Share("share"), "watermark", None,
+    WATERMARK watermark: Share("share"), "watermark", None, All,
         "share of the pool that admissions leave free while others run";
-    SCHEDULER_RESERVE_FULL_ISL scheduler_reserve_full_isl: Switch(), "reserve_full_isl", None,
+    SCHEDULER_RESERVE_FULL_ISL scheduler_reserve_full_isl: Switch(), "reserve_full_isl", None, All,
         "admit only when the whole known sequence fits, not just its first chunk";
     MAX_NUM_ACTIVE_SEQS max_num_active_seqs: Limit("count", 1..=u32::MAX, "`max_num_seqs`"), "max_num_active_seqs",
-        Some("0.31"), "a tighter cap on running requests";
-    ASYNC_SCHEDULING async_scheduling: Switch(), "async_scheduling", None,
+        Some("0.31"), All, "a tighter cap on running requests";
+    ASYNC_SCHEDULING async_scheduling: Switch(), "async_scheduling", None, All,
         "decide each step before the outputs of the one before are known; vLLM's default on GPUs";
-    NUM_SPECULATIVE_TOKENS num_speculative_tokens: Count("tokens", 0..=1_000), "spec", None,
+    NUM_SPECULATIVE_TOKENS num_speculative_tokens: Count("tokens", 0..=1_000), "spec", None, All,
         "drafts verified in each step (n-gram speculation); they take budget and KV slots";
-    MAX_EXTRA_TOKENS_PER_STEP max_extra_tokens_per_step: Count("tokens", 0..=u32::MAX), "max_extra_tokens_per_step", None,
+    MAX_EXTRA_TOKENS_PER_STEP max_extra_tokens_per_step: Count("tokens", 0..=u32::MAX), "max_extra_tokens_per_step", None, Simulated,
         "further tokens that a sampling request may emit in a step: multi-token prediction as Dynamo's mocker models it";
+    MAX_LORAS max_loras: Count("count", 0..=u32::MAX), "max_loras", None, Live,
+        "maximum number of LoRA adapters among running requests; 0 refuses requests with an adapter";
 }
 
 /// Settings that have no option of their own in a scenario, by their key in a step log.
 #[must_use]
-pub fn derived_settings(input: &EngineConfigInput) -> [(&'static str, OptionValue); 6] {
-    let policy = match input.policy {
-        Policy::Fcfs => "fcfs",
-        Policy::Priority => "priority",
-        Policy::Ranked => "ranked",
-    };
-    let rules = match input.rules {
-        SchedulerRules::V0_32 => "0.32",
-        SchedulerRules::V0_33 => "0.33",
-    };
-    let capacity = match input.capacity {
-        CapacityPolicy::Preempt => "preempt",
-        CapacityPolicy::GuaranteedNoEvict => "guaranteed_no_evict",
-    };
-    let victim = match input.victim {
-        Victim::Newest => "newest",
-        Victim::Oldest => "oldest",
-    };
-    let reservations = match input.reservations {
-        Reservations::InSteps => "in_steps",
-        Reservations::BetweenSteps => "between_steps",
-    };
+pub fn derived_settings(input: &EngineConfigInput) -> [(&'static str, &'static str); 5] {
     [
-        ("policy", OptionValue::Name(policy)),
-        ("rules", OptionValue::Name(rules)),
-        ("capacity", OptionValue::Name(capacity)),
-        ("victim", OptionValue::Name(victim)),
-        ("reservations", OptionValue::Name(reservations)),
-        ("max_loras", OptionValue::Count(input.max_loras)),
+        ("policy", input.policy.name()),
+        ("rules", input.rules.name()),
+        ("capacity", input.capacity.name()),
+        ("victim", input.victim.name()),
+        ("reservations", input.reservations.name()),
     ]
 }
 
@@ -255,7 +363,7 @@ mod tests {
                 OptionValue::Limit(_) => OptionValue::Limit(Some(7)),
                 OptionValue::Share(share) => OptionValue::Share(share + 0.5),
                 OptionValue::Switch(on) => OptionValue::Switch(!on),
-                OptionValue::Name(name) => panic!("an option has the name {name} as its value"),
+                OptionValue::Factor(_) | OptionValue::Name(_) => panic!("{} has a value of SGLang's", option.name),
             };
             (option.set)(&mut input, other);
             assert_eq!((option.get)(&input), other, "{}", option.name);

@@ -1,6 +1,6 @@
 //! Many steps of pure decode applied at once.
 //!
-//! What [`Engine::predict_decode_steps`] has told is made to happen at the cost of its
+//! Steps that [`Engine::predict_decode_steps`] has predicted are applied at the cost of their
 //! tokens and of the blocks they fill, with no work per request and step. Block
 //! ids, events and their order are those of single steps.
 
@@ -46,7 +46,7 @@ struct Due {
 
 impl Engine {
     /// Does `steps` times what a call of [`Engine::update`] and then one of
-    /// [`Engine::schedule`] would do. As many steps have been told by
+    /// [`Engine::schedule`] would do. As many steps have been predicted by
     /// [`Engine::predict_decode_steps`]; the last of them is in flight afterwards.
     ///
     /// Each request in [`Engine::outputs`] has one token for each step applied.

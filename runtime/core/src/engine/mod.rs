@@ -80,7 +80,7 @@ pub struct Engine {
     pub(crate) stats: EngineStats,
     pub(crate) outstanding_prefill_tokens: u64,
     /// Free blocks that admitted requests may still take; 0 where they were
-    /// promised none.
+    /// reserved none.
     pub(crate) reserved_blocks: u32,
     /// Scratch for prefix lookups.
     pub(crate) hit: Vec<BlockId>,

@@ -1,7 +1,7 @@
 //! The paged KV pool: owners of blocks, cached blocks, order of eviction.
 //!
 //! Owns reference counts, the order of free blocks and the map from block hash to
-//! block. Promises vLLM's order exactly (0.32 and 0.33, `vllm/v1/core/block_pool.py`):
+//! block. Keeps vLLM's order exactly (0.32 and 0.33, `vllm/v1/core/block_pool.py`):
 //! blocks are taken from the front of the free ones; released blocks without a hash
 //! go to the front, hashed ones to the back; a hit on a free cached block takes it out;
 //! taking a cached block drops its hash. Nothing here scans the pool, and no memory is

@@ -121,7 +121,7 @@ pub struct DecodeSteps {
 
 impl DecodeSteps {
     /// Forgets all steps. The first that is added will follow `before`, which decodes,
-    /// while so many requests wait.
+    /// while this number of requests waits.
     pub fn restart(&mut self, before: &StepShape, waiting_requests: u64) {
         self.before = *before;
         self.before.waiting_requests = waiting_requests;
@@ -133,14 +133,14 @@ impl DecodeSteps {
         self.kv_active_blocks.clear();
     }
 
-    /// Adds a step, in which so many blocks are referenced.
+    /// Adds a step, in which this number of blocks is referenced.
     #[inline]
     pub fn push(&mut self, kv_active_blocks: u64) {
         self.kv_active_blocks.push(kv_active_blocks);
     }
 
     /// Adds a step for each of `new_blocks`, the blocks that it takes, as long as there
-    /// are so many of `free_blocks` left.
+    /// are this many of `free_blocks` left.
     pub(crate) fn push_while_room(&mut self, new_blocks: &[u32], mut free_blocks: u32) {
         let mut active_blocks = self.before.kv_active_blocks;
         for &blocks in new_blocks {

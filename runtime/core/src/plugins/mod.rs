@@ -1,6 +1,7 @@
 //! Interfaces of everything that decides or measures for an engine and can be replaced.
 
 mod context;
+pub mod factory;
 pub mod fault;
 pub mod latency;
 pub mod policy;

@@ -96,7 +96,7 @@ pub(crate) struct Request {
     pub(crate) max_tokens: u32,
     pub(crate) lora: Option<u32>,
     /// Bumped whenever the request enters or leaves a queue, so that stale
-    /// queue entries can be told from live ones.
+    /// queue entries can be distinguished from live ones.
     pub(crate) queue_epoch: u32,
     /// Place in a queue by rank, smaller first: the priority, or what a policy
     /// has said.
@@ -258,7 +258,7 @@ impl Request {
         }
     }
 
-    /// Appends so many outputs that follow from `seed` and are not kept.
+    /// Appends this number of outputs that follow from `seed` and are not kept.
     pub(crate) fn push_drawn_outputs(&mut self, seed: u64, outputs: u32, caching: bool, block_size_tokens: u32) {
         let end = self.num_tokens + outputs;
         // Tokens after the last full block are never needed.

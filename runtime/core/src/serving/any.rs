@@ -1,4 +1,4 @@
-//! An engine of any kind, told apart once in a call.
+//! An engine of any kind, dispatched once in a call.
 
 use crate::engine::{Engine, RejectReason, TokenSource};
 use crate::kv::event::KvEventLog;

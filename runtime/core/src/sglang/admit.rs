@@ -68,7 +68,7 @@ impl SglangEngine {
             if self.waiting.len() == 0 {
                 return AdmissionStop::Drained;
             }
-            if self.num_seated() >= self.config.max_num_seqs as usize {
+            if self.num_slots_taken() >= self.config.max_num_seqs as usize {
                 return AdmissionStop::RunningSlots;
             }
             let id = self.waiting.pop(&mut self.requests).expect("some request waits");
@@ -109,7 +109,7 @@ impl SglangEngine {
     }
 
     /// Where the head is blocked and nothing else goes on, prompts that have been begun
-    /// must: the one that was begun first passes the head, and the others give way to it,
+    /// must: the one that was begun first passes the head, and the others are retracted for it,
     /// the last one first. So it keeps what it has, and they cannot take turns in undoing
     /// each other. Gives whether there is a head to try.
     fn lets_begun_pass(&mut self, head: RequestId, plan: &mut StepPlan, budget: &mut Budget) -> bool {

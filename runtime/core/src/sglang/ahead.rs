@@ -34,8 +34,8 @@ impl SglangEngine {
     /// Applies the pass in flight and the `passes - 1` after it, and leaves one more in
     /// flight.
     pub(super) fn skip<S: TokenSource + ?Sized>(&mut self, passes: u32, source: &mut S) {
-        let told = self.repeats_itself() && self.passes_until_first_end(passes as usize) == passes as usize;
-        assert!(told && passes > 0, "{passes} passes were skipped that had not been predicted");
+        let predicted = self.repeats_itself() && self.passes_until_first_end(passes as usize) == passes as usize;
+        assert!(predicted && passes > 0, "{passes} passes were skipped that had not been predicted");
         let caching = self.config.enable_prefix_caching;
         let page_size = self.config.page_size;
         let mut plan = std::mem::take(&mut self.plan);
@@ -99,7 +99,8 @@ impl SglangEngine {
             && decoding == self.running.len()
             && self.kv_ready.len() == 0
             && !self.may_reserve()
-            && (self.waiting.len() == 0 || (!self.reorders() && self.num_seated() >= self.config.max_num_seqs as usize))
+            && (self.waiting.len() == 0
+                || (!self.reorders() && self.num_slots_taken() >= self.config.max_num_seqs as usize))
     }
 
     /// Passes after the one in flight that all of its requests are part of.

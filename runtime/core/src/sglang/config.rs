@@ -1,6 +1,7 @@
 //! Settings of an SGLang-style engine: raw input with SGLang's names where it
 //! has one, Dynamo's defaults, and the checked form.
 
+use super::options::OPTIONS;
 use crate::compat::Reservations;
 use crate::config::ConfigError;
 
@@ -139,17 +140,7 @@ impl SglangConfig {
     /// Each setting, or pair of settings, with which a request could wait for
     /// ever.
     pub fn new(input: SglangConfigInput) -> Result<Self, Vec<ConfigError>> {
-        let mut errors = Vec::new();
-        let positive = [
-            ("page_size", input.page_size),
-            ("num_pages", input.num_pages),
-            ("max_num_seqs", input.max_num_seqs),
-            ("max_model_len", input.max_model_len.unwrap_or(1)),
-            ("max_prefill_tokens", input.max_prefill_tokens),
-            ("chunked_prefill_size", input.chunked_prefill_size),
-        ];
-        let zero = positive.iter().filter(|(_, value)| *value == 0);
-        errors.extend(zero.map(|&(field, _)| ConfigError::TooSmall { field, value: 0, least: 1 }));
+        let mut errors: Vec<_> = OPTIONS.iter().filter_map(|option| option.problem(&input)).collect();
         if input.page_size > 0 {
             if !input.chunked_prefill_size.is_multiple_of(input.page_size) {
                 errors.push(ConfigError::NotPages {
@@ -166,10 +157,6 @@ impl SglangConfig {
                     page_size: input.page_size,
                 });
             }
-        }
-        let conservativeness = input.schedule_conservativeness;
-        if !(conservativeness.is_finite() && conservativeness > 0.0) {
-            errors.push(ConfigError::Conservativeness(conservativeness));
         }
         if u64::from(input.page_size) * u64::from(input.num_pages) > u64::from(u32::MAX) {
             errors.push(ConfigError::TooLarge {
@@ -225,6 +212,7 @@ mod tests {
         };
         let problems = problems(input);
         assert_eq!(problems.len(), 3, "{problems:?}");
-        assert!(problems[0].starts_with("`chunked_prefill_size` (100) must be a multiple"), "{problems:?}");
+        assert_eq!(problems[0], "`schedule_conservativeness` must be positive and finite, but is NaN");
+        assert!(problems[1].starts_with("`chunked_prefill_size` (100) must be a multiple"), "{problems:?}");
     }
 }

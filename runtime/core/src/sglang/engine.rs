@@ -204,13 +204,13 @@ impl SglangEngine {
         }
     }
 
-    /// Requests that have a running slot, or are promised one.
-    pub(super) fn num_seated(&self) -> usize {
-        let promised = match self.config.reservations {
+    /// Requests that have a running slot, or have reserved one.
+    pub(super) fn num_slots_taken(&self) -> usize {
+        let reserved = match self.config.reservations {
             Reservations::InSteps => self.num_loading + self.kv_ready.len(),
             Reservations::BetweenSteps => 0,
         };
-        self.running.len() + self.joining.len() + promised
+        self.running.len() + self.joining.len() + reserved
     }
 
     /// Whether a request that waits without KV does so in [`SglangEngine::destinations`].

@@ -23,6 +23,7 @@ mod decode;
 mod engine;
 mod finish;
 mod new_token_ratio;
+mod options;
 mod radix;
 mod serving;
 mod slots;
@@ -30,3 +31,4 @@ mod update;
 
 pub use config::{PassOrder, PrefixLookup, Retraction, SchedulePolicy, SglangConfig, SglangConfigInput};
 pub use engine::SglangEngine;
+pub use options::{OPTIONS, derived_settings, option};

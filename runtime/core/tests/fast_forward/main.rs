@@ -1,4 +1,4 @@
-//! Steps that can be told in advance are the steps that come.
+//! Predicted steps are the steps that come.
 
 mod steady_decode;
 #[path = "../support/mod.rs"]
@@ -135,7 +135,7 @@ fn skip(engine: &mut Engine, steps: u32, history: &mut Vec<Happened>) {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
 
-    /// Steps told in advance are the steps that come.
+    /// Predicted steps are the steps that come.
     #[test]
     fn predicted_steps_happen(config in arb_config(), requests in arb_requests()) {
         let mut engine = with_requests(config, &requests);
@@ -150,15 +150,15 @@ proptest! {
                     engine.predict_decode_steps(7, &mut steps);
                     predicted.extend(steps.shapes());
                     predicted.reverse();
-                } else if let Some(told) = predicted.pop() {
-                    prop_assert_eq!(told, shape);
+                } else if let Some(expected) = predicted.pop() {
+                    prop_assert_eq!(expected, shape);
                 }
             }
             if engine.step_in_flight() {
                 engine.update(&mut Tokens);
             }
         }
-        prop_assert_eq!(predicted.len(), 0, "steps were told that did not come");
+        prop_assert_eq!(predicted.len(), 0, "steps were predicted that did not come");
     }
 
     /// A fast-forward applied at once is the same as its steps one by one.

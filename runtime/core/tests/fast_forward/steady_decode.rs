@@ -30,7 +30,7 @@ enum Act {
     },
     ResetCache,
     Pause(PauseState),
-    /// So many steps one by one, or in stretches where they can be told.
+    /// N steps one by one, or fast-forwarded where they can be predicted.
     Steps {
         steps: u8,
         ahead: bool,
@@ -57,7 +57,7 @@ struct Driven {
     /// Asked only where the engine is ranked by a policy.
     policy: Whims,
     in_steady_decode: bool,
-    told_tokens: BTreeMap<u64, u32>,
+    reported_tokens: BTreeMap<u64, u32>,
     ended: Vec<(u64, u32, FinishReason)>,
     tokens_by_group: [u64; 3],
 }
@@ -70,7 +70,7 @@ impl Driven {
             engine,
             policy: Whims::new(7),
             in_steady_decode,
-            told_tokens: BTreeMap::new(),
+            reported_tokens: BTreeMap::new(),
             ended: Vec::new(),
             tokens_by_group: [0; 3],
         }
@@ -86,7 +86,7 @@ impl Driven {
 
     fn take_unreported(&mut self) {
         for (tag, tokens) in self.engine.take_unreported() {
-            *self.told_tokens.entry(tag).or_default() += tokens;
+            *self.reported_tokens.entry(tag).or_default() += tokens;
         }
     }
 
@@ -94,10 +94,10 @@ impl Driven {
         self.take_unreported();
         let StepOutputs { outputs, steady_decode_groups, .. } = self.engine.outputs();
         for output in outputs {
-            let told = self.told_tokens.entry(output.tag).or_default();
-            *told += output.num_tokens;
+            let total = self.reported_tokens.entry(output.tag).or_default();
+            *total += output.num_tokens;
             self.tokens_by_group[(output.tag % 3) as usize] += u64::from(output.num_tokens);
-            self.ended.extend(output.finish.map(|reason| (output.tag, *told, reason)));
+            self.ended.extend(output.finish.map(|reason| (output.tag, *total, reason)));
         }
         for (all, &steady_decode) in self.tokens_by_group.iter_mut().zip(steady_decode_groups) {
             *all += u64::from(steady_decode);
@@ -119,7 +119,7 @@ impl Driven {
         }
     }
 
-    /// Applies a fast-forward of the steps that can be told. Gives their number.
+    /// Applies a fast-forward of the predictable steps. Returns their number.
     fn skip(&mut self, most: usize) -> usize {
         let mut steps = DecodeSteps::default();
         self.engine.predict_decode_steps(most, &mut steps);
@@ -128,7 +128,7 @@ impl Driven {
             self.take_unreported();
             let StepOutputs { outputs, steady_decode_groups, .. } = self.engine.outputs();
             for output in outputs {
-                *self.told_tokens.entry(output.tag).or_default() += output.num_tokens;
+                *self.reported_tokens.entry(output.tag).or_default() += output.num_tokens;
                 self.tokens_by_group[(output.tag % 3) as usize] += u64::from(output.num_tokens);
             }
             for (all, &steady_decode) in self.tokens_by_group.iter_mut().zip(steady_decode_groups) {
@@ -200,8 +200,8 @@ fn compare(config: &EngineConfig, acts: &[Act], tag_of: impl Fn(u64) -> u64) -> 
     }
     let [single, steady_decode] = pair;
     prop_assert_eq!(
-        &single.told_tokens.into_iter().filter(|(_, tokens)| *tokens > 0).collect::<Vec<_>>(),
-        &steady_decode.told_tokens.into_iter().filter(|(_, tokens)| *tokens > 0).collect::<Vec<_>>()
+        &single.reported_tokens.into_iter().filter(|(_, tokens)| *tokens > 0).collect::<Vec<_>>(),
+        &steady_decode.reported_tokens.into_iter().filter(|(_, tokens)| *tokens > 0).collect::<Vec<_>>()
     );
     Ok(())
 }
@@ -252,7 +252,7 @@ fn a_step_lists_only_what_happens_in_it() {
     // The first one ends with its tenth token.
     assert_eq!(driven.skip(64), 8);
     assert_eq!((driven.engine.plan().scheduled.len(), driven.engine.plan().steady_decode_requests), (1, 4));
-    assert_eq!(driven.told_tokens[&1], 9);
+    assert_eq!(driven.reported_tokens[&1], 9);
     driven.update();
     assert_eq!(driven.ended, [(1, 10, FinishReason::Length)]);
     assert_eq!(driven.tokens_by_group, [20, 10, 20]);

@@ -1,4 +1,4 @@
-//! An SGLang-style engine: what is promised of it, rule by rule and under anything a
+//! An SGLang-style engine: its specification, rule by rule and under anything a
 //! driver may do.
 
 mod random;

@@ -1,4 +1,4 @@
-//! Any order of arrivals, passes, stretches, aborts and deliveries.
+//! Any order of arrivals, passes, fast-forwards, aborts and deliveries.
 
 use std::collections::BTreeMap;
 
@@ -172,7 +172,7 @@ impl Driver {
             for shape in steps.shapes() {
                 self.update();
                 self.schedule();
-                assert_eq!(self.engine.plan().shape, shape, "a pass was told that did not come");
+                assert_eq!(self.engine.plan().shape, shape, "a pass was predicted that did not come");
             }
         } else if !steps.is_empty() {
             self.engine.decode_ahead(steps.len() as u32, &mut Tokens);
@@ -265,7 +265,7 @@ fn prompts_that_cannot_be_computed_together_do_not_undo_each_other() {
     let passes = [Pass, Pass, Pass, Abort(0), submission(36, 10, local), submission(86, 30, destination)];
     run(input, &[&[Deliver], &before[..], &passes, &[Pass, Pass, Pass, Deliver]].concat());
     // The second, which goes first since more of it is cached, has filled the pool when it
-    // is to give way: what it gives is for the first at once.
+    // is to be retracted: what it gives is for the first at once.
     let input = SglangConfigInput {
         page_size: 3,
         num_pages: 35,

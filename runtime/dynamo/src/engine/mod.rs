@@ -13,6 +13,7 @@ use std::str::FromStr;
 
 use vcr_cluster::{PoolRole, QueueOrder, SourceOutput, TransferScope};
 use vcr_core::KvTiersConfig;
+use vcr_core::sglang::SchedulePolicy;
 use vcr_tables::TablesInput;
 use vcr_timing::PassSemantics;
 
@@ -63,21 +64,11 @@ impl FromStr for Preset {
     }
 }
 
-/// Admission order of an SGLang-style engine.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum SglangPolicy {
-    /// In order of arrival.
-    #[default]
-    Fifo,
-    /// Longest cached prefix first.
-    Lpm,
-}
-
 /// Settings of an SGLang-style engine.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SglangArgs {
     /// Order of admission.
-    pub schedule_policy: SglangPolicy,
+    pub schedule_policy: SchedulePolicy,
     /// Maximum prompt tokens of the requests admitted in one pass.
     pub max_prefill_tokens: u32,
     /// Maximum prompt tokens of one request in a pass.

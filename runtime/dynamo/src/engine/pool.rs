@@ -1,19 +1,19 @@
 //! From [`EngineArgs`] to a pool of the simulator.
 
-use std::sync::Arc;
-
 use vcr_cluster::{
     DataParallel, LatencyFactory, Overheads, PoolConfig, PoolRole, RouterConfig, ScalerFactory, ScalingConfig,
 };
 use vcr_core::latency::LatencyModel;
-use vcr_core::sglang::{PassOrder, PrefixLookup, Retraction, SchedulePolicy, SglangConfig, SglangConfigInput};
-use vcr_core::{CapacityPolicy, ConfigError, EngineConfig, EngineConfigInput, EngineKind, Reservations, Victim};
+use vcr_core::sglang::{PassOrder, PrefixLookup, Retraction, SglangConfig, SglangConfigInput};
+use vcr_core::{
+    CapacityPolicy, ConfigError, EngineConfig, EngineConfigInput, EngineKind, Reservations, Victim, factory,
+};
 use vcr_timing::{
     Deployment, Fixed, FixedInput, InvalidConfig, Polynomial, PolynomialInput, Profile, ProfileInput, SpeedInput,
     WorkerPhases,
 };
 
-use super::{EngineArgs, EngineType, PreemptionMode, Preset, SglangArgs, SglangPolicy, Timing, tables};
+use super::{EngineArgs, EngineType, PreemptionMode, Preset, SglangArgs, Timing, tables};
 use crate::autoscale::AutoscaleArgs;
 use crate::problem::{DynamoError, Problem};
 
@@ -148,10 +148,7 @@ impl EngineArgs {
             max_num_seqs: self.max_num_seqs.unwrap_or(self.num_gpu_blocks),
             max_model_len: self.max_model_len,
             enable_prefix_caching: self.enable_prefix_caching,
-            schedule_policy: match own.schedule_policy {
-                SglangPolicy::Fifo => SchedulePolicy::Fifo,
-                SglangPolicy::Lpm => SchedulePolicy::Lpm,
-            },
+            schedule_policy: own.schedule_policy,
             max_prefill_tokens: own.max_prefill_tokens,
             chunked_prefill_size: chunk,
             clip_max_new_tokens: own.clip_max_new_tokens,
@@ -222,6 +219,5 @@ impl EngineArgs {
 
 /// Gives each engine a copy of a model.
 fn copies<M: LatencyModel + Clone + Sync + 'static>(model: Result<M, InvalidConfig>) -> Result<LatencyFactory, String> {
-    let model = model.map_err(|error| error.to_string())?;
-    Ok(Arc::new(move |_seat| Ok(Box::new(model.clone()))))
+    model.map(factory::copies).map_err(|error| error.to_string())
 }

@@ -2,8 +2,9 @@
 
 use vcr_cluster::{PoolRole, QueueOrder};
 use vcr_core::KvTiersConfig;
+use vcr_core::sglang::SchedulePolicy;
 
-use super::{KvTransfer, PreemptionMode, SglangPolicy, Timing};
+use super::{KvTransfer, PreemptionMode, Timing};
 
 /// Maximum extra tokens of multi-token prediction.
 pub(super) const MAX_EXTRA_TOKENS: u64 = 5;
@@ -54,7 +55,7 @@ pub(super) enum Kind {
 
 #[derive(Default)]
 pub(super) struct SglangRaw {
-    pub(super) schedule_policy: Option<SglangPolicy>,
+    pub(super) schedule_policy: Option<SchedulePolicy>,
     pub(super) page_size: Option<u32>,
     pub(super) max_prefill_tokens: Option<u32>,
     pub(super) chunked_prefill_size: Option<u32>,

@@ -4,12 +4,12 @@ use std::path::PathBuf;
 
 use serde_json::Value;
 use vcr_cluster::{PoolRole, TransferScope};
-use vcr_core::sglang::SglangConfigInput;
-use vcr_core::{EngineConfigInput, option};
+use vcr_core::sglang::{self, SchedulePolicy, SglangConfigInput};
+use vcr_core::{EngineConfigInput, NamedValue, option};
 
 use super::names::{is_nested, nested_place};
 use super::raw::{ABOUT_MEMORY, Kind, MAX_EXTRA_TOKENS, Raw, SglangRaw};
-use super::{EngineArgs, EngineType, KvTransfer, Mtp, PreemptionMode, SglangArgs, SglangPolicy, Timing};
+use super::{EngineArgs, EngineType, KvTransfer, Mtp, PreemptionMode, SglangArgs, Timing};
 use super::{rules, tables, tiers};
 use crate::keys::{Keys, parse};
 use crate::problem::Findings;
@@ -194,14 +194,13 @@ fn engine_level(raw: &mut Raw, keys: &mut Keys<'_>, engine_type: &'static str, b
 }
 
 fn sglang(keys: &mut Keys<'_>) -> SglangRaw {
-    let policies = [("fifo", SglangPolicy::Fifo), ("fcfs", SglangPolicy::Fifo), ("lpm", SglangPolicy::Lpm)];
     SglangRaw {
-        schedule_policy: keys.choice("schedule_policy", &policies),
-        page_size: keys.count("page_size"),
-        max_prefill_tokens: keys.count("max_prefill_tokens"),
-        chunked_prefill_size: keys.count("chunked_prefill_size"),
-        clip_max_new_tokens: keys.count("clip_max_new_tokens"),
-        schedule_conservativeness: keys.at_least("schedule_conservativeness", 0.0),
+        schedule_policy: keys.choice(sglang::option::SCHEDULE_POLICY.name, SchedulePolicy::NAMES),
+        page_size: keys.count_option(&sglang::option::PAGE_SIZE),
+        max_prefill_tokens: keys.count_option(&sglang::option::MAX_PREFILL_TOKENS),
+        chunked_prefill_size: keys.count_option(&sglang::option::CHUNKED_PREFILL_SIZE),
+        clip_max_new_tokens: keys.count(sglang::option::CLIP_MAX_NEW_TOKENS.name),
+        schedule_conservativeness: keys.at_least(sglang::option::SCHEDULE_CONSERVATIVENESS.name, 0.0),
     }
 }
 

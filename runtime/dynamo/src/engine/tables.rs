@@ -1,8 +1,7 @@
 //! Passes priced by operator tables: the arguments `aic_*`.
 
-use std::sync::Arc;
-
 use vcr_cluster::LatencyFactory;
+use vcr_core::factory::copies;
 use vcr_core::latency::{LatencyError, LatencyModel, StepBatch, StepShape, price_until_horizon};
 use vcr_tables::{Tables, TablesInput};
 use vcr_timing::WorkerPhases;
@@ -62,10 +61,11 @@ pub(super) fn latency(input: &TablesInput, phases: WorkerPhases, speeds: [f64; 2
         Some(hint) => format!("{error}; {hint}"),
         None => error.to_string(),
     })?;
-    Ok(Arc::new(move |_seat| Ok(Box::new(Passes { tables: tables.clone(), phases, speeds }))))
+    Ok(copies(Passes { tables, phases, speeds }))
 }
 
 /// The tables' prices of what a worker is charged for, at Dynamo's speeds.
+#[derive(Clone)]
 struct Passes {
     tables: Tables,
     phases: WorkerPhases,

@@ -124,7 +124,7 @@ fn arguments_must_fit_together() {
 }
 
 #[test]
-fn what_does_not_do_what_it_says_is_told_and_strictly_refused() {
+fn what_does_not_do_what_it_says_is_reported_and_strictly_refused() {
     for text in [r#"{"speedup_ratio": 0}"#, r#"{"bootstrap_port": 7}"#, r#"{"gpu_memory_utilization": 0.9}"#] {
         let (args, remarks) = read(text).expect("valid");
         assert_eq!((args.speedup_ratio, remarks.len()), (1.0, 1), "{text}");
@@ -169,7 +169,7 @@ fn tiers_are_those_of_either_line() {
     let tiers = args(flat).kv_tiers.expect("it has tiers");
     assert_eq!(args(nested).kv_tiers, Some(tiers));
     assert_eq!((tiers.device_to_host_bytes_per_s, tiers.host_to_device_bytes_per_s), (Some(1_500_000_000), None));
-    // What 1.6 takes where it is told nothing.
+    // Defaults of 1.6.
     let short = json!({"engine": {
         "kv_cache_bytes_per_token": 1000, "native_host_offload": {"num_host_blocks": 9},
         "g3_offload": {"scope": "worker_local", "num_g3_blocks": 99},
@@ -180,9 +180,9 @@ fn tiers_are_those_of_either_line() {
         (Some(32_000_000_000), Some(10_000_000_000))
     );
     assert_eq!(tiers.disk_latency_ns, 100_000);
-    // Bandwidths of what is not there are told.
-    let told = read(r#"{"bandwidth_g1_to_g2_gbps": 1, "offload_batch_size": 8}"#).expect("valid").1;
-    assert_eq!(told.len(), 2);
+    // Bandwidths of absent tiers are reported.
+    let warnings = read(r#"{"bandwidth_g1_to_g2_gbps": 1, "offload_batch_size": 8}"#).expect("valid").1;
+    assert_eq!(warnings.len(), 2);
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! Host and disk tiers of both layouts.
 //!
 //! The flat one has 1.4's names (`num_g2_blocks`, ...), the nested one 1.6's
-//! (`native_host_offload`, `g3_offload`). Defaults are those of each line.
+//! (`native_host_offload`, `g3_offload`). Defaults are those of each version.
 
 use vcr_core::KvTiersConfig;
 

@@ -130,7 +130,7 @@ fn row(
 }
 
 /// A name for a request that is the same in every run with this seed, in the form
-/// of a UUID (version 8: made up by the application).
+/// of a UUID (version 8: the application's own).
 fn uuid(run_seed: u64, number: u64) -> String {
     let high = seed::derive(run_seed, "request uuid high", number);
     let low = seed::derive(run_seed, "request uuid low", number);

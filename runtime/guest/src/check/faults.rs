@@ -1,4 +1,4 @@
-//! Lets requests come, emit and end, and obeys what the injector says.
+//! Lets requests come, emit and end, and applies the injector's faults.
 
 use std::collections::BTreeSet;
 
@@ -43,14 +43,14 @@ struct Live {
 }
 
 /// An event that owns its text.
-enum Told {
+enum SentEvent {
     Arrived { slot: u32, request_id: String, prompt_tokens: u32, max_tokens: u32, priority: i32, lora: Option<u32> },
     Emitted { slot: u32, output_tokens: u32 },
     Ended { slot: u32 },
     Utility { method: &'static str },
 }
 
-impl Told {
+impl SentEvent {
     fn event(&self) -> FaultEvent<'_> {
         match self {
             Self::Arrived { slot, request_id, prompt_tokens, max_tokens, priority, lora } => FaultEvent::Arrived {
@@ -90,8 +90,8 @@ impl Driver for Suffering {
         if self.steps == STEPS {
             return Ok(Step::Over);
         }
-        let told = self.happen();
-        let events: Vec<FaultEvent<'_>> = told.iter().map(Told::event).collect();
+        let sent = self.happen();
+        let events: Vec<FaultEvent<'_>> = sent.iter().map(SentEvent::event).collect();
         let has_utility = faults::tell(&events, &mut self.may_fail, &mut self.events, &mut self.texts);
         let count = self.events.len() / EVENT_WORDS;
         let most_bytes = (self.may_fail.len() + 1) * faults::ACTION_WORDS * size_of::<u64>();
@@ -110,39 +110,39 @@ impl Driver for Suffering {
 
 impl Suffering {
     /// Draws what happens in a step.
-    fn happen(&mut self) -> Vec<Told> {
+    fn happen(&mut self) -> Vec<SentEvent> {
         self.now_ns += self.draw.length(100_000, 40_000_000);
-        let mut told = Vec::new();
+        let mut sent = Vec::new();
         for slot in std::mem::take(&mut self.doomed) {
-            self.end(slot, &mut told);
+            self.end(slot, &mut sent);
         }
         for live in &mut self.running {
             live.tokens = (live.tokens + self.draw.within(1, 3) as u32).min(live.max_tokens);
-            told.push(Told::Emitted { slot: live.slot, output_tokens: live.tokens });
+            sent.push(SentEvent::Emitted { slot: live.slot, output_tokens: live.tokens });
         }
         let done: Vec<u32> =
             self.running.iter().filter(|live| live.tokens == live.max_tokens).map(|live| live.slot).collect();
         for slot in done {
-            self.end(slot, &mut told);
+            self.end(slot, &mut sent);
         }
         let burst = if self.draw.once_in(4) { self.draw.length(1, 16) } else { 0 };
         for _ in 0..burst {
             let Some(slot) = self.free.pop() else { break };
-            told.push(self.arrive(slot));
+            sent.push(self.arrive(slot));
         }
         if self.draw.once_in(50) {
-            told.push(Told::Utility { method: METHODS[self.draw.below(4) as usize] });
+            sent.push(SentEvent::Utility { method: METHODS[self.draw.below(4) as usize] });
         }
-        told
+        sent
     }
 
-    fn arrive(&mut self, slot: u32) -> Told {
+    fn arrive(&mut self, slot: u32) -> SentEvent {
         let draw = &mut self.draw;
         let max_tokens = draw.length(1, 200) as u32;
         self.running.push(Live { slot, tokens: 0, max_tokens });
         self.requests += 1;
         let kind = if draw.once_in(5) { "burst" } else { "chatcmpl" };
-        Told::Arrived {
+        SentEvent::Arrived {
             slot,
             request_id: format!("{kind}-{:08x}", self.requests),
             prompt_tokens: draw.length(1, 16_384) as u32,
@@ -152,10 +152,10 @@ impl Suffering {
         }
     }
 
-    fn end(&mut self, slot: u32, told: &mut Vec<Told>) {
+    fn end(&mut self, slot: u32, sent: &mut Vec<SentEvent>) {
         self.running.retain(|live| live.slot != slot);
         self.free.push(slot);
-        told.push(Told::Ended { slot });
+        sent.push(SentEvent::Ended { slot });
     }
 
     fn apply_actions(&mut self, actions: &[FaultAction]) {

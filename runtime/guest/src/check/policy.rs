@@ -1,4 +1,4 @@
-//! Schedules requests on a small engine that obeys what the policy prefers: running slots,
+//! Schedules requests on a small engine that applies the policy's ranks: running slots,
 //! a budget of tokens, blocks that run out.
 
 use std::collections::BTreeSet;

@@ -100,14 +100,14 @@ impl Driver for Emitting {
             Split::Finest => {
                 for (index, request) in started.iter().enumerate() {
                     let is_last = index + 1 == started.len();
-                    let told: &[u32] = if index == 0 { &ended } else { &[] };
+                    let ended_slots: &[u32] = if index == 0 { &ended } else { &[] };
                     if is_last {
                         break;
                     }
-                    self.send(table, std::slice::from_ref(request), told, &[])?;
+                    self.send(table, std::slice::from_ref(request), ended_slots, &[])?;
                 }
-                let told: &[u32] = if started.len() > 1 { &[] } else { &ended };
-                self.send(table, &started[started.len().saturating_sub(1)..], told, &wants)?
+                let ended_slots: &[u32] = if started.len() > 1 { &[] } else { &ended };
+                self.send(table, &started[started.len().saturating_sub(1)..], ended_slots, &wants)?
             }
             Split::AsItComes | Split::Coarsest => self.send(table, &started, &ended, &wants)?,
         };

@@ -113,7 +113,7 @@ fn every_action_is_understood() {
 #[test]
 fn actions_that_cannot_be_are_named() {
     let too_long = 1_000_000_000_000_000_001;
-    for (words, told) in [
+    for (words, expected) in [
         ([9, 0, 0], "the words [9, 0, 0], has an unknown kind: expected 0 to 8"),
         ([0, 4, 0], "the words [0, 4, 0], fails a request that is not there"),
         ([0, 1 << 32, 0], "fails a request that is not there"),
@@ -125,12 +125,12 @@ fn actions_that_cannot_be_are_named() {
         ([0, 3, 1], "has a word that is not 0 beyond those of its kind"),
         ([3, 1, 0], "has a word that is not 0 beyond those of its kind"),
     ] {
-        let text = answered(&[[7, 0, 0], words].concat()).expect_err(told);
+        let text = answered(&[[7, 0, 0], words].concat()).expect_err(expected);
         assert!(
             text.starts_with("failure injector `hostile` failed: in `decide`: its action 1, the words ["),
             "{text}"
         );
-        assert!(text.contains(told), "{text}");
+        assert!(text.contains(expected), "{text}");
         assert!(text.ends_with("the SDK makes them of a `FaultAction`"), "{text}");
     }
     let text = answered(&[1, 2]).expect_err("it is no whole action");
@@ -182,13 +182,13 @@ fn every_request_can_be_failed_at_once() {
 #[test]
 fn hostile_injectors_are_stopped() {
     let utility = [FaultEvent::Utility { method: "sleep" }];
-    for (body, told) in [
+    for (body, expected) in [
         ("(loop $again (br $again)) (unreachable)", "used its 51000000 fuel"),
         ("(unreachable)", "it panicked"),
         ("(drop (memory.grow (i32.const 1024))) (unreachable)", "it asked for 67174400 bytes of memory"),
     ] {
-        let text = decide(injector(body).as_mut(), &utility).expect_err(told);
-        assert!(text.contains(told), "{text}");
+        let text = decide(injector(body).as_mut(), &utility).expect_err(expected);
+        assert!(text.contains(expected), "{text}");
     }
     let mut injector = injector(&answer_error(32));
     let text = decide(injector.as_mut(), &[]).expect_err("it answers an error");

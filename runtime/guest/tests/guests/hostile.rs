@@ -192,7 +192,7 @@ fn endless_recursion_overflows_only_its_own_stack() {
 }
 
 #[test]
-fn a_panic_is_told_apart_from_other_traps() {
+fn a_panic_is_distinguished_from_other_traps() {
     let text = price_error("(unreachable)");
     assert!(text.contains("in `price`: it panicked"), "{text}");
     let text = price_error("(drop (i32.div_u (i32.const 1) (i32.const 0))) (unreachable)");
@@ -203,7 +203,7 @@ fn a_panic_is_told_apart_from_other_traps() {
 
 #[test]
 fn impossible_durations_are_named() {
-    for (value, told) in [
+    for (value, expected) in [
         ("nan", "starting at 1005 ns at NaN ns, which is not a number"),
         ("inf", "starting at 1005 ns at inf ns, which is infinite"),
         ("-inf", "starting at 1005 ns at -inf ns, which is infinite"),
@@ -211,10 +211,10 @@ fn impossible_durations_are_named() {
         ("2e18", "starting at 1005 ns at 2000000000000000000 ns, which is longer than 1e18 ns"),
     ] {
         let text = list_error(&answer(&["5", value]));
-        assert!(text.contains(told), "{text}");
+        assert!(text.contains(expected), "{text}");
         assert!(text.ends_with("a finite number of nanoseconds from 0 to 1e18"), "{text}");
         let text = step_error(&format!("(f64.const {value})"));
-        assert!(text.contains(&told.replace("1005", "1000")), "{text}");
+        assert!(text.contains(&expected.replace("1005", "1000")), "{text}");
         assert!(text.ends_with("a finite number of nanoseconds from 0 to 1e18"), "{text}");
     }
     let mut zero = model(&answer(&["-0", "1e18"]));
@@ -249,10 +249,10 @@ fn huge_answers_are_not_copied() {
 
 #[test]
 fn an_error_in_words_is_passed_on() {
-    let told = "latency model `hostile` failed: in `price`: `factor` is 0, but must be above 0";
-    assert_eq!(list_error(&answer_error(32)), told);
+    let expected = "latency model `hostile` failed: in `price`: `factor` is 0, but must be above 0";
+    assert_eq!(list_error(&answer_error(32)), expected);
     let mut single = model(&answer_error(32));
-    assert_eq!(price(single.as_mut(), 1, u64::MAX), Err(told.to_owned()), "by way of `trouble`");
+    assert_eq!(price(single.as_mut(), 1, u64::MAX), Err(expected.to_owned()), "by way of `trouble`");
     let error = configure_error(&answer_error(16));
     assert_eq!(error.to_string(), "guest `hostile` failed in `configure`: `factor` is 0, but must be above 0");
     assert_eq!(error.hint(), None, "the guest has said it all");
@@ -274,7 +274,7 @@ fn trouble_takes_the_place_of_any_bad_number_and_of_no_good_one() {
 }
 
 #[test]
-fn a_guest_that_fails_in_its_trouble_is_told_by_its_number() {
+fn a_guest_that_fails_in_its_trouble_is_reported_by_its_number() {
     let huge = "(drop (memory.grow (i32.const 16)))
         (i32.store (i32.const 48) (i32.const 0)) (i32.store (i32.const 52) (i32.const 1000000)) (i32.const 48)";
     let outside = "(i32.store (i32.const 48) (i32.const 512)) (i32.store (i32.const 52) (i32.const -1)) (i32.const 48)";

@@ -13,8 +13,8 @@ fn load_error(bytes: &[u8]) -> GuestError {
 fn assert_refused(bytes: &[u8], message: &str, hint: &str) {
     let error = load_error(bytes);
     assert_eq!(error.to_string(), format!("cannot load guest `odd`: {message}"));
-    let told = error.hint().expect("there is something to do");
-    assert!(told.contains(hint), "{told}");
+    let expected = error.hint().expect("there is something to do");
+    assert!(expected.contains(hint), "{expected}");
 }
 
 fn of_version(version: &str) -> Vec<u8> {
@@ -81,9 +81,9 @@ fn a_guest_knows_its_world_and_serves_no_other() {
             assert_eq!(error.is_none(), wanted == *world, "{world} as {wanted}");
             let Some(error) = error else { continue };
             let (found_name, wanted_name) = (world.name(), wanted.name());
-            let told =
+            let expected =
                 format!("it is a {world} (world `{found_name}`), but a {wanted} (world `{wanted_name}`) is needed");
-            assert_eq!(error.to_string(), format!("cannot load guest `odd`: {told}"));
+            assert_eq!(error.to_string(), format!("cannot load guest `odd`: {expected}"));
             assert!(error.hint().is_some_and(|hint| hint.contains(wanted_name)), "{:?}", error.hint());
         }
     }

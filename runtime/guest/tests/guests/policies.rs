@@ -61,7 +61,7 @@ fn answered(words: &[u64]) -> Result<Vec<Preference>, String> {
 }
 
 /// A number that the guest computes, by way of the rank of slot 3.
-fn told(word: &str, events: &[PolicyEvent]) -> u64 {
+fn observed(word: &str, events: &[PolicyEvent]) -> u64 {
     let body = format!(
         "(i64.store (i32.const 1024) (i64.const 0)) (i64.store (i32.const 1032) (i64.const 3))
         (i64.store (i32.const 1040) {word}) {}",
@@ -87,19 +87,19 @@ fn events_and_numbers_arrive_in_order() {
         [arrival, [1, 3, 16, 0, 0, 0, 0, 0], [2, 3, 0, 0, 0, 0, 0, 0], [3, 3, 12, 6, 0, 0, 0, 0], arrival];
     for (index, word) in expected.concat().into_iter().enumerate() {
         let load = format!("(i64.load offset={} (local.get $events))", 8 * index);
-        assert_eq!(told(&load, &events), word, "word {index}");
+        assert_eq!(observed(&load, &events), word, "word {index}");
     }
     for (index, word) in [3, 40, 4, 9, 50, 5].into_iter().enumerate() {
         let load = format!("(i64.load32_u offset={} (local.get $progress))", 4 * index);
-        assert_eq!(told(&load, &events), word, "number {index}");
+        assert_eq!(observed(&load, &events), word, "number {index}");
     }
     let rest =
         "(i64.add (local.get $now) (i64.extend_i32_u (i32.add (local.get $budget) (i32.add (local.get $running_slots)
         (i32.add (local.get $free_blocks) (local.get $total_blocks))))))";
-    assert_eq!(told(rest, &events), 9_321);
+    assert_eq!(observed(rest, &events), 9_321);
     let lengths = "(i64.add (i64.mul (i64.const 100) (i64.extend_i32_u (local.get $events_len)))
         (i64.extend_i32_u (local.get $progress_len)))";
-    assert_eq!(told(lengths, &events), 4_006);
+    assert_eq!(observed(lengths, &events), 4_006);
 }
 
 #[test]
@@ -128,10 +128,10 @@ fn a_preference_that_cannot_be_fails_and_is_named() {
         (&[0, 3, 1, 1, 3, 1, 0, 3, 2], "its preference 2, the words [0, 3, 2], is the second of its kind"),
         (&[2, 3, 0], "the words [2, 3, 0], lets the request compute nothing: a chunk cap is at least 1"),
     ];
-    for (words, told) in cases {
-        let error = answered(words).expect_err(told);
+    for (words, expected) in cases {
+        let error = answered(words).expect_err(expected);
         assert!(error.starts_with("scheduler policy `hostile` failed: in `decide`: "), "{error}");
-        assert!(error.contains(told), "{error}");
+        assert!(error.contains(expected), "{error}");
         assert!(error.contains("; "), "no hint: {error}");
     }
 }
@@ -147,11 +147,11 @@ fn whatever_else_a_policy_does_ends_with_a_reason() {
         (answer_error(32), "`factor` is 0"),
         (huge, "its answer is larger than the 65752 bytes"),
     ];
-    for (body, told) in cases {
+    for (body, expected) in cases {
         let mut policy = policy(&body);
         let events = [arrived(3), arrived(4), arrived(5)];
-        let error = decide(policy.as_mut(), &events).expect_err(told);
-        assert!(error.contains(told), "{error}");
+        let error = decide(policy.as_mut(), &events).expect_err(expected);
+        assert!(error.contains(expected), "{error}");
         let error = decide(policy.as_mut(), &[]).expect_err("it is over");
         assert!(error.contains("it had failed before"), "{error}");
     }

@@ -124,7 +124,7 @@ fn mistakes_in_the_config_are_named() {
     let Some(module) = built("roofline") else {
         return;
     };
-    for (config, told) in [
+    for (config, expected) in [
         (r#"{"modle": "llama-3.1-8b"}"#, "unknown field `modle`"),
         (r#"{"model": "llama-3.1-8b"}"#, "`peak_flops` has no value"),
         (r#"{"model": "llama", "gpu": "l4"}"#, "`model` is \"llama\", which is no preset"),
@@ -132,7 +132,7 @@ fn mistakes_in_the_config_are_named() {
     ] {
         let text = module.latency_model(config, 1).err().expect("a mistake").to_string();
         assert!(text.starts_with("guest `roofline` failed in `configure`: "), "{text}");
-        assert!(text.contains(told), "{text}");
+        assert!(text.contains(expected), "{text}");
     }
 }
 

@@ -48,7 +48,7 @@ fn route(router: &mut dyn Router, query: &RouteQuery<'_>) -> Result<Choice, Stri
 /// Whether a condition about what the guest is told holds: then it chooses the
 /// engine 4, and the engine 1 otherwise.
 #[track_caller]
-fn assert_told(condition: &str, ended: &[EndedRequest]) {
+fn assert_passed(condition: &str, ended: &[EndedRequest]) {
     let body = answer_number(&format!("(select (i32.const 4) (i32.const 1) {condition})"));
     let mut router = guest(&body);
     for request in ended {
@@ -65,27 +65,27 @@ fn word_is(list: &str, index: usize, word: u64) -> String {
 fn all_words_arrive_in_order() {
     let request = [9, 40, 20, (-2_i64).cast_unsigned(), u64::MAX, 3, 77, 16, 2, 1];
     for (index, word) in request.into_iter().enumerate() {
-        assert_told(&word_is("request", index, word), &[]);
+        assert_passed(&word_is("request", index, word), &[]);
     }
     for (index, word) in [4, 10, 11, 12, 13, 14, 15, 16].into_iter().enumerate() {
-        assert_told(&word_is("workers", 8 + index, word), &[]);
+        assert_passed(&word_is("workers", 8 + index, word), &[]);
     }
-    assert_told(&word_is("blocks", 0, 1 << 63), &[]);
-    assert_told("(i64.eq (local.get $now) (i64.const 5000))", &[]);
+    assert_passed(&word_is("blocks", 0, 1 << 63), &[]);
+    assert_passed("(i64.eq (local.get $now) (i64.const 5000))", &[]);
     for (list, length) in [("request", 10), ("blocks", 2), ("workers", 24), ("ended", 0)] {
-        assert_told(&format!("(i32.eq (local.get ${list}_len) (i32.const {length}))"), &[]);
+        assert_passed(&format!("(i32.eq (local.get ${list}_len) (i32.const {length}))"), &[]);
     }
     let ended = [
         EndedRequest { request: 1 << 40, worker: 4, output_tokens: 8, failed: false },
         EndedRequest { request: 2, worker: 1, output_tokens: 0, failed: true },
     ];
     for (index, word) in [1 << 40, 4, 8, 0, 2, 1, 0, 1].into_iter().enumerate() {
-        assert_told(&word_is("ended", index, word), &ended);
+        assert_passed(&word_is("ended", index, word), &ended);
     }
 }
 
 #[test]
-fn what_has_ended_is_told_once() {
+fn what_has_ended_is_reported_once() {
     let mut router = guest(&answer_number("(select (i32.const 6) (i32.const 1) (local.get $ended_len))"));
     router.ended(&EndedRequest { request: 1, worker: 4, output_tokens: 8, failed: false });
     assert_eq!(route(router.as_mut(), &query()), Ok(Choice::Worker(2)));
@@ -96,11 +96,11 @@ fn what_has_ended_is_told_once() {
 fn an_engine_that_is_not_up_or_not_there_is_named_with_those_that_are() {
     for chosen in [0_u32, 5, 7, u32::MAX - 1] {
         let text = route(guest(&answer_number(&format!("(i32.const {})", chosen.cast_signed()))).as_mut(), &query());
-        let told = format!(
+        let expected = format!(
             "router `hostile` failed: in `route`: it chose the engine {chosen} for request 9: expected one of \
              1, 4, 6; answer the index of one of `workers`, or 2^32 - 1 to refuse the request"
         );
-        assert_eq!(text, Err(told));
+        assert_eq!(text, Err(expected));
     }
 }
 
@@ -124,14 +124,14 @@ fn hostile_routers_are_stopped() {
         (i32.store (i32.const 36) (i32.const 0))
         (i32.store (i32.const 40) (i32.const 4000000))
         (i32.const 32)";
-    for (body, told) in [
+    for (body, expected) in [
         ("(loop $again (br $again)) (unreachable)", "used its 54000000 fuel"),
         ("(unreachable)", "it panicked"),
         ("(drop (memory.grow (i32.const 1024))) (unreachable)", "bytes of memory, but may have 67108864"),
         (huge_text, "its answer is larger than the 65536 bytes that an answer may have"),
     ] {
-        let text = route(guest(body).as_mut(), &query()).expect_err(told);
-        assert!(text.contains(told), "{text}");
+        let text = route(guest(body).as_mut(), &query()).expect_err(expected);
+        assert!(text.contains(expected), "{text}");
     }
     let mut router = guest(&answer_error(32));
     let text = route(router.as_mut(), &query()).expect_err("it answers an error");

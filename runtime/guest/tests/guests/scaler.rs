@@ -74,13 +74,13 @@ fn a_number_that_nobody_can_mean_is_refused_with_the_most_that_can() {
 
 #[test]
 fn hostile_autoscalers_are_stopped() {
-    for (body, told) in [
+    for (body, expected) in [
         ("(loop $again (br $again)) (unreachable)", "fuel"),
         ("(unreachable)", "it panicked"),
         ("(drop (memory.grow (i32.const 1024))) (unreachable)", "bytes of memory, but may have 67108864"),
     ] {
-        let text = decide(guest(body).as_mut()).expect_err(told);
-        assert!(text.contains(told) && text.contains("in `decide`"), "{text}");
+        let text = decide(guest(body).as_mut()).expect_err(expected);
+        assert!(text.contains(expected) && text.contains("in `decide`"), "{text}");
     }
     let mut scaler = guest(&answer_error(32));
     let text = decide(scaler.as_mut()).expect_err("it answers an error");

@@ -46,7 +46,7 @@ impl Adapters {
         at.is_some()
     }
 
-    /// Keeps an adapter from making room.
+    /// Pins an adapter: it is not evicted.
     ///
     /// # Errors
     /// When it is not loaded.

@@ -252,7 +252,7 @@ fn a_rejected_request_uses_up_neither_faults_nor_slots_nor_outputs() {
     assert_eq!(events[..3], ["0 arrived a", "0 ended", "0 arrived b"]);
 }
 
-/// As vLLM: whoever waits is told that there is nobody any more.
+/// As vLLM: waiting clients are notified that the engine is gone.
 #[test]
 fn an_engine_that_cannot_go_on_says_so() {
     struct Fails;
@@ -325,7 +325,7 @@ fn an_engine_that_cannot_be_made_never_joins_its_frontend() {
 }
 
 impl Bench {
-    /// Receives until so many engines have said that they are dead; nothing else
+    /// Receives until N engines have reported that they are dead; nothing else
     /// ends a request meanwhile.
     fn deaths(&self, expected: usize) -> usize {
         let mut deaths = 0;

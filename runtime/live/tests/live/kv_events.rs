@@ -52,7 +52,7 @@ fn stored(batch: &KvEventBatch) -> Vec<&BlockStored> {
         .collect()
 }
 
-/// Subscriptions take a moment, and nobody says when they are there: until
+/// Subscriptions take a moment, and nothing reports when they are there: until
 /// then batches are missed, which the replay shows, too.
 fn subscribed(bench: &Bench, subscriber: &KvEventSubscriber) -> u64 {
     for index in 0..200u32 {
@@ -113,7 +113,7 @@ fn who_listens_knows_what_is_cached() {
         }
     }
     assert!(evicted > 0, "the cache is too small for all");
-    assert_eq!(known.len(), 1, "the reset was told");
+    assert_eq!(known.len(), 1, "the reset was reported");
     // Asked for again, everything comes again.
     let replayed = replayed(&subscriber, expected - 2);
     assert_eq!(replayed.iter().map(|(sequence, _)| *sequence).collect::<Vec<_>>(), [expected - 2, expected - 1]);

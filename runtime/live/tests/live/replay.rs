@@ -7,7 +7,7 @@ use super::*;
 
 const MS: u64 = 1_000_000;
 
-/// The record of a prompt: outputs of so many tokens, since its arrival.
+/// The record of a prompt: outputs of N tokens, since its arrival.
 fn record(prompt: &[u32], outputs: &[(u64, u32)], finish: &str) -> RequestRecord {
     let hasher = CaptureIndex::of_records(CaptureMeta::default(), Vec::new()).hasher();
     let chain = hasher.chain(prompt, &ExtraKeys::default());
@@ -144,7 +144,7 @@ fn a_strict_replay_ends_with_the_first_request_that_is_not_in_it() {
     bench.add("under way", &prompt(40), 5);
     assert_eq!(bench.next().outputs[0].new_token_ids, [100]);
     bench.add("a", &prompt(39), 5);
-    assert_eq!(bench.collect(&["a"])[0].finish, Some(FinishReason::Error), "it is told why");
+    assert_eq!(bench.collect(&["a"])[0].finish, Some(FinishReason::Error), "it has a reason");
     // As vLLM's engine: who waits must not wait on.
     let last = bench.frontend.receive(PATIENCE).expect("it works").expect("it comes");
     assert_eq!(last.decode(), Ok(EngineMessage::Dead));
@@ -182,7 +182,7 @@ impl Bench {
 }
 
 /// Completions of one call are requests of the same prompt, with their place
-/// before a name that the frontend made up.
+/// before a name that the frontend chose.
 #[test]
 fn completions_of_one_call_get_their_records_in_order() {
     let child = |first_token: u32| RequestRecord {

@@ -18,7 +18,7 @@ fn a_request_streams_to_its_length() {
     assert!(one.outputs[1..].iter().all(|output| output.events.is_none() && output.prefill_stats.is_none()));
 }
 
-/// Names are made up by frontends; content alone must decide.
+/// Names are chosen by frontends; content alone must decide.
 #[test]
 fn the_same_prompt_and_seed_give_the_same_text_whatever_the_name() {
     let bench = Bench::new(config());

@@ -6,7 +6,7 @@ use vcr_core::route::{Choice, EndedRequest, RouteError, RouteQuery, Router, Work
 
 use super::*;
 
-/// What a router was asked and told.
+/// Queries and notifications of a router.
 #[derive(Default)]
 struct Seen {
     queries: Vec<(RouteQuery<'static>, Vec<WorkerLoad>)>,
@@ -47,10 +47,10 @@ fn last(workers: &[WorkerLoad]) -> Choice {
 /// Two engines whose requests all go where `choose` says.
 fn routed(choose: fn(&[WorkerLoad]) -> Choice) -> (LiveConfig, Arc<Mutex<Seen>>) {
     let seen = Arc::new(Mutex::new(Seen::default()));
-    let told = Arc::clone(&seen);
+    let of_router = Arc::clone(&seen);
     let mut config = config();
     config.identity.num_ranks = 2;
-    config.router = Some(Arc::new(move |_| Ok(Box::new(Scripted { choose, seen: Arc::clone(&told) }))));
+    config.router = Some(Arc::new(move |_| Ok(Box::new(Scripted { choose, seen: Arc::clone(&of_router) }))));
     (config, seen)
 }
 
@@ -151,7 +151,7 @@ fn an_abort_follows_the_request() {
     let again = bench.collect(&["a"]).remove(0);
     assert_eq!(again.finish, Some(FinishReason::Length), "the name is free again");
     let seen = seen.lock().expect("nobody panics");
-    let ended = seen.ended.first().expect("the router is told");
+    let ended = seen.ended.first().expect("the router is notified");
     assert_eq!((ended.request, ended.worker, ended.failed), (1, 1, true));
 }
 
@@ -227,7 +227,7 @@ fn requests_on_their_way_count_as_waiting() {
     assert_eq!(requests, [0, 1, 2, 3]);
 }
 
-/// A request that was on an engine that is gone is told so; no other is given to
+/// A request that was on an engine that is gone fails with that reason; no other is given to
 /// it.
 #[test]
 fn an_engine_that_is_gone_gets_nothing() {
@@ -260,7 +260,7 @@ fn an_engine_that_is_paused_gets_nothing_until_it_goes_on() {
     assert_eq!(workers_seen(&seen), [0, 1]);
 }
 
-/// Nobody is asked where nobody could be chosen: the request waits where it is.
+/// The router is not asked where no engine could be chosen: the request waits where it is.
 #[test]
 fn where_all_are_paused_requests_wait_where_they_came_to() {
     let (config, seen) = routed(last);
@@ -275,7 +275,7 @@ fn where_all_are_paused_requests_wait_where_they_came_to() {
 }
 
 #[test]
-fn engines_that_are_told_to_stop_abort_what_is_away() {
+fn engines_that_are_stopped_abort_what_is_away() {
     let (config, _) = routed(last);
     let bench = Bench::serving(LiveConfig { latency: constant(2_000_000), ..config }, false);
     bench.add("a", &prompt(20), 2000);
@@ -285,7 +285,7 @@ fn engines_that_are_told_to_stop_abort_what_is_away() {
     bench.stop().expect("they end well");
 }
 
-/// Nobody waits any more for what is away; the next frontend finds all as new.
+/// Nothing waits any more for what is away; the next frontend finds all as new.
 #[test]
 fn a_frontend_that_comes_back_finds_nothing_of_the_one_before() {
     let folder = tempfile::tempdir().expect("there is room");

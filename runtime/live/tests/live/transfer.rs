@@ -106,14 +106,14 @@ fn an_abort_lets_the_prefill_engine_go() {
     };
     at_once.abort_immediately = true;
     bench.send(Request::Add(at_once));
-    let mut told = Vec::new();
+    let mut notified = Vec::new();
     let end = Instant::now() + PATIENCE;
-    while told.len() < 2 && Instant::now() < end {
-        told.extend(board.try_receive().expect("it works"));
+    while notified.len() < 2 && Instant::now() < end {
+        notified.extend(board.try_receive().expect("it works"));
         std::thread::sleep(Duration::from_millis(2));
     }
-    told.sort();
-    assert_eq!(told, ["one", "two"]);
+    notified.sort();
+    assert_eq!(notified, ["one", "two"]);
     assert_eq!(bench.run("next", &prompt(10), 2).len(), 2);
 }
 

@@ -9,7 +9,7 @@ fn of_two() -> LiveConfig {
 }
 
 #[test]
-fn engines_of_one_process_serve_side_by_side() {
+fn engines_of_one_process_serve_in_parallel() {
     let bench = Bench::new(of_two());
     let ranks: Vec<_> = bench.frontend.engines.iter().map(|engine| engine.data_parallel_rank).collect();
     assert_eq!(ranks, [0, 1]);

@@ -96,7 +96,7 @@ fn gaps_are_by_the_engines_clock_and_the_first_token_by_ours() {
     assert_eq!((record.first_tokens, record.gap_tokens), (None, Some(vec![3, 1])));
     assert_eq!((record.output_tokens, record.end_ns), (5, Some(1500)));
     assert_eq!(record.finish_reason.as_deref(), Some("length"));
-    let steps = record.steps.expect("the engine told its load with each");
+    let steps = record.steps.expect("the engine reported its load with each");
     assert_eq!((steps.running, steps.waiting, steps.prefill_tokens), (vec![1, 3, 1], vec![1; 3], vec![8; 3]));
 }
 
@@ -126,7 +126,7 @@ fn events_tell_the_queue_and_preemptions() {
 }
 
 #[test]
-fn cached_tokens_are_told_apart_by_where_they_came_from() {
+fn cached_tokens_are_distinguished_by_where_they_came_from() {
     let stats = PrefillStats { num_cached_tokens: 48, num_external_cached_tokens: 16, ..PrefillStats::default() };
     let mut open = arrived(prompt(&[1]), &DETAIL);
     open.output(&EngineCoreOutput { prefill_stats: Some(stats), ..tokens(&[1]) }, stamp(1, 1), None);

@@ -36,7 +36,7 @@ fn lines_of_one_request() {
         panic!("{rest:?}")
     };
     assert_eq!((step.step, step.engine_ns, step.tokens, step.finished), (0, Some(10_000_000_000), 1, 0));
-    let scheduler = step.scheduler.as_ref().expect("the engine told");
+    let scheduler = step.scheduler.as_ref().expect("the engine reported it");
     assert_eq!(
         (&scheduler["num_running_reqs"], &scheduler["iteration_details"]["num_ctx_tokens"]),
         (&json!(1), &json!(3))
@@ -131,7 +131,7 @@ fn kv_events_are_recorded_beside() {
     let chain = chain_with(ONE, |config| config.kv_events.push(endpoint));
     let removed = BlockRemoved { block_hashes: vec![BlockHash::Int(9)], ..BlockRemoved::default() };
     let deadline = Instant::now() + PATIENCE;
-    // Nobody says when the subscription has come.
+    // Nothing reports when the subscription has come.
     while chain.recorder.handle().summary().kv_batches == 0 {
         let events = vec![KvEvent::BlockRemoved(Box::new(removed.clone()))];
         let batch = KvEventBatch { ts: 1.0, events, data_parallel_rank: Some(0) };

@@ -5,7 +5,7 @@ use vcr_record::RecordError;
 
 use super::*;
 
-/// Asks so many requests one after the other, each answered by one token.
+/// Sends N requests one after the other, each answered by one token.
 fn serve(chain: &mut Chain, requests: u64) {
     for index in 0..requests {
         let id = index.to_string();
@@ -28,7 +28,7 @@ fn a_full_queue_holds_up_nobody() {
     assert!(matches!(lines.last(), Some(CaptureLine::End(_))));
 }
 
-/// What is told of requests of which messages are missing is not wrong.
+/// Records of requests with missing messages are not wrong.
 #[test]
 fn requests_with_missing_messages_are_given_up() {
     let mut chain = chain_with(ONE, |config| config.queue_bytes = 4096);

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use serde::Serialize;
 use vcr_core::PluginContext;
-use vcr_guest::{FailureSink, GaugeSummary, GuestModule, Note, NoteSink, Told};
+use vcr_guest::{FailureSink, GaugeSummary, GuestModule, GuestStats, Note, NoteSink};
 
 /// The guests of a scenario and their telemetry.
 #[derive(Default)]
@@ -48,7 +48,7 @@ struct PluginNotes {
 
 #[derive(Clone, Default)]
 pub(crate) struct Notes {
-    pub(crate) told: Told,
+    pub(crate) stats: GuestStats,
     pub(crate) failures: Vec<String>,
     /// Values of gauges: name, time and value.
     pub(crate) courses: Vec<(Arc<str>, u64, f64)>,
@@ -71,7 +71,7 @@ impl Notes {
 impl NoteSink for PluginNotes {
     fn note(&self, note: Note<'_>) {
         let mut notes = lock(&self.notes);
-        notes.told.add(&note);
+        notes.stats.add(&note);
         if !self.keeps_course {
             return;
         }
@@ -147,7 +147,7 @@ impl Recorder {
         instances.map(instance).collect()
     }
 
-    /// Forgets what was told in a run.
+    /// Drops the telemetry of a run.
     pub(crate) fn forget(&self, run: &str) {
         lock(&self.state).instances.retain(|key, _| key.run != run);
     }
@@ -167,8 +167,8 @@ impl Recorder {
             if report.first_failure.is_none() {
                 report.first_failure = notes.failures.first().cloned();
             }
-            if !notes.told.is_empty() || !notes.failures.is_empty() {
-                report.told.push(InstanceReport::of(key, &notes));
+            if !notes.stats.is_empty() || !notes.failures.is_empty() {
+                report.stats.push(InstanceReport::of(key, &notes));
             }
         }
         reports.into_iter().map(|(_, report)| report).collect()
@@ -197,7 +197,7 @@ pub struct GuestReport {
     pub first_failure: Option<String>,
     /// Its telemetry by instance, without instances that sent none.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub told: Vec<InstanceReport>,
+    pub stats: Vec<InstanceReport>,
 }
 
 impl GuestReport {
@@ -213,7 +213,7 @@ impl GuestReport {
             instances: 0,
             failures: 0,
             first_failure: None,
-            told: Vec::new(),
+            stats: Vec::new(),
         }
     }
 }
@@ -259,9 +259,9 @@ impl InstanceReport {
             run: key.run.clone(),
             pool: key.pool.clone(),
             engine: key.engine,
-            counters: notes.told.counters.clone(),
-            gauges: notes.told.gauges.iter().map(|(name, value)| (name.clone(), gauge(value))).collect(),
-            dropped: notes.told.dropped,
+            counters: notes.stats.counters.clone(),
+            gauges: notes.stats.gauges.iter().map(|(name, value)| (name.clone(), gauge(value))).collect(),
+            dropped: notes.stats.dropped,
             failures: notes.failures.clone(),
         }
     }

@@ -299,8 +299,8 @@ impl RunFiles {
     fn trace_notes(&mut self, instance: &InstanceTelemetry) -> io::Result<()> {
         let (place, thread) = match instance.engine {
             Some(engine) => {
-                let is_seat = |place: &EnginePlace| place.pool == instance.pool && place.index == engine;
-                match self.engines.iter().position(is_seat) {
+                let is_place = |place: &EnginePlace| place.pool == instance.pool && place.index == engine;
+                match self.engines.iter().position(is_place) {
                     Some(worker) => (self.engines[worker].name.clone(), worker as u64 + 1),
                     None => (format!("{} {engine}", instance.pool), 0),
                 }

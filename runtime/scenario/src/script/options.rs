@@ -113,7 +113,7 @@ impl<'s> Options<'s> {
         Err(Thrown { blame: crate::Blame::Input, message, hint }.at(position))
     }
 
-    /// Notes the options that nobody took.
+    /// Notes the options that were not read.
     fn note_unknown(&mut self) {
         let left: Vec<String> = self.map.keys().map(ToString::to_string).collect();
         for name in left {

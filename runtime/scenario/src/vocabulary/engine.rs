@@ -4,10 +4,10 @@ pub(crate) mod compat;
 pub(crate) mod tiers;
 
 use vcr_cluster::{Overheads, PolicyFactory};
-use vcr_core::sglang::{PassOrder, PrefixLookup, Retraction, SchedulePolicy, SglangConfig, SglangConfigInput};
+use vcr_core::sglang::{self, SglangConfig, SglangConfigInput};
 use vcr_core::{
-    CapacityPolicy, ConfigError, EngineConfig, EngineConfigInput, EngineKind, OPTIONS, OptionValue, Reservations,
-    option,
+    ACCEPTANCE_RATES, CapacityPolicy, ConfigError, Drivers, EngineConfig, EngineConfigInput, EngineKind, EngineOption,
+    OPTIONS, OptionValue, option,
 };
 
 use crate::script::error::Scripted;
@@ -75,14 +75,6 @@ enum EngineType {
 const TYPES: &[(&str, EngineType)] =
     &[("vllm", EngineType::Vllm), ("sglang", EngineType::Sglang), ("trtllm", EngineType::Trtllm)];
 
-const SCHEDULE_POLICIES: &[(&str, SchedulePolicy)] =
-    &[("fifo", SchedulePolicy::Fifo), ("fcfs", SchedulePolicy::Fifo), ("lpm", SchedulePolicy::Lpm)];
-
-const RETRACTIONS: &[(&str, Retraction)] =
-    &[("behind-all", Retraction::BehindAll), ("before-all", Retraction::BeforeAll)];
-
-const PASS_ORDERS: &[(&str, PassOrder)] = &[("mixed", PassOrder::Mixed), ("prefill-first", PassOrder::PrefillFirst)];
-
 /// Block size of TensorRT-LLM.
 const TRTLLM_BLOCK_SIZE_TOKENS: u32 = 32;
 
@@ -120,10 +112,13 @@ pub(crate) fn make(mut options: Options<'_>) -> Scripted<EngineSpec> {
             sglang(&mut options)
         }
     };
-    let rates = options.array("acceptance_rates").unwrap_or_default();
+    let rates = options.array(ACCEPTANCE_RATES.name).unwrap_or_default();
     let acceptance_rates: Vec<f64> = rates.iter().filter_map(crate::script::options::as_number).collect();
     if acceptance_rates.len() < rates.len() {
-        options.problem("acceptance_rates", "`acceptance_rates` must be numbers between 0 and 1");
+        options.problem(ACCEPTANCE_RATES.name, "`acceptance_rates` must be numbers from 0 to 1");
+    }
+    if let Some(problem) = ACCEPTANCE_RATES.problem(&acceptance_rates) {
+        options.problem(ACCEPTANCE_RATES.name, problem);
     }
     let overheads = overheads::option(&mut options);
     for error in made.as_ref().err().into_iter().flatten() {
@@ -147,18 +142,7 @@ fn vllm(options: &mut Options<'_>, own: EngineConfigInput, is_auto: bool) -> Res
         // A placeholder until the number is known.
         input.num_gpu_blocks = option::NUM_GPU_BLOCKS.max;
     }
-    for option in OPTIONS {
-        let value = match (option.get)(&input) {
-            OptionValue::Count(_) => options.u32(option.name).map(OptionValue::Count),
-            OptionValue::Limit(_) => options.u32(option.name).map(|limit| OptionValue::Limit(Some(limit))),
-            OptionValue::Share(_) => options.f64(option.name).map(OptionValue::Share),
-            OptionValue::Switch(_) => options.boolean(option.name).map(OptionValue::Switch),
-            OptionValue::Name(_) => None,
-        };
-        if let Some(value) = value {
-            (option.set)(&mut input, value);
-        }
-    }
+    read(options, OPTIONS, &mut input);
     input.kv_tiers = options.made::<TiersSpec>("kv_tiers", "made by kv_tiers(#{ ... })").map(|spec| spec.0);
     let config = EngineConfig::new(input)?;
     config.check_start_up()?;
@@ -166,23 +150,27 @@ fn vllm(options: &mut Options<'_>, own: EngineConfigInput, is_auto: bool) -> Res
 }
 
 fn sglang(options: &mut Options<'_>) -> Result<EngineKind, Vec<ConfigError>> {
-    let own = SglangConfigInput::default();
-    let input = SglangConfigInput {
-        page_size: options.u32("page_size").unwrap_or(own.page_size),
-        num_pages: options.u32("num_pages").unwrap_or(own.num_pages),
-        max_num_seqs: options.u32("max_num_seqs").unwrap_or(own.max_num_seqs),
-        max_model_len: options.u32("max_model_len"),
-        enable_prefix_caching: options.boolean("enable_prefix_caching").unwrap_or(true),
-        schedule_policy: options.choice("schedule_policy", SCHEDULE_POLICIES).unwrap_or_default(),
-        max_prefill_tokens: options.u32("max_prefill_tokens").unwrap_or(own.max_prefill_tokens),
-        chunked_prefill_size: options.u32("chunked_prefill_size").unwrap_or(own.chunked_prefill_size),
-        clip_max_new_tokens: options.u32("clip_max_new_tokens").unwrap_or(own.clip_max_new_tokens),
-        schedule_conservativeness: options.f64("schedule_conservativeness").unwrap_or(own.schedule_conservativeness),
-        pass_order: options.choice("pass_order", PASS_ORDERS).unwrap_or_default(),
-        prefix_lookup: PrefixLookup::WholePrompt,
-        retraction: options.choice("retraction", RETRACTIONS).unwrap_or_default(),
-        reservations: Reservations::default(),
-        max_extra_tokens_per_step: options.u32("max_extra_tokens_per_step").unwrap_or(0),
-    };
+    let mut input = SglangConfigInput::default();
+    read(options, sglang::OPTIONS, &mut input);
     Ok(SglangConfig::new(input)?.into())
+}
+
+/// Reads the declared options.
+fn read<C>(options: &mut Options<'_>, declared: &'static [EngineOption<C>], input: &mut C) {
+    for option in declared.iter().filter(|option| option.drivers != Drivers::Live) {
+        let value = match (option.get)(input) {
+            OptionValue::Count(_) => options.u32(option.name).map(OptionValue::Count),
+            OptionValue::Limit(_) => options.u32(option.name).map(|limit| OptionValue::Limit(Some(limit))),
+            OptionValue::Share(_) => options.f64(option.name).map(OptionValue::Share),
+            OptionValue::Factor(_) => options.f64(option.name).map(OptionValue::Factor),
+            OptionValue::Switch(_) => options.boolean(option.name).map(OptionValue::Switch),
+            OptionValue::Name(_) => {
+                let names: Vec<_> = (option.names)().into_iter().map(|name| (name, name)).collect();
+                options.choice(option.name, &names).map(OptionValue::Name)
+            }
+        };
+        if let Some(value) = value {
+            (option.set)(input, value);
+        }
+    }
 }

@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 use rhai::{Dynamic, Engine};
 use vcr_cluster::{LatencyFactory, Overheads};
+use vcr_core::factory::copies;
 use vcr_core::latency::{LatencyError, LatencyModel};
 use vcr_guest::{WithFallback, World};
 use vcr_random::Distribution;
@@ -100,10 +101,7 @@ fn copied<M: LatencyModel + Clone + Sync + 'static>(
     options: &mut Options<'_>,
 ) -> Option<LatencySpec> {
     match model {
-        Ok(model) => {
-            let factory: LatencyFactory = Arc::new(move |_seat| Ok(Box::new(model.clone())));
-            Some(LatencySpec::new(factory))
-        }
+        Ok(model) => Some(LatencySpec::new(copies(model))),
         Err(error) => {
             options.problem("", error.to_string());
             None
@@ -250,7 +248,7 @@ fn make_roofline(mut options: Options<'_>) -> Scripted<LatencySpec> {
     let spec = match config.build() {
         Ok(formulas) => {
             let model = Roofline::new(formulas);
-            Some(LatencySpec { memory, ..LatencySpec::new(Arc::new(move |_seat| Ok(Box::new(model)))) })
+            Some(LatencySpec { memory, ..LatencySpec::new(copies(model)) })
         }
         Err(error) => {
             options.problem("", format!("`roofline`: {error}"));

@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_is_told_with_its_numbers() {
+    fn what_does_not_fit_is_reported_with_its_numbers() {
         let plan = MemoryPlan { utilization: 0.5, activation_bytes: 1 << 30 };
         let error = llama_on(30.0).num_gpu_blocks(&plan, 16).unwrap_err();
         assert!(error.starts_with("the weights of llama take 15.0 GiB on each GPU, but `x` has 30.0 GiB"), "{error}");

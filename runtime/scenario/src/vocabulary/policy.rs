@@ -76,7 +76,9 @@ impl PolicySpec {
     pub(crate) fn into_ranking(self) -> PolicyFactory {
         let by_priority = self.policy == Policy::Priority;
         self.factory.unwrap_or_else(|| {
-            Arc::new(move |_seat| Ok(Box::new(if by_priority { RanksOfEngine::Priority } else { RanksOfEngine::Fcfs })))
+            Arc::new(move |_context| {
+                Ok(Box::new(if by_priority { RanksOfEngine::Priority } else { RanksOfEngine::Fcfs }))
+            })
         })
     }
 
@@ -89,7 +91,7 @@ impl PolicySpec {
         algorithm: Result<A, InvalidConfig>,
     ) -> Result<Self, InvalidConfig> {
         let algorithm = algorithm?;
-        Ok(Self::ranked(Arc::new(move |_seat| Ok(Box::new(Native(algorithm.clone()))))))
+        Ok(Self::ranked(Arc::new(move |_context| Ok(Box::new(Native(algorithm.clone()))))))
     }
 }
 

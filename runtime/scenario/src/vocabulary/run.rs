@@ -155,7 +155,7 @@ struct Task {
     draw: Option<usize>,
 }
 
-/// What came of it.
+/// Its outcome.
 enum Simulated {
     Run(Box<Report>),
     Draw(Box<DrawnRun>),

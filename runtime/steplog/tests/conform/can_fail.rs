@@ -22,9 +22,9 @@ fn noticed(key: &'static str, edit: impl Fn(&mut Value) -> bool) {
     let mismatch = copy.mismatch();
     assert_eq!((mismatch.field, mismatch.line), (key, line), "{mismatch}");
     assert_ne!(mismatch.ours, mismatch.theirs);
-    let told = mismatch.to_string();
+    let message = mismatch.to_string();
     let sides = [mismatch.ours.to_string(), mismatch.theirs.to_string(), format!("`{key}`"), format!("line {line} ")];
-    assert!(sides.iter().all(|part| told.contains(part.as_str())), "{told}");
+    assert!(sides.iter().all(|part| message.contains(part.as_str())), "{message}");
 }
 
 fn add_one(value: &mut Value) -> bool {

@@ -181,7 +181,7 @@ fn first_lines(case: &str, len: usize) -> Vec<String> {
     text_of(&group(case), "steps.jsonl").lines().take(len).map(|line| format!("{line}\n")).collect()
 }
 
-/// So many times the usual number of cases (`PROPTEST_CASES`).
+/// A multiple of the usual number of cases (`PROPTEST_CASES`).
 fn config(times: u32, fraction: u32) -> ProptestConfig {
     let usual = ProptestConfig::default();
     // There is no library root here to keep failing cases beside.

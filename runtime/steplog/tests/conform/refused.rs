@@ -15,9 +15,9 @@ const LIVE_WITH_PREEMPTIONS: &str = "vllm-cpu/burst-preempt";
 fn refused(copy: &CaseCopy, words: &[&str]) {
     let error = copy.replay().expect_err("the recording is refused");
     assert!(matches!(error, LogError::OutOfScope { .. }), "{error}");
-    let told = error.to_string();
-    assert!(words.iter().all(|word| told.contains(word)), "{words:?} are not all in: {told}");
-    assert!(told.ends_with("this is out of scope, see docs/reference/engine/scope.md"), "{told}");
+    let message = error.to_string();
+    assert!(words.iter().all(|word| message.contains(word)), "{words:?} are not all in: {message}");
+    assert!(message.ends_with("this is out of scope, see docs/reference/engine/scope.md"), "{message}");
 }
 
 #[track_caller]
@@ -168,7 +168,7 @@ fn layers_of_other_kinds() {
     refused_event("lookahead_token_ids", json!([[5]]), &["tokens after the block"]);
 }
 
-/// vLLM's second model runner is told of resumed requests as of new ones: the
+/// vLLM's second model runner is given resumed requests as new ones: the
 /// capture of an engine with it has no kind "p".
 #[test]
 fn the_second_model_runner_of_a_live_engine() {

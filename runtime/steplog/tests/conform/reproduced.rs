@@ -48,7 +48,7 @@ fn the_random_cases() {
     }
 }
 
-/// vLLM's second model runner is told of resumed requests as of new ones.
+/// vLLM's second model runner is given resumed requests as new ones.
 #[test]
 fn the_cases_of_the_second_model_runner() {
     assert_eq!(all_reproduced(&group("runner-v2")).len(), 4);
@@ -122,8 +122,8 @@ fn packed_logs_are_read_like_plain_ones() {
     }
 }
 
-/// Cases in which two lines of vLLM decide differently are told apart, so the
-/// rules of each are those of its line.
+/// Cases in which two versions of vLLM decide differently are distinguished, so the
+/// rules of each are those of its version.
 #[test]
 fn the_rules_of_one_line_do_not_reproduce_the_other() {
     for (name, other, least) in [("random-0.33", "0.32.0", 12), ("random-0.32", "0.33.0", 12)] {

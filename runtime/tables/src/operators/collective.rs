@@ -82,7 +82,7 @@ impl Collectives {
     }
 }
 
-/// The part of the values that each of so many GPUs sends.
+/// The share of the values that each of N GPUs sends.
 fn share(gpus: u32) -> f64 {
     f64::from(gpus - 1) / f64::from(gpus)
 }

@@ -125,7 +125,7 @@ fn check_steps(record: &RequestRecord) -> Result<(), Flaw> {
     Ok(())
 }
 
-/// Whoever adds up the times of a record must not have to think of overflow.
+/// Sums of a record's times must not overflow.
 fn check_times(record: &RequestRecord) -> Result<(), Flaw> {
     let overflow = |field: &str| Flaw::of(field, CaptureProblem::TimesOverflow);
     let add = |sum_ns: u64, more_ns: Option<u64>, field| {

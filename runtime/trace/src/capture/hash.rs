@@ -2,7 +2,7 @@
 //! and one for the whole of it.
 //!
 //! A hash covers every token before the end of its block, so equal hashes mean
-//! equal prefixes, whatever names a frontend made up. Adapters, cache salts and
+//! equal prefixes, whatever names a frontend chose. Adapters, cache salts and
 //! images are part of it.
 
 use std::fmt;
@@ -199,7 +199,7 @@ mod tests {
         }
     }
 
-    /// The vectors of `docs/reference/captures.md`, for whoever writes captures without us.
+    /// The vectors of `docs/reference/captures.md`, for other programs that write captures.
     #[test]
     fn hashes_are_those_of_the_documentation() {
         let tokens: Vec<u32> = (1..=9).collect();

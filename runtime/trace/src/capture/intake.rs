@@ -162,7 +162,7 @@ impl Intake {
         let taken = decode(self.format, row).and_then(|content| self.accept(line, content));
         match taken {
             Ok(content) => Ok(Some(content)),
-            // Whoever wrote it was stopped in its middle.
+            // The writer was stopped in its middle.
             Err(Flaw { problem: CaptureProblem::CutOff(_), .. }) if !row.ends_with(b"\n") && self.end.is_none() => {
                 self.half_line = true;
                 Ok(None)

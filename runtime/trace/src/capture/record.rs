@@ -126,7 +126,7 @@ pub struct Arrival {
 /// A request that is over.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct RequestRecord {
-    /// Its name on the wire, made up by the frontend.
+    /// Its name on the wire, chosen by the frontend.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub id: Option<String>,
     /// The name that its sender gave it.

@@ -181,7 +181,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_can_never_be_reached_is_told() {
+    fn what_can_never_be_reached_is_reported() {
         let folder = tempfile::tempdir().expect("there is room");
         let file = folder.path().join("file");
         fs::write(&file, "").expect("there is room");
@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn a_host_without_an_address_is_told() {
+    fn a_host_without_an_address_is_reported() {
         let reason = unresolved_host("tcp://no-such-host.invalid:1").expect("it is reserved for this");
         assert!(reason.contains("`no-such-host.invalid` does not resolve ("), "{reason}");
         for address in ["tcp://127.0.0.1:1", "tcp://[::1]:1", "tcp://*:1", "ipc:///a", "nonsense"] {

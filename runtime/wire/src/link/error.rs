@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::codec::error::DecodeError;
 
-/// An error of making or using a link.
+/// An error of opening or using a link.
 #[derive(Debug, thiserror::Error)]
 pub enum LinkError {
     /// Something else listens there.

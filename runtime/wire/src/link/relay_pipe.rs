@@ -101,7 +101,7 @@ impl Pipe {
             let [engine, frontend] = &mut self.sides;
             let (from, to) = if end == End::Engine { (engine, frontend) } else { (frontend, engine) };
             if !to.flush() {
-                // Nobody is left to take it.
+                // No reader is left.
                 to.pending.clear();
                 self.closed = Some(other);
             } else if self.closed.is_none() && to.pending.is_empty() && !from.carry(to, rank, buffer, tap) {

@@ -1,4 +1,4 @@
-//! The messages: as recorded, made up, and broken.
+//! The messages: recorded, synthetic, and broken.
 
 mod arbitrary;
 mod garbage;

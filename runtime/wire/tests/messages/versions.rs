@@ -1,4 +1,4 @@
-//! The table of versions, and how versions are told apart.
+//! The table of versions, and how versions are distinguished.
 
 use vcr_wire::{
     EngineCoreRequest, Integer, LoraLayout, LoraRequest, Raw, SamplingParams, SchedulerStats, Value, VersionEvidence,

@@ -1,4 +1,4 @@
-//! `vcr inspect gen-demo`: a capture that is made up.
+//! `vcr inspect gen-demo`: a synthetic capture.
 
 use std::io;
 

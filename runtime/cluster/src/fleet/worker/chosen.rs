@@ -1,5 +1,5 @@
 //! Output tokens that a source outside the engine chooses, and prompts to show
-//! it: most requests of virtual runs have none, so they are made up of the
+//! it: most requests of virtual runs have none, so they are drawn from the
 //! identity of their blocks.
 
 use std::collections::BTreeMap;
@@ -11,7 +11,7 @@ use vcr_core::{Prompt, TokenSource};
 
 use super::drawn::Acceptance;
 
-/// Tokens of prompts are made up below this, the size of a usual vocabulary.
+/// Tokens of prompts are drawn below this, the size of a usual vocabulary.
 const VOCABULARY_TOKENS: u64 = 32_000;
 
 /// A request that the source has not been shown.
@@ -165,7 +165,7 @@ impl TokenSource for PreparedTokens<'_> {
 
 /// Tokens that stand for a prompt: equal where the prompts' blocks are equal,
 /// and behind the last full block where the prompts are equal as a whole.
-pub(crate) fn made_up(prompt: &Prompt, block_size_tokens: u32) -> Vec<u32> {
+pub(crate) fn prompt_tokens_of(prompt: &Prompt, block_size_tokens: u32) -> Vec<u32> {
     let token = |content: u64, index: u32| ((mix(content ^ u64::from(index)) >> 32) % VOCABULARY_TOKENS) as u32;
     let blocks = prompt.block_hashes();
     let mut tokens = Vec::with_capacity(prompt.len_tokens() as usize);
@@ -191,13 +191,13 @@ mod tests {
 
     #[test]
     fn equal_beginnings_have_equal_tokens_and_nothing_else_has() {
-        let first = made_up(&prompt(&[(1, 32), (2, 20)]), 16);
-        let second = made_up(&prompt(&[(1, 32), (3, 20)]), 16);
+        let first = prompt_tokens_of(&prompt(&[(1, 32), (2, 20)]), 16);
+        let second = prompt_tokens_of(&prompt(&[(1, 32), (3, 20)]), 16);
         assert_eq!((first.len(), second.len()), (52, 52));
         assert_eq!(first[..32], second[..32]);
         let equal = first[32..].iter().zip(&second[32..]).filter(|(a, b)| a == b).count();
         assert!(equal < 3, "{equal} of 20 are equal by chance");
-        assert_eq!(first, made_up(&prompt(&[(1, 32), (2, 20)]), 16));
+        assert_eq!(first, prompt_tokens_of(&prompt(&[(1, 32), (2, 20)]), 16));
         assert!(first.iter().all(|token| u64::from(*token) < VOCABULARY_TOKENS));
     }
 }

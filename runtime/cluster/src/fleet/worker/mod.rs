@@ -24,7 +24,7 @@ use vcr_random::Stream;
 use crate::config::{PoolConfig, PoolRole, RunConfig};
 use crate::error::MakeError;
 
-use chosen::{ChosenTokens, made_up};
+use chosen::{ChosenTokens, prompt_tokens_of};
 use injector::Injector;
 use launch::Launches;
 use plugins::{new_policy, new_token_source, plugin_context};
@@ -208,7 +208,7 @@ impl Worker {
         let (tag, max_tokens) = (spec.tag, spec.max_tokens);
         let eos_token = spec.stops.as_ref().and_then(|stops| stops.tokens.first().copied());
         let seed = seed::derive(run_seed, "tokens", spec.prompt.content_hash());
-        let prompt = made_up(&spec.prompt, self.block_size_tokens);
+        let prompt = prompt_tokens_of(&spec.prompt, self.block_size_tokens);
         let id = self.engine.submit(spec)?;
         tokens.start(tag, seed, prompt, max_tokens, eos_token);
         Ok(id)

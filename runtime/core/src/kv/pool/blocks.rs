@@ -59,7 +59,7 @@ pub(super) struct Blocks<L> {
 }
 
 impl<L: Link> Blocks<L> {
-    /// So many blocks, the null block included.
+    /// A pool of `count` blocks, the null block included.
     pub(super) fn new(num_blocks: u32, caching: bool) -> Self {
         let mut blocks = Vec::with_capacity(num_blocks as usize);
         blocks.push(Block { place_or_refs: 0, ..Block::TAKEN });
@@ -116,7 +116,7 @@ impl<L: Link> Blocks<L> {
         }
     }
 
-    /// Takes so many of the free blocks that were cached, the one that was released
+    /// Takes some of the free blocks that were cached, the one that was released
     /// first before all others.
     fn evict(&mut self, count: usize, table: &mut Vec<BlockId>, mut removed: impl FnMut(&BlockHash)) {
         let first = table.len();
@@ -261,7 +261,7 @@ fn num_buckets(num_blocks: u32) -> usize {
     enough.max((2 * enough).min(MAX_SPARSE_BUCKETS))
 }
 
-/// Whether the numbers of so many blocks fit into narrow links.
+/// Whether the numbers of this many blocks fit into narrow links.
 pub(super) fn are_narrow(num_blocks: u32) -> bool {
     num_blocks <= u16::MAX.into()
 }

@@ -49,7 +49,7 @@ impl<L: Link> FreeQueue<L> {
         }
     }
 
-    /// The end of the queue, with room for `count` blocks. `moved` is told where others
+    /// The end of the queue, with room for `count` blocks. `moved` is called where others
     /// have gone for that.
     #[inline]
     pub(super) fn end(&mut self, count: usize, moved: impl FnMut(BlockId, u32)) -> End<'_, L> {

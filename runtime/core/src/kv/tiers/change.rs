@@ -1,4 +1,4 @@
-//! What is told of tiers: totals, changes, and what they hold of a prompt.
+//! Reports of tiers: totals, changes, and what they hold of a prompt.
 
 use crate::kv::hash::BlockHash;
 

@@ -66,7 +66,7 @@ pub struct KvTiers {
     lanes: [Lane; WAYS.len()],
     loads: Vec<Load>,
     vacant_loads: Vec<u32>,
-    /// Loads that are complete and that nobody was told of, in order.
+    /// Complete loads that have not been reported yet, in order.
     pub(crate) complete: Vec<(RequestId, u32)>,
     changes: Option<Vec<KvTierChange>>,
     stats: KvTierStats,
@@ -77,7 +77,7 @@ pub struct KvTiers {
 }
 
 impl KvTiers {
-    /// Empty tiers of an engine with blocks of so many tokens.
+    /// Empty tiers of an engine with blocks of this size in tokens.
     #[must_use]
     pub fn new(config: KvTiersConfig, block_size_tokens: u32) -> Self {
         let lane = |way: Way| match way {

@@ -28,7 +28,7 @@ fn run(host_blocks: u32, disk_blocks: u32) -> TierRun {
     TierRun { host_blocks, disk_blocks }
 }
 
-fn told(tiers: &mut KvTiers) -> Vec<(u64, KvTier, BlockHash, bool)> {
+fn changes(tiers: &mut KvTiers) -> Vec<(u64, KvTier, BlockHash, bool)> {
     tiers.take_changes().map(|change| (change.at_ns, change.tier, change.hash, change.stored)).collect()
 }
 
@@ -45,7 +45,7 @@ fn batches_arrive_one_after_another_each_as_a_whole() {
     tiers.advance(9_000);
     assert_eq!(tiers.find_run(&[1, 2, 3, 4]), run(3, 0));
     let host = |at_ns, hash| (at_ns, KvTier::Host, hash, true);
-    assert_eq!(told(&mut tiers), [host(2_010, 1), host(2_010, 2), host(3_010, 3)]);
+    assert_eq!(changes(&mut tiers), [host(2_010, 1), host(2_010, 2), host(3_010, 3)]);
     assert_eq!(tiers.stats().device_to_host_bytes, 48_000);
     // It is there already.
     tiers.offload(&[1, 2, 3], 0);
@@ -70,12 +70,12 @@ fn what_leaves_the_host_goes_to_the_disk_and_what_leaves_that_is_gone() {
         (tiers.find_run(&[1]), tiers.find_run(&[2]), tiers.find_run(&[5, 6])),
         (run(1, 0), run(0, 1), run(2, 0))
     );
-    told(&mut tiers);
+    changes(&mut tiers);
     tiers.offload(&[7, 8], 0);
     tiers.advance(20_000);
     let disk: Vec<_> = tiers.evictable(KvTier::Disk).collect();
     assert_eq!(disk, [2, 1, 4], "3 was the first there, and is gone");
-    let gone = told(&mut tiers);
+    let gone = changes(&mut tiers);
     assert!(gone.contains(&(14_000, KvTier::Disk, 3, false)), "{gone:?}");
     assert_eq!(tiers.stats().host_to_disk_bytes, 4 * 16_000);
     tiers.assert_consistent();
@@ -150,7 +150,7 @@ fn arb_act() -> impl Strategy<Value = Act> {
 
 proptest! {
     /// No tier holds more than it can, or a block twice; every load ends; what is
-    /// told is what is there; and it does not matter how often anybody looks.
+    /// reported is what is there; and it does not matter how often anybody looks.
     #[test]
     fn tiers_hold_what_they_can_and_every_load_ends(
         host_blocks in 1..12u32,
@@ -223,9 +223,9 @@ proptest! {
                 prop_assert_eq!(if change.stored { tier.insert(change.hash) } else { tier.remove(&change.hash) }, true);
             }
             for hash in 0..40 {
-                let told = run(u32::from(there[0].contains(&hash)), 0);
-                let told = if told.host_blocks == 0 { run(0, u32::from(there[1].contains(&hash))) } else { told };
-                prop_assert_eq!(tiers.find_run(&[hash]), told, "block {}", hash);
+                let changes = run(u32::from(there[0].contains(&hash)), 0);
+                let changes = if changes.host_blocks == 0 { run(0, u32::from(there[1].contains(&hash))) } else { changes };
+                prop_assert_eq!(tiers.find_run(&[hash]), changes, "block {}", hash);
             }
             for (request, _) in tiers.complete.drain(..) {
                 loading.retain(|&other| other != request);

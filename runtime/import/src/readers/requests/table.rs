@@ -260,14 +260,14 @@ impl RowSink for Table<'_, '_> {
 /// else there is one before each token but the first.
 fn gaps(record: &RequestRecord, mean_ns: u64) -> Option<GapSummary> {
     let most = record.output_tokens.checked_sub(1).filter(|most| *most > 0)?;
-    let told = match (record.ttft_ns, record.end_ns) {
+    let count = match (record.ttft_ns, record.end_ns) {
         (Some(ttft_ns), Some(end_ns)) if mean_ns > 0 => {
             let count = end_ns.saturating_sub(ttft_ns).saturating_add(mean_ns / 2) / mean_ns;
             u32::try_from(count).unwrap_or(most).clamp(1, most)
         }
         _ => most,
     };
-    Some(GapSummary { mean_ns, count: told })
+    Some(GapSummary { mean_ns, count })
 }
 
 /// A value that is there.

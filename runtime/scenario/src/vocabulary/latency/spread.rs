@@ -12,7 +12,7 @@ use crate::script::register::with_options;
 use crate::vocabulary::latency::LatencySpec;
 
 /// Registers `spread(#{ step: "10ms", percent: 20, arrival: "5ms" })`: in draws the step
-/// takes up to so many percent more or less, and the arrival as well.
+/// takes up to this many percent more or less, and the arrival as well.
 pub(super) fn register(engine: &mut Engine, context: &Arc<Context>) {
     with_options(engine, context, "spread", |_, mut options| {
         let step_ns = options.duration_ns("step").unwrap_or(0);

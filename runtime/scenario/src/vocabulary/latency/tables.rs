@@ -1,8 +1,8 @@
 //! `tables(#{ ... })`: operator times measured on GPUs, from an installed package.
 
 use std::path::Path;
-use std::sync::Arc;
 
+use vcr_core::factory::copies;
 use vcr_tables::{Tables, TablesInput};
 
 use crate::script::context::Context;
@@ -59,7 +59,7 @@ pub(super) fn make(context: &Context, mut options: Options<'_>) -> Scripted<Late
         });
         match read {
             Ok(tables) => {
-                spec = Some(LatencySpec::new(Arc::new(move |_context| Ok(Box::new(tables.clone())))));
+                spec = Some(LatencySpec::new(copies(tables)));
             }
             Err(message) => options.problem("", format!("`tables`: {message}")),
         }

@@ -1,4 +1,4 @@
-//! What is told without changing anything.
+//! Reports, which change nothing.
 
 use std::collections::BTreeSet;
 
@@ -34,7 +34,7 @@ fn metrics_are_openmetrics_text() {
     site.end();
 }
 
-/// Each name is told once, helped and typed before its samples, as the format
+/// Each name is stated once, with help and type before its samples, as the format
 /// demands.
 #[test]
 fn metric_families_are_whole() {
@@ -45,7 +45,7 @@ fn metric_families_are_whole() {
         if let Some(rest) = line.strip_prefix("# HELP ") {
             let (name, help) = rest.split_once(' ').expect("a name and its help");
             assert!(help.ends_with('.'), "{line}");
-            assert!(families.insert(name), "{name} is told twice");
+            assert!(families.insert(name), "{name} is stated twice");
             current = name;
         }
         let name = line.trim_start_matches("# HELP ").trim_start_matches("# TYPE ").trim_start_matches("# UNIT ");
@@ -71,7 +71,7 @@ fn engines_that_wait_for_a_frontend_are_well() {
 }
 
 #[test]
-fn engines_are_told_in_full() {
+fn engines_are_reported_in_full() {
     let site = Site::waiting(2);
     let all = site.get("/engines").of_status(200).json();
     assert_eq!(all["engines"].as_array().map(Vec::len), Some(2));

@@ -2,13 +2,13 @@
 
 use std::sync::{Arc, Mutex};
 
-use vcr_guest::{GuestModule, Limits, Note, NoteSink, Told};
+use vcr_guest::{GuestModule, GuestStats, Limits, Note, NoteSink};
 
 use crate::wat_guest::{Bodies, WIT, answer, component, core_text, price, with_imports};
 
 /// Keeps all notes, as text and summed up.
 #[derive(Default)]
-struct Kept(Mutex<(Vec<String>, Told)>);
+struct Kept(Mutex<(Vec<String>, GuestStats)>);
 
 impl NoteSink for Kept {
     fn note(&self, note: Note<'_>) {
@@ -19,7 +19,7 @@ impl NoteSink for Kept {
 }
 
 impl Kept {
-    fn told(&self) -> Told {
+    fn stats(&self) -> GuestStats {
         self.0.lock().expect("nobody panicked").1.clone()
     }
 }
@@ -41,7 +41,7 @@ fn tell(body: &str, limits: Limits) -> (Arc<Kept>, Result<Vec<u64>, String>) {
 const NAME: &str = "(i32.const 513) (i32.const 6)";
 
 #[test]
-fn notes_come_in_the_order_in_which_they_were_told() {
+fn notes_come_in_the_order_in_which_they_were_reported() {
     let body = format!(
         "(call $count {NAME} (i64.const 2))
          (call $count {NAME} (i64.const 3))
@@ -51,7 +51,7 @@ fn notes_come_in_the_order_in_which_they_were_told() {
     );
     let (kept, priced) = tell(&body, Limits::default());
     assert_eq!(priced, Ok(vec![5]));
-    let (notes, told) = kept.0.lock().expect("nobody panicked").clone();
+    let (notes, stats) = kept.0.lock().expect("nobody panicked").clone();
     assert_eq!(
         notes,
         [
@@ -62,7 +62,7 @@ fn notes_come_in_the_order_in_which_they_were_told() {
             r#"Line { text: "factor" }"#,
         ]
     );
-    assert_eq!((told.counters["factor"], told.gauges["ac"].last, told.dropped), (5, 1.5, 0));
+    assert_eq!((stats.counters["factor"], stats.gauges["ac"].last, stats.dropped), (5, 1.5, 0));
 }
 
 #[test]
@@ -84,18 +84,18 @@ fn a_flood_ends_the_instance_at_a_number_of_calls() {
         )
     };
     let (kept, priced) = tell(&flood(1024), Limits::default());
-    assert_eq!((priced, kept.told().counters["factor"]), (Ok(vec![5]), 1024));
+    assert_eq!((priced, kept.stats().counters["factor"]), (Ok(vec![5]), 1024));
     let (kept, priced) = tell(&flood(1_000_000), Limits::default());
     let text = priced.expect_err("it floods");
     assert!(text.contains("it called functions of `observe` more than 1024 times in one call; sum up"), "{text}");
-    assert_eq!(kept.told().counters["factor"], 1024);
+    assert_eq!(kept.stats().counters["factor"], 1024);
 }
 
 #[test]
 fn too_much_text_is_dropped_and_counted() {
     let body = format!("(call $log {NAME}) (call $log {NAME}) (call $annotate (i64.const 1) {NAME})");
     let (kept, priced) = tell(&body, Limits { observe_bytes: 30, ..Limits::default() });
-    assert_eq!((priced, kept.told().dropped), (Ok(vec![5]), 2));
+    assert_eq!((priced, kept.stats().dropped), (Ok(vec![5]), 2));
 }
 
 #[test]
