@@ -10,9 +10,10 @@ package:
     ~/venv/bin/python benches/silicon.py --vcr target/release/vcr --data ~/venv --limit 12
 
 Left out are rows with data-parallel attention, since it is not known on how many GPUs they ran,
-saturated rows (TTFT above 5 s), parallel sizes that contradict each other, and repeats. Time
-outside of steps is zero unless --overheads gives it, or --leave-one-out fits it: every model on a
-system is simulated with a constant and a price per prompt token that all others were fitted with.
+saturated rows (TTFT above 5 s), parallel sizes that contradict each other, and repeats. Steps take
+the plain sum of their operators and time outside of steps is zero, unless --scale and --overheads
+give both, or --leave-one-out fits them: every model on a system is simulated with a scale of steps,
+a constant and a price per prompt token that all others were fitted with.
 """
 
 import argparse
@@ -20,6 +21,7 @@ import csv
 import itertools
 import json
 import logging
+import math
 import random
 import re
 import statistics
@@ -56,6 +58,7 @@ BLOCK = 16
 # vLLM's defaults of an API server on these GPUs.
 MAX_NUM_SEQS, MAX_NUM_BATCHED_TOKENS, MEMORY_SHARE = 1024, 8192, 0.92
 
+LARGER = 1.15  # The other scale of steps that rows are simulated with before a fit.
 GRID = 8  # Steps of a search to each side of the best point so far.
 
 
@@ -127,7 +130,7 @@ def lengths(tokens, spread):
     return tokens if spread == 0 else f"uniform({max(1, round(tokens * (1 - spread)))}, {tokens})"
 
 
-def scenario(args, data, group, rows, overheads):
+def scenario(args, data, group, rows, overheads, scale):
     """A script with a run for each row."""
     (name, precision, system) = group
     model, gemm, moe = MODELS[(name, precision)]
@@ -136,7 +139,7 @@ def scenario(args, data, group, rows, overheads):
     overheads = f", overheads: {overheads}" if overheads else ""
     for index, (row, _) in enumerate(rows):
         options = {"system": system, "model": model, "tensor_parallel": row["tensor"],
-                   "expert_parallel": row["expert"], "data": str(args.data.resolve())}
+                   "expert_parallel": row["expert"], "data": str(args.data.resolve()), "scale": scale}
         options |= {key: value for key, value in
                     (("gemm_dtype", gemm), ("moe_dtype", moe), ("kv_cache_dtype", kv_cache_dtype)) if value}
         tables = ", ".join(f"{key}: {json.dumps(value)}" for key, value in options.items())
@@ -154,11 +157,11 @@ def scenario(args, data, group, rows, overheads):
     return "\n".join([*lines, "run_all(runs);", ""])
 
 
-def simulated(args, data, group, rows, overheads):
+def simulated(args, data, group, rows, overheads, scale=1.0):
     """Means of TTFT and TPOT in milliseconds, for each row; or why there are none."""
     with tempfile.TemporaryDirectory() as folder:
         script = Path(folder) / "group.rhai"
-        script.write_text(scenario(args, data, group, rows, overheads))
+        script.write_text(scenario(args, data, group, rows, overheads, scale))
         command = [str(args.vcr), "run", str(script), "--json", "--quiet", "--max-runs", "100000"]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != 0:
@@ -201,16 +204,34 @@ def estimated(group, rows, kv_cache_dtype):
     return estimates
 
 
-def fitted_overheads(lines, spread):
-    """Milliseconds outside of steps, a constant and one per prompt token, of these rows.
+def fitted_scale(lines):
+    """How long steps take beside the sum of their operators, by these rows.
 
-    The least sum of absolute relative errors of TTFT, each model on a system with equal weight,
-    searched in a grid that closes in on the best point; neither can be negative.
+    The median of the logarithms of measured over simulated TPOT, each model on a system with equal
+    weight: what makes the sum of absolute logarithmic errors least.
     """
     sizes = Counter(machine(line["group"]) for line in lines)
-    points = [(line["measured"]["ttft"] - line["bare"]["ttft"], line["row"]["isl"] * (1 - spread / 2),
-               1 / (line["measured"]["ttft"] * sizes[machine(line["group"])])) for line in lines]
-    error = lambda at: sum(weight * abs(gap - at[0] - at[1] * tokens) for gap, tokens, weight in points)
+    ratios = sorted((math.log(line["measured"]["tpot"] / line["bare"]["tpot"]), 1 / sizes[machine(line["group"])])
+                    for line in lines)
+    half = sum(weight for _, weight in ratios) / 2
+    below = itertools.accumulate(weight for _, weight in ratios)
+    return math.exp(next(ratio for (ratio, _), weight in zip(ratios, below) if weight >= half))
+
+
+def fitted_overheads(lines, spread, scale):
+    """Milliseconds outside of steps, a constant and one per prompt token, of these rows.
+
+    The least sum of absolute logarithmic errors of TTFT, each model on a system with equal weight,
+    searched in a grid that closes in on the best point; neither can be negative. TTFT at `scale`
+    is between those of the two simulations.
+    """
+    sizes = Counter(machine(line["group"]) for line in lines)
+    share = (scale - 1) / (LARGER - 1)
+    points = [(line["bare"]["ttft"] + share * (line["larger"]["ttft"] - line["bare"]["ttft"]),
+               line["row"]["isl"] * (1 - spread / 2), line["measured"]["ttft"], 1 / sizes[machine(line["group"])])
+              for line in lines]
+    error = lambda at: sum(weight * abs(math.log((ttft + at[0] + at[1] * tokens) / measured))
+                           for ttft, tokens, measured, weight in points)
     best, steps = (0.0, 0.0), (10.0, 0.008)
     while steps[0] > 0.1:
         around = [[max(0.0, center + step * place) for place in range(-GRID, GRID + 1)]
@@ -226,23 +247,34 @@ def machine(group):
 
 
 def leave_one_out(args, data, everything):
-    """Simulate every row again with the overheads of all other models and systems."""
+    """Simulate every row again with the scale and the overheads of all other models and systems."""
     groups = defaultdict(list)
     for line in everything:
         line["bare"] = line["vcr"]
         groups[line["group"]].append(line)
+
+    def simulate(group, name, overheads, scale):
+        lines = groups[group]
+        results = simulated(args, data, group, [(line["row"], line["measured"]) for line in lines], overheads, scale)
+        if isinstance(results, str):
+            sys.exit(f"{' '.join(group)}: {results}")
+        for line, result in zip(lines, results):
+            line[name] = result
+
+    for group in groups:
+        simulate(group, "larger", None, LARGER)
     fits = {}
     for group, lines in groups.items():
         left = machine(group)
         if left not in fits:
-            fits[left] = fitted_overheads([line for line in everything if machine(line["group"]) != left], args.spread)
-        (constant, token) = fits[left]
+            others = [line for line in everything if machine(line["group"]) != left]
+            scale = fitted_scale(others)
+            fits[left] = (scale, *fitted_overheads(others, args.spread, scale))
+        (scale, constant, token) = fits[left]
         overheads = f'#{{ arrival: "{constant:.3f}ms", per_prompt_token: "{1000 * token:.3f}us" }}'
-        results = simulated(args, data, group, [(line["row"], line["measured"]) for line in lines], overheads)
-        if isinstance(results, str):
-            sys.exit(f"{' '.join(group)}: {results}")
-        for line, result in zip(lines, results):
-            line |= {"vcr": result, "overheads": [constant, token]}
+        simulate(group, "vcr", overheads, scale)
+        for line in lines:
+            line["fitted"] = fits[left]
 
 
 def cell(lines, who, metric):
@@ -258,11 +290,11 @@ def cell(lines, who, metric):
 def print_table(everything, fitted):
     """A Markdown table: models by system, then totals."""
     columns = [("vcr", "tpot"), ("vcr", "ttft"), ("package", "tpot"), ("package", "ttft")]
-    columns[:0] = [("bare", "ttft")] if fitted else []
-    titles = {"bare": "without overheads", "vcr": "vcr", "package": "package"}
+    columns[:0] = [("bare", "tpot"), ("bare", "ttft")] if fitted else []
+    titles = {"bare": "unfitted", "vcr": "vcr", "package": "package"}
     print("Absolute error in percent: median / 90th percentile (median signed error).\n")
     print("| system | model | rows |" + "".join(f" {titles[who]} {metric.upper()} |" for who, metric in columns)
-          + (" constant, per token |" if fitted else ""))
+          + (" scale, constant, per token |" if fitted else ""))
     print("|---" * (3 + len(columns) + fitted) + "|")
     groups = defaultdict(list)
     for line in everything:
@@ -279,8 +311,8 @@ def print_table(everything, fitted):
             continue
         cells = [*names, str(len(lines)), *(cell(lines, *column) for column in columns)]
         if fitted:
-            (constant, token) = lines[0]["overheads"]
-            cells.append(f"{constant:.1f} ms, {1000 * token:.1f} us" if names[0] != "all" else "")
+            (scale, constant, token) = lines[0]["fitted"]
+            cells.append(f"{scale:.3f}, {constant:.1f} ms, {1000 * token:.1f} us" if names[0] != "all" else "")
         print(f"| {' | '.join(cells)} |")
 
 
@@ -296,7 +328,8 @@ def main():
     outside = parser.add_mutually_exclusive_group()
     outside.add_argument("--overheads", metavar="MAP", help="time outside of steps, a map that engine(...) takes")
     outside.add_argument("--leave-one-out", action="store_true",
-                         help="simulate each model on a system with overheads fitted to all others")
+                         help="simulate each model on a system with a scale and overheads fitted to all others")
+    parser.add_argument("--scale", type=float, default=1.0, help="how long steps take beside the sum of operators")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--out", type=Path, help="write every row as a JSON line")
     args = parser.parse_args()
@@ -308,7 +341,7 @@ def main():
     for group, rows in read_sample(data / "systems/silicon_sample.csv", args.seed, args.limit):
         if args.only not in " ".join(group):
             continue
-        results = simulated(args, data, group, rows, args.overheads)
+        results = simulated(args, data, group, rows, args.overheads, 1.0 if args.leave_one_out else args.scale)
         if isinstance(results, str):
             print(f"{' '.join(group)}: {len(rows)} rows not simulated: {results}", file=sys.stderr)
             continue

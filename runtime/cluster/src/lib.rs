@@ -22,9 +22,10 @@ mod traffic;
 pub use config::{
     Answers, Arrivals, ConditionalConfig, ConditionalPolicy, DataParallel, FaultConfig, FaultKind, GRAPH_TOKENS_MAX,
     InjectorFactory, IslBucket, KvAwareConfig, KvKnowledge, KvRouterConfig, LatencyFactory, Limit, LinkConfig,
-    LinkSharing, Overheads, PolicyFactory, PoolConfig, PoolRole, QueueClass, QueueConfig, QueueOrder, QueueProfile,
-    ReplicaConfig, RequestMix, RouterConfig, RouterFactory, RunConfig, RunConfigError, ScalerFactory, ScalingConfig,
-    SourceOutput, TokenConfig, TokenFactory, Topology, TracePacing, TransferScope, WorkloadConfig, WorkloadSource,
+    LinkSharing, Overheads, PERMILLE, PolicyFactory, PoolConfig, PoolRole, QueueClass, QueueConfig, QueueOrder,
+    QueueProfile, ReplicaConfig, RequestMix, RouterConfig, RouterFactory, RunConfig, RunConfigError, ScalerFactory,
+    ScalingConfig, SourceOutput, TokenConfig, TokenFactory, Topology, TracePacing, TransferScope, WorkloadConfig,
+    WorkloadSource,
 };
 pub use error::SimError;
 pub use estimate::MemoryEstimate;

@@ -13,10 +13,10 @@ use crate::error::FitError;
 use crate::metrics::{Comparison, Pairs, Statistic};
 use crate::noise;
 use crate::observations::{
-    ARRIVAL, ARRIVAL_TOKEN, LARGE_LAUNCH, Observation, PARAMETERS, PREFILL_LAUNCH, Row, observe,
+    ARRIVAL, ARRIVAL_TOKEN, LARGE_LAUNCH, LAUNCH_REQUEST, Observation, PARAMETERS, PREFILL_LAUNCH, Row, observe,
 };
 use crate::polish;
-use crate::prior::prior;
+use crate::prior::{LAUNCH_SPREAD_PERMILLE, prior};
 use crate::regress::{Estimate, Prior, solve};
 use crate::shape::Shape;
 use crate::simulate::{Candidate, Simulation, run};
@@ -290,6 +290,8 @@ impl<'s> Fitter<'s> {
                 output_ns: overheads.output_ns,
                 prefill_launch_ns: overheads.prefill_launch_ns,
                 large_launch_ns: overheads.large_launch_ns,
+                launch_per_request_ns: overheads.launch_per_request_ns,
+                launch_spread_permille: overheads.launch_spread_permille,
             },
             uncertainty,
             quality,
@@ -355,6 +357,8 @@ fn candidate_of(values: &Row) -> Result<Candidate, FitError> {
         arrival_per_prompt_token_ps: (values[ARRIVAL_TOKEN] * 1e3).round() as u64,
         prefill_launch_ns: values[PREFILL_LAUNCH].round() as u64,
         large_launch_ns: values[LARGE_LAUNCH].round() as u64,
+        launch_per_request_ns: values[LAUNCH_REQUEST].round() as u64,
+        launch_spread_permille: LAUNCH_SPREAD_PERMILLE,
         ..Overheads::default()
     };
     Ok(Candidate { step: step.map_err(|error| FitError::NoFit(error.to_string()))?, overheads })
@@ -437,7 +441,7 @@ fn quality(in_sample: &[(String, Vec<Comparison>)], folds: &BTreeMap<String, f64
 
 fn uncertainty(estimate: &Estimate, values: &Row, prior: &Prior) -> Uncertainty {
     let names = TERMS.iter().map(|term| term.name.to_owned());
-    let overheads = ["prefill_launch", "large_launch", "arrival", "arrival_per_prompt_token"]
+    let overheads = ["prefill_launch", "large_launch", "launch_per_request", "arrival", "arrival_per_prompt_token"]
         .map(|name| format!("overheads.{name}"));
     let parameters: Vec<String> = names.chain(overheads).collect();
     let covariance: &DMatrix<f64> = &estimate.covariance;

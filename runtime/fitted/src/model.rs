@@ -72,6 +72,10 @@ pub struct Overheads {
     pub prefill_launch_ns: u64,
     /// What the host takes to launch a step of more tokens.
     pub large_launch_ns: u64,
+    /// What each request of such steps adds to that.
+    pub launch_per_request_ns: u64,
+    /// How far launches lie from their mean at most, in thousandths of it.
+    pub launch_spread_permille: u32,
 }
 
 /// How well the data fixes the coefficients.

@@ -86,6 +86,8 @@ pub struct Resolved {
 pub struct Tables {
     prices: Arc<Prices>,
     covered: Priced,
+    /// How long a step takes beside the sum of its operators.
+    scale: f64,
 }
 
 /// Times of a model, ready to be looked up.
@@ -167,7 +169,13 @@ impl Tables {
             with_prompts.clone()
         };
         let prices = Prices { resolved, with_prompts, decodes_only, logits, attention, tokens };
-        Ok(Self { prices: Arc::new(prices), covered: Priced::default() })
+        Ok(Self { prices: Arc::new(prices), covered: Priced::default(), scale: 1.0 })
+    }
+
+    /// Steps that take `scale` times the sum of their operators; above 0.
+    #[must_use]
+    pub fn with_scale(self, scale: f64) -> Self {
+        Self { scale, ..self }
     }
 
     /// What is behind the names of the input.
@@ -232,7 +240,7 @@ impl Tables {
     }
 
     fn price_ns(&mut self, shape: &StepShape) -> Result<u64, LatencyError> {
-        let priced = self.price_step(shape);
+        let priced = self.price_step(shape) * self.scale;
         self.covered += priced;
         let ns = priced.ns();
         if (0.0..=STEP_NS_MAX).contains(&ns) {

@@ -231,6 +231,7 @@ fn write(out: &mut dyn Write, fit: &Fit, path: &Path) -> io::Result<()> {
     let arrival = [
         ("overheads.prefill_launch", overheads.prefill_launch_ns as f64, "step with prefill"),
         ("overheads.large_launch", overheads.large_launch_ns as f64, "step above 512 tokens"),
+        ("overheads.launch_per_request", overheads.launch_per_request_ns as f64, "request of such a step"),
         ("overheads.arrival", overheads.arrival_ns as f64, "request"),
         ("overheads.arrival_per_prompt_token", overheads.arrival_per_prompt_token_ps as f64 / 1e3, "prompt token"),
     ];

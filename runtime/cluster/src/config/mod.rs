@@ -12,7 +12,7 @@ mod workload;
 
 pub use conditional::{ConditionalConfig, ConditionalPolicy};
 pub use kv_router::{KvKnowledge, KvRouterConfig, ReplicaConfig};
-pub use overheads::{GRAPH_TOKENS_MAX, Overheads};
+pub use overheads::{GRAPH_TOKENS_MAX, Overheads, PERMILLE};
 pub use pool::{
     DataParallel, InjectorFactory, LatencyFactory, PolicyFactory, PoolConfig, ScalerFactory, ScalingConfig,
     TokenConfig, TokenFactory,

@@ -2,6 +2,9 @@
 
 use vcr_core::latency::StepShape;
 
+/// The largest spread of launches: from nothing to twice their mean.
+pub const PERMILLE: u32 = 1000;
+
 /// Picoseconds in a nanosecond.
 const PS_PER_NS: u128 = 1000;
 
@@ -32,6 +35,13 @@ pub struct Overheads {
     pub prefill_launch_ns: u64,
     /// The same for a step with more tokens, which has no CUDA graph.
     pub large_launch_ns: u64,
+    /// What each request of such a step adds to its launch: scheduling it, and taking in
+    /// its last token.
+    pub launch_per_request_ns: u64,
+    /// How far launches lie from their mean at most, in thousandths of it: they are spread
+    /// evenly. A step that takes as long as its launch does on average waits for the longer
+    /// ones.
+    pub launch_spread_permille: u32,
 }
 
 /// The largest step, in tokens, that vLLM captures as a CUDA graph by default.
@@ -60,18 +70,35 @@ impl Overheads {
 
     /// What the host takes to launch a step of that shape; nothing where that is never long.
     pub(crate) fn launch_ns(&self, shape: &StepShape) -> u64 {
-        if shape.prefill_tokens.saturating_add(shape.decode_tokens) > GRAPH_TOKENS_MAX {
+        let step_ns = if shape.prefill_tokens.saturating_add(shape.decode_tokens) > GRAPH_TOKENS_MAX {
             self.large_launch_ns
         } else if shape.prefill_requests > 0 {
             self.prefill_launch_ns
         } else {
-            0
+            return 0;
+        };
+        let requests = shape.prefill_requests.saturating_add(shape.decode_requests);
+        step_ns.saturating_add(self.launch_per_request_ns.saturating_mul(requests))
+    }
+
+    /// The mean time of the longer of two: what the GPU takes, and launches with this mean.
+    pub(crate) fn longer_ns(&self, gpu_ns: u64, launches_ns: u64) -> u64 {
+        let (gpu, launches) = (u128::from(gpu_ns), u128::from(launches_ns));
+        let spread = launches * u128::from(self.launch_spread_permille.min(PERMILLE)) / u128::from(PERMILLE);
+        let longest = launches + spread;
+        if gpu + spread <= launches {
+            return launches_ns;
         }
+        if gpu >= longest {
+            return gpu_ns;
+        }
+        let reach = longest - gpu;
+        u64::try_from(gpu + reach * reach / (4 * spread)).unwrap_or(u64::MAX)
     }
 
     /// Whether launches take any time.
     pub(crate) fn has_launches(&self) -> bool {
-        self.prefill_launch_ns > 0 || self.large_launch_ns > 0
+        [self.prefill_launch_ns, self.large_launch_ns, self.launch_per_request_ns].iter().any(|ns| *ns > 0)
     }
 
     /// Whether a request reaches the queue later than it arrives.
@@ -83,6 +110,16 @@ impl Overheads {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_longer_of_two_is_their_maximum_where_they_are_far_apart() {
+        let overheads = Overheads { launch_spread_permille: 500, ..Overheads::default() };
+        let longer = |gpu_ns| overheads.longer_ns(gpu_ns, 100);
+        assert_eq!([0, 50, 150, 400].map(longer), [100, 100, 150, 400]);
+        // Launches of 50 to 150 beside 100: the half above takes 125 on average.
+        assert_eq!(longer(100), 112);
+        assert_eq!([0, 99, 100, 101].map(|gpu_ns| Overheads::default().longer_ns(gpu_ns, 100)), [100, 100, 100, 101]);
+    }
 
     #[test]
     fn prompts_cost_by_the_token_rounded_once() {

@@ -24,6 +24,8 @@ const OVERHEADS: Overheads = Overheads {
     output_ns: MS / 2,
     prefill_launch_ns: 0,
     large_launch_ns: 0,
+    launch_per_request_ns: 0,
+    launch_spread_permille: 0,
 };
 
 fn with_overheads(config: RunConfig, overheads: Overheads) -> RunConfig {
@@ -202,8 +204,10 @@ fn arb_ns() -> impl Strategy<Value = u64> {
 
 fn arb_overheads() -> impl Strategy<Value = Overheads> {
     let per_token_ps = prop_oneof![Just(0), 0..200_000_000u64];
-    (arb_ns(), per_token_ps, arb_ns(), arb_ns(), arb_ns(), arb_ns()).prop_map(
-        |(arrival_ns, arrival_per_prompt_token_ps, first_token_ns, output_ns, prefill_launch_ns, large_launch_ns)| {
+    let launches = (arb_ns(), arb_ns(), prop_oneof![Just(0), 0..300_000u64], 0..=1000u32);
+    (arb_ns(), per_token_ps, arb_ns(), arb_ns(), launches).prop_map(
+        |(arrival_ns, arrival_per_prompt_token_ps, first_token_ns, output_ns, launches)| {
+            let (prefill_launch_ns, large_launch_ns, launch_per_request_ns, launch_spread_permille) = launches;
             Overheads {
                 arrival_ns,
                 arrival_per_prompt_token_ps,
@@ -211,6 +215,8 @@ fn arb_overheads() -> impl Strategy<Value = Overheads> {
                 output_ns,
                 prefill_launch_ns,
                 large_launch_ns,
+                launch_per_request_ns,
+                launch_spread_permille,
             }
         },
     )
@@ -264,8 +270,13 @@ proptest! {
     /// Without queueing, overheads shift what clients see and leave the steps as they are.
     #[test]
     fn steps_do_not_depend_on_the_way_back(seed in any::<u64>(), overheads in arb_overheads(), count in 1..60u64) {
-        let overheads =
-            Overheads { arrival_per_prompt_token_ps: 0, prefill_launch_ns: 0, large_launch_ns: 0, ..overheads };
+        let overheads = Overheads {
+            arrival_per_prompt_token_ps: 0,
+            prefill_launch_ns: 0,
+            large_launch_ns: 0,
+            launch_per_request_ns: 0,
+            ..overheads
+        };
         let plain = RunConfig { seed, ..one_pool(2, synthetic("load", burst(count), mix(200.0, 40.0))) };
         let report = run(&with_overheads(plain.clone(), overheads));
         for (record, plain) in report.requests.iter().zip(&run(&plain).requests) {

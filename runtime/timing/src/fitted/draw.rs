@@ -49,6 +49,7 @@ enum Target {
     Output,
     PrefillLaunch,
     LargeLaunch,
+    LaunchPerRequest,
 }
 
 impl Target {
@@ -61,6 +62,7 @@ impl Target {
             Some("output") => Some(Self::Output),
             Some("prefill_launch") => Some(Self::PrefillLaunch),
             Some("large_launch") => Some(Self::LargeLaunch),
+            Some("launch_per_request") => Some(Self::LaunchPerRequest),
             Some(_) => None,
         }
     }
@@ -75,6 +77,7 @@ impl Target {
             Self::Output => model.overheads.output_ns as f64,
             Self::PrefillLaunch => model.overheads.prefill_launch_ns as f64,
             Self::LargeLaunch => model.overheads.large_launch_ns as f64,
+            Self::LaunchPerRequest => model.overheads.launch_per_request_ns as f64,
         }
     }
 }
@@ -134,6 +137,7 @@ impl FittedDraws {
                 Target::Output => model.overheads.output_ns = value.round() as u64,
                 Target::PrefillLaunch => model.overheads.prefill_launch_ns = value.round() as u64,
                 Target::LargeLaunch => model.overheads.large_launch_ns = value.round() as u64,
+                Target::LaunchPerRequest => model.overheads.launch_per_request_ns = value.round() as u64,
             }
         }
         // A price of nothing at all is no price: then the estimate stands.

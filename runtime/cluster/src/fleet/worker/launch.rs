@@ -42,9 +42,9 @@ impl Launches {
         let next_launch_ns = next.filter(|_| self.is_async).map_or(0, |next| self.overheads.launch_ns(next));
         let rest_ns = durations_ns[0];
         let launches_ns = if durations_ns.len() == 1 { own_launch_ns + next_launch_ns } else { own_launch_ns };
-        durations_ns[0] = rest_ns.max(launches_ns);
+        durations_ns[0] = self.overheads.longer_ns(rest_ns, launches_ns);
         self.ahead_ns =
-            if durations_ns.len() == 1 { launches_ns.saturating_sub(rest_ns.max(own_launch_ns)) } else { 0 };
+            if durations_ns.len() == 1 { durations_ns[0].saturating_sub(rest_ns.max(own_launch_ns)) } else { 0 };
         self.is_launched = next.is_some();
         self.last_end_ns = durations_ns.iter().fold(now_ns, |end_ns, duration_ns| end_ns.saturating_add(*duration_ns));
     }
@@ -108,6 +108,14 @@ mod tests {
     #[test]
     fn without_async_scheduling_a_step_takes_as_long_as_its_launch() {
         assert_eq!(paced(&mut host(false), &[(DECODE, 8), (LARGE, 22), (LARGE, 40), (PREFILL, 9)]), [8, 30, 40, 12]);
+    }
+
+    #[test]
+    fn requests_of_a_step_with_a_launch_add_to_it() {
+        let mut host = host(true);
+        host.overheads.launch_per_request_ns = 2;
+        // One prompt and no decodes: 30 + 2.
+        assert_eq!(paced(&mut host, &[(DECODE, 8), (LARGE, 22), (DECODE, 8)]), [32, 0, 8]);
     }
 
     #[test]

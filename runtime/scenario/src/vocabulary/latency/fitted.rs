@@ -53,8 +53,19 @@ pub fn overheads(model: &ModelFile) -> Overheads {
         output_ns,
         prefill_launch_ns,
         large_launch_ns,
+        launch_per_request_ns,
+        launch_spread_permille,
     } = model.overheads;
-    Overheads { arrival_ns, arrival_per_prompt_token_ps, first_token_ns, output_ns, prefill_launch_ns, large_launch_ns }
+    Overheads {
+        arrival_ns,
+        arrival_per_prompt_token_ps,
+        first_token_ns,
+        output_ns,
+        prefill_launch_ns,
+        large_launch_ns,
+        launch_per_request_ns,
+        launch_spread_permille,
+    }
 }
 
 /// Reads a model file.

@@ -40,6 +40,10 @@ pub(super) fn make(context: &Context, mut options: Options<'_>) -> Scripted<Late
     for (name, dtype) in dtypes {
         *dtype = options.string(name);
     }
+    let scale = options.f64("scale").unwrap_or(1.0);
+    if !(scale.is_finite() && scale > 0.0) {
+        options.problem("scale", format!("is {scale}: expected a number above 0"));
+    }
     let mut spec = None;
     if !system.is_empty() && !model.is_empty() {
         let own = context.resolve(&model);
@@ -59,7 +63,7 @@ pub(super) fn make(context: &Context, mut options: Options<'_>) -> Scripted<Late
         });
         match read {
             Ok(tables) => {
-                spec = Some(LatencySpec::new(copies(tables)));
+                spec = Some(LatencySpec::new(copies(tables.with_scale(scale))));
             }
             Err(message) => options.problem("", format!("`tables`: {message}")),
         }
