@@ -9,6 +9,7 @@
 pub mod calibrate;
 mod checks;
 mod data;
+mod emitted;
 mod error;
 pub mod figures;
 mod fit;
@@ -18,11 +19,14 @@ mod measured;
 mod metrics;
 mod noise;
 mod observations;
+mod parallel;
 mod polish;
 mod prior;
+mod recorded;
 mod regress;
 mod shape;
 mod simulate;
+mod steplog;
 
 pub use data::{Measurements, ReadOptions};
 pub use error::FitError;

@@ -201,3 +201,38 @@ impl Observer for Steps {
         self.0[worker].push(SimulatedStep { start_ns: step.start_ns, end_ns: step.end_ns, work, next });
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A wait from 40 ns after the client sent it, until a step at 200 ns.
+    fn waited() -> Simulated {
+        Simulated { arrival_ns: 10, queue_ns: Some(150), scheduled_ns: Some(190), ..Simulated::default() }
+    }
+
+    fn queue_ns(request: Simulated, steps: &[(u64, u64)]) -> Option<u64> {
+        let work = StepWork::default();
+        let steps = steps.iter().map(|&(start_ns, end_ns)| SimulatedStep { start_ns, end_ns, work, next: None });
+        let mut request = request;
+        take_up(&mut request, &[steps.collect()]);
+        request.queue_ns
+    }
+
+    #[test]
+    fn engines_take_up_requests_between_steps() {
+        assert_eq!(queue_ns(waited(), &[(0, 30), (30, 80), (80, 200)]), Some(120), "30 ns of a step were left");
+        assert_eq!(queue_ns(waited(), &[(0, 30), (90, 200)]), Some(150), "the engine was idle");
+        assert_eq!(queue_ns(waited(), &[(0, 50), (50, 200)]), Some(150), "it came between two steps");
+        assert_eq!(queue_ns(waited(), &[(0, 20), (30, 400)]), Some(0), "the wait is within one step");
+        assert_eq!(queue_ns(waited(), &[]), Some(150));
+    }
+
+    #[test]
+    fn requests_that_never_waited_are_left_alone() {
+        let never = Simulated { queue_ns: None, scheduled_ns: None, ..waited() };
+        assert_eq!(queue_ns(never, &[(0, 400)]), None);
+        let elsewhere = Simulated { worker: 3, ..waited() };
+        assert_eq!(queue_ns(elsewhere, &[(0, 400)]), Some(150), "steps of another engine say nothing");
+    }
+}
