@@ -67,6 +67,7 @@ const MAY_DEPEND_ON: &[(&str, &[&str])] = &[
             "vcr-fitted",
             "vcr-import",
             "vcr-input",
+            "vcr-random",
             "vcr-roofline",
             "vcr-scenario",
             "vcr-steplog",

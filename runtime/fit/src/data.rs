@@ -17,6 +17,7 @@ use vcr_import::{Format, ImportOptions};
 use vcr_trace::capture::{CaptureLine, FinishReason, RequestRecord};
 use vcr_trace::{ItemRange, Trace, TraceRequest};
 
+use crate::aggregates::{self, MadeUp, Point};
 use crate::checks;
 use crate::emitted::{self, Emitter};
 use crate::error::FitError;
@@ -57,6 +58,8 @@ pub struct Measurements {
     emitters: Arc<Vec<Emitter>>,
     /// Steps that were recorded; empty if none were.
     steps: Arc<RecordedSteps>,
+    /// What was reported of the whole load, where nothing is known of single requests.
+    point: Option<Arc<Point>>,
 }
 
 /// A request and what is only needed for the workload.
@@ -69,7 +72,69 @@ struct Row {
 }
 
 impl Measurements {
-    /// Reads a file.
+    /// Reads a file: one load, or as many as a load generator's report is about.
+    ///
+    /// # Errors
+    /// When it cannot be read, or what it says cannot be: see [`FitError`].
+    pub fn read_all(path: &Path, options: &ReadOptions) -> Result<Vec<Self>, FitError> {
+        let is_open = options.format.is_none_or(|format| format == Format::Guidellm) && options.columns.is_empty();
+        let points = if is_open { aggregates::read(path)? } else { None };
+        let Some(points) = points else { return Ok(vec![Self::read(path, options)?]) };
+        let sha256 = digest(path).map_err(|source| FitError::Read { path: path.to_owned(), source })?;
+        points.into_iter().map(|point| Ok(Self::of_point(path, &sha256, point))).collect()
+    }
+
+    /// A load like the one that a report is about.
+    fn of_point(path: &Path, sha256: &str, point: Point) -> Self {
+        let row = |made: MadeUp| Row {
+            measured: Measured {
+                arrival_ns: made.arrival_ns,
+                prompt_tokens: made.prompt_tokens,
+                output_tokens: made.output_tokens,
+                is_whole: true,
+                ..Measured::default()
+            },
+            blocks: Vec::new(),
+            session: made.sender.map(|sender| sender.to_string()),
+            think_ns: Some(0),
+            priority: 0,
+        };
+        let rows: Vec<Row> = point.requests().into_iter().map(row).collect();
+        let trace = Arc::new(workload(&rows, 16, true));
+        let path = path.display().to_string();
+        let name = format!("{path} ({})", point.name);
+        let input =
+            ProvenanceInput { path, sha256: sha256.to_owned(), requests: u64::from(point.requests), part: None };
+        Self {
+            name,
+            requests: rows.into_iter().map(|row| row.measured).collect(),
+            trace,
+            inputs: vec![input],
+            warnings: Vec::new(),
+            vllm_version: None,
+            gpu: None,
+            emitters: Arc::default(),
+            steps: Arc::default(),
+            point: Some(Arc::new(point)),
+        }
+    }
+
+    /// What was reported of the whole load, where that is all.
+    pub(crate) fn point(&self) -> Option<&Point> {
+        self.point.as_deref()
+    }
+
+    /// Whether anything of it is compared with a simulation.
+    pub(crate) fn is_compared(&self) -> bool {
+        self.point.is_some() || self.requests.iter().any(|request| request.is_whole && request.ttft_ns.is_some())
+    }
+
+    /// The same load without what was reported of it.
+    pub(crate) fn without_point(&self) -> Self {
+        Self { point: None, ..self.clone() }
+    }
+
+    /// Reads a file with requests.
     ///
     /// # Errors
     /// When it cannot be read, or what it says cannot be: see [`FitError`].
@@ -125,7 +190,18 @@ impl Measurements {
         let requests = rows.into_iter().map(|row| row.measured).collect();
         let emitters = Arc::new(emitters.filter(|_| is_recorded).unwrap_or_default());
         let inputs = vec![input];
-        Ok(Self { name, requests, trace, inputs, warnings, vllm_version, gpu, emitters, steps: Arc::default() })
+        Ok(Self {
+            name,
+            requests,
+            trace,
+            inputs,
+            warnings,
+            vllm_version,
+            gpu,
+            emitters,
+            steps: Arc::default(),
+            point: None,
+        })
     }
 
     /// The same with the steps of the engine's log.

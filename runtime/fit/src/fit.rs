@@ -11,7 +11,7 @@ use vcr_fitted::{
 
 use crate::data::Measurements;
 use crate::error::FitError;
-use crate::metrics::{Comparison, Pairs, Statistic};
+use crate::metrics::{Comparison, Metric, Statistic, comparisons};
 use crate::noise;
 use crate::observations::{
     ARRIVAL, ARRIVAL_TOKEN, LARGE_LAUNCH, Observation, PARAMETERS, PREFILL_LAUNCH, Row, observe,
@@ -153,7 +153,9 @@ struct Fitter<'s> {
 impl<'s> Fitter<'s> {
     fn new(sources: &'s [Source], options: &'s FitOptions) -> Result<Self, FitError> {
         let whole = || sources.iter().flat_map(|source| source.measurements.requests()).filter(|each| each.is_whole);
+        let points = || sources.iter().filter_map(|source| source.measurements.point());
         let mut itl_ns: Vec<f64> = whole().filter_map(|request| request.mean_itl_ns()).collect();
+        itl_ns.extend(points().filter_map(|point| point.mean_ns(Metric::Itl)));
         if itl_ns.is_empty() {
             let what = "no request has a time between tokens: expected both `ttft` and `e2e` of requests with more \
                         than one output token";
@@ -168,6 +170,9 @@ impl<'s> Fitter<'s> {
             .filter_map(|request| Some((request.ttft_ns? as f64 - step_ns) / f64::from(request.prompt_tokens)))
             .filter(|ns| *ns > 0.0)
             .collect();
+        token_ns.extend(points().filter_map(|point| {
+            Some((point.mean_ns(Metric::Ttft)? - step_ns) / point.prompt_tokens.0.max(64.0)).filter(|ns| *ns > 0.0)
+        }));
         token_ns.sort_by(f64::total_cmp);
         let mut start = prior.mean;
         start[term("step")] = itl_ns[itl_ns.len() / 2] * 0.9;
@@ -201,11 +206,7 @@ impl<'s> Fitter<'s> {
         let of = |(source, simulation): (&Source, &Simulation)| {
             let mut all = observe(&source.measurements, simulation, &trial.values, source.is_async());
             let steps = source.measurements.steps();
-            if !steps.is_empty() {
-                // Single steps say the same and more.
-                all.retain(|each| each.row[ARRIVAL] > 0.0);
-                all.extend(recorded::observe(steps, &trial.values, source.is_async()));
-            }
+            all.extend(recorded::observe(steps, &trial.values, source.is_async()));
             all
         };
         self.sources.iter().zip(&trial.simulations).flat_map(of).collect()
@@ -252,11 +253,17 @@ impl<'s> Fitter<'s> {
     /// Moves groups of coefficients until percentiles agree best.
     fn polish(&mut self, best: Trial) -> Result<Trial, FitError> {
         let values = best.values;
-        let scales = polish::search(|scales| {
-            let scaled = polish::scaled(&values, scales);
-            self.trial(scaled, false).map(|trial| trial.loss)
-        })?;
-        let polished = self.trial(polish::scaled(&values, &scales), true)?;
+        // Prices of recorded steps are not bent to fit what was outside of them.
+        let has_steps = self.sources.iter().all(|source| !source.measurements.steps().is_empty());
+        let with = |scales: &polish::Scales| {
+            let mut scaled = polish::scaled(&values, scales);
+            if has_steps {
+                scaled[..TERM_COUNT].copy_from_slice(&values[..TERM_COUNT]);
+            }
+            scaled
+        };
+        let scales = polish::search(|scales| self.trial(with(scales), false).map(|trial| trial.loss))?;
+        let polished = self.trial(with(&scales), true)?;
         Ok(if polished.loss < best.loss { polished } else { best })
     }
 
@@ -286,16 +293,31 @@ impl<'s> Fitter<'s> {
     /// Leaves out one part, and compares it with what the rest predicts. Gives the number
     /// of simulations too.
     fn fold(&self, best: &Trial, fold: u32, folds: u32) -> Result<(Vec<Comparison>, u32), FitError> {
-        let rest: Vec<Source> = self.sources.iter().map(|source| source.without(fold, folds)).collect();
+        // Of loads of which only a report is known, whole loads are left out.
+        let is_left_out = |index: usize| index * folds as usize / self.sources.len() == fold as usize;
+        let rest = |(index, source): (usize, &Source)| match source.measurements.point() {
+            Some(_) if is_left_out(index) => {
+                Source { measurements: source.measurements.without_point(), ..source.clone() }
+            }
+            Some(_) => source.clone(),
+            None => source.without(fold, folds),
+        };
+        let rest: Vec<Source> = self.sources.iter().enumerate().map(rest).collect();
+        if rest.iter().all(|source| source.measurements.steps().is_empty() && !source.measurements.is_compared()) {
+            return Ok((Vec::new(), 0));
+        }
         let mut fitter =
             Fitter { sources: &rest, options: self.options, prior: self.prior, start: self.start, simulations: 0 };
         let fitted = fitter.alternate(best.values, 2, &mut |_| {})?;
         let mut comparisons = Vec::new();
-        for (source, simulation) in self.sources.iter().zip(&fitted.simulations) {
-            let part = source.only(fold, folds);
-            for pairs in Pairs::of(&part.measurements, simulation) {
-                comparisons.extend([Statistic::Mean, Statistic::P50, Statistic::P90].map(|each| pairs.compare(each)));
-            }
+        for (index, (source, simulation)) in self.sources.iter().zip(&fitted.simulations).enumerate() {
+            let part = match source.measurements.point() {
+                Some(_) if !is_left_out(index) => continue,
+                Some(_) => source.measurements.clone(),
+                None => source.only(fold, folds).measurements,
+            };
+            let compared = self::comparisons(&part, simulation).into_iter();
+            comparisons.extend(compared.filter(|each| each.statistic != Statistic::P99));
         }
         Ok((comparisons, fitter.simulations))
     }
@@ -321,7 +343,9 @@ impl<'s> Fitter<'s> {
             .sources
             .iter()
             .zip(&best.simulations)
-            .map(|(source, simulation)| (source.measurements.name().to_owned(), comparisons(source, simulation)))
+            .map(|(source, simulation)| {
+                (source.measurements.name().to_owned(), comparisons(&source.measurements, simulation))
+            })
             .collect();
         let mut warnings: Vec<String> =
             self.sources.iter().flat_map(|source| source.measurements.warnings().iter().cloned()).collect();
@@ -390,12 +414,6 @@ impl Source {
 /// The place of a term among the parameters.
 fn term(name: &str) -> usize {
     TERMS.iter().position(|term| term.name == name).expect("a term of that name")
-}
-
-/// All comparisons of a source with a simulation.
-pub(crate) fn comparisons(source: &Source, simulation: &Simulation) -> Vec<Comparison> {
-    let pairs = Pairs::of(&source.measurements, simulation);
-    pairs.iter().flat_map(|pairs| Statistic::ALL.map(|statistic| pairs.compare(statistic))).collect()
 }
 
 /// The model that parameters are.

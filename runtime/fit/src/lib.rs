@@ -6,6 +6,7 @@
 //! times then are sums of coefficients, which least squares find; and so on until neither
 //! changes. See [`fit`] and [`calibrate`].
 
+mod aggregates;
 pub mod calibrate;
 mod checks;
 mod data;

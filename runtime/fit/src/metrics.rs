@@ -68,6 +68,20 @@ pub struct Pairs {
     pub pairs: Vec<(f64, f64)>,
 }
 
+/// All comparisons of measurements with a simulation of them.
+pub(crate) fn comparisons(measurements: &Measurements, simulation: &Simulation) -> Vec<Comparison> {
+    if let Some(point) = measurements.point() {
+        let of = |(metric, statistic, measured_ms): &(Metric, Statistic, f64)| {
+            let times = simulation.requests.iter().filter_map(|request| metric.simulated_ns(request)).collect();
+            let simulated_ms = statistic.of(times) / 1e6;
+            Comparison { metric: *metric, statistic: *statistic, measured_ms: *measured_ms, simulated_ms }
+        };
+        return point.reported.iter().map(of).collect();
+    }
+    let pairs = Pairs::of(measurements, simulation);
+    pairs.iter().flat_map(|pairs| Statistic::ALL.map(|statistic| pairs.compare(statistic))).collect()
+}
+
 impl Pairs {
     /// Of every metric that was measured.
     #[must_use]

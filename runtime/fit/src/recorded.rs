@@ -30,6 +30,10 @@ pub(crate) type RecordedSteps = Vec<Vec<RecordedStep>>;
 /// A pause up to this share of the median step belongs to the step after it: the host's
 /// work between two steps.
 const MAX_GAP: f64 = 0.25;
+/// A step this much above its price may have waited for its launch.
+const LAUNCHED_FROM: f64 = 1.05;
+/// Errors of steps with prefills are outliers from this many times those of decodes on.
+const PREFILL_DOUBT: f64 = 6.0;
 /// Fewer steps than this say little of rare stalls.
 const MIN_STEPS: usize = 500;
 
@@ -71,8 +75,13 @@ pub(crate) fn observe(engines: &RecordedSteps, values: &Row, is_async: bool) -> 
             let price_ns: f64 = row.iter().zip(values).map(|(amount, value)| amount * value).sum();
             let from_ns = if is_async && step.follows { launches_from_ns } else { step.start_ns };
             let begun_ns = step.start_ns.saturating_sub(from_ns) as f64;
-            let bound = launch(&step.work).filter(|launch| values[*launch] - begun_ns > price_ns);
             let mut measured_ns = step.end_ns.saturating_sub(step.start_ns) as f64;
+            let bound = launch(&step.work).filter(|launch| {
+                let launch_ns = values[*launch] - begun_ns;
+                // A step that took longer than its price is the launch's, if that is closer.
+                let is_closer = (measured_ns - launch_ns).abs() < (measured_ns - price_ns).abs();
+                launch_ns > price_ns || (measured_ns > price_ns * LAUNCHED_FROM && is_closer)
+            });
             if let Some(launch) = bound {
                 row = [0.0; PARAMETERS];
                 row[launch] = 1.0;
@@ -80,7 +89,10 @@ pub(crate) fn observe(engines: &RecordedSteps, values: &Row, is_async: bool) -> 
             }
             launches_from_ns = if bound.is_some() { step.end_ns } else { step.start_ns };
             if step.is_compared && measured_ns > 0.0 {
-                observations.push(Observation { row, measured_ns, scale_ns: measured_ns, weight: 1.0 });
+                // Steps with prefills scatter more, and it is their mean that loads add up to.
+                let doubt = if step.work.prefill_requests > 0 { PREFILL_DOUBT } else { 1.0 };
+                let scale_ns = measured_ns * doubt;
+                observations.push(Observation { row, measured_ns, scale_ns, weight: doubt * doubt });
             }
         }
     }

@@ -40,6 +40,8 @@ pub struct Simulated {
     pub e2e_ns: Option<u64>,
     /// Tokens found in the cache.
     pub cached_tokens: u32,
+    /// Prompt tokens.
+    pub prompt_tokens: u32,
     /// Output tokens.
     pub output_tokens: u32,
     /// The engine that served it.
@@ -169,6 +171,7 @@ fn requests(measurements: &Measurements, overheads: &Overheads, report: &Report)
             ttft_ns: since(record.first_token_ns),
             e2e_ns: since(record.last_token_ns),
             cached_tokens: record.cached_tokens,
+            prompt_tokens: record.prompt_tokens,
             output_tokens: record.output_tokens,
             worker: record.decode_worker.or(record.prefill_worker).unwrap_or(0),
         };

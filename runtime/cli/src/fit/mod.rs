@@ -134,18 +134,21 @@ pub(crate) fn sources<'p>(
         block_size_tokens: args.block_size,
         sessions: args.sessions,
     };
-    inputs
-        .enumerate()
-        .map(|(index, input)| {
-            let engine = &engines[index.min(engines.len() - 1)];
-            let pool = expression::engines("--engine", engine).map_err(Refused::Scenario)?;
-            let mut measurements = Measurements::read(input, &options)?;
-            if let Some(steps) = steps.get(index) {
-                measurements = measurements.with_steps(steps)?;
-            }
-            Ok(Source::new(measurements, pool, engine.clone()))
-        })
-        .collect()
+    let mut sources = Vec::new();
+    for (index, input) in inputs.enumerate() {
+        let engine = &engines[index.min(engines.len() - 1)];
+        let pool = expression::engines("--engine", engine).map_err(Refused::Scenario)?;
+        let mut loads = Measurements::read_all(input, &options)?;
+        if let Some(log) = steps.get(index) {
+            let [load] = &mut loads[..] else {
+                let message = format!("`{}` is about several loads, but a step log is about one", input.display());
+                return Err(Refused::Other(message, Some("give requests with --steps")));
+            };
+            *load = load.clone().with_steps(log)?;
+        }
+        sources.extend(loads.into_iter().map(|load| Source::new(load, pool.clone(), engine.clone())));
+    }
+    Ok(sources)
 }
 
 /// Stages on a terminal.
