@@ -10,9 +10,9 @@ use vcr_scenario::fitted;
 
 use crate::data::Measurements;
 use crate::error::FitError;
-use crate::fit::{Source, comparisons};
+use crate::fit::Source;
 use crate::gates::{Gate, Subject};
-use crate::metrics::{Comparison, Metric, Pairs};
+use crate::metrics::{Comparison, Metric, Pairs, comparisons};
 use crate::simulate::{Candidate, Simulation, run};
 
 /// One prediction and how it compares.
@@ -105,7 +105,7 @@ pub fn judge(model: &ModelFile, source: &Source, seed: u64) -> Result<Judged, Fi
         name: source.measurements.name().to_owned(),
         in_sample,
         requests: source.measurements.requests().iter().filter(|request| request.is_whole).count() as u64,
-        comparisons: comparisons(source, &simulation),
+        comparisons: comparisons(&source.measurements, &simulation),
         per_request,
         throughput: throughput(&source.measurements, &simulation),
         interference: interference(&source.measurements, &simulation),
@@ -139,14 +139,19 @@ impl Judged {
 fn throughput(measurements: &Measurements, simulation: &Simulation) -> Throughput {
     let (mut tokens, mut measured_end_ns, mut simulated_end_ns) = (0.0, 0, 0);
     for (measured, simulated) in measurements.requests().iter().zip(&simulation.requests) {
-        let (Some(measured_ns), Some(simulated_ns)) = (measured.e2e_ns, simulated.e2e_ns) else { continue };
+        let measured_ns = if measurements.point().is_some() { simulated.e2e_ns } else { measured.e2e_ns };
+        let (Some(measured_ns), Some(simulated_ns)) = (measured_ns, simulated.e2e_ns) else { continue };
         tokens += f64::from(measured.output_tokens);
         measured_end_ns = measured_end_ns.max(measured.arrival_ns + measured_ns);
         simulated_end_ns = simulated_end_ns.max(simulated.arrival_ns + simulated_ns);
     }
     let first_ns = measurements.requests().iter().map(|request| request.arrival_ns).min().unwrap_or(0);
     let per_s = |end_ns: u64| tokens / (end_ns.saturating_sub(first_ns).max(1) as f64 / 1e9);
-    Throughput { measured_tokens_per_s: per_s(measured_end_ns), simulated_tokens_per_s: per_s(simulated_end_ns) }
+    let measured = match measurements.point() {
+        Some(point) => point.output_tokens_per_s.unwrap_or_else(|| per_s(simulated_end_ns)),
+        None => per_s(measured_end_ns),
+    };
+    Throughput { measured_tokens_per_s: measured, simulated_tokens_per_s: per_s(simulated_end_ns) }
 }
 
 fn interference(measurements: &Measurements, simulation: &Simulation) -> Option<Interference> {

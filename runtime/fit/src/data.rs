@@ -17,9 +17,18 @@ use vcr_import::{Format, ImportOptions};
 use vcr_trace::capture::{CaptureLine, FinishReason, RequestRecord};
 use vcr_trace::{ItemRange, Trace, TraceRequest};
 
+use crate::aggregates::{self, MadeUp, Point};
 use crate::checks;
+use crate::emitted::{self, Emitter};
 use crate::error::FitError;
 use crate::measured::Measured;
+use crate::recorded::{self, RecordedSteps};
+use crate::steplog;
+
+/// What captures of `vcr record` say they are from.
+const RECORDER: &str = "record";
+/// Fewer steps than this say less than the times of requests.
+const MIN_EMITTED_STEPS: usize = 200;
 
 /// How measurements are read.
 #[derive(Clone, Debug, Default)]
@@ -45,6 +54,12 @@ pub struct Measurements {
     warnings: Vec<String>,
     vllm_version: Option<String>,
     gpu: Option<String>,
+    /// Of a capture whose tokens passed in messages of the engine.
+    emitters: Arc<Vec<Emitter>>,
+    /// Steps that were recorded; empty if none were.
+    steps: Arc<RecordedSteps>,
+    /// What was reported of the whole load, where nothing is known of single requests.
+    point: Option<Arc<Point>>,
 }
 
 /// A request and what is only needed for the workload.
@@ -57,7 +72,69 @@ struct Row {
 }
 
 impl Measurements {
-    /// Reads a file.
+    /// Reads a file: one load, or as many as a load generator's report is about.
+    ///
+    /// # Errors
+    /// When it cannot be read, or what it says cannot be: see [`FitError`].
+    pub fn read_all(path: &Path, options: &ReadOptions) -> Result<Vec<Self>, FitError> {
+        let is_open = options.format.is_none_or(|format| format == Format::Guidellm) && options.columns.is_empty();
+        let points = if is_open { aggregates::read(path)? } else { None };
+        let Some(points) = points else { return Ok(vec![Self::read(path, options)?]) };
+        let sha256 = digest(path).map_err(|source| FitError::Read { path: path.to_owned(), source })?;
+        points.into_iter().map(|point| Ok(Self::of_point(path, &sha256, point))).collect()
+    }
+
+    /// A load like the one that a report is about.
+    fn of_point(path: &Path, sha256: &str, point: Point) -> Self {
+        let row = |made: MadeUp| Row {
+            measured: Measured {
+                arrival_ns: made.arrival_ns,
+                prompt_tokens: made.prompt_tokens,
+                output_tokens: made.output_tokens,
+                is_whole: true,
+                ..Measured::default()
+            },
+            blocks: Vec::new(),
+            session: made.sender.map(|sender| sender.to_string()),
+            think_ns: Some(0),
+            priority: 0,
+        };
+        let rows: Vec<Row> = point.requests().into_iter().map(row).collect();
+        let trace = Arc::new(workload(&rows, 16, true));
+        let path = path.display().to_string();
+        let name = format!("{path} ({})", point.name);
+        let input =
+            ProvenanceInput { path, sha256: sha256.to_owned(), requests: u64::from(point.requests), part: None };
+        Self {
+            name,
+            requests: rows.into_iter().map(|row| row.measured).collect(),
+            trace,
+            inputs: vec![input],
+            warnings: Vec::new(),
+            vllm_version: None,
+            gpu: None,
+            emitters: Arc::default(),
+            steps: Arc::default(),
+            point: Some(Arc::new(point)),
+        }
+    }
+
+    /// What was reported of the whole load, where that is all.
+    pub(crate) fn point(&self) -> Option<&Point> {
+        self.point.as_deref()
+    }
+
+    /// Whether anything of it is compared with a simulation.
+    pub(crate) fn is_compared(&self) -> bool {
+        self.point.is_some() || self.requests.iter().any(|request| request.is_whole && request.ttft_ns.is_some())
+    }
+
+    /// The same load without what was reported of it.
+    pub(crate) fn without_point(&self) -> Self {
+        Self { point: None, ..self.clone() }
+    }
+
+    /// Reads a file with requests.
     ///
     /// # Errors
     /// When it cannot be read, or what it says cannot be: see [`FitError`].
@@ -72,6 +149,8 @@ impl Measurements {
             ..ImportOptions::default()
         };
         let mut rows = Vec::new();
+        let mut emitters = Some(Vec::new());
+        let mut is_recorded = false;
         let (mut block_size_tokens, mut vllm_version, mut gpu) = (None, None, None);
         let imported = vcr_import::import(path, &import, &mut |line| {
             match line {
@@ -79,9 +158,17 @@ impl Measurements {
                     block_size_tokens = block_size_tokens.or(meta.block_size_tokens);
                     vllm_version = vllm_version.take().or(meta.vllm_version);
                     gpu = gpu.take().or(meta.gpu);
+                    is_recorded |= meta.source.as_deref() == Some(RECORDER);
                 }
                 CaptureLine::Engine(engine) => vllm_version = vllm_version.take().or(engine.vllm_version),
-                CaptureLine::Request(record) => rows.push(Row::new(*record)),
+                CaptureLine::Request(record) => {
+                    // Steps are seen only if all that was in them is.
+                    emitters = emitters.take().and_then(|mut emitters| {
+                        emitters.push(emitter(&record)?);
+                        Some(emitters)
+                    });
+                    rows.push(Row::new(*record));
+                }
                 _ => {}
             }
             Ok(())
@@ -101,7 +188,49 @@ impl Measurements {
         }
         let trace = Arc::new(workload(&rows, block_size_tokens, options.sessions));
         let requests = rows.into_iter().map(|row| row.measured).collect();
-        Ok(Self { name, requests, trace, inputs: vec![input], warnings, vllm_version, gpu })
+        let emitters = Arc::new(emitters.filter(|_| is_recorded).unwrap_or_default());
+        let inputs = vec![input];
+        Ok(Self {
+            name,
+            requests,
+            trace,
+            inputs,
+            warnings,
+            vllm_version,
+            gpu,
+            emitters,
+            steps: Arc::default(),
+            point: None,
+        })
+    }
+
+    /// The same with the steps of the engine's log.
+    ///
+    /// # Errors
+    /// When the log cannot be read, or does not say how long steps took.
+    pub fn with_steps(mut self, path: &Path) -> Result<Self, FitError> {
+        self.steps = Arc::new(steplog::read(path)?);
+        let sha256 = digest(path).map_err(|source| FitError::Read { path: path.to_owned(), source })?;
+        let path = path.display().to_string();
+        self.inputs.push(ProvenanceInput { path, sha256, requests: 0, part: None });
+        Ok(self)
+    }
+
+    /// The same with the steps that the times of single tokens show, if there are such and
+    /// no log was given.
+    pub(crate) fn with_emitted_steps(mut self, max_num_batched_tokens: u32, is_async: bool) -> Self {
+        if self.steps.is_empty() && !self.emitters.is_empty() {
+            let steps = emitted::steps(&self.emitters, u64::from(max_num_batched_tokens), is_async);
+            if recorded::compared(&steps).count() >= MIN_EMITTED_STEPS {
+                self.steps = Arc::new(steps);
+            }
+        }
+        self
+    }
+
+    /// Steps that were recorded, by engine; empty if none were.
+    pub(crate) fn steps(&self) -> &RecordedSteps {
+        &self.steps
     }
 
     /// What the file is called.
@@ -147,13 +276,20 @@ impl Measurements {
     }
 
     /// The same, of which only the requests are compared for which `is_compared` holds,
-    /// by their index and the number of all. The others load the engine.
+    /// by their index and the number of all; recorded steps likewise. The others load the
+    /// engine.
     #[must_use]
     pub fn compared(&self, is_compared: impl Fn(usize, usize) -> bool) -> Self {
         let mut part = self.clone();
         let count = part.requests.len();
         for (index, request) in part.requests.iter_mut().enumerate() {
             request.is_whole &= is_compared(index, count);
+        }
+        for steps in Arc::make_mut(&mut part.steps) {
+            let count = steps.len();
+            for (index, step) in steps.iter_mut().enumerate() {
+                step.is_compared &= is_compared(index, count);
+            }
         }
         part
     }
@@ -203,6 +339,23 @@ impl Row {
         let priority = i32::try_from(record.priority).unwrap_or(0);
         Ok(Self { measured, blocks, session: record.session, think_ns: record.think_ns, priority })
     }
+}
+
+/// When a request got its tokens; none unless each came by itself.
+fn emitter(record: &RequestRecord) -> Option<Emitter> {
+    let arrival_ns = record.arrival_ns?;
+    let times = if record.output_tokens == 0 { Vec::new() } else { record.output_times()? };
+    if record.gap_summary.is_some() || times.iter().any(|(_, tokens)| *tokens != 1) {
+        return None;
+    }
+    Some(Emitter {
+        rank: record.rank,
+        prompt_tokens: record.prompt_tokens.max(1),
+        cached_tokens: record.cached_tokens,
+        admitted_ns: record.queue_ns.map(|queue_ns| arrival_ns.saturating_add(queue_ns)),
+        token_ns: times.into_iter().map(|(after_ns, _)| arrival_ns.saturating_add(after_ns)).collect(),
+        was_preempted: record.preemptions > 0,
+    })
 }
 
 /// Where only the number of cached tokens is known, gives prompts a common beginning of
@@ -307,5 +460,85 @@ impl io::Write for HashWriter<'_> {
 
     fn flush(&mut self) -> io::Result<()> {
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use vcr_trace::capture::BlockHash;
+
+    use super::*;
+
+    fn record(arrival_ns: u64) -> RequestRecord {
+        RequestRecord {
+            arrival_ns: Some(arrival_ns),
+            prompt_tokens: 40,
+            output_tokens: 3,
+            ttft_ns: Some(30),
+            gap_ns: vec![10, 12],
+            end_ns: Some(60),
+            ..RequestRecord::default()
+        }
+    }
+
+    fn row(record: RequestRecord) -> Row {
+        Row::new(record).expect("it can be used")
+    }
+
+    #[test]
+    fn the_last_token_ends_a_request_where_tokens_are_known() {
+        let measured = row(record(5)).measured;
+        assert_eq!((measured.e2e_ns, measured.is_whole, measured.gaps_ns.len()), (Some(52), true, 2));
+        let alone = RequestRecord { gap_ns: Vec::new(), ..record(5) };
+        assert_eq!(row(alone.clone()).measured.e2e_ns, Some(60), "the end stands in for it");
+        let unknown = RequestRecord { end_ns: None, ..alone };
+        assert_eq!(row(unknown).measured.e2e_ns, None, "the first of three tokens is not the last");
+        let chunks = RequestRecord { gap_ns: vec![10], gap_tokens: Some(vec![2]), ..record(5) };
+        assert!(row(chunks).measured.gaps_ns.is_empty(), "gaps of two tokens are no gaps between tokens");
+    }
+
+    #[test]
+    fn what_did_not_end_well_is_not_compared() {
+        let aborted = RequestRecord { finish_reason: Some("abort".to_owned()), ..record(5) };
+        let failed = RequestRecord { error: Some("out of memory".to_owned()), ..record(5) };
+        let silent = RequestRecord { output_tokens: 0, ttft_ns: None, gap_ns: Vec::new(), ..record(5) };
+        for record in [aborted, failed, silent] {
+            assert!(!row(record).measured.is_whole);
+        }
+        let nowhere = RequestRecord { arrival_ns: None, id: Some("r7".to_owned()), ..record(5) };
+        let said = Row::new(nowhere).err().expect("it is refused");
+        assert!(said.contains("the arrival of request `r7` is missing"), "{said}");
+    }
+
+    #[test]
+    fn prompts_share_what_their_hashes_share() {
+        let with = |hashes: &[u64]| {
+            row(RequestRecord { block_hashes: hashes.iter().copied().map(BlockHash).collect(), ..record(5) })
+        };
+        let trace = workload(&[with(&[70, 80]), with(&[70, 90])], 16, false);
+        assert_eq!((trace.sessions, trace.block_size_tokens), (2, 16));
+        // Two full blocks of 16 in 40 tokens, and a rest of their own.
+        let ids = &trace.hash_ids;
+        assert_eq!((ids.len(), ids[0] == ids[3], ids[1] == ids[4], ids[2] == ids[5]), (6, true, false, false));
+    }
+
+    #[test]
+    fn cached_tokens_alone_make_prompts_begin_alike() {
+        let mut rows = vec![row(record(5)), row(RequestRecord { cached_tokens: 33, ..record(9) })];
+        let mut warnings = Vec::new();
+        share_cached(&mut rows, 16, "file", &mut warnings);
+        assert_eq!((rows[0].blocks.as_slice(), rows[1].blocks.as_slice()), (&[][..], &[1, 2][..]));
+        assert!(warnings[0].starts_with("file: 1 requests have cached tokens but no hash ids"), "{warnings:?}");
+    }
+
+    #[test]
+    fn turns_of_a_session_wait_for_each_other() {
+        let turn = |arrival_ns| row(RequestRecord { session: Some("s".to_owned()), ..record(arrival_ns) });
+        let rows = [turn(0), turn(100)];
+        let trace = workload(&rows, 16, true);
+        assert_eq!((trace.sessions, trace.requests[0].next_turn, trace.requests[1].turn), (1, Some(1), 1));
+        assert_eq!((trace.requests[1].arrival_ns, trace.requests[1].delay_ns), (None, 100 - 52));
+        let literal = workload(&rows, 16, false);
+        assert_eq!((literal.sessions, literal.requests[1].arrival_ns), (2, Some(100)));
     }
 }

@@ -78,11 +78,11 @@ pub fn page(title: &str, all_judged: &[Judged]) -> String {
         for comparison in &judged.comparisons {
             let _ = write!(
                 html,
-                "<tr><td>{}</td><td>{:.2}</td><td>{:.2}</td><td>{:+.1} %</td></tr>",
+                "<tr><td>{}</td><td>{:.2}</td><td>{:.2}</td><td>{}</td></tr>",
                 comparison.name(),
                 comparison.measured_ms,
                 comparison.simulated_ms,
-                comparison.error() * 100.0
+                comparison.error_text()
             );
         }
         html.push_str("</table><div class=\"figures\">");
@@ -291,5 +291,19 @@ fn by_requests(judged: &Judged, of: impl Fn(&Judged, usize) -> f64) -> Plot<'sta
         curves: vec![("median", SIMULATED, medians.clone())],
         points: medians,
         has_diagonal: false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn text_from_outside_is_escaped() {
+        let hostile = "a<script>alert('1 & 2')</script>.csv";
+        assert_eq!(escaped(hostile), "a&lt;script&gt;alert('1 &amp; 2')&lt;/script&gt;.csv");
+        let html = page(hostile, &[]);
+        assert!(html.contains("<title>a&lt;script&gt;") && html.contains("<h1>a&lt;script&gt;"), "{html}");
+        assert!(!html.contains("<script>"), "{html}");
     }
 }

@@ -1,6 +1,7 @@
 //! From measurements to a model.
 
 use std::collections::BTreeMap;
+use std::num::NonZeroUsize;
 
 use nalgebra::DMatrix;
 use vcr_cluster::{Overheads, PoolConfig};
@@ -10,13 +11,15 @@ use vcr_fitted::{
 
 use crate::data::Measurements;
 use crate::error::FitError;
-use crate::metrics::{Comparison, Pairs, Statistic};
+use crate::metrics::{Comparison, Metric, Statistic, comparisons};
 use crate::noise;
 use crate::observations::{
     ARRIVAL, ARRIVAL_TOKEN, LARGE_LAUNCH, LAUNCH_REQUEST, Observation, PARAMETERS, PREFILL_LAUNCH, Row, observe,
 };
+use crate::parallel;
 use crate::polish;
 use crate::prior::{LAUNCH_SPREAD_PERMILLE, prior};
+use crate::recorded;
 use crate::regress::{Estimate, Prior, solve};
 use crate::shape::Shape;
 use crate::simulate::{Candidate, Simulation, run};
@@ -32,6 +35,23 @@ pub struct Source {
     pub engine: String,
 }
 
+impl Source {
+    /// What was measured, and the engine that served it. Steps that single tokens show are
+    /// taken from a capture here.
+    #[must_use]
+    pub fn new(measurements: Measurements, pool: PoolConfig, engine: String) -> Self {
+        let measurements = match pool.engine.as_vllm() {
+            Some(vllm) => measurements.with_emitted_steps(vllm.max_num_batched_tokens, vllm.async_scheduling),
+            None => measurements,
+        };
+        Self { measurements, pool, engine }
+    }
+
+    fn is_async(&self) -> bool {
+        self.pool.engine.as_vllm().is_some_and(|engine| engine.async_scheduling)
+    }
+}
+
 /// How to fit.
 #[derive(Clone, Debug)]
 pub struct FitOptions {
@@ -42,11 +62,19 @@ pub struct FitOptions {
     /// Parts of the measurements that are left out in turn to see how well the rest
     /// predicts them; 0 for none.
     pub folds: u32,
+    /// Threads that simulate; none for as many as there are. They change no byte.
+    pub threads: Option<NonZeroUsize>,
+}
+
+impl FitOptions {
+    pub(crate) fn threads(&self) -> NonZeroUsize {
+        self.threads.unwrap_or_else(parallel::available)
+    }
 }
 
 impl Default for FitOptions {
     fn default() -> Self {
-        Self { shape: None, seed: 1, folds: 3 }
+        Self { shape: None, seed: 1, folds: 3, threads: None }
     }
 }
 
@@ -125,7 +153,9 @@ struct Fitter<'s> {
 impl<'s> Fitter<'s> {
     fn new(sources: &'s [Source], options: &'s FitOptions) -> Result<Self, FitError> {
         let whole = || sources.iter().flat_map(|source| source.measurements.requests()).filter(|each| each.is_whole);
+        let points = || sources.iter().filter_map(|source| source.measurements.point());
         let mut itl_ns: Vec<f64> = whole().filter_map(|request| request.mean_itl_ns()).collect();
+        itl_ns.extend(points().filter_map(|point| point.mean_ns(Metric::Itl)));
         if itl_ns.is_empty() {
             let what = "no request has a time between tokens: expected both `ttft` and `e2e` of requests with more \
                         than one output token";
@@ -140,6 +170,9 @@ impl<'s> Fitter<'s> {
             .filter_map(|request| Some((request.ttft_ns? as f64 - step_ns) / f64::from(request.prompt_tokens)))
             .filter(|ns| *ns > 0.0)
             .collect();
+        token_ns.extend(points().filter_map(|point| {
+            Some((point.mean_ns(Metric::Ttft)? - step_ns) / point.prompt_tokens.0.max(64.0)).filter(|ns| *ns > 0.0)
+        }));
         token_ns.sort_by(f64::total_cmp);
         let mut start = prior.mean;
         start[term("step")] = itl_ns[itl_ns.len() / 2] * 0.9;
@@ -158,7 +191,8 @@ impl<'s> Fitter<'s> {
         self.simulations += self.sources.len() as u32;
         let candidate = candidate_of(values)?;
         let seed = self.options.seed;
-        self.sources.iter().map(|each| run(&each.measurements, &each.pool, &candidate, seed, with_steps)).collect()
+        let simulate = |each: &Source| run(&each.measurements, &each.pool, &candidate, seed, with_steps);
+        parallel::map(self.options.threads(), self.sources, simulate).into_iter().collect()
     }
 
     fn trial(&mut self, values: Row, with_steps: bool) -> Result<Trial, FitError> {
@@ -170,8 +204,10 @@ impl<'s> Fitter<'s> {
 
     fn observations(&self, trial: &Trial) -> Vec<Observation> {
         let of = |(source, simulation): (&Source, &Simulation)| {
-            let is_async = source.pool.engine.as_vllm().is_some_and(|engine| engine.async_scheduling);
-            observe(&source.measurements, simulation, &trial.values, is_async)
+            let mut all = observe(&source.measurements, simulation, &trial.values, source.is_async());
+            let steps = source.measurements.steps();
+            all.extend(recorded::observe(steps, &trial.values, source.is_async()));
+            all
         };
         self.sources.iter().zip(&trial.simulations).flat_map(of).collect()
     }
@@ -217,11 +253,17 @@ impl<'s> Fitter<'s> {
     /// Moves groups of coefficients until percentiles agree best.
     fn polish(&mut self, best: Trial) -> Result<Trial, FitError> {
         let values = best.values;
-        let scales = polish::search(|scales| {
-            let scaled = polish::scaled(&values, scales);
-            self.trial(scaled, false).map(|trial| trial.loss)
-        })?;
-        let polished = self.trial(polish::scaled(&values, &scales), true)?;
+        // Prices of recorded steps are not bent to fit what was outside of them.
+        let has_steps = self.sources.iter().all(|source| !source.measurements.steps().is_empty());
+        let with = |scales: &polish::Scales| {
+            let mut scaled = polish::scaled(&values, scales);
+            if has_steps {
+                scaled[..TERM_COUNT].copy_from_slice(&values[..TERM_COUNT]);
+            }
+            scaled
+        };
+        let scales = polish::search(|scales| self.trial(with(scales), false).map(|trial| trial.loss))?;
+        let polished = self.trial(with(&scales), true)?;
         Ok(if polished.loss < best.loss { polished } else { best })
     }
 
@@ -234,24 +276,50 @@ impl<'s> Fitter<'s> {
         progress: &mut dyn FnMut(&str),
     ) -> Result<BTreeMap<String, f64>, FitError> {
         let mut errors: BTreeMap<String, Vec<f64>> = BTreeMap::new();
-        for fold in 0..folds {
-            progress(&format!("cross-validation {} of {folds}", fold + 1));
-            let rest: Vec<Source> = self.sources.iter().map(|source| source.without(fold, folds)).collect();
-            let mut fitter =
-                Fitter { sources: &rest, options: self.options, prior: self.prior, start: self.start, simulations: 0 };
-            let fitted = fitter.alternate(best.values, 2, &mut |_| {})?;
-            self.simulations += fitter.simulations;
-            for (source, simulation) in self.sources.iter().zip(&fitted.simulations) {
-                let part = source.only(fold, folds);
-                for pairs in Pairs::of(&part.measurements, simulation) {
-                    for statistic in [Statistic::Mean, Statistic::P50, Statistic::P90] {
-                        let comparison = pairs.compare(statistic);
-                        errors.entry(comparison.name()).or_default().push(comparison.error().abs());
-                    }
-                }
+        if folds > 0 {
+            progress(&format!("cross-validation in {folds} parts"));
+        }
+        let all: Vec<u32> = (0..folds).collect();
+        for fold in parallel::map(self.options.threads(), &all, |fold| self.fold(best, *fold, folds)) {
+            let (comparisons, simulations) = fold?;
+            self.simulations += simulations;
+            for comparison in comparisons {
+                errors.entry(comparison.name()).or_default().push(comparison.error().abs());
             }
         }
         Ok(errors.into_iter().map(|(name, errors)| (name, errors.iter().sum::<f64>() / errors.len() as f64)).collect())
+    }
+
+    /// Leaves out one part, and compares it with what the rest predicts. Gives the number
+    /// of simulations too.
+    fn fold(&self, best: &Trial, fold: u32, folds: u32) -> Result<(Vec<Comparison>, u32), FitError> {
+        // Of loads of which only a report is known, whole loads are left out.
+        let is_left_out = |index: usize| index * folds as usize / self.sources.len() == fold as usize;
+        let rest = |(index, source): (usize, &Source)| match source.measurements.point() {
+            Some(_) if is_left_out(index) => {
+                Source { measurements: source.measurements.without_point(), ..source.clone() }
+            }
+            Some(_) => source.clone(),
+            None => source.without(fold, folds),
+        };
+        let rest: Vec<Source> = self.sources.iter().enumerate().map(rest).collect();
+        if rest.iter().all(|source| source.measurements.steps().is_empty() && !source.measurements.is_compared()) {
+            return Ok((Vec::new(), 0));
+        }
+        let mut fitter =
+            Fitter { sources: &rest, options: self.options, prior: self.prior, start: self.start, simulations: 0 };
+        let fitted = fitter.alternate(best.values, 2, &mut |_| {})?;
+        let mut comparisons = Vec::new();
+        for (index, (source, simulation)) in self.sources.iter().zip(&fitted.simulations).enumerate() {
+            let part = match source.measurements.point() {
+                Some(_) if !is_left_out(index) => continue,
+                Some(_) => source.measurements.clone(),
+                None => source.only(fold, folds).measurements,
+            };
+            let compared = self::comparisons(&part, simulation).into_iter();
+            comparisons.extend(compared.filter(|each| each.statistic != Statistic::P99));
+        }
+        Ok((comparisons, fitter.simulations))
     }
 
     /// The model of a trial.
@@ -262,7 +330,12 @@ impl<'s> Fitter<'s> {
         for step in best.simulations.iter().flat_map(|simulation| simulation.steps.iter().flatten()) {
             range.include(&step.work);
         }
-        let noise = noise::measure(self.sources.iter().map(|source| &source.measurements).zip(&best.simulations));
+        for step in self.sources.iter().flat_map(|source| recorded::compared(source.measurements.steps())) {
+            range.include(&step.work);
+        }
+        let steps = self.sources.iter().map(|source| (source.measurements.steps(), source.is_async()));
+        let noise = recorded::noise(steps, &best.values)
+            .or_else(|| noise::measure(self.sources.iter().map(|source| &source.measurements).zip(&best.simulations)));
         let Candidate { step, overheads } = candidate_of(&best.values)?;
         let step =
             StepPrice::new(*step.coefficients(), range, noise).map_err(|error| FitError::NoFit(error.to_string()))?;
@@ -270,7 +343,9 @@ impl<'s> Fitter<'s> {
             .sources
             .iter()
             .zip(&best.simulations)
-            .map(|(source, simulation)| (source.measurements.name().to_owned(), comparisons(source, simulation)))
+            .map(|(source, simulation)| {
+                (source.measurements.name().to_owned(), comparisons(&source.measurements, simulation))
+            })
             .collect();
         let mut warnings: Vec<String> =
             self.sources.iter().flat_map(|source| source.measurements.warnings().iter().cloned()).collect();
@@ -305,8 +380,9 @@ impl<'s> Fitter<'s> {
         let measurements = || self.sources.iter().map(|source| &source.measurements);
         let mut engines: Vec<&str> = self.sources.iter().map(|source| source.engine.as_str()).collect();
         engines.dedup();
-        let count =
-            |is_ttft: bool| observations.iter().filter(|each| (each.row[ARRIVAL] > 0.0) == is_ttft).count() as u64;
+        let of_steps = measurements().map(|each| recorded::compared(each.steps()).count() as u64).sum();
+        let first_tokens = observations.iter().filter(|each| each.row[ARRIVAL] > 0.0).count() as u64;
+        let of_requests = observations.len() as u64 - first_tokens - of_steps;
         Provenance {
             vcr_version: env!("CARGO_PKG_VERSION").to_owned(),
             inputs: measurements().flat_map(|each| each.inputs().iter().cloned()).collect(),
@@ -316,8 +392,9 @@ impl<'s> Fitter<'s> {
             vllm_version: measurements().find_map(|each| each.vllm_version().map(str::to_owned)),
             seed: self.options.seed,
             observations: BTreeMap::from([
-                ("first_token_times".to_owned(), count(true)),
-                ("decode_times".to_owned(), count(false)),
+                ("first_token_times".to_owned(), first_tokens),
+                ("decode_times".to_owned(), of_requests),
+                ("step_times".to_owned(), of_steps),
             ]),
         }
     }
@@ -339,12 +416,6 @@ impl Source {
 /// The place of a term among the parameters.
 fn term(name: &str) -> usize {
     TERMS.iter().position(|term| term.name == name).expect("a term of that name")
-}
-
-/// All comparisons of a source with a simulation.
-pub(crate) fn comparisons(source: &Source, simulation: &Simulation) -> Vec<Comparison> {
-    let pairs = Pairs::of(&source.measurements, simulation);
-    pairs.iter().flat_map(|pairs| Statistic::ALL.map(|statistic| pairs.compare(statistic))).collect()
 }
 
 /// The model that parameters are.

@@ -10,6 +10,7 @@ use vcr_core::{EngineConfig, EngineConfigInput, EngineKind};
 
 use crate::error::FitError;
 use crate::fit::{FitOptions, Source, explained};
+use crate::parallel;
 
 /// A setting that can be estimated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -111,17 +112,22 @@ pub fn infer(
     let mut best = (given, f64::INFINITY);
     for factor in GRIDS {
         let center = f64::from(best.0);
+        let mut grid: Vec<u32> = Vec::new();
         for step in -GRID_STEPS..=GRID_STEPS {
             let value = (center * factor.powi(step)).round().clamp(1.0, f64::from(1u32 << 30)) as u32;
-            if tried.iter().any(|(known, _)| *known == value) {
-                continue;
+            if !grid.contains(&value) && tried.iter().all(|(known, _)| *known != value) {
+                grid.push(value);
             }
-            progress(&format!("trying {setting}: {value}"));
-            let error = match with(value).map(|source| explained(&source, options)) {
+        }
+        progress(&format!("trying {setting} near {}", best.0));
+        let errors = parallel::map(options.threads(), &grid, |value| {
+            match with(*value).map(|source| explained(&source, options)) {
                 Some(Ok(error)) => error,
                 // The engine does not start, or cannot serve the measurements.
                 Some(Err(_)) | None => f64::INFINITY,
-            };
+            }
+        });
+        for (value, error) in grid.into_iter().zip(errors) {
             tried.push((value, error));
             if error < best.1 {
                 best = (value, error);

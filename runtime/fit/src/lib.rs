@@ -6,9 +6,11 @@
 //! times then are sums of coefficients, which least squares find; and so on until neither
 //! changes. See [`fit`] and [`calibrate`].
 
+mod aggregates;
 pub mod calibrate;
 mod checks;
 mod data;
+mod emitted;
 mod error;
 pub mod figures;
 mod fit;
@@ -18,11 +20,14 @@ mod measured;
 mod metrics;
 mod noise;
 mod observations;
+mod parallel;
 mod polish;
 mod prior;
+mod recorded;
 mod regress;
 mod shape;
 mod simulate;
+mod steplog;
 
 pub use data::{Measurements, ReadOptions};
 pub use error::FitError;

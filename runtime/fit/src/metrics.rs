@@ -68,6 +68,20 @@ pub struct Pairs {
     pub pairs: Vec<(f64, f64)>,
 }
 
+/// All comparisons of measurements with a simulation of them.
+pub(crate) fn comparisons(measurements: &Measurements, simulation: &Simulation) -> Vec<Comparison> {
+    if let Some(point) = measurements.point() {
+        let of = |(metric, statistic, measured_ms): &(Metric, Statistic, f64)| {
+            let times = simulation.requests.iter().filter_map(|request| metric.simulated_ns(request)).collect();
+            let simulated_ms = statistic.of(times) / 1e6;
+            Comparison { metric: *metric, statistic: *statistic, measured_ms: *measured_ms, simulated_ms }
+        };
+        return point.reported.iter().map(of).collect();
+    }
+    let pairs = Pairs::of(measurements, simulation);
+    pairs.iter().flat_map(|pairs| Statistic::ALL.map(|statistic| pairs.compare(statistic))).collect()
+}
+
 impl Pairs {
     /// Of every metric that was measured.
     #[must_use]
@@ -161,6 +175,10 @@ impl Statistic {
     }
 }
 
+/// Times below this are compared by their difference: an empty queue is left within the
+/// hundredth of a millisecond, and nobody feels whether it was two.
+pub(crate) const NEAR_ZERO_MS: f64 = 0.5;
+
 /// One statistic of a metric on both sides.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Comparison {
@@ -181,14 +199,33 @@ impl Comparison {
         format!("{} {}", self.metric.name(), self.statistic.name())
     }
 
-    /// Relative to what was measured; negative where the simulation is too low. Where
-    /// both are 0 there is no error.
+    /// Whether the measured time is too short for a relative error to mean anything.
+    #[must_use]
+    pub fn is_near_zero(&self) -> bool {
+        self.measured_ms.abs() < NEAR_ZERO_MS
+    }
+
+    /// The error as people read it: relative, or where times are next to nothing, in
+    /// milliseconds.
+    #[must_use]
+    pub fn error_text(&self) -> String {
+        if self.is_near_zero() {
+            return format!("{:+.2} ms", self.difference_ms());
+        }
+        format!("{:+.1} %", self.error() * 100.0)
+    }
+
+    /// What the simulation says beyond what was measured, in milliseconds.
+    #[must_use]
+    pub fn difference_ms(&self) -> f64 {
+        self.simulated_ms - self.measured_ms
+    }
+
+    /// Relative to what was measured; negative where the simulation is too low. Times near
+    /// zero count as half a millisecond, so that it is the difference that counts.
     #[must_use]
     pub fn error(&self) -> f64 {
-        match self.measured_ms {
-            0.0 if self.simulated_ms == 0.0 => 0.0,
-            measured_ms => (self.simulated_ms - measured_ms) / measured_ms,
-        }
+        self.difference_ms() / self.measured_ms.max(NEAR_ZERO_MS)
     }
 }
 
@@ -205,6 +242,17 @@ mod tests {
         assert!((p90.error() - 0.1).abs() < 1e-9);
         assert!((pairs.mape() - 0.1).abs() < 1e-9);
         assert!((pairs.pearson().expect("they vary") - 1.0).abs() < 1e-9);
+        let queue = |measured_ms, simulated_ms| Comparison {
+            metric: Metric::Queue,
+            statistic: Statistic::P50,
+            measured_ms,
+            simulated_ms,
+        };
+        assert!((queue(0.01, 0.0).error() + 0.02).abs() < 1e-9, "not -100 %");
+        assert_eq!(queue(0.01, 0.0).error_text(), "-0.01 ms");
+        assert_eq!(queue(10.0, 5.0).error_text(), "-50.0 %");
+        assert!((queue(0.0, 5.0).error() - 10.0).abs() < 1e-9 && queue(0.0, 0.0).error() == 0.0);
+        assert!((queue(10.0, 5.0).error() + 0.5).abs() < 1e-9);
         assert_eq!(Statistic::P50.of(vec![3.0, 1.0, 2.0, 10.0]), 3.0);
         assert_eq!(Statistic::P99.of(Vec::new()), 0.0);
     }

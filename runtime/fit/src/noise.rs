@@ -1,8 +1,9 @@
 //! The spread of measured steps around their prices.
 
-use vcr_fitted::{Noise, QUANTILES};
+use vcr_fitted::Noise;
 
 use crate::data::Measurements;
+use crate::recorded::quantiles;
 use crate::simulate::Simulation;
 
 /// Fewer steps than this say little of rare stalls.
@@ -35,14 +36,6 @@ pub(crate) fn measure<'a>(sides: impl Iterator<Item = (&'a Measurements, &'a Sim
     if ratios.len() < MIN_STEPS {
         return None;
     }
-    ratios.sort_by(f64::total_cmp);
-    let at = |share: f64| ratios[((ratios.len() - 1) as f64 * share).round() as usize];
-    let mut factors = QUANTILES.map(at);
-    // The price is the mean: of the piecewise linear distribution that is drawn from.
-    let pieces = QUANTILES.windows(2).zip(factors.windows(2));
-    let mean: f64 = pieces.map(|(share, factor)| (share[1] - share[0]) * (factor[0] + factor[1]) / 2.0).sum();
-    for factor in &mut factors {
-        *factor /= mean;
-    }
+    let factors = quantiles(ratios)?;
     Some(Noise { decode: factors, prefill: factors })
 }

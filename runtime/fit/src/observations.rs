@@ -11,7 +11,9 @@
 use vcr_cluster::{GRAPH_TOKENS_MAX, PERMILLE};
 use vcr_fitted::{StepWork, TERM_COUNT, amounts};
 
+use crate::aggregates::Point;
 use crate::data::Measurements;
+use crate::metrics::Metric;
 use crate::prior::LAUNCH_SPREAD_PERMILLE;
 use crate::simulate::{Simulated, SimulatedStep, Simulation};
 
@@ -165,6 +167,9 @@ pub(crate) fn observe(
 ) -> Vec<Observation> {
     let timelines: Vec<Timeline<'_>> =
         simulation.steps.iter().map(|steps| Timeline::new(steps, values, is_async)).collect();
+    if let Some(point) = measurements.point() {
+        return observe_point(point, simulation, &timelines);
+    }
     let mut observations = Vec::with_capacity(measurements.requests().len() * 2);
     for (measured, simulated) in measurements.requests().iter().zip(&simulation.requests) {
         let Some(timeline) = timelines.get(simulated.worker as usize).filter(|_| measured.is_whole) else { continue };
@@ -199,6 +204,36 @@ pub(crate) fn observe(
         }
     }
     observations
+}
+
+/// The observations of a load of which only means are known: what is in the mean of all
+/// its requests.
+fn observe_point(point: &Point, simulation: &Simulation, timelines: &[Timeline<'_>]) -> Vec<Observation> {
+    let mut sums = [[0.0; PARAMETERS]; 2];
+    let mut counts = [0.0; 2];
+    for simulated in &simulation.requests {
+        let Some(timeline) = timelines.get(simulated.worker as usize) else { continue };
+        let Simulated { arrival_ns, ttft_ns: Some(ttft_ns), e2e_ns: Some(e2e_ns), .. } = *simulated else { continue };
+        let mut row = timeline.between(arrival_ns, arrival_ns + ttft_ns);
+        row[ARRIVAL] = 1.0;
+        row[ARRIVAL_TOKEN] = f64::from(simulated.prompt_tokens);
+        add(&mut sums[0], &row, 1.0);
+        counts[0] += 1.0;
+        let gaps = f64::from(simulated.output_tokens.saturating_sub(1));
+        if gaps > 0.0 {
+            let row = timeline.between(arrival_ns + ttft_ns, arrival_ns + e2e_ns);
+            add(&mut sums[1], &row, 1.0 / gaps);
+            counts[1] += 1.0;
+        }
+    }
+    let metrics = [Metric::Ttft, Metric::Itl].into_iter().zip(sums).zip(counts);
+    let observation = |((metric, sum), count): ((Metric, Row), f64)| {
+        let measured_ns = point.mean_ns(metric).filter(|_| count > 0.0)?;
+        let row = sum.map(|amount| amount / count);
+        // A mean of many requests is better known than one of few.
+        Some(Observation { row, measured_ns, scale_ns: measured_ns, weight: f64::from(point.requests).sqrt() })
+    };
+    metrics.filter_map(observation).collect()
 }
 
 #[cfg(test)]

@@ -12,7 +12,7 @@ use vcr_fitted::TERMS;
 
 use crate::data::Measurements;
 use crate::error::FitError;
-use crate::metrics::{Metric, Pairs, Statistic};
+use crate::metrics::{Metric, Statistic, comparisons};
 use crate::observations::{ARRIVAL, PARAMETERS, Row};
 use crate::simulate::Simulation;
 
@@ -58,15 +58,15 @@ pub(crate) fn scaled(values: &Row, scales: &Scales) -> Row {
 /// How far percentiles are apart: the mean of the logarithms of their ratios.
 pub(crate) fn loss(measurements: &Measurements, simulation: &Simulation) -> f64 {
     let (mut sum, mut weights) = (0.0, 0.0);
-    for pairs in Pairs::of(measurements, simulation).iter().filter(|pairs| pairs.metric != Metric::Queue) {
-        for (statistic, weight) in
-            [(Statistic::Mean, 1.0), (Statistic::P50, 1.0), (Statistic::P90, 0.7), (Statistic::P99, 0.3)]
-        {
-            let comparison = pairs.compare(statistic);
-            let ratio = (comparison.simulated_ms.max(1e-6) / comparison.measured_ms.max(1e-6)).ln().abs();
-            sum += weight * ratio.min(3.0);
-            weights += weight;
-        }
+    for comparison in comparisons(measurements, simulation).iter().filter(|each| each.metric != Metric::Queue) {
+        let weight = match comparison.statistic {
+            Statistic::Mean | Statistic::P50 => 1.0,
+            Statistic::P90 => 0.7,
+            Statistic::P99 => 0.3,
+        };
+        let ratio = (comparison.simulated_ms.max(1e-6) / comparison.measured_ms.max(1e-6)).ln().abs();
+        sum += weight * ratio.min(3.0);
+        weights += weight;
     }
     if weights > 0.0 { sum / weights } else { f64::MAX }
 }

@@ -40,6 +40,8 @@ pub struct Simulated {
     pub e2e_ns: Option<u64>,
     /// Tokens found in the cache.
     pub cached_tokens: u32,
+    /// Prompt tokens.
+    pub prompt_tokens: u32,
     /// Output tokens.
     pub output_tokens: u32,
     /// The engine that served it.
@@ -169,6 +171,7 @@ fn requests(measurements: &Measurements, overheads: &Overheads, report: &Report)
             ttft_ns: since(record.first_token_ns),
             e2e_ns: since(record.last_token_ns),
             cached_tokens: record.cached_tokens,
+            prompt_tokens: record.prompt_tokens,
             output_tokens: record.output_tokens,
             worker: record.decode_worker.or(record.prefill_worker).unwrap_or(0),
         };
@@ -199,5 +202,40 @@ impl Observer for Steps {
         let work = fitted_work(&step.plan.shape);
         let next = (step.engine.steps_in_flight() > 1).then(|| fitted_work(&step.engine.plan().shape));
         self.0[worker].push(SimulatedStep { start_ns: step.start_ns, end_ns: step.end_ns, work, next });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A wait from 40 ns after the client sent it, until a step at 200 ns.
+    fn waited() -> Simulated {
+        Simulated { arrival_ns: 10, queue_ns: Some(150), scheduled_ns: Some(190), ..Simulated::default() }
+    }
+
+    fn queue_ns(request: Simulated, steps: &[(u64, u64)]) -> Option<u64> {
+        let work = StepWork::default();
+        let steps = steps.iter().map(|&(start_ns, end_ns)| SimulatedStep { start_ns, end_ns, work, next: None });
+        let mut request = request;
+        take_up(&mut request, &[steps.collect()]);
+        request.queue_ns
+    }
+
+    #[test]
+    fn engines_take_up_requests_between_steps() {
+        assert_eq!(queue_ns(waited(), &[(0, 30), (30, 80), (80, 200)]), Some(120), "30 ns of a step were left");
+        assert_eq!(queue_ns(waited(), &[(0, 30), (90, 200)]), Some(150), "the engine was idle");
+        assert_eq!(queue_ns(waited(), &[(0, 50), (50, 200)]), Some(150), "it came between two steps");
+        assert_eq!(queue_ns(waited(), &[(0, 20), (30, 400)]), Some(0), "the wait is within one step");
+        assert_eq!(queue_ns(waited(), &[]), Some(150));
+    }
+
+    #[test]
+    fn requests_that_never_waited_are_left_alone() {
+        let never = Simulated { queue_ns: None, scheduled_ns: None, ..waited() };
+        assert_eq!(queue_ns(never, &[(0, 400)]), None);
+        let elsewhere = Simulated { worker: 3, ..waited() };
+        assert_eq!(queue_ns(elsewhere, &[(0, 400)]), Some(150), "steps of another engine say nothing");
     }
 }

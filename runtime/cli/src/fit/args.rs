@@ -1,6 +1,6 @@
 //! The command lines of `vcr fit` and `vcr calibrate`.
 
-use std::num::NonZeroU32;
+use std::num::{NonZeroU32, NonZeroUsize};
 use std::path::PathBuf;
 
 use clap::Args;
@@ -14,6 +14,7 @@ pub(crate) const FIT_EXAMPLES: &str = with_plain_exit_codes!(
   vcr fit recorded.jsonl.zst --engine 'num_gpu_blocks: 27_000, max_num_seqs: 256' -o model.json
   vcr fit requests.csv --engine '--num-gpu-blocks 27000' --shape llama-3.1-8b -o model.json
   vcr fit low.csv high.csv --map ttft_s=first --map e2e_s=total --engine 'num_gpu_blocks: 27_000' -o model.json
+  vcr fit requests.jsonl --steps steps.jsonl --engine 'num_gpu_blocks: 27_000' -o model.json
   vcr fit run.jsonl --engine 'num_gpu_blocks: 27_000' --infer max_num_seqs -o model.json
   vcr fit run.jsonl --engine 'num_gpu_blocks: 27_000' -o model.json --emit-wasm model.wasm
 
@@ -65,6 +66,10 @@ pub(crate) struct MeasurementArgs {
     /// Seed of everything drawn.
     #[arg(long, default_value_t = 1, value_name = "SEED")]
     pub(crate) seed: u64,
+
+    /// Threads for simulations, which change no result [default: all cores].
+    #[arg(long, value_name = "N", value_parser = crate::values::at_least_one::<NonZeroUsize>)]
+    pub(crate) threads: Option<NonZeroUsize>,
 }
 
 /// Options of `vcr fit`.
@@ -76,6 +81,11 @@ pub(crate) struct FitArgs {
 
     #[command(flatten)]
     pub(crate) measurements: MeasurementArgs,
+
+    /// Step log of the engine while it served the input, one for each input: of vcr, of live_log.py, or a table of
+    /// steps. Steps are then priced by their own times.
+    #[arg(long, value_name = "FILE", help_heading = "Input")]
+    pub(crate) steps: Vec<PathBuf>,
 
     /// The shape of the model: a preset such as llama-3.1-8b, or its config.json.
     #[arg(long, value_name = "MODEL", help_heading = "Engine")]

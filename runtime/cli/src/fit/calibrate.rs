@@ -81,11 +81,11 @@ fn calibrated(args: &CalibrateArgs) -> Result<Exit, Refused> {
 fn judged(args: &CalibrateArgs, progress: &Stages) -> Result<Vec<Judged>, Refused> {
     let seed = args.measurements.seed;
     let shape = args.shape.as_ref().map(|text| Ok::<_, FitError>((Shape::read(text)?, text.clone()))).transpose()?;
-    let options = FitOptions { shape, seed, folds: 0 };
+    let options = FitOptions { shape, seed, folds: 0, threads: args.measurements.threads };
     let fit = |sources: &[Source]| vcr_fit::fit(sources, &options, &mut |stage| progress.show(stage));
     if let Some(folder) = &args.leave_one_out {
         let sources =
-            self::sources(files(std::slice::from_ref(folder))?.iter().map(PathBuf::as_path), &args.measurements)?;
+            self::sources(files(std::slice::from_ref(folder))?.iter().map(PathBuf::as_path), &[], &args.measurements)?;
         if sources.len() < 2 {
             let message = format!("{} input in `{}`: expected at least 2", sources.len(), folder.display());
             return Err(Refused::Other(message, None));
@@ -108,13 +108,13 @@ fn judged(args: &CalibrateArgs, progress: &Stages) -> Result<Vec<Judged>, Refuse
         let engine = model.provenance.engine.clone();
         (model, inputs, Some(engine).filter(|engine| !engine.is_empty() && !engine.contains(';')))
     } else {
-        let sources = sources(args.fit.iter().map(PathBuf::as_path), &args.measurements)?;
+        let sources = sources(args.fit.iter().map(PathBuf::as_path), &[], &args.measurements)?;
         (fit(&sources)?.model, &args.predict, None)
     };
     let given = &args.measurements;
     let engine = if given.engine.is_empty() { engine.into_iter().collect() } else { given.engine.clone() };
     let given = MeasurementArgs { engine, map: given.map.clone(), ..*given };
-    let sources = sources(files(inputs)?.iter().map(PathBuf::as_path), &given)?;
+    let sources = sources(files(inputs)?.iter().map(PathBuf::as_path), &[], &given)?;
     sources.into_iter().map(|source| Ok(judge(&model, &within(source, args.part), seed)?)).collect()
 }
 

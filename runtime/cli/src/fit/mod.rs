@@ -5,14 +5,14 @@ mod calibrate;
 mod emit;
 
 use std::io::{self, IsTerminal, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::json;
 use vcr_fit::{Comparison, Fit, FitError, FitOptions, Inferred, Measurements, ReadOptions, Shape, Source, infer};
 use vcr_fitted::TERMS;
 use vcr_output::{OutputError, Outputs};
-use vcr_scenario::expression;
+use vcr_scenario::{ScenarioError, expression};
 
 use crate::exit::{Exit, print_error, printed, tell};
 use crate::style::{BOLD, DIM, align_right, bare_table, write_table};
@@ -24,6 +24,7 @@ pub(crate) use calibrate::calibrate;
 pub(crate) enum Refused {
     Fit(FitError),
     Output(OutputError),
+    Scenario(ScenarioError),
     Other(String, Option<&'static str>),
 }
 
@@ -44,6 +45,7 @@ impl Refused {
         match self {
             Self::Fit(error) => print_error(error, None),
             Self::Output(error) => print_error(error, error.hint()),
+            Self::Scenario(error) => print_error(error, error.hint.as_deref()),
             Self::Other(message, hint) => print_error(message, *hint),
         }
         Exit::BadInput
@@ -56,16 +58,17 @@ pub(crate) fn fit(args: &FitArgs) -> Exit {
 
 fn fitted(args: &FitArgs) -> Result<Exit, Refused> {
     let mut outputs = Outputs::new(args.force);
-    for input in &args.inputs {
+    for input in args.inputs.iter().chain(&args.steps) {
         outputs.reads(input)?;
     }
     let file = outputs.create(&args.output)?;
     let component = args.emit_wasm.as_ref();
     let component = component.map(|path| Ok::<_, OutputError>((path.as_path(), outputs.create(path)?))).transpose()?;
     let shape = args.shape.as_ref().map(|text| Ok::<_, FitError>((Shape::read(text)?, text.clone()))).transpose()?;
-    let sources = sources(args.inputs.iter().map(AsRef::as_ref), &args.measurements)?;
+    let sources = sources(args.inputs.iter().map(AsRef::as_ref), &args.steps, &args.measurements)?;
     let mut sources: Vec<Source> = sources.into_iter().map(|source| within(source, args.part)).collect();
-    let options = FitOptions { shape, seed: args.measurements.seed, folds: args.folds };
+    let options =
+        FitOptions { shape, seed: args.measurements.seed, folds: args.folds, threads: args.measurements.threads };
     let progress = Stages::new(args.quiet);
     let mut inferred = Vec::new();
     for source in &mut sources {
@@ -106,9 +109,10 @@ pub(crate) fn within(source: Source, part: Option<(f64, f64)>) -> Source {
     Source { measurements: source.measurements.part(from, to), ..source }
 }
 
-/// Reads inputs, each with its engine.
+/// Reads inputs, each with its engine and, if there are `steps`, its step log.
 pub(crate) fn sources<'p>(
     inputs: impl ExactSizeIterator<Item = &'p Path>,
+    steps: &[PathBuf],
     args: &MeasurementArgs,
 ) -> Result<Vec<Source>, Refused> {
     let engines = &args.engine;
@@ -118,7 +122,11 @@ pub(crate) fn sources<'p>(
     }
     if engines.len() != 1 && engines.len() != inputs.len() {
         let message = format!("{} engines for {} inputs: expected one, or one for each", engines.len(), inputs.len());
-        return Err(Refused::Other(message, None));
+        return Err(Refused::Other(message, Some("repeat --engine in the order of the inputs")));
+    }
+    if !steps.is_empty() && steps.len() != inputs.len() {
+        let message = format!("{} step logs for {} inputs: expected one for each", steps.len(), inputs.len());
+        return Err(Refused::Other(message, Some("repeat --steps in the order of the inputs")));
     }
     let options = ReadOptions {
         format: args.from,
@@ -126,16 +134,21 @@ pub(crate) fn sources<'p>(
         block_size_tokens: args.block_size,
         sessions: args.sessions,
     };
-    inputs
-        .enumerate()
-        .map(|(index, input)| {
-            let engine = &engines[index.min(engines.len() - 1)];
-            let pool =
-                expression::engines("--engine", engine).map_err(|error| Refused::Other(error.to_string(), None))?;
-            let measurements = Measurements::read(input, &options)?;
-            Ok(Source { measurements, pool, engine: engine.clone() })
-        })
-        .collect()
+    let mut sources = Vec::new();
+    for (index, input) in inputs.enumerate() {
+        let engine = &engines[index.min(engines.len() - 1)];
+        let pool = expression::engines("--engine", engine).map_err(Refused::Scenario)?;
+        let mut loads = Measurements::read_all(input, &options)?;
+        if let Some(log) = steps.get(index) {
+            let [load] = &mut loads[..] else {
+                let message = format!("`{}` is about several loads, but a step log is about one", input.display());
+                return Err(Refused::Other(message, Some("give requests with --steps")));
+            };
+            *load = load.clone().with_steps(log)?;
+        }
+        sources.extend(loads.into_iter().map(|load| Source::new(load, pool.clone(), engine.clone())));
+    }
+    Ok(sources)
 }
 
 /// Stages on a terminal.
@@ -270,7 +283,7 @@ pub(crate) fn write_comparisons(out: &mut dyn Write, comparisons: &[Comparison])
             comparison.name(),
             format!("{:.2}", comparison.measured_ms),
             format!("{:.2}", comparison.simulated_ms),
-            format!("{:+.1} %", comparison.error() * 100.0),
+            comparison.error_text(),
         ]);
     }
     align_right(&mut table);

@@ -3,6 +3,7 @@
 //! count from the arrival.
 
 use serde_json::{Map, Value};
+use std::collections::BTreeSet;
 use vcr_trace::capture::{BlockHash, FinishReason, GapSummary, RequestRecord};
 use vcr_trace::{OUTPUT_COLUMNS, PROMPT_COLUMNS};
 
@@ -21,6 +22,8 @@ const MAX_SINCE_START_NS: i128 = 1_000_000_000_000_000_000;
 pub(super) struct Table<'a, 'o> {
     name: &'a str,
     columns: &'a [(String, String)],
+    /// Names of the columns of all rows so far, if some were named by the user.
+    seen: BTreeSet<String>,
     out: &'a mut Out<'o>,
     /// Whether any row so far tells of an answer.
     is_answered: bool,
@@ -125,6 +128,7 @@ impl<'a, 'o> Table<'a, 'o> {
         Self {
             name,
             columns: &options.columns,
+            seen: BTreeSet::new(),
             out,
             is_answered: false,
             block_sizes: BlockSizes::new(options.block_size_tokens),
@@ -145,7 +149,18 @@ impl<'a, 'o> Table<'a, 'o> {
     /// Passes on all rows; there are no more.
     pub(super) fn finish(mut self) -> Result<(), ImportError> {
         self.check_columns()?;
+        self.check_mapped()?;
         self.pass_on()
+    }
+
+    /// # Errors
+    /// When no row has a column that was named.
+    fn check_mapped(&self) -> Result<(), ImportError> {
+        let missing = self.columns.iter().find(|(_, own)| !self.seen.contains(own));
+        let Some((standard, own)) = missing.filter(|_| !self.seen.is_empty()) else { return Ok(()) };
+        let seen: Vec<&str> = self.seen.iter().map(String::as_str).collect();
+        let text = format!("no column `{own}` for `{standard}`: expected one of {}", seen.join(", "));
+        Err(Problem::new(own, text).at(self.name, Place::File))
     }
 
     /// # Errors
@@ -244,6 +259,13 @@ impl RowSink for Table<'_, '_> {
     fn add(&mut self, place: Place, row: &Map<String, Value>) -> Result<(), ImportError> {
         let titles = row.keys().filter_map(|own| self.standard_name(own));
         self.is_answered |= titles.filter_map(Column::of).any(Column::is_of_answer);
+        if !self.columns.is_empty() {
+            for title in row.keys().filter(|title| !title.is_empty()) {
+                if !self.seen.contains(title) {
+                    self.seen.insert(title.clone());
+                }
+            }
+        }
         match self.record(row) {
             Ok(parts) => self.waiting.push(parts),
             Err(problem) => return self.refuse(place, problem),

@@ -1,0 +1,410 @@
+//! What load generators report of a whole load: `vllm bench serve`, aiperf and guidellm.
+//!
+//! Such a report says how many requests of what length there were at what concurrency or
+//! rate, and means and percentiles of their times. A load like that is made up and
+//! simulated; what is compared is the report, not single requests.
+
+use std::path::Path;
+
+use serde_json::Value;
+use vcr_random::Stream;
+
+use crate::error::FitError;
+use crate::metrics::{Metric, Statistic};
+
+/// One load and what was reported of it.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Point {
+    /// What tells it from the others of its file: `concurrency 8`.
+    pub(crate) name: String,
+    /// How requests came.
+    pub(crate) arrivals: Arrivals,
+    /// How many.
+    pub(crate) requests: u32,
+    /// Their prompts: mean and standard deviation.
+    pub(crate) prompt_tokens: (f64, f64),
+    /// Their answers.
+    pub(crate) output_tokens: (f64, f64),
+    /// Milliseconds.
+    pub(crate) reported: Vec<(Metric, Statistic, f64)>,
+    /// Output tokens per second.
+    pub(crate) output_tokens_per_s: Option<f64>,
+}
+
+/// How requests of a load come.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Arrivals {
+    /// This many at any time: each is followed by the next when it ends.
+    Closed(u32),
+    /// At random, on average so many each second.
+    Open(f64),
+}
+
+/// A made up request of a load.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct MadeUp {
+    pub(crate) arrival_ns: u64,
+    pub(crate) prompt_tokens: u32,
+    pub(crate) output_tokens: u32,
+    /// Of a closed loop: who sends it, after its last answer.
+    pub(crate) sender: Option<u32>,
+}
+
+/// More requests of a load than these say the same.
+const MAX_REQUESTS: u32 = 2_000;
+/// Larger files are no reports of a few loads.
+const MAX_BYTES: u64 = 256 << 20;
+
+impl Point {
+    /// The mean of a metric as reported, in nanoseconds; its median if that is all.
+    pub(crate) fn mean_ns(&self, metric: Metric) -> Option<f64> {
+        let of = |statistic| self.reported.iter().find(|each| each.0 == metric && each.1 == statistic);
+        of(Statistic::Mean).or_else(|| of(Statistic::P50)).map(|(.., ms)| ms * 1e6)
+    }
+
+    /// Requests like those of the load, in order of arrival; the same ones each time.
+    pub(crate) fn requests(&self) -> Vec<MadeUp> {
+        let mut lengths = Stream::new(1, "aggregate.lengths");
+        let mut gaps = Stream::new(1, "aggregate.arrivals");
+        let mut length = |(mean, deviation): (f64, f64)| -> u32 {
+            // Uniform with that mean and deviation.
+            let drawn = mean + deviation * 3f64.sqrt() * (2.0 * lengths.unit() - 1.0);
+            drawn.round().clamp(1.0, 1e7) as u32
+        };
+        let mut at_ns = 0.0;
+        let made = |index: u32| {
+            let (arrival_ns, sender) = match self.arrivals {
+                // Those of the first round come together.
+                Arrivals::Closed(senders) => (u64::from(index / senders), Some(index % senders)),
+                Arrivals::Open(per_s) => {
+                    at_ns += gaps.exponential() / per_s * 1e9;
+                    (at_ns as u64, None)
+                }
+            };
+            let prompt_tokens = length(self.prompt_tokens);
+            MadeUp { arrival_ns, prompt_tokens, output_tokens: length(self.output_tokens), sender }
+        };
+        (0..self.requests.min(MAX_REQUESTS)).map(made).collect()
+    }
+}
+
+/// Reads the loads of a report; none if the file is something else.
+///
+/// # Errors
+/// When it is a report that lacks what a simulation needs.
+pub(crate) fn read(path: &Path) -> Result<Option<Vec<Point>>, FitError> {
+    if path.is_dir() || !vcr_input::is_regular(path) {
+        return Ok(None);
+    }
+    let unreadable = |source| FitError::Read { path: path.to_owned(), source };
+    if std::fs::metadata(path).map_err(unreadable)?.len() > MAX_BYTES {
+        return Ok(None);
+    }
+    let bytes = vcr_input::read_bytes(path, MAX_BYTES).map_err(unreadable)?;
+    if bytes.iter().find(|byte| !byte.is_ascii_whitespace()) != Some(&b'{') {
+        return Ok(None);
+    }
+    let Ok(report) = serde_json::from_slice::<Value>(&bytes) else { return Ok(None) };
+    let points = match () {
+        () if report.get("mean_ttft_ms").is_some() && report.get("completed").is_some() => vec![vllm_bench(&report)],
+        () if aiperf_metrics(&report).is_some() => vec![aiperf(&report)],
+        () => match guidellm(&report) {
+            Some(points) => points,
+            None => return Ok(None),
+        },
+    };
+    let name = path.display().to_string();
+    let checked = |(index, point): (usize, Result<Point, String>)| {
+        let point = point.and_then(check);
+        point.map_err(|what| FitError::data(&name, format!("load {} of the report: {what}", index + 1)))
+    };
+    points.into_iter().enumerate().map(checked).collect::<Result<_, _>>().map(Some)
+}
+
+fn check(point: Point) -> Result<Point, String> {
+    let needs = |what: &str| Err(format!("{what}; give a report with it, or a table of requests"));
+    if point.requests == 0 {
+        return needs("no request was answered: expected at least 1");
+    }
+    if !(point.prompt_tokens.0 >= 1.0 && point.output_tokens.0 >= 1.0) {
+        return needs("the lengths of prompts and answers are missing: expected means of at least 1 token");
+    }
+    let is_time = |ms: f64| ms.is_finite() && ms > 0.0;
+    if !point.reported.iter().any(|(.., ms)| is_time(*ms)) {
+        return needs("times are missing: expected TTFT and time per output token");
+    }
+    if let Some((metric, statistic, ms)) = point.reported.iter().find(|(.., ms)| !is_time(*ms)) {
+        return Err(format!("invalid {} {} of {ms} ms: expected a positive time", metric.name(), statistic.name()));
+    }
+    match point.arrivals {
+        Arrivals::Closed(0) => needs("the concurrency is 0: expected at least 1"),
+        Arrivals::Open(per_s) if !(per_s.is_finite() && per_s > 0.0) => {
+            needs("neither concurrency nor rate is known: expected one of them")
+        }
+        _ => Ok(point),
+    }
+}
+
+fn number(value: &Value, keys: &[&str]) -> Option<f64> {
+    let found = keys.iter().try_fold(value, |value, key| value.get(key))?;
+    found.as_f64().or_else(|| found.as_str()?.trim().parse().ok())
+}
+
+fn count(number: Option<f64>) -> u32 {
+    number.filter(|number| (0.0..4e9).contains(number)).map_or(0, |number| number.round() as u32)
+}
+
+/// A closed loop if there is a limit of requests at once, else an open one. A limit at
+/// which a rate never arrives does not limit.
+fn arrivals(concurrency: Option<f64>, rate: Option<f64>) -> Arrivals {
+    match (concurrency.filter(|n| n.is_finite()), rate.filter(|rate| rate.is_finite() && *rate > 0.0)) {
+        (_, Some(rate)) => Arrivals::Open(rate),
+        (Some(concurrency), None) => Arrivals::Closed(count(Some(concurrency))),
+        (None, None) => Arrivals::Open(f64::NAN),
+    }
+}
+
+fn named(arrivals: Arrivals) -> String {
+    match arrivals {
+        Arrivals::Closed(concurrency) => format!("concurrency {concurrency}"),
+        Arrivals::Open(per_s) => format!("rate {per_s}/s"),
+    }
+}
+
+/// A result file of `vllm bench serve`.
+fn vllm_bench(report: &Value) -> Result<Point, String> {
+    let completed = count(number(report, &["completed"]));
+    let rate = number(report, &["request_rate"]);
+    let limit = number(report, &["max_concurrency"]);
+    // Without rate and limit all are sent at once.
+    let all_at_once = rate.is_none_or(f64::is_infinite).then_some(f64::from(completed));
+    let arrivals = arrivals(limit.or(all_at_once), rate);
+    let mut reported = Vec::new();
+    for (metric, name) in [(Metric::Ttft, "ttft"), (Metric::Itl, "tpot"), (Metric::E2e, "e2el")] {
+        let statistics =
+            [(Statistic::Mean, "mean"), (Statistic::P50, "median"), (Statistic::P90, "p90"), (Statistic::P99, "p99")];
+        for (statistic, prefix) in statistics {
+            let ms = number(report, &[&format!("{prefix}_{name}_ms")]);
+            reported.extend(ms.map(|ms| (metric, statistic, ms)));
+        }
+    }
+    let mean = |key: &str| number(report, &[key]).map_or(0.0, |sum| sum / f64::from(completed.max(1)));
+    Ok(Point {
+        name: named(arrivals),
+        arrivals,
+        requests: completed,
+        prompt_tokens: (mean("total_input_tokens"), 0.0),
+        output_tokens: (mean("total_output_tokens"), 0.0),
+        reported,
+        output_tokens_per_s: number(report, &["output_throughput"]),
+    })
+}
+
+/// Where aiperf's metrics are: at the top, or under `records`.
+fn aiperf_metrics(report: &Value) -> Option<&Value> {
+    [Some(report), report.get("records")]
+        .into_iter()
+        .flatten()
+        .find(|value| value.get("time_to_first_token").is_some_and(|metric| metric.get("avg").is_some()))
+}
+
+/// `profile_export_aiperf.json`.
+fn aiperf(report: &Value) -> Result<Point, String> {
+    let metrics = aiperf_metrics(report).unwrap_or(report);
+    let mut reported = Vec::new();
+    let names =
+        [(Metric::Ttft, "time_to_first_token"), (Metric::Itl, "inter_token_latency"), (Metric::E2e, "request_latency")];
+    for (metric, name) in names {
+        let unit = metrics.get(name).and_then(|metric| metric.get("unit")).and_then(Value::as_str);
+        let ms_per_unit = match unit.unwrap_or("ms") {
+            "ms" | "milliseconds" => 1.0,
+            "s" | "sec" | "seconds" => 1e3,
+            "us" | "microseconds" => 1e-3,
+            "ns" | "nanoseconds" => 1e-6,
+            unit => return Err(format!("invalid unit `{unit}` of `{name}`: expected ns, us, ms or s")),
+        };
+        let statistics =
+            [(Statistic::Mean, "avg"), (Statistic::P50, "p50"), (Statistic::P90, "p90"), (Statistic::P99, "p99")];
+        for (statistic, key) in statistics {
+            reported.extend(number(metrics, &[name, key]).map(|time| (metric, statistic, time * ms_per_unit)));
+        }
+    }
+    let load = |key: &str| {
+        let places = [&["input_config", "loadgen", key][..], &["input_config", key], &["loadgen", key]];
+        places.into_iter().find_map(|place| number(report, place))
+    };
+    let arrivals = arrivals(load("concurrency"), load("request_rate"));
+    let tokens =
+        |key: &str| (number(metrics, &[key, "avg"]).unwrap_or(0.0), number(metrics, &[key, "std"]).unwrap_or(0.0));
+    Ok(Point {
+        name: named(arrivals),
+        arrivals,
+        requests: count(number(metrics, &["request_count", "avg"]).or_else(|| load("request_count"))),
+        prompt_tokens: tokens("input_sequence_length"),
+        output_tokens: tokens("output_sequence_length"),
+        reported,
+        output_tokens_per_s: number(metrics, &["output_token_throughput", "avg"]),
+    })
+}
+
+/// A report of guidellm without its requests; none if it is no report, or has them.
+fn guidellm(report: &Value) -> Option<Vec<Result<Point, String>>> {
+    let benchmarks = report.get("benchmarks")?.as_array().filter(|benchmarks| !benchmarks.is_empty())?;
+    let is_listed = |benchmark: &Value| {
+        let listed = benchmark.get("requests").and_then(|requests| requests.get("successful"));
+        listed.and_then(Value::as_array).is_some_and(|requests| !requests.is_empty())
+    };
+    let is_report = |benchmark: &Value| benchmark.get("metrics").is_some();
+    if benchmarks.iter().any(is_listed) || !benchmarks.iter().all(is_report) {
+        return None;
+    }
+    Some(benchmarks.iter().map(guidellm_load).collect())
+}
+
+fn guidellm_load(benchmark: &Value) -> Result<Point, String> {
+    let of = |name: &str, key: &[&str]| number(benchmark, &[&["metrics", name, "successful"][..], key].concat());
+    let mut reported = Vec::new();
+    let names = [
+        (Metric::Ttft, "time_to_first_token_ms", 1.0),
+        (Metric::Itl, "inter_token_latency_ms", 1.0),
+        (Metric::E2e, "request_latency", 1e3),
+    ];
+    for (metric, name, ms_per_unit) in names {
+        let statistics = [
+            (Statistic::Mean, &["mean"][..]),
+            (Statistic::P50, &["median"]),
+            (Statistic::P90, &["percentiles", "p90"]),
+            (Statistic::P99, &["percentiles", "p99"]),
+        ];
+        for (statistic, key) in statistics {
+            reported.extend(of(name, key).map(|time| (metric, statistic, time * ms_per_unit)));
+        }
+    }
+    let strategies = [&["config", "strategy"][..], &["args", "strategy"], &["scheduler", "strategy"]];
+    let strategy = strategies.iter().find_map(|keys| keys.iter().try_fold(benchmark, |value, key| value.get(key)));
+    let told = |key: &str| strategy.and_then(|strategy| number(strategy, &[key]));
+    let kind = strategy.and_then(|strategy| strategy.get("type_")).and_then(Value::as_str).unwrap_or_default();
+    let arrivals = match kind {
+        "synchronous" => Arrivals::Closed(1),
+        "concurrent" => arrivals(told("streams"), None),
+        "throughput" => arrivals(told("max_concurrency").or_else(|| of("request_concurrency", &["mean"])), None),
+        _ => arrivals(None, told("rate")),
+    };
+    let tokens = |name: &str| (of(name, &["mean"]).unwrap_or(0.0), of(name, &["std_dev"]).unwrap_or(0.0));
+    let requests = of("prompt_token_count", &["count"]).or_else(|| of("prompt_token_count", &["total_count"]));
+    Ok(Point {
+        name: named(arrivals),
+        arrivals,
+        requests: count(requests.or_else(|| number(benchmark, &["metrics", "request_totals", "successful"]))),
+        prompt_tokens: tokens("prompt_token_count"),
+        output_tokens: tokens("output_token_count"),
+        reported,
+        output_tokens_per_s: of("output_tokens_per_second", &["mean"]),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn points(report: &Value) -> Result<Option<Vec<Point>>, String> {
+        let file = tempfile::NamedTempFile::new().expect("a file");
+        std::fs::write(file.path(), report.to_string()).expect("it is written");
+        let name = file.path().display().to_string();
+        read(file.path()).map_err(|error| error.to_string().replace(&name, "FILE"))
+    }
+
+    fn one(report: &Value) -> Point {
+        points(report).expect("it is right").expect("it is a report").remove(0)
+    }
+
+    fn bench() -> Value {
+        json!({"completed": 200, "num_prompts": 200, "request_rate": "inf", "max_concurrency": 16,
+            "total_input_tokens": 204_800, "total_output_tokens": 25_600, "output_throughput": 900.5,
+            "mean_ttft_ms": 80.0, "median_ttft_ms": 70.5, "p99_ttft_ms": 300.0, "mean_tpot_ms": 11.5,
+            "mean_itl_ms": 11.4})
+    }
+
+    #[test]
+    fn results_of_vllm_bench_are_loads() {
+        let point = one(&bench());
+        assert_eq!((point.name.as_str(), point.arrivals), ("concurrency 16", Arrivals::Closed(16)));
+        assert_eq!((point.prompt_tokens.0, point.output_tokens.0, point.requests), (1024.0, 128.0, 200));
+        assert_eq!((point.mean_ns(Metric::Ttft), point.mean_ns(Metric::Itl)), (Some(80e6), Some(11.5e6)));
+        assert_eq!(point.reported.len(), 4);
+        let mut report = bench();
+        (report["request_rate"], report["max_concurrency"]) = (json!(4.5), Value::Null);
+        assert_eq!(one(&report).arrivals, Arrivals::Open(4.5));
+        report["request_rate"] = json!("inf");
+        assert_eq!(one(&report).arrivals, Arrivals::Closed(200), "all come at once");
+    }
+
+    #[test]
+    fn exports_of_aiperf_are_loads() {
+        let times = |avg: f64| json!({"unit": "ms", "avg": avg, "p50": avg, "p99": avg * 2.0});
+        let metrics = json!({"time_to_first_token": times(50.0), "inter_token_latency": times(9.0),
+            "request_latency": {"unit": "sec", "avg": 1.2}, "request_count": {"unit": "requests", "avg": 64},
+            "input_sequence_length": {"avg": 550.0, "std": 12.0}, "output_sequence_length": {"avg": 128.0}});
+        let mut report = metrics.clone();
+        report["input_config"] = json!({"loadgen": {"concurrency": 8}});
+        let point = one(&report);
+        assert_eq!((point.arrivals, point.requests, point.prompt_tokens), (Arrivals::Closed(8), 64, (550.0, 12.0)));
+        assert_eq!(point.mean_ns(Metric::E2e), Some(1.2e9));
+        let nested = json!({"records": metrics, "input_config": {"loadgen": {"request_rate": 2.5}}});
+        assert_eq!(one(&nested).arrivals, Arrivals::Open(2.5));
+        report["request_latency"]["unit"] = json!("fortnights");
+        assert!(points(&report).expect_err("the unit").contains("invalid unit `fortnights`"));
+    }
+
+    #[test]
+    fn reports_of_guidellm_without_requests_are_loads() {
+        let spread = |mean: f64| {
+            json!({"successful": {"mean": mean, "median": mean, "std_dev": 1.0, "count": 30,
+            "percentiles": {"p90": mean, "p99": mean}}})
+        };
+        let benchmark = |strategy: Value| {
+            json!({"config": {"strategy": strategy}, "requests": {"successful": []},
+            "metrics": {"time_to_first_token_ms": spread(40.0), "inter_token_latency_ms": spread(8.0),
+                "request_latency": spread(1.5), "prompt_token_count": spread(256.0),
+                "output_token_count": spread(64.0), "request_totals": {"successful": 30}}})
+        };
+        let report = json!({"benchmarks": [benchmark(json!({"type_": "concurrent", "streams": 4})),
+            benchmark(json!({"type_": "poisson", "rate": 3.0})), benchmark(json!({"type_": "synchronous"}))]});
+        let found = points(&report).expect("it is right").expect("it is a report");
+        let names: Vec<&str> = found.iter().map(|point| point.name.as_str()).collect();
+        assert_eq!(names, ["concurrency 4", "rate 3/s", "concurrency 1"]);
+        assert_eq!((found[0].mean_ns(Metric::E2e), found[0].requests), (Some(1.5e9), 30));
+        let mut listed = report.clone();
+        listed["benchmarks"][0]["requests"]["successful"] = json!([{"request_id": "a"}]);
+        assert_eq!(points(&listed), Ok(None), "its requests are read instead");
+    }
+
+    #[test]
+    fn reports_without_what_a_simulation_needs_are_refused() {
+        let with = |key: &str, value: Value| {
+            let mut report = bench();
+            report[key] = value;
+            points(&report).expect_err("it is refused")
+        };
+        assert!(with("completed", json!(0)).contains("FILE: load 1 of the report: no request was answered"));
+        assert!(with("total_input_tokens", json!(0)).contains("the lengths of prompts and answers are missing"));
+        assert!(with("mean_ttft_ms", json!(-3)).contains("invalid ttft mean of -3 ms"));
+        assert!(with("max_concurrency", json!(0)).contains("the concurrency is 0"));
+        assert_eq!(points(&json!({"some": "thing"})), Ok(None));
+    }
+
+    #[test]
+    fn made_up_requests_are_like_those_of_the_load() {
+        let point = Point { prompt_tokens: (1000.0, 100.0), arrivals: Arrivals::Open(10.0), ..one(&bench()) };
+        let requests = point.requests();
+        assert_eq!((requests.len(), &requests), (200, &point.requests()));
+        let mean = requests.iter().map(|each| f64::from(each.prompt_tokens)).sum::<f64>() / 200.0;
+        assert!((mean - 1000.0).abs() < 25.0, "{mean}");
+        let seconds = requests[199].arrival_ns as f64 / 1e9;
+        assert!((14.0..27.0).contains(&seconds), "{seconds}");
+        let closed = one(&bench()).requests();
+        assert_eq!((closed[17].sender, closed[17].arrival_ns), (Some(1), 1));
+    }
+}

@@ -1,0 +1,177 @@
+//! Steps of a capture that `vcr record` made: tokens that passed in one message are those
+//! of one step.
+//!
+//! The message of a step passes when it is done, so the time from one message to the next
+//! is the duration of a step, if some answer got a token in both: then the engine did not
+//! pause. What was in the step follows from who got tokens, and from their prompts. Steps
+//! with parts of a prompt, and those around a preemption, are left out, since nobody got a
+//! token for that work.
+
+use std::collections::BTreeMap;
+
+use vcr_fitted::StepWork;
+
+use crate::recorded::{RecordedStep, RecordedSteps};
+use crate::steplog::pairs;
+
+/// A request's outputs with one token each.
+#[derive(Clone, Debug)]
+pub(crate) struct Emitter {
+    /// The engine.
+    pub(crate) rank: u32,
+    pub(crate) prompt_tokens: u32,
+    pub(crate) cached_tokens: u32,
+    /// When the engine admitted it.
+    pub(crate) admitted_ns: Option<u64>,
+    /// When its tokens came.
+    pub(crate) token_ns: Vec<u64>,
+    pub(crate) was_preempted: bool,
+}
+
+/// A message's tokens.
+#[derive(Default)]
+struct Message {
+    work: StepWork,
+    /// Whether an answer got its last token before this one in the message before.
+    follows: bool,
+    /// Whether work is missing, or does not belong here.
+    is_partial: bool,
+}
+
+/// The steps of all engines.
+pub(crate) fn steps(emitters: &[Emitter], max_num_batched_tokens: u64, is_async: bool) -> RecordedSteps {
+    let mut engines: BTreeMap<u32, BTreeMap<u64, Message>> = BTreeMap::new();
+    for emitter in emitters {
+        let messages = engines.entry(emitter.rank).or_default();
+        for token_ns in &emitter.token_ns {
+            messages.entry(*token_ns).or_default();
+        }
+    }
+    for (rank, messages) in &mut engines {
+        let times: Vec<u64> = messages.keys().copied().collect();
+        for emitter in emitters.iter().filter(|emitter| emitter.rank == *rank) {
+            emit(emitter, &times, messages, is_async);
+        }
+        mark_full(&times, messages, max_num_batched_tokens);
+    }
+    let recorded = |messages: BTreeMap<u64, Message>| {
+        let mut last_ns = 0;
+        let of = |(end_ns, message): (u64, Message)| {
+            let start_ns = std::mem::replace(&mut last_ns, end_ns);
+            RecordedStep {
+                start_ns: if message.follows { start_ns } else { end_ns },
+                end_ns,
+                work: message.work,
+                follows: message.follows,
+                is_compared: message.follows && !message.is_partial,
+            }
+        };
+        messages.into_iter().map(of).collect()
+    };
+    engines.into_values().map(recorded).collect()
+}
+
+/// Enters a request's work into the messages of its engine.
+fn emit(emitter: &Emitter, times: &[u64], messages: &mut BTreeMap<u64, Message>, is_async: bool) {
+    let place = |ns: u64| times.partition_point(|time_ns| *time_ns < ns);
+    let mut mark = |from: usize, to: usize| {
+        for ns in &times[from..to] {
+            messages.entry(*ns).or_default().is_partial = true;
+        }
+    };
+    let Some(&first_ns) = emitter.token_ns.first() else { return };
+    let first = place(first_ns);
+    // Admitted before the step before the last: parts of the prompt were computed earlier.
+    // Under async scheduling a step is decided while the one before computes.
+    let admitted = emitter.admitted_ns.map_or(first, |ns| times.partition_point(|time_ns| *time_ns <= ns));
+    if admitted + usize::from(is_async) < first {
+        mark(admitted, first + 1);
+    }
+    if emitter.was_preempted {
+        let last = emitter.token_ns.last().map_or(first, |ns| place(*ns));
+        mark(first, last + 1);
+    }
+    let rest = u64::from(emitter.prompt_tokens - emitter.cached_tokens.min(emitter.prompt_tokens - 1));
+    let mut before: Option<usize> = None;
+    for (index, token_ns) in emitter.token_ns.iter().enumerate() {
+        let at = place(*token_ns);
+        // A token missed: nobody knows what came between.
+        let is_missed = before.is_some_and(|before| at > before + 1);
+        let message = messages.entry(*token_ns).or_default();
+        message.work.sampled_requests += 1;
+        if index == 0 {
+            message.work.prefill_requests += 1;
+            message.work.prefill_tokens += rest;
+            let cached = u64::from(emitter.prompt_tokens) - rest;
+            message.work.prefill_context_tokens += cached;
+            message.work.prefill_attention_pairs += pairs(rest, cached);
+        } else {
+            message.work.decode_tokens += 1;
+            message.work.decode_context_tokens += u64::from(emitter.prompt_tokens) + index as u64 - 1;
+            message.follows |= !is_missed;
+        }
+        if let Some(before) = before.filter(|_| is_missed) {
+            for ns in &times[before + 1..=at] {
+                messages.entry(*ns).or_default().is_partial = true;
+            }
+        }
+        before = Some(at);
+    }
+}
+
+/// More tokens than a step may have were computed in several; so was, perhaps, what came
+/// just before.
+fn mark_full(times: &[u64], messages: &mut BTreeMap<u64, Message>, max_num_batched_tokens: u64) {
+    for (index, ns) in times.iter().enumerate() {
+        let work = &messages[ns].work;
+        if work.prefill_tokens + work.decode_tokens > max_num_batched_tokens {
+            for ns in &times[index.saturating_sub(1)..=index] {
+                messages.entry(*ns).or_default().is_partial = true;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn emitter(prompt_tokens: u32, admitted_ns: u64, token_ns: &[u64]) -> Emitter {
+        Emitter {
+            rank: 0,
+            prompt_tokens,
+            cached_tokens: 0,
+            admitted_ns: Some(admitted_ns),
+            token_ns: token_ns.to_vec(),
+            was_preempted: false,
+        }
+    }
+
+    #[test]
+    fn tokens_of_one_message_are_a_step() {
+        let emitters = [emitter(100, 1, &[50, 60, 72, 90]), emitter(30, 61, &[72, 90])];
+        let steps = steps(&emitters, 2048, false).remove(0);
+        let told: Vec<_> = steps.iter().map(|s| (s.start_ns, s.end_ns, s.is_compared)).collect();
+        assert_eq!(told, [(50, 50, false), (50, 60, true), (60, 72, true), (72, 90, true)]);
+        let mixed = steps[2].work;
+        assert_eq!((mixed.prefill_tokens, mixed.decode_tokens, mixed.decode_context_tokens), (30, 1, 101));
+        assert_eq!(steps[3].work.decode_context_tokens, 102 + 30);
+    }
+
+    #[test]
+    fn unseen_work_is_not_compared() {
+        let compared = |emitters: &[Emitter], budget: u64| -> Vec<bool> {
+            steps(emitters, budget, false).remove(0).iter().map(|step| step.is_compared).collect()
+        };
+        let decoding = emitter(10, 1, &[50, 60, 72, 90, 99]);
+        let chunked = emitter(30, 55, &[72, 90]);
+        assert_eq!(compared(&[decoding, chunked], 2048), [false, false, false, true, true]);
+        let decoding = emitter(10, 1, &[50, 60, 72, 90, 99]);
+        assert_eq!(compared(&[decoding, emitter(30, 61, &[72])], 20), [false, false, false, true, true]);
+        // Nothing at 60 and 72 for the second one.
+        let both = [emitter(10, 1, &[50, 60, 72, 90, 99]), emitter(9, 1, &[50, 90, 99])];
+        assert_eq!(compared(&both, 2048), [false, false, false, false, true]);
+        let preempted = Emitter { was_preempted: true, ..emitter(10, 1, &[50, 60, 72]) };
+        assert_eq!(compared(&[preempted], 2048), [false; 3]);
+    }
+}
