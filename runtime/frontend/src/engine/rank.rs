@@ -11,9 +11,9 @@ use vcr_wire::{
     UtilityCall, Value, monotonic_ns,
 };
 
+use super::EngineError;
 use super::collector::Collector;
 use super::observer::{EngineObserver, RequestObserver};
-use super::EngineError;
 
 /// An event of an engine, on its way to the server's threads.
 pub(super) enum Event {

@@ -43,8 +43,7 @@ pub(crate) struct Repetition {
 }
 
 /// Parameters that all requests for text share.
-#[derive(Clone, Debug, Default, Deserialize)]
-#[serde(default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Sampling {
     pub(crate) frequency_penalty: Option<f32>,
     pub(crate) presence_penalty: Option<f32>,
@@ -61,8 +60,7 @@ pub(crate) struct Sampling {
     pub(crate) stop_token_ids: Option<Vec<u32>>,
     pub(crate) include_stop_str_in_output: bool,
     pub(crate) ignore_eos: bool,
-    #[serde(deserialize_with = "crate::api::null_is_true")]
-    pub(crate) skip_special_tokens: Option<bool>,
+    pub(crate) skip_special_tokens: bool,
     pub(crate) logit_bias: Option<BTreeMap<String, f32>>,
     pub(crate) allowed_token_ids: Option<Vec<u32>>,
     pub(crate) bad_words: Option<Vec<String>>,
@@ -139,7 +137,7 @@ impl Sampling {
         let text = TextSettings {
             stop,
             include_stop: self.include_stop_str_in_output,
-            skip_special: self.skip_special_tokens.unwrap_or(true),
+            skip_special: self.skip_special_tokens,
             min_tokens,
             eos_token,
         };
