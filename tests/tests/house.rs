@@ -78,18 +78,7 @@ const MAY_DEPEND_ON: &[(&str, &[&str])] = &[
         &["vcr-block-hash", "vcr-core", "vcr-input", "vcr-random", "vcr-replay", "vcr-trace", "vcr-units", "vcr-wire"],
     ),
     ("vcr-control", &["vcr-live"]),
-    (
-        "vcr-frontend",
-        &[
-            "vcr-core",
-            "vcr-finish-reason",
-            "vcr-live",
-            "vcr-random",
-            "vcr-text",
-            "vcr-units",
-            "vcr-wire",
-        ],
-    ),
+    ("vcr-frontend", &["vcr-core", "vcr-finish-reason", "vcr-live", "vcr-random", "vcr-text", "vcr-units", "vcr-wire"]),
     ("vcr-record", &["vcr-output", "vcr-trace", "vcr-wire"]),
     (
         "vcr",

@@ -1,2 +1,4 @@
 //! The frontend of `vcr serve`: vLLM's OpenAI-compatible HTTP server, in the same
 //! process as the live engines.
+
+pub mod metrics;
