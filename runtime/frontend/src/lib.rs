@@ -3,12 +3,17 @@
 //!
 //! `engine/` sends requests to the engines and hands on their outputs; `generate/`
 //! makes sampling parameters of requests and text of outputs; `api/` has a module
-//! for each endpoint, `dialects/` translates other APIs; `server/` holds what they share, and serves connections.
+//! for each endpoint, `dialects/` translates other APIs; `server/` holds what they
+//! share, and serves connections; `http/`, `metrics/` and `faults/` are layers around
+//! all endpoints.
 
 mod api;
 pub mod dialects;
 pub mod engine;
+pub mod faults;
 mod generate;
+pub mod http;
+pub mod metrics;
 pub mod server;
 
 pub use api::router;
