@@ -7,11 +7,13 @@
 
 mod api;
 pub mod engine;
+mod english;
 mod generate;
 pub mod server;
 
 pub use api::router;
 pub use engine::{EngineClient, EngineError};
+pub use english::EnglishTokens;
 pub use server::error::ApiError;
 pub use server::model::Model;
 pub use server::{App, ServerOptions};
