@@ -31,7 +31,8 @@ fn page(text: &str) -> (BTreeMap<String, (String, String)>, Series) {
         } else if !line.starts_with('#') {
             let (name, value) = line.rsplit_once(' ').expect("a value");
             let (name, labels) = name.split_once('{').unwrap_or((name, "}"));
-            let mut labels: Vec<_> = labels.trim_end_matches('}').split("\",").map(|label| label.trim_end_matches('"')).collect();
+            let mut labels: Vec<_> =
+                labels.trim_end_matches('}').split("\",").map(|label| label.trim_end_matches('"')).collect();
             labels.sort_unstable();
             series.insert(format!("{name}{{{}}}", labels.join(",")), value.parse().expect("a number"));
         }
@@ -74,8 +75,11 @@ fn answered(engine: &EngineRecorder, prompt_tokens: u64, generated_tokens: u64) 
     let mut record = RequestRecord::new(engine, 1.0, prompt_tokens, Some(generated_tokens));
     let event = |kind, timestamp| EngineCoreEvent { kind, timestamp };
     let events = [event(EventType::Queued, 1.0), event(EventType::Scheduled, 1.0)];
-    let prefill =
-        PrefillStats { num_prompt_tokens: prompt_tokens, num_computed_tokens: prompt_tokens, ..PrefillStats::default() };
+    let prefill = PrefillStats {
+        num_prompt_tokens: prompt_tokens,
+        num_computed_tokens: prompt_tokens,
+        ..PrefillStats::default()
+    };
     for token in 0..generated_tokens {
         let mut iteration = Iteration::default();
         let now_s = 1.0 + token as f64 * 1e-4;

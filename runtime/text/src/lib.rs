@@ -1,2 +1,22 @@
 //! The text of a model: tokenizers, chat templates, incremental detokenization and
 //! drawn text.
+
+mod builtin;
+mod decode;
+mod english;
+mod error;
+mod files;
+mod folder;
+mod python;
+mod stop;
+mod template;
+mod tokenizer;
+
+pub use decode::Detokenizer;
+pub use english::{English, EnglishText};
+pub use error::{TemplateError, TemplateErrorKind, TextError};
+pub use folder::{GenerationConfig, ModelFolder};
+pub use minijinja::Value;
+pub use stop::{StopMatch, StopStrings};
+pub use template::{ChatTemplate, ContentFormat, TemplateRequest};
+pub use tokenizer::Tokenizer;

@@ -93,7 +93,8 @@ impl Translation {
     fn failures(&mut self, option: &str, rate: &Value, types: Option<&Value>) -> Result<(), String> {
         let invalid = || format!("invalid setting `failure-injection-rate`: expected 0 to 100, got {rate}");
         let percent = rate.as_f64().filter(|percent| (0.0..=100.0).contains(percent)).ok_or_else(invalid)?;
-        let named: Vec<&str> = types.and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_str).collect();
+        let named: Vec<&str> =
+            types.and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_str).collect();
         let types = if named.is_empty() { ALL_FAILURES } else { &named };
         if let Some(unknown) = types.iter().find(|kind| !ALL_FAILURES.contains(kind)) {
             return Err(format!("invalid failure type `{unknown}`: expected one of {}", ALL_FAILURES.join(", ")));
@@ -214,7 +215,10 @@ mod tests {
         for argument in arguments.iter().skip(1).step_by(2) {
             argument.parse::<crate::faults::ClientFault>().expect("it is a client fault");
         }
-        assert_eq!(translate(&json!({"failure-injection-rate": 0})).expect("it is valid").arguments, Vec::<String>::new());
+        assert_eq!(
+            translate(&json!({"failure-injection-rate": 0})).expect("it is valid").arguments,
+            Vec::<String>::new()
+        );
     }
 
     #[test]

@@ -6,7 +6,7 @@ use std::thread::JoinHandle;
 
 use vcr_core::PluginContext;
 use vcr_core::seed::derive;
-use vcr_wire::{Transport, Waiter, check_peer_address};
+use vcr_wire::{LocalLink, LocalSink, Transport, Waiter, check_peer_address};
 
 use crate::config::LiveConfig;
 use crate::egress::waves::Waves;
@@ -32,8 +32,23 @@ impl LiveEngines {
     /// When the address can never be that of a frontend, the router cannot be
     /// made, or the system has no more threads or descriptors.
     pub fn start(config: LiveConfig) -> Result<Self, LiveError> {
-        let config = Arc::new(config);
         check_peer_address(&config.identity.handshake_address)?;
+        Self::start_linked(config, None).map(|(engines, _)| engines)
+    }
+
+    /// Starts all engines of `config` behind a frontend of this process: `sink`
+    /// hears them, and the links, one for each engine, lead to them. The
+    /// handshake address means nothing then.
+    ///
+    /// # Errors
+    /// When the router cannot be made, or the system has no more threads or
+    /// descriptors.
+    pub fn start_local(config: LiveConfig, sink: &LocalSink) -> Result<(Self, Vec<LocalLink>), LiveError> {
+        Self::start_linked(config, Some(sink))
+    }
+
+    fn start_linked(config: LiveConfig, sink: Option<&LocalSink>) -> Result<(Self, Vec<LocalLink>), LiveError> {
+        let config = Arc::new(config);
         let make_transport = || {
             let mut transport = Transport::new();
             transport.max_frame_bytes = config.limits.max_frame_bytes;
@@ -62,11 +77,16 @@ impl LiveEngines {
         let handle = EnginesHandle { ranks: Arc::clone(&shared), ends };
         let waves = Arc::new(Waves::new(usize::from(num_ranks)));
         let mut engines = Self { threads: Vec::new(), handle };
+        let mut links = Vec::new();
         let mut transport = make_transport();
         for (index, waiter) in waiters.into_iter().enumerate() {
             if index > 0 && index % ENGINES_OF_A_CONTEXT == 0 {
                 transport = make_transport();
             }
+            let number = config.identity.first_rank + index as u16;
+            let local = sink
+                .map(|sink| LocalLink::new(number, waiter.waker(), config.limits.max_waiting_messages, sink.clone()));
+            links.extend(local.clone());
             let rank = Rank {
                 config: Arc::clone(&config),
                 transport: transport.clone(),
@@ -75,9 +95,9 @@ impl LiveEngines {
                 waves: Arc::clone(&waves),
                 dispatcher: dispatcher.clone(),
                 waiter,
+                local,
                 index,
             };
-            let number = config.identity.first_rank + index as u16;
             let all = engines.handle();
             let live = move || {
                 // A failed engine ends all of them, as the processes of a
@@ -98,7 +118,7 @@ impl LiveEngines {
                 }
             }
         }
-        Ok(engines)
+        Ok((engines, links))
     }
 
     /// The handle by which other threads observe and end them.

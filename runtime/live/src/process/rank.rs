@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 
 use vcr_core::seed::derive;
 use vcr_wire::{
-    EngineGreeting, EngineLink, EngineLinkConfig, EngineOutputs, Init, KvEventPublisher, LinkError, ReadyResponse,
-    Transport, Value, Waiter,
+    EngineGreeting, EngineLink, EngineLinkConfig, EngineOutputs, Init, KvEventPublisher, LinkError, LocalLink,
+    ReadyResponse, Transport, Value, Waiter,
 };
 
 use crate::config::{Identity, LiveConfig};
@@ -39,6 +39,8 @@ pub(crate) struct Rank {
     pub(crate) waves: Arc<Waves>,
     pub(crate) dispatcher: Option<Arc<Dispatcher>>,
     pub(crate) waiter: Waiter,
+    /// The link to a frontend in this process, if there is one.
+    pub(crate) local: Option<LocalLink>,
     pub(crate) index: usize,
 }
 
@@ -64,8 +66,16 @@ impl Rank {
         // Best effort: without it waits may end some fifty microseconds late.
         _ = rustix::thread::set_current_timer_slack(std::num::NonZeroU64::new(1));
         let result = self.serve_frontends();
+        // Whoever waits for an answer must hear that none comes.
+        self.close_local();
         self.state(EngineState::Stopped);
         result
+    }
+
+    fn close_local(&self) {
+        if let Some(link) = &self.local {
+            link.close();
+        }
     }
 
     fn serve_frontends(&mut self) -> Result<(), LiveError> {
@@ -115,6 +125,8 @@ impl Rank {
                 }
                 End::Crashed { restart_ns: None } => {
                     self.state(EngineState::Crashed);
+                    // In one process there is no connection that stays open.
+                    self.close_local();
                     while !self.is_stopped() {
                         std::thread::sleep(STOP_INTERVAL);
                     }
@@ -149,6 +161,13 @@ impl Rank {
 
     /// Finds a frontend; `None` after a shutdown.
     fn connect(&self, lasting: &mut Lasting) -> Result<Option<EngineLink>, LiveError> {
+        if let Some(link) = &self.local {
+            self.delay_start(lasting);
+            if self.is_stopped() {
+                return Ok(None);
+            }
+            return Ok(Some(link.serve(&self.ready_response(lasting.kv_events.as_ref()))));
+        }
         let identity = &self.config.identity;
         let config = EngineLinkConfig {
             local: identity.is_local,
@@ -179,15 +198,20 @@ impl Rank {
                 identity.num_ranks
             );
         }
-        let delay_ns = lasting.faults.start_delay_ns();
-        if delay_ns > 0 {
-            tracing::warn!(rank = self.number(), delay = ?Duration::from_nanos(delay_ns), "a fault slows the start");
-            self.pause(delay_ns);
-        }
+        self.delay_start(lasting);
         match greeting.ready(&self.ready_response(lasting.kv_events.as_ref())) {
             Ok(link) => Ok(Some(link)),
             Err(LinkError::Stopped) => Ok(None),
             Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Waits as long as a fault says.
+    fn delay_start(&self, lasting: &mut Lasting) {
+        let delay_ns = lasting.faults.start_delay_ns();
+        if delay_ns > 0 {
+            tracing::warn!(rank = self.number(), delay = ?Duration::from_nanos(delay_ns), "a fault slows the start");
+            self.pause(delay_ns);
         }
     }
 

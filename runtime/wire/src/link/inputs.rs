@@ -6,6 +6,7 @@ use std::time::Duration;
 use zmq::Socket;
 
 use super::error::LinkError;
+use super::local::LocalLink;
 use super::transport::{Deadline, Transport, try_receive};
 use crate::codec::error::DecodeError;
 use crate::request::{EngineCoreRequest, Request};
@@ -77,7 +78,9 @@ impl Inlet {
 
 /// The receiving half of an engine's link.
 pub struct EngineInputs {
-    transport: Transport,
+    /// Of the sockets; a frontend in this process has none.
+    transport: Option<Transport>,
+    local: Option<LocalLink>,
     clients: Vec<Client>,
     coordinator: Option<Inlet>,
     /// The client that is asked first, so that none starves another.
@@ -123,9 +126,14 @@ impl Watch {
 
 impl Drop for EngineInputs {
     fn drop(&mut self) {
+        if let Some(link) = &self.local {
+            link.close();
+        }
         for client in &self.clients {
             // A connection may still end while what was sent on it is delivered.
-            _ = self.transport.end_monitor(&client.socket.socket);
+            if let Some(transport) = &self.transport {
+                _ = transport.end_monitor(&client.socket.socket);
+            }
         }
     }
 }
@@ -147,7 +155,17 @@ impl EngineInputs {
         let client = |(socket, monitor)| Ok(Client { socket: Inlet::new(socket)?, watch: Watch::new(monitor)? });
         let clients = sockets.into_iter().map(client).collect::<Result<_, _>>()?;
         let coordinator = coordinator.map(Inlet::new).transpose()?;
-        Ok(Self { transport, clients, coordinator, first: 0, evidence: None })
+        Ok(Self { transport: Some(transport), local: None, clients, coordinator, first: 0, evidence: None })
+    }
+
+    /// Of a frontend in this process.
+    pub(super) fn local(link: LocalLink) -> Self {
+        Self { transport: None, local: Some(link), clients: Vec::new(), coordinator: None, first: 0, evidence: None }
+    }
+
+    /// Whether something waits that no descriptor shows.
+    pub(super) fn has_waiting(&self) -> bool {
+        self.local.as_ref().is_some_and(LocalLink::has_requests)
     }
 
     /// From which versions the frontend may be, by what it has sent; `None` before
@@ -193,7 +211,7 @@ impl EngineInputs {
     /// The number of API servers.
     #[must_use]
     pub fn clients(&self) -> usize {
-        self.clients.len()
+        self.clients.len() + usize::from(self.local.is_some())
     }
 
     /// The end of a connection, if one had come to an end when a [`Waiter`]
@@ -222,6 +240,10 @@ impl EngineInputs {
     ///
     /// [`Waiter`]: super::Waiter
     pub fn try_receive_message(&mut self) -> Result<Option<Received>, LinkError> {
+        if let Some(link) = &self.local {
+            let received = |request| Received::Request { source: Source::Client(0), request, aux: Vec::new() };
+            return Ok(link.take().map(received));
+        }
         if let Some(coordinator) = &mut self.coordinator {
             while let Some(frames) = coordinator.try_receive()? {
                 // Said again whenever an engine joins.

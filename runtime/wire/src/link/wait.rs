@@ -112,7 +112,7 @@ impl Waiter {
     ) -> Result<bool, LinkError> {
         // What has been taken from the system, but not from the library, does
         // not show on any descriptor.
-        let is_left = inputs.inlets(messages).any(|inlet| inlet.may_have_message);
+        let is_left = inputs.inlets(messages).any(|inlet| inlet.may_have_message) || (messages && inputs.has_waiting());
         let now_ns = monotonic_ns();
         let is_over = is_left || until_ns.is_some_and(|until_ns| until_ns <= now_ns);
         if is_over && now_ns < self.looked_ns.get() + LOOK_INTERVAL_NS {

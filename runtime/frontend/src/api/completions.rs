@@ -1,0 +1,351 @@
+//! `POST /v1/completions`.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::State;
+use axum::http::HeaderMap;
+use axum::response::{IntoResponse, Response};
+use serde::Serialize;
+use serde_json::Value;
+
+use super::logprobs::{CompletionLogprobs, prompt_logprobs};
+use super::prompt::{Prompt, Tokenized};
+use super::request::{Body, StreamOptions, request_id, submit, text_request};
+use super::run::{Answer, failure, gather, stop_reason};
+use super::sse::{self, Events, Source};
+use super::usage::Usage;
+use crate::generate::{Merged, Piece};
+use crate::server::error::ApiError;
+use crate::server::{App, Counted, unix_s};
+
+text_request! {
+    /// The body of a request.
+    CompletionRequest {
+        prompt: Prompt,
+        #[serde(default, deserialize_with = "super::request::or_default")]
+        echo: bool,
+        logprobs: Option<i32>,
+        max_tokens: Option<u32>,
+        suffix: Option<String>,
+        prompt_embeds: Option<Value>,
+        #[serde(default = "super::request::yes")]
+        add_special_tokens: bool,
+    }
+}
+
+/// Tokens of an output unless a request says how many.
+const DEFAULT_MAX_TOKENS: u32 = 16;
+
+impl CompletionRequest {
+    fn check(&self) -> Result<(), ApiError> {
+        self.check_shared()?;
+        if self.max_tokens == Some(0) && !self.echo {
+            return Err(ApiError::invalid_param("max_tokens", "max_tokens=0 is only supported when echo=true."));
+        }
+        if self.suffix.is_some() {
+            return Err(ApiError::invalid_param("suffix", "suffix is not supported."));
+        }
+        if self.prompt_embeds.is_some() {
+            return Err(ApiError::invalid_param("prompt_embeds", "prompt_embeds is not supported."));
+        }
+        if self.logprobs.is_some_and(|logprobs| logprobs < -1) {
+            return Err(ApiError::invalid_param("logprobs", "`logprobs` must be a non-negative value or -1."));
+        }
+        Ok(())
+    }
+}
+
+/// What the answers look like.
+struct Form {
+    id: String,
+    created: u64,
+    model: String,
+    /// The prompts, and how many answers each of them has.
+    prompts: Vec<Tokenized>,
+    n: usize,
+    echo: bool,
+    /// Only the prompt is wanted: the token that engines make is hidden.
+    is_prompt_only: bool,
+    has_logprobs: bool,
+    has_prompt_logprobs: bool,
+    returns_token_ids: bool,
+    tokens_as_ids: bool,
+    prompt_details: bool,
+}
+
+/// Answers text completions.
+pub(super) async fn completions(
+    State(app): State<Arc<App>>,
+    headers: HeaderMap,
+    body: Body<CompletionRequest>,
+) -> Result<Response, ApiError> {
+    let Json(mut request) = body?;
+    let counted = app.count();
+    let (model, adapter) = app.model.resolve(request.model.as_deref())?;
+    request.check()?;
+    let id = request_id(&app, &headers, "cmpl", request.request_id.as_deref());
+    let place = request.placement(&headers, adapter)?;
+    let is_prompt_only = request.max_tokens == Some(0);
+    let (stream, usages) = (request.stream, StreamOptions::usages(request.stream_options.as_ref()));
+    let mut form = Form {
+        id,
+        created: unix_s() as u64,
+        model,
+        prompts: Vec::new(),
+        n: request.n.unwrap_or(1).max(1) as usize,
+        echo: request.echo,
+        is_prompt_only,
+        has_logprobs: request.logprobs.is_some(),
+        has_prompt_logprobs: request.prompt_logprobs.is_some() || (request.echo && request.logprobs.is_some()),
+        returns_token_ids: request.return_token_ids.unwrap_or(false),
+        tokens_as_ids: request.return_tokens_as_token_ids.unwrap_or(false),
+        prompt_details: app.options.enable_prompt_tokens_details,
+    };
+    let mut sampling = request.take_sampling();
+    sampling.max_tokens = Some(if is_prompt_only { 1 } else { request.max_tokens.unwrap_or(DEFAULT_MAX_TOKENS) });
+    sampling.logprobs = request.logprobs;
+    if form.echo && !stream {
+        sampling.prompt_logprobs = sampling.prompt_logprobs.or(request.logprobs);
+    }
+    let prompt = request.prompt;
+    form.prompts = prompt.tokenize(&app.model, request.add_special_tokens, request.truncate_prompt_tokens, &form.id)?;
+
+    let count = form.prompts.len() * form.n;
+    let mut streams = Vec::with_capacity(count);
+    for prompt in &form.prompts {
+        let asked = sampling.clone().ask(&app.model, prompt.tokens.clone(), place.clone())?;
+        for _ in 0..form.n {
+            streams.push(submit(&app, &form.id, streams.len(), count, asked.clone())?);
+        }
+    }
+    let merged = Merged::new(streams);
+    if stream {
+        return Ok(sse::response(Stream::new(form, merged, usages, counted)));
+    }
+    let answers = gather(merged, count).await?;
+    Ok(Json(form.whole(&app, &answers)).into_response())
+}
+
+#[derive(Serialize)]
+struct Completion {
+    id: String,
+    object: &'static str,
+    created: u64,
+    model: String,
+    choices: Vec<Choice>,
+    usage: Usage,
+    metrics: Option<Value>,
+    system_fingerprint: Option<String>,
+    kv_transfer_params: Option<Value>,
+    ec_transfer_params: Option<Value>,
+}
+
+#[derive(Serialize)]
+struct Choice {
+    index: usize,
+    text: String,
+    logprobs: Option<CompletionLogprobs>,
+    finish_reason: Option<&'static str>,
+    stop_reason: Option<Value>,
+    prompt_logprobs: Option<Value>,
+    token_ids: Option<Vec<u32>>,
+    prompt_token_ids: Option<Vec<u32>>,
+}
+
+impl Form {
+    fn prompt_of(&self, index: usize) -> &Tokenized {
+        &self.prompts[index / self.n]
+    }
+
+    fn prompt_text(&self, app: &App, index: usize) -> String {
+        let prompt = self.prompt_of(index);
+        prompt.text.clone().unwrap_or_else(|| app.model.tokenizer.decode(&prompt.tokens, false))
+    }
+
+    fn whole(&self, app: &App, answers: &[Answer]) -> Completion {
+        let choices = answers.iter().enumerate().map(|(index, answer)| self.choice(app, index, answer)).collect();
+        let prompt_tokens = self.prompts.iter().map(|prompt| prompt.tokens.len()).sum();
+        let output_tokens = answers.iter().map(|answer| answer.tokens.len()).sum();
+        let cached = answers.iter().map(|answer| answer.cached_tokens as usize).sum();
+        Completion {
+            id: self.id.clone(),
+            object: "text_completion",
+            created: self.created,
+            model: self.model.clone(),
+            choices,
+            usage: Usage::new(prompt_tokens, output_tokens, self.prompt_details.then_some(cached)),
+            metrics: None,
+            system_fingerprint: None,
+            kv_transfer_params: answers.first().and_then(Answer::kv_transfer_params),
+            ec_transfer_params: None,
+        }
+    }
+
+    fn choice(&self, app: &App, index: usize, answer: &Answer) -> Choice {
+        let prompt = self.prompt_of(index);
+        let mut text = if self.echo { self.prompt_text(app, index) } else { String::new() };
+        if !self.is_prompt_only {
+            text.push_str(&answer.text);
+        }
+        let own = if self.is_prompt_only { &[][..] } else { &answer.logprobs };
+        let logprobs = self.has_logprobs.then(|| {
+            let mut logprobs = CompletionLogprobs::default();
+            let mut offset = 0;
+            if let (true, Some(positions), Some(first)) = (self.echo, &answer.prompt_logprobs, prompt.tokens.first()) {
+                let first_text = app.model.tokenizer.token_text(*first);
+                offset = logprobs.push_first(*first, first_text, self.tokens_as_ids);
+                offset = logprobs.extend(positions, offset, self.tokens_as_ids);
+            }
+            logprobs.extend(own, offset, self.tokens_as_ids);
+            logprobs
+        });
+        let of_prompt = answer.prompt_logprobs.as_ref().filter(|_| self.has_prompt_logprobs);
+        let token_ids = if self.is_prompt_only { Vec::new() } else { answer.tokens.clone() };
+        Choice {
+            index,
+            text,
+            logprobs,
+            finish_reason: answer.reason(),
+            stop_reason: answer.stop_reason(),
+            prompt_logprobs: of_prompt.and_then(|positions| serde_json::to_value(prompt_logprobs(positions)).ok()),
+            token_ids: self.returns_token_ids.then_some(token_ids),
+            prompt_token_ids: self.returns_token_ids.then(|| prompt.tokens.clone()),
+        }
+    }
+}
+
+#[derive(Serialize)]
+struct Chunk<'a> {
+    id: &'a str,
+    object: &'static str,
+    created: u64,
+    model: &'a str,
+    choices: &'a [ChunkChoice],
+    #[serde(skip_serializing_if = "Option::is_none")]
+    usage: Option<Usage>,
+}
+
+#[derive(Default, Serialize)]
+struct ChunkChoice {
+    index: usize,
+    text: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    logprobs: Option<CompletionLogprobs>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    finish_reason: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    stop_reason: Option<Value>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    token_ids: Option<Vec<u32>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    prompt_token_ids: Option<Vec<u32>>,
+}
+
+/// Counts of one answer under way.
+#[derive(Clone, Copy, Default)]
+struct Progress {
+    output_tokens: usize,
+    cached_tokens: usize,
+    text_chars: usize,
+}
+
+struct Stream {
+    form: Form,
+    merged: Merged,
+    include_usage: bool,
+    continuous_usage: bool,
+    progress: Vec<Progress>,
+    has_begun: bool,
+    counted: Counted,
+}
+
+impl Stream {
+    fn new(form: Form, merged: Merged, (include_usage, continuous_usage): (bool, bool), counted: Counted) -> Self {
+        let progress = vec![Progress::default(); form.prompts.len() * form.n];
+        Self { form, merged, include_usage, continuous_usage, progress, has_begun: false, counted }
+    }
+
+    fn push(&self, out: &mut Events, choice: ChunkChoice) {
+        let usage = self.continuous_usage.then(|| {
+            let progress = self.progress[choice.index];
+            Usage::new(self.form.prompt_of(choice.index).tokens.len(), progress.output_tokens, None)
+        });
+        self.push_chunk(out, &[choice], usage);
+    }
+
+    fn push_chunk(&self, out: &mut Events, choices: &[ChunkChoice], usage: Option<Usage>) {
+        let Form { id, created, model, .. } = &self.form;
+        out.push(&Chunk { id, object: "text_completion", created: *created, model, choices, usage });
+    }
+
+    /// The chunks before all output: what is echoed, and the prompts' tokens.
+    fn begin(&mut self, out: &mut Events) {
+        let ids = self.form.returns_token_ids;
+        for index in 0..self.progress.len() {
+            if !self.form.echo && !ids {
+                continue;
+            }
+            let text = if self.form.echo { self.form.prompt_text(self.counted.app(), index) } else { String::new() };
+            self.progress[index].text_chars = text.chars().count();
+            let prompt_token_ids = ids.then(|| self.form.prompt_of(index).tokens.clone());
+            let choice =
+                ChunkChoice { index, text, token_ids: ids.then(Vec::new), prompt_token_ids, ..ChunkChoice::default() };
+            self.push(out, choice);
+        }
+    }
+
+    fn take(&mut self, out: &mut Events, index: usize, piece: Piece) -> Result<(), ApiError> {
+        let ids = self.form.returns_token_ids;
+        if let Some(error) = piece.finish.as_ref().and_then(failure) {
+            return Err(error);
+        }
+        let progress = &mut self.progress[index];
+        progress.output_tokens += piece.tokens.len();
+        progress.cached_tokens = piece.cached_tokens.map_or(progress.cached_tokens, |cached| cached as usize);
+        // An end apart from any token has no chunk of text.
+        if !self.form.is_prompt_only && !(piece.tokens.is_empty() && piece.text.is_empty()) {
+            let offset = progress.text_chars;
+            progress.text_chars += piece.text.chars().count();
+            let logprobs = self.form.has_logprobs.then(|| {
+                let mut logprobs = CompletionLogprobs::default();
+                logprobs.extend(&piece.logprobs, offset, self.form.tokens_as_ids);
+                logprobs
+            });
+            let token_ids = ids.then_some(piece.tokens);
+            self.push(out, ChunkChoice { index, text: piece.text, logprobs, token_ids, ..ChunkChoice::default() });
+        }
+        if let Some(finish) = &piece.finish {
+            let choice = ChunkChoice {
+                index,
+                finish_reason: Some(finish.reason.name()),
+                stop_reason: stop_reason(finish),
+                token_ids: ids.then(Vec::new),
+                ..ChunkChoice::default()
+            };
+            self.push(out, choice);
+        }
+        Ok(())
+    }
+}
+
+impl Source for Stream {
+    async fn next(&mut self, out: &mut Events) -> Result<bool, ApiError> {
+        if !std::mem::replace(&mut self.has_begun, true) {
+            self.begin(out);
+            return Ok(true);
+        }
+        if let Some((index, piece)) = self.merged.next().await? {
+            self.take(out, index, piece)?;
+            return Ok(true);
+        }
+        if self.include_usage {
+            let prompt_tokens = self.form.prompts.iter().map(|prompt| prompt.tokens.len()).sum();
+            let output_tokens = self.progress.iter().map(|progress| progress.output_tokens).sum();
+            let cached = self.progress.iter().map(|progress| progress.cached_tokens).sum();
+            let usage = Usage::new(prompt_tokens, output_tokens, self.form.prompt_details.then_some(cached));
+            self.push_chunk(out, &[], Some(usage));
+        }
+        Ok(false)
+    }
+}

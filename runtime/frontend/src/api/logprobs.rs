@@ -1,0 +1,73 @@
+//! Logprobs in the forms of the endpoints.
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+use serde_json::{Map, Value, json};
+
+use crate::generate::{Position, TokenLogprob};
+
+/// Those of text completions.
+#[derive(Clone, Debug, Default, Serialize)]
+pub(super) struct CompletionLogprobs {
+    tokens: Vec<String>,
+    token_logprobs: Vec<Option<f32>>,
+    top_logprobs: Vec<Option<Map<String, Value>>>,
+    text_offset: Vec<usize>,
+}
+
+fn name(entry: &TokenLogprob, as_id: bool) -> String {
+    if as_id { format!("token_id:{}", entry.token) } else { entry.text.clone() }
+}
+
+impl CompletionLogprobs {
+    /// Adds positions; the text before them has `offset` characters.
+    pub(super) fn extend(&mut self, positions: &[Position], mut offset: usize, as_id: bool) -> usize {
+        for Position(entries) in positions {
+            let Some(own) = entries.first() else { continue };
+            self.tokens.push(name(own, as_id));
+            self.token_logprobs.push(Some(own.logprob));
+            let top = entries.iter().map(|entry| (name(entry, as_id), json!(entry.logprob)));
+            self.top_logprobs.push(Some(top.collect()));
+            self.text_offset.push(offset);
+            offset += own.text.chars().count();
+        }
+        offset
+    }
+
+    /// Adds the first token of a prompt, which has no logprob.
+    pub(super) fn push_first(&mut self, token: u32, text: String, as_id: bool) -> usize {
+        let offset = text.chars().count();
+        self.tokens.push(if as_id { format!("token_id:{token}") } else { text });
+        self.token_logprobs.push(None);
+        self.top_logprobs.push(None);
+        self.text_offset.push(0);
+        offset
+    }
+}
+
+/// Those of chats: for each token the token itself and the likeliest `top`.
+pub(super) fn chat_logprobs(positions: &[Position], top: usize, as_id: bool) -> Vec<Value> {
+    let one =
+        |entry: &TokenLogprob| json!({"token": name(entry, as_id), "logprob": entry.logprob, "bytes": entry.bytes});
+    let position = |Position(entries): &Position| {
+        let own = entries.first()?;
+        let mut value = one(own);
+        let top: Vec<Value> = entries.iter().take(top).map(one).collect();
+        if let Value::Object(map) = &mut value {
+            map.insert("top_logprobs".to_owned(), top.into());
+        }
+        Some(value)
+    };
+    positions.iter().filter_map(position).collect()
+}
+
+/// Those of a prompt: none for its first token, then maps by token id.
+pub(super) fn prompt_logprobs(positions: &[Position]) -> Vec<Option<BTreeMap<String, Value>>> {
+    let entry = |entry: &TokenLogprob| {
+        let value = json!({"logprob": entry.logprob, "rank": entry.rank, "decoded_token": entry.text});
+        (entry.token.to_string(), value)
+    };
+    let rows = positions.iter().map(|Position(entries)| Some(entries.iter().map(entry).collect()));
+    std::iter::once(None).chain(rows).collect()
+}

@@ -1,0 +1,286 @@
+//! Parts that requests share.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::rejection::JsonRejection;
+use axum::http::HeaderMap;
+use serde::{Deserialize, Deserializer};
+
+use crate::server::App;
+use crate::server::error::ApiError;
+
+/// The body of a request, or why it is none.
+pub(super) type Body<T> = Result<Json<T>, JsonRejection>;
+
+/// Options of streams.
+#[derive(Clone, Copy, Debug, Default, Deserialize)]
+pub(super) struct StreamOptions {
+    pub(super) include_usage: Option<bool>,
+    pub(super) continuous_usage_stats: Option<bool>,
+}
+
+impl StreamOptions {
+    /// Refuses options without a stream; an empty object has none.
+    pub(super) fn check(options: Option<&Self>, stream: bool) -> Result<(), ApiError> {
+        let is_empty =
+            options.is_none_or(|options| options.include_usage.is_none() && options.continuous_usage_stats.is_none());
+        if is_empty || stream {
+            return Ok(());
+        }
+        Err(ApiError::invalid_param("stream_options", "stream_options are only supported when stream=true."))
+    }
+
+    /// Whether a stream ends with its usage, and whether each chunk has one.
+    pub(super) fn usages(options: Option<&Self>) -> (bool, bool) {
+        let options = options.copied().unwrap_or_default();
+        let include = options.include_usage.unwrap_or(false);
+        (include, include && options.continuous_usage_stats.unwrap_or(false))
+    }
+}
+
+/// A value whose null is its default.
+pub(super) fn or_default<'de, D, T>(deserializer: D) -> Result<T, D::Error>
+where
+    D: Deserializer<'de>,
+    T: Deserialize<'de> + Default,
+{
+    Option::deserialize(deserializer).map(Option::unwrap_or_default)
+}
+
+pub(super) fn yes() -> bool {
+    true
+}
+
+/// Declares a request for text: fields of its own, and those that all have.
+macro_rules! text_request {
+    (
+        $(#[$meta:meta])*
+        $name:ident { $($(#[$field_meta:meta])* $field:ident: $type:ty,)* }
+    ) => {
+        $(#[$meta])*
+        #[derive(Clone, Debug, serde::Deserialize)]
+        pub(super) struct $name {
+            $($(#[$field_meta])* $field: $type,)*
+            model: Option<String>,
+            frequency_penalty: Option<f32>,
+            presence_penalty: Option<f32>,
+            repetition_penalty: Option<f32>,
+            temperature: Option<f32>,
+            top_p: Option<f32>,
+            top_k: Option<i64>,
+            min_p: Option<f32>,
+            seed: Option<i64>,
+            n: Option<u32>,
+            min_tokens: Option<u32>,
+            stop: Option<$crate::generate::StringOrArray>,
+            stop_token_ids: Option<Vec<u32>>,
+            #[serde(default)]
+            include_stop_str_in_output: bool,
+            #[serde(default)]
+            ignore_eos: bool,
+            #[serde(default = "super::request::yes")]
+            skip_special_tokens: bool,
+            #[serde(default = "super::request::yes")]
+            spaces_between_special_tokens: bool,
+            logit_bias: Option<std::collections::BTreeMap<String, f32>>,
+            allowed_token_ids: Option<Vec<u32>>,
+            bad_words: Option<Vec<String>>,
+            prompt_logprobs: Option<i32>,
+            repetition_detection: Option<$crate::generate::Repetition>,
+            structured_outputs: Option<serde_json::Value>,
+            response_format: Option<serde_json::Value>,
+            thinking_token_budget: Option<i64>,
+            vllm_xargs: Option<serde_json::Map<String, serde_json::Value>>,
+            kv_transfer_params: Option<serde_json::Map<String, serde_json::Value>>,
+            #[serde(default, deserialize_with = "super::request::or_default")]
+            stream: bool,
+            stream_options: Option<super::request::StreamOptions>,
+            #[serde(default)]
+            use_beam_search: bool,
+            best_of: Option<u32>,
+            length_penalty: Option<f32>,
+            truncate_prompt_tokens: Option<i64>,
+            priority: Option<i32>,
+            request_id: Option<String>,
+            session_id: Option<String>,
+            return_token_ids: Option<bool>,
+            return_tokens_as_token_ids: Option<bool>,
+            cache_salt: Option<String>,
+        }
+
+        impl $name {
+            /// What all requests refuse, in the order of vLLM.
+            fn check_shared(&self) -> Result<(), $crate::server::error::ApiError> {
+                super::request::check_shared(&super::request::Shared {
+                    cache_salt: self.cache_salt.as_deref(),
+                    stream: self.stream,
+                    stream_options: self.stream_options.as_ref(),
+                    n: self.n,
+                    best_of: self.best_of,
+                    prompt_logprobs: self.prompt_logprobs,
+                    use_beam_search: self.use_beam_search,
+                    length_penalty: self.length_penalty,
+                    spaces_between_special_tokens: self.spaces_between_special_tokens,
+                })
+            }
+
+            /// Its sampling parameters but for the number of tokens and logprobs.
+            fn take_sampling(&mut self) -> $crate::generate::Sampling {
+                $crate::generate::Sampling {
+                    frequency_penalty: self.frequency_penalty,
+                    presence_penalty: self.presence_penalty,
+                    repetition_penalty: self.repetition_penalty,
+                    temperature: self.temperature,
+                    top_p: self.top_p,
+                    top_k: self.top_k,
+                    min_p: self.min_p,
+                    seed: self.seed,
+                    n: self.n,
+                    max_tokens: None,
+                    min_tokens: self.min_tokens,
+                    stop: self.stop.take(),
+                    stop_token_ids: self.stop_token_ids.take(),
+                    include_stop_str_in_output: self.include_stop_str_in_output,
+                    ignore_eos: self.ignore_eos,
+                    skip_special_tokens: self.skip_special_tokens,
+                    logit_bias: self.logit_bias.take(),
+                    allowed_token_ids: self.allowed_token_ids.take(),
+                    bad_words: self.bad_words.take(),
+                    logprobs: None,
+                    prompt_logprobs: self.prompt_logprobs,
+                    repetition_detection: self.repetition_detection,
+                    structured_outputs: super::request::structured(
+                        self.structured_outputs.take(),
+                        self.response_format.take(),
+                    ),
+                    thinking_token_budget: self.thinking_token_budget,
+                    vllm_xargs: self.vllm_xargs.take(),
+                    kv_transfer_params: self.kv_transfer_params.take(),
+                }
+            }
+
+            /// Its place and order.
+            fn placement(
+                &self,
+                headers: &axum::http::HeaderMap,
+                adapter: Option<vcr_wire::LoraRequest>,
+            ) -> Result<$crate::generate::Placement, $crate::server::error::ApiError> {
+                Ok($crate::generate::Placement {
+                    priority: self.priority.unwrap_or(0).into(),
+                    cache_salt: self.cache_salt.clone(),
+                    session_id: self.session_id.clone(),
+                    rank: super::request::rank_of(headers)?,
+                    adapter,
+                })
+            }
+        }
+    };
+}
+pub(super) use text_request;
+
+/// What [`check_shared`] looks at.
+pub(super) struct Shared<'a> {
+    pub(super) cache_salt: Option<&'a str>,
+    pub(super) stream: bool,
+    pub(super) stream_options: Option<&'a StreamOptions>,
+    pub(super) n: Option<u32>,
+    pub(super) best_of: Option<u32>,
+    pub(super) prompt_logprobs: Option<i32>,
+    pub(super) use_beam_search: bool,
+    pub(super) length_penalty: Option<f32>,
+    pub(super) spaces_between_special_tokens: bool,
+}
+
+/// Completions of one request at most; each is a request of its own.
+const MAX_N: u32 = 128;
+
+pub(super) fn check_shared(asked: &Shared<'_>) -> Result<(), ApiError> {
+    if asked.cache_salt.is_some_and(str::is_empty) {
+        return Err(ApiError::invalid("cache_salt: Validation error: length [{\"min\": 1, \"value\": \"\"}]"));
+    }
+    StreamOptions::check(asked.stream_options, asked.stream)?;
+    let n = asked.n.unwrap_or(1);
+    if n > MAX_N {
+        return Err(ApiError::invalid_param("n", format!("n must be from 1 to {MAX_N}, got {n}.")));
+    }
+    if asked.best_of.is_some_and(|best_of| best_of != n.max(1)) {
+        return Err(ApiError::invalid_param("best_of", "best_of is not supported."));
+    }
+    if let Some(count) = asked.prompt_logprobs {
+        if asked.stream && (count > 0 || count == -1) {
+            let message = "`prompt_logprobs` are not available when `stream=true`.";
+            return Err(ApiError::invalid_param("prompt_logprobs", message));
+        }
+        if count < -1 {
+            let message = "`prompt_logprobs` must be a non-negative value or -1.";
+            return Err(ApiError::invalid_param("prompt_logprobs", message));
+        }
+    }
+    if asked.use_beam_search {
+        return Err(ApiError::invalid_param("use_beam_search", "use_beam_search is not supported."));
+    }
+    if asked.length_penalty.is_some_and(|penalty| penalty != 1.0) {
+        return Err(ApiError::invalid_param("length_penalty", "length_penalty is not supported."));
+    }
+    if !asked.spaces_between_special_tokens {
+        return Err(ApiError::invalid_param(
+            "spaces_between_special_tokens",
+            "spaces_between_special_tokens is not supported.",
+        ));
+    }
+    Ok(())
+}
+
+/// The structure that the output must have, in vLLM's own terms.
+pub(super) fn structured(
+    own: Option<serde_json::Value>,
+    response_format: Option<serde_json::Value>,
+) -> Option<serde_json::Value> {
+    use serde_json::json;
+    if own.is_some() {
+        return own;
+    }
+    let format = response_format?;
+    match format.get("type").and_then(serde_json::Value::as_str) {
+        Some("json_object") => Some(json!({"json_object": true})),
+        Some("json_schema") => Some(json!({"json": format.pointer("/json_schema/schema").cloned()})),
+        Some("structural_tag") => Some(json!({"structural_tag": format.to_string()})),
+        _ => None,
+    }
+}
+
+/// The engine that the header names.
+pub(super) fn rank_of(headers: &HeaderMap) -> Result<Option<u32>, ApiError> {
+    let Some(value) = headers.get("x-data-parallel-rank") else { return Ok(None) };
+    let rank = value.to_str().ok().and_then(|text| text.trim().parse().ok());
+    rank.map(Some).ok_or_else(|| ApiError::invalid("X-data-parallel-rank must be a non-negative integer"))
+}
+
+/// The name of a request: the header's, its own, or one made up.
+pub(super) fn request_id(app: &Arc<App>, headers: &HeaderMap, prefix: &str, own: Option<&str>) -> String {
+    let header = headers.get("x-request-id").and_then(|value| value.to_str().ok());
+    match header.or(own).filter(|id| !id.is_empty()) {
+        Some(id) => format!("{prefix}-{id}"),
+        None => format!("{prefix}-{}", app.ids.next()),
+    }
+}
+
+/// Sends the `index`th of the requests of one call to an engine.
+pub(super) fn submit(
+    app: &Arc<App>,
+    id: &str,
+    index: usize,
+    count: usize,
+    asked: crate::generate::Asked,
+) -> Result<crate::generate::TextStream, ApiError> {
+    let crate::generate::Asked { mut request, text } = asked;
+    let suffix = app.ids.next();
+    // Engines read the place among several completions off this name.
+    request.request_id = if count > 1 { format!("{index}_{id}-{suffix}") } else { format!("{id}-{suffix}") };
+    request.external_req_id = Some(id.to_owned());
+    request.arrival_time = crate::server::unix_s();
+    let prompt = request.prompt_token_ids.clone().unwrap_or_default();
+    let outputs = app.engines.submit(request)?;
+    Ok(crate::generate::TextStream::new(outputs, &app.model.tokenizer, text, &prompt))
+}

@@ -1,0 +1,128 @@
+//! All engines of the process.
+
+use std::sync::Arc;
+
+use tokio::runtime::Handle;
+use tokio::sync::{mpsc, watch};
+use vcr_live::{LiveConfig, LiveEngines, LiveError};
+use vcr_wire::{EngineCoreRequest, LocalSink, ReadyResponse, Request};
+
+use super::EngineError;
+use super::observer::{EngineObserver, RequestStart};
+use super::rank::{Event, Rank, now_s};
+use super::stream::RequestStream;
+
+/// Sends requests to engines and hands on their outputs. Clones share it.
+#[derive(Clone)]
+pub struct EngineClient(Arc<Inner>);
+
+struct Inner {
+    ranks: Vec<Arc<Rank>>,
+    observer: Option<Arc<dyn EngineObserver>>,
+    /// Engines that have been ready once.
+    ready: watch::Receiver<usize>,
+}
+
+impl EngineClient {
+    /// Starts the engines of `config`. Their messages are handled by tasks of
+    /// `runtime`, so that engines never wait for the server.
+    ///
+    /// # Errors
+    /// As [`LiveEngines::start_local`].
+    pub fn start(
+        config: LiveConfig,
+        observer: Option<Arc<dyn EngineObserver>>,
+        runtime: &Handle,
+    ) -> Result<(LiveEngines, Self), LiveError> {
+        let first = config.identity.first_rank;
+        let numbers = first..first + config.identity.num_ranks;
+        let ranks: Vec<_> = numbers.map(|number| Arc::new(Rank::new(number))).collect();
+        let (count, ready) = watch::channel(0);
+        let mut senders = Vec::new();
+        for rank in &ranks {
+            let (sender, mut events) = mpsc::unbounded_channel::<Event>();
+            let (rank, observer, count) = (Arc::clone(rank), observer.clone(), count.clone());
+            runtime.spawn(async move {
+                let mut was_ready = false;
+                while let Some(event) = events.recv().await {
+                    if rank.handle(event, observer.as_deref()) && !std::mem::replace(&mut was_ready, true) {
+                        count.send_modify(|count| *count += 1);
+                    }
+                }
+            });
+            senders.push(sender);
+        }
+        let sink = LocalSink::new(move |rank, event| {
+            if let Some(sender) = senders.get(usize::from(rank - first)) {
+                // The server may have ended before its engines.
+                _ = sender.send(event.into());
+            }
+        });
+        let (engines, links) = LiveEngines::start_local(config, &sink)?;
+        for (rank, link) in ranks.iter().zip(links) {
+            rank.connect(link);
+        }
+        Ok((engines, Self(Arc::new(Inner { ranks, observer, ready }))))
+    }
+
+    /// Waits until every engine has been ready once. `false` if they ended before.
+    pub async fn ready(&self) -> bool {
+        let wanted = self.0.ranks.len();
+        self.0.ready.clone().wait_for(|count| *count >= wanted).await.is_ok()
+    }
+
+    /// Whether every engine serves.
+    #[must_use]
+    pub fn is_healthy(&self) -> bool {
+        self.0.ranks.iter().all(|rank| rank.is_up())
+    }
+
+    /// The engines' number.
+    #[must_use]
+    pub fn num_ranks(&self) -> usize {
+        self.0.ranks.len()
+    }
+
+    /// What the first engine said when it was ready.
+    #[must_use]
+    pub fn settings(&self) -> Option<Box<ReadyResponse>> {
+        self.0.ranks.first().and_then(|rank| rank.ready())
+    }
+
+    pub(super) fn ranks(&self) -> &[Arc<Rank>] {
+        &self.0.ranks
+    }
+
+    /// Sends a request: to the engine with the fewest requests, unless its
+    /// `data_parallel_rank` names one, counted from 0.
+    ///
+    /// # Errors
+    /// When there is no such engine, it does not serve, or its queue is full.
+    pub fn submit(&self, mut request: EngineCoreRequest) -> Result<RequestStream, EngineError> {
+        let ranks = self.ranks();
+        let rank = match request.data_parallel_rank {
+            Some(rank) => {
+                let unknown = EngineError::UnknownRank { rank, ranks: ranks.len() as u32 };
+                ranks.get(rank as usize).ok_or(unknown)?
+            }
+            None => {
+                let up = ranks.iter().filter(|rank| ranks.len() == 1 || rank.is_up());
+                up.min_by_key(|rank| rank.load()).ok_or(EngineError::Dead)?
+            }
+        };
+        request.client_index = 0;
+        let params = request.sampling_params.as_ref();
+        let observer = self.0.observer.as_ref().map(|observer| {
+            observer.request(RequestStart {
+                rank: rank.number,
+                arrival_s: now_s(),
+                prompt_tokens: request.prompt_token_ids.as_ref().map_or(0, Vec::len) as u64,
+                max_tokens: params.and_then(|params| params.max_tokens).map(u64::from),
+                adapter: request.lora_request.as_ref().map(|lora| lora.name.clone()),
+            })
+        });
+        let id: Box<str> = request.request_id.as_str().into();
+        let collector = rank.submit(&id, Request::Add(Box::new(request)), observer)?;
+        Ok(RequestStream { rank: Arc::clone(rank), id, collector, is_done: false })
+    }
+}

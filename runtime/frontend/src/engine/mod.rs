@@ -1,0 +1,34 @@
+//! The engines of this process, as the server uses them.
+
+mod client;
+mod collector;
+mod observer;
+mod rank;
+mod stream;
+mod utilities;
+
+pub use client::EngineClient;
+pub use observer::{EngineObserver, RequestObserver, RequestStart};
+pub use stream::RequestStream;
+
+/// Why an engine gave no answer.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum EngineError {
+    /// There is no such engine.
+    #[error("data_parallel_rank {rank} is out of range [0, {ranks})")]
+    UnknownRank {
+        /// The one asked for.
+        rank: u32,
+        /// Their number.
+        ranks: u32,
+    },
+    /// It crashed or stopped.
+    #[error("EngineCore encountered an issue. See stack trace (above) for the root cause.")]
+    Dead,
+    /// As many requests wait as may.
+    #[error("the engine's queue is full; please retry later")]
+    Full,
+    /// A utility call failed.
+    #[error("{0}")]
+    Utility(String),
+}

@@ -1,0 +1,241 @@
+//! One engine, as its client sees it.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+
+use tokio::sync::oneshot;
+use vcr_finish_reason::FinishReason;
+use vcr_wire::{
+    EngineCoreOutputs, EngineMessage, Integer, LocalEvent, LocalLink, LocalLinkError, ReadyResponse, Request,
+    UtilityCall, Value, monotonic_ns,
+};
+
+use super::EngineError;
+use super::collector::Collector;
+use super::observer::{EngineObserver, RequestObserver};
+
+/// An event of an engine, on its way to the server's threads.
+pub(super) enum Event {
+    Ready(Box<ReadyResponse>),
+    Message(Vec<u8>),
+    Lost,
+}
+
+impl From<LocalEvent<'_>> for Event {
+    fn from(event: LocalEvent<'_>) -> Self {
+        match event {
+            LocalEvent::Ready(ready) => Self::Ready(Box::new(ready.clone())),
+            LocalEvent::Message(frame) => Self::Message(frame.to_vec()),
+            LocalEvent::Lost => Self::Lost,
+        }
+    }
+}
+
+/// A request under way.
+struct Entry {
+    collector: Arc<Collector>,
+    observer: Option<Box<dyn RequestObserver>>,
+}
+
+type Answer = oneshot::Sender<Result<Value, EngineError>>;
+
+#[derive(Default)]
+struct Table {
+    is_up: bool,
+    ready: Option<Box<ReadyResponse>>,
+    requests: HashMap<Box<str>, Entry>,
+    calls: BTreeMap<u64, Answer>,
+    last_call: u64,
+}
+
+/// One engine with its requests.
+pub(super) struct Rank {
+    pub(super) number: u16,
+    link: OnceLock<LocalLink>,
+    table: Mutex<Table>,
+    load: AtomicUsize,
+}
+
+pub(super) fn now_s() -> f64 {
+    monotonic_ns() as f64 / 1e9
+}
+
+impl Rank {
+    pub(super) fn new(number: u16) -> Self {
+        Self { number, link: OnceLock::new(), table: Mutex::default(), load: AtomicUsize::new(0) }
+    }
+
+    fn table(&self) -> MutexGuard<'_, Table> {
+        // Requests and calls are entered and removed one by one.
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn connect(&self, link: LocalLink) {
+        // The first one stays; there is only one.
+        _ = self.link.set(link);
+    }
+
+    /// Requests under way.
+    pub(super) fn load(&self) -> usize {
+        self.load.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn is_up(&self) -> bool {
+        self.table().is_up
+    }
+
+    pub(super) fn ready(&self) -> Option<Box<ReadyResponse>> {
+        self.table().ready.clone()
+    }
+
+    fn send(&self, request: Request) -> Result<(), EngineError> {
+        let link = self.link.get().ok_or(EngineError::Dead)?;
+        link.send(request).map_err(|error| match error {
+            LocalLinkError::Full => EngineError::Full,
+            LocalLinkError::Lost => EngineError::Dead,
+        })
+    }
+
+    /// Sends a request and returns where its outputs come.
+    pub(super) fn submit(
+        &self,
+        id: &str,
+        request: Request,
+        observer: Option<Box<dyn RequestObserver>>,
+    ) -> Result<Arc<Collector>, EngineError> {
+        let collector = Arc::new(Collector::default());
+        let entry = Entry { collector: Arc::clone(&collector), observer };
+        // Before it is sent: its outputs may come at once.
+        self.table().requests.insert(id.into(), entry);
+        self.load.fetch_add(1, Ordering::Relaxed);
+        if let Err(error) = self.send(request) {
+            self.end(id, FinishReason::Error);
+            return Err(error);
+        }
+        Ok(collector)
+    }
+
+    /// Forgets a request that the engine still has, and tells it so.
+    pub(super) fn abort(&self, id: &str, reason: FinishReason) {
+        if self.end(id, reason) {
+            // An engine that is gone has no requests.
+            _ = self.send(Request::Abort(vec![id.to_owned()]));
+        }
+    }
+
+    fn end(&self, id: &str, reason: FinishReason) -> bool {
+        let entry = self.table().requests.remove(id);
+        let Some(entry) = entry else { return false };
+        self.load.fetch_sub(1, Ordering::Relaxed);
+        if let Some(observer) = entry.observer {
+            observer.finish(now_s(), reason);
+        }
+        true
+    }
+
+    /// Calls a function of the engine.
+    pub(super) fn call(&self, method: &str, args: Vec<Value>) -> oneshot::Receiver<Result<Value, EngineError>> {
+        let (answer, receiver) = oneshot::channel();
+        let number = {
+            let mut table = self.table();
+            table.last_call += 1;
+            let number = table.last_call;
+            table.calls.insert(number, answer);
+            number
+        };
+        let call = UtilityCall { client_index: 0, call_id: Integer::from(number), method: method.to_owned(), args };
+        if let Err(error) = self.send(Request::Utility(call)) {
+            self.answer(number, Err(error));
+        }
+        receiver
+    }
+
+    fn answer(&self, number: u64, result: Result<Value, EngineError>) {
+        let answer = self.table().calls.remove(&number);
+        if let Some(answer) = answer {
+            // Whoever asked may have gone.
+            _ = answer.send(result);
+        }
+    }
+
+    /// Handles an event. Returns whether it is ready now.
+    pub(super) fn handle(&self, event: Event, observer: Option<&dyn EngineObserver>) -> bool {
+        match event {
+            Event::Ready(ready) => {
+                let mut table = self.table();
+                table.is_up = true;
+                table.ready = Some(ready);
+                return true;
+            }
+            Event::Lost => self.lose(),
+            Event::Message(frame) => match EngineMessage::decode(&[frame]) {
+                Ok(EngineMessage::Outputs(outputs)) => self.take(*outputs, observer),
+                Ok(EngineMessage::Dead) => self.lose(),
+                // Faults of links break messages; what was in them is lost.
+                Err(error) => tracing::error!(rank = self.number, "an engine's message cannot be decoded: {error}"),
+            },
+        }
+        false
+    }
+
+    fn lose(&self) {
+        let (requests, calls) = {
+            let mut table = self.table();
+            table.is_up = false;
+            (std::mem::take(&mut table.requests), std::mem::take(&mut table.calls))
+        };
+        if !requests.is_empty() {
+            tracing::error!(rank = self.number, requests = requests.len(), "the engine is lost with its requests");
+        }
+        self.load.fetch_sub(requests.len(), Ordering::Relaxed);
+        let now_s = now_s();
+        for entry in requests.into_values() {
+            entry.collector.fail(EngineError::Dead);
+            if let Some(observer) = entry.observer {
+                observer.finish(now_s, FinishReason::Error);
+            }
+        }
+        for answer in calls.into_values() {
+            _ = answer.send(Err(EngineError::Dead));
+        }
+    }
+
+    fn take(&self, outputs: EngineCoreOutputs, observer: Option<&dyn EngineObserver>) {
+        if let (Some(stats), Some(observer)) = (&outputs.scheduler_stats, observer) {
+            observer.scheduler(self.number, stats);
+        }
+        if let Some(utility) = outputs.utility_output {
+            let result = match utility.failure_message {
+                Some(message) => Err(EngineError::Utility(message)),
+                None => Ok(utility.result.map_or(Value::Nil, |result| result.value)),
+            };
+            self.answer(utility.call_id.as_u64().unwrap_or(0), result);
+        }
+        let (now_s, engine_s) = (now_s(), outputs.timestamp);
+        let mut table = self.table();
+        for output in outputs.outputs {
+            let id = output.request_id.as_str();
+            // Aborted requests may have outputs on the way.
+            let Some(entry) = table.requests.get_mut(id) else { continue };
+            if let Some(observer) = &mut entry.observer {
+                observer.output(now_s, engine_s, &output);
+            }
+            if let Some(reason) = output.finish_reason {
+                if let Some(entry) = table.requests.remove(id) {
+                    self.load.fetch_sub(1, Ordering::Relaxed);
+                    entry.collector.push(output);
+                    if let Some(observer) = entry.observer {
+                        observer.finish(now_s, reason);
+                    }
+                }
+            } else {
+                entry.collector.push(output);
+            }
+        }
+        drop(table);
+        if let Some(observer) = observer {
+            observer.message_ended(self.number);
+        }
+    }
+}

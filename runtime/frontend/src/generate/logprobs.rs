@@ -1,0 +1,46 @@
+//! Logprobs with the texts of their tokens.
+
+use vcr_text::Tokenizer;
+use vcr_wire::Logprobs;
+
+/// A token that was or could have been chosen.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct TokenLogprob {
+    pub(crate) token: u32,
+    pub(crate) logprob: f32,
+    /// 1 is the likeliest.
+    pub(crate) rank: u32,
+    pub(crate) text: String,
+    pub(crate) bytes: Vec<u8>,
+}
+
+/// The logprobs at one position: the token itself first, then the likeliest ones,
+/// none twice.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Position(pub(crate) Vec<TokenLogprob>);
+
+impl Position {
+    /// The positions of an engine's logprobs; none if they are invalid.
+    pub(crate) fn read(logprobs: &Logprobs, tokenizer: &Tokenizer) -> Vec<Self> {
+        let Ok(rows) = logprobs.rows(&[]) else { return Vec::new() };
+        let width = rows.width.max(1);
+        let lines = rows.token_ids.chunks(width).zip(rows.logprobs.chunks(width)).zip(&rows.ranks);
+        let position = |((ids, logprobs), own_rank): ((&[u32], &[f32]), &u32)| {
+            let mut entries: Vec<TokenLogprob> = Vec::with_capacity(width);
+            for (index, (token, logprob)) in ids.iter().zip(logprobs).enumerate() {
+                if entries.iter().any(|entry| entry.token == *token) {
+                    continue;
+                }
+                entries.push(TokenLogprob {
+                    token: *token,
+                    logprob: *logprob,
+                    rank: if index == 0 { *own_rank } else { index as u32 },
+                    text: tokenizer.token_text(*token),
+                    bytes: tokenizer.token_bytes(*token).to_vec(),
+                });
+            }
+            Self(entries)
+        };
+        lines.map(position).collect()
+    }
+}

@@ -1,0 +1,240 @@
+//! Sampling parameters as requests have them, in the terms of engines.
+
+use std::collections::BTreeMap;
+
+use serde::Deserialize;
+use serde_json::{Map, Value as Json};
+use vcr_wire::{EngineCoreRequest, LogitBias, LoraRequest, OutputKind, RepetitionDetection, SamplingParams};
+
+use super::text::TextSettings;
+use super::value::wire_of;
+use crate::server::error::ApiError;
+use crate::server::model::Model;
+
+/// Likeliest tokens that may be asked for at each position: vLLM's default.
+const MAX_LOGPROBS: i32 = 20;
+/// Stop strings of a request at most.
+const MAX_STOP_STRINGS: usize = 4;
+
+/// One text or several.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(untagged)]
+pub(crate) enum StringOrArray {
+    String(String),
+    Array(Vec<String>),
+}
+
+impl StringOrArray {
+    pub(crate) fn into_vec(self) -> Vec<String> {
+        match self {
+            Self::String(text) => vec![text],
+            Self::Array(texts) => texts,
+        }
+    }
+}
+
+/// When a request that repeats itself is stopped.
+#[derive(Clone, Copy, Debug, Default, Deserialize)]
+#[serde(default)]
+pub(crate) struct Repetition {
+    pub(crate) max_pattern_size: u32,
+    pub(crate) min_pattern_size: u32,
+    pub(crate) min_count: u32,
+}
+
+/// Parameters that all requests for text share.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Sampling {
+    pub(crate) frequency_penalty: Option<f32>,
+    pub(crate) presence_penalty: Option<f32>,
+    pub(crate) repetition_penalty: Option<f32>,
+    pub(crate) temperature: Option<f32>,
+    pub(crate) top_p: Option<f32>,
+    pub(crate) top_k: Option<i64>,
+    pub(crate) min_p: Option<f32>,
+    pub(crate) seed: Option<i64>,
+    pub(crate) n: Option<u32>,
+    pub(crate) max_tokens: Option<u32>,
+    pub(crate) min_tokens: Option<u32>,
+    pub(crate) stop: Option<StringOrArray>,
+    pub(crate) stop_token_ids: Option<Vec<u32>>,
+    pub(crate) include_stop_str_in_output: bool,
+    pub(crate) ignore_eos: bool,
+    pub(crate) skip_special_tokens: bool,
+    pub(crate) logit_bias: Option<BTreeMap<String, f32>>,
+    pub(crate) allowed_token_ids: Option<Vec<u32>>,
+    pub(crate) bad_words: Option<Vec<String>>,
+    pub(crate) logprobs: Option<i32>,
+    pub(crate) prompt_logprobs: Option<i32>,
+    pub(crate) repetition_detection: Option<Repetition>,
+    pub(crate) structured_outputs: Option<Json>,
+    pub(crate) thinking_token_budget: Option<i64>,
+    pub(crate) vllm_xargs: Option<Map<String, Json>>,
+    pub(crate) kv_transfer_params: Option<Map<String, Json>>,
+}
+
+/// A request for text, ready for an engine.
+#[derive(Clone, Debug)]
+pub(crate) struct Asked {
+    pub(crate) request: EngineCoreRequest,
+    pub(crate) text: TextSettings,
+}
+
+/// What a request says about its place and order.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Placement {
+    pub(crate) priority: i64,
+    pub(crate) cache_salt: Option<String>,
+    pub(crate) session_id: Option<String>,
+    pub(crate) rank: Option<u32>,
+    pub(crate) adapter: Option<LoraRequest>,
+}
+
+impl Sampling {
+    /// The engine's request for an answer to `prompt`.
+    ///
+    /// # Errors
+    /// When a parameter is out of its range, or the prompt is too long; in vLLM's words.
+    pub(crate) fn ask(self, model: &Model, prompt: Vec<u32>, place: Placement) -> Result<Asked, ApiError> {
+        check_logprobs("logprobs", self.logprobs, model)?;
+        check_logprobs("prompt_logprobs", self.prompt_logprobs, model)?;
+        let generation = &model.generation;
+        let number = |own: Option<f32>, default: Option<f64>, other: f64| own.map_or(default.unwrap_or(other), wide);
+        let temperature = number(self.temperature, generation.temperature, 1.0);
+        let top_p = number(self.top_p, generation.top_p, 1.0);
+        let min_p = number(self.min_p, generation.min_p, 0.0);
+        let repetition_penalty = number(self.repetition_penalty, generation.repetition_penalty, 1.0);
+        let frequency_penalty = number(self.frequency_penalty, None, 0.0);
+        let presence_penalty = number(self.presence_penalty, None, 0.0);
+        let max_tokens = model.max_tokens(self.max_tokens, prompt.len())?;
+        let min_tokens = self.min_tokens.unwrap_or(0);
+        if min_tokens > max_tokens {
+            return Err(ApiError::invalid(format!(
+                "`min_tokens` must be less than or equal to `max_tokens`, got min_tokens={min_tokens}, \
+                 max_tokens={max_tokens}"
+            )));
+        }
+        check_range("temperature", temperature, (0.0..=2.0).contains(&temperature), "[0, 2]")?;
+        check_range("top_p", top_p, top_p > 0.0 && top_p <= 1.0, "(0, 1]")?;
+        check_range("min_p", min_p, (0.0..=1.0).contains(&min_p), "[0, 1]")?;
+        let is_penalty = |value: f64| (-2.0..=2.0).contains(&value);
+        check_range("frequency_penalty", frequency_penalty, is_penalty(frequency_penalty), "[-2, 2]")?;
+        check_range("presence_penalty", presence_penalty, is_penalty(presence_penalty), "[-2, 2]")?;
+        check_range("repetition_penalty", repetition_penalty, repetition_penalty > 0.0, "(0, inf)")?;
+        let stop = check_stop(self.stop)?;
+
+        let mut stop_token_ids = self.stop_token_ids.unwrap_or_default();
+        let (eos_token, further) = match model.eos_tokens.split_first() {
+            Some((first, further)) => (Some(*first), further),
+            None => (None, &[][..]),
+        };
+        if !self.ignore_eos {
+            let further = further.iter().filter(|token| !stop_token_ids.contains(token));
+            let further: Vec<u32> = further.copied().collect();
+            stop_token_ids.extend(further);
+        }
+        let eos_token = eos_token.filter(|_| !self.ignore_eos);
+        let text = TextSettings {
+            stop,
+            include_stop: self.include_stop_str_in_output,
+            skip_special: self.skip_special_tokens,
+            min_tokens,
+            eos_token,
+        };
+        let mut extra = self.vllm_xargs.unwrap_or_default();
+        if let Some(params) = self.kv_transfer_params {
+            extra.insert("kv_transfer_params".to_owned(), Json::Object(params));
+        }
+        let params = SamplingParams {
+            n: self.n.unwrap_or(1).max(1),
+            presence_penalty,
+            frequency_penalty,
+            repetition_penalty,
+            temperature,
+            top_p,
+            top_k: self.top_k.or(generation.top_k).unwrap_or(0),
+            min_p,
+            seed: self.seed.map(Into::into),
+            stop_token_ids: (!stop_token_ids.is_empty()).then_some(stop_token_ids),
+            ignore_eos: self.ignore_eos,
+            max_tokens: Some(max_tokens),
+            min_tokens,
+            logprobs: self.logprobs.map(i64::from),
+            prompt_logprobs: self.prompt_logprobs.map(i64::from),
+            output_kind: OutputKind::Delta,
+            eos_token_id: eos_token,
+            structured_outputs: self.structured_outputs.as_ref().map(wire_of),
+            logit_bias: self.logit_bias.map(logit_bias).transpose()?,
+            allowed_token_ids: check_allowed(self.allowed_token_ids)?,
+            bad_words: self.bad_words,
+            thinking_token_budget: self.thinking_token_budget,
+            repetition_detection: self.repetition_detection.map(|repetition| RepetitionDetection {
+                max_pattern_size: repetition.max_pattern_size,
+                min_pattern_size: repetition.min_pattern_size,
+                min_count: repetition.min_count,
+            }),
+            extra_args: (!extra.is_empty()).then(|| wire_of(&Json::Object(extra))),
+            ..SamplingParams::default()
+        };
+        let request = EngineCoreRequest {
+            prompt_token_ids: Some(prompt),
+            sampling_params: Some(params),
+            lora_request: place.adapter,
+            cache_salt: place.cache_salt,
+            data_parallel_rank: place.rank,
+            priority: place.priority,
+            session_id: place.session_id,
+            ..EngineCoreRequest::default()
+        };
+        Ok(Asked { request, text })
+    }
+}
+
+/// A number of single precision as it was written.
+fn wide(value: f32) -> f64 {
+    value.to_string().parse().unwrap_or_else(|_| f64::from(value))
+}
+
+fn check_range(name: &'static str, value: f64, is_inside: bool, expected: &str) -> Result<(), ApiError> {
+    if !value.is_finite() {
+        return Err(ApiError::invalid(format!("{name} must be a finite number, got {value}")));
+    }
+    if is_inside { Ok(()) } else { Err(ApiError::invalid(format!("{name} must be in {expected}, got {value}"))) }
+}
+
+fn check_logprobs(name: &str, asked: Option<i32>, model: &Model) -> Result<(), ApiError> {
+    let asked = asked.map_or(0, |asked| if asked == -1 { model.vocab_size.min(i32::MAX as u32) as i32 } else { asked });
+    if asked <= MAX_LOGPROBS {
+        return Ok(());
+    }
+    Err(ApiError::invalid(format!("requested {name} of {asked}, which is greater than max allowed: {MAX_LOGPROBS}")))
+}
+
+fn check_stop(stop: Option<StringOrArray>) -> Result<Vec<String>, ApiError> {
+    let stop = stop.map(StringOrArray::into_vec).unwrap_or_default();
+    let refused = |code: &str| ApiError::invalid(format!("stop: Validation error: {code} [{{\"value\": {stop:?}}}]"));
+    if stop.len() > MAX_STOP_STRINGS {
+        return Err(refused(&format!("stop strings must contain at most {MAX_STOP_STRINGS} items")));
+    }
+    if stop.iter().any(String::is_empty) {
+        return Err(refused("stop strings cannot be empty"));
+    }
+    Ok(stop)
+}
+
+fn check_allowed(tokens: Option<Vec<u32>>) -> Result<Option<Vec<u32>>, ApiError> {
+    match tokens {
+        Some(tokens) if tokens.is_empty() => {
+            Err(ApiError::invalid("allowed_token_ids is not None and empty!".to_owned()))
+        }
+        tokens => Ok(tokens),
+    }
+}
+
+fn logit_bias(biases: BTreeMap<String, f32>) -> Result<LogitBias, ApiError> {
+    let pair = |(token, bias): (String, f32)| match token.parse() {
+        Ok(token) => Ok((token, wide(bias.clamp(-100.0, 100.0)))),
+        Err(_) => Err(ApiError::invalid_param("logit_bias", format!("invalid token id `{token}` in logit_bias"))),
+    };
+    biases.into_iter().map(pair).collect::<Result<_, _>>().map(LogitBias)
+}

@@ -1,0 +1,178 @@
+//! The text of a request's outputs.
+
+use std::future::poll_fn;
+use std::task::{Context, Poll};
+
+use vcr_finish_reason::FinishReason;
+use vcr_text::{Detokenizer, StopStrings, Tokenizer};
+use vcr_wire::{EngineCoreOutput, RequestError, StopReason, Value};
+
+use super::logprobs::Position;
+use crate::engine::{EngineError, RequestStream};
+
+/// What stopped an answer besides the end of the text.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum StopCause {
+    Token(u32),
+    Text(String),
+}
+
+/// How an answer ended.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Finish {
+    pub(crate) reason: FinishReason,
+    pub(crate) stop: Option<StopCause>,
+    /// Why it failed, if it did.
+    pub(crate) error: Option<RequestError>,
+    pub(crate) kv_transfer_params: Option<Value>,
+}
+
+/// A part of an answer.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Piece {
+    pub(crate) text: String,
+    pub(crate) tokens: Vec<u32>,
+    pub(crate) logprobs: Vec<Position>,
+    pub(crate) prompt_logprobs: Option<Vec<Position>>,
+    /// With the first piece: prompt tokens that were found in a cache.
+    pub(crate) cached_tokens: Option<u64>,
+    pub(crate) finish: Option<Finish>,
+}
+
+/// Settings of the text of an answer.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct TextSettings {
+    pub(crate) stop: Vec<String>,
+    pub(crate) include_stop: bool,
+    pub(crate) skip_special: bool,
+    pub(crate) min_tokens: u32,
+    /// The token that ends a text, which is no part of it.
+    pub(crate) eos_token: Option<u32>,
+}
+
+/// The answer to one request as text. Dropped before its end, it aborts the
+/// request.
+pub(crate) struct TextStream {
+    outputs: RequestStream,
+    tokenizer: Tokenizer,
+    detokenizer: Detokenizer,
+    stops: StopStrings,
+    settings: TextSettings,
+    output_tokens: u32,
+    is_done: bool,
+}
+
+impl TextStream {
+    pub(crate) fn new(outputs: RequestStream, tokenizer: &Tokenizer, settings: TextSettings, prompt: &[u32]) -> Self {
+        Self {
+            outputs,
+            tokenizer: tokenizer.clone(),
+            detokenizer: Detokenizer::after(tokenizer, settings.skip_special, prompt),
+            stops: StopStrings::new(settings.stop.clone(), settings.include_stop),
+            settings,
+            output_tokens: 0,
+            is_done: false,
+        }
+    }
+
+    fn poll(&mut self, context: &mut Context<'_>) -> Poll<Result<Option<Piece>, EngineError>> {
+        if self.is_done {
+            return Poll::Ready(Ok(None));
+        }
+        self.outputs.poll(context).map(|output| {
+            let piece = output.map(|output| output.map(|output| self.take(&output)));
+            self.is_done = !matches!(&piece, Ok(Some(piece)) if piece.finish.is_none());
+            piece
+        })
+    }
+
+    /// The text of an output.
+    fn take(&mut self, output: &EngineCoreOutput) -> Piece {
+        let tokens = &output.new_token_ids;
+        let mut piece = Piece {
+            tokens: tokens.clone(),
+            logprobs: output
+                .new_logprobs
+                .as_ref()
+                .map(|logprobs| Position::read(logprobs, &self.tokenizer))
+                .unwrap_or_default(),
+            prompt_logprobs: output
+                .new_prompt_logprobs_tensors
+                .as_ref()
+                .map(|logprobs| Position::read(logprobs, &self.tokenizer)),
+            cached_tokens: output.prefill_stats.as_ref().map(|stats| stats.num_cached_tokens),
+            ..Piece::default()
+        };
+        self.output_tokens += tokens.len() as u32;
+        // The token that stops a text belongs to it only where it is asked for.
+        let is_stopped = output.finish_reason == Some(FinishReason::Stop);
+        let hidden = usize::from(is_stopped && !self.settings.include_stop && self.ends_by_token(output));
+        let mut text = String::new();
+        for token in &tokens[..tokens.len().saturating_sub(hidden)] {
+            self.detokenizer.push(*token, &mut text);
+        }
+        if output.finish_reason.is_some() {
+            self.detokenizer.finish(&mut text);
+        }
+        let may_stop = self.output_tokens > self.settings.min_tokens;
+        if let Some(found) = self.stops.push(&text, may_stop, &mut piece.text) {
+            self.outputs.stop();
+            let stop = Some(StopCause::Text(found.stop));
+            let kv_transfer_params = output.kv_transfer_params.clone();
+            piece.finish = Some(Finish { reason: FinishReason::Stop, stop, error: None, kv_transfer_params });
+        } else if let Some(reason) = output.finish_reason {
+            self.stops.finish(&mut piece.text);
+            let stop = output.stop_reason.as_ref().map(|stop| match stop {
+                StopReason::Token(token) => StopCause::Token(*token),
+                StopReason::Text(text) => StopCause::Text(text.clone()),
+            });
+            let (error, kv_transfer_params) = (output.error.clone(), output.kv_transfer_params.clone());
+            piece.finish = Some(Finish { reason, stop, error, kv_transfer_params });
+        }
+        piece
+    }
+
+    fn ends_by_token(&self, output: &EngineCoreOutput) -> bool {
+        match (&output.stop_reason, output.new_token_ids.last()) {
+            (Some(StopReason::Token(_)), Some(_)) => true,
+            (None, Some(last)) => self.settings.eos_token == Some(*last),
+            _ => false,
+        }
+    }
+}
+
+/// The answers to several requests, as they come.
+pub(crate) struct Merged {
+    streams: Vec<TextStream>,
+    /// The one to be asked first, so that none starves another.
+    first: usize,
+}
+
+impl Merged {
+    pub(crate) fn new(streams: Vec<TextStream>) -> Self {
+        Self { streams, first: 0 }
+    }
+
+    /// The next piece and whose it is; none after all have ended.
+    pub(crate) async fn next(&mut self) -> Result<Option<(usize, Piece)>, EngineError> {
+        poll_fn(|context| self.poll(context)).await
+    }
+
+    fn poll(&mut self, context: &mut Context<'_>) -> Poll<Result<Option<(usize, Piece)>, EngineError>> {
+        let count = self.streams.len();
+        let mut are_done = true;
+        for offset in 0..count {
+            let index = (self.first + offset) % count;
+            match self.streams[index].poll(context) {
+                Poll::Ready(Ok(Some(piece))) => {
+                    self.first = (index + 1) % count;
+                    return Poll::Ready(Ok(Some((index, piece))));
+                }
+                Poll::Ready(Ok(None)) => {}
+                Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
+                Poll::Pending => are_done = false,
+            }
+        }
+        if are_done { Poll::Ready(Ok(None)) } else { Poll::Pending }
+    }
+}

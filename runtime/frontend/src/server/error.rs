@@ -1,0 +1,121 @@
+//! Errors as vLLM answers them.
+
+use axum::Json;
+use axum::extract::rejection::JsonRejection;
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
+use serde_json::{Value, json};
+use vcr_wire::RequestError;
+
+use crate::engine::EngineError;
+
+/// An error for a client: a status and vLLM's error object.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ApiError {
+    /// The HTTP status.
+    pub status: StatusCode,
+    /// `BadRequestError` and the like.
+    pub kind: &'static str,
+    /// For the user.
+    pub message: String,
+    /// The parameter it is about.
+    pub param: Option<&'static str>,
+}
+
+impl ApiError {
+    fn new(status: StatusCode, kind: &'static str, message: impl Into<String>) -> Self {
+        Self { status, kind, message: message.into(), param: None }
+    }
+
+    /// A request that cannot be served as it is.
+    #[must_use]
+    pub fn invalid(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::BAD_REQUEST, "BadRequestError", message)
+    }
+
+    /// As [`ApiError::invalid`], because of one parameter.
+    #[must_use]
+    pub fn invalid_param(param: &'static str, message: impl Into<String>) -> Self {
+        Self { param: Some(param), ..Self::invalid(message) }
+    }
+
+    /// A model that is not served.
+    #[must_use]
+    pub fn unknown_model(model: &str) -> Self {
+        let message = format!("The model `{model}` does not exist.");
+        Self { param: Some("model"), ..Self::new(StatusCode::NOT_FOUND, "NotFoundError", message) }
+    }
+
+    /// A failure that is not the client's.
+    #[must_use]
+    pub fn internal(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::INTERNAL_SERVER_ERROR, "InternalServerError", message)
+    }
+
+    /// Something that may work later.
+    #[must_use]
+    pub fn unavailable(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::SERVICE_UNAVAILABLE, "ServiceUnavailableError", message)
+    }
+
+    /// The failure of a request in its engine.
+    #[must_use]
+    pub fn of_engine(error: Option<&RequestError>) -> Self {
+        match error {
+            Some(error) if error.code == "validation_error" => Self::invalid(error.message.clone()),
+            Some(error) if error.retryable => Self::unavailable(error.message.clone()),
+            _ => Self::internal("Internal server error"),
+        }
+    }
+
+    /// The error object.
+    #[must_use]
+    pub fn body(&self) -> Value {
+        json!({"error": {"message": self.message, "type": self.kind, "param": self.param, "code": self.status.as_u16()}})
+    }
+}
+
+impl From<JsonRejection> for ApiError {
+    fn from(error: JsonRejection) -> Self {
+        Self::new(StatusCode::BAD_REQUEST, "Bad Request", error.body_text())
+    }
+}
+
+impl From<EngineError> for ApiError {
+    fn from(error: EngineError) -> Self {
+        match error {
+            EngineError::UnknownRank { .. } => Self::invalid(error.to_string()),
+            EngineError::Full => Self::unavailable(error.to_string()),
+            EngineError::Dead | EngineError::Utility(_) => Self::internal(error.to_string()),
+        }
+    }
+}
+
+impl IntoResponse for ApiError {
+    fn into_response(self) -> Response {
+        if self.status.is_server_error() {
+            tracing::warn!(status = self.status.as_u16(), "{}", self.message);
+        }
+        (self.status, Json(self.body())).into_response()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Clients tell errors apart by these objects.
+    #[test]
+    fn errors_have_the_objects_of_vllm() {
+        let text = |error: ApiError| error.body()["error"].to_string();
+        assert_eq!(
+            text(ApiError::unknown_model("x")),
+            r#"{"message":"The model `x` does not exist.","type":"NotFoundError","param":"model","code":404}"#
+        );
+        let refused = RequestError { code: "validation_error".into(), message: "no".into(), retryable: false };
+        assert_eq!(ApiError::of_engine(Some(&refused)).status, StatusCode::BAD_REQUEST);
+        let paused = RequestError { code: "engine_paused".into(), message: "paused".into(), retryable: true };
+        assert_eq!(ApiError::of_engine(Some(&paused)).status, StatusCode::SERVICE_UNAVAILABLE);
+        assert_eq!(ApiError::of_engine(None), ApiError::internal("Internal server error"));
+    }
+}

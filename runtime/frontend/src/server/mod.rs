@@ -1,0 +1,80 @@
+//! The HTTP server.
+
+pub mod error;
+mod ids;
+mod listen;
+pub mod model;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+pub use listen::serve;
+
+use crate::engine::EngineClient;
+use ids::RequestIds;
+use model::Model;
+
+/// What requests are answered by. Handlers share it.
+pub struct App {
+    /// The engines.
+    pub engines: EngineClient,
+    /// The model.
+    pub model: Model,
+    /// Settings.
+    pub options: ServerOptions,
+    pub(crate) ids: RequestIds,
+    /// Requests for text under way, for `/load`.
+    pub(crate) load: AtomicUsize,
+    ready_at: Instant,
+}
+
+/// Settings of the server.
+#[derive(Clone, Debug, Default)]
+pub struct ServerOptions {
+    /// How long `/ready` is refused after the start.
+    pub startup_duration: Duration,
+    /// Tell in each usage how many prompt tokens were cached.
+    pub enable_prompt_tokens_details: bool,
+}
+
+impl App {
+    /// A server of `model` on `engines`.
+    #[must_use]
+    pub fn new(engines: EngineClient, model: Model, options: ServerOptions) -> Arc<Self> {
+        let ready_at = Instant::now() + options.startup_duration;
+        Arc::new(Self { engines, model, options, ids: RequestIds::new(), load: AtomicUsize::new(0), ready_at })
+    }
+
+    /// Whether the start-up delay is over and every engine serves.
+    #[must_use]
+    pub fn is_ready(&self) -> bool {
+        Instant::now() >= self.ready_at && self.engines.is_healthy()
+    }
+
+    /// Counts a request for text until the guard is dropped.
+    pub(crate) fn count(self: &Arc<Self>) -> Counted {
+        self.load.fetch_add(1, Ordering::Relaxed);
+        Counted(Arc::clone(self))
+    }
+}
+
+/// A request that `/load` counts.
+pub(crate) struct Counted(Arc<App>);
+
+impl Counted {
+    pub(crate) fn app(&self) -> &App {
+        &self.0
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.0.load.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// The time, in seconds since 1970.
+pub(crate) fn unix_s() -> f64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0.0, |since| since.as_secs_f64())
+}

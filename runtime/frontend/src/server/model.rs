@@ -1,0 +1,126 @@
+//! The served model: its names, its text and its limits.
+
+use std::cmp::Ordering;
+use std::collections::BTreeMap;
+
+use vcr_text::{ChatTemplate, GenerationConfig, Tokenizer};
+use vcr_wire::LoraRequest;
+
+use super::error::ApiError;
+
+/// What is known of the served model.
+#[derive(Clone, Debug)]
+pub struct Model {
+    /// Its names; answers have the first.
+    pub names: Vec<String>,
+    /// Where it was found, for `/v1/models`.
+    pub root: String,
+    /// Its tokenizer.
+    pub tokenizer: Tokenizer,
+    /// Its chat template; none refuses chats.
+    pub template: Option<ChatTemplate>,
+    /// Sampling defaults.
+    pub generation: GenerationConfig,
+    /// Tokens that end a text, the first being the one that engines call so.
+    pub eos_tokens: Vec<u32>,
+    /// The longest sequence of the engines.
+    pub max_model_len: u32,
+    /// The size of its vocabulary.
+    pub vocab_size: u32,
+    /// Adapters by name.
+    pub adapters: BTreeMap<String, LoraRequest>,
+}
+
+impl Model {
+    /// Checks the `model` of a request: none and an empty one are the served model.
+    /// Returns the name for its answer, and the adapter if it names one.
+    ///
+    /// # Errors
+    /// When no model has this name.
+    pub fn resolve(&self, asked: Option<&str>) -> Result<(String, Option<LoraRequest>), ApiError> {
+        let first = self.names.first().cloned().unwrap_or_default();
+        match asked.filter(|name| !name.is_empty()) {
+            None => Ok((first, None)),
+            Some(name) if self.names.iter().any(|known| known == name) => Ok((name.to_owned(), None)),
+            Some(name) => match self.adapters.get(name) {
+                Some(adapter) => Ok((name.to_owned(), Some(adapter.clone()))),
+                None => Err(ApiError::unknown_model(name)),
+            },
+        }
+    }
+
+    /// Tokens of an output at most, for a prompt of this length.
+    ///
+    /// # Errors
+    /// When the prompt leaves no room.
+    pub fn max_tokens(&self, asked: Option<u32>, prompt_tokens: usize) -> Result<u32, ApiError> {
+        let limit = self.max_model_len;
+        let start = format!("This model's maximum context length is {limit} tokens. However, your prompt");
+        let end = "Please reduce the length of the input prompt.";
+        match prompt_tokens.cmp(&(limit as usize)) {
+            Ordering::Greater => Err(ApiError::invalid_param(
+                "input_tokens",
+                format!(
+                    "{start} contains {prompt_tokens} input tokens, which exceeds this limit even without any output \
+                     tokens. {end}"
+                ),
+            )),
+            Ordering::Equal => Err(ApiError::invalid_param(
+                "input_tokens",
+                format!("{start} fills it with {limit} input tokens, leaving no room for output tokens. {end}"),
+            )),
+            Ordering::Less => {
+                let room = limit - prompt_tokens as u32;
+                Ok(asked.or(self.generation.max_new_tokens).map_or(room, |asked| asked.min(room)))
+            }
+        }
+    }
+
+    /// The tokens of a text.
+    ///
+    /// # Errors
+    /// When the tokenizer has none for it.
+    pub fn encode(&self, text: &str, add_special: bool) -> Result<Vec<u32>, ApiError> {
+        self.tokenizer.encode(text, add_special).map_err(|error| ApiError::invalid(error.to_string()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn model() -> Model {
+        let tokenizer = Tokenizer::builtin();
+        Model {
+            names: vec!["sim".to_owned(), "other".to_owned()],
+            root: "sim".to_owned(),
+            template: None,
+            generation: GenerationConfig::default(),
+            eos_tokens: Vec::new(),
+            max_model_len: 100,
+            vocab_size: tokenizer.vocab_size(),
+            tokenizer,
+            adapters: BTreeMap::from([("fine".to_owned(), LoraRequest::default())]),
+        }
+    }
+
+    #[test]
+    fn models_have_several_names_and_adapters() {
+        let model = model();
+        assert_eq!(model.resolve(None).expect("the first"), ("sim".to_owned(), None));
+        assert_eq!(model.resolve(Some("")).expect("the first").0, "sim");
+        assert_eq!(model.resolve(Some("other")).expect("the second").0, "other");
+        assert!(model.resolve(Some("fine")).expect("an adapter").1.is_some());
+        assert_eq!(model.resolve(Some("x")), Err(ApiError::unknown_model("x")));
+    }
+
+    #[test]
+    fn outputs_fill_the_context_at_most() {
+        let model = model();
+        assert_eq!(model.max_tokens(Some(16), 90), Ok(10));
+        assert_eq!(model.max_tokens(None, 90), Ok(10));
+        let message = |tokens| model.max_tokens(None, tokens).expect_err("it is too long").message;
+        assert!(message(101).contains("maximum context length is 100 tokens. However, your prompt contains 101 input"));
+        assert!(message(100).contains("your prompt fills it with 100 input tokens, leaving no room"));
+    }
+}

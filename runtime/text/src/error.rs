@@ -1,0 +1,65 @@
+use std::path::PathBuf;
+
+/// A problem with a model's files or with a text.
+#[derive(Debug, thiserror::Error)]
+pub enum TextError {
+    /// A file that must be there is not.
+    #[error("model folder `{}` has no `{file}`: {needed}", folder.display())]
+    Missing {
+        /// The folder.
+        folder: PathBuf,
+        /// Name of the file, or of the folder in it.
+        file: String,
+        /// What it is needed for, or what to do.
+        needed: String,
+    },
+    /// A file or folder cannot be read.
+    #[error("cannot read `{}`: {source}", path.display())]
+    Unreadable {
+        /// Its path.
+        path: PathBuf,
+        /// The system's reason.
+        source: std::io::Error,
+    },
+    /// A file's content is invalid.
+    #[error("invalid file `{}`: {reason}", path.display())]
+    Invalid {
+        /// Its path.
+        path: PathBuf,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// A text cannot be encoded.
+    #[error("the text cannot be tokenized: {0}")]
+    Encode(String),
+    /// A chat template does not compile.
+    #[error("invalid chat template: {0}")]
+    Template(#[from] TemplateError),
+}
+
+/// The kind of a template's failure.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TemplateErrorKind {
+    /// The template does not compile.
+    Syntax,
+    /// The template itself called `raise_exception`.
+    Raised,
+    /// The template takes more work than it may.
+    Limit,
+    /// The request does not fit the options, such as nothing to continue.
+    Request,
+    /// Any other failure while it renders.
+    Render,
+}
+
+/// A chat template's failure.
+#[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
+#[error("{}{reason}", line.map(|line| format!("line {line}: ")).unwrap_or_default())]
+pub struct TemplateError {
+    /// What kind of failure it is.
+    pub kind: TemplateErrorKind,
+    /// The template's line, from 1, where it is known.
+    pub line: Option<usize>,
+    /// The problem; for [`TemplateErrorKind::Raised`], the template's own words.
+    pub reason: String,
+}

@@ -1,0 +1,187 @@
+//! Model folders, local or in a Hugging Face cache.
+
+use std::path::{Path, PathBuf};
+
+use serde_json::Value as Json;
+
+use crate::files::{read_json, read_text};
+use crate::{ChatTemplate, TextError, Tokenizer};
+
+/// Sampling defaults of a model, from `generation_config.json`.
+#[derive(Clone, Debug, Default, PartialEq, serde::Deserialize)]
+#[serde(default)]
+pub struct GenerationConfig {
+    /// Tokens that end an output.
+    #[serde(rename = "eos_token_id", deserialize_with = "one_or_many")]
+    pub eos_token_ids: Vec<u32>,
+    /// Temperature.
+    pub temperature: Option<f64>,
+    /// Nucleus sampling.
+    pub top_p: Option<f64>,
+    /// Candidates.
+    pub top_k: Option<i64>,
+    /// The least share of the best candidate's probability.
+    pub min_p: Option<f64>,
+    /// Penalty of repeated tokens.
+    pub repetition_penalty: Option<f64>,
+    /// Tokens of an output at most.
+    pub max_new_tokens: Option<u32>,
+}
+
+/// What a folder says about a model's text.
+#[derive(Clone, Debug)]
+pub struct ModelFolder {
+    /// The folder that holds the files.
+    pub path: PathBuf,
+    /// The name of a cached model, such as `Qwen/Qwen3-0.6B`.
+    pub cached_name: Option<String>,
+    /// Its tokenizer.
+    pub tokenizer: Tokenizer,
+    /// Its chat template, if it has one.
+    pub chat_template: Option<ChatTemplate>,
+    /// Sampling defaults.
+    pub generation: GenerationConfig,
+    /// The longest context that `config.json` allows, as vLLM derives it.
+    pub max_model_len: Option<u32>,
+    /// `config.json`, where there is one.
+    pub config: Option<Json>,
+}
+
+impl ModelFolder {
+    /// Reads a local folder, a cache's `models--ORG--NAME` or one of its snapshots.
+    ///
+    /// # Errors
+    /// When a file is missing, cannot be read or is invalid.
+    pub fn load(path: &Path) -> Result<Self, TextError> {
+        let path = snapshot(path)?;
+        let tokenizer = Tokenizer::from_folder(&path)?;
+        let tokenizer_config = read_json(&path.join("tokenizer_config.json"))?;
+        let config = read_json(&path.join("config.json"))?;
+        let generation = match read_json(&path.join("generation_config.json"))? {
+            None => GenerationConfig::default(),
+            Some(json) => serde_json::from_value(json).map_err(|error| TextError::Invalid {
+                path: path.join("generation_config.json"),
+                reason: error.to_string(),
+            })?,
+        };
+        let chat_template = template(&path, tokenizer_config.as_ref(), &tokenizer)?;
+        let max_model_len = config.as_ref().and_then(|config| max_model_len(config, tokenizer_config.as_ref()));
+        let cached_name = cached_name(&path);
+        Ok(Self { path, cached_name, tokenizer, chat_template, generation, max_model_len, config })
+    }
+
+    /// Tokens that end an output: the generation config's, then the tokenizer's.
+    #[must_use]
+    pub fn eos_token_ids(&self) -> Vec<u32> {
+        let mut ids = self.generation.eos_token_ids.clone();
+        ids.extend(self.tokenizer.eos_token_ids().iter().filter(|id| !self.generation.eos_token_ids.contains(id)));
+        ids
+    }
+}
+
+/// The folder with the files: a snapshot, where `path` is a model of a cache.
+fn snapshot(path: &Path) -> Result<PathBuf, TextError> {
+    let unreadable = |source| TextError::Unreadable { path: path.to_owned(), source };
+    if !std::fs::metadata(path).map_err(unreadable)?.is_dir() {
+        return Err(TextError::Invalid { path: path.to_owned(), reason: "expected a folder".to_owned() });
+    }
+    let snapshots = path.join("snapshots");
+    if !snapshots.is_dir() {
+        return Ok(path.to_owned());
+    }
+    if let Some(revision) = read_text(&path.join("refs/main"))? {
+        let named = snapshots.join(revision.trim());
+        if named.is_dir() {
+            return Ok(named);
+        }
+    }
+    let entries = std::fs::read_dir(&snapshots).map_err(unreadable)?;
+    let mut found: Vec<PathBuf> = entries.filter_map(|entry| Some(entry.ok()?.path())).collect();
+    found.sort();
+    match &found[..] {
+        [only] => Ok(only.clone()),
+        others => Err(TextError::Missing {
+            folder: path.to_owned(),
+            file: "refs/main".to_owned(),
+            needed: format!("it names one of the {} snapshots; name one as `snapshots/REVISION`", others.len()),
+        }),
+    }
+}
+
+/// `ORG/NAME` of a snapshot in a folder `models--ORG--NAME`.
+fn cached_name(path: &Path) -> Option<String> {
+    let model = path.parent()?.parent()?.file_name()?.to_str()?;
+    model.strip_prefix("models--").map(|name| name.replacen("--", "/", 1))
+}
+
+/// The template in the order in which Transformers looks for it.
+fn template(folder: &Path, config: Option<&Json>, tokenizer: &Tokenizer) -> Result<Option<ChatTemplate>, TextError> {
+    let in_file = read_text(&folder.join("chat_template.jinja"))?;
+    let in_json = match &in_file {
+        Some(_) => None,
+        None => read_json(&folder.join("chat_template.json"))?.as_ref().and_then(default_template),
+    };
+    let source = in_file.or(in_json).or_else(|| config.and_then(default_template));
+    let compiled = source.map(|source| ChatTemplate::new(&source, tokenizer.special_texts().clone()));
+    compiled.transpose().map_err(TextError::from)
+}
+
+/// `chat_template` of a config: a text, or the one named `default` of a list.
+fn default_template(config: &Json) -> Option<String> {
+    let template = config.get("chat_template")?;
+    let named = |list: &Vec<Json>| {
+        let default = list.iter().find(|entry| entry["name"] == "default").or(list.first())?;
+        default["template"].as_str().map(str::to_owned)
+    };
+    template.as_str().map(str::to_owned).or_else(|| template.as_array().and_then(named))
+}
+
+/// Keys of `config.json` that state a length, as vLLM's
+/// `_get_and_verify_max_len` knows them.
+const LENGTH_KEYS: [&str; 8] = [
+    "max_position_embeddings",
+    "n_positions",
+    "max_seq_len",
+    "seq_length",
+    "model_max_length",
+    "max_target_positions",
+    "max_seq_length",
+    "seq_len",
+];
+
+/// The longest context by vLLM's rules: the least length stated, times the factor of a
+/// scaled position embedding.
+fn max_model_len(config: &Json, tokenizer_config: Option<&Json>) -> Option<u32> {
+    let text = config.get("text_config").filter(|text| text.is_object()).unwrap_or(config);
+    let stated = LENGTH_KEYS.iter().filter_map(|key| text.get(key)?.as_f64()).reduce(f64::min);
+    let mut length = stated?;
+    let rope = text.get("rope_scaling").or_else(|| text.get("rope_parameters")).filter(|rope| rope.is_object());
+    if let Some(rope) = rope {
+        let kind = rope.get("rope_type").or_else(|| rope.get("type")).and_then(Json::as_str).unwrap_or_default();
+        let factor = rope.get("factor").and_then(Json::as_f64).unwrap_or(1.0);
+        if !["su", "longrope", "llama3"].contains(&kind) {
+            if kind == "yarn" {
+                length = rope.get("original_max_position_embeddings").and_then(Json::as_f64).unwrap_or(length);
+            }
+            length *= factor;
+        }
+    }
+    let of_tokenizer = tokenizer_config.and_then(|config| config.get("model_max_length")?.as_f64());
+    let length = of_tokenizer.map_or(length, |most| most.min(length));
+    (length >= 1.0 && length <= f64::from(u32::MAX)).then_some(length as u32)
+}
+
+fn one_or_many<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Vec<u32>, D::Error> {
+    #[derive(serde::Deserialize)]
+    #[serde(untagged)]
+    enum Given {
+        One(u32),
+        Many(Vec<u32>),
+        None,
+    }
+    Ok(match <Given as serde::Deserialize>::deserialize(deserializer)? {
+        Given::One(one) => vec![one],
+        Given::Many(many) => many,
+        Given::None => Vec::new(),
+    })
+}

@@ -1,0 +1,106 @@
+//! Stop strings in a text that arrives in pieces, by the rules of vLLM's
+//! `v1/engine/detokenizer.py`.
+
+/// A stop string that ended a text.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StopMatch {
+    /// Its index in the list of stop strings.
+    pub index: usize,
+    /// The stop string.
+    pub stop: String,
+}
+
+/// Finds stop strings across the pieces of a text.
+///
+/// As in vLLM, what is held back is the length of the longest stop string less one
+/// character, whether or not it could be a beginning of one, and nothing where stop
+/// strings stay in the output. Of several stop strings in one piece, the first in
+/// the list wins, even if another one occurs earlier in the text.
+#[derive(Clone, Debug)]
+pub struct StopStrings {
+    stops: Vec<String>,
+    is_included: bool,
+    /// Characters held back.
+    held_chars: usize,
+    /// Bytes of earlier pieces in which a match may begin.
+    reach: usize,
+    /// The end of the text: all that is not released, and what a match may begin in.
+    tail: String,
+    /// Bytes of `tail` that are released.
+    released: usize,
+}
+
+/// Tails are shortened in runs of this many bytes, so that the cost stays linear.
+const RUN_BYTES: usize = 1024;
+
+impl StopStrings {
+    /// The stop strings of a request; empty ones are ignored.
+    #[must_use]
+    pub fn new(stops: Vec<String>, include_stop_str_in_output: bool) -> Self {
+        let longest_chars = stops.iter().map(|stop| stop.chars().count()).max().unwrap_or(0);
+        let longest_bytes = stops.iter().map(String::len).max().unwrap_or(0);
+        Self {
+            held_chars: if include_stop_str_in_output { 0 } else { longest_chars.saturating_sub(1) },
+            reach: longest_bytes.saturating_sub(1),
+            is_included: include_stop_str_in_output,
+            stops,
+            tail: String::new(),
+            released: 0,
+        }
+    }
+
+    /// Takes the next piece and appends the text that may be sent to `out`. A match
+    /// ends the text: nothing may be pushed afterwards.
+    ///
+    /// `may_stop` is false while the request has not exceeded its `min_tokens`: the
+    /// piece is then not searched.
+    pub fn push(&mut self, piece: &str, may_stop: bool, out: &mut String) -> Option<StopMatch> {
+        let before = self.tail.len();
+        self.tail.push_str(piece);
+        if may_stop && !piece.is_empty() {
+            if let Some((index, end)) = self.find(before) {
+                out.push_str(&self.tail[self.released..end.max(self.released)]);
+                self.released = self.tail.len();
+                return Some(StopMatch { index, stop: self.stops[index].clone() });
+            }
+        }
+        self.release(self.held_chars, out);
+        None
+    }
+
+    /// Appends what is still held back: the text has ended otherwise.
+    pub fn finish(&mut self, out: &mut String) {
+        self.release(0, out);
+    }
+
+    /// The stop string found, and the end of the text it leaves.
+    fn find(&self, before: usize) -> Option<(usize, usize)> {
+        self.stops.iter().enumerate().filter(|(_, stop)| !stop.is_empty()).find_map(|(index, stop)| {
+            let mut from = before.saturating_sub(stop.len() - 1);
+            while !self.tail.is_char_boundary(from) {
+                from += 1;
+            }
+            let at = from + self.tail[from..].find(stop.as_str())?;
+            Some((index, if self.is_included { at + stop.len() } else { at }))
+        })
+    }
+
+    fn release(&mut self, held_chars: usize, out: &mut String) {
+        let end = match held_chars {
+            0 => self.tail.len(),
+            held => self.tail.char_indices().rev().nth(held - 1).map_or(0, |(at, _)| at),
+        };
+        if end > self.released {
+            out.push_str(&self.tail[self.released..end]);
+            self.released = end;
+        }
+        let mut unneeded = self.released.min(self.tail.len().saturating_sub(self.reach));
+        if unneeded > RUN_BYTES {
+            while !self.tail.is_char_boundary(unneeded) {
+                unneeded -= 1;
+            }
+            self.tail.drain(..unneeded);
+            self.released -= unneeded;
+        }
+    }
+}

@@ -1,0 +1,165 @@
+//! Chat templates, rendered as Transformers and vLLM do.
+
+mod environment;
+mod messages;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use minijinja::{Environment, Value};
+
+use crate::{TemplateError, TemplateErrorKind};
+use environment::{NAME, failed, fixed_clock};
+
+/// What a template makes of a message's content.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ContentFormat {
+    /// A text: lists of parts are joined to one.
+    String,
+    /// A list of parts, as in OpenAI's API: a text becomes a list of one part.
+    Parts,
+}
+
+/// One chat to be rendered.
+#[derive(Clone, Debug, Default)]
+pub struct TemplateRequest {
+    /// The messages, a list of maps. Values that are read as [`Value`] by serde keep
+    /// the order of their keys.
+    pub messages: Value,
+    /// The tools, if any: a list of maps.
+    pub tools: Option<Value>,
+    /// Documents, if any: a list of maps.
+    pub documents: Option<Value>,
+    /// Whether the beginning of an answer follows the messages.
+    pub add_generation_prompt: bool,
+    /// Whether the last message is to be continued rather than closed.
+    pub continue_final_message: bool,
+    /// Further variables (`chat_template_kwargs`).
+    pub kwargs: BTreeMap<String, Value>,
+    /// The time that the template sees, in seconds since 1970; `strftime_now` fails
+    /// without one.
+    pub now_s: Option<i64>,
+}
+
+/// A compiled chat template. Clones share it.
+#[derive(Clone)]
+pub struct ChatTemplate(Arc<Inner>);
+
+struct Inner {
+    environment: Environment<'static>,
+    source: String,
+    special_texts: BTreeMap<String, String>,
+    content: ContentFormat,
+}
+
+impl std::fmt::Debug for ChatTemplate {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ChatTemplate").field("source", &self.0.source).finish_non_exhaustive()
+    }
+}
+
+/// Ends what is to be continued; as in Transformers, with a space at its end that
+/// shows whether the template trims texts.
+const CONTINUE_TAG: &str = "CONTINUE_FINAL_MESSAGE_TAG ";
+
+impl ChatTemplate {
+    /// The built-in template, in the manner of ChatML.
+    #[must_use]
+    pub fn builtin() -> Self {
+        let texts = crate::builtin::Builtin::new().special_texts();
+        match Self::new(include_str!("template/builtin.jinja"), texts) {
+            Ok(template) => template,
+            Err(error) => panic!("the built-in template compiles: {error}"),
+        }
+    }
+
+    /// Compiles a template. `special_texts` are `bos_token` and the like.
+    ///
+    /// # Errors
+    /// When it does not compile.
+    pub fn new(source: &str, special_texts: BTreeMap<String, String>) -> Result<Self, TemplateError> {
+        let environment = environment::compiled(source)?;
+        let content = ContentFormat::String;
+        let mut inner = Inner { environment, source: source.to_owned(), special_texts, content };
+        inner.content = messages::detected_format(|messages| {
+            let request = TemplateRequest { messages, now_s: Some(0), ..TemplateRequest::default() };
+            inner.render(&request.messages, &request)
+        });
+        Ok(Self(Arc::new(inner)))
+    }
+
+    /// The template's source.
+    #[must_use]
+    pub fn source(&self) -> &str {
+        &self.0.source
+    }
+
+    /// What the template makes of a message's content.
+    #[must_use]
+    pub fn content_format(&self) -> ContentFormat {
+        self.0.content
+    }
+
+    /// Renders a chat as vLLM does: contents are brought into the template's format
+    /// and arguments of tool calls are parsed before.
+    ///
+    /// # Errors
+    /// When the template fails or takes too much work, or there is nothing to continue.
+    pub fn render_chat(&self, request: &TemplateRequest) -> Result<String, TemplateError> {
+        let messages = messages::prepared(&request.messages, self.0.content)?;
+        self.render(&TemplateRequest { messages, ..request.clone() })
+    }
+
+    /// Renders messages as they are, as Transformers' `apply_chat_template` does.
+    ///
+    /// # Errors
+    /// When the template fails or takes too much work, or there is nothing to continue.
+    pub fn render(&self, request: &TemplateRequest) -> Result<String, TemplateError> {
+        let messages = messages::with_reasoning_aliases(&request.messages);
+        if !request.continue_final_message {
+            return self.0.render(&messages, request);
+        }
+        let (tagged, last) = messages::tagged(&messages, CONTINUE_TAG)?;
+        let mut text = self.0.render(&tagged, request)?;
+        let (tag, last) = (CONTINUE_TAG.trim(), last.trim());
+        let at = text.rfind(tag).filter(|_| text.contains(last)).ok_or_else(|| {
+            refused(
+                "continue_final_message is set but the final message does not appear in the chat after applying \
+                     the chat template",
+            )
+        })?;
+        let is_spaced = text[at..].starts_with(CONTINUE_TAG);
+        text.truncate(at);
+        if !is_spaced {
+            text.truncate(text.trim_end().len());
+        }
+        Ok(text)
+    }
+}
+
+fn refused(reason: &str) -> TemplateError {
+    TemplateError { kind: TemplateErrorKind::Request, line: None, reason: reason.to_owned() }
+}
+
+impl Inner {
+    fn render(&self, messages: &Value, request: &TemplateRequest) -> Result<String, TemplateError> {
+        let or_none = |value: &Option<Value>| value.clone().unwrap_or(Value::from(()));
+        let mut context: BTreeMap<String, Value> =
+            self.special_texts.iter().map(|(name, text)| (name.clone(), Value::from(text.as_str()))).collect();
+        context.insert("messages".to_owned(), messages.clone());
+        context.insert("tools".to_owned(), or_none(&request.tools));
+        context.insert("documents".to_owned(), or_none(&request.documents));
+        context.insert("add_generation_prompt".to_owned(), Value::from(request.add_generation_prompt));
+        context.extend(request.kwargs.iter().map(|(name, value)| (name.clone(), value.clone())));
+        let context = Value::from_pairs(context);
+        let rendered = match request.now_s {
+            Some(now_s) if self.source.contains("strftime_now") => {
+                let mut environment = self.environment.clone();
+                fixed_clock(&mut environment, now_s);
+                environment.get_template(NAME).and_then(|template| template.render(context))
+            }
+            _ => self.environment.get_template(NAME).and_then(|template| template.render(context)),
+        };
+        rendered.map_err(|error| failed(&error))
+    }
+}

@@ -1,0 +1,123 @@
+//! Jinja as Transformers sets it up.
+
+use minijinja::syntax::SyntaxConfig;
+use minijinja::value::{Kwargs, Rest};
+use minijinja::{Environment, Error, ErrorKind, State, UndefinedBehavior, Value};
+use minijinja_contrib::pycompat::unknown_method_callback;
+
+use crate::python;
+use crate::{TemplateError, TemplateErrorKind};
+
+/// The name under which the one template is compiled.
+pub(super) const NAME: &str = "chat template";
+
+/// Work that one rendering may take: instructions, and 64 bytes of text each. A chat
+/// of ten thousand messages takes a few million.
+const FUEL: u64 = 20_000_000;
+
+/// Marks errors of `raise_exception`.
+const RAISED: &str = "raised by the template: ";
+
+/// An environment with the template, which knows no files.
+pub(super) fn compiled(source: &str) -> Result<Environment<'static>, TemplateError> {
+    let mut environment = Environment::new();
+    let syntax = SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build();
+    environment.set_syntax(syntax.map_err(|error| failed(&error))?);
+    environment.set_undefined_behavior(UndefinedBehavior::Lenient);
+    environment.set_auto_escape_callback(|_| minijinja::AutoEscape::None);
+    environment.set_fuel(Some(FUEL));
+    environment.set_formatter(|out, _, value| out.write_str(&python::text(value)).map_err(Error::from));
+    environment.set_unknown_method_callback(method);
+    environment.add_filter("tojson", |value: &Value, arguments: Rest<Value>, options: Kwargs| {
+        python::tojson(value, &arguments, &options)
+    });
+    environment.add_filter("string", |value: &Value| python::text(value));
+    environment.add_function("raise_exception", |message: &Value| -> Result<Value, Error> {
+        Err(Error::new(ErrorKind::InvalidOperation, format!("{RAISED}{}", python::text(message))))
+    });
+    environment.add_function("strftime_now", |_: &Value| -> Result<Value, Error> {
+        Err(Error::new(ErrorKind::InvalidOperation, "strftime_now: no time is given"))
+    });
+    let source = without_generation_tags(source);
+    environment.add_template_owned(NAME, source).map_err(|error| failed(&error))?;
+    Ok(environment)
+}
+
+/// Lets the template see one instant, in UTC.
+pub(super) fn fixed_clock(environment: &mut Environment<'static>, now_s: i64) {
+    environment.add_function("strftime_now", move |format: &str| -> Result<String, Error> {
+        let refused = |error: jiff::Error| Error::new(ErrorKind::InvalidOperation, format!("strftime_now: {error}"));
+        let now = jiff::Timestamp::from_second(now_s).map_err(refused)?.to_zoned(jiff::tz::TimeZone::UTC);
+        jiff::fmt::strtime::format(format, &now).map_err(refused)
+    });
+}
+
+/// A template's error with its line and its causes.
+pub(super) fn failed(error: &Error) -> TemplateError {
+    let mut reason = error.detail().map_or_else(|| error.kind().to_string(), str::to_owned);
+    let mut deepest = error;
+    let mut cause = std::error::Error::source(error);
+    while let Some(source) = cause {
+        if let Some(inner) = source.downcast_ref::<Error>() {
+            deepest = inner;
+            reason = inner.detail().map_or_else(|| inner.kind().to_string(), str::to_owned);
+        }
+        cause = source.source();
+    }
+    let kind = match deepest.kind() {
+        _ if reason.starts_with(RAISED) => TemplateErrorKind::Raised,
+        ErrorKind::SyntaxError => TemplateErrorKind::Syntax,
+        ErrorKind::OutOfFuel => TemplateErrorKind::Limit,
+        _ => TemplateErrorKind::Render,
+    };
+    if kind == TemplateErrorKind::Limit {
+        reason = "the template takes too much work: it may loop for ever".to_owned();
+    }
+    let reason = reason.strip_prefix(RAISED).unwrap_or(&reason).to_owned();
+    TemplateError { kind, line: error.line().or(deepest.line()), reason }
+}
+
+/// Methods of Python's texts that `minijinja-contrib` lacks.
+fn method(state: &mut State, value: &Value, name: &str, arguments: &[Value]) -> Result<Value, Error> {
+    let given = arguments.first().and_then(Value::as_str);
+    if let (Some(text), Some(given)) = (value.as_str(), given) {
+        let parts = |found: Option<(&str, &str)>, missed: [&str; 3]| {
+            let parts = found.map_or(missed, |(before, after)| [before, given, after]);
+            Value::from_iter(parts)
+        };
+        match name {
+            "removeprefix" => return Ok(Value::from(text.strip_prefix(given).unwrap_or(text))),
+            "removesuffix" => return Ok(Value::from(text.strip_suffix(given).unwrap_or(text))),
+            "partition" => return Ok(parts(text.split_once(given), [text, "", ""])),
+            "rpartition" => return Ok(parts(text.rsplit_once(given), ["", "", text])),
+            "rsplit" => {
+                let most = arguments.get(1).and_then(Value::as_usize).map_or(usize::MAX, |most| most.saturating_add(1));
+                let mut parts: Vec<&str> = text.rsplitn(most, given).collect();
+                parts.reverse();
+                return Ok(Value::from_iter(parts));
+            }
+            _ => {}
+        }
+    }
+    unknown_method_callback(state, value, name, arguments)
+}
+
+/// Transformers' `{% generation %}` marks parts of the text for training and changes
+/// nothing else; here it becomes a condition that holds.
+fn without_generation_tags(source: &str) -> String {
+    let mut out = String::with_capacity(source.len());
+    let mut rest = source;
+    while let Some(at) = rest.find("{%") {
+        let Some(length) = rest[at..].find("%}") else { break };
+        let tag = &rest[at + 2..at + length];
+        let word = tag.trim_matches(['-', '+']).trim();
+        out.push_str(&rest[..at]);
+        match word {
+            "generation" => out += &format!("{{%{}%}}", tag.replace("generation", "if true")),
+            "endgeneration" => out += &format!("{{%{}%}}", tag.replace("endgeneration", "endif")),
+            _ => out.push_str(&rest[at..at + length + 2]),
+        }
+        rest = &rest[at + length + 2..];
+    }
+    out + rest
+}

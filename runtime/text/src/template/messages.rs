@@ -1,0 +1,167 @@
+//! Messages as templates want them.
+
+use minijinja::Value;
+use minijinja::value::ValueKind;
+
+use super::{ContentFormat, refused};
+use crate::TemplateError;
+
+/// A map's entries in order, with some replaced or added.
+fn with(map: &Value, changes: Vec<(&str, Value)>) -> Value {
+    let keys: Vec<Value> = map.try_iter().into_iter().flatten().collect();
+    let is_changed = |key: &Value| changes.iter().any(|(name, _)| key.as_str() == Some(*name));
+    let kept = keys.iter().map(|key| {
+        let changed = changes.iter().find(|(name, _)| key.as_str() == Some(*name));
+        let value = changed.map_or_else(|| map.get_item(key).unwrap_or_default(), |(_, value)| value.clone());
+        (key.clone(), value)
+    });
+    let is_new = |name: &str| !keys.iter().any(|key| key.as_str() == Some(name));
+    let added =
+        changes.iter().filter(|(name, _)| is_new(name)).map(|(name, value)| (Value::from(*name), value.clone()));
+    debug_assert!(keys.iter().filter(|key| is_changed(key)).count() <= changes.len());
+    Value::from_pairs(kept.chain(added))
+}
+
+fn list(value: &Value) -> Vec<Value> {
+    if value.kind() == ValueKind::Seq { value.try_iter().into_iter().flatten().collect() } else { Vec::new() }
+}
+
+fn field(map: &Value, name: &str) -> Option<Value> {
+    map.get_attr(name).ok().filter(|value| !value.is_undefined() && !value.is_none())
+}
+
+/// Messages as vLLM hands them to a template: contents in the template's format,
+/// arguments of calls parsed.
+pub(super) fn prepared(messages: &Value, format: ContentFormat) -> Result<Value, TemplateError> {
+    if messages.kind() != ValueKind::Seq {
+        return Err(refused("invalid messages: expected a list"));
+    }
+    list(messages)
+        .iter()
+        .map(|message| prepared_message(message, format))
+        .collect::<Result<Vec<_>, _>>()
+        .map(Value::from)
+}
+
+fn prepared_message(message: &Value, format: ContentFormat) -> Result<Value, TemplateError> {
+    if message.kind() != ValueKind::Map {
+        return Err(refused("invalid message: expected a map with `role` and `content`"));
+    }
+    let mut changes = Vec::new();
+    if let Some(content) = field(message, "content") {
+        changes.push(("content", converted(&content, format)));
+    }
+    if let Some(calls) = field(message, "tool_calls") {
+        let calls = list(&calls).iter().map(with_parsed_arguments).collect::<Result<Vec<_>, _>>()?;
+        changes.push(("tool_calls", Value::from(calls)));
+    }
+    Ok(with(message, changes))
+}
+
+fn converted(content: &Value, format: ContentFormat) -> Value {
+    match (format, content.kind()) {
+        (ContentFormat::String, ValueKind::Seq) => Value::from(joined(&list(content))),
+        (ContentFormat::Parts, ValueKind::String) => {
+            let part = Value::from_pairs([("type", Value::from("text")), ("text", content.clone())]);
+            Value::from(vec![part])
+        }
+        (ContentFormat::Parts, ValueKind::Seq) => Value::from(list(content).iter().map(plain_part).collect::<Vec<_>>()),
+        _ => content.clone(),
+    }
+}
+
+/// The texts of parts, a line each; as in vLLM, what is no text comes before them.
+fn joined(parts: &[Value]) -> String {
+    let kind = |part: &Value| part_kind(part);
+    let media = parts.iter().filter_map(|part| kind(part).map(|kind| format!("<|{kind}|>")));
+    let texts = parts.iter().filter(|part| kind(part).is_none()).map(part_text);
+    media.chain(texts).collect::<Vec<_>>().join("\n")
+}
+
+/// `image`, `audio` or `video` of a part with media.
+fn part_kind(part: &Value) -> Option<&'static str> {
+    let kind = field(part, "type")?;
+    let kind = kind.as_str()?;
+    ["image", "audio", "video"].into_iter().find(|media| kind.contains(media))
+}
+
+fn part_text(part: &Value) -> String {
+    let text = part.as_str().map(str::to_owned);
+    let texts = ["text", "refusal", "thinking"].into_iter().filter_map(|name| field(part, name));
+    text.or_else(|| texts.map(|value| crate::python::text(&value)).next()).unwrap_or_default()
+}
+
+/// A part as templates know it: `{"type": "text", "text": ...}` or `{"type": "image"}`.
+fn plain_part(part: &Value) -> Value {
+    match part_kind(part) {
+        Some(kind) => Value::from_pairs([("type", Value::from(kind))]),
+        None => Value::from_pairs([("type", Value::from("text")), ("text", Value::from(part_text(part)))]),
+    }
+}
+
+fn with_parsed_arguments(call: &Value) -> Result<Value, TemplateError> {
+    let Some(function) = field(call, "function") else { return Ok(call.clone()) };
+    let arguments = match field(&function, "arguments") {
+        None => Value::from_pairs::<_, &str, Value>([]),
+        Some(text) if text.as_str() == Some("") => Value::from_pairs::<_, &str, Value>([]),
+        Some(value) => match value.as_str() {
+            None => value,
+            Some(text) => serde_json::from_str(text)
+                .map_err(|error| refused(&format!("invalid arguments of a tool call: expected JSON: {error}")))?,
+        },
+    };
+    Ok(with(call, vec![("function", with(&function, vec![("arguments", arguments)]))]))
+}
+
+/// Names under which models know their reasoning.
+const REASONING: [&str; 3] = ["reasoning", "reasoning_content", "thinking"];
+
+/// Messages with their reasoning under every name.
+pub(super) fn with_reasoning_aliases(messages: &Value) -> Value {
+    if messages.kind() != ValueKind::Seq {
+        return messages.clone();
+    }
+    let aliased = |message: &Value| {
+        let reasoning = REASONING.iter().find_map(|name| field(message, name));
+        let Some(reasoning) = reasoning else { return message.clone() };
+        let missing = REASONING.iter().filter(|name| field(message, name).is_none());
+        with(message, missing.map(|name| (*name, reasoning.clone())).collect())
+    };
+    Value::from(list(messages).iter().map(aliased).collect::<Vec<_>>())
+}
+
+/// The messages with a mark behind the last one's text, and that text.
+pub(super) fn tagged(messages: &Value, tag: &str) -> Result<(Value, String), TemplateError> {
+    let mut all = list(messages);
+    let last = all.pop().ok_or_else(|| refused("continue_final_message is set but the conversation is empty"))?;
+    let content = field(&last, "content")
+        .ok_or_else(|| refused("continue_final_message is set but the final message has no \"content\" to continue"))?;
+    let (content, text) = match content.as_str() {
+        Some(text) => (Value::from(format!("{text}{tag}")), text.to_owned()),
+        None => {
+            let mut parts = list(&content);
+            let found = parts.iter_mut().rev().find_map(|part| Some((field(part, "text")?, part)));
+            let (text, part) = found.ok_or_else(|| {
+                refused("continue_final_message is set but the final message has no text to continue")
+            })?;
+            let text = crate::python::text(&text);
+            *part = with(part, vec![("text", Value::from(format!("{text}{tag}")))]);
+            (Value::from(parts), text)
+        }
+    };
+    all.push(with(&last, vec![("content", content)]));
+    Ok((Value::from(all), text))
+}
+
+/// Whether a template takes contents apart. vLLM looks for a loop over `content` in
+/// its syntax; here it is tried with one message of each kind, which finds the same
+/// where the parts' texts come out without the parts around them.
+pub(super) fn detected_format(render: impl Fn(Value) -> Result<String, TemplateError>) -> ContentFormat {
+    const NEEDLE: &str = "needle-of-content";
+    let part = Value::from_pairs([("type", Value::from("text")), ("text", Value::from(NEEDLE))]);
+    let message = Value::from_pairs([("role", Value::from("user")), ("content", Value::from(vec![part]))]);
+    match render(Value::from(vec![message])) {
+        Ok(text) if text.contains(NEEDLE) && !text.contains(&format!("'text': '{NEEDLE}'")) => ContentFormat::Parts,
+        _ => ContentFormat::String,
+    }
+}

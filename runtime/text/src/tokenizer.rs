@@ -1,0 +1,247 @@
+//! Tokenizers: the built-in one and those of model folders.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+use std::sync::Arc;
+
+use serde_json::Value as Json;
+use tokenizers::decoders::DecoderWrapper;
+
+use crate::TextError;
+use crate::builtin::Builtin;
+
+/// A tokenizer. Clones share its tables.
+#[derive(Clone)]
+pub struct Tokenizer(Arc<Inner>);
+
+struct Inner {
+    kind: Kind,
+    table: Table,
+    special: BTreeSet<u32>,
+    eos: Vec<u32>,
+    /// Texts of `bos_token`, `eos_token` and the like, for templates.
+    special_texts: BTreeMap<String, String>,
+}
+
+enum Kind {
+    Builtin(Box<Builtin>),
+    Library { tokenizer: Box<tokenizers::Tokenizer>, is_byte_level: bool },
+}
+
+/// Bytes of each token, one after another.
+#[derive(Default)]
+struct Table {
+    ends: Vec<u32>,
+    bytes: Vec<u8>,
+}
+
+impl Table {
+    fn push(&mut self, bytes: &[u8]) {
+        self.bytes.extend_from_slice(bytes);
+        self.ends.push(self.bytes.len() as u32);
+    }
+
+    fn get(&self, id: u32) -> &[u8] {
+        let id = id as usize;
+        let Some(end) = self.ends.get(id) else { return &[] };
+        let start = if id == 0 { 0 } else { self.ends[id - 1] };
+        &self.bytes[start as usize..*end as usize]
+    }
+}
+
+impl std::fmt::Debug for Tokenizer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Tokenizer").field("vocab_size", &self.vocab_size()).finish_non_exhaustive()
+    }
+}
+
+impl Tokenizer {
+    /// The built-in tokenizer: the 256 bytes, special tokens and some frequent
+    /// English pieces. A text becomes the longest pieces from its start on. Ids never
+    /// change: pieces are only appended.
+    #[must_use]
+    pub fn builtin() -> Self {
+        let builtin = Builtin::new();
+        let mut table = Table::default();
+        builtin.pieces().for_each(|piece| table.push(piece));
+        Self(Arc::new(Inner {
+            special: builtin.special_ids().collect(),
+            eos: builtin.eos_ids(),
+            special_texts: builtin.special_texts(),
+            kind: Kind::Builtin(Box::new(builtin)),
+            table,
+        }))
+    }
+
+    /// The tokenizer of a model folder: its `tokenizer.json`, and the names of special
+    /// tokens in `tokenizer_config.json` where there is one.
+    ///
+    /// # Errors
+    /// When a file is missing, cannot be read or is invalid.
+    pub fn from_folder(folder: &Path) -> Result<Self, TextError> {
+        let path = folder.join("tokenizer.json");
+        if !path.is_file() {
+            let needed = "`tokenizer.json` is what text is turned into tokens with".to_owned();
+            return Err(TextError::Missing { folder: folder.to_owned(), file: "tokenizer.json".to_owned(), needed });
+        }
+        let bytes = std::fs::read(&path).map_err(|source| TextError::Unreadable { path: path.clone(), source })?;
+        let config = crate::files::read_json(&folder.join("tokenizer_config.json"))?;
+        Self::from_json(&bytes, config.as_ref()).map_err(|reason| TextError::Invalid { path, reason })
+    }
+
+    /// A tokenizer of the `tokenizers` library.
+    fn from_json(bytes: &[u8], config: Option<&Json>) -> Result<Self, String> {
+        let tokenizer = tokenizers::Tokenizer::from_bytes(bytes).map_err(|error| error.to_string())?;
+        let is_byte_level = match tokenizer.get_decoder() {
+            Some(DecoderWrapper::ByteLevel(_)) => true,
+            Some(DecoderWrapper::Sequence(sequence)) => {
+                matches!(sequence.get_decoders(), [DecoderWrapper::ByteLevel(_)])
+            }
+            _ => false,
+        };
+        let mut texts: BTreeMap<u32, String> =
+            tokenizer.get_vocab(true).into_iter().map(|(text, id)| (id, text)).collect();
+        let added = tokenizer.get_added_tokens_decoder();
+        // A token may be in the model's vocabulary under another text.
+        texts.extend(added.iter().map(|(id, token)| (*id, token.content.clone())));
+        let last = texts.keys().next_back().copied().ok_or("it has no tokens")?;
+        if last > IDS_MAX {
+            return Err(format!("a token has id {last}: expected at most {IDS_MAX}"));
+        }
+        let bytes_of = byte_characters();
+        let mut table = Table::default();
+        let mut piece = Vec::new();
+        for id in 0..=last {
+            piece.clear();
+            if let Some(text) = texts.get(&id) {
+                match text.chars().map(|char| bytes_of.get(&char).copied()).collect::<Option<Vec<u8>>>() {
+                    Some(bytes) if is_byte_level => piece.extend(bytes),
+                    _ if is_byte_level || added.contains_key(&id) => piece.extend(text.as_bytes()),
+                    _ => piece.extend(plain_piece(text)),
+                }
+            }
+            table.push(&piece);
+        }
+        let special = added.iter().filter(|(_, token)| token.special).map(|(id, _)| *id).collect();
+        let special_texts = config.map(special_texts).unwrap_or_default();
+        let eos = special_texts.get("eos_token").and_then(|text| tokenizer.token_to_id(text)).into_iter().collect();
+        let kind = Kind::Library { tokenizer: Box::new(tokenizer), is_byte_level };
+        Ok(Self(Arc::new(Inner { kind, table, special, eos, special_texts })))
+    }
+
+    /// The tokens of a text. `add_special` adds what the model wants around a text,
+    /// such as a first token. Special tokens that are written in the text are
+    /// recognised.
+    ///
+    /// # Errors
+    /// When the tokenizer has no tokens for it.
+    pub fn encode(&self, text: &str, add_special: bool) -> Result<Vec<u32>, TextError> {
+        match &self.0.kind {
+            Kind::Builtin(builtin) => Ok(builtin.encode(text)),
+            Kind::Library { tokenizer, .. } => {
+                let encoding = tokenizer.encode_fast(text, add_special);
+                encoding
+                    .map(|encoding| encoding.get_ids().to_vec())
+                    .map_err(|error| TextError::Encode(error.to_string()))
+            }
+        }
+    }
+
+    /// The text of tokens. Bytes that are no characters become replacement
+    /// characters; ids beyond the vocabulary have no text.
+    #[must_use]
+    pub fn decode(&self, ids: &[u32], skip_special: bool) -> String {
+        if let Kind::Library { tokenizer, is_byte_level: false } = &self.0.kind {
+            return tokenizer.decode(ids, skip_special).unwrap_or_default();
+        }
+        let mut bytes = Vec::new();
+        for id in ids.iter().filter(|id| !skip_special || !self.is_special(**id)) {
+            bytes.extend_from_slice(self.token_bytes(*id));
+        }
+        String::from_utf8_lossy(&bytes).into_owned()
+    }
+
+    /// Tokens that end an output, by the tokenizer alone; a generation config may
+    /// name more.
+    #[must_use]
+    pub fn eos_token_ids(&self) -> &[u32] {
+        &self.0.eos
+    }
+
+    /// One more than the largest id.
+    #[must_use]
+    pub fn vocab_size(&self) -> u32 {
+        self.0.table.ends.len() as u32
+    }
+
+    /// The text of one token by itself; replacement characters where it is a part of
+    /// a character.
+    #[must_use]
+    pub fn token_text(&self, id: u32) -> String {
+        String::from_utf8_lossy(self.token_bytes(id)).into_owned()
+    }
+
+    /// The bytes of one token, empty beyond the vocabulary.
+    #[must_use]
+    pub fn token_bytes(&self, id: u32) -> &[u8] {
+        self.0.table.get(id)
+    }
+
+    /// Whether a token is a special one, which texts leave out.
+    #[must_use]
+    pub fn is_special(&self, id: u32) -> bool {
+        self.0.special.contains(&id)
+    }
+
+    /// The id of a special token, or of another token by its text.
+    #[must_use]
+    pub fn token_id(&self, text: &str) -> Option<u32> {
+        match &self.0.kind {
+            Kind::Builtin(builtin) => builtin.token_id(text),
+            Kind::Library { tokenizer, .. } => tokenizer.token_to_id(text),
+        }
+    }
+
+    /// `bos_token`, `eos_token` and others by name, as templates know them.
+    #[must_use]
+    pub fn special_texts(&self) -> &BTreeMap<String, String> {
+        &self.0.special_texts
+    }
+
+    /// Whether a text is the bytes of its tokens, one after another.
+    pub(crate) fn is_byte_level(&self) -> bool {
+        !matches!(self.0.kind, Kind::Library { is_byte_level: false, .. })
+    }
+}
+
+/// Far beyond any vocabulary, so that a wrong id cannot take all memory.
+const IDS_MAX: u32 = 4_000_000;
+
+/// The special tokens that `tokenizer_config.json` names.
+fn special_texts(config: &Json) -> BTreeMap<String, String> {
+    let Some(config) = config.as_object() else { return BTreeMap::new() };
+    let named = config.iter().filter(|(name, _)| name.ends_with("_token"));
+    let text = |value: &Json| value.as_str().or_else(|| value.get("content")?.as_str()).map(str::to_owned);
+    named.filter_map(|(name, value)| Some((name.clone(), text(value)?))).collect()
+}
+
+/// The characters that byte-level vocabularies write bytes as: printable bytes as
+/// themselves, the others from U+0100 on.
+fn byte_characters() -> BTreeMap<char, u8> {
+    let mut others = 0x100..;
+    let is_printable = |byte: u8| matches!(byte, 0x21..=0x7e | 0xa1..=0xac | 0xae..=0xff);
+    let pair = |byte: u8| {
+        let code = if is_printable(byte) { u32::from(byte) } else { others.next()? };
+        Some((char::from_u32(code)?, byte))
+    };
+    (0..=u8::MAX).filter_map(pair).collect()
+}
+
+/// A piece of a vocabulary with byte fallback (`<0x0A>`) and `▁` for spaces.
+fn plain_piece(text: &str) -> Vec<u8> {
+    let hex = text.strip_prefix("<0x").and_then(|rest| rest.strip_suffix('>')).filter(|hex| hex.len() == 2);
+    match hex.and_then(|hex| u8::from_str_radix(hex, 16).ok()) {
+        Some(byte) => vec![byte],
+        None => text.replace('\u{2581}', " ").into_bytes(),
+    }
+}

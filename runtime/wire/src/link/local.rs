@@ -1,0 +1,224 @@
+//! A link within one process: the frontend's half and the engine's half share a
+//! mailbox for requests and a function for outputs, and no socket.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use super::engine::{EngineLink, EngineOutputs};
+use super::inputs::EngineInputs;
+use super::wait::Waker;
+use crate::handshake::{Addresses, Init, ReadyResponse};
+use crate::request::Request;
+
+/// What an engine says to the frontend of its process.
+#[derive(Clone, Debug)]
+pub enum LocalEvent<'a> {
+    /// It serves, with these settings. Again after each restart.
+    Ready(&'a ReadyResponse),
+    /// The frame of a message; [`crate::EngineMessage::decode`] reads it.
+    Message(&'a [u8]),
+    /// It serves no longer: requests under way will get no answer.
+    Lost,
+}
+
+/// Takes what engines say, by rank. It runs on the engine's thread, which waits
+/// as long as it takes.
+#[derive(Clone)]
+pub struct LocalSink(Arc<dyn Fn(u16, LocalEvent<'_>) + Send + Sync>);
+
+impl LocalSink {
+    /// Calls `hear`.
+    pub fn new(hear: impl Fn(u16, LocalEvent<'_>) + Send + Sync + 'static) -> Self {
+        Self(Arc::new(hear))
+    }
+}
+
+impl fmt::Debug for LocalSink {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str("LocalSink")
+    }
+}
+
+/// Why a request cannot be sent to an engine of this process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum LocalLinkError {
+    /// As many requests wait in its mailbox as may.
+    #[error("the engine's mailbox is full")]
+    Full,
+    /// It does not serve: not yet, no longer, or not at the moment.
+    #[error("the engine does not serve")]
+    Lost,
+}
+
+/// The link of one engine, from both ends. It outlives restarts of the engine.
+#[derive(Clone, Debug)]
+pub struct LocalLink(Arc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
+    rank: u16,
+    max_waiting: usize,
+    mailbox: Mutex<Mailbox>,
+    waker: Waker,
+    sink: LocalSink,
+}
+
+#[derive(Debug, Default)]
+struct Mailbox {
+    is_open: bool,
+    requests: VecDeque<Request>,
+}
+
+impl LocalLink {
+    /// A link of the engine `rank`, which waits by a [`super::Waiter`] with this
+    /// `waker`. At most `max_waiting` requests wait in its mailbox; 0 is no limit.
+    #[must_use]
+    pub fn new(rank: u16, waker: Waker, max_waiting: u32, sink: LocalSink) -> Self {
+        let max_waiting = if max_waiting == 0 { usize::MAX } else { max_waiting as usize };
+        Self(Arc::new(Shared { rank, max_waiting, mailbox: Mutex::default(), waker, sink }))
+    }
+
+    /// The engine's number.
+    #[must_use]
+    pub fn rank(&self) -> u16 {
+        self.0.rank
+    }
+
+    fn mailbox(&self) -> MutexGuard<'_, Mailbox> {
+        // Nothing is left half done under this lock.
+        self.0.mailbox.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Sends a request to the engine. Only new requests are held to the limit of
+    /// the mailbox: an abort makes room.
+    ///
+    /// # Errors
+    ///
+    /// When the mailbox is full, or the engine does not serve.
+    pub fn send(&self, request: Request) -> Result<(), LocalLinkError> {
+        let mut mailbox = self.mailbox();
+        if !mailbox.is_open {
+            return Err(LocalLinkError::Lost);
+        }
+        if matches!(request, Request::Add(_)) && mailbox.requests.len() >= self.0.max_waiting {
+            return Err(LocalLinkError::Full);
+        }
+        let was_empty = mailbox.requests.is_empty();
+        mailbox.requests.push_back(request);
+        drop(mailbox);
+        // An engine that has not taken everything looks again by itself.
+        if was_empty {
+            self.0.waker.wake();
+        }
+        Ok(())
+    }
+
+    /// Opens the mailbox and returns the engine's half.
+    #[must_use]
+    pub fn serve(&self, ready: &ReadyResponse) -> EngineLink {
+        self.mailbox().is_open = true;
+        (self.0.sink.0)(self.0.rank, LocalEvent::Ready(ready));
+        EngineLink {
+            init: Init { addresses: Addresses::default(), ..Init::default() },
+            inputs: EngineInputs::local(self.clone()),
+            outputs: EngineOutputs::local(self.clone()),
+        }
+    }
+
+    /// Closes the mailbox and tells the frontend, unless that was done.
+    pub fn close(&self) {
+        let was_open = {
+            let mut mailbox = self.mailbox();
+            mailbox.requests.clear();
+            std::mem::take(&mut mailbox.is_open)
+        };
+        if was_open {
+            (self.0.sink.0)(self.0.rank, LocalEvent::Lost);
+        }
+    }
+
+    pub(super) fn take(&self) -> Option<Request> {
+        self.mailbox().requests.pop_front()
+    }
+
+    pub(super) fn has_requests(&self) -> bool {
+        !self.mailbox().requests.is_empty()
+    }
+
+    pub(super) fn say(&self, frame: &[u8]) {
+        (self.0.sink.0)(self.0.rank, LocalEvent::Message(frame));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::{EngineCoreRequest, Received, Source, Waiter, monotonic_ns};
+
+    fn add(id: &str) -> Request {
+        Request::Add(Box::new(EngineCoreRequest { request_id: id.to_owned(), ..EngineCoreRequest::default() }))
+    }
+
+    fn link(max_waiting: u32) -> (LocalLink, Waiter, Arc<Mutex<Vec<String>>>) {
+        let heard: Arc<Mutex<Vec<String>>> = Arc::default();
+        let of_sink = Arc::clone(&heard);
+        let sink = LocalSink::new(move |rank, event| {
+            let text = match event {
+                LocalEvent::Ready(_) => format!("{rank} ready"),
+                LocalEvent::Message(frame) => format!("{rank} {}", String::from_utf8_lossy(frame)),
+                LocalEvent::Lost => format!("{rank} lost"),
+            };
+            of_sink.lock().expect("nobody panicked").push(text);
+        });
+        let waiter = Waiter::new().expect("there are descriptors");
+        (LocalLink::new(3, waiter.waker(), max_waiting, sink), waiter, heard)
+    }
+
+    /// A wake-up that is lost would leave a request waiting for ever.
+    #[test]
+    fn requests_wake_the_engine_and_arrive_in_order() {
+        let (link, waiter, heard) = link(0);
+        assert_eq!(link.send(add("early")), Err(LocalLinkError::Lost));
+        let mut engine = link.serve(&ReadyResponse::default());
+        let sender = link.clone();
+        let thread = std::thread::spawn(move || {
+            std::thread::sleep(Duration::from_millis(20));
+            sender.send(add("a")).and_then(|()| sender.send(Request::Abort(vec!["a".to_owned()])))
+        });
+        let mut ids = Vec::new();
+        while ids.len() < 2 {
+            waiter.wait(&mut engine.inputs, true, None, None, None).expect("it waits");
+            while let Some(received) = engine.inputs.try_receive_message().expect("it is there") {
+                let Received::Request { source: Source::Client(0), request, .. } = received else {
+                    panic!("it is a request")
+                };
+                ids.push(request.kind());
+            }
+        }
+        thread.join().expect("it ends").expect("it is sent");
+        assert_eq!(ids, [0, 1]);
+        engine.outputs.send(0, b"out").expect("there is a client");
+        assert!(engine.outputs.send(1, b"out").is_err());
+        link.close();
+        link.close();
+        assert_eq!(*heard.lock().expect("nobody panicked"), ["3 ready", "3 out", "3 lost"]);
+    }
+
+    /// What is held back must end the wait as soon as messages are wanted again.
+    #[test]
+    fn a_mailbox_has_a_limit_and_keeps_what_is_held_back() {
+        let (link, waiter, _) = link(1);
+        let mut engine = link.serve(&ReadyResponse::default());
+        link.send(add("a")).expect("there is room");
+        assert_eq!(link.send(add("b")), Err(LocalLinkError::Full));
+        link.send(Request::Abort(vec!["a".to_owned()])).expect("aborts have no limit");
+        waiter.wait(&mut engine.inputs, true, None, None, None).expect("it was woken");
+        // Nothing is taken, and nobody calls again.
+        waiter.wait(&mut engine.inputs, false, None, None, Some(monotonic_ns() + 1_000_000)).expect("the time passes");
+        waiter.wait(&mut engine.inputs, true, None, None, None).expect("there is something");
+        assert!(engine.inputs.try_receive_message().expect("it is there").is_some());
+    }
+}
