@@ -12,6 +12,7 @@
 mod api;
 pub mod engine;
 pub mod faults;
+mod front;
 mod generate;
 pub mod http;
 pub mod llm_d;
@@ -19,6 +20,7 @@ pub mod metrics;
 pub mod server;
 
 pub use api::router;
+pub use front::Front;
 pub use engine::{EngineClient, EngineError};
 pub use server::error::ApiError;
 pub use server::model::Model;

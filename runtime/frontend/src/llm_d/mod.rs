@@ -241,4 +241,20 @@ mod tests {
         let names: std::collections::BTreeSet<_> = SETTINGS.iter().map(|(name, _)| name).collect();
         assert_eq!(names.len(), SETTINGS.len());
     }
+
+    /// The page is written by hand; this keeps it complete.
+    #[test]
+    fn the_page_has_each_setting() {
+        let page = include_str!("../../../../docs/reference/serve/llm-d.md");
+        for (name, rule) in SETTINGS {
+            let row = page.lines().find(|line| line.starts_with(&format!("| `{name}` |")));
+            let row = row.unwrap_or_else(|| panic!("{name} is not in the page"));
+            let wanted = match rule {
+                Rule::Same(text) | Rule::Duration(text) | Rule::Flag(text) | Rule::Json(text) => text,
+                Rule::Percent(text) | Rule::Megabytes(text) | Rule::Ignored(text) | Rule::Missing(text) => text,
+                Rule::Special => "",
+            };
+            assert!(row.contains(wanted), "{row}");
+        }
+    }
 }
