@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 
+use super::operations::{ClientFaultArgs, HttpArgs};
 use crate::play::args::LiveArgs;
 
 /// Options of `vcr serve`, by topic.
@@ -11,6 +12,10 @@ use crate::play::args::LiveArgs;
 pub(crate) struct ServeArgs {
     #[command(flatten)]
     pub(crate) server: ServerArgs,
+    #[command(flatten)]
+    pub(crate) http: HttpArgs,
+    #[command(flatten)]
+    pub(crate) client_faults: ClientFaultArgs,
     #[command(flatten)]
     pub(crate) live: LiveArgs,
 }

@@ -3,6 +3,7 @@
 pub(crate) mod args;
 pub(crate) mod config_file;
 mod model;
+mod operations;
 
 use std::io::Write;
 use std::net::TcpListener;
@@ -12,7 +13,7 @@ use std::time::Duration;
 use tokio::runtime::Runtime;
 use tokio::sync::watch;
 use vcr_control::Listeners;
-use vcr_frontend::{App, EngineClient, EnglishTokens, Model, ServerOptions};
+use vcr_frontend::{App, EngineClient, EnglishTokens, Front, Model, ServerOptions};
 use vcr_live::{EnginesHandle, Identity, LiveConfig, LiveError};
 use vcr_wire::VllmMinor;
 
@@ -24,6 +25,7 @@ use crate::play::{control, ended, replay};
 use crate::service::{log, raise_limit_of_files};
 use crate::stop;
 use args::{ServeArgs, ServerArgs};
+use operations::Operations;
 
 /// All that serving takes.
 struct Prepared {
@@ -31,6 +33,7 @@ struct Prepared {
     model: Model,
     listener: TcpListener,
     control: Listeners,
+    operations: Operations,
     runtime: Runtime,
 }
 
@@ -72,13 +75,22 @@ fn prepare(args: &ServeArgs, guests: &LiveGuests) -> Result<Prepared, Unusable> 
     };
     let config = live_config(&args.live, side, guests)?;
     model.max_model_len = config.engine.max_model_len();
+    let ranks = &args.live.ranks;
+    let server = operations::Server {
+        model_name: model.names.first().cloned().unwrap_or_default(),
+        engines: ranks.data_parallel_start_rank..ranks.data_parallel_start_rank + ranks.data_parallel_size,
+        max_model_len_tokens: model.max_model_len.into(),
+        seed: args.live.tokens.seed,
+        shutdown_timeout: Duration::from_nanos(config.shutdown_timeout_ns) + LAST_ANSWERS,
+    };
+    let operations = Operations::new(&args.http, &args.client_faults, &server)?;
     let control = control::listen(&args.live.control)?;
     let listener = listen(&args.server)?;
     let mut builder = tokio::runtime::Builder::new_multi_thread();
     builder.worker_threads(usize::from(args.server.server_threads)).thread_name("server").enable_all();
     let runtime =
         builder.build().map_err(|error| Unusable::new(format!("cannot start the server's threads: {error}")))?;
-    Ok(Prepared { config, model, listener, control, runtime })
+    Ok(Prepared { config, model, listener, control, operations, runtime })
 }
 
 fn listen(args: &ServerArgs) -> Result<TcpListener, Unusable> {
@@ -98,7 +110,8 @@ struct Running {
 }
 
 fn run(args: &ServeArgs, prepared: Prepared, guests: LiveGuests) -> Result<(), LiveError> {
-    let Prepared { config, model, listener, control, runtime } = prepared;
+    let Prepared { config, model, listener, control, operations, runtime } = prepared;
+    let Operations { observer, front } = operations;
     let (stop, stopped) = watch::channel(false);
     let (_in_order, starting) = stop::in_order_from_start(|running: &Running| {
         running.stop.send_replace(true);
@@ -107,7 +120,7 @@ fn run(args: &ServeArgs, prepared: Prepared, guests: LiveGuests) -> Result<(), L
     // Other answers than those of the engine's own time are told apart by a seed.
     let is_varied = args.live.tokens.tokens == "english" && args.live.tokens.seed == 0;
     let grace = Duration::from_nanos(config.shutdown_timeout_ns);
-    let (engines, client) = EngineClient::start(config, None, runtime.handle())?;
+    let (engines, client) = EngineClient::start(config, Some(observer), runtime.handle())?;
     starting.started(Running { engines: engines.handle(), stop: stop.clone() });
     let control = control.with_guests(guests.reader());
     let control = control
@@ -119,7 +132,8 @@ fn run(args: &ServeArgs, prepared: Prepared, guests: LiveGuests) -> Result<(), L
         enable_prompt_tokens_details: args.server.enable_prompt_tokens_details,
         is_varied,
     };
-    let served = runtime.spawn(serve_http(client, model, options, listener, stopped, args.live.process.quiet));
+    let served =
+        runtime.spawn(serve_http(front, App::new(client, model, options), listener, stopped, args.live.process.quiet));
     let result = engines.wait();
     stop.send_replace(true);
     // Answers that are complete may still be on their way.
@@ -135,25 +149,23 @@ fn run(args: &ServeArgs, prepared: Prepared, guests: LiveGuests) -> Result<(), L
 const LAST_ANSWERS: Duration = Duration::from_secs(2);
 
 async fn serve_http(
-    client: EngineClient,
-    model: Model,
-    options: ServerOptions,
+    front: Front,
+    app: Arc<App>,
     listener: TcpListener,
-    stopped: watch::Receiver<bool>,
+    mut stopped: watch::Receiver<bool>,
     quiet: bool,
 ) {
-    let name = model.names.first().cloned().unwrap_or_default();
-    if !client.ready().await {
+    if !app.engines.ready().await {
         return;
     }
-    let app = App::new(client, model, options);
-    let router = vcr_frontend::router(Arc::clone(&app));
     match tokio::net::TcpListener::from_std(listener) {
         Ok(listener) => {
             if let Ok(address) = listener.local_addr() {
-                announce(&format!("serving {name} on http://{address}"), quiet);
+                let scheme = if front.listen.tls.is_some() { "https" } else { "http" };
+                announce(&format!("serving {} on {scheme}://{address}", app.model.names.join(", ")), quiet);
             }
-            vcr_frontend::server::serve(listener, router, stopped).await;
+            // The value is locked while the result lives.
+            front.serve(listener, app, async move { drop(stopped.wait_for(|stop| *stop).await) }).await;
         }
         Err(error) => tracing::error!("cannot listen: {error}"),
     }

@@ -2,14 +2,11 @@
 
 pub mod error;
 mod ids;
-mod listen;
 pub mod model;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
-
-pub use listen::serve;
 
 use crate::engine::EngineClient;
 use ids::RequestIds;

@@ -1,0 +1,216 @@
+//! Bodies that go wrong on their way to the client.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use axum::body::{Body, BodyDataStream};
+use bytes::Bytes;
+use futures_util::StreamExt as _;
+use futures_util::stream;
+use serde_json::Value;
+use tokio::time::sleep;
+
+use super::error_body::error_value;
+use super::events::{EventSplitter, data, has_token, is_done, is_usage_only, without_usage};
+use super::kind::FaultKind;
+use crate::http::ConnectionControl;
+
+/// What is done next to the body.
+#[derive(Debug)]
+enum Action {
+    Send(Bytes),
+    Wait(Duration),
+    WaitForEver,
+    Reset,
+    End,
+}
+
+/// A body under a fault.
+struct Faulty {
+    body: BodyDataStream,
+    kind: FaultKind,
+    is_stream: bool,
+    connection: Option<ConnectionControl>,
+    events: EventSplitter,
+    actions: VecDeque<Action>,
+    tokens: u32,
+    /// The fault has happened, and happens once.
+    is_over: bool,
+    has_ended: bool,
+}
+
+/// A reset of a connection that cannot be reached: the body fails instead, and
+/// the server closes the connection.
+#[derive(Debug, thiserror::Error)]
+#[error("a fault resets the connection")]
+struct ConnectionReset;
+
+/// The body as a client meets it under a fault. `is_stream` tells server-sent
+/// events from one JSON value.
+pub(super) fn faulty_body(body: Body, kind: FaultKind, is_stream: bool, connection: Option<ConnectionControl>) -> Body {
+    let faulty = Faulty {
+        body: body.into_data_stream(),
+        kind,
+        is_stream,
+        connection,
+        events: EventSplitter::default(),
+        actions: VecDeque::new(),
+        tokens: 0,
+        is_over: false,
+        has_ended: false,
+    };
+    Body::from_stream(stream::unfold(faulty, |mut faulty| async move {
+        let item = faulty.next().await?;
+        Some((item, faulty))
+    }))
+}
+
+impl Faulty {
+    async fn next(&mut self) -> Option<Result<Bytes, axum::Error>> {
+        loop {
+            match self.actions.pop_front() {
+                Some(Action::Send(bytes)) if bytes.is_empty() => {}
+                Some(Action::Send(bytes)) => return Some(Ok(bytes)),
+                Some(Action::Wait(duration)) => sleep(duration).await,
+                Some(Action::WaitForEver) => std::future::pending().await,
+                Some(Action::Reset) => {
+                    self.finish();
+                    if let Some(connection) = &self.connection {
+                        connection.reset();
+                    }
+                    return Some(Err(axum::Error::new(ConnectionReset)));
+                }
+                Some(Action::End) => self.finish(),
+                None if self.has_ended => return None,
+                None => match self.body.next().await {
+                    Some(Ok(part)) => {
+                        self.events.push(&part);
+                        while self.is_stream
+                            && let Some(event) = self.events.next()
+                        {
+                            self.event(event);
+                        }
+                    }
+                    Some(Err(error)) => {
+                        self.finish();
+                        return Some(Err(error));
+                    }
+                    None => {
+                        self.has_ended = true;
+                        if let Some(rest) = self.events.rest() {
+                            if self.is_stream { self.send(rest) } else { self.value(rest) }
+                        }
+                    }
+                },
+            }
+        }
+    }
+
+    /// Nothing comes any more, and the request is aborted by dropping its body.
+    fn finish(&mut self) {
+        self.has_ended = true;
+        self.actions.clear();
+        self.body = Body::empty().into_data_stream();
+    }
+
+    fn send(&mut self, bytes: Bytes) {
+        if let FaultKind::Slow { every_ns, bytes: size } = self.kind {
+            for part in bytes.chunks(size) {
+                self.actions.push_back(Action::Wait(Duration::from_nanos(every_ns)));
+                self.actions.push_back(Action::Send(bytes.slice_ref(part)));
+            }
+        } else {
+            self.actions.push_back(Action::Send(bytes));
+        }
+    }
+
+    /// One event of a stream.
+    fn event(&mut self, event: Bytes) {
+        if self.is_due(&event) {
+            self.is_over = true;
+            match self.kind.clone() {
+                FaultKind::Reset { .. } => self.actions.push_back(Action::Reset),
+                FaultKind::Stall { for_ns, .. } => {
+                    let wait = for_ns.map_or(Action::WaitForEver, |ns| Action::Wait(Duration::from_nanos(ns)));
+                    self.actions.push_back(wait);
+                    self.send(event);
+                }
+                FaultKind::Truncate { .. } => {
+                    self.send(event.slice(..event.len() / 2));
+                    self.actions.push_back(Action::End);
+                }
+                FaultKind::Malformed { .. } => {
+                    let broken = data(&event).map_or_else(String::new, broken_json);
+                    self.send(format!("data: {broken}\n\n").into());
+                }
+                FaultKind::ErrorEvent { code, message, .. } => {
+                    let message = message.unwrap_or_else(|| "Internal server error".to_owned());
+                    let error = error_value(code, &message, None);
+                    self.send(format!("data: {error}\n\ndata: [DONE]\n\n").into());
+                    self.actions.push_back(Action::End);
+                }
+                _ => self.send(event),
+            }
+            return;
+        }
+        match &self.kind {
+            FaultKind::Done { times } if is_done(&event) => {
+                for _ in 0..*times {
+                    self.actions.push_back(Action::Send(event.clone()));
+                }
+            }
+            FaultKind::NoUsage if is_usage_only(&event) => {}
+            FaultKind::NoUsage => {
+                let less = data(&event).and_then(without_usage).map(|less| {
+                    let head = std::str::from_utf8(&event).ok().and_then(|text| text.split_once("data:"));
+                    Bytes::from(format!("{}data: {less}\n\n", head.map_or("", |(head, _)| head)))
+                });
+                self.send(less.unwrap_or(event));
+            }
+            _ => self.send(event),
+        }
+    }
+
+    /// Whether the fault happens at this event: at the first one, or at the one
+    /// behind so many tokens. A stream that ends before has the fault at its end.
+    fn is_due(&mut self, event: &[u8]) -> bool {
+        let after_tokens = match &self.kind {
+            FaultKind::Reset { after_tokens }
+            | FaultKind::Stall { after_tokens, .. }
+            | FaultKind::Truncate { after_tokens }
+            | FaultKind::Malformed { after_tokens }
+            | FaultKind::ErrorEvent { after_tokens, .. } => after_tokens.unwrap_or(0),
+            _ => return false,
+        };
+        let is_due = !self.is_over && (self.tokens >= after_tokens || is_done(event));
+        self.tokens += u32::from(has_token(event));
+        is_due
+    }
+
+    /// The one value of a body that is no stream.
+    fn value(&mut self, whole: Bytes) {
+        match &self.kind {
+            FaultKind::Reset { .. } => {
+                self.send(whole.slice(..whole.len() / 2));
+                self.actions.push_back(Action::Reset);
+            }
+            FaultKind::Truncate { .. } => self.send(whole.slice(..whole.len() / 2)),
+            FaultKind::Malformed { .. } => self.send(broken_json(&String::from_utf8_lossy(&whole)).into()),
+            FaultKind::NoUsage => {
+                let less = std::str::from_utf8(&whole).ok().and_then(without_usage);
+                self.send(less.map_or(whole, Bytes::from));
+            }
+            _ => self.send(whole),
+        }
+    }
+}
+
+/// The text with its last bracket turned, or something else that no reader takes.
+fn broken_json(text: &str) -> String {
+    let broken = match text.trim_end().strip_suffix('}') {
+        Some(open) => format!("{open}]"),
+        None => format!("{text}}}"),
+    };
+    debug_assert!(serde_json::from_str::<Value>(&broken).is_err());
+    broken
+}

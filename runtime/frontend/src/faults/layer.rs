@@ -1,0 +1,130 @@
+//! The layer between clients and routes in which faults happen.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::body::{Body, to_bytes};
+use axum::extract::{Request, State};
+use axum::http::{HeaderMap, StatusCode, header};
+use axum::middleware::Next;
+use axum::response::Response;
+use serde::Deserialize;
+use tokio::time::sleep;
+
+use super::body::faulty_body;
+use super::error_body::error_response;
+use super::injector::ClientFaults;
+use super::kind::FaultKind;
+use crate::http::ConnectionControl;
+use crate::metrics::Metrics;
+
+/// The header of llm-d-inference-sim that asks for an error at once.
+const RETURN_ERROR: &str = "x-return-error";
+
+/// What the layer needs.
+#[derive(Clone, Debug)]
+pub struct FaultLayer {
+    /// The rules.
+    pub faults: Arc<ClientFaults>,
+    /// Where faults are counted.
+    pub metrics: Metrics,
+    /// The limit of bodies that are read for their `model`.
+    pub max_body_bytes: usize,
+}
+
+/// Lets a request meet its fault, if it has one. For `axum::middleware::from_fn_with_state`.
+pub async fn inject(State(layer): State<FaultLayer>, request: Request, next: Next) -> Response {
+    let path = request.uri().path().to_owned();
+    if let Some(response) = returned_error(&path, request.headers()) {
+        layer.metrics.fault("return-error");
+        return response;
+    }
+    let (request, model) = match with_model(&layer, request).await {
+        Ok(read) => read,
+        Err(response) => return response,
+    };
+    let (parts, body) = request.into_parts();
+    let kind = layer.faults.of_call(&parts, model.as_deref());
+    let connection = parts.extensions.get::<ConnectionControl>().cloned();
+    let request = Request::from_parts(parts, body);
+    let Some(kind) = kind else { return next.run(request).await };
+    layer.metrics.fault(kind.name());
+    tracing::info!(fault = kind.name(), path, "client fault");
+    match &kind {
+        FaultKind::Status { code, retry_after_s, message, param } => {
+            return error_response(&path, *code, message.as_deref(), *param, *retry_after_s);
+        }
+        FaultKind::Reset { after_tokens: None } => {
+            let body = faulty_body(Body::from("reset"), kind, false, connection.clone());
+            // A reset before the head: the response is never written.
+            if let Some(connection) = connection {
+                connection.reset();
+                std::future::pending::<()>().await;
+            }
+            return Response::new(body);
+        }
+        FaultKind::Stall { for_ns, after_tokens: None } => {
+            match for_ns {
+                Some(ns) => sleep(Duration::from_nanos(*ns)).await,
+                None => std::future::pending().await,
+            }
+            return next.run(request).await;
+        }
+        _ => {}
+    }
+    transformed(next.run(request).await, kind, connection)
+}
+
+/// An answer under a fault of its body or head.
+fn transformed(response: Response, kind: FaultKind, connection: Option<ConnectionControl>) -> Response {
+    if !response.status().is_success() {
+        return response;
+    }
+    let (mut parts, body) = response.into_parts();
+    if let FaultKind::ContentType { value } = &kind {
+        parts.headers.insert(header::CONTENT_TYPE, value.clone());
+        return Response::from_parts(parts, body);
+    }
+    let is_stream =
+        parts.headers.get(header::CONTENT_TYPE).is_some_and(|value| value.as_bytes().starts_with(b"text/event-stream"));
+    parts.headers.remove(header::CONTENT_LENGTH);
+    Response::from_parts(parts, faulty_body(body, kind, is_stream, connection))
+}
+
+/// The `model` of a body, for which the body is read where a rule asks for it.
+async fn with_model(layer: &FaultLayer, request: Request) -> Result<(Request, Option<String>), Response> {
+    #[derive(Deserialize)]
+    struct Named {
+        model: Option<String>,
+    }
+    if !layer.faults.needs_model() {
+        return Ok((request, None));
+    }
+    let (parts, body) = request.into_parts();
+    match to_bytes(body, layer.max_body_bytes).await {
+        Ok(bytes) => {
+            let model = serde_json::from_slice::<Named>(&bytes).ok().and_then(|named| named.model);
+            Ok((Request::from_parts(parts, Body::from(bytes)), model))
+        }
+        Err(_) => {
+            let message = "Failed to buffer the request body: length limit exceeded";
+            Err(error_response(parts.uri.path(), 400, Some(message), None, None))
+        }
+    }
+}
+
+/// The error that the header asks for.
+fn returned_error(path: &str, headers: &HeaderMap) -> Option<Response> {
+    let text = headers.get(RETURN_ERROR)?.to_str().unwrap_or("");
+    if path.starts_with("/v1/embeddings") {
+        return None;
+    }
+    let code = text.trim().parse::<u16>().ok().filter(|code| StatusCode::from_u16(*code).is_ok());
+    Some(match code {
+        Some(code) if code >= 200 => error_response(path, code, None, None, None),
+        _ => {
+            let message = format!("invalid header X-Return-Error `{text}`: expected an HTTP status");
+            error_response(path, 400, Some(&message), None, None)
+        }
+    })
+}

@@ -1,0 +1,18 @@
+//! Faults that clients meet: errors, stalls, broken streams, reset connections.
+
+mod body;
+mod error_body;
+mod events;
+mod injector;
+mod keys;
+mod kind;
+mod layer;
+mod rule;
+#[cfg(test)]
+mod tests;
+
+pub use injector::ClientFaults;
+pub use keys::ClientFaultError;
+pub use kind::FaultKind;
+pub use layer::{FaultLayer, inject};
+pub use rule::{ClientFault, Occasions};

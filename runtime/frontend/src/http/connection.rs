@@ -1,0 +1,106 @@
+//! A client's connection, as a request sees it.
+
+use std::io;
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
+use tokio::sync::Notify;
+
+/// The address of the client, among the extensions of a request.
+#[derive(Clone, Copy, Debug)]
+pub struct PeerAddress(pub SocketAddr);
+
+/// Ends a connection from within one of its requests. Among the extensions of
+/// requests that [`serve`](super::serve) takes.
+#[derive(Clone, Debug, Default)]
+pub struct ConnectionControl(Arc<State>);
+
+#[derive(Debug, Default)]
+struct State {
+    is_reset: AtomicBool,
+    reset: Notify,
+}
+
+impl ConnectionControl {
+    /// Resets the connection: the client gets RST, not an orderly end.
+    pub fn reset(&self) {
+        self.0.is_reset.store(true, Ordering::Release);
+        self.0.reset.notify_one();
+    }
+
+    /// Waits for a reset.
+    pub(super) async fn wait_for_reset(&self) {
+        self.0.reset.notified().await;
+    }
+
+    fn is_reset(&self) -> bool {
+        self.0.is_reset.load(Ordering::Acquire)
+    }
+}
+
+/// The socket of a client. Dropped after a reset, it leaves no orderly end.
+#[derive(Debug)]
+pub(super) struct ClientSocket {
+    stream: TcpStream,
+    control: ConnectionControl,
+}
+
+impl ClientSocket {
+    pub(super) fn new(stream: TcpStream, control: ConnectionControl) -> Self {
+        Self { stream, control }
+    }
+}
+
+impl Drop for ClientSocket {
+    fn drop(&mut self) {
+        if self.control.is_reset() {
+            reset_on_close(&self.stream);
+        }
+    }
+}
+
+/// A socket that lingers for no time sends RST when it is closed.
+pub(super) fn reset_on_close(stream: &TcpStream) {
+    let zero = Some(Duration::ZERO);
+    if let Err(error) = rustix::net::sockopt::set_socket_linger(stream, zero) {
+        tracing::debug!(%error, "a connection cannot be reset");
+    }
+}
+
+impl AsyncRead for ClientSocket {
+    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_read(cx, buffer)
+    }
+}
+
+impl AsyncWrite for ClientSocket {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(cx, bytes)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        parts: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write_vectored(cx, parts)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+}

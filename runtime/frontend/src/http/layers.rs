@@ -1,0 +1,202 @@
+//! Layers of every request: API keys, CORS, request ids, the access log, and
+//! panics that stay inside.
+
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+use std::time::Instant;
+
+use axum::extract::{Request, State};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header};
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+use futures_util::FutureExt as _;
+use serde_json::json;
+use subtle::{Choice, ConstantTimeEq as _};
+
+use super::connection::PeerAddress;
+use crate::metrics::Metrics;
+
+/// Paths that need a key, as in vLLM; health and metrics do not.
+const GUARDED: &[&str] = &["/v1", "/v2", "/inference"];
+const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+const API_KEY: HeaderName = HeaderName::from_static("x-api-key");
+/// How long browsers may keep the answer to a preflight.
+const PREFLIGHT_MAX_AGE_S: &str = "600";
+const ALL_METHODS: &str = "DELETE,GET,HEAD,OPTIONS,PATCH,POST,PUT";
+
+/// The keys that open the API; with none, it is open to all.
+#[derive(Clone)]
+pub struct ApiKeys {
+    keys: Arc<[String]>,
+    metrics: Metrics,
+}
+
+impl std::fmt::Debug for ApiKeys {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(out, "ApiKeys({})", self.keys.len())
+    }
+}
+
+impl ApiKeys {
+    /// Keys, of which empty ones are left out.
+    #[must_use]
+    pub fn new(keys: impl IntoIterator<Item = String>, metrics: &Metrics) -> Self {
+        Self { keys: keys.into_iter().filter(|key| !key.is_empty()).collect(), metrics: metrics.clone() }
+    }
+
+    /// Compares with every key, in a time that does not tell how much fits.
+    fn open(&self, given: &[u8]) -> bool {
+        let any = self.keys.iter().fold(Choice::from(0), |any, key| any | key.as_bytes().ct_eq(given));
+        any.into()
+    }
+}
+
+/// Refuses requests without a valid key, as vLLM does.
+pub async fn require_key(State(keys): State<ApiKeys>, request: Request, next: Next) -> Response {
+    let path = request.uri().path();
+    let is_guarded = !keys.keys.is_empty() && GUARDED.iter().any(|start| path.starts_with(start));
+    if !is_guarded || request.method() == Method::OPTIONS || given_key(&request).is_some_and(|key| keys.open(key)) {
+        return next.run(request).await;
+    }
+    keys.metrics.unauthorized();
+    (StatusCode::UNAUTHORIZED, axum::Json(json!({"error": "Unauthorized"}))).into_response()
+}
+
+/// `Authorization: Bearer KEY`; for Anthropic's clients also `X-Api-Key: KEY`.
+fn given_key(request: &Request) -> Option<&[u8]> {
+    let headers = request.headers();
+    let bearer = headers.get(header::AUTHORIZATION).and_then(|value| {
+        let bytes = value.as_bytes();
+        let space = bytes.iter().position(|byte| *byte == b' ')?;
+        bytes[..space].eq_ignore_ascii_case(b"bearer").then(|| bytes[space + 1..].trim_ascii())
+    });
+    bearer.or_else(|| {
+        let is_messages = request.uri().path().starts_with("/v1/messages");
+        headers.get(API_KEY).filter(|_| is_messages).map(HeaderValue::as_bytes)
+    })
+}
+
+/// What pages of other origins may do.
+#[derive(Clone, Debug, Default)]
+pub struct Cors {
+    /// Origins; `*` is any, and none turns all of this off.
+    pub origins: Vec<String>,
+    /// Methods; `*` is any.
+    pub methods: Vec<String>,
+    /// Request headers; `*` is any.
+    pub headers: Vec<String>,
+    /// Whether cookies and authorization may be sent.
+    pub credentials: bool,
+}
+
+impl Cors {
+    fn origin(&self, origin: &HeaderValue) -> Option<HeaderValue> {
+        let is_any = self.origins.iter().any(|allowed| allowed == "*");
+        let is_listed = self.origins.iter().any(|allowed| allowed.as_bytes() == origin.as_bytes());
+        match (is_any, is_listed) {
+            (true, _) if !self.credentials => Some(HeaderValue::from_static("*")),
+            (true, _) | (_, true) => Some(origin.clone()),
+            _ => None,
+        }
+    }
+
+    fn mark(&self, origin: &HeaderValue, headers: &mut HeaderMap) {
+        headers.append(header::VARY, HeaderValue::from_static("origin"));
+        if let Some(origin) = self.origin(origin) {
+            headers.insert(header::ACCESS_CONTROL_ALLOW_ORIGIN, origin);
+            if self.credentials {
+                headers.insert(header::ACCESS_CONTROL_ALLOW_CREDENTIALS, HeaderValue::from_static("true"));
+            }
+        }
+    }
+
+    /// The answer to a browser that asks first.
+    fn preflight(&self, origin: &HeaderValue, asked: Option<&HeaderValue>) -> Response {
+        let mut response = StatusCode::OK.into_response();
+        let headers = response.headers_mut();
+        let is_any = |list: &[String]| list.iter().any(|item| item == "*");
+        let methods = if is_any(&self.methods) { ALL_METHODS.to_owned() } else { self.methods.join(",") };
+        if let Ok(methods) = HeaderValue::from_str(&methods) {
+            headers.insert(header::ACCESS_CONTROL_ALLOW_METHODS, methods);
+        }
+        let allowed = if is_any(&self.headers) {
+            asked.cloned()
+        } else {
+            HeaderValue::from_str(&self.headers.join(",")).ok().filter(|list| !list.is_empty())
+        };
+        if let Some(allowed) = allowed {
+            headers.insert(header::ACCESS_CONTROL_ALLOW_HEADERS, allowed);
+        }
+        headers.insert(header::ACCESS_CONTROL_MAX_AGE, HeaderValue::from_static(PREFLIGHT_MAX_AGE_S));
+        self.mark(origin, headers);
+        response
+    }
+}
+
+/// Answers preflights, and marks answers for pages of other origins.
+pub async fn cors(State(cors): State<Arc<Cors>>, request: Request, next: Next) -> Response {
+    let Some(origin) = request.headers().get(header::ORIGIN).filter(|_| !cors.origins.is_empty()).cloned() else {
+        return next.run(request).await;
+    };
+    let is_preflight = request.headers().contains_key(header::ACCESS_CONTROL_REQUEST_METHOD);
+    if request.method() == Method::OPTIONS && is_preflight {
+        return cors.preflight(&origin, request.headers().get(header::ACCESS_CONTROL_REQUEST_HEADERS));
+    }
+    let mut response = next.run(request).await;
+    cors.mark(&origin, response.headers_mut());
+    response
+}
+
+/// The name of a request in logs and headers, among its extensions.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RequestId(pub String);
+
+/// What is told of requests.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct RequestLog {
+    /// Whether responses have the header `X-Request-Id`.
+    pub has_id_header: bool,
+}
+
+/// Gives a request its id, logs it under the target `access`, and turns a panic
+/// into an error with that id. The outermost layer.
+pub async fn log_request(State(log): State<RequestLog>, mut request: Request, next: Next) -> Response {
+    let given = request.headers().get(&REQUEST_ID).and_then(|value| value.to_str().ok());
+    let id = given.filter(|id| !id.is_empty()).map_or_else(random_id, str::to_owned);
+    request.extensions_mut().insert(RequestId(id.clone()));
+    let peer = request.extensions().get::<PeerAddress>().map(|peer| peer.0.to_string());
+    let (method, path) = (request.method().clone(), request.uri().path().to_owned());
+    let start = Instant::now();
+    let mut response = match AssertUnwindSafe(next.run(request)).catch_unwind().await {
+        Ok(response) => response,
+        Err(_) => {
+            tracing::error!(request_id = id, %method, path, "a request failed on an internal error");
+            let message = format!("Internal server error (request {id})");
+            let error = json!({"message": message, "type": "InternalServerError", "param": null, "code": 500});
+            (StatusCode::INTERNAL_SERVER_ERROR, axum::Json(json!({"error": error}))).into_response()
+        }
+    };
+    let elapsed_ms = start.elapsed().as_secs_f64() * 1e3;
+    tracing::info!(
+        target: "access",
+        request_id = id,
+        peer = peer.as_deref().unwrap_or("-"),
+        %method,
+        path,
+        status = response.status().as_u16(),
+        elapsed_ms,
+    );
+    if log.has_id_header
+        && let Ok(value) = HeaderValue::from_str(&id)
+    {
+        response.headers_mut().insert(REQUEST_ID, value);
+    }
+    response
+}
+
+fn random_id() -> String {
+    let mut bytes = [0; 16];
+    // Without randomness ids are not unique, which only logs notice.
+    let _ = getrandom::fill(&mut bytes);
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}

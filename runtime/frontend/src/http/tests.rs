@@ -1,0 +1,210 @@
+//! A server on a socket, and clients that behave in different ways.
+
+use std::io::ErrorKind;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::extract::Extension;
+use axum::middleware::{from_fn, from_fn_with_state};
+use axum::routing::{get, post};
+use axum::{Router, extract::Request, middleware::Next};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
+use tokio::sync::oneshot;
+
+use super::*;
+use crate::metrics::{CustomBuckets, Metrics, MetricsOptions};
+
+fn metrics() -> Metrics {
+    Metrics::new(&MetricsOptions {
+        model_name: "sim".to_owned(),
+        engines: vec![0],
+        max_model_len_tokens: 100,
+        buckets: CustomBuckets::default(),
+    })
+}
+
+fn options() -> ListenOptions {
+    ListenOptions {
+        tls: None,
+        head_timeout: Duration::from_secs(60),
+        shutdown_timeout: Duration::from_secs(60),
+        refuses: Arc::new(|| false),
+        metrics: metrics(),
+    }
+}
+
+fn router(metrics: &Metrics) -> Router {
+    async fn panics() {
+        panic!("on purpose");
+    }
+    async fn resets(Extension(connection): Extension<ConnectionControl>) {
+        connection.reset();
+        std::future::pending::<()>().await;
+    }
+    async fn passes(request: Request, next: Next) -> axum::response::Response {
+        next.run(request).await
+    }
+    let list = |items: &[&str]| items.iter().map(|item| (*item).to_owned()).collect();
+    let allowed =
+        Cors { origins: list(&["http://a.example"]), methods: list(&["*"]), headers: list(&["*"]), credentials: false };
+    Router::new()
+        .route("/v1/models", get(|| async { "models" }))
+        .route("/v1/messages", post(|| async { "message" }))
+        .route("/health", get(|| async { "" }))
+        .route("/panic", get(panics))
+        .route("/reset", get(resets))
+        .layer(from_fn(passes))
+        .layer(from_fn_with_state(ApiKeys::new(list(&["one", "", "two"]), metrics), require_key))
+        .layer(from_fn_with_state(Arc::new(allowed), cors))
+        .layer(from_fn_with_state(RequestLog { has_id_header: true }, log_request))
+}
+
+fn list_of(items: &[&str]) -> Vec<String> {
+    items.iter().map(|item| (*item).to_owned()).collect()
+}
+
+/// A server, and what ends it.
+async fn started(options: ListenOptions) -> (SocketAddr, oneshot::Sender<()>, tokio::task::JoinHandle<()>) {
+    let listener = bind(([127, 0, 0, 1], 0).into()).await.expect("a free port");
+    let address = listener.local_addr().expect("an address");
+    let router = router(&options.metrics);
+    let (end, ended) = oneshot::channel();
+    let task = tokio::spawn(serve(listener, router, options, async {
+        let _ = ended.await;
+    }));
+    (address, end, task)
+}
+
+/// The answer to a request whose connection is closed behind it.
+async fn ask(address: SocketAddr, head: &str) -> String {
+    let mut stream = TcpStream::connect(address).await.expect("it listens");
+    let request = format!("{head}host: x\r\nconnection: close\r\n\r\n");
+    stream.write_all(request.as_bytes()).await.expect("it reads");
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).await.expect("it answers");
+    answer
+}
+
+#[tokio::test]
+async fn keys_guard_the_api_only() {
+    let (address, _end, _) = started(options()).await;
+    let status = async |head: &str| ask(address, head).await.split(' ').nth(1).map(str::to_owned).unwrap_or_default();
+    let refused = ask(address, "GET /v1/models HTTP/1.1\r\n").await;
+    assert!(refused.starts_with("HTTP/1.1 401") && refused.ends_with(r#"{"error":"Unauthorized"}"#), "{refused}");
+    for (head, wanted) in [
+        ("GET /v1/models HTTP/1.1\r\nauthorization: Bearer two\r\n", "200"),
+        ("GET /v1/models HTTP/1.1\r\nauthorization: bearer one\r\n", "200"),
+        ("GET /v1/models HTTP/1.1\r\nauthorization: Bearer onet\r\n", "401"),
+        ("GET /v1/models HTTP/1.1\r\nauthorization: Bearer \r\n", "401"),
+        ("GET /v1/models HTTP/1.1\r\nx-api-key: one\r\n", "401"),
+        ("POST /v1/messages HTTP/1.1\r\nx-api-key: one\r\ncontent-length: 0\r\n", "200"),
+        ("GET /v1/nothing HTTP/1.1\r\n", "401"),
+        ("GET /health HTTP/1.1\r\n", "200"),
+        ("GET /nothing HTTP/1.1\r\n", "404"),
+    ] {
+        assert_eq!(status(head).await, wanted, "{head}");
+    }
+}
+
+#[tokio::test]
+async fn pages_of_allowed_origins_may_ask() {
+    let (address, _end, _) = started(options()).await;
+    let preflight = "OPTIONS /v1/models HTTP/1.1\r\naccess-control-request-method: POST\r\n\
+                     access-control-request-headers: x-foo\r\norigin: ";
+    let answer = ask(address, &format!("{preflight}http://a.example\r\n")).await;
+    for line in [
+        "HTTP/1.1 200",
+        "access-control-allow-origin: http://a.example",
+        "access-control-allow-methods: DELETE,GET,HEAD,OPTIONS,PATCH,POST,PUT",
+        "access-control-allow-headers: x-foo",
+        "access-control-max-age: 600",
+        "vary: origin",
+    ] {
+        assert!(answer.contains(line), "{line} is not in {answer}");
+    }
+    let other = ask(address, &format!("{preflight}http://b.example\r\n")).await;
+    assert!(!other.contains("allow-origin"), "{other}");
+    let simple = ask(address, "GET /health HTTP/1.1\r\norigin: http://a.example\r\n").await;
+    assert!(simple.contains("access-control-allow-origin: http://a.example"), "{simple}");
+    let any = Cors { origins: list_of(&["*"]), credentials: true, ..Cors::default() };
+    assert!(format!("{any:?}").contains('*'));
+}
+
+#[tokio::test]
+async fn requests_have_ids_and_panics_stay_inside() {
+    let (address, _end, _) = started(options()).await;
+    let answer = ask(address, "GET /panic HTTP/1.1\r\nx-request-id: mine\r\n").await;
+    assert!(answer.starts_with("HTTP/1.1 500") && answer.contains("x-request-id: mine"), "{answer}");
+    assert!(answer.contains("Internal server error (request mine)") && !answer.contains("on purpose"), "{answer}");
+    let answer = ask(address, "GET /health HTTP/1.1\r\n").await;
+    let id = answer.lines().find_map(|line| line.strip_prefix("x-request-id: ")).expect("an id");
+    assert_eq!(id.trim().len(), 32);
+}
+
+#[tokio::test]
+async fn a_reset_is_no_orderly_end() {
+    let (address, _end, _) = started(options()).await;
+    let mut stream = TcpStream::connect(address).await.expect("it listens");
+    stream.write_all(b"GET /reset HTTP/1.1\r\nhost: x\r\n\r\n").await.expect("it reads");
+    let error = stream.read(&mut [0; 10]).await.expect_err("it is reset");
+    assert_eq!(error.kind(), ErrorKind::ConnectionReset);
+
+    let (address, _end, _) = started(ListenOptions { refuses: Arc::new(|| true), ..options() }).await;
+    // It may be reset before `connect` returns.
+    if let Ok(mut stream) = TcpStream::connect(address).await {
+        assert!(stream.read(&mut [0; 10]).await.is_err());
+    }
+}
+
+#[tokio::test]
+async fn clients_without_a_request_are_cut_off_and_harm_no_others() {
+    let options = ListenOptions { head_timeout: Duration::from_millis(200), ..options() };
+    let (address, _end, _) = started(options).await;
+    let mut idle = Vec::new();
+    for first in [&b""[..], b"G", b"PRI * HT", b"GET / HTTP/1.1\r\nx: "] {
+        for _ in 0..50 {
+            let mut stream = TcpStream::connect(address).await.expect("it listens");
+            stream.write_all(first).await.expect("it reads");
+            idle.push(stream);
+        }
+    }
+    assert!(ask(address, "GET /health HTTP/1.1\r\n").await.starts_with("HTTP/1.1 200"));
+    for mut stream in idle {
+        // Ends or is reset; without the limit this waits for ever.
+        let _ = stream.read_to_end(&mut Vec::new()).await;
+    }
+}
+
+#[tokio::test]
+async fn a_port_in_use_is_told() {
+    let (address, _end, _) = started(options()).await;
+    let error = bind(address).await.expect_err("it is in use").to_string();
+    assert!(error.starts_with(&format!("cannot listen on {address}: ")), "{error}");
+}
+
+#[tokio::test]
+async fn the_end_waits_for_no_idle_connection() {
+    let (address, end, task) = started(options()).await;
+    let mut stream = TcpStream::connect(address).await.expect("it listens");
+    stream.write_all(b"GET /health HTTP/1.1\r\nhost: x\r\n\r\n").await.expect("it reads");
+    let mut answer = [0; 15];
+    stream.read_exact(&mut answer).await.expect("it answers");
+    end.send(()).expect("it runs");
+    task.await.expect("it ends");
+}
+
+#[test]
+fn certificates_that_are_none_are_told() {
+    let files = |path: &str| TlsFiles {
+        certificates: path.into(),
+        key: None,
+        client_authorities: None,
+        client_certificates: ClientCertificates::None,
+    };
+    let error = Tls::new(files("/nowhere/cert.pem")).expect_err("there is none").to_string();
+    assert!(error.starts_with("invalid certificate `/nowhere/cert.pem`: expected a PEM file"), "{error}");
+    let error = Tls::new(files(concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml"))).expect_err("no PEM").to_string();
+    assert!(error.contains("there is no certificate in it"), "{error}");
+}

@@ -1,0 +1,260 @@
+//! Reads configuration files of llm-d-inference-sim.
+
+mod table;
+
+use serde_json::{Map, Value};
+use vcr_units as units;
+
+pub use table::{Rule, SECTIONS, SETTINGS};
+
+/// A file in terms of `vcr serve`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Translation {
+    /// Arguments of the command line.
+    pub arguments: Vec<String>,
+    /// Settings that change nothing here, with the reason.
+    pub ignored: Vec<String>,
+    /// Settings that cannot be honoured, with the reason.
+    pub missing: Vec<String>,
+}
+
+/// Faults that are drawn from when no types are named.
+const ALL_FAILURES: &[&str] =
+    &["rate_limit", "invalid_api_key", "context_length", "server_error", "invalid_request", "model_not_found"];
+
+/// Translates the settings of a file.
+///
+/// # Errors
+/// Names the first setting that is unknown, or whose value is invalid.
+pub fn translate(file: &Value) -> Result<Translation, String> {
+    let Value::Object(top) = file else {
+        return Err("invalid configuration: expected settings by name".to_owned());
+    };
+    let mut all = Map::new();
+    for (name, value) in top {
+        match value {
+            Value::Object(section) if SECTIONS.contains(&name.as_str()) => {
+                all.extend(section.iter().map(|(name, value)| (name.clone(), value.clone())));
+            }
+            _ => drop(all.insert(name.clone(), value.clone())),
+        }
+    }
+    let mut translation = Translation::default();
+    for (name, value) in &all {
+        let Some((_, rule)) = SETTINGS.iter().find(|(known, _)| known == name) else {
+            return Err(format!("invalid setting `{name}`: llm-d-inference-sim has none of this name"));
+        };
+        if !value.is_null() {
+            translation.add(name, *rule, value, &all)?;
+        }
+    }
+    Ok(translation)
+}
+
+impl Translation {
+    fn add(&mut self, name: &str, rule: Rule, value: &Value, all: &Map<String, Value>) -> Result<(), String> {
+        let invalid = |wanted: &str| format!("invalid setting `{name}`: expected {wanted}, got {value}");
+        match rule {
+            Rule::Same(option) => {
+                let values = value.as_array().map_or(std::slice::from_ref(value), Vec::as_slice);
+                for value in values {
+                    self.option(option, plain(value).ok_or_else(|| invalid("a text or a number"))?);
+                }
+            }
+            Rule::Duration(option) => {
+                let ns = duration_ns(value).ok_or_else(|| invalid("a duration such as 100ms"))?;
+                self.option(option, format!("{ns}ns"));
+            }
+            Rule::Megabytes(option) => {
+                let megabytes = value.as_u64().ok_or_else(|| invalid("a number of megabytes"))?;
+                self.option(option, format!("{megabytes}MiB"));
+            }
+            Rule::Flag(option) => {
+                if value.as_bool().ok_or_else(|| invalid("true or false"))? {
+                    self.arguments.push(option.to_owned());
+                }
+            }
+            Rule::Json(option) => self.option(option, value.to_string()),
+            Rule::Percent(option) => self.failures(option, value, all.get("failure-types"))?,
+            Rule::Ignored(why) => self.ignored.push(format!("{name}: {why}")),
+            Rule::Missing(why) => self.missing.push(format!("{name}: {why}")),
+            Rule::Special => self.special(name, value, all)?,
+        }
+        Ok(())
+    }
+
+    fn option(&mut self, option: &str, value: String) {
+        self.arguments.extend([option.to_owned(), value]);
+    }
+
+    /// One of the types is drawn there for each failure; here each has a rule of
+    /// its own. A rule only sees the calls that no rule before it failed, so that
+    /// later ones need a higher rate for the same share.
+    fn failures(&mut self, option: &str, rate: &Value, types: Option<&Value>) -> Result<(), String> {
+        let invalid = || format!("invalid setting `failure-injection-rate`: expected 0 to 100, got {rate}");
+        let percent = rate.as_f64().filter(|percent| (0.0..=100.0).contains(percent)).ok_or_else(invalid)?;
+        let named: Vec<&str> =
+            types.and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_str).collect();
+        let types = if named.is_empty() { ALL_FAILURES } else { &named };
+        if let Some(unknown) = types.iter().find(|kind| !ALL_FAILURES.contains(kind)) {
+            return Err(format!("invalid failure type `{unknown}`: expected one of {}", ALL_FAILURES.join(", ")));
+        }
+        let each = percent / 100.0 / types.len() as f64;
+        for (index, kind) in types.iter().enumerate().filter(|_| percent > 0.0) {
+            let rate = (each / (1.0 - each * index as f64)).min(1.0);
+            self.option(option, format!("{kind}:rate={rate}"));
+        }
+        Ok(())
+    }
+
+    fn special(&mut self, name: &str, value: &Value, all: &Map<String, Value>) -> Result<(), String> {
+        match (name, value) {
+            ("model", Value::String(model)) => {
+                // There is no folder of the model there: it is a name only.
+                if !all.contains_key("served-model-name") {
+                    self.option("--served-model-name", model.clone());
+                }
+            }
+            ("mode", Value::String(mode)) if mode == "echo" => self.option("--tokens", "echo".to_owned()),
+            ("mode", Value::String(mode)) if mode == "random" => {}
+            ("latency-calculator", Value::String(name)) if matches!(name.as_str(), "" | "constant" | "per-token") => {
+                if name == "per-token" && is_set(all, "time-to-first-token") {
+                    self.missing.push("latency-calculator: with time-to-first-token, that comes first here".to_owned());
+                }
+            }
+            ("enable-kvcache", Value::Bool(is_on)) => {
+                if *is_on {
+                    self.arguments.push("--enable-kv-cache-events".to_owned());
+                }
+            }
+            ("failure-types", Value::Array(_)) => {}
+            _ => return Err(format!("invalid setting `{name}`: {value} is none of its values")),
+        }
+        Ok(())
+    }
+}
+
+fn is_set(all: &Map<String, Value>, name: &str) -> bool {
+    all.get(name).and_then(duration_ns).is_some_and(|ns| ns > 0)
+}
+
+fn plain(value: &Value) -> Option<String> {
+    match value {
+        Value::String(text) => Some(text.clone()),
+        Value::Number(number) => Some(number.to_string()),
+        Value::Bool(is_on) => Some(is_on.to_string()),
+        // An adapter may be an object instead of its text.
+        Value::Object(_) => Some(value.to_string()),
+        _ => None,
+    }
+}
+
+/// A duration as Go writes it, such as `1m30s`, or a number of milliseconds.
+fn duration_ns(value: &Value) -> Option<u64> {
+    match value {
+        Value::Number(number) => number.as_u64()?.checked_mul(1_000_000),
+        Value::String(text) => {
+            let mut total_ns = 0_u64;
+            let mut rest = text.trim();
+            if let Ok(milliseconds) = rest.parse::<u64>() {
+                return milliseconds.checked_mul(1_000_000);
+            }
+            while !rest.is_empty() {
+                let number = rest.find(|letter: char| !(letter.is_ascii_digit() || letter == '.'))?;
+                let unit = rest[number..].find(|letter: char| letter.is_ascii_digit()).unwrap_or(rest.len() - number);
+                let (part, behind) = rest.split_at(number + unit);
+                total_ns = total_ns.checked_add(units::duration_ns(&part.replace('µ', "u")).ok()?)?;
+                rest = behind;
+            }
+            (!text.trim().is_empty()).then_some(total_ns)
+        }
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn settings_become_arguments() {
+        let file = json!({
+            "port": 8001, "model": "a/b", "lora-modules": ["{\"name\":\"l\"}"], "max-num-seqs": 5,
+            "latencies": {"time-to-first-token": "1m30.5s", "inter-token-latency": 3},
+            "kvcache": {"enable-kvcache": true, "kv-cache-size": 64},
+            "mode": "echo", "enable-request-id-headers": true, "max-request-body-size-mb": 4,
+            "event-batch-size": 16, "omni": true,
+        });
+        let translation = translate(&file).expect("it is valid");
+        let text = translation.arguments.join(" ");
+        for wanted in [
+            "--port 8001",
+            "--served-model-name a/b",
+            "--lora-modules {\"name\":\"l\"}",
+            "--time-to-first-token 90500000000ns",
+            "--inter-token-latency 3000000ns",
+            "--enable-kv-cache-events",
+            "--num-gpu-blocks 64",
+            "--tokens echo",
+            "--enable-request-id-headers",
+            "--max-request-body-size 4MiB",
+        ] {
+            assert!(text.contains(wanted), "{wanted} is not in {text}");
+        }
+        assert_eq!(translation.ignored, ["event-batch-size: events are sent once a step, as in vLLM"]);
+        assert_eq!(translation.missing, ["omni: images are not generated"]);
+    }
+
+    #[test]
+    fn failures_have_the_same_share_each() {
+        let file = json!({"failure-injection-rate": 100, "failure-types": ["rate_limit", "server_error"]});
+        let arguments = translate(&file).expect("it is valid").arguments;
+        assert_eq!(arguments, ["--client-fault", "rate_limit:rate=0.5", "--client-fault", "server_error:rate=1"]);
+        for argument in arguments.iter().skip(1).step_by(2) {
+            argument.parse::<crate::faults::ClientFault>().expect("it is a client fault");
+        }
+        assert_eq!(
+            translate(&json!({"failure-injection-rate": 0})).expect("it is valid").arguments,
+            Vec::<String>::new()
+        );
+    }
+
+    #[test]
+    fn what_is_wrong_is_named() {
+        for (file, wanted) in [
+            (json!([]), "expected settings by name"),
+            (json!({"prot": 1}), "invalid setting `prot`"),
+            (json!({"time-to-first-token": "fast"}), "invalid setting `time-to-first-token`: expected a duration"),
+            (json!({"mode": "loud"}), "invalid setting `mode`"),
+            (json!({"failure-injection-rate": 101}), "expected 0 to 100"),
+            (json!({"failure-injection-rate": 1, "failure-types": ["x"]}), "invalid failure type `x`"),
+        ] {
+            let error = translate(&file).expect_err(wanted);
+            assert!(error.contains(wanted), "{error}");
+        }
+    }
+
+    #[test]
+    fn each_setting_is_in_the_table_once() {
+        let names: std::collections::BTreeSet<_> = SETTINGS.iter().map(|(name, _)| name).collect();
+        assert_eq!(names.len(), SETTINGS.len());
+    }
+
+    /// The page is written by hand; this keeps it complete.
+    #[test]
+    fn the_page_has_each_setting() {
+        let page = include_str!("../../../../docs/reference/serve/llm-d.md");
+        for (name, rule) in SETTINGS {
+            let row = page.lines().find(|line| line.starts_with(&format!("| `{name}` |")));
+            let row = row.unwrap_or_else(|| panic!("{name} is not in the page"));
+            let wanted = match rule {
+                Rule::Same(text) | Rule::Duration(text) | Rule::Flag(text) | Rule::Json(text) => text,
+                Rule::Percent(text) | Rule::Megabytes(text) | Rule::Ignored(text) | Rule::Missing(text) => text,
+                Rule::Special => "",
+            };
+            assert!(row.contains(wanted), "{row}");
+        }
+    }
+}

@@ -1,0 +1,116 @@
+//! The settings of llm-d-inference-sim, and what they are here.
+
+/// How a setting is translated.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rule {
+    /// An option that takes the same value; a list gives the option several times.
+    Same(&'static str),
+    /// An option that takes a duration; a bare number is of milliseconds.
+    Duration(&'static str),
+    /// A share in percent that is a client fault's rate here.
+    Percent(&'static str),
+    /// A flag.
+    Flag(&'static str),
+    /// An option that takes JSON.
+    Json(&'static str),
+    /// An option that takes a size in megabytes.
+    Megabytes(&'static str),
+    /// Has its own translation.
+    Special,
+    /// Changes nothing here, and why.
+    Ignored(&'static str),
+    /// Has no equivalent, and why.
+    Missing(&'static str),
+}
+
+/// All settings by name.
+pub const SETTINGS: &[(&str, Rule)] = &[
+    ("port", Rule::Same("--port")),
+    ("max-request-body-size-mb", Rule::Megabytes("--max-request-body-size")),
+    ("model", Rule::Special),
+    ("served-model-name", Rule::Same("--served-model-name")),
+    ("lora-modules", Rule::Same("--lora-modules")),
+    ("max-loras", Rule::Same("--max-loras")),
+    ("max-cpu-loras", Rule::Ignored("adapters take no memory")),
+    ("max-model-len", Rule::Same("--max-model-len")),
+    ("max-num-seqs", Rule::Same("--max-num-seqs")),
+    ("max-waiting-queue-length", Rule::Missing("the waiting queue of vLLM has no limit; set --max-requests")),
+    ("mode", Rule::Special),
+    ("startup-duration", Rule::Duration("--startup-duration")),
+    ("enable-sleep-mode", Rule::Ignored("sleep mode is always there")),
+    ("no-enable-sleep-mode", Rule::Ignored("sleep mode is always there")),
+    ("enable-request-id-headers", Rule::Flag("--enable-request-id-headers")),
+    ("log-http", Rule::Ignored("RUST_LOG=access=info logs requests, without bodies")),
+    ("strict", Rule::Ignored("requests are always checked as vLLM checks them")),
+    ("mm-encoder-only", Rule::Missing("an encoder without a language model is not served")),
+    ("no-mm-encoder-only", Rule::Ignored("it is the default")),
+    ("omni", Rule::Missing("images are not generated")),
+    ("no-omni", Rule::Ignored("it is the default")),
+    ("image-emission-rate", Rule::Missing("images are not generated")),
+    ("latency-calculator", Rule::Special),
+    ("time-to-first-token", Rule::Duration("--time-to-first-token")),
+    ("time-to-first-token-std-dev", Rule::Duration("--time-to-first-token-std-dev")),
+    ("inter-token-latency", Rule::Duration("--inter-token-latency")),
+    ("inter-token-latency-std-dev", Rule::Duration("--inter-token-latency-std-dev")),
+    ("kv-cache-transfer-latency", Rule::Duration("--kv-cache-transfer-latency")),
+    ("kv-cache-transfer-latency-std-dev", Rule::Missing("the latency of a KV transfer is constant")),
+    ("time-to-generate-image", Rule::Missing("images are not generated")),
+    ("time-to-generate-image-std-dev", Rule::Missing("images are not generated")),
+    ("prefill-overhead", Rule::Duration("--prefill-overhead")),
+    ("prefill-time-per-token", Rule::Duration("--prefill-time-per-token")),
+    ("prefill-time-std-dev", Rule::Duration("--prefill-time-std-dev")),
+    ("kv-cache-transfer-time-per-token", Rule::Duration("--kv-cache-transfer-time-per-token")),
+    ("kv-cache-transfer-time-std-dev", Rule::Duration("--kv-cache-transfer-time-std-dev")),
+    ("time-factor-under-load", Rule::Same("--time-factor-under-load")),
+    ("seed", Rule::Same("--seed")),
+    ("max-tool-call-integer-param", Rule::Missing("arguments of tools follow their schema only")),
+    ("min-tool-call-integer-param", Rule::Missing("arguments of tools follow their schema only")),
+    ("max-tool-call-number-param", Rule::Missing("arguments of tools follow their schema only")),
+    ("min-tool-call-number-param", Rule::Missing("arguments of tools follow their schema only")),
+    ("max-tool-call-array-param-length", Rule::Missing("arguments of tools follow their schema only")),
+    ("min-tool-call-array-param-length", Rule::Missing("arguments of tools follow their schema only")),
+    ("tool-call-not-required-param-probability", Rule::Missing("arguments of tools follow their schema only")),
+    ("object-tool-call-not-required-field-probability", Rule::Missing("arguments of tools follow their schema only")),
+    ("tool-call-extra-call-probability", Rule::Missing("there are as many tool calls as the text has")),
+    ("skip-tool-validation", Rule::Ignored("schemas of tools are checked as vLLM checks them")),
+    ("enable-kvcache", Rule::Special),
+    ("kv-cache-size", Rule::Same("--num-gpu-blocks")),
+    ("block-size", Rule::Same("--block-size")),
+    ("hash-seed", Rule::Same("--kv-cache-hash-seed")),
+    ("global-cache-hit-threshold", Rule::Missing("vLLM has no threshold of cache hits")),
+    ("tokenizers-cache-dir", Rule::Ignored("tokenizers come from the model's folder")),
+    ("zmq-endpoint", Rule::Same("--kv-events-endpoint")),
+    ("zmq-max-connect-attempts", Rule::Ignored("subscribers connect to the server")),
+    ("event-batch-size", Rule::Ignored("events are sent once a step, as in vLLM")),
+    ("use-vllm-map-event-format", Rule::Ignored("the format is that of the vLLM version")),
+    ("kv-events-replay-endpoint", Rule::Same("--kv-events-replay-endpoint")),
+    ("kv-events-replay-queue-size", Rule::Same("--kv-events-buffer-steps")),
+    ("failure-injection-rate", Rule::Percent("--client-fault")),
+    ("failure-types", Rule::Special),
+    ("data-parallel-size", Rule::Same("--data-parallel-size")),
+    ("data-parallel-rank", Rule::Same("--data-parallel-start-rank")),
+    ("dataset-path", Rule::Missing("its SQLite files are not read; give JSONL to --answers")),
+    ("dataset-url", Rule::Missing("nothing is downloaded")),
+    ("dataset-in-memory", Rule::Ignored("data sets are always in memory")),
+    ("dataset-table-name", Rule::Missing("its SQLite files are not read")),
+    ("default-embedding-dimensions", Rule::Same("--embedding-dimensions")),
+    ("render-url", Rule::Ignored("prompts are rendered in the process")),
+    ("render-timeout", Rule::Ignored("prompts are rendered in the process")),
+    ("mm-render-timeout", Rule::Ignored("prompts are rendered in the process")),
+    ("force-dummy-tokenizer", Rule::Ignored("the built-in tokenizer is the default")),
+    ("ssl-certfile", Rule::Same("--ssl-certfile")),
+    ("ssl-keyfile", Rule::Same("--ssl-keyfile")),
+    ("self-signed-certs", Rule::Missing("certificates are not made; give --ssl-certfile and --ssl-keyfile")),
+    ("fake-metrics", Rule::Json("--fake-metrics")),
+    ("fake-metrics-refresh-interval", Rule::Ignored("made-up metrics are computed when they are asked for")),
+    ("mm-processor-kwargs", Rule::Ignored("it has no effect there either")),
+    ("ec-transfer-config", Rule::Ignored("it has no effect there either")),
+    ("enforce-eager", Rule::Ignored("it has no effect there either")),
+    ("no-enforce-eager", Rule::Ignored("it has no effect there either")),
+    ("enable-prefix-caching", Rule::Ignored("it has no effect there either")),
+    ("no-enable-prefix-caching", Rule::Ignored("it has no effect there either")),
+    ("tensor-parallel-size", Rule::Ignored("it has no effect there either")),
+];
+
+/// Sections whose settings may also stand at the top.
+pub const SECTIONS: &[&str] = &["latencies", "kvcache"];

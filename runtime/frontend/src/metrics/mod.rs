@@ -1,0 +1,23 @@
+//! The metrics of vLLM's frontend, with its names, labels and buckets; those of
+//! the process, and ours.
+
+mod buckets;
+mod engine;
+mod fake;
+mod http;
+mod lora;
+mod observer;
+mod page;
+mod process;
+mod request;
+mod table;
+
+pub use buckets::{Buckets, CustomBuckets};
+pub use engine::{EngineRecorder, Finished, Iteration, Phases};
+pub use fake::{FakeGauge, FakeLoras, FakeMetrics, FakePage};
+pub use http::{Held, count, serve};
+pub use lora::LoraRecorder;
+pub use observer::EngineMetrics;
+pub use page::{CONTENT_TYPE, Metrics, MetricsOptions};
+pub use request::RequestRecord;
+pub use table::{Kind, Metric, Name, Series, TABLE};

@@ -1,0 +1,197 @@
+//! The metrics of one server, and their exposition.
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+
+use prometheus_client::encoding::text;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::{Family, MetricConstructor};
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::histogram::Histogram;
+use prometheus_client::registry::Registry;
+
+use super::buckets::CustomBuckets;
+use super::process;
+use super::table::{Kind, Name, Series, TABLE};
+
+/// The type of the text, for its header.
+pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+
+/// The labels of a series.
+pub(crate) type Labels = Vec<(&'static str, String)>;
+
+/// What a server knows when it starts.
+#[derive(Clone, Debug)]
+pub struct MetricsOptions {
+    /// The value of `model_name`: the first served model name.
+    pub model_name: String,
+    /// The numbers of the engines.
+    pub engines: Vec<u32>,
+    /// The context length, which bounds the buckets of lengths.
+    pub max_model_len_tokens: u64,
+    /// Replaced bucket bounds.
+    pub buckets: CustomBuckets,
+}
+
+/// Makes histograms with the bounds of a metric.
+#[derive(Clone, Debug)]
+struct Bounds(Vec<f64>);
+
+impl MetricConstructor<Histogram> for Bounds {
+    fn new_metric(&self) -> Histogram {
+        Histogram::new(self.0.iter().copied())
+    }
+}
+
+/// The series of one metric.
+#[derive(Clone, Debug)]
+enum Slot {
+    Gauge(Family<Labels, Gauge>),
+    Ratio(Family<Labels, Gauge<f64, AtomicU64>>),
+    Counter(Family<Labels, Counter>),
+    Seconds(Family<Labels, Counter<f64, AtomicU64>>),
+    Histogram(Family<Labels, Histogram, Bounds>),
+}
+
+/// All metrics of a server. Clones share them.
+#[derive(Clone, Debug)]
+pub struct Metrics(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    registry: Registry,
+    slots: Vec<Slot>,
+    model_name: String,
+}
+
+impl Metrics {
+    /// The metrics of [`TABLE`], with the series that they have at start.
+    #[must_use]
+    pub fn new(options: &MetricsOptions) -> Self {
+        let mut registry = Registry::default();
+        let mut slots = Vec::with_capacity(TABLE.len());
+        for metric in TABLE {
+            let slot = match metric.kind {
+                Kind::Gauge => Slot::Gauge(register(&mut registry, metric.name, metric.help, Family::default())),
+                Kind::Ratio => Slot::Ratio(register(&mut registry, metric.name, metric.help, Family::default())),
+                Kind::Counter => Slot::Counter(register(&mut registry, metric.name, metric.help, Family::default())),
+                Kind::Seconds => Slot::Seconds(register(&mut registry, metric.name, metric.help, Family::default())),
+                Kind::Histogram(buckets) => {
+                    let bounds = Bounds(options.buckets.bounds(buckets, options.max_model_len_tokens));
+                    let family = Family::new_with_constructor(bounds);
+                    Slot::Histogram(register(&mut registry, metric.name, metric.help, family))
+                }
+            };
+            slots.push(slot);
+        }
+        let metrics = Self(Arc::new(Inner { registry, slots, model_name: options.model_name.clone() }));
+        for (metric, slot) in TABLE.iter().zip(&metrics.0.slots) {
+            match metric.series {
+                Series::Later => {}
+                Series::Process => slot.create(Labels::new()),
+                Series::One => {
+                    for engine in &options.engines {
+                        slot.create(metrics.engine_labels(*engine));
+                    }
+                }
+                Series::ByLabel(label, values) => {
+                    for engine in &options.engines {
+                        for value in values {
+                            slot.create(metrics.engine_labels_and(*engine, label, value));
+                        }
+                    }
+                }
+            }
+        }
+        metrics
+    }
+
+    /// The text of all metrics as they are now.
+    #[must_use]
+    pub fn exposition(&self) -> String {
+        process::update(self);
+        let mut out = String::new();
+        text::encode(&mut out, &self.0.registry).expect("a String takes all that is written to it");
+        out
+    }
+
+    pub(crate) fn registry(&self) -> &Registry {
+        &self.0.registry
+    }
+
+    pub(crate) fn engine_labels(&self, engine: u32) -> Labels {
+        vec![("model_name", self.0.model_name.clone()), ("engine", engine.to_string())]
+    }
+
+    pub(crate) fn engine_labels_and(&self, engine: u32, label: &'static str, value: &str) -> Labels {
+        let mut labels = self.engine_labels(engine);
+        labels.push((label, value.to_owned()));
+        labels
+    }
+
+    pub(crate) fn gauge(&self, name: Name, labels: &Labels) -> Gauge {
+        match self.slot(name) {
+            Slot::Gauge(family) => family.get_or_create_owned(labels),
+            other => unreachable!("{name:?} is no gauge: {other:?}"),
+        }
+    }
+
+    pub(crate) fn ratio(&self, name: Name, labels: &Labels) -> Gauge<f64, AtomicU64> {
+        match self.slot(name) {
+            Slot::Ratio(family) => family.get_or_create_owned(labels),
+            other => unreachable!("{name:?} is no gauge: {other:?}"),
+        }
+    }
+
+    pub(crate) fn counter(&self, name: Name, labels: &Labels) -> Counter {
+        match self.slot(name) {
+            Slot::Counter(family) => family.get_or_create_owned(labels),
+            other => unreachable!("{name:?} is no counter: {other:?}"),
+        }
+    }
+
+    pub(crate) fn seconds(&self, name: Name, labels: &Labels) -> Counter<f64, AtomicU64> {
+        match self.slot(name) {
+            Slot::Seconds(family) => family.get_or_create_owned(labels),
+            other => unreachable!("{name:?} is no counter of seconds: {other:?}"),
+        }
+    }
+
+    pub(crate) fn histogram(&self, name: Name, labels: &Labels) -> Histogram {
+        match self.slot(name) {
+            Slot::Histogram(family) => family.get_or_create_owned(labels),
+            other => unreachable!("{name:?} is no histogram: {other:?}"),
+        }
+    }
+
+    /// Removes all series of a gauge, for one whose labels are its value.
+    pub(crate) fn clear(&self, name: Name) {
+        if let Slot::Ratio(family) = self.slot(name) {
+            family.clear();
+        }
+    }
+
+    fn slot(&self, name: Name) -> &Slot {
+        &self.0.slots[name as usize]
+    }
+}
+
+impl Slot {
+    fn create(&self, labels: Labels) {
+        match self {
+            Self::Gauge(family) => drop(family.get_or_create(&labels)),
+            Self::Ratio(family) => drop(family.get_or_create(&labels)),
+            Self::Counter(family) => drop(family.get_or_create(&labels)),
+            Self::Seconds(family) => drop(family.get_or_create(&labels)),
+            Self::Histogram(family) => drop(family.get_or_create(&labels)),
+        }
+    }
+}
+
+fn register<M, C>(registry: &mut Registry, name: &str, help: &str, family: Family<Labels, M, C>) -> Family<Labels, M, C>
+where
+    Family<Labels, M, C>: prometheus_client::registry::Metric + Clone,
+{
+    registry.register(name, help, family.clone());
+    family
+}

@@ -1,0 +1,147 @@
+//! The metrics of `vcr serve`, compared with those of vLLM's own frontend.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde_json::json;
+use vcr_frontend::metrics::{
+    CustomBuckets, EngineRecorder, Iteration, Kind, Metrics, MetricsOptions, RequestRecord, TABLE,
+};
+use vcr_tests::{Frontend, FrontendOptions, Play};
+use vcr_wire::{EngineCoreEvent, EventType, FinishReason, PrefillStats, PrefixCacheStats, SchedulerStats};
+
+const VERSION: &str = "0.33.0";
+const MAX_MODEL_LEN: u64 = 4096;
+/// Prefixes of metrics that vLLM does not have.
+const OURS: &[&str] = &["vcr:", "process_"];
+
+/// Series with their labels in order, and what they say.
+type Series = BTreeMap<String, f64>;
+
+/// The metrics of a page: families with type and help, and series.
+fn page(text: &str) -> (BTreeMap<String, (String, String)>, Series) {
+    let mut families: BTreeMap<String, (String, String)> = BTreeMap::new();
+    let mut series = Series::new();
+    for line in text.lines() {
+        if let Some(rest) = line.strip_prefix("# HELP ") {
+            let (name, help) = rest.split_once(' ').expect("a help");
+            families.entry(name.to_owned()).or_default().1 = help.to_owned();
+        } else if let Some(rest) = line.strip_prefix("# TYPE ") {
+            let (name, kind) = rest.split_once(' ').expect("a type");
+            families.entry(name.to_owned()).or_default().0 = kind.to_owned();
+        } else if !line.starts_with('#') {
+            let (name, value) = line.rsplit_once(' ').expect("a value");
+            let (name, labels) = name.split_once('{').unwrap_or((name, "}"));
+            let mut labels: Vec<_> =
+                labels.trim_end_matches('}').split("\",").map(|label| label.trim_end_matches('"')).collect();
+            labels.sort_unstable();
+            series.insert(format!("{name}{{{}}}", labels.join(",")), value.parse().expect("a number"));
+        }
+    }
+    (families, series)
+}
+
+fn ours() -> Metrics {
+    Metrics::new(&MetricsOptions {
+        model_name: "sim".to_owned(),
+        engines: vec![0],
+        max_model_len_tokens: MAX_MODEL_LEN,
+        buckets: CustomBuckets::default(),
+    })
+}
+
+fn of_vllm(series: &Series) -> BTreeSet<&String> {
+    series.keys().filter(|name| name.starts_with("vllm:")).collect()
+}
+
+fn served() -> Option<(Frontend, Play)> {
+    let mut frontend = Frontend::start(VERSION, &FrontendOptions::default())?;
+    let play = Play::start(&frontend.handshake_address(), &["--max-model-len", "4096"]);
+    frontend.wait_until_it_serves();
+    Some((frontend, play))
+}
+
+fn scrape(frontend: &Frontend) -> String {
+    let answer = ureq::get(frontend.url("/metrics")).call().expect("it is served");
+    answer.into_body().read_to_string().expect("it is text")
+}
+
+/// A request as the engine answers it: a token a message.
+fn answered(engine: &EngineRecorder, prompt_tokens: u64, generated_tokens: u64) {
+    engine.scheduler(&SchedulerStats {
+        num_running_reqs: 1,
+        prefix_cache_stats: PrefixCacheStats { requests: 1, queries: prompt_tokens, ..PrefixCacheStats::default() },
+        ..SchedulerStats::default()
+    });
+    let mut record = RequestRecord::new(engine, 1.0, prompt_tokens, Some(generated_tokens));
+    let event = |kind, timestamp| EngineCoreEvent { kind, timestamp };
+    let events = [event(EventType::Queued, 1.0), event(EventType::Scheduled, 1.0)];
+    let prefill = PrefillStats {
+        num_prompt_tokens: prompt_tokens,
+        num_computed_tokens: prompt_tokens,
+        ..PrefillStats::default()
+    };
+    for token in 0..generated_tokens {
+        let mut iteration = Iteration::default();
+        let now_s = 1.0 + token as f64 * 1e-4;
+        let (events, prefill) = if token == 0 { (&events[..], Some(&prefill)) } else { (&[][..], None) };
+        record.output(&mut iteration, now_s, now_s, 1, events, prefill);
+        engine.iteration(&iteration);
+    }
+    let generated_tokens = record.finish(1.1, FinishReason::Length);
+    engine.call_finished(1, generated_tokens);
+    engine.scheduler(&SchedulerStats::default());
+}
+
+#[test]
+fn names_types_help_and_first_series_are_those_of_vllm() {
+    let Some((frontend, _play)) = served() else { return };
+    let (theirs, their_series) = page(&scrape(&frontend));
+    let (mine, my_series) = page(&ours().exposition());
+    for (name, family) in &theirs {
+        assert_eq!(mine.get(name), Some(family), "{name}");
+    }
+    for name in mine.keys().filter(|name| !theirs.contains_key(*name)) {
+        assert!(OURS.iter().any(|prefix| name.starts_with(prefix)), "vLLM has no {name}");
+    }
+    assert_eq!(of_vllm(&my_series), of_vllm(&their_series));
+}
+
+#[test]
+fn the_same_requests_leave_the_same_counts() {
+    let Some((frontend, _play)) = served() else { return };
+    let metrics = ours();
+    let engine = EngineRecorder::new(&metrics, 0);
+    let mut tokens = 0.0;
+    for (text, stream, max_tokens) in [("Once upon a time", false, 20), ("Hello", true, 7), ("Once", false, 1)] {
+        let more = json!({"max_tokens": max_tokens, "ignore_eos": true, "stream_options": stream.then(|| json!({"include_usage": true}))});
+        let usage = if stream {
+            frontend.stream_completion(&json!(text), &more).usage
+        } else {
+            frontend.complete(&json!(text), &more)["usage"].clone()
+        };
+        let prompt_tokens = usage["prompt_tokens"].as_u64().expect("a count");
+        assert_eq!(usage["completion_tokens"], max_tokens);
+        answered(&engine, prompt_tokens, max_tokens);
+        tokens += max_tokens as f64;
+    }
+    frontend.wait_for_metric("vllm:request_success_total", 3.0);
+    assert_eq!(frontend.metric("vllm:generation_tokens_total"), tokens);
+    let (_, theirs) = page(&scrape(&frontend));
+    let (_, mine) = page(&metrics.exposition());
+    assert_eq!(of_vllm(&mine), of_vllm(&theirs));
+    // How long things took is not the same: only how many there were.
+    let is_time = |name: &str| name.contains("_seconds_sum{") || name.contains("_seconds_bucket{");
+    for name in of_vllm(&theirs).into_iter().filter(|name| !is_time(name)) {
+        assert_eq!(mine[name], theirs[name], "{name}");
+    }
+}
+
+#[test]
+fn the_table_has_each_name_once() {
+    let names: BTreeSet<_> = TABLE.iter().map(|metric| metric.name).collect();
+    assert_eq!(names.len(), TABLE.len());
+    for metric in TABLE {
+        assert!(!metric.help.is_empty());
+        assert!(metric.kind != Kind::Counter || !metric.name.ends_with("_total"), "{}", metric.name);
+    }
+}
