@@ -11,6 +11,7 @@
 
 mod api;
 pub mod engine;
+mod english;
 pub mod faults;
 mod front;
 mod generate;
@@ -20,8 +21,9 @@ pub mod metrics;
 pub mod server;
 
 pub use api::router;
-pub use front::Front;
 pub use engine::{EngineClient, EngineError};
+pub use english::EnglishTokens;
+pub use front::Front;
 pub use server::error::ApiError;
 pub use server::model::Model;
 pub use server::{App, ServerOptions};

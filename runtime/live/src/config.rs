@@ -24,7 +24,7 @@ pub type PolicyFactory =
     Arc<dyn Fn(&PluginContext<'_>) -> Result<Box<dyn SchedulingPolicy>, PolicyError> + Send + Sync>;
 /// Makes the router of all engines of a process, from its plugin context.
 pub type RouterFactory = Arc<dyn Fn(&PluginContext<'_>) -> Result<Box<dyn Router>, RouteError> + Send + Sync>;
-/// Makes a guest that chooses tokens, from its plugin context.
+/// Makes a guest or another source that chooses tokens, from its plugin context.
 pub type TokenSourceFactory =
     Arc<dyn Fn(&PluginContext<'_>) -> Result<Box<dyn BatchTokenSource>, TokenError> + Send + Sync>;
 /// Makes a guest that injects failures, from its plugin context.
@@ -122,6 +122,8 @@ pub enum TokenChoice {
     Listed(Arc<crate::token_list::TokenList>),
     /// A guest chooses them.
     Guest(TokenSourceFactory),
+    /// A source of this process chooses them, which knows when a text ends.
+    Native(TokenSourceFactory),
 }
 
 /// The tokens of answers.

@@ -280,6 +280,12 @@ pub(super) fn submit(
     request.request_id = if count > 1 { format!("{index}_{id}-{suffix}") } else { format!("{id}-{suffix}") };
     request.external_req_id = Some(id.to_owned());
     request.arrival_time = crate::server::unix_s();
+    if let Some(params) = request.sampling_params.as_mut().filter(|_| app.options.is_varied)
+        && params.seed.is_none()
+        && params.temperature != 0.0
+    {
+        params.seed = Some(app.ids.seed().into());
+    }
     let prompt = request.prompt_token_ids.clone().unwrap_or_default();
     let outputs = app.engines.submit(request)?;
     Ok(crate::generate::TextStream::new(outputs, &app.model.tokenizer, text, &prompt))

@@ -36,6 +36,9 @@ pub struct ServerOptions {
     pub startup_duration: Duration,
     /// Tell in each usage how many prompt tokens were cached.
     pub enable_prompt_tokens_details: bool,
+    /// Give requests that are sampled without a seed one of their own, so that the
+    /// same prompt gets several answers.
+    pub is_varied: bool,
 }
 
 impl App {

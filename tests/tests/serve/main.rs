@@ -1,0 +1,7 @@
+//! `vcr serve`, over HTTP.
+
+mod answers;
+mod config;
+mod ends;
+mod errors;
+mod faults;
