@@ -5,3 +5,4 @@ mod config;
 mod ends;
 mod errors;
 mod faults;
+mod operations;

@@ -15,7 +15,7 @@ pub(crate) struct ServeArgs {
     #[command(flatten)]
     pub(crate) http: HttpArgs,
     #[command(flatten)]
-    pub(crate) client_faults: ClientFaultArgs,
+    pub(crate) clients: ClientFaultArgs,
     #[command(flatten)]
     pub(crate) live: LiveArgs,
 }
@@ -83,14 +83,26 @@ pub(crate) struct ServerArgs {
     #[arg(long, value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,
 
+    /// YAML file of llm-d-inference-sim, whose settings are read as options of this command.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) llm_d_config: Option<PathBuf>,
+
     /// Print every option with its value and where that comes from, and end.
     #[arg(long)]
     pub(crate) show_config: bool,
 }
 
 fn adapter(text: &str) -> Result<(String, String), String> {
+    #[derive(serde::Deserialize)]
+    struct Module {
+        name: String,
+        path: String,
+    }
+    if let Ok(Module { name, path }) = serde_json::from_str(text) {
+        return Ok((name, path));
+    }
     match text.split_once('=') {
         Some((name, path)) if !name.is_empty() && !path.is_empty() => Ok((name.to_owned(), path.to_owned())),
-        _ => Err("write it as NAME=PATH".to_owned()),
+        _ => Err("write it as NAME=PATH, or as JSON with `name` and `path`".to_owned()),
     }
 }

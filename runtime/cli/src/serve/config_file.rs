@@ -8,31 +8,83 @@ use std::path::Path;
 use clap::error::ErrorKind;
 use clap::parser::ValueSource;
 use clap::{Arg, ArgAction, ArgMatches, Command};
+use vcr_frontend::llm_d::Translation;
 use yaml_serde::Value;
 
+use super::operations::llm_d_config;
 use crate::exit::{Exit, printed};
 
 /// Ids of the options that a file gave, and the file.
 static FROM_FILE: std::sync::OnceLock<(String, Vec<String>)> = std::sync::OnceLock::new();
+
+/// What a configuration of llm-d-inference-sim was translated to.
+static TRANSLATION: std::sync::OnceLock<Translation> = std::sync::OnceLock::new();
 
 /// The command line; that of `vcr serve --config FILE` is completed by the file.
 pub(crate) fn matches(command: Command) -> Result<ArgMatches, clap::Error> {
     let line: Vec<OsString> = std::env::args_os().collect();
     let matches = command.clone().try_get_matches_from(&line)?;
     let Some(("serve", serve)) = matches.subcommand() else { return Ok(matches) };
-    let Some(path) = serve.get_one::<std::path::PathBuf>("config") else { return Ok(matches) };
+    let (own, peers) = (path_of(serve, "config"), path_of(serve, "llm_d_config"));
+    if own.is_none() && peers.is_none() {
+        return Ok(matches);
+    }
     let mut known = command.clone();
     known.build();
     let subcommand = known.find_subcommand("serve").cloned().unwrap_or_default();
-    let added = read(path).and_then(|values| arguments(&values, &subcommand, serve));
-    let added = added.map_err(|reason| {
-        command.clone().error(ErrorKind::ValueValidation, format!("--config {}: {reason}", path.display()))
-    })?;
-    let ids = added.iter().map(|(id, _)| id.clone()).collect();
-    // There is one command line.
-    _ = FROM_FILE.set((path.display().to_string(), ids));
-    let further = added.into_iter().flat_map(|(_, words)| words);
+    let refused = |option: &str, path: &Path, reason: String| {
+        command.clone().error(ErrorKind::ValueValidation, format!("{option} {}: {reason}", path.display()))
+    };
+    let mut further = Vec::new();
+    if let Some(path) = own {
+        let added = read(path).and_then(|values| arguments(&values, &subcommand, serve));
+        let added = added.map_err(|reason| refused("--config", path, reason))?;
+        let ids = added.iter().map(|(id, _)| id.clone()).collect();
+        // There is one command line.
+        _ = FROM_FILE.set((path.display().to_string(), ids));
+        further.extend(added.into_iter().flat_map(|(_, words)| words));
+    }
+    if let Some(path) = peers {
+        let translation = llm_d_config(path).map_err(|reason| refused("--llm-d-config", path, reason))?;
+        further.extend(translated(&translation.options, &subcommand, serve));
+        _ = TRANSLATION.set(translation);
+    }
     command.try_get_matches_from(line.into_iter().chain(further))
+}
+
+fn path_of<'a>(serve: &'a ArgMatches, id: &str) -> Option<&'a Path> {
+    serve.get_one::<std::path::PathBuf>(id).map(std::path::PathBuf::as_path)
+}
+
+/// The words of options that nothing else gives.
+fn translated(options: &[(&'static str, Option<String>)], serve: &Command, given: &ArgMatches) -> Vec<OsString> {
+    let is_free = |option: &str| {
+        let arg = serve.get_arguments().find(|arg| is_named(arg, option.trim_start_matches("--")));
+        // An option that is not there is left for the parser to refuse.
+        arg.is_none_or(|arg| {
+            let id = arg.get_id().as_str();
+            let source = given.try_contains_id(id).ok().and_then(|_| given.value_source(id));
+            let is_in_file = FROM_FILE.get().is_some_and(|(_, ids)| ids.iter().any(|other| other == id));
+            !is_in_file && !matches!(source, Some(ValueSource::CommandLine | ValueSource::EnvVariable))
+        })
+    };
+    let word = |(option, value): &(&str, Option<String>)| match value {
+        Some(value) => format!("{option}={value}").into(),
+        None => (*option).into(),
+    };
+    options.iter().filter(|(option, _)| is_free(option)).map(word).collect()
+}
+
+/// Logs what of a configuration of llm-d-inference-sim is not honoured.
+pub(crate) fn log_translation() {
+    if let Some(translation) = TRANSLATION.get() {
+        for setting in &translation.ignored {
+            tracing::info!("--llm-d-config: no effect of {setting}");
+        }
+        for setting in &translation.missing {
+            tracing::warn!("--llm-d-config: cannot honour {setting}");
+        }
+    }
 }
 
 fn read(path: &Path) -> Result<BTreeMap<String, Value>, String> {
@@ -54,7 +106,9 @@ fn arguments(
     for (name, value) in values {
         let flag = name.replace('_', "-");
         let arg = serve.get_arguments().find(|arg| is_named(arg, &flag));
-        let arg = arg.filter(|arg| !matches!(arg.get_id().as_str(), "config" | "show_config" | "help" | "help_all"));
+        let arg = arg.filter(|arg| {
+            !matches!(arg.get_id().as_str(), "config" | "llm_d_config" | "show_config" | "help" | "help_all")
+        });
         let arg = arg.ok_or_else(|| format!("unknown option `{name}`: expected the name of an option of vcr serve"))?;
         let id = arg.get_id().as_str();
         let source = given.try_contains_id(id).ok().and_then(|_| given.value_source(id));

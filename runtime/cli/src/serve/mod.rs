@@ -7,7 +7,6 @@ mod operations;
 
 use std::io::Write;
 use std::net::TcpListener;
-use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::runtime::Runtime;
@@ -25,15 +24,15 @@ use crate::play::{control, ended, replay};
 use crate::service::{log, raise_limit_of_files};
 use crate::stop;
 use args::{ServeArgs, ServerArgs};
-use operations::Operations;
+use operations::{Operations, Server};
 
 /// All that serving takes.
 struct Prepared {
     config: LiveConfig,
     model: Model,
+    operations: Operations,
     listener: TcpListener,
     control: Listeners,
-    operations: Operations,
     runtime: Runtime,
 }
 
@@ -43,6 +42,7 @@ pub(crate) fn serve(args: &ServeArgs) -> Exit {
         return config_file::show();
     }
     log(args.live.process.quiet, None);
+    config_file::log_translation();
     let guests = LiveGuests::new(&args.live.guests);
     let prepared = prepare(args, &guests).and_then(|prepared| {
         let report = replay::report_file(&args.live.replay)?;
@@ -75,22 +75,22 @@ fn prepare(args: &ServeArgs, guests: &LiveGuests) -> Result<Prepared, Unusable> 
     };
     let config = live_config(&args.live, side, guests)?;
     model.max_model_len = config.engine.max_model_len();
-    let ranks = &args.live.ranks;
-    let server = operations::Server {
+    let first = config.identity.first_rank;
+    let server = Server {
         model_name: model.names.first().cloned().unwrap_or_default(),
-        engines: ranks.data_parallel_start_rank..ranks.data_parallel_start_rank + ranks.data_parallel_size,
-        max_model_len_tokens: model.max_model_len.into(),
+        engines: first..first + config.identity.num_ranks,
+        max_model_len_tokens: u64::from(model.max_model_len),
         seed: args.live.tokens.seed,
         shutdown_timeout: Duration::from_nanos(config.shutdown_timeout_ns) + LAST_ANSWERS,
     };
-    let operations = Operations::new(&args.http, &args.client_faults, &server)?;
+    let operations = Operations::new(&args.http, &args.clients, &server)?;
     let control = control::listen(&args.live.control)?;
     let listener = listen(&args.server)?;
     let mut builder = tokio::runtime::Builder::new_multi_thread();
     builder.worker_threads(usize::from(args.server.server_threads)).thread_name("server").enable_all();
     let runtime =
         builder.build().map_err(|error| Unusable::new(format!("cannot start the server's threads: {error}")))?;
-    Ok(Prepared { config, model, listener, control, operations, runtime })
+    Ok(Prepared { config, model, operations, listener, control, runtime })
 }
 
 fn listen(args: &ServerArgs) -> Result<TcpListener, Unusable> {
@@ -110,8 +110,7 @@ struct Running {
 }
 
 fn run(args: &ServeArgs, prepared: Prepared, guests: LiveGuests) -> Result<(), LiveError> {
-    let Prepared { config, model, listener, control, operations, runtime } = prepared;
-    let Operations { observer, front } = operations;
+    let Prepared { config, model, operations, listener, control, runtime } = prepared;
     let (stop, stopped) = watch::channel(false);
     let (_in_order, starting) = stop::in_order_from_start(|running: &Running| {
         running.stop.send_replace(true);
@@ -120,7 +119,7 @@ fn run(args: &ServeArgs, prepared: Prepared, guests: LiveGuests) -> Result<(), L
     // Other answers than those of the engine's own time are told apart by a seed.
     let is_varied = args.live.tokens.tokens == "english" && args.live.tokens.seed == 0;
     let grace = Duration::from_nanos(config.shutdown_timeout_ns);
-    let (engines, client) = EngineClient::start(config, Some(observer), runtime.handle())?;
+    let (engines, client) = EngineClient::start(config, Some(operations.observer), runtime.handle())?;
     starting.started(Running { engines: engines.handle(), stop: stop.clone() });
     let control = control.with_guests(guests.reader());
     let control = control
@@ -133,7 +132,7 @@ fn run(args: &ServeArgs, prepared: Prepared, guests: LiveGuests) -> Result<(), L
         is_varied,
     };
     let served =
-        runtime.spawn(serve_http(front, App::new(client, model, options), listener, stopped, args.live.process.quiet));
+        runtime.spawn(serve_http(client, model, options, operations.front, listener, stopped, args.live.process.quiet));
     let result = engines.wait();
     stop.send_replace(true);
     // Answers that are complete may still be on their way.
@@ -149,23 +148,26 @@ fn run(args: &ServeArgs, prepared: Prepared, guests: LiveGuests) -> Result<(), L
 const LAST_ANSWERS: Duration = Duration::from_secs(2);
 
 async fn serve_http(
+    client: EngineClient,
+    model: Model,
+    options: ServerOptions,
     front: Front,
-    app: Arc<App>,
     listener: TcpListener,
     mut stopped: watch::Receiver<bool>,
     quiet: bool,
 ) {
-    if !app.engines.ready().await {
+    let name = model.names.first().cloned().unwrap_or_default();
+    if !client.ready().await {
         return;
     }
+    let app = App::new(client, model, options);
     match tokio::net::TcpListener::from_std(listener) {
         Ok(listener) => {
             if let Ok(address) = listener.local_addr() {
                 let scheme = if front.listen.tls.is_some() { "https" } else { "http" };
-                announce(&format!("serving {} on {scheme}://{address}", app.model.names.join(", ")), quiet);
+                announce(&format!("serving {name} on {scheme}://{address}"), quiet);
             }
-            // The value is locked while the result lives.
-            front.serve(listener, app, async move { drop(stopped.wait_for(|stop| *stop).await) }).await;
+            front.serve(listener, app, async move { drop(stopped.wait_for(|stopped| *stopped).await) }).await;
         }
         Err(error) => tracing::error!("cannot listen: {error}"),
     }

@@ -2,7 +2,7 @@
 //! faults that clients meet.
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -174,24 +174,20 @@ impl HttpArgs {
                 _ => ClientCertificates::Required,
             },
         };
-        let tls = Tls::new(files).map_err(|error| Unusable { message: error.to_string(), hint: None })?;
+        let tls = Tls::new(files).map_err(|error| Unusable::new(error.to_string()))?;
         Ok(Some(Arc::new(tls)))
     }
 }
 
 fn fake_page(text: &str, options: &MetricsOptions) -> Result<FakePage, Unusable> {
-    let invalid = |reason: String| Unusable { message: format!("invalid --fake-metrics: {reason}"), hint: None };
+    let invalid = |reason: String| Unusable::new(format!("invalid --fake-metrics: {reason}"));
     let fake = serde_json::from_str(text).map_err(|error| invalid(error.to_string()))?;
     FakePage::new(fake, options).map_err(invalid)
 }
 
 /// Reads a configuration of llm-d-inference-sim.
-pub(crate) fn llm_d_config(path: &std::path::Path) -> Result<Translation, Unusable> {
-    let unusable = |reason: String| Unusable {
-        message: format!("invalid --llm-d-config `{}`: {reason}", path.display()),
-        hint: None,
-    };
-    let text = fs::read_to_string(path).map_err(|error| unusable(error.to_string()))?;
-    let file: serde_json::Value = yaml_serde::from_str(&text).map_err(|error| unusable(error.to_string()))?;
-    llm_d::translate(&file).map_err(unusable)
+pub(crate) fn llm_d_config(path: &Path) -> Result<Translation, String> {
+    let text = fs::read_to_string(path).map_err(|error| error.to_string())?;
+    let file: serde_json::Value = yaml_serde::from_str(&text).map_err(|error| error.to_string())?;
+    llm_d::translate(&file)
 }
