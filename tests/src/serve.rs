@@ -53,7 +53,7 @@ impl Serve {
     /// When there is no answer.
     #[must_use]
     pub fn get(&self, path: &str) -> Reply {
-        self.answered(self.send("GET", path, ""))
+        self.answered(self.send("GET", path, "", ""))
     }
 
     /// Posts JSON to a path.
@@ -71,7 +71,16 @@ impl Serve {
     /// When there is no answer.
     #[must_use]
     pub fn post_text(&self, path: &str, body: &str) -> Reply {
-        self.answered(self.send("POST", path, body))
+        self.answered(self.send("POST", path, "", body))
+    }
+
+    /// Posts JSON with a further header, such as `Name: value`.
+    ///
+    /// # Panics
+    /// When there is no answer.
+    #[must_use]
+    pub fn post_with(&self, path: &str, header: &str, body: &Value) -> Reply {
+        self.answered(self.send("POST", path, &format!("{header}\r\n"), &body.to_string()))
     }
 
     /// Posts JSON and returns the connection, with nothing of the answer read.
@@ -80,7 +89,7 @@ impl Serve {
     /// When it cannot be sent.
     #[must_use]
     pub fn begin(&self, path: &str, body: &Value) -> TcpStream {
-        self.send("POST", path, &body.to_string())
+        self.send("POST", path, "", &body.to_string())
     }
 
     /// The events of a stream: their JSON, and the texts of those that are none.
@@ -95,13 +104,13 @@ impl Serve {
         events.map(|event| serde_json::from_str(event).map_err(|_| event.to_owned())).collect()
     }
 
-    fn send(&self, method: &str, path: &str, body: &str) -> TcpStream {
+    fn send(&self, method: &str, path: &str, headers: &str, body: &str) -> TcpStream {
         let mut stream = TcpStream::connect(&self.address).expect("it listens");
         stream.set_read_timeout(Some(PATIENCE)).expect("a time is a time");
         let (address, length) = (&self.address, body.len());
         let head = format!(
             "{method} {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\nContent-Type: application/json\r\n\
-             Content-Length: {length}\r\n\r\n"
+             Content-Length: {length}\r\n{headers}\r\n"
         );
         stream.write_all(head.as_bytes()).expect("it reads");
         stream.write_all(body.as_bytes()).expect("it reads");

@@ -28,9 +28,14 @@ fn an_injected_error_is_an_error_of_the_request() {
 
 #[test]
 fn requests_go_to_the_rank_that_is_asked_for() {
-    let serve = Serve::start(&["--data-parallel-size", "3", "--fault", "error:reason=error"]);
-    assert_eq!(serve.post("/v1/completions", &json!({"prompt": "a"})).status, 500);
-    assert_eq!(serve.get("/health").status, 200);
+    let serve = Serve::start(&["--data-parallel-size", "3", "--log-requests"]);
+    let request = json!({"prompt": "a", "max_tokens": 2});
+    let reply = serve.post_with("/v1/completions", "X-data-parallel-rank: 2", &request);
+    assert_eq!(reply.status, 200);
+    let line = serve.wait_for("started");
+    assert!(line.contains("rank=2"), "{line}");
+    let refused = serve.post_with("/v1/completions", "X-data-parallel-rank: 3", &request);
+    assert_eq!(refused.status, 400, "{}", refused.body);
 }
 
 /// What was recorded must come back whatever the prompt's text.
