@@ -14,6 +14,7 @@ mod play;
 mod python;
 mod record;
 mod running;
+mod serve;
 mod tables;
 
 pub use binary::vcr;
@@ -29,6 +30,7 @@ pub use play::Play;
 pub use python::{Program, PythonPackages, python_packages};
 pub use record::{Record, capture};
 pub use running::{Running, wait_until};
+pub use serve::{Reply, Serve};
 pub use tables::{check_file, check_rows, check_table};
 pub use vcr_skips::skip;
 

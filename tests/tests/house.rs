@@ -142,7 +142,7 @@ const FEW_USERS: &[(&str, &[&str])] = &[
     ("prometheus-client", &["vcr-control", "vcr-frontend"]),
     ("rustls", &["vcr-frontend", "vcr-registry"]),
     ("tokenizers", &["vcr-import", "vcr-text"]),
-    ("tokio", &["vcr-control", "vcr-frontend", "vcr-registry"]),
+    ("tokio", &["vcr", "vcr-control", "vcr-frontend", "vcr-registry"]),
 ];
 
 /// A crate of the workspace.

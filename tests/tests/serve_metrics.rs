@@ -6,7 +6,7 @@ use serde_json::json;
 use vcr_frontend::metrics::{
     CustomBuckets, EngineRecorder, Iteration, Kind, Metrics, MetricsOptions, RequestRecord, TABLE,
 };
-use vcr_tests::{Frontend, FrontendOptions, Play};
+use vcr_tests::{Frontend, FrontendOptions, Play, Serve, frontend_model};
 use vcr_wire::{EngineCoreEvent, EventType, FinishReason, PrefillStats, PrefixCacheStats, SchedulerStats};
 
 const VERSION: &str = "0.33.0";
@@ -31,7 +31,8 @@ fn page(text: &str) -> (BTreeMap<String, (String, String)>, Series) {
         } else if !line.starts_with('#') {
             let (name, value) = line.rsplit_once(' ').expect("a value");
             let (name, labels) = name.split_once('{').unwrap_or((name, "}"));
-            let mut labels: Vec<_> = labels.trim_end_matches('}').split("\",").map(|label| label.trim_end_matches('"')).collect();
+            let mut labels: Vec<_> =
+                labels.trim_end_matches('}').split("\",").map(|label| label.trim_end_matches('"')).collect();
             labels.sort_unstable();
             series.insert(format!("{name}{{{}}}", labels.join(",")), value.parse().expect("a number"));
         }
@@ -74,8 +75,11 @@ fn answered(engine: &EngineRecorder, prompt_tokens: u64, generated_tokens: u64) 
     let mut record = RequestRecord::new(engine, 1.0, prompt_tokens, Some(generated_tokens));
     let event = |kind, timestamp| EngineCoreEvent { kind, timestamp };
     let events = [event(EventType::Queued, 1.0), event(EventType::Scheduled, 1.0)];
-    let prefill =
-        PrefillStats { num_prompt_tokens: prompt_tokens, num_computed_tokens: prompt_tokens, ..PrefillStats::default() };
+    let prefill = PrefillStats {
+        num_prompt_tokens: prompt_tokens,
+        num_computed_tokens: prompt_tokens,
+        ..PrefillStats::default()
+    };
     for token in 0..generated_tokens {
         let mut iteration = Iteration::default();
         let now_s = 1.0 + token as f64 * 1e-4;
@@ -140,4 +144,47 @@ fn the_table_has_each_name_once() {
         assert!(!metric.help.is_empty());
         assert!(metric.kind != Kind::Counter || !metric.name.ends_with("_total"), "{}", metric.name);
     }
+}
+
+/// The same requests through vLLM's frontend and through `vcr serve`.
+#[test]
+fn vcr_serve_counts_what_vllm_counts() {
+    let Some((frontend, _play)) = served() else { return };
+    let Some(model) = frontend_model() else { return };
+    let model = model.to_str().expect("a path is a text").to_owned();
+    let serve = Serve::start(&[&model, "--served-model-name", "sim", "--max-model-len", "4096"]);
+    for (text, stream, max_tokens) in [("Once upon a time", false, 20), ("Hello", true, 7), ("Once", false, 1)] {
+        let more = json!({"max_tokens": max_tokens, "ignore_eos": true});
+        let asked =
+            json!({"model": "sim", "prompt": text, "max_tokens": max_tokens, "ignore_eos": true, "stream": stream});
+        if stream {
+            frontend.stream_completion(&json!(text), &more);
+            assert!(serve.stream("/v1/completions", &asked).len() > 7);
+        } else {
+            frontend.complete(&json!(text), &more);
+            assert_eq!(serve.post("/v1/completions", &asked).status, 200);
+        }
+    }
+    // Refused by both before an engine sees them.
+    let unknown = json!({"model": "nope", "prompt": "a"});
+    assert_eq!(frontend.post("/v1/completions", &unknown).status, 404);
+    assert_eq!(serve.post("/v1/completions", &unknown).status, 404);
+    frontend.wait_for_metric("vllm:request_success_total", 3.0);
+    let url = format!("http://{}/metrics", serve.address());
+    let mine = ureq::get(url).call().expect("it is served").into_body().read_to_string().expect("it is text");
+    let ((my_families, mine), (families, theirs)) = (page(&mine), page(&scrape(&frontend)));
+    for (name, family) in &families {
+        assert_eq!(my_families.get(name), Some(family), "{name}");
+    }
+    assert_eq!(of_vllm(&mine), of_vllm(&theirs));
+    let is_time = |name: &str| name.contains("_seconds_sum{") || name.contains("_seconds_bucket{");
+    for name in of_vllm(&theirs).into_iter().filter(|name| !is_time(name)) {
+        assert_eq!(mine[name], theirs[name], "{name}");
+    }
+    // The real one is asked for its models until it serves.
+    let of_completions = |series: &Series| -> Series {
+        let is_meant = |name: &String| name.starts_with("http_requests_total{") && name.contains("/v1/completions");
+        series.iter().filter(|(name, _)| is_meant(name)).map(|(name, value)| (name.clone(), *value)).collect()
+    };
+    assert_eq!(of_completions(&mine), of_completions(&theirs));
 }

@@ -9,6 +9,8 @@ use clap::{Args, CommandFactory, Parser, Subcommand};
 use clap_complete::Shell;
 use vcr_scenario::OutFile;
 
+#[cfg(not(feature = "serve"))]
+use crate::absent::AbsentArgs as ServeArgs;
 #[cfg(not(feature = "live"))]
 use crate::absent::{AbsentArgs as PlayArgs, AbsentArgs as RecordArgs};
 #[cfg(not(feature = "fit"))]
@@ -27,6 +29,8 @@ use crate::play::args::PlayArgs;
 #[cfg(feature = "live")]
 use crate::record::args::RecordArgs;
 use crate::replay::args::{self as replay, ReplayArgs};
+#[cfg(feature = "serve")]
+use crate::serve::args::ServeArgs;
 use crate::tables::args::{self as tables, TablesCommand};
 use crate::values::{memory_limit, timeout};
 
@@ -52,6 +56,8 @@ pub(crate) enum Command {
     Replay(Box<ReplayArgs>),
     /// Serve a real vLLM frontend as its engine, in real time.
     Play(Box<PlayArgs>),
+    /// Serve OpenAI's API as vLLM does, with simulated engines in the same process.
+    Serve(Box<ServeArgs>),
     /// Record the traffic between a real vLLM frontend and its engines.
     #[command(after_help = RECORD_EXAMPLES)]
     Record(Box<RecordArgs>),
@@ -165,7 +171,7 @@ const PLAY_COMMON: &[&str] = &[
 ];
 
 #[cfg(feature = "live")]
-/// The help of `vcr play`: examples first, then options.
+/// The help of commands with live engines: examples first, then options.
 const PLAY_TEMPLATE: &str = "\
 {about-with-newline}
 {usage-heading} {usage}
@@ -176,20 +182,32 @@ const PLAY_TEMPLATE: &str = "\
 pub(crate) fn command() -> clap::Command {
     let command = Cli::command();
     #[cfg(feature = "live")]
-    let command = command.mut_subcommand("play", play_help);
+    let command = command.mut_subcommand("play", |play| live_help(play, PLAY_COMMON, crate::help::PLAY_EXAMPLES));
+    #[cfg(feature = "serve")]
+    let command = command.mut_subcommand("serve", |serve| {
+        // English where a tokenizer can write it.
+        let serve = serve.mut_arg("tokens", |tokens| {
+            tokens
+                .default_value("english")
+                .help("Source of output tokens: `english`, `random`, `echo`, a .jsonl file, or a guest")
+        });
+        live_help(serve, crate::serve::args::SERVE_COMMON, crate::help::SERVE_EXAMPLES)
+    });
     with_negative_numbers(command)
 }
 
 #[cfg(feature = "live")]
-fn play_help(play: clap::Command) -> clap::Command {
+fn live_help(command: clap::Command, common: &'static [&str], examples: &'static str) -> clap::Command {
     let faults = format!("Faults are written {}", vcr_live::FaultRule::SYNTAX);
-    play.disable_help_flag(true)
+    let name = command.get_name().to_owned();
+    command
+        .disable_help_flag(true)
         .help_template(PLAY_TEMPLATE)
-        .before_help(crate::help::PLAY_EXAMPLES)
-        .after_help("`vcr play --help-all` lists every option, and how faults are written.")
+        .before_help(examples)
+        .after_help(format!("`vcr {name} --help-all` lists every option, and how faults are written."))
         .after_long_help(faults)
         .mut_args(|arg| {
-            let is_common = PLAY_COMMON.contains(&arg.get_id().as_str());
+            let is_common = common.contains(&arg.get_id().as_str());
             arg.hide_short_help(!is_common)
         })
         .arg(Arg::new("help").short('h').long("help").action(ArgAction::HelpShort).help("Print help"))
@@ -345,6 +363,16 @@ mod tests {
         let play = command.find_subcommand("play").expect("there is `vcr play`");
         for name in PLAY_COMMON {
             assert!(play.get_arguments().any(|arg| arg.get_id() == *name), "{name}");
+        }
+    }
+
+    #[test]
+    #[cfg(feature = "serve")]
+    fn the_short_help_of_serve_names_options_that_exist() {
+        let command = command();
+        let serve = command.find_subcommand("serve").expect("there is `vcr serve`");
+        for name in crate::serve::args::SERVE_COMMON {
+            assert!(serve.get_arguments().any(|arg| arg.get_id() == *name), "{name}");
         }
     }
 

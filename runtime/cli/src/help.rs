@@ -61,6 +61,23 @@ macro_rules! with_simulation_exit_codes {
 
 pub(crate) use {with_comparison_exit_codes, with_plain_exit_codes, with_simulation_exit_codes};
 
+#[cfg(feature = "serve")]
+pub(crate) const SERVE_EXAMPLES: &str = "Examples:
+  vcr serve                             # the model `sim` on 127.0.0.1:8000, nothing else needed
+  curl -N localhost:8000/v1/chat/completions -H 'content-type: application/json' \\
+      -d '{\"messages\": [{\"role\": \"user\", \"content\": \"Hello\"}], \"stream\": true}'
+  vcr serve --port 0 --inter-token-latency 10ms --time-to-first-token 200ms
+  vcr serve ~/models/Qwen3-0.6B --served-model-name qwen --max-num-seqs 64
+  vcr serve --latency 'roofline(#{ model: \"llama-3.1-8b\", gpu: \"h100-sxm\" })'
+  vcr serve --fault error:rate=0.05,after=10 --fault crash:at=60s,restart=5s
+  vcr serve --data-parallel-size 4 --router prefix-affinity --enable-kv-cache-events
+  vcr serve --config serve.yaml --show-config
+
+Exit codes:
+  0  stopped by a signal, after the requests under way; 124 if it was --timeout
+  2  bad usage, a model that cannot be read, or an address that cannot be used
+  3  a guest or an engine failed";
+
 #[cfg(feature = "live")]
 pub(crate) const PLAY_EXAMPLES: &str = "Examples:
   vllm-rs serve MODEL --data-parallel-address 127.0.0.1 --data-parallel-rpc-port 29550 \\

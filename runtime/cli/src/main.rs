@@ -1,6 +1,6 @@
 //! The `vcr` binary: argument parsing and printing, no logic of its own.
 
-#[cfg(not(all(feature = "live", feature = "fit")))]
+#[cfg(not(all(feature = "live", feature = "serve", feature = "fit")))]
 mod absent;
 mod args;
 mod exit;
@@ -17,6 +17,8 @@ mod progress;
 mod record;
 mod replay;
 mod run;
+#[cfg(feature = "serve")]
+mod serve;
 #[cfg(feature = "live")]
 mod service;
 mod stop;
@@ -37,7 +39,7 @@ use inspect::captures;
 
 fn main() -> ExitCode {
     vcr_input::on_notice(|text| exit::tell(format_args!("{text}")));
-    let parsed = args::command().try_get_matches().and_then(|matches| Cli::from_arg_matches(&matches));
+    let parsed = matches().and_then(|matches| Cli::from_arg_matches(&matches));
     let cli = match parsed {
         Ok(cli) => cli,
         Err(error) if error.use_stderr() => {
@@ -56,6 +58,10 @@ fn main() -> ExitCode {
         Command::Run(args) => run::run(&args),
         #[cfg(feature = "live")]
         Command::Play(args) => play::play(&args),
+        #[cfg(feature = "serve")]
+        Command::Serve(args) => serve::serve(&args),
+        #[cfg(not(feature = "serve"))]
+        Command::Serve(_) => absent::refused("vcr serve", "serve"),
         #[cfg(feature = "live")]
         Command::Record(args) => record::record(&args),
         #[cfg(not(feature = "live"))]
@@ -82,6 +88,15 @@ fn main() -> ExitCode {
         }
     };
     exit.into()
+}
+
+/// The command line, completed by the file of `vcr serve --config`.
+fn matches() -> Result<clap::ArgMatches, clap::Error> {
+    #[cfg(feature = "serve")]
+    let matches = serve::config_file::matches(args::command());
+    #[cfg(not(feature = "serve"))]
+    let matches = args::command().try_get_matches();
+    matches
 }
 
 fn guest(command: &GuestCommand) -> Exit {

@@ -105,6 +105,8 @@ pub enum TokenChoice {
     Listed(Arc<crate::token_list::TokenList>),
     /// A guest chooses them.
     Guest(TokenFactory),
+    /// A source of this process chooses them, which knows when a text ends.
+    Native(TokenFactory),
 }
 
 /// The tokens of answers.

@@ -83,7 +83,7 @@ impl Tokens {
     /// When a guest cannot be made.
     pub(crate) fn new(settings: TokenSettings, plugin_context: &PluginContext<'_>) -> Result<Self, TokenError> {
         let guest = match &settings.choice {
-            TokenChoice::Guest(make) => Some(Guest {
+            TokenChoice::Guest(make) | TokenChoice::Native(make) => Some(Guest {
                 source: make(plugin_context)?,
                 started: VecDeque::new(),
                 ended: Vec::new(),
@@ -149,7 +149,7 @@ impl Tokens {
         };
         match &self.settings.choice {
             TokenChoice::Random => (Vec::new(), drawn_end().unwrap_or(u32::MAX)),
-            TokenChoice::Guest(_) => (Vec::new(), u32::MAX),
+            TokenChoice::Guest(_) | TokenChoice::Native(_) => (Vec::new(), u32::MAX),
             TokenChoice::Echo => (asked.prompt.into(), asked.prompt.len() as u32),
             TokenChoice::Listed(list) => {
                 let own = list.by_prompt.get(asked.prompt).map(Vec::as_slice);

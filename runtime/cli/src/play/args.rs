@@ -19,6 +19,15 @@ pub(crate) struct PlayArgs {
     #[command(flatten)]
     pub(crate) link: LinkArgs,
     #[command(flatten)]
+    pub(crate) live: LiveArgs,
+}
+
+/// Options of live engines, behind whatever frontend.
+#[derive(Debug, Args)]
+pub(crate) struct LiveArgs {
+    #[command(flatten)]
+    pub(crate) ranks: RankArgs,
+    #[command(flatten)]
     pub(crate) engine: EngineArgs,
     #[command(flatten)]
     pub(crate) routing: RoutingArgs,
@@ -78,39 +87,13 @@ pub(crate) struct LinkArgs {
     #[arg(long, value_name = "DURATION", value_parser = crate::values::timeout)]
     pub(crate) connect_timeout: Option<Duration>,
 
-    /// Engines in this process, numbered from --data-parallel-start-rank.
-    #[arg(long, alias = "engine-count", value_name = "N", default_value_t = 1)]
-    #[arg(value_parser = clap::value_parser!(u16).range(1..=4096))]
-    pub(crate) data_parallel_size: u16,
-
-    /// Number of the first engine, if other processes run the ones before it.
-    #[arg(long, value_name = "N", default_value_t = 0)]
-    #[arg(value_parser = clap::value_parser!(u16).range(..60000))]
-    pub(crate) data_parallel_start_rank: u16,
-
     /// Frontend's minor version of vLLM, 0.27 to 0.33; `auto` detects it.
     #[arg(long, alias = "vllm-line", value_name = "VERSION", default_value = "auto", value_parser = vllm_minor)]
     pub(crate) vllm_minor: VersionArg,
 
-    /// vLLM version to report [default: that of --vllm-minor].
-    #[arg(long, value_name = "TEXT")]
-    pub(crate) vllm_version: Option<String>,
-
-    /// Name of this process in KV transfers and event topics.
-    #[arg(long, value_name = "NAME", default_value = "vcr-engine-0", env = "VCR_ENGINE_ID")]
-    pub(crate) engine_id: String,
-
     /// Model name in event topics.
     #[arg(long, value_name = "NAME", default_value = "", env = "MODEL")]
     pub(crate) model_name: String,
-
-    /// Reported data type of the weights.
-    #[arg(long, value_enum, default_value = "bfloat16")]
-    pub(crate) dtype: DtypeArg,
-
-    /// Reported workers of each engine.
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1024))]
-    pub(crate) tensor_parallel_size: u32,
 
     /// Report that the frontend started this engine itself (for a Python frontend).
     #[arg(long)]
@@ -127,6 +110,36 @@ pub(crate) struct LinkArgs {
     /// Run engines in waves, as for mixtures of experts [default: as the frontend configures].
     #[arg(long, value_name = "BOOL")]
     pub(crate) moe: Option<bool>,
+}
+
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Engines")]
+pub(crate) struct RankArgs {
+    /// Engines in this process, numbered from --data-parallel-start-rank.
+    #[arg(long, alias = "engine-count", value_name = "N", default_value_t = 1)]
+    #[arg(value_parser = clap::value_parser!(u16).range(1..=4096))]
+    pub(crate) data_parallel_size: u16,
+
+    /// Number of the first engine, if other processes run the ones before it.
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    #[arg(value_parser = clap::value_parser!(u16).range(..60000))]
+    pub(crate) data_parallel_start_rank: u16,
+
+    /// vLLM version to report.
+    #[arg(long, value_name = "TEXT")]
+    pub(crate) vllm_version: Option<String>,
+
+    /// Name of this process in KV transfers and event topics.
+    #[arg(long, value_name = "NAME", default_value = "vcr-engine-0", env = "VCR_ENGINE_ID")]
+    pub(crate) engine_id: String,
+
+    /// Reported data type of the weights.
+    #[arg(long, value_enum, default_value = "bfloat16")]
+    pub(crate) dtype: DtypeArg,
+
+    /// Reported workers of each engine.
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1024))]
+    pub(crate) tensor_parallel_size: u32,
 }
 
 #[derive(Debug, Args)]
@@ -153,9 +166,9 @@ pub(crate) struct TokenArgs {
     #[arg(long, value_name = "JSON|@FILE", value_parser = guest_config)]
     pub(crate) tokens_config: Option<String>,
 
-    /// Vocabulary size: random tokens are below this.
-    #[arg(long, value_name = "N", default_value_t = 32_000, value_parser = clap::value_parser!(u32).range(2..))]
-    pub(crate) vocab_size: u32,
+    /// Vocabulary size: random tokens are below this [default: 32000, or the tokenizer's].
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(2..))]
+    pub(crate) vocab_size: Option<u32>,
 
     /// Output length in tokens: a number or a distribution as in scenarios
     /// [default: up to max_tokens].

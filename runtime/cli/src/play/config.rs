@@ -8,12 +8,13 @@ use vcr_cluster::RouterConfig;
 use vcr_core::{ACCEPTANCE_RATES, Policy};
 use vcr_live::{
     FaultRule, Identity, InjectorFactory, KvEventSettings, LatencyFactory, Limits, LiveConfig, PolicyFactory,
-    RouterFactory, StatsSettings, TokenChoice, TokenList, TokenSettings, TransferSettings,
+    RouterFactory, StatsSettings, TokenChoice, TokenFactory, TokenList, TokenSettings, TransferSettings,
 };
+use vcr_random::Distribution;
 use vcr_scenario::expression;
 use vcr_wire::{Dtype, KvEventsConfig, check_peer_address};
 
-use super::args::{DtypeArg, EventArgs, FaultArgs, HashArg, LinkArgs, PlayArgs};
+use super::args::{DtypeArg, EventArgs, FaultArgs, HashArg, LinkArgs, LiveArgs, PlayArgs, RankArgs, TokenArgs};
 use super::guests::LiveGuests;
 use super::latency::{named_latency, single_times};
 use super::replay;
@@ -48,13 +49,46 @@ fn check_open_files(engines: u16) -> Result<(), Unusable> {
     })
 }
 
-/// The settings that the options ask for.
-pub(crate) fn live_config(args: &PlayArgs, guests: &LiveGuests) -> Result<LiveConfig, Unusable> {
-    check_open_files(args.link.data_parallel_size)?;
+/// Tokens below which random ones are drawn, unless the vocabulary is known.
+const VOCAB_SIZE: u32 = 32_000;
+
+/// What the options leave to the frontend.
+#[derive(Clone)]
+pub(crate) struct FrontendSide {
+    /// How the engines present themselves.
+    pub(crate) identity: Identity,
+    /// The model's name.
+    pub(crate) model_name: String,
+    /// Its vocabulary.
+    pub(crate) vocab_size: u32,
+    /// The longest sequence, unless an option says.
+    pub(crate) max_model_len: Option<u32>,
+    /// Adapters that it has from the start.
+    pub(crate) num_adapters: u32,
+    /// Sources of tokens by name, besides those that all have.
+    pub(crate) tokens: Option<(&'static str, TokenFactory)>,
+}
+
+/// The settings that the options of `vcr play` ask for.
+pub(crate) fn play_config(args: &PlayArgs, guests: &LiveGuests) -> Result<LiveConfig, Unusable> {
+    check_open_files(args.live.ranks.data_parallel_size)?;
     check_peer_address(&args.link.handshake_address).map_err(|error| Unusable {
         message: format!("--handshake-address: {error}"),
         hint: Some("it is that of the frontend: tcp://, its --data-parallel-address and its -rpc-port".to_owned()),
     })?;
+    let side = FrontendSide {
+        identity: play_identity(&args.link, &args.live.ranks),
+        model_name: args.link.model_name.clone(),
+        vocab_size: VOCAB_SIZE,
+        max_model_len: None,
+        num_adapters: 0,
+        tokens: None,
+    };
+    live_config(&args.live, side, guests)
+}
+
+/// The settings of engines behind the frontend `side`.
+pub(crate) fn live_config(args: &LiveArgs, side: FrontendSide, guests: &LiveGuests) -> Result<LiveConfig, Unusable> {
     let (latency, latency_name) = latency(args, guests)?;
     let (ranking, policy) = policy(args, guests)?;
     if !(args.timing.time_scale > 0.0 && args.timing.time_scale.is_finite()) {
@@ -63,24 +97,23 @@ pub(crate) fn live_config(args: &PlayArgs, guests: &LiveGuests) -> Result<LiveCo
     let process = &args.process;
     let transfer = &args.transfer;
     Ok(LiveConfig {
-        identity: identity(&args.link),
-        engine: args.engine.config(args.link.vllm_minor.0, ranking)?,
+        engine: args.engine.config(side.identity.version, ranking, side.max_model_len, side.num_adapters)?,
         policy,
         router: router(args, guests)?,
         latency,
         latency_name,
         time_scale: args.timing.time_scale,
-        tokens: tokens(args, guests)?,
-        replay: replay::settings(&args.replay, args.timing.is_given(), &args.link.model_name)?,
+        tokens: tokens(args, &side, guests)?,
+        replay: replay::settings(&args.replay, args.timing.is_given(), &side.model_name)?,
         seed: args.tokens.seed,
         stats: StatsSettings {
             log_stats: !args.events.disable_log_stats,
             iteration_details: args.events.enable_logging_iteration_details,
             log_requests: process.log_requests,
         },
-        kv_events: kv_events(&args.events, &args.link, args.engine.prefix_caching())?,
+        kv_events: kv_events(&args.events, &args.ranks, &side.model_name, args.engine.prefix_caching())?,
         transfer: TransferSettings {
-            engine_id: args.link.engine_id.clone(),
+            engine_id: args.ranks.engine_id.clone(),
             side_channel_host: transfer.side_channel_host.clone(),
             side_channel_port: transfer.side_channel_port,
             allowed_peers: transfer.allow_remote_kv.clone(),
@@ -98,16 +131,31 @@ pub(crate) fn live_config(args: &PlayArgs, guests: &LiveGuests) -> Result<LiveCo
             ..Limits::default()
         },
         shutdown_timeout_ns: process.shutdown_timeout,
+        identity: side.identity,
     })
 }
 
-fn identity(args: &LinkArgs) -> Identity {
+fn play_identity(args: &LinkArgs, ranks: &RankArgs) -> Identity {
     Identity {
         handshake_address: args.handshake_address.clone(),
         connect_timeout: args.connect_timeout,
+        is_local: args.local,
+        is_headless: !args.no_headless,
+        parallel_config_hash: args.parallel_config_hash.clone(),
+        is_moe: args.moe,
+        version: args.vllm_minor.0,
+        ..identity(ranks)
+    }
+}
+
+/// Engines that say nothing about their frontend.
+pub(crate) fn identity(args: &RankArgs) -> Identity {
+    Identity {
+        handshake_address: String::new(),
+        connect_timeout: None,
         first_rank: args.data_parallel_start_rank,
         num_ranks: args.data_parallel_size,
-        version: args.vllm_minor.0,
+        version: None,
         vllm_version: args.vllm_version.clone(),
         instance_id: args.engine_id.clone(),
         dtype: match args.dtype {
@@ -116,15 +164,15 @@ fn identity(args: &LinkArgs) -> Identity {
             DtypeArg::Float32 => Dtype::Float32,
         },
         tensor_parallel_size: args.tensor_parallel_size,
-        is_local: args.local,
-        is_headless: !args.no_headless,
-        parallel_config_hash: args.parallel_config_hash.clone(),
-        is_moe: args.moe,
+        is_local: false,
+        is_headless: true,
+        parallel_config_hash: None,
+        is_moe: None,
     }
 }
 
 /// The policy of the engines, and the factory of what ranks for them.
-fn policy(args: &PlayArgs, guests: &LiveGuests) -> Result<(Policy, Option<PolicyFactory>), Unusable> {
+fn policy(args: &LiveArgs, guests: &LiveGuests) -> Result<(Policy, Option<PolicyFactory>), Unusable> {
     let (place, text) = ("--scheduling-policy", args.engine.scheduling_policy.as_str());
     let guest_config = args.engine.scheduling_policy_config.as_deref();
     const FALLBACK: &str = "--scheduling-policy-fallback";
@@ -146,7 +194,7 @@ fn policy(args: &PlayArgs, guests: &LiveGuests) -> Result<(Policy, Option<Policy
 }
 
 /// The router of the engines.
-fn router(args: &PlayArgs, guests: &LiveGuests) -> Result<Option<RouterFactory>, Unusable> {
+fn router(args: &LiveArgs, guests: &LiveGuests) -> Result<Option<RouterFactory>, Unusable> {
     let Some(text) = args.routing.router.as_deref() else { return Ok(None) };
     let guest_config = args.routing.router_config.as_deref();
     let native = |place: &str, text: &str| -> Result<RouterFactory, Unusable> {
@@ -174,7 +222,7 @@ fn router(args: &PlayArgs, guests: &LiveGuests) -> Result<Option<RouterFactory>,
 }
 
 /// The latency model and its name.
-fn latency(args: &PlayArgs, guests: &LiveGuests) -> Result<(LatencyFactory, String), Unusable> {
+fn latency(args: &LiveArgs, guests: &LiveGuests) -> Result<(LatencyFactory, String), Unusable> {
     let fallback = args.guests.latency_fallback.as_ref();
     let fallback = fallback.map(|text| named_latency(guests, "--latency-fallback", text, None, None)).transpose()?;
     let fallback = fallback.map(|(factory, _)| factory);
@@ -184,14 +232,17 @@ fn latency(args: &PlayArgs, guests: &LiveGuests) -> Result<(LatencyFactory, Stri
     }
 }
 
-fn tokens(args: &PlayArgs, guests: &LiveGuests) -> Result<TokenSettings, Unusable> {
+fn tokens(args: &LiveArgs, side: &FrontendSide, guests: &LiveGuests) -> Result<TokenSettings, Unusable> {
     let tokens = &args.tokens;
+    let vocab_size = tokens.vocab_size.unwrap_or(side.vocab_size);
+    let own = side.tokens.as_ref().filter(|(name, _)| *name == tokens.tokens);
     let choice = match tokens.tokens.as_str() {
+        _ if own.is_some() => own.map_or(TokenChoice::Random, |(_, make)| TokenChoice::Native(Arc::clone(make))),
         "random" => TokenChoice::Random,
         "echo" => TokenChoice::Echo,
         guest if is_guest(guest) => {
             let config = tokens.tokens_config.as_deref().unwrap_or("{}");
-            let fallback = NonZeroU32::new(tokens.vocab_size).filter(|_| args.guests.tokens_fallback);
+            let fallback = NonZeroU32::new(vocab_size).filter(|_| args.guests.tokens_fallback);
             TokenChoice::Guest(guests.tokens(guest, config, fallback)?)
         }
         path if Path::new(path).is_file() => {
@@ -211,29 +262,35 @@ fn tokens(args: &PlayArgs, guests: &LiveGuests) -> Result<TokenSettings, Unusabl
             hint: Some("leave it out: other sources do not fail".to_owned()),
         });
     }
-    let output_tokens = match &tokens.output_tokens {
-        Some(text) => {
-            let distribution = expression::count_distribution("--output-tokens", text)?;
-            if let Some(problem) = distribution.problems(f64::from(u32::MAX)).first() {
-                return Err(Unusable::new(format!("--output-tokens: {problem}")));
-            }
-            Some(distribution)
-        }
-        None => None,
-    };
+    let output_tokens = output_tokens(tokens)?;
     if let Some(problem) = ACCEPTANCE_RATES.problem(&args.engine.acceptance_rates) {
         return Err(Unusable::new(problem));
     }
     Ok(TokenSettings {
         choice,
-        vocab_size: tokens.vocab_size,
+        vocab_size,
         output_tokens,
         acceptance_rates: args.engine.acceptance_rates.clone(),
         embedding_dimensions: tokens.embedding_dimensions,
     })
 }
 
-fn kv_events(args: &EventArgs, link: &LinkArgs, prefix_caching: bool) -> Result<Option<KvEventSettings>, Unusable> {
+/// The lengths of answers, if they are given.
+pub(crate) fn output_tokens(tokens: &TokenArgs) -> Result<Option<Distribution>, Unusable> {
+    let Some(text) = &tokens.output_tokens else { return Ok(None) };
+    let distribution = expression::count_distribution("--output-tokens", text)?;
+    if let Some(problem) = distribution.problems(f64::from(u32::MAX)).first() {
+        return Err(Unusable::new(format!("--output-tokens: {problem}")));
+    }
+    Ok(Some(distribution))
+}
+
+fn kv_events(
+    args: &EventArgs,
+    ranks: &RankArgs,
+    model_name: &str,
+    prefix_caching: bool,
+) -> Result<Option<KvEventSettings>, Unusable> {
     if !args.enable_kv_cache_events {
         return Ok(None);
     }
@@ -246,7 +303,7 @@ fn kv_events(args: &EventArgs, link: &LinkArgs, prefix_caching: bool) -> Result<
             endpoint: args.kv_events_endpoint.clone(),
             replay_endpoint: args.kv_events_replay_endpoint.clone(),
             buffer_steps: args.kv_events_buffer_steps,
-            topic: args.kv_events_topic.replace("{engine}", &link.engine_id).replace("{model}", &link.model_name),
+            topic: args.kv_events_topic.replace("{engine}", &ranks.engine_id).replace("{model}", model_name),
             ..KvEventsConfig::default()
         },
         algorithm: match args.prefix_caching_hash_algo {
@@ -280,7 +337,7 @@ fn faults(args: &FaultArgs) -> Result<Vec<FaultRule>, Unusable> {
     Ok(rules)
 }
 
-fn injector(args: &PlayArgs, guests: &LiveGuests) -> Result<Option<InjectorFactory>, Unusable> {
+fn injector(args: &LiveArgs, guests: &LiveGuests) -> Result<Option<InjectorFactory>, Unusable> {
     let Some(guest) = &args.faults.failure_injector else { return Ok(None) };
     let config = args.faults.failure_injector_config.as_deref().unwrap_or("{}");
     guests.injector(guest, config, args.guests.failure_injector_fallback).map(Some)

@@ -43,13 +43,21 @@ impl EngineArgs {
     }
 
     /// The engine's settings, for a frontend of version `minor` of vLLM (none until it is
-    /// detected).
-    pub(crate) fn config(&self, minor: Option<VllmMinor>, policy: Policy) -> Result<EngineConfig, Unusable> {
+    /// detected), a model with sequences up to `model_len`, and so many adapters from the
+    /// start.
+    pub(crate) fn config(
+        &self,
+        minor: Option<VllmMinor>,
+        policy: Policy,
+        model_len: Option<u32>,
+        num_adapters: u32,
+    ) -> Result<EngineConfig, Unusable> {
         self.options.check_version(minor)?;
         let mut input = self.options.input.clone();
         let capacity = input.num_gpu_blocks.saturating_sub(1).saturating_mul(input.block_size);
-        input.max_model_len = Some(input.max_model_len.unwrap_or(capacity.clamp(1, MODEL_LEN)));
+        input.max_model_len = Some(input.max_model_len.unwrap_or(capacity.clamp(1, model_len.unwrap_or(MODEL_LEN))));
         input.policy = policy;
+        input.max_loras = input.max_loras.max(num_adapters);
         input.rules = expression::scheduler_rules(minor.unwrap_or(VllmMinor::V0_33).name()).unwrap_or_default();
         let several = |errors: Vec<vcr_core::ConfigError>| {
             let lines: Vec<_> = errors.iter().map(ToString::to_string).collect();
@@ -203,7 +211,7 @@ mod tests {
 
     fn config(args: &[&str], minor: Option<VllmMinor>) -> Result<EngineConfig, String> {
         let line = Line::try_parse_from([&["play"], args].concat()).map_err(|error| error.to_string())?;
-        line.engine.config(minor, Policy::Fcfs).map_err(|unusable| unusable.message)
+        line.engine.config(minor, Policy::Fcfs, None, 0).map_err(|unusable| unusable.message)
     }
 
     #[test]

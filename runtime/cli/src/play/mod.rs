@@ -1,14 +1,14 @@
 //! `vcr play`: engines in real time behind a real frontend.
 
 pub(crate) mod args;
-mod config;
-mod control;
+pub(crate) mod config;
+pub(crate) mod control;
 mod engine;
-mod guests;
+pub(crate) mod guests;
 mod latency;
-mod replay;
+pub(crate) mod replay;
 mod timing;
-mod unusable;
+pub(crate) mod unusable;
 
 use vcr_control::Listeners;
 use vcr_live::{EnginesHandle, LiveEngines, LiveError};
@@ -21,11 +21,12 @@ use guests::LiveGuests;
 
 /// Serves until a signal, or until an engine fails.
 pub(crate) fn play(args: &PlayArgs) -> Exit {
-    log(args.process.quiet, None);
-    let guests = LiveGuests::new(&args.guests);
-    let prepared = config::live_config(args, &guests).and_then(|config| {
-        let report = replay::report_file(&args.replay)?;
-        Ok((config, control::listen(&args.control)?, report))
+    let live = &args.live;
+    log(live.process.quiet, None);
+    let guests = LiveGuests::new(&live.guests);
+    let prepared = config::play_config(args, &guests).and_then(|config| {
+        let report = replay::report_file(&live.replay)?;
+        Ok((config, control::listen(&live.control)?, report))
     });
     let (config, listeners, report) = match prepared {
         Ok(prepared) => prepared,
@@ -37,6 +38,11 @@ pub(crate) fn play(args: &PlayArgs) -> Exit {
     let replay = config.replay.clone();
     let served = serve(config, listeners.with_guests(guests.reader()), guests);
     let replayed = replay.map_or(Ok(Exit::Passed), |settings| replay::finish(report, &settings.replay));
+    ended(served, replayed)
+}
+
+/// How a command ends that served, and has reported what was played back.
+pub(crate) fn ended(served: Result<(), LiveError>, replayed: Result<Exit, unusable::Unusable>) -> Exit {
     match served {
         Ok(()) => match replayed {
             Ok(Exit::Passed) if stop::cause() == Some(Cause::Timeout) => Exit::TimedOut,

@@ -169,7 +169,7 @@ pub(super) async fn chat_completions(
     let (model, adapter) = app.model.resolve(request.model.as_deref())?;
     request.check()?;
     let id = request_id(&app, &headers, "chatcmpl", request.request_id.as_deref());
-    let place = request.placement(&headers, adapter)?;
+    let place = request.placement(&headers, adapter);
     let (stream, usages) = (request.stream, StreamOptions::usages(request.stream_options.as_ref()));
     let top = request.top_logprobs.unwrap_or(0);
     let form = Form {

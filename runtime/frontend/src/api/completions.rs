@@ -85,7 +85,7 @@ pub(super) async fn completions(
     let (model, adapter) = app.model.resolve(request.model.as_deref())?;
     request.check()?;
     let id = request_id(&app, &headers, "cmpl", request.request_id.as_deref());
-    let place = request.placement(&headers, adapter)?;
+    let place = request.placement(&headers, adapter);
     let is_prompt_only = request.max_tokens == Some(0);
     let (stream, usages) = (request.stream, StreamOptions::usages(request.stream_options.as_ref()));
     let mut form = Form {

@@ -127,7 +127,7 @@ pub(super) async fn generate(
         priority: request.priority.into(),
         cache_salt: request.cache_salt.take(),
         session_id: None,
-        rank: rank_of(&headers)?,
+        rank: rank_of(&headers),
         adapter,
     };
     let sampling = request.take_sampling();

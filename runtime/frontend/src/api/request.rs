@@ -165,14 +165,15 @@ macro_rules! text_request {
                 &self,
                 headers: &axum::http::HeaderMap,
                 adapter: Option<vcr_wire::LoraRequest>,
-            ) -> Result<$crate::generate::Placement, $crate::server::error::ApiError> {
-                Ok($crate::generate::Placement {
-                    priority: self.priority.unwrap_or(0).into(),
+            ) -> $crate::generate::Placement {
+                let priority = super::request::priority_of(headers).or(self.priority);
+                $crate::generate::Placement {
+                    priority: priority.unwrap_or(0).into(),
                     cache_salt: self.cache_salt.clone(),
-                    session_id: self.session_id.clone(),
-                    rank: super::request::rank_of(headers)?,
+                    session_id: super::request::session_of(headers).or_else(|| self.session_id.clone()),
+                    rank: super::request::rank_of(headers),
                     adapter,
-                })
+                }
             }
         }
     };
@@ -250,17 +251,29 @@ pub(super) fn structured(
     }
 }
 
-/// The engine that the header names.
-pub(super) fn rank_of(headers: &HeaderMap) -> Result<Option<u32>, ApiError> {
-    let Some(value) = headers.get("x-data-parallel-rank") else { return Ok(None) };
-    let rank = value.to_str().ok().and_then(|text| text.trim().parse().ok());
-    rank.map(Some).ok_or_else(|| ApiError::invalid("X-data-parallel-rank must be a non-negative integer"))
+/// The value of a header that is a text.
+fn header<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {
+    headers.get(name).and_then(|value| value.to_str().ok()).map(str::trim).filter(|text| !text.is_empty())
+}
+
+/// The engine that the header names; as in vLLM, one that is no number names none.
+pub(super) fn rank_of(headers: &HeaderMap) -> Option<u32> {
+    header(headers, "x-data-parallel-rank").and_then(|text| text.parse().ok())
+}
+
+/// The priority that the header gives.
+pub(super) fn priority_of(headers: &HeaderMap) -> Option<i32> {
+    header(headers, "x-vllm-priority").and_then(|text| text.parse().ok())
+}
+
+/// The session that the header names.
+pub(super) fn session_of(headers: &HeaderMap) -> Option<String> {
+    header(headers, "x-session-id").map(str::to_owned)
 }
 
 /// The name of a request: the header's, its own, or one made up.
 pub(super) fn request_id(app: &Arc<App>, headers: &HeaderMap, prefix: &str, own: Option<&str>) -> String {
-    let header = headers.get("x-request-id").and_then(|value| value.to_str().ok());
-    match header.or(own).filter(|id| !id.is_empty()) {
+    match header(headers, "x-request-id").or(own).filter(|id| !id.is_empty()) {
         Some(id) => format!("{prefix}-{id}"),
         None => format!("{prefix}-{}", app.ids.next()),
     }
@@ -280,6 +293,12 @@ pub(super) fn submit(
     request.request_id = if count > 1 { format!("{index}_{id}-{suffix}") } else { format!("{id}-{suffix}") };
     request.external_req_id = Some(id.to_owned());
     request.arrival_time = crate::server::unix_s();
+    if let Some(params) = request.sampling_params.as_mut().filter(|_| app.options.is_varied)
+        && params.seed.is_none()
+        && params.temperature != 0.0
+    {
+        params.seed = Some(app.ids.seed().into());
+    }
     let prompt = request.prompt_token_ids.clone().unwrap_or_default();
     let outputs = app.engines.submit(request)?;
     Ok(crate::generate::TextStream::new(outputs, &app.model.tokenizer, text, &prompt))

@@ -25,6 +25,9 @@ pub trait EngineObserver: Send + Sync {
 
     /// A request begins; returns what hears of it.
     fn request(&self, start: RequestStart) -> Box<dyn RequestObserver>;
+
+    /// All outputs of a message have been heard of.
+    fn message_ended(&self, rank: u16);
 }
 
 /// Hears of one request.

@@ -233,5 +233,9 @@ impl Rank {
                 entry.collector.push(output);
             }
         }
+        drop(table);
+        if let Some(observer) = observer {
+            observer.message_ended(self.number);
+        }
     }
 }

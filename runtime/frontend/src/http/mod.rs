@@ -1,6 +1,7 @@
 //! HTTP around the API: sockets, TLS, API keys, CORS, request ids, the access
 //! log, and limits.
 
+mod around;
 mod connection;
 mod layers;
 mod listen;
@@ -8,6 +9,7 @@ mod listen;
 mod tests;
 mod tls;
 
+pub use around::Around;
 pub use connection::{ConnectionControl, PeerAddress};
 pub use layers::{ApiKeys, Cors, RequestId, RequestLog, cors, log_request, require_key};
 pub use listen::{ListenError, ListenOptions, bind, serve};

@@ -10,8 +10,8 @@ pub use table::{Rule, SECTIONS, SETTINGS};
 /// A file in terms of `vcr serve`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Translation {
-    /// Arguments of the command line.
-    pub arguments: Vec<String>,
+    /// Options of the command line, with their values unless they are flags.
+    pub options: Vec<(&'static str, Option<String>)>,
     /// Settings that change nothing here, with the reason.
     pub ignored: Vec<String>,
     /// Settings that cannot be honoured, with the reason.
@@ -71,7 +71,7 @@ impl Translation {
             }
             Rule::Flag(option) => {
                 if value.as_bool().ok_or_else(|| invalid("true or false"))? {
-                    self.arguments.push(option.to_owned());
+                    self.options.push((option, None));
                 }
             }
             Rule::Json(option) => self.option(option, value.to_string()),
@@ -83,17 +83,18 @@ impl Translation {
         Ok(())
     }
 
-    fn option(&mut self, option: &str, value: String) {
-        self.arguments.extend([option.to_owned(), value]);
+    fn option(&mut self, option: &'static str, value: String) {
+        self.options.push((option, Some(value)));
     }
 
     /// One of the types is drawn there for each failure; here each has a rule of
     /// its own. A rule only sees the calls that no rule before it failed, so that
     /// later ones need a higher rate for the same share.
-    fn failures(&mut self, option: &str, rate: &Value, types: Option<&Value>) -> Result<(), String> {
+    fn failures(&mut self, option: &'static str, rate: &Value, types: Option<&Value>) -> Result<(), String> {
         let invalid = || format!("invalid setting `failure-injection-rate`: expected 0 to 100, got {rate}");
         let percent = rate.as_f64().filter(|percent| (0.0..=100.0).contains(percent)).ok_or_else(invalid)?;
-        let named: Vec<&str> = types.and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_str).collect();
+        let named: Vec<&str> =
+            types.and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_str).collect();
         let types = if named.is_empty() { ALL_FAILURES } else { &named };
         if let Some(unknown) = types.iter().find(|kind| !ALL_FAILURES.contains(kind)) {
             return Err(format!("invalid failure type `{unknown}`: expected one of {}", ALL_FAILURES.join(", ")));
@@ -123,7 +124,7 @@ impl Translation {
             }
             ("enable-kvcache", Value::Bool(is_on)) => {
                 if *is_on {
-                    self.arguments.push("--enable-kv-cache-events".to_owned());
+                    self.options.push(("--enable-kv-cache-events", None));
                 }
             }
             ("failure-types", Value::Array(_)) => {}
@@ -187,7 +188,8 @@ mod tests {
             "event-batch-size": 16, "omni": true,
         });
         let translation = translate(&file).expect("it is valid");
-        let text = translation.arguments.join(" ");
+        let words = |(option, value): &(&str, Option<String>)| format!("{option} {}", value.as_deref().unwrap_or(""));
+        let text = translation.options.iter().map(words).collect::<Vec<_>>().join(" ");
         for wanted in [
             "--port 8001",
             "--served-model-name a/b",
@@ -209,12 +211,13 @@ mod tests {
     #[test]
     fn failures_have_the_same_share_each() {
         let file = json!({"failure-injection-rate": 100, "failure-types": ["rate_limit", "server_error"]});
-        let arguments = translate(&file).expect("it is valid").arguments;
-        assert_eq!(arguments, ["--client-fault", "rate_limit:rate=0.5", "--client-fault", "server_error:rate=1"]);
-        for argument in arguments.iter().skip(1).step_by(2) {
-            argument.parse::<crate::faults::ClientFault>().expect("it is a client fault");
+        let options = translate(&file).expect("it is valid").options;
+        let values: Vec<_> = options.iter().filter_map(|(_, value)| value.as_deref()).collect();
+        assert_eq!(values, ["rate_limit:rate=0.5", "server_error:rate=1"]);
+        for value in values {
+            value.parse::<crate::faults::ClientFault>().expect("it is a client fault");
         }
-        assert_eq!(translate(&json!({"failure-injection-rate": 0})).expect("it is valid").arguments, Vec::<String>::new());
+        assert!(translate(&json!({"failure-injection-rate": 0})).expect("it is valid").options.is_empty());
     }
 
     #[test]
@@ -236,5 +239,21 @@ mod tests {
     fn each_setting_is_in_the_table_once() {
         let names: std::collections::BTreeSet<_> = SETTINGS.iter().map(|(name, _)| name).collect();
         assert_eq!(names.len(), SETTINGS.len());
+    }
+
+    /// The page is written by hand; this keeps it complete.
+    #[test]
+    fn the_page_has_each_setting() {
+        let page = include_str!("../../../../docs/reference/serve/llm-d.md");
+        for (name, rule) in SETTINGS {
+            let row = page.lines().find(|line| line.starts_with(&format!("| `{name}` |")));
+            let row = row.unwrap_or_else(|| panic!("{name} is not in the page"));
+            let wanted = match rule {
+                Rule::Same(text) | Rule::Duration(text) | Rule::Flag(text) | Rule::Json(text) => text,
+                Rule::Percent(text) | Rule::Megabytes(text) | Rule::Ignored(text) | Rule::Missing(text) => text,
+                Rule::Special => "",
+            };
+            assert!(row.contains(wanted), "{row}");
+        }
     }
 }

@@ -89,7 +89,7 @@ pub const SETTINGS: &[(&str, Rule)] = &[
     ("failure-types", Rule::Special),
     ("data-parallel-size", Rule::Same("--data-parallel-size")),
     ("data-parallel-rank", Rule::Same("--data-parallel-start-rank")),
-    ("dataset-path", Rule::Missing("its SQLite files are not read; give JSONL to --answers")),
+    ("dataset-path", Rule::Missing("its SQLite files are not read; --tokens takes a .jsonl file")),
     ("dataset-url", Rule::Missing("nothing is downloaded")),
     ("dataset-in-memory", Rule::Ignored("data sets are always in memory")),
     ("dataset-table-name", Rule::Missing("its SQLite files are not read")),

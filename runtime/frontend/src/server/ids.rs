@@ -19,6 +19,11 @@ impl RequestIds {
         Self { base: u64::from_le_bytes(bytes), next: AtomicU64::new(0) }
     }
 
+    /// A seed that no other request has.
+    pub(crate) fn seed(&self) -> u64 {
+        mix(!self.base ^ self.next.fetch_add(1, Ordering::Relaxed))
+    }
+
     /// Eight hexadecimal digits.
     pub(crate) fn next(&self) -> String {
         let number = self.next.fetch_add(1, Ordering::Relaxed);

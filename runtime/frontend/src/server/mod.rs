@@ -2,14 +2,11 @@
 
 pub mod error;
 mod ids;
-mod listen;
 pub mod model;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
-
-pub use listen::serve;
 
 use crate::engine::EngineClient;
 use ids::RequestIds;
@@ -36,6 +33,9 @@ pub struct ServerOptions {
     pub startup_duration: Duration,
     /// Tell in each usage how many prompt tokens were cached.
     pub enable_prompt_tokens_details: bool,
+    /// Give requests that are sampled without a seed one of their own, so that the
+    /// same prompt gets several answers.
+    pub is_varied: bool,
 }
 
 impl App {

@@ -1,0 +1,108 @@
+//! Options of `vcr serve`.
+
+use std::path::PathBuf;
+
+use clap::Args;
+
+use super::operations::{ClientFaultArgs, HttpArgs};
+use crate::play::args::LiveArgs;
+
+/// Options of `vcr serve`, by topic.
+#[derive(Debug, Args)]
+pub(crate) struct ServeArgs {
+    #[command(flatten)]
+    pub(crate) server: ServerArgs,
+    #[command(flatten)]
+    pub(crate) http: HttpArgs,
+    #[command(flatten)]
+    pub(crate) clients: ClientFaultArgs,
+    #[command(flatten)]
+    pub(crate) live: LiveArgs,
+}
+
+/// Options that the short help lists.
+pub(crate) const SERVE_COMMON: &[&str] = &[
+    "model",
+    "host",
+    "port",
+    "served_model_name",
+    "config",
+    "data_parallel_size",
+    "num_gpu_blocks",
+    "max_model_len",
+    "max_num_seqs",
+    "router",
+    "latency",
+    "time_to_first_token",
+    "inter_token_latency",
+    "tokens",
+    "output_tokens",
+    "seed",
+    "faults",
+    "replay",
+    "metrics_address",
+    "quiet",
+];
+
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Server")]
+pub(crate) struct ServerArgs {
+    /// Folder of a model, or of its snapshot in a Hugging Face cache [default: a built-in tokenizer].
+    #[arg(value_name = "MODEL")]
+    pub(crate) model: Option<PathBuf>,
+
+    /// Address to listen on.
+    #[arg(long, value_name = "HOST", default_value = "127.0.0.1", env = "VCR_HOST")]
+    pub(crate) host: String,
+
+    /// Port to listen on; 0 takes a free one.
+    #[arg(long, value_name = "PORT", default_value_t = 8000, env = "VCR_PORT")]
+    pub(crate) port: u16,
+
+    /// Names of the model; answers have the first [default: the folder's name, or `sim`].
+    #[arg(long, value_name = "NAME", num_args = 1..)]
+    pub(crate) served_model_name: Vec<String>,
+
+    /// Adapters that are there from the start.
+    #[arg(long, value_name = "NAME=PATH", num_args = 1.., value_parser = adapter)]
+    pub(crate) lora_modules: Vec<(String, String)>,
+
+    /// Refuse /ready for this time after the start.
+    #[arg(long, value_name = "TIME", default_value = "0s", value_parser = crate::values::duration)]
+    pub(crate) startup_duration: u64,
+
+    /// Tell in the usage of answers how many prompt tokens were cached.
+    #[arg(long)]
+    pub(crate) enable_prompt_tokens_details: bool,
+
+    /// Threads of the server, besides those of the engines.
+    #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u16).range(1..=256))]
+    pub(crate) server_threads: u16,
+
+    /// YAML file of options, by their names; flags and environment variables come before it.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) config: Option<PathBuf>,
+
+    /// YAML file of llm-d-inference-sim, whose settings are read as options of this command.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) llm_d_config: Option<PathBuf>,
+
+    /// Print every option with its value and where that comes from, and end.
+    #[arg(long)]
+    pub(crate) show_config: bool,
+}
+
+fn adapter(text: &str) -> Result<(String, String), String> {
+    #[derive(serde::Deserialize)]
+    struct Module {
+        name: String,
+        path: String,
+    }
+    if let Ok(Module { name, path }) = serde_json::from_str(text) {
+        return Ok((name, path));
+    }
+    match text.split_once('=') {
+        Some((name, path)) if !name.is_empty() && !path.is_empty() => Ok((name.to_owned(), path.to_owned())),
+        _ => Err("write it as NAME=PATH, or as JSON with `name` and `path`".to_owned()),
+    }
+}

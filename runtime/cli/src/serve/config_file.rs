@@ -1,0 +1,200 @@
+//! The file of `vcr serve --config`, and where each value comes from.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::io::Write;
+use std::path::Path;
+
+use clap::error::ErrorKind;
+use clap::parser::ValueSource;
+use clap::{Arg, ArgAction, ArgMatches, Command};
+use vcr_frontend::llm_d::Translation;
+use yaml_serde::Value;
+
+use super::operations::llm_d_config;
+use crate::exit::{Exit, printed};
+
+/// Ids of the options that a file gave, and the file.
+static FROM_FILE: std::sync::OnceLock<(String, Vec<String>)> = std::sync::OnceLock::new();
+
+/// What a configuration of llm-d-inference-sim was translated to.
+static TRANSLATION: std::sync::OnceLock<Translation> = std::sync::OnceLock::new();
+
+/// The command line; that of `vcr serve --config FILE` is completed by the file.
+pub(crate) fn matches(command: Command) -> Result<ArgMatches, clap::Error> {
+    let line: Vec<OsString> = std::env::args_os().collect();
+    let matches = command.clone().try_get_matches_from(&line)?;
+    let Some(("serve", serve)) = matches.subcommand() else { return Ok(matches) };
+    let (own, peers) = (path_of(serve, "config"), path_of(serve, "llm_d_config"));
+    if own.is_none() && peers.is_none() {
+        return Ok(matches);
+    }
+    let mut known = command.clone();
+    known.build();
+    let subcommand = known.find_subcommand("serve").cloned().unwrap_or_default();
+    let refused = |option: &str, path: &Path, reason: String| {
+        command.clone().error(ErrorKind::ValueValidation, format!("{option} {}: {reason}", path.display()))
+    };
+    let mut further = Vec::new();
+    if let Some(path) = own {
+        let added = read(path).and_then(|values| arguments(&values, &subcommand, serve));
+        let added = added.map_err(|reason| refused("--config", path, reason))?;
+        let ids = added.iter().map(|(id, _)| id.clone()).collect();
+        // There is one command line.
+        _ = FROM_FILE.set((path.display().to_string(), ids));
+        further.extend(added.into_iter().flat_map(|(_, words)| words));
+    }
+    if let Some(path) = peers {
+        let translation = llm_d_config(path).map_err(|reason| refused("--llm-d-config", path, reason))?;
+        further.extend(translated(&translation.options, &subcommand, serve));
+        _ = TRANSLATION.set(translation);
+    }
+    command.try_get_matches_from(line.into_iter().chain(further))
+}
+
+fn path_of<'a>(serve: &'a ArgMatches, id: &str) -> Option<&'a Path> {
+    serve.get_one::<std::path::PathBuf>(id).map(std::path::PathBuf::as_path)
+}
+
+/// The words of options that nothing else gives.
+fn translated(options: &[(&'static str, Option<String>)], serve: &Command, given: &ArgMatches) -> Vec<OsString> {
+    let is_free = |option: &str| {
+        let arg = serve.get_arguments().find(|arg| is_named(arg, option.trim_start_matches("--")));
+        // An option that is not there is left for the parser to refuse.
+        arg.is_none_or(|arg| {
+            let id = arg.get_id().as_str();
+            let source = given.try_contains_id(id).ok().and_then(|_| given.value_source(id));
+            let is_in_file = FROM_FILE.get().is_some_and(|(_, ids)| ids.iter().any(|other| other == id));
+            !is_in_file && !matches!(source, Some(ValueSource::CommandLine | ValueSource::EnvVariable))
+        })
+    };
+    let word = |(option, value): &(&str, Option<String>)| match value {
+        Some(value) => format!("{option}={value}").into(),
+        None => (*option).into(),
+    };
+    options.iter().filter(|(option, _)| is_free(option)).map(word).collect()
+}
+
+/// Logs what of a configuration of llm-d-inference-sim is not honoured.
+pub(crate) fn log_translation() {
+    if let Some(translation) = TRANSLATION.get() {
+        for setting in &translation.ignored {
+            tracing::info!("--llm-d-config: no effect of {setting}");
+        }
+        for setting in &translation.missing {
+            tracing::warn!("--llm-d-config: cannot honour {setting}");
+        }
+    }
+}
+
+fn read(path: &Path) -> Result<BTreeMap<String, Value>, String> {
+    let text = std::fs::read_to_string(path).map_err(|error| error.to_string())?;
+    match yaml_serde::from_str::<Option<BTreeMap<String, Value>>>(&text) {
+        Ok(values) => Ok(values.unwrap_or_default()),
+        Err(error) => Err(format!("expected a map of options: {error}")),
+    }
+}
+
+/// The words of the options that neither flags nor the environment give, with the
+/// options' ids.
+fn arguments(
+    values: &BTreeMap<String, Value>,
+    serve: &Command,
+    given: &ArgMatches,
+) -> Result<Vec<(String, Vec<OsString>)>, String> {
+    let mut added = Vec::new();
+    for (name, value) in values {
+        let flag = name.replace('_', "-");
+        let arg = serve.get_arguments().find(|arg| is_named(arg, &flag));
+        let arg = arg.filter(|arg| {
+            !matches!(arg.get_id().as_str(), "config" | "llm_d_config" | "show_config" | "help" | "help_all")
+        });
+        let arg = arg.ok_or_else(|| format!("unknown option `{name}`: expected the name of an option of vcr serve"))?;
+        let id = arg.get_id().as_str();
+        let source = given.try_contains_id(id).ok().and_then(|_| given.value_source(id));
+        if matches!(source, Some(ValueSource::CommandLine | ValueSource::EnvVariable)) {
+            continue;
+        }
+        let words =
+            words(arg, &flag, value).map_err(|expected| format!("invalid value of `{name}`: expected {expected}"))?;
+        added.push((id.to_owned(), words));
+    }
+    Ok(added)
+}
+
+fn is_named(arg: &Arg, flag: &str) -> bool {
+    let aliases = arg.get_all_aliases().unwrap_or_default();
+    arg.get_long() == Some(flag) || aliases.contains(&flag) || (arg.is_positional() && arg.get_id() == flag)
+}
+
+fn words(arg: &Arg, flag: &str, value: &Value) -> Result<Vec<OsString>, &'static str> {
+    if matches!(arg.get_action(), ArgAction::SetTrue) {
+        return match value {
+            Value::Bool(true) => Ok(vec![format!("--{flag}").into()]),
+            Value::Bool(false) | Value::Null => Ok(Vec::new()),
+            _ => Err("true or false"),
+        };
+    }
+    let one = |value: &Value| -> Result<OsString, &'static str> {
+        let text = scalar(value).ok_or("a text, a number, or a list of them")?;
+        Ok(if arg.is_positional() { text.into() } else { format!("--{flag}={text}").into() })
+    };
+    match value {
+        Value::Null => Ok(Vec::new()),
+        Value::Sequence(values) if takes_several(arg) => values.iter().map(one).collect(),
+        Value::Sequence(_) => Err("one value"),
+        value => Ok(vec![one(value)?]),
+    }
+}
+
+fn takes_several(arg: &Arg) -> bool {
+    matches!(arg.get_action(), ArgAction::Append) || arg.get_value_delimiter().is_some()
+}
+
+fn scalar(value: &Value) -> Option<String> {
+    match value {
+        Value::String(text) => Some(text.clone()),
+        Value::Number(number) => Some(number.to_string()),
+        Value::Bool(value) => Some(value.to_string()),
+        _ => None,
+    }
+}
+
+/// Prints every option with its value and where that comes from.
+pub(crate) fn show() -> Exit {
+    let mut command = crate::args::command();
+    let Ok(matches) = matches(command.clone()) else { return Exit::BadInput };
+    command.build();
+    let (Some(serve), Some((_, given))) = (command.find_subcommand("serve"), matches.subcommand()) else {
+        return Exit::BadInput;
+    };
+    let mut out = String::new();
+    for arg in serve.get_arguments() {
+        let id = arg.get_id().as_str();
+        if matches!(id, "help" | "help_all" | "config" | "show_config") {
+            continue;
+        }
+        let raw = given.try_get_raw(id).ok().flatten();
+        let values: Vec<_> = raw.into_iter().flatten().map(|value| value.to_string_lossy().into_owned()).collect();
+        let name = arg.get_long().unwrap_or(id);
+        let value = if values.is_empty() { "(none)".to_owned() } else { values.join(", ") };
+        out.push_str(&format!("{name}: {value}  # {}\n", source(arg, given)));
+    }
+    printed(std::io::stdout().write_all(out.as_bytes()), Exit::Passed)
+}
+
+fn source(arg: &Arg, given: &ArgMatches) -> String {
+    let id = arg.get_id().as_str();
+    if let Some((file, ids)) = FROM_FILE.get()
+        && ids.iter().any(|of_file| of_file == id)
+    {
+        return format!("file {file}");
+    }
+    match given.try_contains_id(id).ok().and_then(|_| given.value_source(id)) {
+        Some(ValueSource::CommandLine) => "flag".to_owned(),
+        Some(ValueSource::EnvVariable) => {
+            format!("environment {}", arg.get_env().unwrap_or_default().to_string_lossy())
+        }
+        _ => "default".to_owned(),
+    }
+}

@@ -1,0 +1,184 @@
+//! `vcr serve`: an OpenAI-compatible server with the engines in the same process.
+
+pub(crate) mod args;
+pub(crate) mod config_file;
+mod model;
+mod operations;
+
+use std::io::Write;
+use std::net::TcpListener;
+use std::time::Duration;
+
+use tokio::runtime::Runtime;
+use tokio::sync::watch;
+use vcr_control::Listeners;
+use vcr_frontend::{App, EngineClient, EnglishTokens, Front, Model, ServerOptions};
+use vcr_live::{EnginesHandle, Identity, LiveConfig, LiveError};
+use vcr_wire::VllmMinor;
+
+use crate::exit::{Exit, print_error};
+use crate::play::config::{FrontendSide, identity, live_config, output_tokens};
+use crate::play::guests::LiveGuests;
+use crate::play::unusable::Unusable;
+use crate::play::{control, ended, replay};
+use crate::service::{log, raise_limit_of_files};
+use crate::stop;
+use args::{ServeArgs, ServerArgs};
+use operations::{Operations, Server};
+
+/// All that serving takes.
+struct Prepared {
+    config: LiveConfig,
+    model: Model,
+    operations: Operations,
+    listener: TcpListener,
+    control: Listeners,
+    runtime: Runtime,
+}
+
+/// Serves until a signal, or until an engine fails.
+pub(crate) fn serve(args: &ServeArgs) -> Exit {
+    if args.server.show_config {
+        return config_file::show();
+    }
+    log(args.live.process.quiet, None);
+    config_file::log_translation();
+    let guests = LiveGuests::new(&args.live.guests);
+    let prepared = prepare(args, &guests).and_then(|prepared| {
+        let report = replay::report_file(&args.live.replay)?;
+        Ok((prepared, report))
+    });
+    let (prepared, report) = match prepared {
+        Ok(prepared) => prepared,
+        Err(unusable) => {
+            print_error(&unusable.message, unusable.hint.as_deref());
+            return Exit::BadInput;
+        }
+    };
+    let replay = prepared.config.replay.clone();
+    let served = run(args, prepared, guests);
+    let replayed = replay.map_or(Ok(Exit::Passed), |settings| replay::finish(report, &settings.replay));
+    ended(served, replayed)
+}
+
+fn prepare(args: &ServeArgs, guests: &LiveGuests) -> Result<Prepared, Unusable> {
+    raise_limit_of_files();
+    let (mut model, own_len) = model::model(&args.server)?;
+    let side = FrontendSide {
+        // The frontend inside is that of one version.
+        identity: Identity { version: Some(VllmMinor::V0_33), is_headless: false, ..identity(&args.live.ranks) },
+        model_name: model.names.first().cloned().unwrap_or_default(),
+        vocab_size: model.vocab_size,
+        max_model_len: own_len,
+        num_adapters: model.adapters.len() as u32,
+        tokens: Some(("english", EnglishTokens::factory(&model.tokenizer, output_tokens(&args.live.tokens)?))),
+    };
+    let config = live_config(&args.live, side, guests)?;
+    model.max_model_len = config.engine.max_model_len();
+    let first = config.identity.first_rank;
+    let server = Server {
+        model_name: model.names.first().cloned().unwrap_or_default(),
+        engines: first..first + config.identity.num_ranks,
+        max_model_len_tokens: u64::from(model.max_model_len),
+        seed: args.live.tokens.seed,
+        shutdown_timeout: Duration::from_nanos(config.shutdown_timeout_ns) + LAST_ANSWERS,
+    };
+    let operations = Operations::new(&args.http, &args.clients, &server)?;
+    let control = control::listen(&args.live.control)?;
+    let listener = listen(&args.server)?;
+    let mut builder = tokio::runtime::Builder::new_multi_thread();
+    builder.worker_threads(usize::from(args.server.server_threads)).thread_name("server").enable_all();
+    let runtime =
+        builder.build().map_err(|error| Unusable::new(format!("cannot start the server's threads: {error}")))?;
+    Ok(Prepared { config, model, operations, listener, control, runtime })
+}
+
+fn listen(args: &ServerArgs) -> Result<TcpListener, Unusable> {
+    let unusable = |error: std::io::Error| Unusable {
+        message: format!("cannot listen on {}:{}: {error}", args.host, args.port),
+        hint: Some("--port 0 takes a free port".to_owned()),
+    };
+    let listener = TcpListener::bind((args.host.as_str(), args.port)).map_err(unusable)?;
+    listener.set_nonblocking(true).map_err(unusable)?;
+    Ok(listener)
+}
+
+/// What a signal ends.
+struct Running {
+    engines: EnginesHandle,
+    stop: watch::Sender<bool>,
+}
+
+fn run(args: &ServeArgs, prepared: Prepared, guests: LiveGuests) -> Result<(), LiveError> {
+    let Prepared { config, model, operations, listener, control, runtime } = prepared;
+    let (stop, stopped) = watch::channel(false);
+    let (_in_order, starting) = stop::in_order_from_start(|running: &Running| {
+        running.stop.send_replace(true);
+        running.engines.shut_down();
+    });
+    // Other answers than those of the engine's own time are told apart by a seed.
+    let is_varied = args.live.tokens.tokens == "english" && args.live.tokens.seed == 0;
+    let grace = Duration::from_nanos(config.shutdown_timeout_ns);
+    let (engines, client) = EngineClient::start(config, Some(operations.observer), runtime.handle())?;
+    starting.started(Running { engines: engines.handle(), stop: stop.clone() });
+    let control = control.with_guests(guests.reader());
+    let control = control
+        .serve(engines.handle(), control::latency_reader(guests))
+        .map_err(LiveError::Thread)
+        .inspect_err(|_| engines.handle().shut_down());
+    let options = ServerOptions {
+        startup_duration: Duration::from_nanos(args.server.startup_duration),
+        enable_prompt_tokens_details: args.server.enable_prompt_tokens_details,
+        is_varied,
+    };
+    let served =
+        runtime.spawn(serve_http(client, model, options, operations.front, listener, stopped, args.live.process.quiet));
+    let result = engines.wait();
+    stop.send_replace(true);
+    // Answers that are complete may still be on their way.
+    runtime.block_on(async {
+        _ = tokio::time::timeout(grace + LAST_ANSWERS, served).await;
+    });
+    runtime.shutdown_background();
+    drop(control?);
+    result
+}
+
+/// Time for what is left to be written when the engines have ended.
+const LAST_ANSWERS: Duration = Duration::from_secs(2);
+
+async fn serve_http(
+    client: EngineClient,
+    model: Model,
+    options: ServerOptions,
+    front: Front,
+    listener: TcpListener,
+    mut stopped: watch::Receiver<bool>,
+    quiet: bool,
+) {
+    let name = model.names.first().cloned().unwrap_or_default();
+    if !client.ready().await {
+        return;
+    }
+    let app = App::new(client, model, options);
+    match tokio::net::TcpListener::from_std(listener) {
+        Ok(listener) => {
+            if let Ok(address) = listener.local_addr() {
+                let scheme = if front.listen.tls.is_some() { "https" } else { "http" };
+                announce(&format!("serving {name} on {scheme}://{address}"), quiet);
+            }
+            front.serve(listener, app, async move { drop(stopped.wait_for(|stopped| *stopped).await) }).await;
+        }
+        Err(error) => tracing::error!("cannot listen: {error}"),
+    }
+}
+
+/// Prints the address, where scripts read it.
+fn announce(line: &str, quiet: bool) {
+    let mut out = std::io::stdout().lock();
+    // Nobody may be reading.
+    _ = writeln!(out, "{line}").and_then(|()| out.flush());
+    if !quiet {
+        tracing::info!("{line}");
+    }
+}

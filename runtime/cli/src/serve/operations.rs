@@ -1,0 +1,193 @@
+//! Options of what stands around the API: keys, TLS, CORS, limits, metrics, and
+//! faults that clients meet.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use clap::Args;
+use vcr_frontend::Front;
+use vcr_frontend::faults::{ClientFault, ClientFaults, FaultLayer};
+use vcr_frontend::http::{Around, ClientCertificates, Cors, ListenOptions, RequestLog, Tls, TlsFiles};
+use vcr_frontend::llm_d::{self, Translation};
+use vcr_frontend::metrics::{CustomBuckets, EngineMetrics, FakePage, Metrics, MetricsOptions};
+use vcr_units as units;
+
+use crate::play::unusable::Unusable;
+
+#[derive(Debug, Args)]
+#[command(next_help_heading = "HTTP")]
+pub(crate) struct HttpArgs {
+    /// Require one of these keys (repeatable).
+    #[arg(long, value_name = "KEY", env = "VLLM_API_KEY", hide_env_values = true)]
+    pub(crate) api_key: Vec<String>,
+
+    /// Serve HTTPS with this certificate (PEM), read again when it changes.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) ssl_certfile: Option<PathBuf>,
+
+    /// Key of the certificate (PEM) [default: in --ssl-certfile].
+    #[arg(long, value_name = "FILE", requires = "ssl_certfile")]
+    pub(crate) ssl_keyfile: Option<PathBuf>,
+
+    /// Certificates that clients' certificates rest on (PEM).
+    #[arg(long, value_name = "FILE", requires = "ssl_certfile")]
+    pub(crate) ssl_ca_certs: Option<PathBuf>,
+
+    /// Certificates of clients: 0 none, 1 optional, 2 required.
+    #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u8).range(..=2))]
+    pub(crate) ssl_cert_reqs: u8,
+
+    /// Origins of pages that may ask, as a JSON list.
+    #[arg(long, value_name = "JSON", default_value = "[]", value_parser = list)]
+    pub(crate) allowed_origins: List,
+
+    /// Methods that they may use, as a JSON list.
+    #[arg(long, value_name = "JSON", default_value = "[\"*\"]", value_parser = list)]
+    pub(crate) allowed_methods: List,
+
+    /// Request headers that they may send, as a JSON list.
+    #[arg(long, value_name = "JSON", default_value = "[\"*\"]", value_parser = list)]
+    pub(crate) allowed_headers: List,
+
+    /// Let them send cookies and authorization.
+    #[arg(long)]
+    pub(crate) allow_credentials: bool,
+
+    /// Add X-Request-Id to responses.
+    #[arg(long)]
+    pub(crate) enable_request_id_headers: bool,
+
+    /// Seconds for the head of a request, and between two requests.
+    #[arg(long, value_name = "SECONDS", default_value_t = 5, env = "VLLM_HTTP_TIMEOUT_KEEP_ALIVE")]
+    #[arg(value_parser = clap::value_parser!(u64).range(1..=86400))]
+    pub(crate) http_timeout_keep_alive: u64,
+
+    /// Limit of a request's body.
+    #[arg(long, value_name = "SIZE", default_value = "64MiB", value_parser = size)]
+    pub(crate) max_request_body_size: usize,
+}
+
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Metrics and client faults")]
+pub(crate) struct ClientFaultArgs {
+    /// Replace bucket bounds of histograms, as a JSON object of lists.
+    #[arg(long, value_name = "JSON", value_parser = CustomBuckets::from_json)]
+    pub(crate) custom_histogram_buckets: Option<CustomBuckets>,
+
+    /// Serve made-up metrics, with the keys of llm-d-inference-sim.
+    #[arg(long, value_name = "JSON")]
+    pub(crate) fake_metrics: Option<String>,
+
+    /// Let clients meet a fault, such as `stall:for=2s,call=3` (repeatable).
+    #[arg(long, value_name = "FAULT")]
+    pub(crate) client_fault: Vec<ClientFault>,
+}
+
+/// A JSON list of texts.
+#[derive(Clone, Debug)]
+pub(crate) struct List(Vec<String>);
+
+fn list(text: &str) -> Result<List, String> {
+    serde_json::from_str(text).map(List).map_err(|_| "expected a JSON list such as [\"*\"]".to_owned())
+}
+
+fn size(text: &str) -> Result<usize, String> {
+    let bytes = units::bytes(text).map_err(|error| error.to_string())?;
+    usize::try_from(bytes).map_err(|_| "expected a size that fits into memory".to_owned())
+}
+
+/// What is known of the server besides.
+pub(crate) struct Server {
+    /// The first served model name.
+    pub(crate) model_name: String,
+    /// The numbers of the engines.
+    pub(crate) engines: std::ops::Range<u16>,
+    /// The context length.
+    pub(crate) max_model_len_tokens: u64,
+    /// The seed of draws.
+    pub(crate) seed: u64,
+    /// Time for requests under way at the end.
+    pub(crate) shutdown_timeout: Duration,
+}
+
+/// All that stands around the API.
+pub(crate) struct Operations {
+    /// Hears of engines.
+    pub(crate) observer: Arc<EngineMetrics>,
+    /// Layers and sockets.
+    pub(crate) front: Front,
+}
+
+impl Operations {
+    /// Reads files and checks values.
+    pub(crate) fn new(http: &HttpArgs, faults: &ClientFaultArgs, server: &Server) -> Result<Self, Unusable> {
+        let options = MetricsOptions {
+            model_name: server.model_name.clone(),
+            engines: server.engines.clone().map(u32::from).collect(),
+            max_model_len_tokens: server.max_model_len_tokens,
+            buckets: faults.custom_histogram_buckets.clone().unwrap_or_default(),
+        };
+        let metrics = Metrics::new(&options);
+        let fake_metrics = faults.fake_metrics.as_deref().map(|text| fake_page(text, &options)).transpose()?;
+        let mut api_keys = http.api_key.clone();
+        api_keys.extend(std::env::var("VCR_API_KEY"));
+        let around = Around {
+            metrics: metrics.clone(),
+            fake_metrics: fake_metrics.map(Arc::new),
+            api_keys,
+            cors: Cors {
+                origins: http.allowed_origins.0.clone(),
+                methods: http.allowed_methods.0.clone(),
+                headers: http.allowed_headers.0.clone(),
+                credentials: http.allow_credentials,
+            },
+            log: RequestLog { has_id_header: http.enable_request_id_headers },
+            max_body_bytes: http.max_request_body_size,
+        };
+        let rules = Arc::new(ClientFaults::new(faults.client_fault.clone(), server.seed));
+        let refuses = Arc::clone(&rules);
+        let listen = ListenOptions {
+            tls: http.tls()?,
+            head_timeout: Duration::from_secs(http.http_timeout_keep_alive),
+            shutdown_timeout: server.shutdown_timeout,
+            refuses: Arc::new(move || refuses.refuses_connection()),
+            metrics: metrics.clone(),
+        };
+        let observer = Arc::new(EngineMetrics::new(&metrics, server.engines.clone()));
+        let faults = FaultLayer { faults: rules, metrics, max_body_bytes: http.max_request_body_size };
+        Ok(Self { observer, front: Front { around, faults, listen } })
+    }
+}
+
+impl HttpArgs {
+    fn tls(&self) -> Result<Option<Arc<Tls>>, Unusable> {
+        let Some(certificates) = self.ssl_certfile.clone() else { return Ok(None) };
+        let files = TlsFiles {
+            certificates,
+            key: self.ssl_keyfile.clone(),
+            client_authorities: self.ssl_ca_certs.clone(),
+            client_certificates: match self.ssl_cert_reqs {
+                0 => ClientCertificates::None,
+                1 => ClientCertificates::Optional,
+                _ => ClientCertificates::Required,
+            },
+        };
+        let tls = Tls::new(files).map_err(|error| Unusable::new(error.to_string()))?;
+        Ok(Some(Arc::new(tls)))
+    }
+}
+
+fn fake_page(text: &str, options: &MetricsOptions) -> Result<FakePage, Unusable> {
+    let invalid = |reason: String| Unusable::new(format!("invalid --fake-metrics: {reason}"));
+    let fake = serde_json::from_str(text).map_err(|error| invalid(error.to_string()))?;
+    FakePage::new(fake, options).map_err(invalid)
+}
+
+/// Reads a configuration of llm-d-inference-sim.
+pub(crate) fn llm_d_config(path: &Path) -> Result<Translation, String> {
+    let text = fs::read_to_string(path).map_err(|error| error.to_string())?;
+    let file: serde_json::Value = yaml_serde::from_str(&text).map_err(|error| error.to_string())?;
+    llm_d::translate(&file)
+}

@@ -1,0 +1,38 @@
+//! The API with all that stands around it.
+
+use std::future::Future;
+use std::sync::Arc;
+
+use axum::Router;
+use axum::middleware::from_fn_with_state;
+use tokio::net::TcpListener;
+
+use crate::api;
+use crate::faults::{FaultLayer, inject};
+use crate::http::{self, Around, ListenOptions};
+use crate::server::App;
+
+/// The settings of a whole server, without its API.
+#[derive(Clone, Debug)]
+pub struct Front {
+    /// Layers around the routes.
+    pub around: Around,
+    /// Faults that clients meet.
+    pub faults: FaultLayer,
+    /// Sockets.
+    pub listen: ListenOptions,
+}
+
+impl Front {
+    /// All routes with all layers around them.
+    pub fn router(&self, app: Arc<App>) -> Router {
+        let faults = self.faults.clone();
+        self.around.routes(api::router(app), |routes| routes.layer(from_fn_with_state(faults, inject)))
+    }
+
+    /// Serves until `shutdown`, and then until requests under way have ended.
+    pub async fn serve(self, listener: TcpListener, app: Arc<App>, shutdown: impl Future<Output = ()>) {
+        let router = self.router(app);
+        http::serve(listener, router, self.listen, shutdown).await;
+    }
+}

@@ -1,0 +1,97 @@
+//! Requests that cannot be served.
+
+use serde_json::{Value, json};
+use vcr_tests::{Folder, Serve};
+
+#[test]
+fn errors_are_those_of_vllm() {
+    let serve = Serve::start(&["--max-model-len", "100"]);
+    let cases: [(&str, Value, u16, &str, &str); 12] = [
+        (
+            "/v1/completions",
+            json!({"model": "x", "prompt": "a"}),
+            404,
+            "NotFoundError",
+            "The model `x` does not exist.",
+        ),
+        ("/v1/completions", json!({"model": "sim"}), 400, "Bad Request", "missing field `prompt`"),
+        (
+            "/v1/completions",
+            json!({"prompt": "a", "max_tokens": "b"}),
+            400,
+            "Bad Request",
+            "max_tokens: invalid type: string",
+        ),
+        (
+            "/v1/completions",
+            json!({"prompt": "a", "temperature": -1}),
+            400,
+            "BadRequestError",
+            "temperature must be in [0, 2], got -1",
+        ),
+        (
+            "/v1/completions",
+            json!({"prompt": "a", "top_p": 2}),
+            400,
+            "BadRequestError",
+            "top_p must be in (0, 1], got 2",
+        ),
+        (
+            "/v1/completions",
+            json!({"prompt": "a", "max_tokens": 0}),
+            400,
+            "BadRequestError",
+            "only supported when echo=true",
+        ),
+        (
+            "/v1/completions",
+            json!({"prompt": "a", "min_tokens": 9, "max_tokens": 4}),
+            400,
+            "BadRequestError",
+            "got min_tokens=9, max_tokens=4",
+        ),
+        ("/v1/completions", json!({"prompt": []}), 400, "BadRequestError", "must contain at least one prompt token ID"),
+        ("/v1/completions", json!({"prompt": "a", "best_of": 2}), 400, "BadRequestError", "best_of is not supported"),
+        (
+            "/v1/completions",
+            json!({"prompt": vec![1; 101]}),
+            400,
+            "BadRequestError",
+            "your prompt contains 101 input tokens",
+        ),
+        ("/v1/chat/completions", json!({"messages": []}), 400, "BadRequestError", "messages cannot be empty"),
+        (
+            "/v1/chat/completions",
+            json!({"messages": [{"role": "user", "content": "a"}], "top_logprobs": 2}),
+            400,
+            "BadRequestError",
+            "top_logprobs is only allowed",
+        ),
+    ];
+    for (path, body, status, kind, message) in cases {
+        let reply = serve.post(path, &body);
+        let error = &reply.body["error"];
+        assert_eq!(
+            (reply.status, error["type"].as_str(), error["code"].as_u64()),
+            (status, Some(kind), Some(status.into())),
+            "{body}"
+        );
+        assert!(error["message"].as_str().is_some_and(|text| text.contains(message)), "{body}: {error}");
+    }
+    assert_eq!(serve.post_text("/v1/completions", "{\"prompt\"").status, 400);
+    assert_eq!(serve.get("/nothing").status, 404);
+    // None of them has left anything behind.
+    assert_eq!(serve.get("/load").body["server_load"], 0);
+    assert_eq!(serve.post("/v1/completions", &json!({"prompt": "a"})).status, 200);
+}
+
+#[test]
+fn what_cannot_be_served_is_said_at_the_start() {
+    let folder = Folder::new();
+    let said = folder.vcr(&["serve", "no-such-model"]).ended(2);
+    assert!(said.stderr.contains("no-such-model"), "{}", said.stderr);
+    let serve = Serve::start(&[]);
+    let port = serve.address().rsplit(':').next().expect("a port").to_owned();
+    let said = folder.vcr(&["serve", "--port", &port]).ended(2);
+    assert!(said.stderr.contains("cannot listen on 127.0.0.1"), "{}", said.stderr);
+}

@@ -1,0 +1,51 @@
+//! Engines that fail, and captures that are played back.
+
+use serde_json::json;
+use vcr_tests::{Folder, Serve, wait_until};
+
+#[test]
+fn a_crashed_engine_fails_its_requests_and_comes_back() {
+    let args = ["--tokens", "random", "--fault", "crash:restart=1s,after=3,count=1", "--inter-token-latency", "5ms"];
+    let serve = Serve::start(&args);
+    let request = json!({"prompt": "a", "max_tokens": 50, "ignore_eos": true});
+    let lost = serve.post("/v1/completions", &request);
+    assert_eq!((lost.status, &lost.body["error"]["type"]), (500, &json!("InternalServerError")), "{}", lost.body);
+    wait_until("the engine is back", || serve.get("/health").status == 200);
+    assert_eq!(serve.post("/v1/completions", &request).status, 200);
+}
+
+#[test]
+fn an_injected_error_is_an_error_of_the_request() {
+    let serve = Serve::start(&["--fault", "error:after=2"]);
+    let request = json!({"prompt": "a", "max_tokens": 9});
+    assert_eq!(serve.post("/v1/completions", &request).status, 500);
+    let request = json!({"prompt": "a", "max_tokens": 9, "stream": true});
+    let events = serve.stream("/v1/completions", &request);
+    let error = events.iter().flatten().find_map(|event| event.get("error").cloned()).expect("an error comes");
+    assert_eq!(error["code"], 500);
+    assert_eq!(events.last(), Some(&Err("[DONE]".to_owned())));
+}
+
+#[test]
+fn requests_go_to_the_rank_that_is_asked_for() {
+    let serve = Serve::start(&["--data-parallel-size", "3", "--log-requests"]);
+    let request = json!({"prompt": "a", "max_tokens": 2});
+    let reply = serve.post_with("/v1/completions", "X-data-parallel-rank: 2", &request);
+    assert_eq!(reply.status, 200);
+    let line = serve.wait_for("started");
+    assert!(line.contains("rank=2"), "{line}");
+    let refused = serve.post_with("/v1/completions", "X-data-parallel-rank: 3", &request);
+    assert_eq!(refused.status, 400, "{}", refused.body);
+}
+
+/// What was recorded must come back whatever the prompt's text.
+#[test]
+fn a_capture_is_played_back() {
+    let folder = Folder::new();
+    folder.vcr(&["inspect", "gen-demo", "-o", "capture.jsonl", "--requests", "20", "--seed", "3"]).ended(0);
+    let path = folder.path().join("capture.jsonl");
+    let path = path.to_str().expect("a path is a text");
+    let serve = Serve::start(&["--replay-tokens", path, "--replay-match", "index", "--max-model-len", "100000"]);
+    let body = serve.post("/v1/completions", &json!({"prompt": "a", "max_tokens": 100_000})).body;
+    assert!(body["usage"]["completion_tokens"].as_u64().is_some_and(|tokens| tokens > 0), "{body}");
+}

@@ -1,0 +1,132 @@
+//! Keys, faults that clients meet, certificates, made-up metrics, and files of
+//! llm-d-inference-sim.
+
+use std::io::Read;
+
+use serde_json::{Value, json};
+use vcr_tests::{Folder, Serve, frontend_model};
+
+const REQUEST: &str = r#"{"prompt": "a", "max_tokens": 6, "ignore_eos": true}"#;
+
+fn metrics(serve: &Serve) -> String {
+    let answer = ureq::get(format!("http://{}/metrics", serve.address())).call().expect("it is served");
+    answer.into_body().read_to_string().expect("it is text")
+}
+
+fn request(stream: bool) -> Value {
+    let mut request: Value = serde_json::from_str(REQUEST).expect("JSON");
+    request["stream"] = json!(stream);
+    request
+}
+
+#[test]
+fn a_sequence_of_calls_fails_and_recovers() {
+    let faults = ["--client-fault", "status:code=429,retry-after=3s,call=2", "--client-fault", "no-usage:call=3"];
+    let serve = Serve::start(&faults);
+    let call = || serve.post("/v1/completions", &request(false));
+    assert_eq!(call().status, 200);
+    let limited = call();
+    assert_eq!((limited.status, &limited.body["error"]["type"]), (429, &json!("RateLimitError")));
+    let bare = call();
+    assert_eq!((bare.status, &bare.body["usage"]), (200, &Value::Null));
+    assert_eq!(call().body["usage"]["completion_tokens"], 6);
+    let told = metrics(&serve);
+    for line in [
+        r#"vcr:faults_injected_total{kind="status"} 1"#,
+        r#"vcr:faults_injected_total{kind="no-usage"} 1"#,
+        r#"vllm:request_success_total{model_name="sim",engine="0",finished_reason="length"} 3"#,
+        r#"http_requests_total{method="POST",status="4xx",handler="/v1/completions"} 1"#,
+    ] {
+        assert!(told.lines().any(|other| other == line), "{line} is not in\n{told}");
+    }
+}
+
+#[test]
+fn streams_break_in_the_middle() {
+    let faults = [
+        "--client-fault",
+        "error-event:after=2,call=1",
+        "--client-fault",
+        "twice-done:call=2",
+        "--client-fault",
+        "reset:after=2,call=3",
+    ];
+    let serve = Serve::start(&faults);
+    let events = serve.stream("/v1/completions", &request(true));
+    assert_eq!(events.iter().flatten().filter(|event| event["error"]["code"] == 500).count(), 1, "{events:?}");
+    let events = serve.stream("/v1/completions", &request(true));
+    assert_eq!(events.iter().filter(|event| **event == Err("[DONE]".to_owned())).count(), 2, "{events:?}");
+    let mut connection = serve.begin("/v1/completions", &request(true));
+    let error = connection.read_to_end(&mut Vec::new()).expect_err("it is reset");
+    assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset);
+    assert_eq!(serve.post("/v1/completions", &request(false)).status, 200);
+}
+
+#[test]
+fn keys_guard_the_api() {
+    let serve = Serve::start(&["--api-key", "secret"]);
+    let refused = serve.post("/v1/completions", &request(false));
+    assert_eq!((refused.status, refused.body), (401, json!({"error": "Unauthorized"})));
+    assert_eq!(serve.get("/health").status, 200);
+    let url = format!("http://{}/v1/completions", serve.address());
+    let answer =
+        ureq::post(url).header("Authorization", "Bearer secret").content_type("application/json").send(REQUEST);
+    assert_eq!(answer.expect("it is answered").status(), 200);
+}
+
+#[test]
+fn made_up_metrics_replace_the_real_ones() {
+    let serve = Serve::start(&["--fake-metrics", r#"{"running-requests": 10}"#]);
+    assert_eq!(serve.post("/v1/completions", &request(false)).status, 200);
+    let told = metrics(&serve);
+    assert!(told.contains(r#"vllm:num_requests_running{model_name="sim",engine="0"} 10"#), "{told}");
+    assert!(!told.contains("vllm:request_success_total{"), "{told}");
+}
+
+#[test]
+fn what_cannot_be_served_is_told_at_start() {
+    let folder = Folder::new();
+    folder.write("bad.yaml", "prot: 1\n");
+    folder.write("cert.pem", "no certificate");
+    for (args, wanted) in [
+        (&["--ssl-certfile", "nowhere.pem"][..], "invalid certificate `nowhere.pem`"),
+        (&["--ssl-certfile", "cert.pem"], "there is no certificate in it"),
+        (&["--client-fault", "statsu"], "expected one of status, rate_limit"),
+        (&["--fake-metrics", "{\"x\": 1}"], "invalid --fake-metrics: unknown field `x`"),
+        (&["--llm-d-config", "bad.yaml"], "invalid setting `prot`"),
+        (&["--allowed-origins", "*"], "expected a JSON list"),
+    ] {
+        folder.vcr(&[&["serve", "--port", "0"], args].concat()).failed(2, &[wanted]);
+    }
+    let serve = Serve::start(&[]);
+    let port = serve.address().rsplit(':').next().expect("a port").to_owned();
+    folder.vcr(&["serve", "--port", &port]).failed(2, &["cannot listen on 127.0.0.1"]);
+}
+
+#[test]
+fn a_file_of_llm_d_inference_sim_is_read() {
+    let folder = Folder::new();
+    let config = "model: org/model\nmax-model-len: 512\nomni: true\nfailure-injection-rate: 100\n\
+                  failure-types: [server_error]\nlatencies:\n  inter-token-latency: 1ms\n";
+    let path = folder.write("llm-d.yaml", config);
+    let path = path.to_str().expect("a path is a text");
+    let serve = Serve::start(&["--llm-d-config", path, "--max-model-len", "256"]);
+    let refused = serve.post("/v1/completions", &request(false));
+    assert_eq!((refused.status, &refused.body["error"]["code"]), (503, &json!(503)));
+    assert!(serve.log().contains("cannot honour omni"), "{}", serve.log());
+    drop(serve);
+    let fixed = "model: org/model\nmax-model-len: 512\n";
+    let path = folder.write("llm-d.yaml", fixed);
+    let serve = Serve::start(&["--llm-d-config", path.to_str().expect("a text"), "--max-model-len", "256"]);
+    let models = serve.get("/v1/models").body;
+    assert_eq!((&models["data"][0]["id"], &models["data"][0]["max_model_len"]), (&json!("org/model"), &json!(256)));
+}
+
+/// A model folder is no part of these checks, but names metrics.
+#[test]
+fn metrics_have_the_first_name_of_the_model() {
+    let Some(model) = frontend_model() else { return };
+    let model = model.to_str().expect("a path is a text").to_owned();
+    let serve = Serve::start(&[&model, "--served-model-name", "one", "two"]);
+    assert!(metrics(&serve).contains(r#"vllm:num_requests_running{model_name="one",engine="0"} 0"#));
+}
