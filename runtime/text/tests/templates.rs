@@ -66,7 +66,9 @@ fn differences(folder: &Path, vectors: &Path) -> (Vec<String>, usize) {
             (None, Err(error)) => {
                 // What a template says itself reaches the user.
                 let is_raised = vector.error_type.as_deref() == Some("TemplateError");
-                if is_raised && (error.kind != TemplateErrorKind::Raised || vector.error.as_ref() != Some(&error.reason)) {
+                if is_raised
+                    && (error.kind != TemplateErrorKind::Raised || vector.error.as_ref() != Some(&error.reason))
+                {
                     found.push(format!("{name}, {index}: expected error {:?}, got {error}", vector.error));
                 }
             }
