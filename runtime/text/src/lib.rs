@@ -8,15 +8,18 @@ mod error;
 mod files;
 mod folder;
 mod python;
+mod source;
 mod stop;
 mod template;
 mod tokenizer;
+pub mod tools;
 
 pub use decode::Detokenizer;
 pub use english::{English, EnglishText};
 pub use error::{TemplateError, TemplateErrorKind, TextError};
 pub use folder::{GenerationConfig, ModelFolder};
 pub use minijinja::Value;
+pub use source::{TextModel, TextSource};
 pub use stop::{StopMatch, StopStrings};
 pub use template::{ChatTemplate, ContentFormat, TemplateRequest};
 pub use tokenizer::Tokenizer;

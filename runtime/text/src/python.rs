@@ -21,7 +21,12 @@ fn repr(value: &Value) -> String {
         ValueKind::String => quoted(value.as_str().unwrap_or_default()),
         ValueKind::Seq if value.as_object().is_some() => {
             let items = value.try_iter().into_iter().flatten().map(|item| repr(&item));
-            format!("[{}]", items.collect::<Vec<_>>().join(", "))
+            let items: Vec<String> = items.collect();
+            match (value.is_tuple(), &items[..]) {
+                (true, [only]) => format!("({only},)"),
+                (true, _) => format!("({})", items.join(", ")),
+                (false, _) => format!("[{}]", items.join(", ")),
+            }
         }
         ValueKind::Map => {
             let pair = |key: Value| format!("{}: {}", repr(&key), repr(&value.get_item(&key).unwrap_or_default()));

@@ -1,7 +1,7 @@
 //! Jinja as Transformers sets it up.
 
 use minijinja::syntax::SyntaxConfig;
-use minijinja::value::{Kwargs, Rest};
+use minijinja::value::{Kwargs, Rest, ValueKind};
 use minijinja::{Environment, Error, ErrorKind, State, UndefinedBehavior, Value};
 use minijinja_contrib::pycompat::unknown_method_callback;
 
@@ -32,13 +32,20 @@ pub(super) fn compiled(source: &str) -> Result<Environment<'static>, TemplateErr
         python::tojson(value, &arguments, &options)
     });
     environment.add_filter("string", |value: &Value| python::text(value));
+    // As Jinja sees it: an undefined value is empty, a text is a sequence.
+    environment.add_test("iterable", |value: &Value| {
+        !matches!(value.kind(), ValueKind::None | ValueKind::Bool | ValueKind::Number)
+    });
+    environment.add_test("sequence", |value: &Value| {
+        matches!(value.kind(), ValueKind::Undefined | ValueKind::String | ValueKind::Seq | ValueKind::Map)
+    });
     environment.add_function("raise_exception", |message: &Value| -> Result<Value, Error> {
         Err(Error::new(ErrorKind::InvalidOperation, format!("{RAISED}{}", python::text(message))))
     });
     environment.add_function("strftime_now", |_: &Value| -> Result<Value, Error> {
         Err(Error::new(ErrorKind::InvalidOperation, "strftime_now: no time is given"))
     });
-    let source = without_generation_tags(source);
+    let source = rewritten(source);
     environment.add_template_owned(NAME, source).map_err(|error| failed(&error))?;
     Ok(environment)
 }
@@ -102,9 +109,10 @@ fn method(state: &mut State, value: &Value, name: &str, arguments: &[Value]) -> 
     unknown_method_callback(state, value, name, arguments)
 }
 
-/// Transformers' `{% generation %}` marks parts of the text for training and changes
-/// nothing else; here it becomes a condition that holds.
-fn without_generation_tags(source: &str) -> String {
+/// Rewrites what the library reads otherwise than Transformers. `{% generation %}`
+/// marks parts of the text for training and changes nothing else; it becomes a
+/// condition that holds.
+fn rewritten(source: &str) -> String {
     let mut out = String::with_capacity(source.len());
     let mut rest = source;
     while let Some(at) = rest.find("{%") {
@@ -115,6 +123,8 @@ fn without_generation_tags(source: &str) -> String {
         match word {
             "generation" => out += &format!("{{%{}%}}", tag.replace("generation", "if true")),
             "endgeneration" => out += &format!("{{%{}%}}", tag.replace("endgeneration", "endif")),
+            // Jinja keeps a line's end behind it, whatever the options say.
+            "raw" if !tag.ends_with(['-', '+']) => out += &format!("{{%{tag}+%}}"),
             _ => out.push_str(&rest[at..at + length + 2]),
         }
         rest = &rest[at + length + 2..];

@@ -29,14 +29,14 @@ const NESTING_MAX: u32 = 60;
 
 /// A regular expression. A text of it matches as a whole.
 #[derive(Clone, Debug)]
-pub struct Pattern(Hir);
+pub(crate) struct Pattern(Hir);
 
 impl Pattern {
     /// Reads a pattern.
     ///
     /// # Errors
     /// What of it is not understood, in words.
-    pub fn parse(pattern: &str) -> Result<Self, String> {
+    pub(crate) fn parse(pattern: &str) -> Result<Self, String> {
         if pattern.len() > PATTERN_BYTES_MAX {
             return Err(format!("a regular expression has {} bytes, but may have {PATTERN_BYTES_MAX}", pattern.len()));
         }

@@ -31,7 +31,7 @@ const DEPTH_MAX: u32 = 60;
 /// A grammar: literals, sequences, alternatives, groups, repetitions, classes of
 /// characters and rules.
 #[derive(Debug)]
-pub struct Grammar {
+pub(crate) struct Grammar {
     rules: Vec<(String, Node)>,
     /// What each rule must say at least, in bytes; none where it never ends.
     least: Vec<Option<u64>>,
@@ -58,7 +58,7 @@ impl Grammar {
     ///
     /// # Errors
     /// What of it is not understood, and in which line.
-    pub fn parse(text: &str) -> Result<Self, String> {
+    pub(crate) fn parse(text: &str) -> Result<Self, String> {
         if text.len() > GRAMMAR_BYTES_MAX {
             return Err(format!("the grammar has {} bytes, but may have {GRAMMAR_BYTES_MAX}", text.len()));
         }

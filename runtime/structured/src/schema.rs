@@ -13,7 +13,7 @@ use crate::pattern::Pattern;
 /// are read over.
 #[derive(Clone, Debug, Default, serde::Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "camelCase")]
-pub struct Schema {
+pub(crate) struct Schema {
     #[serde(rename = "type", deserialize_with = "one_or_many")]
     pub(crate) types: Vec<Type>,
     #[serde(rename = "enum")]

@@ -6,11 +6,14 @@ use alloc::vec::Vec;
 
 use serde_json::value::RawValue;
 
-use crate::{Format, Grammar, Pattern, Schema};
+use crate::grammar::Grammar;
+use crate::pattern::Pattern;
+use crate::schema::Schema;
+use crate::structural::Format;
 
 /// What a request's output must be like.
 #[derive(Debug)]
-pub enum Wanted {
+pub(crate) enum Wanted {
     /// One of these texts, which are not none.
     Choice(Vec<String>),
     /// JSON of this schema.
@@ -42,7 +45,7 @@ impl Wanted {
     ///
     /// # Errors
     /// When it cannot be read, or is of a kind that this guest does not know.
-    pub fn parse(text: &str) -> Result<Self, String> {
+    pub(crate) fn parse(text: &str) -> Result<Self, String> {
         let unread = |error: serde_json::Error| format!("the structured output cannot be read: {error}");
         let params: Params = serde_json::from_str(text).map_err(unread)?;
         match params {

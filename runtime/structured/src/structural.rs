@@ -18,7 +18,7 @@ use crate::writer::document;
 /// as far as this guest follows them.
 #[derive(Debug, serde::Deserialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
-pub enum Format {
+pub(crate) enum Format {
     ConstString {
         value: String,
     },
@@ -55,12 +55,12 @@ pub enum Format {
 /// How values of a schema are written. The other styles are an error.
 #[derive(Debug, serde::Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Style {
+pub(crate) enum Style {
     Json,
 }
 
 #[derive(Debug, serde::Deserialize)]
-pub struct Tag {
+pub(crate) struct Tag {
     begin: String,
     content: Box<Format>,
     /// Any of these ends it.

@@ -28,6 +28,12 @@ impl Vocabulary {
         }
         // Equal pieces stay in order, so that those of the vocabulary come
         // before the bytes.
+        Self::of_pieces(all)
+    }
+
+    /// # Errors
+    /// When the pieces cannot make up JSON.
+    pub(crate) fn of_pieces(mut all: Vec<(Box<[u8]>, u32)>) -> Result<Self, String> {
         sort(&mut all);
         all.dedup_by(|(later, _), (first, _)| later == first);
         all.retain(|(piece, _)| !piece.is_empty());

@@ -1,0 +1,211 @@
+//! What a model with structured outputs says, natively and as a guest.
+//!
+//! A request with a structured output gets valid JSON of the kind it asks for
+//! (`json_object`, `json` with a [`Schema`], `choice`, `regex` with a [`Pattern`],
+//! `grammar` with a [`Grammar`], `structural_tag` with a [`Format`]), any other one
+//! random words; both end with the request's end
+//! token. What is said depends on the seed of the request alone. The config is a [`Config`], for example
+//! `{"vocabulary": {"{": 90, "}": 92, "true": 1904, ...}}`.
+
+#![cfg_attr(not(test), no_std)]
+
+extern crate alloc;
+
+mod choice;
+mod draw;
+mod entries;
+mod grammar;
+mod numbers;
+mod output;
+mod pattern;
+mod schema;
+mod structural;
+mod vocabulary;
+mod words;
+mod writer;
+
+use alloc::format;
+use alloc::string::String;
+use alloc::vec::Vec;
+
+use vcr_guest_sdk::observe;
+pub use vcr_guest_sdk::{Rng, TokenGuest, TokenRequest};
+
+use crate::choice::Wanted;
+use crate::entries::Entries;
+pub use crate::output::Output;
+use crate::schema::Schema;
+use crate::vocabulary::Vocabulary;
+use crate::words::Words;
+use crate::writer::{GENEROSITY_MAX, document};
+
+/// The config of the guest: what its tokens mean, and how much it says.
+#[derive(Clone, Debug, serde::Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Config {
+    /// Tokens of pieces of text. Of several that fit, the longest is taken.
+    #[serde(default)]
+    vocabulary: Entries<u32>,
+    /// The tokens of the 256 single bytes, for what the vocabulary lacks.
+    #[serde(default)]
+    byte_tokens: Option<Vec<u32>>,
+    /// The fewest and the most words of an answer without a structured output.
+    #[serde(default = "usual_words")]
+    words: [u32; 2],
+    /// Whether a request is refused whose structured output cannot be followed,
+    /// rather than answered with words and counted.
+    #[serde(default = "is_strict")]
+    strict: bool,
+}
+
+fn is_strict() -> bool {
+    true
+}
+
+fn usual_words() -> [u32; 2] {
+    [10, 60]
+}
+
+/// The source of one engine.
+pub struct JsonTokens {
+    vocabulary: Vocabulary,
+    words: [u32; 2],
+    is_strict: bool,
+}
+
+impl TokenGuest for JsonTokens {
+    type Config = Config;
+    type Request = Output;
+
+    fn configure(config: Config, _seed: u64) -> Result<Self, String> {
+        let [fewest, most] = config.words;
+        if fewest > most {
+            return Err(format!("`words` is [{fewest}, {most}], but the first must be the lesser"));
+        }
+        let vocabulary = Vocabulary::new(config.vocabulary.0, config.byte_tokens)?;
+        Ok(Self { vocabulary, words: config.words, is_strict: config.strict })
+    }
+
+    fn start(&mut self, request: &TokenRequest<'_>) -> Result<Output, String> {
+        if request.structured_output.is_empty() {
+            return self.speak(request);
+        }
+        match self.follow(request) {
+            Err(reason) if !self.is_strict => {
+                observe::count("structured_outputs_not_followed", 1);
+                observe::log(&format!("a request gets words, because {reason}"));
+                self.speak(request)
+            }
+            output => output,
+        }
+    }
+
+    fn next_token(&mut self, output: &mut Output, index: u32) -> Result<u32, String> {
+        self.continued(output, index)
+    }
+}
+
+impl JsonTokens {
+    /// The source of a vocabulary that is given as pieces and their tokens. Of equal
+    /// pieces the first counts.
+    ///
+    /// # Errors
+    /// When the pieces cannot make up JSON.
+    pub fn of_pieces(pieces: Vec<(Vec<u8>, u32)>) -> Result<Self, String> {
+        let pieces = pieces.into_iter().map(|(piece, token)| (piece.into_boxed_slice(), token)).collect();
+        Ok(Self { vocabulary: Vocabulary::of_pieces(pieces)?, words: usual_words(), is_strict: true })
+    }
+
+    fn output(&self, request: &TokenRequest<'_>) -> Result<Output, String> {
+        let space = self.vocabulary.tokens(" ")?;
+        Ok(Output::new(request, space[0]))
+    }
+
+    /// Words, whatever was asked for.
+    fn speak(&self, request: &TokenRequest<'_>) -> Result<Output, String> {
+        Ok(self.output(request)?.with_words(Words::new(Rng::new(request.seed, 0), self.words)))
+    }
+
+    /// The next token of an output: number `index` of it.
+    ///
+    /// # Errors
+    /// When the vocabulary lacks a piece of a word.
+    pub fn continued(&self, output: &mut Output, index: u32) -> Result<u32, String> {
+        output.next_token(index, &self.vocabulary)
+    }
+
+    /// The output that a structured-output request asks for.
+    ///
+    /// # Errors
+    /// When it cannot be read or followed, or nothing fits it.
+    pub fn follow(&self, request: &TokenRequest<'_>) -> Result<Output, String> {
+        let output = self.output(request)?;
+        let unmade = |problem| format!("the structured output cannot be made: {problem}");
+        match Wanted::parse(request.structured_output)? {
+            Wanted::Choice(choices) => Ok(output.with_text(self.choose(&choices, request)?)),
+            Wanted::Json(schema) => {
+                let tokens = self.fitting(request, |rng, generosity| document(&schema, rng, generosity));
+                Ok(output.with_json(tokens.map_err(unmade)?))
+            }
+            Wanted::Pattern(pattern) => {
+                let tokens = self.fitting(request, |mut rng, generosity| pattern.text(&mut rng, generosity));
+                Ok(output.with_text(tokens.map_err(unmade)?))
+            }
+            Wanted::Grammar(grammar) => {
+                let tokens = self.fitting(request, |mut rng, generosity| grammar.text(&mut rng, generosity));
+                Ok(output.with_text(tokens.map_err(unmade)?))
+            }
+            Wanted::Text(format) => {
+                let tokens = self.fitting(request, |mut rng, generosity| format.text(&mut rng, generosity));
+                Ok(output.with_text(tokens.map_err(unmade)?))
+            }
+        }
+    }
+
+    /// One of the choices; one that is long enough and not too long if there is
+    /// any such.
+    fn choose(&self, choices: &[String], request: &TokenRequest<'_>) -> Result<Vec<u32>, String> {
+        let mut all = choices.iter().map(|choice| self.vocabulary.tokens(choice)).collect::<Result<Vec<_>, _>>()?;
+        let fits = |tokens: &Vec<u32>| {
+            let length = tokens.len() as u64;
+            length >= u64::from(request.min_tokens) && length < u64::from(request.max_tokens)
+        };
+        if all.iter().any(fits) {
+            all.retain(fits);
+        }
+        let chosen = draw::below(&mut Rng::new(request.seed, 0), all.len() as u32) as usize;
+        Ok(all.swap_remove(chosen))
+    }
+
+    /// A text that ends before the output must: where the first one is too
+    /// long, less and less is said.
+    fn fitting(
+        &self,
+        request: &TokenRequest<'_>,
+        text: impl Fn(Rng, u32) -> Result<String, String>,
+    ) -> Result<Vec<u32>, String> {
+        let mut made = Ok(Vec::new());
+        for generosity in (0..=GENEROSITY_MAX).rev() {
+            made = text(Rng::new(request.seed, 0), generosity).and_then(|text| self.vocabulary.tokens(&text));
+            if made.as_ref().is_ok_and(|tokens| tokens.len() < request.max_tokens as usize) {
+                break;
+            }
+        }
+        made
+    }
+}
+
+/// A random JSON text that fits `schema`, which is JSON itself. As much is said as
+/// `generosity` of at most 3 allows.
+///
+/// # Errors
+/// When the schema cannot be followed, or nothing fits it.
+pub fn json_of_schema(schema: &str, seed: u64, generosity: u32) -> Result<String, String> {
+    let schema: Schema =
+        serde_json::from_str(schema).map_err(|error| format!("the schema cannot be followed: {error}"))?;
+    let schema = if schema.is_any() { Schema::any_object() } else { schema };
+    document(&schema, Rng::new(seed, 0), generosity.min(GENEROSITY_MAX))
+}
+
+#[cfg(test)]
+mod tests;
