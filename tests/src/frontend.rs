@@ -32,10 +32,10 @@ const PATIENCE: Duration = Duration::from_secs(60);
 const MODEL: &str = "sim";
 
 /// The releases to be tested with: [`FRONTENDS`], or one of each minor version where
-/// `VCR_ALL_LINES` is set.
+/// `VCR_ALL_VERSIONS` is set.
 #[must_use]
 pub fn releases() -> &'static [&'static str] {
-    if std::env::var_os("VCR_ALL_LINES").is_some() { &ALL_FRONTENDS } else { &FRONTENDS }
+    if std::env::var_os("VCR_ALL_VERSIONS").is_some() { &ALL_FRONTENDS } else { &FRONTENDS }
 }
 
 /// A model folder that frontends can look into.

@@ -22,15 +22,15 @@ const FOREVER: i64 = 7;
 /// A request, and what all before it showed of the frontend's version.
 type Seen = (Request, VersionEvidence);
 
-fn line_of(version: &str) -> VllmMinor {
-    let (line, _) = version.rsplit_once('.').expect("a version has three parts");
-    line.parse().expect("a line that is known")
+fn minor_of(version: &str) -> VllmMinor {
+    let (minor, _) = version.rsplit_once('.').expect("a version has three parts");
+    minor.parse().expect("a version that is known")
 }
 
 /// A frontend with one echoing engine, and the requests that reach it.
 fn echo(version: &str) -> Option<(Frontend, Receiver<Seen>)> {
     let mut frontend = Frontend::start(version, &FrontendOptions::default())?;
-    let line = line_of(version);
+    let minor = minor_of(version);
     let config = EngineLinkConfig { timeout: PATIENCE, ..EngineLinkConfig::new(frontend.handshake_address(), 0) };
     let greeting = EngineGreeting::hello(&Transport::new(), config).expect("the frontend is there");
     assert_eq!(greeting.init().addresses.inputs.len(), 1);
@@ -46,13 +46,13 @@ fn echo(version: &str) -> Option<(Frontend, Receiver<Seen>)> {
     };
     let engine = greeting.ready(&ready).expect("it says READY");
     let (sender, seen) = channel();
-    thread::spawn(move || serve(engine, line, &sender));
+    thread::spawn(move || serve(engine, minor, &sender));
     frontend.wait_until_it_serves();
     Some((frontend, seen))
 }
 
-fn serve(mut engine: EngineLink, line: VllmMinor, seen: &Sender<Seen>) {
-    let rules = line.rules();
+fn serve(mut engine: EngineLink, minor: VllmMinor, seen: &Sender<Seen>) {
+    let rules = minor.rules();
     let mut step = StepEncoder::new(rules);
     let mut frame = Vec::new();
     let stats = SchedulerStats::of_version(rules);
@@ -118,7 +118,7 @@ fn on_each(check: impl Fn(&Frontend, &Receiver<Seen>)) {
 
 #[test]
 fn compat_toml_names_these_frontends() {
-    let tested = VllmMinor::ALL.into_iter().filter_map(|line| line.rules().tested.as_deref());
+    let tested = VllmMinor::ALL.into_iter().filter_map(|minor| minor.rules().tested.as_deref());
     assert_eq!(tested.collect::<Vec<_>>(), FRONTENDS);
 }
 

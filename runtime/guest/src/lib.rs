@@ -25,43 +25,31 @@
 //! machine: NaNs are canonical, threads are off, relaxed SIMD is deterministic,
 //! and the limits of runs in virtual time count instructions and bytes.
 
+mod adapters;
 mod address_space;
-mod api_version;
-mod cache;
 mod check;
-mod describe;
-mod digest;
+mod component;
 mod error;
-mod fallback;
-mod faults;
-mod inspect;
-mod latency;
 mod latest;
 mod limits;
 mod module;
 mod observe;
-mod policy;
-mod policy_fallback;
 mod refusals;
-mod router;
-mod running;
 mod sandbox;
-mod scaler;
-mod tokens;
 mod versions;
 mod wasi;
 mod watchdog;
 mod world;
 
-pub use api_version::{ApiVersion, SUPPORTED_VERSIONS};
+pub use adapters::fallback::{FailureSink, NoFaults, SeededTokens, WithFallback};
+pub use adapters::latency::DURATION_NS_MAX;
+pub use adapters::policy_fallback::{PolicyWithFallback, RanksOfEngine};
 pub use check::{CallCost, Check, CheckReport, Outcome, Used, check};
-pub use describe::{DeclaredMemory, Description, FileKind};
+pub use component::api_version::{ApiVersion, SUPPORTED_VERSIONS};
+pub use component::describe::{DeclaredMemory, Description, FileKind};
 pub use error::{ActionProblem, CallFault, GuestError, LoadProblem, PreferenceFault};
-pub use fallback::{FailureSink, NoFaults, SeededTokens, WithFallback};
-pub use latency::DURATION_NS_MAX;
 pub use limits::Limits;
 pub use module::{GuestModule, GuestRole};
 pub use observe::{GaugeSummary, GuestStats, Note, NoteSink};
-pub use policy_fallback::{PolicyWithFallback, RanksOfEngine};
 pub use wasi::WasiGrants;
 pub use world::World;

@@ -13,11 +13,11 @@ use vcr_core::scale::Autoscaler;
 use vcr_core::tokens::BatchTokenSource;
 use wasmtime::component::Component;
 
-use crate::api_version::ApiVersion;
-use crate::cache::Cache;
-use crate::digest::digest;
+use crate::component::api_version::ApiVersion;
+use crate::component::cache::Cache;
+use crate::component::digest::digest;
+use crate::component::inspect;
 use crate::error::{GuestError, LoadProblem};
-use crate::inspect;
 use crate::latest::{Maker, OpenGuest, Setup};
 use crate::limits::Limits;
 use crate::observe::NoteSink;

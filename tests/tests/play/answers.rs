@@ -13,10 +13,10 @@ fn completions_and_chats_whole_and_streamed() {
         assert_eq!(answer["choices"][0]["finish_reason"], "length");
         let streamed = frontend.stream_completion(&json!("Hello world"), &json!({"max_tokens": 7}));
         assert_eq!(streamed.text, text(&answer), "the same prompt gives the same text");
-        let line = version.rsplit_once('.').expect("a version has parts").0;
+        let minor = version.rsplit_once('.').expect("a version has parts").0;
         // What vllm-rs of 0.31 and later sends tells them apart only with an adapter.
-        let names = if is_from(version, 31) { "0.31 to 0.33" } else { line };
-        assert!(play.log().contains(names), "it knows the line: {}", play.log());
+        let names = if is_from(version, 31) { "0.31 to 0.33" } else { minor };
+        assert!(play.log().contains(names), "it knows the version: {}", play.log());
 
         let chat = frontend.chat("Hi", &json!({"max_tokens": 5}));
         assert_eq!(chat["choices"][0]["message"]["role"], "assistant");

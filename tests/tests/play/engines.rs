@@ -46,13 +46,13 @@ fn adapters_are_loaded_and_used() {
 fn sleeping_pausing_and_resetting() {
     for version in releases() {
         // Said, since no request comes before that would show it.
-        let line = version.rsplit_once('.').expect("a version has parts").0;
-        let Some((frontend, play)) = served(version, &dev(), &["--vllm-minor", line]) else { return };
+        let minor = version.rsplit_once('.').expect("a version has parts").0;
+        let Some((frontend, play)) = served(version, &dev(), &["--vllm-minor", minor]) else { return };
         let post = |path: &str| frontend.post(path, &json!({}));
         assert_eq!(post("/reset_prefix_cache").status, 200);
         assert_eq!(post("/sleep?level=1").status, 200);
         assert_eq!(frontend.get("/is_sleeping").ok()["is_sleeping"], true);
-        assert_eq!(post("/wake_up").status, 200, "what it returns is a matter of the line");
+        assert_eq!(post("/wake_up").status, 200, "what it returns is a matter of the version");
         assert_eq!(frontend.get("/is_sleeping").ok()["is_sleeping"], false);
         assert_eq!(post("/pause?mode=keep").status, 200);
         assert_eq!(frontend.get("/is_paused").ok()["is_paused"], true);
@@ -70,7 +70,7 @@ fn sleeping_pausing_and_resetting() {
         assert_eq!(frontend.complete(&json!("Next"), &json!({"max_tokens": 2}))["usage"]["completion_tokens"], 2);
         assert!(!play.log().contains("WARN") || is_from(version, 33), "{}", play.log());
         let response = frontend.get("/version").ok();
-        assert_eq!(response["version"], format!("{line}.0"));
+        assert_eq!(response["version"], format!("{minor}.0"));
     }
 }
 
@@ -80,8 +80,8 @@ fn prefill_on_one_engine_and_decode_on_another() {
         let port = free_port().to_string();
         let options = FrontendOptions::default();
         // Said, since 0.31 and later look alike.
-        let line = version.rsplit_once('.').expect("a version has parts").0;
-        let args = ["--vllm-minor", line, "--side-channel-port", &port];
+        let minor = version.rsplit_once('.').expect("a version has parts").0;
+        let args = ["--vllm-minor", minor, "--side-channel-port", &port];
         let Some((prefill, _prefill_engine)) = served(version, &options, &args) else {
             return;
         };

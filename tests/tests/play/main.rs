@@ -1,7 +1,7 @@
 //! `vcr play` behind real frontends of vLLM.
 //!
 //! Each test runs with the frontend of every release that has been fetched for
-//! it: those of [`FRONTENDS`], or of all lines where `VCR_ALL_LINES` is set.
+//! it: those of [`FRONTENDS`], or of all versions where `VCR_ALL_VERSIONS` is set.
 
 mod answers;
 mod ends;
@@ -40,8 +40,8 @@ fn with_each(options: &FrontendOptions, args: &[&str], check: impl Fn(&str, &Fro
 }
 
 /// Whether a release is of this minor version or a later one.
-fn is_from(version: &str, line: u32) -> bool {
-    version.split('.').nth(1).and_then(|minor| minor.parse::<u32>().ok()).expect("a version has parts") >= line
+fn is_from(version: &str, minor: u32) -> bool {
+    version.split('.').nth(1).and_then(|minor| minor.parse::<u32>().ok()).expect("a version has parts") >= minor
 }
 
 fn text(answer: &Value) -> &str {

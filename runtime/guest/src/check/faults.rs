@@ -4,9 +4,9 @@ use std::collections::BTreeSet;
 
 use vcr_core::fault::{FaultAction, FaultEvent};
 
+use crate::adapters::faults;
 use crate::check::draw::Draw;
 use crate::check::{Driver, Split, Step, Table, Trouble};
-use crate::faults;
 use crate::latest::FaultInstance;
 
 /// Engine steps of the workload, and requests that run at most.

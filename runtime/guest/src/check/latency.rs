@@ -3,9 +3,9 @@
 
 use vcr_core::latency::StepShape;
 
+use crate::adapters::latency;
 use crate::check::draw::Draw;
 use crate::check::{Driver, Split, Step, Table, Trouble};
-use crate::latency;
 use crate::latest::LatencyInstance;
 
 /// Runs of steps that follow each other, with a gap before each.

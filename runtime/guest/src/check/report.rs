@@ -1,6 +1,6 @@
 //! The report of a check, in plain values.
 
-use crate::api_version::ApiVersion;
+use crate::component::api_version::ApiVersion;
 use crate::world::World;
 
 /// The checks of a guest and their outcomes.

@@ -3,10 +3,10 @@
 
 use vcr_core::scale::ScaleView;
 
+use crate::adapters::scaler::accept;
 use crate::check::draw::Draw;
 use crate::check::{Driver, Split, Step, Table, Trouble};
 use crate::latest::ScalerInstance;
-use crate::scaler::accept;
 
 /// Decisions of the workload.
 const DECISIONS: u64 = 2_000;

@@ -3,12 +3,12 @@
 
 use vcr_core::tokens::TokenRequest;
 
+use crate::adapters::tokens::check_refusals;
 use crate::check::draw::Draw;
 use crate::check::{Driver, Split, Step, Table, Trouble};
 use crate::error::CallFault;
 use crate::latest::{TokenCall, TokenInstance};
 use crate::refusals::{RefusedRequest, RunningSlots};
-use crate::tokens::check_refusals;
 
 /// Requests of the workload, and how many run at most.
 const REQUESTS: u64 = 600;

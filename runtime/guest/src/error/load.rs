@@ -1,6 +1,6 @@
 //! Files that cannot be loaded as guests.
 
-use crate::api_version::{ApiVersion, supported_list};
+use crate::component::api_version::{ApiVersion, supported_list};
 use crate::wasi::granting;
 use crate::world::World;
 

@@ -9,15 +9,15 @@ use vcr_core::route::{RouteError, Router};
 use vcr_core::scale::{Autoscaler, ScaleError};
 use vcr_core::tokens::{BatchTokenSource, TokenError};
 
+use crate::adapters::faults::GuestFaults;
+use crate::adapters::latency::GuestLatency;
+use crate::adapters::policy::GuestPolicy;
+use crate::adapters::router::GuestRouter;
+use crate::adapters::scaler::GuestScaler;
+use crate::adapters::tokens::GuestTokens;
 use crate::error::GuestError;
-use crate::faults::GuestFaults;
-use crate::latency::GuestLatency;
 use crate::latest::OpenGuest;
 use crate::module::GuestModule;
-use crate::policy::GuestPolicy;
-use crate::router::GuestRouter;
-use crate::scaler::GuestScaler;
-use crate::tokens::GuestTokens;
 use crate::world::World;
 
 /// A trait of the engine core that guests of one world implement.

@@ -8,7 +8,7 @@ mod worlds;
 
 use wasmtime::component::Component;
 
-use crate::api_version::ApiVersion;
+use crate::component::api_version::ApiVersion;
 use crate::error::CallFault;
 use crate::latest::OpenGuest;
 use crate::limits::Limits;

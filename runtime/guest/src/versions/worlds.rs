@@ -2,6 +2,23 @@
 //! instances that the rest of the crate knows. Versions in which a world is the
 //! same use the same macro; one that changes a world writes its adapter out.
 
+/// The module `bindings`, generated from the settings of `bindgen!`.
+macro_rules! generated {
+    ($($settings:tt)*) => {
+        #[allow(
+            missing_docs,
+            unreachable_pub,
+            unsafe_code,
+            clippy::all,
+            reason = "generated code follows the rules of its generator"
+        )]
+        pub(super) mod bindings {
+            wasmtime::component::bindgen!({ $($settings)* });
+        }
+    };
+}
+pub(super) use generated;
+
 /// The adapter of `latency`, for types generated in a module `bindings`.
 macro_rules! latency_adapter {
     () => {

@@ -4,16 +4,15 @@
 use std::time::Duration;
 
 use proptest::prelude::*;
-use vcr_core::latency::{StepBatch, StepShape};
 use vcr_guest::{CallFault, GuestError, GuestModule, Limits};
 
-use crate::wat_guest::{Bodies, WIT, answer, answer_error, answer_list, component, core_text, model, open, price};
+use crate::wat_guest::{Bodies, WIT, answer, answer_list, component, core_text, model, open, price};
 
-const LOOP: &str = "(loop $again (br $again)) (unreachable)";
+pub(crate) const LOOP: &str = "(loop $again (br $again)) (unreachable)";
 
 /// The error text of pricing two steps with a guest whose `price` is `body`.
 #[track_caller]
-fn list_error(body: &str) -> String {
+pub(crate) fn list_error(body: &str) -> String {
     error_of_all(&Bodies::of_price(body), 2)
 }
 
@@ -32,7 +31,7 @@ fn error_of_all(bodies: &Bodies<'_>, steps: usize) -> String {
 /// The error text of pricing one step with a guest whose `price-step` is
 /// `body`.
 #[track_caller]
-fn step_error(body: &str) -> String {
+pub(crate) fn step_error(body: &str) -> String {
     error_of_all(&Bodies::of_step(body), 1)
 }
 
@@ -46,74 +45,11 @@ fn price_error(body: &str) -> String {
 }
 
 #[track_caller]
-fn configure_error(body: &str) -> GuestError {
+pub(crate) fn configure_error(body: &str) -> GuestError {
     let answer = answer(&["1"]);
     let bodies = Bodies { configure: body, ..Bodies::of_price(&answer) };
     let module = open(&bodies.component());
     module.latency_model("{}", 7).err().expect("it must fail")
-}
-
-#[test]
-fn honest_answers_are_rounded_halves_upwards() {
-    let mut model = model(&answer(&["0.5", "2.4"]));
-    assert_eq!(price(model.as_mut(), 2, u64::MAX), Ok(vec![1, 2]));
-    assert_eq!(price(model.as_mut(), 3, u64::MAX), Ok(vec![1, 2]), "fewer than asked is fine");
-}
-
-#[test]
-fn the_seed_and_config_reach_the_guest() {
-    // Answers the seed plus the length of the config.
-    let configure = "
-        (i64.store (i32.const 64)
-          (i64.add (local.get $seed) (i64.extend_i32_u (local.get $config_len))))
-        (i32.store8 (i32.const 16) (i32.const 0))
-        (i32.const 16)";
-    let body =
-        format!("(f64.store (i32.const 1024) (f64.convert_i64_u (i64.load (i32.const 64)))) {}", answer_list(1024, 1));
-    let module = open(&Bodies { configure, ..Bodies::of_price(&body) }.component());
-    let mut model = module.latency_model(r#"{"a":1}"#, 100).expect("it configures");
-    assert_eq!(price(model.as_mut(), 1, u64::MAX), Ok(vec![107]));
-}
-
-#[test]
-fn models_of_one_module_share_nothing() {
-    // Answers how often its instance was called.
-    let body = format!("(f64.store (i32.const 1024) (f64.convert_i32_u (global.get $calls))) {}", answer_list(1024, 1));
-    let module = open(&Bodies::of_price(&body).component());
-    let mut first = module.latency_model("{}", 1).expect("it configures");
-    assert_eq!(price(first.as_mut(), 1, u64::MAX), Ok(vec![1]));
-    assert_eq!(price(first.as_mut(), 1, u64::MAX), Ok(vec![2]));
-
-    let handle = std::thread::spawn(move || {
-        let mut second = module.latency_model("{}", 1).expect("it configures");
-        price(second.as_mut(), 1, u64::MAX)
-    });
-    assert_eq!(handle.join().expect("the thread ends well"), Ok(vec![1]));
-}
-
-#[test]
-fn long_batches_are_split_over_calls() {
-    // Answers for each step how many calls there were.
-    let body = "
-        (loop $each
-          (f64.store
-            (i32.add (i32.const 1024) (i32.mul (local.get $index) (i32.const 8)))
-            (f64.convert_i32_u (global.get $calls)))
-          (local.set $index (i32.add (local.get $index) (i32.const 1)))
-          (br_if $each
-            (i32.lt_u (i32.mul (local.get $index) (i32.const 14)) (local.get $words))))
-        (i32.store8 (i32.const 32) (i32.const 0))
-        (i32.store (i32.const 36) (i32.const 1024))
-        (i32.store (i32.const 40) (local.get $index))
-        (i32.const 32)";
-    let bytes = Bodies::of_price(body).component();
-    let limits = Limits { steps_per_call: 4, ..Limits::default() };
-    let module = GuestModule::from_bytes("split", &bytes, limits).expect("it loads");
-    let mut split = module.latency_model("{}", 1).expect("it configures");
-    assert_eq!(price(split.as_mut(), 10, u64::MAX), Ok(vec![1, 1, 1, 1, 2, 2, 2, 2, 3, 3]));
-    // The first call ends at 1004 + ..., so the second never happens.
-    let mut split = module.latency_model("{}", 1).expect("it configures");
-    assert_eq!(price(split.as_mut(), 10, 1_004), Ok(vec![1, 1, 1, 1]));
 }
 
 #[test]
@@ -199,105 +135,6 @@ fn a_panic_is_distinguished_from_other_traps() {
     assert!(text.contains("it trapped: wasm trap: integer divide by zero"), "{text}");
     let text = price_error("(drop (i32.load (i32.const -8))) (unreachable)");
     assert!(text.contains("it trapped: wasm trap: out of bounds memory access"), "{text}");
-}
-
-#[test]
-fn impossible_durations_are_named() {
-    for (value, expected) in [
-        ("nan", "starting at 1005 ns at NaN ns, which is not a number"),
-        ("inf", "starting at 1005 ns at inf ns, which is infinite"),
-        ("-inf", "starting at 1005 ns at -inf ns, which is infinite"),
-        ("-1", "starting at 1005 ns at -1 ns, which is negative"),
-        ("2e18", "starting at 1005 ns at 2000000000000000000 ns, which is longer than 1e18 ns"),
-    ] {
-        let text = list_error(&answer(&["5", value]));
-        assert!(text.contains(expected), "{text}");
-        assert!(text.ends_with("a finite number of nanoseconds from 0 to 1e18"), "{text}");
-        let text = step_error(&format!("(f64.const {value})"));
-        assert!(text.contains(&expected.replace("1005", "1000")), "{text}");
-        assert!(text.ends_with("a finite number of nanoseconds from 0 to 1e18"), "{text}");
-    }
-    let mut zero = model(&answer(&["-0", "1e18"]));
-    assert_eq!(price(zero.as_mut(), 2, u64::MAX), Ok(vec![0, 1_000_000_000_000_000_000]));
-}
-
-#[test]
-fn the_number_of_durations_must_fit() {
-    let text = list_error(&answer(&[]));
-    assert!(text.contains("it answered no duration for 2 steps"), "{text}");
-    let text = list_error(&answer(&["1", "2", "3"]));
-    assert!(text.contains("it answered 3 durations for 2 steps"), "{text}");
-}
-
-#[test]
-fn steps_beyond_the_horizon_must_not_be_priced() {
-    let mut greedy = model(&answer(&["10", "10"]));
-    assert_eq!(price(greedy.as_mut(), 2, 1_011), Ok(vec![10, 10]));
-    let text = price(greedy.as_mut(), 2, 1_010).expect_err("the second starts at the horizon");
-    assert!(text.contains("priced a step starting at 1010 ns, at or after the horizon 1010 ns"), "{text}");
-}
-
-#[test]
-fn huge_answers_are_not_copied() {
-    // More than the memory holds, and a list that the memory does hold.
-    let text = list_error(&answer_list(1024, 100_000_000));
-    assert!(text.contains("it trapped: "), "{text}");
-    let grow = "(drop (memory.grow (i32.const 16)))";
-    let text = list_error(&format!("{grow} {}", answer_list(1024, 100_000)));
-    assert!(text.contains("larger than the 65536 bytes that an answer may have"), "{text}");
-}
-
-#[test]
-fn an_error_in_words_is_passed_on() {
-    let expected = "latency model `hostile` failed: in `price`: `factor` is 0, but must be above 0";
-    assert_eq!(list_error(&answer_error(32)), expected);
-    let mut single = model(&answer_error(32));
-    assert_eq!(price(single.as_mut(), 1, u64::MAX), Err(expected.to_owned()), "by way of `trouble`");
-    let error = configure_error(&answer_error(16));
-    assert_eq!(error.to_string(), "guest `hostile` failed in `configure`: `factor` is 0, but must be above 0");
-    assert_eq!(error.hint(), None, "the guest has said it all");
-}
-
-#[test]
-fn trouble_takes_the_place_of_any_bad_number_and_of_no_good_one() {
-    let words = "(i32.store (i32.const 48) (i32.const 512)) (i32.store (i32.const 52) (i32.const 10)) (i32.const 48)";
-    for bad in ["nan", "inf", "-1", "2e18"] {
-        let step = format!("(f64.const {bad})");
-        let mut model = Bodies { trouble: words, ..Bodies::of_step(&step) }.model();
-        let text = price(model.as_mut(), 1, u64::MAX).expect_err("it is no duration");
-        assert_eq!(text, "latency model `hostile` failed: in `price`: `factor` i");
-        let again = price(model.as_mut(), 1, u64::MAX).expect_err("it is gone");
-        assert!(again.contains("it had failed before: `factor` i"), "{again}");
-    }
-    let mut model = Bodies { trouble: "(unreachable)", ..Bodies::of_step("(f64.const 3)") }.model();
-    assert_eq!(price(model.as_mut(), 1, u64::MAX), Ok(vec![3]));
-}
-
-#[test]
-fn a_guest_that_fails_in_its_trouble_is_reported_by_its_number() {
-    let huge = "(drop (memory.grow (i32.const 16)))
-        (i32.store (i32.const 48) (i32.const 0)) (i32.store (i32.const 52) (i32.const 1000000)) (i32.const 48)";
-    let outside = "(i32.store (i32.const 48) (i32.const 512)) (i32.store (i32.const 52) (i32.const -1)) (i32.const 48)";
-    for trouble in [LOOP, "(unreachable)", "(drop (memory.grow (i32.const 131072))) (unreachable)", huge, outside] {
-        let mut model = Bodies { trouble, ..Bodies::of_step("(f64.const nan)") }.model();
-        let text = price(model.as_mut(), 1, u64::MAX).expect_err("a NaN is no duration");
-        assert!(text.contains("starting at 1000 ns at NaN ns, which is not a number; a duration is"), "{text}");
-    }
-}
-
-#[test]
-fn the_words_of_a_step_arrive_in_order() {
-    // The start, then the first and the last word, as digits.
-    let step = "
-        (f64.convert_i64_u
-          (i64.add (i64.mul (local.get $start) (i64.const 100))
-            (i64.add (i64.mul (local.get $word0) (i64.const 10)) (local.get $word13))))";
-    let mut model = Bodies::of_step(step).model();
-    let shape = StepShape { prefill_requests: 3, waiting_requests: 7, ..StepShape::default() };
-    let batch = StepBatch { start_ns: 5, horizon_ns: 0, shapes: &[shape] };
-    let mut durations_ns = Vec::new();
-    model.price(&batch, &mut durations_ns).expect("it prices");
-    assert_eq!(durations_ns, [537]);
 }
 
 #[test]

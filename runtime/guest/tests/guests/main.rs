@@ -1,5 +1,6 @@
 //! What guests do to the host, and what the host makes of it.
 
+mod answers;
 mod built;
 mod faults;
 mod hostile;

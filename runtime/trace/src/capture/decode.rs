@@ -7,6 +7,7 @@ use serde::de::{DeserializeOwned, IgnoredAny};
 
 use super::error::CaptureProblem;
 use super::flaw::Flaw;
+use super::missing::missing_field;
 use super::record::CaptureLine;
 use super::vllm_vcr;
 use crate::lines::describe;
@@ -111,10 +112,8 @@ fn explain<'de, T: Deserialize<'de>>(row: &'de [u8]) -> Flaw {
     if error.is_eof() {
         return Flaw::of_line(CaptureProblem::CutOff(text));
     }
-    let missing = text.strip_prefix("missing field `").and_then(|rest| rest.split('`').next());
-    if let Some(field) = missing {
-        let field = if path == "." { field.to_owned() } else { format!("{path}.{field}") };
-        return Flaw { field: Some(field), problem: CaptureProblem::Missing };
+    if let field @ Some(_) = missing_field::<T>(row) {
+        return Flaw { field, problem: CaptureProblem::Missing };
     }
     let field = (path != "." && path != "?").then_some(path);
     Flaw { field, problem: CaptureProblem::Malformed(in_plain_words(&text)) }

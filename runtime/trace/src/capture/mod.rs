@@ -12,6 +12,7 @@ mod file;
 mod flaw;
 mod hash;
 mod intake;
+mod missing;
 mod parts;
 mod reader;
 mod record;

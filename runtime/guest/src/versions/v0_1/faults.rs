@@ -1,19 +1,10 @@
-use crate::versions::worlds::faults_adapter;
+use crate::versions::worlds::{faults_adapter, generated};
 
 pub(super) use bindings::FailureInjector as Bindings;
 
-#[allow(
-    missing_docs,
-    unreachable_pub,
-    unsafe_code,
-    clippy::all,
-    reason = "generated code follows the rules of its generator"
-)]
-mod bindings {
-    wasmtime::component::bindgen!({
-        path: "../../wit/v0_1",
-        world: "failure-injector",
-    });
+generated! {
+    path: "../../wit/v0_1",
+    world: "failure-injector",
 }
 
 faults_adapter!();

@@ -1,19 +1,10 @@
-use crate::versions::worlds::tokens_adapter;
+use crate::versions::worlds::{generated, tokens_adapter};
 
 pub(super) use bindings::TokenSource as Bindings;
 
-#[allow(
-    missing_docs,
-    unreachable_pub,
-    unsafe_code,
-    clippy::all,
-    reason = "generated code follows the rules of its generator"
-)]
-mod bindings {
-    wasmtime::component::bindgen!({
-        path: "../../wit/v0_1",
-        world: "token-source",
-    });
+generated! {
+    path: "../../wit/v0_1",
+    world: "token-source",
 }
 
 tokens_adapter!();

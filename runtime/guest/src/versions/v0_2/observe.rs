@@ -5,28 +5,20 @@ use wasmtime::component::{HasSelf, Linker};
 
 use crate::error::CallFault;
 use crate::sandbox::{HostState, Refused};
+use crate::versions::worlds::generated;
 
-use bindings::vcr::guest::observe as generated;
+use bindings::vcr::guest::observe as interface;
 
-#[allow(
-    missing_docs,
-    unreachable_pub,
-    unsafe_code,
-    clippy::all,
-    reason = "generated code follows the rules of its generator"
-)]
-pub(super) mod bindings {
-    wasmtime::component::bindgen!({
-        path: "../../wit/v0_2",
-        inline: "
-            package vcr:host;
+generated! {
+    path: "../../wit/v0_2",
+    inline: "
+        package vcr:host;
 
-            world observer {
-                import vcr:guest/observe@0.2.0;
-            }
-        ",
-        imports: { default: trappable },
-    });
+        world observer {
+            import vcr:guest/observe@0.2.0;
+        }
+    ",
+    imports: { default: trappable },
 }
 
 /// Offers the interface.
@@ -34,10 +26,10 @@ pub(super) mod bindings {
 /// # Errors
 /// When it is offered already.
 pub(super) fn link(linker: &mut Linker<HostState>) -> wasmtime::Result<()> {
-    generated::add_to_linker::<HostState, HasSelf<HostState>>(linker, |state| state)
+    interface::add_to_linker::<HostState, HasSelf<HostState>>(linker, |state| state)
 }
 
-impl generated::Host for HostState {
+impl interface::Host for HostState {
     fn count(&mut self, name: String, by: u64) -> wasmtime::Result<()> {
         self.teller.count(&name, by).map_err(refused)
     }

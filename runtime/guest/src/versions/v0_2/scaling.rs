@@ -1,20 +1,11 @@
-use crate::versions::worlds::scaling_adapter;
+use crate::versions::worlds::{generated, scaling_adapter};
 
 pub(super) use bindings::Autoscaler as Bindings;
 
-#[allow(
-    missing_docs,
-    unreachable_pub,
-    unsafe_code,
-    clippy::all,
-    reason = "generated code follows the rules of its generator"
-)]
-mod bindings {
-    wasmtime::component::bindgen!({
-        path: "../../wit/v0_2",
-        world: "autoscaler",
-        with: { "vcr:guest/observe@0.2.0": crate::versions::v0_2::observe::bindings::vcr::guest::observe },
-    });
+generated! {
+    path: "../../wit/v0_2",
+    world: "autoscaler",
+    with: { "vcr:guest/observe@0.2.0": crate::versions::v0_2::observe::bindings::vcr::guest::observe },
 }
 
 scaling_adapter!();

@@ -4,7 +4,7 @@
 
 use wasmparser::{Encoding, Parser, Payload};
 
-use crate::api_version::{ApiVersion, is_supported, offers_imports};
+use crate::component::api_version::{ApiVersion, is_supported, offers_imports};
 use crate::error::LoadProblem;
 use crate::wasi::WasiGrants;
 use crate::world::World;

@@ -2,10 +2,10 @@
 
 use vcr_core::scale::{Autoscaler, DESIRED_ENGINES_MAX, ScaleError, ScaleView};
 
+use crate::adapters::running::Running;
 use crate::error::CallFault;
 use crate::latest::ScalerInstance;
 use crate::limits::Limits;
-use crate::running::Running;
 
 /// One autoscaler in one instance of a guest.
 pub(crate) struct GuestScaler {

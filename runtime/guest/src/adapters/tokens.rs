@@ -2,11 +2,11 @@
 
 use vcr_core::tokens::{BatchTokenSource, TokenAnswer, TokenError, TokenRefusal, TokenRequest, TokenWant};
 
+use crate::adapters::running::Running;
 use crate::error::CallFault;
 use crate::latest::{TokenCall, TokenInstance};
 use crate::limits::Limits;
 use crate::refusals::{RefusedRequest, RunningSlots};
-use crate::running::Running;
 
 /// The word of a request that no token ends.
 const NO_TOKEN: u64 = u64::MAX;

@@ -4,10 +4,10 @@ use vcr_core::policy::{
     NO_CHUNK_CAP, PolicyBatch, PolicyError, PolicyEvent, Preference, PreferenceCheck, SchedulingPolicy,
 };
 
+use crate::adapters::running::Running;
 use crate::error::{CallFault, PreferenceFault};
 use crate::latest::{PolicyCall, PolicyInstance};
 use crate::limits::Limits;
-use crate::running::Running;
 
 /// Words of an event, and of a preference, in the flat lists of a call.
 const EVENT_WORDS: usize = 8;

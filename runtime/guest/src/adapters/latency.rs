@@ -2,10 +2,10 @@
 
 use vcr_core::latency::{LatencyError, LatencyModel, StepBatch, StepShape};
 
+use crate::adapters::running::Running;
 use crate::error::CallFault;
 use crate::latest::LatencyInstance;
 use crate::limits::{Budget, Limits};
-use crate::running::Running;
 
 /// The longest duration that a guest may answer, in nanoseconds: about 32
 /// years. Virtual time is a `u64` of nanoseconds and ends after 584.

@@ -2,10 +2,10 @@
 
 use vcr_core::route::{Choice, EndedRequest, RouteError, RoutePhase, RouteQuery, Router, WorkerLoad};
 
+use crate::adapters::running::Running;
 use crate::error::CallFault;
 use crate::latest::{RouteCall, RouterInstance};
 use crate::limits::Limits;
-use crate::running::Running;
 
 /// Words of an ended request, of a request and of a worker in the flat lists of
 /// a call.

@@ -5,7 +5,7 @@
 
 use vcr_core::policy::{NO_CHUNK_CAP, PolicyBatch, PolicyError, PolicyEvent, Preference, SchedulingPolicy};
 
-use crate::fallback::FailureSink;
+use crate::adapters::fallback::FailureSink;
 
 /// A guest, as long as it does not fail, and from then on its fallback.
 pub struct PolicyWithFallback {

@@ -4,10 +4,10 @@ use std::path::Path;
 
 use wasmparser::{Encoding, KnownCustom, MemoryType, Parser, Payload, ProducersSectionReader};
 
-use crate::api_version::ApiVersion;
-use crate::digest::digest;
+use crate::component::api_version::ApiVersion;
+use crate::component::digest::digest;
+use crate::component::inspect::{self};
 use crate::error::{GuestError, LoadProblem};
-use crate::inspect::{self};
 use crate::limits::Limits;
 use crate::module::{read_up_to, size_of_file};
 use crate::wasi::WasiGrants;

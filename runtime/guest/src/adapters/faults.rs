@@ -4,10 +4,10 @@ use std::collections::BTreeSet;
 
 use vcr_core::fault::{DURATION_NS_MAX, FailureInjector, FaultAction, FaultBatch, FaultError, FaultEvent};
 
+use crate::adapters::running::Running;
 use crate::error::{ActionProblem, CallFault};
 use crate::latest::FaultInstance;
 use crate::limits::Limits;
-use crate::running::Running;
 
 /// Words of an event, and of an action, in the flat lists of a call.
 const EVENT_WORDS: usize = 6;

@@ -1,0 +1,7 @@
+//! Components: description, declared version, digest, and the cache of their machine code.
+
+pub(crate) mod api_version;
+pub(crate) mod cache;
+pub(crate) mod describe;
+pub(crate) mod digest;
+pub(crate) mod inspect;
