@@ -97,6 +97,9 @@ pub(crate) fn write_run(out: &mut dyn Write, run: &Report, full: bool) -> io::Re
     if let Some(text) = run.outside_fitted_range_text() {
         writeln!(out, "  {text}")?;
     }
+    if let Some(coverage) = &run.table_coverage {
+        writeln!(out, "  {coverage}")?;
+    }
     for (index, link) in run.links.iter().enumerate() {
         let gigabytes = link.bytes as f64 / 1e9;
         writeln!(out, "  link {index}: {gigabytes:.2} GB moved, busy {:.1}% of the time", link.utilisation * 100.0)?;

@@ -34,7 +34,7 @@ pub use ledger::{metrics, record};
 pub use observe::Overload;
 pub use report::{
     EngineReport, Goodput, Interval, KvTierReport, LinkReport, MetricsReport, PoolReport, Report, ScalingEvent,
-    SloMetric, TrendReport, Uncertainty, quantile,
+    SloMetric, TableCoverage, TrendReport, Uncertainty, quantile,
 };
 pub use simulation::simulate;
 pub use traffic::{SyntheticInput, SyntheticProblem};

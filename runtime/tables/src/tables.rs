@@ -3,7 +3,9 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use vcr_core::latency::{DecodeSteps, LatencyError, LatencyModel, StepBatch, StepShape, price_until_horizon};
+use vcr_core::latency::{
+    DecodeSteps, LatencyError, LatencyModel, RangeUse, StepBatch, StepShape, TableUse, price_until_horizon,
+};
 
 use crate::curve::Curve;
 use crate::dtype::Dtype;
@@ -11,7 +13,7 @@ use crate::error::TablesError;
 use crate::model::Model;
 use crate::package::Package;
 use crate::plan::{AttentionOperator, Group, Parallel, Plan, TokenOperator};
-use crate::source::Priced;
+use crate::source::{Priced, Source};
 
 /// The longest step: a day, in nanoseconds.
 const STEP_NS_MAX: f64 = 24.0 * 3600.0 * 1e9;
@@ -259,7 +261,7 @@ impl AttentionOperator {
         let whole = self.prefill.price(prompts.batch.max(1.0), prompts.sequence) * share;
         let done = prompts.before / prompts.sequence;
         let mut priced = whole * (1.0 - done * done);
-        priced += Priced::new(self.prefill_extra_ns, crate::source::Source::Formula);
+        priced += Priced::new(self.prefill_extra_ns, Source::Formula);
         priced
     }
 
@@ -277,6 +279,13 @@ impl AttentionOperator {
 impl LatencyModel for Tables {
     fn price(&mut self, batch: &StepBatch<'_>, durations_ns: &mut Vec<u64>) -> Result<(), LatencyError> {
         price_until_horizon(batch, durations_ns, |shape| self.price_ns(shape))
+    }
+
+    fn range_use(&self) -> Option<RangeUse> {
+        let [measured_ns, interpolated_ns, extrapolated_ns, formula_ns] =
+            Source::ALL.map(|source| self.covered.of(source).round() as u64);
+        let tables = TableUse { measured_ns, interpolated_ns, extrapolated_ns, formula_ns };
+        Some(RangeUse { tables, ..RangeUse::default() })
     }
 
     fn price_decodes(

@@ -7,7 +7,9 @@ use sha2::{Digest, Sha256};
 use vcr_core::latency::RangeUse;
 use vcr_core::{EngineStats, KvTierStats, ServingEngine};
 
-use super::{EngineReport, KvTierReport, LinkReport, MetricsReport, PoolReport, Report, ScalingEvent, TrendReport};
+use super::{
+    EngineReport, KvTierReport, LinkReport, MetricsReport, PoolReport, Report, ScalingEvent, TableCoverage, TrendReport,
+};
 use crate::config::RunConfig;
 use crate::disaggregation::KvHandoffs;
 use crate::error::SimError;
@@ -85,6 +87,7 @@ pub(crate) fn build(end: RunEnd<'_>) -> Result<Report, SimError> {
         scaling,
         links: handoffs.link_totals().map(link).collect(),
         outside_fitted_range: None,
+        table_coverage: None,
         uncertainty: None,
         fingerprint: String::new(),
         requests: records,
@@ -97,7 +100,9 @@ pub(crate) fn build(end: RunEnd<'_>) -> Result<Report, SimError> {
     report.schema_version = SCHEMA_VERSION;
     add_generated_tokens(&mut report);
     // It says how far to trust the times, not what happened.
-    report.outside_fitted_range = range_use.map(|used| share(used.outside_ns, used.priced_ns));
+    let fitted = range_use.filter(|used| used.priced_ns > 0 || used.tables.total_ns() == 0);
+    report.outside_fitted_range = fitted.map(|used| share(used.outside_ns, used.priced_ns));
+    report.table_coverage = range_use.and_then(|used| TableCoverage::of(&used.tables));
     Ok(report)
 }
 

@@ -5,6 +5,7 @@
 //! configuration serialise to the same bytes.
 
 mod build;
+mod coverage;
 mod goodput;
 mod uncertainty;
 
@@ -15,6 +16,7 @@ use serde::Serialize;
 use crate::ledger::metrics::{CountedSamples, Counter, Gauge, RunSamples, Trend, Unit};
 use crate::ledger::record::{RequestRecord, RequestRow};
 pub(crate) use build::{RunEnd, build};
+pub use coverage::TableCoverage;
 pub use goodput::{Goodput, SloMetric};
 pub use uncertainty::{Interval, Uncertainty, quantile};
 
@@ -229,6 +231,10 @@ pub struct Report {
     /// models were fitted on; only there if any of these knows such a range.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub outside_fitted_range: Option<f64>,
+    /// How the time is known of steps that tables of measured operators have priced; only
+    /// there if any were.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub table_coverage: Option<TableCoverage>,
     /// How far its metrics lie apart where the latency models are uncertain; only there
     /// if whoever had it simulated has drawn their coefficients, too.
     #[serde(skip_serializing_if = "Option::is_none")]

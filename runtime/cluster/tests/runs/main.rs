@@ -15,7 +15,7 @@ use vcr_cluster::{
     Arrivals, ConditionalConfig, FaultConfig, FaultKind, KvAwareConfig, LatencyFactory, Limit, LinkSharing, PoolConfig,
     PoolRole, RequestMix, RouterConfig, RunConfig, SimError, Topology, simulate,
 };
-use vcr_core::latency::{LatencyError, LatencyModel, RangeUse, StepBatch, price_until_horizon};
+use vcr_core::latency::{LatencyError, LatencyModel, RangeUse, StepBatch, TableUse, price_until_horizon};
 use vcr_random::Distribution;
 
 fn burst(count: u64) -> Arrivals {
@@ -280,6 +280,38 @@ impl LatencyModel for Ranged {
     fn range_use(&self) -> Option<RangeUse> {
         Some(self.0)
     }
+}
+
+/// Steps of 2 ms, a quarter of which is beyond the rows of tables.
+#[derive(Default)]
+struct Tabulated(TableUse);
+
+impl LatencyModel for Tabulated {
+    fn price(&mut self, batch: &StepBatch<'_>, durations_ns: &mut Vec<u64>) -> Result<(), LatencyError> {
+        price_until_horizon(batch, durations_ns, |_| {
+            self.0.measured_ns += 3 * MS / 2;
+            self.0.extrapolated_ns += MS / 2;
+            Ok(2 * MS)
+        })
+    }
+
+    fn range_use(&self) -> Option<RangeUse> {
+        Some(RangeUse { tables: self.0, ..RangeUse::default() })
+    }
+}
+
+#[test]
+fn the_coverage_of_tables_is_told() {
+    let latency: LatencyFactory = Arc::new(|_seed| Ok(Box::new(Tabulated::default())));
+    let pool = PoolConfig { latency, ..pool("engines", 1, 2000, RouterConfig::RoundRobin) };
+    let work = synthetic("one", Arrivals::Burst { count: 3, over_ns: 0 }, mix(100.0, 4.0));
+    let report = run(&config(Topology::Aggregated(pool), vec![work]));
+    let coverage = report.table_coverage.expect("tables were used");
+    assert_eq!((coverage.measured, coverage.extrapolated, coverage.formula), (0.75, 0.25, 0.0));
+    assert_eq!(report.outside_fitted_range, None, "nothing was fitted");
+    let text = "step time priced by tables: 75.0 % measured points, 0.0 % interpolation, 25.0 % extrapolation, 0.0 % \
+                formulas";
+    assert_eq!(coverage.to_string(), text);
 }
 
 /// A prompt of 100 tokens and four outputs take steps of 3, 2, 2 and 2 ms. The crash

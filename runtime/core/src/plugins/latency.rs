@@ -200,6 +200,40 @@ pub struct RangeUse {
     pub priced_ns: u64,
     /// Of these, the steps beyond the range of its observations: extrapolated.
     pub outside_ns: u64,
+    /// Duration of steps that tables of measured operators have priced.
+    pub tables: TableUse,
+}
+
+/// The time that tables of measured operators have priced, by how it is known.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TableUse {
+    /// By rows of the tables.
+    pub measured_ns: u64,
+    /// Between rows.
+    pub interpolated_ns: u64,
+    /// Beyond rows, or from those of another shape.
+    pub extrapolated_ns: u64,
+    /// Without a table, by a formula.
+    pub formula_ns: u64,
+}
+
+impl TableUse {
+    /// All of it.
+    #[must_use]
+    pub fn total_ns(&self) -> u64 {
+        [self.interpolated_ns, self.extrapolated_ns, self.formula_ns]
+            .into_iter()
+            .fold(self.measured_ns, u64::saturating_add)
+    }
+
+    fn plus(self, other: Self) -> Self {
+        Self {
+            measured_ns: self.measured_ns.saturating_add(other.measured_ns),
+            interpolated_ns: self.interpolated_ns.saturating_add(other.interpolated_ns),
+            extrapolated_ns: self.extrapolated_ns.saturating_add(other.extrapolated_ns),
+            formula_ns: self.formula_ns.saturating_add(other.formula_ns),
+        }
+    }
 }
 
 impl RangeUse {
@@ -216,6 +250,7 @@ impl RangeUse {
         Self {
             priced_ns: self.priced_ns.saturating_add(other.priced_ns),
             outside_ns: self.outside_ns.saturating_add(other.outside_ns),
+            tables: self.tables.plus(other.tables),
         }
     }
 }

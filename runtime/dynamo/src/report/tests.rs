@@ -113,6 +113,7 @@ fn empty() -> vcr_cluster::Report {
         scaling: Vec::new(),
         links: Vec::new(),
         outside_fitted_range: None,
+        table_coverage: None,
         uncertainty: None,
         fingerprint: String::new(),
         requests: Vec::new(),

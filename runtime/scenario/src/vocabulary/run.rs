@@ -263,6 +263,9 @@ fn execute_one(context: &Context, config: RunConfig, index: usize) -> Result<Rep
     {
         context.reporter.warn(&format!("run `{name}`: {text}: its times are extrapolated there"));
     }
+    if let Some(coverage) = report.table_coverage.filter(|coverage| coverage.extrapolated > MAX_OUTSIDE_RANGE) {
+        context.reporter.warn(&format!("run `{name}`: {coverage}"));
+    }
     if let Some(files) = watcher.files {
         files.finish(&report, &context.recorder.of_run(&name)).map_err(|error| match &context.state().outputs {
             Some(outputs) => output_error(&outputs.error(error)),
