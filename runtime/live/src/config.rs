@@ -31,6 +31,19 @@ pub type TokenSourceFactory =
 pub type InjectorFactory =
     Arc<dyn Fn(&PluginContext<'_>) -> Result<Box<dyn FailureInjector>, FaultError> + Send + Sync>;
 
+/// From its arrival until a request with so many prompt tokens reaches the queue, in
+/// nanoseconds.
+pub type ArrivalDelay = Arc<dyn Fn(u32) -> u64 + Send + Sync>;
+
+/// Time that requests spend outside of the engine's steps; nothing by default.
+#[derive(Clone, Default)]
+pub struct LiveOverheads {
+    /// In front of the queue.
+    pub arrival: Option<ArrivalDelay>,
+    /// From the end of a step until its outputs are sent, in nanoseconds.
+    pub output_ns: u64,
+}
+
 /// Engines of one process behind one frontend.
 #[derive(Clone)]
 pub struct LiveConfig {
@@ -46,7 +59,9 @@ pub struct LiveConfig {
     pub latency: LatencyFactory,
     /// Its name.
     pub latency_name: String,
-    /// All durations of steps and transfers are divided by this.
+    /// Time outside of steps.
+    pub overheads: LiveOverheads,
+    /// All durations of steps, transfers and overheads are divided by this.
     pub time_scale: f64,
     /// The tokens of answers.
     pub tokens: TokenSettings,
