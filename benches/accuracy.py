@@ -96,16 +96,28 @@ def h100(args, out):
         shape.write_text(json.dumps(settings["model"].get("config", settings["model"])))
         tables = h100_tables(H100 / name, out)
         rows = []
+        with_logs, means = [], []
         for fit in fits:
-            model = out / f"{name}-{fit}.model.json"
             fitted = fit.split("+")
-            vcr(args, "fit", *(tables[load] for load in fitted), "--engine", engine, "--shape", shape, "-o", model, "--folds",
-                0, "-q", "--force")
-            for load, table in tables.items():
-                mark = f"{load} (in sample)" if load in fitted else load
-                rows.append([fit, mark, *errors(predictions(args, model, table, engine))])
+            logs = [word for load in fitted for word in ("--steps", H100 / name / load / "steps.jsonl.gz")]
+            for label, found, more in ((fit, rows, []), (f"{fit}, with step logs", with_logs, logs)):
+                model = out / f"{name}-{fit}.model.json"
+                vcr(args, "fit", *(tables[load] for load in fitted), "--engine", engine, "--shape", shape, "-o", model,
+                    "--folds", 0, "-q", "--force", *more)
+                held_out = []
+                for load, table in tables.items():
+                    mark = f"{load} (in sample)" if load in fitted else load
+                    shown = errors(predictions(args, model, table, engine))
+                    found.append([fit, mark, *shown])
+                    if load not in fitted:
+                        held_out.append([abs(float(error)) for error in shown])
+                means.append([label, *(f"{sum(column) / len(column):.1f}" for column in zip(*held_out))])
         print(f"### {name}\n")
         print_table(["fitted on", "predicted"], rows)
+        print(f"### {name}, with step logs\n")
+        print_table(["fitted on", "predicted"], with_logs)
+        print(f"### {name}, mean size of the errors of loads that were not fitted on\n")
+        print_table(["fitted on"], means)
 
 
 def llmservingsim(args, out):

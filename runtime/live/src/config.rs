@@ -14,6 +14,19 @@ use crate::playback::capture::ReplaySettings;
 
 pub use vcr_core::factory::{InjectorFactory, LatencyFactory, PolicyFactory, RouterFactory, TokenFactory};
 
+/// From its arrival until a request with so many prompt tokens reaches the queue, in
+/// nanoseconds.
+pub type ArrivalDelay = Arc<dyn Fn(u32) -> u64 + Send + Sync>;
+
+/// Time that requests spend outside of the engine's steps; nothing by default.
+#[derive(Clone, Default)]
+pub struct LiveOverheads {
+    /// In front of the queue.
+    pub arrival: Option<ArrivalDelay>,
+    /// From the end of a step until its outputs are sent, in nanoseconds.
+    pub output_ns: u64,
+}
+
 /// Engines of one process behind one frontend.
 #[derive(Clone)]
 pub struct LiveConfig {
@@ -29,7 +42,9 @@ pub struct LiveConfig {
     pub latency: LatencyFactory,
     /// Its name.
     pub latency_name: String,
-    /// All durations of steps and transfers are divided by this.
+    /// Time outside of steps.
+    pub overheads: LiveOverheads,
+    /// All durations of steps, transfers and overheads are divided by this.
     pub time_scale: f64,
     /// The tokens of answers.
     pub tokens: TokenSettings,

@@ -32,6 +32,21 @@ impl Context {
         now_ns.saturating_sub(self.origin_ns)
     }
 
+    /// How long a request with such a prompt is on its way to the queue.
+    pub(crate) fn arrival_delay_ns(&self, prompt_tokens: usize) -> u64 {
+        let Some(arrival) = &self.config.overheads.arrival else { return 0 };
+        self.scaled_ns(arrival(u32::try_from(prompt_tokens).unwrap_or(u32::MAX)))
+    }
+
+    /// How long the outputs of a step are on their way.
+    pub(crate) fn output_delay_ns(&self) -> u64 {
+        self.scaled_ns(self.config.overheads.output_ns)
+    }
+
+    fn scaled_ns(&self, ns: u64) -> u64 {
+        (ns as f64 / self.config.time_scale) as u64
+    }
+
     /// The opposite of [`Context::since_start_ns`].
     pub(crate) fn at_ns(&self, since_start_ns: u64) -> u64 {
         self.origin_ns.saturating_add(since_start_ns)

@@ -185,7 +185,7 @@ impl Server {
     fn handle_request(&mut self, source: Source, request: Request, now_ns: u64) -> Result<(), LiveError> {
         let serving = &mut self.serving;
         match request {
-            Request::Add(request) => self.intake.add(serving, &mut self.admin, *request, now_ns)?,
+            Request::Add(request) => self.intake.arrive(serving, &mut self.admin, *request, now_ns)?,
             Request::Abort(ids) => self.intake.abort(serving, &ids),
             Request::Utility(call) => self.admin.handle_utility(serving, call, now_ns)?,
             Request::StartDpWave(wave) if source == Source::Coordinator => {
@@ -215,6 +215,7 @@ impl Server {
     /// Does what is due by the clock, besides steps and playback.
     fn fire_timers(&mut self, now_ns: u64) -> Result<(), LiveError> {
         let serving = &mut self.serving;
+        self.intake.add_arrived(serving, &mut self.admin, now_ns)?;
         serving.finish_transfers(now_ns)?;
         let since_start_ns = serving.context.since_start_ns(now_ns);
         serving.egress.outputs.send_delayed(since_start_ns)?;
@@ -256,6 +257,7 @@ impl Server {
             (stalled_until_ns > now_ns).then_some(stalled_until_ns),
             lifecycle.drain_until_ns().map(|until_ns| until_ns.max(now_ns + 1)),
             snapshot.due_ns(),
+            self.intake.next_arrival_ns(),
             transfers.next_load_ns(),
             transfers.next_lease_end_ns(),
             egress.outputs.next_delayed_ns().map(|due_ns| context.at_ns(due_ns)),

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rhai::{Dynamic, Position};
-use vcr_cluster::{LatencyFactory, PolicyFactory, PoolConfig, RouterConfig, ScalerFactory};
+use vcr_cluster::{LatencyFactory, Overheads, PolicyFactory, PoolConfig, RouterConfig, ScalerFactory};
 use vcr_core::{Policy, SchedulerRules};
 use vcr_guest::Limits;
 use vcr_random::Distribution;
@@ -39,6 +39,20 @@ pub fn latency(
         wrong(name, &format!("it must be {what}"), hint)
     })?;
     Ok(spec.factory)
+}
+
+/// The time outside of steps that the latency model of `source` knows; none if it knows of
+/// none.
+///
+/// # Errors
+/// When it is no latency model.
+pub fn overheads(name: &str, source: &str, folder: &Path) -> Result<Option<Overheads>, ScenarioError> {
+    let value = evaluate(name, source, folder, None)?;
+    let spec = LatencySpec::of(&value).map_err(|what| {
+        let hint = "write one as in scenarios: fitted(#{ path: \"model.json\" })";
+        wrong(name, &format!("it must be {what}"), hint)
+    })?;
+    Ok(spec.overheads)
 }
 
 /// The engines that `source` describes, with a latency model that takes no time: the map

@@ -9,6 +9,7 @@
 //! | [`Profile`] | interpolation between measured points of a planner profile |
 //! | [`Physics`] | the same limits, weighted by coefficients that were fitted |
 //! | [`Roofline`] | compute and memory limits of a transformer on a GPU |
+//! | [`Sampled`] | what a capture recorded of steps like it |
 //!
 //! Each has a raw input with public fields and a checked model that cannot be
 //! wrong; checking reports every problem at once and repairs none.
@@ -29,6 +30,7 @@ mod polynomial;
 mod problem;
 pub mod profile;
 mod roofline;
+mod sampled;
 mod speed;
 
 pub use duration::STEP_NS_MAX;
@@ -41,4 +43,5 @@ pub use polynomial::{Polynomial, PolynomialInput};
 pub use problem::{ConfigProblem, InvalidConfig};
 pub use profile::{Deployment, Profile, ProfileInput};
 pub use roofline::Roofline;
+pub use sampled::{Sampled, SampledAnswer, SampledGrid};
 pub use speed::SpeedInput;

@@ -51,9 +51,19 @@ fn columns_without_a_unit_or_a_meaning_are_refused() {
     let with = |map: &'static str| ["--engine", ENGINE, "--map", map];
     refused(&folder, &with("ttft=first"), &["`a.csv`", "invalid column `ttft`: expected a unit", "`ttft_ms`"]);
     refused(&folder, &with("speed=first"), &["invalid name `speed` for the column `first`", "ttft_ms"]);
+    let known = "expected one of arrival_ms, e2e_ms, first, output_tokens, prompt_tokens";
+    refused(&folder, &with("ttft_ms=frist"), &["`a.csv`", "no column `frist` for `ttft_ms`", known]);
     refused(&folder, &with("ttft_ms="), &["expected NAME=COLUMN, such as ttft_ms=first_token"]);
     // What no column says is asked for.
     refused(&folder, &["--engine", ENGINE], &["0 of 30 requests", "first-token time", "--map ttft_ms=COLUMN"]);
+}
+
+#[test]
+fn settings_that_are_none_are_refused_with_a_hint() {
+    let folder = world();
+    folder.write("a.csv", csv(&measured(&folder, &["-e", "count=30"]), &COLUMNS));
+    refused(&folder, &["--engine", "max_num_sqs: 7"], &["max_num_sqs", "hint: "]);
+    refused(&folder, &["--engine", ENGINE, "--engine", ENGINE], &["2 engines for 1 inputs", "repeat --engine"]);
 }
 
 #[test]

@@ -7,8 +7,9 @@ use std::sync::Arc;
 use vcr_cluster::RouterConfig;
 use vcr_core::{ACCEPTANCE_RATES, Policy};
 use vcr_live::{
-    FaultRule, Identity, InjectorFactory, KvEventSettings, LatencyFactory, Limits, LiveConfig, PolicyFactory,
-    RouterFactory, StatsSettings, TokenChoice, TokenFactory, TokenList, TokenSettings, TransferSettings,
+    ArrivalDelay, FaultRule, Identity, InjectorFactory, KvEventSettings, LatencyFactory, Limits, LiveConfig,
+    LiveOverheads, PolicyFactory, RouterFactory, StatsSettings, TokenChoice, TokenFactory, TokenList, TokenSettings,
+    TransferSettings,
 };
 use vcr_random::Distribution;
 use vcr_scenario::expression;
@@ -102,6 +103,7 @@ pub(crate) fn live_config(args: &LiveArgs, side: FrontendSide, guests: &LiveGues
         router: router(args, guests)?,
         latency,
         latency_name,
+        overheads: overheads(args)?,
         time_scale: args.timing.time_scale,
         tokens: tokens(args, &side, guests)?,
         replay: replay::settings(&args.replay, args.timing.is_given(), &side.model_name)?,
@@ -230,6 +232,21 @@ fn latency(args: &LiveArgs, guests: &LiveGuests) -> Result<(LatencyFactory, Stri
         Some(text) => named_latency(guests, "--latency", text, args.timing.latency_config.as_deref(), fallback),
         None => single_times(&args.timing),
     }
+}
+
+/// The time outside of steps that the latency model knows, if it does.
+fn overheads(args: &LiveArgs) -> Result<LiveOverheads, Unusable> {
+    let model = args.timing.latency.as_ref().filter(|text| !is_guest(text));
+    let Some(overheads) =
+        model.map(|text| expression::overheads("--latency", text, Path::new(""))).transpose()?.flatten()
+    else {
+        return Ok(LiveOverheads::default());
+    };
+    let delays = overheads.arrival_of_ns(u32::MAX) > 0;
+    Ok(LiveOverheads {
+        arrival: delays.then(|| Arc::new(move |prompt_tokens| overheads.arrival_of_ns(prompt_tokens)) as ArrivalDelay),
+        output_ns: overheads.output_ns,
+    })
 }
 
 fn tokens(args: &LiveArgs, side: &FrontendSide, guests: &LiveGuests) -> Result<TokenSettings, Unusable> {

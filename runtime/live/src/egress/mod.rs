@@ -58,7 +58,7 @@ impl Egress {
         let version = context.config.identity.default_version();
         let place = (context.config.identity.first_rank, context.index);
         Self {
-            outputs: Outputs::new(link, place, version.rules(), dispatcher),
+            outputs: Outputs::new(link, place, version.rules(), dispatcher, context.output_delay_ns()),
             stats: StatsKeeper::new(version.rules()),
             settings: context.config.stats,
             kv_events,

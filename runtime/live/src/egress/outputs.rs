@@ -46,6 +46,8 @@ pub(crate) struct Outputs {
     num_delayed: u64,
     /// By API server.
     held: Vec<Held>,
+    /// How long outputs of steps are on their way.
+    delay_ns: u64,
     weight_version: Option<String>,
     sends_weight_version: bool,
     messages: u64,
@@ -58,6 +60,7 @@ impl Outputs {
         (first_rank, index): (u16, usize),
         rules: &'static ProtocolRules,
         dispatcher: Option<Arc<Dispatcher>>,
+        delay_ns: u64,
     ) -> Self {
         let clients = link.clients();
         let lanes = clients * dispatcher.as_ref().map_or(1, |dispatcher| dispatcher.engines());
@@ -72,6 +75,7 @@ impl Outputs {
             delayed: BinaryHeap::new(),
             num_delayed: 0,
             held: vec![Held::default(); clients],
+            delay_ns,
             weight_version: None,
             sends_weight_version: true,
             messages: 0,
@@ -301,7 +305,8 @@ impl Outputs {
         }
         for _ in 0..1 + u32::from(fate.is_duplicated) {
             match fate.at_ns {
-                Some(at_ns) => self.delay(lane, at_ns, !fate.is_overtaken, frame),
+                Some(at_ns) => self.delay(lane, at_ns.saturating_add(self.delay_ns), !fate.is_overtaken, frame),
+                None if self.delay_ns > 0 => self.delay(lane, fault_now_ns + self.delay_ns, true, frame),
                 None => self.deliver(lane, frame)?,
             }
         }

@@ -5,6 +5,7 @@ use vcr_wire::{DecodeError, EngineCoreRequest, EngineInputs, FinishReason, Sourc
 use crate::admin::Admin;
 use crate::error::LiveError;
 use crate::intake::admit::{Admitted, admit, announce_arrival};
+use crate::intake::arrivals::Arrivals;
 use crate::intake::version::FrontendVersion;
 use crate::lifecycle::End;
 use crate::playback::capture::{Found, Script};
@@ -17,6 +18,8 @@ use crate::serving::{Refusal, Serving};
 #[derive(Debug, Default)]
 pub(crate) struct Intake {
     version: FrontendVersion,
+    /// Requests that have not reached the queue.
+    arrivals: Arrivals,
     /// Whether the limit of requests was reached when last looked at.
     is_full: bool,
 }
@@ -42,7 +45,7 @@ impl Intake {
     /// requests is reached. While the engine is paused no request ends, and the
     /// call to resume it comes the same way: then requests are refused instead.
     pub(crate) fn holds_back(&mut self, serving: &mut Serving) -> bool {
-        let is_full = serving.is_at_limit();
+        let is_full = serving.is_at_limit() || self.arrivals.len() >= serving.context.config.limits.max_requests;
         if is_full && !self.is_full {
             serving.counters.full += 1;
             tracing::warn!(
@@ -103,11 +106,51 @@ impl Intake {
         if serving.egress.outputs.lose_client(client) {
             serving.lifecycle.end(End::FrontendLost);
         }
+        self.arrivals.forget_client(client);
         admin.forget_client(client);
     }
 
+    /// Takes a request of the frontend once it has been on its way for as long as the
+    /// model's overheads say.
+    pub(crate) fn arrive(
+        &mut self,
+        serving: &mut Serving,
+        admin: &mut Admin,
+        request: EngineCoreRequest,
+        now_ns: u64,
+    ) -> Result<(), LiveError> {
+        let prompt_tokens = request.prompt_token_ids.as_ref().map_or(0, Vec::len);
+        match serving.context.arrival_delay_ns(prompt_tokens) {
+            0 => self.add(serving, admin, request, now_ns),
+            delay_ns => {
+                self.arrivals.delay(request, now_ns.saturating_add(delay_ns));
+                Ok(())
+            }
+        }
+    }
+
+    /// Takes the requests that reach the queue now. While the engine shuts down that is
+    /// all of them, which are then ended as others are.
+    pub(crate) fn add_arrived(
+        &mut self,
+        serving: &mut Serving,
+        admin: &mut Admin,
+        now_ns: u64,
+    ) -> Result<(), LiveError> {
+        let until_ns = if serving.lifecycle.is_running() { now_ns } else { u64::MAX };
+        while let Some(request) = self.arrivals.due(until_ns) {
+            self.add(serving, admin, request, now_ns)?;
+        }
+        Ok(())
+    }
+
+    /// When the next request reaches the queue.
+    pub(crate) fn next_arrival_ns(&self) -> Option<u64> {
+        self.arrivals.next_ns()
+    }
+
     /// Takes a request of the frontend, or lets the router choose its engine.
-    pub(crate) fn add(
+    fn add(
         &mut self,
         serving: &mut Serving,
         admin: &mut Admin,
@@ -312,7 +355,9 @@ impl Intake {
     /// Aborts the requests named `ids`, without a message: their frontend knows.
     pub(crate) fn abort(&mut self, serving: &mut Serving, ids: &[String]) {
         for id in ids {
-            if let Some(tag) = serving.requests.find(id).map(|request| request.tag) {
+            if self.arrivals.abort(id) {
+                serving.counters.aborted += 1;
+            } else if let Some(tag) = serving.requests.find(id).map(|request| request.tag) {
                 serving.counters.aborted += 1;
                 serving.abort_tag(tag);
             } else if let Some(routes) = &mut serving.routes {

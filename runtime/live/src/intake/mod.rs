@@ -2,6 +2,7 @@
 //! submission of a request.
 
 pub(crate) mod admit;
+mod arrivals;
 pub(crate) mod frontend;
 pub(crate) mod routed;
 pub(crate) mod version;

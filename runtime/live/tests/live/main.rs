@@ -3,6 +3,7 @@
 mod faults;
 mod kv_events;
 mod limits;
+mod overheads;
 mod pauses;
 mod replay;
 mod requests;
@@ -61,6 +62,7 @@ fn config() -> LiveConfig {
         engine: engine_config(engine),
         latency: constant(0),
         latency_name: "constant".to_owned(),
+        overheads: LiveOverheads::default(),
         time_scale: 1.0,
         tokens: TokenSettings {
             choice: TokenChoice::Random,

@@ -2,6 +2,7 @@
 
 pub mod fitted;
 mod physics;
+mod sampled;
 #[cfg(test)]
 mod spread;
 mod tables;
@@ -89,6 +90,7 @@ pub(crate) fn register(engine: &mut Engine, context: &Arc<Context>) {
     with_options(engine, context, "polynomial", |_, options| make_polynomial(options));
     with_options(engine, context, "profile", make_profile);
     with_options(engine, context, "roofline", |_, options| make_roofline(options));
+    with_options(engine, context, "sampled", sampled::make);
     with_options(engine, context, "tables", tables::make);
     with_options(engine, context, "trained_physics", physics::make);
     #[cfg(test)]

@@ -1,0 +1,50 @@
+//! Time outside of steps, in real time: nothing here measures how long anything took, only
+//! what came before what.
+
+use super::*;
+
+/// A step takes 2 ms; a prompt token on its way to the queue `token_ns`.
+fn slow_arrivals(token_ns: u64) -> LiveConfig {
+    let arrival: ArrivalDelay = Arc::new(move |tokens| u64::from(tokens) * token_ns);
+    let overheads = LiveOverheads { arrival: Some(arrival), output_ns: 0 };
+    LiveConfig { latency: constant(2_000_000), overheads, ..config() }
+}
+
+#[test]
+fn a_long_prompt_is_overtaken_on_its_way_to_the_queue() {
+    let bench = Bench::new(slow_arrivals(2_000_000));
+    bench.add("long", &prompt(300), 2);
+    bench.add("short", &prompt(2), 3);
+    let first = bench.collect(&["short"]).remove(0);
+    assert_eq!(first.tokens.len(), 3, "all of it came before any output of the other");
+    let late = bench.collect(&["long"]).remove(0);
+    assert_eq!((late.tokens.len(), late.finish), (2, Some(FinishReason::Length)));
+}
+
+#[test]
+fn requests_on_their_way_can_be_aborted() {
+    let bench = Bench::new(slow_arrivals(10_000_000_000));
+    bench.add("a", &prompt(20), 5);
+    bench.send(Request::Abort(vec!["a".to_owned()]));
+    bench.wait_for("it is aborted", |snapshot| snapshot.counters.aborted == 1);
+    bench.nothing_comes();
+}
+
+#[test]
+fn a_shutdown_ends_requests_on_their_way() {
+    let bench = Bench::new(slow_arrivals(10_000_000_000));
+    bench.add("a", &prompt(20), 5);
+    // The answer to a call says that the request before it was taken.
+    bench.call("is_sleeping", Vec::new()).expect("it is answered");
+    bench.handle().shut_down();
+    assert_eq!(bench.collect(&["a"]).remove(0).finish, Some(FinishReason::Abort));
+}
+
+#[test]
+fn outputs_leave_in_order_after_their_delay() {
+    let overheads = LiveOverheads { arrival: None, output_ns: 30_000_000 };
+    let bench = Bench::new(LiveConfig { latency: constant(1_000_000), overheads, ..config() });
+    let text = bench.run("a", &prompt(20), 8);
+    let plain = Bench::new(config());
+    assert_eq!(plain.run("a", &prompt(20), 8), text, "the same tokens in the same order");
+}
