@@ -320,7 +320,13 @@ const BANNED_IN_SIMULATION: &[(&str, &str)] = &[
 const BANNED_IN_CORE: &[(&str, &str)] = &[
     ("serde", "the core has no wire or file format"),
     ("std::io", "the core does no I/O"),
-    ("std::sync", "the core is one state machine on one thread"),
+    ("Mutex", "the core is one state machine on one thread"),
+    ("RwLock", "the core is one state machine on one thread"),
+    ("Condvar", "the core is one state machine on one thread"),
+    ("std::sync::atomic", "the core is one state machine on one thread"),
+    ("std::sync::mpsc", "the core is one state machine on one thread"),
+    ("OnceLock", "the core has no global state"),
+    ("LazyLock", "the core has no global state"),
 ];
 
 #[test]
