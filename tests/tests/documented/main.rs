@@ -33,6 +33,7 @@ enum How {
 /// Commands that contain a text, what is expected of them, and why. The first row
 /// that fits holds; where none does, a command ends with code 0.
 const SPECIAL: &[(&str, How, &str)] = &[
+    ("vcr serve", How::Parses, "it serves; `tests/tests/serve` does that"),
     ("vcr play", How::Serves, "behind a frontend of our own"),
     ("vcr record", How::Serves, "between a frontend of our own and `vcr play`"),
     ("oci://", How::Lacks("localhost:1"), "the registry is replaced by one that is not there"),

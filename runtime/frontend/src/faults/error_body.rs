@@ -3,7 +3,18 @@
 use axum::body::Body;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::Response;
-use serde_json::{Value, json};
+use serde::Serialize;
+use serde_json::json;
+
+/// vLLM's error object, with its keys in vLLM's order.
+#[derive(Serialize)]
+struct ErrorObject<'a> {
+    message: &'a str,
+    #[serde(rename = "type")]
+    kind: &'a str,
+    param: Option<&'a str>,
+    code: u16,
+}
 
 /// vLLM's name of an error with a status.
 pub(super) fn error_type(code: u16) -> &'static str {
@@ -20,9 +31,11 @@ pub(super) fn error_type(code: u16) -> &'static str {
     }
 }
 
-/// The error object of a status.
-pub(super) fn error_value(code: u16, message: &str, param: Option<&str>) -> Value {
-    json!({"error": {"message": message, "type": error_type(code), "param": param, "code": code}})
+/// The error object of a status, as JSON.
+pub(super) fn error_json(code: u16, message: &str, param: Option<&str>) -> String {
+    let error = ErrorObject { message, kind: error_type(code), param, code };
+    let error = serde_json::to_string(&error).expect("texts and numbers are JSON");
+    format!("{{\"error\":{error}}}")
 }
 
 /// An answer with an error, in the form that the clients of a path expect.
@@ -45,14 +58,14 @@ pub(super) fn error_response(
             400..=499 => "invalid_request_error",
             _ => "api_error",
         };
-        json!({"type": "error", "error": {"type": kind, "message": message}})
+        json!({"type": "error", "error": {"type": kind, "message": message}}).to_string()
     } else if code == 401 {
         // vLLM refuses keys outside of its error handling.
-        json!({"error": "Unauthorized"})
+        json!({"error": "Unauthorized"}).to_string()
     } else {
-        error_value(code, message, param)
+        error_json(code, message, param)
     };
-    let mut response = Response::new(Body::from(value.to_string()));
+    let mut response = Response::new(Body::from(value));
     *response.status_mut() = status;
     response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
     if let Some(seconds) = retry_after_s {

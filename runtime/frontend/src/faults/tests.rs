@@ -154,7 +154,9 @@ async fn a_header_asks_for_an_error() {
         let request = Request::post("/v1/messages").header("X-Return-Error", value).body(Body::empty());
         let response = call(&router, request.expect("a request")).await;
         assert_eq!(response.status().as_u16(), code, "{value}");
-        assert!(text(response).await.starts_with(r#"{"type":"error","error":{"type":""#) || code == 503);
+        let error: serde_json::Value = serde_json::from_str(&text(response).await).expect("JSON");
+        let kind = if code == 503 { "api_error" } else { "invalid_request_error" };
+        assert_eq!((&error["type"], &error["error"]["type"]), (&"error".into(), &kind.into()));
     }
 }
 

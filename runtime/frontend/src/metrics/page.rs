@@ -109,10 +109,26 @@ impl Metrics {
     /// The text of all metrics as they are now.
     #[must_use]
     pub fn exposition(&self) -> String {
-        process::update(self);
+        self.update_process();
         let mut out = String::new();
         text::encode(&mut out, &self.0.registry).expect("a String takes all that is written to it");
         out
+    }
+
+    fn update_process(&self) {
+        let none = Labels::new();
+        let usage = process::read();
+        let cpu = self.seconds(Name::ProcessCpuSeconds, &none);
+        cpu.inc_by((usage.cpu_s - cpu.get()).max(0.0));
+        self.ratio(Name::ProcessStartTimeSeconds, &none).set(usage.start_s);
+        for (name, value) in [
+            (Name::ProcessVirtualMemoryBytes, usage.virtual_bytes),
+            (Name::ProcessResidentMemoryBytes, usage.resident_bytes),
+            (Name::ProcessOpenFds, usage.open_fds),
+            (Name::ProcessMaxFds, usage.max_fds),
+        ] {
+            self.gauge(name, &none).set(value);
+        }
     }
 
     pub(crate) fn registry(&self) -> &Registry {
