@@ -2,6 +2,7 @@
 
 mod answers;
 mod config;
+mod dialects;
 mod ends;
 mod errors;
 mod faults;

@@ -158,46 +158,89 @@ struct Form {
     prompt_details: bool,
 }
 
+/// A chat whose requests are with the engines.
+pub(super) struct Chat {
+    form: Form,
+    merged: Merged,
+    usages: (bool, bool),
+    counted: Counted,
+}
+
+impl Chat {
+    /// Checks a request, renders its prompt and hands it to the engines.
+    pub(super) fn start(app: &Arc<App>, headers: &HeaderMap, mut request: ChatRequest) -> Result<Self, ApiError> {
+        let counted = app.count();
+        let (model, adapter) = app.model.resolve(request.model.as_deref())?;
+        request.check()?;
+        let id = request_id(app, headers, "chatcmpl", request.request_id.as_deref());
+        let place = request.placement(headers, adapter);
+        let usages = StreamOptions::usages(request.stream_options.as_ref());
+        let top = request.top_logprobs.unwrap_or(0);
+        let form = Form {
+            id,
+            created: unix_s() as u64,
+            model,
+            role: "assistant".to_owned(),
+            prompt: request.prompt(&app.model)?,
+            n: request.n.unwrap_or(1).max(1) as usize,
+            top_logprobs: request.logprobs.then(|| usize::try_from(top).unwrap_or(usize::MAX)),
+            returns_token_ids: request.return_token_ids.unwrap_or(false),
+            tokens_as_ids: request.return_tokens_as_token_ids.unwrap_or(false),
+            prompt_details: app.options.enable_prompt_tokens_details,
+        };
+        let mut sampling = request.take_sampling();
+        sampling.max_tokens = request.max_completion_tokens.or(request.max_tokens);
+        sampling.logprobs = request.logprobs.then_some(top);
+        let asked = sampling.ask(&app.model, form.prompt.clone(), place)?;
+        let mut streams = Vec::with_capacity(form.n);
+        for index in 0..form.n {
+            streams.push(submit(app, &form.id, index, form.n, asked.clone())?);
+        }
+        Ok(Self { form, merged: Merged::new(streams), usages, counted })
+    }
+
+    /// The name of the model that answers.
+    pub(super) fn model(&self) -> &str {
+        &self.form.model
+    }
+
+    /// Its id without the prefix that says which API it came by.
+    pub(super) fn own_id(&self) -> &str {
+        self.form.id.strip_prefix("chatcmpl-").unwrap_or(&self.form.id)
+    }
+
+    /// The events of its stream.
+    pub(super) fn stream(self) -> impl Source {
+        Stream::new(self.form, self.merged, self.usages, self.counted)
+    }
+
+    /// Waits for its answers.
+    pub(super) async fn whole(self) -> Result<impl Serialize, ApiError> {
+        let answers = gather(self.merged, self.form.n).await?;
+        Ok(self.form.whole(&answers))
+    }
+}
+
+/// The number of tokens of a chat's prompt.
+pub(super) fn count_tokens(app: &App, mut request: ChatRequest) -> Result<usize, ApiError> {
+    app.model.resolve(request.model.as_deref())?;
+    check_messages(&request.messages)?;
+    Ok(request.prompt(&app.model)?.len())
+}
+
 /// Answers chats.
 pub(super) async fn chat_completions(
     State(app): State<Arc<App>>,
     headers: HeaderMap,
     body: Body<ChatRequest>,
 ) -> Result<Response, ApiError> {
-    let Json(mut request) = body?;
-    let counted = app.count();
-    let (model, adapter) = app.model.resolve(request.model.as_deref())?;
-    request.check()?;
-    let id = request_id(&app, &headers, "chatcmpl", request.request_id.as_deref());
-    let place = request.placement(&headers, adapter);
-    let (stream, usages) = (request.stream, StreamOptions::usages(request.stream_options.as_ref()));
-    let top = request.top_logprobs.unwrap_or(0);
-    let form = Form {
-        id,
-        created: unix_s() as u64,
-        model,
-        role: "assistant".to_owned(),
-        prompt: request.prompt(&app.model)?,
-        n: request.n.unwrap_or(1).max(1) as usize,
-        top_logprobs: request.logprobs.then(|| usize::try_from(top).unwrap_or(usize::MAX)),
-        returns_token_ids: request.return_token_ids.unwrap_or(false),
-        tokens_as_ids: request.return_tokens_as_token_ids.unwrap_or(false),
-        prompt_details: app.options.enable_prompt_tokens_details,
-    };
-    let mut sampling = request.take_sampling();
-    sampling.max_tokens = request.max_completion_tokens.or(request.max_tokens);
-    sampling.logprobs = request.logprobs.then_some(top);
-    let asked = sampling.ask(&app.model, form.prompt.clone(), place)?;
-    let mut streams = Vec::with_capacity(form.n);
-    for index in 0..form.n {
-        streams.push(submit(&app, &form.id, index, form.n, asked.clone())?);
+    let Json(request) = body?;
+    let is_streamed = request.stream;
+    let chat = Chat::start(&app, &headers, request)?;
+    if is_streamed {
+        return Ok(sse::response(chat.stream()));
     }
-    let merged = Merged::new(streams);
-    if stream {
-        return Ok(sse::response(Stream::new(form, merged, usages, counted)));
-    }
-    let answers = gather(merged, form.n).await?;
-    Ok(Json(form.whole(&answers)).into_response())
+    Ok(Json(chat.whole().await?).into_response())
 }
 
 #[derive(Serialize)]

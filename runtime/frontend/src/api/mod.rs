@@ -5,13 +5,16 @@ mod chat;
 mod completions;
 mod generate;
 mod logprobs;
+mod messages;
 mod models;
 mod prompt;
 mod request;
+mod responses;
 mod run;
 mod sse;
 mod status;
 mod tokenize;
+mod translated;
 mod usage;
 
 use std::sync::Arc;
@@ -27,6 +30,9 @@ pub fn router(app: Arc<App>) -> Router {
     Router::new()
         .route("/v1/completions", post(completions::completions))
         .route("/v1/chat/completions", post(chat::chat_completions))
+        .route("/v1/messages", post(messages::messages))
+        .route("/v1/messages/count_tokens", post(messages::count_tokens))
+        .route("/v1/responses", post(responses::responses))
         .route("/inference/v1/generate", post(generate::generate))
         .route("/v1/models", get(models::models))
         .route("/tokenize", post(tokenize::tokenize))

@@ -46,6 +46,12 @@ impl ApiError {
         Self { param: Some("model"), ..Self::new(StatusCode::NOT_FOUND, "NotFoundError", message) }
     }
 
+    /// Something that does not exist.
+    #[must_use]
+    pub fn not_found(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::NOT_FOUND, "NotFoundError", message)
+    }
+
     /// A failure that is not the client's.
     #[must_use]
     pub fn internal(message: impl Into<String>) -> Self {
