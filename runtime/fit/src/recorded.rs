@@ -182,7 +182,7 @@ mod tests {
     fn spread_is_told_apart_for_prefills() {
         let mut steps = Vec::new();
         for index in 0..2000_u64 {
-            let start_ns = index * 1_000;
+            let start_ns = index * 10_000;
             let duration_ns = if index % 2 == 0 { 800 + index % 7 * 10 } else { 900 };
             steps.push((start_ns, start_ns + duration_ns, if index % 2 == 0 { DECODE } else { LARGE }));
         }

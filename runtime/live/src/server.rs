@@ -143,7 +143,7 @@ impl Server {
             let serving = &self.serving;
             let (events, notices) = (serving.egress.publisher(), serving.transfers.notices());
             // A message that is held back would end every wait at once.
-            let takes_messages = !serving.is_at_limit() || serving.stepper.is_paused();
+            let takes_messages = !self.intake.is_at_limit(serving) || serving.stepper.is_paused();
             waiter.wait(inputs, takes_messages, events, notices, self.next_wake_ns(now_ns))?;
         }
     }

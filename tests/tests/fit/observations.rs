@@ -167,3 +167,30 @@ fn threads_change_no_byte() {
     };
     assert_eq!(fit("1"), fit("3"));
 }
+
+#[test]
+fn sampled_steps_are_those_of_the_capture() {
+    let mut capture = format!("{}\n", json!({"kind": "meta", "format": "vcr.capture", "version": 1}));
+    for index in 0..40_u64 {
+        let line = json!({"kind": "request", "arrival_ns": index * 1_000_000_000, "prompt_tokens": 64,
+            "output_tokens": 11, "ttft_ns": 30_000_000, "gap_ns": vec![7_000_000; 10], "finish_reason": "length"});
+        capture += &format!("{line}\n");
+    }
+    let folder = Folder::with(
+        r#"let c = cluster(#{ engines: pool(#{ engine: engine(#{ num_gpu_blocks: 800 }),
+    latency: sampled(#{ capture: param("capture", "run.jsonl") }) }) });
+let w = poisson(#{ rate: "1/s", count: 20, prompt_tokens: 64, output_tokens: 5 });
+run(#{ cluster: c, workloads: [w] });
+"#,
+    );
+    folder.write("run.jsonl", capture);
+    for row in measured(&folder, &[]) {
+        let ms = |name: &str| row[name].as_f64().expect("a time");
+        let gap_ms = (ms("e2e_ms") - ms("ttft_ms")) / 4.0;
+        // A prompt beside it adds what is beyond a gap of its own.
+        assert!(gap_ms >= 7.0 - 1e-9 && gap_ms <= 7.0 + 23.0 / 4.0 + 1e-9, "{row}");
+        assert!(ms("ttft_ms") >= 30.0 - 1e-9, "{row}");
+    }
+    folder.write("empty.jsonl", format!("{}\n", json!({"kind": "meta", "format": "vcr.capture", "version": 1})));
+    folder.run(&["-e", "capture=empty.jsonl"]).failed(2, &["empty.jsonl", "gaps between tokens"]);
+}

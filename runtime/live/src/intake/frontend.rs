@@ -45,7 +45,7 @@ impl Intake {
     /// requests is reached. While the engine is paused no request ends, and the
     /// call to resume it comes the same way: then requests are refused instead.
     pub(crate) fn holds_back(&mut self, serving: &mut Serving) -> bool {
-        let is_full = serving.is_at_limit() || self.arrivals.len() >= serving.context.config.limits.max_requests;
+        let is_full = self.is_at_limit(serving);
         if is_full && !self.is_full {
             serving.counters.full += 1;
             tracing::warn!(
@@ -57,6 +57,11 @@ impl Intake {
         }
         self.is_full = is_full;
         is_full && !serving.stepper.is_paused()
+    }
+
+    /// Whether the limit of requests is reached, those on their way to the queue included.
+    pub(crate) fn is_at_limit(&self, serving: &Serving) -> bool {
+        serving.is_at_limit() || self.arrivals.len() >= serving.context.config.limits.max_requests
     }
 
     /// Counts a message that cannot be decoded, and refuses its request if its
