@@ -42,7 +42,7 @@ fn requests_go_to_the_rank_that_is_asked_for() {
 #[test]
 fn a_capture_is_played_back() {
     let folder = Folder::new();
-    folder.vcr(&["inspect", "gen-demo", "-o", "capture.jsonl", "--requests", "20", "--seed", "3"]).ended(0);
+    let _made = folder.vcr(&["inspect", "gen-demo", "-o", "capture.jsonl", "--requests", "20", "--seed", "3"]).ended(0);
     let path = folder.path().join("capture.jsonl");
     let path = path.to_str().expect("a path is a text");
     let serve = Serve::start(&["--replay-tokens", path, "--replay-match", "index", "--max-model-len", "100000"]);

@@ -50,6 +50,10 @@ impl ChatRequest {
         if self.max_completion_tokens.or(self.max_tokens) == Some(0) {
             return refused("max_completion_tokens", "range [{\"min\": Number(1), \"value\": Number(0)}]");
         }
+        if let Some(n) = self.n.filter(|n| !(1..=10).contains(n)) {
+            let range = format!("range [{{\"value\": Number({n}), \"min\": Number(1), \"max\": Number(10)}}]");
+            return refused("n", &range);
+        }
         if self.top_logprobs.is_some() && !self.logprobs {
             return Err(ApiError::invalid("__all__: top_logprobs is only allowed when logprobs is enabled"));
         }

@@ -7,6 +7,11 @@ use serde_json::{Map, Value, json};
 
 use crate::generate::{Position, TokenLogprob};
 
+/// A logprob as JSON: the shortest number that is the same in single precision.
+fn number(logprob: f32) -> f64 {
+    logprob.to_string().parse().unwrap_or_else(|_| f64::from(logprob))
+}
+
 /// Those of text completions.
 #[derive(Clone, Debug, Default, Serialize)]
 pub(super) struct CompletionLogprobs {
@@ -27,7 +32,7 @@ impl CompletionLogprobs {
             let Some(own) = entries.first() else { continue };
             self.tokens.push(name(own, as_id));
             self.token_logprobs.push(Some(own.logprob));
-            let top = entries.iter().map(|entry| (name(entry, as_id), json!(entry.logprob)));
+            let top = entries.iter().map(|entry| (name(entry, as_id), json!(number(entry.logprob))));
             self.top_logprobs.push(Some(top.collect()));
             self.text_offset.push(offset);
             offset += own.text.chars().count();
@@ -48,8 +53,7 @@ impl CompletionLogprobs {
 
 /// Those of chats: for each token the token itself and the likeliest `top`.
 pub(super) fn chat_logprobs(positions: &[Position], top: usize, as_id: bool) -> Vec<Value> {
-    let one =
-        |entry: &TokenLogprob| json!({"token": name(entry, as_id), "logprob": entry.logprob, "bytes": entry.bytes});
+    let one = |entry: &TokenLogprob| json!({"token": name(entry, as_id), "logprob": number(entry.logprob), "bytes": entry.bytes});
     let position = |Position(entries): &Position| {
         let own = entries.first()?;
         let mut value = one(own);
@@ -65,7 +69,7 @@ pub(super) fn chat_logprobs(positions: &[Position], top: usize, as_id: bool) -> 
 /// Those of a prompt: none for its first token, then maps by token id.
 pub(super) fn prompt_logprobs(positions: &[Position]) -> Vec<Option<BTreeMap<String, Value>>> {
     let entry = |entry: &TokenLogprob| {
-        let value = json!({"logprob": entry.logprob, "rank": entry.rank, "decoded_token": entry.text});
+        let value = json!({"logprob": number(entry.logprob), "rank": entry.rank, "decoded_token": entry.text});
         (entry.token.to_string(), value)
     };
     let rows = positions.iter().map(|Position(entries)| Some(entries.iter().map(entry).collect()));

@@ -63,7 +63,7 @@ impl Prompt {
 pub(super) fn truncate_to(tokens: &mut Vec<u32>, limit: Option<i64>, max_model_len: u32) -> Result<(), ApiError> {
     let Some(limit) = limit else { return Ok(()) };
     if limit < -1 {
-        return Err(ApiError::invalid(format!("invalid truncate_prompt_tokens={limit}; must be >= -1")));
+        return Err(ApiError::invalid_param("truncate_prompt_tokens", "truncate_prompt_tokens must be >= -1."));
     }
     if limit > i64::from(max_model_len) {
         return Err(ApiError::invalid(format!(

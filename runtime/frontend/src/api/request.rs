@@ -198,7 +198,9 @@ const MAX_N: u32 = 128;
 
 pub(super) fn check_shared(asked: &Shared<'_>) -> Result<(), ApiError> {
     if asked.cache_salt.is_some_and(str::is_empty) {
-        return Err(ApiError::invalid("cache_salt: Validation error: length [{\"min\": 1, \"value\": \"\"}]"));
+        return Err(ApiError::invalid(
+            "cache_salt: Validation error: length [{\"value\": String(\"\"), \"min\": Number(1)}]",
+        ));
     }
     StreamOptions::check(asked.stream_options, asked.stream)?;
     let n = asked.n.unwrap_or(1);

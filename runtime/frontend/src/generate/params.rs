@@ -114,6 +114,10 @@ impl Sampling {
                  max_tokens={max_tokens}"
             )));
         }
+        if self.thinking_token_budget.is_some_and(|budget| budget < -1) {
+            let message = "`thinking_token_budget` must be a non-negative integer or -1 for unlimited.";
+            return Err(ApiError::invalid(message));
+        }
         check_range("temperature", temperature, (0.0..=2.0).contains(&temperature), "[0, 2]")?;
         check_range("top_p", top_p, top_p > 0.0 && top_p <= 1.0, "(0, 1]")?;
         check_range("min_p", min_p, (0.0..=1.0).contains(&min_p), "[0, 1]")?;
@@ -212,7 +216,9 @@ fn check_logprobs(name: &str, asked: Option<i32>, model: &Model) -> Result<(), A
 
 fn check_stop(stop: Option<StringOrArray>) -> Result<Vec<String>, ApiError> {
     let stop = stop.map(StringOrArray::into_vec).unwrap_or_default();
-    let refused = |code: &str| ApiError::invalid(format!("stop: Validation error: {code} [{{\"value\": {stop:?}}}]"));
+    let refused = |code: &str| {
+        ApiError::invalid(format!("stop: Validation error: {code} [{{\"value\": {:?}}}]", Json::from(stop.clone())))
+    };
     if stop.len() > MAX_STOP_STRINGS {
         return Err(refused(&format!("stop strings must contain at most {MAX_STOP_STRINGS} items")));
     }
