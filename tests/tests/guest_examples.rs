@@ -83,6 +83,7 @@ fn copy_sources(to: &Path) {
         "runtime/roofline",
         "runtime/routing",
         "runtime/scaling",
+        "runtime/structured",
     ] {
         copy_folder(&root().join(name), &to.join(name));
     }

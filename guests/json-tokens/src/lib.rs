@@ -5,7 +5,29 @@
 
 extern crate alloc;
 
-use vcr_guest_sdk::export_token_source;
-use vcr_structured::JsonTokens;
+use alloc::string::String;
 
-export_token_source!(JsonTokens);
+use vcr_guest_sdk::{TokenGuest, TokenRequest, export_token_source};
+use vcr_structured::{Config, JsonTokens, Output};
+
+/// The exporting macro wants a type of this crate.
+struct Guest(JsonTokens);
+
+impl TokenGuest for Guest {
+    type Config = Config;
+    type Request = Output;
+
+    fn configure(config: Config, seed: u64) -> Result<Self, String> {
+        JsonTokens::configure(config, seed).map(Self)
+    }
+
+    fn start(&mut self, request: &TokenRequest<'_>) -> Result<Output, String> {
+        self.0.start(request)
+    }
+
+    fn next_token(&mut self, output: &mut Output, index: u32) -> Result<u32, String> {
+        self.0.next_token(output, index)
+    }
+}
+
+export_token_source!(Guest);

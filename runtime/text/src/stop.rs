@@ -57,12 +57,13 @@ impl StopStrings {
     pub fn push(&mut self, piece: &str, may_stop: bool, out: &mut String) -> Option<StopMatch> {
         let before = self.tail.len();
         self.tail.push_str(piece);
-        if may_stop && !piece.is_empty() {
-            if let Some((index, end)) = self.find(before) {
-                out.push_str(&self.tail[self.released..end.max(self.released)]);
-                self.released = self.tail.len();
-                return Some(StopMatch { index, stop: self.stops[index].clone() });
-            }
+        if may_stop
+            && !piece.is_empty()
+            && let Some((index, end)) = self.find(before)
+        {
+            out.push_str(&self.tail[self.released..end.max(self.released)]);
+            self.released = self.tail.len();
+            return Some(StopMatch { index, stop: self.stops[index].clone() });
         }
         self.release(self.held_chars, out);
         None
