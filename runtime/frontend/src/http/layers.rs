@@ -177,7 +177,7 @@ pub async fn log_request(State(log): State<RequestLog>, mut request: Request, ne
         }
     };
     let elapsed_ms = start.elapsed().as_secs_f64() * 1e3;
-    tracing::info!(
+    tracing::debug!(
         target: "access",
         request_id = id,
         peer = peer.as_deref().unwrap_or("-"),

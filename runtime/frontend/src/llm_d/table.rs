@@ -40,7 +40,7 @@ pub const SETTINGS: &[(&str, Rule)] = &[
     ("enable-sleep-mode", Rule::Ignored("sleep mode is always there")),
     ("no-enable-sleep-mode", Rule::Ignored("sleep mode is always there")),
     ("enable-request-id-headers", Rule::Flag("--enable-request-id-headers")),
-    ("log-http", Rule::Ignored("RUST_LOG=access=info logs requests, without bodies")),
+    ("log-http", Rule::Ignored("RUST_LOG=access=debug logs requests, without bodies")),
     ("strict", Rule::Ignored("requests are always checked as vLLM checks them")),
     ("mm-encoder-only", Rule::Missing("an encoder without a language model is not served")),
     ("no-mm-encoder-only", Rule::Ignored("it is the default")),

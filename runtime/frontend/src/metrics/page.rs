@@ -3,11 +3,12 @@
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
-use prometheus_client::encoding::text;
+use prometheus_client::encoding::{EncodeMetric, MetricEncoder, text};
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::{Family, MetricConstructor};
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
+use prometheus_client::metrics::{MetricType, TypedMetric};
 use prometheus_client::registry::Registry;
 
 use super::buckets::CustomBuckets;
@@ -204,10 +205,38 @@ impl Slot {
     }
 }
 
+/// A family that is told of even without series, as vLLM tells it, and whose one
+/// series without labels has no brackets.
+#[derive(Clone, Debug)]
+struct Shown<M, C>(Family<Labels, M, C>);
+
+impl<M, C> EncodeMetric for Shown<M, C>
+where
+    M: EncodeMetric + TypedMetric + Clone,
+    C: MetricConstructor<M>,
+    Family<Labels, M, C>: EncodeMetric,
+{
+    fn encode(&self, encoder: MetricEncoder<'_>) -> std::fmt::Result {
+        match self.0.get(&Labels::new()) {
+            Some(only) => only.encode(encoder),
+            None => self.0.encode(encoder),
+        }
+    }
+
+    fn metric_type(&self) -> MetricType {
+        self.0.metric_type()
+    }
+
+    fn is_empty(&self) -> bool {
+        false
+    }
+}
+
 fn register<M, C>(registry: &mut Registry, name: &str, help: &str, family: Family<Labels, M, C>) -> Family<Labels, M, C>
 where
-    Family<Labels, M, C>: prometheus_client::registry::Metric + Clone,
+    Shown<M, C>: prometheus_client::registry::Metric,
+    Family<Labels, M, C>: Clone,
 {
-    registry.register(name, help, family.clone());
+    registry.register(name, help, Shown(family.clone()));
     family
 }
