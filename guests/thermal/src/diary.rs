@@ -30,7 +30,8 @@ impl Diary {
 
     fn is_notable(&self, celsius: f64) -> bool {
         // No `abs` without std.
-        self.reported_celsius.is_none_or(|reported| celsius >= reported + NOTABLE_CELSIUS || celsius <= reported - NOTABLE_CELSIUS)
+        self.reported_celsius
+            .is_none_or(|reported| celsius >= reported + NOTABLE_CELSIUS || celsius <= reported - NOTABLE_CELSIUS)
     }
 }
 

@@ -4,7 +4,7 @@ use axum::Json;
 use axum::extract::rejection::JsonRejection;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
-use serde_json::{Value, json};
+use serde::Serialize;
 use vcr_wire::RequestError;
 
 use crate::engine::EngineError;
@@ -74,11 +74,26 @@ impl ApiError {
         }
     }
 
-    /// The error object.
+    /// The error object, its fields in vLLM's order.
     #[must_use]
-    pub fn body(&self) -> Value {
-        json!({"error": {"message": self.message, "type": self.kind, "param": self.param, "code": self.status.as_u16()}})
+    pub fn body(&self) -> ErrorBody<'_> {
+        let Self { status, kind, message, param } = self;
+        ErrorBody { error: ErrorObject { message, r#type: kind, param: *param, code: status.as_u16() } }
     }
+}
+
+/// The body of an error.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct ErrorBody<'a> {
+    error: ErrorObject<'a>,
+}
+
+#[derive(Clone, Copy, Debug, Serialize)]
+struct ErrorObject<'a> {
+    message: &'a str,
+    r#type: &'static str,
+    param: Option<&'static str>,
+    code: u16,
 }
 
 impl From<JsonRejection> for ApiError {
@@ -113,11 +128,9 @@ mod tests {
     /// Clients tell errors apart by these objects.
     #[test]
     fn errors_have_the_objects_of_vllm() {
-        let text = |error: ApiError| error.body()["error"].to_string();
-        assert_eq!(
-            text(ApiError::unknown_model("x")),
-            r#"{"message":"The model `x` does not exist.","type":"NotFoundError","param":"model","code":404}"#
-        );
+        let text = serde_json::to_string(&ApiError::unknown_model("x").body()).expect("it is JSON");
+        let object = r#"{"message":"The model `x` does not exist.","type":"NotFoundError","param":"model","code":404}"#;
+        assert_eq!(text, format!(r#"{{"error":{object}}}"#));
         let refused = RequestError { code: "validation_error".into(), message: "no".into(), retryable: false };
         assert_eq!(ApiError::of_engine(Some(&refused)).status, StatusCode::BAD_REQUEST);
         let paused = RequestError { code: "engine_paused".into(), message: "paused".into(), retryable: true };
