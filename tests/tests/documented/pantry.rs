@@ -154,7 +154,8 @@ run(#{ workloads: [w], cluster: cluster(#{ engines: pool(#{ engine: e, latency: 
         self.folder.write("measured.rhai", scenario);
         for (rate, table, mapped) in [("8/s", "requests.csv", "low.csv"), ("12/s", "other-load.csv", "high.csv")] {
             let rate = format!("rate={rate}");
-            let _ = self.vcr(&["run", "measured.rhai", "-q", "-e", &rate, "--force", "--requests", "run.jsonl"]);
+            let outputs = ["--force", "--requests", "run.jsonl", "--out", "measured", "--files", "steps"];
+            let _ = self.vcr(&[&["run", "measured.rhai", "-q", "-e", &rate], &outputs[..]].concat());
             let text = fs::read_to_string(self.folder.path().join("run.jsonl")).expect("it was written");
             let rows: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).expect("it is JSON")).collect();
             let csv = |titles: &str, ms_per_unit: f64| {
@@ -172,6 +173,8 @@ run(#{ workloads: [w], cluster: cluster(#{ engines: pool(#{ engine: e, latency: 
             self.folder.write(&format!("loads/{table}"), csv("ttft_ms,e2e_ms", 1.0));
             self.folder.write(mapped, csv("first,total", 1e3));
         }
+        let folder = self.folder.path();
+        fs::copy(folder.join("measured/steps.jsonl"), folder.join("steps.jsonl")).expect("it was written");
         let _ = self.vcr(&["inspect", "convert", "requests.csv", "-o", "recorded.jsonl.zst"]);
         // The reader's own, with any model.
         fs::copy(root().join("docs/tutorials/first.rhai"), self.folder.path().join("capacity.rhai"))
