@@ -10,7 +10,7 @@ use serde_json::Value;
 use vcr_random::Stream;
 
 use crate::error::FitError;
-use crate::metrics::{Metric, Statistic};
+use crate::metric::{Metric, Statistic};
 
 /// One load and what was reported of it.
 #[derive(Clone, Debug, PartialEq)]

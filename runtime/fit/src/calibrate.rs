@@ -12,7 +12,8 @@ use crate::data::Measurements;
 use crate::error::FitError;
 use crate::fit::Source;
 use crate::gates::{Gate, Subject};
-use crate::metrics::{Comparison, Metric, Pairs, comparisons};
+use crate::metric::Metric;
+use crate::metrics::{Comparison, Pairs, comparisons};
 use crate::simulate::{Candidate, Simulation, run};
 
 /// One prediction and how it compares.

@@ -6,7 +6,8 @@ use plotters::coord::Shift;
 use plotters::prelude::*;
 
 use crate::calibrate::Judged;
-use crate::metrics::{Metric, Pairs, Statistic};
+use crate::metric::{Metric, Statistic};
+use crate::metrics::Pairs;
 
 /// A figure.
 #[derive(Clone, Debug)]

@@ -11,12 +11,14 @@ use vcr_fitted::{
 
 use crate::data::Measurements;
 use crate::error::FitError;
-use crate::metrics::{Comparison, Metric, Statistic, comparisons};
+use crate::metric::{Metric, Statistic};
+use crate::metrics::{Comparison, comparisons};
 use crate::noise;
-use crate::observations::{
-    ARRIVAL, ARRIVAL_TOKEN, LARGE_LAUNCH, LAUNCH_REQUEST, Observation, PARAMETERS, PREFILL_LAUNCH, Row, observe,
-};
+use crate::observations::observe;
 use crate::parallel;
+use crate::parameters::{
+    ARRIVAL, ARRIVAL_TOKEN, LARGE_LAUNCH, LAUNCH_REQUEST, Observation, PARAMETERS, PREFILL_LAUNCH, Row,
+};
 use crate::polish;
 use crate::prior::{LAUNCH_SPREAD_PERMILLE, prior};
 use crate::recorded;

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::str::FromStr;
 
 use crate::error::FitError;
-use crate::metrics::{Metric, Statistic};
+use crate::metric::{Metric, Statistic};
 
 /// What a gate limits.
 #[derive(Clone, Copy, Debug, PartialEq)]

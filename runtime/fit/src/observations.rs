@@ -13,41 +13,15 @@ use vcr_fitted::{StepWork, TERM_COUNT, amounts};
 
 use crate::aggregates::Point;
 use crate::data::Measurements;
-use crate::metrics::Metric;
+use crate::metric::Metric;
+use crate::parameters::{
+    ARRIVAL, ARRIVAL_TOKEN, LARGE_LAUNCH, LAUNCH_REQUEST, Observation, PARAMETERS, PREFILL_LAUNCH, Row,
+};
 use crate::prior::LAUNCH_SPREAD_PERMILLE;
 use crate::simulate::{Simulated, SimulatedStep, Simulation};
 
-/// Fitted parameters: a coefficient for each term, then launches and other overheads.
-pub(crate) const PARAMETERS: usize = TERM_COUNT + 5;
-/// Index of the launch of a step with prefill chunks.
-pub(crate) const PREFILL_LAUNCH: usize = TERM_COUNT;
-/// Index of the launch of a step without a CUDA graph.
-pub(crate) const LARGE_LAUNCH: usize = TERM_COUNT + 1;
-/// Index of what each request adds to those.
-pub(crate) const LAUNCH_REQUEST: usize = TERM_COUNT + 2;
-/// Index of the constant overhead of an arrival.
-pub(crate) const ARRIVAL: usize = TERM_COUNT + 3;
-/// Index of the overhead of each prompt token.
-pub(crate) const ARRIVAL_TOKEN: usize = TERM_COUNT + 4;
-
 /// Gaps of an answer in which chance makes as much of an error as everything else.
 const CHANCE_GAPS: f64 = 30.0;
-
-/// By parameter.
-pub(crate) type Row = [f64; PARAMETERS];
-
-/// A measured time as a sum.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Observation {
-    /// How much of each parameter is in it.
-    pub(crate) row: Row,
-    /// The measured time in nanoseconds.
-    pub(crate) measured_ns: f64,
-    /// What errors are relative to, in nanoseconds.
-    pub(crate) scale_ns: f64,
-    /// Its weight beside a relative error of the same size.
-    pub(crate) weight: f64,
-}
 
 /// Amounts of an engine's steps, summed up over time.
 struct Timeline<'s> {

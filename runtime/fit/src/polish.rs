@@ -12,8 +12,9 @@ use vcr_fitted::TERMS;
 
 use crate::data::Measurements;
 use crate::error::FitError;
-use crate::metrics::{Metric, Statistic, comparisons};
-use crate::observations::{ARRIVAL, PARAMETERS, Row};
+use crate::metric::{Metric, Statistic};
+use crate::metrics::comparisons;
+use crate::parameters::{ARRIVAL, PARAMETERS, Row};
 use crate::simulate::Simulation;
 
 /// Logarithms of the scales of groups; of the constant overhead, which may be 0, a change

@@ -8,7 +8,7 @@
 
 use vcr_fitted::{TERM_COUNT, TERMS};
 
-use crate::observations::{ARRIVAL, ARRIVAL_TOKEN, LARGE_LAUNCH, LAUNCH_REQUEST, PARAMETERS, PREFILL_LAUNCH};
+use crate::parameters::{ARRIVAL, ARRIVAL_TOKEN, LARGE_LAUNCH, LAUNCH_REQUEST, PARAMETERS, PREFILL_LAUNCH};
 use crate::regress::Prior;
 use crate::shape::Shape;
 

@@ -31,7 +31,7 @@ impl EnglishTokens {
     pub fn factory(tokenizer: &Tokenizer, output_tokens: Option<Distribution>) -> TokenFactory {
         let english = English::new(tokenizer);
         Arc::new(move |_context| {
-            let (english, output_tokens) = (english.clone(), output_tokens.clone());
+            let english = english.clone();
             Ok(Box::new(Self { english, output_tokens, texts: BTreeMap::new() }))
         })
     }

@@ -140,8 +140,8 @@ impl Sampled {
     fn price_one(&mut self, shape: &StepShape) -> Result<u64, LatencyError> {
         let concurrency = bucket(&CONCURRENCY_EDGES, shape.batch_requests().max(1));
         let (mut ns, mut is_known) = (0.0, true);
-        if shape.decode_requests > 0 {
-            let prompt = bucket(&PROMPT_EDGES, shape.decode_context_tokens / shape.decode_requests);
+        if let Some(context) = shape.decode_context_tokens.checked_div(shape.decode_requests) {
+            let prompt = bucket(&PROMPT_EDGES, context);
             let share = self.stream.unit();
             ns += self.gap_ns(prompt, concurrency, share);
             is_known &= !self.grid.gaps[cell(prompt, concurrency)].is_empty();
@@ -224,7 +224,8 @@ mod tests {
             assert_eq!(priced(&mut model, decodes(1, 5_000)), 20_000, "the longest that was recorded");
             assert_eq!(priced(&mut model, prefill(100)), 50_000, "not those of the crowd");
         }
-        assert_eq!(priced(&mut model, prefill(300)), 150_000, "a prompt three times as long");
+        assert_eq!(priced(&mut model, prefill(200)), 100_000, "a prompt twice as long as the nearest");
+        assert_eq!(priced(&mut model, prefill(300)), 100_000, "half as long as the nearest");
         let mixed = StepShape { prefill_requests: 1, prefill_tokens: 600, ..decodes(1, 100) };
         assert!((199_000..=201_000).contains(&priced(&mut model, mixed)), "a gap, and what the prompt adds");
         assert!(model.range_use().is_some());

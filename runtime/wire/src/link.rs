@@ -18,6 +18,7 @@ mod reminders;
 mod stream;
 mod transport;
 mod wait;
+mod waker;
 mod zmtp;
 
 pub use address::{check_own_address, check_peer_address, is_same_place, unresolved_host};
@@ -34,4 +35,5 @@ pub use relay::{Relay, RelayConfig};
 pub use relay_tap::{Passed, RelayNotice, RelayPath, RelayTap};
 pub use reminders::Reminders;
 pub use transport::Transport;
-pub use wait::{Waiter, Waker, monotonic_ns};
+pub use wait::{Waiter, monotonic_ns};
+pub use waker::Waker;

@@ -304,7 +304,8 @@ impl Stream {
         progress.output_tokens += piece.tokens.len();
         progress.cached_tokens = piece.cached_tokens.map_or(progress.cached_tokens, |cached| cached as usize);
         // An end apart from any token has no chunk of text.
-        if !self.form.is_prompt_only && !(piece.tokens.is_empty() && piece.text.is_empty()) {
+        let is_empty = piece.tokens.is_empty() && piece.text.is_empty();
+        if !(self.form.is_prompt_only || is_empty) {
             let offset = progress.text_chars;
             progress.text_chars += piece.text.chars().count();
             let logprobs = self.form.has_logprobs.then(|| {

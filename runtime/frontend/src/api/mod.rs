@@ -25,7 +25,6 @@ use axum::routing::{get, post};
 use crate::server::App;
 
 /// All endpoints.
-#[must_use]
 pub fn router(app: Arc<App>) -> Router {
     Router::new()
         .route("/v1/completions", post(completions::completions))

@@ -19,7 +19,6 @@ struct ErrorObject<'a> {
 /// vLLM's name of an error with a status.
 pub(super) fn error_type(code: u16) -> &'static str {
     match code {
-        400 => "BadRequestError",
         401 => "AuthenticationError",
         403 => "PermissionDeniedError",
         404 => "NotFoundError",

@@ -83,7 +83,7 @@ impl Active {
         }
         self.calls += 1;
         let is_drawn = when.rate >= 1.0 || self.random.unit() < when.rate;
-        is_drawn && when.calls.contains(&self.calls) && self.calls % when.nth == 0 && self.faults < when.count
+        is_drawn && when.calls.contains(&self.calls) && self.calls.is_multiple_of(when.nth) && self.faults < when.count
     }
 }
 

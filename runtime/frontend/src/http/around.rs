@@ -33,7 +33,6 @@ impl Around {
     /// Puts the layers around routes: from the outside in, the access log, CORS,
     /// API keys and the metrics of HTTP. `faults` adds the innermost one, so that
     /// logs and metrics show faults as clients meet them.
-    #[must_use]
     pub fn routes(&self, routes: Router, faults: impl FnOnce(Router) -> Router) -> Router {
         let served = match &self.fake_metrics {
             None => get(metrics::serve).with_state(self.metrics.clone()),

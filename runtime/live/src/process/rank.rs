@@ -166,7 +166,7 @@ impl Rank {
             if self.is_stopped() {
                 return Ok(None);
             }
-            return Ok(Some(link.serve(&self.ready_response(lasting.kv_events.as_ref()))));
+            return Ok(Some(EngineLink::local(link, &self.ready_response(lasting.kv_events.as_ref()))));
         }
         let identity = &self.config.identity;
         let config = EngineLinkConfig {

@@ -12,7 +12,7 @@ use super::error::LinkError;
 use super::inputs::{EngineInputs, Watch};
 use super::local::LocalLink;
 use super::transport::{Deadline, Linger, Transport, connect, send, try_receive};
-use crate::handshake::{EngineHandshake, EngineStatus, Init, ReadyResponse};
+use crate::handshake::{Addresses, EngineHandshake, EngineStatus, Init, ReadyResponse};
 use crate::output::ENGINE_CORE_DEAD;
 
 /// The settings of an engine's link.
@@ -274,6 +274,19 @@ pub struct EngineLink {
     pub inputs: EngineInputs,
     /// The output sockets.
     pub outputs: EngineOutputs,
+}
+
+impl EngineLink {
+    /// The engine's half of a link within its process, whose mailbox it opens.
+    #[must_use]
+    pub fn local(link: &LocalLink, ready: &ReadyResponse) -> Self {
+        link.open(ready);
+        Self {
+            init: Init { addresses: Addresses::default(), ..Init::default() },
+            inputs: EngineInputs::local(link.clone()),
+            outputs: EngineOutputs::local(link.clone()),
+        }
+    }
 }
 
 /// The output sockets of an engine.

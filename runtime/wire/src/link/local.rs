@@ -5,10 +5,8 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use super::engine::{EngineLink, EngineOutputs};
-use super::inputs::EngineInputs;
-use super::wait::Waker;
-use crate::handshake::{Addresses, Init, ReadyResponse};
+use super::waker::Waker;
+use crate::handshake::ReadyResponse;
 use crate::request::Request;
 
 /// What an engine says to the frontend of its process.
@@ -114,16 +112,10 @@ impl LocalLink {
         Ok(())
     }
 
-    /// Opens the mailbox and returns the engine's half.
-    #[must_use]
-    pub fn serve(&self, ready: &ReadyResponse) -> EngineLink {
+    /// Opens the mailbox and tells the frontend.
+    pub(super) fn open(&self, ready: &ReadyResponse) {
         self.mailbox().is_open = true;
         (self.0.sink.0)(self.0.rank, LocalEvent::Ready(ready));
-        EngineLink {
-            init: Init { addresses: Addresses::default(), ..Init::default() },
-            inputs: EngineInputs::local(self.clone()),
-            outputs: EngineOutputs::local(self.clone()),
-        }
     }
 
     /// Closes the mailbox and tells the frontend, unless that was done.
@@ -156,7 +148,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::{EngineCoreRequest, Received, Source, Waiter, monotonic_ns};
+    use crate::{EngineCoreRequest, EngineLink, Received, Source, Waiter, monotonic_ns};
 
     fn add(id: &str) -> Request {
         Request::Add(Box::new(EngineCoreRequest { request_id: id.to_owned(), ..EngineCoreRequest::default() }))
@@ -182,7 +174,7 @@ mod tests {
     fn requests_wake_the_engine_and_arrive_in_order() {
         let (link, waiter, heard) = link(0);
         assert_eq!(link.send(add("early")), Err(LocalLinkError::Lost));
-        let mut engine = link.serve(&ReadyResponse::default());
+        let mut engine = EngineLink::local(&link, &ReadyResponse::default());
         let sender = link.clone();
         let thread = std::thread::spawn(move || {
             std::thread::sleep(Duration::from_millis(20));
@@ -211,7 +203,7 @@ mod tests {
     #[test]
     fn a_mailbox_has_a_limit_and_keeps_what_is_held_back() {
         let (link, waiter, _) = link(1);
-        let mut engine = link.serve(&ReadyResponse::default());
+        let mut engine = EngineLink::local(&link, &ReadyResponse::default());
         link.send(add("a")).expect("there is room");
         assert_eq!(link.send(add("b")), Err(LocalLinkError::Full));
         link.send(Request::Abort(vec!["a".to_owned()])).expect("aborts have no limit");

@@ -17,7 +17,8 @@ use super::inputs::Inlet;
 use super::relay_pipes::Pipes;
 use super::relay_tap::{RelayNotice, RelayTap};
 use super::transport::{Linger, Transport, bind, connect, send};
-use super::wait::{Waker, monotonic_ns};
+use super::wait::monotonic_ns;
+use super::waker::Waker;
 use crate::handshake::{EngineHandshake, EngineStatus, Init};
 
 /// The addresses of a relay.

@@ -14,7 +14,8 @@ use super::handshake::DataAddress;
 use super::relay_pipe::{BUFFER_BYTES, End, Pipe, Purpose};
 use super::relay_tap::{RelayNotice, RelayTap};
 use super::stream::{Listener, Stream};
-use super::wait::{Waker, monotonic_ns};
+use super::wait::monotonic_ns;
+use super::waker::Waker;
 use crate::handshake::Addresses;
 
 /// Connections that are looked at in one turn.

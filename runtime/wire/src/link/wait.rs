@@ -1,10 +1,8 @@
 //! Waiting for messages, for other threads and for an instant.
 
 use std::cell::Cell;
-use std::os::fd::{AsRawFd, OwnedFd, RawFd};
-use std::sync::Arc;
+use std::os::fd::{AsRawFd, OwnedFd};
 
-use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::Errno;
 use rustix::time::{
     ClockId, Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, clock_gettime, timerfd_create,
@@ -15,6 +13,7 @@ use super::error::LinkError;
 use super::inputs::EngineInputs;
 use super::kv_publisher::KvEventPublisher;
 use super::notices::NoticeBoard;
+use super::waker::Waker;
 
 /// The system's monotonic clock in nanoseconds: the clock of vLLM's timestamps.
 #[must_use]
@@ -39,34 +38,6 @@ pub struct Waiter {
     /// When the descriptors were looked at last.
     looked_ns: Cell<u64>,
     waker: Waker,
-}
-
-/// Ends the waiting of a [`Waiter`], from any thread.
-#[derive(Clone, Debug)]
-pub struct Waker(Arc<OwnedFd>);
-
-impl Waker {
-    pub(super) fn new() -> Result<Self, LinkError> {
-        let flags = EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC;
-        let bell = eventfd(0, flags).map_err(LinkError::system::<Errno>("make a bell"))?;
-        Ok(Self(Arc::new(bell)))
-    }
-
-    /// Readable when someone has called.
-    pub(super) fn fd(&self) -> RawFd {
-        self.0.as_raw_fd()
-    }
-
-    /// Whether someone has called since the last time.
-    pub(super) fn take_call(&self) -> bool {
-        rustix::io::read(&*self.0, &mut [0; 8]).is_ok()
-    }
-
-    /// Ends the present waiting, or the next one if there is none.
-    pub fn wake(&self) {
-        // Fails only when it was woken 2^64 times without looking.
-        _ = rustix::io::write(&*self.0, &1u64.to_ne_bytes());
-    }
 }
 
 impl Waiter {
