@@ -45,7 +45,8 @@ fn a_capture_is_played_back() {
     let _made = folder.vcr(&["inspect", "gen-demo", "-o", "capture.jsonl", "--requests", "20", "--seed", "3"]).ended(0);
     let path = folder.path().join("capture.jsonl");
     let path = path.to_str().expect("a path is a text");
-    let serve = Serve::start(&["--replay-tokens", path, "--replay-match", "index", "--max-model-len", "100000"]);
+    let name = ["--served-model-name", "demo", "--max-model-len", "100000"];
+    let serve = Serve::start(&[&["--replay-tokens", path, "--replay-match", "index"], &name[..]].concat());
     let body = serve.post("/v1/completions", &json!({"prompt": "a", "max_tokens": 100_000})).body;
     assert!(body["usage"]["completion_tokens"].as_u64().is_some_and(|tokens| tokens > 0), "{body}");
 }
