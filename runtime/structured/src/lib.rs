@@ -1,8 +1,8 @@
 //! What a model with structured outputs says, natively and as a guest.
 //!
 //! A request with a structured output gets valid JSON of the kind it asks for
-//! (`json_object`, `json` with a [`Schema`], `choice`, `regex` with a [`Pattern`],
-//! `grammar` with a [`Grammar`], `structural_tag` with a [`Format`]), any other one
+//! (`json_object`, `json` with a `Schema`, `choice`, `regex` with a `Pattern`,
+//! `grammar` with a `Grammar`, `structural_tag` with a `Format`), any other one
 //! random words; both end with the request's end
 //! token. What is said depends on the seed of the request alone. The config is a [`Config`], for example
 //! `{"vocabulary": {"{": 90, "}": 92, "true": 1904, ...}}`.
