@@ -10,11 +10,11 @@ use vcr_scenario::fitted;
 
 use crate::data::Measurements;
 use crate::error::FitError;
-use crate::fit::Source;
 use crate::gates::{Gate, Subject};
 use crate::metric::Metric;
 use crate::metrics::{Comparison, Pairs, comparisons};
 use crate::simulate::{Candidate, Simulation, run};
+use crate::source::Source;
 
 /// One prediction and how it compares.
 #[derive(Debug, Serialize)]

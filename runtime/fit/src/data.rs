@@ -4,26 +4,25 @@
 //! each request, reports of load generators. What the simulation needs of a request is
 //! when it arrived, its lengths and its content; what it is compared with are its times.
 
-use std::collections::HashMap;
-use std::fs::File;
-use std::io;
 use std::num::NonZeroU32;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
-use sha2::{Digest, Sha256};
 use vcr_fitted::ProvenanceInput;
 use vcr_import::{Format, ImportOptions};
-use vcr_trace::capture::{CaptureLine, FinishReason, RequestRecord};
-use vcr_trace::{ItemRange, Trace, TraceRequest};
+use vcr_trace::Trace;
+use vcr_trace::capture::CaptureLine;
 
 use crate::aggregates::{self, MadeUp, Point};
 use crate::checks;
+use crate::digest::digest;
 use crate::emitted::{self, Emitter};
 use crate::error::FitError;
 use crate::measured::Measured;
 use crate::recorded::{self, RecordedSteps};
+use crate::row::{Row, emitter};
 use crate::steplog;
+use crate::workload::{share_cached, workload};
 
 /// What captures of `vcr record` say they are from.
 const RECORDER: &str = "record";
@@ -60,15 +59,6 @@ pub struct Measurements {
     steps: Arc<RecordedSteps>,
     /// What was reported of the whole load, where nothing is known of single requests.
     point: Option<Arc<Point>>,
-}
-
-/// A request and what is only needed for the workload.
-struct Row {
-    measured: Measured,
-    blocks: Vec<u64>,
-    session: Option<String>,
-    think_ns: Option<u64>,
-    priority: i32,
 }
 
 impl Measurements {
@@ -303,242 +293,5 @@ impl Measurements {
             input.part = Some([from, to]);
         }
         part
-    }
-}
-
-impl Row {
-    fn new(record: RequestRecord) -> Result<Self, String> {
-        let name = record.id.clone().or_else(|| record.external_id.clone());
-        let Some(arrival_ns) = record.arrival_ns else {
-            let which = name.map_or_else(String::new, |name| format!(" of request `{name}`"));
-            return Err(format!("the arrival{which} is missing: expected a column such as `arrival_ms`"));
-        };
-        let times = record.output_times();
-        // The first of several tokens alone says nothing of the last one.
-        let is_last = |times: &[(u64, u32)]| times.len() > 1 || times[0].1 >= record.output_tokens;
-        let times = times.filter(|times| !times.is_empty() && is_last(times));
-        let last_ns = times.as_ref().and_then(|times| times.last()).map(|(after_ns, _)| *after_ns);
-        // The end may come after the last token; gaps tell of tokens.
-        let e2e_ns = if record.gap_ns.is_empty() { record.end_ns.or(last_ns) } else { last_ns };
-        let ended_badly = matches!(
-            record.finish_reason.as_deref().and_then(FinishReason::parse),
-            Some(FinishReason::Abort | FinishReason::Error)
-        );
-        let measured = Measured {
-            arrival_ns,
-            prompt_tokens: record.prompt_tokens,
-            output_tokens: record.output_tokens,
-            ttft_ns: record.ttft_ns,
-            e2e_ns,
-            is_whole: !ended_badly && record.error.is_none() && record.ttft_ns.is_some() && record.output_tokens > 0,
-            gaps_ns: if record.gap_tokens.is_none() { record.gap_ns } else { Vec::new() },
-            queue_ns: record.queue_ns,
-            cached_tokens: record.cached_tokens,
-        };
-        let blocks = record.block_hashes.iter().map(|hash| hash.0).collect();
-        let priority = i32::try_from(record.priority).unwrap_or(0);
-        Ok(Self { measured, blocks, session: record.session, think_ns: record.think_ns, priority })
-    }
-}
-
-/// When a request got its tokens; none unless each came by itself.
-fn emitter(record: &RequestRecord) -> Option<Emitter> {
-    let arrival_ns = record.arrival_ns?;
-    let times = if record.output_tokens == 0 { Vec::new() } else { record.output_times()? };
-    if record.gap_summary.is_some() || times.iter().any(|(_, tokens)| *tokens != 1) {
-        return None;
-    }
-    Some(Emitter {
-        rank: record.rank,
-        prompt_tokens: record.prompt_tokens.max(1),
-        cached_tokens: record.cached_tokens,
-        admitted_ns: record.queue_ns.map(|queue_ns| arrival_ns.saturating_add(queue_ns)),
-        token_ns: times.into_iter().map(|(after_ns, _)| arrival_ns.saturating_add(after_ns)).collect(),
-        was_preempted: record.preemptions > 0,
-    })
-}
-
-/// Where only the number of cached tokens is known, gives prompts a common beginning of
-/// that length.
-fn share_cached(rows: &mut [Row], block_size_tokens: u32, name: &str, warnings: &mut Vec<String>) {
-    let cached = rows.iter().filter(|row| row.measured.cached_tokens > 0).count();
-    if cached == 0 {
-        return;
-    }
-    warnings.push(format!(
-        "{name}: {cached} requests have cached tokens but no hash ids; their prompts are taken to begin alike"
-    ));
-    for row in rows {
-        let blocks = u64::from(row.measured.cached_tokens / block_size_tokens);
-        row.blocks = (1..=blocks).collect();
-    }
-}
-
-/// Requests as a trace.
-fn workload(rows: &[Row], block_size_tokens: u32, with_sessions: bool) -> Trace {
-    let mut trace = Trace { block_size_tokens, ..Trace::default() };
-    let mut dense: HashMap<u64, u32> = HashMap::new();
-    let mut next_id = 0;
-    let mut new_id = || {
-        next_id += 1;
-        next_id - 1
-    };
-    // The last request of each session so far.
-    let mut open: HashMap<&str, usize> = HashMap::new();
-    for (index, row) in rows.iter().enumerate() {
-        let Measured { arrival_ns, prompt_tokens, output_tokens, .. } = row.measured;
-        let start = trace.hash_ids.len() as u32;
-        let full = prompt_tokens / block_size_tokens;
-        let known = row.blocks.iter().take(full as usize);
-        trace.hash_ids.extend(known.map(|hash| *dense.entry(*hash).or_insert_with(&mut new_id)));
-        let len = if row.blocks.is_empty() { 0 } else { prompt_tokens.div_ceil(block_size_tokens) };
-        while trace.hash_ids.len() < (start + len) as usize {
-            trace.hash_ids.push(new_id());
-        }
-        let before = row.session.as_deref().filter(|_| with_sessions);
-        let before = before.and_then(|session| open.insert(session, index));
-        let (session, turn, delay_ns) = match before {
-            Some(before) => {
-                let previous = &rows[before].measured;
-                let end_ns = previous.arrival_ns.saturating_add(previous.e2e_ns.unwrap_or(0));
-                let think_ns = row.think_ns.unwrap_or_else(|| arrival_ns.saturating_sub(end_ns));
-                trace.requests[before].next_turn = Some(index as u32);
-                (trace.requests[before].session, trace.requests[before].turn + 1, think_ns)
-            }
-            None => {
-                trace.sessions += 1;
-                (trace.sessions - 1, 0, 0)
-            }
-        };
-        trace.requests.push(TraceRequest {
-            request_id: None,
-            line: index as u32 + 1,
-            session,
-            turn,
-            next_turn: None,
-            arrival_ns: (turn == 0).then_some(arrival_ns),
-            delay_ns,
-            input_tokens: prompt_tokens,
-            output_tokens,
-            dependencies: ItemRange::default(),
-            hash_ids: ItemRange { start, len },
-            output_token_ids: ItemRange::default(),
-            priority: row.priority,
-            strict_priority: 0,
-            policy_class: None,
-        });
-    }
-    trace.distinct_hash_ids = next_id;
-    trace.session_ids = vec![None; trace.sessions as usize];
-    trace
-}
-
-fn digest(path: &Path) -> io::Result<String> {
-    let mut hash = Sha256::new();
-    let files: Vec<PathBuf> = if path.is_dir() {
-        let mut files: Vec<_> =
-            std::fs::read_dir(path)?.map(|entry| entry.map(|entry| entry.path())).collect::<Result<_, _>>()?;
-        files.retain(|file| file.is_file());
-        files.sort();
-        files
-    } else {
-        vec![path.to_owned()]
-    };
-    for file in files {
-        io::copy(&mut File::open(file)?, &mut HashWriter(&mut hash))?;
-    }
-    Ok(hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect())
-}
-
-struct HashWriter<'a>(&'a mut Sha256);
-
-impl io::Write for HashWriter<'_> {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.0.update(bytes);
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use vcr_trace::capture::BlockHash;
-
-    use super::*;
-
-    fn record(arrival_ns: u64) -> RequestRecord {
-        RequestRecord {
-            arrival_ns: Some(arrival_ns),
-            prompt_tokens: 40,
-            output_tokens: 3,
-            ttft_ns: Some(30),
-            gap_ns: vec![10, 12],
-            end_ns: Some(60),
-            ..RequestRecord::default()
-        }
-    }
-
-    fn row(record: RequestRecord) -> Row {
-        Row::new(record).expect("it can be used")
-    }
-
-    #[test]
-    fn the_last_token_ends_a_request_where_tokens_are_known() {
-        let measured = row(record(5)).measured;
-        assert_eq!((measured.e2e_ns, measured.is_whole, measured.gaps_ns.len()), (Some(52), true, 2));
-        let alone = RequestRecord { gap_ns: Vec::new(), ..record(5) };
-        assert_eq!(row(alone.clone()).measured.e2e_ns, Some(60), "the end stands in for it");
-        let unknown = RequestRecord { end_ns: None, ..alone };
-        assert_eq!(row(unknown).measured.e2e_ns, None, "the first of three tokens is not the last");
-        let chunks = RequestRecord { gap_ns: vec![10], gap_tokens: Some(vec![2]), ..record(5) };
-        assert!(row(chunks).measured.gaps_ns.is_empty(), "gaps of two tokens are no gaps between tokens");
-    }
-
-    #[test]
-    fn what_did_not_end_well_is_not_compared() {
-        let aborted = RequestRecord { finish_reason: Some("abort".to_owned()), ..record(5) };
-        let failed = RequestRecord { error: Some("out of memory".to_owned()), ..record(5) };
-        let silent = RequestRecord { output_tokens: 0, ttft_ns: None, gap_ns: Vec::new(), ..record(5) };
-        for record in [aborted, failed, silent] {
-            assert!(!row(record).measured.is_whole);
-        }
-        let nowhere = RequestRecord { arrival_ns: None, id: Some("r7".to_owned()), ..record(5) };
-        let said = Row::new(nowhere).err().expect("it is refused");
-        assert!(said.contains("the arrival of request `r7` is missing"), "{said}");
-    }
-
-    #[test]
-    fn prompts_share_what_their_hashes_share() {
-        let with = |hashes: &[u64]| {
-            row(RequestRecord { block_hashes: hashes.iter().copied().map(BlockHash).collect(), ..record(5) })
-        };
-        let trace = workload(&[with(&[70, 80]), with(&[70, 90])], 16, false);
-        assert_eq!((trace.sessions, trace.block_size_tokens), (2, 16));
-        // Two full blocks of 16 in 40 tokens, and a rest of their own.
-        let ids = &trace.hash_ids;
-        assert_eq!((ids.len(), ids[0] == ids[3], ids[1] == ids[4], ids[2] == ids[5]), (6, true, false, false));
-    }
-
-    #[test]
-    fn cached_tokens_alone_make_prompts_begin_alike() {
-        let mut rows = vec![row(record(5)), row(RequestRecord { cached_tokens: 33, ..record(9) })];
-        let mut warnings = Vec::new();
-        share_cached(&mut rows, 16, "file", &mut warnings);
-        assert_eq!((rows[0].blocks.as_slice(), rows[1].blocks.as_slice()), (&[][..], &[1, 2][..]));
-        assert!(warnings[0].starts_with("file: 1 requests have cached tokens but no hash ids"), "{warnings:?}");
-    }
-
-    #[test]
-    fn turns_of_a_session_wait_for_each_other() {
-        let turn = |arrival_ns| row(RequestRecord { session: Some("s".to_owned()), ..record(arrival_ns) });
-        let rows = [turn(0), turn(100)];
-        let trace = workload(&rows, 16, true);
-        assert_eq!((trace.sessions, trace.requests[0].next_turn, trace.requests[1].turn), (1, Some(1), 1));
-        assert_eq!((trace.requests[1].arrival_ns, trace.requests[1].delay_ns), (None, 100 - 52));
-        let literal = workload(&rows, 16, false);
-        assert_eq!((literal.sessions, literal.requests[1].arrival_ns), (2, Some(100)));
     }
 }

@@ -9,8 +9,9 @@ use std::str::FromStr;
 use vcr_core::{EngineConfig, EngineConfigInput, EngineKind};
 
 use crate::error::FitError;
-use crate::fit::{FitOptions, Source, explained};
+use crate::fit::{FitOptions, explained};
 use crate::parallel;
+use crate::source::Source;
 
 /// A setting that can be estimated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,0 +1,74 @@
+//! What a model is fitted to: measurements, and the engine that served them.
+
+use vcr_cluster::PoolConfig;
+
+use crate::data::Measurements;
+use crate::error::FitError;
+
+/// Measurements, and the engine that served them.
+#[derive(Clone)]
+pub struct Source {
+    /// What was measured.
+    pub measurements: Measurements,
+    /// The engine; its latency model and overheads are what is fitted.
+    pub pool: PoolConfig,
+    /// Its settings as the user gave them.
+    pub engine: String,
+}
+
+impl Source {
+    /// What was measured, and the engine that served it. Steps that single tokens show are
+    /// taken from a capture here.
+    #[must_use]
+    pub fn new(measurements: Measurements, pool: PoolConfig, engine: String) -> Self {
+        let measurements = match pool.engine.as_vllm() {
+            Some(vllm) => measurements.with_emitted_steps(vllm.max_num_batched_tokens, vllm.async_scheduling),
+            None => measurements,
+        };
+        Self { measurements, pool, engine }
+    }
+
+    pub(crate) fn is_async(&self) -> bool {
+        self.pool.engine.as_vllm().is_some_and(|engine| engine.async_scheduling)
+    }
+
+    /// The same without one of several parts of the requests, which load the engine still.
+    pub(crate) fn without(&self, fold: u32, folds: u32) -> Self {
+        let measurements = self.measurements.compared(|index, count| index * folds as usize / count != fold as usize);
+        Self { measurements, ..self.clone() }
+    }
+
+    pub(crate) fn only(&self, fold: u32, folds: u32) -> Self {
+        let measurements = self.measurements.compared(|index, count| index * folds as usize / count == fold as usize);
+        Self { measurements, ..self.clone() }
+    }
+
+    /// More requests than the engine takes cannot have been decoded at once.
+    pub(crate) fn check_concurrency(&self) -> Result<(), FitError> {
+        let Some(config) = self.pool.engine.as_vllm() else { return Ok(()) };
+        let ranks = u64::from(self.pool.engines) * u64::from(self.pool.data_parallel.size);
+        let limit = u64::from(config.max_num_seqs) * ranks;
+        let mut changes: Vec<(u64, i64)> = Vec::new();
+        for request in self.measurements.requests() {
+            let (Some(ttft_ns), Some(e2e_ns)) = (request.ttft_ns, request.e2e_ns) else { continue };
+            changes.push((request.arrival_ns.saturating_add(ttft_ns), 1));
+            changes.push((request.arrival_ns.saturating_add(e2e_ns), -1));
+        }
+        changes.sort_unstable();
+        let (mut running, mut most) = (0i64, 0i64);
+        for (_, change) in changes {
+            running += change;
+            most = most.max(running);
+        }
+        let most = u64::try_from(most).unwrap_or(0);
+        // Clients see ends a little later than engines.
+        if most > limit + limit / 20 + 2 {
+            return Err(FitError::Engine(format!(
+                "{}: {most} requests were decoded at once, the engine takes {limit}; correct `max_num_seqs`, or the number \
+             of engines",
+                self.measurements.name()
+            )));
+        }
+        Ok(())
+    }
+}
