@@ -3,19 +3,19 @@
 //! Workload: 3,993 requests over 1,022 s of virtual time, 61.2 M prompt tokens,
 //! 595 k output tokens; 4 engines of 16,384 blocks of 64 tokens, round robin.
 //! Reported per second of wall time: simulated requests and output tokens. The
-//! roofline runs natively and as a guest; loading the guest is not in the loop.
+//! roofline and a fitted model with noise run natively and as guests; loading the guest is not in the loop.
 //! The peer's figure on the same trace: `benches/peers/dynamo.sh`.
 
 use std::sync::Arc;
 
 use criterion::{BenchmarkGroup, Criterion, Throughput, criterion_group, criterion_main, measurement::WallTime};
-use vcr_benches::{guest_path, mooncake_path, replay};
+use vcr_benches::{fitted_prices, guest_path, mooncake_path, replay};
 use vcr_cluster::LatencyFactory;
 use vcr_cluster::metrics::Counter;
 use vcr_core::latency::LatencyError;
 use vcr_guest::{GuestModule, Limits};
 use vcr_roofline::RooflineConfig;
-use vcr_timing::{Polynomial, PolynomialInput, Roofline};
+use vcr_timing::{Fitted, Polynomial, PolynomialInput, Roofline};
 
 fn polynomial() -> LatencyFactory {
     let model = Polynomial::new(PolynomialInput::default()).expect("the defaults are valid");
@@ -27,12 +27,23 @@ fn native_roofline() -> LatencyFactory {
     Arc::new(move |_seed| Ok(Box::new(Roofline::new(formulas))))
 }
 
+fn native_fitted() -> LatencyFactory {
+    Arc::new(|plugin_context| Ok(Box::new(Fitted::new(fitted_prices(), plugin_context.seed))))
+}
+
+fn guest_fitted() -> Option<LatencyFactory> {
+    guest("fitted", serde_json::json!({ "step": fitted_prices() }).to_string())
+}
+
 fn guest_roofline() -> Option<LatencyFactory> {
-    let module = GuestModule::load(guest_path("roofline")?, Limits::default()).expect("the guest loads");
-    let config = r#"{"model": "llama-3.1-8b", "gpu": "h100-sxm"}"#;
+    guest("roofline", r#"{"model": "llama-3.1-8b", "gpu": "h100-sxm"}"#.to_owned())
+}
+
+fn guest(name: &'static str, config: String) -> Option<LatencyFactory> {
+    let module = GuestModule::load(guest_path(name)?, Limits::default()).expect("the guest loads");
     Some(Arc::new(move |plugin_context| {
-        let model = module.latency_model(config, plugin_context.seed);
-        model.map_err(|error| LatencyError { model: "roofline".to_owned(), reason: error.to_string() })
+        let model = module.latency_model(&config, plugin_context.seed);
+        model.map_err(|error| LatencyError { model: name.to_owned(), reason: error.to_string() })
     }))
 }
 
@@ -55,8 +66,10 @@ fn compare(group: &mut BenchmarkGroup<'_, WallTime>, latencies: &[(&str, Latency
 fn mooncake(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("mooncake_4_engines");
     group.sample_size(20);
-    let mut latencies = vec![("polynomial", polynomial()), ("native roofline", native_roofline())];
-    latencies.extend(guest_roofline().map(|latency| ("guest roofline", latency)));
+    let mut latencies =
+        vec![("polynomial", polynomial()), ("native roofline", native_roofline()), ("native fitted", native_fitted())];
+    let guests = [("guest roofline", guest_roofline()), ("guest fitted", guest_fitted())];
+    latencies.extend(guests.into_iter().filter_map(|(name, latency)| Some((name, latency?))));
     compare(&mut group, &latencies);
     group.finish();
 }

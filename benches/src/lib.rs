@@ -9,6 +9,7 @@ use vcr_cluster::{
     WorkloadConfig, WorkloadSource, simulate,
 };
 use vcr_core::{EngineConfig, EngineConfigInput};
+use vcr_fitted::{FittedRange, Noise, StepPrice, TERMS};
 use vcr_trace::{Trace, TraceOptions};
 
 /// The Mooncake synthetic trace (3,993 requests, 61.2 M prompt tokens, 595 k
@@ -32,6 +33,26 @@ pub fn guest_path(name: &str) -> Option<PathBuf> {
     }
     println!("SKIPPED: no guest at {}; build it with `vcr guest build`", path.display());
     None
+}
+
+/// Prices of a fitted model that uses all terms and has noise: about an H100 with 8 billion
+/// weights.
+///
+/// # Panics
+/// Never: its prices are valid.
+#[must_use]
+pub fn fitted_prices() -> StepPrice {
+    let coefficients = TERMS.map(|term| match term.name {
+        "step" => 6.0e6,
+        "prefill_step" => 1.0e6,
+        "token" | "token_above_128" | "token_above_512" => 1.0e4,
+        "decode_context_token" | "prefill_context_token" => 30.0,
+        "attention_pair" => 1.0,
+        _ => 1.0e3,
+    });
+    let factors = [0.9, 0.92, 0.94, 0.95, 0.97, 0.98, 1.0, 1.01, 1.02, 1.05, 1.08, 1.2, 2.0];
+    let noise = Noise { decode: factors, prefill: factors };
+    StepPrice::new(coefficients, FittedRange::default(), Some(noise)).expect("the prices are valid")
 }
 
 /// Reads a trace and replays it on four engines of Dynamo's default size, round

@@ -33,6 +33,14 @@ pub enum FitError {
     /// The simulation failed.
     #[error("the simulation failed: {0}")]
     Simulation(String),
+    /// The latency model that was to be corrected cannot price steps.
+    #[error("invalid base `{model}`: {what}")]
+    Base {
+        /// The model, as given.
+        model: String,
+        /// Why it cannot.
+        what: String,
+    },
     /// No coefficients explain the measurements.
     #[error("the fit failed: {0}")]
     NoFit(String),

@@ -3,62 +3,33 @@
 use std::collections::BTreeMap;
 use std::num::NonZeroUsize;
 
-use nalgebra::DMatrix;
-use vcr_cluster::{Overheads, PoolConfig};
-use vcr_fitted::{
-    FittedRange, MODEL_FORMAT, ModelFile, Provenance, Quality, StepPrice, TERM_COUNT, TERMS, Uncertainty,
-};
+use vcr_cluster::Overheads;
+use vcr_fitted::{FittedRange, MODEL_FORMAT, ModelFile, Provenance, StepPrice, TERM_COUNT, TERMS};
 
-use crate::data::Measurements;
+use crate::base::Base;
 use crate::error::FitError;
 use crate::metric::{Metric, Statistic};
 use crate::metrics::{Comparison, comparisons};
 use crate::noise;
 use crate::observations::observe;
 use crate::parallel;
-use crate::parameters::{
-    ARRIVAL, ARRIVAL_TOKEN, LARGE_LAUNCH, LAUNCH_REQUEST, Observation, PARAMETERS, PREFILL_LAUNCH, Row,
-};
+use crate::parameters::{ARRIVAL, ARRIVAL_TOKEN, LARGE_LAUNCH, LAUNCH_REQUEST, Observation, PREFILL_LAUNCH, Row};
 use crate::polish;
 use crate::prior::{LAUNCH_SPREAD_PERMILLE, prior};
 use crate::recorded;
 use crate::regress::{Estimate, Prior, solve};
 use crate::shape::Shape;
 use crate::simulate::{Candidate, Simulation, run};
-
-/// Measurements, and the engine that served them.
-#[derive(Clone)]
-pub struct Source {
-    /// What was measured.
-    pub measurements: Measurements,
-    /// The engine; its latency model and overheads are what is fitted.
-    pub pool: PoolConfig,
-    /// Its settings as the user gave them.
-    pub engine: String,
-}
-
-impl Source {
-    /// What was measured, and the engine that served it. Steps that single tokens show are
-    /// taken from a capture here.
-    #[must_use]
-    pub fn new(measurements: Measurements, pool: PoolConfig, engine: String) -> Self {
-        let measurements = match pool.engine.as_vllm() {
-            Some(vllm) => measurements.with_emitted_steps(vllm.max_num_batched_tokens, vllm.async_scheduling),
-            None => measurements,
-        };
-        Self { measurements, pool, engine }
-    }
-
-    fn is_async(&self) -> bool {
-        self.pool.engine.as_vllm().is_some_and(|engine| engine.async_scheduling)
-    }
-}
+use crate::source::Source;
+use crate::verdict::{check, quality, uncertainty};
 
 /// How to fit.
 #[derive(Clone, Debug)]
 pub struct FitOptions {
     /// The shape of the model, and what the user called it.
     pub shape: Option<(Shape, String)>,
+    /// The latency model that is corrected; none for physics alone.
+    pub base: Option<Base>,
     /// Seed of everything drawn.
     pub seed: u64,
     /// Parts of the measurements that are left out in turn to see how well the rest
@@ -76,7 +47,7 @@ impl FitOptions {
 
 impl Default for FitOptions {
     fn default() -> Self {
-        Self { shape: None, seed: 1, folds: 3, threads: None }
+        Self { shape: None, base: None, seed: 1, folds: 3, threads: None }
     }
 }
 
@@ -101,15 +72,6 @@ const EXPLAINING_ROUNDS: u32 = 5;
 const AVERAGED_FROM: u32 = 3;
 /// Changes of all observed times below this are none.
 const CONVERGED: f64 = 2e-3;
-/// A median error in sample beyond this says that the model does not explain the data.
-const MAX_MEDIAN_ERROR: f64 = 0.3;
-/// Standard deviation of an error that all prices of a fit have in common, relative: what
-/// the scatter of requests within a load cannot show. Other loads of the H100 recordings
-/// are 4 to 8 % off where the scatter alone suggests 2 to 3 %.
-const MODEL_ERROR: f64 = 0.05;
-/// A parameter whose standard deviation is still this much of what was assumed is not
-/// fixed by the data.
-const NOT_IDENTIFIED: f64 = 0.7;
 
 /// Fits a model to all sources at once. `progress` hears of each stage.
 ///
@@ -117,7 +79,7 @@ const NOT_IDENTIFIED: f64 = 0.7;
 /// When an engine cannot have served its measurements, or nothing explains them.
 pub fn fit(sources: &[Source], options: &FitOptions, progress: &mut dyn FnMut(&str)) -> Result<Fit, FitError> {
     for source in sources {
-        check_concurrency(source)?;
+        source.check_concurrency()?;
     }
     let mut fitter = Fitter::new(sources, options)?;
     let start = fitter.start;
@@ -130,7 +92,7 @@ pub fn fit(sources: &[Source], options: &FitOptions, progress: &mut dyn FnMut(&s
 
 /// How well the best prices explain a source with its engine: see [`polish::loss`].
 pub(crate) fn explained(source: &Source, options: &FitOptions) -> Result<f64, FitError> {
-    check_concurrency(source)?;
+    source.check_concurrency()?;
     let mut fitter = Fitter::new(std::slice::from_ref(source), options)?;
     let start = fitter.start;
     Ok(fitter.alternate(start, EXPLAINING_ROUNDS, &mut |_| {})?.loss)
@@ -165,7 +127,8 @@ impl<'s> Fitter<'s> {
         }
         itl_ns.sort_by(f64::total_cmp);
         let step_ns = itl_ns[itl_ns.len() / 10].max(1e3);
-        let prior = prior(step_ns, options.shape.as_ref().map(|(shape, _)| shape));
+        let physical = prior(step_ns, options.shape.as_ref().map(|(shape, _)| shape));
+        let prior = options.base.as_ref().map_or(physical, |base| base.prior(&physical));
         // Short waits say what a prompt token costs.
         let mut token_ns: Vec<f64> = whole()
             .filter(|request| request.prompt_tokens >= 64)
@@ -177,11 +140,13 @@ impl<'s> Fitter<'s> {
         }));
         token_ns.sort_by(f64::total_cmp);
         let mut start = prior.mean;
-        start[term("step")] = itl_ns[itl_ns.len() / 2] * 0.9;
         // Launches are found from above: one that no step waits for cannot be seen.
         start[PREFILL_LAUNCH] = 1.5 * step_ns;
         start[LARGE_LAUNCH] = 3.0 * step_ns;
-        if let Some(ns) = token_ns.get(token_ns.len() / 10) {
+        if options.base.is_none() {
+            start[term("step")] = itl_ns[itl_ns.len() / 2] * 0.9;
+        }
+        if let Some(ns) = token_ns.get(token_ns.len() / 10).filter(|_| options.base.is_none()) {
             let slope = &mut start[term("token_above_128")];
             *slope = slope.min(*ns);
         }
@@ -390,6 +355,7 @@ impl<'s> Fitter<'s> {
             inputs: measurements().flat_map(|each| each.inputs().iter().cloned()).collect(),
             engine: engines.join("; "),
             shape: self.options.shape.as_ref().map(|(_, name)| name.clone()),
+            base: self.options.base.as_ref().map(|base| base.model().to_owned()),
             gpu: measurements().find_map(|each| each.gpu().map(str::to_owned)),
             vllm_version: measurements().find_map(|each| each.vllm_version().map(str::to_owned)),
             seed: self.options.seed,
@@ -399,19 +365,6 @@ impl<'s> Fitter<'s> {
                 ("step_times".to_owned(), of_steps),
             ]),
         }
-    }
-}
-
-impl Source {
-    /// The same without one of several parts of the requests, which load the engine still.
-    fn without(&self, fold: u32, folds: u32) -> Self {
-        let measurements = self.measurements.compared(|index, count| index * folds as usize / count != fold as usize);
-        Self { measurements, ..self.clone() }
-    }
-
-    fn only(&self, fold: u32, folds: u32) -> Self {
-        let measurements = self.measurements.compared(|index, count| index * folds as usize / count == fold as usize);
-        Self { measurements, ..self.clone() }
     }
 }
 
@@ -446,84 +399,4 @@ fn largest_change(observations: &[Observation], before: &Row, after: &Row) -> f6
         ((time(&each.row, after) - before_ns) / before_ns.max(1.0)).abs()
     };
     Statistic::P90.of(observations.iter().map(change).collect())
-}
-
-/// More requests than the engine takes cannot have been decoded at once.
-fn check_concurrency(source: &Source) -> Result<(), FitError> {
-    let Some(config) = source.pool.engine.as_vllm() else { return Ok(()) };
-    let ranks = u64::from(source.pool.engines) * u64::from(source.pool.data_parallel.size);
-    let limit = u64::from(config.max_num_seqs) * ranks;
-    let mut changes: Vec<(u64, i64)> = Vec::new();
-    for request in source.measurements.requests() {
-        let (Some(ttft_ns), Some(e2e_ns)) = (request.ttft_ns, request.e2e_ns) else { continue };
-        changes.push((request.arrival_ns.saturating_add(ttft_ns), 1));
-        changes.push((request.arrival_ns.saturating_add(e2e_ns), -1));
-    }
-    changes.sort_unstable();
-    let (mut running, mut most) = (0i64, 0i64);
-    for (_, change) in changes {
-        running += change;
-        most = most.max(running);
-    }
-    let most = u64::try_from(most).unwrap_or(0);
-    // Clients see ends a little later than engines.
-    if most > limit + limit / 20 + 2 {
-        return Err(FitError::Engine(format!(
-            "{}: {most} requests were decoded at once, the engine takes {limit}; correct `max_num_seqs`, or the number \
-             of engines",
-            source.measurements.name()
-        )));
-    }
-    Ok(())
-}
-
-/// Judges a fit on its own data.
-fn check(name: &str, comparisons: &[Comparison], warnings: &mut Vec<String>, failed: &mut Vec<String>) {
-    let of = |name: &str| comparisons.iter().find(|each| each.name() == name);
-    for metric in ["ttft p50", "itl p50", "e2e p50"] {
-        let Some(comparison) = of(metric).filter(|each| each.error().abs() > MAX_MEDIAN_ERROR) else { continue };
-        failed.push(format!("{name}: {metric} is {:+.0} % off in sample", comparison.error() * 100.0));
-    }
-    // Queues that are far too long or too short come from capacity, not from prices.
-    let itl_is_right = of("itl p50").is_some_and(|each| each.error().abs() < 0.1);
-    if let Some(tail) = of("ttft p99").filter(|_| itl_is_right) {
-        let ratio = tail.simulated_ms / tail.measured_ms.max(1e-6);
-        if !(0.4..=2.5).contains(&ratio) {
-            warnings.push(format!(
-                "{name}: simulated ttft p99 is {:.0} ms, measured {:.0} ms, though times between tokens agree: the \
-                 engine settings may be wrong; try `--infer num_gpu_blocks,max_num_seqs`",
-                tail.simulated_ms, tail.measured_ms
-            ));
-        }
-    }
-}
-
-fn quality(in_sample: &[(String, Vec<Comparison>)], folds: &BTreeMap<String, f64>) -> Vec<Quality> {
-    let mut errors: BTreeMap<String, Vec<f64>> = BTreeMap::new();
-    for comparison in in_sample.iter().flat_map(|(_, comparisons)| comparisons) {
-        errors.entry(comparison.name()).or_default().push(comparison.error().abs());
-    }
-    let mean = |errors: &[f64]| errors.iter().sum::<f64>() / errors.len() as f64;
-    let quality = errors.iter().map(|(name, errors)| Quality {
-        metric: name.clone(),
-        in_sample: mean(errors),
-        cross_validated: folds.get(name).copied(),
-    });
-    quality.collect()
-}
-
-fn uncertainty(estimate: &Estimate, values: &Row, prior: &Prior) -> Uncertainty {
-    let names = TERMS.iter().map(|term| term.name.to_owned());
-    let overheads = ["prefill_launch", "large_launch", "launch_per_request", "arrival", "arrival_per_prompt_token"]
-        .map(|name| format!("overheads.{name}"));
-    let parameters: Vec<String> = names.chain(overheads).collect();
-    let covariance: &DMatrix<f64> = &estimate.covariance;
-    let common = |row: usize, column: usize| MODEL_ERROR * MODEL_ERROR * values[row] * values[column];
-    let of_row = |row| (0..PARAMETERS).map(|column| covariance[(row, column)] + common(row, column)).collect();
-    let rows = (0..PARAMETERS).map(of_row);
-    let not_identified = (0..PARAMETERS)
-        .filter(|index| covariance[(*index, *index)].sqrt() > NOT_IDENTIFIED * prior.spread[*index])
-        .map(|index| parameters[index].clone())
-        .collect();
-    Uncertainty { covariance: rows.collect(), parameters, not_identified }
 }

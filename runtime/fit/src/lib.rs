@@ -7,9 +7,11 @@
 //! changes. See [`fit`] and [`calibrate`].
 
 mod aggregates;
+mod base;
 pub mod calibrate;
 mod checks;
 mod data;
+mod digest;
 mod emitted;
 mod error;
 pub mod figures;
@@ -27,13 +29,18 @@ mod polish;
 mod prior;
 mod recorded;
 mod regress;
+mod row;
 mod shape;
 mod simulate;
+mod source;
 mod steplog;
+mod verdict;
+mod workload;
 
+pub use base::Base;
 pub use data::{Measurements, ReadOptions};
 pub use error::FitError;
-pub use fit::{Fit, FitOptions, Source, fit};
+pub use fit::{Fit, FitOptions, fit};
 pub use gates::Gate;
 pub use infer::{Inferred, Setting, infer};
 pub use measured::Measured;
@@ -41,3 +48,4 @@ pub use metric::{Metric, Statistic};
 pub use metrics::{Comparison, Pairs};
 pub use shape::Shape;
 pub use simulate::{Candidate, Simulated, SimulatedStep, Simulation, run};
+pub use source::Source;

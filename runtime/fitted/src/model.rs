@@ -116,6 +116,9 @@ pub struct Provenance {
     /// The model's shape, as given.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub shape: Option<String>,
+    /// The latency model that was corrected, as given.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub base: Option<String>,
     /// The GPU, if it is known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub gpu: Option<String>,

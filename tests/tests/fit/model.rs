@@ -2,9 +2,10 @@
 
 use std::fs;
 
+use serde_json::Value;
 use vcr_tests::Folder;
 
-use crate::{ENGINE, error, prediction, table, world};
+use crate::{ENGINE, error, prediction, table, truth, world};
 
 fn read(folder: &Folder, name: &str) -> serde_json::Value {
     let text = fs::read_to_string(folder.path().join(name)).expect("it was written");
@@ -95,4 +96,34 @@ fn several_loads_share_one_model() {
     folder.vcr(&["calibrate", "model.json", "b.csv"]).failed(2, &["the engine is not known", "--engine"]);
     let all = ["calibrate", "model.json", "a.csv", "b.csv", "--engine", ENGINE, "--json"];
     assert_eq!(folder.vcr(&all).ended(0).json()["predictions"][1]["in_sample"], true);
+}
+
+/// The truth with every price of a step this many times as high.
+fn truth_times(factor: f64) -> Value {
+    let mut model = truth();
+    let coefficients = model["step"]["coefficients"].as_object_mut().expect("an object of coefficients");
+    for value in coefficients.values_mut() {
+        *value = (value.as_f64().expect("a number") * factor).into();
+    }
+    model
+}
+
+#[test]
+fn a_base_says_what_few_requests_do_not() {
+    let folder = world();
+    table(&folder, "few.csv", &["-e", "count=25", "-e", "rate=1"]);
+    table(&folder, "busy.csv", &["-e", "count=200", "-e", "rate=24", "--seed", "2"]);
+    folder.write("base.json", truth_times(1.25).to_string());
+    let fit = ["fit", "few.csv", "--engine", ENGINE, "--folds", "0", "--force", "--json"];
+    let base = ["--base", "fitted(#{ path: \"base.json\" })"];
+    let off = |model: &str| {
+        let predicted = prediction(&folder, &[model, "busy.csv", "--engine", ENGINE]);
+        error(&predicted, "itl mean").abs()
+    };
+    let _ = folder.vcr(&[&fit[..], &["-o", "alone.json"]].concat()).ended(0);
+    let said = folder.vcr(&[&fit[..], &base, &["-o", "corrected.json"]].concat()).ended(0).json();
+    assert_eq!(said["model"]["provenance"]["base"], base[1]);
+    assert!(said["base"]["deviation_p90"].as_f64().expect("a number") < 0.02, "a fitted model is followed: {said:#}");
+    let (corrected, alone, untouched) = (off("corrected.json"), off("alone.json"), off("base.json"));
+    assert!(corrected < 0.05 && corrected < alone && corrected < untouched, "{corrected} {alone} {untouched}");
 }

@@ -13,6 +13,8 @@ pub(crate) const FIT_EXAMPLES: &str = with_plain_exit_codes!(
     "Examples:
   vcr fit recorded.jsonl.zst --engine 'num_gpu_blocks: 27_000, max_num_seqs: 256' -o model.json
   vcr fit requests.csv --engine '--num-gpu-blocks 27000' --shape llama-3.1-8b -o model.json
+  vcr fit requests.csv --engine 'num_gpu_blocks: 27_000' -o model.json \
+    --base 'roofline(#{ model: \"llama-3.1-8b\", gpu: \"h100-sxm\" })'
   vcr fit low.csv high.csv --map ttft_s=first --map e2e_s=total --engine 'num_gpu_blocks: 27_000' -o model.json
   vcr fit run.jsonl --steps steps.jsonl --engine 'num_gpu_blocks: 27_000' -o model.json
   vcr fit run.jsonl --engine 'num_gpu_blocks: 27_000' --infer max_num_seqs -o model.json
@@ -72,6 +74,19 @@ pub(crate) struct MeasurementArgs {
     pub(crate) threads: Option<NonZeroUsize>,
 }
 
+/// What is known of a model before any measurement.
+#[derive(Debug, Args)]
+pub(crate) struct PriorArgs {
+    /// The shape of the model: a preset such as llama-3.1-8b, or its config.json.
+    #[arg(long, value_name = "MODEL", help_heading = "Engine")]
+    pub(crate) shape: Option<String>,
+
+    /// Correct this latency model, as scenarios write it: `roofline(#{ ... })`, `tables(#{ ... })`. What few
+    /// measurements leave open is then taken from it.
+    #[arg(long, value_name = "MODEL", help_heading = "Engine")]
+    pub(crate) base: Option<String>,
+}
+
 /// Options of `vcr fit`.
 #[derive(Debug, Args)]
 pub(crate) struct FitArgs {
@@ -87,9 +102,8 @@ pub(crate) struct FitArgs {
     #[arg(long, value_name = "FILE", help_heading = "Input")]
     pub(crate) steps: Vec<PathBuf>,
 
-    /// The shape of the model: a preset such as llama-3.1-8b, or its config.json.
-    #[arg(long, value_name = "MODEL", help_heading = "Engine")]
-    pub(crate) shape: Option<String>,
+    #[command(flatten)]
+    pub(crate) prior: PriorArgs,
 
     /// Estimate engine settings: num_gpu_blocks, max_num_seqs, or both.
     #[arg(long, value_name = "SETTINGS", help_heading = "Engine", value_delimiter = ',')]
@@ -147,9 +161,8 @@ pub(crate) struct CalibrateArgs {
     #[command(flatten)]
     pub(crate) measurements: MeasurementArgs,
 
-    /// The shape of the model for --fit and --leave-one-out: a preset, or its config.json.
-    #[arg(long, value_name = "MODEL", help_heading = "Engine")]
-    pub(crate) shape: Option<String>,
+    #[command(flatten)]
+    pub(crate) prior: PriorArgs,
 
     /// Judge only this part of the requests, in order of arrival: 0.5..1 is the second half.
     #[arg(long, value_name = "FROM..TO", help_heading = "Input", value_parser = part)]

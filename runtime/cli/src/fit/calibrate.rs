@@ -5,13 +5,13 @@ use std::path::{Path, PathBuf};
 
 use serde_json::json;
 use vcr_fit::calibrate::{Judged, judge};
-use vcr_fit::{FitError, FitOptions, Gate, Shape, Source, figures};
+use vcr_fit::{Gate, Source, figures};
 use vcr_fitted::ModelFile;
 use vcr_output::Outputs;
 use vcr_scenario::fitted;
 
 use super::args::{CalibrateArgs, MeasurementArgs};
-use super::{Refused, Stages, sources, within, write_comparisons};
+use super::{Refused, Stages, options, sources, within, write_comparisons};
 use crate::exit::{Exit, printed};
 use crate::style::{BOLD, DIM, GREEN, RED};
 use crate::text::printable;
@@ -80,9 +80,10 @@ fn calibrated(args: &CalibrateArgs) -> Result<Exit, Refused> {
 
 fn judged(args: &CalibrateArgs, progress: &Stages) -> Result<Vec<Judged>, Refused> {
     let seed = args.measurements.seed;
-    let shape = args.shape.as_ref().map(|text| Ok::<_, FitError>((Shape::read(text)?, text.clone()))).transpose()?;
-    let options = FitOptions { shape, seed, folds: 0, threads: args.measurements.threads };
-    let fit = |sources: &[Source]| vcr_fit::fit(sources, &options, &mut |stage| progress.show(stage));
+    let fit = |sources: &[Source]| {
+        let options = options(&args.prior, &args.measurements, 0, sources)?;
+        Ok::<_, Refused>(vcr_fit::fit(sources, &options, &mut |stage| progress.show(stage))?)
+    };
     if let Some(folder) = &args.leave_one_out {
         let sources =
             self::sources(files(std::slice::from_ref(folder))?.iter().map(PathBuf::as_path), &[], &args.measurements)?;

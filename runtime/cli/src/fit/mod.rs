@@ -9,7 +9,9 @@ use std::path::{Path, PathBuf};
 
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::json;
-use vcr_fit::{Comparison, Fit, FitError, FitOptions, Inferred, Measurements, ReadOptions, Shape, Source, infer};
+use vcr_fit::{
+    Base, Comparison, Fit, FitError, FitOptions, Inferred, Measurements, ReadOptions, Shape, Source, Statistic, infer,
+};
 use vcr_fitted::TERMS;
 use vcr_output::{OutputError, Outputs};
 use vcr_scenario::{ScenarioError, expression};
@@ -17,7 +19,7 @@ use vcr_scenario::{ScenarioError, expression};
 use crate::exit::{Exit, print_error, printed, tell};
 use crate::style::{BOLD, DIM, align_right, bare_table, write_table};
 use crate::text::printable;
-use args::{FitArgs, MeasurementArgs};
+use args::{FitArgs, MeasurementArgs, PriorArgs};
 pub(crate) use calibrate::calibrate;
 
 /// Why a command cannot go on.
@@ -64,11 +66,9 @@ fn fitted(args: &FitArgs) -> Result<Exit, Refused> {
     let file = outputs.create(&args.output)?;
     let component = args.emit_wasm.as_ref();
     let component = component.map(|path| Ok::<_, OutputError>((path.as_path(), outputs.create(path)?))).transpose()?;
-    let shape = args.shape.as_ref().map(|text| Ok::<_, FitError>((Shape::read(text)?, text.clone()))).transpose()?;
     let sources = sources(args.inputs.iter().map(AsRef::as_ref), &args.steps, &args.measurements)?;
     let mut sources: Vec<Source> = sources.into_iter().map(|source| within(source, args.part)).collect();
-    let options =
-        FitOptions { shape, seed: args.measurements.seed, folds: args.folds, threads: args.measurements.threads };
+    let options = options(&args.prior, &args.measurements, args.folds, &sources)?;
     let progress = Stages::new(args.quiet);
     let mut inferred = Vec::new();
     for source in &mut sources {
@@ -95,11 +95,23 @@ fn fitted(args: &FitArgs) -> Result<Exit, Refused> {
     file.write_with(|out| writeln!(out, "{text}"))?;
     let mut out = anstream::stdout().lock();
     let written = if args.json {
-        writeln!(out, "{:#}", as_json(&fit, &inferred))
+        writeln!(out, "{:#}", as_json(&fit, &inferred, options.base.as_ref()))
     } else {
-        write_inferred(&mut out, &inferred).and_then(|()| write(&mut out, &fit, &args.output))
+        write_base(&mut out, options.base.as_ref())
+            .and_then(|()| write_inferred(&mut out, &inferred))
+            .and_then(|()| write(&mut out, &fit, &args.output))
     };
     Ok(printed(written, Exit::Passed))
+}
+
+/// How to fit `sources`.
+fn options(prior: &PriorArgs, given: &MeasurementArgs, folds: u32, sources: &[Source]) -> Result<FitOptions, Refused> {
+    let shape = prior.shape.as_ref().map(|text| Ok::<_, FitError>((Shape::read(text)?, text.clone()))).transpose()?;
+    let base = prior.base.as_ref().map(|text| {
+        let factory = expression::latency("--base", text, Path::new(""), None).map_err(Refused::Scenario)?;
+        Ok::<_, Refused>(Base::new(text, &factory, sources)?)
+    });
+    Ok(FitOptions { shape, base: base.transpose()?, seed: given.seed, folds, threads: given.threads })
 }
 
 /// A source of which only a part of the requests is compared, in order of arrival; the
@@ -179,6 +191,17 @@ impl Drop for Stages {
     }
 }
 
+fn write_base(out: &mut dyn Write, base: Option<&Base>) -> io::Result<()> {
+    let Some(base) = base else { return Ok(()) };
+    writeln!(
+        out,
+        "base {}: followed within {:.1} % (median), {:.1} % (90 of 100 steps)",
+        printable(base.model()),
+        base.deviation(Statistic::P50) * 100.0,
+        base.deviation(Statistic::P90) * 100.0
+    )
+}
+
 fn write_inferred(out: &mut dyn Write, inferred: &[(String, Inferred)]) -> io::Result<()> {
     for (name, found) in inferred {
         let Inferred { setting, found, given, given_error, found_error, range } = found;
@@ -199,7 +222,7 @@ fn write_inferred(out: &mut dyn Write, inferred: &[(String, Inferred)]) -> io::R
     Ok(())
 }
 
-fn as_json(fit: &Fit, inferred: &[(String, Inferred)]) -> serde_json::Value {
+fn as_json(fit: &Fit, inferred: &[(String, Inferred)], base: Option<&Base>) -> serde_json::Value {
     let in_sample: Vec<_> =
         fit.in_sample.iter().map(|(name, comparisons)| json!({"input": name, "comparisons": comparisons})).collect();
     let inferred: Vec<_> = inferred
@@ -215,8 +238,16 @@ fn as_json(fit: &Fit, inferred: &[(String, Inferred)]) -> serde_json::Value {
             })
         })
         .collect();
+    let base = base.map(|base| {
+        json!({
+            "model": base.model(),
+            "deviation_p50": base.deviation(Statistic::P50),
+            "deviation_p90": base.deviation(Statistic::P90),
+        })
+    });
     json!({
         "model": fit.model,
+        "base": base,
         "in_sample": in_sample,
         "inferred": inferred,
         "warnings": fit.warnings,
