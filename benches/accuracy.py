@@ -31,6 +31,9 @@ LLMSERVINGSIM = {
     "rtxpro6000-llama-3.1-8b": "num_gpu_blocks: 34_000, max_model_len: 131_072",
     "rtx4090-llama-3.1-8b-seqs128": "num_gpu_blocks: 2_000, max_model_len: 16_384",
 }
+# Requests of a fit that has few of them, and what it may correct: no roofline has experts.
+FEW = 30
+BASES = {"llama-3.1-8b": 'roofline(#{ model: "llama-3.1-8b", gpu: "h100-sxm" })'}
 VLLM_CPU = ["const", "burst-preempt", "multiturn", "priority"]
 
 
@@ -118,6 +121,23 @@ def h100(args, out):
         print_table(["fitted on", "predicted"], with_logs)
         print(f"### {name}, mean size of the errors of loads that were not fitted on\n")
         print_table(["fitted on"], means)
+        if name in BASES:
+            few_requests(args, out, name, engine, shape, tables)
+
+
+def few_requests(args, out, name, engine, shape, tables):
+    """A fit on a few requests of the lowest load, with and without a base."""
+    few = out / f"{name}-few.jsonl"
+    lowest = next(iter(tables))
+    few.write_text("".join(tables[lowest].read_text().splitlines(keepends=True)[:FEW]))
+    rows = []
+    for label, more in (("none", []), ("roofline", ["--base", BASES[name]])):
+        model = out / f"{name}-few-{label}.model.json"
+        vcr(args, "fit", few, "--engine", engine, "--shape", shape, "-o", model, "--folds", 0, "-q", "--force", *more)
+        for load, table in tables.items():
+            rows.append([label, load, *errors(predictions(args, model, table, engine))])
+    print(f"### {name}, fitted on {FEW} requests of `{lowest}`, with and without `--base`\n")
+    print_table(["base", "predicted"], rows)
 
 
 def llmservingsim(args, out):
