@@ -19,6 +19,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 const VOCAB_SIZE: u64 = 32_000;
 
 /// What engines are started with.
+#[derive(Clone)]
 pub(crate) struct Setup {
     /// The words of the command; `{address}` is the handshake address.
     pub(crate) engine: Vec<String>,

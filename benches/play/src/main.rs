@@ -28,6 +28,9 @@
 //!   --served-model-name sim --host 127.0.0.1 --port {http_port} --data-parallel-address 127.0.0.1
 //!   --data-parallel-rpc-port {handshake_port} --data-parallel-size 1 --data-parallel-size-local 0"
 //! ```
+//!
+//! `serve` drives `vcr serve` in the same way, and such a frontend beside it if one is
+//! given; `benches/serve.sh` does all of it.
 
 mod cases;
 mod client;
@@ -35,6 +38,7 @@ mod http;
 mod paced;
 mod process;
 mod report;
+mod serve;
 
 use std::process::ExitCode;
 
@@ -44,6 +48,7 @@ use cases::Limits;
 use client::{Load, Setup, Sockets};
 use paced::Pace;
 use report::Sheet;
+use serve::ServeArgs;
 
 /// Why nothing could be measured.
 pub(crate) type Failure = Box<dyn std::error::Error>;
@@ -145,6 +150,8 @@ enum Case {
         #[command(flatten)]
         load: LoadArgs,
     },
+    /// `vcr serve`, beside a real frontend and the engine behind it.
+    Serve(ServeArgs),
 }
 
 #[derive(Args, Clone, Copy, Debug)]
@@ -222,6 +229,7 @@ fn run(setup: &Setup, case: &Case, sheets: &mut Vec<Sheet>) -> Result<(), Failur
         Case::Http { frontend, model, load } => {
             done(http::through_frontend(setup, frontend, model, load.load(), None)?);
         }
+        Case::Serve(args) => serve::serve(setup, args, &mut done)?,
         Case::Targets { frontend, model } => {
             targets(setup, frontend.as_deref().map(|command| (command, model.as_str())), &mut done)?;
         }

@@ -57,15 +57,55 @@ impl Instants {
     }
 }
 
+/// What the gaps differ from the interval by the engine's own clock, without sign,
+/// in order of size.
+pub(crate) fn own_gap_errors(setup: &Setup, pace: Pace) -> Result<Vec<u64>, Failure> {
+    Ok(run(setup, pace)?.by_engine.gap_errors(pace.interval_ns))
+}
+
 /// Runs all streams at once and looks at the steps in which each gets a token.
 pub(crate) fn paced(setup: &Setup, pace: Pace) -> Result<Sheet, Failure> {
-    const PROMPT_TOKENS: u32 = 64;
     let mut sheet = Sheet::new(format!(
         "paced: {} streams, a token every {} ms, {} s",
         pace.streams,
         pace.interval_ns as f64 / 1e6,
         pace.duration_ns as f64 / 1e9
     ));
+    let Run { by_engine, by_client, apart, engine, own, relay, has_relay } = run(setup, pace)?;
+    add_ages(&mut sheet, &by_engine, &by_client);
+    by_engine.add_to(&mut sheet, "the engine's clock", &pace);
+    by_client.add_to(&mut sheet, "the client's clock", &pace);
+    let (steps, tokens) = (by_engine.0.len() as f64, by_engine.0.len() as f64 * pace.streams as f64);
+    sheet
+        .figure("steps", steps, "")
+        .figure("messages without all streams", apart as f64, "")
+        .figure("engine CPU per step", engine.total_ns as f64 / 1e3 / steps, "us")
+        .figure("  of it in the thread of libzmq", engine.io_ns as f64 / 1e3 / steps, "us")
+        .figure("engine CPU per token", engine.total_ns as f64 / 1e3 / tokens, "us")
+        .figure("client CPU per token", own.total_ns as f64 / 1e3 / tokens, "us");
+    if has_relay {
+        sheet
+            .figure("relay CPU per step", relay.total_ns as f64 / 1e3 / steps, "us")
+            .figure("  of it in the thread of libzmq", relay.io_ns as f64 / 1e3 / steps, "us")
+            .figure("relay CPU per token", relay.total_ns as f64 / 1e3 / tokens, "us");
+    }
+    Ok(sheet)
+}
+
+/// What a run of all streams showed.
+struct Run {
+    by_engine: Instants,
+    by_client: Instants,
+    /// Messages in which not all streams were.
+    apart: u64,
+    engine: Cpu,
+    own: Cpu,
+    relay: Cpu,
+    has_relay: bool,
+}
+
+fn run(setup: &Setup, pace: Pace) -> Result<Run, Failure> {
+    const PROMPT_TOKENS: u32 = 64;
     let tokens = (pace.duration_ns / pace.interval_ns.max(1)).max(10) as u32;
     let blocks = pace.streams * (u64::from(PROMPT_TOKENS + tokens) / 16 + 2) + 1;
     let options = [
@@ -103,26 +143,15 @@ pub(crate) fn paced(setup: &Setup, pace: Pace) -> Result<Sheet, Failure> {
     if by_engine.0.len() < 2 {
         return Err("no two steps had all streams in them: choose a longer duration".into());
     }
-    let (engine, own) = (client.engine.cpu()?.since(engine), own_cpu()?.since(own));
-    let between = client.relay_cpu()?.since(relay);
-    add_ages(&mut sheet, &by_engine, &by_client);
-    by_engine.add_to(&mut sheet, "the engine's clock", &pace);
-    by_client.add_to(&mut sheet, "the client's clock", &pace);
-    let (steps, tokens) = (by_engine.0.len() as f64, by_engine.0.len() as f64 * pace.streams as f64);
-    sheet
-        .figure("steps", steps, "")
-        .figure("messages without all streams", apart as f64, "")
-        .figure("engine CPU per step", engine.total_ns as f64 / 1e3 / steps, "us")
-        .figure("  of it in the thread of libzmq", engine.io_ns as f64 / 1e3 / steps, "us")
-        .figure("engine CPU per token", engine.total_ns as f64 / 1e3 / tokens, "us")
-        .figure("client CPU per token", own.total_ns as f64 / 1e3 / tokens, "us");
-    if client.relay.is_some() {
-        sheet
-            .figure("relay CPU per step", between.total_ns as f64 / 1e3 / steps, "us")
-            .figure("  of it in the thread of libzmq", between.io_ns as f64 / 1e3 / steps, "us")
-            .figure("relay CPU per token", between.total_ns as f64 / 1e3 / tokens, "us");
-    }
-    Ok(sheet)
+    Ok(Run {
+        by_engine,
+        by_client,
+        apart,
+        engine: client.engine.cpu()?.since(engine),
+        own: own_cpu()?.since(own),
+        relay: client.relay_cpu()?.since(relay),
+        has_relay: client.relay.is_some(),
+    })
 }
 
 /// How old messages are when they come: both ends read the same clock.

@@ -55,6 +55,10 @@ impl StopStrings {
     /// `may_stop` is false while the request has not exceeded its `min_tokens`: the
     /// piece is then not searched.
     pub fn push(&mut self, piece: &str, may_stop: bool, out: &mut String) -> Option<StopMatch> {
+        if self.stops.is_empty() {
+            out.push_str(piece);
+            return None;
+        }
         let before = self.tail.len();
         self.tail.push_str(piece);
         if may_stop

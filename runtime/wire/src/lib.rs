@@ -43,6 +43,7 @@ mod output;
 mod request;
 mod sampling;
 mod stats;
+mod step_outputs;
 mod tensor;
 mod versions;
 
@@ -72,6 +73,7 @@ pub use stats::{
     HitsBySource, IterationDetails, KvCacheEvictionEvent, KvFetchStages, PrefillStats, PrefixCacheStats,
     RequestSpecDecodeMetrics, SchedulerStats, SpecDecodingStats,
 };
+pub use step_outputs::{StepOutput, StepOutputs};
 pub use tensor::{LogprobRows, Logprobs, Tensor, TensorData};
 pub use vcr_finish_reason::FinishReason;
 pub use versions::{ProtocolRules, UnknownVersion, VersionEvidence, VllmMinor, WakeUpResult};

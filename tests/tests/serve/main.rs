@@ -6,4 +6,5 @@ mod dialects;
 mod ends;
 mod errors;
 mod faults;
+mod limits;
 mod operations;

@@ -1,18 +1,108 @@
 //! Prompts of text completions.
 
-use serde::Deserialize;
+use std::fmt;
+
+use serde::de::{Error as _, IgnoredAny, MapAccess, SeqAccess, Visitor};
+use serde::{Deserialize, Deserializer};
 
 use crate::server::error::ApiError;
 use crate::server::model::Model;
 
 /// One prompt or several, as text or tokens.
-#[derive(Clone, Debug, Deserialize)]
-#[serde(untagged)]
+#[derive(Clone, Debug)]
 pub(super) enum Prompt {
     Text(String),
     Tokens(Vec<u32>),
     Texts(Vec<String>),
     TokenLists(Vec<Vec<u32>>),
+}
+
+/// Reads prompts straight into their lists: what serde keeps of an untagged enum is
+/// many times as large as a long list of tokens.
+impl<'de> Deserialize<'de> for Prompt {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        match Item::deserialize(deserializer)? {
+            Item::Text(text) => Ok(Self::Text(text)),
+            Item::Tokens(tokens) => Ok(Self::Tokens(tokens)),
+            Item::Texts(texts) => Ok(Self::Texts(texts)),
+            Item::TokenLists(lists) => Ok(Self::TokenLists(lists)),
+            Item::Token(_) | Item::Other => {
+                Err(D::Error::custom("data did not match any variant of untagged enum Prompt"))
+            }
+        }
+    }
+}
+
+/// A prompt, or what may be in its lists.
+enum Item {
+    Token(u32),
+    Text(String),
+    Tokens(Vec<u32>),
+    Texts(Vec<String>),
+    TokenLists(Vec<Vec<u32>>),
+    Other,
+}
+
+impl<'de> Deserialize<'de> for Item {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(ItemVisitor)
+    }
+}
+
+struct ItemVisitor;
+
+impl<'de> Visitor<'de> for ItemVisitor {
+    type Value = Item;
+
+    fn expecting(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str("a prompt")
+    }
+
+    fn visit_str<E>(self, text: &str) -> Result<Item, E> {
+        Ok(Item::Text(text.to_owned()))
+    }
+
+    fn visit_u64<E>(self, token: u64) -> Result<Item, E> {
+        Ok(token.try_into().map_or(Item::Other, Item::Token))
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Item, A::Error> {
+        let mut list = Item::Tokens(Vec::new());
+        let mut is_first = true;
+        while let Some(item) = items.next_element()? {
+            match (&mut list, item) {
+                (Item::Tokens(tokens), Item::Token(token)) => tokens.push(token),
+                (Item::Texts(texts), Item::Text(text)) => texts.push(text),
+                (Item::TokenLists(lists), Item::Tokens(tokens)) => lists.push(tokens),
+                (list, Item::Text(text)) if is_first => *list = Item::Texts(vec![text]),
+                (list, Item::Tokens(tokens)) if is_first => *list = Item::TokenLists(vec![tokens]),
+                (list, _) => *list = Item::Other,
+            }
+            is_first = false;
+        }
+        Ok(list)
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Item, A::Error> {
+        while map.next_entry::<IgnoredAny, IgnoredAny>()?.is_some() {}
+        Ok(Item::Other)
+    }
+
+    fn visit_i64<E>(self, _: i64) -> Result<Item, E> {
+        Ok(Item::Other)
+    }
+
+    fn visit_f64<E>(self, _: f64) -> Result<Item, E> {
+        Ok(Item::Other)
+    }
+
+    fn visit_bool<E>(self, _: bool) -> Result<Item, E> {
+        Ok(Item::Other)
+    }
+
+    fn visit_unit<E>(self) -> Result<Item, E> {
+        Ok(Item::Other)
+    }
 }
 
 /// A prompt in tokens, and its text where that was given.
@@ -87,7 +177,13 @@ mod tests {
         assert!(matches!(read("[1, 2]"), Ok(Prompt::Tokens(tokens)) if tokens == [1, 2]));
         assert!(matches!(read("[\"a\", \"b\"]"), Ok(Prompt::Texts(texts)) if texts.len() == 2));
         assert!(matches!(read("[[1], [2, 3]]"), Ok(Prompt::TokenLists(lists)) if lists.len() == 2));
-        assert!(read("[1, \"a\"]").is_err() && read("[-1]").is_err() && read("{}").is_err());
+        assert!(matches!(read("[]"), Ok(Prompt::Tokens(tokens)) if tokens.is_empty()));
+        assert!(matches!(read("[[], [1]]"), Ok(Prompt::TokenLists(lists)) if lists.len() == 2));
+        for text in ["[1, \"a\"]", "[-1]", "{}", "1", "null", "[[1], 2]", "[[[1]]]", "[4294967296]", "[\"a\", null]"] {
+            let error = read(text).expect_err(text).to_string();
+            assert!(error.contains("did not match any variant of untagged enum Prompt"), "{text}: {error}");
+        }
+        assert!(read("[[1").is_err());
     }
 
     #[test]

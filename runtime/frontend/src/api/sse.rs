@@ -1,19 +1,28 @@
 //! Streams of server-sent events.
 
-use std::collections::VecDeque;
+use std::convert::Infallible;
 use std::future::Future;
+use std::pin::pin;
+use std::task::{Context, Poll, ready};
 
 use axum::body::{Body, Bytes};
 use axum::http::{HeaderValue, header};
 use axum::response::Response;
+use futures_util::future::poll_immediate;
 use futures_util::stream;
 use serde::Serialize;
 
 use crate::server::error::ApiError;
 
+/// Events that are written at once at most, in bytes: more of them save no time.
+const BATCH_BYTES: usize = 16 * 1024;
+/// Room that a stream keeps for its next events.
+const KEPT_BYTES: usize = 1024;
+
 /// Where the events of a stream come from.
 pub(super) trait Source: Send + 'static {
-    /// Appends the next events; returns whether more will follow.
+    /// Appends the next events; returns whether more will follow. Dropped while it
+    /// waits, it has lost nothing: it is called again.
     fn next(&mut self, out: &mut Events) -> impl Future<Output = Result<bool, ApiError>> + Send;
 
     /// Whether `[DONE]` is the last event.
@@ -25,38 +34,59 @@ pub(super) trait Source: Send + 'static {
     }
 }
 
-/// Events that are ready.
+/// Events that are ready, one behind the other as they are sent.
 #[derive(Debug, Default)]
-pub(super) struct Events(VecDeque<Bytes>);
+pub(super) struct Events(Vec<u8>);
 
 impl Events {
     /// Adds an event.
     pub(super) fn push(&mut self, event: &impl Serialize) {
-        let mut text = b"data: ".to_vec();
-        // What cannot be written as JSON has no place in an event.
-        if serde_json::to_writer(&mut text, event).is_ok() {
-            text.extend_from_slice(b"\n\n");
-            self.0.push_back(text.into());
-        }
+        self.push_parts(b"data: ", event, b"");
     }
 
     /// Adds an event that has a name.
     pub(super) fn push_named(&mut self, name: &str, event: &impl Serialize) {
-        let mut text = format!("event: {name}\ndata: ").into_bytes();
-        if serde_json::to_writer(&mut text, event).is_ok() {
-            text.extend_from_slice(b"\n\n");
-            self.0.push_back(text.into());
+        self.push_parts(format!("event: {name}\ndata: ").as_bytes(), event, b"");
+    }
+
+    /// Adds an event that is written between `start` and `end`. What cannot be
+    /// written as JSON has no place in a stream.
+    fn push_parts(&mut self, start: &[u8], event: &impl Serialize, end: &[u8]) {
+        let before = self.0.len();
+        self.0.extend_from_slice(start);
+        if serde_json::to_writer(&mut self.0, event).is_ok() {
+            self.0.extend_from_slice(end);
+            self.0.extend_from_slice(b"\n\n");
+        } else {
+            self.0.truncate(before);
         }
     }
 
-    /// Takes the next event out, as JSON.
-    pub(super) fn pop_json(&mut self) -> Option<serde_json::Value> {
-        let event = self.0.pop_front()?;
-        serde_json::from_slice(event.strip_prefix(b"data: ").unwrap_or(&event)).ok()
+    /// Takes all events out, as JSON.
+    pub(super) fn take_json(&mut self) -> Vec<serde_json::Value> {
+        let text = String::from_utf8_lossy(&self.0);
+        // JSON is written without line breaks.
+        let data = text.lines().filter_map(|line| line.strip_prefix("data: "));
+        let events = data.filter_map(|event| serde_json::from_str(event).ok()).collect();
+        self.0.clear();
+        events
+    }
+
+    /// Takes all events out, as bytes; none if there are none.
+    fn take(&mut self) -> Option<Bytes> {
+        if self.0.is_empty() {
+            return None;
+        }
+        if self.0.capacity() > KEPT_BYTES {
+            return Some(std::mem::take(&mut self.0).into());
+        }
+        let bytes = Bytes::copy_from_slice(&self.0);
+        self.0.clear();
+        Some(bytes)
     }
 
     fn push_done(&mut self) {
-        self.0.push_back(Bytes::from_static(b"data: [DONE]\n\n"));
+        self.0.extend_from_slice(b"data: [DONE]\n\n");
     }
 }
 
@@ -66,29 +96,43 @@ struct State<S> {
     is_over: bool,
 }
 
+impl<S: Source> State<S> {
+    /// Waits for events, and takes what is ready with them: so many tokens of a fast
+    /// engine become one packet.
+    async fn fill(&mut self) {
+        while !self.is_over && self.events.0.len() < BATCH_BYTES {
+            let is_first = self.events.0.is_empty();
+            let next = self.source.next(&mut self.events);
+            let next = if is_first { Some(next.await) } else { poll_immediate(next).await };
+            match next {
+                None => return,
+                Some(Ok(true)) => continue,
+                Some(Ok(false)) => {}
+                Some(Err(error)) => {
+                    tracing::warn!("a stream failed: {}", error.message);
+                    self.source.fail(&error, &mut self.events);
+                }
+            }
+            self.is_over = true;
+            if S::HAS_DONE {
+                self.events.push_done();
+            }
+        }
+    }
+
+    /// The next part of the body; none behind the last one.
+    fn poll(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<Bytes, Infallible>>> {
+        // Sources lose nothing when they are dropped, so nothing is kept between calls.
+        ready!(pin!(self.fill()).poll(context));
+        Poll::Ready(self.events.take().map(Ok))
+    }
+}
+
 /// The answer that streams all events, and `[DONE]` behind them where the API has it.
 /// An error becomes the last event before it.
 pub(super) fn response<S: Source>(source: S) -> Response {
-    let state = State { source, events: Events::default(), is_over: false };
-    let body = stream::unfold(state, |mut state| async move {
-        while state.events.0.is_empty() && !state.is_over {
-            match state.source.next(&mut state.events).await {
-                Ok(true) => continue,
-                Ok(false) => {}
-                Err(error) => {
-                    tracing::warn!("a stream failed: {}", error.message);
-                    state.source.fail(&error, &mut state.events);
-                }
-            }
-            state.is_over = true;
-            if S::HAS_DONE {
-                state.events.push_done();
-            }
-        }
-        let event = state.events.0.pop_front()?;
-        Some((Ok::<_, std::convert::Infallible>(event), state))
-    });
-    let mut response = Response::new(Body::from_stream(body));
+    let mut state = State { source, events: Events::default(), is_over: false };
+    let mut response = Response::new(Body::from_stream(stream::poll_fn(move |context| state.poll(context))));
     let headers = response.headers_mut();
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
     headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache"));

@@ -32,7 +32,7 @@ impl<S: Source + Sync, T: Translation> Source for Translated<S, T> {
         let mut chunks = Events::default();
         let goes_on = self.chat.next(&mut chunks).await?;
         let mut events = Vec::new();
-        while let Some(chunk) = chunks.pop_json() {
+        for chunk in chunks.take_json() {
             self.translation.push(&ChatDelta::read(&chunk), &mut events);
         }
         if !goes_on {

@@ -123,6 +123,6 @@ impl EngineClient {
         });
         let id: Box<str> = request.request_id.as_str().into();
         let collector = rank.submit(&id, Request::Add(Box::new(request)), observer)?;
-        Ok(RequestStream { rank: Arc::clone(rank), id, collector, is_done: false })
+        Ok(RequestStream::new(rank, id, collector))
     }
 }

@@ -5,13 +5,68 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 
 use futures_util::task::AtomicWaker;
-use vcr_wire::EngineCoreOutput;
+use vcr_wire::{EngineCoreOutput, StepOutput};
 
 use super::EngineError;
 
 /// Outputs that wait apart from each other; further ones of a client that does
 /// not read are joined, so that they take four bytes a token.
 const SEPARATE_OUTPUTS: usize = 64;
+
+/// Outputs in their order, in little memory.
+#[derive(Debug, Default)]
+pub(super) struct Outputs {
+    parts: VecDeque<Part>,
+    /// Tokens of the parts that are nothing else, and how many are taken.
+    tokens: Vec<u32>,
+    taken: usize,
+}
+
+#[derive(Debug)]
+enum Part {
+    Tokens(u32),
+    Whole(Box<EngineCoreOutput>),
+}
+
+impl Outputs {
+    fn push(&mut self, output: StepOutput<'_>) {
+        match output {
+            StepOutput::Whole(output) => self.parts.push_back(Part::Whole(output)),
+            StepOutput::Tokens(tokens) => {
+                let count = tokens.len() as u32;
+                self.tokens.extend_from_slice(tokens);
+                let is_long = self.parts.len() >= SEPARATE_OUTPUTS;
+                match self.parts.back_mut() {
+                    Some(Part::Tokens(last)) if is_long => *last += count,
+                    _ => self.parts.push_back(Part::Tokens(count)),
+                }
+            }
+        }
+    }
+
+    /// Takes the next output out.
+    pub(super) fn pop(&mut self) -> Option<StepOutput<'_>> {
+        match self.parts.pop_front()? {
+            Part::Whole(output) => Some(StepOutput::Whole(output)),
+            Part::Tokens(count) => {
+                let start = self.taken;
+                self.taken += count as usize;
+                Some(StepOutput::Tokens(&self.tokens[start..self.taken]))
+            }
+        }
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.parts.is_empty()
+    }
+
+    /// Forgets what was taken, but not the room for it.
+    fn clear(&mut self) {
+        self.parts.clear();
+        self.tokens.clear();
+        self.taken = 0;
+    }
+}
 
 /// Holds outputs until the client takes them.
 #[derive(Debug, Default)]
@@ -22,7 +77,7 @@ pub(super) struct Collector {
 
 #[derive(Debug, Default)]
 struct Waiting {
-    outputs: VecDeque<EngineCoreOutput>,
+    outputs: Outputs,
     error: Option<EngineError>,
 }
 
@@ -32,18 +87,8 @@ impl Collector {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(super) fn push(&self, output: EngineCoreOutput) {
-        let mut waiting = self.waiting();
-        let is_long = waiting.outputs.len() >= SEPARATE_OUTPUTS;
-        match waiting.outputs.back_mut().filter(|last| is_long && is_plain(last) && output.new_logprobs.is_none()) {
-            Some(last) => {
-                let mut tokens = std::mem::take(&mut last.new_token_ids);
-                tokens.extend_from_slice(&output.new_token_ids);
-                *last = EngineCoreOutput { new_token_ids: tokens, ..output };
-            }
-            None => waiting.outputs.push_back(output),
-        }
-        drop(waiting);
+    pub(super) fn push(&self, output: StepOutput<'_>) {
+        self.waiting().outputs.push(output);
         self.waker.wake();
     }
 
@@ -52,60 +97,66 @@ impl Collector {
         self.waker.wake();
     }
 
-    /// The next output; an error comes behind all of them.
-    pub(super) fn poll(&self, context: &mut Context<'_>) -> Poll<Result<EngineCoreOutput, EngineError>> {
+    /// Takes all outputs, in exchange for `taken`, of which nothing is left; an error
+    /// comes behind all of them.
+    pub(super) fn poll(&self, taken: &mut Outputs, context: &mut Context<'_>) -> Poll<Result<(), EngineError>> {
+        taken.clear();
         self.waker.register(context.waker());
         let mut waiting = self.waiting();
-        match (waiting.outputs.pop_front(), &waiting.error) {
-            (Some(output), _) => Poll::Ready(Ok(output)),
-            (None, Some(error)) => Poll::Ready(Err(error.clone())),
-            (None, None) => Poll::Pending,
+        if !waiting.outputs.is_empty() {
+            std::mem::swap(&mut waiting.outputs, taken);
+            return Poll::Ready(Ok(()));
         }
+        waiting.error.clone().map_or(Poll::Pending, |error| Poll::Ready(Err(error)))
     }
-}
-
-/// Whether it says nothing but tokens.
-fn is_plain(output: &EngineCoreOutput) -> bool {
-    output.new_logprobs.is_none()
-        && output.new_prompt_logprobs_tensors.is_none()
-        && output.prefill_stats.is_none()
-        && output.pooling_output.is_none()
-        && output.kv_transfer_params.is_none()
-        && output.finish_reason.is_none()
 }
 
 #[cfg(test)]
 mod tests {
     use std::task::Waker;
 
-    use vcr_wire::FinishReason;
-
     use super::*;
-
-    fn tokens(range: std::ops::Range<u32>) -> EngineCoreOutput {
-        EngineCoreOutput { new_token_ids: range.collect(), ..EngineCoreOutput::default() }
-    }
 
     /// A client that never reads must cost little memory, and lose nothing.
     #[test]
     fn outputs_of_a_slow_client_are_joined() {
         let collector = Collector::default();
         for token in 0..1000 {
-            collector.push(tokens(token..token + 1));
+            collector.push(StepOutput::Tokens(&[token]));
         }
-        collector.push(EngineCoreOutput { finish_reason: Some(FinishReason::Length), ..tokens(1000..1001) });
+        let last = EngineCoreOutput { new_token_ids: vec![1000], ..EngineCoreOutput::default() };
+        collector.push(StepOutput::Whole(Box::new(last.clone())));
         collector.fail(EngineError::Dead);
         let mut context = Context::from_waker(Waker::noop());
-        let mut all = Vec::new();
-        let mut count = 0;
-        let mut finish = None;
-        while let Poll::Ready(Ok(output)) = collector.poll(&mut context) {
-            all.extend(output.new_token_ids);
-            finish = output.finish_reason;
+        let mut outputs = Outputs::default();
+        assert_eq!(collector.poll(&mut outputs, &mut context), Poll::Ready(Ok(())));
+        let (mut all, mut count, mut end) = (Vec::new(), 0, None);
+        while let Some(output) = outputs.pop() {
             count += 1;
+            match output {
+                StepOutput::Tokens(tokens) => all.extend_from_slice(tokens),
+                StepOutput::Whole(output) => end = Some(*output),
+            }
         }
-        assert_eq!(all, (0..1001).collect::<Vec<_>>());
-        assert_eq!((count, finish), (SEPARATE_OUTPUTS, Some(FinishReason::Length)));
-        assert_eq!(collector.poll(&mut context), Poll::Ready(Err(EngineError::Dead)));
+        assert_eq!(all, (0..1000).collect::<Vec<_>>());
+        assert_eq!((count, end), (SEPARATE_OUTPUTS + 1, Some(last)));
+        assert_eq!(collector.poll(&mut outputs, &mut context), Poll::Ready(Err(EngineError::Dead)));
+    }
+
+    /// Room is used again, and what was taken does not come twice.
+    #[test]
+    fn outputs_come_once_and_in_order() {
+        let collector = Collector::default();
+        let mut context = Context::from_waker(Waker::noop());
+        let mut outputs = Outputs::default();
+        for round in 0..3 {
+            assert!(collector.poll(&mut outputs, &mut context).is_pending());
+            collector.push(StepOutput::Tokens(&[round, 7]));
+            collector.push(StepOutput::Tokens(&[]));
+            assert!(collector.poll(&mut outputs, &mut context).is_ready());
+            assert_eq!(outputs.pop(), Some(StepOutput::Tokens(&[round, 7])));
+            assert_eq!(outputs.pop(), Some(StepOutput::Tokens(&[])));
+            assert_eq!(outputs.pop(), None);
+        }
     }
 }

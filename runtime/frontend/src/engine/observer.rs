@@ -1,7 +1,7 @@
 //! What metrics hear of requests and engines.
 
 use vcr_finish_reason::FinishReason;
-use vcr_wire::{EngineCoreOutput, SchedulerStats};
+use vcr_wire::{SchedulerStats, StepOutput};
 
 /// A request that is about to be sent to an engine.
 #[derive(Clone, Debug)]
@@ -34,7 +34,7 @@ pub trait EngineObserver: Send + Sync {
 pub trait RequestObserver: Send {
     /// New output. `engine_s` is the engine's and `now_s` this thread's reading of
     /// the same monotonic clock.
-    fn output(&mut self, now_s: f64, engine_s: f64, output: &EngineCoreOutput);
+    fn output(&mut self, now_s: f64, engine_s: f64, output: &StepOutput<'_>);
 
     /// It has ended.
     fn finish(self: Box<Self>, now_s: f64, reason: FinishReason);

@@ -7,8 +7,8 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use tokio::sync::oneshot;
 use vcr_finish_reason::FinishReason;
 use vcr_wire::{
-    EngineCoreOutputs, EngineMessage, Integer, LocalEvent, LocalLink, LocalLinkError, ReadyResponse, Request,
-    UtilityCall, Value, monotonic_ns,
+    ENGINE_CORE_DEAD, Integer, LocalEvent, LocalLink, LocalLinkError, ReadyResponse, Request, StepOutput, StepOutputs,
+    UtilityCall, UtilityOutput, Value, monotonic_ns,
 };
 
 use super::EngineError;
@@ -169,9 +169,9 @@ impl Rank {
                 return true;
             }
             Event::Lost => self.lose(),
-            Event::Message(frame) => match EngineMessage::decode(&[frame]) {
-                Ok(EngineMessage::Outputs(outputs)) => self.take(*outputs, observer),
-                Ok(EngineMessage::Dead) => self.lose(),
+            Event::Message(frame) if frame == ENGINE_CORE_DEAD => self.lose(),
+            Event::Message(frame) => match StepOutputs::decode(&frame) {
+                Ok(step) => self.take(step, observer),
                 // Faults of links break messages; what was in them is lost.
                 Err(error) => tracing::error!(rank = self.number, "an engine's message cannot be decoded: {error}"),
             },
@@ -201,41 +201,46 @@ impl Rank {
         }
     }
 
-    fn take(&self, outputs: EngineCoreOutputs, observer: Option<&dyn EngineObserver>) {
-        if let (Some(stats), Some(observer)) = (&outputs.scheduler_stats, observer) {
+    fn take(&self, mut step: StepOutputs<'_>, observer: Option<&dyn EngineObserver>) {
+        if let (Some(stats), Some(observer)) = (&step.message.scheduler_stats, observer) {
             observer.scheduler(self.number, stats);
         }
-        if let Some(utility) = outputs.utility_output {
-            let result = match utility.failure_message {
-                Some(message) => Err(EngineError::Utility(message)),
-                None => Ok(utility.result.map_or(Value::Nil, |result| result.value)),
-            };
-            self.answer(utility.call_id.as_u64().unwrap_or(0), result);
+        if let Some(utility) = step.message.utility_output.take() {
+            self.take_utility(utility);
         }
-        let (now_s, engine_s) = (now_s(), outputs.timestamp);
+        let (now_s, engine_s) = (now_s(), step.message.timestamp);
         let mut table = self.table();
-        for output in outputs.outputs {
-            let id = output.request_id.as_str();
+        step.for_each(|id, output| {
             // Aborted requests may have outputs on the way.
-            let Some(entry) = table.requests.get_mut(id) else { continue };
+            let Some(entry) = table.requests.get_mut(id) else { return };
             if let Some(observer) = &mut entry.observer {
                 observer.output(now_s, engine_s, &output);
             }
-            if let Some(reason) = output.finish_reason {
-                if let Some(entry) = table.requests.remove(id) {
-                    self.load.fetch_sub(1, Ordering::Relaxed);
-                    entry.collector.push(output);
-                    if let Some(observer) = entry.observer {
-                        observer.finish(now_s, reason);
-                    }
+            let finish = match &output {
+                StepOutput::Tokens(_) => None,
+                StepOutput::Whole(output) => output.finish_reason,
+            };
+            let Some(reason) = finish else { return entry.collector.push(output) };
+            if let Some(entry) = table.requests.remove(id) {
+                self.load.fetch_sub(1, Ordering::Relaxed);
+                // Before its client knows of the end, and may look at metrics.
+                if let Some(observer) = entry.observer {
+                    observer.finish(now_s, reason);
                 }
-            } else {
                 entry.collector.push(output);
             }
-        }
+        });
         drop(table);
         if let Some(observer) = observer {
             observer.message_ended(self.number);
         }
+    }
+
+    fn take_utility(&self, utility: UtilityOutput) {
+        let result = match utility.failure_message {
+            Some(message) => Err(EngineError::Utility(message)),
+            None => Ok(utility.result.map_or(Value::Nil, |result| result.value)),
+        };
+        self.answer(utility.call_id.as_u64().unwrap_or(0), result);
     }
 }

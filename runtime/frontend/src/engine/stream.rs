@@ -2,25 +2,31 @@
 
 use std::future::poll_fn;
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 
 use vcr_finish_reason::FinishReason;
-use vcr_wire::EngineCoreOutput;
+use vcr_wire::{EngineCoreOutput, StepOutput};
 
 use super::EngineError;
-use super::collector::Collector;
+use super::collector::{Collector, Outputs};
 use super::rank::Rank;
 
 /// The outputs of a request. Dropped before its end, it aborts the request in the
 /// engine.
 pub struct RequestStream {
-    pub(super) rank: Arc<Rank>,
-    pub(super) id: Box<str>,
-    pub(super) collector: Arc<Collector>,
-    pub(super) is_done: bool,
+    rank: Arc<Rank>,
+    id: Box<str>,
+    collector: Arc<Collector>,
+    /// Outputs that were taken together with an earlier one.
+    taken: Outputs,
+    is_done: bool,
 }
 
 impl RequestStream {
+    pub(super) fn new(rank: &Arc<Rank>, id: Box<str>, collector: Arc<Collector>) -> Self {
+        Self { rank: Arc::clone(rank), id, collector, taken: Outputs::default(), is_done: false }
+    }
+
     /// The next output; none after the one with a finish reason.
     ///
     /// # Errors
@@ -37,10 +43,21 @@ impl RequestStream {
         if self.is_done {
             return Poll::Ready(Ok(None));
         }
-        self.collector.poll(context).map(|output| {
-            self.is_done = output.as_ref().map_or(true, |output| output.finish_reason.is_some());
-            output.map(Some)
-        })
+        if self.taken.is_empty() {
+            let taken = ready!(self.collector.poll(&mut self.taken, context));
+            self.is_done = taken.is_err();
+            taken?;
+        }
+        let output = self.taken.pop().map(|output| match output {
+            StepOutput::Whole(output) => *output,
+            StepOutput::Tokens(tokens) => EngineCoreOutput {
+                request_id: self.id.to_string(),
+                new_token_ids: tokens.to_vec(),
+                ..EngineCoreOutput::default()
+            },
+        });
+        self.is_done = output.as_ref().is_some_and(|output| output.finish_reason.is_some());
+        Poll::Ready(Ok(output))
     }
 
     /// Ends it in the engine: the server has all it needs, by a stop string.

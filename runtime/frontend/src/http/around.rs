@@ -5,10 +5,11 @@ use std::sync::Arc;
 use axum::Router;
 use axum::extract::DefaultBodyLimit;
 use axum::http::header;
-use axum::middleware::from_fn_with_state;
+use axum::middleware::{from_fn, from_fn_with_state};
 use axum::response::IntoResponse as _;
 use axum::routing::get;
 
+use super::large::beside_others;
 use super::layers::{ApiKeys, Cors, RequestLog, cors, log_request, require_key};
 use crate::metrics::{self, CONTENT_TYPE, FakePage, Metrics};
 
@@ -44,6 +45,7 @@ impl Around {
         let keys = ApiKeys::new(self.api_keys.iter().cloned(), &self.metrics);
         faults(routes.route("/metrics", served))
             .layer(DefaultBodyLimit::max(self.max_body_bytes))
+            .layer(from_fn(beside_others))
             .layer(from_fn_with_state(self.metrics.clone(), metrics::count))
             .layer(from_fn_with_state(keys, require_key))
             .layer(from_fn_with_state(Arc::new(self.cors.clone()), cors))

@@ -10,11 +10,13 @@ use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header}
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use futures_util::FutureExt as _;
-use serde_json::json;
+use serde_json::{Value, json};
 use subtle::{Choice, ConstantTimeEq as _};
 
 use super::connection::PeerAddress;
+use super::stream_panics::guarded;
 use crate::metrics::Metrics;
+use crate::server::error::Failure;
 
 /// Paths that need a key, as in vLLM; health and metrics do not.
 const GUARDED: &[&str] = &["/v1", "/v2", "/inference"];
@@ -154,7 +156,7 @@ pub struct RequestId(pub String);
 /// What is told of requests.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct RequestLog {
-    /// Whether responses have the header `X-Request-Id`.
+    /// Whether all responses have the header `X-Request-Id`; failures always have it.
     pub has_id_header: bool,
 }
 
@@ -168,14 +170,20 @@ pub async fn log_request(State(log): State<RequestLog>, mut request: Request, ne
     let (method, path) = (request.method().clone(), request.uri().path().to_owned());
     let start = Instant::now();
     let mut response = match AssertUnwindSafe(next.run(request)).catch_unwind().await {
-        Ok(response) => response,
+        Ok(response) => {
+            let (id, path) = (id.clone(), path.clone());
+            let of_panic = id.clone();
+            guarded(response, move || internal_error(&of_panic), move || told_panic(&id, &path))
+        }
         Err(_) => {
-            tracing::error!(request_id = id, %method, path, "a request failed on an internal error");
-            let message = format!("Internal server error (request {id})");
-            let error = json!({"message": message, "type": "InternalServerError", "param": null, "code": 500});
-            (StatusCode::INTERNAL_SERVER_ERROR, axum::Json(json!({"error": error}))).into_response()
+            told_panic(&id, &path);
+            (StatusCode::INTERNAL_SERVER_ERROR, axum::Json(internal_error(&id))).into_response()
         }
     };
+    let is_failure = response.status().is_server_error();
+    if let Some(Failure(message)) = response.extensions_mut().remove() {
+        tracing::warn!(request_id = id, %method, path, status = response.status().as_u16(), "{message}");
+    }
     let elapsed_ms = start.elapsed().as_secs_f64() * 1e3;
     tracing::debug!(
         target: "access",
@@ -186,12 +194,22 @@ pub async fn log_request(State(log): State<RequestLog>, mut request: Request, ne
         status = response.status().as_u16(),
         elapsed_ms,
     );
-    if log.has_id_header
+    // By its id a failure is found in the log.
+    if (log.has_id_header || is_failure)
         && let Ok(value) = HeaderValue::from_str(&id)
     {
         response.headers_mut().insert(REQUEST_ID, value);
     }
     response
+}
+
+fn told_panic(id: &str, path: &str) {
+    tracing::error!(request_id = id, path, "a request failed on an internal error");
+}
+
+fn internal_error(id: &str) -> Value {
+    let message = format!("Internal server error (request {id})");
+    json!({"error": {"message": message, "type": "InternalServerError", "param": null, "code": 500}})
 }
 
 fn random_id() -> String {

@@ -3,8 +3,10 @@
 
 mod around;
 mod connection;
+mod large;
 mod layers;
 mod listen;
+mod stream_panics;
 #[cfg(test)]
 mod tests;
 mod tls;

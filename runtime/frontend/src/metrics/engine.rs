@@ -1,5 +1,6 @@
 //! Metrics of one engine: what its steps and its requests add.
 
+use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
 use prometheus_client::metrics::counter::Counter;
@@ -9,14 +10,17 @@ use vcr_finish_reason::FinishReason;
 use vcr_wire::{PrefillStats, SchedulerStats};
 
 use super::page::Metrics;
+use super::series::EngineSeries;
 use super::table::Name;
 
 /// Writes the metrics of one engine. Looks its series up once, so that a token
-/// costs a few atomic additions.
+/// costs a few atomic additions. Clones share the series.
 #[derive(Clone, Debug)]
-pub struct EngineRecorder {
-    metrics: Metrics,
-    engine: u32,
+pub struct EngineRecorder(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    series: EngineSeries,
     running: Gauge,
     waiting: Gauge,
     waiting_for_capacity: Gauge,
@@ -79,9 +83,8 @@ impl EngineRecorder {
             let labels = metrics.engine_labels_and(engine, "reason", reason);
             metrics.gauge(Name::NumRequestsWaitingByReason, &labels)
         };
-        Self {
-            metrics: metrics.clone(),
-            engine,
+        Self(Arc::new(Inner {
+            series: EngineSeries::new(metrics, engine),
             running: metrics.gauge(Name::NumRequestsRunning, &labels),
             waiting: metrics.gauge(Name::NumRequestsWaiting, &labels),
             waiting_for_capacity: waiting("capacity"),
@@ -90,17 +93,17 @@ impl EngineRecorder {
             generation_tokens: metrics.counter(Name::GenerationTokens, &labels),
             preemptions: metrics.counter(Name::NumPreemptions, &labels),
             iteration_tokens: metrics.histogram(Name::IterationTokensTotal, &labels),
-        }
+        }))
     }
 
     /// The state of the scheduler after a step.
     pub fn scheduler(&self, stats: &SchedulerStats) {
         let whole = |value: u64| i64::try_from(value).unwrap_or(i64::MAX);
-        self.running.set(whole(stats.num_running_reqs));
-        self.waiting.set(whole(stats.num_waiting_reqs + stats.num_skipped_waiting_reqs));
-        self.waiting_for_capacity.set(whole(stats.num_waiting_reqs));
-        self.waiting_deferred.set(whole(stats.num_skipped_waiting_reqs));
-        self.kv_cache_usage.set(stats.kv_cache_usage);
+        self.0.running.set(whole(stats.num_running_reqs));
+        self.0.waiting.set(whole(stats.num_waiting_reqs + stats.num_skipped_waiting_reqs));
+        self.0.waiting_for_capacity.set(whole(stats.num_waiting_reqs));
+        self.0.waiting_deferred.set(whole(stats.num_skipped_waiting_reqs));
+        self.0.kv_cache_usage.set(stats.kv_cache_usage);
         let prefix = &stats.prefix_cache_stats;
         self.count(Name::PrefixCacheQueries, prefix.queries);
         self.count(Name::PrefixCacheHits, prefix.hits);
@@ -138,9 +141,9 @@ impl EngineRecorder {
 
     /// What a message with outputs of requests adds. One without leaves no trace.
     pub fn iteration(&self, iteration: &Iteration) {
-        self.generation_tokens.inc_by(iteration.generated_tokens);
-        self.preemptions.inc_by(iteration.preemptions);
-        self.iteration_tokens.observe((iteration.computed_prompt_tokens + iteration.generated_tokens) as f64);
+        self.0.generation_tokens.inc_by(iteration.generated_tokens);
+        self.0.preemptions.inc_by(iteration.preemptions);
+        self.0.iteration_tokens.observe((iteration.computed_prompt_tokens + iteration.generated_tokens) as f64);
     }
 
     /// The first output of a request.
@@ -161,7 +164,7 @@ impl EngineRecorder {
 
     /// The series of gaps between tokens, for a request to keep.
     pub(crate) fn inter_token_latency(&self) -> Histogram {
-        self.metrics.histogram(Name::InterTokenLatencySeconds, &self.metrics.engine_labels(self.engine))
+        self.0.series.histogram(Name::InterTokenLatencySeconds).clone()
     }
 
     /// A request that ended.
@@ -204,14 +207,14 @@ impl EngineRecorder {
     }
 
     fn add(&self, name: Name, amount: u64) {
-        self.metrics.counter(name, &self.metrics.engine_labels(self.engine)).inc_by(amount);
+        self.0.series.counter(name).inc_by(amount);
     }
 
     fn add_by(&self, name: Name, label: &'static str, value: &str, amount: u64) {
-        self.metrics.counter(name, &self.metrics.engine_labels_and(self.engine, label, value)).inc_by(amount);
+        self.0.series.counter_by(name, label, value).inc_by(amount);
     }
 
     fn observe(&self, name: Name, value: f64) {
-        self.metrics.histogram(name, &self.metrics.engine_labels(self.engine)).observe(value);
+        self.0.series.histogram(name).observe(value);
     }
 }

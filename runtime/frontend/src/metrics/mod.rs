@@ -10,6 +10,7 @@ mod observer;
 mod page;
 mod process;
 mod request;
+mod series;
 mod table;
 
 pub use buckets::{Buckets, CustomBuckets};

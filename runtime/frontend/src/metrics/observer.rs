@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use vcr_finish_reason::FinishReason;
-use vcr_wire::{EngineCoreOutput, EventType, SchedulerStats};
+use vcr_wire::{EventType, SchedulerStats, StepOutput};
 
 use super::engine::{EngineRecorder, Iteration};
 use super::lora::LoraRecorder;
@@ -69,7 +69,7 @@ impl EngineObserver for EngineMetrics {
 struct Unobserved;
 
 impl RequestObserver for Unobserved {
-    fn output(&mut self, _: f64, _: f64, _: &EngineCoreOutput) {}
+    fn output(&mut self, _: f64, _: f64, _: &StepOutput<'_>) {}
 
     fn finish(self: Box<Self>, _: f64, _: FinishReason) {}
 }
@@ -88,12 +88,17 @@ struct Lora {
 }
 
 impl RequestObserver for Observed {
-    fn output(&mut self, now_s: f64, engine_s: f64, output: &EngineCoreOutput) {
-        let events = output.events.as_deref().unwrap_or_default();
+    fn output(&mut self, now_s: f64, engine_s: f64, output: &StepOutput<'_>) {
+        let (tokens, events, prefill) = match output {
+            StepOutput::Tokens(tokens) => (tokens.len(), &[][..], None),
+            StepOutput::Whole(output) => {
+                let events = output.events.as_deref().unwrap_or_default();
+                (output.new_token_ids.len(), events, output.prefill_stats.as_ref())
+            }
+        };
         let mut iteration = self.engine.iteration.lock().unwrap_or_else(PoisonError::into_inner);
         let iteration = iteration.get_or_insert_default();
-        let tokens = output.new_token_ids.len() as u64;
-        self.record.output(iteration, now_s, engine_s, tokens, events, output.prefill_stats.as_ref());
+        self.record.output(iteration, now_s, engine_s, tokens as u64, events, prefill);
         if let Some(lora) = &mut self.lora
             && !lora.is_running
             && events.iter().any(|event| event.kind == EventType::Scheduled)

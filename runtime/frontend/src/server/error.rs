@@ -112,12 +112,17 @@ impl From<EngineError> for ApiError {
     }
 }
 
+/// Among the extensions of a response: why the server failed, for the log.
+#[derive(Clone, Debug)]
+pub(crate) struct Failure(pub(crate) String);
+
 impl IntoResponse for ApiError {
     fn into_response(self) -> Response {
+        let mut response = (self.status, Json(self.body())).into_response();
         if self.status.is_server_error() {
-            tracing::warn!(status = self.status.as_u16(), "{}", self.message);
+            response.extensions_mut().insert(Failure(self.message));
         }
-        (self.status, Json(self.body())).into_response()
+        response
     }
 }
 

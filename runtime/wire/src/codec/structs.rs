@@ -2,16 +2,46 @@
 
 use std::ops::Range;
 
-use super::error::DecodeError;
+use super::error::{DecodeError, Problem, Step};
 use super::read::Reader;
 use super::write;
 
 /// A positional array.
-pub(crate) trait Elements: Sized {
+pub(crate) trait Elements: Default {
     /// Names of the elements, for errors.
     const NAMES: &[&str];
+    /// Elements that must be there.
+    const REQUIRED: usize;
 
-    fn read_elements(reader: &mut Reader<'_>) -> Result<Self, DecodeError>;
+    /// Reads some elements, behind the header of the array.
+    fn read_range(&mut self, reader: &mut Reader<'_>, range: Range<usize>) -> Result<(), DecodeError>;
+
+    /// Reads the header of the array.
+    fn read_len(reader: &mut Reader<'_>) -> Result<usize, DecodeError> {
+        let len = reader.array()?;
+        if len < Self::REQUIRED {
+            return Err(reader.error(Problem::Missing).within(Step::Element(len, Self::NAMES[len])));
+        }
+        Ok(len)
+    }
+
+    fn read_elements(reader: &mut Reader<'_>) -> Result<Self, DecodeError> {
+        let len = Self::read_len(reader)?;
+        let mut value = Self::default();
+        value.read_tail(reader, 0..len)?;
+        Ok(value)
+    }
+
+    /// Reads the elements to the end of the array, and passes over those that are
+    /// not known.
+    fn read_tail(&mut self, reader: &mut Reader<'_>, range: Range<usize>) -> Result<(), DecodeError> {
+        let unknown = Self::NAMES.len().max(range.start)..range.end;
+        self.read_range(reader, range)?;
+        for _ in unknown {
+            reader.skip()?;
+        }
+        Ok(())
+    }
 
     /// The length of the shortest array that says the same to someone who knows
     /// the first `known` elements.
@@ -129,27 +159,24 @@ macro_rules! array_struct {
         impl $crate::codec::structs::Elements for $name {
             const NAMES: &[&str] = &[$(stringify!($field)),*];
 
-            fn read_elements(
+            const REQUIRED: usize = $required;
+
+            fn read_range(
+                &mut self,
                 reader: &mut $crate::codec::read::Reader<'_>,
-            ) -> Result<Self, $crate::codec::error::DecodeError> {
-                use $crate::codec::error::{Problem, Step};
-                let mut value = Self::default();
-                let len = reader.array()?;
-                if len < $required {
-                    return Err(reader.error(Problem::Missing).within(Step::Element(len, Self::NAMES[len])));
-                }
+                range: std::ops::Range<usize>,
+            ) -> Result<(), $crate::codec::error::DecodeError> {
+                use $crate::codec::error::Step;
                 let mut index = 0;
                 $(
-                    if index < len {
-                        value.$field = $crate::codec::field::Wire::read_or(reader, $default)
+                    if range.contains(&index) {
+                        self.$field = $crate::codec::field::Wire::read_or(reader, $default)
                             .map_err(|error| error.within(Step::Element(index, stringify!($field))))?;
                     }
                     index += 1;
                 )*
-                for _ in index..len {
-                    reader.skip()?;
-                }
-                Ok(value)
+                let _ = index;
+                Ok(())
             }
 
             fn shortest(&self, known: usize) -> usize {

@@ -15,6 +15,10 @@ fn decode_all(bytes: &[u8]) {
             _ = output.new_logprobs.as_ref().map(|logprobs| logprobs.rows(&[]));
         }
     }
+    assert_eq!(
+        StepOutputs::decode(bytes).map(|step| step.message.timestamp).is_ok(),
+        EngineCoreOutputs::decode(bytes).is_ok()
+    );
     _ = KvEventMessage::decode(&[b"", &[0; 8][..], bytes]);
     _ = Init::decode(bytes);
     _ = EngineHandshake::decode(bytes);

@@ -42,7 +42,20 @@ proptest! {
     fn messages_of_an_engine(outputs in outputs()) {
         let mut frame = Vec::new();
         outputs.encode(&mut frame, VllmMinor::V0_33.rules());
-        prop_assert_eq!(EngineMessage::decode(&[frame]), Ok(EngineMessage::Outputs(Box::new(outputs))));
+        prop_assert_eq!(EngineMessage::decode(&[&frame]), Ok(EngineMessage::Outputs(Box::new(outputs.clone()))));
+
+        // The same, output by output.
+        let step = StepOutputs::decode(&frame).expect("it is a message");
+        let mut again = step.message.clone();
+        step.for_each(|request_id, output| again.outputs.push(match output {
+            StepOutput::Whole(output) => *output,
+            StepOutput::Tokens(tokens) => EngineCoreOutput {
+                request_id: request_id.to_owned(),
+                new_token_ids: tokens.to_vec(),
+                ..EngineCoreOutput::default()
+            },
+        }));
+        prop_assert_eq!(again, outputs);
     }
 
     #[test]

@@ -1,0 +1,72 @@
+//! Streams whose code fails after the head of the answer has gone.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::Pin;
+use std::task::Poll;
+
+use axum::body::{Body, Bytes};
+use axum::http::header;
+use axum::response::Response;
+use futures_util::stream::{self, Stream as _};
+use serde_json::Value;
+
+/// An answer as it is, unless it streams events and one of them panics: then it ends
+/// with the event of `error`, which the client sees in place of a lost connection.
+/// `told` is called once, to log it.
+pub(super) fn guarded(
+    response: Response,
+    error: impl Fn() -> Value + Send + 'static,
+    told: impl Fn() + Send + 'static,
+) -> Response {
+    let kind = response.headers().get(header::CONTENT_TYPE);
+    if !kind.is_some_and(|kind| kind.as_bytes().starts_with(b"text/event-stream")) {
+        return response;
+    }
+    response.map(|body| {
+        let mut body = Some(body.into_data_stream());
+        Body::from_stream(stream::poll_fn(move |context| {
+            let Some(data) = &mut body else { return Poll::Ready(None) };
+            // After a panic nothing of it is used again.
+            match catch_unwind(AssertUnwindSafe(|| Pin::new(data).poll_next(context))) {
+                Ok(next) => next,
+                Err(_) => {
+                    body = None;
+                    told();
+                    let events = format!("data: {}\n\ndata: [DONE]\n\n", error());
+                    Poll::Ready(Some(Ok(Bytes::from(events))))
+                }
+            }
+        }))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    use axum::body::to_bytes;
+    use serde_json::json;
+
+    use super::*;
+
+    /// A connection that breaks off tells a client nothing.
+    #[tokio::test]
+    async fn a_panic_within_a_stream_becomes_its_last_event() {
+        let mut left = 2;
+        let events = stream::poll_fn(move |_| {
+            left -= 1;
+            assert!(left > 0, "on purpose");
+            Poll::Ready(Some(Ok::<_, Infallible>("data: 1\n\n")))
+        });
+        let mut response = Response::new(Body::from_stream(events));
+        response.headers_mut().insert(header::CONTENT_TYPE, header::HeaderValue::from_static("text/event-stream"));
+        let count = Arc::new(AtomicU32::new(0));
+        let counted = Arc::clone(&count);
+        let told = move || _ = counted.fetch_add(1, Ordering::Relaxed);
+        let body = guarded(response, || json!({"error": 500}), told).into_body();
+        let body = to_bytes(body, usize::MAX).await.expect("it ends in order");
+        assert_eq!(body, "data: 1\n\ndata: {\"error\":500}\n\ndata: [DONE]\n\n");
+        assert_eq!(count.load(Ordering::Relaxed), 1);
+    }
+}

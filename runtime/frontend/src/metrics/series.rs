@@ -1,0 +1,57 @@
+//! The series of one engine, each looked up once: that takes labels, which cost more
+//! than counting.
+
+use std::collections::BTreeMap;
+use std::sync::{Mutex, OnceLock, PoisonError};
+
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::histogram::Histogram;
+
+use super::page::Metrics;
+use super::table::{Name, TABLE};
+
+/// Series of one engine. One is created when it is first asked for.
+#[derive(Debug)]
+pub(super) struct EngineSeries {
+    metrics: Metrics,
+    engine: u32,
+    /// By [`Name`].
+    counters: Box<[OnceLock<Counter>]>,
+    histograms: Box<[OnceLock<Histogram>]>,
+    /// By name, and by the value of their further label.
+    labelled: Mutex<BTreeMap<usize, BTreeMap<Box<str>, Counter>>>,
+}
+
+impl EngineSeries {
+    pub(super) fn new(metrics: &Metrics, engine: u32) -> Self {
+        Self {
+            metrics: metrics.clone(),
+            engine,
+            counters: (0..TABLE.len()).map(|_| OnceLock::new()).collect(),
+            histograms: (0..TABLE.len()).map(|_| OnceLock::new()).collect(),
+            labelled: Mutex::default(),
+        }
+    }
+
+    pub(super) fn counter(&self, name: Name) -> &Counter {
+        let create = || self.metrics.counter(name, &self.metrics.engine_labels(self.engine));
+        self.counters[name as usize].get_or_init(create)
+    }
+
+    pub(super) fn histogram(&self, name: Name) -> &Histogram {
+        let create = || self.metrics.histogram(name, &self.metrics.engine_labels(self.engine));
+        self.histograms[name as usize].get_or_init(create)
+    }
+
+    /// The counter with a further label.
+    pub(super) fn counter_by(&self, name: Name, label: &'static str, value: &str) -> Counter {
+        let mut labelled = self.labelled.lock().unwrap_or_else(PoisonError::into_inner);
+        let by_value = labelled.entry(name as usize).or_default();
+        if let Some(counter) = by_value.get(value) {
+            return counter.clone();
+        }
+        let counter = self.metrics.counter(name, &self.metrics.engine_labels_and(self.engine, label, value));
+        by_value.insert(value.into(), counter.clone());
+        counter
+    }
+}

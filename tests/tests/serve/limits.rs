@@ -1,0 +1,141 @@
+//! Clients that take much: memory is bounded, and others are served.
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+
+use serde_json::json;
+use vcr_tests::{Serve, wait_until};
+
+const MIB: f64 = 1_048_576.0;
+
+/// A series of the metrics, 0 if it is not there.
+fn metric(serve: &Serve, series: &str) -> f64 {
+    let answer = ureq::get(format!("http://{}/metrics", serve.address())).call().expect("it is served");
+    let text = answer.into_body().read_to_string().expect("it is text");
+    let line = text.lines().find_map(|line| line.strip_prefix(series));
+    line.map_or(0.0, |value| value.trim().parse().expect("a number"))
+}
+
+fn memory_mib(serve: &Serve) -> f64 {
+    metric(serve, "process_resident_memory_bytes") / MIB
+}
+
+/// Others are served as ever.
+fn assert_serves(serve: &Serve) {
+    let reply = serve.post("/v1/completions", &json!({"prompt": "a", "max_tokens": 3, "ignore_eos": true}));
+    assert_eq!((reply.status, &reply.body["usage"]["completion_tokens"]), (200, &json!(3)), "{reply:?}");
+}
+
+/// What a client does not read waits in the server, with a few bytes a token.
+#[test]
+fn clients_that_never_read_take_little_memory() {
+    const CLIENTS: u32 = 8;
+    let serve = Serve::start(&["--tokens", "random", "--max-model-len", "110000", "--num-gpu-blocks", "60000"]);
+    let request = json!({"prompt": "a", "max_tokens": 100_000, "ignore_eos": true, "stream": true});
+    assert_serves(&serve);
+    let before = memory_mib(&serve);
+    let mut connections: Vec<_> = (0..CLIENTS).map(|_| serve.begin("/v1/completions", &request)).collect();
+    let ended = r#"vllm:request_success_total{model_name="sim",engine="0",finished_reason="length"}"#;
+    // The engine has made all tokens, those of the first request above included.
+    wait_until("all requests end", || metric(&serve, ended) >= f64::from(CLIENTS + 1));
+    let more = memory_mib(&serve) - before;
+    // As text in events they would be 180 MiB; the blocks of the KV cache count, too.
+    assert!(more < 64.0, "{more} MiB");
+    assert_serves(&serve);
+    // Nothing of it was lost.
+    let mut answer = String::new();
+    connections.remove(0).read_to_string(&mut answer).expect("the answer ends");
+    assert!(answer.matches("\ndata: ").count() > 1 && answer.contains("data: [DONE]"));
+    assert!(answer.contains("\"finish_reason\":\"length\""));
+}
+
+#[test]
+fn half_a_request_keeps_nobody_waiting() {
+    let serve = Serve::start(&["--http-timeout-keep-alive", "1"]);
+    let mut connections = Vec::new();
+    for part in ["", "PO", "POST /v1/completions HTTP/1.1\r\nContent-Le"] {
+        for _ in 0..100 {
+            let mut connection = TcpStream::connect(serve.address()).expect("it listens");
+            connection.write_all(part.as_bytes()).expect("it reads");
+            connections.push(connection);
+        }
+    }
+    assert_serves(&serve);
+    // They are cut off, or this would wait for ever.
+    for mut connection in connections {
+        _ = connection.read_to_end(&mut Vec::new());
+    }
+    assert_serves(&serve);
+}
+
+#[test]
+fn prompts_of_a_hundred_thousand_tokens_are_answered() {
+    let serve = Serve::start(&["--max-model-len", "300000", "--num-gpu-blocks", "30000"]);
+    let tokens: Vec<u32> = (0..100_000).map(|place| 300 + place % 50).collect();
+    let reply = serve.post("/v1/completions", &json!({"prompt": tokens, "max_tokens": 1}));
+    assert_eq!((reply.status, &reply.body["usage"]["prompt_tokens"]), (200, &json!(100_000)));
+    let text = "word ".repeat(100_000);
+    let chat = json!({"messages": [{"role": "user", "content": text}], "max_tokens": 1});
+    let reply = serve.post("/v1/chat/completions", &chat);
+    assert_eq!(reply.status, 200);
+    assert!(reply.body["usage"]["prompt_tokens"].as_u64().is_some_and(|tokens| tokens >= 100_000));
+}
+
+#[test]
+fn bodies_have_a_limit_and_so_has_what_they_become() {
+    let serve = Serve::start(&["--max-request-body-size", "8MiB"]);
+    let body = |prompt: &str| format!(r#"{{"prompt":{prompt},"max_tokens":1}}"#);
+    assert_serves(&serve);
+    let before = memory_mib(&serve);
+    // As long as they may be: a text, tokens, and what is neither.
+    let text = format!("\"{}\"", "word ".repeat(1_600_000));
+    let list = |item: &str| format!("[{}{item}]", format!("{item},").repeat(7_900_000 / (item.len() + 1)));
+    for prompt in [text, list("1"), list("{}"), list("[]")] {
+        let reply = serve.post_text("/v1/completions", &body(&prompt));
+        assert_eq!(reply.status, 400, "{reply:?}");
+    }
+    let peak = memory_mib(&serve) - before;
+    assert!(peak < 200.0, "{peak} MiB");
+    let mut connection = TcpStream::connect(serve.address()).expect("it listens");
+    let head =
+        "POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 9000000\r\n\r\n";
+    connection.write_all(head.as_bytes()).expect("it reads");
+    let mut start = [0; 12];
+    connection.read_exact(&mut start).expect("it is refused by its head");
+    assert_eq!(&start, b"HTTP/1.1 413");
+    assert_serves(&serve);
+}
+
+/// A client that has gone gets no further token: its request ends in the step that
+/// runs, or at the end of it.
+#[test]
+fn a_closed_connection_costs_one_step_at_most() {
+    let serve = Serve::start(&["--tokens", "random", "--inter-token-latency", "400ms", "--log-requests"]);
+    let request = json!({"prompt": "a", "max_tokens": 1000, "ignore_eos": true, "stream": true});
+    let mut connection = serve.begin("/v1/completions", &request);
+    let mut answer = Vec::new();
+    let events = |answer: &[u8]| String::from_utf8_lossy(answer).matches("data: ").count();
+    while events(&answer) < 2 {
+        let mut part = [0; 1024];
+        let count = connection.read(&mut part).expect("the answer begins");
+        answer.extend_from_slice(&part[..count]);
+    }
+    drop(connection);
+    let line = serve.wait_for("reason=Abort");
+    let tokens = line.split("output_tokens=").nth(1).and_then(|rest| rest.split(' ').next()).expect("a count");
+    let tokens: usize = tokens.parse().expect("a number");
+    assert!((2..=3).contains(&tokens), "{line}");
+}
+
+/// What fails inside is told with an id, by which the log is searched.
+#[test]
+fn a_failure_has_an_id_that_the_log_has() {
+    let serve = Serve::start(&["--fault", "error"]);
+    let request = json!({"prompt": "a", "max_tokens": 1000, "ignore_eos": true});
+    let mut connection = serve.begin("/v1/completions", &request);
+    let mut answer = String::new();
+    connection.read_to_string(&mut answer).expect("it is answered");
+    assert!(answer.starts_with("HTTP/1.1 500"), "{answer}");
+    let id = answer.lines().find_map(|line| line.strip_prefix("x-request-id: ")).expect("an id").trim();
+    serve.wait_for(id);
+}
