@@ -31,8 +31,8 @@ LLMSERVINGSIM = {
     "rtxpro6000-llama-3.1-8b": "num_gpu_blocks: 34_000, max_model_len: 131_072",
     "rtx4090-llama-3.1-8b-seqs128": "num_gpu_blocks: 2_000, max_model_len: 16_384",
 }
-# Requests of a fit that has few of them, and what it may correct: no roofline has experts.
-FEW = 30
+# The load and its part of a fit that has few requests, and what it may correct: no roofline has experts.
+FEW_LOAD, FEW_PART = "p25", "0..0.03"
 BASES = {"llama-3.1-8b": 'roofline(#{ model: "llama-3.1-8b", gpu: "h100-sxm" })'}
 VLLM_CPU = ["const", "burst-preempt", "multiturn", "priority"]
 
@@ -126,17 +126,15 @@ def h100(args, out):
 
 
 def few_requests(args, out, name, engine, shape, tables):
-    """A fit on a few requests of the lowest load, with and without a base."""
-    few = out / f"{name}-few.jsonl"
-    lowest = next(iter(tables))
-    few.write_text("".join(tables[lowest].read_text().splitlines(keepends=True)[:FEW]))
+    """A fit on a few requests of a low load, with and without a base; the others load the engine."""
     rows = []
     for label, more in (("none", []), ("roofline", ["--base", BASES[name]])):
         model = out / f"{name}-few-{label}.model.json"
-        vcr(args, "fit", few, "--engine", engine, "--shape", shape, "-o", model, "--folds", 0, "-q", "--force", *more)
+        vcr(args, "fit", tables[FEW_LOAD], "--part", FEW_PART, "--engine", engine, "--shape", shape, "-o", model,
+            "--folds", 0, "-q", "--force", *more)
         for load, table in tables.items():
             rows.append([label, load, *errors(predictions(args, model, table, engine))])
-    print(f"### {name}, fitted on {FEW} requests of `{lowest}`, with and without `--base`\n")
+    print(f"### {name}, fitted on the first 3 % of the requests of `{FEW_LOAD}`, with and without `--base`\n")
     print_table(["base", "predicted"], rows)
 
 
