@@ -6,4 +6,7 @@ mod dialects;
 mod ends;
 mod errors;
 mod faults;
+mod grpc;
 mod operations;
+mod per_request;
+mod tls;
