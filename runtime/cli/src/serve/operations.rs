@@ -7,8 +7,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Args;
+use vcr_control::ClientFaultRules;
 use vcr_frontend::Front;
-use vcr_frontend::faults::{ClientFault, ClientFaults, FaultLayer};
+use vcr_frontend::faults::{ClientFault, ClientFaultError, ClientFaults, FaultLayer};
 use vcr_frontend::http::{Around, ClientCertificates, Cors, ListenOptions, RequestLog, Tls, TlsFiles};
 use vcr_frontend::llm_d::{self, Translation};
 use vcr_frontend::metrics::{CustomBuckets, EngineMetrics, FakePage, Metrics, MetricsOptions};
@@ -183,6 +184,25 @@ fn fake_page(text: &str, options: &MetricsOptions) -> Result<FakePage, Unusable>
     let invalid = |reason: String| Unusable::new(format!("invalid --fake-metrics: {reason}"));
     let fake = serde_json::from_str(text).map_err(|error| invalid(error.to_string()))?;
     FakePage::new(fake, options).map_err(invalid)
+}
+
+/// The faults that clients meet, as the control plane changes them.
+pub(crate) struct ChangedFaults(pub(crate) Arc<ClientFaults>);
+
+impl ClientFaultRules for ChangedFaults {
+    fn rules(&self) -> Vec<String> {
+        self.0.rules()
+    }
+
+    fn add(&self, rule: &str) -> Result<(), String> {
+        let rule: ClientFault = rule.parse().map_err(|error: ClientFaultError| error.to_string())?;
+        self.0.add(rule);
+        Ok(())
+    }
+
+    fn clear(&self) {
+        self.0.clear();
+    }
 }
 
 /// Reads a configuration of llm-d-inference-sim.

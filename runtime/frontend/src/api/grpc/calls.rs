@@ -17,6 +17,8 @@ use tonic_prost::ProstCodec;
 use crate::server::error::ApiError;
 
 type Pending<T> = Pin<Box<dyn Future<Output = Result<tonic::Response<T>, Status>> + Send>>;
+/// The answer of a route.
+pub(super) type Answering = Pin<Box<dyn Future<Output = Response> + Send>>;
 /// Answers as they come.
 pub(super) type Answers<A> = Pin<Box<dyn Stream<Item = Result<A, Status>> + Send>>;
 
@@ -62,23 +64,27 @@ where
 }
 
 /// Answers with one message.
-pub(super) async fn unary<Q, A, T>(request: Request, handle: impl FnMut(Q) -> T) -> Response
+pub(super) fn unary<Q, A, F, T>(request: Request, handle: F) -> Answering
 where
+    F: FnMut(Q) -> T + Send + 'static,
     Q: Message + Default + 'static,
     A: Message + Default + 'static,
     T: Future<Output = Result<A, ApiError>> + Send + 'static,
 {
-    server::<A, Q>().unary(Handler(handle), request.with_limited_body()).await.map(Body::new)
+    Box::pin(async move { server::<A, Q>().unary(Handler(handle), request.with_limited_body()).await.map(Body::new) })
 }
 
 /// Answers with messages.
-pub(super) async fn streaming<Q, A, T>(request: Request, handle: impl FnMut(Q) -> T) -> Response
+pub(super) fn streaming<Q, A, F, T>(request: Request, handle: F) -> Answering
 where
+    F: FnMut(Q) -> T + Send + 'static,
     Q: Message + Default + 'static,
     A: Message + Default + 'static,
     T: Future<Output = Result<Answers<A>, ApiError>> + Send + 'static,
 {
-    server::<A, Q>().server_streaming(Handler(handle), request.with_limited_body()).await.map(Body::new)
+    Box::pin(async move {
+        server::<A, Q>().server_streaming(Handler(handle), request.with_limited_body()).await.map(Body::new)
+    })
 }
 
 /// The status of an error.

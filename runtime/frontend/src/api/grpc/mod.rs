@@ -14,11 +14,10 @@ use std::time::Instant;
 
 use axum::Router;
 use axum::extract::{Request, State};
-use axum::response::Response;
 use axum::routing::post;
 
 use self::aborts::Aborts;
-use self::calls::{streaming, unary};
+use self::calls::{Answering, streaming, unary};
 use self::messages::{
     AbortRequest, EmbedRequest, Empty, GenerateRequest, GetModelInfoResponse, GetServerInfoResponse,
     HealthCheckResponse,
@@ -63,7 +62,7 @@ pub(super) fn router(app: Arc<App>) -> Router {
         .with_state(Arc::new(service))
 }
 
-async fn generate(State(service): State<Arc<Service>>, request: Request) -> Response {
+fn generate(State(service): State<Arc<Service>>, request: Request) -> Answering {
     streaming(request, move |mut request: GenerateRequest| {
         let service = Arc::clone(&service);
         async move {
@@ -73,10 +72,9 @@ async fn generate(State(service): State<Arc<Service>>, request: Request) -> Resp
             generate::generate(&service.app, request, id, registration)
         }
     })
-    .await
 }
 
-async fn embed(State(service): State<Arc<Service>>, request: Request) -> Response {
+fn embed(State(service): State<Arc<Service>>, request: Request) -> Answering {
     unary(request, move |mut request: EmbedRequest| {
         let service = Arc::clone(&service);
         async move {
@@ -86,27 +84,24 @@ async fn embed(State(service): State<Arc<Service>>, request: Request) -> Respons
             embed::embed(&service.app, request, id, registration).await
         }
     })
-    .await
 }
 
-async fn health_check(State(service): State<Arc<Service>>, request: Request) -> Response {
+fn health_check(State(service): State<Arc<Service>>, request: Request) -> Answering {
     unary(request, move |_: Empty| {
         let healthy = service.app.engines.is_healthy();
         let message = if healthy { "Health" } else { "Engine is not alive" };
         async move { Ok(HealthCheckResponse { healthy, message: message.to_owned() }) }
     })
-    .await
 }
 
-async fn abort(State(service): State<Arc<Service>>, request: Request) -> Response {
+fn abort(State(service): State<Arc<Service>>, request: Request) -> Answering {
     unary(request, move |request: AbortRequest| {
         request.request_ids.iter().for_each(|id| service.aborts.abort(id));
         async { Ok(Empty {}) }
     })
-    .await
 }
 
-async fn model_info(State(service): State<Arc<Service>>, request: Request) -> Response {
+fn model_info(State(service): State<Arc<Service>>, request: Request) -> Answering {
     unary(request, move |_: Empty| {
         let model = &service.app.model;
         let info = GetModelInfoResponse {
@@ -122,10 +117,9 @@ async fn model_info(State(service): State<Arc<Service>>, request: Request) -> Re
         };
         async { Ok(info) }
     })
-    .await
 }
 
-async fn server_info(State(service): State<Arc<Service>>, request: Request) -> Response {
+fn server_info(State(service): State<Arc<Service>>, request: Request) -> Answering {
     unary(request, move |_: Empty| {
         let service = Arc::clone(&service);
         async move {
@@ -144,5 +138,4 @@ async fn server_info(State(service): State<Arc<Service>>, request: Request) -> R
             })
         }
     })
-    .await
 }
