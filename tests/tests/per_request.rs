@@ -48,7 +48,11 @@ fn another_scheduler_and_wrong_options_are_refused() {
     for (latency, engine, said) in [
         ("per_request(#{ ttft: \"1s\", itl: \"1ms\" })", "engine_type: \"sglang\"", "only vLLM's scheduler"),
         ("per_request(#{ ttft: \"1s\" })", "", "itl"),
-        ("per_request(#{ ttft: \"1s\", itl: \"1ms\", full_load_factor: 0.5 })", "", "`full_load_factor` must be at least 1"),
+        (
+            "per_request(#{ ttft: \"1s\", itl: \"1ms\", full_load_factor: 0.5 })",
+            "",
+            "`full_load_factor` must be at least 1",
+        ),
     ] {
         let said_so = Folder::with(&two(latency, engine)).run(&[]);
         let stderr = said_so.stderr.clone();

@@ -111,8 +111,10 @@ mod tests {
         let token = |request, position| NextToken { request, position, prefill_tokens: None, running_requests: 1 };
         let drawn = |request, position| model.until_next_ns(&token(request, position));
         assert_eq!(drawn(3, 7), drawn(3, 7));
-        let draws: std::collections::BTreeSet<u64> =
-            (0..20).flat_map(|request| (0..20).map(move |position| (request, position))).map(|(r, p)| drawn(r, p)).collect();
+        let draws: std::collections::BTreeSet<u64> = (0..20)
+            .flat_map(|request| (0..20).map(move |position| (request, position)))
+            .map(|(r, p)| drawn(r, p))
+            .collect();
         assert!(draws.len() > 390, "{} of 400 draws differ", draws.len());
         let mean = draws.iter().sum::<u64>() / draws.len() as u64;
         assert!((9_500_000..10_500_000).contains(&mean), "{mean}");

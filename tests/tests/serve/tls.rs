@@ -161,7 +161,16 @@ fn files_that_are_no_good_end_it_at_start() {
         (vec!["--ssl-certfile", certificate, "--ssl-keyfile", text(&other.key)], "invalid certificate"),
         (vec!["--ssl-certfile", certificate, "--ssl-keyfile", key, "--ssl-cert-reqs", "2"], "give --ssl-ca-certs"),
         (
-            vec!["--ssl-certfile", certificate, "--ssl-keyfile", key, "--ssl-cert-reqs", "1", "--ssl-ca-certs", text(&junk)],
+            vec![
+                "--ssl-certfile",
+                certificate,
+                "--ssl-keyfile",
+                key,
+                "--ssl-cert-reqs",
+                "1",
+                "--ssl-ca-certs",
+                text(&junk),
+            ],
             "invalid CA certificate",
         ),
         (vec!["--ssl-certfile", certificate, "--ssl-cert-reqs", "3"], "3"),

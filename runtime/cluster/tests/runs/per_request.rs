@@ -5,7 +5,9 @@ use std::sync::Arc;
 
 use vcr_cluster::metrics::{Counter, Trend};
 use vcr_cluster::observe::{Observer, StepRecord};
-use vcr_cluster::{Arrivals, FaultConfig, FaultKind, LatencyFactory, PoolConfig, PoolRole, RouterConfig, RunConfig, Topology, simulate};
+use vcr_cluster::{
+    Arrivals, FaultConfig, FaultKind, LatencyFactory, PoolConfig, PoolRole, RouterConfig, RunConfig, Topology, simulate,
+};
 use vcr_core::latency::{LatencyError, LatencyModel, StepBatch};
 use vcr_core::request_times::{NextToken, RequestTimes};
 
@@ -92,7 +94,8 @@ fn faults_and_transfers_are_conserved() {
 #[test]
 fn a_slow_engine_stretches_times() {
     let arrivals = Arrivals::Burst { count: 1, over_ns: 0 };
-    let requests = vcr_cluster::RequestMix { prompt_tokens: constant(100.0), output_tokens: constant(3.0), ..mix(1.0, 1.0) };
+    let requests =
+        vcr_cluster::RequestMix { prompt_tokens: constant(100.0), output_tokens: constant(3.0), ..mix(1.0, 1.0) };
     let topology = Topology::Aggregated(pool("engines", 1, 2000, RouterConfig::RoundRobin));
     let mut slow = paced(config(topology, vec![synthetic("one", arrivals, requests)]));
     slow.faults = vec![FaultConfig {

@@ -186,7 +186,9 @@ impl Engine {
             }
             tokens = tokens.min(scan.budget);
         }
-        if !self.allocate_admission(id, computed + tokens + u32::from(is_held), num_tokens) {
+        // All of it is computed at this instant, whatever the budget of a step.
+        let slots = if is_held { num_tokens } else { computed + tokens };
+        if !self.allocate_admission(id, slots, num_tokens) {
             return Admission::Blocked(AdmissionStop::Blocks);
         }
         if !ready {

@@ -23,7 +23,8 @@ const ALL_FAILURES: &[&str] =
     &["rate_limit", "invalid_api_key", "context_length", "server_error", "invalid_request", "model_not_found"];
 
 /// Options of times of requests.
-const TIMES: &[&str] = &["--time-to-first-token", "--inter-token-latency", "--prefill-overhead", "--prefill-time-per-token"];
+const TIMES: &[&str] =
+    &["--time-to-first-token", "--inter-token-latency", "--prefill-overhead", "--prefill-time-per-token"];
 
 /// Translates the settings of a file.
 ///

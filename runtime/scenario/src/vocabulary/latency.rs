@@ -17,8 +17,8 @@ use vcr_guest::{WithFallback, World};
 use vcr_random::Distribution;
 use vcr_roofline::RooflineConfig;
 use vcr_timing::{
-    Deployment, Fixed, FixedInput, InvalidConfig, Knobs, KnobsInput, PassSemantics, PerRequest, Polynomial, PolynomialInput,
-    Profile, ProfileInput, Roofline, SpeedInput, WorkerPhases,
+    Deployment, Fixed, FixedInput, InvalidConfig, Knobs, KnobsInput, PassSemantics, PerRequest, Polynomial,
+    PolynomialInput, Profile, ProfileInput, Roofline, SpeedInput, WorkerPhases,
 };
 
 use crate::script::context::Context;

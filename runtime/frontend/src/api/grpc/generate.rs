@@ -10,8 +10,8 @@ use serde_json::{Map, Value, json};
 use super::aborts::Registration;
 use super::calls::{Answers, status};
 use super::messages::{
-    Answer, Constraint, GenerateComplete, GenerateRequest, GenerateResponse, GenerateStreamChunk, Input,
-    InputLogProbs, InputTokenLogProb, MatchedStop, OutputLogProbs, SamplingParams, TopLogProbs,
+    Answer, Constraint, GenerateComplete, GenerateRequest, GenerateResponse, GenerateStreamChunk, Input, InputLogProbs,
+    InputTokenLogProb, MatchedStop, OutputLogProbs, SamplingParams, TopLogProbs,
 };
 use crate::api::request::submit;
 use crate::api::run::failure;
@@ -40,9 +40,11 @@ pub(super) fn generate(
     let (top, top_of_prompt) = (params.logprobs, params.prompt_logprobs);
     let kv_transfer_params = request.kv_transfer_params_json.as_deref().map(object).transpose()?;
     let place = Placement {
-        rank: request.data_parallel_rank.map(u32::try_from).transpose().map_err(|_| {
-            ApiError::invalid("invalid data_parallel_rank: expected a rank from 0 on".to_owned())
-        })?,
+        rank: request
+            .data_parallel_rank
+            .map(u32::try_from)
+            .transpose()
+            .map_err(|_| ApiError::invalid("invalid data_parallel_rank: expected a rank from 0 on".to_owned()))?,
         ..Placement::default()
     };
     let sampling = Sampling { kv_transfer_params, ..sampling(params)? };
@@ -67,8 +69,7 @@ pub(super) fn generate(
 }
 
 fn object(text: &str) -> Result<Map<String, Value>, ApiError> {
-    serde_json::from_str(text)
-        .map_err(|_| ApiError::invalid("invalid kv_transfer_params_json: expected a JSON object"))
+    serde_json::from_str(text).map_err(|_| ApiError::invalid("invalid kv_transfer_params_json: expected a JSON object"))
 }
 
 /// Keeps the last tokens of a prompt; -1 keeps as many as the model takes.
@@ -208,7 +209,8 @@ impl Generation {
         for index in 0..self.outputs.len() {
             if !self.outputs[index].is_done {
                 if self.streams {
-                    self.outputs[index] = Output { cached_tokens: self.outputs[index].cached_tokens, ..Output::default() };
+                    self.outputs[index] =
+                        Output { cached_tokens: self.outputs[index].cached_tokens, ..Output::default() };
                 }
                 self.complete(index, "abort", None);
             }
@@ -253,7 +255,8 @@ impl Generation {
     fn input_logprobs(&self, output: &Output) -> Option<InputLogProbs> {
         let positions = output.prompt_logprobs.as_ref()?;
         // Nothing comes before the first token.
-        let own = std::iter::once(None).chain(positions.iter().map(|position| first_of(position).map(|(_, value)| value)));
+        let own =
+            std::iter::once(None).chain(positions.iter().map(|position| first_of(position).map(|(_, value)| value)));
         let top = std::iter::once(TopLogProbs::default())
             .chain(positions.iter().map(|position| top_logprobs(position, self.top_of_prompt)));
         Some(InputLogProbs {

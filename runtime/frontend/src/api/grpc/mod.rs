@@ -13,8 +13,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
 use axum::Router;
-use axum::extract::{Request, State};
+use axum::body::Body;
+use axum::extract::{Path, Request, State};
+use axum::response::Response;
 use axum::routing::post;
+use tonic::Status;
 
 use self::aborts::Aborts;
 use self::calls::{Answering, streaming, unary};
@@ -59,7 +62,12 @@ pub(super) fn router(app: Arc<App>) -> Router {
         .route("/vllm.grpc.engine.VllmEngine/Abort", post(abort))
         .route("/vllm.grpc.engine.VllmEngine/GetModelInfo", post(model_info))
         .route("/vllm.grpc.engine.VllmEngine/GetServerInfo", post(server_info))
+        .route("/vllm.grpc.engine.VllmEngine/{method}", post(unknown))
         .with_state(Arc::new(service))
+}
+
+async fn unknown(Path(method): Path<String>) -> Response {
+    Status::unimplemented(format!("unknown method `{method}`")).into_http::<Body>()
 }
 
 fn generate(State(service): State<Arc<Service>>, request: Request) -> Answering {

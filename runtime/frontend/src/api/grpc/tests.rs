@@ -66,8 +66,7 @@ fn requests_have_the_fields_of_vllm() {
 #[test]
 fn answers_have_the_fields_of_vllm() {
     let own = TopLogProbs { values: vec![-0.5], token_ids: vec![8] };
-    let output_logprobs =
-        OutputLogProbs { token_logprobs: vec![-0.5], token_ids: vec![8], top_logprobs: vec![own] };
+    let output_logprobs = OutputLogProbs { token_logprobs: vec![-0.5], token_ids: vec![8], top_logprobs: vec![own] };
     let input_logprobs = InputLogProbs {
         token_logprobs: vec![InputTokenLogProb { value: None }, InputTokenLogProb { value: Some(-1.0) }],
         token_ids: vec![1, 2],
@@ -101,10 +100,7 @@ fn answers_have_the_fields_of_vllm() {
         GenerateResponse { response: Some(Answer::Complete(complete)) },
         "12190a020809120473746f7018022002280140015a016162027b7d",
     );
-    assert_same(
-        EmbedResponse { embedding: vec![0.5], prompt_tokens: 3, embedding_dim: 1 },
-        "0a040000003f10031801",
-    );
+    assert_same(EmbedResponse { embedding: vec![0.5], prompt_tokens: 3, embedding_dim: 1 }, "0a040000003f10031801");
 }
 
 #[test]
