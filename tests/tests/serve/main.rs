@@ -10,3 +10,4 @@ mod grpc;
 mod operations;
 mod per_request;
 mod tls;
+mod traces;

@@ -4,6 +4,7 @@ pub(crate) mod args;
 pub(crate) mod config_file;
 mod model;
 mod operations;
+mod traces;
 
 use std::io::Write;
 use std::net::TcpListener;
@@ -87,7 +88,7 @@ fn prepare(args: &ServeArgs, guests: &LiveGuests) -> Result<Prepared, Unusable> 
         seed: args.live.tokens.seed,
         shutdown_timeout: Duration::from_nanos(config.shutdown_timeout_ns) + LAST_ANSWERS,
     };
-    let operations = Operations::new(&args.http, &args.clients, &server)?;
+    let operations = Operations::new(&args.http, &args.clients, &args.traces, &server)?;
     let control = control::listen(&args.live.control)?;
     let listener = listen(&args.server)?;
     let mut builder = tokio::runtime::Builder::new_multi_thread();
@@ -156,6 +157,9 @@ fn run(args: &ServeArgs, prepared: Prepared, guests: LiveGuests) -> Result<(), L
         _ = tokio::time::timeout(grace + LAST_ANSWERS, served).await;
     });
     runtime.shutdown_background();
+    if let Some(exporter) = operations.exporter {
+        exporter.finish();
+    }
     drop(control?);
     result
 }

@@ -9,12 +9,15 @@ use std::time::Duration;
 use clap::Args;
 use vcr_control::ClientFaultRules;
 use vcr_frontend::Front;
+use vcr_frontend::engine::EngineObserver;
 use vcr_frontend::faults::{ClientFault, ClientFaultError, ClientFaults, FaultLayer};
 use vcr_frontend::http::{Around, ClientCertificates, Cors, ListenOptions, RequestLog, Tls, TlsFiles};
 use vcr_frontend::llm_d::{self, Translation};
 use vcr_frontend::metrics::{CustomBuckets, EngineMetrics, FakePage, Metrics, MetricsOptions};
+use vcr_frontend::traces::TraceExporter;
 use vcr_units as units;
 
+use super::traces::{TraceArgs, traced};
 use crate::play::unusable::Unusable;
 
 #[derive(Debug, Args)]
@@ -116,14 +119,21 @@ pub(crate) struct Server {
 /// All that stands around the API.
 pub(crate) struct Operations {
     /// Hears of engines.
-    pub(crate) observer: Arc<EngineMetrics>,
+    pub(crate) observer: Arc<dyn EngineObserver>,
+    /// Sends spans.
+    pub(crate) exporter: Option<TraceExporter>,
     /// Layers and sockets.
     pub(crate) front: Front,
 }
 
 impl Operations {
     /// Reads files and checks values.
-    pub(crate) fn new(http: &HttpArgs, faults: &ClientFaultArgs, server: &Server) -> Result<Self, Unusable> {
+    pub(crate) fn new(
+        http: &HttpArgs,
+        faults: &ClientFaultArgs,
+        traces: &TraceArgs,
+        server: &Server,
+    ) -> Result<Self, Unusable> {
         let options = MetricsOptions {
             model_name: server.model_name.clone(),
             engines: server.engines.clone().map(u32::from).collect(),
@@ -157,8 +167,10 @@ impl Operations {
             metrics: metrics.clone(),
         };
         let observer = Arc::new(EngineMetrics::new(&metrics, server.engines.clone()));
+        let (observer, exporter) = traced(traces, observer)?;
         let faults = FaultLayer { faults: rules, metrics, max_body_bytes: http.max_request_body_size };
-        Ok(Self { observer, front: Front { around, faults, listen } })
+        let front = Front { around, faults, listen, is_traced: exporter.is_some() };
+        Ok(Self { observer, exporter, front })
     }
 }
 

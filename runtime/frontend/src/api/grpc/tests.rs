@@ -15,7 +15,7 @@ fn bytes(hex: &str) -> Vec<u8> {
     (0..hex.len()).step_by(2).map(byte).collect()
 }
 
-fn assert_same<M: Message + Default + PartialEq>(message: M, hex: &str) {
+fn assert_same<M: Message + Default + PartialEq + std::fmt::Debug>(message: M, hex: &str) {
     let bytes = bytes(hex);
     assert_eq!(M::decode(bytes.as_slice()).expect("it is a message"), message);
     assert_eq!(message.encode_to_vec(), bytes, "{message:?}");
