@@ -5,6 +5,7 @@
 #   VERSION/vllm-rs      the Rust frontend, out of a release's wheel for Linux on x86-64
 #   model, model-moe     model folders without weights, for frontends to look into
 #   python               packages of the subscriber of KV events
+#   python-grpc          those of the client of gRPC
 #
 #   tests/frontends/fetch.sh [VERSION...]   # 0.27.1 0.30.0 0.33.0 if none is named
 #   tests/frontends/fetch.sh all            # the last release of each line, 0.27 to 0.33
@@ -75,8 +76,15 @@ fetch_packages() {
   mv "$work/python" "$target"
 }
 
+fetch_grpc_packages() {
+  [ ! -e "$target/python-grpc" ] || return 0
+  python3 -m pip install --quiet --target "$work/python-grpc" grpcio smg-grpc-proto
+  mv "$work/python-grpc" "$target"
+}
+
 fetch_models
 fetch_packages
+fetch_grpc_packages
 for version in "$@"; do
   fetch_frontend "$version"
 done

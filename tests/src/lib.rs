@@ -27,7 +27,7 @@ pub use frontend::{
 };
 pub use guests::{built_guest, component, guests_target, hostile_guest, json_tokens, shipped_guest};
 pub use play::Play;
-pub use python::{Program, PythonPackages, python_packages};
+pub use python::{Program, PythonPackages, grpc_packages, python_packages};
 pub use record::{Record, capture};
 pub use running::{Running, wait_until};
 pub use serve::{Reply, Serve};

@@ -20,6 +20,12 @@ pub fn python_packages() -> Option<PythonPackages> {
     fetched("python").map(PythonPackages)
 }
 
+/// The packages of a client of gRPC, likewise.
+#[must_use]
+pub fn grpc_packages() -> Option<PythonPackages> {
+    fetched("python-grpc").map(PythonPackages)
+}
+
 /// A running program that prints JSON lines; killed in the end.
 #[derive(Debug)]
 pub struct Program {

@@ -35,9 +35,22 @@ impl Serve {
     /// When there is no such binary, or it does not serve.
     #[must_use]
     pub fn start(args: &[&str]) -> Self {
+        Self::with_scheme("http", args)
+    }
+
+    /// The same with a certificate, to be asked by a client of TLS.
+    ///
+    /// # Panics
+    /// As there.
+    #[must_use]
+    pub fn start_tls(args: &[&str]) -> Self {
+        Self::with_scheme("https", args)
+    }
+
+    fn with_scheme(scheme: &str, args: &[&str]) -> Self {
         let running = Running::start(&[&["serve", "--port", "0"], args].concat());
-        let line = running.wait_for("on http://");
-        let address = line.rsplit("http://").next().expect("the line has an address").trim().to_owned();
+        let line = running.wait_for(&format!("on {scheme}://"));
+        let address = line.rsplit("://").next().expect("the line has an address").trim().to_owned();
         Self { running, address }
     }
 

@@ -129,9 +129,9 @@ const ONLY_USER: &[(&str, &str)] = &[
     ("argmin", "vcr-fit"),
     ("nalgebra", "vcr-fit"),
     ("plotters", "vcr-fit"),
-    ("prost", "vcr-import"),
     ("ndarray-npy", "vcr-timing"),
     ("rmp", "vcr-wire"),
+    ("tonic", "vcr-frontend"),
     ("zmq", "vcr-wire"),
 ];
 
@@ -141,6 +141,7 @@ const FEW_USERS: &[(&str, &[&str])] = &[
     ("hyper", &["vcr-control", "vcr-frontend"]),
     ("parquet", &["vcr-import", "vcr-tables"]),
     ("prometheus-client", &["vcr-control", "vcr-frontend"]),
+    ("prost", &["vcr-frontend", "vcr-import"]),
     ("rustls", &["vcr-frontend", "vcr-registry"]),
     ("tokenizers", &["vcr-import", "vcr-text"]),
     ("tokio", &["vcr", "vcr-control", "vcr-frontend", "vcr-registry"]),

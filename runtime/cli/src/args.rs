@@ -160,6 +160,7 @@ const PLAY_COMMON: &[&str] = &[
     "latency",
     "time_to_first_token",
     "inter_token_latency",
+    "per_request_latency",
     "tokens",
     "enable_kv_cache_events",
     "faults",

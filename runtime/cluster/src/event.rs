@@ -17,6 +17,9 @@ use crate::config::PoolRole;
 pub(crate) enum Event {
     /// A worker's step ends, unless the worker was restarted since.
     StepEnd { worker: u32, incarnation: u32 },
+    /// A token of a request with times of its own is due, unless the worker was
+    /// restarted since.
+    TokenDue { worker: u32, incarnation: u32 },
     /// Something happens to a request that is answered as recorded.
     Played { tag: u64 },
     /// The answer to a request is whole at its client.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use prometheus_client::registry::Registry;
 use vcr_live::EnginesHandle;
 
-use crate::{GuestReader, LatencyReader, metrics};
+use crate::{ClientFaultRules, GuestReader, LatencyReader, metrics};
 
 /// The state behind all answers.
 #[derive(Clone)]
@@ -13,11 +13,18 @@ pub(crate) struct Context {
     pub(crate) engines: EnginesHandle,
     pub(crate) latency: LatencyReader,
     pub(crate) registry: Arc<Registry>,
+    /// Where clients are asked, and not a frontend.
+    pub(crate) client_faults: Option<Arc<dyn ClientFaultRules>>,
 }
 
 impl Context {
-    pub(crate) fn new(engines: EnginesHandle, latency: LatencyReader, guests: Option<GuestReader>) -> Self {
+    pub(crate) fn new(
+        engines: EnginesHandle,
+        latency: LatencyReader,
+        guests: Option<GuestReader>,
+        client_faults: Option<Arc<dyn ClientFaultRules>>,
+    ) -> Self {
         let registry = Arc::new(metrics::registry(engines.clone(), guests));
-        Self { engines, latency, registry }
+        Self { engines, latency, registry, client_faults }
     }
 }

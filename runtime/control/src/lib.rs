@@ -26,6 +26,7 @@
 mod answer;
 mod ask;
 mod change;
+mod client_faults;
 mod context;
 mod counts;
 mod listen;
@@ -38,6 +39,7 @@ use std::sync::Arc;
 
 use vcr_live::LatencyFactory;
 
+pub use client_faults::ClientFaultRules;
 pub use listen::{Addresses, ControlError, Listeners};
 pub use server::ControlPlane;
 

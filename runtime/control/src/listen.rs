@@ -3,8 +3,9 @@
 use std::fmt;
 use std::io;
 use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
+use std::sync::Arc;
 
-use crate::GuestReader;
+use crate::{ClientFaultRules, GuestReader};
 
 /// Listen addresses, as `HOST:PORT`; port 0 takes a free one. A part without an
 /// address is not served.
@@ -56,6 +57,7 @@ pub(crate) enum Part {
 pub struct Listeners {
     pub(crate) bound: Vec<(Part, TcpListener)>,
     pub(crate) guests: Option<GuestReader>,
+    pub(crate) client_faults: Option<Arc<dyn ClientFaultRules>>,
 }
 
 impl fmt::Debug for Listeners {
@@ -73,13 +75,19 @@ impl Listeners {
         let wanted = [(Part::Metrics, addresses.metrics), (Part::Admin, addresses.admin)];
         let given = wanted.into_iter().filter_map(|(part, address)| Some((part, address?)));
         let bound = given.map(|(part, address)| Ok((part, listen(part, address)?)));
-        Ok(Self { bound: bound.collect::<Result<_, ControlError>>()?, guests: None })
+        Ok(Self { bound: bound.collect::<Result<_, ControlError>>()?, guests: None, client_faults: None })
     }
 
     /// Adds the telemetry of guests to the metrics.
     #[must_use]
     pub fn with_guests(self, guests: GuestReader) -> Self {
         Self { guests: Some(guests), ..self }
+    }
+
+    /// Adds the faults that clients of a server meet to the admin part.
+    #[must_use]
+    pub fn with_client_faults(self, rules: Arc<dyn ClientFaultRules>) -> Self {
+        Self { client_faults: Some(rules), ..self }
     }
 
     /// The address of the metrics part, if it is served.

@@ -26,7 +26,7 @@ pub use engine::fast_forward;
 pub use engine::{Engine, PauseState, RejectReason, TokenSource};
 pub use kv::tiers::{KvTier, KvTierChange, KvTierStats, KvTiers, KvTiersConfig, TierRun};
 pub use kv::{event as kv_event, hash, pool as kv_pool};
-pub use plugins::{PluginContext, factory, fault, latency, policy, route, scale, tokens};
+pub use plugins::{PluginContext, factory, fault, latency, policy, request_times, route, scale, tokens};
 pub use request::{
     DrawnOutputs, FinishReason, KvRole, Prompt, Repetition, RequestId, RequestSpec, RequestStatus, StopRules,
 };

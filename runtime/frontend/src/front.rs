@@ -4,13 +4,14 @@ use std::future::Future;
 use std::sync::Arc;
 
 use axum::Router;
-use axum::middleware::from_fn_with_state;
+use axum::middleware::{from_fn, from_fn_with_state};
 use tokio::net::TcpListener;
 
 use crate::api;
 use crate::faults::{FaultLayer, inject};
 use crate::http::{self, Around, ListenOptions};
 use crate::server::App;
+use crate::traces::propagate;
 
 /// The settings of a whole server, without its API.
 #[derive(Clone, Debug)]
@@ -21,13 +22,17 @@ pub struct Front {
     pub faults: FaultLayer,
     /// Sockets.
     pub listen: ListenOptions,
+    /// Whether requests have spans, so that those of their callers are kept.
+    pub is_traced: bool,
 }
 
 impl Front {
     /// All routes with all layers around them.
     pub fn router(&self, app: Arc<App>) -> Router {
         let faults = self.faults.clone();
-        self.around.routes(api::router(app), |routes| routes.layer(from_fn_with_state(faults, inject)))
+        let routes = api::router(app);
+        let routes = if self.is_traced { routes.layer(from_fn(propagate)) } else { routes };
+        self.around.routes(routes, |routes| routes.layer(from_fn_with_state(faults, inject)))
     }
 
     /// Serves until `shutdown`, and then until requests under way have ended.

@@ -6,7 +6,7 @@
 //! for each endpoint, `dialects/` translates other APIs; `server/` holds what they share, and serves connections.
 //!
 //! Around it, `http/` has sockets, TLS, API keys and CORS, `faults/` the faults
-//! that clients meet, `metrics/` what dashboards read; `llm_d/` translates
+//! that clients meet, `metrics/` what dashboards read, `traces/` spans of requests; `llm_d/` translates
 //! configurations of llm-d-inference-sim.
 
 mod api;
@@ -20,6 +20,7 @@ pub mod http;
 pub mod llm_d;
 pub mod metrics;
 pub mod server;
+pub mod traces;
 
 pub use api::router;
 pub use engine::{EngineClient, EngineError};

@@ -52,6 +52,19 @@ pub struct KnobsInput {
     pub seed: u64,
 }
 
+impl KnobsInput {
+    /// All that is out of range.
+    pub(crate) fn problems(&self) -> Problems {
+        let mut problems = Problems::default();
+        problems.distribution_ms("ttft", &self.ttft);
+        problems.distribution_ms("itl", &self.itl);
+        problems.step_ms("prefill_ms_per_token", self.prefill_ms_per_token);
+        problems.at_least("full_load_factor", self.full_load_factor, 1.0);
+        problems.at_least("max_num_seqs", self.max_num_seqs as f64, 1.0);
+        problems
+    }
+}
+
 /// A model with given first-token and inter-token times: see the knobs in
 /// [`KnobsInput`].
 #[derive(Clone, Debug)]
@@ -67,13 +80,7 @@ impl Knobs {
     /// # Errors
     /// Every knob that is out of range.
     pub fn new(input: KnobsInput) -> Result<Knobs, InvalidConfig> {
-        let mut problems = Problems::default();
-        problems.distribution_ms("ttft", &input.ttft);
-        problems.distribution_ms("itl", &input.itl);
-        problems.step_ms("prefill_ms_per_token", input.prefill_ms_per_token);
-        problems.at_least("full_load_factor", input.full_load_factor, 1.0);
-        problems.at_least("max_num_seqs", input.max_num_seqs as f64, 1.0);
-        problems.none_or(
+        input.problems().none_or(
             MODEL,
             Knobs {
                 input,
@@ -92,18 +99,19 @@ impl Knobs {
             0.0
         };
         let tokens_ms = self.input.prefill_ms_per_token * shape.prefill_tokens as f64;
-        whole_ns(MODEL, "price", (drawn_ms + tokens_ms) * self.load(shape))
+        whole_ns(MODEL, "price", (drawn_ms + tokens_ms) * load(&self.input, shape.batch_requests()))
     }
+}
 
-    fn load(&self, shape: &StepShape) -> f64 {
-        // A lone request is the reference; a capacity of one has no load range.
-        let others = shape.batch_requests().saturating_sub(1) as f64;
-        let room = (self.input.max_num_seqs - 1) as f64;
-        if room == 0.0 {
-            return 1.0;
-        }
-        1.0 + (self.input.full_load_factor - 1.0) * others / room
+/// How many times slower than a lone request an engine with this number of requests is.
+pub(crate) fn load(input: &KnobsInput, requests: u64) -> f64 {
+    // A lone request is the reference; a capacity of one has no load range.
+    let others = requests.saturating_sub(1) as f64;
+    let room = (input.max_num_seqs - 1) as f64;
+    if room == 0.0 {
+        return 1.0;
     }
+    1.0 + (input.full_load_factor - 1.0) * others / room
 }
 
 impl LatencyModel for Knobs {

@@ -5,6 +5,7 @@
 //! | [`Fitted`] | a sum of terms with coefficients that `vcr fit` found |
 //! | [`Fixed`] | every step, or every prefill and decode part, costs the same |
 //! | [`Knobs`] | first-token and inter-token times drawn from distributions |
+//! | [`PerRequest`] | the same of each request, whatever the others do |
 //! | [`Polynomial`] | Dynamo's default formula of new tokens and KV occupancy |
 //! | [`Profile`] | interpolation between measured points of a planner profile |
 //! | [`Physics`] | the same limits, weighted by coefficients that were fitted |
@@ -25,6 +26,7 @@ mod fitted;
 mod fixed;
 mod knobs;
 mod pass;
+mod per_request;
 mod physics;
 mod polynomial;
 mod problem;
@@ -38,6 +40,7 @@ pub use fitted::{Fitted, FittedDraws, fitted_work};
 pub use fixed::{Fixed, FixedInput};
 pub use knobs::{Knobs, KnobsInput};
 pub use pass::{PassSemantics, WorkerPhases};
+pub use per_request::PerRequest;
 pub use physics::Physics;
 pub use polynomial::{Polynomial, PolynomialInput};
 pub use problem::{ConfigProblem, InvalidConfig};

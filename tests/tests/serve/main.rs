@@ -7,4 +7,8 @@ mod ends;
 mod errors;
 mod faults;
 mod limits;
+mod grpc;
 mod operations;
+mod per_request;
+mod tls;
+mod traces;

@@ -3,11 +3,11 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use vcr_core::latency::LatencyError;
+use vcr_core::latency::{LatencyError, LatencyModel};
 use vcr_live::LatencyFactory;
 use vcr_random::Distribution;
 use vcr_scenario::expression;
-use vcr_timing::{Fixed, FixedInput, InvalidConfig, Knobs, KnobsInput};
+use vcr_timing::{Fixed, FixedInput, InvalidConfig, Knobs, KnobsInput, PerRequest};
 
 use super::guests::LiveGuests;
 use super::timing::TimingArgs;
@@ -61,17 +61,31 @@ pub(crate) fn single_times(args: &TimingArgs) -> Result<(LatencyFactory, String)
         max_num_seqs: FULL_LOAD_REQUESTS,
         seed: 0,
     };
-    Knobs::new(input).map_err(unusable)?;
+    let (function, factory) = if args.per_request_latency {
+        PerRequest::new(input).map_err(unusable)?;
+        ("per_request", seeded("per_request", input, PerRequest::new))
+    } else {
+        Knobs::new(input).map_err(unusable)?;
+        ("knobs", seeded("knobs", input, Knobs::new))
+    };
     let name = format!(
-        "knobs(#{{ ttft: {ttft_text}, itl: {itl_text}, prefill_per_token: \"{per_token_ns}ns\", full_load_factor: {:?} }})",
+        "{function}(#{{ ttft: {ttft_text}, itl: {itl_text}, prefill_per_token: \"{per_token_ns}ns\", full_load_factor: {:?} }})",
         input.full_load_factor
     );
-    let factory: LatencyFactory = Arc::new(move |context| {
-        let model = Knobs::new(KnobsInput { seed: context.seed, ..input });
-        let model = model.map_err(|error| LatencyError { model: "knobs".to_owned(), reason: error.to_string() })?;
-        Ok(Box::new(model))
-    });
     Ok((factory, name))
+}
+
+/// Models of this input, each with a seed of its own.
+fn seeded<M: LatencyModel + 'static>(
+    name: &'static str,
+    input: KnobsInput,
+    make: fn(KnobsInput) -> Result<M, InvalidConfig>,
+) -> LatencyFactory {
+    Arc::new(move |context| {
+        let model = make(KnobsInput { seed: context.seed, ..input });
+        let model = model.map_err(|error| LatencyError { model: name.to_owned(), reason: error.to_string() })?;
+        Ok(Box::new(model))
+    })
 }
 
 /// Times of this mean and standard deviation, in milliseconds, and how scenarios write them.
@@ -91,6 +105,7 @@ mod tests {
     use clap::Parser;
     use vcr_core::PluginContext;
     use vcr_core::latency::{StepBatch, StepShape};
+    use vcr_core::request_times::NextToken;
 
     use super::*;
 
@@ -131,6 +146,22 @@ mod tests {
             let parsed = expression::latency("--latency", &name, Path::new(""), None).expect("it is an expression");
             assert_eq!(durations_ns(&factory), durations_ns(&parsed), "{args}: {name}");
         }
+    }
+
+    #[test]
+    fn times_of_requests_have_an_expression_too() {
+        let args = "--per-request-latency --time-to-first-token 200ms --inter-token-latency 10ms \
+                    --inter-token-latency-std-dev 2ms --time-factor-under-load 2.0";
+        let (factory, name) = made(args).expect("it is valid");
+        let parsed = expression::latency("--latency", &name, Path::new(""), None).expect("it is an expression");
+        let later_ns = |factory: &LatencyFactory| {
+            let times = factory(&PluginContext::of_seed(7)).expect("it is valid").request_times();
+            let times = times.expect("it has times of requests");
+            let token = |position| NextToken { request: 3, position, prefill_tokens: None, running_requests: 9 };
+            [10, 11].map(|position| times.until_next_ns(&token(position)))
+        };
+        assert!(name.starts_with("per_request(#{"), "{name}");
+        assert_eq!(later_ns(&factory), later_ns(&parsed));
     }
 
     #[test]

@@ -47,6 +47,10 @@ pub(crate) struct TimingArgs {
     #[arg(long, value_name = "FACTOR")]
     pub(crate) time_factor_under_load: Option<f64>,
 
+    /// Give each request these times, whatever others do [default: they are times of steps that requests share].
+    #[arg(long)]
+    pub(crate) per_request_latency: bool,
+
     /// Divide all times by this.
     #[arg(long, value_name = "FACTOR", default_value_t = 1.0)]
     pub(crate) time_scale: f64,
@@ -63,7 +67,7 @@ impl TimingArgs {
     }
 }
 
-const KNOBS: [&str; 8] = [
+const KNOBS: [&str; 9] = [
     "time_to_first_token",
     "time_to_first_token_std_dev",
     "inter_token_latency",
@@ -72,4 +76,5 @@ const KNOBS: [&str; 8] = [
     "prefill_time_per_token",
     "prefill_time_std_dev",
     "time_factor_under_load",
+    "per_request_latency",
 ];

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use clap::Args;
 
 use super::operations::{ClientFaultArgs, HttpArgs};
+use super::traces::TraceArgs;
 use crate::play::args::LiveArgs;
 
 /// Options of `vcr serve`, by topic.
@@ -16,6 +17,8 @@ pub(crate) struct ServeArgs {
     pub(crate) http: HttpArgs,
     #[command(flatten)]
     pub(crate) clients: ClientFaultArgs,
+    #[command(flatten)]
+    pub(crate) traces: TraceArgs,
     #[command(flatten)]
     pub(crate) live: LiveArgs,
 }
@@ -35,6 +38,7 @@ pub(crate) const SERVE_COMMON: &[&str] = &[
     "latency",
     "time_to_first_token",
     "inter_token_latency",
+    "per_request_latency",
     "tokens",
     "output_tokens",
     "seed",

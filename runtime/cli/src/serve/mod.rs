@@ -4,16 +4,18 @@ pub(crate) mod args;
 pub(crate) mod config_file;
 mod model;
 mod operations;
+mod traces;
 
 use std::io::Write;
 use std::net::TcpListener;
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::runtime::Runtime;
 use tokio::sync::watch;
 use vcr_control::Listeners;
 use vcr_frontend::{App, EngineClient, EnglishTokens, Front, Model, ServerOptions};
-use vcr_live::{EnginesHandle, Identity, LiveConfig, LiveError};
+use vcr_live::{EnginesHandle, FaultRule, Identity, LiveConfig, LiveError};
 use vcr_wire::VllmMinor;
 
 use crate::exit::{Exit, print_error};
@@ -24,7 +26,7 @@ use crate::play::{control, ended, replay};
 use crate::service::{log, raise_limit_of_files};
 use crate::stop;
 use args::{ServeArgs, ServerArgs};
-use operations::{Operations, Server};
+use operations::{ChangedFaults, Operations, Server};
 
 /// All that serving takes.
 struct Prepared {
@@ -74,6 +76,9 @@ fn prepare(args: &ServeArgs, guests: &LiveGuests) -> Result<Prepared, Unusable> 
         tokens: Some(("english", EnglishTokens::factory(&model.tokenizer, output_tokens(&args.live.tokens)?))),
     };
     let config = live_config(&args.live, side, guests)?;
+    if let Some(rule) = config.faults.iter().find(|rule| rule.loses_messages()) {
+        return Err(lost_message(rule));
+    }
     model.max_model_len = config.engine.max_model_len();
     let first = config.identity.first_rank;
     let server = Server {
@@ -83,7 +88,7 @@ fn prepare(args: &ServeArgs, guests: &LiveGuests) -> Result<Prepared, Unusable> 
         seed: args.live.tokens.seed,
         shutdown_timeout: Duration::from_nanos(config.shutdown_timeout_ns) + LAST_ANSWERS,
     };
-    let operations = Operations::new(&args.http, &args.clients, &server)?;
+    let operations = Operations::new(&args.http, &args.clients, &args.traces, &server)?;
     let control = control::listen(&args.live.control)?;
     let listener = listen(&args.server)?;
     let mut builder = tokio::runtime::Builder::new_multi_thread();
@@ -91,6 +96,17 @@ fn prepare(args: &ServeArgs, guests: &LiveGuests) -> Result<Prepared, Unusable> 
     let runtime =
         builder.build().map_err(|error| Unusable::new(format!("cannot start the server's threads: {error}")))?;
     Ok(Prepared { config, model, operations, listener, control, runtime })
+}
+
+/// Nobody would learn of the loss, so that requests waited for ever.
+fn lost_message(rule: &FaultRule) -> Unusable {
+    Unusable {
+        message: format!("unusable --fault {rule}: messages to a frontend in the same process are never lost"),
+        hint: Some(
+            "clients meet the same with --client-fault stall:for=ever, truncate or malformed; `error` fails requests"
+                .to_owned(),
+        ),
+    }
 }
 
 fn listen(args: &ServerArgs) -> Result<TcpListener, Unusable> {
@@ -121,7 +137,8 @@ fn run(args: &ServeArgs, prepared: Prepared, guests: LiveGuests) -> Result<(), L
     let grace = Duration::from_nanos(config.shutdown_timeout_ns);
     let (engines, client) = EngineClient::start(config, Some(operations.observer), runtime.handle())?;
     starting.started(Running { engines: engines.handle(), stop: stop.clone() });
-    let control = control.with_guests(guests.reader());
+    let client_faults = Arc::new(ChangedFaults(Arc::clone(&operations.front.faults.faults)));
+    let control = control.with_guests(guests.reader()).with_client_faults(client_faults);
     let control = control
         .serve(engines.handle(), control::latency_reader(guests))
         .map_err(LiveError::Thread)
@@ -140,6 +157,9 @@ fn run(args: &ServeArgs, prepared: Prepared, guests: LiveGuests) -> Result<(), L
         _ = tokio::time::timeout(grace + LAST_ANSWERS, served).await;
     });
     runtime.shutdown_background();
+    if let Some(exporter) = operations.exporter {
+        exporter.finish();
+    }
     drop(control?);
     result
 }

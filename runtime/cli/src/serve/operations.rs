@@ -7,13 +7,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Args;
+use vcr_control::ClientFaultRules;
 use vcr_frontend::Front;
-use vcr_frontend::faults::{ClientFault, ClientFaults, FaultLayer};
+use vcr_frontend::engine::EngineObserver;
+use vcr_frontend::faults::{ClientFault, ClientFaultError, ClientFaults, FaultLayer};
 use vcr_frontend::http::{Around, ClientCertificates, Cors, ListenOptions, RequestLog, Tls, TlsFiles};
 use vcr_frontend::llm_d::{self, Translation};
 use vcr_frontend::metrics::{CustomBuckets, EngineMetrics, FakePage, Metrics, MetricsOptions};
+use vcr_frontend::traces::TraceExporter;
 use vcr_units as units;
 
+use super::traces::{TraceArgs, traced};
 use crate::play::unusable::Unusable;
 
 #[derive(Debug, Args)]
@@ -115,14 +119,21 @@ pub(crate) struct Server {
 /// All that stands around the API.
 pub(crate) struct Operations {
     /// Hears of engines.
-    pub(crate) observer: Arc<EngineMetrics>,
+    pub(crate) observer: Arc<dyn EngineObserver>,
+    /// Sends spans.
+    pub(crate) exporter: Option<TraceExporter>,
     /// Layers and sockets.
     pub(crate) front: Front,
 }
 
 impl Operations {
     /// Reads files and checks values.
-    pub(crate) fn new(http: &HttpArgs, faults: &ClientFaultArgs, server: &Server) -> Result<Self, Unusable> {
+    pub(crate) fn new(
+        http: &HttpArgs,
+        faults: &ClientFaultArgs,
+        traces: &TraceArgs,
+        server: &Server,
+    ) -> Result<Self, Unusable> {
         let options = MetricsOptions {
             model_name: server.model_name.clone(),
             engines: server.engines.clone().map(u32::from).collect(),
@@ -156,8 +167,10 @@ impl Operations {
             metrics: metrics.clone(),
         };
         let observer = Arc::new(EngineMetrics::new(&metrics, server.engines.clone()));
+        let (observer, exporter) = traced(traces, observer)?;
         let faults = FaultLayer { faults: rules, metrics, max_body_bytes: http.max_request_body_size };
-        Ok(Self { observer, front: Front { around, faults, listen } })
+        let front = Front { around, faults, listen, is_traced: exporter.is_some() };
+        Ok(Self { observer, exporter, front })
     }
 }
 
@@ -183,6 +196,25 @@ fn fake_page(text: &str, options: &MetricsOptions) -> Result<FakePage, Unusable>
     let invalid = |reason: String| Unusable::new(format!("invalid --fake-metrics: {reason}"));
     let fake = serde_json::from_str(text).map_err(|error| invalid(error.to_string()))?;
     FakePage::new(fake, options).map_err(invalid)
+}
+
+/// The faults that clients meet, as the control plane changes them.
+pub(crate) struct ChangedFaults(pub(crate) Arc<ClientFaults>);
+
+impl ClientFaultRules for ChangedFaults {
+    fn rules(&self) -> Vec<String> {
+        self.0.rules()
+    }
+
+    fn add(&self, rule: &str) -> Result<(), String> {
+        let rule: ClientFault = rule.parse().map_err(|error: ClientFaultError| error.to_string())?;
+        self.0.add(rule);
+        Ok(())
+    }
+
+    fn clear(&self) {
+        self.0.clear();
+    }
 }
 
 /// Reads a configuration of llm-d-inference-sim.

@@ -211,6 +211,11 @@ impl<'o> Simulation<'o> {
                     self.end_step(worker)?;
                 }
             }
+            Event::TokenDue { worker, incarnation } => {
+                if self.fleet.worker(worker).incarnation() == incarnation {
+                    self.dirty.push(worker);
+                }
+            }
             Event::Played { tag } => self.play(tag),
             Event::Answered { tag } => self.answer(tag),
             Event::LinkProgress { link, version } => {

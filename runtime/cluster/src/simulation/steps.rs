@@ -106,6 +106,7 @@ impl Simulation<'_> {
             self.start_transfer(load)?;
         }
         self.scratch.remote_loads = loads;
+        self.expect_token(index);
         if !self.scratch.tier_loads.is_empty() {
             for load in &self.scratch.tier_loads {
                 self.ledger.start_load(load, now_ns);
@@ -328,6 +329,16 @@ impl Simulation<'_> {
     pub(super) fn dissolve_steady_decode(&mut self, index: u32) {
         self.fleet.worker_mut(index).dissolve_steady_decode();
         self.enter_left_steady_decode(index);
+    }
+
+    /// Schedules the instant at which a worker's next token is due, if requests have times
+    /// of their own.
+    fn expect_token(&mut self, index: u32) {
+        let worker = self.fleet.worker_mut(index);
+        if let Some(at_ns) = worker.expect_token_ns(self.now_ns) {
+            let due = Event::TokenDue { worker: index, incarnation: worker.incarnation() };
+            self.events.push(at_ns.max(self.now_ns), due);
+        }
     }
 
     /// Something may have arrived for a load from a worker's tiers.

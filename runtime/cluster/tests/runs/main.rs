@@ -1,6 +1,7 @@
 //! Whole runs: conservation, determinism, faults, contention.
 
 mod overheads;
+mod per_request;
 mod random;
 #[path = "../support/mod.rs"]
 mod support;

@@ -163,11 +163,15 @@ impl Engine {
         let tier_blocks = if ready || remote { 0 } else { self.lookup_tiers(id) };
         let mut tokens = num_tokens - computed;
         let mut drafts = 0;
+        let due_ns = self.first_token_ns(id, computed);
+        // Its last known token is computed when the output is due.
+        let is_held = due_ns.is_some_and(|due_ns| self.is_later(due_ns));
+        tokens -= u32::from(is_held);
         // A request that waits for KV takes blocks for all known tokens, and no more later.
         if !remote && tier_blocks == 0 {
             // A request that holds its KV already must not wait for more blocks,
             // for which vLLM keeps a reserve.
-            if !ready && self.pads_with_drafts(tokens, computed, plan, scan) {
+            if !ready && !is_held && self.pads_with_drafts(tokens, computed, plan, scan) {
                 drafts = self.config.num_speculative_tokens;
                 if tokens + drafts > scan.budget {
                     return Admission::Blocked(AdmissionStop::Drafts);
@@ -176,13 +180,15 @@ impl Engine {
             }
             tokens = tokens.min(scan.per_request_cap).min(self.chunk_cap(id));
             // vLLM's scheduler stops with an assertion where the cap cuts drafts off.
-            drafts = drafts.min(tokens - 1);
+            drafts = drafts.min(tokens.saturating_sub(1));
             if !self.config.enable_chunked_prefill && tokens > scan.budget {
                 return Admission::Blocked(AdmissionStop::Unchunkable);
             }
             tokens = tokens.min(scan.budget);
         }
-        if !self.allocate_admission(id, computed + tokens, num_tokens) {
+        // All of it is computed at this instant, whatever the budget of a step.
+        let slots = if is_held { num_tokens } else { computed + tokens };
+        if !self.allocate_admission(id, slots, num_tokens) {
             return Admission::Blocked(AdmissionStop::Blocks);
         }
         if !ready {
@@ -207,6 +213,9 @@ impl Engine {
         let first_block = plan.block_ids.len() as u32;
         plan.block_ids.extend_from_slice(&self.requests[id].block_table);
         self.commit(plan, id, kind, tokens, Some(drafts as u16), first_block);
+        if let Some(due_ns) = due_ns {
+            self.begin_pace(id, due_ns, plan);
+        }
         Admission::Admitted { scheduled_tokens: tokens }
     }
 

@@ -55,6 +55,7 @@ impl Engine {
         self.tell_ended(id);
         self.end_reservation(id);
         if self.requests[id].kv_role == KvRole::Source {
+            self.forget_pace(id);
             self.requests[id].status = RequestStatus::HoldingKv;
         } else {
             self.drop_request(id);
@@ -62,6 +63,7 @@ impl Engine {
     }
 
     pub(crate) fn drop_request(&mut self, id: RequestId) {
+        self.forget_pace(id);
         self.end_reservation(id);
         self.pool.release(&self.requests[id].block_table);
         self.requests.retire(id, self.stats.steps);

@@ -9,6 +9,7 @@ mod admit;
 pub mod fast_forward;
 mod finish;
 mod lookahead;
+mod pace;
 mod pause;
 mod policy_hook;
 mod reject;
@@ -24,6 +25,7 @@ pub use reject::RejectReason;
 pub use token_source::TokenSource;
 
 use self::fast_forward::FastForward;
+use self::pace::Pace;
 use self::policy_hook::PolicyBook;
 use self::steady_decode::SteadyDecode;
 use crate::config::EngineConfig;
@@ -95,6 +97,8 @@ pub struct Engine {
     pub(crate) policy_book: Option<Box<PolicyBook>>,
     /// Requests that decode without being looked at.
     pub(crate) steady_decode: SteadyDecode,
+    /// When tokens are due, where requests have times of their own.
+    pub(crate) pace: Option<Box<Pace>>,
     next_sequence: u64,
 }
 
@@ -111,6 +115,7 @@ impl Engine {
             destination_blocked: false,
             policy_book: PolicyBook::of(config.policy),
             steady_decode: SteadyDecode::new(&config),
+            pace: None,
             config,
             requests: RequestTable::default(),
             running: Vec::new(),

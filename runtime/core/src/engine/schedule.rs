@@ -48,8 +48,12 @@ impl Engine {
             prefill_running: false,
             num_preempted: 0,
         };
-        let served = self.schedule_steady_decode(&mut plan, &mut scan);
-        self.schedule_running(served, &mut plan, &mut scan);
+        if self.pace.is_some() {
+            self.schedule_paced(&mut plan, &mut scan);
+        } else {
+            let served = self.schedule_steady_decode(&mut plan, &mut scan);
+            self.schedule_running(served, &mut plan, &mut scan);
+        }
         plan.admission_stop = match scan.num_preempted {
             0 => self.schedule_waiting(&mut plan, &mut scan),
             _ => AdmissionStop::Preemption,
@@ -135,7 +139,7 @@ impl Engine {
     /// Gives `id` blocks for `num_tokens` tokens, preempting until they fit.
     /// False when `id` itself had to go.
     #[cold]
-    fn make_room(
+    pub(crate) fn make_room(
         &mut self,
         id: RequestId,
         num_tokens: u32,
@@ -207,6 +211,7 @@ impl Engine {
     /// to be computed again.
     pub(crate) fn preempt(&mut self, id: RequestId) {
         self.forget_kv(id);
+        self.forget_pace(id);
         let request = &mut self.requests[id];
         request.num_draft_tokens = 0;
         request.num_output_placeholders = 0;
@@ -278,7 +283,7 @@ impl Engine {
 
 /// Tokens of a running request that this step may compute.
 #[inline]
-fn running_chunk(request: &Request, max_model_len: u32, scan: &Scan) -> u32 {
+pub(crate) fn running_chunk(request: &Request, max_model_len: u32, scan: &Scan) -> u32 {
     let computed = request.num_computed_tokens;
     let placeholders = u32::from(request.num_output_placeholders);
     // The steps in flight bring its last token even if no draft is accepted.

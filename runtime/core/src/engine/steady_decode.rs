@@ -158,7 +158,7 @@ fn steps_until_end(request: &Request) -> u32 {
 impl Engine {
     /// Lets requests at the front of those that are not members become members.
     pub(crate) fn join_steady_decode(&mut self) {
-        if !self.steady_decode.enabled {
+        if !self.steady_decode.enabled || self.pace.is_some() {
             return;
         }
         while let Some(&id) = self.running.get(self.steady_decode.head) {

@@ -5,6 +5,8 @@
 //! over the requests of one step, so pricing costs the same for a batch of one
 //! and a batch of a thousand.
 
+use crate::plugins::request_times::RequestTimes;
+
 /// The part of a step's prefill chunks that computes outputs again, after a
 /// preemption. Dynamo charges nothing for it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -283,6 +285,11 @@ pub trait LatencyModel: Send {
     ) -> Result<(), LatencyError> {
         let shapes: Vec<StepShape> = steps.shapes().collect();
         self.price(&StepBatch { start_ns, horizon_ns, shapes: &shapes }, durations_ns)
+    }
+
+    /// The times of single requests, if the model knows those and no prices of steps.
+    fn request_times(&self) -> Option<Box<dyn RequestTimes>> {
+        None
     }
 
     /// Whether a call is so costly that the caller should look for steps to

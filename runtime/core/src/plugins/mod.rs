@@ -5,6 +5,7 @@ pub mod factory;
 pub mod fault;
 pub mod latency;
 pub mod policy;
+pub mod request_times;
 pub mod route;
 pub mod scale;
 pub mod tokens;

@@ -7,6 +7,7 @@ use crate::kv::tiers::KvTiers;
 use crate::plan::{RemoteLoad, StepOutputs, StepPlan};
 use crate::plugins::latency::DecodeSteps;
 use crate::plugins::policy::{PolicyError, SchedulingPolicy};
+use crate::plugins::request_times::RequestTimes;
 use crate::request::{RequestId, RequestSpec};
 use crate::serving::forward::common_methods;
 use crate::serving::{EngineKind, ServingEngine};
@@ -96,11 +97,16 @@ impl ServingEngine for AnyEngine {
         fn num_active_blocks() -> u32;
         fn cached_prefix_blocks(hashes: &[BlockHash]) -> u32;
         fn kv_events() -> Option<&KvEventLog>;
+        fn has_request_times() -> bool;
+        fn next_token_ns() -> Option<u64>;
     }
 
     forward! { mut
         fn record_kv_events(on: bool) -> ();
         fn clear_kv_events() -> ();
+        fn set_request_times(times: Option<Box<dyn RequestTimes>>) -> bool;
+        fn set_request_time_factor(factor: f64) -> ();
+        fn advance_clock(now_ns: u64) -> ();
     }
 
     fn update<S: TokenSource + ?Sized>(&mut self, source: &mut S) -> &StepOutputs {

@@ -19,6 +19,7 @@ use crate::kv::tiers::KvTiers;
 use crate::plan::{RemoteLoad, StepOutputs, StepPlan};
 use crate::plugins::latency::DecodeSteps;
 use crate::plugins::policy::{PolicyError, SchedulingPolicy};
+use crate::plugins::request_times::RequestTimes;
 use crate::request::{RequestId, RequestSpec};
 use crate::stats::EngineStats;
 
@@ -173,6 +174,31 @@ pub trait ServingEngine {
 
     /// Forgets the recorded events.
     fn clear_kv_events(&mut self);
+
+    /// Gives each request times of its own. False where the scheduler cannot.
+    fn set_request_times(&mut self, times: Option<Box<dyn RequestTimes>>) -> bool {
+        times.is_none()
+    }
+
+    /// Whether requests have times of their own, so that steps take none.
+    fn has_request_times(&self) -> bool {
+        false
+    }
+
+    /// Multiplies request times that are drawn from now on.
+    fn set_request_time_factor(&mut self, factor: f64) {
+        let _ = factor;
+    }
+
+    /// Says what time it is; to be called before a step is scheduled.
+    fn advance_clock(&mut self, now_ns: u64) {
+        let _ = now_ns;
+    }
+
+    /// When the next token of a request with times of its own is due.
+    fn next_token_ns(&self) -> Option<u64> {
+        None
+    }
 
     /// The tiers below the device, if there are any.
     fn kv_tiers(&self) -> Option<&KvTiers> {

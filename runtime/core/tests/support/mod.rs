@@ -1,5 +1,7 @@
 //! Random engines, requests and policies for the property tests.
 
+#![allow(dead_code, reason = "each test binary uses its own part of this module")]
+
 use proptest::prelude::*;
 use vcr_core::policy::{
     NO_CHUNK_CAP, PolicyBatch, PolicyError, PolicyEvent, Preference, PreferenceCheck, SchedulingPolicy,

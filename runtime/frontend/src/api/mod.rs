@@ -4,6 +4,7 @@ mod admin;
 mod chat;
 mod completions;
 mod generate;
+mod grpc;
 mod logprobs;
 mod messages;
 mod models;
@@ -48,5 +49,6 @@ pub fn router(app: Arc<App>) -> Router {
         .route("/pause", post(admin::pause))
         .route("/resume", post(admin::resume))
         .route("/is_paused", get(admin::is_paused))
-        .with_state(app)
+        .with_state(Arc::clone(&app))
+        .merge(grpc::router(app))
 }

@@ -194,7 +194,7 @@ pub(super) struct Shared<'a> {
 }
 
 /// Completions of one request at most; each is a request of its own.
-const MAX_N: u32 = 128;
+pub(super) const MAX_N: u32 = 128;
 
 pub(super) fn check_shared(asked: &Shared<'_>) -> Result<(), ApiError> {
     if asked.cache_salt.is_some_and(str::is_empty) {

@@ -115,9 +115,13 @@ impl EngineClient {
         let observer = self.0.observer.as_ref().map(|observer| {
             observer.request(RequestStart {
                 rank: rank.number,
+                id: request.external_req_id.clone().unwrap_or_else(|| request.request_id.clone()),
                 arrival_s: now_s(),
                 prompt_tokens: request.prompt_token_ids.as_ref().map_or(0, Vec::len) as u64,
                 max_tokens: params.and_then(|params| params.max_tokens).map(u64::from),
+                temperature: params.map(|params| params.temperature),
+                top_p: params.map(|params| params.top_p),
+                n: params.map(|params| params.n),
                 adapter: request.lora_request.as_ref().map(|lora| lora.name.clone()),
             })
         });

@@ -8,12 +8,20 @@ use vcr_wire::{SchedulerStats, StepOutput};
 pub struct RequestStart {
     /// The engine's number.
     pub rank: u16,
+    /// The name that users see.
+    pub id: String,
     /// Seconds on the monotonic clock.
     pub arrival_s: f64,
     /// Tokens of the prompt.
     pub prompt_tokens: u64,
     /// Tokens of the output at most.
     pub max_tokens: Option<u64>,
+    /// Sampling parameters, of a request for text.
+    pub temperature: Option<f64>,
+    /// The same.
+    pub top_p: Option<f64>,
+    /// The same.
+    pub n: Option<u32>,
     /// Name of the adapter, if it uses one.
     pub adapter: Option<String>,
 }

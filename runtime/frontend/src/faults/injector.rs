@@ -1,6 +1,7 @@
 //! Which call meets which fault.
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use axum::http::request::Parts;
@@ -16,9 +17,11 @@ const UNTOUCHED: &[&str] = &["/health", "/metrics", "/ping", "/ready", "/load", 
 /// The rules of a server, with what they have counted.
 #[derive(Debug)]
 pub struct ClientFaults {
-    rules: Vec<Mutex<Active>>,
+    rules: Mutex<Vec<Active>>,
+    seed: u64,
     since: Instant,
-    needs_model: bool,
+    /// Whether a rule looks at the `model` of bodies.
+    needs_model: AtomicBool,
 }
 
 #[derive(Debug)]
@@ -36,17 +39,39 @@ impl ClientFaults {
     /// of the call only.
     #[must_use]
     pub fn new(rules: Vec<ClientFault>, seed: u64) -> Self {
-        let needs_model = rules.iter().any(|rule| rule.when.model.is_some());
-        let active = |(index, rule)| {
-            let random = Stream::new(seed, &format!("client-fault-{index}"));
-            Mutex::new(Active { rule, random, calls: 0, faults: 0 })
-        };
-        Self { rules: rules.into_iter().enumerate().map(active).collect(), since: Instant::now(), needs_model }
+        let faults = Self { rules: Mutex::default(), seed, since: Instant::now(), needs_model: AtomicBool::new(false) };
+        rules.into_iter().for_each(|rule| faults.add(rule));
+        faults
+    }
+
+    fn active(&self) -> MutexGuard<'_, Vec<Active>> {
+        // Rules are added and counted one by one.
+        self.rules.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Adds a rule behind the others. Its time counts from the start of the server.
+    pub fn add(&self, rule: ClientFault) {
+        let mut rules = self.active();
+        let random = Stream::new(self.seed, &format!("client-fault-{}", rules.len()));
+        self.needs_model.fetch_or(rule.when.model.is_some(), Ordering::Relaxed);
+        rules.push(Active { rule, random, calls: 0, faults: 0 });
+    }
+
+    /// Removes all rules.
+    pub fn clear(&self) {
+        self.active().clear();
+        self.needs_model.store(false, Ordering::Relaxed);
+    }
+
+    /// The rules, as users write them.
+    #[must_use]
+    pub fn rules(&self) -> Vec<String> {
+        self.active().iter().map(|active| active.rule.to_string()).collect()
     }
 
     /// Whether a rule looks at the `model` of bodies.
     pub(super) fn needs_model(&self) -> bool {
-        self.needs_model
+        self.needs_model.load(Ordering::Relaxed)
     }
 
     /// The fault of a call. All rules count it; the first that hits applies.
@@ -63,8 +88,7 @@ impl ClientFaults {
     fn first(&self, takes: impl Fn(&Occasions) -> bool, is_meant: impl Fn(&FaultKind) -> bool) -> Option<FaultKind> {
         let elapsed_ns = u64::try_from(self.since.elapsed().as_nanos()).unwrap_or(u64::MAX);
         let mut first = None;
-        for active in &self.rules {
-            let mut active = active.lock().unwrap_or_else(PoisonError::into_inner);
+        for active in self.active().iter_mut() {
             if is_meant(&active.rule.kind) && takes(&active.rule.when) && active.hits(elapsed_ns) && first.is_none() {
                 active.faults += 1;
                 first = Some(active.rule.kind.clone());
@@ -142,6 +166,18 @@ mod tests {
     fn sequences_are_rules_with_numbers_of_calls() {
         let faults = faults(&["status:code=500,call=3", "stall:for=2s,call=4"], 1);
         assert_eq!(names(&faults, 6), ["", "", "status", "stall", "", ""]);
+    }
+
+    #[test]
+    fn rules_come_and_go_while_it_serves() {
+        let faults = faults(&["reset:call=1"], 1);
+        assert_eq!(names(&faults, 2), ["reset", ""]);
+        faults.add("status:code=503,model=m".parse().expect("a rule"));
+        assert!(faults.needs_model());
+        assert_eq!(faults.rules(), ["reset:call=1", "status:code=503,model=m"]);
+        faults.clear();
+        assert!(!faults.needs_model() && faults.rules().is_empty());
+        assert_eq!(names(&faults, 2), ["", ""]);
     }
 
     #[test]

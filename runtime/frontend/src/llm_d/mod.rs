@@ -22,6 +22,10 @@ pub struct Translation {
 const ALL_FAILURES: &[&str] =
     &["rate_limit", "invalid_api_key", "context_length", "server_error", "invalid_request", "model_not_found"];
 
+/// Options of times of requests.
+const TIMES: &[&str] =
+    &["--time-to-first-token", "--inter-token-latency", "--prefill-overhead", "--prefill-time-per-token"];
+
 /// Translates the settings of a file.
 ///
 /// # Errors
@@ -47,6 +51,10 @@ pub fn translate(file: &Value) -> Result<Translation, String> {
         if !value.is_null() {
             translation.add(name, *rule, value, &all)?;
         }
+    }
+    // There, times are those of single requests.
+    if translation.options.iter().any(|(option, _)| TIMES.contains(option)) {
+        translation.options.push(("--per-request-latency", None));
     }
     Ok(translation)
 }
@@ -196,6 +204,7 @@ mod tests {
             "--lora-modules {\"name\":\"l\"}",
             "--time-to-first-token 90500000000ns",
             "--inter-token-latency 3000000ns",
+            "--per-request-latency",
             "--enable-kv-cache-events",
             "--num-gpu-blocks 64",
             "--tokens echo",

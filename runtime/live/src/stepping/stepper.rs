@@ -73,7 +73,7 @@ impl Stepper {
         latency_name: String,
         time_scale: f64,
     ) -> Self {
-        Self {
+        let mut stepper = Self {
             engine,
             policy,
             latency,
@@ -83,6 +83,18 @@ impl Stepper {
             follows_ns: None,
             may_decide: true,
             stalled_until_ns: 0,
+        };
+        stepper.apply_request_times();
+        stepper
+    }
+
+    /// Has the core keep to the times of requests, if the latency model knows those.
+    fn apply_request_times(&mut self) {
+        let times = self.latency.request_times();
+        if times.is_some() || self.engine.has_request_times() {
+            self.engine.set_request_times(times);
+            self.engine.set_request_time_factor(1.0 / self.time_scale);
+            self.may_decide = true;
         }
     }
 
@@ -175,6 +187,7 @@ impl Stepper {
     /// Replaces the latency model.
     pub(crate) fn set_latency(&mut self, model: Box<dyn LatencyModel>, name: String) {
         (self.latency, self.latency_name) = (model, name);
+        self.apply_request_times();
     }
 
     /// All durations are divided by this.
@@ -185,6 +198,7 @@ impl Stepper {
     /// Changes the divisor of durations.
     pub(crate) fn set_time_scale(&mut self, time_scale: f64) {
         self.time_scale = time_scale;
+        self.engine.set_request_time_factor(1.0 / time_scale);
     }
 
     /// Whether no step is in flight.
@@ -204,11 +218,17 @@ impl Stepper {
         for flight in &mut self.pipeline {
             flight.end_ns = flight.end_ns.saturating_add(for_ns);
         }
+        self.engine.delay_tokens(for_ns);
     }
 
     /// When the oldest step in flight can be applied.
     pub(crate) fn next_step_ns(&self) -> Option<u64> {
         self.pipeline.front().map(|flight| flight.end_ns.max(self.stalled_until_ns))
+    }
+
+    /// When the next token of a request with times of its own is due.
+    pub(crate) fn next_token_ns(&self) -> Option<u64> {
+        self.engine.next_token_ns().map(|due_ns| due_ns.max(self.stalled_until_ns))
     }
 
     /// Decides steps as long as the core may and has work.
@@ -226,6 +246,8 @@ impl Stepper {
         if self.stalled_until_ns > now_ns {
             return Ok(());
         }
+        self.may_decide |= self.engine.next_token_ns().is_some_and(|due_ns| due_ns <= now_ns);
+        self.engine.advance_clock(now_ns);
         while self.may_decide && self.engine.may_schedule() {
             if !self.engine.has_schedulable_requests() {
                 self.may_decide = false;
@@ -280,8 +302,12 @@ impl Stepper {
             self.may_decide = !plan.preempted.is_empty();
             return Ok(());
         }
-        let since_start_ns = context.since_start_ns(start_ns);
         let shapes = [plan.shape];
+        if self.engine.has_request_times() {
+            self.pipeline.push_back(Flight { start_ns, end_ns: start_ns });
+            return Ok(());
+        }
+        let since_start_ns = context.since_start_ns(start_ns);
         let batch = StepBatch { start_ns: since_start_ns, horizon_ns: since_start_ns, shapes: &shapes };
         let mut durations_ns = Vec::new();
         self.latency.price(&batch, &mut durations_ns)?;

@@ -17,6 +17,7 @@ pub const FUNCTIONS: &[(&str, &str)] = &[
     ("fitted", "fitted(#{ path: \"model.json\" })"),
     ("fixed", "fixed(#{ step: \"10ms\" })"),
     ("knobs", "knobs(#{ ttft: \"200ms\", itl: normal(\"12ms\", \"2ms\") })"),
+    ("per_request", "per_request(#{ ttft: \"200ms\", itl: normal(\"12ms\", \"2ms\") })"),
     ("polynomial", "polynomial(#{ semantics: \"dynamo-1.6\" })"),
     ("profile", "profile(#{ path: \"profile.npz\" })"),
     ("tables", "tables(#{ system: \"h100_sxm\", model: \"meta-llama/Meta-Llama-3.1-70B\", tensor_parallel: 4 })"),

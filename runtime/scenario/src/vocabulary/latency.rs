@@ -17,8 +17,8 @@ use vcr_guest::{WithFallback, World};
 use vcr_random::Distribution;
 use vcr_roofline::RooflineConfig;
 use vcr_timing::{
-    Deployment, Fixed, FixedInput, InvalidConfig, Knobs, KnobsInput, PassSemantics, Polynomial, PolynomialInput,
-    Profile, ProfileInput, Roofline, SpeedInput, WorkerPhases,
+    Deployment, Fixed, FixedInput, InvalidConfig, Knobs, KnobsInput, PassSemantics, PerRequest, Polynomial,
+    PolynomialInput, Profile, ProfileInput, Roofline, SpeedInput, WorkerPhases,
 };
 
 use crate::script::context::Context;
@@ -87,6 +87,7 @@ pub(crate) fn register(engine: &mut Engine, context: &Arc<Context>) {
     with_options(engine, context, "fitted", fitted::make);
     with_options(engine, context, "fixed", |_, options| make_fixed(options));
     with_options(engine, context, "knobs", |_, options| make_knobs(options));
+    with_options(engine, context, "per_request", |_, options| make_per_request(options));
     with_options(engine, context, "polynomial", |_, options| make_polynomial(options));
     with_options(engine, context, "profile", make_profile);
     with_options(engine, context, "roofline", |_, options| make_roofline(options));
@@ -136,27 +137,45 @@ fn make_fixed(mut options: Options<'_>) -> Scripted<LatencySpec> {
     finish(options, spec)
 }
 
-fn make_knobs(mut options: Options<'_>) -> Scripted<LatencySpec> {
+/// The options of models of first-token and inter-token times.
+fn knobs_input(options: &mut Options<'_>) -> KnobsInput {
     let zero = Distribution::Constant { value: 0.0 };
     let ttft = options.durations_ms("ttft");
     let itl = options.durations_ms("itl");
     options.required("ttft", ttft.map(|_| ()));
     options.required("itl", itl.map(|_| ()));
-    let input = KnobsInput {
+    KnobsInput {
         ttft: ttft.unwrap_or(zero),
         itl: itl.unwrap_or(zero),
         prefill_ms_per_token: options.duration_ns("prefill_per_token").unwrap_or(0) as f64 / 1e6,
         full_load_factor: options.f64("full_load_factor").unwrap_or(1.0),
         max_num_seqs: options.u64("max_num_seqs").unwrap_or(256),
         seed: 0,
-    };
-    if let Err(error) = Knobs::new(input) {
+    }
+}
+
+fn make_knobs(options: Options<'_>) -> Scripted<LatencySpec> {
+    seeded("knobs", options, Knobs::new)
+}
+
+fn make_per_request(options: Options<'_>) -> Scripted<LatencySpec> {
+    seeded("per_request", options, PerRequest::new)
+}
+
+/// A model that each engine makes from the same input, with a seed of its own.
+fn seeded<M: LatencyModel + 'static>(
+    name: &'static str,
+    mut options: Options<'_>,
+    make: fn(KnobsInput) -> Result<M, InvalidConfig>,
+) -> Scripted<LatencySpec> {
+    let input = knobs_input(&mut options);
+    if let Err(error) = make(input) {
         options.problem("", error.to_string());
     }
     options.finish()?;
     let factory: LatencyFactory = Arc::new(move |plugin_context| {
-        let model = Knobs::new(KnobsInput { seed: plugin_context.seed, ..input });
-        let model = model.map_err(|error| LatencyError { model: "knobs".to_owned(), reason: error.to_string() })?;
+        let model = make(KnobsInput { seed: plugin_context.seed, ..input });
+        let model = model.map_err(|error| LatencyError { model: name.to_owned(), reason: error.to_string() })?;
         Ok(Box::new(model))
     });
     Ok(LatencySpec::new(factory))

@@ -303,6 +303,12 @@ impl EngineOutputs {
         Self { clients: Vec::new(), coordinator: None, local: Some(link) }
     }
 
+    /// Whether the frontend is in the same process.
+    #[must_use]
+    pub fn is_local(&self) -> bool {
+        self.local.is_some()
+    }
+
     /// The number of API servers.
     #[must_use]
     pub fn clients(&self) -> usize {

@@ -27,7 +27,7 @@ use crate::error::MakeError;
 use chosen::{ChosenTokens, prompt_tokens_of};
 use injector::Injector;
 use launch::Launches;
-use plugins::{new_policy, new_token_source, plugin_context};
+use plugins::{new_policy, new_token_source, pace, plugin_context};
 use pricing::PricedSteps;
 use totals::WorkerTotals;
 
@@ -58,6 +58,8 @@ pub(crate) struct Worker {
     tokens: Option<Box<ChosenTokens>>,
     /// When a load from its tiers is to be looked at next, if one is.
     tiers_wake_ns: Option<u64>,
+    /// When a token of a request with times of its own is expected, if one is.
+    token_wake_ns: Option<u64>,
     /// Whether routers see its KV events and what its tiers keep.
     reports_to_router: bool,
     /// Until when it is stalled, if it is.
@@ -87,21 +89,21 @@ impl Worker {
         run: &RunConfig,
         records_events: bool,
     ) -> Result<Self, MakeError> {
-        let engine = index / config.data_parallel.size;
-        let is_up = engine < config.engines;
+        let engine_index = index / config.data_parallel.size;
+        let is_up = engine_index < config.engines;
         let seed = seed::derive(run.seed, &format!("engine:{}", config.name), u64::from(index));
         let plugin_context = |purpose| plugin_context(&run.name, config, index, purpose, seed, 0);
         let injector = config.failures.as_ref().map(|make| make(&plugin_context("failures")));
         let injector = injector.transpose().map_err(MakeError::Failures)?;
+        let needs_kv_events = config.router.needs_kv_events();
+        let mut engine = new_engine(&config.engine, records_events || needs_kv_events, needs_kv_events);
+        let latency = (config.latency)(&plugin_context("latency")).map_err(MakeError::Latency)?;
+        pace(&mut engine, latency.as_ref())?;
         Ok(Self {
             role,
             index,
-            engine: new_engine(
-                &config.engine,
-                records_events || config.router.needs_kv_events(),
-                config.router.needs_kv_events(),
-            ),
-            lifecycle: Lifecycle::new(is_up, u64::from(engine)),
+            engine,
+            lifecycle: Lifecycle::new(is_up, u64::from(engine_index)),
             incarnation: 0,
             totals: WorkerTotals::default(),
             executing: false,
@@ -109,12 +111,13 @@ impl Worker {
             computes_until_ns: 0,
             waits_until_ns: 0,
             step_digest: 0,
-            latency: (config.latency)(&plugin_context("latency")).map_err(MakeError::Latency)?,
+            latency,
             policy: new_policy(&plugin_context("policy"), config)?,
             injector: injector.map(|injector| Box::new(Injector::new(injector))),
             tokens: new_token_source(&plugin_context("tokens"), config)?,
             tiers_wake_ns: None,
-            reports_to_router: config.router.needs_kv_events(),
+            token_wake_ns: None,
+            reports_to_router: needs_kv_events,
             stalled_until_ns: None,
             seed,
             acceptance: Stream::new(seed, "acceptance"),
@@ -309,6 +312,7 @@ impl Worker {
         let records_events = self.engine.kv_events().is_some();
         self.engine = new_engine(&self.engine.kind(), records_events, self.reports_to_router);
         self.tiers_wake_ns = None;
+        self.token_wake_ns = None;
         self.reported_kv_events = 0;
         self.priced.durations_ns.clear();
         self.taken = 0;
@@ -334,15 +338,23 @@ impl Worker {
         self.tokens = new_token_source(&plugin_context("tokens"), config)?;
         self.totals.lose_range_use(self.latency.range_use());
         self.latency = latency;
+        pace(&mut self.engine, self.latency.as_ref())?;
+        self.apply_slow_downs_to_requests();
         Ok(())
     }
 
     pub(crate) fn slow_down(&mut self, fault: u32, factor: f64) {
         self.slow_downs.push((fault, factor));
+        self.apply_slow_downs_to_requests();
     }
 
     pub(crate) fn end_slow_down(&mut self, fault: u32) {
         self.slow_downs.retain(|(other, _)| *other != fault);
+        self.apply_slow_downs_to_requests();
+    }
+
+    fn apply_slow_downs_to_requests(&mut self) {
+        self.engine.set_request_time_factor(self.slow_downs.iter().map(|(_, factor)| factor).product());
     }
 
     /// The number of the step that executes, or is next, over all incarnations.

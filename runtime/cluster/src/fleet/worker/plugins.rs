@@ -1,7 +1,8 @@
 //! The plugins of a worker: how they are made, and from which context.
 
+use vcr_core::latency::{LatencyError, LatencyModel};
 use vcr_core::policy::SchedulingPolicy;
-use vcr_core::{PluginContext, seed};
+use vcr_core::{AnyEngine, PluginContext, ServingEngine, seed};
 
 use super::chosen::ChosenTokens;
 use crate::config::PoolConfig;
@@ -12,6 +13,17 @@ pub(super) fn new_policy(
     config: &PoolConfig,
 ) -> Result<Option<Box<dyn SchedulingPolicy>>, MakeError> {
     config.policy.as_ref().map(|make| make(plugin_context)).transpose().map_err(MakeError::Policy)
+}
+
+/// Has an engine keep to the times of its requests, if its latency model knows those.
+pub(super) fn pace(engine: &mut AnyEngine, latency: &dyn LatencyModel) -> Result<(), MakeError> {
+    if engine.set_request_times(latency.request_times()) {
+        return Ok(());
+    }
+    Err(MakeError::Latency(LatencyError {
+        model: "per_request".to_owned(),
+        reason: "only vLLM's scheduler can give requests times of their own, and this engine has another".to_owned(),
+    }))
 }
 
 /// The token source of an incarnation of an engine, if its pool has any.

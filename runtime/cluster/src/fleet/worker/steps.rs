@@ -20,7 +20,19 @@ impl Worker {
         if let Some(tiers) = self.engine.kv_tiers_mut() {
             tiers.advance(now_ns);
         }
+        self.engine.advance_clock(now_ns);
         Ok(self.engine.schedule())
+    }
+
+    /// When the next token of a request with times of its own is due, unless that is
+    /// expected already.
+    pub(crate) fn expect_token_ns(&mut self, now_ns: u64) -> Option<u64> {
+        let at_ns = self.engine.next_token_ns()?;
+        if self.token_wake_ns.is_some_and(|earlier_ns| now_ns < earlier_ns && earlier_ns <= at_ns) {
+            return None;
+        }
+        self.token_wake_ns = Some(at_ns);
+        Some(at_ns)
     }
 
     /// Shows the requests that have left its steady decode, and how many tokens each

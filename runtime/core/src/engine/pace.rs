@@ -1,0 +1,267 @@
+//! Requests with times of their own: each token comes when it is due for its request,
+//! not when a step ends.
+//!
+//! Owns the times at which tokens are due. Admission, blocks, preemption and stops are
+//! those of any engine. A request that is admitted computes its prompt at once but for
+//! the last token; the step that computes this one, and samples, is decided when its
+//! output is due. So each step holds the requests whose tokens are due, and takes no time.
+
+use std::collections::BTreeSet;
+
+use crate::engine::Engine;
+use crate::engine::schedule::{Scan, running_chunk};
+use crate::plan::{ScheduledKind, StepPlan};
+use crate::plugins::request_times::{NextToken, RequestTimes};
+use crate::request::{Flags, RequestId, RequestStatus};
+
+/// The state of one request, by slot.
+#[derive(Clone, Copy, Debug, Default)]
+struct Place {
+    /// When its next token is due.
+    due_ns: u64,
+    /// Order of admission.
+    order: u64,
+}
+
+/// When tokens of running requests are due.
+#[derive(Debug)]
+pub(crate) struct Pace {
+    times: Box<dyn RequestTimes>,
+    /// What times are multiplied by.
+    factor: f64,
+    now_ns: u64,
+    places: Vec<Place>,
+    /// Requests that wait for a time, and nothing else.
+    waiting: BTreeSet<(u64, RequestId)>,
+    /// Requests with work, in order of admission: their token is due, or tokens before it
+    /// are still to be computed.
+    active: BTreeSet<(u64, RequestId)>,
+    next_order: u64,
+    /// Scratch.
+    turn: Vec<RequestId>,
+}
+
+impl Pace {
+    fn new(times: Box<dyn RequestTimes>) -> Self {
+        Self {
+            times,
+            factor: 1.0,
+            now_ns: 0,
+            places: Vec::new(),
+            waiting: BTreeSet::new(),
+            active: BTreeSet::new(),
+            next_order: 0,
+            turn: Vec::new(),
+        }
+    }
+
+    fn until_next_ns(&self, token: &NextToken) -> u64 {
+        let ns = self.times.until_next_ns(token);
+        if self.factor == 1.0 { ns } else { (ns as f64 * self.factor) as u64 }
+    }
+
+    /// Begins with a request that runs from now on.
+    fn admit(&mut self, id: RequestId, due_ns: u64) {
+        if self.places.len() <= id.index() {
+            self.places.resize(id.index() + 1, Place::default());
+        }
+        let order = self.next_order;
+        self.next_order += 1;
+        self.places[id.index()] = Place { due_ns, order };
+        self.active.insert((order, id));
+    }
+
+    fn is_held(&self, id: RequestId) -> bool {
+        self.places[id.index()].due_ns > self.now_ns
+    }
+
+    /// All that can be computed before the due token is.
+    fn rest(&mut self, id: RequestId) {
+        let Place { due_ns, order } = self.places[id.index()];
+        self.active.remove(&(order, id));
+        self.waiting.insert((due_ns, id));
+    }
+
+    /// The due token is sampled by the step being decided; the next one comes after `gap_ns`.
+    /// A late token does not delay the one after it, unless it is late by more than a gap.
+    fn await_next(&mut self, id: RequestId, gap_ns: u64) {
+        let place = &mut self.places[id.index()];
+        let due_ns = place.due_ns.saturating_add(gap_ns);
+        place.due_ns = if due_ns > self.now_ns { due_ns } else { self.now_ns.saturating_add(gap_ns) };
+        self.rest(id);
+    }
+
+    fn forget(&mut self, id: RequestId) {
+        let Some(&Place { due_ns, order }) = self.places.get(id.index()) else { return };
+        self.active.remove(&(order, id));
+        self.waiting.remove(&(due_ns, id));
+    }
+
+    fn advance(&mut self, now_ns: u64) {
+        self.now_ns = self.now_ns.max(now_ns);
+        while let Some(&(due_ns, id)) = self.waiting.first()
+            && due_ns <= self.now_ns
+        {
+            self.waiting.pop_first();
+            self.active.insert((self.places[id.index()].order, id));
+        }
+    }
+}
+
+impl Engine {
+    /// Gives each request times of its own from now on, or none. Requests that run get
+    /// their next tokens at once. Steps take no time with them; the driver calls
+    /// [`Engine::advance_clock`] before it schedules, and whenever
+    /// [`Engine::next_token_ns`] has come.
+    pub fn set_request_times(&mut self, times: Option<Box<dyn RequestTimes>>) {
+        self.dissolve_steady_decode();
+        let now_ns = self.pace.as_ref().map_or(0, |pace| pace.now_ns);
+        self.pace = times.map(|times| {
+            let mut pace = Box::new(Pace::new(times));
+            pace.now_ns = now_ns;
+            self.running.iter().for_each(|&id| pace.admit(id, now_ns));
+            pace
+        });
+    }
+
+    /// Whether requests have times of their own.
+    #[must_use]
+    pub fn has_request_times(&self) -> bool {
+        self.pace.is_some()
+    }
+
+    /// Multiplies request times that are drawn from now on.
+    pub fn set_request_time_factor(&mut self, factor: f64) {
+        if let Some(pace) = &mut self.pace {
+            pace.factor = factor;
+        }
+    }
+
+    /// Says what time it is, on a clock that never runs backwards.
+    pub fn advance_clock(&mut self, now_ns: u64) {
+        if let Some(pace) = &mut self.pace {
+            pace.advance(now_ns);
+        }
+    }
+
+    /// When the next token is due; none if no request waits for a time.
+    #[must_use]
+    pub fn next_token_ns(&self) -> Option<u64> {
+        self.pace.as_ref().and_then(|pace| pace.waiting.first().map(|&(due_ns, _)| due_ns))
+    }
+
+    /// Delays all tokens that are due later than now.
+    pub fn delay_tokens(&mut self, by_ns: u64) {
+        let Some(pace) = &mut self.pace else { return };
+        for (due_ns, id) in std::mem::take(&mut pace.waiting) {
+            let later_ns = due_ns.saturating_add(by_ns);
+            pace.places[id.index()].due_ns = later_ns;
+            pace.waiting.insert((later_ns, id));
+        }
+    }
+
+    /// When the first token is due of a request that is admitted now with `computed` known
+    /// tokens; none without request times.
+    #[inline]
+    pub(crate) fn first_token_ns(&self, id: RequestId, computed: u32) -> Option<u64> {
+        let pace = self.pace.as_ref()?;
+        let request = &self.requests[id];
+        let is_prefill = computed < request.prefill_target_tokens;
+        let token = NextToken {
+            request: request.sequence,
+            position: request.num_tokens,
+            prefill_tokens: is_prefill.then(|| request.num_tokens - computed),
+            running_requests: self.running.len() as u32 + 1,
+        };
+        Some(pace.now_ns.saturating_add(pace.until_next_ns(&token)))
+    }
+
+    /// Whether a token that is due then has to wait.
+    pub(crate) fn is_later(&self, due_ns: u64) -> bool {
+        self.pace.as_ref().is_some_and(|pace| due_ns > pace.now_ns)
+    }
+
+    /// A request has been admitted, and its part of the step is in the plan.
+    pub(crate) fn begin_pace(&mut self, id: RequestId, due_ns: u64, plan: &StepPlan) {
+        if let Some(pace) = &mut self.pace {
+            pace.admit(id, due_ns);
+        }
+        self.follow_pace(id, plan);
+    }
+
+    /// After the latest entry of `plan`, of this request: what it waits for next.
+    fn follow_pace(&mut self, id: RequestId, plan: &StepPlan) {
+        let Some(pace) = &mut self.pace else { return };
+        let request = &self.requests[id];
+        if plan.scheduled.last().is_some_and(|entry| entry.samples) {
+            let token = NextToken {
+                request: request.sequence,
+                position: request.num_computed_tokens + 1,
+                prefill_tokens: None,
+                running_requests: self.running.len() as u32,
+            };
+            let gap_ns = pace.until_next_ns(&token);
+            pace.await_next(id, gap_ns);
+        } else if pace.is_held(id) && request.num_computed_tokens + 1 >= request.num_tokens {
+            pace.rest(id);
+        }
+    }
+
+    /// Schedules the running requests that have work, in order of admission.
+    pub(crate) fn schedule_paced(&mut self, plan: &mut StepPlan, scan: &mut Scan) {
+        let Some(pace) = &mut self.pace else { return };
+        let mut turn = std::mem::take(&mut pace.turn);
+        turn.extend(pace.active.iter().map(|&(_, id)| id));
+        for id in turn.drain(..) {
+            if scan.budget == 0 {
+                break;
+            }
+            // It may have been preempted for one before it.
+            if self.requests[id].status == RequestStatus::Running && !self.schedule_paced_one(id, plan, scan) {
+                break;
+            }
+        }
+        if let Some(pace) = &mut self.pace {
+            turn.clear();
+            pace.turn = turn;
+        }
+    }
+
+    /// Schedules a running request. False if it had to go for want of blocks, and no other
+    /// is to follow.
+    fn schedule_paced_one(&mut self, id: RequestId, plan: &mut StepPlan, scan: &mut Scan) -> bool {
+        let Some(pace) = &self.pace else { return false };
+        let is_held = pace.is_held(id);
+        let request = &self.requests[id];
+        let mut tokens = running_chunk(request, self.config.max_model_len(), scan);
+        if is_held {
+            tokens = tokens.min((request.num_tokens - 1).saturating_sub(request.num_computed_tokens));
+        }
+        if tokens == 0 {
+            return true;
+        }
+        if tokens > 1 {
+            tokens = tokens.min(self.chunk_cap(id));
+        }
+        let request = &self.requests[id];
+        let end = request.num_computed_tokens + tokens;
+        let first_block = plan.block_ids.len() as u32;
+        let extra = self.config.quirks().burst_tokens();
+        if end + extra > request.capacity_tokens && !self.make_room(id, end, &mut 0, plan, scan) {
+            return self.config.scans_on_after_own_preemption();
+        }
+        self.store_full_blocks(id, end);
+        scan.budget -= tokens;
+        scan.prefill_running |= self.requests[id].flags.has(Flags::PREFILL_CHUNK);
+        self.commit(plan, id, ScheduledKind::Running, tokens, None, first_block);
+        self.follow_pace(id, plan);
+        true
+    }
+
+    /// A request no longer runs.
+    pub(crate) fn forget_pace(&mut self, id: RequestId) {
+        if let Some(pace) = &mut self.pace {
+            pace.forget(id);
+        }
+    }
+}

@@ -1,0 +1,153 @@
+//! Sends spans to a collector, in batches and from a thread of its own.
+
+use std::io::{self, BufRead, BufReader, Write};
+use std::net::{TcpStream, ToSocketAddrs};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use prost::Message;
+
+use super::endpoint::Endpoint;
+use super::proto::{
+    ExportTraceServiceRequest, InstrumentationScope, KeyValue, Resource, ResourceSpans, ScopeSpans, Span, Value,
+};
+
+/// Spans that wait; further ones are dropped, so that a collector that does not answer costs
+/// little.
+const MAX_WAITING: usize = 2048;
+/// Spans of one message.
+const MAX_BATCH: usize = 512;
+/// How long a span waits for others.
+const MAX_WAIT: Duration = Duration::from_secs(1);
+/// Time for a message and its answer.
+const SEND_TIME: Duration = Duration::from_secs(2);
+
+enum Item {
+    Span(Box<Span>),
+    End,
+}
+
+/// Hands spans to the exporter.
+#[derive(Clone, Debug)]
+pub struct SpanSender(SyncSender<Item>);
+
+impl SpanSender {
+    /// Never waits.
+    pub(super) fn send(&self, span: Span) {
+        if self.0.try_send(Item::Span(Box::new(span))).is_err() {
+            tracing::debug!("a span is dropped: too many wait for the collector");
+        }
+    }
+}
+
+/// The thread that sends spans.
+#[derive(Debug)]
+pub struct TraceExporter {
+    sender: SpanSender,
+    thread: JoinHandle<()>,
+}
+
+impl TraceExporter {
+    /// Starts it.
+    ///
+    /// # Errors
+    /// When the system has no more threads.
+    pub fn start(endpoint: Endpoint, service_name: String) -> io::Result<Self> {
+        let (sender, items) = sync_channel(MAX_WAITING);
+        let collector = Collector { endpoint, service_name, is_failing: false };
+        let thread = std::thread::Builder::new().name("traces".to_owned()).spawn(move || run(&items, collector))?;
+        Ok(Self { sender: SpanSender(sender), thread })
+    }
+
+    /// Where spans go.
+    #[must_use]
+    pub fn sender(&self) -> SpanSender {
+        self.sender.clone()
+    }
+
+    /// Sends what waits, as far as the collector takes it, and ends.
+    pub fn finish(self) {
+        // A queue that is full is that of a collector that does not answer.
+        if self.sender.0.try_send(Item::End).is_ok() {
+            _ = self.thread.join();
+        }
+    }
+}
+
+fn run(items: &Receiver<Item>, mut collector: Collector) {
+    let mut batch = Vec::new();
+    let mut is_ended = false;
+    while !is_ended {
+        match items.recv() {
+            Ok(Item::Span(span)) => batch.push(*span),
+            Ok(Item::End) | Err(_) => return,
+        }
+        let until = Instant::now() + MAX_WAIT;
+        while batch.len() < MAX_BATCH && !is_ended {
+            match items.recv_timeout(until.saturating_duration_since(Instant::now())) {
+                Ok(Item::Span(span)) => batch.push(*span),
+                Ok(Item::End) | Err(RecvTimeoutError::Disconnected) => is_ended = true,
+                Err(RecvTimeoutError::Timeout) => break,
+            }
+        }
+        collector.send(std::mem::take(&mut batch));
+    }
+}
+
+struct Collector {
+    endpoint: Endpoint,
+    service_name: String,
+    /// Whether the last message was not taken, which is told once.
+    is_failing: bool,
+}
+
+impl Collector {
+    fn send(&mut self, spans: Vec<Span>) {
+        let count = spans.len();
+        let body = self.message(spans).encode_to_vec();
+        match self.post(&body) {
+            Ok(()) => self.is_failing = false,
+            Err(error) if self.is_failing => tracing::debug!(count, %error, "spans are lost"),
+            Err(error) => {
+                self.is_failing = true;
+                tracing::warn!(endpoint = %self.endpoint, %error, "traces cannot be sent; their spans are lost");
+            }
+        }
+    }
+
+    fn message(&self, spans: Vec<Span>) -> ExportTraceServiceRequest {
+        let scope =
+            InstrumentationScope { name: "vllm.llm_engine".to_owned(), version: env!("CARGO_PKG_VERSION").to_owned() };
+        let name = KeyValue::new("service.name", Value::Text(self.service_name.clone()));
+        ExportTraceServiceRequest {
+            resource_spans: vec![ResourceSpans {
+                resource: Some(Resource { attributes: vec![name] }),
+                scope_spans: vec![ScopeSpans { scope: Some(scope), spans }],
+            }],
+        }
+    }
+
+    fn post(&self, body: &[u8]) -> io::Result<()> {
+        let Endpoint { authority, path } = &self.endpoint;
+        let address = authority.to_socket_addrs()?.next().ok_or_else(|| io::Error::other("the host has no address"))?;
+        let mut stream = TcpStream::connect_timeout(&address, SEND_TIME)?;
+        stream.set_write_timeout(Some(SEND_TIME))?;
+        stream.set_read_timeout(Some(SEND_TIME))?;
+        let length = body.len();
+        let head = format!(
+            "POST {path} HTTP/1.1\r\nHost: {authority}\r\nConnection: close\r\nContent-Type: application/x-protobuf\r\n\
+             Content-Length: {length}\r\n\r\n"
+        );
+        stream.write_all(head.as_bytes())?;
+        stream.write_all(body)?;
+        let mut line = String::new();
+        BufReader::new(stream).read_line(&mut line)?;
+        let status = line.split(' ').nth(1).and_then(|status| status.parse::<u16>().ok());
+        match status {
+            Some(200..=299) => Ok(()),
+            Some(status) => Err(io::Error::other(format!("the collector answered with status {status}"))),
+            None => Err(io::Error::other("the collector's answer is no HTTP")),
+        }
+    }
+}

@@ -1,0 +1,67 @@
+//! Times of requests that do not depend on each other.
+
+use std::time::{Duration, Instant};
+
+use serde_json::json;
+use vcr_tests::Serve;
+
+/// How long a request for this number of tokens takes.
+fn took(serve: &Serve, max_tokens: u32) -> Duration {
+    let start = Instant::now();
+    let body = json!({"prompt": "a b c", "max_tokens": max_tokens, "ignore_eos": true, "stream": true});
+    let events = serve.stream("/v1/completions", &body);
+    assert!(events.len() as u32 > max_tokens / 2, "{events:?}");
+    start.elapsed()
+}
+
+/// A prompt takes a second. With times of steps, a request that decodes would wait for it.
+#[test]
+fn a_prompt_does_not_hold_up_those_that_decode() {
+    let serve =
+        Serve::start(&["--per-request-latency", "--time-to-first-token", "1s", "--inter-token-latency", "20ms"]);
+    std::thread::scope(|scope| {
+        let first = scope.spawn(|| took(&serve, 30));
+        // In the middle of the other's tokens.
+        std::thread::sleep(Duration::from_millis(1200));
+        let second = scope.spawn(|| took(&serve, 1));
+        let (first, second) = (first.join().expect("it ends"), second.join().expect("it ends"));
+        assert!((Duration::from_millis(1580)..Duration::from_millis(1950)).contains(&first), "{first:?}");
+        assert!((Duration::from_millis(1000)..Duration::from_millis(1400)).contains(&second), "{second:?}");
+    });
+}
+
+#[test]
+fn running_slots_still_make_requests_wait() {
+    let serve = Serve::start(&[
+        "--latency",
+        "per_request(#{ ttft: \"300ms\", itl: \"10ms\" })",
+        "--max-num-seqs",
+        "1",
+        "--no-enable-prefix-caching",
+    ]);
+    std::thread::scope(|scope| {
+        let both = [0, 1].map(|_| scope.spawn(|| took(&serve, 11)));
+        let mut both = both.map(|one| one.join().expect("it ends"));
+        both.sort();
+        assert!((Duration::from_millis(400)..Duration::from_millis(750)).contains(&both[0]), "{both:?}");
+        assert!(both[1] >= Duration::from_millis(800), "{both:?}");
+    });
+}
+
+/// Times of llm-d-inference-sim are those of requests.
+#[test]
+fn a_file_of_llm_d_gives_each_request_its_times() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let path = folder.path().join("sim.yaml");
+    std::fs::write(&path, "model: m\ntime-to-first-token: 600ms\ninter-token-latency: 10ms\n").expect("it is writable");
+    let serve = Serve::start(&["--llm-d-config", path.to_str().expect("a path is a text")]);
+    std::thread::scope(|scope| {
+        let first = scope.spawn(|| took(&serve, 11));
+        std::thread::sleep(Duration::from_millis(300));
+        let second = scope.spawn(|| took(&serve, 11));
+        for each in [first, second] {
+            let took = each.join().expect("it ends");
+            assert!((Duration::from_millis(700)..Duration::from_millis(1100)).contains(&took), "{took:?}");
+        }
+    });
+}
