@@ -17,7 +17,7 @@ use serde_json::Value;
 use vcr_tests::{Call, Frontend, FrontendOptions, Play, Serve, frontend_model, root};
 
 const VERSION: &str = "0.33.0";
-const ENGINE: &[&str] = &["--tokens", "random", "--seed", "7", "--max-model-len", "512"];
+const ENGINE: &[&str] = &["--tokens", "random", "--seed", "7", "--max-model-len", "512", "--vocab-size", "4000"];
 /// Mismatches that a failed test prints in full.
 const SHOWN: usize = 4000;
 

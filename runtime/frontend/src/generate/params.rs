@@ -4,8 +4,9 @@ use std::collections::BTreeMap;
 
 use serde::Deserialize;
 use serde_json::{Map, Value as Json};
-use vcr_wire::{EngineCoreRequest, LogitBias, LoraRequest, OutputKind, RepetitionDetection, SamplingParams};
+use vcr_wire::{EngineCoreRequest, LoraRequest, OutputKind, RepetitionDetection, SamplingParams};
 
+use super::tokens::{check_allowed, check_bad_words, check_ids, logit_bias};
 use super::text::TextSettings;
 use super::value::wire_of;
 use crate::server::error::ApiError;
@@ -33,11 +34,12 @@ impl StringOrArray {
     }
 }
 
-/// When a request that repeats itself is stopped.
-#[derive(Clone, Copy, Debug, Default, Deserialize)]
-#[serde(default)]
+/// When a request that repeats itself is stopped. Errors tell its name.
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(rename = "RepetitionDetectionParams")]
 pub(crate) struct Repetition {
     pub(crate) max_pattern_size: u32,
+    #[serde(default)]
     pub(crate) min_pattern_size: u32,
     pub(crate) min_count: u32,
 }
@@ -126,6 +128,11 @@ impl Sampling {
         check_range("presence_penalty", presence_penalty, is_penalty(presence_penalty), "[-2, 2]")?;
         check_range("repetition_penalty", repetition_penalty, repetition_penalty > 0.0, "(0, inf)")?;
         let stop = check_stop(self.stop)?;
+        check_ids("prompt", &prompt, model.vocab_size)?;
+        check_ids("stop_token_ids", self.stop_token_ids.as_deref().unwrap_or_default(), model.vocab_size)?;
+        check_allowed(self.allowed_token_ids.as_deref(), model)?;
+        check_bad_words(self.bad_words.as_deref())?;
+        let logit_bias = self.logit_bias.map(|biases| logit_bias(biases, model)).transpose()?;
 
         let mut stop_token_ids = self.stop_token_ids.unwrap_or_default();
         let (eos_token, further) = match model.eos_tokens.split_first() {
@@ -168,8 +175,8 @@ impl Sampling {
             output_kind: OutputKind::Delta,
             eos_token_id: eos_token,
             structured_outputs: self.structured_outputs.as_ref().map(wire_of),
-            logit_bias: self.logit_bias.map(logit_bias).transpose()?,
-            allowed_token_ids: check_allowed(self.allowed_token_ids)?,
+            logit_bias,
+            allowed_token_ids: self.allowed_token_ids,
             bad_words: self.bad_words,
             thinking_token_budget: self.thinking_token_budget,
             repetition_detection: self.repetition_detection.map(|repetition| RepetitionDetection {
@@ -195,7 +202,7 @@ impl Sampling {
 }
 
 /// A number of single precision as it was written.
-fn wide(value: f32) -> f64 {
+pub(super) fn wide(value: f32) -> f64 {
     value.to_string().parse().unwrap_or_else(|_| f64::from(value))
 }
 
@@ -226,21 +233,4 @@ fn check_stop(stop: Option<StringOrArray>) -> Result<Vec<String>, ApiError> {
         return Err(refused("stop strings cannot be empty"));
     }
     Ok(stop)
-}
-
-fn check_allowed(tokens: Option<Vec<u32>>) -> Result<Option<Vec<u32>>, ApiError> {
-    match tokens {
-        Some(tokens) if tokens.is_empty() => {
-            Err(ApiError::invalid("allowed_token_ids is not None and empty!".to_owned()))
-        }
-        tokens => Ok(tokens),
-    }
-}
-
-fn logit_bias(biases: BTreeMap<String, f32>) -> Result<LogitBias, ApiError> {
-    let pair = |(token, bias): (String, f32)| match token.parse() {
-        Ok(token) => Ok((token, wide(bias.clamp(-100.0, 100.0)))),
-        Err(_) => Err(ApiError::invalid_param("logit_bias", format!("invalid token id `{token}` in logit_bias"))),
-    };
-    biases.into_iter().map(pair).collect::<Result<_, _>>().map(LogitBias)
 }
