@@ -24,10 +24,10 @@ pub use client::{Client, client, ended};
 pub use data::{Sums, sample, sample_sums};
 pub use file_circles::{FileCircle, file_circles};
 pub use folder::{Folder, Said};
-pub(crate) use frontend::{fetched, fetched_by};
 pub use frontend::{
     Answer, Events, FRONTENDS, Frontend, FrontendOptions, Streamed, free_port, frontend_model, releases, vllm_rs,
 };
+pub(crate) use frontend::{fetched, fetched_by};
 pub use guests::{built_guest, component, guests_target, hostile_guest, json_tokens, shipped_guest};
 pub use http::{Call, HttpAnswer, read_answer};
 pub use play::Play;

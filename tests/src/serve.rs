@@ -76,7 +76,12 @@ impl Serve {
     /// When there is no answer.
     #[must_use]
     pub fn post_with(&self, path: &str, header: &str, body: &Value) -> Reply {
-        self.answered(self.send("POST", path, &[header.split_once(": ").expect("a name and a value")], &body.to_string()))
+        self.answered(self.send(
+            "POST",
+            path,
+            &[header.split_once(": ").expect("a name and a value")],
+            &body.to_string(),
+        ))
     }
 
     /// Posts JSON and returns the connection, with nothing of the answer read.

@@ -48,7 +48,8 @@ fn events(text: &str) -> Vec<Value> {
         let mut event = Map::new();
         for line in block.lines() {
             let (field, value) = line.split_once(": ").unwrap_or((line, ""));
-            let value = if field == "data" { serde_json::from_str(value).unwrap_or(json!(value)) } else { json!(value) };
+            let value =
+                if field == "data" { serde_json::from_str(value).unwrap_or(json!(value)) } else { json!(value) };
             event.insert(field.to_owned(), value);
         }
         events.push(event.into());
@@ -81,19 +82,16 @@ fn is_piece(event: &Value) -> bool {
         return kind == "content_block_delta" || kind == "response.output_text.delta";
     }
     let choice = &data["choices"][0];
-    let is_end = !choice["finish_reason"].is_null();
+    // Tokens come with their end, texts before it.
+    let has_text = choice["text"].is_string() || choice["delta"].is_object();
+    let is_end = has_text && !choice["finish_reason"].is_null();
     choice.is_object() && !is_end && choice["delta"]["role"].is_null() && choice["prompt_token_ids"].is_null()
 }
 
 /// Which text it belongs to.
 fn place(event: &Value) -> [Value; 4] {
     let data = &event["data"];
-    [
-        data["type"].clone(),
-        data["index"].clone(),
-        data["output_index"].clone(),
-        data["choices"][0]["index"].clone(),
-    ]
+    [data["type"].clone(), data["index"].clone(), data["output_index"].clone(), data["choices"][0]["index"].clone()]
 }
 
 /// Appends the growing fields; of others the last value is kept.
@@ -151,23 +149,23 @@ fn without_hex(text: &str) -> String {
             run.push(letter);
             continue;
         }
-        let is_made_up = run.len() >= 8 && !run.chars().all(|letter| letter.is_ascii_alphabetic() || letter == '0');
-        out.push_str(if is_made_up { "#" } else { &run });
+        out.push_str(if run.len() >= 8 { "#" } else { &run });
         run.clear();
         out.push(letter);
     }
     out.trim_end_matches('\0').to_owned()
 }
 
-/// vLLM writes the parts of a range in any order: here they are sorted.
+/// vLLM writes the lines of a message, and the parts of a range and of the value that it
+/// quotes, in any order: here they are sorted.
 fn sorted_range(message: &str) -> String {
     let lines = message.lines().map(|line| {
         let Some((start, parts)) = line.strip_suffix("}]").and_then(|line| line.split_once("[{")) else {
             return line.to_owned();
         };
-        let mut parts: Vec<&str> = parts.split(", ").collect();
+        let mut parts: Vec<&str> = parts.split([',', ' ', '{', '}']).filter(|part| !part.is_empty()).collect();
         parts.sort_unstable();
-        format!("{start}[{{{}}}]", parts.join(", "))
+        format!("{start}[{{{}}}]", parts.join(" "))
     });
     let mut lines: Vec<String> = lines.collect();
     lines.sort_unstable();

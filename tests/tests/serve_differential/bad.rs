@@ -4,8 +4,8 @@
 
 use serde_json::{Value, json};
 
-use super::case::{Case, Draws};
-use super::good::{CHAT, COMPLETIONS, COUNT_TOKENS, DETOKENIZE, GENERATE, MESSAGES, RESPONSES, TOKENIZE};
+use super::case::Case;
+use super::good::{CHAT, COMPLETIONS, DETOKENIZE, GENERATE, TOKENIZE};
 
 /// A body that is answered.
 fn base(path: &str) -> Value {
@@ -14,8 +14,6 @@ fn base(path: &str) -> Value {
         COMPLETIONS => json!({"model": "sim", "prompt": "Hello", "max_tokens": 3}),
         CHAT => json!({"model": "sim", "messages": turns, "max_tokens": 3}),
         GENERATE => json!({"model": "sim", "token_ids": [1, 2, 3], "sampling_params": {"max_tokens": 3}}),
-        MESSAGES | COUNT_TOKENS => json!({"model": "sim", "messages": turns, "max_tokens": 3}),
-        RESPONSES => json!({"model": "sim", "input": "Hello", "max_output_tokens": 3}),
         TOKENIZE => json!({"model": "sim", "prompt": "Hello"}),
         DETOKENIZE => json!({"model": "sim", "tokens": [1, 2]}),
         _ => Value::Null,
@@ -120,40 +118,20 @@ const SAMPLING_FIELDS: &[&str] = &[
     "prompt_logprobs",
     "allowed_token_ids",
 ];
-const MESSAGES_FIELDS: &[&str] = &[
-    "model",
-    "messages",
-    "max_tokens",
-    "system",
-    "stop_sequences",
-    "temperature",
-    "top_p",
-    "top_k",
-    "stream",
-    "tool_choice",
-];
-const RESPONSES_FIELDS: &[&str] =
-    &["model", "input", "max_output_tokens", "instructions", "temperature", "top_p", "stream", "previous_response_id"];
-
-/// A share of all pairs of a field and a value, which the seed chooses.
-fn odd_fields(draws: &mut Draws) -> Vec<Case> {
-    let sources: [(&'static str, &str, &[&[&str]], usize); 7] = [
-        (COMPLETIONS, "", &[OPENAI_FIELDS, COMPLETION_FIELDS], 50),
-        (CHAT, "", &[OPENAI_FIELDS, CHAT_FIELDS], 50),
-        (GENERATE, "", &[GENERATE_FIELDS], 50),
-        (GENERATE, "/sampling_params", &[SAMPLING_FIELDS], 50),
-        (MESSAGES, "", &[MESSAGES_FIELDS], 50),
-        (RESPONSES, "", &[RESPONSES_FIELDS], 50),
-        (TOKENIZE, "", &[&["model", "prompt", "messages", "add_special_tokens", "return_token_strs"]], 50),
+/// Every field with every odd value.
+fn odd_fields() -> Vec<Case> {
+    let tokenize = &["model", "prompt", "messages", "add_special_tokens", "return_token_strs"];
+    let sources: [(&'static str, &str, &[&[&str]]); 5] = [
+        (COMPLETIONS, "", &[OPENAI_FIELDS, COMPLETION_FIELDS]),
+        (CHAT, "", &[OPENAI_FIELDS, CHAT_FIELDS]),
+        (GENERATE, "", &[GENERATE_FIELDS]),
+        (GENERATE, "/sampling_params", &[SAMPLING_FIELDS]),
+        (TOKENIZE, "", &[tokenize]),
     ];
     let mut cases = Vec::new();
-    for (path, parent, fields, share) in sources {
+    for (path, parent, fields) in sources {
         for field in fields.iter().flat_map(|fields| fields.iter()) {
-            for value in odd_values() {
-                if draws.percent(share) {
-                    cases.push(changed(path, &format!("{parent}/{field}"), value));
-                }
-            }
+            cases.extend(odd_values().into_iter().map(|value| changed(path, &format!("{parent}/{field}"), value)));
         }
     }
     cases
@@ -239,10 +217,8 @@ fn prompts() -> Vec<Case> {
         cases.push(changed(GENERATE, "/token_ids", json!(tokens)));
         cases.push(changed(COMPLETIONS, "/prompt", json!("word ".repeat(length))));
         let turns = json!([{"role": "user", "content": "word ".repeat(length)}]);
-        for path in [CHAT, MESSAGES, COUNT_TOKENS] {
-            cases.push(changed(path, "/messages", turns.clone()));
-        }
-        cases.push(changed(RESPONSES, "/input", turns));
+        cases.push(changed(CHAT, "/messages", turns.clone()));
+        cases.push(changed(TOKENIZE, "/messages", turns));
     }
     let shapes = [
         json!(""),
@@ -304,22 +280,22 @@ fn messages() -> Vec<Case> {
     ];
     let mut cases = Vec::new();
     for shape in &shapes {
-        for path in [CHAT, MESSAGES, TOKENIZE] {
+        for path in [CHAT, TOKENIZE] {
             cases.push(changed(path, "/messages", shape.clone()));
         }
-        cases.push(changed(RESPONSES, "/input", shape.clone()));
     }
     for fields in [
         json!({"continue_final_message": true}),
         json!({"continue_final_message": true, "add_generation_prompt": true}),
         json!({"continue_final_message": true, "add_generation_prompt": false}),
+        json!({"echo": true}),
     ] {
         let mut body = base(CHAT);
         body["messages"] = json!([{"role": "user", "content": "Hello"}, {"role": "assistant", "content": "Well"}]);
         for (field, value) in fields.as_object().into_iter().flatten() {
             body[field] = value.clone();
         }
-        cases.push(Case::post("a message to continue", CHAT, body));
+        cases.push(Case::post("a last message of the assistant", CHAT, body));
     }
     cases
 }
@@ -343,7 +319,7 @@ fn bodies() -> Vec<Case> {
         "{\"model\": \"\\ud800\"}",
         "\u{feff}{}",
     ];
-    let paths = [COMPLETIONS, CHAT, GENERATE, MESSAGES, COUNT_TOKENS, RESPONSES, TOKENIZE, DETOKENIZE];
+    let paths = [COMPLETIONS, CHAT, GENERATE, TOKENIZE, DETOKENIZE];
     let mut cases = Vec::new();
     for path in paths {
         for text in texts {
@@ -351,7 +327,8 @@ fn bodies() -> Vec<Case> {
         }
         cases.push(changed(path, "/model", json!("nope")));
         cases.push(changed(path, "/model", json!(5)));
-        for content_type in ["text/plain", "application/json; charset=utf-8", "application/x-json", "APPLICATION/JSON"] {
+        for content_type in ["text/plain", "application/json; charset=utf-8", "application/x-json", "APPLICATION/JSON"]
+        {
             let mut case = Case::post(format!("content type {content_type}"), path, base(path));
             case.headers = vec![("Content-Type", content_type.to_owned())];
             cases.push(case);
@@ -369,7 +346,7 @@ fn bodies() -> Vec<Case> {
 /// What is not about text: status, models, queries, headers, unknown paths.
 fn others() -> Vec<Case> {
     let mut cases = Vec::new();
-    for path in ["/v1/models", "/health", "/ping", "/load", "/is_sleeping", "/is_paused"] {
+    for path in ["/v1/models", "/version", "/health", "/ping", "/load", "/is_sleeping", "/is_paused"] {
         for method in ["GET", "POST", "PUT", "HEAD"] {
             cases.push(Case::bare(format!("{method} {path}"), method, path));
         }
@@ -404,7 +381,7 @@ fn others() -> Vec<Case> {
         cases.push(Case::bare(format!("state after {path}"), "GET", "/is_sleeping"));
         cases.push(Case::bare(format!("state after {path}"), "GET", "/is_paused"));
     }
-    for path in [COMPLETIONS, CHAT, GENERATE, MESSAGES, RESPONSES] {
+    for path in [COMPLETIONS, CHAT, GENERATE] {
         let headers = [
             ("X-Request-Id", "from-a-header"),
             ("X-Request-Id", ""),
@@ -423,6 +400,6 @@ fn others() -> Vec<Case> {
 }
 
 /// All of them.
-pub(crate) fn cases(draws: &mut Draws) -> Vec<Case> {
-    [odd_fields(draws), edges(), prompts(), messages(), bodies(), others()].concat()
+pub(crate) fn cases() -> Vec<Case> {
+    [odd_fields(), edges(), prompts(), messages(), bodies(), others()].concat()
 }

@@ -43,11 +43,6 @@ impl Case {
         self.headers.push((name, value.to_owned()));
         self
     }
-
-    /// Whether it asks for a stream.
-    pub(crate) fn is_stream(&self) -> bool {
-        self.json["stream"] == true
-    }
 }
 
 /// Draws of a seeded generator.

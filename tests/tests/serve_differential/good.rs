@@ -190,39 +190,11 @@ fn generate(draws: &mut Draws) -> Value {
 }
 
 fn message(draws: &mut Draws) -> Value {
-    let mut body = Map::from_iter([("model".to_owned(), json!("sim"))]);
-    let turns: Vec<Value> =
-        turns(draws).as_array().into_iter().flatten().filter(|turn| turn["role"] != "system").cloned().collect();
-    body.insert("messages".to_owned(), turns.into());
-    const OWN: &[Choice] = &[
-        ("max_tokens", 100, || vec![json!(3), json!(9), json!(24)]),
-        ("system", 40, || vec![json!("Be brief."), json!([{"type": "text", "text": "Be brief."}])]),
-        ("stop_sequences", 35, || vec![json!(["e"]), json!(["a", "o"]), json!([])]),
-        ("temperature", 30, || vec![json!(0), json!(1)]),
-        ("top_p", 20, || vec![json!(0.9)]),
-        ("top_k", 20, || vec![json!(5)]),
-        ("metadata", 10, || vec![json!({"user_id": "me"})]),
-        ("stream", 50, || vec![json!(true), json!(false)]),
-    ];
-    chosen(draws, &[OWN], &mut body);
-    body.into()
+    json!({"model": "sim", "max_tokens": 3, "messages": [{"role": "user", "content": text(draws)}]})
 }
 
 fn response(draws: &mut Draws) -> Value {
-    let mut body = Map::from_iter([("model".to_owned(), json!("sim"))]);
-    let input = if draws.percent(50) { json!(text(draws)) } else { turns(draws) };
-    body.insert("input".to_owned(), input);
-    const OWN: &[Choice] = &[
-        ("max_output_tokens", 100, || vec![json!(3), json!(9), json!(24)]),
-        ("instructions", 30, || vec![json!("Be brief.")]),
-        ("temperature", 30, || vec![json!(0), json!(1)]),
-        ("top_p", 20, || vec![json!(0.9)]),
-        ("metadata", 10, || vec![json!({"key": "value"})]),
-        ("store", 20, || vec![json!(false)]),
-        ("stream", 50, || vec![json!(true), json!(false)]),
-    ];
-    chosen(draws, &[OWN], &mut body);
-    body.into()
+    json!({"model": "sim", "max_output_tokens": 3, "input": text(draws)})
 }
 
 fn tokenized(draws: &mut Draws) -> Value {
@@ -251,14 +223,6 @@ fn detokenized(draws: &mut Draws) -> Value {
     body.into()
 }
 
-fn counted(draws: &mut Draws) -> Value {
-    let mut body = message(draws);
-    if let Some(body) = body.as_object_mut() {
-        body.remove("stream");
-    }
-    body
-}
-
 /// An API, how many requests it gets, and what makes them.
 type Source = (&'static str, usize, fn(&mut Draws) -> Value);
 
@@ -266,9 +230,9 @@ const SOURCES: &[Source] = &[
     (COMPLETIONS, 120, completion),
     (CHAT, 120, chat),
     (GENERATE, 50, generate),
-    (MESSAGES, 30, message),
-    (COUNT_TOKENS, 5, counted),
-    (RESPONSES, 30, response),
+    (MESSAGES, 2, message),
+    (COUNT_TOKENS, 2, message),
+    (RESPONSES, 2, response),
     (TOKENIZE, 20, tokenized),
     (DETOKENIZE, 10, detokenized),
 ];

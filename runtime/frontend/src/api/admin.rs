@@ -42,9 +42,7 @@ impl Params {
     fn mode(&self) -> Result<&str, ApiError> {
         match self.get("mode").unwrap_or("abort") {
             mode @ ("abort" | "wait" | "keep") => Ok(mode),
-            other => {
-                Err(invalid("mode", &format!("invalid pause mode `{other}`; expected one of: abort, wait, keep")))
-            }
+            other => Err(invalid("mode", &format!("invalid pause mode `{other}`; expected one of: abort, wait, keep"))),
         }
     }
 }

@@ -26,7 +26,7 @@ use crate::server::{App, Counted, unix_s};
 
 text_request! {
     /// The body of a request.
-    #[serde(rename = "ChatCompletionRequest")]
+    #[serde(expecting = "struct ChatCompletionRequest")]
     ChatRequest {
         #[serde(deserialize_with = "super::message::messages")]
         messages: Vec<Templated>,
@@ -276,7 +276,7 @@ struct Choice {
 #[derive(Serialize)]
 struct Message {
     role: String,
-    content: String,
+    content: Option<String>,
     refusal: Option<String>,
     annotations: Option<Value>,
     audio: Option<Value>,
@@ -299,7 +299,7 @@ impl Form {
             index,
             message: Message {
                 role: self.role.clone(),
-                content: answer.text.clone(),
+                content: (!answer.text.is_empty()).then(|| answer.text.clone()),
                 refusal: None,
                 annotations: None,
                 audio: None,
@@ -326,7 +326,8 @@ impl Form {
             usage: Usage::new(self.prompt.len(), output_tokens, self.prompt_details.then_some(cached)),
             metrics: None,
             system_fingerprint: None,
-            prompt_logprobs: of_prompt.and_then(|positions| serde_json::to_value(prompt_logprobs(positions, false)).ok()),
+            prompt_logprobs: of_prompt
+                .and_then(|positions| serde_json::to_value(prompt_logprobs(positions, false)).ok()),
             prompt_token_ids: self.returns_token_ids.then(|| self.prompt.clone()),
             prompt_text: None,
             kv_transfer_params: answers.first().and_then(Answer::kv_transfer_params),

@@ -214,7 +214,8 @@ impl Form {
             logprobs,
             finish_reason: answer.reason(),
             stop_reason: answer.stop_reason(),
-            prompt_logprobs: of_prompt.and_then(|positions| serde_json::to_value(prompt_logprobs(positions, false)).ok()),
+            prompt_logprobs: of_prompt
+                .and_then(|positions| serde_json::to_value(prompt_logprobs(positions, false)).ok()),
             token_ids: self.returns_token_ids.then_some(token_ids),
             prompt_token_ids: self.returns_token_ids.then(|| prompt.tokens.clone()),
         }

@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
 use super::logprobs::{prompt_logprobs, token_logprobs};
-use super::request::{Body, StreamOptions, check_named, rank_of, submit};
+use super::request::{Body, StreamOptions, check_named, id_header, rank_of, submit};
 use super::run::{Answer, failure, gather, stop_reason};
 use super::sse::{self, Events, Source};
 use super::usage::Usage;
@@ -25,6 +25,7 @@ use crate::server::{App, Counted};
 #[derive(Clone, Debug, Default, Deserialize)]
 struct GenerateSamplingParams {
     n: Option<u32>,
+    stop: Option<StringOrArray>,
     #[serde(flatten)]
     inner: SamplingParams,
 }
@@ -41,7 +42,6 @@ struct SamplingParams {
     seed: Option<i64>,
     max_tokens: Option<u32>,
     min_tokens: Option<u32>,
-    stop: Option<StringOrArray>,
     stop_token_ids: Option<Vec<u32>>,
     #[serde(default)]
     include_stop_str_in_output: bool,
@@ -93,7 +93,7 @@ impl GenerateRequest {
             return of_params("`prompt_logprobs` are not available when `stream=true`.");
         }
         // Stops by text take a detokenizer, which has no part in this API.
-        if params.stop.clone().is_some_and(|stop| !stop.into_vec().is_empty()) {
+        if self.sampling_params.stop.clone().is_some_and(|stop| !stop.into_vec().is_empty()) {
             return Err(ApiError::invalid_param("stop", "stop is not supported."));
         }
         if params.include_stop_str_in_output {
@@ -113,7 +113,7 @@ impl GenerateRequest {
     }
 
     fn take_sampling(&mut self) -> Sampling {
-        let GenerateSamplingParams { n, inner: params } = std::mem::take(&mut self.sampling_params);
+        let GenerateSamplingParams { n, inner: params, .. } = std::mem::take(&mut self.sampling_params);
         Sampling {
             n,
             temperature: params.temperature,
@@ -126,7 +126,6 @@ impl GenerateRequest {
             seed: params.seed,
             max_tokens: params.max_tokens,
             min_tokens: params.min_tokens,
-            stop: params.stop,
             stop_token_ids: params.stop_token_ids,
             include_stop_str_in_output: params.include_stop_str_in_output,
             ignore_eos: params.ignore_eos,
@@ -170,9 +169,8 @@ struct ChunkChoice {
     token_ids: Vec<u32>,
 }
 
-fn logprobs(positions: &[Position], top: Option<i32>) -> Option<Value> {
-    let top = usize::try_from(top?).unwrap_or(usize::MAX);
-    Some(json!({"content": token_logprobs(positions, top)}))
+fn logprobs(positions: &[Position], are_wanted: bool) -> Option<Value> {
+    are_wanted.then(|| json!({"content": token_logprobs(positions)}))
 }
 
 /// Answers in tokens.
@@ -185,7 +183,8 @@ pub(super) async fn generate(
     let counted = app.count();
     check_named(request.model.as_deref())?;
     let (_, adapter) = app.model.resolve(request.model.as_deref())?;
-    let id = request.request_id.take().filter(|id| !id.is_empty()).unwrap_or_else(|| app.ids.next());
+    let own = request.request_id.take().filter(|id| !id.is_empty());
+    let id = id_header(&headers).map(str::to_owned).or(own).unwrap_or_else(|| app.ids.next());
     request.check()?;
     let place = Placement {
         priority: request.priority.into(),
@@ -195,7 +194,7 @@ pub(super) async fn generate(
         adapter,
     };
     let sampling = request.take_sampling();
-    let (n, top) = (sampling.n.unwrap_or(1).max(1) as usize, sampling.logprobs);
+    let (n, has_logprobs) = (sampling.n.unwrap_or(1).max(1) as usize, sampling.logprobs.is_some());
     let prompt = std::mem::take(&mut request.token_ids);
     let asked = sampling.ask(&app.model, prompt.clone(), place)?;
     let streams: Result<Vec<_>, _> = (0..n).map(|index| submit(&app, &id, index, n, asked.clone())).collect();
@@ -207,7 +206,7 @@ pub(super) async fn generate(
         return Ok(sse::response(Stream {
             id,
             merged,
-            top,
+            has_logprobs,
             prompt: returns_prompt.then_some(prompt),
             prompt_tokens,
             output_tokens: vec![0; n],
@@ -219,7 +218,7 @@ pub(super) async fn generate(
     let answers = gather(merged, n).await?;
     let choice = |(index, answer): (usize, &Answer)| Choice {
         index,
-        logprobs: logprobs(&answer.logprobs, top),
+        logprobs: logprobs(&answer.logprobs, has_logprobs),
         finish_reason: answer.reason(),
         stop_reason: answer.stop_reason(),
         token_ids: answer.tokens.clone(),
@@ -245,7 +244,7 @@ pub(super) async fn generate(
 struct Stream {
     id: String,
     merged: Merged,
-    top: Option<i32>,
+    has_logprobs: bool,
     prompt: Option<Vec<u32>>,
     prompt_tokens: usize,
     output_tokens: Vec<usize>,
@@ -280,7 +279,7 @@ impl Source for Stream {
         let usage = self.continuous_usage.then(|| Usage::new(self.prompt_tokens, self.output_tokens[index], None));
         let choice = ChunkChoice {
             index,
-            logprobs: logprobs(&piece.logprobs, self.top),
+            logprobs: logprobs(&piece.logprobs, self.has_logprobs),
             finish_reason: piece.finish.as_ref().map(|finish| finish.reason.name()),
             stop_reason: piece.finish.as_ref().and_then(stop_reason),
             token_ids: piece.tokens,

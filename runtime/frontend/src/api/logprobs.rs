@@ -72,11 +72,12 @@ pub(super) fn chat_logprobs(positions: &[Position], top: usize, as_id: bool) -> 
 }
 
 /// Those of tokens without their texts.
-pub(super) fn token_logprobs(positions: &[Position], top: usize) -> Vec<Value> {
-    let one = |entry: &TokenLogprob| json!({"token_id": entry.token, "logprob": number(entry.logprob), "rank": entry.rank});
+pub(super) fn token_logprobs(positions: &[Position]) -> Vec<Value> {
+    let one =
+        |entry: &TokenLogprob| json!({"token_id": entry.token, "logprob": number(entry.logprob), "rank": entry.rank});
     let position = |Position(entries): &Position| {
         let mut value = one(entries.first()?);
-        value["top_logprobs"] = entries.iter().take(top.max(1)).map(one).collect();
+        value["top_logprobs"] = entries.iter().map(one).collect();
         Some(value)
     };
     positions.iter().filter_map(position).collect()

@@ -12,12 +12,29 @@ use crate::server::error::ApiError;
 #[expect(dead_code, reason = "only the shape is checked")]
 #[serde(tag = "role", rename_all = "lowercase")]
 enum ChatMessage {
-    System { content: MessageContent },
-    User { content: MessageContent },
-    Developer { content: MessageContent },
-    Assistant { content: Option<MessageContent> },
-    Tool { content: MessageContent, tool_call_id: String },
-    Function { content: String, name: String },
+    System {
+        content: MessageContent,
+    },
+    User {
+        content: MessageContent,
+    },
+    Developer {
+        content: MessageContent,
+    },
+    Assistant {
+        content: Option<MessageContent>,
+    },
+    Tool {
+        content: MessageContent,
+        tool_call_id: String,
+    },
+    Function {
+        content: String,
+        name: String,
+    },
+    /// Templates may know more roles.
+    #[serde(other)]
+    Other,
 }
 
 /// A text, or parts of which other modules read those that are no text.
@@ -72,9 +89,7 @@ pub(super) fn generation_prompt(
 ) -> Result<bool, ApiError> {
     let adds = add_generation_prompt.unwrap_or(!continue_final_message);
     if continue_final_message && adds {
-        return Err(ApiError::invalid(
-            "Cannot set both `continue_final_message` and `add_generation_prompt` to True.",
-        ));
+        return Err(ApiError::invalid("Cannot set both `continue_final_message` and `add_generation_prompt` to True."));
     }
     let last_role = messages.last().and_then(|message| message.get_attr("role").ok());
     if continue_final_message && last_role.is_none_or(|role| role.as_str() != Some("assistant")) {
@@ -111,7 +126,9 @@ pub(super) fn check(messages: &[Templated]) -> Result<(), ApiError> {
         };
         match attribute(message, "role").as_str() {
             Some("function") => return Err(ApiError::invalid("Function messages are not supported.")),
-            Some("assistant") if ["content", "tool_calls", "reasoning", "reasoning_content"].iter().all(|name| is_empty(name)) => {
+            Some("assistant")
+                if ["content", "tool_calls", "reasoning", "reasoning_content"].iter().all(|name| is_empty(name)) =>
+            {
                 return Err(ApiError::invalid(
                     "Assistant messages must contain text, reasoning content, or tool_calls.",
                 ));
@@ -134,7 +151,9 @@ mod tests {
     #[test]
     fn each_role_says_what_it_must() {
         assert!(read(r#"[{"role": "user", "content": "a"}, {"role": "assistant", "content": null}]"#).is_ok());
-        assert!(read(r#"[{"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "image_url"}]}]"#).is_ok());
+        assert!(
+            read(r#"[{"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "image_url"}]}]"#).is_ok()
+        );
         let error = |text: &str| read(text).expect_err("it has another shape");
         assert!(error(r#"[{"content": "a"}]"#).contains("missing field `role`"));
         assert!(error(r#"[{"role": "user"}]"#).contains("missing field `content`"));

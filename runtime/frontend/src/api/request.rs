@@ -52,9 +52,9 @@ where
 pub(super) fn top_k<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<i64>, D::Error> {
     let given: Option<i64> = Option::deserialize(deserializer)?;
     match given {
-        Some(given) if given < -1 => Err(serde::de::Error::custom(format!(
-            "top_k must be -1, 0, or a positive integer, got {given}"
-        ))),
+        Some(given) if given < -1 => {
+            Err(serde::de::Error::custom(format!("top_k must be -1, 0, or a positive integer, got {given}")))
+        }
         given => Ok(given),
     }
 }
@@ -293,10 +293,14 @@ pub(super) fn check_named(model: Option<&str>) -> Result<(), ApiError> {
     }
 }
 
+/// The name that the header gives, even an empty one.
+pub(super) fn id_header(headers: &HeaderMap) -> Option<&str> {
+    headers.get("x-request-id").and_then(|value| value.to_str().ok())
+}
+
 /// The name of a request: the header's, its own, or one made up.
 pub(super) fn request_id(app: &Arc<App>, headers: &HeaderMap, prefix: &str, own: Option<&str>) -> String {
-    let header = headers.get("x-request-id").and_then(|value| value.to_str().ok());
-    match header.or(own.filter(|id| !id.is_empty())) {
+    match id_header(headers).or(own.filter(|id| !id.is_empty())) {
         Some(id) => format!("{prefix}-{id}"),
         None => format!("{prefix}-{}", app.ids.next()),
     }

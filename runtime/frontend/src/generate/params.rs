@@ -6,8 +6,8 @@ use serde::Deserialize;
 use serde_json::{Map, Value as Json};
 use vcr_wire::{EngineCoreRequest, LoraRequest, OutputKind, RepetitionDetection, SamplingParams};
 
-use super::tokens::{check_allowed, check_bad_words, check_ids, logit_bias};
 use super::text::TextSettings;
+use super::tokens::{check_allowed, check_bad_words, check_ids, logit_bias};
 use super::value::wire_of;
 use crate::server::error::ApiError;
 use crate::server::model::Model;
@@ -34,9 +34,9 @@ impl StringOrArray {
     }
 }
 
-/// When a request that repeats itself is stopped. Errors tell its name.
+/// When a request that repeats itself is stopped.
 #[derive(Clone, Copy, Debug, Deserialize)]
-#[serde(rename = "RepetitionDetectionParams")]
+#[serde(expecting = "struct RepetitionDetectionParams")]
 pub(crate) struct Repetition {
     pub(crate) max_pattern_size: u32,
     #[serde(default)]

@@ -41,9 +41,10 @@ pub(super) fn check_bad_words(words: Option<&[String]>) -> Result<(), ApiError> 
 pub(super) fn logit_bias(biases: BTreeMap<String, f32>, model: &Model) -> Result<LogitBias, ApiError> {
     let wrong: Vec<&String> = biases.keys().filter(|key| key.parse::<u32>().is_err()).collect();
     if !wrong.is_empty() {
-        return Err(ApiError::invalid(format!(
+        let message = format!(
             "logit_bias contains key(s) that are not valid token IDs: {wrong:?}. Token IDs must be non-negative integers."
-        )));
+        );
+        return Err(ApiError::invalid_param("logit_bias", message));
     }
     let pairs = biases.iter().filter_map(|(key, bias)| Some((key.parse().ok()?, wide(bias.clamp(-100.0, 100.0)))));
     let pairs: BTreeMap<u32, f64> = pairs.collect();
