@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
 use super::logprobs::{prompt_logprobs, token_logprobs};
-use super::request::{Body, StreamOptions, check_named, id_header, rank_of, submit};
+use super::request::{Body, MAX_N, StreamOptions, check_named, id_header, rank_of, submit};
 use super::run::{Answer, failure, gather, stop_reason};
 use super::sse::{self, Events, Source};
 use super::usage::Usage;
@@ -85,6 +85,9 @@ impl GenerateRequest {
         }
         if params.max_tokens == Some(0) {
             return of_params("max_tokens must be greater than 0.");
+        }
+        if let Some(n) = self.sampling_params.n.filter(|n| !(1..=MAX_N).contains(n)) {
+            return Err(ApiError::invalid_param("n", format!("n must be from 1 to {MAX_N}, got {n}.")));
         }
         if params.prompt_logprobs.is_some_and(|count| count < -1) {
             return of_params("`prompt_logprobs` must be a non-negative value or -1.");
@@ -183,8 +186,7 @@ pub(super) async fn generate(
     let counted = app.count();
     check_named(request.model.as_deref())?;
     let (_, adapter) = app.model.resolve(request.model.as_deref())?;
-    let own = request.request_id.take().filter(|id| !id.is_empty());
-    let id = id_header(&headers).map(str::to_owned).or(own).unwrap_or_else(|| app.ids.next());
+    let id = id_header(&headers).map(str::to_owned).or(request.request_id.take()).unwrap_or_else(|| app.ids.next());
     request.check()?;
     let place = Placement {
         priority: request.priority.into(),

@@ -206,7 +206,7 @@ pub(super) struct Shared<'a> {
 }
 
 /// Completions of one request at most; each is a request of its own.
-const MAX_N: u32 = 128;
+pub(super) const MAX_N: u32 = 128;
 
 pub(super) fn check_shared(asked: &Shared<'_>) -> Result<(), ApiError> {
     if asked.cache_salt.is_some_and(str::is_empty) {
@@ -300,7 +300,7 @@ pub(super) fn id_header(headers: &HeaderMap) -> Option<&str> {
 
 /// The name of a request: the header's, its own, or one made up.
 pub(super) fn request_id(app: &Arc<App>, headers: &HeaderMap, prefix: &str, own: Option<&str>) -> String {
-    match id_header(headers).or(own.filter(|id| !id.is_empty())) {
+    match id_header(headers).or(own) {
         Some(id) => format!("{prefix}-{id}"),
         None => format!("{prefix}-{}", app.ids.next()),
     }

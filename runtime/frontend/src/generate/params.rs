@@ -214,6 +214,9 @@ fn check_range(name: &'static str, value: f64, is_inside: bool, expected: &str) 
 }
 
 fn check_logprobs(name: &str, asked: Option<i32>, model: &Model) -> Result<(), ApiError> {
+    if let Some(asked) = asked.filter(|asked| *asked < -1) {
+        return Err(ApiError::invalid(format!("{name} must be non-negative or -1, got {asked}")));
+    }
     let asked = asked.map_or(0, |asked| if asked == -1 { model.vocab_size.min(i32::MAX as u32) as i32 } else { asked });
     if asked <= MAX_LOGPROBS {
         return Ok(());
@@ -222,10 +225,14 @@ fn check_logprobs(name: &str, asked: Option<i32>, model: &Model) -> Result<(), A
 }
 
 fn check_stop(stop: Option<StringOrArray>) -> Result<Vec<String>, ApiError> {
-    let stop = stop.map(StringOrArray::into_vec).unwrap_or_default();
-    let refused = |code: &str| {
-        ApiError::invalid(format!("stop: Validation error: {code} [{{\"value\": {:?}}}]", Json::from(stop.clone())))
+    let given = match &stop {
+        Some(StringOrArray::String(text)) => Json::from(text.as_str()),
+        Some(StringOrArray::Array(texts)) => Json::from(texts.as_slice()),
+        None => return Ok(Vec::new()),
     };
+    let stop = stop.map(StringOrArray::into_vec).unwrap_or_default();
+    let refused =
+        |code: &str| ApiError::invalid(format!("stop: Validation error: {code} [{{\"value\": {given:?}}}]"));
     if stop.len() > MAX_STOP_STRINGS {
         return Err(refused(&format!("stop strings must contain at most {MAX_STOP_STRINGS} items")));
     }
