@@ -336,11 +336,14 @@ impl Intake {
         if request.resumable {
             return Err(Refusal::invalid("streaming input (resumable requests) is not simulated"));
         }
-        if request.pooling_params.is_some() {
-            if serving.context.config.tokens.embedding_dimensions.is_none() {
+        if let Some(params) = &request.pooling_params {
+            let Some(longest) = serving.context.config.tokens.embedding_dimensions else {
                 return Err(Refusal::invalid(
                     "this engine generates text; start it with --embedding-dimensions to answer pooling requests",
                 ));
+            };
+            if let Some(asked) = params.dimensions.filter(|asked| !(1..=longest).contains(asked)) {
+                return Err(Refusal::invalid(format!("invalid dimensions {asked}: expected 1 to {longest}")));
             }
         } else if request.sampling_params.is_none() {
             return Err(Refusal::invalid("the request has neither sampling nor pooling parameters"));
