@@ -18,6 +18,7 @@ use super::run::{Answer, failure, gather, stop_reason};
 use super::sse::{self, Events, Source};
 use super::usage::Usage;
 use crate::generate::{Merged, Piece};
+use crate::media::{ChatMedia, MediaPrompt, shifted};
 use crate::server::error::ApiError;
 use crate::server::model::Model;
 use crate::server::{App, Counted, unix_s};
@@ -73,20 +74,23 @@ impl ChatRequest {
         Ok(())
     }
 
-    /// The tokens of its prompt.
-    fn prompt(&mut self, model: &Model) -> Result<Vec<u32>, ApiError> {
+    /// The tokens of its prompt, and the media in it.
+    fn prompt(&mut self, model: &Model) -> Result<MediaPrompt, ApiError> {
+        let (messages, media) = ChatMedia::take(&self.messages, model.template.as_ref(), &model.media)?;
         let text = render(
             model,
-            &self.messages,
+            &messages,
             self.tools.as_deref(),
             self.documents.as_deref(),
             self.add_generation_prompt.unwrap_or(!self.continue_final_message),
             self.continue_final_message,
             self.chat_template_kwargs.as_ref(),
         )?;
-        let mut tokens = model.encode(&text, self.add_special_tokens)?;
+        let (mut tokens, media) = media.prompt(&text, &model.tokenizer, self.add_special_tokens)?;
+        let len_tokens = tokens.len();
         truncate_to(&mut tokens, self.truncate_prompt_tokens, model.max_model_len)?;
-        Ok(tokens)
+        let media = shifted(media, len_tokens - tokens.len());
+        Ok((tokens, media))
     }
 }
 
@@ -180,12 +184,13 @@ impl Chat {
         let place = request.placement(headers, adapter);
         let usages = StreamOptions::usages(request.stream_options.as_ref());
         let top = request.top_logprobs.unwrap_or(0);
+        let (prompt, media) = request.prompt(&app.model)?;
         let form = Form {
             id,
             created: unix_s() as u64,
             model,
             role: "assistant".to_owned(),
-            prompt: request.prompt(&app.model)?,
+            prompt,
             n: request.n.unwrap_or(1).max(1) as usize,
             top_logprobs: request.logprobs.then(|| usize::try_from(top).unwrap_or(usize::MAX)),
             returns_token_ids: request.return_token_ids.unwrap_or(false),
@@ -195,7 +200,8 @@ impl Chat {
         let mut sampling = request.take_sampling();
         sampling.max_tokens = request.max_completion_tokens.or(request.max_tokens);
         sampling.logprobs = request.logprobs.then_some(top);
-        let asked = sampling.ask(&app.model, form.prompt.clone(), place)?;
+        let mut asked = sampling.ask(&app.model, form.prompt.clone(), place)?;
+        asked.request.mm_features = media;
         let mut streams = Vec::with_capacity(form.n);
         for index in 0..form.n {
             streams.push(submit(app, &form.id, index, form.n, asked.clone())?);
@@ -229,7 +235,7 @@ impl Chat {
 pub(super) fn count_tokens(app: &App, mut request: ChatRequest) -> Result<usize, ApiError> {
     app.model.resolve(request.model.as_deref())?;
     check_messages(&request.messages)?;
-    Ok(request.prompt(&app.model)?.len())
+    Ok(request.prompt(&app.model)?.0.len())
 }
 
 /// Answers chats.

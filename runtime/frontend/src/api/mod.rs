@@ -2,20 +2,26 @@
 
 mod admin;
 mod chat;
+mod classify;
 mod completions;
+mod embeddings;
 mod generate;
 mod logprobs;
+mod lora;
 mod messages;
 mod models;
+mod pool;
 mod prompt;
 mod request;
 mod responses;
 mod run;
+mod score;
 mod sse;
 mod status;
 mod tokenize;
 mod translated;
 mod usage;
+mod vectors;
 
 use std::sync::Arc;
 
@@ -33,7 +39,17 @@ pub fn router(app: Arc<App>) -> Router {
         .route("/v1/messages/count_tokens", post(messages::count_tokens))
         .route("/v1/responses", post(responses::responses))
         .route("/inference/v1/generate", post(generate::generate))
+        .route("/v1/embeddings", post(embeddings::embeddings))
+        .route("/pooling", post(embeddings::pooling))
+        .route("/classify", post(classify::classify))
+        .route("/score", post(score::score))
+        .route("/v1/score", post(score::score))
+        .route("/rerank", post(score::rerank))
+        .route("/v1/rerank", post(score::rerank))
+        .route("/v2/rerank", post(score::rerank))
         .route("/v1/models", get(models::models))
+        .route("/v1/load_lora_adapter", post(lora::load))
+        .route("/v1/unload_lora_adapter", post(lora::unload))
         .route("/tokenize", post(tokenize::tokenize))
         .route("/detokenize", post(tokenize::detokenize))
         .route("/health", get(status::health))

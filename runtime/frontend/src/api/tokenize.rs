@@ -11,6 +11,7 @@ use vcr_text::Value as Templated;
 
 use super::chat::{check_messages, render};
 use super::request::Body;
+use crate::media::ChatMedia;
 use crate::server::App;
 use crate::server::error::ApiError;
 
@@ -40,16 +41,17 @@ pub(super) async fn tokenize(
     let tokens = match (&request.messages, &request.prompt) {
         (Some(messages), _) => {
             check_messages(messages)?;
+            let (messages, media) = ChatMedia::take(messages, app.model.template.as_ref(), &app.model.media)?;
             let text = render(
                 &app.model,
-                messages,
+                &messages,
                 request.tools.as_deref(),
                 None,
                 request.add_generation_prompt.unwrap_or(!request.continue_final_message),
                 request.continue_final_message,
                 request.chat_template_kwargs.as_ref(),
             )?;
-            app.model.encode(&text, request.add_special_tokens.unwrap_or(false))?
+            media.prompt(&text, &app.model.tokenizer, request.add_special_tokens.unwrap_or(false))?.0
         }
         (None, Some(prompt)) => app.model.encode(prompt, request.add_special_tokens.unwrap_or(true))?,
         (None, None) => {

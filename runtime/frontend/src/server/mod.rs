@@ -1,5 +1,6 @@
 //! The HTTP server.
 
+pub mod adapters;
 pub mod error;
 mod ids;
 pub mod model;
