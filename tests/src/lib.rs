@@ -13,6 +13,7 @@ mod guests;
 mod play;
 mod python;
 mod record;
+mod renderer;
 mod running;
 mod serve;
 mod tables;
@@ -29,6 +30,7 @@ pub use guests::{built_guest, component, guests_target, hostile_guest, json_toke
 pub use play::Play;
 pub use python::{Program, PythonPackages, python_packages};
 pub use record::{Record, capture};
+pub use renderer::Renderer;
 pub use running::{Running, wait_until};
 pub use serve::{Reply, Serve};
 pub use tables::{check_file, check_rows, check_table};

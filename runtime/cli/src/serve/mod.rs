@@ -134,6 +134,7 @@ fn run(args: &ServeArgs, prepared: Prepared, guests: LiveGuests) -> Result<(), L
     let options = ServerOptions {
         startup_duration: Duration::from_nanos(args.server.startup_duration),
         enable_prompt_tokens_details: args.server.enable_prompt_tokens_details,
+        engine_id: args.live.ranks.engine_id.clone(),
         is_varied,
     };
     let served =

@@ -13,6 +13,7 @@ use vcr_text::{TemplateErrorKind, TemplateRequest, Value as Templated};
 
 use super::logprobs::{chat_logprobs, prompt_logprobs};
 use super::prompt::truncate_to;
+use super::rendered::Rendered;
 use super::request::{Body, StreamOptions, request_id, submit, text_request};
 use super::run::{Answer, failure, gather, stop_reason};
 use super::sse::{self, Events, Source};
@@ -91,6 +92,23 @@ impl ChatRequest {
         truncate_to(&mut tokens, self.truncate_prompt_tokens, model.max_model_len)?;
         let media = shifted(media, len_tokens - tokens.len());
         Ok((tokens, media))
+    }
+}
+
+impl ChatRequest {
+    /// The request in tokens, as render endpoints answer it.
+    pub(super) fn rendered(mut self, app: &Arc<App>, headers: &HeaderMap, prefix: &str) -> Result<Rendered, ApiError> {
+        let (model, _) = app.model.resolve(self.model.as_deref())?;
+        self.check()?;
+        let id = request_id(app, headers, prefix, self.request_id.as_deref());
+        let carried = self.carried(headers);
+        let prompt = self.prompt(&app.model)?;
+        let mut sampling = self.take_sampling();
+        sampling.max_tokens = self.max_completion_tokens.or(self.max_tokens);
+        sampling.logprobs = self.logprobs.then(|| self.top_logprobs.unwrap_or(0));
+        let mut rendered = Rendered::new(id, model, prompt, sampling, carried);
+        rendered.set_template_kwargs(self.chat_template_kwargs.as_ref());
+        Ok(rendered)
     }
 }
 

@@ -9,6 +9,7 @@ use axum::response::{IntoResponse, Response};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
+use super::features::Features;
 use super::logprobs::{chat_logprobs, prompt_logprobs};
 use super::request::{Body, StreamOptions, rank_of, submit};
 use super::run::{Answer, failure, gather, stop_reason};
@@ -60,6 +61,7 @@ pub(super) struct GenerateRequest {
     #[serde(default)]
     priority: i32,
     kv_transfer_params: Option<Map<String, Value>>,
+    features: Option<Features>,
     return_token_ids: Option<bool>,
 }
 
@@ -133,7 +135,8 @@ pub(super) async fn generate(
     let sampling = request.take_sampling();
     let (n, top) = (sampling.n.unwrap_or(1).max(1) as usize, sampling.logprobs);
     let prompt = std::mem::take(&mut request.token_ids);
-    let asked = sampling.ask(&app.model, prompt.clone(), place)?;
+    let mut asked = sampling.ask(&app.model, prompt.clone(), place)?;
+    asked.request.mm_features = request.features.take().map(|features| features.placed(prompt.len())).transpose()?;
     let streams: Result<Vec<_>, _> = (0..n).map(|index| submit(&app, &id, index, n, asked.clone())).collect();
     let merged = Merged::new(streams?);
     let returns_prompt = request.return_token_ids.unwrap_or(false);

@@ -4,7 +4,9 @@ mod admin;
 mod chat;
 mod classify;
 mod completions;
+mod development;
 mod embeddings;
+mod features;
 mod generate;
 mod logprobs;
 mod lora;
@@ -12,6 +14,8 @@ mod messages;
 mod models;
 mod pool;
 mod prompt;
+mod render;
+mod rendered;
 mod request;
 mod responses;
 mod run;
@@ -38,7 +42,12 @@ pub fn router(app: Arc<App>) -> Router {
         .route("/v1/messages", post(messages::messages))
         .route("/v1/messages/count_tokens", post(messages::count_tokens))
         .route("/v1/responses", post(responses::responses))
+        .route("/v1/chat/completions/render", post(render::chat))
+        .route("/v1/completions/render", post(render::completions))
+        .route("/v1/messages/render", post(render::messages))
+        .route("/v1/responses/render", post(render::responses))
         .route("/inference/v1/generate", post(generate::generate))
+        .route("/inference/v1/abort_requests", post(development::abort_requests))
         .route("/v1/embeddings", post(embeddings::embeddings))
         .route("/pooling", post(embeddings::pooling))
         .route("/classify", post(classify::classify))
@@ -64,5 +73,6 @@ pub fn router(app: Arc<App>) -> Router {
         .route("/pause", post(admin::pause))
         .route("/resume", post(admin::resume))
         .route("/is_paused", get(admin::is_paused))
+        .merge(development::routes())
         .with_state(app)
 }

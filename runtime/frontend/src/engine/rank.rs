@@ -7,8 +7,8 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use tokio::sync::oneshot;
 use vcr_finish_reason::FinishReason;
 use vcr_wire::{
-    EngineCoreOutputs, EngineMessage, Integer, LocalEvent, LocalLink, LocalLinkError, ReadyResponse, Request,
-    UtilityCall, Value, monotonic_ns,
+    EngineCoreOutput, EngineCoreOutputs, EngineMessage, Integer, LocalEvent, LocalLink, LocalLinkError, ReadyResponse,
+    Request, UtilityCall, Value, monotonic_ns,
 };
 
 use super::EngineError;
@@ -121,6 +121,25 @@ impl Rank {
         if self.end(id, reason) {
             // An engine that is gone has no requests.
             _ = self.send(Request::Abort(vec![id.to_owned()]));
+        }
+    }
+
+    /// Ends those requests whose names are wanted; their clients hear that they are
+    /// aborted.
+    pub(super) fn abort_all(&self, is_wanted: impl Fn(&str) -> bool) {
+        let ids: Vec<String> =
+            self.table().requests.keys().filter(|id| is_wanted(id)).map(|id| id.to_string()).collect();
+        for id in &ids {
+            // Before it is forgotten, so that its client does not wait for ever.
+            if let Some(entry) = self.table().requests.get(id.as_str()) {
+                let finish_reason = Some(FinishReason::Abort);
+                entry.collector.push(EngineCoreOutput { request_id: id.clone(), finish_reason, ..Default::default() });
+            }
+            self.end(id, FinishReason::Abort);
+        }
+        if !ids.is_empty() {
+            // An engine that is gone has no requests.
+            _ = self.send(Request::Abort(ids));
         }
     }
 

@@ -11,4 +11,4 @@ pub(crate) use logprobs::{Position, TokenLogprob};
 pub(crate) use params::{Asked, Placement, Repetition, Sampling, StringOrArray};
 pub(crate) use pool::{Pooling, pooled};
 pub(crate) use text::{Finish, Merged, Piece, StopCause, TextStream};
-pub(crate) use value::json_of;
+pub(crate) use value::{json_of, wire_of};
