@@ -22,7 +22,7 @@ fn requests_are_rendered_as_vllm_renders_them() {
                 "frequency_penalty": 0.1, "logit_bias": {"5": 1}, "min_tokens": 2, "ignore_eos": true, "priority": 3,
                 "cache_salt": "s", "kv_transfer_params": {"do_remote_decode": true}, "vllm_xargs": {"a": 1},
                 "stream": true, "stream_options": {"include_usage": true}, "top_k": 5, "allowed_token_ids": [1, 2],
-                "bad_words": ["x"], "repetition_penalty": 1.1, "presence_penalty": -0.5,
+                "repetition_penalty": 1.1, "presence_penalty": -0.5,
             }),
         ),
         (COMPLETIONS, json!({"prompt": "a", "model": "zz"})),
@@ -33,7 +33,7 @@ fn requests_are_rendered_as_vllm_renders_them() {
             json!({
                 "messages": [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "hello"}],
                 "max_tokens": 5, "logprobs": true, "top_logprobs": 3, "temperature": 0, "stop_token_ids": [4],
-                "min_p": 0.1, "response_format": {"type": "json_object"},
+                "min_p": 0.1, "response_format": {"type": "json_object"}, "bad_words": ["x"],
             }),
         ),
         (CHAT, json!({"messages": hello, "chat_template_kwargs": {"enable_thinking": false}})),

@@ -102,6 +102,11 @@ enum Source<'a> {
 /// image's size may take some 64 kB.
 const HEAD_CHARS: usize = 400_000;
 
+/// Bytes that base64 stands for.
+fn decoded_len(data: &str) -> usize {
+    data.trim_end_matches('=').len() * 3 / 4
+}
+
 impl<'a> Source<'a> {
     fn of_url(url: &'a str) -> Result<Self, ApiError> {
         let Some(rest) = url.strip_prefix("data:") else {
@@ -134,7 +139,7 @@ impl<'a> Source<'a> {
         let head = STANDARD.decode(data.as_bytes().get(..chars)?).ok()?;
         Some(match modality {
             Modality::Image => rules.image(image_pixels(&head)),
-            Modality::Audio => rules.audio(Some(audio_seconds(&head, data.len() / 4 * 3))),
+            Modality::Audio => rules.audio(Some(audio_seconds(&head, decoded_len(data)))),
             Modality::Video => rules.video(),
         })
     }
@@ -170,7 +175,7 @@ mod tests {
         assert_eq!(tokens(json!({"type": "video_url", "video_url": {"url": url}})), Ok(Some(("video", 1024))));
         let data = STANDARD.encode(vec![0; 32_000]);
         let audio = json!({"type": "input_audio", "input_audio": {"data": data, "format": "mp3"}});
-        assert_eq!(tokens(audio), Ok(Some(("audio", 51))));
+        assert_eq!(tokens(audio), Ok(Some(("audio", 50))));
         assert!(read(json!({"type": "smell"})).is_err_and(|message| message.contains("content part type: 'smell'")));
     }
 

@@ -263,7 +263,8 @@ impl Intake {
             // Before the token source and the fault rules see the request, so
             // that a rejected one uses up neither outputs nor faults.
             let prompt_tokens = request.prompt_token_ids.as_ref().map_or(0, Vec::len) as u32;
-            if let Err(reason) = serving.stepper.engine().check_prompt(prompt_tokens) {
+            let max_tokens = u32::from(request.pooling_params.is_none());
+            if let Err(reason) = serving.stepper.engine().check_prompt(prompt_tokens, max_tokens) {
                 serving.refuse(client, &request.request_id, &Refusal::invalid(reason.to_string()), now_ns)?;
                 return Ok(false);
             }
