@@ -1,7 +1,7 @@
 //! Adapters that come and go while the server runs.
 
 use serde_json::{Value, json};
-use vcr_tests::{Reply, Serve, wait_until};
+use vcr_tests::{Frontend, FrontendOptions, Play, Reply, Serve, wait_until};
 
 fn load(serve: &Serve, name: &str) -> Reply {
     serve.post("/v1/load_lora_adapter", &json!({"lora_name": name, "lora_path": format!("/adapters/{name}")}))
@@ -136,4 +136,49 @@ fn metrics_name_adapters_only_while_requests_use_them() {
     });
     drop((one, other));
     wait_until("nothing is left", || told().is_empty());
+}
+
+/// The same calls of vLLM's own frontend have the same answers.
+#[test]
+fn the_lifecycle_is_that_of_vllm() {
+    let env = [("VLLM_ALLOW_RUNTIME_LORA_UPDATING", "1")];
+    let env = env.map(|(name, value)| (name.to_owned(), value.to_owned())).to_vec();
+    let Some(mut frontend) = Frontend::start("0.33.0", &FrontendOptions { env, ..FrontendOptions::default() }) else {
+        return;
+    };
+    let args = ["--max-loras", "2"];
+    let _play = Play::start(&frontend.handshake_address(), &args);
+    frontend.wait_until_it_serves();
+    let serve = Serve::start(&args);
+    let (load, unload) = ("/v1/load_lora_adapter", "/v1/unload_lora_adapter");
+    let adapter = |name: &str| json!({"lora_name": name, "lora_path": format!("org/{name}")});
+    for (path, body) in [
+        (load, adapter("a")),
+        (load, adapter("a")),
+        (load, json!({"lora_name": "a", "lora_path": "org/other", "load_inplace": true})),
+        (load, adapter("sim")),
+        (load, json!({"lora_name": "", "lora_path": "org/x"})),
+        (load, json!({"lora_name": "x", "lora_path": ""})),
+        (load, json!({"lora_name": "x"})),
+        (load, adapter("b")),
+        (load, adapter("c")),
+        (unload, json!({"lora_name": "a"})),
+        (unload, json!({"lora_name": "b", "lora_int_id": 9})),
+        (unload, json!({"lora_name": "b", "lora_int_id": 2})),
+        (unload, json!({"lora_name": "b"})),
+        (unload, json!({"lora_name": ""})),
+        (unload, json!({})),
+    ] {
+        let theirs = frontend.post(path, &body);
+        let (status, ours) = text(&serve, path, &body);
+        let ours = serde_json::from_str(&ours).unwrap_or(Value::String(ours));
+        // Parsers say where in the body they stopped, and one of them has a `model` in it.
+        let place = |body: &Value| body.to_string().split(" at line").next().map(str::to_owned);
+        assert_eq!((status, place(&ours)), (theirs.status, place(&theirs.body)), "{path} {body}");
+    }
+    let cards = |models: Value| -> Vec<Value> {
+        let models = models["data"].as_array().expect("models").iter();
+        models.map(|card| json!([card["id"], card["parent"], card["max_model_len"].is_null()])).collect()
+    };
+    assert_eq!(cards(serve.get("/v1/models").body), cards(frontend.get("/v1/models").body));
 }

@@ -11,7 +11,6 @@ fn requests_are_rendered_as_vllm_renders_them() {
     let (Some(renderer), Some(model)) = (Renderer::start("0.33.0"), frontend_model()) else { return };
     let serve = Serve::start(&[model.to_str().expect("a path is a text"), "--served-model-name", "sim"]);
     let hello = json!([{"role": "user", "content": "hello"}]);
-    let tool = json!({"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}});
     let cases = [
         (COMPLETIONS, json!({"prompt": "hello"})),
         (COMPLETIONS, json!({"prompt": [1, 2], "max_tokens": 800_000, "return_token_ids": true})),
@@ -37,7 +36,6 @@ fn requests_are_rendered_as_vllm_renders_them() {
             }),
         ),
         (CHAT, json!({"messages": hello, "chat_template_kwargs": {"enable_thinking": false}})),
-        (CHAT, json!({"messages": hello, "tools": [tool], "max_completion_tokens": 9})),
         (CHAT, json!({"messages": hello, "add_generation_prompt": false})),
     ];
     for (path, mut body) in cases {
