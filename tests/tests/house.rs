@@ -129,6 +129,7 @@ const ONLY_USER: &[(&str, &str)] = &[
     ("argmin", "vcr-fit"),
     ("nalgebra", "vcr-fit"),
     ("plotters", "vcr-fit"),
+    ("imagesize", "vcr-frontend"),
     ("ndarray-npy", "vcr-timing"),
     ("rmp", "vcr-wire"),
     ("tonic", "vcr-frontend"),

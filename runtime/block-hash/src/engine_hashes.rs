@@ -23,6 +23,8 @@ struct Cached {
     digest: Digest,
     /// At least 1.
     blocks: u32,
+    /// Its place in its sequence, from 0.
+    place: u32,
 }
 
 /// An impossible event of an engine's cache.
@@ -78,6 +80,7 @@ impl EngineHashes {
         out: &mut Vec<Digest>,
     ) -> Result<Option<Digest>, EngineHashesError> {
         self.check_token_count(blocks.len(), tokens.len())?;
+        let first_place = self.place_after(parent)?;
         let parent = parent.map(|parent| self.parent_digest(parent)).transpose()?;
         let mut previous = parent;
         for (index, (&block, tokens)) in blocks.iter().zip(tokens.chunks_exact(self.block_size_tokens)).enumerate() {
@@ -88,13 +91,23 @@ impl EngineHashes {
                 }
                 Entry::Vacant(entry) => {
                     let digest = self.hasher.hash_block(previous.as_ref(), tokens, extra_of(index));
-                    entry.insert(Cached { digest, blocks: 1 }).digest
+                    entry.insert(Cached { digest, blocks: 1, place: first_place + index as u32 }).digest
                 }
             };
             out.push(digest);
             previous = Some(digest);
         }
         Ok(parent)
+    }
+
+    /// The place in its sequence, from 0, of the block that follows `parent`.
+    ///
+    /// # Errors
+    ///
+    /// If `parent` is not cached.
+    pub fn place_after(&self, parent: Option<u64>) -> Result<u32, EngineHashesError> {
+        let Some(parent) = parent else { return Ok(0) };
+        self.cached.get(&parent).map(|cached| cached.place + 1).ok_or(EngineHashesError::UnknownParent { parent })
     }
 
     /// One block with this content was removed; gives its digest.

@@ -200,6 +200,9 @@ pub struct Limits {
     pub max_waiting_messages: u32,
     /// Messages larger than this end the connection.
     pub max_frame_bytes: u64,
+    /// Adapters that stay loaded, the least recently used making room; `None`: as
+    /// many as may run at once.
+    pub max_cpu_loras: Option<u32>,
 }
 
 impl Default for Limits {
@@ -209,6 +212,7 @@ impl Default for Limits {
             max_prompt_tokens: 256 << 20,
             max_waiting_messages: 10_000,
             max_frame_bytes: 1 << 30,
+            max_cpu_loras: None,
         }
     }
 }

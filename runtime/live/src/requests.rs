@@ -2,7 +2,7 @@
 
 use hashbrown::HashTable;
 use vcr_core::RequestId;
-use vcr_wire::{EngineCoreEvent, EngineCoreRequest, EventType};
+use vcr_wire::{EngineCoreEvent, EngineCoreRequest, EventType, MmFeature};
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::faults::active::{EngineFault, PlannedFailure};
@@ -51,8 +51,8 @@ pub(crate) struct Extras {
     pub(crate) is_greedy: bool,
     /// Seed of its random draws.
     pub(crate) seed: u64,
-    /// Whether an embedding is wanted instead of tokens.
-    pub(crate) is_pooling: bool,
+    /// The embedding that is wanted instead of tokens.
+    pub(crate) embedding: Option<Vec<f32>>,
     /// Whether a decode engine will fetch its KV.
     pub(crate) is_prefill_only: bool,
     /// Where its KV comes from, as long as that engine holds it.
@@ -83,19 +83,54 @@ pub(crate) struct BlockKeys {
     pub(crate) lora: Option<(String, String, u64)>,
     pub(crate) cache_salt: Option<String>,
     pub(crate) session_id: Option<String>,
+    /// Images, audio and video in the order of their places.
+    pub(crate) media: Vec<Medium>,
+}
+
+/// An image, audio or video in a prompt.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Medium {
+    /// What tells it apart from others.
+    pub(crate) identifier: String,
+    /// Its first placeholder token in the prompt.
+    pub(crate) offset: u32,
+    /// The number of those tokens.
+    pub(crate) tokens: u32,
+}
+
+impl Medium {
+    fn of(feature: &MmFeature) -> Self {
+        let place = &feature.mm_position;
+        let bounded = |number: u64| u32::try_from(number).unwrap_or(u32::MAX);
+        Self { identifier: feature.identifier.clone(), offset: bounded(place.offset), tokens: bounded(place.length) }
+    }
+
+    /// Stands for its content in hashes.
+    pub(crate) fn content(&self) -> u64 {
+        xxh3_64(self.identifier.as_bytes())
+    }
 }
 
 impl BlockKeys {
     pub(crate) fn of(request: &EngineCoreRequest) -> Self {
+        let mut media: Vec<_> = request.mm_features.iter().flatten().map(Medium::of).collect();
+        media.sort_by_key(|medium| medium.offset);
         Self {
             lora: request.lora_request.as_ref().map(|lora| (lora.name.clone(), lora.path.clone(), lora.int_id)),
             cache_salt: request.cache_salt.clone().filter(|salt| !salt.is_empty()),
             session_id: request.session_id.clone(),
+            media,
         }
     }
 
+    /// The media as marks of a prompt, by which its blocks are told apart from the
+    /// first one with any of their tokens on.
+    pub(crate) fn marks(&self) -> Vec<(u32, u64)> {
+        self.media.iter().map(|medium| (medium.offset, medium.content())).collect()
+    }
+
     pub(crate) fn is_empty(&self) -> bool {
-        self.lora.is_none() && self.cache_salt.is_none() && self.session_id.is_none()
+        self.lora.is_none() && self.cache_salt.is_none() && self.session_id.is_none() && self.media.is_empty()
     }
 }
 

@@ -116,7 +116,7 @@ impl Server {
             snapshot: SnapshotTimer::default(),
             context,
         };
-        Self { serving, intake: Intake::default(), admin: Admin::new(config.engine.max_loras, base) }
+        Self { serving, intake: Intake::default(), admin: Admin::new(&config, base) }
     }
 
     /// Serves until something ends it.

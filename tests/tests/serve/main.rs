@@ -2,13 +2,18 @@
 
 mod answers;
 mod config;
+mod development;
 mod dialects;
+mod embeddings;
 mod ends;
 mod errors;
 mod faults;
-mod limits;
 mod grpc;
+mod limits;
+mod lora;
+mod multimodal;
 mod operations;
 mod per_request;
+mod render;
 mod tls;
 mod traces;

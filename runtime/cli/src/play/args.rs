@@ -179,7 +179,7 @@ pub(crate) struct TokenArgs {
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub(crate) seed: u64,
 
-    /// Answer embedding requests with vectors of this length.
+    /// Numbers in an embedding [default: embeddings are refused; 384 in `vcr serve`].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=65_536))]
     pub(crate) embedding_dimensions: Option<u32>,
 }

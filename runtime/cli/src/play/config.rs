@@ -66,6 +66,8 @@ pub(crate) struct FrontendSide {
     pub(crate) max_model_len: Option<u32>,
     /// Adapters that it has from the start.
     pub(crate) num_adapters: u32,
+    /// Numbers in an embedding, unless an option says; `None` has no embeddings.
+    pub(crate) embedding_dimensions: Option<u32>,
     /// Sources of tokens by name, besides those that all have.
     pub(crate) tokens: Option<(&'static str, TokenFactory)>,
 }
@@ -83,6 +85,7 @@ pub(crate) fn play_config(args: &PlayArgs, guests: &LiveGuests) -> Result<LiveCo
         vocab_size: VOCAB_SIZE,
         max_model_len: None,
         num_adapters: 0,
+        embedding_dimensions: None,
         tokens: None,
     };
     live_config(&args.live, side, guests)
@@ -97,8 +100,10 @@ pub(crate) fn live_config(args: &LiveArgs, side: FrontendSide, guests: &LiveGues
     }
     let process = &args.process;
     let transfer = &args.transfer;
+    let engine = args.engine.config(side.identity.version, ranking, side.max_model_len, side.num_adapters)?;
+    let max_cpu_loras = args.engine.max_cpu_loras(&engine)?;
     Ok(LiveConfig {
-        engine: args.engine.config(side.identity.version, ranking, side.max_model_len, side.num_adapters)?,
+        engine,
         policy,
         router: router(args, guests)?,
         latency,
@@ -130,6 +135,7 @@ pub(crate) fn live_config(args: &LiveArgs, side: FrontendSide, guests: &LiveGues
             max_requests: process.max_requests.max(1),
             max_prompt_tokens: process.max_prompt_tokens.max(1),
             max_frame_bytes: process.max_message_bytes,
+            max_cpu_loras,
             ..Limits::default()
         },
         shutdown_timeout_ns: process.shutdown_timeout,
@@ -288,7 +294,7 @@ fn tokens(args: &LiveArgs, side: &FrontendSide, guests: &LiveGuests) -> Result<T
         vocab_size,
         output_tokens,
         acceptance_rates: args.engine.acceptance_rates.clone(),
-        embedding_dimensions: tokens.embedding_dimensions,
+        embedding_dimensions: tokens.embedding_dimensions.or(side.embedding_dimensions),
     })
 }
 

@@ -34,9 +34,23 @@ pub(crate) struct EngineArgs {
 
     #[arg(long = "acceptance-rates", value_name = "RATES", value_delimiter = ',', help = sentence(ACCEPTANCE_RATES.meaning), requires = option::NUM_SPECULATIVE_TOKENS.name)]
     pub(crate) acceptance_rates: Vec<f64>,
+
+    /// Maximum number of LoRA adapters that stay loaded; the least recently used makes room [default: --max-loras].
+    #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..))]
+    max_cpu_loras: Option<u32>,
 }
 
 impl EngineArgs {
+    /// Adapters that stay loaded, for an engine with these settings.
+    pub(crate) fn max_cpu_loras(&self, config: &EngineConfig) -> Result<Option<u32>, Unusable> {
+        match self.max_cpu_loras {
+            Some(loaded) if loaded < config.max_loras => {
+                Err(Unusable::new(format!("max_cpu_loras ({loaded}) must be >= max_loras ({})", config.max_loras)))
+            }
+            loaded => Ok(loaded),
+        }
+    }
+
     /// Whether full blocks are kept for later requests.
     pub(crate) fn prefix_caching(&self) -> bool {
         self.options.input.enable_prefix_caching

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use clap::Args;
+use vcr_frontend::{MediaLimits, MediaRules};
 
 use super::operations::{ClientFaultArgs, HttpArgs};
 use super::traces::TraceArgs;
@@ -71,6 +72,9 @@ pub(crate) struct ServerArgs {
     #[arg(long, value_name = "NAME=PATH", num_args = 1.., value_parser = adapter)]
     pub(crate) lora_modules: Vec<(String, String)>,
 
+    #[command(flatten)]
+    pub(crate) media: MediaArgs,
+
     /// Refuse /ready for this time after the start.
     #[arg(long, value_name = "TIME", default_value = "0s", value_parser = crate::values::duration)]
     pub(crate) startup_duration: u64,
@@ -94,6 +98,38 @@ pub(crate) struct ServerArgs {
     /// Print every option with its value and where that comes from, and end.
     #[arg(long)]
     pub(crate) show_config: bool,
+}
+
+/// How images, audio and video are accounted.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Media")]
+pub(crate) struct MediaArgs {
+    /// Prompt tokens of each image [default: one for 28 x 28 pixels, 256 if the size is unknown].
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    image_tokens: Option<u32>,
+
+    /// Prompt tokens of each audio [default: 25 for a second, 250 if the duration is unknown].
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    audio_tokens: Option<u32>,
+
+    /// Prompt tokens of each video [default: 1024].
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    video_tokens: Option<u32>,
+
+    /// Images, audios and videos of a prompt at most, such as {"image": 2, "video": 0}.
+    #[arg(long, value_name = "JSON", default_value = "{}")]
+    limit_mm_per_prompt: MediaLimits,
+}
+
+impl MediaArgs {
+    pub(crate) fn rules(&self) -> MediaRules {
+        MediaRules {
+            image_tokens: self.image_tokens,
+            audio_tokens: self.audio_tokens,
+            video_tokens: self.video_tokens,
+            limits: self.limit_mm_per_prompt.clone(),
+        }
+    }
 }
 
 fn adapter(text: &str) -> Result<(String, String), String> {

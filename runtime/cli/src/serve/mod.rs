@@ -28,6 +28,9 @@ use crate::stop;
 use args::{ServeArgs, ServerArgs};
 use operations::{ChangedFaults, Operations, Server};
 
+/// Numbers in an embedding unless an option says: as many as small models have.
+const EMBEDDING_DIMENSIONS: u32 = 384;
+
 /// All that serving takes.
 struct Prepared {
     config: LiveConfig,
@@ -73,7 +76,8 @@ fn prepare(args: &ServeArgs, guests: &LiveGuests) -> Result<Prepared, Unusable> 
         // Ids that only pad the model's vocabulary have no text.
         vocab_size: model.tokenizer.vocab_size(),
         max_model_len: own_len,
-        num_adapters: model.adapters.len() as u32,
+        num_adapters: model.adapters.all().len() as u32,
+        embedding_dimensions: Some(EMBEDDING_DIMENSIONS),
         tokens: Some(("english", EnglishTokens::factory(&model.tokenizer, output_tokens(&args.live.tokens)?))),
     };
     let config = live_config(&args.live, side, guests)?;
@@ -81,6 +85,7 @@ fn prepare(args: &ServeArgs, guests: &LiveGuests) -> Result<Prepared, Unusable> 
         return Err(lost_message(rule));
     }
     model.max_model_len = config.engine.max_model_len();
+    model.embedding_dimensions = config.tokens.embedding_dimensions.unwrap_or(EMBEDDING_DIMENSIONS);
     let first = config.identity.first_rank;
     let server = Server {
         model_name: model.names.first().cloned().unwrap_or_default(),
@@ -147,6 +152,7 @@ fn run(args: &ServeArgs, prepared: Prepared, guests: LiveGuests) -> Result<(), L
     let options = ServerOptions {
         startup_duration: Duration::from_nanos(args.server.startup_duration),
         enable_prompt_tokens_details: args.server.enable_prompt_tokens_details,
+        engine_id: args.live.ranks.engine_id.clone(),
         is_varied,
     };
     let served =
@@ -182,6 +188,9 @@ async fn serve_http(
         return;
     }
     let app = App::new(client, model, options);
+    if let Err(error) = app.model.adapters.load_listed(&app.engines).await {
+        tracing::error!("--lora-modules: {}", error.message);
+    }
     match tokio::net::TcpListener::from_std(listener) {
         Ok(listener) => {
             if let Ok(address) = listener.local_addr() {

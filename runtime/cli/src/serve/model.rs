@@ -1,11 +1,9 @@
 //! The model that `vcr serve` serves.
 
-use std::collections::BTreeMap;
 use std::path::Path;
 
-use vcr_frontend::Model;
+use vcr_frontend::{Adapters, Model};
 use vcr_text::{ChatTemplate, GenerationConfig, ModelFolder, Tokenizer};
-use vcr_wire::LoraRequest;
 
 use super::args::ServerArgs;
 use crate::play::unusable::Unusable;
@@ -14,14 +12,11 @@ use crate::service::with_causes;
 /// The name of the built-in model.
 const BUILTIN: &str = "sim";
 
-/// What the options say of the model, but for the longest sequence of the engines, and
-/// the model's own.
+/// What the options say of the model, but for what the engines say of it, and its own
+/// longest sequence.
 pub(crate) fn model(args: &ServerArgs) -> Result<(Model, Option<u32>), Unusable> {
-    let adapters = args.lora_modules.iter().zip(1..).map(|((name, path), int_id)| {
-        let adapter = LoraRequest { name: name.clone(), int_id, path: path.clone(), ..LoraRequest::default() };
-        (name.clone(), adapter)
-    });
-    let adapters: BTreeMap<String, LoraRequest> = adapters.collect();
+    let adapters = Adapters::new(args.lora_modules.clone());
+    let media = args.media.rules();
     let names = |default: String| {
         if args.served_model_name.is_empty() { vec![default] } else { args.served_model_name.clone() }
     };
@@ -36,6 +31,8 @@ pub(crate) fn model(args: &ServerArgs) -> Result<(Model, Option<u32>), Unusable>
             max_model_len: 0,
             vocab_size: tokenizer.vocab_size(),
             tokenizer,
+            embedding_dimensions: 0,
+            media,
             adapters,
         };
         return Ok((model, None));
@@ -55,6 +52,8 @@ pub(crate) fn model(args: &ServerArgs) -> Result<(Model, Option<u32>), Unusable>
         generation: folder.generation,
         eos_tokens,
         max_model_len: 0,
+        embedding_dimensions: 0,
+        media,
         adapters,
     };
     Ok((model, folder.max_model_len))

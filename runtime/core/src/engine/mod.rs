@@ -278,15 +278,16 @@ impl Engine {
         &self.fast_forward
     }
 
-    /// Whether vLLM would take a prompt of this length.
+    /// Whether vLLM would take a prompt of this length for so many output tokens at
+    /// most: one for pooling, which has none, may fill the model's length.
     ///
     /// # Errors
     /// The reason why it would not.
-    pub fn check_prompt(&self, prompt_tokens: u32) -> Result<(), RejectReason> {
+    pub fn check_prompt(&self, prompt_tokens: u32, max_tokens: u32) -> Result<(), RejectReason> {
         if prompt_tokens == 0 {
             return Err(RejectReason::EmptyPrompt);
         }
-        if prompt_tokens >= self.config.max_model_len() {
+        if prompt_tokens > self.config.max_model_len() - max_tokens.min(1) {
             return Err(RejectReason::PromptTooLong);
         }
         Ok(())
@@ -300,7 +301,7 @@ impl Engine {
     /// # Errors
     /// The reason why it could not.
     pub fn check(&self, prompt_tokens: u32, max_tokens: u32) -> Result<(), RejectReason> {
-        self.check_prompt(prompt_tokens)?;
+        self.check_prompt(prompt_tokens, max_tokens)?;
         let model_len = self.config.max_model_len();
         // The last output token is never computed, so it needs no slot, but a
         // reservation includes it.
@@ -327,7 +328,7 @@ impl Engine {
     /// # Errors
     /// When vLLM would not take it; the engine is unchanged.
     pub fn submit(&mut self, spec: RequestSpec) -> Result<RequestId, RejectReason> {
-        self.check_prompt(spec.prompt.len_tokens)?;
+        self.check_prompt(spec.prompt.len_tokens, spec.max_tokens)?;
         if self.find(spec.tag).is_some() {
             return Err(RejectReason::DuplicateRequest);
         }

@@ -66,6 +66,13 @@ impl ChainHasher {
         Some(identity(self.state))
     }
 
+    /// Makes all blocks from the next token on depend on `content`, which its tokens
+    /// do not say: an image, say, whose placeholders are those of any other.
+    pub fn push_mark(&mut self, content: u64) {
+        self.state = fold(self.state(), content);
+        self.run = None;
+    }
+
     /// The running state, to be continued with [`fold_token`] and [`end_block`].
     #[inline]
     pub(crate) fn state(&self) -> u64 {
@@ -179,6 +186,28 @@ mod tests {
         let twice = hashes(&[(1, 16), (1, 16)], 16);
         assert_eq!(once[0], twice[0]);
         assert_ne!(twice[0], twice[1]);
+    }
+
+    #[test]
+    fn a_mark_separates_blocks_from_its_place_on() {
+        let hashes = |mark: Option<(usize, u64)>| {
+            let mut hasher = ChainHasher::new(2, 0);
+            let mut out = Vec::new();
+            for place in 0..8 {
+                if let Some((_, content)) = mark.filter(|(at, _)| *at == place) {
+                    hasher.push_mark(content);
+                }
+                out.extend(hasher.push_token(7));
+            }
+            out
+        };
+        let (plain, cat, dog) = (hashes(None), hashes(Some((3, 1))), hashes(Some((3, 2))));
+        assert_eq!((plain[0], plain[0]), (cat[0], dog[0]));
+        for block in 1..4 {
+            assert!(plain[block] != cat[block] && cat[block] != dog[block], "block {block}");
+        }
+        assert_eq!(hashes(Some((3, 1))), cat);
+        assert_eq!(hashes(Some((2, 1)))[0], plain[0], "a mark at the start of a block leaves the one before alone");
     }
 
     #[test]

@@ -155,14 +155,14 @@ impl Flags {
 
 impl Request {
     pub(crate) fn new(spec: RequestSpec, sequence: u64, block_size_tokens: u32, max_model_len: u32) -> Self {
-        let Prompt { len_tokens, tokens, block_hashes, hasher, keeps_tokens } = spec.prompt;
+        let Prompt { len_tokens, tokens, block_hashes, hasher, keeps_tokens, is_hashed } = spec.prompt;
         let mut flags = Flags::default();
         let stops = spec.stops.and_then(StopRules::prepared);
         flags.set(Flags::HAS_STOPS, stops.is_some());
         flags.set(Flags::KEEPS_TOKENS, keeps_tokens);
         let asks_outputs = stops.as_ref().is_some_and(|stops| stops.repetition.is_some());
         flags.set(Flags::KEEPS_OUTPUTS, asks_outputs && !keeps_tokens);
-        flags.set(Flags::HASHED, !keeps_tokens);
+        flags.set(Flags::HASHED, is_hashed);
         flags.set(Flags::SKIPS_LOOKUP, spec.skip_reading_prefix_cache);
         let prefill_target_tokens = match spec.kv_role {
             KvRole::Destination => 0,

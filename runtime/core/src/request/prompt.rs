@@ -13,6 +13,8 @@ pub struct Prompt {
     pub(crate) block_hashes: Vec<BlockHash>,
     pub(crate) hasher: ChainHasher,
     pub(crate) keeps_tokens: bool,
+    /// Whether `block_hashes` has all full blocks.
+    pub(crate) is_hashed: bool,
 }
 
 impl Prompt {
@@ -21,7 +23,14 @@ impl Prompt {
     #[must_use]
     pub fn new(block_size_tokens: u32, salt: u64) -> Self {
         let hasher = ChainHasher::new(block_size_tokens, salt);
-        Self { len_tokens: 0, tokens: Vec::new(), block_hashes: Vec::new(), hasher, keeps_tokens: false }
+        Self {
+            len_tokens: 0,
+            tokens: Vec::new(),
+            block_hashes: Vec::new(),
+            hasher,
+            keeps_tokens: false,
+            is_hashed: true,
+        }
     }
 
     /// Makes room for `len_tokens` more tokens.
@@ -43,7 +52,32 @@ impl Prompt {
     pub fn of_tokens(tokens: Vec<u32>, block_size_tokens: u32, salt: u64) -> Self {
         let len_tokens = u32::try_from(tokens.len()).expect("a prompt has fewer than 2^32 tokens");
         let hasher = ChainHasher::new(block_size_tokens, salt);
-        Self { len_tokens, tokens, block_hashes: Vec::new(), hasher, keeps_tokens: true }
+        Self { len_tokens, tokens, block_hashes: Vec::new(), hasher, keeps_tokens: true, is_hashed: false }
+    }
+
+    /// As [`Prompt::of_tokens`], with marks that tell apart what the tokens do not:
+    /// places, ascending, and the content that begins there; see
+    /// [`ChainHasher::push_mark`]. Its blocks are hashed at once.
+    ///
+    /// # Panics
+    /// With more than `u32::MAX` tokens.
+    #[must_use]
+    pub fn of_marked_tokens(tokens: Vec<u32>, block_size_tokens: u32, salt: u64, marks: &[(u32, u64)]) -> Self {
+        let mut hashed = Self::new(block_size_tokens, salt);
+        hashed.push_marked_tokens(&tokens, marks);
+        Self { tokens, keeps_tokens: true, ..hashed }
+    }
+
+    /// Appends tokens with marks, whose places count from the first of them; see
+    /// [`Prompt::of_marked_tokens`].
+    pub fn push_marked_tokens(&mut self, tokens: &[u32], marks: &[(u32, u64)]) {
+        let mut rest = marks.iter().peekable();
+        for (place, token) in (0..).zip(tokens) {
+            while let Some((_, content)) = rest.next_if(|(at, _)| *at <= place) {
+                self.hasher.push_mark(*content);
+            }
+            self.push_tokens([*token]);
+        }
     }
 
     /// Appends single tokens.

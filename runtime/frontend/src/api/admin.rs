@@ -12,10 +12,10 @@ use crate::server::App;
 use crate::server::error::ApiError;
 
 /// The parameters of a query.
-struct Params(Vec<(String, String)>);
+pub(super) struct Params(Vec<(String, String)>);
 
 impl Params {
-    fn read(query: Option<String>) -> Self {
+    pub(super) fn read(query: Option<String>) -> Self {
         let query = query.unwrap_or_default();
         let pairs = query.split('&').filter(|pair| !pair.is_empty());
         let pair = |pair: &str| {
@@ -25,11 +25,11 @@ impl Params {
         Self(pairs.map(pair).collect())
     }
 
-    fn get(&self, key: &str) -> Option<&str> {
+    pub(super) fn get(&self, key: &str) -> Option<&str> {
         self.0.iter().find(|(name, _)| name == key).map(|(_, value)| value.as_str())
     }
 
-    fn flag(&self, key: &'static str, default: bool) -> Result<bool, ApiError> {
+    pub(super) fn flag(&self, key: &'static str, default: bool) -> Result<bool, ApiError> {
         match self.get(key) {
             None => Ok(default),
             Some("true" | "True" | "1") => Ok(true),
@@ -76,7 +76,7 @@ fn decoded(text: &str) -> String {
 }
 
 /// The failure of a call of the engines.
-fn call_error(call: &'static str) -> impl Fn(EngineError) -> ApiError {
+pub(super) fn call_error(call: &'static str) -> impl Fn(EngineError) -> ApiError {
     move |error| ApiError::internal(format!("failed to call {call}: {error}"))
 }
 

@@ -15,11 +15,13 @@ use super::logprobs::{chat_logprobs, prompt_logprobs};
 use super::message;
 use super::prompt::{no_tokens, truncate_to};
 use super::ranges::ChatFields;
+use super::rendered::Rendered;
 use super::request::{Body, StreamOptions, request_id, submit, text_request};
 use super::run::{Answer, failure, gather, stop_reason};
 use super::sse::{self, Events, Source};
 use super::usage::Usage;
 use crate::generate::{Merged, Piece};
+use crate::media::{ChatMedia, MediaPrompt, shifted};
 use crate::server::error::ApiError;
 use crate::server::model::Model;
 use crate::server::{App, Counted, unix_s};
@@ -88,20 +90,40 @@ impl ChatRequest {
         }
     }
 
-    /// The tokens of its prompt.
-    fn prompt(&mut self, model: &Model) -> Result<Vec<u32>, ApiError> {
+    /// The tokens of its prompt, and the media in it.
+    fn prompt(&mut self, model: &Model) -> Result<MediaPrompt, ApiError> {
+        let (messages, media) = ChatMedia::take(&self.messages, model.template.as_ref(), &model.media)?;
         let text = render(
             model,
-            &self.messages,
+            &messages,
             self.tools.as_deref(),
             self.documents.as_deref(),
             message::generation_prompt(&self.messages, self.add_generation_prompt, self.continue_final_message)?,
             self.continue_final_message,
             self.chat_template_kwargs.as_ref(),
         )?;
-        let mut tokens = model.encode(&text, self.add_special_tokens)?;
+        let (mut tokens, media) = media.prompt(&text, &model.tokenizer, self.add_special_tokens)?;
+        let len_tokens = tokens.len();
         truncate_to(&mut tokens, self.truncate_prompt_tokens, model.max_model_len)?;
-        Ok(tokens)
+        let media = shifted(media, len_tokens - tokens.len());
+        Ok((tokens, media))
+    }
+}
+
+impl ChatRequest {
+    /// The request in tokens, as render endpoints answer it.
+    pub(super) fn rendered(mut self, app: &Arc<App>, headers: &HeaderMap, prefix: &str) -> Result<Rendered, ApiError> {
+        let (model, _) = app.model.resolve(self.model.as_deref())?;
+        self.check()?;
+        let id = request_id(app, headers, prefix, self.request_id.as_deref());
+        let carried = self.carried(headers);
+        let prompt = self.prompt(&app.model)?;
+        let mut sampling = self.take_sampling();
+        sampling.max_tokens = self.max_completion_tokens.or(self.max_tokens);
+        sampling.logprobs = self.logprobs.then(|| self.top_logprobs.unwrap_or(0));
+        let mut rendered = Rendered::new(id, model, prompt, sampling, carried);
+        rendered.set_template_kwargs(self.chat_template_kwargs.as_ref());
+        Ok(rendered)
     }
 }
 
@@ -170,12 +192,13 @@ impl Chat {
         let place = request.placement(headers, adapter);
         let usages = StreamOptions::usages(request.stream_options.as_ref());
         let top = request.top_logprobs.unwrap_or(0);
+        let (prompt, media) = request.prompt(&app.model)?;
         let form = Form {
             id,
             created: unix_s() as u64,
             model,
             role: "assistant".to_owned(),
-            prompt: request.prompt(&app.model)?,
+            prompt,
             n: request.n.unwrap_or(1).max(1) as usize,
             top_logprobs: request.logprobs.then(|| usize::try_from(top).unwrap_or(usize::MAX)),
             returns_token_ids: request.return_token_ids.unwrap_or(false),
@@ -191,7 +214,8 @@ impl Chat {
         if request.echo && !request.stream {
             sampling.prompt_logprobs = sampling.prompt_logprobs.or(Some(top));
         }
-        let asked = sampling.ask(&app.model, form.prompt.clone(), place)?;
+        let mut asked = sampling.ask(&app.model, form.prompt.clone(), place)?;
+        asked.request.mm_features = media;
         let mut streams = Vec::with_capacity(form.n);
         for index in 0..form.n {
             streams.push(submit(app, &form.id, index, form.n, asked.clone())?);
@@ -225,7 +249,7 @@ impl Chat {
 pub(super) fn count_tokens(app: &App, mut request: ChatRequest) -> Result<usize, ApiError> {
     app.model.resolve(request.model.as_deref())?;
     message::check(&request.messages)?;
-    Ok(request.prompt(&app.model)?.len())
+    Ok(request.prompt(&app.model)?.0.len())
 }
 
 /// Answers chats.

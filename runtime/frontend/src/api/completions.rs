@@ -11,6 +11,7 @@ use serde_json::Value;
 
 use super::logprobs::{CompletionLogprobs, prompt_logprobs};
 use super::prompt::{Prompt, Tokenized};
+use super::rendered::Rendered;
 use super::request::{Body, StreamOptions, request_id, submit, text_request};
 use super::run::{Answer, failure, gather, stop_reason};
 use super::sse::{self, Events, Source};
@@ -59,6 +60,26 @@ impl CompletionRequest {
             return Err(ApiError::invalid_param("logprobs", "`logprobs` must be a non-negative value or -1."));
         }
         Ok(())
+    }
+}
+
+impl CompletionRequest {
+    /// The request in tokens, as render endpoints answer it: one for each prompt.
+    pub(super) fn rendered(mut self, app: &Arc<App>, headers: &HeaderMap) -> Result<Vec<Rendered>, ApiError> {
+        let (model, _) = app.model.resolve(self.model.as_deref())?;
+        self.check()?;
+        let id = request_id(app, headers, "cmpl", self.request_id.as_deref());
+        let carried = self.carried(headers);
+        let mut sampling = self.take_sampling();
+        sampling.max_tokens = Some(self.max_tokens.unwrap_or(DEFAULT_MAX_TOKENS));
+        sampling.logprobs = self.logprobs;
+        let prompts = self.prompt.tokenize(&app.model, self.add_special_tokens, self.truncate_prompt_tokens, &id)?;
+        let is_only = prompts.len() == 1;
+        let rendered = |(index, prompt): (usize, Tokenized)| {
+            let id = if is_only { id.clone() } else { format!("{id}-{index}") };
+            Rendered::new(id, model.clone(), (prompt.tokens, None), sampling.clone(), carried.clone())
+        };
+        Ok(prompts.into_iter().enumerate().map(rendered).collect())
     }
 }
 

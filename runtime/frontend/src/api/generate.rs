@@ -11,6 +11,7 @@ use serde::de::IgnoredAny;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
+use super::features::Features;
 use super::logprobs::{prompt_logprobs, token_logprobs};
 use super::request::{Body, MAX_N, StreamOptions, check_named, id_header, rank_of, submit};
 use super::run::{Answer, failure, gather, stop_reason};
@@ -69,6 +70,7 @@ pub(super) struct GenerateRequest {
     #[serde(default)]
     priority: i32,
     kv_transfer_params: Option<Map<String, Value>>,
+    features: Option<Features>,
     return_token_ids: Option<bool>,
     // Unknown fields are passed over, and lists are no requests.
     #[serde(flatten)]
@@ -198,7 +200,8 @@ pub(super) async fn generate(
     let sampling = request.take_sampling();
     let (n, has_logprobs) = (sampling.n.unwrap_or(1).max(1) as usize, sampling.logprobs.is_some());
     let prompt = std::mem::take(&mut request.token_ids);
-    let asked = sampling.ask(&app.model, prompt.clone(), place)?;
+    let mut asked = sampling.ask(&app.model, prompt.clone(), place)?;
+    asked.request.mm_features = request.features.take().map(|features| features.placed(prompt.len())).transpose()?;
     let streams: Result<Vec<_>, _> = (0..n).map(|index| submit(&app, &id, index, n, asked.clone())).collect();
     let merged = Merged::new(streams?);
     let returns_prompt = request.return_token_ids.unwrap_or(false);

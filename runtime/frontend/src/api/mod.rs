@@ -2,23 +2,33 @@
 
 mod admin;
 mod chat;
+mod classify;
 mod completions;
+mod development;
+mod embeddings;
+mod features;
 mod generate;
 mod grpc;
 mod logprobs;
+mod lora;
 mod message;
 mod messages;
 mod models;
+mod pool;
 mod prompt;
 mod ranges;
+mod render;
+mod rendered;
 mod request;
 mod responses;
 mod run;
+mod score;
 mod sse;
 mod status;
 mod tokenize;
 mod translated;
 mod usage;
+mod vectors;
 
 use std::sync::Arc;
 
@@ -35,8 +45,23 @@ pub fn router(app: Arc<App>) -> Router {
         .route("/v1/messages", post(messages::messages))
         .route("/v1/messages/count_tokens", post(messages::count_tokens))
         .route("/v1/responses", post(responses::responses))
+        .route("/v1/chat/completions/render", post(render::chat))
+        .route("/v1/completions/render", post(render::completions))
+        .route("/v1/messages/render", post(render::messages))
+        .route("/v1/responses/render", post(render::responses))
         .route("/inference/v1/generate", post(generate::generate))
+        .route("/inference/v1/abort_requests", post(development::abort_requests))
+        .route("/v1/embeddings", post(embeddings::embeddings))
+        .route("/pooling", post(embeddings::pooling))
+        .route("/classify", post(classify::classify))
+        .route("/score", post(score::score))
+        .route("/v1/score", post(score::score))
+        .route("/rerank", post(score::rerank))
+        .route("/v1/rerank", post(score::rerank))
+        .route("/v2/rerank", post(score::rerank))
         .route("/v1/models", get(models::models))
+        .route("/v1/load_lora_adapter", post(lora::load))
+        .route("/v1/unload_lora_adapter", post(lora::unload))
         .route("/tokenize", post(tokenize::tokenize))
         .route("/detokenize", post(tokenize::detokenize))
         .route("/health", get(status::health))
@@ -51,6 +76,7 @@ pub fn router(app: Arc<App>) -> Router {
         .route("/pause", post(admin::pause))
         .route("/resume", post(admin::resume))
         .route("/is_paused", get(admin::is_paused))
+        .merge(development::routes())
         .with_state(Arc::clone(&app))
         .merge(grpc::router(app))
 }

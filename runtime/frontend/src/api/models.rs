@@ -20,6 +20,7 @@ pub(super) async fn models(State(app): State<Arc<App>>) -> Json<Value> {
     };
     let names = model.names.iter().map(|name| card(name, &model.root, None, Some(model.max_model_len)));
     let base = model.names.first().map(String::as_str);
-    let adapters = model.adapters.values().map(|adapter| card(&adapter.name, &adapter.path, base, None));
+    let adapters = model.adapters.all();
+    let adapters = adapters.iter().map(|adapter| card(&adapter.name, &adapter.path, base, None));
     Json(json!({"object": "list", "data": names.chain(adapters).collect::<Vec<_>>()}))
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use axum::Json;
 use axum::extract::rejection::JsonRejection;
 use axum::http::HeaderMap;
-use serde::{Deserialize, Deserializer};
+use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::server::App;
 use crate::server::error::ApiError;
@@ -14,7 +14,7 @@ use crate::server::error::ApiError;
 pub(super) type Body<T> = Result<Json<T>, JsonRejection>;
 
 /// Options of streams.
-#[derive(Clone, Copy, Debug, Default, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, Deserialize, Serialize)]
 pub(super) struct StreamOptions {
     pub(super) include_usage: Option<bool>,
     pub(super) continuous_usage_stats: Option<bool>,
@@ -37,6 +37,16 @@ impl StreamOptions {
         let include = options.include_usage.unwrap_or(false);
         (include, include && options.continuous_usage_stats.unwrap_or(false))
     }
+}
+
+/// What a request has besides its prompt and its sampling.
+#[derive(Clone, Debug)]
+pub(super) struct Carried {
+    pub(super) stream: bool,
+    pub(super) stream_options: Option<StreamOptions>,
+    pub(super) cache_salt: Option<String>,
+    pub(super) priority: i32,
+    pub(super) return_token_ids: Option<bool>,
 }
 
 /// A value whose null is its default.
@@ -169,6 +179,17 @@ macro_rules! text_request {
                     thinking_token_budget: self.thinking_token_budget,
                     vllm_xargs: self.vllm_xargs.take(),
                     kv_transfer_params: self.kv_transfer_params.take(),
+                }
+            }
+
+            /// What a rendered request has besides its prompt and its sampling.
+            fn carried(&self, headers: &axum::http::HeaderMap) -> super::request::Carried {
+                super::request::Carried {
+                    stream: self.stream,
+                    stream_options: self.stream_options.filter(|_| self.stream),
+                    cache_salt: self.cache_salt.clone(),
+                    priority: super::request::priority_of(headers).or(self.priority).unwrap_or(0),
+                    return_token_ids: self.return_token_ids,
                 }
             }
 

@@ -12,6 +12,7 @@ use vcr_text::Value as Templated;
 use super::chat::render;
 use super::message;
 use super::request::{Body, check_named, yes};
+use crate::media::ChatMedia;
 use crate::server::App;
 use crate::server::error::ApiError;
 use crate::server::model::Model;
@@ -59,8 +60,9 @@ impl ChatTokens {
         let adds =
             message::generation_prompt(&self.messages, Some(self.add_generation_prompt), self.continue_final_message)?;
         let (tools, kwargs) = (self.tools.as_deref(), self.chat_template_kwargs.as_ref());
-        let text = render(model, &self.messages, tools, None, adds, self.continue_final_message, kwargs)?;
-        model.encode(&text, self.add_special_tokens)
+        let (messages, media) = ChatMedia::take(&self.messages, model.template.as_ref(), &model.media)?;
+        let text = render(model, &messages, tools, None, adds, self.continue_final_message, kwargs)?;
+        Ok(media.prompt(&text, &model.tokenizer, self.add_special_tokens)?.0)
     }
 }
 

@@ -89,6 +89,20 @@ impl EngineClient {
         self.0.ranks.first().and_then(|rank| rank.ready())
     }
 
+    /// What all engines said when they were ready, by rank.
+    #[must_use]
+    pub fn all_settings(&self) -> Vec<ReadyResponse> {
+        self.0.ranks.iter().filter_map(|rank| rank.ready()).map(|ready| *ready).collect()
+    }
+
+    /// Ends requests by the names that their answers have; all requests if none is
+    /// given.
+    pub fn abort(&self, ids: &[String]) {
+        for rank in self.ranks() {
+            rank.abort_all(|internal| ids.is_empty() || ids.iter().any(|id| is_part_of(internal, id)));
+        }
+    }
+
     pub(super) fn ranks(&self) -> &[Arc<Rank>] {
         &self.0.ranks
     }
@@ -128,5 +142,33 @@ impl EngineClient {
         let id: Box<str> = request.request_id.as_str().into();
         let collector = rank.submit(&id, Request::Add(Box::new(request)), observer)?;
         Ok(RequestStream::new(rank, id, collector))
+    }
+}
+
+/// Whether an engine's request is one of the call that clients know as `id`: its name
+/// may have a place among several before it, and has a suffix.
+fn is_part_of(internal: &str, id: &str) -> bool {
+    let is_number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    let Some((name, _suffix)) = internal.rsplit_once('-') else { return false };
+    let name = match name.split_once('_') {
+        Some((place, rest)) if is_number(place) && name != id => rest,
+        _ => name,
+    };
+    // Requests for vectors have their place behind it.
+    name == id || name.strip_prefix(id).and_then(|rest| rest.strip_prefix('-')).is_some_and(is_number)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::is_part_of;
+
+    #[test]
+    fn requests_are_known_by_the_name_of_their_call() {
+        for internal in ["cmpl-a-00ff", "0_cmpl-a-00ff", "12_cmpl-a-00ff", "cmpl-a-3-00ff"] {
+            assert!(is_part_of(internal, "cmpl-a"), "{internal}");
+        }
+        for internal in ["cmpl-ab-00ff", "cmpl-a", "x_cmpl-a-00ff", "cmpl-a-b-00ff"] {
+            assert!(!is_part_of(internal, "cmpl-a"), "{internal}");
+        }
     }
 }

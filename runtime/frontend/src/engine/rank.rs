@@ -7,8 +7,8 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use tokio::sync::oneshot;
 use vcr_finish_reason::FinishReason;
 use vcr_wire::{
-    ENGINE_CORE_DEAD, Integer, LocalEvent, LocalLink, LocalLinkError, ReadyResponse, Request, StepOutput, StepOutputs,
-    UtilityCall, UtilityOutput, Value, monotonic_ns,
+    ENGINE_CORE_DEAD, EngineCoreOutput, Integer, LocalEvent, LocalLink, LocalLinkError, ReadyResponse, Request,
+    StepOutput, StepOutputs, UtilityCall, UtilityOutput, Value, monotonic_ns,
 };
 
 use super::EngineError;
@@ -121,6 +121,26 @@ impl Rank {
         if self.end(id, reason) {
             // An engine that is gone has no requests.
             _ = self.send(Request::Abort(vec![id.to_owned()]));
+        }
+    }
+
+    /// Ends those requests whose names are wanted; their clients hear that they are
+    /// aborted.
+    pub(super) fn abort_all(&self, is_wanted: impl Fn(&str) -> bool) {
+        let ids: Vec<String> =
+            self.table().requests.keys().filter(|id| is_wanted(id)).map(|id| id.to_string()).collect();
+        for id in &ids {
+            // Before it is forgotten, so that its client does not wait for ever.
+            if let Some(entry) = self.table().requests.get(id.as_str()) {
+                let finish_reason = Some(FinishReason::Abort);
+                let output = EngineCoreOutput { request_id: id.clone(), finish_reason, ..EngineCoreOutput::default() };
+                entry.collector.push(StepOutput::Whole(Box::new(output)));
+            }
+            self.end(id, FinishReason::Abort);
+        }
+        if !ids.is_empty() {
+            // An engine that is gone has no requests.
+            _ = self.send(Request::Abort(ids));
         }
     }
 

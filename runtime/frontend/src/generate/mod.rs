@@ -1,13 +1,15 @@
-//! Generation of text: what a request asks for, in the engine's terms, and its
-//! answer as pieces of text.
+//! What a request asks for, in the engine's terms, and its answer: pieces of text, or
+//! vectors.
 
 mod logprobs;
 mod params;
+mod pool;
 mod text;
 mod tokens;
 mod value;
 
 pub(crate) use logprobs::{Position, TokenLogprob};
 pub(crate) use params::{Asked, Placement, Repetition, Sampling, StringOrArray};
+pub(crate) use pool::{Pooling, pooled};
 pub(crate) use text::{Finish, Merged, Piece, StopCause, TextStream};
-pub(crate) use value::json_of;
+pub(crate) use value::{json_of, wire_of};

@@ -31,7 +31,7 @@ pub const SETTINGS: &[(&str, Rule)] = &[
     ("served-model-name", Rule::Same("--served-model-name")),
     ("lora-modules", Rule::Same("--lora-modules")),
     ("max-loras", Rule::Same("--max-loras")),
-    ("max-cpu-loras", Rule::Ignored("adapters take no memory")),
+    ("max-cpu-loras", Rule::Same("--max-cpu-loras")),
     ("max-model-len", Rule::Same("--max-model-len")),
     ("max-num-seqs", Rule::Same("--max-num-seqs")),
     ("max-waiting-queue-length", Rule::Missing("the waiting queue of vLLM has no limit; set --max-requests")),

@@ -33,6 +33,19 @@ impl ApiError {
         Self::new(StatusCode::BAD_REQUEST, "BadRequestError", message)
     }
 
+    /// A body that is no request at all.
+    #[must_use]
+    pub fn malformed(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::BAD_REQUEST, "Bad Request", message)
+    }
+
+    /// Something that vLLM has and that is not simulated.
+    #[must_use]
+    pub fn not_simulated(what: &str) -> Self {
+        let message = format!("{what} is not simulated.");
+        Self::new(StatusCode::NOT_IMPLEMENTED, "NotImplementedError", message)
+    }
+
     /// As [`ApiError::invalid`], because of one parameter.
     #[must_use]
     pub fn invalid_param(param: &'static str, message: impl Into<String>) -> Self {

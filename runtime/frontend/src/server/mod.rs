@@ -1,5 +1,6 @@
 //! The HTTP server.
 
+pub mod adapters;
 pub mod error;
 mod ids;
 pub mod model;
@@ -33,6 +34,8 @@ pub struct ServerOptions {
     pub startup_duration: Duration,
     /// Tell in each usage how many prompt tokens were cached.
     pub enable_prompt_tokens_details: bool,
+    /// The name of the engines for others, with the rank behind it if there are several.
+    pub engine_id: String,
     /// Give requests that are sampled without a seed one of their own, so that the
     /// same prompt gets several answers.
     pub is_varied: bool,

@@ -1,12 +1,13 @@
 //! The served model: its names, its text and its limits.
 
 use std::cmp::Ordering;
-use std::collections::BTreeMap;
 
 use vcr_text::{ChatTemplate, GenerationConfig, Tokenizer};
 use vcr_wire::LoraRequest;
 
+use super::adapters::Adapters;
 use super::error::ApiError;
+use crate::media::MediaRules;
 
 /// What is known of the served model.
 #[derive(Clone, Debug)]
@@ -27,8 +28,12 @@ pub struct Model {
     pub max_model_len: u32,
     /// The size of its vocabulary, which may be larger than the tokenizer's.
     pub vocab_size: u32,
-    /// Adapters by name.
-    pub adapters: BTreeMap<String, LoraRequest>,
+    /// Numbers in an embedding.
+    pub embedding_dimensions: u32,
+    /// How images, audio and video are accounted.
+    pub media: MediaRules,
+    /// Its adapters.
+    pub adapters: Adapters,
 }
 
 impl Model {
@@ -43,7 +48,7 @@ impl Model {
             None => Ok((first, None)),
             Some(name) if self.names.iter().any(|known| known == name) => Ok((name.to_owned(), None)),
             Some(name) => match self.adapters.get(name) {
-                Some(adapter) => Ok((name.to_owned(), Some(adapter.clone()))),
+                Some(adapter) => Ok((name.to_owned(), Some(adapter))),
                 None => Err(ApiError::unknown_model(name)),
             },
         }
@@ -58,13 +63,7 @@ impl Model {
         let start = format!("This model's maximum context length is {limit} tokens. However, your prompt");
         let end = "Please reduce the length of the input prompt.";
         match prompt_tokens.cmp(&(limit as usize)) {
-            Ordering::Greater => Err(ApiError::invalid_param(
-                "input_tokens",
-                format!(
-                    "{start} contains {prompt_tokens} input tokens, which exceeds this limit even without any output \
-                     tokens. {end}"
-                ),
-            )),
+            Ordering::Greater => self.check_prompt(prompt_tokens).map(|()| 0),
             Ordering::Equal => Err(ApiError::invalid_param(
                 "input_tokens",
                 format!("{start} fills it with {limit} input tokens, leaving no room for output tokens. {end}"),
@@ -74,6 +73,25 @@ impl Model {
                 Ok(asked.or(self.generation.max_new_tokens).map_or(room, |asked| asked.min(room)))
             }
         }
+    }
+
+    /// Refuses a prompt that is longer than the model's longest sequence.
+    ///
+    /// # Errors
+    /// When it is.
+    pub fn check_prompt(&self, prompt_tokens: usize) -> Result<(), ApiError> {
+        let limit = self.max_model_len;
+        if prompt_tokens <= limit as usize {
+            return Ok(());
+        }
+        Err(ApiError::invalid_param(
+            "input_tokens",
+            format!(
+                "This model's maximum context length is {limit} tokens. However, your prompt contains {prompt_tokens} \
+                 input tokens, which exceeds this limit even without any output tokens. Please reduce the length of \
+                 the input prompt."
+            ),
+        ))
     }
 
     /// The tokens of a text.
@@ -100,7 +118,9 @@ mod tests {
             max_model_len: 100,
             vocab_size: tokenizer.vocab_size(),
             tokenizer,
-            adapters: BTreeMap::from([("fine".to_owned(), LoraRequest::default())]),
+            embedding_dimensions: 8,
+            media: MediaRules::default(),
+            adapters: Adapters::new([("fine".to_owned(), "/adapters/fine".to_owned())]),
         }
     }
 

@@ -3,16 +3,16 @@
 /// Adapters in the order of their last use, as vLLM's workers keep them.
 #[derive(Debug, Default)]
 pub(crate) struct Adapters {
-    max_loras: usize,
+    max_loaded: usize,
     /// Numbers of adapters, the least recently used first, and whether they
     /// are pinned.
     loaded: Vec<(u64, bool)>,
 }
 
 impl Adapters {
-    /// Holds at most `max_loras` adapters; 0 turns them off.
-    pub(crate) fn new(max_loras: u32) -> Self {
-        Self { max_loras: max_loras as usize, loaded: Vec::new() }
+    /// Holds at most `max_loaded` adapters; 0 turns them off.
+    pub(crate) fn new(max_loaded: u32) -> Self {
+        Self { max_loaded: max_loaded as usize, loaded: Vec::new() }
     }
 
     /// Loads an adapter, or uses it again; the least recently used that is not
@@ -21,7 +21,7 @@ impl Adapters {
     /// # Errors
     /// When adapters are off, or all are pinned.
     pub(crate) fn load(&mut self, id: u64) -> Result<(), &'static str> {
-        if self.max_loras == 0 {
+        if self.max_loaded == 0 {
             return Err("LoRA is not enabled");
         }
         if let Some(at) = self.position(id) {
@@ -29,7 +29,7 @@ impl Adapters {
             self.loaded.push(used);
             return Ok(());
         }
-        if self.loaded.len() >= self.max_loras {
+        if self.loaded.len() >= self.max_loaded {
             let oldest = self.loaded.iter().position(|(_, pinned)| !pinned).ok_or("all adapters are pinned")?;
             self.loaded.remove(oldest);
         }

@@ -13,6 +13,7 @@ mod utilities;
 
 use crate::admin::adapters::Adapters;
 use crate::admin::pause::Pauses;
+use crate::config::LiveConfig;
 use crate::counters::Counters;
 use crate::serving::Serving;
 
@@ -25,9 +26,13 @@ pub(crate) struct Admin {
 }
 
 impl Admin {
-    /// For an engine with room for `max_loras` adapters.
-    pub(crate) fn new(max_loras: u32, base: Counters) -> Self {
-        Self { adapters: Adapters::new(max_loras), pauses: Pauses::default(), base }
+    /// For an engine of these settings.
+    pub(crate) fn new(config: &LiveConfig, base: Counters) -> Self {
+        let max_loras = config.engine.max_loras;
+        // None are loaded where none may run.
+        let max_loaded = config.limits.max_cpu_loras.unwrap_or(0).max(max_loras);
+        let adapters = Adapters::new(if max_loras == 0 { 0 } else { max_loaded });
+        Self { adapters, pauses: Pauses::default(), base }
     }
 
     /// Whether new requests are refused rather than queued.

@@ -1,8 +1,8 @@
-//! Contents of an output message beside its tokens: stop reasons, statistics,
-//! logprobs and embeddings.
+//! Contents of an output message beside its tokens: stop reasons, statistics and
+//! logprobs.
 
 use vcr_core::EngineConfig;
-use vcr_wire::{EngineCoreOutput, FinishReason, LogprobRows, PrefillStats, StopReason, Tensor};
+use vcr_wire::{EngineCoreOutput, FinishReason, LogprobRows, PrefillStats, StopReason};
 
 use crate::answers::logprobs::{self, Position};
 use crate::requests::LiveRequest;
@@ -89,12 +89,4 @@ fn add_logprobs(request: &mut LiveRequest, tokens: &[u32], vocab_size: u32, mess
         let rows: LogprobRows = logprobs::rows(positions, k, vocab_size);
         message.new_prompt_logprobs_tensors = Some(rows.prompt());
     }
-}
-
-/// A vector of length 1 in a direction drawn from the seed.
-pub(crate) fn embedding(seed: u64, dimensions: u32) -> Tensor {
-    let mut stream = vcr_random::Stream::new(seed, "live.embedding");
-    let drawn: Vec<f64> = (0..dimensions).map(|_| stream.normal()).collect();
-    let length = drawn.iter().map(|number| number * number).sum::<f64>().sqrt().max(f64::MIN_POSITIVE);
-    Tensor::of_f32(&[dimensions as usize], drawn.iter().map(|number| (number / length) as f32))
 }

@@ -116,25 +116,20 @@ impl KvEvents {
     ) -> KvEvent {
         let none = BlockKeys::default();
         let keys = keys.unwrap_or(&none);
-        let lora = keys.lora.as_ref().map(|(name, path, _)| ExtraKey::Lora { name, path });
-        let rest: Vec<_> = lora.into_iter().collect();
-        let salt = keys.cache_salt.as_deref().map(ExtraKey::CacheSalt);
-        let first: Vec<_> = rest.iter().copied().chain(salt).collect();
-        let starts = parent.is_none();
+        let after = "the engine stores after what it has stored, with all tokens of the blocks";
+        let first_place = self.hashes.place_after(parent).expect(after);
+        let extra: Vec<Vec<ExtraKey<'_>>> =
+            (first_place..).take(blocks.len()).map(|place| extra_keys(keys, place, block_size)).collect();
         self.digests.clear();
-        let extra_of = |index| if starts && index == 0 { first.as_slice() } else { rest.as_slice() };
-        let parent = self
-            .hashes
-            .stored(parent, blocks, tokens, extra_of, &mut self.digests)
-            .expect("the engine stores after what it has stored, with all tokens of the blocks");
+        let extra_of = |index: usize| extra[index].as_slice();
+        let parent = self.hashes.stored(parent, blocks, tokens, extra_of, &mut self.digests).expect(after);
         // In events the keys stand as they are, on every version.
-        let lora_name = keys.lora.as_ref().map(|(name, ..)| name.clone());
-        let texts = |index: usize| {
-            let salt = keys.cache_salt.clone().filter(|_| starts && index == 0);
-            let texts: Vec<_> = lora_name.iter().cloned().chain(salt).map(Value::Str).collect();
-            (!texts.is_empty()).then_some(texts)
+        let as_values = |keys: &Vec<ExtraKey<'_>>| {
+            let values: Vec<_> = keys.iter().map(value_of).collect();
+            (!values.is_empty()).then_some(values)
         };
-        let extra_keys: Vec<_> = (0..blocks.len()).map(texts).collect();
+        let extra_keys: Vec<_> = extra.iter().map(as_values).collect();
+        let lora_name = keys.lora.as_ref().map(|(name, ..)| name.clone());
         KvEvent::BlockStored(Box::new(BlockStored {
             block_hashes: self.digests.iter().map(|digest| self.name(digest)).collect(),
             parent_block_hash: parent.as_ref().map(|digest| self.name(digest)),
@@ -160,6 +155,31 @@ impl KvEvents {
         } else {
             BlockHash::Int(digest.low_u64())
         }
+    }
+}
+
+/// The keys of the block at this place of a sequence.
+fn extra_keys(keys: &BlockKeys, place: u32, block_size: u32) -> Vec<ExtraKey<'_>> {
+    let start = u64::from(place) * u64::from(block_size);
+    let end = start + u64::from(block_size);
+    let lora = keys.lora.as_ref().map(|(name, path, _)| ExtraKey::Lora { name, path });
+    let is_inside = |offset: u64, tokens: u32| tokens > 0 && offset < end && offset + u64::from(tokens) > start;
+    let media = keys.media.iter().filter(|medium| is_inside(medium.offset.into(), medium.tokens)).map(|medium| {
+        ExtraKey::MultiModal { identifier: &medium.identifier, offset: i64::from(medium.offset) - start as i64 }
+    });
+    let salt = keys.cache_salt.as_deref().filter(|_| place == 0).map(ExtraKey::CacheSalt);
+    lora.into_iter().chain(media).chain(salt).collect()
+}
+
+fn value_of(key: &ExtraKey<'_>) -> Value {
+    match key {
+        ExtraKey::Lora { name, .. } => Value::Str((*name).to_owned()),
+        ExtraKey::MultiModal { identifier, offset } => {
+            Value::Array(vec![(*identifier).into(), Value::Int((*offset).into())])
+        }
+        ExtraKey::CacheSalt(salt) => Value::Str((*salt).to_owned()),
+        // The engine takes no prompt embeddings.
+        ExtraKey::PromptEmbeds(digest) => Value::Bin(digest.to_vec()),
     }
 }
 

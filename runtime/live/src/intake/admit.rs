@@ -5,6 +5,7 @@ use vcr_core::{KvRole, Prompt, Repetition, RequestSpec, StopRules};
 use vcr_wire::{EngineCoreRequest, EventType, LoraRequest, SamplingParams};
 use xxhash_rust::xxh3::xxh3_64;
 
+use crate::answers::embedding::EmbeddingSpace;
 use crate::faults::active::{ArrivedRequest, EngineFault};
 use crate::faults::injector::InjectorEvent;
 use crate::kv_transfer::transfers::KvParams;
@@ -46,14 +47,25 @@ pub(crate) fn admit(
     let priority = priority_of(&request);
     let prompt = request.prompt_token_ids.unwrap_or_default();
     let prompt_tokens = prompt.len() as u32;
-    let images = request.mm_features.iter().flatten();
     let tenant = tenant_of(&block_keys);
-    let salt = salt_of(&block_keys, images.map(|image| image.identifier.as_str()));
-    let seed = request_seed(serving.context.config.seed, &request.request_id, params, &prompt, salt);
+    let (salt, marks) = (salt_of(&block_keys), block_keys.marks());
+    let seed =
+        request_seed(serving.context.config.seed, &request.request_id, params, &prompt, media_salt(salt, &marks));
+    let embedding = request.pooling_params.as_ref().map(|params| {
+        let dimensions = serving.context.config.tokens.embedding_dimensions.unwrap_or(1);
+        let space =
+            EmbeddingSpace::new(serving.context.config.seed, block_keys.lora.as_ref().map(|lora| &*lora.0), dimensions);
+        let vector = space.embed(&prompt, &block_keys.media);
+        space.shortened(vector, params.dimensions, params.use_activation.unwrap_or(true))
+    });
     let allowed = serving.transfers.allowed_peers();
     let kv = params.kv_transfer_params().map_or(KvParams::Local, |params| KvParams::of(params, allowed));
     let prompt_logprobs = params.prompt_logprobs.map(|k| (num_logprobs(serving, k), prompt.clone()));
-    let skip_reading_prefix_cache = params.skip_reading_prefix_cache.unwrap_or(prompt_logprobs.is_some());
+    let skips = match &request.pooling_params {
+        Some(params) => params.skip_reading_prefix_cache,
+        None => params.skip_reading_prefix_cache,
+    };
+    let skip_reading_prefix_cache = skips.unwrap_or(prompt_logprobs.is_some());
     let kv_role = match kv_role(serving, &request.request_id, &kv) {
         // A request that must not read a cache does not fetch KV, either.
         KvRole::Destination if skip_reading_prefix_cache => KvRole::Local,
@@ -80,7 +92,7 @@ pub(crate) fn admit(
         prompt_logprobs,
         is_greedy: params.temperature == 0.0,
         seed,
-        is_pooling,
+        embedding,
         is_prefill_only: kv_role == KvRole::Source,
         remote: match kv {
             KvParams::PrefillElsewhere(remote) => Some(remote),
@@ -95,10 +107,14 @@ pub(crate) fn admit(
     let stops = stop_rules(params).filter(|_| !is_pooling && script.is_none());
     let block_size = serving.stepper.engine().config().block_size;
     let prompt = if serving.egress.has_kv_events() {
-        Prompt::of_tokens(prompt, block_size, salt)
+        if marks.is_empty() {
+            Prompt::of_tokens(prompt, block_size, salt)
+        } else {
+            Prompt::of_marked_tokens(prompt, block_size, salt, &marks)
+        }
     } else {
         let mut hashed = Prompt::new(block_size, salt);
-        hashed.push_tokens(prompt);
+        hashed.push_marked_tokens(&prompt, &marks);
         hashed
     };
     let spec = RequestSpec {
@@ -251,7 +267,7 @@ impl Extras {
     fn is_needed(&self) -> bool {
         self.logprobs.is_some()
             || self.prompt_logprobs.is_some()
-            || self.is_pooling
+            || self.embedding.is_some()
             || self.is_prefill_only
             || self.remote.is_some()
             || self.block_keys.is_some()
@@ -264,8 +280,9 @@ pub(crate) fn priority_of(request: &EngineCoreRequest) -> i32 {
     i32::try_from(request.priority).unwrap_or(if request.priority < 0 { i32::MIN } else { i32::MAX })
 }
 
-/// Salt of the block hashes: separates adapters, tenants and images.
-pub(crate) fn salt_of<'a>(keys: &BlockKeys, images: impl Iterator<Item = &'a str>) -> u64 {
+/// Salt of the block hashes: separates adapters and tenants. Images separate blocks
+/// from their place on; see [`BlockKeys::marks`].
+pub(crate) fn salt_of(keys: &BlockKeys) -> u64 {
     let mut salt = 0;
     let mut fold = |purpose: u64, text: &str| {
         salt = vcr_core::seed::mix(salt ^ vcr_core::seed::mix(xxh3_64(text.as_bytes()) ^ purpose));
@@ -276,8 +293,12 @@ pub(crate) fn salt_of<'a>(keys: &BlockKeys, images: impl Iterator<Item = &'a str
     if let Some(text) = &keys.cache_salt {
         fold(2, text);
     }
-    images.for_each(|image| fold(3, image));
     salt
+}
+
+/// The salt with all media of a prompt, on which its answer depends.
+fn media_salt(salt: u64, marks: &[(u32, u64)]) -> u64 {
+    marks.iter().fold(salt, |salt, (_, content)| vcr_core::seed::mix(salt ^ vcr_core::seed::mix(content ^ 3)))
 }
 
 /// The tenant of a request: its `cache_salt`, which separates tenants, or else

@@ -263,7 +263,8 @@ impl Intake {
             // Before the token source and the fault rules see the request, so
             // that a rejected one uses up neither outputs nor faults.
             let prompt_tokens = request.prompt_token_ids.as_ref().map_or(0, Vec::len) as u32;
-            if let Err(reason) = serving.stepper.engine().check_prompt(prompt_tokens) {
+            let max_tokens = u32::from(request.pooling_params.is_none());
+            if let Err(reason) = serving.stepper.engine().check_prompt(prompt_tokens, max_tokens) {
                 serving.refuse(client, &request.request_id, &Refusal::invalid(reason.to_string()), now_ns)?;
                 return Ok(false);
             }
@@ -336,11 +337,14 @@ impl Intake {
         if request.resumable {
             return Err(Refusal::invalid("streaming input (resumable requests) is not simulated"));
         }
-        if request.pooling_params.is_some() {
-            if serving.context.config.tokens.embedding_dimensions.is_none() {
+        if let Some(params) = &request.pooling_params {
+            let Some(longest) = serving.context.config.tokens.embedding_dimensions else {
                 return Err(Refusal::invalid(
                     "this engine generates text; start it with --embedding-dimensions to answer pooling requests",
                 ));
+            };
+            if let Some(asked) = params.dimensions.filter(|asked| !(1..=longest).contains(asked)) {
+                return Err(Refusal::invalid(format!("invalid dimensions {asked}: expected 1 to {longest}")));
             }
         } else if request.sampling_params.is_none() {
             return Err(Refusal::invalid("the request has neither sampling nor pooling parameters"));

@@ -134,9 +134,8 @@ fn decide(
 ) -> Result<Option<Decision>, LiveError> {
     let params = request.sampling_params.as_ref();
     let keys = BlockKeys::of(request);
-    let images = request.mm_features.iter().flatten();
-    let mut prompt = Prompt::new(block_size_tokens, salt_of(&keys, images.map(|image| image.identifier.as_str())));
-    prompt.push_tokens(request.prompt_token_ids.iter().flatten().copied());
+    let mut prompt = Prompt::new(block_size_tokens, salt_of(&keys));
+    prompt.push_marked_tokens(request.prompt_token_ids.as_deref().unwrap_or_default(), &keys.marks());
     let kv_params = params.and_then(|params| params.kv_transfer_params());
     let phase = match kv_params.map(|params| KvParams::of(params, allowed)) {
         Some(KvParams::DecodeElsewhere) => RoutePhase::Prefill,

@@ -2,9 +2,9 @@
 //! stepping and playback.
 
 use vcr_core::{Engine, FinishReason as CoreFinish};
-use vcr_wire::FinishReason;
+use vcr_wire::{FinishReason, Tensor};
 
-use crate::answers::answer::{self, embedding, stop_reason};
+use crate::answers::answer::{self, stop_reason};
 use crate::context::Context;
 use crate::counters::Counters;
 use crate::egress::Egress;
@@ -61,10 +61,11 @@ impl OutputParts<'_> {
         let mut message =
             answer::message(request, tokens, reason, engine.config(), sends_stats, self.tokens.vocab_size());
         // Requests of playback have neither KV nor embeddings here.
-        if let (Some(extras), Some(core)) = (request.extras.as_deref(), request.core) {
-            if extras.is_pooling && reason == Some(FinishReason::Length) {
-                let dimensions = self.context.config.tokens.embedding_dimensions.unwrap_or(0);
-                message.pooling_output = Some(embedding(extras.seed, dimensions));
+        if let (Some(extras), Some(core)) = (request.extras.as_deref_mut(), request.core) {
+            if reason == Some(FinishReason::Length)
+                && let Some(vector) = extras.embedding.take()
+            {
+                message.pooling_output = Some(Tensor::of_f32(&[vector.len()], vector));
                 message.finish_reason = Some(FinishReason::Stop);
             }
             let is_whole = matches!(reason, Some(FinishReason::Length | FinishReason::Stop));

@@ -175,3 +175,34 @@ fn keys_go_with_the_blocks() {
     assert_eq!(blocks[0].block_hashes[0], BlockHash::Int(0x91d8_11f0_264d_fc11));
     assert_ne!(plain[0].block_hashes, blocks[0].block_hashes);
 }
+
+/// A block with a part of an image has its name and its place relative to the block;
+/// blocks before it are those of any prompt.
+#[test]
+fn images_go_with_the_blocks_that_they_lie_in() {
+    let (bench, subscriber) = with_events(|_| {});
+    subscribed(&bench, &subscriber);
+    let with_image = |id: &str, image: &str| {
+        let feature = MmFeature {
+            modality: "image".to_owned(),
+            identifier: image.to_owned(),
+            mm_position: PlaceholderRange { offset: 20, length: 20, ..PlaceholderRange::default() },
+            ..MmFeature::default()
+        };
+        let request = EngineCoreRequest { mm_features: Some(vec![feature]), ..request(id, &prompt(70), params(1)) };
+        bench.send(Request::Add(Box::new(request)));
+        bench.collect(&[id]);
+        stored(&next(&subscriber).1)[0].clone()
+    };
+    let cat = with_image("a", "cat");
+    let key = |offset: i64| Some(vec![Value::Array(vec!["cat".into(), Value::Int(offset.into())])]);
+    let keys = cat.extra_keys.clone().expect("they are there");
+    assert_eq!(keys, [None, key(4), key(-12), None]);
+    // The first block is there already, and the others follow it.
+    let dog = with_image("b", "dog");
+    assert_eq!((dog.block_hashes.len(), &dog.parent_block_hash), (3, &cat.block_hashes.first().cloned()));
+    for (one, other) in dog.block_hashes.iter().zip(&cat.block_hashes[1..]) {
+        assert_ne!(one, other);
+    }
+    assert_eq!(dog.token_ids, prompt(70)[16..64]);
+}

@@ -259,6 +259,21 @@ fn embeddings_are_answered_or_refused() {
     assert_eq!((one.finish, one.tokens.len()), (Some(FinishReason::Stop), 0));
     let vector = one.outputs[0].pooling_output.clone().expect("it was asked for");
     assert_eq!((vector.dtype.as_str(), vector.shape.as_slice()), ("float32", &[8][..]));
+
+    let of_dimensions = |id: &str, dimensions| {
+        let pooling = PoolingParams { dimensions: Some(dimensions), ..PoolingParams::default() };
+        let request = EngineCoreRequest {
+            sampling_params: None,
+            pooling_params: Some(pooling),
+            ..request(id, &prompt(20), params(1))
+        };
+        bench.send(Request::Add(Box::new(request)));
+        bench.collect(&[id]).remove(0).outputs.remove(0)
+    };
+    let short = of_dimensions("b", 3).pooling_output.expect("it was asked for");
+    assert_eq!(short.shape, [3]);
+    let refused = of_dimensions("c", 9).error.expect("there are only 8");
+    assert!(refused.message.contains("invalid dimensions 9: expected 1 to 8"), "{}", refused.message);
 }
 
 #[test]
@@ -355,13 +370,13 @@ fn each_step_tells_what_it_did_and_what_is_left() {
 /// Images stand as placeholder tokens in the prompt; their tensors come in
 /// frames of their own, and nobody looks at them.
 #[test]
-fn prompts_with_different_images_share_nothing() {
+fn prompts_with_different_images_share_what_stands_before_them() {
     let bench = Bench::new(config());
     let ask = |id: &str, image: &str| {
         let feature = MmFeature {
             modality: "image".to_owned(),
             identifier: image.to_owned(),
-            mm_position: PlaceholderRange { offset: 4, length: 30, ..PlaceholderRange::default() },
+            mm_position: PlaceholderRange { offset: 20, length: 20, ..PlaceholderRange::default() },
             ..MmFeature::default()
         };
         let request = EngineCoreRequest { mm_features: Some(vec![feature]), ..request(id, &[7; 50], params(4)) };
@@ -375,7 +390,7 @@ fn prompts_with_different_images_share_nothing() {
     assert_eq!(cached, 0);
     assert_eq!(ask("b", "cat"), (cat.clone(), 48));
     let (dog, cached) = ask("c", "dog");
-    assert_eq!(cached, 0);
+    assert_eq!(cached, 16);
     assert_ne!(dog, cat, "the image is part of the content");
 }
 

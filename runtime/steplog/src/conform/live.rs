@@ -226,7 +226,7 @@ impl<'a> Replay<'a> {
         }
         let cannot_run = |reason| format!("`added`: request {name} cannot run here: {reason}");
         // Before the prompt is made: a slip may ask for billions of tokens.
-        self.engine.check_prompt(*len).map_err(cannot_run)?;
+        self.engine.check_prompt(*len, 1).map_err(cannot_run)?;
         let tag = self.names.len() as u64;
         let prompt = self.prompt(added, tag)?;
         let stop_token = self.answers.add(self.capture, name);

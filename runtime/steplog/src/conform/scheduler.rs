@@ -231,7 +231,7 @@ impl Replay {
         let cannot_run = |reason| format!("`add`: request {tag} cannot run here: {reason}");
         let len = request.prompt.iter().map(|&(_, len)| u64::from(len)).sum::<u64>();
         // Before the tokens are made: a slip may ask for billions.
-        self.engine.check_prompt(u32::try_from(len).unwrap_or(u32::MAX)).map_err(cannot_run)?;
+        self.engine.check_prompt(u32::try_from(len).unwrap_or(u32::MAX), 1).map_err(cannot_run)?;
         // Adapters separate prompts that are otherwise equal.
         let salt = request.lora.map_or(0, |lora| u64::from(lora) + 1);
         let mut prompt = Prompt::new(self.engine.config().block_size, salt);

@@ -1,0 +1,93 @@
+//! Vectors as answers write them: numbers, base64, or bytes.
+
+use axum::body::Body;
+use axum::http::{HeaderName, HeaderValue, header};
+use axum::response::Response;
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use serde::Serialize;
+use serde_json::json;
+
+use super::pool::{EncodingFormat, Endianness, PoolRequest, PoolUsage, Vectors};
+use crate::server::error::ApiError;
+
+/// How the vectors of an answer are written.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Encoding {
+    format: EncodingFormat,
+    is_big_endian: bool,
+}
+
+/// A vector in JSON.
+#[derive(Debug, Serialize)]
+#[serde(untagged)]
+pub(super) enum Encoded {
+    Numbers(Vec<f32>),
+    Base64(String),
+}
+
+impl Encoding {
+    /// What the request asks for.
+    pub(super) fn of(request: &PoolRequest) -> Result<Self, ApiError> {
+        match request.embed_dtype.as_deref() {
+            None | Some("float32") => {}
+            Some(other @ ("float16" | "bfloat16" | "fp8_e4m3" | "fp8_e5m2")) => {
+                return Err(ApiError::not_simulated(&format!("embed_dtype `{other}`")));
+            }
+            Some(other) => {
+                return Err(ApiError::malformed(format!(
+                    "embed_dtype: unknown variant `{other}`, expected one of `float32`, `float16`, `bfloat16`, \
+                     `fp8_e4m3`, `fp8_e5m2`"
+                )));
+            }
+        }
+        let is_big_endian = match request.endianness {
+            Some(Endianness::Big) => true,
+            Some(Endianness::Little) => false,
+            Some(Endianness::Native) | None => cfg!(target_endian = "big"),
+        };
+        Ok(Self { format: request.encoding_format, is_big_endian })
+    }
+
+    fn bytes(self, vector: &[f32]) -> Vec<u8> {
+        let bytes = |number: &f32| if self.is_big_endian { number.to_be_bytes() } else { number.to_le_bytes() };
+        vector.iter().flat_map(bytes).collect()
+    }
+
+    /// A vector in an answer of JSON.
+    pub(super) fn json(self, vector: Vec<f32>) -> Encoded {
+        match self.format {
+            EncodingFormat::Float => Encoded::Numbers(vector),
+            _ => Encoded::Base64(STANDARD.encode(self.bytes(&vector))),
+        }
+    }
+
+    /// The answer, if it is to be of bytes: all vectors in a row, and in a header what
+    /// they are.
+    pub(super) fn raw(self, of: &Vectors) -> Option<Response> {
+        let has_metadata = match self.format {
+            EncodingFormat::Float | EncodingFormat::Base64 => return None,
+            EncodingFormat::Bytes => true,
+            EncodingFormat::BytesOnly => false,
+        };
+        let (mut body, mut items) = (Vec::new(), Vec::new());
+        for (index, vector) in of.vectors.iter().enumerate() {
+            let start = body.len();
+            body.extend(self.bytes(vector));
+            items.push(json!({
+                "index": index, "embed_dtype": "float32", "endianness": if self.is_big_endian { "big" } else { "little" },
+                "start": start, "end": body.len(), "shape": [vector.len()],
+            }));
+        }
+        let usage = PoolUsage::new(of.prompt_tokens);
+        let metadata =
+            json!({"id": of.id, "created": of.created, "model": of.model, "data": items, "usage": usage}).to_string();
+        let mut response = Response::new(Body::from(body));
+        let headers = response.headers_mut();
+        headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/octet-stream"));
+        if let Some(metadata) = HeaderValue::from_str(&metadata).ok().filter(|_| has_metadata) {
+            headers.insert(HeaderName::from_static("metadata"), metadata);
+        }
+        Some(response)
+    }
+}
