@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use vcr_finish_reason::FinishReason;
-use vcr_wire::{EngineCoreOutput, EventType, SchedulerStats};
+use vcr_wire::{EventType, SchedulerStats, StepOutput};
 
 use super::context::Parent;
 use super::export::SpanSender;
@@ -68,9 +68,13 @@ struct Traced {
 }
 
 impl RequestObserver for Traced {
-    fn output(&mut self, now_s: f64, engine_s: f64, output: &EngineCoreOutput) {
+    fn output(&mut self, now_s: f64, engine_s: f64, output: &StepOutput<'_>) {
+        let (output_tokens, events) = match output {
+            StepOutput::Tokens(tokens) => (tokens.len(), &[][..]),
+            StepOutput::Whole(output) => (output.new_token_ids.len(), output.events.as_deref().unwrap_or_default()),
+        };
         let times = &mut self.times;
-        for event in output.events.as_deref().unwrap_or_default() {
+        for event in events {
             match event.kind {
                 EventType::Queued => times.queued_s = event.timestamp,
                 EventType::Scheduled => drop(times.scheduled_s.get_or_insert(event.timestamp)),
@@ -82,7 +86,7 @@ impl RequestObserver for Traced {
         }
         times.first_token_s.get_or_insert(engine_s);
         times.last_token_s = engine_s;
-        times.output_tokens += output.new_token_ids.len() as u64;
+        times.output_tokens += output_tokens as u64;
         self.inner.output(now_s, engine_s, output);
     }
 
