@@ -103,6 +103,39 @@ fn vectors_are_encoded_and_shortened_as_asked() {
     assert_eq!(answer.body_mut().read_to_vec().expect("bytes").len(), 32);
 }
 
+/// The same vectors in Cohere's words.
+#[test]
+fn cohere_asks_for_the_same_vectors() {
+    let serve = Serve::start(&[]);
+    let of = |body: Value| serve.post("/v2/embed", &body).body;
+    let reply = of(json!({"texts": ["a cat", "a dog"], "embedding_types": ["float", "ubinary", "base64"]}));
+    let expected = vectors(&serve, &json!({"input": ["a cat", "a dog"]}));
+    assert_eq!(numbers(&reply["embeddings"]["float"][1]), expected[1], "{reply}");
+    assert_eq!(reply["embeddings"]["ubinary"][0].as_array().map(Vec::len), Some(48));
+    assert_eq!((&reply["texts"][0], &reply["response_type"]), (&json!("a cat"), &json!("embeddings_by_type")));
+    assert!(reply["meta"]["billed_units"]["input_tokens"].as_u64() > Some(0), "{reply}");
+    let image = of(json!({"images": ["http://a/b.png"], "output_dimension": 8}));
+    assert_eq!(image["embeddings"]["float"][0].as_array().map(Vec::len), Some(8), "{image}");
+    assert!(image["meta"]["billed_units"]["image_tokens"].as_u64() > Some(256), "{image}");
+    for (body, message) in [
+        (json!({"texts": []}), "Exactly one of texts, images, or inputs must be provided"),
+        (json!({"texts": ["a"], "images": ["b"]}), "Exactly one of texts, images, or inputs must be provided"),
+        (
+            json!({"texts": ["a b c d e"], "truncate": "NONE", "max_tokens": 1}),
+            "exceeds max_tokens=1 with truncate=NONE",
+        ),
+        (
+            json!({"texts": ["a"], "embedding_types": ["binary"], "output_dimension": 4}),
+            "Embedding dimension must be a multiple of 8",
+        ),
+    ] {
+        let reply = serve.post("/v2/embed", &body);
+        let error = &reply.body["error"];
+        assert!(error["message"].as_str().is_some_and(|text| text.contains(message)), "{body}: {error}");
+        assert_eq!(reply.status, 400);
+    }
+}
+
 #[test]
 fn errors_are_those_of_vllm() {
     let serve = Serve::start(&["--max-model-len", "50", "--embedding-dimensions", "8"]);

@@ -71,13 +71,15 @@ impl Prompt {
     /// Appends tokens with marks, whose places count from the first of them; see
     /// [`Prompt::of_marked_tokens`].
     pub fn push_marked_tokens(&mut self, tokens: &[u32], marks: &[(u32, u64)]) {
-        let mut rest = marks.iter().peekable();
-        for (place, token) in (0..).zip(tokens) {
-            while let Some((_, content)) = rest.next_if(|(at, _)| *at <= place) {
-                self.hasher.push_mark(*content);
-            }
-            self.push_tokens([*token]);
+        let mut rest = tokens;
+        for (place, content) in marks {
+            let pushed = tokens.len() - rest.len();
+            let (before, after) = rest.split_at((*place as usize).saturating_sub(pushed).min(rest.len()));
+            self.push_tokens(before.iter().copied());
+            self.hasher.push_mark(*content);
+            rest = after;
         }
+        self.push_tokens(rest.iter().copied());
     }
 
     /// Appends single tokens.
@@ -119,5 +121,29 @@ impl Prompt {
     #[must_use]
     pub fn block_hashes(&self) -> &[BlockHash] {
         &self.block_hashes
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Engines with KV events and without must share the same blocks.
+    #[test]
+    fn marked_tokens_have_the_same_blocks_whether_they_are_kept_or_not() {
+        let tokens: Vec<u32> = (0..40).collect();
+        for marks in [&[][..], &[(20, 7)], &[(0, 7), (16, 8), (39, 9)], &[(3, 7), (3, 8), (99, 9)]] {
+            let kept = Prompt::of_marked_tokens(tokens.clone(), 4, 1, marks);
+            let mut hashed = Prompt::new(4, 1);
+            hashed.push_marked_tokens(&tokens, marks);
+            assert_eq!(kept.block_hashes(), hashed.block_hashes(), "{marks:?}");
+            assert_eq!((kept.len_tokens(), kept.tokens.len(), hashed.block_hashes().len()), (40, 40, 10));
+            assert_eq!(kept.content_hash(), hashed.content_hash());
+            let mut plain = Prompt::new(4, 1);
+            plain.push_tokens(tokens.iter().copied());
+            let equal = plain.block_hashes().iter().zip(hashed.block_hashes()).take_while(|(one, other)| one == other);
+            let first = marks.first().map_or(40, |(place, _)| *place as usize);
+            assert_eq!(equal.count(), first / 4, "{marks:?}");
+        }
     }
 }

@@ -3,6 +3,7 @@
 mod admin;
 mod chat;
 mod classify;
+mod cohere;
 mod completions;
 mod development;
 mod embeddings;
@@ -52,6 +53,7 @@ pub fn router(app: Arc<App>) -> Router {
         .route("/inference/v1/generate", post(generate::generate))
         .route("/inference/v1/abort_requests", post(development::abort_requests))
         .route("/v1/embeddings", post(embeddings::embeddings))
+        .route("/v2/embed", post(cohere::embed))
         .route("/pooling", post(embeddings::pooling))
         .route("/classify", post(classify::classify))
         .route("/score", post(score::score))

@@ -28,6 +28,9 @@ pub(super) struct PoolOptions {
     truncate_prompt_tokens: Option<i64>,
     truncation_side: Option<Side>,
     pub(super) use_activation: Option<bool>,
+    /// Tokens of a prompt at most, if more are not cut off but refused.
+    #[serde(skip)]
+    pub(super) refused_above: Option<i64>,
 }
 
 /// The end of a prompt that is cut off.
@@ -235,6 +238,13 @@ impl PoolOptions {
             } else {
                 tokens.truncate(kept);
             }
+        }
+        let (len, most) = (tokens.len() as i64, self.refused_above);
+        if let Some(most) = most.filter(|most| len > *most) {
+            return Err(ApiError::invalid(format!(
+                "Input of {len} tokens exceeds max_tokens={most} with truncate=NONE. Set truncate to END or START to \
+                 allow truncation."
+            )));
         }
         if tokens.is_empty() {
             return Err(ApiError::invalid("The decoder prompt cannot be empty"));

@@ -196,7 +196,9 @@ pub(super) async fn rerank(
     body: Body<RerankRequest>,
 ) -> Result<Json<Ranks>, ApiError> {
     let Json(RerankRequest { options, query, documents, top_n }) = body?;
-    let Value::String(_) = query else { return Err(texts(query, "query").err().unwrap_or_else(one_query)) };
+    if query.is_array() {
+        return Err(ApiError::malformed("query: expected a text"));
+    }
     let (queries, documents) = (texts(query, "query")?, texts(documents, "documents")?);
     let answer = options.vectors(&app, &headers, &queries, &documents).await?;
     let scores = scores(&answer.vectors, queries.len());
@@ -214,10 +216,6 @@ pub(super) async fn rerank(
     let tokens = answer.prompt_tokens;
     let usage = RankUsage { prompt_tokens: tokens, total_tokens: tokens };
     Ok(Json(Ranks { id: answer.id, model: answer.model, usage, results }))
-}
-
-fn one_query() -> ApiError {
-    ApiError::malformed("query: expected a text")
 }
 
 #[cfg(test)]
