@@ -10,6 +10,7 @@ use std::collections::BTreeSet;
 
 use crate::engine::Engine;
 use crate::engine::schedule::{Scan, running_chunk};
+use crate::engine::steady_decode::SteadyDecode;
 use crate::plan::{ScheduledKind, StepPlan};
 use crate::plugins::request_times::{NextToken, RequestTimes};
 use crate::request::{Flags, RequestId, RequestStatus};
@@ -115,6 +116,7 @@ impl Engine {
     /// [`Engine::next_token_ns`] has come.
     pub fn set_request_times(&mut self, times: Option<Box<dyn RequestTimes>>) {
         self.dissolve_steady_decode();
+        self.steady_decode.enable(times.is_none() && SteadyDecode::is_possible(&self.config));
         let now_ns = self.pace.as_ref().map_or(0, |pace| pace.now_ns);
         self.pace = times.map(|times| {
             let mut pace = Box::new(Pace::new(times));
@@ -208,6 +210,8 @@ impl Engine {
     }
 
     /// Schedules the running requests that have work, in order of admission.
+    #[cold]
+    #[inline(never)]
     pub(crate) fn schedule_paced(&mut self, plan: &mut StepPlan, scan: &mut Scan) {
         let Some(pace) = &mut self.pace else { return };
         let mut turn = std::mem::take(&mut pace.turn);

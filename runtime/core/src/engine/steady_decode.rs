@@ -71,14 +71,8 @@ pub(crate) struct SteadyDecode {
 
 impl SteadyDecode {
     pub(crate) fn new(config: &EngineConfig) -> Self {
-        // Members cannot be preemption victims before others.
-        let enabled = config.policy == Policy::Fcfs
-            && !config.quirks().preempts_oldest()
-            && config.max_loras == 0
-            && config.decodes_plainly()
-            && (LEAST_BLOCK_TOKENS..=MAX_BLOCK_TOKENS).contains(&config.block_size);
         Self {
-            enabled,
+            enabled: Self::is_possible(config),
             places: Vec::new(),
             head: 0,
             members: 0,
@@ -90,6 +84,21 @@ impl SteadyDecode {
             unreported: Vec::new(),
             due: Vec::new(),
         }
+    }
+
+    /// Whether an engine with these settings can have any.
+    pub(crate) fn is_possible(config: &EngineConfig) -> bool {
+        // Members cannot be preemption victims before others.
+        config.policy == Policy::Fcfs
+            && !config.quirks().preempts_oldest()
+            && config.max_loras == 0
+            && config.decodes_plainly()
+            && (LEAST_BLOCK_TOKENS..=MAX_BLOCK_TOKENS).contains(&config.block_size)
+    }
+
+    /// Allows members from now on, or not. There are none now.
+    pub(crate) fn enable(&mut self, enabled: bool) {
+        self.enabled = enabled;
     }
 
     /// Records whether and how the outputs of a new request are drawn.
@@ -158,7 +167,7 @@ fn steps_until_end(request: &Request) -> u32 {
 impl Engine {
     /// Lets requests at the front of those that are not members become members.
     pub(crate) fn join_steady_decode(&mut self) {
-        if !self.steady_decode.enabled || self.pace.is_some() {
+        if !self.steady_decode.enabled {
             return;
         }
         while let Some(&id) = self.running.get(self.steady_decode.head) {
