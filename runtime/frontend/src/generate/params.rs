@@ -231,8 +231,7 @@ fn check_stop(stop: Option<StringOrArray>) -> Result<Vec<String>, ApiError> {
         None => return Ok(Vec::new()),
     };
     let stop = stop.map(StringOrArray::into_vec).unwrap_or_default();
-    let refused =
-        |code: &str| ApiError::invalid(format!("stop: Validation error: {code} [{{\"value\": {given:?}}}]"));
+    let refused = |code: &str| ApiError::invalid(format!("stop: Validation error: {code} [{{\"value\": {given:?}}}]"));
     if stop.len() > MAX_STOP_STRINGS {
         return Err(refused(&format!("stop strings must contain at most {MAX_STOP_STRINGS} items")));
     }
