@@ -51,6 +51,7 @@ def texts():
         "whole": whole.choices[0].text,
         "pieces": "".join(chunk.choices[0].text for chunk in chunks if chunk.choices),
         "logprobs": len(whole.choices[0].logprobs.token_logprobs),
+        "tokens": whole.usage.completion_tokens,
     }
 
 
