@@ -8,9 +8,10 @@
 #   sdks      OpenAI's and Anthropic's SDKs        110 MB, 15 s
 #   litellm   LiteLLM                              290 MB, 25 s
 #   guidellm  GuideLLM, the last without PyTorch   610 MB, 55 s
-#   aiperf    NVIDIA's AIPerf                      1.2 GB, 110 s
+#   aiperf    NVIDIA's AIPerf                      800 MB, 90 s
 #
-# clients/NAME.txt pins every package of an environment.
+# clients/NAME.txt pins every package of an environment; AIPerf without those that only
+# draw and deploy. GuideLLM from 0.4 on needs 5 GB of PyTorch and CUDA.
 set -euo pipefail
 export PIP_ROOT_USER_ACTION=ignore PIP_DISABLE_PIP_VERSION_CHECK=1
 here=$(cd "$(dirname "$0")" && pwd)

@@ -17,9 +17,9 @@ client = anthropic.Anthropic(base_url=url, api_key="none", max_retries=0)
 
 
 def answers():
-    asked = {"model": "sim", "messages": turns, "max_tokens": 9, "system": "Be brief.", "temperature": 0}
-    # Not every model of theirs takes a temperature, so the SDK passes it on as it is.
-    asked["extra_body"] = {"temperature": asked.pop("temperature")}
+    # The SDK knows no seed, and its models no temperature: both are passed on as they are.
+    asked = {"model": "sim", "messages": turns, "max_tokens": 9, "system": "Be brief."}
+    asked["extra_body"] = {"temperature": 0}
     whole = client.messages.create(**asked)
     with client.messages.stream(**asked) as stream:
         pieces = "".join(stream.text_stream)
@@ -53,9 +53,9 @@ def errors():
     def ask(**more):
         return caught(lambda: client.messages.create(**{"model": "sim", "messages": turns, "max_tokens": 3} | more))
 
-    def broken():
+    def streamed(tenant):
         with client.messages.stream(
-            model="sim", messages=turns, max_tokens=9, extra_headers={"X-Tenant": "broken"}
+            model="sim", messages=turns, max_tokens=9, extra_headers={"X-Tenant": tenant}
         ) as stream:
             for _ in stream:
                 pass
@@ -71,7 +71,7 @@ def errors():
         "injected": {
             status: ask(extra_headers={"X-Return-Error": str(status)}) for status in (401, 403, 404, 429, 500, 529)
         },
-        "broken": caught(broken),
+        "error event": caught(lambda: streamed("error-event")),
         "retries": raw.retries_taken,
     }
 

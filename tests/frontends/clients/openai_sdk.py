@@ -3,7 +3,7 @@
     openai_sdk.py URL [CHECK]
 
 Without a CHECK all ways to ask; `errors` and `retries` need a server with the faults
-that the test sets.
+that the test sets, by the header X-Tenant.
 """
 
 import asyncio
@@ -19,14 +19,14 @@ client = openai.OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0)
 
 
 def chats():
-    whole = client.chat.completions.create(model="sim", messages=turns, max_tokens=9, seed=1)
+    whole = client.chat.completions.create(model="sim", messages=turns, max_tokens=50, seed=1)
     chunks = list(
         client.chat.completions.create(
-            model="sim", messages=turns, max_tokens=9, seed=1, stream=True, stream_options={"include_usage": True}
+            model="sim", messages=turns, max_tokens=50, seed=1, stream=True, stream_options={"include_usage": True}
         )
     )
     pieces = [chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices]
-    with client.chat.completions.stream(model="sim", messages=turns, max_tokens=9, seed=1) as stream:
+    with client.chat.completions.stream(model="sim", messages=turns, max_tokens=50, seed=1) as stream:
         kinds = sorted({event.type for event in stream})
         final = stream.get_final_completion()
     likely = client.chat.completions.create(
@@ -45,18 +45,19 @@ def chats():
 
 
 def texts():
-    whole = client.completions.create(model="sim", prompt="Once", max_tokens=9, seed=1, logprobs=1)
-    chunks = client.completions.create(model="sim", prompt="Once", max_tokens=9, seed=1, stream=True)
+    whole = client.completions.create(model="sim", prompt="Once", max_tokens=50, seed=1, logprobs=1)
+    chunks = client.completions.create(model="sim", prompt="Once", max_tokens=50, seed=1, stream=True)
     return {
         "whole": whole.choices[0].text,
         "pieces": "".join(chunk.choices[0].text for chunk in chunks if chunk.choices),
         "logprobs": len(whole.choices[0].logprobs.token_logprobs),
+        "tokens": whole.usage.completion_tokens,
     }
 
 
 def responses():
-    whole = client.responses.create(model="sim", input="Hello", max_output_tokens=9, temperature=0)
-    with client.responses.stream(model="sim", input="Hello", max_output_tokens=9, temperature=0) as stream:
+    whole = client.responses.create(model="sim", input="Hello", max_output_tokens=50, temperature=0)
+    with client.responses.stream(model="sim", input="Hello", max_output_tokens=50, temperature=0) as stream:
         kinds = [event.type for event in stream]
         final = stream.get_final_response()
     return {
@@ -91,9 +92,9 @@ def errors():
     def header(status):
         return chat(extra_headers={"X-Return-Error": str(status)})
 
-    def broken():
+    def streamed(tenant):
         stream = client.chat.completions.create(
-            model="sim", messages=turns, max_tokens=9, stream=True, extra_headers={"X-Tenant": "broken"}
+            model="sim", messages=turns, max_tokens=9, stream=True, extra_headers={"X-Tenant": tenant}
         )
         for _ in stream:
             pass
@@ -103,7 +104,7 @@ def errors():
         "range": chat(temperature=9),
         "long": chat(messages=[{"role": "user", "content": "word " * 9000}]),
         "injected": {status: header(status) for status in (400, 401, 403, 404, 409, 422, 429, 500, 503)},
-        "broken": caught(broken),
+        "error event": caught(lambda: streamed("error-event")),
         "reset": chat(extra_headers={"X-Tenant": "reset"}),
     }
 
