@@ -4,7 +4,7 @@ use std::future::Future;
 use std::sync::Arc;
 
 use axum::Router;
-use axum::middleware::from_fn_with_state;
+use axum::extract::State;
 use tokio::net::TcpListener;
 
 use crate::api;
@@ -27,7 +27,7 @@ impl Front {
     /// All routes with all layers around them.
     pub fn router(&self, app: Arc<App>) -> Router {
         let faults = self.faults.clone();
-        self.around.routes(api::router(app), |routes| routes.layer(from_fn_with_state(faults, inject)))
+        self.around.routes(api::router(app), move |request, next| inject(State(faults.clone()), request, next))
     }
 
     /// Serves until `shutdown`, and then until requests under way have ended.

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use axum::Json;
 use axum::extract::State;
+use axum::extract::rejection::JsonRejection;
 use axum::http::HeaderMap;
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
@@ -11,7 +12,8 @@ use serde_json::Value;
 
 use super::logprobs::{CompletionLogprobs, prompt_logprobs};
 use super::prompt::{Prompt, Tokenized};
-use super::request::{Body, StreamOptions, request_id, submit, text_request};
+use super::quick::Quick;
+use super::request::{StreamOptions, request_id, submit, text_request};
 use super::run::{Answer, failure, gather, stop_reason};
 use super::sse::{self, Events, Source};
 use super::usage::Usage;
@@ -78,9 +80,9 @@ struct Form {
 pub(super) async fn completions(
     State(app): State<Arc<App>>,
     headers: HeaderMap,
-    body: Body<CompletionRequest>,
+    body: Result<Quick<CompletionRequest>, JsonRejection>,
 ) -> Result<Response, ApiError> {
-    let Json(mut request) = body?;
+    let Quick(mut request) = body?;
     let counted = app.count();
     let (model, adapter) = app.model.resolve(request.model.as_deref())?;
     request.check()?;

@@ -8,6 +8,7 @@ mod logprobs;
 mod messages;
 mod models;
 mod prompt;
+mod quick;
 mod request;
 mod responses;
 mod run;

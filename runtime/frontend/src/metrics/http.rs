@@ -1,11 +1,11 @@
 //! Metrics of HTTP requests, and the route that serves all metrics.
 
+use std::future::Future;
 use std::time::Instant;
 
 use axum::body::Body;
 use axum::extract::{MatchedPath, Request, State};
 use axum::http::{Method, header};
-use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use prometheus_client::metrics::gauge::Gauge;
 
@@ -24,12 +24,16 @@ pub async fn serve(State(metrics): State<Metrics>) -> Response {
 
 /// Counts a request and its time until the head of its response. A layer of the
 /// routes, inside of authorization: refused requests have no handler.
-pub async fn count(State(metrics): State<Metrics>, request: Request, next: Next) -> Response {
+pub(crate) async fn count<F: Future<Output = Response>>(
+    metrics: &Metrics,
+    request: Request,
+    next: impl FnOnce(Request) -> F,
+) -> Response {
     let path = request.extensions().get::<MatchedPath>().map(|path| path.as_str().to_owned());
     let handler = path.unwrap_or_else(|| NO_HANDLER.to_owned());
     let method = request.method().clone();
     let start = Instant::now();
-    let response = next.run(request).await;
+    let response = next(request).await;
     if !UNCOUNTED.contains(&handler.as_str()) && method != Method::OPTIONS {
         let elapsed_s = start.elapsed().as_secs_f64();
         let status = format!("{}xx", response.status().as_u16() / 100);
@@ -44,7 +48,7 @@ pub async fn count(State(metrics): State<Metrics>, request: Request, next: Next)
         .headers()
         .get(header::CONTENT_TYPE)
         .is_some_and(|kind| kind.as_bytes().starts_with(b"text/event-stream"));
-    if is_stream { watched(&metrics, response) } else { response }
+    if is_stream { watched(metrics, response) } else { response }
 }
 
 /// Counts a stream as open until its body is dropped.

@@ -1,7 +1,7 @@
 //! The HTTP server.
 
 pub mod error;
-mod ids;
+pub(crate) mod ids;
 pub mod model;
 
 use std::sync::Arc;
