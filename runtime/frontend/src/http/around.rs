@@ -12,7 +12,7 @@ use axum::routing::get;
 
 use super::large::beside_others;
 use super::layers::{ApiKeys, Cors, RequestLog, cors, log_request, require_key};
-use crate::metrics::{self, CONTENT_TYPE, FakePage, Metrics, count};
+use crate::metrics::{self, CONTENT_TYPE, FakePage, HttpRecorder, Metrics, count};
 use crate::server::ids::RequestIds;
 
 /// What stands around the routes.
@@ -39,7 +39,7 @@ struct Layers {
     ids: RequestIds,
     cors: Cors,
     keys: ApiKeys,
-    metrics: Metrics,
+    http: HttpRecorder,
 }
 
 impl Around {
@@ -66,7 +66,7 @@ impl Around {
             ids: RequestIds::new(),
             cors: self.cors.clone(),
             keys: ApiKeys::new(self.api_keys.iter().cloned(), &self.metrics),
-            metrics: self.metrics.clone(),
+            http: HttpRecorder::new(&self.metrics),
         });
         let layer = move |request: Request, next: Next| {
             let faults = faults.clone();
@@ -82,7 +82,7 @@ impl Layers {
         request: Request,
         next: impl FnOnce(Request) -> F,
     ) -> Response {
-        let counted = |request| count(&self.metrics, request, |request| beside_others(request, next));
+        let counted = |request| count(&self.http, request, |request| beside_others(request, next));
         let opened = |request| require_key(&self.keys, request, counted);
         log_request(self.log, &self.ids, request, |request| cors(&self.cors, request, opened)).await
     }
