@@ -4,7 +4,8 @@ use std::future::Future;
 use std::sync::Arc;
 
 use axum::Router;
-use axum::middleware::{from_fn, from_fn_with_state};
+use axum::extract::State;
+use axum::middleware::from_fn;
 use tokio::net::TcpListener;
 
 use crate::api;
@@ -32,7 +33,7 @@ impl Front {
         let faults = self.faults.clone();
         let routes = api::router(app);
         let routes = if self.is_traced { routes.layer(from_fn(propagate)) } else { routes };
-        self.around.routes(routes, |routes| routes.layer(from_fn_with_state(faults, inject)))
+        self.around.routes(routes, move |request, next| inject(State(faults.clone()), request, next))
     }
 
     /// Serves until `shutdown`, and then until requests under way have ended.

@@ -141,7 +141,7 @@ fn run(args: &ServeArgs, prepared: Prepared, guests: LiveGuests) -> Result<(), L
     // Other answers than those of the engine's own time are told apart by a seed.
     let is_varied = args.live.tokens.tokens == "english" && args.live.tokens.seed == 0;
     let grace = Duration::from_nanos(config.shutdown_timeout_ns);
-    let (engines, client) = EngineClient::start(config, Some(operations.observer), runtime.handle())?;
+    let (engines, client) = EngineClient::start(config, Some(operations.observer))?;
     starting.started(Running { engines: engines.handle(), stop: stop.clone() });
     let client_faults = Arc::new(ChangedFaults(Arc::clone(&operations.front.faults.faults)));
     let control = control.with_guests(guests.reader()).with_client_faults(client_faults);

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use axum::Json;
 use axum::extract::State;
+use axum::extract::rejection::JsonRejection;
 use axum::http::HeaderMap;
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
@@ -14,9 +15,10 @@ use vcr_text::{TemplateErrorKind, TemplateRequest, Value as Templated};
 use super::logprobs::{chat_logprobs, prompt_logprobs};
 use super::message;
 use super::prompt::{no_tokens, truncate_to};
+use super::quick::Quick;
 use super::ranges::ChatFields;
 use super::rendered::Rendered;
-use super::request::{Body, StreamOptions, request_id, submit, text_request};
+use super::request::{StreamOptions, request_id, submit, text_request};
 use super::run::{Answer, failure, gather, stop_reason};
 use super::sse::{self, Events, Source};
 use super::usage::Usage;
@@ -256,9 +258,9 @@ pub(super) fn count_tokens(app: &App, mut request: ChatRequest) -> Result<usize,
 pub(super) async fn chat_completions(
     State(app): State<Arc<App>>,
     headers: HeaderMap,
-    body: Body<ChatRequest>,
+    body: Result<Quick<ChatRequest>, JsonRejection>,
 ) -> Result<Response, ApiError> {
-    let Json(request) = body?;
+    let Quick(request) = body?;
     let is_streamed = request.stream;
     let chat = Chat::start(&app, &headers, request)?;
     if is_streamed {

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use axum::Json;
 use axum::extract::State;
+use axum::extract::rejection::JsonRejection;
 use axum::http::HeaderMap;
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
@@ -11,8 +12,9 @@ use serde_json::Value;
 
 use super::logprobs::{CompletionLogprobs, prompt_logprobs};
 use super::prompt::{Prompt, Tokenized};
+use super::quick::Quick;
 use super::rendered::Rendered;
-use super::request::{Body, StreamOptions, request_id, submit, text_request};
+use super::request::{StreamOptions, request_id, submit, text_request};
 use super::run::{Answer, failure, gather, stop_reason};
 use super::sse::{self, Events, Source};
 use super::usage::Usage;
@@ -105,14 +107,32 @@ struct Form {
 pub(super) async fn completions(
     State(app): State<Arc<App>>,
     headers: HeaderMap,
-    body: Body<CompletionRequest>,
+    body: Result<Quick<CompletionRequest>, JsonRejection>,
 ) -> Result<Response, ApiError> {
-    let Json(mut request) = body?;
+    let Quick(request) = body?;
     let counted = app.count();
+    let Started { form, merged, stream, usages } = start(&app, &headers, request)?;
+    if stream {
+        return Ok(sse::response(Stream::new(form, merged, usages, counted)));
+    }
+    let answers = gather(merged, form.prompts.len() * form.n).await?;
+    Ok(Json(form.whole(&app, &answers)).into_response())
+}
+
+/// A request that is with the engines.
+struct Started {
+    form: Form,
+    merged: Merged,
+    stream: bool,
+    usages: (bool, bool),
+}
+
+/// Checks a request and hands its prompts to the engines.
+fn start(app: &Arc<App>, headers: &HeaderMap, mut request: CompletionRequest) -> Result<Started, ApiError> {
     let (model, adapter) = app.model.resolve(request.model.as_deref())?;
     request.check()?;
-    let id = request_id(&app, &headers, "cmpl", request.request_id.as_deref());
-    let place = request.placement(&headers, adapter);
+    let id = request_id(app, headers, "cmpl", request.request_id.as_deref());
+    let place = request.placement(headers, adapter);
     let is_prompt_only = request.max_tokens == Some(0);
     let (stream, usages) = (request.stream, StreamOptions::usages(request.stream_options.as_ref()));
     let mut form = Form {
@@ -142,16 +162,11 @@ pub(super) async fn completions(
     let mut streams = Vec::with_capacity(count);
     for prompt in &form.prompts {
         let asked = sampling.clone().ask(&app.model, prompt.tokens.clone(), place.clone())?;
-        for _ in 0..form.n {
-            streams.push(submit(&app, &form.id, streams.len(), count, asked.clone())?);
+        for asked in std::iter::repeat_n(asked, form.n) {
+            streams.push(submit(app, &form.id, streams.len(), count, asked)?);
         }
     }
-    let merged = Merged::new(streams);
-    if stream {
-        return Ok(sse::response(Stream::new(form, merged, usages, counted)));
-    }
-    let answers = gather(merged, count).await?;
-    Ok(Json(form.whole(&app, &answers)).into_response())
+    Ok(Started { form, merged: Merged::new(streams), stream, usages })
 }
 
 #[derive(Serialize)]

@@ -17,6 +17,7 @@ mod messages;
 mod models;
 mod pool;
 mod prompt;
+mod quick;
 mod ranges;
 mod render;
 mod rendered;

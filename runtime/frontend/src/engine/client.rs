@@ -2,14 +2,13 @@
 
 use std::sync::Arc;
 
-use tokio::runtime::Handle;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::watch;
 use vcr_live::{LiveConfig, LiveEngines, LiveError};
 use vcr_wire::{EngineCoreRequest, LocalSink, ReadyResponse, Request};
 
 use super::EngineError;
 use super::observer::{EngineObserver, RequestStart};
-use super::rank::{Event, Rank, now_s};
+use super::rank::{Rank, now_s};
 use super::stream::RequestStream;
 
 /// Sends requests to engines and hands on their outputs. Clones share it.
@@ -17,45 +16,31 @@ use super::stream::RequestStream;
 pub struct EngineClient(Arc<Inner>);
 
 struct Inner {
-    ranks: Vec<Arc<Rank>>,
+    ranks: Arc<[Rank]>,
     observer: Option<Arc<dyn EngineObserver>>,
     /// Engines that have been ready once.
     ready: watch::Receiver<usize>,
 }
 
 impl EngineClient {
-    /// Starts the engines of `config`. Their messages are handled by tasks of
-    /// `runtime`, so that engines never wait for the server.
+    /// Starts the engines of `config`. Their messages are handled on their own threads:
+    /// each wakes the tasks of its requests, and none of the server's waits between.
     ///
     /// # Errors
     /// As [`LiveEngines::start_local`].
     pub fn start(
         config: LiveConfig,
         observer: Option<Arc<dyn EngineObserver>>,
-        runtime: &Handle,
     ) -> Result<(LiveEngines, Self), LiveError> {
         let first = config.identity.first_rank;
         let numbers = first..first + config.identity.num_ranks;
-        let ranks: Vec<_> = numbers.map(|number| Arc::new(Rank::new(number))).collect();
+        let ranks: Arc<[Rank]> = numbers.map(Rank::new).collect();
         let (count, ready) = watch::channel(0);
-        let mut senders = Vec::new();
-        for rank in &ranks {
-            let (sender, mut events) = mpsc::unbounded_channel::<Event>();
-            let (rank, observer, count) = (Arc::clone(rank), observer.clone(), count.clone());
-            runtime.spawn(async move {
-                let mut was_ready = false;
-                while let Some(event) = events.recv().await {
-                    if rank.handle(event, observer.as_deref()) && !std::mem::replace(&mut was_ready, true) {
-                        count.send_modify(|count| *count += 1);
-                    }
-                }
-            });
-            senders.push(sender);
-        }
+        let (of_sink, heard) = (Arc::clone(&ranks), observer.clone());
         let sink = LocalSink::new(move |rank, event| {
-            if let Some(sender) = senders.get(usize::from(rank - first)) {
-                // The server may have ended before its engines.
-                _ = sender.send(event.into());
+            let Some(rank) = of_sink.get(usize::from(rank - first)) else { return };
+            if rank.handle(event, heard.as_deref()) {
+                count.send_modify(|count| *count += 1);
             }
         });
         let (engines, links) = LiveEngines::start_local(config, &sink)?;
@@ -103,7 +88,7 @@ impl EngineClient {
         }
     }
 
-    pub(super) fn ranks(&self) -> &[Arc<Rank>] {
+    pub(super) fn ranks(&self) -> &[Rank] {
         &self.0.ranks
     }
 
@@ -114,16 +99,15 @@ impl EngineClient {
     /// When there is no such engine, it does not serve, or its queue is full.
     pub fn submit(&self, mut request: EngineCoreRequest) -> Result<RequestStream, EngineError> {
         let ranks = self.ranks();
-        let rank = match request.data_parallel_rank {
-            Some(rank) => {
-                let unknown = EngineError::UnknownRank { rank, ranks: ranks.len() as u32 };
-                ranks.get(rank as usize).ok_or(unknown)?
-            }
+        let place = match request.data_parallel_rank {
+            Some(rank) if (rank as usize) < ranks.len() => rank as usize,
+            Some(rank) => return Err(EngineError::UnknownRank { rank, ranks: ranks.len() as u32 }),
             None => {
-                let up = ranks.iter().filter(|rank| ranks.len() == 1 || rank.is_up());
-                up.min_by_key(|rank| rank.load()).ok_or(EngineError::Dead)?
+                let up = (0..ranks.len()).filter(|place| ranks.len() == 1 || ranks[*place].is_up());
+                up.min_by_key(|place| ranks[*place].load()).ok_or(EngineError::Dead)?
             }
         };
+        let rank = &ranks[place];
         request.client_index = 0;
         let params = request.sampling_params.as_ref();
         let observer = self.0.observer.as_ref().map(|observer| {
@@ -141,7 +125,7 @@ impl EngineClient {
         });
         let id: Box<str> = request.request_id.as_str().into();
         let collector = rank.submit(&id, Request::Add(Box::new(request)), observer)?;
-        Ok(RequestStream::new(rank, id, collector))
+        Ok(RequestStream::new(Arc::clone(&self.0.ranks), place, id, collector))
     }
 }
 

@@ -15,23 +15,6 @@ use super::EngineError;
 use super::collector::Collector;
 use super::observer::{EngineObserver, RequestObserver};
 
-/// An event of an engine, on its way to the server's threads.
-pub(super) enum Event {
-    Ready(Box<ReadyResponse>),
-    Message(Vec<u8>),
-    Lost,
-}
-
-impl From<LocalEvent<'_>> for Event {
-    fn from(event: LocalEvent<'_>) -> Self {
-        match event {
-            LocalEvent::Ready(ready) => Self::Ready(Box::new(ready.clone())),
-            LocalEvent::Message(frame) => Self::Message(frame.to_vec()),
-            LocalEvent::Lost => Self::Lost,
-        }
-    }
-}
-
 /// A request under way.
 struct Entry {
     collector: Arc<Collector>,
@@ -179,18 +162,17 @@ impl Rank {
         }
     }
 
-    /// Handles an event. Returns whether it is ready now.
-    pub(super) fn handle(&self, event: Event, observer: Option<&dyn EngineObserver>) -> bool {
+    /// Handles an event. Returns whether it is ready for the first time.
+    pub(super) fn handle(&self, event: LocalEvent<'_>, observer: Option<&dyn EngineObserver>) -> bool {
         match event {
-            Event::Ready(ready) => {
+            LocalEvent::Ready(ready) => {
                 let mut table = self.table();
                 table.is_up = true;
-                table.ready = Some(ready);
-                return true;
+                return table.ready.replace(Box::new(ready.clone())).is_none();
             }
-            Event::Lost => self.lose(),
-            Event::Message(frame) if frame == ENGINE_CORE_DEAD => self.lose(),
-            Event::Message(frame) => match StepOutputs::decode(&frame) {
+            LocalEvent::Lost => self.lose(),
+            LocalEvent::Message(frame) if frame == ENGINE_CORE_DEAD => self.lose(),
+            LocalEvent::Message(frame) => match StepOutputs::decode(frame) {
                 Ok(step) => self.take(step, observer),
                 // Faults of links break messages; what was in them is lost.
                 Err(error) => tracing::error!(rank = self.number, "an engine's message cannot be decoded: {error}"),

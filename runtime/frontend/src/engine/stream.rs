@@ -14,7 +14,8 @@ use super::rank::Rank;
 /// The outputs of a request. Dropped before its end, it aborts the request in the
 /// engine.
 pub struct RequestStream {
-    rank: Arc<Rank>,
+    ranks: Arc<[Rank]>,
+    place: usize,
     id: Box<str>,
     collector: Arc<Collector>,
     /// Outputs that were taken together with an earlier one.
@@ -23,8 +24,8 @@ pub struct RequestStream {
 }
 
 impl RequestStream {
-    pub(super) fn new(rank: &Arc<Rank>, id: Box<str>, collector: Arc<Collector>) -> Self {
-        Self { rank: Arc::clone(rank), id, collector, taken: Outputs::default(), is_done: false }
+    pub(super) fn new(ranks: Arc<[Rank]>, place: usize, id: Box<str>, collector: Arc<Collector>) -> Self {
+        Self { ranks, place, id, collector, taken: Outputs::default(), is_done: false }
     }
 
     /// The next output; none after the one with a finish reason.
@@ -68,13 +69,13 @@ impl RequestStream {
     /// The number of its engine.
     #[must_use]
     pub fn rank(&self) -> u16 {
-        self.rank.number
+        self.ranks[self.place].number
     }
 
     fn end(&mut self, reason: FinishReason) {
         if !self.is_done {
             self.is_done = true;
-            self.rank.abort(&self.id, reason);
+            self.ranks[self.place].abort(&self.id, reason);
         }
     }
 }

@@ -1,13 +1,13 @@
 //! Layers of every request: API keys, CORS, request ids, the access log, and
 //! panics that stay inside.
 
+use std::future::Future;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::Instant;
 
-use axum::extract::{Request, State};
+use axum::extract::Request;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header};
-use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use futures_util::FutureExt as _;
 use serde_json::{Value, json};
@@ -17,6 +17,7 @@ use super::connection::PeerAddress;
 use super::stream_panics::guarded;
 use crate::metrics::Metrics;
 use crate::server::error::Failure;
+use crate::server::ids::RequestIds;
 
 /// Paths that need a key, as in vLLM; health and metrics do not.
 const GUARDED: &[&str] = &["/v1", "/v2", "/inference"];
@@ -54,11 +55,15 @@ impl ApiKeys {
 }
 
 /// Refuses requests without a valid key, as vLLM does.
-pub async fn require_key(State(keys): State<ApiKeys>, request: Request, next: Next) -> Response {
+pub(super) async fn require_key<F: Future<Output = Response>>(
+    keys: &ApiKeys,
+    request: Request,
+    next: impl FnOnce(Request) -> F,
+) -> Response {
     let path = request.uri().path();
     let is_guarded = !keys.keys.is_empty() && GUARDED.iter().any(|start| path.starts_with(start));
     if !is_guarded || request.method() == Method::OPTIONS || given_key(&request).is_some_and(|key| keys.open(key)) {
-        return next.run(request).await;
+        return next(request).await;
     }
     keys.metrics.unauthorized();
     (StatusCode::UNAUTHORIZED, axum::Json(json!({"error": "Unauthorized"}))).into_response()
@@ -136,15 +141,19 @@ impl Cors {
 }
 
 /// Answers preflights, and marks answers for pages of other origins.
-pub async fn cors(State(cors): State<Arc<Cors>>, request: Request, next: Next) -> Response {
+pub(super) async fn cors<F: Future<Output = Response>>(
+    cors: &Cors,
+    request: Request,
+    next: impl FnOnce(Request) -> F,
+) -> Response {
     let Some(origin) = request.headers().get(header::ORIGIN).filter(|_| !cors.origins.is_empty()).cloned() else {
-        return next.run(request).await;
+        return next(request).await;
     };
     let is_preflight = request.headers().contains_key(header::ACCESS_CONTROL_REQUEST_METHOD);
     if request.method() == Method::OPTIONS && is_preflight {
         return cors.preflight(&origin, request.headers().get(header::ACCESS_CONTROL_REQUEST_HEADERS));
     }
-    let mut response = next.run(request).await;
+    let mut response = next(request).await;
     cors.mark(&origin, response.headers_mut());
     response
 }
@@ -162,14 +171,19 @@ pub struct RequestLog {
 
 /// Gives a request its id, logs it under the target `access`, and turns a panic
 /// into an error with that id. The outermost layer.
-pub async fn log_request(State(log): State<RequestLog>, mut request: Request, next: Next) -> Response {
+pub(super) async fn log_request<F: Future<Output = Response>>(
+    log: RequestLog,
+    ids: &RequestIds,
+    mut request: Request,
+    next: impl FnOnce(Request) -> F,
+) -> Response {
     let given = request.headers().get(&REQUEST_ID).and_then(|value| value.to_str().ok());
-    let id = given.filter(|id| !id.is_empty()).map_or_else(random_id, str::to_owned);
+    let id = given.filter(|id| !id.is_empty()).map_or_else(|| ids.long(), str::to_owned);
     request.extensions_mut().insert(RequestId(id.clone()));
-    let peer = request.extensions().get::<PeerAddress>().map(|peer| peer.0.to_string());
+    let peer = request.extensions().get::<PeerAddress>().copied();
     let (method, path) = (request.method().clone(), request.uri().path().to_owned());
     let start = Instant::now();
-    let mut response = match AssertUnwindSafe(next.run(request)).catch_unwind().await {
+    let mut response = match AssertUnwindSafe(next(request)).catch_unwind().await {
         Ok(response) => {
             let (id, path) = (id.clone(), path.clone());
             let of_panic = id.clone();
@@ -188,7 +202,7 @@ pub async fn log_request(State(log): State<RequestLog>, mut request: Request, ne
     tracing::debug!(
         target: "access",
         request_id = id,
-        peer = peer.as_deref().unwrap_or("-"),
+        peer = peer.map_or_else(|| "-".to_owned(), |peer| peer.0.to_string()),
         %method,
         path,
         status = response.status().as_u16(),
@@ -210,11 +224,4 @@ fn told_panic(id: &str, path: &str) {
 fn internal_error(id: &str) -> Value {
     let message = format!("Internal server error (request {id})");
     json!({"error": {"message": message, "type": "InternalServerError", "param": null, "code": 500}})
-}
-
-fn random_id() -> String {
-    let mut bytes = [0; 16];
-    // Without randomness ids are not unique, which only logs notice.
-    let _ = getrandom::fill(&mut bytes);
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }

@@ -13,6 +13,6 @@ mod tls;
 
 pub use around::Around;
 pub use connection::{ConnectionControl, PeerAddress};
-pub use layers::{ApiKeys, Cors, RequestId, RequestLog, cors, log_request, require_key};
+pub use layers::{ApiKeys, Cors, RequestId, RequestLog};
 pub use listen::{ListenError, ListenOptions, bind, serve};
 pub use tls::{ClientCertificates, Tls, TlsError, TlsFiles};

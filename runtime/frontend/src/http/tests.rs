@@ -5,10 +5,9 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use axum::Router;
 use axum::extract::Extension;
-use axum::middleware::{from_fn, from_fn_with_state};
 use axum::routing::{get, post};
-use axum::{Router, extract::Request, middleware::Next};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::sync::oneshot;
@@ -43,22 +42,26 @@ fn router(metrics: &Metrics) -> Router {
         connection.reset();
         std::future::pending::<()>().await;
     }
-    async fn passes(request: Request, next: Next) -> axum::response::Response {
-        next.run(request).await
-    }
-    let list = |items: &[&str]| items.iter().map(|item| (*item).to_owned()).collect();
-    let allowed =
-        Cors { origins: list(&["http://a.example"]), methods: list(&["*"]), headers: list(&["*"]), credentials: false };
-    Router::new()
+    let routes = Router::new()
         .route("/v1/models", get(|| async { "models" }))
         .route("/v1/messages", post(|| async { "message" }))
         .route("/health", get(|| async { "" }))
         .route("/panic", get(panics))
-        .route("/reset", get(resets))
-        .layer(from_fn(passes))
-        .layer(from_fn_with_state(ApiKeys::new(list(&["one", "", "two"]), metrics), require_key))
-        .layer(from_fn_with_state(Arc::new(allowed), cors))
-        .layer(from_fn_with_state(RequestLog { has_id_header: true }, log_request))
+        .route("/reset", get(resets));
+    let around = Around {
+        metrics: metrics.clone(),
+        fake_metrics: None,
+        api_keys: list_of(&["one", "", "two"]),
+        cors: Cors {
+            origins: list_of(&["http://a.example"]),
+            methods: list_of(&["*"]),
+            headers: list_of(&["*"]),
+            credentials: false,
+        },
+        log: RequestLog { has_id_header: true },
+        max_body_bytes: 1000,
+    };
+    around.routes(routes, |request, next| next.run(request))
 }
 
 fn list_of(items: &[&str]) -> Vec<String> {

@@ -1,13 +1,17 @@
 //! Metrics of HTTP requests, and the route that serves all metrics.
 
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
 use axum::body::Body;
 use axum::extract::{MatchedPath, Request, State};
 use axum::http::{Method, header};
-use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
+use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::histogram::Histogram;
 
 use super::page::{CONTENT_TYPE, Labels, Metrics};
 use super::table::Name;
@@ -22,29 +26,80 @@ pub async fn serve(State(metrics): State<Metrics>) -> Response {
     ([(header::CONTENT_TYPE, CONTENT_TYPE)], metrics.exposition()).into_response()
 }
 
+/// The metrics of HTTP requests; each series is looked up once.
+#[derive(Debug)]
+pub(crate) struct HttpRecorder {
+    metrics: Metrics,
+    /// By handler.
+    series: Mutex<BTreeMap<String, Vec<HttpSeries>>>,
+}
+
+/// The series of a method and a class of statuses.
+#[derive(Clone, Debug)]
+struct HttpSeries {
+    method: Method,
+    class: u16,
+    requests: Counter,
+    duration: Histogram,
+    duration_fine: Histogram,
+}
+
+impl HttpRecorder {
+    pub(crate) fn new(metrics: &Metrics) -> Self {
+        Self { metrics: metrics.clone(), series: Mutex::default() }
+    }
+
+    fn record(&self, handler: &str, method: &Method, class: u16, elapsed_s: f64) {
+        let mut all = self.series.lock().unwrap_or_else(PoisonError::into_inner);
+        if !all.contains_key(handler) {
+            all.insert(handler.to_owned(), Vec::new());
+        }
+        let Some(known) = all.get_mut(handler) else { return };
+        let found = known.iter().position(|series| series.class == class && series.method == method);
+        let place = found.unwrap_or_else(|| {
+            known.push(self.create(handler, method, class));
+            known.len() - 1
+        });
+        let HttpSeries { requests, duration, duration_fine, .. } = &known[place];
+        requests.inc();
+        duration.observe(elapsed_s);
+        duration_fine.observe(elapsed_s);
+    }
+
+    fn create(&self, handler: &str, method: &Method, class: u16) -> HttpSeries {
+        let status = ("status", format!("{class}xx"));
+        let (of_method, of_handler) = (("method", method.as_str().to_owned()), ("handler", handler.to_owned()));
+        let labels = vec![of_method.clone(), status, of_handler.clone()];
+        HttpSeries {
+            method: method.clone(),
+            class,
+            requests: self.metrics.counter(Name::HttpRequests, &labels),
+            duration: self.metrics.histogram(Name::HttpRequestDurationSeconds, &vec![of_method, of_handler]),
+            duration_fine: self.metrics.histogram(Name::HttpRequestDurationHighrSeconds, &Labels::new()),
+        }
+    }
+}
+
 /// Counts a request and its time until the head of its response. A layer of the
 /// routes, inside of authorization: refused requests have no handler.
-pub async fn count(State(metrics): State<Metrics>, request: Request, next: Next) -> Response {
-    let path = request.extensions().get::<MatchedPath>().map(|path| path.as_str().to_owned());
-    let handler = path.unwrap_or_else(|| NO_HANDLER.to_owned());
+pub(crate) async fn count<F: Future<Output = Response>>(
+    recorder: &HttpRecorder,
+    request: Request,
+    next: impl FnOnce(Request) -> F,
+) -> Response {
+    let path = request.extensions().get::<MatchedPath>().cloned();
     let method = request.method().clone();
     let start = Instant::now();
-    let response = next.run(request).await;
-    if !UNCOUNTED.contains(&handler.as_str()) && method != Method::OPTIONS {
-        let elapsed_s = start.elapsed().as_secs_f64();
-        let status = format!("{}xx", response.status().as_u16() / 100);
-        let method = ("method", method.as_str().to_owned());
-        let handler = ("handler", handler);
-        let labels = vec![method.clone(), ("status", status), handler.clone()];
-        metrics.counter(Name::HttpRequests, &labels).inc();
-        metrics.histogram(Name::HttpRequestDurationSeconds, &vec![method, handler]).observe(elapsed_s);
-        metrics.histogram(Name::HttpRequestDurationHighrSeconds, &Labels::new()).observe(elapsed_s);
+    let response = next(request).await;
+    let handler = path.as_ref().map_or(NO_HANDLER, MatchedPath::as_str);
+    if !UNCOUNTED.contains(&handler) && method != Method::OPTIONS {
+        recorder.record(handler, &method, response.status().as_u16() / 100, start.elapsed().as_secs_f64());
     }
     let is_stream = response
         .headers()
         .get(header::CONTENT_TYPE)
         .is_some_and(|kind| kind.as_bytes().starts_with(b"text/event-stream"));
-    if is_stream { watched(&metrics, response) } else { response }
+    if is_stream { watched(&recorder.metrics, response) } else { response }
 }
 
 /// Counts a stream as open until its body is dropped.

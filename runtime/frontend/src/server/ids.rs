@@ -24,6 +24,12 @@ impl RequestIds {
         mix(!self.base ^ self.next.fetch_add(1, Ordering::Relaxed))
     }
 
+    /// Thirty-two hexadecimal digits.
+    pub(crate) fn long(&self) -> String {
+        let number = self.next.fetch_add(1, Ordering::Relaxed);
+        format!("{:016x}{:016x}", mix(self.base ^ number), mix(!self.base ^ number))
+    }
+
     /// Eight hexadecimal digits.
     pub(crate) fn next(&self) -> String {
         let number = self.next.fetch_add(1, Ordering::Relaxed);

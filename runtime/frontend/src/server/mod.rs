@@ -2,7 +2,7 @@
 
 pub mod adapters;
 pub mod error;
-mod ids;
+pub(crate) mod ids;
 pub mod model;
 
 use std::sync::Arc;

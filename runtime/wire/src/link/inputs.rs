@@ -168,6 +168,19 @@ impl EngineInputs {
         self.local.as_ref().is_some_and(LocalLink::has_requests)
     }
 
+    /// The next message that no descriptor shows has to call the waker from now on.
+    /// `false` if there is one already.
+    pub(super) fn await_messages(&self) -> bool {
+        self.local.as_ref().is_none_or(LocalLink::await_requests)
+    }
+
+    /// As before [`EngineInputs::await_messages`].
+    pub(super) fn stop_waiting(&self) {
+        if let Some(link) = &self.local {
+            link.stop_waiting();
+        }
+    }
+
     /// From which versions the frontend may be, by what it has sent; `None` before
     /// its first ADD.
     #[must_use]

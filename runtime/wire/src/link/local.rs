@@ -65,6 +65,8 @@ struct Shared {
 #[derive(Debug, Default)]
 struct Mailbox {
     is_open: bool,
+    /// Whether the engine waits for requests; otherwise it looks again by itself.
+    is_awaited: bool,
     requests: VecDeque<Request>,
 }
 
@@ -102,14 +104,26 @@ impl LocalLink {
         if matches!(request, Request::Add(_)) && mailbox.requests.len() >= self.0.max_waiting {
             return Err(LocalLinkError::Full);
         }
-        let was_empty = mailbox.requests.is_empty();
         mailbox.requests.push_back(request);
+        let is_awaited = std::mem::take(&mut mailbox.is_awaited);
         drop(mailbox);
-        // An engine that has not taken everything looks again by itself.
-        if was_empty {
+        if is_awaited {
             self.0.waker.wake();
         }
         Ok(())
+    }
+
+    /// The engine is about to wait: the next request has to wake it. `false` if there
+    /// is one already.
+    pub(super) fn await_requests(&self) -> bool {
+        let mut mailbox = self.mailbox();
+        mailbox.is_awaited = mailbox.requests.is_empty();
+        mailbox.is_awaited
+    }
+
+    /// The engine waits no longer.
+    pub(super) fn stop_waiting(&self) {
+        self.mailbox().is_awaited = false;
     }
 
     /// Opens the mailbox and tells the frontend.

@@ -104,8 +104,12 @@ impl Waiter {
             // Otherwise an old alarm does no harm: it is not read.
             items.push(readable(self.timer.as_raw_fd()));
         }
+        if !is_over && messages && !inputs.await_messages() {
+            return Ok(false);
+        }
         let polled = zmq::poll(&mut items, if is_over { 0 } else { -1 });
         if !is_over {
+            inputs.stop_waiting();
             // The look is as of now, however long it took until there was
             // something to be seen: a step that is due next needs no other one.
             self.looked_ns.set(monotonic_ns());
