@@ -78,7 +78,6 @@ pub(crate) enum Format {
     },
 }
 
-
 /// How values of a schema are written. The other styles are an error.
 #[derive(Debug, serde::Deserialize)]
 #[serde(rename_all = "snake_case")]

@@ -14,6 +14,7 @@ use super::prompt::{Prompt, Tokenized};
 use super::request::{Body, StreamOptions, request_id, submit, text_request};
 use super::run::{Answer, failure, gather, stop_reason};
 use super::sse::{self, Events, Source};
+use super::structured::{late_format, structure, wire};
 use super::usage::Usage;
 use crate::generate::{Merged, Piece};
 use crate::server::error::ApiError;
@@ -23,6 +24,7 @@ text_request! {
     /// The body of a request.
     CompletionRequest {
         prompt: Prompt,
+        response_format: Option<vcr_text::Value>,
         #[serde(default, deserialize_with = "super::request::or_default")]
         echo: bool,
         logprobs: Option<i32>,
@@ -102,7 +104,10 @@ pub(super) async fn completions(
         tokens_as_ids: request.return_tokens_as_token_ids.unwrap_or(false),
         prompt_details: app.options.enable_prompt_tokens_details,
     };
+    let format = late_format(request.response_format.as_ref())?;
+    let structure = structure(format.as_ref(), request.structured_outputs.as_ref())?;
     let mut sampling = request.take_sampling();
+    sampling.structured_outputs = wire(structure)?;
     sampling.max_tokens = Some(if is_prompt_only { 1 } else { request.max_tokens.unwrap_or(DEFAULT_MAX_TOKENS) });
     sampling.logprobs = request.logprobs;
     if form.echo && !stream {

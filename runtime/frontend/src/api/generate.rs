@@ -13,6 +13,7 @@ use super::logprobs::{chat_logprobs, prompt_logprobs};
 use super::request::{Body, StreamOptions, rank_of, submit};
 use super::run::{Answer, failure, gather, stop_reason};
 use super::sse::{self, Events, Source};
+use super::structured;
 use super::usage::Usage;
 use crate::generate::{Merged, Placement, Position, Repetition, Sampling, StringOrArray};
 use crate::server::error::ApiError;
@@ -41,7 +42,7 @@ struct SamplingParams {
     prompt_logprobs: Option<i32>,
     allowed_token_ids: Option<Vec<u32>>,
     repetition_detection: Option<Repetition>,
-    structured_outputs: Option<Value>,
+    structured_outputs: Option<vcr_text::Value>,
     vllm_xargs: Option<Map<String, Value>>,
 }
 
@@ -64,9 +65,10 @@ pub(super) struct GenerateRequest {
 }
 
 impl GenerateRequest {
-    fn take_sampling(&mut self) -> Sampling {
+    fn take_sampling(&mut self) -> Result<Sampling, ApiError> {
         let params = std::mem::take(&mut self.sampling_params);
-        Sampling {
+        let structured_outputs = structured::wire(structured::own(params.structured_outputs.as_ref())?)?;
+        Ok(Sampling {
             n: params.n,
             temperature: params.temperature,
             top_p: params.top_p,
@@ -87,11 +89,11 @@ impl GenerateRequest {
             prompt_logprobs: params.prompt_logprobs,
             allowed_token_ids: params.allowed_token_ids,
             repetition_detection: params.repetition_detection,
-            structured_outputs: params.structured_outputs,
+            structured_outputs,
             vllm_xargs: params.vllm_xargs,
             kv_transfer_params: self.kv_transfer_params.take(),
             ..Sampling::default()
-        }
+        })
     }
 }
 
@@ -130,7 +132,7 @@ pub(super) async fn generate(
         rank: rank_of(&headers),
         adapter,
     };
-    let sampling = request.take_sampling();
+    let sampling = request.take_sampling()?;
     let (n, top) = (sampling.n.unwrap_or(1).max(1) as usize, sampling.logprobs);
     let prompt = std::mem::take(&mut request.token_ids);
     let asked = sampling.ask(&app.model, prompt.clone(), place)?;

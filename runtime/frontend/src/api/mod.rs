@@ -8,12 +8,15 @@ mod logprobs;
 mod messages;
 mod models;
 mod prompt;
+mod reply;
 mod request;
 mod responses;
 mod run;
 mod sse;
 mod status;
+mod structured;
 mod tokenize;
+mod tools;
 mod translated;
 mod usage;
 

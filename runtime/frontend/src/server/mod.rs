@@ -1,5 +1,6 @@
 //! The HTTP server.
 
+pub mod chats;
 pub mod error;
 mod ids;
 pub mod model;
@@ -9,6 +10,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use crate::engine::EngineClient;
+use chats::ChatOptions;
 use ids::RequestIds;
 use model::Model;
 
@@ -36,6 +38,8 @@ pub struct ServerOptions {
     /// Give requests that are sampled without a seed one of their own, so that the
     /// same prompt gets several answers.
     pub is_varied: bool,
+    /// Settings of chats.
+    pub chat: ChatOptions,
 }
 
 impl App {
