@@ -294,10 +294,15 @@ fn tokens(args: &LiveArgs, side: &FrontendSide, guests: &LiveGuests) -> Result<T
 
 /// The lengths of answers, if they are given.
 pub(crate) fn output_tokens(tokens: &TokenArgs) -> Result<Option<Distribution>, Unusable> {
-    let Some(text) = &tokens.output_tokens else { return Ok(None) };
-    let distribution = expression::count_distribution("--output-tokens", text)?;
+    token_count("--output-tokens", tokens.output_tokens.as_deref())
+}
+
+/// Numbers of tokens, as the option `name` gives them.
+pub(crate) fn token_count(name: &str, text: Option<&str>) -> Result<Option<Distribution>, Unusable> {
+    let Some(text) = text else { return Ok(None) };
+    let distribution = expression::count_distribution(name, text)?;
     if let Some(problem) = distribution.problems(f64::from(u32::MAX)).first() {
-        return Err(Unusable::new(format!("--output-tokens: {problem}")));
+        return Err(Unusable::new(format!("{name}: {problem}")));
     }
     Ok(Some(distribution))
 }

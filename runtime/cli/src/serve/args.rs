@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 
+use super::chats::ChatArgs;
 use super::operations::{ClientFaultArgs, HttpArgs};
 use crate::play::args::LiveArgs;
 
@@ -12,6 +13,8 @@ use crate::play::args::LiveArgs;
 pub(crate) struct ServeArgs {
     #[command(flatten)]
     pub(crate) server: ServerArgs,
+    #[command(flatten)]
+    pub(crate) chats: ChatArgs,
     #[command(flatten)]
     pub(crate) http: HttpArgs,
     #[command(flatten)]
@@ -37,6 +40,8 @@ pub(crate) const SERVE_COMMON: &[&str] = &[
     "inter_token_latency",
     "tokens",
     "output_tokens",
+    "tool_call_parser",
+    "reasoning_parser",
     "seed",
     "faults",
     "replay",

@@ -18,7 +18,7 @@ use super::reply::{Delta, Message, Progress, Reply, Update};
 use super::request::{Body, StreamOptions, request_id, submit, text_request};
 use super::run::{Answer, failure, gather, stop_reason};
 use super::sse::{self, Events, Source};
-use super::structured::{ResponseFormat, structure, wire};
+use super::structured::{ResponseFormat, checked_wire, structure, wire};
 use super::tools::{OfferedTool, ToolChoice, ToolContext};
 use super::usage::Usage;
 use crate::generate::{Finish, Merged, Piece};
@@ -264,7 +264,8 @@ impl Chat {
             is_call_named: tools.is_named(),
         };
         let mut sampling = request.take_sampling();
-        sampling.structured_outputs = wire(structure)?;
+        let is_part = options.reasoning.is_some() || calls.is_some();
+        sampling.structured_outputs = if is_part { structure.map(wire) } else { checked_wire(structure)? };
         sampling.max_tokens = request.max_completion_tokens.or(request.max_tokens);
         sampling.logprobs = request.logprobs.then_some(top);
         let mut asked = sampling.ask(&app.model, form.prompt.clone(), place)?;
@@ -535,7 +536,7 @@ impl Source for Stream {
     async fn next(&mut self, out: &mut Events) -> Result<bool, ApiError> {
         if !std::mem::replace(&mut self.has_begun, true) {
             for index in 0..self.form.n {
-                let delta = Delta { role: Some(self.form.role.clone()), ..Delta::default() };
+                let delta = Delta::of_role(&self.form.role);
                 self.push(out, ChunkChoice { index, delta, ..ChunkChoice::default() });
             }
             return Ok(true);

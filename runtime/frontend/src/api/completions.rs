@@ -14,7 +14,7 @@ use super::prompt::{Prompt, Tokenized};
 use super::request::{Body, StreamOptions, request_id, submit, text_request};
 use super::run::{Answer, failure, gather, stop_reason};
 use super::sse::{self, Events, Source};
-use super::structured::{late_format, structure, wire};
+use super::structured::{checked_wire, late_format, structure};
 use super::usage::Usage;
 use crate::generate::{Merged, Piece};
 use crate::server::error::ApiError;
@@ -107,7 +107,7 @@ pub(super) async fn completions(
     let format = late_format(request.response_format.as_ref())?;
     let structure = structure(format.as_ref(), request.structured_outputs.as_ref())?;
     let mut sampling = request.take_sampling();
-    sampling.structured_outputs = wire(structure)?;
+    sampling.structured_outputs = checked_wire(structure)?;
     sampling.max_tokens = Some(if is_prompt_only { 1 } else { request.max_tokens.unwrap_or(DEFAULT_MAX_TOKENS) });
     sampling.logprobs = request.logprobs;
     if form.echo && !stream {

@@ -67,7 +67,7 @@ pub(super) struct GenerateRequest {
 impl GenerateRequest {
     fn take_sampling(&mut self) -> Result<Sampling, ApiError> {
         let params = std::mem::take(&mut self.sampling_params);
-        let structured_outputs = structured::wire(structured::own(params.structured_outputs.as_ref())?)?;
+        let structured_outputs = structured::checked_wire(structured::own(params.structured_outputs.as_ref())?)?;
         Ok(Sampling {
             n: params.n,
             temperature: params.temperature,

@@ -35,6 +35,8 @@ pub fn router(app: Arc<App>) -> Router {
         .route("/v1/messages", post(messages::messages))
         .route("/v1/messages/count_tokens", post(messages::count_tokens))
         .route("/v1/responses", post(responses::responses))
+        .route("/v1/responses/{id}", get(responses::response).delete(responses::delete))
+        .route("/v1/responses/{id}/cancel", post(responses::cancel))
         .route("/inference/v1/generate", post(generate::generate))
         .route("/v1/models", get(models::models))
         .route("/tokenize", post(tokenize::tokenize))

@@ -113,6 +113,11 @@ struct FunctionDelta {
 }
 
 impl Delta {
+    /// The first of a message.
+    pub(super) fn of_role(role: &str) -> Self {
+        Self { role: Some(role.to_owned()), ..Self::default() }
+    }
+
     fn add(&mut self, part: Part) {
         match part {
             Part::Text(text) => self.content.get_or_insert_default().push_str(&text),

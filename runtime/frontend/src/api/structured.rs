@@ -249,13 +249,19 @@ pub(super) fn structure(
 ///
 /// # Errors
 /// When vLLM's usual backend does not know a part of its schema.
-pub(super) fn wire(structure: Option<Structure>) -> Result<Option<Value>, ApiError> {
-    let Some(structure) = structure else { return Ok(None) };
-    if structure.constraint.schema().is_some_and(|schema| has_unsupported_parts(&schema)) {
+pub(super) fn checked_wire(structure: Option<Structure>) -> Result<Option<Value>, ApiError> {
+    let schema = structure.as_ref().and_then(|structure| structure.constraint.schema());
+    if schema.is_some_and(|schema| has_unsupported_parts(&schema)) {
         return Err(ApiError::invalid(invalid_params(
             "The provided JSON schema contains features not supported by xgrammar.",
         )));
     }
+    Ok(structure.map(wire))
+}
+
+/// As [`checked_wire`], unchecked: vLLM checks no schema that is a part of a larger
+/// structure, with reasoning or calls around it.
+pub(super) fn wire(structure: Structure) -> Value {
     let name = structure.constraint.name();
     let constraint = match structure.constraint {
         Constraint::Json(schema) => wire_of_text(&schema),
@@ -276,7 +282,7 @@ pub(super) fn wire(structure: Option<Structure>) -> Result<Option<Value>, ApiErr
         pairs.push(("whitespace_pattern".into(), pattern.as_str().into()));
     }
     pairs.push(("_backend".into(), "xgrammar".into()));
-    Ok(Some(Value::Map(pairs)))
+    Value::Map(pairs)
 }
 
 /// A structural tag in the terms of engines.
@@ -361,7 +367,7 @@ mod tests {
     fn wired(format: Json, given: Json) -> Result<Json, String> {
         let read = |value: Json| serde_json::from_value::<Option<Templated>>(value).expect("any value is one");
         let format = late_format(read(format).as_ref()).map_err(|error| error.message)?;
-        let structure = structure(format.as_ref(), read(given).as_ref()).and_then(wire);
+        let structure = structure(format.as_ref(), read(given).as_ref()).and_then(checked_wire);
         let value = structure.map_err(|error| error.message)?;
         Ok(value.map_or(Json::Null, |value| serde_json::to_value(&value).expect("it is JSON")))
     }

@@ -28,12 +28,15 @@ pub(crate) struct Finish {
     pub(crate) kv_transfer_params: Option<Value>,
 }
 
-/// The text of one token within a piece.
+/// The text of one token within a piece, or a part of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Span {
-    /// None where an earlier span has it.
+    /// None of text that is left at the end.
     pub(crate) token: Option<u32>,
     pub(crate) bytes: usize,
+    /// Whether it is the first part of the token's text, and the last one.
+    pub(crate) is_first: bool,
+    pub(crate) is_last: bool,
 }
 
 /// A part of an answer.
@@ -155,18 +158,19 @@ impl TextStream {
 
     fn add_span(&mut self, token: Option<u32>, bytes: usize) {
         if self.settings.has_spans {
-            self.spans.push_back(Span { token, bytes });
+            self.spans.push_back(Span { token, bytes, is_first: true, is_last: true });
         }
     }
 
-    /// The spans of the next bytes of the text; one that goes on has its token here.
+    /// The spans of the next bytes of the text; the last one may go on.
     fn released_spans(&mut self, mut bytes: usize) -> Vec<Span> {
         let mut released = Vec::new();
         while let Some(span) = self.spans.front_mut() {
             if span.bytes > bytes {
                 if bytes > 0 {
-                    released.push(Span { token: span.token.take(), bytes });
+                    released.push(Span { bytes, is_last: false, ..*span });
                     span.bytes -= bytes;
+                    span.is_first = false;
                 }
                 break;
             }

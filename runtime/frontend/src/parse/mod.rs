@@ -157,7 +157,8 @@ mod tests {
         let tokens = tokenizer.encode(text, false).expect("it has tokens");
         let mut all: Vec<Part> = Vec::new();
         for tokens in tokens.chunks(count) {
-            let span = |token: &u32| Span { token: Some(*token), bytes: tokenizer.token_bytes(*token).len() };
+            let bytes = |token: &u32| tokenizer.token_bytes(*token).len();
+            let span = |token| Span { token: Some(*token), bytes: bytes(token), is_first: true, is_last: true };
             let spans: Vec<Span> = tokens.iter().map(span).collect();
             all.extend(parser.push(&tokenizer.decode(tokens, false), &spans));
         }
@@ -205,6 +206,18 @@ mod tests {
             let alone = Tokenizer::builtin().encode("Let me see.", false).expect("it has tokens").len();
             assert_eq!(tokens, alone, "marks and line breaks around reasoning are no tokens of it");
         }
+    }
+
+    /// Stop strings hold text back, so that a token may come in two parts.
+    #[test]
+    fn a_mark_may_come_in_parts() {
+        let (mut parser, _) = parser(Some("deepseek_v3"), false, 0, "");
+        let part = |token, bytes, is_first, is_last| Span { token: Some(token), bytes, is_first, is_last };
+        let mut all = parser.push("<thi", &[part(266, 4, true, false)]);
+        all.extend(parser.push("nk>a", &[part(266, 3, false, true), part(97, 1, true, true)]));
+        assert_eq!(all, [reasoning("a")]);
+        assert_eq!(parser.push("</t", &[part(267, 3, true, false)]), []);
+        assert_eq!(parser.finish(), [reasoning("</t")], "a text may be cut there");
     }
 
     #[test]

@@ -14,6 +14,8 @@ pub(super) struct ReasoningParser {
     /// Text that may belong to a mark, and its tokens.
     held: String,
     held_tokens: usize,
+    /// A mark that has not come as a whole.
+    mark: String,
 }
 
 impl ReasoningParser {
@@ -24,7 +26,7 @@ impl ReasoningParser {
             Phase::Reasoning(rest) => (true, rest),
             Phase::Answer(rest) => (false, rest),
         };
-        Self { form, is_inside, pending, held: String::new(), held_tokens: 0 }
+        Self { form, is_inside, pending, held: String::new(), held_tokens: 0, mark: String::new() }
     }
 
     /// Hands on pieces: whether they are reasoning, their text, their tokens.
@@ -34,10 +36,12 @@ impl ReasoningParser {
             let (piece, behind) = rest.split_at(span.bytes.min(rest.len()));
             rest = behind;
             let mark = if self.is_inside { self.form.end_id() } else { self.form.start_id() };
-            if span.token == Some(mark) {
+            if span.token != Some(mark) && self.mark.is_empty() {
+                self.take(piece, usize::from(span.token.is_some() && span.is_first), &mut out);
+            } else if span.is_last {
                 self.cross(&mut out);
             } else {
-                self.take(piece, usize::from(span.token.is_some()), &mut out);
+                self.mark.push_str(piece);
             }
         }
         if !rest.is_empty() {
@@ -48,6 +52,7 @@ impl ReasoningParser {
     /// Hands on what is held back.
     pub(super) fn finish(self, mut out: impl FnMut(bool, &str, usize)) {
         out(self.is_inside, &self.held, self.held_tokens);
+        out(self.is_inside, &self.mark, 0);
     }
 
     /// Leaves a mark behind, with the text of the form around it.
@@ -57,6 +62,7 @@ impl ReasoningParser {
         }
         self.held.clear();
         self.held_tokens = 0;
+        self.mark.clear();
         self.pending = self.form.after(self.is_inside);
         self.is_inside = !self.is_inside;
     }

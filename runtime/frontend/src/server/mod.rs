@@ -4,6 +4,7 @@ pub mod chats;
 pub mod error;
 mod ids;
 pub mod model;
+pub(crate) mod responses;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -13,6 +14,7 @@ use crate::engine::EngineClient;
 use chats::ChatOptions;
 use ids::RequestIds;
 use model::Model;
+use responses::ResponseStore;
 
 /// What requests are answered by. Handlers share it.
 pub struct App {
@@ -23,6 +25,7 @@ pub struct App {
     /// Settings.
     pub options: ServerOptions,
     pub(crate) ids: RequestIds,
+    pub(crate) responses: ResponseStore,
     /// Requests for text under way, for `/load`.
     pub(crate) load: AtomicUsize,
     ready_at: Instant,
@@ -47,7 +50,15 @@ impl App {
     #[must_use]
     pub fn new(engines: EngineClient, model: Model, options: ServerOptions) -> Arc<Self> {
         let ready_at = Instant::now() + options.startup_duration;
-        Arc::new(Self { engines, model, options, ids: RequestIds::new(), load: AtomicUsize::new(0), ready_at })
+        Arc::new(Self {
+            engines,
+            model,
+            options,
+            ids: RequestIds::new(),
+            responses: ResponseStore::default(),
+            load: AtomicUsize::new(0),
+            ready_at,
+        })
     }
 
     /// Whether the start-up delay is over and every engine serves.
