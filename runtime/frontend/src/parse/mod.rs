@@ -158,7 +158,7 @@ mod tests {
         let mut all: Vec<Part> = Vec::new();
         for tokens in tokens.chunks(count) {
             let bytes = |token: &u32| tokenizer.token_bytes(*token).len();
-            let span = |token| Span { token: Some(*token), bytes: bytes(token), is_first: true, is_last: true };
+            let span = |token: &u32| Span { token: Some(*token), bytes: bytes(token), is_first: true, is_last: true };
             let spans: Vec<Span> = tokens.iter().map(span).collect();
             all.extend(parser.push(&tokenizer.decode(tokens, false), &spans));
         }
