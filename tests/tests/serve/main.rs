@@ -11,4 +11,5 @@ mod operations;
 mod reasoning;
 mod stored;
 mod structured;
+mod texts;
 mod tools;

@@ -68,6 +68,8 @@ pub(crate) struct FrontendSide {
     pub(crate) num_adapters: u32,
     /// Sources of tokens by name, besides those that all have.
     pub(crate) tokens: Option<(&'static str, TokenFactory)>,
+    /// What the frontend has read of the file that is the source of tokens.
+    pub(crate) listed: Option<Arc<TokenList>>,
 }
 
 /// The settings that the options of `vcr play` ask for.
@@ -84,6 +86,7 @@ pub(crate) fn play_config(args: &PlayArgs, guests: &LiveGuests) -> Result<LiveCo
         max_model_len: None,
         num_adapters: 0,
         tokens: None,
+        listed: None,
     };
     live_config(&args.live, side, guests)
 }
@@ -263,8 +266,8 @@ fn tokens(args: &LiveArgs, side: &FrontendSide, guests: &LiveGuests) -> Result<T
             TokenChoice::Guest(guests.tokens(guest, config, fallback)?)
         }
         path if Path::new(path).is_file() => {
-            let list = TokenList::read(Path::new(path)).map_err(|error| Unusable::new(error.to_string()))?;
-            TokenChoice::Listed(Arc::new(list))
+            let read = || TokenList::read(Path::new(path)).map_err(|error| Unusable::new(error.to_string()));
+            TokenChoice::Listed(side.listed.clone().map_or_else(|| read().map(Arc::new), Ok)?)
         }
         other => {
             return Err(Unusable {

@@ -5,6 +5,7 @@ mod chats;
 pub(crate) mod config_file;
 mod model;
 mod operations;
+mod texts;
 
 use std::io::Write;
 use std::net::TcpListener;
@@ -77,6 +78,7 @@ fn prepare(args: &ServeArgs, guests: &LiveGuests) -> Result<Prepared, Unusable> 
         max_model_len: own_len,
         num_adapters: model.adapters.len() as u32,
         tokens: Some(("english", english(args, &model, &chats)?)),
+        listed: texts::read(&args.live.tokens.tokens, &model, &chats)?.map(Arc::new),
     };
     let config = live_config(&args.live, side, guests)?;
     model.max_model_len = config.engine.max_model_len();
