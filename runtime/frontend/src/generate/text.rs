@@ -153,6 +153,11 @@ impl TextStream {
             piece.finish = Some(Finish { reason, stop, error, kv_transfer_params });
         }
         piece.spans = self.released_spans(piece.text.len());
+        if piece.finish.is_some() {
+            // Tokens whose text a stop string cut off are still tokens of the answer.
+            let cut = self.spans.drain(..).filter(|span| span.is_first);
+            piece.spans.extend(cut.map(|span| Span { bytes: 0, ..span }));
+        }
         piece
     }
 

@@ -100,7 +100,14 @@ impl CallParser {
             if at > 0 {
                 out(CallEvent::Text(&self.buffer[..at]));
             }
-            return self.advance(at + length, Mode::Header);
+            let behind = &self.buffer[at + length..];
+            let call = if self.form.inner.is_none() { behind.trim_ascii_start() } else { behind };
+            if call.is_empty() && self.form.inner.is_none() {
+                // White space is a part of the mark, so that it may go on.
+                self.buffer.drain(..at);
+                return false;
+            }
+            return self.advance(self.buffer.len() - call.len(), Mode::Header);
         }
         let held = self.starts.iter().map(|start| beginning(&self.buffer, start)).max().unwrap_or(0);
         let free = self.buffer.len() - held;
@@ -199,6 +206,15 @@ mod tests {
         assert_eq!(parsed("mistral", &mistral).0.len(), 2);
         let phi = format!("functools[{},{}]", object("arguments"), object("parameters"));
         assert_eq!(parsed("phi4_mini_json", &phi).0.len(), 2);
+    }
+
+    /// As in vLLM: a mark of a call counts once there is something behind it.
+    #[test]
+    fn a_call_that_is_cut_leaves_the_text_that_was_not_certain() {
+        assert_eq!(parsed("hermes", "a <tool_call>\n"), (Vec::new(), "a <tool_call>\n".to_owned()));
+        assert_eq!(parsed("hermes", "a <tool_call>\n{\"na"), (Vec::new(), "a {\"na".to_owned()));
+        let cut = "<tool_call>{\"name\": \"f\", \"arguments\": {}}\n</tool";
+        assert_eq!(parsed("hermes", cut), (vec![call("f", "{}")], "}\n</tool".to_owned()));
     }
 
     #[test]

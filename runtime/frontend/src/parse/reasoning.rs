@@ -36,7 +36,9 @@ impl ReasoningParser {
             let (piece, behind) = rest.split_at(span.bytes.min(rest.len()));
             rest = behind;
             let mark = if self.is_inside { self.form.end_id() } else { self.form.start_id() };
-            if span.token != Some(mark) && self.mark.is_empty() {
+            // A mark without its text was cut off.
+            let is_mark = span.token == Some(mark) && span.bytes > 0;
+            if !is_mark && self.mark.is_empty() {
                 self.take(piece, usize::from(span.token.is_some() && span.is_first), &mut out);
             } else if span.is_last {
                 self.cross(&mut out);
