@@ -65,6 +65,15 @@ impl Serve {
         self.answered(self.send("GET", path, &[], ""))
     }
 
+    /// Deletes a path.
+    ///
+    /// # Panics
+    /// When there is no answer.
+    #[must_use]
+    pub fn delete(&self, path: &str) -> Reply {
+        self.answered(self.send("DELETE", path, "", ""))
+    }
+
     /// Posts JSON to a path.
     ///
     /// # Panics

@@ -2,9 +2,10 @@
 //! process as the live engines.
 //!
 //! `engine/` sends requests to the engines and hands on their outputs; `generate/`
-//! makes sampling parameters of requests and text of outputs; `media/` accounts images,
-//! audio and video; `api/` has a module for each endpoint, `dialects/` translates other
-//! APIs; `server/` holds what they share, and serves connections.
+//! makes sampling parameters of requests and text of outputs, `parse/` finds reasoning
+//! and calls of tools in it; `media/` accounts images, audio and video; `api/` has a module
+//! for each endpoint, `dialects/` translates other APIs; `server/` holds what they share,
+//! and serves connections.
 //!
 //! Around it, `http/` has sockets, TLS, API keys and CORS, `faults/` the faults
 //! that clients meet, `metrics/` what dashboards read, `traces/` spans of requests; `llm_d/` translates
@@ -13,7 +14,6 @@
 mod api;
 pub mod dialects;
 pub mod engine;
-mod english;
 pub mod faults;
 mod front;
 mod generate;
@@ -21,15 +21,16 @@ pub mod http;
 pub mod llm_d;
 mod media;
 pub mod metrics;
+mod parse;
 pub mod server;
 pub mod traces;
 
 pub use api::router;
 pub use engine::{EngineClient, EngineError};
-pub use english::EnglishTokens;
 pub use front::Front;
 pub use media::{MediaLimits, MediaRules};
 pub use server::adapters::Adapters;
+pub use server::chats::{CallParsing, ChatOptions};
 pub use server::error::ApiError;
 pub use server::model::Model;
 pub use server::{App, ServerOptions};

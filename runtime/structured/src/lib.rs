@@ -15,6 +15,7 @@ mod choice;
 mod draw;
 mod entries;
 mod grammar;
+mod notation;
 mod numbers;
 mod output;
 mod pattern;
@@ -34,7 +35,6 @@ pub use vcr_guest_sdk::{Rng, TokenGuest, TokenRequest};
 use crate::choice::Wanted;
 use crate::entries::Entries;
 pub use crate::output::Output;
-use crate::schema::Schema;
 use crate::vocabulary::Vocabulary;
 use crate::words::Words;
 use crate::writer::{GENEROSITY_MAX, document};
@@ -193,18 +193,6 @@ impl JsonTokens {
         }
         made
     }
-}
-
-/// A random JSON text that fits `schema`, which is JSON itself. As much is said as
-/// `generosity` of at most 3 allows.
-///
-/// # Errors
-/// When the schema cannot be followed, or nothing fits it.
-pub fn json_of_schema(schema: &str, seed: u64, generosity: u32) -> Result<String, String> {
-    let schema: Schema =
-        serde_json::from_str(schema).map_err(|error| format!("the schema cannot be followed: {error}"))?;
-    let schema = if schema.is_any() { Schema::any_object() } else { schema };
-    document(&schema, Rng::new(seed, 0), generosity.min(GENEROSITY_MAX))
 }
 
 #[cfg(test)]

@@ -2,7 +2,7 @@ use alloc::boxed::Box;
 use alloc::string::String;
 use alloc::vec::Vec;
 
-use serde::de::{Deserialize, Deserializer, IgnoredAny};
+use serde::de::{Deserialize, Deserializer, Error as _, IgnoredAny};
 use serde_json::Value;
 
 use crate::entries::Entries;
@@ -22,6 +22,8 @@ pub(crate) struct Schema {
     pub(crate) constant: Option<Value>,
     pub(crate) any_of: Vec<Schema>,
     pub(crate) one_of: Vec<Schema>,
+    #[serde(deserialize_with = "only")]
+    all_of: Vec<Schema>,
     #[serde(rename = "$ref")]
     pub(crate) reference: Option<String>,
     #[serde(rename = "$defs", alias = "definitions")]
@@ -36,6 +38,7 @@ pub(crate) struct Schema {
     pub(crate) max_length: Option<u32>,
     #[serde(deserialize_with = "pattern")]
     pub(crate) pattern: Option<Pattern>,
+    pub(crate) format: Option<Notation>,
     pub(crate) minimum: Option<f64>,
     pub(crate) maximum: Option<f64>,
     pub(crate) exclusive_minimum: Option<f64>,
@@ -58,6 +61,32 @@ pub(crate) struct Schema {
     _id: Option<IgnoredAny>,
     #[serde(rename = "$comment")]
     _comment: Option<IgnoredAny>,
+    #[serde(rename = "readOnly")]
+    _read_only: Option<IgnoredAny>,
+    #[serde(rename = "writeOnly")]
+    _write_only: Option<IgnoredAny>,
+    #[serde(rename = "deprecated")]
+    _deprecated: Option<IgnoredAny>,
+}
+
+/// How a string is written: the formats of JSON schemas that xgrammar knows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Notation {
+    Date,
+    Time,
+    DateTime,
+    Duration,
+    Email,
+    Hostname,
+    Ipv4,
+    Ipv6,
+    Uri,
+    UriReference,
+    UriTemplate,
+    Uuid,
+    JsonPointer,
+    RelativeJsonPointer,
 }
 
 /// What a value is. In the order of how little there is to write at least.
@@ -89,8 +118,11 @@ impl Schema {
     /// Whether every value fits.
     pub(crate) fn is_any(&self) -> bool {
         let says_nothing = self.types.is_empty() && self.properties.0.is_empty() && self.items.is_none();
-        let is_free =
-            self.pattern.is_none() && self.values.is_none() && self.constant.is_none() && self.reference.is_none();
+        let is_free = self.pattern.is_none()
+            && self.format.is_none()
+            && self.values.is_none()
+            && self.constant.is_none()
+            && self.reference.is_none();
         says_nothing && is_free && self.alternatives().is_empty()
     }
 
@@ -100,7 +132,7 @@ impl Schema {
             [] if !self.properties.0.is_empty() => &[Type::Object],
             [] if self.items.is_some() => &[Type::Array],
             // Binds strings alone, which a value need not be, but is meant to be.
-            [] if self.pattern.is_some() => &[Type::String],
+            [] if self.pattern.is_some() || self.format.is_some() => &[Type::String],
             [] => &[Type::String, Type::Integer, Type::Boolean],
             _ => &self.types,
         }
@@ -108,8 +140,17 @@ impl Schema {
 
     /// The schemas that a value must fit one of; none where it has no choice.
     pub(crate) fn alternatives(&self) -> &[Schema] {
-        if self.any_of.is_empty() { &self.one_of } else { &self.any_of }
+        [&self.any_of, &self.one_of].into_iter().find(|some| !some.is_empty()).unwrap_or(&self.all_of)
     }
+}
+
+/// Reads schemas that all must fit, of which one can be followed.
+fn only<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Schema>, D::Error> {
+    let schemas = Vec::<Schema>::deserialize(deserializer)?;
+    if schemas.len() > 1 {
+        return Err(D::Error::custom("`allOf` has several schemas, and only one can be followed"));
+    }
+    Ok(schemas)
 }
 
 /// Reads one or a list of them.

@@ -1,4 +1,5 @@
 use alloc::boxed::Box;
+use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
 use core::fmt;
@@ -7,7 +8,7 @@ use serde::de::value::MapAccessDeserializer;
 use serde::de::{Deserialize, Deserializer, Error, MapAccess, Visitor};
 use vcr_guest_sdk::Rng;
 
-use crate::draw::pick;
+use crate::draw::{below, pick};
 use crate::grammar::Grammar;
 use crate::pattern::Pattern;
 use crate::schema::{Schema, one_or_many};
@@ -46,9 +47,34 @@ pub(crate) enum Format {
     Tag(Tag),
     TriggeredTags {
         tags: Vec<Tag>,
+        #[serde(default)]
+        at_least_one: bool,
+        #[serde(default)]
+        stop_after_first: bool,
     },
     TagsWithSeparator {
         tags: Vec<Tag>,
+        #[serde(default)]
+        separator: String,
+        #[serde(default)]
+        at_least_one: bool,
+        #[serde(default)]
+        stop_after_first: bool,
+    },
+    Optional {
+        content: Box<Format>,
+    },
+    Star {
+        content: Box<Format>,
+    },
+    Plus {
+        content: Box<Format>,
+    },
+    Repeat {
+        content: Box<Format>,
+        min: u32,
+        /// Negative: as often as one likes.
+        max: i64,
     },
 }
 
@@ -92,14 +118,15 @@ impl Format {
         match serde_json::from_str(text)? {
             StructuralTag { format: Some(format), .. } => Ok(format),
             StructuralTag { structures: Some(structures), .. } => {
-                Ok(Self::TriggeredTags { tags: structures.into_iter().map(Tag::from).collect() })
+                let tags = structures.into_iter().map(Tag::from).collect();
+                Ok(Self::TriggeredTags { tags, at_least_one: false, stop_after_first: false })
             }
             StructuralTag { .. } => Err(Error::custom("it has neither `format` nor `structures`")),
         }
     }
 
-    /// A random text of this format. Where tags may be left out or repeated, it
-    /// has exactly one.
+    /// A random text of this format. Where tags may be left out it has exactly one;
+    /// where there must be some and may be several, now and then two.
     ///
     /// # Errors
     /// When nothing can fit it, or nothing that is not too long.
@@ -113,11 +140,42 @@ impl Format {
             Self::Sequence { elements } => elements.iter().map(|element| element.text(rng, generosity)).collect(),
             Self::Or { elements } => pick(elements, rng).ok_or("an `or` has no elements")?.text(rng, generosity),
             Self::Tag(tag) => tag.text(rng, generosity),
-            Self::TriggeredTags { tags } | Self::TagsWithSeparator { tags } => {
-                pick(tags, rng).ok_or("there are no tags")?.text(rng, generosity)
+            Self::TriggeredTags { tags, at_least_one, stop_after_first } => {
+                several(tags, "", *at_least_one && !stop_after_first, rng, generosity)
             }
+            Self::TagsWithSeparator { tags, separator, at_least_one, stop_after_first } => {
+                several(tags, separator, *at_least_one && !stop_after_first, rng, generosity)
+            }
+            Self::Optional { content } => times(content, 0, 1, rng, generosity),
+            Self::Star { content } => times(content, 0, -1, rng, generosity),
+            Self::Plus { content } => times(content, 1, -1, rng, generosity),
+            Self::Repeat { content, min, max } => times(content, *min, *max, rng, generosity),
         }
     }
+}
+
+/// Most repetitions of a format beyond those that must be.
+const REPETITIONS_MAX: u32 = 3;
+
+/// `content` from `min` to `max` times, one text behind the other.
+fn times(content: &Format, min: u32, max: i64, rng: &mut Rng, generosity: u32) -> Result<String, String> {
+    let most = u32::try_from(max).unwrap_or(u32::MAX);
+    let Some(room) = most.checked_sub(min) else {
+        return Err(format!("nothing is repeated from {min} to {max} times"));
+    };
+    let count = min + below(rng, room.min(generosity).min(REPETITIONS_MAX) + 1);
+    (0..count).map(|_| content.text(rng, generosity)).collect()
+}
+
+/// One of the tags and, where they may repeat, now and then another one.
+fn several(tags: &[Tag], separator: &str, may_repeat: bool, rng: &mut Rng, generosity: u32) -> Result<String, String> {
+    let one = |rng: &mut Rng| pick(tags, rng).ok_or("there are no tags")?.text(rng, generosity);
+    let mut text = one(rng)?;
+    if may_repeat && generosity >= 2 && below(rng, 4) == 0 {
+        text.push_str(separator);
+        text.push_str(&one(rng)?);
+    }
+    Ok(text)
 }
 
 impl Tag {

@@ -218,7 +218,9 @@ fn what_cannot_be_followed_is_named() {
             r#"{"json": {"type": "string", "pattern": "^a$", "minLength": 5}}"#,
             "no text of 5 to 65536 characters matches the `pattern`",
         ),
-        (r#"{"json": {"allOf": []}}"#, "unknown field `allOf`"),
+        (r#"{"json": {"not": {}}}"#, "unknown field `not`"),
+        (r#"{"json": {"allOf": [{}, {}]}}"#, "`allOf` has several schemas"),
+        (r#"{"json": {"type": "string", "format": "color"}}"#, "unknown variant `color`"),
         (r#"{"json": {"type": "text"}}"#, "the schema of the output cannot be followed"),
         (r#"{"json": {"enum": []}}"#, "an empty `enum`"),
         (r##"{"json": {"$ref": "#/$defs/Gone"}}"##, "its `$ref` is `#/$defs/Gone`"),
@@ -249,4 +251,25 @@ fn mistakes_in_the_config_are_named() {
         let error = JsonTokens::configure(config, 1).err().expect(expected);
         assert!(error.contains(expected), "{error}");
     }
+}
+
+#[test]
+fn strings_have_the_format_that_is_asked_for() {
+    let has = |format: &str, fits: &dyn Fn(&str) -> bool| {
+        for document in documents(&json!({ "type": "string", "format": format })) {
+            assert!(document.as_str().is_some_and(fits), "{format}: {document}");
+        }
+    };
+    has("email", &|text| text.ends_with("@example.com"));
+    has("date", &|text| text.len() == 10 && text.split('-').count() == 3);
+    has("date-time", &|text| text.len() == 20 && text.as_bytes()[10] == b'T' && text.ends_with('Z'));
+    has("ipv4", &|text| text.parse::<core::net::Ipv4Addr>().is_ok());
+    has("ipv6", &|text| text.parse::<core::net::Ipv6Addr>().is_ok());
+    let is_uuid = |text: &str| {
+        let lengths: Vec<usize> = text.split('-').map(str::len).collect();
+        lengths == [8, 4, 4, 4, 12] && text.as_bytes()[14] == b'4' && "89ab".contains(&text[19..20])
+    };
+    has("uuid", &is_uuid);
+    let wrapped = json!({ "allOf": [{ "type": "string", "format": "uri" }] });
+    assert!(documents(&wrapped).iter().all(|text| text.as_str().is_some_and(|text| text.starts_with("https://"))));
 }

@@ -4,6 +4,7 @@ use alloc::string::String;
 use vcr_guest_sdk::Rng;
 
 use crate::draw::{below, pick};
+use crate::notation::notated;
 use crate::numbers;
 use crate::schema::{Schema, Type};
 use crate::words::{WORDS, word};
@@ -114,6 +115,10 @@ impl<'a> Writer<'a> {
             let generosity = self.generosity();
             let text = pattern.text_of_length(&mut self.rng, generosity, shortest, longest)?;
             self.text += &format!("{}", serde_json::Value::from(text));
+            return Ok(());
+        }
+        if let Some(notation) = schema.format {
+            self.text += &format!("{}", serde_json::Value::from(notated(notation, &mut self.rng)));
             return Ok(());
         }
         let mut text = String::new();

@@ -1,22 +1,31 @@
-//! What a simulated model says: English, and structured outputs where they are asked for.
+//! What a simulated model says: English, structured outputs where they are asked for,
+//! and reasoning before both where the model reasons.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use vcr_core::tokens::{BatchTokenSource, TokenAnswer, TokenError, TokenRefusal, TokenRequest, TokenWant};
+use vcr_random::{Distribution, Stream};
 use vcr_structured::{JsonTokens, Output};
 
-use crate::{English, EnglishText, Tokenizer};
+use crate::{English, EnglishText, ReasoningForm, Tokenizer};
 
 /// The name of the source in errors and refusals.
 const NAME: &str = "text";
 
+/// Tokens of reasoning at most, where no number is given.
+const REASONING_TOKENS: usize = 60;
+
 /// What sources of one model share.
 #[derive(Clone)]
 pub struct TextModel {
+    tokenizer: Tokenizer,
     english: English,
     /// None where the vocabulary cannot make up JSON, and why.
     structured: Arc<Result<JsonTokens, String>>,
+    output_tokens: Option<Distribution>,
+    reasoning: Option<ReasoningForm>,
+    reasoning_tokens: Option<Distribution>,
 }
 
 impl std::fmt::Debug for TextModel {
@@ -32,71 +41,160 @@ impl TextModel {
         let plain = (0..tokenizer.vocab_size()).filter(|id| !tokenizer.is_special(*id));
         let pieces = plain.map(|id| (tokenizer.token_bytes(id).to_vec(), id));
         let structured = JsonTokens::of_pieces(pieces.filter(|(piece, _)| !piece.is_empty()).collect());
-        Self { english: English::new(tokenizer), structured: Arc::new(structured) }
+        Self {
+            tokenizer: tokenizer.clone(),
+            english: English::new(tokenizer),
+            structured: Arc::new(structured),
+            output_tokens: None,
+            reasoning: None,
+            reasoning_tokens: None,
+        }
     }
 
-    /// The word model.
+    /// The same with English of drawn lengths.
     #[must_use]
-    pub fn english(&self) -> &English {
-        &self.english
+    pub fn with_output_tokens(self, output_tokens: Option<Distribution>) -> Self {
+        Self { output_tokens, ..self }
+    }
+
+    /// The same with reasoning before each answer whose prompt leaves room for it; of
+    /// drawn lengths, or of a few sentences.
+    #[must_use]
+    pub fn with_reasoning(self, form: Option<ReasoningForm>, tokens: Option<Distribution>) -> Self {
+        Self { reasoning: form, reasoning_tokens: tokens, ..self }
     }
 
     /// The source of one engine.
     #[must_use]
     pub fn source(&self) -> TextSource {
-        TextSource { model: self.clone(), outputs: BTreeMap::new() }
+        TextSource { model: self.clone(), said: BTreeMap::new() }
+    }
+
+    fn start(&self, request: &TokenRequest<'_>) -> Result<Said, String> {
+        let opening = self.opening(request);
+        let before = opening.len() as u32;
+        if request.structured_output.is_empty() {
+            return Ok(Said { opening, answer: Answer::English(self.english(request)) });
+        }
+        let structured = self.structured.as_ref().as_ref().map_err(Clone::clone)?;
+        let request = vcr_structured::TokenRequest {
+            seed: request.seed,
+            prompt: request.prompt,
+            max_tokens: request.max_tokens.saturating_sub(before),
+            min_tokens: request.min_tokens.saturating_sub(before),
+            eos_token: request.eos_token,
+            stop_tokens: request.stop_tokens,
+            structured_output: request.structured_output,
+        };
+        Ok(Said { opening, answer: Answer::Structured(structured.follow(&request)?) })
+    }
+
+    /// The tokens of the reasoning, of which there are half of the output at most.
+    fn opening(&self, request: &TokenRequest<'_>) -> Vec<u32> {
+        let Some(form) = &self.reasoning else { return Vec::new() };
+        let drawn = drawn(self.reasoning_tokens.as_ref(), request.seed, "live.reasoning-tokens");
+        let wanted = drawn.map_or(REASONING_TOKENS, |tokens| tokens as usize);
+        let most = wanted.min(request.max_tokens as usize / 2);
+        let phase = form.phase(&self.tokenizer, request.prompt);
+        form.write(phase, &self.tokenizer, &self.english, request.seed, most)
+    }
+
+    fn english(&self, request: &TokenRequest<'_>) -> Sentences {
+        Sentences {
+            text: self.english.start(request.seed),
+            length: drawn(self.output_tokens.as_ref(), request.seed, "live.output-tokens"),
+            min_tokens: request.min_tokens,
+            eos_token: request.eos_token,
+            stop_tokens: request.stop_tokens.to_vec(),
+        }
     }
 }
 
-/// The token source of one engine: English for requests without a structured output,
-/// texts that satisfy it for those with one. What is said depends on the seed of the
-/// request alone. Structured outputs that cannot be followed are refused.
+/// A length from a distribution, one token at least.
+fn drawn(lengths: Option<&Distribution>, seed: u64, stream: &str) -> Option<u32> {
+    lengths.map(|lengths| (lengths.draw(&mut Stream::new(seed, stream)).round() as u32).max(1))
+}
+
+/// The token source of one engine. What is said depends on the prompt's end, and on
+/// the seed of the request. Structured outputs that cannot be followed are refused.
 #[derive(Debug)]
 pub struct TextSource {
     model: TextModel,
-    outputs: BTreeMap<u32, Said>,
+    said: BTreeMap<u32, Said>,
 }
 
 /// What is said to one request.
-enum Said {
-    English {
-        text: EnglishText,
-        end: Option<u32>,
-        min_tokens: u32,
-    },
+struct Said {
+    opening: Vec<u32>,
+    answer: Answer,
+}
+
+enum Answer {
+    English(Sentences),
     Structured(Output),
     /// It was refused, so its tokens mean nothing.
     Nothing,
 }
 
+/// English that ends where the text is over or, if a length is given, behind that.
+struct Sentences {
+    text: EnglishText,
+    length: Option<u32>,
+    min_tokens: u32,
+    eos_token: Option<u32>,
+    stop_tokens: Vec<u32>,
+}
+
 impl std::fmt::Debug for Said {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(match self {
-            Self::English { .. } => "English",
-            Self::Structured(_) => "Structured",
-            Self::Nothing => "Nothing",
+        f.write_str(match self.answer {
+            Answer::English(_) => "English",
+            Answer::Structured(_) => "Structured",
+            Answer::Nothing => "Nothing",
         })
     }
 }
 
-impl TextSource {
-    fn start(&self, request: &TokenRequest<'_>) -> Result<Said, String> {
-        if request.structured_output.is_empty() {
-            let end = request.eos_token.or(request.stop_tokens.first().copied());
-            let text = self.model.english.start(request.seed);
-            return Ok(Said::English { text, end, min_tokens: request.min_tokens });
+impl Said {
+    /// The token at `index` of the output.
+    ///
+    /// # Errors
+    /// When the vocabulary lacks a piece of the text.
+    fn token(&mut self, index: u32, model: &TextModel) -> Result<u32, String> {
+        if let Some(token) = self.opening.get(index as usize) {
+            return Ok(*token);
         }
-        let structured = self.model.structured.as_ref().as_ref().map_err(Clone::clone)?;
-        let request = vcr_structured::TokenRequest {
-            seed: request.seed,
-            prompt: request.prompt,
-            max_tokens: request.max_tokens,
-            min_tokens: request.min_tokens,
-            eos_token: request.eos_token,
-            stop_tokens: request.stop_tokens,
-            structured_output: request.structured_output,
-        };
-        structured.follow(&request).map(Said::Structured)
+        match &mut self.answer {
+            Answer::Nothing => Ok(0),
+            Answer::English(sentences) => Ok(sentences.token(index, &model.english)),
+            Answer::Structured(output) => match model.structured.as_ref() {
+                Ok(structured) => structured.continued(output, index - self.opening.len() as u32),
+                Err(reason) => Err(reason.clone()),
+            },
+        }
+    }
+}
+
+impl Sentences {
+    fn token(&mut self, index: u32, english: &English) -> u32 {
+        let is_over = self.length.map_or_else(|| self.text.is_over(), |length| index >= length);
+        match self.eos_token.filter(|_| is_over && index >= self.min_tokens) {
+            Some(eos_token) => eos_token,
+            None => self.word(index, english),
+        }
+    }
+
+    /// The next token of the text; no stop token before `min_tokens`.
+    fn word(&mut self, index: u32, english: &English) -> u32 {
+        let mut token = self.text.next_token(english);
+        // A text whose tokens all stop it goes on with them after a while.
+        for _ in 0..64 {
+            if index >= self.min_tokens || !self.stop_tokens.contains(&token) {
+                break;
+            }
+            token = self.text.next_token(english);
+        }
+        token
     }
 }
 
@@ -110,36 +208,26 @@ impl BatchTokenSource for TextSource {
     ) -> Result<(), TokenError> {
         let refusal = |slot, reason| TokenRefusal { slot, source: NAME.to_owned(), reason };
         for slot in ended {
-            self.outputs.remove(slot);
+            self.said.remove(slot);
         }
         for request in started {
-            let said = self.start(request).unwrap_or_else(|reason| {
+            let said = self.model.start(request).unwrap_or_else(|reason| {
                 answer.refusals.push(refusal(request.slot, reason));
-                Said::Nothing
+                Said { opening: Vec::new(), answer: Answer::Nothing }
             });
-            self.outputs.insert(request.slot, said);
+            self.said.insert(request.slot, said);
         }
         for want in wants {
-            let said = self.outputs.get_mut(&want.slot).ok_or_else(|| TokenError {
+            let said = self.said.get_mut(&want.slot).ok_or_else(|| TokenError {
                 r#source: NAME.to_owned(),
                 reason: format!("slot {} was wanted, but not started", want.slot),
             })?;
             for index in want.first_index..want.first_index.saturating_add(want.count) {
-                let token = match said {
-                    Said::Nothing => 0,
-                    Said::English { text, end: Some(end), min_tokens } if index >= *min_tokens && text.is_over() => {
-                        *end
-                    }
-                    Said::English { text, .. } => text.next_token(&self.model.english),
-                    Said::Structured(output) => match self.model.structured.as_ref() {
-                        Ok(structured) => structured.continued(output, index).unwrap_or_else(|reason| {
-                            answer.refusals.push(refusal(want.slot, reason));
-                            *said = Said::Nothing;
-                            0
-                        }),
-                        Err(_) => 0,
-                    },
-                };
+                let token = said.token(index, &self.model).unwrap_or_else(|reason| {
+                    answer.refusals.push(refusal(want.slot, reason));
+                    said.answer = Answer::Nothing;
+                    0
+                });
                 answer.tokens.push(token);
             }
         }

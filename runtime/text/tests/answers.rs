@@ -2,8 +2,9 @@
 
 use serde_json::{Value, json};
 use vcr_core::tokens::{BatchTokenSource as _, TokenAnswer, TokenRequest, TokenWant};
-use vcr_text::tools::{self, Tool, ToolChoice, ToolError};
-use vcr_text::{English, TextModel, Tokenizer};
+use vcr_random::Distribution;
+use vcr_text::tools::{CallForm, Tool};
+use vcr_text::{ReasoningForm, TextModel, Tokenizer};
 
 const END: u32 = 258;
 
@@ -103,64 +104,85 @@ fn weather() -> Vec<Tool> {
     .expect("they are tools")
 }
 
+/// The calls of a text that is nothing but calls in the form of `hermes`.
+fn calls(text: &str) -> Vec<Value> {
+    let inside = text.strip_prefix("<tool_call>\n").and_then(|text| text.strip_suffix("\n</tool_call>"));
+    let calls = inside.unwrap_or_else(|| panic!("{text}")).split("\n</tool_call><tool_call>\n");
+    calls.map(|call| serde_json::from_str(call).unwrap_or_else(|error| panic!("{error}: {call}"))).collect()
+}
+
 #[test]
-fn arguments_of_calls_fit_their_schema() {
+fn calls_are_written_in_their_form_and_fit_their_schema() {
+    let tokenizer = Tokenizer::builtin();
+    let model = TextModel::new(&tokenizer);
+    let form = CallForm::named("hermes").expect("it is a form");
+    let mut most = [0, 0];
     for seed in 0..100 {
-        let calls = tools::draw(&weather(), &ToolChoice::Required, true, seed).expect("it can call");
-        assert!((1..=2).contains(&calls.len()));
-        for call in &calls {
-            assert!(call.id.starts_with("chatcmpl-tool-") && call.id.len() == 30, "{}", call.id);
-            let arguments: Value = serde_json::from_str(&call.arguments).expect("they are JSON");
-            if call.name == "weather" {
-                assert!(
-                    arguments["place"].is_string() && ["c", "f"].contains(&arguments["unit"].as_str().expect("a text"))
-                );
-                assert!((1..=7).contains(&arguments["days"].as_i64().expect("a number")), "{arguments}");
-            } else {
-                assert!(arguments.is_object(), "{arguments}");
+        for may_repeat in [false, true] {
+            let wanted = json!({"structural_tag": form.constraint(weather().iter(), may_repeat)}).to_string();
+            let text = said(&model, &tokenizer, &request(0, seed, &wanted), 2).expect("it can be followed");
+            let calls = calls(&text);
+            most[usize::from(may_repeat)] = most[usize::from(may_repeat)].max(calls.len());
+            for call in calls {
+                let arguments = &call["arguments"];
+                if call["name"] == "weather" {
+                    let unit = arguments["unit"].as_str().expect("a text");
+                    assert!(arguments["place"].is_string() && ["c", "f"].contains(&unit), "{arguments}");
+                    assert!((1..=7).contains(&arguments["days"].as_i64().expect("a number")), "{arguments}");
+                } else {
+                    assert!(call["name"] == "clock" && arguments.is_object(), "{call}");
+                }
             }
         }
-        assert_eq!(tools::draw(&weather(), &ToolChoice::Required, true, seed), Ok(calls));
     }
+    assert_eq!(most, [1, 2]);
 }
 
 #[test]
-fn tool_choice_decides_which_calls_there_are() {
-    let draw = |choice: ToolChoice, seed| tools::draw(&weather(), &choice, false, seed);
-    assert_eq!(draw(ToolChoice::None, 1), Ok(Vec::new()));
-    assert_eq!(draw(ToolChoice::Named("none".into()), 1), Err(ToolError::Unknown("none".into())));
-    assert_eq!(tools::draw(&[], &ToolChoice::Required, false, 1), Err(ToolError::NoTools));
-    assert_eq!(tools::draw(&[], &ToolChoice::Auto { probability: 1.0 }, false, 1), Ok(Vec::new()));
-    let count =
-        |probability| (0..1000).filter(|seed| draw(ToolChoice::Auto { probability }, *seed) != Ok(Vec::new())).count();
-    assert_eq!((count(0.0), count(1.0)), (0, 1000));
-    assert!((250..350).contains(&count(0.3)), "{}", count(0.3));
-    for seed in 0..20 {
-        let calls = draw(ToolChoice::Named("clock".into()), seed).expect("it can call");
-        assert!(calls.len() == 1 && calls[0].name == "clock");
-    }
-    let broken: Vec<Tool> =
-        serde_json::from_str(r#"[{"name": "odd", "parameters": {"not": {}}}]"#).expect("it is a tool");
-    let error = tools::draw(&broken, &ToolChoice::Required, false, 1).expect_err("it cannot be followed");
-    assert!(error.to_string().starts_with("invalid parameters of tool `odd`: the schema"), "{error}");
-}
-
-#[test]
-fn calls_are_written_for_the_hermes_parser() {
-    let calls = tools::draw(&weather(), &ToolChoice::Named("weather".into()), false, 1).expect("it can call");
-    let text = tools::text(&calls);
-    let inside = text.strip_prefix("<tool_call>\n").and_then(|text| text.strip_suffix("\n</tool_call>"));
-    let call: Value = serde_json::from_str(inside.expect("it is tagged")).expect("it is JSON");
-    assert_eq!(call["name"], "weather");
-    assert_eq!(call["arguments"], serde_json::from_str::<Value>(&calls[0].arguments).expect("they are JSON"));
-}
-
-#[test]
-fn reasoning_ends_with_a_sentence() {
+fn reasoning_comes_before_any_answer_unless_the_prompt_has_ended_it() {
     let tokenizer = Tokenizer::builtin();
-    let english = English::new(&tokenizer);
-    for seed in 0..50 {
-        let text = tools::reasoning(&tokenizer, &english, seed, 60);
-        assert!(text.ends_with('.') && tokenizer.encode(&text, false).expect("it has tokens").len() <= 60, "{text}");
+    let form = ReasoningForm::named("qwen3", &tokenizer).expect("it has the marks");
+    let model = TextModel::new(&tokenizer).with_reasoning(Some(form), None);
+    let plain = TextModel::new(&tokenizer);
+    let closed = tokenizer.encode("<think>\n\n</think>\n\n", false).expect("it has tokens");
+    for (seed, wanted) in (0..20).flat_map(|seed| ["", r#"{"choice": ["yes", "no"]}"#].map(|wanted| (seed, wanted))) {
+        let asked = request(0, seed, wanted);
+        let text = said(&model, &tokenizer, &asked, 3).expect("nothing is refused");
+        let (thought, answer) = text.split_once("\n</think>\n\n").unwrap_or_else(|| panic!("{text}"));
+        assert!(thought.starts_with("<think>\n") && thought.ends_with('.'), "{text}");
+        assert_eq!(said(&plain, &tokenizer, &asked, 1), Ok(answer.to_owned()), "the answer is the same without");
+        assert_eq!(said(&model, &tokenizer, &TokenRequest { prompt: &closed, ..asked }, 1), Ok(answer.to_owned()));
     }
+}
+
+#[test]
+fn reasoning_leaves_half_of_the_output_to_the_answer() {
+    let tokenizer = Tokenizer::builtin();
+    let form = ReasoningForm::named("deepseek_v3", &tokenizer).expect("it has the marks");
+    let length = |value| Some(Distribution::Constant { value });
+    let model = TextModel::new(&tokenizer).with_reasoning(Some(form), length(500.0));
+    for seed in 0..20 {
+        let asked = TokenRequest { max_tokens: 40, ..request(0, seed, r#"{"choice": ["yes"]}"#) };
+        let text = said(&model, &tokenizer, &asked, 1).expect("nothing is refused");
+        assert!(text.ends_with("</think>yes"), "{text}");
+        assert!(tokenizer.encode(&text, false).expect("it has tokens").len() <= 24, "{text}");
+    }
+}
+
+#[test]
+fn texts_end_at_their_length_but_not_before_the_least_one() {
+    let tokenizer = Tokenizer::builtin();
+    let end = |lengths, min_tokens| {
+        let mut source = TextModel::new(&tokenizer).with_output_tokens(lengths).source();
+        let mut answer = TokenAnswer::default();
+        let asked = TokenRequest { min_tokens, ..request(3, 1, "") };
+        source
+            .step(&[asked], &[], &[TokenWant { slot: 3, first_index: 0, count: 250 }], &mut answer)
+            .expect("it writes");
+        answer.tokens.iter().position(|token| *token == END)
+    };
+    let constant = |value| Some(Distribution::Constant { value });
+    assert_eq!(end(constant(7.0), 0), Some(7));
+    assert_eq!(end(constant(7.0), 20), Some(20));
+    assert!(end(None, 0).is_some_and(|end| end > 0));
 }

@@ -1,6 +1,7 @@
 //! `vcr serve`, over HTTP.
 
 mod answers;
+mod as_vllm;
 mod config;
 mod development;
 mod dialects;
@@ -14,6 +15,11 @@ mod lora;
 mod multimodal;
 mod operations;
 mod per_request;
+mod reasoning;
 mod render;
+mod stored;
+mod structured;
+mod texts;
 mod tls;
+mod tools;
 mod traces;

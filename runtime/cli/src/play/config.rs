@@ -70,6 +70,8 @@ pub(crate) struct FrontendSide {
     pub(crate) embedding_dimensions: Option<u32>,
     /// Sources of tokens by name, besides those that all have.
     pub(crate) tokens: Option<(&'static str, TokenFactory)>,
+    /// What the frontend has read of the file that is the source of tokens.
+    pub(crate) listed: Option<Arc<TokenList>>,
 }
 
 /// The settings that the options of `vcr play` ask for.
@@ -87,6 +89,7 @@ pub(crate) fn play_config(args: &PlayArgs, guests: &LiveGuests) -> Result<LiveCo
         num_adapters: 0,
         embedding_dimensions: None,
         tokens: None,
+        listed: None,
     };
     live_config(&args.live, side, guests)
 }
@@ -269,8 +272,8 @@ fn tokens(args: &LiveArgs, side: &FrontendSide, guests: &LiveGuests) -> Result<T
             TokenChoice::Guest(guests.tokens(guest, config, fallback)?)
         }
         path if Path::new(path).is_file() => {
-            let list = TokenList::read(Path::new(path)).map_err(|error| Unusable::new(error.to_string()))?;
-            TokenChoice::Listed(Arc::new(list))
+            let read = || TokenList::read(Path::new(path)).map_err(|error| Unusable::new(error.to_string()));
+            TokenChoice::Listed(side.listed.clone().map_or_else(|| read().map(Arc::new), Ok)?)
         }
         other => {
             return Err(Unusable {
@@ -300,10 +303,15 @@ fn tokens(args: &LiveArgs, side: &FrontendSide, guests: &LiveGuests) -> Result<T
 
 /// The lengths of answers, if they are given.
 pub(crate) fn output_tokens(tokens: &TokenArgs) -> Result<Option<Distribution>, Unusable> {
-    let Some(text) = &tokens.output_tokens else { return Ok(None) };
-    let distribution = expression::count_distribution("--output-tokens", text)?;
+    token_count("--output-tokens", tokens.output_tokens.as_deref())
+}
+
+/// Numbers of tokens, as the option `name` gives them.
+pub(crate) fn token_count(name: &str, text: Option<&str>) -> Result<Option<Distribution>, Unusable> {
+    let Some(text) = text else { return Ok(None) };
+    let distribution = expression::count_distribution(name, text)?;
     if let Some(problem) = distribution.problems(f64::from(u32::MAX)).first() {
-        return Err(Unusable::new(format!("--output-tokens: {problem}")));
+        return Err(Unusable::new(format!("{name}: {problem}")));
     }
     Ok(Some(distribution))
 }

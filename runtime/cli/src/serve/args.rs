@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use clap::Args;
 use vcr_frontend::{MediaLimits, MediaRules};
 
+use super::chats::ChatArgs;
 use super::operations::{ClientFaultArgs, HttpArgs};
 use super::traces::TraceArgs;
 use crate::play::args::LiveArgs;
@@ -14,6 +15,8 @@ use crate::play::args::LiveArgs;
 pub(crate) struct ServeArgs {
     #[command(flatten)]
     pub(crate) server: ServerArgs,
+    #[command(flatten)]
+    pub(crate) chats: ChatArgs,
     #[command(flatten)]
     pub(crate) http: HttpArgs,
     #[command(flatten)]
@@ -42,6 +45,8 @@ pub(crate) const SERVE_COMMON: &[&str] = &[
     "per_request_latency",
     "tokens",
     "output_tokens",
+    "tool_call_parser",
+    "reasoning_parser",
     "seed",
     "faults",
     "replay",

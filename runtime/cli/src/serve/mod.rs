@@ -1,25 +1,28 @@
 //! `vcr serve`: an OpenAI-compatible server with the engines in the same process.
 
 pub(crate) mod args;
+mod chats;
 pub(crate) mod config_file;
 mod model;
 mod operations;
+mod texts;
 mod traces;
 
 use std::io::Write;
 use std::net::TcpListener;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use tokio::runtime::Runtime;
 use tokio::sync::watch;
 use vcr_control::Listeners;
-use vcr_frontend::{App, EngineClient, EnglishTokens, Front, Model, ServerOptions};
-use vcr_live::{EnginesHandle, FaultRule, Identity, LiveConfig, LiveError};
+use vcr_frontend::{App, ChatOptions, EngineClient, Front, Model, ServerOptions};
+use vcr_live::{EnginesHandle, FaultRule, Identity, LiveConfig, LiveError, TokenFactory};
+use vcr_text::TextModel;
 use vcr_wire::VllmMinor;
 
 use crate::exit::{Exit, print_error};
-use crate::play::config::{FrontendSide, identity, live_config, output_tokens};
+use crate::play::config::{FrontendSide, identity, live_config, output_tokens, token_count};
 use crate::play::guests::LiveGuests;
 use crate::play::unusable::Unusable;
 use crate::play::{control, ended, replay};
@@ -35,6 +38,7 @@ const EMBEDDING_DIMENSIONS: u32 = 384;
 struct Prepared {
     config: LiveConfig,
     model: Model,
+    chats: ChatOptions,
     operations: Operations,
     listener: TcpListener,
     control: Listeners,
@@ -69,6 +73,7 @@ pub(crate) fn serve(args: &ServeArgs) -> Exit {
 fn prepare(args: &ServeArgs, guests: &LiveGuests) -> Result<Prepared, Unusable> {
     raise_limit_of_files();
     let (mut model, own_len) = model::model(&args.server)?;
+    let chats = chats::options(&args.chats, &model, args.server.model.is_none())?;
     let side = FrontendSide {
         // The frontend inside is that of one version.
         identity: Identity { version: Some(VllmMinor::V0_33), is_headless: false, ..identity(&args.live.ranks) },
@@ -78,7 +83,8 @@ fn prepare(args: &ServeArgs, guests: &LiveGuests) -> Result<Prepared, Unusable> 
         max_model_len: own_len,
         num_adapters: model.adapters.all().len() as u32,
         embedding_dimensions: Some(EMBEDDING_DIMENSIONS),
-        tokens: Some(("english", EnglishTokens::factory(&model.tokenizer, output_tokens(&args.live.tokens)?))),
+        tokens: Some(("english", english(args, &model, &chats)?)),
+        listed: texts::read(&args.live.tokens.tokens, &model, &chats)?.map(Arc::new),
     };
     let config = live_config(&args.live, side, guests)?;
     if let Some(rule) = config.faults.iter().find(|rule| rule.loses_messages()) {
@@ -101,7 +107,20 @@ fn prepare(args: &ServeArgs, guests: &LiveGuests) -> Result<Prepared, Unusable> 
     builder.worker_threads(usize::from(args.server.server_threads)).thread_name("server").enable_all();
     let runtime =
         builder.build().map_err(|error| Unusable::new(format!("cannot start the server's threads: {error}")))?;
-    Ok(Prepared { config, model, operations, listener, control, runtime })
+    Ok(Prepared { config, model, chats, operations, listener, control, runtime })
+}
+
+/// The source of readable answers, with reasoning where that is told apart.
+fn english(args: &ServeArgs, model: &Model, chats: &ChatOptions) -> Result<TokenFactory, Unusable> {
+    let reasoning_tokens = token_count("--reasoning-tokens", args.chats.reasoning_tokens.as_deref())?;
+    let output_tokens = output_tokens(&args.live.tokens)?;
+    let (tokenizer, reasoning) = (model.tokenizer.clone(), chats.reasoning.clone());
+    // A large vocabulary takes a while, and may not be needed.
+    let text = OnceLock::new();
+    let make = move || {
+        TextModel::new(&tokenizer).with_output_tokens(output_tokens).with_reasoning(reasoning.clone(), reasoning_tokens)
+    };
+    Ok(Arc::new(move |_context| Ok(Box::new(text.get_or_init(&make).source()))))
 }
 
 /// Nobody would learn of the loss, so that requests waited for ever.
@@ -132,7 +151,7 @@ struct Running {
 }
 
 fn run(args: &ServeArgs, prepared: Prepared, guests: LiveGuests) -> Result<(), LiveError> {
-    let Prepared { config, model, operations, listener, control, runtime } = prepared;
+    let Prepared { config, model, chats, operations, listener, control, runtime } = prepared;
     let (stop, stopped) = watch::channel(false);
     let (_in_order, starting) = stop::in_order_from_start(|running: &Running| {
         running.stop.send_replace(true);
@@ -154,6 +173,7 @@ fn run(args: &ServeArgs, prepared: Prepared, guests: LiveGuests) -> Result<(), L
         enable_prompt_tokens_details: args.server.enable_prompt_tokens_details,
         engine_id: args.live.ranks.engine_id.clone(),
         is_varied,
+        chat: chats,
     };
     let served =
         runtime.spawn(serve_http(client, model, options, operations.front, listener, stopped, args.live.process.quiet));

@@ -10,6 +10,7 @@ use axum::http::HeaderMap;
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 use serde_json::Value;
+use vcr_finish_reason::FinishReason;
 use vcr_text::{TemplateErrorKind, TemplateRequest, Value as Templated};
 
 use super::logprobs::{chat_logprobs, prompt_logprobs};
@@ -18,12 +19,17 @@ use super::prompt::{no_tokens, truncate_to};
 use super::quick::Quick;
 use super::ranges::ChatFields;
 use super::rendered::Rendered;
+use super::reply::{Delta, Message, Progress, Reply, Update};
 use super::request::{StreamOptions, request_id, submit, text_request};
 use super::run::{Answer, failure, gather, stop_reason};
 use super::sse::{self, Events, Source};
+use super::structured::{ResponseFormat, checked_wire, structure, wire};
+use super::tools::{OfferedTool, ToolChoice, ToolContext};
 use super::usage::Usage;
-use crate::generate::{Merged, Piece};
+use crate::generate::{Finish, Merged, Piece};
 use crate::media::{ChatMedia, MediaPrompt, shifted};
+use crate::parse::Parser;
+use crate::server::chats::ChatOptions;
 use crate::server::error::ApiError;
 use crate::server::model::Model;
 use crate::server::{App, Counted, unix_s};
@@ -39,7 +45,13 @@ text_request! {
         top_logprobs: Option<i32>,
         max_tokens: Option<u32>,
         max_completion_tokens: Option<u32>,
-        tools: Option<Vec<Templated>>,
+        response_format: Option<ResponseFormat>,
+        tools: Option<Vec<OfferedTool>>,
+        tool_choice: Option<ToolChoice>,
+        parallel_tool_calls: Option<bool>,
+        #[serde(default = "super::request::yes")]
+        include_reasoning: bool,
+        reasoning_effort: Option<ReasoningEffort>,
         documents: Option<Vec<Templated>>,
         add_generation_prompt: Option<bool>,
         #[serde(default)]
@@ -50,6 +62,33 @@ text_request! {
         echo: bool,
         chat_template: Option<String>,
         chat_template_kwargs: Option<BTreeMap<String, Templated>>,
+    }
+}
+
+/// How much is to be reasoned.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum ReasoningEffort {
+    None,
+    Minimal,
+    Low,
+    Medium,
+    High,
+    XHigh,
+    Max,
+}
+
+impl ReasoningEffort {
+    fn name(self) -> &'static str {
+        match self {
+            Self::None => "none",
+            Self::Minimal => "minimal",
+            Self::Low => "low",
+            Self::Medium => "medium",
+            Self::High => "high",
+            Self::XHigh => "xhigh",
+            Self::Max => "max",
+        }
     }
 }
 
@@ -92,17 +131,38 @@ impl ChatRequest {
         }
     }
 
+    /// Variables of its template: the server's, its own, and its effort.
+    fn template_kwargs(&mut self, options: &ChatOptions) -> BTreeMap<String, Templated> {
+        let own = self.chat_template_kwargs.take().unwrap_or_default();
+        let mut kwargs = options.template_kwargs.clone();
+        if let Some(effort) = self.reasoning_effort {
+            kwargs.insert("enable_thinking".to_owned(), (effort != ReasoningEffort::None).into());
+        }
+        kwargs.extend(own);
+        if let Some(effort) = self.reasoning_effort {
+            kwargs.insert("reasoning_effort".to_owned(), effort.name().into());
+        }
+        kwargs
+    }
+
+    /// The tools that it offers and wants.
+    fn tool_context(&mut self) -> Result<ToolContext, ApiError> {
+        let is_parallel = self.parallel_tool_calls.unwrap_or(true);
+        ToolContext::new(self.tools.take(), &self.messages, self.tool_choice.as_ref(), is_parallel)
+    }
+
     /// The tokens of its prompt, and the media in it.
-    fn prompt(&mut self, model: &Model) -> Result<MediaPrompt, ApiError> {
+    fn prompt(&mut self, model: &Model, tools: &ToolContext, options: &ChatOptions) -> Result<MediaPrompt, ApiError> {
+        let kwargs = self.template_kwargs(options);
         let (messages, media) = ChatMedia::take(&self.messages, model.template.as_ref(), &model.media)?;
         let text = render(
             model,
             &messages,
-            self.tools.as_deref(),
+            tools.templated(options).as_deref(),
             self.documents.as_deref(),
             message::generation_prompt(&self.messages, self.add_generation_prompt, self.continue_final_message)?,
             self.continue_final_message,
-            self.chat_template_kwargs.as_ref(),
+            Some(&kwargs),
         )?;
         let (mut tokens, media) = media.prompt(&text, &model.tokenizer, self.add_special_tokens)?;
         let len_tokens = tokens.len();
@@ -119,12 +179,16 @@ impl ChatRequest {
         self.check()?;
         let id = request_id(app, headers, prefix, self.request_id.as_deref());
         let carried = self.carried(headers);
-        let prompt = self.prompt(&app.model)?;
+        let structure = structure(self.response_format.as_ref(), self.structured_outputs.as_ref())?;
+        let tools = self.tool_context()?;
+        let kwargs = self.chat_template_kwargs.clone();
+        let prompt = self.prompt(&app.model, &tools, &app.options.chat)?;
         let mut sampling = self.take_sampling();
+        sampling.structured_outputs = checked_wire(structure)?;
         sampling.max_tokens = self.max_completion_tokens.or(self.max_tokens);
         sampling.logprobs = self.logprobs.then(|| self.top_logprobs.unwrap_or(0));
         let mut rendered = Rendered::new(id, model, prompt, sampling, carried);
-        rendered.set_template_kwargs(self.chat_template_kwargs.as_ref());
+        rendered.set_template_kwargs(kwargs.as_ref());
         Ok(rendered)
     }
 }
@@ -174,12 +238,17 @@ struct Form {
     returns_token_ids: bool,
     tokens_as_ids: bool,
     prompt_details: bool,
+    include_reasoning: bool,
+    /// An answer that the client made a call ends as text does.
+    is_call_named: bool,
 }
 
 /// A chat whose requests are with the engines.
 pub(super) struct Chat {
     form: Form,
     merged: Merged,
+    /// Of each answer.
+    parsers: Vec<Parser>,
     usages: (bool, bool),
     counted: Counted,
 }
@@ -194,7 +263,11 @@ impl Chat {
         let place = request.placement(headers, adapter);
         let usages = StreamOptions::usages(request.stream_options.as_ref());
         let top = request.top_logprobs.unwrap_or(0);
-        let (prompt, media) = request.prompt(&app.model)?;
+        let options = &app.options.chat;
+        let structure = structure(request.response_format.as_ref(), request.structured_outputs.as_ref())?;
+        let tools = request.tool_context()?;
+        let calls = tools.form(options)?;
+        let (prompt, media) = request.prompt(&app.model, &tools, options)?;
         let form = Form {
             id,
             created: unix_s() as u64,
@@ -206,11 +279,15 @@ impl Chat {
             returns_token_ids: request.return_token_ids.unwrap_or(false),
             tokens_as_ids: request.return_tokens_as_token_ids.unwrap_or(false),
             prompt_details: app.options.enable_prompt_tokens_details,
+            include_reasoning: request.include_reasoning,
+            is_call_named: tools.is_named(),
         };
         if form.prompt.is_empty() {
             return Err(no_tokens(&form.id));
         }
         let mut sampling = request.take_sampling();
+        let is_part = options.reasoning.is_some() || calls.is_some();
+        sampling.structured_outputs = if is_part { structure.map(wire) } else { checked_wire(structure)? };
         sampling.max_tokens = request.max_completion_tokens.or(request.max_tokens);
         sampling.logprobs = request.logprobs.then_some(top);
         if request.echo && !request.stream {
@@ -218,11 +295,18 @@ impl Chat {
         }
         let mut asked = sampling.ask(&app.model, form.prompt.clone(), place)?;
         asked.request.mm_features = media;
+        asked.text.has_spans = options.reasoning.is_some();
+        if let Some(form) = calls {
+            tools.constrain(form, options, &mut asked);
+        }
         let mut streams = Vec::with_capacity(form.n);
         for index in 0..form.n {
             streams.push(submit(app, &form.id, index, form.n, asked.clone())?);
         }
-        Ok(Self { form, merged: Merged::new(streams), usages, counted })
+        let tokens = (&app.model.tokenizer, &form.prompt[..]);
+        let parser = |_| Parser::new(options.reasoning.as_ref(), calls, tools.calls_max(), app.ids.seed(), tokens);
+        let parsers = (0..form.n).map(parser).collect();
+        Ok(Self { form, merged: Merged::new(streams), parsers, usages, counted })
     }
 
     /// The name of the model that answers.
@@ -237,13 +321,13 @@ impl Chat {
 
     /// The events of its stream.
     pub(super) fn stream(self) -> impl Source {
-        Stream::new(self.form, self.merged, self.usages, self.counted)
+        Stream::new(self.form, self.merged, self.parsers, self.usages, self.counted)
     }
 
     /// Waits for its answers.
     pub(super) async fn whole(self) -> Result<impl Serialize, ApiError> {
         let answers = gather(self.merged, self.form.n).await?;
-        Ok(self.form.whole(&answers))
+        Ok(self.form.whole(&answers, self.parsers))
     }
 }
 
@@ -251,7 +335,8 @@ impl Chat {
 pub(super) fn count_tokens(app: &App, mut request: ChatRequest) -> Result<usize, ApiError> {
     app.model.resolve(request.model.as_deref())?;
     message::check(&request.messages)?;
-    Ok(request.prompt(&app.model)?.0.len())
+    let tools = request.tool_context()?;
+    Ok(request.prompt(&app.model, &tools, &app.options.chat)?.0.len())
 }
 
 /// Answers chats.
@@ -300,17 +385,6 @@ struct Choice {
 }
 
 #[derive(Serialize)]
-struct Message {
-    role: String,
-    content: Option<String>,
-    refusal: Option<String>,
-    annotations: Option<Value>,
-    audio: Option<Value>,
-    function_call: Option<Value>,
-    reasoning: Option<String>,
-}
-
-#[derive(Serialize)]
 struct ChoiceLogprobs {
     content: Vec<Value>,
 }
@@ -320,25 +394,14 @@ impl Form {
         self.top_logprobs.map(|top| ChoiceLogprobs { content: chat_logprobs(positions, top, self.tokens_as_ids) })
     }
 
-    fn whole(&self, answers: &[Answer]) -> Completion {
-        let choice = |(index, answer): (usize, &Answer)| Choice {
-            index,
-            message: Message {
-                role: self.role.clone(),
-                content: (!answer.text.is_empty()).then(|| answer.text.clone()),
-                refusal: None,
-                annotations: None,
-                audio: None,
-                function_call: None,
-                reasoning: None,
-            },
-            logprobs: self.logprobs(&answer.logprobs),
-            finish_reason: answer.reason(),
-            stop_reason: answer.stop_reason(),
-            token_ids: self.returns_token_ids.then(|| answer.tokens.clone()),
-            routed_experts: None,
-            weight_versions: None,
-        };
+    fn whole(&self, answers: &[Answer], parsers: Vec<Parser>) -> Completion {
+        let mut reasoning_tokens = 0;
+        let choices = answers.iter().zip(parsers).enumerate().map(|(index, (answer, parser))| {
+            let reply = Reply::read(&self.role, parser, &answer.text, &answer.spans);
+            reasoning_tokens += reply.reasoning_tokens;
+            self.choice(index, answer, reply)
+        });
+        let choices = choices.collect();
         let output_tokens = answers.iter().map(|answer| answer.tokens.len()).sum();
         let cached = answers.first().map_or(0, |answer| answer.cached_tokens as usize);
         let of_prompt = answers.first().and_then(|answer| answer.prompt_logprobs.as_ref());
@@ -347,9 +410,10 @@ impl Form {
             object: "chat.completion",
             created: self.created,
             model: self.model.clone(),
-            choices: answers.iter().enumerate().map(choice).collect(),
+            choices,
             service_tier: None,
-            usage: Usage::new(self.prompt.len(), output_tokens, self.prompt_details.then_some(cached)),
+            usage: Usage::new(self.prompt.len(), output_tokens, self.prompt_details.then_some(cached))
+                .with_reasoning(reasoning_tokens),
             metrics: None,
             system_fingerprint: None,
             prompt_logprobs: of_prompt
@@ -359,6 +423,26 @@ impl Form {
             kv_transfer_params: answers.first().and_then(Answer::kv_transfer_params),
             ec_transfer_params: None,
         }
+    }
+
+    fn choice(&self, index: usize, answer: &Answer, reply: Reply) -> Choice {
+        let shows_tokens = reply.shows_tokens(self.include_reasoning);
+        let finish_reason = answer.finish.as_ref().map(|finish| self.finish_reason(finish, reply.has_calls()));
+        Choice {
+            index,
+            message: reply.message(self.include_reasoning),
+            logprobs: self.logprobs(&answer.logprobs).filter(|_| shows_tokens),
+            finish_reason,
+            stop_reason: answer.stop_reason(),
+            token_ids: (self.returns_token_ids && shows_tokens).then(|| answer.tokens.clone()),
+            routed_experts: None,
+            weight_versions: None,
+        }
+    }
+
+    fn finish_reason(&self, finish: &Finish, has_calls: bool) -> &'static str {
+        let is_call = has_calls && !self.is_call_named && finish.reason == FinishReason::Stop;
+        if is_call { "tool_calls" } else { finish.reason.name() }
     }
 }
 
@@ -389,19 +473,13 @@ struct ChunkChoice {
     token_ids: Option<Vec<u32>>,
 }
 
-#[derive(Default, Serialize)]
-struct Delta {
-    #[serde(skip_serializing_if = "Option::is_none")]
-    role: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    content: Option<String>,
-}
-
 struct Stream {
     form: Form,
     merged: Merged,
     include_usage: bool,
     continuous_usage: bool,
+    /// Of each answer.
+    progress: Vec<Progress>,
     /// Output tokens of each answer.
     output_tokens: Vec<usize>,
     cached_tokens: usize,
@@ -410,11 +488,21 @@ struct Stream {
 }
 
 impl Stream {
-    fn new(form: Form, merged: Merged, (include_usage, continuous_usage): (bool, bool), counted: Counted) -> Self {
+    fn new(
+        form: Form,
+        merged: Merged,
+        parsers: Vec<Parser>,
+        (include_usage, continuous_usage): (bool, bool),
+        counted: Counted,
+    ) -> Self {
         let output_tokens = vec![0; form.n];
+        let is_combined = form.top_logprobs.is_some() || form.returns_token_ids || continuous_usage;
+        let progress = |parser| Progress::new(parser, form.include_reasoning, is_combined);
+        let progress = parsers.into_iter().map(progress).collect();
         Self {
             form,
             merged,
+            progress,
             include_usage,
             continuous_usage,
             output_tokens,
@@ -427,7 +515,10 @@ impl Stream {
     fn push(&self, out: &mut Events, choice: ChunkChoice) {
         let output_tokens = self.output_tokens[choice.index];
         let is_first = choice.delta.role.is_some() && self.form.returns_token_ids;
-        let usage = self.continuous_usage.then(|| Usage::new(self.form.prompt.len(), output_tokens, None));
+        let reasoning_tokens = self.progress[choice.index].reasoning_tokens();
+        let usage = self
+            .continuous_usage
+            .then(|| Usage::new(self.form.prompt.len(), output_tokens, None).with_reasoning(reasoning_tokens));
         self.push_chunk(out, &[choice], usage, is_first.then_some(&self.form.prompt));
     }
 
@@ -444,19 +535,22 @@ impl Stream {
         }
         self.output_tokens[index] += piece.tokens.len();
         self.cached_tokens = piece.cached_tokens.map_or(self.cached_tokens, |cached| cached as usize);
-        let is_shown = !piece.text.is_empty() || self.form.top_logprobs.is_some() || self.form.returns_token_ids;
-        if is_shown && !(piece.tokens.is_empty() && piece.text.is_empty()) {
-            let choice = ChunkChoice {
-                index,
-                delta: Delta { role: None, content: Some(piece.text) },
-                logprobs: self.form.logprobs(&piece.logprobs),
-                token_ids: self.form.returns_token_ids.then_some(piece.tokens),
-                ..ChunkChoice::default()
-            };
-            self.push(out, choice);
+        let Update { mut deltas, shows_tokens } = self.progress[index].push(&piece.text, &piece.spans);
+        let has_tokens = shows_tokens && !piece.tokens.is_empty();
+        let mut logprobs = has_tokens.then(|| self.form.logprobs(&piece.logprobs)).flatten();
+        let mut token_ids = (has_tokens && self.form.returns_token_ids).then_some(piece.tokens);
+        if deltas.is_empty() && (logprobs.is_some() || token_ids.is_some()) {
+            deltas.push(Delta::default());
+        }
+        for delta in deltas {
+            let (logprobs, token_ids) = (logprobs.take(), token_ids.take());
+            self.push(out, ChunkChoice { index, delta, logprobs, token_ids, ..ChunkChoice::default() });
         }
         if let Some(finish) = &piece.finish {
-            let finish_reason = Some(finish.reason.name());
+            for delta in self.progress[index].finish() {
+                self.push(out, ChunkChoice { index, delta, ..ChunkChoice::default() });
+            }
+            let finish_reason = Some(self.form.finish_reason(finish, self.progress[index].has_calls()));
             let choice =
                 ChunkChoice { index, finish_reason, stop_reason: stop_reason(finish), ..ChunkChoice::default() };
             self.push(out, choice);
@@ -469,7 +563,7 @@ impl Source for Stream {
     async fn next(&mut self, out: &mut Events) -> Result<bool, ApiError> {
         if !std::mem::replace(&mut self.has_begun, true) {
             for index in 0..self.form.n {
-                let delta = Delta { role: Some(self.form.role.clone()), content: None };
+                let delta = Delta::of_role(&self.form.role);
                 self.push(out, ChunkChoice { index, delta, ..ChunkChoice::default() });
             }
             return Ok(true);
@@ -481,7 +575,9 @@ impl Source for Stream {
         if self.include_usage {
             let output_tokens = self.output_tokens.iter().sum();
             let cached = self.form.prompt_details.then_some(self.cached_tokens);
-            self.push_chunk(out, &[], Some(Usage::new(self.form.prompt.len(), output_tokens, cached)), None);
+            let reasoning_tokens = self.progress.iter().map(Progress::reasoning_tokens).sum();
+            let usage = Usage::new(self.form.prompt.len(), output_tokens, cached).with_reasoning(reasoning_tokens);
+            self.push_chunk(out, &[], Some(usage), None);
         }
         Ok(false)
     }

@@ -17,6 +17,7 @@ use super::rendered::Rendered;
 use super::request::{StreamOptions, request_id, submit, text_request};
 use super::run::{Answer, failure, gather, stop_reason};
 use super::sse::{self, Events, Source};
+use super::structured::{checked_wire, late_format, structure};
 use super::usage::Usage;
 use crate::generate::{Merged, Piece};
 use crate::server::error::ApiError;
@@ -26,6 +27,7 @@ text_request! {
     /// The body of a request.
     CompletionRequest {
         prompt: Prompt,
+        response_format: Option<vcr_text::Value>,
         #[serde(default, deserialize_with = "super::request::or_default")]
         echo: bool,
         logprobs: Option<i32>,
@@ -149,7 +151,10 @@ fn start(app: &Arc<App>, headers: &HeaderMap, mut request: CompletionRequest) ->
         tokens_as_ids: request.return_tokens_as_token_ids.unwrap_or(false),
         prompt_details: app.options.enable_prompt_tokens_details,
     };
+    let format = late_format(request.response_format.as_ref())?;
+    let structure = structure(format.as_ref(), request.structured_outputs.as_ref())?;
     let mut sampling = request.take_sampling();
+    sampling.structured_outputs = checked_wire(structure)?;
     sampling.max_tokens = Some(if is_prompt_only { 1 } else { request.max_tokens.unwrap_or(DEFAULT_MAX_TOKENS) });
     sampling.logprobs = request.logprobs;
     if form.echo && !stream {

@@ -16,6 +16,7 @@ use super::logprobs::{prompt_logprobs, token_logprobs};
 use super::request::{Body, MAX_N, StreamOptions, check_named, id_header, rank_of, submit};
 use super::run::{Answer, failure, gather, stop_reason};
 use super::sse::{self, Events, Source};
+use super::structured;
 use super::usage::Usage;
 use crate::generate::{Merged, Placement, Position, Repetition, Sampling, StringOrArray};
 use crate::server::error::ApiError;
@@ -52,7 +53,7 @@ struct SamplingParams {
     prompt_logprobs: Option<i32>,
     allowed_token_ids: Option<Vec<u32>>,
     repetition_detection: Option<Repetition>,
-    structured_outputs: Option<Value>,
+    structured_outputs: Option<vcr_text::Value>,
     vllm_xargs: Option<Map<String, Value>>,
 }
 
@@ -117,9 +118,10 @@ impl GenerateRequest {
         Ok(())
     }
 
-    fn take_sampling(&mut self) -> Sampling {
+    fn take_sampling(&mut self) -> Result<Sampling, ApiError> {
         let GenerateSamplingParams { n, inner: params, .. } = std::mem::take(&mut self.sampling_params);
-        Sampling {
+        let structured_outputs = structured::checked_wire(structured::own(params.structured_outputs.as_ref())?)?;
+        Ok(Sampling {
             n,
             temperature: params.temperature,
             top_p: params.top_p,
@@ -139,11 +141,11 @@ impl GenerateRequest {
             prompt_logprobs: params.prompt_logprobs,
             allowed_token_ids: params.allowed_token_ids,
             repetition_detection: params.repetition_detection,
-            structured_outputs: params.structured_outputs,
+            structured_outputs,
             vllm_xargs: params.vllm_xargs,
             kv_transfer_params: self.kv_transfer_params.take(),
             ..Sampling::default()
-        }
+        })
     }
 }
 
@@ -197,7 +199,7 @@ pub(super) async fn generate(
         rank: rank_of(&headers),
         adapter,
     };
-    let sampling = request.take_sampling();
+    let sampling = request.take_sampling()?;
     let (n, has_logprobs) = (sampling.n.unwrap_or(1).max(1) as usize, sampling.logprobs.is_some());
     let prompt = std::mem::take(&mut request.token_ids);
     let mut asked = sampling.ask(&app.model, prompt.clone(), place)?;

@@ -21,13 +21,16 @@ mod quick;
 mod ranges;
 mod render;
 mod rendered;
+mod reply;
 mod request;
 mod responses;
 mod run;
 mod score;
 mod sse;
 mod status;
+mod structured;
 mod tokenize;
+mod tools;
 mod translated;
 mod usage;
 mod vectors;
@@ -51,6 +54,8 @@ pub fn router(app: Arc<App>) -> Router {
         .route("/v1/completions/render", post(render::completions))
         .route("/v1/messages/render", post(render::messages))
         .route("/v1/responses/render", post(render::responses))
+        .route("/v1/responses/{id}", get(responses::response).delete(responses::delete))
+        .route("/v1/responses/{id}/cancel", post(responses::cancel))
         .route("/inference/v1/generate", post(generate::generate))
         .route("/inference/v1/abort_requests", post(development::abort_requests))
         .route("/v1/embeddings", post(embeddings::embeddings))

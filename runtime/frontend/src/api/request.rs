@@ -110,8 +110,7 @@ macro_rules! text_request {
             bad_words: Option<Vec<String>>,
             prompt_logprobs: Option<i32>,
             repetition_detection: Option<$crate::generate::Repetition>,
-            structured_outputs: Option<serde_json::Value>,
-            response_format: Option<serde_json::Value>,
+            structured_outputs: Option<vcr_text::Value>,
             thinking_token_budget: Option<i64>,
             vllm_xargs: Option<serde_json::Map<String, serde_json::Value>>,
             kv_transfer_params: Option<serde_json::Map<String, serde_json::Value>>,
@@ -172,10 +171,7 @@ macro_rules! text_request {
                     logprobs: None,
                     prompt_logprobs: self.prompt_logprobs,
                     repetition_detection: self.repetition_detection,
-                    structured_outputs: super::request::structured(
-                        self.structured_outputs.take(),
-                        self.response_format.take(),
-                    ),
+                    structured_outputs: None,
                     thinking_token_budget: self.thinking_token_budget,
                     vllm_xargs: self.vllm_xargs.take(),
                     kv_transfer_params: self.kv_transfer_params.take(),
@@ -268,24 +264,6 @@ pub(super) fn check_shared(asked: &Shared<'_>) -> Result<(), ApiError> {
     Ok(())
 }
 
-/// The structure that the output must have, in vLLM's own terms.
-pub(super) fn structured(
-    own: Option<serde_json::Value>,
-    response_format: Option<serde_json::Value>,
-) -> Option<serde_json::Value> {
-    use serde_json::json;
-    if own.is_some() {
-        return own;
-    }
-    let format = response_format?;
-    match format.get("type").and_then(serde_json::Value::as_str) {
-        Some("json_object") => Some(json!({"json_object": true})),
-        Some("json_schema") => Some(json!({"json": format.pointer("/json_schema/schema").cloned()})),
-        Some("structural_tag") => Some(json!({"structural_tag": format.to_string()})),
-        _ => None,
-    }
-}
-
 /// The value of a header that is a text.
 fn header<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {
     headers.get(name).and_then(|value| value.to_str().ok()).map(str::trim).filter(|text| !text.is_empty())
@@ -335,7 +313,7 @@ pub(super) fn submit(
     count: usize,
     asked: crate::generate::Asked,
 ) -> Result<crate::generate::TextStream, ApiError> {
-    let crate::generate::Asked { mut request, text } = asked;
+    let crate::generate::Asked { mut request, text, chance } = asked;
     let suffix = app.ids.next();
     // Engines read the place among several completions off this name.
     request.request_id = if count > 1 { format!("{index}_{id}-{suffix}") } else { format!("{id}-{suffix}") };
@@ -348,6 +326,9 @@ pub(super) fn submit(
         params.seed = Some(app.ids.seed().into());
     }
     let prompt = request.prompt_token_ids.clone().unwrap_or_default();
+    if let (Some(chance), Some(params)) = (chance, request.sampling_params.as_mut()) {
+        chance.take(params, &prompt, index);
+    }
     let outputs = app.engines.submit(request)?;
     Ok(crate::generate::TextStream::new(outputs, &app.model.tokenizer, text, &prompt))
 }

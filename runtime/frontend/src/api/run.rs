@@ -3,13 +3,14 @@
 use serde_json::{Value, json};
 use vcr_finish_reason::FinishReason;
 
-use crate::generate::{Finish, Merged, Position, StopCause};
+use crate::generate::{Finish, Merged, Position, Span, StopCause};
 use crate::server::error::ApiError;
 
 /// A whole answer.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Answer {
     pub(super) text: String,
+    pub(super) spans: Vec<Span>,
     pub(super) tokens: Vec<u32>,
     pub(super) logprobs: Vec<Position>,
     pub(super) prompt_logprobs: Option<Vec<Position>>,
@@ -55,6 +56,7 @@ pub(super) async fn gather(mut merged: Merged, count: usize) -> Result<Vec<Answe
     while let Some((index, piece)) = merged.next().await? {
         let answer = &mut answers[index];
         answer.text.push_str(&piece.text);
+        answer.spans.extend(piece.spans);
         answer.tokens.extend_from_slice(&piece.tokens);
         answer.logprobs.extend(piece.logprobs);
         if piece.prompt_logprobs.is_some() {

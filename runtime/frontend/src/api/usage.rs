@@ -32,4 +32,9 @@ impl Usage {
             completion_tokens_details: CompletionDetails { reasoning_tokens: 0 },
         }
     }
+
+    /// The same with this many of its output tokens as reasoning.
+    pub(super) fn with_reasoning(self, reasoning_tokens: usize) -> Self {
+        Self { completion_tokens_details: CompletionDetails { reasoning_tokens }, ..self }
+    }
 }

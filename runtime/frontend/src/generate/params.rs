@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 
 use serde::Deserialize;
 use serde_json::{Map, Value as Json};
-use vcr_wire::{EngineCoreRequest, LoraRequest, OutputKind, RepetitionDetection, SamplingParams};
+use vcr_core::seed::mix;
+use vcr_random::Stream;
+use vcr_wire::{EngineCoreRequest, LoraRequest, OutputKind, RepetitionDetection, SamplingParams, Value};
 
 use super::text::TextSettings;
 use super::tokens::{check_allowed, check_bad_words, check_ids, logit_bias};
@@ -69,7 +71,8 @@ pub(crate) struct Sampling {
     pub(crate) logprobs: Option<i32>,
     pub(crate) prompt_logprobs: Option<i32>,
     pub(crate) repetition_detection: Option<Repetition>,
-    pub(crate) structured_outputs: Option<Json>,
+    /// The structure that the output must have, in the terms of engines.
+    pub(crate) structured_outputs: Option<Value>,
     pub(crate) thinking_token_budget: Option<i64>,
     pub(crate) vllm_xargs: Option<Map<String, Json>>,
     pub(crate) kv_transfer_params: Option<Map<String, Json>>,
@@ -80,6 +83,27 @@ pub(crate) struct Sampling {
 pub(crate) struct Asked {
     pub(crate) request: EngineCoreRequest,
     pub(crate) text: TextSettings,
+    /// What the model may do of its own accord.
+    pub(crate) chance: Option<Chance>,
+}
+
+/// A structure that an output has with some probability.
+#[derive(Clone, Debug)]
+pub(crate) struct Chance {
+    pub(crate) probability: f64,
+    pub(crate) structured_outputs: Value,
+}
+
+impl Chance {
+    /// Gives a request the structure or does not; the same request with the same seed
+    /// gets the same.
+    pub(crate) fn take(self, params: &mut SamplingParams, prompt: &[u32], index: usize) {
+        let own = params.seed.and_then(|seed| seed.as_u64().or(seed.as_i64().map(i64::cast_unsigned))).unwrap_or(0);
+        let content = prompt.iter().fold(own, |seed, token| mix(seed ^ u64::from(*token)));
+        if Stream::new(content ^ index as u64, "structure").unit() < self.probability {
+            params.structured_outputs = Some(self.structured_outputs);
+        }
+    }
 }
 
 /// What a request says about its place and order.
@@ -151,6 +175,7 @@ impl Sampling {
             skip_special: self.skip_special_tokens,
             min_tokens,
             eos_token,
+            has_spans: false,
         };
         let mut extra = self.vllm_xargs.unwrap_or_default();
         if let Some(params) = self.kv_transfer_params {
@@ -174,7 +199,7 @@ impl Sampling {
             prompt_logprobs: self.prompt_logprobs.map(i64::from),
             output_kind: OutputKind::Delta,
             eos_token_id: eos_token,
-            structured_outputs: self.structured_outputs.as_ref().map(wire_of),
+            structured_outputs: self.structured_outputs,
             logit_bias,
             allowed_token_ids: self.allowed_token_ids,
             bad_words: self.bad_words,
@@ -197,7 +222,7 @@ impl Sampling {
             session_id: place.session_id,
             ..EngineCoreRequest::default()
         };
-        Ok(Asked { request, text })
+        Ok(Asked { request, text, chance: None })
     }
 }
 

@@ -1,5 +1,6 @@
 //! The text of a request's outputs.
 
+use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::task::{Context, Poll};
 
@@ -27,10 +28,23 @@ pub(crate) struct Finish {
     pub(crate) kv_transfer_params: Option<Value>,
 }
 
+/// The text of one token within a piece, or a part of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Span {
+    /// None of text that is left at the end.
+    pub(crate) token: Option<u32>,
+    pub(crate) bytes: usize,
+    /// Whether it is the first part of the token's text, and the last one.
+    pub(crate) is_first: bool,
+    pub(crate) is_last: bool,
+}
+
 /// A part of an answer.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Piece {
     pub(crate) text: String,
+    /// Which token wrote which part of the text, where that is asked for.
+    pub(crate) spans: Vec<Span>,
     pub(crate) tokens: Vec<u32>,
     pub(crate) logprobs: Vec<Position>,
     pub(crate) prompt_logprobs: Option<Vec<Position>>,
@@ -48,6 +62,8 @@ pub(crate) struct TextSettings {
     pub(crate) min_tokens: u32,
     /// The token that ends a text, which is no part of it.
     pub(crate) eos_token: Option<u32>,
+    /// Say which token wrote which part of the text.
+    pub(crate) has_spans: bool,
 }
 
 /// The answer to one request as text. Dropped before its end, it aborts the
@@ -58,6 +74,8 @@ pub(crate) struct TextStream {
     detokenizer: Detokenizer,
     stops: StopStrings,
     settings: TextSettings,
+    /// Of text that is not released.
+    spans: VecDeque<Span>,
     output_tokens: u32,
     is_done: bool,
 }
@@ -70,6 +88,7 @@ impl TextStream {
             detokenizer: Detokenizer::after(tokenizer, settings.skip_special, prompt),
             stops: StopStrings::new(settings.stop.clone(), settings.include_stop),
             settings,
+            spans: VecDeque::new(),
             output_tokens: 0,
             is_done: false,
         }
@@ -109,10 +128,14 @@ impl TextStream {
         let hidden = usize::from(is_stopped && !self.settings.include_stop && self.ends_by_token(output));
         let mut text = String::new();
         for token in &tokens[..tokens.len().saturating_sub(hidden)] {
+            let before = text.len();
             self.detokenizer.push(*token, &mut text);
+            self.add_span(Some(*token), text.len() - before);
         }
         if output.finish_reason.is_some() {
+            let before = text.len();
             self.detokenizer.finish(&mut text);
+            self.add_span(None, text.len() - before);
         }
         let may_stop = self.output_tokens > self.settings.min_tokens;
         if let Some(found) = self.stops.push(&text, may_stop, &mut piece.text) {
@@ -129,7 +152,37 @@ impl TextStream {
             let (error, kv_transfer_params) = (output.error.clone(), output.kv_transfer_params.clone());
             piece.finish = Some(Finish { reason, stop, error, kv_transfer_params });
         }
+        piece.spans = self.released_spans(piece.text.len());
+        if piece.finish.is_some() {
+            // Tokens whose text a stop string cut off are still tokens of the answer.
+            let cut = self.spans.drain(..).filter(|span| span.is_first);
+            piece.spans.extend(cut.map(|span| Span { bytes: 0, ..span }));
+        }
         piece
+    }
+
+    fn add_span(&mut self, token: Option<u32>, bytes: usize) {
+        if self.settings.has_spans {
+            self.spans.push_back(Span { token, bytes, is_first: true, is_last: true });
+        }
+    }
+
+    /// The spans of the next bytes of the text; the last one may go on.
+    fn released_spans(&mut self, mut bytes: usize) -> Vec<Span> {
+        let mut released = Vec::new();
+        while let Some(span) = self.spans.front_mut() {
+            if span.bytes > bytes {
+                if bytes > 0 {
+                    released.push(Span { bytes, is_last: false, ..*span });
+                    span.bytes -= bytes;
+                    span.is_first = false;
+                }
+                break;
+            }
+            bytes -= span.bytes;
+            released.extend(self.spans.pop_front());
+        }
+        released
     }
 
     fn ends_by_token(&self, output: &EngineCoreOutput) -> bool {

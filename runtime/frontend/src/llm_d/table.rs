@@ -71,7 +71,7 @@ pub const SETTINGS: &[(&str, Rule)] = &[
     ("min-tool-call-array-param-length", Rule::Missing("arguments of tools follow their schema only")),
     ("tool-call-not-required-param-probability", Rule::Missing("arguments of tools follow their schema only")),
     ("object-tool-call-not-required-field-probability", Rule::Missing("arguments of tools follow their schema only")),
-    ("tool-call-extra-call-probability", Rule::Missing("there are as many tool calls as the text has")),
+    ("tool-call-extra-call-probability", Rule::Missing("one in four calls has a second one, at most one")),
     ("skip-tool-validation", Rule::Ignored("schemas of tools are checked as vLLM checks them")),
     ("enable-kvcache", Rule::Special),
     ("kv-cache-size", Rule::Same("--num-gpu-blocks")),

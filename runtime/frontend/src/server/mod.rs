@@ -1,17 +1,21 @@
 //! The HTTP server.
 
 pub mod adapters;
+pub mod chats;
 pub mod error;
 pub(crate) mod ids;
 pub mod model;
+pub(crate) mod responses;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use crate::engine::EngineClient;
+use chats::ChatOptions;
 use ids::RequestIds;
 use model::Model;
+use responses::ResponseStore;
 
 /// What requests are answered by. Handlers share it.
 pub struct App {
@@ -22,6 +26,7 @@ pub struct App {
     /// Settings.
     pub options: ServerOptions,
     pub(crate) ids: RequestIds,
+    pub(crate) responses: ResponseStore,
     /// Requests for text under way, for `/load`.
     pub(crate) load: AtomicUsize,
     ready_at: Instant,
@@ -39,6 +44,8 @@ pub struct ServerOptions {
     /// Give requests that are sampled without a seed one of their own, so that the
     /// same prompt gets several answers.
     pub is_varied: bool,
+    /// Settings of chats.
+    pub chat: ChatOptions,
 }
 
 impl App {
@@ -46,7 +53,15 @@ impl App {
     #[must_use]
     pub fn new(engines: EngineClient, model: Model, options: ServerOptions) -> Arc<Self> {
         let ready_at = Instant::now() + options.startup_duration;
-        Arc::new(Self { engines, model, options, ids: RequestIds::new(), load: AtomicUsize::new(0), ready_at })
+        Arc::new(Self {
+            engines,
+            model,
+            options,
+            ids: RequestIds::new(),
+            responses: ResponseStore::default(),
+            load: AtomicUsize::new(0),
+            ready_at,
+        })
     }
 
     /// Whether the start-up delay is over and every engine serves.

@@ -86,6 +86,30 @@ fn formats_are_put_together() {
 }
 
 #[test]
+fn parts_are_left_out_and_repeated_within_their_bounds() {
+    let part = json!({ "type": "const_string", "value": "a" });
+    let lengths = |format: Value| -> std::collections::BTreeSet<usize> {
+        texts_of_format(&format).iter().map(String::len).collect()
+    };
+    assert_eq!(lengths(json!({ "type": "optional", "content": part })), [0, 1].into());
+    assert!(lengths(json!({ "type": "star", "content": part })).contains(&0));
+    assert!(!lengths(json!({ "type": "plus", "content": part })).contains(&0));
+    assert_eq!(lengths(json!({ "type": "repeat", "content": part, "min": 2, "max": 3 })), [2, 3].into());
+}
+
+/// `parallel_tool_calls` of vLLM's requests arrives as `stop_after_first`.
+#[test]
+fn tags_repeat_where_they_may() {
+    let tag = json!({ "begin": "<f>", "content": { "type": "json_schema", "json_schema": true }, "end": "</f>" });
+    let most = |stop_after_first: bool| {
+        let format = json!({ "type": "tags_with_separator", "separator": ";", "at_least_one": true,
+                             "stop_after_first": stop_after_first, "tags": [tag] });
+        texts_of_format(&format).iter().map(|text| text.split("</f>;<f>").count()).max()
+    };
+    assert_eq!((most(true), most(false)), (Some(1), Some(2)));
+}
+
+#[test]
 fn a_call_gets_smaller_where_room_is_scarce_and_nothing_is_said_behind_it() {
     let content = json!({ "type": "json_schema", "json_schema": true });
     let format = json!({ "type": "tag", "begin": "<f>\n", "content": content, "end": "</f>" });
@@ -123,6 +147,10 @@ fn tags_that_cannot_be_followed_are_named() {
         (json!({ "type": "structural_tag" }), "neither `format` nor `structures`"),
         (json!({ "format": { "type": "or", "elements": [] } }), "an `or` has no elements"),
         (json!({ "format": { "type": "tags_with_separator", "tags": [] } }), "there are no tags"),
+        (
+            json!({ "format": { "type": "repeat", "content": { "type": "any_text" }, "min": 2, "max": 1 } }),
+            "nothing is repeated from 2 to 1 times",
+        ),
         (tag(json!({ "type": "regex", "pattern": "a)" })), "the regular expression `a)` cannot be followed"),
         (tag(json!({ "type": "grammar", "grammar": "root" })), "`root` is no rule"),
         (tag(json!({ "type": "xml", "pattern": "a+" })), "unknown variant `xml`"),

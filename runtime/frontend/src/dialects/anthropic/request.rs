@@ -27,11 +27,30 @@ pub fn chat_request(request: &Value) -> Result<Value, InvalidRequest> {
         let tools: Vec<Value> = list(tools, "tools")?.iter().map(tool).collect();
         chat.insert("tools".to_owned(), Value::Array(tools));
         chat.insert("tool_choice".to_owned(), tool_choice(given(request, "tool_choice"))?);
+        if request["tool_choice"]["disable_parallel_tool_use"] == true {
+            chat.insert("parallel_tool_calls".to_owned(), json!(false));
+        }
+    }
+    if let Some(is_on) = thinking(request)? {
+        let kwargs = chat.entry("chat_template_kwargs").or_insert_with(|| json!({}));
+        if let Value::Object(kwargs) = kwargs {
+            kwargs.entry("enable_thinking").or_insert(json!(is_on));
+        }
     }
     if request["stream"] == true {
         chat.insert("stream_options".to_owned(), json!({ "include_usage": true, "continuous_usage_stats": true }));
     }
     Ok(Value::Object(chat))
+}
+
+/// Whether the answer is to be thought about, where the request says so.
+fn thinking(request: &Value) -> Result<Option<bool>, InvalidRequest> {
+    let Some(thinking) = given(request, "thinking") else { return Ok(None) };
+    match thinking["type"].as_str() {
+        Some("enabled" | "adaptive") => Ok(Some(true)),
+        Some("disabled") => Ok(Some(false)),
+        _ => Err(InvalidRequest::new("thinking.type", "expected `enabled`, `adaptive` or `disabled`")),
+    }
 }
 
 fn messages(request: &Value) -> Result<Vec<Value>, InvalidRequest> {
@@ -212,6 +231,20 @@ mod tests {
             "tool_choice": "required",
         });
         assert_eq!(chat_request(&request).expect("translatable"), expected);
+    }
+
+    #[test]
+    fn thinking_is_a_variable_of_the_template() {
+        let kwargs = |thinking: Value| {
+            let messages = json!([{ "role": "user", "content": "Hi" }]);
+            let request = json!({ "max_tokens": 1, "messages": messages, "thinking": thinking });
+            chat_request(&request).map(|chat| chat["chat_template_kwargs"].clone())
+        };
+        let enabled = json!({ "type": "enabled", "budget_tokens": 1024 });
+        assert_eq!(kwargs(enabled), Ok(json!({ "enable_thinking": true })));
+        assert_eq!(kwargs(json!({ "type": "disabled" })), Ok(json!({ "enable_thinking": false })));
+        assert_eq!(kwargs(Value::Null), Ok(Value::Null));
+        assert!(kwargs(json!({ "type": "x" })).is_err());
     }
 
     #[test]

@@ -1,0 +1,51 @@
+//! Strings of a format: dates, addresses and the like.
+
+use alloc::format;
+use alloc::string::String;
+
+use vcr_guest_sdk::Rng;
+
+use crate::draw::below;
+use crate::schema::Notation;
+use crate::words::word;
+
+/// A random string of this format.
+pub(crate) fn notated(notation: Notation, rng: &mut Rng) -> String {
+    match notation {
+        Notation::Date => date(rng),
+        Notation::Time => time(rng),
+        Notation::DateTime => format!("{}T{}", date(rng), time(rng)),
+        Notation::Duration => format!("PT{}M", 1 + below(rng, 59)),
+        Notation::Email => format!("{}@example.com", word(rng)),
+        Notation::Hostname => format!("{}.example.com", word(rng)),
+        // Addresses that are kept free for documentation.
+        Notation::Ipv4 => format!("192.0.2.{}", 1 + below(rng, 254)),
+        Notation::Ipv6 => format!("2001:db8::{:x}", 1 + below(rng, 0xfffe)),
+        Notation::Uri | Notation::UriReference | Notation::UriTemplate => format!("https://example.com/{}", word(rng)),
+        Notation::Uuid => uuid(rng),
+        Notation::JsonPointer => format!("/{}", word(rng)),
+        Notation::RelativeJsonPointer => format!("{}/{}", below(rng, 3), word(rng)),
+    }
+}
+
+fn date(rng: &mut Rng) -> String {
+    // Each month has these days.
+    format!("20{:02}-{:02}-{:02}", 20 + below(rng, 10), 1 + below(rng, 12), 1 + below(rng, 28))
+}
+
+fn time(rng: &mut Rng) -> String {
+    format!("{:02}:{:02}:{:02}Z", below(rng, 24), below(rng, 60), below(rng, 60))
+}
+
+/// One of version 4.
+fn uuid(rng: &mut Rng) -> String {
+    let [high, low] = [rng.next_u64(), rng.next_u64()];
+    let variant = 0x8000 | (low >> 48 & 0x3fff);
+    format!(
+        "{:08x}-{:04x}-4{:03x}-{variant:04x}-{:012x}",
+        high >> 32,
+        high >> 16 & 0xffff,
+        high & 0xfff,
+        low & 0xffff_ffff_ffff
+    )
+}
