@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use futures_util::stream::unfold;
 use serde_json::{Map, Value, json};
+use vcr_text::Value as Templated;
 
 use super::aborts::Registration;
 use super::calls::{Answers, status};
@@ -15,6 +16,7 @@ use super::messages::{
 };
 use crate::api::request::submit;
 use crate::api::run::failure;
+use crate::api::structured;
 use crate::generate::{Finish, Merged, Piece, Placement, Position, Sampling, StopCause, StringOrArray, json_of};
 use crate::server::error::ApiError;
 use crate::server::{App, Counted};
@@ -97,6 +99,8 @@ fn sampling(params: SamplingParams) -> Result<Sampling, ApiError> {
         Some(Constraint::JsonObject(is_object)) => is_object.then(|| json!({"json_object": true})),
         Some(Constraint::Choice(choice)) => Some(json!({"choice": choice.choices})),
     };
+    let structured = structured.map(serde_json::from_value::<Templated>).transpose();
+    let structured = structured.map_err(|error| ApiError::invalid(error.to_string()))?;
     let n = params.n.max(1);
     if n > crate::api::request::MAX_N {
         return Err(ApiError::invalid(format!("invalid n: expected 1 to {}, got {n}", crate::api::request::MAX_N)));
@@ -122,7 +126,7 @@ fn sampling(params: SamplingParams) -> Result<Sampling, ApiError> {
         logit_bias: (!params.logit_bias.is_empty()).then(|| biases.collect()),
         logprobs: params.logprobs,
         prompt_logprobs: params.prompt_logprobs,
-        structured_outputs: structured,
+        structured_outputs: structured::checked_wire(structured::own(structured.as_ref())?)?,
         ..Sampling::default()
     })
 }
