@@ -197,7 +197,7 @@ impl Progress {
             if self.is_in_reasoning && !self.include_reasoning {
                 continue;
             }
-            if !(self.is_combined && !deltas.is_empty()) {
+            if !self.is_combined || deltas.is_empty() {
                 deltas.push(Delta::default());
             }
             if let Some(delta) = deltas.last_mut() {
