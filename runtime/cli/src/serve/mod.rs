@@ -66,7 +66,7 @@ pub(crate) fn serve(args: &ServeArgs) -> Exit {
 
 fn prepare(args: &ServeArgs, guests: &LiveGuests) -> Result<Prepared, Unusable> {
     raise_limit_of_files();
-    let (mut model, own_len) = model::model(&args.server)?;
+    let (mut model, own_len) = model::model(&args.server, args.media.rules())?;
     let side = FrontendSide {
         // The frontend inside is that of one version.
         identity: Identity { version: Some(VllmMinor::V0_33), is_headless: false, ..identity(&args.live.ranks) },
