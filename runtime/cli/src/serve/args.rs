@@ -18,6 +18,8 @@ pub(crate) struct ServeArgs {
     #[command(flatten)]
     pub(crate) chats: ChatArgs,
     #[command(flatten)]
+    pub(crate) media: MediaArgs,
+    #[command(flatten)]
     pub(crate) http: HttpArgs,
     #[command(flatten)]
     pub(crate) clients: ClientFaultArgs,
@@ -76,9 +78,6 @@ pub(crate) struct ServerArgs {
     /// Adapters that are there from the start.
     #[arg(long, value_name = "NAME=PATH", num_args = 1.., value_parser = adapter)]
     pub(crate) lora_modules: Vec<(String, String)>,
-
-    #[command(flatten)]
-    pub(crate) media: MediaArgs,
 
     /// Refuse /ready for this time after the start.
     #[arg(long, value_name = "TIME", default_value = "0s", value_parser = crate::values::duration)]

@@ -72,7 +72,7 @@ pub(crate) fn serve(args: &ServeArgs) -> Exit {
 
 fn prepare(args: &ServeArgs, guests: &LiveGuests) -> Result<Prepared, Unusable> {
     raise_limit_of_files();
-    let (mut model, own_len) = model::model(&args.server)?;
+    let (mut model, own_len) = model::model(&args.server, args.media.rules())?;
     let chats = chats::options(&args.chats, &model, args.server.model.is_none())?;
     let side = FrontendSide {
         // The frontend inside is that of one version.

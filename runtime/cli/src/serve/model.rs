@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use vcr_frontend::{Adapters, Model};
+use vcr_frontend::{Adapters, MediaRules, Model};
 use vcr_text::{ChatTemplate, GenerationConfig, ModelFolder, Tokenizer};
 
 use super::args::ServerArgs;
@@ -14,9 +14,8 @@ const BUILTIN: &str = "sim";
 
 /// What the options say of the model, but for what the engines say of it, and its own
 /// longest sequence.
-pub(crate) fn model(args: &ServerArgs) -> Result<(Model, Option<u32>), Unusable> {
+pub(crate) fn model(args: &ServerArgs, media: MediaRules) -> Result<(Model, Option<u32>), Unusable> {
     let adapters = Adapters::new(args.lora_modules.clone());
-    let media = args.media.rules();
     let names = |default: String| {
         if args.served_model_name.is_empty() { vec![default] } else { args.served_model_name.clone() }
     };
