@@ -22,4 +22,4 @@ if [ -x "$folder/0.33.0/vllm-rs" ] && [ -d "$model" ]; then
 else
   echo "no frontend in $folder: run tests/frontends/fetch.sh" >&2
 fi
-HF_HUB_OFFLINE=1 exec target/release/play-load serve --server "$server" --frontend "$frontend" "$@"
+HF_HUB_OFFLINE=1 VLLM_LOGGING_LEVEL=ERROR exec target/release/play-load serve --server "$server" --frontend "$frontend" "$@"

@@ -134,7 +134,9 @@ pub(crate) fn many(bench: &Bench, streams: Streams, gap_ms: f64, stream_kb: f64)
     let mut sheet = Sheet::new(format!("{count} streams, a token every {} ms", interval_ns as f64 / 1e6));
     let (mut gaps_ms, mut kb, mut cpu_s) = (Vec::new(), Vec::new(), Vec::new());
     for _ in 0..bench.rounds {
-        let served = bench.commands.server(&streams.options())?.ready()?;
+        // All connections are open before the first request goes out.
+        let patient = words(&["--http-timeout-keep-alive", "600"]);
+        let served = bench.commands.server(&[streams.options(), patient].concat())?.ready()?;
         let idle = served.memory()?.resident;
         let mut clients = Clients::open(served.port, count as usize, &bench.model, bench.seed)?;
         let mut begun = None;

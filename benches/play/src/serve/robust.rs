@@ -100,7 +100,7 @@ pub(crate) fn never_read(bench: &Bench, clients: u32) -> Result<Sheet, Failure> 
 /// Connections that begin a request and do not end it.
 pub(crate) fn half_open(bench: &Bench, connections: u32) -> Result<Sheet, Failure> {
     let name = format!("{connections} connections with half a request");
-    beside(bench, &name, 4096, 128.0, |served, is_over| {
+    beside(bench, &name, 4096, 256.0, |served, is_over| {
         let mut sockets = Vec::new();
         for number in 0..connections {
             let mut socket = connect(served.port)?;
@@ -140,7 +140,7 @@ pub(crate) fn long_prompts(bench: &Bench, tokens: u32) -> Result<Sheet, Failure>
 /// The largest bodies that are taken, and larger ones.
 pub(crate) fn large_bodies(bench: &Bench, bytes: usize) -> Result<Sheet, Failure> {
     let name = format!("bodies of {} MB, one after the other", bytes / 1_000_000);
-    beside(bench, &name, 4096, 1024.0, |served, is_over| {
+    beside(bench, &name, 4096, 512.0, |served, is_over| {
         let model = &bench.model;
         let bodies = [
             format!(r#"{{"model":"{model}","prompt":"{}","max_tokens":1}}"#, "word ".repeat(bytes / 5)),

@@ -5,7 +5,6 @@ use std::sync::Arc;
 
 use axum::Json;
 use axum::extract::State;
-use axum::extract::rejection::JsonRejection;
 use axum::http::HeaderMap;
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
@@ -343,7 +342,7 @@ pub(super) fn count_tokens(app: &App, mut request: ChatRequest) -> Result<usize,
 pub(super) async fn chat_completions(
     State(app): State<Arc<App>>,
     headers: HeaderMap,
-    body: Result<Quick<ChatRequest>, JsonRejection>,
+    body: Result<Quick<ChatRequest>, ApiError>,
 ) -> Result<Response, ApiError> {
     let Quick(request) = body?;
     let is_streamed = request.stream;

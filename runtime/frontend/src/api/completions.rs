@@ -4,7 +4,6 @@ use std::sync::Arc;
 
 use axum::Json;
 use axum::extract::State;
-use axum::extract::rejection::JsonRejection;
 use axum::http::HeaderMap;
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
@@ -109,7 +108,7 @@ struct Form {
 pub(super) async fn completions(
     State(app): State<Arc<App>>,
     headers: HeaderMap,
-    body: Result<Quick<CompletionRequest>, JsonRejection>,
+    body: Result<Quick<CompletionRequest>, ApiError>,
 ) -> Result<Response, ApiError> {
     let Quick(request) = body?;
     let counted = app.count();

@@ -7,23 +7,59 @@ use axum::extract::{FromRequest, Request};
 use axum::http::header;
 use serde::de::DeserializeOwned;
 
+use crate::server::error::ApiError;
+
+/// Values in a body at most. Each may take a hundred bytes of memory, so that a body of
+/// a few megabytes would take gigabytes; prompts of all models are far shorter.
+const MAX_VALUES: usize = 4 << 20;
+
 /// The body of a request, read as [`Json`] reads it, with its errors. Where it is
 /// valid that takes half the time: nothing is noted down of the path to an error.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Quick<T>(pub(super) T);
 
 impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for Quick<T> {
-    type Rejection = JsonRejection;
+    type Rejection = ApiError;
 
-    async fn from_request(request: Request, state: &S) -> Result<Self, JsonRejection> {
+    async fn from_request(request: Request, state: &S) -> Result<Self, ApiError> {
         let kind = request.headers().get(header::CONTENT_TYPE);
         if kind.is_none_or(|kind| kind.as_bytes() != b"application/json") {
-            return Json::from_request(request, state).await.map(|Json(value)| Self(value));
+            return Ok(Json::from_request(request, state).await.map(|Json(value)| Self(value))?);
         }
-        let bytes = Bytes::from_request(request, state).await?;
+        let bytes = Bytes::from_request(request, state).await.map_err(JsonRejection::from)?;
+        if bytes.len() > MAX_VALUES && values(&bytes) > MAX_VALUES {
+            return Err(ApiError::invalid(format!("invalid body: expected at most {MAX_VALUES} JSON values")));
+        }
         match serde_json::from_slice(&bytes) {
             Ok(value) => Ok(Self(value)),
-            Err(_) => Json::from_bytes(&bytes).map(|Json(value)| Self(value)),
+            Err(_) => Ok(Json::from_bytes(&bytes).map(|Json(value)| Self(value))?),
+        }
+    }
+}
+
+/// An upper bound of the values in a JSON text: what separates or opens any.
+fn values(text: &[u8]) -> usize {
+    let (mut count, mut is_text, mut is_escaped) = (1, false, false);
+    for byte in text {
+        match byte {
+            _ if is_escaped => is_escaped = false,
+            b'\\' => is_escaped = is_text,
+            b'"' => is_text = !is_text,
+            b',' | b'[' | b'{' | b':' => count += usize::from(!is_text),
+            _ => {}
+        }
+    }
+    count
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_are_counted_outside_of_texts() {
+        for (text, count) in [("1", 1), ("[1,2]", 3), (r#"{"a":[]}"#, 4), (r#""a,b\",[{""#, 1), (r#"["\\",1]"#, 3)] {
+            assert_eq!(values(text.as_bytes()), count, "{text}");
         }
     }
 }
