@@ -71,7 +71,7 @@ impl Serve {
     /// When there is no answer.
     #[must_use]
     pub fn delete(&self, path: &str) -> Reply {
-        self.answered(self.send("DELETE", path, "", ""))
+        self.answered(self.send("DELETE", path, &[], ""))
     }
 
     /// Posts JSON to a path.
