@@ -227,7 +227,7 @@ impl Simulation<'_> {
         self.ledger.count_stall();
         let until_ns = self.now_ns.saturating_add(duration_ns);
         let worker = self.fleet.worker_mut(index);
-        worker.stall(until_ns);
+        worker.stall(self.now_ns, until_ns);
         let incarnation = worker.incarnation();
         self.events.push(until_ns, Event::StallEnd { worker: index, incarnation });
     }

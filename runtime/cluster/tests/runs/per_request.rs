@@ -6,8 +6,10 @@ use std::sync::Arc;
 use vcr_cluster::metrics::{Counter, Trend};
 use vcr_cluster::observe::{Observer, StepRecord};
 use vcr_cluster::{
-    Arrivals, FaultConfig, FaultKind, LatencyFactory, PoolConfig, PoolRole, RouterConfig, RunConfig, Topology, simulate,
+    Arrivals, FaultConfig, FaultKind, LatencyFactory, PoolConfig, PoolRole, RequestMix, RouterConfig, RunConfig,
+    Topology, simulate,
 };
+use vcr_core::fault::{FailureInjector, FaultAction, FaultBatch, FaultError};
 use vcr_core::latency::{LatencyError, LatencyModel, StepBatch};
 use vcr_core::request_times::{NextToken, RequestTimes};
 
@@ -91,13 +93,41 @@ fn faults_and_transfers_are_conserved() {
     assert!(report.metrics.count(Counter::Completed) > 40);
 }
 
+/// One request of 100 prompt tokens.
+fn single(output_tokens: f64) -> RunConfig {
+    let arrivals = Arrivals::Burst { count: 1, over_ns: 0 };
+    let (prompt_tokens, output_tokens) = (constant(100.0), constant(output_tokens));
+    let requests = RequestMix { prompt_tokens, output_tokens, ..mix(1.0, 1.0) };
+    let topology = Topology::Aggregated(pool("engines", 1, 2000, RouterConfig::RoundRobin));
+    paced(config(topology, vec![synthetic("one", arrivals, requests)]))
+}
+
+/// Stalls once, after the third step: that of the second token.
+struct Stalls;
+
+impl FailureInjector for Stalls {
+    fn decide(&mut self, batch: &FaultBatch<'_>, actions: &mut Vec<FaultAction>) -> Result<(), FaultError> {
+        actions.extend((batch.step == 3).then_some(FaultAction::Stall { duration_ns: 500 * MS }));
+        Ok(())
+    }
+}
+
+#[test]
+fn a_stall_delays_what_is_due() {
+    let stalled = with_pools(single(5.0), |pool| PoolConfig {
+        failures: Some(Arc::new(|_context| Ok(Box::new(Stalls)))),
+        ..pool
+    });
+    let report = run(&stalled);
+    assert_eq!(report.metrics.count(Counter::Stalls), 1);
+    let record = &report.requests[0];
+    assert_eq!((record.first_token_ns, record.end_ns), (Some(50 * MS), Some(590 * MS)));
+    assert_eq!(run(&single(5.0)).requests[0].end_ns, Some(90 * MS));
+}
+
 #[test]
 fn a_slow_engine_stretches_times() {
-    let arrivals = Arrivals::Burst { count: 1, over_ns: 0 };
-    let requests =
-        vcr_cluster::RequestMix { prompt_tokens: constant(100.0), output_tokens: constant(3.0), ..mix(1.0, 1.0) };
-    let topology = Topology::Aggregated(pool("engines", 1, 2000, RouterConfig::RoundRobin));
-    let mut slow = paced(config(topology, vec![synthetic("one", arrivals, requests)]));
+    let mut slow = single(3.0);
     slow.faults = vec![FaultConfig {
         at_ns: 55 * MS,
         pool: PoolRole::Aggregated,

@@ -107,6 +107,7 @@ impl ServingEngine for AnyEngine {
         fn set_request_times(times: Option<Box<dyn RequestTimes>>) -> bool;
         fn set_request_time_factor(factor: f64) -> ();
         fn advance_clock(now_ns: u64) -> ();
+        fn delay_tokens(by_ns: u64) -> ();
     }
 
     fn update<S: TokenSource + ?Sized>(&mut self, source: &mut S) -> &StepOutputs {

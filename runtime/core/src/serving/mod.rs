@@ -195,6 +195,11 @@ pub trait ServingEngine {
         let _ = now_ns;
     }
 
+    /// Delays all tokens that are due later, as a stall does.
+    fn delay_tokens(&mut self, by_ns: u64) {
+        let _ = by_ns;
+    }
+
     /// When the next token of a request with times of its own is due.
     fn next_token_ns(&self) -> Option<u64> {
         None

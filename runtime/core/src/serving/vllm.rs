@@ -71,6 +71,10 @@ impl ServingEngine for Engine {
         self.advance_clock(now_ns);
     }
 
+    fn delay_tokens(&mut self, by_ns: u64) {
+        self.delay_tokens(by_ns);
+    }
+
     fn next_token_ns(&self) -> Option<u64> {
         self.next_token_ns()
     }

@@ -282,7 +282,8 @@ impl Worker {
     }
 
     /// Does nothing until then, or longer if it is stalled for longer already.
-    pub(crate) fn stall(&mut self, until_ns: u64) {
+    pub(crate) fn stall(&mut self, now_ns: u64, until_ns: u64) {
+        self.engine.delay_tokens(until_ns.saturating_sub(self.stalled_until_ns.unwrap_or(now_ns)));
         self.stalled_until_ns = Some(self.stalled_until_ns.map_or(until_ns, |other_ns| other_ns.max(until_ns)));
     }
 
