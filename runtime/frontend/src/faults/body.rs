@@ -10,7 +10,7 @@ use futures_util::stream;
 use serde_json::Value;
 use tokio::time::sleep;
 
-use super::error_body::error_json;
+use super::error_body::error_events;
 use super::events::{EventSplitter, data, has_token, is_done, is_usage_only, without_usage};
 use super::kind::FaultKind;
 use crate::http::ConnectionControl;
@@ -145,8 +145,7 @@ impl Faulty {
                 }
                 FaultKind::ErrorEvent { code, message, .. } => {
                     let message = message.unwrap_or_else(|| "Internal server error".to_owned());
-                    let error = error_json(code, &message, None);
-                    self.send(format!("data: {error}\n\ndata: [DONE]\n\n").into());
+                    self.send(error_events(&event, code, &message).into());
                     self.actions.push_back(Action::End);
                 }
                 _ => self.send(event),

@@ -4,7 +4,10 @@ use axum::body::Body;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::Response;
 use serde::Serialize;
-use serde_json::json;
+use serde_json::{Value, json};
+
+use super::events::data;
+use crate::dialects::anthropic;
 
 /// vLLM's error object, with its keys in vLLM's order.
 #[derive(Serialize)]
@@ -37,6 +40,20 @@ pub(super) fn error_json(code: u16, message: &str, param: Option<&str>) -> Strin
     format!("{{\"error\":{error}}}")
 }
 
+/// The events of an error in a stream, in the form of the API that `event` is of, and with
+/// the end that it has.
+pub(super) fn error_events(event: &[u8], code: u16, message: &str) -> String {
+    let value = data(event).and_then(|data| serde_json::from_str::<Value>(data).ok()).unwrap_or_default();
+    let error = match value["type"].as_str() {
+        None => return format!("data: {}\n\ndata: [DONE]\n\n", error_json(code, message, None)),
+        Some(kind) if kind.starts_with("response.") => {
+            json!({"type": "error", "code": error_type(code), "message": message, "param": null})
+        }
+        Some(_) => anthropic::error(code, message),
+    };
+    format!("event: error\ndata: {error}\n\n")
+}
+
 /// An answer with an error, in the form that the clients of a path expect.
 pub(super) fn error_response(
     path: &str,
@@ -48,16 +65,7 @@ pub(super) fn error_response(
     let status = StatusCode::from_u16(code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
     let message = message.or_else(|| status.canonical_reason()).unwrap_or("Error");
     let value = if path.starts_with("/v1/messages") {
-        let kind = match code {
-            401 => "authentication_error",
-            403 => "permission_error",
-            404 => "not_found_error",
-            429 => "rate_limit_error",
-            529 => "overloaded_error",
-            400..=499 => "invalid_request_error",
-            _ => "api_error",
-        };
-        json!({"type": "error", "error": {"type": kind, "message": message}}).to_string()
+        anthropic::error(code, message).to_string()
     } else if code == 401 {
         // vLLM refuses keys outside of its error handling.
         json!({"error": "Unauthorized"}).to_string()
@@ -71,4 +79,23 @@ pub(super) fn error_response(
         response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(seconds));
     }
     response
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn errors_in_streams_are_those_of_their_api() {
+        let chat = error_events(b"data: {\"choices\": []}\n\n", 500, "no");
+        assert!(
+            chat.starts_with("data: {\"error\":{\"message\":\"no\"") && chat.ends_with("data: [DONE]\n\n"),
+            "{chat}"
+        );
+        let message = error_events(b"event: x\ndata: {\"type\": \"content_block_delta\"}\n\n", 529, "no");
+        let error = r#"{"error":{"message":"no","type":"overloaded_error"},"type":"error"}"#;
+        assert_eq!(message, format!("event: error\ndata: {error}\n\n"));
+        let response = error_events(b"data: {\"type\": \"response.output_text.delta\"}\n\n", 429, "no");
+        assert!(response.contains(r#""code":"RateLimitError""#) && !response.contains("[DONE]"), "{response}");
+    }
 }

@@ -155,7 +155,7 @@ async fn a_header_asks_for_an_error() {
         let response = call(&router, request.expect("a request")).await;
         assert_eq!(response.status().as_u16(), code, "{value}");
         let error: serde_json::Value = serde_json::from_str(&text(response).await).expect("JSON");
-        let kind = if code == 503 { "api_error" } else { "invalid_request_error" };
+        let kind = if code == 503 { "overloaded_error" } else { "invalid_request_error" };
         assert_eq!((&error["type"], &error["error"]["type"]), (&"error".into(), &kind.into()));
     }
 }
