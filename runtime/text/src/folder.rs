@@ -70,6 +70,16 @@ impl ModelFolder {
         Ok(Self { path, cached_name, tokenizer, chat_template, generation, max_model_len, config })
     }
 
+    /// The size of the vocabulary that `config.json` states, or else the tokenizer's.
+    #[must_use]
+    pub fn vocab_size(&self) -> u32 {
+        let stated = self.config.as_ref().and_then(|config| {
+            let text = config.get("text_config").filter(|text| text.is_object()).unwrap_or(config);
+            text.get("vocab_size")?.as_u64()
+        });
+        stated.and_then(|size| u32::try_from(size).ok()).unwrap_or_else(|| self.tokenizer.vocab_size())
+    }
+
     /// Tokens that end an output: the generation config's, then the tokenizer's.
     #[must_use]
     pub fn eos_token_ids(&self) -> Vec<u32> {

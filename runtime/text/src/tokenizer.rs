@@ -181,6 +181,15 @@ impl Tokenizer {
         String::from_utf8_lossy(self.token_bytes(id)).into_owned()
     }
 
+    /// The name of one token in the vocabulary, such as `Ġtwo`.
+    #[must_use]
+    pub fn token_name(&self, id: u32) -> String {
+        match &self.0.kind {
+            Kind::Builtin(_) => self.token_text(id),
+            Kind::Library { tokenizer, .. } => tokenizer.id_to_token(id).unwrap_or_default(),
+        }
+    }
+
     /// The bytes of one token, empty beyond the vocabulary.
     #[must_use]
     pub fn token_bytes(&self, id: u32) -> &[u8] {

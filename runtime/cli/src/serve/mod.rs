@@ -68,7 +68,8 @@ fn prepare(args: &ServeArgs, guests: &LiveGuests) -> Result<Prepared, Unusable> 
         // The frontend inside is that of one version.
         identity: Identity { version: Some(VllmMinor::V0_33), is_headless: false, ..identity(&args.live.ranks) },
         model_name: model.names.first().cloned().unwrap_or_default(),
-        vocab_size: model.vocab_size,
+        // Ids that only pad the model's vocabulary have no text.
+        vocab_size: model.tokenizer.vocab_size(),
         max_model_len: own_len,
         num_adapters: model.adapters.len() as u32,
         tokens: Some(("english", EnglishTokens::factory(&model.tokenizer, output_tokens(&args.live.tokens)?))),

@@ -49,7 +49,7 @@ pub(crate) fn model(args: &ServerArgs) -> Result<(Model, Option<u32>), Unusable>
     let model = Model {
         names: names(name),
         root: path.display().to_string(),
-        vocab_size: folder.tokenizer.vocab_size(),
+        vocab_size: folder.vocab_size(),
         tokenizer: folder.tokenizer,
         template: folder.chat_template,
         generation: folder.generation,

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use axum::Json;
 use axum::extract::{RawQuery, State};
+use axum::response::{IntoResponse, Response};
 use serde_json::{Value, json};
 
 use crate::engine::EngineError;
@@ -41,10 +42,7 @@ impl Params {
     fn mode(&self) -> Result<&str, ApiError> {
         match self.get("mode").unwrap_or("abort") {
             mode @ ("abort" | "wait" | "keep") => Ok(mode),
-            other => {
-                let reason = format!("unknown variant `{other}`, expected one of `abort`, `wait`, `keep`");
-                Err(ApiError::invalid_param("mode", format!("Failed to deserialize query string: mode: {reason}")))
-            }
+            other => Err(invalid("mode", &format!("invalid pause mode `{other}`; expected one of: abort, wait, keep"))),
         }
     }
 }
@@ -113,17 +111,25 @@ pub(super) async fn is_sleeping(State(app): State<Arc<App>>) -> Result<Json<Valu
 pub(super) async fn reset_prefix_cache(
     State(app): State<Arc<App>>,
     RawQuery(query): RawQuery,
-) -> Result<Json<Value>, ApiError> {
+) -> Result<Json<Value>, Response> {
     let params = Params::read(query);
-    let (running, external) = (params.flag("reset_running_requests", false)?, params.flag("reset_external", false)?);
+    // vLLM says what is wrong with this query in plain text.
+    let flags = params
+        .flag("reset_running_requests", false)
+        .and_then(|running| Ok((running, params.flag("reset_external", false)?)));
+    let (running, external) = flags.map_err(|error| (error.status, error.message).into_response())?;
     let success = app.engines.reset_prefix_cache(running, external).await;
-    Ok(Json(json!({"success": success.map_err(call_error("reset_prefix_cache"))?})))
+    let success = success.map_err(|error| call_error("reset_prefix_cache")(error).into_response())?;
+    Ok(Json(json!({"success": success})))
 }
 
 /// Pauses the engines.
 pub(super) async fn pause(State(app): State<Arc<App>>, RawQuery(query): RawQuery) -> Result<Json<Value>, ApiError> {
     let params = Params::read(query);
-    app.engines.pause(params.mode()?, params.flag("clear_cache", true)?).await.map_err(call_error("pause"))?;
+    // vLLM names this parameter whichever is wrong.
+    let of_mode = |error: ApiError| ApiError { param: Some("mode"), ..error };
+    let (mode, clears) = (params.mode().map_err(of_mode)?, params.flag("clear_cache", true).map_err(of_mode)?);
+    app.engines.pause(mode, clears).await.map_err(call_error("pause"))?;
     Ok(Json(json!({"status": "paused"})))
 }
 

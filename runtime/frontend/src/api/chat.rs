@@ -12,7 +12,9 @@ use serde_json::Value;
 use vcr_text::{TemplateErrorKind, TemplateRequest, Value as Templated};
 
 use super::logprobs::{chat_logprobs, prompt_logprobs};
-use super::prompt::truncate_to;
+use super::message;
+use super::prompt::{no_tokens, truncate_to};
+use super::ranges::ChatFields;
 use super::request::{Body, StreamOptions, request_id, submit, text_request};
 use super::run::{Answer, failure, gather, stop_reason};
 use super::sse::{self, Events, Source};
@@ -24,7 +26,9 @@ use crate::server::{App, Counted, unix_s};
 
 text_request! {
     /// The body of a request.
+    #[serde(expecting = "struct ChatCompletionRequest")]
     ChatRequest {
+        #[serde(deserialize_with = "super::message::messages")]
         messages: Vec<Templated>,
         #[serde(default, deserialize_with = "super::request::or_default")]
         logprobs: bool,
@@ -38,6 +42,8 @@ text_request! {
         continue_final_message: bool,
         #[serde(default)]
         add_special_tokens: bool,
+        #[serde(default)]
+        echo: bool,
         chat_template: Option<String>,
         chat_template_kwargs: Option<BTreeMap<String, Templated>>,
     }
@@ -45,17 +51,10 @@ text_request! {
 
 impl ChatRequest {
     fn check(&self) -> Result<(), ApiError> {
-        check_messages(&self.messages)?;
-        let refused = |field: &str, what: &str| Err(ApiError::invalid(format!("{field}: Validation error: {what}")));
-        if self.max_completion_tokens.or(self.max_tokens) == Some(0) {
-            return refused("max_completion_tokens", "range [{\"min\": Number(1), \"value\": Number(0)}]");
-        }
-        if let Some(n) = self.n.filter(|n| !(1..=10).contains(n)) {
-            let range = format!("range [{{\"value\": Number({n}), \"min\": Number(1), \"max\": Number(10)}}]");
-            return refused("n", &range);
-        }
-        if self.top_logprobs.is_some() && !self.logprobs {
-            return Err(ApiError::invalid("__all__: top_logprobs is only allowed when logprobs is enabled"));
+        message::check(&self.messages)?;
+        self.ranges().check()?;
+        if self.echo && self.truncate_prompt_tokens.is_some() {
+            return Err(ApiError::invalid_param("echo", "`echo=true` is not supported with `truncate_prompt_tokens`."));
         }
         self.check_shared()?;
         if self.tools.as_ref().is_some_and(Vec::is_empty) {
@@ -65,12 +64,28 @@ impl ChatRequest {
             ));
         }
         if self.chat_template.is_some() {
-            return Err(ApiError::invalid(
-                "Chat template is passed with request, but --trust-request-chat-template is not set. Refused request \
-                 with untrusted chat template.",
-            ));
+            return Err(ApiError::untrusted_template());
         }
         Ok(())
+    }
+
+    fn ranges(&self) -> ChatFields {
+        ChatFields {
+            frequency_penalty: self.frequency_penalty,
+            presence_penalty: self.presence_penalty,
+            temperature: self.temperature,
+            top_p: self.top_p,
+            min_p: self.min_p,
+            repetition_penalty: self.repetition_penalty,
+            logprobs: self.logprobs,
+            top_logprobs: self.top_logprobs,
+            max_tokens: self.max_completion_tokens.or(self.max_tokens),
+            min_tokens: self.min_tokens,
+            n: self.n,
+            prompt_logprobs: self.prompt_logprobs,
+            stream: self.stream,
+            has_stream_options: StreamOptions::check(self.stream_options.as_ref(), false).is_err(),
+        }
     }
 
     /// The tokens of its prompt.
@@ -80,7 +95,7 @@ impl ChatRequest {
             &self.messages,
             self.tools.as_deref(),
             self.documents.as_deref(),
-            self.add_generation_prompt.unwrap_or(!self.continue_final_message),
+            message::generation_prompt(&self.messages, self.add_generation_prompt, self.continue_final_message)?,
             self.continue_final_message,
             self.chat_template_kwargs.as_ref(),
         )?;
@@ -88,31 +103,6 @@ impl ChatRequest {
         truncate_to(&mut tokens, self.truncate_prompt_tokens, model.max_model_len)?;
         Ok(tokens)
     }
-}
-
-/// Refuses messages that no template can render.
-pub(super) fn check_messages(messages: &[Templated]) -> Result<(), ApiError> {
-    let refused = |what: &str| {
-        let value = serde_json::to_value(messages).unwrap_or_default();
-        Err(ApiError::invalid(format!("messages: Validation error: {what} [{{\"value\": {value:?}}}]")))
-    };
-    if messages.is_empty() {
-        return refused("messages cannot be empty");
-    }
-    for message in messages {
-        let role = message.get_attr("role").unwrap_or_default();
-        let Some(role) = role.as_str() else {
-            return Err(ApiError::invalid_param("messages", "missing field `role` in a message"));
-        };
-        let content = message.get_attr("content").unwrap_or_default();
-        if role == "user" && content.as_str() == Some("") {
-            return refused("message content cannot be empty");
-        }
-        if role == "user" && content.as_str().is_none() && content.len() == Some(0) {
-            return refused("message content parts cannot be empty");
-        }
-    }
-    Ok(())
 }
 
 /// The text of a chat.
@@ -192,9 +182,15 @@ impl Chat {
             tokens_as_ids: request.return_tokens_as_token_ids.unwrap_or(false),
             prompt_details: app.options.enable_prompt_tokens_details,
         };
+        if form.prompt.is_empty() {
+            return Err(no_tokens(&form.id));
+        }
         let mut sampling = request.take_sampling();
         sampling.max_tokens = request.max_completion_tokens.or(request.max_tokens);
         sampling.logprobs = request.logprobs.then_some(top);
+        if request.echo && !request.stream {
+            sampling.prompt_logprobs = sampling.prompt_logprobs.or(Some(top));
+        }
         let asked = sampling.ask(&app.model, form.prompt.clone(), place)?;
         let mut streams = Vec::with_capacity(form.n);
         for index in 0..form.n {
@@ -228,7 +224,7 @@ impl Chat {
 /// The number of tokens of a chat's prompt.
 pub(super) fn count_tokens(app: &App, mut request: ChatRequest) -> Result<usize, ApiError> {
     app.model.resolve(request.model.as_deref())?;
-    check_messages(&request.messages)?;
+    message::check(&request.messages)?;
     Ok(request.prompt(&app.model)?.len())
 }
 
@@ -280,7 +276,7 @@ struct Choice {
 #[derive(Serialize)]
 struct Message {
     role: String,
-    content: String,
+    content: Option<String>,
     refusal: Option<String>,
     annotations: Option<Value>,
     audio: Option<Value>,
@@ -303,7 +299,7 @@ impl Form {
             index,
             message: Message {
                 role: self.role.clone(),
-                content: answer.text.clone(),
+                content: (!answer.text.is_empty()).then(|| answer.text.clone()),
                 refusal: None,
                 annotations: None,
                 audio: None,
@@ -330,7 +326,8 @@ impl Form {
             usage: Usage::new(self.prompt.len(), output_tokens, self.prompt_details.then_some(cached)),
             metrics: None,
             system_fingerprint: None,
-            prompt_logprobs: of_prompt.and_then(|positions| serde_json::to_value(prompt_logprobs(positions)).ok()),
+            prompt_logprobs: of_prompt
+                .and_then(|positions| serde_json::to_value(prompt_logprobs(positions, false)).ok()),
             prompt_token_ids: self.returns_token_ids.then(|| self.prompt.clone()),
             prompt_text: None,
             kv_transfer_params: answers.first().and_then(Answer::kv_transfer_params),

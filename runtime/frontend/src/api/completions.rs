@@ -31,6 +31,9 @@ text_request! {
         prompt_embeds: Option<Value>,
         #[serde(default = "super::request::yes")]
         add_special_tokens: bool,
+        // Unknown fields are passed over, and lists are no requests.
+        #[serde(flatten)]
+        _other: std::collections::BTreeMap<String, serde::de::IgnoredAny>,
     }
 }
 
@@ -42,6 +45,9 @@ impl CompletionRequest {
         self.check_shared()?;
         if self.max_tokens == Some(0) && !self.echo {
             return Err(ApiError::invalid_param("max_tokens", "max_tokens=0 is only supported when echo=true."));
+        }
+        if self.echo && self.truncate_prompt_tokens.is_some() {
+            return Err(ApiError::invalid_param("echo", "`echo=true` is not supported with `truncate_prompt_tokens`."));
         }
         if self.suffix.is_some() {
             return Err(ApiError::invalid_param("suffix", "suffix is not supported."));
@@ -208,7 +214,8 @@ impl Form {
             logprobs,
             finish_reason: answer.reason(),
             stop_reason: answer.stop_reason(),
-            prompt_logprobs: of_prompt.and_then(|positions| serde_json::to_value(prompt_logprobs(positions)).ok()),
+            prompt_logprobs: of_prompt
+                .and_then(|positions| serde_json::to_value(prompt_logprobs(positions, false)).ok()),
             token_ids: self.returns_token_ids.then_some(token_ids),
             prompt_token_ids: self.returns_token_ids.then(|| prompt.tokens.clone()),
         }

@@ -1,16 +1,18 @@
 //! `POST /inference/v1/generate`: tokens in, tokens out.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use axum::Json;
 use axum::extract::State;
 use axum::http::HeaderMap;
 use axum::response::{IntoResponse, Response};
+use serde::de::IgnoredAny;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
-use super::logprobs::{chat_logprobs, prompt_logprobs};
-use super::request::{Body, StreamOptions, rank_of, submit};
+use super::logprobs::{prompt_logprobs, token_logprobs};
+use super::request::{Body, MAX_N, StreamOptions, check_named, id_header, rank_of, submit};
 use super::run::{Answer, failure, gather, stop_reason};
 use super::sse::{self, Events, Source};
 use super::usage::Usage;
@@ -18,14 +20,21 @@ use crate::generate::{Merged, Placement, Position, Repetition, Sampling, StringO
 use crate::server::error::ApiError;
 use crate::server::{App, Counted};
 
-/// Sampling parameters in the names of vLLM's own class.
+/// Sampling parameters in the names of vLLM's own class. The name of the type is part of
+/// error messages.
 #[derive(Clone, Debug, Default, Deserialize)]
-#[serde(default)]
-struct SamplingParams {
+struct GenerateSamplingParams {
     n: Option<u32>,
+    stop: Option<StringOrArray>,
+    #[serde(flatten)]
+    inner: SamplingParams,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+struct SamplingParams {
     temperature: Option<f32>,
     top_p: Option<f32>,
-    top_k: Option<i64>,
+    top_k: Option<u32>,
     min_p: Option<f32>,
     frequency_penalty: Option<f32>,
     presence_penalty: Option<f32>,
@@ -33,9 +42,10 @@ struct SamplingParams {
     seed: Option<i64>,
     max_tokens: Option<u32>,
     min_tokens: Option<u32>,
-    stop: Option<StringOrArray>,
     stop_token_ids: Option<Vec<u32>>,
-    include_stop_str_in_output: Option<bool>,
+    #[serde(default)]
+    include_stop_str_in_output: bool,
+    #[serde(default)]
     ignore_eos: bool,
     logprobs: Option<i32>,
     prompt_logprobs: Option<i32>,
@@ -51,8 +61,7 @@ pub(super) struct GenerateRequest {
     request_id: Option<String>,
     model: Option<String>,
     token_ids: Vec<u32>,
-    #[serde(default)]
-    sampling_params: SamplingParams,
+    sampling_params: GenerateSamplingParams,
     #[serde(default, deserialize_with = "super::request::or_default")]
     stream: bool,
     stream_options: Option<StreamOptions>,
@@ -61,16 +70,58 @@ pub(super) struct GenerateRequest {
     priority: i32,
     kv_transfer_params: Option<Map<String, Value>>,
     return_token_ids: Option<bool>,
+    // Unknown fields are passed over, and lists are no requests.
+    #[serde(flatten)]
+    _other: BTreeMap<String, IgnoredAny>,
 }
 
 impl GenerateRequest {
+    /// What it refuses, in the order of vLLM.
+    fn check(&self) -> Result<(), ApiError> {
+        let of_params = |message| Err(ApiError::invalid_param("sampling_params", message));
+        let params = &self.sampling_params.inner;
+        if self.token_ids.is_empty() {
+            return Err(ApiError::invalid_param("token_ids", "token_ids must contain at least one token ID."));
+        }
+        if params.max_tokens == Some(0) {
+            return of_params("max_tokens must be greater than 0.");
+        }
+        if let Some(n) = self.sampling_params.n.filter(|n| !(1..=MAX_N).contains(n)) {
+            return Err(ApiError::invalid_param("n", format!("n must be from 1 to {MAX_N}, got {n}.")));
+        }
+        if params.prompt_logprobs.is_some_and(|count| count < -1) {
+            return of_params("`prompt_logprobs` must be a non-negative value or -1.");
+        }
+        if params.prompt_logprobs.is_some() && self.stream {
+            return of_params("`prompt_logprobs` are not available when `stream=true`.");
+        }
+        // Stops by text take a detokenizer, which has no part in this API.
+        if self.sampling_params.stop.clone().is_some_and(|stop| !stop.into_vec().is_empty()) {
+            return Err(ApiError::invalid_param("stop", "stop is not supported."));
+        }
+        if params.include_stop_str_in_output {
+            let name = "include_stop_str_in_output";
+            return Err(ApiError::invalid_param(name, "include_stop_str_in_output is not supported."));
+        }
+        let is_salt = |salt: &String| {
+            (1..=SALT_CHARS_MAX).contains(&salt.chars().count()) && !salt.contains(['@', '/', '\\', '\0'])
+        };
+        if self.cache_salt.as_ref().is_some_and(|salt| !is_salt(salt)) {
+            return Err(ApiError::invalid(
+                "Parameter 'cache_salt' must be a non-empty string of at most 128 characters and must not contain \
+                 '@', '/', '\\', or NUL.",
+            ));
+        }
+        Ok(())
+    }
+
     fn take_sampling(&mut self) -> Sampling {
-        let params = std::mem::take(&mut self.sampling_params);
+        let GenerateSamplingParams { n, inner: params, .. } = std::mem::take(&mut self.sampling_params);
         Sampling {
-            n: params.n,
+            n,
             temperature: params.temperature,
             top_p: params.top_p,
-            top_k: params.top_k,
+            top_k: params.top_k.map(i64::from),
             min_p: params.min_p,
             frequency_penalty: params.frequency_penalty,
             presence_penalty: params.presence_penalty,
@@ -78,9 +129,8 @@ impl GenerateRequest {
             seed: params.seed,
             max_tokens: params.max_tokens,
             min_tokens: params.min_tokens,
-            stop: params.stop,
             stop_token_ids: params.stop_token_ids,
-            include_stop_str_in_output: params.include_stop_str_in_output.unwrap_or(false),
+            include_stop_str_in_output: params.include_stop_str_in_output,
             ignore_eos: params.ignore_eos,
             skip_special_tokens: true,
             logprobs: params.logprobs,
@@ -95,6 +145,9 @@ impl GenerateRequest {
     }
 }
 
+/// Characters of a salt at most.
+const SALT_CHARS_MAX: usize = 128;
+
 #[derive(Serialize)]
 struct Choice {
     index: usize,
@@ -102,11 +155,25 @@ struct Choice {
     finish_reason: Option<&'static str>,
     stop_reason: Option<Value>,
     token_ids: Vec<u32>,
+    routed_experts: Option<Value>,
+    sampling_mask: Option<Value>,
+    weight_versions: Option<Value>,
 }
 
-fn logprobs(positions: &[Position], top: Option<i32>) -> Option<Value> {
-    let top = usize::try_from(top?).unwrap_or(usize::MAX);
-    Some(json!({"content": chat_logprobs(positions, top, true)}))
+#[derive(Serialize)]
+struct ChunkChoice {
+    index: usize,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    logprobs: Option<Value>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    finish_reason: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    stop_reason: Option<Value>,
+    token_ids: Vec<u32>,
+}
+
+fn logprobs(positions: &[Position], are_wanted: bool) -> Option<Value> {
+    are_wanted.then(|| json!({"content": token_logprobs(positions)}))
 }
 
 /// Answers in tokens.
@@ -117,12 +184,10 @@ pub(super) async fn generate(
 ) -> Result<Response, ApiError> {
     let Json(mut request) = body?;
     let counted = app.count();
+    check_named(request.model.as_deref())?;
     let (_, adapter) = app.model.resolve(request.model.as_deref())?;
-    StreamOptions::check(request.stream_options.as_ref(), request.stream)?;
-    let id = request.request_id.take().filter(|id| !id.is_empty()).unwrap_or_else(|| app.ids.next());
-    if request.token_ids.is_empty() {
-        return Err(ApiError::invalid_param("token_ids", "token_ids must not be empty"));
-    }
+    let id = id_header(&headers).map(str::to_owned).or(request.request_id.take()).unwrap_or_else(|| app.ids.next());
+    request.check()?;
     let place = Placement {
         priority: request.priority.into(),
         cache_salt: request.cache_salt.take(),
@@ -131,7 +196,7 @@ pub(super) async fn generate(
         adapter,
     };
     let sampling = request.take_sampling();
-    let (n, top) = (sampling.n.unwrap_or(1).max(1) as usize, sampling.logprobs);
+    let (n, has_logprobs) = (sampling.n.unwrap_or(1).max(1) as usize, sampling.logprobs.is_some());
     let prompt = std::mem::take(&mut request.token_ids);
     let asked = sampling.ask(&app.model, prompt.clone(), place)?;
     let streams: Result<Vec<_>, _> = (0..n).map(|index| submit(&app, &id, index, n, asked.clone())).collect();
@@ -143,7 +208,7 @@ pub(super) async fn generate(
         return Ok(sse::response(Stream {
             id,
             merged,
-            top,
+            has_logprobs,
             prompt: returns_prompt.then_some(prompt),
             prompt_tokens,
             output_tokens: vec![0; n],
@@ -155,19 +220,25 @@ pub(super) async fn generate(
     let answers = gather(merged, n).await?;
     let choice = |(index, answer): (usize, &Answer)| Choice {
         index,
-        logprobs: logprobs(&answer.logprobs, top),
+        logprobs: logprobs(&answer.logprobs, has_logprobs),
         finish_reason: answer.reason(),
         stop_reason: answer.stop_reason(),
         token_ids: answer.tokens.clone(),
+        routed_experts: None,
+        sampling_mask: None,
+        weight_versions: None,
     };
     let of_prompt = answers.first().and_then(|answer| answer.prompt_logprobs.as_ref());
     Ok(Json(json!({
         "request_id": id,
         "choices": answers.iter().enumerate().map(choice).collect::<Vec<_>>(),
-        "prompt_logprobs": of_prompt.map(|positions| prompt_logprobs(positions)),
+        "prompt_logprobs": of_prompt.map(|positions| prompt_logprobs(positions, true)),
+        "prompt_token_id_logprobs": null,
         "prompt_token_ids": returns_prompt.then_some(prompt),
+        "mm_placeholders": null,
         "kv_transfer_params": answers.first().and_then(Answer::kv_transfer_params),
         "ec_transfer_params": null,
+        "metrics": null,
     }))
     .into_response())
 }
@@ -175,7 +246,7 @@ pub(super) async fn generate(
 struct Stream {
     id: String,
     merged: Merged,
-    top: Option<i32>,
+    has_logprobs: bool,
     prompt: Option<Vec<u32>>,
     prompt_tokens: usize,
     output_tokens: Vec<usize>,
@@ -187,7 +258,7 @@ struct Stream {
 #[derive(Serialize)]
 struct Chunk<'a> {
     request_id: &'a str,
-    choices: Vec<Choice>,
+    choices: Vec<ChunkChoice>,
     #[serde(skip_serializing_if = "Option::is_none")]
     usage: Option<Usage>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -208,9 +279,9 @@ impl Source for Stream {
         }
         self.output_tokens[index] += piece.tokens.len();
         let usage = self.continuous_usage.then(|| Usage::new(self.prompt_tokens, self.output_tokens[index], None));
-        let choice = Choice {
+        let choice = ChunkChoice {
             index,
-            logprobs: logprobs(&piece.logprobs, self.top),
+            logprobs: logprobs(&piece.logprobs, self.has_logprobs),
             finish_reason: piece.finish.as_ref().map(|finish| finish.reason.name()),
             stop_reason: piece.finish.as_ref().and_then(stop_reason),
             token_ids: piece.tokens,

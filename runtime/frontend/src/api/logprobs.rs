@@ -35,15 +35,16 @@ impl CompletionLogprobs {
             let top = entries.iter().map(|entry| (name(entry, as_id), json!(number(entry.logprob))));
             self.top_logprobs.push(Some(top.collect()));
             self.text_offset.push(offset);
-            offset += own.text.chars().count();
+            offset += name(own, as_id).chars().count();
         }
         offset
     }
 
     /// Adds the first token of a prompt, which has no logprob.
     pub(super) fn push_first(&mut self, token: u32, text: String, as_id: bool) -> usize {
+        let text = if as_id { format!("token_id:{token}") } else { text };
         let offset = text.chars().count();
-        self.tokens.push(if as_id { format!("token_id:{token}") } else { text });
+        self.tokens.push(text);
         self.token_logprobs.push(None);
         self.top_logprobs.push(None);
         self.text_offset.push(0);
@@ -53,7 +54,11 @@ impl CompletionLogprobs {
 
 /// Those of chats: for each token the token itself and the likeliest `top`.
 pub(super) fn chat_logprobs(positions: &[Position], top: usize, as_id: bool) -> Vec<Value> {
-    let one = |entry: &TokenLogprob| json!({"token": name(entry, as_id), "logprob": number(entry.logprob), "bytes": entry.bytes});
+    // As in vLLM, the bytes are those of the name: parts of characters are replacement characters.
+    let one = |entry: &TokenLogprob| {
+        let name = name(entry, as_id);
+        json!({"token": name, "logprob": number(entry.logprob), "bytes": name.as_bytes()})
+    };
     let position = |Position(entries): &Position| {
         let own = entries.first()?;
         let mut value = one(own);
@@ -66,10 +71,22 @@ pub(super) fn chat_logprobs(positions: &[Position], top: usize, as_id: bool) -> 
     positions.iter().filter_map(position).collect()
 }
 
+/// Those of tokens without their texts.
+pub(super) fn token_logprobs(positions: &[Position]) -> Vec<Value> {
+    let one =
+        |entry: &TokenLogprob| json!({"token_id": entry.token, "logprob": number(entry.logprob), "rank": entry.rank});
+    let position = |Position(entries): &Position| {
+        let mut value = one(entries.first()?);
+        value["top_logprobs"] = entries.iter().map(one).collect();
+        Some(value)
+    };
+    positions.iter().filter_map(position).collect()
+}
+
 /// Those of a prompt: none for its first token, then maps by token id.
-pub(super) fn prompt_logprobs(positions: &[Position]) -> Vec<Option<BTreeMap<String, Value>>> {
+pub(super) fn prompt_logprobs(positions: &[Position], as_id: bool) -> Vec<Option<BTreeMap<String, Value>>> {
     let entry = |entry: &TokenLogprob| {
-        let value = json!({"logprob": number(entry.logprob), "rank": entry.rank, "decoded_token": entry.text});
+        let value = json!({"logprob": number(entry.logprob), "rank": entry.rank, "decoded_token": name(entry, as_id)});
         (entry.token.to_string(), value)
     };
     let rows = positions.iter().map(|Position(entries)| Some(entries.iter().map(entry).collect()));

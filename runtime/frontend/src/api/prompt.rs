@@ -34,15 +34,13 @@ impl Prompt {
         let of_text = |text: String| {
             let tokens = model.encode(&text, add_special)?;
             if tokens.is_empty() {
-                return Err(ApiError::invalid(format!("generate request `{id}` has an empty prompt_token_ids")));
+                return Err(without_tokens(id));
             }
             Ok(Tokenized { tokens, text: Some(text) })
         };
         let of_tokens = |tokens: Vec<u32>| {
             if tokens.is_empty() {
-                return Err(ApiError::invalid(format!(
-                    "text request `{id}` must contain at least one prompt token ID"
-                )));
+                return Err(no_tokens(id));
             }
             Ok(Tokenized { tokens, text: None })
         };
@@ -54,9 +52,21 @@ impl Prompt {
         };
         for prompt in &mut prompts {
             truncate_to(&mut prompt.tokens, truncate, model.max_model_len)?;
+            if prompt.tokens.is_empty() {
+                return Err(without_tokens(id));
+            }
         }
         Ok(prompts)
     }
+}
+
+fn without_tokens(id: &str) -> ApiError {
+    ApiError::invalid(format!("generate request `{id}` has an empty prompt_token_ids"))
+}
+
+/// The refusal of a list without tokens.
+pub(super) fn no_tokens(id: &str) -> ApiError {
+    ApiError::invalid(format!("text request `{id}` must contain at least one prompt token ID"))
 }
 
 /// Keeps the last tokens of a prompt; -1 keeps as many as the model takes.

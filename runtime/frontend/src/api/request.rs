@@ -48,6 +48,17 @@ where
     Option::deserialize(deserializer).map(Option::unwrap_or_default)
 }
 
+/// A number of likeliest tokens; -1 and 0 are all of them.
+pub(super) fn top_k<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<i64>, D::Error> {
+    let given: Option<i64> = Option::deserialize(deserializer)?;
+    match given {
+        Some(given) if given < -1 => {
+            Err(serde::de::Error::custom(format!("top_k must be -1, 0, or a positive integer, got {given}")))
+        }
+        given => Ok(given),
+    }
+}
+
 pub(super) fn yes() -> bool {
     true
 }
@@ -58,8 +69,8 @@ macro_rules! text_request {
         $(#[$meta:meta])*
         $name:ident { $($(#[$field_meta:meta])* $field:ident: $type:ty,)* }
     ) => {
-        $(#[$meta])*
         #[derive(Clone, Debug, serde::Deserialize)]
+        $(#[$meta])*
         pub(super) struct $name {
             $($(#[$field_meta])* $field: $type,)*
             model: Option<String>,
@@ -68,6 +79,7 @@ macro_rules! text_request {
             repetition_penalty: Option<f32>,
             temperature: Option<f32>,
             top_p: Option<f32>,
+            #[serde(default, deserialize_with = "super::request::top_k")]
             top_k: Option<i64>,
             min_p: Option<f32>,
             seed: Option<i64>,
@@ -194,7 +206,7 @@ pub(super) struct Shared<'a> {
 }
 
 /// Completions of one request at most; each is a request of its own.
-const MAX_N: u32 = 128;
+pub(super) const MAX_N: u32 = 128;
 
 pub(super) fn check_shared(asked: &Shared<'_>) -> Result<(), ApiError> {
     if asked.cache_salt.is_some_and(str::is_empty) {
@@ -273,9 +285,22 @@ pub(super) fn session_of(headers: &HeaderMap) -> Option<String> {
     header(headers, "x-session-id").map(str::to_owned)
 }
 
+/// Where a model must be named, an empty name names none.
+pub(super) fn check_named(model: Option<&str>) -> Result<(), ApiError> {
+    match model {
+        Some("") => Err(ApiError::unknown_model("")),
+        _ => Ok(()),
+    }
+}
+
+/// The name that the header gives, even an empty one.
+pub(super) fn id_header(headers: &HeaderMap) -> Option<&str> {
+    headers.get("x-request-id").and_then(|value| value.to_str().ok())
+}
+
 /// The name of a request: the header's, its own, or one made up.
 pub(super) fn request_id(app: &Arc<App>, headers: &HeaderMap, prefix: &str, own: Option<&str>) -> String {
-    match header(headers, "x-request-id").or(own).filter(|id| !id.is_empty()) {
+    match id_header(headers).or(own) {
         Some(id) => format!("{prefix}-{id}"),
         None => format!("{prefix}-{}", app.ids.next()),
     }

@@ -9,25 +9,59 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use vcr_text::Value as Templated;
 
-use super::chat::{check_messages, render};
-use super::request::Body;
+use super::chat::render;
+use super::message;
+use super::request::{Body, check_named, yes};
 use crate::server::App;
 use crate::server::error::ApiError;
+use crate::server::model::Model;
 
-/// A text or a chat.
+/// A chat, or else a text.
 #[derive(Debug, Deserialize)]
-pub(super) struct TokenizeRequest {
+#[serde(untagged)]
+pub(super) enum TokenizeRequest {
+    Chat(ChatTokens),
+    Text(TextTokens),
+}
+
+#[derive(Debug, Deserialize)]
+pub(super) struct ChatTokens {
     model: Option<String>,
-    prompt: Option<String>,
-    messages: Option<Vec<Templated>>,
+    #[serde(deserialize_with = "super::message::messages")]
+    messages: Vec<Templated>,
     tools: Option<Vec<Templated>>,
-    add_special_tokens: Option<bool>,
-    add_generation_prompt: Option<bool>,
+    #[serde(default)]
+    add_special_tokens: bool,
+    #[serde(default = "yes")]
+    add_generation_prompt: bool,
     #[serde(default)]
     continue_final_message: bool,
+    chat_template: Option<String>,
     chat_template_kwargs: Option<BTreeMap<String, Templated>>,
-    #[serde(default)]
     return_token_strs: Option<bool>,
+}
+
+#[derive(Debug, Deserialize)]
+pub(super) struct TextTokens {
+    model: Option<String>,
+    prompt: String,
+    #[serde(default = "yes")]
+    add_special_tokens: bool,
+    return_token_strs: Option<bool>,
+}
+
+impl ChatTokens {
+    fn tokens(&self, model: &Model) -> Result<Vec<u32>, ApiError> {
+        message::check(&self.messages)?;
+        if self.chat_template.is_some() {
+            return Err(ApiError::untrusted_template());
+        }
+        let adds =
+            message::generation_prompt(&self.messages, Some(self.add_generation_prompt), self.continue_final_message)?;
+        let (tools, kwargs) = (self.tools.as_deref(), self.chat_template_kwargs.as_ref());
+        let text = render(model, &self.messages, tools, None, adds, self.continue_final_message, kwargs)?;
+        model.encode(&text, self.add_special_tokens)
+    }
 }
 
 /// The tokens of a text or a chat.
@@ -36,32 +70,22 @@ pub(super) async fn tokenize(
     body: Body<TokenizeRequest>,
 ) -> Result<Json<Value>, ApiError> {
     let Json(request) = body?;
-    app.model.resolve(request.model.as_deref())?;
-    let tokens = match (&request.messages, &request.prompt) {
-        (Some(messages), _) => {
-            check_messages(messages)?;
-            let text = render(
-                &app.model,
-                messages,
-                request.tools.as_deref(),
-                None,
-                request.add_generation_prompt.unwrap_or(!request.continue_final_message),
-                request.continue_final_message,
-                request.chat_template_kwargs.as_ref(),
-            )?;
-            app.model.encode(&text, request.add_special_tokens.unwrap_or(false))?
-        }
-        (None, Some(prompt)) => app.model.encode(prompt, request.add_special_tokens.unwrap_or(true))?,
-        (None, None) => {
-            return Err(ApiError::invalid("data did not match any variant of untagged enum TokenizeRequest"));
-        }
+    let (model, names) = match &request {
+        TokenizeRequest::Chat(chat) => (&chat.model, chat.return_token_strs),
+        TokenizeRequest::Text(text) => (&text.model, text.return_token_strs),
     };
-    let strings = request.return_token_strs.unwrap_or(false).then(|| {
-        let text = |token: &u32| app.model.tokenizer.token_text(*token);
-        tokens.iter().map(text).collect::<Vec<_>>()
+    check_named(model.as_deref())?;
+    app.model.resolve(model.as_deref())?;
+    let tokens = match &request {
+        TokenizeRequest::Chat(chat) => chat.tokens(&app.model)?,
+        TokenizeRequest::Text(text) => app.model.encode(&text.prompt, text.add_special_tokens)?,
+    };
+    let names = names.unwrap_or(false).then(|| {
+        let name = |token: &u32| app.model.tokenizer.token_name(*token);
+        tokens.iter().map(name).collect::<Vec<_>>()
     });
     let (count, max_model_len) = (tokens.len(), app.model.max_model_len);
-    Ok(Json(json!({"count": count, "max_model_len": max_model_len, "tokens": tokens, "token_strs": strings})))
+    Ok(Json(json!({"count": count, "max_model_len": max_model_len, "tokens": tokens, "token_strs": names})))
 }
 
 /// Tokens.
@@ -77,6 +101,7 @@ pub(super) async fn detokenize(
     body: Body<DetokenizeRequest>,
 ) -> Result<Json<Value>, ApiError> {
     let Json(request) = body?;
+    check_named(request.model.as_deref())?;
     app.model.resolve(request.model.as_deref())?;
     Ok(Json(json!({"prompt": app.model.tokenizer.decode(&request.tokens, false)})))
 }

@@ -10,8 +10,8 @@ pub(crate) struct TokenLogprob {
     pub(crate) logprob: f32,
     /// 1 is the likeliest.
     pub(crate) rank: u32,
+    /// Empty for special tokens, which texts leave out.
     pub(crate) text: String,
-    pub(crate) bytes: Vec<u8>,
 }
 
 /// The logprobs at one position: the token itself first, then the likeliest ones,
@@ -35,8 +35,7 @@ impl Position {
                     token: *token,
                     logprob: *logprob,
                     rank: if index == 0 { *own_rank } else { index as u32 },
-                    text: tokenizer.token_text(*token),
-                    bytes: tokenizer.token_bytes(*token).to_vec(),
+                    text: if tokenizer.is_special(*token) { String::new() } else { tokenizer.token_text(*token) },
                 });
             }
             Self(entries)

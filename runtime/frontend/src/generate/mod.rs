@@ -4,6 +4,7 @@
 mod logprobs;
 mod params;
 mod text;
+mod tokens;
 mod value;
 
 pub(crate) use logprobs::{Position, TokenLogprob};

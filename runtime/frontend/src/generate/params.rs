@@ -4,9 +4,10 @@ use std::collections::BTreeMap;
 
 use serde::Deserialize;
 use serde_json::{Map, Value as Json};
-use vcr_wire::{EngineCoreRequest, LogitBias, LoraRequest, OutputKind, RepetitionDetection, SamplingParams};
+use vcr_wire::{EngineCoreRequest, LoraRequest, OutputKind, RepetitionDetection, SamplingParams};
 
 use super::text::TextSettings;
+use super::tokens::{check_allowed, check_bad_words, check_ids, logit_bias, wide};
 use super::value::wire_of;
 use crate::server::error::ApiError;
 use crate::server::model::Model;
@@ -34,10 +35,11 @@ impl StringOrArray {
 }
 
 /// When a request that repeats itself is stopped.
-#[derive(Clone, Copy, Debug, Default, Deserialize)]
-#[serde(default)]
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(expecting = "struct RepetitionDetectionParams")]
 pub(crate) struct Repetition {
     pub(crate) max_pattern_size: u32,
+    #[serde(default)]
     pub(crate) min_pattern_size: u32,
     pub(crate) min_count: u32,
 }
@@ -126,6 +128,11 @@ impl Sampling {
         check_range("presence_penalty", presence_penalty, is_penalty(presence_penalty), "[-2, 2]")?;
         check_range("repetition_penalty", repetition_penalty, repetition_penalty > 0.0, "(0, inf)")?;
         let stop = check_stop(self.stop)?;
+        check_ids("prompt", &prompt, model.vocab_size)?;
+        check_ids("stop_token_ids", self.stop_token_ids.as_deref().unwrap_or_default(), model.vocab_size)?;
+        check_allowed(self.allowed_token_ids.as_deref(), model)?;
+        check_bad_words(self.bad_words.as_deref())?;
+        let logit_bias = self.logit_bias.map(|biases| logit_bias(biases, model)).transpose()?;
 
         let mut stop_token_ids = self.stop_token_ids.unwrap_or_default();
         let (eos_token, further) = match model.eos_tokens.split_first() {
@@ -168,8 +175,8 @@ impl Sampling {
             output_kind: OutputKind::Delta,
             eos_token_id: eos_token,
             structured_outputs: self.structured_outputs.as_ref().map(wire_of),
-            logit_bias: self.logit_bias.map(logit_bias).transpose()?,
-            allowed_token_ids: check_allowed(self.allowed_token_ids)?,
+            logit_bias,
+            allowed_token_ids: self.allowed_token_ids,
             bad_words: self.bad_words,
             thinking_token_budget: self.thinking_token_budget,
             repetition_detection: self.repetition_detection.map(|repetition| RepetitionDetection {
@@ -194,11 +201,6 @@ impl Sampling {
     }
 }
 
-/// A number of single precision as it was written.
-fn wide(value: f32) -> f64 {
-    value.to_string().parse().unwrap_or_else(|_| f64::from(value))
-}
-
 fn check_range(name: &'static str, value: f64, is_inside: bool, expected: &str) -> Result<(), ApiError> {
     if !value.is_finite() {
         return Err(ApiError::invalid(format!("{name} must be a finite number, got {value}")));
@@ -207,6 +209,9 @@ fn check_range(name: &'static str, value: f64, is_inside: bool, expected: &str) 
 }
 
 fn check_logprobs(name: &str, asked: Option<i32>, model: &Model) -> Result<(), ApiError> {
+    if let Some(asked) = asked.filter(|asked| *asked < -1) {
+        return Err(ApiError::invalid(format!("{name} must be non-negative or -1, got {asked}")));
+    }
     let asked = asked.map_or(0, |asked| if asked == -1 { model.vocab_size.min(i32::MAX as u32) as i32 } else { asked });
     if asked <= MAX_LOGPROBS {
         return Ok(());
@@ -215,10 +220,13 @@ fn check_logprobs(name: &str, asked: Option<i32>, model: &Model) -> Result<(), A
 }
 
 fn check_stop(stop: Option<StringOrArray>) -> Result<Vec<String>, ApiError> {
-    let stop = stop.map(StringOrArray::into_vec).unwrap_or_default();
-    let refused = |code: &str| {
-        ApiError::invalid(format!("stop: Validation error: {code} [{{\"value\": {:?}}}]", Json::from(stop.clone())))
+    let given = match &stop {
+        Some(StringOrArray::String(text)) => Json::from(text.as_str()),
+        Some(StringOrArray::Array(texts)) => Json::from(texts.as_slice()),
+        None => return Ok(Vec::new()),
     };
+    let stop = stop.map(StringOrArray::into_vec).unwrap_or_default();
+    let refused = |code: &str| ApiError::invalid(format!("stop: Validation error: {code} [{{\"value\": {given:?}}}]"));
     if stop.len() > MAX_STOP_STRINGS {
         return Err(refused(&format!("stop strings must contain at most {MAX_STOP_STRINGS} items")));
     }
@@ -226,21 +234,4 @@ fn check_stop(stop: Option<StringOrArray>) -> Result<Vec<String>, ApiError> {
         return Err(refused("stop strings cannot be empty"));
     }
     Ok(stop)
-}
-
-fn check_allowed(tokens: Option<Vec<u32>>) -> Result<Option<Vec<u32>>, ApiError> {
-    match tokens {
-        Some(tokens) if tokens.is_empty() => {
-            Err(ApiError::invalid("allowed_token_ids is not None and empty!".to_owned()))
-        }
-        tokens => Ok(tokens),
-    }
-}
-
-fn logit_bias(biases: BTreeMap<String, f32>) -> Result<LogitBias, ApiError> {
-    let pair = |(token, bias): (String, f32)| match token.parse() {
-        Ok(token) => Ok((token, wide(bias.clamp(-100.0, 100.0)))),
-        Err(_) => Err(ApiError::invalid_param("logit_bias", format!("invalid token id `{token}` in logit_bias"))),
-    };
-    biases.into_iter().map(pair).collect::<Result<_, _>>().map(LogitBias)
 }

@@ -52,6 +52,15 @@ impl ApiError {
         Self::new(StatusCode::NOT_FOUND, "NotFoundError", message)
     }
 
+    /// A request with a chat template of its own.
+    #[must_use]
+    pub fn untrusted_template() -> Self {
+        Self::invalid(
+            "Chat template is passed with request, but --trust-request-chat-template is not set. Refused request with \
+             untrusted chat template.",
+        )
+    }
+
     /// A failure that is not the client's.
     #[must_use]
     pub fn internal(message: impl Into<String>) -> Self {

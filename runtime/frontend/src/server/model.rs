@@ -25,7 +25,7 @@ pub struct Model {
     pub eos_tokens: Vec<u32>,
     /// The longest sequence of the engines.
     pub max_model_len: u32,
-    /// The size of its vocabulary.
+    /// The size of its vocabulary, which may be larger than the tokenizer's.
     pub vocab_size: u32,
     /// Adapters by name.
     pub adapters: BTreeMap<String, LoraRequest>,

@@ -1,0 +1,58 @@
+//! Token ids and words that a request names: checks in vLLM's words, and biases of logits.
+
+use std::collections::BTreeMap;
+
+use vcr_wire::LogitBias;
+
+use crate::server::error::ApiError;
+use crate::server::model::Model;
+
+/// Refuses ids that the model does not know.
+pub(super) fn check_ids(name: &str, ids: &[u32], vocab_size: u32) -> Result<(), ApiError> {
+    let unknown: Vec<u32> = ids.iter().copied().filter(|id| *id >= vocab_size).collect();
+    if unknown.is_empty() {
+        return Ok(());
+    }
+    Err(ApiError::invalid(format!(
+        "token_id(s) {unknown:?} in {name} are out of vocabulary. Vocabulary size: {vocab_size}"
+    )))
+}
+
+/// Tokens that are allowed must have a text.
+pub(super) fn check_allowed(ids: Option<&[u32]>, model: &Model) -> Result<(), ApiError> {
+    match ids {
+        None => Ok(()),
+        Some([]) => Err(ApiError::invalid("allowed_token_ids should not be empty")),
+        Some(ids) => check_ids("allowed_token_ids", ids, model.tokenizer.vocab_size()),
+    }
+}
+
+pub(super) fn check_bad_words(words: Option<&[String]>) -> Result<(), ApiError> {
+    match words {
+        Some(words) if words.iter().any(String::is_empty) => {
+            Err(ApiError::invalid("bad_words cannot contain an empty string."))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// The biases by token, which requests write as texts.
+pub(super) fn logit_bias(biases: BTreeMap<String, f32>, model: &Model) -> Result<LogitBias, ApiError> {
+    let wrong: Vec<&String> = biases.keys().filter(|key| key.parse::<u32>().is_err()).collect();
+    if !wrong.is_empty() {
+        let message = format!(
+            "logit_bias contains key(s) that are not valid token IDs: {wrong:?}. Token IDs must be non-negative integers."
+        );
+        return Err(ApiError::invalid_param("logit_bias", message));
+    }
+    let pairs = biases.iter().filter_map(|(key, bias)| Some((key.parse().ok()?, wide(bias.clamp(-100.0, 100.0)))));
+    let pairs: BTreeMap<u32, f64> = pairs.collect();
+    let ids: Vec<u32> = pairs.keys().copied().collect();
+    check_ids("logit_bias", &ids, model.vocab_size)?;
+    Ok(LogitBias(pairs.into_iter().collect()))
+}
+
+/// A number of single precision as it was written.
+pub(super) fn wide(value: f32) -> f64 {
+    value.to_string().parse().unwrap_or_else(|_| f64::from(value))
+}
