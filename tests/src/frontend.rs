@@ -44,6 +44,12 @@ pub fn frontend_model() -> Option<PathBuf> {
     fetched("model")
 }
 
+/// The program of a release, which is also a benchmark client.
+#[must_use]
+pub fn vllm_rs(version: &str) -> Option<PathBuf> {
+    fetched(&format!("{version}/vllm-rs"))
+}
+
 /// How a frontend is started.
 #[derive(Clone, Debug)]
 pub struct FrontendOptions {
@@ -75,14 +81,19 @@ pub struct Frontend {
     folder: TempDir,
 }
 
-/// Where `tests/frontends/fetch.sh` puts things.
+/// Something that `tests/frontends/fetch.sh` puts there.
 pub(crate) fn fetched(path: &str) -> Option<PathBuf> {
+    fetched_by("fetch.sh", path)
+}
+
+/// Something that a script of `tests/frontends` puts there.
+pub(crate) fn fetched_by(script: &str, path: &str) -> Option<PathBuf> {
     let folder = std::env::var_os("VCR_FRONTENDS").map_or_else(|| root().join("target/frontends"), PathBuf::from);
     let path = folder.join(path);
     if path.exists() {
         return Some(path);
     }
-    skip(&format!("{} is missing; run tests/frontends/fetch.sh", path.display()));
+    skip(&format!("{} is missing; run tests/frontends/{script}", path.display()));
     None
 }
 
@@ -114,7 +125,7 @@ impl Frontend {
     /// When it does not start; in CI, also when it has not been fetched.
     #[must_use]
     pub fn start(version: &str, options: &FrontendOptions) -> Option<Self> {
-        let binary = fetched(&format!("{version}/vllm-rs"))?;
+        let binary = vllm_rs(version)?;
         let model = fetched(if options.is_moe { "model-moe" } else { "model" })?;
         let folder = tempfile::tempdir().expect("a temporary folder");
         let output = File::create(folder.path().join("log")).expect("a temporary folder is writable");

@@ -5,11 +5,13 @@
 //! exit code, two streams and files come out.
 
 mod binary;
+mod client;
 mod data;
 mod file_circles;
 mod folder;
 mod frontend;
 mod guests;
+mod http;
 mod play;
 mod python;
 mod record;
@@ -18,14 +20,16 @@ mod serve;
 mod tables;
 
 pub use binary::vcr;
+pub use client::{Client, client, ended};
 pub use data::{Sums, sample, sample_sums};
 pub use file_circles::{FileCircle, file_circles};
 pub use folder::{Folder, Said};
-pub(crate) use frontend::fetched;
 pub use frontend::{
-    Answer, Events, FRONTENDS, Frontend, FrontendOptions, Streamed, free_port, frontend_model, releases,
+    Answer, Events, FRONTENDS, Frontend, FrontendOptions, Streamed, free_port, frontend_model, releases, vllm_rs,
 };
+pub(crate) use frontend::{fetched, fetched_by};
 pub use guests::{built_guest, component, guests_target, hostile_guest, json_tokens, shipped_guest};
+pub use http::{Call, HttpAnswer, read_answer};
 pub use play::Play;
 pub use python::{Program, PythonPackages, python_packages};
 pub use record::{Record, capture};

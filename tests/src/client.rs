@@ -1,0 +1,79 @@
+//! Clients that other people wrote, out of `tests/frontends/clients.sh`.
+
+use std::fs::{self, File};
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+use crate::{fetched_by, root};
+
+/// Long enough for a benchmark on a machine that is busy with something else.
+const PATIENCE: Duration = Duration::from_secs(240);
+
+/// The Python of a client's environment.
+#[derive(Clone, Debug)]
+pub struct Client(PathBuf);
+
+/// A client by the name of its environment. None, said loudly, where it has not been installed.
+#[must_use]
+pub fn client(name: &str) -> Option<Client> {
+    // The file is written when all packages are there.
+    let pins = fetched_by("clients.sh", &format!("clients/{name}/pins.txt"))?;
+    Some(Client(pins.with_file_name("bin").join("python")))
+}
+
+impl Client {
+    /// A command of its Python, which asks nobody on the Internet.
+    #[must_use]
+    pub fn python(&self, args: &[&str]) -> Command {
+        let mut command = Command::new(&self.0);
+        command.args(args).env("HF_HUB_OFFLINE", "1").env("TOKENIZERS_PARALLELISM", "false");
+        command
+    }
+
+    /// What a program of `tests/frontends/clients` prints: a JSON object.
+    ///
+    /// # Panics
+    /// When it fails.
+    #[track_caller]
+    #[must_use]
+    pub fn report(&self, program: &str, args: &[&str]) -> Value {
+        let path = root().join("tests/frontends/clients").join(program);
+        let path = path.to_str().expect("a path is a text").to_owned();
+        let said = ended(self.python(&[&[path.as_str()], args].concat()));
+        serde_json::from_str(said.trim()).unwrap_or_else(|error| panic!("{program} printed no JSON: {error}\n{said}"))
+    }
+}
+
+/// Runs a command to its end and returns what it printed.
+///
+/// # Panics
+/// When it fails, or does not end in time.
+#[track_caller]
+pub fn ended(mut command: Command) -> String {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let create = |name: &str| File::create(folder.path().join(name)).expect("a temporary folder is writable");
+    let read = |name: &str| fs::read_to_string(folder.path().join(name)).unwrap_or_default();
+    let mut process = command
+        .stdin(Stdio::null())
+        .stdout(create("output"))
+        .stderr(create("errors"))
+        .spawn()
+        .unwrap_or_else(|error| panic!("{command:?}: {error}"));
+    let deadline = Instant::now() + PATIENCE;
+    let status = loop {
+        if let Some(status) = process.try_wait().expect("a process has a status") {
+            break status;
+        }
+        if Instant::now() > deadline {
+            _ = process.kill();
+            panic!("{command:?} does not end:\n{}\n{}", read("output"), read("errors"));
+        }
+        thread::sleep(Duration::from_millis(20));
+    };
+    assert!(status.success(), "{command:?}: {status}\n{}\n{}", read("output"), read("errors"));
+    read("output")
+}

@@ -1,0 +1,212 @@
+//! Answers in a form that two servers can agree on.
+//!
+//! Names that servers make up and times are masked. Pieces of a stream are put together:
+//! how many tokens come in one depends on which thread runs first.
+
+use serde_json::{Map, Value, json};
+use vcr_tests::HttpAnswer;
+
+/// Headers that must be the same.
+const HEADERS: &[&str] = &["content-type", "allow"];
+/// Fields with a name that the server makes up, or with a time.
+const MADE_UP: &[&str] =
+    &["id", "request_id", "created", "created_at", "completed_at", "item_id", "server_load", "prompt_cache_key"];
+/// Fields of a piece of a stream that go on where the one before it ended.
+const GROWING: &[&str] = &[
+    "content",
+    "text",
+    "token_ids",
+    "tokens",
+    "token_logprobs",
+    "top_logprobs",
+    "text_offset",
+    "delta",
+    "thinking",
+    "partial_json",
+    "logprobs",
+];
+
+/// The whole answer as JSON: the status, headers, and the body or the events of a stream.
+pub(crate) fn comparable(answer: &HttpAnswer, is_own_id: bool) -> Value {
+    let headers: Map<String, Value> =
+        HEADERS.iter().map(|name| ((*name).to_owned(), json!(answer.header(name)))).collect();
+    let text = answer.text();
+    let body = if answer.header("content-type").is_some_and(|kind| kind.starts_with("text/event-stream")) {
+        json!({"events": joined(events(&text))})
+    } else {
+        serde_json::from_str(&text).unwrap_or_else(|_| json!(text))
+    };
+    let mut whole = json!({"status": answer.status, "headers": headers, "body": body});
+    mask(&mut whole, is_own_id);
+    whole
+}
+
+/// The events of a stream: their name, if they have one, and their data.
+fn events(text: &str) -> Vec<Value> {
+    let mut events = Vec::new();
+    for block in text.split("\n\n").filter(|block| !block.is_empty()) {
+        let mut event = Map::new();
+        for line in block.lines() {
+            let (field, value) = line.split_once(": ").unwrap_or((line, ""));
+            let value =
+                if field == "data" { serde_json::from_str(value).unwrap_or(json!(value)) } else { json!(value) };
+            event.insert(field.to_owned(), value);
+        }
+        events.push(event.into());
+    }
+    events
+}
+
+/// Events of which pieces of the same text are one.
+fn joined(events: Vec<Value>) -> Vec<Value> {
+    let mut out: Vec<Value> = Vec::new();
+    for (number, mut event) in events.into_iter().enumerate() {
+        // Numbered by the server, one after the other.
+        if let Some(sequence) = event["data"].get_mut("sequence_number") {
+            *sequence = json!(if *sequence == number { "in order" } else { "out of order" });
+        }
+        match out.last_mut() {
+            Some(last) if is_piece(last) && is_piece(&event) && place(last) == place(&event) => {
+                join(last, &event, false);
+            }
+            _ => out.push(event),
+        }
+    }
+    out
+}
+
+/// Whether an event only has more of a text.
+fn is_piece(event: &Value) -> bool {
+    let data = &event["data"];
+    if let Some(kind) = data["type"].as_str() {
+        return kind == "content_block_delta" || kind == "response.output_text.delta";
+    }
+    let choice = &data["choices"][0];
+    // Tokens come with their end, texts before it.
+    let has_text = choice["text"].is_string() || choice["delta"].is_object();
+    let is_end = has_text && !choice["finish_reason"].is_null();
+    choice.is_object() && !is_end && choice["delta"]["role"].is_null() && choice["prompt_token_ids"].is_null()
+}
+
+/// Which text it belongs to.
+fn place(event: &Value) -> [Value; 4] {
+    let data = &event["data"];
+    [data["type"].clone(), data["index"].clone(), data["output_index"].clone(), data["choices"][0]["index"].clone()]
+}
+
+/// Appends the growing fields; of others the last value is kept.
+fn join(to: &mut Value, more: &Value, grows: bool) {
+    match (to, more) {
+        (Value::Object(to), Value::Object(more)) => {
+            for (name, value) in more {
+                match to.get_mut(name) {
+                    Some(known) => join(known, value, GROWING.contains(&name.as_str())),
+                    None => _ = to.insert(name.clone(), value.clone()),
+                }
+            }
+        }
+        (Value::Array(to), Value::Array(more)) if grows => to.extend(more.iter().cloned()),
+        // Choices: a piece has one.
+        (Value::Array(to), Value::Array(more)) if to.len() == more.len() => {
+            for (to, more) in to.iter_mut().zip(more) {
+                join(to, more, false);
+            }
+        }
+        (Value::String(to), Value::String(more)) if grows => to.push_str(more),
+        (to, more) => *to = more.clone(),
+    }
+}
+
+/// Hides what servers make up. A name that the request gave is part of the answer.
+fn mask(value: &mut Value, is_own_id: bool) {
+    match value {
+        Value::Object(fields) => {
+            for (name, value) in fields {
+                if MADE_UP.contains(&name.as_str()) && !value.is_null() {
+                    match value.as_str() {
+                        Some(_) if is_own_id => {}
+                        Some(text) => *value = json!(without_hex(text)),
+                        None => *value = json!("a number"),
+                    }
+                } else if name == "message" && value.is_string() && !is_own_id {
+                    *value = json!(sorted_range(&without_hex(value.as_str().unwrap_or_default())));
+                } else {
+                    mask(value, is_own_id);
+                }
+            }
+        }
+        Value::Array(values) => values.iter_mut().for_each(|value| mask(value, is_own_id)),
+        _ => {}
+    }
+}
+
+/// A text in which long hexadecimal numbers are `#`.
+fn without_hex(text: &str) -> String {
+    let mut out = String::new();
+    let mut run = String::new();
+    for letter in text.chars().chain(['\0']) {
+        if letter.is_ascii_hexdigit() || (letter == '-' && run.len() >= 8) {
+            run.push(letter);
+            continue;
+        }
+        out.push_str(if run.len() >= 8 { "#" } else { &run });
+        run.clear();
+        out.push(letter);
+    }
+    out.trim_end_matches('\0').to_owned()
+}
+
+/// vLLM writes the lines of a message, and the parts of a range and of the value that it
+/// quotes, in any order: here they are sorted.
+fn sorted_range(message: &str) -> String {
+    let lines = message.lines().map(|line| {
+        let Some((start, parts)) = line.strip_suffix("}]").and_then(|line| line.split_once("[{")) else {
+            return line.to_owned();
+        };
+        let mut parts: Vec<&str> = parts.split([',', ' ', '{', '}']).filter(|part| !part.is_empty()).collect();
+        parts.sort_unstable();
+        format!("{start}[{{{}}}]", parts.join(" "))
+    });
+    let mut lines: Vec<String> = lines.collect();
+    lines.sort_unstable();
+    lines.join("\n")
+}
+
+/// A place where two answers differ.
+#[derive(Clone, Debug)]
+pub(crate) struct Mismatch {
+    /// The way there.
+    pub(crate) at: String,
+    pub(crate) theirs: Value,
+    pub(crate) ours: Value,
+}
+
+/// All places where they differ.
+pub(crate) fn mismatches(theirs: &Value, ours: &Value) -> Vec<Mismatch> {
+    let mut found = Vec::new();
+    compare("", theirs, ours, &mut found);
+    found
+}
+
+fn compare(at: &str, theirs: &Value, ours: &Value, found: &mut Vec<Mismatch>) {
+    match (theirs, ours) {
+        (Value::Object(left), Value::Object(right)) => {
+            for (name, value) in left {
+                let other = right.get(name).cloned().unwrap_or(json!("(missing)"));
+                compare(&format!("{at}/{name}"), value, &other, found);
+            }
+            for (name, value) in right.iter().filter(|(name, _)| !left.contains_key(*name)) {
+                compare(&format!("{at}/{name}"), &json!("(missing)"), value, found);
+            }
+        }
+        (Value::Array(left), Value::Array(right)) if left.len() == right.len() => {
+            for (index, (left, right)) in left.iter().zip(right).enumerate() {
+                compare(&format!("{at}/{index}"), left, right, found);
+            }
+        }
+        (theirs, ours) if theirs == ours => {}
+        (theirs, ours) => {
+            found.push(Mismatch { at: at.to_owned(), theirs: theirs.clone(), ours: ours.clone() });
+        }
+    }
+}

@@ -1,0 +1,106 @@
+//! The same requests through vLLM's own frontend over `vcr play` and through `vcr serve`:
+//! the answers are the same, but for the differences that are declared.
+
+mod answer;
+mod bad;
+mod case;
+mod differences;
+mod good;
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+
+use answer::{Mismatch, comparable, mismatches};
+use case::{Case, Draws};
+use differences::DIFFERENCES;
+use serde_json::Value;
+use vcr_tests::{Call, Frontend, FrontendOptions, Play, Serve, frontend_model, root};
+
+const VERSION: &str = "0.33.0";
+const ENGINE: &[&str] = &["--tokens", "random", "--seed", "7", "--max-model-len", "512", "--vocab-size", "4000"];
+/// Mismatches that a failed test prints in full.
+const SHOWN: usize = 40;
+
+/// Both servers, and where they listen.
+struct Servers {
+    frontend: Frontend,
+    _play: Play,
+    serve: Serve,
+}
+
+fn start() -> Option<Servers> {
+    let options = FrontendOptions {
+        args: vec!["--enable-scale-out".to_owned()],
+        env: vec![("VLLM_SERVER_DEV_MODE".to_owned(), "1".to_owned())],
+        ..FrontendOptions::default()
+    };
+    let mut frontend = Frontend::start(VERSION, &options)?;
+    let model = frontend_model()?;
+    let play = Play::start(&frontend.handshake_address(), ENGINE);
+    let model = model.to_str().expect("a path is a text");
+    let serve = Serve::start(&[&[model, "--served-model-name", "sim"], ENGINE].concat());
+    frontend.wait_until_it_serves();
+    Some(Servers { frontend, _play: play, serve })
+}
+
+fn answer(case: &Case, address: &str) -> Value {
+    let headers: Vec<(&str, &str)> = case.headers.iter().map(|(name, value)| (*name, value.as_str())).collect();
+    let call = Call { method: case.method, path: case.path, headers: &headers, body: case.body.as_bytes() };
+    let has_own_id = !case.json["request_id"].is_null() || headers.iter().any(|(name, _)| *name == "X-Request-Id");
+    comparable(&call.send(address), has_own_id)
+}
+
+#[test]
+fn answers_are_those_of_vllm_but_for_declared_differences() {
+    let Some(servers) = start() else { return };
+    let theirs = servers.frontend.url("").trim_start_matches("http://").to_owned();
+    let mut draws = Draws::new(33);
+    let cases = [good::cases(&mut draws), bad::cases()].concat();
+    assert!(cases.len() >= 300, "{} requests", cases.len());
+    let mut used = vec![0; DIFFERENCES.len()];
+    let mut unexplained: Vec<(&Case, Vec<Mismatch>)> = Vec::new();
+    let mut statuses: BTreeMap<u64, usize> = BTreeMap::new();
+    for case in &cases {
+        let (theirs, ours) = (answer(case, &theirs), answer(case, servers.serve.address()));
+        *statuses.entry(theirs["status"].as_u64().unwrap_or(0)).or_default() += 1;
+        let mut left = mismatches(&theirs, &ours);
+        left.retain(|mismatch| {
+            let known = DIFFERENCES.iter().position(|difference| (difference.explains)(case, mismatch));
+            known.map(|index| used[index] += 1).is_none()
+        });
+        if !left.is_empty() {
+            unexplained.push((case, left));
+        }
+    }
+    println!("{} requests, answered with {statuses:?}", cases.len());
+    assert!(unexplained.is_empty(), "{}", report(&unexplained));
+    for (difference, count) in DIFFERENCES.iter().zip(used) {
+        assert!(count > 0, "no request shows the difference: {}", difference.documented);
+    }
+}
+
+fn report(unexplained: &[(&Case, Vec<Mismatch>)]) -> String {
+    let mut text = format!("{} requests have other answers\n", unexplained.len());
+    for (case, mismatches) in unexplained.iter().take(SHOWN) {
+        let Case { name, method, path, headers, body, .. } = case;
+        let body: String = body.chars().take(400).collect();
+        _ = writeln!(text, "\n{name}\n  {method} {path} {headers:?} {body}");
+        for Mismatch { at, theirs, ours } in mismatches.iter().take(6) {
+            _ = writeln!(text, "  at {at}\n    vLLM: {theirs}\n    ours: {ours}");
+        }
+    }
+    text
+}
+
+/// What readers are told is what the test knows of, and the other way round.
+#[test]
+fn the_documentation_lists_the_declared_differences() {
+    let path = root().join("docs/reference/serve.md");
+    let text = std::fs::read_to_string(path).expect("it is there");
+    let section = text.split_once("## Differences from vLLM's Rust frontend").expect("a section").1;
+    let words: Vec<&str> = section.split_whitespace().collect();
+    let section = words.join(" ");
+    for difference in DIFFERENCES {
+        assert!(section.contains(difference.documented), "not in the documentation: {}", difference.documented);
+    }
+}
