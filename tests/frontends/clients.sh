@@ -1,0 +1,30 @@
+#!/usr/bin/env bash
+# Installs clients that other people wrote, each into a virtual environment of its
+# own below target/frontends/clients (or the folder that VCR_FRONTENDS names):
+#
+#   tests/frontends/clients.sh            # all of them
+#   tests/frontends/clients.sh sdks ...   # some of them
+#
+#   sdks      OpenAI's and Anthropic's SDKs        110 MB, 15 s
+#   litellm   LiteLLM                              290 MB, 25 s
+#   guidellm  GuideLLM, the last without PyTorch   610 MB, 55 s
+#   aiperf    NVIDIA's AIPerf                      800 MB, 90 s
+#
+# clients/NAME.txt pins every package of an environment; AIPerf without those that only
+# draw and deploy. GuideLLM from 0.4 on needs 5 GB of PyTorch and CUDA.
+set -euo pipefail
+export PIP_ROOT_USER_ACTION=ignore PIP_DISABLE_PIP_VERSION_CHECK=1
+here=$(cd "$(dirname "$0")" && pwd)
+target=${VCR_FRONTENDS:-$here/../../target/frontends}/clients
+[ $# -gt 0 ] || set -- sdks litellm guidellm aiperf
+
+mkdir -p "$target"
+for name in "$@"; do
+  pins="$here/clients/$name.txt"
+  # What is there is complete, and has what is pinned.
+  ! cmp -s "$pins" "$target/$name/pins.txt" || continue
+  rm -rf "${target:?}/$name"
+  python3 -m venv "$target/$name"
+  "$target/$name/bin/pip" install --quiet --no-deps -r "$pins"
+  cp "$pins" "$target/$name/pins.txt"
+done

@@ -1,0 +1,79 @@
+"""Anthropic's SDK against a server: what it makes of the answers, as one JSON object.
+
+    anthropic_sdk.py URL [CHECK]
+
+Without a CHECK all ways to ask; `errors` needs a server with the faults that the test sets.
+"""
+
+import json
+import sys
+
+import anthropic
+
+url = sys.argv[1]
+check = sys.argv[2] if len(sys.argv) > 2 else "answers"
+turns = [{"role": "user", "content": "Hello"}]
+client = anthropic.Anthropic(base_url=url, api_key="none", max_retries=0)
+
+
+def answers():
+    # The SDK knows no seed, and its models no temperature: both are passed on as they are.
+    asked = {"model": "sim", "messages": turns, "max_tokens": 9, "system": "Be brief."}
+    asked["extra_body"] = {"temperature": 0}
+    whole = client.messages.create(**asked)
+    with client.messages.stream(**asked) as stream:
+        pieces = "".join(stream.text_stream)
+        final = stream.get_final_message()
+    events = [event.type for event in client.messages.create(**asked, stream=True)]
+    counted = client.messages.count_tokens(model="sim", messages=turns, system="Be brief.")
+    return {
+        "whole": whole.content[0].text,
+        "stop_reason": whole.stop_reason,
+        "usage": [whole.usage.input_tokens, whole.usage.output_tokens],
+        "pieces": pieces,
+        "final": final.content[0].text,
+        "final_usage": [final.usage.input_tokens, final.usage.output_tokens],
+        "events": list(dict.fromkeys(events)),
+        "counted": counted.input_tokens,
+        "models": [model.id for model in client.models.list()],
+    }
+
+
+def caught(call):
+    try:
+        call()
+    except anthropic.APIStatusError as error:
+        return {"class": type(error).__name__, "status": error.status_code, "body": error.body}
+    except anthropic.APIError as error:
+        return {"class": type(error).__name__, "text": error.message}
+    return {}
+
+
+def errors():
+    def ask(**more):
+        return caught(lambda: client.messages.create(**{"model": "sim", "messages": turns, "max_tokens": 3} | more))
+
+    def streamed(tenant):
+        with client.messages.stream(
+            model="sim", messages=turns, max_tokens=9, extra_headers={"X-Tenant": tenant}
+        ) as stream:
+            for _ in stream:
+                pass
+
+    patient = client.with_options(max_retries=3)
+    raw = patient.messages.with_raw_response.create(
+        model="sim", messages=turns, max_tokens=3, extra_headers={"X-Tenant": "busy"}
+    )
+    return {
+        "unknown": ask(model="nope"),
+        "no turns": ask(messages=[]),
+        "long": ask(messages=[{"role": "user", "content": "word " * 9000}]),
+        "injected": {
+            status: ask(extra_headers={"X-Return-Error": str(status)}) for status in (401, 403, 404, 429, 500, 529)
+        },
+        "error event": caught(lambda: streamed("error-event")),
+        "retries": raw.retries_taken,
+    }
+
+
+print(json.dumps({"answers": answers, "errors": errors}[check]()))

@@ -1,0 +1,220 @@
+//! `vcr serve` and clients that other people wrote: SDKs of OpenAI and Anthropic, LiteLLM,
+//! and the benchmarks of vLLM, GuideLLM and AIPerf. `tests/frontends/clients.sh` installs them.
+
+use std::path::Path;
+use std::process::Command;
+
+use serde_json::{Value, json};
+use vcr_tests::{Serve, client, ended, frontend_model, vllm_rs};
+
+/// Answers of a few words that end by themselves.
+const WORDS: &[&str] = &["--output-tokens", "20"];
+/// Faults of tenants, who are told apart by a header.
+const FAULTS: &[&str] = &[
+    "--client-fault",
+    "status:code=429,retry-after=0s,call=1..2,header=x-tenant:busy",
+    "--client-fault",
+    "status:code=503,call=1..2,header=x-tenant:down",
+    "--client-fault",
+    "error-event:after=2,header=x-tenant:error-event",
+    "--client-fault",
+    "reset:header=x-tenant:reset",
+];
+/// What an HTTP status is in both SDKs.
+const CLASSES: &[(&str, &str)] = &[
+    ("401", "AuthenticationError"),
+    ("403", "PermissionDeniedError"),
+    ("404", "NotFoundError"),
+    ("429", "RateLimitError"),
+    ("500", "InternalServerError"),
+];
+
+fn url(serve: &Serve) -> String {
+    format!("http://{}", serve.address())
+}
+
+fn text<'a>(value: &'a Value, path: &str) -> &'a str {
+    value.pointer(path).and_then(Value::as_str).unwrap_or_else(|| panic!("no text at {path}: {value}"))
+}
+
+fn assert_classes(errors: &Value) {
+    for (status, class) in CLASSES {
+        assert_eq!(&errors["injected"][*status]["class"], class, "status {status}");
+        assert_eq!(errors["injected"][*status]["status"].to_string(), *status);
+    }
+}
+
+#[test]
+fn the_sdk_of_openai_reads_all_answers() {
+    let Some(sdks) = client("sdks") else { return };
+    let serve = Serve::start(WORDS);
+    let report = sdks.report("openai_sdk.py", &[&url(&serve)]);
+    let chats = &report["chats"];
+    assert!(!text(chats, "/whole").is_empty());
+    for way in ["pieces", "helper"] {
+        assert_eq!(chats[way], chats["whole"], "{way}");
+    }
+    assert_eq!(chats["finish_reason"], "stop");
+    assert_eq!(chats["usage"], chats["chunk_usage"]);
+    assert_eq!(chats["top_logprobs"], json!([2, 2]));
+    assert_eq!(chats["kinds"], json!(["chunk", "content.delta", "content.done"]));
+    assert_eq!(report["texts"]["pieces"], report["texts"]["whole"]);
+    assert_eq!(report["texts"]["logprobs"], report["texts"]["tokens"]);
+    let responses = &report["responses"];
+    assert_eq!((&responses["helper"], &responses["status"]), (&responses["whole"], &json!("completed")));
+    let kinds = responses["kinds"].as_array().expect("a list");
+    assert_eq!((kinds.first(), kinds.last()), (Some(&json!("response.created")), Some(&json!("response.completed"))));
+    assert_eq!(report["many"], json!(vec![3; 20]));
+    assert_eq!(report["models"], json!(["sim"]));
+}
+
+#[test]
+fn the_sdk_of_openai_knows_the_errors_and_retries() {
+    let Some(sdks) = client("sdks") else { return };
+    let serve = Serve::start(&[WORDS, FAULTS, &["--max-model-len", "4096"]].concat());
+    let errors = sdks.report("openai_sdk.py", &[&url(&serve), "errors"]);
+    assert_classes(&errors);
+    for (name, class) in [("unknown", "NotFoundError"), ("range", "BadRequestError"), ("long", "BadRequestError")] {
+        assert_eq!(errors[name]["class"], class, "{name}");
+    }
+    assert!(text(&errors, "/long/text").contains("maximum context length is 4096 tokens"));
+    for (status, class) in [("400", "BadRequestError"), ("409", "ConflictError"), ("422", "UnprocessableEntityError")] {
+        assert_eq!(errors["injected"][status]["class"], class, "status {status}");
+    }
+    assert_eq!(errors["error event"]["class"], "APIError");
+    assert_eq!(errors["reset"]["class"], "APIConnectionError");
+    let retries = sdks.report("openai_sdk.py", &[&url(&serve), "retries"]);
+    for tenant in ["busy", "down"] {
+        assert_eq!(retries[tenant]["retries"], 2, "{tenant}");
+        assert!(!text(&retries[tenant], "/text").is_empty());
+    }
+}
+
+#[test]
+fn the_sdk_of_anthropic_reads_messages_and_errors() {
+    let Some(sdks) = client("sdks") else { return };
+    let serve = Serve::start(&[WORDS, FAULTS, &["--max-model-len", "4096"]].concat());
+    let report = sdks.report("anthropic_sdk.py", &[&url(&serve)]);
+    assert!(!text(&report, "/whole").is_empty());
+    for way in ["pieces", "final"] {
+        assert_eq!(report[way], report["whole"], "{way}");
+    }
+    assert_eq!(report["stop_reason"], "max_tokens");
+    assert_eq!(report["usage"], report["final_usage"]);
+    assert_eq!((&report["usage"][0], &report["usage"][1]), (&report["counted"], &json!(9)));
+    let events = [
+        "message_start",
+        "content_block_start",
+        "content_block_delta",
+        "content_block_stop",
+        "message_delta",
+        "message_stop",
+    ];
+    assert_eq!(report["events"], json!(events));
+    let errors = sdks.report("anthropic_sdk.py", &[&url(&serve), "errors"]);
+    assert_classes(&errors);
+    assert_eq!(errors["injected"]["529"]["class"], "OverloadedError");
+    assert_eq!(text(&errors, "/unknown/body/error/type"), "not_found_error");
+    for name in ["no turns", "long"] {
+        assert_eq!(errors[name]["class"], "BadRequestError", "{name}");
+    }
+    assert!(text(&errors, "/error event/class").ends_with("Error"), "{errors}");
+    assert_eq!(errors["retries"], 2);
+}
+
+#[test]
+fn litellm_reads_answers_of_three_kinds_of_provider() {
+    let Some(litellm) = client("litellm") else { return };
+    let serve = Serve::start(WORDS);
+    let report = litellm.report("litellm_sdk.py", &[&url(&serve)]);
+    let mut texts = Vec::new();
+    for provider in ["openai", "hosted_vllm", "anthropic"] {
+        let answers = &report["providers"][provider];
+        assert_eq!(answers["pieces"], answers["whole"], "{provider}");
+        assert_eq!((&answers["finish_reason"], &answers["usage"][1]), (&json!("length"), &json!(9)), "{provider}");
+        texts.push(text(answers, "/whole"));
+    }
+    texts.dedup();
+    assert_eq!(texts.len(), 1, "the same chat has the same answer: {texts:?}");
+    assert_eq!(report["text"], 4);
+    let errors = json!({"unknown": "NotFoundError", "range": "BadRequestError", "busy": "RateLimitError",
+                        "failed": "InternalServerError", "key": "AuthenticationError"});
+    assert_eq!(report["errors"], errors);
+}
+
+/// A server of the model whose tokenizer the benchmarks count with.
+fn measured() -> Option<(Serve, String)> {
+    let model = frontend_model()?;
+    let model = model.to_str().expect("a path is a text").to_owned();
+    let args = [&model, "--served-model-name", "sim", "--tokens", "random", "--inter-token-latency", "2ms"];
+    Some((Serve::start(&args), model))
+}
+
+fn read(path: &Path) -> Value {
+    let text = std::fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+    serde_json::from_str(&text).expect("a report is JSON")
+}
+
+#[test]
+fn the_benchmark_of_vllm_counts_every_request() {
+    let Some(program) = vllm_rs("0.33.0") else { return };
+    let Some((serve, model)) = measured() else { return };
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    for backend in ["openai", "openai-chat", "openai-responses"] {
+        let file = format!("{backend}.json");
+        let mut command = Command::new(&program);
+        command.args(["bench", "serve", "--backend", backend, "--base-url", &url(&serve), "--model", "sim"]);
+        command.args(["--tokenizer", &model, "--dataset-name", "random", "--random-input-len", "32"]);
+        command.args(["--random-output-len", "8", "--num-prompts", "20", "--ignore-eos", "--save-result"]);
+        command.args(["--result-filename", &file, "--result-dir"]).arg(folder.path()).env("HF_HUB_OFFLINE", "1");
+        let said = ended(command);
+        let report = read(&folder.path().join(file));
+        assert_eq!((&report["completed"], &report["failed"]), (&json!(20), &json!(0)), "{backend}: {said}");
+        assert_eq!(report["total_output_tokens"], 160, "{backend}: {said}");
+    }
+}
+
+#[test]
+fn guidellm_counts_every_request() {
+    let Some(guidellm) = client("guidellm") else { return };
+    let Some((serve, model)) = measured() else { return };
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let file = folder.path().join("report.json");
+    let mut command = guidellm.python(&["-m", "guidellm", "benchmark", "run", "--target", &url(&serve)]);
+    command.args(["--rate-type", "synchronous", "--max-requests", "6", "--data", "prompt_tokens=32,output_tokens=8"]);
+    command
+        .args(["--processor", &model, "--disable-console-outputs", "--disable-progress", "--output-path"])
+        .arg(&file);
+    let said = ended(command);
+    let report = read(&file);
+    let benchmark = &report["benchmarks"][0];
+    assert_eq!(
+        benchmark["request_totals"],
+        json!({"successful": 6, "errored": 0, "incomplete": 0, "total": 6}),
+        "{said}"
+    );
+    for request in benchmark["requests"]["successful"].as_array().expect("requests") {
+        assert_eq!((&request["prompt_tokens"], &request["output_tokens"]), (&json!(32), &json!(8)));
+        let gap_ms = request["inter_token_latency_ms"].as_f64().expect("a number");
+        assert!(gap_ms > 1.0, "tokens come 2 ms apart: {gap_ms}");
+    }
+}
+
+#[test]
+fn aiperf_counts_every_request() {
+    let Some(aiperf) = client("aiperf") else { return };
+    let Some((serve, model)) = measured() else { return };
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let mut command = aiperf.python(&["-m", "aiperf", "profile", "--model", "sim", "--url", &url(&serve)]);
+    command.args(["--endpoint-type", "chat", "--streaming", "--tokenizer", &model, "--use-server-token-count"]);
+    command.args(["--request-count", "10", "--concurrency", "2", "--isl", "32", "--osl", "8"]);
+    command.args(["--extra-inputs", "ignore_eos:true", "--ui", "none", "--no-gpu-telemetry", "--artifact-dir"]);
+    // It takes a folder for the name of a cached model where it is told to stay offline.
+    command.arg(folder.path()).env_remove("HF_HUB_OFFLINE");
+    let said = ended(command);
+    let report = read(&folder.path().join("profile_export_aiperf.json"));
+    let average = |name: &str| report[name]["avg"].as_f64().unwrap_or(f64::NAN);
+    assert_eq!((average("request_count"), average("request_error_rate")), (10.0, 0.0), "{said}");
+    assert_eq!((average("total_output_tokens"), average("total_usage_completion_tokens")), (80.0, 80.0), "{said}");
+    assert!(average("inter_token_latency") > 1.0, "tokens come 2 ms apart: {said}");
+}
