@@ -114,8 +114,10 @@ pub(super) async fn reset_prefix_cache(
 ) -> Result<Json<Value>, Response> {
     let params = Params::read(query);
     // vLLM says what is wrong with this query in plain text.
-    let flag = |key| params.flag(key, false).map_err(|error| (error.status, error.message).into_response());
-    let (running, external) = (flag("reset_running_requests")?, flag("reset_external")?);
+    let flags = params
+        .flag("reset_running_requests", false)
+        .and_then(|running| Ok((running, params.flag("reset_external", false)?)));
+    let (running, external) = flags.map_err(|error| (error.status, error.message).into_response())?;
     let success = app.engines.reset_prefix_cache(running, external).await;
     let success = success.map_err(|error| call_error("reset_prefix_cache")(error).into_response())?;
     Ok(Json(json!({"success": success})))

@@ -1,10 +1,10 @@
 //! Generation of text: what a request asks for, in the engine's terms, and its
 //! answer as pieces of text.
 
+mod ids;
 mod logprobs;
 mod params;
 mod text;
-mod tokens;
 mod value;
 
 pub(crate) use logprobs::{Position, TokenLogprob};

@@ -6,8 +6,8 @@ use serde::Deserialize;
 use serde_json::{Map, Value as Json};
 use vcr_wire::{EngineCoreRequest, LoraRequest, OutputKind, RepetitionDetection, SamplingParams};
 
+use super::ids::{check_allowed, check_bad_words, check_ids, logit_bias, wide};
 use super::text::TextSettings;
-use super::tokens::{check_allowed, check_bad_words, check_ids, logit_bias};
 use super::value::wire_of;
 use crate::server::error::ApiError;
 use crate::server::model::Model;
@@ -199,11 +199,6 @@ impl Sampling {
         };
         Ok(Asked { request, text })
     }
-}
-
-/// A number of single precision as it was written.
-pub(super) fn wide(value: f32) -> f64 {
-    value.to_string().parse().unwrap_or_else(|_| f64::from(value))
 }
 
 fn check_range(name: &'static str, value: f64, is_inside: bool, expected: &str) -> Result<(), ApiError> {

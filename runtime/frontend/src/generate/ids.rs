@@ -1,10 +1,9 @@
-//! Checks of the token ids and words that a request names, in vLLM's words.
+//! Token ids and words that a request names: checks in vLLM's words, and biases of logits.
 
 use std::collections::BTreeMap;
 
 use vcr_wire::LogitBias;
 
-use super::params::wide;
 use crate::server::error::ApiError;
 use crate::server::model::Model;
 
@@ -51,4 +50,9 @@ pub(super) fn logit_bias(biases: BTreeMap<String, f32>, model: &Model) -> Result
     let ids: Vec<u32> = pairs.keys().copied().collect();
     check_ids("logit_bias", &ids, model.vocab_size)?;
     Ok(LogitBias(pairs.into_iter().collect()))
+}
+
+/// A number of single precision as it was written.
+pub(super) fn wide(value: f32) -> f64 {
+    value.to_string().parse().unwrap_or_else(|_| f64::from(value))
 }
