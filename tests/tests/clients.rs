@@ -142,6 +142,9 @@ fn litellm_reads_answers_of_three_kinds_of_provider() {
     assert_eq!(report["errors"], errors);
 }
 
+/// What an answer of eight tokens takes at least; a busy machine may bring them at once.
+const LEAST_MS: f64 = 7.0 * 2.0;
+
 /// A server of the model whose tokenizer the benchmarks count with.
 fn measured() -> Option<(Serve, String)> {
     let model = frontend_model()?;
@@ -195,8 +198,8 @@ fn guidellm_counts_every_request() {
     );
     for request in benchmark["requests"]["successful"].as_array().expect("requests") {
         assert_eq!((&request["prompt_tokens"], &request["output_tokens"]), (&json!(32), &json!(8)));
-        let gap_ms = request["inter_token_latency_ms"].as_f64().expect("a number");
-        assert!(gap_ms > 1.0, "tokens come 2 ms apart: {gap_ms}");
+        let latency_s = request["request_latency"].as_f64().expect("a number");
+        assert!(latency_s > LEAST_MS / 1e3, "eight tokens in {latency_s} s");
     }
 }
 
@@ -216,5 +219,5 @@ fn aiperf_counts_every_request() {
     let average = |name: &str| report[name]["avg"].as_f64().unwrap_or(f64::NAN);
     assert_eq!((average("request_count"), average("request_error_rate")), (10.0, 0.0), "{said}");
     assert_eq!((average("total_output_tokens"), average("total_usage_completion_tokens")), (80.0, 80.0), "{said}");
-    assert!(average("inter_token_latency") > 1.0, "tokens come 2 ms apart: {said}");
+    assert!(average("request_latency") > LEAST_MS, "eight tokens: {said}");
 }

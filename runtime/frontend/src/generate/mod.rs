@@ -1,11 +1,11 @@
 //! What a request asks for, in the engine's terms, and its answer: pieces of text, or
 //! vectors.
 
+mod ids;
 mod logprobs;
 mod params;
 mod pool;
 mod text;
-mod tokens;
 mod value;
 
 pub(crate) use logprobs::{Position, TokenLogprob};

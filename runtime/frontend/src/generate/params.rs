@@ -8,8 +8,8 @@ use vcr_core::seed::mix;
 use vcr_random::Stream;
 use vcr_wire::{EngineCoreRequest, LoraRequest, OutputKind, RepetitionDetection, SamplingParams, Value};
 
+use super::ids::{check_allowed, check_bad_words, check_ids, logit_bias, wide};
 use super::text::TextSettings;
-use super::tokens::{check_allowed, check_bad_words, check_ids, logit_bias, wide};
 use super::value::wire_of;
 use crate::server::error::ApiError;
 use crate::server::model::Model;
