@@ -42,6 +42,7 @@ pub(super) fn guarded(
 
 #[cfg(test)]
 mod tests {
+    use std::convert::Infallible;
     use std::sync::Arc;
     use std::sync::atomic::{AtomicU32, Ordering};
 
