@@ -27,7 +27,8 @@ fn requests_are_aborted_by_name() {
 #[test]
 fn engines_and_settings_are_told() {
     let args = ["--data-parallel-size", "2", "--engine-id", "e", "--enable-kv-cache-events", "--kv-events-endpoint"];
-    let address = format!("ipc://{}/vcr-serve-{}", std::env::temp_dir().display(), std::process::id());
+    let folder = tempfile::tempdir().expect("there is a temporary folder");
+    let address = format!("ipc://{}/events", folder.path().display());
     let serve = Serve::start(&[&args[..], &[&address]].concat());
     let engines = serve.get("/query").body;
     assert_eq!((&engines["0"]["engine_id"], &engines["1"]["engine_id"]), (&json!("e_dp0"), &json!("e_dp1")));

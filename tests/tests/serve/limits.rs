@@ -100,13 +100,6 @@ fn bodies_have_a_limit_and_so_has_what_they_become() {
     let chat = format!(r#"{{"messages":{}}}"#, list("1").replace(",1]", ",1,1,1]"));
     let reply = serve.post_text("/v1/chat/completions", &chat);
     assert_eq!(reply.status, 400);
-    let mut connection = TcpStream::connect(serve.address()).expect("it listens");
-    let head =
-        "POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 9000000\r\n\r\n";
-    connection.write_all(head.as_bytes()).expect("it reads");
-    let mut start = [0; 12];
-    connection.read_exact(&mut start).expect("it is refused by its head");
-    assert_eq!(&start, b"HTTP/1.1 400");
     assert_serves(&serve);
 }
 

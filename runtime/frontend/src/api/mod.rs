@@ -2,6 +2,7 @@
 
 mod admin;
 mod chat;
+mod chat_answers;
 mod classify;
 mod cohere;
 mod completions;

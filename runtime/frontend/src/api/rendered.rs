@@ -8,7 +8,7 @@ use vcr_text::Value as Templated;
 
 use super::features::Features;
 use super::request::{Carried, StreamOptions};
-use crate::generate::Sampling;
+use crate::generate::{Sampling, json_of};
 use crate::media::MediaPrompt;
 
 /// A request in tokens.
@@ -72,6 +72,15 @@ fn shortest(value: f32) -> Value {
     value.to_string().parse().map_or(Value::Null, |value: f64| json!(value))
 }
 
+/// A structure without what only engines need to know.
+fn given_structure(structure: &vcr_wire::Value) -> Value {
+    let mut structure = json_of(structure);
+    if let Some(fields) = structure.as_object_mut() {
+        fields.remove("_backend");
+    }
+    structure
+}
+
 /// The parameters that a request gave, by vLLM's names; none of the model's defaults.
 fn sampling_params(sampling: Sampling) -> Map<String, Value> {
     let number = |value: Option<f32>| value.map(shortest);
@@ -108,7 +117,7 @@ fn sampling_params(sampling: Sampling) -> Map<String, Value> {
         "allowed_token_ids": sampling.allowed_token_ids,
         "bad_words": sampling.bad_words,
         "repetition_detection": repetition,
-        "structured_outputs": sampling.structured_outputs,
+        "structured_outputs": sampling.structured_outputs.as_ref().map(given_structure),
         "thinking_token_budget": sampling.thinking_token_budget,
         "vllm_xargs": sampling.vllm_xargs,
     });
