@@ -143,12 +143,13 @@ impl KvEventPublisher {
     }
 }
 
-/// The address of a rank: its port counts up, unless it is free to choose.
+/// The address of a rank: its port counts up, unless it is free to choose; other addresses get a
+/// suffix. vLLM 0.33 refuses files (`ipc`) for ranks other than 0.
 fn of_rank(endpoint: &str, rank: u16) -> String {
     if rank == 0 {
         return endpoint.to_owned();
     }
-    if endpoint.starts_with("inproc://") {
+    if endpoint.starts_with("inproc://") || endpoint.starts_with("ipc://") {
         return format!("{endpoint}_dp{rank}");
     }
     if endpoint.starts_with("tcp://")
@@ -170,5 +171,6 @@ mod tests {
         assert_eq!(of_rank("tcp://*:5557", 2), "tcp://*:5559");
         assert_eq!(of_rank("tcp://*:0", 2), "tcp://*:0");
         assert_eq!(of_rank("inproc://cache", 2), "inproc://cache_dp2");
+        assert_eq!(of_rank("ipc:///run/events", 1), "ipc:///run/events_dp1");
     }
 }
