@@ -131,7 +131,7 @@ fn bits(vector: &[f32]) -> Vec<u8> {
 fn encoded(vectors: Vec<Vec<f32>>, types: &[EmbeddingType]) -> Result<Embeddings, ApiError> {
     let is_packed = types.iter().any(|kind| matches!(kind, EmbeddingType::Binary | EmbeddingType::Ubinary));
     let dimensions = vectors.first().map_or(0, Vec::len);
-    if is_packed && dimensions % 8 != 0 {
+    if is_packed && !dimensions.is_multiple_of(8) {
         return Err(ApiError::invalid(format!(
             "Embedding dimension must be a multiple of 8 for binary embedding types, but got {dimensions}."
         )));
