@@ -20,7 +20,8 @@ fuzz_target!(|bytes: &[u8]| {
     let stops: Vec<String> = String::from_utf8_lossy(stop).split(',').map(str::to_owned).collect();
     let tokenizer = tokenizer();
     // Ids beyond the vocabulary are no text, and no harm.
-    let tokens: Vec<u32> = rest.chunks(2).map(|pair| pair.iter().fold(0, |id, byte| id << 8 | u32::from(*byte))).collect();
+    let tokens: Vec<u32> =
+        rest.chunks(2).map(|pair| pair.iter().fold(0, |id, byte| id << 8 | u32::from(*byte))).collect();
 
     let mut detokenizer = Detokenizer::new(tokenizer, skip_special);
     let mut search = StopStrings::new(stops.clone(), is_included);
