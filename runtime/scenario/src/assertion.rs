@@ -46,6 +46,21 @@ pub struct AssertionResult {
     pub passed: bool,
 }
 
+impl AssertionResult {
+    /// The assertion and what was observed, in one line.
+    #[must_use]
+    pub fn text(&self) -> String {
+        let observed = match (&self.observed_text, &self.condition) {
+            (Some(text), _) => format!(" ({text})"),
+            (None, Some(_)) => " (no samples)".to_owned(),
+            (None, None) => String::new(),
+        };
+        let run = self.run.as_ref().map(|run| format!("{run}: ")).unwrap_or_default();
+        let condition = self.condition.as_ref().map(|condition| format!(" {condition}")).unwrap_or_default();
+        format!("{run}{}{condition}{observed}", self.subject)
+    }
+}
+
 /// An assertion as it is written, before any run.
 pub(crate) struct Assertion<'a> {
     subject: Subject,

@@ -6,8 +6,6 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use vcr_cluster::Report;
-use vcr_guest::GuestModule;
-use vcr_trace::Trace;
 
 use crate::assertion::AssertionResult;
 use crate::assertion::draws::Watched;
@@ -15,8 +13,10 @@ use crate::results::guest_telemetry::Recorder;
 use crate::results::outputs::Outputs;
 use crate::results::provenance::Inputs;
 use crate::script::error::Thrown;
+use crate::script::loaded::Loaded;
 use crate::script::meter::Meter;
 use crate::script::refusal::Refusal;
+use crate::search::SearchReport;
 use crate::{Reporter, RunOptions};
 
 /// State shared by the vocabulary functions of one script.
@@ -31,6 +31,8 @@ pub(crate) struct Context {
     /// Maximum duration of a guest's call, for live engines.
     pub(crate) guest_wall_time: Option<Duration>,
     pub(crate) meter: Meter,
+    /// What this and other executions of the script have loaded.
+    pub(crate) loaded: Arc<Loaded>,
     state: Mutex<State>,
 }
 
@@ -46,11 +48,12 @@ pub(crate) struct State {
     pub(crate) outputs: Option<Outputs>,
     /// Files that the script has read.
     pub(crate) inputs: Inputs,
-    /// Guests and traces are loaded once, however often they are named.
-    pub(crate) guests: BTreeMap<PathBuf, GuestModule>,
     /// Configs that guests have refused, in the order of the script.
     pub(crate) refusals: Vec<Arc<Refusal>>,
-    pub(crate) traces: BTreeMap<(Vec<PathBuf>, String), Arc<Trace>>,
+    /// Searches that have ended.
+    pub(crate) searches: Vec<SearchReport>,
+    /// What the searches under way try now, the innermost last, as names of runs say it.
+    pub(crate) probes: Vec<String>,
 }
 
 /// The names that runs have.
@@ -84,7 +87,8 @@ impl Context {
     ) -> Self {
         let recorder = Arc::new(Recorder::new(outputs.as_ref().is_some_and(Outputs::wants_course)));
         let state = Mutex::new(State { outputs, ..State::default() });
-        Self { source, folder, options, reporter, recorder, guest_wall_time: None, meter: Meter::new(), state }
+        let (loaded, meter) = (Arc::default(), Meter::new());
+        Self { source, folder, options, reporter, recorder, guest_wall_time: None, meter, loaded, state }
     }
 
     pub(crate) fn state(&self) -> MutexGuard<'_, State> {

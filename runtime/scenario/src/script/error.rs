@@ -7,7 +7,7 @@ use vcr_cluster::SimError;
 
 use crate::script::functions::FUNCTIONS;
 use crate::script::limits::{
-    MAX_ARRAY_ELEMENTS, MAX_CALL_LEVELS, MAX_MAP_ENTRIES, MAX_SCRIPT_OPERATIONS, MAX_STRING_BYTES, MEMORY_HINT,
+    MAX_ARRAY_ELEMENTS, MAX_CALL_LEVELS, MAX_MAP_ENTRIES, MAX_STRING_BYTES, MEMORY_HINT,
 };
 use crate::script::suggestion::{did_you_mean, nearest};
 
@@ -112,11 +112,6 @@ pub(crate) fn from_script(file: &str, error: &EvalAltResult) -> ScenarioError {
                 None => scenario(Blame::Input, format!("the script threw: {value}"), None),
             }
         }
-        EvalAltResult::ErrorTooManyOperations(_) => scenario(
-            Blame::Input,
-            format!("the script did not end within {} operations", MAX_SCRIPT_OPERATIONS),
-            Some("look for a loop that never ends; runs themselves do not count".to_owned()),
-        ),
         EvalAltResult::ErrorStackOverflow(_) => scenario(
             Blame::Input,
             format!("the script nests calls deeper than {} levels", MAX_CALL_LEVELS),

@@ -43,6 +43,8 @@ pub const FUNCTIONS: &[(&str, &str)] = &[
     ("expect", "expect(result, \"ttft\", \"p99 < 4s\")"),
     ("check", "check(\"what must be true\", condition) or check(..., condition, \"what was seen\")"),
     ("value", "value(result, \"ttft\", \"p99\")"),
+    ("find_max", "find_max(\"rate\", 1.0, 64.0, |rate| ...) or find_max(..., #{ tolerance: 0.5 })"),
+    ("find_min", "find_min(\"engines\", 1, 16, |engines| ...) or find_min(..., #{ tolerance: 2 })"),
 ];
 
 /// A value of this Rust type, as an error names it.

@@ -80,7 +80,8 @@ pub(crate) fn register(engine: &mut Engine, context: &Arc<Context>) {
 }
 
 fn plan(context: &Context, mut options: Options<'_>) -> Scripted<PlannedRun> {
-    let name = options.name("name").unwrap_or_else(|| "run".to_owned());
+    let name = options.name("name");
+    let name = probed_name(context, name);
     let cluster = options.made::<ClusterSpec>("cluster", "made by cluster(#{ ... })");
     options.required::<()>("cluster", cluster.as_ref().map(|_| ()));
     let workloads = elements::<WorkloadConfig>(&mut options, "workloads", "workloads such as burst(#{ ... })");
@@ -103,7 +104,7 @@ fn plan(context: &Context, mut options: Options<'_>) -> Scripted<PlannedRun> {
     let cluster = cluster.expect("a missing cluster is a problem of the options");
     let config = RunConfig {
         name,
-        seed: context.options.seed.or(seed).unwrap_or(DEFAULT_SEED),
+        seed: context.options.seed.or(seed).unwrap_or(DEFAULT_SEED).wrapping_add(context.options.repetition),
         topology: cluster.topology,
         workloads,
         faults,
@@ -117,6 +118,16 @@ fn plan(context: &Context, mut options: Options<'_>) -> Scripted<PlannedRun> {
         Thrown::input(lines.join("\n  ")).at(call)
     })?;
     Ok(PlannedRun { config, drawn: cluster.drawn })
+}
+
+/// The name of a run: its own, and the values that searches try now.
+fn probed_name(context: &Context, own: Option<String>) -> String {
+    let probes = context.state().probes.join(" ");
+    match (own, probes.is_empty()) {
+        (own, true) => own.unwrap_or_else(|| "run".to_owned()),
+        (Some(own), false) => format!("{own} {probes}"),
+        (None, false) => probes,
+    }
 }
 
 fn resolve_faults(
