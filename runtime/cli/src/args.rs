@@ -29,6 +29,7 @@ use crate::play::args::PlayArgs;
 #[cfg(feature = "live")]
 use crate::record::args::RecordArgs;
 use crate::replay::args::{self as replay, ReplayArgs};
+use crate::run::args::QuestionArgs;
 #[cfg(feature = "serve")]
 use crate::serve::args::ServeArgs;
 use crate::tables::args::{self as tables, TablesCommand};
@@ -226,7 +227,7 @@ fn with_negative_numbers(command: clap::Command) -> clap::Command {
 }
 
 /// Options of `vcr run`.
-#[derive(Debug, Args)]
+#[derive(Clone, Debug, Args)]
 pub(crate) struct RunArgs {
     /// The scenario, a Rhai script.
     pub(crate) file: PathBuf,
@@ -284,6 +285,9 @@ pub(crate) struct RunArgs {
     /// Print only failed assertions, and the command that repeats the run.
     #[arg(short, long)]
     pub(crate) quiet: bool,
+
+    #[command(flatten)]
+    pub(crate) questions: QuestionArgs,
 }
 
 /// Options of `vcr inspect conform`.

@@ -15,6 +15,7 @@ mod play;
 mod progress;
 #[cfg(feature = "live")]
 mod record;
+mod refusal;
 mod replay;
 mod run;
 #[cfg(feature = "serve")]
@@ -24,6 +25,7 @@ mod service;
 mod stop;
 mod style;
 mod summary;
+mod sweep;
 mod tables;
 mod text;
 mod values;

@@ -1,5 +1,15 @@
 //! `vcr run`.
 
+pub(crate) mod args;
+mod grid;
+mod measured;
+mod points;
+mod repeated;
+mod search;
+pub(crate) mod searches;
+mod statistics;
+mod sweep;
+
 use std::collections::BTreeMap;
 use std::io::Write;
 use std::sync::Arc;
@@ -12,6 +22,7 @@ use vcr_units::format_ns;
 use crate::args::RunArgs;
 use crate::exit::{Exit, print_error, printed, tell};
 use crate::progress::TerminalReporter;
+use crate::refusal::Refusal;
 use crate::stop::{self, Cause};
 use crate::summary;
 
@@ -40,6 +51,12 @@ pub(crate) fn run(args: &RunArgs) -> Exit {
         force: args.force,
         ..RunOptions::default()
     };
+    if let Some(text) = &args.questions.search {
+        return exit_of(search::search(args, options, text));
+    }
+    if !args.questions.sweeps.is_empty() || args.questions.repeat.is_some() {
+        return exit_of(sweep::sweep(args, options));
+    }
     let started = Instant::now();
     let outcome = match run_file(&args.file, options, Arc::new(TerminalReporter::new(args.quiet))) {
         Ok(outcome) => outcome,
@@ -65,6 +82,13 @@ pub(crate) fn run(args: &RunArgs) -> Exit {
         tell(format_args!("reproduce with: {}", command_again(args, &outcome.runs)));
     }
     printed(written, if outcome.passed { Exit::Passed } else { Exit::CheckFailed })
+}
+
+fn exit_of(done: Result<Exit, Refusal>) -> Exit {
+    done.unwrap_or_else(|refusal| {
+        print_error(&refusal.message, refusal.hint.as_deref());
+        refusal.exit
+    })
 }
 
 fn print(args: &RunArgs, outcome: &Outcome) -> std::io::Result<()> {

@@ -9,6 +9,7 @@ use vcr_cluster::{Interval, MetricsReport, Report, TrendReport, Uncertainty};
 use vcr_scenario::{AssertionResult, GuestReport, Outcome};
 use vcr_units::format_ns;
 
+use crate::run::searches;
 use crate::style::{BOLD, DIM, GREEN, RED, align_right, bare_table, write_table};
 use crate::text::printable;
 
@@ -29,6 +30,7 @@ pub(crate) fn write(out: &mut dyn Write, outcome: &Outcome, full: bool) -> io::R
         writeln!(out, "\n  {BOLD}ASSERTIONS{BOLD:#}")?;
         write_checks(out, outcome.assertions.iter())?;
     }
+    searches::write(out, &outcome.searches)?;
     for run in &outcome.runs {
         write_run(out, run, full)?;
     }

@@ -69,8 +69,7 @@ impl Scenario {
     /// # Errors
     /// As [`run_file`](crate::run_file).
     pub fn run(&self, options: RunOptions, reporter: Arc<dyn Reporter>) -> Result<Outcome, ScenarioError> {
-        let unwritable =
-            |error: &OutputError| input(&self.path, error.to_string(), error.hint().map(str::to_owned));
+        let unwritable = |error: &OutputError| input(&self.path, error.to_string(), error.hint().map(str::to_owned));
         let outputs = Outputs::create(&self.path, &options).map_err(|error| unwritable(&error))?;
         let mut context = Context::new(self.source.clone(), folder(&self.path), options, reporter, outputs);
         context.loaded = Arc::clone(&self.loaded);

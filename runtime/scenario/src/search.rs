@@ -158,9 +158,13 @@ impl Bisection {
 
     /// Notes whether value number `index` keeps the condition.
     pub fn note(&mut self, index: u64, holds: bool) {
+        // Once the easiest value does not, no other counts.
+        if self.kept.is_none() && self.broken.is_some() {
+            return;
+        }
         if holds {
             self.kept = Some(index);
-        } else if self.kept.is_some() || self.broken.is_none() {
+        } else {
             self.broken = Some(index);
         }
     }
@@ -219,7 +223,9 @@ pub struct ProbeReport {
 }
 
 impl SearchReport {
-    pub(crate) fn new(name: String, goal: Goal, range: SearchRange) -> Self {
+    /// A search that has tried nothing.
+    #[must_use]
+    pub fn new(name: String, goal: Goal, range: SearchRange) -> Self {
         let SearchRange { low, high, step, .. } = range;
         let bracket = Bracket::default();
         Self { name, goal, from: low, to: high, tolerance: step, bracket, runs: 0, probes: Vec::new() }
@@ -281,6 +287,10 @@ mod tests {
             }
             assert_eq!(search.bracket(), found(Goal::Highest, range, holds).0, "{limit}");
         }
+        // A condition that only the hardest value keeps does not change once.
+        let mut search = Bisection::new(Goal::Highest, range);
+        search.both_ends().into_iter().for_each(|index| search.note(index, range.value(index) == 9.0));
+        assert_eq!((search.next(), search.bracket()), (None, Bracket { kept: None, broken: Some(1.0) }));
     }
 
     #[test]

@@ -26,9 +26,7 @@ use rhai::{Dynamic, Engine, NativeCallContext};
 
 use crate::script::context::Context;
 use crate::script::error::{Scripted, Thrown};
-use crate::script::limits::{
-    MAX_ARRAY_ELEMENTS, MAX_CALL_LEVELS, MAX_MAP_ENTRIES, MAX_STRING_BYTES, MAX_VARIABLES,
-};
+use crate::script::limits::{MAX_ARRAY_ELEMENTS, MAX_CALL_LEVELS, MAX_MAP_ENTRIES, MAX_STRING_BYTES, MAX_VARIABLES};
 use crate::script::meter::OPERATIONS_PER_LOOK;
 
 /// A script engine that knows the vocabulary and can do nothing else: no

@@ -6,9 +6,7 @@ use rhai::{Dynamic, EvalAltResult, LexError, ParseError, ParseErrorType, Positio
 use vcr_cluster::SimError;
 
 use crate::script::functions::FUNCTIONS;
-use crate::script::limits::{
-    MAX_ARRAY_ELEMENTS, MAX_CALL_LEVELS, MAX_MAP_ENTRIES, MAX_STRING_BYTES, MEMORY_HINT,
-};
+use crate::script::limits::{MAX_ARRAY_ELEMENTS, MAX_CALL_LEVELS, MAX_MAP_ENTRIES, MAX_STRING_BYTES, MEMORY_HINT};
 use crate::script::suggestion::{did_you_mean, nearest};
 
 /// Who is to blame for an error; decides the exit code.

@@ -29,7 +29,11 @@ impl Loaded {
     }
 
     /// The trace of `key`, which `read` reads the first time.
-    pub(crate) fn trace<E>(&self, key: TraceKey, read: impl FnOnce() -> Result<Arc<Trace>, E>) -> Result<Arc<Trace>, E> {
+    pub(crate) fn trace<E>(
+        &self,
+        key: TraceKey,
+        read: impl FnOnce() -> Result<Arc<Trace>, E>,
+    ) -> Result<Arc<Trace>, E> {
         once(&self.traces, key, read)
     }
 }

@@ -73,7 +73,8 @@ fn range(low: &Dynamic, high: &Dynamic, tolerance: Option<f64>) -> Result<Search
     if let (Ok(low), Ok(high)) = (low.as_int(), high.as_int()) {
         return SearchRange::whole(low, high, tolerance);
     }
-    let number = |value: &Dynamic| as_number(value).ok_or_else(|| format!("expected a number, but found {}", describe(value)));
+    let number =
+        |value: &Dynamic| as_number(value).ok_or_else(|| format!("expected a number, but found {}", describe(value)));
     SearchRange::fractions(number(low)?, number(high)?, tolerance)
 }
 
@@ -131,8 +132,7 @@ fn as_map(report: &SearchReport, range: SearchRange) -> Map {
         .probes
         .iter()
         .map(|probe| {
-            let entries =
-                [("value", scripted(probe.value, range)), ("passed", Dynamic::from(probe.passed))];
+            let entries = [("value", scripted(probe.value, range)), ("passed", Dynamic::from(probe.passed))];
             Dynamic::from_map(entries.into_iter().map(|(key, value)| (key.into(), value)).collect())
         })
         .collect();
