@@ -93,6 +93,7 @@ pub(crate) fn build(end: RunEnd<'_>) -> Result<Report, SimError> {
         requests: records,
         token_gaps_ns,
         samples,
+        series: None,
         workload_names,
         engine_names,
     };

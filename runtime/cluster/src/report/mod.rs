@@ -15,6 +15,7 @@ use serde::Serialize;
 
 use crate::ledger::metrics::{CountedSamples, Counter, Gauge, RunSamples, Trend, Unit};
 use crate::ledger::record::{RequestRecord, RequestRow};
+use crate::observe::RunSeries;
 pub(crate) use build::{RunEnd, build};
 pub use coverage::TableCoverage;
 pub use goodput::{Goodput, SloMetric};
@@ -250,6 +251,9 @@ pub struct Report {
     /// The samples of all trends.
     #[serde(skip)]
     pub samples: RunSamples,
+    /// The engines over time, where the observer of the run wanted them.
+    #[serde(skip)]
+    pub series: Option<RunSeries>,
     /// Names of the workloads, by [`RequestRecord::workload`].
     #[serde(skip)]
     pub workload_names: Vec<String>,
@@ -288,6 +292,21 @@ impl Report {
         };
         let scale = if trend.info().unit == Unit::Time { 1e6 } else { 1.0 };
         value.map(|value| value as f64 / scale)
+    }
+
+    /// Reports the samples of a trend, of the whole run or of one workload by its index,
+    /// each with how often it came, in no order and a value perhaps in pieces.
+    pub fn for_each_sample(&self, trend: Trend, workload: Option<usize>, give: impl FnMut(u64, u64)) {
+        let own = self.samples.of(trend, workload);
+        let is_of_gaps = trend == Trend::Itl && own.is_empty();
+        let has_gaps = workload.is_none_or(|index| {
+            self.workloads.get(&self.workload_names[index]).is_some_and(|metrics| metrics.trend(trend).is_some())
+        });
+        // Gaps of a single set are kept only there.
+        match is_of_gaps && has_gaps {
+            true => self.token_gaps_ns.for_each(give),
+            false => own.for_each(give),
+        }
     }
 
     /// [`outside_fitted_range`](Self::outside_fitted_range) as a sentence.
