@@ -45,9 +45,12 @@ check("at least", fewest.value > 10 && fewest.broken <= 10 && fewest.value - few
     let search = &outcome["searches"][0];
     assert_eq!((&search["kept"], &search["broken"], &search["runs"]), (&10.0.into(), &10.5.into(), &9.into()));
     assert_eq!((&search["goal"], &search["tolerance"]), (&"highest".into(), &0.5.into()));
-    let failed: Vec<&Value> = search["probes"].as_array().expect("probes").iter().map(|probe| &probe["passed"]).collect();
+    let failed: Vec<&Value> =
+        search["probes"].as_array().expect("probes").iter().map(|probe| &probe["passed"]).collect();
     assert_eq!(failed[..2], [&Value::Bool(true), &Value::Bool(false)], "both ends come first");
-    assert!(search["probes"][1]["failed"][0].as_str().is_some_and(|text| text.starts_with("rate=64: ttft p99 < 50ms (")));
+    assert!(
+        search["probes"][1]["failed"][0].as_str().is_some_and(|text| text.starts_with("rate=64: ttft p99 < 50ms ("))
+    );
     assert_eq!(outcome["runs"][0]["name"], "rate=1");
     assert_eq!(outcome["runs"][2]["name"], "rate=32.5");
     let text = folder.run(&[]).ended(0).stdout;
@@ -73,7 +76,10 @@ check("all", all.found && all.value == 9 && all.broken == () && all.runs == 2, `
 #[test]
 fn bad_searches_are_refused_where_they_are_written() {
     let refused = |rest: &str, needles: &[&str]| scenario(rest).run(&[]).failed(2, needles);
-    refused("find_max(\"rate\", 1, 64, |rate| { load.call(rate); });", &["test.rhai:8:1", "does not say whether 1 is good"]);
+    refused(
+        "find_max(\"rate\", 1, 64, |rate| { load.call(rate); });",
+        &["test.rhai:8:1", "does not say whether 1 is good"],
+    );
     refused("find_max(\"rate\", 64, 1, |rate| true);", &["test.rhai:8:1", "expected a start below the end"]);
     refused("find_max(\"rate\", \"1\", 64, |rate| true);", &["expected a number, but found the text \"1\""]);
     refused("find_max(\"rate\", 1, 64, |rate| true, #{ tolerance: 0.5 });", &["expected a whole number"]);
@@ -98,8 +104,15 @@ fn the_limit_of_operations_holds_over_a_whole_search() {
 fn a_search_from_the_command_line_takes_far_fewer_runs_than_values() {
     let folder = with_rate();
     let said = folder.run(&["--search", "rate=1..64", "--until", "broken"]).ended(0);
-    assert!(said.stdout.contains("✓ rate=10\n") && said.stdout.contains("✗ rate=11  run: ttft p99 < 50ms ("), "{}", said.stdout);
-    assert!(said.stdout.contains("the highest rate that keeps all assertions is 10; 11 breaks some (8 values tried, 8 runs"));
+    assert!(
+        said.stdout.contains("✓ rate=10\n") && said.stdout.contains("✗ rate=11  run: ttft p99 < 50ms ("),
+        "{}",
+        said.stdout
+    );
+    assert!(
+        said.stdout
+            .contains("the highest rate that keeps all assertions is 10; 11 breaks some (8 values tried, 8 runs")
+    );
     let one = folder.run(&["--search", "rate=1..64", "--json", "--threads", "1"]).ended(0);
     let search = one.json();
     assert_eq!((&search["kept"], &search["broken"], &search["runs"]), (&10.0.into(), &11.0.into(), &8.into()));
@@ -110,7 +123,11 @@ fn a_search_from_the_command_line_takes_far_fewer_runs_than_values() {
     assert_eq!(said.stdout, "  not even rate 20 keeps all assertions (2 values tried, 2 runs)\n");
     // The other way round: how many engines 35 requests a second need.
     let said = folder.run(&["-q", "-e", "rate=35", "--search", "engines=1..16", "--until", "kept"]).ended(0);
-    assert!(said.stdout.starts_with("  the lowest engines that keeps all assertions is 4; 3 breaks some"), "{}", said.stdout);
+    assert!(
+        said.stdout.starts_with("  the lowest engines that keeps all assertions is 4; 3 breaks some"),
+        "{}",
+        said.stdout
+    );
 }
 
 #[test]
@@ -131,7 +148,9 @@ fn searches_and_sweeps_that_cannot_be_are_refused() {
     refused(&["--sweep", "rte=1..64"], &["the scenario has no parameter `rte`"]);
     refused(&["--sweep", "rate=1..3", "--sweep-out", "grid.xlsx"], &["must end in .csv, .json or .parquet"]);
     refused(&["--sweep", "engines=1,0"], &["--sweep, engines=0"]);
-    let bare = Folder::with("run(#{ cluster: cluster(#{ engines: pool(#{ latency: fixed(#{ step: \"1ms\" }) }) }), workloads: [burst(#{ count: param(\"n\", 1), prompt_tokens: 1, output_tokens: 1 })] });");
+    let bare = Folder::with(
+        "run(#{ cluster: cluster(#{ engines: pool(#{ latency: fixed(#{ step: \"1ms\" }) }) }), workloads: [burst(#{ count: param(\"n\", 1), prompt_tokens: 1, output_tokens: 1 })] });",
+    );
     bare.run(&["--search", "n=1..4"]).failed(2, &["a search needs assertions"]);
     for both in [["--sweep", "rate=1..3"], ["--out", "out"]] {
         let said = folder.run(&[&["--search", "rate=1..64"], &both[..]].concat()).ended(2);
@@ -162,7 +181,11 @@ fn sweeps_are_the_same_with_any_number_of_threads() {
     let alone = folder.run(&["-e", "rate=12", "-e", "engines=2", "--json"]).ended(0).json();
     assert_eq!(rows[5]["ttft_ms_p99"], alone["runs"][0]["metrics"]["trends"]["ttft_ms"]["p99"]);
     assert_eq!(rows[5]["fingerprint"], alone["runs"][0]["fingerprint"]);
-    assert!(said[0].0.contains("broken: ttft p99 < 50ms") && said[0].0.contains("6 combinations, 6 executions"), "{}", said[0].0);
+    assert!(
+        said[0].0.contains("broken: ttft p99 < 50ms") && said[0].0.contains("6 combinations, 6 executions"),
+        "{}",
+        said[0].0
+    );
 }
 
 #[test]
@@ -190,7 +213,11 @@ expect(r, "ttft", "mean < 120ms");
         .collect();
     let mean = alone.iter().map(|(mean, _)| mean).sum::<f64>() / 12.0;
     let kept = alone.iter().filter(|(_, passed)| *passed).count() as f64 / 12.0;
-    assert!((number("ttft_ms_mean") - mean).abs() < 1e-9 && number("ttft_ms_mean_low") < mean && mean < number("ttft_ms_mean_high"));
+    assert!(
+        (number("ttft_ms_mean") - mean).abs() < 1e-9
+            && number("ttft_ms_mean_low") < mean
+            && mean < number("ttft_ms_mean_high")
+    );
     assert!(kept > 0.0 && kept < 1.0, "the limit must divide the seeds: {alone:?}");
     assert!((number("passed") - kept).abs() < 1e-9 && (number("kept: ttft mean < 120ms") - kept).abs() < 1e-9);
     assert_eq!((number("seeds"), number("seed")), (12.0, 1.0));

@@ -73,6 +73,7 @@ impl Scenario {
         let outputs = Outputs::create(&self.path, &options).map_err(|error| unwritable(&error))?;
         let mut context = Context::new(self.source.clone(), folder(&self.path), options, reporter, outputs);
         context.loaded = Arc::clone(&self.loaded);
+        context.asks_series = calls::calls(&self.script, "series");
         let context = Arc::new(context);
         let partial = self.execute(&context)?;
         let mut outcome = self.outcome(&context, partial);

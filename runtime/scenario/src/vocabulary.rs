@@ -14,6 +14,7 @@ mod overheads;
 pub(crate) mod parameter;
 pub(crate) mod policy;
 mod pool_guest;
+mod result;
 pub(crate) mod router;
 pub(crate) mod run;
 mod search;
@@ -55,6 +56,7 @@ pub(crate) fn script_engine(context: &Arc<Context>) -> Engine {
     fault::register(&mut engine, context);
     run::register(&mut engine, context);
     check::register(&mut engine, context);
+    result::register(&mut engine, context);
     search::register(&mut engine, context);
     engine
 }

@@ -22,6 +22,16 @@ pub(crate) fn each_call(script: &AST, mut see: impl FnMut(&FnCallExpr, Position)
     });
 }
 
+/// Whether the script calls a function of this name.
+pub(crate) fn calls(script: &AST, name: &str) -> bool {
+    let mut is_called = false;
+    each_call(script, |call, _| {
+        is_called |= call.name.as_str() == name;
+        !is_called
+    });
+    is_called
+}
+
 /// The text that an argument is, if it is written out.
 pub(crate) fn literal(expression: &Expr) -> Option<&str> {
     match expression {

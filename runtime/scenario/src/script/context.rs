@@ -31,6 +31,8 @@ pub(crate) struct Context {
     /// Maximum duration of a guest's call, for live engines.
     pub(crate) guest_wall_time: Option<Duration>,
     pub(crate) meter: Meter,
+    /// Whether the script reads engines over time, which cost a little.
+    pub(crate) asks_series: bool,
     /// What this and other executions of the script have loaded.
     pub(crate) loaded: Arc<Loaded>,
     state: Mutex<State>,
@@ -88,7 +90,18 @@ impl Context {
         let recorder = Arc::new(Recorder::new(outputs.as_ref().is_some_and(Outputs::wants_course)));
         let state = Mutex::new(State { outputs, ..State::default() });
         let (loaded, meter) = (Arc::default(), Meter::new());
-        Self { source, folder, options, reporter, recorder, guest_wall_time: None, meter, loaded, state }
+        Self {
+            source,
+            folder,
+            options,
+            reporter,
+            recorder,
+            guest_wall_time: None,
+            meter,
+            asks_series: false,
+            loaded,
+            state,
+        }
     }
 
     pub(crate) fn state(&self) -> MutexGuard<'_, State> {

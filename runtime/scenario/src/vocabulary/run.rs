@@ -320,6 +320,10 @@ impl Observer for Watcher<'_> {
         self.files.as_ref().is_some_and(RunFiles::wants_steps)
     }
 
+    fn wants_series(&self) -> bool {
+        self.context.asks_series
+    }
+
     fn wants_stop(&self) -> bool {
         self.context.reporter.stop().is_some()
     }
