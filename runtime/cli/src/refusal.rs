@@ -4,6 +4,7 @@ use vcr_dynamo::DynamoError;
 use vcr_output::OutputError;
 use vcr_scenario::ScenarioError;
 
+use crate::excerpt::with_line;
 use crate::exit::Exit;
 
 /// An error with what to do about it, and the exit code it leads to.
@@ -49,6 +50,6 @@ impl From<OutputError> for Refusal {
 
 impl From<ScenarioError> for Refusal {
     fn from(error: ScenarioError) -> Self {
-        Self { exit: error.blame.into(), message: error.to_string(), hint: error.hint }
+        Self { exit: error.blame.into(), message: with_line(&error), hint: error.hint }
     }
 }

@@ -144,6 +144,12 @@ pub(crate) fn value(report: &Report, metric: &str, statistic: &str) -> Result<f6
     subject.observe(report, statistic).ok_or_else(|| without_samples(metric))
 }
 
+/// Checks that a report can be asked for a statistic of a metric.
+pub(crate) fn check_asked(report: &Report, metric: &str, statistic: &str) -> Result<(), Malformed> {
+    let (subject, _) = parse_value(metric, statistic)?;
+    subject.check_workload(report)
+}
+
 /// The value that the share `share` of the draws of a run do not exceed.
 pub(crate) fn quantile_of_draws(
     report: &Report,

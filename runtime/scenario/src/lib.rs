@@ -6,6 +6,7 @@
 //! described in `docs/reference/scenarios`.
 
 mod assertion;
+mod checked;
 pub mod expression;
 mod parallel;
 mod results;
@@ -25,6 +26,7 @@ use vcr_cluster::Report;
 use vcr_cluster::observe::Progress;
 
 pub use assertion::AssertionResult;
+pub use checked::Checked;
 pub use parallel::parallel;
 pub use results::guest_telemetry::{GaugeReport, GuestReport, InstanceReport};
 pub use results::out_file::{OutFile, STEPS_LIMIT_BYTES};

@@ -71,10 +71,7 @@ impl Scenario {
     pub fn run(&self, options: RunOptions, reporter: Arc<dyn Reporter>) -> Result<Outcome, ScenarioError> {
         let unwritable = |error: &OutputError| input(&self.path, error.to_string(), error.hint().map(str::to_owned));
         let outputs = Outputs::create(&self.path, &options).map_err(|error| unwritable(&error))?;
-        let mut context = Context::new(self.source.clone(), folder(&self.path), options, reporter, outputs);
-        context.loaded = Arc::clone(&self.loaded);
-        context.asks_series = calls::calls(&self.script, "series");
-        let context = Arc::new(context);
+        let context = Arc::new(self.context(options, reporter, outputs));
         let partial = self.execute(&context)?;
         let mut outcome = self.outcome(&context, partial);
         if outcome.runs.is_empty() && outcome.partial.is_none() {
@@ -101,6 +98,24 @@ impl Scenario {
         Ok(outcome)
     }
 
+    /// The compiled script.
+    pub(crate) fn script(&self) -> &AST {
+        &self.script
+    }
+
+    /// The state of an execution that begins.
+    pub(crate) fn context(
+        &self,
+        options: RunOptions,
+        reporter: Arc<dyn Reporter>,
+        outputs: Option<Outputs>,
+    ) -> Context {
+        let mut context = Context::new(self.source.clone(), folder(&self.path), options, reporter, outputs);
+        context.loaded = Arc::clone(&self.loaded);
+        context.asks_series = calls::calls(&self.script, "series");
+        context
+    }
+
     /// Executes the script; returns what stopped it early, if anything did.
     fn execute(&self, context: &Arc<Context>) -> Result<Option<Partial>, ScenarioError> {
         let file = self.path.display().to_string();
@@ -118,13 +133,7 @@ impl Scenario {
             return Err(error::from_script(&file, &refusal.error()));
         }
         let unused = parameter::check_all_used(context);
-        unused.map(|()| None).map_err(|thrown| ScenarioError {
-            blame: thrown.blame,
-            file,
-            at: None,
-            message: thrown.message,
-            hint: thrown.hint,
-        })
+        unused.map(|()| None).map_err(|thrown| thrown.of_script(&file))
     }
 
     fn outcome(&self, context: &Context, partial: Option<Partial>) -> Outcome {

@@ -220,6 +220,9 @@ pub struct ProbeReport {
     /// The assertions that failed, as texts.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub failed: Vec<String>,
+    /// Names of its runs, where they are in the report.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub runs: Vec<String>,
 }
 
 impl SearchReport {
@@ -229,6 +232,12 @@ impl SearchReport {
         let SearchRange { low, high, step, .. } = range;
         let bracket = Bracket::default();
         Self { name, goal, from: low, to: high, tolerance: step, bracket, runs: 0, probes: Vec::new() }
+    }
+
+    /// Whether it has made the run of this name.
+    #[must_use]
+    pub fn has_run(&self, name: &str) -> bool {
+        self.probes.iter().any(|probe| probe.runs.iter().any(|run| run == name))
     }
 }
 

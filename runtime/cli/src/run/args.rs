@@ -1,5 +1,6 @@
 //! Options of `vcr run` that ask for more than one execution of a scenario.
 
+use std::num::NonZeroU16;
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
@@ -33,6 +34,27 @@ pub(crate) struct QuestionArgs {
     #[arg(long, value_name = "N", conflicts_with_all = ["out", "requests"],
           value_parser = clap::value_parser!(u64).range(2..=10_000))]
     pub(crate) repeat: Option<u64>,
+}
+
+/// Several scenarios, and scenarios that are run again.
+#[derive(Clone, Debug, Args)]
+#[command(next_help_heading = "Several scenarios")]
+pub(crate) struct SeveralArgs {
+    /// Further scenarios.
+    #[arg(value_name = "FILE", conflicts_with_all = ["search", "sweeps", "repeat", "requests"])]
+    pub(crate) more_files: Vec<PathBuf>,
+
+    /// Scenarios that run at the same time.
+    #[arg(long, value_name = "N", default_value = "1", hide_default_value = true)]
+    pub(crate) jobs: NonZeroU16,
+
+    /// Start no further scenario once one has failed.
+    #[arg(long)]
+    pub(crate) fail_fast: bool,
+
+    /// Run again whenever the scenario, or a file that it reads, changes.
+    #[arg(long)]
+    pub(crate) watch: bool,
 }
 
 /// Where a search ends.

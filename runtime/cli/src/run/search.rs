@@ -115,7 +115,7 @@ fn probe(value: f64, measured: &[Measured]) -> Result<ProbeReport, Refusal> {
             failed.push(text);
         }
     }
-    Ok(ProbeReport { value, passed: failed.is_empty(), failed })
+    Ok(ProbeReport { value, passed: failed.is_empty(), failed, runs: Vec::new() })
 }
 
 fn print(args: &RunArgs, asked: &Asked, report: &SearchReport) -> io::Result<()> {

@@ -263,6 +263,36 @@ pub struct Report {
 }
 
 impl Report {
+    /// That of a run that was not made: it knows its workloads, and nothing of them.
+    #[must_use]
+    pub fn empty<'a>(name: &str, seed: u64, workloads: impl Iterator<Item = &'a str>) -> Self {
+        let workload_names: Vec<String> = workloads.map(str::to_owned).collect();
+        Self {
+            schema_version: build::SCHEMA_VERSION,
+            name: name.to_owned(),
+            seed,
+            duration_ms: 0.0,
+            partial: false,
+            unfinished_requests: 0,
+            metrics: MetricsReport::default(),
+            workloads: workload_names.iter().map(|name| (name.clone(), MetricsReport::default())).collect(),
+            engines: Vec::new(),
+            pools: Vec::new(),
+            scaling: Vec::new(),
+            links: Vec::new(),
+            outside_fitted_range: None,
+            table_coverage: None,
+            uncertainty: None,
+            fingerprint: String::new(),
+            requests: Vec::new(),
+            token_gaps_ns: CountedSamples::default(),
+            samples: RunSamples::default(),
+            series: None,
+            workload_names,
+            engine_names: Vec::new(),
+        }
+    }
+
     /// The rows of `requests.jsonl`, in order of arrival.
     pub fn request_rows(&self) -> impl Iterator<Item = RequestRow<'_>> {
         let rows = self.requests.iter().enumerate();

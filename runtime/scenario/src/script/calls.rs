@@ -32,6 +32,34 @@ pub(crate) fn calls(script: &AST, name: &str) -> bool {
     is_called
 }
 
+/// Parameters whose value goes into a variable that nothing reads.
+pub(crate) fn unused_parameters(script: &AST) -> Vec<String> {
+    let (mut taken, mut read) = (Vec::new(), BTreeSet::new());
+    script.walk(&mut |path: &[ASTNode<'_>]| {
+        match path.last() {
+            Some(ASTNode::Stmt(Stmt::Var(variable, ..))) => {
+                let (name, value, _) = variable.as_ref();
+                if let Expr::FnCall(call, _) = value
+                    && call.name.as_str() == "param"
+                    && let Some(parameter) = call.args.first().and_then(literal)
+                {
+                    taken.push((name.name.to_string(), parameter.to_owned()));
+                }
+            }
+            // A closure that captures a variable shares it.
+            Some(ASTNode::Stmt(Stmt::Share(variables))) => {
+                read.extend(variables.iter().map(|(variable, ..)| variable.name.to_string()));
+            }
+            Some(ASTNode::Expr(Expr::Variable(variable, ..))) => {
+                read.insert(variable.1.to_string());
+            }
+            _ => {}
+        }
+        true
+    });
+    taken.into_iter().filter(|(variable, _)| !read.contains(variable)).map(|(_, parameter)| parameter).collect()
+}
+
 /// The text that an argument is, if it is written out.
 pub(crate) fn literal(expression: &Expr) -> Option<&str> {
     match expression {

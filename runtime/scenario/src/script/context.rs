@@ -31,6 +31,8 @@ pub(crate) struct Context {
     /// Maximum duration of a guest's call, for live engines.
     pub(crate) guest_wall_time: Option<Duration>,
     pub(crate) meter: Meter,
+    /// Whether runs are planned and checked, but not made.
+    pub(crate) is_check: bool,
     /// Whether the script reads engines over time, which cost a little.
     pub(crate) asks_series: bool,
     /// What this and other executions of the script have loaded.
@@ -52,6 +54,9 @@ pub(crate) struct State {
     pub(crate) inputs: Inputs,
     /// Configs that guests have refused, in the order of the script.
     pub(crate) refusals: Vec<Arc<Refusal>>,
+    /// Whether the script has read a result that is not there, in a check: what it does
+    /// from then on may not be what it does in truth.
+    pub(crate) has_read_results: bool,
     /// Searches that have ended.
     pub(crate) searches: Vec<SearchReport>,
     /// What the searches under way try now, the innermost last, as names of runs say it.
@@ -98,6 +103,7 @@ impl Context {
             recorder,
             guest_wall_time: None,
             meter,
+            is_check: false,
             asks_series: false,
             loaded,
             state,
@@ -115,6 +121,12 @@ impl Context {
         if self.meter.may_print(text) {
             self.reporter.print(text);
         }
+    }
+
+    /// Whether a result that the script reads now is not there, because nothing is run.
+    pub(crate) fn reads_unmade_result(&self) -> bool {
+        self.state().has_read_results |= self.is_check;
+        self.is_check
     }
 
     /// A path of the script as seen from the process.

@@ -84,6 +84,12 @@ impl Thrown {
         self
     }
 
+    /// The error of a script as a whole.
+    pub(crate) fn of_script(self, file: &str) -> ScenarioError {
+        let Self { blame, message, hint } = self;
+        ScenarioError { blame, file: file.to_owned(), at: None, message, hint }
+    }
+
     pub(crate) fn at(self, position: Position) -> Box<EvalAltResult> {
         Box::new(EvalAltResult::ErrorRuntime(Dynamic::from(self), position))
     }

@@ -22,10 +22,16 @@ struct RequestRows {
 
 pub(crate) fn register(engine: &mut Engine, context: &Arc<Context>) {
     series::register(engine, context);
-    engine.register_fn("requests", |result: RunResult| RequestRows { report: result.report });
+    let shared = Arc::clone(context);
+    engine.register_fn("requests", move |result: RunResult| {
+        shared.reads_unmade_result();
+        RequestRows { report: result.report }
+    });
+    let shared = Arc::clone(context);
     engine.register_fn(
         "requests",
-        |call: NativeCallContext<'_>, result: RunResult, key: ImmutableString| -> Scripted<Array> {
+        move |call: NativeCallContext<'_>, result: RunResult, key: ImmutableString| -> Scripted<Array> {
+            shared.reads_unmade_result();
             column(&result.report, &key).map_err(|thrown| thrown.at(call.call_position()))
         },
     );
@@ -37,7 +43,9 @@ pub(crate) fn register(engine: &mut Engine, context: &Arc<Context>) {
         place.map(|place| row(&rows.report, place)).ok_or_else(|| missing().at(rhai::Position::NONE))
     });
     engine.register_type_with_name::<RequestRows>("RequestRows").register_iterator::<RequestRows>();
-    engine.register_fn("engines", |result: RunResult| -> Array {
+    let shared = Arc::clone(context);
+    engine.register_fn("engines", move |result: RunResult| -> Array {
+        shared.reads_unmade_result();
         result.report.engines.iter().map(|engine| Dynamic::from_map(as_map(engine))).collect()
     });
 }

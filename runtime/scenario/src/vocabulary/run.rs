@@ -184,6 +184,9 @@ fn execute(context: &Context, mut planned: Vec<PlannedRun>, call: Position) -> S
         config.name = context.state().run_names.unique(&config.name);
         context.state().inputs.engines_of(&config.topology);
     }
+    if context.is_check {
+        return Ok(planned.iter().map(|run| unmade(context, &run.config)).collect());
+    }
     let tasks = tasks(context, &planned);
     let watched = context.state().watched.clone();
     let done: Vec<AtomicUsize> = planned.iter().map(|_| AtomicUsize::new(0)).collect();
@@ -237,6 +240,14 @@ fn execute(context: &Context, mut planned: Vec<PlannedRun>, call: Position) -> S
         return Err(Box::new(EvalAltResult::ErrorTerminated(Dynamic::UNIT, call)));
     }
     Ok(results)
+}
+
+/// The result of a run that is not made.
+fn unmade(context: &Context, config: &RunConfig) -> RunResult {
+    let workloads = config.workloads.iter().map(|workload| workload.name.as_str());
+    let report = Arc::new(Report::empty(&config.name, config.seed, workloads));
+    context.state().runs.push(Arc::clone(&report));
+    RunResult { report, draws: None }
 }
 
 /// The runs as they are come first: they take the longest, and have files.

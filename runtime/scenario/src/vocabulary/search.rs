@@ -105,7 +105,10 @@ fn probe(
     holds: &FnPtr,
 ) -> Scripted<ProbeReport> {
     let value = range.value(index);
-    let first = context.state().assertions.len();
+    let (first, first_run) = {
+        let state = context.state();
+        (state.assertions.len(), state.runs.len())
+    };
     let trying = Trying::new(context, format!("{name}={value}"));
     let answer: Dynamic = holds.call_within_context(call, (scripted(value, range),))?;
     drop(trying);
@@ -117,7 +120,8 @@ fn probe(
         return Err(Thrown::input(message).hint(hint).at(call.call_position()));
     }
     let failed: Vec<String> = assertions.iter().filter(|made| !made.passed).map(AssertionResult::text).collect();
-    Ok(ProbeReport { value, passed: answer != Some(false) && failed.is_empty(), failed })
+    let runs = context.state().runs[first_run..].iter().map(|run| run.name.clone()).collect();
+    Ok(ProbeReport { value, passed: answer != Some(false) && failed.is_empty(), failed, runs })
 }
 
 /// A value as the script gave its range.
